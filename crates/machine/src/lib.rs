@@ -1,1 +1,33 @@
-//! (skeleton)
+//! What millrace's code runs on: CPUs, locks, shared cache lines, a clock, threads and parking.
+//!
+//! This crate owns the [`Machine`] trait and its implementations; no other crate knows real threads,
+//! atomics or clocks. `crates/block` is generic over it and built without std. [`Native`] (feature
+//! `std`) is the machine the process runs on: every primitive there is the plain thing and `work`
+//! is empty. A simulated machine charges virtual time at the same calls; a checked one explores
+//! interleavings. [`Doorbell`] is written once over the primitives, so that the sleep protocol that
+//! gets checked is the one that runs.
+
+#![no_std]
+
+#[cfg(feature = "std")]
+extern crate std;
+
+mod doorbell;
+mod machine;
+#[cfg(feature = "std")]
+mod native;
+#[cfg(feature = "std")]
+mod sysfs;
+mod topology;
+
+pub use doorbell::Doorbell;
+pub use machine::{
+    Counter, CpuId, Line, Lock, Machine, NodeId, Order, Parker, Stage, Thread, Word, spin_backoff,
+};
+#[cfg(feature = "std")]
+pub use native::{Native, NativeParker};
+#[cfg(feature = "std")]
+pub use sysfs::topology_from;
+pub use topology::{Cpu, Topology};
+
+extern crate alloc;

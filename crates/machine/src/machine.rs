@@ -1,0 +1,164 @@
+//! The `Machine` trait: the few primitives that the block layer is written in.
+//!
+//! Owns no state. Implemented by `Native` here, and by simulated and checking machines; used as a
+//! type parameter by every structure of `crates/block`. All functions are associated functions: a
+//! machine value is never passed around, so on `Native` nothing is stored and nothing dispatched.
+//! Invariant: no method tells which machine it is. Kernel counterparts: `spinlock_t`, `atomic64_t`,
+//! `____cacheline_aligned`, `ktime_get`, `raw_smp_processor_id`.
+
+use alloc::boxed::Box;
+use core::ops::DerefMut;
+
+use crate::Topology;
+
+/// Memory orderings, as of the language.
+pub use core::sync::atomic::Ordering as Order;
+
+/// A CPU by its number on this machine, 0-based.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CpuId(pub u32);
+
+/// A NUMA node by its number on this machine, 0-based.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u32);
+
+/// Stages of an I/O's way through the stack, for machines that charge time by stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// A program's or server's submission interface.
+    Interface,
+    /// The block layer's own code from submission to dispatch, per bio.
+    Submit,
+    /// The driver's code per request.
+    Driver,
+    /// The completion path per bio.
+    Complete,
+}
+
+/// The machine that code runs on.
+pub trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
+    /// A mutual exclusion lock around a value.
+    type Lock<T: Send>: Lock<T>;
+    /// An atomic 64-bit word alone on its cache line.
+    type Word: Word;
+    /// Data handed between CPUs under another synchronisation.
+    type Line<T: Send>: Line<T>;
+    /// A statistic: one writer at a time, any number of readers, never a synchronisation.
+    type Counter: Counter;
+    /// Sleeps one thread until another wakes it.
+    type Parker: Parker;
+    /// A started thread.
+    type Thread: Thread;
+
+    /// Nanoseconds since an arbitrary fixed point; never goes back on one CPU.
+    fn now() -> u64;
+    /// The CPU that the caller runs on at this moment.
+    fn cpu() -> CpuId;
+    /// The CPUs and nodes that this process may use.
+    fn topology() -> Topology;
+    /// A memory fence.
+    fn fence(order: Order);
+    /// Starts a thread, on `cpu` if one is named and the machine allows it.
+    fn spawn(name: &str, cpu: Option<CpuId>, body: Box<dyn FnOnce() + Send>) -> Self::Thread;
+    /// Polls `ready` until it returns true or `now()` reaches `deadline_ns`; says which.
+    ///
+    /// All busy waiting goes through here, so that it costs a simulated machine one event and ends
+    /// in a checking one.
+    fn spin_until(deadline_ns: u64, ready: impl FnMut() -> bool) -> bool;
+    /// Charges `units` items of work of a stage, where the machine charges for work.
+    fn work(stage: Stage, units: u32);
+}
+
+/// A mutual exclusion lock; see [`Machine::Lock`].
+pub trait Lock<T: Send>: Send + Sync {
+    /// Holds the lock until dropped.
+    type Guard<'a>: DerefMut<Target = T>
+    where
+        Self: 'a,
+        T: 'a;
+    /// A lock around `value`; `name` appears in lock statistics.
+    fn new(name: &'static str, value: T) -> Self;
+    /// Waits for the lock and takes it.
+    #[track_caller]
+    fn lock(&self) -> Self::Guard<'_>;
+    /// Takes the lock if nobody holds it.
+    #[track_caller]
+    fn try_lock(&self) -> Option<Self::Guard<'_>>;
+}
+
+/// An atomic 64-bit word alone on its cache line; see [`Machine::Word`].
+pub trait Word: Send + Sync {
+    /// A word with this value.
+    fn new(value: u64) -> Self;
+    /// Reads it.
+    fn load(&self, order: Order) -> u64;
+    /// Writes it.
+    fn store(&self, value: u64, order: Order);
+    /// Writes it and returns what was there.
+    fn swap(&self, value: u64, order: Order) -> u64;
+    /// Adds, wrapping; returns what was there.
+    fn fetch_add(&self, value: u64, order: Order) -> u64;
+    /// Sets bits; returns what was there.
+    fn fetch_or(&self, value: u64, order: Order) -> u64;
+    /// Keeps only these bits; returns what was there.
+    fn fetch_and(&self, value: u64, order: Order) -> u64;
+    /// Writes `new` if the word is `old`: `Ok(old)`, or `Err` with what is there.
+    ///
+    /// # Errors
+    /// The value found, if it is not `old`.
+    fn compare_exchange(&self, old: u64, new: u64, order: Order, fail: Order) -> Result<u64, u64>;
+}
+
+/// Data handed between CPUs under another synchronisation; charged per 64 bytes touched.
+///
+/// The pointers are valid as long as the line is. Whoever dereferences one upholds, by that other
+/// synchronisation, that nobody writes meanwhile (`read`), or that nobody else touches it (`write`).
+pub trait Line<T: Send>: Send + Sync {
+    /// A line with this value.
+    fn new(value: T) -> Self;
+    /// For reading.
+    fn read(&self) -> *const T;
+    /// For reading and writing.
+    fn write(&self) -> *mut T;
+}
+
+/// A statistic; see [`Machine::Counter`].
+pub trait Counter: Send + Sync {
+    /// Zero.
+    fn new() -> Self;
+    /// Adds; only one thread at a time may write.
+    fn add(&self, value: u64);
+    /// Raises to at least `value`; only one thread at a time may write.
+    fn raise(&self, value: u64);
+    /// The present value, perhaps a little old.
+    fn get(&self) -> u64;
+}
+
+/// Sleeps one thread until another wakes it; see [`Machine::Parker`].
+pub trait Parker: Clone + Send + Sync {
+    /// A parker with no wake-up pending.
+    fn new() -> Self;
+    /// Sleeps until [`Parker::unpark`] was called or `now()` reaches `deadline_ns`; uses up the
+    /// wake-up. May return early.
+    fn park(&self, deadline_ns: Option<u64>);
+    /// Wakes the sleeper, or lets its next `park` return at once.
+    fn unpark(&self);
+}
+
+/// A started thread; see [`Machine::spawn`].
+pub trait Thread: Send {
+    /// Waits for its end; false if it panicked.
+    fn join(self) -> bool;
+}
+
+/// Polls `ready` at most `tries` times through [`Machine::spin_until`]'s rules, then yields.
+pub fn spin_backoff<M: Machine>(tries: u32, mut ready: impl FnMut() -> bool) -> bool {
+    let mut left = tries;
+    let mut hit = false;
+    M::spin_until(u64::MAX, || {
+        left = left.saturating_sub(1);
+        hit = ready();
+        hit || left == 0
+    });
+    hit
+}

@@ -1,0 +1,415 @@
+//! `Native`: the machine that the process runs on.
+//!
+//! Every primitive is the plain thing: std's mutex, atomics, futex-free parking on an eventfd, the
+//! time-stamp counter where it is invariant. Called through the `Machine` trait by everything else.
+//! Parking uses an eventfd so that a thread can sleep in its io_uring and be woken by the same bell
+//! that wakes a plain thread. Invariant: no primitive does more than what its name says; `cargo
+//! xtask primitives` compares the generated instructions.
+#![allow(unsafe_code)]
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+use std::boxed::Box;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::string::ToString;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::JoinHandle;
+use std::vec::Vec;
+
+use crate::{Counter, CpuId, Line, Lock, Machine, Order, Parker, Stage, Thread, Topology, Word};
+
+/// The machine that the process runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Native;
+
+impl Machine for Native {
+    type Lock<T: Send> = NativeLock<T>;
+    type Word = NativeWord;
+    type Line<T: Send> = NativeLine<T>;
+    type Counter = NativeCounter;
+    type Parker = NativeParker;
+    type Thread = NativeThread;
+
+    #[inline]
+    fn now() -> u64 {
+        clock::now_ns()
+    }
+
+    #[inline]
+    fn cpu() -> CpuId {
+        // SAFETY: sched_getcpu has no preconditions.
+        let cpu = unsafe { libc::sched_getcpu() };
+        CpuId(u32::try_from(cpu).unwrap_or(0))
+    }
+
+    fn topology() -> Topology {
+        crate::topology_from(Path::new("/sys/devices/system"), &allowed_cpus())
+    }
+
+    #[inline]
+    fn fence(order: Order) {
+        fence(order);
+    }
+
+    fn spawn(name: &str, cpu: Option<CpuId>, body: Box<dyn FnOnce() + Send>) -> NativeThread {
+        let run = move || {
+            if let Some(cpu) = cpu {
+                pin_to(cpu);
+            }
+            body();
+        };
+        let thread = std::thread::Builder::new().name(name.to_string()).spawn(run);
+        NativeThread(thread.expect("the system refuses another thread"))
+    }
+
+    #[inline]
+    fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
+        let mut turns = 0u32;
+        loop {
+            if ready() {
+                return true;
+            }
+            turns += 1;
+            if turns.is_multiple_of(64) {
+                if Native::now() >= deadline_ns {
+                    return false;
+                }
+                // More threads than CPUs: let the one that is waited for run.
+                std::thread::yield_now();
+            }
+            core::hint::spin_loop();
+        }
+    }
+
+    #[inline]
+    fn work(_stage: Stage, _units: u32) {}
+}
+
+/// CPUs of the calling thread's affinity mask.
+fn allowed_cpus() -> Vec<CpuId> {
+    // SAFETY: cpu_set_t is plain bits; the call writes at most its size.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = core::mem::zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set);
+        set
+    };
+    // SAFETY: CPU_ISSET reads inside the set for numbers below CPU_SETSIZE.
+    let is_set = |cpu: &u32| unsafe { libc::CPU_ISSET(*cpu as usize, &set) };
+    (0..libc::CPU_SETSIZE as u32).filter(is_set).map(CpuId).collect()
+}
+
+/// Pins the calling thread; a CPU that is not there leaves it where it is.
+fn pin_to(cpu: CpuId) {
+    if cpu.0 >= libc::CPU_SETSIZE as u32 {
+        return;
+    }
+    // SAFETY: the number is below CPU_SETSIZE, so CPU_SET writes inside the set.
+    unsafe {
+        let mut set: libc::cpu_set_t = core::mem::zeroed();
+        libc::CPU_SET(cpu.0 as usize, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
+    }
+}
+
+/// A mutex; a panic while it is held does not poison it for the others, who must still complete
+/// their requests.
+#[derive(Debug)]
+pub struct NativeLock<T>(Mutex<T>);
+
+impl<T: Send> Lock<T> for NativeLock<T> {
+    type Guard<'a>
+        = MutexGuard<'a, T>
+    where
+        T: 'a;
+
+    fn new(_name: &'static str, value: T) -> Self {
+        NativeLock(Mutex::new(value))
+    }
+
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+/// An atomic on its own pair of cache lines (the adjacent-line prefetcher works in pairs).
+#[derive(Debug)]
+#[repr(align(128))]
+pub struct NativeWord(AtomicU64);
+
+impl Word for NativeWord {
+    #[inline]
+    fn new(value: u64) -> Self {
+        NativeWord(AtomicU64::new(value))
+    }
+    #[inline]
+    fn load(&self, order: Order) -> u64 {
+        self.0.load(order)
+    }
+    #[inline]
+    fn store(&self, value: u64, order: Order) {
+        self.0.store(value, order);
+    }
+    #[inline]
+    fn swap(&self, value: u64, order: Order) -> u64 {
+        self.0.swap(value, order)
+    }
+    #[inline]
+    fn fetch_add(&self, value: u64, order: Order) -> u64 {
+        self.0.fetch_add(value, order)
+    }
+    #[inline]
+    fn fetch_or(&self, value: u64, order: Order) -> u64 {
+        self.0.fetch_or(value, order)
+    }
+    #[inline]
+    fn fetch_and(&self, value: u64, order: Order) -> u64 {
+        self.0.fetch_and(value, order)
+    }
+    #[inline]
+    fn compare_exchange(&self, old: u64, new: u64, order: Order, fail: Order) -> Result<u64, u64> {
+        self.0.compare_exchange(old, new, order, fail)
+    }
+}
+
+/// Plain memory.
+#[derive(Debug)]
+pub struct NativeLine<T>(UnsafeCell<T>);
+
+// SAFETY: a line only hands out raw pointers; whoever dereferences one upholds exclusion (see Line).
+unsafe impl<T: Send> Sync for NativeLine<T> {}
+
+impl<T: Send> Line<T> for NativeLine<T> {
+    #[inline]
+    fn new(value: T) -> Self {
+        NativeLine(UnsafeCell::new(value))
+    }
+    #[inline]
+    fn read(&self) -> *const T {
+        self.0.get()
+    }
+    #[inline]
+    fn write(&self) -> *mut T {
+        self.0.get()
+    }
+}
+
+/// A counter written by plain loads and stores: one writer at a time, no locked instruction.
+#[derive(Debug)]
+pub struct NativeCounter(AtomicU64);
+
+impl Counter for NativeCounter {
+    #[inline]
+    fn new() -> Self {
+        NativeCounter(AtomicU64::new(0))
+    }
+    #[inline]
+    fn add(&self, value: u64) {
+        let sum = self.0.load(Ordering::Relaxed).wrapping_add(value);
+        self.0.store(sum, Ordering::Relaxed);
+    }
+    #[inline]
+    fn raise(&self, value: u64) {
+        if value > self.0.load(Ordering::Relaxed) {
+            self.0.store(value, Ordering::Relaxed);
+        }
+    }
+    #[inline]
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Sleeps on an eventfd, which a ring can watch too.
+#[derive(Debug, Clone)]
+pub struct NativeParker(Arc<OwnedFd>);
+
+impl NativeParker {
+    /// Wakes through an eventfd that somebody else sleeps on (an I/O thread's ring).
+    #[must_use]
+    pub fn from_eventfd(fd: Arc<OwnedFd>) -> Self {
+        NativeParker(fd)
+    }
+
+    fn poll(&self, timeout_ms: i32) -> bool {
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd for the length of the call.
+        unsafe { libc::poll(&raw mut poll, 1, timeout_ms) > 0 }
+    }
+}
+
+impl Parker for NativeParker {
+    fn new() -> Self {
+        // SAFETY: eventfd has no memory arguments; the result is owned here alone.
+        let fd = unsafe {
+            let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
+            assert!(fd >= 0, "eventfd: {}", std::io::Error::last_os_error());
+            OwnedFd::from_raw_fd(fd)
+        };
+        NativeParker(Arc::new(fd))
+    }
+
+    fn park(&self, deadline_ns: Option<u64>) {
+        let timeout_ms = match deadline_ns {
+            None => -1,
+            Some(deadline) => {
+                let left = deadline.saturating_sub(Native::now());
+                i32::try_from(left.div_ceil(1_000_000)).unwrap_or(i32::MAX)
+            }
+        };
+        if self.poll(timeout_ms) {
+            let mut count = 0u64;
+            // SAFETY: eight bytes of a local; nonblocking, so losing a race to read is harmless.
+            unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
+        }
+    }
+
+    fn unpark(&self) {
+        let one = 1u64;
+        // SAFETY: eight bytes of a local. A full counter (EAGAIN) means a wake-up is pending anyway.
+        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+}
+
+/// A joined-on-demand thread.
+#[derive(Debug)]
+pub struct NativeThread(JoinHandle<()>);
+
+impl Thread for NativeThread {
+    fn join(self) -> bool {
+        self.0.join().is_ok()
+    }
+}
+
+/// Nanoseconds from the time-stamp counter where it is invariant, else from CLOCK_MONOTONIC.
+mod clock {
+    use std::sync::OnceLock;
+
+    /// Calibration of the counter: nanoseconds = base + ((tsc - tsc_base) * mult) >> 32.
+    #[derive(Debug, Clone, Copy)]
+    struct Calibration {
+        tsc_base: u64,
+        base_ns: u64,
+        /// 0: there is no invariant counter.
+        mult: u64,
+    }
+
+    static CALIBRATION: OnceLock<Calibration> = OnceLock::new();
+
+    #[inline]
+    pub(super) fn now_ns() -> u64 {
+        let calibration = match CALIBRATION.get() {
+            Some(calibration) => calibration,
+            None => CALIBRATION.get_or_init(calibrate),
+        };
+        if calibration.mult == 0 {
+            return monotonic_ns();
+        }
+        let ticks = u128::from(tsc().wrapping_sub(calibration.tsc_base));
+        calibration.base_ns + ((ticks * u128::from(calibration.mult)) >> 32) as u64
+    }
+
+    pub(super) fn monotonic_ns() -> u64 {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: writes one timespec; CLOCK_MONOTONIC always exists.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    }
+
+    /// Five milliseconds against CLOCK_MONOTONIC: an error of some 10 ppm, for intervals only.
+    fn calibrate() -> Calibration {
+        let (tsc_base, base_ns) = (tsc(), monotonic_ns());
+        let mut calibration = Calibration { tsc_base, base_ns, mult: 0 };
+        if invariant() {
+            while monotonic_ns() - base_ns < 5_000_000 {
+                core::hint::spin_loop();
+            }
+            let ticks = tsc().wrapping_sub(tsc_base);
+            let elapsed_ns = monotonic_ns() - base_ns;
+            calibration.mult = ((u128::from(elapsed_ns) << 32) / u128::from(ticks.max(1))) as u64;
+        }
+        calibration
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    fn tsc() -> u64 {
+        // SAFETY: every x86_64 CPU has the instruction; Linux leaves it enabled in user mode.
+        unsafe { core::arch::x86_64::_rdtsc() }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn tsc() -> u64 {
+        0
+    }
+
+    /// CPUID 0x8000_0007 EDX bit 8: the counter ticks at one rate in all power states.
+    #[cfg(target_arch = "x86_64")]
+    fn invariant() -> bool {
+        use core::arch::x86_64::__cpuid;
+        __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & (1 << 8) != 0
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn invariant() -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Doorbell;
+
+    #[test]
+    fn clock_agrees_with_clock_monotonic_within_a_percent() {
+        let (start, mono) = (Native::now(), clock::monotonic_ns());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let (ours, theirs) = (Native::now() - start, clock::monotonic_ns() - mono);
+        assert!(ours.abs_diff(theirs) < theirs / 100, "{ours} against {theirs}");
+    }
+
+    #[test]
+    fn ring_before_sleep_is_not_lost() {
+        let bell = Doorbell::<Native>::new(NativeParker::new());
+        bell.arm();
+        bell.ring();
+        let start = Native::now();
+        bell.parker_for_test().park(Some(start + 5_000_000_000));
+        assert!(Native::now() - start < 4_000_000_000);
+    }
+
+    #[test]
+    fn park_returns_at_its_deadline() {
+        let parker = NativeParker::new();
+        let start = Native::now();
+        parker.park(Some(start + 20_000_000));
+        assert!(Native::now() - start >= 19_000_000);
+    }
+
+    #[test]
+    fn bell_rung_by_another_thread_ends_the_sleep() {
+        let bell = Arc::new(Doorbell::<Native>::new(NativeParker::new()));
+        let ringer = Arc::clone(&bell);
+        let thread = Native::spawn(
+            "ringer",
+            None,
+            Box::new(move || {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                ringer.ring();
+            }),
+        );
+        bell.sleep_unless(Some(Native::now() + 10_000_000_000), || false);
+        assert!(thread.join());
+    }
+}
