@@ -1,1 +1,71 @@
-//! (skeleton)
+//! Support for the end-to-end tests: real clients, a real daemon, commands that cannot hang.
+//!
+//! Owns no state but the directories and processes it hands out, which go when their owner drops.
+//! Called by the files in `tests/tests`; calls the `millrace` binary, cargo when that binary is
+//! missing or stale, and whatever client a test names. Everything here panics on failure with what
+//! a person needs to see: it is only ever run by a test.
+
+mod binary;
+mod clients;
+mod daemon;
+mod process;
+
+pub use clients::client;
+pub use daemon::Daemon;
+pub use process::{run, run_within};
+
+/// A fresh directory that is removed when it drops.
+///
+/// # Panics
+///
+/// When the directory for temporary files cannot be written.
+pub fn tempdir() -> tempfile::TempDir {
+    // Short, because the path of a Unix socket must fit 108 bytes.
+    tempfile::Builder::new().prefix("mr-").tempdir().expect("the temporary directory is writable")
+}
+
+/// Returns from the calling test unless every named program is installed.
+///
+/// A missing one is printed and the test skipped, or, with `MILLRACE_REQUIRE_CLIENTS` set as in CI,
+/// the test fails.
+///
+/// # Example
+///
+/// ```
+/// fn copies_an_image() {
+///     millrace_tests::require_clients!("qemu-img", "nbdcopy");
+///     // ...
+/// }
+/// # copies_an_image();
+/// ```
+#[macro_export]
+macro_rules! require_clients {
+    ($($name:expr),+ $(,)?) => {
+        $(if $crate::client($name).is_none() {
+            return;
+        })+
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_temporary_directory_goes_with_its_owner() {
+        let dir = super::tempdir();
+        let path = dir.path().to_owned();
+        assert!(path.is_dir());
+        drop(dir);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_test_goes_on_when_its_clients_are_there() {
+        let mut reached = false;
+        let mut body = || {
+            crate::require_clients!("sh", "cat");
+            reached = true;
+        };
+        body();
+        assert!(reached);
+    }
+}

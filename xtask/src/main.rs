@@ -1,2 +1,34 @@
-//! (skeleton)
-fn main() {}
+//! `cargo xtask`: the checks of this repository, run the same way by people and by CI.
+//!
+//! Owns only the choice of the verb; each verb is one function of one file. Exit status 0 means
+//! clean, 1 that a check found something, 2 that a check could not be made.
+
+#![allow(clippy::print_stdout, clippy::print_stderr)] // A tool for people: it talks to them.
+
+mod check;
+mod tidy;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask tidy | check [--skip-tests]";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+    let clean = match words.as_slice() {
+        ["tidy"] => tidy::run(root),
+        ["check"] => check::run(root, check::Tests::Run),
+        ["check", "--skip-tests"] => check::run(root, check::Tests::Skip),
+        _ => Err(anyhow::anyhow!("{USAGE}")),
+    };
+    match clean {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

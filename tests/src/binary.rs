@@ -1,0 +1,114 @@
+//! The `millrace` binary that belongs to the running test: beside it, and no older than the source.
+//!
+//! Cargo does not build another package's binary for an integration test, so a test run alone would
+//! find none, or yesterday's. It is built once per test process when it is missing or older than a
+//! source file; `MILLRACE_BIN` names another one instead. Called by `Daemon`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, SystemTime};
+
+use crate::process::run_within;
+
+/// A build from nothing, in release with full LTO, on a slow machine.
+const BUILD_TIMEOUT: Duration = Duration::from_secs(900);
+
+/// The path of the binary, built if need be.
+pub fn path() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| match std::env::var_os("MILLRACE_BIN") {
+        Some(path) => path.into(),
+        None => locate(),
+    })
+}
+
+fn locate() -> PathBuf {
+    let test = std::env::current_exe().expect("Linux knows the path of a running program");
+    let profile_dir = profile_dir(&test).to_owned();
+    let binary = profile_dir.join("millrace");
+    if !is_fresh(&binary, &workspace()) {
+        build(&profile_dir);
+        assert!(binary.exists(), "cargo built no {}; set MILLRACE_BIN", binary.display());
+    }
+    binary
+}
+
+/// `target/debug` for the test `target/debug/deps/name-hash`.
+fn profile_dir(test: &Path) -> &Path {
+    let dir = test.parent().expect("a program lies in a directory");
+    match dir.ends_with("deps") {
+        true => dir.parent().expect("`deps` lies in the directory of its profile"),
+        false => dir,
+    }
+}
+
+fn workspace() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent().expect("this crate lies in the workspace").to_owned()
+}
+
+fn build(profile_dir: &Path) {
+    let target_dir = profile_dir.parent().expect("a profile lies in the target directory");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--package", "millrace", "--bin", "millrace", "--target-dir"]);
+    cargo.arg(target_dir).current_dir(workspace());
+    if profile_dir.ends_with("release") {
+        cargo.arg("--release");
+    }
+    let output = run_within(&mut cargo, BUILD_TIMEOUT);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cannot build the millrace binary:\n{errors}");
+}
+
+fn is_fresh(binary: &Path, workspace: &Path) -> bool {
+    let Some(built) = modified(binary) else {
+        return false;
+    };
+    let manifest = modified(&workspace.join("Cargo.toml"));
+    manifest.is_some_and(|time| time <= built) && !has_newer(&workspace.join("crates"), built)
+}
+
+/// Whether a source file or manifest below `dir` changed after `time`; tests do not count.
+fn has_newer(dir: &Path, time: SystemTime) -> bool {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).any(|path| {
+        if path.is_dir() {
+            return !path.ends_with("tests") && !path.ends_with("target") && has_newer(&path, time);
+        }
+        let is_source = path.extension().is_some_and(|end| end == "rs" || end == "toml");
+        is_source && modified(&path).is_some_and(|changed| changed > time)
+    })
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).and_then(|meta| meta.modified()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_profile_directory_is_the_one_above_deps() {
+        assert_eq!(profile_dir(Path::new("/t/debug/deps/a-1")), Path::new("/t/debug"));
+        assert_eq!(profile_dir(Path::new("/t/release/a")), Path::new("/t/release"));
+    }
+
+    #[test]
+    fn a_binary_is_stale_when_missing_or_older_than_a_source_file() {
+        let dir = crate::tempdir();
+        let source = dir.path().join("crates/a/src/lib.rs");
+        fs::create_dir_all(source.parent().unwrap()).unwrap();
+        fs::write(dir.path().join("Cargo.toml"), "").unwrap();
+        fs::write(&source, "").unwrap();
+        let binary = dir.path().join("millrace");
+        assert!(!is_fresh(&binary, dir.path()));
+        fs::write(&binary, "").unwrap();
+        assert!(is_fresh(&binary, dir.path()));
+        let later = SystemTime::now() + Duration::from_secs(60);
+        fs::File::open(&source).unwrap().set_modified(later).unwrap();
+        assert!(!is_fresh(&binary, dir.path()));
+    }
+}

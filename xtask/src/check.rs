@@ -1,0 +1,100 @@
+//! `cargo xtask check`: everything that must pass before a commit, in order of rising cost.
+//!
+//! Runs rustfmt, clippy, rustdoc, the tests and `tidy`; stops at the first that fails, because
+//! later output would bury it. Called by `main`; calls cargo as a child process and `tidy::run`.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use crate::tidy;
+
+/// Whether the tests are part of the check; CI has just run them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Tests {
+    /// Run them.
+    Run,
+    /// Leave them out.
+    Skip,
+}
+
+struct Step {
+    name: &'static str,
+    args: &'static [&'static str],
+    env: Option<(&'static str, &'static str)>,
+}
+
+const LINTS: [Step; 3] = [
+    Step { name: "fmt", args: &["fmt", "--all", "--check"], env: None },
+    Step {
+        name: "clippy",
+        args: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        env: None,
+    },
+    Step {
+        name: "doc",
+        args: &["doc", "--workspace", "--no-deps"],
+        env: Some(("RUSTDOCFLAGS", "-D warnings")),
+    },
+];
+
+const TEST: Step = Step { name: "test", args: &["test", "--workspace"], env: None };
+
+/// Runs every step in `root`; true if all passed.
+///
+/// # Errors
+///
+/// When cargo cannot be started or a file of the tree cannot be read.
+pub fn run(root: &Path, tests: Tests) -> Result<bool> {
+    let mut steps: Vec<&Step> = LINTS.iter().collect();
+    if tests == Tests::Run {
+        steps.push(&TEST);
+    }
+    for step in steps {
+        if !timed(step.name, || cargo(root, step))? {
+            return Ok(false);
+        }
+    }
+    timed("tidy", || tidy::run(root))
+}
+
+fn timed(name: &str, step: impl FnOnce() -> Result<bool>) -> Result<bool> {
+    println!("check: {name} ...");
+    let start = Instant::now();
+    let passed = step()?;
+    let seconds = start.elapsed().as_secs_f64();
+    if passed {
+        println!("check: {name} passed in {seconds:.1} s");
+    } else {
+        println!("check: {name} FAILED after {seconds:.1} s; the steps after it were not run");
+    }
+    Ok(passed)
+}
+
+fn cargo(root: &Path, step: &Step) -> Result<bool> {
+    // Under `cargo xtask` this is the cargo that was called, toolchain override included.
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(step.args)
+        .envs(step.env)
+        .current_dir(root)
+        .status()
+        .with_context(|| format!("cannot run cargo for the step '{}'", step.name))?;
+    Ok(status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_passes_exactly_when_cargo_succeeds() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let good = Step { name: "good", args: &["--version"], env: None };
+        let bad = Step { name: "bad", args: &["no-such-verb-of-cargo"], env: None };
+        assert!(timed("good", || cargo(root, &good)).unwrap());
+        assert!(!timed("bad", || cargo(root, &bad)).unwrap());
+    }
+}

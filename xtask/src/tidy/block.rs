@@ -1,0 +1,169 @@
+//! Rule: the block layer knows no operating system, and atomics live where the machine is.
+//!
+//! `crates/block` runs on real cores, on the simulator and in the model checker, so it must reach
+//! every lock, atomic, clock and thread through `Machine`: no `std`, no thread-locals, no map with
+//! a random seed. Weak orderings there say what they pair with. Other crates but machine and
+//! reactor use atomics only in the files that `xtask/allow/atomics.txt` names. Called by
+//! `tidy::run`.
+
+use super::Finding;
+use super::allow::AllowList;
+use super::source::{Source, find_word, has_word, numbered};
+
+const BLOCK: &str = "crates/block/src/";
+const BLOCK_ROOT: &str = "crates/block/src/lib.rs";
+const ATOMIC_HOMES: [&str; 2] = ["crates/machine/", "crates/reactor/"];
+
+/// What the block layer may not name, and what it uses instead.
+const FOREIGN: [(&str, &str); 5] = [
+    ("std::", "use core, alloc or the `Machine`"),
+    ("extern crate std", "use core, alloc or the `Machine`; under #[cfg(test)] it may stand"),
+    ("thread_local", "keep the state in the channel or queue that owns it"),
+    ("HashMap", "its order is random; use a BTreeMap, a Vec or an index"),
+    ("HashSet", "its order is random; use a BTreeSet, a Vec or an index"),
+];
+
+const WEAK: [&str; 4] = ["Relaxed", "Acquire", "Release", "AcqRel"];
+const ORDERING_TYPES: [&str; 2] = ["Ordering::", "Order::"];
+/// How far above an ordering its comment may stand.
+const REACH: usize = 4;
+
+/// Checks one file of the block layer; passes any other.
+pub fn check(source: &Source) -> Vec<Finding> {
+    if !source.path.starts_with(BLOCK) {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    if source.path == BLOCK_ROOT && !source.code.lines().any(|line| line == "#![no_std]") {
+        findings.push(Finding::new(&source.path, 1, "the block layer lacks `#![no_std]`; add it"));
+    }
+    for (line, code) in source.product_code() {
+        for (name, instead) in FOREIGN {
+            if has_word(code, name) {
+                let message = format!("`{name}` in the block layer; {instead}");
+                findings.push(Finding::new(&source.path, line, message));
+            }
+        }
+        if names_atomics(code) {
+            let message = "atomics in the block layer; use the `Word` of its `Machine`";
+            findings.push(Finding::new(&source.path, line, message));
+        }
+        if let Some(ordering) = weak_ordering(code)
+            && !is_explained(&source.comment_above(line, REACH))
+        {
+            let message = format!(
+                "`{ordering}` unexplained; say above it what it `pairs with`, or `Relaxed: why`"
+            );
+            findings.push(Finding::new(&source.path, line, message));
+        }
+    }
+    findings
+}
+
+/// Checks that the files with atomics outside their home crates are exactly the listed ones.
+pub fn check_list(sources: &[Source], list: &AllowList) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let listed = |source: &Source| list.get(&source.path).is_some();
+    for source in sources.iter().filter(|source| !is_home(&source.path) && !listed(source)) {
+        for (line, _) in source.product_code().filter(|(_, code)| names_atomics(code)) {
+            let message = format!("atomics outside machine and reactor; {} may list it", list.path);
+            findings.push(Finding::new(&source.path, line, message));
+        }
+    }
+    for entry in &list.entries {
+        let used = sources.iter().filter(|source| source.path == entry.key).any(|source| {
+            !is_home(&source.path) && source.product_code().any(|(_, code)| names_atomics(code))
+        });
+        if !used {
+            let message = format!("{} needs no entry; remove it", entry.key);
+            findings.push(Finding::new(&list.path, entry.line, message));
+        }
+    }
+    findings
+}
+
+/// Machine and reactor may; the block layer may not at all, and is reported by `check`.
+fn is_home(path: &str) -> bool {
+    path.starts_with(BLOCK) || ATOMIC_HOMES.iter().any(|home| path.starts_with(home))
+}
+
+fn names_atomics(code: &str) -> bool {
+    let types = ["AtomicBool", "AtomicPtr", "AtomicU", "AtomicI"];
+    let by_type = code
+        .split(|c: char| c != '_' && !c.is_alphanumeric())
+        .any(|name| types.iter().any(|start| name.starts_with(start)));
+    by_type || has_word(code, "sync::atomic")
+}
+
+fn weak_ordering(code: &str) -> Option<String> {
+    ORDERING_TYPES.iter().find_map(|prefix| {
+        find_word(code, prefix).find_map(|at| {
+            let name = &code[at + prefix.len()..];
+            let weak = WEAK.iter().find(|weak| has_word(name, weak) && name.starts_with(**weak))?;
+            Some(format!("{prefix}{weak}"))
+        })
+    })
+}
+
+fn is_explained(comment: &str) -> bool {
+    // A sentence may break over two comment lines in the middle of the phrase.
+    let words: Vec<&str> = numbered(comment)
+        .flat_map(|(_, line)| line.split_whitespace())
+        .filter(|word| !word.chars().all(|c| matches!(c, '/' | '!')))
+        .collect();
+    let joined = words.join(" ").to_lowercase();
+    joined.contains("pairs with") || joined.contains("relaxed:")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(path: &str, text: &str) -> Vec<usize> {
+        check(&Source::parse(path, text)).iter().map(|finding| finding.line).collect()
+    }
+
+    const FILE: &str = "crates/block/src/tag.rs";
+
+    #[test]
+    fn the_block_layer_may_use_core_and_alloc_and_std_in_its_tests() {
+        let text = "use core::mem;\nuse alloc::sync::Arc;\n// std::fs\n\
+                    #[cfg(test)]\nmod tests { use std::fs; use std::collections::HashMap; }\n";
+        assert_eq!(lines(FILE, text), [0_usize; 0]);
+        assert_eq!(lines("crates/drives/src/a.rs", "use std::fs;\n"), [0_usize; 0]);
+        assert_eq!(lines(BLOCK_ROOT, "//! Block.\n#![no_std]\n"), [0_usize; 0]);
+    }
+
+    #[test]
+    fn the_block_layer_may_not_name_the_operating_system() {
+        let text = "use std::fs;\nuse core::sync::atomic::AtomicU64;\nthread_local! {}\n\
+                    struct A { m: HashMap<u8, u8> }\n";
+        assert_eq!(lines(FILE, text), [1, 2, 3, 4]);
+        assert_eq!(lines(BLOCK_ROOT, "//! Block.\n"), [1]);
+    }
+
+    #[test]
+    fn a_weak_ordering_says_what_it_pairs_with() {
+        let good = "fn f() {\n    // Release: pairs\n    // with the load in `take`.\n    \
+                    a.store(1, Ordering::Release);\n    b.load(Order::Relaxed); // Relaxed: a count.\n\
+                    c.load(Order::SeqCst);\n    a.cmp(b) == Ordering::Less;\n}\n";
+        assert_eq!(lines(FILE, good), [0_usize; 0]);
+        let bad = "fn f() {\n    // Sets it.\n    a.store(1, Order::Release);\n}\n";
+        assert_eq!(lines(FILE, bad), [3]);
+    }
+
+    #[test]
+    fn atomics_elsewhere_need_an_entry_and_an_entry_needs_atomics() {
+        let use_atomic = "use std::sync::atomic::AtomicU8;\n";
+        let sources = [
+            Source::parse("crates/machine/src/native.rs", use_atomic),
+            Source::parse("crates/lab/src/a.rs", use_atomic),
+            Source::parse("crates/lab/src/b.rs", "fn f() {}\n"),
+        ];
+        let exact = AllowList::parse("list", "crates/lab/src/a.rs\n").unwrap();
+        assert_eq!(check_list(&sources, &exact), []);
+        let wrong = AllowList::parse("list", "crates/lab/src/b.rs\n").unwrap();
+        let found: Vec<_> = check_list(&sources, &wrong).into_iter().map(|f| f.path).collect();
+        assert_eq!(found, ["crates/lab/src/a.rs", "list"]);
+    }
+}

@@ -1,0 +1,68 @@
+//! Rule: the text itself. ASCII only, no tabs, no trailing white space, at most 100 columns.
+//!
+//! A line may be wider when what sticks out is an address or a string literal, which rustfmt leaves
+//! alone too. Called by `tidy::run`.
+
+use super::Finding;
+use super::source::{Source, numbered};
+
+const WIDTH_MAX: usize = 100;
+
+/// Checks every line of one file.
+pub fn check(source: &Source) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for ((line, text), strings) in numbered(&source.text).zip(source.strings.lines()) {
+        let mut fail = |message: String| findings.push(Finding::new(&source.path, line, message));
+        if let Some(odd) = text.chars().find(|c| !c.is_ascii()) {
+            let code = u32::from(odd);
+            fail(format!("character U+{code:04X} is not ASCII; write it in ASCII or as \\u{{..}}"));
+        }
+        if text.contains('\t') {
+            fail("tab; indent with spaces, and write \\t in strings".to_owned());
+        }
+        if text.ends_with(char::is_whitespace) {
+            fail("trailing white space; delete it".to_owned());
+        }
+        let width = text.chars().count();
+        if width > WIDTH_MAX && !text.contains("://") && !is_string_at_limit(strings) {
+            fail(format!("{width} columns; break the line at {WIDTH_MAX}"));
+        }
+    }
+    if !source.text.is_empty() && !source.text.ends_with('\n') {
+        let last = source.text.lines().count();
+        findings.push(Finding::new(&source.path, last, "no newline at the end; add one"));
+    }
+    findings
+}
+
+/// Whether a string literal crosses or ends at the limit.
+fn is_string_at_limit(strings: &str) -> bool {
+    let filled = |at: usize| strings.as_bytes().get(at).is_some_and(|byte| *byte != b' ');
+    (WIDTH_MAX - 1..=WIDTH_MAX + 1).any(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(text: &str) -> Vec<String> {
+        let source = Source::parse("a.rs", text);
+        check(&source).into_iter().map(|finding| finding.message).collect()
+    }
+
+    #[test]
+    fn plain_text_long_addresses_and_long_strings_pass() {
+        assert!(messages("fn f() {}\n").is_empty());
+        assert!(messages(&format!("// https://x.org/{}\n", "a".repeat(120))).is_empty());
+        assert!(messages(&format!("const A: &str = \"{}\";\n", "a".repeat(120))).is_empty());
+    }
+
+    #[test]
+    fn each_defect_of_a_line_fails() {
+        assert!(messages("// caf\u{e9}\n")[0].starts_with("character U+00E9"));
+        assert!(messages("\tfn f() {}\n")[0].starts_with("tab"));
+        assert!(messages("fn f() {} \n")[0].starts_with("trailing"));
+        assert!(messages(&format!("// {}\n", "a ".repeat(49) + "bcd"))[0].starts_with("104 col"));
+        assert!(messages("fn f() {}")[0].starts_with("no newline"));
+    }
+}

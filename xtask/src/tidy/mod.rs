@@ -1,0 +1,145 @@
+//! `cargo xtask tidy`: the house style as a test.
+//!
+//! Reads the tree once into `Source`s and hands them to the rules, one rule a file. A rule is a
+//! pure function from text to `Finding`s, so each is tested on strings; only this file and `allow`
+//! touch the disk. Whatever a rule tolerates is written in a list under `xtask/allow`, and an
+//! entry that is not needed is itself a finding, so the lists can only shrink. Called by `main`
+//! and `check`.
+
+mod allow;
+mod banned;
+mod block;
+mod documents;
+mod header;
+mod layout;
+mod places;
+mod size;
+mod source;
+mod unsafety;
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use allow::AllowList;
+use source::Source;
+
+/// Folders whose Rust files are held to the rules; `fuzz` is a workspace of its own.
+const RUST_ROOTS: [&str; 3] = ["crates", "xtask", "tests"];
+
+/// One violation: where, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Path from the root of the repository, with `/`.
+    pub path: String,
+    /// Line, counted from 1.
+    pub line: usize,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+impl Finding {
+    fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), line, message: message.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.message)
+    }
+}
+
+/// Checks the repository at `root` and prints what it finds; true if it is clean.
+///
+/// # Errors
+///
+/// When a file cannot be read.
+pub fn run(root: &Path) -> Result<bool> {
+    let mut sources = Vec::new();
+    for folder in RUST_ROOTS {
+        read_rust(root, &root.join(folder), &mut sources)?;
+    }
+    sources.sort_by(|a, b| a.path.cmp(&b.path));
+
+    let mut findings = check_sources(root, &sources)?;
+    findings.extend(documents::check(root)?);
+    findings.extend(places::check(root)?);
+    findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
+
+    for finding in &findings {
+        println!("{finding}");
+    }
+    let long = size::warnings(&sources);
+    for warning in &long.files {
+        println!("warning: {warning}");
+    }
+    if long.functions > 0 {
+        println!(
+            "warning: {} functions are longer than {} lines",
+            long.functions,
+            size::FUNCTION_WARN
+        );
+    }
+    println!("tidy: {} Rust files, {} findings", sources.len(), findings.len());
+    Ok(findings.is_empty())
+}
+
+fn check_sources(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
+    let sizes = AllowList::read(root, "xtask/allow/size.txt")?;
+    let unsafe_files = AllowList::read(root, "xtask/allow/unsafe.txt")?;
+    let atomic_files = AllowList::read(root, "xtask/allow/atomics.txt")?;
+
+    let mut findings = Vec::new();
+    for source in sources {
+        if let Some((line, why)) = &source.parse_error {
+            let message = format!("does not parse, so it was not measured: {why}; fix it");
+            findings.push(Finding::new(&source.path, *line, message));
+        }
+        findings.extend(header::check(source));
+        findings.extend(layout::check(source));
+        findings.extend(banned::check(source));
+        findings.extend(unsafety::check(source));
+        findings.extend(block::check(source));
+    }
+    findings.extend(size::check(sources, &sizes));
+    findings.extend(unsafety::check_list(sources, &unsafe_files));
+    findings.extend(block::check_list(sources, &atomic_files));
+    Ok(findings)
+}
+
+fn read_rust(root: &Path, folder: &Path, sources: &mut Vec<Source>) -> Result<()> {
+    walk(folder, &mut |path| {
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(path)
+                .with_context(|| format!("cannot read {} as UTF-8 text", path.display()))?;
+            sources.push(Source::parse(&relative(root, path), &text));
+        }
+        Ok(())
+    })
+}
+
+/// Calls `visit` with every file below `folder`, except hidden ones and build output.
+fn walk(folder: &Path, visit: &mut dyn FnMut(&Path) -> Result<()>) -> Result<()> {
+    let entries = fs::read_dir(folder)
+        .with_context(|| format!("cannot list the folder {}", folder.display()))?;
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == "target" || name == "artifacts" || name.to_string_lossy().starts_with('.') {
+            continue;
+        }
+        if entry.file_type()?.is_dir() {
+            walk(&entry.path(), visit)?;
+        } else {
+            visit(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn relative(root: &Path, path: &Path) -> String {
+    path.strip_prefix(root).unwrap_or(path).to_string_lossy().replace('\\', "/")
+}

@@ -1,0 +1,154 @@
+//! A Rust file as the rules see it: its text, its code without comments, its comments without code.
+//!
+//! The two views have the same lines and columns as the text, with everything else blanked, so a
+//! rule about code cannot trip over a string or a comment. Which lines are test code and how large
+//! each function and struct is comes from the syntax tree; see `outline`. Called by `tidy::run`
+//! and by the tests of every rule.
+
+mod lexer;
+mod outline;
+
+pub use outline::{Item, ItemKind};
+
+/// A parsed file.
+#[derive(Debug, Default)]
+pub struct Source {
+    /// Path from the root of the repository, with `/`.
+    pub path: String,
+    /// The file as it is.
+    pub text: String,
+    /// The text with comments and the inside of string and character literals blanked.
+    pub code: String,
+    /// The text with everything but comments blanked.
+    pub comments: String,
+    /// The text with everything but string literals blanked.
+    pub strings: String,
+    /// Functions and structs, in order.
+    pub items: Vec<Item>,
+    /// Where and why the file is not Rust, if it is not.
+    pub parse_error: Option<(usize, String)>,
+    test_lines: Vec<(usize, usize)>,
+    all_test: bool,
+}
+
+impl Source {
+    /// Parses `text`, the content of the file at `path`.
+    pub fn parse(path: &str, text: &str) -> Self {
+        let views = lexer::split(text);
+        let mut source = Self {
+            path: path.to_owned(),
+            text: text.to_owned(),
+            code: views.code,
+            comments: views.comments,
+            strings: views.strings,
+            all_test: is_test_path(path),
+            ..Self::default()
+        };
+        match syn::parse_file(text) {
+            Ok(file) => {
+                let outline = outline::of(&file);
+                source.items = outline.items;
+                source.test_lines = outline.test_lines;
+                source.all_test |= outline.all_test;
+            }
+            Err(error) => {
+                source.parse_error = Some((error.span().start().line, error.to_string()));
+            }
+        }
+        source
+    }
+
+    /// Whether line `line` (from 1) is only compiled for tests.
+    pub fn is_test(&self, line: usize) -> bool {
+        self.all_test || self.test_lines.iter().any(|&(first, last)| first <= line && line <= last)
+    }
+
+    /// Number of lines that are not test code.
+    pub fn line_count(&self) -> usize {
+        (1..=self.text.lines().count()).filter(|&line| !self.is_test(line)).count()
+    }
+
+    /// Lines of code outside tests, with their numbers from 1.
+    pub fn product_code(&self) -> impl Iterator<Item = (usize, &str)> {
+        numbered(&self.code).filter(|&(line, _)| !self.is_test(line))
+    }
+
+    /// The comment that speaks for `line`: the one on it, and whatever begins or goes on within
+    /// `reach` lines above it, back to the start of its block.
+    pub fn comment_above(&self, line: usize, reach: usize) -> String {
+        let comments: Vec<&str> = self.comments.lines().collect();
+        let has_comment = |at: usize| comments.get(at - 1).is_some_and(|c| !c.trim().is_empty());
+        let mut first = line.saturating_sub(reach).max(1);
+        while first > 1 && has_comment(first) && has_comment(first - 1) {
+            first -= 1;
+        }
+        (first..=line).filter_map(|at| comments.get(at - 1).copied()).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// Lines of `text` with their numbers from 1.
+pub fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().map(|(index, line)| (index + 1, line))
+}
+
+/// Columns (bytes from 0) where `word` stands in `line`, not as a part of a longer name.
+pub fn find_word<'a>(line: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+    let joins = |c: char| c == '_' || c.is_alphanumeric();
+    line.match_indices(word).map(|(at, _)| at).filter(move |&at| {
+        let open = !line[..at].ends_with(joins) || !word.starts_with(joins);
+        let close = !line[at + word.len()..].starts_with(joins) || !word.ends_with(joins);
+        open && close
+    })
+}
+
+/// Whether `word` stands in `line` as a name of its own.
+pub fn has_word(line: &str, word: &str) -> bool {
+    find_word(line, word).next().is_some()
+}
+
+fn is_test_path(path: &str) -> bool {
+    let mut parts = path.rsplit('/');
+    parts.next() == Some("tests.rs") || parts.any(|part| part == "tests")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_a_test_module_are_not_counted() {
+        let text = "//! A.\nfn f() {}\n\n#[cfg(test)]\nmod tests {\n    fn g() {}\n}\n";
+        let source = Source::parse("crates/a/src/lib.rs", text);
+        assert_eq!(source.line_count(), 3);
+        assert!(source.is_test(4) && source.is_test(7) && !source.is_test(2));
+    }
+
+    #[test]
+    fn files_of_tests_count_nothing() {
+        for path in ["crates/a/src/b/tests.rs", "crates/a/tests/x.rs", "tests/src/lib.rs"] {
+            assert_eq!(Source::parse(path, "fn f() {}\n").line_count(), 0, "{path}");
+        }
+        assert_eq!(Source::parse("crates/tests_of/src/lib.rs", "fn f() {}\n").line_count(), 1);
+    }
+
+    #[test]
+    fn a_comment_block_is_read_from_its_start_however_long() {
+        let text = "// one\n// two\n// three\nlet a = 1;\n";
+        let source = Source::parse("a.rs", text);
+        assert!(source.comment_above(4, 1).contains("one"));
+        assert!(!source.comment_above(1, 1).contains("two"));
+    }
+
+    #[test]
+    fn a_word_is_not_a_part_of_a_name() {
+        assert!(has_word("use std::fs;", "std::"));
+        assert!(!has_word("use mystd::fs;", "std::"));
+        assert!(!has_word("unsafe_op", "unsafe"));
+    }
+
+    #[test]
+    fn text_that_is_no_rust_says_where() {
+        let source = Source::parse("a.rs", "fn f() {}\nfn {\n");
+        assert_eq!(source.parse_error.map(|(line, _)| line), Some(2));
+    }
+}

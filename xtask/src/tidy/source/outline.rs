@@ -1,0 +1,206 @@
+//! What the syntax tree says about a file: its functions and structs, and which lines are tests.
+//!
+//! Test code is any item under `#[cfg(test)]` or `#[test]`. Items inside macros are not seen.
+//! Called by `Source::parse`; walks the tree of `syn`.
+
+use proc_macro2::Span;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ItemKind {
+    /// A function or method; its size is the lines between its braces.
+    Function,
+    /// A struct; its size is its number of fields.
+    Struct,
+}
+
+/// A function or struct.
+#[derive(Debug, Clone)]
+pub struct Item {
+    /// Function or struct.
+    pub kind: ItemKind,
+    /// Its bare name.
+    pub name: String,
+    /// The line of its name, from 1.
+    pub line: usize,
+    /// Lines of a function, fields of a struct.
+    pub size: usize,
+    /// Declared `unsafe fn`, and not because a trait demands it.
+    pub is_unsafe: bool,
+    /// Text of its doc comment.
+    pub docs: String,
+}
+
+/// The outline of one file.
+#[derive(Default)]
+pub struct Outline {
+    /// In the order of the file.
+    pub items: Vec<Item>,
+    /// First and last lines of test items, counted from 1.
+    pub test_lines: Vec<(usize, usize)>,
+    /// The whole file is under `#![cfg(test)]`.
+    pub all_test: bool,
+    in_trait_impl: bool,
+}
+
+/// Reads the outline off a syntax tree.
+pub fn of(file: &syn::File) -> Outline {
+    let mut outline = Outline { all_test: is_test(&file.attrs), ..Outline::default() };
+    outline.visit_file(file);
+    outline
+}
+
+impl Outline {
+    fn mark(&mut self, attrs: &[syn::Attribute], span: Span) {
+        if is_test(attrs) {
+            self.test_lines.push((span.start().line, span.end().line));
+        }
+    }
+
+    fn function(&mut self, attrs: &[syn::Attribute], sig: &syn::Signature, body: Option<Span>) {
+        // The braces' own lines do not count.
+        let size = body.map_or(0, |span| (span.end().line - span.start().line).saturating_sub(1));
+        self.items.push(Item {
+            kind: ItemKind::Function,
+            name: sig.ident.to_string(),
+            line: sig.ident.span().start().line,
+            size,
+            is_unsafe: is_unsafe(sig) && !self.in_trait_impl,
+            docs: docs(attrs),
+        });
+    }
+}
+
+/// Visits an item of a plain kind only to see whether it is test code.
+macro_rules! mark_only {
+    ($($method:ident: $kind:ident),* $(,)?) => {
+        $(fn $method(&mut self, item: &'ast syn::$kind) {
+            self.mark(&item.attrs, item.span());
+            visit::$method(self, item);
+        })*
+    };
+}
+
+impl<'ast> Visit<'ast> for Outline {
+    mark_only! {
+        visit_item_mod: ItemMod,
+        visit_item_use: ItemUse,
+        visit_item_extern_crate: ItemExternCrate,
+        visit_item_const: ItemConst,
+        visit_item_static: ItemStatic,
+        visit_item_enum: ItemEnum,
+        visit_item_trait: ItemTrait,
+        visit_item_type: ItemType,
+        visit_item_macro: ItemMacro,
+        visit_local: Local,
+        visit_field: Field,
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        self.mark(&item.attrs, item.span());
+        let outer = std::mem::replace(&mut self.in_trait_impl, item.trait_.is_some());
+        visit::visit_item_impl(self, item);
+        self.in_trait_impl = outer;
+    }
+
+    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+        self.mark(&item.attrs, item.span());
+        self.items.push(Item {
+            kind: ItemKind::Struct,
+            name: item.ident.to_string(),
+            line: item.ident.span().start().line,
+            size: item.fields.len(),
+            is_unsafe: false,
+            docs: docs(&item.attrs),
+        });
+        visit::visit_item_struct(self, item);
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        self.mark(&item.attrs, item.span());
+        self.function(&item.attrs, &item.sig, Some(item.block.span()));
+        visit::visit_item_fn(self, item);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        self.mark(&item.attrs, item.span());
+        self.function(&item.attrs, &item.sig, Some(item.block.span()));
+        visit::visit_impl_item_fn(self, item);
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
+        self.mark(&item.attrs, item.span());
+        let body = item.default.as_ref().map(Spanned::span);
+        self.function(&item.attrs, &item.sig, body);
+        visit::visit_trait_item_fn(self, item);
+    }
+}
+
+fn is_test(attrs: &[syn::Attribute]) -> bool {
+    attrs.iter().any(|attr| match &attr.meta {
+        syn::Meta::Path(path) => path.is_ident("test"),
+        syn::Meta::List(list) if list.path.is_ident("cfg") => {
+            let condition = list.tokens.to_string();
+            let negated = super::has_word(&condition, "not");
+            let all = condition.starts_with("all") && super::has_word(&condition, "test");
+            condition == "test" || (all && !negated)
+        }
+        _ => false,
+    })
+}
+
+fn docs(attrs: &[syn::Attribute]) -> String {
+    let mut text = String::new();
+    for attr in attrs {
+        if let syn::Meta::NameValue(pair) = &attr.meta
+            && pair.path.is_ident("doc")
+            && let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(line), .. }) = &pair.value
+        {
+            text.push_str(&line.value());
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn is_unsafe(sig: &syn::Signature) -> bool {
+    matches!(sig.safety, syn::Safety::Unsafe(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outline(text: &str) -> Outline {
+        of(&syn::parse_file(text).unwrap())
+    }
+
+    #[test]
+    fn a_function_is_as_long_as_the_lines_between_its_braces() {
+        let items = outline("/// F.\nfn f(\n) {\n    a();\n    b();\n}\nfn g() { a() }\n").items;
+        assert_eq!((items[0].name.as_str(), items[0].line, items[0].size), ("f", 2, 2));
+        assert_eq!(items[1].size, 0);
+    }
+
+    #[test]
+    fn a_struct_is_as_large_as_its_fields() {
+        let items = outline("struct A { x: u8, y: u8 }\nstruct B(u8);\nstruct C;\n").items;
+        assert_eq!(items.iter().map(|item| item.size).collect::<Vec<_>>(), [2, 1, 0]);
+    }
+
+    #[test]
+    fn test_items_are_found_with_their_attributes() {
+        let text = "fn f() {}\n#[cfg(test)]\nuse a::b;\n#[cfg(not(test))]\nuse c::d;\n\
+                    #[cfg(all(test, unix))]\nmod m {\n}\n";
+        assert_eq!(outline(text).test_lines, [(2, 3), (6, 8)]);
+        assert!(outline("#![cfg(test)]\nfn f() {}\n").all_test);
+    }
+
+    #[test]
+    fn an_unsafe_method_of_a_trait_impl_inherits_its_docs() {
+        let items = outline("impl A { unsafe fn f() {} }\nimpl T for A { unsafe fn g() {} }").items;
+        assert_eq!((items[0].is_unsafe, items[1].is_unsafe), (true, false));
+    }
+}
