@@ -1,1 +1,53 @@
-//! (skeleton)
+//! One proactor per I/O thread: sockets, eventfds, timers and drive I/O on one ring.
+//!
+//! A [`Reactor`] belongs to the thread that made it and is the only place where that thread
+//! blocks. Users get a [`Handle`], open a [`Source`] (an inbox), [`Handle::push`] operations
+//! ([`Op`]) and [`Handle::take`] completions after [`Reactor::turn`]. There are two back ends
+//! with the same behaviour: io_uring, and epoll with a small thread pool for file operations
+//! where io_uring is refused (containers, old kernels).
+//!
+//! Rules that hold everywhere:
+//! - an operation that was pushed completes exactly once, also after a cancel;
+//! - memory named by an operation belongs to the reactor until its completion is taken;
+//! - `turn` may return early with 0 (a signal, a wake-up, an internal completion): loop on it;
+//! - a socket operation never completes with `-EAGAIN`; file operations pass every errno through.
+//!
+//! # Example
+//!
+//! ```
+//! use millrace_reactor::{Config, Op, Reactor, Wait};
+//! let mut reactor = Reactor::new(Config::default())?;
+//! let handle = reactor.handle();
+//! let source = handle.source();
+//! // SAFETY: a no-op names no memory.
+//! unsafe { handle.push(source, 7, Op::Nop) };
+//! let mut done = Vec::new();
+//! while done.is_empty() {
+//!     reactor.turn(Wait::Forever)?;
+//!     handle.take(source, &mut done);
+//! }
+//! assert_eq!((done[0].user_data, done[0].result), (7, 0));
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod config;
+mod epoll;
+mod hub;
+mod op;
+mod pool;
+mod reactor;
+mod regions;
+mod socket;
+mod sys;
+mod table;
+mod timers;
+mod uring;
+mod uring_probe;
+mod uring_sqe;
+mod uring_tables;
+mod waiters;
+
+pub use config::{Backend, Config, Counters, Features, Wait};
+pub use op::{Completion, FileRef, Op, Source};
+pub use reactor::{Handle, Reactor};
+pub use sys::now_ns;

@@ -1,0 +1,344 @@
+//! The epoll back end: readiness for sockets, a heap for timers, pool threads for files.
+//!
+//! Owns the epoll instance, the waiters of each descriptor, the timers and the queue of pushed
+//! operations. Called by the reactor with the hub lent; calls `socket` for attempts and the hub's
+//! pool for files. Used where io_uring is refused; it behaves as the io_uring back end does.
+//! Invariants: an outstanding operation is in exactly one of: the queue, one waiters' queue, the
+//! timers, the pool; its slot's phase says which. Attempts on one half of a descriptor are made in
+//! the order of pushing. The wake eventfd is registered for good and read only when reported.
+
+#![allow(unsafe_code)]
+
+use crate::config::{Config, Wait};
+use crate::hub::Hub;
+use crate::op::{Direction, FileRef, Op};
+use crate::socket;
+use crate::sys::{self, NS_PER_S};
+use crate::table::{Key, Phase};
+use crate::timers::Timers;
+use crate::waiters::Waiters;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// Epoll data of the wake eventfd: no descriptor has this number.
+const WAKE: u64 = u64::MAX;
+/// Events taken per system call.
+const EVENTS: usize = 256;
+
+/// The epoll instance and what waits on it.
+pub(crate) struct Epoll {
+    epoll: OwnedFd,
+    pushed: Vec<Key>,
+    scratch: Vec<Key>,
+    waiters: Waiters,
+    timers: Timers,
+    events: Vec<libc::epoll_event>,
+    has_pwait2: bool,
+    spin_ns: u64,
+    woken: bool,
+}
+
+impl Epoll {
+    /// Makes an epoll instance that reports the hub's wake eventfd.
+    ///
+    /// # Errors
+    ///
+    /// No descriptors or memory left.
+    pub(crate) fn new(config: &Config, hub: &Hub) -> io::Result<Epoll> {
+        let wake = hub.wake.as_raw_fd();
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: WAKE };
+        // SAFETY: the new descriptor is owned by nobody else; the event is a live local.
+        let epoll = unsafe {
+            let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let epoll = OwnedFd::from_raw_fd(fd);
+            if libc::epoll_ctl(fd, libc::EPOLL_CTL_ADD, wake, &mut event) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            epoll
+        };
+        Ok(Epoll {
+            epoll,
+            pushed: Vec::new(),
+            scratch: Vec::new(),
+            waiters: Waiters::default(),
+            timers: Timers::default(),
+            events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS],
+            has_pwait2: true,
+            spin_ns: config.spin_ns,
+            woken: false,
+        })
+    }
+
+    /// Queues an operation for the next turn.
+    pub(crate) fn push(&mut self, key: Key) {
+        self.pushed.push(key);
+    }
+
+    /// Starts what was pushed, waits, reaps; see `Reactor::turn`.
+    pub(crate) fn turn(&mut self, hub: &mut Hub, wait: Wait) -> io::Result<()> {
+        let before = hub.table.delivered();
+        self.start_pushed(hub);
+        self.reap(hub);
+        let has_news = hub.table.delivered() > 0;
+        let wait = if has_news { Wait::No } else { wait };
+        if self.spin_ns > 0 && wait != Wait::No {
+            self.spin(hub, wait)?;
+        }
+        let done = self.woken || hub.table.delivered() > 0;
+        let limit_ns = if done { Some(0) } else { self.limit_ns(hub, wait) };
+        if limit_ns == Some(0) || !hub.pool.prepare_sleep() {
+            self.peek(hub)?;
+        } else {
+            hub.counters.sleeps += 1;
+            let result = self.wait(hub, limit_ns);
+            hub.pool.awake();
+            result?;
+        }
+        self.reap(hub);
+        self.woken = false;
+        hub.counters.cqes += hub.table.delivered().saturating_sub(before) as u64;
+        Ok(())
+    }
+
+    /// Looks for events without blocking, if any could matter now.
+    fn peek(&mut self, hub: &mut Hub) -> io::Result<()> {
+        if self.waiters.len() == 0 { Ok(()) } else { self.wait(hub, Some(0)) }
+    }
+
+    fn reap(&mut self, hub: &mut Hub) {
+        hub.collect_jobs();
+        if !self.timers.is_empty() {
+            self.timers.expire(sys::now_ns(), &mut hub.table);
+        }
+    }
+
+    /// How long a wait may block: the caller's limit or the next timer, whichever is first.
+    fn limit_ns(&mut self, hub: &mut Hub, wait: Wait) -> Option<u64> {
+        let limit_ns = Hub::wait_ns(wait);
+        let Some(timer_ns) = self.timers.next(&mut hub.table) else { return limit_ns };
+        let until_timer_ns = timer_ns.saturating_sub(sys::now_ns());
+        Some(limit_ns.map_or(until_timer_ns, |limit_ns| limit_ns.min(until_timer_ns)))
+    }
+
+    /// Busy poll for at most `spin_ns` and not past the wait's own end.
+    fn spin(&mut self, hub: &mut Hub, wait: Wait) -> io::Result<()> {
+        let limit_ns = Hub::wait_ns(wait).map_or(self.spin_ns, |ns| ns.min(self.spin_ns));
+        let end_ns = sys::now_ns() + limit_ns;
+        while !self.woken && hub.table.delivered() == 0 && sys::now_ns() < end_ns {
+            self.wait(hub, Some(0))?;
+            self.reap(hub);
+        }
+        Ok(())
+    }
+
+    fn start_pushed(&mut self, hub: &mut Hub) {
+        std::mem::swap(&mut self.pushed, &mut self.scratch);
+        for at in 0..self.scratch.len() {
+            self.start(hub, self.scratch[at]);
+        }
+        self.scratch.clear();
+        hub.submit_jobs();
+    }
+
+    fn start(&mut self, hub: &mut Hub, key: Key) {
+        let Some(slot) = hub.table.get(key) else { return };
+        match slot.op {
+            Op::Nop => hub.table.complete(key, 0, 0),
+            Op::Timeout { deadline_ns } => {
+                slot.phase = Phase::Timing;
+                self.timers.insert(deadline_ns, key);
+            }
+            Op::Cancel { source, user_data } => {
+                let target = hub.table.find(source, user_data);
+                let result = target.map_or(-libc::ENOENT, |target| self.cancel(hub, target));
+                hub.table.complete(key, result, 0);
+            }
+            Op::Close { fd } => {
+                let mut orphans = Vec::new();
+                self.waiters.forget(fd, &mut orphans);
+                for orphan in orphans {
+                    hub.table.complete(orphan, -libc::ECANCELED, 0);
+                }
+                hub.counters.system_calls += 1;
+                hub.table.complete(key, sys::close(fd), 0);
+            }
+            op if runs_on_pool(&op) => hub.queue_job(key),
+            op => match op.readiness() {
+                Some((fd, direction)) => self.start_socket(hub, key, fd, direction),
+                None => hub.table.complete(key, -libc::EINVAL, 0),
+            },
+        }
+    }
+
+    /// Tries at once, unless others wait in front; waits for readiness if that is too early.
+    fn start_socket(&mut self, hub: &mut Hub, key: Key, fd: RawFd, direction: Direction) {
+        let queued = self.waiters.has(fd, direction);
+        if !queued && self.attempt(hub, key) {
+            return;
+        }
+        if let Some(slot) = hub.table.get(key) {
+            slot.phase = Phase::Polling;
+        }
+        self.waiters.add(fd, direction, key);
+        self.arm(hub, fd);
+    }
+
+    /// One attempt; true if the operation has completed.
+    fn attempt(&mut self, hub: &mut Hub, key: Key) -> bool {
+        let Some(slot) = hub.table.get(key) else { return true };
+        hub.counters.system_calls += 1;
+        match socket::attempt(slot) {
+            Some(result) => {
+                hub.table.complete(key, result, 0);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Asks the kernel to report what `fd`'s waiters need; a descriptor that epoll refuses fails
+    /// them.
+    fn arm(&mut self, hub: &mut Hub, fd: RawFd) {
+        match self.waiters.arm(self.epoll.as_raw_fd(), fd) {
+            Ok(calls) => hub.counters.system_calls += calls,
+            Err(error) => {
+                let mut orphans = Vec::new();
+                self.waiters.forget(fd, &mut orphans);
+                for orphan in orphans {
+                    hub.table.complete(orphan, error, 0);
+                }
+            }
+        }
+    }
+
+    fn cancel(&mut self, hub: &mut Hub, target: Key) -> i32 {
+        let Some(slot) = hub.table.get(target) else { return -libc::ENOENT };
+        match (slot.phase, slot.op.readiness()) {
+            (Phase::Polling, Some((fd, direction))) => {
+                self.waiters.remove(fd, direction, target);
+            }
+            (Phase::Timing, _) => {
+                hub.table.complete(target, -libc::ECANCELED, 0);
+                self.timers.note_cancelled(&mut hub.table);
+                return 0;
+            }
+            (Phase::Pooled, _) => return -libc::EALREADY,
+            _ => return -libc::ENOENT,
+        }
+        // As on the ring, what a MSG_WAITALL operation moved already is not lost.
+        let moved = hub.table.get(target).map_or(0, |slot| slot.moved as i32);
+        let result = if moved > 0 { moved } else { -libc::ECANCELED };
+        hub.table.complete(target, result, 0);
+        0
+    }
+
+    /// One epoll wait of at most `limit_ns`, then attempts for all that became ready.
+    fn wait(&mut self, hub: &mut Hub, limit_ns: Option<u64>) -> io::Result<()> {
+        let ready = self.wait_events(hub, limit_ns)?;
+        for at in 0..ready {
+            let libc::epoll_event { events, u64: data } = self.events[at];
+            if data == WAKE {
+                hub.counters.system_calls += 1;
+                sys::eventfd_read(&hub.wake);
+                hub.counters.wakes += 1;
+                self.woken = true;
+                continue;
+            }
+            let fd = data as RawFd;
+            self.waiters.fired(fd);
+            let broken = libc::EPOLLHUP | libc::EPOLLERR;
+            if events & (libc::EPOLLIN | broken) as u32 != 0 {
+                self.run_waiters(hub, fd, Direction::In);
+            }
+            if events & (libc::EPOLLOUT | broken) as u32 != 0 {
+                self.run_waiters(hub, fd, Direction::Out);
+            }
+            self.arm(hub, fd);
+        }
+        Ok(())
+    }
+
+    fn run_waiters(&mut self, hub: &mut Hub, fd: RawFd, direction: Direction) {
+        while let Some(key) = self.waiters.front(fd, direction) {
+            if !self.attempt(hub, key) {
+                return;
+            }
+            self.waiters.remove(fd, direction, key);
+        }
+    }
+
+    fn wait_events(&mut self, hub: &mut Hub, limit_ns: Option<u64>) -> io::Result<usize> {
+        loop {
+            hub.counters.system_calls += 1;
+            let ready = match self.has_pwait2 {
+                true => self.wait_pwait2(limit_ns),
+                false => self.wait_ms(limit_ns),
+            };
+            if ready >= 0 {
+                return Ok(ready as usize);
+            }
+            match -sys::last_error() {
+                libc::EINTR => return Ok(0),
+                libc::ENOSYS | libc::EPERM if self.has_pwait2 => self.has_pwait2 = false,
+                errno => return Err(io::Error::from_raw_os_error(errno)),
+            }
+        }
+    }
+
+    fn wait_pwait2(&mut self, limit_ns: Option<u64>) -> i64 {
+        let limit = limit_ns.map(|ns| libc::timespec {
+            tv_sec: (ns / NS_PER_S) as libc::time_t,
+            tv_nsec: (ns % NS_PER_S) as libc::c_long,
+        });
+        let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let (epoll, events) = (self.epoll.as_raw_fd(), self.events.as_mut_ptr());
+        let no_mask = std::ptr::null::<libc::sigset_t>();
+        // SAFETY: `events` has room for EVENTS entries; the limit lives in this frame.
+        unsafe { libc::syscall(libc::SYS_epoll_pwait2, epoll, events, EVENTS, limit, no_mask, 0) }
+    }
+
+    /// Before Linux 5.11: milliseconds, rounded up so that nothing is early.
+    fn wait_ms(&mut self, limit_ns: Option<u64>) -> i64 {
+        let limit_ms = match limit_ns {
+            Some(ns) => i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX),
+            None => -1,
+        };
+        let (epoll, events) = (self.epoll.as_raw_fd(), self.events.as_mut_ptr());
+        // SAFETY: `events` has room for EVENTS entries.
+        i64::from(unsafe { libc::epoll_wait(epoll, events, EVENTS as i32, limit_ms) })
+    }
+
+    /// Cancels all waits and timers, and waits for the pool until the deadline.
+    pub(crate) fn close(&mut self, hub: &mut Hub, deadline_ns: u64) {
+        self.start_pushed(hub);
+        let mut keys = Vec::new();
+        hub.table.keys(&mut keys);
+        for key in keys {
+            self.cancel(hub, key);
+        }
+        while hub.pool.outstanding() > 0 && sys::now_ns() < deadline_ns {
+            hub.table.take_delivered();
+            if self.turn(hub, Wait::Until(deadline_ns)).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// True for operations that block on a device rather than on a peer.
+fn runs_on_pool(op: &Op) -> bool {
+    match *op {
+        Op::Fdatasync { .. } | Op::Fallocate { .. } | Op::Ioctl { .. } => true,
+        Op::Read { file, .. }
+        | Op::Write { file, .. }
+        | Op::ReadV { file, .. }
+        | Op::WriteV { file, .. } => match file {
+            FileRef::Raw(fd) => sys::is_storage(fd),
+            FileRef::Fixed(_) => true,
+        },
+        _ => false,
+    }
+}

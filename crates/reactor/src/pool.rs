@@ -1,0 +1,215 @@
+//! Threads for operations that have no asynchronous form: files on epoll, ioctl everywhere.
+//!
+//! Owns a queue of jobs and a list of results behind one mutex. The owner thread submits batches
+//! and collects results; workers start when first needed and live until the pool is dropped.
+//! Lock order: the mutex is a leaf and is never held across a system call.
+//! Wake protocol: the owner sets `asleep` under the mutex after it saw no results; a worker that
+//! adds a result under the mutex takes `asleep` and, if it was set, writes the eventfd once.
+//! So there is one write per batch, and none while the owner is awake.
+
+#![allow(unsafe_code)]
+
+use crate::op::{FileRef, Op};
+use crate::sys;
+use crate::table::Key;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// One operation for a worker.
+#[derive(Clone, Copy)]
+pub(crate) struct Job {
+    pub(crate) key: Key,
+    pub(crate) op: Op,
+}
+
+// SAFETY: the pointers in `op` stay valid and unaliased until the completion is taken (contract of
+// `Handle::push`), and only the one worker that took the job uses them.
+unsafe impl Send for Job {}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    results: Vec<(Key, i32)>,
+    idle: usize,
+    asleep: bool,
+    closed: bool,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+    wake: Arc<OwnedFd>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The owner's end of the pool.
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+    threads: usize,
+    threads_max: usize,
+    outstanding: usize,
+    scratch: Vec<(Key, i32)>,
+}
+
+impl Pool {
+    /// A pool of at most `threads_max` threads that wakes its owner through `wake`.
+    pub(crate) fn new(threads_max: usize, wake: Arc<OwnedFd>) -> Pool {
+        let shared = Shared { state: Mutex::default(), work: Condvar::new(), wake };
+        Pool {
+            shared: Arc::new(shared),
+            threads: 0,
+            threads_max: threads_max.max(1),
+            outstanding: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Hands over all of `jobs`, which is left empty. Without any thread they fail.
+    pub(crate) fn submit(&mut self, jobs: &mut Vec<Job>) {
+        if jobs.is_empty() {
+            return;
+        }
+        let count = jobs.len();
+        self.outstanding += count;
+        let mut state = self.shared.lock();
+        state.jobs.extend(jobs.drain(..));
+        let missing = state.jobs.len().saturating_sub(state.idle);
+        drop(state);
+        for _ in 0..missing.min(self.threads_max - self.threads) {
+            if !self.spawn() {
+                break;
+            }
+        }
+        match count {
+            1 => self.shared.work.notify_one(),
+            _ => self.shared.work.notify_all(),
+        }
+        if self.threads == 0 {
+            let mut state = self.shared.lock();
+            while let Some(job) = state.jobs.pop_front() {
+                state.results.push((job.key, -libc::ENOMEM));
+            }
+        }
+    }
+
+    fn spawn(&mut self) -> bool {
+        let shared = Arc::clone(&self.shared);
+        let builder = std::thread::Builder::new().name("millrace-pool".to_owned());
+        let started = builder.spawn(move || work(&shared)).is_ok();
+        self.threads += usize::from(started);
+        started
+    }
+
+    /// Jobs handed over whose results were not collected.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    /// Calls `each` with every result that is there.
+    pub(crate) fn collect(&mut self, mut each: impl FnMut(Key, i32)) {
+        if self.outstanding == 0 {
+            return;
+        }
+        std::mem::swap(&mut self.shared.lock().results, &mut self.scratch);
+        self.outstanding -= self.scratch.len();
+        for (key, result) in self.scratch.drain(..) {
+            each(key, result);
+        }
+    }
+
+    /// Asks for a wake-up on the next result. False, and nothing asked, if results are waiting.
+    pub(crate) fn prepare_sleep(&mut self) -> bool {
+        if self.outstanding == 0 {
+            return true;
+        }
+        let mut state = self.shared.lock();
+        state.asleep = state.results.is_empty();
+        state.asleep
+    }
+
+    /// Ends what `prepare_sleep` began.
+    pub(crate) fn awake(&mut self) {
+        if self.outstanding != 0 {
+            self.shared.lock().asleep = false;
+        }
+    }
+}
+
+impl Drop for Pool {
+    /// Tells the workers to end; one inside a system call ends after it.
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.work.notify_all();
+    }
+}
+
+fn work(shared: &Shared) {
+    let mut state = shared.lock();
+    loop {
+        if let Some(job) = state.jobs.pop_front() {
+            drop(state);
+            let result = run(&job.op);
+            state = shared.lock();
+            state.results.push((job.key, result));
+            if std::mem::take(&mut state.asleep) {
+                drop(state);
+                sys::eventfd_write(&shared.wake);
+                state = shared.lock();
+            }
+            continue;
+        }
+        if state.closed {
+            return;
+        }
+        state.idle += 1;
+        state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        state.idle -= 1;
+    }
+}
+
+/// Runs one file operation to its end on the calling thread.
+fn run(op: &Op) -> i32 {
+    // SAFETY: all memory named by the operation is valid until its completion is taken (contract
+    // of `Handle::push`), and that happens after this call.
+    let returned = unsafe {
+        match *op {
+            Op::Read { file, buf, len, offset, .. } => {
+                let iov = libc::iovec { iov_base: buf.cast(), iov_len: len as usize };
+                libc::preadv2(raw(file), &iov, 1, offset as i64, 0)
+            }
+            Op::Write { file, buf, len, offset, rw_flags, .. } => {
+                let iov = libc::iovec { iov_base: buf.cast_mut().cast(), iov_len: len as usize };
+                libc::pwritev2(raw(file), &iov, 1, offset as i64, rw_flags)
+            }
+            Op::ReadV { file, iov, count, offset } => {
+                libc::preadv2(raw(file), iov, count as i32, offset as i64, 0)
+            }
+            Op::WriteV { file, iov, count, offset, rw_flags } => {
+                libc::pwritev2(raw(file), iov, count as i32, offset as i64, rw_flags)
+            }
+            Op::Fdatasync { file } => libc::fdatasync(raw(file)) as isize,
+            Op::Fallocate { file, mode, offset, len } => {
+                libc::fallocate(raw(file), mode, offset as i64, len as i64) as isize
+            }
+            Op::Ioctl { fd, request, mut range } => {
+                libc::ioctl(fd, request as libc::Ioctl, &raw mut range) as isize
+            }
+            _ => return -libc::EINVAL,
+        }
+    };
+    sys::result_of(returned)
+}
+
+/// The descriptor of a file; an index of a ring's table names none here.
+pub(crate) fn raw(file: FileRef) -> i32 {
+    match file {
+        FileRef::Raw(fd) => fd,
+        FileRef::Fixed(_) => -1,
+    }
+}

@@ -1,0 +1,255 @@
+//! The reactor and its handles: the public face over the two back ends.
+//!
+//! Owns the shared core (hub and back end) through an `Rc`, so neither the reactor nor a handle
+//! can leave the thread that made it. Calls nothing back: the core is borrowed only inside a call.
+//! A reactor that is dropped cancels all that is outstanding and waits up to 5 s for it; after
+//! that, handles still work but everything pushed completes with `-ECANCELED` at once.
+
+#![allow(unsafe_code)]
+
+use crate::config::{Backend, Config, Counters, Features, Wait};
+use crate::epoll::Epoll;
+use crate::hub::Hub;
+use crate::op::{Completion, FileRef, Op, Source};
+use crate::sys;
+use crate::uring::Uring;
+use crate::uring_tables::Tables;
+use io_uring::Submitter;
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{OwnedFd, RawFd};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// How long a dropped reactor waits for outstanding operations.
+const DRAIN_NS: u64 = 5 * sys::NS_PER_S;
+/// User data must stay below this.
+const USER_DATA_END: u64 = 1 << 48;
+
+enum Engine {
+    Uring(Box<Uring>),
+    Epoll(Box<Epoll>),
+    Closed,
+}
+
+struct Core {
+    hub: Hub,
+    engine: Engine,
+}
+
+/// A proactor for one thread; see the crate's documentation.
+pub struct Reactor {
+    core: Rc<RefCell<Core>>,
+    wake: Arc<OwnedFd>,
+    backend: Backend,
+    features: Features,
+    fallback_reason: Option<String>,
+}
+
+impl Reactor {
+    /// Makes a reactor for the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// `Backend::Uring` where io_uring is refused (the message names the reason), or no file
+    /// descriptors left.
+    pub fn new(config: Config) -> Result<Reactor, io::Error> {
+        let hub = Hub::new(config.pool_threads)?;
+        let mut fallback_reason = None;
+        let mut engine = None;
+        if config.backend != Backend::Epoll {
+            match Uring::new(&config, &hub) {
+                Ok(uring) => engine = Some(Engine::Uring(Box::new(uring))),
+                Err(error) if config.backend == Backend::Uring => {
+                    let text = format!("io_uring is not available: {error}");
+                    return Err(io::Error::new(error.kind(), text));
+                }
+                Err(error) => fallback_reason = Some(error.to_string()),
+            }
+        }
+        let engine = match engine {
+            Some(engine) => engine,
+            None => Engine::Epoll(Box::new(Epoll::new(&config, &hub)?)),
+        };
+        let (backend, features) = match &engine {
+            Engine::Uring(uring) => (Backend::Uring, uring.features()),
+            _ => (Backend::Epoll, Features::default()),
+        };
+        let wake = Arc::clone(&hub.wake);
+        let core = Rc::new(RefCell::new(Core { hub, engine }));
+        Ok(Reactor { core, wake, backend, features, fallback_reason })
+    }
+
+    /// `Uring` or `Epoll`.
+    pub fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    /// Why io_uring was not used although it was tried.
+    pub fn fallback_reason(&self) -> Option<&str> {
+        self.fallback_reason.as_deref()
+    }
+
+    /// Which optional kernel features are on.
+    pub fn features(&self) -> Features {
+        self.features
+    }
+
+    /// A handle for pushing and taking, cheap to clone.
+    pub fn handle(&self) -> Handle {
+        Handle { core: Rc::clone(&self.core) }
+    }
+
+    /// The eventfd that ends a blocked turn: any thread writes the `u64` 1 to it.
+    pub fn wake_fd(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.wake)
+    }
+
+    /// Submits all that was pushed, waits as told unless something has completed already, and
+    /// puts completions into inboxes. Returns how many: wake-ups and an expired `Wait::Until`
+    /// count as 0. May return 0 early (signal, internal completion).
+    ///
+    /// # Errors
+    ///
+    /// Only for failures of the ring or the epoll instance itself; those of operations are in
+    /// their completions.
+    pub fn turn(&mut self, wait: Wait) -> Result<usize, io::Error> {
+        let core = &mut *self.core.borrow_mut();
+        core.hub.counters.turns += 1;
+        match &mut core.engine {
+            Engine::Uring(uring) => uring.turn(&mut core.hub, wait)?,
+            Engine::Epoll(epoll) => epoll.turn(&mut core.hub, wait)?,
+            Engine::Closed => {}
+        }
+        Ok(core.hub.table.take_delivered())
+    }
+
+    /// What the reactor did so far.
+    pub fn counters(&self) -> Counters {
+        self.core.borrow().hub.counters
+    }
+}
+
+impl Drop for Reactor {
+    /// Cancels everything and waits up to 5 s for what the kernel still holds. If something is
+    /// outstanding even then, the ring is leaked, so that the kernel never loses the memory it
+    /// shares with it; the memory of such operations must not be freed by its owner either.
+    fn drop(&mut self) {
+        let Ok(mut core) = self.core.try_borrow_mut() else { return };
+        let core = &mut *core;
+        let deadline_ns = sys::now_ns() + DRAIN_NS;
+        match std::mem::replace(&mut core.engine, Engine::Closed) {
+            Engine::Uring(mut uring) => uring.close(&mut core.hub, deadline_ns),
+            Engine::Epoll(mut epoll) => epoll.close(&mut core.hub, deadline_ns),
+            Engine::Closed => {}
+        }
+    }
+}
+
+/// Pushes operations and takes completions, on the thread of its reactor.
+#[derive(Clone)]
+pub struct Handle {
+    core: Rc<RefCell<Core>>,
+}
+
+impl Handle {
+    /// Opens an inbox. Numbers of released ones are reused.
+    ///
+    /// # Panics
+    ///
+    /// With more than 65536 sources open.
+    pub fn source(&self) -> Source {
+        self.core.borrow_mut().hub.table.open()
+    }
+
+    /// Closes an inbox: what it holds and what still completes for it is dropped (a connection
+    /// accepted for it is closed). Outstanding operations are not cancelled, and their memory
+    /// must stay valid until the reactor is done with them.
+    pub fn release(&self, source: Source) {
+        self.core.borrow_mut().hub.table.release(source);
+    }
+
+    /// Queues an operation, which the next turn submits. Never blocks and never fails: what is
+    /// wrong shows in its completion. A full submission queue costs a system call.
+    ///
+    /// # Safety
+    ///
+    /// All memory named by `op` stays valid, and unaliased as the operation requires, until its
+    /// completion is taken; descriptors stay open until then.
+    ///
+    /// # Panics
+    ///
+    /// If the source was released or `user_data` is 2^48 or more.
+    pub unsafe fn push(&self, source: Source, user_data: u64, op: Op) {
+        assert!(user_data < USER_DATA_END, "user data has at most 48 bits");
+        let core = &mut *self.core.borrow_mut();
+        let key = core.hub.table.insert(source, user_data, op);
+        core.hub.counters.sqes += 1;
+        match &mut core.engine {
+            Engine::Uring(uring) => uring.push(&mut core.hub, key),
+            Engine::Epoll(epoll) => epoll.push(key),
+            Engine::Closed => core.hub.table.complete(key, -libc::ECANCELED, 0),
+        }
+    }
+
+    /// Moves all completions of an inbox to the end of `into`, in order of arrival.
+    pub fn take(&self, source: Source, into: &mut Vec<Completion>) {
+        self.core.borrow_mut().hub.table.take(source, into);
+    }
+
+    /// Operations of a source that were pushed and have not completed.
+    pub fn pending(&self, source: Source) -> usize {
+        self.core.borrow().hub.table.pending(source)
+    }
+
+    /// Registers a file, which saves the kernel a reference per operation. `Raw(fd)` where there
+    /// is no table or it is full. The registration holds the file open on its own.
+    pub fn register_file(&self, fd: RawFd) -> FileRef {
+        self.with_tables(|tables, ring| tables.register_file(ring, fd)).unwrap_or(FileRef::Raw(fd))
+    }
+
+    /// Ends a registration; no operation on it may be outstanding. Nothing for `Raw`.
+    pub fn unregister_file(&self, file: FileRef) {
+        if let FileRef::Fixed(index) = file {
+            self.with_tables(|tables, ring| tables.unregister_file(ring, index));
+        }
+    }
+
+    /// Registers a region of memory for use as `buffer` in reads and writes. `None` where it is
+    /// not supported, the table (1024) is full, the region is larger than 1 GiB, or the limit on
+    /// locked memory forbids it.
+    ///
+    /// # Safety
+    ///
+    /// The region stays mapped until it is unregistered or the reactor is gone.
+    pub unsafe fn register_buffer(&self, ptr: *mut u8, len: usize) -> Option<u16> {
+        // SAFETY: promised by the caller.
+        self.with_tables(|tables, ring| unsafe { tables.register_buffer(ring, ptr, len) })?
+    }
+
+    /// Ends a registration of a region.
+    ///
+    /// # Safety
+    ///
+    /// No operation that names `index` is outstanding.
+    pub unsafe fn unregister_buffer(&self, index: u16) {
+        // SAFETY: promised by the caller.
+        self.with_tables(|tables, ring| unsafe { tables.unregister_buffer(ring, index) });
+    }
+
+    /// The index of the registered region that contains all of the range. O(log n).
+    pub fn fixed_buffer(&self, ptr: *const u8, len: usize) -> Option<u16> {
+        self.with_tables(|tables, _| tables.fixed_buffer(ptr as usize, len))?
+    }
+
+    /// Runs `f` on the ring's tables; `None` on the epoll back end.
+    fn with_tables<R>(&self, f: impl FnOnce(&mut Tables, &Submitter<'_>) -> R) -> Option<R> {
+        match &mut self.core.borrow_mut().engine {
+            Engine::Uring(uring) => {
+                let (tables, ring) = uring.tables();
+                Some(f(tables, &ring))
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! One nonblocking attempt at an operation that may have to wait for a peer (epoll back end).
+//!
+//! Owns nothing; called by the epoll back end when an operation starts and each time its
+//! descriptor becomes ready. `None` means: not yet, try again when ready. Sockets are used with
+//! `MSG_DONTWAIT`, so their flags stay as they are (a listener becomes nonblocking). `MSG_WAITALL`
+//! on a stream is carried out here by counting what has moved so far in the slot.
+
+#![allow(unsafe_code)]
+
+use crate::op::{FileRef, Op};
+use crate::sys;
+use crate::table::Slot;
+use std::os::fd::RawFd;
+
+/// Tries the operation of `slot` once; its result, or `None` if it would block.
+pub(crate) fn attempt(slot: &mut Slot) -> Option<i32> {
+    loop {
+        let result = attempt_once(slot);
+        if result == Some(-libc::EINTR) {
+            continue;
+        }
+        let result = result?;
+        let Some((fd, asked)) = wants_all(&slot.op) else { return would_block(result) };
+        if result > 0 && (slot.moved as usize + result as usize) < asked && sys::is_stream(fd) {
+            slot.moved += result as u32;
+            continue;
+        }
+        return match (slot.moved, would_block(result)?) {
+            (0, result) => Some(result),
+            (moved, result) => Some(moved as i32 + result.max(0)),
+        };
+    }
+}
+
+fn would_block(result: i32) -> Option<i32> {
+    (result != -libc::EAGAIN).then_some(result)
+}
+
+fn attempt_once(slot: &Slot) -> Option<i32> {
+    let wait_not = libc::MSG_DONTWAIT;
+    // SAFETY: all memory named by the operation is valid until its completion is taken (contract
+    // of `Handle::push`); sizes passed are those of the operation less what has moved.
+    let returned = unsafe {
+        match slot.op {
+            Op::Accept { fd } => return Some(accept(fd)),
+            Op::Recv { fd, buf, len } => libc::recv(fd, buf.cast(), len as usize, wait_not),
+            Op::RecvMsg { fd, msg, flags } if slot.moved == 0 => {
+                libc::recvmsg(fd, msg, flags | wait_not)
+            }
+            Op::RecvMsg { fd, msg, flags } => {
+                rest(&*msg, slot.moved as usize, |rest| libc::recvmsg(fd, rest, flags | wait_not))
+            }
+            Op::Send { fd, buf, len, flags } => {
+                let moved = slot.moved as usize;
+                let flags = flags | wait_not | libc::MSG_NOSIGNAL;
+                libc::send(fd, buf.add(moved).cast(), len as usize - moved, flags)
+            }
+            Op::SendMsg { fd, msg, flags } if slot.moved == 0 => {
+                libc::sendmsg(fd, msg, flags | wait_not | libc::MSG_NOSIGNAL)
+            }
+            Op::SendMsg { fd, msg, flags } => rest(&*msg, slot.moved as usize, |rest| {
+                libc::sendmsg(fd, rest, flags | wait_not | libc::MSG_NOSIGNAL)
+            }),
+            Op::PollIn { fd } => {
+                let events = sys::poll_now(fd, libc::POLLIN);
+                return (events != 0).then_some(events);
+            }
+            _ => return attempt_stream(&slot.op),
+        }
+    };
+    Some(sys::result_of(returned))
+}
+
+/// Reads and writes of descriptors that are no files: eventfds, pipes, character devices.
+fn attempt_stream(op: &Op) -> Option<i32> {
+    let (fd, direction) = op.readiness()?;
+    let events = match direction {
+        crate::op::Direction::In => libc::POLLIN,
+        crate::op::Direction::Out => libc::POLLOUT,
+    };
+    match sys::poll_now(fd, events) {
+        0 => return None,
+        error if error < 0 => return Some(error),
+        _ => {}
+    }
+    // SAFETY: as in `attempt_once`.
+    let returned = unsafe {
+        match *op {
+            Op::Read { file: FileRef::Raw(fd), buf, len, .. } => {
+                libc::read(fd, buf.cast(), len as usize)
+            }
+            Op::Write { file: FileRef::Raw(fd), buf, len, .. } => {
+                libc::write(fd, buf.cast(), len as usize)
+            }
+            Op::ReadV { file: FileRef::Raw(fd), iov, count, .. } => {
+                libc::readv(fd, iov, count as i32)
+            }
+            Op::WriteV { file: FileRef::Raw(fd), iov, count, .. } => {
+                libc::writev(fd, iov, count as i32)
+            }
+            _ => return Some(-libc::EINVAL),
+        }
+    };
+    Some(sys::result_of(returned))
+}
+
+fn accept(fd: RawFd) -> i32 {
+    let prepared = sys::set_nonblocking(fd);
+    if prepared < 0 {
+        return prepared;
+    }
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no address is asked for, so no memory is involved.
+    let returned = unsafe { libc::accept4(fd, std::ptr::null_mut(), std::ptr::null_mut(), flags) };
+    sys::result_of(returned as isize)
+}
+
+/// The descriptor and the number of bytes of an operation that must move all or end.
+fn wants_all(op: &Op) -> Option<(RawFd, usize)> {
+    match *op {
+        Op::Send { fd, len, flags, .. } if flags & libc::MSG_WAITALL != 0 => {
+            Some((fd, len as usize))
+        }
+        Op::RecvMsg { fd, msg, flags } if flags & libc::MSG_WAITALL != 0 => {
+            // SAFETY: the header and its segments are valid, as in `attempt_once`.
+            Some((fd, unsafe { total(&*msg) }))
+        }
+        Op::SendMsg { fd, msg, flags } if flags & libc::MSG_WAITALL != 0 => {
+            // SAFETY: as above.
+            Some((fd, unsafe { total(&*msg) }))
+        }
+        _ => None,
+    }
+}
+
+/// The sum of a header's segments.
+///
+/// # Safety
+///
+/// `msg_iov` names `msg_iovlen` valid segments.
+unsafe fn total(msg: &libc::msghdr) -> usize {
+    // SAFETY: promised by the caller.
+    unsafe { segments(msg) }.iter().map(|segment| segment.iov_len).sum()
+}
+
+/// # Safety
+///
+/// `msg_iov` names `msg_iovlen` valid segments.
+unsafe fn segments(msg: &libc::msghdr) -> &[libc::iovec] {
+    if msg.msg_iovlen == 0 {
+        return &[];
+    }
+    #[allow(clippy::unnecessary_cast)] // Its type differs between C libraries.
+    let count = msg.msg_iovlen as usize;
+    // SAFETY: promised by the caller.
+    unsafe { std::slice::from_raw_parts(msg.msg_iov, count) }
+}
+
+/// Calls `f` with a header for what is left of `msg` after `moved` bytes. Address and control data
+/// belong to the first part only.
+///
+/// # Safety
+///
+/// `msg_iov` names `msg_iovlen` valid segments.
+unsafe fn rest(
+    msg: &libc::msghdr,
+    moved: usize,
+    f: impl FnOnce(*mut libc::msghdr) -> isize,
+) -> isize {
+    let mut skip = moved;
+    // SAFETY: promised by the caller.
+    let mut left: Vec<libc::iovec> = unsafe { segments(msg) }.to_vec();
+    left.retain_mut(|segment| {
+        let here = skip.min(segment.iov_len);
+        skip -= here;
+        segment.iov_base = segment.iov_base.wrapping_byte_add(here);
+        segment.iov_len -= here;
+        segment.iov_len > 0
+    });
+    // SAFETY: msghdr is a plain structure for which zero is valid.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = left.as_mut_ptr();
+    header.msg_iovlen = left.len() as _;
+    f(&mut header)
+}

@@ -1,0 +1,114 @@
+//! The few system calls that both back ends share, wrapped so that their callers stay safe.
+//!
+//! Owns nothing. Called by the hub, the pool and the back ends. Every wrapper returns `-errno`
+//! style results or `io::Result`, never panics.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// Nanoseconds in a second.
+pub(crate) const NS_PER_S: u64 = 1_000_000_000;
+
+/// The time of `CLOCK_MONOTONIC` in nanoseconds: the clock of all deadlines of this crate.
+pub fn now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a live local that clock_gettime fills; this clock cannot fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * NS_PER_S + time.tv_nsec as u64
+}
+
+/// `-errno` of the last failed call on this thread.
+pub(crate) fn last_error() -> i32 {
+    -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// A system call's return value as a completion result.
+pub(crate) fn result_of(returned: isize) -> i32 {
+    if returned < 0 { last_error() } else { returned.min(i32::MAX as isize) as i32 }
+}
+
+/// A new eventfd with value 0.
+pub(crate) fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is involved; the returned descriptor is new and owned by nobody else.
+    unsafe {
+        let fd = libc::eventfd(0, libc::EFD_CLOEXEC);
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}
+
+/// Adds 1 to an eventfd, which wakes whoever sleeps on it.
+pub(crate) fn eventfd_write(fd: &OwnedFd) {
+    let one = 1u64;
+    // SAFETY: the eight bytes come from a live local. The only failure (a full counter) means
+    // that the reader is awake already.
+    unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
+}
+
+/// Takes the value of an eventfd known to be readable.
+pub(crate) fn eventfd_read(fd: &OwnedFd) -> u64 {
+    let mut value = 0u64;
+    // SAFETY: eight bytes go into a live local.
+    let got = unsafe { libc::read(fd.as_raw_fd(), (&raw mut value).cast(), 8) };
+    if got == 8 { value } else { 0 }
+}
+
+/// Closes a descriptor by number, as `Op::Close` asks.
+pub(crate) fn close(fd: RawFd) -> i32 {
+    // SAFETY: the pusher of `Op::Close` (or the accept whose result nobody takes) owns `fd`.
+    result_of(unsafe { libc::close(fd) } as isize)
+}
+
+/// The events of `interest` that hold now on `fd`; 0 if none, `-errno` on failure.
+pub(crate) fn poll_now(fd: RawFd, interest: i16) -> i32 {
+    let mut entry = libc::pollfd { fd, events: interest, revents: 0 };
+    // SAFETY: one live local entry.
+    let ready = unsafe { libc::poll(&mut entry, 1, 0) };
+    match ready {
+        0 => 0,
+        n if n < 0 => last_error(),
+        _ if entry.revents & libc::POLLNVAL != 0 => -libc::EBADF,
+        _ => i32::from(entry.revents),
+    }
+}
+
+/// True if reads and writes of `fd` never wait for a peer (regular files and block devices).
+pub(crate) fn is_storage(fd: RawFd) -> bool {
+    // SAFETY: stat is a plain structure for which zero is valid; fstat fills it.
+    let mode = unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        if libc::fstat(fd, &mut stat) < 0 {
+            return true;
+        }
+        stat.st_mode & libc::S_IFMT
+    };
+    mode == libc::S_IFREG || mode == libc::S_IFBLK
+}
+
+/// True for sockets that carry a byte stream, where `MSG_WAITALL` has a meaning.
+pub(crate) fn is_stream(fd: RawFd) -> bool {
+    let mut kind: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: both pointers are to live locals of the right size.
+    let ret = unsafe {
+        let value = (&raw mut kind).cast();
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, value, &mut len)
+    };
+    ret == 0 && kind == libc::SOCK_STREAM
+}
+
+/// Makes sure that calls on `fd` do not block.
+pub(crate) fn set_nonblocking(fd: RawFd) -> i32 {
+    // SAFETY: fcntl with these commands touches no memory.
+    unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        if flags < 0 {
+            return last_error();
+        }
+        if flags & libc::O_NONBLOCK != 0 {
+            return 0;
+        }
+        result_of(libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) as isize)
+    }
+}

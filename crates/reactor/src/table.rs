@@ -1,0 +1,234 @@
+//! Outstanding operations and inboxes: what was pushed, for whom, and what came back.
+//!
+//! Owns a slab of [`Slot`]s (one per outstanding operation, found by [`Key`]) and the inbox of each
+//! source. Called by the reactor (push, take, release) and by the back ends (complete).
+//! Invariants: a key names at most one operation ever within 2^32 reuses of its slot, so a late
+//! cancel cannot hit a stranger; a source's index is reused only once it is released and has
+//! nothing outstanding, so a completion can never reach a wrong inbox; no allocation once the
+//! slab and the inboxes have grown to the working set.
+
+use crate::op::{Completion, Op, Source};
+use crate::sys;
+
+/// Names an outstanding operation: slot index below, generation of the slot above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key(pub(crate) u64);
+
+impl Key {
+    fn new(index: usize, generation: u32) -> Key {
+        Key(u64::from(generation) << 32 | index as u64)
+    }
+
+    fn index(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// Where an outstanding operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Pushed; on the ring, or in epoll's queue of things to start.
+    Started,
+    /// Waits for readiness of its descriptor.
+    Polling,
+    /// In the heap of timers (epoll).
+    Timing,
+    /// Handed to a pool thread.
+    Pooled,
+}
+
+/// One outstanding operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub(crate) op: Op,
+    pub(crate) user_data: u64,
+    pub(crate) source: Source,
+    pub(crate) phase: Phase,
+    /// A cancel was pushed for it: it must not be started again.
+    pub(crate) cancelled: bool,
+    /// Bytes a `MSG_WAITALL` operation moved so far (epoll).
+    pub(crate) moved: u32,
+    generation: u32,
+    live: bool,
+}
+
+#[derive(Default)]
+struct Inbox {
+    completions: Vec<Completion>,
+    pending: usize,
+    open: bool,
+}
+
+/// All slots and inboxes of one reactor.
+#[derive(Default)]
+pub(crate) struct Table {
+    slots: Vec<Slot>,
+    free_slots: Vec<u32>,
+    inboxes: Vec<Inbox>,
+    free_sources: Vec<u16>,
+    delivered: usize,
+}
+
+impl Table {
+    /// Opens an inbox.
+    pub(crate) fn open(&mut self) -> Source {
+        let index = match self.free_sources.pop() {
+            Some(index) => index,
+            None => {
+                let index = u16::try_from(self.inboxes.len()).expect("at most 65536 sources");
+                self.inboxes.push(Inbox::default());
+                index
+            }
+        };
+        self.inboxes[usize::from(index)].open = true;
+        Source(index)
+    }
+
+    /// Closes an inbox; what is still outstanding for it will be dropped.
+    pub(crate) fn release(&mut self, source: Source) {
+        let inbox = &mut self.inboxes[usize::from(source.0)];
+        assert!(inbox.open, "a source is released once");
+        inbox.open = false;
+        inbox.completions.clear();
+        if inbox.pending == 0 {
+            self.free_sources.push(source.0);
+        }
+    }
+
+    /// Notes a pushed operation.
+    pub(crate) fn insert(&mut self, source: Source, user_data: u64, op: Op) -> Key {
+        let inbox = &mut self.inboxes[usize::from(source.0)];
+        assert!(inbox.open, "push to a source that was released");
+        inbox.pending += 1;
+        let index = match self.free_slots.pop() {
+            Some(index) => index as usize,
+            None => self.slots.len(),
+        };
+        let generation = self.slots.get(index).map_or(0, |old| old.generation.wrapping_add(1));
+        let slot = Slot {
+            op,
+            user_data,
+            source,
+            phase: Phase::Started,
+            cancelled: false,
+            moved: 0,
+            generation,
+            live: true,
+        };
+        match self.slots.get_mut(index) {
+            Some(old) => *old = slot,
+            None => self.slots.push(slot),
+        }
+        Key::new(index, generation)
+    }
+
+    /// The operation of a key, unless it has completed.
+    pub(crate) fn get(&mut self, key: Key) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(key.index())?;
+        (slot.live && slot.generation == key.generation()).then_some(slot)
+    }
+
+    /// Ends an operation and puts its completion into the inbox it belongs to.
+    pub(crate) fn complete(&mut self, key: Key, result: i32, flags: u32) {
+        let Some(slot) = self.get(key) else { return };
+        slot.live = false;
+        let (source, user_data, op) = (slot.source, slot.user_data, slot.op);
+        self.free_slots.push(key.index() as u32);
+        let inbox = &mut self.inboxes[usize::from(source.0)];
+        inbox.pending -= 1;
+        if inbox.open {
+            inbox.completions.push(Completion { user_data, result, flags });
+            self.delivered += 1;
+            return;
+        }
+        if inbox.pending == 0 {
+            self.free_sources.push(source.0);
+        }
+        if matches!(op, Op::Accept { .. }) && result >= 0 {
+            sys::close(result);
+        }
+    }
+
+    /// The key of an operation by the names its owner knows; cancels themselves are skipped.
+    pub(crate) fn find(&self, source: Source, user_data: u64) -> Option<Key> {
+        let hit = |slot: &&Slot| {
+            slot.live
+                && slot.source == source
+                && slot.user_data == user_data
+                && !matches!(slot.op, Op::Cancel { .. })
+        };
+        let index = self.slots.iter().position(|slot| hit(&slot))?;
+        Some(Key::new(index, self.slots[index].generation))
+    }
+
+    /// Keys of everything outstanding, into a vector of the caller.
+    pub(crate) fn keys(&self, into: &mut Vec<Key>) {
+        let live = self.slots.iter().enumerate().filter(|(_, slot)| slot.live);
+        into.extend(live.map(|(index, slot)| Key::new(index, slot.generation)));
+    }
+
+    /// Moves an inbox's completions to the end of `into`.
+    pub(crate) fn take(&mut self, source: Source, into: &mut Vec<Completion>) {
+        into.append(&mut self.inboxes[usize::from(source.0)].completions);
+    }
+
+    /// Operations of a source that have not completed.
+    pub(crate) fn pending(&self, source: Source) -> usize {
+        self.inboxes[usize::from(source.0)].pending
+    }
+
+    /// Operations of all sources that have not completed.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.slots.len() - self.free_slots.len()
+    }
+
+    /// Completions put into inboxes since the last `take_delivered`.
+    pub(crate) fn delivered(&self) -> usize {
+        self.delivered
+    }
+
+    /// As `delivered`, and starts counting anew.
+    pub(crate) fn take_delivered(&mut self) -> usize {
+        std::mem::take(&mut self.delivered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_released_source_is_reused_only_when_nothing_is_outstanding() {
+        let mut table = Table::default();
+        let first = table.open();
+        let key = table.insert(first, 1, Op::Nop);
+        table.release(first);
+        let second = table.open();
+        assert_ne!(first, second);
+        table.complete(key, 0, 0);
+        assert_eq!(table.delivered(), 0);
+        assert_eq!(table.open(), first);
+    }
+
+    #[test]
+    fn a_stale_key_names_nothing_after_its_slot_is_reused() {
+        let mut table = Table::default();
+        let source = table.open();
+        let old = table.insert(source, 1, Op::Nop);
+        table.complete(old, 0, 0);
+        let new = table.insert(source, 2, Op::Nop);
+        assert_ne!(old, new);
+        table.complete(old, -5, 0);
+        assert!(table.get(old).is_none());
+        assert_eq!(table.pending(source), 1);
+        assert_eq!(table.find(source, 2), Some(new));
+        table.complete(new, 9, 0);
+        let mut done = Vec::new();
+        table.take(source, &mut done);
+        assert_eq!(done.iter().map(|c| c.result).collect::<Vec<_>>(), [0, 9]);
+    }
+}

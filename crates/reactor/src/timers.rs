@@ -1,0 +1,62 @@
+//! The timers of the epoll back end: a heap of deadlines.
+//!
+//! Owns pairs of deadline and key. Called by the epoll back end only. An operation that completed
+//! otherwise (cancelled) leaves a stale entry, recognised by its key and removed when it comes up,
+//! or all at once when stale entries outnumber the live ones.
+
+use crate::table::{Key, Phase, Table};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Deadlines in `CLOCK_MONOTONIC` nanoseconds, earliest first.
+#[derive(Default)]
+pub(crate) struct Timers {
+    heap: BinaryHeap<Reverse<(u64, Key)>>,
+    stale: usize,
+}
+
+impl Timers {
+    /// Adds the timer of an operation.
+    pub(crate) fn insert(&mut self, deadline_ns: u64, key: Key) {
+        self.heap.push(Reverse((deadline_ns, key)));
+    }
+
+    /// Notes that one entry's operation has completed otherwise.
+    pub(crate) fn note_cancelled(&mut self, table: &mut Table) {
+        self.stale += 1;
+        if self.stale > 64 && self.stale * 2 > self.heap.len() {
+            self.heap.retain(|Reverse((_, key))| is_live(table, *key));
+            self.stale = 0;
+        }
+    }
+
+    /// The next deadline, `None` without timers.
+    pub(crate) fn next(&mut self, table: &mut Table) -> Option<u64> {
+        while let Some(&Reverse((deadline_ns, key))) = self.heap.peek() {
+            if is_live(table, key) {
+                return Some(deadline_ns);
+            }
+            self.heap.pop();
+            self.stale = self.stale.saturating_sub(1);
+        }
+        None
+    }
+
+    /// Completes every timer that is due at `now_ns` with 0.
+    pub(crate) fn expire(&mut self, now_ns: u64, table: &mut Table) {
+        while self.next(table).is_some_and(|deadline_ns| deadline_ns <= now_ns) {
+            if let Some(Reverse((_, key))) = self.heap.pop() {
+                table.complete(key, 0, 0);
+            }
+        }
+    }
+
+    /// True without any entry.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+}
+
+fn is_live(table: &mut Table, key: Key) -> bool {
+    table.get(key).is_some_and(|slot| slot.phase == Phase::Timing)
+}

@@ -1,0 +1,390 @@
+//! The io_uring back end: one ring, one system call per turn at most in the common case.
+//!
+//! Owns the ring, the buffer of the wake read, the time specifications of unsubmitted timeouts
+//! and the tables of registered files and buffers. Called by the reactor with the hub lent.
+//! The user data of an entry is the operation's `Key`; two values are the ring's own (`WAKE`: the
+//! standing read of the wake eventfd, `IGNORE`: cancels sent while closing).
+//! Invariants: an operation in phase `Started` or `Polling` is on the ring, or in `again`, never
+//! both; the kernel copies a time specification on submission and at most `entries` entries are
+//! unsubmitted, so a round-robin array of that many never overwrites one in use.
+//! Kernel's counterpart: io_uring(7).
+
+#![allow(unsafe_code)]
+
+use crate::config::{Config, Counters, Features, Wait};
+use crate::hub::Hub;
+use crate::op::Op;
+use crate::sys::{self, NS_PER_S};
+use crate::table::{Key, Phase};
+use crate::uring_probe::{self, BUFFER_SLOTS};
+use crate::uring_sqe;
+use crate::uring_tables::Tables;
+use io_uring::squeue::Entry;
+use io_uring::types::{Fd, Timespec};
+use io_uring::{EnterFlags, IoUring, Submitter, cqueue, opcode};
+use std::io;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::os::fd::{AsRawFd, RawFd};
+
+const WAKE: u64 = u64::MAX;
+const IGNORE: u64 = u64::MAX - 1;
+/// Completions copied from the ring at a time.
+const BATCH: usize = 32;
+/// How often a push yields to a kernel short of memory before it fails the operation.
+const PUSH_ATTEMPTS: usize = 10_000;
+
+/// The ring and what belongs to it.
+pub(crate) struct Uring {
+    ring: ManuallyDrop<IoUring>,
+    enter_fd: RawFd,
+    enter_flags: EnterFlags,
+    features: Features,
+    spin_ns: u64,
+    wake_fd: RawFd,
+    /// Target of the wake read: a leaked box, freed with the ring.
+    wake_value: *mut u64,
+    wake_armed: bool,
+    woken: bool,
+    closing: bool,
+    timespecs: Box<[Timespec]>,
+    timespec_next: usize,
+    again: Vec<Key>,
+    scratch: Vec<Key>,
+    tables: Tables,
+}
+
+impl Uring {
+    /// Opens a ring.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the kernel refuses io_uring.
+    pub(crate) fn new(config: &Config, hub: &Hub) -> io::Result<Uring> {
+        let opened = uring_probe::open(config.entries)?;
+        let (enter_fd, enter_flags) = match opened.ring_index {
+            Some(index) => (index as RawFd, EnterFlags::REGISTERED_RING),
+            None => (opened.ring.as_raw_fd(), EnterFlags::empty()),
+        };
+        let entries = opened.ring.params().sq_entries() as usize;
+        let buffer_slots = if opened.features.registered_buffers { BUFFER_SLOTS } else { 0 };
+        Ok(Uring {
+            ring: ManuallyDrop::new(opened.ring),
+            enter_fd,
+            enter_flags,
+            features: opened.features,
+            spin_ns: config.spin_ns,
+            wake_fd: hub.wake.as_raw_fd(),
+            wake_value: Box::into_raw(Box::new(0)),
+            wake_armed: false,
+            woken: false,
+            closing: false,
+            timespecs: vec![Timespec::new(); entries].into_boxed_slice(),
+            timespec_next: 0,
+            again: Vec::new(),
+            scratch: Vec::new(),
+            tables: Tables::new(opened.file_slots, buffer_slots),
+        })
+    }
+
+    /// Which optional features the ring has.
+    pub(crate) fn features(&self) -> Features {
+        self.features
+    }
+
+    /// Puts an operation on the ring, into the pool's batch, or answers it at once.
+    pub(crate) fn push(&mut self, hub: &mut Hub, key: Key) {
+        let Some(slot) = hub.table.get(key) else { return };
+        let op = slot.op;
+        match op {
+            Op::Ioctl { .. } => hub.queue_job(key),
+            Op::Cancel { source, user_data } => {
+                let target = hub.table.find(source, user_data);
+                self.push_cancel(hub, key, target);
+            }
+            _ => {
+                let timespec = self.next_timespec(&op);
+                match uring_sqe::build(&op, timespec) {
+                    Some(entry) => self.push_entry(hub, entry, key.0),
+                    None => hub.table.complete(key, -libc::EINVAL, 0),
+                }
+            }
+        }
+    }
+
+    fn push_cancel(&mut self, hub: &mut Hub, key: Key, target: Option<Key>) {
+        let slot = target.and_then(|target| hub.table.get(target));
+        match (slot, target) {
+            (Some(slot), Some(target)) if slot.phase != Phase::Pooled => {
+                slot.cancelled = true;
+                self.push_entry(hub, opcode::AsyncCancel::new(target.0).build(), key.0);
+            }
+            (Some(_), _) => hub.table.complete(key, -libc::EALREADY, 0),
+            _ => hub.table.complete(key, -libc::ENOENT, 0),
+        }
+    }
+
+    fn next_timespec(&mut self, op: &Op) -> *const Timespec {
+        let Op::Timeout { deadline_ns } = *op else { return std::ptr::null() };
+        let at = self.timespec_next;
+        self.timespec_next = (at + 1) % self.timespecs.len();
+        self.timespecs[at] = timespec(deadline_ns);
+        &raw const self.timespecs[at]
+    }
+
+    /// Appends an entry; when the queue is full, submits it first. An operation that the kernel
+    /// does not accept for long is failed with `-EBUSY` (its own error otherwise).
+    fn push_entry(&mut self, hub: &mut Hub, entry: Entry, user_data: u64) {
+        let entry = entry.user_data(user_data);
+        for _ in 0..PUSH_ATTEMPTS {
+            // SAFETY: what the entry points to is valid until its completion: operations by the
+            // contract of `Handle::push`, the wake value and time specifications by this struct.
+            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                return;
+            }
+            match self.enter(&mut hub.counters, 0, None) {
+                Ok(submitted) if submitted > 0 => {}
+                Ok(_) => std::thread::yield_now(),
+                Err(error) if is_transient(&error) => std::thread::yield_now(),
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                    return hub.table.complete(Key(user_data), -errno, 0);
+                }
+            }
+            self.drain(hub);
+        }
+        hub.table.complete(Key(user_data), -libc::EBUSY, 0);
+    }
+
+    /// One io_uring_enter: submits everything and waits for `want` completions, at most
+    /// `timeout` long. Always asks for events, so that deferred completion work runs too.
+    fn enter(
+        &mut self,
+        counters: &mut Counters,
+        want: u32,
+        timeout: Option<&Timespec>,
+    ) -> io::Result<usize> {
+        /// `struct io_uring_getevents_arg`.
+        #[repr(C)]
+        struct Argument {
+            sigmask: u64,
+            sigmask_len: u32,
+            pad: u32,
+            timespec: u64,
+        }
+        let to_submit = self.ring.submission().len() as u32;
+        let mut flags = self.enter_flags | EnterFlags::GETEVENTS;
+        let timespec = timeout.map_or(0, |timespec| std::ptr::from_ref(timespec) as u64);
+        let argument = Argument { sigmask: 0, sigmask_len: 8, pad: 0, timespec };
+        let (mut pointer, mut len) = (std::ptr::null(), 0);
+        if timeout.is_some() {
+            flags |= EnterFlags::EXT_ARG;
+            (pointer, len) = (&raw const argument, size_of::<Argument>());
+        }
+        counters.system_calls += 1;
+        // SAFETY: the argument and the time specification it names are live locals of this call
+        // and its caller; the ring is owned by this struct and only this thread submits to it.
+        let returned = unsafe {
+            let (fd, flags) = (self.enter_fd, flags.bits());
+            libc::syscall(libc::SYS_io_uring_enter, fd, to_submit, want, flags, pointer, len)
+        };
+        if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned as usize) }
+    }
+
+    /// Submits, waits, reaps; see `Reactor::turn`.
+    pub(crate) fn turn(&mut self, hub: &mut Hub, wait: Wait) -> io::Result<()> {
+        hub.submit_jobs();
+        self.reap(hub);
+        self.start_again(hub);
+        let mut wait_ns = match wait {
+            _ if self.has_news(hub) => Some(0),
+            wait => Hub::wait_ns(wait),
+        };
+        if self.spin_ns > 0 && wait_ns != Some(0) {
+            self.spin(hub, wait_ns)?;
+            wait_ns = if self.has_news(hub) { Some(0) } else { Hub::wait_ns(wait) };
+        }
+        if wait_ns == Some(0) || !hub.pool.prepare_sleep() {
+            self.submit(hub)?;
+        } else {
+            let result = self.sleep(hub, wait_ns);
+            hub.pool.awake();
+            result?;
+        }
+        self.reap(hub);
+        self.woken = false;
+        Ok(())
+    }
+
+    fn has_news(&self, hub: &Hub) -> bool {
+        self.woken || hub.table.delivered() > 0
+    }
+
+    fn reap(&mut self, hub: &mut Hub) {
+        self.drain(hub);
+        hub.collect_jobs();
+    }
+
+    /// Enters the kernel only if it has something to do for us.
+    fn submit(&mut self, hub: &mut Hub) -> io::Result<()> {
+        loop {
+            let queue = self.ring.submission();
+            let queued = queue.len();
+            if queued == 0 && !queue.taskrun() && !queue.cq_overflow() {
+                return Ok(());
+            }
+            drop(queue);
+            match self.enter(&mut hub.counters, 0, None) {
+                Ok(submitted) if submitted >= queued || submitted == 0 => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                Err(error) if is_transient(&error) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn sleep(&mut self, hub: &mut Hub, wait_ns: Option<u64>) -> io::Result<()> {
+        let limit = wait_ns.map(timespec);
+        hub.counters.sleeps += 1;
+        match self.enter(&mut hub.counters, 1, limit.as_ref()) {
+            Ok(_) => Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => Ok(()),
+            Err(error) if is_transient(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Busy poll for at most `spin_ns` and not past the wait's own end.
+    fn spin(&mut self, hub: &mut Hub, wait_ns: Option<u64>) -> io::Result<()> {
+        let limit_ns = wait_ns.map_or(self.spin_ns, |wait_ns| wait_ns.min(self.spin_ns));
+        let end_ns = sys::now_ns() + limit_ns;
+        loop {
+            self.submit(hub)?;
+            self.reap(hub);
+            self.start_again(hub);
+            if self.has_news(hub) || sys::now_ns() >= end_ns {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Empties the completion queue into the inboxes, and what the kernel kept back for lack of
+    /// room too.
+    fn drain(&mut self, hub: &mut Hub) {
+        loop {
+            loop {
+                let mut batch = [const { MaybeUninit::uninit() }; BATCH];
+                let entries = self.ring.completion().fill(&mut batch).len();
+                for entry in batch.iter().take(entries) {
+                    // SAFETY: `fill` has written the first `entries` elements.
+                    let entry: &cqueue::Entry = unsafe { entry.assume_init_ref() };
+                    self.handle(hub, entry.user_data(), entry.result(), entry.flags());
+                }
+                hub.counters.cqes += entries as u64;
+                if entries < BATCH {
+                    break;
+                }
+            }
+            if !self.ring.submission().cq_overflow() {
+                return;
+            }
+            if self.enter(&mut hub.counters, 0, None).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn handle(&mut self, hub: &mut Hub, user_data: u64, result: i32, flags: u32) {
+        if user_data == WAKE {
+            self.wake_armed = false;
+            self.woken = true;
+            hub.counters.wakes += u64::from(result == 8);
+            return;
+        }
+        if user_data == IGNORE {
+            return;
+        }
+        let key = Key(user_data);
+        let Some(slot) = hub.table.get(key) else { return };
+        let refused = result == -libc::EAGAIN || result == -libc::EINTR;
+        match (slot.phase, slot.op) {
+            (Phase::Polling, _) if result >= 0 => {
+                slot.phase = Phase::Started;
+                self.again.push(key);
+            }
+            (Phase::Started, op) if refused && op.is_socket() => {
+                slot.phase = Phase::Polling;
+                self.again.push(key);
+            }
+            (_, Op::Timeout { .. }) if result == -libc::ETIME => hub.table.complete(key, 0, flags),
+            _ => hub.table.complete(key, result, flags),
+        }
+    }
+
+    /// Puts back on the ring what has to go there again: the wake read, and socket operations the
+    /// kernel refused instead of waiting (accept on a nonblocking listener before Linux 5.15).
+    fn start_again(&mut self, hub: &mut Hub) {
+        if !self.wake_armed && !self.closing {
+            self.wake_armed = true;
+            let entry = opcode::Read::new(Fd(self.wake_fd), self.wake_value.cast(), 8).build();
+            self.push_entry(hub, entry, WAKE);
+        }
+        while let Some(key) = self.again.pop() {
+            let Some(slot) = hub.table.get(key) else { continue };
+            let entry = match slot.phase {
+                _ if slot.cancelled => None,
+                Phase::Polling => uring_sqe::build_poll(&slot.op),
+                _ => uring_sqe::build(&slot.op, std::ptr::null()),
+            };
+            match entry {
+                Some(entry) => self.push_entry(hub, entry, key.0),
+                None => hub.table.complete(key, -libc::ECANCELED, 0),
+            }
+        }
+    }
+
+    /// Cancels everything and waits for it; leaks the ring if that takes past the deadline.
+    pub(crate) fn close(&mut self, hub: &mut Hub, deadline_ns: u64) {
+        self.closing = true;
+        self.scratch.clear();
+        hub.table.keys(&mut self.scratch);
+        while let Some(key) = self.scratch.pop() {
+            let Some(slot) = hub.table.get(key) else { continue };
+            if slot.phase != Phase::Pooled {
+                slot.cancelled = true;
+                self.push_entry(hub, opcode::AsyncCancel::new(key.0).build(), IGNORE);
+            }
+        }
+        if self.wake_armed {
+            self.push_entry(hub, opcode::AsyncCancel::new(WAKE).build(), IGNORE);
+        }
+        while self.wake_armed || hub.table.outstanding() > 0 {
+            if sys::now_ns() >= deadline_ns || self.turn(hub, Wait::Until(deadline_ns)).is_err() {
+                return;
+            }
+            // Earlier completions that nobody took must not keep the wait from blocking.
+            hub.table.take_delivered();
+        }
+        // SAFETY: nothing is outstanding, so the kernel holds neither the wake value nor the
+        // ring's memory; both are used by nobody after this, as the reactor drops this struct.
+        unsafe {
+            drop(Box::from_raw(self.wake_value));
+            ManuallyDrop::drop(&mut self.ring);
+        }
+    }
+
+    /// The tables of registered files and buffers, and the ring they belong to.
+    pub(crate) fn tables(&mut self) -> (&mut Tables, Submitter<'_>) {
+        (&mut self.tables, self.ring.submitter())
+    }
+}
+
+fn timespec(ns: u64) -> Timespec {
+    Timespec::new().sec(ns / NS_PER_S).nsec((ns % NS_PER_S) as u32)
+}
+
+/// Errors of io_uring_enter after which the same call is simply made again later.
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+}

@@ -1,0 +1,141 @@
+//! Finding out what io_uring the kernel grants: set-up flags step by step, tables, trial run.
+//!
+//! Owns nothing; `open` gives a ring to the io_uring back end, or the reason why there is none.
+//! The steps go from the newest flags (6.1) to none (5.11): a kernel that does not know a flag
+//! answers EINVAL, a container that forbids io_uring answers EPERM or ENOSYS, and one no-op is
+//! run because a filter may allow the set-up and refuse the rest.
+
+#![allow(unsafe_code)]
+
+use crate::config::Features;
+use io_uring::{IoUring, opcode};
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Slots of the table of registered buffers.
+pub(crate) const BUFFER_SLOTS: u16 = 1024;
+/// Slots asked for in the table of registered files, largest first (RLIMIT_NOFILE may cut).
+const FILE_SLOTS: [u32; 3] = [1024, 256, 64];
+/// `IORING_REGISTER_RING_FDS`.
+const REGISTER_RING_FDS: libc::c_uint = 20;
+
+/// A ring that works, and what came with it.
+pub(crate) struct Opened {
+    pub(crate) ring: IoUring,
+    pub(crate) features: Features,
+    pub(crate) file_slots: u32,
+    pub(crate) ring_index: Option<u32>,
+}
+
+/// Opens the best ring the kernel grants.
+///
+/// # Errors
+///
+/// The message says which call was refused and with what.
+pub(crate) fn open(entries: u32) -> io::Result<Opened> {
+    let (ring, mut features) = set_up(entries)?;
+    check_features(&ring)?;
+    trial(&ring)?;
+    let submitter = ring.submitter();
+    let file_slots = FILE_SLOTS
+        .into_iter()
+        .find(|&slots| submitter.register_files_sparse(slots).is_ok())
+        .unwrap_or(0);
+    features.registered_files = file_slots > 0;
+    features.registered_buffers =
+        submitter.register_buffers_sparse(u32::from(BUFFER_SLOTS)).is_ok();
+    let ring_index = register_ring(&ring);
+    features.registered_ring = ring_index.is_some();
+    Ok(Opened { ring, features, file_slots, ring_index })
+}
+
+fn set_up(entries: u32) -> io::Result<(IoUring, Features)> {
+    let entries = entries.clamp(1, 32768);
+    let steps = [
+        Features { defer_taskrun: true, single_issuer: true, ..Features::default() },
+        Features { coop_taskrun: true, single_issuer: true, ..Features::default() },
+        Features { coop_taskrun: true, ..Features::default() },
+        Features::default(),
+    ];
+    let mut refusal = io::Error::from_raw_os_error(libc::EINVAL);
+    for step in steps {
+        let mut builder = IoUring::builder();
+        builder.setup_clamp().setup_cqsize(entries.next_power_of_two() * 4);
+        if step.single_issuer {
+            builder.setup_single_issuer();
+        }
+        if step.defer_taskrun {
+            builder.setup_defer_taskrun().setup_taskrun_flag();
+        }
+        if step.coop_taskrun {
+            builder.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
+        }
+        if step.defer_taskrun {
+            builder.setup_submit_all();
+        }
+        match builder.build(entries) {
+            Ok(ring) => return Ok((ring, step)),
+            Err(error) => refusal = error,
+        }
+        if refusal.raw_os_error() != Some(libc::EINVAL) {
+            break;
+        }
+    }
+    Err(named("io_uring_setup", &refusal))
+}
+
+fn check_features(ring: &IoUring) -> io::Result<()> {
+    let params = ring.params();
+    let needed = [
+        (params.is_feature_ext_arg(), "EXT_ARG"),
+        (params.is_feature_nodrop(), "NODROP"),
+        (params.is_feature_submit_stable(), "SUBMIT_STABLE"),
+        (params.is_feature_fast_poll(), "FAST_POLL"),
+    ];
+    match needed.iter().find(|(present, _)| !present) {
+        None => Ok(()),
+        Some((_, name)) => {
+            let text = format!("the kernel's io_uring lacks {name} (needs Linux 5.11)");
+            Err(io::Error::new(io::ErrorKind::Unsupported, text))
+        }
+    }
+}
+
+/// Runs one no-op, so that a filter that only refuses io_uring_enter is found out here.
+fn trial(ring: &IoUring) -> io::Result<()> {
+    let entry = opcode::Nop::new().build();
+    // SAFETY: `ring` is used by nobody else yet, and a no-op names no memory.
+    let done = unsafe {
+        if ring.submission_shared().push(&entry).is_err() {
+            return Err(io::Error::other("a new io_uring has a full submission queue"));
+        }
+        ring.submit_and_wait(1).map_err(|error| named("io_uring_enter", &error))?;
+        ring.completion_shared().next()
+    };
+    match done {
+        Some(_) => Ok(()),
+        None => Err(io::Error::other("a new io_uring did not complete a no-op")),
+    }
+}
+
+fn named(call: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{call}: {error}"))
+}
+
+/// Registers the ring's own descriptor (5.18), which saves a look-up per system call.
+fn register_ring(ring: &IoUring) -> Option<u32> {
+    #[repr(C)]
+    struct Update {
+        offset: u32,
+        reserved: u32,
+        data: u64,
+    }
+    let fd = ring.as_raw_fd();
+    let mut update = Update { offset: u32::MAX, reserved: 0, data: fd as u64 };
+    // SAFETY: the layout is that of `struct io_uring_rsrc_update`, one element, live.
+    let done = unsafe {
+        let arg = &raw mut update;
+        libc::syscall(libc::SYS_io_uring_register, fd, REGISTER_RING_FDS, arg, 1)
+    };
+    (done == 1).then_some(update.offset)
+}

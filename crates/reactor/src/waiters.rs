@@ -1,0 +1,136 @@
+//! Which operations wait for which descriptor, and what epoll was asked to report (epoll back end).
+//!
+//! Owns two queues per descriptor (waiting to read, to write) and the interest last given to the
+//! kernel. Called by the epoll back end. Interest is always one-shot: after an event the kernel
+//! reports nothing more until interest is given again, so descriptors without waiters are silent.
+//! A descriptor may be closed and its number reused behind our back; the kernel forgets it then,
+//! hence ENOENT and EEXIST are answered by adding and by modifying.
+
+#![allow(unsafe_code)]
+
+use crate::op::Direction;
+use crate::sys;
+use crate::table::Key;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::RawFd;
+
+/// The waiters of one descriptor.
+#[derive(Default)]
+pub(crate) struct Descriptor {
+    pub(crate) to_read: VecDeque<Key>,
+    pub(crate) to_write: VecDeque<Key>,
+    known: bool,
+    armed: u32,
+}
+
+/// All waiters of a reactor.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    descriptors: HashMap<RawFd, Descriptor>,
+    waiting: usize,
+}
+
+impl Waiters {
+    /// Number of operations that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting
+    }
+
+    /// True if something waits already for this half, so that a newcomer has to queue behind.
+    pub(crate) fn has(&self, fd: RawFd, direction: Direction) -> bool {
+        self.descriptors.get(&fd).is_some_and(|descriptor| match direction {
+            Direction::In => !descriptor.to_read.is_empty(),
+            Direction::Out => !descriptor.to_write.is_empty(),
+        })
+    }
+
+    /// Appends a waiter.
+    pub(crate) fn add(&mut self, fd: RawFd, direction: Direction, key: Key) {
+        let descriptor = self.descriptors.entry(fd).or_default();
+        queue(descriptor, direction).push_back(key);
+        self.waiting += 1;
+    }
+
+    /// Removes a waiter; false if it was none.
+    pub(crate) fn remove(&mut self, fd: RawFd, direction: Direction, key: Key) -> bool {
+        let Some(descriptor) = self.descriptors.get_mut(&fd) else { return false };
+        let queue = queue(descriptor, direction);
+        let Some(at) = queue.iter().position(|waiter| *waiter == key) else { return false };
+        queue.remove(at);
+        self.waiting -= 1;
+        // Without waiters the owner may close the descriptor, and its number may come back as
+        // another file that was never armed.
+        if descriptor.to_read.is_empty() && descriptor.to_write.is_empty() {
+            descriptor.armed = 0;
+        }
+        true
+    }
+
+    /// The first waiter of a half.
+    pub(crate) fn front(&mut self, fd: RawFd, direction: Direction) -> Option<Key> {
+        let descriptor = self.descriptors.get_mut(&fd)?;
+        queue(descriptor, direction).front().copied()
+    }
+
+    /// Forgets a descriptor that is being closed; its waiters go to `orphans`.
+    pub(crate) fn forget(&mut self, fd: RawFd, orphans: &mut Vec<Key>) {
+        if let Some(descriptor) = self.descriptors.remove(&fd) {
+            self.waiting -= descriptor.to_read.len() + descriptor.to_write.len();
+            orphans.extend(descriptor.to_read);
+            orphans.extend(descriptor.to_write);
+        }
+    }
+
+    /// Notes that the kernel reported `fd`, which ended its one-shot interest.
+    pub(crate) fn fired(&mut self, fd: RawFd) {
+        if let Some(descriptor) = self.descriptors.get_mut(&fd) {
+            descriptor.armed = 0;
+        }
+    }
+
+    /// Gives the kernel the interest of `fd`'s waiters, if it has less. The number of system
+    /// calls made, or `-errno` (`-EPERM`: a descriptor that is always ready).
+    pub(crate) fn arm(&mut self, epoll: RawFd, fd: RawFd) -> Result<u64, i32> {
+        let Some(descriptor) = self.descriptors.get_mut(&fd) else { return Ok(0) };
+        let mut wanted = 0;
+        if !descriptor.to_read.is_empty() {
+            wanted |= libc::EPOLLIN as u32;
+        }
+        if !descriptor.to_write.is_empty() {
+            wanted |= libc::EPOLLOUT as u32;
+        }
+        if wanted & !descriptor.armed == 0 {
+            return Ok(0);
+        }
+        let (first, second, missing) = match descriptor.known {
+            true => (libc::EPOLL_CTL_MOD, libc::EPOLL_CTL_ADD, -libc::ENOENT),
+            false => (libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_MOD, -libc::EEXIST),
+        };
+        let mut calls = 1;
+        let mut result = control(epoll, first, fd, wanted);
+        if result == missing {
+            calls = 2;
+            result = control(epoll, second, fd, wanted);
+        }
+        if result < 0 {
+            return Err(result);
+        }
+        descriptor.known = true;
+        descriptor.armed = wanted;
+        Ok(calls)
+    }
+}
+
+fn queue(descriptor: &mut Descriptor, direction: Direction) -> &mut VecDeque<Key> {
+    match direction {
+        Direction::In => &mut descriptor.to_read,
+        Direction::Out => &mut descriptor.to_write,
+    }
+}
+
+fn control(epoll: RawFd, command: i32, fd: RawFd, wanted: u32) -> i32 {
+    let events = wanted | libc::EPOLLONESHOT as u32;
+    let mut event = libc::epoll_event { events, u64: fd as u64 };
+    // SAFETY: the event is a live local that the kernel copies.
+    sys::result_of(unsafe { libc::epoll_ctl(epoll, command, fd, &mut event) } as isize)
+}

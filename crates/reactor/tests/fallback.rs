@@ -1,0 +1,121 @@
+//! What happens where io_uring is forbidden, as in many containers.
+//!
+//! Each test forbids it for one thread of its own with a seccomp filter, which is how container
+//! runtimes do it, and which ends with that thread.
+
+#![allow(unsafe_code, clippy::unwrap_used)] // Tests of an unsafe interface may panic.
+
+use millrace_reactor::{Backend, Config, Op, Reactor, Wait};
+
+/// Makes `call` fail with `errno` on this thread.
+fn forbid(call: libc::c_long, errno: i32) {
+    let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut filter = [
+        statement((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, 0),
+        statement((libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, 0, 1, call as u32),
+        statement(libc::BPF_RET as u16, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        statement(libc::BPF_RET as u16, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program is live during the call; it concerns this thread only.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let mode = libc::SECCOMP_MODE_FILTER;
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program), 0);
+    }
+}
+
+fn on_a_thread(test: fn()) {
+    std::thread::spawn(test).join().unwrap();
+}
+
+fn auto_works_and_says(reason: &str) {
+    let mut reactor = Reactor::new(Config::default()).unwrap();
+    assert_eq!(reactor.backend(), Backend::Epoll);
+    let given = reactor.fallback_reason().unwrap();
+    assert!(given.contains(reason), "{given}");
+    assert_eq!(reactor.features().to_string(), "none");
+    let handle = reactor.handle();
+    let source = handle.source();
+    // SAFETY: a no-op names no memory.
+    unsafe { handle.push(source, 1, Op::Nop) };
+    assert_eq!(reactor.turn(Wait::Forever).unwrap(), 1);
+}
+
+fn uring_fails_and_says(reason: &str) {
+    let config = Config { backend: Backend::Uring, ..Config::default() };
+    let Err(error) = Reactor::new(config) else { panic!("io_uring was not forbidden") };
+    let text = error.to_string();
+    assert!(text.starts_with("io_uring is not available: ") && text.contains(reason), "{text}");
+}
+
+#[test]
+fn auto_falls_back_when_the_set_up_is_forbidden() {
+    on_a_thread(|| {
+        forbid(libc::SYS_io_uring_setup, libc::EPERM);
+        auto_works_and_says("io_uring_setup");
+        auto_works_and_says("os error 1");
+        uring_fails_and_says("io_uring_setup: Operation not permitted");
+    });
+}
+
+#[test]
+fn auto_falls_back_when_the_kernel_has_no_io_uring() {
+    on_a_thread(|| {
+        forbid(libc::SYS_io_uring_setup, libc::ENOSYS);
+        auto_works_and_says("Function not implemented");
+        uring_fails_and_says("Function not implemented");
+    });
+}
+
+#[test]
+fn auto_falls_back_when_only_entering_is_forbidden() {
+    on_a_thread(|| {
+        forbid(libc::SYS_io_uring_enter, libc::EPERM);
+        let Some(reason) =
+            Reactor::new(Config::default()).unwrap().fallback_reason().map(str::to_owned)
+        else {
+            panic!("io_uring was not forbidden")
+        };
+        assert!(reason.contains("not permitted"), "{reason}");
+    });
+}
+
+#[test]
+fn a_ring_without_registration_still_works() {
+    on_a_thread(|| {
+        forbid(libc::SYS_io_uring_register, libc::EPERM);
+        let config = Config { backend: Backend::Uring, ..Config::default() };
+        let Ok(mut reactor) = Reactor::new(config) else { return };
+        let features = reactor.features();
+        assert!(!features.registered_files && !features.registered_ring);
+        let handle = reactor.handle();
+        let source = handle.source();
+        // SAFETY: a no-op names no memory.
+        unsafe { handle.push(source, 1, Op::Nop) };
+        assert_eq!(reactor.turn(Wait::Forever).unwrap(), 1);
+    });
+}
+
+#[test]
+fn epoll_on_request_needs_no_reason() {
+    let config = Config { backend: Backend::Epoll, ..Config::default() };
+    let reactor = Reactor::new(config).unwrap();
+    assert_eq!((reactor.backend(), reactor.fallback_reason()), (Backend::Epoll, None));
+}
+
+#[test]
+fn epoll_without_nanosecond_waits_is_late_but_never_early() {
+    on_a_thread(|| {
+        forbid(libc::SYS_epoll_pwait2, libc::ENOSYS);
+        let config = Config { backend: Backend::Epoll, ..Config::default() };
+        let mut reactor = Reactor::new(config).unwrap();
+        let handle = reactor.handle();
+        let source = handle.source();
+        let deadline_ns = millrace_reactor::now_ns() + 2_300_000;
+        // SAFETY: a timeout names no memory.
+        unsafe { handle.push(source, 1, Op::Timeout { deadline_ns }) };
+        while reactor.turn(Wait::Forever).unwrap() == 0 {}
+        assert!(millrace_reactor::now_ns() >= deadline_ns);
+    });
+}
