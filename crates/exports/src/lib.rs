@@ -1,1 +1,7 @@
-//! (skeleton)
+//! Servers that make the disks of this process reachable from outside.
+//!
+//! Owns the wire protocols and, for each, the translation of its requests into block requests and
+//! of their outcomes into its replies. A protocol core is sans-I/O (bytes in, bytes out), so the
+//! same code is driven by sockets in production, by the simulator in tests and by the fuzzer.
+
+pub mod nbd;

@@ -1,0 +1,308 @@
+//! A client's side: negotiation as a state machine over bytes, and the encoding of requests.
+//!
+//! Owns what the benchmark client needs to reach any NBD server. Called with the bytes that were
+//! received; what is to be sent is appended to a buffer of the caller.
+//!
+//! States: greeting; the wish for a reply style, each refusal falling back to the next simpler one;
+//! `OPT_GO`; for old servers `OPT_EXPORT_NAME`; over.
+//! Invariants: one option is open at a time; no more is consumed than the last message that the
+//! negotiation needs; information of unknown kinds is ignored.
+//! Specification: "Fixed newstyle negotiation", "Option types", "Block size constraints".
+
+use super::error::ProtocolError;
+use super::export::{ReplyStyle, TransmissionFlags};
+use super::transmission::{Command, Request};
+use super::wire::{
+    CMD_FLAG_PAYLOAD_LEN, EXPORT_NAME_ZEROES, EXTENDED_REQUEST_BYTES, EXTENDED_REQUEST_MAGIC,
+    FLAG_C_FIXED_NEWSTYLE, FLAG_C_NO_ZEROES, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, INFO_BLOCK_SIZE,
+    INFO_EXPORT, NBD_MAGIC, OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS, OPT_GO, OPT_STRUCTURED_REPLY,
+    OPTION_MAGIC, OPTION_REPLY_HEADER_BYTES, OPTION_REPLY_MAGIC, REP_ACK, REP_ERR_UNSUP,
+    REP_ERROR_BIT, REP_INFO, REQUEST_MAGIC, Reader, STRING_BYTES_MAX, Writer, put_option,
+};
+
+/// Longest data of a reply to an option, in bytes.
+pub const REPLY_DATA_BYTES_MAX: u32 = 64 * 1024;
+
+/// What a client knows after the negotiation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientSession {
+    /// Size of the export in bytes.
+    pub size_bytes: u64,
+    /// What the export can do.
+    pub flags: TransmissionFlags,
+    /// Headers of the transmission phase.
+    pub style: ReplyStyle,
+    /// Smallest request and alignment in bytes; 512 when the server did not say.
+    pub block_min: u32,
+    /// Preferred request size in bytes; 4096 when the server did not say.
+    pub block_preferred: u32,
+    /// Largest payload in bytes; 32 MiB when the server did not say.
+    pub block_max: u32,
+}
+
+/// Where the negotiation stands after [`ClientHandshake::feed`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientProgress {
+    /// Send what is in the output; the rest needs more bytes.
+    NeedMore,
+    /// Requests may be sent.
+    Ready(ClientSession),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Greeting,
+    Style(ReplyStyle),
+    Go,
+    ExportName,
+    Over,
+}
+
+/// The client's side of one negotiation.
+#[derive(Debug)]
+pub struct ClientHandshake {
+    name: String,
+    want: ReplyStyle,
+    state: State,
+    no_zeroes: bool,
+    /// Whether the size and the flags are known.
+    described: bool,
+    session: ClientSession,
+}
+
+impl ClientHandshake {
+    /// A negotiation for the export called `name` (empty: the default one) with replies of the
+    /// style `want`, or of a simpler one if the server cannot.
+    ///
+    /// # Errors
+    ///
+    /// [`ProtocolError::BadField`] when the name is longer than 4096 bytes or has a NUL.
+    pub fn new(name: &str, want: ReplyStyle) -> Result<Self, ProtocolError> {
+        if name.len() > STRING_BYTES_MAX || name.contains('\0') {
+            return Err(ProtocolError::BadField { what: "export name", value: name.len() as u64 });
+        }
+        let session = ClientSession {
+            size_bytes: 0,
+            flags: TransmissionFlags::new(),
+            style: ReplyStyle::Simple,
+            block_min: 512,
+            block_preferred: 4096,
+            block_max: 32 * 1024 * 1024,
+        };
+        let (state, name) = (State::Greeting, name.to_owned());
+        Ok(ClientHandshake { name, want, state, no_zeroes: false, described: false, session })
+    }
+
+    /// Handles every complete message at the front of `input` and appends what to send to `out`.
+    ///
+    /// Returns how many bytes were consumed; the caller shows the others again, with more.
+    ///
+    /// # Errors
+    ///
+    /// The server broke the protocol or refused ([`ProtocolError::Refused`]).
+    pub fn feed(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, ClientProgress), ProtocolError> {
+        let mut used = 0;
+        while self.state != State::Over {
+            let step = match self.state {
+                State::Greeting => self.greeting(&input[used..], out),
+                State::ExportName => Ok(self.export_name(&input[used..])),
+                _ => self.option_reply(&input[used..], out),
+            };
+            match step? {
+                None => return Ok((used, ClientProgress::NeedMore)),
+                Some(bytes) => used += bytes,
+            }
+        }
+        Ok((used, ClientProgress::Ready(self.session)))
+    }
+
+    fn greeting(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<usize>, ProtocolError> {
+        let mut reader = Reader::new(input);
+        for expected in [NBD_MAGIC, OPTION_MAGIC] {
+            let Some(found) = reader.u64() else { return Ok(None) };
+            if found != expected {
+                return Err(ProtocolError::BadMagic { what: "the greeting", found, expected });
+            }
+        }
+        let Some(flags) = reader.u16() else { return Ok(None) };
+        if flags & FLAG_FIXED_NEWSTYLE == 0 {
+            return Err(ProtocolError::NotFixedNewstyle { flags });
+        }
+        self.no_zeroes = flags & FLAG_NO_ZEROES != 0;
+        let zeroes = if self.no_zeroes { FLAG_C_NO_ZEROES } else { 0 };
+        out.extend_from_slice(&(FLAG_C_FIXED_NEWSTYLE | zeroes).to_be_bytes());
+        self.ask_for(self.want, out);
+        Ok(Some(18))
+    }
+
+    fn ask_for(&mut self, style: ReplyStyle, out: &mut Vec<u8>) {
+        self.state = State::Style(style);
+        match style {
+            ReplyStyle::Extended => put_option(out, OPT_EXTENDED_HEADERS, &[]),
+            ReplyStyle::Structured => put_option(out, OPT_STRUCTURED_REPLY, &[]),
+            ReplyStyle::Simple => self.go(out),
+        }
+    }
+
+    fn go(&mut self, out: &mut Vec<u8>) {
+        self.state = State::Go;
+        let mut data = Vec::with_capacity(self.name.len() + 8);
+        let len = u32::try_from(self.name.len()).expect("checked to be at most 4096");
+        data.extend_from_slice(&len.to_be_bytes());
+        data.extend_from_slice(self.name.as_bytes());
+        data.extend_from_slice(&1u16.to_be_bytes());
+        data.extend_from_slice(&INFO_BLOCK_SIZE.to_be_bytes());
+        put_option(out, OPT_GO, &data);
+    }
+
+    const fn open_option(&self) -> u32 {
+        match self.state {
+            State::Style(ReplyStyle::Extended) => OPT_EXTENDED_HEADERS,
+            State::Style(_) => OPT_STRUCTURED_REPLY,
+            _ => OPT_GO,
+        }
+    }
+
+    fn option_reply(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<usize>, ProtocolError> {
+        let mut reader = Reader::new(input);
+        let Some(found) = reader.u64() else { return Ok(None) };
+        if found != OPTION_REPLY_MAGIC {
+            let (what, expected) = ("a reply to an option", OPTION_REPLY_MAGIC);
+            return Err(ProtocolError::BadMagic { what, found, expected });
+        }
+        let (Some(option), Some(kind), Some(length)) = (reader.u32(), reader.u32(), reader.u32())
+        else {
+            return Ok(None);
+        };
+        if option != self.open_option() {
+            let expected = self.open_option();
+            return Err(ProtocolError::WrongOption { found: option, expected });
+        }
+        if length > REPLY_DATA_BYTES_MAX {
+            let max = REPLY_DATA_BYTES_MAX;
+            return Err(ProtocolError::OptionTooLong { option, length, max });
+        }
+        let Some(data) = reader.bytes(length as usize) else { return Ok(None) };
+        self.answered(kind, data, out)?;
+        Ok(Some(OPTION_REPLY_HEADER_BYTES + data.len()))
+    }
+
+    fn answered(&mut self, kind: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), ProtocolError> {
+        match (self.state, kind) {
+            (State::Style(style), REP_ACK) => {
+                self.session.style = style;
+                self.go(out);
+            }
+            (State::Style(ReplyStyle::Extended), REP_ERR_UNSUP) => {
+                self.ask_for(ReplyStyle::Structured, out);
+            }
+            (State::Style(_), REP_ERR_UNSUP) => self.go(out),
+            (State::Go, REP_INFO) => self.information(data)?,
+            (State::Go, REP_ACK) if self.described => self.state = State::Over,
+            (State::Go, REP_ERR_UNSUP) if self.session.style != ReplyStyle::Extended => {
+                self.state = State::ExportName;
+                put_option(out, OPT_EXPORT_NAME, self.name.as_bytes());
+            }
+            (_, code) if code & REP_ERROR_BIT != 0 => {
+                let message = String::from_utf8_lossy(&data[..data.len().min(STRING_BYTES_MAX)]);
+                let (option, message) = (self.open_option(), message.into_owned());
+                return Err(ProtocolError::Refused { option, code, message });
+            }
+            (_, kind) => {
+                let what = "type of a reply to an option";
+                return Err(ProtocolError::BadField { what, value: kind.into() });
+            }
+        }
+        Ok(())
+    }
+
+    fn information(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
+        let mut reader = Reader::new(data);
+        let value = data.len() as u64;
+        let bad = |what| ProtocolError::BadField { what, value };
+        match reader.u16() {
+            None => Err(bad("length of an information")),
+            Some(INFO_EXPORT) => match (reader.u64(), reader.u16(), reader.is_empty()) {
+                (Some(size_bytes), Some(flags), true) => {
+                    self.describe(size_bytes, flags);
+                    Ok(())
+                }
+                _ => Err(bad("length of the export's information")),
+            },
+            Some(INFO_BLOCK_SIZE) => match (reader.u32(), reader.u32(), reader.u32()) {
+                (Some(min), Some(preferred), Some(max)) if reader.is_empty() => {
+                    self.block_sizes(min, preferred, max)
+                }
+                _ => Err(bad("length of the block sizes")),
+            },
+            Some(_) => Ok(()),
+        }
+    }
+
+    const fn describe(&mut self, size_bytes: u64, flags: u16) {
+        self.session.size_bytes = size_bytes;
+        self.session.flags = TransmissionFlags::from_bits(flags);
+        self.described = true;
+    }
+
+    const fn block_sizes(
+        &mut self,
+        min: u32,
+        preferred: u32,
+        max: u32,
+    ) -> Result<(), ProtocolError> {
+        if !min.is_power_of_two() || !preferred.is_power_of_two() || max < min {
+            let what = "block sizes, of which the smallest is";
+            return Err(ProtocolError::BadField { what, value: min as u64 });
+        }
+        self.session.block_min = min;
+        self.session.block_preferred = preferred;
+        self.session.block_max = max;
+        Ok(())
+    }
+
+    fn export_name(&mut self, input: &[u8]) -> Option<usize> {
+        let zeroes = if self.no_zeroes { 0 } else { EXPORT_NAME_ZEROES };
+        let mut reader = Reader::new(input);
+        let (size_bytes, flags) = (reader.u64()?, reader.u16()?);
+        reader.bytes(zeroes)?;
+        self.describe(size_bytes, flags);
+        self.state = State::Over;
+        Some(10 + zeroes)
+    }
+}
+
+/// Writes the header of `request` and returns its bytes: 28, or 32 when extended. The payload of a
+/// write follows; its flag of extended headers is set here.
+///
+/// # Panics
+///
+/// When the length does not fit 32 bits and headers are not extended.
+pub fn encode_request(
+    request: &Request,
+    style: ReplyStyle,
+    out: &mut [u8; EXTENDED_REQUEST_BYTES],
+) -> usize {
+    let &Request { cookie, flags, command, offset, length } = request;
+    let mut writer = Writer::new(out);
+    if style == ReplyStyle::Extended {
+        let payload = if command == Command::Write { CMD_FLAG_PAYLOAD_LEN } else { 0 };
+        writer.u32(EXTENDED_REQUEST_MAGIC).u16(flags | payload).u16(command.to_wire());
+        return writer.u64(cookie).u64(offset).u64(length).len();
+    }
+    let length = u32::try_from(length).expect("compact requests have 32-bit lengths");
+    writer.u32(REQUEST_MAGIC).u16(flags).u16(command.to_wire());
+    writer.u64(cookie).u64(offset).u32(length).len()
+}

@@ -1,0 +1,400 @@
+//! The server's side of fixed newstyle negotiation, as a state machine over bytes.
+//!
+//! Owns the state between the greeting and the first request. Called by the connection with what it
+//! received; answers are appended to a buffer of the caller. Calls the option parsers.
+//!
+//! States: client flags, then options (perhaps skipping the data of one too long), then over.
+//! Invariants: the outcome does not depend on how the bytes were cut into pieces; at most
+//! [`OPTIONS_MAX`] options, [`OPTION_BYTES_MAX`] data bytes each, and [`ANSWER_BYTES_MAX`] bytes
+//! of answers; after [`Progress::Ready`] or an error nothing more is consumed.
+//! Specification: "Handshake", "Option types", and for TLS the mode called NOTLS.
+
+use super::error::ProtocolError;
+use super::export::{Catalog, ReplyStyle, Session};
+use super::option::{
+    ContextRequest, InfoRequest, OptionReply, Refusal, UNKNOWN_EXPORT, find, list, no_data,
+    unsupported,
+};
+use super::wire::{
+    EXPORT_NAME_ZEROES, FLAG_C_FIXED_NEWSTYLE, FLAG_C_NO_ZEROES, FLAG_FIXED_NEWSTYLE,
+    FLAG_NO_ZEROES, NBD_MAGIC, OPT_ABORT, OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS, OPT_GO, OPT_INFO,
+    OPT_LIST, OPT_LIST_META_CONTEXT, OPT_SET_META_CONTEXT, OPT_STARTTLS, OPT_STRUCTURED_REPLY,
+    OPTION_HEADER_BYTES, OPTION_MAGIC, REP_ERR_EXT_HEADER_REQD, REP_ERR_TOO_BIG, Reader,
+    STRING_BYTES_MAX, string,
+};
+
+/// Longest data of an option that are looked at, in bytes.
+pub const OPTION_BYTES_MAX: u32 = 64 * 1024;
+/// Longest data of an option that are skipped, in bytes; beyond, the connection is closed.
+pub const OPTION_SKIP_BYTES_MAX: u32 = 1024 * 1024;
+/// What a receive buffer must be able to hold for the negotiation, in bytes.
+pub const INPUT_BYTES_MAX: usize = OPTION_HEADER_BYTES + OPTION_BYTES_MAX as usize;
+/// Options of one negotiation. A client that lists a server sends two per export.
+pub const OPTIONS_MAX: u32 = 4096;
+/// Bytes of all answers of one negotiation.
+pub const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Id under which `base:allocation` is selected.
+pub const BASE_ALLOCATION_ID: u32 = 1;
+
+/// Where the negotiation stands after [`Handshake::feed`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Everything that is complete was handled; the rest needs more bytes.
+    NeedMore,
+    /// Transmission begins with the first byte that was not consumed.
+    Ready(Session),
+    /// The client ended the session: send what is in the output, then close.
+    Closed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    ClientFlags,
+    Options,
+    Skip { left: usize },
+    Over,
+}
+
+enum Step {
+    NeedMore,
+    Took(usize),
+    Ready(usize, Session),
+    Closed(usize),
+}
+
+/// The server's side of one negotiation.
+#[derive(Debug)]
+pub struct Handshake {
+    state: State,
+    fixed_newstyle: bool,
+    no_zeroes: bool,
+    structured: bool,
+    extended: bool,
+    /// The export for which `base:allocation` is selected.
+    context_export: Option<usize>,
+    options: u32,
+    answer_bytes: usize,
+}
+
+impl Default for Handshake {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Handshake {
+    /// A negotiation before its first byte.
+    pub const fn new() -> Self {
+        Handshake {
+            state: State::ClientFlags,
+            fixed_newstyle: false,
+            no_zeroes: false,
+            structured: false,
+            extended: false,
+            context_export: None,
+            options: 0,
+            answer_bytes: 0,
+        }
+    }
+
+    /// Appends the 18 bytes that a server sends first.
+    pub fn greeting(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&NBD_MAGIC.to_be_bytes());
+        out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
+        out.extend_from_slice(&(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES).to_be_bytes());
+    }
+
+    /// Handles every complete message at the front of `input` and appends the answers to `out`.
+    ///
+    /// Returns how many bytes were consumed. The caller keeps the others and shows them again, with
+    /// what it received since: it needs a buffer of [`INPUT_BYTES_MAX`].
+    ///
+    /// # Errors
+    ///
+    /// A violation after which the connection must be closed; answers already in `out` may be sent.
+    pub fn feed(
+        &mut self,
+        catalog: &dyn Catalog,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, Progress), ProtocolError> {
+        let mut used = 0;
+        loop {
+            let step = self.step(catalog, &input[used..], out);
+            match step.inspect_err(|_| self.state = State::Over)? {
+                Step::Took(bytes) => used += bytes,
+                Step::NeedMore => return Ok((used, Progress::NeedMore)),
+                Step::Ready(bytes, session) => {
+                    self.state = State::Over;
+                    return Ok((used + bytes, Progress::Ready(session)));
+                }
+                Step::Closed(bytes) => {
+                    self.state = State::Over;
+                    return Ok((used + bytes, Progress::Closed));
+                }
+            }
+        }
+    }
+
+    fn step(
+        &mut self,
+        catalog: &dyn Catalog,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Step, ProtocolError> {
+        match self.state {
+            State::Over => Ok(Step::Closed(0)),
+            State::ClientFlags => self.client_flags(input),
+            State::Skip { left: 0 } => {
+                self.state = State::Options;
+                Ok(Step::Took(0))
+            }
+            State::Skip { .. } if input.is_empty() => Ok(Step::NeedMore),
+            State::Skip { left } => {
+                let bytes = left.min(input.len());
+                self.state = State::Skip { left: left - bytes };
+                Ok(Step::Took(bytes))
+            }
+            State::Options => {
+                let before = out.len();
+                let step = self.option(catalog, input, out)?;
+                self.answer_bytes += out.len() - before;
+                if self.answer_bytes > ANSWER_BYTES_MAX {
+                    return Err(ProtocolError::TooManyReplyBytes { max: ANSWER_BYTES_MAX });
+                }
+                Ok(step)
+            }
+        }
+    }
+
+    fn client_flags(&mut self, input: &[u8]) -> Result<Step, ProtocolError> {
+        let Some(flags) = Reader::new(input).u32() else { return Ok(Step::NeedMore) };
+        if flags & !(FLAG_C_FIXED_NEWSTYLE | FLAG_C_NO_ZEROES) != 0 {
+            return Err(ProtocolError::ClientFlags { flags });
+        }
+        self.fixed_newstyle = flags & FLAG_C_FIXED_NEWSTYLE != 0;
+        self.no_zeroes = flags & FLAG_C_NO_ZEROES != 0;
+        self.state = State::Options;
+        Ok(Step::Took(4))
+    }
+
+    fn option(
+        &mut self,
+        catalog: &dyn Catalog,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Step, ProtocolError> {
+        let mut reader = Reader::new(input);
+        let Some(magic) = reader.u64() else { return Ok(Step::NeedMore) };
+        if magic != OPTION_MAGIC {
+            let (what, found, expected) = ("an option", magic, OPTION_MAGIC);
+            return Err(ProtocolError::BadMagic { what, found, expected });
+        }
+        let (Some(option), Some(length)) = (reader.u32(), reader.u32()) else {
+            return Ok(Step::NeedMore);
+        };
+        if !self.fixed_newstyle && option != OPT_EXPORT_NAME {
+            return Err(ProtocolError::OptionWithoutFixedNewstyle { option });
+        }
+        if length > OPTION_BYTES_MAX {
+            self.count_option()?;
+            return self.too_long(option, length, out);
+        }
+        let Some(data) = reader.bytes(length as usize) else { return Ok(Step::NeedMore) };
+        self.count_option()?;
+        self.dispatch(catalog, option, data, out)
+    }
+
+    fn count_option(&mut self) -> Result<(), ProtocolError> {
+        self.options += 1;
+        if self.options > OPTIONS_MAX {
+            return Err(ProtocolError::TooManyOptions { max: OPTIONS_MAX });
+        }
+        Ok(())
+    }
+
+    fn too_long(
+        &mut self,
+        option: u32,
+        length: u32,
+        out: &mut Vec<u8>,
+    ) -> Result<Step, ProtocolError> {
+        if option == OPT_EXPORT_NAME {
+            return Err(ProtocolError::ExportName { why: "the name is longer than 4096 bytes" });
+        }
+        if length > OPTION_SKIP_BYTES_MAX {
+            let max = OPTION_SKIP_BYTES_MAX;
+            return Err(ProtocolError::OptionTooLong { option, length, max });
+        }
+        if option == OPT_SET_META_CONTEXT {
+            self.context_export = None;
+        }
+        let why = "the data of the option are longer than 64 KiB";
+        OptionReply::new(out, option).error(Refusal { code: REP_ERR_TOO_BIG, why });
+        self.state = State::Skip { left: length as usize };
+        Ok(Step::Took(OPTION_HEADER_BYTES))
+    }
+
+    fn dispatch(
+        &mut self,
+        catalog: &dyn Catalog,
+        option: u32,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Step, ProtocolError> {
+        let used = OPTION_HEADER_BYTES + data.len();
+        if option == OPT_EXPORT_NAME {
+            return Ok(Step::Ready(used, self.export_name(catalog, data, out)?));
+        }
+        let reply = &mut OptionReply::new(out, option);
+        if option == OPT_ABORT {
+            reply.ack();
+            return Ok(Step::Closed(used));
+        }
+        let answer = match option {
+            OPT_LIST => no_data(data).and_then(|()| list(catalog, reply)),
+            OPT_INFO | OPT_GO => match self.info(catalog, data, reply) {
+                Ok(export) if option == OPT_GO => {
+                    reply.ack();
+                    return Ok(Step::Ready(used, self.session(export)));
+                }
+                other => other.map(|_| ()),
+            },
+            OPT_STRUCTURED_REPLY => self.structured_reply(data),
+            OPT_EXTENDED_HEADERS => self.extended_headers(data),
+            OPT_LIST_META_CONTEXT => self.list_contexts(catalog, data, reply),
+            OPT_SET_META_CONTEXT => self.set_contexts(catalog, data, reply),
+            OPT_STARTTLS => no_data(data).and(Err(unsupported("this server has no TLS"))),
+            _ => Err(unsupported("unknown option")),
+        };
+        match answer {
+            Ok(()) => reply.ack(),
+            Err(refusal) => reply.error(refusal),
+        }
+        Ok(Step::Took(used))
+    }
+
+    const fn style(&self) -> ReplyStyle {
+        self.session(0).style()
+    }
+
+    const fn session(&self, export: usize) -> Session {
+        let base_allocation = match self.context_export {
+            Some(selected) if selected == export => Some(BASE_ALLOCATION_ID),
+            _ => None,
+        };
+        Session {
+            export,
+            structured: self.structured,
+            base_allocation,
+            no_zeroes: self.no_zeroes,
+            extended: self.extended,
+        }
+    }
+
+    fn export_name(
+        &self,
+        catalog: &dyn Catalog,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Session, ProtocolError> {
+        let refuse = |why| ProtocolError::ExportName { why };
+        if self.extended {
+            return Err(refuse("extended headers need OPT_GO"));
+        }
+        if data.len() > STRING_BYTES_MAX {
+            return Err(refuse("the name is longer than 4096 bytes"));
+        }
+        let name = string(data).ok_or(refuse("the name is not UTF-8, or has a NUL"))?;
+        let (index, export) = find(catalog, name).ok_or(refuse("no such export"))?;
+        out.extend_from_slice(&export.size_bytes.to_be_bytes());
+        out.extend_from_slice(&export.flags.negotiated(self.style()).bits().to_be_bytes());
+        if !self.no_zeroes {
+            out.extend_from_slice(&[0; EXPORT_NAME_ZEROES]);
+        }
+        Ok(self.session(index))
+    }
+
+    fn info(
+        &self,
+        catalog: &dyn Catalog,
+        data: &[u8],
+        reply: &mut OptionReply<'_>,
+    ) -> Result<usize, Refusal> {
+        let request = InfoRequest::parse(data)?;
+        let (index, export) = find(catalog, request.name).ok_or(UNKNOWN_EXPORT)?;
+        reply.info_export(export.size_bytes, export.flags.negotiated(self.style()).bits());
+        reply.info_block_size(export);
+        if request.wants_name {
+            reply.info_name(export);
+        }
+        if request.wants_description {
+            reply.info_description(export);
+        }
+        Ok(index)
+    }
+
+    fn structured_reply(&mut self, data: &[u8]) -> Result<(), Refusal> {
+        no_data(data)?;
+        if self.extended {
+            let why = "extended headers are in use already";
+            return Err(Refusal { code: REP_ERR_EXT_HEADER_REQD, why });
+        }
+        if self.structured {
+            return Err(Refusal::invalid("structured replies are in use already"));
+        }
+        self.structured = true;
+        Ok(())
+    }
+
+    fn extended_headers(&mut self, data: &[u8]) -> Result<(), Refusal> {
+        no_data(data)?;
+        if self.extended {
+            return Err(Refusal::invalid("extended headers are in use already"));
+        }
+        self.extended = true;
+        Ok(())
+    }
+
+    fn contexts<'a>(
+        &self,
+        catalog: &dyn Catalog,
+        data: &'a [u8],
+    ) -> Result<(usize, ContextRequest<'a>), Refusal> {
+        if self.style() == ReplyStyle::Simple {
+            return Err(Refusal::invalid("metadata contexts need structured replies first"));
+        }
+        let request = ContextRequest::parse(data)?;
+        let (index, _) = find(catalog, request.name).ok_or(UNKNOWN_EXPORT)?;
+        Ok((index, request))
+    }
+
+    fn list_contexts(
+        &self,
+        catalog: &dyn Catalog,
+        data: &[u8],
+        reply: &mut OptionReply<'_>,
+    ) -> Result<(), Refusal> {
+        let (_, request) = self.contexts(catalog, data)?;
+        if request.exact || request.wildcard || request.queries == 0 {
+            reply.base_allocation(0);
+        }
+        Ok(())
+    }
+
+    fn set_contexts(
+        &mut self,
+        catalog: &dyn Catalog,
+        data: &[u8],
+        reply: &mut OptionReply<'_>,
+    ) -> Result<(), Refusal> {
+        // A selection replaces the previous one even when it fails.
+        self.context_export = None;
+        let (index, request) = self.contexts(catalog, data)?;
+        if request.exact {
+            self.context_export = Some(index);
+            reply.base_allocation(BASE_ALLOCATION_ID);
+        }
+        Ok(())
+    }
+}

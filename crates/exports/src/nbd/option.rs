@@ -1,0 +1,222 @@
+//! Data of the negotiation's options, and the replies to them.
+//!
+//! Owns the layout of what follows an option's header (names, information requests, context
+//! queries) and of the reply packets. Called by the server's handshake; calls the wire helpers.
+//!
+//! Invariants: a parser accepts only data that are used up exactly; nothing is allocated for what a
+//! client sent, so a length of its choosing costs nothing.
+//! Specification: "Option types", "Option reply types", "The `base:` metadata namespace".
+
+use super::export::{Catalog, ExportInfo};
+use super::wire::{
+    BASE_ALLOCATION, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME, OPTION_REPLY_MAGIC,
+    REP_ACK, REP_ERR_INVALID, REP_ERR_TOO_BIG, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_INFO,
+    REP_META_CONTEXT, REP_SERVER, Reader, STRING_BYTES_MAX, string,
+};
+
+/// Bytes of the answer to one `OPT_LIST`.
+pub const LIST_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Why an option is answered with an error; the negotiation goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal {
+    /// Type of the reply, one of `REP_ERR_*`.
+    pub code: u32,
+    /// Text for the client's user.
+    pub why: &'static str,
+}
+
+impl Refusal {
+    /// A refusal of data that make no sense.
+    pub const fn invalid(why: &'static str) -> Self {
+        Refusal { code: REP_ERR_INVALID, why }
+    }
+}
+
+fn name_of(bytes: &[u8]) -> Result<&str, Refusal> {
+    if bytes.len() > STRING_BYTES_MAX {
+        return Err(Refusal::invalid("the export name is longer than 4096 bytes"));
+    }
+    string(bytes).ok_or(Refusal::invalid("the export name is not UTF-8, or has a NUL"))
+}
+
+/// Data of `OPT_INFO` and `OPT_GO`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InfoRequest<'a> {
+    /// Name of the export, empty for the default one.
+    pub name: &'a str,
+    /// Whether the client wants the export's name.
+    pub wants_name: bool,
+    /// Whether the client wants the description.
+    pub wants_description: bool,
+}
+
+impl<'a> InfoRequest<'a> {
+    /// Reads the data of the option. Requests for unknown information are ignored.
+    ///
+    /// # Errors
+    ///
+    /// `REP_ERR_INVALID` when the lengths do not add up or the name is not a name.
+    pub fn parse(data: &'a [u8]) -> Result<Self, Refusal> {
+        let mut reader = Reader::new(data);
+        let short = Refusal::invalid("the name or the information requests overrun the option");
+        let name = name_of(reader.counted().ok_or(short)?)?;
+        let count = reader.u16().ok_or(short)?;
+        let mut request = InfoRequest { name, wants_name: false, wants_description: false };
+        for _ in 0..count {
+            match reader.u16().ok_or(short)? {
+                INFO_NAME => request.wants_name = true,
+                INFO_DESCRIPTION => request.wants_description = true,
+                _ => {}
+            }
+        }
+        if !reader.is_empty() {
+            return Err(Refusal::invalid("bytes after the information requests"));
+        }
+        Ok(request)
+    }
+}
+
+/// What the queries of a context option select.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContextRequest<'a> {
+    /// Name of the export, empty for the default one.
+    pub name: &'a str,
+    /// Number of queries.
+    pub queries: u32,
+    /// Whether one of them is `base:allocation`.
+    pub exact: bool,
+    /// Whether one of them is `base:`, a wildcard for lists only.
+    pub wildcard: bool,
+}
+
+impl<'a> ContextRequest<'a> {
+    /// Reads the data of `OPT_LIST_META_CONTEXT` or `OPT_SET_META_CONTEXT`. Queries of unknown
+    /// contexts and namespaces are ignored.
+    ///
+    /// # Errors
+    ///
+    /// `REP_ERR_INVALID` when the lengths do not add up or a string is not one.
+    pub fn parse(data: &'a [u8]) -> Result<Self, Refusal> {
+        let mut reader = Reader::new(data);
+        let short = Refusal::invalid("the name or the queries overrun the option");
+        let name = name_of(reader.counted().ok_or(short)?)?;
+        let queries = reader.u32().ok_or(short)?;
+        let mut request = ContextRequest { name, queries, exact: false, wildcard: false };
+        for _ in 0..queries {
+            let query = string(reader.counted().ok_or(short)?)
+                .ok_or(Refusal::invalid("a query is not UTF-8, has a NUL, or is too long"))?;
+            request.exact |= query == BASE_ALLOCATION;
+            request.wildcard |= query == "base:";
+        }
+        if !reader.is_empty() {
+            return Err(Refusal::invalid("bytes after the queries"));
+        }
+        Ok(request)
+    }
+}
+
+/// Writes the replies to one option.
+#[derive(Debug)]
+pub struct OptionReply<'a> {
+    out: &'a mut Vec<u8>,
+    option: u32,
+}
+
+impl<'a> OptionReply<'a> {
+    /// Replies to `option`, appended to `out`.
+    pub const fn new(out: &'a mut Vec<u8>, option: u32) -> Self {
+        OptionReply { out, option }
+    }
+
+    fn packet(&mut self, kind: u32, parts: &[&[u8]]) {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let len = u32::try_from(bytes).expect("two strings of at most 4096 bytes and some numbers");
+        self.out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
+        self.out.extend_from_slice(&self.option.to_be_bytes());
+        self.out.extend_from_slice(&kind.to_be_bytes());
+        self.out.extend_from_slice(&len.to_be_bytes());
+        for part in parts {
+            self.out.extend_from_slice(part);
+        }
+    }
+
+    /// The option is done.
+    pub fn ack(&mut self) {
+        self.packet(REP_ACK, &[]);
+    }
+
+    /// The option is refused.
+    pub fn error(&mut self, refusal: Refusal) {
+        self.packet(refusal.code, &[refusal.why.as_bytes()]);
+    }
+
+    /// One export of a list: its name and description.
+    ///
+    /// # Panics
+    ///
+    /// When a name has 4 GiB or more.
+    pub fn server(&mut self, export: &ExportInfo) {
+        let name_len = u32::try_from(export.name.len()).expect("names are at most 4096 bytes");
+        let (name, text) = (export.name.as_bytes(), export.description.as_bytes());
+        self.packet(REP_SERVER, &[&name_len.to_be_bytes(), name, text]);
+    }
+
+    /// Size and flags of an export; `flags` as negotiated.
+    pub fn info_export(&mut self, size_bytes: u64, flags: u16) {
+        let kind = INFO_EXPORT.to_be_bytes();
+        self.packet(REP_INFO, &[&kind, &size_bytes.to_be_bytes(), &flags.to_be_bytes()]);
+    }
+
+    /// The block sizes of an export.
+    pub fn info_block_size(&mut self, export: &ExportInfo) {
+        let (min, preferred) = (export.block_min.to_be_bytes(), export.block_preferred);
+        let (preferred, max) = (preferred.to_be_bytes(), export.block_max.to_be_bytes());
+        self.packet(REP_INFO, &[&INFO_BLOCK_SIZE.to_be_bytes(), &min, &preferred, &max]);
+    }
+
+    /// The name of an export.
+    pub fn info_name(&mut self, export: &ExportInfo) {
+        self.packet(REP_INFO, &[&INFO_NAME.to_be_bytes(), export.name.as_bytes()]);
+    }
+
+    /// The description of an export.
+    pub fn info_description(&mut self, export: &ExportInfo) {
+        self.packet(REP_INFO, &[&INFO_DESCRIPTION.to_be_bytes(), export.description.as_bytes()]);
+    }
+
+    /// The context `base:allocation` under this id.
+    pub fn base_allocation(&mut self, id: u32) {
+        self.packet(REP_META_CONTEXT, &[&id.to_be_bytes(), BASE_ALLOCATION.as_bytes()]);
+    }
+}
+
+/// The answer to a name that no export has.
+pub(super) const UNKNOWN_EXPORT: Refusal = Refusal { code: REP_ERR_UNKNOWN, why: "no such export" };
+
+/// The answer to an option that this server does not have.
+pub(super) const fn unsupported(why: &'static str) -> Refusal {
+    Refusal { code: REP_ERR_UNSUP, why }
+}
+
+/// Refuses data of an option that takes none.
+pub(super) const fn no_data(data: &[u8]) -> Result<(), Refusal> {
+    if data.is_empty() { Ok(()) } else { Err(Refusal::invalid("the option takes no data")) }
+}
+
+/// The export called `name` and its index.
+pub(super) fn find<'a>(catalog: &'a dyn Catalog, name: &str) -> Option<(usize, &'a ExportInfo)> {
+    let index = catalog.find(name)?;
+    Some((index, catalog.get(index)?))
+}
+
+/// Answers `OPT_LIST`, except for the final reply.
+pub(super) fn list(catalog: &dyn Catalog, reply: &mut OptionReply<'_>) -> Result<(), Refusal> {
+    let exports = || (0..catalog.len()).filter_map(|index| catalog.get(index));
+    let bytes: usize = exports().map(|one| one.name.len() + one.description.len() + 24).sum();
+    if bytes > LIST_BYTES_MAX {
+        return Err(Refusal { code: REP_ERR_TOO_BIG, why: "the list is longer than 4 MiB" });
+    }
+    exports().for_each(|export| reply.server(export));
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! Encoders of the server's replies, into a fixed buffer.
+//!
+//! Owns the layout of simple replies and of structured and extended chunks. The connection calls it
+//! once per reply; a read's data are sent after the header from where they lie, without a copy.
+//!
+//! Invariants: nothing allocates; no header is longer than [`REPLY_BYTES_MAX`]; an extended session
+//! never sees a simple reply, and a read with chunks negotiated never does either.
+//! Specification: "Simple reply message", "Structured reply chunk message", "Extended reply chunk
+//! message", "Structured reply types".
+
+use super::error::Errno;
+use super::export::{ReplyStyle, Session};
+use super::transmission::Request;
+use super::wire::{
+    EXTENDED_REPLY_BYTES, EXTENDED_REPLY_MAGIC, REPLY_FLAG_DONE, REPLY_TYPE_ERROR, REPLY_TYPE_NONE,
+    REPLY_TYPE_OFFSET_DATA, REPLY_TYPE_OFFSET_HOLE, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_BYTES,
+    STRUCTURED_REPLY_MAGIC, Writer,
+};
+
+/// Room for the longest reply header, an error chunk with its message, in bytes.
+pub const REPLY_BYTES_MAX: usize = 128;
+/// Longest message of an error chunk in bytes; a longer one is cut.
+pub const MESSAGE_BYTES_MAX: usize = REPLY_BYTES_MAX - EXTENDED_REPLY_BYTES - 6;
+
+/// Where a header is written.
+pub type ReplyBuffer = [u8; REPLY_BYTES_MAX];
+
+/// Whether a chunk ends its reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Position {
+    /// More chunks of the reply follow.
+    More,
+    /// The reply ends with this chunk.
+    Last,
+}
+
+/// The reply to one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reply {
+    style: ReplyStyle,
+    cookie: u64,
+    offset: u64,
+}
+
+impl Reply {
+    /// The reply to `request`.
+    pub const fn new(request: &Request, session: &Session) -> Self {
+        Reply { style: session.style(), cookie: request.cookie, offset: request.offset }
+    }
+
+    /// The headers this reply has.
+    pub const fn style(&self) -> ReplyStyle {
+        self.style
+    }
+
+    /// Success of a request whose reply has no data. Returns the bytes written.
+    pub fn success(&self, buffer: &mut ReplyBuffer) -> usize {
+        match self.style {
+            ReplyStyle::Simple => self.simple(buffer, None),
+            _ => self.done(buffer),
+        }
+    }
+
+    /// Failure of a request. Returns the bytes written. `message` is for people; it is cut to
+    /// [`MESSAGE_BYTES_MAX`], and has no place in a simple reply.
+    pub fn failure(&self, buffer: &mut ReplyBuffer, errno: Errno, message: &str) -> usize {
+        match self.style {
+            ReplyStyle::Simple => self.simple(buffer, Some(errno)),
+            _ => self.error(buffer, errno, message),
+        }
+    }
+
+    /// Success of a read whose `length` bytes of data follow as one piece. Returns the bytes
+    /// written. After it the data must be sent: a later error has no way to be reported.
+    pub fn read(&self, buffer: &mut ReplyBuffer, length: u32) -> usize {
+        match self.style {
+            ReplyStyle::Simple => self.simple(buffer, None),
+            _ => self.offset_data(buffer, Position::Last, self.offset, length),
+        }
+    }
+
+    /// A simple reply, 16 bytes.
+    ///
+    /// # Panics
+    ///
+    /// When headers are extended: there are no simple replies then.
+    pub fn simple(&self, buffer: &mut ReplyBuffer, errno: Option<Errno>) -> usize {
+        assert!(self.style != ReplyStyle::Extended, "a simple reply with extended headers");
+        let mut out = Writer::new(buffer);
+        out.u32(SIMPLE_REPLY_MAGIC).u32(errno.map_or(0, Errno::to_wire)).u64(self.cookie);
+        out.len()
+    }
+
+    /// The header of a chunk of `length` data bytes that lie at `offset` of the export, and follow.
+    pub fn offset_data(
+        &self,
+        buffer: &mut ReplyBuffer,
+        position: Position,
+        offset: u64,
+        length: u32,
+    ) -> usize {
+        let mut out = Writer::new(buffer);
+        self.chunk(&mut out, position, REPLY_TYPE_OFFSET_DATA, u64::from(length) + 8);
+        out.u64(offset).len()
+    }
+
+    /// A chunk that says `length` bytes at `offset` of the export are zeroes.
+    pub fn offset_hole(
+        &self,
+        buffer: &mut ReplyBuffer,
+        position: Position,
+        offset: u64,
+        length: u32,
+    ) -> usize {
+        let mut out = Writer::new(buffer);
+        self.chunk(&mut out, position, REPLY_TYPE_OFFSET_HOLE, 12);
+        out.u64(offset).u32(length).len()
+    }
+
+    /// The empty chunk that ends a reply.
+    pub fn done(&self, buffer: &mut ReplyBuffer) -> usize {
+        let mut out = Writer::new(buffer);
+        self.chunk(&mut out, Position::Last, REPLY_TYPE_NONE, 0);
+        out.len()
+    }
+
+    /// An error chunk, the last of its reply.
+    pub fn error(&self, buffer: &mut ReplyBuffer, errno: Errno, message: &str) -> usize {
+        let message = cut(message);
+        let len = u16::try_from(message.len()).expect("the message was cut to fit the buffer");
+        let mut out = Writer::new(buffer);
+        self.chunk(&mut out, Position::Last, REPLY_TYPE_ERROR, 6 + u64::from(len));
+        out.u32(errno.to_wire()).u16(len).bytes(message.as_bytes()).len()
+    }
+
+    /// Bytes of a chunk before its payload.
+    pub(super) const fn chunk_bytes(&self) -> usize {
+        match self.style {
+            ReplyStyle::Extended => EXTENDED_REPLY_BYTES,
+            _ => STRUCTURED_REPLY_BYTES,
+        }
+    }
+
+    pub(super) fn chunk(&self, out: &mut Writer<'_>, position: Position, kind: u16, payload: u64) {
+        let flags = if position == Position::Last { REPLY_FLAG_DONE } else { 0 };
+        match self.style {
+            ReplyStyle::Extended => {
+                out.u32(EXTENDED_REPLY_MAGIC).u16(flags).u16(kind);
+                out.u64(self.cookie).u64(self.offset).u64(payload);
+            }
+            _ => {
+                let payload = u32::try_from(payload).expect("data of a compact request and 8");
+                out.u32(STRUCTURED_REPLY_MAGIC).u16(flags).u16(kind).u64(self.cookie).u32(payload);
+            }
+        }
+    }
+}
+
+/// The longest prefix of `message` that fits, cut between two characters.
+fn cut(message: &str) -> &str {
+    let fits = |&at: &usize| message.is_char_boundary(at);
+    let end = (0..=MESSAGE_BYTES_MAX.min(message.len())).rev().find(fits).unwrap_or(0);
+    &message[..end]
+}

@@ -1,0 +1,233 @@
+//! A client's view of replies: chunk headers off the wire.
+//!
+//! Owns the checks on what a server sends in the transmission phase. Called by a client with the
+//! bytes it received; data stay where they are, the caller reads them after the header.
+//!
+//! Invariants: never panics, never reports more header bytes than it was given; a message is
+//! borrowed, nothing is copied; lengths are bounded before anybody trusts them.
+//! Specification: "Simple reply message", "Structured reply types", and what a client must do with
+//! unknown types.
+
+use super::error::{Errno, ProtocolError};
+use super::export::ReplyStyle;
+use super::status::DESCRIPTORS_MAX;
+use super::wire::{
+    EXTENDED_REPLY_MAGIC, REPLY_FLAG_DONE, REPLY_TYPE_BLOCK_STATUS, REPLY_TYPE_BLOCK_STATUS_EXT,
+    REPLY_TYPE_ERROR_BIT, REPLY_TYPE_ERROR_OFFSET, REPLY_TYPE_NONE, REPLY_TYPE_OFFSET_DATA,
+    REPLY_TYPE_OFFSET_HOLE, Reader, SIMPLE_REPLY_MAGIC, STRING_BYTES_MAX, STRUCTURED_REPLY_MAGIC,
+    string,
+};
+
+/// Longest data of one chunk that a client accepts, in bytes.
+pub const DATA_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Longest error chunk that a client accepts, in bytes.
+pub const ERROR_BYTES_MAX: u64 = 2 * STRING_BYTES_MAX as u64;
+
+/// One reply, or one chunk of a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerReply<'a> {
+    /// A whole reply. To a read without an error the requested bytes follow.
+    Simple {
+        /// The request's cookie.
+        cookie: u64,
+        /// The outcome.
+        errno: Option<Errno>,
+    },
+    /// Data of a read; `length` bytes follow.
+    Data {
+        /// The request's cookie.
+        cookie: u64,
+        /// Where in the export they lie.
+        offset: u64,
+        /// Bytes that follow, at least 1.
+        length: u64,
+        /// Whether the reply ends here.
+        last: bool,
+    },
+    /// Zeroes of a read; nothing follows.
+    Hole {
+        /// The request's cookie.
+        cookie: u64,
+        /// Where in the export they lie.
+        offset: u64,
+        /// How many, at least 1.
+        length: u64,
+        /// Whether the reply ends here.
+        last: bool,
+    },
+    /// The reply ends here.
+    Done {
+        /// The request's cookie.
+        cookie: u64,
+    },
+    /// The request failed.
+    Error {
+        /// The request's cookie.
+        cookie: u64,
+        /// How.
+        errno: Errno,
+        /// At which offset of the export, if the server said.
+        at: Option<u64>,
+        /// Text for people, possibly empty.
+        message: &'a str,
+        /// Whether the reply ends here.
+        last: bool,
+    },
+    /// Block status; descriptors follow, see [`super::status::descriptors`].
+    Status {
+        /// The request's cookie.
+        cookie: u64,
+        /// Id of the metadata context.
+        context_id: u32,
+        /// Whether descriptors have 64-bit lengths.
+        wide: bool,
+        /// Bytes of descriptors that follow, at least one descriptor.
+        descriptor_bytes: u64,
+        /// Whether the reply ends here.
+        last: bool,
+    },
+}
+
+/// What [`parse_reply`] found at the front of the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyParsed<'a> {
+    /// Not a whole header yet.
+    NeedMore,
+    /// A reply or a chunk.
+    Reply {
+        /// What it says.
+        reply: ServerReply<'a>,
+        /// Bytes of it that were read; data or descriptors come after them.
+        header_bytes: usize,
+    },
+}
+
+/// Reads the reply header at the front of `input`.
+///
+/// # Errors
+///
+/// The server broke the protocol, and the connection must be closed: [`ProtocolError::BadMagic`] or
+/// [`ProtocolError::BadField`].
+pub fn parse_reply(input: &[u8], style: ReplyStyle) -> Result<ReplyParsed<'_>, ProtocolError> {
+    let mut reader = Reader::new(input);
+    let Some(magic) = reader.u32() else { return Ok(ReplyParsed::NeedMore) };
+    let reply = match (style, magic) {
+        (ReplyStyle::Simple | ReplyStyle::Structured, SIMPLE_REPLY_MAGIC) => simple(&mut reader),
+        (ReplyStyle::Structured, STRUCTURED_REPLY_MAGIC) => chunk(&mut reader, style),
+        (ReplyStyle::Extended, EXTENDED_REPLY_MAGIC) => chunk(&mut reader, style),
+        _ => {
+            let expected = match style {
+                ReplyStyle::Simple => SIMPLE_REPLY_MAGIC,
+                ReplyStyle::Structured => STRUCTURED_REPLY_MAGIC,
+                ReplyStyle::Extended => EXTENDED_REPLY_MAGIC,
+            };
+            let (found, expected) = (magic.into(), expected.into());
+            return Err(ProtocolError::BadMagic { what: "a reply", found, expected });
+        }
+    };
+    Ok(match reply.transpose()? {
+        None => ReplyParsed::NeedMore,
+        Some(reply) => {
+            ReplyParsed::Reply { reply, header_bytes: input.len() - reader.rest().len() }
+        }
+    })
+}
+
+/// `None` until enough bytes are there.
+type Maybe<'a> = Option<Result<ServerReply<'a>, ProtocolError>>;
+
+fn simple<'a>(reader: &mut Reader<'a>) -> Maybe<'a> {
+    let errno = Errno::from_wire(reader.u32()?);
+    Some(Ok(ServerReply::Simple { cookie: reader.u64()?, errno }))
+}
+
+struct Chunk {
+    cookie: u64,
+    kind: u16,
+    last: bool,
+    length: u64,
+}
+
+fn chunk<'a>(reader: &mut Reader<'a>, style: ReplyStyle) -> Maybe<'a> {
+    let last = reader.u16()? & REPLY_FLAG_DONE != 0;
+    let kind = reader.u16()?;
+    let cookie = reader.u64()?;
+    let length = if style == ReplyStyle::Extended {
+        let _offset_of_the_request = reader.u64()?;
+        reader.u64()?
+    } else {
+        reader.u32()?.into()
+    };
+    let chunk = Chunk { cookie, kind, last, length };
+    match kind {
+        REPLY_TYPE_NONE if length != 0 => bad("length of an empty chunk", length),
+        REPLY_TYPE_NONE if !last => bad("flags of an empty chunk", 0),
+        REPLY_TYPE_NONE => Some(Ok(ServerReply::Done { cookie })),
+        REPLY_TYPE_OFFSET_DATA => data(reader, &chunk),
+        REPLY_TYPE_OFFSET_HOLE => hole(reader, &chunk),
+        REPLY_TYPE_BLOCK_STATUS => status(reader, &chunk, false),
+        REPLY_TYPE_BLOCK_STATUS_EXT if style == ReplyStyle::Extended => {
+            status(reader, &chunk, true)
+        }
+        _ if kind & REPLY_TYPE_ERROR_BIT != 0 => error(reader, &chunk),
+        _ => bad("chunk type", kind.into()),
+    }
+}
+
+const fn bad<'a>(what: &'static str, value: u64) -> Maybe<'a> {
+    Some(Err(ProtocolError::BadField { what, value }))
+}
+
+fn data<'a>(reader: &mut Reader<'a>, chunk: &Chunk) -> Maybe<'a> {
+    let &Chunk { cookie, last, length, .. } = chunk;
+    if length <= 8 || length - 8 > DATA_BYTES_MAX {
+        return bad("length of a data chunk", length);
+    }
+    Some(Ok(ServerReply::Data { cookie, offset: reader.u64()?, length: length - 8, last }))
+}
+
+fn hole<'a>(reader: &mut Reader<'a>, chunk: &Chunk) -> Maybe<'a> {
+    if chunk.length != 12 {
+        return bad("length of a hole chunk", chunk.length);
+    }
+    let (offset, length) = (reader.u64()?, u64::from(reader.u32()?));
+    if length == 0 {
+        return bad("size of a hole", length);
+    }
+    Some(Ok(ServerReply::Hole { cookie: chunk.cookie, offset, length, last: chunk.last }))
+}
+
+fn status<'a>(reader: &mut Reader<'a>, chunk: &Chunk, wide: bool) -> Maybe<'a> {
+    let (head, each) = if wide { (8, 16) } else { (4, 8) };
+    let descriptor_bytes = chunk.length.saturating_sub(head);
+    let count = descriptor_bytes / each;
+    if count == 0 || !descriptor_bytes.is_multiple_of(each) || count > DESCRIPTORS_MAX as u64 {
+        return bad("length of a block status chunk", chunk.length);
+    }
+    let context_id = reader.u32()?;
+    if wide {
+        let said = u64::from(reader.u32()?);
+        if said != 0 && said != count {
+            return bad("descriptor count of a block status chunk", said);
+        }
+    }
+    let (cookie, last) = (chunk.cookie, chunk.last);
+    Some(Ok(ServerReply::Status { cookie, context_id, wide, descriptor_bytes, last }))
+}
+
+fn error<'a>(reader: &mut Reader<'a>, chunk: &Chunk) -> Maybe<'a> {
+    let &Chunk { cookie, last, length, kind } = chunk;
+    let tail = if kind == REPLY_TYPE_ERROR_OFFSET { 8 } else { 0 };
+    if length < 6 + tail || length > ERROR_BYTES_MAX {
+        return bad("length of an error chunk", length);
+    }
+    let mut payload = Reader::new(reader.bytes(usize::try_from(length).ok()?)?);
+    let (number, message_len) = (payload.u32()?, payload.u16()?);
+    if u64::from(message_len) > length - 6 - tail {
+        return bad("message length of an error chunk", message_len.into());
+    }
+    let message = string(payload.bytes(message_len.into())?).unwrap_or("");
+    let Some(errno) = Errno::from_wire(number) else { return bad("error of an error chunk", 0) };
+    let at = if tail == 0 { None } else { Some(payload.u64()?) };
+    Some(Ok(ServerReply::Error { cookie, errno, at, message, last }))
+}

@@ -1,0 +1,184 @@
+//! Block status: extents of the export into the descriptors of one chunk, and back.
+//!
+//! Owns the merging of equal neighbours and the bounds of a status reply. The connection calls it
+//! with an iterator over extents from the request's offset on; the client's codec reads the
+//! descriptors back.
+//!
+//! Invariants: at least one descriptor, none of length 0, equal neighbours merged, the sum never
+//! longer than the request (so one descriptor does for `CMD_FLAG_REQ_ONE`), and the iterator is
+//! not pulled further than the reply needs.
+//! Specification: `NBD_REPLY_TYPE_BLOCK_STATUS`, `NBD_REPLY_TYPE_BLOCK_STATUS_EXT`.
+
+use thiserror::Error;
+
+use super::export::ReplyStyle;
+use super::reply::{Position, Reply};
+use super::transmission::Request;
+use super::wire::{
+    CMD_FLAG_REQ_ONE, REPLY_TYPE_BLOCK_STATUS, REPLY_TYPE_BLOCK_STATUS_EXT, Reader, STATE_HOLE,
+    STATE_ZERO, Writer,
+};
+
+/// Most descriptors in one chunk.
+pub const DESCRIPTORS_MAX: usize = 1 << 20;
+/// Longest total of 32-bit descriptors in bytes: the largest multiple of the largest block.
+const COMPACT_BYTES_MAX: u64 = 0xffff_0000;
+
+/// A run of bytes in one state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Length in bytes.
+    pub len: u64,
+    /// Nothing is allocated: a write may find no space.
+    pub hole: bool,
+    /// Reads as zeroes.
+    pub zero: bool,
+}
+
+impl Extent {
+    const fn flags(self) -> u32 {
+        (if self.hole { STATE_HOLE } else { 0 }) | (if self.zero { STATE_ZERO } else { 0 })
+    }
+}
+
+/// Why there is no status chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum StatusError {
+    /// The session has no chunks to put extents in.
+    #[error("block status needs structured replies or extended headers")]
+    NoChunks,
+    /// The buffer has no room for one descriptor.
+    #[error("a buffer of {len_bytes} bytes has no room for one descriptor")]
+    NoRoom {
+        /// The buffer's length in bytes.
+        len_bytes: usize,
+    },
+    /// The extents ended before the first byte of the range.
+    #[error("no extent for the first byte of the range")]
+    NoExtent,
+}
+
+/// What a block status request wants to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatusQuery {
+    /// Id of the metadata context.
+    pub context_id: u32,
+    /// Bytes the client asked about.
+    pub length: u64,
+    /// Most descriptors in the reply, at least 1; the buffer may bound it further.
+    pub descriptors_max: usize,
+}
+
+impl StatusQuery {
+    /// The query in `request` on the context that was selected as `context_id`.
+    pub const fn new(request: &Request, context_id: u32) -> Self {
+        let one = request.has(CMD_FLAG_REQ_ONE);
+        let descriptors_max = if one { 1 } else { DESCRIPTORS_MAX };
+        StatusQuery { context_id, length: request.length, descriptors_max }
+    }
+
+    /// Writes the whole chunk, the last of its reply, and returns its bytes.
+    ///
+    /// `extents` begin at the request's offset and are read only as far as needed; those of
+    /// length 0 are passed over.
+    ///
+    /// # Errors
+    ///
+    /// [`StatusError`]; `out` then holds nothing of use.
+    pub fn encode(
+        &self,
+        reply: &Reply,
+        extents: impl IntoIterator<Item = Extent>,
+        out: &mut [u8],
+    ) -> Result<usize, StatusError> {
+        let (wide, limit) = match reply.style() {
+            ReplyStyle::Simple => return Err(StatusError::NoChunks),
+            ReplyStyle::Structured => (false, self.length.min(COMPACT_BYTES_MAX)),
+            ReplyStyle::Extended => (true, self.length),
+        };
+        let (head, each) = if wide { (8, 16) } else { (4, 8) };
+        let len_bytes = out.len();
+        let (header, descriptors) = out
+            .split_at_mut_checked(reply.chunk_bytes() + head)
+            .ok_or(StatusError::NoRoom { len_bytes })?;
+        let room = (descriptors.len() / each).min(self.descriptors_max).min(DESCRIPTORS_MAX);
+        if room == 0 {
+            return Err(StatusError::NoRoom { len_bytes });
+        }
+        let count = merge(extents, limit, room, |index, len, flags| {
+            put(&mut descriptors[index * each..], wide, len, flags);
+        });
+        if count == 0 {
+            return Err(StatusError::NoExtent);
+        }
+        let kind = if wide { REPLY_TYPE_BLOCK_STATUS_EXT } else { REPLY_TYPE_BLOCK_STATUS };
+        let mut writer = Writer::new(header);
+        reply.chunk(&mut writer, Position::Last, kind, (head + count * each) as u64);
+        writer.u32(self.context_id);
+        if wide {
+            writer.u32(u32::try_from(count).expect("at most 2^20 descriptors"));
+        }
+        Ok(writer.len() + count * each)
+    }
+}
+
+/// Hands every merged run to `emit` with its index; returns how many there were.
+fn merge(
+    extents: impl IntoIterator<Item = Extent>,
+    limit: u64,
+    room: usize,
+    mut emit: impl FnMut(usize, u64, u32),
+) -> usize {
+    let mut extents = extents.into_iter();
+    let (mut count, mut covered) = (0, 0);
+    let mut run: Option<(u64, u32)> = None;
+    while covered < limit {
+        let Some(extent) = extents.next() else { break };
+        let (len, flags) = (extent.len.min(limit - covered), extent.flags());
+        if len == 0 {
+            continue;
+        }
+        run = match run {
+            Some((before, same)) if same == flags => Some((before + len, flags)),
+            Some((before, other)) => {
+                emit(count, before, other);
+                count += 1;
+                if count == room {
+                    return count;
+                }
+                Some((len, flags))
+            }
+            None => Some((len, flags)),
+        };
+        covered += len;
+    }
+    if let Some((len, flags)) = run {
+        emit(count, len, flags);
+        count += 1;
+    }
+    count
+}
+
+fn put(out: &mut [u8], wide: bool, len: u64, flags: u32) {
+    let mut writer = Writer::new(out);
+    if wide {
+        writer.u64(len).u64(flags.into());
+    } else {
+        writer.u32(u32::try_from(len).expect("limited to 32 bits")).u32(flags);
+    }
+}
+
+/// Reads descriptors back, as the payload of a status chunk after its head has them; `wide` ones
+/// have 64 bits. Flags of later specifications are ignored, an incomplete descriptor ends it.
+pub fn descriptors(bytes: &[u8], wide: bool) -> impl Iterator<Item = Extent> + '_ {
+    let mut reader = Reader::new(bytes);
+    std::iter::from_fn(move || {
+        let (len, flags) = match wide {
+            true => (reader.u64()?, reader.u64()?),
+            false => (reader.u32()?.into(), reader.u32()?.into()),
+        };
+        let has = |flag: u32| flags & u64::from(flag) != 0;
+        Some(Extent { len, hole: has(STATE_HOLE), zero: has(STATE_ZERO) })
+    })
+}

@@ -1,0 +1,64 @@
+//! URIs that a client accepts, and the error of each that it does not.
+
+use std::path::PathBuf;
+
+use super::super::{Address, NbdUri, UriError};
+
+fn tcp(host: &str, port: u16, name: &str) -> Result<NbdUri, UriError> {
+    let address = Address::Tcp { host: host.to_owned(), port };
+    Ok(NbdUri { address, name: name.to_owned() })
+}
+
+fn unix(path: &str, name: &str) -> Result<NbdUri, UriError> {
+    let address = Address::Unix { path: PathBuf::from(path) };
+    Ok(NbdUri { address, name: name.to_owned() })
+}
+
+#[test]
+fn tcp_uris_have_a_host_a_port_and_a_name() {
+    let parse = |text: &str| text.parse::<NbdUri>();
+    assert_eq!(parse("nbd://example.com"), tcp("example.com", 10809, ""));
+    assert_eq!(parse("nbd://example.com/"), tcp("example.com", 10809, ""));
+    assert_eq!(parse("NBD://example.com:/disk"), tcp("example.com", 10809, "disk"));
+    assert_eq!(parse("nbd://example.com//disk"), tcp("example.com", 10809, "/disk"));
+    assert_eq!(parse("nbd://[::1]:1234/hello%20world"), tcp("::1", 1234, "hello world"));
+    assert_eq!(parse("nbd://[::1]"), tcp("::1", 10809, ""));
+}
+
+#[test]
+fn unix_uris_have_a_socket() {
+    let parse = |text: &str| text.parse::<NbdUri>();
+    assert_eq!(parse("nbd+unix:///disk?socket=/run/a%20b"), unix("/run/a b", "disk"));
+    assert_eq!(parse("nbd+unix://?socket=nbd.sock"), unix("nbd.sock", ""));
+    assert_eq!(parse("nbd+unix:///?socket=%00/abstract"), unix("\0/abstract", ""));
+}
+
+#[test]
+fn every_error_names_what_is_wrong() {
+    let error = |text: &str| text.parse::<NbdUri>().unwrap_err();
+    let own = |text: &str| text.to_owned();
+    assert_eq!(error("disk"), UriError::Scheme { uri: own("disk") });
+    assert_eq!(error("http://a/b"), UriError::Scheme { uri: own("http://a/b") });
+    assert_eq!(error("nbds://a"), UriError::Tls { uri: own("nbds://a") });
+    assert_eq!(error("nbd:///disk"), UriError::Host { authority: own("") });
+    assert_eq!(error("nbd://[::1"), UriError::Host { authority: own("[::1") });
+    assert_eq!(error("nbd://[::1]9"), UriError::Host { authority: own("[::1]9") });
+    assert_eq!(error("nbd+unix://h/?socket=a"), UriError::Host { authority: own("h") });
+    assert_eq!(error("nbd://me@a"), UriError::User { user: own("me") });
+    assert_eq!(error("nbd://a:0"), UriError::Port { port: own("0") });
+    assert_eq!(error("nbd://a:+80"), UriError::Port { port: own("+80") });
+    assert_eq!(error("nbd://a:65536"), UriError::Port { port: own("65536") });
+    assert_eq!(error("nbd://a/%2"), UriError::Percent { text: own("%2") });
+    assert_eq!(error("nbd://a/%+1"), UriError::Percent { text: own("%+1") });
+    assert_eq!(error("nbd://a/%ff"), UriError::Percent { text: own("%ff") });
+    assert_eq!(error("nbd://a/%00"), UriError::Name { name: own("\0") });
+    assert_eq!(error("nbd+unix:///a"), UriError::NoSocket { uri: own("nbd+unix:///a") });
+    assert_eq!(
+        error("nbd+unix:///?socket="),
+        UriError::NoSocket { uri: own("nbd+unix:///?socket=") }
+    );
+    assert_eq!(error("nbd://a/?x=1"), UriError::Parameter { parameter: own("x") });
+    let twice = "nbd+unix:///?socket=a&socket=b";
+    assert_eq!(error(twice), UriError::Parameter { parameter: own("socket") });
+    assert_eq!(error("nbd://a/b#c"), UriError::Fragment { fragment: own("c") });
+}

@@ -1,0 +1,293 @@
+//! Requests of the transmission phase: taking them off the wire and deciding whether they stand.
+//!
+//! Owns the request's layout and every rule a request must obey before the block layer sees it.
+//! Called by the connection once per request; calls nothing that allocates.
+//!
+//! Invariants: [`parse`] accepts only the header that was negotiated; after [`Verdict::Accept`] the
+//! range lies inside the export and on its block boundaries, the flags are ones the command knows,
+//! and a payload fits [`Rules::payload_bytes_max`]. A refusal says how many bytes to throw away, so
+//! that the next request is found.
+//! Specification: "Request message", "Command flags", "Request types", "Error values".
+
+use super::error::{Errno, ProtocolError};
+use super::export::{ExportInfo, ReplyStyle, Session, TransmissionFlags};
+use super::wire::{
+    CMD_BLOCK_STATUS, CMD_CACHE, CMD_DISC, CMD_FLAG_DF, CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA,
+    CMD_FLAG_NO_HOLE, CMD_FLAG_PAYLOAD_LEN, CMD_FLAG_REQ_ONE, CMD_FLUSH, CMD_READ, CMD_TRIM,
+    CMD_WRITE, CMD_WRITE_ZEROES, EXTENDED_REQUEST_BYTES, EXTENDED_REQUEST_MAGIC, REQUEST_BYTES,
+    REQUEST_MAGIC, Reader,
+};
+
+/// Largest payload of a read or a write, in bytes, whatever the export says.
+pub const PAYLOAD_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// Largest payload that is thrown away to keep a connection, in bytes.
+pub const DRAIN_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// Read data.
+    Read,
+    /// Write the data that follow the header.
+    Write,
+    /// End the session; there is no reply.
+    Disc,
+    /// Make every answered write durable.
+    Flush,
+    /// The range is not needed any more.
+    Trim,
+    /// The range will be needed soon.
+    Cache,
+    /// Write zeroes.
+    WriteZeroes,
+    /// Which parts are allocated.
+    BlockStatus,
+    /// A number the protocol does not define.
+    Unknown(u16),
+}
+
+impl Command {
+    /// The command with this number.
+    pub const fn from_wire(number: u16) -> Self {
+        match number {
+            CMD_READ => Command::Read,
+            CMD_WRITE => Command::Write,
+            CMD_DISC => Command::Disc,
+            CMD_FLUSH => Command::Flush,
+            CMD_TRIM => Command::Trim,
+            CMD_CACHE => Command::Cache,
+            CMD_WRITE_ZEROES => Command::WriteZeroes,
+            CMD_BLOCK_STATUS => Command::BlockStatus,
+            other => Command::Unknown(other),
+        }
+    }
+
+    /// The number of this command.
+    pub const fn to_wire(self) -> u16 {
+        match self {
+            Command::Read => CMD_READ,
+            Command::Write => CMD_WRITE,
+            Command::Disc => CMD_DISC,
+            Command::Flush => CMD_FLUSH,
+            Command::Trim => CMD_TRIM,
+            Command::Cache => CMD_CACHE,
+            Command::WriteZeroes => CMD_WRITE_ZEROES,
+            Command::BlockStatus => CMD_BLOCK_STATUS,
+            Command::Unknown(number) => number,
+        }
+    }
+}
+
+/// One request, as untrusted as it came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// The client's name for the request, repeated in the reply.
+    pub cookie: u64,
+    /// `CMD_FLAG_*` bits.
+    pub flags: u16,
+    /// What to do.
+    pub command: Command,
+    /// First byte of the range.
+    pub offset: u64,
+    /// Bytes of the range; 32 bits unless headers are extended.
+    pub length: u64,
+}
+
+impl Request {
+    /// Bytes of payload that follow the header under this style.
+    pub fn payload_bytes(&self, style: ReplyStyle) -> u64 {
+        let follows = match style {
+            ReplyStyle::Extended => self.flags & CMD_FLAG_PAYLOAD_LEN != 0,
+            _ => self.command == Command::Write,
+        };
+        if follows { self.length } else { 0 }
+    }
+
+    /// Whether the client set this `CMD_FLAG_*`.
+    pub const fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// What [`parse`] found at the front of the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parsed {
+    /// Not a whole header yet.
+    NeedMore,
+    /// A request; its payload, if it has one, comes after the header.
+    Request {
+        /// The request.
+        request: Request,
+        /// Bytes of the header: 28, or 32 when extended.
+        header_bytes: usize,
+    },
+}
+
+/// Reads the request header at the front of `input`.
+///
+/// # Errors
+///
+/// [`ProtocolError::BadMagic`]: the stream is out of step and must be closed.
+pub fn parse(input: &[u8], session: &Session) -> Result<Parsed, ProtocolError> {
+    let (expected, header_bytes) = match session.style() {
+        ReplyStyle::Extended => (EXTENDED_REQUEST_MAGIC, EXTENDED_REQUEST_BYTES),
+        _ => (REQUEST_MAGIC, REQUEST_BYTES),
+    };
+    let mut reader = Reader::new(input);
+    let Some(found) = reader.u32() else { return Ok(Parsed::NeedMore) };
+    if found != expected {
+        let (found, expected) = (found.into(), expected.into());
+        return Err(ProtocolError::BadMagic { what: "a request", found, expected });
+    }
+    let request = read_request(&mut reader, session.style());
+    Ok(request.map_or(Parsed::NeedMore, |request| Parsed::Request { request, header_bytes }))
+}
+
+fn read_request(reader: &mut Reader<'_>, style: ReplyStyle) -> Option<Request> {
+    let flags = reader.u16()?;
+    let command = Command::from_wire(reader.u16()?);
+    let cookie = reader.u64()?;
+    let offset = reader.u64()?;
+    let length = match style {
+        ReplyStyle::Extended => reader.u64()?,
+        _ => reader.u32()?.into(),
+    };
+    Some(Request { cookie, flags, command, offset, length })
+}
+
+/// What requests to one export are held to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// Size of the export in bytes.
+    pub size_bytes: u64,
+    /// The flags the client was shown.
+    pub flags: TransmissionFlags,
+    /// Alignment of offsets and lengths in bytes, a power of two.
+    pub block_min: u32,
+    /// Largest read or write in bytes.
+    pub payload_bytes_max: u64,
+    /// Largest refused payload that is read and thrown away, in bytes.
+    pub drain_bytes_max: u64,
+}
+
+impl Rules {
+    /// The rules for `export` as this session negotiated it.
+    pub fn new(export: &ExportInfo, session: &Session) -> Self {
+        Rules {
+            size_bytes: export.size_bytes,
+            flags: export.flags.negotiated(session.style()),
+            block_min: export.block_min,
+            payload_bytes_max: PAYLOAD_BYTES_MAX.min(export.block_max.into()),
+            drain_bytes_max: DRAIN_BYTES_MAX,
+        }
+    }
+}
+
+/// What to do with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Carry it out ([`Command::Disc`]: close after the requests in flight).
+    Accept,
+    /// Answer with the error.
+    Refuse {
+        /// The error of the reply.
+        errno: Errno,
+        /// Payload bytes after the header to read and throw away.
+        drain_bytes: u64,
+        /// Text for an error chunk.
+        why: &'static str,
+    },
+    /// Close the connection, for this reason.
+    Disconnect(&'static str),
+}
+
+/// Decides whether `request` may reach the export.
+pub fn check(request: &Request, rules: &Rules, session: &Session) -> Verdict {
+    if request.command == Command::Disc {
+        return Verdict::Accept;
+    }
+    let drain_bytes = request.payload_bytes(session.style());
+    if drain_bytes > rules.drain_bytes_max {
+        return Verdict::Disconnect("a payload that is too long even to throw away");
+    }
+    let checked = check_flags(request, rules, session)
+        .and_then(|()| check_command(request, rules, session))
+        .and_then(|()| check_range(request, rules));
+    match checked {
+        Ok(()) => Verdict::Accept,
+        Err((errno, why)) => Verdict::Refuse { errno, drain_bytes, why },
+    }
+}
+
+type Check = Result<(), (Errno, &'static str)>;
+
+/// The first message whose condition holds, as EINVAL.
+fn einval(conditions: &[(bool, &'static str)]) -> Check {
+    match conditions.iter().find(|(holds, _)| *holds) {
+        Some((_, why)) => Err((Errno::Einval, why)),
+        None => Ok(()),
+    }
+}
+
+fn check_flags(request: &Request, rules: &Rules, session: &Session) -> Check {
+    let chunks = session.style() != ReplyStyle::Simple;
+    let offers = |flag| rules.flags.contains(flag);
+    let mut known = match request.command {
+        Command::Read if chunks && offers(TransmissionFlags::DF) => CMD_FLAG_DF,
+        Command::Write if session.extended => CMD_FLAG_PAYLOAD_LEN,
+        Command::WriteZeroes if offers(TransmissionFlags::FAST_ZERO) => {
+            CMD_FLAG_NO_HOLE | CMD_FLAG_FAST_ZERO
+        }
+        Command::WriteZeroes => CMD_FLAG_NO_HOLE,
+        Command::BlockStatus => CMD_FLAG_REQ_ONE,
+        _ => 0,
+    };
+    if offers(TransmissionFlags::FUA) {
+        known |= CMD_FLAG_FUA;
+    }
+    let no_payload =
+        session.extended && request.command == Command::Write && !request.has(CMD_FLAG_PAYLOAD_LEN);
+    einval(&[
+        (request.flags & !known != 0, "a flag that the command does not know"),
+        (no_payload, "a write with an extended header and without a payload"),
+    ])
+}
+
+fn check_command(request: &Request, rules: &Rules, session: &Session) -> Check {
+    let writes = matches!(request.command, Command::Write | Command::Trim | Command::WriteZeroes);
+    if writes && rules.flags.contains(TransmissionFlags::READ_ONLY) {
+        return Err((Errno::Eperm, "the export is read-only"));
+    }
+    let lacks = |flag| !rules.flags.contains(flag);
+    let missing = match request.command {
+        Command::Flush => lacks(TransmissionFlags::FLUSH),
+        Command::Trim => lacks(TransmissionFlags::TRIM),
+        Command::Cache => lacks(TransmissionFlags::CACHE),
+        Command::WriteZeroes => lacks(TransmissionFlags::WRITE_ZEROES),
+        Command::BlockStatus => session.base_allocation.is_none(),
+        Command::Unknown(_) => true,
+        Command::Read | Command::Write | Command::Disc => false,
+    };
+    einval(&[(missing, "the command was not offered")])
+}
+
+fn check_range(request: &Request, rules: &Rules) -> Check {
+    let (offset, length) = (request.offset, request.length);
+    if request.command == Command::Flush {
+        return einval(&[((offset, length) != (0, 0), "a flush with an offset or a length")]);
+    }
+    let unaligned = (offset | length) & (u64::from(rules.block_min) - 1) != 0;
+    let payload = matches!(request.command, Command::Read | Command::Write);
+    einval(&[
+        (length == 0, "the length is 0"),
+        (unaligned, "not aligned to the minimum block size"),
+        (payload && length > rules.payload_bytes_max, "longer than the maximum block size"),
+    ])?;
+    if offset.checked_add(length).is_some_and(|end| end <= rules.size_bytes) {
+        return Ok(());
+    }
+    match request.command {
+        Command::Write | Command::WriteZeroes => Err((Errno::Enospc, "beyond the end")),
+        _ => Err((Errno::Einval, "beyond the end")),
+    }
+}

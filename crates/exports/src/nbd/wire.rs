@@ -1,0 +1,303 @@
+//! Numbers of the NBD wire format, and reading and writing of its big-endian integers.
+//!
+//! Owns every magic, option, reply type, flag and bound, so that no other file spells a number of
+//! the protocol. Called by all the modules beside it; calls nothing.
+//!
+//! Invariant: [`Reader`] never reads past its slice; a short slice is a `None`, not a panic.
+//! Specification: "Values", and the magics in "Handshake" and "Transmission".
+
+/// First 8 bytes a server sends: the letters `NBDMAGIC`.
+pub const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
+/// Second 8 bytes a newstyle server sends, and the start of each option: `IHAVEOPT`.
+pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
+/// Start of each reply to an option.
+pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+/// Start of a compact request.
+pub const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// Start of an extended request.
+pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
+/// Start of a simple reply.
+pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+/// Start of a structured reply chunk.
+pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+/// Start of an extended reply chunk.
+pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
+
+/// The TCP port registered for NBD.
+pub const PORT_DEFAULT: u16 = 10809;
+
+/// Handshake flag: the server speaks fixed newstyle.
+pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
+/// Handshake flag: the server can leave out the zeroes after `OPT_EXPORT_NAME`.
+pub const FLAG_NO_ZEROES: u16 = 1 << 1;
+/// Client flag: the client speaks fixed newstyle.
+pub const FLAG_C_FIXED_NEWSTYLE: u32 = 1 << 0;
+/// Client flag: the client wants no zeroes after `OPT_EXPORT_NAME`.
+pub const FLAG_C_NO_ZEROES: u32 = 1 << 1;
+
+/// Option: choose an export and start transmission, without any way to report an error.
+pub const OPT_EXPORT_NAME: u32 = 1;
+/// Option: end the session.
+pub const OPT_ABORT: u32 = 2;
+/// Option: list the exports.
+pub const OPT_LIST: u32 = 3;
+/// Option: upgrade the connection to TLS.
+pub const OPT_STARTTLS: u32 = 5;
+/// Option: describe an export.
+pub const OPT_INFO: u32 = 6;
+/// Option: describe an export and start transmission.
+pub const OPT_GO: u32 = 7;
+/// Option: use structured replies.
+pub const OPT_STRUCTURED_REPLY: u32 = 8;
+/// Option: list the metadata contexts of an export.
+pub const OPT_LIST_META_CONTEXT: u32 = 9;
+/// Option: select metadata contexts of an export.
+pub const OPT_SET_META_CONTEXT: u32 = 10;
+/// Option: use the 32-byte headers with 64-bit lengths.
+pub const OPT_EXTENDED_HEADERS: u32 = 11;
+
+/// Option reply: done, no data.
+pub const REP_ACK: u32 = 1;
+/// Option reply: one export of a list.
+pub const REP_SERVER: u32 = 2;
+/// Option reply: one piece of information on an export.
+pub const REP_INFO: u32 = 3;
+/// Option reply: one metadata context.
+pub const REP_META_CONTEXT: u32 = 4;
+/// Bit that marks an option reply as an error.
+pub const REP_ERROR_BIT: u32 = 1 << 31;
+/// Option error: not known to this server.
+pub const REP_ERR_UNSUP: u32 = REP_ERROR_BIT + 1;
+/// Option error: forbidden by the server's policy.
+pub const REP_ERR_POLICY: u32 = REP_ERROR_BIT + 2;
+/// Option error: the data do not make sense, or not at this moment.
+pub const REP_ERR_INVALID: u32 = REP_ERROR_BIT + 3;
+/// Option error: not possible on the platform of the server.
+pub const REP_ERR_PLATFORM: u32 = REP_ERROR_BIT + 4;
+/// Option error: TLS is needed first.
+pub const REP_ERR_TLS_REQD: u32 = REP_ERROR_BIT + 5;
+/// Option error: no such export.
+pub const REP_ERR_UNKNOWN: u32 = REP_ERROR_BIT + 6;
+/// Option error: the server is going down.
+pub const REP_ERR_SHUTDOWN: u32 = REP_ERROR_BIT + 7;
+/// Option error: the client must ask for the block sizes first.
+pub const REP_ERR_BLOCK_SIZE_REQD: u32 = REP_ERROR_BIT + 8;
+/// Option error: the option or its reply is too large.
+pub const REP_ERR_TOO_BIG: u32 = REP_ERROR_BIT + 9;
+/// Option error: extended headers are needed, or are in use already.
+pub const REP_ERR_EXT_HEADER_REQD: u32 = REP_ERROR_BIT + 10;
+
+/// Information: size and transmission flags.
+pub const INFO_EXPORT: u16 = 0;
+/// Information: the name the server uses for the export.
+pub const INFO_NAME: u16 = 1;
+/// Information: text for people.
+pub const INFO_DESCRIPTION: u16 = 2;
+/// Information: smallest, preferred and largest request.
+pub const INFO_BLOCK_SIZE: u16 = 3;
+
+/// Command: read.
+pub const CMD_READ: u16 = 0;
+/// Command: write.
+pub const CMD_WRITE: u16 = 1;
+/// Command: disconnect.
+pub const CMD_DISC: u16 = 2;
+/// Command: flush.
+pub const CMD_FLUSH: u16 = 3;
+/// Command: discard.
+pub const CMD_TRIM: u16 = 4;
+/// Command: prefetch.
+pub const CMD_CACHE: u16 = 5;
+/// Command: write zeroes.
+pub const CMD_WRITE_ZEROES: u16 = 6;
+/// Command: query a metadata context.
+pub const CMD_BLOCK_STATUS: u16 = 7;
+
+/// Command flag: answer only once the data are on stable storage.
+pub const CMD_FLAG_FUA: u16 = 1 << 0;
+/// Command flag: the zeroes must be allocated.
+pub const CMD_FLAG_NO_HOLE: u16 = 1 << 1;
+/// Command flag: answer a read with one data chunk.
+pub const CMD_FLAG_DF: u16 = 1 << 2;
+/// Command flag: one extent is enough.
+pub const CMD_FLAG_REQ_ONE: u16 = 1 << 3;
+/// Command flag: zero fast or not at all.
+pub const CMD_FLAG_FAST_ZERO: u16 = 1 << 4;
+/// Command flag of extended headers: the length counts a payload after the header.
+pub const CMD_FLAG_PAYLOAD_LEN: u16 = 1 << 5;
+
+/// Chunk flag: the last chunk of its reply.
+pub const REPLY_FLAG_DONE: u16 = 1 << 0;
+/// Chunk: nothing.
+pub const REPLY_TYPE_NONE: u16 = 0;
+/// Chunk: an offset and data.
+pub const REPLY_TYPE_OFFSET_DATA: u16 = 1;
+/// Chunk: an offset and a number of zeroes.
+pub const REPLY_TYPE_OFFSET_HOLE: u16 = 2;
+/// Chunk: 32-bit extents of a metadata context.
+pub const REPLY_TYPE_BLOCK_STATUS: u16 = 5;
+/// Chunk: 64-bit extents of a metadata context.
+pub const REPLY_TYPE_BLOCK_STATUS_EXT: u16 = 6;
+/// Bit that marks a chunk as an error.
+pub const REPLY_TYPE_ERROR_BIT: u16 = 1 << 15;
+/// Chunk: an error of the whole request.
+pub const REPLY_TYPE_ERROR: u16 = REPLY_TYPE_ERROR_BIT + 1;
+/// Chunk: an error at an offset.
+pub const REPLY_TYPE_ERROR_OFFSET: u16 = REPLY_TYPE_ERROR_BIT + 2;
+
+/// Status of `base:allocation`: nothing is allocated.
+pub const STATE_HOLE: u32 = 1 << 0;
+/// Status of `base:allocation`: reads as zeroes.
+pub const STATE_ZERO: u32 = 1 << 1;
+
+/// The metadata context that this server offers.
+pub const BASE_ALLOCATION: &str = "base:allocation";
+
+/// Longest string of the protocol, in bytes.
+pub const STRING_BYTES_MAX: usize = 4096;
+/// Bytes of an option before its data.
+pub const OPTION_HEADER_BYTES: usize = 16;
+/// Bytes of an option's reply before its data.
+pub const OPTION_REPLY_HEADER_BYTES: usize = 20;
+/// Reserved bytes after the answer to `OPT_EXPORT_NAME`.
+pub const EXPORT_NAME_ZEROES: usize = 124;
+/// Bytes of a compact request header.
+pub const REQUEST_BYTES: usize = 28;
+/// Bytes of an extended request header, the longer of the two.
+pub const EXTENDED_REQUEST_BYTES: usize = 32;
+/// Bytes of a simple reply header.
+pub const SIMPLE_REPLY_BYTES: usize = 16;
+/// Bytes of a structured chunk before its payload.
+pub const STRUCTURED_REPLY_BYTES: usize = 20;
+/// Bytes of an extended chunk before its payload.
+pub const EXTENDED_REPLY_BYTES: usize = 32;
+
+/// Reads big-endian integers off the front of a slice.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// A reader over all of `bytes`.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Reader { rest: bytes }
+    }
+
+    /// Takes `count` bytes, or `None` (and nothing is taken) when fewer are left.
+    pub fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.rest.split_at_checked(count)?;
+        self.rest = rest;
+        Some(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.rest.split_first_chunk::<N>()?;
+        self.rest = rest;
+        Some(*head)
+    }
+
+    /// Takes 2 bytes.
+    pub fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    /// Takes 4 bytes.
+    pub fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    /// Takes 8 bytes.
+    pub fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    /// Takes a 32-bit length and that many bytes.
+    pub fn counted(&mut self) -> Option<&'a [u8]> {
+        let len = self.u32()?;
+        self.bytes(usize::try_from(len).ok()?)
+    }
+
+    /// Whether everything was taken.
+    pub const fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// What was not taken yet.
+    pub const fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+}
+
+/// Writes big-endian integers into a slice from its front.
+///
+/// # Panics
+///
+/// Each write panics when the slice is full: sizes are the encoder's own, never a peer's.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    out: &'a mut [u8],
+    len: usize,
+}
+
+impl<'a> Writer<'a> {
+    /// A writer at the front of `out`.
+    pub const fn new(out: &'a mut [u8]) -> Self {
+        Writer { out, len: 0 }
+    }
+
+    /// Appends bytes.
+    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.out[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+        self
+    }
+
+    /// Appends 2 bytes.
+    pub fn u16(&mut self, value: u16) -> &mut Self {
+        self.bytes(&value.to_be_bytes())
+    }
+
+    /// Appends 4 bytes.
+    pub fn u32(&mut self, value: u32) -> &mut Self {
+        self.bytes(&value.to_be_bytes())
+    }
+
+    /// Appends 8 bytes.
+    pub fn u64(&mut self, value: u64) -> &mut Self {
+        self.bytes(&value.to_be_bytes())
+    }
+
+    /// Bytes written so far.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing was written yet.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// A string of the protocol: UTF-8, without NUL, at most [`STRING_BYTES_MAX`] bytes.
+///
+/// `None` when `bytes` is not one.
+pub fn string(bytes: &[u8]) -> Option<&str> {
+    if bytes.len() > STRING_BYTES_MAX || bytes.contains(&0) {
+        return None;
+    }
+    std::str::from_utf8(bytes).ok()
+}
+
+/// Appends a whole option, as a client sends it.
+///
+/// # Panics
+///
+/// When `data` has 4 GiB or more.
+pub fn put_option(out: &mut Vec<u8>, option: u32, data: &[u8]) {
+    let len = u32::try_from(data.len()).expect("an option of our own is short");
+    out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
+    out.extend_from_slice(&option.to_be_bytes());
+    out.extend_from_slice(&len.to_be_bytes());
+    out.extend_from_slice(data);
+}

@@ -1,0 +1,145 @@
+//! Fuzzes the NBD protocol core: one input is played to every parser of untrusted bytes.
+//!
+//! As a client's stream: the server's negotiation, whole and in pieces, then requests with their
+//! checks. As a server's stream: the client's negotiation and its reply parser in each style. As
+//! text: the URI parser. The core is compiled from its source, so that nothing else must build.
+//!
+//! Besides "no panic" it demands: no more consumed than given, the same outcome however the bytes
+//! are cut, and that an accepted request lies inside the export and on its block boundaries.
+//! Seeds in `corpus/nbd` are conversations that the core's own tests wrote.
+
+#![no_main]
+
+#[path = "../../crates/exports/src/nbd/mod.rs"]
+#[allow(dead_code, unused_imports)]
+mod nbd;
+
+use libfuzzer_sys::fuzz_target;
+use nbd::{
+    Catalog, ClientHandshake, ClientProgress, Command, ExportInfo, Handshake, Parsed, Progress,
+    ReplyParsed, ReplyStyle, Rules, ServerReply, Session, TransmissionFlags, Verdict,
+};
+
+const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
+
+fuzz_target!(|input: &[u8]| {
+    let exports = exports();
+    let whole = negotiate(&exports, input, input.len().max(1));
+    if input.len() <= 4096 {
+        assert_eq!(whole, negotiate(&exports, input, 1), "outcome depends on the pieces");
+        assert_eq!(whole, negotiate(&exports, input, 7), "outcome depends on the pieces");
+    }
+    if let Some((used, Ok(Progress::Ready(session)))) = whole.1 {
+        requests(&exports[session.export], &session, &input[used..]);
+    }
+    for style in STYLES {
+        requests(&exports[0], &session(style), input);
+        replies(style, input);
+        client(style, input);
+    }
+    if let Ok(text) = std::str::from_utf8(input) {
+        let _ = text.parse::<nbd::NbdUri>();
+    }
+});
+
+fn exports() -> Vec<ExportInfo> {
+    let flags = TransmissionFlags::from_bits(0x0fff).without(TransmissionFlags::READ_ONLY);
+    let disk = ExportInfo {
+        name: "disk".to_owned(),
+        description: "a disk".to_owned(),
+        size_bytes: 1 << 30,
+        flags,
+        block_min: 512,
+        block_preferred: 4096,
+        block_max: 1 << 25,
+    };
+    let flags = TransmissionFlags::READ_ONLY;
+    let other = ExportInfo { name: "ro".to_owned(), flags, block_min: 1, ..disk.clone() };
+    vec![disk, other]
+}
+
+fn session(style: ReplyStyle) -> Session {
+    Session {
+        export: 0,
+        structured: style == ReplyStyle::Structured,
+        base_allocation: (style != ReplyStyle::Simple).then_some(1),
+        no_zeroes: true,
+        extended: style == ReplyStyle::Extended,
+    }
+}
+
+type Outcome = (Vec<u8>, Option<(usize, Result<Progress, nbd::ProtocolError>)>);
+
+/// The answers, and where and how the negotiation ended, if it did.
+fn negotiate(catalog: &dyn Catalog, input: &[u8], piece: usize) -> Outcome {
+    let (mut handshake, mut out) = (Handshake::new(), Vec::new());
+    handshake.greeting(&mut out);
+    let (mut used, mut seen) = (0, 0);
+    while seen < input.len() {
+        seen = input.len().min(seen + piece);
+        match handshake.feed(catalog, &input[used..seen], &mut out) {
+            Ok((bytes, progress)) => {
+                assert!(bytes <= seen - used, "consumed more than given");
+                used += bytes;
+                if progress != Progress::NeedMore {
+                    return (out, Some((used, Ok(progress))));
+                }
+            }
+            Err(error) => return (out, Some((0, Err(error)))),
+        }
+    }
+    (out, None)
+}
+
+fn requests(export: &ExportInfo, session: &Session, mut input: &[u8]) {
+    let rules = Rules::new(export, session);
+    while let Ok(Parsed::Request { request, header_bytes }) = nbd::parse(input, session) {
+        assert!(header_bytes <= input.len(), "consumed more than given");
+        input = &input[header_bytes..];
+        let mut skip = request.payload_bytes(session.style());
+        match nbd::check(&request, &rules, session) {
+            Verdict::Accept => {
+                let end = u128::from(request.offset) + u128::from(request.length);
+                if !matches!(request.command, Command::Disc | Command::Flush) {
+                    assert!(end <= u128::from(rules.size_bytes) && request.length > 0);
+                    let block = u64::from(rules.block_min);
+                    assert!(request.offset % block == 0 && request.length % block == 0);
+                }
+            }
+            Verdict::Refuse { drain_bytes, .. } => {
+                assert!(drain_bytes <= rules.drain_bytes_max);
+                skip = drain_bytes;
+            }
+            Verdict::Disconnect(_) => return,
+        }
+        input = &input[input.len().min(usize::try_from(skip).unwrap_or(usize::MAX))..];
+    }
+}
+
+fn replies(style: ReplyStyle, mut input: &[u8]) {
+    while let Ok(ReplyParsed::Reply { reply, header_bytes }) = nbd::parse_reply(input, style) {
+        assert!(header_bytes <= input.len() && header_bytes > 0, "consumed more than given");
+        input = &input[header_bytes..];
+        let follows = match reply {
+            ServerReply::Data { length, .. } => length,
+            ServerReply::Status { descriptor_bytes, wide, .. } => {
+                let there = input.len().min(descriptor_bytes as usize);
+                nbd::status::descriptors(&input[..there], wide).for_each(drop);
+                descriptor_bytes
+            }
+            _ => 0,
+        };
+        input = &input[input.len().min(follows as usize)..];
+    }
+}
+
+fn client(want: ReplyStyle, input: &[u8]) {
+    let Ok(mut handshake) = ClientHandshake::new("disk", want) else { return };
+    let mut out = Vec::new();
+    if let Ok((used, progress)) = handshake.feed(input, &mut out) {
+        assert!(used <= input.len(), "consumed more than given");
+        if let ClientProgress::Ready(session) = progress {
+            replies(session.style, &input[used..]);
+        }
+    }
+}
