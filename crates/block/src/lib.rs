@@ -1,1 +1,62 @@
-//! (skeleton)
+//! The multi-queue block layer: from a program's bio to a driver's request and back.
+//!
+//! Owns queues, tags, merging, splitting, volumes and accounting. Generic over
+//! [`Machine`](millrace_machine::Machine): no system call, no thread-local, no clock or atomic of its
+//! own, and it never reads payload. Programs and exports use [`Channel`]; drives implement
+//! [`Driver`]. Source: [MQ] (Bjorling et al., SYSTOR 2013); kernel counterpart: block/.
+//!
+//! The walk of one I/O: `Channel::submit` (checks, maps, plugs) -> `Channel::flush` (one lock
+//! acquisition per drive) -> `Disk::submit_batch` / `serve` (software queue, tag, `queue_rq`) ->
+//! `Disk::complete` (tag to request to bios) -> `Channel::poll` (the bio comes back).
+
+#![no_std]
+
+extern crate alloc;
+
+mod account;
+mod bio;
+mod buffer;
+mod channel;
+mod complete;
+mod disk;
+mod dispatch;
+mod driver;
+mod error;
+mod freeze;
+mod histogram;
+mod home;
+mod limits;
+mod merge;
+mod plug;
+mod queues;
+mod request;
+mod runner;
+mod sbitmap;
+mod serve;
+mod slot;
+mod split;
+mod sq;
+mod status;
+mod tag;
+mod trace;
+mod volume;
+
+pub use account::{DiskStats, OpSnapshot, StatsSnapshot};
+pub use bio::{Bio, OPS, Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
+pub use buffer::{BUFFER_ALIGN, Buffer};
+pub use channel::{Channel, ChannelConfig, Completion, IoThread, Reject, Rejected};
+pub use disk::{Disk, DiskConfig, Stack};
+pub use driver::{
+    CompletionBatch, Dispatch, Driver, DriverQueue, Expired, Extent, HwQueues, QueueKind, TagScope,
+    align_inwards,
+};
+pub use error::{Error, ErrorKind};
+pub use histogram::{Snapshot, bucket_of, bucket_start};
+pub use limits::{Features, QueueLimits};
+pub use queues::Spread;
+pub use request::{Request, Segments, Tag};
+pub use runner::Stamp;
+pub use status::Status;
+pub use tag::TagSet;
+pub use trace::{Action, Event, TraceSink};
+pub use volume::{Layout, Serving, Volume};

@@ -116,10 +116,12 @@ pub trait Word: Send + Sync {
 pub trait Line<T: Send>: Send + Sync {
     /// A line with this value.
     fn new(value: T) -> Self;
-    /// For reading.
+    /// The data, charged as a read.
     fn read(&self) -> *const T;
-    /// For reading and writing.
+    /// The data, charged as a write.
     fn write(&self) -> *mut T;
+    /// The data again, by a CPU that has just been charged for it.
+    fn held(&self) -> *mut T;
 }
 
 /// A statistic; see [`Machine::Counter`].

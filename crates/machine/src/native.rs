@@ -202,6 +202,10 @@ impl<T: Send> Line<T> for NativeLine<T> {
     fn write(&self) -> *mut T {
         self.0.get()
     }
+    #[inline]
+    fn held(&self) -> *mut T {
+        self.0.get()
+    }
 }
 
 /// A counter written by plain loads and stores: one writer at a time, no locked instruction.

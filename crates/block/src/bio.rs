@@ -1,0 +1,460 @@
+//! `Bio`: one I/O as a program or server states it: what, where, and the memory for it.
+//!
+//! Owns or pins its memory until its completion gives it back. Made by programs and exports,
+//! consumed by `Channel::submit`, returned in a `Completion`. Light: 48 bytes, no allocation for one
+//! segment ([OLS]: the 2.5 bio and its one unit for a vector). Invariant: a bio with data covers
+//! exactly `nr_sectors` * 512 bytes in its segments. Kernel counterpart: `struct bio`.
+#![allow(unsafe_code)]
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::mem::ManuallyDrop;
+use core::ptr::NonNull;
+
+use crate::buffer::Buffer;
+
+/// A place on a device, in units of 512 bytes, whatever its block size.
+pub type Sector = u64;
+/// A length in units of 512 bytes.
+pub type SectorCount = u32;
+/// log2 of the sector size.
+pub const SECTOR_SHIFT: u32 = 9;
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Op {
+    /// Device to memory.
+    Read = 0,
+    /// Memory to device.
+    Write = 1,
+    /// Make all completed writes durable.
+    Flush = 2,
+    /// The range's contents are no longer needed.
+    Discard = 3,
+    /// The range reads as zeroes afterwards.
+    WriteZeroes = 4,
+}
+
+/// Number of operations, for tables.
+pub const OPS: usize = 5;
+
+impl Op {
+    /// All operations, in the order of their numbers.
+    pub const ALL: [Op; OPS] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
+
+    /// Carries data in memory.
+    #[must_use]
+    pub fn has_data(self) -> bool {
+        matches!(self, Op::Read | Op::Write)
+    }
+
+    /// Changes the device.
+    #[must_use]
+    pub fn is_write(self) -> bool {
+        !matches!(self, Op::Read | Op::Flush)
+    }
+}
+
+/// Modifiers of an operation; a set of bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OpFlags(pub(crate) u8);
+
+impl OpFlags {
+    /// None.
+    pub const NONE: OpFlags = OpFlags(0);
+    /// Durable before it completes.
+    pub const FUA: OpFlags = OpFlags(1);
+    /// Completed writes are made durable before this one starts.
+    pub const PREFLUSH: OpFlags = OpFlags(2);
+    /// Write zeroes: keep the space allocated.
+    pub const NOUNMAP: OpFlags = OpFlags(4);
+
+    /// Both sets.
+    #[must_use]
+    pub const fn with(self, other: OpFlags) -> OpFlags {
+        OpFlags(self.0 | other.0)
+    }
+
+    /// This set less `other`.
+    #[must_use]
+    pub const fn without(self, other: OpFlags) -> OpFlags {
+        OpFlags(self.0 & !other.0)
+    }
+
+    /// Whether all of `other` is in this set.
+    #[must_use]
+    pub const fn has(self, other: OpFlags) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// A piece of memory of an I/O.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Segment {
+    /// First byte.
+    pub start: *mut u8,
+    /// Length in bytes.
+    pub len_bytes: u32,
+}
+
+/// Who frees the memory of a bio.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Owner {
+    /// Nobody here: none, or foreign memory.
+    Foreign,
+    /// `data` is a `Buffer` of exactly the I/O's length.
+    Buffer,
+    /// `data` is a boxed slice of segments, each of them a `Buffer`.
+    Buffers,
+}
+
+/// One I/O.
+#[derive(Debug)]
+pub struct Bio {
+    user_data: u64,
+    pub(crate) sector: Sector,
+    /// One segment: its first byte. Several: the first `Segment` of a slice. None: dangling.
+    data: *mut u8,
+    pub(crate) nr_sectors: SectorCount,
+    nr_segments: u32,
+    pub(crate) tenant: u16,
+    pub(crate) op: Op,
+    pub(crate) flags: OpFlags,
+    owner: Owner,
+}
+
+const _: () = assert!(size_of::<Bio>() <= 48);
+
+// SAFETY: a bio owns its memory, or its maker vouched for it (see `foreign`).
+unsafe impl Send for Bio {}
+
+impl Bio {
+    fn new(op: Op, sector: Sector, nr_sectors: SectorCount) -> Bio {
+        Bio {
+            user_data: 0,
+            sector,
+            data: NonNull::dangling().as_ptr(),
+            nr_sectors,
+            nr_segments: 0,
+            tenant: 0,
+            op,
+            flags: OpFlags::NONE,
+            owner: Owner::Foreign,
+        }
+    }
+
+    fn owned(op: Op, sector: Sector, buffer: Buffer) -> Bio {
+        let (start, len_bytes) = buffer.into_raw();
+        let mut bio = Bio::new(op, sector, (len_bytes >> SECTOR_SHIFT) as SectorCount);
+        bio.data = start.as_ptr();
+        bio.nr_segments = 1;
+        bio.owner = Owner::Buffer;
+        bio
+    }
+
+    fn owned_vectored(op: Op, sector: Sector, buffers: Vec<Buffer>) -> Bio {
+        let segment = |buffer: Buffer| {
+            let (start, len_bytes) = buffer.into_raw();
+            Segment { start: start.as_ptr(), len_bytes: len_bytes as u32 }
+        };
+        let segments: Box<[Segment]> = buffers.into_iter().map(segment).collect();
+        let bytes: u64 = segments.iter().map(|s| u64::from(s.len_bytes)).sum();
+        let mut bio = Bio::new(op, sector, 0);
+        bio.nr_segments = segments.len() as u32;
+        bio.owner = Owner::Buffers;
+        bio.data = Box::into_raw(segments).cast();
+        bio.nr_sectors = SectorCount::try_from(bytes >> SECTOR_SHIFT).expect("below 2 TiB");
+        bio
+    }
+
+    /// Reads `buffer.len()` bytes at `sector`.
+    #[must_use]
+    pub fn read(sector: Sector, buffer: Buffer) -> Bio {
+        Bio::owned(Op::Read, sector, buffer)
+    }
+
+    /// Writes the buffer at `sector`.
+    #[must_use]
+    pub fn write(sector: Sector, buffer: Buffer) -> Bio {
+        Bio::owned(Op::Write, sector, buffer)
+    }
+
+    /// Reads into several buffers, as one I/O ([OLS] readv).
+    #[must_use]
+    pub fn readv(sector: Sector, buffers: Vec<Buffer>) -> Bio {
+        Bio::owned_vectored(Op::Read, sector, buffers)
+    }
+
+    /// Writes several buffers, as one I/O.
+    #[must_use]
+    pub fn writev(sector: Sector, buffers: Vec<Buffer>) -> Bio {
+        Bio::owned_vectored(Op::Write, sector, buffers)
+    }
+
+    /// Makes all writes completed so far durable.
+    #[must_use]
+    pub fn flush() -> Bio {
+        Bio::new(Op::Flush, 0, 0)
+    }
+
+    /// Gives up the contents of a range.
+    #[must_use]
+    pub fn discard(sector: Sector, nr_sectors: SectorCount) -> Bio {
+        Bio::new(Op::Discard, sector, nr_sectors)
+    }
+
+    /// Makes a range read as zeroes.
+    #[must_use]
+    pub fn write_zeroes(sector: Sector, nr_sectors: SectorCount) -> Bio {
+        Bio::new(Op::WriteZeroes, sector, nr_sectors)
+    }
+
+    /// A read or write of memory that somebody else owns.
+    ///
+    /// # Safety
+    /// From `submit` until the completion is polled, the `len_bytes` bytes at `start` stay
+    /// allocated; for a read nobody else touches them (or tolerates to see them change, as a guest
+    /// does), for a write nobody changes them in a way that matters. Drives that never touch payload
+    /// may be given read-only memory. `len_bytes` is a multiple of 512.
+    #[must_use]
+    pub unsafe fn foreign(op: Op, sector: Sector, start: *mut u8, len_bytes: u32) -> Bio {
+        debug_assert!(op.has_data() && len_bytes.is_multiple_of(512));
+        let mut bio = Bio::new(op, sector, len_bytes >> SECTOR_SHIFT);
+        bio.data = start;
+        bio.nr_segments = 1;
+        bio
+    }
+
+    /// The same for several pieces of memory, whose list is foreign too.
+    ///
+    /// # Safety
+    /// As [`Bio::foreign`], for the list and for each piece; their lengths add up to a multiple of
+    /// 512 below 2 TiB.
+    #[must_use]
+    pub unsafe fn foreign_vectored(op: Op, sector: Sector, segments: *const [Segment]) -> Bio {
+        // SAFETY: the caller vouches for the list.
+        let list = unsafe { &*segments };
+        let bytes: u64 = list.iter().map(|s| u64::from(s.len_bytes)).sum();
+        let mut bio = Bio::new(op, sector, (bytes >> SECTOR_SHIFT) as SectorCount);
+        bio.nr_segments = list.len() as u32;
+        bio.data = match list {
+            [only] => only.start,
+            _ => list.as_ptr().cast_mut().cast(),
+        };
+        bio
+    }
+
+    /// Sets a number that comes back with the completion.
+    #[must_use]
+    pub fn with_user_data(mut self, user_data: u64) -> Bio {
+        self.user_data = user_data;
+        self
+    }
+
+    /// Adds flags.
+    #[must_use]
+    pub fn with_flags(mut self, flags: OpFlags) -> Bio {
+        self.flags = self.flags.with(flags);
+        self
+    }
+
+    /// Sets whom it is accounted to, 0 to 65,535.
+    #[must_use]
+    pub fn with_tenant(mut self, tenant: u16) -> Bio {
+        self.tenant = tenant;
+        self
+    }
+
+    /// Moves it elsewhere on the device, to submit its memory again.
+    pub fn set_sector(&mut self, sector: Sector) {
+        self.sector = sector;
+    }
+
+    /// The number set by [`Bio::with_user_data`].
+    #[must_use]
+    pub fn user_data(&self) -> u64 {
+        self.user_data
+    }
+
+    /// What it does.
+    #[must_use]
+    pub fn op(&self) -> Op {
+        self.op
+    }
+
+    /// Where it starts.
+    #[must_use]
+    pub fn sector(&self) -> Sector {
+        self.sector
+    }
+
+    /// How long it is.
+    #[must_use]
+    pub fn nr_sectors(&self) -> SectorCount {
+        self.nr_sectors
+    }
+
+    /// Its pieces of memory.
+    #[must_use]
+    pub fn nr_segments(&self) -> u32 {
+        self.nr_segments
+    }
+
+    /// Whether somebody outside owns the memory.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.owner == Owner::Foreign
+    }
+
+    /// The same bio without its memory.
+    pub(crate) fn hollow(&self) -> Bio {
+        let mut hollow = self.part(self.op, self.nr_sectors);
+        hollow.flags = self.flags;
+        (hollow.data, hollow.nr_segments) = (NonNull::dangling().as_ptr(), 0);
+        hollow
+    }
+
+    /// A part of this bio, over the same memory, which it does not own.
+    pub(crate) fn part(&self, op: Op, nr_sectors: SectorCount) -> Bio {
+        let mut part = Bio::new(op, self.sector, nr_sectors);
+        part.data = self.data;
+        part.nr_segments = self.nr_segments;
+        part.user_data = self.user_data;
+        part.tenant = self.tenant;
+        part
+    }
+
+    /// The segment of a bio that has one, or the list.
+    pub(crate) fn data(&self) -> Data {
+        Data { start: self.data, nr_segments: self.nr_segments }
+    }
+
+    /// Takes the buffer back out of a completed bio made by `read` or `write`.
+    #[must_use]
+    pub fn into_buffer(self) -> Option<Buffer> {
+        let bio = ManuallyDrop::new(self);
+        match bio.owner {
+            // SAFETY: made by `owned` from a buffer of exactly this length; not dropped here.
+            Owner::Buffer => NonNull::new(bio.data)
+                .map(|start| unsafe { Buffer::from_raw(start, bio.len_bytes()) }),
+            _ => {
+                drop(ManuallyDrop::into_inner(bio));
+                None
+            }
+        }
+    }
+
+    /// Takes the buffers back out of a completed bio made by `readv` or `writev`.
+    #[must_use]
+    pub fn into_buffers(self) -> Vec<Buffer> {
+        let mut bio = ManuallyDrop::new(self);
+        match bio.owner {
+            Owner::Buffers => bio.take_buffers(),
+            _ => ManuallyDrop::into_inner(bio).into_buffer().into_iter().collect(),
+        }
+    }
+
+    /// Bytes of memory it covers.
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        if self.op.has_data() { (self.nr_sectors as usize) << SECTOR_SHIFT } else { 0 }
+    }
+
+    fn take_buffers(&mut self) -> Vec<Buffer> {
+        let list = core::ptr::slice_from_raw_parts_mut(
+            self.data.cast::<Segment>(),
+            self.nr_segments as usize,
+        );
+        self.owner = Owner::Foreign;
+        // SAFETY: the list was boxed in `owned_vectored`; the owner was cleared above.
+        let list = unsafe { Box::from_raw(list) };
+        let buffer = |segment: &Segment| {
+            let start = NonNull::new(segment.start).expect("buffers are never null");
+            // SAFETY: each segment is a buffer given up in `owned_vectored`.
+            unsafe { Buffer::from_raw(start, segment.len_bytes as usize) }
+        };
+        list.iter().map(buffer).collect()
+    }
+}
+
+impl Drop for Bio {
+    #[inline]
+    fn drop(&mut self) {
+        match self.owner {
+            Owner::Foreign => {}
+            Owner::Buffer => {
+                let start = NonNull::new(self.data).expect("buffers are never null");
+                // SAFETY: made by `owned` from a buffer of exactly this length.
+                drop(unsafe { Buffer::from_raw(start, self.len_bytes()) });
+            }
+            Owner::Buffers => drop(self.take_buffers()),
+        }
+    }
+}
+
+/// The memory of a bio: a byte pointer if it has one segment, else a list of segments.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Data {
+    start: *mut u8,
+    nr_segments: u32,
+}
+
+impl Data {
+    /// The longest piece of memory that starts `offset` bytes into the I/O; `len_bytes` if there is
+    /// one segment only.
+    #[inline]
+    pub(crate) fn piece(self, offset: u64, len_bytes: u32) -> Segment {
+        if self.nr_segments == 1 {
+            return Segment { start: self.start.wrapping_add(offset as usize), len_bytes };
+        }
+        self.piece_of_list(offset, len_bytes)
+    }
+
+    fn piece_of_list(self, mut offset: u64, len_bytes: u32) -> Segment {
+        let list = self.start.cast::<Segment>();
+        for index in 0..self.nr_segments as usize {
+            // SAFETY: the list has `nr_segments` entries and lives as long as the bio.
+            let segment = unsafe { *list.add(index) };
+            if offset < u64::from(segment.len_bytes) {
+                return Segment {
+                    start: segment.start.wrapping_add(offset as usize),
+                    len_bytes: len_bytes.min(segment.len_bytes - offset as u32),
+                };
+            }
+            offset -= u64::from(segment.len_bytes);
+        }
+        panic!("a bio's segments are shorter than the bio");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn buffer_comes_back_with_its_contents() {
+        let mut buffer = Buffer::new(1024);
+        buffer[7] = 9;
+        let back = Bio::write(3, buffer).into_buffer().expect("an owned bio");
+        assert_eq!((back.len(), back[7]), (1024, 9));
+    }
+
+    #[test]
+    fn vectored_bio_gives_all_buffers_back() {
+        let bio = Bio::readv(0, vec![Buffer::new(512), Buffer::new(4096)]);
+        assert_eq!((bio.nr_sectors(), bio.nr_segments()), (9, 2));
+        let lens: Vec<usize> = bio.into_buffers().iter().map(|b| b.len()).collect();
+        assert_eq!(lens, [512, 4096]);
+    }
+
+    #[test]
+    fn pieces_of_a_list_end_at_segment_boundaries() {
+        let bio = Bio::readv(0, vec![Buffer::new(512), Buffer::new(1024)]);
+        assert_eq!(bio.data().piece(0, 1536).len_bytes, 512);
+        assert_eq!(bio.data().piece(100, 1436).len_bytes, 412);
+        assert_eq!(bio.data().piece(600, 936).len_bytes, 936);
+    }
+}

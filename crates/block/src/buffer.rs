@@ -1,0 +1,101 @@
+//! `Buffer`: owned, aligned, zeroed memory for one I/O of a program.
+//!
+//! Owned by the program, then by the bio from submission to completion, then by the program again;
+//! memory that a drive may still write is never in the program's hands. Zeroed when made, so that
+//! nobody reads another's bytes. Kernel counterpart: the pages of a bio.
+#![allow(unsafe_code)]
+
+use alloc::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
+
+/// Alignment that every drive accepts, in bytes.
+pub const BUFFER_ALIGN: usize = 4096;
+
+/// Owned, zeroed memory aligned to [`BUFFER_ALIGN`].
+#[derive(Debug)]
+pub struct Buffer {
+    start: NonNull<u8>,
+    len_bytes: usize,
+}
+
+// SAFETY: a buffer is the only owner of plain bytes.
+unsafe impl Send for Buffer {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// A zeroed buffer of `len_bytes` bytes, 512 or more and a multiple of 512, at most 1 GiB.
+    ///
+    /// # Panics
+    /// If the length is not such; aborts if there is no memory.
+    #[must_use]
+    pub fn new(len_bytes: usize) -> Self {
+        let sane = len_bytes > 0 && len_bytes.is_multiple_of(512) && len_bytes <= 1 << 30;
+        assert!(sane, "buffer of {len_bytes} bytes: 512 to 1 GiB, a multiple of 512");
+        let layout = Self::layout(len_bytes);
+        // SAFETY: the layout has a size above zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
+        Buffer { start, len_bytes }
+    }
+
+    fn layout(len_bytes: usize) -> Layout {
+        Layout::from_size_align(len_bytes, BUFFER_ALIGN).expect("at most 1 GiB, power of two")
+    }
+
+    /// Gives up ownership; [`Buffer::from_raw`] takes it back.
+    pub(crate) fn into_raw(self) -> (NonNull<u8>, usize) {
+        let raw = (self.start, self.len_bytes);
+        core::mem::forget(self);
+        raw
+    }
+
+    /// Takes back what [`Buffer::into_raw`] gave.
+    ///
+    /// # Safety
+    /// The pair comes from `into_raw` and nobody else has taken it.
+    pub(crate) unsafe fn from_raw(start: NonNull<u8>, len_bytes: usize) -> Self {
+        Buffer { start, len_bytes }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with the same layout, owned by nobody else.
+        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len_bytes)) }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len_bytes` initialised bytes, owned by self.
+        unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.len_bytes) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: `len_bytes` initialised bytes, owned by self, borrowed mutably.
+        unsafe { core::slice::from_raw_parts_mut(self.start.as_ptr(), self.len_bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_buffer_is_zeroed_and_aligned() {
+        let buffer = Buffer::new(8192);
+        assert!(buffer.iter().all(|byte| *byte == 0));
+        assert_eq!(buffer.as_ptr() as usize % BUFFER_ALIGN, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "multiple of 512")]
+    fn length_that_is_no_multiple_of_a_sector_panics() {
+        let _ = Buffer::new(1000);
+    }
+}

@@ -1,0 +1,499 @@
+//! `Channel`: one thread's way into a volume: submit, flush, poll, wait.
+//!
+//! Owned by its thread (not `Sync`, and it does not move once in use). Owns the slots, the plugs and
+//! the runner; shares nothing with other threads but the queues and its `Home`. Feels like io_uring:
+//! submit with user data, reap completions. Back pressure: a full channel gives the bio back. On
+//! drop it drains for a while, then leaks what a drive may still write. Kernel counterpart: a task
+//! with its plug, and its io_uring.
+#![allow(unsafe_code)]
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use millrace_machine::{Counter, Doorbell, Machine, Order, Parker, Word};
+
+use crate::account::DiskStats;
+use crate::bio::{Bio, Op, OpFlags};
+use crate::disk::{Disk, Stack};
+use crate::dispatch::Route;
+use crate::driver::QueueKind;
+use crate::home::Home;
+use crate::plug::Plug;
+use crate::runner::{Runner, Stamp};
+use crate::slot::{BioList, BioRef, Stage, Stride};
+use crate::split::cut_to_limits;
+use crate::status::Status;
+use crate::trace::Action;
+use crate::volume::Volume;
+
+/// Bios that unplug a drive's list: [FALCON]'s high watermark is this many for each drive.
+const PLUG_PER_DRIVE: u32 = 32;
+/// How long a dropped channel waits for its I/O before it gives memory up for lost.
+const DRAIN_NS: u64 = 5_000_000_000;
+
+/// Settings of a channel.
+pub struct ChannelConfig<M: Machine> {
+    /// Bios that may be in flight, 1 to 65,536; above that `submit` gives them back.
+    pub depth: u32,
+    /// When times are taken.
+    pub stamp: Stamp,
+    /// The I/O thread that it runs on, if that owns queues.
+    pub thread: Option<IoThread<M>>,
+}
+
+impl<M: Machine> Default for ChannelConfig<M> {
+    fn default() -> Self {
+        ChannelConfig { depth: 256, stamp: Stamp::Batch, thread: None }
+    }
+}
+
+/// An I/O thread that owns hardware queues.
+pub struct IoThread<M: Machine> {
+    /// Its number, from 0: the hardware queue of that number is its own.
+    pub number: u16,
+    /// Its identity, above 0 and unique in the process.
+    pub owner: u64,
+    /// Wakes it.
+    pub bell: Arc<Doorbell<M>>,
+}
+
+impl<M: Machine> Clone for IoThread<M> {
+    fn clone(&self) -> Self {
+        IoThread { number: self.number, owner: self.owner, bell: Arc::clone(&self.bell) }
+    }
+}
+
+/// A bio that was not accepted, and why.
+#[derive(Debug)]
+pub struct Rejected {
+    /// The bio, with its memory.
+    pub bio: Bio,
+    /// Why.
+    pub reason: Reject,
+}
+
+/// Why a bio was not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reject {
+    /// The channel is full: poll, then try again.
+    Full,
+    /// It can never be accepted.
+    Invalid(Status),
+}
+
+/// A bio that is done.
+#[derive(Debug)]
+pub struct Completion {
+    /// The submitter's number.
+    pub user_data: u64,
+    /// The outcome.
+    pub status: Status,
+    /// The bio with its memory. After a timeout that the drive has not confirmed, the memory stays
+    /// with the channel and the bio comes back without.
+    pub bio: Bio,
+}
+
+/// One drive of the volume, as the channel sees it.
+struct Member<M: Machine> {
+    disk: Arc<Disk<M>>,
+    stats: Arc<DiskStats<M>>,
+    plug: Plug<M>,
+    route: Route,
+    /// Bios of this channel that the drive has.
+    outstanding: u32,
+    merges: bool,
+}
+
+/// One thread's way into a volume.
+pub struct Channel<M: Machine> {
+    pub(crate) volume: Arc<Volume<M>>,
+    members: Vec<Member<M>>,
+    run: Runner<M>,
+    free: BioList<M>,
+    pub(crate) children: BioList<M>,
+    /// Parents that wait for a child slot.
+    pub(crate) stalled: BioList<M>,
+    /// Parents that are done.
+    pub(crate) finished: BioList<M>,
+    in_flight: u32,
+    plugged: u32,
+    plug_max: u32,
+    /// Stamp of the present batch; 0: none taken yet.
+    batch_ns: u64,
+    next_timeout_check_ns: u64,
+    quarantine: Vec<Bio>,
+    /// Boxed so that slots can point to it; leaked if a drive may still write their memory.
+    home: Option<Box<Home<M>>>,
+    /// Plain reads and writes may take the short path.
+    simple: bool,
+}
+
+// SAFETY: the raw pointers inside are to the channel's own boxed home.
+unsafe impl<M: Machine> Send for Channel<M> {}
+
+impl<M: Machine> Channel<M> {
+    /// A channel of the calling thread to a volume.
+    ///
+    /// # Panics
+    /// If the depth is not 1 to 65,536.
+    #[must_use]
+    pub fn open(volume: &Arc<Volume<M>>, config: ChannelConfig<M>) -> Self {
+        assert!((1..=65_536).contains(&config.depth), "channel depth {}", config.depth);
+        let number = config.thread.as_ref().map(|thread| thread.number);
+        let (owner, bell) = match config.thread {
+            Some(thread) => (thread.owner, thread.bell),
+            None => (0, Arc::new(Doorbell::new(M::Parker::new()))),
+        };
+        let drives = volume.disks().len() as u32;
+        let parents = config.depth as usize;
+        let parts = (drives * 4).max(config.depth).max(64) as usize;
+        let home = Home::new(parents + parts, bell);
+        let member = |disk: &Arc<Disk<M>>| {
+            let (ctx, hctx) = disk.route(number);
+            Member {
+                stats: disk.new_stats(),
+                plug: Plug::new(),
+                route: Route { ctx, hctx },
+                outstanding: 0,
+                merges: disk.config.stack == Stack::Mq,
+                disk: Arc::clone(disk),
+            }
+        };
+        Channel {
+            members: volume.disks().iter().map(member).collect(),
+            run: Runner::new(&home, owner, config.stamp),
+            free: home.handles(0..parents),
+            children: home.handles(parents..parents + parts),
+            stalled: BioList::new(),
+            finished: BioList::new(),
+            in_flight: 0,
+            plugged: 0,
+            plug_max: PLUG_PER_DRIVE * drives,
+            batch_ns: 0,
+            next_timeout_check_ns: 0,
+            quarantine: Vec::new(),
+            simple: volume.disks().iter().all(|d| d.limits().takes_any_segment()),
+            home: Some(home),
+            volume: Arc::clone(volume),
+        }
+    }
+
+    /// The volume.
+    #[must_use]
+    pub fn volume(&self) -> &Arc<Volume<M>> {
+        &self.volume
+    }
+
+    /// Bios accepted and not yet polled.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// Accepts a bio, into the plug; it starts at the next `flush`, `poll` or `wait`, or when the
+    /// plug is full.
+    ///
+    /// # Errors
+    /// Gives the bio back if the channel is full or the bio can never be served.
+    #[inline]
+    pub fn submit(&mut self, bio: Bio) -> Result<(), Rejected> {
+        if let Err(status) = self.check(&bio) {
+            return Err(Rejected { bio, reason: Reject::Invalid(status) });
+        }
+        let Some(mut slot) = self.free.pop_front() else {
+            return Err(Rejected { bio, reason: Reject::Full });
+        };
+        self.in_flight += 1;
+        if self.batch_ns == 0 || self.run.stamp == Stamp::Io {
+            self.batch_ns = M::now();
+        }
+        slot.q_ns = self.batch_ns;
+        slot.status = Status::Ok;
+        slot.foreign = bio.is_foreign();
+        let (sector, nr_sectors, flags) = (bio.sector, bio.nr_sectors, bio.flags);
+        let plain = bio.op.has_data() && flags == OpFlags::NONE && bio.nr_segments() == 1;
+        slot.bio = bio;
+        if plain && self.simple {
+            if let Some((member, dev_sector)) = self.volume.locate(sector, nr_sectors) {
+                let limits = self.members[usize::from(member)].disk.limits();
+                if nr_sectors <= limits.max_sectors && limits.chunk_sectors == 0 {
+                    self.admit_whole(slot, member, dev_sector, 1);
+                    return Ok(());
+                }
+            }
+        }
+        self.submit_slowly(slot);
+        Ok(())
+    }
+
+    /// Flushes, discards, flags, lists of segments, and whatever is too long for one request.
+    #[inline(never)]
+    fn submit_slowly(&mut self, mut slot: BioRef<M>) {
+        let (sector, nr_sectors) = (slot.bio.sector, slot.bio.nr_sectors);
+        let located = match slot.bio.op {
+            Op::Flush => None,
+            _ => self.volume.locate(sector, nr_sectors),
+        };
+        if let Some((member, dev_sector)) = located {
+            let limits = *self.members[usize::from(member)].disk.limits();
+            let fua_by_drive = limits.features.fua || !limits.features.volatile_cache;
+            let flags_fit = !slot.bio.flags.has(OpFlags::PREFLUSH)
+                && (!slot.bio.flags.has(OpFlags::FUA) || fua_by_drive && slot.bio.op == Op::Write);
+            (slot.dev_sector, slot.offset) = (dev_sector, 0);
+            slot.set_stride(Stride::NONE);
+            let (sectors, segments) = cut_to_limits(&slot, &limits);
+            if flags_fit && sectors == nr_sectors {
+                self.admit_whole(slot, member, dev_sector, segments);
+                return;
+            }
+        }
+        self.submit_parent(slot);
+    }
+
+    #[inline]
+    fn admit_whole(&mut self, mut slot: BioRef<M>, member: u16, dev_sector: u64, segments: u16) {
+        slot.stage = Stage::Whole;
+        slot.member = member;
+        slot.dev_sector = dev_sector;
+        slot.offset = 0;
+        slot.chain_sectors = slot.bio.nr_sectors;
+        slot.chain_segments = segments;
+        slot.tail = slot.as_ptr();
+        slot.set_stride(Stride::NONE);
+        self.admit(slot);
+    }
+
+    /// Puts a bio that goes to one drive into that drive's plug.
+    #[inline]
+    pub(crate) fn admit(&mut self, slot: BioRef<M>) {
+        let member = &mut self.members[usize::from(slot.member)];
+        if member.disk.config.trace.is_some() {
+            for action in [Action::Queue, Action::Remap, Action::GetRequest, Action::Plug] {
+                member.disk.trace_at(action, &slot, slot.q_ns);
+            }
+        }
+        member.outstanding += 1;
+        member.stats.queued.add(1);
+        self.plugged += 1;
+        if member.merges {
+            if let Some(kind) = member.plug.merge_or_push(slot, member.disk.limits()) {
+                let last = member.plug.last().expect("something was merged with it");
+                member.stats.count_merge(last.op());
+                member.disk.trace_merged(kind, last);
+            }
+        } else {
+            member.plug.push(slot);
+        }
+        if self.plugged >= self.plug_max {
+            self.flush();
+        }
+    }
+
+    /// Starts all that was submitted: each drive's list goes to its software queue with one lock
+    /// acquisition, and what this thread may run is run.
+    pub fn flush(&mut self) {
+        self.batch_ns = 0;
+        if self.plugged == 0 {
+            return;
+        }
+        self.plugged = 0;
+        for member in &mut self.members {
+            if member.plug.is_empty() {
+                continue;
+            }
+            let list = member.plug.take();
+            member.disk.trace_list(Action::Unplug, &list);
+            let refused = match member.disk.config.stack {
+                Stack::Sq => member.disk.submit_single(list, &mut self.run, &member.stats),
+                Stack::Mq | Stack::Raw => {
+                    member.disk.submit_batch(member.route, list, &mut self.run, &member.stats)
+                }
+            };
+            if let Err(refused) = refused {
+                self.plugged += refused.len();
+                member.plug.put_back(refused);
+            }
+        }
+    }
+
+    /// Hands each completed bio to `take`; starts what was submitted and drives the queues. Does not
+    /// wait. Returns how many were handed over.
+    pub fn poll(&mut self, mut take: impl FnMut(Completion)) -> usize {
+        self.flush();
+        let mut delivered = self.home().take_delivered();
+        self.run.done.append(&mut delivered);
+        if self.run.done.is_empty() {
+            self.run_queues();
+        }
+        self.reap(&mut take)
+    }
+
+    /// Polls the queues that have I/O of this channel, or belong to its thread.
+    fn run_queues(&mut self) {
+        for member in &mut self.members {
+            if member.outstanding > 0 || member.disk.kind() == QueueKind::OwnerOnly {
+                member.disk.run_queue(member.route.hctx, &mut self.run, &member.stats);
+            }
+        }
+    }
+
+    fn reap(&mut self, take: &mut impl FnMut(Completion)) -> usize {
+        let mut handed = 0;
+        while let Some(slot) = self.run.done.pop_front() {
+            self.members[usize::from(slot.member)].outstanding -= 1;
+            if slot.stage == Stage::Child {
+                self.part_done(slot);
+                continue;
+            }
+            self.hand_over(slot, take);
+            handed += 1;
+        }
+        if !self.stalled.is_empty() {
+            self.resume_stalled();
+        }
+        while let Some(slot) = self.finished.pop_front() {
+            self.hand_over(slot, take);
+            handed += 1;
+        }
+        handed
+    }
+
+    #[inline]
+    fn hand_over(&mut self, mut slot: BioRef<M>, take: &mut impl FnMut(Completion)) {
+        let (mut bio, status) = (slot.take_bio(), slot.status);
+        self.free.push_front(slot);
+        self.in_flight -= 1;
+        if status == Status::TimedOut && !bio.is_foreign() {
+            bio = self.quarantined(bio);
+        }
+        take(Completion { user_data: bio.user_data(), status, bio });
+    }
+
+    /// A timed-out bio without its memory, while a drive may still write that.
+    #[cold]
+    fn quarantined(&mut self, bio: Bio) -> Bio {
+        if self.home().abandoned.load(Order::SeqCst) == 0 {
+            return bio;
+        }
+        let hollow = bio.hollow();
+        self.quarantine.push(bio);
+        hollow
+    }
+
+    /// Bios whose memory is held back because a drive may still write it.
+    #[must_use]
+    pub fn quarantined_bios(&self) -> usize {
+        self.quarantine.len()
+    }
+
+    /// Waits until at least `min` bios (or all in flight, if fewer) were handed to `take`; sleeps
+    /// through the doorbell, so it is for threads that own no queues.
+    pub fn wait(&mut self, min: usize, mut take: impl FnMut(Completion)) -> usize {
+        let mut handed = self.poll(&mut take);
+        while handed < min && self.in_flight > 0 {
+            let deadline_ns = self.sleep_until();
+            let home = self.home();
+            home.bell.sleep_unless(deadline_ns, || home.has_delivered());
+            self.tick();
+            handed += self.poll(&mut take);
+        }
+        handed
+    }
+
+    /// When to poll again at the latest, if there is such a time; ask just before sleeping.
+    pub fn sleep_until(&mut self) -> Option<u64> {
+        let wake_ns = self.run.take_wake();
+        if self.plugged > 0 {
+            // Refused by a frozen disk or for want of a request: look again soon.
+            return Some(M::now() + 1_000_000);
+        }
+        let timeouts = (self.in_flight > 0).then_some(self.next_timeout_check_ns);
+        match (wake_ns, timeouts) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+        .map(|ns| ns.max(1))
+    }
+
+    /// Whether there is something to do without sleeping: for a last look after arming the bell.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.home().has_delivered()
+            || !self.run.done.is_empty()
+            || !self.finished.is_empty()
+            || self.members.iter().any(|m| m.disk.has_pending_for(m.route.hctx, self.run.owner))
+    }
+
+    /// Looks after requests that no drive answers, and lets go of memory that no drive writes any
+    /// more. Cheap when it was called a short while ago.
+    pub fn tick(&mut self) {
+        let now_ns = M::now();
+        if now_ns < self.next_timeout_check_ns {
+            return;
+        }
+        let mut period_ns = 1_000_000_000;
+        for member in &mut self.members {
+            let timeout_ns = member.disk.config.timeout_ns;
+            if timeout_ns != 0 {
+                period_ns = period_ns.min(timeout_ns / 2).max(1_000_000);
+            }
+            let hctx = member.route.hctx;
+            member.disk.check_timeouts(hctx, now_ns, &mut self.run, &member.stats);
+        }
+        self.next_timeout_check_ns = now_ns + period_ns;
+        if !self.quarantine.is_empty() && self.home().abandoned.load(Order::SeqCst) == 0 {
+            self.quarantine.clear();
+        }
+    }
+
+    fn home(&self) -> &Home<M> {
+        self.home.as_ref().expect("taken only by drop")
+    }
+
+    /// Whether a bio can be served at all.
+    #[inline]
+    fn check(&self, bio: &Bio) -> Result<(), Status> {
+        let (limits, capacity) = (self.volume.limits(), self.volume.capacity());
+        if bio.op == Op::Flush {
+            return Ok(());
+        }
+        let nr = u64::from(bio.nr_sectors);
+        let block = u64::from(limits.logical_sectors());
+        if nr == 0 || (bio.sector | nr) & (block - 1) != 0 {
+            return Err(Status::Invalid);
+        }
+        if bio.sector >= capacity || nr > capacity - bio.sector {
+            return Err(Status::OutOfRange);
+        }
+        if limits.features.read_only && bio.op.is_write() {
+            return Err(Status::ReadOnly);
+        }
+        Ok(())
+    }
+}
+
+impl<M: Machine> Drop for Channel<M> {
+    fn drop(&mut self) {
+        let deadline_ns = M::now() + DRAIN_NS;
+        while self.in_flight > 0 && M::now() < deadline_ns {
+            if self.poll(|_| ()) == 0 {
+                self.tick();
+                M::spin_until(M::now() + 100_000, || self.home().has_delivered());
+            }
+        }
+        for list in [&mut self.free, &mut self.children] {
+            list.leak();
+        }
+        let abandoned = self.home().abandoned.load(Order::SeqCst);
+        if self.in_flight > 0 || abandoned > 0 {
+            // A drive may still write the memory of these bios, and answer to this home.
+            core::mem::forget(self.home.take());
+            core::mem::forget(core::mem::take(&mut self.quarantine));
+            self.members.iter_mut().for_each(|m| m.plug.take().leak());
+            [&mut self.stalled, &mut self.finished, &mut self.run.done]
+                .into_iter()
+                .for_each(BioList::leak);
+        }
+    }
+}

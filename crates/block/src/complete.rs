@@ -1,0 +1,274 @@
+//! Completion: from a tag to its request to its bios to the channels that submitted them.
+//!
+//! Called by dispatch.rs with the batch that a driver named, outside the serve lock unless more is to
+//! be dispatched. No search: the tag is the index of the request ([MQ] point 4). Also the clock's
+//! side of it: requests that no drive answers. Lock order: as dispatch.rs; the abandoned list last.
+//! Kernel counterpart: `blk_mq_end_request_batch`, `blk_mq_timeout_work`.
+#![allow(unsafe_code)]
+
+use alloc::vec::Vec;
+
+use millrace_machine::{Counter, Lock, Machine, Stage};
+
+use crate::account::{DiskStats, Run};
+use crate::bio::Op;
+use crate::disk::{AbandonedRequest, Disk, Stack};
+use crate::driver::{Expired, QueueKind};
+use crate::home::HomeRef;
+use crate::merge::{self, Merged};
+use crate::queues::Serve;
+use crate::request::{Request, State, Tag};
+use crate::runner::{Runner, Stamp};
+use crate::slot::{BioRef, Slot};
+use crate::status::Status;
+use crate::tag::TagBatch;
+use crate::trace::{Action, Event};
+
+impl<M: Machine> Disk<M> {
+    /// Ends all requests of the runner's batch and empties it; true if that put new work into the
+    /// queue (a flush that others joined).
+    pub(crate) fn complete(&self, index: u16, run: &mut Runner<M>, stats: &DiskStats<M>) -> bool {
+        let count = run.batch.entries().len();
+        if count == 0 {
+            return false;
+        }
+        M::work(Stage::Complete, count as u32);
+        let tags = &self.hctxs[usize::from(index)].tags;
+        let (mut given, mut equal) = (TagBatch::EMPTY, Run::EMPTY);
+        let (mut c_ns, mut again) = (M::now(), false);
+        for entry in 0..count {
+            let (tag, status) = run.batch.entries()[entry];
+            // SAFETY: the driver named it, and `reap` checked that it was in flight here.
+            let rq = unsafe { tags.request(tag) };
+            if rq.state == State::InFlight {
+                let (op, d_ns, chain) = (rq.op(), rq.d_ns, rq.empty());
+                if run.stamp == Stamp::Io {
+                    c_ns = M::now();
+                }
+                self.end_bios(chain, status, (d_ns, c_ns), run, stats, &mut equal);
+                again |= op == Op::Flush && self.flush_done(index, status, stats);
+            } else {
+                self.confirm_abandoned(index, rq);
+            }
+            match self.config.stack {
+                Stack::Sq => self.single_queue_done(tags, tag),
+                Stack::Mq | Stack::Raw => tags.give(&mut given, tag),
+            }
+        }
+        stats.record(&mut equal);
+        tags.give_rest(given);
+        run.batch.clear();
+        self.wake_waiter(index, run);
+        again
+    }
+
+    /// Gives each bio of a chain its status and sends it home.
+    #[inline]
+    fn end_bios(
+        &self,
+        chain: BioRef<M>,
+        status: Status,
+        (d_ns, c_ns): (u64, u64),
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+        equal: &mut Run,
+    ) {
+        let mut next = Some(chain);
+        while let Some(mut bio) = next {
+            next = bio.chained.take();
+            bio.touch();
+            bio.status = status;
+            stats.count(equal, bio.bio.op, (bio.q_ns, d_ns, c_ns), bio.bio.nr_sectors);
+            if !status.is_ok() {
+                stats.count_error(bio.bio.op);
+            }
+            if self.config.trace.is_some() {
+                self.trace_at(Action::Complete, &bio, c_ns);
+            }
+            run.finish(bio);
+        }
+    }
+
+    /// The flush in flight is done: those that joined meanwhile become the next one.
+    fn flush_done(&self, index: u16, _status: Status, stats: &DiskStats<M>) -> bool {
+        let mut pending = {
+            let mut flush = self.flush.lock();
+            flush.issued = false;
+            flush.pending.take()
+        };
+        let Some(mut first) = pending.pop_front() else { return false };
+        while let Some(other) = pending.pop_front() {
+            self.trace_slot(Action::BackMerge, &other);
+            stats.count_merge(Op::Flush);
+            merge::join(&mut first, other);
+        }
+        // Admitted before: a freeze does not stop it. Which software queue does not matter.
+        let ctx = usize::from(index) % self.ctxs.len();
+        self.ctxs[ctx].ctx.lock().list.push_back(first);
+        self.hctxs[usize::from(index)].mark_pending(ctx);
+        true
+    }
+
+    /// Looks for requests that this queue handed over before `now_ns` less the timeout.
+    pub(crate) fn check_timeouts(
+        &self,
+        index: u16,
+        now_ns: u64,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) {
+        let timeout_ns = self.config.timeout_ns;
+        let hctx = &self.hctxs[usize::from(index)];
+        if timeout_ns == 0 || !self.may_serve(hctx, run) {
+            return;
+        }
+        let Some(mut serving) = hctx.serve.try_enter() else { return };
+        for tag in 0..serving.issued_ns.len() {
+            let issued = serving.issued_ns[tag];
+            if issued != 0 && issued + timeout_ns <= now_ns {
+                self.expire(index, &mut serving, Tag(tag as u32), now_ns, run, stats);
+            }
+        }
+        let mut serving = Some(serving);
+        while let Some(inside) = serving.take().and_then(|s| s.leave()) {
+            serving = Some(inside);
+        }
+        run.deliver();
+    }
+
+    fn expire(
+        &self,
+        index: u16,
+        serve: &mut Serve<M>,
+        tag: Tag,
+        now_ns: u64,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) {
+        // SAFETY: in flight in this queue, whose serve lock is held; the driver only reads it.
+        let rq = unsafe { self.hctxs[usize::from(index)].tags.request(tag) };
+        if rq.state == State::Abandoned {
+            return;
+        }
+        stats.timeouts.add(1);
+        serve.issued_ns[tag.0 as usize] = now_ns | 1;
+        let Some(queue) = &mut serve.queue else { return };
+        if queue.timeout(tag) == Expired::Extend || has_foreign_memory(rq) {
+            return;
+        }
+        let (d_ns, chain) = (rq.d_ns, rq.empty());
+        rq.state = State::Abandoned;
+        let homes = homes_of(&chain);
+        self.abandoned.lock().push(AbandonedRequest { hctx: index, tag, homes });
+        let mut equal = Run::EMPTY;
+        let stamps = (d_ns, now_ns);
+        self.end_bios(chain, Status::TimedOut, stamps, run, stats, &mut equal);
+        stats.record(&mut equal);
+    }
+
+    /// A drive answered a request that was given up on: its memory is no longer written.
+    #[cold]
+    fn confirm_abandoned(&self, index: u16, rq: &mut Request<M>) {
+        assert!(rq.state == State::Abandoned, "tag {} completed twice", rq.tag().0);
+        rq.state = State::Idle;
+        let mut list = self.abandoned.lock();
+        let place = list.iter().position(|a| a.tag == rq.tag() && a.hctx == index);
+        let entry = list.swap_remove(place.expect("abandoned requests are on the list"));
+        drop(entry.homes);
+    }
+
+    /// Whether a queue that this thread owns has been given work by others.
+    pub(crate) fn has_pending_for(&self, index: u16, owner: u64) -> bool {
+        let hctx = &self.hctxs[usize::from(index)];
+        self.kind() == QueueKind::OwnerOnly && hctx.is_owned_by(owner) && hctx.has_pending()
+    }
+
+    /// One event about a bio, at the time that the bio was queued.
+    #[inline]
+    pub(crate) fn trace_slot(&self, action: Action, bio: &Slot<M>) {
+        if self.config.trace.is_some() {
+            self.trace_at(action, bio, M::now());
+        }
+    }
+
+    #[cold]
+    pub(crate) fn trace_at(&self, action: Action, bio: &Slot<M>, time_ns: u64) {
+        let event = Event {
+            action,
+            time_ns,
+            drive: bio.member,
+            op: bio.bio.op,
+            flags: bio.bio.flags,
+            sector: bio.dev_sector,
+            nr_sectors: bio.bio.nr_sectors,
+            user_data: bio.bio.user_data(),
+            tenant: bio.bio.tenant,
+        };
+        if let Some(sink) = &self.config.trace {
+            sink.trace(&event);
+        }
+    }
+
+    /// The event of a merge: about the last bio of the chain, or the first.
+    #[inline]
+    pub(crate) fn trace_merged(&self, kind: Merged, chain: &Slot<M>) {
+        if self.config.trace.is_none() {
+            return;
+        }
+        let mut merged = chain;
+        while let (Merged::Back, Some(next)) = (kind, merged.chained.as_deref()) {
+            merged = next;
+        }
+        match kind {
+            Merged::Back => self.trace_slot(Action::BackMerge, merged),
+            Merged::Front => self.trace_slot(Action::FrontMerge, merged),
+        }
+    }
+
+    /// An event about each bio of a request.
+    #[cold]
+    pub(crate) fn trace_request(&self, action: Action, rq: &Request<M>, time_ns: u64) {
+        let mut next = rq.chain.as_deref();
+        while let Some(bio) = next {
+            self.trace_at(action, bio, time_ns);
+            next = bio.chained.as_deref();
+        }
+    }
+
+    /// An event about each bio of each chain of a list.
+    #[inline]
+    pub(crate) fn trace_list(&self, action: Action, list: &crate::slot::BioList<M>) {
+        if self.config.trace.is_some() {
+            let now_ns = M::now();
+            list.for_each(|head| {
+                let mut next = Some(head);
+                while let Some(bio) = next {
+                    self.trace_at(action, bio, now_ns);
+                    next = bio.chained.as_deref();
+                }
+            });
+        }
+    }
+}
+
+/// Whether the drive might write memory that cannot be put into quarantine here.
+fn has_foreign_memory<M: Machine>(rq: &Request<M>) -> bool {
+    let mut next = rq.chain.as_deref();
+    while let Some(bio) = next {
+        if bio.foreign && bio.bio.op.has_data() {
+            return true;
+        }
+        next = bio.chained.as_deref();
+    }
+    false
+}
+
+fn homes_of<M: Machine>(chain: &BioRef<M>) -> Vec<HomeRef<M>> {
+    let mut homes = Vec::new();
+    let mut next: Option<&Slot<M>> = Some(chain);
+    while let Some(bio) = next {
+        homes.push(HomeRef::new(bio.home));
+        next = bio.chained.as_deref();
+    }
+    homes
+}

@@ -1,0 +1,293 @@
+//! `Disk`: one drive's place in the block layer: limits, queues, tags, driver and accounting.
+//!
+//! Made once from a driver and a `DiskConfig`, shared by all channels. The path of an I/O through it
+//! is in dispatch.rs and complete.rs (`mq` and `raw`) and sq.rs. Kernel counterpart: `gendisk` and
+//! `request_queue`.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use millrace_machine::{Doorbell, Lock, Machine, Topology};
+
+use crate::account::{DiskStats, StatsSnapshot};
+use crate::bio::Sector;
+use crate::driver::{Driver, Extent, HwQueues, QueueKind, TagScope};
+use crate::error::{Error, ErrorKind};
+use crate::home::HomeRef;
+use crate::limits::QueueLimits;
+use crate::queues::{HardwareQueue, SoftwareQueue, Spread};
+use crate::request::Tag;
+use crate::slot::BioList;
+use crate::tag::TagSet;
+use crate::trace::TraceSink;
+
+/// Which design the layer follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Stack {
+    /// Two levels of queues ([MQ]).
+    #[default]
+    Mq,
+    /// One request queue under one lock, as before 2013.
+    Sq,
+    /// Past the layer, straight to the driver's queue.
+    Raw,
+}
+
+/// Settings of a disk.
+#[derive(Clone)]
+pub struct DiskConfig<M: Machine> {
+    /// Name for reports and errors.
+    pub name: String,
+    /// Design.
+    pub stack: Stack,
+    /// Software queues.
+    pub software_queues: Spread,
+    /// Hardware queues, as far as the driver has them.
+    pub hardware_queues: Spread,
+    /// Tags of a set, 1 to 65,536; the driver's depth if not given.
+    pub queue_depth: Option<u32>,
+    /// A request not answered in this time is given to `DriverQueue::timeout`; 0 for never.
+    pub timeout_ns: u64,
+    /// I/O threads that may own queues of the drive.
+    pub io_threads: u16,
+    /// A tag set shared with other disks (the ports of a controller).
+    pub shared_tags: Option<Arc<TagSet<M>>>,
+    /// Where events go.
+    pub trace: Option<Arc<dyn TraceSink>>,
+}
+
+impl<M: Machine> Default for DiskConfig<M> {
+    fn default() -> Self {
+        DiskConfig {
+            name: String::from("disk"),
+            stack: Stack::Mq,
+            software_queues: Spread::Core,
+            hardware_queues: Spread::Core,
+            queue_depth: None,
+            timeout_ns: 30_000_000_000,
+            io_threads: 0,
+            shared_tags: None,
+            trace: None,
+        }
+    }
+}
+
+/// Flushes of one drive: at most one is issued, later ones join the next.
+pub(crate) struct FlushState<M: Machine> {
+    pub(crate) issued: bool,
+    pub(crate) pending: BioList<M>,
+}
+
+/// The one queue of the `sq` stack: filled requests by tag.
+pub(crate) struct SingleQueue {
+    pub(crate) queue: VecDeque<Tag>,
+    pub(crate) frozen: bool,
+    pub(crate) in_flight: u32,
+}
+
+/// Requests given up on, whose memory the drive may still write.
+pub(crate) struct AbandonedRequest<M: Machine> {
+    pub(crate) hctx: u16,
+    pub(crate) tag: Tag,
+    pub(crate) homes: Vec<HomeRef<M>>,
+}
+
+/// One drive in the layer.
+pub struct Disk<M: Machine> {
+    pub(crate) config: DiskConfig<M>,
+    pub(crate) limits: QueueLimits,
+    capacity: Sector,
+    pub(crate) driver: Box<dyn Driver<M>>,
+    pub(crate) kind: QueueKind,
+    pub(crate) ctxs: Box<[SoftwareQueue<M>]>,
+    pub(crate) hctxs: Box<[HardwareQueue<M>]>,
+    pub(crate) sq: M::Lock<SingleQueue>,
+    pub(crate) flush: M::Lock<FlushState<M>>,
+    pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
+    stats: M::Lock<Vec<Arc<DiskStats<M>>>>,
+    topology: Topology,
+    pub(crate) this: Weak<Disk<M>>,
+}
+
+impl<M: Machine> Disk<M> {
+    /// A disk of this driver; queues that any thread may run are opened at once.
+    ///
+    /// # Errors
+    /// If limits or settings make no sense, or the driver cannot open a queue.
+    pub fn new(driver: Box<dyn Driver<M>>, config: DiskConfig<M>) -> Result<Arc<Disk<M>>, Error> {
+        let topology = M::topology();
+        let hw = driver.hw_queues(&topology);
+        let limits = driver.limits().validate()?;
+        let block = u64::from(limits.logical_sectors());
+        let capacity = driver.capacity() / block * block;
+        if capacity == 0 {
+            let text = format!("drive {}: smaller than one block of it", config.name);
+            return Err(Error::new(ErrorKind::InvalidSetting, text));
+        }
+        let threads = if hw.kind == QueueKind::OwnerOnly { config.io_threads.max(1) } else { 0 };
+        let (ctxs, hctxs) = queue_counts(&config, hw, &topology, threads);
+        let hctxs: Box<[HardwareQueue<M>]> = make_hctxs(&config, hw, ctxs, hctxs);
+        if hw.kind == QueueKind::AnyThread {
+            for (index, hctx) in hctxs.iter().enumerate() {
+                let depth = hctx.tags.depth_with_reserved();
+                hctx.serve.enter().queue = Some(driver.open_queue(index as u16, depth)?);
+            }
+        }
+        let sq = SingleQueue { queue: VecDeque::new(), frozen: false, in_flight: 0 };
+        let flush = FlushState { issued: false, pending: BioList::new() };
+        Ok(Arc::new_cyclic(|this| Disk {
+            limits,
+            capacity,
+            driver,
+            kind: hw.kind,
+            ctxs: (0..ctxs).map(|_| SoftwareQueue::new()).collect(),
+            hctxs,
+            sq: M::Lock::new("request-queue", sq),
+            flush: M::Lock::new("flush", flush),
+            abandoned: M::Lock::new("abandoned", Vec::new()),
+            stats: M::Lock::new("stats", Vec::new()),
+            topology,
+            config,
+            this: Weak::clone(this),
+        }))
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Size in sectors, whole blocks.
+    #[must_use]
+    pub fn capacity(&self) -> Sector {
+        self.capacity
+    }
+
+    /// Its limits.
+    #[must_use]
+    pub fn limits(&self) -> &QueueLimits {
+        &self.limits
+    }
+
+    /// Who may run its queues.
+    #[must_use]
+    pub fn kind(&self) -> QueueKind {
+        self.kind
+    }
+
+    /// How many software and hardware queues it has.
+    #[must_use]
+    pub fn queue_count(&self) -> (usize, usize) {
+        (self.ctxs.len(), self.hctxs.len())
+    }
+
+    /// Tags in use at this moment.
+    #[must_use]
+    pub fn tags_in_use(&self) -> u32 {
+        match self.hctxs.iter().position(|h| !Arc::ptr_eq(&h.tags, &self.hctxs[0].tags)) {
+            None => self.hctxs[0].tags.in_use(),
+            Some(_) => self.hctxs.iter().map(|h| h.tags.in_use()).sum(),
+        }
+    }
+
+    /// What is allocated in a range; may block.
+    #[must_use]
+    pub fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
+        self.driver.extents(sector, nr_sectors)
+    }
+
+    /// All counters, added up over threads.
+    #[must_use]
+    pub fn stats(&self) -> StatsSnapshot {
+        let mut sum = StatsSnapshot::default();
+        self.stats.lock().iter().for_each(|stats| stats.add_to(&mut sum));
+        sum
+    }
+
+    pub(crate) fn new_stats(&self) -> Arc<DiskStats<M>> {
+        let stats = Arc::new(DiskStats::new());
+        self.stats.lock().push(Arc::clone(&stats));
+        stats
+    }
+
+    /// Makes the calling I/O thread the owner of queue `hctx` and opens it there. `owner` is the
+    /// thread's identity, above 0; `bell` wakes it.
+    ///
+    /// # Errors
+    /// If the driver cannot open the queue.
+    pub fn bring_up(&self, hctx: u16, owner: u64, bell: Arc<Doorbell<M>>) -> Result<(), Error> {
+        let Some(queue) = self.hctxs.get(usize::from(hctx)) else { return Ok(()) };
+        if self.kind == QueueKind::OwnerOnly {
+            let opened = self.driver.open_queue(hctx, queue.tags.depth_with_reserved())?;
+            queue.serve.enter().queue = Some(opened);
+            queue.set_owner(owner, bell);
+        }
+        Ok(())
+    }
+
+    /// Closes the queues that this thread owns, so that what they hold can be dropped on it. Call
+    /// with nothing in flight in them.
+    pub fn bring_down(&self, owner: u64) {
+        for hctx in self.hctxs.iter().filter(|h| owner != 0 && h.is_owned_by(owner)) {
+            hctx.serve.enter().queue = None;
+        }
+    }
+
+    /// Software and hardware queue of a submitter on the calling CPU; `thread` is its number if it
+    /// is an I/O thread that owns queues.
+    pub(crate) fn route(&self, thread: Option<u16>) -> (u16, u16) {
+        let cpu = M::cpu();
+        let node = self.topology.node_of(cpu).0 as usize;
+        let place = match (self.kind, thread) {
+            (QueueKind::OwnerOnly, Some(thread)) => thread.into(),
+            _ => self.topology.index_of(cpu),
+        };
+        let ctx = self.config.software_queues.index(place, node, self.ctxs.len());
+        let hctx = match (self.config.software_queues, self.config.hardware_queues) {
+            // One software queue feeds whichever hardware queue the submitter's place names.
+            (Spread::One, hardware) => hardware.index(place, node, self.hctxs.len()),
+            (Spread::Node, Spread::Core) => place % self.hctxs.len(),
+            _ if self.kind == QueueKind::OwnerOnly => place % self.hctxs.len(),
+            _ => self.driver.map(ctx, self.ctxs.len(), self.hctxs.len()),
+        };
+        (ctx as u16, hctx as u16)
+    }
+}
+
+/// Software and hardware queues of a disk.
+fn queue_counts<M: Machine>(
+    config: &DiskConfig<M>,
+    hw: HwQueues,
+    topology: &Topology,
+    threads: u16,
+) -> (usize, usize) {
+    if config.stack == Stack::Sq {
+        return (1, 1);
+    }
+    let wanted = match (hw.kind, config.hardware_queues) {
+        (QueueKind::OwnerOnly, Spread::Core) => threads.into(),
+        (_, spread) => spread.count(topology, 0),
+    };
+    (config.software_queues.count(topology, threads), wanted.clamp(1, hw.count.max(1).into()))
+}
+
+fn make_hctxs<M: Machine>(
+    config: &DiskConfig<M>,
+    hw: HwQueues,
+    ctxs: usize,
+    hctxs: usize,
+) -> Box<[HardwareQueue<M>]> {
+    let depth = config.queue_depth.unwrap_or(hw.depth).clamp(1, hw.depth);
+    let fresh = || Arc::new(TagSet::new(depth));
+    let shared = match hw.tags {
+        TagScope::PerDrive => Some(config.shared_tags.clone().unwrap_or_else(fresh)),
+        TagScope::PerQueue => config.shared_tags.clone(),
+    };
+    let tags = || shared.clone().unwrap_or_else(fresh);
+    (0..hctxs).map(|_| HardwareQueue::new(ctxs, tags())).collect()
+}

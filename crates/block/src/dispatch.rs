@@ -1,0 +1,402 @@
+//! Running a hardware queue: from software queues through tags to the driver, and back.
+//!
+//! Called by channels: `submit_batch` with what a plug held, `run_queue` to poll or to continue.
+//! Whoever enters the serve lock does all that is there to do; latecomers insert into their software
+//! queue and leave a flag, or ring the owner's bell. Tags are taken here, just before dispatch, for
+//! as many as are in hand. Lock order: serve, then software queue or request queue, then flush.
+//! Kernel counterpart: block/blk-mq.c, `blk_mq_dispatch_rq_list`, `blk_mq_run_hw_queue`.
+#![allow(unsafe_code)]
+
+use alloc::sync::Arc;
+
+use millrace_machine::{Counter, Lock, Machine, Stage};
+
+use crate::account::DiskStats;
+use crate::bio::Op;
+use crate::disk::{Disk, Stack};
+use crate::driver::{Dispatch, QueueKind};
+use crate::queues::{HardwareQueue, Serve};
+use crate::request::Tag;
+use crate::runner::{Runner, Stamp};
+use crate::serve::Serving;
+use crate::slot::{BioList, BioRef};
+use crate::tag::{TagBatch, Waiter};
+use crate::trace::Action;
+
+/// How long to wait after `HostBusy`.
+const HOST_BUSY_RETRY_NS: u64 = 1_000_000;
+
+/// Software and hardware queue of a submitter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Route {
+    pub(crate) ctx: u16,
+    pub(crate) hctx: u16,
+}
+
+impl<M: Machine> Disk<M> {
+    /// Takes a batch of chains from a plug into the layer and runs the queue; a frozen disk gives
+    /// the batch back.
+    pub(crate) fn submit_batch(
+        &self,
+        route: Route,
+        mut list: BioList<M>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) -> Result<(), BioList<M>> {
+        M::work(Stage::Submit, list.len());
+        self.trace_list(Action::Insert, &list);
+        let hctx = &self.hctxs[usize::from(route.hctx)];
+        if self.config.stack == Stack::Raw && self.may_serve(hctx, run) {
+            return self.submit_raw(route.hctx, list, run, stats);
+        }
+        if let Some(mut serving) = self.try_serve(hctx, run) {
+            if let Err(refused) = self.insert(route, &mut list, Some(&mut serving)) {
+                self.serve(route.hctx, serving, run, stats);
+                return Err(refused);
+            }
+            self.serve(route.hctx, serving, run, stats);
+            return Ok(());
+        }
+        self.insert(route, &mut list, None)?;
+        self.kick(route.hctx, run, stats);
+        Ok(())
+    }
+
+    /// Inserts into the software queue; a server takes all that is there in the same go.
+    fn insert(
+        &self,
+        route: Route,
+        list: &mut BioList<M>,
+        serving: Option<&mut Serving<'_, M, Serve<M>>>,
+    ) -> Result<(), BioList<M>> {
+        let mut ctx = self.ctxs[usize::from(route.ctx)].ctx.lock();
+        if ctx.frozen {
+            return Err(list.take());
+        }
+        match serving {
+            Some(serving) => {
+                serving.staged.append(&mut ctx.list);
+                serving.staged.append(list);
+            }
+            None => {
+                ctx.list.append(list);
+                drop(ctx);
+                self.hctxs[usize::from(route.hctx)].mark_pending(route.ctx.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Past the software queue: waits for the driver's queue and hands over.
+    fn submit_raw(
+        &self,
+        index: u16,
+        mut list: BioList<M>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) -> Result<(), BioList<M>> {
+        let mut serving = self.hctxs[usize::from(index)].serve.enter();
+        let frozen = serving.frozen;
+        if !frozen {
+            serving.staged.append(&mut list);
+        }
+        self.serve(index, serving, run, stats);
+        if frozen { Err(list) } else { Ok(()) }
+    }
+
+    /// Makes sure that somebody runs a queue that has just been given work.
+    pub(crate) fn kick(&self, hctx: u16, run: &mut Runner<M>, stats: &DiskStats<M>) {
+        let queue = &self.hctxs[usize::from(hctx)];
+        if !self.may_serve(queue, run) {
+            queue.ring();
+        } else if let Some(serving) = queue.serve.enter_or_flag() {
+            self.serve(hctx, serving, run, stats);
+        }
+    }
+
+    /// Polls a queue and continues what waits in it, if this thread may and nobody else does.
+    pub(crate) fn run_queue(&self, hctx: u16, run: &mut Runner<M>, stats: &DiskStats<M>) {
+        if let Some(serving) = self.try_serve(&self.hctxs[usize::from(hctx)], run) {
+            self.serve(hctx, serving, run, stats);
+        }
+    }
+
+    #[inline]
+    fn try_serve<'a>(
+        &self,
+        hctx: &'a HardwareQueue<M>,
+        run: &Runner<M>,
+    ) -> Option<Serving<'a, M, Serve<M>>> {
+        if self.may_serve(hctx, run) { hctx.serve.try_enter() } else { None }
+    }
+
+    #[inline]
+    pub(crate) fn may_serve(&self, hctx: &HardwareQueue<M>, run: &Runner<M>) -> bool {
+        self.kind == QueueKind::AnyThread || hctx.is_owned_by(run.owner)
+    }
+
+    /// Dispatches and polls until there is nothing left to do, then leaves.
+    fn serve<'a>(
+        &'a self,
+        index: u16,
+        mut serving: Serving<'a, M, Serve<M>>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) {
+        let hctx = &self.hctxs[usize::from(index)];
+        loop {
+            hctx.take_pending(|ctx| serving.staged.append(&mut self.ctxs[ctx].ctx.lock().list));
+            self.dispatch(index, &mut serving, run, stats);
+            self.reap(&mut serving, run);
+            let waiting = !serving.staged.is_empty() || !serving.requeued.is_empty();
+            if run.batch.is_full() || (waiting && !run.batch.is_empty()) {
+                self.complete(index, run, stats);
+                continue;
+            }
+            let stays = serving.leave();
+            let again = self.complete(index, run, stats);
+            serving = match stays {
+                Some(serving) => serving,
+                None if again || hctx.has_pending() => match hctx.serve.enter_or_flag() {
+                    Some(serving) => serving,
+                    None => break,
+                },
+                None => break,
+            };
+        }
+        run.deliver();
+        self.run_woken(run, stats);
+    }
+
+    /// Takes the driver's completions and checks that each names a request in flight.
+    fn reap(&self, serving: &mut Serving<'_, M, Serve<M>>, run: &mut Runner<M>) {
+        let serve: &mut Serve<M> = serving;
+        if serve.in_flight == 0 {
+            return;
+        }
+        let Some(queue) = &mut serve.queue else { return };
+        queue.poll(&mut run.batch);
+        for (tag, _) in run.batch.entries() {
+            let issued = &mut serve.issued_ns[tag.0 as usize];
+            assert!(*issued != 0, "{}: driver completed idle tag {}", self.config.name, tag.0);
+            *issued = 0;
+        }
+        serve.in_flight -= run.batch.entries().len() as u32;
+        if let Some(wake_ns) = run.batch.take_wake() {
+            run.wake_at(wake_ns);
+        }
+    }
+
+    /// Hands as much as possible to the driver.
+    fn dispatch(
+        &self,
+        index: u16,
+        serving: &mut Serving<'_, M, Serve<M>>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) {
+        let serve: &mut Serve<M> = serving;
+        if serve.quiesced || serve.queue.is_none() {
+            return;
+        }
+        let mut now_ns = 0;
+        let mut sent = self.dispatch_requeued(index, serve, run, stats, &mut now_ns);
+        if serve.requeued.is_empty() {
+            sent += match self.config.stack {
+                Stack::Mq | Stack::Raw => self.dispatch_staged(index, serve, run, stats, now_ns),
+                Stack::Sq => self.dispatch_single(serve, run, stats),
+            };
+        }
+        if sent > 0 {
+            M::work(Stage::Driver, sent);
+            stats.dispatches.add(1);
+            stats.requests.add(sent.into());
+            if let Some(queue) = &mut serve.queue {
+                queue.commit_rqs();
+            }
+        }
+    }
+
+    /// Requests that were given back as busy go first.
+    fn dispatch_requeued(
+        &self,
+        index: u16,
+        serve: &mut Serve<M>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+        now_ns: &mut u64,
+    ) -> u32 {
+        let mut sent = 0;
+        while let Some(tag) = serve.requeued.pop_front() {
+            if *now_ns == 0 {
+                *now_ns = M::now();
+            }
+            if !self.issue(index, serve, tag, *now_ns, run, stats) {
+                break;
+            }
+            sent += 1;
+        }
+        sent
+    }
+
+    pub(crate) fn dispatch_staged(
+        &self,
+        index: u16,
+        serve: &mut Serve<M>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+        mut now_ns: u64,
+    ) -> u32 {
+        let tags = &self.hctxs[usize::from(index)].tags;
+        let (mut batch, mut sent) = (TagBatch::EMPTY, 0);
+        while let Some(chain) = serve.staged.pop_front() {
+            if chain.op() == Op::Flush {
+                match self.dispatch_flush(index, serve, chain, run, stats) {
+                    Ok(issued) => sent += issued,
+                    Err(chain) => {
+                        serve.staged.push_front(chain);
+                        break;
+                    }
+                }
+                continue;
+            }
+            if batch.is_empty() {
+                let want = (serve.staged.len() + 1).min(64);
+                match self.take_tags(index, serve, run, stats, want) {
+                    Some(taken) => batch = taken,
+                    None => {
+                        serve.staged.push_front(chain);
+                        break;
+                    }
+                }
+            }
+            if now_ns == 0 || run.stamp == Stamp::Io {
+                now_ns = M::now();
+            }
+            let tag = tags.next(&mut batch).expect("the batch is not empty");
+            chain.touch();
+            // SAFETY: the tag was taken above and is in nobody else's hands.
+            unsafe { tags.request(tag) }.fill(chain, index, &self.limits);
+            if !self.issue(index, serve, tag, now_ns, run, stats) {
+                break;
+            }
+            sent += 1;
+        }
+        tags.give_rest(batch);
+        sent
+    }
+
+    /// Tags for what is in hand; without any, joins those who wait and looks once more.
+    fn take_tags(
+        &self,
+        index: u16,
+        serve: &mut Serve<M>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+        want: u32,
+    ) -> Option<TagBatch> {
+        let tags = &self.hctxs[usize::from(index)].tags;
+        if let Some(batch) = tags.take(&mut run.hint, want) {
+            return Some(batch);
+        }
+        stats.tag_waits.add(1);
+        if let Some(chain) = serve.staged.first() {
+            self.trace_slot(Action::Sleep, chain);
+        }
+        if self.hctxs[usize::from(index)].start_waiting() {
+            tags.wait(Waiter { disk: self.this.clone(), hctx: index });
+        }
+        tags.take(&mut run.hint, want)
+    }
+
+    /// Hands one filled request to the driver; false if the driver is busy, and then it is the
+    /// first of the requeued.
+    pub(crate) fn issue(
+        &self,
+        index: u16,
+        serve: &mut Serve<M>,
+        tag: Tag,
+        now_ns: u64,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) -> bool {
+        // SAFETY: the tag is filled and not handed over yet; this thread holds the serve lock.
+        let rq = unsafe { self.hctxs[usize::from(index)].tags.request(tag) };
+        rq.d_ns = now_ns;
+        let queue = serve.queue.as_mut().expect("dispatch checked that the queue is up");
+        let outcome = queue.queue_rq(rq);
+        if outcome == Dispatch::Queued {
+            serve.issued_ns[tag.0 as usize] = now_ns | 1;
+            serve.in_flight += 1;
+            if self.config.trace.is_some() {
+                self.trace_request(Action::Issue, rq, now_ns);
+            }
+            return true;
+        }
+        serve.requeued.push_front(tag);
+        stats.requeues.add(1);
+        self.trace_request(Action::Requeue, rq, now_ns);
+        if outcome == Dispatch::HostBusy {
+            run.wake_at(now_ns + HOST_BUSY_RETRY_NS);
+        }
+        false
+    }
+
+    /// One flush is issued at a time; what comes meanwhile joins the next. Gives the flush back if
+    /// there is no tag for it.
+    fn dispatch_flush(
+        &self,
+        index: u16,
+        serve: &mut Serve<M>,
+        chain: BioRef<M>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) -> Result<u32, BioRef<M>> {
+        let tags = &self.hctxs[usize::from(index)].tags;
+        let mut flush = self.flush.lock();
+        if flush.issued {
+            flush.pending.push_back(chain);
+            return Ok(0);
+        }
+        let tag = match tags.take_reserved() {
+            Some(tag) => tag,
+            None => match self.take_tags(index, serve, run, stats, 1) {
+                Some(mut batch) => tags.next(&mut batch).expect("a batch of one"),
+                None => return Err(chain),
+            },
+        };
+        flush.issued = true;
+        drop(flush);
+        // SAFETY: the tag was taken above and is in nobody else's hands.
+        unsafe { tags.request(tag) }.fill(chain, index, &self.limits);
+        Ok(u32::from(self.issue(index, serve, tag, M::now(), run, stats)))
+    }
+
+    /// Runs queues that got the tags they waited for, perhaps of other disks, and passes the wake on
+    /// while tags are left.
+    fn run_woken(&self, run: &mut Runner<M>, stats: &DiskStats<M>) {
+        while let Some((disk, hctx)) = run.woken.pop() {
+            let queue = &disk.hctxs[usize::from(hctx)];
+            if disk.kind == QueueKind::OwnerOnly && !queue.is_owned_by(run.owner) {
+                queue.mark_pending(0);
+                queue.ring();
+            } else if let Some(serving) = queue.serve.enter_or_flag() {
+                // Another disk's work is counted with this one's: it is the same thread's.
+                disk.serve(hctx, serving, run, stats);
+            }
+            if queue.tags.has_free() {
+                disk.wake_waiter(hctx, run);
+            }
+        }
+    }
+
+    /// After tags were given back: the first queue that waits for some is to be run.
+    #[inline]
+    pub(crate) fn wake_waiter(&self, index: u16, run: &mut Runner<M>) {
+        let Some(waiter) = self.hctxs[usize::from(index)].tags.wake_one() else { return };
+        if let Some(disk) = waiter.disk.upgrade() {
+            disk.hctxs[usize::from(waiter.hctx)].stop_waiting();
+            run.woken.push((Arc::clone(&disk), waiter.hctx));
+        }
+    }
+}

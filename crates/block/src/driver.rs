@@ -1,0 +1,196 @@
+//! `Driver` and `DriverQueue`: what a drive's driver is to the block layer.
+//!
+//! A driver registers how many hardware queues it has, how deep, and who may run them; it takes the
+//! block layer's tags and never sees a bio ([MQ] design, points 2-4). Queues are opened one by one
+//! and called under the hardware queue's serve lock, so `&mut self` is the lock. `Status` is an I/O's
+//! outcome; `Dispatch` is flow control. Kernel counterpart: `struct blk_mq_ops`.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use millrace_machine::{Machine, Topology};
+
+use crate::bio::{Sector, SectorCount};
+use crate::error::Error;
+use crate::limits::QueueLimits;
+use crate::request::{Request, Tag};
+use crate::status::Status;
+
+/// Who may run a hardware queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueKind {
+    /// Whichever submitter comes, under the serve lock.
+    AnyThread,
+    /// The I/O thread that brought the queue up; others insert and ring its doorbell.
+    OwnerOnly,
+}
+
+/// How far tags reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TagScope {
+    /// Each hardware queue has `depth` tags of its own (NVMe).
+    PerQueue,
+    /// All queues of the drive share `depth` tags (AHCI).
+    PerDrive,
+}
+
+/// The hardware queues that a driver has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HwQueues {
+    /// Most queues it can have, 1 to 2048.
+    pub count: u16,
+    /// Tags, 1 to 65,536.
+    pub depth: u32,
+    /// Who may run them.
+    pub kind: QueueKind,
+    /// How far tags reach.
+    pub tags: TagScope,
+}
+
+/// What became of a request handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dispatch {
+    /// The driver has it and will name its tag in a later `poll`.
+    Queued,
+    /// The queue is full; try again after a completion of this queue.
+    DeviceBusy,
+    /// Something in the host is short; try again a little later.
+    HostBusy,
+}
+
+/// What a driver makes of a timeout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expired {
+    /// It is still working on it: wait another period.
+    Extend,
+    /// It has given up or has been stopped, but memory may still be written until it names the tag.
+    Abandon,
+}
+
+/// A range of a drive and what is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Length in sectors.
+    pub nr_sectors: u64,
+    /// Nothing is allocated there.
+    pub hole: bool,
+    /// Reads as zeroes.
+    pub zero: bool,
+}
+
+/// A drive's driver.
+pub trait Driver<M: Machine>: Send + Sync {
+    /// Size in sectors.
+    fn capacity(&self) -> Sector;
+    /// What it takes in one request.
+    fn limits(&self) -> QueueLimits;
+    /// The hardware queues that it has on this machine.
+    fn hw_queues(&self, topology: &Topology) -> HwQueues;
+    /// The hardware queue, below `hctxs`, for a software queue, below `ctxs`.
+    fn map(&self, ctx: usize, ctxs: usize, hctxs: usize) -> usize {
+        ctx * hctxs / ctxs
+    }
+    /// Opens queue `index` with `depth` tags; on the owner's thread if the kind says so.
+    ///
+    /// # Errors
+    /// If the system refuses it.
+    fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error>;
+    /// What is allocated in a range; off the hot path, may block. The extents cover the range or the
+    /// first part of it.
+    fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
+        let _ = sector;
+        alloc::vec![Extent { nr_sectors, hole: false, zero: false }]
+    }
+}
+
+/// One hardware queue of a driver.
+pub trait DriverQueue<M: Machine>: Send {
+    /// Hands over a request, perhaps only to a staging area until `commit_rqs`.
+    fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch;
+    /// Starts all that was handed over since the last call: one system call, or none.
+    fn commit_rqs(&mut self);
+    /// Names requests that are done, until the batch is full.
+    fn poll(&mut self, batch: &mut CompletionBatch);
+    /// A request was not answered in time.
+    fn timeout(&mut self, tag: Tag) -> Expired;
+}
+
+/// Completions of one `poll`: tags and their statuses.
+#[derive(Debug)]
+pub struct CompletionBatch {
+    entries: [(Tag, Status); CompletionBatch::CAPACITY],
+    len: usize,
+    wake_ns: Option<u64>,
+}
+
+impl CompletionBatch {
+    /// Most completions in one batch.
+    pub const CAPACITY: usize = 64;
+
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> Self {
+        CompletionBatch { entries: [(Tag(0), Status::Ok); Self::CAPACITY], len: 0, wake_ns: None }
+    }
+
+    /// A request is done; its memory is no longer touched.
+    ///
+    /// # Panics
+    /// If the batch is full.
+    #[inline]
+    pub fn push(&mut self, tag: Tag, status: Status) {
+        self.entries[self.len] = (tag, status);
+        self.len += 1;
+    }
+
+    /// No more fit.
+    #[inline]
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.len == Self::CAPACITY
+    }
+
+    /// None so far.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What was named so far.
+    #[inline]
+    #[must_use]
+    pub fn entries(&self) -> &[(Tag, Status)] {
+        &self.entries[..self.len]
+    }
+
+    /// Asks for another poll at this time of `Machine::now`, if nothing happens before.
+    pub fn wake_at(&mut self, deadline_ns: u64) {
+        self.wake_ns = Some(self.wake_ns.map_or(deadline_ns, |old| old.min(deadline_ns)));
+    }
+
+    /// When another poll is due, if any driver asked; forgets it.
+    pub fn take_wake(&mut self) -> Option<u64> {
+        self.wake_ns.take()
+    }
+
+    /// Empties it for the next poll; a wake-up asked for stays.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+}
+
+impl Default for CompletionBatch {
+    fn default() -> Self {
+        CompletionBatch::new()
+    }
+}
+
+/// Rounds a range inwards to multiples of `granularity_sectors`: the part that can be discarded.
+#[must_use]
+pub fn align_inwards(sector: Sector, nr: SectorCount, granularity_sectors: u32) -> (Sector, u32) {
+    let unit = u64::from(granularity_sectors.max(1));
+    let start = sector.div_ceil(unit) * unit;
+    let end = (sector + u64::from(nr)) / unit * unit;
+    (start, end.saturating_sub(start) as u32)
+}

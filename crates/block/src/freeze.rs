@@ -1,0 +1,82 @@
+//! Freezing a disk (nothing new comes in, wait until it is empty) and quiescing it (nothing goes out).
+//!
+//! Called by whoever changes a disk's settings or takes it down, from any thread. The flags are read
+//! under locks that the path of an I/O takes anyway, so they cost it nothing. Pairs: `freeze` with
+//! `unfreeze`, `quiesce` with `unquiesce`. Kernel counterpart: `blk_mq_freeze_queue`,
+//! `blk_mq_quiesce_queue`.
+
+use millrace_machine::{Lock, Machine};
+
+use crate::disk::Disk;
+
+impl<M: Machine> Disk<M> {
+    /// Takes nothing new from now on: bios stay in their channels, which `submit` until they are
+    /// full. What is inside goes on; [`Disk::is_drained`] says when it is done.
+    pub fn freeze(&self) {
+        self.set_frozen(true);
+    }
+
+    /// Takes bios again; channels come back at their next poll, a millisecond later at most.
+    pub fn unfreeze(&self) {
+        self.set_frozen(false);
+    }
+
+    fn set_frozen(&self, frozen: bool) {
+        self.sq.lock().frozen = frozen;
+        self.ctxs.iter().for_each(|ctx| ctx.ctx.lock().frozen = frozen);
+        self.hctxs.iter().for_each(|hctx| self.change(hctx, |serve| serve.frozen = frozen));
+    }
+
+    /// Whether nothing is queued or in flight. Meaningful while frozen.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.ctxs.iter().all(|ctx| ctx.ctx.lock().list.is_empty())
+            && self.sq.lock().queue.is_empty()
+            && self.flush.lock().pending.is_empty()
+            && self.hctxs.iter().all(|hctx| {
+                let serve = hctx.serve.enter();
+                serve.staged.is_empty() && serve.requeued.is_empty() && serve.in_flight == 0
+            })
+    }
+
+    /// Waits until it is drained or `deadline_ns` is reached; says which. Other threads must poll
+    /// their channels meanwhile; one that has I/O in this disk itself must not call this.
+    #[must_use]
+    pub fn wait_drained(&self, deadline_ns: u64) -> bool {
+        M::spin_until(deadline_ns, || self.is_drained())
+    }
+
+    /// Hands nothing to the driver from now on; bios queue up inside.
+    pub fn quiesce(&self) {
+        self.hctxs.iter().for_each(|hctx| self.change(hctx, |serve| serve.quiesced = true));
+    }
+
+    /// Hands requests to the driver again, at the next poll of a channel.
+    pub fn unquiesce(&self) {
+        for hctx in &self.hctxs {
+            self.change(hctx, |serve| serve.quiesced = false);
+            hctx.mark_pending(0);
+            hctx.ring();
+        }
+    }
+
+    /// Changes what the serve lock protects; goes on behind a latecomer's flag.
+    fn change(
+        &self,
+        hctx: &crate::queues::HardwareQueue<M>,
+        change: impl FnOnce(&mut crate::queues::Serve<M>),
+    ) {
+        let mut serve = hctx.serve.enter();
+        change(&mut serve);
+        let mut flagged = false;
+        let mut inside = Some(serve);
+        while let Some(serve) = inside.take() {
+            inside = serve.leave();
+            flagged |= inside.is_some();
+        }
+        if flagged {
+            // The latecomer's work is marked; whoever polls next does it.
+            hctx.ring();
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Log-linear histograms of nanoseconds: always on, one writer, 2 KiB each.
+//!
+//! Eight buckets an octave from 8 ns to 17 s, one a nanosecond below 8: a value is known to 12.5 %.
+//! Written by one thread at a time through `Machine::Counter`s; read and merged as `Snapshot`s by
+//! whoever reports. The bucket rule is that of fio's and HdrHistogram's log-linear plots.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use millrace_machine::{Counter, Machine};
+
+/// Buckets of a histogram.
+pub const BUCKETS: usize = 256;
+
+/// The bucket of a value.
+#[inline]
+#[must_use]
+pub fn bucket_of(value_ns: u64) -> usize {
+    if value_ns < 8 {
+        return value_ns as usize;
+    }
+    let exponent = 63 - value_ns.leading_zeros();
+    let index = (exponent as usize - 2) * 8 + ((value_ns >> (exponent - 3)) & 7) as usize;
+    index.min(BUCKETS - 1)
+}
+
+/// Smallest value of a bucket.
+#[must_use]
+pub fn bucket_start(bucket: usize) -> u64 {
+    match bucket {
+        0..8 => bucket as u64,
+        _ => (8 + bucket as u64 % 8) << (bucket / 8 - 1),
+    }
+}
+
+/// A histogram being written.
+pub struct Histogram<M: Machine> {
+    counts: Box<[M::Counter]>,
+    sum: M::Counter,
+    max: M::Counter,
+}
+
+impl<M: Machine> Histogram<M> {
+    pub(crate) fn new() -> Self {
+        let counts = (0..BUCKETS).map(|_| M::Counter::new()).collect();
+        Histogram { counts, sum: M::Counter::new(), max: M::Counter::new() }
+    }
+
+    /// Counts `times` I/Os of this length.
+    #[inline]
+    pub(crate) fn record(&self, value_ns: u64, times: u64) {
+        self.counts[bucket_of(value_ns)].add(times);
+        self.sum.add(value_ns.wrapping_mul(times));
+        self.max.raise(value_ns);
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            counts: self.counts.iter().map(Counter::get).collect(),
+            sum_ns: self.sum.get(),
+            max_ns: self.max.get(),
+        }
+    }
+}
+
+/// What a histogram held at one moment; can be added up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    counts: Vec<u64>,
+    sum_ns: u64,
+    max_ns: u64,
+}
+
+impl Default for Snapshot {
+    fn default() -> Self {
+        Snapshot { counts: alloc::vec![0; BUCKETS], sum_ns: 0, max_ns: 0 }
+    }
+}
+
+impl Snapshot {
+    /// Adds another.
+    pub fn merge(&mut self, other: &Snapshot) {
+        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
+            *mine += theirs;
+        }
+        self.sum_ns += other.sum_ns;
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
+    /// I/Os counted.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Mean in nanoseconds; 0 if empty.
+    #[must_use]
+    pub fn mean_ns(&self) -> u64 {
+        self.sum_ns.checked_div(self.count()).unwrap_or(0)
+    }
+
+    /// Longest in nanoseconds.
+    #[must_use]
+    pub fn max_ns(&self) -> u64 {
+        self.max_ns
+    }
+
+    /// The value that `fraction` (0 to 1) of all I/Os do not exceed: the middle of its bucket, never
+    /// above the longest.
+    #[must_use]
+    pub fn quantile_ns(&self, fraction: f64) -> u64 {
+        let count = self.count();
+        let rank = ((count as f64 * fraction) as u64).min(count.saturating_sub(1));
+        let mut seen = 0;
+        for (bucket, n) in self.counts.iter().enumerate() {
+            seen += n;
+            if seen > rank {
+                let middle = u64::midpoint(bucket_start(bucket), bucket_start(bucket + 1));
+                return middle.min(self.max_ns);
+            }
+        }
+        self.max_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_machine::Native;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_histogram_fits_its_two_kib() {
+        assert!(BUCKETS * size_of::<u64>() <= 2048);
+    }
+
+    #[test]
+    fn quantiles_of_a_hundred_values_are_within_a_bucket() {
+        let histogram = Histogram::<Native>::new();
+        (1..=100).for_each(|n| histogram.record(n * 1000, 1));
+        let snapshot = histogram.snapshot();
+        assert_eq!((snapshot.count(), snapshot.max_ns()), (100, 100_000));
+        assert!(snapshot.quantile_ns(0.5).abs_diff(50_000) < 50_000 / 8);
+        assert!(snapshot.quantile_ns(0.99).abs_diff(99_000) < 99_000 / 8);
+    }
+
+    proptest! {
+        #[test]
+        fn every_value_lies_in_its_bucket(value in 0u64..17_000_000_000) {
+            let bucket = bucket_of(value);
+            prop_assert!(bucket_start(bucket) <= value);
+            prop_assert!(value < bucket_start(bucket + 1));
+        }
+    }
+}

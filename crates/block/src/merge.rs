@@ -1,0 +1,66 @@
+//! Merging: two bios that touch on the drive become one request.
+//!
+//! Called by the plug (with the drive's last bio, O(1)) and by `sq`. A chain of bios is headed by the
+//! first in sector order, which carries the sums. Whether two fit is decided here and only here.
+//! Kernel counterpart: block/blk-merge.c, `blk_attempt_bio_merge`.
+#![allow(unsafe_code)]
+
+use millrace_machine::Machine;
+
+use crate::bio::Op;
+use crate::limits::QueueLimits;
+use crate::slot::{BioRef, Slot};
+
+/// How a bio was merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Merged {
+    /// At the end: M.
+    Back,
+    /// In front: F.
+    Front,
+}
+
+/// Whether `second`, directly behind `first` on the drive, may share its request.
+#[inline]
+fn fits<M: Machine>(first: &Slot<M>, second: &Slot<M>, limits: &QueueLimits) -> bool {
+    let sectors = u64::from(first.chain_sectors) + u64::from(second.chain_sectors);
+    let segments = u32::from(first.chain_segments) + u32::from(second.chain_segments);
+    let chunk = u64::from(limits.chunk_sectors);
+    let crosses = chunk != 0 && first.dev_sector / chunk != (second.chain_end() - 1) / chunk;
+    matches!(first.op(), Op::Read | Op::Write)
+        && first.op() == second.op()
+        && first.bio.flags == second.bio.flags
+        && sectors <= u64::from(limits.max_sectors)
+        && segments <= u32::from(limits.max_segments)
+        && !crosses
+}
+
+/// Merges `bio` with the chain in `last`, or gives it back.
+#[inline]
+pub(crate) fn try_merge<M: Machine>(
+    last: &mut BioRef<M>,
+    bio: BioRef<M>,
+    limits: &QueueLimits,
+) -> Result<Merged, BioRef<M>> {
+    if last.chain_end() == bio.dev_sector && fits(last, &bio, limits) {
+        join(last, bio);
+        return Ok(Merged::Back);
+    }
+    if bio.chain_end() == last.dev_sector && fits(&bio, last, limits) {
+        let old = core::mem::replace(last, bio);
+        join(last, old);
+        return Ok(Merged::Front);
+    }
+    Err(bio)
+}
+
+/// Puts the chain of `second` behind that of `first`.
+pub(crate) fn join<M: Machine>(first: &mut BioRef<M>, second: BioRef<M>) {
+    first.chain_sectors += second.chain_sectors;
+    first.chain_segments = first.chain_segments.saturating_add(second.chain_segments);
+    let tail = second.tail;
+    // SAFETY: `tail` is the last slot of the chain that `first` owns, itself if it is alone.
+    let old = unsafe { (*first.tail).chained.replace(second) };
+    core::mem::forget(old);
+    first.tail = tail;
+}

@@ -1,0 +1,200 @@
+//! Software queues and hardware queues, and the map from one to the other.
+//!
+//! A `SoftwareQueue` (per core, per node or one) is where bios wait, first in first out, under one
+//! lock taken once a batch. A `HardwareQueue` (per core, per node or one, as far as the driver has
+//! them) is where they become requests and go to the driver, under its serve lock. Owned by a `Disk`;
+//! used by dispatch.rs. Lock order: serve lock, then a software queue's lock; flush lock last.
+//! Source: [MQ] design points 1-3. Kernel counterpart: `blk_mq_ctx`, `blk_mq_hw_ctx`.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+
+use millrace_machine::{Doorbell, Lock, Machine, Order, Topology, Word};
+
+use crate::driver::DriverQueue;
+use crate::request::Tag;
+use crate::serve::ServeLock;
+use crate::slot::BioList;
+use crate::tag::TagSet;
+
+/// How queues are spread over a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Spread {
+    /// One for each core.
+    #[default]
+    Core,
+    /// One for each NUMA node.
+    Node,
+    /// One in all.
+    One,
+}
+
+impl Spread {
+    /// How many queues that is; `threads` counts I/O threads where those own queues.
+    #[must_use]
+    pub fn count(self, topology: &Topology, threads: u16) -> usize {
+        match self {
+            Spread::Core => topology.cpus().len().max(threads.into()),
+            Spread::Node => topology.nodes(),
+            Spread::One => 1,
+        }
+    }
+
+    /// Which of `count` queues a submitter at position `place` (of the CPUs, or of the I/O threads)
+    /// on `node` uses.
+    #[must_use]
+    pub fn index(self, place: usize, node: usize, count: usize) -> usize {
+        match self {
+            Spread::Core => place % count,
+            Spread::Node => node % count,
+            Spread::One => 0,
+        }
+    }
+}
+
+/// Where bios wait.
+pub(crate) struct SoftwareQueue<M: Machine> {
+    pub(crate) ctx: M::Lock<Ctx<M>>,
+}
+
+/// What the lock of a software queue protects.
+pub(crate) struct Ctx<M: Machine> {
+    pub(crate) list: BioList<M>,
+    /// Takes nothing new.
+    pub(crate) frozen: bool,
+}
+
+impl<M: Machine> SoftwareQueue<M> {
+    pub(crate) fn new() -> Self {
+        let ctx = Ctx { list: BioList::new(), frozen: false };
+        SoftwareQueue { ctx: M::Lock::new("software-queue", ctx) }
+    }
+}
+
+/// Where requests are handed to the driver.
+pub(crate) struct HardwareQueue<M: Machine> {
+    pub(crate) serve: ServeLock<M, Serve<M>>,
+    /// A bit for each software queue that has something for this one.
+    pending: Box<[M::Word]>,
+    /// Identity of the I/O thread that owns the queue; 0: none yet, or anybody.
+    owner: M::Word,
+    /// 1 while it is on its tag set's list of waiters.
+    waiting: M::Word,
+    bell: M::Lock<Option<Arc<Doorbell<M>>>>,
+    pub(crate) tags: Arc<TagSet<M>>,
+}
+
+/// What the serve lock of a hardware queue protects.
+pub(crate) struct Serve<M: Machine> {
+    /// None until the owner has brought the queue up.
+    pub(crate) queue: Option<Box<dyn DriverQueue<M>>>,
+    /// Taken from software queues, without a tag yet.
+    pub(crate) staged: BioList<M>,
+    /// Filled requests that the driver gave back as busy; they go first.
+    pub(crate) requeued: VecDeque<Tag>,
+    /// When each tag was handed to the driver; 0: not in flight in this queue.
+    pub(crate) issued_ns: Box<[u64]>,
+    /// How many of them are in flight.
+    pub(crate) in_flight: u32,
+    pub(crate) quiesced: bool,
+    /// Takes nothing new; for the stack that has no software queue.
+    pub(crate) frozen: bool,
+}
+
+impl<M: Machine> HardwareQueue<M> {
+    pub(crate) fn new(ctxs: usize, tags: Arc<TagSet<M>>) -> Self {
+        let depth = tags.depth_with_reserved() as usize;
+        let serve = Serve {
+            queue: None,
+            staged: BioList::new(),
+            requeued: VecDeque::with_capacity(depth),
+            issued_ns: alloc::vec![0; depth].into_boxed_slice(),
+            in_flight: 0,
+            quiesced: false,
+            frozen: false,
+        };
+        HardwareQueue {
+            serve: ServeLock::new(serve),
+            pending: (0..ctxs.div_ceil(64)).map(|_| M::Word::new(0)).collect(),
+            owner: M::Word::new(0),
+            waiting: M::Word::new(0),
+            bell: M::Lock::new("hardware-queue-bell", None),
+            tags,
+        }
+    }
+
+    /// Says that software queue `ctx` has something for this queue. After the insertion.
+    pub(crate) fn mark_pending(&self, ctx: usize) {
+        let (word, bit) = (&self.pending[ctx / 64], 1u64 << (ctx % 64));
+        // Release pairs with the Acquire of `take_pending`; the insertion is under the lock anyway.
+        word.fetch_or(bit, Order::Release);
+    }
+
+    /// Calls `f` for each software queue that has something, and forgets them.
+    #[inline]
+    pub(crate) fn take_pending(&self, mut f: impl FnMut(usize)) {
+        for (index, word) in self.pending.iter().enumerate() {
+            // Relaxed: a look; latecomers flag the serve lock or ring the bell.
+            if word.load(Order::Relaxed) == 0 {
+                continue;
+            }
+            // Acquire pairs with the Release of `mark_pending`.
+            let mut bits = word.swap(0, Order::Acquire);
+            while bits != 0 {
+                f(index * 64 + bits.trailing_zeros() as usize);
+                bits &= bits - 1;
+            }
+        }
+    }
+
+    /// Whether any software queue has something.
+    #[inline]
+    pub(crate) fn has_pending(&self) -> bool {
+        // Relaxed: ordered by the fence of `Doorbell::arm` where it decides about sleeping.
+        self.pending.iter().any(|word| word.load(Order::Relaxed) != 0)
+    }
+
+    /// Makes a thread the queue's owner.
+    pub(crate) fn set_owner(&self, owner: u64, bell: Arc<Doorbell<M>>) {
+        *self.bell.lock() = Some(bell);
+        // Release pairs with the Acquire in `is_owned_by`.
+        self.owner.store(owner, Order::Release);
+    }
+
+    /// Whether this thread is the owner.
+    #[inline]
+    pub(crate) fn is_owned_by(&self, owner: u64) -> bool {
+        // Acquire pairs with the Release in `set_owner`.
+        self.owner.load(Order::Acquire) == owner
+    }
+
+    /// Whether the queue was not on the list of those who wait for a tag; it is now.
+    pub(crate) fn start_waiting(&self) -> bool {
+        self.waiting.swap(1, Order::SeqCst) == 0
+    }
+
+    /// It was taken off that list.
+    pub(crate) fn stop_waiting(&self) {
+        self.waiting.store(0, Order::SeqCst);
+    }
+
+    /// Wakes the owner, if there is one yet.
+    pub(crate) fn ring(&self) {
+        if let Some(bell) = &*self.bell.lock() {
+            bell.ring();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spreads_count_cores_nodes_and_one() {
+        let topology = Topology::uniform(2, 4);
+        let counts = [Spread::Core, Spread::Node, Spread::One].map(|s| s.count(&topology, 0));
+        assert_eq!(counts, [8, 2, 1]);
+    }
+}

@@ -1,0 +1,163 @@
+//! `Request`: what a driver gets: one contiguous range of a drive and the memory for it.
+//!
+//! Preallocated, one for each tag of a `TagSet`; filled just before dispatch from a chain of bios,
+//! read by the driver, ended once by its tag in a `CompletionBatch`. States: `Idle` (owned by the
+//! tag set) -> `InFlight` (owned by the driver) -> `Idle`, or -> `Abandoned` (timed out, its bios
+//! answered, memory in quarantine) -> `Idle` when the driver confirms after all. Kernel counterpart:
+//! `struct request` with `enum mq_rq_state`.
+
+use millrace_machine::Machine;
+
+use crate::bio::{Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
+use crate::limits::{QueueLimits, SegmentRule};
+use crate::slot::{BioRef, Slot};
+
+/// Names an in-flight request of a tag set; the driver uses the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u32);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    Idle,
+    InFlight,
+    Abandoned,
+}
+
+/// One request to a drive.
+#[derive(Debug)]
+pub struct Request<M: Machine> {
+    pub(crate) chain: Option<BioRef<M>>,
+    sector: Sector,
+    /// When it was dispatched.
+    pub(crate) d_ns: u64,
+    nr_sectors: SectorCount,
+    tag: Tag,
+    rule: SegmentRule,
+    nr_segments: u16,
+    pub(crate) hctx: u16,
+    op: Op,
+    flags: OpFlags,
+    pub(crate) state: State,
+}
+
+impl<M: Machine> Request<M> {
+    pub(crate) fn idle(tag: Tag) -> Self {
+        Request {
+            chain: None,
+            sector: 0,
+            d_ns: 0,
+            nr_sectors: 0,
+            tag,
+            rule: SegmentRule::NONE,
+            nr_segments: 0,
+            hctx: 0,
+            op: Op::Read,
+            flags: OpFlags::NONE,
+            state: State::Idle,
+        }
+    }
+
+    /// Takes over a chain of bios.
+    #[inline]
+    pub(crate) fn fill(&mut self, head: BioRef<M>, hctx: u16, limits: &QueueLimits) {
+        assert!(self.state == State::Idle, "tag {} names a request in flight", self.tag.0);
+        self.sector = head.dev_sector;
+        self.nr_sectors = head.chain_sectors;
+        self.nr_segments = head.chain_segments;
+        self.op = head.bio.op;
+        self.flags = head.bio.flags;
+        self.hctx = hctx;
+        self.rule = limits.segment_rule();
+        self.state = State::InFlight;
+        core::mem::forget(self.chain.replace(head));
+    }
+
+    /// Takes the chain back out.
+    #[inline]
+    pub(crate) fn empty(&mut self) -> BioRef<M> {
+        self.state = State::Idle;
+        self.chain.take().expect("a request in flight has bios")
+    }
+
+    /// Its tag, below the depth of its tag set.
+    #[inline]
+    #[must_use]
+    pub fn tag(&self) -> Tag {
+        self.tag
+    }
+
+    /// What to do.
+    #[inline]
+    #[must_use]
+    pub fn op(&self) -> Op {
+        self.op
+    }
+
+    /// Modifiers; a driver without FUA never sees it, and none sees PREFLUSH.
+    #[inline]
+    #[must_use]
+    pub fn flags(&self) -> OpFlags {
+        self.flags
+    }
+
+    /// First sector on the drive.
+    #[inline]
+    #[must_use]
+    pub fn sector(&self) -> Sector {
+        self.sector
+    }
+
+    /// Length in sectors; 0 for a flush.
+    #[inline]
+    #[must_use]
+    pub fn nr_sectors(&self) -> SectorCount {
+        self.nr_sectors
+    }
+
+    /// Length of its data in bytes; 0 if the operation carries none.
+    #[inline]
+    #[must_use]
+    pub fn len_bytes(&self) -> u32 {
+        if self.op.has_data() { self.nr_sectors << SECTOR_SHIFT } else { 0 }
+    }
+
+    /// How many pieces [`Request::segments`] yields, at most.
+    #[inline]
+    #[must_use]
+    pub fn nr_segments(&self) -> u16 {
+        self.nr_segments
+    }
+
+    /// Its memory in order, as long as the request is in flight. Adjacent pieces are not joined.
+    #[inline]
+    #[must_use]
+    pub fn segments(&self) -> Segments<'_, M> {
+        let has_data = self.op.has_data();
+        Segments { bio: self.chain.as_deref().filter(|_| has_data), done: 0, rule: self.rule }
+    }
+}
+
+/// The pieces of memory of a request.
+#[derive(Debug)]
+pub struct Segments<'a, M: Machine> {
+    bio: Option<&'a Slot<M>>,
+    done: u32,
+    rule: SegmentRule,
+}
+
+impl<M: Machine> Iterator for Segments<'_, M> {
+    type Item = Segment;
+
+    #[inline]
+    fn next(&mut self) -> Option<Segment> {
+        let bio = self.bio?;
+        let piece = self.rule.cut(bio.piece(self.done));
+        self.done += piece.len_bytes;
+        if self.done == bio.bio.nr_sectors << SECTOR_SHIFT {
+            self.bio = bio.chained.as_deref();
+            self.done = 0;
+        }
+        Some(piece)
+    }
+}

@@ -1,0 +1,96 @@
+//! `Runner`: what a thread carries along while it runs queues: its completions and who else to wake.
+//!
+//! Owned by a `Channel`, lent to dispatch.rs and complete.rs. Completed bios of the channel itself
+//! gather in `done` without any atomic; those of other channels go out in one delivery for a run of
+//! the same channel. Invariant: empty of foreign bios whenever control returns to the program.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use millrace_machine::Machine;
+
+use crate::disk::Disk;
+use crate::driver::CompletionBatch;
+use crate::home::Home;
+use crate::slot::{BioList, BioRef};
+
+/// When times are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Stamp {
+    /// Once a batch at Q, D and C.
+    #[default]
+    Batch,
+    /// For every I/O at Q, D and C.
+    Io,
+}
+
+/// Context of a thread that runs queues.
+pub(crate) struct Runner<M: Machine> {
+    home: *const Home<M>,
+    /// Identity for queues that have an owner.
+    pub(crate) owner: u64,
+    pub(crate) stamp: Stamp,
+    /// Where the next search for a tag starts.
+    pub(crate) hint: u32,
+    pub(crate) done: BioList<M>,
+    pub(crate) batch: CompletionBatch,
+    /// Earliest time at which a driver wants to be polled again.
+    wake_ns: Option<u64>,
+    outbox: BioList<M>,
+    outbox_home: *const Home<M>,
+    /// Queues that got a tag they waited for.
+    pub(crate) woken: Vec<(Arc<Disk<M>>, u16)>,
+}
+
+impl<M: Machine> Runner<M> {
+    pub(crate) fn new(home: &Home<M>, owner: u64, stamp: Stamp) -> Self {
+        Runner {
+            home,
+            owner,
+            stamp,
+            hint: (home as *const Home<M> as usize / 128) as u32 % 1024,
+            done: BioList::new(),
+            batch: CompletionBatch::new(),
+            wake_ns: None,
+            outbox: BioList::new(),
+            outbox_home: core::ptr::null(),
+            woken: Vec::new(),
+        }
+    }
+
+    /// A bio has its final status.
+    #[inline]
+    pub(crate) fn finish(&mut self, bio: BioRef<M>) {
+        if bio.home == self.home {
+            self.done.push_back(bio);
+        } else {
+            self.finish_foreign(bio);
+        }
+    }
+
+    fn finish_foreign(&mut self, bio: BioRef<M>) {
+        if self.outbox_home != bio.home {
+            self.deliver();
+            self.outbox_home = bio.home;
+        }
+        self.outbox.push_back(bio);
+    }
+
+    /// Sends other channels what is theirs.
+    #[inline]
+    pub(crate) fn deliver(&mut self) {
+        if !self.outbox.is_empty() {
+            Home::deliver_to(self.outbox_home, self.outbox.take());
+        }
+    }
+
+    /// Asks for a poll at a time.
+    pub(crate) fn wake_at(&mut self, deadline_ns: u64) {
+        self.wake_ns = Some(self.wake_ns.map_or(deadline_ns, |old| old.min(deadline_ns)));
+    }
+
+    /// When the next poll is due, if one is; forgets it.
+    pub(crate) fn take_wake(&mut self) -> Option<u64> {
+        self.wake_ns.take()
+    }
+}

@@ -1,0 +1,211 @@
+//! `Sbitmap`: a set of free numbers as bits spread over words, each word on a cache line of its own.
+//!
+//! Owned by a `TagSet`. Bits are taken and given in batches: one locked operation for up to a word of
+//! them. Every user starts at a hint of its own, so that users meet on a line only when the map is
+//! nearly full. A set bit is taken. Kernel counterpart: lib/sbitmap.c (names and the rule for bits
+//! per word, not code).
+
+use alloc::boxed::Box;
+
+use millrace_machine::{Machine, Order, Word};
+
+/// Bits of one word: `word` index and a mask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bits {
+    pub(crate) word: u32,
+    pub(crate) mask: u64,
+}
+
+/// A set of numbers below `depth`.
+pub(crate) struct Sbitmap<M: Machine> {
+    words: Box<[M::Word]>,
+    /// log2 of the bits used in a word.
+    shift: u32,
+    depth: u32,
+}
+
+impl<M: Machine> Sbitmap<M> {
+    /// All numbers below `depth` free; 1 to 2^20. Words are kept small enough that a map of four
+    /// bits or more has four words.
+    pub(crate) fn new(depth: u32) -> Self {
+        assert!((1..=1 << 20).contains(&depth), "sbitmap of {depth} bits: 1 to 2^20");
+        let mut shift = 6;
+        while shift > 0 && depth >= 4 && (4u32 << shift) > depth {
+            shift -= 1;
+        }
+        let words = depth.div_ceil(1 << shift);
+        let map: Sbitmap<M> =
+            Sbitmap { words: (0..words).map(|_| M::Word::new(0)).collect(), shift, depth };
+        // Bits past the depth are taken for ever.
+        let last = words - 1;
+        let used = depth - (last << shift);
+        // Relaxed: nobody else has the map yet.
+        map.words[last as usize].store(map.word_mask() & !low_bits(used), Order::Relaxed);
+        map
+    }
+
+    fn word_mask(&self) -> u64 {
+        low_bits(1 << self.shift)
+    }
+
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// The number of a bit.
+    #[inline]
+    pub(crate) fn number(&self, word: u32, bit: u32) -> u32 {
+        (word << self.shift) | bit
+    }
+
+    /// Word and mask of a number.
+    #[inline]
+    pub(crate) fn bit_of(&self, number: u32) -> Bits {
+        Bits { word: number >> self.shift, mask: 1 << (number & ((1 << self.shift) - 1)) }
+    }
+
+    /// Takes up to `want` (1 or more) numbers out of one word, the first one from `hint` on that
+    /// has any; moves the hint there.
+    #[inline]
+    pub(crate) fn take(&self, hint: &mut u32, want: u32) -> Option<Bits> {
+        let count = self.words.len() as u32;
+        let mut word = if *hint < count { *hint } else { *hint % count };
+        for _ in 0..count {
+            if let Some(mask) = self.take_from(word, want) {
+                *hint = word;
+                return Some(Bits { word, mask });
+            }
+            word = if word + 1 == count { 0 } else { word + 1 };
+        }
+        None
+    }
+
+    #[inline]
+    fn take_from(&self, index: u32, want: u32) -> Option<u64> {
+        let word = &self.words[index as usize];
+        loop {
+            // SeqCst: pairs with the SeqCst of `TagSet::wait`, see there.
+            let free = !word.load(Order::SeqCst) & self.word_mask();
+            if free == 0 {
+                return None;
+            }
+            let wanted = lowest(free, want);
+            // Acquire pairs with the Release in `give`: what the last user of the number wrote has
+            // happened before.
+            let got = wanted & !word.fetch_or(wanted, Order::Acquire);
+            if got != 0 {
+                return Some(got);
+            }
+        }
+    }
+
+    /// Frees numbers.
+    #[inline]
+    pub(crate) fn give(&self, bits: Bits) {
+        // SeqCst: Release for the next user of the number, and before the look at the waiters.
+        let old = self.words[bits.word as usize].fetch_and(!bits.mask, Order::SeqCst);
+        assert!(old & bits.mask == bits.mask, "a tag was given back twice");
+    }
+
+    /// How many are taken.
+    pub(crate) fn weight(&self) -> u32 {
+        let mask = self.word_mask();
+        // Acquire pairs with `give`: who sees 0 also sees all that the users did.
+        let taken = |word: &M::Word| (word.load(Order::Acquire) & mask).count_ones();
+        let sum: u32 = self.words.iter().map(taken).sum();
+        sum - ((self.words.len() as u32) << self.shift).saturating_sub(self.depth)
+    }
+}
+
+const fn low_bits(count: u32) -> u64 {
+    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
+}
+
+/// The lowest `want` set bits.
+#[inline]
+fn lowest(bits: u64, want: u32) -> u64 {
+    if want == 1 {
+        return bits & bits.wrapping_neg();
+    }
+    if bits.count_ones() <= want {
+        return bits;
+    }
+    // A run of free bits from bit 0 on is the common case.
+    let run = low_bits(want);
+    if bits & run == run {
+        return run;
+    }
+    let (mut rest, mut left) = (bits, want);
+    while left > 0 {
+        rest &= rest - 1;
+        left -= 1;
+    }
+    bits & !rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeSet;
+    use alloc::vec::Vec;
+    use millrace_machine::Native;
+    use proptest::prelude::*;
+
+    #[test]
+    fn full_map_returns_none_until_one_bit_is_given_back() {
+        let map = Sbitmap::<Native>::new(37);
+        let mut hint = 5;
+        let mut taken = Vec::new();
+        while let Some(bits) = map.take(&mut hint, 3) {
+            taken.push(bits);
+        }
+        assert_eq!(map.weight(), 37);
+        assert_eq!(map.take(&mut hint, 1), None);
+        map.give(taken[2]);
+        assert_eq!(map.take(&mut hint, 64), Some(taken[2]));
+    }
+
+    #[test]
+    #[should_panic(expected = "given back twice")]
+    fn giving_a_number_twice_panics() {
+        let map = Sbitmap::<Native>::new(8);
+        let bits = map.take(&mut 0, 1).expect("an empty map");
+        map.give(bits);
+        map.give(bits);
+    }
+
+    proptest! {
+        #[test]
+        fn takes_and_gives_agree_with_a_set(
+            depth in 1u32..200,
+            steps in proptest::collection::vec((0u32..300, 1u32..70, any::<bool>()), 0..200),
+        ) {
+            let map = Sbitmap::<Native>::new(depth);
+            let (mut model, mut held) = (BTreeSet::new(), Vec::new());
+            for (hint, want, take) in steps {
+                if take {
+                    let mut hint = hint;
+                    match map.take(&mut hint, want) {
+                        Some(bits) => {
+                            prop_assert!(bits.mask.count_ones() <= want);
+                            for bit in (0..64).filter(|bit| bits.mask >> bit & 1 == 1) {
+                                let number = map.number(bits.word, bit);
+                                prop_assert!(number < depth);
+                                prop_assert!(model.insert(number));
+                            }
+                            held.push(bits);
+                        }
+                        None => prop_assert_eq!(model.len() as u32, depth),
+                    }
+                } else if !held.is_empty() {
+                    let bits = held.swap_remove(hint as usize % held.len());
+                    map.give(bits);
+                    for bit in (0..64).filter(|bit| bits.mask >> bit & 1 == 1) {
+                        model.remove(&map.number(bits.word, bit));
+                    }
+                }
+                prop_assert_eq!(map.weight() as usize, model.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! Slots: the descriptors that bios live in from submission to completion, and handles to them.
+//!
+//! A channel's `Home` owns a fixed number of slots; a `BioRef` is the one handle of a slot that is
+//! in use, and moves through plug, software queue, request and completion list like a value. So a
+//! slot has one owner at any time and its contents need no lock. Homes of channels that vanish with
+//! I/O in flight are leaked, so a handle is always valid. Invariant: a handle is never dropped, only
+//! released into a free list (dropping one would lose an I/O, and panics). 128 bytes, two cache
+//! lines ([OLS]: light descriptors). Kernel counterpart: `struct bio` from a bio set.
+#![allow(unsafe_code)]
+
+use core::ops::{Deref, DerefMut};
+use core::ptr::{NonNull, null_mut};
+
+use millrace_machine::{Line, Machine};
+
+use crate::bio::{Bio, Op, SECTOR_SHIFT, Sector, SectorCount, Segment};
+use crate::home::Home;
+use crate::status::Status;
+
+/// Where a bio stands in the flush machinery and the splitter; all in one byte of the slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Stage {
+    /// Goes to one drive as it is.
+    Whole,
+    /// A part of a split bio, or a flush made on its behalf.
+    Child,
+    /// A parent: the flush before its data is under way.
+    Preflush,
+    /// A parent: its parts are under way.
+    Data,
+    /// A parent: the flush that stands in for FUA is under way.
+    Postflush,
+}
+
+/// How a part of a striped bio jumps through the parent's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stride {
+    /// log2 of the chunk in sectors.
+    pub(crate) chunk_shift: u8,
+    /// Number of drives; 1 means that memory is contiguous.
+    pub(crate) width: u16,
+}
+
+impl Stride {
+    pub(crate) const NONE: Stride = Stride { chunk_shift: 0, width: 1 };
+}
+
+/// A bio and what the layer knows of it.
+#[derive(Debug)]
+pub(crate) struct Slot<M: Machine> {
+    /// Link of whatever list the slot is in.
+    pub(crate) next: Option<BioRef<M>>,
+    /// Next bio of the same request, in sector order.
+    pub(crate) chained: Option<BioRef<M>>,
+    /// Last bio of the chain that this one heads.
+    pub(crate) tail: *mut Slot<M>,
+    /// The bio that this one is a part of, as `BioRef::as_bits`; the channel's thread only.
+    pub(crate) parent: u64,
+    /// The channel to answer.
+    pub(crate) home: *const Home<M>,
+    pub(crate) bio: Bio,
+    /// Where it starts on the drive.
+    pub(crate) dev_sector: Sector,
+    /// When it was queued.
+    pub(crate) q_ns: u64,
+    /// Sectors of the chain that this one heads.
+    pub(crate) chain_sectors: SectorCount,
+    /// First byte of its data within the bio's memory; in a parent, how far the splitter got.
+    pub(crate) offset: u32,
+    /// Parts that have not completed yet.
+    pub(crate) remaining: u32,
+    /// Pieces of memory of the chain that this one heads.
+    pub(crate) chain_segments: u16,
+    /// Which of the volume's drives.
+    pub(crate) member: u16,
+    stride_width: u16,
+    stride_shift: u8,
+    pub(crate) stage: Stage,
+    pub(crate) status: Status,
+    /// A parent: all its parts of this stage have been made.
+    pub(crate) all_made: bool,
+    /// The memory belongs to somebody outside: it is answered only when the drive confirms.
+    pub(crate) foreign: bool,
+}
+
+// SAFETY: a slot moves between threads with its only handle; the raw pointers in it are followed by
+// the thread that holds the handle (`tail`) or by the channel's own thread (`parent`), and `home` is
+// shared and outlives every handle.
+unsafe impl<M: Machine> Send for Slot<M> {}
+
+impl<M: Machine> Slot<M> {
+    pub(crate) fn empty(home: *const Home<M>) -> Self {
+        Slot {
+            next: None,
+            chained: None,
+            tail: null_mut(),
+            parent: 0,
+            home,
+            bio: Bio::flush(),
+            dev_sector: 0,
+            q_ns: 0,
+            chain_sectors: 0,
+            offset: 0,
+            remaining: 0,
+            chain_segments: 0,
+            member: 0,
+            stride_width: 1,
+            stride_shift: 0,
+            stage: Stage::Whole,
+            status: Status::Ok,
+            all_made: false,
+            foreign: false,
+        }
+    }
+
+    pub(crate) fn set_stride(&mut self, stride: Stride) {
+        self.stride_width = stride.width;
+        self.stride_shift = stride.chunk_shift;
+    }
+
+    /// One past the last sector of the chain.
+    #[inline]
+    pub(crate) fn chain_end(&self) -> Sector {
+        self.dev_sector + u64::from(self.chain_sectors)
+    }
+
+    /// The piece of memory that holds the data `done` bytes into this bio's part, and how long it
+    /// runs without a jump; the bio has data and `done` is below its length.
+    #[inline]
+    pub(crate) fn piece(&self, done: u32) -> Segment {
+        let len = (self.bio.nr_sectors << SECTOR_SHIFT) - done;
+        if self.stride_width == 1 {
+            return self.bio.data().piece(u64::from(self.offset) + u64::from(done), len);
+        }
+        self.strided_piece(done, len)
+    }
+
+    /// A worked case: chunk 8 sectors, 4 drives, part from drive sector 6: 2 sectors of the first
+    /// chunk lie at `offset`; the next chunk's 8 lie 2 + 3 * 8 sectors further in memory.
+    fn strided_piece(&self, done: u32, len: u32) -> Segment {
+        let chunk_bytes = 1u64 << (u32::from(self.stride_shift) + SECTOR_SHIFT);
+        let in_chunk = (self.dev_sector << SECTOR_SHIFT) & (chunk_bytes - 1);
+        let place = in_chunk + u64::from(done);
+        let chunks = place / chunk_bytes;
+        let skipped = chunks * chunk_bytes * u64::from(self.stride_width - 1);
+        let left = chunk_bytes - place % chunk_bytes;
+        let memory = u64::from(self.offset) + u64::from(done) + skipped;
+        self.bio.data().piece(memory, len.min(left as u32))
+    }
+
+    /// Takes the bio out and leaves an empty one.
+    #[inline]
+    pub(crate) fn take_bio(&mut self) -> Bio {
+        core::mem::replace(&mut self.bio, Bio::flush())
+    }
+
+    pub(crate) fn op(&self) -> Op {
+        self.bio.op
+    }
+}
+
+/// The handle of a slot in use. Not `Clone`; dropping one is a bug and panics.
+pub(crate) struct BioRef<M: Machine>(NonNull<M::Line<Slot<M>>>);
+
+// SAFETY: the handle is the only way to the slot, which is Send.
+unsafe impl<M: Machine> Send for BioRef<M> {}
+
+impl<M: Machine> core::fmt::Debug for BioRef<M> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "BioRef({:p})", self.0)
+    }
+}
+
+impl<M: Machine> BioRef<M> {
+    /// The first and only handle of a line of a home that is never freed while handles exist.
+    pub(crate) fn first(line: &M::Line<Slot<M>>) -> Self {
+        BioRef(NonNull::from(line))
+    }
+
+    /// Charges for the slot's coming to this CPU.
+    #[inline]
+    pub(crate) fn touch(&self) {
+        // SAFETY: the line outlives its handle.
+        let _ = unsafe { self.0.as_ref() }.write();
+    }
+
+    #[inline]
+    pub(crate) fn as_ptr(&self) -> *mut Slot<M> {
+        // SAFETY: the line outlives its handle.
+        unsafe { self.0.as_ref() }.held()
+    }
+
+    /// As a number, keeping the handle.
+    pub(crate) fn as_bits(&self) -> u64 {
+        self.0.as_ptr() as u64
+    }
+
+    /// Sets `next` without dropping what it was.
+    pub(crate) fn link(&mut self, next: Option<Self>) {
+        core::mem::forget(core::mem::replace(&mut self.next, next));
+    }
+
+    /// Back from [`BioRef::as_bits`]; 0 is none.
+    ///
+    /// # Safety
+    /// The slot's handle was forgotten in favour of this number, and is taken back once.
+    pub(crate) unsafe fn from_bits(bits: u64) -> Option<Self> {
+        NonNull::new(bits as *mut M::Line<Slot<M>>).map(BioRef)
+    }
+}
+
+impl<M: Machine> Deref for BioRef<M> {
+    type Target = Slot<M>;
+    #[inline]
+    fn deref(&self) -> &Slot<M> {
+        // SAFETY: the handle is unique, so nobody else touches the slot.
+        unsafe { &*self.0.as_ref().held() }
+    }
+}
+
+impl<M: Machine> DerefMut for BioRef<M> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Slot<M> {
+        // SAFETY: the handle is unique and borrowed mutably.
+        unsafe { &mut *self.0.as_ref().held() }
+    }
+}
+
+impl<M: Machine> Drop for BioRef<M> {
+    #[inline]
+    fn drop(&mut self) {
+        dropped_unanswered();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn dropped_unanswered() {
+    panic!("a bio was dropped unanswered");
+}
+
+/// A list of slots linked by `next`; first in, first out unless `push_front` is used.
+#[derive(Debug)]
+pub(crate) struct BioList<M: Machine> {
+    head: Option<BioRef<M>>,
+    tail: *mut Slot<M>,
+    len: u32,
+}
+
+// SAFETY: owns its slots' handles; `tail` points into one of them.
+unsafe impl<M: Machine> Send for BioList<M> {}
+
+impl<M: Machine> BioList<M> {
+    pub(crate) const fn new() -> Self {
+        BioList { head: None, tail: null_mut(), len: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head.is_none()
+    }
+
+    #[inline]
+    pub(crate) fn push_back(&mut self, bio: BioRef<M>) {
+        debug_assert!(bio.next.is_none());
+        let last = bio.as_ptr();
+        self.len += 1;
+        if self.head.is_none() {
+            // The old value is None: nothing is dropped.
+            core::mem::forget(self.head.replace(bio));
+        } else {
+            // SAFETY: the list is not empty, so `tail` is its last slot, owned by this list.
+            let old = unsafe { (*self.tail).next.replace(bio) };
+            core::mem::forget(old);
+        }
+        self.tail = last;
+    }
+
+    #[inline]
+    pub(crate) fn push_front(&mut self, mut bio: BioRef<M>) {
+        if self.head.is_none() {
+            self.tail = bio.as_ptr();
+        }
+        core::mem::forget(core::mem::replace(&mut bio.next, self.head.take()));
+        core::mem::forget(self.head.replace(bio));
+        self.len += 1;
+    }
+
+    #[inline]
+    pub(crate) fn pop_front(&mut self) -> Option<BioRef<M>> {
+        let mut bio = self.head.take()?;
+        core::mem::forget(core::mem::replace(&mut self.head, bio.next.take()));
+        self.len -= 1;
+        Some(bio)
+    }
+
+    /// The last one; O(n), off the hot path.
+    pub(crate) fn pop_back(&mut self) -> Option<BioRef<M>> {
+        let mut kept = BioList::new();
+        loop {
+            let bio = self.pop_front()?;
+            if self.is_empty() {
+                *self = kept;
+                return Some(bio);
+            }
+            kept.push_back(bio);
+        }
+    }
+
+    /// Moves all of `other` behind this list's last.
+    #[inline]
+    pub(crate) fn append(&mut self, other: &mut BioList<M>) {
+        let Some(first) = other.head.take() else { return };
+        if self.head.is_none() {
+            core::mem::forget(self.head.replace(first));
+        } else {
+            // SAFETY: the list is not empty, so `tail` is its last slot, owned by this list.
+            let old = unsafe { (*self.tail).next.replace(first) };
+            core::mem::forget(old);
+        }
+        self.tail = other.tail;
+        self.len += other.len;
+        other.len = 0;
+    }
+
+    pub(crate) fn first(&self) -> Option<&Slot<M>> {
+        self.head.as_deref()
+    }
+
+    #[inline]
+    pub(crate) fn take(&mut self) -> BioList<M> {
+        core::mem::replace(self, BioList::new())
+    }
+
+    /// The bios in order, for looking only.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(&Slot<M>)) {
+        let mut at = self.head.as_ref();
+        while let Some(bio) = at {
+            f(bio);
+            at = bio.next.as_ref();
+        }
+    }
+
+    /// Forgets the slots: only for a home that is leaked.
+    pub(crate) fn leak(&mut self) {
+        core::mem::forget(self.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_machine::Native;
+
+    #[test]
+    fn slot_is_two_cache_lines() {
+        assert!(size_of::<Slot<Native>>() <= 128, "{}", size_of::<Slot<Native>>());
+    }
+
+    #[test]
+    fn strided_piece_jumps_over_the_other_drives_chunks() {
+        let mut slot = Slot::<Native>::empty(core::ptr::null());
+        let base = 0x10_0000 as *mut u8;
+        // SAFETY: the memory is never touched.
+        slot.bio = unsafe { Bio::foreign(Op::Read, 0, base, 18 << 9) };
+        slot.set_stride(Stride { chunk_shift: 3, width: 4 });
+        (slot.dev_sector, slot.offset) = (6, 512);
+        let at = |done| {
+            let piece = slot.piece(done);
+            (piece.start as usize - base as usize, piece.len_bytes)
+        };
+        assert_eq!(at(0), (512, 1024));
+        assert_eq!(at(1024), (512 + 1024 + 3 * 4096, 4096));
+        assert_eq!(at(5120), (512 + 5120 + 2 * 3 * 4096, 4096));
+    }
+}

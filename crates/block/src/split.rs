@@ -1,0 +1,231 @@
+//! Splitting: a bio that is too big, lies on several drives, or needs flushes around it becomes a
+//! parent, and its parts are children over the same memory.
+//!
+//! Part of `Channel`; all of it runs on the channel's own thread, so a parent's counts need no atomic.
+//! Parts come out of the channel's child pool one by one; when the pool is empty the parent waits in
+//! a list and goes on when a child has completed, so one child slot is enough for progress and memory
+//! is bounded. Stages: flush before (PREFLUSH), data, flush after (FUA where a drive lacks it).
+//! Kernel counterpart: `bio_split`, blk-flush.c.
+#![allow(unsafe_code)]
+
+use core::mem::ManuallyDrop;
+
+use millrace_machine::Machine;
+
+use crate::bio::{Op, OpFlags, SECTOR_SHIFT, SectorCount};
+use crate::channel::Channel;
+use crate::limits::QueueLimits;
+use crate::slot::{BioRef, Slot, Stage, Stride};
+use crate::status::Status;
+use crate::trace::Action;
+use crate::volume::Part;
+
+/// Longest start of a part that one request of the drive can carry: its sectors and segments. No
+/// sectors if not even one block fits.
+pub(crate) fn cut_to_limits<M: Machine>(
+    part: &Slot<M>,
+    limits: &QueueLimits,
+) -> (SectorCount, u16) {
+    let op = part.bio.op;
+    let most = match op {
+        Op::Read | Op::Write => limits.max_sectors,
+        Op::Discard => limits.max_discard_sectors,
+        Op::WriteZeroes => limits.max_write_zeroes_sectors,
+        Op::Flush => return (0, 0),
+    };
+    let mut sectors = part.bio.nr_sectors.min(most);
+    let chunk = u64::from(limits.chunk_sectors);
+    if chunk != 0 && op.has_data() {
+        sectors = u64::from(sectors).min(chunk - part.dev_sector % chunk) as u32;
+    }
+    if !op.has_data() {
+        return (sectors, 0);
+    }
+    let (rule, bytes) = (limits.segment_rule(), sectors << SECTOR_SHIFT);
+    let (mut done, mut segments) = (0, 0);
+    while done < bytes && segments < limits.max_segments {
+        done += rule.cut(part.piece(done)).len_bytes;
+        segments += 1;
+    }
+    let whole = done.min(bytes) >> SECTOR_SHIFT;
+    (whole - whole % limits.logical_sectors(), segments)
+}
+
+impl<M: Machine> Channel<M> {
+    /// Takes a bio that is not a plain one-drive read or write.
+    pub(crate) fn submit_parent(&mut self, mut parent: BioRef<M>) {
+        let first = match (parent.bio.op, parent.bio.flags.has(OpFlags::PREFLUSH)) {
+            (Op::Flush, _) | (_, true) => Stage::Preflush,
+            _ => Stage::Data,
+        };
+        enter_stage(&mut parent, first);
+        parent.remaining = 0;
+        self.make_parts(parent);
+    }
+
+    /// Makes as many parts of the present stage as there are slots for; then the parent waits for
+    /// slots, for its parts, or for nothing any more.
+    fn make_parts(&mut self, mut parent: BioRef<M>) {
+        loop {
+            if self.children.is_empty() {
+                self.stalled.push_back(parent);
+                return;
+            }
+            match self.next_part(&mut parent) {
+                Some(child) => {
+                    parent.remaining += 1;
+                    self.admit(child);
+                }
+                None => break,
+            }
+        }
+        parent.all_made = true;
+        if parent.remaining == 0 {
+            self.next_stage(parent);
+        } else {
+            // The children carry it from here on; `part_done` takes the handle back.
+            core::mem::forget(parent);
+        }
+    }
+
+    /// All parts of a stage are done.
+    fn next_stage(&mut self, mut parent: BioRef<M>) {
+        let next = match parent.stage {
+            _ if !parent.status.is_ok() => None,
+            Stage::Preflush if parent.bio.op != Op::Flush => Some(Stage::Data),
+            Stage::Data if parent.bio.flags.has(OpFlags::FUA) => Some(Stage::Postflush),
+            _ => None,
+        };
+        match next {
+            Some(stage) => {
+                enter_stage(&mut parent, stage);
+                self.make_parts(parent);
+            }
+            None => self.finished.push_back(parent),
+        }
+    }
+
+    /// A child has completed: its parent may go on.
+    pub(crate) fn part_done(&mut self, mut child: BioRef<M>) {
+        let (status, bits) = (child.status, core::mem::take(&mut child.parent));
+        self.children.push_front(child);
+        // SAFETY: the number was made from the parent's handle, which is forgotten or in `stalled`;
+        // this alias is not kept, and all of it happens on this thread.
+        let mut parent = ManuallyDrop::new(
+            unsafe { BioRef::<M>::from_bits(bits) }.expect("a child has a parent"),
+        );
+        parent.status = parent.status.or(status);
+        parent.remaining -= 1;
+        if parent.all_made && parent.remaining == 0 {
+            self.next_stage(ManuallyDrop::into_inner(parent));
+        }
+    }
+
+    /// Parents that waited for child slots go on.
+    pub(crate) fn resume_stalled(&mut self) {
+        while !self.children.is_empty() {
+            let Some(parent) = self.stalled.pop_front() else { return };
+            self.make_parts(parent);
+        }
+    }
+
+    /// The next part of the parent's stage, in a child slot; none when all are made. `offset` of the
+    /// parent is the drive to look at next, `dev_sector` how much of that drive's part is made.
+    fn next_part(&mut self, parent: &mut BioRef<M>) -> Option<BioRef<M>> {
+        let drives = self.volume.disks().len() as u32;
+        while parent.offset < drives && parent.status.is_ok() {
+            let member = parent.offset as u16;
+            let limits = *self.volume.disks()[usize::from(member)].limits();
+            let child = match parent.stage {
+                Stage::Data => self.next_data_part(parent, member, &limits),
+                _ => self.next_flush_part(parent, member, &limits),
+            };
+            if child.is_some() {
+                return child;
+            }
+            parent.offset += 1;
+            parent.dev_sector = 0;
+        }
+        None
+    }
+
+    fn next_flush_part(
+        &mut self,
+        parent: &mut BioRef<M>,
+        member: u16,
+        limits: &QueueLimits,
+    ) -> Option<BioRef<M>> {
+        let after = parent.stage == Stage::Postflush;
+        let (sector, nr) = (parent.bio.sector, parent.bio.nr_sectors);
+        let touched = !after || self.volume.part(sector, nr, member).is_some();
+        let wanted = limits.features.volatile_cache && touched && parent.dev_sector == 0;
+        if !wanted || (after && self.fua_by_drive(parent, limits)) {
+            return None;
+        }
+        parent.dev_sector = 1;
+        let part = Part { member, dev_sector: 0, nr_sectors: 0, offset: 0, stride: Stride::NONE };
+        Some(self.child_of(parent, Op::Flush, part))
+    }
+
+    /// Whether the drive took the FUA flag with the data.
+    fn fua_by_drive(&self, parent: &Slot<M>, limits: &QueueLimits) -> bool {
+        limits.features.fua && parent.bio.op == Op::Write
+    }
+
+    fn next_data_part(
+        &mut self,
+        parent: &mut BioRef<M>,
+        member: u16,
+        limits: &QueueLimits,
+    ) -> Option<BioRef<M>> {
+        let part = self.volume.part(parent.bio.sector, parent.bio.nr_sectors, member)?;
+        let made = parent.dev_sector as SectorCount;
+        if made >= part.nr_sectors {
+            return None;
+        }
+        let rest = part.skip(made);
+        let mut child = self.child_of(parent, parent.bio.op, rest);
+        let (sectors, segments) = cut_to_limits(&child, limits);
+        if sectors == 0 {
+            parent.status = match parent.bio.op.has_data() {
+                true => Status::Invalid,
+                false => Status::NotSupported,
+            };
+            child.parent = 0;
+            self.children.push_front(child);
+            return None;
+        }
+        child.bio.nr_sectors = sectors;
+        (child.chain_sectors, child.chain_segments) = (sectors, segments);
+        parent.dev_sector += u64::from(sectors);
+        if parent.bio.flags.has(OpFlags::FUA) && self.fua_by_drive(parent, limits) {
+            child.bio.flags = child.bio.flags.with(OpFlags::FUA);
+        }
+        child.bio.flags = child.bio.flags.with(OpFlags(parent.bio.flags.0 & OpFlags::NOUNMAP.0));
+        Some(child)
+    }
+
+    fn child_of(&mut self, parent: &BioRef<M>, op: Op, part: Part) -> BioRef<M> {
+        let mut child = self.children.pop_front().expect("make_parts looked for a slot");
+        child.bio = parent.bio.part(op, part.nr_sectors);
+        child.stage = Stage::Child;
+        child.status = Status::Ok;
+        child.parent = parent.as_bits();
+        child.member = part.member;
+        child.dev_sector = part.dev_sector;
+        child.offset = part.offset << SECTOR_SHIFT;
+        child.q_ns = parent.q_ns;
+        child.foreign = parent.foreign;
+        child.tail = child.as_ptr();
+        (child.chain_sectors, child.chain_segments) = (part.nr_sectors, 0);
+        child.set_stride(part.stride);
+        self.volume.disks()[usize::from(part.member)].trace_slot(Action::Split, &child);
+        child
+    }
+}
+
+fn enter_stage<M: Machine>(parent: &mut BioRef<M>, stage: Stage) {
+    parent.stage = stage;
+    parent.all_made = false;
+    (parent.offset, parent.dev_sector) = (0, 0);
+}

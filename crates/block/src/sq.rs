@@ -1,0 +1,137 @@
+//! `sq`: the single-queue design, one lock for insert, merge, remove and completion.
+//!
+//! Kept to be measured against ([MQ] problem statement): a request with its tag is taken when the bio
+//! comes (G), merged with the last one queued, removed one at a time for the driver, and ended one at
+//! a time, each under the one lock of the queue. Part of `Disk`; the rest of its path is
+//! dispatch.rs. Kernel counterpart: blk-core.c before 5.0, `blk_queue_bio`, `blk_fetch_request`.
+#![allow(unsafe_code)]
+
+use millrace_machine::{Counter, Lock, Machine, Stage};
+
+use crate::account::DiskStats;
+use crate::bio::Op;
+use crate::disk::Disk;
+use crate::merge::try_merge;
+use crate::queues::Serve;
+use crate::request::Tag;
+use crate::runner::{Runner, Stamp};
+use crate::slot::{BioList, BioRef};
+use crate::tag::{TagBatch, TagSet};
+use crate::trace::Action;
+
+impl<M: Machine> Disk<M> {
+    /// Inserts each bio under the lock and runs the queue; what found no request comes back.
+    pub(crate) fn submit_single(
+        &self,
+        mut list: BioList<M>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) -> Result<(), BioList<M>> {
+        M::work(Stage::Submit, list.len());
+        let mut refused = None;
+        while let Some(bio) = list.pop_front() {
+            if let Err(bio) = self.insert_single(bio, run, stats) {
+                refused = Some(bio);
+                break;
+            }
+        }
+        self.kick(0, run, stats);
+        match refused {
+            None => Ok(()),
+            Some(bio) => {
+                list.push_front(bio);
+                Err(list)
+            }
+        }
+    }
+
+    fn insert_single(
+        &self,
+        bio: BioRef<M>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) -> Result<(), BioRef<M>> {
+        let hctx = &self.hctxs[0];
+        if bio.op() == Op::Flush {
+            // Flushes wait apart, as they did: the lock of their list is the software queue's.
+            let mut ctx = self.ctxs[0].ctx.lock();
+            if ctx.frozen {
+                return Err(bio);
+            }
+            self.trace_slot(Action::Insert, &bio);
+            ctx.list.push_back(bio);
+            hctx.mark_pending(0);
+            return Ok(());
+        }
+        let mut single = self.sq.lock();
+        if single.frozen {
+            return Err(bio);
+        }
+        let bio = match single.queue.back() {
+            Some(last) => self.merge_single(*last, bio, stats),
+            None => Some(bio),
+        };
+        let Some(bio) = bio else { return Ok(()) };
+        let Some(mut batch) = hctx.tags.take(&mut run.hint, 1) else {
+            stats.tag_waits.add(1);
+            self.trace_slot(Action::Sleep, &bio);
+            return Err(bio);
+        };
+        let tag = hctx.tags.next(&mut batch).expect("a batch of one");
+        self.trace_slot(Action::Insert, &bio);
+        // SAFETY: the tag was taken above and is in nobody else's hands.
+        unsafe { hctx.tags.request(tag) }.fill(bio, 0, &self.limits);
+        single.queue.push_back(tag);
+        Ok(())
+    }
+
+    /// Merges a bio with a queued request, or gives it back.
+    fn merge_single(&self, last: Tag, bio: BioRef<M>, stats: &DiskStats<M>) -> Option<BioRef<M>> {
+        // SAFETY: queued requests belong to the queue, whose lock the caller holds.
+        let rq = unsafe { self.hctxs[0].tags.request(last) };
+        let mut chain = rq.empty();
+        let merged = try_merge(&mut chain, bio, &self.limits);
+        if let Ok(kind) = merged {
+            stats.count_merge(chain.op());
+            self.trace_merged(kind, &chain);
+        }
+        rq.fill(chain, 0, &self.limits);
+        merged.err()
+    }
+
+    /// Removes one request after another under the lock and hands it to the driver.
+    pub(crate) fn dispatch_single(
+        &self,
+        serve: &mut Serve<M>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) -> u32 {
+        let mut sent = self.dispatch_staged(0, serve, run, stats, 0);
+        let mut now_ns = 0;
+        loop {
+            let tag = {
+                let mut single = self.sq.lock();
+                let tag = single.queue.pop_front();
+                single.in_flight += u32::from(tag.is_some());
+                tag
+            };
+            let Some(tag) = tag else { return sent };
+            if now_ns == 0 || run.stamp == Stamp::Io {
+                now_ns = M::now();
+            }
+            if !self.issue(0, serve, tag, now_ns, run, stats) {
+                return sent;
+            }
+            sent += 1;
+        }
+    }
+
+    /// Ends one request under the lock.
+    pub(crate) fn single_queue_done(&self, tags: &TagSet<M>, tag: Tag) {
+        let mut single = self.sq.lock();
+        single.in_flight = single.in_flight.saturating_sub(1);
+        let mut batch = TagBatch::EMPTY;
+        tags.give(&mut batch, tag);
+        tags.give_rest(batch);
+    }
+}

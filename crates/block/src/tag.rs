@@ -1,0 +1,164 @@
+//! `TagSet`: tags, the requests they name, and the queues that wait for one.
+//!
+//! Owned by a hardware queue, by all queues of a drive, or by several drives (shared sets are apart
+//! from hardware queues: design, three things kept apart). Tags are taken for requests in hand and
+//! what is left of a batch is given back at once. A queue that finds none joins a first-come list;
+//! whoever gives tags back wakes the first of it, which passes the wake on. A few reserved tags serve
+//! flushes, so that durability never waits behind data. Kernel counterpart: `struct blk_mq_tags`.
+#![allow(unsafe_code)]
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Weak;
+
+use millrace_machine::{Line, Lock, Machine, Order, Word};
+
+use crate::disk::Disk;
+use crate::request::{Request, Tag};
+use crate::sbitmap::{Bits, Sbitmap};
+
+/// A hardware queue that waits for a tag.
+pub(crate) struct Waiter<M: Machine> {
+    pub(crate) disk: Weak<Disk<M>>,
+    pub(crate) hctx: u16,
+}
+
+/// Tags and requests.
+pub struct TagSet<M: Machine> {
+    map: Sbitmap<M>,
+    requests: Box<[M::Line<Request<M>>]>,
+    /// Reserved tags are numbered from the map's depth on.
+    reserved: Sbitmap<M>,
+    /// Length of the list below, for a look without the lock.
+    waiting: M::Word,
+    waiters: M::Lock<VecDeque<Waiter<M>>>,
+}
+
+/// Tags kept for flushes.
+const RESERVED: u32 = 2;
+
+impl<M: Machine> TagSet<M> {
+    /// `depth` tags, 1 to 65,536, and a few reserved ones above them.
+    #[must_use]
+    pub fn new(depth: u32) -> Self {
+        let request = |tag| M::Line::new(Request::idle(Tag(tag)));
+        TagSet {
+            map: Sbitmap::new(depth.clamp(1, 65_536)),
+            requests: (0..depth + RESERVED).map(request).collect(),
+            reserved: Sbitmap::new(RESERVED),
+            waiting: M::Word::new(0),
+            waiters: M::Lock::new("tag-waiters", VecDeque::new()),
+        }
+    }
+
+    /// Tags that a driver may see: data tags and reserved ones.
+    #[must_use]
+    pub fn depth_with_reserved(&self) -> u32 {
+        self.map.depth() + RESERVED
+    }
+
+    /// Tags in use.
+    #[must_use]
+    pub fn in_use(&self) -> u32 {
+        self.map.weight() + self.reserved.weight()
+    }
+
+    #[inline]
+    pub(crate) fn take(&self, hint: &mut u32, want: u32) -> Option<TagBatch> {
+        self.map.take(hint, want).map(|bits| TagBatch { bits })
+    }
+
+    /// The number of the first tag of a batch; takes it out.
+    #[inline]
+    pub(crate) fn next(&self, batch: &mut TagBatch) -> Option<Tag> {
+        if batch.bits.mask == 0 {
+            return None;
+        }
+        let bit = batch.bits.mask.trailing_zeros();
+        batch.bits.mask &= batch.bits.mask - 1;
+        Some(Tag(self.map.number(batch.bits.word, bit)))
+    }
+
+    /// Gives back what is left of a batch.
+    pub(crate) fn give_rest(&self, batch: TagBatch) {
+        if batch.bits.mask != 0 {
+            self.map.give(batch.bits);
+        }
+    }
+
+    /// A tag of those kept for flushes.
+    pub(crate) fn take_reserved(&self) -> Option<Tag> {
+        let bits = self.reserved.take(&mut 0, 1)?;
+        let bit = bits.mask.trailing_zeros();
+        Some(Tag(self.map.depth() + self.reserved.number(bits.word, bit)))
+    }
+
+    /// Puts a tag into a batch of tags to give back; gives the batch when it must start another.
+    #[inline]
+    pub(crate) fn give(&self, gather: &mut TagBatch, tag: Tag) {
+        if tag.0 >= self.map.depth() {
+            self.reserved.give(self.reserved.bit_of(tag.0 - self.map.depth()));
+            return;
+        }
+        let bits = self.map.bit_of(tag.0);
+        if gather.bits.mask != 0 && gather.bits.word != bits.word {
+            self.map.give(gather.bits);
+            gather.bits.mask = 0;
+        }
+        gather.bits.word = bits.word;
+        assert!(gather.bits.mask & bits.mask == 0, "tag {} completed twice", tag.0);
+        gather.bits.mask |= bits.mask;
+    }
+
+    /// Whether somebody could take a tag at this moment.
+    pub(crate) fn has_free(&self) -> bool {
+        self.map.weight() < self.map.depth()
+    }
+
+    /// The request of a tag. Charged as a write.
+    ///
+    /// # Safety
+    /// The caller owns the tag: it has just taken it, or a driver's completion or the serve lock of
+    /// the queue in which it is in flight gives it the right; and it makes no second reference.
+    #[inline]
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn request(&self, tag: Tag) -> &mut Request<M> {
+        // SAFETY: exclusive by the contract above.
+        unsafe { &mut *self.requests[tag.0 as usize].write() }
+    }
+
+    /// Joins the list of those who wait. The caller must try once more afterwards: either it sees a
+    /// tag given back, or whoever gives one back sees it waiting (all four accesses are SeqCst).
+    pub(crate) fn wait(&self, waiter: Waiter<M>) {
+        let mut waiters = self.waiters.lock();
+        waiters.push_back(waiter);
+        self.waiting.store(waiters.len() as u64, Order::SeqCst);
+    }
+
+    /// The first who waits, after tags were given back.
+    #[inline]
+    pub(crate) fn wake_one(&self) -> Option<Waiter<M>> {
+        if self.waiting.load(Order::SeqCst) == 0 {
+            return None;
+        }
+        let mut waiters = self.waiters.lock();
+        let first = waiters.pop_front();
+        self.waiting.store(waiters.len() as u64, Order::SeqCst);
+        first
+    }
+}
+
+/// Some tags of one word, taken together or to be given back together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TagBatch {
+    bits: Bits,
+}
+
+impl TagBatch {
+    pub(crate) const EMPTY: TagBatch = TagBatch { bits: Bits { word: 0, mask: 0 } };
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bits.mask == 0
+    }
+}

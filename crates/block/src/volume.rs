@@ -1,0 +1,327 @@
+//! `Volume`: several disks as one, striped or one behind the other.
+//!
+//! Made of disks with validated limits; read by channels, which map and split by it. A range of a
+//! volume is one contiguous range on each drive, whatever its length: RAID-0 maps consecutive chunks
+//! round robin, so a drive's chunks of a range are neighbours. So a split makes one part per drive
+//! (more only where the drive's own limits are lower), and big discards stay one request per drive.
+//! Source: [FALCON] (volume, stripe). Kernel counterpart: md's raid0 and linear, `queue_limits_stack`.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use millrace_machine::Machine;
+
+use crate::bio::{Sector, SectorCount};
+use crate::disk::Disk;
+use crate::driver::Extent;
+use crate::error::{Error, ErrorKind};
+use crate::limits::QueueLimits;
+use crate::slot::Stride;
+
+/// How a volume lays its sectors over its drives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// Chunks round robin (RAID-0); the chunk in sectors is a power of two, 8 or more.
+    Stripe {
+        /// Sectors of a chunk.
+        chunk_sectors: u32,
+    },
+    /// One drive behind the other.
+    Linear,
+}
+
+/// Who serves a volume's drives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Serving {
+    /// The submitting thread, to completion.
+    #[default]
+    Inline,
+}
+
+/// Several disks as one.
+pub struct Volume<M: Machine> {
+    name: String,
+    disks: Vec<Arc<Disk<M>>>,
+    layout: Layout,
+    serving: Serving,
+    capacity: Sector,
+    limits: QueueLimits,
+    /// Linear: where each drive starts.
+    starts: Vec<Sector>,
+    /// Stripe: log2 of the chunk, and of the width if that is a power of two.
+    chunk_shift: u32,
+    width_shift: Option<u32>,
+}
+
+/// What of a range lies on one drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) member: u16,
+    pub(crate) dev_sector: Sector,
+    pub(crate) nr_sectors: SectorCount,
+    /// How far into the range its first sector lies.
+    pub(crate) offset: SectorCount,
+    pub(crate) stride: Stride,
+}
+
+impl Part {
+    /// The part without its first `sectors`.
+    pub(crate) fn skip(self, sectors: SectorCount) -> Part {
+        let chunk = 1u64 << self.stride.chunk_shift;
+        let place = self.dev_sector % chunk + u64::from(sectors);
+        let jumped = place / chunk * chunk * u64::from(self.stride.width - 1);
+        Part {
+            dev_sector: self.dev_sector + u64::from(sectors),
+            nr_sectors: self.nr_sectors - sectors,
+            offset: self.offset + sectors + jumped as u32,
+            ..self
+        }
+    }
+}
+
+impl<M: Machine> Volume<M> {
+    /// A volume of these disks.
+    ///
+    /// # Errors
+    /// `InvalidSetting` if there is no disk or more than 1,024, or the chunk is not a power of two of
+    /// 4 KiB or more, is no multiple of the block size, or is larger than a drive.
+    pub fn new(
+        name: impl Into<String>,
+        layout: Layout,
+        disks: Vec<Arc<Disk<M>>>,
+    ) -> Result<Arc<Volume<M>>, Error> {
+        let name = name.into();
+        let wrong = |text| Err(Error::new(ErrorKind::InvalidSetting, text));
+        let Some(first) = disks.first() else {
+            return wrong(format!("volume {name}: it has no drive; name one or more"));
+        };
+        if disks.len() > 1024 {
+            return wrong(format!("volume {name}: {} drives; at most 1024", disks.len()));
+        }
+        let mut limits = disks.iter().fold(*first.limits(), |sum, d| sum.stack(*d.limits()));
+        let (mut starts, mut capacity, mut chunk_shift) = (Vec::new(), 0, 0);
+        match layout {
+            Layout::Linear => {
+                for disk in &disks {
+                    starts.push(capacity);
+                    capacity += disk.capacity();
+                }
+            }
+            Layout::Stripe { chunk_sectors } => {
+                let block = limits.logical_sectors().max(8);
+                if !chunk_sectors.is_power_of_two() || chunk_sectors < block {
+                    let bytes = u64::from(chunk_sectors) << 9;
+                    let least = u64::from(block) << 9;
+                    return wrong(format!(
+                        "volume {name}: chunk of {bytes} bytes; a power of two, {least} or more"
+                    ));
+                }
+                let chunk = u64::from(chunk_sectors);
+                let smallest = disks.iter().map(|d| d.capacity()).min().unwrap_or(0);
+                capacity = smallest / chunk * chunk * disks.len() as u64;
+                if capacity == 0 {
+                    return wrong(format!("volume {name}: a drive is smaller than the chunk"));
+                }
+                chunk_shift = chunk_sectors.trailing_zeros();
+                let stripe_bytes = (chunk << 9) * disks.len() as u64;
+                limits.io_opt = u32::try_from(stripe_bytes).unwrap_or(limits.io_opt);
+                limits.io_min = chunk_sectors << 9;
+            }
+        }
+        let width = disks.len();
+        Ok(Arc::new(Volume {
+            name,
+            layout,
+            serving: Serving::Inline,
+            capacity,
+            limits,
+            starts,
+            chunk_shift,
+            width_shift: width.is_power_of_two().then(|| width.trailing_zeros()),
+            disks,
+        }))
+    }
+
+    /// A volume of one disk as it is.
+    ///
+    /// # Errors
+    /// None that a made disk can cause.
+    pub fn single(disk: Arc<Disk<M>>) -> Result<Arc<Volume<M>>, Error> {
+        Volume::new(String::from(disk.name()), Layout::Linear, alloc::vec![disk])
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its drives.
+    #[must_use]
+    pub fn disks(&self) -> &[Arc<Disk<M>>] {
+        &self.disks
+    }
+
+    /// How it lays its sectors over them.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Who serves them.
+    #[must_use]
+    pub fn serving(&self) -> Serving {
+        self.serving
+    }
+
+    /// Size in sectors.
+    #[must_use]
+    pub fn capacity(&self) -> Sector {
+        self.capacity
+    }
+
+    /// Its limits: the strictest of its drives', with the stripe as the optimal size. Longer bios
+    /// are split.
+    #[must_use]
+    pub fn limits(&self) -> &QueueLimits {
+        &self.limits
+    }
+
+    /// Drive and place on it, if the whole range lies on one drive in one piece.
+    #[inline]
+    pub(crate) fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)> {
+        match self.layout {
+            Layout::Linear if self.disks.len() == 1 => Some((0, sector)),
+            Layout::Linear => {
+                let member = self.starts.partition_point(|start| *start <= sector) - 1;
+                let place = sector - self.starts[member];
+                let fits = place + u64::from(nr_sectors) <= self.disks[member].capacity();
+                fits.then_some((member as u16, place))
+            }
+            Layout::Stripe { .. } => {
+                let within = sector & ((1 << self.chunk_shift) - 1);
+                if within + u64::from(nr_sectors) > 1 << self.chunk_shift {
+                    return None;
+                }
+                let (row, member) = self.row_of(sector >> self.chunk_shift);
+                Some((member, (row << self.chunk_shift) + within))
+            }
+        }
+    }
+
+    /// Row and drive of a chunk.
+    #[inline]
+    fn row_of(&self, chunk: u64) -> (u64, u16) {
+        match self.width_shift {
+            Some(shift) => (chunk >> shift, (chunk & ((1 << shift) - 1)) as u16),
+            None => {
+                let width = self.disks.len() as u64;
+                (chunk / width, (chunk % width) as u16)
+            }
+        }
+    }
+
+    /// What of a range lies on drive `member`; none if nothing does.
+    pub(crate) fn part(&self, sector: Sector, nr: SectorCount, member: u16) -> Option<Part> {
+        let end = sector + u64::from(nr);
+        match self.layout {
+            Layout::Linear => {
+                let start = self.starts[usize::from(member)];
+                let drive_end = start + self.disks[usize::from(member)].capacity();
+                let (from, to) = (sector.max(start), end.min(drive_end));
+                (from < to).then(|| Part {
+                    member,
+                    dev_sector: from - start,
+                    nr_sectors: (to - from) as u32,
+                    offset: (from - sector) as u32,
+                    stride: Stride::NONE,
+                })
+            }
+            Layout::Stripe { .. } => {
+                let (shift, width) = (self.chunk_shift, self.disks.len() as u64);
+                let (first, last) = (sector >> shift, (end - 1) >> shift);
+                let mine = first + (u64::from(member) + width - first % width) % width;
+                if mine > last {
+                    return None;
+                }
+                let my_last = mine + (last - mine) / width * width;
+                let within = if mine == first { sector & ((1 << shift) - 1) } else { 0 };
+                let past =
+                    if my_last == last { ((end - 1) & ((1 << shift) - 1)) + 1 } else { 1 << shift };
+                let dev_sector = ((mine / width) << shift) + within;
+                let dev_end = ((my_last / width) << shift) + past;
+                Some(Part {
+                    member,
+                    dev_sector,
+                    nr_sectors: (dev_end - dev_sector) as u32,
+                    offset: ((mine << shift) + within - sector) as u32,
+                    stride: Stride { chunk_shift: shift as u8, width: width as u16 },
+                })
+            }
+        }
+    }
+
+    /// What is allocated in a range, drive by drive; may block. The extents cover the range or the
+    /// first part of it, at most `most` of them.
+    #[must_use]
+    pub fn extents(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Extent> {
+        let end = (sector + nr_sectors).min(self.capacity);
+        let (mut at, mut list) = (sector, Vec::<Extent>::new());
+        // What each drive said last: from where, and what.
+        let mut known: Vec<(Sector, Vec<Extent>)> = alloc::vec![(0, Vec::new()); self.disks.len()];
+        while at < end {
+            let (member, place, run) = self.run_at(at, end);
+            let found = lookup(&mut known[usize::from(member)], place, || {
+                let disk = &self.disks[usize::from(member)];
+                disk.extents(place, disk.capacity() - place)
+            });
+            let length = found.nr_sectors.min(run);
+            let full = list.len() == most;
+            match list.last_mut() {
+                Some(last) if (last.hole, last.zero) == (found.hole, found.zero) => {
+                    last.nr_sectors += length;
+                }
+                _ if full => break,
+                _ => list.push(Extent { nr_sectors: length, ..found }),
+            }
+            at += length;
+        }
+        list
+    }
+
+    /// Drive, place and length of the longest one-drive run that starts at a sector.
+    fn run_at(&self, at: Sector, end: Sector) -> (u16, Sector, u64) {
+        let (member, place) = self.locate(at, 1).expect("one sector lies on one drive");
+        let run = match self.layout {
+            Layout::Linear => self.disks[usize::from(member)].capacity() - place,
+            Layout::Stripe { chunk_sectors } => {
+                u64::from(chunk_sectors) - (at & u64::from(chunk_sectors - 1))
+            }
+        };
+        (member, place, run.min(end - at))
+    }
+}
+
+/// The extent at `place`, out of what a drive said last or of what it says now.
+fn lookup(
+    known: &mut (Sector, Vec<Extent>),
+    place: Sector,
+    ask: impl FnOnce() -> Vec<Extent>,
+) -> Extent {
+    let find = |known: &(Sector, Vec<Extent>)| {
+        let mut start = known.0;
+        known.1.iter().find_map(|extent| {
+            let inside = place >= start && place < start + extent.nr_sectors;
+            start += extent.nr_sectors;
+            inside.then(|| Extent { nr_sectors: start - place, ..*extent })
+        })
+    };
+    if let Some(extent) = find(known) {
+        return extent;
+    }
+    *known = (place, ask());
+    find(known).unwrap_or(Extent { nr_sectors: 1, hole: false, zero: false })
+}
