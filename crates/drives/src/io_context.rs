@@ -1,0 +1,124 @@
+//! `IoContext`: an I/O thread: one reactor, one doorbell, and the channels that run on it.
+//!
+//! Made on the thread that will run it, by a server's I/O thread or by a program that wants file
+//! drives. Owns the reactor; makes the thread the owner of its hardware queue of every drive. On it a
+//! channel never sleeps: `wait` arms the bell, looks once more, and sleeps in the ring. File drives
+//! find the reactor through a thread-local that lives as long as this value.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use millrace_block::{Channel, ChannelConfig, Error, ErrorKind, IoThread, Stamp, Volume};
+use millrace_machine::{Doorbell, Machine, Native, NativeParker};
+use millrace_reactor::{Config, Handle, Reactor, Wait, now_ns};
+
+thread_local! {
+    static REACTOR: RefCell<Option<Handle>> = const { RefCell::new(None) };
+}
+
+/// The reactor of the I/O thread that calls, for drivers that open a queue on it.
+#[must_use]
+pub fn current_reactor() -> Option<Handle> {
+    REACTOR.with_borrow(Clone::clone)
+}
+
+/// Settings of an I/O thread.
+#[derive(Debug, Clone, Default)]
+pub struct IoConfig {
+    /// Number of the thread, from 0; it owns the hardware queue of that number of each drive.
+    pub number: u16,
+    /// The ring's settings.
+    pub reactor: Config,
+}
+
+/// An I/O thread.
+pub struct IoContext {
+    reactor: Reactor,
+    thread: IoThread<Native>,
+    volumes: Vec<Arc<Volume<Native>>>,
+}
+
+impl IoContext {
+    /// Makes the calling thread an I/O thread.
+    ///
+    /// # Errors
+    /// `System` if there is no ring and no epoll, `Busy` if the thread is one already.
+    pub fn new(config: IoConfig) -> Result<IoContext, Error> {
+        static NEXT_OWNER: AtomicU64 = AtomicU64::new(1);
+        if current_reactor().is_some() {
+            return Err(Error::new(ErrorKind::Busy, "this thread is an I/O thread already"));
+        }
+        let reactor = Reactor::new(config.reactor)
+            .map_err(|error| Error::new(ErrorKind::System, format!("I/O thread: {error}")))?;
+        let bell = Arc::new(Doorbell::new(NativeParker::from_eventfd(reactor.wake_fd())));
+        REACTOR.set(Some(reactor.handle()));
+        let owner = NEXT_OWNER.fetch_add(1, Ordering::Relaxed);
+        let thread = IoThread { number: config.number, owner, bell };
+        Ok(IoContext { reactor, thread, volumes: Vec::new() })
+    }
+
+    /// A channel of this thread to a volume; brings up the thread's queue of each drive first.
+    ///
+    /// # Errors
+    /// If a drive cannot open its queue.
+    pub fn channel(
+        &mut self,
+        volume: &Arc<Volume<Native>>,
+        depth: u32,
+        stamp: Stamp,
+    ) -> Result<Channel<Native>, Error> {
+        if !self.volumes.iter().any(|known| Arc::ptr_eq(known, volume)) {
+            for disk in volume.disks() {
+                let bell = Arc::clone(&self.thread.bell);
+                disk.bring_up(self.thread.number, self.thread.owner, bell)?;
+            }
+            self.volumes.push(Arc::clone(volume));
+        }
+        let thread = Some(self.thread.clone());
+        Ok(Channel::open(volume, ChannelConfig { depth, stamp, thread }))
+    }
+
+    /// The reactor, for sockets and timers beside the drives.
+    #[must_use]
+    pub fn reactor(&mut self) -> &mut Reactor {
+        &mut self.reactor
+    }
+
+    /// Rings when another thread has something for this one.
+    #[must_use]
+    pub fn bell(&self) -> &Arc<Doorbell<Native>> {
+        &self.thread.bell
+    }
+
+    /// One turn of the reactor: submits everything, and sleeps until something happens unless
+    /// `has_work` (asked after the bell is armed) says no, or `deadline_ns` of `Native::now` comes.
+    ///
+    /// # Errors
+    /// `System` if the ring itself fails.
+    pub fn turn(
+        &mut self,
+        deadline_ns: Option<u64>,
+        has_work: impl FnOnce() -> bool,
+    ) -> Result<usize, Error> {
+        self.thread.bell.arm();
+        let wait = match deadline_ns {
+            _ if has_work() => Wait::No,
+            None => Wait::Forever,
+            // The layer's clock and the reactor's have different origins.
+            Some(deadline) => Wait::Until(now_ns() + deadline.saturating_sub(Native::now())),
+        };
+        let turned = self.reactor.turn(wait);
+        self.thread.bell.disarm();
+        turned.map_err(|error| Error::new(ErrorKind::System, format!("I/O ring: {error}")))
+    }
+}
+
+impl Drop for IoContext {
+    fn drop(&mut self) {
+        for disk in self.volumes.iter().flat_map(|volume| volume.disks()) {
+            disk.bring_down(self.thread.owner);
+        }
+        REACTOR.set(None);
+    }
+}

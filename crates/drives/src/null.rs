@@ -1,0 +1,131 @@
+//! `null`: receives requests and completes them, at once or after a fixed time; keeps no data.
+//!
+//! Measures the layer alone ([MQ] point 6). As many hardware queues as asked for, any thread may run
+//! them. With `delay_ns` a request completes that long after it was queued, as a device with that
+//! latency and no limit of its own but its tags. Kernel counterpart: drivers/block/null_blk.
+
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+
+use millrace_block::{
+    CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Extent, Features, HwQueues,
+    QueueKind, QueueLimits, Request, Sector, Status, Tag, TagScope,
+};
+use millrace_machine::{Machine, Topology};
+
+/// A drive that keeps nothing.
+#[derive(Debug, Clone)]
+pub struct NullDriver {
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Time from dispatch to completion in nanoseconds; 0 for at once.
+    pub delay_ns: u64,
+    /// Most hardware queues, 1 to 2048.
+    pub queues: u16,
+    /// Tags of each, 1 to 65,536.
+    pub depth: u32,
+    /// Logical block size in bytes.
+    pub block_size: u32,
+}
+
+impl Default for NullDriver {
+    fn default() -> Self {
+        NullDriver { size_bytes: 1 << 40, delay_ns: 0, queues: 2048, depth: 1024, block_size: 512 }
+    }
+}
+
+impl<M: Machine> Driver<M> for NullDriver {
+    fn capacity(&self) -> Sector {
+        self.size_bytes >> 9
+    }
+
+    fn limits(&self) -> QueueLimits {
+        QueueLimits {
+            logical_block_size: self.block_size,
+            physical_block_size: self.block_size.max(4096),
+            max_sectors: 1 << 16,
+            max_segments: u16::MAX,
+            max_discard_sectors: u32::MAX,
+            max_write_zeroes_sectors: u32::MAX,
+            features: Features { fua: true, no_payload: true, ..Features::default() },
+            ..QueueLimits::default()
+        }
+    }
+
+    fn hw_queues(&self, _topology: &Topology) -> HwQueues {
+        let (count, depth) = (self.queues, self.depth);
+        HwQueues { count, depth, kind: QueueKind::AnyThread, tags: TagScope::PerQueue }
+    }
+
+    fn open_queue(&self, _index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
+        if self.delay_ns == 0 {
+            return Ok(Box::new(NullQueue { done: Vec::with_capacity(depth as usize) }));
+        }
+        let waiting = VecDeque::with_capacity(depth as usize);
+        Ok(Box::new(DelayQueue::<M> { waiting, delay_ns: self.delay_ns, machine: PhantomData }))
+    }
+
+    fn extents(&self, _sector: Sector, nr_sectors: u64) -> Vec<Extent> {
+        vec![Extent { nr_sectors, hole: true, zero: true }]
+    }
+}
+
+/// Completes at the poll that follows.
+#[derive(Debug)]
+struct NullQueue {
+    done: Vec<Tag>,
+}
+
+impl<M: Machine> DriverQueue<M> for NullQueue {
+    #[inline]
+    fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
+        self.done.push(rq.tag());
+        Dispatch::Queued
+    }
+
+    fn commit_rqs(&mut self) {}
+
+    fn poll(&mut self, batch: &mut CompletionBatch) {
+        while !batch.is_full() {
+            let Some(tag) = self.done.pop() else { return };
+            batch.push(tag, Status::Ok);
+        }
+    }
+
+    fn timeout(&mut self, _tag: Tag) -> Expired {
+        Expired::Extend
+    }
+}
+
+/// Completes when the time has come; requests come in order of their deadlines.
+#[derive(Debug)]
+struct DelayQueue<M> {
+    waiting: VecDeque<(u64, Tag)>,
+    delay_ns: u64,
+    machine: PhantomData<M>,
+}
+
+impl<M: Machine> DriverQueue<M> for DelayQueue<M> {
+    fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
+        self.waiting.push_back((M::now() + self.delay_ns, rq.tag()));
+        Dispatch::Queued
+    }
+
+    fn commit_rqs(&mut self) {}
+
+    fn poll(&mut self, batch: &mut CompletionBatch) {
+        let now_ns = M::now();
+        while let Some((deadline_ns, tag)) = self.waiting.front().copied() {
+            if deadline_ns > now_ns || batch.is_full() {
+                batch.wake_at(deadline_ns);
+                return;
+            }
+            self.waiting.pop_front();
+            batch.push(tag, Status::Ok);
+        }
+    }
+
+    fn timeout(&mut self, _tag: Tag) -> Expired {
+        Expired::Extend
+    }
+}
