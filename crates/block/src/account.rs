@@ -76,7 +76,7 @@ impl<M: Machine> DiskStats<M> {
     }
 
     /// Adds one completed bio to a run of equals, or records the run and starts another.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count(&self, run: &mut Run, op: Op, stamps: (u64, u64, u64), sectors: u32) {
         if (run.op, run.q_ns, run.d_ns, run.c_ns) != (op, stamps.0, stamps.1, stamps.2) {
             self.record(run);

@@ -248,6 +248,7 @@ impl Bio {
     }
 
     /// Sets a number that comes back with the completion.
+    #[inline]
     #[must_use]
     pub fn with_user_data(mut self, user_data: u64) -> Bio {
         self.user_data = user_data;
@@ -268,42 +269,55 @@ impl Bio {
         self
     }
 
+    /// Sets the number in place.
+    #[inline]
+    pub fn set_user_data(&mut self, user_data: u64) {
+        self.user_data = user_data;
+    }
+
     /// Moves it elsewhere on the device, to submit its memory again.
+    #[inline]
     pub fn set_sector(&mut self, sector: Sector) {
         self.sector = sector;
     }
 
     /// The number set by [`Bio::with_user_data`].
+    #[inline]
     #[must_use]
     pub fn user_data(&self) -> u64 {
         self.user_data
     }
 
     /// What it does.
+    #[inline]
     #[must_use]
     pub fn op(&self) -> Op {
         self.op
     }
 
     /// Where it starts.
+    #[inline]
     #[must_use]
     pub fn sector(&self) -> Sector {
         self.sector
     }
 
     /// How long it is.
+    #[inline]
     #[must_use]
     pub fn nr_sectors(&self) -> SectorCount {
         self.nr_sectors
     }
 
     /// Its pieces of memory.
+    #[inline]
     #[must_use]
     pub fn nr_segments(&self) -> u32 {
         self.nr_segments
     }
 
     /// Whether somebody outside owns the memory.
+    #[inline]
     pub(crate) fn is_foreign(&self) -> bool {
         self.owner == Owner::Foreign
     }
@@ -327,6 +341,7 @@ impl Bio {
     }
 
     /// The segment of a bio that has one, or the list.
+    #[inline]
     pub(crate) fn data(&self) -> Data {
         Data { start: self.data, nr_segments: self.nr_segments }
     }
@@ -357,6 +372,7 @@ impl Bio {
     }
 
     /// Bytes of memory it covers.
+    #[inline]
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         if self.op.has_data() { (self.nr_sectors as usize) << SECTOR_SHIFT } else { 0 }

@@ -10,6 +10,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::mem::ManuallyDrop;
 
 use millrace_machine::{Counter, Doorbell, Machine, Order, Parker, Word};
 
@@ -19,9 +20,10 @@ use crate::disk::{Disk, Stack};
 use crate::dispatch::Route;
 use crate::driver::QueueKind;
 use crate::home::Home;
+use crate::merge::Merged;
 use crate::plug::Plug;
 use crate::runner::{Runner, Stamp};
-use crate::slot::{BioList, BioRef, Stage, Stride};
+use crate::slot::{BioList, BioRef, Slot, Stage, Stride};
 use crate::split::cut_to_limits;
 use crate::status::Status;
 use crate::trace::Action;
@@ -105,6 +107,22 @@ struct Member<M: Machine> {
     merges: bool,
 }
 
+impl<M: Machine> Member<M> {
+    #[cold]
+    fn trace_entry(&self, slot: &Slot<M>) {
+        for action in [Action::Queue, Action::Remap, Action::GetRequest, Action::Plug] {
+            self.disk.trace_slot_at(action, slot, slot.q_ns);
+        }
+    }
+
+    #[cold]
+    fn count_merge(&self, kind: Merged) {
+        let last = self.plug.last().expect("something was merged with it");
+        self.stats.count_merge(last.op());
+        self.disk.trace_merged(kind, last);
+    }
+}
+
 /// One thread's way into a volume.
 pub struct Channel<M: Machine> {
     pub(crate) volume: Arc<Volume<M>>,
@@ -125,8 +143,59 @@ pub struct Channel<M: Machine> {
     quarantine: Vec<Bio>,
     /// Boxed so that slots can point to it; leaked if a drive may still write their memory.
     home: Option<Box<Home<M>>>,
-    /// Plain reads and writes may take the short path.
-    simple: bool,
+    gate: Gate,
+}
+
+/// What `submit` must know of the volume, at hand.
+#[derive(Debug, Clone, Copy)]
+struct Gate {
+    capacity: u64,
+    /// Sectors of a block, less one.
+    block_mask: u64,
+    /// Longest plain read or write that any of the drives takes whole; 0: look closer always.
+    plain_sectors: u32,
+    read_only: bool,
+    /// Some drive's events are traced.
+    traced: bool,
+}
+
+impl Gate {
+    fn new<M: Machine>(volume: &Volume<M>) -> Gate {
+        let (limits, disks) = (volume.limits(), volume.disks());
+        let simple =
+            disks.iter().all(|d| d.limits().takes_any_segment() && d.limits().chunk_sectors == 0);
+        Gate {
+            capacity: volume.capacity(),
+            block_mask: u64::from(limits.logical_sectors()) - 1,
+            plain_sectors: if simple { limits.max_sectors } else { 0 },
+            read_only: limits.features.read_only,
+            traced: disks.iter().any(|d| d.config.trace.is_some()),
+        }
+    }
+
+    /// Whether a bio can be served at all.
+    #[inline]
+    fn check(&self, bio: &Bio) -> Result<(), Status> {
+        let nr = u64::from(bio.nr_sectors);
+        let (end, overflows) = bio.sector.overflowing_add(nr);
+        let fits = !overflows && end <= self.capacity;
+        if fits && nr != 0 && (bio.sector | nr) & self.block_mask == 0 && !self.read_only {
+            return Ok(());
+        }
+        self.check_closely(bio, fits)
+    }
+
+    #[cold]
+    fn check_closely(&self, bio: &Bio, fits: bool) -> Result<(), Status> {
+        let nr = u64::from(bio.nr_sectors);
+        match bio.op {
+            Op::Flush => Ok(()),
+            _ if nr == 0 || (bio.sector | nr) & self.block_mask != 0 => Err(Status::Invalid),
+            _ if !fits => Err(Status::OutOfRange),
+            op if self.read_only && op.is_write() => Err(Status::ReadOnly),
+            _ => Ok(()),
+        }
+    }
 }
 
 // SAFETY: the raw pointers inside are to the channel's own boxed home.
@@ -173,7 +242,7 @@ impl<M: Machine> Channel<M> {
             batch_ns: 0,
             next_timeout_check_ns: 0,
             quarantine: Vec::new(),
-            simple: volume.disks().iter().all(|d| d.limits().takes_any_segment()),
+            gate: Gate::new(volume),
             home: Some(home),
             volume: Arc::clone(volume),
         }
@@ -196,13 +265,13 @@ impl<M: Machine> Channel<M> {
     ///
     /// # Errors
     /// Gives the bio back if the channel is full or the bio can never be served.
-    #[inline]
+    #[inline(always)]
     pub fn submit(&mut self, bio: Bio) -> Result<(), Rejected> {
-        if let Err(status) = self.check(&bio) {
-            return Err(Rejected { bio, reason: Reject::Invalid(status) });
+        if let Err(status) = self.gate.check(&bio) {
+            return refuse(bio, Reject::Invalid(status));
         }
         let Some(mut slot) = self.free.pop_front() else {
-            return Err(Rejected { bio, reason: Reject::Full });
+            return refuse(bio, Reject::Full);
         };
         self.in_flight += 1;
         if self.batch_ns == 0 || self.run.stamp == Stamp::Io {
@@ -212,15 +281,13 @@ impl<M: Machine> Channel<M> {
         slot.status = Status::Ok;
         slot.foreign = bio.is_foreign();
         let (sector, nr_sectors, flags) = (bio.sector, bio.nr_sectors, bio.flags);
-        let plain = bio.op.has_data() && flags == OpFlags::NONE && bio.nr_segments() == 1;
-        slot.bio = bio;
-        if plain && self.simple {
+        // A bio with one segment has data.
+        let plain = flags == OpFlags::NONE && bio.nr_segments() == 1;
+        slot.bio = ManuallyDrop::new(bio);
+        if plain && nr_sectors <= self.gate.plain_sectors {
             if let Some((member, dev_sector)) = self.volume.locate(sector, nr_sectors) {
-                let limits = self.members[usize::from(member)].disk.limits();
-                if nr_sectors <= limits.max_sectors && limits.chunk_sectors == 0 {
-                    self.admit_whole(slot, member, dev_sector, 1);
-                    return Ok(());
-                }
+                self.admit_whole(slot, member, dev_sector, 1);
+                return Ok(());
             }
         }
         self.submit_slowly(slot);
@@ -251,7 +318,7 @@ impl<M: Machine> Channel<M> {
         self.submit_parent(slot);
     }
 
-    #[inline]
+    #[inline(always)]
     fn admit_whole(&mut self, mut slot: BioRef<M>, member: u16, dev_sector: u64, segments: u16) {
         slot.stage = Stage::Whole;
         slot.member = member;
@@ -265,22 +332,16 @@ impl<M: Machine> Channel<M> {
     }
 
     /// Puts a bio that goes to one drive into that drive's plug.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn admit(&mut self, slot: BioRef<M>) {
         let member = &mut self.members[usize::from(slot.member)];
-        if member.disk.config.trace.is_some() {
-            for action in [Action::Queue, Action::Remap, Action::GetRequest, Action::Plug] {
-                member.disk.trace_at(action, &slot, slot.q_ns);
-            }
+        if self.gate.traced {
+            member.trace_entry(&slot);
         }
-        member.outstanding += 1;
-        member.stats.queued.add(1);
         self.plugged += 1;
         if member.merges {
-            if let Some(kind) = member.plug.merge_or_push(slot, member.disk.limits()) {
-                let last = member.plug.last().expect("something was merged with it");
-                member.stats.count_merge(last.op());
-                member.disk.trace_merged(kind, last);
+            if let Some(kind) = member.plug.merge_or_push(slot, &member.disk.limits) {
+                member.count_merge(kind);
             }
         } else {
             member.plug.push(slot);
@@ -288,6 +349,11 @@ impl<M: Machine> Channel<M> {
         if self.plugged >= self.plug_max {
             self.flush();
         }
+    }
+
+    /// [`Channel::admit`] off the hot path, for parts.
+    pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
+        self.admit(slot);
     }
 
     /// Starts all that was submitted: each drive's list goes to its software queue with one lock
@@ -302,6 +368,9 @@ impl<M: Machine> Channel<M> {
             if member.plug.is_empty() {
                 continue;
             }
+            let bios = member.plug.take_count();
+            member.outstanding += bios;
+            member.stats.queued.add(bios.into());
             let list = member.plug.take();
             member.disk.trace_list(Action::Unplug, &list);
             let refused = match member.disk.config.stack {
@@ -319,6 +388,7 @@ impl<M: Machine> Channel<M> {
 
     /// Hands each completed bio to `take`; starts what was submitted and drives the queues. Does not
     /// wait. Returns how many were handed over.
+    #[inline]
     pub fn poll(&mut self, mut take: impl FnMut(Completion)) -> usize {
         self.flush();
         let mut delivered = self.home().take_delivered();
@@ -338,28 +408,33 @@ impl<M: Machine> Channel<M> {
         }
     }
 
+    #[inline(always)]
     fn reap(&mut self, take: &mut impl FnMut(Completion)) -> usize {
         let mut handed = 0;
-        while let Some(slot) = self.run.done.pop_front() {
-            self.members[usize::from(slot.member)].outstanding -= 1;
-            if slot.stage == Stage::Child {
-                self.part_done(slot);
-                continue;
-            }
-            self.hand_over(slot, take);
-            handed += 1;
-        }
-        if !self.stalled.is_empty() {
-            self.resume_stalled();
-        }
-        while let Some(slot) = self.finished.pop_front() {
+        while let Some(slot) = self.next_done() {
             self.hand_over(slot, take);
             handed += 1;
         }
         handed
     }
 
-    #[inline]
+    /// The next bio to hand over; parts are credited to their parents on the way.
+    #[inline(always)]
+    fn next_done(&mut self) -> Option<BioRef<M>> {
+        while let Some(slot) = self.run.done.pop_front() {
+            self.members[usize::from(slot.member)].outstanding -= 1;
+            if slot.stage != Stage::Child {
+                return Some(slot);
+            }
+            self.part_done(slot);
+        }
+        if !self.stalled.is_empty() {
+            self.resume_stalled();
+        }
+        self.finished.pop_front()
+    }
+
+    #[inline(always)]
     fn hand_over(&mut self, mut slot: BioRef<M>, take: &mut impl FnMut(Completion)) {
         let (mut bio, status) = (slot.take_bio(), slot.status);
         self.free.push_front(slot);
@@ -450,27 +525,12 @@ impl<M: Machine> Channel<M> {
     fn home(&self) -> &Home<M> {
         self.home.as_ref().expect("taken only by drop")
     }
+}
 
-    /// Whether a bio can be served at all.
-    #[inline]
-    fn check(&self, bio: &Bio) -> Result<(), Status> {
-        let (limits, capacity) = (self.volume.limits(), self.volume.capacity());
-        if bio.op == Op::Flush {
-            return Ok(());
-        }
-        let nr = u64::from(bio.nr_sectors);
-        let block = u64::from(limits.logical_sectors());
-        if nr == 0 || (bio.sector | nr) & (block - 1) != 0 {
-            return Err(Status::Invalid);
-        }
-        if bio.sector >= capacity || nr > capacity - bio.sector {
-            return Err(Status::OutOfRange);
-        }
-        if limits.features.read_only && bio.op.is_write() {
-            return Err(Status::ReadOnly);
-        }
-        Ok(())
-    }
+#[cold]
+#[inline(never)]
+fn refuse(bio: Bio, reason: Reject) -> Result<(), Rejected> {
+    Err(Rejected { bio, reason })
 }
 
 impl<M: Machine> Drop for Channel<M> {
@@ -483,7 +543,7 @@ impl<M: Machine> Drop for Channel<M> {
             }
         }
         for list in [&mut self.free, &mut self.children] {
-            list.leak();
+            list.unlink();
         }
         let abandoned = self.home().abandoned.load(Order::SeqCst);
         if self.in_flight > 0 || abandoned > 0 {

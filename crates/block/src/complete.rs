@@ -63,7 +63,7 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Gives each bio of a chain its status and sends it home.
-    #[inline]
+    #[inline(always)]
     fn end_bios(
         &self,
         chain: BioRef<M>,
@@ -191,8 +191,16 @@ impl<M: Machine> Disk<M> {
         }
     }
 
+    /// The same at a given time.
+    #[inline]
+    pub(crate) fn trace_slot_at(&self, action: Action, bio: &Slot<M>, time_ns: u64) {
+        if self.config.trace.is_some() {
+            self.trace_at(action, bio, time_ns);
+        }
+    }
+
     #[cold]
-    pub(crate) fn trace_at(&self, action: Action, bio: &Slot<M>, time_ns: u64) {
+    fn trace_at(&self, action: Action, bio: &Slot<M>, time_ns: u64) {
         let event = Event {
             action,
             time_ns,

@@ -16,7 +16,7 @@ use crate::bio::Op;
 use crate::disk::{Disk, Stack};
 use crate::driver::{Dispatch, QueueKind};
 use crate::queues::{HardwareQueue, Serve};
-use crate::request::Tag;
+use crate::request::{Request, Tag};
 use crate::runner::{Runner, Stamp};
 use crate::serve::Serving;
 use crate::slot::{BioList, BioRef};
@@ -231,7 +231,7 @@ impl<M: Machine> Disk<M> {
             if *now_ns == 0 {
                 *now_ns = M::now();
             }
-            if !self.issue(index, serve, tag, *now_ns, run, stats) {
+            if !self.issue_tag(index, serve, (tag, *now_ns), run, stats) {
                 break;
             }
             sent += 1;
@@ -247,8 +247,9 @@ impl<M: Machine> Disk<M> {
         stats: &DiskStats<M>,
         mut now_ns: u64,
     ) -> u32 {
-        let tags = &self.hctxs[usize::from(index)].tags;
+        let tags = &*self.hctxs[usize::from(index)].tags;
         let (mut batch, mut sent) = (TagBatch::EMPTY, 0);
+        let plain = run.stamp == Stamp::Batch && self.config.trace.is_none();
         while let Some(chain) = serve.staged.pop_front() {
             if chain.op() == Op::Flush {
                 match self.dispatch_flush(index, serve, chain, run, stats) {
@@ -270,14 +271,16 @@ impl<M: Machine> Disk<M> {
                     }
                 }
             }
-            if now_ns == 0 || run.stamp == Stamp::Io {
+            if now_ns == 0 || !plain {
                 now_ns = M::now();
             }
             let tag = tags.next(&mut batch).expect("the batch is not empty");
             chain.touch();
             // SAFETY: the tag was taken above and is in nobody else's hands.
-            unsafe { tags.request(tag) }.fill(chain, index, &self.limits);
-            if !self.issue(index, serve, tag, now_ns, run, stats) {
+            let rq = unsafe { tags.request(tag) };
+            rq.fill(chain, index);
+            if !self.issue(serve, rq, now_ns) {
+                self.requeue(serve, rq, run, stats);
                 break;
             }
             sent += 1;
@@ -309,37 +312,56 @@ impl<M: Machine> Disk<M> {
         tags.take(&mut run.hint, want)
     }
 
-    /// Hands one filled request to the driver; false if the driver is busy, and then it is the
-    /// first of the requeued.
-    pub(crate) fn issue(
+    /// Hands one filled request to the driver; false if the driver is busy.
+    #[inline(always)]
+    pub(crate) fn issue(&self, serve: &mut Serve<M>, rq: &mut Request<M>, now_ns: u64) -> bool {
+        rq.d_ns = now_ns;
+        let queue = serve.queue.as_mut().expect("dispatch checked that the queue is up");
+        rq.outcome = queue.queue_rq(rq);
+        if rq.outcome != Dispatch::Queued {
+            return false;
+        }
+        serve.issued_ns[rq.tag().0 as usize] = now_ns | 1;
+        serve.in_flight += 1;
+        if self.config.trace.is_some() {
+            self.trace_request(Action::Issue, rq, now_ns);
+        }
+        true
+    }
+
+    /// Issues the filled request of a tag; one that the driver is too busy for is requeued.
+    pub(crate) fn issue_tag(
         &self,
         index: u16,
         serve: &mut Serve<M>,
-        tag: Tag,
-        now_ns: u64,
+        (tag, now_ns): (Tag, u64),
         run: &mut Runner<M>,
         stats: &DiskStats<M>,
     ) -> bool {
         // SAFETY: the tag is filled and not handed over yet; this thread holds the serve lock.
         let rq = unsafe { self.hctxs[usize::from(index)].tags.request(tag) };
-        rq.d_ns = now_ns;
-        let queue = serve.queue.as_mut().expect("dispatch checked that the queue is up");
-        let outcome = queue.queue_rq(rq);
-        if outcome == Dispatch::Queued {
-            serve.issued_ns[tag.0 as usize] = now_ns | 1;
-            serve.in_flight += 1;
-            if self.config.trace.is_some() {
-                self.trace_request(Action::Issue, rq, now_ns);
-            }
-            return true;
+        let issued = self.issue(serve, rq, now_ns);
+        if !issued {
+            self.requeue(serve, rq, run, stats);
         }
-        serve.requeued.push_front(tag);
+        issued
+    }
+
+    /// The driver was busy: the request goes first next time.
+    #[cold]
+    fn requeue(
+        &self,
+        serve: &mut Serve<M>,
+        rq: &Request<M>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) {
+        serve.requeued.push_front(rq.tag());
         stats.requeues.add(1);
-        self.trace_request(Action::Requeue, rq, now_ns);
-        if outcome == Dispatch::HostBusy {
-            run.wake_at(now_ns + HOST_BUSY_RETRY_NS);
+        self.trace_request(Action::Requeue, rq, rq.d_ns);
+        if rq.outcome == Dispatch::HostBusy {
+            run.wake_at(rq.d_ns + HOST_BUSY_RETRY_NS);
         }
-        false
     }
 
     /// One flush is issued at a time; what comes meanwhile joins the next. Gives the flush back if
@@ -368,8 +390,8 @@ impl<M: Machine> Disk<M> {
         flush.issued = true;
         drop(flush);
         // SAFETY: the tag was taken above and is in nobody else's hands.
-        unsafe { tags.request(tag) }.fill(chain, index, &self.limits);
-        Ok(u32::from(self.issue(index, serve, tag, M::now(), run, stats)))
+        unsafe { tags.request(tag) }.fill(chain, index);
+        Ok(u32::from(self.issue_tag(index, serve, (tag, M::now()), run, stats)))
     }
 
     /// Runs queues that got the tags they waited for, perhaps of other disks, and passes the wake on

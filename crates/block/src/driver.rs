@@ -150,6 +150,13 @@ impl CompletionBatch {
         self.len == Self::CAPACITY
     }
 
+    /// How many more fit.
+    #[inline]
+    #[must_use]
+    pub fn room(&self) -> usize {
+        Self::CAPACITY - self.len
+    }
+
     /// None so far.
     #[inline]
     #[must_use]

@@ -89,6 +89,13 @@ impl Snapshot {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
+    /// Counts `times` I/Os of this length.
+    pub fn add(&mut self, value_ns: u64, times: u64) {
+        self.counts[bucket_of(value_ns)] += times;
+        self.sum_ns += value_ns.wrapping_mul(times);
+        self.max_ns = self.max_ns.max(value_ns);
+    }
+
     /// I/Os counted.
     #[must_use]
     pub fn count(&self) -> u64 {

@@ -35,8 +35,13 @@ fn fits<M: Machine>(first: &Slot<M>, second: &Slot<M>, limits: &QueueLimits) -> 
         && !crosses
 }
 
-/// Merges `bio` with the chain in `last`, or gives it back.
+/// Whether two chains lie side by side on the drive: the cheap question first.
 #[inline]
+pub(crate) fn touch<M: Machine>(last: &Slot<M>, bio: &Slot<M>) -> bool {
+    last.chain_end() == bio.dev_sector || bio.chain_end() == last.dev_sector
+}
+
+/// Merges `bio` with the chain in `last`, or gives it back.
 pub(crate) fn try_merge<M: Machine>(
     last: &mut BioRef<M>,
     bio: BioRef<M>,

@@ -6,7 +6,7 @@
 use millrace_machine::Machine;
 
 use crate::limits::QueueLimits;
-use crate::merge::{Merged, try_merge};
+use crate::merge::{Merged, touch, try_merge};
 use crate::slot::{BioList, BioRef, Slot};
 
 /// Bios of one drive, gathered.
@@ -14,16 +14,19 @@ pub(crate) struct Plug<M: Machine> {
     list: BioList<M>,
     /// The last chain, apart so that a front merge can replace its head.
     last: Option<BioRef<M>>,
+    /// Bios in it, merged ones too.
+    bios: u32,
 }
 
 impl<M: Machine> Plug<M> {
     pub(crate) fn new() -> Self {
-        Plug { list: BioList::new(), last: None }
+        Plug { list: BioList::new(), last: None, bios: 0 }
     }
 
     /// Appends without looking for a merge.
     #[inline]
     pub(crate) fn push(&mut self, bio: BioRef<M>) {
+        self.bios += 1;
         if let Some(last) = self.last.replace(bio) {
             self.list.push_back(last);
         }
@@ -32,19 +35,18 @@ impl<M: Machine> Plug<M> {
     /// Merges with the last bio if they touch, else appends.
     #[inline]
     pub(crate) fn merge_or_push(&mut self, bio: BioRef<M>, limits: &QueueLimits) -> Option<Merged> {
-        match &mut self.last {
-            Some(last) => match try_merge(last, bio, limits) {
-                Ok(merged) => Some(merged),
-                Err(bio) => {
-                    self.push(bio);
-                    None
+        let bio = match &mut self.last {
+            Some(last) if touch(last, &bio) => match try_merge(last, bio, limits) {
+                Ok(merged) => {
+                    self.bios += 1;
+                    return Some(merged);
                 }
+                Err(bio) => bio,
             },
-            None => {
-                core::mem::forget(self.last.replace(bio));
-                None
-            }
-        }
+            _ => bio,
+        };
+        self.push(bio);
+        None
     }
 
     /// The chain that was touched last.
@@ -55,6 +57,12 @@ impl<M: Machine> Plug<M> {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.last.is_none()
+    }
+
+    /// How many bios were added since the last call.
+    #[inline]
+    pub(crate) fn take_count(&mut self) -> u32 {
+        core::mem::take(&mut self.bios)
     }
 
     /// All of it, in order of submission.

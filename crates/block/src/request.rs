@@ -9,6 +9,7 @@
 use millrace_machine::Machine;
 
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
+use crate::driver::Dispatch;
 use crate::limits::{QueueLimits, SegmentRule};
 use crate::slot::{BioRef, Slot};
 
@@ -33,12 +34,13 @@ pub struct Request<M: Machine> {
     pub(crate) d_ns: u64,
     nr_sectors: SectorCount,
     tag: Tag,
-    rule: SegmentRule,
     nr_segments: u16,
     pub(crate) hctx: u16,
     op: Op,
     flags: OpFlags,
     pub(crate) state: State,
+    /// What the driver said last.
+    pub(crate) outcome: Dispatch,
 }
 
 impl<M: Machine> Request<M> {
@@ -49,18 +51,18 @@ impl<M: Machine> Request<M> {
             d_ns: 0,
             nr_sectors: 0,
             tag,
-            rule: SegmentRule::NONE,
             nr_segments: 0,
             hctx: 0,
             op: Op::Read,
             flags: OpFlags::NONE,
             state: State::Idle,
+            outcome: Dispatch::Queued,
         }
     }
 
     /// Takes over a chain of bios.
     #[inline]
-    pub(crate) fn fill(&mut self, head: BioRef<M>, hctx: u16, limits: &QueueLimits) {
+    pub(crate) fn fill(&mut self, head: BioRef<M>, hctx: u16) {
         assert!(self.state == State::Idle, "tag {} names a request in flight", self.tag.0);
         self.sector = head.dev_sector;
         self.nr_sectors = head.chain_sectors;
@@ -68,7 +70,6 @@ impl<M: Machine> Request<M> {
         self.op = head.bio.op;
         self.flags = head.bio.flags;
         self.hctx = hctx;
-        self.rule = limits.segment_rule();
         self.state = State::InFlight;
         core::mem::forget(self.chain.replace(head));
     }
@@ -133,8 +134,19 @@ impl<M: Machine> Request<M> {
     #[inline]
     #[must_use]
     pub fn segments(&self) -> Segments<'_, M> {
+        self.segments_by(SegmentRule::NONE)
+    }
+
+    /// The same for a drive that limits the size of a piece or has a boundary: pieces are cut so that
+    /// they keep `max_segment_size` and `seg_boundary_mask`.
+    #[must_use]
+    pub fn segments_within(&self, limits: &QueueLimits) -> Segments<'_, M> {
+        self.segments_by(limits.segment_rule())
+    }
+
+    fn segments_by(&self, rule: SegmentRule) -> Segments<'_, M> {
         let has_data = self.op.has_data();
-        Segments { bio: self.chain.as_deref().filter(|_| has_data), done: 0, rule: self.rule }
+        Segments { bio: self.chain.as_deref().filter(|_| has_data), done: 0, rule }
     }
 }
 

@@ -8,6 +8,7 @@
 //! lines ([OLS]: light descriptors). Kernel counterpart: `struct bio` from a bio set.
 #![allow(unsafe_code)]
 
+use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 use core::ptr::{NonNull, null_mut};
 
@@ -59,7 +60,8 @@ pub(crate) struct Slot<M: Machine> {
     pub(crate) parent: u64,
     /// The channel to answer.
     pub(crate) home: *const Home<M>,
-    pub(crate) bio: Bio,
+    /// Written whole at submission and taken whole at the end, so it is never dropped in place.
+    pub(crate) bio: ManuallyDrop<Bio>,
     /// Where it starts on the drive.
     pub(crate) dev_sector: Sector,
     /// When it was queued.
@@ -97,7 +99,7 @@ impl<M: Machine> Slot<M> {
             tail: null_mut(),
             parent: 0,
             home,
-            bio: Bio::flush(),
+            bio: ManuallyDrop::new(Bio::flush()),
             dev_sector: 0,
             q_ns: 0,
             chain_sectors: 0,
@@ -149,10 +151,11 @@ impl<M: Machine> Slot<M> {
         self.bio.data().piece(memory, len.min(left as u32))
     }
 
-    /// Takes the bio out and leaves an empty one.
+    /// Takes the bio out of a slot whose I/O is done, just before the slot is freed.
     #[inline]
     pub(crate) fn take_bio(&mut self) -> Bio {
-        core::mem::replace(&mut self.bio, Bio::flush())
+        // SAFETY: every submission writes a bio, and every completion takes it once.
+        unsafe { ManuallyDrop::take(&mut self.bio) }
     }
 
     pub(crate) fn op(&self) -> Op {
@@ -347,6 +350,13 @@ impl<M: Machine> BioList<M> {
         }
     }
 
+    /// Forgets the handles, slot by slot: for a home that is about to be freed.
+    pub(crate) fn unlink(&mut self) {
+        while let Some(bio) = self.pop_front() {
+            core::mem::forget(bio);
+        }
+    }
+
     /// Forgets the slots: only for a home that is leaked.
     pub(crate) fn leak(&mut self) {
         core::mem::forget(self.take());
@@ -368,7 +378,7 @@ mod tests {
         let mut slot = Slot::<Native>::empty(core::ptr::null());
         let base = 0x10_0000 as *mut u8;
         // SAFETY: the memory is never touched.
-        slot.bio = unsafe { Bio::foreign(Op::Read, 0, base, 18 << 9) };
+        slot.bio = ManuallyDrop::new(unsafe { Bio::foreign(Op::Read, 0, base, 18 << 9) });
         slot.set_stride(Stride { chunk_shift: 3, width: 4 });
         (slot.dev_sector, slot.offset) = (6, 512);
         let at = |done| {

@@ -74,7 +74,7 @@ impl<M: Machine> Channel<M> {
             match self.next_part(&mut parent) {
                 Some(child) => {
                     parent.remaining += 1;
-                    self.admit(child);
+                    self.admit_part(child);
                 }
                 None => break,
             }
@@ -106,6 +106,7 @@ impl<M: Machine> Channel<M> {
     }
 
     /// A child has completed: its parent may go on.
+    #[inline(never)]
     pub(crate) fn part_done(&mut self, mut child: BioRef<M>) {
         let (status, bits) = (child.status, core::mem::take(&mut child.parent));
         self.children.push_front(child);
@@ -122,6 +123,7 @@ impl<M: Machine> Channel<M> {
     }
 
     /// Parents that waited for child slots go on.
+    #[cold]
     pub(crate) fn resume_stalled(&mut self) {
         while !self.children.is_empty() {
             let Some(parent) = self.stalled.pop_front() else { return };
@@ -207,7 +209,7 @@ impl<M: Machine> Channel<M> {
 
     fn child_of(&mut self, parent: &BioRef<M>, op: Op, part: Part) -> BioRef<M> {
         let mut child = self.children.pop_front().expect("make_parts looked for a slot");
-        child.bio = parent.bio.part(op, part.nr_sectors);
+        child.bio = ManuallyDrop::new(parent.bio.part(op, part.nr_sectors));
         child.stage = Stage::Child;
         child.status = Status::Ok;
         child.parent = parent.as_bits();

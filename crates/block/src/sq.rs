@@ -80,7 +80,7 @@ impl<M: Machine> Disk<M> {
         let tag = hctx.tags.next(&mut batch).expect("a batch of one");
         self.trace_slot(Action::Insert, &bio);
         // SAFETY: the tag was taken above and is in nobody else's hands.
-        unsafe { hctx.tags.request(tag) }.fill(bio, 0, &self.limits);
+        unsafe { hctx.tags.request(tag) }.fill(bio, 0);
         single.queue.push_back(tag);
         Ok(())
     }
@@ -95,7 +95,7 @@ impl<M: Machine> Disk<M> {
             stats.count_merge(chain.op());
             self.trace_merged(kind, &chain);
         }
-        rq.fill(chain, 0, &self.limits);
+        rq.fill(chain, 0);
         merged.err()
     }
 
@@ -119,7 +119,7 @@ impl<M: Machine> Disk<M> {
             if now_ns == 0 || run.stamp == Stamp::Io {
                 now_ns = M::now();
             }
-            if !self.issue(0, serve, tag, now_ns, run, stats) {
+            if !self.issue_tag(0, serve, (tag, now_ns), run, stats) {
                 return sent;
             }
             sent += 1;

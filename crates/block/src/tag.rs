@@ -94,11 +94,10 @@ impl<M: Machine> TagSet<M> {
     }
 
     /// Puts a tag into a batch of tags to give back; gives the batch when it must start another.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn give(&self, gather: &mut TagBatch, tag: Tag) {
         if tag.0 >= self.map.depth() {
-            self.reserved.give(self.reserved.bit_of(tag.0 - self.map.depth()));
-            return;
+            return self.give_reserved(tag);
         }
         let bits = self.map.bit_of(tag.0);
         if gather.bits.mask != 0 && gather.bits.word != bits.word {
@@ -108,6 +107,11 @@ impl<M: Machine> TagSet<M> {
         gather.bits.word = bits.word;
         assert!(gather.bits.mask & bits.mask == 0, "tag {} completed twice", tag.0);
         gather.bits.mask |= bits.mask;
+    }
+
+    #[cold]
+    fn give_reserved(&self, tag: Tag) {
+        self.reserved.give(self.reserved.bit_of(tag.0 - self.map.depth()));
     }
 
     /// Whether somebody could take a tag at this moment.

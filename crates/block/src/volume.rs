@@ -191,7 +191,7 @@ impl<M: Machine> Volume<M> {
     }
 
     /// Drive and place on it, if the whole range lies on one drive in one piece.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)> {
         match self.layout {
             Layout::Linear if self.disks.len() == 1 => Some((0, sector)),

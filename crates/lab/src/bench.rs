@@ -1,0 +1,250 @@
+//! One row of a benchmark: threads, channels, a measured time, and the sums.
+//!
+//! `run_row` builds nothing itself: it gets a volume, starts a job per thread on its CPU, lets them
+//! run for the time or the number of I/Os, and adds up. Called by the binary's `bench`.
+
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use millrace_block::{Snapshot, Stamp, Volume};
+use millrace_drives::{IoConfig, IoContext};
+use millrace_machine::{CpuId, Machine, Native, Thread};
+use millrace_reactor::Config;
+
+use crate::job::{Job, JobResult, Until};
+use crate::row::{LatencyNs, Row};
+use crate::workload::{Offsets, Workload};
+
+/// Why a row has no result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// A drive, queue or ring could not be set up or failed.
+    #[error("{0}")]
+    Block(#[from] millrace_block::Error),
+    /// The workload does not fit the device.
+    #[error("{0}")]
+    Workload(String),
+    /// A job panicked.
+    #[error("a job panicked: see above")]
+    Panicked,
+}
+
+/// How a row is run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What each job does.
+    pub workload: Workload,
+    /// Submitting threads, 1 or more.
+    pub jobs: u32,
+    /// Job i runs on `cpus[i % len]`; anywhere if empty.
+    pub cpus: Vec<u32>,
+    /// How long; ignored if `ios` is given.
+    pub runtime: Duration,
+    /// I/Os of each job, instead of a time.
+    pub ios: Option<u64>,
+    /// When times are taken.
+    pub stamp: Stamp,
+    /// The rings' settings.
+    pub reactor: Config,
+}
+
+/// Where a row stands, for a progress bar: fraction of its time or I/Os.
+pub type Progress<'a> = &'a mut dyn FnMut(f64);
+
+/// What the jobs share.
+struct Shared {
+    until: Until,
+    start: Barrier,
+    left: AtomicUsize,
+    syscalls: AtomicU64,
+    results: std::sync::Mutex<Vec<Result<JobResult, BenchError>>>,
+}
+
+/// Runs one row on a volume made for it (its accounting starts at zero).
+///
+/// # Errors
+/// If the workload does not fit the volume, or a thread cannot be set up.
+pub fn run_row(
+    volume: &Arc<Volume<Native>>,
+    plan: &Plan,
+    progress: Progress<'_>,
+) -> Result<Row, BenchError> {
+    check(volume, plan)?;
+    let shared = Arc::new(Shared {
+        until: Until { ios: plan.ios, stop: AtomicBool::new(false), done: AtomicU64::new(0) },
+        start: Barrier::new(plan.jobs as usize + 1),
+        left: AtomicUsize::new(plan.jobs as usize),
+        syscalls: AtomicU64::new(0),
+        results: std::sync::Mutex::new(Vec::new()),
+    });
+    let threads: Vec<_> = (0..plan.jobs).map(|job| spawn(volume, plan, &shared, job)).collect();
+    shared.start.wait();
+    let (start, cpu_start) = (Instant::now(), process_cpu_ns());
+    watch(&shared, plan, start, progress);
+    let seconds = start.elapsed().as_secs_f64();
+    let cpu_ns = process_cpu_ns() - cpu_start;
+    if !threads.into_iter().all(Thread::join) {
+        return Err(BenchError::Panicked);
+    }
+    let results = std::mem::take(&mut *shared.results.lock().expect("no job panicked"));
+    let results = results.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let syscalls = shared.syscalls.load(Ordering::Relaxed);
+    Ok(sum(volume, plan, &results, (seconds, cpu_ns, syscalls)))
+}
+
+fn check(volume: &Volume<Native>, plan: &Plan) -> Result<(), BenchError> {
+    let (bs, limits) = (plan.workload.bs_bytes, volume.limits());
+    if bs == 0 || !bs.is_multiple_of(limits.logical_block_size) {
+        let block = limits.logical_block_size;
+        let text = format!("bs={bs}: not a multiple of the device's block of {block} bytes");
+        return Err(BenchError::Workload(text));
+    }
+    if u64::from(bs) * u64::from(plan.jobs) > volume.capacity() << 9 {
+        let text = format!("bs={bs} with {} jobs: larger than the device", plan.jobs);
+        return Err(BenchError::Workload(text));
+    }
+    if plan.workload.verify && limits.features.no_payload {
+        let text = "verify: the null drive keeps no data; use ram or file".to_owned();
+        return Err(BenchError::Workload(text));
+    }
+    if plan.workload.verify && !plan.workload.rw.writes() {
+        let text = format!("verify: rw={} writes nothing; use write, randwrite", plan.workload.rw);
+        return Err(BenchError::Workload(text));
+    }
+    Ok(())
+}
+
+fn spawn(
+    volume: &Arc<Volume<Native>>,
+    plan: &Plan,
+    shared: &Arc<Shared>,
+    job: u32,
+) -> <Native as Machine>::Thread {
+    let cpu = match plan.cpus.len() {
+        0 => None,
+        count => Some(CpuId(plan.cpus[job as usize % count])),
+    };
+    let (volume, plan, shared) = (Arc::clone(volume), plan.clone(), Arc::clone(shared));
+    let body = move || {
+        let result = run_job(&volume, &plan, &shared, job);
+        shared.results.lock().expect("no job panicked").push(result);
+        shared.left.fetch_sub(1, Ordering::Release);
+    };
+    Native::spawn(&format!("job-{job}"), cpu, Box::new(body))
+}
+
+fn run_job(
+    volume: &Arc<Volume<Native>>,
+    plan: &Plan,
+    shared: &Shared,
+    job: u32,
+) -> Result<JobResult, BenchError> {
+    let config = IoConfig { number: job as u16, reactor: plan.reactor };
+    let opened = IoContext::new(config).and_then(|mut context| {
+        let channel = context.channel(volume, plan.workload.iodepth, plan.stamp)?;
+        Ok((context, channel))
+    });
+    shared.start.wait();
+    let (mut context, mut channel) = opened?;
+    let blocks = (volume.capacity() << 9) / u64::from(plan.workload.bs_bytes);
+    let place = (job.into(), plan.jobs.into());
+    let mut job = Job {
+        workload: plan.workload,
+        offsets: Offsets::new(&plan.workload, blocks, place, plan.workload.verify),
+        measure: may_split(volume, plan),
+        written: HashMap::new(),
+        context: &mut context,
+        channel: &mut channel,
+    };
+    let result = job.run(&shared.until)?;
+    let calls = context.reactor().counters().system_calls;
+    shared.syscalls.fetch_add(calls, Ordering::Relaxed);
+    drop(channel);
+    Ok(result)
+}
+
+/// Whether a bio may become several, so that the drives' accounting is not that of bios.
+fn may_split(volume: &Volume<Native>, plan: &Plan) -> bool {
+    volume.disks().len() > 1 || plan.workload.bs_bytes >> 9 > volume.limits().max_sectors
+}
+
+/// Waits for the end and tells how far it is.
+fn watch(shared: &Shared, plan: &Plan, start: Instant, progress: Progress<'_>) {
+    let total = plan.ios.map(|ios| ios.saturating_mul(plan.jobs.into()));
+    while shared.left.load(Ordering::Acquire) > 0 {
+        let elapsed = start.elapsed();
+        let done = shared.until.done.load(Ordering::Relaxed) as f64;
+        match total {
+            Some(total) => progress((done / total as f64).min(1.0)),
+            None => progress((elapsed.as_secs_f64() / plan.runtime.as_secs_f64()).min(1.0)),
+        }
+        let step = match total {
+            Some(_) => Duration::from_millis(1),
+            None => plan.runtime.saturating_sub(elapsed).min(Duration::from_millis(100)),
+        };
+        if total.is_none() && elapsed >= plan.runtime {
+            shared.until.stop.store(true, Ordering::Relaxed);
+            std::thread::yield_now();
+        }
+        std::thread::sleep(step.max(Duration::from_micros(200)));
+    }
+}
+
+fn sum(
+    volume: &Volume<Native>,
+    plan: &Plan,
+    results: &[JobResult],
+    (seconds, cpu_ns, syscalls): (f64, u64, u64),
+) -> Row {
+    let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>();
+    let (ios, errors) = (total(|r| r.ios), total(|r| r.errors));
+    let bs = plan.workload.bs_bytes;
+    let latency = if may_split(volume, plan) {
+        let mut measured = millrace_block::Snapshot::default();
+        results.iter().for_each(|r| measured.merge(&r.latencies));
+        measured
+    } else {
+        volume.disks()[0].stats().total()
+    };
+    Row {
+        jobs: plan.jobs,
+        iodepth: plan.workload.iodepth,
+        bs,
+        rw: plan.workload.rw.to_string(),
+        stamp: if plan.stamp == Stamp::Io { "io" } else { "batch" }.to_owned(),
+        ios,
+        seconds,
+        iops: ios as f64 / seconds,
+        bw_bytes_per_s: ios as f64 * f64::from(bs) / seconds,
+        cpu_ns_per_io: cpu_ns as f64 / ios.max(1) as f64,
+        syscalls_per_io: syscalls as f64 / ios.max(1) as f64,
+        lat_ns: latencies(&latency),
+        errors,
+        verified: total(|r| r.verified),
+        first_error: results.iter().find_map(|r| r.first_error.clone()),
+        ..Row::default()
+    }
+}
+
+fn latencies(snapshot: &Snapshot) -> LatencyNs {
+    LatencyNs {
+        mean: snapshot.mean_ns(),
+        p50: snapshot.quantile_ns(0.5),
+        p99: snapshot.quantile_ns(0.99),
+        p999: snapshot.quantile_ns(0.999),
+        max: snapshot.max_ns(),
+    }
+}
+
+/// User and system time of this process.
+fn process_cpu_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes one timespec; the clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,156 @@
+//! `Workload`: what a job does, in fio's words, and where its next I/O goes.
+//!
+//! Plain values made by the command line or by an experiment, read by job.rs. Random offsets come from
+//! a seeded xorshift generator (fio's norandommap: every block may come again), so a run can be
+//! repeated.
+
+use std::fmt;
+use std::str::FromStr;
+
+use millrace_block::Op;
+
+/// Kind of I/O, by fio's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rw {
+    /// Sequential reads.
+    Read,
+    /// Sequential writes.
+    Write,
+    /// Random reads.
+    RandRead,
+    /// Random writes.
+    RandWrite,
+    /// Random reads and writes, half and half.
+    RandRw,
+}
+
+impl Rw {
+    const NAMES: [(Rw, &'static str); 5] = [
+        (Rw::Read, "read"),
+        (Rw::Write, "write"),
+        (Rw::RandRead, "randread"),
+        (Rw::RandWrite, "randwrite"),
+        (Rw::RandRw, "randrw"),
+    ];
+
+    /// Whether it goes through the device in order.
+    #[must_use]
+    pub fn is_sequential(self) -> bool {
+        matches!(self, Rw::Read | Rw::Write)
+    }
+
+    /// Whether it writes at all.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        !matches!(self, Rw::Read | Rw::RandRead)
+    }
+}
+
+impl fmt::Display for Rw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Rw::NAMES.iter().find(|(rw, _)| rw == self).map_or("", |(_, name)| name);
+        f.pad(name)
+    }
+}
+
+impl FromStr for Rw {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rw, String> {
+        let found = Rw::NAMES.iter().find(|(_, name)| *name == text);
+        let names = Rw::NAMES.map(|(_, name)| name).join(", ");
+        found.map(|(rw, _)| *rw).ok_or_else(|| format!("rw={text}: one of {names}"))
+    }
+}
+
+/// What each job does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Workload {
+    /// Kind of I/O.
+    pub rw: Rw,
+    /// Bytes of one I/O: a multiple of 512.
+    pub bs_bytes: u32,
+    /// I/Os in flight, 1 or more.
+    pub iodepth: u32,
+    /// Writes carry a pattern that is read back and checked at the end.
+    pub verify: bool,
+    /// Where random offsets start.
+    pub seed: u64,
+}
+
+/// Offsets of one job, in blocks of the workload's size.
+#[derive(Debug, Clone)]
+pub struct Offsets {
+    state: u64,
+    next: u64,
+    first: u64,
+    blocks: u64,
+    rw: Rw,
+}
+
+impl Offsets {
+    /// Offsets of job `job` of `jobs` on a device of `blocks` blocks: random ones over all of it,
+    /// sequential ones (and all, if each job must have a region of its own) over its share.
+    #[must_use]
+    pub fn new(workload: &Workload, blocks: u64, (job, jobs): (u64, u64), own: bool) -> Self {
+        let share = (blocks / jobs).max(1);
+        let whole = !own && !workload.rw.is_sequential();
+        let (first, count) = if whole { (0, blocks) } else { (job * share % blocks, share) };
+        let state = (workload.seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (job << 32 | 1);
+        Offsets { state: state | 1, next: 0, first, blocks: count.max(1), rw: workload.rw }
+    }
+
+    /// The next block and what to do there.
+    #[inline]
+    pub fn next_io(&mut self) -> (u64, Op) {
+        if self.rw.is_sequential() {
+            let block = self.first + self.next;
+            self.next = if self.next + 1 == self.blocks { 0 } else { self.next + 1 };
+            let op = if self.rw == Rw::Read { Op::Read } else { Op::Write };
+            return (block, op);
+        }
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        let block = (u128::from(self.state) * u128::from(self.blocks)) >> 64;
+        let op = match self.rw {
+            Rw::RandRead => Op::Read,
+            Rw::RandWrite => Op::Write,
+            _ if self.state & 4 == 0 => Op::Read,
+            _ => Op::Write,
+        };
+        (self.first + block as u64, op)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back_to_themselves() {
+        for (rw, name) in Rw::NAMES {
+            assert_eq!((name.parse(), rw.to_string()), (Ok(rw), name.to_string()));
+        }
+        assert!("randwrit".parse::<Rw>().is_err());
+    }
+
+    #[test]
+    fn sequential_jobs_keep_to_their_own_shares() {
+        let workload =
+            Workload { rw: Rw::Write, bs_bytes: 4096, iodepth: 1, verify: false, seed: 1 };
+        let mut second = Offsets::new(&workload, 10, (1, 2), false);
+        let blocks: Vec<u64> = (0..6).map(|_| second.next_io().0).collect();
+        assert_eq!(blocks, [5, 6, 7, 8, 9, 5]);
+    }
+
+    #[test]
+    fn random_offsets_stay_inside_and_spread() {
+        let workload =
+            Workload { rw: Rw::RandRead, bs_bytes: 512, iodepth: 1, verify: false, seed: 7 };
+        let mut offsets = Offsets::new(&workload, 16, (0, 1), false);
+        let mut seen = [0u32; 16];
+        (0..16_000).for_each(|_| seen[offsets.next_io().0 as usize] += 1);
+        assert!(seen.iter().all(|n| (700..1300).contains(n)), "{seen:?}");
+    }
+}
