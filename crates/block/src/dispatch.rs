@@ -63,6 +63,7 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Inserts into the software queue; a server takes all that is there in the same go.
+    #[inline(always)]
     fn insert(
         &self,
         route: Route,
@@ -165,10 +166,13 @@ impl<M: Machine> Disk<M> {
             };
         }
         run.deliver();
-        self.run_woken(run, stats);
+        if !run.woken.is_empty() {
+            self.run_woken(run, stats);
+        }
     }
 
     /// Takes the driver's completions and checks that each names a request in flight.
+    #[inline(always)]
     fn reap(&self, serving: &mut Serving<'_, M, Serve<M>>, run: &mut Runner<M>) {
         let serve: &mut Serve<M> = serving;
         if serve.in_flight == 0 {
@@ -200,7 +204,10 @@ impl<M: Machine> Disk<M> {
             return;
         }
         let mut now_ns = 0;
-        let mut sent = self.dispatch_requeued(index, serve, run, stats, &mut now_ns);
+        let mut sent = 0;
+        if !serve.requeued.is_empty() {
+            sent = self.dispatch_requeued(index, serve, run, stats, &mut now_ns);
+        }
         if serve.requeued.is_empty() {
             sent += match self.config.stack {
                 Stack::Mq | Stack::Raw => self.dispatch_staged(index, serve, run, stats, now_ns),
@@ -218,6 +225,7 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Requests that were given back as busy go first.
+    #[cold]
     fn dispatch_requeued(
         &self,
         index: u16,
@@ -290,26 +298,40 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Tags for what is in hand; without any, joins those who wait and looks once more.
+    #[inline(always)]
     fn take_tags(
         &self,
         index: u16,
-        serve: &mut Serve<M>,
+        serve: &Serve<M>,
         run: &mut Runner<M>,
         stats: &DiskStats<M>,
         want: u32,
     ) -> Option<TagBatch> {
         let tags = &self.hctxs[usize::from(index)].tags;
-        if let Some(batch) = tags.take(&mut run.hint, want) {
-            return Some(batch);
+        match tags.take(&mut run.hint, want) {
+            Some(batch) => Some(batch),
+            None => self.wait_for_tags(index, serve, run, stats, want),
         }
+    }
+
+    #[cold]
+    fn wait_for_tags(
+        &self,
+        index: u16,
+        serve: &Serve<M>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+        want: u32,
+    ) -> Option<TagBatch> {
+        let hctx = &self.hctxs[usize::from(index)];
         stats.tag_waits.add(1);
         if let Some(chain) = serve.staged.first() {
             self.trace_slot(Action::Sleep, chain);
         }
-        if self.hctxs[usize::from(index)].start_waiting() {
-            tags.wait(Waiter { disk: self.this.clone(), hctx: index });
+        if hctx.start_waiting() {
+            hctx.tags.wait(Waiter { disk: self.this.clone(), hctx: index });
         }
-        tags.take(&mut run.hint, want)
+        hctx.tags.take(&mut run.hint, want)
     }
 
     /// Hands one filled request to the driver; false if the driver is busy.
@@ -396,6 +418,7 @@ impl<M: Machine> Disk<M> {
 
     /// Runs queues that got the tags they waited for, perhaps of other disks, and passes the wake on
     /// while tags are left.
+    #[cold]
     fn run_woken(&self, run: &mut Runner<M>, stats: &DiskStats<M>) {
         while let Some((disk, hctx)) = run.woken.pop() {
             let queue = &disk.hctxs[usize::from(hctx)];
@@ -413,8 +436,15 @@ impl<M: Machine> Disk<M> {
     }
 
     /// After tags were given back: the first queue that waits for some is to be run.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn wake_waiter(&self, index: u16, run: &mut Runner<M>) {
+        if self.hctxs[usize::from(index)].tags.has_waiters() {
+            self.wake_first_waiter(index, run);
+        }
+    }
+
+    #[cold]
+    fn wake_first_waiter(&self, index: u16, run: &mut Runner<M>) {
         let Some(waiter) = self.hctxs[usize::from(index)].tags.wake_one() else { return };
         if let Some(disk) = waiter.disk.upgrade() {
             disk.hctxs[usize::from(waiter.hctx)].stop_waiting();

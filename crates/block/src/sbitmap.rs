@@ -21,6 +21,8 @@ pub(crate) struct Sbitmap<M: Machine> {
     words: Box<[M::Word]>,
     /// log2 of the bits used in a word.
     shift: u32,
+    /// Those bits.
+    mask: u64,
     depth: u32,
 }
 
@@ -34,18 +36,18 @@ impl<M: Machine> Sbitmap<M> {
             shift -= 1;
         }
         let words = depth.div_ceil(1 << shift);
-        let map: Sbitmap<M> =
-            Sbitmap { words: (0..words).map(|_| M::Word::new(0)).collect(), shift, depth };
+        let map: Sbitmap<M> = Sbitmap {
+            words: (0..words).map(|_| M::Word::new(0)).collect(),
+            shift,
+            mask: low_bits(1 << shift),
+            depth,
+        };
         // Bits past the depth are taken for ever.
         let last = words - 1;
         let used = depth - (last << shift);
         // Relaxed: nobody else has the map yet.
-        map.words[last as usize].store(map.word_mask() & !low_bits(used), Order::Relaxed);
+        map.words[last as usize].store(map.mask & !low_bits(used), Order::Relaxed);
         map
-    }
-
-    fn word_mask(&self) -> u64 {
-        low_bits(1 << self.shift)
     }
 
     pub(crate) fn depth(&self) -> u32 {
@@ -66,26 +68,35 @@ impl<M: Machine> Sbitmap<M> {
 
     /// Takes up to `want` (1 or more) numbers out of one word, the first one from `hint` on that
     /// has any; moves the hint there.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&self, hint: &mut u32, want: u32) -> Option<Bits> {
+        let word = *hint;
+        match self.words.get(word as usize).and_then(|home| self.take_from(home, want)) {
+            Some(mask) => Some(Bits { word, mask }),
+            None => self.take_elsewhere(hint, want),
+        }
+    }
+
+    /// Goes once round all words, from the one behind the hint on.
+    #[inline(never)]
+    fn take_elsewhere(&self, hint: &mut u32, want: u32) -> Option<Bits> {
         let count = self.words.len() as u32;
-        let mut word = if *hint < count { *hint } else { *hint % count };
-        for _ in 0..count {
-            if let Some(mask) = self.take_from(word, want) {
+        let start = *hint % count;
+        for step in 1..=count {
+            let word = (start + step) % count;
+            if let Some(mask) = self.take_from(&self.words[word as usize], want) {
                 *hint = word;
                 return Some(Bits { word, mask });
             }
-            word = if word + 1 == count { 0 } else { word + 1 };
         }
         None
     }
 
-    #[inline]
-    fn take_from(&self, index: u32, want: u32) -> Option<u64> {
-        let word = &self.words[index as usize];
+    #[inline(always)]
+    fn take_from(&self, word: &M::Word, want: u32) -> Option<u64> {
         loop {
             // SeqCst: pairs with the SeqCst of `TagSet::wait`, see there.
-            let free = !word.load(Order::SeqCst) & self.word_mask();
+            let free = !word.load(Order::SeqCst) & self.mask;
             if free == 0 {
                 return None;
             }
@@ -109,7 +120,7 @@ impl<M: Machine> Sbitmap<M> {
 
     /// How many are taken.
     pub(crate) fn weight(&self) -> u32 {
-        let mask = self.word_mask();
+        let mask = self.mask;
         // Acquire pairs with `give`: who sees 0 also sees all that the users did.
         let taken = |word: &M::Word| (word.load(Order::Acquire) & mask).count_ones();
         let sum: u32 = self.words.iter().map(taken).sum();
@@ -122,11 +133,15 @@ const fn low_bits(count: u32) -> u64 {
 }
 
 /// The lowest `want` set bits.
-#[inline]
+#[inline(always)]
 fn lowest(bits: u64, want: u32) -> u64 {
     if want == 1 {
         return bits & bits.wrapping_neg();
     }
+    lowest_of_many(bits, want)
+}
+
+fn lowest_of_many(bits: u64, want: u32) -> u64 {
     if bits.count_ones() <= want {
         return bits;
     }

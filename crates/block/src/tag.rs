@@ -63,7 +63,7 @@ impl<M: Machine> TagSet<M> {
         self.map.weight() + self.reserved.weight()
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&self, hint: &mut u32, want: u32) -> Option<TagBatch> {
         self.map.take(hint, want).map(|bits| TagBatch { bits })
     }
@@ -139,12 +139,14 @@ impl<M: Machine> TagSet<M> {
         self.waiting.store(waiters.len() as u64, Order::SeqCst);
     }
 
-    /// The first who waits, after tags were given back.
+    /// Whether somebody waits; asked after tags were given back.
     #[inline]
+    pub(crate) fn has_waiters(&self) -> bool {
+        self.waiting.load(Order::SeqCst) != 0
+    }
+
+    /// Takes the first who waits off the list.
     pub(crate) fn wake_one(&self) -> Option<Waiter<M>> {
-        if self.waiting.load(Order::SeqCst) == 0 {
-            return None;
-        }
         let mut waiters = self.waiters.lock();
         let first = waiters.pop_front();
         self.waiting.store(waiters.len() as u64, Order::SeqCst);
