@@ -155,7 +155,11 @@ impl Bio {
         bio
     }
 
-    fn owned_vectored(op: Op, sector: Sector, buffers: Vec<Buffer>) -> Bio {
+    fn owned_vectored(op: Op, sector: Sector, mut buffers: Vec<Buffer>) -> Bio {
+        if buffers.len() == 1 {
+            // One segment stands in the bio itself, without a list.
+            return Bio::owned(op, sector, buffers.remove(0));
+        }
         let segment = |buffer: Buffer| {
             let (start, len_bytes) = buffer.into_raw();
             Segment { start: start.as_ptr(), len_bytes: len_bytes as u32 }

@@ -134,7 +134,7 @@ pub struct Channel<M: Machine> {
     pub(crate) stalled: BioList<M>,
     /// Parents that are done.
     pub(crate) finished: BioList<M>,
-    in_flight: u32,
+    depth: u32,
     plugged: u32,
     plug_max: u32,
     /// Stamp of the present batch; 0: none taken yet.
@@ -236,7 +236,7 @@ impl<M: Machine> Channel<M> {
             children: home.handles(parents..parents + parts),
             stalled: BioList::new(),
             finished: BioList::new(),
-            in_flight: 0,
+            depth: config.depth,
             plugged: 0,
             plug_max: PLUG_PER_DRIVE * drives,
             batch_ns: 0,
@@ -257,7 +257,7 @@ impl<M: Machine> Channel<M> {
     /// Bios accepted and not yet polled.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        self.in_flight
+        self.depth - self.free.len()
     }
 
     /// Accepts a bio, into the plug; it starts at the next `flush`, `poll` or `wait`, or when the
@@ -273,7 +273,6 @@ impl<M: Machine> Channel<M> {
         let Some(mut slot) = self.free.pop_front() else {
             return refuse(bio, Reject::Full);
         };
-        self.in_flight += 1;
         if self.batch_ns == 0 || self.run.stamp == Stamp::Io {
             self.batch_ns = M::now();
         }
@@ -438,8 +437,7 @@ impl<M: Machine> Channel<M> {
     fn hand_over(&mut self, mut slot: BioRef<M>, take: &mut impl FnMut(Completion)) {
         let (mut bio, status) = (slot.take_bio(), slot.status);
         self.free.push_front(slot);
-        self.in_flight -= 1;
-        if status == Status::TimedOut && !bio.is_foreign() {
+        if !status.is_ok() && status == Status::TimedOut && !bio.is_foreign() {
             bio = self.quarantined(bio);
         }
         take(Completion { user_data: bio.user_data(), status, bio });
@@ -466,7 +464,7 @@ impl<M: Machine> Channel<M> {
     /// through the doorbell, so it is for threads that own no queues.
     pub fn wait(&mut self, min: usize, mut take: impl FnMut(Completion)) -> usize {
         let mut handed = self.poll(&mut take);
-        while handed < min && self.in_flight > 0 {
+        while handed < min && self.in_flight() > 0 {
             let deadline_ns = self.sleep_until();
             let home = self.home();
             home.bell.sleep_unless(deadline_ns, || home.has_delivered());
@@ -483,7 +481,7 @@ impl<M: Machine> Channel<M> {
             // Refused by a frozen disk or for want of a request: look again soon.
             return Some(M::now() + 1_000_000);
         }
-        let timeouts = (self.in_flight > 0).then_some(self.next_timeout_check_ns);
+        let timeouts = (self.in_flight() > 0).then_some(self.next_timeout_check_ns);
         match (wake_ns, timeouts) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -536,7 +534,7 @@ fn refuse(bio: Bio, reason: Reject) -> Result<(), Rejected> {
 impl<M: Machine> Drop for Channel<M> {
     fn drop(&mut self) {
         let deadline_ns = M::now() + DRAIN_NS;
-        while self.in_flight > 0 && M::now() < deadline_ns {
+        while self.in_flight() > 0 && M::now() < deadline_ns {
             if self.poll(|_| ()) == 0 {
                 self.tick();
                 M::spin_until(M::now() + 100_000, || self.home().has_delivered());
@@ -546,7 +544,7 @@ impl<M: Machine> Drop for Channel<M> {
             list.unlink();
         }
         let abandoned = self.home().abandoned.load(Order::SeqCst);
-        if self.in_flight > 0 || abandoned > 0 {
+        if self.in_flight() > 0 || abandoned > 0 {
             // A drive may still write the memory of these bios, and answer to this home.
             core::mem::forget(self.home.take());
             core::mem::forget(core::mem::take(&mut self.quarantine));

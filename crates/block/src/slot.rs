@@ -287,10 +287,10 @@ impl<M: Machine> BioList<M> {
 
     #[inline]
     pub(crate) fn push_front(&mut self, mut bio: BioRef<M>) {
-        if self.head.is_none() {
-            self.tail = bio.as_ptr();
+        match self.head.take() {
+            None => self.tail = bio.as_ptr(),
+            old => bio.link(old),
         }
-        core::mem::forget(core::mem::replace(&mut bio.next, self.head.take()));
         core::mem::forget(self.head.replace(bio));
         self.len += 1;
     }

@@ -1,0 +1,365 @@
+//! The layer as a whole, on a drive made for tests: every stack against a memory image, back
+//! pressure, busy drives, flushes that join, freezing, timeouts and quarantine.
+#![allow(missing_docs, unsafe_code)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use millrace_block::{
+    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Features, Layout, Op, OpFlags,
+    QueueLimits, Reject, Stack, Status, TagScope, Volume,
+};
+use millrace_machine::{Machine, Native};
+use proptest::prelude::*;
+use support::{Knobs, TestDrive, pattern, run};
+
+const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
+
+fn disk(drive: TestDrive, stack: Stack) -> (Arc<Disk<Native>>, Arc<Knobs>) {
+    let knobs = Arc::clone(&drive.knobs);
+    let config = DiskConfig { stack, timeout_ns: 40_000_000, ..DiskConfig::default() };
+    (Disk::new(Box::new(drive), config).expect("a valid drive"), knobs)
+}
+
+fn single(drive: TestDrive, stack: Stack) -> (Channel<Native>, Arc<Knobs>) {
+    let (disk, knobs) = disk(drive, stack);
+    let volume = Volume::single(disk).expect("one disk");
+    (Channel::open(&volume, ChannelConfig::default()), knobs)
+}
+
+#[test]
+fn every_stack_reads_back_what_it_wrote() {
+    for stack in STACKS {
+        let (mut channel, _) = single(TestDrive::new(4096), stack);
+        let (status, _) = run(&mut channel, Bio::write(16, pattern(8, 7)));
+        assert_eq!(status, Status::Ok);
+        let (_, bio) = run(&mut channel, Bio::read(16, Buffer::new(4096)));
+        assert_eq!(bio.into_buffer().as_deref(), Some(&pattern(8, 7)[..]));
+    }
+}
+
+#[test]
+fn what_can_never_be_served_is_refused_with_its_status() {
+    let (mut channel, _) = single(TestDrive::new(64), Stack::Mq);
+    let cases = [
+        (Bio::read(64, Buffer::new(512)), Status::OutOfRange),
+        (Bio::read(60, Buffer::new(4096)), Status::OutOfRange),
+        (Bio::read(u64::MAX, Buffer::new(512)), Status::OutOfRange),
+        (Bio::discard(0, 0), Status::Invalid),
+    ];
+    for (bio, status) in cases {
+        let rejected = channel.submit(bio).expect_err("refused");
+        assert_eq!(rejected.reason, Reject::Invalid(status));
+    }
+}
+
+#[test]
+fn full_channel_gives_the_bio_back_and_takes_it_later() {
+    let (disk, knobs) = disk(TestDrive::new(4096), Stack::Mq);
+    let volume = Volume::single(disk).expect("one disk");
+    let config = ChannelConfig { depth: 4, ..ChannelConfig::default() };
+    let mut channel = Channel::open(&volume, config);
+    knobs.held.store(true, Ordering::SeqCst);
+    (0..4).for_each(|n| channel.submit(Bio::read(n * 16, Buffer::new(512))).expect("room"));
+    let rejected = channel.submit(Bio::read(0, Buffer::new(512))).expect_err("full");
+    assert_eq!(rejected.reason, Reject::Full);
+    knobs.held.store(false, Ordering::SeqCst);
+    assert_eq!(channel.wait(4, |done| assert!(done.status.is_ok())), 4);
+    channel.submit(rejected.bio).expect("room again");
+    assert_eq!(channel.wait(1, |_| ()), 1);
+}
+
+#[test]
+fn more_bios_than_tags_wait_and_finish_on_every_stack() {
+    for stack in STACKS {
+        let mut drive = TestDrive::new(1 << 16);
+        drive.depth = 4;
+        let (mut channel, knobs) = single(drive, stack);
+        (0..200).for_each(|n| channel.submit(Bio::read(n * 32, Buffer::new(512))).expect("room"));
+        assert_eq!(channel.wait(200, |done| assert!(done.status.is_ok())), 200, "{stack:?}");
+        assert!(knobs.most_in_flight.load(Ordering::SeqCst) <= 4);
+        assert_eq!(knobs.seen[0].load(Ordering::SeqCst), 200);
+    }
+}
+
+#[test]
+fn busy_drive_gets_its_requests_again_and_loses_none() {
+    for stack in STACKS {
+        let (mut channel, knobs) = single(TestDrive::new(1 << 16), stack);
+        knobs.busy.store(5, Ordering::SeqCst);
+        (0..20).for_each(|n| channel.submit(Bio::read(n * 32, Buffer::new(512))).expect("room"));
+        assert_eq!(channel.wait(20, |done| assert!(done.status.is_ok())), 20, "{stack:?}");
+        assert_eq!(channel.volume().disks()[0].stats().requeues, 5);
+    }
+}
+
+#[test]
+fn neighbours_in_a_batch_become_one_request_forwards_and_backwards() {
+    for order in [[0u64, 8, 16, 24], [24, 16, 8, 0]] {
+        let (mut channel, knobs) = single(TestDrive::new(4096), Stack::Mq);
+        for sector in order {
+            channel.submit(Bio::write(sector, pattern(8, sector as u8))).expect("room");
+        }
+        assert_eq!(channel.wait(4, |done| assert!(done.status.is_ok())), 4);
+        assert_eq!(knobs.seen[1].load(Ordering::SeqCst), 1);
+        for sector in order {
+            let (_, bio) = run(&mut channel, Bio::read(sector, Buffer::new(4096)));
+            assert_eq!(bio.into_buffer().as_deref(), Some(&pattern(8, sector as u8)[..]));
+        }
+    }
+}
+
+#[test]
+fn flushes_that_come_while_one_is_issued_share_the_next() {
+    let (mut channel, knobs) = single(TestDrive::new(64), Stack::Mq);
+    knobs.held.store(true, Ordering::SeqCst);
+    channel.submit(Bio::flush()).expect("room");
+    channel.poll(|_| ());
+    (0..7).for_each(|_| channel.submit(Bio::flush()).expect("room"));
+    channel.poll(|_| ());
+    assert_eq!(knobs.seen[2].load(Ordering::SeqCst), 1);
+    knobs.held.store(false, Ordering::SeqCst);
+    assert_eq!(channel.wait(8, |done| assert!(done.status.is_ok())), 8);
+    assert_eq!(knobs.seen[2].load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn fua_on_a_drive_without_it_is_a_write_and_a_flush() {
+    let (mut channel, knobs) = single(TestDrive::new(64), Stack::Mq);
+    let flags = OpFlags::FUA.with(OpFlags::PREFLUSH);
+    let (status, _) = run(&mut channel, Bio::write(8, pattern(8, 1)).with_flags(flags));
+    assert_eq!(status, Status::Ok);
+    let seen = |op: Op| knobs.seen[op as usize].load(Ordering::SeqCst);
+    assert_eq!((seen(Op::Write), seen(Op::Flush)), (1, 2));
+}
+
+#[test]
+fn frozen_disk_takes_nothing_and_goes_on_after_unfreeze() {
+    for stack in STACKS {
+        let (mut channel, knobs) = single(TestDrive::new(4096), stack);
+        let disk = Arc::clone(&channel.volume().disks()[0]);
+        disk.freeze();
+        assert!(disk.wait_drained(Native::now() + 1_000_000_000));
+        channel.submit(Bio::read(0, Buffer::new(512))).expect("room");
+        assert_eq!(channel.poll(|_| ()), 0);
+        assert_eq!(knobs.seen[0].load(Ordering::SeqCst), 0, "{stack:?}");
+        disk.unfreeze();
+        assert_eq!(channel.wait(1, |done| assert!(done.status.is_ok())), 1);
+    }
+}
+
+#[test]
+fn quiesced_disk_queues_inside_and_goes_on_after_unquiesce() {
+    for stack in STACKS {
+        let (mut channel, knobs) = single(TestDrive::new(4096), stack);
+        let disk = Arc::clone(&channel.volume().disks()[0]);
+        disk.quiesce();
+        (0..8).for_each(|n| channel.submit(Bio::read(n * 16, Buffer::new(512))).expect("room"));
+        assert_eq!(channel.poll(|_| ()), 0);
+        assert_eq!(knobs.seen[0].load(Ordering::SeqCst), 0, "{stack:?}");
+        disk.unquiesce();
+        assert_eq!(channel.wait(8, |done| assert!(done.status.is_ok())), 8);
+    }
+}
+
+#[test]
+fn timed_out_memory_is_kept_until_the_drive_confirms() {
+    for stack in STACKS {
+        let (mut channel, knobs) = single(TestDrive::new(4096), stack);
+        knobs.held.store(true, Ordering::SeqCst);
+        let bio = Bio::read(0, Buffer::new(4096)).with_user_data(5);
+        let (status, bio) = run(&mut channel, bio);
+        assert_eq!((status, bio.user_data()), (Status::TimedOut, 5), "{stack:?}");
+        assert!(bio.into_buffer().is_none());
+        assert_eq!(channel.quarantined_bios(), 1);
+        knobs.held.store(false, Ordering::SeqCst);
+        // The confirmation comes with any poll of the queue.
+        let (status, _) = run(&mut channel, Bio::read(8, Buffer::new(512)));
+        assert_eq!(status, Status::Ok);
+        Native::spin_until(Native::now() + 60_000_000, || false);
+        channel.tick();
+        assert_eq!(channel.quarantined_bios(), 0);
+        assert_eq!(channel.volume().disks()[0].tags_in_use(), 0);
+    }
+}
+
+#[test]
+fn channel_dropped_with_io_in_flight_waits_for_it() {
+    let (mut channel, knobs) = single(TestDrive::new(4096), Stack::Mq);
+    let disk = Arc::clone(&channel.volume().disks()[0]);
+    knobs.held.store(true, Ordering::SeqCst);
+    (0..8).for_each(|n| channel.submit(Bio::read(n * 16, Buffer::new(512))).expect("room"));
+    channel.poll(|_| ());
+    let release = Arc::clone(&knobs);
+    let thread = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        release.held.store(false, Ordering::SeqCst);
+    });
+    drop(channel);
+    thread.join().expect("no panic");
+    assert_eq!(disk.tags_in_use(), 0);
+}
+
+#[test]
+fn threads_on_one_hardware_queue_all_get_their_answers() {
+    for (stack, tags) in [
+        (Stack::Mq, TagScope::PerQueue),
+        (Stack::Mq, TagScope::PerDrive),
+        (Stack::Sq, TagScope::PerQueue),
+        (Stack::Raw, TagScope::PerDrive),
+    ] {
+        let mut drive = TestDrive::new(1 << 16);
+        (drive.queues, drive.depth, drive.tags) = (2, 8, tags);
+        let (disk, knobs) = disk(drive, stack);
+        let volume = Volume::single(disk).expect("one disk");
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let volume = Arc::clone(&volume);
+                scope.spawn(move || {
+                    let mut channel = Channel::open(&volume, ChannelConfig::default());
+                    let mut done = 0;
+                    for round in 0..200u64 {
+                        for n in 0..16 {
+                            let sector = (thread * 4096 + round * 16 + n * 2) & 0xffff;
+                            let bio = Bio::read(sector, Buffer::new(512));
+                            channel.submit(bio).expect("room");
+                        }
+                        done += channel.wait(16, |done| assert!(done.status.is_ok()));
+                    }
+                    assert_eq!(done, 3200);
+                });
+            }
+        });
+        let stats = volume.disks()[0].stats();
+        assert_eq!((stats.ios(), stats.in_flight()), (4 * 3200, 0));
+        assert_eq!(volume.disks()[0].tags_in_use(), 0);
+        assert!(knobs.seen[0].load(Ordering::SeqCst) <= 4 * 3200);
+    }
+}
+
+/// One step of a random history.
+#[derive(Debug, Clone)]
+struct Step {
+    op: Op,
+    sector: u64,
+    sectors: u32,
+    pieces: u8,
+    seed: u8,
+}
+
+fn step(sectors: u64) -> impl Strategy<Value = Step> {
+    let ops = prop_oneof![
+        4 => Just(Op::Write), 4 => Just(Op::Read), 1 => Just(Op::Discard),
+        1 => Just(Op::WriteZeroes), 1 => Just(Op::Flush),
+    ];
+    (ops, 0..sectors, 1u32..200, 1u8..5, any::<u8>()).prop_map(
+        move |(op, sector, len, pieces, seed)| {
+            let sectors = u64::from(len).min(sectors - sector) as u32;
+            Step { op, sector, sectors, pieces, seed }
+        },
+    )
+}
+
+/// The bio of a step; data comes in several pieces of memory.
+fn bio_of(step: &Step) -> Bio {
+    let data = pattern(step.sectors as usize, step.seed);
+    let mut pieces = Vec::new();
+    let mut at = 0;
+    for left in (1..=u32::from(step.pieces)).rev() {
+        let sectors = (step.sectors - (at >> 9) as u32).div_ceil(left) as usize;
+        if sectors > 0 {
+            let mut piece = Buffer::new(sectors << 9);
+            piece.copy_from_slice(&data[at..at + (sectors << 9)]);
+            at += sectors << 9;
+            pieces.push(piece);
+        }
+    }
+    match step.op {
+        Op::Read => Bio::readv(step.sector, pieces),
+        Op::Write => Bio::writev(step.sector, pieces),
+        Op::Discard => Bio::discard(step.sector, step.sectors),
+        Op::WriteZeroes => Bio::write_zeroes(step.sector, step.sectors),
+        Op::Flush => Bio::flush(),
+    }
+}
+
+/// Limits that make the splitter work.
+fn tight_limits(chunk: u32) -> QueueLimits {
+    QueueLimits {
+        max_sectors: 24,
+        max_segments: 3,
+        max_segment_size: 2048,
+        seg_boundary_mask: 4095,
+        max_discard_sectors: 40,
+        max_write_zeroes_sectors: 50,
+        chunk_sectors: chunk,
+        features: Features { volatile_cache: true, ..Features::default() },
+        ..QueueLimits::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn random_histories_agree_with_a_memory_image(
+        drives in 1usize..5,
+        layout in prop_oneof![Just(None), Just(Some(8u32)), Just(Some(16)), Just(Some(64))],
+        stack in prop_oneof![Just(Stack::Mq), Just(Stack::Sq), Just(Stack::Raw)],
+        tight in prop_oneof![Just(None), Just(Some(0u32)), Just(Some(32))],
+        depth in 1u32..20,
+        steps in proptest::collection::vec(step(1000), 1..60),
+    ) {
+        let mut disks = Vec::new();
+        for index in 0..drives {
+            let mut drive = TestDrive::new(1000 + 64 * index as u64);
+            drive.depth = depth;
+            if let Some(chunk) = tight {
+                drive.limits = tight_limits(chunk);
+            }
+            disks.push(disk(drive, stack).0);
+        }
+        let layout = match layout {
+            Some(chunk_sectors) => Layout::Stripe { chunk_sectors },
+            None => Layout::Linear,
+        };
+        let volume = Volume::new("v", layout, disks).expect("a valid volume");
+        prop_assert!(volume.capacity() >= 960);
+        let mut channel = Channel::open(&volume, ChannelConfig::default());
+        let mut image = vec![0u8; 1100 << 9];
+        for step in steps.iter().filter(|s| s.sector + u64::from(s.sectors) <= 960) {
+            let (status, bio) = run(&mut channel, bio_of(step));
+            prop_assert_eq!(status, Status::Ok);
+            let start = (step.sector << 9) as usize;
+            let place = &mut image[start..start + ((step.sectors as usize) << 9)];
+            match step.op {
+                Op::Write => place.copy_from_slice(&pattern(step.sectors as usize, step.seed)),
+                Op::Discard | Op::WriteZeroes => place.fill(0),
+                Op::Read => {
+                    let read: Vec<u8> = bio.into_buffers().iter().flat_map(|b| b.to_vec()).collect();
+                    prop_assert!(read == place);
+                }
+                Op::Flush => {}
+            }
+        }
+        let in_use: u32 = volume.disks().iter().map(|d| d.tags_in_use()).sum();
+        prop_assert_eq!(in_use, 0);
+    }
+}
+
+#[test]
+fn big_discard_is_one_request_for_each_drive() {
+    let (mut disks, mut knobs) = (Vec::new(), Vec::new());
+    for _ in 0..4 {
+        let (disk, knob) = disk(TestDrive::new(1 << 14), Stack::Mq);
+        disks.push(disk);
+        knobs.push(knob);
+    }
+    let layout = Layout::Stripe { chunk_sectors: 8 };
+    let volume = Volume::new("v", layout, disks).expect("a valid volume");
+    let mut channel = Channel::open(&volume, ChannelConfig::default());
+    let (status, _) = run(&mut channel, Bio::discard(3, 60_000));
+    assert_eq!(status, Status::Ok);
+    knobs.iter().for_each(|k| assert_eq!(k.seen[3].load(Ordering::SeqCst), 1));
+}

@@ -1,0 +1,171 @@
+//! A drive for tests of the layer: memory, with knobs for what real drives do.
+//!
+//! `TestDrive` keeps its data in a vector and completes when told: at once, or when `release` lets
+//! requests go. It counts what it saw. Any thread may run its queues. Used by the tests beside it.
+#![allow(dead_code, missing_docs, unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use millrace_block::{
+    Bio, Buffer, Channel, CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Features,
+    HwQueues, Op, QueueKind, QueueLimits, Request, Sector, Status, Tag, TagScope,
+};
+use millrace_machine::{Native, Topology};
+
+/// What the tests set and see.
+#[derive(Default)]
+pub struct Knobs {
+    /// Requests stay inside until `held` is false again.
+    pub held: AtomicBool,
+    /// This many dispatches are refused with `DeviceBusy` first.
+    pub busy: AtomicU32,
+    /// Requests seen, by operation.
+    pub seen: [AtomicU64; 5],
+    pub most_in_flight: AtomicU32,
+    pub image: Mutex<Vec<u8>>,
+}
+
+pub struct TestDrive {
+    pub knobs: Arc<Knobs>,
+    pub sectors: Sector,
+    pub limits: QueueLimits,
+    pub queues: u16,
+    pub depth: u32,
+    pub tags: TagScope,
+}
+
+impl TestDrive {
+    pub fn new(sectors: Sector) -> TestDrive {
+        let knobs = Arc::new(Knobs::default());
+        *knobs.image.lock().unwrap() = vec![0; (sectors << 9) as usize];
+        let limits = QueueLimits {
+            max_discard_sectors: u32::MAX,
+            max_write_zeroes_sectors: u32::MAX,
+            features: Features { volatile_cache: true, ..Features::default() },
+            ..QueueLimits::default()
+        };
+        TestDrive { knobs, sectors, limits, queues: 64, depth: 64, tags: TagScope::PerQueue }
+    }
+}
+
+impl Driver<Native> for TestDrive {
+    fn capacity(&self) -> Sector {
+        self.sectors
+    }
+    fn limits(&self) -> QueueLimits {
+        self.limits
+    }
+    fn hw_queues(&self, _: &Topology) -> HwQueues {
+        let (count, depth, tags) = (self.queues, self.depth, self.tags);
+        HwQueues { count, depth, kind: QueueKind::AnyThread, tags }
+    }
+    fn open_queue(&self, _: u16, _: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
+        let knobs = Arc::clone(&self.knobs);
+        Ok(Box::new(TestQueue { knobs, inside: VecDeque::new(), limits: self.limits }))
+    }
+}
+
+struct TestQueue {
+    knobs: Arc<Knobs>,
+    inside: VecDeque<Tag>,
+    limits: QueueLimits,
+}
+
+impl DriverQueue<Native> for TestQueue {
+    fn queue_rq(&mut self, rq: &Request<Native>) -> Dispatch {
+        let busy = self.knobs.busy.load(Ordering::SeqCst);
+        if busy > 0 {
+            self.knobs.busy.store(busy - 1, Ordering::SeqCst);
+            return Dispatch::HostBusy;
+        }
+        self.knobs.seen[rq.op() as usize].fetch_add(1, Ordering::SeqCst);
+        self.check(rq);
+        self.apply(rq);
+        self.inside.push_back(rq.tag());
+        self.knobs.most_in_flight.fetch_max(self.inside.len() as u32, Ordering::SeqCst);
+        Dispatch::Queued
+    }
+    fn commit_rqs(&mut self) {}
+    fn poll(&mut self, batch: &mut CompletionBatch) {
+        if self.knobs.held.load(Ordering::SeqCst) {
+            return;
+        }
+        while !batch.is_full() {
+            let Some(tag) = self.inside.pop_front() else { return };
+            batch.push(tag, Status::Ok);
+        }
+    }
+    fn timeout(&mut self, _: Tag) -> Expired {
+        Expired::Abandon
+    }
+}
+
+impl TestQueue {
+    /// A request never breaks the limits.
+    fn check(&self, rq: &Request<Native>) {
+        let limits = &self.limits;
+        if rq.op().has_data() {
+            assert!(rq.nr_sectors() <= limits.max_sectors, "{rq:?}");
+            let segments: Vec<_> = rq.segments_within(limits).collect();
+            assert!(segments.len() <= limits.max_segments.into(), "{rq:?}");
+            let bytes: u32 = segments.iter().map(|s| s.len_bytes).sum();
+            assert_eq!(bytes, rq.len_bytes());
+            for segment in segments {
+                assert!(segment.len_bytes <= limits.max_segment_size);
+                let (first, last) =
+                    (segment.start as u64, segment.start as u64 + u64::from(segment.len_bytes) - 1);
+                let mask = limits.seg_boundary_mask;
+                assert_eq!(first & !mask, last & !mask, "crosses the boundary");
+            }
+            if limits.chunk_sectors != 0 {
+                let chunk = u64::from(limits.chunk_sectors);
+                let last = rq.sector() + u64::from(rq.nr_sectors()) - 1;
+                assert_eq!(rq.sector() / chunk, last / chunk);
+            }
+        }
+    }
+
+    fn apply(&self, rq: &Request<Native>) {
+        let mut image = self.knobs.image.lock().unwrap();
+        let start = (rq.sector() << 9) as usize;
+        let end = start + ((rq.nr_sectors() as usize) << 9);
+        let place = &mut image[start..end];
+        match rq.op() {
+            Op::Read | Op::Write => {
+                let mut done = 0;
+                for segment in rq.segments() {
+                    let len = segment.len_bytes as usize;
+                    let here = &mut place[done..done + len];
+                    // SAFETY: the segment is memory of a bio in flight.
+                    let memory = unsafe { std::slice::from_raw_parts_mut(segment.start, len) };
+                    match rq.op() {
+                        Op::Read => memory.copy_from_slice(here),
+                        _ => here.copy_from_slice(memory),
+                    }
+                    done += len;
+                }
+            }
+            Op::Discard | Op::WriteZeroes => place.fill(0),
+            Op::Flush => {}
+        }
+    }
+}
+
+/// Submits and waits for one bio.
+pub fn run(channel: &mut Channel<Native>, bio: Bio) -> (Status, Bio) {
+    channel.submit(bio).expect("accepted");
+    let mut result = None;
+    channel.wait(1, |done| result = Some((done.status, done.bio)));
+    result.expect("waited for it")
+}
+
+/// A buffer whose every sector names a number.
+pub fn pattern(sectors: usize, seed: u8) -> Buffer {
+    let mut buffer = Buffer::new(sectors << 9);
+    for (index, byte) in buffer.iter_mut().enumerate() {
+        *byte = (index >> 9) as u8 ^ seed ^ (index as u8).wrapping_mul(31);
+    }
+    buffer
+}
