@@ -370,18 +370,17 @@ impl<M: Machine> Channel<M> {
             let bios = member.plug.take_count();
             member.outstanding += bios;
             member.stats.queued.add(bios.into());
-            let list = member.plug.take();
-            member.disk.trace_list(Action::Unplug, &list);
-            let refused = match member.disk.config.stack {
+            let list = member.plug.list();
+            if self.gate.traced {
+                member.disk.trace_list(Action::Unplug, list);
+            }
+            match member.disk.config.stack {
                 Stack::Sq => member.disk.submit_single(list, &mut self.run, &member.stats),
                 Stack::Mq | Stack::Raw => {
-                    member.disk.submit_batch(member.route, list, &mut self.run, &member.stats)
+                    member.disk.submit_batch(member.route, list, &mut self.run, &member.stats);
                 }
-            };
-            if let Err(refused) = refused {
-                self.plugged += refused.len();
-                member.plug.put_back(refused);
             }
+            self.plugged += list.len();
         }
     }
 
@@ -548,7 +547,7 @@ impl<M: Machine> Drop for Channel<M> {
             // A drive may still write the memory of these bios, and answer to this home.
             core::mem::forget(self.home.take());
             core::mem::forget(core::mem::take(&mut self.quarantine));
-            self.members.iter_mut().for_each(|m| m.plug.take().leak());
+            self.members.iter_mut().for_each(|m| m.plug.list().leak());
             [&mut self.stalled, &mut self.finished, &mut self.run.done]
                 .into_iter()
                 .for_each(BioList::leak);

@@ -105,6 +105,8 @@ pub struct Disk<M: Machine> {
     pub(crate) kind: QueueKind,
     pub(crate) ctxs: Box<[SoftwareQueue<M>]>,
     pub(crate) hctxs: Box<[HardwareQueue<M>]>,
+    /// Each software queue feeds one hardware queue, which takes from no other.
+    pub(crate) private_ctxs: bool,
     pub(crate) sq: M::Lock<SingleQueue>,
     pub(crate) flush: M::Lock<FlushState<M>>,
     pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
@@ -145,6 +147,7 @@ impl<M: Machine> Disk<M> {
             driver,
             kind: hw.kind,
             ctxs: (0..ctxs).map(|_| SoftwareQueue::new()).collect(),
+            private_ctxs: one_to_one(&config, ctxs, hctxs.len()),
             hctxs,
             sq: M::Lock::new("request-queue", sq),
             flush: M::Lock::new("flush", flush),
@@ -274,6 +277,12 @@ fn queue_counts<M: Machine>(
         (_, spread) => spread.count(topology, 0),
     };
     (config.software_queues.count(topology, threads), wanted.clamp(1, hw.count.max(1).into()))
+}
+
+/// Whether software and hardware queues are pairs.
+fn one_to_one<M: Machine>(config: &DiskConfig<M>, ctxs: usize, hctxs: usize) -> bool {
+    let same = config.software_queues == config.hardware_queues;
+    same && config.software_queues == Spread::Core && ctxs == hctxs
 }
 
 fn make_hctxs<M: Machine>(

@@ -34,75 +34,61 @@ pub(crate) struct Route {
 }
 
 impl<M: Machine> Disk<M> {
-    /// Takes a batch of chains from a plug into the layer and runs the queue; a frozen disk gives
-    /// the batch back.
+    /// Takes a batch of chains from a plug into the layer and runs the queue; a frozen disk leaves
+    /// the batch in the list.
     pub(crate) fn submit_batch(
         &self,
         route: Route,
-        mut list: BioList<M>,
+        list: &mut BioList<M>,
         run: &mut Runner<M>,
         stats: &DiskStats<M>,
-    ) -> Result<(), BioList<M>> {
+    ) {
         M::work(Stage::Submit, list.len());
-        self.trace_list(Action::Insert, &list);
+        self.trace_list(Action::Insert, list);
         let hctx = &self.hctxs[usize::from(route.hctx)];
-        if self.config.stack == Stack::Raw && self.may_serve(hctx, run) {
-            return self.submit_raw(route.hctx, list, run, stats);
-        }
-        if let Some(mut serving) = self.try_serve(hctx, run) {
-            if let Err(refused) = self.insert(route, &mut list, Some(&mut serving)) {
-                self.serve(route.hctx, serving, run, stats);
-                return Err(refused);
-            }
+        let may_serve = self.may_serve(hctx, run);
+        let entered = match self.config.stack {
+            _ if !may_serve => None,
+            // Past the software queue: waits for the driver's queue.
+            Stack::Raw => Some(hctx.serve.enter()),
+            _ => hctx.serve.try_enter(),
+        };
+        if let Some(mut serving) = entered {
+            self.stage(route, list, &mut serving);
             self.serve(route.hctx, serving, run, stats);
-            return Ok(());
+        } else if self.insert(route, list) {
+            self.kick(route.hctx, run, stats);
         }
-        self.insert(route, &mut list, None)?;
-        self.kick(route.hctx, run, stats);
-        Ok(())
     }
 
-    /// Inserts into the software queue; a server takes all that is there in the same go.
+    /// A server's own batch: through the software queue, and all that is there with it. A software
+    /// queue that no other hardware queue takes from is private to whoever serves, and passed by.
     #[inline(always)]
-    fn insert(
-        &self,
-        route: Route,
-        list: &mut BioList<M>,
-        serving: Option<&mut Serving<'_, M, Serve<M>>>,
-    ) -> Result<(), BioList<M>> {
+    fn stage(&self, route: Route, list: &mut BioList<M>, serve: &mut Serve<M>) {
+        if self.private_ctxs || self.config.stack == Stack::Raw {
+            if !serve.frozen {
+                serve.staged.append(list);
+            }
+            return;
+        }
+        let mut ctx = self.ctxs[usize::from(route.ctx)].ctx.lock();
+        if !ctx.frozen {
+            serve.staged.append(&mut ctx.list);
+            serve.staged.append(list);
+        }
+    }
+
+    /// Inserts into the software queue for whoever serves; false if that is frozen.
+    #[inline(never)]
+    fn insert(&self, route: Route, list: &mut BioList<M>) -> bool {
         let mut ctx = self.ctxs[usize::from(route.ctx)].ctx.lock();
         if ctx.frozen {
-            return Err(list.take());
+            return false;
         }
-        match serving {
-            Some(serving) => {
-                serving.staged.append(&mut ctx.list);
-                serving.staged.append(list);
-            }
-            None => {
-                ctx.list.append(list);
-                drop(ctx);
-                self.hctxs[usize::from(route.hctx)].mark_pending(route.ctx.into());
-            }
-        }
-        Ok(())
-    }
-
-    /// Past the software queue: waits for the driver's queue and hands over.
-    fn submit_raw(
-        &self,
-        index: u16,
-        mut list: BioList<M>,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-    ) -> Result<(), BioList<M>> {
-        let mut serving = self.hctxs[usize::from(index)].serve.enter();
-        let frozen = serving.frozen;
-        if !frozen {
-            serving.staged.append(&mut list);
-        }
-        self.serve(index, serving, run, stats);
-        if frozen { Err(list) } else { Ok(()) }
+        ctx.list.append(list);
+        drop(ctx);
+        self.hctxs[usize::from(route.hctx)].mark_pending(route.ctx.into());
+        true
     }
 
     /// Makes sure that somebody runs a queue that has just been given work.
@@ -122,7 +108,6 @@ impl<M: Machine> Disk<M> {
         }
     }
 
-    #[inline]
     fn try_serve<'a>(
         &self,
         hctx: &'a HardwareQueue<M>,

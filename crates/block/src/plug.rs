@@ -56,7 +56,7 @@ impl<M: Machine> Plug<M> {
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.last.is_none()
+        self.last.is_none() && self.list.is_empty()
     }
 
     /// How many bios were added since the last call.
@@ -65,21 +65,12 @@ impl<M: Machine> Plug<M> {
         core::mem::take(&mut self.bios)
     }
 
-    /// All of it, in order of submission.
+    /// All of it, in order of submission. What a queue refuses is left there for the next time.
     #[inline]
-    pub(crate) fn take(&mut self) -> BioList<M> {
-        let mut list = self.list.take();
+    pub(crate) fn list(&mut self) -> &mut BioList<M> {
         if let Some(last) = self.last.take() {
-            list.push_back(last);
+            self.list.push_back(last);
         }
-        list
-    }
-
-    /// Puts back what a queue refused, in front.
-    pub(crate) fn put_back(&mut self, mut refused: BioList<M>) {
-        let mut newer = self.take();
-        refused.append(&mut newer);
-        self.list = refused;
-        self.last = self.list.pop_back();
+        &mut self.list
     }
 }

@@ -303,19 +303,6 @@ impl<M: Machine> BioList<M> {
         Some(bio)
     }
 
-    /// The last one; O(n), off the hot path.
-    pub(crate) fn pop_back(&mut self) -> Option<BioRef<M>> {
-        let mut kept = BioList::new();
-        loop {
-            let bio = self.pop_front()?;
-            if self.is_empty() {
-                *self = kept;
-                return Some(bio);
-            }
-            kept.push_back(bio);
-        }
-    }
-
     /// Moves all of `other` behind this list's last.
     #[inline]
     pub(crate) fn append(&mut self, other: &mut BioList<M>) {

@@ -20,29 +20,21 @@ use crate::tag::{TagBatch, TagSet};
 use crate::trace::Action;
 
 impl<M: Machine> Disk<M> {
-    /// Inserts each bio under the lock and runs the queue; what found no request comes back.
+    /// Inserts each bio under the lock and runs the queue; what found no request stays in the list.
     pub(crate) fn submit_single(
         &self,
-        mut list: BioList<M>,
+        list: &mut BioList<M>,
         run: &mut Runner<M>,
         stats: &DiskStats<M>,
-    ) -> Result<(), BioList<M>> {
+    ) {
         M::work(Stage::Submit, list.len());
-        let mut refused = None;
         while let Some(bio) = list.pop_front() {
             if let Err(bio) = self.insert_single(bio, run, stats) {
-                refused = Some(bio);
+                list.push_front(bio);
                 break;
             }
         }
         self.kick(0, run, stats);
-        match refused {
-            None => Ok(()),
-            Some(bio) => {
-                list.push_front(bio);
-                Err(list)
-            }
-        }
     }
 
     fn insert_single(

@@ -297,30 +297,37 @@ impl Thread for NativeThread {
 
 /// Nanoseconds from the time-stamp counter where it is invariant, else from CLOCK_MONOTONIC.
 mod clock {
-    use std::sync::OnceLock;
+    use core::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::Once;
 
-    /// Calibration of the counter: nanoseconds = base + ((tsc - tsc_base) * mult) >> 32.
-    #[derive(Debug, Clone, Copy)]
-    struct Calibration {
-        tsc_base: u64,
-        base_ns: u64,
-        /// 0: there is no invariant counter.
-        mult: u64,
-    }
-
-    static CALIBRATION: OnceLock<Calibration> = OnceLock::new();
+    /// Nanoseconds of 2^32 ticks; 0: not calibrated yet, or there is no invariant counter.
+    static MULT: AtomicU64 = AtomicU64::new(0);
+    /// What to add, in nanoseconds, so that the sum is CLOCK_MONOTONIC at the calibration.
+    static OFFSET_NS: AtomicU64 = AtomicU64::new(0);
 
     #[inline]
     pub(super) fn now_ns() -> u64 {
-        let calibration = match CALIBRATION.get() {
-            Some(calibration) => calibration,
-            None => CALIBRATION.get_or_init(calibrate),
-        };
-        if calibration.mult == 0 {
-            return monotonic_ns();
+        // Acquire pairs with the Release in `calibrate`: the offset is there if the factor is.
+        let mult = MULT.load(Ordering::Acquire);
+        if mult == 0 {
+            return uncalibrated_ns();
         }
-        let ticks = u128::from(tsc().wrapping_sub(calibration.tsc_base));
-        calibration.base_ns + ((ticks * u128::from(calibration.mult)) >> 32) as u64
+        scaled(tsc(), mult).wrapping_add(OFFSET_NS.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn scaled(ticks: u64, mult: u64) -> u64 {
+        ((u128::from(ticks) * u128::from(mult)) >> 32) as u64
+    }
+
+    #[cold]
+    fn uncalibrated_ns() -> u64 {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(calibrate);
+        match MULT.load(Ordering::Acquire) {
+            0 => monotonic_ns(),
+            _ => now_ns(),
+        }
     }
 
     pub(super) fn monotonic_ns() -> u64 {
@@ -331,18 +338,19 @@ mod clock {
     }
 
     /// Five milliseconds against CLOCK_MONOTONIC: an error of some 10 ppm, for intervals only.
-    fn calibrate() -> Calibration {
-        let (tsc_base, base_ns) = (tsc(), monotonic_ns());
-        let mut calibration = Calibration { tsc_base, base_ns, mult: 0 };
-        if invariant() {
-            while monotonic_ns() - base_ns < 5_000_000 {
-                core::hint::spin_loop();
-            }
-            let ticks = tsc().wrapping_sub(tsc_base);
-            let elapsed_ns = monotonic_ns() - base_ns;
-            calibration.mult = ((u128::from(elapsed_ns) << 32) / u128::from(ticks.max(1))) as u64;
+    fn calibrate() {
+        if !invariant() {
+            return;
         }
-        calibration
+        let (tsc_base, base_ns) = (tsc(), monotonic_ns());
+        while monotonic_ns() - base_ns < 5_000_000 {
+            core::hint::spin_loop();
+        }
+        let ticks = tsc().wrapping_sub(tsc_base).max(1);
+        let elapsed_ns = monotonic_ns() - base_ns;
+        let mult = ((u128::from(elapsed_ns) << 32) / u128::from(ticks)) as u64;
+        OFFSET_NS.store(base_ns.wrapping_sub(scaled(tsc_base, mult)), Ordering::Relaxed);
+        MULT.store(mult, Ordering::Release);
     }
 
     #[cfg(target_arch = "x86_64")]
