@@ -1,8 +1,9 @@
 //! Accounting, always on: what one thread did to one drive, and how long it took.
 //!
-//! A `DiskStats` belongs to one channel (so it has one writer and shares no line with others) and one
-//! drive; the drive keeps a list of them and adds them up when somebody asks. I/Os of a batch that
-//! carry the same stamps are recorded as one addition. Kernel counterpart: `part_stat_*` per CPU.
+//! A `DiskStats` belongs to one channel (so it has one writer and shares no line with others) and
+//! one drive; the drive keeps a list of them and adds them up when somebody asks. I/Os of a batch
+//! that carry the same stamps are recorded as one addition. Kernel counterpart: `part_stat_*` per
+//! CPU.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -1,9 +1,9 @@
 //! `Bio`: one I/O as a program or server states it: what, where, and the memory for it.
 //!
 //! Owns or pins its memory until its completion gives it back. Made by programs and exports,
-//! consumed by `Channel::submit`, returned in a `Completion`. Light: 48 bytes, no allocation for one
-//! segment ([OLS]: the 2.5 bio and its one unit for a vector). Invariant: a bio with data covers
-//! exactly `nr_sectors` * 512 bytes in its segments. Kernel counterpart: `struct bio`.
+//! consumed by `Channel::submit`, returned in a `Completion`. Light: 48 bytes, no allocation for
+//! one segment ([OLS]: the 2.5 bio and its one unit for a vector). Invariant: a bio with data
+//! covers exactly `nr_sectors` * 512 bytes in its segments. Kernel counterpart: `struct bio`.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -221,8 +221,8 @@ impl Bio {
     /// # Safety
     /// From `submit` until the completion is polled, the `len_bytes` bytes at `start` stay
     /// allocated; for a read nobody else touches them (or tolerates to see them change, as a guest
-    /// does), for a write nobody changes them in a way that matters. Drives that never touch payload
-    /// may be given read-only memory. `len_bytes` is a multiple of 512.
+    /// does), for a write nobody changes them in a way that matters. Drives that never touch
+    /// payload may be given read-only memory. `len_bytes` is a multiple of 512.
     #[must_use]
     pub unsafe fn foreign(op: Op, sector: Sector, start: *mut u8, len_bytes: u32) -> Bio {
         debug_assert!(op.has_data() && len_bytes.is_multiple_of(512));

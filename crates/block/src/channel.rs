@@ -1,10 +1,10 @@
 //! `Channel`: one thread's way into a volume: submit, flush, poll, wait.
 //!
-//! Owned by its thread (not `Sync`, and it does not move once in use). Owns the slots, the plugs and
-//! the runner; shares nothing with other threads but the queues and its `Home`. Feels like io_uring:
-//! submit with user data, reap completions. Back pressure: a full channel gives the bio back. On
-//! drop it drains for a while, then leaks what a drive may still write. Kernel counterpart: a task
-//! with its plug, and its io_uring.
+//! Owned by its thread (not `Sync`, and it does not move once in use). Owns the slots, the plugs
+//! and the runner; shares nothing with other threads but the queues and its `Home`. Feels like
+//! io_uring: submit with user data, reap completions. Back pressure: a full channel gives the bio
+//! back. On drop it drains for a while, then leaks what a drive may still write. Kernel
+//! counterpart: a task with its plug, and its io_uring.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -384,8 +384,8 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// Hands each completed bio to `take`; starts what was submitted and drives the queues. Does not
-    /// wait. Returns how many were handed over.
+    /// Hands each completed bio to `take`; starts what was submitted and drives the queues. Does
+    /// not wait. Returns how many were handed over.
     #[inline]
     pub fn poll(&mut self, mut take: impl FnMut(Completion)) -> usize {
         self.flush();
@@ -465,8 +465,7 @@ impl<M: Machine> Channel<M> {
         let mut handed = self.poll(&mut take);
         while handed < min && self.in_flight() > 0 {
             let deadline_ns = self.sleep_until();
-            let home = self.home();
-            home.bell.sleep_unless(deadline_ns, || home.has_delivered());
+            self.home().bell.sleep_unless(deadline_ns, || self.has_work());
             self.tick();
             handed += self.poll(&mut take);
         }

@@ -1,9 +1,9 @@
 //! Completion: from a tag to its request to its bios to the channels that submitted them.
 //!
-//! Called by dispatch.rs with the batch that a driver named, outside the serve lock unless more is to
-//! be dispatched. No search: the tag is the index of the request ([MQ] point 4). Also the clock's
-//! side of it: requests that no drive answers. Lock order: as dispatch.rs; the abandoned list last.
-//! Kernel counterpart: `blk_mq_end_request_batch`, `blk_mq_timeout_work`.
+//! Called by dispatch.rs with the batch that a driver named, outside the serve lock unless more is
+//! to be dispatched. No search: the tag is the index of the request ([MQ] point 4). Also the
+//! clock's side of it: requests that no drive answers. Lock order: as dispatch.rs; the abandoned
+//! list last. Kernel counterpart: `blk_mq_end_request_batch`, `blk_mq_timeout_work`.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -177,10 +177,10 @@ impl<M: Machine> Disk<M> {
         drop(entry.homes);
     }
 
-    /// Whether a queue that this thread owns has been given work by others.
+    /// Whether a queue that this thread may run has been given work that nobody took yet.
     pub(crate) fn has_pending_for(&self, index: u16, owner: u64) -> bool {
         let hctx = &self.hctxs[usize::from(index)];
-        self.kind() == QueueKind::OwnerOnly && hctx.is_owned_by(owner) && hctx.has_pending()
+        (self.kind() == QueueKind::AnyThread || hctx.is_owned_by(owner)) && hctx.has_pending()
     }
 
     /// One event about a bio, at the time that the bio was queued.

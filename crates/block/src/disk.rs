@@ -1,7 +1,8 @@
 //! `Disk`: one drive's place in the block layer: limits, queues, tags, driver and accounting.
 //!
-//! Made once from a driver and a `DiskConfig`, shared by all channels. The path of an I/O through it
-//! is in dispatch.rs and complete.rs (`mq` and `raw`) and sq.rs. Kernel counterpart: `gendisk` and
+//! Made once from a driver and a `DiskConfig`, shared by all channels. The path of an I/O through
+//! it is in dispatch.rs and complete.rs (`mq` and `raw`) and sq.rs. Kernel counterpart: `gendisk`
+//! and
 //! `request_queue`.
 
 use alloc::boxed::Box;

@@ -1,10 +1,11 @@
 //! Running a hardware queue: from software queues through tags to the driver, and back.
 //!
 //! Called by channels: `submit_batch` with what a plug held, `run_queue` to poll or to continue.
-//! Whoever enters the serve lock does all that is there to do; latecomers insert into their software
-//! queue and leave a flag, or ring the owner's bell. Tags are taken here, just before dispatch, for
-//! as many as are in hand. Lock order: serve, then software queue or request queue, then flush.
-//! Kernel counterpart: block/blk-mq.c, `blk_mq_dispatch_rq_list`, `blk_mq_run_hw_queue`.
+//! Whoever enters the serve lock does all that is there to do; latecomers insert into their
+//! software queue and leave a flag, or ring the owner's bell. Tags are taken here, just before
+//! dispatch, for as many as are in hand. Lock order: serve, then software queue or request queue,
+//! then flush. Kernel counterpart: block/blk-mq.c, `blk_mq_dispatch_rq_list`,
+//! `blk_mq_run_hw_queue`.
 #![allow(unsafe_code)]
 
 use alloc::sync::Arc;
@@ -401,8 +402,8 @@ impl<M: Machine> Disk<M> {
         Ok(u32::from(self.issue_tag(index, serve, (tag, M::now()), run, stats)))
     }
 
-    /// Runs queues that got the tags they waited for, perhaps of other disks, and passes the wake on
-    /// while tags are left.
+    /// Runs queues that got the tags they waited for, perhaps of other disks, and passes the wake
+    /// on while tags are left.
     #[cold]
     fn run_woken(&self, run: &mut Runner<M>, stats: &DiskStats<M>) {
         while let Some((disk, hctx)) = run.woken.pop() {

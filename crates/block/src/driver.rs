@@ -2,8 +2,8 @@
 //!
 //! A driver registers how many hardware queues it has, how deep, and who may run them; it takes the
 //! block layer's tags and never sees a bio ([MQ] design, points 2-4). Queues are opened one by one
-//! and called under the hardware queue's serve lock, so `&mut self` is the lock. `Status` is an I/O's
-//! outcome; `Dispatch` is flow control. Kernel counterpart: `struct blk_mq_ops`.
+//! and called under the hardware queue's serve lock, so `&mut self` is the lock. `Status` is an
+//! I/O's outcome; `Dispatch` is flow control. Kernel counterpart: `struct blk_mq_ops`.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -95,8 +95,8 @@ pub trait Driver<M: Machine>: Send + Sync {
     /// # Errors
     /// If the system refuses it.
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error>;
-    /// What is allocated in a range; off the hot path, may block. The extents cover the range or the
-    /// first part of it.
+    /// What is allocated in a range; off the hot path, may block. The extents cover the range or
+    /// the first part of it.
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
         let _ = sector;
         alloc::vec![Extent { nr_sectors, hole: false, zero: false }]

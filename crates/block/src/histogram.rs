@@ -114,8 +114,8 @@ impl Snapshot {
         self.max_ns
     }
 
-    /// The value that `fraction` (0 to 1) of all I/Os do not exceed: the middle of its bucket, never
-    /// above the longest.
+    /// The value that `fraction` (0 to 1) of all I/Os do not exceed: the middle of its bucket,
+    /// never above the longest.
     #[must_use]
     pub fn quantile_ns(&self, fraction: f64) -> u64 {
         let count = self.count();

@@ -1,8 +1,8 @@
 //! The multi-queue block layer: from a program's bio to a driver's request and back.
 //!
 //! Owns queues, tags, merging, splitting, volumes and accounting. Generic over
-//! [`Machine`](millrace_machine::Machine): no system call, no thread-local, no clock or atomic of its
-//! own, and it never reads payload. Programs and exports use [`Channel`]; drives implement
+//! [`Machine`](millrace_machine::Machine): no system call, no thread-local, no clock or atomic of
+//! its own, and it never reads payload. Programs and exports use [`Channel`]; drives implement
 //! [`Driver`]. Source: [MQ] (Bjorling et al., SYSTOR 2013); kernel counterpart: block/.
 //!
 //! The walk of one I/O: `Channel::submit` (checks, maps, plugs) -> `Channel::flush` (one lock

@@ -1,8 +1,8 @@
 //! Merging: two bios that touch on the drive become one request.
 //!
-//! Called by the plug (with the drive's last bio, O(1)) and by `sq`. A chain of bios is headed by the
-//! first in sector order, which carries the sums. Whether two fit is decided here and only here.
-//! Kernel counterpart: block/blk-merge.c, `blk_attempt_bio_merge`.
+//! Called by the plug (with the drive's last bio, O(1)) and by `sq`. A chain of bios is headed by
+//! the first in sector order, which carries the sums. Whether two fit is decided here and only
+//! here. Kernel counterpart: block/blk-merge.c, `blk_attempt_bio_merge`.
 #![allow(unsafe_code)]
 
 use millrace_machine::Machine;

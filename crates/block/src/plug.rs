@@ -1,7 +1,8 @@
-//! `Plug`: the private list in which a channel gathers bios of one drive before it goes to its queues.
+//! `Plug`: the private list in which a channel gathers bios of one drive before it goes to its
+//! queues.
 //!
-//! Owned by a channel, one for each drive of its volume: no lock, no atomic. A bio is merged with the
-//! last one of the same drive or appended: O(1). Kernel counterpart: `struct blk_plug`.
+//! Owned by a channel, one for each drive of its volume: no lock, no atomic. A bio is merged with
+//! the last one of the same drive or appended: O(1). Kernel counterpart: `struct blk_plug`.
 
 use millrace_machine::Machine;
 

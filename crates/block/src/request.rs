@@ -3,7 +3,8 @@
 //! Preallocated, one for each tag of a `TagSet`; filled just before dispatch from a chain of bios,
 //! read by the driver, ended once by its tag in a `CompletionBatch`. States: `Idle` (owned by the
 //! tag set) -> `InFlight` (owned by the driver) -> `Idle`, or -> `Abandoned` (timed out, its bios
-//! answered, memory in quarantine) -> `Idle` when the driver confirms after all. Kernel counterpart:
+//! answered, memory in quarantine) -> `Idle` when the driver confirms after all. Kernel
+//! counterpart:
 //! `struct request` with `enum mq_rq_state`.
 
 use millrace_machine::Machine;
@@ -137,8 +138,8 @@ impl<M: Machine> Request<M> {
         self.segments_by(SegmentRule::NONE)
     }
 
-    /// The same for a drive that limits the size of a piece or has a boundary: pieces are cut so that
-    /// they keep `max_segment_size` and `seg_boundary_mask`.
+    /// The same for a drive that limits the size of a piece or has a boundary: pieces are cut so
+    /// that they keep `max_segment_size` and `seg_boundary_mask`.
     #[must_use]
     pub fn segments_within(&self, limits: &QueueLimits) -> Segments<'_, M> {
         self.segments_by(limits.segment_rule())

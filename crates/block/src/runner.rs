@@ -1,4 +1,5 @@
-//! `Runner`: what a thread carries along while it runs queues: its completions and who else to wake.
+//! `Runner`: what a thread carries along while it runs queues: its completions and who else to
+//! wake.
 //!
 //! Owned by a `Channel`, lent to dispatch.rs and complete.rs. Completed bios of the channel itself
 //! gather in `done` without any atomic; those of other channels go out in one delivery for a run of

@@ -1,9 +1,10 @@
-//! `Sbitmap`: a set of free numbers as bits spread over words, each word on a cache line of its own.
+//! `Sbitmap`: a set of free numbers as bits spread over words, each word on a cache line of its
+//! own.
 //!
-//! Owned by a `TagSet`. Bits are taken and given in batches: one locked operation for up to a word of
-//! them. Every user starts at a hint of its own, so that users meet on a line only when the map is
-//! nearly full. A set bit is taken. Kernel counterpart: lib/sbitmap.c (names and the rule for bits
-//! per word, not code).
+//! Owned by a `TagSet`. Bits are taken and given in batches: one locked operation for up to a word
+//! of them. Every user starts at a hint of its own, so that users meet on a line only when the map
+//! is nearly full. A set bit is taken. Kernel counterpart: lib/sbitmap.c (names and the rule for
+//! bits per word, not code).
 
 use alloc::boxed::Box;
 

@@ -1,8 +1,9 @@
-//! `ServeLock`: who enters serves; who comes too late leaves a flag, and the server goes round again.
+//! `ServeLock`: who enters serves; who comes too late leaves a flag, and the server goes round
+//! again.
 //!
 //! Owns one word (free, held, held and flagged) and the value it protects. Called by whoever runs a
-//! hardware queue. One locked operation to enter and one to leave, no fence, and no work is lost: the
-//! latecomer has published its work before it flags, and the server cannot leave over a flag.
+//! hardware queue. One locked operation to enter and one to leave, no fence, and no work is lost:
+//! the latecomer has published its work before it flags, and the server cannot leave over a flag.
 //! Kernel counterpart: the bit lock and re-run flag of `blk_mq_run_hw_queue`.
 #![allow(unsafe_code)]
 
@@ -46,14 +47,9 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
                 Err(FREE) => {}
                 // Flagged already, but perhaps before our work: the exchange below orders it.
                 Err(_) => {
-                    // Release, as above.
-                    let again = self.state.compare_exchange(
-                        FLAGGED,
-                        FLAGGED,
-                        Order::Release,
-                        Order::Relaxed, // pairs with nothing: retried
-                    );
-                    if again.is_ok() {
+                    // Release pairs with that Acquire too; Relaxed: a failure is tried again.
+                    let (release, relaxed) = (Order::Release, Order::Relaxed);
+                    if self.state.compare_exchange(FLAGGED, FLAGGED, release, relaxed).is_ok() {
                         return None;
                     }
                 }
@@ -82,7 +78,8 @@ impl<M: Machine, T: Send> Serving<'_, M, T> {
     #[inline]
     pub(crate) fn leave(self) -> Option<Self> {
         let state = &self.lock.state;
-        // Release pairs with the Acquire of the next `try_enter`; Acquire with the flagger's Release.
+        // Release pairs with the Acquire of the next `try_enter`; Acquire with the flagger's
+        // Release.
         if state.compare_exchange(HELD, FREE, Order::Release, Order::Acquire).is_ok() {
             core::mem::forget(self);
             return None;

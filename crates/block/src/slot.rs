@@ -3,9 +3,9 @@
 //! A channel's `Home` owns a fixed number of slots; a `BioRef` is the one handle of a slot that is
 //! in use, and moves through plug, software queue, request and completion list like a value. So a
 //! slot has one owner at any time and its contents need no lock. Homes of channels that vanish with
-//! I/O in flight are leaked, so a handle is always valid. Invariant: a handle is never dropped, only
-//! released into a free list (dropping one would lose an I/O, and panics). 128 bytes, two cache
-//! lines ([OLS]: light descriptors). Kernel counterpart: `struct bio` from a bio set.
+//! I/O in flight are leaked, so a handle is always valid. Invariant: a handle is never dropped,
+//! only released into a free list (dropping one would lose an I/O, and panics). 128 bytes, two
+//! cache lines ([OLS]: light descriptors). Kernel counterpart: `struct bio` from a bio set.
 #![allow(unsafe_code)]
 
 use core::mem::ManuallyDrop;
@@ -87,8 +87,8 @@ pub(crate) struct Slot<M: Machine> {
 }
 
 // SAFETY: a slot moves between threads with its only handle; the raw pointers in it are followed by
-// the thread that holds the handle (`tail`) or by the channel's own thread (`parent`), and `home` is
-// shared and outlives every handle.
+// the thread that holds the handle (`tail`) or by the channel's own thread (`parent`), and `home`
+// is shared and outlives every handle.
 unsafe impl<M: Machine> Send for Slot<M> {}
 
 impl<M: Machine> Slot<M> {

@@ -1,11 +1,11 @@
 //! Splitting: a bio that is too big, lies on several drives, or needs flushes around it becomes a
 //! parent, and its parts are children over the same memory.
 //!
-//! Part of `Channel`; all of it runs on the channel's own thread, so a parent's counts need no atomic.
-//! Parts come out of the channel's child pool one by one; when the pool is empty the parent waits in
-//! a list and goes on when a child has completed, so one child slot is enough for progress and memory
-//! is bounded. Stages: flush before (PREFLUSH), data, flush after (FUA where a drive lacks it).
-//! Kernel counterpart: `bio_split`, blk-flush.c.
+//! Part of `Channel`; all of it runs on the channel's own thread, so a parent's counts need no
+//! atomic. Parts come out of the channel's child pool one by one; when the pool is empty the parent
+//! waits in a list and goes on when a child has completed, so one child slot is enough for progress
+//! and memory is bounded. Stages: flush before (PREFLUSH), data, flush after (FUA where a drive
+//! lacks it). Kernel counterpart: `bio_split`, blk-flush.c.
 #![allow(unsafe_code)]
 
 use core::mem::ManuallyDrop;
@@ -131,8 +131,8 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// The next part of the parent's stage, in a child slot; none when all are made. `offset` of the
-    /// parent is the drive to look at next, `dev_sector` how much of that drive's part is made.
+    /// The next part of the parent's stage, in a child slot; none when all are made. `offset` of
+    /// the parent is the drive to look at next, `dev_sector` how much of that drive's part is made.
     fn next_part(&mut self, parent: &mut BioRef<M>) -> Option<BioRef<M>> {
         let drives = self.volume.disks().len() as u32;
         while parent.offset < drives && parent.status.is_ok() {

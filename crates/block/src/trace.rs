@@ -1,7 +1,7 @@
 //! Trace events: one call at every step of an I/O, by the letters of blktrace.
 //!
-//! Called from submission, plug, dispatch and completion; the sink is set when a disk is made. Off is
-//! one predictable branch per event point. Order promised for every bio: Q <= G <= I <= D <= C.
+//! Called from submission, plug, dispatch and completion; the sink is set when a disk is made. Off
+//! is one predictable branch per event point. Order promised for every bio: Q <= G <= I <= D <= C.
 //! Kernel counterpart: include/trace/events/block.h and blktrace's actions.
 
 use crate::bio::{Op, OpFlags, Sector, SectorCount};

@@ -1,10 +1,11 @@
 //! `Volume`: several disks as one, striped or one behind the other.
 //!
 //! Made of disks with validated limits; read by channels, which map and split by it. A range of a
-//! volume is one contiguous range on each drive, whatever its length: RAID-0 maps consecutive chunks
-//! round robin, so a drive's chunks of a range are neighbours. So a split makes one part per drive
-//! (more only where the drive's own limits are lower), and big discards stay one request per drive.
-//! Source: [FALCON] (volume, stripe). Kernel counterpart: md's raid0 and linear, `queue_limits_stack`.
+//! volume is one contiguous range on each drive, whatever its length: RAID-0 maps consecutive
+//! chunks round robin, so a drive's chunks of a range are neighbours. So a split makes one part per
+//! drive (more only where the drive's own limits are lower), and big discards stay one request per
+//! drive. Source: [FALCON] (volume, stripe). Kernel counterpart: md's raid0 and linear,
+//! `queue_limits_stack`.
 
 use alloc::format;
 use alloc::string::String;
@@ -86,8 +87,8 @@ impl<M: Machine> Volume<M> {
     /// A volume of these disks.
     ///
     /// # Errors
-    /// `InvalidSetting` if there is no disk or more than 1,024, or the chunk is not a power of two of
-    /// 4 KiB or more, is no multiple of the block size, or is larger than a drive.
+    /// `InvalidSetting` if there is no disk or more than 1,024, or the chunk is not a power of two
+    /// of 4 KiB or more, is no multiple of the block size, or is larger than a drive.
     pub fn new(
         name: impl Into<String>,
         layout: Layout,

@@ -1,5 +1,8 @@
-//! The layer as a whole, on a drive made for tests: every stack against a memory image, back
-//! pressure, busy drives, flushes that join, freezing, timeouts and quarantine.
+//! The layer as a whole, on a drive made for tests.
+//!
+//! Every stack against a memory image, back pressure, busy drives, flushes that join, freezing,
+//! timeouts and quarantine. The drive is in support/mod.rs; it checks that every request keeps the
+//! limits.
 #![allow(missing_docs, unsafe_code)]
 
 mod support;
@@ -337,7 +340,8 @@ proptest! {
                 Op::Write => place.copy_from_slice(&pattern(step.sectors as usize, step.seed)),
                 Op::Discard | Op::WriteZeroes => place.fill(0),
                 Op::Read => {
-                    let read: Vec<u8> = bio.into_buffers().iter().flat_map(|b| b.to_vec()).collect();
+                    let buffers = bio.into_buffers();
+                    let read: Vec<u8> = buffers.iter().flat_map(|b| b.to_vec()).collect();
                     prop_assert!(read == place);
                 }
                 Op::Flush => {}

@@ -16,7 +16,7 @@ use millrace_machine::{CpuId, Machine, Native, Thread};
 use millrace_reactor::Config;
 
 use crate::job::{Job, JobResult, Until};
-use crate::row::{LatencyNs, Row};
+use crate::row::{Cost, LatencyNs, Outcome, Row};
 use crate::workload::{Offsets, Workload};
 
 /// Why a row has no result.
@@ -202,7 +202,7 @@ fn sum(
     (seconds, cpu_ns, syscalls): (f64, u64, u64),
 ) -> Row {
     let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>();
-    let (ios, errors) = (total(|r| r.ios), total(|r| r.errors));
+    let ios = total(|r| r.ios);
     let bs = plan.workload.bs_bytes;
     let latency = if may_split(volume, plan) {
         let mut measured = millrace_block::Snapshot::default();
@@ -221,12 +221,16 @@ fn sum(
         seconds,
         iops: ios as f64 / seconds,
         bw_bytes_per_s: ios as f64 * f64::from(bs) / seconds,
-        cpu_ns_per_io: cpu_ns as f64 / ios.max(1) as f64,
-        syscalls_per_io: syscalls as f64 / ios.max(1) as f64,
+        cost: Cost {
+            cpu_ns_per_io: cpu_ns as f64 / ios.max(1) as f64,
+            syscalls_per_io: syscalls as f64 / ios.max(1) as f64,
+        },
         lat_ns: latencies(&latency),
-        errors,
-        verified: total(|r| r.verified),
-        first_error: results.iter().find_map(|r| r.first_error.clone()),
+        outcome: Outcome {
+            errors: total(|r| r.errors),
+            verified: total(|r| r.verified),
+            first_error: results.iter().find_map(|r| r.first_error.clone()),
+        },
         ..Row::default()
     }
 }

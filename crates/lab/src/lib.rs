@@ -1,7 +1,7 @@
 //! Workloads, experiments and reports: what measures millrace, and nothing that production needs.
 //!
-//! Owns the words of a workload (fio's), the loop of one job, the rows of a result and the comparison
-//! that `millrace bench` runs by default. Called by the binary's verbs and by tests.
+//! Owns the words of a workload (fio's), the loop of one job, the rows of a result and the
+//! comparison that `millrace bench` runs by default. Called by the binary's verbs and by tests.
 
 mod bench;
 mod job;
@@ -10,5 +10,5 @@ mod verify;
 mod workload;
 
 pub use bench::{BenchError, Plan, Progress, run_row};
-pub use row::{LatencyNs, Row};
+pub use row::{Cost, LatencyNs, Outcome, Queues, Row};
 pub use workload::{Offsets, Rw, Workload};

@@ -19,19 +19,48 @@ pub struct LatencyNs {
     pub max: u64,
 }
 
-/// One line of a result.
+/// Which queues a row went through.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Row {
+pub struct Queues {
     /// `mq`, `sq` or `raw`; `nbd` for a connection.
     pub stack: String,
-    /// Drive specs joined by `+`, or the URI.
-    pub drives: String,
     /// Software queues: `core`, `node` or `one`.
     pub software_queues: String,
     /// Hardware queues.
     pub hardware_queues: String,
     /// CPUs used.
     pub cpus: u32,
+}
+
+/// What it cost this process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Cost {
+    /// Processor time for one I/O, user and system.
+    pub cpu_ns_per_io: f64,
+    /// System calls of the I/O threads for one I/O.
+    pub syscalls_per_io: f64,
+}
+
+/// What went wrong, and what was checked.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Outcome {
+    /// I/Os that failed, and blocks that did not verify.
+    pub errors: u64,
+    /// Blocks read back and found right; 0 without `verify`.
+    pub verified: u64,
+    /// What the first of the errors was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_error: Option<String>,
+}
+
+/// One line of a result. JSON has all fields side by side.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Row {
+    /// Design and queues.
+    #[serde(flatten)]
+    pub queues: Queues,
+    /// Drive specs joined by `+`, or the URI.
+    pub drives: String,
     /// Submitting threads.
     pub jobs: u32,
     /// I/Os in flight for each.
@@ -50,17 +79,12 @@ pub struct Row {
     pub iops: f64,
     /// Bytes a second.
     pub bw_bytes_per_s: f64,
-    /// Processor time of this process for one I/O, user and system.
-    pub cpu_ns_per_io: f64,
-    /// System calls of the I/O threads' rings for one I/O.
-    pub syscalls_per_io: f64,
+    /// Processor time and system calls.
+    #[serde(flatten)]
+    pub cost: Cost,
     /// Latencies.
     pub lat_ns: LatencyNs,
-    /// I/Os that failed, and blocks that did not verify.
-    pub errors: u64,
-    /// Blocks read back and found right; 0 without `verify`.
-    pub verified: u64,
-    /// What the first of the errors was.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub first_error: Option<String>,
+    /// Errors.
+    #[serde(flatten)]
+    pub outcome: Outcome,
 }

@@ -1,8 +1,9 @@
-//! The pattern that `--verify` writes: every block names its place, its generation and its checksum.
+//! The pattern that `--verify` writes: every block names its place, its generation and its
+//! checksum.
 //!
 //! Used by job.rs: `stamp` before a write, `check` after the read back. Layout of a block, little
-//! endian: magic (8), byte offset on the device (8), generation (8), crc32c of the rest of the block
-//! (4), then bytes that depend on the offset and generation.
+//! endian: magic (8), byte offset on the device (8), generation (8), crc32c of the rest of the
+//! block (4), then bytes that depend on the offset and generation.
 
 use std::ops::Range;
 

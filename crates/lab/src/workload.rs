@@ -1,8 +1,8 @@
 //! `Workload`: what a job does, in fio's words, and where its next I/O goes.
 //!
-//! Plain values made by the command line or by an experiment, read by job.rs. Random offsets come from
-//! a seeded xorshift generator (fio's norandommap: every block may come again), so a run can be
-//! repeated.
+//! Plain values made by the command line or by an experiment, read by job.rs. Random offsets come
+//! from a seeded xorshift generator (fio's norandommap: every block may come again), so a run can
+//! be repeated.
 
 use std::fmt;
 use std::str::FromStr;
