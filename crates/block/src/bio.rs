@@ -285,6 +285,24 @@ impl Bio {
         self.sector = sector;
     }
 
+    /// Turns a read into a write or back, over the same memory.
+    ///
+    /// # Panics
+    /// If either operation carries no data.
+    #[inline]
+    pub fn set_op(&mut self, op: Op) {
+        assert!(self.op.has_data() && op.has_data(), "only reads and writes carry data");
+        self.op = op;
+    }
+
+    /// The bytes of a bio made by `read` or `write`.
+    pub fn memory(&mut self) -> Option<&mut [u8]> {
+        let len = self.len_bytes();
+        // SAFETY: made by `owned` from a buffer of exactly this length, borrowed with the bio.
+        (self.owner == Owner::Buffer)
+            .then(|| unsafe { core::slice::from_raw_parts_mut(self.data, len) })
+    }
+
     /// The number set by [`Bio::with_user_data`].
     #[inline]
     #[must_use]
@@ -318,6 +336,12 @@ impl Bio {
     #[must_use]
     pub fn nr_segments(&self) -> u32 {
         self.nr_segments
+    }
+
+    /// Whether it has memory if it needs some.
+    #[inline]
+    pub(crate) fn has_memory(&self) -> bool {
+        self.nr_segments != 0 || !self.op.has_data()
     }
 
     /// Whether somebody outside owns the memory.

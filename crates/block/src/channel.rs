@@ -96,6 +96,15 @@ pub struct Completion {
     pub bio: Bio,
 }
 
+/// What is to become of a completed bio.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// Submit it again, as it stands now.
+    Submit,
+    /// Drop it, and its memory with it if it owns that.
+    Drop,
+}
+
 /// One drive of the volume, as the channel sees it.
 struct Member<M: Machine> {
     disk: Arc<Disk<M>>,
@@ -178,7 +187,7 @@ impl Gate {
     fn check(&self, bio: &Bio) -> Result<(), Status> {
         let nr = u64::from(bio.nr_sectors);
         let (end, overflows) = bio.sector.overflowing_add(nr);
-        let fits = !overflows && end <= self.capacity;
+        let fits = !overflows && end <= self.capacity && bio.has_memory();
         if fits && nr != 0 && (bio.sector | nr) & self.block_mask == 0 && !self.read_only {
             return Ok(());
         }
@@ -190,6 +199,7 @@ impl Gate {
         let nr = u64::from(bio.nr_sectors);
         match bio.op {
             Op::Flush => Ok(()),
+            _ if !bio.has_memory() => Err(Status::Invalid),
             _ if nr == 0 || (bio.sector | nr) & self.block_mask != 0 => Err(Status::Invalid),
             _ if !fits => Err(Status::OutOfRange),
             op if self.read_only && op.is_write() => Err(Status::ReadOnly),
@@ -273,24 +283,32 @@ impl<M: Machine> Channel<M> {
         let Some(mut slot) = self.free.pop_front() else {
             return refuse(bio, Reject::Full);
         };
+        slot.bio = ManuallyDrop::new(bio);
+        self.start(slot);
+        if self.plugged >= self.plug_max {
+            self.flush();
+        }
+        Ok(())
+    }
+
+    /// Puts a checked bio, in its slot, on its way into a plug.
+    #[inline(always)]
+    fn start(&mut self, mut slot: BioRef<M>) {
         if self.batch_ns == 0 || self.run.stamp == Stamp::Io {
             self.batch_ns = M::now();
         }
         slot.q_ns = self.batch_ns;
         slot.status = Status::Ok;
-        slot.foreign = bio.is_foreign();
-        let (sector, nr_sectors, flags) = (bio.sector, bio.nr_sectors, bio.flags);
+        slot.foreign = slot.bio.is_foreign();
+        let (sector, nr_sectors) = (slot.bio.sector, slot.bio.nr_sectors);
         // A bio with one segment has data.
-        let plain = flags == OpFlags::NONE && bio.nr_segments() == 1;
-        slot.bio = ManuallyDrop::new(bio);
+        let plain = slot.bio.flags == OpFlags::NONE && slot.bio.nr_segments() == 1;
         if plain && nr_sectors <= self.gate.plain_sectors {
             if let Some((member, dev_sector)) = self.volume.locate(sector, nr_sectors) {
-                self.admit_whole(slot, member, dev_sector, 1);
-                return Ok(());
+                return self.admit_whole(slot, member, dev_sector, 1);
             }
         }
         self.submit_slowly(slot);
-        Ok(())
     }
 
     /// Flushes, discards, flags, lists of segments, and whatever is too long for one request.
@@ -345,14 +363,14 @@ impl<M: Machine> Channel<M> {
         } else {
             member.plug.push(slot);
         }
-        if self.plugged >= self.plug_max {
-            self.flush();
-        }
     }
 
     /// [`Channel::admit`] off the hot path, for parts.
     pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
         self.admit(slot);
+        if self.plugged >= self.plug_max {
+            self.flush();
+        }
     }
 
     /// Starts all that was submitted: each drive's list goes to its software queue with one lock
@@ -388,13 +406,21 @@ impl<M: Machine> Channel<M> {
     /// not wait. Returns how many were handed over.
     #[inline]
     pub fn poll(&mut self, mut take: impl FnMut(Completion)) -> usize {
+        self.gather();
+        self.reap(&mut take)
+    }
+
+    /// Starts what was submitted and collects what is done.
+    #[inline]
+    fn gather(&mut self) {
         self.flush();
-        let mut delivered = self.home().take_delivered();
-        self.run.done.append(&mut delivered);
+        if self.home().has_delivered() {
+            let mut delivered = self.home().take_delivered();
+            self.run.done.append(&mut delivered);
+        }
         if self.run.done.is_empty() {
             self.run_queues();
         }
-        self.reap(&mut take)
     }
 
     /// Polls the queues that have I/O of this channel, or belong to its thread.
@@ -404,6 +430,47 @@ impl<M: Machine> Channel<M> {
                 member.disk.run_queue(member.route.hctx, &mut self.run, &member.stats);
             }
         }
+    }
+
+    /// As [`Channel::poll`], for a program that streams I/O through the same memory: `next` sees each
+    /// completed bio where it is, and sends it off again (with another sector, operation, contents)
+    /// or has it handed back to be dropped. What is sent off starts with the next call.
+    ///
+    /// A bio sent off that can never be served comes back at once with the reason as its status.
+    #[inline]
+    pub fn poll_again(&mut self, mut next: impl FnMut(&mut Bio, Status) -> Again) -> usize {
+        self.gather();
+        let mut handed = 0;
+        while let Some(mut slot) = self.next_done() {
+            handed += 1;
+            if slot.status == Status::TimedOut && !slot.bio.is_foreign() {
+                let bio = slot.take_bio();
+                slot.bio = ManuallyDrop::new(self.quarantined(bio));
+            }
+            let status = slot.status;
+            match next(&mut slot.bio, status) {
+                Again::Submit => self.restart(slot),
+                Again::Drop => self.free_slot(slot),
+            }
+        }
+        handed
+    }
+
+    /// Sends a completed bio off again, or to the end of the finished ones with what is wrong.
+    #[inline(always)]
+    fn restart(&mut self, mut slot: BioRef<M>) {
+        match self.gate.check(&slot.bio) {
+            Ok(()) => self.start(slot),
+            Err(status) => {
+                slot.status = status;
+                self.finished.push_back(slot);
+            }
+        }
+    }
+
+    fn free_slot(&mut self, mut slot: BioRef<M>) {
+        drop(slot.take_bio());
+        self.free.push_front(slot);
     }
 
     #[inline(always)]

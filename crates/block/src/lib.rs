@@ -44,7 +44,7 @@ mod volume;
 pub use account::{DiskStats, OpSnapshot, StatsSnapshot};
 pub use bio::{Bio, OPS, Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
 pub use buffer::{BUFFER_ALIGN, Buffer};
-pub use channel::{Channel, ChannelConfig, Completion, IoThread, Reject, Rejected};
+pub use channel::{Again, Channel, ChannelConfig, Completion, IoThread, Reject, Rejected};
 pub use disk::{Disk, DiskConfig, Stack};
 pub use driver::{
     CompletionBatch, Dispatch, Driver, DriverQueue, Expired, Extent, HwQueues, QueueKind, TagScope,

@@ -26,8 +26,9 @@ pub(crate) enum State {
     Abandoned,
 }
 
-/// One request to a drive.
+/// One request to a drive; a cache line of its own, as its tag is.
 #[derive(Debug)]
+#[repr(align(64))]
 pub struct Request<M: Machine> {
     pub(crate) chain: Option<BioRef<M>>,
     sector: Sector,

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use millrace_block::{BUFFER_ALIGN, Bio, Buffer, Channel, Completion, Error, Op, Reject, Snapshot};
+use millrace_block::{Again, Bio, Buffer, Channel, Completion, Error, Op, Snapshot, Status};
 use millrace_drives::IoContext;
 use millrace_machine::{Machine, Native};
 
@@ -36,6 +36,40 @@ pub(crate) struct JobResult {
     pub(crate) latencies: Snapshot,
 }
 
+impl JobResult {
+    #[cold]
+    fn failed(&mut self, bio: &Bio, status: Status) {
+        self.errors += 1;
+        let text = || format!("{:?} at sector {}: {status}", bio.op(), bio.sector());
+        self.first_error.get_or_insert_with(text);
+    }
+}
+
+/// Points a bio at the next place and says what it does there.
+#[inline(always)]
+fn aim(
+    bio: &mut Bio,
+    (workload, offsets, written): (&Workload, &mut Offsets, &mut HashMap<u64, u64>),
+    now_ns: u64,
+) {
+    let (block, op) = offsets.next_io();
+    bio.set_sector(block * u64::from(workload.bs_bytes >> 9));
+    bio.set_user_data(now_ns);
+    bio.set_op(op);
+    if workload.verify && op == Op::Write {
+        stamp_block(written, bio, block);
+    }
+}
+
+/// Stamps a block that is to be verified, with its next generation.
+#[cold]
+fn stamp_block(written: &mut HashMap<u64, u64>, bio: &mut Bio, block: u64) {
+    let generation = written.entry(block).or_insert(0);
+    *generation += 1;
+    let (offset, generation) = (bio.sector() << 9, *generation);
+    verify::stamp(bio.memory().expect("jobs use owned buffers"), offset, generation);
+}
+
 /// One job.
 pub(crate) struct Job<'a> {
     pub(crate) context: &'a mut IoContext,
@@ -51,19 +85,22 @@ impl Job<'_> {
     /// Runs until told to stop, and drains; then reads back what it wrote if it is to verify.
     pub(crate) fn run(&mut self, until: &Until) -> Result<JobResult, Error> {
         let mut result = JobResult::default();
-        let mut ready: Vec<Bio> = (0..self.workload.iodepth).map(|_| self.fresh()).collect();
         let quota = until.ios.unwrap_or(u64::MAX);
-        let (mut submitted, mut reported, mut round) = (0, 0, 0u32);
-        loop {
-            let stopping = submitted >= quota || until.stop.load(Ordering::Relaxed);
-            if !stopping {
-                submitted += self.submit_ready(&mut ready, quota - submitted);
-                self.channel.flush();
-            }
-            if self.channel.in_flight() == 0 {
-                break;
-            }
-            if self.reap(&mut ready, &mut result) == 0 {
+        let mut submitted = u64::from(self.workload.iodepth).min(quota);
+        for _ in 0..submitted {
+            let mut bio = Bio::read(0, Buffer::new(self.workload.bs_bytes as usize));
+            let aimed = (&self.workload, &mut self.offsets, &mut self.written);
+            aim(&mut bio, aimed, Native::now());
+            let accepted = self.channel.submit(bio);
+            accepted.map_err(|r| r.reason).expect("offsets lie inside, depth is the channel's");
+        }
+        let (mut reported, mut round) = (0, 0u32);
+        while self.channel.in_flight() > 0 {
+            let stopping = until.stop.load(Ordering::Relaxed);
+            let left = if stopping { 0 } else { quota - submitted };
+            let (handed, again) = self.turn(left, &mut result);
+            submitted += again;
+            if handed == 0 {
                 self.sleep()?;
             }
             round = round.wrapping_add(1);
@@ -80,83 +117,41 @@ impl Job<'_> {
         Ok(result)
     }
 
-    fn fresh(&self) -> Bio {
-        debug_assert!(BUFFER_ALIGN >= 512);
-        Bio::read(0, Buffer::new(self.workload.bs_bytes as usize))
-    }
-
-    #[inline]
-    fn submit_ready(&mut self, ready: &mut Vec<Bio>, most: u64) -> u64 {
-        let sectors = u64::from(self.workload.bs_bytes >> 9);
-        let now_ns = if self.measure { Native::now() } else { 0 };
-        let (mut submitted, verify) = (0, self.workload.verify);
-        while submitted < most {
-            let Some(mut bio) = ready.pop() else { break };
-            let (block, op) = self.offsets.next_io();
-            bio.set_sector(block * sectors);
-            bio.set_user_data(now_ns);
-            if bio.op() != op || verify {
-                bio = self.rewrite(bio, block, op);
-            }
-            match self.channel.submit(bio) {
-                Ok(()) => submitted += 1,
-                Err(rejected) => {
-                    assert!(rejected.reason == Reject::Full, "{:?}", rejected.reason);
-                    ready.push(rejected.bio);
-                    break;
-                }
-            }
-        }
-        submitted
-    }
-
-    /// Turns a read into a write or back, and stamps what is to be verified.
-    #[inline(never)]
-    fn rewrite(&mut self, bio: Bio, block: u64, op: Op) -> Bio {
-        let (sector, user_data) = (bio.sector(), bio.user_data());
-        let mut buffer = bio.into_buffer().expect("jobs use owned buffers");
-        if op == Op::Read {
-            return Bio::read(sector, buffer).with_user_data(user_data);
-        }
-        if self.workload.verify {
-            let generation = self.written.entry(block).or_insert(0);
-            *generation += 1;
-            verify::stamp(&mut buffer, sector << 9, *generation);
-        }
-        Bio::write(sector, buffer).with_user_data(user_data)
-    }
-
-    #[inline]
-    fn reap(&mut self, ready: &mut Vec<Bio>, result: &mut JobResult) -> usize {
-        let (mut errors, mut first) = (0, None);
-        let (mut equal, mut now_ns) = ((0, 0), 0);
-        let (measure, latencies) = (self.measure, &mut result.latencies);
-        let handed = self.channel.poll(|Completion { user_data, status, bio }| {
+    /// One poll: completed bios go off again, up to `left` of them. Returns how many came back and
+    /// how many went off.
+    #[inline(always)]
+    fn turn(&mut self, left: u64, result: &mut JobResult) -> (usize, u64) {
+        let measure = self.measure;
+        let (mut again, mut equal) = (0, (0, 0));
+        let mut now_ns = 0;
+        // The channel and the rest of the job are borrowed apart.
+        let Job { channel, workload, offsets, written, .. } = self;
+        let handed = channel.poll_again(|bio, status| {
             if measure {
                 if now_ns == 0 {
                     now_ns = Native::now();
                 }
-                if equal.0 != user_data && equal.1 != 0 {
-                    latencies.add(now_ns.saturating_sub(equal.0), equal.1);
+                if equal.0 != bio.user_data() && equal.1 != 0 {
+                    result.latencies.add(now_ns.saturating_sub(equal.0), equal.1);
                     equal.1 = 0;
                 }
-                equal = (user_data, equal.1 + 1);
+                equal = (bio.user_data(), equal.1 + 1);
             }
             if !status.is_ok() {
-                errors += 1;
-                first.get_or_insert((bio.op(), bio.sector(), status));
+                result.failed(bio, status);
             }
-            ready.push(bio);
+            if again == left {
+                return Again::Drop;
+            }
+            again += 1;
+            aim(bio, (workload, offsets, written), now_ns);
+            Again::Submit
         });
         if equal.1 != 0 {
-            latencies.add(now_ns.saturating_sub(equal.0), equal.1);
+            result.latencies.add(now_ns.saturating_sub(equal.0), equal.1);
         }
         result.ios += handed as u64;
-        result.errors += errors;
-        if let (None, Some((op, sector, status))) = (&result.first_error, first) {
-            result.first_error = Some(format!("{op:?} at sector {sector}: {status}"));
-        }
-        handed
+        (handed, again)
     }
 
     /// Sleeps in the ring until something completes.
