@@ -1,7 +1,8 @@
 //! `cargo xtask check`: everything that must pass before a commit, in order of rising cost.
 //!
-//! Runs rustfmt, clippy, rustdoc, the tests and `tidy`; stops at the first that fails, because
-//! later output would bury it. Called by `main`; calls cargo as a child process and `tidy::run`.
+//! Runs rustfmt, clippy, rustdoc, the tests, `primitives` and `tidy`; stops at the first that
+//! fails, because later output would bury it. Called by `main`; calls cargo as a child process,
+//! `primitives::run` and `tidy::run`.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::tidy;
+use crate::{primitives, tidy};
 
 /// Whether the tests are part of the check; CI has just run them.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,6 +57,9 @@ pub fn run(root: &Path, tests: Tests) -> Result<bool> {
         if !timed(step.name, || cargo(root, step))? {
             return Ok(false);
         }
+    }
+    if !timed("primitives", || primitives::run(root))? {
+        return Ok(false);
     }
     timed("tidy", || tidy::run(root))
 }

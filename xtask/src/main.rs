@@ -6,12 +6,13 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)] // A tool for people: it talks to them.
 
 mod check;
+mod primitives;
 mod tidy;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy | check [--skip-tests]";
+const USAGE: &str = "usage: cargo xtask tidy | primitives | check [--skip-tests]";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
     let clean = match words.as_slice() {
         ["tidy"] => tidy::run(root),
+        ["primitives"] => primitives::run(root),
         ["check"] => check::run(root, check::Tests::Run),
         ["check", "--skip-tests"] => check::run(root, check::Tests::Skip),
         _ => Err(anyhow::anyhow!("{USAGE}")),

@@ -303,10 +303,11 @@ impl<M: Machine> Channel<M> {
         let (sector, nr_sectors) = (slot.bio.sector, slot.bio.nr_sectors);
         // A bio with one segment has data.
         let plain = slot.bio.flags == OpFlags::NONE && slot.bio.nr_segments() == 1;
-        if plain && nr_sectors <= self.gate.plain_sectors {
-            if let Some((member, dev_sector)) = self.volume.locate(sector, nr_sectors) {
-                return self.admit_whole(slot, member, dev_sector, 1);
-            }
+        if plain
+            && nr_sectors <= self.gate.plain_sectors
+            && let Some((member, dev_sector)) = self.volume.locate(sector, nr_sectors)
+        {
+            return self.admit_whole(slot, member, dev_sector, 1);
         }
         self.submit_slowly(slot);
     }

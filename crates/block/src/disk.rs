@@ -140,7 +140,9 @@ impl<M: Machine> Disk<M> {
                 hctx.serve.enter().queue = Some(driver.open_queue(index as u16, depth)?);
             }
         }
-        let sq = SingleQueue { queue: VecDeque::new(), frozen: false, in_flight: 0 };
+        let depth = hctxs[0].tags.depth_with_reserved() as usize;
+        let queue = VecDeque::with_capacity(depth);
+        let sq = SingleQueue { queue, frozen: false, in_flight: 0 };
         let flush = FlushState { issued: false, pending: BioList::new() };
         Ok(Arc::new_cyclic(|this| Disk {
             limits,

@@ -55,7 +55,7 @@ impl<M: Machine> Runner<M> {
             wake_ns: None,
             outbox: BioList::new(),
             outbox_home: core::ptr::null(),
-            woken: Vec::new(),
+            woken: Vec::with_capacity(8),
         }
     }
 

@@ -48,7 +48,7 @@ impl<M: Machine> TagSet<M> {
             requests: (0..depth + RESERVED).map(request).collect(),
             reserved: Sbitmap::new(RESERVED),
             waiting: M::Word::new(0),
-            waiters: M::Lock::new("tag-waiters", VecDeque::new()),
+            waiters: M::Lock::new("tag-waiters", VecDeque::with_capacity(64)),
         }
     }
 

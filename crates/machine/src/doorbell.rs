@@ -1,9 +1,9 @@
 //! `Doorbell`: sleep until rung, with no lost wake-up and no system call when nobody sleeps.
 //!
 //! Owns one word (is the owner asleep?) and a parker. Called by channels and I/O threads that wait
-//! for completions handed over by other threads. Protocol: the owner arms the bell, fences, looks at
-//! its lists once more, and only then sleeps; a ringer publishes its work, fences, and looks at the
-//! word. One of the two must see the other (store buffering is excluded by the two fences).
+//! for completions handed over by other threads. Protocol: the owner arms the bell, fences, looks
+//! at its lists once more, and only then sleeps; a ringer publishes its work, fences, and looks at
+//! the word. One of the two must see the other (store buffering is excluded by the two fences).
 //! Kernel counterpart: `wait_event` with `prepare_to_wait`.
 
 use crate::{Machine, Order, Parker, Word};

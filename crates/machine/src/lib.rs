@@ -1,7 +1,8 @@
 //! What millrace's code runs on: CPUs, locks, shared cache lines, a clock, threads and parking.
 //!
-//! This crate owns the [`Machine`] trait and its implementations; no other crate knows real threads,
-//! atomics or clocks. `crates/block` is generic over it and built without std. [`Native`] (feature
+//! This crate owns the [`Machine`] trait and its implementations; no other crate knows real
+//! threads, atomics or clocks. `crates/block` is generic over it and built without std. [`Native`]
+//! (feature
 //! `std`) is the machine the process runs on: every primitive there is the plain thing and `work`
 //! is empty. A simulated machine charges virtual time at the same calls; a checked one explores
 //! interleavings. [`Doorbell`] is written once over the primitives, so that the sleep protocol that

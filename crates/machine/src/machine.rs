@@ -112,7 +112,8 @@ pub trait Word: Send + Sync {
 /// Data handed between CPUs under another synchronisation; charged per 64 bytes touched.
 ///
 /// The pointers are valid as long as the line is. Whoever dereferences one upholds, by that other
-/// synchronisation, that nobody writes meanwhile (`read`), or that nobody else touches it (`write`).
+/// synchronisation, that nobody writes meanwhile (`read`), or that nobody else touches it
+/// (`write`).
 pub trait Line<T: Send>: Send + Sync {
     /// A line with this value.
     fn new(value: T) -> Self;

@@ -186,7 +186,8 @@ impl Word for NativeWord {
 #[derive(Debug)]
 pub struct NativeLine<T>(UnsafeCell<T>);
 
-// SAFETY: a line only hands out raw pointers; whoever dereferences one upholds exclusion (see Line).
+// SAFETY: a line only hands out raw pointers; whoever dereferences one upholds exclusion (see
+// Line).
 unsafe impl<T: Send> Sync for NativeLine<T> {}
 
 impl<T: Send> Line<T> for NativeLine<T> {
@@ -280,7 +281,8 @@ impl Parker for NativeParker {
 
     fn unpark(&self) {
         let one = 1u64;
-        // SAFETY: eight bytes of a local. A full counter (EAGAIN) means a wake-up is pending anyway.
+        // SAFETY: eight bytes of a local. A full counter (EAGAIN) means a wake-up is pending
+        // anyway.
         unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 }

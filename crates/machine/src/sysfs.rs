@@ -1,7 +1,7 @@
 //! Reads the topology of a Linux machine from sysfs, below a root that tests can replace.
 //!
-//! Called once by `Native::topology`. Only CPUs of the process's affinity mask are used. A tree with
-//! no node folders (containers) is one node.
+//! Called once by `Native::topology`. Only CPUs of the process's affinity mask are used. A tree
+//! with no node folders (containers) is one node.
 
 use std::fs;
 use std::path::Path;

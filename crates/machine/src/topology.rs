@@ -1,8 +1,8 @@
 //! The CPUs of a machine and the NUMA nodes they belong to.
 //!
 //! Plain data, filled by the machine (`sysfs.rs` for `Native`) and read by the block layer when it
-//! maps CPUs to software queues and those to hardware queues. Invariant: at least one CPU; nodes are
-//! numbered densely from 0. Kernel counterpart: `cpu_to_node`, `blk_mq_map_queues`.
+//! maps CPUs to software queues and those to hardware queues. Invariant: at least one CPU; nodes
+//! are numbered densely from 0. Kernel counterpart: `cpu_to_node`, `blk_mq_map_queues`.
 
 use alloc::vec::Vec;
 

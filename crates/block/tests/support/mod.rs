@@ -2,7 +2,7 @@
 //!
 //! `TestDrive` keeps its data in a vector and completes when told: at once, or when `release` lets
 //! requests go. It counts what it saw. Any thread may run its queues. Used by the tests beside it.
-#![allow(dead_code, missing_docs, unsafe_code)]
+#![allow(dead_code, missing_docs, unsafe_code, clippy::unwrap_used)]
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

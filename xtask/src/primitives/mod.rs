@@ -1,0 +1,187 @@
+//! `cargo xtask primitives`: a primitive of `Machine` on `Native` costs what the plain thing costs.
+//!
+//! Compiles the example `primitives` of the machine crate to optimised assembly and compares each
+//! `native_X` in it with `plain_X`, instruction by instruction, after `assembly` took away what
+//! depends on the place in the file only. Link-time optimisation is off, because with it nothing is
+//! compiled to assembly at this stage; the functions are the same either way, all being inlined.
+//! The build has a folder of its own, so that it neither waits for another nor disturbs one.
+//! Called by `main` and `check`; calls cargo as a child process.
+
+mod assembly;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use assembly::{Assembly, Body};
+
+/// What must be compared; each under this name, or under several that begin with it and `_`.
+const PRIMITIVES: [&str; 18] = [
+    "counter_add",
+    "counter_get",
+    "counter_raise",
+    "cpu",
+    "fence",
+    "line_held",
+    "line_read",
+    "line_write",
+    "lock_lock",
+    "lock_try_lock",
+    "word_compare_exchange",
+    "word_fetch_add",
+    "word_fetch_and",
+    "word_fetch_or",
+    "word_load",
+    "word_store",
+    "word_swap",
+    "work",
+];
+
+/// One primitive, compiled both ways.
+#[derive(Debug, PartialEq, Eq)]
+struct Pair {
+    name: String,
+    native: Body,
+    plain: Body,
+}
+
+/// Builds the example below `root`, compares, prints a table; true if every pair is equal.
+///
+/// # Errors
+///
+/// When the example does not build, or a primitive is not in it in both forms.
+pub fn run(root: &Path) -> Result<bool> {
+    let path = compile(root)?;
+    let text = fs::read_to_string(&path)
+        .with_context(|| format!("cannot read the assembly {}", path.display()))?;
+    let pairs = pairs(&Assembly::parse(&text)?)?;
+    print!("{}", table(&pairs));
+    let different = pairs.iter().filter(|pair| pair.native != pair.plain).count();
+    println!("primitives: {} pairs, {different} differ", pairs.len());
+    Ok(different == 0)
+}
+
+/// Compiles the example and returns the path of its assembly.
+fn compile(root: &Path) -> Result<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    let folder = root.join(target).join("primitives");
+    let path = folder.join("primitives.s");
+    if folder.exists() && !path.exists() {
+        // Cargo would take the example for built and not write its assembly again.
+        fs::remove_dir_all(&folder)
+            .with_context(|| format!("cannot empty the build folder {}", folder.display()))?;
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["rustc", "--quiet", "--release", "--package", "millrace-machine"])
+        .args(["--features", "std", "--example", "primitives", "--target-dir"])
+        .arg(&folder)
+        .args(["--", "-C", "lto=off"])
+        .arg(format!("--emit=asm={}", path.display()))
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
+        .current_dir(root)
+        .status()
+        .context("cannot run cargo to compile the primitives")?;
+    if !status.success() {
+        bail!("the example 'primitives' of millrace-machine does not compile; see above");
+    }
+    Ok(path)
+}
+
+/// All pairs, in the order of their names.
+fn pairs(assembly: &Assembly) -> Result<Vec<Pair>> {
+    let names = |prefix| assembly.names().filter_map(move |name| name.strip_prefix(prefix));
+    let names: BTreeSet<&str> = names("native_").chain(names("plain_")).collect();
+    for primitive in PRIMITIVES {
+        let is_form = |name: &str| {
+            name.strip_prefix(primitive)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+        };
+        if !names.iter().any(|name| is_form(name)) {
+            bail!("the example 'primitives' has no pair for '{primitive}'; add one");
+        }
+    }
+    let body = |name: String| {
+        assembly.body(&name).with_context(|| format!("the assembly has no function '{name}'"))
+    };
+    let pair = |name: &str| {
+        let (native, plain) = (body(format!("native_{name}"))?, body(format!("plain_{name}"))?);
+        if native.instructions() == 0 || plain.instructions() == 0 {
+            bail!("no instruction found in the pair '{name}'; the assembly was not understood");
+        }
+        Ok(Pair { name: name.to_owned(), native, plain })
+    };
+    names.into_iter().map(pair).collect()
+}
+
+/// A line for each pair, with both listings where they differ.
+fn table(pairs: &[Pair]) -> String {
+    let mut text = format!("{:<32}{:>13}  outcome\n", "primitive", "instructions");
+    for Pair { name, native, plain } in pairs {
+        let (mine, theirs) = (native.instructions(), plain.instructions());
+        if native == plain {
+            text += &format!("{name:<32}{mine:>13}  equal\n");
+        } else {
+            let counts = format!("{mine} / {theirs}");
+            text += &format!("{name:<32}{counts:>13}  DIFFERS\n");
+            text += &format!("  native_{name}:\n{native}  plain_{name}:\n{plain}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An assembly with every primitive in both forms, all of them the same.
+    fn complete() -> String {
+        let both = |name: &&str| {
+            format!("native_{name}:\n\tretq\n.Lfunc_end0:\n.set plain_{name}, native_{name}\n")
+        };
+        PRIMITIVES.iter().map(both).collect()
+    }
+
+    fn pairs_of(text: &str) -> Result<Vec<Pair>> {
+        pairs(&Assembly::parse(text)?)
+    }
+
+    #[test]
+    fn merged_functions_are_equal_and_each_primitive_has_a_line() {
+        let pairs = pairs_of(&complete()).unwrap();
+        assert!(pairs.iter().all(|pair| pair.native == pair.plain));
+        let table = table(&pairs);
+        assert_eq!(table.lines().count(), 1 + PRIMITIVES.len());
+        assert_eq!(table.lines().nth(4).unwrap().split_whitespace().last(), Some("equal"));
+    }
+
+    #[test]
+    fn another_instruction_differs_and_both_are_listed() {
+        let more = "native_word_swap_x:\n\txchgq %rax, (%rdi)\n\tretq\n.Lfunc_end1:\n\
+                    plain_word_swap_x:\n\tmovq %rax, (%rdi)\n\tretq\n.Lfunc_end2:\n";
+        let pairs = pairs_of(&(complete() + more)).unwrap();
+        let different: Vec<&Pair> = pairs.iter().filter(|pair| pair.native != pair.plain).collect();
+        assert_eq!(different.len(), 1);
+        let table = table(&pairs);
+        assert!(table.contains("2 / 2  DIFFERS\n  native_word_swap_x:\n    xchgq %rax, (%rdi)\n"));
+        assert!(table.contains("  plain_word_swap_x:\n    movq %rax, (%rdi)\n    retq\n"));
+    }
+
+    #[test]
+    fn primitive_that_is_missing_or_has_one_form_only_is_an_error() {
+        let message = |text: String| pairs_of(&text).unwrap_err().to_string();
+        let without = complete().replace("_lock_lock", "_lock_locks");
+        assert_eq!(
+            message(without),
+            "the example 'primitives' has no pair for 'lock_lock'; add one"
+        );
+        let alone = complete() + "plain_cpu_twice:\n\tretq\n.Lfunc_end9:\n";
+        assert_eq!(message(alone), "the assembly has no function 'native_cpu_twice'");
+        let empty = complete() + "native_cpu_0:\n.Lfunc_end9:\nplain_cpu_0 = native_cpu_0\n";
+        assert!(message(empty).starts_with("no instruction found in the pair 'cpu_0'"));
+    }
+}
