@@ -6,21 +6,36 @@
 //! find the reactor through a thread-local that lives as long as this value.
 
 use std::cell::RefCell;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_block::{Channel, ChannelConfig, Error, ErrorKind, IoThread, Stamp, Volume};
 use millrace_machine::{Doorbell, Machine, Native, NativeParker};
-use millrace_reactor::{Config, Handle, Reactor, Wait, now_ns};
+use millrace_reactor::{Backend, Config, Handle, Reactor, Wait, now_ns};
+
+/// What drivers need of the reactor of their thread.
+#[derive(Clone)]
+pub(crate) struct Current {
+    pub(crate) handle: Handle,
+    /// Ends a blocked turn, from any thread.
+    pub(crate) wake: Arc<OwnedFd>,
+    pub(crate) backend: Backend,
+}
 
 thread_local! {
-    static REACTOR: RefCell<Option<Handle>> = const { RefCell::new(None) };
+    static REACTOR: RefCell<Option<Current>> = const { RefCell::new(None) };
+}
+
+/// The same with what wakes it.
+pub(crate) fn current() -> Option<Current> {
+    REACTOR.with_borrow(Clone::clone)
 }
 
 /// The reactor of the I/O thread that calls, for drivers that open a queue on it.
 #[must_use]
 pub fn current_reactor() -> Option<Handle> {
-    REACTOR.with_borrow(Clone::clone)
+    current().map(|current| current.handle)
 }
 
 /// Settings of an I/O thread.
@@ -52,7 +67,11 @@ impl IoContext {
         let reactor = Reactor::new(config.reactor)
             .map_err(|error| Error::new(ErrorKind::System, format!("I/O thread: {error}")))?;
         let bell = Arc::new(Doorbell::new(NativeParker::from_eventfd(reactor.wake_fd())));
-        REACTOR.set(Some(reactor.handle()));
+        REACTOR.set(Some(Current {
+            handle: reactor.handle(),
+            wake: reactor.wake_fd(),
+            backend: reactor.backend(),
+        }));
         let owner = NEXT_OWNER.fetch_add(1, Ordering::Relaxed);
         let thread = IoThread { number: config.number, owner, bell };
         Ok(IoContext { reactor, thread, volumes: Vec::new() })

@@ -4,8 +4,23 @@
 //! the set. Drives are named by specs, `driver:key=value,...`. All data I/O of the project goes
 //! through here and through the reactor below. Called by the `millrace` binary, exports and the lab.
 
+mod fault;
+mod file;
 mod io_context;
+mod mapping;
 mod null;
+mod open;
+mod ram;
+mod spec;
+mod value;
 
+pub use fault::{
+    Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule, fault_controls,
+};
+pub use file::{Aio, Direct, FileConfig, FileCounters, FileDriver};
 pub use io_context::{IoConfig, IoContext, current_reactor};
 pub use null::NullDriver;
+pub use open::{Opened, open};
+pub use ram::{RamConfig, RamDriver};
+pub use spec::{Spec, SpecError, known_keys};
+pub use value::{size_bytes, size_text, time_ns};

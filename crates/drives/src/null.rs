@@ -59,7 +59,7 @@ impl<M: Machine> Driver<M> for NullDriver {
 
     fn open_queue(&self, _index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         if self.delay_ns == 0 {
-            return Ok(Box::new(NullQueue { done: Vec::with_capacity(depth as usize) }));
+            return Ok(Box::new(NullQueue { done: vec![Tag(0); depth as usize].into(), len: 0 }));
         }
         let waiting = VecDeque::with_capacity(depth as usize);
         Ok(Box::new(DelayQueue::<M> { waiting, delay_ns: self.delay_ns, machine: PhantomData }))
@@ -73,23 +73,25 @@ impl<M: Machine> Driver<M> for NullDriver {
 /// Completes at the poll that follows.
 #[derive(Debug)]
 struct NullQueue {
-    done: Vec<Tag>,
+    done: Box<[Tag]>,
+    len: usize,
 }
 
 impl<M: Machine> DriverQueue<M> for NullQueue {
     #[inline]
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
-        self.done.push(rq.tag());
+        // At most as many as there are tags.
+        self.done[self.len] = rq.tag();
+        self.len += 1;
         Dispatch::Queued
     }
 
     fn commit_rqs(&mut self) {}
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
-        while !batch.is_full() {
-            let Some(tag) = self.done.pop() else { return };
-            batch.push(tag, Status::Ok);
-        }
+        let first = self.len.saturating_sub(batch.room());
+        self.done[first..self.len].iter().for_each(|tag| batch.push(*tag, Status::Ok));
+        self.len = first;
     }
 
     fn timeout(&mut self, _tag: Tag) -> Expired {

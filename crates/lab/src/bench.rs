@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use millrace_block::{Snapshot, Stamp, Volume};
@@ -29,6 +29,12 @@ pub enum BenchError {
     /// The workload does not fit the device.
     #[error("{0}")]
     Workload(String),
+    /// A server could not be reached, went away or broke the protocol.
+    #[error("NBD server: {source}")]
+    Server {
+        /// What happened.
+        source: std::io::Error,
+    },
     /// A job panicked.
     #[error("a job panicked: see above")]
     Panicked,
@@ -53,16 +59,73 @@ pub struct Plan {
     pub reactor: Config,
 }
 
+impl Plan {
+    /// The CPU of a job, if jobs are placed.
+    pub(crate) fn cpu_of(&self, job: u32) -> Option<u32> {
+        self.cpus.get(job as usize % self.cpus.len().max(1)).copied()
+    }
+}
+
 /// Where a row stands, for a progress bar: fraction of its time or I/Os.
 pub type Progress<'a> = &'a mut dyn FnMut(f64);
 
 /// What the jobs share.
-struct Shared {
-    until: Until,
+pub(crate) struct Shared {
+    pub(crate) until: Until,
     start: Barrier,
     left: AtomicUsize,
     syscalls: AtomicU64,
-    results: std::sync::Mutex<Vec<Result<JobResult, BenchError>>>,
+    results: Mutex<Vec<Result<JobResult, BenchError>>>,
+}
+
+impl Shared {
+    pub(crate) fn new(plan: &Plan) -> Shared {
+        let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+        Shared {
+            until: Until { ios: plan.ios, stop, done },
+            start: Barrier::new(plan.jobs as usize + 1),
+            left: AtomicUsize::new(plan.jobs as usize),
+            syscalls: AtomicU64::new(0),
+            results: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// A job is set up: waits for the others.
+    pub(crate) fn ready(&self) {
+        self.start.wait();
+    }
+
+    /// A job is done.
+    pub(crate) fn finish(&self, result: Result<JobResult, BenchError>) {
+        self.results.lock().expect("no job panics with it").push(result);
+        self.left.fetch_sub(1, Ordering::Release);
+    }
+
+    /// What the jobs did, after all have been joined.
+    pub(crate) fn results(&self) -> Result<Vec<JobResult>, BenchError> {
+        let results = std::mem::take(&mut *self.results.lock().expect("no job panics with it"));
+        results.into_iter().collect()
+    }
+}
+
+/// Time, processor time and system calls of a row.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    seconds: f64,
+    cpu_ns: u64,
+    syscalls: u64,
+}
+
+/// Starts the jobs together and waits for their end.
+pub(crate) fn measure(shared: &Shared, plan: &Plan, progress: Progress<'_>) -> Times {
+    shared.ready();
+    let (start, cpu_start) = (Instant::now(), process_cpu_ns());
+    watch(shared, plan, start, progress);
+    Times {
+        seconds: start.elapsed().as_secs_f64(),
+        cpu_ns: process_cpu_ns() - cpu_start,
+        syscalls: shared.syscalls.load(Ordering::Relaxed),
+    }
 }
 
 /// Runs one row on a volume made for it (its accounting starts at zero).
@@ -75,26 +138,19 @@ pub fn run_row(
     progress: Progress<'_>,
 ) -> Result<Row, BenchError> {
     check(volume, plan)?;
-    let shared = Arc::new(Shared {
-        until: Until { ios: plan.ios, stop: AtomicBool::new(false), done: AtomicU64::new(0) },
-        start: Barrier::new(plan.jobs as usize + 1),
-        left: AtomicUsize::new(plan.jobs as usize),
-        syscalls: AtomicU64::new(0),
-        results: std::sync::Mutex::new(Vec::new()),
-    });
+    let shared = Arc::new(Shared::new(plan));
     let threads: Vec<_> = (0..plan.jobs).map(|job| spawn(volume, plan, &shared, job)).collect();
-    shared.start.wait();
-    let (start, cpu_start) = (Instant::now(), process_cpu_ns());
-    watch(&shared, plan, start, progress);
-    let seconds = start.elapsed().as_secs_f64();
-    let cpu_ns = process_cpu_ns() - cpu_start;
+    let times = measure(&shared, plan, progress);
     if !threads.into_iter().all(Thread::join) {
         return Err(BenchError::Panicked);
     }
-    let results = std::mem::take(&mut *shared.results.lock().expect("no job panicked"));
-    let results = results.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let syscalls = shared.syscalls.load(Ordering::Relaxed);
-    Ok(sum(volume, plan, &results, (seconds, cpu_ns, syscalls)))
+    let results = shared.results()?;
+    let mut latency = Snapshot::default();
+    match may_split(volume, plan) {
+        true => results.iter().for_each(|result| latency.merge(&result.latencies)),
+        false => latency = volume.disks()[0].stats().total(),
+    }
+    Ok(row_of(plan, &results, times, &latency))
 }
 
 fn check(volume: &Volume<Native>, plan: &Plan) -> Result<(), BenchError> {
@@ -125,15 +181,11 @@ fn spawn(
     shared: &Arc<Shared>,
     job: u32,
 ) -> <Native as Machine>::Thread {
-    let cpu = match plan.cpus.len() {
-        0 => None,
-        count => Some(CpuId(plan.cpus[job as usize % count])),
-    };
+    let cpu = plan.cpu_of(job).map(CpuId);
     let (volume, plan, shared) = (Arc::clone(volume), plan.clone(), Arc::clone(shared));
     let body = move || {
         let result = run_job(&volume, &plan, &shared, job);
-        shared.results.lock().expect("no job panicked").push(result);
-        shared.left.fetch_sub(1, Ordering::Release);
+        shared.finish(result);
     };
     Native::spawn(&format!("job-{job}"), cpu, Box::new(body))
 }
@@ -149,7 +201,7 @@ fn run_job(
         let channel = context.channel(volume, plan.workload.iodepth, plan.stamp)?;
         Ok((context, channel))
     });
-    shared.start.wait();
+    shared.ready();
     let (mut context, mut channel) = opened?;
     let blocks = (volume.capacity() << 9) / u64::from(plan.workload.bs_bytes);
     let place = (job.into(), plan.jobs.into());
@@ -195,22 +247,10 @@ fn watch(shared: &Shared, plan: &Plan, start: Instant, progress: Progress<'_>) {
     }
 }
 
-fn sum(
-    volume: &Volume<Native>,
-    plan: &Plan,
-    results: &[JobResult],
-    (seconds, cpu_ns, syscalls): (f64, u64, u64),
-) -> Row {
+/// The row of what the jobs did; who knows the queues fills those in.
+pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: &Snapshot) -> Row {
     let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>();
-    let ios = total(|r| r.ios);
-    let bs = plan.workload.bs_bytes;
-    let latency = if may_split(volume, plan) {
-        let mut measured = millrace_block::Snapshot::default();
-        results.iter().for_each(|r| measured.merge(&r.latencies));
-        measured
-    } else {
-        volume.disks()[0].stats().total()
-    };
+    let (ios, bs) = (total(|r| r.ios), plan.workload.bs_bytes);
     Row {
         jobs: plan.jobs,
         iodepth: plan.workload.iodepth,
@@ -218,14 +258,14 @@ fn sum(
         rw: plan.workload.rw.to_string(),
         stamp: if plan.stamp == Stamp::Io { "io" } else { "batch" }.to_owned(),
         ios,
-        seconds,
-        iops: ios as f64 / seconds,
-        bw_bytes_per_s: ios as f64 * f64::from(bs) / seconds,
+        seconds: times.seconds,
+        iops: ios as f64 / times.seconds,
+        bw_bytes_per_s: ios as f64 * f64::from(bs) / times.seconds,
         cost: Cost {
-            cpu_ns_per_io: cpu_ns as f64 / ios.max(1) as f64,
-            syscalls_per_io: syscalls as f64 / ios.max(1) as f64,
+            cpu_ns_per_io: times.cpu_ns as f64 / ios.max(1) as f64,
+            syscalls_per_io: times.syscalls as f64 / ios.max(1) as f64,
         },
-        lat_ns: latencies(&latency),
+        lat_ns: latencies(latency),
         outcome: Outcome {
             errors: total(|r| r.errors),
             verified: total(|r| r.verified),

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use millrace_block::{Again, Bio, Buffer, Channel, Completion, Error, Op, Snapshot, Status};
+use millrace_block::{Again, Bio, Buffer, Channel, Completion, Error, Op, Snapshot};
 use millrace_drives::IoContext;
 use millrace_machine::{Machine, Native};
 
@@ -37,10 +37,10 @@ pub(crate) struct JobResult {
 }
 
 impl JobResult {
+    /// Counts an error and keeps the text of the first.
     #[cold]
-    fn failed(&mut self, bio: &Bio, status: Status) {
+    pub(crate) fn fail(&mut self, text: impl FnOnce() -> String) {
         self.errors += 1;
-        let text = || format!("{:?} at sector {}: {status}", bio.op(), bio.sector());
         self.first_error.get_or_insert_with(text);
     }
 }
@@ -138,7 +138,7 @@ impl Job<'_> {
                 equal = (bio.user_data(), equal.1 + 1);
             }
             if !status.is_ok() {
-                result.failed(bio, status);
+                result.fail(|| format!("{:?} at sector {}: {status}", bio.op(), bio.sector()));
             }
             if again == left {
                 return Again::Drop;
@@ -168,7 +168,6 @@ impl Job<'_> {
         let sectors = u64::from(bs >> 9);
         let written = std::mem::take(&mut self.written);
         let mut left = written.keys();
-        let mut wrong = Vec::new();
         loop {
             let room = self.workload.iodepth - self.channel.in_flight();
             for block in left.by_ref().take(room as usize) {
@@ -179,7 +178,6 @@ impl Job<'_> {
             if self.channel.in_flight() == 0 {
                 break;
             }
-            let mut verified = 0;
             let handed = self.channel.poll(|Completion { user_data: block, status, bio }| {
                 let offset = bio.sector() << 9;
                 let data = bio.into_buffer().expect("jobs use owned buffers");
@@ -188,18 +186,13 @@ impl Job<'_> {
                     false => Err(format!("offset {offset}: {status}")),
                 };
                 match outcome {
-                    Ok(()) => verified += 1,
-                    Err(text) => wrong.push(text),
+                    Ok(()) => result.verified += 1,
+                    Err(text) => result.fail(|| format!("verify: {text}")),
                 }
             });
-            result.verified += verified;
             if handed == 0 {
                 self.sleep()?;
             }
-        }
-        result.errors += wrong.len() as u64;
-        if let (None, Some(text)) = (&result.first_error, wrong.first()) {
-            result.first_error = Some(format!("verify: {text}"));
         }
         Ok(())
     }

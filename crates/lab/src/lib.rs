@@ -5,10 +5,12 @@
 
 mod bench;
 mod job;
+mod nbd;
 mod row;
 mod verify;
 mod workload;
 
 pub use bench::{BenchError, Plan, Progress, run_row};
+pub use nbd::run_nbd_row;
 pub use row::{Cost, LatencyNs, Outcome, Queues, Row};
 pub use workload::{Offsets, Rw, Workload};

@@ -1,1 +1,41 @@
-//! (skeleton)
+//! millrace as a library: a volume of drives under a program, with a queue pair for each thread.
+//!
+//! Re-exports what a program needs, and puts drives and volumes together ([`open_drive`],
+//! [`build_volume`]) for programs and for the verbs of the `millrace` binary. A program opens a
+//! [`Channel`] per submitting thread, submits bios with a number of its own, and polls completions,
+//! as with io_uring. The layer itself is `millrace_block`; everything here runs on [`Native`].
+//!
+//! # Example
+//!
+//! ```
+//! use millrace::{Bio, Buffer, Channel, ChannelConfig, Layout, VolumeOptions, build_volume};
+//!
+//! let drives = ["null:size=1g".parse()?, "null:size=1g".parse()?];
+//! let layout = Layout::Stripe { chunk_sectors: 128 };
+//! let (volume, _notes) = build_volume("demo", layout, &drives, &VolumeOptions::default())?;
+//! let mut channel = Channel::open(&volume, ChannelConfig::default());
+//! for number in 0..8 {
+//!     let bio = Bio::read(number * 8, Buffer::new(4096)).with_user_data(number);
+//!     channel.submit(bio).map_err(|rejected| format!("{:?}", rejected.reason))?;
+//! }
+//! let done = channel.wait(8, |completion| assert!(completion.status.is_ok()));
+//! assert_eq!(done, 8);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod assemble;
+
+pub use assemble::{
+    DriveOptions, OpenedDrive, SetupError, VolumeOptions, build_volume, open_drive, unused_space,
+};
+pub use millrace_block::{
+    Bio, Buffer, ChannelConfig, Completion, Disk, Error, ErrorKind, Layout, Op, OpFlags,
+    QueueLimits, Reject, Rejected, Sector, SectorCount, Serving, Spread, Stack, Stamp, Status,
+};
+pub use millrace_drives::Spec;
+pub use millrace_machine::Native;
+
+/// One thread's way into a volume.
+pub type Channel = millrace_block::Channel<Native>;
+/// Several disks as one.
+pub type Volume = millrace_block::Volume<Native>;

@@ -1,2 +1,12 @@
-//! (skeleton)
-fn main() {}
+//! The `millrace` program: reads the command line, runs one verb, and exits.
+//!
+//! Exit status: 0 done, 1 a negative answer, 2 an error. Everything else is in cli.rs (arguments),
+//! `verbs` (one file per verb) and `config` (the configuration file).
+
+mod cli;
+mod config;
+mod verbs;
+
+fn main() -> std::process::ExitCode {
+    cli::run()
+}

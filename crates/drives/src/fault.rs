@@ -1,0 +1,131 @@
+//! `fault`: any drive, with something wrong: errors, delays, stuck requests, death, lost caches.
+//!
+//! A decorator: `FaultDriver` wraps a driver and `FaultQueue` its queues; `FaultControl` changes the
+//! rules while it runs. With a volatile cache the drive keeps its contents itself, in two images in
+//! memory (current and durable), and takes only size and block size from the drive below, which
+//! then holds no data. Called by the block layer like any drive. Kernel counterpart: dm-flakey,
+//! dm-log-writes and null_blk's fault injection.
+
+mod cache;
+mod control;
+mod queue;
+
+use millrace_block::{
+    Driver, DriverQueue, Error, Extent, Features, HwQueues, QueueKind, QueueLimits, Sector,
+    TagScope,
+};
+use millrace_machine::{Native, Topology};
+
+use cache::Cache;
+pub use control::{Chance, Effect, FaultControl, FaultRule, fault_controls};
+use queue::{FaultQueue, Inner};
+
+/// Longest discard or write-zeroes of a drive with a volatile cache, in sectors: it counts each.
+const MAX_CACHE_SECTORS: u32 = 64 << 11;
+
+/// What kind of cache a fault drive pretends to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FaultCache {
+    /// That of the drive below.
+    #[default]
+    Inner,
+    /// A volatile one, with FUA writes.
+    Volatile,
+    /// A volatile one on a drive that knows no FUA.
+    VolatileWithoutFua,
+}
+
+/// Settings of a fault drive.
+#[derive(Debug, Clone, Default)]
+pub struct FaultConfig {
+    /// Its name in [`fault_controls`].
+    pub name: String,
+    /// What goes wrong from the start.
+    pub rules: Vec<FaultRule>,
+    /// Cache.
+    pub cache: FaultCache,
+    /// Decides all that is random.
+    pub seed: u64,
+}
+
+/// A drive with something wrong.
+pub struct FaultDriver {
+    inner: Box<dyn Driver<Native>>,
+    control: FaultControl,
+    cache: FaultCache,
+}
+
+impl FaultDriver {
+    /// Wraps a drive.
+    ///
+    /// # Errors
+    /// `System` if there is no address space for the images of a volatile cache.
+    pub fn new(inner: Box<dyn Driver<Native>>, config: FaultConfig) -> Result<FaultDriver, Error> {
+        let images = match config.cache {
+            FaultCache::Inner => None,
+            _ => Some(Cache::new(inner.capacity(), config.seed)?),
+        };
+        let control = FaultControl::new(&config.name, config.seed, images);
+        config.rules.into_iter().for_each(|rule| control.add_rule(rule));
+        Ok(FaultDriver { inner, control, cache: config.cache })
+    }
+
+    /// The hand on it.
+    #[must_use]
+    pub fn control(&self) -> FaultControl {
+        self.control.clone()
+    }
+}
+
+impl Driver<Native> for FaultDriver {
+    fn capacity(&self) -> Sector {
+        self.inner.capacity()
+    }
+
+    fn limits(&self) -> QueueLimits {
+        let inner = self.inner.limits();
+        if self.cache == FaultCache::Inner {
+            return inner;
+        }
+        QueueLimits {
+            logical_block_size: inner.logical_block_size,
+            physical_block_size: inner.physical_block_size,
+            max_discard_sectors: MAX_CACHE_SECTORS,
+            max_write_zeroes_sectors: MAX_CACHE_SECTORS,
+            features: Features {
+                volatile_cache: true,
+                fua: self.cache == FaultCache::Volatile,
+                no_payload: false,
+                read_only: inner.features.read_only,
+            },
+            ..QueueLimits::default()
+        }
+    }
+
+    fn hw_queues(&self, topology: &Topology) -> HwQueues {
+        let inner = self.inner.hw_queues(topology);
+        match self.cache {
+            FaultCache::Inner => inner,
+            _ => HwQueues { kind: QueueKind::AnyThread, tags: TagScope::PerQueue, ..inner },
+        }
+    }
+
+    fn map(&self, ctx: usize, ctxs: usize, hctxs: usize) -> usize {
+        self.inner.map(ctx, ctxs, hctxs)
+    }
+
+    fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
+        let inner = match self.cache {
+            FaultCache::Inner => Inner::Queue(self.inner.open_queue(index, depth)?),
+            _ => Inner::Cache,
+        };
+        Ok(Box::new(FaultQueue::new(self.control.state.clone(), inner, depth)))
+    }
+
+    fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
+        match self.cache {
+            FaultCache::Inner => self.inner.extents(sector, nr_sectors),
+            _ => vec![Extent { nr_sectors, hole: false, zero: false }],
+        }
+    }
+}

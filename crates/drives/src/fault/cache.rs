@@ -1,0 +1,139 @@
+//! `Cache`: a drive with a volatile write cache whose power can be cut.
+//!
+//! Two images of the drive: `current`, which reads see, and `durable`, which survives; and the set of
+//! sectors in which they may differ. A write changes the current image; a flush copies all dirty
+//! sectors over; a FUA write copies its own. A cut makes, for each dirty sector, one image be like
+//! the other, by a coin. A dirty sector that is written again may have its old contents persisted
+//! first, as a real cache evicts; so any version since the last flush can survive. Everything is
+//! under one lock, since this is for tests; the images are sparse. Used by `fault`'s queues.
+#![allow(unsafe_code)]
+
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use millrace_block::{Error, Op, OpFlags, Request, Sector};
+use millrace_machine::Native;
+
+use super::control::Random;
+use crate::mapping::Mapping;
+
+/// A drive with a volatile cache.
+pub(crate) struct Cache {
+    images: Mutex<Images>,
+}
+
+struct Images {
+    durable: Mapping,
+    current: Mapping,
+    dirty: HashSet<Sector>,
+    /// Decides about early evictions.
+    random: Random,
+    /// Power cuts so far.
+    cuts: u64,
+}
+
+impl Cache {
+    /// A drive of `nr_sectors` sectors of zeroes.
+    ///
+    /// # Errors
+    /// `System` if there is no address space for two images.
+    pub(crate) fn new(nr_sectors: Sector, seed: u64) -> Result<Cache, Error> {
+        let images = Images {
+            durable: Mapping::new(nr_sectors << 9)?,
+            current: Mapping::new(nr_sectors << 9)?,
+            dirty: HashSet::new(),
+            random: Random::new(seed),
+            cuts: 0,
+        };
+        Ok(Cache { images: Mutex::new(images) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Images> {
+        self.images.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does a request; returns the number of power cuts before it.
+    pub(crate) fn run(&self, rq: &Request<Native>) -> u64 {
+        let mut images = self.lock();
+        match rq.op() {
+            Op::Read => images.read(rq),
+            Op::Write => images.write(rq),
+            Op::Flush => images.persist_all(),
+            Op::Discard | Op::WriteZeroes => images.clear(rq),
+        }
+        images.cuts
+    }
+
+    /// Power cuts so far.
+    pub(crate) fn cuts(&self) -> u64 {
+        self.lock().cuts
+    }
+
+    /// Cuts the power; returns how many sectors lost their newest contents.
+    pub(crate) fn power_cut(&self, random: &mut Random) -> u64 {
+        let mut images = self.lock();
+        let images = &mut *images;
+        // In order of their numbers, so that the seed alone decides.
+        let mut dirty: Vec<Sector> = images.dirty.drain().collect();
+        dirty.sort_unstable();
+        let mut lost = 0;
+        for sector in dirty {
+            match random.next() & 1 == 0 {
+                true => images.durable.copy_from(&images.current, sector << 9, 512),
+                false => {
+                    images.current.copy_from(&images.durable, sector << 9, 512);
+                    lost += 1;
+                }
+            }
+        }
+        images.cuts += 1;
+        lost
+    }
+}
+
+impl Images {
+    fn read(&self, rq: &Request<Native>) {
+        let mut offset = rq.sector() << 9;
+        for piece in rq.segments() {
+            // SAFETY: the segments of a request in flight are valid memory of its bios.
+            unsafe { self.current.read(offset, piece.start, piece.len_bytes) };
+            offset += u64::from(piece.len_bytes);
+        }
+    }
+
+    fn write(&mut self, rq: &Request<Native>) {
+        self.note_dirty(rq);
+        let mut offset = rq.sector() << 9;
+        for piece in rq.segments() {
+            // SAFETY: as in `read`.
+            unsafe { self.current.write(offset, piece.start, piece.len_bytes) };
+            offset += u64::from(piece.len_bytes);
+        }
+        if rq.flags().has(OpFlags::FUA) {
+            for sector in rq.sector()..rq.sector() + u64::from(rq.nr_sectors()) {
+                self.durable.copy_from(&self.current, sector << 9, 512);
+                self.dirty.remove(&sector);
+            }
+        }
+    }
+
+    fn clear(&mut self, rq: &Request<Native>) {
+        self.note_dirty(rq);
+        self.current.clear(rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
+    }
+
+    /// Before a change: one in four sectors that are dirty already is persisted as it is.
+    fn note_dirty(&mut self, rq: &Request<Native>) {
+        for sector in rq.sector()..rq.sector() + u64::from(rq.nr_sectors()) {
+            if !self.dirty.insert(sector) && self.random.next() & 3 == 0 {
+                self.durable.copy_from(&self.current, sector << 9, 512);
+            }
+        }
+    }
+
+    fn persist_all(&mut self) {
+        for sector in self.dirty.drain() {
+            self.durable.copy_from(&self.current, sector << 9, 512);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! `FaultQueue`: a hardware queue that hands on to another one, or to the cache, and spoils things.
+//!
+//! Each request gets a verdict once, when it is handed over. One that is to fail never reaches the
+//! inner queue; one that is late or stuck does, and its completion is held back here, so that its
+//! memory counts as in use until then. While something sticks the queue asks to be polled every few
+//! milliseconds, since a release comes from outside. Called by the block layer under the serve lock.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use millrace_block::{CompletionBatch, Dispatch, DriverQueue, Expired, Op, Request, Status, Tag};
+use millrace_machine::{Machine, Native};
+
+use super::control::{State, Verdict};
+
+/// How often to look whether what sticks was released.
+const STUCK_LOOK_NS: u64 = 2_000_000;
+
+/// What does the requests that are not to fail.
+pub(crate) enum Inner {
+    /// The queue of the drive below.
+    Queue(Box<dyn DriverQueue<Native>>),
+    /// The cache with its two images.
+    Cache,
+}
+
+/// What is known of a tag in use.
+#[derive(Clone, Copy, Default)]
+struct Fate {
+    /// Decided and not taken by the inner queue yet, which was busy.
+    decided: Option<Verdict>,
+    /// Not to complete before.
+    deadline_ns: u64,
+    /// Not to complete before the count of releases is past this.
+    stuck_at: Option<u64>,
+    /// Power cuts before it.
+    cuts: u64,
+    /// The drive below has it.
+    inside: bool,
+}
+
+/// A hardware queue of a fault drive.
+pub(crate) struct FaultQueue {
+    state: Arc<State>,
+    inner: Inner,
+    fates: Box<[Fate]>,
+    /// Done below, and held back here.
+    held: Vec<(Tag, Status)>,
+    ready: VecDeque<(Tag, Status)>,
+    scratch: CompletionBatch,
+}
+
+impl FaultQueue {
+    /// A queue of `depth` tags in front of `inner`.
+    pub(crate) fn new(state: Arc<State>, inner: Inner, depth: u32) -> FaultQueue {
+        let depth = depth as usize;
+        FaultQueue {
+            state,
+            inner,
+            fates: vec![Fate::default(); depth].into(),
+            held: Vec::with_capacity(depth),
+            ready: VecDeque::with_capacity(depth),
+            scratch: CompletionBatch::new(),
+        }
+    }
+
+    /// Takes all that the inner queue has.
+    fn poll_inner(&mut self, batch: &mut CompletionBatch) {
+        while let Inner::Queue(queue) = &mut self.inner {
+            self.scratch.clear();
+            queue.poll(&mut self.scratch);
+            if let Some(wake_ns) = self.scratch.take_wake() {
+                batch.wake_at(wake_ns);
+            }
+            for at in 0..self.scratch.entries().len() {
+                let (tag, status) = self.scratch.entries()[at];
+                self.done(tag, status);
+            }
+            if !self.scratch.is_full() {
+                return;
+            }
+        }
+    }
+
+    /// Done below: ready, or held back.
+    fn done(&mut self, tag: Tag, status: Status) {
+        let fate = &mut self.fates[tag.0 as usize];
+        fate.inside = false;
+        if fate.deadline_ns == 0 && fate.stuck_at.is_none() {
+            self.ready.push_back((tag, status));
+        } else {
+            self.held.push((tag, status));
+        }
+    }
+
+    /// Moves what need not be held back any more; says when to look again.
+    fn let_go(&mut self) -> Option<u64> {
+        if self.held.is_empty() {
+            return None;
+        }
+        let (now_ns, releases) = (Native::now(), self.state.releases());
+        let (dead, mut wake_ns) = (self.state.is_dead(), None::<u64>);
+        let (fates, ready) = (&self.fates, &mut self.ready);
+        self.held.retain(|&(tag, status)| {
+            let fate = fates[tag.0 as usize];
+            let stuck = fate.stuck_at.is_some_and(|count| count >= releases);
+            let holds = !dead && (stuck || fate.deadline_ns > now_ns);
+            if holds {
+                let look_ns = if stuck { now_ns + STUCK_LOOK_NS } else { fate.deadline_ns };
+                wake_ns = Some(wake_ns.map_or(look_ns, |old| old.min(look_ns)));
+            } else {
+                ready.push_back((tag, status));
+            }
+            holds
+        });
+        wake_ns
+    }
+
+    /// The status as the layer above is to see it.
+    fn final_status(&self, tag: Tag, status: Status, cuts: u64) -> Status {
+        if self.state.is_dead() {
+            return Status::Offline;
+        }
+        let cut = self.state.cache.is_some() && self.fates[tag.0 as usize].cuts != cuts;
+        if cut { Status::IoError } else { status }
+    }
+
+    fn cuts(&self) -> u64 {
+        self.state.cache.as_ref().map_or(0, |cache| cache.cuts())
+    }
+}
+
+impl DriverQueue<Native> for FaultQueue {
+    fn queue_rq(&mut self, rq: &Request<Native>) -> Dispatch {
+        let (tag, index) = (rq.tag(), rq.tag().0 as usize);
+        let end = match rq.op() {
+            Op::Flush => rq.sector(),
+            _ => rq.sector() + u64::from(rq.nr_sectors()),
+        };
+        let fate = &mut self.fates[index];
+        let verdict = match fate.decided.take() {
+            Some(verdict) => verdict,
+            None => self.state.verdict(rq.op(), rq.sector()..end),
+        };
+        let deadline_ns = if verdict.delay_ns > 0 { Native::now() + verdict.delay_ns } else { 0 };
+        let stuck_at = verdict.sticks.then(|| self.state.releases());
+        *fate = Fate { deadline_ns, stuck_at, ..Fate::default() };
+        let fails = if self.state.is_dead() { Some(Status::Offline) } else { verdict.fails };
+        if let Some(status) = fails {
+            self.fates[index].cuts = self.cuts();
+            self.done(tag, status);
+            return Dispatch::Queued;
+        }
+        match (&mut self.inner, &self.state.cache) {
+            (Inner::Queue(queue), _) => {
+                let outcome = queue.queue_rq(rq);
+                let queued = outcome == Dispatch::Queued;
+                self.fates[index].inside = queued;
+                self.fates[index].decided = (!queued).then_some(verdict);
+                outcome
+            }
+            (Inner::Cache, Some(cache)) => {
+                self.fates[index].cuts = cache.run(rq);
+                self.done(tag, Status::Ok);
+                Dispatch::Queued
+            }
+            (Inner::Cache, None) => unreachable!("a queue of the cache is made with the cache"),
+        }
+    }
+
+    fn commit_rqs(&mut self) {
+        if let Inner::Queue(queue) = &mut self.inner {
+            queue.commit_rqs();
+        }
+    }
+
+    fn poll(&mut self, batch: &mut CompletionBatch) {
+        self.poll_inner(batch);
+        if let Some(wake_ns) = self.let_go() {
+            batch.wake_at(wake_ns);
+        }
+        let cuts = self.cuts();
+        while !batch.is_full() {
+            let Some((tag, status)) = self.ready.pop_front() else { return };
+            batch.push(tag, self.final_status(tag, status, cuts));
+        }
+    }
+
+    fn timeout(&mut self, tag: Tag) -> Expired {
+        match &mut self.inner {
+            Inner::Queue(queue) if self.fates[tag.0 as usize].inside => queue.timeout(tag),
+            _ => Expired::Abandon,
+        }
+    }
+}

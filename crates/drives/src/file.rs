@@ -1,0 +1,271 @@
+//! `file`: a drive in a regular file or on a block device.
+//!
+//! Hardware queues belong to I/O threads: each is opened on its thread and works through that
+//! thread's reactor, or through the drive's own threads (`aio=threads`). Owns the open file and the
+//! lock on it. Data are durable when fdatasync or a write with RWF_DSYNC has returned; direct I/O
+//! where the store takes it. Calls `file/probe.rs` once and `file/queue.rs` per I/O. Kernel
+//! counterpart: drivers/block/loop.c.
+#![allow(unsafe_code)]
+
+mod engine;
+mod flight;
+mod open;
+mod pool;
+mod probe;
+mod queue;
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use millrace_block::{
+    Buffer, Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueKind,
+    QueueLimits, Sector, TagScope,
+};
+use millrace_machine::{Native, Topology};
+use millrace_reactor::Backend;
+
+use crate::io_context;
+use engine::{Engine, Ring, ThreadBound};
+use pool::Pool;
+use probe::Geometry;
+use queue::FileQueue;
+
+/// Longest read or write in sectors.
+const MAX_SECTORS: u32 = 2048;
+/// Longest write-zeroes in sectors where it may come to real writes.
+const MAX_ZERO_WRITES: u32 = 64 << 11;
+
+/// Whether the page cache is passed by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Direct {
+    /// Where the store takes direct I/O.
+    #[default]
+    Auto,
+    /// Or else the drive is not opened.
+    On,
+    /// Through the page cache.
+    Off,
+}
+
+/// Who carries out file operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Aio {
+    /// The reactor of the I/O thread, whatever it runs on.
+    #[default]
+    Auto,
+    /// io_uring, or else the drive's queues are not opened.
+    Uring,
+    /// Threads of the drive.
+    Threads,
+}
+
+/// Settings of a file drive.
+#[derive(Debug, Clone)]
+pub struct FileConfig {
+    /// The file or block device.
+    pub path: PathBuf,
+    /// Size in bytes: the file is made or extended to it; otherwise it is used as it is.
+    pub size_bytes: Option<u64>,
+    /// Page cache.
+    pub direct: Direct,
+    /// Engine.
+    pub aio: Aio,
+    /// Tags of each queue.
+    pub depth: u32,
+    /// Lock the file against other users.
+    pub lock: bool,
+    /// Open it for reading only.
+    pub read_only: bool,
+    /// I/O threads, each with a queue of its own.
+    pub io_threads: u16,
+}
+
+impl Default for FileConfig {
+    fn default() -> Self {
+        FileConfig {
+            path: PathBuf::new(),
+            size_bytes: None,
+            direct: Direct::Auto,
+            aio: Aio::Auto,
+            depth: 128,
+            lock: true,
+            read_only: false,
+            io_threads: 1,
+        }
+    }
+}
+
+/// What a file drive did that has a cost.
+#[derive(Debug, Default)]
+pub struct FileCounters {
+    pub(crate) bounces: AtomicU64,
+    pub(crate) short_transfers: AtomicU64,
+}
+
+impl FileCounters {
+    /// Requests whose memory was not aligned for direct I/O and went through a copy.
+    #[must_use]
+    pub fn bounces(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.bounces.load(Ordering::Relaxed)
+    }
+
+    /// Reads and writes that were continued because the first call moved only a part.
+    #[must_use]
+    pub fn short_transfers(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.short_transfers.load(Ordering::Relaxed)
+    }
+}
+
+/// What all queues of a drive share.
+pub(crate) struct Shared {
+    pub(crate) file: File,
+    /// For `extents`, which moves the file position; none where holes cannot be asked for.
+    map: Option<File>,
+    pub(crate) geometry: Geometry,
+    /// Bits that must be clear in addresses and lengths of memory.
+    pub(crate) memory_masks: (usize, usize),
+    /// Transfers end at multiples of this, in bytes.
+    pub(crate) transfer_unit: u64,
+    pub(crate) bounce_bytes: usize,
+    pub(crate) zeroes: Buffer,
+    pub(crate) no_punch: AtomicBool,
+    pub(crate) no_zero_range: AtomicBool,
+    pub(crate) counters: Arc<FileCounters>,
+}
+
+/// A drive in a file or on a block device.
+pub struct FileDriver {
+    config: FileConfig,
+    shared: Arc<Shared>,
+    pool: Pool,
+    dma_alignment: u32,
+    notes: Vec<String>,
+}
+
+impl FileDriver {
+    /// Opens, perhaps makes, and locks the file.
+    ///
+    /// # Errors
+    /// `Busy` if somebody else uses it, `InvalidSetting` for a wrong size, `NotSupported` if direct
+    /// I/O or io_uring is demanded and refused, `System` for whatever else the system says. The text
+    /// names the path.
+    pub fn open(config: FileConfig) -> Result<FileDriver, Error> {
+        open::open(config)
+    }
+
+    /// What a person should know, such as that direct I/O is not possible.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Device and inode, or the device number and 0, to find one store used twice.
+    #[must_use]
+    pub fn identity(&self) -> (u64, u64) {
+        self.shared.geometry.identity
+    }
+
+    /// Its counters, which live on when the drive has become part of a disk.
+    #[must_use]
+    pub fn counters(&self) -> Arc<FileCounters> {
+        Arc::clone(&self.shared.counters)
+    }
+}
+
+fn sectors(bytes: u64) -> u32 {
+    u32::try_from(bytes >> 9).unwrap_or(u32::MAX)
+}
+
+impl Driver<Native> for FileDriver {
+    fn capacity(&self) -> Sector {
+        self.shared.geometry.size_bytes >> 9
+    }
+
+    fn limits(&self) -> QueueLimits {
+        let geometry = &self.shared.geometry;
+        // Relaxed: set before the drive was made, and only ever by it.
+        let no_punch = self.shared.no_punch.load(Ordering::Relaxed);
+        QueueLimits {
+            logical_block_size: geometry.logical,
+            physical_block_size: geometry.physical,
+            io_min: geometry.io_min,
+            io_opt: geometry.io_opt,
+            max_sectors: MAX_SECTORS,
+            max_segments: 256,
+            dma_alignment: self.dma_alignment,
+            max_discard_sectors: if no_punch { 0 } else { sectors(geometry.max_discard_bytes) },
+            discard_granularity: geometry.discard_granularity.max(geometry.logical),
+            max_write_zeroes_sectors: match no_punch || geometry.is_block {
+                true => MAX_ZERO_WRITES,
+                false => u32::MAX,
+            },
+            features: Features {
+                volatile_cache: true,
+                fua: true,
+                no_payload: false,
+                read_only: self.config.read_only,
+            },
+            ..QueueLimits::default()
+        }
+    }
+
+    fn hw_queues(&self, _topology: &Topology) -> HwQueues {
+        HwQueues {
+            count: self.config.io_threads.max(1),
+            depth: self.config.depth,
+            kind: QueueKind::OwnerOnly,
+            tags: TagScope::PerQueue,
+        }
+    }
+
+    fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
+        let path = self.config.path.display();
+        let Some(current) = io_context::current() else {
+            let text = format!("{path}: queue {index} opened on a thread that is no I/O thread");
+            return Err(Error::new(ErrorKind::NotSupported, text));
+        };
+        let fd = self.shared.file.as_raw_fd();
+        let engine = match (self.config.aio, current.backend) {
+            (Aio::Uring, Backend::Epoll) => {
+                let text = format!("{path}: aio=uring, but this I/O thread runs on epoll");
+                return Err(Error::new(ErrorKind::NotSupported, text));
+            }
+            // On epoll the reactor's own threads do it.
+            (Aio::Threads, Backend::Uring) => Engine::Pool(self.pool.link(current.wake), fd),
+            _ => Engine::Ring(ThreadBound::new(Ring::new(current.handle, fd))),
+        };
+        Ok(Box::new(FileQueue::new(Arc::clone(&self.shared), engine, depth)))
+    }
+
+    fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
+        let data = vec![Extent { nr_sectors, hole: false, zero: false }];
+        let Some(map) = &self.shared.map else { return data };
+        extents_of(map, sector, nr_sectors).unwrap_or(data)
+    }
+}
+
+/// Holes and data of a range, rounded so that a sector that is partly data is data.
+fn extents_of(map: &File, sector: Sector, nr_sectors: u64) -> Option<Vec<Extent>> {
+    const MOST: usize = 1024;
+    let end = sector + nr_sectors;
+    let (mut at, mut list) = (sector, Vec::new());
+    while at < end && list.len() < MOST {
+        let (start, stop) = match probe::next_data(map, at << 9).ok()? {
+            Some((start, stop)) => ((start >> 9).clamp(at, end), stop.div_ceil(512).min(end)),
+            None => (end, end),
+        };
+        if start > at {
+            list.push(Extent { nr_sectors: start - at, hole: true, zero: true });
+        }
+        if stop > start {
+            list.push(Extent { nr_sectors: stop - start, hole: false, zero: false });
+        }
+        at = stop.max(start);
+    }
+    Some(list)
+}

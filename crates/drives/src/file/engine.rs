@@ -1,0 +1,161 @@
+//! Who carries out a file queue's operations: the reactor of its I/O thread, or the drive's threads.
+//!
+//! Owned by one file queue, on the thread that opened it. The reactor's handle cannot leave its
+//! thread, but a queue must be `Send`; `ThreadBound` makes that safe by checking the thread on every
+//! use. Called by `queue.rs`; calls the reactor or `pool.rs`. Invariant: each pushed operation gives
+//! exactly one completion, also after a cancel.
+#![allow(unsafe_code)]
+
+use std::mem::ManuallyDrop;
+use std::os::fd::RawFd;
+
+use millrace_reactor::{Completion, FileRef, Handle, Op, Source};
+
+use super::pool::Link;
+
+/// Marks completions of cancels, which nobody waits for.
+pub(crate) const CANCEL_MARK: u64 = 1 << 47;
+
+/// Carries out operations.
+pub(crate) enum Engine {
+    /// The reactor of the I/O thread.
+    Ring(ThreadBound<Ring>),
+    /// Threads of the drive.
+    Pool(Link, RawFd),
+}
+
+/// An inbox of the reactor, with the file registered.
+pub(crate) struct Ring {
+    handle: Handle,
+    source: Source,
+    file: FileRef,
+}
+
+impl Ring {
+    /// Opens an inbox on the calling thread's reactor.
+    pub(crate) fn new(handle: Handle, fd: RawFd) -> Ring {
+        let (source, file) = (handle.source(), handle.register_file(fd));
+        Ring { handle, source, file }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if self.handle.pending(self.source) == 0 {
+            self.handle.unregister_file(self.file);
+        }
+        self.handle.release(self.source);
+    }
+}
+
+impl Engine {
+    /// Starts an operation; it is under way after the thread's next turn.
+    ///
+    /// # Safety
+    /// Memory and descriptors that `op` names stay valid until its completion is taken.
+    pub(crate) unsafe fn push(&self, user_data: u64, op: Op) {
+        match self {
+            // SAFETY: promised by the caller.
+            Engine::Ring(ring) => unsafe {
+                ring.get().handle.push(ring.get().source, user_data, op);
+            },
+            // SAFETY: promised by the caller.
+            Engine::Pool(link, _) => unsafe { link.push(user_data, op) },
+        }
+    }
+
+    /// Asks for an early end of an operation, which completes in any case.
+    pub(crate) fn cancel(&self, user_data: u64) {
+        match self {
+            Engine::Ring(ring) => {
+                let Ring { handle, source, .. } = ring.get();
+                let op = Op::Cancel { source: *source, user_data };
+                // SAFETY: a cancel names no memory.
+                unsafe { handle.push(*source, CANCEL_MARK | user_data, op) };
+            }
+            Engine::Pool(link, _) => link.cancel(user_data),
+        }
+    }
+
+    /// Moves all completions to the end of `into`.
+    pub(crate) fn take(&self, into: &mut Vec<Completion>) {
+        match self {
+            Engine::Ring(ring) => ring.get().handle.take(ring.get().source, into),
+            Engine::Pool(link, _) => link.take(into),
+        }
+    }
+
+    /// Whether memory may still be in use by operations; true if this is not the owner's thread.
+    pub(crate) fn is_busy(&self) -> bool {
+        match self {
+            Engine::Ring(ring) if ring.is_here() => {
+                ring.get().handle.pending(ring.get().source) > 0
+            }
+            Engine::Ring(_) => true,
+            Engine::Pool(link, _) => link.pending() > 0,
+        }
+    }
+
+    /// The file, as operations name it.
+    pub(crate) fn file(&self) -> FileRef {
+        match self {
+            Engine::Ring(ring) => ring.get().file,
+            Engine::Pool(_, fd) => FileRef::Raw(*fd),
+        }
+    }
+
+    /// The registered region that holds a piece of memory, if one does.
+    pub(crate) fn fixed_buffer(&self, start: *const u8, len_bytes: usize) -> Option<u16> {
+        match self {
+            Engine::Ring(ring) => ring.get().handle.fixed_buffer(start, len_bytes),
+            Engine::Pool(..) => None,
+        }
+    }
+}
+
+/// A value that only the thread that made it uses; elsewhere it can be moved and leaked.
+pub(crate) struct ThreadBound<T> {
+    value: ManuallyDrop<T>,
+    thread: usize,
+}
+
+// SAFETY: `get` and `drop` touch the value on the thread that made it only.
+unsafe impl<T> Send for ThreadBound<T> {}
+
+/// A number that no other living thread has: the address of one of its thread-locals.
+fn this_thread() -> usize {
+    thread_local! {
+        static MARK: u8 = const { 0 };
+    }
+    MARK.with(|mark| std::ptr::from_ref(mark).addr())
+}
+
+impl<T> ThreadBound<T> {
+    /// Binds a value to the calling thread.
+    pub(crate) fn new(value: T) -> Self {
+        ThreadBound { value: ManuallyDrop::new(value), thread: this_thread() }
+    }
+
+    fn is_here(&self) -> bool {
+        self.thread == this_thread()
+    }
+
+    /// The value.
+    ///
+    /// # Panics
+    /// On any other thread than the one that made it.
+    pub(crate) fn get(&self) -> &T {
+        assert!(self.is_here(), "a file queue was used on a thread that does not own it");
+        &self.value
+    }
+}
+
+impl<T> Drop for ThreadBound<T> {
+    /// Leaks the value on a foreign thread: its counts are not atomic.
+    fn drop(&mut self) {
+        if self.is_here() {
+            // SAFETY: dropped once, on its own thread.
+            unsafe { ManuallyDrop::drop(&mut self.value) }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! `Flight`: one request to a file on its way, from its memory to the next operation to push.
+//!
+//! One for each tag, preallocated; its lists keep their capacity, so that nothing is allocated per
+//! I/O in the steady state. Filled by `queue.rs` from a request, advanced by each completion. Knows
+//! short transfers, bounce buffers and the fall-back from zeroing a range to writing zeroes; starts
+//! nothing itself. Invariant: `done` bytes of `len` are finished, and `memory[first..]` is the memory
+//! of the rest.
+#![allow(unsafe_code)]
+
+use libc::{c_void, iovec};
+use millrace_block::{Buffer, Request};
+use millrace_machine::Native;
+use millrace_reactor::{FileRef, Op};
+
+use super::engine::Engine;
+
+/// What is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Work {
+    /// Nothing: the tag is free.
+    #[default]
+    Idle,
+    /// Reads.
+    Read,
+    /// Writes, with the flags of pwritev2.
+    Write(i32),
+    /// Makes data durable.
+    Sync,
+    /// Changes the allocation of a range; the mode of fallocate.
+    Allocate(i32),
+    /// A range ioctl of a block device.
+    Device(u64),
+    /// Writes zeroes, where the file system cannot zero a range.
+    Zeroes,
+}
+
+/// One request on its way.
+#[derive(Default)]
+pub(crate) struct Flight {
+    pub(crate) work: Work,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) done: u64,
+    /// Memory of the rest: `memory[first..]`.
+    pub(crate) memory: Vec<iovec>,
+    pub(crate) first: usize,
+    /// Memory of the bios, where the data go through `bounce`.
+    scattered: Vec<iovec>,
+    pub(crate) bounce: Option<Buffer>,
+    /// Tells this use of the tag from earlier ones.
+    pub(crate) generation: u16,
+    pub(crate) retries: u16,
+    pub(crate) expired: bool,
+    /// It may fail as not supported, and nothing takes its place.
+    pub(crate) discards: bool,
+}
+
+impl Flight {
+    /// Takes the place and memory of a request; adjacent pieces are joined.
+    pub(crate) fn fill(&mut self, work: Work, rq: &Request<Native>) {
+        self.work = work;
+        self.offset = rq.sector() << 9;
+        self.len = u64::from(rq.nr_sectors()) << 9;
+        (self.done, self.first, self.retries, self.expired) = (0, 0, 0, false);
+        self.generation = self.generation.wrapping_add(1);
+        self.memory.clear();
+        for piece in rq.segments() {
+            let (iov_base, iov_len) = (piece.start.cast::<c_void>(), piece.len_bytes as usize);
+            match self.memory.last_mut() {
+                Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == iov_base => {
+                    last.iov_len += iov_len;
+                }
+                _ => self.memory.push(iovec { iov_base, iov_len }),
+            }
+        }
+    }
+
+    /// Whether a piece of memory breaks the alignment that direct I/O needs.
+    pub(crate) fn is_misaligned(&self, address_mask: usize, length_mask: usize) -> bool {
+        let wrong = |piece: &iovec| {
+            piece.iov_base.addr() & address_mask != 0 || piece.iov_len & length_mask != 0
+        };
+        (address_mask | length_mask) != 0 && self.memory.iter().any(wrong)
+    }
+
+    /// Sends the data through an aligned buffer that is long enough.
+    pub(crate) fn bounce_through(&mut self, mut buffer: Buffer) {
+        let start = buffer.as_mut_ptr();
+        if let Work::Write(_) = self.work {
+            self.copy(start, Way::ToBounce, &self.memory);
+        }
+        std::mem::swap(&mut self.scattered, &mut self.memory);
+        self.memory.clear();
+        self.memory.push(iovec { iov_base: start.cast(), iov_len: self.len as usize });
+        self.bounce = Some(buffer);
+    }
+
+    /// Copies read data to where they belong; gives the buffer back.
+    pub(crate) fn end_bounce(&mut self, is_ok: bool) -> Option<Buffer> {
+        let mut buffer = self.bounce.take()?;
+        if is_ok && self.work == Work::Read {
+            self.copy(buffer.as_mut_ptr(), Way::FromBounce, &self.scattered);
+        }
+        Some(buffer)
+    }
+
+    fn copy(&self, mut at: *mut u8, way: Way, pieces: &[iovec]) {
+        for piece in pieces {
+            let (memory, len) = (piece.iov_base.cast::<u8>(), piece.iov_len);
+            // SAFETY: the pieces are valid memory of a request in flight, `len` bytes altogether;
+            // the bounce buffer is at least as long and is nobody else's.
+            unsafe {
+                match way {
+                    Way::ToBounce => std::ptr::copy_nonoverlapping(memory, at, len),
+                    Way::FromBounce => std::ptr::copy_nonoverlapping(at, memory, len),
+                }
+            }
+            at = at.wrapping_add(len);
+        }
+    }
+
+    /// Counts `bytes` more as done, whole units only; false if that is no progress.
+    pub(crate) fn advance(&mut self, bytes: u64, unit: u64) -> bool {
+        let done = (self.done + bytes).min(self.len);
+        let done = if done == self.len { done } else { done - done % unit };
+        let mut step = (done - self.done) as usize;
+        let progress = step > 0;
+        self.done = done;
+        while step > 0 && self.work != Work::Zeroes {
+            let piece = &mut self.memory[self.first];
+            let part = step.min(piece.iov_len);
+            piece.iov_base = piece.iov_base.wrapping_byte_add(part);
+            piece.iov_len -= part;
+            step -= part;
+            self.first += usize::from(piece.iov_len == 0);
+        }
+        progress
+    }
+
+    /// Writes zeroes from now on, out of a shared buffer of them.
+    pub(crate) fn fall_back_to_zeroes(&mut self, zeroes: &Buffer) {
+        const PIECES: usize = 16;
+        self.work = Work::Zeroes;
+        let iov_base = zeroes.as_ptr().cast_mut().cast();
+        self.memory.clear();
+        self.memory.resize(PIECES, iovec { iov_base, iov_len: zeroes.len() });
+    }
+
+    /// The operation for what is left.
+    pub(crate) fn next_op(&mut self, engine: &Engine, fd: i32) -> Op {
+        let (file, offset, rest) = (engine.file(), self.offset + self.done, self.len - self.done);
+        match self.work {
+            Work::Idle => Op::Nop,
+            Work::Read => self.read_op(engine, file, offset),
+            Work::Write(rw_flags) => self.write_op(engine, file, offset, rw_flags),
+            Work::Sync => Op::Fdatasync { file },
+            Work::Allocate(mode) => Op::Fallocate { file, mode, offset, len: rest },
+            Work::Device(request) => Op::Ioctl { fd, request, range: [offset, rest] },
+            Work::Zeroes => self.zeroes_op(file, offset, rest),
+        }
+    }
+
+    fn read_op(&self, engine: &Engine, file: FileRef, offset: u64) -> Op {
+        match &self.memory[self.first..] {
+            [piece] => {
+                let (buf, len) = (piece.iov_base.cast::<u8>(), piece.iov_len);
+                let buffer = engine.fixed_buffer(buf, len);
+                Op::Read { file, buf, len: len as u32, offset, buffer }
+            }
+            pieces => Op::ReadV { file, iov: pieces.as_ptr(), count: pieces.len() as u32, offset },
+        }
+    }
+
+    fn write_op(&self, engine: &Engine, file: FileRef, offset: u64, rw_flags: i32) -> Op {
+        match &self.memory[self.first..] {
+            [piece] => {
+                let (buf, len) = (piece.iov_base.cast::<u8>(), piece.iov_len);
+                let buffer = engine.fixed_buffer(buf, len);
+                Op::Write { file, buf, len: len as u32, offset, buffer, rw_flags }
+            }
+            pieces => {
+                let (iov, count) = (pieces.as_ptr(), pieces.len() as u32);
+                Op::WriteV { file, iov, count, offset, rw_flags }
+            }
+        }
+    }
+
+    /// As many pieces of the zero buffer as the rest needs; the last one may be cut.
+    fn zeroes_op(&mut self, file: FileRef, offset: u64, rest: u64) -> Op {
+        let unit = self.memory[0].iov_len as u64;
+        if rest < unit {
+            let Some(piece) = self.memory.first() else { return Op::Nop };
+            let buf = piece.iov_base.cast::<u8>().cast_const();
+            return Op::Write { file, buf, len: rest as u32, offset, buffer: None, rw_flags: 0 };
+        }
+        let count = (rest / unit).min(self.memory.len() as u64) as u32;
+        Op::WriteV { file, iov: self.memory.as_ptr(), count, offset, rw_flags: 0 }
+    }
+}
+
+/// Direction of a bounce copy.
+#[derive(Clone, Copy)]
+enum Way {
+    ToBounce,
+    FromBounce,
+}

@@ -1,0 +1,204 @@
+//! Threads that do file operations for queues whose ring is not to be used (`aio=threads`).
+//!
+//! One pool per drive, its threads started when work first waits; each queue has a list of results
+//! and the eventfd of its I/O thread. Called by `engine.rs`. Lock order: none nests; a result is
+//! published before the eventfd is written, and that is written only when the list was empty.
+//! Threads end when the drive is dropped and the last job is done; nobody waits for them.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use millrace_machine::{Machine, Native};
+use millrace_reactor::{Completion, FileRef, Op};
+
+/// Most threads of a drive.
+const THREADS: usize = 8;
+
+struct Job {
+    user_data: u64,
+    op: Op,
+    replies: Arc<Replies>,
+}
+
+// SAFETY: the memory that `op` names belongs to the operation until its completion is taken (the
+// contract of `Link::push`), so whichever thread runs it may use it.
+unsafe impl Send for Job {}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    idle: usize,
+    threads: usize,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The threads of a drive.
+#[derive(Default)]
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        lock(&self.shared.state).closed = true;
+        self.shared.work.notify_all();
+    }
+}
+
+/// Results for one queue.
+struct Replies {
+    done: Mutex<Vec<Completion>>,
+    wake: Arc<OwnedFd>,
+    pending: AtomicUsize,
+}
+
+impl Replies {
+    fn push(&self, user_data: u64, result: i32) {
+        let mut done = lock(&self.done);
+        let was_empty = done.is_empty();
+        done.push(Completion { user_data, result, flags: 0 });
+        drop(done);
+        if was_empty {
+            let one = 1u64;
+            // SAFETY: eight bytes of a live number; a full counter wakes just as well.
+            unsafe { libc::write(self.wake.as_raw_fd(), (&raw const one).cast(), 8) };
+        }
+    }
+}
+
+/// One queue's way into the pool.
+pub(crate) struct Link {
+    shared: Arc<Shared>,
+    replies: Arc<Replies>,
+}
+
+impl Pool {
+    /// A way in for a queue whose thread `wake` wakes.
+    pub(crate) fn link(&self, wake: Arc<OwnedFd>) -> Link {
+        let replies = Replies { done: Mutex::default(), wake, pending: AtomicUsize::new(0) };
+        Link { shared: Arc::clone(&self.shared), replies: Arc::new(replies) }
+    }
+}
+
+impl Link {
+    /// Queues an operation.
+    ///
+    /// # Safety
+    /// Memory and descriptors that `op` names stay valid until its completion is taken.
+    pub(crate) unsafe fn push(&self, user_data: u64, op: Op) {
+        // Relaxed: only the queue's own thread counts up and reads; completions count down later.
+        self.replies.pending.fetch_add(1, Ordering::Relaxed);
+        let job = Job { user_data, op, replies: Arc::clone(&self.replies) };
+        let mut state = lock(&self.shared.state);
+        state.jobs.push_back(job);
+        let start = state.idle < state.jobs.len() && state.threads < THREADS;
+        state.threads += usize::from(start);
+        drop(state);
+        if start {
+            let shared = Arc::clone(&self.shared);
+            let _detached = Native::spawn("millrace-file", None, Box::new(move || work(&shared)));
+        }
+        self.shared.work.notify_one();
+    }
+
+    /// Takes an operation back that no thread has begun; it completes with `-ECANCELED`.
+    pub(crate) fn cancel(&self, user_data: u64) {
+        let mut state = lock(&self.shared.state);
+        let mine =
+            |job: &Job| job.user_data == user_data && Arc::ptr_eq(&job.replies, &self.replies);
+        let place = state.jobs.iter().position(mine);
+        let job = place.and_then(|place| state.jobs.remove(place));
+        drop(state);
+        if job.is_some() {
+            self.replies.push(user_data, -libc::ECANCELED);
+        }
+    }
+
+    /// Moves all completions to the end of `into`.
+    pub(crate) fn take(&self, into: &mut Vec<Completion>) {
+        let mut done = lock(&self.replies.done);
+        // Relaxed: see `push`.
+        self.replies.pending.fetch_sub(done.len(), Ordering::Relaxed);
+        into.append(&mut done);
+    }
+
+    /// Operations pushed whose completions were not taken.
+    pub(crate) fn pending(&self) -> usize {
+        // Relaxed: see `push`.
+        self.replies.pending.load(Ordering::Relaxed)
+    }
+}
+
+fn work(shared: &Shared) {
+    let mut state = lock(&shared.state);
+    loop {
+        if let Some(job) = state.jobs.pop_front() {
+            drop(state);
+            let result = run(&job.op);
+            job.replies.push(job.user_data, result);
+            state = lock(&shared.state);
+        } else if state.closed {
+            return;
+        } else {
+            state.idle += 1;
+            state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
+        }
+    }
+}
+
+/// Runs one file operation to its end on the calling thread; the result or `-errno`.
+fn run(op: &Op) -> i32 {
+    // SAFETY: memory and descriptors are valid until the completion is taken (`Link::push`), which
+    // is after this call.
+    let returned = unsafe {
+        match *op {
+            Op::Read { file, buf, len, offset, .. } => {
+                let iov = libc::iovec { iov_base: buf.cast(), iov_len: len as usize };
+                libc::preadv2(raw(file), &iov, 1, offset as i64, 0)
+            }
+            Op::Write { file, buf, len, offset, rw_flags, .. } => {
+                let iov = libc::iovec { iov_base: buf.cast_mut().cast(), iov_len: len as usize };
+                libc::pwritev2(raw(file), &iov, 1, offset as i64, rw_flags)
+            }
+            Op::ReadV { file, iov, count, offset } => {
+                libc::preadv2(raw(file), iov, count as i32, offset as i64, 0)
+            }
+            Op::WriteV { file, iov, count, offset, rw_flags } => {
+                libc::pwritev2(raw(file), iov, count as i32, offset as i64, rw_flags)
+            }
+            Op::Fdatasync { file } => libc::fdatasync(raw(file)) as isize,
+            Op::Fallocate { file, mode, offset, len } => {
+                libc::fallocate(raw(file), mode, offset as i64, len as i64) as isize
+            }
+            Op::Ioctl { fd, request, mut range } => {
+                libc::ioctl(fd, request as libc::Ioctl, &raw mut range) as isize
+            }
+            _ => return -libc::EINVAL,
+        }
+    };
+    if returned >= 0 {
+        return i32::try_from(returned).unwrap_or(i32::MAX);
+    }
+    -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn raw(file: FileRef) -> i32 {
+    match file {
+        FileRef::Raw(fd) => fd,
+        FileRef::Fixed(_) => -1,
+    }
+}

@@ -1,0 +1,164 @@
+//! What a file or block device can do: size, alignment, direct I/O, discard.
+//!
+//! Asked once when a file drive is opened; nothing here is on the path of an I/O. Alignment comes
+//! from statx (STATX_DIOALIGN, Linux 6.1) or from trial reads, for devices from the BLK* ioctls and
+//! sysfs. Called by `file.rs`. Kernel counterpart: what bdev_limits and `struct kstat` say.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+use millrace_block::Buffer;
+
+// From linux/fs.h; the libc crate has not all of them. The numbers are those of the generic ABI
+// (x86, Arm, RISC-V, s390).
+const BLKROGET: u64 = 0x125e;
+const BLKSSZGET: u64 = 0x1268;
+const BLKPBSZGET: u64 = 0x127b;
+const BLKIOMIN: u64 = 0x1278;
+const BLKIOOPT: u64 = 0x1279;
+const BLKGETSIZE64: u64 = 0x8008_1272;
+
+/// Alignment that direct I/O asks for, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DirectAlign {
+    /// Of memory addresses.
+    pub(crate) memory: u32,
+    /// Of offsets and lengths.
+    pub(crate) offset: u32,
+}
+
+/// What is known of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    pub(crate) is_block: bool,
+    pub(crate) size_bytes: u64,
+    pub(crate) logical: u32,
+    pub(crate) physical: u32,
+    pub(crate) io_min: u32,
+    pub(crate) io_opt: u32,
+    pub(crate) discard_granularity: u32,
+    pub(crate) max_discard_bytes: u64,
+    pub(crate) read_only: bool,
+    /// Device and inode; device and 0 for a block device.
+    pub(crate) identity: (u64, u64),
+}
+
+/// Asks for everything but direct I/O.
+///
+/// # Errors
+/// If it is neither a regular file nor a block device, or cannot be asked.
+pub(crate) fn geometry(file: &File) -> io::Result<Geometry> {
+    let meta = file.metadata()?;
+    if meta.file_type().is_block_device() {
+        return device(file, meta.rdev());
+    }
+    if !meta.is_file() {
+        return Err(io::Error::other("it is neither a regular file nor a block device"));
+    }
+    let block = u32::try_from(meta.blksize()).unwrap_or(4096).clamp(512, 65_536);
+    Ok(Geometry {
+        is_block: false,
+        size_bytes: meta.len(),
+        logical: 512,
+        physical: block.max(4096).next_power_of_two().min(65_536),
+        io_min: 512,
+        io_opt: 0,
+        discard_granularity: block,
+        max_discard_bytes: u64::MAX,
+        read_only: false,
+        identity: (meta.dev(), meta.ino()),
+    })
+}
+
+fn device(file: &File, rdev: u64) -> io::Result<Geometry> {
+    let size_bytes: u64 = ask(file, BLKGETSIZE64)?;
+    let logical: u32 = ask(file, BLKSSZGET)?;
+    let number = |name| queue_number(rdev, name).unwrap_or(0);
+    Ok(Geometry {
+        is_block: true,
+        size_bytes,
+        logical,
+        physical: ask(file, BLKPBSZGET).unwrap_or(logical).max(logical),
+        io_min: ask(file, BLKIOMIN).unwrap_or(logical),
+        io_opt: ask(file, BLKIOOPT).unwrap_or(0),
+        discard_granularity: u32::try_from(number("discard_granularity")).unwrap_or(logical),
+        max_discard_bytes: number("discard_max_bytes"),
+        read_only: ask::<u32>(file, BLKROGET).unwrap_or(0) != 0,
+        identity: (rdev, 0),
+    })
+}
+
+/// One number that the device gives by ioctl.
+fn ask<T: Default>(file: &File, request: u64) -> io::Result<T> {
+    let mut value = T::default();
+    // SAFETY: the requests of this file write one number of the type that their callers name.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), request as libc::Ioctl, &raw mut value) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
+/// A number from the device's queue directory, or from that of the disk it is a partition of.
+fn queue_number(rdev: u64, name: &str) -> Option<u64> {
+    let (major, minor) = (libc::major(rdev), libc::minor(rdev));
+    ["queue", "../queue"].iter().find_map(|place| {
+        let path = format!("/sys/dev/block/{major}:{minor}/{place}/{name}");
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    })
+}
+
+/// Alignment for direct I/O of a file opened with `O_DIRECT`; none if it does not work after all.
+pub(crate) fn direct_align(file: &File) -> Option<DirectAlign> {
+    match statx_align(file) {
+        Some(align) => (align.offset != 0).then_some(align),
+        None => probe_align(file),
+    }
+}
+
+/// What statx says; none if the kernel or file system does not say.
+fn statx_align(file: &File) -> Option<DirectAlign> {
+    // SAFETY: all zeroes is a value of this plain struct.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN);
+    // SAFETY: an empty path and a live struct to fill.
+    let done = unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, mask, &mut found) };
+    if done < 0 || found.stx_mask & mask == 0 {
+        return None;
+    }
+    Some(DirectAlign { memory: found.stx_dio_mem_align, offset: found.stx_dio_offset_align })
+}
+
+/// The smallest unit in which a trial read succeeds; memory is aligned like offsets then.
+fn probe_align(file: &File) -> Option<DirectAlign> {
+    let mut buffer = Buffer::new(8192);
+    [512u32, 4096].into_iter().find_map(|unit| {
+        let (start, len) = (buffer.as_mut_ptr(), unit as usize);
+        // SAFETY: `len` bytes of a live buffer, at most half of it in.
+        let read =
+            unsafe { libc::pread(file.as_raw_fd(), start.add(len).cast(), len, i64::from(unit)) };
+        (read >= 0).then_some(DirectAlign { memory: unit, offset: unit })
+    })
+}
+
+/// Whether holes can be punched: tried behind the end, where it changes nothing.
+pub(crate) fn can_punch(file: &File, size_bytes: u64) -> bool {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let behind = size_bytes.next_multiple_of(1 << 20) as i64;
+    // SAFETY: no memory is involved.
+    unsafe { libc::fallocate(file.as_raw_fd(), mode, behind, 4096) == 0 }
+}
+
+/// Where data start and end at or after `offset`; none if there are none up to the end.
+pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<Option<(u64, u64)>> {
+    let seek = |from: i64, whence| {
+        // SAFETY: no memory is involved.
+        let at = unsafe { libc::lseek(file.as_raw_fd(), from, whence) };
+        if at < 0 { Err(io::Error::last_os_error()) } else { Ok(at) }
+    };
+    match seek(offset as i64, libc::SEEK_DATA) {
+        Ok(start) => Ok(Some((start as u64, seek(start, libc::SEEK_HOLE)? as u64))),
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

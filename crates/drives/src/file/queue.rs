@@ -1,0 +1,265 @@
+//! `FileQueue`: one I/O thread's hardware queue of a file or block device.
+//!
+//! Opened on its thread and used there only. Requests become operations of the thread's reactor,
+//! which its next turn submits, so `commit_rqs` costs nothing; completions come out of an inbox.
+//! Short transfers go on, EINTR and EAGAIN are tried again, misaligned memory goes through a bounce
+//! buffer (counted). Called by the block layer under the serve lock; calls `engine.rs`. Invariant:
+//! memory of an operation stays where it is until the operation has completed; a queue that is
+//! dropped before leaks it.
+#![allow(unsafe_code)]
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use millrace_block::{
+    Buffer, CompletionBatch, Dispatch, DriverQueue, Expired, Op, OpFlags, Request, Status, Tag,
+};
+use millrace_machine::Native;
+use millrace_reactor::Completion;
+
+use super::Shared;
+use super::engine::{CANCEL_MARK, Engine};
+use super::flight::{Flight, Work};
+
+/// Most bounce buffers of a queue; more requests that need one wait for a completion.
+const BOUNCES_MAX: usize = 16;
+/// How often EAGAIN is tried again before the request fails.
+const RETRIES_MAX: u16 = 1000;
+/// Bits of the tag in the user data of an operation; the generation lies above.
+const TAG_BITS: u32 = 24;
+
+// From linux/fs.h.
+const BLKDISCARD: u64 = 0x1277;
+const BLKZEROOUT: u64 = 0x127f;
+
+const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+
+/// A hardware queue.
+pub(crate) struct FileQueue {
+    shared: Arc<Shared>,
+    engine: Engine,
+    flights: Box<[Flight]>,
+    inbox: Vec<Completion>,
+    /// How much of the inbox is done.
+    taken: usize,
+    refused: Vec<(Tag, Status)>,
+    bounces: Vec<Buffer>,
+    bounces_made: usize,
+}
+
+// SAFETY: raw pointers inside are to memory of requests in flight, whose bios are `Send`; the
+// engine checks its thread itself.
+unsafe impl Send for FileQueue {}
+
+impl FileQueue {
+    /// A queue with `depth` tags.
+    pub(crate) fn new(shared: Arc<Shared>, engine: Engine, depth: u32) -> FileQueue {
+        let depth = depth as usize;
+        FileQueue {
+            shared,
+            engine,
+            flights: (0..depth).map(|_| Flight::default()).collect(),
+            inbox: Vec::with_capacity(depth),
+            taken: 0,
+            refused: Vec::with_capacity(depth),
+            bounces: Vec::with_capacity(BOUNCES_MAX),
+            bounces_made: 0,
+        }
+    }
+
+    /// What a request comes to here.
+    fn work_of(&self, rq: &Request<Native>) -> Result<Work, Status> {
+        let shared = &self.shared;
+        // Relaxed: learned facts; a late look costs one more refused call.
+        let no_punch = shared.no_punch.load(Ordering::Relaxed);
+        Ok(match (rq.op(), shared.geometry.is_block) {
+            (Op::Read, _) => Work::Read,
+            (Op::Write, _) if rq.flags().has(OpFlags::FUA) => Work::Write(libc::RWF_DSYNC),
+            (Op::Write, _) => Work::Write(0),
+            (Op::Flush, _) => Work::Sync,
+            (Op::Discard, true) => Work::Device(BLKDISCARD),
+            (Op::Discard, false) if no_punch => return Err(Status::NotSupported),
+            (Op::Discard, false) => Work::Allocate(PUNCH),
+            (Op::WriteZeroes, true) => Work::Device(BLKZEROOUT),
+            (Op::WriteZeroes, false) if rq.flags().has(OpFlags::NOUNMAP) => {
+                // Relaxed: as above.
+                match shared.no_zero_range.load(Ordering::Relaxed) {
+                    true => Work::Zeroes,
+                    false => Work::Allocate(ZERO_RANGE),
+                }
+            }
+            (Op::WriteZeroes, false) if no_punch => Work::Zeroes,
+            (Op::WriteZeroes, false) => Work::Allocate(PUNCH),
+        })
+    }
+
+    /// Makes the memory of a flight fit for direct I/O; false if that must wait.
+    fn align(&mut self, index: usize) -> bool {
+        let (address, length) = self.shared.memory_masks;
+        let flight = &mut self.flights[index];
+        if !flight.is_misaligned(address, length) {
+            return true;
+        }
+        let buffer = match self.bounces.pop() {
+            Some(buffer) => buffer,
+            None if self.bounces_made < BOUNCES_MAX => {
+                self.bounces_made += 1;
+                Buffer::new(self.shared.bounce_bytes)
+            }
+            None => return false,
+        };
+        // Relaxed: a statistic.
+        self.shared.counters.bounces.fetch_add(1, Ordering::Relaxed);
+        flight.bounce_through(buffer);
+        true
+    }
+
+    /// Pushes the next operation of a flight.
+    fn start(&mut self, index: usize) {
+        let flight = &mut self.flights[index];
+        let user_data = u64::from(flight.generation) << TAG_BITS | index as u64;
+        let op = flight.next_op(&self.engine, self.shared.file.as_raw_fd());
+        // SAFETY: the memory is that of a request in flight, of this queue's lists and buffers, or
+        // the shared zeroes; `Drop` leaks what is still in use then, with the file.
+        unsafe { self.engine.push(user_data, op) };
+    }
+
+    /// What a completion means; none if the flight goes on.
+    fn landed(&mut self, completion: Completion) -> Option<(Tag, Status)> {
+        let index = (completion.user_data & ((1 << TAG_BITS) - 1)) as usize;
+        let flight = &mut self.flights[index];
+        let stale = completion.user_data >> TAG_BITS != u64::from(flight.generation);
+        if completion.user_data & CANCEL_MARK != 0 || stale || flight.work == Work::Idle {
+            return None;
+        }
+        let status = match completion.result {
+            result if result < 0 => self.failed(index, -result),
+            result => self.moved(index, result as u64),
+        };
+        let status = match status {
+            None if self.flights[index].expired => Status::TimedOut,
+            None => {
+                self.start(index);
+                return None;
+            }
+            Some(status) => status,
+        };
+        let flight = &mut self.flights[index];
+        if let Some(buffer) = flight.end_bounce(status.is_ok()) {
+            self.bounces.push(buffer);
+        }
+        flight.work = Work::Idle;
+        Some((Tag(index as u32), status))
+    }
+
+    /// An operation moved `bytes`; none if there is more to move.
+    fn moved(&mut self, index: usize, bytes: u64) -> Option<Status> {
+        let flight = &mut self.flights[index];
+        match flight.work {
+            Work::Read | Work::Write(_) | Work::Zeroes => {}
+            _ => return Some(Status::Ok),
+        }
+        if !flight.advance(bytes, self.shared.transfer_unit) {
+            // The end of a file that somebody has cut short, or a store that takes no more.
+            return Some(Status::IoError);
+        }
+        if flight.done == flight.len {
+            return Some(Status::Ok);
+        }
+        // Relaxed: a statistic.
+        self.shared.counters.short_transfers.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    /// An operation failed; none if it is worth another try.
+    fn failed(&mut self, index: usize, errno: i32) -> Option<Status> {
+        let (shared, flight) = (&self.shared, &mut self.flights[index]);
+        match errno {
+            libc::EINTR | libc::EAGAIN if flight.retries < RETRIES_MAX => {
+                flight.retries += 1;
+                return None;
+            }
+            libc::EAGAIN | libc::EINTR => return Some(Status::NoResource),
+            libc::ECANCELED if flight.expired => return Some(Status::TimedOut),
+            libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL => {}
+            _ => return Some(Status::from_errno(errno)),
+        }
+        let Work::Allocate(mode) = flight.work else { return Some(Status::from_errno(errno)) };
+        if errno != libc::EINVAL {
+            let learned = if mode == PUNCH { &shared.no_punch } else { &shared.no_zero_range };
+            // Relaxed: see `work_of`.
+            learned.store(true, Ordering::Relaxed);
+        }
+        if flight.discards {
+            return Some(Status::NotSupported);
+        }
+        flight.fall_back_to_zeroes(&shared.zeroes);
+        None
+    }
+}
+
+impl DriverQueue<Native> for FileQueue {
+    fn queue_rq(&mut self, rq: &Request<Native>) -> Dispatch {
+        let index = rq.tag().0 as usize;
+        let work = match self.work_of(rq) {
+            Ok(work) => work,
+            Err(status) => {
+                self.refused.push((rq.tag(), status));
+                return Dispatch::Queued;
+            }
+        };
+        let flight = &mut self.flights[index];
+        flight.fill(work, rq);
+        flight.discards = rq.op() == Op::Discard;
+        if work == Work::Zeroes {
+            flight.fall_back_to_zeroes(&self.shared.zeroes);
+        }
+        if rq.op().has_data() && !self.align(index) {
+            self.flights[index].work = Work::Idle;
+            return Dispatch::DeviceBusy;
+        }
+        self.start(index);
+        Dispatch::Queued
+    }
+
+    fn commit_rqs(&mut self) {}
+
+    fn poll(&mut self, batch: &mut CompletionBatch) {
+        while !batch.is_full() {
+            if let Some((tag, status)) = self.refused.pop() {
+                batch.push(tag, status);
+                continue;
+            }
+            if self.taken == self.inbox.len() {
+                self.inbox.clear();
+                self.taken = 0;
+                self.engine.take(&mut self.inbox);
+            }
+            let Some(completion) = self.inbox.get(self.taken).copied() else { return };
+            self.taken += 1;
+            if let Some((tag, status)) = self.landed(completion) {
+                batch.push(tag, status);
+            }
+        }
+    }
+
+    fn timeout(&mut self, tag: Tag) -> Expired {
+        let flight = &mut self.flights[tag.0 as usize];
+        if flight.work != Work::Idle && !flight.expired {
+            flight.expired = true;
+            self.engine.cancel(u64::from(flight.generation) << TAG_BITS | u64::from(tag.0));
+        }
+        Expired::Abandon
+    }
+}
+
+impl Drop for FileQueue {
+    fn drop(&mut self) {
+        if self.engine.is_busy() {
+            std::mem::forget(std::mem::take(&mut self.flights));
+            std::mem::forget(Arc::clone(&self.shared));
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `Mapping`: a large range of memory that costs nothing until it is written.
+//!
+//! An anonymous mapping without reservation: pages come at the first write, and `clear` gives whole
+//! pages back and zeroes the ragged ends. Used by `ram` and by the images of `fault`. Copies are raw:
+//! ranges that several threads use at once hold a mixture of their bytes, as on a disk, and no
+//! reference to the memory is ever made. Invariant: every access is checked to lie inside.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+
+use millrace_block::{Error, ErrorKind};
+
+const PAGE: u64 = 4096;
+
+/// Memory of a fixed size that reads as zeroes until it is written.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    len_bytes: u64,
+}
+
+// SAFETY: plain bytes, only ever touched by raw copies, never by references.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; concurrent copies of one range mix bytes and nothing else.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// A range of `len_bytes` bytes.
+    ///
+    /// # Errors
+    /// `System` if there is no address space for it.
+    pub(crate) fn new(len_bytes: u64) -> Result<Mapping, Error> {
+        let whole = usize::try_from(len_bytes.max(1).next_multiple_of(PAGE)).unwrap_or(usize::MAX);
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), whole, protection, flags, -1, 0) };
+        match NonNull::new(start.cast::<u8>()) {
+            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => {
+                Ok(Mapping { start, len_bytes })
+            }
+            _ => {
+                let error = std::io::Error::last_os_error();
+                let text = format!("memory drive of {len_bytes} bytes: {error}");
+                Err(Error::new(ErrorKind::System, text))
+            }
+        }
+    }
+
+    fn at(&self, offset: u64, len_bytes: u64) -> *mut u8 {
+        let fits = offset.checked_add(len_bytes).is_some_and(|end| end <= self.len_bytes);
+        assert!(fits, "{len_bytes} bytes at {offset} reach past the end of the mapping");
+        self.start.as_ptr().wrapping_add(offset as usize)
+    }
+
+    /// Copies out of the mapping.
+    ///
+    /// # Safety
+    /// `into` is valid for writes of `len_bytes` bytes and lies outside the mapping.
+    pub(crate) unsafe fn read(&self, offset: u64, into: *mut u8, len_bytes: u32) {
+        let from = self.at(offset, len_bytes.into());
+        // SAFETY: `from` was checked; the caller vouches for `into`.
+        unsafe { std::ptr::copy_nonoverlapping(from, into, len_bytes as usize) }
+    }
+
+    /// Copies into the mapping.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of `len_bytes` bytes and lies outside the mapping.
+    pub(crate) unsafe fn write(&self, offset: u64, from: *const u8, len_bytes: u32) {
+        let into = self.at(offset, len_bytes.into());
+        // SAFETY: `into` was checked; the caller vouches for `from`.
+        unsafe { std::ptr::copy_nonoverlapping(from, into, len_bytes as usize) }
+    }
+
+    /// Copies a range from another mapping of the same size.
+    pub(crate) fn copy_from(&self, other: &Mapping, offset: u64, len_bytes: u32) {
+        let from = other.at(offset, len_bytes.into());
+        // SAFETY: checked to lie inside the other mapping, which is not this one.
+        unsafe { self.write(offset, from, len_bytes) }
+    }
+
+    /// Makes a range read as zeroes; whole pages are given back.
+    pub(crate) fn clear(&self, offset: u64, len_bytes: u64) {
+        let end = offset + len_bytes;
+        let first = offset.next_multiple_of(PAGE).min(end);
+        let last = (end - end % PAGE).max(first);
+        self.zero(offset, first - offset);
+        self.zero(last, end - last);
+        if first < last {
+            let start = self.at(first, last - first);
+            // SAFETY: whole pages inside the mapping, to which no reference exists.
+            let done = unsafe {
+                libc::madvise(start.cast(), (last - first) as usize, libc::MADV_DONTNEED)
+            };
+            if done != 0 {
+                self.zero(first, last - first);
+            }
+        }
+    }
+
+    /// Overwrites a range with zeroes.
+    pub(crate) fn zero(&self, offset: u64, len_bytes: u64) {
+        let start = self.at(offset, len_bytes);
+        // SAFETY: checked to lie inside.
+        unsafe { std::ptr::write_bytes(start, 0, len_bytes as usize) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let whole = self.len_bytes.max(1).next_multiple_of(PAGE) as usize;
+        // SAFETY: mapped in `new` with this length; no reference outlives self.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), whole) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cleared_range_reads_as_zeroes_and_its_neighbours_stay() {
+        let map = Mapping::new(64 << 10).unwrap();
+        let ones = vec![1u8; 64 << 10];
+        let mut back = vec![9u8; 64 << 10];
+        // SAFETY: vectors of the mapping's length.
+        unsafe { map.write(0, ones.as_ptr(), 64 << 10) };
+        map.clear(512, 20_000);
+        // SAFETY: as above.
+        unsafe { map.read(0, back.as_mut_ptr(), 64 << 10) };
+        let zeroes = back.iter().enumerate().filter(|(_, b)| **b == 0).map(|(at, _)| at);
+        assert_eq!((zeroes.clone().min(), zeroes.max()), (Some(512), Some(20_511)));
+    }
+
+    #[test]
+    #[should_panic(expected = "past the end")]
+    fn access_past_the_end_panics() {
+        Mapping::new(4096).unwrap().zero(4096, 1);
+    }
+}

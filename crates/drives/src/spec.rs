@@ -1,0 +1,262 @@
+//! `Spec`: a drive as a person writes it: `driver:key=value,key=value`.
+//!
+//! Plain data and its text form; `open.rs` makes drives of it. A value that holds commas stands in
+//! parentheses, so specs nest: `fault:drive=(file:path=/x/d0,size=4g),every=100`. The same keys
+//! come from configuration files by `from_pairs`. Called by the binary and by tests. Invariant: a
+//! `Spec` names a known driver and only keys that this driver has, each once; values are checked
+//! when the drive is opened.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::value::{split_outside, unwrapped};
+
+/// Drivers and their keys.
+const DRIVERS: [(&str, &[&str]); 4] = [
+    ("null", &["size", "delay", "queues", "depth", "block"]),
+    ("ram", &["size", "block", "depth"]),
+    ("file", &["path", "size", "direct", "aio", "depth", "lock", "read-only"]),
+    (
+        "fault",
+        &[
+            "drive",
+            "name",
+            "error-rate",
+            "every",
+            "status",
+            "op",
+            "range",
+            "latency",
+            "stuck",
+            "dead",
+            "volatile",
+            "fua",
+            "seed",
+        ],
+    ),
+];
+
+/// A drive as a person writes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// Which driver: `null`, `ram`, `file` or `fault`.
+    pub driver: String,
+    /// Keys and values in the order of writing.
+    pub options: Vec<(String, String)>,
+}
+
+/// Why a spec is refused or its drive cannot be opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// Not of the form `driver:key=value,...`.
+    #[error("drive spec `{spec}`: {what}; write driver:key=value,key=value")]
+    Syntax {
+        /// The whole text.
+        spec: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// No such driver.
+    #[error("no driver `{driver}`{}; there are null, ram, file and fault", hint(nearest))]
+    UnknownDriver {
+        /// What was written.
+        driver: String,
+        /// The known one that is most like it.
+        nearest: Option<&'static str>,
+    },
+    /// The driver has no such key.
+    #[error("driver {driver} has no key `{key}`{}; it has {}", hint(nearest), list(driver))]
+    UnknownKey {
+        /// The driver.
+        driver: String,
+        /// What was written.
+        key: String,
+        /// The known one that is most like it.
+        nearest: Option<&'static str>,
+    },
+    /// A key stands there twice.
+    #[error("driver {driver}: key `{key}` is given twice; leave one out")]
+    DuplicateKey {
+        /// The driver.
+        driver: String,
+        /// The key.
+        key: String,
+    },
+    /// A key is needed and not there.
+    #[error("driver {driver} needs {key}=...")]
+    MissingKey {
+        /// The driver.
+        driver: String,
+        /// The key.
+        key: &'static str,
+    },
+    /// A value that the key does not take.
+    #[error("driver {driver}: {key}={value} is wrong; {expected}")]
+    InvalidValue {
+        /// The driver.
+        driver: String,
+        /// The key.
+        key: String,
+        /// What was written.
+        value: String,
+        /// What may stand there.
+        expected: String,
+    },
+    /// The drive itself cannot be opened.
+    #[error(transparent)]
+    Open(#[from] millrace_block::Error),
+}
+
+fn hint(nearest: &Option<&'static str>) -> String {
+    nearest.map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"))
+}
+
+fn list(driver: &str) -> String {
+    known_keys(driver).unwrap_or_default().join(", ")
+}
+
+/// The keys of a driver; none if there is no such driver.
+#[must_use]
+pub fn known_keys(driver: &str) -> Option<&'static [&'static str]> {
+    DRIVERS.iter().find(|(name, _)| *name == driver).map(|(_, keys)| *keys)
+}
+
+/// The known word most like `word`, if one is like it at all.
+fn nearest(word: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
+    known
+        .map(|name| (strsim::jaro_winkler(word, name), name))
+        .filter(|(likeness, _)| *likeness > 0.65)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, name)| name)
+}
+
+impl Spec {
+    /// A spec of keys that are spelled out elsewhere, as in a configuration file.
+    ///
+    /// # Errors
+    /// `UnknownDriver`, `UnknownKey` or `DuplicateKey`.
+    pub fn from_pairs(
+        driver: &str,
+        pairs: impl Iterator<Item = (String, String)>,
+    ) -> Result<Spec, SpecError> {
+        let Some(keys) = known_keys(driver) else {
+            let nearest = nearest(driver, DRIVERS.iter().map(|(name, _)| *name));
+            return Err(SpecError::UnknownDriver { driver: driver.into(), nearest });
+        };
+        let mut options: Vec<(String, String)> = Vec::new();
+        for (key, value) in pairs {
+            let driver = driver.to_string();
+            if !keys.contains(&key.as_str()) {
+                let nearest = nearest(&key, keys.iter().copied());
+                return Err(SpecError::UnknownKey { driver, key, nearest });
+            }
+            if options.iter().any(|(known, _)| *known == key) {
+                return Err(SpecError::DuplicateKey { driver, key });
+            }
+            options.push((key, value));
+        }
+        Ok(Spec { driver: driver.into(), options })
+    }
+
+    /// The value of a key, if it is given.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.options.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
+    }
+}
+
+impl FromStr for Spec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Spec, SpecError> {
+        let wrong = |what: String| SpecError::Syntax { spec: text.into(), what };
+        let (driver, rest) = text.split_once(':').unwrap_or((text, ""));
+        if driver.is_empty() {
+            return Err(wrong("it names no driver".into()));
+        }
+        let Some(pieces) = split_outside(rest, ',') else {
+            return Err(wrong("its parentheses do not match".into()));
+        };
+        let mut pairs = Vec::new();
+        for piece in pieces.into_iter().filter(|_| !rest.is_empty()) {
+            match piece.split_once('=') {
+                Some((key, value)) if !key.is_empty() => {
+                    pairs.push((key.trim().to_string(), unwrapped(value).to_string()));
+                }
+                _ => return Err(wrong(format!("`{piece}` is not key=value"))),
+            }
+        }
+        Spec::from_pairs(driver, pairs.into_iter())
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.driver)?;
+        for (index, (key, value)) in self.options.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            match value.contains([',', '(']) {
+                true => write!(f, "{comma}{key}=({value})")?,
+                false => write!(f, "{comma}{key}={value}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> SpecError {
+        text.parse::<Spec>().expect_err("the spec is wrong")
+    }
+
+    #[test]
+    fn spec_is_printed_as_it_was_read() {
+        for text in [
+            "null:",
+            "ram:size=1g",
+            "file:path=/x/d0,size=4g,direct=on",
+            "fault:drive=(file:path=/x/d0,size=4g),every=100,op=read",
+            "fault:drive=(fault:drive=(ram:size=1g,block=4k),dead=on),latency=5ms",
+        ] {
+            assert_eq!(text.parse::<Spec>().map(|spec| spec.to_string()), Ok(text.to_string()));
+        }
+    }
+
+    #[test]
+    fn driver_alone_needs_no_colon() {
+        assert_eq!("null".parse::<Spec>().unwrap().options, []);
+    }
+
+    #[test]
+    fn inner_spec_comes_out_of_its_parentheses() {
+        let spec: Spec = "fault:drive=(ram:size=1g,block=4k),dead=on".parse().unwrap();
+        assert_eq!(spec.get("drive"), Some("ram:size=1g,block=4k"));
+    }
+
+    #[test]
+    fn unknown_driver_and_key_name_the_nearest_known_one() {
+        let nearest = Some("file");
+        assert_eq!(error("fiel:"), SpecError::UnknownDriver { driver: "fiel".into(), nearest });
+        let (driver, key) = ("file".to_string(), "pth".to_string());
+        let expected = SpecError::UnknownKey { driver, key, nearest: Some("path") };
+        assert_eq!(error("file:pth=/x"), expected);
+        assert!(expected.to_string().contains("did you mean `path`?"));
+    }
+
+    #[test]
+    fn key_that_is_given_twice_is_refused() {
+        let (driver, key) = ("ram".to_string(), "size".to_string());
+        assert_eq!(error("ram:size=1g,size=2g"), SpecError::DuplicateKey { driver, key });
+    }
+
+    #[test]
+    fn text_that_is_no_spec_is_refused() {
+        for text in ["", ":size=1", "ram:size", "ram:size=1g,", "ram:=1", "fault:drive=(ram"] {
+            assert!(matches!(error(text), SpecError::Syntax { .. }), "{text}");
+        }
+    }
+}

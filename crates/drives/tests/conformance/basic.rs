@@ -1,0 +1,247 @@
+//! What every drive must do: keep bytes, refuse what is wrong, flush, discard, zero.
+
+use millrace_block::{Bio, Buffer, ErrorKind, Extent, Op, OpFlags, Reject, Stack, Status};
+use millrace_drives::{FileConfig, FileDriver};
+use millrace_reactor::Backend;
+
+use crate::harness::{KEEPERS, Kind, Plan, Rig, buffer_of, pattern, plans};
+
+#[test]
+fn bytes_come_back_at_all_sizes_and_places() {
+    for plan in plans(&KEEPERS) {
+        let mut rig = Rig::new(&plan);
+        for (round, len) in [512, 1024, 4096, 4608, 65_536, 1 << 20, (1 << 20) + 512, 3 << 20]
+            .into_iter()
+            .enumerate()
+        {
+            let sector = 7 * round as u64 + 1;
+            let data = pattern(sector, len, round as u64);
+            rig.write(sector, &data);
+            assert!(rig.read(sector, len) == data, "{len} bytes at sector {sector}");
+        }
+        let last = rig.drives.volume.capacity() - 1;
+        let data = pattern(last, 512, 99);
+        rig.write(last, &data);
+        assert!(rig.read(last, 512) == data, "the last sector");
+    }
+}
+
+#[test]
+fn lists_of_buffers_are_one_io() {
+    for plan in plans(&KEEPERS) {
+        let mut rig = Rig::new(&plan);
+        let lens = [512, 4096, 1536, 65_536, 512, 512, 8192];
+        let total: usize = lens.iter().sum();
+        let data = pattern(3, total, 5);
+        let mut rest = &data[..];
+        let mut piece = |len: usize| {
+            let (head, tail) = rest.split_at(len);
+            rest = tail;
+            buffer_of(head)
+        };
+        let pieces = lens.map(&mut piece).into_iter().collect();
+        rig.run_ok(Bio::writev(3, pieces));
+        assert!(rig.read(3, total) == data, "written from a list");
+        let bio = rig.run_ok(Bio::readv(3, lens.map(Buffer::new).into_iter().collect()));
+        let back: Vec<u8> = bio.into_buffers().iter().flat_map(|b| b.to_vec()).collect();
+        assert!(back == data, "read into a list");
+    }
+}
+
+#[test]
+fn list_of_more_buffers_than_a_request_takes_is_split() {
+    for plan in plans(&KEEPERS) {
+        let mut rig = Rig::new(&plan);
+        let data = pattern(9, 700 * 512, 1);
+        rig.run_ok(Bio::writev(9, data.chunks(512).map(buffer_of).collect()));
+        assert!(rig.read(9, data.len()) == data);
+    }
+}
+
+#[test]
+fn foreign_memory_at_odd_addresses_goes_through_a_bounce_buffer_only_where_it_must() {
+    for plan in plans(&KEEPERS) {
+        let mut rig = Rig::new(&plan);
+        let (mut source, mut target) = (vec![0u8; 70_000], vec![0u8; 70_000]);
+        source[1..65_537].copy_from_slice(&pattern(5, 65_536, 3));
+        // SAFETY: both vectors outlive the bios, which are waited for here.
+        let (write, read) = unsafe {
+            let write = Bio::foreign(Op::Write, 5, source.as_mut_ptr().add(1), 65_536);
+            (write, Bio::foreign(Op::Read, 5, target.as_mut_ptr().add(3), 65_536))
+        };
+        rig.run_ok(write);
+        rig.run_ok(read);
+        assert!(target[3..65_539] == source[1..65_537]);
+        let bounces: u64 = rig.drives.files.iter().map(|file| file.bounces()).sum();
+        let aligned = rig.drives.volume.limits().dma_alignment == 0;
+        assert_eq!(bounces, if aligned { 0 } else { 2 });
+    }
+}
+
+#[test]
+fn more_misaligned_requests_than_bounce_buffers_wait_and_finish() {
+    for plan in plans(&[Kind::File, Kind::FileThreads]) {
+        let mut rig = Rig::new(&plan);
+        rig.write(0, &pattern(0, 1 << 20, 1));
+        let mut memory = vec![0u8; 100 * 8192];
+        for n in 0..100u64 {
+            // SAFETY: the vector outlives the bios; the pieces do not overlap.
+            let bio = unsafe {
+                let start = memory.as_mut_ptr().add(n as usize * 8192 + 1);
+                Bio::foreign(Op::Read, n * 16, start, 4096)
+            };
+            rig.submit(bio);
+        }
+        assert!(rig.drain().iter().all(|done| done.status == Status::Ok));
+        for n in 0..100 {
+            assert!(memory[n * 8192 + 1..][..4096] == pattern(n as u64 * 16, 4096, 1));
+        }
+    }
+}
+
+#[test]
+fn wrong_bios_are_refused_with_the_exact_status() {
+    for plan in plans(&[Kind::Null, Kind::Ram, Kind::File, Kind::FaultRam]) {
+        let mut rig = Rig::new(&plan);
+        let end = rig.drives.volume.capacity();
+        let invalid = |status| Reject::Invalid(status);
+        let cases = [
+            (Bio::read(end, Buffer::new(512)), Status::OutOfRange),
+            (Bio::write(end - 1, Buffer::new(1024)), Status::OutOfRange),
+            (Bio::read(u64::MAX, Buffer::new(512)), Status::OutOfRange),
+            (Bio::discard(end - 8, 9), Status::OutOfRange),
+            (Bio::write_zeroes(0, 0), Status::Invalid),
+        ];
+        for (bio, status) in cases {
+            assert_eq!(rig.rejection(bio), invalid(status));
+        }
+    }
+    for plan in plans(&[Kind::Ram, Kind::FaultRam]) {
+        let mut rig = Rig::new(&Plan { block: 4096, ..plan });
+        assert_eq!(
+            rig.rejection(Bio::read(1, Buffer::new(4096))),
+            Reject::Invalid(Status::Invalid)
+        );
+        assert_eq!(
+            rig.rejection(Bio::write(8, Buffer::new(512))),
+            Reject::Invalid(Status::Invalid)
+        );
+        rig.write(8, &pattern(8, 4096, 0));
+    }
+}
+
+#[test]
+fn flushes_fua_and_preflush_complete_on_every_drive() {
+    let mut kinds = KEEPERS.to_vec();
+    kinds.extend([Kind::Null, Kind::FaultVolatileWithoutFua]);
+    for plan in plans(&kinds) {
+        let mut rig = Rig::new(&plan);
+        rig.run_ok(Bio::flush());
+        for flags in [OpFlags::FUA, OpFlags::PREFLUSH, OpFlags::FUA.with(OpFlags::PREFLUSH)] {
+            let data = pattern(11, 8192, 4);
+            rig.run_ok(Bio::write(11, buffer_of(&data)).with_flags(flags));
+            rig.run_ok(Bio::write_zeroes(64, 8).with_flags(flags));
+            if plan.kind != Kind::Null {
+                assert!(rig.read(11, 8192) == data);
+            }
+        }
+        let zeroes = Bio::discard(11, 16).with_flags(OpFlags::FUA);
+        rig.run_ok(zeroes);
+    }
+}
+
+#[test]
+fn discarded_and_zeroed_ranges_read_as_zeroes_and_their_neighbours_stay() {
+    for plan in plans(&KEEPERS) {
+        let mut rig = Rig::new(&plan);
+        for (round, (sector, nr)) in
+            [(100, 1), (100, 8), (96, 8), (1, 600), (17, 300)].into_iter().enumerate()
+        {
+            let zeroes = [
+                Bio::discard(sector, nr),
+                Bio::write_zeroes(sector, nr),
+                Bio::write_zeroes(sector, nr).with_flags(OpFlags::NOUNMAP),
+            ];
+            for bio in zeroes {
+                let mut expected = pattern(0, 1024 * 512, round as u64);
+                rig.write(0, &expected);
+                rig.run_ok(bio);
+                expected[sector as usize * 512..][..nr as usize * 512].fill(0);
+                assert!(rig.read(0, 1024 * 512) == expected, "{nr} sectors at {sector}");
+            }
+        }
+    }
+}
+
+#[test]
+fn depth_of_256_passes_through_8_tags() {
+    let mut kinds = KEEPERS.to_vec();
+    kinds.push(Kind::Null);
+    for plan in plans(&kinds) {
+        let mut rig = Rig::new(&Plan { queue_depth: Some(8), ..plan.clone() });
+        for n in 0..256u64 {
+            // Gaps, so that nothing merges.
+            rig.submit(Bio::write(n * 16, buffer_of(&pattern(n * 16, 4096, 2))));
+        }
+        let done = rig.drain();
+        assert_eq!(done.len(), 256);
+        assert!(done.iter().all(|done| done.status == Status::Ok));
+        assert_eq!(rig.drives.volume.disks()[0].tags_in_use(), 0);
+        if plan.kind != Kind::Null {
+            assert!((0..256).all(|n| rig.read(n * 16, 4096) == pattern(n * 16, 4096, 2)));
+        }
+    }
+}
+
+#[test]
+fn null_drive_leaves_memory_alone() {
+    for plan in plans(&[Kind::Null]) {
+        assert!(Rig::new(&plan).read(0, 4096).iter().all(|byte| *byte == 0xee));
+    }
+}
+
+#[test]
+fn extents_tell_holes_from_data() {
+    for kind in [Kind::Ram, Kind::File, Kind::FaultRam, Kind::FaultFile] {
+        let mut rig = Rig::new(&Plan::new(kind, Stack::Mq, Backend::Auto));
+        rig.write(2048, &pattern(2048, 65_536, 1));
+        rig.run_ok(Bio::flush());
+        let found = rig.drives.volume.extents(0, 16_384, 16);
+        let hole = |nr_sectors| Extent { nr_sectors, hole: true, zero: true };
+        let data = Extent { nr_sectors: 128, hole: false, zero: false };
+        assert_eq!(found, [hole(2048), data, hole(14_208)], "{kind:?}");
+    }
+}
+
+#[test]
+fn file_that_is_in_use_is_refused_by_its_path_and_readers_share() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("d0");
+    let writer = FileConfig { path: path.clone(), size_bytes: Some(1 << 20), ..Default::default() };
+    let reader = FileConfig { path: path.clone(), read_only: true, ..Default::default() };
+    let kind_of = |config: &FileConfig| {
+        let error = FileDriver::open(config.clone()).err().expect("in use");
+        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+        error.kind()
+    };
+    let open = FileDriver::open(writer.clone()).unwrap();
+    assert_eq!((kind_of(&writer), kind_of(&reader)), (ErrorKind::Busy, ErrorKind::Busy));
+    drop(open);
+    let readers = [FileDriver::open(reader.clone()).unwrap(), FileDriver::open(reader).unwrap()];
+    assert_eq!(readers[0].identity(), readers[1].identity());
+    assert_eq!(kind_of(&writer), ErrorKind::Busy);
+    drop(readers);
+    FileDriver::open(writer).unwrap();
+}
+
+#[test]
+fn file_cut_short_behind_the_drives_back_gives_an_error_and_no_hang() {
+    for plan in plans(&[Kind::File, Kind::FileThreads, Kind::FileBuffered]) {
+        let mut rig = Rig::new(&plan);
+        rig.write(0, &pattern(0, 8192, 1));
+        let path = rig.drives.paths[0].clone();
+        std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(4096).unwrap();
+        assert_eq!(rig.run(Bio::read(0, Buffer::new(8192))).status, Status::IoError);
+        assert!(rig.read(0, 4096) == pattern(0, 4096, 1));
+    }
+}

@@ -1,0 +1,300 @@
+//! Rigs for the suite: drives of a kind, a volume of them, an I/O thread and a channel.
+//!
+//! A rig lives on one thread. `wait` turns the reactor until so many bios are back and panics after
+//! a while instead of hanging. Files lie in cargo's directory for tests, on a real file system.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use millrace_block::{
+    Bio, Buffer, Channel, Completion, Disk, DiskConfig, Driver, Layout, Reject, Stack, Stamp,
+    Status, TraceSink, Volume,
+};
+use millrace_drives::{
+    Aio, Direct, FaultCache, FaultConfig, FaultControl, FaultDriver, FileConfig, FileCounters,
+    FileDriver, IoConfig, IoContext, NullDriver, RamConfig, RamDriver,
+};
+use millrace_machine::{Machine, Native};
+use millrace_reactor::{Backend, Config};
+use tempfile::TempDir;
+
+/// Longest that a test waits for anything.
+const PATIENCE_NS: u64 = 10_000_000_000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Null,
+    Ram,
+    File,
+    FileThreads,
+    FileBuffered,
+    FaultRam,
+    FaultFile,
+    FaultVolatile,
+    FaultVolatileWithoutFua,
+}
+
+/// Drives that keep data.
+pub const KEEPERS: [Kind; 7] = [
+    Kind::Ram,
+    Kind::File,
+    Kind::FileThreads,
+    Kind::FileBuffered,
+    Kind::FaultRam,
+    Kind::FaultFile,
+    Kind::FaultVolatile,
+];
+pub const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
+pub const BACKENDS: [Backend; 2] = [Backend::Uring, Backend::Epoll];
+
+/// What a rig is made of.
+#[derive(Clone)]
+pub struct Plan {
+    pub kind: Kind,
+    pub stack: Stack,
+    pub backend: Backend,
+    pub drives: usize,
+    pub size_bytes: u64,
+    pub block: u32,
+    pub chunk_sectors: u32,
+    pub queue_depth: Option<u32>,
+    pub timeout_ns: u64,
+    pub io_threads: u16,
+    pub trace: Option<Arc<dyn TraceSink>>,
+}
+
+impl Plan {
+    pub fn new(kind: Kind, stack: Stack, backend: Backend) -> Plan {
+        Plan {
+            kind,
+            stack,
+            backend,
+            drives: 1,
+            size_bytes: 8 << 20,
+            block: 512,
+            chunk_sectors: 0,
+            queue_depth: None,
+            timeout_ns: 30_000_000_000,
+            io_threads: 1,
+            trace: None,
+        }
+    }
+
+    pub fn stripe(mut self, drives: usize, chunk_sectors: u32) -> Plan {
+        (self.drives, self.chunk_sectors) = (drives, chunk_sectors);
+        self
+    }
+}
+
+/// Each of these kinds on each stack and back end; prints each plan, for a failing test's output.
+pub fn plans(kinds: &[Kind]) -> impl Iterator<Item = Plan> {
+    let all = kinds.iter().flat_map(|kind| STACKS.map(|stack| (*kind, stack)));
+    let all = all.flat_map(|(kind, stack)| BACKENDS.map(|backend| (kind, stack, backend)));
+    all.filter(|(_, _, backend)| *backend == Backend::Epoll || has_uring()).map(
+        |(kind, stack, backend)| {
+            println!("{kind:?} {stack:?} {backend}");
+            Plan::new(kind, stack, backend)
+        },
+    )
+}
+
+/// False, with a printed line, where containers forbid io_uring.
+pub fn has_uring() -> bool {
+    let config = Config { backend: Backend::Uring, ..Config::default() };
+    let made = millrace_reactor::Reactor::new(config);
+    made.inspect_err(|error| println!("io_uring is skipped: {error}")).is_ok()
+}
+
+/// A volume and the hands on its drives.
+pub struct Drives {
+    pub volume: Arc<Volume<Native>>,
+    pub faults: Vec<FaultControl>,
+    pub files: Vec<Arc<FileCounters>>,
+    pub paths: Vec<PathBuf>,
+    _dir: TempDir,
+}
+
+impl Drives {
+    pub fn new(plan: &Plan) -> Drives {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let (mut faults, mut files, mut paths, mut disks) = (vec![], vec![], vec![], vec![]);
+        for number in 0..plan.drives {
+            let path = dir.path().join(format!("d{number}"));
+            let driver = driver(plan, &path, &mut faults, &mut files);
+            let config = DiskConfig {
+                name: format!("d{number}"),
+                stack: plan.stack,
+                queue_depth: plan.queue_depth,
+                timeout_ns: plan.timeout_ns,
+                io_threads: plan.io_threads,
+                trace: plan.trace.clone(),
+                ..DiskConfig::default()
+            };
+            disks.push(Disk::new(driver, config).unwrap());
+            paths.push(path);
+        }
+        let volume = match plan.chunk_sectors {
+            0 => Volume::new("v", Layout::Linear, disks),
+            chunk_sectors => Volume::new("v", Layout::Stripe { chunk_sectors }, disks),
+        };
+        Drives { volume: volume.unwrap(), faults, files, paths, _dir: dir }
+    }
+}
+
+impl Drop for Drives {
+    /// A failing test may leave I/O behind; it shall not bring down the others.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::mem::forget(Arc::clone(&self.volume));
+        }
+    }
+}
+
+fn driver(
+    plan: &Plan,
+    path: &std::path::Path,
+    faults: &mut Vec<FaultControl>,
+    files: &mut Vec<Arc<FileCounters>>,
+) -> Box<dyn Driver<Native>> {
+    let (size_bytes, block_size) = (plan.size_bytes, plan.block);
+    let ram = || RamDriver::new(RamConfig { size_bytes, block_size, ..RamConfig::default() });
+    let mut file = |direct, aio| {
+        let file = FileDriver::open(FileConfig {
+            path: path.into(),
+            size_bytes: Some(size_bytes),
+            direct,
+            aio,
+            io_threads: plan.io_threads,
+            ..FileConfig::default()
+        });
+        let file = file.unwrap();
+        files.push(file.counters());
+        file
+    };
+    let (inner, cache): (Box<dyn Driver<Native>>, FaultCache) = match plan.kind {
+        Kind::Null => return Box::new(NullDriver { size_bytes, ..NullDriver::default() }),
+        Kind::Ram => return Box::new(ram().unwrap()),
+        Kind::File => return Box::new(file(Direct::Auto, Aio::Auto)),
+        Kind::FileThreads => return Box::new(file(Direct::Auto, Aio::Threads)),
+        Kind::FileBuffered => return Box::new(file(Direct::Off, Aio::Auto)),
+        Kind::FaultRam => (Box::new(ram().unwrap()), FaultCache::Inner),
+        Kind::FaultFile => (Box::new(file(Direct::Auto, Aio::Auto)), FaultCache::Inner),
+        Kind::FaultVolatile => (Box::new(ram().unwrap()), FaultCache::Volatile),
+        Kind::FaultVolatileWithoutFua => (Box::new(ram().unwrap()), FaultCache::VolatileWithoutFua),
+    };
+    let fault = FaultDriver::new(inner, FaultConfig { cache, ..FaultConfig::default() }).unwrap();
+    faults.push(fault.control());
+    Box::new(fault)
+}
+
+/// An I/O thread with a channel. The channel goes before the thread does.
+pub struct Rig {
+    pub channel: Channel<Native>,
+    pub ctx: IoContext,
+    pub drives: Arc<Drives>,
+    pub back: Vec<Completion>,
+}
+
+impl Rig {
+    pub fn new(plan: &Plan) -> Rig {
+        Rig::of(Arc::new(Drives::new(plan)), plan.backend, 0)
+    }
+
+    /// I/O thread `number` on drives that others may use too.
+    pub fn of(drives: Arc<Drives>, backend: Backend, number: u16) -> Rig {
+        let reactor = Config { backend, ..Config::default() };
+        let mut ctx = IoContext::new(IoConfig { number, reactor }).unwrap();
+        let channel = ctx.channel(&drives.volume, 512, Stamp::Batch).unwrap();
+        Rig { channel, ctx, drives, back: Vec::new() }
+    }
+
+    pub fn submit(&mut self, bio: Bio) {
+        if let Err(rejected) = self.channel.submit(bio) {
+            panic!("rejected: {:?}", rejected.reason);
+        }
+    }
+
+    /// Why a bio is rejected.
+    pub fn rejection(&mut self, bio: Bio) -> Reject {
+        self.channel.submit(bio).expect_err("the bio is wrong").reason
+    }
+
+    /// One round: polls, and turns the reactor for at most `nap_ns`.
+    pub fn step(&mut self, nap_ns: u64) {
+        self.channel.tick();
+        let back = &mut self.back;
+        if self.channel.poll(|done| back.push(done)) > 0 {
+            return;
+        }
+        let latest_ns = Native::now() + nap_ns;
+        let until_ns = self.channel.sleep_until().map_or(latest_ns, |ns| ns.min(latest_ns));
+        let channel = &self.channel;
+        self.ctx.turn(Some(until_ns), || channel.has_work()).unwrap();
+    }
+
+    /// Steps until `done` says so.
+    pub fn until(&mut self, what: &str, mut done: impl FnMut(&Rig) -> bool) {
+        let deadline_ns = Native::now() + PATIENCE_NS;
+        while !done(self) {
+            assert!(Native::now() < deadline_ns, "waited too long for {what}");
+            self.step(20_000_000);
+        }
+    }
+
+    /// The completions of all that was submitted.
+    pub fn drain(&mut self) -> Vec<Completion> {
+        self.until("all bios", |rig| rig.channel.in_flight() == 0);
+        std::mem::take(&mut self.back)
+    }
+
+    /// Submits one bio and waits for it.
+    pub fn run(&mut self, bio: Bio) -> Completion {
+        self.submit(bio);
+        let mut done = self.drain();
+        assert_eq!(done.len(), 1, "one bio, one answer");
+        done.remove(0)
+    }
+
+    pub fn run_ok(&mut self, bio: Bio) -> Bio {
+        let done = self.run(bio);
+        assert_eq!(done.status, Status::Ok);
+        done.bio
+    }
+
+    pub fn read(&mut self, sector: u64, len: usize) -> Vec<u8> {
+        let mut buffer = Buffer::new(len);
+        buffer.fill(0xee);
+        self.run_ok(Bio::read(sector, buffer)).into_buffer().unwrap().to_vec()
+    }
+
+    pub fn write(&mut self, sector: u64, data: &[u8]) {
+        self.run_ok(Bio::write(sector, buffer_of(data)));
+    }
+}
+
+pub fn buffer_of(data: &[u8]) -> Buffer {
+    let mut buffer = Buffer::new(data.len());
+    buffer.copy_from_slice(data);
+    buffer
+}
+
+/// Bytes that tell where and in which round they were written.
+pub fn pattern(sector: u64, len: usize, round: u64) -> Vec<u8> {
+    let byte = |at: usize| {
+        let place = sector * 512 + at as u64;
+        (place ^ (place >> 8) ^ (place >> 16) ^ round.wrapping_mul(37)) as u8
+    };
+    (0..len).map(byte).collect()
+}
+
+/// xorshift64*, for loops that must be repeatable.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % sides
+    }
+}

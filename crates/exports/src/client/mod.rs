@@ -1,0 +1,266 @@
+//! An NBD client for measuring and testing servers: one connection, many requests in flight.
+//!
+//! [`Client::connect`] negotiates; [`Client::submit`] queues a request, [`Client::flush`] sends all
+//! that is queued with one system call, [`Client::wait`] hands out completions, many of one receive.
+//! Driven by one thread; buffers are the caller's, owned by the client while their request is in
+//! flight. Called by the benchmark and by tests; calls the protocol core's client side.
+//!
+//! Invariants: a request is completed once; while sending, replies are received too, so that a server
+//! that waits for its replies to be read never waits for ever; lengths a server announces are checked
+//! against the request before anything is written.
+
+mod replies;
+mod socket;
+
+use std::io;
+use std::net::TcpStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::Path;
+
+use crate::nbd::status::Extent;
+use crate::nbd::wire::EXTENDED_REQUEST_BYTES;
+use crate::nbd::{
+    Address, ClientHandshake, ClientProgress, ClientSession, Command, Errno, NbdUri, ReplyStyle,
+    Request, encode_request,
+};
+
+use self::replies::Replies;
+use self::socket::{Ready, Socket};
+
+/// Bytes of the receive buffer.
+const RECEIVE_BYTES: usize = 256 * 1024;
+/// Queued bytes after which `submit` sends by itself.
+const SEND_BYTES: usize = 256 * 1024;
+
+/// A request that is done.
+#[derive(Debug)]
+pub struct Completion {
+    /// The number given to `submit`.
+    pub user_data: u64,
+    /// How it failed; `None` for success.
+    pub errno: Option<Errno>,
+    /// The buffer given to `submit`; of a read, with the data.
+    pub buffer: Vec<u8>,
+    /// Of a block status, the extents from the request's offset on.
+    pub extents: Vec<Extent>,
+}
+
+/// A request in flight.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    user_data: u64,
+    command: Command,
+    offset: u64,
+    length: u64,
+    /// Bytes of a read that came in.
+    received: u64,
+    errno: Option<Errno>,
+    buffer: Vec<u8>,
+    extents: Vec<Extent>,
+}
+
+/// A connection to an NBD server.
+#[derive(Debug)]
+pub struct Client {
+    socket: Socket,
+    session: ClientSession,
+    out: Vec<u8>,
+    pending: Vec<Option<Pending>>,
+    free: Vec<u32>,
+    replies: Replies,
+    done: Vec<Completion>,
+}
+
+impl Client {
+    /// Connects and negotiates structured replies, and simple ones where the server has no others.
+    ///
+    /// # Errors
+    /// What the system says, or `InvalidData` when the server refuses or breaks the protocol.
+    pub fn connect(uri: &NbdUri) -> io::Result<Client> {
+        Client::connect_as(uri, ReplyStyle::Structured)
+    }
+
+    /// Connects and negotiates replies of this style or a simpler one.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect_as(uri: &NbdUri, style: ReplyStyle) -> io::Result<Client> {
+        let socket = match &uri.address {
+            Address::Tcp { host, port } => {
+                let stream = TcpStream::connect((host.as_str(), *port))?;
+                stream.set_nodelay(true)?;
+                Socket::from_tcp(stream)
+            }
+            Address::Unix { path } => Socket::from_unix(connect_unix(path)?),
+        };
+        let mut handshake = ClientHandshake::new(&uri.name, style).map_err(invalid)?;
+        let (mut input, mut out) = (Vec::new(), Vec::new());
+        let session = loop {
+            let (used, progress) = handshake.feed(&input, &mut out).map_err(invalid)?;
+            input.drain(..used);
+            socket.send_all(&out)?;
+            out.clear();
+            match progress {
+                ClientProgress::Ready(session) => break session,
+                ClientProgress::NeedMore => socket.receive_some(&mut input)?,
+            }
+        };
+        Ok(Client {
+            socket,
+            session,
+            out: Vec::with_capacity(SEND_BYTES + EXTENDED_REQUEST_BYTES),
+            pending: Vec::new(),
+            free: Vec::new(),
+            replies: Replies::new(RECEIVE_BYTES, &input),
+            done: Vec::new(),
+        })
+    }
+
+    /// What the server said of the export.
+    #[must_use]
+    pub fn session(&self) -> &ClientSession {
+        &self.session
+    }
+
+    /// Requests submitted whose completions were not handed out.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.pending.len() - self.free.len() + self.done.len()
+    }
+
+    /// Queues a request. A read fills `buffer`, a write sends it: its length is the request's. For
+    /// other commands it is kept and handed back.
+    ///
+    /// # Errors
+    /// As [`Client::flush`], which it calls when much is queued.
+    ///
+    /// # Panics
+    /// If `buffer` of a read or write is not as long as the request.
+    pub fn submit(&mut self, request: &Request, buffer: Vec<u8>) -> io::Result<()> {
+        let &Request { cookie, command, offset, length, .. } = request;
+        let has_data = matches!(command, Command::Read | Command::Write);
+        assert!(!has_data || buffer.len() as u64 == length, "a buffer as long as the request");
+        let index = self.free.pop().unwrap_or(self.pending.len() as u32);
+        if index as usize == self.pending.len() {
+            self.pending.push(None);
+        }
+        let mut header = [0; EXTENDED_REQUEST_BYTES];
+        let on_wire = Request { cookie: index.into(), ..*request };
+        let bytes = encode_request(&on_wire, self.session.style, &mut header);
+        self.out.extend_from_slice(&header[..bytes]);
+        if command == Command::Write {
+            self.out.extend_from_slice(&buffer);
+        }
+        self.pending[index as usize] = Some(Pending {
+            user_data: cookie,
+            command,
+            offset,
+            length,
+            received: 0,
+            errno: None,
+            buffer,
+            extents: Vec::new(),
+        });
+        if self.out.len() >= SEND_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// Sends all that is queued. Replies that come meanwhile are kept for `poll` and `wait`.
+    ///
+    /// # Errors
+    /// What the system says, or `InvalidData` when the server breaks the protocol.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let mut sent = 0;
+        while sent < self.out.len() {
+            match self.socket.send(&self.out[sent..])? {
+                Some(bytes) => sent += bytes,
+                None => {
+                    if self.socket.wait(Ready::Either)? {
+                        self.receive()?;
+                    }
+                }
+            }
+        }
+        self.out.clear();
+        Ok(())
+    }
+
+    /// Hands out what is done without waiting; sends what is queued. Returns how many.
+    ///
+    /// # Errors
+    /// As [`Client::flush`]; `UnexpectedEof` when the server has closed the connection.
+    pub fn poll(&mut self, take: impl FnMut(Completion)) -> io::Result<usize> {
+        self.flush()?;
+        self.receive()?;
+        Ok(self.hand_out(take))
+    }
+
+    /// Sends what is queued and waits until at least `min` completions (or all in flight, if fewer)
+    /// were handed out. Returns how many.
+    ///
+    /// # Errors
+    /// As [`Client::poll`].
+    pub fn wait(&mut self, min: usize, mut take: impl FnMut(Completion)) -> io::Result<usize> {
+        self.flush()?;
+        let mut handed = self.hand_out(&mut take);
+        while handed < min && self.in_flight() > 0 {
+            if self.receive()? == 0 {
+                self.socket.wait(Ready::ToReceive)?;
+            }
+            handed += self.hand_out(&mut take);
+        }
+        Ok(handed)
+    }
+
+    /// Carries out one request and waits for it; nothing else may be in flight.
+    ///
+    /// # Errors
+    /// As [`Client::poll`].
+    pub fn call(&mut self, request: &Request, buffer: Vec<u8>) -> io::Result<Completion> {
+        self.submit(request, buffer)?;
+        let mut answer = None;
+        self.wait(1, |done| answer = Some(done))?;
+        answer.ok_or_else(|| invalid("no answer to the only request in flight"))
+    }
+
+    /// Ends the session as the protocol wants it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn disconnect(mut self) -> io::Result<()> {
+        let (flags, offset, length) = (0, 0, 0);
+        let request = Request { cookie: 0, flags, command: Command::Disc, offset, length };
+        let mut header = [0; EXTENDED_REQUEST_BYTES];
+        let bytes = encode_request(&request, self.session.style, &mut header);
+        self.out.extend_from_slice(&header[..bytes]);
+        self.flush()
+    }
+
+    /// Receives what is there; 0 if nothing is.
+    fn receive(&mut self) -> io::Result<usize> {
+        let Client { socket, session, pending, free, replies, done, .. } = self;
+        replies.receive(socket, session.style, pending, |index, pending| {
+            free.push(index);
+            let Pending { user_data, errno, buffer, extents, .. } = pending;
+            done.push(Completion { user_data, errno, buffer, extents });
+        })
+    }
+
+    fn hand_out(&mut self, take: impl FnMut(Completion)) -> usize {
+        let count = self.done.len();
+        self.done.drain(..).for_each(take);
+        count
+    }
+}
+
+fn connect_unix(path: &Path) -> io::Result<UnixStream> {
+    match path.as_os_str().as_bytes() {
+        [0, name @ ..] => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?),
+        _ => UnixStream::connect(path),
+    }
+}
+
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}

@@ -1,0 +1,220 @@
+//! Replies on their way in: from received bytes to completed requests.
+//!
+//! Owns the receive buffer. Small payload is copied out of it; the rest of a large one is received
+//! straight into the request's buffer. Called by the client with its table of requests.
+//!
+//! Invariants: payload goes only where the request asked for it; a reply to a request that is not in
+//! flight, or more data than asked for, is an error that ends the connection.
+
+use std::io;
+
+use super::socket::Socket;
+use super::{Pending, invalid};
+use crate::nbd::status::descriptors;
+use crate::nbd::{Command, ReplyParsed, ReplyStyle, ServerReply, parse_reply};
+
+/// Payload that is being received.
+#[derive(Debug, Clone, Copy)]
+struct Payload {
+    index: u32,
+    /// Where in the request's buffer the next byte goes.
+    at: usize,
+    left: usize,
+    last: bool,
+}
+
+/// What was received and not used.
+#[derive(Debug)]
+pub(crate) struct Replies {
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+    payload: Option<Payload>,
+}
+
+impl Replies {
+    /// A buffer of `bytes` that begins with what the negotiation left over.
+    pub(crate) fn new(bytes: usize, rest: &[u8]) -> Replies {
+        let mut buffer = vec![0; bytes].into_boxed_slice();
+        buffer[..rest.len()].copy_from_slice(rest);
+        Replies { buffer, start: 0, end: rest.len(), payload: None }
+    }
+
+    /// Receives once and completes what is complete. Returns the bytes received, 0 if none wait.
+    pub(crate) fn receive(
+        &mut self,
+        socket: &Socket,
+        style: ReplyStyle,
+        pending: &mut [Option<Pending>],
+        mut done: impl FnMut(u32, Pending),
+    ) -> io::Result<usize> {
+        let received = match self.payload {
+            Some(payload) if payload.left > self.buffer.len() / 8 => {
+                let request = in_flight(pending, payload.index)?;
+                let room = &mut request.buffer[payload.at..payload.at + payload.left];
+                let Some(bytes) = socket.receive(room)? else { return Ok(0) };
+                self.payload =
+                    Some(Payload { at: payload.at + bytes, left: payload.left - bytes, ..payload });
+                bytes
+            }
+            _ => {
+                self.buffer.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, self.end - self.start);
+                let Some(bytes) = socket.receive(&mut self.buffer[self.end..])? else {
+                    return Ok(0);
+                };
+                self.end += bytes;
+                bytes
+            }
+        };
+        while self.step(style, pending, &mut done)? {}
+        Ok(received)
+    }
+
+    /// One piece of payload or one header; false when more bytes are needed.
+    fn step(
+        &mut self,
+        style: ReplyStyle,
+        pending: &mut [Option<Pending>],
+        done: &mut impl FnMut(u32, Pending),
+    ) -> io::Result<bool> {
+        if let Some(payload) = self.payload {
+            let bytes = payload.left.min(self.end - self.start);
+            let request = in_flight(pending, payload.index)?;
+            request.buffer[payload.at..payload.at + bytes]
+                .copy_from_slice(&self.buffer[self.start..self.start + bytes]);
+            self.start += bytes;
+            if bytes < payload.left {
+                let (at, left) = (payload.at + bytes, payload.left - bytes);
+                self.payload = Some(Payload { at, left, ..payload });
+                return Ok(false);
+            }
+            self.payload = None;
+            if payload.last {
+                finish(pending, payload.index, done)?;
+            }
+            return Ok(true);
+        }
+        let input = &self.buffer[self.start..self.end];
+        let (reply, header) = match parse_reply(input, style).map_err(invalid)? {
+            ReplyParsed::NeedMore => return Ok(false),
+            ReplyParsed::Reply { reply, header_bytes } => (reply, header_bytes),
+        };
+        let taken = Replies::reply(input, reply, header, pending, done)?;
+        self.payload = taken.payload;
+        self.start += taken.used;
+        Ok(taken.used > 0)
+    }
+
+    /// Takes one reply; returns the bytes used, `None` if what follows its header is not all there.
+    fn reply(
+        input: &[u8],
+        reply: ServerReply<'_>,
+        header: usize,
+        pending: &mut [Option<Pending>],
+        done: &mut impl FnMut(u32, Pending),
+    ) -> io::Result<Taken> {
+        let mut payload = None;
+        let mut used = header;
+        match reply {
+            ServerReply::Simple { cookie, errno } => {
+                let (index, request) = lookup(pending, cookie)?;
+                request.errno = errno;
+                if request.command == Command::Read && errno.is_none() {
+                    request.received = request.length;
+                    let left = request.buffer.len();
+                    payload = Some(Payload { index, at: 0, left, last: true });
+                } else {
+                    finish(pending, index, done)?;
+                }
+            }
+            ServerReply::Done { cookie } => {
+                let (index, _) = lookup(pending, cookie)?;
+                finish(pending, index, done)?;
+            }
+            ServerReply::Error { cookie, errno, last, .. } => {
+                let (index, request) = lookup(pending, cookie)?;
+                request.errno = request.errno.or(Some(errno));
+                if last {
+                    finish(pending, index, done)?;
+                }
+            }
+            ServerReply::Data { cookie, offset, length, last } => {
+                let (index, request) = lookup(pending, cookie)?;
+                let (at, left) = place(request, offset, length)?;
+                payload = Some(Payload { index, at, left, last });
+            }
+            ServerReply::Hole { cookie, offset, length, last } => {
+                let (index, request) = lookup(pending, cookie)?;
+                let (at, len) = place(request, offset, length)?;
+                request.buffer[at..at + len].fill(0);
+                if last {
+                    finish(pending, index, done)?;
+                }
+            }
+            ServerReply::Status { cookie, wide, descriptor_bytes, last, .. } => {
+                let (index, request) = lookup(pending, cookie)?;
+                let bytes = usize::try_from(descriptor_bytes).map_err(invalid)?;
+                let Some(list) = input.get(header..header + bytes) else {
+                    return Ok(Taken { used: 0, payload });
+                };
+                request.extents.extend(descriptors(list, wide));
+                used += bytes;
+                if last {
+                    finish(pending, index, done)?;
+                }
+            }
+        }
+        Ok(Taken { used, payload })
+    }
+}
+
+/// What one reply used up, nothing if it is not complete, and the payload that follows.
+struct Taken {
+    used: usize,
+    payload: Option<Payload>,
+}
+
+/// The request that a cookie names.
+fn lookup(pending: &mut [Option<Pending>], cookie: u64) -> io::Result<(u32, &mut Pending)> {
+    let index = u32::try_from(cookie).map_err(invalid)?;
+    Ok((index, in_flight(pending, index)?))
+}
+
+/// Where in a read's buffer a chunk goes.
+fn place(request: &mut Pending, offset: u64, length: u64) -> io::Result<(usize, usize)> {
+    let wrong = || invalid(format!("a chunk of {length} bytes at {offset}, which is not in range"));
+    let at = offset.checked_sub(request.offset).ok_or_else(wrong)?;
+    let end = at.checked_add(length).ok_or_else(wrong)?;
+    if request.command != Command::Read || end > request.length {
+        return Err(wrong());
+    }
+    request.received += length;
+    Ok((at as usize, length as usize))
+}
+
+/// The request with this index.
+fn in_flight(pending: &mut [Option<Pending>], index: u32) -> io::Result<&mut Pending> {
+    let slot = pending.get_mut(index as usize).and_then(Option::as_mut);
+    slot.ok_or_else(|| invalid(format!("a reply to request {index}, which is not in flight")))
+}
+
+/// A request's reply has ended.
+fn finish(
+    pending: &mut [Option<Pending>],
+    index: u32,
+    done: &mut impl FnMut(u32, Pending),
+) -> io::Result<()> {
+    let request = in_flight(pending, index)?;
+    if request.command == Command::Read
+        && request.errno.is_none()
+        && request.received != request.length
+    {
+        let (got, asked) = (request.received, request.length);
+        return Err(invalid(format!("a read of {asked} bytes was answered with {got}")));
+    }
+    if let Some(request) = pending[index as usize].take() {
+        done(index, request);
+    }
+    Ok(())
+}

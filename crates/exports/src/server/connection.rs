@@ -1,0 +1,232 @@
+//! One client's connection: its negotiation, its session, its bytes in and out.
+//!
+//! Owned, boxed, by the worker of one I/O thread; the receive path (receive.rs) and the request path
+//! (execute.rs) change it. Calls the reactor through [`Ring`] to receive and to send.
+//!
+//! Phases: `Handshake` -> `Transmission` -> `Draining` (no more requests are taken; those in flight
+//! are answered) -> `Dead` (nothing is answered any more). From every phase a broken connection goes
+//! to `Dead`. It is freed when dead, without an outstanding operation and without requests in flight.
+//!
+//! Invariants: at most one receive and one send are outstanding; requests in flight plus replies not
+//! sent are at most [`BATCH_REPLIES`]; above that nothing is received.
+
+use std::os::fd::RawFd;
+
+use super::input::Input;
+use super::memory::Pool;
+use super::outgoing::{BATCH_REPLIES, Outgoing};
+use super::ring::{Backlog, Ring, shut_down};
+use super::ticket::{Memory, Tickets};
+use crate::nbd::{Handshake, Rules, Session};
+
+/// After this many bytes of replies a connection receives only when its client has caught up. Until
+/// then the client has replies to read before it could see those of new requests, so waiting costs it
+/// nothing, and the requests it sends meanwhile come in one receive and not one by one.
+const BACKLOG_BYTES: usize = 32 * 1024;
+
+/// Where a connection is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Options are negotiated.
+    Handshake,
+    /// Requests are served.
+    Transmission,
+    /// What is in flight is answered, then it ends.
+    Draining,
+    /// Nothing is answered.
+    Dead,
+}
+
+/// What the negotiation needs.
+#[derive(Debug)]
+pub(crate) struct Negotiation {
+    pub(crate) handshake: Handshake,
+    pub(crate) out: Vec<u8>,
+    pub(crate) sent: usize,
+    /// The session, or none for a client that ended it, once the answers are sent.
+    pub(crate) then: Option<Option<Session>>,
+}
+
+/// Payload that is being received.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Incoming {
+    /// The write that it belongs to; none for payload of a refused request.
+    pub(crate) ticket: Option<u32>,
+    /// Bytes that came in already.
+    pub(crate) filled: u64,
+    /// Bytes in all.
+    pub(crate) total: u64,
+    /// It goes to the ticket's buffer, not nowhere.
+    pub(crate) kept: bool,
+}
+
+/// A granted export.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Granted {
+    pub(crate) session: Session,
+    pub(crate) rules: Rules,
+    /// Index in the server's list of exports.
+    pub(crate) export: usize,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) fd: RawFd,
+    pub(crate) index: usize,
+    /// Unlike that of any other connection of the thread.
+    pub(crate) serial: u64,
+    pub(crate) listener: usize,
+    pub(crate) phase: Phase,
+    pub(crate) negotiation: Option<Box<Negotiation>>,
+    pub(crate) granted: Option<Granted>,
+    pub(crate) input: Input,
+    pub(crate) incoming: Option<Incoming>,
+    pub(crate) out: Outgoing,
+    /// Requests in the block layer and replies not sent yet.
+    pub(crate) in_flight: u32,
+    /// Since when it waits for memory, by the layer's clock; 0 if it does not.
+    pub(crate) starving_ns: u64,
+    /// Tells when the client has read what was sent; none where the system has no descriptor left.
+    pub(crate) backlog: Option<Backlog>,
+    /// It is on the worker's list of connections to look at.
+    pub(crate) listed: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(fd: RawFd, index: usize, serial: u64, listener: usize) -> Box<Connection> {
+        let mut handshake = Handshake::new();
+        let mut out = Vec::new();
+        handshake.greeting(&mut out);
+        let negotiation = Negotiation { handshake, out, sent: 0, then: None };
+        Box::new(Connection {
+            fd,
+            index,
+            serial,
+            listener,
+            phase: Phase::Handshake,
+            negotiation: Some(Box::new(negotiation)),
+            granted: None,
+            input: Input::new(),
+            incoming: None,
+            out: Outgoing::new(),
+            in_flight: 0,
+            starving_ns: 0,
+            backlog: Backlog::new(fd),
+            listed: false,
+        })
+    }
+
+    /// Whether another request may be taken.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        (self.in_flight as usize) < BATCH_REPLIES
+    }
+
+    /// Takes no more requests; a write whose payload is incomplete is given up.
+    pub(crate) fn drain(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
+        if matches!(self.phase, Phase::Draining | Phase::Dead) {
+            return;
+        }
+        if self.phase == Phase::Handshake {
+            return self.kill(tickets, pool);
+        }
+        self.phase = Phase::Draining;
+        self.abandon_input(tickets, pool);
+    }
+
+    /// Answers nothing any more and makes what is outstanding on the socket complete.
+    pub(crate) fn kill(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
+        if self.phase == Phase::Dead {
+            return;
+        }
+        self.phase = Phase::Dead;
+        self.abandon_input(tickets, pool);
+        shut_down(self.fd);
+    }
+
+    /// Forgets what was received, unless a receive into it is under way.
+    fn abandon_input(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
+        if self.input.busy {
+            return;
+        }
+        self.input.clear();
+        self.starving_ns = 0;
+        if let Some(id) = self.incoming.take().and_then(|incoming| incoming.ticket) {
+            self.in_flight -= 1;
+            if let Memory::Buffer(buffer) = tickets.remove(id).memory {
+                pool.give(buffer);
+            }
+        }
+    }
+
+    /// A receive is over while no more requests are taken.
+    pub(crate) fn receive_ended(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
+        self.abandon_input(tickets, pool);
+    }
+
+    /// Starts whatever send and receive this connection needs now.
+    pub(crate) fn pump(&mut self, ring: &Ring, tickets: &mut Tickets, pool: &mut Pool) {
+        match self.phase {
+            Phase::Handshake => self.pump_negotiation(ring),
+            Phase::Transmission => {
+                self.pump_send(ring);
+                self.pump_receive(ring, tickets);
+            }
+            Phase::Draining => {
+                self.pump_send(ring);
+                if self.in_flight == 0 {
+                    self.kill(tickets, pool);
+                }
+            }
+            Phase::Dead => self.in_flight -= self.out.discard(pool),
+        }
+    }
+
+    fn pump_negotiation(&mut self, ring: &Ring) {
+        let Some(negotiation) = &self.negotiation else { return };
+        let rest = &negotiation.out[negotiation.sent..];
+        if !rest.is_empty() {
+            if !self.out.busy {
+                self.out.busy = true;
+                ring.send(self.index, self.fd, rest);
+            }
+        } else if !self.input.busy {
+            self.input.busy = true;
+            ring.receive(self.index, self.fd, self.input.room());
+        }
+    }
+
+    #[inline]
+    fn pump_send(&mut self, ring: &Ring) {
+        if !self.out.busy && (self.out.has_gathered() || self.out.has_rest()) {
+            ring.send_message(self.index, self.fd, self.out.start());
+        }
+    }
+
+    #[inline]
+    fn pump_receive(&mut self, ring: &Ring, tickets: &mut Tickets) {
+        if self.input.busy || self.starving_ns != 0 || !self.has_room() {
+            return;
+        }
+        self.input.busy = true;
+        if self.incoming.is_none() && self.out.backlog_bytes >= BACKLOG_BYTES {
+            if let Some(backlog) = &self.backlog {
+                return ring.catch_up(self.index, backlog);
+            }
+        }
+        if let Some(Incoming { ticket: Some(id), filled, total, kept: true }) = self.incoming {
+            if let Memory::Buffer(buffer) = &tickets.get(id).memory {
+                let rest = buffer.start().wrapping_add(filled as usize);
+                let message = self.input.message((rest, (total - filled) as usize));
+                return ring.receive_message(self.index, self.fd, message);
+            }
+        }
+        ring.receive(self.index, self.fd, self.input.room());
+    }
+
+    /// Whether it can be freed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.phase == Phase::Dead && !self.input.busy && !self.out.busy && self.in_flight == 0
+    }
+}

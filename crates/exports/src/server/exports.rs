@@ -1,0 +1,131 @@
+//! Exports as the server's threads see them: what clients are told, and the volume behind each.
+//!
+//! Made once from the configuration and shared by all threads. A *lane* is a volume by its index:
+//! exports of the same volume share one, so a thread has one channel per volume. Called by start-up
+//! and by the request path.
+//!
+//! Invariant: every `ExportInfo` here was validated; the catalog of a listener names existing
+//! exports, the default one first.
+
+use std::sync::Arc;
+
+use millrace_block::{Error, ErrorKind, QueueLimits, Volume};
+use millrace_machine::Native;
+
+use super::{ExportConfig, ListenConfig};
+use crate::nbd::{Catalog, ExportInfo, TransmissionFlags};
+
+/// Largest payload that is advertised, in bytes.
+const BLOCK_MAX: u32 = 32 << 20;
+
+/// One export.
+pub(crate) struct Export {
+    pub(crate) info: ExportInfo,
+    /// Index of its volume in [`Exports::volumes`].
+    pub(crate) lane: u32,
+    /// Its drives never touch payload.
+    pub(crate) no_payload: bool,
+}
+
+/// All exports of a server.
+pub(crate) struct Exports {
+    pub(crate) list: Vec<Export>,
+    pub(crate) volumes: Vec<Arc<Volume<Native>>>,
+    pub(crate) catalogs: Vec<ListenerCatalog>,
+}
+
+/// The exports of one listener.
+pub(crate) struct ListenerCatalog {
+    infos: Vec<ExportInfo>,
+    /// Index in [`Exports::list`] of each.
+    pub(crate) exports: Vec<usize>,
+}
+
+impl Catalog for ListenerCatalog {
+    fn len(&self) -> usize {
+        self.infos.len()
+    }
+
+    fn get(&self, index: usize) -> Option<&ExportInfo> {
+        self.infos.get(index)
+    }
+}
+
+impl Exports {
+    /// # Errors
+    /// `InvalidSetting` for a bad name, or a listener that names no export or one that is not there.
+    pub(crate) fn new(
+        configs: Vec<ExportConfig>,
+        listeners: &[ListenConfig],
+    ) -> Result<Exports, Error> {
+        let (mut list, mut volumes) = (Vec::new(), Vec::<Arc<Volume<Native>>>::new());
+        for config in configs {
+            let known = volumes.iter().position(|volume| Arc::ptr_eq(volume, &config.volume));
+            let lane = known.unwrap_or(volumes.len());
+            if known.is_none() {
+                volumes.push(Arc::clone(&config.volume));
+            }
+            let no_payload = config.volume.limits().features.no_payload;
+            let info = describe(config);
+            info.validate().map_err(|error| {
+                Error::new(ErrorKind::InvalidSetting, format!("export {:?}: {error}", info.name))
+            })?;
+            list.push(Export { info, lane: lane as u32, no_payload });
+        }
+        let catalogs = listeners.iter().map(|listener| catalog(listener, &list));
+        let catalogs = catalogs.collect::<Result<Vec<_>, Error>>()?;
+        Ok(Exports { list, volumes, catalogs })
+    }
+}
+
+fn catalog(listener: &ListenConfig, list: &[Export]) -> Result<ListenerCatalog, Error> {
+    let wrong = |text: String| Error::new(ErrorKind::InvalidSetting, text);
+    if listener.exports.is_empty() {
+        return Err(wrong(format!("{}: no export is served there", listener.listen)));
+    }
+    let mut infos = Vec::<ExportInfo>::new();
+    for index in &listener.exports {
+        let export = list.get(*index).ok_or_else(|| {
+            wrong(format!("{}: export {index} of {} there are", listener.listen, list.len()))
+        })?;
+        if infos.iter().any(|info| info.name == export.info.name) {
+            let name = &export.info.name;
+            return Err(wrong(format!("{}: two exports are called {name:?}", listener.listen)));
+        }
+        infos.push(export.info.clone());
+    }
+    Ok(ListenerCatalog { infos, exports: listener.exports.clone() })
+}
+
+/// What clients are told of an export.
+fn describe(config: ExportConfig) -> ExportInfo {
+    let limits = config.volume.limits();
+    let block_min = limits.logical_block_size;
+    ExportInfo {
+        name: config.name,
+        description: config.description,
+        size_bytes: config.volume.capacity() << 9,
+        flags: flags_of(limits, config.read_only || limits.features.read_only),
+        block_min,
+        block_preferred: limits.physical_block_size.max(4096).next_power_of_two(),
+        block_max: BLOCK_MAX,
+    }
+}
+
+fn flags_of(limits: &QueueLimits, read_only: bool) -> TransmissionFlags {
+    let mut flags = TransmissionFlags::FLUSH
+        .with(TransmissionFlags::FUA)
+        .with(TransmissionFlags::DF)
+        .with(TransmissionFlags::MULTI_CONN)
+        .with(TransmissionFlags::CACHE);
+    if read_only {
+        return flags.with(TransmissionFlags::READ_ONLY);
+    }
+    if limits.max_discard_sectors > 0 {
+        flags = flags.with(TransmissionFlags::TRIM);
+    }
+    if limits.max_write_zeroes_sectors > 0 {
+        flags = flags.with(TransmissionFlags::WRITE_ZEROES).with(TransmissionFlags::FAST_ZERO);
+    }
+    flags
+}

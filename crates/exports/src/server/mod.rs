@@ -1,0 +1,278 @@
+//! The NBD server: exports volumes over Unix and TCP sockets from a few I/O threads.
+//!
+//! [`Server::start`] binds every socket, starts the threads and returns when all of them listen.
+//! Each thread has one ring, one channel per volume, and its share of the connections; thread 0
+//! accepts and deals connections out in turn. Nothing is shared between threads on the path of a
+//! request. [`Server::stop`] answers what is in flight, flushes, joins.
+//!
+//! A request's walk: worker.rs (ring) -> receive.rs (parse) -> execute.rs (bio, channel, completion)
+//! -> outgoing.rs (one send of many replies). Payload lies in the thread's pool (memory.rs) and is
+//! never copied, but for small writes out of the receive buffer.
+
+mod connection;
+mod drain;
+mod execute;
+mod exports;
+mod input;
+mod listen;
+mod memory;
+mod outgoing;
+mod receive;
+mod ring;
+mod shared;
+mod stats;
+mod ticket;
+mod worker;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use millrace_block::{Error, ErrorKind, Volume};
+use millrace_machine::{CpuId, Machine, Native, Thread};
+use millrace_reactor::{Backend, Config};
+
+use self::exports::Exports;
+use self::listen::Listener;
+use self::memory::{Budget, Zeroes};
+use self::shared::{Mailbox, Shared};
+use self::stats::Published;
+use self::worker::Worker;
+
+pub use self::drain::StopReport;
+pub use self::listen::Listen;
+pub use self::stats::ServerStats;
+
+/// A thread of this machine.
+type NativeThread = <Native as Machine>::Thread;
+
+/// A volume under a name.
+#[derive(Clone)]
+pub struct ExportConfig {
+    /// The name clients ask for.
+    pub name: String,
+    /// Text for people, possibly empty.
+    pub description: String,
+    /// What is exported.
+    pub volume: Arc<Volume<Native>>,
+    /// Clients may not write.
+    pub read_only: bool,
+}
+
+/// A socket and the exports that are offered on it.
+#[derive(Debug, Clone)]
+pub struct ListenConfig {
+    /// Where.
+    pub listen: Listen,
+    /// Indices into [`ServerConfig::exports`]; the first is the default export.
+    pub exports: Vec<usize>,
+}
+
+/// Settings of a server.
+#[derive(Clone)]
+pub struct ServerConfig {
+    /// What is exported.
+    pub exports: Vec<ExportConfig>,
+    /// Where.
+    pub listeners: Vec<ListenConfig>,
+    /// I/O threads, at least 1. File drives need as many in their disk's settings.
+    pub threads: u16,
+    /// Thread `i` is pinned to `cpus[i % len]`; empty: threads are not pinned.
+    pub cpus: Vec<u32>,
+    /// How the threads talk to the kernel.
+    pub backend: Backend,
+    /// Most connections at a time; above it new ones are closed at once.
+    pub connections_max: u32,
+    /// Longest negotiation in nanoseconds.
+    pub handshake_timeout_ns: u64,
+    /// Most memory for payload, of all connections, in bytes; at least 1 MiB.
+    pub memory_max_bytes: u64,
+    /// Longest busy poll before a thread sleeps, in nanoseconds.
+    pub spin_ns: u64,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        ServerConfig {
+            exports: Vec::new(),
+            listeners: Vec::new(),
+            threads: 1,
+            cpus: Vec::new(),
+            backend: Backend::Auto,
+            connections_max: 1024,
+            handshake_timeout_ns: 10_000_000_000,
+            memory_max_bytes: 256 << 20,
+            spin_ns: 0,
+        }
+    }
+}
+
+/// A running server. Dropped without [`Server::stop`], it stops at once.
+pub struct Server {
+    shared: Arc<Shared>,
+    threads: Vec<NativeThread>,
+    reports: Receiver<StopReport>,
+    addresses: Vec<Listen>,
+    notes: Vec<String>,
+    /// Dropped last: closes the sockets and removes their files.
+    _listeners: Vec<Listener>,
+}
+
+impl Server {
+    /// Binds all sockets, starts all threads, and returns when they serve.
+    ///
+    /// # Errors
+    /// `InvalidSetting` for settings that make no sense, `Busy` if another server listens there,
+    /// `System` if the system refuses a socket, a ring or memory; nothing is left running.
+    pub fn start(config: ServerConfig) -> Result<Server, Error> {
+        let wrong = |text: &str| Err(Error::new(ErrorKind::InvalidSetting, text));
+        if config.threads == 0 {
+            return wrong("a server needs at least one I/O thread");
+        }
+        if config.memory_max_bytes < 1 << 20 {
+            return wrong("a server needs at least 1 MiB for payload");
+        }
+        if config.listeners.is_empty() {
+            return wrong("a server needs at least one address to listen on");
+        }
+        let exports = Arc::new(Exports::new(config.exports.clone(), &config.listeners)?);
+        let listeners = config.listeners.iter().map(|one| Listener::bind(&one.listen));
+        let listeners = listeners.collect::<Result<Vec<_>, Error>>()?;
+        let shared = Arc::new(share(&config, exports, &listeners)?);
+        let (report, reports) = channel();
+        let mut server = Server {
+            threads: Vec::new(),
+            reports,
+            addresses: listeners.iter().map(Listener::address).collect(),
+            notes: Vec::new(),
+            _listeners: listeners,
+            shared,
+        };
+        let (up, ups) = channel();
+        for number in 0..usize::from(config.threads) {
+            server.threads.push(spawn(&server.shared, number, &config.cpus, &up, &report));
+        }
+        drop(up);
+        for _ in 0..config.threads {
+            match ups.recv() {
+                Ok(Ok(note)) => server.notes.extend(note),
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Err(Error::new(ErrorKind::System, "an I/O thread died")),
+            }
+        }
+        server.notes.dedup();
+        Ok(server)
+    }
+
+    /// Where it listens, with real ports, in the order of the configuration.
+    #[must_use]
+    pub fn addresses(&self) -> &[Listen] {
+        &self.addresses
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn stats(&self) -> ServerStats {
+        let mut total = ServerStats::default();
+        self.shared.published.iter().for_each(|thread| thread.add_to(&mut total));
+        total.buffer_bytes = self.shared.budget.mapped_bytes() as u64;
+        total
+    }
+
+    /// What a person should know of how it runs, for example that io_uring was refused.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Accepts nothing more, answers what is in flight for at most `drain_timeout`, flushes every
+    /// volume, ends the threads and removes the Unix socket files.
+    #[must_use]
+    pub fn stop(mut self, drain_timeout: Duration) -> StopReport {
+        self.halt(drain_timeout)
+    }
+
+    fn halt(&mut self, drain_timeout: Duration) -> StopReport {
+        let drain_ns = u64::try_from(drain_timeout.as_nanos()).unwrap_or(u64::MAX);
+        // Only the first call sets it; there is one.
+        let _ = self.shared.stop_deadline_ns.set(Native::now().saturating_add(drain_ns));
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.mailboxes.iter().for_each(Mailbox::ring);
+        let mut report = StopReport::default();
+        for thread in self.threads.drain(..) {
+            if !thread.join() {
+                report.failures.push("an I/O thread panicked".to_owned());
+            }
+        }
+        self.reports.try_iter().for_each(|part| report.add(part));
+        report
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !self.threads.is_empty() {
+            let _ = self.halt(Duration::ZERO);
+        }
+    }
+}
+
+fn share(
+    config: &ServerConfig,
+    exports: Arc<Exports>,
+    listeners: &[Listener],
+) -> Result<Shared, Error> {
+    let zeroes = Zeroes::new()
+        .map_err(|error| Error::new(ErrorKind::System, format!("no memory for zeroes: {error}")))?;
+    let threads = usize::from(config.threads);
+    let memory = usize::try_from(config.memory_max_bytes).unwrap_or(usize::MAX);
+    let reactor = Config { backend: config.backend, spin_ns: config.spin_ns, ..Config::default() };
+    Ok(Shared {
+        exports,
+        reactor,
+        budget: Budget::new(memory),
+        idle_bytes_max: memory / (2 * threads),
+        zeroes,
+        handshake_timeout_ns: config.handshake_timeout_ns,
+        connections_max: config.connections_max,
+        connections: AtomicU32::new(0),
+        listeners: listeners.iter().map(Listener::fd).collect(),
+        failed_accepts: Mutex::new(Vec::new()),
+        mailboxes: (0..threads).map(|_| Mailbox::default()).collect(),
+        published: (0..threads).map(|_| Published::default()).collect(),
+        stop: AtomicBool::new(false),
+        flushed: AtomicUsize::new(0),
+        stop_deadline_ns: OnceLock::new(),
+    })
+}
+
+/// Starts I/O thread `number`, which says through `up` whether it could, with a note if it has one.
+fn spawn(
+    shared: &Arc<Shared>,
+    number: usize,
+    cpus: &[u32],
+    up: &Sender<Result<Option<String>, Error>>,
+    report: &Sender<StopReport>,
+) -> NativeThread {
+    let cpu = (!cpus.is_empty()).then(|| CpuId(cpus[number % cpus.len()]));
+    let (shared, up, report) = (Arc::clone(shared), up.clone(), report.clone());
+    let body = move || {
+        let mut worker = match Worker::new(&shared, number) {
+            Ok(worker) => worker,
+            Err(error) => {
+                // Start-up may have given up already because of another thread.
+                let _ = up.send(Err(error));
+                return;
+            }
+        };
+        shared.mailboxes[number].set_bell(Arc::clone(worker.ctx.bell()));
+        let why = worker.ctx.reactor().fallback_reason().map(str::to_owned);
+        let note = why.map(|why| format!("io_uring is refused ({why}); using epoll and threads"));
+        let _ = up.send(Ok(note));
+        drop(up);
+        let served = worker.serve();
+        let _ = report.send(worker.finish(served));
+    };
+    Native::spawn(&format!("millrace-io{number}"), cpu, Box::new(body))
+}

@@ -1,0 +1,190 @@
+//! The way in: from received bytes to requests that the block layer or a reply takes over.
+//!
+//! Drives the negotiation and then takes as many requests as the receive buffer holds. Called by the
+//! worker when a receive completes, and again when room or memory came back; calls the protocol core
+//! and execute.rs.
+//!
+//! Invariants: a request's header is used up only when all it needs is there, so a connection that
+//! waits for memory or room simply stops here and starts again at the same byte; payload of a refused
+//! request is thrown away, never taken for a header.
+
+use millrace_machine::{Machine, Native};
+
+use super::connection::{Connection, Granted, Incoming, Phase};
+use super::execute::{Core, Taken};
+use super::input::COPY_BYTES_MAX;
+use super::ticket::Memory;
+use crate::nbd::{Parsed, Progress, Rules, Verdict, check, parse};
+
+impl Core {
+    /// A receive of `conn` completed.
+    pub(crate) fn received(&mut self, conn: &mut Connection, result: i32) {
+        conn.input.busy = false;
+        self.counts.receives += 1;
+        if matches!(conn.phase, Phase::Draining | Phase::Dead) {
+            return conn.receive_ended(&mut self.tickets, &mut self.pool);
+        }
+        let Ok(bytes @ 1..) = usize::try_from(result) else {
+            // The end, or a broken connection: what is in flight is still answered if it can be.
+            return conn.drain(&mut self.tickets, &mut self.pool);
+        };
+        let mut bytes = bytes;
+        if let Some(incoming) = conn.incoming.as_mut().filter(|incoming| incoming.kept) {
+            let into_payload = bytes.min((incoming.total - incoming.filled) as usize);
+            incoming.filled += into_payload as u64;
+            bytes -= into_payload;
+        }
+        conn.input.received(bytes);
+        self.take_input(conn);
+    }
+
+    /// The client of `conn` has read most of its replies: the next receive may start.
+    pub(crate) fn caught_up(&mut self, conn: &mut Connection) {
+        conn.input.busy = false;
+        conn.out.backlog_bytes = 0;
+        if matches!(conn.phase, Phase::Draining | Phase::Dead) {
+            conn.receive_ended(&mut self.tickets, &mut self.pool);
+        }
+    }
+
+    /// Takes what the receive buffer holds.
+    pub(crate) fn take_input(&mut self, conn: &mut Connection) {
+        if conn.phase == Phase::Handshake {
+            self.negotiate(conn);
+        }
+        if conn.phase == Phase::Transmission {
+            self.take_requests(conn);
+        }
+    }
+
+    fn negotiate(&mut self, conn: &mut Connection) {
+        let Some(negotiation) = conn.negotiation.as_mut().filter(|n| n.then.is_none()) else {
+            return;
+        };
+        let catalog = &self.exports.catalogs[conn.listener];
+        match negotiation.handshake.feed(catalog, conn.input.bytes(), &mut negotiation.out) {
+            Ok((used, progress)) => {
+                conn.input.consume(used);
+                match progress {
+                    Progress::NeedMore => {}
+                    Progress::Ready(session) => negotiation.then = Some(Some(session)),
+                    Progress::Closed => negotiation.then = Some(None),
+                }
+                self.negotiated(conn);
+            }
+            Err(_) => {
+                self.counts.protocol_errors += 1;
+                conn.kill(&mut self.tickets, &mut self.pool);
+            }
+        }
+    }
+
+    /// A send of the negotiation completed.
+    pub(crate) fn sent_answers(&mut self, conn: &mut Connection, result: i32) {
+        conn.out.busy = false;
+        let (Ok(bytes), Some(negotiation)) = (usize::try_from(result), &mut conn.negotiation)
+        else {
+            return conn.kill(&mut self.tickets, &mut self.pool);
+        };
+        negotiation.sent += bytes;
+        if negotiation.sent == negotiation.out.len() {
+            negotiation.out.clear();
+            negotiation.sent = 0;
+        }
+        self.negotiated(conn);
+        self.take_input(conn);
+    }
+
+    /// Ends the negotiation once its last answer is sent.
+    fn negotiated(&mut self, conn: &mut Connection) {
+        let Some(negotiation) = &conn.negotiation else { return };
+        let (Some(then), true) = (negotiation.then, negotiation.out.is_empty()) else { return };
+        conn.negotiation = None;
+        let Some(session) = then else {
+            return conn.kill(&mut self.tickets, &mut self.pool);
+        };
+        let export = self.exports.catalogs[conn.listener].exports[session.export];
+        let rules = Rules::new(&self.exports.list[export].info, &session);
+        conn.granted = Some(Granted { session, rules, export });
+        conn.phase = Phase::Transmission;
+    }
+
+    fn take_requests(&mut self, conn: &mut Connection) {
+        let Some(granted) = conn.granted else { return };
+        let starving_ns = std::mem::take(&mut conn.starving_ns);
+        while conn.phase == Phase::Transmission {
+            if conn.incoming.is_some() {
+                if !self.take_payload(conn) {
+                    return;
+                }
+                continue;
+            }
+            if !conn.has_room() {
+                return;
+            }
+            let (request, header_bytes) = match parse(conn.input.bytes(), &granted.session) {
+                Ok(Parsed::NeedMore) => return,
+                Ok(Parsed::Request { request, header_bytes }) => (request, header_bytes),
+                Err(_) => return self.violated(conn),
+            };
+            let payload_bytes = request.payload_bytes(granted.session.style());
+            let taken = match check(&request, &granted.rules, &granted.session) {
+                Verdict::Accept => self.execute(conn, &granted, &request, starving_ns),
+                Verdict::Refuse { errno, why, .. } => {
+                    self.refuse(conn, &granted, &request, errno, why);
+                    Taken::Done
+                }
+                Verdict::Disconnect(_) => return self.violated(conn),
+            };
+            let (ticket, kept) = match taken {
+                Taken::Starved => {
+                    conn.starving_ns = if starving_ns == 0 { Native::now() } else { starving_ns };
+                    return self.starving.push(conn.index);
+                }
+                Taken::Done => (None, false),
+                Taken::Awaits(id) => {
+                    (Some(id), matches!(self.tickets.get(id).memory, Memory::Buffer(_)))
+                }
+            };
+            self.counts.requests += 1;
+            if conn.phase != Phase::Transmission {
+                // The request ended the session, and with it what was received.
+                return;
+            }
+            conn.input.consume(header_bytes);
+            conn.input.narrow = kept && payload_bytes > COPY_BYTES_MAX as u64;
+            if payload_bytes > 0 {
+                conn.incoming = Some(Incoming { ticket, filled: 0, total: payload_bytes, kept });
+            }
+        }
+    }
+
+    /// The client broke the protocol.
+    fn violated(&mut self, conn: &mut Connection) {
+        self.counts.protocol_errors += 1;
+        conn.kill(&mut self.tickets, &mut self.pool);
+    }
+
+    /// Takes payload out of the receive buffer; true when the payload is complete.
+    fn take_payload(&mut self, conn: &mut Connection) -> bool {
+        let Some(incoming) = &mut conn.incoming else { return true };
+        let bytes = conn.input.bytes();
+        let bytes = &bytes[..bytes.len().min((incoming.total - incoming.filled) as usize)];
+        let len = bytes.len();
+        if let (Some(id), true) = (incoming.ticket, incoming.kept) {
+            if let Memory::Buffer(buffer) = &mut self.tickets.get(id).memory {
+                buffer.fill(incoming.filled as usize, bytes);
+                self.counts.copied_bytes += len as u64;
+            }
+        }
+        incoming.filled += len as u64;
+        conn.input.consume(len);
+        if incoming.filled < incoming.total {
+            return false;
+        }
+        if let Some(id) = conn.incoming.take().and_then(|incoming| incoming.ticket) {
+            self.submit(id);
+        }
+        true
+    }
+}

@@ -1,0 +1,116 @@
+//! What the I/O threads of a server share: limits, mailboxes, counters, the order to stop.
+//!
+//! Made by start-up; read by all threads. A connection that thread 0 accepted for another thread goes
+//! into that thread's mailbox, and its doorbell is rung.
+//!
+//! Lock order: mailbox and bell locks are taken alone, and for a few instructions. Invariant: a
+//! connection counts against the limit from [`Shared::admit`] to [`Shared::dismiss`].
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use millrace_machine::{Doorbell, Native};
+
+use super::exports::Exports;
+use super::memory::{Budget, Zeroes};
+use super::stats::Published;
+
+/// Connections on their way to an I/O thread.
+#[derive(Default)]
+pub(crate) struct Mailbox {
+    /// How many there are, so that looking costs no lock.
+    count: AtomicUsize,
+    fds: Mutex<Vec<(RawFd, usize)>>,
+    bell: OnceLock<Arc<Doorbell<Native>>>,
+}
+
+impl Mailbox {
+    pub(crate) fn put(&self, fd: RawFd, listener: usize) {
+        lock(&self.fds).push((fd, listener));
+        // SeqCst: ordered against the owner's last look by the fences of the doorbell.
+        self.count.fetch_add(1, Ordering::SeqCst);
+        self.ring();
+    }
+
+    pub(crate) fn take(&self) -> Option<(RawFd, usize)> {
+        if self.is_empty() {
+            return None;
+        }
+        let taken = lock(&self.fds).pop()?;
+        self.count.fetch_sub(1, Ordering::SeqCst);
+        Some(taken)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        // Relaxed: a look; the lock orders the contents, the doorbell's fence the last look.
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// Says how the thread that owns the mailbox is woken.
+    pub(crate) fn set_bell(&self, bell: Arc<Doorbell<Native>>) {
+        // A mailbox has one owner, which calls this once.
+        let _ = self.bell.set(bell);
+    }
+
+    /// Wakes the owner.
+    pub(crate) fn ring(&self) {
+        if let Some(bell) = self.bell.get() {
+            bell.ring();
+        }
+    }
+}
+
+/// What the threads share.
+pub(crate) struct Shared {
+    pub(crate) exports: Arc<Exports>,
+    pub(crate) reactor: millrace_reactor::Config,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) idle_bytes_max: usize,
+    pub(crate) zeroes: Arc<Zeroes>,
+    pub(crate) handshake_timeout_ns: u64,
+    pub(crate) connections_max: u32,
+    pub(crate) connections: AtomicU32,
+    pub(crate) listeners: Vec<RawFd>,
+    pub(crate) failed_accepts: Mutex<Vec<usize>>,
+    pub(crate) mailboxes: Vec<Mailbox>,
+    pub(crate) published: Vec<Published>,
+    pub(crate) stop: AtomicBool,
+    /// Threads whose flushes are answered, while the server stops.
+    pub(crate) flushed: AtomicUsize,
+    /// When a stopping server gives up on what is in flight, by the layer's clock.
+    pub(crate) stop_deadline_ns: OnceLock<u64>,
+}
+
+impl Shared {
+    /// Counts a new connection; false if there are too many.
+    pub(crate) fn admit(&self) -> bool {
+        // Relaxed: a counter that guards no other memory.
+        let before = self.connections.fetch_add(1, Ordering::Relaxed);
+        if before >= self.connections_max {
+            self.dismiss();
+            return false;
+        }
+        true
+    }
+
+    /// A connection is gone.
+    pub(crate) fn dismiss(&self) {
+        // Relaxed: as in `admit`.
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Notes a listener on which accepting is to be tried again.
+    pub(crate) fn accept_failed(&self, listener: usize) {
+        lock(&self.failed_accepts).push(listener);
+    }
+
+    pub(crate) fn take_failed_accepts(&self) -> Vec<usize> {
+        std::mem::take(&mut *lock(&self.failed_accepts))
+    }
+}
+
+/// Takes a lock; the data behind these locks are whole whatever a panicking thread did.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

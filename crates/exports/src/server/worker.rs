@@ -1,0 +1,360 @@
+//! An I/O thread of the server: its connections, its channels, its loop.
+//!
+//! One turn: submit to and reap from the ring; receives become requests, requests bios; the channels
+//! are polled; completed bios become replies; each connection touched gets one send and one receive.
+//! It sleeps in the ring when there is nothing to do. Made and run on its own thread by start-up;
+//! other threads reach it only through [`Shared`] and its doorbell.
+//!
+//! Invariants: what is dropped at the end goes in the order channels, ring, connections, pool; what
+//! the kernel or a drive may still touch then is leaked.
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use millrace_block::{Error, Stamp};
+use millrace_drives::{IoConfig, IoContext};
+use millrace_machine::{Machine, Native};
+use millrace_reactor::Completion;
+
+use super::connection::{Connection, Phase};
+use super::execute::{Core, Lane};
+use super::memory::Pool;
+use super::ring::{Event, Ring, close_now, set_no_delay};
+use super::shared::Shared;
+use super::stats::ServerStats;
+use super::ticket::Tickets;
+
+/// Bios in flight per volume and thread.
+const CHANNEL_DEPTH: u32 = 1024;
+/// How soon to look again for memory that another thread may have freed.
+const MEMORY_RETRY_NS: u64 = 2_000_000;
+/// How soon to accept again after the system refused a connection.
+const ACCEPT_RETRY_NS: u64 = 100_000_000;
+
+/// An I/O thread.
+pub(crate) struct Worker {
+    pub(crate) ctx: IoContext,
+    pub(crate) core: Core,
+    pub(crate) ring: Ring,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) number: usize,
+    pub(crate) conns: Vec<Option<Box<Connection>>>,
+    free: Vec<usize>,
+    /// Connections to look at before the next turn.
+    pub(crate) touched: Vec<usize>,
+    completions: Vec<Completion>,
+    /// Deadline, index and serial of connections in negotiation, the oldest first.
+    handshakes: VecDeque<(u64, usize, u64)>,
+    serial: u64,
+    next_thread: usize,
+    /// Listeners to accept on again at that time.
+    accept_again: Option<u64>,
+}
+
+impl Worker {
+    /// Makes the calling thread an I/O thread of the server.
+    ///
+    /// # Errors
+    /// If there is no ring or a drive cannot open its queue.
+    pub(crate) fn new(shared: &Arc<Shared>, number: usize) -> Result<Worker, Error> {
+        let config = IoConfig { number: number as u16, reactor: shared.reactor };
+        let mut ctx = IoContext::new(config)?;
+        let mut lanes = Vec::new();
+        for volume in &shared.exports.volumes {
+            let channel = ctx.channel(volume, CHANNEL_DEPTH, Stamp::Batch)?;
+            lanes.push(Lane { channel, waiting: VecDeque::new() });
+        }
+        let handle = ctx.reactor().handle();
+        let pool = Pool::new(Arc::clone(&shared.budget), handle.clone(), shared.idle_bytes_max);
+        let core = Core {
+            exports: Arc::clone(&shared.exports),
+            lanes,
+            tickets: Tickets::default(),
+            pool,
+            zeroes: Arc::clone(&shared.zeroes),
+            counts: ServerStats::default(),
+            starving: Vec::new(),
+            done: Vec::with_capacity(CHANNEL_DEPTH as usize),
+            fresh: false,
+        };
+        Ok(Worker {
+            ctx,
+            core,
+            ring: Ring::new(handle),
+            shared: Arc::clone(shared),
+            number,
+            conns: Vec::new(),
+            free: Vec::new(),
+            touched: Vec::new(),
+            completions: Vec::with_capacity(256),
+            handshakes: VecDeque::new(),
+            serial: 0,
+            next_thread: 0,
+            accept_again: None,
+        })
+    }
+
+    /// Serves until the server stops.
+    ///
+    /// # Errors
+    /// `System` if the ring fails.
+    pub(crate) fn serve(&mut self) -> Result<(), Error> {
+        self.accept_all();
+        // Acquire pairs with the Release of `Server::stop`.
+        while !self.shared.stop.load(Ordering::Acquire) {
+            self.turn(None)?;
+        }
+        Ok(())
+    }
+
+    /// One turn of the loop; sleeps if there is nothing to do, until `limit_ns` at most.
+    ///
+    /// # Errors
+    /// `System` if the ring fails.
+    pub(crate) fn turn(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
+        let deadline_ns = self.deadline(limit_ns);
+        let (core, shared, number) = (&self.core, &self.shared, self.number);
+        let stopping = limit_ns.is_some();
+        self.ctx.turn(deadline_ns, || {
+            core.lanes.iter().any(|lane| lane.channel.has_work())
+                || !shared.mailboxes[number].is_empty()
+                || (!stopping && shared.stop.load(Ordering::SeqCst))
+        })?;
+        self.take_completions();
+        self.adopt();
+        self.timers();
+        loop {
+            self.core.fresh = false;
+            self.core.poll();
+            self.answer();
+            self.feed_starving();
+            if !self.core.fresh {
+                break;
+            }
+        }
+        self.pump();
+        self.publish();
+        Ok(())
+    }
+
+    /// Until when it may sleep.
+    fn deadline(&mut self, limit_ns: Option<u64>) -> Option<u64> {
+        while let Some((_, index, serial)) = self.handshakes.front().copied() {
+            let conn = self.conns[index].as_ref().filter(|conn| conn.serial == serial);
+            if conn.is_some_and(|conn| conn.phase == Phase::Handshake) {
+                break;
+            }
+            self.handshakes.pop_front();
+        }
+        let handshake = self.handshakes.front().map(|(deadline_ns, ..)| *deadline_ns);
+        let memory = (!self.core.starving.is_empty()).then(|| Native::now() + MEMORY_RETRY_NS);
+        let channels = self.core.lanes.iter_mut().filter_map(|lane| lane.channel.sleep_until());
+        let others = [limit_ns, handshake, memory, self.accept_again];
+        channels.chain(others.into_iter().flatten()).min()
+    }
+
+    fn take_completions(&mut self) {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.ring.take(&mut completions);
+        for completion in completions.drain(..) {
+            match Event::of(completion.user_data) {
+                Event::Received(index) => {
+                    let Some(conn) = self.conns[index].as_mut() else { continue };
+                    self.core.received(conn, completion.result);
+                    touch(&mut self.touched, conn);
+                }
+                Event::Caught(index) => {
+                    let Some(conn) = self.conns[index].as_mut() else { continue };
+                    self.core.caught_up(conn);
+                    touch(&mut self.touched, conn);
+                }
+                Event::Sent(index) => self.sent(index, completion.result),
+                Event::Accepted(listener) => self.accepted(listener, completion.result),
+                Event::Other => {}
+            }
+        }
+        self.completions = completions;
+    }
+
+    fn sent(&mut self, index: usize, result: i32) {
+        let Some(conn) = self.conns[index].as_mut() else { return };
+        self.core.counts.sends += 1;
+        touch(&mut self.touched, conn);
+        if conn.negotiation.is_some() {
+            return self.core.sent_answers(conn, result);
+        }
+        let bytes = usize::try_from(result).unwrap_or(0);
+        conn.in_flight -= conn.out.sent(bytes, &mut self.core.pool);
+        if result <= 0 {
+            return conn.kill(&mut self.core.tickets, &mut self.core.pool);
+        }
+        // Room for more requests: those that were received already are next.
+        self.core.take_input(conn);
+    }
+
+    fn accept_all(&mut self) {
+        if self.number == 0 {
+            for (index, fd) in self.shared.listeners.iter().enumerate() {
+                self.ring.accept(index, *fd);
+            }
+        }
+    }
+
+    fn accepted(&mut self, listener: usize, result: i32) {
+        if result == -libc::ECANCELED || self.shared.stop.load(Ordering::SeqCst) {
+            if result >= 0 {
+                close_now(result);
+            }
+            return;
+        }
+        if result < 0 {
+            self.accept_again = Some(Native::now() + ACCEPT_RETRY_NS);
+            self.shared.accept_failed(listener);
+            return;
+        }
+        self.ring.accept(listener, self.shared.listeners[listener]);
+        if !self.shared.admit() {
+            self.core.counts.refused += 1;
+            return close_now(result);
+        }
+        self.core.counts.accepted += 1;
+        let thread = self.next_thread % self.shared.mailboxes.len();
+        self.next_thread += 1;
+        if thread == self.number {
+            self.open(result, listener);
+        } else {
+            self.shared.mailboxes[thread].put(result, listener);
+        }
+    }
+
+    /// Takes over connections that thread 0 accepted.
+    fn adopt(&mut self) {
+        while let Some((fd, listener)) = self.shared.mailboxes[self.number].take() {
+            self.open(fd, listener);
+        }
+    }
+
+    fn open(&mut self, fd: RawFd, listener: usize) {
+        set_no_delay(fd);
+        let index = self.free.pop().unwrap_or(self.conns.len());
+        if index == self.conns.len() {
+            self.conns.push(None);
+        }
+        self.serial += 1;
+        self.core.counts.connections += 1;
+        let conn = self.conns[index].insert(Connection::new(fd, index, self.serial, listener));
+        let deadline_ns = Native::now() + self.shared.handshake_timeout_ns;
+        self.handshakes.push_back((deadline_ns, index, self.serial));
+        touch(&mut self.touched, conn);
+    }
+
+    fn timers(&mut self) {
+        for lane in &mut self.core.lanes {
+            if lane.channel.in_flight() > 0 {
+                lane.channel.tick();
+            }
+        }
+        if self.handshakes.is_empty() && self.accept_again.is_none() {
+            return;
+        }
+        let now_ns = Native::now();
+        while let Some((deadline_ns, index, serial)) = self.handshakes.front().copied() {
+            if deadline_ns > now_ns {
+                break;
+            }
+            self.handshakes.pop_front();
+            let conn = self.conns[index].as_mut().filter(|conn| conn.serial == serial);
+            if let Some(conn) = conn.filter(|conn| conn.phase == Phase::Handshake) {
+                self.core.counts.handshake_timeouts += 1;
+                conn.kill(&mut self.core.tickets, &mut self.core.pool);
+                touch(&mut self.touched, conn);
+            }
+        }
+        if self.accept_again.is_some_and(|at_ns| at_ns <= now_ns) {
+            self.accept_again = None;
+            for listener in self.shared.take_failed_accepts() {
+                self.ring.accept(listener, self.shared.listeners[listener]);
+            }
+        }
+    }
+
+    /// Turns completed bios into replies.
+    fn answer(&mut self) {
+        let mut done = std::mem::take(&mut self.core.done);
+        for (id, status) in done.drain(..) {
+            let Some(ticket) = self.core.advance(id, status) else { continue };
+            let conn = self.conns[ticket.conn as usize].as_mut();
+            let conn = conn.expect("a connection outlives its tickets");
+            if conn.phase == Phase::Dead {
+                conn.in_flight -= 1;
+                self.core.give_back(ticket.memory);
+            } else {
+                self.core.answer(conn, ticket, status);
+            }
+            touch(&mut self.touched, conn);
+        }
+        // What `advance` submitted may have been rejected at once; `fresh` says so.
+        done.append(&mut self.core.done);
+        self.core.done = done;
+    }
+
+    /// Connections that wait for memory try again.
+    fn feed_starving(&mut self) {
+        if self.core.starving.is_empty() {
+            return;
+        }
+        let starving = std::mem::take(&mut self.core.starving);
+        for index in starving {
+            if let Some(conn) = self.conns[index].as_mut().filter(|conn| conn.starving_ns != 0) {
+                self.core.take_input(conn);
+                touch(&mut self.touched, conn);
+            }
+        }
+    }
+
+    /// Starts the sends and receives of every connection that was touched.
+    fn pump(&mut self) {
+        for at in 0..self.touched.len() {
+            let index = self.touched[at];
+            let Some(conn) = self.conns[index].as_mut() else { continue };
+            conn.listed = false;
+            conn.pump(&self.ring, &mut self.core.tickets, &mut self.core.pool);
+            if conn.phase == Phase::Dead {
+                conn.pump(&self.ring, &mut self.core.tickets, &mut self.core.pool);
+            }
+            if conn.is_over() {
+                self.close(index);
+            }
+        }
+        self.touched.clear();
+    }
+
+    fn close(&mut self, index: usize) {
+        let Some(conn) = self.conns[index].take() else { return };
+        self.ring.close(conn.fd);
+        self.free.push(index);
+        self.core.counts.connections -= 1;
+        self.shared.dismiss();
+        if self.free.len() == self.conns.len() {
+            self.core.pool.trim();
+        }
+    }
+
+    pub(crate) fn publish(&mut self) {
+        self.core.counts.requests_in_flight = self.core.tickets.in_use() as u64;
+        self.core.counts.buffers_in_use = self.core.pool.in_use() as u64;
+        self.core.counts.system_calls = self.ctx.reactor().counters().system_calls;
+        self.shared.published[self.number].publish(self.core.counts);
+    }
+}
+
+/// Puts a connection on the list of those to look at.
+#[inline]
+pub(crate) fn touch(touched: &mut Vec<usize>, conn: &mut Connection) {
+    if !conn.listed {
+        conn.listed = true;
+        touched.push(conn.index);
+    }
+}

@@ -1,0 +1,202 @@
+//! One row of a benchmark against an NBD server: a connection for each job.
+//!
+//! Measures any server with the same workloads, offsets and pattern as drives are measured with
+//! (bench.rs, job.rs); the client is that of the exports crate, one thread and one connection a
+//! job, `iodepth` requests in flight. Latency is that of the client, from queueing a request to
+//! taking its reply, by batch.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use millrace_block::Op;
+use millrace_exports::client::{Client, Completion};
+use millrace_exports::nbd::{Command, NbdUri, Request};
+use millrace_machine::{CpuId, Machine, Native, Thread};
+
+use crate::bench::{BenchError, Plan, Progress, Shared, measure, row_of};
+use crate::job::{JobResult, Until};
+use crate::row::{Queues, Row};
+use crate::verify;
+use crate::workload::{Offsets, Workload};
+
+/// Runs one row against the export that `uri` names.
+///
+/// # Errors
+/// If the server cannot be reached or breaks the protocol, or the workload does not fit the export.
+pub fn run_nbd_row(uri: &NbdUri, plan: &Plan, progress: Progress<'_>) -> Result<Row, BenchError> {
+    let probe = connect(uri)?;
+    check(&probe, plan)?;
+    drop(probe);
+    let shared = Arc::new(Shared::new(plan));
+    let threads = (0..plan.jobs).map(|job| spawn(uri, plan, &shared, job)).collect::<Vec<_>>();
+    let times = measure(&shared, plan, progress);
+    if !threads.into_iter().all(Thread::join) {
+        return Err(BenchError::Panicked);
+    }
+    let results = shared.results()?;
+    let mut latency = millrace_block::Snapshot::default();
+    results.iter().for_each(|result| latency.merge(&result.latencies));
+    let mut row = row_of(plan, &results, times, &latency);
+    row.queues = Queues { stack: "nbd".to_owned(), cpus: plan.cpus.len() as u32, ..row.queues };
+    row.drives = format!("{uri:?}");
+    Ok(row)
+}
+
+fn connect(uri: &NbdUri) -> Result<Client, BenchError> {
+    Client::connect(uri).map_err(|source| BenchError::Server { source })
+}
+
+fn check(client: &Client, plan: &Plan) -> Result<(), BenchError> {
+    let (session, workload) = (client.session(), &plan.workload);
+    let (bs, size) = (u64::from(workload.bs_bytes), session.size_bytes);
+    let wrong = |text: String| Err(BenchError::Workload(text));
+    if !bs.is_multiple_of(session.block_min.max(1).into()) || bs > session.block_max.into() {
+        let (least, most) = (session.block_min, session.block_max);
+        return wrong(format!("bs={bs}: the server takes multiples of {least} up to {most}"));
+    }
+    if bs * u64::from(plan.jobs) > size {
+        return wrong(format!("bs={bs} with {} jobs: larger than the export", plan.jobs));
+    }
+    if workload.verify && !workload.rw.writes() {
+        return wrong(format!("verify: rw={} writes nothing; use randwrite", workload.rw));
+    }
+    Ok(())
+}
+
+fn spawn(uri: &NbdUri, plan: &Plan, shared: &Arc<Shared>, job: u32) -> <Native as Machine>::Thread {
+    let cpu = plan.cpu_of(job).map(CpuId);
+    let (uri, plan, shared) = (uri.clone(), plan.clone(), Arc::clone(shared));
+    let body = move || {
+        let client = connect(&uri);
+        shared.ready();
+        let result = client.and_then(|client| {
+            let mut connection = Connection::new(client, &plan, job);
+            connection.run(&shared.until).map_err(|source| BenchError::Server { source })
+        });
+        shared.finish(result);
+    };
+    Native::spawn(&format!("client-{job}"), cpu, Box::new(body))
+}
+
+/// One job's connection and what it has to remember.
+struct Connection {
+    client: Client,
+    workload: Workload,
+    offsets: Offsets,
+    /// Last generation written, by block; only with `verify`.
+    written: HashMap<u64, u64>,
+    /// What is to go off next: buffers of requests that came back.
+    ready: Vec<Vec<u8>>,
+}
+
+impl Connection {
+    fn new(client: Client, plan: &Plan, job: u32) -> Connection {
+        let workload = plan.workload;
+        let blocks = client.session().size_bytes / u64::from(workload.bs_bytes);
+        let place = (job.into(), plan.jobs.into());
+        let buffer = || vec![0; workload.bs_bytes as usize];
+        Connection {
+            offsets: Offsets::new(&workload, blocks, place, workload.verify),
+            ready: (0..workload.iodepth).map(|_| buffer()).collect(),
+            written: HashMap::new(),
+            client,
+            workload,
+        }
+    }
+
+    fn run(&mut self, until: &Until) -> std::io::Result<JobResult> {
+        let mut result = JobResult::default();
+        let mut left = until.ios.unwrap_or(u64::MAX);
+        loop {
+            if until.stop.load(Ordering::Relaxed) {
+                left = 0;
+            }
+            left -= self.submit(left)?;
+            if self.client.in_flight() == 0 {
+                break;
+            }
+            let handed = self.reap(&mut result)?;
+            until.done.fetch_add(handed, Ordering::Relaxed);
+        }
+        if self.workload.verify {
+            self.read_back(&mut result)?;
+        }
+        Ok(result)
+    }
+
+    /// Sends off what is ready, up to `most` requests.
+    fn submit(&mut self, most: u64) -> std::io::Result<u64> {
+        let now_ns = Native::now();
+        let mut sent = 0;
+        while sent < most {
+            let Some(mut buffer) = self.ready.pop() else { break };
+            let (block, op) = self.offsets.next_io();
+            let offset = block * u64::from(self.workload.bs_bytes);
+            if self.workload.verify && op == Op::Write {
+                let generation = self.written.entry(block).or_insert(0);
+                *generation += 1;
+                verify::stamp(&mut buffer, offset, *generation);
+            }
+            let command = if op == Op::Read { Command::Read } else { Command::Write };
+            self.client.submit(&request(command, offset, &buffer, now_ns), buffer)?;
+            sent += 1;
+        }
+        Ok(sent)
+    }
+
+    fn reap(&mut self, result: &mut JobResult) -> std::io::Result<u64> {
+        let mut now_ns = 0;
+        let ready = &mut self.ready;
+        let handed = self.client.wait(1, |Completion { user_data, errno, buffer, .. }| {
+            if now_ns == 0 {
+                now_ns = Native::now();
+            }
+            result.latencies.add(now_ns.saturating_sub(user_data), 1);
+            if let Some(errno) = errno {
+                result.fail(|| format!("{errno:?} from the server"));
+            }
+            ready.push(buffer);
+        })?;
+        result.ios += handed as u64;
+        Ok(handed as u64)
+    }
+
+    /// Reads every block written and compares it with its last generation.
+    fn read_back(&mut self, result: &mut JobResult) -> std::io::Result<()> {
+        let written = std::mem::take(&mut self.written);
+        let mut left = written.keys();
+        loop {
+            let mut buffers = std::mem::take(&mut self.ready).into_iter();
+            for buffer in buffers.by_ref() {
+                let Some(block) = left.next() else {
+                    self.ready.push(buffer);
+                    break;
+                };
+                let offset = block * u64::from(self.workload.bs_bytes);
+                let read = request(Command::Read, offset, &buffer, *block);
+                self.client.submit(&read, buffer)?;
+            }
+            self.ready.extend(buffers);
+            if self.client.in_flight() == 0 {
+                return Ok(());
+            }
+            let (bs, ready) = (u64::from(self.workload.bs_bytes), &mut self.ready);
+            self.client.wait(1, |Completion { user_data: block, errno, buffer, .. }| {
+                let outcome = match errno {
+                    None => verify::check(&buffer, block * bs, written[&block]),
+                    Some(errno) => Err(format!("offset {}: {errno:?}", block * bs)),
+                };
+                match outcome {
+                    Ok(()) => result.verified += 1,
+                    Err(text) => result.fail(|| format!("verify: {text}")),
+                }
+                ready.push(buffer);
+            })?;
+        }
+    }
+}
+
+fn request(command: Command, offset: u64, buffer: &[u8], user_data: u64) -> Request {
+    Request { cookie: user_data, flags: 0, command, offset, length: buffer.len() as u64 }
+}

@@ -1,0 +1,172 @@
+//! Drives and volumes put together from specs: shared by `serve`, `bench` and programs.
+//!
+//! Owns the defaults of a drive's queues. Calls the drives crate to open what a spec names and the
+//! block layer to make disks and volumes of it; remarks of either (an engine fallen back to, space
+//! of unequal drives left over) come back as notes, since a library does not print.
+
+use std::sync::Arc;
+
+use millrace_block::{Disk, DiskConfig, Error, Layout, Spread, Stack, Volume};
+use millrace_drives::{FaultControl, Spec, SpecError};
+use millrace_machine::Native;
+
+/// Queue settings of a drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DriveOptions {
+    /// Which design the layer follows.
+    pub stack: Stack,
+    /// Software queues: for each core, each node, or one.
+    pub software_queues: Spread,
+    /// Hardware queues, as far as the driver has them.
+    pub hardware_queues: Spread,
+    /// Tags of a set, 1 to 65,536; the driver's depth if not given.
+    pub queue_depth: Option<u32>,
+    /// A request not answered in this time is looked after; 0 for never.
+    pub timeout_ns: u64,
+}
+
+impl Default for DriveOptions {
+    fn default() -> Self {
+        let layer = DiskConfig::<Native>::default();
+        DriveOptions {
+            stack: layer.stack,
+            software_queues: layer.software_queues,
+            hardware_queues: layer.hardware_queues,
+            queue_depth: layer.queue_depth,
+            timeout_ns: layer.timeout_ns,
+        }
+    }
+}
+
+/// Settings of a volume.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct VolumeOptions {
+    /// Queues of each of its drives.
+    pub drive: DriveOptions,
+    /// I/O threads that will own queues of file drives; 0 counts as 1.
+    pub io_threads: u16,
+}
+
+/// A drive in the layer.
+pub struct OpenedDrive {
+    /// The disk.
+    pub disk: Arc<Disk<Native>>,
+    /// Remarks for a person.
+    pub notes: Vec<String>,
+    /// What file it is (device and inode), if it is one.
+    pub identity: Option<(u64, u64)>,
+    /// Controls its faults, if it is a fault drive.
+    pub fault: Option<FaultControl>,
+}
+
+/// Why drives or a volume could not be put together.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetupError {
+    /// A drive could not be opened.
+    #[error("drive {name}: {source}")]
+    Drive {
+        /// Its name.
+        name: String,
+        /// Why.
+        source: SpecError,
+    },
+    /// A queue setting or the volume makes no sense.
+    #[error(transparent)]
+    Layer(#[from] Error),
+}
+
+/// Opens what a spec names and makes a disk of it.
+///
+/// # Errors
+/// If the drive cannot be opened or the options do not fit it.
+pub fn open_drive(
+    name: &str,
+    spec: &Spec,
+    options: &DriveOptions,
+    io_threads: u16,
+) -> Result<OpenedDrive, SetupError> {
+    let io_threads = io_threads.max(1);
+    let opened = millrace_drives::open(spec, io_threads)
+        .map_err(|source| SetupError::Drive { name: name.to_owned(), source })?;
+    let config = DiskConfig {
+        name: name.to_owned(),
+        stack: options.stack,
+        software_queues: options.software_queues,
+        hardware_queues: options.hardware_queues,
+        queue_depth: options.queue_depth,
+        timeout_ns: options.timeout_ns,
+        io_threads,
+        ..DiskConfig::default()
+    };
+    let disk = Disk::new(opened.driver, config)?;
+    let notes = opened.notes.into_iter().map(|note| format!("drive {name}: {note}")).collect();
+    if let (Some(control), None) = (&opened.fault, spec.get("name")) {
+        control.set_name(name);
+    }
+    Ok(OpenedDrive { disk, notes, identity: opened.identity, fault: opened.fault })
+}
+
+/// A volume of freshly opened drives, called `d0`, `d1` and so on, and remarks for a person.
+///
+/// # Errors
+/// If a drive cannot be opened or they do not make a volume.
+pub fn build_volume(
+    name: &str,
+    layout: Layout,
+    drives: &[Spec],
+    options: &VolumeOptions,
+) -> Result<(Arc<Volume<Native>>, Vec<String>), SetupError> {
+    let (mut disks, mut notes) = (Vec::new(), Vec::new());
+    for (index, spec) in drives.iter().enumerate() {
+        let name = format!("d{index}");
+        let mut drive = open_drive(&name, spec, &options.drive, options.io_threads)?;
+        notes.append(&mut drive.notes);
+        disks.push(drive.disk);
+    }
+    let volume = Volume::new(name, layout, disks)?;
+    notes.extend(unused_space(&volume));
+    Ok((volume, notes))
+}
+
+/// Says so if unequal drives leave space unused.
+pub fn unused_space(volume: &Volume<Native>) -> Option<String> {
+    let total: u64 = volume.disks().iter().map(|disk| disk.capacity()).sum();
+    let Layout::Stripe { chunk_sectors } = volume.layout() else { return None };
+    let unequal = volume.disks().iter().any(|d| d.capacity() != volume.disks()[0].capacity());
+    let left = total - volume.capacity();
+    (unequal && left >= u64::from(chunk_sectors)).then(|| {
+        let (name, left_mib) = (volume.name(), left >> 11);
+        let smallest = volume.disks().iter().map(|d| d.capacity()).min().unwrap_or(0) >> 11;
+        format!(
+            "volume {name}: unequal drives; {smallest} MiB of each is used, {left_mib} MiB in all \
+             is not"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn specs(texts: &[&str]) -> Vec<Spec> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn unequal_drives_make_a_volume_of_the_smallest_and_a_note() {
+        let drives = specs(&["null:size=1g", "null:size=2g"]);
+        let layout = Layout::Stripe { chunk_sectors: 128 };
+        let (volume, notes) =
+            build_volume("v", layout, &drives, &VolumeOptions::default()).unwrap();
+        assert_eq!(volume.capacity(), 2 << 21);
+        let note = "volume v: unequal drives; 1024 MiB of each is used, 1024 MiB in all is not";
+        assert_eq!(notes, [note]);
+    }
+
+    #[test]
+    fn a_volume_without_drives_is_an_error_of_the_layer() {
+        let error = build_volume("v", Layout::Linear, &[], &VolumeOptions::default()).err();
+        assert!(matches!(error, Some(SetupError::Layer(_))), "{error:?}");
+    }
+}

@@ -1,0 +1,65 @@
+//! The command line: verbs and their arguments.
+//!
+//! Owns the list of verbs. Called by main; calls one function per verb. Wrong arguments, and errors
+//! of a verb, end with exit status 2; a verb says 0 or 1 itself.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::verbs;
+
+/// Exit status of an error.
+const ERROR: u8 = 2;
+
+/// A multi-queue block layer in user space: volumes of drives, served and measured.
+#[derive(Debug, Parser)]
+#[command(name = "millrace", version, max_term_width = 100, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Serve volumes over NBD until SIGTERM or SIGINT
+    Serve(verbs::serve::Args),
+    /// Measure drives, stacks and servers, in fio's words
+    Bench(Box<verbs::bench::BenchArgs>),
+}
+
+impl Verb {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Verb::Serve(args) => verbs::serve::run(&args),
+            Verb::Bench(args) => verbs::bench::run(&args),
+        }
+    }
+}
+
+/// Runs the verb that the command line names.
+pub fn run() -> ExitCode {
+    Cli::parse().verb.run().unwrap_or_else(|error| {
+        verbs::complain(&error);
+        ExitCode::from(ERROR)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_of_the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn serve_takes_a_file_or_a_data_folder_but_not_both() {
+        assert!(Cli::try_parse_from(["millrace", "serve", "a.toml", "--threads", "2"]).is_ok());
+        assert!(Cli::try_parse_from(["millrace", "serve", "--data-dir", "x"]).is_ok());
+        assert!(Cli::try_parse_from(["millrace", "serve", "a.toml", "--data-dir", "x"]).is_err());
+        assert!(Cli::try_parse_from(["millrace", "serve", "--backend", "kqueue"]).is_err());
+    }
+}

@@ -1,0 +1,268 @@
+//! Second step: sections to a plan in which every name is resolved and nothing contradicts.
+//!
+//! Owns the rules between sections: unique names, known drives, one volume per drive, one name per
+//! listener. Called by `config::load`; touches no file and no socket, so `--check` is this far and
+//! opening starts from here.
+
+use millrace::DriveOptions;
+use millrace_block::Layout;
+use millrace_drives::Spec;
+
+use super::document::Located;
+use super::problem::{Problems, nearest};
+use super::raw::{RawConfig, RawExport, RawServer, RawVolume};
+use super::words::{Address, LayoutWord};
+
+/// Longest name of an export or description in bytes, by the NBD protocol.
+const EXPORT_NAME_BYTES_MAX: usize = 4096;
+/// Chunk in sectors where none is given: 64 KiB.
+const CHUNK_SECTORS: u32 = 128;
+
+/// What is to be served, and how.
+#[derive(Debug)]
+pub struct Checked {
+    /// The file, for messages.
+    pub file: String,
+    /// Drives that belong to a volume.
+    pub drives: Vec<Drive>,
+    /// Volumes.
+    pub volumes: Vec<VolumePlan>,
+    /// Exports.
+    pub exports: Vec<ExportPlan>,
+    /// Listeners.
+    pub listeners: Vec<ListenerPlan>,
+    /// Threads and limits.
+    pub server: RawServer,
+    /// What is allowed but perhaps not meant.
+    pub warnings: Vec<String>,
+}
+
+/// A drive to open.
+#[derive(Debug)]
+pub struct Drive {
+    /// Its name.
+    pub name: String,
+    /// Where it stands in the file.
+    pub line: usize,
+    /// What it is.
+    pub spec: Spec,
+    /// Where each of its driver's keys stands, if they have lines of their own.
+    pub key_lines: Vec<(String, usize)>,
+    /// Its queues.
+    pub options: DriveOptions,
+}
+
+/// A volume to make.
+#[derive(Debug)]
+pub struct VolumePlan {
+    /// Its name.
+    pub name: String,
+    /// Where it stands in the file.
+    pub line: usize,
+    /// Its layout.
+    pub layout: Layout,
+    /// Its drives, by place in `Checked::drives`.
+    pub drives: Vec<usize>,
+}
+
+/// An export to offer.
+#[derive(Debug)]
+pub struct ExportPlan {
+    /// Its name.
+    pub name: String,
+    /// For people.
+    pub description: String,
+    /// Its volume, by place in `Checked::volumes`.
+    pub volume: usize,
+    /// Nobody may write.
+    pub read_only: bool,
+}
+
+/// An address to listen on.
+#[derive(Debug)]
+pub struct ListenerPlan {
+    /// The address.
+    pub address: Address,
+    /// Where it stands in the file first.
+    pub line: usize,
+    /// What is served there, by place in `Checked::exports`.
+    pub exports: Vec<usize>,
+}
+
+/// Checks how sections go together.
+pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
+    let mut checked = Checked {
+        file: file.to_owned(),
+        drives: Vec::new(),
+        volumes: Vec::new(),
+        exports: Vec::new(),
+        listeners: Vec::new(),
+        server: raw.server.clone(),
+        warnings: Vec::new(),
+    };
+    unique("drive", raw.drives.iter().map(|drive| &drive.name), problems);
+    unique("volume", raw.volumes.iter().map(|volume| &volume.name), problems);
+    volumes(&raw, &mut checked, problems);
+    for export in &raw.exports {
+        add_export(export, &mut checked, problems);
+    }
+    if raw.exports.is_empty() && problems.is_empty() {
+        let text = "nothing is exported; add [[export]] with volume = \"...\" and nbd = \"...\"";
+        problems.add(1, text);
+    }
+    warn_of_idle(&raw, &mut checked);
+    checked
+}
+
+/// Reports names that stand twice.
+fn unique<'a>(
+    what: &str,
+    names: impl Iterator<Item = &'a Located<String>>,
+    problems: &mut Problems,
+) {
+    let mut seen: Vec<&Located<String>> = Vec::new();
+    for name in names {
+        match seen.iter().find(|other| other.value == name.value) {
+            Some(first) => {
+                let text = format!(
+                    "name = \"{}\": the {what} of line {} has this name; choose another",
+                    name.value, first.line
+                );
+                problems.add(name.line, text);
+            }
+            None => seen.push(name),
+        }
+    }
+}
+
+/// Resolves each volume's drives; a drive belongs to one volume, once.
+fn volumes(raw: &RawConfig, checked: &mut Checked, problems: &mut Problems) {
+    let mut users: Vec<Option<&Located<String>>> = vec![None; raw.drives.len()];
+    for volume in &raw.volumes {
+        let mut members = Vec::new();
+        for wanted in &volume.drives.value {
+            let found = raw.drives.iter().position(|drive| drive.name.value == wanted.value);
+            let Some(place) = found else {
+                let names = raw.drives.iter().map(|drive| drive.name.value.as_str());
+                let like = nearest(&wanted.value, names);
+                let text = format!("drives: there is no drive \"{}\"{like}", wanted.value);
+                problems.add(wanted.line, text);
+                continue;
+            };
+            if let Some(user) = users[place] {
+                let text = format!(
+                    "drives: drive \"{}\" is in volume \"{}\" already; a drive is in one volume, once",
+                    wanted.value, user.value
+                );
+                problems.add(wanted.line, text);
+                continue;
+            }
+            users[place] = Some(&volume.name);
+            members.push(checked.drives.len());
+            let drive = &raw.drives[place];
+            checked.drives.push(Drive {
+                name: drive.name.value.clone(),
+                line: drive.spec.line,
+                spec: drive.spec.value.clone(),
+                key_lines: drive.key_lines.clone(),
+                options: drive.queues.over(volume.queues),
+            });
+        }
+        checked.volumes.push(VolumePlan {
+            name: volume.name.value.clone(),
+            line: volume.name.line,
+            layout: layout(volume, problems),
+            drives: members,
+        });
+    }
+}
+
+fn layout(volume: &RawVolume, problems: &mut Problems) -> Layout {
+    let word = volume.layout.as_ref().map_or(LayoutWord::Stripe, |layout| layout.value);
+    match (word, &volume.chunk_sectors) {
+        (LayoutWord::Linear, Some(chunk)) => {
+            let text = "chunk: a linear volume has none; remove it, or use layout = \"stripe\"";
+            problems.add(chunk.line, text);
+            Layout::Linear
+        }
+        (LayoutWord::Linear, None) => Layout::Linear,
+        (LayoutWord::Stripe, chunk) => {
+            let chunk_sectors = chunk.as_ref().map_or(CHUNK_SECTORS, |chunk| chunk.value);
+            Layout::Stripe { chunk_sectors }
+        }
+    }
+}
+
+fn add_export(raw: &RawExport, checked: &mut Checked, problems: &mut Problems) {
+    let wanted = &raw.volume;
+    let Some(volume) = checked.volumes.iter().position(|volume| volume.name == wanted.value) else {
+        let like = nearest(&wanted.value, checked.volumes.iter().map(|v| v.name.as_str()));
+        problems.add(wanted.line, format!("volume: there is no volume \"{}\"{like}", wanted.value));
+        return;
+    };
+    let name = raw.name.as_ref().unwrap_or(wanted);
+    let description = raw.description.clone().unwrap_or_default();
+    for (key, text) in [("name", &name.value), ("description", &description)] {
+        if text.len() > EXPORT_NAME_BYTES_MAX || text.contains('\0') {
+            let most = EXPORT_NAME_BYTES_MAX;
+            problems.add(name.line, format!("{key}: at most {most} bytes, and no NUL among them"));
+        }
+    }
+    let export = checked.exports.len();
+    let name = name.clone();
+    for listen in &raw.nbd.value {
+        add_listener(listen, export, &name, checked, problems);
+    }
+    if raw.nbd.value.is_empty() {
+        problems.add(raw.nbd.line, "nbd: the list is empty; add \"unix:PATH\"");
+    }
+    let read_only = raw.read_only;
+    checked.exports.push(ExportPlan { name: name.value, description, volume, read_only });
+}
+
+/// Adds an export to its listener; names differ on one listener.
+fn add_listener(
+    listen: &Located<Address>,
+    export: usize,
+    name: &Located<String>,
+    checked: &mut Checked,
+    problems: &mut Problems,
+) {
+    let same = checked.listeners.iter_mut().find(|other| other.address == listen.value);
+    let Some(listener) = same else {
+        let (address, line) = (listen.value.clone(), listen.line);
+        checked.listeners.push(ListenerPlan { address, line, exports: vec![export] });
+        return;
+    };
+    let clash = listener.exports.iter().any(|other| {
+        *other == export || checked.exports.get(*other).is_some_and(|e| e.name == name.value)
+    });
+    if clash {
+        let text = format!(
+            "nbd: an export named \"{}\" is on this listener already (line {}); \
+             give this one another name = \"...\" or another listener",
+            name.value, listener.line
+        );
+        problems.add(listen.line, text);
+    }
+    listener.exports.push(export);
+}
+
+/// Warns of drives and volumes that nobody can reach.
+fn warn_of_idle(raw: &RawConfig, checked: &mut Checked) {
+    let file = &checked.file;
+    for drive in &raw.drives {
+        if !checked.drives.iter().any(|used| used.name == drive.name.value) {
+            let (name, line) = (&drive.name.value, drive.name.line);
+            let text = format!("{file}:{line}: drive \"{name}\" is in no volume; it is not opened");
+            checked.warnings.push(text);
+        }
+    }
+    for (place, volume) in checked.volumes.iter().enumerate() {
+        if !checked.exports.iter().any(|export| export.volume == place) {
+            let (name, line) = (&volume.name, volume.line);
+            let text = format!("{file}:{line}: volume \"{name}\" is not exported");
+            checked.warnings.push(text);
+        }
+    }
+}

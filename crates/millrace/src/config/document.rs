@@ -1,0 +1,237 @@
+//! A TOML text as sections with keys that know their line.
+//!
+//! Owns nothing but the parsed document. Called by raw.rs, which takes the keys it knows out of a
+//! section; what is left at `finish` is unknown, and the error names the nearest key that was asked
+//! for. So a key is written down once, where it is read.
+
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
+
+use super::problem::{Problems, nearest};
+
+/// A value and the line it stands in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Located<T> {
+    /// The value.
+    pub value: T,
+    /// Its line, from 1.
+    pub line: usize,
+}
+
+/// One `[section]` or `[[section]]`, or the whole document.
+pub struct Section<'a> {
+    /// How it is called in messages, such as `[[drive]]`.
+    pub title: String,
+    /// Where it begins.
+    pub line: usize,
+    text: &'a str,
+    entries: Vec<Entry<'a>>,
+    known: Vec<&'static str>,
+}
+
+struct Entry<'a> {
+    key: String,
+    line: usize,
+    value: &'a Spanned<DeValue<'a>>,
+}
+
+/// Parses a text; a syntax error becomes a problem.
+pub fn parse<'a>(text: &'a str, problems: &mut Problems) -> Option<Spanned<DeTable<'a>>> {
+    match DeTable::parse(text) {
+        Ok(table) => Some(table),
+        Err(error) => {
+            let at = error.span().map_or(0, |span| span.start);
+            let what = error.message().replace('\n', "; ");
+            problems.add(line_of(text, at), format!("not valid TOML: {what}"));
+            None
+        }
+    }
+}
+
+/// The line of a byte offset, from 1.
+fn line_of(text: &str, at: usize) -> usize {
+    let before = &text.as_bytes()[..at.min(text.len())];
+    1 + before.iter().filter(|byte| **byte == b'\n').count()
+}
+
+impl<'a> Section<'a> {
+    /// The document itself.
+    pub fn root(text: &'a str, table: &'a Spanned<DeTable<'a>>) -> Self {
+        Self::new("the file".to_owned(), 1, text, table.get_ref())
+    }
+
+    fn new(title: String, line: usize, text: &'a str, table: &'a DeTable<'a>) -> Self {
+        let entry = |(key, value): (&Spanned<DeString<'a>>, &'a Spanned<DeValue<'a>>)| Entry {
+            key: key.get_ref().to_string(),
+            line: line_of(text, key.span().start),
+            value,
+        };
+        let entries = table.iter().map(entry).collect();
+        Section { title, line, text, entries, known: Vec::new() }
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<Entry<'a>> {
+        self.known.push(key);
+        let place = self.entries.iter().position(|entry| entry.key == key)?;
+        Some(self.entries.swap_remove(place))
+    }
+
+    /// Takes the `[key]` section out.
+    pub fn section(&mut self, key: &'static str, problems: &mut Problems) -> Option<Section<'a>> {
+        let entry = self.take(key)?;
+        let DeValue::Table(table) = entry.value.get_ref() else {
+            problems.add(entry.line, format!("{key} must be a section: write [{key}]"));
+            return None;
+        };
+        let line = line_of(self.text, entry.value.span().start);
+        Some(Section::new(format!("[{key}]"), line, self.text, table))
+    }
+
+    /// Takes all `[[key]]` sections out.
+    pub fn sections(&mut self, key: &'static str, problems: &mut Problems) -> Vec<Section<'a>> {
+        let Some(entry) = self.take(key) else { return Vec::new() };
+        let mut sections = Vec::new();
+        let items = match entry.value.get_ref() {
+            DeValue::Array(items) => items.iter().collect(),
+            _ => vec![entry.value],
+        };
+        for item in items {
+            let line = line_of(self.text, item.span().start);
+            match item.get_ref() {
+                DeValue::Table(table) if entry.value.get_ref().is_array() => {
+                    sections.push(Section::new(format!("[[{key}]]"), line, self.text, table));
+                }
+                _ => problems.add(line, format!("{key} is a list of sections: write [[{key}]]")),
+            }
+        }
+        sections
+    }
+
+    /// Takes a value out that `parse` reads from its text; numbers, true and false count as text.
+    pub fn word<T>(
+        &mut self,
+        key: &'static str,
+        problems: &mut Problems,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<Located<T>> {
+        let entry = self.take(key)?;
+        let line = entry.line;
+        let Some(text) = scalar(entry.value.get_ref()) else {
+            problems.add(line, format!("{key} must be one value, not a list or section"));
+            return None;
+        };
+        match parse(&text) {
+            Ok(value) => Some(Located { value, line }),
+            Err(error) => {
+                problems.add(line, format!("{key} = \"{text}\": {error}"));
+                None
+            }
+        }
+    }
+
+    /// Takes a string out.
+    pub fn string(
+        &mut self,
+        key: &'static str,
+        problems: &mut Problems,
+    ) -> Option<Located<String>> {
+        let entry = self.take(key)?;
+        match entry.value.get_ref() {
+            DeValue::String(text) => Some(Located { value: text.to_string(), line: entry.line }),
+            other => {
+                let kind = other.type_str();
+                problems.add(entry.line, format!("{key} is a {kind}; write a \"string\""));
+                None
+            }
+        }
+    }
+
+    /// Takes true or false out.
+    pub fn flag(&mut self, key: &'static str, problems: &mut Problems) -> Option<bool> {
+        let entry = self.take(key)?;
+        let value = entry.value.get_ref().as_bool();
+        if value.is_none() {
+            problems.add(entry.line, format!("{key}: write true or false, without quotes"));
+        }
+        value
+    }
+
+    /// Takes a list out, each element by its text; a single value counts as a list of one.
+    pub fn list<T>(
+        &mut self,
+        key: &'static str,
+        problems: &mut Problems,
+        mut parse: impl FnMut(&str) -> Result<T, String>,
+    ) -> Option<Located<Vec<Located<T>>>> {
+        let entry = self.take(key)?;
+        let items: Vec<&Spanned<DeValue<'_>>> = match entry.value.get_ref() {
+            DeValue::Array(items) => items.iter().collect(),
+            _ => vec![entry.value],
+        };
+        let mut list = Vec::new();
+        for item in items {
+            let line = line_of(self.text, item.span().start);
+            let Some(text) = scalar(item.get_ref()) else {
+                problems
+                    .add(line, format!("{key} is a list of words, but holds a list or section"));
+                continue;
+            };
+            match parse(&text) {
+                Ok(value) => list.push(Located { value, line }),
+                Err(error) => problems.add(line, format!("{key}: \"{text}\": {error}")),
+            }
+        }
+        Some(Located { value: list, line: entry.line })
+    }
+
+    /// Takes all keys out that nobody has taken, with their text.
+    pub fn rest(&mut self, problems: &mut Problems) -> Vec<(String, Located<String>)> {
+        let mut rest = Vec::new();
+        for entry in std::mem::take(&mut self.entries) {
+            match scalar(entry.value.get_ref()) {
+                Some(value) => rest.push((entry.key, Located { value, line: entry.line })),
+                None => {
+                    let text = format!("{} must be one value, not a list or section", entry.key);
+                    problems.add(entry.line, text);
+                }
+            }
+        }
+        rest.sort_by_key(|(_, value)| value.line);
+        rest
+    }
+
+    /// The keys that were asked for so far.
+    pub fn known(&self) -> &[&'static str] {
+        &self.known
+    }
+
+    /// Reports a key that is missing.
+    pub fn missing(&self, what: &str, problems: &mut Problems) {
+        problems.add(self.line, format!("{}: {what}", self.title));
+    }
+
+    /// Reports each key that nobody has taken.
+    pub fn finish(self, problems: &mut Problems) {
+        for entry in &self.entries {
+            let like = nearest(&entry.key, self.known.iter().copied());
+            let known = self.known.join(", ");
+            let text = format!("unknown key \"{}\" in {}{like}", entry.key, self.title);
+            problems.add(entry.line, format!("{text} (known: {known})"));
+        }
+    }
+}
+
+/// A value as the text that a drive spec would have for it; none for lists, sections and dates.
+fn scalar(value: &DeValue<'_>) -> Option<String> {
+    match value {
+        DeValue::String(text) => Some(text.to_string()),
+        DeValue::Integer(number) => match number.radix() {
+            10 => Some(number.as_str().to_owned()),
+            radix => u64::from_str_radix(number.as_str(), radix).ok().map(|n| n.to_string()),
+        },
+        DeValue::Float(number) => Some(number.as_str().to_owned()),
+        DeValue::Boolean(true) => Some("on".to_owned()),
+        DeValue::Boolean(false) => Some("off".to_owned()),
+        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
+    }
+}

@@ -1,0 +1,290 @@
+//! First step: a TOML text to sections with values of the right type.
+//!
+//! Owns the list of keys of every section. Called by `config::load`; calls document.rs and words.rs
+//! and the parser of drive specs. What each value means alone is checked here, how values go
+//! together in checked.rs. Goes on after a mistake, so that all are reported at once.
+
+use std::path::Path;
+
+use millrace::DriveOptions;
+use millrace_block::{Spread, Stack};
+use millrace_drives::Spec;
+use millrace_reactor::Backend;
+
+use super::document::{Located, Section, parse};
+use super::paths;
+use super::problem::{Problems, nearest};
+use super::words::{self, Address, LayoutWord};
+
+/// Queue settings that a drive or a volume may have.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Queues {
+    /// Design.
+    pub stack: Option<Stack>,
+    /// Spread of the software queues.
+    pub software: Option<Spread>,
+    /// Spread of the hardware queues.
+    pub hardware: Option<Spread>,
+    /// Tags.
+    pub depth: Option<u32>,
+    /// How long a request may take, in nanoseconds.
+    pub timeout_ns: Option<u64>,
+}
+
+impl Queues {
+    fn read(section: &mut Section<'_>, problems: &mut Problems) -> Self {
+        let depth = |text: &str| words::number(text, 1, 65_536);
+        Queues {
+            stack: section.word("stack", problems, words::stack).map(|s| s.value),
+            software: section.word("software-queues", problems, words::spread).map(|s| s.value),
+            hardware: section.word("hardware-queues", problems, words::spread).map(|s| s.value),
+            depth: section.word("queue-depth", problems, depth).map(|d| d.value),
+            timeout_ns: section.word("timeout", problems, words::duration_ns).map(|t| t.value),
+        }
+    }
+
+    /// These settings, then `general` where they say nothing, then the defaults.
+    pub fn over(self, general: Queues) -> DriveOptions {
+        let default = DriveOptions::default();
+        DriveOptions {
+            stack: self.stack.or(general.stack).unwrap_or(default.stack),
+            software_queues: self.software.or(general.software).unwrap_or(default.software_queues),
+            hardware_queues: self.hardware.or(general.hardware).unwrap_or(default.hardware_queues),
+            queue_depth: self.depth.or(general.depth),
+            timeout_ns: self.timeout_ns.or(general.timeout_ns).unwrap_or(default.timeout_ns),
+        }
+    }
+}
+
+/// A `[[drive]]`.
+pub struct RawDrive {
+    /// Its name and where that stands.
+    pub name: Located<String>,
+    /// What it is.
+    pub spec: Located<Spec>,
+    /// Where each of its driver's keys stands, if they have lines of their own.
+    pub key_lines: Vec<(String, usize)>,
+    /// Its queues.
+    pub queues: Queues,
+}
+
+/// A `[[volume]]`.
+pub struct RawVolume {
+    /// Its name.
+    pub name: Located<String>,
+    /// Its layout.
+    pub layout: Option<Located<LayoutWord>>,
+    /// Its chunk in sectors.
+    pub chunk_sectors: Option<Located<u32>>,
+    /// Its drives by name.
+    pub drives: Located<Vec<Located<String>>>,
+    /// Queues of drives that say nothing themselves.
+    pub queues: Queues,
+}
+
+/// An `[[export]]`.
+pub struct RawExport {
+    /// The volume by name.
+    pub volume: Located<String>,
+    /// Where it is served.
+    pub nbd: Located<Vec<Located<Address>>>,
+    /// Its name, the volume's if not given.
+    pub name: Option<Located<String>>,
+    /// Nobody may write.
+    pub read_only: bool,
+    /// For people.
+    pub description: Option<String>,
+}
+
+/// The `[server]` section.
+#[derive(Debug, Clone, Default)]
+pub struct RawServer {
+    /// I/O threads.
+    pub threads: Option<u16>,
+    /// CPUs they are pinned to.
+    pub cpus: Vec<u32>,
+    /// What carries the I/O.
+    pub backend: Option<Backend>,
+    /// Most connections.
+    pub connections_max: Option<u32>,
+    /// Most memory for requests in flight, in bytes.
+    pub memory_max_bytes: Option<u64>,
+    /// Time for a handshake.
+    pub handshake_timeout_ns: Option<u64>,
+    /// How long an idle thread polls before it sleeps.
+    pub spin_ns: Option<u64>,
+}
+
+/// A whole file.
+#[derive(Default)]
+pub struct RawConfig {
+    /// `[[drive]]` sections.
+    pub drives: Vec<RawDrive>,
+    /// `[[volume]]` sections.
+    pub volumes: Vec<RawVolume>,
+    /// `[[export]]` sections.
+    pub exports: Vec<RawExport>,
+    /// The `[server]` section.
+    pub server: RawServer,
+}
+
+/// Reads the sections of a text; relative paths are in `base`.
+pub fn read(text: &str, base: &Path, problems: &mut Problems) -> RawConfig {
+    let Some(table) = parse(text, problems) else { return RawConfig::default() };
+    let mut root = Section::root(text, &table);
+    let drives = root.sections("drive", problems);
+    let volumes = root.sections("volume", problems);
+    let exports = root.sections("export", problems);
+    let server = root.section("server", problems);
+    root.finish(problems);
+    RawConfig {
+        drives: drives.into_iter().filter_map(|s| drive(s, base, problems)).collect(),
+        volumes: volumes.into_iter().filter_map(|s| volume(s, problems)).collect(),
+        exports: exports.into_iter().filter_map(|s| export(s, base, problems)).collect(),
+        server: server.map(|s| server_section(s, problems)).unwrap_or_default(),
+    }
+}
+
+/// A name that is there and not empty.
+fn name(section: &mut Section<'_>, problems: &mut Problems) -> Option<Located<String>> {
+    match section.string("name", problems) {
+        Some(name) if name.value.is_empty() => {
+            problems.add(name.line, format!("{}: the name is empty", section.title));
+            None
+        }
+        None => {
+            section.missing("it has no name; add name = \"...\"", problems);
+            None
+        }
+        some => some,
+    }
+}
+
+fn drive(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Option<RawDrive> {
+    let name = name(&mut section, problems);
+    let queues = Queues::read(&mut section, problems);
+    let text = section.string("spec", problems);
+    let driver = section.string("driver", problems);
+    let written = match (text, driver) {
+        (Some(text), None) => {
+            section.finish(problems);
+            in_one_text(text, problems)
+        }
+        (None, Some(driver)) => spelled_out(section, driver, problems),
+        (Some(_), Some(driver)) => {
+            problems.add(driver.line, "a drive has either spec or driver; remove one of them");
+            None
+        }
+        (None, None) => {
+            section.missing("add spec = \"driver:key=value,...\" or driver = \"...\"", problems);
+            None
+        }
+    };
+    let Written { mut spec, line, key_lines } = written?;
+    paths::resolve(&mut spec, base);
+    Some(RawDrive { name: name?, spec: Located { value: spec, line }, key_lines, queues })
+}
+
+/// A spec as it stands in the file.
+struct Written {
+    spec: Spec,
+    line: usize,
+    key_lines: Vec<(String, usize)>,
+}
+
+fn in_one_text(text: Located<String>, problems: &mut Problems) -> Option<Written> {
+    let line = text.line;
+    match text.value.parse() {
+        Ok(spec) => Some(Written { spec, line, key_lines: Vec::new() }),
+        Err(error) => {
+            problems.add(line, format!("spec = \"{}\": {error}", text.value));
+            None
+        }
+    }
+}
+
+/// A drive whose driver's keys stand beside its own.
+fn spelled_out(
+    mut section: Section<'_>,
+    driver: Located<String>,
+    problems: &mut Problems,
+) -> Option<Written> {
+    let line = driver.line;
+    let Some(driver_keys) = millrace_drives::known_keys(&driver.value) else {
+        let error = Spec::from_pairs(&driver.value, std::iter::empty()).err();
+        let why = error.map_or_else(|| "unknown driver".to_owned(), |error| error.to_string());
+        problems.add(line, format!("driver = \"{}\": {why}", driver.value));
+        return None;
+    };
+    let pairs = section.rest(problems);
+    let key_lines = pairs.iter().map(|(key, value)| (key.clone(), value.line)).collect();
+    let (known, unknown): (Vec<_>, Vec<_>) =
+        pairs.into_iter().partition(|(key, _)| driver_keys.contains(&key.as_str()));
+    for (key, value) in &unknown {
+        // `spec` would be no help in a drive that has a driver.
+        let words = section.known().iter().filter(|key| **key != "spec").chain(driver_keys);
+        let words: Vec<&str> = words.copied().collect();
+        let like = nearest(key, words.iter().copied());
+        let title = format!("[[drive]] with driver = \"{}\"", driver.value);
+        let text = format!("unknown key \"{key}\" in {title}{like} (known: {})", words.join(", "));
+        problems.add(value.line, text);
+    }
+    let pairs = known.into_iter().map(|(key, value)| (key, value.value));
+    match Spec::from_pairs(&driver.value, pairs) {
+        Ok(spec) => unknown.is_empty().then_some(Written { spec, line, key_lines }),
+        Err(error) => {
+            problems.add(line, error.to_string());
+            None
+        }
+    }
+}
+
+fn volume(mut section: Section<'_>, problems: &mut Problems) -> Option<RawVolume> {
+    let name = name(&mut section, problems);
+    let layout = section.word("layout", problems, words::layout);
+    let chunk_sectors = section.word("chunk", problems, words::chunk_sectors);
+    let drives = section.list("drives", problems, |text| Ok(text.to_owned()));
+    let queues = Queues::read(&mut section, problems);
+    section.word("serving", problems, words::serving);
+    if drives.as_ref().is_none_or(|list| list.value.is_empty()) {
+        section.missing("it has no drive; add drives = [\"...\"]", problems);
+    }
+    section.finish(problems);
+    Some(RawVolume { name: name?, layout, chunk_sectors, drives: drives?, queues })
+}
+
+fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Option<RawExport> {
+    let volume = section.string("volume", problems);
+    let nbd = section.list("nbd", problems, |text| words::address(text, base));
+    let name = section.string("name", problems);
+    let read_only = section.flag("read-only", problems).unwrap_or(false);
+    let description = section.string("description", problems).map(|text| text.value);
+    if volume.is_none() {
+        section.missing("it names no volume; add volume = \"...\"", problems);
+    }
+    if nbd.is_none() {
+        section.missing("it has no listener; add nbd = \"unix:PATH\"", problems);
+    }
+    section.finish(problems);
+    Some(RawExport { volume: volume?, nbd: nbd?, name, read_only, description })
+}
+
+fn server_section(mut section: Section<'_>, problems: &mut Problems) -> RawServer {
+    let threads = |text: &str| words::number(text, 1, 1024).map(|n| n as u16);
+    let cpu = |text: &str| words::number(text, 0, 65_535);
+    let connections = |text: &str| words::number(text, 1, 1 << 20);
+    let cpus = section.list("cpus", problems, cpu).map(|list| list.value).unwrap_or_default();
+    let server = RawServer {
+        threads: section.word("threads", problems, threads).map(|t| t.value),
+        cpus: cpus.into_iter().map(|cpu| cpu.value).collect(),
+        backend: section.word("backend", problems, words::backend).map(|b| b.value),
+        connections_max: section.word("connections-max", problems, connections).map(|c| c.value),
+        memory_max_bytes: section.word("memory-max", problems, words::size).map(|m| m.value),
+        handshake_timeout_ns: section
+            .word("handshake-timeout", problems, words::duration_ns)
+            .map(|t| t.value),
+        spin_ns: section.word("spin", problems, words::duration_ns).map(|t| t.value),
+    };
+    section.finish(problems);
+    server
+}

@@ -1,0 +1,159 @@
+//! Tests of the configuration: every mistake with its line, key and remedy.
+
+use std::path::Path;
+
+use super::*;
+
+const DRIVE: &str = "[[drive]]\nname = \"d0\"\nspec = \"null:size=1g\"\n";
+const VOLUME: &str = "[[volume]]\nname = \"v\"\ndrives = [\"d0\"]\n";
+const EXPORT: &str = "[[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n";
+
+fn plan(text: &str) -> Checked {
+    load("m.toml", text, Path::new("conf")).map_err(|problems| problems.to_string()).unwrap()
+}
+
+fn problems(text: &str) -> Vec<String> {
+    let error = load("m.toml", text, Path::new("")).expect_err("the text is wrong").to_string();
+    error.lines().map(ToOwned::to_owned).collect()
+}
+
+fn whole(drive: &str, volume: &str, export: &str) -> String {
+    format!("{DRIVE}{drive}{VOLUME}{volume}{EXPORT}{export}")
+}
+
+#[test]
+fn the_smallest_configuration_has_defaults() {
+    let plan = plan(&whole("", "", ""));
+    assert_eq!(plan.volumes[0].layout, millrace_block::Layout::Stripe { chunk_sectors: 128 });
+    assert_eq!(plan.exports[0].name, "v");
+    assert_eq!(plan.listeners[0].address, words::Address::Unix("conf/s".into()));
+    assert_eq!(plan.drives[0].options, millrace::DriveOptions::default());
+    assert!(plan.warnings.is_empty());
+}
+
+#[test]
+fn queue_settings_of_a_drive_go_before_those_of_its_volume() {
+    let plan = plan(&whole("stack = \"raw\"\n", "stack = \"sq\"\nqueue-depth = 7\n", ""));
+    let options = plan.drives[0].options;
+    assert_eq!((options.stack, options.queue_depth), (millrace_block::Stack::Raw, Some(7)));
+}
+
+#[test]
+fn unknown_keys_name_the_nearest_known_one() {
+    let found = problems(&whole("stak = \"mq\"\n", "chnk = \"64k\"\n", "readonly = true\n"));
+    assert_eq!(found.len(), 3);
+    assert!(found[0].starts_with("m.toml:4: unknown key \"stak\" in [[drive]]; did you mean"));
+    let volume = "m.toml:8: unknown key \"chnk\" in [[volume]]; did you mean \"chunk\"? (known: ";
+    assert!(found[1].starts_with(volume), "{}", found[1]);
+    assert!(found[2].contains("did you mean \"read-only\"?"), "{}", found[2]);
+    let found = problems(&format!("{}[sever]\nthreads = 1\n", whole("", "", "")));
+    assert!(found[0].contains("unknown key \"sever\" in the file; did you mean \"server\"?"));
+}
+
+#[test]
+fn a_driver_spelled_out_takes_its_own_keys_and_those_of_a_drive() {
+    let text = "[[drive]]\nname = \"d0\"\ndriver = \"null\"\nsize = \"1g\"\nqueue-depth = 4\n";
+    let rest = format!("{VOLUME}{EXPORT}");
+    assert_eq!(plan(&format!("{text}{rest}")).drives[0].spec.to_string(), "null:size=1g");
+    let found = problems(&format!("{text}sise = \"1g\"\n{rest}"));
+    assert!(found[0].starts_with("m.toml:6: unknown key \"sise\""), "{}", found[0]);
+    assert!(found[0].contains("did you mean \"size\"?"), "{}", found[0]);
+    let found = problems(&text.replace("\"null\"", "\"nul\""));
+    assert!(found[0].starts_with("m.toml:3: driver = \"nul\": no driver"), "{}", found[0]);
+}
+
+#[test]
+fn numbers_and_switches_are_as_good_as_their_text() {
+    let text = "[[drive]]\nname = \"d0\"\ndriver = \"file\"\npath = \"x\"\nsize = 0x1000\n\
+                direct = false\n";
+    let spec = &plan(&format!("{text}{VOLUME}{EXPORT}")).drives[0].spec;
+    assert_eq!(spec.to_string(), "file:path=conf/x,size=4096,direct=off");
+}
+
+#[test]
+fn names_are_unique_and_drives_are_in_one_volume_once() {
+    let text = format!("{DRIVE}{DRIVE}{VOLUME}{}{EXPORT}", VOLUME.replace("\"v\"", "\"w\""));
+    let found = problems(&text);
+    assert!(found[0].starts_with("m.toml:5: name = \"d0\": the drive of line 2 has this name"));
+    assert!(found[1].starts_with("m.toml:12: drives: drive \"d0\" is in volume \"v\" already"));
+    let twice = VOLUME.replace("\"d0\"", "\"d0\",\n  \"d0\"");
+    let found = problems(&format!("{DRIVE}{twice}{EXPORT}"));
+    assert!(found[0].starts_with("m.toml:7: drives: drive \"d0\" is in volume"), "{}", found[0]);
+}
+
+#[test]
+fn drives_and_volumes_that_are_missing_name_the_nearest() {
+    let text = whole("", "", "").replace("[\"d0\"]", "[\"d1\"]").replace("= \"v\"", "= \"vol\"");
+    let text = text.replacen("volume = \"vol\"", "volume = \"vil\"", 1);
+    let found = problems(&text);
+    assert_eq!(found[0], "m.toml:6: drives: there is no drive \"d1\"; did you mean \"d0\"?");
+    assert_eq!(found[1], "m.toml:8: volume: there is no volume \"vil\"; did you mean \"vol\"?");
+}
+
+#[test]
+fn wrong_values_say_what_may_stand_there() {
+    let volume = "chunk = \"60k\"\nstack = \"mqq\"\nserving = \"per-drive\"\ntimeout = 5\n";
+    let found = problems(&whole("", volume, "read-only = \"yes\"\n"));
+    let chunk = "m.toml:7: chunk = \"60k\": a chunk is a power of two from 4k to 1g, such as 64k";
+    assert_eq!(found[0], chunk);
+    assert!(found[1].starts_with("m.toml:8: stack = \"mqq\": there are mq, sq, raw"));
+    assert!(found[2].starts_with("m.toml:9: serving = \"per-drive\": there are inline"));
+    assert!(found[3].starts_with("m.toml:10: timeout = \"5\": not a time"), "{}", found[3]);
+    assert!(found[4].starts_with("m.toml:14: read-only: write true or false"), "{}", found[4]);
+}
+
+#[test]
+fn two_exports_of_one_name_on_one_listener_clash() {
+    let found = problems(&whole("", "", EXPORT));
+    assert!(found[0].starts_with("m.toml:12: nbd: an export named \"v\" is on this listener"));
+    let other = EXPORT.replace("\"unix:s\"", "[\"unix:s\", \"tcp::0\"]\nname = \"w\"");
+    let plan = plan(&whole("", "", &other));
+    assert_eq!(plan.listeners.iter().map(|l| l.exports.len()).collect::<Vec<_>>(), [2, 1]);
+}
+
+#[test]
+fn what_nobody_can_reach_is_a_warning() {
+    let spare = "[[drive]]\nname = \"d1\"\nspec = \"null:\"\n";
+    let volume = "[[drive]]\nname = \"d2\"\nspec = \"null:\"\n[[volume]]\nname = \"w\"\n\
+                  drives = [\"d2\"]\n";
+    let plan = plan(&whole(spare, volume, ""));
+    assert_eq!(plan.warnings.len(), 2);
+    assert!(plan.warnings[0].contains("m.toml:5: drive \"d1\" is in no volume"));
+    assert!(plan.warnings[1].contains("volume \"w\" is not exported"));
+}
+
+#[test]
+fn sections_that_lack_something_say_what() {
+    let found = problems("[[drive]]\n[[volume]]\n[[export]]\n");
+    let expected = [
+        "m.toml:1: [[drive]]: it has no name; add name = \"...\"",
+        "m.toml:1: [[drive]]: add spec = \"driver:key=value,...\" or driver = \"...\"",
+        "m.toml:2: [[volume]]: it has no name; add name = \"...\"",
+        "m.toml:2: [[volume]]: it has no drive; add drives = [\"...\"]",
+        "m.toml:3: [[export]]: it names no volume; add volume = \"...\"",
+        "m.toml:3: [[export]]: it has no listener; add nbd = \"unix:PATH\"",
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(problems("").len(), 1);
+    let found = problems("[drive]\nname = \"x\"\n");
+    assert_eq!(found[0], "m.toml:1: drive is a list of sections: write [[drive]]");
+}
+
+#[test]
+fn a_text_that_is_no_toml_says_where() {
+    let found = problems("[[drive]]\nname = d0\n");
+    assert!(found[0].starts_with("m.toml:2: not valid TOML: "), "{}", found[0]);
+    let found = problems("[[drive]]\nname = \"a\"\nname = \"b\"\n");
+    assert!(found[0].starts_with("m.toml:3: not valid TOML: duplicate key"), "{}", found[0]);
+}
+
+#[test]
+fn the_server_section_is_checked() {
+    let server = "[server]\nthreads = 2\ncpus = [0, 1]\nbackend = \"epoll\"\nmemory-max = \"64m\"\n\
+                  connections-max = 9\nhandshake-timeout = \"5s\"\nspin = \"20us\"\n";
+    let text = format!("{}{server}", whole("", "", ""));
+    let plan = plan(&text).server;
+    assert_eq!((plan.threads, plan.cpus, plan.spin_ns), (Some(2), vec![0, 1], Some(20_000)));
+    let found = problems(&text.replace("threads = 2", "threads = 0"));
+    assert!(found[0].ends_with("threads = \"0\": write a whole number from 1 to 1024"));
+}

@@ -1,0 +1,257 @@
+//! The words of a configuration: sizes, times, listeners, names of designs.
+//!
+//! Pure functions from a text to a value or to what is wrong with it and what to write instead.
+//! Called by raw.rs through `Section`, which adds file, line and key, and by the command line for
+//! the same words.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use millrace_block::{Spread, Stack};
+use millrace_reactor::Backend;
+
+use super::problem::nearest;
+
+/// The port of NBD.
+const NBD_PORT: u16 = 10809;
+/// `sun_path` holds 108 bytes with the NUL at its end.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// A size in bytes: a number with k, m, g or t (powers of 1024) after it, or without.
+///
+/// # Errors
+/// What to write instead.
+pub fn size(text: &str) -> Result<u64, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let (digits, shift) = match lower.char_indices().next_back() {
+        Some((at, 'k')) => (&lower[..at], 10),
+        Some((at, 'm')) => (&lower[..at], 20),
+        Some((at, 'g')) => (&lower[..at], 30),
+        Some((at, 't')) => (&lower[..at], 40),
+        _ => (&lower[..], 0),
+    };
+    let number: Option<u64> = digits.parse().ok();
+    number
+        .and_then(|n| n.checked_mul(1 << shift))
+        .ok_or_else(|| "not a size; write bytes, or a number with k, m, g or t: 64k, 1g".to_owned())
+}
+
+/// A chunk in sectors: a power of two, 4 KiB to 1 GiB.
+///
+/// # Errors
+/// What to write instead.
+pub fn chunk_sectors(text: &str) -> Result<u32, String> {
+    let bytes = size(text)?;
+    if !bytes.is_power_of_two() || !(4096..=1 << 30).contains(&bytes) {
+        let better = bytes.clamp(4096, 1 << 30).next_power_of_two() >> 10;
+        return Err(format!("a chunk is a power of two from 4k to 1g, such as {better}k"));
+    }
+    Ok((bytes >> 9) as u32)
+}
+
+/// A time in nanoseconds: a number with ns, us, ms, s or m after it; 0 needs none.
+///
+/// # Errors
+/// What to write instead.
+pub fn duration_ns(text: &str) -> Result<u64, String> {
+    let wrong = || "not a time; write a number with ns, us, ms, s or m: 500ms, 30s".to_owned();
+    let text = text.trim();
+    if text == "0" {
+        return Ok(0);
+    }
+    let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let unit_ns: u64 = match &text[unit_at..] {
+        "ns" => 1,
+        "us" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" => 60_000_000_000,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = text[..unit_at].parse().map_err(|_| wrong())?;
+    number.checked_mul(unit_ns).ok_or_else(wrong)
+}
+
+/// A whole number from `min` to `max`.
+///
+/// # Errors
+/// What to write instead.
+pub fn number(text: &str, min: u32, max: u32) -> Result<u32, String> {
+    let value: Option<u32> = text.trim().parse().ok();
+    let within = value.filter(|value| (min..=max).contains(value));
+    within.ok_or_else(|| format!("write a whole number from {min} to {max}"))
+}
+
+/// One of several words.
+fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
+    if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
+        return Ok(*value);
+    }
+    let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+    Err(format!("there are {}{}", names.join(", "), nearest(text, names.iter().copied())))
+}
+
+/// A design of the layer.
+///
+/// # Errors
+/// Which there are.
+pub fn stack(text: &str) -> Result<Stack, String> {
+    choice(text, &[("mq", Stack::Mq), ("sq", Stack::Sq), ("raw", Stack::Raw)])
+}
+
+/// How queues are spread.
+///
+/// # Errors
+/// Which there are.
+pub fn spread(text: &str) -> Result<Spread, String> {
+    choice(text, &[("core", Spread::Core), ("node", Spread::Node), ("one", Spread::One)])
+}
+
+/// What carries the I/O.
+///
+/// # Errors
+/// Which there are.
+pub fn backend(text: &str) -> Result<Backend, String> {
+    let words = [("auto", Backend::Auto), ("io_uring", Backend::Uring), ("epoll", Backend::Epoll)];
+    choice(text, &words)
+}
+
+/// Who serves a volume's drives.
+///
+/// # Errors
+/// Which there are.
+pub fn serving(text: &str) -> Result<millrace_block::Serving, String> {
+    choice(text, &[("inline", millrace_block::Serving::Inline)])
+}
+
+/// `stripe` or `linear`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayoutWord {
+    /// Chunks round robin.
+    Stripe,
+    /// One drive behind the other.
+    Linear,
+}
+
+/// How a volume is laid out.
+///
+/// # Errors
+/// Which there are.
+pub fn layout(text: &str) -> Result<LayoutWord, String> {
+    choice(text, &[("stripe", LayoutWord::Stripe), ("linear", LayoutWord::Linear)])
+}
+
+/// Where to listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// A TCP port.
+    Tcp(SocketAddr),
+}
+
+/// `unix:PATH`, `tcp:ADDRESS:PORT`, or `tcp:PORT` on loopback; a relative path is in `base`.
+///
+/// # Errors
+/// What to write instead.
+pub fn address(text: &str, base: &Path) -> Result<Address, String> {
+    match text.split_once(':') {
+        Some(("unix", "")) => Err("the path of the socket is missing: unix:PATH".to_owned()),
+        Some(("unix", path)) => socket_path(base.join(path)),
+        Some(("tcp", place)) => tcp(place).map(Address::Tcp),
+        _ => Err("write \"unix:PATH\" or \"tcp:ADDRESS:PORT\"".to_owned()),
+    }
+}
+
+fn socket_path(path: PathBuf) -> Result<Address, String> {
+    let length = path.as_os_str().len();
+    if length > SOCKET_PATH_BYTES_MAX {
+        return Err(format!(
+            "the path of a socket is at most {SOCKET_PATH_BYTES_MAX} bytes long, but {} has \
+             {length}; put it into a folder with a shorter path",
+            path.display()
+        ));
+    }
+    Ok(Address::Unix(path))
+}
+
+/// Loopback unless an address stands there.
+fn tcp(place: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = place.parse::<SocketAddr>() {
+        return Ok(address);
+    }
+    let (host, port) = match place.parse::<IpAddr>() {
+        Ok(ip) => return Ok(SocketAddr::new(ip, NBD_PORT)),
+        Err(_) => place.rsplit_once(':').unwrap_or(("", place)),
+    };
+    if !matches!(host, "" | "localhost") {
+        return Err(format!(
+            "\"{host}\" is no IP address; write tcp:127.0.0.1:{NBD_PORT}, or \
+                            tcp:0.0.0.0:{NBD_PORT} for all interfaces"
+        ));
+    }
+    let port: u16 = port.parse().map_err(|_| format!("\"{port}\" is no port from 0 to 65535"))?;
+    Ok(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port))
+}
+
+/// Bytes for people: the largest unit that leaves no fraction, or one decimal.
+pub fn bytes_for_people(bytes: u64) -> String {
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    match units.iter().find(|(_, shift)| bytes >= 1 << shift) {
+        Some((unit, shift)) if bytes.is_multiple_of(1 << shift) => {
+            format!("{} {unit}", bytes >> shift)
+        }
+        Some((unit, shift)) => format!("{:.1} {unit}", bytes as f64 / (1u64 << shift) as f64),
+        None => format!("{bytes} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_have_units() {
+        assert_eq!((size("64k"), size("3"), size("1T")), (Ok(65_536), Ok(3), Ok(1 << 40)));
+        assert!(size("64kk").is_err() && size("").is_err() && size("99999999999t").is_err());
+        assert_eq!(duration_ns("500ms"), Ok(500_000_000));
+        assert!(duration_ns("5").is_err() && duration_ns("s").is_err());
+    }
+
+    #[test]
+    fn a_chunk_that_is_no_power_of_two_names_one() {
+        assert_eq!(chunk_sectors("64k"), Ok(128));
+        let error = chunk_sectors("60k").unwrap_err();
+        assert_eq!(error, "a chunk is a power of two from 4k to 1g, such as 64k");
+    }
+
+    #[test]
+    fn tcp_is_loopback_unless_an_address_is_written() {
+        let tcp = |text: &str| {
+            address(text, Path::new("")).map(|address| match address {
+                Address::Tcp(tcp) => tcp.to_string(),
+                Address::Unix(path) => path.display().to_string(),
+            })
+        };
+        assert_eq!(tcp("tcp:10809").unwrap(), "127.0.0.1:10809");
+        assert_eq!(tcp("tcp::7").unwrap(), "127.0.0.1:7");
+        assert_eq!(tcp("tcp:localhost:7").unwrap(), "127.0.0.1:7");
+        assert_eq!(tcp("tcp:0.0.0.0:7").unwrap(), "0.0.0.0:7");
+        assert_eq!(tcp("tcp:[::1]:7").unwrap(), "[::1]:7");
+        assert!(tcp("tcp:example.org:7").is_err() && tcp("tcp:x").is_err() && tcp("a").is_err());
+    }
+
+    #[test]
+    fn a_socket_path_that_is_too_long_is_refused_with_its_length() {
+        let text = format!("unix:{}", "x".repeat(104));
+        assert!(address(&text, Path::new("")).is_ok());
+        let error = address(&text, Path::new("/tmp")).unwrap_err();
+        assert!(error.contains("at most 107") && error.contains("109"), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_word_lists_the_words_there_are() {
+        let error = stack("mw").unwrap_err();
+        assert!(error.starts_with("there are mq, sq, raw"), "{error}");
+    }
+}

@@ -1,0 +1,153 @@
+//! Arguments of `millrace bench`, in fio's words.
+//!
+//! Parsed by clap, read by plan.rs. A comma list makes a row for each value (and for each combination
+//! of several lists).
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use millrace::{Layout, Spec, Spread, Stack, Stamp};
+use millrace_exports::nbd::NbdUri;
+use millrace_lab::Rw;
+use millrace_reactor::Backend;
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace bench
+      mq, sq and raw on the null drive, depth 1 and 32, on each core count
+  millrace bench --drive file:path=/srv/d0,size=4g --rw randread --bs 4k --iodepth 64
+      one file with io_uring
+  millrace bench --drive ram:size=1g --drive ram:size=1g --chunk 4k --rw randwrite --verify
+      a stripe of two, every block read back and checked
+  millrace bench --connect 'nbd+unix:///vol0?socket=millrace-data/vol0.sock' --jobs 4 --iodepth 32
+      any NBD server";
+
+/// Measure drives, stacks and servers.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct BenchArgs {
+    /// A drive, `driver:key=value,...`; several make a stripe [default: null]
+    #[arg(long, value_name = "SPEC")]
+    pub drive: Vec<String>,
+    /// Be a client of an NBD server instead
+    #[arg(long, value_name = "URI", conflicts_with_all = ["drive", "stack", "chunk"])]
+    pub connect: Option<NbdUri>,
+    /// Designs: mq, sq, raw [default: mq; all three without arguments]
+    #[arg(long, value_delimiter = ',', value_parser = word::<Stack>)]
+    pub stack: Vec<Stack>,
+    /// Software queues: core, node, one
+    #[arg(long, value_delimiter = ',', value_parser = word::<Spread>, default_value = "core")]
+    pub software_queues: Vec<Spread>,
+    /// Hardware queues: core, node, one
+    #[arg(long, value_delimiter = ',', value_parser = word::<Spread>, default_value = "core")]
+    pub hardware_queues: Vec<Spread>,
+    /// How many CPUs, the first ones [default: as many as jobs, at most all]
+    #[arg(long, value_delimiter = ',', value_name = "N")]
+    pub cpus: Vec<u32>,
+    /// Which CPUs; job i runs on the i-th of them
+    #[arg(long, value_delimiter = ',', value_name = "CPU", conflicts_with = "cpus")]
+    pub cpu_list: Vec<u32>,
+    /// Submitting threads [default: as many as CPUs, or 1]
+    #[arg(long, value_delimiter = ',', value_name = "N")]
+    pub jobs: Vec<u32>,
+    /// read, write, randread, randwrite, randrw
+    #[arg(long, value_delimiter = ',', default_value = "randread")]
+    pub rw: Vec<Rw>,
+    /// Bytes of one I/O, with k or m [default: 512 on null, else 4k]
+    #[arg(long, value_delimiter = ',', value_name = "SIZE")]
+    pub bs: Vec<String>,
+    /// I/Os in flight for each job [default: 32; 1 and 32 without arguments]
+    #[arg(long, value_delimiter = ',', value_name = "N")]
+    pub iodepth: Vec<u32>,
+    /// How long each row runs, such as 3s or 500ms
+    #[arg(long, default_value = "1s", value_parser = duration)]
+    pub runtime: Duration,
+    /// Stop each job after so many I/Os instead
+    #[arg(long, value_name = "N", conflicts_with = "runtime")]
+    pub ios: Option<u64>,
+    /// When times are taken: batch (once a batch), io (for every I/O)
+    #[arg(long, value_delimiter = ',', value_parser = word::<Stamp>, default_value = "batch")]
+    pub stamp: Vec<Stamp>,
+    /// Write a pattern, read it back and check it
+    #[arg(long)]
+    pub verify: bool,
+    /// Chunk of the stripe
+    #[arg(long, default_value = "64k", value_name = "SIZE", value_parser = size)]
+    pub chunk: u64,
+    /// Ring of the I/O threads: auto, io_uring, epoll
+    #[arg(long, default_value = "auto", value_parser = word::<Backend>)]
+    pub backend: Backend,
+    /// Seed of the random offsets
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print one JSON array of rows
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl BenchArgs {
+    /// The drives named, or the null drive.
+    pub fn drives(&self) -> Result<Vec<Spec>> {
+        if self.drive.is_empty() {
+            return Ok(vec![Spec::from_str("null")?]);
+        }
+        let parse = |text: &String| text.parse().with_context(|| format!("--drive {text}"));
+        self.drive.iter().map(parse).collect()
+    }
+
+    /// How several drives are joined.
+    pub fn layout(&self) -> Layout {
+        match self.drive.len() {
+            0 | 1 => Layout::Linear,
+            _ => Layout::Stripe { chunk_sectors: (self.chunk >> 9) as u32 },
+        }
+    }
+}
+
+/// Words of a setting, each with its value.
+pub trait Words: Copy + PartialEq + Sized + 'static {
+    /// All of them.
+    const WORDS: &'static [(Self, &'static str)];
+}
+
+impl Words for Stack {
+    const WORDS: &'static [(Stack, &'static str)] =
+        &[(Stack::Mq, "mq"), (Stack::Sq, "sq"), (Stack::Raw, "raw")];
+}
+
+impl Words for Spread {
+    const WORDS: &'static [(Spread, &'static str)] =
+        &[(Spread::Core, "core"), (Spread::Node, "node"), (Spread::One, "one")];
+}
+
+impl Words for Stamp {
+    const WORDS: &'static [(Stamp, &'static str)] = &[(Stamp::Batch, "batch"), (Stamp::Io, "io")];
+}
+
+impl Words for Backend {
+    const WORDS: &'static [(Backend, &'static str)] =
+        &[(Backend::Auto, "auto"), (Backend::Uring, "io_uring"), (Backend::Epoll, "epoll")];
+}
+
+/// The word of a value.
+pub fn name_of<T: Words>(value: T) -> &'static str {
+    T::WORDS.iter().find(|(known, _)| *known == value).map_or("?", |(_, name)| name)
+}
+
+fn word<T: Words>(text: &str) -> Result<T, String> {
+    let found = T::WORDS.iter().find(|(_, name)| *name == text);
+    let names: Vec<&str> = T::WORDS.iter().map(|(_, name)| *name).collect();
+    found.map(|(value, _)| *value).ok_or_else(|| format!("one of {}", names.join(", ")))
+}
+
+/// A size such as `512`, `4k` or `1m`.
+pub fn size(text: &str) -> Result<u64, String> {
+    millrace_drives::size_bytes(text).ok_or_else(|| "a size such as 512, 4k or 1m".to_owned())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let ns = millrace_drives::time_ns(text).filter(|ns| *ns > 0);
+    ns.map(Duration::from_nanos).ok_or_else(|| "a time such as 3s or 500ms".to_owned())
+}

@@ -1,0 +1,87 @@
+//! `millrace bench`: runs workloads on drives or against a server, and prints a row for each.
+//!
+//! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through the
+//! lab, a table or JSON at the end (table.rs). Reads nothing but its arguments; creates no file but
+//! those that a `file:` spec names.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod args;
+mod plan;
+mod table;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use millrace::{DriveOptions, VolumeOptions, build_volume};
+use millrace_lab::{Queues, Row};
+
+pub use args::BenchArgs;
+
+use plan::RowPlan;
+
+/// Runs the verb: 0 if every I/O of every row succeeded, 1 if some failed.
+///
+/// # Errors
+/// If an argument makes no sense, or a drive, a server or a thread could not be set up.
+pub fn run(args: &BenchArgs) -> Result<ExitCode> {
+    let plans = plan::rows(args)?;
+    let mut rows: Vec<Row> = Vec::new();
+    let mut bar = table::Bar::new(plans.len(), std::io::stderr().is_terminal());
+    let mut notes = Vec::new();
+    for (index, plan) in plans.iter().enumerate() {
+        let mut progress = |fraction| bar.show(index, &plan.label(), fraction);
+        let row = match &args.connect {
+            Some(uri) => millrace_lab::run_nbd_row(uri, &plan.plan, &mut progress)?,
+            None => run_drives(plan, args, &mut notes, &mut progress)?,
+        };
+        rows.push(row);
+    }
+    bar.clear();
+    notes.dedup();
+    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&rows).context("rows as JSON")?);
+    } else {
+        println!("{}", table::table(&rows));
+    }
+    let failed: Vec<&Row> = rows.iter().filter(|row| row.outcome.errors > 0).collect();
+    for row in &failed {
+        let first = row.outcome.first_error.as_deref().unwrap_or("no detail");
+        eprintln!(
+            "{} errors ({} {} bs={}): {first}",
+            row.outcome.errors, row.queues.stack, row.rw, row.bs
+        );
+    }
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// One row on drives opened for it, so that its accounting starts at zero.
+fn run_drives(
+    plan: &RowPlan,
+    args: &BenchArgs,
+    notes: &mut Vec<String>,
+    progress: &mut dyn FnMut(f64),
+) -> Result<Row> {
+    let Ok(io_threads) = u16::try_from(plan.plan.jobs) else {
+        bail!("--jobs {}: at most 65535", plan.plan.jobs)
+    };
+    let drive = DriveOptions {
+        stack: plan.stack,
+        software_queues: plan.software_queues,
+        hardware_queues: plan.hardware_queues,
+        ..DriveOptions::default()
+    };
+    let options = VolumeOptions { drive, io_threads };
+    let (volume, mut remarks) = build_volume("bench", args.layout(), &args.drives()?, &options)?;
+    notes.append(&mut remarks);
+    let mut row = millrace_lab::run_row(&volume, &plan.plan, progress)?;
+    row.queues = Queues {
+        stack: args::name_of(plan.stack).to_owned(),
+        software_queues: args::name_of(plan.software_queues).to_owned(),
+        hardware_queues: args::name_of(plan.hardware_queues).to_owned(),
+        cpus: plan.cpus,
+    };
+    row.drives = args.drives()?.iter().map(ToString::to_string).collect::<Vec<_>>().join("+");
+    Ok(row)
+}

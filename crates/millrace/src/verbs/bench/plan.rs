@@ -1,0 +1,207 @@
+//! From arguments to rows: every combination of the lists, in a stable order.
+//!
+//! Called by the verb; makes plain plans, opens nothing. Without any argument that says what to
+//! measure, it is the comparison: mq, sq and raw on null at depth 1 and 32 on each core count, and mq
+//! once more with a stamp for every I/O, as SPDK's bdevperf takes them.
+
+use anyhow::{Result, bail};
+use millrace::{Spread, Stack, Stamp};
+use millrace_lab::{Plan, Workload};
+use millrace_machine::{Machine, Native};
+use millrace_reactor::Config;
+
+use super::args::{BenchArgs, name_of, size};
+
+/// One row to run.
+#[derive(Debug, Clone)]
+pub struct RowPlan {
+    pub stack: Stack,
+    pub software_queues: Spread,
+    pub hardware_queues: Spread,
+    pub cpus: u32,
+    pub plan: Plan,
+}
+
+impl RowPlan {
+    /// A few words for the progress bar.
+    pub fn label(&self) -> String {
+        let (stack, plan) = (name_of(self.stack), &self.plan);
+        let workload = &plan.workload;
+        format!(
+            "{stack} {} bs={} depth={} jobs={}",
+            workload.rw, workload.bs_bytes, workload.iodepth, plan.jobs
+        )
+    }
+}
+
+/// CPUs and jobs of a row.
+#[derive(Debug, Clone)]
+struct Place {
+    cpus: Vec<u32>,
+    jobs: u32,
+}
+
+/// All rows.
+pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
+    let default = args.drive.is_empty() && args.connect.is_none();
+    let bare = default && args.jobs.is_empty() && args.cpus.is_empty() && args.cpu_list.is_empty();
+    let stacks = match args.stack.as_slice() {
+        [] if bare && args.iodepth.is_empty() => vec![Stack::Mq, Stack::Sq, Stack::Raw],
+        [] => vec![Stack::Mq],
+        given => given.to_vec(),
+    };
+    let depths = match args.iodepth.as_slice() {
+        [] if bare => vec![1, 32],
+        [] => vec![32],
+        given => given.to_vec(),
+    };
+    let sizes = block_sizes(args, default)?;
+    let mut rows = Vec::new();
+    for place in places(args, bare)? {
+        for (rw, bs_bytes) in product(&args.rw, &sizes) {
+            for (iodepth, stamp) in product(&depths, &args.stamp) {
+                if iodepth == 0 || iodepth > 65_536 {
+                    bail!("--iodepth {iodepth}: 1 to 65536");
+                }
+                let workload =
+                    Workload { rw, bs_bytes, iodepth, verify: args.verify, seed: args.seed };
+                rows.extend(queue_rows(args, &stacks, &place, (workload, stamp)));
+            }
+        }
+    }
+    if bare && args.stack.is_empty() && args.iodepth.is_empty() {
+        let stamped = |row: &&RowPlan| row.stack == Stack::Mq && row.plan.jobs == 1;
+        let mut more: Vec<RowPlan> = rows.iter().filter(stamped).cloned().collect();
+        more.iter_mut().for_each(|row| row.plan.stamp = Stamp::Io);
+        rows.append(&mut more);
+    }
+    Ok(rows)
+}
+
+/// The rows of one place and workload: each design, with each pair of queue settings.
+fn queue_rows(
+    args: &BenchArgs,
+    stacks: &[Stack],
+    place: &Place,
+    (workload, stamp): (Workload, Stamp),
+) -> Vec<RowPlan> {
+    let plan = Plan {
+        workload,
+        jobs: place.jobs,
+        cpus: place.cpus.clone(),
+        runtime: args.runtime,
+        ios: args.ios,
+        stamp,
+        reactor: Config { backend: args.backend, ..Config::default() },
+    };
+    let mut rows = Vec::new();
+    for (software_queues, hardware_queues) in product(&args.software_queues, &args.hardware_queues)
+    {
+        for stack in stacks {
+            let (cpus, plan) = (place.cpus.len() as u32, plan.clone());
+            rows.push(RowPlan { stack: *stack, software_queues, hardware_queues, cpus, plan });
+        }
+    }
+    rows
+}
+
+fn block_sizes(args: &BenchArgs, null: bool) -> Result<Vec<u32>> {
+    if args.bs.is_empty() {
+        return Ok(vec![if null { 512 } else { 4096 }]);
+    }
+    let mut sizes = Vec::new();
+    for text in &args.bs {
+        match size(text) {
+            Ok(bytes) if bytes >= 512 && bytes % 512 == 0 && bytes <= 1 << 30 => {
+                sizes.push(bytes as u32);
+            }
+            _ => bail!("--bs {text}: a multiple of 512 up to 1g, such as 4k"),
+        }
+    }
+    Ok(sizes)
+}
+
+/// Which CPUs and how many jobs each row has.
+fn places(args: &BenchArgs, bare: bool) -> Result<Vec<Place>> {
+    let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
+    if let Some(cpu) = args.cpu_list.iter().find(|cpu| !all.contains(cpu)) {
+        bail!("--cpu-list {cpu}: this process may use {all:?}");
+    }
+    if let Some(jobs) = args.jobs.iter().find(|jobs| **jobs == 0 || **jobs > 4096) {
+        bail!("--jobs {jobs}: 1 to 4096");
+    }
+    let counts = match args.cpus.as_slice() {
+        _ if !args.cpu_list.is_empty() => vec![args.cpu_list.len()],
+        [] if bare => core_counts(all.len()),
+        [] => vec![0],
+        given => given.iter().map(|count| *count as usize).collect(),
+    };
+    let mut places = Vec::new();
+    for count in counts {
+        if count > all.len() || (count == 0 && !args.cpus.is_empty()) {
+            bail!("--cpus {count}: 1 to {} here", all.len());
+        }
+        let jobs = if args.jobs.is_empty() { vec![count.max(1) as u32] } else { args.jobs.clone() };
+        for jobs in jobs {
+            let cpus = match (args.cpu_list.as_slice(), count) {
+                ([], 0) => all[..all.len().min(jobs as usize)].to_vec(),
+                ([], count) => all[..count].to_vec(),
+                (list, _) => list.to_vec(),
+            };
+            places.push(Place { cpus, jobs });
+        }
+    }
+    Ok(places)
+}
+
+/// 1, 2, 4 and so on, and all.
+fn core_counts(all: usize) -> Vec<usize> {
+    let mut counts: Vec<usize> =
+        std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < all).collect();
+    counts.push(all);
+    counts
+}
+
+fn product<A: Copy, B: Copy>(a: &[A], b: &[B]) -> Vec<(A, B)> {
+    a.iter().flat_map(|x| b.iter().map(move |y| (*x, *y))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    fn plan(text: &str) -> Vec<RowPlan> {
+        let words = std::iter::once("bench").chain(text.split_whitespace());
+        rows(&Command::try_parse_from(words).unwrap().bench).unwrap()
+    }
+
+    #[test]
+    fn without_arguments_it_is_the_comparison_on_each_core_count() {
+        let rows = plan("");
+        let cores = core_counts(Native::topology().cpus().len()).len();
+        assert_eq!(rows.len(), 3 * 2 * cores + 2);
+        assert_eq!(rows.last().map(|row| row.plan.stamp), Some(Stamp::Io));
+    }
+
+    #[test]
+    fn comma_lists_make_every_combination() {
+        let rows = plan("--stack mq,sq --iodepth 1,8,64 --bs 512,4k --jobs 1");
+        assert_eq!(rows.len(), 12);
+        assert_eq!(rows[11].plan.workload.bs_bytes, 4096);
+        assert_eq!(rows[1].stack, Stack::Sq);
+    }
+
+    #[test]
+    fn core_counts_double_and_end_with_all() {
+        assert_eq!(core_counts(1), [1]);
+        assert_eq!(core_counts(6), [1, 2, 4, 6]);
+        assert_eq!(core_counts(8), [1, 2, 4, 8]);
+    }
+}

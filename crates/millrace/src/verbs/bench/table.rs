@@ -1,0 +1,146 @@
+//! The result table and the progress bar of `bench`.
+//!
+//! Pure text out of rows; the bar writes to standard error, on a terminal only.
+#![allow(clippy::print_stderr)]
+
+use std::io::Write;
+
+use comfy_table::{CellAlignment, Table, presets};
+use millrace_lab::Row;
+
+const HEAD: [&str; 15] = [
+    "stack", "cpus", "jobs", "rw", "bs", "iodepth", "stamp", "IOPS", "MB/s", "ns/IO", "mean",
+    "p50", "p99", "p99.9", "max",
+];
+
+/// The rows as a table; times in the unit that fits each.
+pub fn table(rows: &[Row]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let queues = rows
+        .iter()
+        .any(|row| row.queues.software_queues != "core" || row.queues.hardware_queues != "core");
+    let verified = rows.iter().any(|row| row.outcome.verified > 0);
+    let errors = rows.iter().any(|row| row.outcome.errors > 0);
+    let mut head: Vec<&str> = HEAD.to_vec();
+    head.extend(
+        [("sw-queues", queues), ("hw-queues", queues), ("verified", verified), ("errors", errors)]
+            .into_iter()
+            .filter_map(|(name, shown)| shown.then_some(name)),
+    );
+    table.set_header(head);
+    for row in rows {
+        let mut cells = cells(row);
+        if queues {
+            cells.extend([row.queues.software_queues.clone(), row.queues.hardware_queues.clone()]);
+        }
+        if verified {
+            cells.push(row.outcome.verified.to_string());
+        }
+        if errors {
+            cells.push(row.outcome.errors.to_string());
+        }
+        table.add_row(cells);
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        if ![0, 3, 6].contains(&index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let text = table.to_string();
+    text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let lat = &row.lat_ns;
+    let mut cells = vec![
+        row.queues.stack.clone(),
+        row.queues.cpus.to_string(),
+        row.jobs.to_string(),
+        row.rw.clone(),
+        row.bs.to_string(),
+        row.iodepth.to_string(),
+        row.stamp.clone(),
+        rate(row.iops),
+        format!("{:.0}", row.bw_bytes_per_s / 1e6),
+        format!("{:.1}", f64::from(row.jobs) * 1e9 / row.iops.max(1e-9)),
+    ];
+    cells.extend([lat.mean, lat.p50, lat.p99, lat.p999, lat.max].map(time));
+    cells
+}
+
+/// I/Os a second with three or four digits.
+fn rate(iops: f64) -> String {
+    match iops {
+        iops if iops >= 1e6 => format!("{:.2} M", iops / 1e6),
+        iops if iops >= 1e4 => format!("{:.1} K", iops / 1e3),
+        iops => format!("{iops:.0}"),
+    }
+}
+
+/// A time in the unit that fits.
+fn time(ns: u64) -> String {
+    match ns {
+        0..10_000 => format!("{ns} ns"),
+        10_000..10_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        _ => format!("{:.1} ms", ns as f64 / 1e6),
+    }
+}
+
+/// A line on a terminal that says how far a run is.
+pub struct Bar {
+    rows: usize,
+    shown: bool,
+}
+
+impl Bar {
+    /// A bar over so many rows, shown on terminals only.
+    pub fn new(rows: usize, terminal: bool) -> Bar {
+        Bar { rows, shown: terminal }
+    }
+
+    /// Row `index` is at `fraction`.
+    pub fn show(&mut self, index: usize, label: &str, fraction: f64) {
+        if !self.shown {
+            return;
+        }
+        let whole = (index as f64 + fraction) / self.rows.max(1) as f64;
+        let full = (whole * 30.0) as usize;
+        eprint!(
+            "\r\x1b[K[{}{}] {}/{} {label}",
+            "#".repeat(full),
+            ".".repeat(30 - full.min(30)),
+            index + 1,
+            self.rows
+        );
+        // A terminal that went away does not matter here.
+        let _ = std::io::stderr().flush();
+    }
+
+    /// Wipes the line.
+    pub fn clear(&mut self) {
+        if self.shown {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_lab::Outcome;
+
+    #[test]
+    fn rates_and_times_have_the_unit_that_fits() {
+        assert_eq!([rate(950.4), rate(84_120.0), rate(36.1e6)], ["950", "84.1 K", "36.10 M"]);
+        assert_eq!([time(950), time(84_120), time(12_000_000)], ["950 ns", "84.1 us", "12.0 ms"]);
+    }
+
+    #[test]
+    fn table_shows_errors_only_if_there_are_some() {
+        let row = Row { iops: 1e6, jobs: 1, ..Row::default() };
+        assert!(!table(std::slice::from_ref(&row)).contains("errors"));
+        let outcome = Outcome { errors: 3, ..Outcome::default() };
+        assert!(table(&[Row { outcome, ..row }]).contains("errors"));
+    }
+}

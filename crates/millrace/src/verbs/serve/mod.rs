@@ -1,0 +1,181 @@
+//! `millrace serve`: opens the drives of a configuration and serves its volumes until told to stop.
+//!
+//! Owns the order: configuration checked, drives opened, volumes made, sockets bound, then `ready`;
+//! on SIGTERM or SIGINT drain, flush, exit. Calls `config` for the plan, opening.rs for drives,
+//! `millrace_exports` for the server, report.rs for what is printed, signals.rs for signals. Until
+//! everything stands nothing is served, and what a failed start created is removed again.
+
+mod created;
+mod opening;
+mod report;
+mod signals;
+mod source;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use millrace_exports::server::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
+use millrace_machine::{Machine, Native};
+use millrace_reactor::Backend;
+
+use crate::config::words::{self, Address};
+use crate::config::{self, Checked, Problems};
+use crate::verbs::say;
+use created::Created;
+use opening::Opened;
+use signals::{Asked, Signals};
+use source::Source;
+
+/// How long I/O in flight may take to finish when the daemon is asked to stop.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// I/O threads where nobody says how many: one per CPU, but not more than these.
+const THREADS_DEFAULT_MAX: usize = 4;
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace serve                        four 1 GiB drives in ./millrace-data, as volume vol0
+  millrace serve --print-config         the configuration of that, to begin your own with
+  millrace serve my.toml --check        is the file in order?
+  millrace serve my.toml --threads 2    serve it from two I/O threads
+
+Signals: SIGTERM and SIGINT finish what is in flight, flush, and exit with 0; a second one exits at
+once with 1. SIGUSR1 cuts the power of all `fault` drives with a volatile cache (for tests).";
+
+/// Arguments of `serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// What to serve, a TOML file; without one, a volume in a data folder
+    config: Option<PathBuf>,
+    /// Check the configuration, open nothing, and exit
+    #[arg(long)]
+    check: bool,
+    /// Print the configuration and exit
+    #[arg(long)]
+    print_config: bool,
+    /// Folder of the volume that is served without a file [default: millrace-data]
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    data_dir: Option<String>,
+    /// I/O threads [default: one per CPU, at most 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// What carries the I/O: auto, io_uring or epoll [default: auto]
+    #[arg(long, value_parser = words::backend)]
+    backend: Option<Backend>,
+}
+
+/// Serves until a signal; 0 if everything was flushed, 1 if not.
+///
+/// # Errors
+/// If the configuration is wrong, or a drive or socket cannot be opened.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let source = Source::read(args.config.as_deref(), args.data_dir.as_deref())?;
+    if args.print_config {
+        say(&source.text);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut plan = config::load(&source.name, &source.text, &source.base)?;
+    plan.server.threads = args.threads.or(plan.server.threads);
+    plan.server.backend = args.backend.or(plan.server.backend);
+    if args.check {
+        say(&report::checked(&plan));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut signals = Signals::install().context("cannot install signal handlers")?;
+    let mut created = Created::default();
+    if let Some(folder) = &source.data_dir {
+        created.folder(folder)?;
+    }
+    let threads = threads(&plan);
+    let opened = opening::open(&plan, threads, &mut created)?;
+    let server = Server::start(server_config(&plan, &opened, threads))
+        .map_err(|error| listener_problem(&plan, &error))?;
+    created.keep();
+    take_real_ports(&mut plan, &server);
+    say(&report::serving(&plan, &opened, server.notes()));
+    signals::tell_manager(signals::Phase::Ready);
+    say(&format!("ready {}\n", std::process::id()));
+    wait(&mut signals);
+    Ok(stop(server, signals))
+}
+
+/// The error of a server that did not start, at the line of the listener that it names.
+fn listener_problem(plan: &Checked, error: &millrace_block::Error) -> Problems {
+    let text = error.to_string();
+    let named = plan.listeners.iter().find(|listener| {
+        let rest = text.strip_prefix(&listen(&listener.address).to_string());
+        rest.is_some_and(|rest| rest.starts_with(": "))
+    });
+    let mut problems = Problems::new(&plan.file);
+    match named {
+        Some(listener) => problems.add(listener.line, format!("nbd: {text}")),
+        None => problems.add(1, text),
+    }
+    problems
+}
+
+/// Port 0 becomes the port that the system chose.
+fn take_real_ports(plan: &mut Checked, server: &Server) {
+    for (listener, real) in plan.listeners.iter_mut().zip(server.addresses()) {
+        if let Listen::Tcp(address) = real {
+            listener.address = Address::Tcp(*address);
+        }
+    }
+}
+
+fn listen(address: &Address) -> Listen {
+    match address {
+        Address::Unix(path) => Listen::Unix(path.clone()),
+        Address::Tcp(address) => Listen::Tcp(*address),
+    }
+}
+
+/// Waits for the signal to stop; serves the test aid meanwhile.
+fn wait(signals: &mut Signals) {
+    let mut cuts = 0;
+    while signals.next() == Asked::PowerCut {
+        cuts += 1;
+        say(&signals::cut_power(cuts));
+    }
+}
+
+fn stop(server: Server, signals: Signals) -> ExitCode {
+    signals::tell_manager(signals::Phase::Stopping);
+    say(&format!("stopping: finishing what is in flight, {} s at most\n", DRAIN_TIMEOUT.as_secs()));
+    signals.exit_at_the_next_one();
+    let outcome = server.stop(DRAIN_TIMEOUT);
+    say(&report::stopped(&outcome));
+    if outcome.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn threads(plan: &Checked) -> u16 {
+    let cpus = Native::topology().cpus().len().clamp(1, THREADS_DEFAULT_MAX);
+    plan.server.threads.unwrap_or(cpus as u16)
+}
+
+fn server_config(plan: &Checked, opened: &Opened, threads: u16) -> ServerConfig {
+    let export = |export: &config::ExportPlan| ExportConfig {
+        name: export.name.clone(),
+        description: export.description.clone(),
+        volume: opened.volumes[export.volume].clone(),
+        read_only: export.read_only,
+    };
+    let listener = |listener: &config::ListenerPlan| ListenConfig {
+        listen: listen(&listener.address),
+        exports: listener.exports.clone(),
+    };
+    let (server, default) = (&plan.server, ServerConfig::default());
+    ServerConfig {
+        exports: plan.exports.iter().map(export).collect(),
+        listeners: plan.listeners.iter().map(listener).collect(),
+        threads,
+        cpus: server.cpus.clone(),
+        backend: server.backend.unwrap_or(default.backend),
+        connections_max: server.connections_max.unwrap_or(default.connections_max),
+        handshake_timeout_ns: server.handshake_timeout_ns.unwrap_or(default.handshake_timeout_ns),
+        memory_max_bytes: server.memory_max_bytes.unwrap_or(default.memory_max_bytes),
+        spin_ns: server.spin_ns.unwrap_or(default.spin_ns),
+    }
+}

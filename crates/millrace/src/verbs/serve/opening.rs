@@ -1,0 +1,101 @@
+//! Opens the drives of a plan and makes its volumes; the first failure undoes it all.
+//!
+//! Called by `serve` between checking and binding. Errors point at the line of the drive or of its
+//! key. One file used by two drives is found by device and inode, before the second would run into
+//! the lock of the first.
+
+use std::sync::Arc;
+
+use millrace::{OpenedDrive, SetupError, open_drive, unused_space};
+use millrace_block::{Disk, Volume};
+use millrace_drives::SpecError;
+use millrace_machine::Native;
+
+use super::created::{Created, identity};
+use crate::config::{Checked, Drive, Problems, paths};
+
+/// Everything that is open.
+pub struct Opened {
+    /// In the plan's order.
+    pub volumes: Vec<Arc<Volume<Native>>>,
+    /// Remarks for a person.
+    pub notes: Vec<String>,
+}
+
+/// Opens all drives of a plan and makes its volumes.
+///
+/// # Errors
+/// The first thing that cannot be opened, with its line.
+pub fn open(plan: &Checked, io_threads: u16, created: &mut Created) -> Result<Opened, Problems> {
+    let (mut disks, mut notes) = (Vec::new(), Vec::new());
+    let mut identities = Vec::new();
+    for drive in &plan.drives {
+        let file = paths::file_of(&drive.spec);
+        let before = file.as_deref().and_then(identity);
+        if let Some(before) = before {
+            refuse_twice(plan, drive, &identities, before)?;
+        }
+        let mut opened = open_one(plan, drive, io_threads)?;
+        if let Some(after) = opened.identity {
+            refuse_twice(plan, drive, &identities, after)?;
+            if let (Some(file), None) = (file, before) {
+                created.file(file, after);
+            }
+            identities.push((after, drive));
+        }
+        notes.append(&mut opened.notes);
+        disks.push(opened.disk);
+    }
+    let mut volumes = Vec::new();
+    for index in 0..plan.volumes.len() {
+        volumes.push(volume(plan, index, &disks)?);
+    }
+    notes.extend(volumes.iter().filter_map(|volume| unused_space(volume)));
+    Ok(Opened { volumes, notes })
+}
+
+fn open_one(plan: &Checked, drive: &Drive, threads: u16) -> Result<OpenedDrive, Problems> {
+    open_drive(&drive.name, &drive.spec, &drive.options, threads).map_err(|error| {
+        let key = match &error {
+            SetupError::Drive { source: SpecError::InvalidValue { key, .. }, .. } => key.as_str(),
+            SetupError::Drive { source: SpecError::Open(_), .. } => "path",
+            _ => "",
+        };
+        let line = drive.key_lines.iter().find(|(known, _)| known == key);
+        one_problem(plan, line.map_or(drive.line, |(_, line)| *line), &error.to_string())
+    })
+}
+
+fn refuse_twice(
+    plan: &Checked,
+    drive: &Drive,
+    opened: &[((u64, u64), &Drive)],
+    identity: (u64, u64),
+) -> Result<(), Problems> {
+    let Some((_, other)) = opened.iter().find(|(known, _)| *known == identity) else {
+        return Ok(());
+    };
+    let text = format!(
+        "drive {}: its file is that of drive {} (line {}) too; give each drive a file of its own",
+        drive.name, other.name, other.line
+    );
+    let line = drive.key_lines.iter().find(|(key, _)| key == "path");
+    Err(one_problem(plan, line.map_or(drive.line, |(_, line)| *line), &text))
+}
+
+fn volume(
+    plan: &Checked,
+    index: usize,
+    disks: &[Arc<Disk<Native>>],
+) -> Result<Arc<Volume<Native>>, Problems> {
+    let volume = &plan.volumes[index];
+    let members = volume.drives.iter().map(|drive| Arc::clone(&disks[*drive])).collect();
+    Volume::new(volume.name.as_str(), volume.layout, members)
+        .map_err(|error| one_problem(plan, volume.line, &error.to_string()))
+}
+
+fn one_problem(plan: &Checked, line: usize, text: &str) -> Problems {
+    let mut problems = Problems::new(&plan.file);
+    problems.add(line, text);
+    problems
+}

@@ -1,0 +1,213 @@
+//! What `serve` prints: the volumes and drives it serves, lines to paste, how it stopped.
+//!
+//! Pure functions from a plan and what was opened to text. The lines to paste work from the folder
+//! in which the daemon was started: paths are as the plan has them, quoted for a shell, and names
+//! and sockets are percent-encoded as an NBD URI needs them. Called by `serve`.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use millrace_block::{Disk, Layout, QueueKind, Stack};
+use millrace_exports::server::StopReport;
+use millrace_machine::Native;
+
+use super::opening::Opened;
+use crate::config::words::{Address, bytes_for_people};
+use crate::config::{Checked, ExportPlan, ListenerPlan};
+
+/// What `--check` says of a plan in order.
+pub fn checked(plan: &Checked) -> String {
+    let mut text = warnings(plan);
+    let (drives, volumes) = (plan.drives.len(), plan.volumes.len());
+    let (exports, listeners) = (plan.exports.len(), plan.listeners.len());
+    let _ = writeln!(
+        text,
+        "{}: in order: {drives} drives, {volumes} volumes, {exports} exports, {listeners} listeners",
+        plan.file
+    );
+    text
+}
+
+/// What is served, remarks, and lines to paste.
+pub fn serving(plan: &Checked, opened: &Opened, server_notes: &[String]) -> String {
+    let mut text = warnings(plan);
+    let _ = writeln!(text, "{}\n\n{}\n", volumes(plan, opened), drives(plan, opened));
+    for (listener, export) in pairs(plan) {
+        let access = if export.read_only { ", read-only" } else { "" };
+        let _ = writeln!(text, "export \"{}\" at {}{access}", export.name, uri(listener, export));
+    }
+    for note in opened.notes.iter().chain(server_notes) {
+        let _ = writeln!(text, "note: {note}");
+    }
+    let open_to_all = plan.listeners.iter().filter_map(|listener| match &listener.address {
+        Address::Tcp(tcp) if !tcp.ip().is_loopback() => Some(tcp),
+        _ => None,
+    });
+    for address in open_to_all {
+        let _ = writeln!(text, "note: {address} is reachable from other hosts, without a password");
+    }
+    if let Some((listener, export)) = pairs(plan).next() {
+        text.push_str(&lines_to_paste(&uri(listener, export), export));
+    }
+    text
+}
+
+fn warnings(plan: &Checked) -> String {
+    plan.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect()
+}
+
+fn pairs(plan: &Checked) -> impl Iterator<Item = (&ListenerPlan, &ExportPlan)> {
+    let exports = |listener: &ListenerPlan| listener.exports.clone();
+    plan.listeners.iter().flat_map(move |listener| {
+        exports(listener).into_iter().map(move |export| (listener, &plan.exports[export]))
+    })
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(header);
+    table
+}
+
+fn volumes(plan: &Checked, opened: &Opened) -> String {
+    let mut table = table(&["volume", "size", "layout", "chunk", "drives"]);
+    for (volume, named) in opened.volumes.iter().zip(&plan.volumes) {
+        let (layout, chunk) = match volume.layout() {
+            Layout::Stripe { chunk_sectors } => {
+                ("stripe", bytes_for_people(u64::from(chunk_sectors) << 9))
+            }
+            Layout::Linear => ("linear", "-".to_owned()),
+        };
+        let names: Vec<&str> = named.drives.iter().map(|d| plan.drives[*d].name.as_str()).collect();
+        let size = bytes_for_people(volume.capacity() << 9);
+        table.add_row([volume.name(), &size, layout, &chunk, &names.join(" ")]);
+    }
+    table.trim_fmt()
+}
+
+fn drives(plan: &Checked, opened: &Opened) -> String {
+    let mut table = table(&["drive", "size", "queues", "what"]);
+    for disk in opened.volumes.iter().flat_map(|volume| volume.disks()) {
+        let Some(drive) = plan.drives.iter().find(|drive| drive.name == disk.name()) else {
+            continue;
+        };
+        let size = bytes_for_people(disk.capacity() << 9);
+        let queues = queues(disk, drive.options.stack);
+        table.add_row([disk.name(), &size, &queues, &drive.spec.to_string()]);
+    }
+    table.trim_fmt()
+}
+
+/// Design, software and hardware queues, and who runs these: `mq 2 -> 2, I/O threads`.
+fn queues(disk: &Disk<Native>, stack: Stack) -> String {
+    let (software, hardware) = disk.queue_count();
+    let runner = match disk.kind() {
+        QueueKind::AnyThread => "any thread",
+        QueueKind::OwnerOnly => "I/O threads",
+    };
+    let stack = match stack {
+        Stack::Mq => "mq",
+        Stack::Sq => "sq",
+        Stack::Raw => "raw",
+    };
+    format!("{stack} {software} -> {hardware}, {runner}")
+}
+
+fn lines_to_paste(uri: &str, export: &ExportPlan) -> String {
+    let (uri, copy) = (quoted(uri), quoted(&format!("{}.img", file_name(&export.name))));
+    let rw = if export.read_only { "randread" } else { "randrw" };
+    format!(
+        "\nTry it, in this folder:\n\
+         \x20 qemu-img info {uri}\n\
+         \x20 nbdcopy {uri} {copy}\n\
+         \x20 fio --name=try --ioengine=nbd --uri={uri} --rw={rw} --bs=4k --iodepth=32 \
+         --size=256m --time_based --runtime=5\n\n"
+    )
+}
+
+/// The export's name as the name of a file.
+fn file_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let text: String = name.chars().map(plain).collect();
+    if text.is_empty() { "export".to_owned() } else { text }
+}
+
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// The NBD URI of an export.
+fn uri(listener: &ListenerPlan, export: &ExportPlan) -> String {
+    let name = encoded(&export.name);
+    match &listener.address {
+        Address::Unix(path) => format!("nbd+unix:///{name}?socket={}", encoded_path(path)),
+        Address::Tcp(tcp) if tcp.ip().is_unspecified() => {
+            format!("nbd://localhost:{}/{name}", tcp.port())
+        }
+        Address::Tcp(tcp) => format!("nbd://{tcp}/{name}"),
+    }
+}
+
+fn encoded_path(path: &Path) -> String {
+    encoded(&path.to_string_lossy())
+}
+
+/// Percent-encodes all but what a path or query may hold as it is.
+fn encoded(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            out.push(byte.into());
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+/// How the server stopped.
+pub fn stopped(report: &StopReport) -> String {
+    if report.is_clean() {
+        return "stopped: everything is answered and flushed\n".to_owned();
+    }
+    let failures: String = report.failures.iter().map(|text| format!("; {text}")).collect();
+    format!("stopped: {} connections cut off with requests unanswered{failures}\n", report.cut_off)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn export(name: &str) -> ExportPlan {
+        ExportPlan { name: name.into(), description: String::new(), volume: 0, read_only: false }
+    }
+
+    #[test]
+    fn uris_are_encoded_and_quoted_for_a_shell() {
+        let unix = |path: &str| ListenerPlan {
+            address: Address::Unix(path.into()),
+            line: 1,
+            exports: vec![0],
+        };
+        let plain = uri(&unix("millrace-data/vol0.sock"), &export("vol0"));
+        assert_eq!(plain, "nbd+unix:///vol0?socket=millrace-data/vol0.sock");
+        let odd = uri(&unix("a b/s&x"), &export("v 1?"));
+        assert_eq!(odd, "nbd+unix:///v%201%3F?socket=a%20b/s%26x");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
+        assert_eq!(file_name("a/b c"), "a_b_c");
+    }
+
+    #[test]
+    fn a_tcp_uri_has_the_port_and_brackets_of_ipv6() {
+        let tcp = |text: &str| ListenerPlan {
+            address: Address::Tcp(text.parse().unwrap()),
+            line: 1,
+            exports: vec![0],
+        };
+        assert_eq!(uri(&tcp("127.0.0.1:7"), &export("v")), "nbd://127.0.0.1:7/v");
+        assert_eq!(uri(&tcp("[::1]:7"), &export("v")), "nbd://[::1]:7/v");
+        assert_eq!(uri(&tcp("0.0.0.0:7"), &export("v")), "nbd://localhost:7/v");
+    }
+}

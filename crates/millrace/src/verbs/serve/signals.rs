@@ -1,0 +1,79 @@
+//! Signals to the daemon, and its words to the service manager.
+//!
+//! Owns the process's handlers of SIGTERM, SIGINT and SIGUSR1 from before any drive is opened, so
+//! that a start is never cut in half. The main thread sleeps here while the I/O threads serve.
+//! The manager is told by the protocol of sd_notify(3) where NOTIFY_SOCKET is set.
+
+use std::io;
+use std::thread;
+
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+
+/// The handlers, and the signals that have come.
+pub struct Signals(signal_hook::iterator::Signals);
+
+/// What a signal asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// Finish and exit.
+    Stop,
+    /// Cut the power of fault drives.
+    PowerCut,
+}
+
+/// Where in its life the daemon is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// It serves.
+    Ready,
+    /// It is on its way out.
+    Stopping,
+}
+
+impl Signals {
+    /// Takes the signals over.
+    ///
+    /// # Errors
+    /// If the system refuses it.
+    pub fn install() -> io::Result<Self> {
+        signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGUSR1]).map(Signals)
+    }
+
+    /// Sleeps until a signal comes.
+    pub fn next(&mut self) -> Asked {
+        match self.0.forever().next() {
+            Some(SIGUSR1) => Asked::PowerCut,
+            _ => Asked::Stop,
+        }
+    }
+
+    /// From now on SIGTERM and SIGINT end the process at once, with status 1.
+    pub fn exit_at_the_next_one(mut self) {
+        thread::spawn(move || {
+            while self.next() != Asked::Stop {}
+            std::process::exit(1);
+        });
+    }
+}
+
+/// Tells the service manager, if there is one.
+pub fn tell_manager(phase: Phase) {
+    let state = match phase {
+        Phase::Ready => NotifyState::Ready,
+        Phase::Stopping => NotifyState::Stopping,
+    };
+    // A manager that cannot be reached is its own trouble; serving goes on.
+    let _ = sd_notify::notify(false, &[state]);
+}
+
+/// Cuts the power of every fault drive with a volatile cache, each with the next seed; says what
+/// was lost.
+pub fn cut_power(cut: u64) -> String {
+    let drives = millrace_drives::fault_controls();
+    let lost = drives.iter().zip(cut..).map(|((name, control), seed)| {
+        format!("power cut {cut}: drive {name} lost {} sectors\n", control.power_cut(seed))
+    });
+    let lost: String = lost.collect();
+    if lost.is_empty() { "power cut: there is no fault drive\n".to_owned() } else { lost }
+}
