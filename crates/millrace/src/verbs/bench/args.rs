@@ -1,7 +1,7 @@
 //! Arguments of `millrace bench`, in fio's words.
 //!
-//! Parsed by clap, read by plan.rs. A comma list makes a row for each value (and for each combination
-//! of several lists).
+//! Parsed by clap, read by plan.rs. A comma list makes a row for each value (and for each
+//! combination of several lists).
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -28,12 +28,34 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct BenchArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    #[command(flatten)]
+    pub queues: QueueArgs,
+    #[command(flatten)]
+    pub workload: WorkloadArgs,
+}
+
+/// What is measured.
+#[derive(Debug, Args)]
+pub struct TargetArgs {
     /// A drive, `driver:key=value,...`; several make a stripe [default: null]
     #[arg(long, value_name = "SPEC")]
     pub drive: Vec<String>,
     /// Be a client of an NBD server instead
     #[arg(long, value_name = "URI", conflicts_with_all = ["drive", "stack", "chunk"])]
     pub connect: Option<NbdUri>,
+    /// Chunk of the stripe
+    #[arg(long, default_value = "64k", value_name = "SIZE", value_parser = size)]
+    pub chunk: u64,
+    /// Ring of the I/O threads: auto, io_uring, epoll
+    #[arg(long, default_value = "auto", value_parser = word::<Backend>)]
+    pub backend: Backend,
+}
+
+/// Designs, queues and threads.
+#[derive(Debug, Args)]
+pub struct QueueArgs {
     /// Designs: mq, sq, raw [default: mq; all three without arguments]
     #[arg(long, value_delimiter = ',', value_parser = word::<Stack>)]
     pub stack: Vec<Stack>,
@@ -52,6 +74,11 @@ pub struct BenchArgs {
     /// Submitting threads [default: as many as CPUs, or 1]
     #[arg(long, value_delimiter = ',', value_name = "N")]
     pub jobs: Vec<u32>,
+}
+
+/// What each job does.
+#[derive(Debug, Args)]
+pub struct WorkloadArgs {
     /// read, write, randread, randwrite, randrw
     #[arg(long, value_delimiter = ',', default_value = "randread")]
     pub rw: Vec<Rw>,
@@ -73,12 +100,6 @@ pub struct BenchArgs {
     /// Write a pattern, read it back and check it
     #[arg(long)]
     pub verify: bool,
-    /// Chunk of the stripe
-    #[arg(long, default_value = "64k", value_name = "SIZE", value_parser = size)]
-    pub chunk: u64,
-    /// Ring of the I/O threads: auto, io_uring, epoll
-    #[arg(long, default_value = "auto", value_parser = word::<Backend>)]
-    pub backend: Backend,
     /// Seed of the random offsets
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -87,7 +108,7 @@ pub struct BenchArgs {
     pub json: bool,
 }
 
-impl BenchArgs {
+impl TargetArgs {
     /// The drives named, or the null drive.
     pub fn drives(&self) -> Result<Vec<Spec>> {
         if self.drive.is_empty() {

@@ -1,8 +1,8 @@
 //! `millrace bench`: runs workloads on drives or against a server, and prints a row for each.
 //!
-//! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through the
-//! lab, a table or JSON at the end (table.rs). Reads nothing but its arguments; creates no file but
-//! those that a `file:` spec names.
+//! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
+//! the lab, a table or JSON at the end (table.rs). Reads nothing but its arguments; creates no file
+//! but those that a `file:` spec names.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
@@ -31,7 +31,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     let mut notes = Vec::new();
     for (index, plan) in plans.iter().enumerate() {
         let mut progress = |fraction| bar.show(index, &plan.label(), fraction);
-        let row = match &args.connect {
+        let row = match &args.target.connect {
             Some(uri) => millrace_lab::run_nbd_row(uri, &plan.plan, &mut progress)?,
             None => run_drives(plan, args, &mut notes, &mut progress)?,
         };
@@ -40,7 +40,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     bar.clear();
     notes.dedup();
     notes.iter().for_each(|note| eprintln!("note: {note}"));
-    if args.json {
+    if args.workload.json {
         println!("{}", serde_json::to_string_pretty(&rows).context("rows as JSON")?);
     } else {
         println!("{}", table::table(&rows));
@@ -73,7 +73,8 @@ fn run_drives(
         ..DriveOptions::default()
     };
     let options = VolumeOptions { drive, io_threads };
-    let (volume, mut remarks) = build_volume("bench", args.layout(), &args.drives()?, &options)?;
+    let (volume, mut remarks) =
+        build_volume("bench", args.target.layout(), &args.target.drives()?, &options)?;
     notes.append(&mut remarks);
     let mut row = millrace_lab::run_row(&volume, &plan.plan, progress)?;
     row.queues = Queues {
@@ -82,6 +83,7 @@ fn run_drives(
         hardware_queues: args::name_of(plan.hardware_queues).to_owned(),
         cpus: plan.cpus,
     };
-    row.drives = args.drives()?.iter().map(ToString::to_string).collect::<Vec<_>>().join("+");
+    row.drives =
+        args.target.drives()?.iter().map(ToString::to_string).collect::<Vec<_>>().join("+");
     Ok(row)
 }

@@ -1,8 +1,8 @@
 //! From arguments to rows: every combination of the lists, in a stable order.
 //!
 //! Called by the verb; makes plain plans, opens nothing. Without any argument that says what to
-//! measure, it is the comparison: mq, sq and raw on null at depth 1 and 32 on each core count, and mq
-//! once more with a stamp for every I/O, as SPDK's bdevperf takes them.
+//! measure, it is the comparison: mq, sq and raw on null at depth 1 and 32 on each core count, and
+//! mq once more with a stamp for every I/O, as SPDK's bdevperf takes them.
 
 use anyhow::{Result, bail};
 use millrace::{Spread, Stack, Stamp};
@@ -43,14 +43,17 @@ struct Place {
 
 /// All rows.
 pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
-    let default = args.drive.is_empty() && args.connect.is_none();
-    let bare = default && args.jobs.is_empty() && args.cpus.is_empty() && args.cpu_list.is_empty();
-    let stacks = match args.stack.as_slice() {
-        [] if bare && args.iodepth.is_empty() => vec![Stack::Mq, Stack::Sq, Stack::Raw],
+    let default = args.target.drive.is_empty() && args.target.connect.is_none();
+    let bare = default
+        && args.queues.jobs.is_empty()
+        && args.queues.cpus.is_empty()
+        && args.queues.cpu_list.is_empty();
+    let stacks = match args.queues.stack.as_slice() {
+        [] if bare && args.workload.iodepth.is_empty() => vec![Stack::Mq, Stack::Sq, Stack::Raw],
         [] => vec![Stack::Mq],
         given => given.to_vec(),
     };
-    let depths = match args.iodepth.as_slice() {
+    let depths = match args.workload.iodepth.as_slice() {
         [] if bare => vec![1, 32],
         [] => vec![32],
         given => given.to_vec(),
@@ -58,18 +61,23 @@ pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
     let sizes = block_sizes(args, default)?;
     let mut rows = Vec::new();
     for place in places(args, bare)? {
-        for (rw, bs_bytes) in product(&args.rw, &sizes) {
-            for (iodepth, stamp) in product(&depths, &args.stamp) {
+        for (rw, bs_bytes) in product(&args.workload.rw, &sizes) {
+            for (iodepth, stamp) in product(&depths, &args.workload.stamp) {
                 if iodepth == 0 || iodepth > 65_536 {
                     bail!("--iodepth {iodepth}: 1 to 65536");
                 }
-                let workload =
-                    Workload { rw, bs_bytes, iodepth, verify: args.verify, seed: args.seed };
+                let workload = Workload {
+                    rw,
+                    bs_bytes,
+                    iodepth,
+                    verify: args.workload.verify,
+                    seed: args.workload.seed,
+                };
                 rows.extend(queue_rows(args, &stacks, &place, (workload, stamp)));
             }
         }
     }
-    if bare && args.stack.is_empty() && args.iodepth.is_empty() {
+    if bare && args.queues.stack.is_empty() && args.workload.iodepth.is_empty() {
         let stamped = |row: &&RowPlan| row.stack == Stack::Mq && row.plan.jobs == 1;
         let mut more: Vec<RowPlan> = rows.iter().filter(stamped).cloned().collect();
         more.iter_mut().for_each(|row| row.plan.stamp = Stamp::Io);
@@ -89,13 +97,14 @@ fn queue_rows(
         workload,
         jobs: place.jobs,
         cpus: place.cpus.clone(),
-        runtime: args.runtime,
-        ios: args.ios,
+        runtime: args.workload.runtime,
+        ios: args.workload.ios,
         stamp,
-        reactor: Config { backend: args.backend, ..Config::default() },
+        reactor: Config { backend: args.target.backend, ..Config::default() },
     };
     let mut rows = Vec::new();
-    for (software_queues, hardware_queues) in product(&args.software_queues, &args.hardware_queues)
+    for (software_queues, hardware_queues) in
+        product(&args.queues.software_queues, &args.queues.hardware_queues)
     {
         for stack in stacks {
             let (cpus, plan) = (place.cpus.len() as u32, plan.clone());
@@ -106,11 +115,11 @@ fn queue_rows(
 }
 
 fn block_sizes(args: &BenchArgs, null: bool) -> Result<Vec<u32>> {
-    if args.bs.is_empty() {
+    if args.workload.bs.is_empty() {
         return Ok(vec![if null { 512 } else { 4096 }]);
     }
     let mut sizes = Vec::new();
-    for text in &args.bs {
+    for text in &args.workload.bs {
         match size(text) {
             Ok(bytes) if bytes >= 512 && bytes % 512 == 0 && bytes <= 1 << 30 => {
                 sizes.push(bytes as u32);
@@ -124,26 +133,30 @@ fn block_sizes(args: &BenchArgs, null: bool) -> Result<Vec<u32>> {
 /// Which CPUs and how many jobs each row has.
 fn places(args: &BenchArgs, bare: bool) -> Result<Vec<Place>> {
     let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
-    if let Some(cpu) = args.cpu_list.iter().find(|cpu| !all.contains(cpu)) {
+    if let Some(cpu) = args.queues.cpu_list.iter().find(|cpu| !all.contains(cpu)) {
         bail!("--cpu-list {cpu}: this process may use {all:?}");
     }
-    if let Some(jobs) = args.jobs.iter().find(|jobs| **jobs == 0 || **jobs > 4096) {
+    if let Some(jobs) = args.queues.jobs.iter().find(|jobs| **jobs == 0 || **jobs > 4096) {
         bail!("--jobs {jobs}: 1 to 4096");
     }
-    let counts = match args.cpus.as_slice() {
-        _ if !args.cpu_list.is_empty() => vec![args.cpu_list.len()],
+    let counts = match args.queues.cpus.as_slice() {
+        _ if !args.queues.cpu_list.is_empty() => vec![args.queues.cpu_list.len()],
         [] if bare => core_counts(all.len()),
         [] => vec![0],
         given => given.iter().map(|count| *count as usize).collect(),
     };
     let mut places = Vec::new();
     for count in counts {
-        if count > all.len() || (count == 0 && !args.cpus.is_empty()) {
+        if count > all.len() || (count == 0 && !args.queues.cpus.is_empty()) {
             bail!("--cpus {count}: 1 to {} here", all.len());
         }
-        let jobs = if args.jobs.is_empty() { vec![count.max(1) as u32] } else { args.jobs.clone() };
+        let jobs = if args.queues.jobs.is_empty() {
+            vec![count.max(1) as u32]
+        } else {
+            args.queues.jobs.clone()
+        };
         for jobs in jobs {
-            let cpus = match (args.cpu_list.as_slice(), count) {
+            let cpus = match (args.queues.cpu_list.as_slice(), count) {
                 ([], 0) => all[..all.len().min(jobs as usize)].to_vec(),
                 ([], count) => all[..count].to_vec(),
                 (list, _) => list.to_vec(),

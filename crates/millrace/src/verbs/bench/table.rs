@@ -17,9 +17,10 @@ const HEAD: [&str; 15] = [
 pub fn table(rows: &[Row]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
+    let other = |queues: &str| !matches!(queues, "" | "core");
     let queues = rows
         .iter()
-        .any(|row| row.queues.software_queues != "core" || row.queues.hardware_queues != "core");
+        .any(|row| other(&row.queues.software_queues) || other(&row.queues.hardware_queues));
     let verified = rows.iter().any(|row| row.outcome.verified > 0);
     let errors = rows.iter().any(|row| row.outcome.errors > 0);
     let mut head: Vec<&str> = HEAD.to_vec();
