@@ -58,11 +58,19 @@ pub struct IoThread<M: Machine> {
     pub owner: u64,
     /// Wakes it.
     pub bell: Arc<Doorbell<M>>,
+    /// Collects what its drives have completed without waiting; for a channel that is dropped with
+    /// I/O in flight, which has nobody else to drive them.
+    pub turn: fn(),
 }
 
 impl<M: Machine> Clone for IoThread<M> {
     fn clone(&self) -> Self {
-        IoThread { number: self.number, owner: self.owner, bell: Arc::clone(&self.bell) }
+        IoThread {
+            number: self.number,
+            owner: self.owner,
+            bell: Arc::clone(&self.bell),
+            turn: self.turn,
+        }
     }
 }
 
@@ -153,7 +161,11 @@ pub struct Channel<M: Machine> {
     /// Boxed so that slots can point to it; leaked if a drive may still write their memory.
     home: Option<Box<Home<M>>>,
     gate: Gate,
+    turn: fn(),
 }
+
+/// A thread that owns no queues has nothing to drive.
+fn nothing_to_turn() {}
 
 /// What `submit` must know of the volume, at hand.
 #[derive(Debug, Clone, Copy)]
@@ -220,9 +232,9 @@ impl<M: Machine> Channel<M> {
     pub fn open(volume: &Arc<Volume<M>>, config: ChannelConfig<M>) -> Self {
         assert!((1..=65_536).contains(&config.depth), "channel depth {}", config.depth);
         let number = config.thread.as_ref().map(|thread| thread.number);
-        let (owner, bell) = match config.thread {
-            Some(thread) => (thread.owner, thread.bell),
-            None => (0, Arc::new(Doorbell::new(M::Parker::new()))),
+        let (owner, bell, turn) = match config.thread {
+            Some(thread) => (thread.owner, thread.bell, thread.turn),
+            None => (0, Arc::new(Doorbell::new(M::Parker::new())), nothing_to_turn as fn()),
         };
         let drives = volume.disks().len() as u32;
         let parents = config.depth as usize;
@@ -253,6 +265,7 @@ impl<M: Machine> Channel<M> {
             next_timeout_check_ns: 0,
             quarantine: Vec::new(),
             gate: Gate::new(volume),
+            turn,
             home: Some(home),
             volume: Arc::clone(volume),
         }
@@ -426,8 +439,10 @@ impl<M: Machine> Channel<M> {
 
     /// Polls the queues that have I/O of this channel, or belong to its thread.
     fn run_queues(&mut self) {
+        let quarantine = !self.quarantine.is_empty();
         for member in &mut self.members {
-            if member.outstanding > 0 || member.disk.kind() == QueueKind::OwnerOnly {
+            let mine = member.outstanding > 0 || member.disk.kind() == QueueKind::OwnerOnly;
+            if mine || quarantine {
                 member.disk.run_queue(member.route.hctx, &mut self.run, &member.stats);
             }
         }
@@ -547,7 +562,8 @@ impl<M: Machine> Channel<M> {
             // Refused by a frozen disk or for want of a request: look again soon.
             return Some(M::now() + 1_000_000);
         }
-        let timeouts = (self.in_flight() > 0).then_some(self.next_timeout_check_ns);
+        let waits = self.in_flight() > 0 || !self.quarantine.is_empty();
+        let timeouts = waits.then_some(self.next_timeout_check_ns);
         match (wake_ns, timeouts) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -603,6 +619,7 @@ impl<M: Machine> Drop for Channel<M> {
         while self.in_flight() > 0 && M::now() < deadline_ns {
             if self.poll(|_| ()) == 0 {
                 self.tick();
+                (self.turn)();
                 M::spin_until(M::now() + 100_000, || self.home().has_delivered());
             }
         }

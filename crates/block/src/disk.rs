@@ -15,14 +15,15 @@ use alloc::vec::Vec;
 use millrace_machine::{Doorbell, Lock, Machine, Topology};
 
 use crate::account::{DiskStats, StatsSnapshot};
-use crate::bio::Sector;
+use crate::bio::{OpFlags, Sector};
 use crate::driver::{Driver, Extent, HwQueues, QueueKind, TagScope};
 use crate::error::{Error, ErrorKind};
-use crate::home::HomeRef;
+use crate::home::{Home, HomeRef};
 use crate::limits::QueueLimits;
 use crate::queues::{HardwareQueue, SoftwareQueue, Spread};
 use crate::request::Tag;
 use crate::slot::BioList;
+use crate::status::Status;
 use crate::tag::TagSet;
 use crate::trace::TraceSink;
 
@@ -104,6 +105,8 @@ pub struct Disk<M: Machine> {
     capacity: Sector,
     pub(crate) driver: Box<dyn Driver<M>>,
     pub(crate) kind: QueueKind,
+    /// Flags that the driver sees: FUA only if it takes it, PREFLUSH never.
+    pub(crate) flags_taken: OpFlags,
     pub(crate) ctxs: Box<[SoftwareQueue<M>]>,
     pub(crate) hctxs: Box<[HardwareQueue<M>]>,
     /// Each software queue feeds one hardware queue, which takes from no other.
@@ -149,6 +152,10 @@ impl<M: Machine> Disk<M> {
             capacity,
             driver,
             kind: hw.kind,
+            flags_taken: match limits.features.fua {
+                true => OpFlags::NOUNMAP.with(OpFlags::FUA),
+                false => OpFlags::NOUNMAP,
+            },
             ctxs: (0..ctxs).map(|_| SoftwareQueue::new()).collect(),
             private_ctxs: one_to_one(&config, ctxs, hctxs.len()),
             hctxs,
@@ -237,10 +244,22 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Closes the queues that this thread owns, so that what they hold can be dropped on it. Call
-    /// with nothing in flight in them.
+    /// with nothing in flight in them; what others have inserted and nobody has served yet is
+    /// answered with `Aborted`.
     pub fn bring_down(&self, owner: u64) {
         for hctx in self.hctxs.iter().filter(|h| owner != 0 && h.is_owned_by(owner)) {
-            hctx.serve.enter().queue = None;
+            let mut left = BioList::new();
+            hctx.take_pending(|ctx| left.append(&mut self.ctxs[ctx].ctx.lock().list));
+            let mut serve = hctx.serve.enter();
+            serve.queue = None;
+            left.append(&mut serve.staged);
+            drop(serve);
+            let mut flush = self.flush.lock();
+            if !flush.issued {
+                left.append(&mut flush.pending);
+            }
+            drop(flush);
+            abort(left);
         }
     }
 
@@ -262,6 +281,29 @@ impl<M: Machine> Disk<M> {
             _ => self.driver.map(ctx, self.ctxs.len(), self.hctxs.len()),
         };
         (ctx as u16, hctx as u16)
+    }
+}
+
+/// Answers bios that nobody will serve any more.
+fn abort<M: Machine>(mut list: BioList<M>) {
+    while let Some(chain) = list.pop_front() {
+        let mut next = Some(chain);
+        while let Some(mut bio) = next {
+            next = bio.chained.take();
+            bio.status = Status::Aborted;
+            let (home, mut one) = (bio.home, BioList::new());
+            one.push_back(bio);
+            Home::deliver_to(home, one);
+        }
+    }
+}
+
+impl<M: Machine> Drop for Disk<M> {
+    /// Bios that are still inside belong to homes that were leaked because of them.
+    fn drop(&mut self) {
+        self.ctxs.iter().for_each(|ctx| ctx.ctx.lock().list.leak());
+        self.hctxs.iter().for_each(|hctx| hctx.serve.enter().staged.leak());
+        self.flush.lock().pending.leak();
     }
 }
 

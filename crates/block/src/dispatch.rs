@@ -272,7 +272,7 @@ impl<M: Machine> Disk<M> {
             chain.touch();
             // SAFETY: the tag was taken above and is in nobody else's hands.
             let rq = unsafe { tags.request(tag) };
-            rq.fill(chain, index);
+            rq.fill(chain, index, self.flags_taken);
             if !self.issue(serve, rq, now_ns) {
                 self.requeue(serve, rq, run, stats);
                 break;
@@ -398,7 +398,7 @@ impl<M: Machine> Disk<M> {
         flush.issued = true;
         drop(flush);
         // SAFETY: the tag was taken above and is in nobody else's hands.
-        unsafe { tags.request(tag) }.fill(chain, index);
+        unsafe { tags.request(tag) }.fill(chain, index, self.flags_taken);
         Ok(u32::from(self.issue_tag(index, serve, (tag, M::now()), run, stats)))
     }
 

@@ -64,13 +64,13 @@ impl<M: Machine> Request<M> {
 
     /// Takes over a chain of bios.
     #[inline]
-    pub(crate) fn fill(&mut self, head: BioRef<M>, hctx: u16) {
+    pub(crate) fn fill(&mut self, head: BioRef<M>, hctx: u16, taken: OpFlags) {
         assert!(self.state == State::Idle, "tag {} names a request in flight", self.tag.0);
         self.sector = head.dev_sector;
         self.nr_sectors = head.chain_sectors;
         self.nr_segments = head.chain_segments;
         self.op = head.bio.op;
-        self.flags = head.bio.flags;
+        self.flags = OpFlags(head.bio.flags.0 & taken.0);
         self.hctx = hctx;
         self.state = State::InFlight;
         core::mem::forget(self.chain.replace(head));

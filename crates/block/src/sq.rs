@@ -34,6 +34,10 @@ impl<M: Machine> Disk<M> {
                 break;
             }
         }
+        if !self.may_serve(&self.hctxs[0], run) {
+            // So that the owner sees it in its last look before it sleeps.
+            self.hctxs[0].mark_pending(0);
+        }
         self.kick(0, run, stats);
     }
 
@@ -72,7 +76,7 @@ impl<M: Machine> Disk<M> {
         let tag = hctx.tags.next(&mut batch).expect("a batch of one");
         self.trace_slot(Action::Insert, &bio);
         // SAFETY: the tag was taken above and is in nobody else's hands.
-        unsafe { hctx.tags.request(tag) }.fill(bio, 0);
+        unsafe { hctx.tags.request(tag) }.fill(bio, 0, self.flags_taken);
         single.queue.push_back(tag);
         Ok(())
     }
@@ -87,7 +91,7 @@ impl<M: Machine> Disk<M> {
             stats.count_merge(chain.op());
             self.trace_merged(kind, &chain);
         }
-        rq.fill(chain, 0);
+        rq.fill(chain, 0, self.flags_taken);
         merged.err()
     }
 

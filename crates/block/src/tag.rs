@@ -155,6 +155,16 @@ impl<M: Machine> TagSet<M> {
     }
 }
 
+impl<M: Machine> Drop for TagSet<M> {
+    /// Bios that a drive never answered stay with their home, which was leaked because of them.
+    fn drop(&mut self) {
+        for line in &self.requests {
+            // SAFETY: nobody else has the set any more.
+            core::mem::forget(unsafe { &mut *line.write() }.chain.take());
+        }
+    }
+}
+
 /// Some tags of one word, taken together or to be given back together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TagBatch {

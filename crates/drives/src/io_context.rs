@@ -38,6 +38,14 @@ pub fn current_reactor() -> Option<Handle> {
     current().map(|current| current.handle)
 }
 
+/// Lets the calling I/O thread's ring make progress; nothing if it is none.
+fn turn_current() {
+    if let Some(handle) = current_reactor() {
+        // A ring that fails is reported by the next real turn; a drain only goes on waiting.
+        let _ = handle.turn_now();
+    }
+}
+
 /// Settings of an I/O thread.
 #[derive(Debug, Clone, Default)]
 pub struct IoConfig {
@@ -73,7 +81,7 @@ impl IoContext {
             backend: reactor.backend(),
         }));
         let owner = NEXT_OWNER.fetch_add(1, Ordering::Relaxed);
-        let thread = IoThread { number: config.number, owner, bell };
+        let thread = IoThread { number: config.number, owner, bell, turn: turn_current };
         Ok(IoContext { reactor, thread, volumes: Vec::new() })
     }
 

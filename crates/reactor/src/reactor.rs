@@ -37,6 +37,18 @@ struct Core {
     engine: Engine,
 }
 
+impl Core {
+    fn turn(&mut self, wait: Wait) -> Result<usize, io::Error> {
+        self.hub.counters.turns += 1;
+        match &mut self.engine {
+            Engine::Uring(uring) => uring.turn(&mut self.hub, wait)?,
+            Engine::Epoll(epoll) => epoll.turn(&mut self.hub, wait)?,
+            Engine::Closed => {}
+        }
+        Ok(self.hub.table.take_delivered())
+    }
+}
+
 /// A proactor for one thread; see the crate's documentation.
 pub struct Reactor {
     core: Rc<RefCell<Core>>,
@@ -114,14 +126,7 @@ impl Reactor {
     /// Only for failures of the ring or the epoll instance itself; those of operations are in
     /// their completions.
     pub fn turn(&mut self, wait: Wait) -> Result<usize, io::Error> {
-        let core = &mut *self.core.borrow_mut();
-        core.hub.counters.turns += 1;
-        match &mut core.engine {
-            Engine::Uring(uring) => uring.turn(&mut core.hub, wait)?,
-            Engine::Epoll(epoll) => epoll.turn(&mut core.hub, wait)?,
-            Engine::Closed => {}
-        }
-        Ok(core.hub.table.take_delivered())
+        self.core.borrow_mut().turn(wait)
     }
 
     /// What the reactor did so far.
@@ -153,6 +158,16 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// A turn that does not wait, for whoever has no access to the reactor itself (a channel that
+    /// is being dropped). Returns how many completions it put into inboxes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Reactor::turn`].
+    pub fn turn_now(&self) -> Result<usize, io::Error> {
+        self.core.borrow_mut().turn(Wait::No)
+    }
+
     /// Opens an inbox. Numbers of released ones are reused.
     ///
     /// # Panics
