@@ -2,7 +2,7 @@
 //!
 //! Owns or pins its memory until its completion gives it back. Made by programs and exports,
 //! consumed by `Channel::submit`, returned in a `Completion`. Light: 48 bytes, no allocation for
-//! one segment ([OLS]: the 2.5 bio and its one unit for a vector). Invariant: a bio with data
+//! one segment (\[OLS\]: the 2.5 bio and its one unit for a vector). Invariant: a bio with data
 //! covers exactly `nr_sectors` * 512 bytes in its segments. Kernel counterpart: `struct bio`.
 #![allow(unsafe_code)]
 
@@ -186,7 +186,7 @@ impl Bio {
         Bio::owned(Op::Write, sector, buffer)
     }
 
-    /// Reads into several buffers, as one I/O ([OLS] readv).
+    /// Reads into several buffers, as one I/O (\[OLS\] readv).
     #[must_use]
     pub fn readv(sector: Sector, buffers: Vec<Buffer>) -> Bio {
         Bio::owned_vectored(Op::Read, sector, buffers)

@@ -18,10 +18,11 @@ use crate::account::DiskStats;
 use crate::bio::{Bio, Op, OpFlags};
 use crate::disk::{Disk, Stack};
 use crate::dispatch::Route;
-use crate::driver::QueueKind;
+use crate::gate::Gate;
 use crate::home::Home;
 use crate::merge::Merged;
 use crate::plug::Plug;
+use crate::reap::Completion;
 use crate::runner::{Runner, Stamp};
 use crate::slot::{BioList, BioRef, Slot, Stage, Stride};
 use crate::split::cut_to_limits;
@@ -29,7 +30,7 @@ use crate::status::Status;
 use crate::trace::Action;
 use crate::volume::Volume;
 
-/// Bios that unplug a drive's list: [FALCON]'s high watermark is this many for each drive.
+/// Bios that unplug a drive's list: \[FALCON\]'s high watermark is this many for each drive.
 const PLUG_PER_DRIVE: u32 = 32;
 /// How long a dropped channel waits for its I/O before it gives memory up for lost.
 const DRAIN_NS: u64 = 5_000_000_000;
@@ -92,35 +93,14 @@ pub enum Reject {
     Invalid(Status),
 }
 
-/// A bio that is done.
-#[derive(Debug)]
-pub struct Completion {
-    /// The submitter's number.
-    pub user_data: u64,
-    /// The outcome.
-    pub status: Status,
-    /// The bio with its memory. After a timeout that the drive has not confirmed, the memory stays
-    /// with the channel and the bio comes back without.
-    pub bio: Bio,
-}
-
-/// What is to become of a completed bio.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Again {
-    /// Submit it again, as it stands now.
-    Submit,
-    /// Drop it, and its memory with it if it owns that.
-    Drop,
-}
-
 /// One drive of the volume, as the channel sees it.
-struct Member<M: Machine> {
-    disk: Arc<Disk<M>>,
-    stats: Arc<DiskStats<M>>,
+pub(crate) struct Member<M: Machine> {
+    pub(crate) disk: Arc<Disk<M>>,
+    pub(crate) stats: Arc<DiskStats<M>>,
     plug: Plug<M>,
-    route: Route,
+    pub(crate) route: Route,
     /// Bios of this channel that the drive has.
-    outstanding: u32,
+    pub(crate) outstanding: u32,
     merges: bool,
 }
 
@@ -140,85 +120,39 @@ impl<M: Machine> Member<M> {
     }
 }
 
+/// What is in the plugs.
+pub(crate) struct Batch {
+    /// Bios in all plugs.
+    plugged: u32,
+    /// Bios at which they are emptied.
+    plugged_max: u32,
+    /// Stamp of what goes in; 0: none taken yet.
+    now_ns: u64,
+}
+
 /// One thread's way into a volume.
 pub struct Channel<M: Machine> {
     pub(crate) volume: Arc<Volume<M>>,
-    members: Vec<Member<M>>,
-    run: Runner<M>,
-    free: BioList<M>,
+    pub(crate) members: Vec<Member<M>>,
+    pub(crate) run: Runner<M>,
+    pub(crate) free: BioList<M>,
     pub(crate) children: BioList<M>,
     /// Parents that wait for a child slot.
     pub(crate) stalled: BioList<M>,
     /// Parents that are done.
     pub(crate) finished: BioList<M>,
     depth: u32,
-    plugged: u32,
-    plug_max: u32,
-    /// Stamp of the present batch; 0: none taken yet.
-    batch_ns: u64,
+    pub(crate) batch: Batch,
     next_timeout_check_ns: u64,
-    quarantine: Vec<Bio>,
+    pub(crate) quarantine: Vec<Bio>,
     /// Boxed so that slots can point to it; leaked if a drive may still write their memory.
     home: Option<Box<Home<M>>>,
-    gate: Gate,
+    pub(crate) gate: Gate,
     turn: fn(),
 }
 
 /// A thread that owns no queues has nothing to drive.
 fn nothing_to_turn() {}
-
-/// What `submit` must know of the volume, at hand.
-#[derive(Debug, Clone, Copy)]
-struct Gate {
-    capacity: u64,
-    /// Sectors of a block, less one.
-    block_mask: u64,
-    /// Longest plain read or write that any of the drives takes whole; 0: look closer always.
-    plain_sectors: u32,
-    read_only: bool,
-    /// Some drive's events are traced.
-    traced: bool,
-}
-
-impl Gate {
-    fn new<M: Machine>(volume: &Volume<M>) -> Gate {
-        let (limits, disks) = (volume.limits(), volume.disks());
-        let simple =
-            disks.iter().all(|d| d.limits().takes_any_segment() && d.limits().chunk_sectors == 0);
-        Gate {
-            capacity: volume.capacity(),
-            block_mask: u64::from(limits.logical_sectors()) - 1,
-            plain_sectors: if simple { limits.max_sectors } else { 0 },
-            read_only: limits.features.read_only,
-            traced: disks.iter().any(|d| d.config.trace.is_some()),
-        }
-    }
-
-    /// Whether a bio can be served at all.
-    #[inline]
-    fn check(&self, bio: &Bio) -> Result<(), Status> {
-        let nr = u64::from(bio.nr_sectors);
-        let (end, overflows) = bio.sector.overflowing_add(nr);
-        let fits = !overflows && end <= self.capacity && bio.has_memory();
-        if fits && nr != 0 && (bio.sector | nr) & self.block_mask == 0 && !self.read_only {
-            return Ok(());
-        }
-        self.check_closely(bio, fits)
-    }
-
-    #[cold]
-    fn check_closely(&self, bio: &Bio, fits: bool) -> Result<(), Status> {
-        let nr = u64::from(bio.nr_sectors);
-        match bio.op {
-            Op::Flush => Ok(()),
-            _ if !bio.has_memory() => Err(Status::Invalid),
-            _ if nr == 0 || (bio.sector | nr) & self.block_mask != 0 => Err(Status::Invalid),
-            _ if !fits => Err(Status::OutOfRange),
-            op if self.read_only && op.is_write() => Err(Status::ReadOnly),
-            _ => Ok(()),
-        }
-    }
-}
 
 // SAFETY: the raw pointers inside are to the channel's own boxed home.
 unsafe impl<M: Machine> Send for Channel<M> {}
@@ -259,9 +193,7 @@ impl<M: Machine> Channel<M> {
             stalled: BioList::new(),
             finished: BioList::new(),
             depth: config.depth,
-            plugged: 0,
-            plug_max: PLUG_PER_DRIVE * drives,
-            batch_ns: 0,
+            batch: Batch { plugged: 0, plugged_max: PLUG_PER_DRIVE * drives, now_ns: 0 },
             next_timeout_check_ns: 0,
             quarantine: Vec::new(),
             gate: Gate::new(volume),
@@ -298,7 +230,7 @@ impl<M: Machine> Channel<M> {
         };
         slot.bio = ManuallyDrop::new(bio);
         self.start(slot);
-        if self.plugged >= self.plug_max {
+        if self.batch.plugged >= self.batch.plugged_max {
             self.flush();
         }
         Ok(())
@@ -306,11 +238,11 @@ impl<M: Machine> Channel<M> {
 
     /// Puts a checked bio, in its slot, on its way into a plug.
     #[inline(always)]
-    fn start(&mut self, mut slot: BioRef<M>) {
-        if self.batch_ns == 0 || self.run.stamp == Stamp::Io {
-            self.batch_ns = M::now();
+    pub(crate) fn start(&mut self, mut slot: BioRef<M>) {
+        if self.batch.now_ns == 0 || self.run.stamp == Stamp::Io {
+            self.batch.now_ns = M::now();
         }
-        slot.q_ns = self.batch_ns;
+        slot.q_ns = self.batch.now_ns;
         slot.status = Status::Ok;
         slot.foreign = slot.bio.is_foreign();
         let (sector, nr_sectors) = (slot.bio.sector, slot.bio.nr_sectors);
@@ -369,7 +301,7 @@ impl<M: Machine> Channel<M> {
         if self.gate.traced {
             member.trace_entry(&slot);
         }
-        self.plugged += 1;
+        self.batch.plugged += 1;
         if member.merges {
             if let Some(kind) = member.plug.merge_or_push(slot, &member.disk.limits) {
                 member.count_merge(kind);
@@ -382,7 +314,7 @@ impl<M: Machine> Channel<M> {
     /// [`Channel::admit`] off the hot path, for parts.
     pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
         self.admit(slot);
-        if self.plugged >= self.plug_max {
+        if self.batch.plugged >= self.batch.plugged_max {
             self.flush();
         }
     }
@@ -390,11 +322,11 @@ impl<M: Machine> Channel<M> {
     /// Starts all that was submitted: each drive's list goes to its software queue with one lock
     /// acquisition, and what this thread may run is run.
     pub fn flush(&mut self) {
-        self.batch_ns = 0;
-        if self.plugged == 0 {
+        self.batch.now_ns = 0;
+        if self.batch.plugged == 0 {
             return;
         }
-        self.plugged = 0;
+        self.batch.plugged = 0;
         for member in &mut self.members {
             if member.plug.is_empty() {
                 continue;
@@ -412,134 +344,8 @@ impl<M: Machine> Channel<M> {
                     member.disk.submit_batch(member.route, list, &mut self.run, &member.stats);
                 }
             }
-            self.plugged += list.len();
+            self.batch.plugged += list.len();
         }
-    }
-
-    /// Hands each completed bio to `take`; starts what was submitted and drives the queues. Does
-    /// not wait. Returns how many were handed over.
-    #[inline]
-    pub fn poll(&mut self, mut take: impl FnMut(Completion)) -> usize {
-        self.gather();
-        self.reap(&mut take)
-    }
-
-    /// Starts what was submitted and collects what is done.
-    #[inline]
-    fn gather(&mut self) {
-        self.flush();
-        if self.home().has_delivered() {
-            let mut delivered = self.home().take_delivered();
-            self.run.done.append(&mut delivered);
-        }
-        if self.run.done.is_empty() {
-            self.run_queues();
-        }
-    }
-
-    /// Polls the queues that have I/O of this channel, or belong to its thread.
-    fn run_queues(&mut self) {
-        let quarantine = !self.quarantine.is_empty();
-        for member in &mut self.members {
-            let mine = member.outstanding > 0 || member.disk.kind() == QueueKind::OwnerOnly;
-            if mine || quarantine {
-                member.disk.run_queue(member.route.hctx, &mut self.run, &member.stats);
-            }
-        }
-    }
-
-    /// As [`Channel::poll`], for a program that streams I/O through the same memory: `next` sees each
-    /// completed bio where it is, and sends it off again (with another sector, operation, contents)
-    /// or has it handed back to be dropped. What is sent off starts with the next call.
-    ///
-    /// A bio sent off that can never be served comes back at once with the reason as its status.
-    #[inline]
-    pub fn poll_again(&mut self, mut next: impl FnMut(&mut Bio, Status) -> Again) -> usize {
-        self.gather();
-        let mut handed = 0;
-        while let Some(mut slot) = self.next_done() {
-            handed += 1;
-            if slot.status == Status::TimedOut && !slot.bio.is_foreign() {
-                let bio = slot.take_bio();
-                slot.bio = ManuallyDrop::new(self.quarantined(bio));
-            }
-            let status = slot.status;
-            match next(&mut slot.bio, status) {
-                Again::Submit => self.restart(slot),
-                Again::Drop => self.free_slot(slot),
-            }
-        }
-        handed
-    }
-
-    /// Sends a completed bio off again, or to the end of the finished ones with what is wrong.
-    #[inline(always)]
-    fn restart(&mut self, mut slot: BioRef<M>) {
-        match self.gate.check(&slot.bio) {
-            Ok(()) => self.start(slot),
-            Err(status) => {
-                slot.status = status;
-                self.finished.push_back(slot);
-            }
-        }
-    }
-
-    fn free_slot(&mut self, mut slot: BioRef<M>) {
-        drop(slot.take_bio());
-        self.free.push_front(slot);
-    }
-
-    #[inline(always)]
-    fn reap(&mut self, take: &mut impl FnMut(Completion)) -> usize {
-        let mut handed = 0;
-        while let Some(slot) = self.next_done() {
-            self.hand_over(slot, take);
-            handed += 1;
-        }
-        handed
-    }
-
-    /// The next bio to hand over; parts are credited to their parents on the way.
-    #[inline(always)]
-    fn next_done(&mut self) -> Option<BioRef<M>> {
-        while let Some(slot) = self.run.done.pop_front() {
-            self.members[usize::from(slot.member)].outstanding -= 1;
-            if slot.stage != Stage::Child {
-                return Some(slot);
-            }
-            self.part_done(slot);
-        }
-        if !self.stalled.is_empty() {
-            self.resume_stalled();
-        }
-        self.finished.pop_front()
-    }
-
-    #[inline(always)]
-    fn hand_over(&mut self, mut slot: BioRef<M>, take: &mut impl FnMut(Completion)) {
-        let (mut bio, status) = (slot.take_bio(), slot.status);
-        self.free.push_front(slot);
-        if !status.is_ok() && status == Status::TimedOut && !bio.is_foreign() {
-            bio = self.quarantined(bio);
-        }
-        take(Completion { user_data: bio.user_data(), status, bio });
-    }
-
-    /// A timed-out bio without its memory, while a drive may still write that.
-    #[cold]
-    fn quarantined(&mut self, bio: Bio) -> Bio {
-        if self.home().abandoned.load(Order::SeqCst) == 0 {
-            return bio;
-        }
-        let hollow = bio.hollow();
-        self.quarantine.push(bio);
-        hollow
-    }
-
-    /// Bios whose memory is held back because a drive may still write it.
-    #[must_use]
-    pub fn quarantined_bios(&self) -> usize {
-        self.quarantine.len()
     }
 
     /// Waits until at least `min` bios (or all in flight, if fewer) were handed to `take`; sleeps
@@ -558,7 +364,7 @@ impl<M: Machine> Channel<M> {
     /// When to poll again at the latest, if there is such a time; ask just before sleeping.
     pub fn sleep_until(&mut self) -> Option<u64> {
         let wake_ns = self.run.take_wake();
-        if self.plugged > 0 {
+        if self.batch.plugged > 0 {
             // Refused by a frozen disk or for want of a request: look again soon.
             return Some(M::now() + 1_000_000);
         }
@@ -602,7 +408,7 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    fn home(&self) -> &Home<M> {
+    pub(crate) fn home(&self) -> &Home<M> {
         self.home.as_ref().expect("taken only by drop")
     }
 }

@@ -30,7 +30,7 @@ use crate::trace::TraceSink;
 /// Which design the layer follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Stack {
-    /// Two levels of queues ([MQ]).
+    /// Two levels of queues (\[MQ\]).
     #[default]
     Mq,
     /// One request queue under one lock, as before 2013.

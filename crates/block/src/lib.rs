@@ -3,7 +3,7 @@
 //! Owns queues, tags, merging, splitting, volumes and accounting. Generic over
 //! [`Machine`](millrace_machine::Machine): no system call, no thread-local, no clock or atomic of
 //! its own, and it never reads payload. Programs and exports use [`Channel`]; drives implement
-//! [`Driver`]. Source: [MQ] (Bjorling et al., SYSTOR 2013); kernel counterpart: block/.
+//! [`Driver`]. Source: \[MQ\] (Bjorling et al., SYSTOR 2013); kernel counterpart: block/.
 //!
 //! The walk of one I/O: `Channel::submit` (checks, maps, plugs) -> `Channel::flush` (one lock
 //! acquisition per drive) -> `Disk::submit_batch` / `serve` (software queue, tag, `queue_rq`) ->
@@ -23,12 +23,14 @@ mod dispatch;
 mod driver;
 mod error;
 mod freeze;
+mod gate;
 mod histogram;
 mod home;
 mod limits;
 mod merge;
 mod plug;
 mod queues;
+mod reap;
 mod request;
 mod runner;
 mod sbitmap;
@@ -44,7 +46,7 @@ mod volume;
 pub use account::{DiskStats, OpSnapshot, StatsSnapshot};
 pub use bio::{Bio, OPS, Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
 pub use buffer::{BUFFER_ALIGN, Buffer};
-pub use channel::{Again, Channel, ChannelConfig, Completion, IoThread, Reject, Rejected};
+pub use channel::{Channel, ChannelConfig, IoThread, Reject, Rejected};
 pub use disk::{Disk, DiskConfig, Stack};
 pub use driver::{
     CompletionBatch, Dispatch, Driver, DriverQueue, Expired, Extent, HwQueues, QueueKind, TagScope,
@@ -54,6 +56,7 @@ pub use error::{Error, ErrorKind};
 pub use histogram::{Snapshot, bucket_of, bucket_start};
 pub use limits::{Features, QueueLimits};
 pub use queues::Spread;
+pub use reap::{Again, Completion};
 pub use request::{Request, Segments, Tag};
 pub use runner::Stamp;
 pub use status::Status;

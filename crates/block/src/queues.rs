@@ -4,7 +4,7 @@
 //! lock taken once a batch. A `HardwareQueue` (per core, per node or one, as far as the driver has
 //! them) is where they become requests and go to the driver, under its serve lock. Owned by a
 //! `Disk`; used by dispatch.rs. Lock order: serve lock, then a software queue's lock; flush lock
-//! last. Source: [MQ] design points 1-3. Kernel counterpart: `blk_mq_ctx`, `blk_mq_hw_ctx`.
+//! last. Source: \[MQ\] design points 1-3. Kernel counterpart: `blk_mq_ctx`, `blk_mq_hw_ctx`.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

@@ -5,7 +5,7 @@
 //! slot has one owner at any time and its contents need no lock. Homes of channels that vanish with
 //! I/O in flight are leaked, so a handle is always valid. Invariant: a handle is never dropped,
 //! only released into a free list (dropping one would lose an I/O, and panics). 128 bytes, two
-//! cache lines ([OLS]: light descriptors). Kernel counterpart: `struct bio` from a bio set.
+//! cache lines (\[OLS\]: light descriptors). Kernel counterpart: `struct bio` from a bio set.
 #![allow(unsafe_code)]
 
 use core::mem::ManuallyDrop;

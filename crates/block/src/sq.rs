@@ -1,6 +1,6 @@
 //! `sq`: the single-queue design, one lock for insert, merge, remove and completion.
 //!
-//! Kept to be measured against ([MQ] problem statement): a request with its tag is taken when the
+//! Kept to be measured against (\[MQ\] problem statement): a request with its tag is taken when the
 //! bio comes (G), merged with the last one queued, removed one at a time for the driver, and ended
 //! one at a time, each under the one lock of the queue. Part of `Disk`; the rest of its path is
 //! dispatch.rs. Kernel counterpart: blk-core.c before 5.0, `blk_queue_bio`, `blk_fetch_request`.

@@ -4,7 +4,7 @@
 //! volume is one contiguous range on each drive, whatever its length: RAID-0 maps consecutive
 //! chunks round robin, so a drive's chunks of a range are neighbours. So a split makes one part per
 //! drive (more only where the drive's own limits are lower), and big discards stay one request per
-//! drive. Source: [FALCON] (volume, stripe). Kernel counterpart: md's raid0 and linear,
+//! drive. Source: \[FALCON\] (volume, stripe). Kernel counterpart: md's raid0 and linear,
 //! `queue_limits_stack`.
 
 use alloc::format;

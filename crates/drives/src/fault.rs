@@ -1,10 +1,10 @@
 //! `fault`: any drive, with something wrong: errors, delays, stuck requests, death, lost caches.
 //!
-//! A decorator: `FaultDriver` wraps a driver and `FaultQueue` its queues; `FaultControl` changes the
-//! rules while it runs. With a volatile cache the drive keeps its contents itself, in two images in
-//! memory (current and durable), and takes only size and block size from the drive below, which
-//! then holds no data. Called by the block layer like any drive. Kernel counterpart: dm-flakey,
-//! dm-log-writes and null_blk's fault injection.
+//! A decorator: `FaultDriver` wraps a driver and `FaultQueue` its queues; `FaultControl` changes
+//! the rules while it runs. With a volatile cache the drive keeps its contents itself, in two
+//! images in memory (current and durable), and takes only size and block size from the drive below,
+//! which then holds no data. Called by the block layer like any drive. Kernel counterpart:
+//! dm-flakey, dm-log-writes and null_blk's fault injection.
 
 mod cache;
 mod control;

@@ -152,8 +152,8 @@ impl FileDriver {
     ///
     /// # Errors
     /// `Busy` if somebody else uses it, `InvalidSetting` for a wrong size, `NotSupported` if direct
-    /// I/O or io_uring is demanded and refused, `System` for whatever else the system says. The text
-    /// names the path.
+    /// I/O or io_uring is demanded and refused, `System` for whatever else the system says. The
+    /// text names the path.
     pub fn open(config: FileConfig) -> Result<FileDriver, Error> {
         open::open(config)
     }

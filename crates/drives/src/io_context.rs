@@ -1,9 +1,9 @@
 //! `IoContext`: an I/O thread: one reactor, one doorbell, and the channels that run on it.
 //!
 //! Made on the thread that will run it, by a server's I/O thread or by a program that wants file
-//! drives. Owns the reactor; makes the thread the owner of its hardware queue of every drive. On it a
-//! channel never sleeps: `wait` arms the bell, looks once more, and sleeps in the ring. File drives
-//! find the reactor through a thread-local that lives as long as this value.
+//! drives. Owns the reactor; makes the thread the owner of its hardware queue of every drive. On it
+//! a channel never sleeps: `wait` arms the bell, looks once more, and sleeps in the ring. File
+//! drives find the reactor through a thread-local that lives as long as this value.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;

@@ -1,8 +1,8 @@
 //! `Mapping`: a large range of memory that costs nothing until it is written.
 //!
 //! An anonymous mapping without reservation: pages come at the first write, and `clear` gives whole
-//! pages back and zeroes the ragged ends. Used by `ram` and by the images of `fault`. Copies are raw:
-//! ranges that several threads use at once hold a mixture of their bytes, as on a disk, and no
+//! pages back and zeroes the ragged ends. Used by `ram` and by the images of `fault`. Copies are
+//! raw: ranges that several threads use at once hold a mixture of their bytes, as on a disk, and no
 //! reference to the memory is ever made. Invariant: every access is checked to lie inside.
 #![allow(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! `null`: receives requests and completes them, at once or after a fixed time; keeps no data.
 //!
-//! Measures the layer alone ([MQ] point 6). As many hardware queues as asked for, any thread may run
-//! them. With `delay_ns` a request completes that long after it was queued, as a device with that
-//! latency and no limit of its own but its tags. Kernel counterpart: drivers/block/null_blk.
+//! Measures the layer alone (\[MQ\] point 6). As many hardware queues as asked for, any thread may
+//! run them. With `delay_ns` a request completes that long after it was queued, as a device with
+//! that latency and no limit of its own but its tags. Kernel counterpart: drivers/block/null_blk.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;

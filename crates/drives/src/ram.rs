@@ -2,9 +2,9 @@
 //!
 //! One mapping for all queues; a request is done by the thread that hands it over, and completes at
 //! the poll that follows. Discard and write-zeroes give memory back. A bit for each 64 KiB granule
-//! says whether it was ever written, for `extents`; it is set after the data and cleared before they
-//! go, so that a granule with data always has its bit. Nothing is volatile. Kernel counterpart:
-//! drivers/block/brd.c.
+//! says whether it was ever written, for `extents`; it is set after the data and cleared before
+//! they go, so that a granule with data always has its bit. Nothing is volatile. Kernel
+//! counterpart: drivers/block/brd.c.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;

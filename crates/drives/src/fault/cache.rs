@@ -1,7 +1,7 @@
 //! `Cache`: a drive with a volatile write cache whose power can be cut.
 //!
-//! Two images of the drive: `current`, which reads see, and `durable`, which survives; and the set of
-//! sectors in which they may differ. A write changes the current image; a flush copies all dirty
+//! Two images of the drive: `current`, which reads see, and `durable`, which survives; and the set
+//! of sectors in which they may differ. A write changes the current image; a flush copies all dirty
 //! sectors over; a FUA write copies its own. A cut makes, for each dirty sector, one image be like
 //! the other, by a coin. A dirty sector that is written again may have its old contents persisted
 //! first, as a real cache evicts; so any version since the last flush can survive. Everything is

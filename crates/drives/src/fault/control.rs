@@ -2,8 +2,8 @@
 //!
 //! Shared by the drive's queues, which ask for a verdict on every request, and by whoever holds the
 //! control: a test, or a server that was sent a signal. A global list names the controls of all
-//! living fault drives. Lock order: the list, then a drive's rules; the cache's lock is taken alone.
-//! Randomness comes from the seed only, so a run can be repeated.
+//! living fault drives. Lock order: the list, then a drive's rules; the cache's lock is taken
+//! alone. Randomness comes from the seed only, so a run can be repeated.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -177,9 +177,9 @@ impl FaultControl {
     }
 
     /// Cuts the power: of what was written and not flushed, a random subset of sectors survives,
-    /// as `seed` says; what is on its way fails with `IoError`. Does nothing without a volatile cache.
-    /// Returns how many sectors were lost. To a program that goes on it is as a crash: a flush after
-    /// the cut does not cover writes acknowledged before it.
+    /// as `seed` says; what is on its way fails with `IoError`. Does nothing without a volatile
+    /// cache. Returns how many sectors were lost. To a program that goes on it is as a crash: a
+    /// flush after the cut does not cover writes acknowledged before it.
     pub fn power_cut(&self, seed: u64) -> u64 {
         self.state.cache.as_ref().map_or(0, |cache| cache.power_cut(&mut Random::new(seed)))
     }

@@ -3,7 +3,8 @@
 //! Each request gets a verdict once, when it is handed over. One that is to fail never reaches the
 //! inner queue; one that is late or stuck does, and its completion is held back here, so that its
 //! memory counts as in use until then. While something sticks the queue asks to be polled every few
-//! milliseconds, since a release comes from outside. Called by the block layer under the serve lock.
+//! milliseconds, since a release comes from outside. Called by the block layer under the serve
+//! lock.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,9 +1,10 @@
-//! Who carries out a file queue's operations: the reactor of its I/O thread, or the drive's threads.
+//! Who carries out a file queue's operations: the reactor of its I/O thread, or the drive's
+//! threads.
 //!
 //! Owned by one file queue, on the thread that opened it. The reactor's handle cannot leave its
-//! thread, but a queue must be `Send`; `ThreadBound` makes that safe by checking the thread on every
-//! use. Called by `queue.rs`; calls the reactor or `pool.rs`. Invariant: each pushed operation gives
-//! exactly one completion, also after a cancel.
+//! thread, but a queue must be `Send`; `ThreadBound` makes that safe by checking the thread on
+//! every use. Called by `queue.rs`; calls the reactor or `pool.rs`. Invariant: each pushed
+//! operation gives exactly one completion, also after a cancel.
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;

@@ -3,8 +3,8 @@
 //! One for each tag, preallocated; its lists keep their capacity, so that nothing is allocated per
 //! I/O in the steady state. Filled by `queue.rs` from a request, advanced by each completion. Knows
 //! short transfers, bounce buffers and the fall-back from zeroing a range to writing zeroes; starts
-//! nothing itself. Invariant: `done` bytes of `len` are finished, and `memory[first..]` is the memory
-//! of the rest.
+//! nothing itself. Invariant: `done` bytes of `len` are finished, and `memory[first..]` is the
+//! memory of the rest.
 #![allow(unsafe_code)]
 
 use libc::{c_void, iovec};

@@ -1,9 +1,9 @@
 //! The conformance suite of drives: every drive, on every stack, on both reactor back ends.
 //!
 //! Each test builds its rigs from `harness.rs`, submits through a channel on an I/O thread, and
-//! demands the exact outcome. `basic` is what each drive must do; `random` runs operations against a
-//! memory image; `faults` breaks drives; `threads` shares them; `crash` cuts power; `trace` looks at
-//! the order of events.
+//! demands the exact outcome. `basic` is what each drive must do; `random` runs operations against
+//! a memory image; `faults` breaks drives; `threads` shares them; `crash` cuts power; `trace` looks
+//! at the order of events.
 #![allow(unsafe_code, missing_docs)]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 

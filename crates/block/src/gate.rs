@@ -1,0 +1,64 @@
+//! `Gate`: what `Channel::submit` must know of a volume, at hand, and whether it takes a bio at all.
+//!
+//! Plain values copied out of the volume when a channel is opened, so that the check of a plain read
+//! or write touches one cache line and follows no pointer. Owned by a `Channel`. Kernel counterpart:
+//! `bio_check_eod` and the checks of `submit_bio_noacct`.
+
+use millrace_machine::Machine;
+
+use crate::bio::{Bio, Op};
+use crate::status::Status;
+use crate::volume::Volume;
+
+/// What `submit` must know of the volume, at hand.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gate {
+    capacity: u64,
+    /// Sectors of a block, less one.
+    block_mask: u64,
+    /// Longest plain read or write that any of the drives takes whole; 0: look closer always.
+    pub(crate) plain_sectors: u32,
+    read_only: bool,
+    /// Some drive's events are traced.
+    pub(crate) traced: bool,
+}
+
+impl Gate {
+    pub(crate) fn new<M: Machine>(volume: &Volume<M>) -> Gate {
+        let (limits, disks) = (volume.limits(), volume.disks());
+        let simple =
+            disks.iter().all(|d| d.limits().takes_any_segment() && d.limits().chunk_sectors == 0);
+        Gate {
+            capacity: volume.capacity(),
+            block_mask: u64::from(limits.logical_sectors()) - 1,
+            plain_sectors: if simple { limits.max_sectors } else { 0 },
+            read_only: limits.features.read_only,
+            traced: disks.iter().any(|d| d.config.trace.is_some()),
+        }
+    }
+
+    /// Whether a bio can be served at all.
+    #[inline]
+    pub(crate) fn check(&self, bio: &Bio) -> Result<(), Status> {
+        let nr = u64::from(bio.nr_sectors);
+        let (end, overflows) = bio.sector.overflowing_add(nr);
+        let fits = !overflows && end <= self.capacity && bio.has_memory();
+        if fits && nr != 0 && (bio.sector | nr) & self.block_mask == 0 && !self.read_only {
+            return Ok(());
+        }
+        self.check_closely(bio, fits)
+    }
+
+    #[cold]
+    fn check_closely(&self, bio: &Bio, fits: bool) -> Result<(), Status> {
+        let nr = u64::from(bio.nr_sectors);
+        match bio.op {
+            Op::Flush => Ok(()),
+            _ if !bio.has_memory() => Err(Status::Invalid),
+            _ if nr == 0 || (bio.sector | nr) & self.block_mask != 0 => Err(Status::Invalid),
+            _ if !fits => Err(Status::OutOfRange),
+            op if self.read_only && op.is_write() => Err(Status::ReadOnly),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The way back: what is done is collected, credited to its parents, and handed to the program.
+//!
+//! The half of `Channel` behind the queues; channel.rs is the half before them. Bios come from the
+//! runner (completed on this thread) and from the home (delivered by others); parts go to their
+//! parents (split.rs). Memory that a drive may still write after a timeout stays in quarantine.
+//! Kernel counterpart: `bio_endio`, `io_uring`'s completion queue.
+
+use core::mem::ManuallyDrop;
+
+use millrace_machine::{Machine, Order, Word};
+
+use crate::bio::Bio;
+use crate::channel::Channel;
+use crate::driver::QueueKind;
+use crate::slot::{BioRef, Stage};
+use crate::status::Status;
+
+/// A bio that is done.
+#[derive(Debug)]
+pub struct Completion {
+    /// The submitter's number.
+    pub user_data: u64,
+    /// The outcome.
+    pub status: Status,
+    /// The bio with its memory. After a timeout that the drive has not confirmed, the memory stays
+    /// with the channel and the bio comes back without.
+    pub bio: Bio,
+}
+
+/// What is to become of a completed bio.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// Submit it again, as it stands now.
+    Submit,
+    /// Drop it, and its memory with it if it owns that.
+    Drop,
+}
+
+impl<M: Machine> Channel<M> {
+    /// Hands each completed bio to `take`; starts what was submitted and drives the queues. Does
+    /// not wait. Returns how many were handed over.
+    #[inline]
+    pub fn poll(&mut self, mut take: impl FnMut(Completion)) -> usize {
+        self.gather();
+        self.reap(&mut take)
+    }
+
+    /// Starts what was submitted and collects what is done.
+    #[inline]
+    fn gather(&mut self) {
+        self.flush();
+        if self.home().has_delivered() {
+            let mut delivered = self.home().take_delivered();
+            self.run.done.append(&mut delivered);
+        }
+        if self.run.done.is_empty() {
+            self.run_queues();
+        }
+    }
+
+    /// Polls the queues that have I/O of this channel, or belong to its thread.
+    fn run_queues(&mut self) {
+        let quarantine = !self.quarantine.is_empty();
+        for member in &mut self.members {
+            let mine = member.outstanding > 0 || member.disk.kind() == QueueKind::OwnerOnly;
+            if mine || quarantine {
+                member.disk.run_queue(member.route.hctx, &mut self.run, &member.stats);
+            }
+        }
+    }
+
+    /// As [`Channel::poll`], for a program that streams I/O through the same memory: `next` sees
+    /// each completed bio where it is, and sends it off again (with another sector, operation,
+    /// contents) or has it handed back to be dropped. What is sent off starts with the next call.
+    ///
+    /// A bio sent off that can never be served comes back at once with the reason as its status.
+    #[inline]
+    pub fn poll_again(&mut self, mut next: impl FnMut(&mut Bio, Status) -> Again) -> usize {
+        self.gather();
+        let mut handed = 0;
+        while let Some(mut slot) = self.next_done() {
+            handed += 1;
+            if slot.status == Status::TimedOut && !slot.bio.is_foreign() {
+                let bio = slot.take_bio();
+                slot.bio = ManuallyDrop::new(self.quarantined(bio));
+            }
+            let status = slot.status;
+            match next(&mut slot.bio, status) {
+                Again::Submit => self.restart(slot),
+                Again::Drop => self.free_slot(slot),
+            }
+        }
+        handed
+    }
+
+    /// Sends a completed bio off again, or to the end of the finished ones with what is wrong.
+    #[inline(always)]
+    fn restart(&mut self, mut slot: BioRef<M>) {
+        match self.gate.check(&slot.bio) {
+            Ok(()) => self.start(slot),
+            Err(status) => {
+                slot.status = status;
+                self.finished.push_back(slot);
+            }
+        }
+    }
+
+    fn free_slot(&mut self, mut slot: BioRef<M>) {
+        drop(slot.take_bio());
+        self.free.push_front(slot);
+    }
+
+    #[inline(always)]
+    fn reap(&mut self, take: &mut impl FnMut(Completion)) -> usize {
+        let mut handed = 0;
+        while let Some(slot) = self.next_done() {
+            self.hand_over(slot, take);
+            handed += 1;
+        }
+        handed
+    }
+
+    /// The next bio to hand over; parts are credited to their parents on the way.
+    #[inline(always)]
+    fn next_done(&mut self) -> Option<BioRef<M>> {
+        while let Some(slot) = self.run.done.pop_front() {
+            self.members[usize::from(slot.member)].outstanding -= 1;
+            if slot.stage != Stage::Child {
+                return Some(slot);
+            }
+            self.part_done(slot);
+        }
+        if !self.stalled.is_empty() {
+            self.resume_stalled();
+        }
+        self.finished.pop_front()
+    }
+
+    #[inline(always)]
+    fn hand_over(&mut self, mut slot: BioRef<M>, take: &mut impl FnMut(Completion)) {
+        let (mut bio, status) = (slot.take_bio(), slot.status);
+        self.free.push_front(slot);
+        if !status.is_ok() && status == Status::TimedOut && !bio.is_foreign() {
+            bio = self.quarantined(bio);
+        }
+        take(Completion { user_data: bio.user_data(), status, bio });
+    }
+
+    /// A timed-out bio without its memory, while a drive may still write that.
+    #[cold]
+    fn quarantined(&mut self, bio: Bio) -> Bio {
+        if self.home().abandoned.load(Order::SeqCst) == 0 {
+            return bio;
+        }
+        let hollow = bio.hollow();
+        self.quarantine.push(bio);
+        hollow
+    }
+
+    /// Bios whose memory is held back because a drive may still write it.
+    #[must_use]
+    pub fn quarantined_bios(&self) -> usize {
+        self.quarantine.len()
+    }
+}
