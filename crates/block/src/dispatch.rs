@@ -144,7 +144,8 @@ impl<M: Machine> Disk<M> {
             let again = self.complete(index, run, stats);
             serving = match stays {
                 Some(serving) => serving,
-                None if again || hctx.has_pending() => match hctx.serve.enter_or_flag() {
+                // A flush that others joined is the only work that this thread itself leaves behind.
+                None if again => match hctx.serve.enter_or_flag() {
                     Some(serving) => serving,
                     None => break,
                 },
