@@ -1,8 +1,8 @@
 //! The floor under the server: receives requests and sends canned replies, and nothing else.
 //!
 //! Usage: `nbd_floor SOCKET [BACKEND]`. The same reactor, the same negotiation, the same sizes of
-//! receive and send; every request is taken for a read and answered with zeroes. No checks, no block
-//! layer, no buffers: what the server costs beyond this is the server's own.
+//! receive and send; every request is taken for a read and answered with zeroes. No checks, no
+//! block layer, no buffers: what the server costs beyond this is the server's own.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -79,7 +79,9 @@ impl Floor {
                 Progress::NeedMore => client.handshake = Some(handshake),
                 Progress::Closed => return,
             }
-            client.pieces.push(piece(&client.out));
+            if !client.out.is_empty() {
+                client.pieces.push(piece(&client.out));
+            }
         }
         let mut replies = 0;
         if let Some(session) = client.session {

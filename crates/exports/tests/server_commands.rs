@@ -1,5 +1,7 @@
 //! What a well-behaved client sees of the server: every command, on both back ends and transports.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // Helpers of tests may fail like tests.
+
 mod common;
 
 use common::{BACKENDS, MIB, call, order, pattern, read, request, serve, write};

@@ -1,5 +1,7 @@
 //! What clients that break, vanish, stall or lie can do to the server: nothing to anybody else.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // Helpers of tests may fail like tests.
+
 mod common;
 
 use std::io::{Read, Write};

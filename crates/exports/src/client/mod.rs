@@ -1,13 +1,13 @@
 //! An NBD client for measuring and testing servers: one connection, many requests in flight.
 //!
 //! [`Client::connect`] negotiates; [`Client::submit`] queues a request, [`Client::flush`] sends all
-//! that is queued with one system call, [`Client::wait`] hands out completions, many of one receive.
-//! Driven by one thread; buffers are the caller's, owned by the client while their request is in
-//! flight. Called by the benchmark and by tests; calls the protocol core's client side.
+//! that is queued with one system call, [`Client::wait`] hands out completions, many of one
+//! receive. Driven by one thread; buffers are the caller's, owned by the client while their request
+//! is in flight. Called by the benchmark and by tests; calls the protocol core's client side.
 //!
-//! Invariants: a request is completed once; while sending, replies are received too, so that a server
-//! that waits for its replies to be read never waits for ever; lengths a server announces are checked
-//! against the request before anything is written.
+//! Invariants: a request is completed once; while sending, replies are received too, so that a
+//! server that waits for its replies to be read never waits for ever; lengths a server announces
+//! are checked against the request before anything is written.
 
 mod replies;
 mod socket;

@@ -3,8 +3,8 @@
 //! Owns the receive buffer. Small payload is copied out of it; the rest of a large one is received
 //! straight into the request's buffer. Called by the client with its table of requests.
 //!
-//! Invariants: payload goes only where the request asked for it; a reply to a request that is not in
-//! flight, or more data than asked for, is an error that ends the connection.
+//! Invariants: payload goes only where the request asked for it; a reply to a request that is not
+//! in flight, or more data than asked for, is an error that ends the connection.
 
 use std::io;
 

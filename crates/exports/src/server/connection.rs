@@ -210,17 +210,18 @@ impl Connection {
             return;
         }
         self.input.busy = true;
-        if self.incoming.is_none() && self.out.backlog_bytes >= BACKLOG_BYTES {
-            if let Some(backlog) = &self.backlog {
-                return ring.catch_up(self.index, backlog);
-            }
+        if self.incoming.is_none()
+            && self.out.backlog_bytes >= BACKLOG_BYTES
+            && let Some(backlog) = &self.backlog
+        {
+            return ring.catch_up(self.index, backlog);
         }
-        if let Some(Incoming { ticket: Some(id), filled, total, kept: true }) = self.incoming {
-            if let Memory::Buffer(buffer) = &tickets.get(id).memory {
-                let rest = buffer.start().wrapping_add(filled as usize);
-                let message = self.input.message((rest, (total - filled) as usize));
-                return ring.receive_message(self.index, self.fd, message);
-            }
+        if let Some(Incoming { ticket: Some(id), filled, total, kept: true }) = self.incoming
+            && let Memory::Buffer(buffer) = &tickets.get(id).memory
+        {
+            let rest = buffer.start().wrapping_add(filled as usize);
+            let message = self.input.message((rest, (total - filled) as usize));
+            return ring.receive_message(self.index, self.fd, message);
         }
         ring.receive(self.index, self.fd, self.input.room());
     }

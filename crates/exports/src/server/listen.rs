@@ -81,11 +81,12 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Listener::Unix { path, file, .. } = self {
-            if file.is_some() && identity(path) == *file {
-                // If it cannot be removed, the next server finds it refused and replaces it.
-                let _ = std::fs::remove_file(path);
-            }
+        if let Listener::Unix { path, file, .. } = self
+            && file.is_some()
+            && identity(path) == *file
+        {
+            // If it cannot be removed, the next server finds it refused and replaces it.
+            let _ = std::fs::remove_file(path);
         }
     }
 }

@@ -171,11 +171,11 @@ impl Core {
         let bytes = conn.input.bytes();
         let bytes = &bytes[..bytes.len().min((incoming.total - incoming.filled) as usize)];
         let len = bytes.len();
-        if let (Some(id), true) = (incoming.ticket, incoming.kept) {
-            if let Memory::Buffer(buffer) = &mut self.tickets.get(id).memory {
-                buffer.fill(incoming.filled as usize, bytes);
-                self.counts.copied_bytes += len as u64;
-            }
+        if let (Some(id), true) = (incoming.ticket, incoming.kept)
+            && let Memory::Buffer(buffer) = &mut self.tickets.get(id).memory
+        {
+            buffer.fill(incoming.filled as usize, bytes);
+            self.counts.copied_bytes += len as u64;
         }
         incoming.filled += len as u64;
         conn.input.consume(len);
