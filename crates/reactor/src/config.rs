@@ -36,6 +36,11 @@ pub struct Config {
     /// Entries of the submission queue, brought into 1..=32768; the completion queue has 4 times
     /// as many. Not a limit on outstanding operations: more only cost a system call.
     pub entries: u32,
+    /// Operations that go to the kernel without waiting for the turn's end, at least 1: a drive
+    /// starts on the first ones while the last are still being made. More saves system calls;
+    /// fewer keep a drive busier (measured on a virtio disk at depth 64: 64 at once cost 10 % of
+    /// the rate of one at a time, 8 cost 5 %).
+    pub submit_batch: u32,
     /// Most threads for operations that have no asynchronous form (at least 1). They start when
     /// first needed.
     pub pool_threads: usize,
@@ -45,7 +50,13 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Config {
-        Config { backend: Backend::Auto, entries: 256, pool_threads: 4, spin_ns: 0 }
+        Config {
+            backend: Backend::Auto,
+            entries: 256,
+            submit_batch: 8,
+            pool_threads: 4,
+            spin_ns: 0,
+        }
     }
 }
 

@@ -135,6 +135,7 @@ impl Epoll {
     }
 
     fn start_pushed(&mut self, hub: &mut Hub) {
+        self.scratch.reserve(hub.table.outstanding_max());
         std::mem::swap(&mut self.pushed, &mut self.scratch);
         for at in 0..self.scratch.len() {
             self.start(hub, self.scratch[at]);

@@ -43,7 +43,10 @@ impl Hub {
 
     /// Hands the batch to the pool.
     pub(crate) fn submit_jobs(&mut self) {
-        self.pool.submit(&mut self.jobs);
+        if !self.jobs.is_empty() {
+            self.pool.submit(&mut self.jobs);
+            self.jobs.reserve(self.table.outstanding_max());
+        }
     }
 
     /// Puts the pool's results into the inboxes.

@@ -72,12 +72,12 @@ impl Pool {
 
     /// Hands over all of `jobs`, which is left empty. Without any thread they fail.
     pub(crate) fn submit(&mut self, jobs: &mut Vec<Job>) {
-        if jobs.is_empty() {
-            return;
-        }
         let count = jobs.len();
         self.outstanding += count;
         let mut state = self.shared.lock();
+        // Room for all, so that it never grows because the threads are slower than before.
+        let others = self.outstanding - state.jobs.len();
+        state.jobs.reserve(others);
         state.jobs.extend(jobs.drain(..));
         let missing = state.jobs.len().saturating_sub(state.idle);
         drop(state);

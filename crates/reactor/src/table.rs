@@ -4,8 +4,8 @@
 //! source. Called by the reactor (push, take, release) and by the back ends (complete).
 //! Invariants: a key names at most one operation ever within 2^32 reuses of its slot, so a late
 //! cancel cannot hit a stranger; a source's index is reused only once it is released and has
-//! nothing outstanding, so a completion can never reach a wrong inbox; no allocation once the
-//! slab and the inboxes have grown to the working set.
+//! nothing outstanding, so a completion can never reach a wrong inbox; nothing is allocated but
+//! when more is outstanding than ever before, as the lists have room for all of it then.
 
 use crate::op::{Completion, Op, Source};
 use crate::sys;
@@ -104,6 +104,7 @@ impl Table {
         let inbox = &mut self.inboxes[usize::from(source.0)];
         assert!(inbox.open, "push to a source that was released");
         inbox.pending += 1;
+        inbox.completions.reserve(inbox.pending);
         let index = match self.free_slots.pop() {
             Some(index) => index as usize,
             None => self.slots.len(),
@@ -121,7 +122,10 @@ impl Table {
         };
         match self.slots.get_mut(index) {
             Some(old) => *old = slot,
-            None => self.slots.push(slot),
+            None => {
+                self.slots.push(slot);
+                self.free_slots.reserve(self.slots.len());
+            }
         }
         Key::new(index, generation)
     }
@@ -184,6 +188,11 @@ impl Table {
     /// Operations of all sources that have not completed.
     pub(crate) fn outstanding(&self) -> usize {
         self.slots.len() - self.free_slots.len()
+    }
+
+    /// Most operations that were ever outstanding together.
+    pub(crate) fn outstanding_max(&self) -> usize {
+        self.slots.len()
     }
 
     /// Completions put into inboxes since the last `take_delivered`.

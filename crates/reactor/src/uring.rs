@@ -39,7 +39,7 @@ pub(crate) struct Uring {
     enter_fd: RawFd,
     enter_flags: EnterFlags,
     features: Features,
-    spin_ns: u64,
+    config: Config,
     wake_fd: RawFd,
     /// Target of the wake read: a leaked box, freed with the ring.
     wake_value: *mut u64,
@@ -72,7 +72,7 @@ impl Uring {
             enter_fd,
             enter_flags,
             features: opened.features,
-            spin_ns: config.spin_ns,
+            config: *config,
             wake_fd: hub.wake.as_raw_fd(),
             wake_value: Box::into_raw(Box::new(0)),
             wake_armed: false,
@@ -139,6 +139,10 @@ impl Uring {
             // SAFETY: what the entry points to is valid until its completion: operations by the
             // contract of `Handle::push`, the wake value and time specifications by this struct.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                if self.ring.submission().len() >= self.config.submit_batch as usize {
+                    // What it cannot take now goes with the next turn, which reports errors.
+                    let _ = self.enter(&mut hub.counters, 0, None);
+                }
                 return;
             }
             match self.enter(&mut hub.counters, 0, None) {
@@ -199,7 +203,7 @@ impl Uring {
             _ if self.has_news(hub) => Some(0),
             wait => Hub::wait_ns(wait),
         };
-        if self.spin_ns > 0 && wait_ns != Some(0) {
+        if self.config.spin_ns > 0 && wait_ns != Some(0) {
             self.spin(hub, wait_ns)?;
             wait_ns = if self.has_news(hub) { Some(0) } else { Hub::wait_ns(wait) };
         }
@@ -256,7 +260,8 @@ impl Uring {
 
     /// Busy poll for at most `spin_ns` and not past the wait's own end.
     fn spin(&mut self, hub: &mut Hub, wait_ns: Option<u64>) -> io::Result<()> {
-        let limit_ns = wait_ns.map_or(self.spin_ns, |wait_ns| wait_ns.min(self.spin_ns));
+        let limit_ns =
+            wait_ns.map_or(self.config.spin_ns, |wait_ns| wait_ns.min(self.config.spin_ns));
         let end_ns = sys::now_ns() + limit_ns;
         loop {
             self.submit(hub)?;
