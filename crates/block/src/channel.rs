@@ -18,6 +18,7 @@ use crate::account::DiskStats;
 use crate::bio::{Bio, Op, OpFlags};
 use crate::disk::{Disk, Stack};
 use crate::dispatch::Route;
+use crate::driver::QueueKind;
 use crate::gate::Gate;
 use crate::home::Home;
 use crate::merge::Merged;
@@ -128,6 +129,8 @@ pub(crate) struct Batch {
     plugged_max: u32,
     /// Stamp of what goes in; 0: none taken yet.
     now_ns: u64,
+    /// How long a drop waits for what went out.
+    drain_ns: u64,
 }
 
 /// One thread's way into a volume.
@@ -193,7 +196,12 @@ impl<M: Machine> Channel<M> {
             stalled: BioList::new(),
             finished: BioList::new(),
             depth: config.depth,
-            batch: Batch { plugged: 0, plugged_max: PLUG_PER_DRIVE * drives, now_ns: 0 },
+            batch: Batch {
+                plugged: 0,
+                plugged_max: PLUG_PER_DRIVE * drives,
+                now_ns: 0,
+                drain_ns: DRAIN_NS,
+            },
             next_timeout_check_ns: 0,
             quarantine: Vec::new(),
             gate: Gate::new(volume),
@@ -368,6 +376,11 @@ impl<M: Machine> Channel<M> {
             // Refused by a frozen disk or for want of a request: look again soon.
             return Some(M::now() + 1_000_000);
         }
+        if self.members.iter().any(|m| m.outstanding > 0 && m.disk.kind() == QueueKind::AnyThread) {
+            // Its completions are found by whoever polls, and the others may have gone away.
+            let soon = M::now() + 1_000_000;
+            return Some(wake_ns.map_or(soon, |wake_ns| wake_ns.min(soon)));
+        }
         let waits = self.in_flight() > 0 || !self.quarantine.is_empty();
         let timeouts = waits.then_some(self.next_timeout_check_ns);
         match (wake_ns, timeouts) {
@@ -384,6 +397,12 @@ impl<M: Machine> Channel<M> {
             || !self.run.done.is_empty()
             || !self.finished.is_empty()
             || self.members.iter().any(|m| m.disk.has_pending_for(m.route.hctx, self.run.owner))
+    }
+
+    /// Sets how long a drop waits for I/O in flight before it gives memory up for lost; 5 s unless
+    /// set.
+    pub fn set_drain_ns(&mut self, drain_ns: u64) {
+        self.batch.drain_ns = drain_ns;
     }
 
     /// Looks after requests that no drive answers, and lets go of memory that no drive writes any
@@ -421,7 +440,7 @@ fn refuse(bio: Bio, reason: Reject) -> Result<(), Rejected> {
 
 impl<M: Machine> Drop for Channel<M> {
     fn drop(&mut self) {
-        let deadline_ns = M::now() + DRAIN_NS;
+        let deadline_ns = M::now().saturating_add(self.batch.drain_ns);
         while self.in_flight() > 0 && M::now() < deadline_ns {
             if self.poll(|_| ()) == 0 {
                 self.tick();

@@ -14,7 +14,7 @@ use crate::account::{DiskStats, Run};
 use crate::bio::Op;
 use crate::disk::{AbandonedRequest, Disk, Stack};
 use crate::driver::{Expired, QueueKind};
-use crate::home::HomeRef;
+use crate::home::{Home, HomeRef};
 use crate::merge::{self, Merged};
 use crate::queues::Serve;
 use crate::request::{Request, State, Tag};
@@ -46,7 +46,7 @@ impl<M: Machine> Disk<M> {
                     c_ns = M::now();
                 }
                 self.end_bios(chain, status, (d_ns, c_ns), run, stats, &mut equal);
-                again |= op == Op::Flush && self.flush_done(index, status, stats);
+                again |= op == Op::Flush && self.flush_done(index, stats);
             } else {
                 self.confirm_abandoned(index, rq);
             }
@@ -90,11 +90,11 @@ impl<M: Machine> Disk<M> {
     }
 
     /// The flush in flight is done: those that joined meanwhile become the next one.
-    fn flush_done(&self, index: u16, _status: Status, stats: &DiskStats<M>) -> bool {
-        let mut pending = {
+    fn flush_done(&self, index: u16, stats: &DiskStats<M>) -> bool {
+        let (mut pending, target) = {
             let mut flush = self.flush.lock();
             flush.issued = false;
-            flush.pending.take()
+            (flush.pending.take(), flush.pending_hctx)
         };
         let Some(mut first) = pending.pop_front() else { return false };
         while let Some(other) = pending.pop_front() {
@@ -102,11 +102,16 @@ impl<M: Machine> Disk<M> {
             stats.count_merge(Op::Flush);
             merge::join(&mut first, other);
         }
-        // Admitted before: a freeze does not stop it. Which software queue does not matter.
-        let ctx = usize::from(index) % self.ctxs.len();
+        // Admitted before: a freeze does not stop it. Which software queue does not matter, but it
+        // goes through the hardware queue of its submitter, who is there to poll for it.
+        let (ctx, bell) = (usize::from(target) % self.ctxs.len(), Home::bell_of(&first));
         self.ctxs[ctx].ctx.lock().list.push_back(first);
-        self.hctxs[usize::from(index)].mark_pending(ctx);
-        true
+        self.hctxs[usize::from(target)].mark_pending(ctx);
+        if target != index {
+            self.hctxs[usize::from(target)].ring();
+            bell.ring();
+        }
+        target == index
     }
 
     /// Looks for requests that this queue handed over before `now_ns` less the timeout.

@@ -82,6 +82,8 @@ impl<M: Machine> Default for DiskConfig<M> {
 pub(crate) struct FlushState<M: Machine> {
     pub(crate) issued: bool,
     pub(crate) pending: BioList<M>,
+    /// The hardware queue of the first of them: its submitter polls that one.
+    pub(crate) pending_hctx: u16,
 }
 
 /// The one queue of the `sq` stack: filled requests by tag.
@@ -146,7 +148,7 @@ impl<M: Machine> Disk<M> {
         let depth = hctxs[0].tags.depth_with_reserved() as usize;
         let queue = VecDeque::with_capacity(depth);
         let sq = SingleQueue { queue, frozen: false, in_flight: 0 };
-        let flush = FlushState { issued: false, pending: BioList::new() };
+        let flush = FlushState { issued: false, pending: BioList::new(), pending_hctx: 0 };
         Ok(Arc::new_cyclic(|this| Disk {
             limits,
             capacity,

@@ -386,6 +386,9 @@ impl<M: Machine> Disk<M> {
         let tags = &self.hctxs[usize::from(index)].tags;
         let mut flush = self.flush.lock();
         if flush.issued {
+            if flush.pending.is_empty() {
+                flush.pending_hctx = index;
+            }
             flush.pending.push_back(chain);
             return Ok(0);
         }

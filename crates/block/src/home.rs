@@ -51,8 +51,17 @@ impl<M: Machine> Home<M> {
         unsafe { &*home }.deliver(list);
     }
 
+    /// The bell of a bio's channel, to be rung after the bio has been given away: from then on the
+    /// home may be gone.
+    pub(crate) fn bell_of(bio: &Slot<M>) -> Arc<Doorbell<M>> {
+        // SAFETY: a home outlives its bios in use, and this is one.
+        Arc::clone(unsafe { &(*bio.home).bell })
+    }
+
     /// Hands a list of completed bios to the channel's thread and wakes it if it sleeps.
     pub(crate) fn deliver(&self, mut list: BioList<M>) {
+        // With its last bio back the channel may free this home: the bell is held apart.
+        let bell = Arc::clone(&self.bell);
         while let Some(mut bio) = list.pop_front() {
             let mut old = self.completed.load(Order::Relaxed); // Relaxed: the exchange decides
             let bits = bio.as_bits();
@@ -70,7 +79,7 @@ impl<M: Machine> Home<M> {
             }
             core::mem::forget(bio);
         }
-        self.bell.ring();
+        bell.ring();
     }
 
     /// All delivered bios, in the order of delivery. Only the channel's thread calls this.

@@ -21,6 +21,9 @@ use crate::error::{Error, ErrorKind};
 use crate::limits::QueueLimits;
 use crate::slot::Stride;
 
+/// Most runs of one drive that one question about extents looks at: bounds the time it takes.
+const EXTENT_STEPS: u32 = 4096;
+
 /// How a volume lays its sectors over its drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
@@ -270,10 +273,11 @@ impl<M: Machine> Volume<M> {
     #[must_use]
     pub fn extents(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Extent> {
         let end = (sector + nr_sectors).min(self.capacity);
-        let (mut at, mut list) = (sector, Vec::<Extent>::new());
+        let (mut at, mut list, mut steps) = (sector, Vec::<Extent>::new(), 0);
         // What each drive said last: from where, and what.
         let mut known: Vec<(Sector, Vec<Extent>)> = alloc::vec![(0, Vec::new()); self.disks.len()];
-        while at < end {
+        while at < end && steps < EXTENT_STEPS {
+            steps += 1;
             let (member, place, run) = self.run_at(at, end);
             let found = lookup(&mut known[usize::from(member)], place, || {
                 let disk = &self.disks[usize::from(member)];
