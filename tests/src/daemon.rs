@@ -54,6 +54,23 @@ impl Daemon {
         Self::spawn(dir, &mut command, sockets)
     }
 
+    /// `start` by another program, such as a tracer: its name and arguments, to which the daemon's
+    /// command line is appended. [`Daemon::pid`] is the program's own, so it must become the daemon
+    /// by exec.
+    ///
+    /// # Panics
+    ///
+    /// As `start`.
+    pub fn start_under(wrapper: &[&str], config: &str, sockets: &[&str]) -> Self {
+        let dir = crate::tempdir();
+        let file = dir.path().join("millrace.toml");
+        fs::write(&file, config).expect("the directory of the test is writable");
+        let (program, args) = wrapper.split_first().expect("a wrapper has a name");
+        let mut command = Command::new(program);
+        command.args(args).arg(crate::binary::path()).arg("serve").arg(&file);
+        Self::spawn(dir, &mut command, sockets)
+    }
+
     fn spawn(dir: TempDir, command: &mut Command, sockets: &[&str]) -> Self {
         command
             .current_dir(dir.path())

@@ -8,7 +8,11 @@
 mod binary;
 mod clients;
 mod daemon;
+pub mod durability;
+pub mod load;
 mod process;
+pub mod raw_nbd;
+pub mod serving;
 
 pub use clients::client;
 pub use daemon::Daemon;

@@ -1,0 +1,121 @@
+//! The file system below sparse drive files is full: ENOSPC to the client, until a TRIM makes room.
+//!
+//! The drives lie on a tiny tmpfs, which takes root to mount; elsewhere the tests say so and skip.
+
+use std::path::{Path, PathBuf};
+use std::process::Command as Program;
+
+use millrace_exports::client::Client;
+use millrace_exports::nbd::{Command, Errno};
+use millrace_tests::load::{call, connect, request};
+use millrace_tests::{Daemon, run, tempdir};
+use tempfile::TempDir;
+
+/// The file system has 4 MiB, the volume 64.
+const FULL: &str = "size=4m";
+/// Sectors of a request: 256 KiB.
+const STEP: u64 = 512;
+
+/// A mounted file system, unmounted when it drops.
+struct Mount(TempDir);
+
+impl Mount {
+    /// None, with a printed reason, where it may not be mounted.
+    fn new() -> Option<Mount> {
+        let dir = tempdir();
+        let mount = Program::new("mount")
+            .args(["-t", "tmpfs", "-o", FULL, "millrace-test"])
+            .arg(dir.path())
+            .output();
+        match mount {
+            Ok(output) if output.status.success() => Some(Mount(dir)),
+            Ok(output) => {
+                let why = String::from_utf8_lossy(&output.stderr);
+                println!("skipped: no tmpfs can be mounted here: {}", why.trim());
+                None
+            }
+            Err(error) => {
+                println!("skipped: no mount: {error}");
+                None
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Lazily, should the daemon still be on its way out.
+        run(Program::new("umount").arg("-l").arg(self.0.path()));
+    }
+}
+
+fn config(dir: &Path, backend: &str) -> String {
+    let dir = dir.display();
+    let drive =
+        |n| format!("[[drive]]\nname = \"d{n}\"\nspec = \"file:path={dir}/d{n},size=16m\"\n");
+    let drives: String = (0..4).map(drive).collect();
+    format!(
+        "{drives}[[volume]]\nname = \"v\"\n\
+         drives = [\"d0\", \"d1\", \"d2\", \"d3\"]\n\
+         [[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n[server]\nbackend = \"{backend}\"\n"
+    )
+}
+
+fn contents(step: u64) -> Vec<u8> {
+    (0..STEP * 512).map(|at| (step * 37 + at / 11) as u8 | 1).collect()
+}
+
+fn write(client: &mut Client, step: u64) -> Option<Errno> {
+    call(client, &request(Command::Write, step * STEP, STEP), contents(step)).unwrap().errno
+}
+
+fn reads_right(client: &mut Client, step: u64) -> bool {
+    let buffer = vec![0; (STEP * 512) as usize];
+    let done = call(client, &request(Command::Read, step * STEP, STEP), buffer).unwrap();
+    done.errno.is_none() && done.buffer == contents(step)
+}
+
+fn fills_up_and_recovers(backend: &str) {
+    let Some(mount) = Mount::new() else { return };
+    let mut daemon = Daemon::start(&config(mount.path(), backend), &["s"]);
+    let socket: PathBuf = daemon.dir().join("s");
+    let mut client = connect(&socket, "v").unwrap();
+    let mut written = 0;
+    let error = loop {
+        match write(&mut client, written) {
+            None => written += 1,
+            Some(errno) => break errno,
+        }
+        assert!(written <= 16, "4 MiB took more than there is");
+    };
+    assert_eq!(error, Errno::Enospc, "after {written} writes");
+    assert!(written >= 8, "4 MiB took only {written} writes of 256 KiB");
+    assert_eq!(write(&mut client, written + 1), Some(Errno::Enospc), "full is full");
+    assert!((0..written).all(|step| reads_right(&mut client, step)), "what was taken is there");
+    let again = call(&mut client, &request(Command::Write, 0, STEP), contents(0)).unwrap();
+    assert_eq!(again.errno, None, "what has its space may be written again");
+    let flushed = call(&mut client, &request(Command::Flush, 0, 0), Vec::new()).unwrap();
+    assert_eq!(flushed.errno, None);
+    let trimmed = call(&mut client, &request(Command::Trim, 0, 4 * STEP), Vec::new()).unwrap();
+    assert_eq!(trimmed.errno, None);
+    assert_eq!(write(&mut client, written + 2), None, "a TRIM has made room");
+    assert!(reads_right(&mut client, written + 2));
+    assert!((4..written).all(|step| reads_right(&mut client, step)), "the rest is as it was");
+    assert_eq!(daemon.try_wait(), None);
+    drop(client);
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
+fn a_full_file_system_is_enospc_until_a_trim_makes_room() {
+    fills_up_and_recovers("auto");
+}
+
+#[test]
+fn a_full_file_system_is_enospc_until_a_trim_makes_room_on_epoll() {
+    fills_up_and_recovers("epoll");
+}
