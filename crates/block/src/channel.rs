@@ -21,6 +21,7 @@ use crate::dispatch::Route;
 use crate::driver::QueueKind;
 use crate::gate::Gate;
 use crate::home::Home;
+use crate::limits::MAX_DATA_SECTORS;
 use crate::merge::Merged;
 use crate::plug::Plug;
 use crate::reap::Completion;
@@ -129,6 +130,8 @@ pub(crate) struct Batch {
     plugged_max: u32,
     /// Stamp of what goes in; 0: none taken yet.
     now_ns: u64,
+    /// Parts were put in on the way back, by a stage that ended.
+    pub(crate) has_parts: bool,
     /// How long a drop waits for what went out.
     drain_ns: u64,
 }
@@ -200,6 +203,7 @@ impl<M: Machine> Channel<M> {
                 plugged: 0,
                 plugged_max: PLUG_PER_DRIVE * drives,
                 now_ns: 0,
+                has_parts: false,
                 drain_ns: DRAIN_NS,
             },
             next_timeout_check_ns: 0,
@@ -268,6 +272,10 @@ impl<M: Machine> Channel<M> {
     /// Flushes, discards, flags, lists of segments, and whatever is too long for one request.
     #[inline(never)]
     fn submit_slowly(&mut self, mut slot: BioRef<M>) {
+        if slot.bio.op.has_data() && slot.bio.nr_sectors > MAX_DATA_SECTORS {
+            slot.status = Status::Invalid;
+            return self.finished.push_back(slot);
+        }
         let (sector, nr_sectors) = (slot.bio.sector, slot.bio.nr_sectors);
         let located = match slot.bio.op {
             Op::Flush => None,
@@ -321,6 +329,7 @@ impl<M: Machine> Channel<M> {
 
     /// [`Channel::admit`] off the hot path, for parts.
     pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
+        self.batch.has_parts = true;
         self.admit(slot);
         if self.batch.plugged >= self.batch.plugged_max {
             self.flush();
@@ -331,6 +340,7 @@ impl<M: Machine> Channel<M> {
     /// acquisition, and what this thread may run is run.
     pub fn flush(&mut self) {
         self.batch.now_ns = 0;
+        self.batch.has_parts = false;
         if self.batch.plugged == 0 {
             return;
         }
@@ -371,7 +381,7 @@ impl<M: Machine> Channel<M> {
 
     /// When to poll again at the latest, if there is such a time; ask just before sleeping.
     pub fn sleep_until(&mut self) -> Option<u64> {
-        let wake_ns = self.run.take_wake();
+        let wake_ns = self.run.wake_ns();
         if self.batch.plugged > 0 {
             // Refused by a frozen disk or for want of a request: look again soon.
             return Some(M::now() + 1_000_000);

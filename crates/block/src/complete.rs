@@ -46,7 +46,7 @@ impl<M: Machine> Disk<M> {
                     c_ns = M::now();
                 }
                 self.end_bios(chain, status, (d_ns, c_ns), run, stats, &mut equal);
-                again |= op == Op::Flush && self.flush_done(index, stats);
+                again |= op == Op::Flush && self.flush_done(index, status, run, stats);
             } else {
                 self.confirm_abandoned(index, rq);
             }
@@ -90,12 +90,27 @@ impl<M: Machine> Disk<M> {
     }
 
     /// The flush in flight is done: those that joined meanwhile become the next one.
-    fn flush_done(&self, index: u16, stats: &DiskStats<M>) -> bool {
+    /// After a failure they fail too: the system may report a lost write to one flush only.
+    fn flush_done(
+        &self,
+        index: u16,
+        status: Status,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) -> bool {
         let (mut pending, target) = {
             let mut flush = self.flush.lock();
             flush.issued = false;
             (flush.pending.take(), flush.pending_hctx)
         };
+        if !status.is_ok() {
+            let (now_ns, mut equal) = (M::now(), Run::EMPTY);
+            while let Some(joined) = pending.pop_front() {
+                self.end_bios(joined, status, (now_ns, now_ns), run, stats, &mut equal);
+            }
+            stats.record(&mut equal);
+            return false;
+        }
         let Some(mut first) = pending.pop_front() else { return false };
         while let Some(other) = pending.pop_front() {
             self.trace_slot(Action::BackMerge, &other);
@@ -134,11 +149,8 @@ impl<M: Machine> Disk<M> {
                 self.expire(index, &mut serving, Tag(tag as u32), now_ns, run, stats);
             }
         }
-        let mut serving = Some(serving);
-        while let Some(inside) = serving.take().and_then(|s| s.leave()) {
-            serving = Some(inside);
-        }
-        run.deliver();
+        // Goes on with what an expired flush held up, or a latecomer left.
+        self.serve(index, serving, run, stats);
     }
 
     fn expire(
@@ -161,7 +173,7 @@ impl<M: Machine> Disk<M> {
         if queue.timeout(tag) == Expired::Extend || has_foreign_memory(rq) {
             return;
         }
-        let (d_ns, chain) = (rq.d_ns, rq.empty());
+        let (op, d_ns, chain) = (rq.op(), rq.d_ns, rq.empty());
         rq.state = State::Abandoned;
         let homes = homes_of(&chain);
         self.abandoned.lock().push(AbandonedRequest { hctx: index, tag, homes });
@@ -169,6 +181,9 @@ impl<M: Machine> Disk<M> {
         let stamps = (d_ns, now_ns);
         self.end_bios(chain, Status::TimedOut, stamps, run, stats, &mut equal);
         stats.record(&mut equal);
+        if op == Op::Flush {
+            self.flush_done(index, Status::TimedOut, run, stats);
+        }
     }
 
     /// A drive answered a request that was given up on: its memory is no longer written.

@@ -237,7 +237,11 @@ impl<M: Machine> Disk<M> {
     /// If the driver cannot open the queue.
     pub fn bring_up(&self, hctx: u16, owner: u64, bell: Arc<Doorbell<M>>) -> Result<(), Error> {
         let Some(queue) = self.hctxs.get(usize::from(hctx)) else { return Ok(()) };
-        if self.kind == QueueKind::OwnerOnly {
+        if self.kind == QueueKind::OwnerOnly && !queue.is_owned_by(owner) {
+            if queue.has_owner() {
+                let text = format!("{}: queue {hctx} belongs to another thread", self.name());
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
             let opened = self.driver.open_queue(hctx, queue.tags.depth_with_reserved())?;
             queue.serve.enter().queue = Some(opened);
             queue.set_owner(owner, bell);
@@ -250,12 +254,18 @@ impl<M: Machine> Disk<M> {
     /// answered with `Aborted`.
     pub fn bring_down(&self, owner: u64) {
         for hctx in self.hctxs.iter().filter(|h| owner != 0 && h.is_owned_by(owner)) {
+            hctx.clear_owner();
             let mut left = BioList::new();
             hctx.take_pending(|ctx| left.append(&mut self.ctxs[ctx].ctx.lock().list));
             let mut serve = hctx.serve.enter();
             serve.queue = None;
             left.append(&mut serve.staged);
+            let filled = core::mem::take(&mut serve.requeued);
             drop(serve);
+            let queued = core::mem::take(&mut self.sq.lock().queue);
+            for tag in filled.into_iter().chain(queued) {
+                left.push_back(hctx.tags.take_back(tag));
+            }
             let mut flush = self.flush.lock();
             if !flush.issued {
                 left.append(&mut flush.pending);

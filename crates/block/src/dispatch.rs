@@ -8,8 +8,6 @@
 //! `blk_mq_run_hw_queue`.
 #![allow(unsafe_code)]
 
-use alloc::sync::Arc;
-
 use millrace_machine::{Counter, Lock, Machine, Stage};
 
 use crate::account::DiskStats;
@@ -24,6 +22,8 @@ use crate::slot::{BioList, BioRef};
 use crate::tag::{TagBatch, Waiter};
 use crate::trace::Action;
 
+/// How often a server goes round again for latecomers.
+const SERVE_ROUNDS: u32 = 32;
 /// How long to wait after `HostBusy`.
 const HOST_BUSY_RETRY_NS: u64 = 1_000_000;
 
@@ -123,7 +123,7 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Dispatches and polls until there is nothing left to do, then leaves.
-    fn serve<'a>(
+    pub(crate) fn serve<'a>(
         &'a self,
         index: u16,
         mut serving: Serving<'a, M, Serve<M>>,
@@ -131,6 +131,7 @@ impl<M: Machine> Disk<M> {
         stats: &DiskStats<M>,
     ) {
         let hctx = &self.hctxs[usize::from(index)];
+        let mut rounds = 0;
         loop {
             hctx.take_pending(|ctx| serving.staged.append(&mut self.ctxs[ctx].ctx.lock().list));
             self.dispatch(index, &mut serving, run, stats);
@@ -142,7 +143,14 @@ impl<M: Machine> Disk<M> {
             }
             let stays = serving.leave();
             let again = self.complete(index, run, stats);
+            rounds += 1;
             serving = match stays {
+                // Latecomers keep this thread here for a while, not for ever: they have marked
+                // their work, and find the mark before they sleep.
+                Some(serving) if rounds > SERVE_ROUNDS && serving.staged.is_empty() => {
+                    drop(serving);
+                    break;
+                }
                 Some(serving) => serving,
                 // A flush that others joined is the only work that this thread itself leaves behind.
                 None if again => match hctx.serve.enter_or_flag() {
@@ -295,9 +303,22 @@ impl<M: Machine> Disk<M> {
         want: u32,
     ) -> Option<TagBatch> {
         let tags = &self.hctxs[usize::from(index)].tags;
+        if !run.woken.is_empty() {
+            // This thread owes a waiter its turn: queues up behind it.
+            self.join_waiters(index);
+            return None;
+        }
         match tags.take(&mut run.hint, want) {
             Some(batch) => Some(batch),
             None => self.wait_for_tags(index, serve, run, stats, want),
+        }
+    }
+
+    #[cold]
+    fn join_waiters(&self, index: u16) {
+        let hctx = &self.hctxs[usize::from(index)];
+        if hctx.start_waiting() {
+            hctx.tags.wait(Waiter { disk: self.this.clone(), hctx: index });
         }
     }
 
@@ -315,9 +336,7 @@ impl<M: Machine> Disk<M> {
         if let Some(chain) = serve.staged.first() {
             self.trace_slot(Action::Sleep, chain);
         }
-        if hctx.start_waiting() {
-            hctx.tags.wait(Waiter { disk: self.this.clone(), hctx: index });
-        }
+        self.join_waiters(index);
         hctx.tags.take(&mut run.hint, want)
     }
 
@@ -412,8 +431,8 @@ impl<M: Machine> Disk<M> {
     fn run_woken(&self, run: &mut Runner<M>, stats: &DiskStats<M>) {
         while let Some((disk, hctx)) = run.woken.pop() {
             let queue = &disk.hctxs[usize::from(hctx)];
-            if disk.kind == QueueKind::OwnerOnly && !queue.is_owned_by(run.owner) {
-                queue.mark_pending(0);
+            queue.mark_pending(0);
+            if !disk.may_serve(queue, run) {
                 queue.ring();
             } else if let Some(serving) = queue.serve.enter_or_flag() {
                 // Another disk's work is counted with this one's: it is the same thread's.
@@ -435,10 +454,12 @@ impl<M: Machine> Disk<M> {
 
     #[cold]
     fn wake_first_waiter(&self, index: u16, run: &mut Runner<M>) {
-        let Some(waiter) = self.hctxs[usize::from(index)].tags.wake_one() else { return };
-        if let Some(disk) = waiter.disk.upgrade() {
-            disk.hctxs[usize::from(waiter.hctx)].stop_waiting();
-            run.woken.push((Arc::clone(&disk), waiter.hctx));
+        while let Some(waiter) = self.hctxs[usize::from(index)].tags.wake_one() {
+            if let Some(disk) = waiter.disk.upgrade() {
+                disk.hctxs[usize::from(waiter.hctx)].stop_waiting();
+                run.woken.push((disk, waiter.hctx));
+                return;
+            }
         }
     }
 }

@@ -36,8 +36,12 @@ impl<M: Machine> Disk<M> {
             && self.sq.lock().queue.is_empty()
             && self.flush.lock().pending.is_empty()
             && self.hctxs.iter().all(|hctx| {
-                let serve = hctx.serve.enter();
-                serve.staged.is_empty() && serve.requeued.is_empty() && serve.in_flight == 0
+                let mut empty = false;
+                self.change(hctx, |serve| {
+                    let waiting = !serve.staged.is_empty() || !serve.requeued.is_empty();
+                    empty = !waiting && serve.in_flight == 0;
+                });
+                empty
             })
     }
 
@@ -77,7 +81,7 @@ impl<M: Machine> Disk<M> {
             flagged |= inside.is_some();
         }
         if flagged {
-            // The latecomer's work is marked; whoever polls next does it.
+            // The latecomer's work is marked, and it looks for marks before it sleeps.
             hctx.ring();
         }
     }

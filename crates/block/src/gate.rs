@@ -7,6 +7,7 @@
 use millrace_machine::Machine;
 
 use crate::bio::{Bio, Op};
+use crate::driver::QueueKind;
 use crate::status::Status;
 use crate::volume::Volume;
 
@@ -21,6 +22,9 @@ pub(crate) struct Gate {
     read_only: bool,
     /// Some drive's events are traced.
     pub(crate) traced: bool,
+    /// Some queue may have completions that no other sign tells of: several drives, or queues
+    /// that belong to the thread.
+    pub(crate) polls_always: bool,
 }
 
 impl Gate {
@@ -33,6 +37,7 @@ impl Gate {
             block_mask: u64::from(limits.logical_sectors()) - 1,
             plain_sectors: if simple { limits.max_sectors } else { 0 },
             read_only: limits.features.read_only,
+            polls_always: disks.len() > 1 || disks.iter().any(|d| d.kind() == QueueKind::OwnerOnly),
             traced: disks.iter().any(|d| d.config.trace.is_some()),
         }
     }

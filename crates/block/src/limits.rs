@@ -10,6 +10,9 @@ use alloc::format;
 use crate::bio::Segment;
 use crate::error::{Error, ErrorKind};
 
+/// Longest read or write in sectors: lengths in bytes fit 32 bits.
+pub(crate) const MAX_DATA_SECTORS: u32 = (1 << 23) - 1;
+
 /// Limits of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueLimits {
@@ -100,6 +103,7 @@ impl QueueLimits {
         self.physical_block_size = physical;
         self.io_min = self.io_min.max(block);
         check(self.io_opt.is_multiple_of(block), "io_opt", self.io_opt)?;
+        self.max_sectors = self.max_sectors.min(MAX_DATA_SECTORS);
         self.max_sectors -= self.max_sectors % self.logical_sectors();
         check(self.max_sectors > 0, "max_sectors", self.max_sectors)?;
         check(self.max_segments > 0, "max_segments", self.max_segments.into())?;

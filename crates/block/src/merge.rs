@@ -7,7 +7,6 @@
 
 use millrace_machine::Machine;
 
-use crate::bio::Op;
 use crate::limits::QueueLimits;
 use crate::slot::{BioRef, Slot};
 
@@ -26,10 +25,11 @@ fn fits<M: Machine>(first: &Slot<M>, second: &Slot<M>, limits: &QueueLimits) -> 
     let sectors = u64::from(first.chain_sectors) + u64::from(second.chain_sectors);
     let segments = u32::from(first.chain_segments) + u32::from(second.chain_segments);
     let chunk = u64::from(limits.chunk_sectors);
+    if !first.op().has_data() || first.op() != second.op() {
+        return false;
+    }
     let crosses = chunk != 0 && first.dev_sector / chunk != (second.chain_end() - 1) / chunk;
-    matches!(first.op(), Op::Read | Op::Write)
-        && first.op() == second.op()
-        && first.bio.flags == second.bio.flags
+    first.bio.flags == second.bio.flags
         && sectors <= u64::from(limits.max_sectors)
         && segments <= u32::from(limits.max_segments)
         && !crosses

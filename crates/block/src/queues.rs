@@ -166,7 +166,20 @@ impl<M: Machine> HardwareQueue<M> {
     #[inline]
     pub(crate) fn is_owned_by(&self, owner: u64) -> bool {
         // Acquire pairs with the Release in `set_owner`.
-        self.owner.load(Order::Acquire) == owner
+        owner != 0 && self.owner.load(Order::Acquire) == owner
+    }
+
+    /// Whether any thread is.
+    pub(crate) fn has_owner(&self) -> bool {
+        // Acquire pairs with the Release in `set_owner`.
+        self.owner.load(Order::Acquire) != 0
+    }
+
+    /// The owner goes away.
+    pub(crate) fn clear_owner(&self) {
+        *self.bell.lock() = None;
+        // Release pairs with the Acquire in `is_owned_by`.
+        self.owner.store(0, Order::Release);
     }
 
     /// Whether the queue was not on the list of those who wait for a tag; it is now.

@@ -42,24 +42,38 @@ impl<M: Machine> Channel<M> {
     #[inline]
     pub fn poll(&mut self, mut take: impl FnMut(Completion)) -> usize {
         self.gather();
-        self.reap(&mut take)
+        let handed = self.reap(&mut take);
+        self.start_parts();
+        handed
+    }
+
+    /// Starts the next stage of parents whose last one has just ended.
+    #[inline(always)]
+    fn start_parts(&mut self) {
+        if self.batch.has_parts {
+            self.flush();
+        }
     }
 
     /// Starts what was submitted and collects what is done.
     #[inline]
     fn gather(&mut self) {
         self.flush();
+        // What one queue completed at once must not keep the others from being polled.
+        let mut look = self.run.done.is_empty() || self.gate.polls_always;
         if self.home().has_delivered() {
             let mut delivered = self.home().take_delivered();
             self.run.done.append(&mut delivered);
+            look = true;
         }
-        if self.run.done.is_empty() {
+        if look {
             self.run_queues();
         }
     }
 
     /// Polls the queues that have I/O of this channel, or belong to its thread.
     fn run_queues(&mut self) {
+        self.run.forget_wake();
         let quarantine = !self.quarantine.is_empty();
         for member in &mut self.members {
             let mine = member.outstanding > 0 || member.disk.kind() == QueueKind::OwnerOnly;
@@ -90,6 +104,7 @@ impl<M: Machine> Channel<M> {
                 Again::Drop => self.free_slot(slot),
             }
         }
+        self.start_parts();
         handed
     }
 

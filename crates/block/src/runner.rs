@@ -90,8 +90,13 @@ impl<M: Machine> Runner<M> {
         self.wake_ns = Some(self.wake_ns.map_or(deadline_ns, |old| old.min(deadline_ns)));
     }
 
-    /// When the next poll is due, if one is; forgets it.
-    pub(crate) fn take_wake(&mut self) -> Option<u64> {
-        self.wake_ns.take()
+    /// When the next poll is due, if one is.
+    pub(crate) fn wake_ns(&self) -> Option<u64> {
+        self.wake_ns
+    }
+
+    /// Before all queues are polled, which ask anew.
+    pub(crate) fn forget_wake(&mut self) {
+        self.wake_ns = None;
     }
 }

@@ -84,8 +84,9 @@ impl<M: Machine, T: Send> Serving<'_, M, T> {
             core::mem::forget(self);
             return None;
         }
-        // Relaxed: the flag was read above, and only the server clears it.
-        state.store(HELD, Order::Relaxed);
+        // Acquire pairs with the Release of every flagger so far, also of one that found the flag
+        // set: what they marked is seen by the round that follows.
+        state.swap(HELD, Order::Acquire);
         Some(self)
     }
 }

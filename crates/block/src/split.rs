@@ -115,7 +115,11 @@ impl<M: Machine> Channel<M> {
         let mut parent = ManuallyDrop::new(
             unsafe { BioRef::<M>::from_bits(bits) }.expect("a child has a parent"),
         );
-        parent.status = parent.status.or(status);
+        // A timeout outweighs any other error: it is what keeps the memory in quarantine.
+        parent.status = match status {
+            Status::TimedOut => status,
+            _ => parent.status.or(status),
+        };
         parent.remaining -= 1;
         if parent.all_made && parent.remaining == 0 {
             self.next_stage(ManuallyDrop::into_inner(parent));

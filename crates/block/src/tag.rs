@@ -17,6 +17,7 @@ use millrace_machine::{Line, Lock, Machine, Order, Word};
 use crate::disk::Disk;
 use crate::request::{Request, Tag};
 use crate::sbitmap::{Bits, Sbitmap};
+use crate::slot::BioRef;
 
 /// A hardware queue that waits for a tag.
 pub(crate) struct Waiter<M: Machine> {
@@ -108,6 +109,16 @@ impl<M: Machine> TagSet<M> {
         gather.bits.word = bits.word;
         assert!(gather.bits.mask & bits.mask == 0, "tag {} completed twice", tag.0);
         gather.bits.mask |= bits.mask;
+    }
+
+    /// Takes the bios out of a filled request that no driver has, and gives its tag back.
+    pub(crate) fn take_back(&self, tag: Tag) -> BioRef<M> {
+        // SAFETY: filled and in no driver's hands: the caller took it off the only list it was on.
+        let chain = unsafe { self.request(tag) }.empty();
+        let mut batch = TagBatch::EMPTY;
+        self.give(&mut batch, tag);
+        self.give_rest(batch);
+        chain
     }
 
     #[cold]

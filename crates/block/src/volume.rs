@@ -53,7 +53,7 @@ pub struct Volume<M: Machine> {
     serving: Serving,
     capacity: Sector,
     limits: QueueLimits,
-    /// Linear: where each drive starts.
+    /// Linear: where each drive starts, and where the last one ends.
     starts: Vec<Sector>,
     /// Stripe: log2 of the chunk, and of the width if that is a power of two.
     chunk_shift: u32,
@@ -109,18 +109,24 @@ impl<M: Machine> Volume<M> {
         let (mut starts, mut capacity, mut chunk_shift) = (Vec::new(), 0, 0);
         match layout {
             Layout::Linear => {
+                let block = u64::from(limits.logical_sectors());
                 for disk in &disks {
                     starts.push(capacity);
-                    capacity += disk.capacity();
+                    // Whole blocks of the coarsest drive, so that none gets a misaligned I/O.
+                    capacity += disk.capacity() / block * block;
                 }
+                if capacity == 0 {
+                    return wrong(format!("volume {name}: smaller than one block"));
+                }
+                starts.push(capacity);
             }
             Layout::Stripe { chunk_sectors } => {
                 let block = limits.logical_sectors().max(8);
-                if !chunk_sectors.is_power_of_two() || chunk_sectors < block {
+                if !chunk_sectors.is_power_of_two() || !(block..=1 << 22).contains(&chunk_sectors) {
                     let bytes = u64::from(chunk_sectors) << 9;
                     let least = u64::from(block) << 9;
                     return wrong(format!(
-                        "volume {name}: chunk of {bytes} bytes; a power of two, {least} or more"
+                        "volume {name}: chunk of {bytes} bytes; a power of two, {least} to 2 GiB"
                     ));
                 }
                 let chunk = u64::from(chunk_sectors);
@@ -202,7 +208,7 @@ impl<M: Machine> Volume<M> {
             Layout::Linear => {
                 let member = self.starts.partition_point(|start| *start <= sector) - 1;
                 let place = sector - self.starts[member];
-                let fits = place + u64::from(nr_sectors) <= self.disks[member].capacity();
+                let fits = sector + u64::from(nr_sectors) <= self.starts[member + 1];
                 fits.then_some((member as u16, place))
             }
             Layout::Stripe { .. } => {
@@ -234,7 +240,7 @@ impl<M: Machine> Volume<M> {
         match self.layout {
             Layout::Linear => {
                 let start = self.starts[usize::from(member)];
-                let drive_end = start + self.disks[usize::from(member)].capacity();
+                let drive_end = self.starts[usize::from(member) + 1];
                 let (from, to) = (sector.max(start), end.min(drive_end));
                 (from < to).then(|| Part {
                     member,
@@ -301,7 +307,7 @@ impl<M: Machine> Volume<M> {
     fn run_at(&self, at: Sector, end: Sector) -> (u16, Sector, u64) {
         let (member, place) = self.locate(at, 1).expect("one sector lies on one drive");
         let run = match self.layout {
-            Layout::Linear => self.disks[usize::from(member)].capacity() - place,
+            Layout::Linear => self.starts[usize::from(member) + 1] - at,
             Layout::Stripe { chunk_sectors } => {
                 u64::from(chunk_sectors) - (at & u64::from(chunk_sectors - 1))
             }
