@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Features, Layout, Op, OpFlags,
-    QueueLimits, Reject, Stack, Status, TagScope, Volume,
+    QueueLimits, Reject, Segment, Stack, Status, TagScope, Volume,
 };
 use millrace_machine::{Machine, Native};
 use proptest::prelude::*;
@@ -366,4 +366,79 @@ fn big_discard_is_one_request_for_each_drive() {
     let (status, _) = run(&mut channel, Bio::discard(3, 60_000));
     assert_eq!(status, Status::Ok);
     knobs.iter().for_each(|k| assert_eq!(k.seen[3].load(Ordering::SeqCst), 1));
+}
+
+#[test]
+fn flush_after_one_that_timed_out_is_answered() {
+    let (mut channel, knobs) = single(TestDrive::new(64), Stack::Mq);
+    knobs.held.store(true, Ordering::SeqCst);
+    let (status, _) = run(&mut channel, Bio::flush());
+    assert_eq!(status, Status::TimedOut);
+    knobs.held.store(false, Ordering::SeqCst);
+    let (status, _) = run(&mut channel, Bio::flush());
+    assert_eq!(status, Status::Ok);
+}
+
+#[test]
+fn memory_of_a_part_that_timed_out_is_kept_although_another_part_failed_first() {
+    let (healthy, healthy_knobs) = disk(TestDrive::new(4096), Stack::Mq);
+    let (stuck, stuck_knobs) = disk(TestDrive::new(4096), Stack::Mq);
+    stuck_knobs.held.store(true, Ordering::SeqCst);
+    healthy_knobs.failing.store(true, Ordering::SeqCst);
+    let layout = Layout::Stripe { chunk_sectors: 8 };
+    let volume = Volume::new("v", layout, vec![healthy, stuck]).expect("a valid volume");
+    let mut channel = Channel::open(&volume, ChannelConfig::default());
+    let (status, bio) = run(&mut channel, Bio::read(0, Buffer::new(8192)));
+    assert_eq!(status, Status::TimedOut);
+    assert!(bio.into_buffer().is_none());
+    assert_eq!(channel.quarantined_bios(), 1);
+    stuck_knobs.held.store(false, Ordering::SeqCst);
+}
+
+#[test]
+fn data_of_four_gib_and_more_is_refused_and_discards_are_not() {
+    let mut drive = TestDrive::new(64);
+    drive.sectors = 1 << 25;
+    drive.knobs.image.lock().expect("fresh").resize(64 << 9, 0);
+    let (mut channel, _) = single(drive, Stack::Mq);
+    let mut memory = Buffer::new(1 << 20);
+    let segment = Segment { start: memory.as_mut_ptr(), len_bytes: 1 << 20 };
+    let segments = vec![segment; 4096];
+    // SAFETY: memory and list live until the answer; the bio is refused before it is touched.
+    let bio = unsafe { Bio::foreign_vectored(Op::Read, 0, &raw const segments[..]) };
+    assert_eq!(bio.nr_sectors(), 1 << 23);
+    assert_eq!(run(&mut channel, bio).0, Status::Invalid);
+}
+
+#[test]
+fn linear_volume_of_mixed_block_sizes_sends_whole_blocks_only() {
+    let mut coarse = TestDrive::new(4096);
+    coarse.limits.logical_block_size = 4096;
+    let disks = vec![disk(TestDrive::new(1001), Stack::Mq).0, disk(coarse, Stack::Mq).0];
+    let volume = Volume::new("v", Layout::Linear, disks).expect("a valid volume");
+    assert_eq!(volume.capacity(), 1000 + 4096);
+    let mut channel = Channel::open(&volume, ChannelConfig::default());
+    for sector in [992, 1000, 1008] {
+        assert_eq!(run(&mut channel, Bio::write(sector, pattern(16, 3))).0, Status::Ok);
+    }
+}
+
+#[test]
+fn flushes_in_one_plug_of_a_drive_with_a_boundary_are_all_answered() {
+    let mut drive = TestDrive::new(1024);
+    drive.limits.chunk_sectors = 64;
+    let (mut channel, _) = single(drive, Stack::Mq);
+    (0..3).for_each(|_| channel.submit(Bio::flush()).expect("room"));
+    assert_eq!(channel.wait(3, |done| assert!(done.status.is_ok())), 3);
+}
+
+#[test]
+fn stages_of_a_fua_write_follow_each_other_at_once() {
+    let (mut channel, _) = single(TestDrive::new(64), Stack::Mq);
+    let flags = OpFlags::FUA.with(OpFlags::PREFLUSH);
+    let mut bio = Some(Bio::write(8, pattern(8, 1)).with_flags(flags));
+    channel.submit(bio.take().expect("one")).expect("room");
+    // Three stages, each started by the poll that ends the one before.
+    let polls = (1..20).find(|_| channel.poll(|done| assert!(done.status.is_ok())) == 1);
+    assert!(polls.is_some_and(|polls| polls <= 4), "{polls:?}");
 }

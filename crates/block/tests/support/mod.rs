@@ -19,6 +19,8 @@ use millrace_machine::{Native, Topology};
 pub struct Knobs {
     /// Requests stay inside until `held` is false again.
     pub held: AtomicBool,
+    /// Requests fail with an I/O error.
+    pub failing: AtomicBool,
     /// This many dispatches are refused with `DeviceBusy` first.
     pub busy: AtomicU32,
     /// Requests seen, by operation.
@@ -92,9 +94,13 @@ impl DriverQueue<Native> for TestQueue {
         if self.knobs.held.load(Ordering::SeqCst) {
             return;
         }
+        let status = match self.knobs.failing.load(Ordering::SeqCst) {
+            true => Status::IoError,
+            false => Status::Ok,
+        };
         while !batch.is_full() {
             let Some(tag) = self.inside.pop_front() else { return };
-            batch.push(tag, Status::Ok);
+            batch.push(tag, status);
         }
     }
     fn timeout(&mut self, _: Tag) -> Expired {
@@ -103,9 +109,11 @@ impl DriverQueue<Native> for TestQueue {
 }
 
 impl TestQueue {
-    /// A request never breaks the limits.
+    /// A request never breaks the limits, and is whole blocks.
     fn check(&self, rq: &Request<Native>) {
         let limits = &self.limits;
+        let block = u64::from(limits.logical_block_size >> 9);
+        assert_eq!((rq.sector() | u64::from(rq.nr_sectors())) % block, 0, "{rq:?}");
         if rq.op().has_data() {
             assert!(rq.nr_sectors() <= limits.max_sectors, "{rq:?}");
             let segments: Vec<_> = rq.segments_within(limits).collect();
