@@ -134,6 +134,9 @@ pub(crate) struct Shared {
     pub(crate) bounce_bytes: usize,
     pub(crate) zeroes: Buffer,
     pub(crate) no_punch: AtomicBool,
+    /// A sync has failed. The system reports a lost write once, to one of those who share the file,
+    /// so no later flush can vouch for what was acknowledged before.
+    pub(crate) sync_failed: AtomicBool,
     pub(crate) no_zero_range: AtomicBool,
     pub(crate) counters: Arc<FileCounters>,
 }
@@ -190,17 +193,19 @@ impl Driver<Native> for FileDriver {
         let geometry = &self.shared.geometry;
         // Relaxed: set before the drive was made, and only ever by it.
         let no_punch = self.shared.no_punch.load(Ordering::Relaxed);
+        // Relaxed: as above.
+        let no_zero_range = self.shared.no_zero_range.load(Ordering::Relaxed);
         QueueLimits {
             logical_block_size: geometry.logical,
             physical_block_size: geometry.physical,
             io_min: geometry.io_min,
             io_opt: geometry.io_opt,
             max_sectors: MAX_SECTORS,
-            max_segments: 256,
+            max_segments: flight::PIECES_MAX as u16,
             dma_alignment: self.dma_alignment,
             max_discard_sectors: if no_punch { 0 } else { sectors(geometry.max_discard_bytes) },
             discard_granularity: geometry.discard_granularity.max(geometry.logical),
-            max_write_zeroes_sectors: match no_punch || geometry.is_block {
+            max_write_zeroes_sectors: match no_punch || no_zero_range || geometry.is_block {
                 true => MAX_ZERO_WRITES,
                 false => u32::MAX,
             },
@@ -236,7 +241,7 @@ impl Driver<Native> for FileDriver {
                 return Err(Error::new(ErrorKind::NotSupported, text));
             }
             // On epoll the reactor's own threads do it.
-            (Aio::Threads, Backend::Uring) => Engine::Pool(self.pool.link(current.wake), fd),
+            (Aio::Threads, Backend::Uring) => Engine::Pool(self.pool.link(current.wake, depth), fd),
             _ => Engine::Ring(ThreadBound::new(Ring::new(current.handle, fd))),
         };
         Ok(Box::new(FileQueue::new(Arc::clone(&self.shared), engine, depth)))

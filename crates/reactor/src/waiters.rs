@@ -14,13 +14,22 @@ use crate::table::Key;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 
+/// Waiters that a half has room for from the start: servers have one or two.
+const ROOM: usize = 2;
+
 /// The waiters of one descriptor.
-#[derive(Default)]
 pub(crate) struct Descriptor {
     pub(crate) to_read: VecDeque<Key>,
     pub(crate) to_write: VecDeque<Key>,
     known: bool,
     armed: u32,
+}
+
+impl Default for Descriptor {
+    fn default() -> Descriptor {
+        let (to_read, to_write) = (VecDeque::with_capacity(ROOM), VecDeque::with_capacity(ROOM));
+        Descriptor { to_read, to_write, known: false, armed: 0 }
+    }
 }
 
 /// All waiters of a reactor.

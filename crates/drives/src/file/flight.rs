@@ -1,7 +1,8 @@
 //! `Flight`: one request to a file on its way, from its memory to the next operation to push.
 //!
-//! One for each tag, preallocated; its lists keep their capacity, so that nothing is allocated per
-//! I/O in the steady state. Filled by `queue.rs` from a request, advanced by each completion. Knows
+//! One for each tag, preallocated with room for the pieces of usual requests; the list of a tag
+//! grows once, to its full size, when a longer one comes, and keeps that, so that nothing is
+//! allocated per I/O in the steady state. Filled by `queue.rs` from a request, advanced by each completion. Knows
 //! short transfers, bounce buffers and the fall-back from zeroing a range to writing zeroes; starts
 //! nothing itself. Invariant: `done` bytes of `len` are finished, and `memory[first..]` is the
 //! memory of the rest.
@@ -34,6 +35,11 @@ pub(crate) enum Work {
     Zeroes,
 }
 
+/// Pieces of memory of the longest request.
+pub(crate) const PIECES_MAX: usize = 256;
+/// Pieces that a flight has room for from the start.
+const PIECES: usize = 16;
+
 /// One request on its way.
 #[derive(Default)]
 pub(crate) struct Flight {
@@ -56,6 +62,11 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
+    /// A free tag's.
+    pub(crate) fn new() -> Flight {
+        Flight { memory: Vec::with_capacity(PIECES), ..Flight::default() }
+    }
+
     /// Takes the place and memory of a request; adjacent pieces are joined.
     pub(crate) fn fill(&mut self, work: Work, rq: &Request<Native>) {
         self.work = work;
@@ -70,7 +81,12 @@ impl Flight {
                 Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == iov_base => {
                     last.iov_len += iov_len;
                 }
-                _ => self.memory.push(iovec { iov_base, iov_len }),
+                _ => {
+                    if self.memory.len() == self.memory.capacity() {
+                        self.memory.reserve_exact(PIECES_MAX);
+                    }
+                    self.memory.push(iovec { iov_base, iov_len });
+                }
             }
         }
     }
@@ -139,7 +155,6 @@ impl Flight {
 
     /// Writes zeroes from now on, out of a shared buffer of them.
     pub(crate) fn fall_back_to_zeroes(&mut self, zeroes: &Buffer) {
-        const PIECES: usize = 16;
         self.work = Work::Zeroes;
         let iov_base = zeroes.as_ptr().cast_mut().cast();
         self.memory.clear();

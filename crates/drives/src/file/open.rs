@@ -13,15 +13,20 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use millrace_block::{Buffer, Error, ErrorKind};
 use millrace_reactor::{Backend, Config, Reactor};
 
 use super::pool::Pool;
 use super::probe::{self, DirectAlign, Geometry};
+use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Aio, Direct, FileConfig, FileDriver, MAX_SECTORS, Shared};
 use crate::value::size_text;
 
+/// How often, and how far apart, a locked file is tried again.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
 /// Bytes of the shared zeroes.
 const ZEROES_BYTES: usize = 64 << 10;
 
@@ -48,8 +53,14 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     }
     let no_punch = match geometry.is_block {
         true => geometry.max_discard_bytes == 0,
-        false => !config.read_only && !probe::can_punch(&file, geometry.size_bytes),
+        false => !config.read_only && !probe::can_allocate(&file, PUNCH),
     };
+    let writes_file = !geometry.is_block && !config.read_only;
+    let no_zero_range = writes_file && !probe::can_allocate(&file, ZERO_RANGE);
+    if writes_file {
+        // What the trial may have allocated behind the end is given back.
+        let _ = probe::can_allocate(&file, PUNCH);
+    }
     let map = if geometry.is_block { None } else { File::open(&config.path).ok() };
     let dma_alignment = align.map_or(0, |align| align.memory.max(1) - 1);
     let unit = align.map_or(1, |_| geometry.logical);
@@ -62,7 +73,8 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
         bounce_bytes: (MAX_SECTORS as usize) << 9,
         zeroes: Buffer::new(ZEROES_BYTES),
         no_punch: AtomicBool::new(no_punch),
-        no_zero_range: AtomicBool::new(false),
+        no_zero_range: AtomicBool::new(no_zero_range),
+        sync_failed: AtomicBool::new(false),
         counters: Arc::default(),
     };
     let (shared, pool) = (Arc::new(shared), Pool::default());
@@ -145,13 +157,18 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
 /// Locks the open file: exclusively, or shared with other readers.
 fn lock(file: &File, config: &FileConfig) -> Result<(), Error> {
     let kind = if config.read_only { libc::LOCK_SH } else { libc::LOCK_EX };
-    // SAFETY: no memory is involved.
-    if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    if error.raw_os_error() != Some(libc::EWOULDBLOCK) {
-        return Err(system(&config.path, "flock", &error));
+    for _ in 0..LOCK_TRIES {
+        // SAFETY: no memory is involved.
+        if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EWOULDBLOCK) {
+            return Err(system(&config.path, "flock", &error));
+        }
+        // The ring of a process that was killed holds its files a little longer than the process
+        // itself: 30 to 50 ms were seen.
+        std::thread::sleep(LOCK_PAUSE);
     }
     let text = format!(
         "{}: another process, or another drive of this one, uses this file; stop it, or name \

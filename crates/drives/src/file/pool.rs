@@ -33,6 +33,8 @@ struct State {
     idle: usize,
     threads: usize,
     closed: bool,
+    /// Most jobs that the open queues can have in it.
+    jobs_max: usize,
 }
 
 #[derive(Default)]
@@ -83,13 +85,25 @@ impl Replies {
 pub(crate) struct Link {
     shared: Arc<Shared>,
     replies: Arc<Replies>,
+    depth: usize,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        lock(&self.shared.state).jobs_max -= self.depth;
+    }
 }
 
 impl Pool {
-    /// A way in for a queue whose thread `wake` wakes.
-    pub(crate) fn link(&self, wake: Arc<OwnedFd>) -> Link {
-        let replies = Replies { done: Mutex::default(), wake, pending: AtomicUsize::new(0) };
-        Link { shared: Arc::clone(&self.shared), replies: Arc::new(replies) }
+    /// A way in for a queue of `depth` whose thread `wake` wakes; makes room for its jobs.
+    pub(crate) fn link(&self, wake: Arc<OwnedFd>, depth: u32) -> Link {
+        let depth = depth as usize;
+        let done = Mutex::new(Vec::with_capacity(depth));
+        let replies = Replies { done, wake, pending: AtomicUsize::new(0) };
+        let state = &mut *lock(&self.shared.state);
+        state.jobs_max += depth;
+        state.jobs.reserve(state.jobs_max);
+        Link { shared: Arc::clone(&self.shared), replies: Arc::new(replies), depth }
     }
 }
 

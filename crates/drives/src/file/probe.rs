@@ -141,10 +141,11 @@ fn probe_align(file: &File) -> Option<DirectAlign> {
     })
 }
 
-/// Whether holes can be punched: tried behind the end, where it changes nothing.
-pub(crate) fn can_punch(file: &File, size_bytes: u64) -> bool {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    let behind = size_bytes.next_multiple_of(1 << 20) as i64;
+/// Whether the file system takes this `fallocate` mode, which keeps the size: tried behind the
+/// file's own end (not the drive's, which may be shorter), where it changes no data.
+pub(crate) fn can_allocate(file: &File, mode: i32) -> bool {
+    let Ok(metadata) = file.metadata() else { return false };
+    let behind = metadata.len().next_multiple_of(1 << 20) as i64;
     // SAFETY: no memory is involved.
     unsafe { libc::fallocate(file.as_raw_fd(), mode, behind, 4096) == 0 }
 }

@@ -33,8 +33,8 @@ const TAG_BITS: u32 = 24;
 const BLKDISCARD: u64 = 0x1277;
 const BLKZEROOUT: u64 = 0x127f;
 
-const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+pub(crate) const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+pub(crate) const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 
 /// A hardware queue.
 pub(crate) struct FileQueue {
@@ -60,7 +60,7 @@ impl FileQueue {
         FileQueue {
             shared,
             engine,
-            flights: (0..depth).map(|_| Flight::default()).collect(),
+            flights: (0..depth).map(|_| Flight::new()).collect(),
             inbox: Vec::with_capacity(depth),
             taken: 0,
             refused: Vec::with_capacity(depth),
@@ -74,6 +74,11 @@ impl FileQueue {
         let shared = &self.shared;
         // Relaxed: learned facts; a late look costs one more refused call.
         let no_punch = shared.no_punch.load(Ordering::Relaxed);
+        // Acquire pairs with the Release in `failed`.
+        let durable = rq.op() == Op::Flush || rq.flags().has(OpFlags::FUA);
+        if durable && shared.sync_failed.load(Ordering::Acquire) {
+            return Err(Status::IoError);
+        }
         Ok(match (rq.op(), shared.geometry.is_block) {
             (Op::Read, _) => Work::Read,
             (Op::Write, _) if rq.flags().has(OpFlags::FUA) => Work::Write(libc::RWF_DSYNC),
@@ -159,6 +164,10 @@ impl FileQueue {
         let flight = &mut self.flights[index];
         match flight.work {
             Work::Read | Work::Write(_) | Work::Zeroes => {}
+            // Acquire pairs with the Release in `failed`: another sync may have got the report.
+            Work::Sync if self.shared.sync_failed.load(Ordering::Acquire) => {
+                return Some(Status::IoError);
+            }
             _ => return Some(Status::Ok),
         }
         if !flight.advance(bytes, self.shared.transfer_unit) {
@@ -184,7 +193,14 @@ impl FileQueue {
             libc::EAGAIN | libc::EINTR => return Some(Status::NoResource),
             libc::ECANCELED if flight.expired => return Some(Status::TimedOut),
             libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL => {}
-            _ => return Some(Status::from_errno(errno)),
+            _ => {
+                let durable = matches!(flight.work, Work::Write(flags) if flags != 0);
+                if flight.work == Work::Sync || (durable && errno == libc::EIO) {
+                    // Release pairs with the Acquires in `work_of` and `moved`.
+                    shared.sync_failed.store(true, Ordering::Release);
+                }
+                return Some(Status::from_errno(errno));
+            }
         }
         let Work::Allocate(mode) = flight.work else { return Some(Status::from_errno(errno)) };
         if errno != libc::EINVAL {

@@ -245,3 +245,15 @@ fn file_cut_short_behind_the_drives_back_gives_an_error_and_no_hang() {
         assert!(rig.read(0, 4096) == pattern(0, 4096, 1));
     }
 }
+
+#[test]
+fn file_longer_than_the_drive_is_left_as_it_is_by_opening_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("long");
+    std::fs::write(&path, vec![0xaa; 4 << 20]).expect("room");
+    let spec = format!("file:path={},size=1m", path.display()).parse().expect("a spec");
+    let opened = millrace_drives::open(&spec, 1).expect("a drive");
+    drop(opened);
+    let bytes = std::fs::read(&path).expect("still there");
+    assert!(bytes.len() == 4 << 20 && bytes.iter().all(|byte| *byte == 0xaa));
+}

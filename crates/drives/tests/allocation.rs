@@ -1,0 +1,313 @@
+//! After warm-up an I/O to a file allocates nothing on its I/O thread, by whatever engine it goes.
+//!
+//! Owns the allocator of this test binary, which counts the calls of a thread while that thread
+//! asks for it; here that is the I/O thread, which runs the channel, the queue and the ring. The
+//! first counted call keeps its backtrace, so a failure names the line. The threads of a pool are
+//! not counted: a list of results grows there until it holds all that is in flight. Bios go round
+//! by `poll_again`, so one set of them and of buffers serves a whole case.
+#![allow(missing_docs, unsafe_code, clippy::unwrap_used, clippy::print_stdout)]
+
+use std::alloc::{GlobalAlloc, System};
+use std::backtrace::Backtrace;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use millrace_block::{
+    Again, Bio, Buffer, Channel, Disk, DiskConfig, Op, OpFlags, Stack, Stamp, Volume,
+};
+use millrace_drives::{Aio, Direct, FileConfig, FileCounters, FileDriver, IoConfig, IoContext};
+use millrace_machine::{Machine, Native};
+use millrace_reactor::{Backend, Config, Reactor};
+use tempfile::TempDir;
+
+const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
+const WARM_UP: u64 = 2_000;
+const IOS: u64 = 10_000;
+const IN_FLIGHT: usize = 32;
+const SIZE_BYTES: u64 = 8 << 20;
+const SECTORS: u64 = SIZE_BYTES >> 9;
+/// Longest that a test waits for one completion.
+const PATIENCE_NS: u64 = 10_000_000_000;
+
+thread_local! {
+    static COUNTING: Cell<bool> = const { Cell::new(false) };
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+    static FIRST: RefCell<Option<Backtrace>> = const { RefCell::new(None) };
+}
+
+/// The system's allocator, with a count of its calls by threads that asked for it.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+impl Counting {
+    fn count() {
+        if COUNTING.get() {
+            CALLS.set(CALLS.get() + 1);
+            if CALLS.get() == 1 {
+                // Taking it allocates.
+                COUNTING.set(false);
+                FIRST.set(Some(Backtrace::force_capture()));
+                COUNTING.set(true);
+            }
+        }
+    }
+}
+
+// SAFETY: hands every call to the system's allocator as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: std::alloc::Layout) -> *mut u8 {
+        Counting::count();
+        // SAFETY: the caller upholds what the system's allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn alloc_zeroed(&self, layout: std::alloc::Layout) -> *mut u8 {
+        Counting::count();
+        // SAFETY: as for `alloc`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+    unsafe fn realloc(&self, old: *mut u8, layout: std::alloc::Layout, size: usize) -> *mut u8 {
+        Counting::count();
+        // SAFETY: as for `alloc`; `old` came from there.
+        unsafe { System.realloc(old, layout, size) }
+    }
+    unsafe fn dealloc(&self, old: *mut u8, layout: std::alloc::Layout) {
+        Counting::count();
+        // SAFETY: as for `realloc`.
+        unsafe { System.dealloc(old, layout) }
+    }
+}
+
+/// Allocator calls of this thread in `body`, and where the first came from.
+fn calls_in(body: impl FnOnce()) -> (u64, String) {
+    CALLS.set(0);
+    FIRST.set(None);
+    COUNTING.set(true);
+    body();
+    COUNTING.set(false);
+    let first = FIRST.take().map_or_else(String::new, |first| first.to_string());
+    (CALLS.get(), first)
+}
+
+/// Who carries out the operations of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// The ring.
+    Uring,
+    /// Threads of the drive, beside a ring.
+    DriveThreads,
+    /// Threads of the reactor, where there is no ring.
+    ReactorThreads,
+}
+
+impl Way {
+    fn backend(self) -> Backend {
+        if self == Way::ReactorThreads { Backend::Epoll } else { Backend::Uring }
+    }
+
+    fn aio(self) -> Aio {
+        if self == Way::DriveThreads { Aio::Threads } else { Aio::Auto }
+    }
+}
+
+/// The ways that this system allows; containers may forbid io_uring.
+fn ways() -> impl Iterator<Item = Way> {
+    let config = Config { backend: Backend::Uring, ..Config::default() };
+    let refused = Reactor::new(config).err();
+    if let Some(error) = &refused {
+        println!("io_uring is skipped: {error}");
+    }
+    let ways = [Way::Uring, Way::DriveThreads, Way::ReactorThreads];
+    ways.into_iter().filter(move |way| refused.is_none() || way.backend() == Backend::Epoll)
+}
+
+/// An I/O thread on a file. The channel goes before the thread does.
+struct Rig {
+    channel: Channel<Native>,
+    ctx: IoContext,
+    counters: Arc<FileCounters>,
+    volume: Arc<Volume<Native>>,
+    _dir: TempDir,
+}
+
+impl Rig {
+    fn new(stack: Stack, way: Way, direct: Direct) -> Rig {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let config = FileConfig {
+            path: dir.path().join("d"),
+            size_bytes: Some(SIZE_BYTES),
+            direct,
+            aio: way.aio(),
+            ..FileConfig::default()
+        };
+        let driver = FileDriver::open(config).unwrap();
+        let counters = driver.counters();
+        let config = DiskConfig { stack, ..DiskConfig::default() };
+        let disk = Disk::new(Box::new(driver), config).unwrap();
+        let volume = Volume::single(disk).unwrap();
+        let reactor = Config { backend: way.backend(), ..Config::default() };
+        let mut ctx = IoContext::new(IoConfig { reactor, ..IoConfig::default() }).unwrap();
+        let channel = ctx.channel(&volume, 512, Stamp::Batch).unwrap();
+        Rig { channel, ctx, counters, volume, _dir: dir }
+    }
+
+    fn submit(&mut self, bios: Vec<Bio>, at: &mut u64, gap: u64) {
+        for mut bio in bios {
+            aim(&mut bio, at, gap);
+            self.channel.submit(bio).unwrap();
+        }
+    }
+
+    fn merges(&self) -> u64 {
+        let stats = self.volume.disks().iter().map(|disk| disk.stats());
+        stats.flat_map(|stats| stats.ops).map(|op| op.merges).sum()
+    }
+
+    /// Lets the bios go round until `ios` more have completed, one behind the other with `gap`
+    /// sectors between; without a gap, neighbours of one kind merge. Ends with as many in flight
+    /// as it began with.
+    fn turn(&mut self, at: &mut u64, ios: u64, gap: u64) {
+        let mut done = 0;
+        let mut last_ns = Native::now();
+        while done < ios {
+            let handed = self.channel.poll_again(|bio, status| {
+                assert!(status.is_ok(), "{:?} {status}", bio.op());
+                aim(bio, at, gap);
+                Again::Submit
+            });
+            done += handed as u64;
+            if handed == 0 {
+                let (channel, until_ns) = (&self.channel, last_ns + PATIENCE_NS);
+                self.ctx.turn(Some(until_ns), || channel.has_work()).unwrap();
+                assert!(Native::now() < until_ns, "an I/O is lost");
+            } else {
+                last_ns = Native::now();
+            }
+        }
+    }
+
+    /// Waits for all that is in flight.
+    fn drain(&mut self) {
+        while self.channel.in_flight() > 0 {
+            if self.channel.poll_again(|_, _| Again::Drop) == 0 {
+                let channel = &self.channel;
+                self.ctx.turn(None, || channel.has_work()).unwrap();
+            }
+        }
+    }
+}
+
+/// Points a bio at the next place.
+fn aim(bio: &mut Bio, at: &mut u64, gap: u64) {
+    let sectors = u64::from(bio.nr_sectors());
+    if *at + sectors > SECTORS {
+        *at = 0;
+    }
+    if bio.op() != Op::Flush {
+        bio.set_sector(*at);
+    }
+    *at += sectors + gap;
+}
+
+/// Warms up, then fails if one of `IOS` I/Os called the allocator.
+fn assert_no_call(case: &str, rig: &mut Rig, bios: Vec<Bio>, gap: u64) {
+    let mut at = 0;
+    rig.submit(bios, &mut at, gap);
+    rig.turn(&mut at, WARM_UP, gap);
+    let (calls, first) = calls_in(|| rig.turn(&mut at, IOS, gap));
+    rig.drain();
+    assert!(calls == 0, "{case}: {calls} allocator calls in {IOS} I/Os; the first:\n{first}");
+}
+
+/// Reads and writes in turns of eight, of buffers made by `buffers`.
+fn bios(buffers: impl Fn() -> Vec<Buffer>) -> Vec<Bio> {
+    let bio = |n| match n / 8 % 2 {
+        0 => Bio::readv(0, buffers()),
+        _ => Bio::writev(0, buffers()),
+    };
+    (0..IN_FLIGHT).map(bio).collect()
+}
+
+fn single() -> Vec<Buffer> {
+    vec![Buffer::new(4096)]
+}
+
+fn vectored() -> Vec<Buffer> {
+    [4096, 8192, 512, 3584, 16_384].map(Buffer::new).into()
+}
+
+/// More pieces than a tag has room for at first.
+fn long_list() -> Vec<Buffer> {
+    (0..20).map(|_| Buffer::new(512)).collect()
+}
+
+#[test]
+fn allocator_calls_are_counted_and_traced_to_their_line() {
+    let (calls, first) = calls_in(|| drop(Buffer::new(512)));
+    assert_eq!(calls, 2);
+    assert!(first.contains("Buffer"), "{first}");
+}
+
+#[test]
+fn single_segment_io_to_a_file_allocates_nothing() {
+    for way in ways() {
+        for stack in STACKS {
+            for direct in [Direct::Auto, Direct::Off] {
+                let case = format!("{way:?} {stack:?} {direct:?}");
+                let mut rig = Rig::new(stack, way, direct);
+                assert_no_call(&case, &mut rig, bios(single), 8);
+                assert_eq!(rig.counters.bounces(), 0, "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn vectored_io_to_a_file_allocates_nothing() {
+    for way in ways() {
+        for stack in STACKS {
+            for direct in [Direct::Auto, Direct::Off] {
+                let case = format!("{way:?} {stack:?} {direct:?}");
+                let mut rig = Rig::new(stack, way, direct);
+                assert_no_call(&case, &mut rig, bios(vectored), 8);
+            }
+        }
+    }
+}
+
+#[test]
+fn merged_io_to_a_file_allocates_nothing_once_each_tag_had_a_long_list_of_memory() {
+    for way in ways() {
+        for stack in [Stack::Mq, Stack::Sq] {
+            for buffers in [single, vectored] {
+                let case = format!("{way:?} {stack:?}");
+                let mut rig = Rig::new(stack, way, Direct::Auto);
+                let mut at = 0;
+                rig.submit(bios(long_list), &mut at, 8);
+                rig.turn(&mut at, WARM_UP, 8);
+                rig.drain();
+                let before = rig.merges();
+                assert_no_call(&case, &mut rig, bios(buffers), 0);
+                assert!(rig.merges() > before, "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn flushes_and_durable_writes_to_a_file_allocate_nothing() {
+    for way in ways() {
+        for stack in STACKS {
+            let bio = |n| match n % 4 {
+                0 => Bio::flush(),
+                1 => Bio::write_zeroes(0, 8),
+                2 => Bio::discard(0, 8),
+                _ => Bio::write(0, Buffer::new(4096)).with_flags(OpFlags::FUA),
+            };
+            let mut rig = Rig::new(stack, way, Direct::Auto);
+            let bios = (0..IN_FLIGHT).map(bio).collect();
+            assert_no_call(&format!("{way:?} {stack:?}"), &mut rig, bios, 8);
+        }
+    }
+}
