@@ -2,10 +2,10 @@
 //!
 //! One for each tag, preallocated with room for the pieces of usual requests; the list of a tag
 //! grows once, to its full size, when a longer one comes, and keeps that, so that nothing is
-//! allocated per I/O in the steady state. Filled by `queue.rs` from a request, advanced by each completion. Knows
-//! short transfers, bounce buffers and the fall-back from zeroing a range to writing zeroes; starts
-//! nothing itself. Invariant: `done` bytes of `len` are finished, and `memory[first..]` is the
-//! memory of the rest.
+//! allocated per I/O in the steady state. Filled by `queue.rs` from a request, advanced by each
+//! completion. Knows short transfers, bounce buffers and the fall-back from zeroing a range to
+//! writing zeroes; starts nothing itself. Invariant: `done` bytes of `len` are finished, and
+//! `memory[first..]` is the memory of the rest.
 #![allow(unsafe_code)]
 
 use libc::{c_void, iovec};

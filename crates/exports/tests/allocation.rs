@@ -1,0 +1,239 @@
+//! After warm-up a request to the NBD server allocates nothing on the server's I/O thread.
+//!
+//! Owns the allocator of this test binary, which counts the calls of the thread that has the name
+//! of a server's first I/O thread, while a test measures; the client runs in the test's own thread
+//! and is not counted. The first counted call keeps its backtrace, so a failure names the line.
+//! Tests take turns, as their servers' threads have equal names. The warm-up keeps more requests
+//! in flight than what is measured, so that buffers and lists are there for any number of them, and
+//! its client stalls once, so that the server has waited for room to send.
+#![allow(missing_docs, unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // Helpers of tests may fail like tests.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::backtrace::Backtrace;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use common::{BACKENDS, MIB, Running, order, request, serve};
+use millrace_exports::client::Client;
+use millrace_exports::nbd::Command;
+
+const IO_THREAD: &[u8] = b"millrace-io0\0";
+const SPECS: [&str; 2] = ["null:size=64m", "ram:size=64m"];
+const WARM_UP: u64 = 2_000;
+const WARM_UP_DEPTH: usize = 128;
+const REQUESTS: u64 = 10_000;
+const DEPTH: usize = 32;
+const STALL: Duration = Duration::from_millis(20);
+
+static MEASURING: AtomicBool = AtomicBool::new(false);
+static CALLS: AtomicU64 = AtomicU64::new(0);
+static FIRST: Mutex<Option<Backtrace>> = Mutex::new(None);
+static TURN: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    /// Whether this is the I/O thread, once it was looked up.
+    static COUNTED: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+/// The system's allocator, with a count of its calls by the I/O thread while a test measures.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+impl Counting {
+    fn count() {
+        if !MEASURING.load(Ordering::SeqCst) {
+            return;
+        }
+        let counted = COUNTED.get().unwrap_or_else(has_counted_name);
+        COUNTED.set(Some(counted));
+        if counted && CALLS.fetch_add(1, Ordering::SeqCst) == 0 {
+            // Taking it allocates.
+            COUNTED.set(Some(false));
+            *first() = Some(Backtrace::force_capture());
+            COUNTED.set(Some(true));
+        }
+    }
+}
+
+fn has_counted_name() -> bool {
+    let mut name = [0u8; 16];
+    // SAFETY: writes at most 16 bytes of a live array.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    name.starts_with(IO_THREAD)
+}
+
+fn first() -> MutexGuard<'static, Option<Backtrace>> {
+    FIRST.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// SAFETY: hands every call to the system's allocator as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Counting::count();
+        // SAFETY: the caller upholds what the system's allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        Counting::count();
+        // SAFETY: as for `alloc`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+    unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        Counting::count();
+        // SAFETY: as for `alloc`; `old` came from there.
+        unsafe { System.realloc(old, layout, size) }
+    }
+    unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
+        Counting::count();
+        // SAFETY: as for `realloc`.
+        unsafe { System.dealloc(old, layout) }
+    }
+}
+
+/// Lets no other test of this file run until it is dropped.
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Allocator calls of the I/O thread during `body`, and where the first came from.
+fn calls_in(body: impl FnOnce()) -> (u64, String) {
+    CALLS.store(0, Ordering::SeqCst);
+    *first() = None;
+    MEASURING.store(true, Ordering::SeqCst);
+    body();
+    MEASURING.store(false, Ordering::SeqCst);
+    let text = first().take().map_or_else(String::new, |first| first.to_string());
+    (CALLS.load(Ordering::SeqCst), text)
+}
+
+/// A client that keeps requests of one size in flight, eight reads and eight writes in turn.
+struct Load {
+    client: Client,
+    bytes: u64,
+    sent: u64,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Load {
+    fn new(client: Client, bytes: u64) -> Load {
+        let spare = (0..WARM_UP_DEPTH).map(|_| vec![0; bytes as usize]).collect();
+        Load { client, bytes, sent: 0, spare }
+    }
+
+    /// Sends reads and takes no reply until the server has waited, first for room to send, and with
+    /// the next requests for its client to catch up.
+    fn stall(&mut self) {
+        let buffers = std::mem::take(&mut self.spare);
+        let count = buffers.len();
+        for (index, buffer) in buffers.into_iter().enumerate() {
+            self.client.submit(&request(Command::Read, 0, self.bytes), buffer).unwrap();
+            if index + 4 >= count {
+                self.client.flush().unwrap();
+                std::thread::sleep(STALL);
+            }
+        }
+        self.client.wait(count, |completion| self.spare.push(completion.buffer)).unwrap();
+    }
+
+    /// Does `count` requests, `depth` at a time, and ends with none in flight.
+    fn run(&mut self, count: u64, depth: usize) {
+        let (mut left, mut done) = (count, 0);
+        while done < count {
+            while left > 0 && self.client.in_flight() < depth {
+                let command = match self.sent / 8 % 2 {
+                    0 => Command::Read,
+                    _ => Command::Write,
+                };
+                let offset = self.sent * self.bytes % (64 * MIB);
+                let buffer = self.spare.pop().unwrap();
+                self.client.submit(&request(command, offset, self.bytes), buffer).unwrap();
+                (self.sent, left) = (self.sent + 1, left - 1);
+            }
+            let spare = &mut self.spare;
+            let handed = self.client.wait(1, |completion| {
+                assert_eq!(completion.errno, None);
+                spare.push(completion.buffer);
+            });
+            done += handed.unwrap() as u64;
+        }
+    }
+}
+
+fn assert_no_call(case: &str, client: Client, bytes: u64) {
+    let mut load = Load::new(client, bytes);
+    load.stall();
+    load.run(WARM_UP, WARM_UP_DEPTH);
+    let (calls, first) = calls_in(|| load.run(REQUESTS, DEPTH));
+    assert!(calls == 0, "{case}: {calls} calls in {REQUESTS} requests; the first:\n{first}");
+    load.client.disconnect().unwrap();
+}
+
+/// Serves `spec` from one I/O thread on each back end.
+fn on_each_backend(spec: &str, mut body: impl FnMut(&str, &Running)) {
+    for backend in BACKENDS {
+        let running = serve(&[spec], |config| (config.backend, config.threads) = (backend, 1));
+        body(&format!("{spec} {backend}"), &running);
+        running.stop();
+    }
+}
+
+#[test]
+fn allocator_calls_of_the_io_thread_are_counted_and_those_of_the_client_are_not() {
+    let _turn = turn();
+    on_each_backend(SPECS[0], |case, running| {
+        let (calls, first) = calls_in(|| drop(running.unix("0")));
+        assert!(calls > 0, "{case}");
+        assert!(first.contains("server::"), "{first}");
+    });
+    assert_eq!(calls_in(|| drop(vec![0u8; 512])).0, 0);
+}
+
+#[test]
+fn pipelined_requests_of_4_kib_allocate_nothing() {
+    let _turn = turn();
+    for spec in SPECS {
+        on_each_backend(spec, |case, running| {
+            assert_no_call(&format!("{case} unix"), running.unix("0"), 4096);
+            assert_no_call(&format!("{case} tcp"), running.tcp("0"), 4096);
+        });
+    }
+}
+
+#[test]
+fn pipelined_requests_of_64_kib_allocate_nothing() {
+    let _turn = turn();
+    for spec in SPECS {
+        on_each_backend(spec, |case, running| {
+            assert_no_call(&format!("{case} unix"), running.unix("0"), 64 << 10);
+            assert_no_call(&format!("{case} tcp"), running.tcp("0"), 64 << 10);
+        });
+    }
+}
+
+#[test]
+fn flushes_and_trims_allocate_nothing() {
+    let _turn = turn();
+    for spec in SPECS {
+        on_each_backend(spec, |case, running| {
+            let mut load = Load::new(running.unix("0"), 4096);
+            load.stall();
+            let client = &mut load.client;
+            let mut run = |count| {
+                for _ in 0..count {
+                    assert_eq!(order(client, Command::Flush, 0, 0, 0), None);
+                    assert_eq!(order(client, Command::Trim, 0, MIB, 65536), None);
+                }
+            };
+            run(100);
+            let (calls, first) = calls_in(|| run(500));
+            assert!(calls == 0, "{case}: {calls} calls in 1000 requests; the first:\n{first}");
+        });
+    }
+}
