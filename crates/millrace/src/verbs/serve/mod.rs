@@ -10,6 +10,7 @@ mod opening;
 mod report;
 mod signals;
 mod source;
+mod watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -97,7 +98,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     say(&report::serving(&plan, &opened, server.notes()));
     signals::tell_manager(signals::Phase::Ready);
     say(&format!("ready {}\n", std::process::id()));
-    wait(&mut signals);
+    let (alive, done) = std::sync::mpsc::channel::<()>();
+    let signals = std::thread::spawn(move || {
+        wait(&mut signals);
+        drop(alive);
+        signals
+    });
+    watch::watch(&server, &done);
+    let signals = signals.join().map_err(|_| anyhow::anyhow!("the signal thread panicked"))?;
     Ok(stop(server, signals))
 }
 
@@ -132,7 +140,7 @@ fn listen(address: &Address) -> Listen {
     }
 }
 
-/// Waits for the signal to stop; serves the test aid meanwhile.
+/// Waits for the signal to stop; serves the test aid meanwhile. On a thread of its own.
 fn wait(signals: &mut Signals) {
     let mut cuts = 0;
     while signals.next() == Asked::PowerCut {

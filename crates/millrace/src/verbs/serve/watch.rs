@@ -1,0 +1,36 @@
+//! Watching a server from beside it: errors of its drives are said, and a thread that died ends it.
+//!
+//! Runs on the main thread while another waits for signals; wakes every few seconds, which is all
+//! that an idle daemon does. Writes to standard error: a line at the first error of an
+//! export, then at most one per period with the count.
+#![allow(clippy::print_stderr)]
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use millrace_exports::server::Server;
+use signal_hook::consts::SIGTERM;
+
+/// How often it looks.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// Looks after the server until the other end of `done` is dropped. A server that has lost an I/O
+/// thread is stopped as by SIGTERM.
+pub fn watch(server: &Server, done: &Receiver<()>) {
+    let mut said: HashMap<String, u64> = HashMap::new();
+    while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+        for errors in server.errors() {
+            let before = said.insert(errors.export.clone(), errors.count).unwrap_or(0);
+            if errors.count > before {
+                let (name, new, last) = (&errors.export, errors.count - before, &errors.last);
+                eprintln!("millrace: export {name}: {new} requests failed; the last: {last}");
+            }
+        }
+        if server.failed() {
+            eprintln!("millrace: an I/O thread has died; stopping");
+            // If it cannot be raised, the next look tries again.
+            let _ = signal_hook::low_level::raise(SIGTERM);
+        }
+    }
+}
