@@ -152,7 +152,8 @@ impl<M: Machine> Disk<M> {
                     break;
                 }
                 Some(serving) => serving,
-                // A flush that others joined is the only work that this thread itself leaves behind.
+                // A flush that others joined is the only work that this thread itself leaves
+                // behind.
                 None if again => match hctx.serve.enter_or_flag() {
                     Some(serving) => serving,
                     None => break,

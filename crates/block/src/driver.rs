@@ -1,8 +1,8 @@
 //! `Driver` and `DriverQueue`: what a drive's driver is to the block layer.
 //!
 //! A driver registers how many hardware queues it has, how deep, and who may run them; it takes the
-//! block layer's tags and never sees a bio (\[MQ\] design, points 2-4). Queues are opened one by one
-//! and called under the hardware queue's serve lock, so `&mut self` is the lock. `Status` is an
+//! block layer's tags and never sees a bio (\[MQ\] design, points 2-4). Queues are opened one by
+//! one and called under the hardware queue's serve lock, so `&mut self` is the lock. `Status` is an
 //! I/O's outcome; `Dispatch` is flow control. Kernel counterpart: `struct blk_mq_ops`.
 
 use alloc::boxed::Box;

@@ -1,7 +1,9 @@
-//! `Gate`: what `Channel::submit` must know of a volume, at hand, and whether it takes a bio at all.
+//! `Gate`: what `Channel::submit` must know of a volume, at hand, and whether it takes a bio at
+//! all.
 //!
-//! Plain values copied out of the volume when a channel is opened, so that the check of a plain read
-//! or write touches one cache line and follows no pointer. Owned by a `Channel`. Kernel counterpart:
+//! Plain values copied out of the volume when a channel is opened, so that the check of a plain
+//! read or write touches one cache line and follows no pointer. Owned by a `Channel`. Kernel
+//! counterpart:
 //! `bio_check_eod` and the checks of `submit_bio_noacct`.
 
 use millrace_machine::Machine;

@@ -1,27 +1,33 @@
 //! One client's connection: its negotiation, its session, its bytes in and out.
 //!
-//! Owned, boxed, by the worker of one I/O thread; the receive path (receive.rs) and the request path
-//! (execute.rs) change it. Calls the reactor through [`Ring`] to receive and to send.
+//! Owned, boxed, by the worker of one I/O thread; the receive path (receive.rs) and the request
+//! path (execute.rs) change it. Calls the reactor through [`Ring`] to receive and to send.
 //!
 //! Phases: `Handshake` -> `Transmission` -> `Draining` (no more requests are taken; those in flight
-//! are answered) -> `Dead` (nothing is answered any more). From every phase a broken connection goes
-//! to `Dead`. It is freed when dead, without an outstanding operation and without requests in flight.
+//! are answered) -> `Dead` (nothing is answered any more). From every phase a broken connection
+//! goes to `Dead`. It is freed when dead, without an outstanding operation and without requests in
+//! flight.
 //!
-//! Invariants: at most one receive and one send are outstanding; requests in flight plus replies not
-//! sent are at most [`BATCH_REPLIES`]; above that nothing is received.
+//! Invariants: at most one receive and one send are outstanding; requests in flight plus replies
+//! not sent are at most [`BATCH_REPLIES`]; above that nothing is received. `held_bytes` is the sum
+//! of the pool's buffers that its tickets and its batches have.
 
 use std::os::fd::RawFd;
 
+use millrace_machine::{Machine, Native};
+
 use super::input::Input;
 use super::memory::Pool;
-use super::outgoing::{BATCH_REPLIES, Outgoing};
-use super::ring::{Backlog, Ring, shut_down};
+use super::outgoing::{BATCH_REPLIES, Freed, Outgoing};
+use super::patience::Progress;
+use super::ring::{Ring, shut_down};
 use super::ticket::{Memory, Tickets};
 use crate::nbd::{Handshake, Rules, Session};
 
 /// After this many bytes of replies a connection receives only when its client has caught up. Until
-/// then the client has replies to read before it could see those of new requests, so waiting costs it
-/// nothing, and the requests it sends meanwhile come in one receive and not one by one.
+/// then the client has replies to read before it could see those of new requests, so waiting costs
+/// it nothing, and the requests it sends meanwhile come in one receive and not one by one. A hint
+/// only: a client may send before it reads, so patience.rs ends the wait.
 const BACKLOG_BYTES: usize = 32 * 1024;
 
 /// Where a connection is in its life.
@@ -87,8 +93,10 @@ pub(crate) struct Connection {
     pub(crate) in_flight: u32,
     /// Since when it waits for memory, by the layer's clock; 0 if it does not.
     pub(crate) starving_ns: u64,
-    /// Tells when the client has read what was sent; none where the system has no descriptor left.
-    pub(crate) backlog: Option<Backlog>,
+    /// Bytes of the pool's buffers that it has.
+    pub(crate) held_bytes: usize,
+    /// Whether its client moves.
+    pub(crate) progress: Progress,
     /// It is on the worker's list of connections to look at.
     pub(crate) listed: bool,
 }
@@ -109,10 +117,11 @@ impl Connection {
             granted: None,
             input: Input::new(),
             incoming: None,
-            out: Outgoing::new(),
+            out: Outgoing::new(fd),
             in_flight: 0,
             starving_ns: 0,
-            backlog: Backlog::new(fd),
+            held_bytes: 0,
+            progress: Progress::default(),
             listed: false,
         })
     }
@@ -154,10 +163,30 @@ impl Connection {
         self.starving_ns = 0;
         if let Some(id) = self.incoming.take().and_then(|incoming| incoming.ticket) {
             self.in_flight -= 1;
-            if let Memory::Buffer(buffer) = tickets.remove(id).memory {
-                pool.give(buffer);
-            }
+            self.give_back(tickets.remove(id).memory, pool);
         }
+    }
+
+    /// A buffer that it had goes back to the pool.
+    #[inline]
+    pub(crate) fn give_back(&mut self, memory: Memory, pool: &mut Pool) {
+        if let Memory::Buffer(buffer) = memory {
+            self.held_bytes -= buffer.len();
+            pool.give(buffer);
+        }
+    }
+
+    /// Replies left, and their buffers with them.
+    #[inline]
+    pub(crate) fn freed(&mut self, freed: Freed) {
+        self.in_flight -= freed.replies;
+        self.held_bytes -= freed.bytes;
+    }
+
+    /// Whether its client has to read replies, or to send the rest of a payload, before it goes on.
+    pub(crate) fn waits_for_client(&self) -> bool {
+        let in_service = matches!(self.phase, Phase::Transmission | Phase::Draining);
+        in_service && (self.out.busy || (self.input.busy && self.incoming.is_some()))
     }
 
     /// A receive is over while no more requests are taken.
@@ -179,7 +208,10 @@ impl Connection {
                     self.kill(tickets, pool);
                 }
             }
-            Phase::Dead => self.in_flight -= self.out.discard(pool),
+            Phase::Dead => {
+                let freed = self.out.discard(pool);
+                self.freed(freed);
+            }
         }
     }
 
@@ -200,6 +232,7 @@ impl Connection {
     #[inline]
     fn pump_send(&mut self, ring: &Ring) {
         if !self.out.busy && (self.out.has_gathered() || self.out.has_rest()) {
+            self.progress.note();
             ring.send_message(self.index, self.fd, self.out.start());
         }
     }
@@ -212,8 +245,9 @@ impl Connection {
         self.input.busy = true;
         if self.incoming.is_none()
             && self.out.backlog_bytes >= BACKLOG_BYTES
-            && let Some(backlog) = &self.backlog
+            && let Some(backlog) = &self.out.backlog
         {
+            self.out.catching_ns = Native::now();
             return ring.catch_up(self.index, backlog);
         }
         if let Some(Incoming { ticket: Some(id), filled, total, kept: true }) = self.incoming

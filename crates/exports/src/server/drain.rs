@@ -1,25 +1,28 @@
 //! The end of an I/O thread: answer what is in flight, flush, let go of everything in order.
 //!
-//! Called once by the thread's main function after `Worker::serve`. Bounded by the deadline of
-//! `Server::stop`: what is not answered by then is cut off.
+//! Called once by the thread's main function after `Worker::serve`. What is not answered by the
+//! deadline of `Server::stop` is cut off; cutting off and flushing have [`CUT_OFF_NS`] and
+//! [`FLUSH_NS`] more. Drives that do not answer by then are not waited for.
 //!
 //! Invariant: memory that the kernel or a drive may still touch is leaked, never freed.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use millrace_block::{Bio, Error, Status};
+use millrace_block::{Bio, Error};
 use millrace_machine::{Machine, Native};
 
 use super::connection::Phase;
 use super::ring::{close_now, shut_down_input};
-use super::shared::Mailbox;
 use super::worker::{Worker, touch};
 
 /// User data of a flush, which no ticket has.
 const FLUSH: u64 = 1 << 32;
 /// Longest sleep of one turn while draining.
 const TURN_NS: u64 = 10_000_000;
+/// Longest time between the deadline and the end of all connections.
+const CUT_OFF_NS: u64 = 500_000_000;
+/// Longest time from then to the end of all flushes.
+const FLUSH_NS: u64 = 1_000_000_000;
 
 /// What the end of a server was like.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,7 +57,7 @@ impl Worker {
         let ended = match ended {
             Ok(()) => self.await_others(),
             Err(error) => {
-                self.shared.flushed.fetch_add(1, Ordering::SeqCst);
+                self.shared.flush_ended();
                 Err(error)
             }
         };
@@ -67,7 +70,7 @@ impl Worker {
     }
 
     fn drain(&mut self, report: &mut StopReport) -> Result<(), Error> {
-        let deadline_ns = self.shared.stop_deadline_ns.get().copied().unwrap_or(0);
+        let deadline_ns = self.stop_deadline();
         if self.number == 0 {
             for listener in 0..self.shared.listeners.len() {
                 self.ring.cancel_accept(listener);
@@ -86,58 +89,86 @@ impl Worker {
             conn.kill(&mut self.core.tickets, &mut self.core.pool);
             touch(&mut self.touched, conn);
         }
-        let deadline_ns = deadline_ns.max(Native::now()) + 100 * TURN_NS;
+        let deadline_ns = deadline_ns.max(Native::now()).saturating_add(CUT_OFF_NS);
         while !self.is_idle() && Native::now() < deadline_ns {
             self.turn(Some(Native::now() + TURN_NS))?;
         }
         Ok(())
     }
 
+    /// When to give up on what is in flight; 0 if the thread ends before the order to stop.
+    fn stop_deadline(&self) -> u64 {
+        self.shared.ending.stop_deadline_ns.get().copied().unwrap_or(0)
+    }
+
+    /// When to give up on flushes.
+    fn flush_deadline(&self) -> u64 {
+        self.stop_deadline().saturating_add(CUT_OFF_NS + FLUSH_NS)
+    }
+
     fn is_idle(&self) -> bool {
         self.conns.iter().flatten().next().is_none() && self.ring.pending() == 0
     }
 
+    /// Flushes all volumes at the same time, so that one that is stuck holds up no other.
     fn flush(&mut self, report: &mut StopReport) -> Result<(), Error> {
-        let deadline_ns =
-            Native::now().max(*self.shared.stop_deadline_ns.get().unwrap_or(&0)) + 100 * TURN_NS;
-        for lane in 0..self.core.lanes.len() {
-            let name = self.core.exports.volumes[lane].name().to_owned();
-            let channel = &mut self.core.lanes[lane].channel;
-            if channel.volume().limits().features.read_only {
-                continue;
-            }
-            if let Err(rejected) = channel.submit(Bio::flush().with_user_data(FLUSH)) {
-                report.failures.push(format!("{name}: no flush: {:?}", rejected.reason));
-                continue;
-            }
-            let mut outcome = None;
-            while outcome.is_none() && Native::now() < deadline_ns {
-                let channel = &mut self.core.lanes[lane].channel;
-                channel.poll(|done| {
-                    outcome = outcome.or((done.user_data == FLUSH).then_some(done.status));
-                });
-                if outcome.is_none() {
-                    let channel = &self.core.lanes[lane].channel;
-                    self.ctx.turn(Some(Native::now() + TURN_NS), || channel.has_work())?;
-                }
-            }
-            match outcome {
-                Some(Status::Ok) => {}
-                Some(status) => report.failures.push(format!("{name}: flush: {status}")),
-                None => report.failures.push(format!("{name}: flush: no answer in time")),
+        let deadline_ns = self.flush_deadline();
+        let mut asked = self.submit_flushes(report);
+        while !asked.is_empty() && Native::now() < deadline_ns {
+            self.take_flushed(&mut asked, report);
+            if !asked.is_empty() {
+                let has_work = || self.core.lanes.iter().any(|lane| lane.channel.has_work());
+                self.ctx.turn(Some(Native::now() + TURN_NS), has_work)?;
             }
         }
+        for lane in asked {
+            let name = self.core.exports.volumes[lane].name();
+            report.failures.push(format!("{name}: flush: no answer in time"));
+        }
         Ok(())
+    }
+
+    /// Asks every volume that can be written for a flush; returns the lanes that took it.
+    fn submit_flushes(&mut self, report: &mut StopReport) -> Vec<usize> {
+        let mut asked = Vec::new();
+        for (index, lane) in self.core.lanes.iter_mut().enumerate() {
+            if lane.channel.volume().limits().features.read_only {
+                continue;
+            }
+            match lane.channel.submit(Bio::flush().with_user_data(FLUSH)) {
+                Ok(()) => asked.push(index),
+                Err(rejected) => {
+                    let name = self.core.exports.volumes[index].name();
+                    report.failures.push(format!("{name}: no flush: {:?}", rejected.reason));
+                }
+            }
+        }
+        asked
+    }
+
+    /// Serves all volumes and takes those off the list whose flush is answered.
+    fn take_flushed(&mut self, asked: &mut Vec<usize>, report: &mut StopReport) {
+        for (index, lane) in self.core.lanes.iter_mut().enumerate() {
+            let mut outcome = None;
+            lane.channel.poll(|done| {
+                outcome = outcome.or((done.user_data == FLUSH).then_some(done.status));
+            });
+            let Some(status) = outcome else { continue };
+            asked.retain(|lane| *lane != index);
+            if !status.is_ok() {
+                let name = self.core.exports.volumes[index].name();
+                report.failures.push(format!("{name}: flush: {status}"));
+            }
+        }
     }
 
     /// Serves the drives until the flushes of all threads are answered: a flush that joined another
     /// may have been issued on this thread's queue.
     fn await_others(&mut self) -> Result<(), Error> {
-        self.shared.flushed.fetch_add(1, Ordering::SeqCst);
-        self.shared.mailboxes.iter().for_each(Mailbox::ring);
-        let deadline_ns = Native::now() + 1000 * TURN_NS;
+        self.shared.flush_ended();
+        let deadline_ns = self.flush_deadline().saturating_add(CUT_OFF_NS);
         let (core, shared) = (&mut self.core, &self.shared);
-        let done = || shared.flushed.load(Ordering::SeqCst) >= shared.mailboxes.len();
+        let done = || shared.all_flushed();
         while !done() && Native::now() < deadline_ns {
             core.lanes.iter_mut().for_each(|lane| {
                 lane.channel.poll(|_| ());
@@ -150,11 +181,15 @@ impl Worker {
 
     /// Drops channels, ring, connections and buffers in this order.
     fn let_go(self) {
+        let left_ns = self.stop_deadline().saturating_sub(Native::now());
         let Worker { ctx, mut core, ring, shared, number, conns, .. } = self;
+        // Each would wait on its own for drives that have had their time.
+        core.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));
         core.lanes.clear();
         drop(ctx);
         while let Some((fd, _)) = shared.mailboxes[number].take() {
             close_now(fd);
+            shared.dismiss();
         }
         // The ring waited for everything it could; what is left may still be written to.
         if ring.pending() > 0 || core.tickets.in_use() > 0 {

@@ -32,6 +32,9 @@ const PART_SECTORS: u64 = 1 << 31;
 /// connection's request is refused.
 const STARVING_NS_MAX: u64 = 5_000_000_000;
 
+/// A connection that has buffers gets no more of them above this part of all memory for payload.
+const CONNECTION_SHARE: usize = 4;
+
 /// A volume on this thread.
 pub(crate) struct Lane {
     pub(crate) channel: Channel<Native>,
@@ -180,10 +183,15 @@ impl Core {
     fn buffer(
         &mut self,
         len_bytes: usize,
-        conn: &Connection,
+        conn: &mut Connection,
         starving_ns: u64,
     ) -> Result<PoolBuffer, Taken> {
+        let share_bytes = self.pool.max_bytes() / CONNECTION_SHARE;
+        if conn.held_bytes > 0 && conn.held_bytes + len_bytes > share_bytes {
+            return Err(Taken::Starved);
+        }
         if let Some(buffer) = self.pool.take(len_bytes) {
+            conn.held_bytes += buffer.len();
             return Ok(buffer);
         }
         let waited_ns = if starving_ns == 0 { 0 } else { Native::now() - starving_ns };
@@ -218,12 +226,11 @@ impl Core {
     }
 
     fn block_status(&mut self, conn: &mut Connection, granted: &Granted, req: &Request) -> Taken {
-        let Some(mut buffer) = self.pool.take(STATUS_BYTES) else { return Taken::Starved };
         let Some(context_id) = granted.session.base_allocation else {
-            self.pool.give(buffer);
             self.refuse(conn, granted, req, Errno::Einval, "no context was selected");
             return Taken::Done;
         };
+        let Ok(mut buffer) = self.buffer(STATUS_BYTES, conn, 0) else { return Taken::Starved };
         let lane = self.exports.list[granted.export].lane as usize;
         let most = if req.has(CMD_FLAG_REQ_ONE) { 1 } else { EXTENTS_MAX };
         let extents = self.exports.volumes[lane].extents(req.offset >> 9, req.length >> 9, most);
@@ -241,7 +248,7 @@ impl Core {
                 conn.out.push_with(|_| 0, place, Some(buffer));
             }
             Err(_) => {
-                self.pool.give(buffer);
+                conn.give_back(Memory::Buffer(buffer), &mut self.pool);
                 self.refuse(conn, granted, req, Errno::Eio, "the drive does not say");
             }
         }
@@ -326,12 +333,15 @@ impl Core {
         let Ticket { reply, memory, op, len_bytes, .. } = ticket;
         if let Some(errno) = errno_of(status) {
             self.counts.errors += 1;
+            if let Some(granted) = &conn.granted {
+                self.exports.list[granted.export].faults.note(status);
+            }
             conn.out.push(|buffer| reply.failure(buffer, errno, status.text()));
-            return self.give_back(memory);
+            return conn.give_back(memory, &mut self.pool);
         }
         if op != Op::Read {
             conn.out.push(|buffer| reply.success(buffer));
-            return self.give_back(memory);
+            return conn.give_back(memory, &mut self.pool);
         }
         let encode = |buffer: &mut _| reply.read(buffer, len_bytes);
         let len = len_bytes as usize;
@@ -340,12 +350,6 @@ impl Core {
                 conn.out.push_with(encode, (buffer.start(), len), Some(buffer));
             }
             _ => conn.out.push_with(encode, (self.zeroes.start(), len), None),
-        }
-    }
-
-    pub(crate) fn give_back(&mut self, memory: Memory) {
-        if let Memory::Buffer(buffer) = memory {
-            self.pool.give(buffer);
         }
     }
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use millrace_block::{Error, ErrorKind, QueueLimits, Volume};
 use millrace_machine::Native;
 
+use super::stats::Faults;
 use super::{ExportConfig, ListenConfig};
 use crate::nbd::{Catalog, ExportInfo, TransmissionFlags};
 
@@ -25,6 +26,8 @@ pub(crate) struct Export {
     pub(crate) lane: u32,
     /// Its drives never touch payload.
     pub(crate) no_payload: bool,
+    /// What its drives failed at.
+    pub(crate) faults: Faults,
 }
 
 /// All exports of a server.
@@ -53,7 +56,8 @@ impl Catalog for ListenerCatalog {
 
 impl Exports {
     /// # Errors
-    /// `InvalidSetting` for a bad name, or a listener that names no export or one that is not there.
+    /// `InvalidSetting` for a bad name, a volume too large for the protocol, or a listener that
+    /// names no export or one that is not there.
     pub(crate) fn new(
         configs: Vec<ExportConfig>,
         listeners: &[ListenConfig],
@@ -66,11 +70,11 @@ impl Exports {
                 volumes.push(Arc::clone(&config.volume));
             }
             let no_payload = config.volume.limits().features.no_payload;
-            let info = describe(config);
+            let info = describe(config)?;
             info.validate().map_err(|error| {
                 Error::new(ErrorKind::InvalidSetting, format!("export {:?}: {error}", info.name))
             })?;
-            list.push(Export { info, lane: lane as u32, no_payload });
+            list.push(Export { info, lane: lane as u32, no_payload, faults: Faults::default() });
         }
         let catalogs = listeners.iter().map(|listener| catalog(listener, &list));
         let catalogs = catalogs.collect::<Result<Vec<_>, Error>>()?;
@@ -98,18 +102,30 @@ fn catalog(listener: &ListenConfig, list: &[Export]) -> Result<ListenerCatalog, 
 }
 
 /// What clients are told of an export.
-fn describe(config: ExportConfig) -> ExportInfo {
+///
+/// # Errors
+/// `InvalidSetting` for a volume whose size in bytes clients cannot take as a file offset.
+fn describe(config: ExportConfig) -> Result<ExportInfo, Error> {
     let limits = config.volume.limits();
     let block_min = limits.logical_block_size;
-    ExportInfo {
+    let sectors = config.volume.capacity();
+    if sectors > i64::MAX as u64 >> 9 {
+        let name = &config.name;
+        let text = format!(
+            "export {name:?}: its volume of {sectors} sectors is too large; less than 8 EiB can be \
+             exported"
+        );
+        return Err(Error::new(ErrorKind::InvalidSetting, text));
+    }
+    Ok(ExportInfo {
         name: config.name,
         description: config.description,
-        size_bytes: config.volume.capacity() << 9,
+        size_bytes: sectors << 9,
         flags: flags_of(limits, config.read_only || limits.features.read_only),
         block_min,
         block_preferred: limits.physical_block_size.max(4096).next_power_of_two(),
         block_max: BLOCK_MAX,
-    }
+    })
 }
 
 fn flags_of(limits: &QueueLimits, read_only: bool) -> TransmissionFlags {
@@ -125,7 +141,29 @@ fn flags_of(limits: &QueueLimits, read_only: bool) -> TransmissionFlags {
         flags = flags.with(TransmissionFlags::TRIM);
     }
     if limits.max_write_zeroes_sectors > 0 {
-        flags = flags.with(TransmissionFlags::WRITE_ZEROES).with(TransmissionFlags::FAST_ZERO);
+        flags = flags.with(TransmissionFlags::WRITE_ZEROES);
+        // Drives that cannot discard may zero by writing.
+        if limits.max_discard_sectors > 0 {
+            flags = flags.with(TransmissionFlags::FAST_ZERO);
+        }
     }
     flags
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fast_zeroes_are_offered_only_by_drives_that_discard() {
+        let limits = |discard| QueueLimits {
+            max_discard_sectors: discard,
+            max_write_zeroes_sectors: 8,
+            ..QueueLimits::default()
+        };
+        let offered = |discard, flag| flags_of(&limits(discard), false).contains(flag);
+        assert!(offered(8, TransmissionFlags::FAST_ZERO));
+        assert!(!offered(0, TransmissionFlags::FAST_ZERO));
+        assert!(offered(0, TransmissionFlags::WRITE_ZEROES));
+    }
 }

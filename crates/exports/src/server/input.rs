@@ -1,11 +1,11 @@
 //! What a connection has received and not used yet, and the payload that is coming in.
 //!
 //! Owns the receive buffer. While the payload of a write is incomplete, receives go straight into
-//! that write's buffer, with the bytes that follow (the next headers) into the receive buffer by the
-//! same system call. Called by the connection; calls nothing.
+//! that write's buffer, with the bytes that follow (the next headers) into the receive buffer by
+//! the same system call. Called by the connection; calls nothing.
 //!
-//! Invariants: the buffer never moves; it has room for any message of the negotiation; after a large
-//! write the buffer takes only a header at a time, so that the next payload is not copied.
+//! Invariants: the buffer never moves; it has room for any message of the negotiation; after a
+//! large write the buffer takes only a header at a time, so that the next payload is not copied.
 
 use libc::iovec;
 

@@ -1,19 +1,24 @@
 //! Listening sockets: bound before any thread starts, unlinked when the server ends.
 //!
-//! Called by start-up. A Unix socket file that a dead server left behind is replaced: nobody accepts
-//! on it, so connecting to it is refused. One that answers is left alone.
+//! Called by start-up. A Unix socket file that a dead server left behind is replaced: nobody
+//! accepts on it, so connecting to it is refused. One that answers is left alone.
 //!
-//! Invariant: only a socket file made here is removed, and only while it is still the same file.
+//! Invariants: only a socket file made here is removed, and only while it is still the same file;
+//! whoever checks, removes and binds `PATH` holds the lock of `PATH.lock` before and as long as it
+//! listens. That file is empty and stays: one that were removed could be locked by two servers.
 
 use std::fmt;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use millrace_block::{Error, ErrorKind};
+
+use super::ring::{lock_file, refuses};
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,11 +41,12 @@ impl fmt::Display for Listen {
 /// A bound socket.
 #[derive(Debug)]
 pub(crate) enum Listener {
-    /// With device and inode of its file.
+    /// With device and inode of its file, and the lock on its path.
     Unix {
         socket: UnixListener,
         path: PathBuf,
         file: Option<(u64, u64)>,
+        _lock: File,
     },
     Tcp(TcpListener),
 }
@@ -97,6 +103,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 fn bind_unix(path: &Path) -> io::Result<Listener> {
+    let lock = lock(path)?;
     let socket = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
             std::fs::remove_file(path)?;
@@ -104,12 +111,24 @@ fn bind_unix(path: &Path) -> io::Result<Listener> {
         }
         other => other?,
     };
-    Ok(Listener::Unix { socket, path: path.to_owned(), file: identity(path) })
+    Ok(Listener::Unix { socket, path: path.to_owned(), file: identity(path), _lock: lock })
+}
+
+/// The open and locked file beside a socket's path; `AddrInUse` if another server has it.
+fn lock(path: &Path) -> io::Result<File> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".lock");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let locked = options.open(&beside).and_then(|file| lock_file(&file).map(|()| file));
+    locked.map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => io::ErrorKind::AddrInUse.into(),
+        kind => io::Error::new(kind, format!("lock file {}: {error}", beside.display())),
+    })
 }
 
 /// Whether the file is a socket on which nobody accepts.
 fn is_stale(path: &Path) -> bool {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
-    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    is_socket && UnixStream::connect(path).is_err_and(refused)
+    is_socket && refuses(path)
 }

@@ -1,9 +1,9 @@
 //! Payload memory: anonymous mappings, the shared area of zeroes, and each I/O thread's pool.
 //!
-//! A [`Pool`] belongs to one I/O thread and hands out buffers aligned to 4 KiB, in classes of powers
-//! of two from 4 KiB to 32 MiB; what all pools have mapped is counted by one [`Budget`]. Buffers are
-//! carved from regions; a region without a buffer in use may go back to the system. Called by the
-//! request path; calls mmap and the reactor's table of registered buffers.
+//! A [`Pool`] belongs to one I/O thread and hands out buffers aligned to 4 KiB, in classes of
+//! powers of two from 4 KiB to 32 MiB; what all pools have mapped is counted by one [`Budget`].
+//! Buffers are carved from regions; a region without a buffer in use may go back to the system.
+//! Called by the request path; calls mmap and the reactor's table of registered buffers.
 //!
 //! Invariants: a buffer is in one pair of hands (it is not `Clone`), and its region stays mapped
 //! until it came back by [`Pool::give`]; fresh memory is zeroed by the kernel; nothing reads a
@@ -203,6 +203,11 @@ impl Pool {
     /// Buffers handed out.
     pub(crate) fn in_use(&self) -> usize {
         self.in_use
+    }
+
+    /// Most bytes of all pools together.
+    pub(crate) fn max_bytes(&self) -> usize {
+        self.budget.max_bytes
     }
 
     /// Whether a buffer of this size could ever be had.

@@ -5,7 +5,8 @@
 //! accepts and deals connections out in turn. Nothing is shared between threads on the path of a
 //! request. [`Server::stop`] answers what is in flight, flushes, joins.
 //!
-//! A request's walk: worker.rs (ring) -> receive.rs (parse) -> execute.rs (bio, channel, completion)
+//! A request's walk: worker.rs (ring) -> receive.rs (parse) -> execute.rs (bio, channel,
+//! completion)
 //! -> outgoing.rs (one send of many replies). Payload lies in the thread's pool (memory.rs) and is
 //! never copied, but for small writes out of the receive buffer.
 
@@ -17,6 +18,7 @@ mod input;
 mod listen;
 mod memory;
 mod outgoing;
+mod patience;
 mod receive;
 mod ring;
 mod shared;
@@ -24,9 +26,9 @@ mod stats;
 mod ticket;
 mod worker;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind, Volume};
@@ -36,13 +38,16 @@ use millrace_reactor::{Backend, Config};
 use self::exports::Exports;
 use self::listen::Listener;
 use self::memory::{Budget, Zeroes};
-use self::shared::{Mailbox, Shared};
+use self::shared::{Ending, Mailbox, Shared};
 use self::stats::Published;
 use self::worker::Worker;
 
 pub use self::drain::StopReport;
 pub use self::listen::Listen;
-pub use self::stats::ServerStats;
+pub use self::stats::{ExportErrors, ServerStats};
+
+/// How long a client may neither read its replies nor send the rest of a payload, in nanoseconds.
+const STALL_TIMEOUT_NS: u64 = 30_000_000_000;
 
 /// A thread of this machine.
 type NativeThread = <Native as Machine>::Thread;
@@ -180,6 +185,29 @@ impl Server {
         total
     }
 
+    /// The I/O errors of every export so far, in the order of the configuration.
+    #[must_use]
+    pub fn errors(&self) -> Vec<ExportErrors> {
+        let exports = self.shared.exports.list.iter();
+        exports.map(|export| export.faults.report(&export.info.name)).collect()
+    }
+
+    /// Whether an I/O thread panicked or lost its ring: its connections are served no more. Cheap.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        // Acquire pairs with the Release of the thread that failed.
+        self.shared.ending.failed.load(Ordering::Acquire)
+    }
+
+    /// Sets how long a connection is kept whose client neither reads its replies nor sends the rest
+    /// of a payload; 30 s at first.
+    pub fn set_stall_timeout(&self, timeout: Duration) {
+        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        // Relaxed: a setting that orders nothing.
+        self.shared.stall_timeout_ns.store(timeout_ns, Ordering::Relaxed);
+        self.shared.mailboxes.iter().for_each(Mailbox::ring);
+    }
+
     /// What a person should know of how it runs, for example that io_uring was refused.
     #[must_use]
     pub fn notes(&self) -> &[String] {
@@ -187,7 +215,8 @@ impl Server {
     }
 
     /// Accepts nothing more, answers what is in flight for at most `drain_timeout`, flushes every
-    /// volume, ends the threads and removes the Unix socket files.
+    /// volume, ends the threads and removes the Unix socket files. Takes two seconds more at most
+    /// if drives do not answer.
     #[must_use]
     pub fn stop(mut self, drain_timeout: Duration) -> StopReport {
         self.halt(drain_timeout)
@@ -196,8 +225,8 @@ impl Server {
     fn halt(&mut self, drain_timeout: Duration) -> StopReport {
         let drain_ns = u64::try_from(drain_timeout.as_nanos()).unwrap_or(u64::MAX);
         // Only the first call sets it; there is one.
-        let _ = self.shared.stop_deadline_ns.set(Native::now().saturating_add(drain_ns));
-        self.shared.stop.store(true, Ordering::SeqCst);
+        let _ = self.shared.ending.stop_deadline_ns.set(Native::now().saturating_add(drain_ns));
+        self.shared.ending.stop.store(true, Ordering::SeqCst);
         self.shared.mailboxes.iter().for_each(Mailbox::ring);
         let mut report = StopReport::default();
         for thread in self.threads.drain(..) {
@@ -235,16 +264,28 @@ fn share(
         idle_bytes_max: memory / (2 * threads),
         zeroes,
         handshake_timeout_ns: config.handshake_timeout_ns,
+        stall_timeout_ns: AtomicU64::new(STALL_TIMEOUT_NS),
         connections_max: config.connections_max,
         connections: AtomicU32::new(0),
         listeners: listeners.iter().map(Listener::fd).collect(),
         failed_accepts: Mutex::new(Vec::new()),
         mailboxes: (0..threads).map(|_| Mailbox::default()).collect(),
         published: (0..threads).map(|_| Published::default()).collect(),
-        stop: AtomicBool::new(false),
-        flushed: AtomicUsize::new(0),
-        stop_deadline_ns: OnceLock::new(),
+        ending: Ending::default(),
     })
+}
+
+/// Tells the others if an I/O thread ends by a panic.
+struct OnPanic(Arc<Shared>);
+
+impl Drop for OnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Release pairs with the Acquire of `Server::failed`.
+            self.0.ending.failed.store(true, Ordering::Release);
+            self.0.flush_ended();
+        }
+    }
 }
 
 /// Starts I/O thread `number`, which says through `up` whether it could, with a note if it has one.
@@ -258,11 +299,13 @@ fn spawn(
     let cpu = (!cpus.is_empty()).then(|| CpuId(cpus[number % cpus.len()]));
     let (shared, up, report) = (Arc::clone(shared), up.clone(), report.clone());
     let body = move || {
+        let _on_panic = OnPanic(Arc::clone(&shared));
         let mut worker = match Worker::new(&shared, number) {
             Ok(worker) => worker,
             Err(error) => {
                 // Start-up may have given up already because of another thread.
                 let _ = up.send(Err(error));
+                shared.flush_ended();
                 return;
             }
         };
@@ -272,6 +315,10 @@ fn spawn(
         let _ = up.send(Ok(note));
         drop(up);
         let served = worker.serve();
+        if served.is_err() {
+            // Release: as in `OnPanic`.
+            shared.ending.failed.store(true, Ordering::Release);
+        }
         let _ = report.send(worker.finish(served));
     };
     Native::spawn(&format!("millrace-io{number}"), cpu, Box::new(body))

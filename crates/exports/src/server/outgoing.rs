@@ -5,13 +5,15 @@
 //! sent from the drive's buffer without a copy. Called by the worker; calls nothing.
 //!
 //! Invariants: arena and lists never move or grow once made, so pieces stay valid; a batch takes at
-//! most [`BATCH_REPLIES`] replies, which the bound on requests in flight upholds; buffers go back to
-//! the pool only when the send of their batch is over.
+//! most [`BATCH_REPLIES`] replies, which the bound on requests in flight upholds; buffers go back
+//! to the pool only when the send of their batch is over.
+
+use std::os::fd::RawFd;
 
 use libc::iovec;
 
 use super::memory::{Pool, PoolBuffer};
-use super::ring::empty_message;
+use super::ring::{Backlog, empty_message};
 use crate::nbd::{REPLY_BYTES_MAX, ReplyBuffer};
 
 /// Requests in flight and replies not sent of one connection: what a batch must have room for.
@@ -75,13 +77,25 @@ impl Batch {
         true
     }
 
-    /// Empties it; returns how many replies it had.
-    fn clear(&mut self, pool: &mut Pool) -> u32 {
-        self.buffers.drain(..).for_each(|buffer| pool.give(buffer));
+    /// Empties it.
+    fn clear(&mut self, pool: &mut Pool) -> Freed {
+        let mut bytes = 0;
+        for buffer in self.buffers.drain(..) {
+            bytes += buffer.len();
+            pool.give(buffer);
+        }
         self.pieces.clear();
         (self.used_bytes, self.sent) = (0, 0);
-        std::mem::take(&mut self.replies)
+        Freed { replies: std::mem::take(&mut self.replies), bytes }
     }
+}
+
+/// What went out, or was thrown away.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Freed {
+    pub(crate) replies: u32,
+    /// Bytes of buffers that went back to the pool.
+    pub(crate) bytes: usize,
 }
 
 /// The replies of one connection that are not sent yet.
@@ -94,13 +108,23 @@ pub(crate) struct Outgoing {
     pub(crate) busy: bool,
     /// Bytes sent since the peer was last known to have caught up.
     pub(crate) backlog_bytes: usize,
+    /// Tells when the client has read what was sent; none where the system has no descriptor left.
+    pub(crate) backlog: Option<Backlog>,
+    /// Since when the next receive waits for that, by the layer's clock; 0 if it does not.
+    pub(crate) catching_ns: u64,
 }
 
 impl Outgoing {
-    pub(crate) fn new() -> Outgoing {
-        let message = empty_message();
-        let (gathering, sending) = (Batch::new(), Batch::new());
-        Outgoing { gathering, sending, message, busy: false, backlog_bytes: 0 }
+    pub(crate) fn new(fd: RawFd) -> Outgoing {
+        Outgoing {
+            gathering: Batch::new(),
+            sending: Batch::new(),
+            message: empty_message(),
+            busy: false,
+            backlog_bytes: 0,
+            backlog: Backlog::new(fd),
+            catching_ns: 0,
+        }
     }
 
     /// A reply without payload.
@@ -140,11 +164,11 @@ impl Outgoing {
         &raw const self.message
     }
 
-    /// A send moved `bytes`. Returns how many replies are out now, 0 while some of them is left.
-    pub(crate) fn sent(&mut self, bytes: usize, pool: &mut Pool) -> u32 {
+    /// A send moved `bytes`. Returns the replies that are out now, none while some of them is left.
+    pub(crate) fn sent(&mut self, bytes: usize, pool: &mut Pool) -> Freed {
         self.busy = false;
         self.backlog_bytes += bytes;
-        if self.sending.advance(bytes) { self.sending.clear(pool) } else { 0 }
+        if self.sending.advance(bytes) { self.sending.clear(pool) } else { Freed::default() }
     }
 
     /// Whether a batch was sent in part.
@@ -152,9 +176,10 @@ impl Outgoing {
         self.sending.replies > 0
     }
 
-    /// Throws away what no outstanding send needs; returns how many replies that were.
-    pub(crate) fn discard(&mut self, pool: &mut Pool) -> u32 {
+    /// Throws away what no outstanding send needs.
+    pub(crate) fn discard(&mut self, pool: &mut Pool) -> Freed {
         let gathered = self.gathering.clear(pool);
-        if self.busy { gathered } else { gathered + self.sending.clear(pool) }
+        let sending = if self.busy { Freed::default() } else { self.sending.clear(pool) };
+        Freed { replies: gathered.replies + sending.replies, bytes: gathered.bytes + sending.bytes }
     }
 }

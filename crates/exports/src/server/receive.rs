@@ -1,12 +1,12 @@
 //! The way in: from received bytes to requests that the block layer or a reply takes over.
 //!
-//! Drives the negotiation and then takes as many requests as the receive buffer holds. Called by the
-//! worker when a receive completes, and again when room or memory came back; calls the protocol core
-//! and execute.rs.
+//! Drives the negotiation and then takes as many requests as the receive buffer holds. Called by
+//! the worker when a receive completes, and again when room or memory came back; calls the protocol
+//! core and execute.rs.
 //!
 //! Invariants: a request's header is used up only when all it needs is there, so a connection that
-//! waits for memory or room simply stops here and starts again at the same byte; payload of a refused
-//! request is thrown away, never taken for a header.
+//! waits for memory or room simply stops here and starts again at the same byte; payload of a
+//! refused request is thrown away, never taken for a header.
 
 use millrace_machine::{Machine, Native};
 
@@ -28,6 +28,7 @@ impl Core {
             // The end, or a broken connection: what is in flight is still answered if it can be.
             return conn.drain(&mut self.tickets, &mut self.pool);
         };
+        conn.progress.note();
         let mut bytes = bytes;
         if let Some(incoming) = conn.incoming.as_mut().filter(|incoming| incoming.kept) {
             let into_payload = bytes.min((incoming.total - incoming.filled) as usize);
@@ -38,10 +39,11 @@ impl Core {
         self.take_input(conn);
     }
 
-    /// The client of `conn` has read most of its replies: the next receive may start.
+    /// The client of `conn` has read most of its replies, or took too long for it: the next receive
+    /// may start.
     pub(crate) fn caught_up(&mut self, conn: &mut Connection) {
         conn.input.busy = false;
-        conn.out.backlog_bytes = 0;
+        (conn.out.backlog_bytes, conn.out.catching_ns) = (0, 0);
         if matches!(conn.phase, Phase::Draining | Phase::Dead) {
             conn.receive_ended(&mut self.tickets, &mut self.pool);
         }
@@ -82,6 +84,9 @@ impl Core {
     /// A send of the negotiation completed.
     pub(crate) fn sent_answers(&mut self, conn: &mut Connection, result: i32) {
         conn.out.busy = false;
+        if conn.phase == Phase::Dead {
+            return;
+        }
         let (Ok(bytes), Some(negotiation)) = (usize::try_from(result), &mut conn.negotiation)
         else {
             return conn.kill(&mut self.tickets, &mut self.pool);

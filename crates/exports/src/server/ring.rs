@@ -4,12 +4,16 @@
 //! Called by the worker and its connections; calls the reactor.
 //!
 //! Invariant (the reactor's contract): the memory that an operation names lives in a boxed
-//! [`Connection`](super::connection::Connection) or in a pool buffer it holds. A connection is freed
-//! only when neither a receive nor a send of it is outstanding, and a thread that ends while the
-//! reactor still holds operations leaks its connections and its pool.
+//! [`Connection`](super::connection::Connection) or in a pool buffer it holds. A connection is
+//! freed only when neither a receive nor a send of it is outstanding, and a thread that ends while
+//! the reactor still holds operations leaks its connections and its pool.
 #![allow(unsafe_code)]
 
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use millrace_reactor::{Completion, Handle, Op, Source};
 
@@ -113,6 +117,12 @@ impl Ring {
         self.push(index, KIND_CAUGHT, Op::PollIn { fd: backlog.0.as_raw_fd() });
     }
 
+    /// Ends the wait of [`Ring::catch_up`]; `Caught` comes all the same.
+    pub(crate) fn cancel_catch_up(&self, index: usize) {
+        let user_data = (index as u64) << KIND_BITS | KIND_CAUGHT;
+        self.push(0, KIND_OTHER, Op::Cancel { source: self.source, user_data });
+    }
+
     /// Closes a descriptor on which nothing is outstanding.
     pub(crate) fn close(&self, fd: RawFd) {
         self.push(0, KIND_OTHER, Op::Close { fd });
@@ -162,16 +172,110 @@ pub(crate) fn shut_down_input(fd: RawFd) {
     unsafe { libc::shutdown(fd, libc::SHUT_RD) };
 }
 
-/// Makes small replies leave at once; nothing happens on a socket that is not TCP.
-pub(crate) fn set_no_delay(fd: RawFd) {
-    let on: i32 = 1;
-    let (value, len) = ((&raw const on).cast(), size_of::<i32>() as u32);
-    // SAFETY: the option's value is a live local of the length given.
-    unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, value, len) };
+/// Makes small replies leave at once, and a client whose machine is gone fail the connection after
+/// two minutes; nothing of that happens on a socket that is not TCP.
+pub(crate) fn set_tcp_options(fd: RawFd) {
+    let tcp = libc::IPPROTO_TCP;
+    let options = [
+        (tcp, libc::TCP_NODELAY, 1),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        (tcp, libc::TCP_KEEPIDLE, 60),
+        (tcp, libc::TCP_KEEPINTVL, 10),
+        (tcp, libc::TCP_KEEPCNT, 6),
+    ];
+    for (level, name, value) in options {
+        let value: i32 = value;
+        let (place, len) = ((&raw const value).cast(), size_of::<i32>() as u32);
+        // SAFETY: the option's value is a live local of the length given.
+        unsafe { libc::setsockopt(fd, level, name, place, len) };
+    }
+}
+
+/// Takes the lock of an open file without waiting; it lasts until the file is closed.
+///
+/// # Errors
+/// `WouldBlock` if another open file has it.
+pub(crate) fn lock_file(file: &File) -> io::Result<()> {
+    // SAFETY: touches no memory; the descriptor is open as long as the borrow.
+    let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether nobody listens on a socket file: connecting is refused. Never waits, so a listener whose
+/// queue is full counts as alive.
+pub(crate) fn refuses(path: &Path) -> bool {
+    // SAFETY: all-zero bytes are an address of no family and an empty path.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    let bytes = path.as_os_str().as_bytes();
+    // One byte stays zero and ends the path.
+    if bytes.len() >= address.sun_path.len() {
+        return false;
+    }
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (place, byte) in address.sun_path.iter_mut().zip(bytes) {
+        *place = *byte as libc::c_char;
+    }
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: touches no memory.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
+    if fd < 0 {
+        return false;
+    }
+    // SAFETY: the descriptor is new and known to nobody else.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let len = size_of::<libc::sockaddr_un>() as u32;
+    // SAFETY: the address is a live local of the length given.
+    let result = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) };
+    result < 0 && io::Error::last_os_error().kind() == io::ErrorKind::ConnectionRefused
 }
 
 /// Closes a descriptor that never became a connection.
 pub(crate) fn close_now(fd: RawFd) {
     // SAFETY: the descriptor was just accepted and is known to nobody else.
     unsafe { libc::close(fd) };
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // Tests may.
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn option_of(fd: RawFd, level: i32, name: i32) -> i32 {
+        let (mut value, mut len) = (0i32, size_of::<i32>() as u32);
+        // SAFETY: value and length are live locals, which the kernel fills.
+        let result =
+            unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
+        assert_eq!(result, 0);
+        value
+    }
+
+    #[test]
+    fn tcp_connection_is_kept_alive_for_two_minutes_of_silence() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        let fd = socket.as_raw_fd();
+        set_tcp_options(fd);
+        assert_ne!(option_of(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE), 0);
+        let tcp = |name| option_of(fd, libc::IPPROTO_TCP, name);
+        assert_ne!(tcp(libc::TCP_NODELAY), 0);
+        let times = [libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT].map(tcp);
+        assert_eq!(times, [60, 10, 6]);
+    }
+
+    #[test]
+    fn only_a_socket_without_a_listener_refuses() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        assert!(!refuses(&path), "nothing is there");
+        let listener = UnixListener::bind(&path).unwrap();
+        // SAFETY: touches no memory; the descriptor is open. The queue becomes one long.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        assert!((0..8).all(|_| !refuses(&path)), "a full queue is no refusal");
+        drop(listener);
+        assert!(refuses(&path));
+    }
 }

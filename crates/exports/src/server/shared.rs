@@ -1,13 +1,13 @@
 //! What the I/O threads of a server share: limits, mailboxes, counters, the order to stop.
 //!
-//! Made by start-up; read by all threads. A connection that thread 0 accepted for another thread goes
-//! into that thread's mailbox, and its doorbell is rung.
+//! Made by start-up; read by all threads. A connection that thread 0 accepted for another thread
+//! goes into that thread's mailbox, and its doorbell is rung.
 //!
 //! Lock order: mailbox and bell locks are taken alone, and for a few instructions. Invariant: a
 //! connection counts against the limit from [`Shared::admit`] to [`Shared::dismiss`].
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use millrace_machine::{Doorbell, Native};
@@ -61,6 +61,19 @@ impl Mailbox {
     }
 }
 
+/// How far the end of the server is.
+#[derive(Default)]
+pub(crate) struct Ending {
+    /// The order to stop.
+    pub(crate) stop: AtomicBool,
+    /// An I/O thread panicked, or ended before the order to stop.
+    pub(crate) failed: AtomicBool,
+    /// Threads whose flushes are answered, while the server stops.
+    pub(crate) flushed: AtomicUsize,
+    /// When a stopping server gives up on what is in flight, by the layer's clock.
+    pub(crate) stop_deadline_ns: OnceLock<u64>,
+}
+
 /// What the threads share.
 pub(crate) struct Shared {
     pub(crate) exports: Arc<Exports>,
@@ -69,17 +82,15 @@ pub(crate) struct Shared {
     pub(crate) idle_bytes_max: usize,
     pub(crate) zeroes: Arc<Zeroes>,
     pub(crate) handshake_timeout_ns: u64,
+    /// How long a client may neither read nor send while it has to.
+    pub(crate) stall_timeout_ns: AtomicU64,
     pub(crate) connections_max: u32,
     pub(crate) connections: AtomicU32,
     pub(crate) listeners: Vec<RawFd>,
     pub(crate) failed_accepts: Mutex<Vec<usize>>,
     pub(crate) mailboxes: Vec<Mailbox>,
     pub(crate) published: Vec<Published>,
-    pub(crate) stop: AtomicBool,
-    /// Threads whose flushes are answered, while the server stops.
-    pub(crate) flushed: AtomicUsize,
-    /// When a stopping server gives up on what is in flight, by the layer's clock.
-    pub(crate) stop_deadline_ns: OnceLock<u64>,
+    pub(crate) ending: Ending,
 }
 
 impl Shared {
@@ -98,6 +109,23 @@ impl Shared {
     pub(crate) fn dismiss(&self) {
         // Relaxed: as in `admit`.
         self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// An I/O thread has flushed, or never will: the others do not wait for it any longer.
+    pub(crate) fn flush_ended(&self) {
+        self.ending.flushed.fetch_add(1, Ordering::SeqCst);
+        self.mailboxes.iter().for_each(Mailbox::ring);
+    }
+
+    /// Whether no thread has a flush to wait for any more.
+    pub(crate) fn all_flushed(&self) -> bool {
+        self.ending.flushed.load(Ordering::SeqCst) >= self.mailboxes.len()
+    }
+
+    /// How long a client may stand still, in nanoseconds.
+    pub(crate) fn stall_timeout(&self) -> u64 {
+        // Relaxed: a setting that orders nothing.
+        self.stall_timeout_ns.load(Ordering::Relaxed)
     }
 
     /// Notes a listener on which accepting is to be tried again.

@@ -5,7 +5,9 @@
 //!
 //! Invariant: one writer per [`Published`]; a reader may see counters of different turns.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use millrace_block::Status;
 
 /// What a server did so far and what it holds now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub struct ServerStats {
     pub protocol_errors: u64,
     /// Connections closed because the negotiation took too long.
     pub handshake_timeouts: u64,
+    /// Connections closed because the client neither read its replies nor sent its payload.
+    pub stalled: u64,
     /// Requests received.
     pub requests: u64,
     /// Requests answered with an error.
@@ -40,7 +44,7 @@ pub struct ServerStats {
     pub buffer_bytes: u64,
 }
 
-const FIELDS: usize = 13;
+const FIELDS: usize = 14;
 
 impl ServerStats {
     /// The fields that are summed over threads.
@@ -51,6 +55,7 @@ impl ServerStats {
             &mut self.refused,
             &mut self.protocol_errors,
             &mut self.handshake_timeouts,
+            &mut self.stalled,
             &mut self.requests,
             &mut self.errors,
             &mut self.copied_bytes,
@@ -60,6 +65,52 @@ impl ServerStats {
             &mut self.requests_in_flight,
             &mut self.buffers_in_use,
         ]
+    }
+}
+
+/// I/O errors of one export.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportErrors {
+    /// The export's name.
+    pub export: String,
+    /// Requests that failed because of its drives.
+    pub count: u64,
+    /// The last of these failures, in words; empty without one.
+    pub last: &'static str,
+}
+
+/// Counts the I/O errors of an export; written by all threads, as errors are rare.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    count: AtomicU64,
+    last_errno: AtomicI32,
+}
+
+impl Faults {
+    /// Counts a failed request, unless the client's request was at fault.
+    pub(crate) fn note(&self, status: Status) {
+        if matches!(
+            status,
+            Status::Ok
+                | Status::NotSupported
+                | Status::Invalid
+                | Status::OutOfRange
+                | Status::ReadOnly
+                | Status::Aborted
+        ) {
+            return;
+        }
+        // Relaxed: statistics, which order nothing.
+        self.last_errno.store(status.errno(), Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn report(&self, export: &str) -> ExportErrors {
+        // Relaxed: as above.
+        let count = self.count.load(Ordering::Relaxed);
+        let errno = self.last_errno.load(Ordering::Relaxed);
+        let last = if errno == 0 { "" } else { Status::from_errno(errno).text() };
+        ExportErrors { export: export.to_owned(), count, last }
     }
 }
 

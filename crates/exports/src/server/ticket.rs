@@ -1,8 +1,8 @@
 //! Tickets: the requests of an I/O thread that the block layer has, or that wait for it.
 //!
 //! A slab; the index of a ticket is the user data of its bio. Owned by the worker. A ticket belongs
-//! to the thread, not to its connection: the buffer it holds stays until the bio has completed, also
-//! when the client has vanished.
+//! to the thread, not to its connection: the buffer it holds stays until the bio has completed,
+//! also when the client has vanished.
 //!
 //! Invariant: a connection is freed only when none of its tickets is left.
 

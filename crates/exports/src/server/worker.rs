@@ -1,9 +1,9 @@
 //! An I/O thread of the server: its connections, its channels, its loop.
 //!
-//! One turn: submit to and reap from the ring; receives become requests, requests bios; the channels
-//! are polled; completed bios become replies; each connection touched gets one send and one receive.
-//! It sleeps in the ring when there is nothing to do. Made and run on its own thread by start-up;
-//! other threads reach it only through [`Shared`] and its doorbell.
+//! One turn: submit to and reap from the ring; receives become requests, requests bios; the
+//! channels are polled; completed bios become replies; each connection touched gets one send and
+//! one receive. It sleeps in the ring when there is nothing to do. Made and run on its own thread
+//! by start-up; other threads reach it only through [`Shared`] and its doorbell.
 //!
 //! Invariants: what is dropped at the end goes in the order channels, ring, connections, pool; what
 //! the kernel or a drive may still touch then is leaked.
@@ -21,7 +21,8 @@ use millrace_reactor::Completion;
 use super::connection::{Connection, Phase};
 use super::execute::{Core, Lane};
 use super::memory::Pool;
-use super::ring::{Event, Ring, close_now, set_no_delay};
+use super::patience::Patience;
+use super::ring::{Event, Ring, close_now, set_tcp_options};
 use super::shared::Shared;
 use super::stats::ServerStats;
 use super::ticket::Tickets;
@@ -47,6 +48,7 @@ pub(crate) struct Worker {
     completions: Vec<Completion>,
     /// Deadline, index and serial of connections in negotiation, the oldest first.
     handshakes: VecDeque<(u64, usize, u64)>,
+    pub(crate) patience: Patience,
     serial: u64,
     next_thread: usize,
     /// Listeners to accept on again at that time.
@@ -90,6 +92,7 @@ impl Worker {
             touched: Vec::new(),
             completions: Vec::with_capacity(256),
             handshakes: VecDeque::new(),
+            patience: Patience::new(),
             serial: 0,
             next_thread: 0,
             accept_again: None,
@@ -103,7 +106,7 @@ impl Worker {
     pub(crate) fn serve(&mut self) -> Result<(), Error> {
         self.accept_all();
         // Acquire pairs with the Release of `Server::stop`.
-        while !self.shared.stop.load(Ordering::Acquire) {
+        while !self.shared.ending.stop.load(Ordering::Acquire) {
             self.turn(None)?;
         }
         Ok(())
@@ -120,7 +123,7 @@ impl Worker {
         self.ctx.turn(deadline_ns, || {
             core.lanes.iter().any(|lane| lane.channel.has_work())
                 || !shared.mailboxes[number].is_empty()
-                || (!stopping && shared.stop.load(Ordering::SeqCst))
+                || (!stopping && shared.ending.stop.load(Ordering::SeqCst))
         })?;
         self.take_completions();
         self.adopt();
@@ -141,6 +144,7 @@ impl Worker {
 
     /// Until when it may sleep.
     fn deadline(&mut self, limit_ns: Option<u64>) -> Option<u64> {
+        let patience = self.patience.deadline(&self.conns, self.core.counts.connections);
         while let Some((_, index, serial)) = self.handshakes.front().copied() {
             let conn = self.conns[index].as_ref().filter(|conn| conn.serial == serial);
             if conn.is_some_and(|conn| conn.phase == Phase::Handshake) {
@@ -151,7 +155,7 @@ impl Worker {
         let handshake = self.handshakes.front().map(|(deadline_ns, ..)| *deadline_ns);
         let memory = (!self.core.starving.is_empty()).then(|| Native::now() + MEMORY_RETRY_NS);
         let channels = self.core.lanes.iter_mut().filter_map(|lane| lane.channel.sleep_until());
-        let others = [limit_ns, handshake, memory, self.accept_again];
+        let others = [limit_ns, handshake, memory, self.accept_again, patience];
         channels.chain(others.into_iter().flatten()).min()
     }
 
@@ -186,10 +190,12 @@ impl Worker {
             return self.core.sent_answers(conn, result);
         }
         let bytes = usize::try_from(result).unwrap_or(0);
-        conn.in_flight -= conn.out.sent(bytes, &mut self.core.pool);
+        let freed = conn.out.sent(bytes, &mut self.core.pool);
+        conn.freed(freed);
         if result <= 0 {
             return conn.kill(&mut self.core.tickets, &mut self.core.pool);
         }
+        conn.progress.note();
         // Room for more requests: those that were received already are next.
         self.core.take_input(conn);
     }
@@ -203,7 +209,7 @@ impl Worker {
     }
 
     fn accepted(&mut self, listener: usize, result: i32) {
-        if result == -libc::ECANCELED || self.shared.stop.load(Ordering::SeqCst) {
+        if result == -libc::ECANCELED || self.shared.ending.stop.load(Ordering::SeqCst) {
             if result >= 0 {
                 close_now(result);
             }
@@ -232,12 +238,17 @@ impl Worker {
     /// Takes over connections that thread 0 accepted.
     fn adopt(&mut self) {
         while let Some((fd, listener)) = self.shared.mailboxes[self.number].take() {
-            self.open(fd, listener);
+            if self.shared.ending.stop.load(Ordering::SeqCst) {
+                close_now(fd);
+                self.shared.dismiss();
+            } else {
+                self.open(fd, listener);
+            }
         }
     }
 
     fn open(&mut self, fd: RawFd, listener: usize) {
-        set_no_delay(fd);
+        set_tcp_options(fd);
         let index = self.free.pop().unwrap_or(self.conns.len());
         if index == self.conns.len() {
             self.conns.push(None);
@@ -256,10 +267,11 @@ impl Worker {
                 lane.channel.tick();
             }
         }
-        if self.handshakes.is_empty() && self.accept_again.is_none() {
+        if self.core.counts.connections == 0 && self.accept_again.is_none() {
             return;
         }
         let now_ns = Native::now();
+        self.lose_patience(now_ns);
         while let Some((deadline_ns, index, serial)) = self.handshakes.front().copied() {
             if deadline_ns > now_ns {
                 break;
@@ -289,7 +301,7 @@ impl Worker {
             let conn = conn.expect("a connection outlives its tickets");
             if conn.phase == Phase::Dead {
                 conn.in_flight -= 1;
-                self.core.give_back(ticket.memory);
+                conn.give_back(ticket.memory, &mut self.core.pool);
             } else {
                 self.core.answer(conn, ticket, status);
             }
@@ -320,9 +332,13 @@ impl Worker {
             let index = self.touched[at];
             let Some(conn) = self.conns[index].as_mut() else { continue };
             conn.listed = false;
+            let catching_ns = conn.out.catching_ns;
             conn.pump(&self.ring, &mut self.core.tickets, &mut self.core.pool);
             if conn.phase == Phase::Dead {
                 conn.pump(&self.ring, &mut self.core.tickets, &mut self.core.pool);
+            }
+            if conn.out.catching_ns != catching_ns {
+                self.patience.watch(conn);
             }
             if conn.is_over() {
                 self.close(index);
