@@ -46,7 +46,7 @@ impl<M: Machine> Disk<M> {
                     c_ns = M::now();
                 }
                 self.end_bios(chain, status, (d_ns, c_ns), run, stats, &mut equal);
-                again |= op == Op::Flush && self.flush_done(index, status, run, stats);
+                again |= op == Op::Flush && self.flush_done(index, stats);
             } else {
                 self.confirm_abandoned(index, rq);
             }
@@ -90,27 +90,13 @@ impl<M: Machine> Disk<M> {
     }
 
     /// The flush in flight is done: those that joined meanwhile become the next one.
-    /// After a failure they fail too: the system may report a lost write to one flush only.
-    fn flush_done(
-        &self,
-        index: u16,
-        status: Status,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-    ) -> bool {
+    /// Also after a failure: whether an earlier loss concerns them, the driver knows.
+    fn flush_done(&self, index: u16, stats: &DiskStats<M>) -> bool {
         let (mut pending, target) = {
             let mut flush = self.flush.lock();
             flush.issued = false;
             (flush.pending.take(), flush.pending_hctx)
         };
-        if !status.is_ok() {
-            let (now_ns, mut equal) = (M::now(), Run::EMPTY);
-            while let Some(joined) = pending.pop_front() {
-                self.end_bios(joined, status, (now_ns, now_ns), run, stats, &mut equal);
-            }
-            stats.record(&mut equal);
-            return false;
-        }
         let Some(mut first) = pending.pop_front() else { return false };
         while let Some(other) = pending.pop_front() {
             self.trace_slot(Action::BackMerge, &other);
@@ -182,7 +168,7 @@ impl<M: Machine> Disk<M> {
         self.end_bios(chain, Status::TimedOut, stamps, run, stats, &mut equal);
         stats.record(&mut equal);
         if op == Op::Flush {
-            self.flush_done(index, Status::TimedOut, run, stats);
+            self.flush_done(index, stats);
         }
     }
 

@@ -175,3 +175,14 @@ impl<M: Machine> Iterator for Segments<'_, M> {
         Some(piece)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_machine::Native;
+
+    #[test]
+    fn request_is_one_cache_line() {
+        assert_eq!(size_of::<Request<Native>>(), 64);
+    }
+}
