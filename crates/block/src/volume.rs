@@ -287,7 +287,7 @@ impl<M: Machine> Volume<M> {
             let (member, place, run) = self.run_at(at, end);
             let found = lookup(&mut known[usize::from(member)], place, || {
                 let disk = &self.disks[usize::from(member)];
-                disk.extents(place, disk.capacity() - place)
+                disk.extents(place, (disk.capacity() - place).min(end - at))
             });
             let length = found.nr_sectors.min(run);
             let full = list.len() == most;

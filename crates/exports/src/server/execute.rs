@@ -33,7 +33,7 @@ const PART_SECTORS: u64 = 1 << 31;
 const STARVING_NS_MAX: u64 = 5_000_000_000;
 
 /// A connection that has buffers gets no more of them above this part of all memory for payload.
-const CONNECTION_SHARE: usize = 4;
+const CONNECTION_SHARE: usize = 8;
 
 /// A volume on this thread.
 pub(crate) struct Lane {
