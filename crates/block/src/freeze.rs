@@ -1,10 +1,8 @@
-//! Freezing a disk (nothing new comes in, wait until it is empty) and quiescing it (nothing goes
-//! out).
+//! Freezing a disk (nothing comes in, wait until it is empty), quiescing it (nothing goes out).
 //!
 //! Called by whoever changes a disk's settings or takes it down, from any thread. The flags are
 //! read under locks that the path of an I/O takes anyway, so they cost it nothing. Pairs: `freeze`
-//! with
-//! `unfreeze`, `quiesce` with `unquiesce`. Kernel counterpart: `blk_mq_freeze_queue`,
+//! with `unfreeze`, `quiesce` with `unquiesce`. Kernel counterpart: `blk_mq_freeze_queue`,
 //! `blk_mq_quiesce_queue`.
 
 use millrace_machine::{Lock, Machine};

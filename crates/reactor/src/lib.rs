@@ -49,5 +49,6 @@ mod waiters;
 
 pub use config::{Backend, Config, Counters, Features, Wait};
 pub use op::{Completion, FileRef, Op, Source};
+pub use pool::run_file_op;
 pub use reactor::{Handle, Reactor};
 pub use sys::now_ns;

@@ -154,7 +154,10 @@ fn work(shared: &Shared) {
     loop {
         if let Some(job) = state.jobs.pop_front() {
             drop(state);
-            let result = run(&job.op);
+            // SAFETY: by the contract of `Handle::push`, all that the operation names is valid
+            // until
+            // its completion is taken, which happens after this.
+            let result = unsafe { run_file_op(&job.op) };
             state = shared.lock();
             state.results.push((job.key, result));
             if std::mem::take(&mut state.asleep) {
@@ -173,10 +176,14 @@ fn work(shared: &Shared) {
     }
 }
 
-/// Runs one file operation to its end on the calling thread.
-fn run(op: &Op) -> i32 {
-    // SAFETY: all memory named by the operation is valid until its completion is taken (contract
-    // of `Handle::push`), and that happens after this call.
+/// Runs one file operation to its end on the calling thread: the result, or `-errno`; `-EINVAL` for
+/// an operation that is none on a file. Files are named by descriptor, not by a ring's table.
+///
+/// # Safety
+///
+/// As [`Handle::push`](crate::Handle::push), until this returns.
+pub unsafe fn run_file_op(op: &Op) -> i32 {
+    // SAFETY: the caller vouches for all memory and descriptors that the operation names.
     let returned = unsafe {
         match *op {
             Op::Read { file, buf, len, offset, .. } => {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use millrace_machine::{Machine, Native};
-use millrace_reactor::{Completion, FileRef, Op};
+use millrace_reactor::{Completion, Op, run_file_op};
 
 /// Most threads of a drive.
 const THREADS: usize = 8;
@@ -161,7 +161,10 @@ fn work(shared: &Shared) {
     loop {
         if let Some(job) = state.jobs.pop_front() {
             drop(state);
-            let result = run(&job.op);
+            // SAFETY: memory and descriptors are valid until the completion is taken
+            // (`Link::push`),
+            // which is after this.
+            let result = unsafe { run_file_op(&job.op) };
             job.replies.push(job.user_data, result);
             state = lock(&shared.state);
         } else if state.closed {
@@ -171,48 +174,5 @@ fn work(shared: &Shared) {
             state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.idle -= 1;
         }
-    }
-}
-
-/// Runs one file operation to its end on the calling thread; the result or `-errno`.
-fn run(op: &Op) -> i32 {
-    // SAFETY: memory and descriptors are valid until the completion is taken (`Link::push`), which
-    // is after this call.
-    let returned = unsafe {
-        match *op {
-            Op::Read { file, buf, len, offset, .. } => {
-                let iov = libc::iovec { iov_base: buf.cast(), iov_len: len as usize };
-                libc::preadv2(raw(file), &iov, 1, offset as i64, 0)
-            }
-            Op::Write { file, buf, len, offset, rw_flags, .. } => {
-                let iov = libc::iovec { iov_base: buf.cast_mut().cast(), iov_len: len as usize };
-                libc::pwritev2(raw(file), &iov, 1, offset as i64, rw_flags)
-            }
-            Op::ReadV { file, iov, count, offset } => {
-                libc::preadv2(raw(file), iov, count as i32, offset as i64, 0)
-            }
-            Op::WriteV { file, iov, count, offset, rw_flags } => {
-                libc::pwritev2(raw(file), iov, count as i32, offset as i64, rw_flags)
-            }
-            Op::Fdatasync { file } => libc::fdatasync(raw(file)) as isize,
-            Op::Fallocate { file, mode, offset, len } => {
-                libc::fallocate(raw(file), mode, offset as i64, len as i64) as isize
-            }
-            Op::Ioctl { fd, request, mut range } => {
-                libc::ioctl(fd, request as libc::Ioctl, &raw mut range) as isize
-            }
-            _ => return -libc::EINVAL,
-        }
-    };
-    if returned >= 0 {
-        return i32::try_from(returned).unwrap_or(i32::MAX);
-    }
-    -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
-}
-
-fn raw(file: FileRef) -> i32 {
-    match file {
-        FileRef::Raw(fd) => fd,
-        FileRef::Fixed(_) => -1,
     }
 }
