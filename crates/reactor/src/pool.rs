@@ -155,8 +155,7 @@ fn work(shared: &Shared) {
         if let Some(job) = state.jobs.pop_front() {
             drop(state);
             // SAFETY: by the contract of `Handle::push`, all that the operation names is valid
-            // until
-            // its completion is taken, which happens after this.
+            // until its completion is taken, which happens after this.
             let result = unsafe { run_file_op(&job.op) };
             state = shared.lock();
             state.results.push((job.key, result));
