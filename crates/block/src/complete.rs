@@ -32,7 +32,9 @@ impl<M: Machine> Disk<M> {
         if count == 0 {
             return false;
         }
-        M::work(Stage::Complete, count as u32);
+        if self.config.stack != Stack::Sq {
+            M::work(Stage::Complete, count as u32);
+        }
         let tags = &self.hctxs[usize::from(index)].tags;
         let (mut given, mut equal) = (TagBatch::EMPTY, Run::EMPTY);
         let (mut c_ns, mut again) = (M::now(), false);

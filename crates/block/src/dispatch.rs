@@ -44,7 +44,9 @@ impl<M: Machine> Disk<M> {
         run: &mut Runner<M>,
         stats: &DiskStats<M>,
     ) {
-        M::work(Stage::Submit, list.len());
+        if self.config.stack != Stack::Raw {
+            M::work(Stage::Submit, list.len());
+        }
         self.trace_list(Action::Insert, list);
         let hctx = &self.hctxs[usize::from(route.hctx)];
         let may_serve = self.may_serve(hctx, run);
@@ -67,6 +69,9 @@ impl<M: Machine> Disk<M> {
     #[inline(always)]
     fn stage(&self, route: Route, list: &mut BioList<M>, serve: &mut Serve<M>) {
         if self.private_ctxs || self.config.stack == Stack::Raw {
+            if self.config.stack != Stack::Raw {
+                M::work(Stage::Insert, list.len());
+            }
             if !serve.frozen {
                 serve.staged.append(list);
             }
@@ -74,6 +79,7 @@ impl<M: Machine> Disk<M> {
         }
         let mut ctx = self.ctxs[usize::from(route.ctx)].ctx.lock();
         if !ctx.frozen {
+            M::work(Stage::Insert, list.len());
             serve.staged.append(&mut ctx.list);
             serve.staged.append(list);
         }
@@ -86,6 +92,7 @@ impl<M: Machine> Disk<M> {
         if ctx.frozen {
             return false;
         }
+        M::work(Stage::Insert, list.len());
         ctx.list.append(list);
         drop(ctx);
         self.hctxs[usize::from(route.hctx)].mark_pending(route.ctx.into());
@@ -211,6 +218,9 @@ impl<M: Machine> Disk<M> {
             };
         }
         if sent > 0 {
+            if self.config.stack == Stack::Mq {
+                M::work(Stage::Dispatch, sent);
+            }
             M::work(Stage::Driver, sent);
             stats.dispatches.add(1);
             stats.requests.add(sent.into());

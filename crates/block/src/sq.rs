@@ -63,6 +63,7 @@ impl<M: Machine> Disk<M> {
         if single.frozen {
             return Err(bio);
         }
+        M::work(Stage::Insert, 1);
         let bio = match single.queue.back() {
             Some(last) => self.merge_single(*last, bio, stats),
             None => Some(bio),
@@ -109,6 +110,7 @@ impl<M: Machine> Disk<M> {
                 let mut single = self.sq.lock();
                 let tag = single.queue.pop_front();
                 single.in_flight += u32::from(tag.is_some());
+                M::work(Stage::Dispatch, tag.is_some().into());
                 tag
             };
             let Some(tag) = tag else { return sent };
@@ -125,6 +127,7 @@ impl<M: Machine> Disk<M> {
     /// Ends one request under the lock.
     pub(crate) fn single_queue_done(&self, tags: &TagSet<M>, tag: Tag) {
         let mut single = self.sq.lock();
+        M::work(Stage::Complete, 1);
         single.in_flight = single.in_flight.saturating_sub(1);
         let mut batch = TagBatch::EMPTY;
         tags.give(&mut batch, tag);

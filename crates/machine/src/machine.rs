@@ -27,12 +27,28 @@ pub struct NodeId(pub u32);
 pub enum Stage {
     /// A program's or server's submission interface.
     Interface,
-    /// The block layer's own code from submission to dispatch, per bio.
+    /// The block layer before its queues, per bio: checks, remap, plug.
     Submit,
+    /// Insertion into a queue, per bio, inside that queue's lock.
+    Insert,
+    /// Removal from the queue and filling of a request, per request, inside the queue's lock.
+    Dispatch,
     /// The driver's code per request.
     Driver,
-    /// The completion path per bio.
+    /// Ending a request; in a single-queue stack inside its lock.
     Complete,
+}
+
+impl Stage {
+    /// All stages, in the order of an I/O's way.
+    pub const ALL: [Stage; 6] = [
+        Stage::Interface,
+        Stage::Submit,
+        Stage::Insert,
+        Stage::Dispatch,
+        Stage::Driver,
+        Stage::Complete,
+    ];
 }
 
 /// The machine that code runs on.
