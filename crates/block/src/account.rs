@@ -29,7 +29,7 @@ pub struct OpStats<M: Machine> {
 
 /// What one thread did to one drive.
 pub struct DiskStats<M: Machine> {
-    ops: Box<[OpStats<M>]>,
+    ops: Box<[OpStats<M>; OPS]>,
     pub(crate) queued: M::Counter,
     pub(crate) requeues: M::Counter,
     pub(crate) timeouts: M::Counter,
@@ -52,6 +52,25 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) const EMPTY: Run =
         Run { op: Op::Read, q_ns: 0, d_ns: 0, c_ns: 0, ios: 0, sectors: 0 };
+
+    /// No I/O yet, of an operation and with times that I/Os may share.
+    #[inline]
+    pub(crate) fn like(op: Op, (q_ns, d_ns, c_ns): (u64, u64, u64)) -> Run {
+        Run { op, q_ns, d_ns, c_ns, ios: 0, sectors: 0 }
+    }
+
+    /// Whether an I/O has the same operation and times, but for the completion.
+    #[inline(always)]
+    pub(crate) fn is_like(&self, op: Op, q_ns: u64, d_ns: u64) -> bool {
+        self.op == op && self.q_ns == q_ns && self.d_ns == d_ns
+    }
+
+    /// Adds I/Os like it.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, ios: u64, sectors: u64) {
+        self.ios += ios;
+        self.sectors += sectors;
+    }
 }
 
 impl<M: Machine> DiskStats<M> {
@@ -65,8 +84,9 @@ impl<M: Machine> DiskStats<M> {
             service: Histogram::new(),
             total: Histogram::new(),
         };
+        let ops: Box<[OpStats<M>]> = (0..OPS).map(|_| op()).collect();
         DiskStats {
-            ops: (0..OPS).map(|_| op()).collect(),
+            ops: ops.try_into().unwrap_or_else(|_| unreachable!("made with that length")),
             queued: M::Counter::new(),
             requeues: M::Counter::new(),
             timeouts: M::Counter::new(),
@@ -93,13 +113,26 @@ impl<M: Machine> DiskStats<M> {
         if run.ios == 0 {
             return;
         }
+        self.record_run(run);
+        (run.ios, run.sectors) = (0, 0);
+    }
+
+    #[inline(always)]
+    fn record_run(&self, run: &Run) {
         let op = &self.ops[run.op as usize];
         op.ios.add(run.ios);
         op.sectors.add(run.sectors);
         op.queue.record(run.d_ns.saturating_sub(run.q_ns), run.ios);
         op.service.record(run.c_ns.saturating_sub(run.d_ns), run.ios);
         op.total.record(run.c_ns.saturating_sub(run.q_ns), run.ios);
-        (run.ios, run.sectors) = (0, 0);
+    }
+
+    /// Records one completed bio.
+    #[inline(always)]
+    pub(crate) fn record_one(&self, op: Op, (q_ns, d_ns, c_ns): (u64, u64, u64), sectors: u32) {
+        let mut one = Run::like(op, (q_ns, d_ns, c_ns));
+        one.add(1, sectors.into());
+        self.record_run(&one);
     }
 
     #[cold]

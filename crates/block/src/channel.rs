@@ -107,6 +107,44 @@ pub(crate) struct Member<M: Machine> {
 }
 
 impl<M: Machine> Member<M> {
+    /// Hands what is plugged to the drive's queues; returns how many chains these refused.
+    #[inline(always)]
+    fn flush(&mut self, traced: bool, run: &mut Runner<M>) -> u32 {
+        if self.disk.plain && self.plug.is_short() {
+            let Some(bio) = self.plug.take_last() else { return 0 };
+            self.count();
+            match self.disk.issue_single(self.route.hctx, bio, run, &self.stats) {
+                Ok(()) => return 0,
+                Err(bio) => self.plug.put_back(bio),
+            }
+        } else if self.plug.is_empty() {
+            return 0;
+        }
+        self.flush_list(traced, run)
+    }
+
+    /// Counts what was plugged since the last time as the drive's.
+    #[inline(always)]
+    fn count(&mut self) {
+        let bios = self.plug.take_count();
+        self.outstanding += bios;
+        self.stats.queued.add(bios.into());
+    }
+
+    #[inline(never)]
+    fn flush_list(&mut self, traced: bool, run: &mut Runner<M>) -> u32 {
+        self.count();
+        let list = self.plug.list();
+        if traced {
+            self.disk.trace_list(Action::Unplug, list);
+        }
+        match self.disk.config.stack {
+            Stack::Sq => self.disk.submit_single(list, run, &self.stats),
+            Stack::Mq | Stack::Raw => self.disk.submit_batch(self.route, list, run, &self.stats),
+        }
+        list.len()
+    }
+
     #[cold]
     fn trace_entry(&self, slot: &Slot<M>) {
         for action in [Action::Queue, Action::Remap, Action::GetRequest, Action::Plug] {
@@ -193,7 +231,7 @@ impl<M: Machine> Channel<M> {
         };
         Channel {
             members: volume.disks().iter().map(member).collect(),
-            run: Runner::new(&home, owner, config.stamp),
+            run: Runner::new(&home, owner, config.stamp, volume.disks()[0].channels()),
             free: home.handles(0..parents),
             children: home.handles(parents..parents + parts),
             stalled: BioList::new(),
@@ -234,35 +272,33 @@ impl<M: Machine> Channel<M> {
     /// Gives the bio back if the channel is full or the bio can never be served.
     #[inline(always)]
     pub fn submit(&mut self, bio: Bio) -> Result<(), Rejected> {
-        if let Err(status) = self.gate.check(&bio) {
+        let plain = self.gate.is_plain(&bio);
+        if !plain && let Err(status) = self.gate.check(&bio) {
             return refuse(bio, Reject::Invalid(status));
         }
         let Some(mut slot) = self.free.pop_front() else {
             return refuse(bio, Reject::Full);
         };
         slot.bio = ManuallyDrop::new(bio);
-        self.start(slot);
+        self.start(slot, plain);
         if self.batch.plugged >= self.batch.plugged_max {
             self.flush();
         }
         Ok(())
     }
 
-    /// Puts a checked bio, in its slot, on its way into a plug.
+    /// Puts a checked bio, in its slot, on its way into a plug; `plain` is what the gate said.
     #[inline(always)]
-    pub(crate) fn start(&mut self, mut slot: BioRef<M>) {
+    pub(crate) fn start(&mut self, mut slot: BioRef<M>, plain: bool) {
         if self.batch.now_ns == 0 || self.run.stamp == Stamp::Io {
             self.batch.now_ns = M::now();
         }
         slot.q_ns = self.batch.now_ns;
         slot.status = Status::Ok;
         slot.foreign = slot.bio.is_foreign();
-        let (sector, nr_sectors) = (slot.bio.sector, slot.bio.nr_sectors);
-        // A bio with one segment has data.
-        let plain = slot.bio.flags == OpFlags::NONE && slot.bio.nr_segments() == 1;
         if plain
-            && nr_sectors <= self.gate.plain_sectors
-            && let Some((member, dev_sector)) = self.volume.locate(sector, nr_sectors)
+            && let Some((member, dev_sector)) =
+                self.volume.locate(slot.bio.sector, slot.bio.nr_sectors)
         {
             return self.admit_whole(slot, member, dev_sector, 1);
         }
@@ -338,31 +374,20 @@ impl<M: Machine> Channel<M> {
 
     /// Starts all that was submitted: each drive's list goes to its software queue with one lock
     /// acquisition, and what this thread may run is run.
+    #[inline]
     pub fn flush(&mut self) {
         self.batch.now_ns = 0;
         self.batch.has_parts = false;
-        if self.batch.plugged == 0 {
-            return;
+        if self.batch.plugged != 0 {
+            self.flush_plugs();
         }
+    }
+
+    #[inline(always)]
+    fn flush_plugs(&mut self) {
         self.batch.plugged = 0;
         for member in &mut self.members {
-            if member.plug.is_empty() {
-                continue;
-            }
-            let bios = member.plug.take_count();
-            member.outstanding += bios;
-            member.stats.queued.add(bios.into());
-            let list = member.plug.list();
-            if self.gate.traced {
-                member.disk.trace_list(Action::Unplug, list);
-            }
-            match member.disk.config.stack {
-                Stack::Sq => member.disk.submit_single(list, &mut self.run, &member.stats),
-                Stack::Mq | Stack::Raw => {
-                    member.disk.submit_batch(member.route, list, &mut self.run, &member.stats);
-                }
-            }
-            self.batch.plugged += list.len();
+            self.batch.plugged += member.flush(self.gate.traced, &mut self.run);
         }
     }
 

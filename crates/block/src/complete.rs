@@ -40,28 +40,41 @@ impl<M: Machine> Disk<M> {
         let (mut c_ns, mut again) = (M::now(), false);
         for entry in 0..count {
             let (tag, status) = run.batch.entries()[entry];
+            if run.stamp == Stamp::Io {
+                c_ns = M::now();
+            }
             // SAFETY: the driver named it, and `reap` checked that it was in flight here.
             let rq = unsafe { tags.request(tag) };
-            if rq.state == State::InFlight {
-                let (op, d_ns, chain) = (rq.op(), rq.d_ns, rq.empty());
-                if run.stamp == Stamp::Io {
-                    c_ns = M::now();
-                }
-                self.end_bios(chain, status, (d_ns, c_ns), run, stats, &mut equal);
-                again |= op == Op::Flush && self.flush_done(index, stats);
-            } else {
-                self.confirm_abandoned(index, rq);
-            }
+            again |= self.end_request(index, rq, (status, c_ns), run, stats, &mut equal);
             match self.config.stack {
-                Stack::Sq => self.single_queue_done(tags, tag),
-                Stack::Mq | Stack::Raw => tags.give(&mut given, tag),
+                Stack::Sq => self.single_queue_done(tags, rq),
+                Stack::Mq | Stack::Raw => tags.give(&mut given, rq),
             }
         }
         stats.record(&mut equal);
         tags.give_rest(given);
         run.batch.clear();
-        self.wake_waiter(index, run);
+        self.wake_waiter(&self.hctxs[usize::from(index)], run);
         again
+    }
+
+    /// Ends one request, but for its tag; true if that put new work into the queue.
+    pub(crate) fn end_request(
+        &self,
+        index: u16,
+        rq: &mut Request<M>,
+        (status, c_ns): (Status, u64),
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+        equal: &mut Run,
+    ) -> bool {
+        if rq.state != State::InFlight {
+            self.confirm_abandoned(index, rq);
+            return false;
+        }
+        let (op, d_ns, chain) = (rq.op(), rq.d_ns, rq.empty());
+        self.end_bios(chain, status, (d_ns, c_ns), run, stats, equal);
+        op == Op::Flush && self.flush_done(index, stats)
     }
 
     /// Gives each bio of a chain its status and sends it home.

@@ -113,6 +113,8 @@ pub struct Disk<M: Machine> {
     pub(crate) hctxs: Box<[HardwareQueue<M>]>,
     /// Each software queue feeds one hardware queue, which takes from no other.
     pub(crate) private_ctxs: bool,
+    /// Batches may go the short way of direct.rs: no events to trace, no queue to pass through.
+    pub(crate) plain: bool,
     pub(crate) sq: M::Lock<SingleQueue>,
     pub(crate) flush: M::Lock<FlushState<M>>,
     pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
@@ -149,7 +151,14 @@ impl<M: Machine> Disk<M> {
         let queue = VecDeque::with_capacity(depth);
         let sq = SingleQueue { queue, frozen: false, in_flight: 0 };
         let flush = FlushState { issued: false, pending: BioList::new(), pending_hctx: 0 };
+        let private_ctxs = one_to_one(&config, ctxs, hctxs.len());
+        let passes_queues = match config.stack {
+            Stack::Mq => private_ctxs,
+            Stack::Raw => true,
+            Stack::Sq => false,
+        };
         Ok(Arc::new_cyclic(|this| Disk {
+            plain: passes_queues && config.trace.is_none(),
             limits,
             capacity,
             driver,
@@ -159,7 +168,7 @@ impl<M: Machine> Disk<M> {
                 false => OpFlags::NOUNMAP,
             },
             ctxs: (0..ctxs).map(|_| SoftwareQueue::new()).collect(),
-            private_ctxs: one_to_one(&config, ctxs, hctxs.len()),
+            private_ctxs,
             hctxs,
             sq: M::Lock::new("request-queue", sq),
             flush: M::Lock::new("flush", flush),
@@ -222,6 +231,11 @@ impl<M: Machine> Disk<M> {
         let mut sum = StatsSnapshot::default();
         self.stats.lock().iter().for_each(|stats| stats.add_to(&mut sum));
         sum
+    }
+
+    /// Channels opened so far.
+    pub(crate) fn channels(&self) -> u32 {
+        self.stats.lock().len() as u32
     }
 
     pub(crate) fn new_stats(&self) -> Arc<DiskStats<M>> {

@@ -57,6 +57,9 @@ impl<M: Machine> Disk<M> {
             _ => hctx.serve.try_enter(),
         };
         if let Some(mut serving) = entered {
+            if self.is_plain(&serving, run) {
+                return self.issue_directly(route.hctx, serving, list, run, stats);
+            }
             self.stage(route, list, &mut serving);
             self.serve(route.hctx, serving, run, stats);
         } else if self.insert(route, list) {
@@ -174,24 +177,28 @@ impl<M: Machine> Disk<M> {
         }
     }
 
-    /// Takes the driver's completions and checks that each names a request in flight.
+    /// Takes the driver's completions.
     #[inline(always)]
-    fn reap(&self, serving: &mut Serving<'_, M, Serve<M>>, run: &mut Runner<M>) {
+    pub(crate) fn reap(&self, serving: &mut Serving<'_, M, Serve<M>>, run: &mut Runner<M>) {
         let serve: &mut Serve<M> = serving;
         if serve.in_flight == 0 {
             return;
         }
         let Some(queue) = &mut serve.queue else { return };
         queue.poll(&mut run.batch);
+        self.check_reaped(serve, run);
+    }
+
+    /// Checks that each completion names a request in flight.
+    #[inline(always)]
+    pub(crate) fn check_reaped(&self, serve: &mut Serve<M>, run: &mut Runner<M>) {
         for (tag, _) in run.batch.entries() {
             let issued = &mut serve.issued_ns[tag.0 as usize];
             assert!(*issued != 0, "{}: driver completed idle tag {}", self.config.name, tag.0);
             *issued = 0;
         }
         serve.in_flight -= run.batch.entries().len() as u32;
-        if let Some(wake_ns) = run.batch.take_wake() {
-            run.wake_at(wake_ns);
-        }
+        run.take_wake();
     }
 
     /// Hands as much as possible to the driver.
@@ -218,15 +225,7 @@ impl<M: Machine> Disk<M> {
             };
         }
         if sent > 0 {
-            if self.config.stack == Stack::Mq {
-                M::work(Stage::Dispatch, sent);
-            }
-            M::work(Stage::Driver, sent);
-            stats.dispatches.add(1);
-            stats.requests.add(sent.into());
-            if let Some(queue) = &mut serve.queue {
-                queue.commit_rqs();
-            }
+            self.commit(serve, sent, stats);
         }
     }
 
@@ -288,7 +287,7 @@ impl<M: Machine> Disk<M> {
             if now_ns == 0 || !plain {
                 now_ns = M::now();
             }
-            let tag = tags.next(&mut batch).expect("the batch is not empty");
+            let tag = batch.next().expect("the batch is not empty");
             chain.touch();
             // SAFETY: the tag was taken above and is in nobody else's hands.
             let rq = unsafe { tags.request(tag) };
@@ -388,7 +387,7 @@ impl<M: Machine> Disk<M> {
 
     /// The driver was busy: the request goes first next time.
     #[cold]
-    fn requeue(
+    pub(crate) fn requeue(
         &self,
         serve: &mut Serve<M>,
         rq: &Request<M>,
@@ -425,7 +424,7 @@ impl<M: Machine> Disk<M> {
         let tag = match tags.take_reserved() {
             Some(tag) => tag,
             None => match self.take_tags(index, serve, run, stats, 1) {
-                Some(mut batch) => tags.next(&mut batch).expect("a batch of one"),
+                Some(mut batch) => batch.next().expect("a batch of one"),
                 None => return Err(chain),
             },
         };
@@ -439,7 +438,7 @@ impl<M: Machine> Disk<M> {
     /// Runs queues that got the tags they waited for, perhaps of other disks, and passes the wake
     /// on while tags are left.
     #[cold]
-    fn run_woken(&self, run: &mut Runner<M>, stats: &DiskStats<M>) {
+    pub(crate) fn run_woken(&self, run: &mut Runner<M>, stats: &DiskStats<M>) {
         while let Some((disk, hctx)) = run.woken.pop() {
             let queue = &disk.hctxs[usize::from(hctx)];
             queue.mark_pending(0);
@@ -450,22 +449,22 @@ impl<M: Machine> Disk<M> {
                 disk.serve(hctx, serving, run, stats);
             }
             if queue.tags.has_free() {
-                disk.wake_waiter(hctx, run);
+                disk.wake_waiter(queue, run);
             }
         }
     }
 
     /// After tags were given back: the first queue that waits for some is to be run.
     #[inline(always)]
-    pub(crate) fn wake_waiter(&self, index: u16, run: &mut Runner<M>) {
-        if self.hctxs[usize::from(index)].tags.has_waiters() {
-            self.wake_first_waiter(index, run);
+    pub(crate) fn wake_waiter(&self, hctx: &HardwareQueue<M>, run: &mut Runner<M>) {
+        if hctx.tags.has_waiters() {
+            self.wake_first_waiter(hctx, run);
         }
     }
 
     #[cold]
-    fn wake_first_waiter(&self, index: u16, run: &mut Runner<M>) {
-        while let Some(waiter) = self.hctxs[usize::from(index)].tags.wake_one() {
+    fn wake_first_waiter(&self, hctx: &HardwareQueue<M>, run: &mut Runner<M>) {
+        while let Some(waiter) = hctx.tags.wake_one() {
             if let Some(disk) = waiter.disk.upgrade() {
                 disk.hctxs[usize::from(waiter.hctx)].stop_waiting();
                 run.woken.push((disk, waiter.hctx));

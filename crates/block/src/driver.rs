@@ -176,6 +176,12 @@ impl CompletionBatch {
         self.wake_ns = Some(self.wake_ns.map_or(deadline_ns, |old| old.min(deadline_ns)));
     }
 
+    /// Whether a driver asked for another poll.
+    #[inline]
+    pub(crate) fn wants_wake(&self) -> bool {
+        self.wake_ns.is_some()
+    }
+
     /// When another poll is due, if any driver asked; forgets it.
     pub fn take_wake(&mut self) -> Option<u64> {
         self.wake_ns.take()

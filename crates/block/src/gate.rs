@@ -8,7 +8,7 @@
 
 use millrace_machine::Machine;
 
-use crate::bio::{Bio, Op};
+use crate::bio::{Bio, Op, OpFlags};
 use crate::driver::QueueKind;
 use crate::status::Status;
 use crate::volume::Volume;
@@ -20,7 +20,7 @@ pub(crate) struct Gate {
     /// Sectors of a block, less one.
     block_mask: u64,
     /// Longest plain read or write that any of the drives takes whole; 0: look closer always.
-    pub(crate) plain_sectors: u32,
+    plain_sectors: u32,
     read_only: bool,
     /// Some drive's events are traced.
     pub(crate) traced: bool,
@@ -37,28 +37,34 @@ impl Gate {
         Gate {
             capacity: volume.capacity(),
             block_mask: u64::from(limits.logical_sectors()) - 1,
-            plain_sectors: if simple { limits.max_sectors } else { 0 },
+            plain_sectors: match simple && !limits.features.read_only {
+                true => limits.max_sectors,
+                false => 0,
+            },
             read_only: limits.features.read_only,
             polls_always: disks.len() > 1 || disks.iter().any(|d| d.kind() == QueueKind::OwnerOnly),
             traced: disks.iter().any(|d| d.config.trace.is_some()),
         }
     }
 
-    /// Whether a bio can be served at all.
-    #[inline]
-    pub(crate) fn check(&self, bio: &Bio) -> Result<(), Status> {
+    /// Whether a bio is a read or write of one segment, without flags, that can be served and that
+    /// any drive takes in one piece.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self, bio: &Bio) -> bool {
         let nr = u64::from(bio.nr_sectors);
-        let (end, overflows) = bio.sector.overflowing_add(nr);
-        let fits = !overflows && end <= self.capacity && bio.has_memory();
-        if fits && nr != 0 && (bio.sector | nr) & self.block_mask == 0 && !self.read_only {
-            return Ok(());
-        }
-        self.check_closely(bio, fits)
+        // A bio with a segment has data, and memory for it.
+        bio.nr_segments() == 1
+            && bio.flags == OpFlags::NONE
+            && bio.nr_sectors.wrapping_sub(1) < self.plain_sectors
+            && (bio.sector | nr) & self.block_mask == 0
+            && self.capacity >= nr
+            && bio.sector <= self.capacity - nr
     }
 
-    #[cold]
-    fn check_closely(&self, bio: &Bio, fits: bool) -> Result<(), Status> {
+    /// Whether a bio can be served at all.
+    pub(crate) fn check(&self, bio: &Bio) -> Result<(), Status> {
         let nr = u64::from(bio.nr_sectors);
+        let fits = bio.sector.checked_add(nr).is_some_and(|end| end <= self.capacity);
         match bio.op {
             Op::Flush => Ok(()),
             _ if !bio.has_memory() => Err(Status::Invalid),

@@ -19,9 +19,10 @@ pub fn bucket_of(value_ns: u64) -> usize {
     if value_ns < 8 {
         return value_ns as usize;
     }
-    let exponent = 63 - value_ns.leading_zeros();
-    let index = (exponent as usize - 2) * 8 + ((value_ns >> (exponent - 3)) & 7) as usize;
-    index.min(BUCKETS - 1)
+    // As a float, a number carries its exponent and its highest bits side by side; one that is too
+    // long to be exact is far above the last bucket.
+    let place = ((value_ns as i64 as f64).to_bits() >> 49) - (1023 + 2) * 8;
+    place.min(BUCKETS as u64 - 1) as usize
 }
 
 /// Smallest value of a bucket.
@@ -35,19 +36,20 @@ pub fn bucket_start(bucket: usize) -> u64 {
 
 /// A histogram being written.
 pub struct Histogram<M: Machine> {
-    counts: Box<[M::Counter]>,
+    counts: Box<[M::Counter; BUCKETS]>,
     sum: M::Counter,
     max: M::Counter,
 }
 
 impl<M: Machine> Histogram<M> {
     pub(crate) fn new() -> Self {
-        let counts = (0..BUCKETS).map(|_| M::Counter::new()).collect();
+        let counts: Box<[M::Counter]> = (0..BUCKETS).map(|_| M::Counter::new()).collect();
+        let counts = counts.try_into().unwrap_or_else(|_| unreachable!("made with that length"));
         Histogram { counts, sum: M::Counter::new(), max: M::Counter::new() }
     }
 
     /// Counts `times` I/Os of this length.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn record(&self, value_ns: u64, times: u64) {
         self.counts[bucket_of(value_ns)].add(times);
         self.sum.add(value_ns.wrapping_mul(times));

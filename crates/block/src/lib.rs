@@ -18,6 +18,7 @@ mod bio;
 mod buffer;
 mod channel;
 mod complete;
+mod direct;
 mod disk;
 mod dispatch;
 mod driver;

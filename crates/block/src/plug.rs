@@ -34,7 +34,7 @@ impl<M: Machine> Plug<M> {
     }
 
     /// Merges with the last bio if they touch, else appends.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn merge_or_push(&mut self, bio: BioRef<M>, limits: &QueueLimits) -> Option<Merged> {
         let bio = match &mut self.last {
             Some(last) if touch(last, &bio) => match try_merge(last, bio, limits) {
@@ -64,6 +64,23 @@ impl<M: Machine> Plug<M> {
     #[inline]
     pub(crate) fn take_count(&mut self) -> u32 {
         core::mem::take(&mut self.bios)
+    }
+
+    /// Whether it holds no more than one chain, the last.
+    #[inline(always)]
+    pub(crate) fn is_short(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The last chain.
+    #[inline(always)]
+    pub(crate) fn take_last(&mut self) -> Option<BioRef<M>> {
+        self.last.take()
+    }
+
+    /// Puts that back.
+    pub(crate) fn put_back(&mut self, bio: BioRef<M>) {
+        self.list.push_back(bio);
     }
 
     /// All of it, in order of submission. What a queue refuses is left there for the next time.

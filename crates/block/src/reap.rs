@@ -110,9 +110,17 @@ impl<M: Machine> Channel<M> {
 
     /// Sends a completed bio off again, or to the end of the finished ones with what is wrong.
     #[inline(always)]
-    fn restart(&mut self, mut slot: BioRef<M>) {
+    fn restart(&mut self, slot: BioRef<M>) {
+        match self.gate.is_plain(&slot.bio) {
+            true => self.start(slot, true),
+            false => self.restart_slowly(slot),
+        }
+    }
+
+    #[inline(never)]
+    fn restart_slowly(&mut self, mut slot: BioRef<M>) {
         match self.gate.check(&slot.bio) {
-            Ok(()) => self.start(slot),
+            Ok(()) => self.start(slot, false),
             Err(status) => {
                 slot.status = status;
                 self.finished.push_back(slot);

@@ -9,9 +9,12 @@
 
 use millrace_machine::Machine;
 
+use crate::account::Run;
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
 use crate::driver::Dispatch;
+use crate::home::Home;
 use crate::limits::{QueueLimits, SegmentRule};
+use crate::sbitmap::Bits;
 use crate::slot::{BioRef, Slot};
 
 /// Names an in-flight request of a tag set; the driver uses the same number.
@@ -36,6 +39,8 @@ pub struct Request<M: Machine> {
     pub(crate) d_ns: u64,
     nr_sectors: SectorCount,
     tag: Tag,
+    /// Its tag in the map that it is taken from; no bit: a reserved one.
+    pub(crate) bits: Bits,
     nr_segments: u16,
     pub(crate) hctx: u16,
     op: Op,
@@ -46,13 +51,14 @@ pub struct Request<M: Machine> {
 }
 
 impl<M: Machine> Request<M> {
-    pub(crate) fn idle(tag: Tag) -> Self {
+    pub(crate) fn idle(tag: Tag, bits: Bits) -> Self {
         Request {
             chain: None,
             sector: 0,
             d_ns: 0,
             nr_sectors: 0,
             tag,
+            bits,
             nr_segments: 0,
             hctx: 0,
             op: Op::Read,
@@ -63,7 +69,7 @@ impl<M: Machine> Request<M> {
     }
 
     /// Takes over a chain of bios.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fill(&mut self, head: BioRef<M>, hctx: u16, taken: OpFlags) {
         assert!(self.state == State::Idle, "tag {} names a request in flight", self.tag.0);
         self.sector = head.dev_sector;
@@ -74,6 +80,24 @@ impl<M: Machine> Request<M> {
         self.hctx = hctx;
         self.state = State::InFlight;
         core::mem::forget(self.chain.replace(head));
+    }
+
+    /// Its operation and times, to compare others with.
+    #[inline]
+    pub(crate) fn times(&self, c_ns: u64) -> Run {
+        let q_ns = self.chain.as_ref().map_or(0, |chain| chain.q_ns);
+        Run::like(self.op, (q_ns, self.d_ns, c_ns))
+    }
+
+    /// Whether it is in flight with one bio of this channel, no flush, and has these times.
+    #[inline(always)]
+    pub(crate) fn ends_alike(&self, home: *const Home<M>, times: &Run) -> bool {
+        let Some(bio) = &self.chain else { return false };
+        self.state == State::InFlight
+            && self.op != Op::Flush
+            && times.is_like(self.op, bio.q_ns, self.d_ns)
+            && bio.chained.is_none()
+            && bio.home == home
     }
 
     /// Takes the chain back out.

@@ -44,12 +44,13 @@ pub(crate) struct Runner<M: Machine> {
 }
 
 impl<M: Machine> Runner<M> {
-    pub(crate) fn new(home: &Home<M>, owner: u64, stamp: Stamp) -> Self {
+    /// `hint` tells channels apart.
+    pub(crate) fn new(home: &Home<M>, owner: u64, stamp: Stamp, hint: u32) -> Self {
         Runner {
             home,
             owner,
             stamp,
-            hint: (home as *const Home<M> as usize / 128) as u32 % 1024,
+            hint,
             done: BioList::new(),
             batch: CompletionBatch::new(),
             wake_ns: None,
@@ -59,8 +60,14 @@ impl<M: Machine> Runner<M> {
         }
     }
 
+    /// Whose completions go where, and what a driver completed.
+    #[inline(always)]
+    pub(crate) fn parts(&mut self) -> (*const Home<M>, &mut BioList<M>, &CompletionBatch) {
+        (self.home, &mut self.done, &self.batch)
+    }
+
     /// A bio has its final status.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish(&mut self, bio: BioRef<M>) {
         if bio.home == self.home {
             self.done.push_back(bio);
@@ -69,6 +76,7 @@ impl<M: Machine> Runner<M> {
         }
     }
 
+    #[inline(never)]
     fn finish_foreign(&mut self, bio: BioRef<M>) {
         if self.outbox_home != bio.home {
             self.deliver();
@@ -82,6 +90,14 @@ impl<M: Machine> Runner<M> {
     pub(crate) fn deliver(&mut self) {
         if !self.outbox.is_empty() {
             Home::deliver_to(self.outbox_home, self.outbox.take());
+        }
+    }
+
+    /// Notes when the driver that was polled last wants to be polled again.
+    #[inline(always)]
+    pub(crate) fn take_wake(&mut self) {
+        if let Some(wake_ns) = self.batch.take_wake() {
+            self.wake_at(wake_ns);
         }
     }
 

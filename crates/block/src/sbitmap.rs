@@ -17,6 +17,11 @@ pub(crate) struct Bits {
     pub(crate) mask: u64,
 }
 
+impl Bits {
+    /// No bit.
+    pub(crate) const NONE: Bits = Bits { word: 0, mask: 0 };
+}
+
 /// A set of numbers below `depth`.
 pub(crate) struct Sbitmap<M: Machine> {
     words: Box<[M::Word]>,
@@ -97,25 +102,27 @@ impl<M: Machine> Sbitmap<M> {
     fn take_from(&self, word: &M::Word, want: u32) -> Option<u64> {
         loop {
             // SeqCst: pairs with the SeqCst of `TagSet::wait`, see there.
-            let free = !word.load(Order::SeqCst) & self.mask;
+            let old = word.load(Order::SeqCst);
+            let free = !old & self.mask;
             if free == 0 {
                 return None;
             }
             let wanted = lowest(free, want);
             // Acquire pairs with the Release in `give`: what the last user of the number wrote has
-            // happened before.
-            let got = wanted & !word.fetch_or(wanted, Order::Acquire);
-            if got != 0 {
-                return Some(got);
+            // happened before. Relaxed: a failure starts anew.
+            let (acquire, relaxed) = (Order::Acquire, Order::Relaxed);
+            if word.compare_exchange(old, old | wanted, acquire, relaxed).is_ok() {
+                return Some(wanted);
             }
         }
     }
 
     /// Frees numbers.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn give(&self, bits: Bits) {
         // SeqCst: Release for the next user of the number, and before the look at the waiters.
-        let old = self.words[bits.word as usize].fetch_and(!bits.mask, Order::SeqCst);
+        // Taken bits are set, so that subtracting clears just them: one instruction.
+        let old = self.words[bits.word as usize].fetch_add(bits.mask.wrapping_neg(), Order::SeqCst);
         assert!(old & bits.mask == bits.mask, "a tag was given back twice");
     }
 

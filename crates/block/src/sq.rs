@@ -13,7 +13,7 @@ use crate::bio::Op;
 use crate::disk::Disk;
 use crate::merge::try_merge;
 use crate::queues::Serve;
-use crate::request::Tag;
+use crate::request::{Request, Tag};
 use crate::runner::{Runner, Stamp};
 use crate::slot::{BioList, BioRef};
 use crate::tag::{TagBatch, TagSet};
@@ -74,7 +74,7 @@ impl<M: Machine> Disk<M> {
             self.trace_slot(Action::Sleep, &bio);
             return Err(bio);
         };
-        let tag = hctx.tags.next(&mut batch).expect("a batch of one");
+        let tag = batch.next().expect("a batch of one");
         self.trace_slot(Action::Insert, &bio);
         // SAFETY: the tag was taken above and is in nobody else's hands.
         unsafe { hctx.tags.request(tag) }.fill(bio, 0, self.flags_taken);
@@ -125,12 +125,12 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Ends one request under the lock.
-    pub(crate) fn single_queue_done(&self, tags: &TagSet<M>, tag: Tag) {
+    pub(crate) fn single_queue_done(&self, tags: &TagSet<M>, rq: &Request<M>) {
         let mut single = self.sq.lock();
         M::work(Stage::Complete, 1);
         single.in_flight = single.in_flight.saturating_sub(1);
         let mut batch = TagBatch::EMPTY;
-        tags.give(&mut batch, tag);
+        tags.give(&mut batch, rq);
         tags.give_rest(batch);
     }
 }

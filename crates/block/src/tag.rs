@@ -43,10 +43,14 @@ impl<M: Machine> TagSet<M> {
     /// `depth` tags, 1 to 65,536, and a few reserved ones above them.
     #[must_use]
     pub fn new(depth: u32) -> Self {
-        let request = |tag| M::Line::new(Request::idle(Tag(tag)));
+        let map = Sbitmap::new(depth.clamp(1, 65_536));
+        let request = |tag| {
+            let bits = if tag < map.depth() { map.bit_of(tag) } else { Bits::NONE };
+            M::Line::new(Request::idle(Tag(tag), bits))
+        };
         TagSet {
-            map: Sbitmap::new(depth.clamp(1, 65_536)),
             requests: (0..depth + RESERVED).map(request).collect(),
+            map,
             reserved: Sbitmap::new(RESERVED),
             waiting: M::Word::new(0),
             waiters: M::Lock::new("tag-waiters", VecDeque::with_capacity(64)),
@@ -67,18 +71,7 @@ impl<M: Machine> TagSet<M> {
 
     #[inline(always)]
     pub(crate) fn take(&self, hint: &mut u32, want: u32) -> Option<TagBatch> {
-        self.map.take(hint, want).map(|bits| TagBatch { bits })
-    }
-
-    /// The number of the first tag of a batch; takes it out.
-    #[inline]
-    pub(crate) fn next(&self, batch: &mut TagBatch) -> Option<Tag> {
-        if batch.bits.mask == 0 {
-            return None;
-        }
-        let bit = batch.bits.mask.trailing_zeros();
-        batch.bits.mask &= batch.bits.mask - 1;
-        Some(Tag(self.map.number(batch.bits.word, bit)))
+        self.map.take(hint, want).map(|bits| TagBatch { bits, base: self.map.number(bits.word, 0) })
     }
 
     /// Gives back what is left of a batch.
@@ -95,13 +88,14 @@ impl<M: Machine> TagSet<M> {
         Some(Tag(self.map.depth() + self.reserved.number(bits.word, bit)))
     }
 
-    /// Puts a tag into a batch of tags to give back; gives the batch when it must start another.
+    /// Puts an idle request's tag into a batch of tags to give back; gives the batch when it must
+    /// start another.
     #[inline(always)]
-    pub(crate) fn give(&self, gather: &mut TagBatch, tag: Tag) {
-        if tag.0 >= self.map.depth() {
+    pub(crate) fn give(&self, gather: &mut TagBatch, rq: &Request<M>) {
+        let (tag, bits) = (rq.tag(), rq.bits);
+        if bits.mask == 0 {
             return self.give_reserved(tag);
         }
-        let bits = self.map.bit_of(tag.0);
         if gather.bits.mask != 0 && gather.bits.word != bits.word {
             self.map.give(gather.bits);
             gather.bits.mask = 0;
@@ -114,9 +108,10 @@ impl<M: Machine> TagSet<M> {
     /// Takes the bios out of a filled request that no driver has, and gives its tag back.
     pub(crate) fn take_back(&self, tag: Tag) -> BioRef<M> {
         // SAFETY: filled and in no driver's hands: the caller took it off the only list it was on.
-        let chain = unsafe { self.request(tag) }.empty();
+        let rq = unsafe { self.request(tag) };
+        let chain = rq.empty();
         let mut batch = TagBatch::EMPTY;
-        self.give(&mut batch, tag);
+        self.give(&mut batch, rq);
         self.give_rest(batch);
         chain
     }
@@ -180,10 +175,29 @@ impl<M: Machine> Drop for TagSet<M> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TagBatch {
     bits: Bits,
+    /// Number of the word's first tag.
+    base: u32,
 }
 
 impl TagBatch {
-    pub(crate) const EMPTY: TagBatch = TagBatch { bits: Bits { word: 0, mask: 0 } };
+    pub(crate) const EMPTY: TagBatch = TagBatch { bits: Bits::NONE, base: 0 };
+
+    /// The tag of an idle request, not a reserved one.
+    #[inline(always)]
+    pub(crate) fn of<M: Machine>(rq: &Request<M>) -> TagBatch {
+        TagBatch { bits: rq.bits, base: 0 }
+    }
+
+    /// Takes out the first tag.
+    #[inline(always)]
+    pub(crate) fn next(&mut self) -> Option<Tag> {
+        let bit = self.bits.mask.trailing_zeros();
+        if self.bits.mask == 0 {
+            return None;
+        }
+        self.bits.mask &= self.bits.mask - 1;
+        Some(Tag(self.base + bit))
+    }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

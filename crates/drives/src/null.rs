@@ -89,9 +89,14 @@ impl<M: Machine> DriverQueue<M> for NullQueue {
     fn commit_rqs(&mut self) {}
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
-        let first = self.len.saturating_sub(batch.room());
-        self.done[first..self.len].iter().for_each(|tag| batch.push(*tag, Status::Ok));
-        self.len = first;
+        let taken = self.len.min(batch.room());
+        for tag in &self.done[..taken] {
+            batch.push(*tag, Status::Ok);
+        }
+        if taken < self.len {
+            self.done.copy_within(taken..self.len, 0);
+        }
+        self.len -= taken;
     }
 
     fn timeout(&mut self, _tag: Tag) -> Expired {

@@ -31,7 +31,7 @@ impl Machine for Native {
     type Parker = NativeParker;
     type Thread = NativeThread;
 
-    #[inline]
+    #[inline(always)]
     fn now() -> u64 {
         clock::now_ns()
     }
@@ -307,7 +307,7 @@ mod clock {
     /// What to add, in nanoseconds, so that the sum is CLOCK_MONOTONIC at the calibration.
     static OFFSET_NS: AtomicU64 = AtomicU64::new(0);
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn now_ns() -> u64 {
         // Acquire pairs with the Release in `calibrate`: the offset is there if the factor is.
         let mult = MULT.load(Ordering::Acquire);

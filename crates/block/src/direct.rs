@@ -1,0 +1,326 @@
+//! The short way through a hardware queue that is free: tag, driver, completion, all in one piece.
+//!
+//! Most batches find nothing waiting, are not traced and stamped once, and go to a queue that no
+//! other software queue feeds. Called by dispatch.rs for those; whatever turns out otherwise on the
+//! way (no tag, a busy driver, a flush, a full completion batch, a latecomer's flag) goes on in
+//! `Disk::serve`, which takes over at any point. Does just what that does, in fewer instructions.
+//! Kernel counterpart: `blk_mq_try_issue_list_directly`.
+#![allow(unsafe_code)]
+
+use millrace_machine::{Counter, Machine, Stage};
+
+use crate::account::{DiskStats, Run};
+use crate::bio::Op;
+use crate::disk::{Disk, Stack};
+use crate::driver::Dispatch;
+use crate::queues::Serve;
+use crate::runner::{Runner, Stamp};
+use crate::serve::Serving;
+use crate::slot::{BioList, BioRef};
+use crate::status::Status;
+use crate::tag::{TagBatch, TagSet};
+
+impl<M: Machine> Disk<M> {
+    /// Whether a batch may go the short way. What others marked as pending meanwhile is no
+    /// obstacle: they have left a flag, or rung the owner, who polls all its queues.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self, serve: &Serve<M>, run: &Runner<M>) -> bool {
+        self.plain
+            && run.stamp == Stamp::Batch
+            && run.woken.is_empty()
+            && serve.staged.is_empty()
+            && serve.requeued.is_empty()
+            && !(serve.quiesced | serve.frozen)
+    }
+
+    /// Issues a batch and takes back what the driver has completed.
+    #[inline(never)]
+    pub(crate) fn issue_directly<'a>(
+        &'a self,
+        index: u16,
+        mut serving: Serving<'a, M, Serve<M>>,
+        list: &mut BioList<M>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) {
+        if self.config.stack == Stack::Mq {
+            M::work(Stage::Insert, list.len());
+        }
+        self.issue_list(index, &mut serving, list, run, stats);
+        if !list.is_empty() {
+            serving.staged.append(list);
+            return self.serve(index, serving, run, stats);
+        }
+        self.reap(&mut serving, run);
+        self.leave_and_end(index, serving, run, stats);
+    }
+
+    /// A batch of one, which is what a program with one I/O in flight submits each time; the drive
+    /// often answers with that one at once. Gives it back if it is more than one bio, or this thread
+    /// cannot serve the queue or must not.
+    #[inline(never)]
+    pub(crate) fn issue_single(
+        &self,
+        index: u16,
+        bio: BioRef<M>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) -> Result<(), BioRef<M>> {
+        let hctx = &self.hctxs[usize::from(index)];
+        if bio.op() == Op::Flush || bio.chained.is_some() || !self.may_serve(hctx, run) {
+            return Err(bio);
+        }
+        let Some(mut serving) = hctx.serve.try_enter() else { return Err(bio) };
+        if self.config.stack == Stack::Mq {
+            M::work(Stage::Submit, 1);
+            M::work(Stage::Insert, 1);
+        }
+        if !self.is_plain(&serving, run) || serving.queue.is_none() {
+            return self.stage_single(index, serving, bio, run, stats);
+        }
+        let tags = &*hctx.tags;
+        let tag = tags.take(&mut run.hint, 1).and_then(|mut one| one.next());
+        let serve: &mut Serve<M> = &mut serving;
+        let (Some(tag), Some(queue)) = (tag, &mut serve.queue) else {
+            return self.stage_single(index, serving, bio, run, stats);
+        };
+        bio.touch();
+        let q_ns = bio.q_ns;
+        // SAFETY: the tag was taken above and is in nobody else's hands; the driver only reads it.
+        let rq = unsafe { tags.request(tag) };
+        rq.fill(bio, index, self.flags_taken);
+        let d_ns = M::now();
+        rq.d_ns = d_ns;
+        let outcome = queue.queue_rq(rq);
+        if outcome != Dispatch::Queued {
+            rq.outcome = outcome;
+            self.requeue(serve, rq, run, stats);
+            self.serve(index, serving, run, stats);
+            return Ok(());
+        }
+        self.charge(1, stats);
+        queue.commit_rqs();
+        queue.poll(&mut run.batch);
+        if run.batch.entries() != [(tag, Status::Ok)] || run.batch.wants_wake() {
+            serve.issued_ns[tag.0 as usize] = d_ns | 1;
+            serve.in_flight += 1;
+            self.end_single(index, serving, run, stats);
+            return Ok(());
+        }
+        run.batch.clear();
+        let stays = serving.leave();
+        M::work(Stage::Complete, 1);
+        let mut bio = rq.empty();
+        bio.touch();
+        bio.status = Status::Ok;
+        let c_ns = M::now();
+        stats.record_one(bio.op(), (q_ns, d_ns, c_ns), bio.bio.nr_sectors);
+        tags.give_rest(TagBatch::of(rq));
+        // From this channel's own plug, so that is where it goes home to.
+        run.done.push_back(bio);
+        self.wake_waiter(hctx, run);
+        if stays.is_some() || !run.woken.is_empty() {
+            self.go_on(index, stays, run, stats);
+        }
+        Ok(())
+    }
+
+    /// The queue is not free, or there is no tag.
+    #[inline(never)]
+    fn stage_single<'a>(
+        &'a self,
+        index: u16,
+        mut serving: Serving<'a, M, Serve<M>>,
+        bio: BioRef<M>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) -> Result<(), BioRef<M>> {
+        if serving.frozen {
+            let stays = serving.leave();
+            self.go_on(index, stays, run, stats);
+            return Err(bio);
+        }
+        serving.staged.push_back(bio);
+        self.serve(index, serving, run, stats);
+        Ok(())
+    }
+
+    /// What the driver has completed is not just the one.
+    #[inline(never)]
+    fn end_single<'a>(
+        &'a self,
+        index: u16,
+        mut serving: Serving<'a, M, Serve<M>>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) {
+        self.check_reaped(&mut serving, run);
+        self.leave_and_end(index, serving, run, stats);
+    }
+
+    /// Leaves the queue and ends what the driver has completed.
+    #[inline(always)]
+    fn leave_and_end<'a>(
+        &'a self,
+        index: u16,
+        serving: Serving<'a, M, Serve<M>>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) {
+        if run.batch.is_full() {
+            return self.serve(index, serving, run, stats);
+        }
+        let stays = serving.leave();
+        let again = !run.batch.is_empty() && self.complete_directly(index, run, stats);
+        if again && stays.is_none() {
+            self.kick(index, run, stats);
+        }
+        self.go_on(index, stays, run, stats);
+    }
+
+    /// The rest of a round: latecomers, other channels' completions, queues that got tags.
+    #[inline(never)]
+    fn go_on<'a>(
+        &'a self,
+        index: u16,
+        stays: Option<Serving<'a, M, Serve<M>>>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) {
+        if let Some(serving) = stays {
+            return self.serve(index, serving, run, stats);
+        }
+        run.deliver();
+        if !run.woken.is_empty() {
+            self.run_woken(run, stats);
+        }
+    }
+
+    /// Gives each bio a tag and a request and hands it to the driver, up to the first that cannot
+    /// go this way.
+    #[inline(always)]
+    fn issue_list(
+        &self,
+        index: u16,
+        serve: &mut Serve<M>,
+        list: &mut BioList<M>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) {
+        let tags = &*self.hctxs[usize::from(index)].tags;
+        let Serve { queue: Some(queue), issued_ns, in_flight, .. } = serve else { return };
+        let Some(mut batch) = tags.take(&mut run.hint, list.len().min(64)) else { return };
+        let now_ns = M::now();
+        let (mut sent, mut refused) = (0, None);
+        let mut rest = list.take();
+        while let Some(chain) = rest.pop_front() {
+            let tag = if chain.op() == Op::Flush { None } else { batch.next() };
+            let Some(tag) = tag else {
+                rest.push_front(chain);
+                break;
+            };
+            chain.touch();
+            // SAFETY: the tag was taken above and is in nobody else's hands.
+            let rq = unsafe { tags.request(tag) };
+            rq.fill(chain, index, self.flags_taken);
+            rq.d_ns = now_ns;
+            let outcome = queue.queue_rq(rq);
+            if outcome != Dispatch::Queued {
+                rq.outcome = outcome;
+                refused = Some(rq);
+                break;
+            }
+            issued_ns[tag.0 as usize] = now_ns | 1;
+            sent += 1;
+        }
+        *in_flight += sent;
+        list.append(&mut rest);
+        tags.give_rest(batch);
+        if let Some(rq) = refused {
+            self.requeue(serve, rq, run, stats);
+        }
+        if sent > 0 {
+            self.commit(serve, sent, stats);
+        }
+    }
+
+    /// Starts what was handed to the driver.
+    #[inline(always)]
+    pub(crate) fn commit(&self, serve: &mut Serve<M>, sent: u32, stats: &DiskStats<M>) {
+        self.charge(sent, stats);
+        if let Some(queue) = &mut serve.queue {
+            queue.commit_rqs();
+        }
+    }
+
+    /// Counts requests handed to the driver, and charges for them.
+    #[inline(always)]
+    fn charge(&self, sent: u32, stats: &DiskStats<M>) {
+        if self.config.stack == Stack::Mq {
+            M::work(Stage::Dispatch, sent);
+        }
+        M::work(Stage::Driver, sent);
+        stats.dispatches.add(1);
+        stats.requests.add(sent.into());
+    }
+
+    /// [`Disk::complete`] of a batch that is not empty, most of which is alike.
+    #[inline(always)]
+    fn complete_directly(&self, index: u16, run: &mut Runner<M>, stats: &DiskStats<M>) -> bool {
+        let tags = &*self.hctxs[usize::from(index)].tags;
+        let count = run.batch.entries().len();
+        M::work(Stage::Complete, count as u32);
+        let c_ns = M::now();
+        let (mut given, mut again, mut at) = (TagBatch::EMPTY, false, 0);
+        // SAFETY: the driver named it, and `reap` checked that it was in flight here.
+        let mut equal = unsafe { tags.request(run.batch.entries()[0].0) }.times(c_ns);
+        loop {
+            at = end_alike(tags, at, run, &mut given, &mut equal);
+            if at == count {
+                break;
+            }
+            let (tag, status) = run.batch.entries()[at];
+            // SAFETY: as above.
+            let rq = unsafe { tags.request(tag) };
+            again |= self.end_request(index, rq, (status, c_ns), run, stats, &mut equal);
+            tags.give(&mut given, rq);
+            at += 1;
+        }
+        stats.record(&mut equal);
+        tags.give_rest(given);
+        run.batch.clear();
+        self.wake_waiter(&self.hctxs[usize::from(index)], run);
+        again
+    }
+}
+
+/// Ends the requests of the batch from `at` on, up to the first one that failed, is no plain
+/// request of one bio of this channel, or has other times; returns its place, or the batch's length.
+#[inline(always)]
+fn end_alike<M: Machine>(
+    tags: &TagSet<M>,
+    mut at: usize,
+    run: &mut Runner<M>,
+    given: &mut TagBatch,
+    equal: &mut Run,
+) -> usize {
+    let (home, done, batch) = run.parts();
+    let (mut ios, mut sectors) = (0, 0);
+    for (tag, status) in &batch.entries()[at..] {
+        // SAFETY: the driver named it, and `reap` checked that it was in flight here.
+        let rq = unsafe { tags.request(*tag) };
+        if !status.is_ok() || !rq.ends_alike(home, equal) {
+            break;
+        }
+        let mut bio = rq.empty();
+        bio.touch();
+        bio.status = Status::Ok;
+        ios += 1;
+        sectors += u64::from(bio.bio.nr_sectors);
+        done.push_back(bio);
+        tags.give(given, rq);
+        at += 1;
+    }
+    equal.add(ios, sectors);
+    at
+}
