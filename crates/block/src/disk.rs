@@ -225,6 +225,12 @@ impl<M: Machine> Disk<M> {
         self.driver.extents(sector, nr_sectors)
     }
 
+    /// Whether a read of a range is known to give zeroes; see [`Driver::reads_as_zeroes`].
+    #[must_use]
+    pub fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
+        self.driver.reads_as_zeroes(sector, nr_sectors)
+    }
+
     /// All counters, added up over threads.
     #[must_use]
     pub fn stats(&self) -> StatsSnapshot {

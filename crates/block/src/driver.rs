@@ -101,6 +101,14 @@ pub trait Driver<M: Machine>: Send + Sync {
         let _ = sector;
         alloc::vec![Extent { nr_sectors, hole: false, zero: false }]
     }
+    /// Whether a read of a range is known, without it, to succeed and give zeroes. May be asked for
+    /// every read, so it allocates nothing and takes a system call or two at most. It has seen all
+    /// writes that were completed before. `false` is always right, and the only answer while such a
+    /// read may fail or while its cost is what the drive is there for.
+    fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
+        let _ = (sector, nr_sectors);
+        false
+    }
 }
 
 /// One hardware queue of a driver.

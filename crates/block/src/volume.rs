@@ -303,6 +303,17 @@ impl<M: Machine> Volume<M> {
         list
     }
 
+    /// Whether a read of a range inside the volume is known to give zeroes: if each drive knows it
+    /// of its part. One question a drive, and none after the first `false`. No sector is read, so
+    /// writes that are in flight may count or not, as with any read beside them.
+    #[must_use]
+    pub fn reads_as_zeroes(&self, sector: Sector, nr_sectors: SectorCount) -> bool {
+        self.disks.iter().zip(0..).all(|(disk, member)| {
+            let part = self.part(sector, nr_sectors, member);
+            part.is_none_or(|part| disk.reads_as_zeroes(part.dev_sector, part.nr_sectors.into()))
+        })
+    }
+
     /// Drive, place and length of the longest one-drive run that starts at a sector.
     fn run_at(&self, at: Sector, end: Sector) -> (u16, Sector, u64) {
         let (member, place) = self.locate(at, 1).expect("one sector lies on one drive");

@@ -70,6 +70,12 @@ impl FaultDriver {
         Ok(FaultDriver { inner, control, cache: config.cache })
     }
 
+    /// Whether the drive below may say where its holes are. Who knows of a hole does not read it,
+    /// so while anything may go wrong with a read all is data. What is in a cache is data too.
+    fn vouches_for_holes(&self) -> bool {
+        self.cache == FaultCache::Inner && !self.control.state.may_strike()
+    }
+
     /// The hand on it.
     #[must_use]
     pub fn control(&self) -> FaultControl {
@@ -123,9 +129,13 @@ impl Driver<Native> for FaultDriver {
     }
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
-        match self.cache {
-            FaultCache::Inner => self.inner.extents(sector, nr_sectors),
-            _ => vec![Extent { nr_sectors, hole: false, zero: false }],
+        if self.vouches_for_holes() {
+            return self.inner.extents(sector, nr_sectors);
         }
+        vec![Extent { nr_sectors, hole: false, zero: false }]
+    }
+
+    fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
+        self.vouches_for_holes() && self.inner.reads_as_zeroes(sector, nr_sectors)
     }
 }

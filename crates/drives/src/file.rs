@@ -30,7 +30,7 @@ use millrace_reactor::Backend;
 use crate::io_context;
 use engine::{Engine, Ring, ThreadBound};
 use pool::Pool;
-use probe::Geometry;
+use probe::{Geometry, Next};
 use queue::FileQueue;
 
 /// Longest read or write in sectors.
@@ -124,8 +124,11 @@ impl FileCounters {
 /// What all queues of a drive share.
 pub(crate) struct Shared {
     pub(crate) file: File,
-    /// For `extents`, which moves the file position; none where holes cannot be asked for.
+    /// For questions about holes, which move the file position; none where they cannot be asked.
     map: Option<File>,
+    /// Operations in flight that change the allocation. They lock the file against questions about
+    /// holes, for as long as they take.
+    pub(crate) allocating: AtomicU64,
     pub(crate) geometry: Geometry,
     /// Bits that must be clear in addresses and lengths of memory.
     pub(crate) memory_masks: (usize, usize),
@@ -252,6 +255,21 @@ impl Driver<Native> for FileDriver {
         let Some(map) = &self.shared.map else { return data };
         extents_of(map, sector, nr_sectors).unwrap_or(data)
     }
+
+    fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
+        let Some(map) = &self.shared.map else { return false };
+        // Relaxed: a late look costs a wait.
+        if self.shared.allocating.load(Ordering::Relaxed) > 0 {
+            return false;
+        }
+        // Up to the end of the hole, or of the file, which may have been cut short.
+        let next = probe::next_data(map, sector << 9);
+        let known = next.map(|next| match next {
+            Next::Data(start) => start,
+            Next::End(size_bytes) => size_bytes,
+        });
+        known.is_ok_and(|known| known >= (sector + nr_sectors) << 9)
+    }
 }
 
 /// Holes and data of a range, rounded so that a sector that is partly data is data.
@@ -261,9 +279,11 @@ fn extents_of(map: &File, sector: Sector, nr_sectors: u64) -> Option<Vec<Extent>
     let (mut at, mut list) = (sector, Vec::new());
     while at < end && list.len() < MOST {
         let (start, stop) = match probe::next_data(map, at << 9).ok()? {
-            Some((start, stop)) => ((start >> 9).clamp(at, end), stop.div_ceil(512).min(end)),
-            None => (end, end),
+            Next::Data(start) => (start >> 9, probe::data_end(map, start).ok()?.div_ceil(512)),
+            // Behind the end of a file that was cut short there is nothing that can be read.
+            Next::End(size_bytes) => (size_bytes >> 9, end),
         };
+        let (start, stop) = (start.clamp(at, end), stop.min(end));
         if start > at {
             list.push(Extent { nr_sectors: start - at, hole: true, zero: true });
         }

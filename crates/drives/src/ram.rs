@@ -92,6 +92,10 @@ impl Driver<Native> for RamDriver {
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
         self.store.extents(sector, nr_sectors)
     }
+
+    fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
+        self.store.is_untouched(sector << 9, nr_sectors << 9)
+    }
 }
 
 /// The memory and what of it was written.
@@ -106,6 +110,12 @@ impl Store {
         // Acquire pairs with the Release in `note_written`: the data are there with the bit.
         let word = self.written[(granule / 64) as usize].load(Ordering::Acquire);
         word >> (granule % 64) & 1 != 0
+    }
+
+    fn is_untouched(&self, offset: u64, len_bytes: u64) -> bool {
+        let mut granules =
+            offset >> GRANULE_SHIFT..(offset + len_bytes).div_ceil(1 << GRANULE_SHIFT);
+        granules.all(|granule| !self.is_written(granule))
     }
 
     fn note_written(&self, offset: u64, len_bytes: u64) {
@@ -218,6 +228,9 @@ mod tests {
         assert_eq!(ram.extents(0, 1024), [hole(1024)]);
         ram.store.note_written(64 << 10, 512);
         assert_eq!(ram.extents(0, 1024), [hole(128), data(128), hole(768)]);
+        let zeroes = [(0, 128), (0, 129), (255, 1), (256, 768)];
+        let zeroes = zeroes.map(|(sector, nr_sectors)| ram.reads_as_zeroes(sector, nr_sectors));
+        assert_eq!(zeroes, [true, false, false, true]);
         ram.store.clear(0, 1 << 20);
         assert_eq!(ram.extents(0, 1024), [hole(1024)]);
     }

@@ -197,6 +197,11 @@ impl State {
         self.is_dead.load(Ordering::SeqCst)
     }
 
+    /// Whether it is dead or has a rule, for whatever requests.
+    pub(crate) fn may_strike(&self) -> bool {
+        self.is_dead() || !lock(&self.rules).list.is_empty()
+    }
+
     pub(crate) fn releases(&self) -> u64 {
         self.releases.load(Ordering::SeqCst)
     }

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -67,6 +67,7 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     let shared = Shared {
         file,
         map,
+        allocating: AtomicU64::new(0),
         geometry,
         memory_masks: (dma_alignment as usize, unit as usize - 1),
         transfer_unit: unit.into(),

@@ -150,16 +150,41 @@ pub(crate) fn can_allocate(file: &File, mode: i32) -> bool {
     unsafe { libc::fallocate(file.as_raw_fd(), mode, behind, 4096) == 0 }
 }
 
-/// Where data start and end at or after `offset`; none if there are none up to the end.
-pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<Option<(u64, u64)>> {
-    let seek = |from: i64, whence| {
-        // SAFETY: no memory is involved.
-        let at = unsafe { libc::lseek(file.as_raw_fd(), from, whence) };
-        if at < 0 { Err(io::Error::last_os_error()) } else { Ok(at) }
-    };
-    match seek(offset as i64, libc::SEEK_DATA) {
-        Ok(start) => Ok(Some((start as u64, seek(start, libc::SEEK_HOLE)? as u64))),
-        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+/// What is in a file from an offset on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Data that start there, after a hole if that is later.
+    Data(u64),
+    /// A hole, up to the end of the file, which lies there. It is before the offset if somebody has
+    /// cut the file short.
+    End(u64),
+}
+
+/// What is in a file from `offset` on.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<Next> {
+    match seek(file, offset, libc::SEEK_DATA) {
+        Ok(start) => Ok(Next::Data(start)),
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
+            seek(file, 0, libc::SEEK_END).map(Next::End)
+        }
         Err(error) => Err(error),
     }
+}
+
+/// Where data that lie at `offset` end.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn data_end(file: &File, offset: u64) -> io::Result<u64> {
+    seek(file, offset, libc::SEEK_HOLE)
+}
+
+/// Moves the position of a file whose position nobody uses.
+fn seek(file: &File, offset: u64, whence: i32) -> io::Result<u64> {
+    // SAFETY: no memory is involved.
+    let at = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) };
+    if at < 0 { Err(io::Error::last_os_error()) } else { Ok(at as u64) }
 }

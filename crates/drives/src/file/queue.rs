@@ -125,6 +125,10 @@ impl FileQueue {
     fn start(&mut self, index: usize) {
         let flight = &mut self.flights[index];
         let user_data = u64::from(flight.generation) << TAG_BITS | index as u64;
+        if let Work::Allocate(_) = flight.work {
+            // Relaxed: a hint.
+            self.shared.allocating.fetch_add(1, Ordering::Relaxed);
+        }
         let op = flight.next_op(&self.engine, self.shared.file.as_raw_fd());
         // SAFETY: the memory is that of a request in flight, of this queue's lists and buffers, or
         // the shared zeroes; `Drop` leaks what is still in use then, with the file.
@@ -138,6 +142,10 @@ impl FileQueue {
         let stale = completion.user_data >> TAG_BITS != u64::from(flight.generation);
         if completion.user_data & CANCEL_MARK != 0 || stale || flight.work == Work::Idle {
             return None;
+        }
+        if let Work::Allocate(_) = flight.work {
+            // Relaxed: a hint.
+            self.shared.allocating.fetch_sub(1, Ordering::Relaxed);
         }
         let status = match completion.result {
             result if result < 0 => self.failed(index, -result),

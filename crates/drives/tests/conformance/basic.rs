@@ -1,8 +1,7 @@
 //! What every drive must do: keep bytes, refuse what is wrong, flush, discard, zero.
 
-use millrace_block::{Bio, Buffer, ErrorKind, Extent, Op, OpFlags, Reject, Stack, Status};
+use millrace_block::{Bio, Buffer, ErrorKind, Op, OpFlags, Reject, Status};
 use millrace_drives::{FileConfig, FileDriver};
-use millrace_reactor::Backend;
 
 use crate::harness::{KEEPERS, Kind, Plan, Rig, buffer_of, pattern, plans};
 
@@ -197,19 +196,6 @@ fn depth_of_256_passes_through_8_tags() {
 fn null_drive_leaves_memory_alone() {
     for plan in plans(&[Kind::Null]) {
         assert!(Rig::new(&plan).read(0, 4096).iter().all(|byte| *byte == 0xee));
-    }
-}
-
-#[test]
-fn extents_tell_holes_from_data() {
-    for kind in [Kind::Ram, Kind::File, Kind::FaultRam, Kind::FaultFile] {
-        let mut rig = Rig::new(&Plan::new(kind, Stack::Mq, Backend::Auto));
-        rig.write(2048, &pattern(2048, 65_536, 1));
-        rig.run_ok(Bio::flush());
-        let found = rig.drives.volume.extents(0, 16_384, 16);
-        let hole = |nr_sectors| Extent { nr_sectors, hole: true, zero: true };
-        let data = Extent { nr_sectors: 128, hole: false, zero: false };
-        assert_eq!(found, [hole(2048), data, hole(14_208)], "{kind:?}");
     }
 }
 
