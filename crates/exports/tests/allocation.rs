@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use common::{BACKENDS, MIB, Running, order, request, serve};
+use common::{BACKENDS, MIB, Running, order, request, serve, write};
 use millrace_exports::client::Client;
 use millrace_exports::nbd::Command;
 
@@ -168,6 +168,8 @@ impl Load {
 
 fn assert_no_call(case: &str, client: Client, bytes: u64) {
     let mut load = Load::new(client, bytes);
+    // Reads of holes would leave the block layer alone.
+    (0..1024).for_each(|n| write(&mut load.client, n << 16, &[1; 512]));
     load.stall();
     load.run(WARM_UP, WARM_UP_DEPTH);
     let (calls, first) = calls_in(|| load.run(REQUESTS, DEPTH));
@@ -213,6 +215,27 @@ fn pipelined_requests_of_64_kib_allocate_nothing() {
         on_each_backend(spec, |case, running| {
             assert_no_call(&format!("{case} unix"), running.unix("0"), 64 << 10);
             assert_no_call(&format!("{case} tcp"), running.tcp("0"), 64 << 10);
+        });
+    }
+}
+
+#[test]
+fn reads_of_holes_allocate_nothing() {
+    let _turn = turn();
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = format!("file:path={},size=64m", dir.path().join("d").display());
+    for spec in [SPECS[1], &file] {
+        on_each_backend(spec, |case, running| {
+            let mut client = running.unix("0");
+            let mut run = |count| {
+                for _ in 0..count {
+                    let done = client.call(&request(Command::Read, 0, MIB), vec![1; MIB as usize]);
+                    assert_eq!(done.unwrap().errno, None);
+                }
+            };
+            run(100);
+            let (calls, first) = calls_in(|| run(500));
+            assert!(calls == 0, "{case}: {calls} calls in 500 requests; the first:\n{first}");
         });
     }
 }

@@ -73,6 +73,7 @@ fn connection_that_reads_no_replies_holds_an_eighth_of_the_memory() {
             config.threads = 1;
             config.memory_max_bytes = 8 << 20;
         });
+        running.scatter("0", 1);
         let mut slow = running.unix("0");
         for index in 0..16u64 {
             let order = Request { cookie: index, ..request(Command::Read, 0, MIB) };
@@ -96,6 +97,7 @@ fn connection_that_reads_no_replies_holds_an_eighth_of_the_memory() {
 #[test]
 fn one_request_larger_than_the_share_of_a_connection_is_served() {
     let running = serve(&["ram:size=64m"], |config| config.memory_max_bytes = 8 << 20);
+    running.scatter("0", 1);
     let mut client = running.unix("0");
     for index in 0..4u64 {
         let order = Request { cookie: index, ..request(Command::Read, 0, 8 * MIB) };

@@ -93,6 +93,7 @@ fn clients_that_vanish_mid_request_leave_nothing_behind() {
     for backend in BACKENDS {
         let specs = ["ram:size=64m", "fault:drive=(ram:size=64m),latency=2ms"];
         let running = serve(&specs, |config| config.backend = backend);
+        ["0", "1"].iter().for_each(|name| running.scatter(name, 40));
         for round in 0..250u64 {
             let mut client = running.unix(if round % 4 == 0 { "1" } else { "0" });
             for index in 0..round % 40 {
@@ -117,6 +118,7 @@ fn slow_reader_does_not_hold_up_others() {
             config.backend = backend;
             config.threads = 1;
         });
+        running.scatter("0", 1);
         let mut slow = running.unix("0");
         for index in 0..200u64 {
             let order = Request { cookie: index, ..request(Command::Read, 0, 128 * 1024) };
@@ -138,6 +140,7 @@ fn little_memory_slows_requests_down_and_stops_none() {
             config.backend = backend;
             config.memory_max_bytes = 4 << 20;
         });
+        running.scatter("0", 1);
         let mut clients: Vec<Client> = (0..4).map(|_| running.unix("0")).collect();
         for client in &mut clients {
             for index in 0..32u64 {

@@ -16,6 +16,7 @@ use std::os::fd::RawFd;
 
 use millrace_machine::{Machine, Native};
 
+use super::holes::HoleSearch;
 use super::input::Input;
 use super::memory::Pool;
 use super::outgoing::{BATCH_REPLIES, Freed, Outgoing};
@@ -46,6 +47,8 @@ pub(crate) enum Phase {
 /// What the negotiation needs.
 #[derive(Debug)]
 pub(crate) struct Negotiation {
+    /// Where it came in, which decides what it may be granted.
+    pub(crate) listener: usize,
     pub(crate) handshake: Handshake,
     pub(crate) out: Vec<u8>,
     pub(crate) sent: usize,
@@ -82,7 +85,6 @@ pub(crate) struct Connection {
     pub(crate) index: usize,
     /// Unlike that of any other connection of the thread.
     pub(crate) serial: u64,
-    pub(crate) listener: usize,
     pub(crate) phase: Phase,
     pub(crate) negotiation: Option<Box<Negotiation>>,
     pub(crate) granted: Option<Granted>,
@@ -95,6 +97,8 @@ pub(crate) struct Connection {
     pub(crate) starving_ns: u64,
     /// Bytes of the pool's buffers that it has.
     pub(crate) held_bytes: usize,
+    /// When to look for holes.
+    pub(crate) holes: HoleSearch,
     /// Whether its client moves.
     pub(crate) progress: Progress,
     /// It is on the worker's list of connections to look at.
@@ -106,12 +110,11 @@ impl Connection {
         let mut handshake = Handshake::new();
         let mut out = Vec::new();
         handshake.greeting(&mut out);
-        let negotiation = Negotiation { handshake, out, sent: 0, then: None };
+        let negotiation = Negotiation { listener, handshake, out, sent: 0, then: None };
         Box::new(Connection {
             fd,
             index,
             serial,
-            listener,
             phase: Phase::Handshake,
             negotiation: Some(Box::new(negotiation)),
             granted: None,
@@ -121,6 +124,7 @@ impl Connection {
             in_flight: 0,
             starving_ns: 0,
             held_bytes: 0,
+            holes: HoleSearch::default(),
             progress: Progress::default(),
             listed: false,
         })

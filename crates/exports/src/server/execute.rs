@@ -15,6 +15,7 @@ use millrace_machine::{Machine, Native};
 
 use super::connection::{Connection, Granted};
 use super::exports::Exports;
+use super::holes::HOLE_BYTES_MIN;
 use super::memory::{Pool, PoolBuffer, Zeroes};
 use super::stats::ServerStats;
 use super::ticket::{Memory, Ticket, Tickets};
@@ -153,6 +154,9 @@ impl Core {
         request: &Request,
         starving_ns: u64,
     ) -> Taken {
+        if request.length >= HOLE_BYTES_MIN && self.answer_hole(conn, granted, request) {
+            return Taken::Done;
+        }
         let op = if request.command == Command::Read { Op::Read } else { Op::Write };
         let memory = if self.exports.list[granted.export].no_payload {
             Memory::Zeroes

@@ -8,12 +8,14 @@
 //! A request's walk: worker.rs (ring) -> receive.rs (parse) -> execute.rs (bio, channel,
 //! completion)
 //! -> outgoing.rs (one send of many replies). Payload lies in the thread's pool (memory.rs) and is
-//! never copied, but for small writes out of the receive buffer.
+//! never copied, but for small writes out of the receive buffer. Long reads of holes need neither
+//! bio nor payload (holes.rs).
 
 mod connection;
 mod drain;
 mod execute;
 mod exports;
+mod holes;
 mod input;
 mod listen;
 mod memory;

@@ -63,7 +63,7 @@ impl Core {
         let Some(negotiation) = conn.negotiation.as_mut().filter(|n| n.then.is_none()) else {
             return;
         };
-        let catalog = &self.exports.catalogs[conn.listener];
+        let catalog = &self.exports.catalogs[negotiation.listener];
         match negotiation.handshake.feed(catalog, conn.input.bytes(), &mut negotiation.out) {
             Ok((used, progress)) => {
                 conn.input.consume(used);
@@ -104,11 +104,12 @@ impl Core {
     fn negotiated(&mut self, conn: &mut Connection) {
         let Some(negotiation) = &conn.negotiation else { return };
         let (Some(then), true) = (negotiation.then, negotiation.out.is_empty()) else { return };
+        let listener = negotiation.listener;
         conn.negotiation = None;
         let Some(session) = then else {
             return conn.kill(&mut self.tickets, &mut self.pool);
         };
-        let export = self.exports.catalogs[conn.listener].exports[session.export];
+        let export = self.exports.catalogs[listener].exports[session.export];
         let rules = Rules::new(&self.exports.list[export].info, &session);
         conn.granted = Some(Granted { session, rules, export });
         conn.phase = Phase::Transmission;

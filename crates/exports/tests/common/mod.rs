@@ -63,6 +63,13 @@ impl Running {
         Client::connect(&NbdUri { address, name: name.to_owned() }).unwrap()
     }
 
+    /// Writes a sector in each of the first `count` MiB, so that no read of a whole one is of a
+    /// hole, for which the server needs neither drive nor memory.
+    pub fn scatter(&self, name: &str, count: u64) {
+        let mut client = self.unix(name);
+        (0..count).for_each(|n| write(&mut client, n * MIB, &[1; 512]));
+    }
+
     pub fn tcp(&self, name: &str) -> Client {
         let Listen::Tcp(address) = self.server.addresses()[1] else { panic!("no TCP listener") };
         let address = Address::Tcp { host: address.ip().to_string(), port: address.port() };

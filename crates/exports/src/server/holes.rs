@@ -1,0 +1,102 @@
+//! Reads of holes: answered at once with a hole chunk, without their drives and without payload.
+//!
+//! [`HoleSearch`] belongs to a connection and says when a drive is worth asking: it costs a system
+//! call on a file, which a client that reads data pays for nothing. Called by execute.rs for reads
+//! of [`HOLE_BYTES_MIN`] or more; asks the volume.
+//!
+//! Invariants: whole ranges only, so that a reply is one chunk, which suits the DF flag; no hole
+//! chunk for a read that may fail, or whose range was touched by a write that was answered before
+//! the read came. Writes in flight may be seen or not: the protocol leaves them unordered.
+//! Specification: "Structured reply types".
+
+use super::connection::{Connection, Granted};
+use super::execute::Core;
+use crate::nbd::{Command, Position, Reply, ReplyStyle, Request};
+
+/// Shortest read that drives are asked about, in bytes; a shorter one costs little more than that.
+pub(crate) const HOLE_BYTES_MIN: u64 = 64 * 1024;
+/// Most reads in a row that drives are not asked about.
+const PASSES_MAX: u8 = 64;
+
+/// When to ask whether a read lies in a hole: after n answers of no, not for the next 2^(n-1)
+/// reads, [`PASSES_MAX`] at most. A yes starts over.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct HoleSearch {
+    /// Reads to let pass now.
+    left: u8,
+    /// Reads let pass after the last answer.
+    passes: u8,
+}
+
+impl HoleSearch {
+    /// Whether to ask about this read.
+    fn is_due(&mut self) -> bool {
+        let is_due = self.left == 0;
+        self.left -= u8::from(!is_due);
+        is_due
+    }
+
+    /// Notes the answer.
+    fn note(&mut self, is_hole: bool) {
+        let passes = if is_hole { 0 } else { (2 * self.passes).clamp(1, PASSES_MAX) };
+        (self.left, self.passes) = (passes, passes);
+    }
+}
+
+impl Core {
+    /// Answers a read if it is known to give zeroes; true if it did.
+    #[inline(never)]
+    pub(crate) fn answer_hole(
+        &mut self,
+        conn: &mut Connection,
+        granted: &Granted,
+        request: &Request,
+    ) -> bool {
+        let export = &self.exports.list[granted.export];
+        // Without payload there is little to save, and such drives are there to get their requests.
+        let has_chunks = granted.session.style() != ReplyStyle::Simple;
+        if request.command != Command::Read || !has_chunks || export.no_payload {
+            return false;
+        }
+        if !conn.holes.is_due() {
+            return false;
+        }
+        let volume = &self.exports.volumes[export.lane as usize];
+        let length = request.length as u32;
+        let is_hole = volume.reads_as_zeroes(request.offset >> 9, length >> 9);
+        conn.holes.note(is_hole);
+        if is_hole {
+            conn.in_flight += 1;
+            let reply = Reply::new(request, &granted.session);
+            conn.out
+                .push(|buffer| reply.offset_hole(buffer, Position::Last, request.offset, length));
+        }
+        is_hole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The reads, of so many, that a drive is asked about.
+    fn asked(search: &mut HoleSearch, reads: u32, is_hole: bool) -> Vec<u32> {
+        let mut ask = |_: &u32| {
+            let is_due = search.is_due();
+            if is_due {
+                search.note(is_hole);
+            }
+            is_due
+        };
+        (0..reads).filter(|read| ask(read)).collect()
+    }
+
+    #[test]
+    fn a_client_that_reads_data_is_looked_up_ever_more_rarely() {
+        let mut search = HoleSearch::default();
+        let first = [0, 2, 5, 10, 19, 36, 69, 134, 199, 264];
+        assert_eq!(asked(&mut search, 300, false), first);
+        assert_eq!(asked(&mut search, 40, true), (29..40).collect::<Vec<_>>());
+        assert_eq!(asked(&mut search, 6, false), [0, 2, 5], "a hole is as good as a new start");
+    }
+}
