@@ -9,6 +9,9 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::run;
 
 /// Programs and the Debian packages that have them; others are named like their package.
 const PACKAGES: &[(&str, &str)] = &[
@@ -75,6 +78,31 @@ fn is_program(file: &Path) -> bool {
 
 fn package(name: &str) -> &str {
     PACKAGES.iter().find(|(program, _)| *program == name).map_or(name, |(_, package)| package)
+}
+
+/// libnbd's shell with the system's Python, for which its module is packaged; None with a
+/// printed reason if it does not run.
+///
+/// # Panics
+///
+/// As [`client`].
+pub fn nbdsh() -> Option<Command> {
+    let path = client("nbdsh")?;
+    let system = format!("/usr/bin:/bin:{}", std::env::var("PATH").unwrap_or_default());
+    let shell = || {
+        let mut command = Command::new(&path);
+        command.env("PATH", &system);
+        command
+    };
+    let output = run(shell().args(["-c", "pass"]));
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        let required = std::env::var_os("MILLRACE_REQUIRE_CLIENTS").is_some();
+        assert!(!required, "nbdsh does not run: {why}");
+        println!("skipped: nbdsh does not run (Debian package python3-libnbd): {}", why.trim());
+        return None;
+    }
+    Some(shell())
 }
 
 #[cfg(test)]

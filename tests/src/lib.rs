@@ -14,7 +14,7 @@ mod process;
 pub mod raw_nbd;
 pub mod serving;
 
-pub use clients::client;
+pub use clients::{client, nbdsh};
 pub use daemon::Daemon;
 pub use process::{run, run_within};
 

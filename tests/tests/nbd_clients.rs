@@ -8,7 +8,7 @@ use std::process::Command;
 
 use millrace_tests::raw_nbd::RawNbd;
 use millrace_tests::serving::{backends, four_files, pattern, stripe, succeed, uri};
-use millrace_tests::{Daemon, client, require_clients, run, tempdir};
+use millrace_tests::{Daemon, nbdsh, require_clients, run, tempdir};
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
@@ -254,26 +254,6 @@ fn qemu_io_commands_do_what_they_say() {
             .arg(uri(&daemon, "v")));
         assert!(!beyond.status.success(), "a write beyond the end fails");
     }
-}
-
-/// libnbd's shell with the system's Python, for which its module is packaged.
-fn nbdsh() -> Option<Command> {
-    let path = client("nbdsh")?;
-    let system = format!("/usr/bin:/bin:{}", std::env::var("PATH").unwrap_or_default());
-    let shell = || {
-        let mut command = Command::new(&path);
-        command.env("PATH", &system);
-        command
-    };
-    let output = run(shell().args(["-c", "pass"]));
-    if !output.status.success() {
-        let why = String::from_utf8_lossy(&output.stderr).into_owned();
-        let required = std::env::var_os("MILLRACE_REQUIRE_CLIENTS").is_some();
-        assert!(!required, "nbdsh does not run: {why}");
-        println!("skipped: nbdsh does not run (Debian package python3-libnbd): {}", why.trim());
-        return None;
-    }
-    Some(shell())
 }
 
 const STRUCTURED: &str = r#"
