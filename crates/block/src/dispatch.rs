@@ -362,6 +362,9 @@ impl<M: Machine> Disk<M> {
         serve.issued_ns[rq.tag().0 as usize] = now_ns | 1;
         serve.in_flight += 1;
         if self.config.trace.is_some() {
+            if queue.is_bounced(rq.tag()) {
+                self.trace_request(Action::Bounce, rq, now_ns);
+            }
             self.trace_request(Action::Issue, rq, now_ns);
         }
         true

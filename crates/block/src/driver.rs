@@ -115,6 +115,12 @@ pub trait Driver<M: Machine>: Send + Sync {
 pub trait DriverQueue<M: Machine>: Send {
     /// Hands over a request, perhaps only to a staging area until `commit_rqs`.
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch;
+    /// Whether the data of a request, which was just handed over, go through a bounce buffer. Asked
+    /// while the disk is traced, and only then.
+    fn is_bounced(&self, tag: Tag) -> bool {
+        let _ = tag;
+        false
+    }
     /// Starts all that was handed over since the last call: one system call, or none.
     fn commit_rqs(&mut self);
     /// Names requests that are done, until the batch is full.

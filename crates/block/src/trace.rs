@@ -1,7 +1,8 @@
 //! Trace events: one call at every step of an I/O, by the letters of blktrace.
 //!
 //! Called from submission, plug, dispatch and completion; the sink is set when a disk is made. Off
-//! is one predictable branch per event point. Order promised for every bio: Q <= G <= I <= D <= C.
+//! is one predictable branch per event point. Order promised for every bio: Q <= G <= I <= D <= C,
+//! with B, if any, just before D.
 //! Kernel counterpart: include/trace/events/block.h and blktrace's actions.
 
 use crate::bio::{Op, OpFlags, Sector, SectorCount};
@@ -30,6 +31,8 @@ pub enum Action {
     Insert = b'I',
     /// Waits for a tag.
     Sleep = b'S',
+    /// Its data go through a copy, as its memory does not suit the driver.
+    Bounce = b'B',
     /// Dispatched to the driver.
     Issue = b'D',
     /// Given back by the driver as busy.

@@ -169,6 +169,13 @@ impl DriverQueue<Native> for FaultQueue {
         }
     }
 
+    fn is_bounced(&self, tag: Tag) -> bool {
+        match &self.inner {
+            Inner::Queue(queue) => self.fates[tag.0 as usize].inside && queue.is_bounced(tag),
+            Inner::Cache => false,
+        }
+    }
+
     fn commit_rqs(&mut self) {
         if let Inner::Queue(queue) = &mut self.inner {
             queue.commit_rqs();

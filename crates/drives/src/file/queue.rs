@@ -248,6 +248,10 @@ impl DriverQueue<Native> for FileQueue {
         Dispatch::Queued
     }
 
+    fn is_bounced(&self, tag: Tag) -> bool {
+        self.flights[tag.0 as usize].bounce.is_some()
+    }
+
     fn commit_rqs(&mut self) {}
 
     fn poll(&mut self, batch: &mut CompletionBatch) {

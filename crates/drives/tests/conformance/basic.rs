@@ -1,9 +1,12 @@
 //! What every drive must do: keep bytes, refuse what is wrong, flush, discard, zero.
 
-use millrace_block::{Bio, Buffer, ErrorKind, Op, OpFlags, Reject, Status};
+use std::sync::Arc;
+
+use millrace_block::{Action, Bio, Buffer, ErrorKind, Op, OpFlags, Reject, Status, TraceSink};
 use millrace_drives::{FileConfig, FileDriver};
 
 use crate::harness::{KEEPERS, Kind, Plan, Rig, buffer_of, pattern, plans};
+use crate::trace::Sink;
 
 #[test]
 fn bytes_come_back_at_all_sizes_and_places() {
@@ -60,7 +63,9 @@ fn list_of_more_buffers_than_a_request_takes_is_split() {
 #[test]
 fn foreign_memory_at_odd_addresses_goes_through_a_bounce_buffer_only_where_it_must() {
     for plan in plans(&KEEPERS) {
-        let mut rig = Rig::new(&plan);
+        let sink = Arc::new(Sink::default());
+        let trace: Arc<dyn TraceSink> = sink.clone();
+        let mut rig = Rig::new(&Plan { trace: Some(trace), ..plan });
         let (mut source, mut target) = (vec![0u8; 70_000], vec![0u8; 70_000]);
         source[1..65_537].copy_from_slice(&pattern(5, 65_536, 3));
         // SAFETY: both vectors outlive the bios, which are waited for here.
@@ -68,12 +73,21 @@ fn foreign_memory_at_odd_addresses_goes_through_a_bounce_buffer_only_where_it_mu
             let write = Bio::foreign(Op::Write, 5, source.as_mut_ptr().add(1), 65_536);
             (write, Bio::foreign(Op::Read, 5, target.as_mut_ptr().add(3), 65_536))
         };
-        rig.run_ok(write);
-        rig.run_ok(read);
+        rig.run_ok(write.with_user_data(1));
+        rig.run_ok(read.with_user_data(2));
         assert!(target[3..65_539] == source[1..65_537]);
+        assert!(rig.read(5, 65_536) == source[1..65_537]);
         let bounces: u64 = rig.drives.files.iter().map(|file| file.bounces()).sum();
         let aligned = rig.drives.volume.limits().dma_alignment == 0;
         assert_eq!(bounces, if aligned { 0 } else { 2 });
+        let way = [Action::Insert, Action::Bounce, Action::Issue, Action::Complete];
+        let way: Vec<_> = way.into_iter().filter(|a| !aligned || *a != Action::Bounce).collect();
+        for number in [1, 2] {
+            let mut actions = sink.actions_of(number);
+            actions.retain(|action| *action == Action::Bounce || way.contains(action));
+            assert_eq!(actions, way, "bounces are seen between insertion and dispatch");
+        }
+        assert!(!sink.actions_of(0).contains(&Action::Bounce), "an aligned read");
     }
 }
 

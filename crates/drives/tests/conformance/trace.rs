@@ -7,12 +7,21 @@ use millrace_block::{Action, Bio, Buffer, Event, Op, Stack, TraceSink};
 
 use crate::harness::{Dice, Kind, Plan, Rig, plans};
 
+/// Keeps what it is given.
 #[derive(Default)]
-struct Sink(Mutex<Vec<Event>>);
+pub struct Sink(Mutex<Vec<Event>>);
 
 impl TraceSink for Sink {
     fn trace(&self, event: &Event) {
         self.0.lock().unwrap().push(*event);
+    }
+}
+
+impl Sink {
+    /// What happened to the bio of a number, in order.
+    pub fn actions_of(&self, number: u64) -> Vec<Action> {
+        let events = self.0.lock().unwrap();
+        events.iter().filter(|e| e.user_data == number).map(|e| e.action).collect()
     }
 }
 
