@@ -13,6 +13,7 @@ mod null;
 mod open;
 mod ram;
 mod spec;
+mod store;
 mod value;
 
 pub use fault::{
