@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_block::{Error, Extent, Op, OpFlags, Request, Sector};
-use millrace_machine::Native;
+use millrace_machine::Machine;
 
 use crate::mapping::Mapping;
 
@@ -65,7 +65,7 @@ impl Store {
         self.data.clear(offset, len_bytes);
     }
 
-    fn transfer(&self, rq: &Request<Native>) {
+    fn transfer<M: Machine>(&self, rq: &Request<M>) {
         let mut offset = rq.sector() << 9;
         for segment in rq.segments() {
             let (start, len_bytes) = (segment.start, segment.len_bytes);
@@ -84,7 +84,7 @@ impl Store {
     }
 
     /// Does what a request says, at once.
-    pub(crate) fn run(&self, rq: &Request<Native>) {
+    pub(crate) fn run<M: Machine>(&self, rq: &Request<M>) {
         let (offset, len_bytes) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
         match rq.op() {
             Op::Read | Op::Write => self.transfer(rq),
