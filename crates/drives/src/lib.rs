@@ -1,14 +1,14 @@
 //! Drivers: what a drive's data is kept in, and the I/O threads that file drives need.
 //!
-//! `null` and later modelled drives are generic over the machine; `ram`, `file` and `fault`
-//! complete the set. Drives are named by specs, `driver:key=value,...`. All data I/O of the project
-//! goes through here and through the reactor below. Called by the `millrace` binary, exports and
-//! the lab.
+//! `null` and `model` are generic over the machine; `ram`, `file` and `fault` complete the set.
+//! Drives are named by specs, `driver:key=value,...`. All data I/O of the project goes through here
+//! and through the reactor below. Called by the `millrace` binary, exports and the lab.
 
 mod fault;
 mod file;
 mod io_context;
 mod mapping;
+mod model;
 mod null;
 mod open;
 mod ram;
@@ -21,8 +21,12 @@ pub use fault::{
 };
 pub use file::{Aio, Direct, FileConfig, FileCounters, FileDriver};
 pub use io_context::{IoConfig, IoContext, current_reactor};
+pub use model::{
+    ModelConfig, ModelContents, ModelController, ModelDriver, ModelIo, ModelIoKind, ModelPreset,
+    ModelTiming, Timing, model_presets,
+};
 pub use null::NullDriver;
-pub use open::{Opened, open};
+pub use open::{Opened, open, open_on};
 pub use ram::{RamConfig, RamDriver};
 pub use spec::{Spec, SpecError, known_keys};
 pub use value::{size_bytes, size_text, time_ns};

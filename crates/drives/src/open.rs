@@ -6,11 +6,12 @@
 
 use std::str::FromStr;
 
-use millrace_block::{Driver, Op, Status};
-use millrace_machine::Native;
+use millrace_block::{Driver, Error, ErrorKind, Op, Status};
+use millrace_machine::{Machine, Native};
 
 use crate::fault::{Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule};
 use crate::file::{Aio, Direct, FileConfig, FileDriver};
+use crate::model::{ModelDriver, config_of};
 use crate::null::NullDriver;
 use crate::ram::{RamConfig, RamDriver};
 use crate::spec::{Spec, SpecError};
@@ -43,15 +44,16 @@ pub fn open(spec: &Spec, io_threads: u16) -> Result<Opened, SpecError> {
     // Fields are public, so the keys may never have been checked.
     let spec = &Spec::from_pairs(&spec.driver, spec.options.iter().cloned())?;
     match spec.driver.as_str() {
-        "null" => open_null(spec),
+        "null" => Ok(Opened::plain(null_of(spec)?)),
         "ram" => open_ram(spec),
+        "model" => Ok(Opened::plain(ModelDriver::new(config_of(spec)?)?)),
         "file" => open_file(spec, io_threads),
         _ => open_fault(spec, io_threads),
     }
 }
 
 impl Spec {
-    fn invalid(&self, key: &str, expected: &str) -> SpecError {
+    pub(crate) fn invalid(&self, key: &str, expected: &str) -> SpecError {
         SpecError::InvalidValue {
             driver: self.driver.clone(),
             key: key.into(),
@@ -60,7 +62,7 @@ impl Spec {
         }
     }
 
-    fn value<T>(
+    pub(crate) fn value<T>(
         &self,
         key: &str,
         parse: impl FnOnce(&str) -> Option<T>,
@@ -70,12 +72,12 @@ impl Spec {
         parse(text).map(Some).ok_or_else(|| self.invalid(key, expected))
     }
 
-    fn size(&self, key: &str) -> Result<Option<u64>, SpecError> {
+    pub(crate) fn size(&self, key: &str) -> Result<Option<u64>, SpecError> {
         let sectors = |text: &str| size_bytes(text).filter(|n| *n > 0 && n.is_multiple_of(512));
         self.value(key, sectors, "write bytes with k, m, g or t, a multiple of 512, as in 4g")
     }
 
-    fn time(&self, key: &str) -> Result<Option<u64>, SpecError> {
+    pub(crate) fn time(&self, key: &str) -> Result<Option<u64>, SpecError> {
         self.value(key, time_ns, "write a time with ns, us, ms or s, as in 10us")
     }
 
@@ -83,7 +85,11 @@ impl Spec {
         self.value(key, switch, "write on or off")
     }
 
-    fn number<T: TryFrom<u64>>(&self, key: &str, most: u64) -> Result<Option<T>, SpecError> {
+    pub(crate) fn number<T: TryFrom<u64>>(
+        &self,
+        key: &str,
+        most: u64,
+    ) -> Result<Option<T>, SpecError> {
         let parse = |text: &str| {
             let number = text.parse::<u64>().ok().filter(|n| (1..=most).contains(n));
             number.and_then(|number| T::try_from(number).ok())
@@ -91,11 +97,11 @@ impl Spec {
         self.value(key, parse, &format!("write a number from 1 to {most}"))
     }
 
-    fn depth(&self) -> Result<Option<u32>, SpecError> {
+    pub(crate) fn depth(&self) -> Result<Option<u32>, SpecError> {
         self.number("depth", 65_536)
     }
 
-    fn block(&self) -> Result<Option<u32>, SpecError> {
+    pub(crate) fn block(&self) -> Result<Option<u32>, SpecError> {
         let parse = |text: &str| {
             let bytes = u32::try_from(size_bytes(text)?).ok()?;
             (bytes.is_power_of_two() && (512..=65_536).contains(&bytes)).then_some(bytes)
@@ -104,15 +110,31 @@ impl Spec {
     }
 }
 
-fn open_null(spec: &Spec) -> Result<Opened, SpecError> {
+/// Opens the drive of a spec on any machine: `null` or `model`, which need no operating system.
+///
+/// # Errors
+/// As [`open`]; `Open` with `InvalidSetting` for other drivers.
+pub fn open_on<M: Machine>(spec: &Spec) -> Result<Box<dyn Driver<M>>, SpecError> {
+    let spec = &Spec::from_pairs(&spec.driver, spec.options.iter().cloned())?;
+    match spec.driver.as_str() {
+        "null" => Ok(Box::new(null_of(spec)?)),
+        "model" => Ok(Box::new(ModelDriver::new(config_of(spec)?)?)),
+        other => {
+            let text = format!("drive {other} runs on this machine only; use null or model");
+            Err(Error::new(ErrorKind::InvalidSetting, text).into())
+        }
+    }
+}
+
+fn null_of(spec: &Spec) -> Result<NullDriver, SpecError> {
     let default = NullDriver::default();
-    Ok(Opened::plain(NullDriver {
+    Ok(NullDriver {
         size_bytes: spec.size("size")?.unwrap_or(default.size_bytes),
         delay_ns: spec.time("delay")?.unwrap_or(default.delay_ns),
         queues: spec.number("queues", 2048)?.unwrap_or(default.queues),
         depth: spec.depth()?.unwrap_or(default.depth),
         block_size: spec.block()?.unwrap_or(default.block_size),
-    }))
+    })
 }
 
 fn open_ram(spec: &Spec) -> Result<Opened, SpecError> {

@@ -9,12 +9,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::model::MODEL_KEYS;
 use crate::value::{split_outside, unwrapped};
 
 /// Drivers and their keys.
-const DRIVERS: [(&str, &[&str]); 4] = [
+const DRIVERS: [(&str, &[&str]); 5] = [
     ("null", &["size", "delay", "queues", "depth", "block"]),
     ("ram", &["size", "block", "depth"]),
+    ("model", MODEL_KEYS),
     ("file", &["path", "size", "direct", "aio", "depth", "lock", "read-only"]),
     (
         "fault",
@@ -39,7 +41,7 @@ const DRIVERS: [(&str, &[&str]); 4] = [
 /// A drive as a person writes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// Which driver: `null`, `ram`, `file` or `fault`.
+    /// Which driver: `null`, `ram`, `model`, `file` or `fault`.
     pub driver: String,
     /// Keys and values in the order of writing.
     pub options: Vec<(String, String)>,
@@ -58,7 +60,7 @@ pub enum SpecError {
         what: String,
     },
     /// No such driver.
-    #[error("no driver `{driver}`{}; there are null, ram, file and fault", hint(nearest))]
+    #[error("no driver `{driver}`{}; there are null, ram, model, file and fault", hint(nearest))]
     UnknownDriver {
         /// What was written.
         driver: String,
@@ -123,7 +125,10 @@ pub fn known_keys(driver: &str) -> Option<&'static [&'static str]> {
 }
 
 /// The known word most like `word`, if one is like it at all.
-fn nearest(word: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
+pub(crate) fn nearest(
+    word: &str,
+    known: impl Iterator<Item = &'static str>,
+) -> Option<&'static str> {
     known
         .map(|name| (strsim::jaro_winkler(word, name), name))
         .filter(|(likeness, _)| *likeness > 0.65)

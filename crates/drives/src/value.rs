@@ -2,8 +2,8 @@
 //!
 //! Pure functions from text to numbers; `None` says that the text is no such value, and the caller
 //! knows the key to name in its error. Called by `spec.rs` and `open.rs`. Sizes are in bytes with
-//! factors of 1,024; times are in nanoseconds. Every size accepted here is printed back by
-//! `size_text` in its shortest form.
+//! factors of 1,024, rates in bytes a second with factors of 1,000; times are in nanoseconds. Every
+//! size accepted here is printed back by `size_text` in its shortest form.
 
 /// A size in bytes: a number, perhaps with a fraction, and perhaps k, m, g, t or p.
 pub fn size_bytes(text: &str) -> Option<u64> {
@@ -31,6 +31,22 @@ pub fn time_ns(text: &str) -> Option<u64> {
         "ms" => 1_000_000,
         "s" => 1_000_000_000,
         "" if digits == "0" => 1,
+        _ => return None,
+    };
+    scaled(digits, unit)
+}
+
+/// A rate in bytes a second: a number and k, m or g with factors of 1,000, as rates are stated;
+/// perhaps b or b/s behind it. 0 for no limit.
+pub(crate) fn rate_bytes_per_s(text: &str) -> Option<u64> {
+    let lower = text.to_ascii_lowercase();
+    let lower = lower.strip_suffix("b/s").or(lower.strip_suffix('b')).unwrap_or(&lower);
+    let digits = lower.trim_end_matches(['k', 'm', 'g']);
+    let unit = match &lower[digits.len()..] {
+        "" => 1,
+        "k" => 1_000,
+        "m" => 1_000_000,
+        "g" => 1_000_000_000,
         _ => return None,
     };
     scaled(digits, unit)
@@ -125,6 +141,16 @@ mod tests {
         assert_eq!(time_ns("0"), Some(0));
         assert_eq!(time_ns("10"), None);
         assert_eq!(time_ns("5min"), None);
+    }
+
+    #[test]
+    fn rates_have_decimal_factors() {
+        assert_eq!(rate_bytes_per_s("540m"), Some(540_000_000));
+        assert_eq!(rate_bytes_per_s("2.5GB/s"), Some(2_500_000_000));
+        assert_eq!(rate_bytes_per_s("0"), Some(0));
+        for wrong in ["", "m", "1t", "1mib", "-1"] {
+            assert_eq!(rate_bytes_per_s(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! After warm-up an I/O to a file allocates nothing on its I/O thread, by whatever engine it goes.
+//! After warm-up an I/O to a file, by whatever engine, or to a modelled drive allocates nothing on
+//! its I/O thread.
 //!
 //! Owns the allocator of this test binary, which counts the calls of a thread while that thread
 //! asks for it; here that is the I/O thread, which runs the channel, the queue and the ring. The
@@ -13,9 +14,12 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use millrace_block::{
-    Again, Bio, Buffer, Channel, Disk, DiskConfig, Op, OpFlags, Stack, Stamp, Volume,
+    Again, Bio, Buffer, Channel, Disk, DiskConfig, Driver, Op, OpFlags, Stack, Stamp, Volume,
 };
-use millrace_drives::{Aio, Direct, FileConfig, FileCounters, FileDriver, IoConfig, IoContext};
+use millrace_drives::{
+    Aio, Direct, FileConfig, FileCounters, FileDriver, IoConfig, IoContext, ModelConfig,
+    ModelContents, ModelController, ModelDriver, model_presets,
+};
 use millrace_machine::{Machine, Native};
 use millrace_reactor::{Backend, Config, Reactor};
 use tempfile::TempDir;
@@ -132,6 +136,20 @@ struct Rig {
 }
 
 impl Rig {
+    /// On a modelled drive of any data sheet.
+    fn model(stack: Stack) -> Rig {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let preset = model_presets().iter().find(|preset| preset.name == "p5800x").unwrap();
+        let config = ModelConfig {
+            size_bytes: SIZE_BYTES,
+            contents: ModelContents::Ram,
+            controller: Some(ModelController::new("shared", 16, 1_000_000_000)),
+            ..preset.config()
+        };
+        let driver = Box::new(ModelDriver::new(config).unwrap());
+        Rig::of(stack, driver, Way::ReactorThreads.backend(), Arc::default(), dir)
+    }
+
     fn new(stack: Stack, way: Way, direct: Direct) -> Rig {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let config = FileConfig {
@@ -143,10 +161,20 @@ impl Rig {
         };
         let driver = FileDriver::open(config).unwrap();
         let counters = driver.counters();
+        Rig::of(stack, Box::new(driver), way.backend(), counters, dir)
+    }
+
+    fn of(
+        stack: Stack,
+        driver: Box<dyn Driver<Native>>,
+        backend: Backend,
+        counters: Arc<FileCounters>,
+        dir: TempDir,
+    ) -> Rig {
         let config = DiskConfig { stack, ..DiskConfig::default() };
-        let disk = Disk::new(Box::new(driver), config).unwrap();
+        let disk = Disk::new(driver, config).unwrap();
         let volume = Volume::single(disk).unwrap();
-        let reactor = Config { backend: way.backend(), ..Config::default() };
+        let reactor = Config { backend, ..Config::default() };
         let mut ctx = IoContext::new(IoConfig { reactor, ..IoConfig::default() }).unwrap();
         let channel = ctx.channel(&volume, 512, Stamp::Batch).unwrap();
         Rig { channel, ctx, counters, volume, _dir: dir }
@@ -178,9 +206,11 @@ impl Rig {
             });
             done += handed as u64;
             if handed == 0 {
-                let (channel, until_ns) = (&self.channel, last_ns + PATIENCE_NS);
+                let latest_ns = last_ns + PATIENCE_NS;
+                let until_ns = self.channel.sleep_until().map_or(latest_ns, |ns| ns.min(latest_ns));
+                let channel = &self.channel;
                 self.ctx.turn(Some(until_ns), || channel.has_work()).unwrap();
-                assert!(Native::now() < until_ns, "an I/O is lost");
+                assert!(Native::now() < latest_ns, "an I/O is lost");
             } else {
                 last_ns = Native::now();
             }
@@ -191,8 +221,8 @@ impl Rig {
     fn drain(&mut self) {
         while self.channel.in_flight() > 0 {
             if self.channel.poll_again(|_, _| Again::Drop) == 0 {
-                let channel = &self.channel;
-                self.ctx.turn(None, || channel.has_work()).unwrap();
+                let (until_ns, channel) = (self.channel.sleep_until(), &self.channel);
+                self.ctx.turn(until_ns, || channel.has_work()).unwrap();
             }
         }
     }
@@ -309,5 +339,13 @@ fn flushes_and_durable_writes_to_a_file_allocate_nothing() {
             let bios = (0..IN_FLIGHT).map(bio).collect();
             assert_no_call(&format!("{way:?} {stack:?}"), &mut rig, bios, 8);
         }
+    }
+}
+
+#[test]
+fn io_to_a_modelled_drive_allocates_nothing() {
+    for stack in STACKS {
+        let mut rig = Rig::model(stack);
+        assert_no_call(&format!("model {stack:?}"), &mut rig, bios(vectored), 8);
     }
 }

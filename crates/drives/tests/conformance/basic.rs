@@ -114,7 +114,7 @@ fn more_misaligned_requests_than_bounce_buffers_wait_and_finish() {
 
 #[test]
 fn wrong_bios_are_refused_with_the_exact_status() {
-    for plan in plans(&[Kind::Null, Kind::Ram, Kind::File, Kind::FaultRam]) {
+    for plan in plans(&[Kind::Null, Kind::Ram, Kind::Model, Kind::File, Kind::FaultRam]) {
         let mut rig = Rig::new(&plan);
         let end = rig.drives.volume.capacity();
         let invalid = |status| Reject::Invalid(status);
@@ -129,7 +129,7 @@ fn wrong_bios_are_refused_with_the_exact_status() {
             assert_eq!(rig.rejection(bio), invalid(status));
         }
     }
-    for plan in plans(&[Kind::Ram, Kind::FaultRam]) {
+    for plan in plans(&[Kind::Ram, Kind::ModelRam, Kind::FaultRam]) {
         let mut rig = Rig::new(&Plan { block: 4096, ..plan });
         assert_eq!(
             rig.rejection(Bio::read(1, Buffer::new(4096))),
@@ -146,7 +146,7 @@ fn wrong_bios_are_refused_with_the_exact_status() {
 #[test]
 fn flushes_fua_and_preflush_complete_on_every_drive() {
     let mut kinds = KEEPERS.to_vec();
-    kinds.extend([Kind::Null, Kind::FaultVolatileWithoutFua]);
+    kinds.extend([Kind::Null, Kind::Model, Kind::FaultVolatileWithoutFua]);
     for plan in plans(&kinds) {
         let mut rig = Rig::new(&plan);
         rig.run_ok(Bio::flush());
@@ -154,7 +154,7 @@ fn flushes_fua_and_preflush_complete_on_every_drive() {
             let data = pattern(11, 8192, 4);
             rig.run_ok(Bio::write(11, buffer_of(&data)).with_flags(flags));
             rig.run_ok(Bio::write_zeroes(64, 8).with_flags(flags));
-            if plan.kind != Kind::Null {
+            if !matches!(plan.kind, Kind::Null | Kind::Model) {
                 assert!(rig.read(11, 8192) == data);
             }
         }
@@ -189,7 +189,7 @@ fn discarded_and_zeroed_ranges_read_as_zeroes_and_their_neighbours_stay() {
 #[test]
 fn depth_of_256_passes_through_8_tags() {
     let mut kinds = KEEPERS.to_vec();
-    kinds.push(Kind::Null);
+    kinds.extend([Kind::Null, Kind::Model]);
     for plan in plans(&kinds) {
         let mut rig = Rig::new(&Plan { queue_depth: Some(8), ..plan.clone() });
         for n in 0..256u64 {
@@ -200,15 +200,15 @@ fn depth_of_256_passes_through_8_tags() {
         assert_eq!(done.len(), 256);
         assert!(done.iter().all(|done| done.status == Status::Ok));
         assert_eq!(rig.drives.volume.disks()[0].tags_in_use(), 0);
-        if plan.kind != Kind::Null {
+        if !matches!(plan.kind, Kind::Null | Kind::Model) {
             assert!((0..256).all(|n| rig.read(n * 16, 4096) == pattern(n * 16, 4096, 2)));
         }
     }
 }
 
 #[test]
-fn null_drive_leaves_memory_alone() {
-    for plan in plans(&[Kind::Null]) {
+fn drive_without_contents_leaves_memory_alone() {
+    for plan in plans(&[Kind::Null, Kind::Model]) {
         assert!(Rig::new(&plan).read(0, 4096).iter().all(|byte| *byte == 0xee));
     }
 }

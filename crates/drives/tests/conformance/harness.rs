@@ -12,7 +12,8 @@ use millrace_block::{
 };
 use millrace_drives::{
     Aio, Direct, FaultCache, FaultConfig, FaultControl, FaultDriver, FileConfig, FileCounters,
-    FileDriver, IoConfig, IoContext, NullDriver, RamConfig, RamDriver,
+    FileDriver, IoConfig, IoContext, ModelConfig, ModelContents, ModelDriver, ModelTiming,
+    NullDriver, RamConfig, RamDriver,
 };
 use millrace_machine::{Machine, Native};
 use millrace_reactor::{Backend, Config};
@@ -25,6 +26,8 @@ const PATIENCE_NS: u64 = 10_000_000_000;
 pub enum Kind {
     Null,
     Ram,
+    Model,
+    ModelRam,
     File,
     FileThreads,
     FileBuffered,
@@ -35,8 +38,9 @@ pub enum Kind {
 }
 
 /// Drives that keep data.
-pub const KEEPERS: [Kind; 7] = [
+pub const KEEPERS: [Kind; 8] = [
     Kind::Ram,
+    Kind::ModelRam,
     Kind::File,
     Kind::FileThreads,
     Kind::FileBuffered,
@@ -174,6 +178,8 @@ fn driver(
     let (inner, cache): (Box<dyn Driver<Native>>, FaultCache) = match plan.kind {
         Kind::Null => return Box::new(NullDriver { size_bytes, ..NullDriver::default() }),
         Kind::Ram => return Box::new(ram().unwrap()),
+        Kind::Model => return Box::new(model(plan, ModelContents::None)),
+        Kind::ModelRam => return Box::new(model(plan, ModelContents::Ram)),
         Kind::File => return Box::new(file(Direct::Auto, Aio::Auto)),
         Kind::FileThreads => return Box::new(file(Direct::Auto, Aio::Threads)),
         Kind::FileBuffered => return Box::new(file(Direct::Off, Aio::Auto)),
@@ -185,6 +191,28 @@ fn driver(
     let fault = FaultDriver::new(inner, FaultConfig { cache, ..FaultConfig::default() }).unwrap();
     faults.push(fault.control());
     Box::new(fault)
+}
+
+/// A fast one with all that the model has: a buffer, links, jitter.
+fn model(plan: &Plan, contents: ModelContents) -> ModelDriver {
+    let timing = ModelTiming {
+        units: 8,
+        read_ns: 2_000,
+        write_ns: 4_000,
+        latency_ns: 500,
+        read_command_ns: 200,
+        write_command_ns: 300,
+        read_bytes_per_s: 10_000_000_000,
+        write_bytes_per_s: 8_000_000_000,
+        buffer_bytes: 64 << 10,
+        jitter: 0.5,
+        tail_share: 0.01,
+        tail_ns: 20_000,
+        seed: 1,
+    };
+    let (size_bytes, block_size) = (plan.size_bytes, plan.block);
+    let config = ModelConfig { size_bytes, block_size, contents, timing, ..ModelConfig::default() };
+    ModelDriver::new(config).unwrap()
 }
 
 /// An I/O thread with a channel. The channel goes before the thread does.

@@ -10,7 +10,7 @@ use crate::harness::{Kind, Plan, Rig, pattern, plans};
 
 #[test]
 fn extents_tell_holes_from_data() {
-    for kind in [Kind::Ram, Kind::File, Kind::FaultRam, Kind::FaultFile] {
+    for kind in [Kind::Ram, Kind::ModelRam, Kind::File, Kind::FaultRam, Kind::FaultFile] {
         let mut rig = Rig::new(&Plan::new(kind, Stack::Mq, Backend::Auto));
         rig.write(2048, &pattern(2048, 65_536, 1));
         rig.run_ok(Bio::flush());

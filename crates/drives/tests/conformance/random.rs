@@ -80,7 +80,14 @@ fn round(rig: &mut Rig, image: &mut [u8], dice: &mut Dice, number: u64) {
 }
 
 fn random_on_stripes(chunk_sectors: u32) {
-    let kinds = [Kind::Ram, Kind::File, Kind::FileThreads, Kind::FaultRam, Kind::FaultVolatile];
+    let kinds = [
+        Kind::Ram,
+        Kind::ModelRam,
+        Kind::File,
+        Kind::FileThreads,
+        Kind::FaultRam,
+        Kind::FaultVolatile,
+    ];
     for (seed, plan) in plans(&kinds).enumerate() {
         let mut rig = Rig::new(&plan.stripe(3, chunk_sectors));
         let mut dice = Dice(0x1234_5678 + seed as u64);

@@ -8,8 +8,9 @@ use millrace_drives::{Effect, FaultRule};
 
 use crate::harness::{Dice, Drives, Kind, Plan, Rig, buffer_of, pattern, plans};
 
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 7] = [
     Kind::Ram,
+    Kind::ModelRam,
     Kind::File,
     Kind::FileThreads,
     Kind::FaultRam,

@@ -62,7 +62,7 @@ fn check(key: &(u64, u16, u64, u32), events: &[Event], stack: Stack) {
 
 #[test]
 fn every_part_of_every_bio_passes_q_g_i_d_c_once_and_in_order() {
-    for plan in plans(&[Kind::Null, Kind::Ram, Kind::File, Kind::FaultVolatile]) {
+    for plan in plans(&[Kind::Null, Kind::Ram, Kind::Model, Kind::File, Kind::FaultVolatile]) {
         let sink = Arc::new(Sink::default());
         let trace: Arc<dyn TraceSink> = sink.clone();
         let plan = Plan { trace: Some(trace), ..plan }.stripe(2, 8);

@@ -1,0 +1,107 @@
+//! `model`: a modelled SSD, on any machine: what a real one would take, in that machine's time.
+//!
+//! `config` holds what a drive is like, `preset` known drives, `timing` the pure arithmetic of when
+//! an I/O is done, `controller` what several drives share, `queue` the hardware queues. A request
+//! starts when its batch is committed, as at a doorbell, and is named by the first poll after its
+//! time. The device's own state is behind a plain mutex that is never held over a call to the
+//! machine: on a simulated machine it costs the host nothing, as a device's insides should. Like
+//! `null` it keeps no data, unless `contents` says so. Lock order: the drive's state, then its
+//! controller's. Kernel counterpart: null_blk with completion_nsec.
+
+mod config;
+mod controller;
+mod open;
+mod preset;
+mod queue;
+mod timing;
+
+use std::sync::{Arc, Mutex};
+
+use millrace_block::{
+    Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueKind, QueueLimits,
+    Sector, TagScope,
+};
+use millrace_machine::{Machine, Topology};
+
+pub use config::{ModelConfig, ModelContents, ModelTiming};
+pub use controller::ModelController;
+use controller::Seat;
+pub(crate) use open::{MODEL_KEYS, config_of};
+pub use preset::{ModelPreset, model_presets};
+use queue::ModelQueue;
+pub use timing::{ModelIo, ModelIoKind, Timing};
+
+use crate::store::Store;
+
+/// A modelled SSD.
+#[derive(Debug)]
+pub struct ModelDriver {
+    config: ModelConfig,
+    shared: Arc<Shared>,
+}
+
+/// What the queues of a drive share.
+#[derive(Debug)]
+struct Shared {
+    timing: Mutex<Timing>,
+    store: Option<Store>,
+    seat: Option<Seat>,
+}
+
+impl ModelDriver {
+    /// A drive with nothing in flight, full of zeroes if it keeps contents.
+    ///
+    /// # Errors
+    /// `InvalidSetting` for a setting that makes no sense, `System` if there is no address space
+    /// for its contents.
+    pub fn new(config: ModelConfig) -> Result<ModelDriver, Error> {
+        config.validate().map_err(|text| Error::new(ErrorKind::InvalidSetting, text))?;
+        let store = match config.contents {
+            ModelContents::None => None,
+            ModelContents::Ram => Some(Store::new(config.size_bytes)?),
+        };
+        let seat = config.controller.clone().map(Seat::new);
+        let timing = Mutex::new(Timing::new(&config.timing));
+        Ok(ModelDriver { config, shared: Arc::new(Shared { timing, store, seat }) })
+    }
+}
+
+impl<M: Machine> Driver<M> for ModelDriver {
+    fn capacity(&self) -> Sector {
+        self.config.size_bytes >> 9
+    }
+
+    fn limits(&self) -> QueueLimits {
+        QueueLimits {
+            logical_block_size: self.config.block_size,
+            physical_block_size: self.config.block_size.max(4096),
+            max_segments: 256,
+            max_discard_sectors: u32::MAX,
+            discard_granularity: 4096,
+            max_write_zeroes_sectors: u32::MAX,
+            features: Features {
+                volatile_cache: self.config.timing.buffer_bytes > 0,
+                fua: true,
+                no_payload: self.shared.store.is_none(),
+                read_only: false,
+            },
+            ..QueueLimits::default()
+        }
+    }
+
+    fn hw_queues(&self, _topology: &Topology) -> HwQueues {
+        let (count, depth) = (self.config.queues, self.config.depth);
+        HwQueues { count, depth, kind: QueueKind::AnyThread, tags: TagScope::PerQueue }
+    }
+
+    fn open_queue(&self, _index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
+        Ok(Box::new(ModelQueue::new(Arc::clone(&self.shared), depth)))
+    }
+
+    fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
+        match &self.shared.store {
+            Some(store) => store.extents(sector, nr_sectors),
+            None => vec![Extent { nr_sectors, hole: true, zero: true }],
+        }
+    }
+}

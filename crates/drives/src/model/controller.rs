@@ -1,0 +1,212 @@
+//! `ModelController`: what several modelled drives share: a number of tags and a link.
+//!
+//! An AHCI port, an SCU or an HBA of \[FALCON\]'s test bed. Each drive holds a `Seat`, which takes
+//! and gives back tags. Fair: while a drive waits for its first tags, drives above an equal share
+//! get none. Controllers have names, by which specs find them; a name lives as long as a drive
+//! holds it. Called by the model's queues; its mutexes are leaves and never held over a call.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::timing::{Booked, Link};
+
+/// Something that several modelled drives hang on.
+#[derive(Debug)]
+pub struct ModelController {
+    name: String,
+    tags: u32,
+    bytes_per_s: u64,
+    seats: Mutex<Seats>,
+    to_host: Mutex<Link>,
+    from_host: Mutex<Link>,
+}
+
+/// Who has how many tags.
+#[derive(Debug, Default)]
+struct Seats {
+    in_flight: u32,
+    list: Vec<SeatState>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct SeatState {
+    taken: bool,
+    in_flight: u32,
+    waiting: bool,
+}
+
+/// The controllers that specs have named and drives still hold.
+static NAMED: Mutex<Vec<Weak<ModelController>>> = Mutex::new(Vec::new());
+
+/// A panic elsewhere leaves plain counts behind, which are whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ModelController {
+    /// A controller with `tags` tags for all its drives, 0 for no limit, and a link of
+    /// `bytes_per_s` bytes a second in each direction, 0 for no limit.
+    #[must_use]
+    pub fn new(name: &str, tags: u32, bytes_per_s: u64) -> Arc<ModelController> {
+        Arc::new(ModelController {
+            name: name.into(),
+            tags,
+            bytes_per_s,
+            seats: Mutex::default(),
+            to_host: Mutex::new(Link::new(bytes_per_s)),
+            from_host: Mutex::new(Link::new(bytes_per_s)),
+        })
+    }
+
+    /// The controller of this name that some drive already has, or a new one; what is not given is
+    /// as the other drives have it.
+    ///
+    /// # Errors
+    /// The existing one, if it has other limits.
+    pub(crate) fn named(
+        name: &str,
+        tags: Option<u32>,
+        bytes_per_s: Option<u64>,
+    ) -> Result<Arc<ModelController>, Arc<ModelController>> {
+        let mut named = lock(&NAMED);
+        named.retain(|controller| controller.strong_count() > 0);
+        let found = named.iter().filter_map(Weak::upgrade).find(|c| c.name == name);
+        if let Some(found) = found {
+            let same = tags.is_none_or(|tags| tags == found.tags)
+                && bytes_per_s.is_none_or(|rate| rate == found.bytes_per_s);
+            return if same { Ok(found) } else { Err(found) };
+        }
+        let made = ModelController::new(name, tags.unwrap_or(0), bytes_per_s.unwrap_or(0));
+        named.push(Arc::downgrade(&made));
+        Ok(made)
+    }
+
+    /// Tags for all its drives; 0 for no limit.
+    #[must_use]
+    pub fn tags(&self) -> u32 {
+        self.tags
+    }
+
+    /// Bytes a second in each direction; 0 for no limit.
+    #[must_use]
+    pub fn bytes_per_s(&self) -> u64 {
+        self.bytes_per_s
+    }
+
+    pub(crate) fn book_to_host(&self, now_ns: u64, nr_sectors: u32) -> Booked {
+        lock(&self.to_host).book(now_ns, nr_sectors)
+    }
+
+    pub(crate) fn book_from_host(&self, now_ns: u64, nr_sectors: u32) -> Booked {
+        lock(&self.from_host).book(now_ns, nr_sectors)
+    }
+}
+
+/// A drive's place at a controller.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) controller: Arc<ModelController>,
+    index: usize,
+}
+
+impl Seat {
+    /// A place with no tags taken.
+    pub(crate) fn new(controller: Arc<ModelController>) -> Seat {
+        let mut seats = lock(&controller.seats);
+        let index = seats.list.iter().position(|seat| !seat.taken).unwrap_or(seats.list.len());
+        if index == seats.list.len() {
+            seats.list.push(SeatState::default());
+        }
+        seats.list[index] = SeatState { taken: true, ..SeatState::default() };
+        drop(seats);
+        Seat { controller, index }
+    }
+
+    /// Takes a tag; false if there is none, or if another drive has more right to it.
+    pub(crate) fn take(&self) -> bool {
+        let tags = self.controller.tags;
+        if tags == 0 {
+            return true;
+        }
+        let mut seats = lock(&self.controller.seats);
+        let busy = seats.list.iter().filter(|seat| seat.in_flight > 0 || seat.waiting).count();
+        let share = (tags / busy.max(1) as u32).max(1);
+        let others_wait = seats
+            .list
+            .iter()
+            .enumerate()
+            .any(|(index, seat)| index != self.index && seat.waiting && seat.in_flight < share);
+        let own = seats.list[self.index].in_flight;
+        let granted = seats.in_flight < tags && !(others_wait && own >= share);
+        seats.list[self.index].waiting = !granted;
+        if granted {
+            seats.in_flight += 1;
+            seats.list[self.index].in_flight += 1;
+        }
+        granted
+    }
+
+    /// Gives tags back.
+    pub(crate) fn give(&self, count: u32) {
+        if self.controller.tags > 0 {
+            let mut seats = lock(&self.controller.seats);
+            seats.in_flight -= count;
+            seats.list[self.index].in_flight -= count;
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut seats = lock(&self.controller.seats);
+        let left = std::mem::take(&mut seats.list[self.index]);
+        seats.in_flight -= left.in_flight;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drives_share_the_tags_of_their_controller() {
+        let controller = ModelController::new("c", 3, 0);
+        let (a, b) = (Seat::new(Arc::clone(&controller)), Seat::new(Arc::clone(&controller)));
+        assert!(a.take() && a.take() && a.take());
+        assert!(!a.take() && !b.take());
+        a.give(1);
+        assert!(b.take());
+    }
+
+    #[test]
+    fn drive_that_waits_gets_its_share_before_one_that_has_more() {
+        let controller = ModelController::new("c", 4, 0);
+        let (a, b) = (Seat::new(Arc::clone(&controller)), Seat::new(Arc::clone(&controller)));
+        assert!((0..4).all(|_| a.take()));
+        assert!(!b.take());
+        a.give(1);
+        assert!(!a.take(), "three of four, and the other waits");
+        assert!(b.take());
+        a.give(1);
+        assert!(a.take(), "nobody waits any more");
+    }
+
+    #[test]
+    fn drive_that_is_gone_leaves_its_tags_and_its_wait() {
+        let controller = ModelController::new("c", 2, 0);
+        let (a, b) = (Seat::new(Arc::clone(&controller)), Seat::new(Arc::clone(&controller)));
+        assert!(a.take() && a.take() && !b.take());
+        drop(a);
+        assert!(b.take() && b.take());
+    }
+
+    #[test]
+    fn name_lives_as_long_as_a_drive_holds_it_and_has_one_set_of_limits() {
+        let first = ModelController::named("of-this-test", Some(250), None).unwrap();
+        let again = ModelController::named("of-this-test", None, None).unwrap();
+        assert!(Arc::ptr_eq(&first, &again));
+        let other = ModelController::named("of-this-test", Some(32), None).unwrap_err();
+        assert_eq!(other.tags(), 250);
+        drop((first, again, other));
+        assert_eq!(ModelController::named("of-this-test", Some(32), None).unwrap().tags(), 32);
+    }
+}

@@ -1,0 +1,190 @@
+//! From the spec of a modelled drive to its settings.
+//!
+//! A preset, or the defaults, and keys that override it one by one. Called by `open`. Errors are
+//! those of every driver's keys; an unknown preset names the nearest known one.
+
+use super::config::{ModelConfig, ModelContents, ModelTiming};
+use super::controller::ModelController;
+use super::preset::{ModelPreset, model_presets};
+use crate::spec::{Spec, SpecError, nearest};
+use crate::value::{rate_bytes_per_s, size_bytes};
+
+/// The keys of the model drive.
+pub(crate) const MODEL_KEYS: &[&str] = &[
+    "preset",
+    "size",
+    "block",
+    "queues",
+    "depth",
+    "data",
+    "units",
+    "read",
+    "write",
+    "latency",
+    "read-command",
+    "write-command",
+    "read-bandwidth",
+    "write-bandwidth",
+    "buffer",
+    "jitter",
+    "tail-share",
+    "tail",
+    "seed",
+    "controller",
+    "controller-tags",
+    "controller-bandwidth",
+];
+
+/// The settings that a spec asks for.
+pub(crate) fn config_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
+    let base = base_of(spec)?;
+    let contents = |text: &str| match text {
+        "none" => Some(ModelContents::None),
+        "ram" => Some(ModelContents::Ram),
+        _ => None,
+    };
+    Ok(ModelConfig {
+        size_bytes: spec.size("size")?.unwrap_or(base.size_bytes),
+        block_size: spec.block()?.unwrap_or(base.block_size),
+        queues: spec.number("queues", 2048)?.unwrap_or(base.queues),
+        depth: spec.depth()?.unwrap_or(base.depth),
+        contents: spec.value("data", contents, "write none or ram")?.unwrap_or_default(),
+        timing: timing_of(spec, base.timing)?,
+        controller: controller_of(spec)?,
+    })
+}
+
+fn base_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
+    let Some(name) = spec.get("preset") else { return Ok(ModelConfig::default()) };
+    if let Some(preset) = model_presets().iter().find(|preset| preset.name == name) {
+        return Ok(preset.config());
+    }
+    let names = || model_presets().iter().map(|preset: &ModelPreset| preset.name);
+    let like = nearest(name, names()).map_or_else(String::new, |n| format!("did you mean `{n}`? "));
+    let all = names().collect::<Vec<_>>().join(", ");
+    Err(spec.invalid("preset", &format!("{like}there are {all}")))
+}
+
+fn timing_of(spec: &Spec, base: ModelTiming) -> Result<ModelTiming, SpecError> {
+    let fraction = |key| {
+        let parse = |text: &str| text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+        spec.value::<f64>(key, parse, "write a number from 0 to 1")
+    };
+    let rate = |key| spec.value(key, rate_bytes_per_s, RATE_FORM);
+    let buffer = spec.value("buffer", size_bytes, "write bytes with k, m or g, or 0 for none")?;
+    let seed = spec.value("seed", |text| text.parse::<u64>().ok(), "write a number")?;
+    Ok(ModelTiming {
+        units: spec.number("units", ModelTiming::UNITS_MAX.into())?.unwrap_or(base.units),
+        read_ns: spec.time("read")?.unwrap_or(base.read_ns),
+        write_ns: spec.time("write")?.unwrap_or(base.write_ns),
+        latency_ns: spec.time("latency")?.unwrap_or(base.latency_ns),
+        read_command_ns: spec.time("read-command")?.unwrap_or(base.read_command_ns),
+        write_command_ns: spec.time("write-command")?.unwrap_or(base.write_command_ns),
+        read_bytes_per_s: rate("read-bandwidth")?.unwrap_or(base.read_bytes_per_s),
+        write_bytes_per_s: rate("write-bandwidth")?.unwrap_or(base.write_bytes_per_s),
+        buffer_bytes: buffer.unwrap_or(base.buffer_bytes),
+        jitter: fraction("jitter")?.unwrap_or(base.jitter),
+        tail_share: fraction("tail-share")?.unwrap_or(base.tail_share),
+        tail_ns: spec.time("tail")?.unwrap_or(base.tail_ns),
+        seed: seed.unwrap_or(base.seed),
+    })
+}
+
+const RATE_FORM: &str = "write bytes a second with k, m or g (factors of 1,000), as in 540m";
+
+fn controller_of(spec: &Spec) -> Result<Option<std::sync::Arc<ModelController>>, SpecError> {
+    let tags = spec.number("controller-tags", 1 << 20)?;
+    let rate = spec.value("controller-bandwidth", rate_bytes_per_s, RATE_FORM)?;
+    let Some(name) = spec.get("controller") else {
+        let mut lone = ["controller-tags", "controller-bandwidth"].into_iter();
+        return match lone.find(|key| spec.get(key).is_some()) {
+            Some(key) => Err(spec.invalid(key, "it goes with controller=NAME")),
+            None => Ok(None),
+        };
+    };
+    let found = ModelController::named(name, tags, rate);
+    found.map(Some).map_err(|known| {
+        let (tags, rate) = (known.tags(), known.bytes_per_s());
+        let text = format!(
+            "another drive has a controller of this name with {tags} tags and {rate} bytes a \
+             second (0 for no limit); give both the same"
+        );
+        spec.invalid("controller", &text)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> ModelConfig {
+        config_of(&text.parse().unwrap()).unwrap()
+    }
+
+    fn error(text: &str) -> String {
+        config_of(&text.parse().unwrap()).expect_err("the spec is wrong").to_string()
+    }
+
+    #[test]
+    fn keys_override_their_preset_and_nothing_else() {
+        let (plain, changed) =
+            (config("model:preset=950pro"), config("model:preset=950pro,read=1us"));
+        let expected = ModelTiming { read_ns: 1_000, ..plain.timing.clone() };
+        assert_eq!((changed.timing, changed.depth), (expected, plain.depth));
+    }
+
+    #[test]
+    fn every_key_reaches_its_setting() {
+        let config = config(
+            "model:size=1g,block=4k,queues=3,depth=5,data=ram,units=7,read=1us,write=2us,latency=3us,\
+             read-command=4us,write-command=5us,read-bandwidth=6m,write-bandwidth=7k,buffer=8k,\
+             jitter=0.5,tail-share=0.25,tail=9us,seed=10,controller=every-key,controller-tags=11,\
+             controller-bandwidth=12g",
+        );
+        let head = (config.size_bytes, config.block_size, config.queues, config.depth);
+        assert_eq!(head, (1 << 30, 4096, 3, 5));
+        assert_eq!(config.contents, ModelContents::Ram);
+        let expected = ModelTiming {
+            units: 7,
+            read_ns: 1_000,
+            write_ns: 2_000,
+            latency_ns: 3_000,
+            read_command_ns: 4_000,
+            write_command_ns: 5_000,
+            read_bytes_per_s: 6_000_000,
+            write_bytes_per_s: 7_000,
+            buffer_bytes: 8 << 10,
+            jitter: 0.5,
+            tail_share: 0.25,
+            tail_ns: 9_000,
+            seed: 10,
+        };
+        assert_eq!(config.timing, expected);
+        let controller = config.controller.unwrap();
+        assert_eq!((controller.tags(), controller.bytes_per_s()), (11, 12_000_000_000));
+    }
+
+    #[test]
+    fn unknown_preset_names_the_nearest_and_all() {
+        assert_eq!(
+            error("model:preset=950por"),
+            "driver model: preset=950por is wrong; did you mean `950pro`? there are 850evo, 950pro, \
+             520, 520-sata2, miot-nvme, p5800x"
+        );
+    }
+
+    #[test]
+    fn controller_without_a_name_and_two_of_one_name_with_other_limits_are_refused() {
+        assert!(error("model:controller-tags=5").contains("goes with controller=NAME"));
+        let _held = config("model:controller=refused,controller-tags=5");
+        let text = error("model:controller=refused,controller-tags=6");
+        assert!(text.contains("with 5 tags"), "{text}");
+    }
+
+    #[test]
+    fn every_preset_is_a_valid_drive() {
+        for preset in model_presets() {
+            assert_eq!(preset.config().validate(), Ok(()), "{}", preset.name);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Known drives as settings of the model, with the figures that they were made from.
+//!
+//! Stated figures are those of data sheets and of the papers' test beds: random IOPS of 4 KiB at
+//! the stated depth, sequential bandwidth at 128 KiB, latency of one I/O at a time. Random rates
+//! become the time of one command, bandwidths the link, the latency what is left for the unit.
+//! Tests drive each preset in virtual time and compare.
+//!
+//! Sources: Samsung's data sheets of SSD 850 EVO 500 GB and 950 PRO 512 GB (at queue depth 1: 10 K
+//! and 40 K, 12 K and 43 K IOPS); Intel's product specifications of SSD 520 (80 us read latency)
+//! and Optane P5800X 800 GB; \[FALCON\] evaluation for the 520's link; \[MIOT\] evaluation for the
+//! limits of its NVMe drive, whose latency is a guess.
+
+use super::config::{ModelConfig, ModelTiming};
+
+/// A known drive.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ModelPreset {
+    /// As specs name it.
+    pub name: &'static str,
+    /// What it is like.
+    pub about: &'static str,
+    /// Random reads and writes of 4 KiB a second, at `depth`.
+    pub random_iops: (u64, u64),
+    /// The depth at which it reaches them.
+    pub depth: u32,
+    /// Sequential bytes a second, reading and writing.
+    pub bytes_per_s: (u64, u64),
+    /// Latency of a single random 4 KiB read and write in nanoseconds.
+    pub latency_ns: (u64, u64),
+    size_bytes: u64,
+    queues: u16,
+    queue_depth: u32,
+    units: u32,
+    read_ns: u64,
+    write_ns: u64,
+    fixed_ns: u64,
+    buffer_bytes: u64,
+}
+
+const MB: u64 = 1_000_000;
+const GB: u64 = 1_000 * MB;
+
+const EVO_850: ModelPreset = ModelPreset {
+    name: "850evo",
+    about: "SATA, TLC with an SLC cache: Samsung 850 EVO 500 GB class",
+    random_iops: (98_000, 90_000),
+    depth: 32,
+    bytes_per_s: (540 * MB, 520 * MB),
+    latency_ns: (97_800, 26_000),
+    size_bytes: 500 * GB,
+    queues: 1,
+    queue_depth: 32,
+    units: 32,
+    read_ns: 73_000,
+    write_ns: 160_000,
+    fixed_ns: 7_000,
+    buffer_bytes: 32 << 20,
+};
+
+const PRO_950: ModelPreset = ModelPreset {
+    name: "950pro",
+    about: "NVMe, PCIe 3.0 x4, MLC: Samsung 950 PRO 512 GB class",
+    random_iops: (300_000, 110_000),
+    depth: 32,
+    bytes_per_s: (2_500 * MB, 1_500 * MB),
+    latency_ns: (83_000, 22_800),
+    size_bytes: 512 * GB,
+    queues: 8,
+    queue_depth: 1024,
+    units: 128,
+    read_ns: 67_000,
+    write_ns: 300_000,
+    fixed_ns: 11_000,
+    buffer_bytes: 64 << 20,
+};
+
+const INTEL_520: ModelPreset = ModelPreset {
+    name: "520",
+    about: "SATA III, MLC without a buffer: Intel SSD 520 class",
+    random_iops: (50_000, 42_000),
+    depth: 32,
+    bytes_per_s: (550 * MB, 520 * MB),
+    latency_ns: (80_400, 104_700),
+    size_bytes: 120 * GB,
+    queues: 1,
+    queue_depth: 32,
+    units: 32,
+    read_ns: 50_000,
+    write_ns: 70_000,
+    fixed_ns: 3_000,
+    buffer_bytes: 0,
+};
+
+/// All presets.
+const PRESETS: [ModelPreset; 6] = [
+    EVO_850,
+    PRO_950,
+    INTEL_520,
+    ModelPreset {
+        name: "520-sata2",
+        about: "the same on a SATA II link, as behind the SCU of [FALCON]",
+        bytes_per_s: (275 * MB, 275 * MB),
+        latency_ns: (87_900, 111_700),
+        ..INTEL_520
+    },
+    ModelPreset {
+        name: "miot-nvme",
+        about: "the 1.5 TB NVMe drive of [MIOT]",
+        random_iops: (700_000, 340_000),
+        depth: 128,
+        bytes_per_s: (3_000 * MB, 1_400 * MB),
+        latency_ns: (92_000, 15_900),
+        size_bytes: 1_500 * GB,
+        queues: 32,
+        units: 256,
+        read_ns: 79_200,
+        fixed_ns: 10_000,
+        write_ns: 600_000,
+        ..PRO_950
+    },
+    ModelPreset {
+        name: "p5800x",
+        about: "NVMe, PCIe 4.0 x4, 3D XPoint: Intel Optane P5800X 800 GB class",
+        random_iops: (1_500_000, 1_350_000),
+        depth: 128,
+        bytes_per_s: (7_200 * MB, 6_100 * MB),
+        latency_ns: (5_700, 5_900),
+        size_bytes: 800 * GB,
+        queues: 128,
+        queue_depth: 4096,
+        units: 56,
+        read_ns: 2_000,
+        write_ns: 2_000,
+        fixed_ns: 2_500,
+        buffer_bytes: 0,
+    },
+];
+
+/// All presets.
+#[must_use]
+pub fn model_presets() -> &'static [ModelPreset] {
+    &PRESETS
+}
+
+impl ModelPreset {
+    /// The settings of this drive.
+    #[must_use]
+    pub fn config(&self) -> ModelConfig {
+        ModelConfig {
+            size_bytes: self.size_bytes >> 12 << 12,
+            queues: self.queues,
+            depth: self.queue_depth,
+            timing: ModelTiming {
+                units: self.units,
+                read_ns: self.read_ns,
+                write_ns: self.write_ns,
+                latency_ns: self.fixed_ns,
+                read_command_ns: 1_000_000_000 / self.random_iops.0,
+                write_command_ns: 1_000_000_000 / self.random_iops.1,
+                read_bytes_per_s: self.bytes_per_s.0,
+                write_bytes_per_s: self.bytes_per_s.1,
+                buffer_bytes: self.buffer_bytes,
+                jitter: 0.1,
+                ..ModelTiming::default()
+            },
+            ..ModelConfig::default()
+        }
+    }
+}

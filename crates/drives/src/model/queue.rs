@@ -1,0 +1,111 @@
+//! `ModelQueue`: a hardware queue of a modelled SSD.
+//!
+//! Owns the requests handed over since the last commit and a heap of completion times, both with
+//! room for every tag, so nothing is allocated per I/O. Contents are moved when a request is handed
+//! over; its times begin at the commit. Called by the block layer under the serve lock. Of two
+//! requests that are done at the same time the one submitted first is named first.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::{Arc, PoisonError};
+
+use millrace_block::{
+    CompletionBatch, Dispatch, DriverQueue, Expired, Op, OpFlags, Request, Status, Tag,
+};
+use millrace_machine::Machine;
+
+use super::Shared;
+use super::timing::{ModelIo, ModelIoKind};
+
+/// A hardware queue of a modelled SSD.
+#[derive(Debug)]
+pub(super) struct ModelQueue {
+    shared: Arc<Shared>,
+    staged: Vec<(Tag, ModelIo)>,
+    /// Time, number, tag; the earliest on top.
+    busy: BinaryHeap<Reverse<(u64, u64, Tag)>>,
+    next_number: u64,
+}
+
+impl ModelQueue {
+    /// An idle queue for `depth` tags.
+    pub(super) fn new(shared: Arc<Shared>, depth: u32) -> ModelQueue {
+        let depth = depth as usize;
+        let (staged, busy) = (Vec::with_capacity(depth), BinaryHeap::with_capacity(depth));
+        ModelQueue { shared, staged, busy, next_number: 0 }
+    }
+
+    fn give_back(&self, count: usize) {
+        if let Some(seat) = self.shared.seat.as_ref().filter(|_| count > 0) {
+            seat.give(count as u32);
+        }
+    }
+}
+
+fn io_of<M: Machine>(rq: &Request<M>) -> ModelIo {
+    let kind = match rq.op() {
+        Op::Read => ModelIoKind::Read,
+        Op::Write if rq.flags().has(OpFlags::FUA) => ModelIoKind::DurableWrite,
+        Op::Write => ModelIoKind::Write,
+        Op::Flush => ModelIoKind::Flush,
+        Op::Discard | Op::WriteZeroes => ModelIoKind::Command,
+    };
+    ModelIo { kind, sector: rq.sector(), nr_sectors: rq.nr_sectors() }
+}
+
+impl<M: Machine> DriverQueue<M> for ModelQueue {
+    fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
+        if let Some(seat) = &self.shared.seat
+            && !seat.take()
+        {
+            // Without anything in flight no completion of this queue would bring it back.
+            let idle = self.staged.is_empty() && self.busy.is_empty();
+            return if idle { Dispatch::HostBusy } else { Dispatch::DeviceBusy };
+        }
+        if let Some(store) = &self.shared.store {
+            store.run(rq);
+        }
+        self.staged.push((rq.tag(), io_of(rq)));
+        Dispatch::Queued
+    }
+
+    fn commit_rqs(&mut self) {
+        if self.staged.is_empty() {
+            return;
+        }
+        let now_ns = M::now();
+        let controller = self.shared.seat.as_ref().map(|seat| &*seat.controller);
+        // Times of a panicked thread are whole numbers like any others.
+        let timing = self.shared.timing.lock();
+        let mut timing = timing.unwrap_or_else(PoisonError::into_inner);
+        for (tag, io) in self.staged.drain(..) {
+            let done_ns = timing.submit(now_ns, io, controller);
+            self.busy.push(Reverse((done_ns, self.next_number, tag)));
+            self.next_number += 1;
+        }
+    }
+
+    fn poll(&mut self, batch: &mut CompletionBatch) {
+        let before = batch.entries().len();
+        let now_ns = if self.busy.is_empty() { 0 } else { M::now() };
+        while let Some(Reverse((done_ns, _, tag))) = self.busy.peek().copied() {
+            if done_ns > now_ns || batch.is_full() {
+                batch.wake_at(done_ns);
+                break;
+            }
+            self.busy.pop();
+            batch.push(tag, Status::Ok);
+        }
+        self.give_back(batch.entries().len() - before);
+    }
+
+    fn timeout(&mut self, _tag: Tag) -> Expired {
+        Expired::Extend
+    }
+}
+
+impl Drop for ModelQueue {
+    fn drop(&mut self) {
+        self.give_back(self.staged.len() + self.busy.len());
+    }
+}

@@ -1,0 +1,242 @@
+//! `Timing`: when an I/O of a modelled SSD is done: pure arithmetic on virtual time.
+//!
+//! Owns the times until which the command processor, the units, the two directions of the link and
+//! the write buffer are taken. One call per I/O, in the order of submission, with the time of that;
+//! calls with a time that went back a little are served as late ones. No clock, no machine, no
+//! allocation after `new`; the same calls give the same times.
+//!
+//! A transfer is booked on the link when the I/O is submitted, though its data come later: so the
+//! link never carries more than its rate, and an I/O on a slow unit does not hold up the link for
+//! others. Programs of buffered writes do not delay reads, as controllers suspend them for reads.
+
+use super::config::ModelTiming;
+use super::controller::ModelController;
+
+/// Sectors of a page.
+const PAGE_SECTORS: u64 = 8;
+
+/// What an I/O does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelIoKind {
+    /// Reads pages and sends them to the host.
+    Read,
+    /// Takes data from the host; done when they are buffered.
+    Write,
+    /// Takes data from the host; done when they and all writes before are on the units.
+    DurableWrite,
+    /// Done when all writes before are on the units.
+    Flush,
+    /// A command without data.
+    Command,
+}
+
+/// An I/O as the timing sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct ModelIo {
+    /// What it does.
+    pub kind: ModelIoKind,
+    /// First sector.
+    pub sector: u64,
+    /// Length in sectors, 1 or more if it has data.
+    pub nr_sectors: u32,
+}
+
+/// When I/Os are done.
+#[derive(Debug)]
+pub struct Timing {
+    config: ModelTiming,
+    units_free_ns: Box<[u64]>,
+    command_free_ns: u64,
+    to_host: Link,
+    from_host: Link,
+    /// When the units will have written all that is buffered.
+    drained_ns: u64,
+    dice: Dice,
+}
+
+impl Timing {
+    /// An idle drive.
+    #[must_use]
+    pub fn new(config: &ModelTiming) -> Timing {
+        Timing {
+            units_free_ns: vec![0; config.units.clamp(1, ModelTiming::UNITS_MAX) as usize].into(),
+            command_free_ns: 0,
+            to_host: Link::new(config.read_bytes_per_s),
+            from_host: Link::new(config.write_bytes_per_s),
+            drained_ns: 0,
+            dice: Dice(config.seed),
+            config: config.clone(),
+        }
+    }
+
+    /// The time at which an I/O that is submitted at `now_ns` is done; books all that it takes.
+    pub fn submit(
+        &mut self,
+        now_ns: u64,
+        io: ModelIo,
+        controller: Option<&ModelController>,
+    ) -> u64 {
+        let command_ns = match io.kind {
+            ModelIoKind::Read => self.config.read_command_ns,
+            _ => self.config.write_command_ns,
+        };
+        self.command_free_ns = self.command_free_ns.max(now_ns) + command_ns;
+        let arrived_ns = self.command_free_ns + self.config.latency_ns;
+        match io.kind {
+            ModelIoKind::Read => self.read(now_ns, arrived_ns, io, controller),
+            ModelIoKind::Write | ModelIoKind::DurableWrite => {
+                self.write(now_ns, arrived_ns, io, controller)
+            }
+            ModelIoKind::Flush => arrived_ns.max(self.drained_ns),
+            ModelIoKind::Command => arrived_ns,
+        }
+    }
+
+    fn read(
+        &mut self,
+        now_ns: u64,
+        arrived_ns: u64,
+        io: ModelIo,
+        controller: Option<&ModelController>,
+    ) -> u64 {
+        let ready_ns = self.occupy(arrived_ns, io, self.config.read_ns);
+        let own = self.to_host.book(now_ns, io.nr_sectors);
+        let shared =
+            controller.map_or(Booked::default(), |c| c.book_to_host(now_ns, io.nr_sectors));
+        own.with(shared).end_ns(ready_ns)
+    }
+
+    fn write(
+        &mut self,
+        now_ns: u64,
+        arrived_ns: u64,
+        io: ModelIo,
+        controller: Option<&ModelController>,
+    ) -> u64 {
+        let own = self.from_host.book(now_ns, io.nr_sectors);
+        let shared =
+            controller.map_or(Booked::default(), |c| c.book_from_host(now_ns, io.nr_sectors));
+        let here_ns = own.with(shared).end_ns(arrived_ns);
+        let (buffer, units) = (self.config.buffer_bytes, u64::from(self.config.units));
+        if buffer == 0 {
+            let done_ns = self.occupy(here_ns, io, self.config.write_ns);
+            self.drained_ns = self.drained_ns.max(done_ns);
+            return done_ns;
+        }
+        let pages = pages_of(io).1;
+        let work_ns = pages * self.vary(self.config.write_ns) / units;
+        self.drained_ns = self.drained_ns.max(here_ns) + work_ns;
+        if io.kind == ModelIoKind::DurableWrite {
+            return self.drained_ns;
+        }
+        // The buffer is full while the units are behind by more than it holds.
+        let most_behind_ns = (buffer >> 12).max(1) * self.config.write_ns / units;
+        here_ns.max(self.drained_ns.saturating_sub(most_behind_ns))
+    }
+
+    /// Occupies the units of the pages of an I/O; the time at which the last has finished.
+    fn occupy(&mut self, from_ns: u64, io: ModelIo, page_ns: u64) -> u64 {
+        let (first, pages) = pages_of(io);
+        let page_ns = self.vary(page_ns);
+        let units = self.units_free_ns.len() as u64;
+        let start = scattered(first) % units;
+        let mut last_ns = from_ns;
+        for step in 0..pages.min(units) {
+            let on_this = pages / units + u64::from(step < pages % units);
+            let free_ns = &mut self.units_free_ns[((start + step) % units) as usize];
+            *free_ns = (*free_ns).max(from_ns) + on_this * page_ns;
+            last_ns = last_ns.max(*free_ns);
+        }
+        last_ns
+    }
+
+    /// A unit's time with jitter and tail.
+    fn vary(&mut self, base_ns: u64) -> u64 {
+        let mut time_ns = base_ns;
+        if self.config.jitter > 0.0 {
+            let factor = 1.0 + self.config.jitter * (2.0 * self.dice.roll() - 1.0);
+            time_ns = (base_ns as f64 * factor) as u64;
+        }
+        if self.config.tail_share > 0.0 && self.dice.roll() < self.config.tail_share {
+            // 1 - roll is never 0.
+            time_ns += (-(1.0 - self.dice.roll()).ln() * self.config.tail_ns as f64) as u64;
+        }
+        time_ns
+    }
+}
+
+/// First page of an I/O and how many it touches.
+fn pages_of(io: ModelIo) -> (u64, u64) {
+    let (first, end) = (io.sector / PAGE_SECTORS, io.sector + u64::from(io.nr_sectors));
+    (first, (end.div_ceil(PAGE_SECTORS) - first).max(1))
+}
+
+/// A bijection that makes neighbours strangers: the finaliser of splitmix64.
+fn scattered(number: u64) -> u64 {
+    let mixed = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// splitmix64: small, and any seed is as good as another.
+#[derive(Debug)]
+struct Dice(u64);
+
+impl Dice {
+    /// A number from 0 up to but not including 1.
+    fn roll(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        (scattered(self.0) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// One direction of a link.
+#[derive(Debug)]
+pub(crate) struct Link {
+    bytes_per_s: u64,
+    free_ns: u64,
+}
+
+impl Link {
+    /// An idle one; 0 for one without a limit.
+    pub(crate) fn new(bytes_per_s: u64) -> Link {
+        Link { bytes_per_s, free_ns: 0 }
+    }
+
+    /// Books a transfer.
+    pub(crate) fn book(&mut self, now_ns: u64, nr_sectors: u32) -> Booked {
+        if self.bytes_per_s == 0 {
+            return Booked::default();
+        }
+        // At most 2^32 sectors of 2^9 bytes: 2^41 times 10^9 needs more than 64 bits.
+        let bytes_ns = (u128::from(nr_sectors) << 9) * 1_000_000_000;
+        let transfer_ns = (bytes_ns / u128::from(self.bytes_per_s)) as u64;
+        self.free_ns = self.free_ns.max(now_ns) + transfer_ns;
+        Booked { transfer_ns, free_ns: self.free_ns }
+    }
+}
+
+/// A transfer on a link.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Booked {
+    transfer_ns: u64,
+    free_ns: u64,
+}
+
+impl Booked {
+    /// Over two links at the same time: the slower one counts.
+    fn with(self, other: Booked) -> Booked {
+        Booked {
+            transfer_ns: self.transfer_ns.max(other.transfer_ns),
+            free_ns: self.free_ns.max(other.free_ns),
+        }
+    }
+
+    /// When it is over, for data that are ready at `ready_ns`.
+    fn end_ns(self, ready_ns: u64) -> u64 {
+        (ready_ns + self.transfer_ns).max(self.free_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests;

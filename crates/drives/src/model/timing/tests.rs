@@ -1,0 +1,174 @@
+//! The timing alone, in made-up time: depth 1, saturation, sharing, and what presets state.
+
+use std::collections::BinaryHeap;
+
+use super::*;
+use crate::model::preset::model_presets;
+
+const READ: ModelIoKind = ModelIoKind::Read;
+const WRITE: ModelIoKind = ModelIoKind::Write;
+
+fn page(kind: ModelIoKind, number: u64) -> ModelIo {
+    ModelIo { kind, sector: number * 8, nr_sectors: 8 }
+}
+
+/// I/Os a second and mean latency of a closed loop of `depth` I/Os on idle drives, each submitted
+/// to the drive after the last one's in turn.
+fn closed_loop(
+    drives: &mut [Timing],
+    depth: u32,
+    controller: Option<&ModelController>,
+    mut io: impl FnMut(u64) -> ModelIo,
+) -> (f64, f64) {
+    const IOS: u64 = 50_000;
+    const WARM_UP: u64 = 10_000;
+    let mut ends = BinaryHeap::new();
+    let (mut start_ns, mut end_ns, mut latency_ns) = (0, 0, 0);
+    for number in 0..IOS + WARM_UP {
+        let (now_ns, drive) = match number < u64::from(depth) {
+            true => (0, number as usize % drives.len()),
+            false => {
+                let std::cmp::Reverse((done_ns, drive)) = ends.pop().unwrap();
+                (done_ns, drive)
+            }
+        };
+        let done_ns = drives[drive].submit(now_ns, io(number), controller);
+        assert!(done_ns >= now_ns);
+        ends.push(std::cmp::Reverse((done_ns, drive)));
+        if number == WARM_UP {
+            start_ns = now_ns;
+        }
+        if number >= WARM_UP {
+            end_ns = now_ns;
+            latency_ns += done_ns - now_ns;
+        }
+    }
+    (IOS as f64 * 1e9 / (end_ns - start_ns) as f64, latency_ns as f64 / IOS as f64)
+}
+
+fn random(kind: ModelIoKind) -> impl FnMut(u64) -> ModelIo {
+    move |number| page(kind, scattered(number) >> 40)
+}
+
+fn sequential(kind: ModelIoKind) -> impl FnMut(u64) -> ModelIo {
+    move |number| ModelIo { kind, sector: number * 256, nr_sectors: 256 }
+}
+
+fn near(what: &str, found: f64, stated: u64) {
+    let off = found / stated as f64 - 1.0;
+    println!("{what}: {found:.0}, stated {stated}, {:+.1} %", off * 100.0);
+    assert!(off.abs() < 0.05, "{what}: {found:.0} is not {stated}");
+}
+
+#[test]
+fn single_io_takes_command_latency_service_and_transfer() {
+    let config = ModelTiming {
+        read_ns: 50_000,
+        write_ns: 70_000,
+        latency_ns: 5_000,
+        read_command_ns: 300,
+        write_command_ns: 400,
+        read_bytes_per_s: 4096 * 1_000_000,
+        ..ModelTiming::default()
+    };
+    let mut timing = Timing::new(&config);
+    assert_eq!(timing.submit(1_000_000, page(READ, 1), None), 1_056_300);
+    assert_eq!(timing.submit(2_000_000, page(WRITE, 1), None), 2_075_400);
+    let command = page(ModelIoKind::Command, 1);
+    assert_eq!(timing.submit(3_000_000, command, None), 3_005_400);
+    let half = ModelIo { kind: READ, sector: 1, nr_sectors: 1 };
+    assert_eq!(timing.submit(4_000_000, half, None), 4_055_425, "a whole page, a short transfer");
+}
+
+#[test]
+fn pages_of_one_io_work_at_once_and_io_on_one_page_in_sequence() {
+    let config = ModelTiming { latency_ns: 0, units: 16, ..ModelTiming::default() };
+    let mut timing = Timing::new(&config);
+    let pages = |nr: u32| ModelIo { kind: READ, sector: 0, nr_sectors: nr * 8 };
+    assert_eq!(timing.submit(0, pages(16), None), 80_000);
+    assert_eq!(timing.submit(80_000, pages(17), None), 240_000);
+    assert_eq!(timing.submit(1_000_000, pages(1), None), 1_080_000);
+    assert_eq!(timing.submit(1_000_000, pages(1), None), 1_160_000);
+    let straddling = ModelIo { kind: READ, sector: 804, nr_sectors: 8 };
+    let mut timing = Timing::new(&ModelTiming { units: 1, ..config });
+    assert_eq!(timing.submit(0, straddling, None), 160_000, "two pages");
+}
+
+#[test]
+fn presets_reach_their_stated_rates() {
+    for preset in model_presets() {
+        let config = preset.config();
+        let new = || [Timing::new(&config.timing)];
+        let iops = |kind| closed_loop(&mut new(), preset.depth, None, random(kind)).0;
+        near(&format!("{} random reads", preset.name), iops(READ), preset.random_iops.0);
+        near(&format!("{} random writes", preset.name), iops(WRITE), preset.random_iops.1);
+        let rate = |kind| closed_loop(&mut new(), 32, None, sequential(kind)).0 * 131_072.0;
+        near(&format!("{} sequential read", preset.name), rate(READ), preset.bytes_per_s.0);
+        near(&format!("{} sequential write", preset.name), rate(WRITE), preset.bytes_per_s.1);
+        let alone = |kind| closed_loop(&mut new(), 1, None, random(kind)).1;
+        near(&format!("{} read latency", preset.name), alone(READ), preset.latency_ns.0);
+        near(&format!("{} write latency", preset.name), alone(WRITE), preset.latency_ns.1);
+    }
+}
+
+#[test]
+fn buffered_writes_are_fast_until_the_units_are_behind() {
+    let config = ModelTiming {
+        units: 4,
+        write_ns: 400_000,
+        latency_ns: 10_000,
+        buffer_bytes: 64 << 10,
+        ..ModelTiming::default()
+    };
+    let mut timing = Timing::new(&config);
+    // Sixteen pages fit, and leave at one in 100 us.
+    let fast = (0..16).all(|n| timing.submit(0, page(WRITE, n), None) == 10_000);
+    assert!(fast, "the buffer was empty");
+    let behind = [16, 17, 18].map(|n| timing.submit(0, page(WRITE, n), None));
+    assert_eq!(behind, [110_000, 210_000, 310_000]);
+    assert_eq!(timing.submit(0, page(ModelIoKind::Flush, 0), None), 1_910_000);
+    assert_eq!(timing.submit(0, page(ModelIoKind::DurableWrite, 0), None), 2_010_000);
+    assert_eq!(timing.submit(0, page(READ, 0), None), 90_000, "reads do not wait for programs");
+}
+
+#[test]
+fn drives_of_one_controller_share_its_link() {
+    let controller = ModelController::new("c", 0, 600_000_000);
+    let config = model_presets()[0].config().timing;
+    let mut four = [0, 1, 2, 3].map(|seed| Timing::new(&ModelTiming { seed, ..config.clone() }));
+    let rate = closed_loop(&mut four, 128, Some(&controller), sequential(READ)).0 * 131_072.0;
+    near("four drives on one link", rate, 600_000_000);
+    let mut four = [0, 1, 2, 3].map(|seed| Timing::new(&ModelTiming { seed, ..config.clone() }));
+    let rate = closed_loop(&mut four, 128, None, sequential(READ)).0 * 131_072.0;
+    near("four drives, each on its own", rate, 4 * 540_000_000);
+}
+
+#[test]
+fn same_seed_gives_the_same_times_and_another_seed_others() {
+    let run = |seed| {
+        let config = ModelTiming {
+            jitter: 0.2,
+            tail_share: 0.01,
+            tail_ns: 1_000_000,
+            seed,
+            ..ModelTiming::default()
+        };
+        let mut timing = Timing::new(&config);
+        let mut io = random(READ);
+        (0..1000).map(|n| timing.submit(n * 10_000, io(n), None)).collect::<Vec<_>>()
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+}
+
+#[test]
+fn tail_lengthens_its_share_of_ios_by_its_mean() {
+    let config =
+        ModelTiming { tail_share: 0.1, tail_ns: 500_000, jitter: 0.5, ..ModelTiming::default() };
+    let mut timing = Timing::new(&config);
+    let varied: Vec<u64> = (0..100_000).map(|_| timing.vary(100_000)).collect();
+    let mean = varied.iter().sum::<u64>() / 100_000;
+    assert!((148_000..152_000).contains(&mean), "{mean}");
+    let longer = varied.iter().filter(|time_ns| **time_ns > 150_000).count();
+    assert!((8_500..10_500).contains(&longer), "{longer}");
+}
