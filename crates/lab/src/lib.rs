@@ -1,11 +1,13 @@
 //! Workloads, experiments and reports: what measures millrace, and nothing that production needs.
 //!
 //! Owns the words of a workload (fio's), the loop of one job, the rows of a result and the
-//! comparison that `millrace bench` runs by default. Called by the binary's verbs and by tests.
+//! comparison that `millrace bench` runs by default; and `page`, what an experiment found and how
+//! it is shown. Called by the binary's verbs and by tests.
 
 mod bench;
 mod job;
 mod nbd;
+pub mod page;
 mod row;
 mod verify;
 mod workload;

@@ -1,0 +1,266 @@
+//! A page as one HTML file: style sheet and plots inside, no script, nothing to load.
+//!
+//! A policy in its head forbids loading anything. Layout for 400 to 1,280 pixels and paper is in
+//! `assets/page.css`. Called by `Page::html`. Invariant: every text of the page goes through
+//! `escape`, and every id through `anchor`.
+
+use super::plot;
+use super::scale::{percent_off, short};
+use super::{
+    Check, CheckKind, DataTable, Figure, Holds, MachineTable, Page, Panel, SeriesKind, Unit,
+};
+
+const STYLE: &str = include_str!("../../assets/page.css");
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
+
+/// Text as HTML shows it, in elements and in quoted attributes.
+pub(super) fn escape(text: &str) -> String {
+    let mut html = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => html.push_str("&amp;"),
+            '<' => html.push_str("&lt;"),
+            '>' => html.push_str("&gt;"),
+            '"' => html.push_str("&quot;"),
+            '\'' => html.push_str("&#39;"),
+            c => html.push(c),
+        }
+    }
+    html
+}
+
+/// An id as a link names it.
+fn anchor(id: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
+    id.chars().map(plain).collect()
+}
+
+/// The whole file.
+pub(super) fn page(page: &Page) -> String {
+    let title = escape(&page.title);
+    let mut html = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<header>\n\
+         <h1>{title}</h1>\n"
+    );
+    for paragraph in &page.intro {
+        html += &format!("<p class=\"intro\">{}</p>\n", escape(paragraph));
+    }
+    html += &facts(&page.facts);
+    html += &contents(page);
+    html += "</header>\n<main>\n";
+    if !page.checks.is_empty() {
+        html += &checks(page);
+    }
+    page.figures.iter().for_each(|item| html += &figure(item));
+    page.tables.iter().for_each(|item| html += &data_table(item));
+    if !page.machines.is_empty() {
+        html += "<section id=\"machines\">\n<h2>Machines</h2>\n<p class=\"caption\">All that was \
+                 given to the model, and where it comes from.</p>\n";
+        page.machines.iter().for_each(|item| html += &machine(item));
+        html += "</section>\n";
+    }
+    html += "</main>\n</body>\n</html>\n";
+    html
+}
+
+fn facts(facts: &[(String, String)]) -> String {
+    if facts.is_empty() {
+        return String::new();
+    }
+    let item = |(name, value): &(String, String)| {
+        format!("<div><dt>{}</dt><dd>{}</dd></div>", escape(name), escape(value))
+    };
+    format!("<dl class=\"facts\">{}</dl>\n", facts.iter().map(item).collect::<String>())
+}
+
+fn contents(page: &Page) -> String {
+    let mut links = Vec::new();
+    let mut link = |id: &str, text: &str| {
+        links.push(format!("<a href=\"#{}\">{}</a>", anchor(id), escape(text)));
+    };
+    if !page.checks.is_empty() {
+        link("checks", "Checks");
+    }
+    page.figures.iter().for_each(|figure| link(&figure.id, &figure.title));
+    page.tables.iter().for_each(|table| link(&table.id, &table.title));
+    if !page.machines.is_empty() {
+        link("machines", "Machines");
+    }
+    if links.len() < 2 { String::new() } else { format!("<nav>{}</nav>\n", links.join("\n")) }
+}
+
+fn checks(page: &Page) -> String {
+    let tally = page.tally();
+    let tile = |class: &str, count: usize, text: &str| match count {
+        0 => String::new(),
+        count => format!("<li class=\"{class}\"><b>{count}</b> {text}</li>"),
+    };
+    let mut html = String::from("<section id=\"checks\">\n<h2>Checks</h2>\n<ul class=\"tally\">");
+    html += &tile("yes", tally.hold, if tally.hold == 1 { "holds" } else { "hold" });
+    html += &tile("no", tally.fail, if tally.fail == 1 { "does not hold" } else { "do not hold" });
+    html += &tile("missing", tally.missing, "not there yet");
+    html += &tile("input", tally.inputs, if tally.inputs == 1 { "input" } else { "inputs" });
+    html += "</ul>\n<table class=\"checks\">\n<thead><tr><th>check</th><th>kind</th>\
+             <th>paper</th><th>ours</th><th class=\"number\">deviation</th><th>verdict</th></tr>\
+             </thead>\n<tbody>\n";
+    page.checks.iter().for_each(|item| html += &check(item));
+    html += "</tbody>\n</table>\n</section>\n";
+    html
+}
+
+fn check(check: &Check) -> String {
+    let (id, note) = (escape(&check.id), escape(&check.note));
+    let class = match (check.kind, check.holds) {
+        (CheckKind::Input, Holds::Yes) => "input",
+        (_, Holds::Yes) => "yes",
+        (_, Holds::No) => "no",
+        (_, Holds::NotYet) => "missing",
+    };
+    let off = check.deviation.map_or_else(String::new, percent_off);
+    let cell = |label: &str, class: &str, text: &str| match text {
+        "" => format!("<td class=\"{class} empty\" data-label=\"{label}\"></td>"),
+        text => format!("<td class=\"{class}\" data-label=\"{label}\">{}</td>", escape(text)),
+    };
+    let mut html = format!("<tr id=\"{}\"><th scope=\"row\">{id}</th>", anchor(&check.id));
+    html += &cell("kind", "kind", check.kind.name());
+    html += &cell("paper", "", &check.paper.text);
+    html += &cell("ours", "", &check.ours.text);
+    html += &cell("deviation", "number", &off);
+    html += &format!(
+        "<td class=\"verdict\" data-label=\"verdict\"><span class=\"badge {class}\">{}</span></td>\
+         </tr>\n",
+        check.holds.name()
+    );
+    if !note.is_empty() {
+        html += &format!("<tr class=\"note\"><td colspan=\"6\">{note}</td></tr>\n");
+    }
+    html
+}
+
+fn figure(figure: &Figure) -> String {
+    let names = plot::names(figure.panels.iter());
+    let series = || figure.panels.iter().flat_map(|panel| &panel.series);
+    let predicts = series().any(|series| series.kind == SeriesKind::Prediction);
+    let tag = if predicts { " <span class=\"badge predicted\">prediction</span>" } else { "" };
+    let mut html = format!(
+        "<section id=\"{}\" class=\"figure\">\n<h2>{}{tag}</h2>\n<p class=\"caption\">{}</p>\n",
+        anchor(&figure.id),
+        escape(&figure.title),
+        escape(&figure.caption)
+    );
+    html += &plot::legend(&figure.panels, &names);
+    let count = if figure.panels.len() == 1 { " alone" } else { "" };
+    html += &format!("\n<div class=\"panels{count}\">\n");
+    for panel in &figure.panels {
+        let svg = plot::panel(panel, &names);
+        html += &format!("<figure>\n<figcaption>{}</figcaption>\n{svg}\n", escape(&panel.title));
+        html += "</figure>\n";
+    }
+    html += "</div>\n<details>\n<summary>Numbers</summary>\n<div class=\"numbers\">\n";
+    figure.panels.iter().for_each(|panel| html += &numbers(panel));
+    html += "</div>\n</details>\n</section>\n";
+    html
+}
+
+/// The points of a panel as a table, to be read and copied.
+fn numbers(panel: &Panel) -> String {
+    let caption = format!("{} ({})", panel.title, exact_label(panel));
+    let mut html = format!(
+        "<div class=\"scroll\"><table class=\"data\"><caption>{}</caption>",
+        escape(&caption)
+    );
+    html += &format!("<thead><tr><th>{}</th>", escape(&panel.x_label));
+    for series in &panel.series {
+        html += &format!("<th>{}</th>", escape(&series.label()));
+    }
+    html += "</tr></thead><tbody>";
+    for (x, row) in rows(panel) {
+        html += &format!("<tr><th scope=\"row\">{}</th>", short(x, Unit::Plain));
+        for y in row {
+            html += &format!("<td>{}</td>", y.map_or_else(String::new, exact));
+        }
+        html += "</tr>";
+    }
+    html += "</tbody></table></div>\n";
+    html
+}
+
+/// What the bare numbers of a panel are.
+fn exact_label(panel: &Panel) -> String {
+    match panel.y_unit {
+        Unit::Nanoseconds => format!("{}, ns", panel.y_label),
+        Unit::Percent => format!("{}, as a fraction", panel.y_label),
+        Unit::Plain | Unit::Count => panel.y_label.clone(),
+    }
+}
+
+/// A number without prefix, to a ten-thousandth of itself or better.
+fn exact(value: f64) -> String {
+    match value.abs() {
+        size if size >= 1000.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+/// For each x of a panel, in order, the y of each of its series.
+pub(super) fn rows(panel: &Panel) -> Vec<(f64, Vec<Option<f64>>)> {
+    let all = panel.series.iter().flat_map(|series| &series.points);
+    let mut xs: Vec<f64> = all.map(|(x, _)| *x).collect();
+    xs.sort_by(f64::total_cmp);
+    xs.dedup();
+    let found = |points: &[(f64, f64)], x: f64| {
+        points.iter().find(|point| point.0 == x).map(|point| point.1)
+    };
+    let row = |x| (x, panel.series.iter().map(|series| found(&series.points, x)).collect());
+    xs.into_iter().map(row).collect()
+}
+
+fn data_table(table: &DataTable) -> String {
+    let mut html = format!(
+        "<section id=\"{}\">\n<h2>{}</h2>\n<p class=\"caption\">{}</p>\n<div class=\"scroll\">\
+         <table class=\"data\"><thead><tr>",
+        anchor(&table.id),
+        escape(&table.title),
+        escape(&table.caption)
+    );
+    table.head.iter().for_each(|head| html += &format!("<th>{}</th>", escape(head)));
+    html += "</tr></thead><tbody>";
+    for row in &table.rows {
+        html += "<tr>";
+        for (number, text) in row.iter().enumerate() {
+            let text = escape(text);
+            html += &match number {
+                0 => format!("<th scope=\"row\">{text}</th>"),
+                _ => format!("<td>{text}</td>"),
+            };
+        }
+        html += "</tr>";
+    }
+    html += "</tbody></table></div>\n</section>\n";
+    html
+}
+
+fn machine(machine: &MachineTable) -> String {
+    let mut html = format!(
+        "<details>\n<summary>{} <span>{}</span></summary>\n<div class=\"scroll\"><table \
+         class=\"constants\"><thead><tr><th>constant</th><th>value</th><th>origin</th></tr></thead>\
+         <tbody>",
+        escape(&machine.name),
+        escape(&machine.about)
+    );
+    for constant in &machine.constants {
+        html += &format!(
+            "<tr><th scope=\"row\">{}</th><td class=\"number\">{}</td><td>{}</td></tr>",
+            escape(&constant.name),
+            escape(&constant.value),
+            escape(&constant.origin)
+        );
+    }
+    html += "</tbody></table></div>\n</details>\n";
+    html
+}
