@@ -14,19 +14,31 @@
 extern crate std;
 
 mod doorbell;
+#[cfg(feature = "std")]
+mod lock_row;
 mod machine;
 #[cfg(feature = "std")]
+mod metered;
+#[cfg(feature = "std")]
 mod native;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 #[cfg(feature = "std")]
 mod sysfs;
 mod topology;
 
 pub use doorbell::Doorbell;
+#[cfg(feature = "std")]
+pub use lock_row::{CallSite, LockCounts, LockRow};
 pub use machine::{
     Counter, CpuId, Line, Lock, Machine, NodeId, Order, Parker, Stage, Thread, Word, spin_backoff,
 };
 #[cfg(feature = "std")]
+pub use metered::{Metered, take_lock_rows};
+#[cfg(feature = "std")]
 pub use native::{Native, NativeParker};
+#[cfg(feature = "simulated")]
+pub use simulated::{Model, Report, SimError, Simulated, Simulation};
 #[cfg(feature = "std")]
 pub use sysfs::topology_from;
 pub use topology::{Cpu, Topology};

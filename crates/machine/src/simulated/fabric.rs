@@ -1,0 +1,169 @@
+//! `Fabric`: how far CPUs are from each other, and the links that a cache line crosses.
+//!
+//! Owned by a simulation, made from its model with all times in picoseconds. Asked by line.rs and
+//! lock.rs. A transfer occupies each link on its path for the bytes of a line and its header; later
+//! ones queue in order of request. Left out: snoop traffic, and the links to memory.
+
+use std::vec;
+use std::vec::Vec;
+
+use super::model::{Cost, Model, Rate, Wiring};
+
+/// Bytes that a line takes on a link: its 64, and a header.
+const LINE_BYTES: u64 = 80;
+
+/// Picoseconds of a cost, rounded.
+pub(super) fn picoseconds(cost: &Cost) -> u64 {
+    (cost.ns * 1_000.0).round() as u64
+}
+
+fn line_ps(rate: &Rate) -> u64 {
+    (LINE_BYTES as f64 * 1_000.0 / rate.bytes_per_ns).round() as u64
+}
+
+/// No link.
+const NONE: u16 = u16::MAX;
+
+/// From one socket to another.
+#[derive(Debug, Clone, Copy)]
+struct Path {
+    transfer_ps: u64,
+    /// Links crossed, first to last.
+    links: [u16; 2],
+}
+
+/// A link in one direction.
+#[derive(Debug, Clone, Copy, Default)]
+struct LinkState {
+    line_ps: u64,
+    busy_until_ps: u64,
+    lines: u64,
+}
+
+/// What one link carried, in one direction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinkUse {
+    /// Whether it joins boards, rather than sockets.
+    pub board: bool,
+    /// Socket or board that the lines came from.
+    pub from: u32,
+    /// Socket or board that they went to.
+    pub to: u32,
+    /// Bytes carried.
+    pub bytes: u64,
+    /// How long it was occupied.
+    pub busy_ns: u64,
+}
+
+/// Distances and links.
+#[derive(Debug)]
+pub(super) struct Fabric {
+    cores_per_socket: usize,
+    sockets: usize,
+    boards: usize,
+    paths: Vec<Path>,
+    links: Vec<LinkState>,
+}
+
+impl Fabric {
+    pub(super) fn new(model: &Model) -> Self {
+        let sockets = model.sockets as usize;
+        let per_board = match model.sockets_per_board {
+            0 => sockets,
+            sockets => sockets as usize,
+        };
+        let boards = sockets / per_board;
+        let mut links = vec![LinkState::default(); sockets * sockets + boards * boards];
+        let (of_sockets, of_boards) = links.split_at_mut(sockets * sockets);
+        of_sockets.iter_mut().for_each(|link| link.line_ps = line_ps(&model.cache.link));
+        of_boards.iter_mut().for_each(|link| link.line_ps = line_ps(&model.cache.board_link));
+        let path = |index| path(model, (index / sockets, index % sockets), (sockets, per_board));
+        let paths = (0..sockets * sockets).map(path).collect();
+        let cores_per_socket = model.cores_per_socket as usize;
+        Fabric { cores_per_socket, sockets, boards, paths, links }
+    }
+
+    /// The socket of a CPU.
+    #[inline]
+    pub(super) fn socket_of(&self, cpu: usize) -> usize {
+        cpu / self.cores_per_socket
+    }
+
+    /// CPUs of a socket: the first, and how many.
+    #[inline]
+    pub(super) fn cpus_of(&self, socket: usize) -> (usize, usize) {
+        (socket * self.cores_per_socket, self.cores_per_socket)
+    }
+
+    pub(super) fn sockets(&self) -> usize {
+        self.sockets
+    }
+
+    #[inline]
+    fn path(&self, from: usize, to: usize) -> &Path {
+        &self.paths[from * self.sockets + to]
+    }
+
+    /// Time of a transfer between two sockets with the links free.
+    #[inline]
+    pub(super) fn transfer_ps(&self, from: usize, to: usize) -> u64 {
+        self.path(from, to).transfer_ps
+    }
+
+    /// Sends `lines` lines at a time: how long they wait for links and take in all.
+    #[inline]
+    pub(super) fn send(&mut self, now_ps: u64, from: usize, to: usize, lines: u64) -> u64 {
+        let Path { transfer_ps, links } = *self.path(from, to);
+        let mut wait_ps = 0;
+        for link in links.into_iter().take_while(|link| *link != NONE) {
+            let link = &mut self.links[usize::from(link)];
+            wait_ps += link.busy_until_ps.saturating_sub(now_ps);
+            link.busy_until_ps = link.busy_until_ps.max(now_ps) + link.line_ps * lines;
+            link.lines += lines;
+        }
+        transfer_ps * lines + wait_ps
+    }
+
+    /// What each link that was used carried.
+    pub(super) fn link_use(&self) -> Vec<LinkUse> {
+        let of_sockets = self.sockets * self.sockets;
+        let row = |(index, link): (usize, &LinkState)| {
+            let board = index >= of_sockets;
+            let (index, side) = match board {
+                true => (index - of_sockets, self.boards),
+                false => (index, self.sockets),
+            };
+            LinkUse {
+                board,
+                from: (index / side) as u32,
+                to: (index % side) as u32,
+                bytes: link.lines * LINE_BYTES,
+                busy_ns: link.lines * link.line_ps / 1_000,
+            }
+        };
+        self.links.iter().enumerate().filter(|(_, link)| link.lines > 0).map(row).collect()
+    }
+}
+
+fn path(model: &Model, (from, to): (usize, usize), (sockets, per_board): (usize, usize)) -> Path {
+    let cache = &model.cache;
+    let made = |cost: &Cost, links| Path { transfer_ps: picoseconds(cost), links };
+    if from == to {
+        return made(&cache.socket, [NONE; 2]);
+    }
+    let link = |from: usize, to: usize| (from * sockets + to) as u16;
+    let (board_from, board_to) = (from / per_board, to / per_board);
+    if board_from != board_to {
+        let boards = sockets / per_board;
+        let link = sockets * sockets + board_from * boards + board_to;
+        return made(&cache.board, [link as u16, NONE]);
+    }
+    let around = (to + per_board - from) % per_board;
+    if model.wiring == Wiring::Full || around == 1 || around == per_board - 1 {
+        return made(&cache.one_hop, [link(from, to), NONE]);
+    }
+    // Over the next socket of the board, whichever way: beyond two hops the ring is a model's
+    // approximation.
+    let next = board_from * per_board + (from + 1) % per_board;
+    made(&cache.two_hops, [link(from, next), link(next, to)])
+}

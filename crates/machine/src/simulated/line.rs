@@ -1,0 +1,208 @@
+//! Cache lines: who holds one, and what an access to it costs.
+//!
+//! A `LineState` lies beside each word, line and lock. Its fields are atomics only so that it may
+//! be shared; within a simulation one thread of the system touches it. It belongs to the simulation
+//! whose number it bears and is as new to any other: in no cache. States: in no cache; exclusive
+//! (dirty or not); shared by a set. Transfers of one line are serialised by its `busy_until`. Left
+//! out: capacity misses, prefetching, store buffers, and the overlap of several misses.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use super::world::World;
+
+/// No CPU holds the line.
+const NOBODY: u32 = u32::MAX;
+/// In `holder`: it is the only one.
+const EXCLUSIVE: u32 = 1 << 31;
+
+/// A set of CPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct CpuSet([u64; 4]);
+
+impl CpuSet {
+    pub(super) fn add(&mut self, cpu: usize) {
+        self.0[cpu >> 6] |= 1 << (cpu & 63);
+    }
+
+    pub(super) fn remove(&mut self, cpu: usize) {
+        self.0[cpu >> 6] &= !(1 << (cpu & 63));
+    }
+
+    pub(super) fn has(&self, cpu: usize) -> bool {
+        self.0[cpu >> 6] & (1 << (cpu & 63)) != 0
+    }
+
+    /// Whether one of `count` CPUs from `first` on is in it.
+    fn has_any(&self, first: usize, count: usize) -> bool {
+        let (mut cpu, end) = (first, first + count);
+        while cpu < end {
+            let bits = (64 - (cpu & 63)).min(end - cpu);
+            let mask = (u64::MAX >> (64 - bits)) << (cpu & 63);
+            if self.0[cpu >> 6] & mask != 0 {
+                return true;
+            }
+            cpu += bits;
+        }
+        false
+    }
+}
+
+/// Who holds a line.
+#[derive(Debug)]
+pub(super) struct LineState {
+    /// The simulation that the rest belongs to.
+    epoch: AtomicU32,
+    /// Who fetched it last.
+    holder: AtomicU32,
+    /// List of the threads that wait for a write to it; 0: none.
+    pub(super) watch: AtomicU32,
+    busy_until_ps: AtomicU64,
+    /// Who holds it, unless somebody does exclusively.
+    sharers: [AtomicU64; 4],
+}
+
+impl LineState {
+    pub(super) const fn new() -> Self {
+        LineState {
+            epoch: AtomicU32::new(0),
+            holder: AtomicU32::new(NOBODY),
+            watch: AtomicU32::new(0),
+            busy_until_ps: AtomicU64::new(0),
+            sharers: [const { AtomicU64::new(0) }; 4],
+        }
+    }
+
+    /// A line that another simulation used last is new to this one.
+    #[inline]
+    pub(super) fn renew(&self, epoch: u32) {
+        if self.epoch.load(Relaxed) != epoch {
+            self.epoch.store(epoch, Relaxed);
+            self.holder.store(NOBODY, Relaxed);
+            self.watch.store(0, Relaxed);
+            self.busy_until_ps.store(0, Relaxed);
+            self.set_sharers(CpuSet::default());
+        }
+    }
+
+    #[inline]
+    fn sharers(&self) -> CpuSet {
+        let [a, b, c, d] = &self.sharers;
+        CpuSet([a.load(Relaxed), b.load(Relaxed), c.load(Relaxed), d.load(Relaxed)])
+    }
+
+    #[inline]
+    fn set_sharers(&self, set: CpuSet) {
+        self.sharers.iter().zip(set.0).for_each(|(word, bits)| word.store(bits, Relaxed));
+    }
+
+    /// Makes it shared by a set, `holder` having fetched it last, and busy until a time.
+    pub(super) fn share(&self, set: CpuSet, holder: usize, busy_until_ps: u64) {
+        self.set_sharers(set);
+        self.holder.store(holder as u32, Relaxed);
+        self.busy_until_ps.store(busy_until_ps, Relaxed);
+    }
+}
+
+impl World {
+    /// The running CPU reads `lines` lines that move together.
+    #[inline]
+    pub(super) fn read_line(&mut self, line: &LineState, lines: u64) {
+        self.events += 1;
+        line.renew(self.epoch);
+        if self.recording {
+            self.record(line);
+        }
+        let me = self.cpu as u32;
+        let holder = line.holder.load(Relaxed);
+        let exclusive = holder != NOBODY && holder & EXCLUSIVE != 0;
+        let mut sharers = line.sharers();
+        if holder == me | EXCLUSIVE || !exclusive && sharers.has(self.cpu) {
+            self.now_ps += self.prices.l1 * lines;
+            return;
+        }
+        let source = holder & !EXCLUSIVE;
+        if exclusive {
+            sharers = CpuSet::default();
+            sharers.add(source as usize);
+        }
+        let from = (holder != NOBODY).then_some(source as usize);
+        self.now_ps = self.fetch(line, from.map(|cpu| self.fabric.socket_of(cpu)), lines);
+        sharers.add(self.cpu);
+        line.share(sharers, self.cpu, self.now_ps);
+    }
+
+    /// The running CPU writes `lines` lines that move together; a `locked` instruction costs more.
+    #[inline]
+    pub(super) fn write_line(&mut self, line: &LineState, lines: u64, locked: bool) {
+        self.events += 1;
+        line.renew(self.epoch);
+        if self.recording {
+            self.record(line);
+        }
+        let mine = self.cpu as u32 | EXCLUSIVE;
+        let holder = line.holder.load(Relaxed);
+        let end_ps = if holder == mine {
+            self.now_ps + self.prices.l1 * lines
+        } else {
+            self.invalidate(line, holder, lines)
+        };
+        line.holder.store(mine, Relaxed);
+        self.now_ps = end_ps + if locked { self.prices.locked } else { 0 };
+        line.busy_until_ps.store(self.now_ps, Relaxed);
+    }
+
+    /// Takes a line from all others: the farthest of them decides how long that takes.
+    fn invalidate(&mut self, line: &LineState, holder: u32, lines: u64) -> u64 {
+        if holder == NOBODY {
+            return self.fetch(line, None, lines);
+        }
+        if holder & EXCLUSIVE != 0 {
+            let socket = self.fabric.socket_of((holder & !EXCLUSIVE) as usize);
+            return self.fetch(line, Some(socket), lines);
+        }
+        let mut others = line.sharers();
+        others.remove(self.cpu);
+        match self.farthest(&others) {
+            Some(socket) => self.fetch(line, Some(socket), lines),
+            None => self.now_ps + self.prices.l1 * lines,
+        }
+    }
+
+    /// The socket of a set's CPU that is farthest from the running one.
+    pub(super) fn farthest(&self, set: &CpuSet) -> Option<usize> {
+        let here = self.fabric.socket_of(self.cpu);
+        let holds = |socket: &usize| {
+            let (first, count) = self.fabric.cpus_of(*socket);
+            set.has_any(first, count)
+        };
+        let sockets = (0..self.fabric.sockets()).filter(holds);
+        sockets.max_by_key(|socket| self.fabric.transfer_ps(*socket, here))
+    }
+
+    /// When a transfer from a socket (or from memory) to the running CPU ends.
+    fn fetch(&mut self, line: &LineState, from: Option<usize>, lines: u64) -> u64 {
+        let here = self.fabric.socket_of(self.cpu);
+        let takes_ps = match from {
+            Some(socket) => self.fabric.send(self.now_ps, socket, here, lines),
+            None => self.prices.memory * lines,
+        };
+        let end_ps = self.now_ps.max(line.busy_until_ps.load(Relaxed)) + takes_ps;
+        line.busy_until_ps.store(end_ps, Relaxed);
+        end_ps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CpuSet;
+
+    #[test]
+    fn set_finds_cpus_across_its_words() {
+        let mut set = CpuSet::default();
+        set.add(70);
+        assert!(set.has_any(60, 11) && !set.has_any(60, 10) && !set.has_any(71, 100));
+        assert!(set.has_any(0, 256));
+        set.remove(70);
+        assert_eq!(set, CpuSet::default());
+    }
+}

@@ -1,0 +1,364 @@
+//! Ticket locks: who waits spins, first come first served.
+//!
+//! `SimLock` keeps its value in a mutex of the system, which is never contended: the table here
+//! decides whose turn it is. Taking a lock costs a locked instruction on its line; handing it over
+//! costs the transfer of that line to the next holder and a part of a transfer for every other
+//! spinner, all of whom read the line again; the value's own lines follow if another CPU held it
+//! last. A CPU that holds or waits for a lock is not taken away. Source: \[MQ\]'s kernels
+//! (`ticket_spin_lock`); Boyd-Wickizer et al., Non-scalable locks are dangerous, OLS 2012.
+
+use core::ops::{Deref, DerefMut};
+use core::panic::Location;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::vec::Vec;
+
+use super::line::{CpuSet, LineState};
+use super::model::SOCKETS_MAX;
+use super::report::SimError;
+use super::world::{NO_THREAD, State, World, private, shared, suspend};
+use crate::Lock;
+use crate::lock_row::{CallSite, LockCounts, LockRow, table};
+
+type Site = &'static Location<'static>;
+
+/// A lock of the simulated machine.
+#[derive(Debug)]
+pub struct SimLock<T> {
+    name: &'static str,
+    /// The simulation that used it last, and its place in that one's table.
+    place: AtomicU64,
+    word: LineState,
+    data: LineState,
+    value: Mutex<T>,
+}
+
+/// Holds a [`SimLock`].
+#[derive(Debug)]
+pub struct SimGuard<'a, T: Send> {
+    lock: &'a SimLock<T>,
+    /// Until it is dropped.
+    value: Option<MutexGuard<'a, T>>,
+}
+
+/// A lock in use by a simulation.
+#[derive(Debug)]
+struct LockState {
+    name: &'static str,
+    holder: u32,
+    since_ps: u64,
+    /// Row of the place that took it.
+    row: u32,
+    waiters: VecDeque<Waiter>,
+    waiting: CpuSet,
+    waiting_by_socket: [u16; SOCKETS_MAX as usize],
+    /// Rows of the places that have taken it.
+    rows: Vec<(usize, u32)>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    thread: u32,
+    cpu: usize,
+    since_ps: u64,
+    row: u32,
+}
+
+/// All locks in use by a simulation, and their statistics.
+#[derive(Debug, Default)]
+pub(super) struct LockTable {
+    locks: Vec<LockState>,
+    free: Vec<u32>,
+    rows: Vec<(&'static str, CallSite, LockPicoseconds)>,
+    /// Rows by the addresses of name and place: only looked up, never walked.
+    index: HashMap<(usize, usize), u32>,
+}
+
+#[derive(Debug, Default)]
+struct LockPicoseconds {
+    acquisitions: u64,
+    contended: u64,
+    wait_ps: u64,
+    wait_ps_max: u64,
+    hold_ps: u64,
+}
+
+impl LockTable {
+    pub(super) fn name_and_holder(&self, lock: u32) -> (&'static str, u32) {
+        let lock = &self.locks[lock as usize];
+        (lock.name, lock.holder)
+    }
+
+    fn add(&mut self, name: &'static str) -> u32 {
+        let state = LockState {
+            name,
+            holder: NO_THREAD,
+            since_ps: 0,
+            row: 0,
+            waiters: VecDeque::new(),
+            waiting: CpuSet::default(),
+            waiting_by_socket: [0; SOCKETS_MAX as usize],
+            rows: Vec::new(),
+        };
+        if let Some(free) = self.free.pop() {
+            self.locks[free as usize] = state;
+            return free;
+        }
+        self.locks.push(state);
+        self.locks.len() as u32 - 1
+    }
+
+    fn row(&mut self, lock: u32, site: Site) -> u32 {
+        let address = core::ptr::from_ref(site).addr();
+        let lock = &mut self.locks[lock as usize];
+        if let Some((_, row)) = lock.rows.iter().find(|(known, _)| *known == address) {
+            return *row;
+        }
+        let rows = &mut self.rows;
+        let row = self.index.entry((lock.name.as_ptr().addr(), address)).or_insert_with(|| {
+            rows.push((lock.name, site.into(), LockPicoseconds::default()));
+            rows.len() as u32 - 1
+        });
+        lock.rows.push((address, *row));
+        *row
+    }
+
+    pub(super) fn table(&self) -> Vec<LockRow> {
+        let counts = |sum: &LockPicoseconds| LockCounts {
+            acquisitions: sum.acquisitions,
+            contended: sum.contended,
+            wait_ns: sum.wait_ps / 1_000,
+            wait_ns_max: sum.wait_ps_max / 1_000,
+            hold_ns: sum.hold_ps / 1_000,
+        };
+        table(self.rows.iter().map(|(name, site, sum)| (*name, *site, counts(sum))))
+    }
+}
+
+impl<T> SimLock<T> {
+    /// Its place in the table of the running simulation.
+    fn place_in(&self, world: &mut World) -> u32 {
+        let place = self.place.load(Relaxed);
+        if (place >> 32) as u32 == world.epoch {
+            return place as u32;
+        }
+        let lock = world.locks.add(self.name);
+        self.place.store(u64::from(world.epoch) << 32 | u64::from(lock), Relaxed);
+        lock
+    }
+
+    fn lines(&self) -> u64 {
+        size_of::<T>().div_ceil(64) as u64
+    }
+
+    fn guard(&self) -> SimGuard<'_, T>
+    where
+        T: Send,
+    {
+        let value = match self.value.try_lock() {
+            Ok(value) => value,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                panic!("lock {} is held outside of the running simulation", self.name)
+            }
+        };
+        SimGuard { lock: self, value: Some(value) }
+    }
+}
+
+impl<T: Send> Lock<T> for SimLock<T> {
+    type Guard<'a>
+        = SimGuard<'a, T>
+    where
+        T: 'a;
+
+    fn new(name: &'static str, value: T) -> Self {
+        let place = AtomicU64::new(0);
+        let (word, data) = (LineState::new(), LineState::new());
+        SimLock { name, place, word, data, value: Mutex::new(value) }
+    }
+
+    #[track_caller]
+    fn lock(&self) -> SimGuard<'_, T> {
+        let site = Location::caller();
+        let waits = shared(|world| {
+            let lock = self.place_in(world);
+            world.lock(lock, &self.word, site)
+        });
+        match waits {
+            None => {
+                let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+                return SimGuard { lock: self, value: Some(value) };
+            }
+            Some(true) => suspend(),
+            Some(false) => {}
+        }
+        private(|world| world.fetch_data(&self.data, self.lines()));
+        self.guard()
+    }
+
+    #[track_caller]
+    fn try_lock(&self) -> Option<SimGuard<'_, T>> {
+        let site = Location::caller();
+        let taken = shared(|world| {
+            let lock = self.place_in(world);
+            world.try_lock(lock, &self.word, site)
+        });
+        match taken {
+            Some(false) => None,
+            Some(true) => {
+                private(|world| world.fetch_data(&self.data, self.lines()));
+                Some(self.guard())
+            }
+            None => {
+                let value = match self.value.try_lock() {
+                    Ok(value) => value,
+                    Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                    Err(TryLockError::WouldBlock) => return None,
+                };
+                Some(SimGuard { lock: self, value: Some(value) })
+            }
+        }
+    }
+}
+
+impl<T> Drop for SimLock<T> {
+    fn drop(&mut self) {
+        private(|world| {
+            let place = self.place.load(Relaxed);
+            if (place >> 32) as u32 == world.epoch {
+                world.locks.free.push(place as u32);
+            }
+        });
+    }
+}
+
+impl<T: Send> Drop for SimGuard<'_, T> {
+    fn drop(&mut self) {
+        // Others see the lock as held until `unlock`, so the mutex may go first.
+        self.value = None;
+        shared(|world| {
+            let lock = self.lock.place_in(world);
+            world.unlock(lock, &self.lock.word);
+        });
+    }
+}
+
+impl<T: Send> Deref for SimGuard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        self.value.as_ref().expect("taken out only by drop")
+    }
+}
+
+impl<T: Send> DerefMut for SimGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        self.value.as_mut().expect("taken out only by drop")
+    }
+}
+
+impl World {
+    /// Takes a lock or queues up for it; true if the thread has to wait until it is handed over.
+    fn lock(&mut self, lock: u32, word: &LineState, site: Site) -> bool {
+        let row = self.locks.row(lock, site);
+        let (thread, cpu, since_ps) = (self.thread, self.cpu, self.now_ps);
+        self.me().locks += 1;
+        self.write_line(word, 1, true);
+        self.wake_watchers(word, since_ps);
+        let socket = self.fabric.socket_of(cpu);
+        let state = &mut self.locks.locks[lock as usize];
+        if state.holder == NO_THREAD {
+            (state.holder, state.row, state.since_ps) = (thread, row, self.now_ps);
+            self.locks.rows[row as usize].2.acquisitions += 1;
+            return false;
+        }
+        state.waiters.push_back(Waiter { thread, cpu, since_ps, row });
+        state.waiting.add(cpu);
+        state.waiting_by_socket[socket] += 1;
+        // The other spinners read it again behind this one's instruction.
+        word.share(state.waiting, cpu, self.now_ps);
+        self.spin(State::Locking(lock));
+        if std::thread::panicking() {
+            let name = self.me().name.clone();
+            let message = "it panicked, and its destructors wait for a lock".into();
+            self.run.failure =
+                Some(SimError::Panic { thread: name, at_ns: self.now_ps / 1_000, message });
+        }
+        true
+    }
+
+    fn try_lock(&mut self, lock: u32, word: &LineState, site: Site) -> bool {
+        let row = self.locks.row(lock, site);
+        if self.locks.locks[lock as usize].holder != NO_THREAD {
+            self.read_line(word, 1);
+            return false;
+        }
+        let since_ps = self.now_ps;
+        self.me().locks += 1;
+        self.write_line(word, 1, true);
+        self.wake_watchers(word, since_ps);
+        let (thread, now_ps) = (self.thread, self.now_ps);
+        let state = &mut self.locks.locks[lock as usize];
+        (state.holder, state.row, state.since_ps) = (thread, row, now_ps);
+        self.locks.rows[row as usize].2.acquisitions += 1;
+        true
+    }
+
+    /// The value's own lines come along if another CPU held the lock last.
+    fn fetch_data(&mut self, data: &LineState, lines: u64) {
+        if lines > 0 {
+            let recording = core::mem::take(&mut self.recording);
+            self.write_line(data, lines, false);
+            self.recording = recording;
+        }
+    }
+
+    fn unlock(&mut self, lock: u32, word: &LineState) {
+        let start_ps = self.now_ps;
+        self.me().locks -= 1;
+        self.write_line(word, 1, false);
+        self.wake_watchers(word, start_ps);
+        let state = &mut self.locks.locks[lock as usize];
+        state.holder = NO_THREAD;
+        self.locks.rows[state.row as usize].2.hold_ps += start_ps - state.since_ps;
+        if !state.waiters.is_empty() {
+            self.hand_over(lock, word);
+        }
+    }
+
+    /// The longest waiter gets the lock when its turn to read the line has come.
+    fn hand_over(&mut self, lock: u32, word: &LineState) {
+        let here = self.fabric.socket_of(self.cpu);
+        let state = &mut self.locks.locks[lock as usize];
+        let next = state.waiters.pop_front().expect("the caller has looked");
+        let there = self.fabric.socket_of(next.cpu);
+        state.waiting.remove(next.cpu);
+        state.waiting_by_socket[there] -= 1;
+        let mut readers_ps = 0;
+        for socket in 0..self.fabric.sockets() {
+            let spinners = u64::from(state.waiting_by_socket[socket]);
+            if spinners > 0 {
+                readers_ps += spinners * self.fabric.transfer_ps(here, socket);
+                self.fabric.send(self.now_ps, here, socket, spinners);
+            }
+        }
+        let first_ps = self.fabric.send(self.now_ps, here, there, 1);
+        let granted_ps = self.now_ps + first_ps + ((readers_ps * self.prices.spinner) >> 16);
+        let mut sharers = state.waiting;
+        sharers.add(next.cpu);
+        sharers.add(self.cpu);
+        word.share(sharers, next.cpu, granted_ps);
+        self.events += 1;
+        (state.holder, state.row, state.since_ps) = (next.thread, next.row, granted_ps);
+        let waited_ps = granted_ps - next.since_ps;
+        let sum = &mut self.locks.rows[next.row as usize].2;
+        sum.acquisitions += 1;
+        sum.contended += 1;
+        sum.wait_ps += waited_ps;
+        sum.wait_ps_max = sum.wait_ps_max.max(waited_ps);
+        self.end_spin(next.thread, granted_ps);
+    }
+}

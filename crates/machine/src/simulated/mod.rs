@@ -1,0 +1,131 @@
+//! `Simulated`: a many-core NUMA machine in virtual time, on which the production code runs as is.
+//!
+//! The second implementation of `Machine`. Its CPUs are coroutines that a discrete-event loop runs
+//! on one thread of the system (run.rs, scheduler.rs), in the order of their clocks (world.rs).
+//! Accesses to cache lines cost by distance (line.rs, fabric.rs), locks by their spinners
+//! (lock.rs), sleeping and waking by the threads involved (thread.rs), work by its stage; all
+//! constants are a `Model`'s. Outside a running simulation nothing is charged: objects may be
+//! made, read and dropped there. An object belongs to one simulation at a time. Source: \[MQ\] for
+//! what to model.
+
+mod fabric;
+mod line;
+mod lock;
+mod model;
+mod prices;
+mod report;
+mod run;
+mod scheduler;
+mod spin;
+mod thread;
+mod tournament;
+mod word;
+mod world;
+
+use std::boxed::Box;
+
+pub use fabric::LinkUse;
+pub use lock::{SimGuard, SimLock};
+pub use model::{
+    CPUS_MAX, CacheCosts, Cost, CpuCosts, Model, ModelError, Rate, SOCKETS_MAX, Share, ThreadCosts,
+    Wiring, WorkCosts,
+};
+pub use report::{BEGIN_NS, BlockedThread, CpuTimes, Report, SimError};
+pub use run::Simulation;
+pub use thread::{SimParker, SimThread};
+pub use word::{SimCounter, SimLine, SimWord};
+
+use self::world::{pass, private, shared};
+use crate::{CpuId, Machine, Order, Stage, Topology};
+
+/// The machine that runs in a [`Simulation`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Simulated;
+
+impl Machine for Simulated {
+    type Lock<T: Send> = SimLock<T>;
+    type Word = SimWord;
+    type Line<T: Send> = SimLine<T>;
+    type Counter = SimCounter;
+    type Parker = SimParker;
+    type Thread = SimThread;
+
+    /// Outside a simulation, always when one begins.
+    #[inline]
+    fn now() -> u64 {
+        pass(|world| {
+            if world.recording {
+                world.me().spin.read_clock = true;
+            }
+            world.prices.clock_read
+        });
+        private(|world| world.now_ps / 1_000).unwrap_or(BEGIN_NS)
+    }
+
+    /// Outside a simulation, 0.
+    #[inline]
+    fn cpu() -> CpuId {
+        CpuId(private(|world| world.cpu as u32).unwrap_or(0))
+    }
+
+    /// Outside a simulation, one CPU.
+    fn topology() -> Topology {
+        private(|world| world.topology()).unwrap_or_else(|| Topology::uniform(1, 1))
+    }
+
+    #[inline]
+    fn fence(order: Order) {
+        if order == Order::SeqCst {
+            pass(|world| world.prices.fence);
+        }
+    }
+
+    /// A thread without a CPU of its own choice is put on the one after that of the last thread.
+    ///
+    /// # Panics
+    /// Outside a simulation, if there is no such CPU, or if there are 4,096 threads.
+    fn spawn(name: &str, cpu: Option<CpuId>, body: Box<dyn FnOnce() + Send>) -> SimThread {
+        let started = shared(|world| {
+            world.now_ps += world.prices.threads.system_call;
+            world.add_thread(name, cpu.map(|cpu| cpu.0 as usize), body)
+        });
+        let (thread, ended) = started.expect("simulated threads are started by simulated threads");
+        SimThread { thread, ended }
+    }
+
+    fn spin_until(deadline_ns: u64, ready: impl FnMut() -> bool) -> bool {
+        spin::spin_until(deadline_ns, ready)
+    }
+
+    #[inline]
+    fn work(stage: Stage, units: u32) {
+        pass(|world| world.work_ps(stage, units));
+    }
+}
+
+/// What only programs made for the simulated machine do.
+impl Simulated {
+    /// Whether the caller runs in a simulation.
+    #[must_use]
+    pub fn is_running() -> bool {
+        private(|_| ()).is_some()
+    }
+
+    /// Lets the caller's CPU work for a time.
+    pub fn charge(ns: u64) {
+        pass(|_| ns * 1_000);
+    }
+
+    /// Charges a system call that does nothing.
+    pub fn system_call() {
+        pass(|world| world.prices.threads.system_call);
+    }
+
+    /// Interrupts another CPU: charges both.
+    ///
+    /// # Panics
+    /// If there is no such CPU.
+    pub fn interrupt(cpu: CpuId) {
+        shared(|world| world.interrupt(cpu.0 as usize));
+    }
+}

@@ -1,0 +1,353 @@
+//! `Model`: the machine to simulate: its topology, and a table of costs with their origins.
+//!
+//! Plain data, made by programs or (feature `serde`) read from files in which a cost without an
+//! origin and an unknown key are errors. Used by `Simulation`, which checks it first. Invariant:
+//! nothing here depends on what is run; constants are fixed once per machine, never per experiment.
+
+use std::borrow::Cow;
+use std::format;
+use std::string::String;
+
+use crate::Stage;
+
+/// CPUs that a model may have at most.
+pub const CPUS_MAX: u32 = 256;
+/// Sockets that a model may have at most.
+pub const SOCKETS_MAX: u32 = 32;
+
+/// A time, and where it comes from.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Cost {
+    /// Nanoseconds, 0 to 1e9.
+    pub ns: f64,
+    /// Publication, measurement or reasoning that it is taken from.
+    pub origin: Cow<'static, str>,
+}
+
+/// A bandwidth, and where it comes from.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Rate {
+    /// Bytes in a nanosecond (that is, GB/s) in one direction, above 0.
+    pub bytes_per_ns: f64,
+    /// Publication, measurement or reasoning that it is taken from.
+    pub origin: Cow<'static, str>,
+}
+
+/// A fraction, and where it comes from.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Share {
+    /// 0 to 1.
+    pub share: f64,
+    /// Publication, measurement or reasoning that it is taken from.
+    pub origin: Cow<'static, str>,
+}
+
+impl Cost {
+    /// A cost of so many nanoseconds.
+    #[must_use]
+    pub fn new(ns: f64, origin: &'static str) -> Self {
+        Cost { ns, origin: Cow::Borrowed(origin) }
+    }
+}
+
+/// How the sockets of one board are joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "lowercase"))]
+pub enum Wiring {
+    /// A link from each socket to each other one: all are one hop apart.
+    #[default]
+    Full,
+    /// A link to the two neighbours in number; all others are two hops away.
+    Ring,
+}
+
+/// A machine.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Model {
+    /// For reports.
+    pub name: String,
+    /// CPUs of a socket, which is a NUMA node; CPUs are numbered in the order of sockets.
+    pub cores_per_socket: u32,
+    /// Sockets, 1 to [`SOCKETS_MAX`], and at most [`CPUS_MAX`] CPUs in all.
+    pub sockets: u32,
+    /// Sockets of a board; 0 if there is only one board.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub sockets_per_board: u32,
+    /// How the sockets of a board are joined.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub wiring: Wiring,
+    /// Clock frequency, for reports: all costs are in nanoseconds.
+    pub ghz: f64,
+    /// What memory accesses cost.
+    pub cache: CacheCosts,
+    /// What instructions cost that are not plain.
+    pub cpu: CpuCosts,
+    /// What threads cost.
+    pub threads: ThreadCosts,
+    /// What the program's own work costs.
+    pub work: WorkCosts,
+}
+
+/// Costs of memory accesses.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct CacheCosts {
+    /// A line that the CPU's own cache holds.
+    pub l1: Cost,
+    /// A line from another core of the socket.
+    pub socket: Cost,
+    /// A line from a socket one hop away.
+    pub one_hop: Cost,
+    /// A line from a socket two hops away on the same board.
+    pub two_hops: Cost,
+    /// A line from another board.
+    pub board: Cost,
+    /// A line that no cache holds.
+    pub memory: Cost,
+    /// Bandwidth of the link between two sockets of a board.
+    pub link: Rate,
+    /// Bandwidth of the link between two boards.
+    pub board_link: Rate,
+    /// Part of a transfer that each CPU that spins on a ticket lock adds to its hand-over.
+    pub spinner: Share,
+}
+
+/// Costs of instructions.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct CpuCosts {
+    /// What a locked instruction costs more than a plain store.
+    pub locked: Cost,
+    /// A full memory fence.
+    pub fence: Cost,
+    /// Reading the clock.
+    pub clock_read: Cost,
+    /// Time between two looks of a CPU that polls something other than memory.
+    pub spin_poll: Cost,
+}
+
+/// Costs of threads and of the operating system.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct ThreadCosts {
+    /// Entering and leaving the kernel.
+    pub system_call: Cost,
+    /// A CPU that goes on with another thread than it last ran.
+    pub context_switch: Cost,
+    /// Waking a thread: to the waker.
+    pub wake: Cost,
+    /// From the waking to the first instruction of the thread woken, if its CPU is idle.
+    pub wake_latency: Cost,
+    /// Sending an inter-processor interrupt.
+    pub interrupt_send: Cost,
+    /// Being interrupted by one.
+    pub interrupt_handle: Cost,
+    /// How long a thread runs while others wait for its CPU.
+    pub time_slice: Cost,
+}
+
+/// Costs of `Machine::work`, per unit.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct WorkCosts {
+    /// [`Stage::Interface`].
+    pub interface: Cost,
+    /// [`Stage::Submit`].
+    pub submit: Cost,
+    /// [`Stage::Insert`].
+    pub insert: Cost,
+    /// [`Stage::Dispatch`].
+    pub dispatch: Cost,
+    /// [`Stage::Driver`].
+    pub driver: Cost,
+    /// [`Stage::Complete`].
+    pub complete: Cost,
+    /// Greatest deviation of a charge, so that CPUs do not move in lockstep; drawn from the seed.
+    pub jitter: Share,
+}
+
+/// What is wrong with a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelError {
+    /// The key, as in a file: `cache.l1.ns`.
+    pub key: &'static str,
+    /// What it must be, and what it is.
+    pub problem: String,
+}
+
+impl core::fmt::Display for ModelError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "machine model: {}: {}", self.key, self.problem)
+    }
+}
+
+impl std::error::Error for ModelError {}
+
+fn check(
+    key: &'static str,
+    good: bool,
+    problem: impl FnOnce() -> String,
+) -> Result<(), ModelError> {
+    if good { Ok(()) } else { Err(ModelError { key, problem: problem() }) }
+}
+
+fn origin_given(key: &'static str, origin: &str) -> Result<(), ModelError> {
+    check(key, !origin.trim().is_empty(), || String::from("the origin must say where it is from"))
+}
+
+impl Model {
+    /// A machine of round numbers, for tests and for exploring: no real machine.
+    #[must_use]
+    pub fn plain(sockets: u32, cores_per_socket: u32) -> Model {
+        let cost = |ns| Cost::new(ns, "a round number");
+        let rate = |bytes_per_ns| Rate { bytes_per_ns, origin: Cow::Borrowed("a round number") };
+        let share = |share| Share { share, origin: Cow::Borrowed("a round number") };
+        Model {
+            name: String::from("plain"),
+            cores_per_socket,
+            sockets,
+            sockets_per_board: 0,
+            wiring: Wiring::Full,
+            ghz: 2.5,
+            cache: CacheCosts {
+                l1: cost(2.0),
+                socket: cost(40.0),
+                one_hop: cost(100.0),
+                two_hops: cost(150.0),
+                board: cost(250.0),
+                memory: cost(80.0),
+                link: rate(12.0),
+                board_link: rate(6.0),
+                spinner: share(0.5),
+            },
+            cpu: CpuCosts {
+                locked: cost(8.0),
+                fence: cost(10.0),
+                clock_read: cost(10.0),
+                spin_poll: cost(50.0),
+            },
+            threads: ThreadCosts {
+                system_call: cost(100.0),
+                context_switch: cost(1_000.0),
+                wake: cost(500.0),
+                wake_latency: cost(2_000.0),
+                interrupt_send: cost(300.0),
+                interrupt_handle: cost(700.0),
+                time_slice: cost(1_000_000.0),
+            },
+            work: WorkCosts {
+                interface: cost(50.0),
+                submit: cost(50.0),
+                insert: cost(20.0),
+                dispatch: cost(50.0),
+                driver: cost(30.0),
+                complete: cost(50.0),
+                jitter: share(0.1),
+            },
+        }
+    }
+
+    /// CPUs in all.
+    #[must_use]
+    pub fn cpus(&self) -> u32 {
+        self.sockets.saturating_mul(self.cores_per_socket)
+    }
+
+    /// What a unit of a stage costs.
+    #[must_use]
+    pub fn work_of(&self, stage: Stage) -> &Cost {
+        let work = &self.work;
+        match stage {
+            Stage::Interface => &work.interface,
+            Stage::Submit => &work.submit,
+            Stage::Insert => &work.insert,
+            Stage::Dispatch => &work.dispatch,
+            Stage::Driver => &work.driver,
+            Stage::Complete => &work.complete,
+        }
+    }
+
+    /// Checks every value.
+    ///
+    /// # Errors
+    /// The first key whose value cannot be.
+    pub fn validate(&self) -> Result<(), ModelError> {
+        let (sockets, cores) = (self.sockets, self.cores_per_socket);
+        check("sockets", (1..=SOCKETS_MAX).contains(&sockets), || {
+            format!("must be 1 to {SOCKETS_MAX}, is {sockets}")
+        })?;
+        check("cores_per_socket", cores > 0 && self.cpus() <= CPUS_MAX, || {
+            format!("{sockets} x {cores} CPUs: must be 1 to {CPUS_MAX} in all")
+        })?;
+        let board = self.sockets_per_board;
+        check("sockets_per_board", board == 0 || sockets % board == 0, || {
+            format!("must divide the {sockets} sockets, is {board}")
+        })?;
+        check("ghz", self.ghz > 0.0 && self.ghz < 100.0, || {
+            format!("must be above 0 and below 100, is {}", self.ghz)
+        })?;
+        for (key, cost) in self.costs() {
+            check(key, (0.0..=1e9).contains(&cost.ns), || {
+                format!("ns must be 0 to 1e9, is {}", cost.ns)
+            })?;
+            origin_given(key, &cost.origin)?;
+        }
+        self.validate_rest()
+    }
+
+    fn validate_rest(&self) -> Result<(), ModelError> {
+        let cache = &self.cache;
+        for (key, rate) in [("cache.link", &cache.link), ("cache.board_link", &cache.board_link)] {
+            check(key, rate.bytes_per_ns > 0.001 && rate.bytes_per_ns < 1e6, || {
+                format!("bytes_per_ns must be above 0.001, is {}", rate.bytes_per_ns)
+            })?;
+            origin_given(key, &rate.origin)?;
+        }
+        for (key, share) in [("cache.spinner", &cache.spinner), ("work.jitter", &self.work.jitter)]
+        {
+            check(key, (0.0..=1.0).contains(&share.share), || {
+                format!("share must be 0 to 1, is {}", share.share)
+            })?;
+            origin_given(key, &share.origin)?;
+        }
+        let poll_ns = self.cpu.spin_poll.ns;
+        check("cpu.spin_poll", poll_ns >= 1.0, || format!("ns must be at least 1, is {poll_ns}"))?;
+        let slice_ns = self.threads.time_slice.ns;
+        check("threads.time_slice", slice_ns >= 1_000.0, || {
+            format!("ns must be at least 1000, is {slice_ns}")
+        })
+    }
+
+    fn costs(&self) -> [(&'static str, &Cost); 23] {
+        let (cache, cpu, threads, work) = (&self.cache, &self.cpu, &self.threads, &self.work);
+        [
+            ("cache.l1", &cache.l1),
+            ("cache.socket", &cache.socket),
+            ("cache.one_hop", &cache.one_hop),
+            ("cache.two_hops", &cache.two_hops),
+            ("cache.board", &cache.board),
+            ("cache.memory", &cache.memory),
+            ("cpu.locked", &cpu.locked),
+            ("cpu.fence", &cpu.fence),
+            ("cpu.clock_read", &cpu.clock_read),
+            ("cpu.spin_poll", &cpu.spin_poll),
+            ("threads.system_call", &threads.system_call),
+            ("threads.context_switch", &threads.context_switch),
+            ("threads.wake", &threads.wake),
+            ("threads.wake_latency", &threads.wake_latency),
+            ("threads.interrupt_send", &threads.interrupt_send),
+            ("threads.interrupt_handle", &threads.interrupt_handle),
+            ("threads.time_slice", &threads.time_slice),
+            ("work.interface", &work.interface),
+            ("work.submit", &work.submit),
+            ("work.insert", &work.insert),
+            ("work.dispatch", &work.dispatch),
+            ("work.driver", &work.driver),
+            ("work.complete", &work.complete),
+        ]
+    }
+}

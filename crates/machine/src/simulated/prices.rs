@@ -1,0 +1,78 @@
+//! `Prices`: a model's costs as the simulation charges them, integers in picoseconds.
+//!
+//! Made once per simulation. Shares are in 1/65536, so that no run depends on how a compiler orders
+//! floating point operations.
+
+use super::fabric::picoseconds;
+use super::model::Model;
+use super::world::World;
+use crate::Stage;
+
+/// Costs of a model in picoseconds.
+#[derive(Debug)]
+pub(super) struct Prices {
+    pub(super) l1: u64,
+    pub(super) memory: u64,
+    /// In 1/65536.
+    pub(super) spinner: u64,
+    pub(super) locked: u64,
+    pub(super) fence: u64,
+    pub(super) clock_read: u64,
+    pub(super) spin_poll: u64,
+    pub(super) threads: ThreadPrices,
+    work: [u64; 6],
+    /// In 1/65536.
+    jitter: u64,
+}
+
+/// Costs of threads in picoseconds.
+#[derive(Debug)]
+pub(super) struct ThreadPrices {
+    pub(super) system_call: u64,
+    pub(super) context_switch: u64,
+    pub(super) wake: u64,
+    pub(super) wake_latency: u64,
+    pub(super) interrupt_send: u64,
+    pub(super) interrupt_handle: u64,
+    pub(super) time_slice: u64,
+}
+
+impl Prices {
+    pub(super) fn new(model: &Model) -> Self {
+        let (cache, cpu, threads) = (&model.cache, &model.cpu, &model.threads);
+        let share = |share: f64| (share * 65_536.0).round() as u64;
+        Prices {
+            l1: picoseconds(&cache.l1),
+            memory: picoseconds(&cache.memory),
+            spinner: share(cache.spinner.share),
+            locked: picoseconds(&cpu.locked),
+            fence: picoseconds(&cpu.fence),
+            clock_read: picoseconds(&cpu.clock_read),
+            spin_poll: picoseconds(&cpu.spin_poll),
+            threads: ThreadPrices {
+                system_call: picoseconds(&threads.system_call),
+                context_switch: picoseconds(&threads.context_switch),
+                wake: picoseconds(&threads.wake),
+                wake_latency: picoseconds(&threads.wake_latency),
+                interrupt_send: picoseconds(&threads.interrupt_send),
+                interrupt_handle: picoseconds(&threads.interrupt_handle),
+                time_slice: picoseconds(&threads.time_slice),
+            },
+            work: Stage::ALL.map(|stage| picoseconds(model.work_of(stage))),
+            jitter: share(model.work.jitter.share),
+        }
+    }
+}
+
+impl World {
+    /// What units of a stage take this time.
+    pub(super) fn work_ps(&mut self, stage: Stage, units: u32) -> u64 {
+        let work_ps = self.prices.work[stage as usize] * u64::from(units);
+        if self.prices.jitter == 0 || work_ps == 0 {
+            return work_ps;
+        }
+        // Up to `jitter` more or less: 2^16 stands for one.
+        let spread = ((self.next_random() >> 48) * self.prices.jitter) >> 15;
+        (work_ps * (65_536 + spread - self.prices.jitter)) >> 16
+    }
+}

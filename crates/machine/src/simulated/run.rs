@@ -1,0 +1,192 @@
+//! `Simulation`: a model, a seed, and the loop that runs threads on it until all have ended.
+//!
+//! Called by programs; calls the scheduler between two coroutines. Every simulated thread is a
+//! coroutine on the calling thread. Their stacks are kept for the next simulation, so that a short
+//! one costs microseconds. A simulation that fails is not unwound: what lies on the stacks of its
+//! threads is forgotten (its memory leaks), because destructors of a half-done run would wait for
+//! others that never come, and because a release build cannot unwind.
+#![allow(unsafe_code)]
+
+use core::any::Any;
+use core::cell::RefCell;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::boxed::Box;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult};
+
+use super::model::{Model, ModelError};
+use super::report::{Report, SimError};
+use super::scheduler::Next;
+use super::tournament::TIME_MAX_PS;
+use super::world::{Body, Entered, World, private, shared};
+
+/// Size of a thread's stack; only what is touched takes memory.
+const STACK_BYTES: usize = 256 << 10;
+/// Stacks kept by a thread of the system.
+const STACKS_KEPT: usize = 512;
+
+type Fiber = Coroutine<(), (), (), DefaultStack>;
+
+std::thread_local! {
+    static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A machine that is ready to run something.
+#[derive(Debug, Clone)]
+pub struct Simulation {
+    model: Model,
+    seed: u64,
+    limit_ps: u64,
+    cpu: u32,
+}
+
+impl Simulation {
+    /// A machine of this model. The seed decides jitter, and the order of CPUs at equal times.
+    ///
+    /// # Errors
+    /// What is wrong with the model.
+    pub fn new(model: &Model, seed: u64) -> Result<Simulation, ModelError> {
+        model.validate()?;
+        Ok(Simulation { model: model.clone(), seed, limit_ps: TIME_MAX_PS, cpu: 0 })
+    }
+
+    /// Ends the run with an error when the clock reaches this; 4,503 s at most, which is the
+    /// default.
+    #[must_use]
+    pub fn time_limit_ns(mut self, limit_ns: u64) -> Self {
+        self.limit_ps = limit_ns.saturating_mul(1_000).min(TIME_MAX_PS);
+        self
+    }
+
+    /// The CPU of the first thread, 0 unless set.
+    #[must_use]
+    pub fn first_cpu(mut self, cpu: u32) -> Self {
+        self.cpu = cpu;
+        self
+    }
+
+    /// Runs `main` as a thread of the machine, and all that it starts, until all have ended.
+    ///
+    /// The same model, seed and program give the same report to the bit, in debug and release
+    /// builds, as long as the program does the same: no clock, random state, address or thread
+    /// but the machine's. Results leave `main` through memory that it shares with the caller.
+    ///
+    /// # Errors
+    /// Why it could not end. What its threads held is leaked then.
+    ///
+    /// # Panics
+    /// Inside another simulation, or if there is no such first CPU.
+    pub fn run(&self, main: impl FnOnce() + Send + 'static) -> Result<Report, SimError> {
+        static EPOCH: AtomicU32 = AtomicU32::new(1);
+        let epoch = EPOCH.fetch_add(1, Relaxed).max(1);
+        let world = RefCell::new(World::new(&self.model, self.seed, epoch, self.limit_ps));
+        // SAFETY: `entered` is dropped before `world`, at the end of this function.
+        let entered = unsafe { Entered::new(&world) };
+        world.borrow_mut().add_first_thread(self.cpu as usize, Box::new(main));
+        let mut fibers = Fibers(Vec::new());
+        let failure = loop {
+            let next = world.borrow_mut().pick();
+            match next {
+                Next::Resume(thread) => fibers.resume(thread),
+                Next::Start(thread, body) => fibers.start(thread, body),
+                Next::Done => break None,
+                Next::Failed(error) => break Some(error),
+            }
+        };
+        fibers.reset();
+        drop(entered);
+        match failure {
+            None => Ok(Report::new(&world.borrow())),
+            Some(error) => Err(error),
+        }
+    }
+}
+
+/// The coroutines of a simulation, by their thread's number.
+struct Fibers(Vec<Option<Fiber>>);
+
+impl Fibers {
+    fn start(&mut self, thread: u32, body: Body) {
+        let kept = STACKS.with_borrow_mut(Vec::pop);
+        let stack = kept.unwrap_or_else(|| {
+            DefaultStack::new(STACK_BYTES).expect("the system refuses memory for another stack")
+        });
+        let fiber = Coroutine::with_stack(stack, move |yielder, ()| {
+            private(|world| world.set_yielder(yielder));
+            let result = catch_unwind(AssertUnwindSafe(body));
+            finish(result.err());
+        });
+        let index = thread as usize;
+        if index >= self.0.len() {
+            self.0.resize_with(index + 1, || None);
+        }
+        self.0[index] = Some(fiber);
+        self.resume(thread);
+    }
+
+    fn resume(&mut self, thread: u32) {
+        let place = &mut self.0[thread as usize];
+        let fiber = place.as_mut().expect("started before it is resumed");
+        if let CoroutineResult::Return(()) = fiber.resume(()) {
+            place.take().into_iter().for_each(keep_stack);
+        }
+    }
+
+    /// Forgets what is on the stacks of threads that have not ended.
+    fn reset(&mut self) {
+        for mut fiber in self.0.drain(..).flatten() {
+            // SAFETY: nothing on its stack is ever used again: its thread is not resumed, no other
+            // thread of the simulation runs any more, and what others may still reach is on the
+            // heap and leaks.
+            unsafe { fiber.force_reset() };
+            keep_stack(fiber);
+        }
+    }
+}
+
+impl Drop for Fibers {
+    /// After a panic of the run loop itself.
+    fn drop(&mut self) {
+        self.reset();
+    }
+}
+
+fn keep_stack(fiber: Fiber) {
+    let stack = fiber.into_stack();
+    STACKS.with_borrow_mut(|stacks| {
+        if stacks.len() < STACKS_KEPT {
+            stacks.push(stack);
+        }
+    });
+}
+
+/// The running thread's body has returned, or panicked.
+fn finish(panic: Option<Box<dyn Any + Send>>) {
+    match panic {
+        None => {
+            shared(|world| {
+                world.me().ended.set();
+                world.end_thread();
+            });
+        }
+        Some(payload) => {
+            let message = message_of(&*payload);
+            private(|world| {
+                let (thread, at_ns) = (world.me().name.clone(), world.now_ps / 1_000);
+                world.run.failure = Some(SimError::Panic { thread, at_ns, message });
+            });
+        }
+    }
+}
+
+fn message_of(payload: &(dyn Any + Send)) -> String {
+    match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
+        (Some(text), _) => (*text).to_string(),
+        (_, Some(text)) => text.clone(),
+        _ => String::from("a value that is no text"),
+    }
+}

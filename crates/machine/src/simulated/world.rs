@@ -1,0 +1,362 @@
+//! `World`: the state of one running simulation, and the gate that every shared access passes.
+//!
+//! Found through a thread-local pointer that the run loop (run.rs) sets; one thread of the system
+//! runs a whole simulation. Invariant that makes the simulation sequentially consistent: a CPU
+//! accesses shared state only when its clock is the earliest of all CPUs that can run (`gate`), so
+//! accesses happen in the order of virtual time. The `RefCell` is never borrowed over a suspension.
+//! All times are integers in picoseconds, so that debug and release builds agree to the bit.
+#![allow(unsafe_code)]
+
+use core::cell::{Cell, RefCell};
+use core::ptr;
+use std::boxed::Box;
+use std::collections::VecDeque;
+use std::string::String;
+use std::sync::Arc;
+use std::vec;
+use std::vec::Vec;
+
+use corosensei::Yielder;
+
+use super::fabric::Fabric;
+use super::lock::LockTable;
+use super::model::Model;
+use super::prices::Prices;
+use super::report::SimError;
+use super::thread::Ended;
+use super::tournament::{Tournament, key};
+use crate::{CpuId, NodeId, Topology};
+
+/// Where virtual time begins: programs may take a time of 0 for "none".
+pub(super) const BEGIN_PS: u64 = 1_000_000;
+/// No thread.
+pub(super) const NO_THREAD: u32 = u32::MAX;
+/// Position of the threads' deadlines among the CPUs; the CPUs come behind it.
+pub(super) const TIMERS: usize = 0;
+
+/// What a simulated thread runs.
+pub(super) type Body = Box<dyn FnOnce() + Send>;
+
+/// A simulated CPU.
+#[derive(Debug)]
+pub(super) struct CpuState {
+    /// Its time, unless it is the one that runs now.
+    pub(super) clock_ps: u64,
+    /// The thread that has it.
+    pub(super) current: u32,
+    /// The thread that had it last.
+    pub(super) last: u32,
+    /// Threads that wait for it.
+    pub(super) queue: VecDeque<u32>,
+    pub(super) slice_end_ps: u64,
+    /// Time taken by interrupts, not charged yet.
+    pub(super) stolen_ps: u64,
+    /// Its place among CPUs with the same time.
+    pub(super) position: usize,
+    pub(super) idle_ps: u64,
+    pub(super) spin_ps: u64,
+    pub(super) switches: u64,
+}
+
+/// What a thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// It has its CPU.
+    Running,
+    /// It waits for its CPU.
+    Ready,
+    /// It sleeps in a parker.
+    Parked,
+    /// It waits for the end of a thread.
+    Joining(u32),
+    /// It spins on this lock of the table.
+    Locking(u32),
+    /// It spins in `spin_until`.
+    Spinning,
+}
+
+/// A simulated thread.
+pub(super) struct ThreadState {
+    pub(super) name: String,
+    pub(super) cpu: usize,
+    pub(super) state: State,
+    /// Since when it spins.
+    pub(super) since_ps: u64,
+    /// Until it has run for the first time.
+    pub(super) body: Option<Body>,
+    pub(super) yielder: *const Yielder<(), ()>,
+    pub(super) ended: Arc<Ended>,
+    pub(super) joiners: Vec<u32>,
+    /// Locks held or waited for: above 0 the CPU is not taken away.
+    pub(super) locks: u32,
+    pub(super) spin: SpinState,
+}
+
+/// What a thread in `spin_until` looks at.
+#[derive(Debug, Default)]
+pub(super) struct SpinState {
+    /// It evaluates the condition at this moment.
+    pub(super) recording: bool,
+    /// Something that it looked at was written since the evaluation began.
+    pub(super) dirty: bool,
+    /// The condition asked for the time.
+    pub(super) read_clock: bool,
+    /// Lists that it stands in.
+    pub(super) watching: Vec<u32>,
+}
+
+/// When the running CPU's turn ends, and how.
+#[derive(Debug)]
+struct Turn {
+    slice_end_ps: u64,
+    /// Its place among CPUs with the same time.
+    position: usize,
+    yielder: *const Yielder<(), ()>,
+}
+
+/// Who comes next.
+#[derive(Debug)]
+pub(super) struct Clocks {
+    /// The clocks of CPUs whose thread can run, by position, and the first of `timers`.
+    pub(super) tree: Tournament,
+    /// CPUs by their position in it.
+    pub(super) by_position: Vec<usize>,
+    /// When threads want to go on although nobody wakes them, by their number.
+    pub(super) timers: Tournament,
+}
+
+/// All threads.
+pub(super) struct Pool {
+    pub(super) threads: Vec<Option<ThreadState>>,
+    /// How many have not ended.
+    pub(super) live: u32,
+    /// Where the next one goes that has no wish.
+    pub(super) next_cpu: usize,
+}
+
+/// What decides how the run ends.
+#[derive(Debug)]
+pub(super) struct RunState {
+    pub(super) limit_ps: u64,
+    pub(super) failure: Option<SimError>,
+    random: u64,
+}
+
+/// One running simulation.
+pub(super) struct World {
+    // What every access touches.
+    pub(super) now_ps: u64,
+    pub(super) cpu: usize,
+    pub(super) thread: u32,
+    pub(super) epoch: u32,
+    /// The running thread evaluates a condition of `spin_until`.
+    pub(super) recording: bool,
+    turn: Turn,
+    pub(super) clocks: Clocks,
+    pub(super) events: u64,
+    pub(super) prices: Prices,
+    pub(super) fabric: Fabric,
+    // What waiting and switching touch.
+    pub(super) cpus: Vec<CpuState>,
+    pub(super) pool: Pool,
+    /// Threads that wait for a write to a line, by its `watch` less one.
+    pub(super) watches: Vec<Vec<u32>>,
+    pub(super) locks: LockTable,
+    pub(super) run: RunState,
+}
+
+std::thread_local! {
+    static CURRENT: Cell<*const RefCell<World>> = const { Cell::new(ptr::null()) };
+}
+
+/// Makes a world the thread's running one until dropped.
+pub(super) struct Entered;
+
+impl Entered {
+    /// # Panics
+    /// Inside a running simulation: they do not nest.
+    ///
+    /// # Safety
+    /// The world outlives the returned value.
+    pub(super) unsafe fn new(world: &RefCell<World>) -> Entered {
+        assert!(CURRENT.get().is_null(), "a simulation within a simulation");
+        CURRENT.set(world);
+        Entered
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CURRENT.set(ptr::null());
+    }
+}
+
+/// The simulation that the caller runs in.
+#[inline]
+fn current() -> Option<&'static RefCell<World>> {
+    let world = CURRENT.get();
+    // SAFETY: `Entered` keeps the pointer valid while it is set, and the reference is used only by
+    // functions of this module that return before the simulation ends.
+    (!world.is_null()).then(|| unsafe { &*world })
+}
+
+/// Does what concerns nobody but the running CPU; `None` outside a simulation. `f` neither
+/// suspends nor drops values of the program.
+#[inline]
+pub(super) fn private<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
+    Some(f(&mut current()?.borrow_mut()))
+}
+
+/// Does what others can see, when it is the running CPU's turn; `None` outside a simulation. `f`
+/// neither suspends nor drops values of the program.
+#[inline]
+pub(super) fn shared<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
+    let cell = current()?;
+    let mut world = cell.borrow_mut();
+    if !world.may_go() {
+        drop(world);
+        wait_for_turn(cell);
+        world = cell.borrow_mut();
+    }
+    Some(f(&mut world))
+}
+
+/// Lets the running CPU's private time pass; a CPU that works for long without sharing anything
+/// still gives others a turn at the end of its time slice.
+#[inline]
+pub(super) fn pass(price: impl FnOnce(&mut World) -> u64) {
+    let Some(cell) = current() else { return };
+    let mut world = cell.borrow_mut();
+    let price_ps = price(&mut world);
+    world.now_ps += price_ps;
+    if world.now_ps >= world.turn.slice_end_ps {
+        drop(world);
+        wait_for_turn(cell);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn wait_for_turn(cell: &RefCell<World>) {
+    // Destructors of a thread that panics run to their end without the others: a switch in the
+    // middle of unwinding would mix up two threads' panics.
+    if !std::thread::panicking() {
+        cell.borrow_mut().step_aside();
+        suspend();
+    }
+}
+
+/// Lets other CPUs run until the scheduler returns to the running thread, whose state says why it
+/// waits.
+pub(super) fn suspend() {
+    let yielder = current().expect("inside a simulation").borrow().turn.yielder;
+    // SAFETY: the scheduler set it to the running coroutine's own yielder, which lives on that
+    // coroutine's stack as long as the coroutine runs.
+    unsafe { (*yielder).suspend(()) };
+}
+
+impl World {
+    pub(super) fn new(model: &Model, seed: u64, epoch: u32, limit_ps: u64) -> Self {
+        let cpus = model.cpus() as usize;
+        let mut world = World {
+            now_ps: BEGIN_PS,
+            cpu: 0,
+            thread: NO_THREAD,
+            epoch,
+            recording: false,
+            turn: Turn { slice_end_ps: 0, position: 0, yielder: ptr::null() },
+            clocks: Clocks {
+                tree: Tournament::new(cpus + 1),
+                by_position: vec![0; cpus + 1],
+                timers: Tournament::new(16),
+            },
+            events: 0,
+            prices: Prices::new(model),
+            fabric: Fabric::new(model),
+            cpus: Vec::with_capacity(cpus),
+            pool: Pool { threads: Vec::new(), live: 0, next_cpu: 0 },
+            watches: Vec::new(),
+            locks: LockTable::default(),
+            run: RunState { limit_ps, failure: None, random: seed },
+        };
+        world.make_cpus(cpus);
+        world
+    }
+
+    /// CPUs in an order among equals that the seed decides.
+    fn make_cpus(&mut self, cpus: usize) {
+        let mut order: Vec<usize> = (0..cpus).collect();
+        for last in (1..cpus).rev() {
+            let other = (self.next_random() % (last as u64 + 1)) as usize;
+            order.swap(last, other);
+        }
+        for (cpu, place) in order.iter().enumerate() {
+            self.clocks.by_position[TIMERS + 1 + place] = cpu;
+        }
+        self.cpus.extend(order.into_iter().map(|place| CpuState {
+            clock_ps: BEGIN_PS,
+            current: NO_THREAD,
+            last: NO_THREAD,
+            queue: VecDeque::new(),
+            slice_end_ps: 0,
+            stolen_ps: 0,
+            position: TIMERS + 1 + place,
+            idle_ps: 0,
+            spin_ps: 0,
+            switches: 0,
+        }));
+    }
+
+    /// SplitMix64.
+    pub(super) fn next_random(&mut self) -> u64 {
+        self.run.random = self.run.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.run.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Whether it is the running CPU's turn.
+    #[inline]
+    fn may_go(&self) -> bool {
+        key(self.now_ps, self.turn.position) < self.clocks.tree.least()
+            && self.now_ps < self.turn.slice_end_ps
+    }
+
+    /// The thread that is about to run becomes the running one.
+    pub(super) fn enter(&mut self, cpu: usize, thread: u32) {
+        let state = &self.cpus[cpu];
+        (self.now_ps, self.cpu, self.thread) = (state.clock_ps, cpu, thread);
+        (self.turn.position, self.turn.slice_end_ps) = (state.position, state.slice_end_ps);
+        let state = self.thread(thread);
+        (self.recording, self.turn.yielder) = (state.spin.recording, state.yielder);
+    }
+
+    /// The running coroutine tells how to suspend it.
+    pub(super) fn set_yielder(&mut self, yielder: *const Yielder<(), ()>) {
+        self.turn.yielder = yielder;
+        let thread = self.thread;
+        self.thread_mut(thread).yielder = yielder;
+    }
+
+    pub(super) fn thread(&self, thread: u32) -> &ThreadState {
+        self.pool.threads[thread as usize].as_ref().expect("threads are named while they live")
+    }
+
+    pub(super) fn thread_mut(&mut self, thread: u32) -> &mut ThreadState {
+        self.pool.threads[thread as usize].as_mut().expect("threads are named while they live")
+    }
+
+    /// The running thread's own state.
+    pub(super) fn me(&mut self) -> &mut ThreadState {
+        self.thread_mut(self.thread)
+    }
+
+    pub(super) fn topology(&self) -> Topology {
+        let cpu = |cpu| crate::Cpu {
+            id: CpuId(cpu as u32),
+            node: NodeId(self.fabric.socket_of(cpu) as u32),
+        };
+        Topology::new((0..self.cpus.len()).map(cpu).collect())
+    }
+}
