@@ -337,6 +337,7 @@ impl World {
         let there = self.fabric.socket_of(next.cpu);
         state.waiting.remove(next.cpu);
         state.waiting_by_socket[there] -= 1;
+        let first_ps = self.fabric.send(self.now_ps, here, there, 1);
         let mut readers_ps = 0;
         for socket in 0..self.fabric.sockets() {
             let spinners = u64::from(state.waiting_by_socket[socket]);
@@ -345,7 +346,6 @@ impl World {
                 self.fabric.send(self.now_ps, here, socket, spinners);
             }
         }
-        let first_ps = self.fabric.send(self.now_ps, here, there, 1);
         let granted_ps = self.now_ps + first_ps + ((readers_ps * self.prices.spinner) >> 16);
         let mut sharers = state.waiting;
         sharers.add(next.cpu);

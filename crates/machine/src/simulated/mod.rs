@@ -85,11 +85,14 @@ impl Machine for Simulated {
     /// # Panics
     /// Outside a simulation, if there is no such CPU, or if there are 4,096 threads.
     fn spawn(name: &str, cpu: Option<CpuId>, body: Box<dyn FnOnce() + Send>) -> SimThread {
+        let cpus = private(|world| world.cpus.len() as u32);
+        let cpus = cpus.expect("simulated threads are started by simulated threads");
+        assert!(cpu.is_none_or(|cpu| cpu.0 < cpus), "thread {name}: there is no CPU {cpu:?}");
         let started = shared(|world| {
             world.now_ps += world.prices.threads.system_call;
             world.add_thread(name, cpu.map(|cpu| cpu.0 as usize), body)
         });
-        let (thread, ended) = started.expect("simulated threads are started by simulated threads");
+        let (thread, ended) = started.expect("asked for above");
         SimThread { thread, ended }
     }
 

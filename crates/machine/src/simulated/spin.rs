@@ -88,6 +88,8 @@ impl World {
             return Look::Again;
         }
         if self.wanted() {
+            // Time goes on even where switching is free.
+            self.now_ps += poll_ps;
             self.give_way();
             return Look::Wait;
         }

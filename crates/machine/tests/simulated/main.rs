@@ -6,6 +6,8 @@
 
 mod costs;
 mod ends;
+#[cfg(feature = "serde")]
+mod files;
 mod locks;
 mod repeat;
 mod threads;

@@ -48,8 +48,20 @@ fn same_seed_same_report_and_another_seed_another() {
 }
 
 #[test]
+fn every_nanosecond_of_a_cpu_is_busy_spinning_or_idle() {
+    let report = busy(3);
+    for cpu in &report.cpus {
+        let sum_ns = cpu.busy_ns + cpu.spin_ns + cpu.idle_ns;
+        assert!(sum_ns.abs_diff(report.elapsed_ns()) <= 3, "{cpu:?} of {}", report.elapsed_ns());
+    }
+    let spun_ns: u64 = report.cpus.iter().map(|cpu| cpu.spin_ns).sum();
+    let waited_ns = report.locks[0].counts.wait_ns;
+    assert!(waited_ns > 0 && spun_ns + 1_000 >= waited_ns * 9 / 10, "{spun_ns}, {waited_ns}");
+}
+
+#[test]
 fn debug_and_release_builds_agree() {
     // Whoever changes what the model charges changes these numbers; a build must not.
     let report = busy(7);
-    assert_eq!((report.end_ns, report.events), (6_293_189, 30_234));
+    assert_eq!((report.end_ns, report.events), (6_209_146, 30_235));
 }
