@@ -4,9 +4,10 @@
 //! threads, atomics or clocks. `crates/block` is generic over it and built without std. [`Native`]
 //! (feature
 //! `std`) is the machine the process runs on: every primitive there is the plain thing and `work`
-//! is empty. A simulated machine charges virtual time at the same calls; a checked one explores
-//! interleavings. [`Doorbell`] is written once over the primitives, so that the sleep protocol that
-//! gets checked is the one that runs.
+//! is empty. `Metered` is the same with lock statistics. `Simulated` (feature `simulated`) charges
+//! virtual time at the same calls; a checked machine explores interleavings. [`Doorbell`] is
+//! written once over the primitives, so that the sleep protocol that gets checked is the one that
+//! runs.
 
 #![no_std]
 

@@ -34,14 +34,10 @@ impl World {
         }
         loop {
             let Some((time_ps, position)) = self.clocks.tree.first() else {
-                return match self.pool.live {
-                    0 => Next::Done,
-                    _ => Next::Failed(SimError::Deadlock(self.blocked())),
-                };
+                return self.nobody_left();
             };
             if time_ps > self.run.limit_ps {
-                let limit_ns = self.run.limit_ps / 1_000;
-                return Next::Failed(SimError::TimeLimit(limit_ns, self.blocked()));
+                return self.too_late();
             }
             if position == TIMERS {
                 self.expire(time_ps);
@@ -62,6 +58,22 @@ impl World {
                 None => Next::Resume(thread),
             };
         }
+    }
+
+    /// No CPU has anything to do.
+    fn nobody_left(&self) -> Next {
+        if self.pool.live == 0 {
+            return Next::Done;
+        }
+        // A clock beyond the last time that counts takes no part any more.
+        match self.cpus.iter().any(|cpu| cpu.clock_ps > self.run.limit_ps) {
+            true => self.too_late(),
+            false => Next::Failed(SimError::Deadlock(self.blocked())),
+        }
+    }
+
+    fn too_late(&self) -> Next {
+        Next::Failed(SimError::TimeLimit(self.run.limit_ps / 1_000, self.blocked()))
     }
 
     /// The earliest deadline of a thread has come.

@@ -119,3 +119,52 @@ fn destructors_of_a_thread_that_panics_do_not_wait_for_others() {
     let text = error.expect_err("a panic").to_string();
     assert!(text.starts_with("thread main panicked") && text.ends_with("early"), "{text}");
 }
+
+#[test]
+fn a_clock_beyond_the_last_time_that_counts_is_over_its_limit() {
+    let simulation = Simulation::new(&exact(1, 1), 0).expect("valid");
+    let result = simulation.run(|| {
+        Simulated::charge(u64::MAX);
+        SimWord::new(0).store(1, Order::Relaxed);
+    });
+    assert!(matches!(result, Err(SimError::TimeLimit(4_503_599_627_370, _))), "{result:?}");
+}
+
+#[test]
+fn a_destructor_that_waits_for_a_lock_while_its_thread_panics_ends_the_simulation() {
+    struct Takes(Arc<SimLock<u32>>);
+    impl Drop for Takes {
+        fn drop(&mut self) {
+            *self.0.lock() += 1;
+        }
+    }
+    // On a thread of its own, since the panic that is never over stays with it.
+    let result = std::thread::spawn(|| {
+        try_run(&exact(1, 2), || {
+            let lock = Arc::new(SimLock::new("wanted", 0));
+            let takes = Takes(Arc::clone(&lock));
+            spawn("holder", 1, move || {
+                let _guard = lock.lock();
+                SimParker::new().park(None);
+            });
+            Simulated::charge(10_000);
+            SimWord::new(0).store(1, Order::Relaxed); // The holder's turn comes before this.
+            let _takes = takes;
+            panic!("with a lock still to take");
+        })
+    });
+    let text = result.join().expect("it returns").expect_err("a panic").to_string();
+    assert!(text.ends_with("its destructors wait for a lock"), "{text}");
+}
+
+#[test]
+fn simulations_do_not_nest() {
+    let error = try_run(&exact(1, 1), || drop(try_run(&exact(1, 1), || ()))).expect_err("a panic");
+    assert!(error.to_string().ends_with("a simulation within a simulation"), "{error}");
+}
+
+#[test]
+#[should_panic(expected = "there is no CPU")]
+fn a_first_cpu_that_does_not_exist_is_refused() {
+    let _ = Simulation::new(&exact(1, 1), 0).expect("valid").first_cpu(1).run(|| ());
+}
