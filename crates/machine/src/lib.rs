@@ -14,6 +14,8 @@
 #[cfg(feature = "std")]
 extern crate std;
 
+#[cfg(feature = "checked")]
+pub mod checked;
 mod doorbell;
 #[cfg(feature = "std")]
 mod lock_row;

@@ -1,0 +1,71 @@
+//! `Lines`: who last wrote and read each `Line`, to find accesses that nothing orders.
+//!
+//! Owned by a session; asked by `CheckedLine` at every access. A race is a failure whether or not
+//! its outcome would differ. A write must have happened after every earlier access of another
+//! thread, a read after the last write. Source: Flanagan and Freund, "FastTrack", PLDI 2009 (with
+//! the full clock for reads, since threads are few).
+
+use std::vec::Vec;
+
+use super::view::{THREADS_MAX, Views};
+
+#[derive(Debug, Clone, Copy)]
+struct LineState {
+    writer: u8,
+    written: u32,
+    read: [u32; THREADS_MAX],
+}
+
+#[derive(Debug)]
+pub(super) struct Lines {
+    lines: Vec<LineState>,
+}
+
+/// An access that races with an earlier one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Race {
+    /// Who made the earlier access.
+    pub(super) other: u8,
+    /// Whether that was a write.
+    pub(super) wrote: bool,
+}
+
+impl Lines {
+    pub(super) fn new() -> Lines {
+        Lines { lines: Vec::new() }
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.lines.clear();
+    }
+
+    /// A new line, written by its maker.
+    pub(super) fn add(&mut self, views: &Views) -> u32 {
+        let (writer, written) = (views.thread, views.epoch());
+        self.lines.push(LineState { writer, written, read: [0; THREADS_MAX] });
+        (self.lines.len() - 1) as u32
+    }
+
+    pub(super) fn read(&mut self, views: &Views, line: u32) -> Result<(), Race> {
+        let line = &mut self.lines[line as usize];
+        if !views.current.has(line.writer, line.written) {
+            return Err(Race { other: line.writer, wrote: true });
+        }
+        line.read[usize::from(views.thread)] = views.epoch();
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self, views: &Views, line: u32) -> Result<(), Race> {
+        let line = &mut self.lines[line as usize];
+        if !views.current.has(line.writer, line.written) {
+            return Err(Race { other: line.writer, wrote: true });
+        }
+        let clock = &views.current.clock;
+        if let Some(other) = (0..THREADS_MAX).find(|t| line.read[*t] > clock[*t]) {
+            return Err(Race { other: other as u8, wrote: false });
+        }
+        (line.writer, line.written) = (views.thread, views.epoch());
+        line.read = [0; THREADS_MAX];
+        Ok(())
+    }
+}

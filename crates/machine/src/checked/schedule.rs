@@ -1,0 +1,177 @@
+//! Scheduling of one execution: who goes on, who waits for what, and when nobody can.
+//!
+//! The half of `Session` that decides; session.rs is the half that records. A thread may lose its
+//! turn only before an operation whose outcome depends on when it is done (loads,
+//! read-modify-writes, SeqCst stores and fences, locks, parking): these are the preemptions that
+//! are bounded. Other stores follow at once: any thread may read older ones and place its own
+//! before them, so nothing is lost. A thread that must wait loses its turn for nothing. Invariant:
+//! whoever is picked can run at once.
+
+use std::format;
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+use super::session::{NOBODY, Session, Turns, Wait};
+use super::view::THREADS_MAX;
+
+impl Session {
+    /// The current thread has ended; whose turn it is now is in `current`.
+    pub(super) fn end(&mut self) {
+        self.note(|| "ends".to_string());
+        self.here().wait = Wait::Ended;
+        match self.pick() {
+            Some(next) => self.current = next,
+            None if self.threads.iter().all(|thread| thread.wait == Wait::Ended) => {
+                self.current = NOBODY;
+            }
+            None => {
+                self.fail(self.stuck());
+            }
+        }
+    }
+
+    /// Another thread's turn, if it is one: how to suspend the current one.
+    pub(super) fn turn(&mut self) -> Option<*const Turns> {
+        if self.failure.is_some() {
+            return None;
+        }
+        self.steps += 1;
+        if self.steps > self.bounds.steps {
+            let text = format!("more than {} steps: nobody gets anywhere", self.bounds.steps);
+            return self.fail(text);
+        }
+        if self.here().fresh {
+            // Its start was the choice.
+            self.here().fresh = false;
+            return None;
+        }
+        if self.preemptions >= self.bounds.preemptions {
+            return None;
+        }
+        let old = self.current;
+        let next = self.pick().unwrap_or(old);
+        if next == old {
+            return None;
+        }
+        self.preemptions += 1;
+        let turns = self.here().turns;
+        self.note(|| format!("is preempted by T{next}"));
+        self.current = next;
+        Some(turns)
+    }
+
+    pub(super) fn wait(&mut self, wait: Wait) -> Option<*const Turns> {
+        if self.failure.is_some() {
+            return None;
+        }
+        self.here().wait = wait;
+        self.here().fresh = false;
+        let (old, turns) = (self.current, self.here().turns);
+        match self.pick() {
+            Some(next) if next == old => None,
+            Some(next) => {
+                self.note(|| "waits".to_string());
+                self.current = next;
+                Some(turns)
+            }
+            None => self.fail(self.stuck()),
+        }
+    }
+
+    /// One of the threads that can run; the current one, if it can, is the plainest choice.
+    fn pick(&mut self) -> Option<usize> {
+        let (mut ready, mut count) = ([0u8; THREADS_MAX], 0);
+        let first = self.current;
+        let others = (0..self.threads.len()).filter(|thread| *thread != first);
+        for thread in core::iter::once(first).chain(others) {
+            if self.can_run(thread) {
+                ready[count] = thread as u8;
+                count += 1;
+            }
+        }
+        match count {
+            0 => None,
+            1 => Some(ready[0].into()),
+            _ => Some(ready[self.trail.choose(count)].into()),
+        }
+    }
+
+    fn can_run(&self, thread: usize) -> bool {
+        let in_time = |deadline_ns: Option<u64>| {
+            deadline_ns
+                .is_some_and(|ns| ns <= self.now_ns || self.deadlines < self.bounds.deadlines)
+        };
+        match self.threads[thread].wait {
+            Wait::Turn => true,
+            Wait::Lock(lock) => self.memory.last(lock) == 0,
+            Wait::Park(parker, deadline_ns) => {
+                self.parkers[parker as usize] || in_time(deadline_ns)
+            }
+            Wait::Change(set, deadline_ns) => {
+                self.changed(thread, set).next().is_some() || in_time(deadline_ns)
+            }
+            Wait::Join(other) => self.threads[other].wait == Wait::Ended,
+            Wait::Ended => false,
+        }
+    }
+
+    /// Locations of a set that have stores newer than what a thread knows, with the next of them.
+    fn changed(&self, thread: usize, set: u64) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let known = &self.threads[thread].views.current.stamps;
+        let locations = (0..self.memory.locations() as u32).filter(move |at| set >> at & 1 == 1);
+        locations.filter_map(|at| Some((at, self.memory.newer(at, known[at as usize])?)))
+    }
+
+    /// An await goes on: one of the locations that it read is now known to be newer. False if
+    /// none is, so that it was the deadline.
+    pub(super) fn resume_await(&mut self, set: u64, deadline_ns: u64) -> bool {
+        let count = self.changed(self.current, set).count();
+        if count == 0 {
+            self.pass_deadline(deadline_ns);
+            return false;
+        }
+        let chosen = if count > 1 { self.trail.choose(count) } else { 0 };
+        let next = self.changed(self.current, set).nth(chosen);
+        if let Some((at, stamp)) = next {
+            self.here().views.current.stamps[at as usize] = stamp;
+        }
+        true
+    }
+
+    pub(super) fn pass_deadline(&mut self, deadline_ns: u64) {
+        self.note(|| format!("has waited until {deadline_ns} ns"));
+        if deadline_ns > self.now_ns {
+            self.deadlines += 1;
+            self.now_ns = deadline_ns;
+        }
+    }
+
+    pub(super) fn fail(&mut self, reason: String) -> Option<*const Turns> {
+        if self.failure.is_some() {
+            return None;
+        }
+        self.note(|| format!("FAILS: {reason}"));
+        self.failure = Some(reason);
+        Some(self.here().turns)
+    }
+
+    /// What everybody waits for, when nobody can run.
+    fn stuck(&self) -> String {
+        let mut text = String::from("nobody can run:");
+        for (index, thread) in self.threads.iter().enumerate() {
+            let what = match thread.wait {
+                Wait::Ended | Wait::Turn => continue,
+                Wait::Lock(lock) => format!("lock at location {lock}"),
+                Wait::Park(parker, _) => format!("a wake-up of parker {parker}"),
+                Wait::Change(set, _) => {
+                    let used = (0..64).filter(|at| set >> at & 1 == 1);
+                    let names: Vec<String> = used.map(|at: u32| at.to_string()).collect();
+                    format!("a change of location {}", names.join(", "))
+                }
+                Wait::Join(other) => format!("the end of T{other}"),
+            };
+            text.push_str(&format!(" T{index} waits for {what};"));
+        }
+        text
+    }
+}

@@ -1,0 +1,312 @@
+//! `Session`: the state of one execution: its threads, memory, choices and, in a replay, its log.
+//!
+//! Owned by explorer.rs, which points the exploring thread at it; the primitives reach it through
+//! [`with`], and give up their turn through the functions here. Who gets it, schedule.rs decides.
+//! Invariants: one thread runs at a time; nothing suspends inside [`with`]; after a failure no
+//! thread is resumed.
+#![allow(unsafe_code)]
+
+use core::cell::Cell;
+use core::ptr::null_mut;
+use std::boxed::Box;
+use std::format;
+use std::string::String;
+use std::thread_local;
+use std::vec::Vec;
+
+use corosensei::Yielder;
+
+use super::memory::Memory;
+use super::race::{Lines, Race};
+use super::trail::{Mode, Trail};
+use super::view::{THREADS_MAX, View, Views};
+
+/// No thread: the execution is over.
+pub(super) const NOBODY: usize = usize::MAX;
+
+pub(super) type Body = Box<dyn FnOnce() + Send>;
+pub(super) type Turns = Yielder<(), ()>;
+
+thread_local! {
+    static SESSION: Cell<*mut Session> = const { Cell::new(null_mut()) };
+}
+
+/// What an exploration keeps to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    pub(super) preemptions: u32,
+    pub(super) steps: u32,
+    pub(super) deadlines: u32,
+    pub(super) cpus: u32,
+}
+
+/// What a thread waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// Nothing: it may run.
+    Turn,
+    Lock(u32),
+    /// A wake-up of this parker, or a deadline.
+    Park(u32, Option<u64>),
+    /// A change of one of these locations, or a deadline.
+    Change(u64, Option<u64>),
+    Join(usize),
+    Ended,
+}
+
+#[derive(Debug)]
+pub(super) struct Thread {
+    pub(super) views: Views,
+    pub(super) wait: Wait,
+    pub(super) turns: *const Turns,
+    /// It has not done anything that others could see: its first turn was just decided.
+    pub(super) fresh: bool,
+    pub(super) cpu: u32,
+}
+
+/// One execution.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) memory: Memory,
+    lines: Lines,
+    pub(super) parkers: Vec<bool>,
+    pub(super) trail: Trail,
+    pub(super) threads: Vec<Thread>,
+    pub(super) current: usize,
+    pub(super) started: Vec<Started>,
+    pub(super) bounds: Bounds,
+    pub(super) preemptions: u32,
+    pub(super) steps: u32,
+    pub(super) deadlines: u32,
+    pub(super) now_ns: u64,
+    /// Locations used by the innermost await, as bits.
+    pub(super) touched: u64,
+    pub(super) failure: Option<String>,
+    pub(super) log: Option<Vec<String>>,
+}
+
+/// The body of a thread that has not run yet.
+pub(super) struct Started(pub(super) Body);
+
+impl core::fmt::Debug for Started {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Started")
+    }
+}
+
+/// Whether the calling thread explores.
+pub(super) fn is_exploring() -> bool {
+    !SESSION.get().is_null()
+}
+
+/// Points the calling thread at a session until dropped.
+pub(super) struct Entered(());
+
+impl Entered {
+    /// `session` is used by nobody else until this is dropped.
+    pub(super) fn new(session: &mut Session) -> Entered {
+        assert!(!is_exploring(), "an exploration inside an exploration");
+        SESSION.set(session);
+        Entered(())
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        SESSION.set(null_mut());
+    }
+}
+
+/// The session of the calling thread, for a step that neither suspends nor calls back.
+#[inline]
+pub(super) fn with<R>(step: impl FnOnce(&mut Session) -> R) -> R {
+    let session = SESSION.get();
+    assert!(!session.is_null(), "a primitive of `Checked` is used outside an exploration");
+    // SAFETY: `Entered` keeps the pointer valid, and all threads of an exploration are coroutines
+    // of this one thread that are never suspended inside a step, so no second reference exists.
+    step(unsafe { &mut *session })
+}
+
+/// As [`with`], for destructors: None outside an exploration.
+pub(super) fn try_with<R>(step: impl FnOnce(&mut Session) -> R) -> Option<R> {
+    is_exploring().then(|| with(step))
+}
+
+fn suspend(turns: *const Turns) {
+    // SAFETY: the yielder lives on the calling coroutine's own stack as long as that runs.
+    unsafe { (*turns).suspend(()) }
+}
+
+/// Before an operation whose outcome depends on when it is done: another thread may go first.
+#[inline]
+pub(super) fn turn() {
+    if let Some(turns) = with(Session::turn) {
+        suspend(turns);
+    }
+}
+
+/// Waits until `wait` is over. On return the thread has its turn.
+pub(super) fn wait(wait: Wait) {
+    if let Some(turns) = with(|session| session.wait(wait)) {
+        suspend(turns);
+    }
+    with(|session| session.threads[session.current].wait = Wait::Turn);
+}
+
+/// Ends the execution with a failure; does not return but where the thread unwinds already.
+pub(super) fn fail(reason: String) {
+    if let Some(turns) = with(|session| session.fail(reason)) {
+        suspend(turns);
+    }
+}
+
+impl Session {
+    pub(super) fn new(bounds: Bounds, mode: Mode) -> Session {
+        Session {
+            memory: Memory::new(),
+            lines: Lines::new(),
+            parkers: Vec::new(),
+            trail: Trail::new(mode),
+            threads: Vec::with_capacity(THREADS_MAX),
+            current: 0,
+            started: Vec::new(),
+            bounds,
+            preemptions: 0,
+            steps: 0,
+            deadlines: 0,
+            now_ns: 0,
+            touched: 0,
+            failure: None,
+            log: None,
+        }
+    }
+
+    /// Ready for another execution of the same trail, its first thread about to start.
+    pub(super) fn reset(&mut self) {
+        self.memory.reset();
+        self.lines.reset();
+        self.parkers.clear();
+        self.threads.clear();
+        self.started.clear();
+        (self.preemptions, self.steps, self.deadlines, self.touched) = (0, 0, 0, 0);
+        self.current = 0;
+        self.now_ns = 1_000_000;
+        self.failure = None;
+        self.add_thread(&View::EMPTY, None);
+    }
+
+    fn add_thread(&mut self, knows: &View, cpu: Option<u32>) -> usize {
+        let index = self.threads.len();
+        let views = Views::new(index as u8, knows);
+        let (wait, turns) = (Wait::Turn, core::ptr::null());
+        self.threads.push(Thread { views, wait, turns, fresh: true, cpu: cpu.unwrap_or(0) });
+        index
+    }
+
+    /// Starts a thread that knows what the current one knows; None if there are too many.
+    pub(super) fn spawn(&mut self, name: &str, cpu: Option<u32>, body: Body) -> Option<usize> {
+        if self.threads.len() == THREADS_MAX {
+            return None;
+        }
+        let knows = self.here().views.current;
+        self.here().views.tick();
+        self.here().fresh = false;
+        let index = self.add_thread(&knows, cpu);
+        self.started.push(Started(body));
+        self.note(|| format!("starts T{index} ({name})"));
+        Some(index)
+    }
+
+    /// The current thread has been given its way to suspend.
+    pub(super) fn begin(&mut self, turns: *const Turns) {
+        self.here().turns = turns;
+    }
+
+    #[inline]
+    pub(super) fn here(&mut self) -> &mut Thread {
+        &mut self.threads[self.current]
+    }
+
+    /// Memory, the current thread's views, and the choices.
+    #[inline]
+    pub(super) fn access(&mut self) -> (&mut Memory, &mut Views, &mut Trail) {
+        let thread = &mut self.threads[self.current];
+        (&mut self.memory, &mut thread.views, &mut self.trail)
+    }
+
+    /// The current thread did something that others may see.
+    #[inline]
+    pub(super) fn acted(&mut self) {
+        self.here().fresh = false;
+    }
+
+    pub(super) fn add_parker(&mut self) -> u32 {
+        self.parkers.push(false);
+        (self.parkers.len() - 1) as u32
+    }
+
+    pub(super) fn unpark(&mut self, parker: u32) {
+        self.note(|| format!("unparks parker {parker}"));
+        self.parkers[parker as usize] = true;
+    }
+
+    /// Uses up a wake-up, or the deadline that it was instead.
+    pub(super) fn parked(&mut self, parker: u32, deadline_ns: Option<u64>) {
+        let woken = core::mem::take(&mut self.parkers[parker as usize]);
+        self.note(|| format!("leaves parker {parker}"));
+        if !woken && let Some(deadline_ns) = deadline_ns {
+            self.pass_deadline(deadline_ns);
+        }
+    }
+
+    pub(super) fn is_unparked(&self, parker: u32) -> bool {
+        self.parkers[parker as usize]
+    }
+
+    /// The current thread knows what a thread that has ended knew.
+    pub(super) fn joined(&mut self, other: usize) {
+        let knows = self.threads[other].views.current;
+        let locations = self.memory.locations();
+        self.here().views.current.join(&knows, locations);
+        self.note(|| format!("has joined T{other}"));
+    }
+
+    pub(super) fn has_ended(&self, thread: usize) -> bool {
+        self.threads[thread].wait == Wait::Ended
+    }
+
+    pub(super) fn add_line(&mut self) -> u32 {
+        let current = self.current;
+        self.lines.add(&self.threads[current].views)
+    }
+
+    /// Checks an access to a line; what is wrong with it, if anything is.
+    pub(super) fn touch_line(&mut self, line: u32, what: Touch) -> Option<String> {
+        let views = &self.threads[self.current].views;
+        let raced = match what {
+            Touch::Read => self.lines.read(views, line),
+            Touch::Write | Touch::Held => self.lines.write(views, line),
+        };
+        self.note(|| format!("line {line} {what:?}"));
+        let Err(Race { other, wrote }) = raced else { return None };
+        let earlier = if wrote { "write" } else { "read" };
+        let by = self.current;
+        Some(format!("data race on line {line}: {what:?} by T{by}, and a {earlier} by T{other}"))
+    }
+
+    /// Adds to the log, in a replay that has one.
+    #[inline]
+    pub(super) fn note(&mut self, text: impl FnOnce() -> String) {
+        if let Some(log) = &mut self.log {
+            log.push(format!("{:4} T{} {}", self.steps, self.current, text()));
+        }
+    }
+}
+
+/// Kinds of access to a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Touch {
+    Read,
+    Write,
+    Held,
+}
