@@ -483,11 +483,13 @@ impl<M: Machine> Drop for Channel<M> {
                 M::spin_until(M::now() + 100_000, || self.home().has_delivered());
             }
         }
+        // Before the free slots, by which it is counted, are forgotten.
+        let in_flight = self.in_flight();
         for list in [&mut self.free, &mut self.children] {
             list.unlink();
         }
         let abandoned = self.home().abandoned.load(Order::SeqCst);
-        if self.in_flight() > 0 || abandoned > 0 {
+        if in_flight > 0 || abandoned > 0 {
             // A drive may still write the memory of these bios, and answer to this home.
             core::mem::forget(self.home.take());
             core::mem::forget(core::mem::take(&mut self.quarantine));
