@@ -8,6 +8,7 @@
 //! `blk_mq_run_hw_queue`.
 #![allow(unsafe_code)]
 
+use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Lock, Machine, Stage};
 
 use crate::account::DiskStats;
@@ -347,6 +348,9 @@ impl<M: Machine> Disk<M> {
             self.trace_slot(Action::Sleep, chain);
         }
         self.join_waiters(index);
+        if planted(Plant::SecondTakeSkipped) {
+            return None;
+        }
         hctx.tags.take(&mut run.hint, want)
     }
 

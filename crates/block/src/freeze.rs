@@ -5,6 +5,7 @@
 //! with `unfreeze`, `quiesce` with `unquiesce`. Kernel counterpart: `blk_mq_freeze_queue`,
 //! `blk_mq_quiesce_queue`.
 
+use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Lock, Machine};
 
 use crate::disk::Disk;
@@ -23,8 +24,12 @@ impl<M: Machine> Disk<M> {
 
     fn set_frozen(&self, frozen: bool) {
         self.sq.lock().frozen = frozen;
-        self.ctxs.iter().for_each(|ctx| ctx.ctx.lock().frozen = frozen);
-        self.hctxs.iter().for_each(|hctx| self.change(hctx, |serve| serve.frozen = frozen));
+        for ctx in self.ctxs.iter().filter(|_| !planted(Plant::FreezeMissesQueues)) {
+            ctx.ctx.lock().frozen = frozen;
+        }
+        for hctx in self.hctxs.iter().filter(|_| !planted(Plant::FreezeMissesServers)) {
+            self.change(hctx, |serve| serve.frozen = frozen);
+        }
     }
 
     /// Whether nothing is queued or in flight. Meaningful while frozen.

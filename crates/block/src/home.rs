@@ -9,6 +9,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
+use millrace_machine::plant::{Plant, weaker};
 use millrace_machine::{Doorbell, Line, Machine, Order, Word};
 
 use crate::slot::{BioList, BioRef, Slot};
@@ -70,8 +71,8 @@ impl<M: Machine> Home<M> {
                 // because the exchange replaces it, or the link is forgotten again.
                 bio.link(unsafe { BioRef::from_bits(old) });
                 // Release pairs with the Acquire of `take_delivered`.
-                let swapped =
-                    self.completed.compare_exchange(old, bits, Order::Release, Order::Relaxed);
+                let release = weaker(Plant::DeliverRelaxed, Order::Release, Order::Relaxed);
+                let swapped = self.completed.compare_exchange(old, bits, release, Order::Relaxed);
                 match swapped {
                     Ok(_) => break,
                     Err(now) => old = now,
@@ -90,7 +91,8 @@ impl<M: Machine> Home<M> {
             return list;
         }
         // Acquire pairs with the Release of `deliver`.
-        let bits = self.completed.swap(0, Order::Acquire);
+        let acquire = weaker(Plant::TakeDeliveredRelaxed, Order::Acquire, Order::Relaxed);
+        let bits = self.completed.swap(0, acquire);
         // SAFETY: the swap took the list away from everybody else.
         let mut next = unsafe { BioRef::from_bits(bits) };
         while let Some(mut bio) = next {

@@ -9,6 +9,7 @@
 
 use core::ops::{Deref, DerefMut};
 
+use millrace_machine::plant::{Plant, planted, weaker};
 use millrace_machine::{Line, Machine, Order, Word};
 
 const FREE: u64 = 0;
@@ -30,7 +31,8 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     #[inline]
     pub(crate) fn try_enter(&self) -> Option<Serving<'_, M, T>> {
         // Acquire pairs with the Release of `leave`; Relaxed: a failure reads nothing.
-        let entered = self.state.compare_exchange(FREE, HELD, Order::Acquire, Order::Relaxed);
+        let acquire = weaker(Plant::EnterRelaxed, Order::Acquire, Order::Relaxed);
+        let entered = self.state.compare_exchange(FREE, HELD, acquire, Order::Relaxed);
         entered.is_ok().then(|| Serving { lock: self })
     }
 
@@ -41,10 +43,12 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
                 return Some(serving);
             }
             // Release pairs with the Acquire of a failing `leave`: the server sees the work.
-            let flag = self.state.compare_exchange(HELD, FLAGGED, Order::Release, Order::Relaxed);
+            let release = weaker(Plant::FlagRelaxed, Order::Release, Order::Relaxed);
+            let flag = self.state.compare_exchange(HELD, FLAGGED, release, Order::Relaxed);
             match flag {
                 Ok(_) => return None,
                 Err(FREE) => {}
+                Err(_) if planted(Plant::FlagAssumed) => return None,
                 // Flagged already, but perhaps before our work: the exchange below orders it.
                 Err(_) => {
                     // Release pairs with that Acquire too; Relaxed: a failure is tried again.
@@ -80,13 +84,14 @@ impl<M: Machine, T: Send> Serving<'_, M, T> {
         let state = &self.lock.state;
         // Release pairs with the Acquire of the next `try_enter`; Acquire with the flagger's
         // Release.
-        if state.compare_exchange(HELD, FREE, Order::Release, Order::Acquire).is_ok() {
+        let release = weaker(Plant::LeaveRelaxed, Order::Release, Order::Relaxed);
+        if state.compare_exchange(HELD, FREE, release, Order::Acquire).is_ok() {
             core::mem::forget(self);
             return None;
         }
         // Acquire pairs with the Release of every flagger so far, also of one that found the flag
         // set: what they marked is seen by the round that follows.
-        state.swap(HELD, Order::Acquire);
+        state.swap(HELD, weaker(Plant::StayRelaxed, Order::Acquire, Order::Relaxed));
         Some(self)
     }
 }

@@ -12,6 +12,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Weak;
 
+use millrace_machine::plant::{Plant, weaker};
 use millrace_machine::{Line, Lock, Machine, Order, Word};
 
 use crate::disk::Disk;
@@ -149,7 +150,8 @@ impl<M: Machine> TagSet<M> {
     /// Whether somebody waits; asked after tags were given back.
     #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
-        self.waiting.load(Order::SeqCst) != 0
+        // Relaxed: a planted bug.
+        self.waiting.load(weaker(Plant::WaitersRelaxed, Order::SeqCst, Order::Relaxed)) != 0
     }
 
     /// Takes the first who waits off the list.

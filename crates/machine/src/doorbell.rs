@@ -6,6 +6,7 @@
 //! the word. One of the two must see the other (store buffering is excluded by the two fences).
 //! Kernel counterpart: `wait_event` with `prepare_to_wait`.
 
+use crate::plant::{Plant, planted, weaker};
 use crate::{Machine, Order, Parker, Word};
 
 const AWAKE: u64 = 0;
@@ -27,7 +28,7 @@ impl<M: Machine> Doorbell<M> {
     pub fn arm(&self) {
         self.state.store(ARMED, Order::Relaxed);
         // Pairs with the fence in `ring`: either the owner sees the work or the ringer sees ARMED.
-        M::fence(Order::SeqCst);
+        M::fence(weaker(Plant::ArmUnordered, Order::SeqCst, Order::AcqRel));
     }
 
     /// The owner is awake again.
@@ -37,7 +38,7 @@ impl<M: Machine> Doorbell<M> {
 
     /// Wakes the owner if it sleeps or is about to. Call after the work has been published.
     pub fn ring(&self) {
-        M::fence(Order::SeqCst);
+        M::fence(weaker(Plant::RingUnordered, Order::SeqCst, Order::AcqRel));
         if self.state.load(Order::Relaxed) == ARMED
             && self.state.swap(AWAKE, Order::Relaxed) == ARMED
         {
@@ -49,7 +50,7 @@ impl<M: Machine> Doorbell<M> {
     /// at the deadline, or for no reason.
     pub fn sleep_unless(&self, deadline_ns: Option<u64>, has_work: impl FnOnce() -> bool) {
         self.arm();
-        if !has_work() {
+        if planted(Plant::LastLookSkipped) || !has_work() {
             self.parker.park(deadline_ns);
         }
         self.disarm();

@@ -24,6 +24,7 @@ mod machine;
 mod metered;
 #[cfg(feature = "std")]
 mod native;
+pub mod plant;
 #[cfg(feature = "simulated")]
 pub mod simulated;
 #[cfg(feature = "std")]

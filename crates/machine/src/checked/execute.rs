@@ -54,15 +54,15 @@ impl Pool {
             }
         }
         for mut coroutine in self.running.drain(..) {
-            if coroutine.started() && !coroutine.done() {
+            if !coroutine.done() {
                 // SAFETY: nothing refers to what is on its stack any more: the execution is over,
                 // and memory that others could reach is on the heap.
                 unsafe { coroutine.force_reset() };
             }
-            if coroutine.done() {
-                self.stacks.push(coroutine.into_stack());
-            }
+            self.stacks.push(coroutine.into_stack());
         }
+        // Of threads that were never resumed.
+        session::with(|s| s.started.drain(..).for_each(core::mem::forget));
     }
 
     fn coroutine(&mut self, body: impl FnOnce()) -> Running {

@@ -73,11 +73,12 @@ impl Default for Explorer {
 }
 
 impl Explorer {
-    /// At most 3 preemptions, 10 million executions of 10,000 steps; deadlines never pass; one CPU.
+    /// At most 3 preemptions, 10 million executions of 10,000 steps, 500 of them in a row;
+    /// deadlines never pass; one CPU.
     #[must_use]
     pub fn new() -> Self {
         Explorer {
-            bounds: Bounds { preemptions: 3, steps: 10_000, deadlines: 0, cpus: 1 },
+            bounds: Bounds { preemptions: 3, steps: 10_000, deadlines: 0, patience: 500, cpus: 1 },
             executions_max: 10_000_000,
             random: None,
         }
@@ -107,6 +108,14 @@ impl Explorer {
     #[must_use]
     pub fn max_steps(mut self, count: u32) -> Self {
         self.bounds.steps = count;
+        self
+    }
+
+    /// How many steps a thread makes in a row before it must let another go on, which costs no
+    /// preemption: for loops that wait for another thread without `spin_until`.
+    #[must_use]
+    pub fn patience(mut self, steps: u32) -> Self {
+        self.bounds.patience = steps;
         self
     }
 
@@ -194,7 +203,7 @@ impl Explorer {
             if failed {
                 return Err(self.logged(&mut session, &mut pool, body, executions));
             }
-            steps_max = steps_max.max(session.steps);
+            steps_max = steps_max.max(session.spent.steps);
             let drawn = self.random.is_some_and(|(_, count)| executions >= count);
             if drawn || !session.trail.advance() {
                 return Ok(Report { executions, steps_max, elapsed: start.elapsed() });

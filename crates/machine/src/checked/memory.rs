@@ -35,6 +35,9 @@ struct Store {
 #[derive(Debug, Default)]
 struct Location {
     stores: Vec<Store>,
+    /// Who stored last, when, and when somebody else had stored before: by `Memory::stored`.
+    last: (u8, u64),
+    other: u64,
 }
 
 #[derive(Debug)]
@@ -42,6 +45,8 @@ pub(super) struct Memory {
     locations: Vec<Location>,
     used: usize,
     views: Vec<View>,
+    /// How many stores there were so far.
+    pub(super) stored: u64,
     /// What all SeqCst fences so far know.
     sc_fences: Stamps,
     /// Latest SeqCst store to each location.
@@ -68,6 +73,7 @@ impl Memory {
             locations: Vec::new(),
             used: 0,
             views: Vec::with_capacity(256),
+            stored: 0,
             sc_fences: [0; LOCATIONS_MAX],
             sc_stores: [0; LOCATIONS_MAX],
             sc_fenced: [0; LOCATIONS_MAX],
@@ -77,7 +83,7 @@ impl Memory {
 
     /// Forgets everything, for the next execution.
     pub(super) fn reset(&mut self) {
-        self.used = 0;
+        (self.used, self.stored) = (0, 0);
         self.views.clear();
         self.sc_fences = [0; LOCATIONS_MAX];
         self.sc_stores = [0; LOCATIONS_MAX];
@@ -95,7 +101,9 @@ impl Memory {
         }
         let (index, epoch, thread) = (self.used, views.epoch(), views.thread);
         self.used += 1;
-        let stores = &mut self.locations[index].stores;
+        let location = &mut self.locations[index];
+        (location.last, location.other) = ((thread, 0), 0);
+        let stores = &mut location.stores;
         stores.clear();
         stores.push(Store { value, stamp: GAP, view: NO_VIEW, epoch, thread, atomic: false });
         views.current.stamps[index] = GAP;
@@ -194,7 +202,13 @@ impl Memory {
         let view = self.carried(views, at, stamp, order, read);
         let (epoch, thread) = (views.epoch(), views.thread);
         let store = Store { value, stamp, view, epoch, thread, atomic: read.is_some() };
-        self.locations[at].stores.insert(index, store);
+        self.stored += 1;
+        let location = &mut self.locations[at];
+        location.stores.insert(index, store);
+        if location.last.0 != thread {
+            location.other = location.last.1;
+        }
+        location.last = (thread, self.stored);
         views.tick();
     }
 
@@ -297,6 +311,12 @@ impl Memory {
     /// The last value in modification order.
     pub(super) fn last(&self, at: u32) -> u64 {
         self.locations[at as usize].stores.last().map_or(0, |store| store.value)
+    }
+
+    /// When somebody else than `thread` last stored.
+    pub(super) fn stored_by_others(&self, at: u32, thread: usize) -> u64 {
+        let location = &self.locations[at as usize];
+        if usize::from(location.last.0) == thread { location.other } else { location.last.1 }
     }
 
     /// Timestamp of the first store that is newer than `stamp`.

@@ -84,7 +84,7 @@ impl Machine for Checked {
     /// often it asks, so an evaluation that says no is worth keeping only for what it waits for.
     fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
         loop {
-            let outer = with(|s| core::mem::take(&mut s.touched));
+            let (outer, since) = with(|s| (core::mem::take(&mut s.touched), s.memory.stored));
             let hit = ready();
             let (touched, failed) = with(|s| {
                 let touched = s.touched;
@@ -96,8 +96,8 @@ impl Machine for Checked {
             }
             let deadline = (deadline_ns != u64::MAX).then_some(deadline_ns);
             with(|s| s.note(|| "looks again when something changes".to_string()));
-            session::wait(Wait::Change(touched, deadline));
-            if !with(|s| s.resume_await(touched, deadline_ns)) {
+            session::wait(Wait::Change { set: touched, since, deadline_ns: deadline });
+            if !with(|s| s.resume_await(touched, since, deadline_ns)) {
                 return false;
             }
         }

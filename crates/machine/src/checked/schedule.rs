@@ -19,8 +19,8 @@ impl Session {
     pub(super) fn end(&mut self) {
         self.note(|| "ends".to_string());
         self.here().wait = Wait::Ended;
-        match self.pick() {
-            Some(next) => self.current = next,
+        match self.pick(true) {
+            Some(next) => (self.current, self.spent.in_a_row) = (next, 0),
             None if self.threads.iter().all(|thread| thread.wait == Wait::Ended) => {
                 self.current = NOBODY;
             }
@@ -35,8 +35,8 @@ impl Session {
         if self.failure.is_some() {
             return None;
         }
-        self.steps += 1;
-        if self.steps > self.bounds.steps {
+        self.spent.steps += 1;
+        if self.spent.steps > self.bounds.steps {
             let text = format!("more than {} steps: nobody gets anywhere", self.bounds.steps);
             return self.fail(text);
         }
@@ -45,17 +45,31 @@ impl Session {
             self.here().fresh = false;
             return None;
         }
-        if self.preemptions >= self.bounds.preemptions {
+        self.spent.in_a_row += 1;
+        if self.spent.in_a_row > self.bounds.patience {
+            return self.give_way();
+        }
+        if self.spent.preemptions >= self.bounds.preemptions {
             return None;
         }
         let old = self.current;
-        let next = self.pick().unwrap_or(old);
+        let next = self.pick(true).unwrap_or(old);
         if next == old {
             return None;
         }
-        self.preemptions += 1;
+        self.spent.preemptions += 1;
         let turns = self.here().turns;
         self.note(|| format!("is preempted by T{next}"));
+        (self.current, self.spent.in_a_row) = (next, 0);
+        Some(turns)
+    }
+
+    /// The current thread has gone on for long: it may be waiting for another without saying so.
+    fn give_way(&mut self) -> Option<*const Turns> {
+        self.spent.in_a_row = 0;
+        let turns = self.here().turns;
+        let next = self.pick(false)?;
+        self.note(|| format!("gives way to T{next}"));
         self.current = next;
         Some(turns)
     }
@@ -67,23 +81,23 @@ impl Session {
         self.here().wait = wait;
         self.here().fresh = false;
         let (old, turns) = (self.current, self.here().turns);
-        match self.pick() {
+        match self.pick(true) {
             Some(next) if next == old => None,
             Some(next) => {
                 self.note(|| "waits".to_string());
-                self.current = next;
+                (self.current, self.spent.in_a_row) = (next, 0);
                 Some(turns)
             }
             None => self.fail(self.stuck()),
         }
     }
 
-    /// One of the threads that can run; the current one, if it can, is the plainest choice.
-    fn pick(&mut self) -> Option<usize> {
+    /// One of the threads that can run; the current one, if it can and may, is the plainest choice.
+    fn pick(&mut self, with_current: bool) -> Option<usize> {
         let (mut ready, mut count) = ([0u8; THREADS_MAX], 0);
         let first = self.current;
         let others = (0..self.threads.len()).filter(|thread| *thread != first);
-        for thread in core::iter::once(first).chain(others) {
+        for thread in core::iter::once(first).filter(|_| with_current).chain(others) {
             if self.can_run(thread) {
                 ready[count] = thread as u8;
                 count += 1;
@@ -99,7 +113,7 @@ impl Session {
     fn can_run(&self, thread: usize) -> bool {
         let in_time = |deadline_ns: Option<u64>| {
             deadline_ns
-                .is_some_and(|ns| ns <= self.now_ns || self.deadlines < self.bounds.deadlines)
+                .is_some_and(|ns| ns <= self.now_ns || self.spent.deadlines < self.bounds.deadlines)
         };
         match self.threads[thread].wait {
             Wait::Turn => true,
@@ -107,8 +121,10 @@ impl Session {
             Wait::Park(parker, deadline_ns) => {
                 self.parkers[parker as usize] || in_time(deadline_ns)
             }
-            Wait::Change(set, deadline_ns) => {
-                self.changed(thread, set).next().is_some() || in_time(deadline_ns)
+            Wait::Change { set, since, deadline_ns } => {
+                self.has_moved(thread, set, since)
+                    || self.changed(thread, set).next().is_some()
+                    || in_time(deadline_ns)
             }
             Wait::Join(other) => self.threads[other].wait == Wait::Ended,
             Wait::Ended => false,
@@ -122,9 +138,18 @@ impl Session {
         locations.filter_map(|at| Some((at, self.memory.newer(at, known[at as usize])?)))
     }
 
-    /// An await goes on: one of the locations that it read is now known to be newer. False if
-    /// none is, so that it was the deadline.
-    pub(super) fn resume_await(&mut self, set: u64, deadline_ns: u64) -> bool {
+    /// Whether somebody else has stored to one of these locations since.
+    fn has_moved(&self, thread: usize, set: u64, since: u64) -> bool {
+        let mut locations = (0..self.memory.locations() as u32).filter(|at| set >> at & 1 == 1);
+        locations.any(|at| self.memory.stored_by_others(at, thread) > since)
+    }
+
+    /// An await goes on: something was stored while it looked or since, or one of the locations
+    /// that it read is now known to be newer. False if neither, so that it was the deadline.
+    pub(super) fn resume_await(&mut self, set: u64, since: u64, deadline_ns: u64) -> bool {
+        if self.has_moved(self.current, set, since) {
+            return true;
+        }
         let count = self.changed(self.current, set).count();
         if count == 0 {
             self.pass_deadline(deadline_ns);
@@ -141,7 +166,7 @@ impl Session {
     pub(super) fn pass_deadline(&mut self, deadline_ns: u64) {
         self.note(|| format!("has waited until {deadline_ns} ns"));
         if deadline_ns > self.now_ns {
-            self.deadlines += 1;
+            self.spent.deadlines += 1;
             self.now_ns = deadline_ns;
         }
     }
@@ -163,7 +188,7 @@ impl Session {
                 Wait::Ended | Wait::Turn => continue,
                 Wait::Lock(lock) => format!("lock at location {lock}"),
                 Wait::Park(parker, _) => format!("a wake-up of parker {parker}"),
-                Wait::Change(set, _) => {
+                Wait::Change { set, .. } => {
                     let used = (0..64).filter(|at| set >> at & 1 == 1);
                     let names: Vec<String> = used.map(|at: u32| at.to_string()).collect();
                     format!("a change of location {}", names.join(", "))

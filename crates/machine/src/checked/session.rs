@@ -37,7 +37,19 @@ pub(super) struct Bounds {
     pub(super) preemptions: u32,
     pub(super) steps: u32,
     pub(super) deadlines: u32,
+    /// Steps in a row after which a thread must let another go on.
+    pub(super) patience: u32,
     pub(super) cpus: u32,
+}
+
+/// What an execution has used up of its bounds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Spent {
+    pub(super) preemptions: u32,
+    pub(super) steps: u32,
+    /// Steps since the current thread got its turn.
+    pub(super) in_a_row: u32,
+    pub(super) deadlines: u32,
 }
 
 /// What a thread waits for.
@@ -48,8 +60,12 @@ pub(super) enum Wait {
     Lock(u32),
     /// A wake-up of this parker, or a deadline.
     Park(u32, Option<u64>),
-    /// A change of one of these locations, or a deadline.
-    Change(u64, Option<u64>),
+    /// A change of one of these locations, by somebody else since so many stores, or a deadline.
+    Change {
+        set: u64,
+        since: u64,
+        deadline_ns: Option<u64>,
+    },
     Join(usize),
     Ended,
 }
@@ -75,9 +91,7 @@ pub(super) struct Session {
     pub(super) current: usize,
     pub(super) started: Vec<Started>,
     pub(super) bounds: Bounds,
-    pub(super) preemptions: u32,
-    pub(super) steps: u32,
-    pub(super) deadlines: u32,
+    pub(super) spent: Spent,
     pub(super) now_ns: u64,
     /// Locations used by the innermost await, as bits.
     pub(super) touched: u64,
@@ -171,9 +185,7 @@ impl Session {
             current: 0,
             started: Vec::new(),
             bounds,
-            preemptions: 0,
-            steps: 0,
-            deadlines: 0,
+            spent: Spent::default(),
             now_ns: 0,
             touched: 0,
             failure: None,
@@ -188,7 +200,7 @@ impl Session {
         self.parkers.clear();
         self.threads.clear();
         self.started.clear();
-        (self.preemptions, self.steps, self.deadlines, self.touched) = (0, 0, 0, 0);
+        (self.spent, self.touched) = (Spent::default(), 0);
         self.current = 0;
         self.now_ns = 1_000_000;
         self.failure = None;
@@ -287,7 +299,9 @@ impl Session {
             Touch::Read => self.lines.read(views, line),
             Touch::Write | Touch::Held => self.lines.write(views, line),
         };
-        self.note(|| format!("line {line} {what:?}"));
+        if what != Touch::Held {
+            self.note(|| format!("line {line} {what:?}"));
+        }
         let Err(Race { other, wrote }) = raced else { return None };
         let earlier = if wrote { "write" } else { "read" };
         let by = self.current;
@@ -298,7 +312,7 @@ impl Session {
     #[inline]
     pub(super) fn note(&mut self, text: impl FnOnce() -> String) {
         if let Some(log) = &mut self.log {
-            log.push(format!("{:4} T{} {}", self.steps, self.current, text()));
+            log.push(format!("{:4} T{} {}", self.spent.steps, self.current, text()));
         }
     }
 }

@@ -1,0 +1,107 @@
+//! Planted bugs: deviations of a production line, one token each, that tests must find.
+//!
+//! A production line asks [`planted`] or [`weaker`]; both are constants unless the feature
+//! `planted` is on, so they leave no instruction behind. With it, the bug that [`with`] names is on
+//! for the length of a closure, on its thread only: checked and simulated machines run all threads
+//! of a model on one. Called by `crates/block`; switched by its models and by simulation tests.
+
+use crate::Order;
+
+/// The bugs that can be planted, named after what goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plant {
+    /// `Doorbell::arm` does not order the word before the last look.
+    ArmUnordered,
+    /// `Doorbell::ring` does not order the work before the look at the word.
+    RingUnordered,
+    /// `Doorbell::sleep_unless` does not look once more.
+    LastLookSkipped,
+    /// `Sbitmap::take_from` may look at old bits.
+    TakeLookRelaxed,
+    /// `Sbitmap::take_from` does not see what the last user of a tag wrote.
+    TakeRelaxed,
+    /// `Sbitmap::give` does not publish what the last user of a tag wrote.
+    GiveRelaxed,
+    /// `Sbitmap::give` is not ordered before the look at the waiters.
+    GiveRelease,
+    /// `TagSet::has_waiters` is not ordered after tags were given back.
+    WaitersRelaxed,
+    /// `Disk::wait_for_tags` does not look once more after joining those who wait.
+    SecondTakeSkipped,
+    /// `Home::deliver` does not publish the bio.
+    DeliverRelaxed,
+    /// `Home::take_delivered` does not see the bio.
+    TakeDeliveredRelaxed,
+    /// `Disk::freeze` leaves the software queues open.
+    FreezeMissesQueues,
+    /// `Disk::freeze` leaves the hardware queues open.
+    FreezeMissesServers,
+    /// `ServeLock::try_enter` does not see what the last server did.
+    EnterRelaxed,
+    /// `ServeLock::enter_or_flag` does not publish its work by the flag.
+    FlagRelaxed,
+    /// `ServeLock::enter_or_flag` relies on a flag that it finds set.
+    FlagAssumed,
+    /// `Serving::leave` does not publish what the server did.
+    LeaveRelaxed,
+    /// `Serving::leave` stays, but does not see what the flaggers published.
+    StayRelaxed,
+    /// `HardwareQueue::take_pending` does not see the insertion.
+    TakePendingRelaxed,
+    /// `HardwareQueue::ring` wakes nobody.
+    RingSkipped,
+}
+
+#[cfg(feature = "planted")]
+std::thread_local! {
+    static CURRENT: core::cell::Cell<Option<Plant>> = const { core::cell::Cell::new(None) };
+}
+
+/// Whether this bug is planted; false at compile time without the feature `planted`.
+#[inline(always)]
+#[must_use]
+pub fn planted(plant: Plant) -> bool {
+    #[cfg(feature = "planted")]
+    {
+        CURRENT.get() == Some(plant)
+    }
+    #[cfg(not(feature = "planted"))]
+    {
+        let _ = plant;
+        false
+    }
+}
+
+/// `order`, or `weak` where this bug is planted.
+#[inline(always)]
+#[must_use]
+pub fn weaker(plant: Plant, order: Order, weak: Order) -> Order {
+    if planted(plant) { weak } else { order }
+}
+
+/// Runs `body` with a bug planted on the calling thread.
+#[cfg(feature = "planted")]
+pub fn with<R>(plant: Plant, body: impl FnOnce() -> R) -> R {
+    struct Restore(Option<Plant>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            CURRENT.set(self.0);
+        }
+    }
+    let _restore = Restore(CURRENT.replace(Some(plant)));
+    body()
+}
+
+#[cfg(all(test, feature = "planted"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bug_is_planted_for_the_length_of_a_closure() {
+        let order = || weaker(Plant::GiveRelaxed, Order::SeqCst, Order::Relaxed);
+        assert_eq!((order(), with(Plant::GiveRelaxed, order), order()), {
+            (Order::SeqCst, Order::Relaxed, Order::SeqCst)
+        });
+        assert!(with(Plant::EnterRelaxed, || !planted(Plant::GiveRelaxed)));
+    }
+}
