@@ -21,10 +21,14 @@ pub enum Tests {
     Skip,
 }
 
-struct Step {
-    name: &'static str,
-    args: &'static [&'static str],
-    env: Option<(&'static str, &'static str)>,
+/// One call of cargo.
+pub struct Step {
+    /// What it is called in the output.
+    pub name: &'static str,
+    /// Arguments of cargo.
+    pub args: &'static [&'static str],
+    /// A variable to set.
+    pub env: Option<(&'static str, &'static str)>,
 }
 
 const LINTS: [Step; 3] = [
@@ -64,7 +68,12 @@ pub fn run(root: &Path, tests: Tests) -> Result<bool> {
     timed("tidy", || tidy::run(root))
 }
 
-fn timed(name: &str, step: impl FnOnce() -> Result<bool>) -> Result<bool> {
+/// Runs a step and prints how long it took.
+///
+/// # Errors
+///
+/// Those of the step.
+pub fn timed(name: &str, step: impl FnOnce() -> Result<bool>) -> Result<bool> {
     println!("check: {name} ...");
     let start = Instant::now();
     let passed = step()?;
@@ -77,7 +86,12 @@ fn timed(name: &str, step: impl FnOnce() -> Result<bool>) -> Result<bool> {
     Ok(passed)
 }
 
-fn cargo(root: &Path, step: &Step) -> Result<bool> {
+/// Runs cargo in `root`; true if it succeeded.
+///
+/// # Errors
+///
+/// When cargo cannot be started.
+pub fn cargo(root: &Path, step: &Step) -> Result<bool> {
     // Under `cargo xtask` this is the cargo that was called, toolchain override included.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)

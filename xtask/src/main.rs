@@ -6,13 +6,14 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)] // A tool for people: it talks to them.
 
 mod check;
+mod models;
 mod primitives;
 mod tidy;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy | primitives | check [--skip-tests]";
+const USAGE: &str = "usage: cargo xtask tidy | primitives | models | check [--skip-tests]";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
     let clean = match words.as_slice() {
         ["tidy"] => tidy::run(root),
         ["primitives"] => primitives::run(root),
+        ["models"] => models::run(root),
         ["check"] => check::run(root, check::Tests::Run),
         ["check", "--skip-tests"] => check::run(root, check::Tests::Skip),
         _ => Err(anyhow::anyhow!("{USAGE}")),

@@ -29,6 +29,8 @@ mod histogram;
 mod home;
 mod limits;
 mod merge;
+#[cfg(test)]
+mod models;
 mod plug;
 mod queues;
 mod reap;

@@ -1,0 +1,63 @@
+//! Completions handed from the threads that found them to the channel's thread, which sleeps.
+//!
+//! Production code: `Home::deliver_to`, `take_delivered`, `has_delivered`, and the `Doorbell`.
+//! Checked: every bio arrives, with what was written to it, and the sleeper wakes.
+#![cfg(test)]
+
+use alloc::sync::Arc;
+
+use millrace_machine::checked::{Checked, CheckedParker, Explorer, ensure};
+use millrace_machine::plant::Plant;
+use millrace_machine::{Doorbell, Parker, Thread};
+
+use super::{bounded, holds_but_for, spawn};
+use crate::home::Home;
+use crate::slot::BioList;
+
+/// Threads deliver lists of these lengths; the channel's thread sleeps until it has all.
+fn deliver(lists: &[usize]) {
+    let total: usize = lists.iter().sum();
+    let bell = Arc::new(Doorbell::<Checked>::new(CheckedParker::new()));
+    let home = Arc::new(Home::new(total, bell));
+    let mut first = 0;
+    let mut threads = alloc::vec::Vec::new();
+    for len in lists {
+        let mut list = home.handles(first..first + len);
+        first += len;
+        let theirs = Arc::clone(&home);
+        threads.push(spawn(move || {
+            let mut done = BioList::new();
+            while let Some(mut bio) = list.pop_front() {
+                bio.touch();
+                bio.dev_sector = 7;
+                done.push_back(bio);
+            }
+            Home::deliver_to(&raw const **theirs, done);
+        }));
+    }
+    let mut got = BioList::new();
+    while got.len() < total as u32 {
+        got.append(&mut home.take_delivered());
+        if got.len() < total as u32 {
+            home.bell.sleep_unless(None, || home.has_delivered());
+        }
+    }
+    got.for_each(|bio| ensure(bio.dev_sector == 7, "an old bio came back"));
+    got.unlink();
+    threads.into_iter().for_each(|thread| ensure(thread.join(), "a thread failed"));
+}
+
+#[test]
+fn delivered_bios_arrive_whole_and_wake_the_sleeper() {
+    let bugs = [
+        Plant::DeliverRelaxed,
+        Plant::TakeDeliveredRelaxed,
+        Plant::ArmUnordered,
+        Plant::RingUnordered,
+        Plant::LastLookSkipped,
+    ];
+    holds_but_for("delivery, 1 thread", Explorer::new().exhaustive(), &bugs, || deliver(&[2]));
+    holds_but_for("delivery, 2 threads", bounded(3), &bugs, || {
+        deliver(&[1, 1]);
+    });
+}

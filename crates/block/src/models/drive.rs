@@ -1,0 +1,110 @@
+//! A drive for models: completes at the next poll, and can be told that nothing may come any more.
+//!
+//! Its notes are ghosts: plain memory beside the model, which adds no step and orders nothing.
+#![cfg(test)]
+
+extern crate std;
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use millrace_machine::Topology;
+use millrace_machine::checked::{Checked, ensure};
+
+use crate::disk::{Disk, DiskConfig};
+use crate::driver::{
+    CompletionBatch, Dispatch, Driver, DriverQueue, Expired, HwQueues, QueueKind, TagScope,
+};
+use crate::error::Error;
+use crate::limits::{Features, QueueLimits};
+use crate::request::{Request, Tag};
+use crate::status::Status;
+use crate::volume::{Layout, Volume};
+
+/// What the model notes beside the drive.
+#[derive(Default)]
+pub(super) struct Notes {
+    /// Nothing may be handed to the drive.
+    pub(super) closed: bool,
+    /// Requests handed over so far.
+    pub(super) seen: u32,
+    /// The same by hardware queue.
+    pub(super) by_queue: [u32; 2],
+    /// Requests inside.
+    pub(super) inside: u32,
+}
+
+pub(super) struct ModelDrive {
+    pub(super) notes: Arc<Mutex<Notes>>,
+    pub(super) hw: HwQueues,
+}
+
+struct ModelQueue {
+    notes: Arc<Mutex<Notes>>,
+    index: u16,
+    inside: Vec<Tag>,
+    depth: u32,
+}
+
+pub(super) fn locked(notes: &Mutex<Notes>) -> MutexGuard<'_, Notes> {
+    notes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Driver<Checked> for ModelDrive {
+    fn capacity(&self) -> u64 {
+        64
+    }
+    fn limits(&self) -> QueueLimits {
+        let features = Features { volatile_cache: true, ..Features::default() };
+        QueueLimits { features, ..QueueLimits::default() }
+    }
+    fn hw_queues(&self, _: &Topology) -> HwQueues {
+        self.hw
+    }
+    fn open_queue(&self, index: u16, _: u32) -> Result<Box<dyn DriverQueue<Checked>>, Error> {
+        let (notes, depth) = (Arc::clone(&self.notes), self.hw.depth);
+        Ok(Box::new(ModelQueue { notes, index, inside: Vec::new(), depth }))
+    }
+}
+
+impl DriverQueue<Checked> for ModelQueue {
+    fn queue_rq(&mut self, rq: &Request<Checked>) -> Dispatch {
+        let (closed, full) = {
+            let mut notes = locked(&self.notes);
+            notes.seen += 1;
+            notes.by_queue[usize::from(self.index)] += 1;
+            notes.inside += 1;
+            (notes.closed, notes.inside > self.depth)
+        };
+        ensure(!closed, "a request reached a drive that was drained");
+        ensure(!full, "more requests in flight than there are tags");
+        self.inside.push(rq.tag());
+        Dispatch::Queued
+    }
+    fn commit_rqs(&mut self) {}
+    fn poll(&mut self, batch: &mut CompletionBatch) {
+        for tag in self.inside.drain(..) {
+            batch.push(tag, Status::Ok);
+            locked(&self.notes).inside -= 1;
+        }
+    }
+    fn timeout(&mut self, _: Tag) -> Expired {
+        Expired::Extend
+    }
+}
+
+/// A volume of one model drive of this kind; the tags are the drive's.
+pub(super) fn volume(
+    kind: QueueKind,
+    depth: u32,
+    config: DiskConfig<Checked>,
+) -> (Arc<Volume<Checked>>, Arc<Mutex<Notes>>) {
+    let notes = Arc::new(Mutex::new(Notes::default()));
+    let hw = HwQueues { count: 2, depth, kind, tags: TagScope::PerDrive };
+    let drive = ModelDrive { notes: Arc::clone(&notes), hw };
+    let disk = Disk::new(Box::new(drive), config).expect("a drive in order");
+    let volume = Volume::new("v", Layout::Linear, [disk].into()).expect("one drive");
+    (volume, notes)
+}

@@ -1,0 +1,113 @@
+//! Work handed from one thread to the next through queues and bells: to an I/O thread that owns the
+//! queue and may be about to sleep, and to whoever is just serving it.
+//!
+//! Production code: the whole path of a bio through `Channel` and `Disk`, there and back. Checked:
+//! every bio reaches the drive once and is answered, and nobody sleeps for ever.
+#![cfg(test)]
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use millrace_machine::checked::{Checked, CheckedParker, ensure};
+use millrace_machine::plant::Plant;
+use millrace_machine::{CpuId, Doorbell, Machine, Parker, Thread};
+
+use super::drive::{locked, volume};
+use super::{bounded, holds_but_for, small, spawn};
+use crate::bio::Bio;
+use crate::buffer::Buffer;
+use crate::channel::{Channel, ChannelConfig, IoThread};
+use crate::disk::DiskConfig;
+use crate::driver::QueueKind;
+use crate::volume::Volume;
+
+fn read_one(volume: &Arc<Volume<Checked>>) {
+    one(volume, Bio::read(0, Buffer::new(512)));
+}
+
+/// Submits a bio and sleeps until it is answered.
+fn one(volume: &Arc<Volume<Checked>>, bio: Bio) {
+    let mut channel = Channel::open(volume, small());
+    channel.run.hint = 0;
+    ensure(channel.submit(bio).is_ok(), "refused");
+    let mut ok = false;
+    channel.wait(1, |done| ok = done.status.is_ok());
+    ensure(ok, "not answered");
+}
+
+/// A thread without queues reads; the owner of the queue serves it and sleeps when it has nothing.
+fn serve_another() {
+    let (volume, notes) = volume(QueueKind::OwnerOnly, 1, DiskConfig::default());
+    let bell = Arc::new(Doorbell::<Checked>::new(CheckedParker::new()));
+    let brought = volume.disks()[0].bring_up(0, 1, Arc::clone(&bell));
+    ensure(brought.is_ok(), "not brought up");
+    let theirs = Arc::clone(&volume);
+    let reader = spawn(move || read_one(&theirs));
+    let thread = IoThread { number: 0, owner: 1, bell: Arc::clone(&bell), turn: || () };
+    let config = ChannelConfig { thread: Some(thread), ..small() };
+    let mut channel = Channel::open(&volume, config);
+    channel.run.hint = 0;
+    while locked(&notes).seen == 0 {
+        channel.poll(|_| ensure(false, "a bio of another channel came here"));
+        if locked(&notes).seen == 0 {
+            bell.sleep_unless(None, || channel.has_work());
+        }
+    }
+    ensure(reader.join(), "the reader failed");
+    ensure(locked(&notes).seen == 1, "the request did not reach the drive once");
+}
+
+#[test]
+fn an_owner_that_goes_to_sleep_misses_no_work() {
+    let bugs = [
+        Plant::RingSkipped,
+        Plant::LastLookSkipped,
+        Plant::ArmUnordered,
+        Plant::RingUnordered,
+        Plant::DeliverRelaxed,
+        Plant::TakeDeliveredRelaxed,
+    ];
+    let explorer = bounded(3);
+    holds_but_for("owner asleep", explorer, &bugs, serve_another);
+}
+
+/// Threads that share a queue which any may run.
+fn share_a_queue(threads: usize) {
+    let (volume, notes) = volume(QueueKind::AnyThread, 2, DiskConfig::default());
+    let reader = |_| {
+        let volume = Arc::clone(&volume);
+        spawn(move || read_one(&volume))
+    };
+    let readers: Vec<_> = (0..threads).map(reader).collect();
+    readers.into_iter().for_each(|reader| ensure(reader.join(), "a reader failed"));
+    ensure(locked(&notes).seen == threads as u32, "not every request reached the drive once");
+    ensure(volume.disks()[0].tags_in_use() == 0, "a tag was lost");
+}
+
+#[test]
+fn a_latecomer_is_served_by_whoever_is_inside() {
+    let bugs = [Plant::FlagRelaxed, Plant::EnterRelaxed, Plant::LeaveRelaxed];
+    let explorer = bounded(2).patience(60);
+    holds_but_for("shared queue, 2 readers", explorer, &bugs, || share_a_queue(2));
+}
+
+/// Threads on CPUs of their own that flush one drive: who comes second joins the next flush.
+fn flush_together() {
+    let (volume, notes) = volume(QueueKind::AnyThread, 2, DiskConfig::default());
+    let flusher = |cpu: u32| {
+        let volume = Arc::clone(&volume);
+        let run = move || one(&volume, Bio::flush());
+        Checked::spawn("flusher", Some(CpuId(cpu)), alloc::boxed::Box::new(run))
+    };
+    let flushers: Vec<_> = (0..2).map(flusher).collect();
+    flushers.into_iter().for_each(|flusher| ensure(flusher.join(), "a flusher failed"));
+    ensure(locked(&notes).seen == 2, "not every flush reached the drive");
+    ensure(volume.disks()[0].tags_in_use() == 0, "a tag was lost");
+}
+
+#[test]
+fn a_flush_that_waits_for_another_is_sent_when_that_is_done() {
+    let bugs = [Plant::ArmUnordered, Plant::RingUnordered, Plant::LastLookSkipped];
+    let explorer = bounded(3).cpus(2).patience(100);
+    holds_but_for("two flushes", explorer, &bugs, flush_together);
+}

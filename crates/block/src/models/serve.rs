@@ -1,0 +1,81 @@
+//! The serve lock and the marks of pending work: whoever comes too late has its work done by
+//! whoever is inside, and never are two inside.
+//!
+//! Production code: `ServeLock` and the marks of a `HardwareQueue`; the work is a line that the
+//! mark alone publishes, so their own orders are what is checked.
+#![cfg(test)]
+#![allow(unsafe_code)]
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use millrace_machine::checked::{Checked, CheckedLine, Explorer, ensure};
+use millrace_machine::plant::Plant;
+use millrace_machine::{Line, Thread};
+
+use super::{bounded, holds_but_for, spawn};
+use crate::queues::HardwareQueue;
+use crate::tag::TagSet;
+
+struct Scene {
+    hctx: HardwareQueue<Checked>,
+    /// A piece of work for each software queue: 0 none, 1 inserted, 2 done.
+    work: Vec<CheckedLine<u32>>,
+}
+
+/// A submitter for each of these software queues; all the work must be done in the end.
+fn submit(ctxs: &'static [usize]) {
+    let most = ctxs.iter().max().map_or(0, |ctx| ctx + 1);
+    let scene = Arc::new(Scene {
+        hctx: HardwareQueue::new(most, Arc::new(TagSet::new(1))),
+        work: (0..most).map(|_| CheckedLine::new(0)).collect(),
+    });
+    let submitter = |ctx: usize| {
+        let scene = Arc::clone(&scene);
+        spawn(move || scene.submit(ctx))
+    };
+    let threads: Vec<_> = ctxs.iter().map(|ctx| submitter(*ctx)).collect();
+    threads.into_iter().for_each(|thread| ensure(thread.join(), "a thread failed"));
+    for ctx in ctxs {
+        // SAFETY: all threads have ended.
+        let state = unsafe { *scene.work[*ctx].read() };
+        ensure(state == 2, "work was lost");
+    }
+    let served = scene.hctx.serve.try_enter().map(|serving| serving.in_flight);
+    ensure(served == Some(ctxs.len() as u32), "the queue was left locked");
+}
+
+impl Scene {
+    fn submit(&self, ctx: usize) {
+        // SAFETY: nobody looks at the work before it is marked.
+        unsafe { *self.work[ctx].write() = 1 };
+        self.hctx.mark_pending(ctx);
+        let mut inside = self.hctx.serve.enter_or_flag();
+        while let Some(mut serving) = inside {
+            self.hctx.take_pending(|ctx| {
+                // SAFETY: whoever takes the mark has the work.
+                let work = unsafe { &mut *self.work[ctx].write() };
+                ensure(*work == 1, "work was done twice or seen too early");
+                *work = 2;
+                serving.in_flight += 1;
+            });
+            inside = serving.leave();
+        }
+    }
+}
+
+#[test]
+fn work_of_latecomers_is_done_and_never_are_two_inside() {
+    let bugs =
+        [Plant::EnterRelaxed, Plant::LeaveRelaxed, Plant::FlagRelaxed, Plant::TakePendingRelaxed];
+    let explorer = Explorer::new().exhaustive();
+    holds_but_for("serve lock, 2 threads", explorer, &bugs, || submit(&[0, 1]));
+}
+
+#[test]
+fn a_flag_found_set_publishes_no_work() {
+    // Software queues 0 and 64 have their marks in two words.
+    let explorer = bounded(3);
+    let bugs = [Plant::FlagAssumed, Plant::StayRelaxed];
+    holds_but_for("serve lock, 3 threads", explorer, &bugs, || submit(&[0, 1, 64]));
+}

@@ -1,0 +1,201 @@
+//! Tags: none is held twice, what was written under one is seen by its next user, and whoever
+//! waits for one is woken.
+//!
+//! Production code: `TagSet` alone, then whole disks whose queues share one tag, run by any thread
+//! or by their owners.
+#![cfg(test)]
+#![allow(unsafe_code)]
+
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+
+use millrace_machine::checked::{Checked, CheckedParker, Explorer, ensure};
+use millrace_machine::plant::Plant;
+use millrace_machine::{CpuId, Doorbell, Machine, Parker, Thread};
+
+use super::drive::{locked, volume};
+use super::{bounded, holds_but_for, small, spawn};
+use crate::bio::Bio;
+use crate::buffer::Buffer;
+use crate::channel::{Channel, ChannelConfig, IoThread};
+use crate::disk::DiskConfig;
+use crate::driver::QueueKind;
+use crate::tag::{TagBatch, TagSet, Waiter};
+
+/// Uses the request of each tag of a batch, and gives the tags back.
+fn use_tags(tags: &TagSet<Checked>, mut batch: TagBatch) {
+    let mut gather = TagBatch::EMPTY;
+    while let Some(tag) = tags.next(&mut batch) {
+        // SAFETY: the tag was taken; two owners would be a race of the request's line.
+        unsafe { tags.request(tag) }.hctx += 1;
+        tags.give(&mut gather, tag);
+    }
+    tags.give_rest(gather);
+}
+
+/// As many threads as numbers, each taking up to that many tags once.
+fn take_and_give(depth: u32, wants: &'static [u32]) {
+    let tags = Arc::new(TagSet::<Checked>::new(depth));
+    let user = |want: u32| {
+        let tags = Arc::clone(&tags);
+        spawn(move || {
+            let mut taken = None;
+            Checked::spin_until(u64::MAX, || {
+                taken = tags.take(&mut 0, want);
+                taken.is_some()
+            });
+            use_tags(&tags, taken.unwrap_or(TagBatch::EMPTY));
+        })
+    };
+    let threads: Vec<_> = wants.iter().map(|want| user(*want)).collect();
+    threads.into_iter().for_each(|thread| ensure(thread.join(), "a thread failed"));
+    ensure(tags.in_use() == 0, "a tag was lost");
+}
+
+#[test]
+fn no_tag_is_lost_or_held_twice() {
+    let bugs = [Plant::TakeRelaxed, Plant::GiveRelaxed];
+    let explorer = Explorer::new().exhaustive();
+    holds_but_for("1 tag, 2 threads", explorer, &bugs, || take_and_give(1, &[1, 1]));
+    let explorer = bounded(3);
+    holds_but_for("2 tags, 2 threads", explorer, &bugs, || take_and_give(2, &[2, 1]));
+    holds_but_for("1 tag, 3 threads", explorer, &bugs, || take_and_give(1, &[1, 1, 1]));
+}
+
+/// Threads that need the one tag: who finds none joins the list, looks once more, and sleeps.
+fn wait_and_wake(threads: u16) {
+    let tags = Arc::new(TagSet::<Checked>::new(1));
+    let sleepers: Arc<Vec<CheckedParker>> =
+        Arc::new((0..threads).map(|_| CheckedParker::new()).collect());
+    let user = |me: u16| {
+        let (tags, sleepers) = (Arc::clone(&tags), Arc::clone(&sleepers));
+        spawn(move || {
+            let batch = loop {
+                if let Some(batch) = tags.take(&mut 0, 1) {
+                    break batch;
+                }
+                tags.wait(Waiter { disk: Weak::new(), hctx: me });
+                if let Some(batch) = tags.take(&mut 0, 1) {
+                    break batch;
+                }
+                sleepers[usize::from(me)].park(None);
+            };
+            use_tags(&tags, batch);
+            // As the layer does: the wake is passed on as long as there is a tag for it.
+            while tags.has_waiters() {
+                let Some(first) = tags.wake_one() else { break };
+                sleepers[usize::from(first.hctx)].unpark();
+                if !tags.has_free() {
+                    break;
+                }
+            }
+        })
+    };
+    let threads: Vec<_> = (0..threads).map(user).collect();
+    threads.into_iter().for_each(|thread| ensure(thread.join(), "a thread failed"));
+    ensure(tags.in_use() == 0, "a tag was lost");
+}
+
+#[test]
+fn whoever_waits_for_a_tag_is_woken() {
+    let bugs = [Plant::TakeLookRelaxed, Plant::GiveRelease, Plant::WaitersRelaxed];
+    let explorer = bounded(3);
+    holds_but_for("tag waiters, 2 threads", explorer, &bugs, || wait_and_wake(2));
+}
+
+/// Submitters on CPUs of their own, whose hardware queues share one tag; each waits for one read.
+fn share_a_tag(cpus: u32) {
+    let (volume, notes) = volume(QueueKind::AnyThread, 1, DiskConfig::default());
+    let reader = |cpu: u32| {
+        let volume = Arc::clone(&volume);
+        let run = move || {
+            let mut channel = Channel::open(&volume, small());
+            channel.run.hint = 0;
+            let bio = Bio::read(0, Buffer::new(512));
+            ensure(channel.submit(bio).is_ok(), "refused");
+            let mut ok = false;
+            channel.wait(1, |done| ok = done.status.is_ok());
+            ensure(ok, "not answered");
+        };
+        Checked::spawn("reader", Some(CpuId(cpu)), alloc::boxed::Box::new(run))
+    };
+    let threads: Vec<_> = (0..cpus).map(reader).collect();
+    threads.into_iter().for_each(|thread| ensure(thread.join(), "a thread failed"));
+    ensure(locked(&notes).seen == cpus, "not every request reached the drive once");
+    ensure(volume.disks()[0].tags_in_use() == 0, "a tag was lost");
+}
+
+#[test]
+fn a_queue_that_waits_for_a_shared_tag_is_run_by_whoever_gives_one_back() {
+    let bugs = [Plant::TakeLookRelaxed, Plant::GiveRelease, Plant::WaitersRelaxed];
+    let explorer = bounded(3).cpus(2);
+    holds_but_for("shared tag, 2 queues", explorer, &bugs, || share_a_tag(2));
+}
+
+/// An owner's loop: polls, and sleeps when there is nothing to do, until `is_done`.
+fn drive(channel: &mut Channel<Checked>, bell: &Doorbell<Checked>, is_done: impl Fn(u32) -> bool) {
+    let mut handed = 0;
+    loop {
+        channel.poll(|done| handed += u32::from(done.status.is_ok()));
+        if is_done(handed) {
+            return;
+        }
+        bell.sleep_unless(None, || channel.has_work());
+    }
+}
+
+/// Two I/O threads whose queues share one tag. One reads for itself; the other has been given a
+/// read by a third thread, which sleeps.
+fn owners_share_a_tag() {
+    let config = DiskConfig { io_threads: 2, ..DiskConfig::default() };
+    let (volume, notes) = volume(QueueKind::OwnerOnly, 1, config);
+    let bells = [(); 2].map(|()| Arc::new(Doorbell::<Checked>::new(CheckedParker::new())));
+    let thread = |number: u16| IoThread {
+        number,
+        owner: u64::from(number) + 1,
+        bell: Arc::clone(&bells[usize::from(number)]),
+        turn: || (),
+    };
+    for number in 0..2 {
+        let bell = Arc::clone(&thread(number).bell);
+        let brought = volume.disks()[0].bring_up(number, u64::from(number) + 1, bell);
+        ensure(brought.is_ok(), "not brought up");
+    }
+    let read = || Bio::read(0, Buffer::new(512));
+    let mut mine = Channel::open(&volume, small());
+    ensure(mine.submit(read()).is_ok(), "refused");
+    mine.flush();
+    let owner = |number: u16| {
+        let (volume, notes, thread) = (Arc::clone(&volume), Arc::clone(&notes), thread(number));
+        spawn(move || {
+            let bell = Arc::clone(&thread.bell);
+            let config = ChannelConfig { thread: Some(thread), ..small() };
+            let mut channel = Channel::open(&volume, config);
+            channel.run.hint = 0;
+            if number == 0 {
+                return drive(&mut channel, &bell, |_| locked(&notes).by_queue[0] == 1);
+            }
+            ensure(channel.submit(read()).is_ok(), "refused");
+            drive(&mut channel, &bell, |handed| handed == 1);
+        })
+    };
+    let owners = [owner(0), owner(1)];
+    let mut ok = false;
+    mine.wait(1, |done| ok = done.status.is_ok());
+    ensure(ok, "not answered");
+    owners.into_iter().for_each(|owner| ensure(owner.join(), "an owner failed"));
+    ensure(volume.disks()[0].tags_in_use() == 0, "a tag was lost");
+}
+
+#[test]
+fn an_owner_that_waits_for_a_shared_tag_is_woken_by_whoever_gives_one_back() {
+    let bugs = [
+        Plant::SecondTakeSkipped,
+        Plant::TakeLookRelaxed,
+        Plant::GiveRelease,
+        Plant::WaitersRelaxed,
+        Plant::RingSkipped,
+    ];
+    let explorer = bounded(3);
+    holds_but_for("shared tag, 2 owners", explorer, &bugs, owners_share_a_tag);
+}
