@@ -115,9 +115,29 @@ impl<M: Machine> Disk<M> {
 
     /// Polls a queue and continues what waits in it, if this thread may and nobody else does.
     pub(crate) fn run_queue(&self, hctx: u16, run: &mut Runner<M>, stats: &DiskStats<M>) {
-        if let Some(serving) = self.try_serve(&self.hctxs[usize::from(hctx)], run) {
+        let queue = &self.hctxs[usize::from(hctx)];
+        let entered = match self.try_serve(queue, run) {
+            None if self.kind == QueueKind::OwnerOnly => self.insist(queue, run),
+            entered => entered,
+        };
+        if let Some(serving) = entered {
             self.serve(hctx, serving, run, stats);
         }
+    }
+
+    /// An owner found somebody looking at its queue: nobody else polls it, so it comes back. The
+    /// mark keeps it from sleeping.
+    #[cold]
+    fn insist<'a>(
+        &self,
+        hctx: &'a HardwareQueue<M>,
+        run: &Runner<M>,
+    ) -> Option<Serving<'a, M, Serve<M>>> {
+        if !self.may_serve(hctx, run) || planted(Plant::OwnerGivesUp) {
+            return None;
+        }
+        hctx.mark_pending(0);
+        hctx.serve.enter_or_flag()
     }
 
     fn try_serve<'a>(

@@ -50,6 +50,8 @@ pub enum Plant {
     TakePendingRelaxed,
     /// `HardwareQueue::ring` wakes nobody.
     RingSkipped,
+    /// `Disk::run_queue` lets an owner sleep while somebody else looks at its queue.
+    OwnerGivesUp,
 }
 
 #[cfg(feature = "planted")]

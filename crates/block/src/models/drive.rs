@@ -32,6 +32,8 @@ pub(super) struct Notes {
     pub(super) seen: u32,
     /// The same by hardware queue.
     pub(super) by_queue: [u32; 2],
+    /// Requests stay inside.
+    pub(super) held: bool,
     /// Requests inside.
     pub(super) inside: u32,
 }
@@ -85,6 +87,9 @@ impl DriverQueue<Checked> for ModelQueue {
     }
     fn commit_rqs(&mut self) {}
     fn poll(&mut self, batch: &mut CompletionBatch) {
+        if locked(&self.notes).held {
+            return;
+        }
         for tag in self.inside.drain(..) {
             batch.push(tag, Status::Ok);
             locked(&self.notes).inside -= 1;

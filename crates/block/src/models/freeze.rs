@@ -7,16 +7,16 @@
 
 use alloc::sync::Arc;
 
-use millrace_machine::checked::{Checked, ensure};
+use millrace_machine::checked::{Checked, CheckedParker, ensure};
 use millrace_machine::plant::Plant;
-use millrace_machine::{Machine, Thread};
+use millrace_machine::{Doorbell, Machine, Parker, Thread};
 
 use super::drive::{locked, volume};
 use super::{bounded, holds_but_for, small, spawn};
 use crate::bio::Bio;
 use crate::buffer::Buffer;
-use crate::channel::Channel;
-use crate::disk::{DiskConfig, Stack};
+use crate::channel::{Channel, ChannelConfig, IoThread};
+use crate::disk::{Disk, DiskConfig, Stack};
 use crate::driver::QueueKind;
 use crate::queues::Spread;
 
@@ -46,6 +46,48 @@ fn freeze(config: &DiskConfig<Checked>) {
     disk.unfreeze();
     ensure(reader.join(), "the reader failed");
     ensure(locked(&notes).seen == 1, "the request did not reach the drive once");
+}
+
+/// An owner reads and sleeps until its drive is done; another thread looks at the disk meanwhile.
+fn look_at_an_owner(look: fn(&Disk<Checked>)) {
+    let (volume, notes) = volume(QueueKind::OwnerOnly, 1, DiskConfig::default());
+    locked(&notes).held = true;
+    let parker = CheckedParker::new();
+    let bell = Arc::new(Doorbell::<Checked>::new(parker.clone()));
+    let brought = volume.disks()[0].bring_up(0, 1, Arc::clone(&bell));
+    ensure(brought.is_ok(), "not brought up");
+    let (theirs, their_bell) = (Arc::clone(&volume), Arc::clone(&bell));
+    let owner = spawn(move || {
+        let bell = Arc::clone(&their_bell);
+        let thread = IoThread { number: 0, owner: 1, bell: their_bell, turn: || () };
+        let config = ChannelConfig { thread: Some(thread), ..small() };
+        let mut channel = Channel::open(&theirs, config);
+        channel.run.hint = 0;
+        ensure(channel.submit(Bio::read(0, Buffer::new(512))).is_ok(), "refused");
+        let mut handed = 0;
+        while handed == 0 {
+            handed += channel.poll(|done| ensure(done.status.is_ok(), "failed"));
+            if handed == 0 {
+                bell.sleep_unless(None, || channel.has_work());
+            }
+        }
+    });
+    // The drive is done, and ends the sleep as a completion in the owner's ring does.
+    let drive = spawn(move || {
+        locked(&notes).held = false;
+        parker.unpark();
+    });
+    look(&volume.disks()[0]);
+    ensure(drive.join() && owner.join(), "a thread failed");
+}
+
+#[test]
+fn an_owner_that_finds_its_queue_looked_at_comes_back() {
+    let look = |disk: &Disk<Checked>| {
+        let _ = disk.is_drained();
+    };
+    let (explorer, bugs) = (bounded(2).patience(60), [Plant::OwnerGivesUp]);
+    holds_but_for("owner looked at", explorer, &bugs, || look_at_an_owner(look));
 }
 
 #[test]
