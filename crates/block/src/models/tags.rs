@@ -25,10 +25,11 @@ use crate::tag::{TagBatch, TagSet, Waiter};
 /// Uses the request of each tag of a batch, and gives the tags back.
 fn use_tags(tags: &TagSet<Checked>, mut batch: TagBatch) {
     let mut gather = TagBatch::EMPTY;
-    while let Some(tag) = tags.next(&mut batch) {
+    while let Some(tag) = batch.next() {
         // SAFETY: the tag was taken; two owners would be a race of the request's line.
-        unsafe { tags.request(tag) }.hctx += 1;
-        tags.give(&mut gather, tag);
+        let rq = unsafe { tags.request(tag) };
+        rq.hctx += 1;
+        tags.give(&mut gather, rq);
     }
     tags.give_rest(gather);
 }
