@@ -135,14 +135,15 @@ impl Uring {
     /// does not accept for long is failed with `-EBUSY` (its own error otherwise).
     fn push_entry(&mut self, hub: &mut Hub, entry: Entry, user_data: u64) {
         let entry = entry.user_data(user_data);
+        if self.ring.submission().len() >= self.config.submit_batch as usize {
+            // Only now that there is one more: the last ones go with the call that waits. What it
+            // cannot take goes with the next turn, which reports errors.
+            let _ = self.enter(&mut hub.counters, 0, None);
+        }
         for _ in 0..PUSH_ATTEMPTS {
             // SAFETY: what the entry points to is valid until its completion: operations by the
             // contract of `Handle::push`, the wake value and time specifications by this struct.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
-                if self.ring.submission().len() >= self.config.submit_batch as usize {
-                    // What it cannot take now goes with the next turn, which reports errors.
-                    let _ = self.enter(&mut hub.counters, 0, None);
-                }
                 return;
             }
             match self.enter(&mut hub.counters, 0, None) {
