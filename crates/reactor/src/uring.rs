@@ -46,6 +46,8 @@ pub(crate) struct Uring {
     wake_armed: bool,
     woken: bool,
     closing: bool,
+    /// The last turn left operations in the queue.
+    held_back: bool,
     timespecs: Box<[Timespec]>,
     timespec_next: usize,
     again: Vec<Key>,
@@ -78,6 +80,7 @@ impl Uring {
             wake_armed: false,
             woken: false,
             closing: false,
+            held_back: false,
             timespecs: vec![Timespec::new(); entries].into_boxed_slice(),
             timespec_next: 0,
             again: Vec::new(),
@@ -209,8 +212,12 @@ impl Uring {
             wait_ns = if self.has_news(hub) { Some(0) } else { Hub::wait_ns(wait) };
         }
         if wait_ns == Some(0) || !hub.pool.prepare_sleep() {
-            self.submit(hub)?;
+            self.held_back = self.may_hold_back(hub);
+            if !self.held_back {
+                self.submit(hub)?;
+            }
         } else {
+            self.held_back = false;
             let result = self.sleep(hub, wait_ns);
             hub.pool.awake();
             result?;
@@ -218,6 +225,16 @@ impl Uring {
         self.reap(hub);
         self.woken = false;
         Ok(())
+    }
+
+    /// Whether a short queue may wait for what follows from the completions at hand: their owner
+    /// comes back with more, or to sleep. Never twice running.
+    fn may_hold_back(&mut self, hub: &Hub) -> bool {
+        let queue = self.ring.submission();
+        let short = queue.len() < self.config.submit_batch as usize;
+        let calm = !queue.taskrun() && !queue.cq_overflow();
+        drop(queue);
+        short && calm && !self.held_back && hub.table.delivered() > 0
     }
 
     fn has_news(&self, hub: &Hub) -> bool {
