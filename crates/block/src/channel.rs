@@ -170,6 +170,8 @@ pub(crate) struct Batch {
     now_ns: u64,
     /// Parts were put in on the way back, by a stage that ended.
     pub(crate) has_parts: bool,
+    /// How often there was something at hand when completions were asked for.
+    pub(crate) polls: u32,
     /// How long a drop waits for what went out.
     drain_ns: u64,
 }
@@ -242,6 +244,7 @@ impl<M: Machine> Channel<M> {
                 plugged_max: PLUG_PER_DRIVE * drives,
                 now_ns: 0,
                 has_parts: false,
+                polls: 0,
                 drain_ns: DRAIN_NS,
             },
             next_timeout_check_ns: 0,

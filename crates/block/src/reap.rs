@@ -15,6 +15,9 @@ use crate::driver::QueueKind;
 use crate::slot::{BioRef, Stage};
 use crate::status::Status;
 
+/// A channel that always has something at hand looks at all its queues every so many polls.
+const POLLS_PER_LOOK: u32 = 8;
+
 /// A bio that is done.
 #[derive(Debug)]
 pub struct Completion {
@@ -59,8 +62,7 @@ impl<M: Machine> Channel<M> {
     #[inline]
     fn gather(&mut self) {
         self.flush();
-        // What one queue completed at once must not keep the others from being polled.
-        let mut look = self.run.done.is_empty() || self.gate.polls_always;
+        let mut look = self.run.done.is_empty() || (self.gate.polls_always && self.is_look_due());
         if self.home().has_delivered() {
             let mut delivered = self.home().take_delivered();
             self.run.done.append(&mut delivered);
@@ -69,6 +71,13 @@ impl<M: Machine> Channel<M> {
         if look {
             self.run_queues();
         }
+    }
+
+    /// What one queue completed at once must not keep the others from being polled for long.
+    #[inline]
+    fn is_look_due(&mut self) -> bool {
+        self.batch.polls = self.batch.polls.wrapping_add(1);
+        self.batch.polls.is_multiple_of(POLLS_PER_LOOK)
     }
 
     /// Polls the queues that have I/O of this channel, or belong to its thread.
