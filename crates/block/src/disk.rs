@@ -54,6 +54,10 @@ pub struct DiskConfig<M: Machine> {
     pub queue_depth: Option<u32>,
     /// A request not answered in this time is given to `DriverQueue::timeout`; 0 for never.
     pub timeout_ns: u64,
+    /// How long a submitter waits for whoever serves its queue, before it leaves its batch to them;
+    /// 0 for not at all. A server's round is shorter than 2 us, and two that serve in turn get more
+    /// done than one for both.
+    pub serve_wait_ns: u64,
     /// I/O threads that may own queues of the drive.
     pub io_threads: u16,
     /// A tag set shared with other disks (the ports of a controller).
@@ -71,6 +75,7 @@ impl<M: Machine> Default for DiskConfig<M> {
             hardware_queues: Spread::Core,
             queue_depth: None,
             timeout_ns: 30_000_000_000,
+            serve_wait_ns: 2_000,
             io_threads: 0,
             shared_tags: None,
             trace: None,

@@ -55,7 +55,7 @@ impl<M: Machine> Disk<M> {
             _ if !may_serve => None,
             // Past the software queue: waits for the driver's queue.
             Stack::Raw => Some(hctx.serve.enter()),
-            _ => hctx.serve.try_enter(),
+            _ => hctx.serve.enter_within(self.config.serve_wait_ns),
         };
         if let Some(mut serving) = entered {
             if self.is_plain(&serving, run) {

@@ -61,6 +61,26 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
+    /// Enters, or gives up after a while.
+    #[inline]
+    pub(crate) fn enter_within(&self, wait_ns: u64) -> Option<Serving<'_, M, T>> {
+        let entered = self.try_enter();
+        if entered.is_some() || wait_ns == 0 { entered } else { self.wait_to_enter(wait_ns) }
+    }
+
+    #[inline(never)]
+    fn wait_to_enter(&self, wait_ns: u64) -> Option<Serving<'_, M, T>> {
+        let mut entered = None;
+        M::spin_until(M::now() + wait_ns, || {
+            // Relaxed: a look, that leaves the word's line to whoever is inside.
+            if self.state.load(Order::Relaxed) == FREE {
+                entered = self.try_enter();
+            }
+            entered.is_some()
+        });
+        entered
+    }
+
     /// Waits until it can enter.
     pub(crate) fn enter(&self) -> Serving<'_, M, T> {
         let mut entered = None;

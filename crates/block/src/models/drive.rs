@@ -109,6 +109,8 @@ pub(super) fn volume(
     let notes = Arc::new(Mutex::new(Notes::default()));
     let hw = HwQueues { count: 2, depth, kind, tags: TagScope::PerDrive };
     let drive = ModelDrive { notes: Arc::clone(&notes), hw };
+    // Deadlines never pass here: whoever waited for a server would never leave it a batch.
+    let config = DiskConfig { serve_wait_ns: 0, ..config };
     let disk = Disk::new(Box::new(drive), config).expect("a drive in order");
     let volume = Volume::new("v", Layout::Linear, [disk].into()).expect("one drive");
     (volume, notes)
