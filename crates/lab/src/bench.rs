@@ -35,6 +35,12 @@ pub enum BenchError {
         /// What happened.
         source: std::io::Error,
     },
+    /// A machine to simulate is no machine, or its simulation did not end.
+    #[error("{text}")]
+    Machine {
+        /// What happened.
+        text: String,
+    },
     /// A job panicked.
     #[error("a job panicked: see above")]
     Panicked,
@@ -155,21 +161,32 @@ pub fn run_row(
 
 fn check(volume: &Volume<Native>, plan: &Plan) -> Result<(), BenchError> {
     let (bs, limits) = (plan.workload.bs_bytes, volume.limits());
-    if bs == 0 || !bs.is_multiple_of(limits.logical_block_size) {
-        let block = limits.logical_block_size;
-        let text = format!("bs={bs}: not a multiple of the device's block of {block} bytes");
-        return Err(BenchError::Workload(text));
-    }
-    if u64::from(bs) * u64::from(plan.jobs) > volume.capacity() << 9 {
-        let text = format!("bs={bs} with {} jobs: larger than the device", plan.jobs);
-        return Err(BenchError::Workload(text));
-    }
+    check_block_size(bs, limits.logical_block_size)?;
+    check_capacity(bs, plan.jobs, volume.capacity())?;
     if plan.workload.verify && limits.features.no_payload {
         let text = "verify: the null drive keeps no data; use ram or file".to_owned();
         return Err(BenchError::Workload(text));
     }
     if plan.workload.verify && !plan.workload.rw.writes() {
         let text = format!("verify: rw={} writes nothing; use write, randwrite", plan.workload.rw);
+        return Err(BenchError::Workload(text));
+    }
+    Ok(())
+}
+
+/// Whether a device can do I/Os of this size.
+pub(crate) fn check_block_size(bs: u32, block: u32) -> Result<(), BenchError> {
+    if bs == 0 || !bs.is_multiple_of(block) {
+        let text = format!("bs={bs}: not a multiple of the device's block of {block} bytes");
+        return Err(BenchError::Workload(text));
+    }
+    Ok(())
+}
+
+/// Whether there is room for one I/O of each job.
+pub(crate) fn check_capacity(bs: u32, jobs: u32, sectors: u64) -> Result<(), BenchError> {
+    if u64::from(bs) * u64::from(jobs) > sectors << 9 {
+        let text = format!("bs={bs} with {jobs} jobs: larger than the device");
         return Err(BenchError::Workload(text));
     }
     Ok(())
@@ -256,7 +273,7 @@ pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: 
         iodepth: plan.workload.iodepth,
         bs,
         rw: plan.workload.rw.to_string(),
-        stamp: if plan.stamp == Stamp::Io { "io" } else { "batch" }.to_owned(),
+        stamp: stamp_name(plan.stamp).to_owned(),
         ios,
         seconds: times.seconds,
         iops: ios as f64 / times.seconds,
@@ -275,7 +292,12 @@ pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: 
     }
 }
 
-fn latencies(snapshot: &Snapshot) -> LatencyNs {
+/// The word of a setting.
+pub(crate) fn stamp_name(stamp: Stamp) -> &'static str {
+    if stamp == Stamp::Io { "io" } else { "batch" }
+}
+
+pub(crate) fn latencies(snapshot: &Snapshot) -> LatencyNs {
     LatencyNs {
         mean: snapshot.mean_ns(),
         p50: snapshot.quantile_ns(0.5),
@@ -286,7 +308,7 @@ fn latencies(snapshot: &Snapshot) -> LatencyNs {
 }
 
 /// User and system time of this process.
-fn process_cpu_ns() -> u64 {
+pub(crate) fn process_cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec; the clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };

@@ -1,18 +1,19 @@
 //! Workloads, experiments and reports: what measures millrace, and nothing that production needs.
 //!
 //! Owns the words of a workload (fio's), the loop of one job, the rows of a result and the
-//! comparison that `millrace bench` runs by default; and `page`, what an experiment found and how
-//! it is shown. Called by the binary's verbs and by tests.
+//! comparison that `millrace bench` runs by default; `sim`, the same on simulated machines; and
+//! `page`, what an experiment found and how it is shown. Called by the binary's verbs and by tests.
 
 mod bench;
 mod job;
 mod nbd;
 pub mod page;
 mod row;
+pub mod sim;
 mod verify;
 mod workload;
 
 pub use bench::{BenchError, Plan, Progress, run_row};
 pub use nbd::run_nbd_row;
-pub use row::{Cost, LatencyNs, Outcome, Queues, Row};
+pub use row::{Cost, LatencyNs, LockLine, MachineRow, Outcome, Queues, Row};
 pub use workload::{Offsets, Rw, Workload};

@@ -2,6 +2,7 @@
 //!
 //! Plain data; units are in the names.
 
+use millrace_machine::LockRow;
 use serde::Serialize;
 
 /// Latencies of one row in nanoseconds, from Q to C. Known to an eighth (the width of a bucket).
@@ -53,6 +54,64 @@ pub struct Outcome {
     pub first_error: Option<String>,
 }
 
+/// What a row ran on, if that is not plainly this machine.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct MachineRow {
+    /// Name of the simulated machine, or `native`.
+    pub machine: String,
+    /// How programs submit: `sync`, `libaio`, `libaio-fixed`, `ring`.
+    pub interface: String,
+    /// Who takes interrupts: `submitter`, `core0`, `steered`.
+    pub irq: String,
+    /// Seed of the offsets and of the simulation.
+    pub seed: u64,
+    /// Accesses to lines, lock hand-overs, sleeps and wake-ups that were simulated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sim_events: Option<u64>,
+    /// Lock statistics of the whole run, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locks: Option<Vec<LockLine>>,
+}
+
+/// What the locks of one name did in the whole run, in all or at one place.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct LockLine {
+    /// The locks' name.
+    pub name: String,
+    /// File and line that took it; none for the sum over all places.
+    pub site: Option<String>,
+    /// Times one was taken.
+    pub acquisitions: u64,
+    /// Part of them that had to wait, 0 to 1.
+    pub contended_share: f64,
+    /// Mean wait of those that had to.
+    pub wait_ns_mean: u64,
+    /// Longest wait.
+    pub wait_ns_max: u64,
+    /// Mean time held.
+    pub hold_ns_mean: u64,
+    /// Part of the CPUs' time that went by in waiting, 0 to 1.
+    pub spin_share: f64,
+}
+
+impl LockLine {
+    /// A line of a machine's row; `cpu_ns` is the time of all CPUs.
+    #[must_use]
+    pub fn new(row: &LockRow, cpu_ns: u64) -> LockLine {
+        let counts = &row.counts;
+        LockLine {
+            name: row.name.to_owned(),
+            site: row.site.map(|site| format!("{}:{}", site.file, site.line)),
+            acquisitions: counts.acquisitions,
+            contended_share: counts.contended as f64 / counts.acquisitions.max(1) as f64,
+            wait_ns_mean: counts.wait_ns.checked_div(counts.contended).unwrap_or(0),
+            wait_ns_max: counts.wait_ns_max,
+            hold_ns_mean: counts.hold_ns.checked_div(counts.acquisitions).unwrap_or(0),
+            spin_share: counts.wait_share(cpu_ns),
+        }
+    }
+}
+
 /// One line of a result. JSON has all fields side by side.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Row {
@@ -87,4 +146,7 @@ pub struct Row {
     /// Errors.
     #[serde(flatten)]
     pub outcome: Outcome,
+    /// The machine, if it is a simulated one or measured with lock statistics.
+    #[serde(flatten)]
+    pub machine: Option<MachineRow>,
 }

@@ -1,0 +1,197 @@
+//! The submission interface between a program and the block layer, as a stage of its own.
+//!
+//! Owned by a job (`Interface`) and by the row (`SharedCounters`); called by job.rs around each
+//! batch. What is shared by whom, after \[MQ\] section 4:
+//!
+//! - `sync`: one I/O in flight, a system call each; nothing is shared.
+//! - `libaio`: a system call for each batch submitted and each reaped. Of the job's process alone:
+//!   for each request the lock of its context list, and of its completion ring. Shared by all
+//!   submitters: the counters, their lock taken for each request at submission and at completion.
+//! - `libaio-fixed`: the same system calls; for each request a compare-and-swap on the process's
+//!   list; the shared counters are a word, added to for each batch submitted and each reaped.
+//! - `ring`: no system call, and nothing shared.
+//!
+//! Every request costs `Stage::Interface` once, whatever the interface. That the fixed library
+//! adds whole batches to its counters is an assumption: a line that goes from socket to socket for
+//! every request would end all scaling at a few million a second, fixed or not. The process's own
+//! locks are never contended, since a process has one submitter here. Source: \[MQ\] point 8.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use millrace_machine::{CpuId, Lock, Machine, Metered, Native, Order, Simulated, Stage, Word};
+
+/// What the operating system of a machine would charge; free where it is real.
+pub trait Host: Machine {
+    /// A system call that does nothing.
+    fn system_call() {}
+    /// An interrupt from the calling CPU to another.
+    fn interrupt(_cpu: CpuId) {}
+    /// An interrupt of a device that the calling CPU takes.
+    fn take_interrupt() {}
+}
+
+impl Host for Native {}
+
+impl Host for Metered {}
+
+impl Host for Simulated {
+    fn system_call() {
+        Simulated::system_call();
+    }
+
+    fn interrupt(cpu: CpuId) {
+        Simulated::interrupt(cpu);
+    }
+
+    fn take_interrupt() {
+        // The model knows the price of an interrupt from CPU to CPU; a device's is handled alike.
+        Simulated::interrupt(Simulated::cpu());
+    }
+}
+
+/// How programs submit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InterfaceKind {
+    /// One I/O at a time, a system call each.
+    Sync,
+    /// Linux's asynchronous I/O as \[MQ\] found it.
+    Libaio,
+    /// The same with \[MQ\]'s fixes.
+    LibaioFixed,
+    /// Shared memory rings, as millrace's channels: no system call, nothing shared.
+    #[default]
+    Ring,
+}
+
+impl InterfaceKind {
+    /// All, with their names.
+    pub const NAMES: [(InterfaceKind, &'static str); 4] = [
+        (InterfaceKind::Sync, "sync"),
+        (InterfaceKind::Libaio, "libaio"),
+        (InterfaceKind::LibaioFixed, "libaio-fixed"),
+        (InterfaceKind::Ring, "ring"),
+    ];
+}
+
+impl fmt::Display for InterfaceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = InterfaceKind::NAMES.iter().find(|(kind, _)| kind == self);
+        f.pad(name.map_or("", |(_, name)| name))
+    }
+}
+
+impl FromStr for InterfaceKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<InterfaceKind, String> {
+        let found = InterfaceKind::NAMES.iter().find(|(_, name)| *name == text);
+        let names = InterfaceKind::NAMES.map(|(_, name)| name).join(", ");
+        found.map(|(kind, _)| *kind).ok_or_else(|| format!("one of {names}"))
+    }
+}
+
+/// The counters of requests in the kernel's hands, one line for all submitters.
+pub(crate) struct SharedCounters<M: Machine> {
+    locked: M::Lock<u64>,
+    atomic: M::Word,
+}
+
+impl<M: Machine> SharedCounters<M> {
+    pub(crate) fn new() -> Arc<Self> {
+        let locked = M::Lock::new("aio-counters", 0);
+        Arc::new(SharedCounters { locked, atomic: M::Word::new(0) })
+    }
+}
+
+/// One job's process, as its submission interface sees it.
+pub(crate) struct Interface<M: Host> {
+    kind: InterfaceKind,
+    shared: Arc<SharedCounters<M>>,
+    context_list: M::Lock<u64>,
+    ring: M::Lock<u64>,
+    /// Head of the lockless context list.
+    list_head: M::Word,
+    pub(crate) system_calls: u64,
+}
+
+impl<M: Host> Interface<M> {
+    pub(crate) fn new(kind: InterfaceKind, shared: &Arc<SharedCounters<M>>) -> Self {
+        Interface {
+            kind,
+            shared: Arc::clone(shared),
+            context_list: M::Lock::new("aio-context-list", 0),
+            ring: M::Lock::new("aio-ring", 0),
+            list_head: M::Word::new(0),
+            system_calls: 0,
+        }
+    }
+
+    /// A batch of `requests` goes in, just before the block layer gets it.
+    pub(crate) fn submit(&mut self, requests: u32) {
+        match self.kind {
+            InterfaceKind::Sync => {
+                (0..requests).for_each(|_| self.system_call());
+                M::work(Stage::Interface, requests);
+            }
+            InterfaceKind::Libaio => {
+                self.system_call();
+                for _ in 0..requests {
+                    M::work(Stage::Interface, 1);
+                    *self.context_list.lock() += 1;
+                    *self.shared.locked.lock() += 1;
+                }
+            }
+            InterfaceKind::LibaioFixed => {
+                self.system_call();
+                // Relaxed: it counts, and orders nothing.
+                self.shared.atomic.fetch_add(requests.into(), Order::Relaxed);
+                for _ in 0..requests {
+                    M::work(Stage::Interface, 1);
+                    self.push();
+                }
+            }
+            InterfaceKind::Ring => M::work(Stage::Interface, requests),
+        }
+    }
+
+    /// A batch of `requests`, 1 or more, is reaped.
+    pub(crate) fn reap(&mut self, requests: u32) {
+        match self.kind {
+            InterfaceKind::Sync | InterfaceKind::Ring => {}
+            InterfaceKind::Libaio => {
+                for _ in 0..requests {
+                    *self.ring.lock() += 1;
+                    *self.shared.locked.lock() -= 1;
+                }
+                self.system_call();
+            }
+            InterfaceKind::LibaioFixed => {
+                // Relaxed: it counts, and orders nothing.
+                let less = u64::from(requests).wrapping_neg();
+                self.shared.atomic.fetch_add(less, Order::Relaxed);
+                self.system_call();
+            }
+        }
+    }
+
+    fn system_call(&mut self) {
+        self.system_calls += 1;
+        M::system_call();
+    }
+
+    /// Puts one request on the lockless list; only this job does.
+    fn push(&self) {
+        // Relaxed: the list stands for the kernel's, whose entries nobody reads here.
+        let mut head = self.list_head.load(Order::Relaxed);
+        while let Err(now) = self.list_head.compare_exchange(
+            head,
+            head.wrapping_add(1),
+            Order::Relaxed,
+            Order::Relaxed,
+        ) {
+            head = now;
+        }
+    }
+}

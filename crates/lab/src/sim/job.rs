@@ -1,0 +1,180 @@
+//! One job of a row on any machine: iodepth bios in flight through one channel and one interface.
+//!
+//! Runs on its own thread, pinned to its CPU; called by run.rs. A round: what came back is aimed
+//! anew, goes through the interface and into the channel; what is done is collected and reaped.
+//! Without anything done it spins for a bounded time, then sleeps in its bell. After the window has
+//! closed it drains. Owned buffers of one I/O each, which nobody reads.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use millrace_block::{Bio, Buffer, Channel, ChannelConfig, IoThread, Snapshot, Volume};
+use millrace_machine::{Doorbell, Parker};
+
+use super::SimPlan;
+use super::interface::{Host, Interface, SharedCounters};
+use super::window::Window;
+use crate::workload::Offsets;
+
+/// How long a job looks for completions before it sleeps.
+const SPIN_NS: u64 = 20_000;
+
+/// What the jobs of a row share.
+pub(super) struct Shared<M: Host> {
+    pub(super) plan: SimPlan,
+    pub(super) volume: Arc<Volume<M>>,
+    pub(super) window: Window,
+    pub(super) counters: Arc<SharedCounters<M>>,
+    /// Wake the jobs, by their number.
+    pub(super) bells: Vec<Arc<Doorbell<M>>>,
+    pub(super) sums: Mutex<Sums>,
+}
+
+/// What the jobs did.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sums {
+    pub(super) errors: u64,
+    pub(super) first_error: Option<String>,
+    pub(super) system_calls: u64,
+    /// Q to C of all I/Os up to the end of the window.
+    pub(super) latency: Snapshot,
+}
+
+impl<M: Host> Shared<M> {
+    pub(super) fn new(plan: &SimPlan, volume: Arc<Volume<M>>) -> Arc<Shared<M>> {
+        let (jobs, depth) = (plan.jobs, plan.workload.iodepth);
+        Arc::new(Shared {
+            plan: plan.clone(),
+            volume,
+            window: Window::new(plan.length, jobs, depth),
+            counters: SharedCounters::new(),
+            bells: (0..jobs).map(|_| Arc::new(Doorbell::new(M::Parker::new()))).collect(),
+            sums: Mutex::new(Sums::default()),
+        })
+    }
+
+    /// Does something with the sums; `change` must not touch the machine, on which another job
+    /// could come in between.
+    fn sum(&self, change: impl FnOnce(&mut Sums)) {
+        change(&mut self.sums.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn latency(&self) -> Snapshot {
+        let mut sum = Snapshot::default();
+        self.volume.disks().iter().for_each(|disk| sum.merge(&disk.stats().total()));
+        sum
+    }
+}
+
+/// Runs job `number` until the window is over and nothing is in flight.
+pub(super) fn run<M: Host>(shared: &Shared<M>, number: u32) {
+    let mut job = Job::new(shared, number);
+    let bs_bytes = shared.plan.workload.bs_bytes as usize;
+    let bio = |_| Bio::read(0, Buffer::new(bs_bytes));
+    let mut idle: Vec<Bio> = (0..shared.plan.workload.iodepth).map(bio).collect();
+    loop {
+        if !idle.is_empty() && !shared.window.is_over() {
+            job.submit(&mut idle);
+        }
+        if job.channel.in_flight() == 0 {
+            break;
+        }
+        if !job.collect(&mut idle) {
+            job.wait();
+        }
+    }
+    let Job { channel, interface, errors, first_error, .. } = job;
+    drop(channel);
+    shared.sum(|sums| {
+        sums.errors += errors;
+        sums.system_calls += interface.system_calls;
+        if sums.first_error.is_none() {
+            sums.first_error = first_error;
+        }
+    });
+}
+
+struct Job<'a, M: Host> {
+    shared: &'a Shared<M>,
+    channel: Channel<M>,
+    interface: Interface<M>,
+    offsets: Offsets,
+    bell: &'a Doorbell<M>,
+    errors: u64,
+    first_error: Option<String>,
+}
+
+impl<'a, M: Host> Job<'a, M> {
+    fn new(shared: &'a Shared<M>, number: u32) -> Self {
+        let (plan, volume) = (&shared.plan, &shared.volume);
+        let bell = &shared.bells[number as usize];
+        // The drives' queues belong to nobody: the thread is named for its bell.
+        let thread = IoThread {
+            number: number as u16,
+            owner: u64::from(number) + 1,
+            bell: Arc::clone(bell),
+            turn: || (),
+        };
+        let config =
+            ChannelConfig { depth: plan.workload.iodepth, stamp: plan.stamp, thread: Some(thread) };
+        let blocks = (volume.capacity() << 9) / u64::from(plan.workload.bs_bytes);
+        let place = (number.into(), plan.jobs.into());
+        Job {
+            shared,
+            channel: Channel::open(volume, config),
+            interface: Interface::new(plan.interface, &shared.counters),
+            offsets: Offsets::new(&plan.workload, blocks, place, false),
+            bell,
+            errors: 0,
+            first_error: None,
+        }
+    }
+
+    /// Sends all idle bios off.
+    fn submit(&mut self, idle: &mut Vec<Bio>) {
+        self.interface.submit(idle.len() as u32);
+        let sectors = u64::from(self.shared.plan.workload.bs_bytes >> 9);
+        for mut bio in idle.drain(..) {
+            let (block, op) = self.offsets.next_io();
+            bio.set_sector(block * sectors);
+            bio.set_op(op);
+            let accepted = self.channel.submit(bio).map_err(|rejected| rejected.reason);
+            accepted.expect("offsets lie inside, depth is the channel's");
+        }
+    }
+
+    /// Collects what is done; false if nothing is.
+    fn collect(&mut self, idle: &mut Vec<Bio>) -> bool {
+        let (errors, first_error) = (&mut self.errors, &mut self.first_error);
+        let handed = self.channel.poll(|done| {
+            if !done.status.is_ok() {
+                *errors += 1;
+                first_error.get_or_insert_with(|| {
+                    format!("{:?} at sector {}: {}", done.bio.op(), done.bio.sector(), done.status)
+                });
+            }
+            idle.push(done.bio);
+        });
+        if handed == 0 {
+            return false;
+        }
+        self.interface.reap(handed as u32);
+        if self.shared.window.count::<M>(handed as u64) {
+            let latency = self.shared.latency();
+            self.shared.sum(|sums| sums.latency = latency);
+        }
+        true
+    }
+
+    /// Waits until something may be done.
+    fn wait(&mut self) {
+        let deadline_ns = self.channel.sleep_until();
+        let channel = &self.channel;
+        let spin_ns = M::now() + SPIN_NS;
+        let until_ns = deadline_ns.map_or(spin_ns, |deadline_ns| deadline_ns.min(spin_ns));
+        if M::spin_until(until_ns, || channel.has_work()) || until_ns < spin_ns {
+            return;
+        }
+        self.bell.sleep_unless(deadline_ns, || channel.has_work());
+        self.channel.tick();
+    }
+}

@@ -1,0 +1,115 @@
+//! The machines that experiments run on: models by name, from the files in `machines/`, or a file.
+//!
+//! The files are part of the program. A name that is not known is an error that lists the names
+//! and the nearest. Every constant and its origin is in the file; nothing here adds to it.
+
+use std::path::Path;
+
+use millrace_machine::Model;
+
+/// Names and files.
+const MACHINES: [(&str, &str); 5] = [
+    ("i7-3930k", include_str!("../../machines/i7-3930k.toml")),
+    ("x5690", include_str!("../../machines/x5690.toml")),
+    ("x7560", include_str!("../../machines/x7560.toml")),
+    ("e7-2870", include_str!("../../machines/e7-2870.toml")),
+    ("epyc-2x64", include_str!("../../machines/epyc-2x64.toml")),
+];
+
+/// Why there is no such machine.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MachineError {
+    /// No machine of this name.
+    #[error("machine {name}: {hint}there are {}; or name a file that ends in .toml", names())]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The nearest known name, as a question, or nothing.
+        hint: String,
+    },
+    /// The file cannot be read.
+    #[error("machine file {path}: {source}")]
+    Read {
+        /// Its path.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The text is no model.
+    #[error("machine {name}: {text}")]
+    Invalid {
+        /// Name or path.
+        name: String,
+        /// Line, key and what is wrong.
+        text: String,
+    },
+}
+
+fn names() -> String {
+    machine_names().collect::<Vec<_>>().join(", ")
+}
+
+/// Names of the machines that come with the program: the four of \[MQ\] table 1 first.
+pub fn machine_names() -> impl Iterator<Item = &'static str> {
+    MACHINES.iter().map(|(name, _)| *name)
+}
+
+/// The machine of this name, or of the file of this path if it ends in `.toml`.
+///
+/// # Errors
+/// An unknown name, a file that cannot be read, or one that is no valid model.
+pub fn machine(name: &str) -> Result<Model, MachineError> {
+    if Path::new(name).extension().is_some_and(|extension| extension == "toml") {
+        let read = std::fs::read_to_string(name);
+        let text = read.map_err(|source| MachineError::Read { path: name.into(), source })?;
+        return parse(name, &text);
+    }
+    match MACHINES.iter().find(|(known, _)| *known == name) {
+        Some((_, text)) => parse(name, text),
+        None => Err(MachineError::Unknown { name: name.into(), hint: nearest(name) }),
+    }
+}
+
+fn nearest(name: &str) -> String {
+    let near = machine_names()
+        .max_by(|a, b| strsim::jaro_winkler(a, name).total_cmp(&strsim::jaro_winkler(b, name)));
+    match near.filter(|near| strsim::jaro_winkler(near, name) > 0.7) {
+        Some(near) => format!("did you mean {near}? "),
+        None => String::new(),
+    }
+}
+
+fn parse(name: &str, text: &str) -> Result<Model, MachineError> {
+    let invalid = |text: String| MachineError::Invalid { name: name.into(), text };
+    let model: Model = toml::from_str(text).map_err(|error| invalid(error.to_string()))?;
+    model.validate().map_err(|error| invalid(error.to_string()))?;
+    Ok(model)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_machine_is_a_valid_model_of_its_name() {
+        let cpus: Vec<u32> = machine_names()
+            .map(|name| {
+                let model = machine(name).expect("checked here");
+                assert_eq!(model.name, name);
+                model.cpus()
+            })
+            .collect();
+        assert_eq!(cpus, [6, 12, 32, 80, 128]);
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_nearest_and_all() {
+        let text = machine("e7-2780").expect_err("no such machine").to_string();
+        assert!(text.contains("did you mean e7-2870? there are i7-3930k, x5690, x7560"), "{text}");
+        let text = machine("pdp-11").expect_err("no such machine").to_string();
+        assert!(!text.contains("did you mean"), "{text}");
+        let text = machine("/nowhere/a.toml").expect_err("no such file").to_string();
+        assert!(text.starts_with("machine file /nowhere/a.toml: "), "{text}");
+    }
+}

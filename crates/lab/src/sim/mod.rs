@@ -1,0 +1,140 @@
+//! Experiments on the simulated machine, and on this one with lock statistics.
+//!
+//! `machines` names the machines, `interface` models how programs submit, `window` says which part
+//! of a run counts, `job` is a submitter, `run` a row, `rows` many rows at once. Everything below a
+//! job is the production code of the block layer and the drives. Called by the binary's verbs.
+
+mod interface;
+mod job;
+mod machines;
+mod rows;
+mod run;
+mod window;
+
+use std::fmt;
+use std::str::FromStr;
+
+use millrace_block::{Layout, Spread, Stack, Stamp};
+use millrace_drives::Spec;
+
+use crate::bench::BenchError;
+use crate::row::Queues;
+use crate::workload::Workload;
+
+pub use interface::{Host, InterfaceKind};
+pub use machines::{MachineError, machine, machine_names};
+pub use rows::run_rows;
+pub use run::{run_metered, run_simulated};
+pub use window::Length;
+
+/// Who takes the interrupts of drives that complete later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Irq {
+    /// Nobody: who submitted looks for completions, and finds them on its own core.
+    #[default]
+    Submitter,
+    /// CPU 0 takes them all and forwards them.
+    Core0,
+    /// The first CPU of the hardware queue's socket takes and forwards them.
+    Steered,
+}
+
+impl Irq {
+    /// All, with their names.
+    pub const NAMES: [(Irq, &'static str); 3] =
+        [(Irq::Submitter, "submitter"), (Irq::Core0, "core0"), (Irq::Steered, "steered")];
+}
+
+impl fmt::Display for Irq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Irq::NAMES.iter().find(|(irq, _)| irq == self).map_or("", |(_, name)| name);
+        f.pad(name)
+    }
+}
+
+impl FromStr for Irq {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Irq, String> {
+        let found = Irq::NAMES.iter().find(|(_, name)| *name == text);
+        let names = Irq::NAMES.map(|(_, name)| name).join(", ");
+        found.map(|(irq, _)| *irq).ok_or_else(|| format!("one of {names}"))
+    }
+}
+
+/// One row to run on a simulated machine, or on this one with lock statistics.
+#[derive(Debug, Clone)]
+pub struct SimPlan {
+    /// Drives that run on any machine: `null` and `model`.
+    pub drives: Vec<Spec>,
+    /// How they are joined.
+    pub layout: Layout,
+    /// Design of the layer.
+    pub stack: Stack,
+    /// Software queues.
+    pub software_queues: Spread,
+    /// Hardware queues.
+    pub hardware_queues: Spread,
+    /// Job i runs on `cpus[i % len]`; not empty on a simulated machine.
+    pub cpus: Vec<u32>,
+    /// Submitters, 1 to 65,535.
+    pub jobs: u32,
+    /// What each does; its seed is the simulation's too.
+    pub workload: Workload,
+    /// What is measured.
+    pub length: Length,
+    /// When times are taken.
+    pub stamp: Stamp,
+    /// How programs submit.
+    pub interface: InterfaceKind,
+    /// Who takes interrupts.
+    pub irq: Irq,
+    /// Report what the locks did.
+    pub locks: bool,
+}
+
+impl SimPlan {
+    fn cpu_of(&self, job: u32) -> Option<u32> {
+        self.cpus.get(job as usize % self.cpus.len().max(1)).copied()
+    }
+
+    fn check(&self, cpus: u32) -> Result<(), BenchError> {
+        let wrong = |text: String| Err(BenchError::Workload(text));
+        if self.jobs == 0 || self.jobs > 65_535 {
+            return wrong(format!("{} jobs: 1 to 65535", self.jobs));
+        }
+        if cpus != u32::MAX && self.cpus.is_empty() {
+            return wrong("no CPU to run on".into());
+        }
+        if let Some(cpu) = self.cpus.iter().find(|cpu| **cpu >= cpus) {
+            return wrong(format!("CPU {cpu}: the machine has {cpus}"));
+        }
+        if self.interface == InterfaceKind::Sync && self.workload.iodepth != 1 {
+            let depth = self.workload.iodepth;
+            return wrong(format!("interface sync has one I/O in flight: iodepth is {depth}"));
+        }
+        if self.workload.verify {
+            return wrong("verify: these drives and buffers hold nothing to read back".into());
+        }
+        Ok(())
+    }
+
+    fn queues(&self) -> Queues {
+        let spread = |spread| match spread {
+            Spread::Core => "core",
+            Spread::Node => "node",
+            Spread::One => "one",
+        };
+        let stack = match self.stack {
+            Stack::Mq => "mq",
+            Stack::Sq => "sq",
+            Stack::Raw => "raw",
+        };
+        Queues {
+            stack: stack.into(),
+            software_queues: spread(self.software_queues).into(),
+            hardware_queues: spread(self.hardware_queues).into(),
+            cpus: self.cpus.len() as u32,
+        }
+    }
+}

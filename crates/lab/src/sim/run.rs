@@ -1,0 +1,198 @@
+//! One row on the simulated or the metered machine: drives, volume, jobs, and the sums.
+//!
+//! `run_simulated` and `run_metered` are what verbs call; both run `run_jobs`, which builds all it
+//! needs on the machine it is for. Results leave a simulation through shared memory; the volume
+//! leaves with them, so that nobody's virtual time is spent on taking it apart.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use millrace_block::{Disk, DiskConfig, ErrorKind, Volume};
+use millrace_drives::{SpecError, open_on};
+use millrace_machine::{
+    CpuId, LockRow, Machine, Metered, Model, Native, Report, Simulated, Simulation, Thread,
+    take_lock_rows,
+};
+
+use super::SimPlan;
+use super::interface::Host;
+use super::job::{self, Shared, Sums};
+use crate::bench::{BenchError, latencies, process_cpu_ns, stamp_name};
+use crate::row::{Cost, LockLine, MachineRow, Outcome, Row};
+
+/// Most memory that the bios of a row may have in all.
+const BUFFERS_MAX: u64 = 1 << 30;
+
+/// What a run of the jobs gave.
+struct Measured<M: Host> {
+    length_ns: u64,
+    ios: u64,
+    total_ios: u64,
+    sums: Sums,
+    /// Kept so that it is dropped where time does not count.
+    _volume: Arc<Volume<M>>,
+}
+
+/// Runs a row on a simulated machine. Takes no time of that machine's but its own; the same plan
+/// and model give the same row to the bit.
+///
+/// # Errors
+/// If the plan does not fit the machine or the drives, or the simulation fails.
+pub fn run_simulated(model: &Model, plan: &SimPlan) -> Result<Row, BenchError> {
+    plan.check(model.cpus())?;
+    let invalid = |error: millrace_machine::simulated::ModelError| BenchError::Machine {
+        text: error.to_string(),
+    };
+    let simulation = Simulation::new(model, plan.workload.seed).map_err(invalid)?;
+    let slot = Arc::new(Mutex::new(None));
+    let (inner, result) = (plan.clone(), Arc::clone(&slot));
+    let main = move || {
+        let measured = run_jobs::<Simulated>(&inner);
+        *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(measured);
+    };
+    let report = simulation.first_cpu(plan.cpus[0]).run(main);
+    let report = report.map_err(|error| BenchError::Machine { text: error.to_string() })?;
+    let measured = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let measured = measured.ok_or(BenchError::Panicked)??;
+    let mut row = row_of(plan, &measured);
+    row.cost.cpu_ns_per_io = cpu_ns(&report) as f64 / measured.total_ios.max(1) as f64;
+    let cpu_ns = report.elapsed_ns() * plan.cpus.len() as u64;
+    let lines = |rows: &[LockRow]| rows.iter().map(|row| LockLine::new(row, cpu_ns)).collect();
+    row.machine = Some(MachineRow {
+        machine: model.name.clone(),
+        interface: plan.interface.to_string(),
+        irq: plan.irq.to_string(),
+        seed: plan.workload.seed,
+        sim_events: Some(report.events),
+        locks: plan.locks.then(|| lines(&report.locks)),
+    });
+    Ok(row)
+}
+
+fn cpu_ns(report: &Report) -> u64 {
+    report.cpus.iter().map(|cpu| cpu.busy_ns + cpu.spin_ns).sum()
+}
+
+/// Runs a row on this machine with lock statistics, for drives that run on any machine.
+///
+/// # Errors
+/// If the plan does not fit the machine or the drives.
+pub fn run_metered(plan: &SimPlan) -> Result<Row, BenchError> {
+    plan.check(u32::MAX)?;
+    drop(take_lock_rows());
+    let (start, cpu_start_ns) = (Instant::now(), process_cpu_ns());
+    let measured = run_jobs::<Metered>(plan)?;
+    let elapsed_ns = start.elapsed().as_nanos() as u64;
+    let mut row = row_of(plan, &measured);
+    let cpu_ns = process_cpu_ns() - cpu_start_ns;
+    row.cost.cpu_ns_per_io = cpu_ns as f64 / measured.total_ios.max(1) as f64;
+    let cpus = (Native::topology().cpus().len() as u64).min(plan.jobs.into());
+    let line = |row: &LockRow| LockLine::new(row, elapsed_ns * cpus);
+    row.machine = Some(MachineRow {
+        machine: "native".into(),
+        interface: plan.interface.to_string(),
+        irq: plan.irq.to_string(),
+        seed: plan.workload.seed,
+        sim_events: None,
+        locks: Some(take_lock_rows().iter().map(line).collect()),
+    });
+    Ok(row)
+}
+
+/// A row's main thread: builds everything, starts the jobs, waits for them.
+fn run_jobs<M: Host>(plan: &SimPlan) -> Result<Measured<M>, BenchError> {
+    let volume = volume_of::<M>(plan)?;
+    check_workload(&volume, plan)?;
+    let shared = Shared::new(plan, volume);
+    let start = |number: u32| {
+        let (cpu, shared) = (plan.cpu_of(number), Arc::clone(&shared));
+        let body = Box::new(move || job::run(&shared, number));
+        M::spawn(&format!("job-{number}"), cpu.map(CpuId), body)
+    };
+    let threads: Vec<M::Thread> = (0..plan.jobs).map(start).collect();
+    // All are joined, also those after one that panicked.
+    if threads.into_iter().filter_map(|thread| (!thread.join()).then_some(())).count() > 0 {
+        return Err(BenchError::Panicked);
+    }
+    let (length_ns, ios) = shared.window.measured();
+    let sums = shared.sums.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    Ok(Measured {
+        length_ns,
+        ios,
+        total_ios: shared.window.total(),
+        sums,
+        _volume: Arc::clone(&shared.volume),
+    })
+}
+
+/// Opens the plan's drives on the machine and makes a volume of them.
+fn volume_of<M: Host>(plan: &SimPlan) -> Result<Arc<Volume<M>>, BenchError> {
+    let mut disks = Vec::new();
+    for (index, spec) in plan.drives.iter().enumerate() {
+        let driver = open_on::<M>(spec).map_err(|source| drive_error(spec, &source))?;
+        let config = DiskConfig {
+            name: format!("d{index}"),
+            stack: plan.stack,
+            software_queues: plan.software_queues,
+            hardware_queues: plan.hardware_queues,
+            ..DiskConfig::default()
+        };
+        disks.push(Disk::new(driver, config)?);
+    }
+    Ok(Volume::new("bench", plan.layout, disks)?)
+}
+
+fn drive_error(spec: &millrace_drives::Spec, source: &SpecError) -> BenchError {
+    let text = match source {
+        SpecError::Open(error) if error.kind() == ErrorKind::InvalidSetting => error.to_string(),
+        other => other.to_string(),
+    };
+    BenchError::Workload(format!("drive {spec}: {text}"))
+}
+
+fn check_workload<M: Machine>(volume: &Volume<M>, plan: &SimPlan) -> Result<(), BenchError> {
+    let (bs, depth) = (plan.workload.bs_bytes, plan.workload.iodepth);
+    crate::bench::check_block_size(bs, volume.limits().logical_block_size)?;
+    crate::bench::check_capacity(bs, plan.jobs, volume.capacity())?;
+    let bytes = u64::from(bs.max(4096)) * u64::from(depth) * u64::from(plan.jobs);
+    if bytes > BUFFERS_MAX {
+        let text = format!(
+            "bs={bs} iodepth={depth} with {} jobs: {} MiB of buffers; at most {} MiB",
+            plan.jobs,
+            bytes >> 20,
+            BUFFERS_MAX >> 20
+        );
+        return Err(BenchError::Workload(text));
+    }
+    Ok(())
+}
+
+fn row_of<M: Host>(plan: &SimPlan, measured: &Measured<M>) -> Row {
+    let (sums, bs) = (&measured.sums, plan.workload.bs_bytes);
+    let seconds = measured.length_ns as f64 / 1e9;
+    let iops = measured.ios as f64 * 1e9 / measured.length_ns.max(1) as f64;
+    Row {
+        queues: plan.queues(),
+        drives: plan.drives.iter().map(ToString::to_string).collect::<Vec<_>>().join("+"),
+        jobs: plan.jobs,
+        iodepth: plan.workload.iodepth,
+        bs,
+        rw: plan.workload.rw.to_string(),
+        stamp: stamp_name(plan.stamp).to_owned(),
+        ios: measured.ios,
+        seconds,
+        iops,
+        bw_bytes_per_s: iops * f64::from(bs),
+        cost: Cost {
+            cpu_ns_per_io: 0.0,
+            syscalls_per_io: sums.system_calls as f64 / measured.total_ios.max(1) as f64,
+        },
+        lat_ns: latencies(&sums.latency),
+        outcome: Outcome {
+            errors: sums.errors,
+            verified: 0,
+            first_error: sums.first_error.clone(),
+        },
+        ..Row::default()
+    }
+}

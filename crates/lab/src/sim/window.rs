@@ -1,0 +1,140 @@
+//! `Window`: which part of a run is measured: warm-up cut off at its begin, draining at its end.
+//!
+//! Shared by all jobs of a row; each reports what it has completed. The job that completes the last
+//! I/O of the warm-up opens the window, the one that reaches its length closes it, and everybody
+//! stops. Counting is free on the simulated machine: a program's own bookkeeping is no part of what
+//! is measured.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use millrace_machine::Machine;
+
+/// Rounds of outstanding I/O that warm up.
+const WARM_ROUNDS: u64 = 5;
+/// Rounds that are measured unless the length is given.
+const ROUNDS: u64 = 20;
+/// Least I/Os of each job in all measured rounds, where a round is short.
+const IOS_MIN: u64 = 400;
+
+/// How long a row is measured, after its warm-up of five rounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Length {
+    /// Twenty rounds of what is outstanding, whatever the rate; 400 I/Os a job at least.
+    #[default]
+    Rounds,
+    /// So many nanoseconds of the machine's time.
+    Time(u64),
+    /// So many I/Os of each job, on average.
+    Ios(u64),
+}
+
+/// Where the window begins or ends.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Edge {
+    pub(crate) at_ns: u64,
+    pub(crate) ios: u64,
+}
+
+/// The measured part of a run.
+#[derive(Debug)]
+pub(crate) struct Window {
+    /// I/Os in it; none if its length is a time.
+    ios: Option<u64>,
+    length_ns: u64,
+    done: AtomicU64,
+    /// I/Os at which somebody must look at the edges.
+    look_at: AtomicU64,
+    over: AtomicBool,
+    edges: Mutex<(Option<Edge>, Option<Edge>)>,
+}
+
+impl Window {
+    /// A window for `jobs` jobs with `iodepth` I/Os in flight each.
+    pub(crate) fn new(length: Length, jobs: u32, iodepth: u32) -> Window {
+        let (jobs, depth) = (u64::from(jobs), u64::from(iodepth));
+        let (ios, length_ns) = match length {
+            Length::Rounds => (Some(jobs * (ROUNDS * depth).max(IOS_MIN)), 0),
+            Length::Time(length_ns) => (None, length_ns),
+            Length::Ios(ios) => (Some(jobs * ios), 0),
+        };
+        let warm = jobs * (WARM_ROUNDS * depth).max(IOS_MIN / 4);
+        Window {
+            ios,
+            length_ns,
+            done: AtomicU64::new(0),
+            look_at: AtomicU64::new(warm),
+            over: AtomicBool::new(false),
+            edges: Mutex::new((None, None)),
+        }
+    }
+
+    /// Whether jobs are to stop.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Relaxed)
+    }
+
+    /// A job has completed some; true for the one that closes the window.
+    #[inline]
+    pub(crate) fn count<M: Machine>(&self, ios: u64) -> bool {
+        let done = self.done.fetch_add(ios, Relaxed) + ios;
+        done >= self.look_at.load(Relaxed) && self.look::<M>(done)
+    }
+
+    fn look<M: Machine>(&self, done: u64) -> bool {
+        let now_ns = M::now();
+        let mut edges = self.edges.lock().unwrap_or_else(PoisonError::into_inner);
+        let edge = Edge { at_ns: now_ns, ios: done };
+        match *edges {
+            (None, _) => {
+                edges.0 = Some(edge);
+                self.look_at.store(done + self.ios.unwrap_or(0), Relaxed);
+                false
+            }
+            (Some(begin), None) => {
+                let enough = match self.ios {
+                    Some(ios) => done >= begin.ios + ios,
+                    None => now_ns >= begin.at_ns + self.length_ns,
+                };
+                if enough {
+                    edges.1 = Some(edge);
+                    self.look_at.store(u64::MAX, Relaxed);
+                    self.over.store(true, Relaxed);
+                }
+                enough
+            }
+            _ => false,
+        }
+    }
+
+    /// Nanoseconds and I/Os measured.
+    pub(crate) fn measured(&self) -> (u64, u64) {
+        match *self.edges.lock().unwrap_or_else(PoisonError::into_inner) {
+            (Some(begin), Some(end)) => {
+                (end.at_ns.saturating_sub(begin.at_ns), end.ios.saturating_sub(begin.ios))
+            }
+            _ => (0, 0),
+        }
+    }
+
+    /// All I/Os that were counted.
+    pub(crate) fn total(&self) -> u64 {
+        self.done.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_machine::Native;
+
+    #[test]
+    fn warm_up_and_what_comes_after_the_end_are_not_measured() {
+        let window = Window::new(Length::Ios(100), 2, 1);
+        assert!(!window.count::<Native>(200) && !window.is_over());
+        assert!(!window.count::<Native>(199));
+        assert!(window.count::<Native>(1) && window.is_over());
+        assert!(!window.count::<Native>(7));
+        assert_eq!((window.measured().1, window.total()), (200, 407));
+    }
+}
