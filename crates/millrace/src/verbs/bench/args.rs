@@ -11,6 +11,7 @@ use clap::Args;
 use millrace::{Layout, Spec, Spread, Stack, Stamp};
 use millrace_exports::nbd::NbdUri;
 use millrace_lab::Rw;
+use millrace_lab::sim::{InterfaceKind, Irq};
 use millrace_reactor::Backend;
 
 const EXAMPLES: &str = "\
@@ -22,7 +23,9 @@ Examples:
   millrace bench --drive ram:size=1g --drive ram:size=1g --chunk 4k --rw randwrite --verify
       a stripe of two, every block read back and checked
   millrace bench --connect 'nbd+unix:///vol0?socket=millrace-data/vol0.sock' --jobs 4 --iodepth 32
-      any NBD server";
+      any NBD server
+  millrace bench --machine e7-2870 --cpus 1,10,20,80 --stack mq,sq --interface libaio --locks
+      the same code on 80 cores that are simulated, and what its locks do there";
 
 /// Measure drives, stacks and servers.
 #[derive(Debug, Args)]
@@ -34,6 +37,28 @@ pub struct BenchArgs {
     pub queues: QueueArgs,
     #[command(flatten)]
     pub workload: WorkloadArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+}
+
+/// Where it runs, if not plainly here.
+#[derive(Debug, Args)]
+pub struct MachineArgs {
+    /// Run on a simulated machine, in its own time: i7-3930k, x5690, x7560, e7-2870, epyc-2x64, or
+    /// a file; drives null and model
+    #[arg(long, value_name = "NAME|FILE.toml")]
+    #[arg(conflicts_with_all = ["connect", "verify", "backend"])]
+    pub machine: Option<String>,
+    /// How programs submit: sync (iodepth 1), libaio, libaio-fixed, ring [default: ring]
+    #[arg(long, value_delimiter = ',', value_name = "KIND", requires = "machine")]
+    pub interface: Vec<InterfaceKind>,
+    /// Who takes interrupts of drives that complete later: submitter, core0, steered
+    #[arg(long, value_name = "WHO", default_value = "submitter", requires = "machine")]
+    pub irq: Irq,
+    /// Report what each lock did, by place: acquisitions, waits, holds. Drives null, ram, model.
+    /// The word that hands a hardware queue to its server is no lock and has no row
+    #[arg(long, conflicts_with_all = ["connect", "verify"])]
+    pub locks: bool,
 }
 
 /// What is measured.
@@ -65,8 +90,8 @@ pub struct QueueArgs {
     /// Hardware queues: core, node, one
     #[arg(long, value_delimiter = ',', value_parser = word::<Spread>, default_value = "core")]
     pub hardware_queues: Vec<Spread>,
-    /// How many CPUs, the first ones [default: as many as jobs, at most all]
-    #[arg(long, value_delimiter = ',', value_name = "N")]
+    /// How many CPUs, the first ones, or `all` [default: as many as jobs, at most all]
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = cpu_count)]
     pub cpus: Vec<u32>,
     /// Which CPUs; job i runs on the i-th of them
     #[arg(long, value_delimiter = ',', value_name = "CPU", conflicts_with = "cpus")]
@@ -88,9 +113,10 @@ pub struct WorkloadArgs {
     /// I/Os in flight for each job [default: 32; 1 and 32 without arguments]
     #[arg(long, value_delimiter = ',', value_name = "N")]
     pub iodepth: Vec<u32>,
-    /// How long each row runs, such as 3s or 500ms
-    #[arg(long, default_value = "1s", value_parser = duration)]
-    pub runtime: Duration,
+    /// How long each row runs, such as 3s or 500ms [default: 1s; on a simulated machine 20 rounds
+    /// of what is in flight, after a warm-up of 5]
+    #[arg(long, value_parser = duration)]
+    pub runtime: Option<Duration>,
     /// Stop each job after so many I/Os instead
     #[arg(long, value_name = "N", conflicts_with = "runtime")]
     pub ios: Option<u64>,
@@ -100,7 +126,7 @@ pub struct WorkloadArgs {
     /// Write a pattern, read it back and check it
     #[arg(long)]
     pub verify: bool,
-    /// Seed of the random offsets
+    /// Seed of the random offsets, and of the simulation
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Print one JSON array of rows
@@ -161,6 +187,16 @@ fn word<T: Words>(text: &str) -> Result<T, String> {
     let found = T::WORDS.iter().find(|(_, name)| *name == text);
     let names: Vec<&str> = T::WORDS.iter().map(|(_, name)| *name).collect();
     found.map(|(value, _)| *value).ok_or_else(|| format!("one of {}", names.join(", ")))
+}
+
+/// What `--cpus all` stands for.
+pub const ALL_CPUS: u32 = u32::MAX;
+
+fn cpu_count(text: &str) -> Result<u32, String> {
+    match text {
+        "all" => Ok(ALL_CPUS),
+        text => text.parse().map_err(|_| "a number, or all".to_owned()),
+    }
 }
 
 /// A size such as `512`, `4k` or `1m`.

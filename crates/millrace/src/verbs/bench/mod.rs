@@ -1,11 +1,13 @@
 //! `millrace bench`: runs workloads on drives or against a server, and prints a row for each.
 //!
 //! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
-//! the lab, a table or JSON at the end (table.rs). Reads nothing but its arguments; creates no file
-//! but those that a `file:` spec names.
+//! the lab (those of other machines: machine.rs), a table or JSON at the end (table.rs). Reads
+//! nothing but its arguments and the machine file they name; creates no file but those that a
+//! `file:` spec names.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
+mod machine;
 mod plan;
 mod table;
 
@@ -25,6 +27,15 @@ use plan::RowPlan;
 /// # Errors
 /// If an argument makes no sense, or a drive, a server or a thread could not be set up.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
+    let rows = match args.machine.machine.is_some() || args.machine.locks {
+        true => machine::rows(args)?,
+        false => native_rows(args)?,
+    };
+    print(args, &rows)
+}
+
+/// Runs the rows one after another on this machine.
+fn native_rows(args: &BenchArgs) -> Result<Vec<Row>> {
     let plans = plan::rows(args)?;
     let mut rows: Vec<Row> = Vec::new();
     let mut bar = table::Bar::new(plans.len(), std::io::stderr().is_terminal());
@@ -40,10 +51,16 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     bar.clear();
     notes.dedup();
     notes.iter().for_each(|note| eprintln!("note: {note}"));
+    Ok(rows)
+}
+
+/// Prints the rows and says whether all I/Os succeeded.
+fn print(args: &BenchArgs, rows: &[Row]) -> Result<ExitCode> {
     if args.workload.json {
-        println!("{}", serde_json::to_string_pretty(&rows).context("rows as JSON")?);
+        println!("{}", serde_json::to_string_pretty(rows).context("rows as JSON")?);
     } else {
-        println!("{}", table::table(&rows));
+        println!("{}", table::table(rows));
+        rows.iter().filter_map(table::locks).for_each(|text| println!("\n{text}"));
     }
     let failed: Vec<&Row> = rows.iter().filter(|row| row.outcome.errors > 0).collect();
     for row in &failed {

@@ -4,13 +4,18 @@
 //! measure, it is the comparison: mq, sq and raw on null at depth 1 and 32 on each core count, and
 //! mq once more with a stamp for every I/O, as SPDK's bdevperf takes them.
 
+use std::time::Duration;
+
 use anyhow::{Result, bail};
 use millrace::{Spread, Stack, Stamp};
 use millrace_lab::{Plan, Workload};
 use millrace_machine::{Machine, Native};
 use millrace_reactor::Config;
 
-use super::args::{BenchArgs, name_of, size};
+use super::args::{ALL_CPUS, BenchArgs, name_of, size};
+
+/// How long a row runs on this machine unless told otherwise.
+const RUNTIME: Duration = Duration::from_secs(1);
 
 /// One row to run.
 #[derive(Debug, Clone)]
@@ -41,8 +46,14 @@ struct Place {
     jobs: u32,
 }
 
-/// All rows.
+/// All rows, on the CPUs that this process may use.
 pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
+    let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
+    rows_on(args, &all)
+}
+
+/// All rows, on a machine with these CPUs.
+pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     let default = args.target.drive.is_empty() && args.target.connect.is_none();
     let bare = default
         && args.queues.jobs.is_empty()
@@ -60,7 +71,7 @@ pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
     };
     let sizes = block_sizes(args, default)?;
     let mut rows = Vec::new();
-    for place in places(args, bare)? {
+    for place in places(args, bare, all)? {
         for (rw, bs_bytes) in product(&args.workload.rw, &sizes) {
             for (iodepth, stamp) in product(&depths, &args.workload.stamp) {
                 if iodepth == 0 || iodepth > 65_536 {
@@ -97,7 +108,7 @@ fn queue_rows(
         workload,
         jobs: place.jobs,
         cpus: place.cpus.clone(),
-        runtime: args.workload.runtime,
+        runtime: args.workload.runtime.unwrap_or(RUNTIME),
         ios: args.workload.ios,
         stamp,
         reactor: Config { backend: args.target.backend, ..Config::default() },
@@ -131,10 +142,9 @@ fn block_sizes(args: &BenchArgs, null: bool) -> Result<Vec<u32>> {
 }
 
 /// Which CPUs and how many jobs each row has.
-fn places(args: &BenchArgs, bare: bool) -> Result<Vec<Place>> {
-    let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
+fn places(args: &BenchArgs, bare: bool, all: &[u32]) -> Result<Vec<Place>> {
     if let Some(cpu) = args.queues.cpu_list.iter().find(|cpu| !all.contains(cpu)) {
-        bail!("--cpu-list {cpu}: this process may use {all:?}");
+        bail!("--cpu-list {cpu}: there are {all:?}");
     }
     if let Some(jobs) = args.queues.jobs.iter().find(|jobs| **jobs == 0 || **jobs > 4096) {
         bail!("--jobs {jobs}: 1 to 4096");
@@ -143,7 +153,7 @@ fn places(args: &BenchArgs, bare: bool) -> Result<Vec<Place>> {
         _ if !args.queues.cpu_list.is_empty() => vec![args.queues.cpu_list.len()],
         [] if bare => core_counts(all.len()),
         [] => vec![0],
-        given => given.iter().map(|count| *count as usize).collect(),
+        given => given.iter().map(|count| count_of(*count, all.len())).collect(),
     };
     let mut places = Vec::new();
     for count in counts {
@@ -165,6 +175,10 @@ fn places(args: &BenchArgs, bare: bool) -> Result<Vec<Place>> {
         }
     }
     Ok(places)
+}
+
+fn count_of(count: u32, all: usize) -> usize {
+    if count == ALL_CPUS { all } else { count as usize }
 }
 
 /// 1, 2, 4 and so on, and all.

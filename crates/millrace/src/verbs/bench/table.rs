@@ -1,6 +1,7 @@
 //! The result table and the progress bar of `bench`.
 //!
-//! Pure text out of rows; the bar writes to standard error, on a terminal only.
+//! Pure text out of rows, and of what their locks did; the bar writes to
+//! standard error, on a terminal only.
 #![allow(clippy::print_stderr)]
 
 use std::io::Write;
@@ -23,11 +24,19 @@ pub fn table(rows: &[Row]) -> String {
         .any(|row| other(&row.queues.software_queues) || other(&row.queues.hardware_queues));
     let verified = rows.iter().any(|row| row.outcome.verified > 0);
     let errors = rows.iter().any(|row| row.outcome.errors > 0);
+    let machine = rows.iter().any(|row| row.machine.is_some());
     let mut head: Vec<&str> = HEAD.to_vec();
     head.extend(
-        [("sw-queues", queues), ("hw-queues", queues), ("verified", verified), ("errors", errors)]
-            .into_iter()
-            .filter_map(|(name, shown)| shown.then_some(name)),
+        [
+            ("sw-queues", queues),
+            ("hw-queues", queues),
+            ("verified", verified),
+            ("errors", errors),
+            ("machine", machine),
+            ("interface", machine),
+        ]
+        .into_iter()
+        .filter_map(|(name, shown)| shown.then_some(name)),
     );
     table.set_header(head);
     for row in rows {
@@ -41,6 +50,10 @@ pub fn table(rows: &[Row]) -> String {
         if errors {
             cells.push(row.outcome.errors.to_string());
         }
+        if machine {
+            let row = row.machine.clone().unwrap_or_default();
+            cells.extend([row.machine, row.interface]);
+        }
         table.add_row(cells);
     }
     for (index, column) in table.column_iter_mut().enumerate() {
@@ -50,6 +63,44 @@ pub fn table(rows: &[Row]) -> String {
     }
     let text = table.to_string();
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+}
+
+const LOCKS_HEAD: [&str; 8] =
+    ["lock", "taken at", "taken", "waited", "mean wait", "max wait", "mean hold", "CPU spinning"];
+
+/// What the locks of a row did, under a line that says which row, if that was asked for.
+pub fn locks(row: &Row) -> Option<String> {
+    let machine = row.machine.as_ref()?;
+    let locks = machine.locks.as_ref()?;
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(LOCKS_HEAD);
+    for lock in locks {
+        let (name, site) = match &lock.site {
+            None => (lock.name.clone(), String::new()),
+            Some(site) => (String::new(), site.clone()),
+        };
+        table.add_row([
+            name,
+            site,
+            lock.acquisitions.to_string(),
+            format!("{:.1} %", lock.contended_share * 100.0),
+            time(lock.wait_ns_mean),
+            time(lock.wait_ns_max),
+            time(lock.hold_ns_mean),
+            format!("{:.2} %", lock.spin_share * 100.0),
+        ]);
+    }
+    let columns = table.column_iter_mut().skip(2);
+    columns.for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    let (queues, depth, interface) = (&row.queues, row.iodepth, &machine.interface);
+    let title = format!(
+        "locks of {} {} {interface} on {} CPUs, iodepth {depth}:",
+        queues.stack, row.rw, queues.cpus
+    );
+    let text = table.to_string();
+    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+    Some(format!("{title}\n{}", lines.join("\n")))
 }
 
 fn cells(row: &Row) -> Vec<String> {

@@ -1,0 +1,107 @@
+//! Rows of `bench` on a simulated machine, or on this one with lock statistics.
+//!
+//! The same combinations of the same lists as on this machine (plan.rs), and of the interfaces.
+//! Simulated rows run side by side, and the order of the output does not depend on which ends
+//! first; the rate of the simulator goes to standard error, since it is not the same twice.
+#![allow(clippy::print_stderr)]
+
+use std::io::IsTerminal;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use millrace_lab::Row;
+use millrace_lab::sim::{
+    InterfaceKind, Irq, Length, SimPlan, machine, run_metered, run_rows, run_simulated,
+};
+use millrace_machine::{Machine, Native};
+
+use super::args::BenchArgs;
+use super::plan::{self, RowPlan};
+use super::table::Bar;
+
+/// All rows of `--machine` or `--locks`.
+pub fn rows(args: &BenchArgs) -> Result<Vec<Row>> {
+    match &args.machine.machine {
+        Some(name) => simulated_rows(args, name),
+        None => metered_rows(args),
+    }
+}
+
+fn simulated_rows(args: &BenchArgs, name: &str) -> Result<Vec<Row>> {
+    let model = machine(name).context("--machine")?;
+    let all: Vec<u32> = (0..model.cpus()).collect();
+    let plans = plans(args, &plan::rows_on(args, &all)?, Length::Rounds)?;
+    let mut bar = Bar::new(plans.len(), std::io::stderr().is_terminal());
+    let start = Instant::now();
+    let mut ended = 0;
+    bar.show(0, name, 0.0);
+    let done = |_| {
+        ended += 1;
+        bar.show((ended - 1).min(plans.len() - 1), name, 1.0);
+    };
+    let rows = run_rows(plans.len(), |index| run_simulated(&model, &plans[index]), done)?;
+    bar.clear();
+    let events: u64 = rows.iter().filter_map(|row| row.machine.as_ref()?.sim_events).sum();
+    let seconds = start.elapsed().as_secs_f64();
+    eprintln!(
+        "note: {events} events simulated in {seconds:.2} s, {:.1} M a second",
+        events as f64 / seconds / 1e6
+    );
+    Ok(rows)
+}
+
+/// On this machine rows run one after another, or they would measure each other.
+fn metered_rows(args: &BenchArgs) -> Result<Vec<Row>> {
+    let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
+    let plans = plans(args, &plan::rows_on(args, &all)?, Length::Time(1_000_000_000))?;
+    let mut bar = Bar::new(plans.len(), std::io::stderr().is_terminal());
+    let mut rows = Vec::new();
+    for (index, plan) in plans.iter().enumerate() {
+        bar.show(index, "with lock statistics", 0.0);
+        rows.push(run_metered(plan).context("--locks")?);
+    }
+    bar.clear();
+    Ok(rows)
+}
+
+/// The plans of the lab: each row with each interface.
+fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<SimPlan>> {
+    let drives = args.target.drives()?;
+    let interfaces = match args.machine.interface.as_slice() {
+        [] => vec![InterfaceKind::default()],
+        given => given.to_vec(),
+    };
+    let length = match (args.workload.ios, args.workload.runtime) {
+        (Some(ios), _) => Length::Ios(ios),
+        (None, Some(runtime)) => Length::Time(runtime.as_nanos().try_into().unwrap_or(u64::MAX)),
+        (None, None) => length,
+    };
+    if args.machine.irq != Irq::Submitter {
+        let inline =
+            |drive: &millrace::Spec| drive.driver == "null" && drive.get("delay").is_none();
+        if let Some(drive) = drives.iter().find(|drive| inline(drive)) {
+            bail!("--irq {}: drive {drive} completes at once; give it a delay", args.machine.irq);
+        }
+    }
+    let mut plans = Vec::new();
+    for row in rows {
+        for interface in &interfaces {
+            plans.push(SimPlan {
+                drives: drives.clone(),
+                layout: args.target.layout(),
+                stack: row.stack,
+                software_queues: row.software_queues,
+                hardware_queues: row.hardware_queues,
+                cpus: row.plan.cpus.clone(),
+                jobs: row.plan.jobs,
+                workload: row.plan.workload,
+                length,
+                stamp: row.plan.stamp,
+                interface: *interface,
+                irq: args.machine.irq,
+                locks: args.machine.locks,
+            });
+        }
+    }
+    Ok(plans)
+}
