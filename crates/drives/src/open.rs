@@ -45,7 +45,7 @@ pub fn open(spec: &Spec, io_threads: u16) -> Result<Opened, SpecError> {
     let spec = &Spec::from_pairs(&spec.driver, spec.options.iter().cloned())?;
     match spec.driver.as_str() {
         "null" => Ok(Opened::plain(null_of(spec)?)),
-        "ram" => open_ram(spec),
+        "ram" => Ok(Opened::plain(ram_of(spec)?)),
         "model" => Ok(Opened::plain(ModelDriver::new(config_of(spec)?)?)),
         "file" => open_file(spec, io_threads),
         _ => open_fault(spec, io_threads),
@@ -110,7 +110,8 @@ impl Spec {
     }
 }
 
-/// Opens the drive of a spec on any machine: `null` or `model`, which need no operating system.
+/// Opens the drive of a spec on any machine: `null`, `ram` or `model`, which need no operating
+/// system.
 ///
 /// # Errors
 /// As [`open`]; `Open` with `InvalidSetting` for other drivers.
@@ -118,9 +119,10 @@ pub fn open_on<M: Machine>(spec: &Spec) -> Result<Box<dyn Driver<M>>, SpecError>
     let spec = &Spec::from_pairs(&spec.driver, spec.options.iter().cloned())?;
     match spec.driver.as_str() {
         "null" => Ok(Box::new(null_of(spec)?)),
+        "ram" => Ok(Box::new(ram_of(spec)?)),
         "model" => Ok(Box::new(ModelDriver::new(config_of(spec)?)?)),
         other => {
-            let text = format!("drive {other} runs on this machine only; use null or model");
+            let text = format!("drive {other} runs on this machine only; use null, ram or model");
             Err(Error::new(ErrorKind::InvalidSetting, text).into())
         }
     }
@@ -137,14 +139,14 @@ fn null_of(spec: &Spec) -> Result<NullDriver, SpecError> {
     })
 }
 
-fn open_ram(spec: &Spec) -> Result<Opened, SpecError> {
+fn ram_of(spec: &Spec) -> Result<RamDriver, SpecError> {
     let default = RamConfig::default();
     let Some(size_bytes) = spec.size("size")? else { return Err(missing(spec, "size")) };
-    Ok(Opened::plain(RamDriver::new(RamConfig {
+    Ok(RamDriver::new(RamConfig {
         size_bytes,
         block_size: spec.block()?.unwrap_or(default.block_size),
         depth: spec.depth()?.unwrap_or(default.depth),
-    })?))
+    })?)
 }
 
 fn missing(spec: &Spec, key: &'static str) -> SpecError {

@@ -10,7 +10,7 @@ use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverQueue, Error, ErrorKind, Expired, Extent, Features,
     HwQueues, QueueKind, QueueLimits, Request, Sector, Status, Tag, TagScope,
 };
-use millrace_machine::{Native, Topology};
+use millrace_machine::{Machine, Topology};
 
 use crate::store::Store;
 
@@ -53,7 +53,7 @@ impl RamDriver {
     }
 }
 
-impl Driver<Native> for RamDriver {
+impl<M: Machine> Driver<M> for RamDriver {
     fn capacity(&self) -> Sector {
         self.config.size_bytes >> 9
     }
@@ -76,7 +76,7 @@ impl Driver<Native> for RamDriver {
         HwQueues { count: 2048, depth, kind: QueueKind::AnyThread, tags: TagScope::PerQueue }
     }
 
-    fn open_queue(&self, _index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
+    fn open_queue(&self, _index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         let done = Vec::with_capacity(depth as usize);
         Ok(Box::new(RamQueue { store: Arc::clone(&self.store), done }))
     }
@@ -97,8 +97,8 @@ struct RamQueue {
     done: Vec<Tag>,
 }
 
-impl DriverQueue<Native> for RamQueue {
-    fn queue_rq(&mut self, rq: &Request<Native>) -> Dispatch {
+impl<M: Machine> DriverQueue<M> for RamQueue {
+    fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
         self.store.run(rq);
         self.done.push(rq.tag());
         Dispatch::Queued
