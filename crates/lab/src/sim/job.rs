@@ -7,13 +7,12 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use millrace_block::{Bio, Buffer, Channel, ChannelConfig, IoThread, Snapshot, Volume};
-use millrace_machine::{Doorbell, Parker};
-
-use super::SimPlan;
 use super::interface::{Host, Interface, SharedCounters};
+use super::irq::Signal;
 use super::window::Window;
+use super::{Irq, SimPlan};
 use crate::workload::Offsets;
+use millrace_block::{Bio, Buffer, Channel, ChannelConfig, IoThread, Snapshot, Volume};
 
 /// How long a job looks for completions before it sleeps.
 const SPIN_NS: u64 = 20_000;
@@ -25,7 +24,7 @@ pub(super) struct Shared<M: Host> {
     pub(super) window: Window,
     pub(super) counters: Arc<SharedCounters<M>>,
     /// Wake the jobs, by their number.
-    pub(super) bells: Vec<Arc<Doorbell<M>>>,
+    pub(super) signals: Vec<Arc<Signal<M>>>,
     pub(super) sums: Mutex<Sums>,
 }
 
@@ -40,14 +39,18 @@ pub(super) struct Sums {
 }
 
 impl<M: Host> Shared<M> {
-    pub(super) fn new(plan: &SimPlan, volume: Arc<Volume<M>>) -> Arc<Shared<M>> {
+    pub(super) fn new(
+        plan: &SimPlan,
+        volume: Arc<Volume<M>>,
+        signals: Vec<Arc<Signal<M>>>,
+    ) -> Arc<Shared<M>> {
         let (jobs, depth) = (plan.jobs, plan.workload.iodepth);
         Arc::new(Shared {
             plan: plan.clone(),
             volume,
             window: Window::new(plan.length, jobs, depth),
             counters: SharedCounters::new(),
-            bells: (0..jobs).map(|_| Arc::new(Doorbell::new(M::Parker::new()))).collect(),
+            signals,
             sums: Mutex::new(Sums::default()),
         })
     }
@@ -98,7 +101,7 @@ struct Job<'a, M: Host> {
     channel: Channel<M>,
     interface: Interface<M>,
     offsets: Offsets,
-    bell: &'a Doorbell<M>,
+    signal: &'a Signal<M>,
     errors: u64,
     first_error: Option<String>,
 }
@@ -106,12 +109,12 @@ struct Job<'a, M: Host> {
 impl<'a, M: Host> Job<'a, M> {
     fn new(shared: &'a Shared<M>, number: u32) -> Self {
         let (plan, volume) = (&shared.plan, &shared.volume);
-        let bell = &shared.bells[number as usize];
+        let signal = &shared.signals[number as usize];
         // The drives' queues belong to nobody: the thread is named for its bell.
         let thread = IoThread {
             number: number as u16,
             owner: u64::from(number) + 1,
-            bell: Arc::clone(bell),
+            bell: Arc::clone(&signal.bell),
             turn: || (),
         };
         let config =
@@ -123,22 +126,27 @@ impl<'a, M: Host> Job<'a, M> {
             channel: Channel::open(volume, config),
             interface: Interface::new(plan.interface, &shared.counters),
             offsets: Offsets::new(&plan.workload, blocks, place, false),
-            bell,
+            signal,
             errors: 0,
             first_error: None,
         }
     }
 
-    /// Sends all idle bios off.
+    /// Sends all idle bios off, a batch at a time.
     fn submit(&mut self, idle: &mut Vec<Bio>) {
-        self.interface.submit(idle.len() as u32);
+        let batch = self.shared.plan.batch.map_or(idle.len(), |batch| batch as usize);
         let sectors = u64::from(self.shared.plan.workload.bs_bytes >> 9);
-        for mut bio in idle.drain(..) {
-            let (block, op) = self.offsets.next_io();
-            bio.set_sector(block * sectors);
-            bio.set_op(op);
-            let accepted = self.channel.submit(bio).map_err(|rejected| rejected.reason);
-            accepted.expect("offsets lie inside, depth is the channel's");
+        while !idle.is_empty() {
+            let first = idle.len().saturating_sub(batch);
+            self.interface.submit((idle.len() - first) as u32);
+            for mut bio in idle.drain(first..) {
+                let (block, op) = self.offsets.next_io();
+                bio.set_sector(block * sectors);
+                bio.set_op(op);
+                let accepted = self.channel.submit(bio).map_err(|rejected| rejected.reason);
+                accepted.expect("offsets lie inside, depth is the channel's");
+            }
+            self.channel.flush();
         }
     }
 
@@ -165,16 +173,19 @@ impl<'a, M: Host> Job<'a, M> {
         true
     }
 
-    /// Waits until something may be done.
+    /// Waits until something may be done. Who is interrupted sleeps at once, as in a system call.
     fn wait(&mut self) {
         let deadline_ns = self.channel.sleep_until();
-        let channel = &self.channel;
-        let spin_ns = M::now() + SPIN_NS;
-        let until_ns = deadline_ns.map_or(spin_ns, |deadline_ns| deadline_ns.min(spin_ns));
-        if M::spin_until(until_ns, || channel.has_work()) || until_ns < spin_ns {
-            return;
+        let (channel, signal) = (&self.channel, self.signal);
+        if self.shared.plan.irq == Irq::Submitter {
+            let spin_ns = M::now() + SPIN_NS;
+            let until_ns = deadline_ns.map_or(spin_ns, |deadline_ns| deadline_ns.min(spin_ns));
+            if M::spin_until(until_ns, || channel.has_work()) || until_ns < spin_ns {
+                return;
+            }
         }
-        self.bell.sleep_unless(deadline_ns, || channel.has_work());
+        signal.bell.sleep_unless(deadline_ns, || signal.is_raised() || channel.has_work());
+        signal.lower();
         self.channel.tick();
     }
 }

@@ -1,10 +1,12 @@
 //! Experiments on the simulated machine, and on this one with lock statistics.
 //!
-//! `machines` names the machines, `interface` models how programs submit, `window` says which part
+//! `machines` names the machines, `interface` models how programs submit, `irq` who takes
+//! interrupts, `window` says which part
 //! of a run counts, `job` is a submitter, `run` a row, `rows` many rows at once. Everything below a
 //! job is the production code of the block layer and the drives. Called by the binary's verbs.
 
 mod interface;
+mod irq;
 mod job;
 mod machines;
 mod rows;
@@ -65,7 +67,7 @@ impl FromStr for Irq {
 /// One row to run on a simulated machine, or on this one with lock statistics.
 #[derive(Debug, Clone)]
 pub struct SimPlan {
-    /// Drives that run on any machine: `null` and `model`.
+    /// Drives that run on any machine: `null`, `ram` and `model`.
     pub drives: Vec<Spec>,
     /// How they are joined.
     pub layout: Layout,
@@ -87,6 +89,9 @@ pub struct SimPlan {
     pub stamp: Stamp,
     /// How programs submit.
     pub interface: InterfaceKind,
+    /// I/Os that go in at once, 1 or more, as fio's `iodepth_batch_submit`; all that are free if
+    /// not given.
+    pub batch: Option<u32>,
     /// Who takes interrupts.
     pub irq: Irq,
     /// Report what the locks did.

@@ -16,6 +16,7 @@ use millrace_machine::{
 
 use super::SimPlan;
 use super::interface::Host;
+use super::irq::{Interrupts, IrqDriver, Signal};
 use super::job::{self, Shared, Sums};
 use crate::bench::{BenchError, latencies, process_cpu_ns, stamp_name};
 use crate::row::{Cost, LockLine, MachineRow, Outcome, Row};
@@ -101,17 +102,25 @@ pub fn run_metered(plan: &SimPlan) -> Result<Row, BenchError> {
 
 /// A row's main thread: builds everything, starts the jobs, waits for them.
 fn run_jobs<M: Host>(plan: &SimPlan) -> Result<Measured<M>, BenchError> {
-    let volume = volume_of::<M>(plan)?;
+    let signals: Vec<Arc<Signal<M>>> = (0..plan.jobs).map(|_| Arc::new(Signal::new())).collect();
+    let interrupts = Interrupts::new(plan, &signals);
+    let volume = volume_of::<M>(plan, interrupts.as_ref())?;
     check_workload(&volume, plan)?;
-    let shared = Shared::new(plan, volume);
+    let shared = Shared::new(plan, volume, signals);
+    let handlers = interrupts.as_ref().map_or(Vec::new(), Interrupts::start);
     let start = |number: u32| {
         let (cpu, shared) = (plan.cpu_of(number), Arc::clone(&shared));
         let body = Box::new(move || job::run(&shared, number));
         M::spawn(&format!("job-{number}"), cpu.map(CpuId), body)
     };
     let threads: Vec<M::Thread> = (0..plan.jobs).map(start).collect();
-    // All are joined, also those after one that panicked.
-    if threads.into_iter().filter_map(|thread| (!thread.join()).then_some(())).count() > 0 {
+    let mut whole = true;
+    threads.into_iter().for_each(|thread| whole &= thread.join());
+    if let Some(interrupts) = interrupts {
+        interrupts.stop();
+    }
+    handlers.into_iter().for_each(|thread| whole &= thread.join());
+    if !whole {
         return Err(BenchError::Panicked);
     }
     let (length_ns, ios) = shared.window.measured();
@@ -126,10 +135,17 @@ fn run_jobs<M: Host>(plan: &SimPlan) -> Result<Measured<M>, BenchError> {
 }
 
 /// Opens the plan's drives on the machine and makes a volume of them.
-fn volume_of<M: Host>(plan: &SimPlan) -> Result<Arc<Volume<M>>, BenchError> {
+fn volume_of<M: Host>(
+    plan: &SimPlan,
+    interrupts: Option<&Arc<Interrupts<M>>>,
+) -> Result<Arc<Volume<M>>, BenchError> {
     let mut disks = Vec::new();
     for (index, spec) in plan.drives.iter().enumerate() {
-        let driver = open_on::<M>(spec).map_err(|source| drive_error(spec, &source))?;
+        let mut driver = open_on::<M>(spec).map_err(|source| drive_error(spec, &source))?;
+        if let Some(interrupts) = interrupts {
+            let interrupts = Arc::clone(interrupts);
+            driver = Box::new(IrqDriver { inner: driver, interrupts });
+        }
         let config = DiskConfig {
             name: format!("d{index}"),
             stack: plan.stack,

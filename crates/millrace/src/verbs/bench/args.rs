@@ -45,13 +45,17 @@ pub struct BenchArgs {
 #[derive(Debug, Args)]
 pub struct MachineArgs {
     /// Run on a simulated machine, in its own time: i7-3930k, x5690, x7560, e7-2870, epyc-2x64, or
-    /// a file; drives null and model
+    /// a file; drives null, ram and model
     #[arg(long, value_name = "NAME|FILE.toml")]
     #[arg(conflicts_with_all = ["connect", "verify", "backend"])]
     pub machine: Option<String>,
     /// How programs submit: sync (iodepth 1), libaio, libaio-fixed, ring [default: ring]
     #[arg(long, value_delimiter = ',', value_name = "KIND", requires = "machine")]
     pub interface: Vec<InterfaceKind>,
+    /// I/Os that go in at once, as fio's iodepth_batch_submit [default: all that are free]
+    #[arg(long, value_name = "N", requires = "machine")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub batch: Option<u32>,
     /// Who takes interrupts of drives that complete later: submitter, core0, steered
     #[arg(long, value_name = "WHO", default_value = "submitter", requires = "machine")]
     pub irq: Irq,

@@ -98,10 +98,96 @@ fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<SimPl
                 length,
                 stamp: row.plan.stamp,
                 interface: *interface,
+                batch: args.machine.batch,
                 irq: args.machine.irq,
                 locks: args.machine.locks,
             });
         }
     }
     Ok(plans)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    fn parse(text: &str) -> Result<Command, clap::Error> {
+        Command::try_parse_from(std::iter::once("bench").chain(text.split_whitespace()))
+    }
+
+    fn json(text: &str) -> serde_json::Value {
+        serde_json::to_value(super::rows(&parse(text).unwrap().bench).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn each_interface_on_each_count_of_cpus_has_a_row_with_its_names() {
+        let rows = json(
+            "--machine x5690 --cpus 1,all --interface libaio,ring --ios 64 --seed 7 --locks \
+             --hardware-queues node",
+        );
+        let rows = rows.as_array().unwrap();
+        let heads: Vec<String> = rows
+            .iter()
+            .map(|row| format!("{} {} {}", row["cpus"], row["machine"], row["interface"]))
+            .collect();
+        let expected = [
+            r#"1 "x5690" "libaio""#,
+            r#"1 "x5690" "ring""#,
+            r#"12 "x5690" "libaio""#,
+            r#"12 "x5690" "ring""#,
+        ];
+        assert_eq!(heads, expected);
+        let last = &rows[3];
+        assert_eq!(
+            (&last["seed"], &last["irq"], &last["jobs"]),
+            (&7.into(), &"submitter".into(), &12.into())
+        );
+        assert!(last["sim_events"].as_u64().unwrap() > 10_000, "{last}");
+        assert!(last["ios"].as_u64().unwrap() >= 64 * 12, "{last}");
+        let lock = &last["locks"][0];
+        for key in [
+            "name",
+            "acquisitions",
+            "contended_share",
+            "wait_ns_mean",
+            "wait_ns_max",
+            "hold_ns_mean",
+            "spin_share",
+            "site",
+        ] {
+            assert!(lock.get(key).is_some(), "{key}: {lock}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_on_a_simulated_machine_is_refused() {
+        for text in [
+            "--machine x5690 --connect nbd://localhost/",
+            "--machine x5690 --verify --rw write",
+            "--machine x5690 --backend epoll",
+            "--interface ring",
+            "--irq core0",
+            "--machine x5690 --interface aio",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        for (text, expected) in [
+            ("--machine x5960", "machine x5960: did you mean x5690?"),
+            ("--machine x5690 --cpus 13", "--cpus 13: 1 to 12 here"),
+            ("--machine x5690 --drive file:path=/x", "drive file runs on this machine only"),
+            ("--machine x5690 --irq core0", "completes at once; give it a delay"),
+            ("--locks --drive file:path=/x", "drive file runs on this machine only"),
+        ] {
+            let error = super::rows(&parse(text).unwrap().bench).expect_err(text);
+            let text = format!("{error:#}");
+            assert!(text.contains(expected), "{text}");
+        }
+    }
 }

@@ -1,0 +1,179 @@
+//! Rows on simulated machines: the shapes that designs and interfaces must show, and repetition.
+//!
+//! Every expectation is of a kind that holds on any machine of its sort; one result is pinned to
+//! the bit, so that debug and release builds agree. A change of the layer or of the model moves
+//! that number, and nothing else here.
+#![allow(missing_docs)]
+
+use millrace_block::{Layout, Spread, Stack, Stamp};
+use millrace_lab::sim::{
+    InterfaceKind, Irq, Length, SimPlan, machine, run_metered, run_rows, run_simulated,
+};
+use millrace_lab::{Row, Rw, Workload};
+use millrace_machine::Model;
+
+fn plan(cpus: u32, stack: Stack, interface: InterfaceKind) -> SimPlan {
+    let iodepth = if interface == InterfaceKind::Sync { 1 } else { 32 };
+    SimPlan {
+        drives: vec!["null".parse().expect("a spec")],
+        layout: Layout::Linear,
+        stack,
+        software_queues: Spread::Core,
+        hardware_queues: Spread::Core,
+        cpus: (0..cpus).collect(),
+        jobs: cpus,
+        workload: Workload { rw: Rw::RandRead, bs_bytes: 512, iodepth, verify: false, seed: 1 },
+        length: Length::Rounds,
+        stamp: Stamp::Batch,
+        interface,
+        batch: None,
+        irq: Irq::Submitter,
+        locks: false,
+    }
+}
+
+fn run(model: &Model, plan: &SimPlan) -> Row {
+    let row = run_simulated(model, plan).expect("a plan that fits");
+    assert_eq!(row.outcome.errors, 0, "{row:?}");
+    row
+}
+
+/// I/Os a second, in thousands.
+fn kiops(model: &Model, plan: &SimPlan) -> u64 {
+    (run(model, plan).iops / 1e3) as u64
+}
+
+#[test]
+fn libaio_dips_when_a_second_socket_joins_and_the_ring_does_not() {
+    let model = machine("x5690").unwrap();
+    let rates = |interface| [1, 6, 8].map(|cpus| kiops(&model, &plan(cpus, Stack::Mq, interface)));
+    let libaio = rates(InterfaceKind::Libaio);
+    let fixed = rates(InterfaceKind::LibaioFixed);
+    let ring = rates(InterfaceKind::Ring);
+    assert!(libaio[1] > 4 * libaio[0] && libaio[2] < libaio[1] / 2, "{libaio:?}");
+    assert!(fixed[1] > 5 * fixed[0] && fixed[2] > 7 * fixed[0], "{fixed:?}");
+    assert!(ring[1] > 59 * ring[0] / 10 && ring[2] > 79 * ring[0] / 10, "{ring:?}");
+    assert!(ring[0] > fixed[0] && fixed[0] > libaio[0], "{libaio:?} {fixed:?} {ring:?}");
+}
+
+#[test]
+fn a_single_queue_never_scales_on_four_sockets() {
+    let model = machine("x7560").unwrap();
+    let [sq, mq] = [Stack::Sq, Stack::Mq].map(|stack| {
+        [1, 8, 32].map(|cpus| kiops(&model, &plan(cpus, stack, InterfaceKind::LibaioFixed)))
+    });
+    assert!(sq[2] < sq[0], "falls below one core: {sq:?}");
+    assert!(sq[1] < 4 * sq[0], "{sq:?}");
+    assert!(mq[2] > 25 * mq[0], "{mq:?}");
+    assert!(mq[0].abs_diff(sq[0]) * 10 < mq[0], "about equal on one core: {mq:?} {sq:?}");
+}
+
+#[test]
+fn one_core_does_what_the_inputs_say() {
+    let model = machine("i7-3930k").unwrap();
+    let [mq, sq, raw] = [Stack::Mq, Stack::Sq, Stack::Raw].map(|stack| {
+        let plan =
+            SimPlan { hardware_queues: Spread::Node, ..plan(1, stack, InterfaceKind::Libaio) };
+        kiops(&model, &plan)
+    });
+    assert!(mq.abs_diff(800) < 40, "0.8 M IOPS: {mq}");
+    assert!(sq.abs_diff(mq) < 80, "about equal: {sq} {mq}");
+    assert!((mq as f64 / raw as f64 - 0.78).abs() < 0.02, "22 % behind raw: {mq} {raw}");
+}
+
+#[test]
+fn a_row_is_the_same_again_to_the_bit_and_in_every_build() {
+    let plan = SimPlan { locks: true, ..plan(4, Stack::Mq, InterfaceKind::LibaioFixed) };
+    let plan = SimPlan { hardware_queues: Spread::Node, ..plan };
+    let model = Model::plain(2, 2);
+    let (first, again) = (run(&model, &plan), run(&model, &plan));
+    assert_eq!(first, again);
+    let events = first.machine.as_ref().and_then(|machine| machine.sim_events);
+    assert_eq!((first.iops as u64, events), (PINNED_IOPS, Some(PINNED_EVENTS)));
+    let seed = Workload { seed: 2, ..plan.workload };
+    assert_ne!(run(&model, &SimPlan { workload: seed, ..plan }).iops, first.iops);
+}
+
+/// What it is on the plain machine; differs as soon as the path of an I/O or its price does.
+const PINNED_IOPS: u64 = 13_227_022;
+const PINNED_EVENTS: u64 = 24_880;
+
+#[test]
+fn rows_side_by_side_are_those_of_one_after_another() {
+    let model = Model::plain(1, 4);
+    let plans: Vec<SimPlan> =
+        (1..=4).map(|cpus| plan(cpus, Stack::Sq, InterfaceKind::Libaio)).collect();
+    let rows = run_rows(4, |index| run_simulated(&model, &plans[index]), |_| ()).unwrap();
+    for (plan, row) in plans.iter().zip(&rows) {
+        assert_eq!(run(&model, plan), *row);
+    }
+}
+
+#[test]
+fn sync_has_one_system_call_for_each_io_and_libaio_two_for_each_batch() {
+    let model = Model::plain(1, 2);
+    let calls = |interface| run(&model, &plan(2, Stack::Mq, interface)).cost.syscalls_per_io;
+    assert_eq!(calls(InterfaceKind::Sync), 1.0);
+    assert_eq!(calls(InterfaceKind::Libaio), 2.0 / 32.0);
+    assert_eq!(calls(InterfaceKind::Ring), 0.0);
+    let single = SimPlan { batch: Some(1), ..plan(1, Stack::Mq, InterfaceKind::LibaioFixed) };
+    assert_eq!(run(&model, &single).cost.syscalls_per_io, 1.0 + 1.0 / 32.0);
+}
+
+#[test]
+fn one_core_that_takes_all_interrupts_is_the_end_of_scaling() {
+    let model = Model::plain(2, 4);
+    let [own, core0, steered] = [Irq::Submitter, Irq::Core0, Irq::Steered].map(|irq| {
+        let drives = vec!["null:delay=10us,depth=64".parse().unwrap()];
+        let plan = plan(8, Stack::Mq, InterfaceKind::LibaioFixed);
+        kiops(&model, &SimPlan { drives, irq, ..plan })
+    });
+    assert!(steered > core0 * 3 / 2 && own > 2 * steered, "{own} {steered} {core0}");
+}
+
+#[test]
+fn a_modelled_drive_takes_its_time_there_too() {
+    let model = Model::plain(1, 2);
+    let drives = vec!["model:read=50us,units=4,latency=0us".parse().unwrap()];
+    let plan = SimPlan { drives, ..plan(2, Stack::Mq, InterfaceKind::Ring) };
+    let row = run(&model, &plan);
+    assert!((70_000.0..=80_500.0).contains(&row.iops), "4 units of 50 us: {row:?}");
+    assert!(row.lat_ns.p50 > 400_000, "64 in flight over 4 units: {row:?}");
+}
+
+#[test]
+fn locks_have_rows_by_place_on_both_machines() {
+    let plan = SimPlan { locks: true, ..plan(2, Stack::Sq, InterfaceKind::Libaio) };
+    let simulated = run(&Model::plain(2, 1), &plan);
+    let plan = SimPlan { cpus: Vec::new(), length: Length::Ios(1000), ..plan };
+    let native = run_metered(&plan).unwrap();
+    for row in [simulated, native] {
+        let machine = row.machine.as_ref().unwrap();
+        let locks = machine.locks.as_ref().unwrap();
+        let queue: Vec<_> = locks.iter().filter(|lock| lock.name == "request-queue").collect();
+        let (sum, places) = queue.split_first().unwrap();
+        assert!(sum.site.is_none() && places.len() == 3, "{queue:?}");
+        let taken: u64 = places.iter().map(|lock| lock.acquisitions).sum();
+        assert!(sum.acquisitions == taken && taken >= 3 * row.ios, "{queue:?}");
+        let site = places[0].site.as_deref().unwrap();
+        assert!(site.contains("block/src/sq.rs:"), "{site}");
+        assert!(locks.iter().any(|lock| lock.name == "aio-counters"));
+    }
+}
+
+#[test]
+fn plans_that_fit_no_machine_say_why() {
+    let model = Model::plain(1, 2);
+    let good = plan(1, Stack::Mq, InterfaceKind::Ring);
+    let error = |plan: SimPlan| run_simulated(&model, &plan).expect_err("refused").to_string();
+    assert_eq!(error(SimPlan { cpus: vec![2], ..good.clone() }), "CPU 2: the machine has 2");
+    let file = SimPlan { drives: vec!["file:path=/x".parse().unwrap()], ..good.clone() };
+    assert_eq!(
+        error(file),
+        "drive file:path=/x: drive file runs on this machine only; use null, ram or model"
+    );
+    let sync = SimPlan { interface: InterfaceKind::Sync, ..good.clone() };
+    assert_eq!(error(sync), "interface sync has one I/O in flight: iodepth is 32");
+    let odd = Workload { bs_bytes: 513, ..good.workload };
+    assert!(error(SimPlan { workload: odd, ..good }).starts_with("bs=513: not a multiple"));
+}
