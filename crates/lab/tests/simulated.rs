@@ -132,6 +132,19 @@ fn one_core_that_takes_all_interrupts_is_the_end_of_scaling() {
 }
 
 #[test]
+fn an_interrupt_wakes_whoever_waits_for_one_io() {
+    let model = machine("x7560").expect("one of ours");
+    for (stack, irq) in [Stack::Mq, Stack::Sq, Stack::Raw]
+        .map(|stack| [Irq::Core0, Irq::Steered].map(|irq| (stack, irq)))
+        .concat()
+    {
+        let drives = vec!["null:delay=5us".parse().expect("a spec")];
+        let row = run(&model, &SimPlan { drives, irq, ..plan(8, stack, InterfaceKind::Sync) });
+        assert!((9_000..25_000).contains(&row.lat_ns.p50), "{row:?}");
+    }
+}
+
+#[test]
 fn a_modelled_drive_takes_its_time_there_too() {
     let model = Model::plain(1, 2);
     let drives = vec!["model:read=50us,units=4,latency=0us".parse().unwrap()];

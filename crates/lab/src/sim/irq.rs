@@ -156,13 +156,14 @@ impl<M: Host> Interrupts<M> {
         let handler = &self.handlers[index];
         let mut found = Vec::new();
         while !handler.stop.load(Relaxed) {
-            let mut alarm_ns = u64::MAX;
+            // Whoever commits behind a look below finds this and sets the alarm.
+            handler.alarm_ns.store(u64::MAX, Relaxed);
             let vectors = handler.vectors.lock().clone();
             for vector in &vectors {
-                alarm_ns = alarm_ns.min(vector.find(&mut found));
+                handler.alarm_ns.fetch_min(vector.find(&mut found), Relaxed);
                 found.drain(..).for_each(|done| self.forward(handler, vector, done));
             }
-            handler.alarm_ns.store(alarm_ns, Relaxed);
+            let alarm_ns = handler.alarm_ns.load(Relaxed);
             let deadline_ns = (alarm_ns != u64::MAX).then_some(alarm_ns);
             let stop = || handler.stop.load(Relaxed) || handler.alarm_ns.load(Relaxed) != alarm_ns;
             handler.bell.sleep_unless(deadline_ns, stop);
@@ -281,8 +282,7 @@ impl<M: Host> DriverQueue<M> for IrqQueue<M> {
         let wake_ns = if due.is_empty() { batch.take_wake().unwrap_or(u64::MAX) } else { 0 };
         drop(device);
         let handler = &self.interrupts.handlers[self.home];
-        if wake_ns < handler.alarm_ns.load(Relaxed) {
-            handler.alarm_ns.store(wake_ns, Relaxed);
+        if wake_ns < handler.alarm_ns.fetch_min(wake_ns, Relaxed) {
             handler.bell.ring();
         }
     }

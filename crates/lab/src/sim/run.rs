@@ -24,6 +24,9 @@ use crate::row::{Cost, LockLine, MachineRow, Outcome, Row};
 /// Most memory that the bios of a row may have in all.
 const BUFFERS_MAX: u64 = 1 << 30;
 
+/// Virtual time after which a row that has not ended is given up.
+const LIMIT_NS: u64 = 1_000_000_000_000;
+
 /// What a run of the jobs gave.
 struct Measured<M: Host> {
     length_ns: u64,
@@ -51,7 +54,8 @@ pub fn run_simulated(model: &Model, plan: &SimPlan) -> Result<Row, BenchError> {
         let measured = run_jobs::<Simulated>(&inner);
         *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(measured);
     };
-    let report = simulation.first_cpu(plan.cpus[0]).run(main);
+    let limit_ns = LIMIT_NS.saturating_add(plan.length.time_ns().saturating_mul(2));
+    let report = simulation.first_cpu(plan.cpus[0]).time_limit_ns(limit_ns).run(main);
     let report = report.map_err(|error| BenchError::Machine { text: error.to_string() })?;
     let measured = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
     let measured = measured.ok_or(BenchError::Panicked)??;

@@ -29,6 +29,13 @@ pub enum Length {
     Ios(u64),
 }
 
+impl Length {
+    /// The time, if it is one; else 0.
+    pub(crate) fn time_ns(self) -> u64 {
+        if let Length::Time(length_ns) = self { length_ns } else { 0 }
+    }
+}
+
 /// Where the window begins or ends.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Edge {
@@ -53,15 +60,15 @@ impl Window {
     /// A window for `jobs` jobs with `iodepth` I/Os in flight each.
     pub(crate) fn new(length: Length, jobs: u32, iodepth: u32) -> Window {
         let (jobs, depth) = (u64::from(jobs), u64::from(iodepth));
-        let (ios, length_ns) = match length {
-            Length::Rounds => (Some(jobs * (ROUNDS * depth).max(IOS_MIN)), 0),
-            Length::Time(length_ns) => (None, length_ns),
-            Length::Ios(ios) => (Some(jobs * ios), 0),
+        let ios = match length {
+            Length::Rounds => Some(jobs * (ROUNDS * depth).max(IOS_MIN)),
+            Length::Time(_) => None,
+            Length::Ios(ios) => Some(jobs.saturating_mul(ios)),
         };
         let warm = jobs * (WARM_ROUNDS * depth).max(IOS_MIN / 4);
         Window {
             ios,
-            length_ns,
+            length_ns: length.time_ns(),
             done: AtomicU64::new(0),
             look_at: AtomicU64::new(warm),
             over: AtomicBool::new(false),

@@ -49,11 +49,12 @@ pub struct MachineArgs {
     #[arg(long, value_name = "NAME|FILE.toml")]
     #[arg(conflicts_with_all = ["connect", "verify", "backend"])]
     pub machine: Option<String>,
-    /// How programs submit: sync (iodepth 1), libaio, libaio-fixed, ring [default: ring]
-    #[arg(long, value_delimiter = ',', value_name = "KIND", requires = "machine")]
+    /// With --machine or --locks, how programs submit: sync (iodepth 1), libaio, libaio-fixed, ring
+    /// [default: ring]
+    #[arg(long, value_delimiter = ',', value_name = "KIND")]
     pub interface: Vec<InterfaceKind>,
     /// I/Os that go in at once, as fio's iodepth_batch_submit [default: all that are free]
-    #[arg(long, value_name = "N", requires = "machine")]
+    #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub batch: Option<u32>,
     /// Who takes interrupts of drives that complete later: submitter, core0, steered
@@ -121,7 +122,7 @@ pub struct WorkloadArgs {
     /// of what is in flight, after a warm-up of 5]
     #[arg(long, value_parser = duration)]
     pub runtime: Option<Duration>,
-    /// Stop each job after so many I/Os instead
+    /// Stop each job after so many I/Os instead; on a simulated machine, not counting the warm-up
     #[arg(long, value_name = "N", conflicts_with = "runtime")]
     pub ios: Option<u64>,
     /// When times are taken: batch (once a batch), io (for every I/O)

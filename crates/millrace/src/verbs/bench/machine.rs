@@ -172,7 +172,6 @@ mod tests {
             "--machine x5690 --connect nbd://localhost/",
             "--machine x5690 --verify --rw write",
             "--machine x5690 --backend epoll",
-            "--interface ring",
             "--irq core0",
             "--machine x5690 --interface aio",
         ] {
@@ -180,6 +179,7 @@ mod tests {
         }
         for (text, expected) in [
             ("--machine x5960", "machine x5960: did you mean x5690?"),
+            ("--locks --interface sync", "interface sync has one I/O in flight"),
             ("--machine x5690 --cpus 13", "--cpus 13: 1 to 12 here"),
             ("--machine x5690 --drive file:path=/x", "drive file runs on this machine only"),
             ("--machine x5690 --irq core0", "completes at once; give it a delay"),

@@ -29,6 +29,9 @@ use plan::RowPlan;
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     let rows = match args.machine.machine.is_some() || args.machine.locks {
         true => machine::rows(args)?,
+        false if !args.machine.interface.is_empty() || args.machine.batch.is_some() => {
+            bail!("--interface and --batch go with --machine or --locks")
+        }
         false => native_rows(args)?,
     };
     print(args, &rows)
