@@ -9,10 +9,10 @@ use std::io::IsTerminal;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use millrace_lab::Row;
 use millrace_lab::sim::{
     InterfaceKind, Irq, Length, SimPlan, machine, run_metered, run_rows, run_simulated,
 };
+use millrace_lab::{Row, Workload};
 use millrace_machine::{Machine, Native};
 
 use super::args::BenchArgs;
@@ -86,6 +86,7 @@ fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<SimPl
     let mut plans = Vec::new();
     for row in rows {
         for interface in &interfaces {
+            let Some(iodepth) = depth_of(args, row, *interface, rows)? else { continue };
             plans.push(SimPlan {
                 drives: drives.clone(),
                 layout: args.target.layout(),
@@ -94,7 +95,7 @@ fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<SimPl
                 hardware_queues: row.hardware_queues,
                 cpus: row.plan.cpus.clone(),
                 jobs: row.plan.jobs,
-                workload: row.plan.workload,
+                workload: Workload { iodepth, ..row.plan.workload },
                 length,
                 stamp: row.plan.stamp,
                 interface: *interface,
@@ -105,6 +106,24 @@ fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<SimPl
         }
     }
     Ok(plans)
+}
+
+/// I/Os in flight of a row: one for `sync`, whatever the default is for others; none for a row that
+/// there is already with that.
+fn depth_of(
+    args: &BenchArgs,
+    row: &RowPlan,
+    interface: InterfaceKind,
+    rows: &[RowPlan],
+) -> Result<Option<u32>> {
+    let depth = row.plan.workload.iodepth;
+    if interface != InterfaceKind::Sync || depth == 1 {
+        return Ok(Some(depth));
+    }
+    if !args.workload.iodepth.is_empty() {
+        bail!("--interface sync has one I/O in flight, not --iodepth {depth}");
+    }
+    Ok(if rows.iter().any(|row| row.plan.workload.iodepth == 1) { None } else { Some(1) })
 }
 
 #[cfg(test)]
@@ -167,6 +186,15 @@ mod tests {
     }
 
     #[test]
+    fn sync_has_one_io_in_flight_without_being_told() {
+        let rows = json("--machine x5690 --cpus 1 --interface sync,ring --ios 64");
+        let depths: Vec<_> = rows.as_array().unwrap().iter().map(|row| &row["iodepth"]).collect();
+        assert_eq!(depths, [1, 32]);
+        let bare = json("--machine i7-3930k --interface sync --ios 64");
+        assert!(bare.as_array().unwrap().iter().all(|row| row["iodepth"] == 1), "{bare}");
+    }
+
+    #[test]
     fn what_makes_no_sense_on_a_simulated_machine_is_refused() {
         for text in [
             "--machine x5690 --connect nbd://localhost/",
@@ -179,7 +207,7 @@ mod tests {
         }
         for (text, expected) in [
             ("--machine x5960", "machine x5960: did you mean x5690?"),
-            ("--locks --interface sync", "interface sync has one I/O in flight"),
+            ("--locks --interface sync --iodepth 8", "interface sync has one I/O in flight"),
             ("--machine x5690 --cpus 13", "--cpus 13: 1 to 12 here"),
             ("--machine x5690 --drive file:path=/x", "drive file runs on this machine only"),
             ("--machine x5690 --irq core0", "completes at once; give it a delay"),
