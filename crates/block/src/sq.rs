@@ -27,7 +27,6 @@ impl<M: Machine> Disk<M> {
         run: &mut Runner<M>,
         stats: &DiskStats<M>,
     ) {
-        M::work(Stage::Submit, list.len());
         while let Some(bio) = list.pop_front() {
             if let Err(bio) = self.insert_single(bio, run, stats) {
                 list.push_front(bio);
@@ -63,6 +62,8 @@ impl<M: Machine> Disk<M> {
         if single.frozen {
             return Err(bio);
         }
+        // All of it inside the lock, as it was: the search for a request, its accounting, the insert.
+        M::work(Stage::Submit, 1);
         M::work(Stage::Insert, 1);
         let bio = match single.queue.back() {
             Some(last) => self.merge_single(*last, bio, stats),
