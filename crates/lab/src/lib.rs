@@ -10,6 +10,7 @@ mod nbd;
 pub mod page;
 mod row;
 pub mod sim;
+pub mod systor13;
 mod verify;
 mod workload;
 

@@ -26,6 +26,8 @@ enum Verb {
     Serve(verbs::serve::Args),
     /// Measure drives, stacks and servers, in fio's words
     Bench(Box<verbs::bench::BenchArgs>),
+    /// Repeat a paper's experiments on simulated machines and compare
+    Paper(verbs::paper::Args),
 }
 
 impl Verb {
@@ -33,6 +35,7 @@ impl Verb {
         match self {
             Verb::Serve(args) => verbs::serve::run(&args),
             Verb::Bench(args) => verbs::bench::run(&args),
+            Verb::Paper(args) => verbs::paper::run(&args),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! The verbs of the command line, a module each, and how they speak to a person.
 #![allow(clippy::print_stderr)]
 
+mod bar;
 pub mod bench;
+pub mod paper;
 pub mod serve;
 
 use std::io::Write;

@@ -17,7 +17,7 @@ use millrace_machine::{Machine, Native};
 
 use super::args::BenchArgs;
 use super::plan::{self, RowPlan};
-use super::table::Bar;
+use crate::verbs::bar::Bar;
 
 /// All rows of `--machine` or `--locks`.
 pub fn rows(args: &BenchArgs) -> Result<Vec<Row>> {

@@ -41,7 +41,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
 fn native_rows(args: &BenchArgs) -> Result<Vec<Row>> {
     let plans = plan::rows(args)?;
     let mut rows: Vec<Row> = Vec::new();
-    let mut bar = table::Bar::new(plans.len(), std::io::stderr().is_terminal());
+    let mut bar = crate::verbs::bar::Bar::new(plans.len(), std::io::stderr().is_terminal());
     let mut notes = Vec::new();
     for (index, plan) in plans.iter().enumerate() {
         let mut progress = |fraction| bar.show(index, &plan.label(), fraction);

@@ -1,10 +1,6 @@
-//! The result table and the progress bar of `bench`.
+//! The result table of `bench`.
 //!
-//! Pure text out of rows, and of what their locks did; the bar writes to
-//! standard error, on a terminal only.
-#![allow(clippy::print_stderr)]
-
-use std::io::Write;
+//! Pure text out of rows, and of what their locks did.
 
 use comfy_table::{CellAlignment, Table, presets};
 use millrace_lab::Row;
@@ -136,44 +132,6 @@ fn time(ns: u64) -> String {
         0..10_000 => format!("{ns} ns"),
         10_000..10_000_000 => format!("{:.1} us", ns as f64 / 1e3),
         _ => format!("{:.1} ms", ns as f64 / 1e6),
-    }
-}
-
-/// A line on a terminal that says how far a run is.
-pub struct Bar {
-    rows: usize,
-    shown: bool,
-}
-
-impl Bar {
-    /// A bar over so many rows, shown on terminals only.
-    pub fn new(rows: usize, terminal: bool) -> Bar {
-        Bar { rows, shown: terminal }
-    }
-
-    /// Row `index` is at `fraction`.
-    pub fn show(&mut self, index: usize, label: &str, fraction: f64) {
-        if !self.shown {
-            return;
-        }
-        let whole = (index as f64 + fraction) / self.rows.max(1) as f64;
-        let full = (whole * 30.0) as usize;
-        eprint!(
-            "\r\x1b[K[{}{}] {}/{} {label}",
-            "#".repeat(full),
-            ".".repeat(30 - full.min(30)),
-            index + 1,
-            self.rows
-        );
-        // A terminal that went away does not matter here.
-        let _ = std::io::stderr().flush();
-    }
-
-    /// Wipes the line.
-    pub fn clear(&mut self) {
-        if self.shown {
-            eprint!("\r\x1b[K");
-        }
     }
 }
 

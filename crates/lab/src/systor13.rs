@@ -1,0 +1,122 @@
+//! `systor13`: the experiments of \[MQ\] on its four machines, in virtual time.
+//!
+//! `runs` lists what is to be run and runs it, each point once; `figures` draws it; `checks`
+//! compares it with what the paper says. Nothing here knows a result: the machines' files are the
+//! only input. As in the paper: 512-byte random reads of a null drive, one submitting process per
+//! core in socket order, 32 outstanding I/Os each submitted one by one (fio's default), or one at a
+//! time for latencies. Called by `millrace paper`.
+
+mod checks;
+mod figures;
+mod machine_table;
+mod runs;
+
+use std::str::FromStr;
+
+use crate::bench::BenchError;
+use crate::page::Page;
+
+use runs::Results;
+
+/// A part of the experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// The single-queue design alone.
+    Fig4,
+    /// The three designs, through the interface of the time.
+    Fig6,
+    /// Latency of one I/O at a time.
+    Fig7,
+    /// The repaired interface on eight sockets.
+    Fig8,
+    /// One software queue and several mappings.
+    Fig9,
+    /// A software queue per core and several mappings.
+    Fig10,
+    /// Maximum latencies.
+    Table2,
+    /// Present-day machine; no part of the paper.
+    Today,
+}
+
+impl Part {
+    /// All, with their names.
+    pub const NAMES: [(Part, &'static str); 8] = [
+        (Part::Fig4, "fig4"),
+        (Part::Fig6, "fig6"),
+        (Part::Fig7, "fig7"),
+        (Part::Fig8, "fig8"),
+        (Part::Fig9, "fig9"),
+        (Part::Fig10, "fig10"),
+        (Part::Table2, "table2"),
+        (Part::Today, "today"),
+    ];
+
+    /// All parts.
+    #[must_use]
+    pub fn all() -> Vec<Part> {
+        Part::NAMES.map(|(part, _)| part).to_vec()
+    }
+}
+
+impl FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Part, String> {
+        let found = Part::NAMES.iter().find(|(_, name)| *name == text);
+        let names = Part::NAMES.map(|(_, name)| name).join(", ");
+        found.map(|(part, _)| *part).ok_or_else(|| format!("systor13:{text}: one of {names}"))
+    }
+}
+
+/// Runs the parts and gives what was found; checks that need other parts are listed as not there.
+/// `progress` is told the fraction done.
+///
+/// # Errors
+/// If a machine's file or a simulation is wrong.
+pub fn systor13(
+    parts: &[Part],
+    seed: u64,
+    progress: impl FnMut(f64) + Send,
+) -> Result<Page, BenchError> {
+    let results = Results::run(parts, seed, progress)?;
+    let names: Vec<&str> = Part::NAMES
+        .iter()
+        .filter(|(part, _)| parts.contains(part))
+        .map(|(_, name)| *name)
+        .collect();
+    let command = match parts.len() == Part::NAMES.len() {
+        true => format!("millrace paper systor13 --seed {seed}"),
+        false => format!("millrace paper systor13:{} --seed {seed}", names.join(",")),
+    };
+    Ok(Page {
+        title: "Multi-queue SSD access on multi-core systems, repeated on simulated machines"
+            .into(),
+        intro: INTRO.iter().map(ToString::to_string).collect(),
+        facts: vec![
+            ("command".into(), command),
+            ("seed".into(), seed.to_string()),
+            ("rows run".into(), results.len().to_string()),
+            ("events simulated".into(), results.events().to_string()),
+        ],
+        checks: checks::all(&results),
+        figures: figures::all(parts, &results),
+        tables: figures::tables(parts, &results),
+        machines: results.machines().iter().map(machine_table::of).collect(),
+    })
+}
+
+const INTRO: [&str; 4] = [
+    "The block layer that serves volumes, unmodified, on modelled machines in virtual time: the \
+     figures and tables of Bjorling, Axboe, Nellans and Bonnet, Linux Block IO: Introducing \
+     Multi-queue SSD Access on Multi-core Systems, SYSTOR 2013.",
+    "Given to the model, and marked as input: the rates of one core, spread over the stages of an \
+     I/O's way, and published latencies of caches and interconnects. Everything else is output. One \
+     set of constants per machine, never one per figure.",
+    "512-byte random reads of a null drive that answers at once; a submitting process on each core, \
+     in socket order; 32 I/Os in flight for each, submitted one by one as fio does by default, or \
+     one at a time for latencies. Software queues per core, hardware queues per socket, unless a \
+     figure says otherwise. Turbo, hyper-threading and C-states off.",
+    "Not modelled: store buffers, prefetching, overlapping misses, memory bandwidth, the kernel's \
+     memory allocators. A line that many cores want is handed on in the order of their requests.",
+];

@@ -1,0 +1,240 @@
+//! The figures and tables of \[MQ\], out of the points that were run.
+//!
+//! A panel per machine where the paper has one; a line across where a socket begins. What the paper
+//! states in words is drawn as hollow points.
+
+use millrace_block::{Spread, Stack};
+use millrace_machine::Model;
+
+use super::Part;
+use super::runs::{Curve, EIGHT, MACHINES, Point, Results, SPREADS, STACKS, TODAY};
+use crate::page::{DataTable, Figure, Mark, Panel, Scale, Series, SeriesKind, Unit};
+use crate::sim::InterfaceKind;
+
+/// The name of a design in legends.
+pub(super) fn name_of(stack: Stack) -> &'static str {
+    match stack {
+        Stack::Sq => "SQ",
+        Stack::Mq => "MQ",
+        Stack::Raw => "Raw",
+    }
+}
+
+fn spread_of(spread: Spread) -> &'static str {
+    match spread {
+        Spread::One => "one hardware queue",
+        Spread::Node => "hardware queue per socket",
+        Spread::Core => "hardware queue per core",
+    }
+}
+
+fn series(
+    results: &Results,
+    name: impl Into<String>,
+    curve: Curve,
+    y: fn(&Point) -> f64,
+) -> Option<Series> {
+    let points = results.curve(curve)?;
+    Some(Series::ours(name, points.iter().map(|(x, point)| (f64::from(*x), y(point))).collect()))
+}
+
+fn paper(name: &str, points: &[(f64, f64)]) -> Series {
+    Series { name: name.into(), kind: SeriesKind::Paper, points: points.to_vec() }
+}
+
+fn marks(model: &Model) -> Vec<Mark> {
+    let begins = |socket: u32| Mark {
+        x: f64::from(socket * model.cores_per_socket + 1),
+        label: (socket + 1).to_string(),
+    };
+    (1..model.sockets).map(begins).collect()
+}
+
+fn title(model: &Model) -> String {
+    let plural = if model.sockets == 1 { "" } else { "s" };
+    format!("{} socket{plural}: {}, {} cores", model.sockets, model.name, model.cpus())
+}
+
+fn panel(results: &Results, machine: &str, latency: bool, series: Vec<Series>) -> Option<Panel> {
+    let model = results.model(machine)?;
+    let (y_label, y_unit, y_scale) = match latency {
+        true => ("mean latency", Unit::Nanoseconds, Scale::Log),
+        false => ("IOPS", Unit::Count, Scale::Linear),
+    };
+    Some(Panel {
+        title: title(model),
+        x_label: "cores".into(),
+        y_label: y_label.into(),
+        y_unit,
+        y_scale,
+        series,
+        marks: marks(model),
+    })
+}
+
+/// A panel for each machine, a line for each of the designs.
+fn four_panels(
+    results: &Results,
+    stacks: &[Stack],
+    interface: InterfaceKind,
+    y: fn(&Point) -> f64,
+) -> Vec<Panel> {
+    let mut panels = Vec::new();
+    for (place, machine) in MACHINES.into_iter().enumerate() {
+        let line = |stack: &Stack| {
+            series(results, name_of(*stack), Curve::new(machine, *stack, interface), y)
+        };
+        let mut lines: Vec<Series> = stacks.iter().filter_map(line).collect();
+        if interface == InterfaceKind::Libaio && stacks.contains(&Stack::Mq) {
+            let peak = [(6.0, 3.5e6), (6.0, 5e6), (7.0, 3.8e6), (9.0, 4e6)][place];
+            lines.push(paper("MQ", &[peak]));
+        }
+        if interface == InterfaceKind::Libaio && place >= 2 {
+            lines.push(paper("SQ", &[([32.0, 80.0][place - 2], 0.125e6)]));
+        }
+        let latency = interface == InterfaceKind::Sync;
+        panels.extend(panel(results, machine, latency, lines));
+    }
+    panels
+}
+
+fn figure(id: &str, title: &str, caption: &str, panels: Vec<Panel>) -> Figure {
+    Figure { id: id.into(), title: title.into(), caption: caption.into(), panels }
+}
+
+fn iops(point: &Point) -> f64 {
+    point.iops
+}
+
+fn mean_ns(point: &Point) -> f64 {
+    point.mean_ns
+}
+
+/// The figures of these parts.
+pub(super) fn all(parts: &[Part], results: &Results) -> Vec<Figure> {
+    parts.iter().filter_map(|part| one(*part, results)).collect()
+}
+
+fn one(part: Part, results: &Results) -> Option<Figure> {
+    Some(match part {
+        Part::Fig4 => figure(
+            "fig4",
+            "The single-queue design",
+            "IOPS of the old design as cores join: one lock for insert, merge, remove and \
+             completion. Vertical lines: where a socket begins.",
+            four_panels(results, &[Stack::Sq], InterfaceKind::Libaio, iops),
+        ),
+        Part::Fig6 => figure(
+            "fig6",
+            "Single queue, multi queue and raw",
+            "IOPS through the submission interface of the time (libaio), whose shared counters are \
+             one line for all cores. Hollow: peaks and ends that the paper states.",
+            four_panels(results, &STACKS, InterfaceKind::Libaio, iops),
+        ),
+        Part::Fig7 => figure(
+            "fig7",
+            "Latency of one I/O at a time",
+            "Mean time from queueing to completion, a synchronous I/O on each core; logarithmic.",
+            four_panels(results, &STACKS, InterfaceKind::Sync, mean_ns),
+        ),
+        Part::Fig8 => fig8(results)?,
+        Part::Fig9 => mappings(results, "fig9", Spread::One, "One software queue")?,
+        Part::Fig10 => mappings(results, "fig10", Spread::Core, "A software queue per core")?,
+        Part::Today => present_day(results)?,
+        Part::Table2 => return None,
+    })
+}
+
+fn fig8(results: &Results) -> Option<Figure> {
+    let mut lines = Vec::new();
+    let interfaces = [(InterfaceKind::Libaio, "libaio"), (InterfaceKind::LibaioFixed, "fixed")];
+    for stack in STACKS {
+        for (interface, name) in interfaces {
+            let name = format!("{}, {name}", name_of(stack));
+            lines.extend(series(results, name, Curve::new(EIGHT, stack, interface), iops));
+        }
+    }
+    lines.push(paper("MQ, fixed", &[(70.0, 10e6)]));
+    Some(figure(
+        "fig8",
+        "The repaired submission interface",
+        "Eight sockets, with the interface as it was and with the paper's fixes: a lockless \
+         context list, no extra lock of the completion ring, atomic counters.",
+        vec![panel(results, EIGHT, false, lines)?],
+    ))
+}
+
+fn mappings(results: &Results, id: &str, software: Spread, title: &str) -> Option<Figure> {
+    let mq = Curve::new(EIGHT, Stack::Mq, InterfaceKind::LibaioFixed);
+    let line =
+        |spread: Spread| series(results, spread_of(spread), mq.queues(software, spread), iops);
+    let lines = SPREADS.into_iter().filter_map(line).collect();
+    Some(figure(
+        id,
+        &format!("{title}, several mappings to hardware queues"),
+        "MQ on eight sockets with the repaired interface.",
+        vec![panel(results, EIGHT, false, lines)?],
+    ))
+}
+
+fn present_day(results: &Results) -> Option<Figure> {
+    let mq = Curve::new(TODAY, Stack::Mq, InterfaceKind::Ring);
+    let sq = Curve::new(TODAY, Stack::Sq, InterfaceKind::Ring);
+    let curves = [
+        ("MQ, hardware queue per core", mq.queues(Spread::Core, Spread::Core)),
+        ("MQ, hardware queue per socket", mq),
+        ("SQ", sq),
+    ];
+    let line = |(name, curve)| {
+        let line = series(results, name, curve, iops)?;
+        Some(Series { kind: SeriesKind::Prediction, ..line })
+    };
+    let lines = curves.into_iter().filter_map(line).collect();
+    Some(figure(
+        "today",
+        "Prediction: a server of today",
+        "Two sockets of 64 cores with shared-memory rings for submission. Nobody has measured \
+         this: it is what the model predicts.",
+        vec![panel(results, TODAY, false, lines)?],
+    ))
+}
+
+/// The tables of these parts.
+pub(super) fn tables(parts: &[Part], results: &Results) -> Vec<DataTable> {
+    if !parts.contains(&Part::Table2) {
+        return Vec::new();
+    }
+    let theirs =
+        [("SQ", [50, 50, 250, 750]), ("MQ", [50, 50, 50, 250]), ("Raw", [50, 50, 50, 250])];
+    let row = |place: usize| {
+        let mut cells = vec![title_of(results, MACHINES[place])];
+        for (stack, (_, paper)) in STACKS.into_iter().zip(theirs) {
+            let ours = max_ns(results, MACHINES[place], stack);
+            cells.push(ours.map_or("-".into(), |ns| format!("{:.1} us", ns / 1e3)));
+            cells.push(format!("{} ms", paper[place]));
+        }
+        cells
+    };
+    let head = ["machine", "SQ", "paper", "MQ", "paper", "Raw", "paper"];
+    vec![DataTable {
+        id: "table2".into(),
+        title: "Maximum latency, one I/O at a time on every core".into(),
+        caption:
+            "The paper's maxima are those of a whole system over minutes, with interrupts and \
+                  a scheduler; the model has neither, and runs milliseconds. Only the order can be \
+                  compared."
+                .into(),
+        head: head.map(String::from).to_vec(),
+        rows: (0..MACHINES.len()).map(row).collect(),
+    }]
+}
+
+fn title_of(results: &Results, machine: &str) -> String {
+    results.model(machine).map_or_else(|| machine.to_owned(), title)
+}
+
+/// Longest latency at all cores of a machine.
+pub(super) fn max_ns(results: &Results, machine: &'static str, stack: Stack) -> Option<f64> {
+    let points = results.curve(Curve::new(machine, stack, InterfaceKind::Sync))?;
+    points.values().last().map(|point| point.max_ns)
+}

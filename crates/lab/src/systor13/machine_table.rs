@@ -1,0 +1,67 @@
+//! The constants of a machine as a table, each with its origin.
+
+use millrace_machine::Model;
+use millrace_machine::simulated::{Cost, Rate, Share};
+
+use crate::page::{Constant, MachineTable};
+
+fn constant(name: &str, value: String, origin: &str) -> Constant {
+    Constant { name: name.into(), value, origin: origin.into() }
+}
+
+fn cost(name: &str, cost: &Cost) -> Constant {
+    constant(name, format!("{} ns", cost.ns), &cost.origin)
+}
+
+fn rate(name: &str, rate: &Rate) -> Constant {
+    constant(name, format!("{} GB/s", rate.bytes_per_ns), &rate.origin)
+}
+
+fn share(name: &str, share: &Share) -> Constant {
+    constant(name, format!("{} %", share.share * 100.0), &share.origin)
+}
+
+/// The table of one machine.
+pub(super) fn of(model: &Model) -> MachineTable {
+    let (cache, cpu, threads, work) = (&model.cache, &model.cpu, &model.threads, &model.work);
+    let boards = match model.sockets_per_board {
+        0 => 1,
+        per_board => model.sockets.div_ceil(per_board),
+    };
+    MachineTable {
+        name: model.name.clone(),
+        about: format!(
+            "{} sockets of {} cores at {} GHz, {boards} board(s)",
+            model.sockets, model.cores_per_socket, model.ghz
+        ),
+        constants: vec![
+            cost("line in the own cache", &cache.l1),
+            cost("line from another core of the socket", &cache.socket),
+            cost("line from one hop away", &cache.one_hop),
+            cost("line from two hops away", &cache.two_hops),
+            cost("line from the other board", &cache.board),
+            cost("line from memory", &cache.memory),
+            rate("link between sockets", &cache.link),
+            rate("link between boards", &cache.board_link),
+            share("re-reads of a lock's line by its spinners", &cache.spinner),
+            cost("locked instruction, extra", &cpu.locked),
+            cost("fence", &cpu.fence),
+            cost("reading the clock", &cpu.clock_read),
+            cost("turn of a spinning loop", &cpu.spin_poll),
+            cost("system call", &threads.system_call),
+            cost("context switch", &threads.context_switch),
+            cost("waking a thread", &threads.wake),
+            cost("until a woken thread runs", &threads.wake_latency),
+            cost("sending an interrupt", &threads.interrupt_send),
+            cost("taking an interrupt", &threads.interrupt_handle),
+            cost("time slice", &threads.time_slice),
+            cost("work: submission interface", &work.interface),
+            cost("work: submission in the layer", &work.submit),
+            cost("work: insertion", &work.insert),
+            cost("work: dispatch", &work.dispatch),
+            cost("work: driver", &work.driver),
+            cost("work: completion", &work.complete),
+            share("jitter of work", &work.jitter),
+        ],
+    }
+}
