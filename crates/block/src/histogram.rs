@@ -91,6 +91,18 @@ impl Snapshot {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
+    /// What was counted since an earlier snapshot of the same histogram; its maximum is that of all
+    /// the time.
+    #[must_use]
+    pub fn since(&self, earlier: &Snapshot) -> Snapshot {
+        let counts = self.counts.iter().zip(&earlier.counts);
+        Snapshot {
+            counts: counts.map(|(now, then)| now.saturating_sub(*then)).collect(),
+            sum_ns: self.sum_ns.wrapping_sub(earlier.sum_ns),
+            max_ns: self.max_ns,
+        }
+    }
+
     /// Counts `times` I/Os of this length.
     pub fn add(&mut self, value_ns: u64, times: u64) {
         self.counts[bucket_of(value_ns)] += times;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::interface::{Host, Interface, SharedCounters};
 use super::irq::Signal;
-use super::window::Window;
+use super::window::{Passed, Window};
 use super::{Irq, SimPlan};
 use crate::workload::Offsets;
 use millrace_block::{Bio, Buffer, Channel, ChannelConfig, IoThread, Snapshot, Volume};
@@ -34,7 +34,7 @@ pub(super) struct Sums {
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
     pub(super) system_calls: u64,
-    /// Q to C of all I/Os up to the end of the window.
+    /// Q to C of all I/Os: up to the beginning of the window, then those in it.
     pub(super) latency: Snapshot,
 }
 
@@ -166,9 +166,16 @@ impl<'a, M: Host> Job<'a, M> {
             return false;
         }
         self.interface.reap(handed as u32);
-        if self.shared.window.count::<M>(handed as u64) {
-            let latency = self.shared.latency();
-            self.shared.sum(|sums| sums.latency = latency);
+        match self.shared.window.count::<M>(handed as u64) {
+            Passed::Nothing => {}
+            Passed::Begin => {
+                let warm_up = self.shared.latency();
+                self.shared.sum(|sums| sums.latency = warm_up);
+            }
+            Passed::End => {
+                let latency = self.shared.latency();
+                self.shared.sum(|sums| sums.latency = latency.since(&sums.latency));
+            }
         }
         true
     }

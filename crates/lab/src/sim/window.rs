@@ -36,6 +36,17 @@ impl Length {
     }
 }
 
+/// What a count of I/Os did to the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Passed {
+    /// Nothing.
+    Nothing,
+    /// Opened it: the warm-up is over.
+    Begin,
+    /// Closed it.
+    End,
+}
+
 /// Where the window begins or ends.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Edge {
@@ -81,14 +92,17 @@ impl Window {
         self.over.load(Relaxed)
     }
 
-    /// A job has completed some; true for the one that closes the window.
+    /// A job has completed some.
     #[inline]
-    pub(crate) fn count<M: Machine>(&self, ios: u64) -> bool {
+    pub(crate) fn count<M: Machine>(&self, ios: u64) -> Passed {
         let done = self.done.fetch_add(ios, Relaxed) + ios;
-        done >= self.look_at.load(Relaxed) && self.look::<M>(done)
+        match done >= self.look_at.load(Relaxed) {
+            true => self.look::<M>(done),
+            false => Passed::Nothing,
+        }
     }
 
-    fn look<M: Machine>(&self, done: u64) -> bool {
+    fn look<M: Machine>(&self, done: u64) -> Passed {
         let now_ns = M::now();
         let mut edges = self.edges.lock().unwrap_or_else(PoisonError::into_inner);
         let edge = Edge { at_ns: now_ns, ios: done };
@@ -96,7 +110,7 @@ impl Window {
             (None, _) => {
                 edges.0 = Some(edge);
                 self.look_at.store(done + self.ios.unwrap_or(0), Relaxed);
-                false
+                Passed::Begin
             }
             (Some(begin), None) => {
                 let enough = match self.ios {
@@ -107,10 +121,11 @@ impl Window {
                     edges.1 = Some(edge);
                     self.look_at.store(u64::MAX, Relaxed);
                     self.over.store(true, Relaxed);
+                    return Passed::End;
                 }
-                enough
+                Passed::Nothing
             }
-            _ => false,
+            _ => Passed::Nothing,
         }
     }
 
@@ -138,10 +153,11 @@ mod tests {
     #[test]
     fn warm_up_and_what_comes_after_the_end_are_not_measured() {
         let window = Window::new(Length::Ios(100), 2, 1);
-        assert!(!window.count::<Native>(200) && !window.is_over());
-        assert!(!window.count::<Native>(199));
-        assert!(window.count::<Native>(1) && window.is_over());
-        assert!(!window.count::<Native>(7));
+        let count = |ios| window.count::<Native>(ios);
+        assert!(count(200) == Passed::Begin && !window.is_over());
+        assert_eq!(count(199), Passed::Nothing);
+        assert!(count(1) == Passed::End && window.is_over());
+        assert_eq!(count(7), Passed::Nothing);
         assert_eq!((window.measured().1, window.total()), (200, 407));
     }
 }

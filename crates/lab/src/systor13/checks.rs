@@ -191,10 +191,10 @@ fn peak(points: &Points) -> (u32, f64) {
 
 fn one_core(results: &Results) -> Option<Found> {
     let mut lines = Vec::new();
-    for place in 0..MACHINES.len() {
+    for (place, machine) in MACHINES.into_iter().enumerate() {
         let rate = |stack| Some(at(libaio(results, place, stack)?, 1));
         let rates = STACKS.into_iter().map(rate).collect::<Option<Vec<_>>>()?;
-        lines.push(format!("{} {}", MACHINES[place], millions(rates)));
+        lines.push(format!("{machine} {}", millions(rates)));
     }
     let text = format!("SQ, MQ, Raw: {}", lines.join("; "));
     Some(Found::new(text, Vec::new()).holds(true).note(
