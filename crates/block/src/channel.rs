@@ -16,7 +16,7 @@ use millrace_machine::{Counter, Doorbell, Machine, Order, Parker, Word};
 
 use crate::account::DiskStats;
 use crate::bio::{Bio, Op, OpFlags};
-use crate::disk::{Disk, Stack};
+use crate::disk::{Disk, Stack, Way};
 use crate::dispatch::Route;
 use crate::driver::QueueKind;
 use crate::gate::Gate;
@@ -110,7 +110,7 @@ impl<M: Machine> Member<M> {
     /// Hands what is plugged to the drive's queues; returns how many chains these refused.
     #[inline(always)]
     fn flush(&mut self, traced: bool, run: &mut Runner<M>) -> u32 {
-        if self.disk.plain && self.plug.is_short() {
+        if self.disk.way == Way::Direct && self.plug.is_short() {
             let Some(bio) = self.plug.take_last() else { return 0 };
             self.count();
             match self.disk.issue_single(self.route.hctx, bio, run, &self.stats) {

@@ -11,7 +11,7 @@ use millrace_machine::{Counter, Machine, Stage};
 
 use crate::account::{DiskStats, Run};
 use crate::bio::Op;
-use crate::disk::{Disk, Stack};
+use crate::disk::{Disk, Stack, Way};
 use crate::driver::Dispatch;
 use crate::queues::Serve;
 use crate::runner::{Runner, Stamp};
@@ -25,7 +25,7 @@ impl<M: Machine> Disk<M> {
     /// obstacle: they have left a flag, or rung the owner, who polls all its queues.
     #[inline(always)]
     pub(crate) fn is_plain(&self, serve: &Serve<M>, run: &Runner<M>) -> bool {
-        self.plain
+        self.way == Way::Direct
             && run.stamp == Stamp::Batch
             && run.woken.is_empty()
             && serve.staged.is_empty()
@@ -56,8 +56,8 @@ impl<M: Machine> Disk<M> {
     }
 
     /// A batch of one, which is what a program with one I/O in flight submits each time; the drive
-    /// often answers with that one at once. Gives it back if it is more than one bio, or this thread
-    /// cannot serve the queue or must not.
+    /// often answers with that one at once. Gives it back if it is more than one bio, or this
+    /// thread cannot serve the queue or must not.
     #[inline(never)]
     pub(crate) fn issue_single(
         &self,
@@ -295,7 +295,7 @@ impl<M: Machine> Disk<M> {
 }
 
 /// Ends the requests of the batch from `at` on, up to the first one that failed, is no plain
-/// request of one bio of this channel, or has other times; returns its place, or the batch's length.
+/// request of one bio of this channel, or has other times; returns its place, or the length.
 #[inline(always)]
 fn end_alike<M: Machine>(
     tags: &TagSet<M>,

@@ -105,6 +105,18 @@ pub(crate) struct AbandonedRequest<M: Machine> {
     pub(crate) homes: Vec<HomeRef<M>>,
 }
 
+/// How a batch of whoever serves gets to the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Through a software queue, with what others have put there.
+    Queues,
+    /// Past it: each software queue feeds one hardware queue, which takes from no other, or there
+    /// is none.
+    PastQueues,
+    /// Past it, and by direct.rs: nothing is traced.
+    Direct,
+}
+
 /// One drive in the layer.
 pub struct Disk<M: Machine> {
     pub(crate) config: DiskConfig<M>,
@@ -116,10 +128,7 @@ pub struct Disk<M: Machine> {
     pub(crate) flags_taken: OpFlags,
     pub(crate) ctxs: Box<[SoftwareQueue<M>]>,
     pub(crate) hctxs: Box<[HardwareQueue<M>]>,
-    /// Each software queue feeds one hardware queue, which takes from no other.
-    pub(crate) private_ctxs: bool,
-    /// Batches may go the short way of direct.rs: no events to trace, no queue to pass through.
-    pub(crate) plain: bool,
+    pub(crate) way: Way,
     pub(crate) sq: M::Lock<SingleQueue>,
     pub(crate) flush: M::Lock<FlushState<M>>,
     pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
@@ -156,14 +165,15 @@ impl<M: Machine> Disk<M> {
         let queue = VecDeque::with_capacity(depth);
         let sq = SingleQueue { queue, frozen: false, in_flight: 0 };
         let flush = FlushState { issued: false, pending: BioList::new(), pending_hctx: 0 };
-        let private_ctxs = one_to_one(&config, ctxs, hctxs.len());
-        let passes_queues = match config.stack {
-            Stack::Mq => private_ctxs,
-            Stack::Raw => true,
-            Stack::Sq => false,
+        let private = one_to_one(&config, ctxs, hctxs.len());
+        let way = match config.stack {
+            Stack::Mq if !private => Way::Queues,
+            Stack::Sq => Way::Queues,
+            Stack::Mq | Stack::Raw if config.trace.is_some() => Way::PastQueues,
+            Stack::Mq | Stack::Raw => Way::Direct,
         };
         Ok(Arc::new_cyclic(|this| Disk {
-            plain: passes_queues && config.trace.is_none(),
+            way,
             limits,
             capacity,
             driver,
@@ -173,7 +183,6 @@ impl<M: Machine> Disk<M> {
                 false => OpFlags::NOUNMAP,
             },
             ctxs: (0..ctxs).map(|_| SoftwareQueue::new()).collect(),
-            private_ctxs,
             hctxs,
             sq: M::Lock::new("request-queue", sq),
             flush: M::Lock::new("flush", flush),

@@ -13,7 +13,7 @@ use millrace_machine::{Counter, Lock, Machine, Stage};
 
 use crate::account::DiskStats;
 use crate::bio::Op;
-use crate::disk::{Disk, Stack};
+use crate::disk::{Disk, Stack, Way};
 use crate::driver::{Dispatch, QueueKind};
 use crate::queues::{HardwareQueue, Serve};
 use crate::request::{Request, Tag};
@@ -72,7 +72,7 @@ impl<M: Machine> Disk<M> {
     /// queue that no other hardware queue takes from is private to whoever serves, and passed by.
     #[inline(always)]
     fn stage(&self, route: Route, list: &mut BioList<M>, serve: &mut Serve<M>) {
-        if self.private_ctxs || self.config.stack == Stack::Raw {
+        if self.way != Way::Queues {
             if self.config.stack != Stack::Raw {
                 M::work(Stage::Insert, list.len());
             }

@@ -62,7 +62,7 @@ impl<M: Machine> Disk<M> {
         if single.frozen {
             return Err(bio);
         }
-        // All of it inside the lock, as it was: the search for a request, its accounting, the insert.
+        // All of it inside the lock, as it was: search for a request, accounting, insertion.
         M::work(Stage::Submit, 1);
         M::work(Stage::Insert, 1);
         let bio = match single.queue.back() {

@@ -48,11 +48,29 @@ pub(crate) struct Uring {
     closing: bool,
     /// The last turn left operations in the queue.
     held_back: bool,
-    timespecs: Box<[Timespec]>,
-    timespec_next: usize,
+    timespecs: Timespecs,
     again: Vec<Key>,
     scratch: Vec<Key>,
     tables: Tables,
+}
+
+/// Time specifications of unsubmitted timeouts, round robin.
+struct Timespecs {
+    all: Box<[Timespec]>,
+    next: usize,
+}
+
+impl Timespecs {
+    fn new(count: usize) -> Timespecs {
+        Timespecs { all: vec![Timespec::new(); count].into_boxed_slice(), next: 0 }
+    }
+
+    fn put(&mut self, deadline_ns: u64) -> *const Timespec {
+        let at = self.next;
+        self.next = (at + 1) % self.all.len();
+        self.all[at] = timespec(deadline_ns);
+        &raw const self.all[at]
+    }
 }
 
 impl Uring {
@@ -81,8 +99,7 @@ impl Uring {
             woken: false,
             closing: false,
             held_back: false,
-            timespecs: vec![Timespec::new(); entries].into_boxed_slice(),
-            timespec_next: 0,
+            timespecs: Timespecs::new(entries),
             again: Vec::new(),
             scratch: Vec::new(),
             tables: Tables::new(opened.file_slots, buffer_slots),
@@ -128,10 +145,7 @@ impl Uring {
 
     fn next_timespec(&mut self, op: &Op) -> *const Timespec {
         let Op::Timeout { deadline_ns } = *op else { return std::ptr::null() };
-        let at = self.timespec_next;
-        self.timespec_next = (at + 1) % self.timespecs.len();
-        self.timespecs[at] = timespec(deadline_ns);
-        &raw const self.timespecs[at]
+        self.timespecs.put(deadline_ns)
     }
 
     /// Appends an entry; when the queue is full, submits it first. An operation that the kernel

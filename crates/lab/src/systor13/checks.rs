@@ -1,7 +1,7 @@
 //! The checks `mq.*`: what \[MQ\] says beside what came out, by id, none left out.
 //!
-//! A check whose part was not run is listed as not there. Tolerances are those of the list: 25 % for
-//! numbers, stated conditions for the rest.
+//! A check whose part was not run is listed as not there. Tolerances are those of the list: 25 %
+//! for numbers, stated conditions for the rest.
 
 use std::collections::BTreeMap;
 

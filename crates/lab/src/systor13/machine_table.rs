@@ -1,4 +1,6 @@
 //! The constants of a machine as a table, each with its origin.
+//!
+//! Pure data out of a model, for the end of the page; every field of a model is in it.
 
 use millrace_machine::Model;
 use millrace_machine::simulated::{Cost, Rate, Share};
