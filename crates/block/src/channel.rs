@@ -410,16 +410,17 @@ impl<M: Machine> Channel<M> {
     /// When to poll again at the latest, if there is such a time; ask just before sleeping.
     pub fn sleep_until(&mut self) -> Option<u64> {
         let wake_ns = self.run.wake_ns();
-        if self.batch.plugged > 0 {
-            // Refused by a frozen disk or for want of a request: look again soon.
-            return Some(M::now() + 1_000_000);
-        }
-        if self.members.iter().any(|m| m.outstanding > 0 && m.disk.kind() == QueueKind::AnyThread) {
-            // Its completions are found by whoever polls, and the others may have gone away.
+        // Refused by a frozen disk or for want of a request: look again soon. Completions of queues
+        // that anybody may run are found by whoever polls, and the others may have gone away.
+        let shared = |m: &Member<M>| m.outstanding > 0 && m.disk.kind() == QueueKind::AnyThread;
+        if self.batch.plugged > 0 || self.members.iter().any(shared) {
             let soon = M::now() + 1_000_000;
             return Some(wake_ns.map_or(soon, |wake_ns| wake_ns.min(soon)));
         }
-        let waits = self.in_flight() > 0 || !self.quarantine.is_empty();
+        // An owner looks after what others have put into its queues, too.
+        let waits = self.in_flight() > 0
+            || !self.quarantine.is_empty()
+            || self.members.iter().any(|m| m.disk.owner_has_tags(m.route.hctx, self.run.owner));
         let timeouts = waits.then_some(self.next_timeout_check_ns);
         match (wake_ns, timeouts) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -434,7 +435,11 @@ impl<M: Machine> Channel<M> {
         self.home().has_delivered()
             || !self.run.done.is_empty()
             || !self.finished.is_empty()
-            || self.members.iter().any(|m| m.disk.has_pending_for(m.route.hctx, self.run.owner))
+            || self.members.iter().any(|m| {
+                // Of a queue that anybody may run, only what this channel polls for itself.
+                (m.outstanding > 0 || m.disk.kind() == QueueKind::OwnerOnly)
+                    && m.disk.has_pending_for(m.route.hctx, self.run.owner)
+            })
     }
 
     /// Sets how long a drop waits for I/O in flight before it gives memory up for lost; 5 s unless

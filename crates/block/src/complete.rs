@@ -8,6 +8,7 @@
 
 use alloc::vec::Vec;
 
+use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Lock, Machine, Stage};
 
 use crate::account::{DiskStats, Run};
@@ -72,7 +73,11 @@ impl<M: Machine> Disk<M> {
             self.confirm_abandoned(index, rq);
             return false;
         }
-        let (op, d_ns, chain) = (rq.op(), rq.d_ns, rq.empty());
+        let (op, d_ns, mut chain) = (rq.op(), rq.d_ns, rq.empty());
+        if planted(Plant::FlushJoinedTooLate) && op == Op::Flush {
+            let mut late = self.flush.lock().pending.take();
+            core::iter::from_fn(|| late.pop_front()).for_each(|bio| merge::join(&mut chain, bio));
+        }
         self.end_bios(chain, status, (d_ns, c_ns), run, stats, equal);
         op == Op::Flush && self.flush_done(index, stats)
     }
@@ -110,6 +115,7 @@ impl<M: Machine> Disk<M> {
         let (mut pending, target) = {
             let mut flush = self.flush.lock();
             flush.issued = false;
+            flush.moves += u64::from(!flush.pending.is_empty());
             (flush.pending.take(), flush.pending_hctx)
         };
         let Some(mut first) = pending.pop_front() else { return false };
@@ -120,8 +126,9 @@ impl<M: Machine> Disk<M> {
         }
         // Admitted before: a freeze does not stop it. Which software queue does not matter, but it
         // goes through the hardware queue of its submitter, who is there to poll for it.
-        let (ctx, bell) = (usize::from(target) % self.ctxs.len(), Home::bell_of(&first));
-        self.ctxs[ctx].ctx.lock().list.push_back(first);
+        let (ctx, bell) = (self.a_ctx_of(target), Home::bell_of(&first));
+        self.ctxs[ctx].ctx.lock().list(target).push_back(first);
+        self.flush.lock().moves += 1;
         self.hctxs[usize::from(target)].mark_pending(ctx);
         if target != index {
             self.hctxs[usize::from(target)].ring();
@@ -202,6 +209,12 @@ impl<M: Machine> Disk<M> {
     pub(crate) fn has_pending_for(&self, index: u16, owner: u64) -> bool {
         let hctx = &self.hctxs[usize::from(index)];
         (self.kind() == QueueKind::AnyThread || hctx.is_owned_by(owner)) && hctx.has_pending()
+    }
+
+    /// Whether a queue that belongs to this thread has tags in use, as far as its set tells.
+    pub(crate) fn owner_has_tags(&self, index: u16, owner: u64) -> bool {
+        let hctx = &self.hctxs[usize::from(index)];
+        hctx.is_owned_by(owner) && hctx.tags.in_use() > 0
     }
 
     /// One event about a bio, at the time that the bio was queued.

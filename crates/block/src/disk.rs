@@ -89,6 +89,8 @@ pub(crate) struct FlushState<M: Machine> {
     pub(crate) pending: BioList<M>,
     /// The hardware queue of the first of them: its submitter polls that one.
     pub(crate) pending_hctx: u16,
+    /// Odd while pending ones are on their way to a software queue.
+    pub(crate) moves: u64,
 }
 
 /// The one queue of the `sq` stack: filled requests by tag.
@@ -164,8 +166,10 @@ impl<M: Machine> Disk<M> {
         let depth = hctxs[0].tags.depth_with_reserved() as usize;
         let queue = VecDeque::with_capacity(depth);
         let sq = SingleQueue { queue, frozen: false, in_flight: 0 };
-        let flush = FlushState { issued: false, pending: BioList::new(), pending_hctx: 0 };
+        let flush =
+            FlushState { issued: false, pending: BioList::new(), pending_hctx: 0, moves: 0 };
         let private = one_to_one(&config, ctxs, hctxs.len());
+        let feeds = if private { 1 } else { hctxs.len() };
         let way = match config.stack {
             Stack::Mq if !private => Way::Queues,
             Stack::Sq => Way::Queues,
@@ -182,7 +186,7 @@ impl<M: Machine> Disk<M> {
                 true => OpFlags::NOUNMAP.with(OpFlags::FUA),
                 false => OpFlags::NOUNMAP,
             },
-            ctxs: (0..ctxs).map(|_| SoftwareQueue::new()).collect(),
+            ctxs: (0..ctxs).map(|_| SoftwareQueue::new(feeds)).collect(),
             hctxs,
             sq: M::Lock::new("request-queue", sq),
             flush: M::Lock::new("flush", flush),
@@ -287,10 +291,11 @@ impl<M: Machine> Disk<M> {
     /// with nothing in flight in them; what others have inserted and nobody has served yet is
     /// answered with `Aborted`.
     pub fn bring_down(&self, owner: u64) {
-        for hctx in self.hctxs.iter().filter(|h| owner != 0 && h.is_owned_by(owner)) {
+        let queues = (0..).zip(&self.hctxs);
+        for (index, hctx) in queues.filter(|(_, h)| owner != 0 && h.is_owned_by(owner)) {
             hctx.clear_owner();
             let mut left = BioList::new();
-            hctx.take_pending(|ctx| left.append(&mut self.ctxs[ctx].ctx.lock().list));
+            hctx.take_pending(|ctx| left.append(self.ctxs[ctx].ctx.lock().list(index)));
             let mut serve = hctx.serve.enter();
             serve.queue = None;
             left.append(&mut serve.staged);
@@ -320,10 +325,12 @@ impl<M: Machine> Disk<M> {
         };
         let ctx = self.config.software_queues.index(place, node, self.ctxs.len());
         let hctx = match (self.config.software_queues, self.config.hardware_queues) {
+            // A thread submits to the queue that it owns, or to one that some thread does: where
+            // its CPU is has no say in it.
+            _ if self.kind == QueueKind::OwnerOnly => place % self.hctxs.len(),
             // One software queue feeds whichever hardware queue the submitter's place names.
             (Spread::One, hardware) => hardware.index(place, node, self.hctxs.len()),
             (Spread::Node, Spread::Core) => place % self.hctxs.len(),
-            _ if self.kind == QueueKind::OwnerOnly => place % self.hctxs.len(),
             _ => self.driver.map(ctx, self.ctxs.len(), self.hctxs.len()),
         };
         (ctx as u16, hctx as u16)
@@ -347,7 +354,7 @@ fn abort<M: Machine>(mut list: BioList<M>) {
 impl<M: Machine> Drop for Disk<M> {
     /// Bios that are still inside belong to homes that were leaked because of them.
     fn drop(&mut self) {
-        self.ctxs.iter().for_each(|ctx| ctx.ctx.lock().list.leak());
+        self.ctxs.iter().for_each(|ctx| ctx.ctx.lock().leak());
         self.hctxs.iter().for_each(|hctx| hctx.serve.enter().staged.leak());
         self.flush.lock().pending.leak();
     }

@@ -84,7 +84,7 @@ impl<M: Machine> Disk<M> {
         let mut ctx = self.ctxs[usize::from(route.ctx)].ctx.lock();
         if !ctx.frozen {
             M::work(Stage::Insert, list.len());
-            serve.staged.append(&mut ctx.list);
+            serve.staged.append(ctx.list(route.hctx));
             serve.staged.append(list);
         }
     }
@@ -97,7 +97,7 @@ impl<M: Machine> Disk<M> {
             return false;
         }
         M::work(Stage::Insert, list.len());
-        ctx.list.append(list);
+        ctx.list(route.hctx).append(list);
         drop(ctx);
         self.hctxs[usize::from(route.hctx)].mark_pending(route.ctx.into());
         true
@@ -117,7 +117,7 @@ impl<M: Machine> Disk<M> {
     pub(crate) fn run_queue(&self, hctx: u16, run: &mut Runner<M>, stats: &DiskStats<M>) {
         let queue = &self.hctxs[usize::from(hctx)];
         let entered = match self.try_serve(queue, run) {
-            None if self.kind == QueueKind::OwnerOnly => self.insist(queue, run),
+            None if self.kind == QueueKind::OwnerOnly => self.insist(hctx, run),
             entered => entered,
         };
         if let Some(serving) = entered {
@@ -128,16 +128,19 @@ impl<M: Machine> Disk<M> {
     /// An owner found somebody looking at its queue: nobody else polls it, so it comes back. The
     /// mark keeps it from sleeping.
     #[cold]
-    fn insist<'a>(
-        &self,
-        hctx: &'a HardwareQueue<M>,
-        run: &Runner<M>,
-    ) -> Option<Serving<'a, M, Serve<M>>> {
-        if !self.may_serve(hctx, run) || planted(Plant::OwnerGivesUp) {
+    fn insist(&self, hctx: u16, run: &Runner<M>) -> Option<Serving<'_, M, Serve<M>>> {
+        let queue = &self.hctxs[usize::from(hctx)];
+        if !self.may_serve(queue, run) || planted(Plant::OwnerGivesUp) {
             return None;
         }
-        hctx.mark_pending(0);
-        hctx.serve.enter_or_flag()
+        queue.mark_pending(self.a_ctx_of(hctx));
+        queue.serve.enter_or_flag()
+    }
+
+    /// A software queue in which only this hardware queue finds its list, to mark when there is
+    /// something to do but nothing new.
+    pub(crate) fn a_ctx_of(&self, hctx: u16) -> usize {
+        usize::from(hctx) % self.ctxs.len()
     }
 
     fn try_serve<'a>(
@@ -164,7 +167,9 @@ impl<M: Machine> Disk<M> {
         let hctx = &self.hctxs[usize::from(index)];
         let mut rounds = 0;
         loop {
-            hctx.take_pending(|ctx| serving.staged.append(&mut self.ctxs[ctx].ctx.lock().list));
+            hctx.take_pending(|ctx| {
+                serving.staged.append(self.ctxs[ctx].ctx.lock().list(index));
+            });
             self.dispatch(index, &mut serving, run, stats);
             self.reap(&mut serving, run);
             let waiting = !serving.staged.is_empty() || !serving.requeued.is_empty();
@@ -463,21 +468,35 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Runs queues that got the tags they waited for, perhaps of other disks, and passes the wake
-    /// on while tags are left.
+    /// on while tags are left. Queues woken on the way come next, and not inside: waiters by the
+    /// thousand, each woken by the one before, must not pile up on the stack.
     #[cold]
     pub(crate) fn run_woken(&self, run: &mut Runner<M>, stats: &DiskStats<M>) {
-        while let Some((disk, hctx)) = run.woken.pop() {
-            let queue = &disk.hctxs[usize::from(hctx)];
-            queue.mark_pending(0);
-            if !disk.may_serve(queue, run) {
-                queue.ring();
-            } else if let Some(serving) = queue.serve.enter_or_flag() {
-                // Another disk's work is counted with this one's: it is the same thread's.
-                disk.serve(hctx, serving, run, stats);
+        if core::mem::replace(&mut run.runs_woken, true) {
+            return;
+        }
+        while !run.woken.is_empty() {
+            // Set apart, so that whoever's turn it is does not queue up behind itself.
+            core::mem::swap(&mut run.woken, &mut run.turn);
+            while let Some((disk, hctx)) = run.turn.pop() {
+                disk.run_waiter(hctx, run, stats);
             }
-            if queue.tags.has_free() {
-                disk.wake_waiter(queue, run);
-            }
+        }
+        run.runs_woken = false;
+    }
+
+    /// It is the turn of a queue that waited for a tag.
+    fn run_waiter(&self, hctx: u16, run: &mut Runner<M>, stats: &DiskStats<M>) {
+        let queue = &self.hctxs[usize::from(hctx)];
+        queue.mark_pending(self.a_ctx_of(hctx));
+        if !self.may_serve(queue, run) {
+            queue.ring();
+        } else if let Some(serving) = queue.serve.enter_or_flag() {
+            // Another disk's work is counted with this one's: it is the same thread's.
+            self.serve(hctx, serving, run, stats);
+        }
+        if queue.tags.has_free() {
+            self.wake_waiter(queue, run);
         }
     }
 

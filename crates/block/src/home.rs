@@ -9,7 +9,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use millrace_machine::plant::{Plant, weaker};
+use millrace_machine::plant::{Plant, planted, weaker};
 use millrace_machine::{Doorbell, Line, Machine, Order, Word};
 
 use crate::slot::{BioList, BioRef, Slot};
@@ -80,7 +80,9 @@ impl<M: Machine> Home<M> {
             }
             core::mem::forget(bio);
         }
-        bell.ring();
+        if !planted(Plant::SkippedWakeUp) {
+            bell.ring();
+        }
     }
 
     /// All delivered bios, in the order of delivery. Only the channel's thread calls this.

@@ -61,15 +61,37 @@ pub(crate) struct SoftwareQueue<M: Machine> {
 
 /// What the lock of a software queue protects.
 pub(crate) struct Ctx<M: Machine> {
-    pub(crate) list: BioList<M>,
+    /// A list for each hardware queue, by its number, or one if queues are pairs: a bio goes
+    /// through the hardware queue that its submitter polls.
+    lists: Box<[BioList<M>]>,
     /// Takes nothing new.
     pub(crate) frozen: bool,
 }
 
 impl<M: Machine> SoftwareQueue<M> {
-    pub(crate) fn new() -> Self {
-        let ctx = Ctx { list: BioList::new(), frozen: false };
-        SoftwareQueue { ctx: M::Lock::new("software-queue", ctx) }
+    /// `feeds` is how many hardware queues there are, or 1 if queues are pairs.
+    pub(crate) fn new(feeds: usize) -> Self {
+        let lists = (0..feeds).map(|_| BioList::new()).collect();
+        SoftwareQueue { ctx: M::Lock::new("software-queue", Ctx { lists, frozen: false }) }
+    }
+}
+
+impl<M: Machine> Ctx<M> {
+    /// What waits for a hardware queue.
+    #[inline]
+    pub(crate) fn list(&mut self, hctx: u16) -> &mut BioList<M> {
+        let last = self.lists.len() - 1;
+        &mut self.lists[last.min(hctx.into())]
+    }
+
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lists.iter().all(BioList::is_empty)
+    }
+
+    /// Forgets what waits: it belongs to homes that were leaked.
+    pub(crate) fn leak(&mut self) {
+        self.lists.iter_mut().for_each(BioList::leak);
     }
 }
 

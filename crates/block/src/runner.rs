@@ -41,6 +41,10 @@ pub(crate) struct Runner<M: Machine> {
     outbox_home: *const Home<M>,
     /// Queues that got a tag they waited for.
     pub(crate) woken: Vec<(Arc<Disk<M>>, u16)>,
+    /// Those of them whose turn it is.
+    pub(crate) turn: Vec<(Arc<Disk<M>>, u16)>,
+    /// It is running them.
+    pub(crate) runs_woken: bool,
 }
 
 impl<M: Machine> Runner<M> {
@@ -57,6 +61,8 @@ impl<M: Machine> Runner<M> {
             outbox: BioList::new(),
             outbox_home: core::ptr::null(),
             woken: Vec::with_capacity(8),
+            turn: Vec::with_capacity(8),
+            runs_woken: false,
         }
     }
 

@@ -11,6 +11,7 @@
 use core::mem::ManuallyDrop;
 
 use millrace_machine::Machine;
+use millrace_machine::plant::{Plant, planted};
 
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, SectorCount};
 use crate::channel::Channel;
@@ -121,7 +122,8 @@ impl<M: Machine> Channel<M> {
             _ => parent.status.or(status),
         };
         parent.remaining -= 1;
-        if parent.all_made && parent.remaining == 0 {
+        let left = u32::from(planted(Plant::DoubleCompletion));
+        if parent.all_made && parent.remaining <= left {
             self.next_stage(ManuallyDrop::into_inner(parent));
         }
     }
@@ -164,7 +166,9 @@ impl<M: Machine> Channel<M> {
         let after = parent.stage == Stage::Postflush;
         let (sector, nr) = (parent.bio.sector, parent.bio.nr_sectors);
         let touched = !after || self.volume.part(sector, nr, member).is_some();
-        let wanted = limits.features.volatile_cache && touched && parent.dev_sector == 0;
+        let dropped = planted(Plant::DroppedMemberFlush) && member > 0;
+        let wanted =
+            limits.features.volatile_cache && touched && parent.dev_sector == 0 && !dropped;
         if !wanted || (after && self.fua_by_drive(parent, limits)) {
             return None;
         }

@@ -6,6 +6,7 @@
 //! dispatch.rs. Kernel counterpart: blk-core.c before 5.0, `blk_queue_bio`, `blk_fetch_request`.
 #![allow(unsafe_code)]
 
+use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Lock, Machine, Stage};
 
 use crate::account::DiskStats;
@@ -54,7 +55,7 @@ impl<M: Machine> Disk<M> {
                 return Err(bio);
             }
             self.trace_slot(Action::Insert, &bio);
-            ctx.list.push_back(bio);
+            ctx.list(0).push_back(bio);
             hctx.mark_pending(0);
             return Ok(());
         }
@@ -109,7 +110,10 @@ impl<M: Machine> Disk<M> {
         loop {
             let tag = {
                 let mut single = self.sq.lock();
-                let tag = single.queue.pop_front();
+                let tag = match planted(Plant::SqUnlockTooEarly) {
+                    true => single.queue.front().copied(),
+                    false => single.queue.pop_front(),
+                };
                 single.in_flight += u32::from(tag.is_some());
                 M::work(Stage::Dispatch, tag.is_some().into());
                 tag
@@ -118,7 +122,11 @@ impl<M: Machine> Disk<M> {
             if now_ns == 0 || run.stamp == Stamp::Io {
                 now_ns = M::now();
             }
-            if !self.issue_tag(0, serve, (tag, now_ns), run, stats) {
+            let issued = self.issue_tag(0, serve, (tag, now_ns), run, stats);
+            if planted(Plant::SqUnlockTooEarly) {
+                self.sq.lock().queue.pop_front();
+            }
+            if !issued {
                 return sent;
             }
             sent += 1;

@@ -12,9 +12,10 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Weak;
 
-use millrace_machine::plant::{Plant, weaker};
+use millrace_machine::plant::{Plant, planted, weaker};
 use millrace_machine::{Line, Lock, Machine, Order, Word};
 
+use crate::bio::Op;
 use crate::disk::Disk;
 use crate::request::{Request, Tag};
 use crate::sbitmap::{Bits, Sbitmap};
@@ -94,6 +95,9 @@ impl<M: Machine> TagSet<M> {
     #[inline(always)]
     pub(crate) fn give(&self, gather: &mut TagBatch, rq: &Request<M>) {
         let (tag, bits) = (rq.tag(), rq.bits);
+        if planted(Plant::LeakedTag) && rq.op() == Op::WriteZeroes {
+            return;
+        }
         if bits.mask == 0 {
             return self.give_reserved(tag);
         }

@@ -52,6 +52,22 @@ pub enum Plant {
     RingSkipped,
     /// `Disk::run_queue` lets an owner sleep while somebody else looks at its queue.
     OwnerGivesUp,
+    /// `Home::deliver` rings no bell.
+    SkippedWakeUp,
+    /// `TagSet::give` forgets the tag of a write-zeroes.
+    LeakedTag,
+    /// `Channel::part_done` ends a parent with its last part but one.
+    DoubleCompletion,
+    /// A flush leaves out the volume's last drive.
+    DroppedMemberFlush,
+    /// A flush joins one that is issued.
+    FlushJoinedTooLate,
+    /// `Disk::freeze` leaves the last queues open.
+    FreezeMissesOne,
+    /// A merge does not ask about the drive's boundary.
+    MergeAcrossChunk,
+    /// `sq` takes a request off its queue only after the drive has it.
+    SqUnlockTooEarly,
 }
 
 #[cfg(feature = "planted")]
