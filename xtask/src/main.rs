@@ -7,13 +7,15 @@
 
 mod check;
 mod models;
+mod planted;
 mod primitives;
 mod tidy;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy | primitives | models | check [--skip-tests]";
+const USAGE: &str =
+    "usage: cargo xtask tidy | primitives | models | planted | check [--skip-tests]";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(root),
         ["primitives"] => primitives::run(root),
         ["models"] => models::run(root),
+        ["planted"] => planted::run(root),
         ["check"] => check::run(root, check::Tests::Run),
         ["check", "--skip-tests"] => check::run(root, check::Tests::Skip),
         _ => Err(anyhow::anyhow!("{USAGE}")),

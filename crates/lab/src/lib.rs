@@ -1,10 +1,12 @@
 //! Workloads, experiments and reports: what measures millrace, and nothing that production needs.
 //!
 //! Owns the words of a workload (fio's), the loop of one job, the rows of a result and the
-//! comparison that `millrace bench` runs by default; `sim`, the same on simulated machines; and
-//! `page`, what an experiment found and how it is shown. Called by the binary's verbs and by tests.
+//! comparison that `millrace bench` runs by default; `sim`, the same on simulated machines;
+//! `systor13`, a paper's experiments there; `page`, what an experiment found and how it is shown;
+//! and `explore`, which looks for bugs by simulation. Called by the binary's verbs and by tests.
 
 mod bench;
+pub mod explore;
 mod job;
 mod nbd;
 pub mod page;

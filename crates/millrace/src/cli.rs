@@ -28,6 +28,8 @@ enum Verb {
     Bench(Box<verbs::bench::BenchArgs>),
     /// Repeat a paper's experiments on simulated machines and compare
     Paper(verbs::paper::Args),
+    /// Look for bugs of the block layer by deterministic simulation
+    Explore(verbs::explore::ExploreArgs),
 }
 
 impl Verb {
@@ -36,6 +38,7 @@ impl Verb {
             Verb::Serve(args) => verbs::serve::run(&args),
             Verb::Bench(args) => verbs::bench::run(&args),
             Verb::Paper(args) => verbs::paper::run(&args),
+            Verb::Explore(args) => verbs::explore::run(&args),
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod bar;
 pub mod bench;
+pub mod explore;
 pub mod paper;
 pub mod serve;
 

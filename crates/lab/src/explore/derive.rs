@@ -1,0 +1,227 @@
+//! From a seed to a scenario: what may happen, and how often.
+//!
+//! Called by workers and by tests. Most scenarios are small and have one or two things that go
+//! wrong, since that is where bugs are and what runs fast; every setting of the layer comes up
+//! within some hundred seeds. Invariant: a pure function of the seed; what it makes is valid.
+
+use super::random::Random;
+use super::scenario::{
+    ChannelSpec, Disturbance, DriveSpec, FaultSpec, LayerSpec, LayoutSpec, LimitSpec, MachineSpec,
+    Scenario, SpreadSpec, StackSpec, What,
+};
+
+impl Scenario {
+    /// The scenario of a seed.
+    #[must_use]
+    pub fn of_seed(seed: u64) -> Scenario {
+        let random = &mut Random::new(seed, 1);
+        let machine = machine(random);
+        let faulty = random.per_mille(500);
+        let mut drives = drives(random, faulty);
+        let layout = layout(random, &drives);
+        let mut layer = layer(random, &drives);
+        let mut channels = channels(random, &machine);
+        let shares = layer.shared_tags || drives.iter().any(|drive| drive.drive_tags);
+        if shares {
+            // Nor does a request that was given up free its tag before somebody polls its queue.
+            let anybodys = drives.iter_mut().filter(|drive| !drive.owned);
+            anybodys.for_each(|drive| {
+                let faults = &mut drive.faults;
+                (faults.stuck, faults.stuck_us, faults.slow, faults.slow_us) = (0, 0, 0, 0);
+            });
+            if drives.iter().all(|drive| drive.faults.stuck == 0) {
+                layer.timeout_us = 30_000_000;
+            }
+        }
+        if shares || channels.len() > 1 {
+            // A channel that goes away with requests in flight keeps their tags, and a flush that
+            // others would join, until somebody polls its queue: it has to wait for them.
+            channels.iter_mut().for_each(|channel| channel.drain_us = 5_000_000);
+        }
+        let mut disturbances = Vec::new();
+        if random.per_mille(450) {
+            for _ in 0..random.within(1, 3) {
+                disturbances.push(disturbance(random, &machine, drives.len(), channels.len()));
+            }
+        }
+        one_freeze_per_drive(&mut disturbances);
+        if drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned) {
+            // What was given up stays inside until somebody polls that queue, which need not be
+            // anybody who waits: a freeze may last as long.
+            disturbances.retain(|d| !matches!(d.what, What::Freeze(..)));
+        }
+        Scenario { seed, machine, layer, layout, drives, channels, disturbances }
+    }
+}
+
+fn machine(random: &mut Random) -> MachineSpec {
+    let sockets = random.within(1, 4);
+    MachineSpec {
+        sockets,
+        cores: random.within(1, 16 / sockets),
+        cache_percent: random.within(20, 300),
+        work_percent: random.within(20, 400),
+        thread_percent: random.pick(&[10, 50, 100, 200]),
+        jitter_percent: random.pick(&[10, 50, 90, 100]),
+    }
+}
+
+fn drives(random: &mut Random, faulty: bool) -> Vec<DriveSpec> {
+    let count = random.pick(&[1, 1, 1, 2, 2, 3, 4]);
+    let owned = random.pick(&[0, 0, 500, 1000]);
+    let like = random.per_mille(600).then(|| limits(random));
+    (0..count)
+        .map(|_| DriveSpec {
+            sectors: random.within(16, 256) * 8,
+            owned: random.per_mille(owned),
+            queues: random.pick(&[1, 2, 4, 64]),
+            depth: random.pick(&[1, 2, 3, 4, 8, 16, 64]),
+            drive_tags: random.per_mille(400),
+            limits: like.unwrap_or_else(|| limits(random)),
+            latency_ns: latency(random),
+            faults: if faulty { faults(random) } else { FaultSpec::default() },
+        })
+        .collect()
+}
+
+fn latency(random: &mut Random) -> [u32; 2] {
+    let least = random.pick(&[0, 0, 500, 2_000, 10_000, 50_000]);
+    [least, least + random.pick(&[0, 1_000, 10_000, 100_000])]
+}
+
+fn limits(random: &mut Random) -> LimitSpec {
+    let block = random.pick(&[512, 512, 512, 1024, 4096]);
+    let sectors = block / 512;
+    let lengths = [0, sectors, 8 * sectors, 24 * sectors, 1 << 20];
+    LimitSpec {
+        block,
+        max_sectors: sectors * random.pick(&[1, 2, 3, 8, 32, 256]),
+        max_segments: random.pick(&[2, 3, 4, 16, 128]),
+        segment_bytes: random.pick(&[0, 0, 0, 4096, 8192]),
+        page_boundary: random.per_mille(150),
+        chunk_sectors: random.pick(&[0, 0, 0, sectors, 8, 24, 64]).next_multiple_of(sectors),
+        discard_sectors: random.pick(&lengths),
+        zeroes_sectors: random.pick(&lengths),
+        cache: random.per_mille(600),
+        fua: random.per_mille(400),
+    }
+}
+
+fn faults(random: &mut Random) -> FaultSpec {
+    let mut faults = FaultSpec::default();
+    for _ in 0..random.within(0, 2) {
+        match random.below(6) {
+            0 => faults.errors = random.pick(&[5, 20, 100, 300]),
+            1 => {
+                let start = random.within(0, 64) * 8;
+                faults.bad = Some([start, start + random.within(1, 64)]);
+            }
+            2 => {
+                faults.slow = random.pick(&[5, 20, 100]);
+                faults.slow_us = random.pick(&[100, 500, 3_000]);
+            }
+            3 => faults.busy = random.pick(&[5, 50, 300]),
+            4 => {
+                faults.stuck = random.pick(&[5, 20, 50]);
+                faults.stuck_us = random.pick(&[500, 5_000, 20_000, 60_000]);
+            }
+            _ => faults.dead_us = Some(random.within(1, 2_000)),
+        }
+    }
+    faults
+}
+
+fn layout(random: &mut Random, drives: &[DriveSpec]) -> LayoutSpec {
+    if drives.len() == 1 || random.per_mille(350) {
+        return LayoutSpec::Linear;
+    }
+    let block = drives.iter().map(|d| d.limits.block / 512).max().unwrap_or(8).max(8);
+    LayoutSpec::Stripe(random.pick(&[8, 8, 16, 32, 64, 128]).max(block))
+}
+
+fn layer(random: &mut Random, drives: &[DriveSpec]) -> LayerSpec {
+    let spreads = [SpreadSpec::Core, SpreadSpec::Core, SpreadSpec::Node, SpreadSpec::One];
+    let stuck = drives.iter().any(|drive| drive.faults.stuck > 0);
+    LayerSpec {
+        stack: random.pick(&[StackSpec::Mq, StackSpec::Mq, StackSpec::Sq, StackSpec::Raw]),
+        software: random.pick(&spreads),
+        hardware: random.pick(&spreads),
+        timeout_us: match stuck {
+            true => random.pick(&[2_000, 5_000, 10_000]),
+            false => random.pick(&[0, 30_000_000]),
+        },
+        stamp_each: random.per_mille(150),
+        traced: random.per_mille(150),
+        shared_tags: drives.len() > 1 && random.per_mille(200),
+    }
+}
+
+fn channels(random: &mut Random, machine: &MachineSpec) -> Vec<ChannelSpec> {
+    let count = random.pick(&[1, 1, 2, 2, 3, 4, 6, 8]);
+    let most = random.pick(&[10, 30, 60, 120]) / count.min(4) + 4;
+    (0..count)
+        .map(|_| {
+            let depth = random.pick(&[1, 1, 2, 4, 8, 16, 64]);
+            ChannelSpec {
+                cpu: random.within(0, machine.cpus() - 1),
+                depth,
+                ios: random.within(3, most),
+                batch: random.within(1, depth.min(16)),
+                think_ns: random.pick(&[0, 0, 300, 3_000, 30_000]),
+                mix: mix(random),
+                blocks: random.pick(&[1, 2, 8, 16, 48]),
+                sequential: random.pick(&[0, 300, 700, 950]),
+                vectored: random.pick(&[0, 0, 200, 500]),
+                foreign: random.pick(&[0, 0, 200, 1000]),
+                fua: random.pick(&[0, 0, 100, 300]),
+                preflush: random.pick(&[0, 0, 50, 200]),
+                away: random.pick(&[0, 100, 500]),
+                drain_us: random.pick(&[0, 50, 1_000, 5_000_000, 5_000_000]),
+            }
+        })
+        .collect()
+}
+
+fn mix(random: &mut Random) -> [u32; 5] {
+    match random.below(6) {
+        0 => [10, 0, 0, 0, 0],
+        1 => [5, 5, 0, 0, 0],
+        2 => [4, 8, 2, 0, 0],
+        3 => [2, 6, 4, 0, 0],
+        _ => [6, 8, 2, 2, 2],
+    }
+}
+
+fn disturbance(
+    random: &mut Random,
+    machine: &MachineSpec,
+    drives: usize,
+    channels: usize,
+) -> Disturbance {
+    let drive = random.below(drives as u64) as u32;
+    let for_us = random.pick(&[1, 20, 200, 2_000]);
+    let what = match random.below(8) {
+        0..=2 => What::Freeze(drive, for_us),
+        3 | 4 => What::Quiesce(drive, for_us),
+        5 | 6 => What::Drop(random.below(channels as u64) as u32),
+        _ => What::Shutdown,
+    };
+    let most = random.pick(&[20, 100, 500, 2_000]);
+    Disturbance { at_us: random.within(0, most), cpu: random.within(0, machine.cpus() - 1), what }
+}
+
+/// A freeze is not counted: two of one drive at a time would end with the first.
+fn one_freeze_per_drive(list: &mut Vec<Disturbance>) {
+    let mut seen = Vec::new();
+    list.retain(|disturbance| {
+        let key = match disturbance.what {
+            What::Freeze(drive, _) => (0, drive),
+            What::Quiesce(drive, _) => (1, drive),
+            What::Drop(channel) => (2, channel),
+            What::Shutdown => (3, 0),
+        };
+        let fresh = !seen.contains(&key);
+        seen.push(key);
+        fresh
+    });
+}

@@ -1,0 +1,94 @@
+//! What is done to a volume while it is used: freeze, quiesce, drop, shutdown; and the watchdog.
+//!
+//! Each disturbance is a thread of its own that sleeps until its time. After a freeze has drained,
+//! and after a quiesce has returned, the drive is closed in the judge: a request that enters it is
+//! a violation. The watchdog ends a run in which some I/O waits beyond its bound.
+
+use std::sync::Arc;
+
+use millrace_machine::{Machine, Parker, Simulated};
+
+use super::judge::hold;
+use super::scenario::{Disturbance, What};
+use super::submitter::Stage;
+
+/// Sleeps until a time, and does one thing.
+pub(super) fn disturb(stage: &Arc<Stage>, disturbance: Disturbance, start_ns: u64) {
+    sleep_until(start_ns + u64::from(disturbance.at_us) * 1_000);
+    match disturbance.what {
+        What::Freeze(drive, for_us) => freeze(stage, drive as usize, for_us),
+        What::Quiesce(drive, for_us) => quiesce(stage, drive as usize, for_us),
+        What::Drop(channel) => stop(stage, channel as usize..channel as usize + 1),
+        What::Shutdown => stop(stage, 0..stage.scenario.channels.len()),
+    }
+}
+
+fn sleep_until(time_ns: u64) {
+    let parker = <Simulated as Machine>::Parker::new();
+    while Simulated::now() < time_ns {
+        parker.park(Some(time_ns));
+    }
+}
+
+fn freeze(stage: &Stage, drive: usize, for_us: u32) {
+    let Some(disk) = stage.volume.disks().get(drive) else { return };
+    let bound_ns = stage.scenario.bound_ns();
+    disk.freeze();
+    if disk.wait_drained(Simulated::now() + bound_ns) {
+        let mut judge = hold(&stage.court);
+        let inside = judge.media[drive].inside;
+        if inside > 0 {
+            let text = format!("drive {drive} is drained, with {inside} requests inside");
+            judge.accuse("freeze", text);
+        }
+        judge.media[drive].frozen = true;
+    } else {
+        let mut judge = hold(&stage.court);
+        if !judge.may_keep_requests() {
+            let text = format!("drive {drive} is not drained {bound_ns} ns after a freeze");
+            judge.accuse("starvation", text);
+        }
+    }
+    sleep_until(Simulated::now() + u64::from(for_us) * 1_000);
+    hold(&stage.court).media[drive].frozen = false;
+    disk.unfreeze();
+}
+
+fn quiesce(stage: &Stage, drive: usize, for_us: u32) {
+    let Some(disk) = stage.volume.disks().get(drive) else { return };
+    disk.quiesce();
+    hold(&stage.court).media[drive].quiesced = true;
+    sleep_until(Simulated::now() + u64::from(for_us) * 1_000);
+    hold(&stage.court).media[drive].quiesced = false;
+    disk.unquiesce();
+}
+
+fn stop(stage: &Stage, channels: std::ops::Range<usize>) {
+    for channel in channels {
+        if let Some(stop) = hold(&stage.court).stop.get_mut(channel) {
+            *stop = true;
+        }
+        if let Some(bell) = stage.bells.get(channel) {
+            bell.ring();
+        }
+    }
+}
+
+/// Looks now and then whether some I/O waits for too long, until all submitters are done.
+///
+/// # Panics
+/// If one does: nothing else ends a run whose threads wait for each other by polling.
+pub(super) fn watch(stage: &Stage) {
+    let bound_ns = stage.scenario.bound_ns();
+    while stage.busy() > 0 {
+        let now_ns = Simulated::now();
+        let mut judge = hold(&stage.court);
+        judge.check_patience(now_ns);
+        let guilty = judge.violation.clone();
+        drop(judge);
+        if let Some(violation) = guilty {
+            panic!("{}: {}", violation.kind, violation.detail);
+        }
+        stage.watchdog.park(Some(now_ns + bound_ns / 2));
+    }
+}

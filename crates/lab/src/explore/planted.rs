@@ -1,0 +1,53 @@
+//! Planted bugs by name, for the proof that the explorer finds them.
+//!
+//! Only a build with the feature `planted` has any: see `millrace_machine::plant`. Called by
+//! workers.
+
+/// Names of the bugs that the explorer must find.
+pub const PLANTS: [&str; 8] = [
+    "skipped-wake-up",
+    "leaked-tag",
+    "double-completion",
+    "dropped-member-flush",
+    "flush-joined-too-late",
+    "freeze-misses-one",
+    "merge-across-chunk",
+    "sq-unlock-too-early",
+];
+
+/// Runs `body` with the bug of this name planted, or with none.
+///
+/// # Errors
+/// If there is no such bug in this build.
+#[cfg(not(feature = "planted"))]
+pub fn with_bug<R>(name: Option<&str>, body: impl FnOnce() -> R) -> Result<R, String> {
+    match name {
+        None => Ok(body()),
+        Some(name) => Err(format!("--plant {name}: this build has no planted bugs")),
+    }
+}
+
+/// Runs `body` with the bug of this name planted, or with none.
+///
+/// # Errors
+/// If there is no such bug.
+#[cfg(feature = "planted")]
+pub fn with_bug<R>(name: Option<&str>, body: impl FnOnce() -> R) -> Result<R, String> {
+    use millrace_machine::plant::{Plant, with};
+    let bugs = [
+        Plant::SkippedWakeUp,
+        Plant::LeakedTag,
+        Plant::DoubleCompletion,
+        Plant::DroppedMemberFlush,
+        Plant::FlushJoinedTooLate,
+        Plant::FreezeMissesOne,
+        Plant::MergeAcrossChunk,
+        Plant::SqUnlockTooEarly,
+    ];
+    let Some(name) = name else { return Ok(body()) };
+    let found = PLANTS.iter().zip(bugs).find(|(known, _)| **known == name);
+    match found {
+        Some((_, bug)) => Ok(with(bug, body)),
+        None => Err(format!("--plant {name}: one of {}", PLANTS.join(", "))),
+    }
+}

@@ -1,0 +1,242 @@
+//! `run`: a scenario on the simulated machine, from the first disk to the last check.
+//!
+//! Builds the volume inside the simulation, starts submitters, disturbances and the watchdog, joins
+//! them, lets drives give back what timed out, and asks the judge. Called by workers, one scenario
+//! after the other on one thread. Invariant: the outcome is a function of the scenario.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex};
+
+use millrace_block::{Disk, DiskConfig, Event, Layout, QueueKind, TagSet, TraceSink, Volume};
+use millrace_machine::{
+    CpuId, Doorbell, Machine, Parker, SimError, Simulated, Simulation, Thread, Word,
+};
+use serde::{Deserialize, Serialize};
+
+use super::disturb::{disturb, watch};
+use super::drive::Drive;
+use super::judge::{Court, Judge, Violation, hold};
+use super::scenario::{ChannelSpec, LayoutSpec, Scenario, What};
+use super::submitter::{Stage, Submitter};
+
+/// What came of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// I/Os that came back.
+    pub ios: u64,
+    /// Simulated events.
+    pub events: u64,
+    /// Virtual time.
+    pub virtual_ns: u64,
+    /// A sum over all that happened.
+    pub digest: u64,
+    /// What went wrong first.
+    pub violation: Option<Violation>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Court>> = const { RefCell::new(None) };
+}
+
+/// What the judge of the run in progress on this thread has found, for a program that panics.
+#[must_use]
+pub fn violation_so_far() -> Option<Violation> {
+    CURRENT.with_borrow(|court| court.as_ref()?.try_lock().ok()?.violation.clone())
+}
+
+/// Runs a scenario.
+///
+/// # Errors
+/// If the scenario makes no sense.
+pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
+    scenario.check()?;
+    let simulation = Simulation::new(&scenario.machine.model(), scenario.seed);
+    let simulation = simulation.map_err(|error| error.to_string())?;
+    // The watchdog is there long before; this ends what even that does not see.
+    let simulation = simulation.time_limit_ns(scenario.bound_ns().saturating_mul(200));
+    let court: Court = Arc::new(Mutex::new(Judge::new(scenario)));
+    CURRENT.set(Some(Arc::clone(&court)));
+    let main = {
+        let (scenario, court) = (scenario.clone(), Arc::clone(&court));
+        move || play(&scenario, &court)
+    };
+    let result = simulation.run(main);
+    CURRENT.set(None);
+    let mut judge = hold(&court);
+    let (events, virtual_ns) = match result {
+        Ok(report) => (report.events, report.elapsed_ns()),
+        Err(error) => {
+            let kind = match &error {
+                SimError::Deadlock(_) => "deadlock",
+                SimError::TimeLimit(..) => "starvation",
+                _ => "panic",
+            };
+            judge.accuse(kind, panic_text(&error));
+            (0, 0)
+        }
+    };
+    judge.note(events);
+    judge.note(virtual_ns);
+    let (ios, digest, violation) = (judge.ios, judge.digest, judge.violation.clone());
+    Ok(Outcome { ios, events, virtual_ns, digest, violation })
+}
+
+fn panic_text(error: &SimError) -> String {
+    match error {
+        SimError::Panic { message, .. } => message.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// The first thread of the machine.
+fn play(scenario: &Scenario, court: &Court) {
+    let volume = build(scenario, court);
+    let (capacity, expected) = (volume.capacity(), hold(court).map.capacity);
+    if capacity != expected {
+        hold(court).accuse("capacity", format!("{capacity} sectors, not {expected}"));
+        return;
+    }
+    let channels = scenario.channels.len();
+    let bells = if scenario.has_owned() { channels } else { 0 };
+    let bell = |_| Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
+    let stage = Arc::new(Stage {
+        scenario: scenario.clone(),
+        volume,
+        court: Arc::clone(court),
+        bells: (0..bells).map(bell).collect(),
+        up: Word::new(0),
+        busy: Word::new(channels as u64),
+        watchdog: Parker::new(),
+    });
+    let start_ns = Simulated::now();
+    for (drive, media) in hold(court).media.iter_mut().enumerate() {
+        media.start(scenario.seed, drive, start_ns);
+    }
+    start_threads(&stage, start_ns).into_iter().for_each(|thread| assert!(thread.join()));
+    finish(&stage);
+}
+
+type SimThread = <Simulated as Machine>::Thread;
+
+fn start_threads(stage: &Arc<Stage>, start_ns: u64) -> Vec<SimThread> {
+    let mut threads = Vec::new();
+    let mut spawn = |name: &str, cpu, body: Box<dyn FnOnce() + Send>| {
+        threads.push(Simulated::spawn(name, Some(CpuId(cpu)), body));
+    };
+    let on = Arc::clone(stage);
+    spawn("watchdog", 0, Box::new(move || watch(&on)));
+    for (index, spec) in stage.scenario.channels.iter().enumerate() {
+        let submitter = Submitter::new(stage, index, *spec);
+        spawn(&format!("channel {index}"), spec.cpu, Box::new(move || submitter.run()));
+    }
+    for disturbance in stage.scenario.disturbances.iter().copied() {
+        let on = Arc::clone(stage);
+        let body = Box::new(move || disturb(&on, disturbance, start_ns));
+        spawn("disturbance", disturbance.cpu, body);
+    }
+    threads
+}
+
+/// All threads have ended: nothing may be left.
+fn finish(stage: &Arc<Stage>) {
+    let used = |stage: &Stage| stage.volume.disks().iter().any(|disk| disk.tags_in_use() > 0);
+    let keeps = hold(&stage.court).may_keep_requests();
+    let shut_down = |d: &super::scenario::Disturbance| d.what == What::Shutdown;
+    let leaves = stage.scenario.disturbances.iter().any(shut_down);
+    if used(stage) && keeps && !leaves {
+        sweep(stage);
+    }
+    let (mut leftovers, mut queued, mut ended) = (Vec::new(), 0, 0);
+    for (drive, disk) in stage.volume.disks().iter().enumerate() {
+        let stats = disk.stats();
+        leftovers.push((drive, disk.tags_in_use()));
+        (queued, ended) = (queued + stats.queued, ended + stats.ios());
+    }
+    let mut judge = hold(&stage.court);
+    for (drive, tags) in leftovers {
+        if tags > 0 && !(keeps && leaves) {
+            judge.accuse("tags", format!("{tags} tags of drive {drive} never came back"));
+        }
+    }
+    if queued != ended && !keeps {
+        judge.accuse("accounting", format!("{queued} bios were queued, {ended} came back"));
+    }
+    judge.check_end();
+}
+
+/// Polls every queue that any thread may run, after the time of all that was forgotten.
+fn sweep(stage: &Arc<Stage>) {
+    let latest = stage.scenario.drives.iter().map(|d| {
+        u64::from(d.faults.stuck_us + d.faults.slow_us) * 1_000 + u64::from(d.latency_ns[1])
+    });
+    hold(&stage.court).media.iter_mut().for_each(super::media::Media::calm);
+    Simulated::charge(latest.max().unwrap_or(0) + 1_000);
+    let disks = stage.volume.disks();
+    let any: Vec<usize> =
+        (0..disks.len()).filter(|at| disks[*at].kind() == QueueKind::AnyThread).collect();
+    if any.is_empty() {
+        return;
+    }
+    let spec = ChannelSpec {
+        cpu: 0,
+        depth: any.len() as u32,
+        ios: any.len() as u32,
+        batch: any.len() as u32,
+        think_ns: 0,
+        mix: [1, 0, 0, 0, 0],
+        blocks: 1,
+        sequential: 0,
+        vectored: 0,
+        foreign: 0,
+        fua: 0,
+        preflush: 0,
+        away: 0,
+        drain_us: 5_000_000,
+    };
+    // With twice the turns: a request that waits for a tag may be served by another thread.
+    for round in 0..2 {
+        let start = |cpu| {
+            let index = stage.scenario.channels.len() + (round * 64 + cpu) as usize;
+            let sweeper = Submitter::sweeper(stage, index, spec, &any);
+            Simulated::spawn("sweeper", Some(CpuId(cpu)), Box::new(move || sweeper.sweep()))
+        };
+        let threads: Vec<_> = (0..stage.scenario.machine.cpus()).map(start).collect();
+        threads.into_iter().for_each(|thread| assert!(thread.join()));
+    }
+}
+
+struct Sink(Court);
+
+impl TraceSink for Sink {
+    fn trace(&self, event: &Event) {
+        hold(&self.0).note(event.sector << 8 | event.action as u64);
+    }
+}
+
+fn build(scenario: &Scenario, court: &Court) -> Arc<Volume<Simulated>> {
+    let layer = &scenario.layer;
+    let depth = scenario.drives.iter().map(|drive| drive.depth).min().unwrap_or(1);
+    let shared = layer.shared_tags.then(|| Arc::new(TagSet::new(depth)));
+    let disk = |(number, spec): (usize, &super::scenario::DriveSpec)| {
+        let drive = Drive { number, spec: spec.clone(), court: Arc::clone(court) };
+        let trace = layer.traced.then(|| Arc::new(Sink(Arc::clone(court))) as Arc<dyn TraceSink>);
+        let config = DiskConfig {
+            name: format!("drive{number}"),
+            stack: layer.stack.into(),
+            software_queues: layer.software.into(),
+            hardware_queues: layer.hardware.into(),
+            queue_depth: None,
+            timeout_ns: u64::from(layer.timeout_us) * 1_000,
+            io_threads: scenario.channels.len() as u16,
+            shared_tags: shared.clone(),
+            trace,
+        };
+        Disk::<Simulated>::new(Box::new(drive), config).expect("a checked scenario")
+    };
+    let disks: Vec<_> = scenario.drives.iter().enumerate().map(disk).collect();
+    let layout = match scenario.layout {
+        LayoutSpec::Linear => Layout::Linear,
+        LayoutSpec::Stripe(chunk_sectors) => Layout::Stripe { chunk_sectors },
+    };
+    Volume::new("volume", layout, disks).expect("a checked scenario")
+}

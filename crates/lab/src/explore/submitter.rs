@@ -1,0 +1,276 @@
+//! A submitting thread: submits its workload, collects what comes back, and tells the judge.
+//!
+//! Runs on the simulated machine, on a CPU of its own or shared. Where drives' queues belong to
+//! threads it is an I/O thread: it brings up the queues of its number, sleeps at its own bell, and
+//! serves others until all are done. Told to stop, it drops its channel whatever is in flight.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use millrace_block::{
+    Channel, ChannelConfig, Completion, IoThread, Op, QueueKind, Stamp, Status, Volume,
+};
+use millrace_machine::{Doorbell, Machine, Order, Parker, Simulated, Word};
+
+use super::judge::{Court, hold};
+use super::random::Random;
+use super::scenario::{ChannelSpec, Scenario};
+use super::workload::{Foreign, Workload, found};
+
+/// A bell on the simulated machine.
+pub(super) type Bell = Arc<Doorbell<Simulated>>;
+type SimWord = <Simulated as Machine>::Word;
+type SimParker = <Simulated as Machine>::Parker;
+
+/// What the threads of a run share.
+pub(super) struct Stage {
+    pub(super) scenario: Scenario,
+    pub(super) volume: Arc<Volume<Simulated>>,
+    pub(super) court: Court,
+    /// A bell of each submitter, where they are I/O threads.
+    pub(super) bells: Vec<Bell>,
+    /// I/O threads that have brought up their queues.
+    pub(super) up: SimWord,
+    /// Submitters that are not done.
+    pub(super) busy: SimWord,
+    /// Wakes the watchdog when that is none.
+    pub(super) watchdog: SimParker,
+}
+
+impl Stage {
+    /// Submitters that are not done.
+    pub(super) fn busy(&self) -> u64 {
+        self.busy.load(Order::Acquire)
+    }
+
+    /// A submitter is done.
+    fn leave(&self) {
+        if self.busy.fetch_add(u64::MAX, Order::AcqRel) == 1 {
+            self.watchdog.unpark();
+        }
+        self.bells.iter().for_each(|bell| bell.ring());
+    }
+
+    /// Whether drives that belong to threads have something inside.
+    fn owned_in_use(&self) -> bool {
+        let disks = self.volume.disks().iter();
+        disks.filter(|d| d.kind() == QueueKind::OwnerOnly).any(|d| d.tags_in_use() > 0)
+    }
+
+    /// Whether a submitter is to stop.
+    fn stops(&self, index: usize) -> bool {
+        hold(&self.court).stop.get(index).copied().unwrap_or(false)
+    }
+}
+
+/// A submitting thread.
+pub(super) struct Submitter {
+    stage: Arc<Stage>,
+    index: usize,
+    spec: ChannelSpec,
+    workload: Workload,
+    random: Random,
+    foreign: BTreeMap<u64, Foreign>,
+    bell: Option<Bell>,
+}
+
+impl Submitter {
+    pub(super) fn new(stage: &Arc<Stage>, index: usize, spec: ChannelSpec) -> Submitter {
+        let seed = stage.scenario.seed;
+        let map = hold(&stage.court).map.clone();
+        let channels = stage.scenario.channels.len();
+        Submitter {
+            workload: Workload::new(seed, index, channels, spec, &map),
+            random: Random::new(seed, 2_000 + index as u64),
+            foreign: BTreeMap::new(),
+            bell: stage.bells.get(index).cloned(),
+            stage: Arc::clone(stage),
+            index,
+            spec,
+        }
+    }
+
+    /// A thread that reads a block from each of these drives.
+    pub(super) fn sweeper(
+        stage: &Arc<Stage>,
+        index: usize,
+        spec: ChannelSpec,
+        drives: &[usize],
+    ) -> Submitter {
+        let mut sweeper = Submitter::new(stage, index, spec);
+        let map = hold(&stage.court).map.clone();
+        sweeper.workload.visit(&map, drives);
+        sweeper.bell = None;
+        sweeper
+    }
+
+    /// The whole life of the thread.
+    pub(super) fn run(mut self) {
+        if self.bell.is_some() {
+            self.bring_up();
+        }
+        let mut channel = self.open();
+        self.work(&mut channel);
+        let dropped = channel.in_flight() > 0;
+        if dropped && self.bell.is_some() {
+            drop(channel);
+            channel = self.open();
+        } else if dropped {
+            drop(channel);
+            self.forget();
+            return self.stage.leave();
+        }
+        self.forget();
+        self.stage.leave();
+        if self.bell.is_some() {
+            self.serve_others(&mut channel);
+            drop(channel);
+            for disk in self.stage.volume.disks() {
+                disk.bring_down(self.owner());
+            }
+        }
+    }
+
+    fn owner(&self) -> u64 {
+        self.index as u64 + 1
+    }
+
+    /// Reads of one block from each drive that any thread may run, so that its queue is polled.
+    pub(super) fn sweep(mut self) {
+        let mut channel = self.open();
+        while self.workload.left() > 0 {
+            self.submit(&mut channel);
+            let most = channel.in_flight() as usize;
+            channel.wait(most, |done| self.end(done));
+        }
+        drop(channel);
+        self.forget();
+    }
+
+    /// An I/O thread opens the queues of its number, and waits until all have done so.
+    fn bring_up(&self) {
+        let Some(bell) = &self.bell else { return };
+        for disk in self.stage.volume.disks() {
+            let number = self.index as u16;
+            let up = disk.bring_up(number, self.owner(), Arc::clone(bell));
+            up.expect("a queue of this thread's own, of a driver that opens every queue");
+        }
+        let (up, all) = (&self.stage.up, self.stage.bells.len() as u64);
+        up.fetch_add(1, Order::AcqRel);
+        Simulated::spin_until(u64::MAX, || up.load(Order::Acquire) == all);
+    }
+
+    fn open(&self) -> Channel<Simulated> {
+        let thread = self.bell.as_ref().map(|bell| IoThread {
+            number: self.index as u16,
+            owner: self.owner(),
+            bell: Arc::clone(bell),
+            turn: || (),
+        });
+        let stamp = if self.stage.scenario.layer.stamp_each { Stamp::Io } else { Stamp::Batch };
+        let config = ChannelConfig { depth: self.spec.depth, stamp, thread };
+        let mut channel = Channel::open(&self.stage.volume, config);
+        channel.set_drain_ns(u64::from(self.spec.drain_us) * 1_000);
+        channel
+    }
+
+    fn work(&mut self, channel: &mut Channel<Simulated>) {
+        while !self.stage.stops(self.index) {
+            let mut batch = self.spec.batch;
+            while batch > 0 && self.workload.left() > 0 && channel.in_flight() < self.spec.depth {
+                self.submit(channel);
+                batch -= 1;
+            }
+            if self.workload.left() == 0 && channel.in_flight() == 0 {
+                return;
+            }
+            match self.random.below(8) {
+                0 => channel.flush(),
+                1 | 2 => {
+                    channel.poll(|done| self.end(done));
+                    channel.tick();
+                }
+                _ => self.wait(channel),
+            }
+            if self.spec.think_ns > 0 {
+                Simulated::charge(self.random.below(u64::from(self.spec.think_ns)) + 1);
+            }
+        }
+    }
+
+    fn submit(&mut self, channel: &mut Channel<Simulated>) {
+        let now_ns = Simulated::now();
+        let mut judge = hold(&self.stage.court);
+        let id = judge.next_id();
+        let made = self.workload.next(id);
+        judge.submit(made.record, now_ns);
+        drop(judge);
+        if let Some(foreign) = made.foreign {
+            self.foreign.insert(id, foreign);
+        }
+        if let Err(refused) = channel.submit(made.bio) {
+            let mut judge = hold(&self.stage.court);
+            judge.refuse(id);
+            judge.accuse("refused", format!("bio {id} was refused: {:?}", refused.reason));
+        }
+    }
+
+    /// Waits until something comes back, as a thread of this kind does.
+    fn wait(&mut self, channel: &mut Channel<Simulated>) {
+        let Some(bell) = self.bell.clone() else {
+            let least = 1 + self.random.below(u64::from(channel.in_flight()).min(4)) as usize;
+            channel.wait(least, |done| self.end(done));
+            return;
+        };
+        let mut handed = channel.poll(|done| self.end(done));
+        while handed == 0 && channel.in_flight() > 0 && !self.stage.stops(self.index) {
+            let deadline_ns = channel.sleep_until();
+            bell.sleep_unless(deadline_ns, || channel.has_work());
+            channel.tick();
+            handed = channel.poll(|done| self.end(done));
+        }
+    }
+
+    /// An I/O thread without work of its own goes on until nobody needs it.
+    fn serve_others(&mut self, channel: &mut Channel<Simulated>) {
+        let Some(bell) = self.bell.clone() else { return };
+        let patience_ns = self.stage.scenario.bound_ns();
+        let mut alone_ns = None;
+        loop {
+            channel.poll(|done| self.end(done));
+            let busy = self.stage.busy() > 0;
+            let mut deadline_ns = channel.sleep_until();
+            if !busy {
+                let now_ns = Simulated::now();
+                let since_ns = *alone_ns.get_or_insert(now_ns);
+                if !self.stage.owned_in_use() || now_ns - since_ns > patience_ns {
+                    return;
+                }
+                // What timed out, or was left by dropped channels, comes back some time.
+                deadline_ns = Some(now_ns + 500_000);
+            }
+            let stage = &self.stage;
+            bell.sleep_unless(deadline_ns, || channel.has_work() || busy != (stage.busy() > 0));
+            channel.tick();
+        }
+    }
+
+    fn end(&mut self, done: Completion) {
+        let now_ns = Simulated::now();
+        let (id, status, op) = (done.user_data, done.status, done.bio.op());
+        let hollow = op.has_data() && done.bio.nr_segments() == 0;
+        let foreign = self.foreign.remove(&id);
+        let mut judge = hold(&self.stage.court);
+        judge.end(id, status, hollow, now_ns);
+        if op == Op::Read && status == Status::Ok {
+            let found = found(done.bio, foreign.as_ref());
+            judge.check_read(id, &found);
+        }
+    }
+
+    /// The channel is gone. Memory that a drive may still use is kept for ever.
+    fn forget(&mut self) {
+        hold(&self.stage.court).forget(self.index);
+        std::mem::forget(std::mem::take(&mut self.foreign));
+    }
+}

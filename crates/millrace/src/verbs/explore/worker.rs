@@ -1,0 +1,176 @@
+//! A worker process: runs one scenario after the other, and how to talk to one.
+//!
+//! The layer asserts, and a release build aborts on a panic: so every scenario runs in a child, and
+//! a child that dies is an answer too. Protocol: a line of JSON in, a line of JSON out. Used by
+//! crew.rs (seeds) and hunt.rs (shrinking).
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use millrace_lab::explore::{self, Outcome, Scenario, Violation};
+use serde::{Deserialize, Serialize};
+
+/// Real time that a scenario may take; some take a second.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What to run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// The scenario of a seed.
+    Seed(u64),
+    /// This one.
+    Scenario(Box<Scenario>),
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reply {
+    /// It ran, perhaps not to its end.
+    Outcome(Outcome),
+    /// It cannot be run.
+    Invalid(String),
+}
+
+/// The life of a worker: until its input ends.
+pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
+    std::panic::set_hook(Box::new(|panic| {
+        let violation = explore::violation_so_far().unwrap_or_else(|| {
+            let payload = panic.payload();
+            let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+            let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+            let detail = text.unwrap_or_else(|| "a value that is no text".to_owned());
+            let place = panic.location().map(ToString::to_string).unwrap_or_default();
+            Violation { kind: "panic".to_owned(), detail: format!("{detail} ({place})") }
+        });
+        answer(&Reply::Outcome(failed(violation)));
+        std::process::exit(3);
+    }));
+    explore::with_bug(plant, || {
+        for line in std::io::stdin().lock().lines() {
+            let order: Order = serde_json::from_str(&line?).context("an order")?;
+            let scenario = match order {
+                Order::Seed(seed) => Scenario::of_seed(seed),
+                Order::Scenario(scenario) => *scenario,
+            };
+            answer(&match explore::run(&scenario) {
+                Ok(outcome) => Reply::Outcome(outcome),
+                Err(text) => Reply::Invalid(text),
+            });
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+    .map_err(|text| anyhow!(text))?
+}
+
+fn answer(reply: &Reply) {
+    let text = serde_json::to_string(reply).expect("plain data prints");
+    crate::verbs::say(&format!("{text}\n"));
+}
+
+fn failed(violation: Violation) -> Outcome {
+    Outcome { ios: 0, events: 0, virtual_ns: 0, digest: 0, violation: Some(violation) }
+}
+
+/// A worker process, started when it is needed.
+pub struct Worker {
+    plant: Option<String>,
+    running: Option<Running>,
+}
+
+struct Running {
+    child: Child,
+    orders: ChildStdin,
+    replies: Receiver<String>,
+}
+
+impl Worker {
+    /// A worker that is not started yet.
+    pub fn new(plant: Option<&str>) -> Worker {
+        Worker { plant: plant.map(str::to_owned), running: None }
+    }
+
+    /// Has something run. A worker that dies over it, or does not answer, is an outcome.
+    ///
+    /// # Errors
+    /// If there is no worker to be had, or the order makes no sense.
+    pub fn run(&mut self, order: &Order) -> Result<Outcome> {
+        let mut running = match self.running.take() {
+            Some(running) => running,
+            None => start(self.plant.as_deref())?,
+        };
+        let line = serde_json::to_string(order).context("an order as JSON")?;
+        // A worker that cannot be written to has died: its silence says so.
+        let _ = writeln!(running.orders, "{line}");
+        match running.replies.recv_timeout(PATIENCE) {
+            Ok(line) => {
+                let reply = serde_json::from_str(&line).context("a worker's reply")?;
+                let Reply::Outcome(outcome) = reply else {
+                    self.running = Some(running);
+                    let Reply::Invalid(text) = reply else { unreachable!("there are two") };
+                    return Err(anyhow!(text));
+                };
+                // After a violation memory has leaked, or worse: the next one gets a fresh worker.
+                match outcome.violation {
+                    None => self.running = Some(running),
+                    Some(_) => drop(end(running)),
+                }
+                Ok(outcome)
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                end(running)?;
+                let detail = format!("no answer within {} s", PATIENCE.as_secs());
+                Ok(failed(Violation { kind: "hang".to_owned(), detail }))
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let detail = format!("the worker died: {}", end(running)?);
+                Ok(failed(Violation { kind: "crash".to_owned(), detail }))
+            }
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            let _ = end(running);
+        }
+    }
+}
+
+fn end(mut running: Running) -> Result<ExitStatus> {
+    drop(running.orders);
+    // Without orders it ends by itself, unless it hangs.
+    match running.replies.recv_timeout(Duration::from_millis(200)) {
+        Err(RecvTimeoutError::Disconnected) => {}
+        _ => running.child.kill().context("a worker cannot be stopped")?,
+    }
+    running.child.wait().context("a worker cannot be waited for")
+}
+
+fn start(plant: Option<&str>) -> Result<Running> {
+    let program = std::env::current_exe().context("the path of this program")?;
+    let mut command = Command::new(program);
+    command.args(["explore", "--worker"]);
+    if let Some(plant) = plant {
+        command.args(["--plant", plant]);
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().context("a worker cannot be started")?;
+    let orders = child.stdin.take().context("a worker without input")?;
+    let out = child.stdout.take().context("a worker without output")?;
+    let (sender, replies) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(out).lines() {
+            let Ok(line) = line else { return };
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(Running { child, orders, replies })
+}
