@@ -187,6 +187,12 @@ impl<M: Machine> Disk<M> {
                     drop(serving);
                     break;
                 }
+                // Nor do those who pass a wake on, while others wait for their turn: after that.
+                Some(serving) if rounds > SERVE_ROUNDS && !run.woken.is_empty() => {
+                    drop(serving);
+                    run.woken.extend(self.this.upgrade().map(|disk| (disk, index)));
+                    break;
+                }
                 Some(serving) => serving,
                 // A flush that others joined is the only work that this thread itself leaves
                 // behind.
@@ -339,7 +345,7 @@ impl<M: Machine> Disk<M> {
         want: u32,
     ) -> Option<TagBatch> {
         let tags = &self.hctxs[usize::from(index)].tags;
-        if !run.woken.is_empty() {
+        if !run.woken.is_empty() && self.owes_others(index, run) {
             // This thread owes a waiter its turn: queues up behind it.
             self.join_waiters(index);
             return None;
@@ -348,6 +354,14 @@ impl<M: Machine> Disk<M> {
             Some(batch) => Some(batch),
             None => self.wait_for_tags(index, serve, run, stats, want),
         }
+    }
+
+    /// Whether somebody else than this queue got a tag that it waited for. What this queue gave
+    /// back to itself is its own: were it to wait for that, others who pass the wake on could keep
+    /// it here for ever, by their flags.
+    #[cold]
+    fn owes_others(&self, index: u16, run: &Runner<M>) -> bool {
+        run.woken.iter().any(|(disk, hctx)| !core::ptr::eq(&**disk, self) || *hctx != index)
     }
 
     #[cold]

@@ -43,7 +43,8 @@ fn every_smaller_scenario_is_another_valid_one() {
 
 /// Shrunk scenarios of bugs that were found this way: an idle owner that looked after no timeout, a
 /// freeze that missed a flush on its way, a queue that nobody owned, recursion from waiter to
-/// waiter, a millisecond's sleep for each tag, and bios taken by another queue than their own.
+/// waiter, a millisecond's sleep for each tag, bios taken by another queue than their own, and two
+/// threads that passed a wake on to each other for ever.
 #[test]
 fn what_was_found_once_stays_away() {
     for line in include_str!("found.jsonl").lines() {
