@@ -227,6 +227,8 @@ fn build(scenario: &Scenario, court: &Court) -> Arc<Volume<Simulated>> {
             hardware_queues: layer.hardware.into(),
             queue_depth: None,
             timeout_ns: u64::from(layer.timeout_us) * 1_000,
+            // Not at all, a little, or as long as by default.
+            serve_wait_ns: scenario.seed % 3 * 1_000,
             io_threads: scenario.channels.len() as u16,
             shared_tags: shared.clone(),
             trace,
