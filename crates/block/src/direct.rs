@@ -168,6 +168,9 @@ impl<M: Machine> Disk<M> {
         stats: &DiskStats<M>,
     ) {
         if run.batch.is_full() {
+            // More may be done, and a full batch has no room for it: the general way looks again,
+            // with an empty one.
+            self.complete(index, run, stats);
             return self.serve(index, serving, run, stats);
         }
         let stays = serving.leave();

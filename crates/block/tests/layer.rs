@@ -75,6 +75,32 @@ fn full_channel_gives_the_bio_back_and_takes_it_later() {
 }
 
 #[test]
+fn more_completions_than_a_batch_holds_are_found_by_the_submitter_of_one_more() {
+    for stack in STACKS {
+        for last in [1, 8] {
+            let mut drive = TestDrive::new(1 << 16);
+            drive.depth = 256;
+            let (mut channel, knobs) = single(drive, stack);
+            knobs.held.store(true, Ordering::SeqCst);
+            let read = |n: u64| Bio::read(n * 16, Buffer::new(512));
+            (0..150).for_each(|n| channel.submit(read(n)).expect("room"));
+            assert_eq!(channel.poll(|_| ()), 0);
+            knobs.held.store(false, Ordering::SeqCst);
+            (0..last).for_each(|n| channel.submit(read(200 + n)).expect("room"));
+            let mut seen = 0;
+            while channel.in_flight() > 0 {
+                channel.wait(1, |done| {
+                    assert!(done.status.is_ok());
+                    seen += 1;
+                });
+            }
+            assert_eq!(seen, 150 + last, "{stack:?}");
+            assert_eq!(channel.volume().disks()[0].tags_in_use(), 0);
+        }
+    }
+}
+
+#[test]
 fn more_bios_than_tags_wait_and_finish_on_every_stack() {
     for stack in STACKS {
         let mut drive = TestDrive::new(1 << 16);

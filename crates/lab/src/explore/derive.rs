@@ -75,7 +75,7 @@ fn drives(random: &mut Random, faulty: bool) -> Vec<DriveSpec> {
             sectors: random.within(16, 256) * 8,
             owned: random.per_mille(owned),
             queues: random.pick(&[1, 2, 4, 64]),
-            depth: random.pick(&[1, 2, 3, 4, 8, 16, 64]),
+            depth: random.pick(&[1, 2, 3, 4, 8, 16, 64, 256]),
             drive_tags: random.per_mille(400),
             limits: like.unwrap_or_else(|| limits(random)),
             latency_ns: latency(random),
@@ -161,7 +161,7 @@ fn channels(random: &mut Random, machine: &MachineSpec) -> Vec<ChannelSpec> {
     let most = random.pick(&[10, 30, 60, 120]) / count.min(4) + 4;
     (0..count)
         .map(|_| {
-            let depth = random.pick(&[1, 1, 2, 4, 8, 16, 64]);
+            let depth = random.pick(&[1, 1, 2, 4, 8, 16, 64, 200]);
             ChannelSpec {
                 cpu: random.within(0, machine.cpus() - 1),
                 depth,
