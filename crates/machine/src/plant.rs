@@ -1,7 +1,7 @@
 //! Planted bugs: deviations of a production line, one token each, that tests must find.
 //!
 //! A production line asks [`planted`] or [`weaker`]; both are constants unless the feature
-//! `planted` is on, so they leave no instruction behind. With it, the bug that [`with`] names is on
+//! `planted` is on, so they leave no instruction behind. With it, the bug that `with` names is on
 //! for the length of a closure, on its thread only: checked and simulated machines run all threads
 //! of a model on one. Called by `crates/block`; switched by its models and by simulation tests.
 
