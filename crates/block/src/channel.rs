@@ -12,28 +12,23 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
 
-use millrace_machine::{Counter, Doorbell, Machine, Order, Parker, Word};
+use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
 
-use crate::account::DiskStats;
 use crate::bio::{Bio, Op, OpFlags};
-use crate::disk::{Disk, Stack, Way};
-use crate::dispatch::Route;
 use crate::driver::QueueKind;
 use crate::gate::Gate;
 use crate::home::Home;
 use crate::limits::MAX_DATA_SECTORS;
-use crate::merge::Merged;
-use crate::plug::Plug;
+use crate::member::Member;
 use crate::reap::Completion;
 use crate::runner::{Runner, Stamp};
-use crate::slot::{BioList, BioRef, Slot, Stage, Stride};
+use crate::served::Served;
+use crate::serving::Serving;
+use crate::slot::{BioList, BioRef, Stage, Stride};
 use crate::split::cut_to_limits;
 use crate::status::Status;
-use crate::trace::Action;
 use crate::volume::Volume;
 
-/// Bios that unplug a drive's list: \[FALCON\]'s high watermark is this many for each drive.
-const PLUG_PER_DRIVE: u32 = 32;
 /// How long a dropped channel waits for its I/O before it gives memory up for lost.
 const DRAIN_NS: u64 = 5_000_000_000;
 
@@ -95,77 +90,12 @@ pub enum Reject {
     Invalid(Status),
 }
 
-/// One drive of the volume, as the channel sees it.
-pub(crate) struct Member<M: Machine> {
-    pub(crate) disk: Arc<Disk<M>>,
-    pub(crate) stats: Arc<DiskStats<M>>,
-    plug: Plug<M>,
-    pub(crate) route: Route,
-    /// Bios of this channel that the drive has.
-    pub(crate) outstanding: u32,
-    merges: bool,
-}
-
-impl<M: Machine> Member<M> {
-    /// Hands what is plugged to the drive's queues; returns how many chains these refused.
-    #[inline(always)]
-    fn flush(&mut self, traced: bool, run: &mut Runner<M>) -> u32 {
-        if self.disk.way == Way::Direct && self.plug.is_short() {
-            let Some(bio) = self.plug.take_last() else { return 0 };
-            self.count();
-            match self.disk.issue_single(self.route.hctx, bio, run, &self.stats) {
-                Ok(()) => return 0,
-                Err(bio) => self.plug.put_back(bio),
-            }
-        } else if self.plug.is_empty() {
-            return 0;
-        }
-        self.flush_list(traced, run)
-    }
-
-    /// Counts what was plugged since the last time as the drive's.
-    #[inline(always)]
-    fn count(&mut self) {
-        let bios = self.plug.take_count();
-        self.outstanding += bios;
-        self.stats.queued.add(bios.into());
-    }
-
-    #[inline(never)]
-    fn flush_list(&mut self, traced: bool, run: &mut Runner<M>) -> u32 {
-        self.count();
-        let list = self.plug.list();
-        if traced {
-            self.disk.trace_list(Action::Unplug, list);
-        }
-        match self.disk.config.stack {
-            Stack::Sq => self.disk.submit_single(list, run, &self.stats),
-            Stack::Mq | Stack::Raw => self.disk.submit_batch(self.route, list, run, &self.stats),
-        }
-        list.len()
-    }
-
-    #[cold]
-    fn trace_entry(&self, slot: &Slot<M>) {
-        for action in [Action::Queue, Action::Remap, Action::GetRequest, Action::Plug] {
-            self.disk.trace_slot_at(action, slot, slot.q_ns);
-        }
-    }
-
-    #[cold]
-    fn count_merge(&self, kind: Merged) {
-        let last = self.plug.last().expect("something was merged with it");
-        self.stats.count_merge(last.op());
-        self.disk.trace_merged(kind, last);
-    }
-}
-
 /// What is in the plugs.
 pub(crate) struct Batch {
     /// Bios in all plugs.
-    plugged: u32,
+    pub(crate) plugged: u32,
     /// Bios at which they are emptied.
-    plugged_max: u32,
+    pub(crate) plugged_max: u32,
     /// Stamp of what goes in; 0: none taken yet.
     now_ns: u64,
     /// Parts were put in on the way back, by a stage that ended.
@@ -194,6 +124,7 @@ pub struct Channel<M: Machine> {
     /// Boxed so that slots can point to it; leaked if a drive may still write their memory.
     home: Option<Box<Home<M>>>,
     pub(crate) gate: Gate,
+    pub(crate) served: Served<M>,
     turn: fn(),
 }
 
@@ -218,21 +149,10 @@ impl<M: Machine> Channel<M> {
         };
         let drives = volume.disks().len() as u32;
         let parents = config.depth as usize;
-        let parts = (drives * 4).max(config.depth).max(64) as usize;
+        let parts = volume.parts_for(config.depth);
         let home = Home::new(parents + parts, bell);
-        let member = |disk: &Arc<Disk<M>>| {
-            let (ctx, hctx) = disk.route(number);
-            Member {
-                stats: disk.new_stats(),
-                plug: Plug::new(),
-                route: Route { ctx, hctx },
-                outstanding: 0,
-                merges: disk.config.stack == Stack::Mq,
-                disk: Arc::clone(disk),
-            }
-        };
         Channel {
-            members: volume.disks().iter().map(member).collect(),
+            members: volume.disks().iter().map(|disk| Member::new(disk, number)).collect(),
             run: Runner::new(&home, owner, config.stamp, volume.disks()[0].channels()),
             free: home.handles(0..parents),
             children: home.handles(parents..parents + parts),
@@ -241,7 +161,7 @@ impl<M: Machine> Channel<M> {
             depth: config.depth,
             batch: Batch {
                 plugged: 0,
-                plugged_max: PLUG_PER_DRIVE * drives,
+                plugged_max: volume.serving_config().plug_high * drives,
                 now_ns: 0,
                 has_parts: false,
                 polls: 0,
@@ -250,6 +170,7 @@ impl<M: Machine> Channel<M> {
             next_timeout_check_ns: 0,
             quarantine: Vec::new(),
             gate: Gate::new(volume),
+            served: Served::new(volume),
             turn,
             home: Some(home),
             volume: Arc::clone(volume),
@@ -282,6 +203,10 @@ impl<M: Machine> Channel<M> {
         let Some(mut slot) = self.free.pop_front() else {
             return refuse(bio, Reject::Full);
         };
+        if self.gate.pressed && !self.has_relief() {
+            self.free.push_front(slot);
+            return refuse(bio, Reject::Full);
+        }
         slot.bio = ManuallyDrop::new(bio);
         self.start(slot, plain);
         if self.batch.plugged >= self.batch.plugged_max {
@@ -352,18 +277,23 @@ impl<M: Machine> Channel<M> {
     /// Puts a bio that goes to one drive into that drive's plug.
     #[inline(always)]
     pub(crate) fn admit(&mut self, slot: BioRef<M>) {
-        let member = &mut self.members[usize::from(slot.member)];
-        if self.gate.traced {
-            member.trace_entry(&slot);
+        if self.gate.traced | self.gate.per_volume {
+            return self.admit_specially(slot);
         }
         self.batch.plugged += 1;
-        if member.merges {
-            if let Some(kind) = member.plug.merge_or_push(slot, &member.disk.limits) {
-                member.count_merge(kind);
-            }
-        } else {
-            member.plug.push(slot);
+        self.members[usize::from(slot.member)].plug(slot);
+    }
+
+    /// [`Channel::admit`] where events are traced or there is one list for all drives.
+    #[cold]
+    fn admit_specially(&mut self, slot: BioRef<M>) {
+        let member = &mut self.members[usize::from(slot.member)];
+        if self.gate.per_volume {
+            return self.plug_request(slot);
         }
+        member.trace_entry(&slot);
+        self.batch.plugged += 1;
+        member.plug(slot);
     }
 
     /// [`Channel::admit`] off the hot path, for parts.
@@ -388,6 +318,9 @@ impl<M: Machine> Channel<M> {
 
     #[inline(always)]
     fn flush_plugs(&mut self) {
+        if self.volume.serving() != Serving::Inline || self.gate.per_volume {
+            return self.flush_served();
+        }
         self.batch.plugged = 0;
         for member in &mut self.members {
             self.batch.plugged += member.flush(self.gate.traced, &mut self.run);
@@ -435,11 +368,7 @@ impl<M: Machine> Channel<M> {
         self.home().has_delivered()
             || !self.run.done.is_empty()
             || !self.finished.is_empty()
-            || self.members.iter().any(|m| {
-                // Of a queue that anybody may run, only what this channel polls for itself.
-                (m.outstanding > 0 || m.disk.kind() == QueueKind::OwnerOnly)
-                    && m.disk.has_pending_for(m.route.hctx, self.run.owner)
-            })
+            || self.members.iter().any(|m| m.has_work(self.run.owner))
     }
 
     /// Sets how long a drop waits for I/O in flight before it gives memory up for lost; 5 s unless
@@ -501,7 +430,8 @@ impl<M: Machine> Drop for Channel<M> {
             // A drive may still write the memory of these bios, and answer to this home.
             core::mem::forget(self.home.take());
             core::mem::forget(core::mem::take(&mut self.quarantine));
-            self.members.iter_mut().for_each(|m| m.plug.list().leak());
+            self.leak_requests();
+            self.members.iter_mut().for_each(Member::leak);
             [&mut self.stalled, &mut self.finished, &mut self.run.done]
                 .into_iter()
                 .for_each(BioList::leak);

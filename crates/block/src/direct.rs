@@ -72,7 +72,6 @@ impl<M: Machine> Disk<M> {
         }
         let Some(mut serving) = hctx.serve.try_enter() else { return Err(bio) };
         if self.config.stack == Stack::Mq {
-            M::work(Stage::Submit, 1);
             M::work(Stage::Insert, 1);
         }
         if !self.is_plain(&serving, run) || serving.queue.is_none() {

@@ -12,12 +12,13 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use millrace_machine::{Doorbell, Lock, Machine, Topology};
+use millrace_machine::{CpuId, Doorbell, Lock, Machine, Topology};
 
 use crate::account::{DiskStats, StatsSnapshot};
 use crate::bio::{OpFlags, Sector};
 use crate::driver::{Driver, Extent, HwQueues, QueueKind, TagScope};
 use crate::error::{Error, ErrorKind};
+use crate::handover::Seat;
 use crate::home::{Home, HomeRef};
 use crate::limits::QueueLimits;
 use crate::queues::{HardwareQueue, SoftwareQueue, Spread};
@@ -60,6 +61,9 @@ pub struct DiskConfig<M: Machine> {
     pub serve_wait_ns: u64,
     /// I/O threads that may own queues of the drive.
     pub io_threads: u16,
+    /// The CPU of a worker that may serve the drive for others, on which its hardware queue
+    /// depends; none: the drive has no place for one.
+    pub worker: Option<CpuId>,
     /// A tag set shared with other disks (the ports of a controller).
     pub shared_tags: Option<Arc<TagSet<M>>>,
     /// Where events go.
@@ -77,6 +81,7 @@ impl<M: Machine> Default for DiskConfig<M> {
             timeout_ns: 30_000_000_000,
             serve_wait_ns: 2_000,
             io_threads: 0,
+            worker: None,
             shared_tags: None,
             trace: None,
         }
@@ -135,7 +140,8 @@ pub struct Disk<M: Machine> {
     pub(crate) flush: M::Lock<FlushState<M>>,
     pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
     stats: M::Lock<Vec<Arc<DiskStats<M>>>>,
-    topology: Topology,
+    /// Where a worker sits, if the drive may have one.
+    pub(crate) seat: Option<Seat<M>>,
     pub(crate) this: Weak<Disk<M>>,
 }
 
@@ -155,7 +161,9 @@ impl<M: Machine> Disk<M> {
             return Err(Error::new(ErrorKind::InvalidSetting, text));
         }
         let threads = if hw.kind == QueueKind::OwnerOnly { config.io_threads.max(1) } else { 0 };
-        let (ctxs, hctxs) = queue_counts(&config, hw, &topology, threads);
+        let (ctxs, shared) = queue_counts(&config, hw, &topology, threads);
+        let worker = worker_queue(&config, hw, &topology, shared);
+        let hctxs = shared.max(worker.map_or(0, |hctx| usize::from(hctx) + 1));
         let hctxs: Box<[HardwareQueue<M>]> = make_hctxs(&config, hw, ctxs, hctxs);
         if hw.kind == QueueKind::AnyThread {
             for (index, hctx) in hctxs.iter().enumerate() {
@@ -168,7 +176,7 @@ impl<M: Machine> Disk<M> {
         let sq = SingleQueue { queue, frozen: false, in_flight: 0 };
         let flush =
             FlushState { issued: false, pending: BioList::new(), pending_hctx: 0, moves: 0 };
-        let private = one_to_one(&config, ctxs, hctxs.len());
+        let private = one_to_one(&config, ctxs, shared);
         let feeds = if private { 1 } else { hctxs.len() };
         let way = match config.stack {
             Stack::Mq if !private => Way::Queues,
@@ -186,13 +194,13 @@ impl<M: Machine> Disk<M> {
                 true => OpFlags::NOUNMAP.with(OpFlags::FUA),
                 false => OpFlags::NOUNMAP,
             },
-            ctxs: (0..ctxs).map(|_| SoftwareQueue::new(feeds)).collect(),
+            ctxs: (0..ctxs).map(|_| SoftwareQueue::new(feeds, worker)).collect(),
             hctxs,
             sq: M::Lock::new("request-queue", sq),
             flush: M::Lock::new("flush", flush),
             abandoned: M::Lock::new("abandoned", Vec::new()),
             stats: M::Lock::new("stats", Vec::new()),
-            topology,
+            seat: worker.map(Seat::new),
             config,
             this: Weak::clone(this),
         }))
@@ -305,6 +313,13 @@ impl<M: Machine> Disk<M> {
             for tag in filled.into_iter().chain(queued) {
                 left.push_back(hctx.tags.take_back(tag));
             }
+            if self.is_workers(index) {
+                // There are others to take it.
+                let ctx = self.a_ctx_of(index);
+                self.ctxs[ctx].ctx.lock().list(index).append(&mut left);
+                hctx.mark_pending(ctx);
+                continue;
+            }
             let mut flush = self.flush.lock();
             if !flush.issued {
                 left.append(&mut flush.pending);
@@ -314,20 +329,27 @@ impl<M: Machine> Disk<M> {
         }
     }
 
+    /// Hardware queues that are not a worker's own.
+    fn owned_queues(&self) -> usize {
+        let workers = self.kind == QueueKind::OwnerOnly && self.seat.is_some();
+        self.hctxs.len() - usize::from(workers)
+    }
+
     /// Software and hardware queue of a submitter on the calling CPU; `thread` is its number if it
     /// is an I/O thread that owns queues.
     pub(crate) fn route(&self, thread: Option<u16>) -> (u16, u16) {
         let cpu = M::cpu();
-        let node = self.topology.node_of(cpu).0 as usize;
+        let topology = M::topology();
+        let node = topology.node_of(cpu).0 as usize;
         let place = match (self.kind, thread) {
             (QueueKind::OwnerOnly, Some(thread)) => thread.into(),
-            _ => self.topology.index_of(cpu),
+            _ => topology.index_of(cpu),
         };
         let ctx = self.config.software_queues.index(place, node, self.ctxs.len());
         let hctx = match (self.config.software_queues, self.config.hardware_queues) {
             // A thread submits to the queue that it owns, or to one that some thread does: where
             // its CPU is has no say in it.
-            _ if self.kind == QueueKind::OwnerOnly => place % self.hctxs.len(),
+            _ if self.kind == QueueKind::OwnerOnly => place % self.owned_queues(),
             // One software queue feeds whichever hardware queue the submitter's place names.
             (Spread::One, hardware) => hardware.index(place, node, self.hctxs.len()),
             (Spread::Node, Spread::Core) => place % self.hctxs.len(),
@@ -375,6 +397,22 @@ fn queue_counts<M: Machine>(
         (_, spread) => spread.count(topology, 0),
     };
     (config.software_queues.count(topology, threads), wanted.clamp(1, hw.count.max(1).into()))
+}
+
+/// The hardware queue of a worker: one more than the I/O threads own, or the one of its CPU.
+fn worker_queue<M: Machine>(
+    config: &DiskConfig<M>,
+    hw: HwQueues,
+    topology: &Topology,
+    shared: usize,
+) -> Option<u16> {
+    let cpu = config.worker.filter(|_| config.stack != Stack::Sq)?;
+    let (place, node) = (topology.index_of(cpu), topology.node_of(cpu).0 as usize);
+    match hw.kind {
+        QueueKind::OwnerOnly if shared < usize::from(hw.count) => Some(shared as u16),
+        QueueKind::OwnerOnly => None,
+        QueueKind::AnyThread => Some(config.hardware_queues.index(place, node, shared) as u16),
+    }
 }
 
 /// Whether software and hardware queues are pairs.

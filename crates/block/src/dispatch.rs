@@ -45,9 +45,6 @@ impl<M: Machine> Disk<M> {
         run: &mut Runner<M>,
         stats: &DiskStats<M>,
     ) {
-        if self.config.stack != Stack::Raw {
-            M::work(Stage::Submit, list.len());
-        }
         self.trace_list(Action::Insert, list);
         let hctx = &self.hctxs[usize::from(route.hctx)];
         let may_serve = self.may_serve(hctx, run);
@@ -61,7 +58,7 @@ impl<M: Machine> Disk<M> {
             if self.is_plain(&serving, run) {
                 return self.issue_directly(route.hctx, serving, list, run, stats);
             }
-            self.stage(route, list, &mut serving);
+            self.stage(route, list, &mut serving, stats);
             self.serve(route.hctx, serving, run, stats);
         } else if self.insert(route, list) {
             self.kick(route.hctx, run, stats);
@@ -71,7 +68,13 @@ impl<M: Machine> Disk<M> {
     /// A server's own batch: through the software queue, and all that is there with it. A software
     /// queue that no other hardware queue takes from is private to whoever serves, and passed by.
     #[inline(always)]
-    fn stage(&self, route: Route, list: &mut BioList<M>, serve: &mut Serve<M>) {
+    fn stage(
+        &self,
+        route: Route,
+        list: &mut BioList<M>,
+        serve: &mut Serve<M>,
+        stats: &DiskStats<M>,
+    ) {
         if self.way != Way::Queues {
             if self.config.stack != Stack::Raw {
                 M::work(Stage::Insert, list.len());
@@ -82,11 +85,16 @@ impl<M: Machine> Disk<M> {
             return;
         }
         let mut ctx = self.ctxs[usize::from(route.ctx)].ctx.lock();
-        if !ctx.frozen {
-            M::work(Stage::Insert, list.len());
-            serve.staged.append(ctx.list(route.hctx));
-            serve.staged.append(list);
+        if ctx.frozen {
+            return;
         }
+        if self.is_workers(route.hctx) {
+            drop(ctx);
+            return self.stage_sorted(list, serve, stats);
+        }
+        M::work(Stage::Insert, list.len());
+        serve.staged.append(ctx.list(route.hctx));
+        serve.staged.append(list);
     }
 
     /// Inserts into the software queue for whoever serves; false if that is frozen.
@@ -113,16 +121,17 @@ impl<M: Machine> Disk<M> {
         }
     }
 
-    /// Polls a queue and continues what waits in it, if this thread may and nobody else does.
-    pub(crate) fn run_queue(&self, hctx: u16, run: &mut Runner<M>, stats: &DiskStats<M>) {
+    /// Polls a queue and continues what waits in it, if this thread may and nobody else does; says
+    /// whether.
+    pub(crate) fn run_queue(&self, hctx: u16, run: &mut Runner<M>, stats: &DiskStats<M>) -> bool {
         let queue = &self.hctxs[usize::from(hctx)];
         let entered = match self.try_serve(queue, run) {
             None if self.kind == QueueKind::OwnerOnly => self.insist(hctx, run),
             entered => entered,
         };
-        if let Some(serving) = entered {
-            self.serve(hctx, serving, run, stats);
-        }
+        let Some(serving) = entered else { return false };
+        self.serve(hctx, serving, run, stats);
+        true
     }
 
     /// An owner found somebody looking at its queue: nobody else polls it, so it comes back. The
@@ -167,12 +176,12 @@ impl<M: Machine> Disk<M> {
         let hctx = &self.hctxs[usize::from(index)];
         let mut rounds = 0;
         loop {
-            hctx.take_pending(|ctx| {
-                serving.staged.append(self.ctxs[ctx].ctx.lock().list(index));
-            });
+            self.take_staged(index, &mut serving, stats);
             self.dispatch(index, &mut serving, run, stats);
             self.reap(&mut serving, run);
             let waiting = !serving.staged.is_empty() || !serving.requeued.is_empty();
+            run.left_busy = waiting || serving.in_flight > 0;
+            self.note_round(index, &mut serving, run);
             if run.batch.is_full() || (waiting && !run.batch.is_empty()) {
                 self.complete(index, run, stats);
                 continue;

@@ -10,6 +10,7 @@ use millrace_machine::Machine;
 
 use crate::bio::{Bio, Op, OpFlags};
 use crate::driver::QueueKind;
+use crate::serving::Serving;
 use crate::status::Status;
 use crate::volume::Volume;
 
@@ -24,6 +25,10 @@ pub(crate) struct Gate {
     read_only: bool,
     /// Some drive's events are traced.
     pub(crate) traced: bool,
+    /// Bios go into one list for all drives.
+    pub(crate) per_volume: bool,
+    /// Too much waits in the stack: it takes nothing until there is relief.
+    pub(crate) pressed: bool,
     /// Some queue may have completions that no other sign tells of: several drives, or queues
     /// that belong to the thread.
     pub(crate) polls_always: bool,
@@ -44,6 +49,8 @@ impl Gate {
             read_only: limits.features.read_only,
             polls_always: disks.len() > 1 || disks.iter().any(|d| d.kind() == QueueKind::OwnerOnly),
             traced: disks.iter().any(|d| d.config.trace.is_some()),
+            per_volume: volume.serving() == Serving::PerVolume,
+            pressed: false,
         }
     }
 

@@ -61,18 +61,24 @@ pub(crate) struct SoftwareQueue<M: Machine> {
 
 /// What the lock of a software queue protects.
 pub(crate) struct Ctx<M: Machine> {
-    /// A list for each hardware queue, by its number, or one if queues are pairs: a bio goes
-    /// through the hardware queue that its submitter polls.
+    /// A list for each hardware queue, by its number, or one if queues are pairs, and then perhaps
+    /// one more for the drive's worker: a bio goes through the hardware queue that its submitter
+    /// polls, or through the worker's.
     lists: Box<[BioList<M>]>,
+    /// The hardware queue that the last list is for, if it is the worker's.
+    worker: Option<u16>,
     /// Takes nothing new.
     pub(crate) frozen: bool,
 }
 
 impl<M: Machine> SoftwareQueue<M> {
-    /// `feeds` is how many hardware queues there are, or 1 if queues are pairs.
-    pub(crate) fn new(feeds: usize) -> Self {
-        let lists = (0..feeds).map(|_| BioList::new()).collect();
-        SoftwareQueue { ctx: M::Lock::new("software-queue", Ctx { lists, frozen: false }) }
+    /// `feeds` is how many hardware queues there are, or 1 if queues are pairs; those have a list
+    /// more if a worker has the hardware queue named.
+    pub(crate) fn new(feeds: usize, worker: Option<u16>) -> Self {
+        let worker = worker.filter(|_| feeds == 1);
+        let lists = (0..feeds + usize::from(worker.is_some())).map(|_| BioList::new()).collect();
+        let ctx = Ctx { lists, worker, frozen: false };
+        SoftwareQueue { ctx: M::Lock::new("software-queue", ctx) }
     }
 }
 
@@ -81,7 +87,17 @@ impl<M: Machine> Ctx<M> {
     #[inline]
     pub(crate) fn list(&mut self, hctx: u16) -> &mut BioList<M> {
         let last = self.lists.len() - 1;
-        &mut self.lists[last.min(hctx.into())]
+        let at = match self.worker {
+            Some(worker) => {
+                if worker == hctx {
+                    last
+                } else {
+                    0
+                }
+            }
+            None => last.min(hctx.into()),
+        };
+        &mut self.lists[at]
     }
 
     /// Whether nothing waits.
@@ -123,6 +139,10 @@ pub(crate) struct Serve<M: Machine> {
     pub(crate) quiesced: bool,
     /// Takes nothing new; for the stack that has no software queue.
     pub(crate) frozen: bool,
+    /// Chains taken from the lists for a worker so far.
+    pub(crate) taken: u64,
+    /// Some of those may still be here.
+    pub(crate) holds_handed: bool,
 }
 
 impl<M: Machine> HardwareQueue<M> {
@@ -136,6 +156,8 @@ impl<M: Machine> HardwareQueue<M> {
             in_flight: 0,
             quiesced: false,
             frozen: false,
+            taken: 0,
+            holds_handed: false,
         };
         HardwareQueue {
             serve: ServeLock::new(serve),
@@ -197,6 +219,11 @@ impl<M: Machine> HardwareQueue<M> {
     pub(crate) fn has_owner(&self) -> bool {
         // Acquire pairs with the Release in `set_owner`.
         self.owner.load(Order::Acquire) != 0
+    }
+
+    /// Who is to be woken for a queue that has no owner: its worker, or nobody any more.
+    pub(crate) fn set_bell(&self, bell: Option<Arc<Doorbell<M>>>) {
+        *self.bell.lock() = bell;
     }
 
     /// The owner goes away.

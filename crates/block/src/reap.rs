@@ -11,7 +11,6 @@ use millrace_machine::{Machine, Order, Word};
 
 use crate::bio::Bio;
 use crate::channel::Channel;
-use crate::driver::QueueKind;
 use crate::slot::{BioRef, Stage};
 use crate::status::Status;
 
@@ -85,10 +84,7 @@ impl<M: Machine> Channel<M> {
         self.run.forget_wake();
         let quarantine = !self.quarantine.is_empty();
         for member in &mut self.members {
-            let mine = member.outstanding > 0 || member.disk.kind() == QueueKind::OwnerOnly;
-            if mine || quarantine {
-                member.disk.run_queue(member.route.hctx, &mut self.run, &member.stats);
-            }
+            member.run_queues(quarantine, &mut self.run);
         }
     }
 

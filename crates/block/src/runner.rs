@@ -45,6 +45,8 @@ pub(crate) struct Runner<M: Machine> {
     pub(crate) turn: Vec<(Arc<Disk<M>>, u16)>,
     /// It is running them.
     pub(crate) runs_woken: bool,
+    /// Something was left in the queue that was served last.
+    pub(crate) left_busy: bool,
 }
 
 impl<M: Machine> Runner<M> {
@@ -63,6 +65,7 @@ impl<M: Machine> Runner<M> {
             woken: Vec::with_capacity(8),
             turn: Vec::with_capacity(8),
             runs_woken: false,
+            left_busy: false,
         }
     }
 

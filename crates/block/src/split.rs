@@ -21,6 +21,10 @@ use crate::status::Status;
 use crate::trace::Action;
 use crate::volume::Part;
 
+/// What `member` of a parent says: its parts are one for each drive, or one for each chunk.
+const BY_DRIVES: u16 = 0;
+const BY_CHUNKS: u16 = 1;
+
 /// Longest start of a part that one request of the drive can carry: its sectors and segments. No
 /// sectors if not even one block fits.
 pub(crate) fn cut_to_limits<M: Machine>(
@@ -61,6 +65,8 @@ impl<M: Machine> Channel<M> {
         };
         enter_stage(&mut parent, first);
         parent.remaining = 0;
+        let by_chunks = self.gate.per_volume && parent.bio.op.has_data();
+        parent.member = if by_chunks { BY_CHUNKS } else { BY_DRIVES };
         self.make_parts(parent);
     }
 
@@ -140,6 +146,9 @@ impl<M: Machine> Channel<M> {
     /// The next part of the parent's stage, in a child slot; none when all are made. `offset` of
     /// the parent is the drive to look at next, `dev_sector` how much of that drive's part is made.
     fn next_part(&mut self, parent: &mut BioRef<M>) -> Option<BioRef<M>> {
+        if parent.member == BY_CHUNKS && parent.stage == Stage::Data {
+            return self.next_chunk(parent);
+        }
         let drives = self.volume.disks().len() as u32;
         while parent.offset < drives && parent.status.is_ok() {
             let member = parent.offset as u16;
@@ -193,8 +202,37 @@ impl<M: Machine> Channel<M> {
         if made >= part.nr_sectors {
             return None;
         }
-        let rest = part.skip(made);
-        let mut child = self.child_of(parent, parent.bio.op, rest);
+        let child = self.data_part(parent, part.skip(made), limits)?;
+        parent.dev_sector += u64::from(child.bio.nr_sectors);
+        Some(child)
+    }
+
+    /// The next part where a bio is split at every chunk, as Linux's raid0 does it; `offset` of the
+    /// parent is how much of it is made.
+    fn next_chunk(&mut self, parent: &mut BioRef<M>) -> Option<BioRef<M>> {
+        let (made, nr) = (parent.offset, parent.bio.nr_sectors);
+        if made >= nr || !parent.status.is_ok() {
+            return None;
+        }
+        let (sector, end) = (parent.bio.sector, parent.bio.sector + u64::from(nr));
+        let (member, dev_sector, run) = self.volume.run_at(sector + u64::from(made), end);
+        let limits = *self.volume.disks()[usize::from(member)].limits();
+        let stride = Stride::NONE;
+        let part = Part { member, dev_sector, nr_sectors: run as u32, offset: made, stride };
+        let child = self.data_part(parent, part, &limits)?;
+        parent.offset += child.bio.nr_sectors;
+        Some(child)
+    }
+
+    /// A child for as much of a part as one request of the drive can carry; none, and the parent
+    /// has failed, if that is nothing.
+    fn data_part(
+        &mut self,
+        parent: &mut BioRef<M>,
+        part: Part,
+        limits: &QueueLimits,
+    ) -> Option<BioRef<M>> {
+        let mut child = self.child_of(parent, parent.bio.op, part);
         let (sectors, segments) = cut_to_limits(&child, limits);
         if sectors == 0 {
             parent.status = match parent.bio.op.has_data() {
@@ -207,7 +245,6 @@ impl<M: Machine> Channel<M> {
         }
         child.bio.nr_sectors = sectors;
         (child.chain_sectors, child.chain_segments) = (sectors, segments);
-        parent.dev_sector += u64::from(sectors);
         if parent.bio.flags.has(OpFlags::FUA) && self.fua_by_drive(parent, limits) {
             child.bio.flags = child.bio.flags.with(OpFlags::FUA);
         }

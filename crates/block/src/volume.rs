@@ -12,13 +12,14 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_machine::Machine;
+use millrace_machine::{Machine, Order, Word};
 
 use crate::bio::{Sector, SectorCount};
 use crate::disk::Disk;
 use crate::driver::Extent;
 use crate::error::{Error, ErrorKind};
 use crate::limits::QueueLimits;
+use crate::serving::{Serving, ServingConfig};
 use crate::slot::Stride;
 
 /// Most runs of one drive that one question about extents looks at: bounds the time it takes.
@@ -36,21 +37,14 @@ pub enum Layout {
     Linear,
 }
 
-/// Who serves a volume's drives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Serving {
-    /// The submitting thread, to completion.
-    #[default]
-    Inline,
-}
-
 /// Several disks as one.
 pub struct Volume<M: Machine> {
     name: String,
     disks: Vec<Arc<Disk<M>>>,
     layout: Layout,
-    serving: Serving,
+    serving: ServingConfig,
+    /// The mode at this moment, as bits.
+    serving_now: M::Word,
     capacity: Sector,
     limits: QueueLimits,
     /// Linear: where each drive starts, and where the last one ends.
@@ -97,6 +91,19 @@ impl<M: Machine> Volume<M> {
         layout: Layout,
         disks: Vec<Arc<Disk<M>>>,
     ) -> Result<Arc<Volume<M>>, Error> {
+        Volume::with_serving(name, layout, disks, ServingConfig::default())
+    }
+
+    /// A volume of these disks, served this way.
+    ///
+    /// # Errors
+    /// As [`Volume::new`], and if the watermarks or pressure points make no sense.
+    pub fn with_serving(
+        name: impl Into<String>,
+        layout: Layout,
+        disks: Vec<Arc<Disk<M>>>,
+        serving: ServingConfig,
+    ) -> Result<Arc<Volume<M>>, Error> {
         let name = name.into();
         let wrong = |text| Err(Error::new(ErrorKind::InvalidSetting, text));
         let Some(first) = disks.first() else {
@@ -104,6 +111,9 @@ impl<M: Machine> Volume<M> {
         };
         if disks.len() > 1024 {
             return wrong(format!("volume {name}: {} drives; at most 1024", disks.len()));
+        }
+        if let Err(text) = serving.validate() {
+            return wrong(format!("volume {name}: {text}"));
         }
         let mut limits = disks.iter().fold(*first.limits(), |sum, d| sum.stack(*d.limits()));
         let (mut starts, mut capacity, mut chunk_shift) = (Vec::new(), 0, 0);
@@ -145,7 +155,8 @@ impl<M: Machine> Volume<M> {
         Ok(Arc::new(Volume {
             name,
             layout,
-            serving: Serving::Inline,
+            serving_now: M::Word::new(serving.serving as u64),
+            serving,
             capacity,
             limits,
             starts,
@@ -181,10 +192,51 @@ impl<M: Machine> Volume<M> {
         self.layout
     }
 
-    /// Who serves them.
+    /// Who serves them at this moment.
+    #[inline(always)]
     #[must_use]
     pub fn serving(&self) -> Serving {
-        self.serving
+        // Relaxed: it changes only while nothing is inside.
+        Serving::from_bits(self.serving_now.load(Order::Relaxed))
+    }
+
+    /// The settings of that, as they were given.
+    #[must_use]
+    pub fn serving_config(&self) -> &ServingConfig {
+        &self.serving
+    }
+
+    /// Changes who serves them, with I/O under way: freezes the drives, waits until they are
+    /// drained, changes, and goes on. Other threads must poll their channels meanwhile; one that
+    /// has I/O in this volume itself must not call this. False if they were not drained at
+    /// `deadline_ns`: then all is as before.
+    #[must_use]
+    pub fn switch_serving(&self, serving: Serving, deadline_ns: u64) -> bool {
+        self.disks.iter().for_each(|disk| disk.freeze());
+        let drained = self.disks.iter().all(|disk| disk.wait_drained(deadline_ns));
+        if drained {
+            // Relaxed: channels look at each batch, and either way serves it right.
+            self.serving_now.store(serving as u64, Order::Relaxed);
+        }
+        self.disks.iter().for_each(|disk| disk.unfreeze());
+        drained
+    }
+
+    /// Chains that wait in the stack for the drives' workers.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        self.disks.iter().map(|disk| disk.waiting()).sum()
+    }
+
+    /// How many parts a channel of this depth should have room for: a few for each drive, or, where
+    /// bios are split by chunks, what a bio of 64 KiB takes.
+    pub(crate) fn parts_for(&self, depth: u32) -> usize {
+        let drives = self.disks.len() as u32;
+        let few = (drives * 4).max(depth).max(64);
+        match self.serving.serving {
+            Serving::PerVolume => few.max(depth.saturating_mul(16).min(65_536)) as usize,
+            _ => few as usize,
+        }
     }
 
     /// Size in sectors.
@@ -315,7 +367,7 @@ impl<M: Machine> Volume<M> {
     }
 
     /// Drive, place and length of the longest one-drive run that starts at a sector.
-    fn run_at(&self, at: Sector, end: Sector) -> (u16, Sector, u64) {
+    pub(crate) fn run_at(&self, at: Sector, end: Sector) -> (u16, Sector, u64) {
         let (member, place) = self.locate(at, 1).expect("one sector lies on one drive");
         let run = match self.layout {
             Layout::Linear => self.starts[usize::from(member) + 1] - at,

@@ -5,7 +5,7 @@
 //! that number, and nothing else here.
 #![allow(missing_docs)]
 
-use millrace_block::{Layout, Spread, Stack, Stamp};
+use millrace_block::{Layout, ServingConfig, Spread, Stack, Stamp};
 use millrace_lab::sim::{
     InterfaceKind, Irq, Length, SimPlan, machine, run_metered, run_rows, run_simulated,
 };
@@ -17,6 +17,8 @@ fn plan(cpus: u32, stack: Stack, interface: InterfaceKind) -> SimPlan {
     SimPlan {
         drives: vec!["null".parse().expect("a spec")],
         layout: Layout::Linear,
+        serving: ServingConfig::default(),
+        worker_cpus: Vec::new(),
         stack,
         software_queues: Spread::Core,
         hardware_queues: Spread::Core,

@@ -37,17 +37,20 @@ pub enum Stage {
     Driver,
     /// Ending a request; in a single-queue stack inside its lock.
     Complete,
+    /// A look at one entry of a list that is searched or sorted.
+    Search,
 }
 
 impl Stage {
     /// All stages, in the order of an I/O's way.
-    pub const ALL: [Stage; 6] = [
+    pub const ALL: [Stage; 7] = [
         Stage::Interface,
         Stage::Submit,
         Stage::Insert,
         Stage::Dispatch,
         Stage::Driver,
         Stage::Complete,
+        Stage::Search,
     ];
 }
 

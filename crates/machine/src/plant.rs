@@ -50,6 +50,10 @@ pub enum Plant {
     TakePendingRelaxed,
     /// `HardwareQueue::ring` wakes nobody.
     RingSkipped,
+    /// `Disk::hand_over` does not mark the software queue.
+    HandoverUnmarked,
+    /// `Disk::note_round` does not count what somebody else left in a worker's queue.
+    RoundUnnoted,
     /// `Disk::run_queue` lets an owner sleep while somebody else looks at its queue.
     OwnerGivesUp,
     /// `Home::deliver` rings no bell.

@@ -30,7 +30,8 @@ pub use assemble::{
 };
 pub use millrace_block::{
     Bio, Buffer, ChannelConfig, Completion, Disk, Error, ErrorKind, Layout, Op, OpFlags,
-    QueueLimits, Reject, Rejected, Sector, SectorCount, Serving, Spread, Stack, Stamp, Status,
+    QueueLimits, Reject, Rejected, Sector, SectorCount, Serving, ServingConfig, Spread, Stack,
+    Stamp, Status,
 };
 pub use millrace_drives::Spec;
 pub use millrace_machine::Native;

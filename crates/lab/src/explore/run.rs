@@ -230,6 +230,7 @@ fn build(scenario: &Scenario, court: &Court) -> Arc<Volume<Simulated>> {
             // Not at all, a little, or as long as by default.
             serve_wait_ns: scenario.seed % 3 * 1_000,
             io_threads: scenario.channels.len() as u16,
+            worker: None,
             shared_tags: shared.clone(),
             trace,
         };

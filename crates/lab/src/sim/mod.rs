@@ -2,7 +2,7 @@
 //!
 //! `machines` names the machines, `interface` models how programs submit, `irq` who takes
 //! interrupts, `window` says which part
-//! of a run counts, `job` is a submitter, `run` a row, `rows` many rows at once. Everything below a
+//! of a run counts, `job` is a submitter, `workers` serve drives, `run` a row, `rows` many rows. Everything below a
 //! job is the production code of the block layer and the drives. Called by the binary's verbs.
 
 mod interface;
@@ -12,11 +12,12 @@ mod machines;
 mod rows;
 mod run;
 mod window;
+mod workers;
 
 use std::fmt;
 use std::str::FromStr;
 
-use millrace_block::{Layout, Spread, Stack, Stamp};
+use millrace_block::{Layout, ServingConfig, Spread, Stack, Stamp};
 use millrace_drives::Spec;
 
 use crate::bench::BenchError;
@@ -71,6 +72,10 @@ pub struct SimPlan {
     pub drives: Vec<Spec>,
     /// How they are joined.
     pub layout: Layout,
+    /// Who serves the volume's drives.
+    pub serving: ServingConfig,
+    /// The worker of drive i runs on `worker_cpus[i % len]`; none if empty.
+    pub worker_cpus: Vec<u32>,
     /// Design of the layer.
     pub stack: Stack,
     /// Software queues.
@@ -111,7 +116,8 @@ impl SimPlan {
         if cpus != u32::MAX && self.cpus.is_empty() {
             return wrong("no CPU to run on".into());
         }
-        if let Some(cpu) = self.cpus.iter().find(|cpu| **cpu >= cpus) {
+        let mut used = self.cpus.iter().chain(&self.worker_cpus);
+        if let Some(cpu) = used.find(|cpu| **cpu >= cpus) {
             return wrong(format!("CPU {cpu}: the machine has {cpus}"));
         }
         if self.interface == InterfaceKind::Sync && self.workload.iodepth != 1 {

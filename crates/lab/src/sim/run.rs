@@ -18,6 +18,7 @@ use super::SimPlan;
 use super::interface::Host;
 use super::irq::{Interrupts, IrqDriver, Signal};
 use super::job::{self, Shared, Sums};
+use super::workers::{self, Workers};
 use crate::bench::{BenchError, latencies, process_cpu_ns, stamp_name};
 use crate::row::{Cost, LockLine, MachineRow, Outcome, Row};
 
@@ -110,6 +111,7 @@ fn run_jobs<M: Host>(plan: &SimPlan) -> Result<Measured<M>, BenchError> {
     let interrupts = Interrupts::new(plan, &signals);
     let volume = volume_of::<M>(plan, interrupts.as_ref())?;
     check_workload(&volume, plan)?;
+    let workers = Workers::start(volume.disks(), &plan.worker_cpus);
     let shared = Shared::new(plan, volume, signals);
     let handlers = interrupts.as_ref().map_or(Vec::new(), Interrupts::start);
     let start = |number: u32| {
@@ -120,6 +122,7 @@ fn run_jobs<M: Host>(plan: &SimPlan) -> Result<Measured<M>, BenchError> {
     let threads: Vec<M::Thread> = (0..plan.jobs).map(start).collect();
     let mut whole = true;
     threads.into_iter().for_each(|thread| whole &= thread.join());
+    whole &= workers.stop();
     if let Some(interrupts) = interrupts {
         interrupts.stop();
     }
@@ -152,6 +155,7 @@ fn volume_of<M: Host>(
         }
         let config = DiskConfig {
             name: format!("d{index}"),
+            worker: workers::cpu_of(&plan.worker_cpus, index),
             stack: plan.stack,
             software_queues: plan.software_queues,
             hardware_queues: plan.hardware_queues,
@@ -159,7 +163,7 @@ fn volume_of<M: Host>(
         };
         disks.push(Disk::new(driver, config)?);
     }
-    Ok(Volume::new("bench", plan.layout, disks)?)
+    Ok(Volume::with_serving("bench", plan.layout, disks, plan.serving)?)
 }
 
 fn drive_error(spec: &millrace_drives::Spec, source: &SpecError) -> BenchError {

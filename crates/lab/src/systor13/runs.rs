@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use millrace_block::{Layout, Spread, Stack, Stamp};
+use millrace_block::{Layout, ServingConfig, Spread, Stack, Stamp};
 use millrace_machine::Model;
 
 use super::Part;
@@ -75,6 +75,8 @@ impl Curve {
         SimPlan {
             drives: vec!["null:size=1t".parse().expect("a drive in order")],
             layout: Layout::Linear,
+            serving: ServingConfig::default(),
+            worker_cpus: Vec::new(),
             stack: self.stack,
             software_queues: self.software_queues,
             hardware_queues: self.hardware_queues,

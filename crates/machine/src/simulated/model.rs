@@ -166,8 +166,19 @@ pub struct WorkCosts {
     pub driver: Cost,
     /// [`Stage::Complete`].
     pub complete: Cost,
+    /// [`Stage::Search`]; 0 unless given.
+    #[cfg_attr(feature = "serde", serde(default = "WorkCosts::no_search"))]
+    pub search: Cost,
     /// Greatest deviation of a charge, so that CPUs do not move in lockstep; drawn from the seed.
     pub jitter: Share,
+}
+
+impl WorkCosts {
+    /// Nothing is searched on a machine that does not say what it costs.
+    #[must_use]
+    pub fn no_search() -> Cost {
+        Cost::new(0.0, "not given")
+    }
 }
 
 /// What is wrong with a model.
@@ -246,6 +257,7 @@ impl Model {
                 dispatch: cost(50.0),
                 driver: cost(30.0),
                 complete: cost(50.0),
+                search: cost(0.0),
                 jitter: share(0.1),
             },
         }
@@ -268,6 +280,7 @@ impl Model {
             Stage::Dispatch => &work.dispatch,
             Stage::Driver => &work.driver,
             Stage::Complete => &work.complete,
+            Stage::Search => &work.search,
         }
     }
 
@@ -322,7 +335,7 @@ impl Model {
         })
     }
 
-    fn costs(&self) -> [(&'static str, &Cost); 23] {
+    fn costs(&self) -> [(&'static str, &Cost); 24] {
         let (cache, cpu, threads, work) = (&self.cache, &self.cpu, &self.threads, &self.work);
         [
             ("cache.l1", &cache.l1),
@@ -348,6 +361,7 @@ impl Model {
             ("work.dispatch", &work.dispatch),
             ("work.driver", &work.driver),
             ("work.complete", &work.complete),
+            ("work.search", &work.search),
         ]
     }
 }

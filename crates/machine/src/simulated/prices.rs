@@ -20,7 +20,7 @@ pub(super) struct Prices {
     pub(super) clock_read: u64,
     pub(super) spin_poll: u64,
     pub(super) threads: ThreadPrices,
-    work: [u64; 6],
+    work: [u64; 7],
     /// In 1/65536.
     jitter: u64,
 }

@@ -90,6 +90,8 @@ fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<SimPl
             plans.push(SimPlan {
                 drives: drives.clone(),
                 layout: args.target.layout(),
+                serving: millrace::ServingConfig::default(),
+                worker_cpus: Vec::new(),
                 stack: row.stack,
                 software_queues: row.software_queues,
                 hardware_queues: row.hardware_queues,

@@ -1,0 +1,228 @@
+//! `Member`: one drive of a channel's volume: its plug, its route, and what is out there.
+//!
+//! Owned by a `Channel`, one for each drive. Knows the two ways of a batch: into the drive's queues
+//! and served here, or handed over to the drive's worker. Also which of its queues this channel
+//! must look at for completions. Called by channel.rs and reap.rs.
+#![allow(unsafe_code)]
+
+use alloc::sync::Arc;
+
+use millrace_machine::{Counter, Machine, Stage};
+
+use crate::account::DiskStats;
+use crate::disk::{Disk, Stack, Way};
+use crate::dispatch::Route;
+use crate::driver::QueueKind;
+use crate::merge::Merged;
+use crate::plug::Plug;
+use crate::request::Tag;
+use crate::runner::Runner;
+use crate::slot::{BioRef, Slot};
+use crate::trace::Action;
+
+/// One drive of the volume, as the channel sees it.
+pub(crate) struct Member<M: Machine> {
+    pub(crate) disk: Arc<Disk<M>>,
+    pub(crate) stats: Arc<DiskStats<M>>,
+    plug: Plug<M>,
+    pub(crate) route: Route,
+    /// Bios of this channel that the drive has.
+    pub(crate) outstanding: u32,
+    /// The channel's own queue of the drive may hold some of them.
+    served_here: bool,
+    merges: bool,
+}
+
+impl<M: Machine> Member<M> {
+    /// Nothing plugged; `thread` is the number of the I/O thread, if it is one.
+    pub(crate) fn new(disk: &Arc<Disk<M>>, thread: Option<u16>) -> Self {
+        let (ctx, hctx) = disk.route(thread);
+        Member {
+            stats: disk.new_stats(),
+            plug: Plug::new(),
+            route: Route { ctx, hctx },
+            outstanding: 0,
+            served_here: false,
+            merges: disk.config.stack == Stack::Mq,
+            disk: Arc::clone(disk),
+        }
+    }
+
+    /// Puts a chain into the plug, or into the plug's last chain.
+    #[inline(always)]
+    pub(crate) fn plug(&mut self, slot: BioRef<M>) {
+        if !self.merges {
+            self.plug.push(slot);
+        } else if let Some(kind) = self.plug.merge_or_push(slot, &self.disk.limits) {
+            self.count_merge(kind);
+        }
+    }
+
+    /// Hands what is plugged to the drive's queues; returns how many chains these refused.
+    #[inline(always)]
+    pub(crate) fn flush(&mut self, traced: bool, run: &mut Runner<M>) -> u32 {
+        self.served_here = true;
+        if self.disk.way == Way::Direct && self.plug.is_short() {
+            let Some(bio) = self.plug.take_last() else { return 0 };
+            self.count();
+            match self.disk.issue_single(self.route.hctx, bio, run, &self.stats) {
+                Ok(()) => return 0,
+                Err(bio) => self.plug.put_back(bio),
+            }
+        } else if self.plug.is_empty() {
+            return 0;
+        }
+        self.flush_list(traced, run)
+    }
+
+    /// Counts what was plugged since the last time as the drive's.
+    #[inline(always)]
+    fn count(&mut self) {
+        let bios = self.plug.take_count();
+        self.outstanding += bios;
+        self.stats.queued.add(bios.into());
+        if self.disk.config.stack == Stack::Mq {
+            M::work(Stage::Submit, bios);
+        }
+    }
+
+    #[inline(never)]
+    fn flush_list(&mut self, traced: bool, run: &mut Runner<M>) -> u32 {
+        self.count();
+        let list = self.plug.list();
+        if traced {
+            self.disk.trace_list(Action::Unplug, list);
+        }
+        match self.disk.config.stack {
+            Stack::Sq => self.disk.submit_single(list, run, &self.stats),
+            Stack::Mq | Stack::Raw => self.disk.submit_batch(self.route, list, run, &self.stats),
+        }
+        list.len()
+    }
+
+    /// [`Member::flush`] where workers may serve, too: the drive's if `handed` and there is one,
+    /// else this thread.
+    pub(crate) fn flush_served(&mut self, handed: bool, traced: bool, run: &mut Runner<M>) -> u32 {
+        if self.plug.is_empty() {
+            return 0;
+        }
+        if !handed || !self.disk.has_worker() {
+            return self.flush(traced, run);
+        }
+        self.count();
+        let list = self.plug.list();
+        if traced {
+            self.disk.trace_list(Action::Unplug, list);
+        }
+        self.disk.hand_over(self.route, list);
+        list.len()
+    }
+
+    /// Looks for completions where this channel must.
+    pub(crate) fn run_queues(&mut self, quarantine: bool, run: &mut Runner<M>) {
+        let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
+        if !mine && !quarantine {
+            return;
+        }
+        if self.disk.seat.is_none() {
+            self.disk.run_queue(self.route.hctx, run, &self.stats);
+            return;
+        }
+        if !self.disk.has_worker() && self.outstanding > 0 {
+            self.disk.stand_in(self.route, run, &self.stats);
+        }
+        if self.looks_here() || quarantine {
+            // If somebody else serves it at this moment, nothing is known.
+            run.left_busy = true;
+            self.disk.run_queue(self.route.hctx, run, &self.stats);
+            self.served_here = run.left_busy;
+        }
+    }
+
+    /// Whether the channel's own queue of the drive may hold something of it.
+    fn looks_here(&self) -> bool {
+        let handed = self.disk.seat.is_some() && self.disk.kind() == QueueKind::AnyThread;
+        self.served_here || !handed || !self.disk.has_worker()
+    }
+
+    /// Whether there is something to do for this channel without sleeping, in this drive.
+    pub(crate) fn has_work(&self, owner: u64) -> bool {
+        // Of a queue that anybody may run, only what this channel polls for itself.
+        let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
+        mine && self.looks_here() && self.disk.has_pending_for(self.route.hctx, owner)
+            || self.outstanding > 0 && self.disk.is_orphaned()
+    }
+
+    /// Whether something is in the plug.
+    pub(crate) fn holds_plugged(&self) -> bool {
+        !self.plug.is_empty()
+    }
+
+    /// Forgets what is plugged: only for a home that is leaked.
+    pub(crate) fn leak(&mut self) {
+        self.plug.list().leak();
+    }
+
+    #[cold]
+    pub(crate) fn trace_entry(&self, slot: &Slot<M>) {
+        for action in [Action::Queue, Action::Remap, Action::GetRequest, Action::Plug] {
+            self.disk.trace_slot_at(action, slot, slot.q_ns);
+        }
+    }
+
+    #[cold]
+    fn count_merge(&self, kind: Merged) {
+        let last = self.plug.last().expect("something was merged with it");
+        self.stats.count_merge(last.op());
+        self.disk.trace_merged(kind, last);
+    }
+}
+
+/// The ways of a volume that has one list for all its drives.
+impl<M: Machine> Member<M> {
+    /// A tag of the drive, taken while plugging.
+    pub(crate) fn take_tag(&self, run: &mut Runner<M>) -> Option<Tag> {
+        let hctx = &self.disk.hctxs[usize::from(self.route.hctx)];
+        hctx.tags.take(&mut run.hint, 1).and_then(|mut one| one.next())
+    }
+
+    /// A bio that became part of a request that was plugged before.
+    pub(crate) fn count_merged_in(&mut self) {
+        M::work(Stage::Submit, 1);
+        self.outstanding += 1;
+        self.stats.queued.add(1);
+    }
+
+    /// Makes a bio a request, without handing that over.
+    pub(crate) fn fill(&mut self, tag: Tag, slot: BioRef<M>, traced: bool) {
+        if traced {
+            self.trace_entry(&slot);
+        }
+        self.count_merged_in();
+        // SAFETY: the tag was taken for it and is in nobody else's hands.
+        let rq = unsafe { self.disk.hctxs[usize::from(self.route.hctx)].tags.request(tag) };
+        rq.fill(slot, self.route.hctx, self.disk.flags_taken);
+    }
+
+    /// The other way round: the bio is forgotten, since its home is leaked; the tag goes back.
+    pub(crate) fn unfill(&mut self, tag: Tag) {
+        let chain = self.disk.hctxs[usize::from(self.route.hctx)].tags.take_back(tag);
+        core::mem::forget(chain);
+    }
+
+    /// Hands filled requests over, one drive's in one go; false if the drive is frozen.
+    pub(crate) fn send_requests(
+        &mut self,
+        tags: impl Iterator<Item = Tag>,
+        run: &mut Runner<M>,
+    ) -> bool {
+        self.served_here = true;
+        self.disk.submit_filled(self.route.hctx, tags, run, &self.stats)
+    }
+
+    /// Sends a flush by itself.
+    pub(crate) fn send_flush(&mut self, slot: BioRef<M>, run: &mut Runner<M>) {
+        self.plug.push(slot);
+        self.flush(false, run);
+    }
+}

@@ -1,0 +1,112 @@
+//! How a channel unplugs where others than itself may serve: by the volume's mode.
+//!
+//! The half of `Channel` behind the plug for volumes that are not served inline: who serves a
+//! batch (the low watermark and, with `auto`, what turned out faster), and back pressure: above the
+//! high pressure point the channel takes no bio until the stack has emptied to the low one. Source:
+//! \[FALCON\], watermarks and back pressure.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+
+use millrace_machine::Machine;
+
+use crate::bio::Bio;
+use crate::channel::{Channel, Reject, Rejected};
+use crate::reap::Completion;
+use crate::serving::{Choice, Serving};
+use crate::volume::Volume;
+use crate::volume_plug::VolumePlug;
+
+/// What a channel knows of who serves.
+pub(crate) struct Served<M: Machine> {
+    choice: Choice,
+    /// The one list of all drives; made when it is first needed.
+    pub(crate) plug: Option<Box<VolumePlug<M>>>,
+}
+
+impl<M: Machine> Served<M> {
+    pub(crate) fn new(volume: &Arc<Volume<M>>) -> Self {
+        let plug = match volume.serving() {
+            Serving::PerVolume => Some(Box::new(VolumePlug::new(volume))),
+            _ => None,
+        };
+        Served { choice: Choice::new(), plug }
+    }
+}
+
+impl<M: Machine> Channel<M> {
+    /// [`Channel::flush`] of a volume that is not simply served inline.
+    #[inline(never)]
+    pub(crate) fn flush_served(&mut self) {
+        let serving = self.volume.serving();
+        let bios = self.batch.plugged;
+        self.batch.plugged = 0;
+        let handed = self.hands_over(serving, bios);
+        for member in &mut self.members {
+            self.batch.plugged += member.flush_served(handed, self.gate.traced, &mut self.run);
+        }
+        if handed {
+            self.press();
+        }
+        if self.gate.per_volume {
+            self.batch.plugged += self.flush_requests();
+        }
+        if self.batch.plugged == 0 && self.gate.per_volume != (serving == Serving::PerVolume) {
+            self.follow(serving);
+        }
+    }
+
+    /// Whether a batch of so many bios goes to the workers.
+    fn hands_over(&mut self, serving: Serving, bios: u32) -> bool {
+        let drives = self.members.len() as u32;
+        let enough = drives > 1 && bios >= self.volume.serving_config().plug_low * drives;
+        match serving {
+            Serving::PerDrive => enough,
+            Serving::Auto if enough => self.served.choice.next(bios, M::now()),
+            Serving::Auto | Serving::Inline | Serving::PerVolume => false,
+        }
+    }
+
+    /// With nothing plugged, does as the volume's mode says from now on.
+    pub(crate) fn follow(&mut self, serving: Serving) {
+        self.gate.per_volume = serving == Serving::PerVolume;
+        if self.gate.per_volume && self.served.plug.is_none() {
+            self.served.plug = Some(Box::new(VolumePlug::new(&self.volume)));
+        }
+    }
+
+    /// Notes whether too much waits for the workers.
+    fn press(&mut self) {
+        let high = self.volume.serving_config().pressure_high;
+        let drives = self.members.len() as u64;
+        self.gate.pressed = self.volume.waiting() > u64::from(high) * drives;
+    }
+
+    /// Whether enough of what waited has gone out.
+    #[cold]
+    pub(crate) fn has_relief(&mut self) -> bool {
+        let low = self.volume.serving_config().pressure_low;
+        let drives = self.members.len() as u64;
+        self.gate.pressed = self.volume.waiting() > u64::from(low) * drives;
+        !self.gate.pressed
+    }
+
+    /// Submits a bio, waiting while the channel is full or too much waits in the stack; hands what
+    /// completes meanwhile to `take`. For threads that own no queues.
+    ///
+    /// # Errors
+    /// Gives the bio back if it can never be served.
+    pub fn submit_wait(
+        &mut self,
+        mut bio: Bio,
+        mut take: impl FnMut(Completion),
+    ) -> Result<(), Rejected> {
+        loop {
+            match self.submit(bio) {
+                Err(Rejected { bio: back, reason: Reject::Full }) => bio = back,
+                other => return other,
+            }
+            self.wait(1, &mut take);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Who serves a volume's drives: the modes, their settings, and how `auto` chooses.
+//!
+//! `Serving` and `ServingConfig` belong to a `Volume`; `Choice` to a channel, which asks it at each
+//! unplug of a batch that workers may serve. `auto` measures: it lets each way serve for a while,
+//! stays with the faster, and looks at the other again after ever longer times. Source: \[FALCON\]
+//! (watermarks, per-drive serving; "per-volume" is its account of Linux).
+
+use alloc::format;
+use alloc::string::String;
+
+/// Who serves a volume's drives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Serving {
+    /// The submitting thread, to completion.
+    #[default]
+    Inline,
+    /// A worker for each drive, for batches above the low watermark; \[FALCON\]'s design.
+    PerDrive,
+    /// One list for all drives, searched for merges, tags taken while plugging, drive after drive:
+    /// the Linux path of \[FALCON\], to be measured against.
+    PerVolume,
+    /// `Inline` or `PerDrive`, whichever moves more.
+    Auto,
+}
+
+impl Serving {
+    /// All, with their names.
+    pub const NAMES: [(Serving, &'static str); 4] = [
+        (Serving::Inline, "inline"),
+        (Serving::PerDrive, "per-drive"),
+        (Serving::PerVolume, "per-volume"),
+        (Serving::Auto, "auto"),
+    ];
+
+    /// Its name in configurations and tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Serving::NAMES.iter().find(|(serving, _)| *serving == self).map_or("", |(_, name)| name)
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Serving {
+        Serving::NAMES.get(bits as usize).map_or(Serving::Inline, |(serving, _)| *serving)
+    }
+}
+
+/// How a volume's drives are served; all counts are for each drive of the volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServingConfig {
+    /// Who.
+    pub serving: Serving,
+    /// High watermark: bios that unplug a batch, 1 or more. \[FALCON\]: 32.
+    pub plug_high: u32,
+    /// Low watermark: below it the submitter serves its batch itself. \[FALCON\]: 16.
+    pub plug_low: u32,
+    /// High pressure point: chains that wait in the stack above which `submit` gives bios back.
+    pub pressure_high: u32,
+    /// Low pressure point: at or below it `submit` takes bios again.
+    pub pressure_low: u32,
+}
+
+impl ServingConfig {
+    /// These settings with another mode.
+    #[must_use]
+    pub fn of(serving: Serving) -> ServingConfig {
+        ServingConfig { serving, ..ServingConfig::default() }
+    }
+
+    /// What is wrong with them.
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        let pairs = [
+            ("plug-low", self.plug_low, "plug-high", self.plug_high),
+            ("pressure-low", self.pressure_low, "pressure-high", self.pressure_high),
+        ];
+        for (low_name, low, high_name, high) in pairs {
+            if !(1..=65_536).contains(&high) {
+                return Err(format!("{high_name} = {high}: 1 to 65536 for each drive"));
+            }
+            if low > high {
+                return Err(format!("{low_name} = {low} is above {high_name} = {high}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Default for ServingConfig {
+    /// Inline, the source's watermarks; pressure points, of which it gives no number, at four times
+    /// the deepest SATA queue and eight times that, so that a worker never runs dry meanwhile.
+    fn default() -> Self {
+        ServingConfig {
+            serving: Serving::Inline,
+            plug_high: 32,
+            plug_low: 16,
+            pressure_high: 1024,
+            pressure_low: 128,
+        }
+    }
+}
+
+/// Shortest time that a way is measured for.
+const WINDOW_NS: u64 = 1_000_000;
+/// Batches that a way must serve meanwhile, and before, while what the other left still runs.
+const WINDOW_BATCHES: u32 = 8;
+const SETTLE_BATCHES: u32 = 4;
+/// Windows until the slower way is tried again, at first and at last.
+const STAY_FIRST: u32 = 16;
+const STAY_MOST: u32 = 1024;
+/// Workers must be faster by this many percent: they cost other CPUs.
+const MARGIN_PERCENT: u64 = 3;
+
+/// What `auto` knows: one of two ways is in use, and how fast each was.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Choice {
+    /// The way in use: workers, or the submitter.
+    workers: bool,
+    /// Bios a second of the submitter's own way and of the workers; 0: not measured yet.
+    rates: [u64; 2],
+    /// The window: when it began, bios and batches since.
+    since_ns: u64,
+    bios: u64,
+    batches: u32,
+    /// Batches to go before the window begins.
+    settling: u32,
+    /// Windows to go until the other way is tried.
+    stay: u32,
+    /// How many those are next time.
+    patience: u32,
+}
+
+impl Choice {
+    pub(crate) fn new() -> Choice {
+        Choice {
+            workers: false,
+            rates: [0; 2],
+            since_ns: 0,
+            bios: 0,
+            batches: 0,
+            settling: SETTLE_BATCHES,
+            stay: 0,
+            patience: STAY_FIRST,
+        }
+    }
+
+    /// Notes a batch of `bios` at `now_ns`; whether workers are to serve it.
+    pub(crate) fn next(&mut self, bios: u32, now_ns: u64) -> bool {
+        if self.settling > 0 {
+            self.settling -= 1;
+            if self.settling == 0 {
+                (self.since_ns, self.bios, self.batches) = (now_ns, 0, 0);
+            }
+            return self.workers;
+        }
+        self.bios += u64::from(bios);
+        self.batches += 1;
+        let elapsed_ns = now_ns.saturating_sub(self.since_ns);
+        if self.batches >= WINDOW_BATCHES && elapsed_ns >= WINDOW_NS {
+            self.end_window(elapsed_ns);
+            (self.since_ns, self.bios, self.batches) = (now_ns, 0, 0);
+        }
+        self.workers
+    }
+
+    fn end_window(&mut self, elapsed_ns: u64) {
+        let rate = u64::try_from(u128::from(self.bios) * 1_000_000_000 / u128::from(elapsed_ns));
+        self.rates[usize::from(self.workers)] = rate.unwrap_or(u64::MAX).max(1);
+        if self.rates[usize::from(!self.workers)] == 0 {
+            return self.turn(0);
+        }
+        let [own, theirs] = self.rates;
+        let better = theirs > own.saturating_add(own / 100 * MARGIN_PERCENT);
+        if better != self.workers {
+            // Back from a trial that failed, or away from what has become slower.
+            let stay = self.patience;
+            self.patience = (self.patience * 2).min(STAY_MOST);
+            return self.turn(stay);
+        }
+        if self.stay > 0 {
+            self.stay -= 1;
+            return;
+        }
+        self.turn(0);
+    }
+
+    /// Changes over to the other way, for `stay` windows and one.
+    fn turn(&mut self, stay: u32) {
+        self.workers = !self.workers;
+        self.stay = stay;
+        self.settling = SETTLE_BATCHES;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a second of batches of 64 at the rates given; the share of bios that workers served.
+    fn share(own: u64, theirs: u64) -> f64 {
+        let (mut choice, mut now_ns, mut by_workers, mut all) = (Choice::new(), 1, 0.0, 0.0);
+        while now_ns < 4_000_000_000 {
+            let workers = choice.next(64, now_ns);
+            now_ns += 64_000_000_000 / if workers { theirs } else { own };
+            by_workers += if workers { 64.0 } else { 0.0 };
+            all += 64.0;
+        }
+        by_workers / all
+    }
+
+    #[test]
+    fn choice_stays_with_the_faster_way() {
+        assert!(share(1_000_000, 4_000_000) > 0.99, "{}", share(1_000_000, 4_000_000));
+        assert!(share(4_000_000, 1_000_000) < 0.01, "{}", share(4_000_000, 1_000_000));
+        assert!(share(300_000, 320_000) > 0.9);
+    }
+
+    #[test]
+    fn choice_prefers_the_submitter_when_both_are_equal() {
+        assert!(share(1_000_000, 1_000_000) < 0.1);
+    }
+
+    #[test]
+    fn every_serving_has_a_name_and_its_bits() {
+        for (bits, (serving, name)) in (0..).zip(Serving::NAMES) {
+            assert_eq!((Serving::from_bits(bits), serving.name()), (serving, name));
+        }
+    }
+}

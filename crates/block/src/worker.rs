@@ -1,0 +1,159 @@
+//! `Worker`: a thread that serves drives for others.
+//!
+//! Owns a seat in each of its drives (handover.rs); usually one, more where drives outnumber CPUs.
+//! It submits nothing of its own: what it completes goes home to the channels that submitted.
+//! `turn` does what there is to do; a reactor's thread calls it between its turns, any other lets
+//! [`Worker::run`] sleep in its bell. Dropped while there is work, it leaves that to the
+//! submitters. Source: \[FALCON\], one thread per drive.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use millrace_machine::{Doorbell, Machine, Order, Word};
+
+use crate::account::DiskStats;
+use crate::channel::IoThread;
+use crate::disk::Disk;
+use crate::error::Error;
+use crate::handover::Seat;
+use crate::home::Home;
+use crate::runner::{Runner, Stamp};
+
+/// How long a worker looks for more before it sleeps, unless told otherwise: about what a sleep and
+/// a wake-up cost.
+pub const WORKER_SPIN_NS: u64 = 5_000;
+/// How often requests that no drive answers are looked for.
+const TICK_NS: u64 = 100_000_000;
+
+/// A drive that a worker serves.
+struct Post<M: Machine> {
+    disk: Arc<Disk<M>>,
+    stats: Arc<DiskStats<M>>,
+    /// The rounds of others that it has looked after.
+    rounds: u64,
+}
+
+impl<M: Machine> Post<M> {
+    fn seat(&self) -> Option<&Seat<M>> {
+        self.disk.seat.as_ref()
+    }
+
+    /// Whether something was put there since the last turn.
+    fn has_work(&self) -> bool {
+        self.seat().is_some_and(|seat| {
+            seat.rounds() != self.rounds || self.disk.hctxs[usize::from(seat.hctx)].has_pending()
+        })
+    }
+}
+
+/// A thread that serves drives for others.
+pub struct Worker<M: Machine> {
+    posts: Vec<Post<M>>,
+    run: Runner<M>,
+    owner: u64,
+    bell: Arc<Doorbell<M>>,
+    next_tick_ns: u64,
+    /// Whose completions the runner keeps: nobody's. Boxed, so that it does not move.
+    _home: Box<Home<M>>,
+}
+
+// SAFETY: the raw pointers inside are to the worker's own boxed home, which has no slots.
+#[allow(unsafe_code)]
+unsafe impl<M: Machine> Send for Worker<M> {}
+
+impl<M: Machine> Worker<M> {
+    /// A worker of no drives yet; `thread.number` is not used.
+    #[must_use]
+    pub fn new(thread: &IoThread<M>) -> Self {
+        let home = Home::new(0, Arc::clone(&thread.bell));
+        Worker {
+            posts: Vec::new(),
+            run: Runner::new(&home, thread.owner, Stamp::Batch, 0),
+            owner: thread.owner,
+            bell: Arc::clone(&thread.bell),
+            next_tick_ns: 0,
+            _home: home,
+        }
+    }
+
+    /// Becomes a drive's worker, on the thread that will serve it. False if the drive has no place
+    /// for one ([`DiskConfig::worker`](crate::DiskConfig::worker)), or another is there.
+    ///
+    /// # Errors
+    /// If the driver cannot open the queue.
+    pub fn serve(&mut self, disk: &Arc<Disk<M>>) -> Result<bool, Error> {
+        let taken = disk.take_seat(self.owner, &self.bell)?;
+        if taken {
+            let (disk, stats) = (Arc::clone(disk), disk.new_stats());
+            self.posts.push(Post { disk, stats, rounds: 0 });
+        }
+        Ok(taken)
+    }
+
+    /// Sends on what was handed over, and completes what is done. Does not wait.
+    pub fn turn(&mut self) {
+        self.run.forget_wake();
+        let now_ns = M::now();
+        let ticks = now_ns >= self.next_tick_ns;
+        for post in &mut self.posts {
+            let Some(seat) = &post.disk.seat else { continue };
+            let (hctx, rounds) = (seat.hctx, seat.rounds());
+            if post.disk.run_queue(hctx, &mut self.run, &post.stats) {
+                post.rounds = rounds;
+            }
+            if ticks {
+                post.disk.check_timeouts(hctx, now_ns, &mut self.run, &post.stats);
+            }
+        }
+        if ticks {
+            self.next_tick_ns = now_ns + TICK_NS;
+        }
+    }
+
+    /// Whether there is something to do without sleeping: for a last look after arming the bell.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.posts.iter().any(Post::has_work)
+    }
+
+    /// When to turn again at the latest, if there is such a time.
+    #[must_use]
+    pub fn sleep_until(&self) -> Option<u64> {
+        let in_use = self.posts.iter().any(|post| post.disk.tags_in_use() > 0);
+        let tick = in_use.then_some(self.next_tick_ns);
+        match (self.run.wake_ns(), tick) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// The bell that wakes it.
+    #[must_use]
+    pub fn bell(&self) -> &Arc<Doorbell<M>> {
+        &self.bell
+    }
+
+    /// Serves until `stop` is not 0 and the bell rings; for drives whose queues any thread may run.
+    /// Looks for work for `spin_ns` before it sleeps.
+    pub fn run(&mut self, stop: &M::Word, spin_ns: u64) {
+        let stops = || stop.load(Order::Acquire) != 0;
+        while !stops() {
+            self.turn();
+            let (deadline_ns, spin_ns) = (self.sleep_until(), M::now() + spin_ns);
+            let until_ns = deadline_ns.map_or(spin_ns, |deadline_ns| deadline_ns.min(spin_ns));
+            let found = M::spin_until(until_ns, || self.has_work() || stops());
+            if !found && until_ns == spin_ns {
+                self.bell.sleep_unless(deadline_ns, || self.has_work() || stops());
+            }
+        }
+    }
+}
+
+impl<M: Machine> Drop for Worker<M> {
+    fn drop(&mut self) {
+        for post in &self.posts {
+            post.disk.leave_seat(self.owner);
+        }
+    }
+}
