@@ -23,7 +23,6 @@ use crate::member::Member;
 use crate::reap::Completion;
 use crate::runner::{Runner, Stamp};
 use crate::served::Served;
-use crate::serving::Serving;
 use crate::slot::{BioList, BioRef, Stage, Stride};
 use crate::split::cut_to_limits;
 use crate::status::Status;
@@ -197,16 +196,12 @@ impl<M: Machine> Channel<M> {
     #[inline(always)]
     pub fn submit(&mut self, bio: Bio) -> Result<(), Rejected> {
         let plain = self.gate.is_plain(&bio);
-        if !plain && let Err(status) = self.gate.check(&bio) {
-            return refuse(bio, Reject::Invalid(status));
+        if !plain && let Err(reason) = self.look_closer(&bio) {
+            return refuse(bio, reason);
         }
         let Some(mut slot) = self.free.pop_front() else {
             return refuse(bio, Reject::Full);
         };
-        if self.gate.pressed && !self.has_relief() {
-            self.free.push_front(slot);
-            return refuse(bio, Reject::Full);
-        }
         slot.bio = ManuallyDrop::new(bio);
         self.start(slot, plain);
         if self.batch.plugged >= self.batch.plugged_max {
@@ -228,9 +223,21 @@ impl<M: Machine> Channel<M> {
             && let Some((member, dev_sector)) =
                 self.volume.locate(slot.bio.sector, slot.bio.nr_sectors)
         {
-            return self.admit_whole(slot, member, dev_sector, 1);
+            self.make_whole(&mut slot, member, dev_sector, 1);
+            self.batch.plugged += 1;
+            return self.members[usize::from(member)].plug(slot);
         }
         self.submit_slowly(slot);
+    }
+
+    /// Whether a bio that is not plain, or no longer, is taken.
+    #[inline(never)]
+    fn look_closer(&mut self, bio: &Bio) -> Result<(), Reject> {
+        self.gate.check(bio).map_err(Reject::Invalid)?;
+        match self.gate.pressed && !self.has_relief() {
+            true => Err(Reject::Full),
+            false => Ok(()),
+        }
     }
 
     /// Flushes, discards, flags, lists of segments, and whatever is too long for one request.
@@ -254,15 +261,15 @@ impl<M: Machine> Channel<M> {
             slot.set_stride(Stride::NONE);
             let (sectors, segments) = cut_to_limits(&slot, &limits);
             if flags_fit && sectors == nr_sectors {
-                self.admit_whole(slot, member, dev_sector, segments);
-                return;
+                self.make_whole(&mut slot, member, dev_sector, segments);
+                return self.admit(slot);
             }
         }
         self.submit_parent(slot);
     }
 
     #[inline(always)]
-    fn admit_whole(&mut self, mut slot: BioRef<M>, member: u16, dev_sector: u64, segments: u16) {
+    fn make_whole(&self, slot: &mut BioRef<M>, member: u16, dev_sector: u64, segments: u16) {
         slot.stage = Stage::Whole;
         slot.member = member;
         slot.dev_sector = dev_sector;
@@ -271,27 +278,17 @@ impl<M: Machine> Channel<M> {
         slot.chain_segments = segments;
         slot.tail = slot.as_ptr();
         slot.set_stride(Stride::NONE);
-        self.admit(slot);
     }
 
-    /// Puts a bio that goes to one drive into that drive's plug.
-    #[inline(always)]
+    /// Puts a bio that goes to one drive into that drive's plug, or into the one list of all.
     pub(crate) fn admit(&mut self, slot: BioRef<M>) {
-        if self.gate.traced | self.gate.per_volume {
-            return self.admit_specially(slot);
-        }
-        self.batch.plugged += 1;
-        self.members[usize::from(slot.member)].plug(slot);
-    }
-
-    /// [`Channel::admit`] where events are traced or there is one list for all drives.
-    #[cold]
-    fn admit_specially(&mut self, slot: BioRef<M>) {
-        let member = &mut self.members[usize::from(slot.member)];
         if self.gate.per_volume {
             return self.plug_request(slot);
         }
-        member.trace_entry(&slot);
+        let member = &mut self.members[usize::from(slot.member)];
+        if self.gate.traced {
+            member.trace_entry(&slot);
+        }
         self.batch.plugged += 1;
         member.plug(slot);
     }
@@ -318,7 +315,7 @@ impl<M: Machine> Channel<M> {
 
     #[inline(always)]
     fn flush_plugs(&mut self) {
-        if self.volume.serving() != Serving::Inline || self.gate.per_volume {
+        if !self.volume.is_inline() || self.gate.per_volume {
             return self.flush_served();
         }
         self.batch.plugged = 0;

@@ -20,8 +20,11 @@ pub(crate) struct Gate {
     capacity: u64,
     /// Sectors of a block, less one.
     block_mask: u64,
-    /// Longest plain read or write that any of the drives takes whole; 0: look closer always.
+    /// Longest plain read or write that any of the drives takes whole, and that takes the usual
+    /// way; 0: look closer always.
     plain_sectors: u32,
+    /// The same, when the usual way is open.
+    plain_max: u32,
     read_only: bool,
     /// Some drive's events are traced.
     pub(crate) traced: bool,
@@ -39,10 +42,11 @@ impl Gate {
         let (limits, disks) = (volume.limits(), volume.disks());
         let simple =
             disks.iter().all(|d| d.limits().takes_any_segment() && d.limits().chunk_sectors == 0);
-        Gate {
+        let mut gate = Gate {
             capacity: volume.capacity(),
             block_mask: u64::from(limits.logical_sectors()) - 1,
-            plain_sectors: match simple && !limits.features.read_only {
+            plain_sectors: 0,
+            plain_max: match simple && !limits.features.read_only {
                 true => limits.max_sectors,
                 false => 0,
             },
@@ -51,7 +55,15 @@ impl Gate {
             traced: disks.iter().any(|d| d.config.trace.is_some()),
             per_volume: volume.serving() == Serving::PerVolume,
             pressed: false,
-        }
+        };
+        gate.settle();
+        gate
+    }
+
+    /// After a change of `traced`, `per_volume` or `pressed`: nothing is plain while one is set.
+    pub(crate) fn settle(&mut self) {
+        let usual = !(self.traced || self.per_volume || self.pressed);
+        self.plain_sectors = if usual { self.plain_max } else { 0 };
     }
 
     /// Whether a bio is a read or write of one segment, without flags, that can be served and that

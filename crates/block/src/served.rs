@@ -70,6 +70,7 @@ impl<M: Machine> Channel<M> {
     /// With nothing plugged, does as the volume's mode says from now on.
     pub(crate) fn follow(&mut self, serving: Serving) {
         self.gate.per_volume = serving == Serving::PerVolume;
+        self.gate.settle();
         if self.gate.per_volume && self.served.plug.is_none() {
             self.served.plug = Some(Box::new(VolumePlug::new(&self.volume)));
         }
@@ -80,6 +81,7 @@ impl<M: Machine> Channel<M> {
         let high = self.volume.serving_config().pressure_high;
         let drives = self.members.len() as u64;
         self.gate.pressed = self.volume.waiting() > u64::from(high) * drives;
+        self.gate.settle();
     }
 
     /// Whether enough of what waited has gone out.
@@ -88,6 +90,7 @@ impl<M: Machine> Channel<M> {
         let low = self.volume.serving_config().pressure_low;
         let drives = self.members.len() as u64;
         self.gate.pressed = self.volume.waiting() > u64::from(low) * drives;
+        self.gate.settle();
         !self.gate.pressed
     }
 

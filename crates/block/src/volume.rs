@@ -193,11 +193,17 @@ impl<M: Machine> Volume<M> {
     }
 
     /// Who serves them at this moment.
-    #[inline(always)]
     #[must_use]
     pub fn serving(&self) -> Serving {
         // Relaxed: it changes only while nothing is inside.
         Serving::from_bits(self.serving_now.load(Order::Relaxed))
+    }
+
+    /// Whether the submitter does.
+    #[inline(always)]
+    pub(crate) fn is_inline(&self) -> bool {
+        // Relaxed: as above.
+        self.serving_now.load(Order::Relaxed) == Serving::Inline as u64
     }
 
     /// The settings of that, as they were given.
