@@ -46,10 +46,19 @@ impl<M: Machine> Disk<M> {
         if self.config.stack == Stack::Mq {
             M::work(Stage::Insert, list.len());
         }
-        self.issue_list(index, &mut serving, list, run, stats);
-        if !list.is_empty() {
-            serving.staged.append(list);
-            return self.serve(index, serving, run, stats);
+        loop {
+            let sent = self.issue_list(index, &mut serving, list, run, stats);
+            if list.is_empty() {
+                break;
+            }
+            // More than one word of tags is in hand: on with the next, once what the drive has
+            // answered already makes room.
+            self.reap(&mut serving, run);
+            let again = !run.batch.is_empty() && self.complete_directly(index, run, stats);
+            if again || !sent || !run.woken.is_empty() {
+                serving.staged.append(list);
+                return self.serve(index, serving, run, stats);
+            }
         }
         self.reap(&mut serving, run);
         self.leave_and_end(index, serving, run, stats);
@@ -198,8 +207,8 @@ impl<M: Machine> Disk<M> {
         }
     }
 
-    /// Gives each bio a tag and a request and hands it to the driver, up to the first that cannot
-    /// go this way.
+    /// Gives bios of a list tags and requests and hands them to the driver, as many as one word of
+    /// tags holds or up to the first that cannot go this way; says whether all of them went.
     #[inline(always)]
     fn issue_list(
         &self,
@@ -208,10 +217,10 @@ impl<M: Machine> Disk<M> {
         list: &mut BioList<M>,
         run: &mut Runner<M>,
         stats: &DiskStats<M>,
-    ) {
+    ) -> bool {
         let tags = &*self.hctxs[usize::from(index)].tags;
-        let Serve { queue: Some(queue), issued_ns, in_flight, .. } = serve else { return };
-        let Some(mut batch) = tags.take(&mut run.hint, list.len().min(64)) else { return };
+        let Serve { queue: Some(queue), issued_ns, in_flight, .. } = serve else { return false };
+        let Some(mut batch) = tags.take(&mut run.hint, list.len().min(64)) else { return false };
         let now_ns = M::now();
         let (mut sent, mut refused) = (0, None);
         let mut rest = list.take();
@@ -237,6 +246,7 @@ impl<M: Machine> Disk<M> {
         }
         *in_flight += sent;
         list.append(&mut rest);
+        let whole = batch.is_empty();
         tags.give_rest(batch);
         if let Some(rq) = refused {
             self.requeue(serve, rq, run, stats);
@@ -244,6 +254,7 @@ impl<M: Machine> Disk<M> {
         if sent > 0 {
             self.commit(serve, sent, stats);
         }
+        whole
     }
 
     /// Starts what was handed to the driver.

@@ -127,6 +127,20 @@ impl<M: Machine> Slot<M> {
         self.dev_sector + u64::from(self.chain_sectors)
     }
 
+    /// In how many pieces the first `sectors` of this part lie in memory, if the bio's memory is one
+    /// segment; else more than any request has.
+    #[inline]
+    pub(crate) fn memory_pieces(&self, sectors: SectorCount) -> u32 {
+        if self.bio.nr_segments() != 1 {
+            return u32::MAX;
+        }
+        if self.stride_width == 1 {
+            return 1;
+        }
+        let within = self.dev_sector as u32 & ((1 << self.stride_shift) - 1);
+        ((within + sectors - 1) >> self.stride_shift) + 1
+    }
+
     /// The piece of memory that holds the data `done` bytes into this bio's part, and how long it
     /// runs without a jump; the bio has data and `done` is below its length.
     #[inline]
@@ -144,9 +158,9 @@ impl<M: Machine> Slot<M> {
         let chunk_bytes = 1u64 << (u32::from(self.stride_shift) + SECTOR_SHIFT);
         let in_chunk = (self.dev_sector << SECTOR_SHIFT) & (chunk_bytes - 1);
         let place = in_chunk + u64::from(done);
-        let chunks = place / chunk_bytes;
-        let skipped = chunks * chunk_bytes * u64::from(self.stride_width - 1);
-        let left = chunk_bytes - place % chunk_bytes;
+        let whole_chunks = place & !(chunk_bytes - 1);
+        let skipped = whole_chunks * u64::from(self.stride_width - 1);
+        let left = chunk_bytes - (place - whole_chunks);
         let memory = u64::from(self.offset) + u64::from(done) + skipped;
         self.bio.data().piece(memory, len.min(left as u32))
     }

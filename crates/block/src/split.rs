@@ -46,6 +46,10 @@ pub(crate) fn cut_to_limits<M: Machine>(
     if !op.has_data() {
         return (sectors, 0);
     }
+    let chunks = part.memory_pieces(sectors);
+    if chunks <= limits.max_segments.into() && limits.takes_any_segment() {
+        return (sectors - sectors % limits.logical_sectors(), chunks as u16);
+    }
     let (rule, bytes) = (limits.segment_rule(), sectors << SECTOR_SHIFT);
     let (mut done, mut segments) = (0, 0);
     while done < bytes && segments < limits.max_segments {

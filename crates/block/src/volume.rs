@@ -24,6 +24,8 @@ use crate::slot::Stride;
 
 /// Most runs of one drive that one question about extents looks at: bounds the time it takes.
 const EXTENT_STEPS: u32 = 4096;
+/// Most parts that a channel has room for beyond its depth: a megabyte of descriptors.
+const PARTS_MAX: u32 = 8192;
 
 /// How a volume lays its sectors over its drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -234,15 +236,16 @@ impl<M: Machine> Volume<M> {
         self.disks.iter().map(|disk| disk.waiting()).sum()
     }
 
-    /// How many parts a channel of this depth should have room for: a few for each drive, or, where
-    /// bios are split by chunks, what a bio of 64 KiB takes.
+    /// How many parts a channel of this depth should have room for: one on each drive for each bio,
+    /// or, where bios are split by chunks, what a bio of 64 KiB takes; within reason.
     pub(crate) fn parts_for(&self, depth: u32) -> usize {
         let drives = self.disks.len() as u32;
-        let few = (drives * 4).max(depth).max(64);
-        match self.serving.serving {
-            Serving::PerVolume => few.max(depth.saturating_mul(16).min(65_536)) as usize,
-            _ => few as usize,
-        }
+        let each = match self.serving.serving {
+            Serving::PerVolume => 16,
+            _ => drives,
+        };
+        let most = depth.saturating_mul(each).min(PARTS_MAX);
+        (drives * 4).max(depth).max(64).max(most) as usize
     }
 
     /// Size in sectors.
@@ -310,22 +313,24 @@ impl<M: Machine> Volume<M> {
             }
             Layout::Stripe { .. } => {
                 let (shift, width) = (self.chunk_shift, self.disks.len() as u64);
-                let (first, last) = (sector >> shift, (end - 1) >> shift);
-                let mine = first + (u64::from(member) + width - first % width) % width;
-                if mine > last {
+                let (first_row, first) = self.row_of(sector >> shift);
+                let (last_row, last) = self.row_of((end - 1) >> shift);
+                // The drive's rows: one less at either end where the range begins behind its chunk
+                // or ends before it.
+                let row = first_row + u64::from(member < first);
+                let end_row = last_row + u64::from(member <= last);
+                if row >= end_row {
                     return None;
                 }
-                let my_last = mine + (last - mine) / width * width;
-                let within = if mine == first { sector & ((1 << shift) - 1) } else { 0 };
-                let past =
-                    if my_last == last { ((end - 1) & ((1 << shift) - 1)) + 1 } else { 1 << shift };
-                let dev_sector = ((mine / width) << shift) + within;
-                let dev_end = ((my_last / width) << shift) + past;
+                let mask = (1u64 << shift) - 1;
+                let within = if member == first { sector & mask } else { 0 };
+                let short = if member == last { mask - ((end - 1) & mask) } else { 0 };
+                let dev_sector = (row << shift) + within;
                 Some(Part {
                     member,
                     dev_sector,
-                    nr_sectors: (dev_end - dev_sector) as u32,
-                    offset: ((mine << shift) + within - sector) as u32,
+                    nr_sectors: ((end_row << shift) - short - dev_sector) as u32,
+                    offset: (((row * width + u64::from(member)) << shift) + within - sector) as u32,
                     stride: Stride { chunk_shift: shift as u8, width: width as u16 },
                 })
             }
