@@ -381,7 +381,7 @@ fn max_latency(results: &Results) -> Option<Found> {
     let text = format!("SQ {} us; MQ {} us; Raw {} us", us(&sq), us(&mq), us(&raw));
     Some(Found::new(text, Vec::new()).holds(grows && exceeds && equal).note(
         "the paper's maxima come from interrupts and a scheduler that the model has not: without \
-         them nothing hides that MQ's shared queue is served in turn and Raw's is not",
+         them nothing hides that MQ's shared queue is served in turn, while Raw shares none",
     ))
 }
 

@@ -36,9 +36,12 @@ pub(super) struct Curve {
 }
 
 impl Curve {
-    /// The paper's default: a software queue per core, a hardware queue per socket.
+    /// The paper's default: a software queue per core, a hardware queue per socket. Raw is a driver
+    /// that takes bios itself, past every queue of the layer (`make_request_fn`), and shares
+    /// nothing between CPUs: here that is a queue of the driver for each core.
     pub(super) fn new(machine: &'static str, stack: Stack, interface: InterfaceKind) -> Curve {
-        let (software_queues, hardware_queues) = (Spread::Core, Spread::Node);
+        let hardware_queues = if stack == Stack::Raw { Spread::Core } else { Spread::Node };
+        let software_queues = Spread::Core;
         Curve { machine, stack, interface, software_queues, hardware_queues }
     }
 
