@@ -3,7 +3,7 @@
 //! Pure data out of a model, for the end of the page; every field of a model is in it.
 
 use millrace_machine::Model;
-use millrace_machine::simulated::{Cost, Rate, Share};
+use millrace_machine::simulated::{Cost, Lines, Rate, Share};
 
 use crate::page::{Constant, MachineTable};
 
@@ -21,6 +21,10 @@ fn rate(name: &str, rate: &Rate) -> Constant {
 
 fn share(name: &str, share: &Share) -> Constant {
     constant(name, format!("{} %", share.share * 100.0), &share.origin)
+}
+
+fn lines(name: &str, lines: &Lines) -> Constant {
+    constant(name, format!("{}", lines.lines), &lines.origin)
 }
 
 /// The table of one machine.
@@ -63,6 +67,7 @@ pub(super) fn of(model: &Model) -> MachineTable {
             cost("work: dispatch", &work.dispatch),
             cost("work: driver", &work.driver),
             cost("work: completion", &work.complete),
+            lines("lines under the single queue's lock", &work.request_queue),
             share("jitter of work", &work.jitter),
         ],
     }

@@ -4,8 +4,10 @@
 //! decides whose turn it is. Taking a lock costs a locked instruction on its line; handing it over
 //! costs the transfer of that line to the next holder and a part of a transfer for every other
 //! spinner, all of whom read the line again; the value's own lines follow if another CPU held it
-//! last. A CPU that holds or waits for a lock is not taken away. Source: \[MQ\]'s kernels
-//! (`ticket_spin_lock`); Boyd-Wickizer et al., Non-scalable locks are dangerous, OLS 2012.
+//! last: as many as it fills, or for the lock of the single-queue design as many as the model says
+//! that it protected in the kernel. A CPU that holds or waits for a lock is not taken away.
+//! Source: \[MQ\]'s kernels (`ticket_spin_lock`); Boyd-Wickizer et al., Non-scalable locks are
+//! dangerous, OLS 2012.
 
 use core::ops::{Deref, DerefMut};
 use core::panic::Location;
@@ -22,6 +24,9 @@ use crate::Lock;
 use crate::lock_row::{CallSite, LockCounts, LockRow, table};
 
 type Site = &'static Location<'static>;
+
+/// Name of the lock whose lines the model counts: the one of the block layer's `sq`.
+const REQUEST_QUEUE: &str = "request-queue";
 
 /// A lock of the simulated machine.
 #[derive(Debug)]
@@ -148,8 +153,13 @@ impl<T> SimLock<T> {
         lock
     }
 
-    fn lines(&self) -> u64 {
-        size_of::<T>().div_ceil(64) as u64
+    /// The value's lines follow its lock.
+    fn fetch_value(&self, world: &mut World) {
+        let mut lines = size_of::<T>().div_ceil(64) as u64;
+        if self.name == REQUEST_QUEUE {
+            lines = lines.max(world.prices.request_queue_lines);
+        }
+        world.fetch_data(&self.data, lines);
     }
 
     fn guard(&self) -> SimGuard<'_, T>
@@ -194,7 +204,7 @@ impl<T: Send> Lock<T> for SimLock<T> {
             Some(true) => suspend(),
             Some(false) => {}
         }
-        private(|world| world.fetch_data(&self.data, self.lines()));
+        private(|world| self.fetch_value(world));
         self.guard()
     }
 
@@ -208,7 +218,7 @@ impl<T: Send> Lock<T> for SimLock<T> {
         match taken {
             Some(false) => None,
             Some(true) => {
-                private(|world| world.fetch_data(&self.data, self.lines()));
+                private(|world| self.fetch_value(world));
                 Some(self.guard())
             }
             None => {

@@ -27,8 +27,8 @@ use std::boxed::Box;
 pub use fabric::LinkUse;
 pub use lock::{SimGuard, SimLock};
 pub use model::{
-    CPUS_MAX, CacheCosts, Cost, CpuCosts, Model, ModelError, Rate, SOCKETS_MAX, Share, ThreadCosts,
-    Wiring, WorkCosts,
+    CPUS_MAX, CacheCosts, Cost, CpuCosts, Lines, Model, ModelError, Rate, SOCKETS_MAX, Share,
+    ThreadCosts, Wiring, WorkCosts,
 };
 pub use report::{BEGIN_NS, BlockedThread, CpuTimes, Report, SimError};
 pub use run::Simulation;

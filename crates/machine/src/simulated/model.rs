@@ -45,6 +45,16 @@ pub struct Share {
     pub origin: Cow<'static, str>,
 }
 
+/// A number of cache lines, and where it comes from.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Lines {
+    /// Lines, 1 to 64.
+    pub lines: u32,
+    /// Publication, measurement or reasoning that it is taken from.
+    pub origin: Cow<'static, str>,
+}
+
 impl Cost {
     /// A cost of so many nanoseconds.
     #[must_use]
@@ -169,6 +179,9 @@ pub struct WorkCosts {
     /// [`Stage::Search`]; 0 unless given.
     #[cfg_attr(feature = "serde", serde(default = "WorkCosts::no_search"))]
     pub search: Cost,
+    /// Lines that each holder of the single-queue design's lock writes under it, where the
+    /// program's own value has fewer: what that lock protected in the kernel modelled.
+    pub request_queue: Lines,
     /// Greatest deviation of a charge, so that CPUs do not move in lockstep; drawn from the seed.
     pub jitter: Share,
 }
@@ -258,6 +271,7 @@ impl Model {
                 driver: cost(30.0),
                 complete: cost(50.0),
                 search: cost(0.0),
+                request_queue: Lines { lines: 1, origin: Cow::Borrowed("a round number") },
                 jitter: share(0.1),
             },
         }
@@ -327,6 +341,11 @@ impl Model {
             })?;
             origin_given(key, &share.origin)?;
         }
+        let Lines { lines, origin } = &self.work.request_queue;
+        check("work.request_queue", (1..=64).contains(lines), || {
+            format!("lines must be 1 to 64, is {lines}")
+        })?;
+        origin_given("work.request_queue", origin)?;
         let poll_ns = self.cpu.spin_poll.ns;
         check("cpu.spin_poll", poll_ns >= 1.0, || format!("ns must be at least 1, is {poll_ns}"))?;
         let slice_ns = self.threads.time_slice.ns;

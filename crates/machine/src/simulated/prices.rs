@@ -20,7 +20,13 @@ pub(super) struct Prices {
     pub(super) clock_read: u64,
     pub(super) spin_poll: u64,
     pub(super) threads: ThreadPrices,
+<<<<<<< HEAD
     work: [u64; 7],
+=======
+    work: [u64; 6],
+    /// Lines under the lock of the single-queue design.
+    pub(super) request_queue_lines: u64,
+>>>>>>> 3a0c837 (machine, lab: the single queue's lock protects five lines)
     /// In 1/65536.
     jitter: u64,
 }
@@ -59,6 +65,7 @@ impl Prices {
                 time_slice: picoseconds(&threads.time_slice),
             },
             work: Stage::ALL.map(|stage| picoseconds(model.work_of(stage))),
+            request_queue_lines: model.work.request_queue.lines.into(),
             jitter: share(model.work.jitter.share),
         }
     }

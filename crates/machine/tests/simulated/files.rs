@@ -37,6 +37,7 @@ interrupt_handle = { ns = 900.0, origin = "measured" }
 time_slice = { ns = 3e6, origin = "kernel default" }
 
 [work]
+request_queue = { lines = 5, origin = "counted" }
 interface = { ns = 400.0, origin = "input" }
 submit = { ns = 300.0, origin = "input" }
 insert = { ns = 100.0, origin = "input" }

@@ -65,6 +65,30 @@ fn handing_a_lock_over_takes_longer_the_more_cpus_spin() {
 }
 
 #[test]
+fn lines_under_the_single_queues_lock_are_as_many_as_the_model_says() {
+    let mut model = exact(1, 2);
+    model.work.request_queue.lines = 5;
+    let notes = Notes::default();
+    let result = notes.clone();
+    run(&model, move || {
+        for name in ["request-queue", "another"] {
+            let lock = Arc::new(SimLock::new(name, 0u64));
+            drop(lock.lock());
+            let notes = notes.clone();
+            let thread = spawn("next", 1, move || {
+                let start_ns = Simulated::now();
+                let _guard = lock.lock();
+                notes.add(Simulated::now() - start_ns);
+            });
+            assert!(thread.join());
+        }
+    });
+    let times = result.take();
+    // 40 for each line from the other core of the socket: five in place of the value's one.
+    assert_eq!(times[0] - times[1], 4 * 40, "{times:?}");
+}
+
+#[test]
 fn statistics_tell_waits_and_holds_by_name_and_place() {
     let (_, report) = hand_over_ns(3);
     let rows: Vec<_> = report.locks.iter().filter(|row| row.name == "handed").collect();
