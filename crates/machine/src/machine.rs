@@ -27,11 +27,12 @@ pub struct NodeId(pub u32);
 pub enum Stage {
     /// A program's or server's submission interface.
     Interface,
-    /// The block layer before its queues, per bio: checks, remap, plug.
+    /// The block layer before its queues, per bio: checks, remap, plug; in models of the kernel
+    /// also the filling of the request.
     Submit,
     /// Insertion into a queue, per bio, inside that queue's lock.
     Insert,
-    /// Removal from the queue and filling of a request, per request, inside the queue's lock.
+    /// Removal from the queue and starting of a request, per request, inside the queue's lock.
     Dispatch,
     /// The driver's code per request.
     Driver,

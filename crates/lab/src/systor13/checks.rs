@@ -286,7 +286,7 @@ fn peaks(results: &Results) -> Option<Found> {
     let text: Vec<String> =
         best.iter().map(|(cores, iops)| format!("{} at {cores}", millions([*iops]))).collect();
     Some(Found::new(text.join(", "), best.iter().map(|(_, iops)| *iops).collect()).note(
-        "one hardware queue per socket is served by one core at a time here; from about 6 cores on \
+        "one hardware queue per socket is served by one core at a time here; from about 7 cores on \
          that bounds a socket",
     ))
 }
@@ -304,8 +304,8 @@ fn fixed_interface(results: &Results) -> Option<Found> {
         format!("{} at 70; MQ {}, Raw {}", millions([at(mq, 70)]), says(mq_rises), says(raw_rises));
     let found = Found::new(text, vec![at(mq, 70)]).holds(near && mq_rises && raw_rises);
     Some(found.note(
-        "atomic counters in one line cost a transfer per I/O; in order of request most transfers \
-         cross sockets, while real arbiters favour the near",
+        "atomic counters in one line cost a transfer per I/O, and in order of request most \
+         transfers cross sockets",
     ))
 }
 
