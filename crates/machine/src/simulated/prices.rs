@@ -20,13 +20,9 @@ pub(super) struct Prices {
     pub(super) clock_read: u64,
     pub(super) spin_poll: u64,
     pub(super) threads: ThreadPrices,
-<<<<<<< HEAD
     work: [u64; 7],
-=======
-    work: [u64; 6],
     /// Lines under the lock of the single-queue design.
     pub(super) request_queue_lines: u64,
->>>>>>> 3a0c837 (machine, lab: the single queue's lock protects five lines)
     /// In 1/65536.
     jitter: u64,
 }
