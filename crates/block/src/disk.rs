@@ -12,11 +12,12 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use millrace_machine::{CpuId, Doorbell, Lock, Machine, Topology};
+use millrace_machine::{CpuId, Doorbell, Lock, Machine, NodeId, Topology};
 
 use crate::account::{DiskStats, StatsSnapshot};
 use crate::bio::{OpFlags, Sector};
-use crate::driver::{Driver, Extent, HwQueues, QueueKind, TagScope};
+use crate::controller::{Controller, queue_tags, queues_max};
+use crate::driver::{Driver, Extent, HwQueues, QueueKind};
 use crate::error::{Error, ErrorKind};
 use crate::handover::Seat;
 use crate::home::{Home, HomeRef};
@@ -25,7 +26,6 @@ use crate::queues::{HardwareQueue, SoftwareQueue, Spread};
 use crate::request::Tag;
 use crate::slot::BioList;
 use crate::status::Status;
-use crate::tag::TagSet;
 use crate::trace::TraceSink;
 
 /// Which design the layer follows.
@@ -51,7 +51,8 @@ pub struct DiskConfig<M: Machine> {
     pub software_queues: Spread,
     /// Hardware queues, as far as the driver has them.
     pub hardware_queues: Spread,
-    /// Tags of a set, 1 to 65,536; the driver's depth if not given.
+    /// Tags of a set, 1 to 65,536; the driver's depth if not given. Behind a controller that has
+    /// more: requests in flight in each hardware queue.
     pub queue_depth: Option<u32>,
     /// A request not answered in this time is given to `DriverQueue::timeout`; 0 for never.
     pub timeout_ns: u64,
@@ -64,8 +65,8 @@ pub struct DiskConfig<M: Machine> {
     /// The CPU of a worker that may serve the drive for others, on which its hardware queue
     /// depends; none: the drive has no place for one.
     pub worker: Option<CpuId>,
-    /// A tag set shared with other disks (the ports of a controller).
-    pub shared_tags: Option<Arc<TagSet<M>>>,
+    /// What the drive hangs on, and whose tags it therefore uses; the driver's own word if none.
+    pub controller: Option<Arc<Controller<M>>>,
     /// Where events go.
     pub trace: Option<Arc<dyn TraceSink>>,
 }
@@ -82,7 +83,7 @@ impl<M: Machine> Default for DiskConfig<M> {
             serve_wait_ns: 2_000,
             io_threads: 0,
             worker: None,
-            shared_tags: None,
+            controller: None,
             trace: None,
         }
     }
@@ -161,10 +162,14 @@ impl<M: Machine> Disk<M> {
             return Err(Error::new(ErrorKind::InvalidSetting, text));
         }
         let threads = if hw.kind == QueueKind::OwnerOnly { config.io_threads.max(1) } else { 0 };
+        let hw = HwQueues { count: queues_max(&config, hw), ..hw };
         let (ctxs, shared) = queue_counts(&config, hw, &topology, threads);
         let worker = worker_queue(&config, hw, &topology, shared);
         let hctxs = shared.max(worker.map_or(0, |hctx| usize::from(hctx) + 1));
-        let hctxs: Box<[HardwareQueue<M>]> = make_hctxs(&config, hw, ctxs, hctxs);
+        let hctxs: Box<[HardwareQueue<M>]> = queue_tags(&config, hw, hctxs)
+            .into_iter()
+            .map(|tags| HardwareQueue::new(ctxs, tags))
+            .collect();
         if hw.kind == QueueKind::AnyThread {
             for (index, hctx) in hctxs.iter().enumerate() {
                 let depth = hctx.tags.depth_with_reserved();
@@ -182,6 +187,8 @@ impl<M: Machine> Disk<M> {
             Stack::Mq if !private => Way::Queues,
             Stack::Sq => Way::Queues,
             Stack::Mq | Stack::Raw if config.trace.is_some() => Way::PastQueues,
+            // The short way does not count what is in flight.
+            Stack::Mq | Stack::Raw if hctxs[0].depth_max != u32::MAX => Way::PastQueues,
             Stack::Mq | Stack::Raw => Way::Direct,
         };
         Ok(Arc::new_cyclic(|this| Disk {
@@ -212,6 +219,12 @@ impl<M: Machine> Disk<M> {
         &self.config.name
     }
 
+    /// The NUMA node that its controller hangs on, if that is known.
+    #[must_use]
+    pub fn node(&self) -> Option<NodeId> {
+        self.config.controller.as_ref().and_then(|controller| controller.config().node)
+    }
+
     /// Size in sectors, whole blocks.
     #[must_use]
     pub fn capacity(&self) -> Sector {
@@ -236,7 +249,7 @@ impl<M: Machine> Disk<M> {
         (self.ctxs.len(), self.hctxs.len())
     }
 
-    /// Tags in use at this moment.
+    /// Tags in use at this moment; of a set that it shares with other drives, by all of them.
     #[must_use]
     pub fn tags_in_use(&self) -> u32 {
         match self.hctxs.iter().position(|h| !Arc::ptr_eq(&h.tags, &self.hctxs[0].tags)) {
@@ -309,7 +322,10 @@ impl<M: Machine> Disk<M> {
             left.append(&mut serve.staged);
             let filled = core::mem::take(&mut serve.requeued);
             drop(serve);
-            let queued = core::mem::take(&mut self.sq.lock().queue);
+            let mut single = self.sq.lock();
+            single.in_flight = single.in_flight.saturating_sub(filled.len() as u32);
+            let queued = core::mem::take(&mut single.queue);
+            drop(single);
             for tag in filled.into_iter().chain(queued) {
                 left.push_back(hctx.tags.take_back(tag));
             }
@@ -419,20 +435,4 @@ fn worker_queue<M: Machine>(
 fn one_to_one<M: Machine>(config: &DiskConfig<M>, ctxs: usize, hctxs: usize) -> bool {
     let same = config.software_queues == config.hardware_queues;
     same && config.software_queues == Spread::Core && ctxs == hctxs
-}
-
-fn make_hctxs<M: Machine>(
-    config: &DiskConfig<M>,
-    hw: HwQueues,
-    ctxs: usize,
-    hctxs: usize,
-) -> Box<[HardwareQueue<M>]> {
-    let depth = config.queue_depth.unwrap_or(hw.depth).clamp(1, hw.depth);
-    let fresh = || Arc::new(TagSet::new(depth));
-    let shared = match hw.tags {
-        TagScope::PerDrive => Some(config.shared_tags.clone().unwrap_or_else(fresh)),
-        TagScope::PerQueue => config.shared_tags.clone(),
-    };
-    let tags = || shared.clone().unwrap_or_else(fresh);
-    (0..hctxs).map(|_| HardwareQueue::new(ctxs, tags())).collect()
 }

@@ -301,7 +301,8 @@ impl<M: Machine> Disk<M> {
         stats: &DiskStats<M>,
         mut now_ns: u64,
     ) -> u32 {
-        let tags = &*self.hctxs[usize::from(index)].tags;
+        let hctx = &self.hctxs[usize::from(index)];
+        let tags = &*hctx.tags;
         let (mut batch, mut sent) = (TagBatch::EMPTY, 0);
         let plain = run.stamp == Stamp::Batch && self.config.trace.is_none();
         while let Some(chain) = serve.staged.pop_front() {
@@ -316,14 +317,16 @@ impl<M: Machine> Disk<M> {
                 continue;
             }
             if batch.is_empty() {
-                let want = (serve.staged.len() + 1).min(64);
-                match self.take_tags(index, serve, run, stats, want) {
-                    Some(taken) => batch = taken,
-                    None => {
-                        serve.staged.push_front(chain);
-                        break;
-                    }
-                }
+                let want = (serve.staged.len() + 1).min(64).min(hctx.room(serve));
+                let taken = match want {
+                    0 => None,
+                    want => self.take_tags(index, serve, run, stats, want),
+                };
+                let Some(taken) = taken else {
+                    serve.staged.push_front(chain);
+                    break;
+                };
+                batch = taken;
             }
             if now_ns == 0 || !plain {
                 now_ns = M::now();

@@ -18,6 +18,7 @@ mod bio;
 mod buffer;
 mod channel;
 mod complete;
+mod controller;
 mod direct;
 mod disk;
 mod dispatch;
@@ -57,6 +58,7 @@ pub use account::{DiskStats, OpSnapshot, StatsSnapshot};
 pub use bio::{Bio, OPS, Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
 pub use buffer::{BUFFER_ALIGN, Buffer};
 pub use channel::{Channel, ChannelConfig, IoThread, Reject, Rejected};
+pub use controller::{Controller, ControllerConfig, Sharing};
 pub use disk::{Disk, DiskConfig, Stack};
 pub use driver::{
     CompletionBatch, Dispatch, Driver, DriverQueue, Expired, Extent, HwQueues, QueueKind, TagScope,

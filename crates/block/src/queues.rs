@@ -13,6 +13,7 @@ use alloc::sync::Arc;
 use millrace_machine::plant::{Plant, planted, weaker};
 use millrace_machine::{Doorbell, Lock, Machine, Order, Topology, Word};
 
+use crate::controller::QueueTags;
 use crate::driver::DriverQueue;
 use crate::request::Tag;
 use crate::serve::ServeLock;
@@ -122,6 +123,9 @@ pub(crate) struct HardwareQueue<M: Machine> {
     waiting: M::Word,
     bell: M::Lock<Option<Arc<Doorbell<M>>>>,
     pub(crate) tags: Arc<TagSet<M>>,
+    /// Most requests in flight, flushes apart, where its set has more tags than the driver takes;
+    /// else `u32::MAX`.
+    pub(crate) depth_max: u32,
 }
 
 /// What the serve lock of a hardware queue protects.
@@ -146,7 +150,8 @@ pub(crate) struct Serve<M: Machine> {
 }
 
 impl<M: Machine> HardwareQueue<M> {
-    pub(crate) fn new(ctxs: usize, tags: Arc<TagSet<M>>) -> Self {
+    pub(crate) fn new(ctxs: usize, queue: QueueTags<M>) -> Self {
+        let tags = queue.tags;
         let depth = tags.depth_with_reserved() as usize;
         let serve = Serve {
             queue: None,
@@ -166,7 +171,14 @@ impl<M: Machine> HardwareQueue<M> {
             waiting: M::Word::new(0),
             bell: M::Lock::new("hardware-queue-bell", None),
             tags,
+            depth_max: queue.depth_max.unwrap_or(u32::MAX),
         }
+    }
+
+    /// How many more requests it may hand to the driver.
+    #[inline]
+    pub(crate) fn room(&self, serve: &Serve<M>) -> u32 {
+        self.depth_max.saturating_sub(serve.in_flight)
     }
 
     /// Says that software queue `ctx` has something for this queue. After the insertion.

@@ -71,7 +71,14 @@ impl<M: Machine> Disk<M> {
             None => Some(bio),
         };
         let Some(bio) = bio else { return Ok(()) };
-        let Some(mut batch) = hctx.tags.take(&mut run.hint, 1) else {
+        // Queued requests have tags: no more of them than the drive takes, or they would keep
+        // those of other drives.
+        let held = single.queue.len() as u32 + single.in_flight;
+        let taken = match held < hctx.depth_max {
+            true => hctx.tags.take(&mut run.hint, 1),
+            false => None,
+        };
+        let Some(mut batch) = taken else {
             stats.tag_waits.add(1);
             self.trace_slot(Action::Sleep, &bio);
             return Err(bio);
@@ -137,7 +144,8 @@ impl<M: Machine> Disk<M> {
     pub(crate) fn single_queue_done(&self, tags: &TagSet<M>, rq: &Request<M>) {
         let mut single = self.sq.lock();
         M::work(Stage::Complete, 1);
-        single.in_flight = single.in_flight.saturating_sub(1);
+        // Flushes were never queued.
+        single.in_flight = single.in_flight.saturating_sub((rq.op() != Op::Flush).into());
         let mut batch = TagBatch::EMPTY;
         tags.give(&mut batch, rq);
         tags.give_rest(batch);

@@ -14,6 +14,7 @@ use millrace_machine::plant::Plant;
 use millrace_machine::{Line, Thread};
 
 use super::{bounded, holds_but_for, spawn};
+use crate::controller::QueueTags;
 use crate::queues::HardwareQueue;
 use crate::tag::TagSet;
 
@@ -27,7 +28,10 @@ struct Scene {
 fn submit(ctxs: &'static [usize]) {
     let most = ctxs.iter().max().map_or(0, |ctx| ctx + 1);
     let scene = Arc::new(Scene {
-        hctx: HardwareQueue::new(most, Arc::new(TagSet::new(1))),
+        hctx: HardwareQueue::new(
+            most,
+            QueueTags { tags: Arc::new(TagSet::new(1)), depth_max: None },
+        ),
         work: (0..most).map(|_| CheckedLine::new(0)).collect(),
     });
     let submitter = |ctx: usize| {

@@ -7,7 +7,10 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
 
-use millrace_block::{Disk, DiskConfig, Event, Layout, QueueKind, TagSet, TraceSink, Volume};
+use millrace_block::{
+    Controller, ControllerConfig, Disk, DiskConfig, Event, Layout, QueueKind, Sharing, TraceSink,
+    Volume,
+};
 use millrace_machine::{
     CpuId, Doorbell, Machine, Parker, SimError, Simulated, Simulation, Thread, Word,
 };
@@ -216,7 +219,14 @@ impl TraceSink for Sink {
 fn build(scenario: &Scenario, court: &Court) -> Arc<Volume<Simulated>> {
     let layer = &scenario.layer;
     let depth = scenario.drives.iter().map(|drive| drive.depth).min().unwrap_or(1);
-    let shared = layer.shared_tags.then(|| Arc::new(TagSet::new(depth)));
+    let controller = || ControllerConfig {
+        name: String::from("controller"),
+        tags: depth,
+        sharing: Sharing::Controller,
+        node: None,
+    };
+    let shared = || Controller::new(controller()).expect("a checked scenario");
+    let shared = layer.shared_tags.then(shared);
     let disk = |(number, spec): (usize, &super::scenario::DriveSpec)| {
         let drive = Drive { number, spec: spec.clone(), court: Arc::clone(court) };
         let trace = layer.traced.then(|| Arc::new(Sink(Arc::clone(court))) as Arc<dyn TraceSink>);
@@ -231,7 +241,7 @@ fn build(scenario: &Scenario, court: &Court) -> Arc<Volume<Simulated>> {
             serve_wait_ns: scenario.seed % 3 * 1_000,
             io_threads: scenario.channels.len() as u16,
             worker: None,
-            shared_tags: shared.clone(),
+            controller: shared.clone(),
             trace,
         };
         Disk::<Simulated>::new(Box::new(drive), config).expect("a checked scenario")
