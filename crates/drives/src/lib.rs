@@ -4,6 +4,7 @@
 //! Drives are named by specs, `driver:key=value,...`. All data I/O of the project goes through here
 //! and through the reactor below. Called by the `millrace` binary, exports and the lab.
 
+mod controller;
 mod fault;
 mod file;
 mod io_context;
@@ -16,6 +17,7 @@ mod spec;
 mod store;
 mod value;
 
+pub use controller::{SHARINGS, controller_config, controller_of, sharing_word};
 pub use fault::{
     Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule, fault_controls,
 };

@@ -184,7 +184,12 @@ fn open_fault(spec: &Spec, io_threads: u16) -> Result<Opened, SpecError> {
     let Some(drive) = spec.get("drive") else { return Err(missing(spec, "drive")) };
     let config = fault_config(spec)?;
     let dead = spec.switch("dead")? == Some(true);
-    let Opened { driver, notes, identity, .. } = open(&Spec::from_str(drive)?, io_threads)?;
+    let inner = Spec::from_str(drive)?;
+    if let Some(name) = &inner.controller {
+        let expected = format!("name its controller outside, as in fault@{name}:...");
+        return Err(spec.invalid("drive", &expected));
+    }
+    let Opened { driver, notes, identity, .. } = open(&inner, io_threads)?;
     let fault = FaultDriver::new(driver, config)?;
     let control = fault.control();
     if dead {

@@ -1,4 +1,4 @@
-//! `Spec`: a drive as a person writes it: `driver:key=value,key=value`.
+//! `Spec`: a drive as a person writes it: `driver:key=value,key=value`, or `driver@controller:...`.
 //!
 //! Plain data and its text form; `open.rs` makes drives of it. A value that holds commas stands in
 //! parentheses, so specs nest: `fault:drive=(file:path=/x/d0,size=4g),every=100`. The same keys
@@ -43,6 +43,9 @@ const DRIVERS: [(&str, &[&str]); 5] = [
 pub struct Spec {
     /// Which driver: `null`, `ram`, `model`, `file` or `fault`.
     pub driver: String,
+    /// Name of the controller that it hangs on, as the block layer knows it; not to be confused
+    /// with the key `controller` of a `model` drive, which is part of the modelled hardware.
+    pub controller: Option<String>,
     /// Keys and values in the order of writing.
     pub options: Vec<(String, String)>,
 }
@@ -105,6 +108,28 @@ pub enum SpecError {
         /// What may stand there.
         expected: String,
     },
+    /// The text of a controller makes no sense.
+    #[error(
+        "controller `{spec}`: {what}; write NAME:tags=N, and perhaps \
+         sharing=queue|drive|controller and node=N"
+    )]
+    Controller {
+        /// The whole text.
+        spec: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// No controller has the name that a drive gives.
+    #[error(
+        "there is no controller `{name}`{}",
+        if known.is_empty() { "; name it first".into() } else { format!("; there are: {known}") }
+    )]
+    UnknownController {
+        /// What was written.
+        name: String,
+        /// Those that there are.
+        known: String,
+    },
     /// The drive itself cannot be opened.
     #[error(transparent)]
     Open(#[from] millrace_block::Error),
@@ -161,7 +186,7 @@ impl Spec {
             }
             options.push((key, value));
         }
-        Ok(Spec { driver: driver.into(), options })
+        Ok(Spec { driver: driver.into(), controller: None, options })
     }
 
     /// The value of a key, if it is given.
@@ -177,8 +202,15 @@ impl FromStr for Spec {
     fn from_str(text: &str) -> Result<Spec, SpecError> {
         let wrong = |what: String| SpecError::Syntax { spec: text.into(), what };
         let (driver, rest) = text.split_once(':').unwrap_or((text, ""));
+        let (driver, controller) = match driver.split_once('@') {
+            Some((driver, controller)) => (driver, Some(controller)),
+            None => (driver, None),
+        };
         if driver.is_empty() {
             return Err(wrong("it names no driver".into()));
+        }
+        if controller == Some("") {
+            return Err(wrong("a controller's name follows the @".into()));
         }
         let Some(pieces) = split_outside(rest, ',') else {
             return Err(wrong("its parentheses do not match".into()));
@@ -192,13 +224,18 @@ impl FromStr for Spec {
                 _ => return Err(wrong(format!("`{piece}` is not key=value"))),
             }
         }
-        Spec::from_pairs(driver, pairs.into_iter())
+        let spec = Spec::from_pairs(driver, pairs.into_iter())?;
+        Ok(Spec { controller: controller.map(Into::into), ..spec })
     }
 }
 
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.driver)?;
+        f.write_str(&self.driver)?;
+        if let Some(controller) = &self.controller {
+            write!(f, "@{controller}")?;
+        }
+        f.write_str(":")?;
         for (index, (key, value)) in self.options.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
             match value.contains([',', '(']) {
@@ -223,6 +260,8 @@ mod tests {
         for text in [
             "null:",
             "ram:size=1g",
+            "model@scu:preset=850evo",
+            "file:path=/a@b:c",
             "file:path=/x/d0,size=4g,direct=on",
             "fault:drive=(file:path=/x/d0,size=4g),every=100,op=read",
             "fault:drive=(fault:drive=(ram:size=1g,block=4k),dead=on),latency=5ms",
@@ -260,7 +299,17 @@ mod tests {
 
     #[test]
     fn text_that_is_no_spec_is_refused() {
-        for text in ["", ":size=1", "ram:size", "ram:size=1g,", "ram:=1", "fault:drive=(ram"] {
+        for text in [
+            "",
+            ":size=1",
+            "@scu:",
+            "null@",
+            "null@:size=1g",
+            "ram:size",
+            "ram:size=1g,",
+            "ram:=1",
+            "fault:drive=(ram",
+        ] {
             assert!(matches!(error(text), SpecError::Syntax { .. }), "{text}");
         }
     }

@@ -1,0 +1,137 @@
+//! Controllers as a person writes them: `scu:tags=250,sharing=controller,node=1`.
+//!
+//! What a `Controller` of the block layer is told: how many tags, whose, and where it hangs. Drives
+//! name theirs in their spec, `file@scu:path=/srv/d0`, and `controller_of` finds it. Called by the
+//! binary's `bench`, by the facade and by simulated runs. Not the `controller` of a `model` drive:
+//! that one is part of the modelled hardware, with a link and tags that it may run out of.
+
+use std::sync::Arc;
+
+use millrace_block::{Controller, ControllerConfig, Sharing};
+use millrace_machine::{Machine, NodeId};
+
+use crate::spec::{Spec, SpecError};
+
+/// The words of a sharing.
+pub const SHARINGS: [(&str, Sharing); 3] =
+    [("queue", Sharing::Queue), ("drive", Sharing::Drive), ("controller", Sharing::Controller)];
+
+/// Reads `NAME:tags=N,sharing=queue|drive|controller,node=N`; `tags` is needed, `sharing` is
+/// `controller` and `node` unknown if not given. Whether the node exists is for the machine to say.
+///
+/// # Errors
+/// `Controller` with what is wrong and what to write.
+pub fn controller_config(text: &str) -> Result<ControllerConfig, SpecError> {
+    let wrong = |what: String| SpecError::Controller { spec: text.into(), what };
+    let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+    if name.is_empty() || name.contains('@') {
+        return Err(wrong("it has no name, or one with an @".into()));
+    }
+    let (mut tags, mut sharing, mut node) = (None, None, None);
+    for piece in rest.split(',').filter(|_| !rest.is_empty()) {
+        let (key, value) = piece.split_once('=').unwrap_or((piece, ""));
+        let number = |most: u32| value.parse::<u32>().ok().filter(|number| *number <= most);
+        let twice = match key {
+            "tags" => {
+                let most = ControllerConfig::TAGS_MAX;
+                let Some(number) = number(most).filter(|tags| *tags > 0) else {
+                    return Err(wrong(format!("tags={value} is not a number from 1 to {most}")));
+                };
+                tags.replace(number).is_some()
+            }
+            "sharing" => {
+                let Some((_, word)) = SHARINGS.iter().find(|(word, _)| *word == value) else {
+                    let words = "queue, drive and controller";
+                    return Err(wrong(format!("sharing={value} is unknown; there are {words}")));
+                };
+                sharing.replace(*word).is_some()
+            }
+            "node" => {
+                let Some(number) = number(u32::MAX) else {
+                    return Err(wrong(format!("node={value} is not the number of a NUMA node")));
+                };
+                node.replace(NodeId(number)).is_some()
+            }
+            key => return Err(wrong(format!("it has no key `{key}`"))),
+        };
+        if twice {
+            return Err(wrong(format!("{key} is given twice; leave one out")));
+        }
+    }
+    let Some(tags) = tags else { return Err(wrong("it needs tags=N".into())) };
+    let sharing = sharing.unwrap_or(Sharing::Controller);
+    Ok(ControllerConfig { name: name.into(), tags, sharing, node })
+}
+
+/// The word of a sharing.
+#[must_use]
+pub fn sharing_word(sharing: Sharing) -> &'static str {
+    SHARINGS.iter().find(|(_, known)| *known == sharing).map_or("?", |(word, _)| word)
+}
+
+/// The controller that a drive's spec names, if it names one.
+///
+/// # Errors
+/// `UnknownController` if it is not among those there are.
+pub fn controller_of<M: Machine>(
+    spec: &Spec,
+    controllers: &[Arc<Controller<M>>],
+) -> Result<Option<Arc<Controller<M>>>, SpecError> {
+    let Some(name) = &spec.controller else { return Ok(None) };
+    let found = controllers.iter().find(|controller| controller.config().name == *name);
+    found.map(|controller| Some(Arc::clone(controller))).ok_or_else(|| {
+        let known = controllers.iter().map(|controller| controller.config().name.as_str());
+        let known = known.collect::<Vec<_>>().join(", ");
+        SpecError::UnknownController { name: name.clone(), known }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_machine::Native;
+
+    fn error(text: &str) -> String {
+        controller_config(text).expect_err("the text is wrong").to_string()
+    }
+
+    #[test]
+    fn a_controller_is_a_name_and_its_tags() {
+        let config = controller_config("hba:tags=10140,sharing=drive,node=1").unwrap();
+        let node = Some(NodeId(1));
+        let expected =
+            ControllerConfig { name: "hba".into(), tags: 10_140, sharing: Sharing::Drive, node };
+        assert_eq!(config, expected);
+        let config = controller_config("scu:tags=250").unwrap();
+        assert_eq!((config.sharing, config.node), (Sharing::Controller, None));
+    }
+
+    #[test]
+    fn what_is_no_controller_says_why_and_what_to_write() {
+        for (text, what) in [
+            ("", "it has no name"),
+            ("a@b:tags=1", "or one with an @"),
+            ("a", "it needs tags=N"),
+            ("a:tags=0", "tags=0 is not a number from 1 to 65536"),
+            ("a:tags=65537", "not a number from 1 to 65536"),
+            ("a:tags=1,tags=2", "tags is given twice"),
+            ("a:tags=1,sharing=all", "sharing=all is unknown; there are queue, drive and contr"),
+            ("a:tags=1,node=x", "node=x is not the number"),
+            ("a:depth=1", "it has no key `depth`"),
+        ] {
+            let said = error(text);
+            assert!(said.contains(what) && said.contains("; write NAME:tags=N"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_drive_finds_its_controller_by_name() {
+        let made = ["a:tags=1", "b:tags=2"].map(|text| controller_config(text).unwrap());
+        let made = made.map(|config| Controller::<Native>::new(config).unwrap());
+        let found = |text: &str| controller_of(&text.parse().unwrap(), &made);
+        assert!(found("null:").unwrap().is_none());
+        assert_eq!(found("null@b:").unwrap().unwrap().config().tags, 2);
+        let error = found("null@c:size=1g").err().unwrap().to_string();
+        assert_eq!(error, "there is no controller `c`; there are: a, b");
+    }
+}
