@@ -11,6 +11,7 @@ use millrace_machine::Model;
 
 fn plan(serving: Serving, drives: usize, rw: Rw, bs_bytes: u32, workers: &[u32]) -> SimPlan {
     SimPlan {
+        controllers: Vec::new(),
         drives: vec!["model:preset=850evo".parse().expect("a preset"); drives],
         layout: Layout::Stripe { chunk_sectors: 8 },
         serving: ServingConfig::of(serving),

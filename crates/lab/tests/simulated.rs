@@ -15,6 +15,7 @@ use millrace_machine::Model;
 fn plan(cpus: u32, stack: Stack, interface: InterfaceKind) -> SimPlan {
     let iodepth = if interface == InterfaceKind::Sync { 1 } else { 32 };
     SimPlan {
+        controllers: Vec::new(),
         drives: vec!["null".parse().expect("a spec")],
         layout: Layout::Linear,
         serving: ServingConfig::default(),

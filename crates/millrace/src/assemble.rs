@@ -6,8 +6,10 @@
 
 use std::sync::Arc;
 
-use millrace_block::{Disk, DiskConfig, Error, Layout, Spread, Stack, Volume};
-use millrace_drives::{FaultControl, Spec, SpecError};
+use millrace_block::{
+    Controller, ControllerConfig, Disk, DiskConfig, Error, Layout, Spread, Stack, Volume,
+};
+use millrace_drives::{FaultControl, Spec, SpecError, controller_of};
 use millrace_machine::Native;
 
 /// Queue settings of a drive.
@@ -19,7 +21,8 @@ pub struct DriveOptions {
     pub software_queues: Spread,
     /// Hardware queues, as far as the driver has them.
     pub hardware_queues: Spread,
-    /// Tags of a set, 1 to 65,536; the driver's depth if not given.
+    /// Tags of a set, 1 to 65,536; the driver's depth if not given. Behind a controller that has
+    /// more: requests in flight in each hardware queue.
     pub queue_depth: Option<u32>,
     /// A request not answered in this time is looked after; 0 for never.
     pub timeout_ns: u64,
@@ -39,12 +42,34 @@ impl Default for DriveOptions {
 }
 
 /// Settings of a volume.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VolumeOptions {
     /// Queues of each of its drives.
     pub drive: DriveOptions,
     /// I/O threads that will own queues of file drives; 0 counts as 1.
     pub io_threads: u16,
+    /// Controllers that its drives may name.
+    pub controllers: Vec<ControllerConfig>,
+}
+
+/// What drives are opened on.
+#[derive(Default)]
+pub struct Host {
+    /// I/O threads that will own queues of file drives; 0 counts as 1.
+    pub io_threads: u16,
+    /// Controllers that drives may name.
+    pub controllers: Vec<Arc<Controller<Native>>>,
+}
+
+impl Host {
+    /// So many I/O threads, and these controllers, with all their tags free.
+    ///
+    /// # Errors
+    /// If the settings of a controller make no sense on this machine.
+    pub fn new(io_threads: u16, controllers: &[ControllerConfig]) -> Result<Host, Error> {
+        let controllers = controllers.iter().cloned().map(Controller::new);
+        Ok(Host { io_threads, controllers: controllers.collect::<Result<_, _>>()? })
+    }
 }
 
 /// A drive in the layer.
@@ -84,11 +109,12 @@ pub fn open_drive(
     name: &str,
     spec: &Spec,
     options: &DriveOptions,
-    io_threads: u16,
+    host: &Host,
 ) -> Result<OpenedDrive, SetupError> {
-    let io_threads = io_threads.max(1);
-    let opened = millrace_drives::open(spec, io_threads)
-        .map_err(|source| SetupError::Drive { name: name.to_owned(), source })?;
+    let io_threads = host.io_threads.max(1);
+    let failed = |source| SetupError::Drive { name: name.to_owned(), source };
+    let controller = controller_of(spec, &host.controllers).map_err(failed)?;
+    let opened = millrace_drives::open(spec, io_threads).map_err(failed)?;
     let config = DiskConfig {
         name: name.to_owned(),
         stack: options.stack,
@@ -97,6 +123,7 @@ pub fn open_drive(
         queue_depth: options.queue_depth,
         timeout_ns: options.timeout_ns,
         io_threads,
+        controller,
         ..DiskConfig::default()
     };
     let disk = Disk::new(opened.driver, config)?;
@@ -117,10 +144,11 @@ pub fn build_volume(
     drives: &[Spec],
     options: &VolumeOptions,
 ) -> Result<(Arc<Volume<Native>>, Vec<String>), SetupError> {
+    let host = Host::new(options.io_threads, &options.controllers)?;
     let (mut disks, mut notes) = (Vec::new(), Vec::new());
     for (index, spec) in drives.iter().enumerate() {
         let name = format!("d{index}");
-        let mut drive = open_drive(&name, spec, &options.drive, options.io_threads)?;
+        let mut drive = open_drive(&name, spec, &options.drive, &host)?;
         notes.append(&mut drive.notes);
         disks.push(drive.disk);
     }
@@ -162,6 +190,24 @@ mod tests {
         assert_eq!(volume.capacity(), 2 << 21);
         let note = "volume v: unequal drives; 1024 MiB of each is used, 1024 MiB in all is not";
         assert_eq!(notes, [note]);
+    }
+
+    #[test]
+    fn drives_of_one_controller_share_its_tags() {
+        let config = |name: &str| ControllerConfig {
+            name: name.into(),
+            tags: 10,
+            sharing: millrace_block::Sharing::Controller,
+            node: None,
+        };
+        let host = Host::new(1, &[config("a"), config("b")]).unwrap();
+        let open =
+            |text: &str| open_drive("d", &text.parse().unwrap(), &DriveOptions::default(), &host);
+        let hung = ["null@a:", "null@a:", "null@b:", "null:"].map(|text| open(text).unwrap());
+        let users = host.controllers.iter().map(Arc::strong_count).collect::<Vec<_>>();
+        assert_eq!((hung.len(), users), (4, vec![3, 2]));
+        let error = open("null@c:").err().unwrap().to_string();
+        assert_eq!(error, "drive d: there is no controller `c`; there are: a, b");
     }
 
     #[test]

@@ -26,12 +26,13 @@
 mod assemble;
 
 pub use assemble::{
-    DriveOptions, OpenedDrive, SetupError, VolumeOptions, build_volume, open_drive, unused_space,
+    DriveOptions, Host, OpenedDrive, SetupError, VolumeOptions, build_volume, open_drive,
+    unused_space,
 };
 pub use millrace_block::{
-    Bio, Buffer, ChannelConfig, Completion, Disk, Error, ErrorKind, Layout, Op, OpFlags,
-    QueueLimits, Reject, Rejected, Sector, SectorCount, Serving, ServingConfig, Spread, Stack,
-    Stamp, Status,
+    Bio, Buffer, ChannelConfig, Completion, ControllerConfig, Disk, Error, ErrorKind, Layout, Op,
+    OpFlags, QueueLimits, Reject, Rejected, Sector, SectorCount, Serving, ServingConfig, Sharing,
+    Spread, Stack, Stamp, Status,
 };
 pub use millrace_drives::Spec;
 pub use millrace_machine::Native;

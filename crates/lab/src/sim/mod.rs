@@ -17,7 +17,7 @@ mod workers;
 use std::fmt;
 use std::str::FromStr;
 
-use millrace_block::{Layout, ServingConfig, Spread, Stack, Stamp};
+use millrace_block::{ControllerConfig, Layout, ServingConfig, Spread, Stack, Stamp};
 use millrace_drives::Spec;
 
 use crate::bench::BenchError;
@@ -70,6 +70,8 @@ impl FromStr for Irq {
 pub struct SimPlan {
     /// Drives that run on any machine: `null`, `ram` and `model`.
     pub drives: Vec<Spec>,
+    /// Controllers that they may name.
+    pub controllers: Vec<ControllerConfig>,
     /// How they are joined.
     pub layout: Layout,
     /// Who serves the volume's drives.

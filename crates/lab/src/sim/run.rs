@@ -7,8 +7,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use millrace_block::{Disk, DiskConfig, ErrorKind, Volume};
-use millrace_drives::{SpecError, open_on};
+use millrace_block::{Controller, Disk, DiskConfig, ErrorKind, Volume};
+use millrace_drives::{SpecError, controller_of, open_on};
 use millrace_machine::{
     CpuId, LockRow, Machine, Metered, Model, Native, Report, Simulated, Simulation, Thread,
     take_lock_rows,
@@ -146,9 +146,12 @@ fn volume_of<M: Host>(
     plan: &SimPlan,
     interrupts: Option<&Arc<Interrupts<M>>>,
 ) -> Result<Arc<Volume<M>>, BenchError> {
+    let controllers = plan.controllers.iter().cloned().map(Controller::new);
+    let controllers = controllers.collect::<Result<Vec<_>, _>>()?;
     let mut disks = Vec::new();
     for (index, spec) in plan.drives.iter().enumerate() {
-        let mut driver = open_on::<M>(spec).map_err(|source| drive_error(spec, &source))?;
+        let failed = |source| drive_error(spec, &source);
+        let mut driver = open_on::<M>(spec).map_err(failed)?;
         if let Some(interrupts) = interrupts {
             let interrupts = Arc::clone(interrupts);
             driver = Box::new(IrqDriver { inner: driver, interrupts });
@@ -159,6 +162,7 @@ fn volume_of<M: Host>(
             stack: plan.stack,
             software_queues: plan.software_queues,
             hardware_queues: plan.hardware_queues,
+            controller: controller_of(spec, &controllers).map_err(failed)?,
             ..DiskConfig::default()
         };
         disks.push(Disk::new(driver, config)?);

@@ -76,6 +76,7 @@ impl Curve {
         // A ring takes all that is free with one look; the others take a call for each.
         let batch = (self.interface != InterfaceKind::Ring).then_some(1);
         SimPlan {
+            controllers: Vec::new(),
             drives: vec!["null:size=1t".parse().expect("a drive in order")],
             layout: Layout::Linear,
             serving: ServingConfig::default(),

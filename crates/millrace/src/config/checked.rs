@@ -1,13 +1,14 @@
 //! Second step: sections to a plan in which every name is resolved and nothing contradicts.
 //!
-//! Owns the rules between sections: unique names, known drives, one volume per drive, one name per
-//! listener. Called by `config::load`; touches no file and no socket, so `--check` is this far and
-//! opening starts from here.
+//! Owns the rules between sections: unique names, known drives and controllers, one volume per
+//! drive, one name per listener. Called by `config::load`; touches no file but what tells the
+//! machine's NUMA nodes and no socket, so `--check` is this far and opening starts from here.
 
 use millrace::DriveOptions;
-use millrace_block::Layout;
+use millrace_block::{ControllerConfig, Layout};
 use millrace_drives::Spec;
 
+use super::controller;
 use super::document::Located;
 use super::problem::{Problems, nearest};
 use super::raw::{RawConfig, RawExport, RawServer, RawVolume};
@@ -23,6 +24,8 @@ const CHUNK_SECTORS: u32 = 128;
 pub struct Checked {
     /// The file, for messages.
     pub file: String,
+    /// What drives hang on.
+    pub controllers: Vec<ControllerConfig>,
     /// Drives that belong to a volume.
     pub drives: Vec<Drive>,
     /// Volumes.
@@ -93,6 +96,7 @@ pub struct ListenerPlan {
 pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
     let mut checked = Checked {
         file: file.to_owned(),
+        controllers: controller::controllers(&raw, problems),
         drives: Vec::new(),
         volumes: Vec::new(),
         exports: Vec::new(),
@@ -100,6 +104,7 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
         server: raw.server.clone(),
         warnings: Vec::new(),
     };
+    unique("controller", raw.controllers.iter().map(|controller| &controller.name), problems);
     unique("drive", raw.drives.iter().map(|drive| &drive.name), problems);
     unique("volume", raw.volumes.iter().map(|volume| &volume.name), problems);
     volumes(&raw, &mut checked, problems);
@@ -110,6 +115,7 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
         let text = "nothing is exported; add [[export]] with volume = \"...\" and nbd = \"...\"";
         problems.add(1, text);
     }
+    controller::warn_of_idle(file, &raw, &mut checked.warnings);
     warn_of_idle(&raw, &mut checked);
     checked
 }

@@ -76,6 +76,11 @@ impl<'a> Section<'a> {
         Some(self.entries.swap_remove(place))
     }
 
+    /// Whether a key is there that nobody has taken yet.
+    pub fn has(&self, key: &str) -> bool {
+        self.entries.iter().any(|entry| entry.key == key)
+    }
+
     /// Takes the `[key]` section out.
     pub fn section(&mut self, key: &'static str, problems: &mut Problems) -> Option<Section<'a>> {
         let entry = self.take(key)?;

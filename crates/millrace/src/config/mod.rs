@@ -5,6 +5,7 @@
 //! configuration itself is touched here. Called by `verbs::serve`.
 
 mod checked;
+mod controller;
 mod document;
 pub mod paths;
 mod problem;

@@ -11,6 +11,7 @@ use millrace_block::{Spread, Stack};
 use millrace_drives::Spec;
 use millrace_reactor::Backend;
 
+use super::controller::{self, RawController};
 use super::document::{Located, Section, parse};
 use super::paths;
 use super::problem::{Problems, nearest};
@@ -64,6 +65,8 @@ pub struct RawDrive {
     pub spec: Located<Spec>,
     /// Where each of its driver's keys stands, if they have lines of their own.
     pub key_lines: Vec<(String, usize)>,
+    /// The controller that it hangs on, by name; the spec has it too.
+    pub controller: Option<Located<String>>,
     /// Its queues.
     pub queues: Queues,
 }
@@ -118,6 +121,8 @@ pub struct RawServer {
 /// A whole file.
 #[derive(Default)]
 pub struct RawConfig {
+    /// `[[controller]]` sections.
+    pub controllers: Vec<RawController>,
     /// `[[drive]]` sections.
     pub drives: Vec<RawDrive>,
     /// `[[volume]]` sections.
@@ -132,12 +137,17 @@ pub struct RawConfig {
 pub fn read(text: &str, base: &Path, problems: &mut Problems) -> RawConfig {
     let Some(table) = parse(text, problems) else { return RawConfig::default() };
     let mut root = Section::root(text, &table);
+    let controllers = root.sections("controller", problems);
     let drives = root.sections("drive", problems);
     let volumes = root.sections("volume", problems);
     let exports = root.sections("export", problems);
     let server = root.section("server", problems);
     root.finish(problems);
     RawConfig {
+        controllers: controllers
+            .into_iter()
+            .filter_map(|s| controller::read(s, problems))
+            .collect(),
         drives: drives.into_iter().filter_map(|s| drive(s, base, problems)).collect(),
         volumes: volumes.into_iter().filter_map(|s| volume(s, problems)).collect(),
         exports: exports.into_iter().filter_map(|s| export(s, base, problems)).collect(),
@@ -146,7 +156,7 @@ pub fn read(text: &str, base: &Path, problems: &mut Problems) -> RawConfig {
 }
 
 /// A name that is there and not empty.
-fn name(section: &mut Section<'_>, problems: &mut Problems) -> Option<Located<String>> {
+pub(super) fn name(section: &mut Section<'_>, problems: &mut Problems) -> Option<Located<String>> {
     match section.string("name", problems) {
         Some(name) if name.value.is_empty() => {
             problems.add(name.line, format!("{}: the name is empty", section.title));
@@ -163,6 +173,7 @@ fn name(section: &mut Section<'_>, problems: &mut Problems) -> Option<Located<St
 fn drive(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Option<RawDrive> {
     let name = name(&mut section, problems);
     let queues = Queues::read(&mut section, problems);
+    let controller = section.string("controller", problems);
     let text = section.string("spec", problems);
     let driver = section.string("driver", problems);
     let written = match (text, driver) {
@@ -182,7 +193,29 @@ fn drive(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opti
     };
     let Written { mut spec, line, key_lines } = written?;
     paths::resolve(&mut spec, base);
-    Some(RawDrive { name: name?, spec: Located { value: spec, line }, key_lines, queues })
+    let controller = one_controller(&mut spec, line, controller, problems);
+    let spec = Located { value: spec, line };
+    Some(RawDrive { name: name?, spec, key_lines, controller, queues })
+}
+
+/// The controller that a drive names, at its key or in its spec.
+fn one_controller(
+    spec: &mut Spec,
+    line: usize,
+    key: Option<Located<String>>,
+    problems: &mut Problems,
+) -> Option<Located<String>> {
+    let Some(written) = &spec.controller else {
+        spec.controller = key.as_ref().map(|name| name.value.clone());
+        return key;
+    };
+    let Some(key) = key.filter(|key| key.value != *written) else {
+        return Some(Located { value: written.clone(), line });
+    };
+    let name = &key.value;
+    let text = format!("controller = \"{name}\": the spec says @{written}; remove one of them");
+    problems.add(key.line, text);
+    Some(key)
 }
 
 /// A spec as it stands in the file.
@@ -222,12 +255,23 @@ fn spelled_out(
         pairs.into_iter().partition(|(key, _)| driver_keys.contains(&key.as_str()));
     for (key, value) in &unknown {
         // `spec` would be no help in a drive that has a driver.
-        let words = section.known().iter().filter(|key| **key != "spec").chain(driver_keys);
+        let own = section.known().iter().filter(|key| **key != "spec");
+        let words = own.chain(driver_keys.iter().filter(|key| **key != "controller"));
         let words: Vec<&str> = words.copied().collect();
         let like = nearest(key, words.iter().copied());
         let title = format!("[[drive]] with driver = \"{}\"", driver.value);
         let text = format!("unknown key \"{key}\" in {title}{like} (known: {})", words.join(", "));
         problems.add(value.line, text);
+    }
+    if let Some((key, value)) = known.iter().find(|(key, _)| key.starts_with("controller-")) {
+        let text = format!(
+            "{key} is of a modelled controller, which only a spec can name: write \
+             spec = \"{}:controller=NAME,{key}={},...\"; the key controller of [[drive]] names a \
+             [[controller]]",
+            driver.value, value.value
+        );
+        problems.add(value.line, text);
+        return None;
     }
     let pairs = known.into_iter().map(|(key, value)| (key, value.value));
     match Spec::from_pairs(&driver.value, pairs) {

@@ -157,3 +157,75 @@ fn the_server_section_is_checked() {
     let found = problems(&text.replace("threads = 2", "threads = 0"));
     assert!(found[0].ends_with("threads = \"0\": write a whole number from 1 to 1024"));
 }
+
+const SCU: &str = "[[controller]]\nname = \"scu\"\ntags = 250\n";
+
+#[test]
+fn drives_name_their_controller_at_a_key_or_in_their_spec() {
+    let key = format!("{SCU}{}", whole("controller = \"scu\"\n", "", ""));
+    let spec = format!("{SCU}{}", whole("", "", "").replace("\"null:", "\"null@scu:"));
+    for text in [key, spec] {
+        let plan = plan(&text);
+        assert_eq!(plan.drives[0].spec.to_string(), "null@scu:size=1g");
+        let controller = &plan.controllers[0];
+        assert_eq!((controller.tags, controller.node), (250, None));
+        assert_eq!(controller.sharing, millrace_block::Sharing::Controller);
+        assert!(plan.warnings.is_empty());
+    }
+    let settings = "sharing = \"drive\"\nnode = 0\n";
+    let plan = plan(&format!("{SCU}{settings}{}", whole("controller = \"scu\"\n", "", "")));
+    let controller = &plan.controllers[0];
+    assert_eq!(controller.sharing, millrace_block::Sharing::Drive);
+    assert_eq!(controller.node, Some(millrace_machine::NodeId(0)));
+}
+
+#[test]
+fn a_controller_that_is_missing_names_the_nearest() {
+    let found = problems(&format!("{SCU}{}", whole("controller = \"scv\"\n", "", "")));
+    let line = "m.toml:7: controller: there is no controller \"scv\"; did you mean \"scu\"?";
+    assert_eq!(found, [line]);
+    let found = problems(&whole("controller = \"hba\"\n", "", ""));
+    let line = "m.toml:4: controller: there is no controller \"hba\"; add [[controller]] with this \
+                name";
+    assert_eq!(found, [line]);
+}
+
+#[test]
+fn controllers_are_checked_each_with_its_line() {
+    let text = |more: &str| format!("{SCU}{more}{}", whole("controller = \"scu\"\n", "", ""));
+    let found = problems(&text(SCU));
+    assert!(found[0].starts_with("m.toml:5: name = \"scu\": the controller of line 2 has this"));
+    let found = problems(&text("sharing = \"drives\"\nnode = 4000\nshare = 1\n"));
+    let sharing = "m.toml:4: sharing = \"drives\": there are queue, drive, controller; did you mean \
+                   \"drive\"?";
+    assert_eq!(found[0], sharing);
+    assert!(found[1].starts_with("m.toml:5: node: controller scu: there is no NUMA node 4000: "));
+    assert!(
+        found[2].contains("unknown key \"share\" in [[controller]]; did you mean \"sharing\"?")
+    );
+    let found = problems(&text("").replace("250", "65537"));
+    assert_eq!(found[0], "m.toml:3: tags = \"65537\": write a whole number from 1 to 65536");
+    let found = problems(&text("").replace("tags = 250\n", ""));
+    assert!(found[0].starts_with("m.toml:1: [[controller]]: it has no tags; add"), "{}", found[0]);
+    let both = text("").replace("\"null:", "\"null@hba:");
+    assert!(problems(&both)[0].contains("the spec says @hba; remove one of them"));
+}
+
+#[test]
+fn a_controller_that_no_drive_names_is_a_warning() {
+    let plan = plan(&format!("{SCU}{}", whole("", "", "")));
+    assert_eq!(plan.warnings, ["m.toml:2: controller \"scu\" is named by no drive"]);
+}
+
+#[test]
+fn a_modelled_controller_is_told_from_the_one_that_the_layer_knows() {
+    let drive = "[[drive]]\nname = \"d0\"\ndriver = \"model\"\ncontroller = \"scu\"\n";
+    let rest = format!("{VOLUME}{EXPORT}{SCU}");
+    assert_eq!(plan(&format!("{drive}{rest}")).drives[0].spec.to_string(), "model@scu:");
+    let found = problems(&format!("{drive}controller-tags = 5\n{rest}"));
+    assert!(found[0].starts_with("m.toml:5: controller-tags is of a modelled controller"));
+    assert!(found[0].contains("spec = \"model:controller=NAME,controller-tags=5,...\""));
+    let spec = "spec = \"model@scu:controller=x,controller-tags=5\"\n";
+    let text = format!("[[drive]]\nname = \"d0\"\n{spec}{rest}");
+    assert_eq!(plan(&text).drives[0].spec.get("controller"), Some("x"));
+}

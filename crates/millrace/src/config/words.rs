@@ -7,7 +7,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use millrace_block::{Spread, Stack};
+use millrace_block::{Sharing, Spread, Stack};
+use millrace_drives::SHARINGS;
 use millrace_reactor::Backend;
 
 use super::problem::nearest;
@@ -105,6 +106,14 @@ pub fn stack(text: &str) -> Result<Stack, String> {
 /// Which there are.
 pub fn spread(text: &str) -> Result<Spread, String> {
     choice(text, &[("core", Spread::Core), ("node", Spread::Node), ("one", Spread::One)])
+}
+
+/// Who shares the tags of a controller.
+///
+/// # Errors
+/// Which there are.
+pub fn sharing(text: &str) -> Result<Sharing, String> {
+    choice(text, &SHARINGS)
 }
 
 /// What carries the I/O.

@@ -6,9 +6,10 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
-use millrace::{Layout, Spec, Spread, Stack, Stamp};
+use millrace::{ControllerConfig, Layout, Spec, Spread, Stack, Stamp};
+use millrace_drives::controller_config;
 use millrace_exports::nbd::NbdUri;
 use millrace_lab::Rw;
 use millrace_lab::sim::{InterfaceKind, Irq};
@@ -22,6 +23,8 @@ Examples:
       one file with io_uring
   millrace bench --drive ram:size=1g --drive ram:size=1g --chunk 4k --rw randwrite --verify
       a stripe of two, every block read back and checked
+  millrace bench --controller scu:tags=250 --drive model@scu:preset=520 --drive model@scu:preset=520
+      drives that share the 250 tags of a controller
   millrace bench --connect 'nbd+unix:///vol0?socket=millrace-data/vol0.sock' --jobs 4 --iodepth 32
       any NBD server
   millrace bench --machine e7-2870 --cpus 1,10,20,80 --stack mq,sq --interface libaio --locks
@@ -69,9 +72,15 @@ pub struct MachineArgs {
 /// What is measured.
 #[derive(Debug, Args)]
 pub struct TargetArgs {
-    /// A drive, `driver:key=value,...`; several make a stripe [default: null]
+    /// A drive, `driver:key=value,...`, or `driver@controller:...`; several make a stripe [default:
+    /// null]
     #[arg(long, value_name = "SPEC")]
     pub drive: Vec<String>,
+    /// A controller for drives to name, `NAME:tags=N`, and perhaps `,sharing=` queue (each hardware
+    /// queue has N), drive (each drive) or controller (all its drives together; the default), and
+    /// `,node=N`, its NUMA node. For a drive's own limit there is `depth` in its spec
+    #[arg(long, value_name = "CONTROLLER", conflicts_with = "connect")]
+    pub controller: Vec<String>,
     /// Be a client of an NBD server instead
     #[arg(long, value_name = "URI", conflicts_with_all = ["drive", "stack", "chunk"])]
     pub connect: Option<NbdUri>,
@@ -147,6 +156,24 @@ impl TargetArgs {
         }
         let parse = |text: &String| text.parse().with_context(|| format!("--drive {text}"));
         self.drive.iter().map(parse).collect()
+    }
+
+    /// The controllers given, each with a name of its own and a drive that names it.
+    pub fn controllers(&self) -> Result<Vec<ControllerConfig>> {
+        let drives = self.drives()?;
+        let mut controllers: Vec<ControllerConfig> = Vec::new();
+        for text in &self.controller {
+            let config = controller_config(text).with_context(|| format!("--controller {text}"))?;
+            let name = &config.name;
+            if controllers.iter().any(|other| other.name == *name) {
+                bail!("--controller {text}: there is one of this name; choose another");
+            }
+            if !drives.iter().any(|drive| drive.controller.as_ref() == Some(name)) {
+                bail!("--controller {text}: no drive names it; write --drive DRIVER@{name}:...");
+            }
+            controllers.push(config);
+        }
+        Ok(controllers)
     }
 
     /// How several drives are joined.

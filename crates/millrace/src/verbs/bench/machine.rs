@@ -89,6 +89,7 @@ fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<SimPl
             let Some(iodepth) = depth_of(args, row, *interface, rows)? else { continue };
             plans.push(SimPlan {
                 drives: drives.clone(),
+                controllers: args.target.controllers()?,
                 layout: args.target.layout(),
                 serving: millrace::ServingConfig::default(),
                 worker_cpus: Vec::new(),
@@ -197,6 +198,22 @@ mod tests {
     }
 
     #[test]
+    fn drives_of_one_controller_do_together_what_its_tags_allow() {
+        let iops = |more: &str| {
+            let drives = "--drive null@hba:delay=100us --drive null@hba:delay=100us";
+            let rows = json(&format!("--machine x5690 --ios 500 --iodepth 64 {drives} {more}"));
+            assert_eq!(rows[0]["drives"], "null@hba:delay=100us+null@hba:delay=100us");
+            rows[0]["iops"].as_f64().unwrap()
+        };
+        let most = |tags: f64| tags / 100e-6;
+        let together = iops("--cpus 1 --controller hba:tags=8");
+        assert!(together < most(8.0) && together > most(4.0), "{together}");
+        let each = iops("--cpus 1 --controller hba:tags=8,sharing=drive,node=1");
+        assert!(each < most(16.0) && each > most(8.0), "{each}");
+        assert!(iops("--cpus 4 --controller hba:tags=8,sharing=queue") > most(16.0));
+    }
+
+    #[test]
     fn what_makes_no_sense_on_a_simulated_machine_is_refused() {
         for text in [
             "--machine x5690 --connect nbd://localhost/",
@@ -214,6 +231,17 @@ mod tests {
             ("--machine x5690 --drive file:path=/x", "drive file runs on this machine only"),
             ("--machine x5690 --irq core0", "completes at once; give it a delay"),
             ("--locks --drive file:path=/x", "drive file runs on this machine only"),
+            ("--machine x5690 --drive null@a:", "drive null@a:: there is no controller `a`"),
+            ("--machine x5690 --controller a:tags=1", "no drive names it; write --drive DRIVER@a:"),
+            ("--locks --controller a:tag=1", "it has no key `tag`; write NAME:tags=N"),
+            (
+                "--machine x5690 --drive null@a: --controller a:tags=1 --controller a:tags=2",
+                "there is one of this name; choose another",
+            ),
+            (
+                "--machine x5690 --drive null@a: --controller a:tags=1,node=2",
+                "controller a: there is no NUMA node 2: this machine has 0 to 1",
+            ),
         ] {
             let error = super::rows(&parse(text).unwrap().bench).expect_err(text);
             let text = format!("{error:#}");

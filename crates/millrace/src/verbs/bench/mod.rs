@@ -92,7 +92,8 @@ fn run_drives(
         hardware_queues: plan.hardware_queues,
         ..DriveOptions::default()
     };
-    let options = VolumeOptions { drive, io_threads };
+    let controllers = args.target.controllers()?;
+    let options = VolumeOptions { drive, io_threads, controllers };
     let (volume, mut remarks) =
         build_volume("bench", args.target.layout(), &args.target.drives()?, &options)?;
     notes.append(&mut remarks);

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use millrace::{OpenedDrive, SetupError, open_drive, unused_space};
+use millrace::{Host, OpenedDrive, SetupError, open_drive, unused_space};
 use millrace_block::{Disk, Volume};
 use millrace_drives::SpecError;
 use millrace_machine::Native;
@@ -27,6 +27,8 @@ pub struct Opened {
 /// # Errors
 /// The first thing that cannot be opened, with its line.
 pub fn open(plan: &Checked, io_threads: u16, created: &mut Created) -> Result<Opened, Problems> {
+    let host = Host::new(io_threads, &plan.controllers);
+    let host = host.map_err(|error| one_problem(plan, 1, &error.to_string()))?;
     let (mut disks, mut notes) = (Vec::new(), Vec::new());
     let mut identities = Vec::new();
     for drive in &plan.drives {
@@ -35,7 +37,7 @@ pub fn open(plan: &Checked, io_threads: u16, created: &mut Created) -> Result<Op
         if let Some(before) = before {
             refuse_twice(plan, drive, &identities, before)?;
         }
-        let mut opened = open_one(plan, drive, io_threads)?;
+        let mut opened = open_one(plan, drive, &host)?;
         if let Some(after) = opened.identity {
             refuse_twice(plan, drive, &identities, after)?;
             if let (Some(file), None) = (file, before) {
@@ -54,8 +56,8 @@ pub fn open(plan: &Checked, io_threads: u16, created: &mut Created) -> Result<Op
     Ok(Opened { volumes, notes })
 }
 
-fn open_one(plan: &Checked, drive: &Drive, threads: u16) -> Result<OpenedDrive, Problems> {
-    open_drive(&drive.name, &drive.spec, &drive.options, threads).map_err(|error| {
+fn open_one(plan: &Checked, drive: &Drive, host: &Host) -> Result<OpenedDrive, Problems> {
+    open_drive(&drive.name, &drive.spec, &drive.options, host).map_err(|error| {
         let key = match &error {
             SetupError::Drive { source: SpecError::InvalidValue { key, .. }, .. } => key.as_str(),
             SetupError::Drive { source: SpecError::Open(_), .. } => "path",

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use millrace_block::{Disk, Layout, QueueKind, Stack};
+use millrace_block::{Disk, Layout, QueueKind, Sharing, Stack};
 use millrace_exports::server::StopReport;
 use millrace_machine::Native;
 
@@ -19,7 +19,7 @@ use crate::config::{Checked, ExportPlan, ListenerPlan};
 
 /// What `--check` says of a plan in order.
 pub fn checked(plan: &Checked) -> String {
-    let mut text = warnings(plan);
+    let mut text = warnings(plan) + &controllers(plan);
     let (drives, volumes) = (plan.drives.len(), plan.volumes.len());
     let (exports, listeners) = (plan.exports.len(), plan.listeners.len());
     let _ = writeln!(
@@ -34,6 +34,7 @@ pub fn checked(plan: &Checked) -> String {
 pub fn serving(plan: &Checked, opened: &Opened, server_notes: &[String]) -> String {
     let mut text = warnings(plan);
     let _ = writeln!(text, "{}\n\n{}\n", volumes(plan, opened), drives(plan, opened));
+    text.push_str(&controllers(plan));
     for (listener, export) in pairs(plan) {
         let access = if export.read_only { ", read-only" } else { "" };
         let _ = writeln!(text, "export \"{}\" at {}{access}", export.name, uri(listener, export));
@@ -56,6 +57,27 @@ pub fn serving(plan: &Checked, opened: &Opened, server_notes: &[String]) -> Stri
 
 fn warnings(plan: &Checked) -> String {
     plan.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect()
+}
+
+/// A line for each controller: its tags, whose they are, and its drives.
+fn controllers(plan: &Checked) -> String {
+    let mut text = String::new();
+    for controller in &plan.controllers {
+        let whose = match controller.sharing {
+            Sharing::Queue => "for each hardware queue of each drive",
+            Sharing::Drive => "for each drive",
+            Sharing::Controller => "for all its drives together",
+        };
+        let node = controller.node.map_or(String::new(), |node| format!(", NUMA node {}", node.0));
+        let name = Some(&controller.name);
+        let hung = plan.drives.iter().filter(|drive| drive.spec.controller.as_ref() == name);
+        let hung: Vec<&str> = hung.map(|drive| drive.name.as_str()).collect();
+        let (name, tags, drives) = (&controller.name, controller.tags, hung.join(" "));
+        let drives = if drives.is_empty() { "none" } else { &drives };
+        let _ =
+            writeln!(text, "controller \"{name}\": {tags} tags {whose}{node}; drives: {drives}");
+    }
+    text
 }
 
 fn pairs(plan: &Checked) -> impl Iterator<Item = (&ListenerPlan, &ExportPlan)> {
