@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use millrace_tests::raw_nbd::RawNbd;
 use millrace_tests::{Daemon, require_clients, run, tempdir};
 
 const NULL: &str = "[[drive]]\nname = \"d0\"\nspec = \"null:size=1g\"\n\
@@ -242,4 +243,33 @@ fn the_service_manager_is_told_of_readiness_and_of_stopping() {
     assert_eq!(daemon.stop("-TERM").code(), Some(0));
     let length = manager.recv(&mut message).unwrap();
     assert_eq!(&message[..length], b"STOPPING=1\n");
+}
+
+#[test]
+fn drives_of_one_controller_are_checked_served_and_stopped() {
+    let drive = |name: &str| {
+        format!("[[drive]]\nname = \"{name}\"\nspec = \"ram@scu:size=4m\"\nqueue-depth = 2\n")
+    };
+    let config = format!(
+        "[[controller]]\nname = \"scu\"\ntags = 3\nnode = 0\n{}{}\
+         [[volume]]\nname = \"v\"\ndrives = [\"a\", \"b\"]\nchunk = \"4k\"\n\
+         [[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n",
+        drive("a"),
+        drive("b")
+    );
+    let dir = tempdir();
+    let line = "controller \"scu\": 3 tags for all its drives together, NUMA node 0; drives: a b\n";
+    let output = serve(dir.path(), &config, &["--check"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(String::from_utf8(output.stdout).unwrap().starts_with(line));
+    let mut daemon = Daemon::start(&config, &["s"]);
+    let mut client = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+    // Many parts of two drives each, for three tags.
+    let data: Vec<u8> = (0..1u32 << 20).map(|n| (n >> 9) as u8 ^ n as u8).collect();
+    client.write(4096, &data).unwrap();
+    client.flush().unwrap();
+    assert!(client.read(4096, 1 << 20).unwrap() == data);
+    drop(client);
+    assert!(daemon.stdout().contains(line), "{}", daemon.stdout());
+    assert!(daemon.terminate().success());
 }
