@@ -270,7 +270,7 @@ impl<M: Machine> Disk<M> {
         }
     }
 
-    /// Requests that were given back as busy go first.
+    /// Requests that were given back as busy, or that got their tags while plugging, go first.
     #[cold]
     fn dispatch_requeued(
         &self,
@@ -280,8 +280,9 @@ impl<M: Machine> Disk<M> {
         stats: &DiskStats<M>,
         now_ns: &mut u64,
     ) -> u32 {
-        let mut sent = 0;
-        while let Some(tag) = serve.requeued.pop_front() {
+        let (hctx, mut sent) = (&self.hctxs[usize::from(index)], 0);
+        while hctx.room(serve) > 0 {
+            let Some(tag) = serve.requeued.pop_front() else { break };
             if *now_ns == 0 {
                 *now_ns = M::now();
             }

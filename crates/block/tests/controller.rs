@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Controller, ControllerConfig, Disk, DiskConfig, ErrorKind,
-    Op, Sharing, Spread, Stack, TagScope, Volume,
+    Layout, Op, Serving, ServingConfig, Sharing, Spread, Stack, TagScope, Volume,
 };
 use millrace_machine::{Machine, Native, NodeId};
 use proptest::prelude::*;
@@ -167,6 +167,21 @@ fn a_queue_of_a_deep_set_takes_what_its_drive_takes() {
             assert_eq!((most(&knobs), sata.tags_in_use()), (32, 0), "{sharing:?} {scope:?}");
         }
     }
+}
+
+#[test]
+fn drives_of_one_list_take_no_more_than_they_can_either() {
+    let hba = controller(20, Sharing::Controller);
+    let (a, knobs) = disk((1, 4), TagScope::PerQueue, Stack::Mq, &hba);
+    let serving = ServingConfig::of(Serving::PerVolume);
+    let volume = Volume::with_serving("v", Layout::Linear, vec![a], serving).unwrap();
+    held(&knobs, true);
+    let mut channel = Channel::open(&volume, ChannelConfig::default());
+    submit(&mut channel, 12);
+    assert_eq!(most(&knobs), 4);
+    held(&knobs, false);
+    assert_eq!(channel.wait(12, |_| ()), 12);
+    assert_eq!((most(&knobs), hba.tags_in_use()), (4, Some(0)));
 }
 
 #[test]
