@@ -31,6 +31,8 @@ pub(crate) struct Member<M: Machine> {
     /// The channel's own queue of the drive may hold some of them.
     served_here: bool,
     merges: bool,
+    /// To the drive any piece of memory is one segment, and it has no boundaries.
+    pub(crate) takes_plain: bool,
 }
 
 impl<M: Machine> Member<M> {
@@ -44,6 +46,7 @@ impl<M: Machine> Member<M> {
             outstanding: 0,
             served_here: false,
             merges: disk.config.stack == Stack::Mq,
+            takes_plain: disk.limits.takes_any_segment() && disk.limits.chunk_sectors == 0,
             disk: Arc::clone(disk),
         }
     }

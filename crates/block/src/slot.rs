@@ -127,8 +127,8 @@ impl<M: Machine> Slot<M> {
         self.dev_sector + u64::from(self.chain_sectors)
     }
 
-    /// In how many pieces the first `sectors` of this part lie in memory, if the bio's memory is one
-    /// segment; else more than any request has.
+    /// In how many pieces the first `sectors` of this part lie in memory, if the bio's memory is
+    /// one segment; else more than any request has.
     #[inline]
     pub(crate) fn memory_pieces(&self, sectors: SectorCount) -> u32 {
         if self.bio.nr_segments() != 1 {

@@ -15,7 +15,7 @@ use millrace_machine::plant::{Plant, planted};
 
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, SectorCount};
 use crate::channel::Channel;
-use crate::limits::QueueLimits;
+use crate::limits::{Features, QueueLimits};
 use crate::slot::{BioRef, Slot, Stage, Stride};
 use crate::status::Status;
 use crate::trace::Action;
@@ -24,6 +24,23 @@ use crate::volume::Part;
 /// What `member` of a parent says: its parts are one for each drive, or one for each chunk.
 const BY_DRIVES: u16 = 0;
 const BY_CHUNKS: u16 = 1;
+
+/// [`cut_to_limits`] of a read or write, for a drive to which any piece of memory is one segment
+/// and that has no boundaries: a part that fits is taken as it is.
+#[inline(always)]
+fn cut_plainly<M: Machine>(part: &Slot<M>, limits: &QueueLimits) -> (SectorCount, u16) {
+    let sectors = part.bio.nr_sectors;
+    let pieces = part.memory_pieces(sectors);
+    if sectors <= limits.max_sectors && pieces <= limits.max_segments.into() {
+        return (sectors, pieces as u16);
+    }
+    cut_to_limits(part, limits)
+}
+
+/// Whether a drive takes the FUA flag with the data.
+fn fua_by_drive<M: Machine>(parent: &Slot<M>, features: Features) -> bool {
+    features.fua && parent.bio.op == Op::Write
+}
 
 /// Longest start of a part that one request of the drive can carry: its sectors and segments. No
 /// sectors if not even one block fits.
@@ -45,10 +62,6 @@ pub(crate) fn cut_to_limits<M: Machine>(
     }
     if !op.has_data() {
         return (sectors, 0);
-    }
-    let chunks = part.memory_pieces(sectors);
-    if chunks <= limits.max_segments.into() && limits.takes_any_segment() {
-        return (sectors - sectors % limits.logical_sectors(), chunks as u16);
     }
     let (rule, bytes) = (limits.segment_rule(), sectors << SECTOR_SHIFT);
     let (mut done, mut segments) = (0, 0);
@@ -77,12 +90,17 @@ impl<M: Machine> Channel<M> {
     /// Makes as many parts of the present stage as there are slots for; then the parent waits for
     /// slots, for its parts, or for nothing any more.
     fn make_parts(&mut self, mut parent: BioRef<M>) {
+        let (sector, nr) = (parent.bio.sector, parent.bio.nr_sectors);
+        let span = match parent.stage {
+            Stage::Data => self.volume.span(sector, nr),
+            _ => (0, self.members.len() as u16),
+        };
         loop {
             if self.children.is_empty() {
                 self.stalled.push_back(parent);
                 return;
             }
-            match self.next_part(&mut parent) {
+            match self.next_part(&mut parent, span) {
                 Some(child) => {
                     parent.remaining += 1;
                     self.admit_part(child);
@@ -147,19 +165,20 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// The next part of the parent's stage, in a child slot; none when all are made. `offset` of
-    /// the parent is the drive to look at next, `dev_sector` how much of that drive's part is made.
-    fn next_part(&mut self, parent: &mut BioRef<M>) -> Option<BioRef<M>> {
+    /// The next part of the parent's stage, in a child slot; none when all are made. `span` is the
+    /// first drive and how many; `offset` of the parent counts them, `dev_sector` is how much of
+    /// the present drive's part is made.
+    fn next_part(&mut self, parent: &mut BioRef<M>, span: (u16, u16)) -> Option<BioRef<M>> {
         if parent.member == BY_CHUNKS && parent.stage == Stage::Data {
             return self.next_chunk(parent);
         }
-        let drives = self.volume.disks().len() as u32;
-        while parent.offset < drives && parent.status.is_ok() {
-            let member = parent.offset as u16;
-            let limits = *self.volume.disks()[usize::from(member)].limits();
+        let drives = self.members.len() as u32;
+        while parent.offset < span.1.into() && parent.status.is_ok() {
+            let ahead = u32::from(span.0) + parent.offset;
+            let member = if ahead < drives { ahead } else { ahead - drives } as u16;
             let child = match parent.stage {
-                Stage::Data => self.next_data_part(parent, member, &limits),
-                _ => self.next_flush_part(parent, member, &limits),
+                Stage::Data => self.next_data_part(parent, member),
+                _ => self.next_flush_part(parent, member),
             };
             if child.is_some() {
                 return child;
@@ -170,19 +189,14 @@ impl<M: Machine> Channel<M> {
         None
     }
 
-    fn next_flush_part(
-        &mut self,
-        parent: &mut BioRef<M>,
-        member: u16,
-        limits: &QueueLimits,
-    ) -> Option<BioRef<M>> {
+    fn next_flush_part(&mut self, parent: &mut BioRef<M>, member: u16) -> Option<BioRef<M>> {
+        let features = self.members[usize::from(member)].disk.limits().features;
         let after = parent.stage == Stage::Postflush;
         let (sector, nr) = (parent.bio.sector, parent.bio.nr_sectors);
         let touched = !after || self.volume.part(sector, nr, member).is_some();
         let dropped = planted(Plant::DroppedMemberFlush) && member > 0;
-        let wanted =
-            limits.features.volatile_cache && touched && parent.dev_sector == 0 && !dropped;
-        if !wanted || (after && self.fua_by_drive(parent, limits)) {
+        let wanted = features.volatile_cache && touched && parent.dev_sector == 0 && !dropped;
+        if !wanted || (after && fua_by_drive(parent, features)) {
             return None;
         }
         parent.dev_sector = 1;
@@ -190,24 +204,19 @@ impl<M: Machine> Channel<M> {
         Some(self.child_of(parent, Op::Flush, part))
     }
 
-    /// Whether the drive took the FUA flag with the data.
-    fn fua_by_drive(&self, parent: &Slot<M>, limits: &QueueLimits) -> bool {
-        limits.features.fua && parent.bio.op == Op::Write
-    }
-
-    fn next_data_part(
-        &mut self,
-        parent: &mut BioRef<M>,
-        member: u16,
-        limits: &QueueLimits,
-    ) -> Option<BioRef<M>> {
+    fn next_data_part(&mut self, parent: &mut BioRef<M>, member: u16) -> Option<BioRef<M>> {
         let part = self.volume.part(parent.bio.sector, parent.bio.nr_sectors, member)?;
         let made = parent.dev_sector as SectorCount;
         if made >= part.nr_sectors {
             return None;
         }
-        let child = self.data_part(parent, part.skip(made), limits)?;
-        parent.dev_sector += u64::from(child.bio.nr_sectors);
+        let rest = if made == 0 { part } else { part.skip(made) };
+        let child = self.data_part(parent, rest)?;
+        if made + child.bio.nr_sectors == part.nr_sectors {
+            (parent.offset, parent.dev_sector) = (parent.offset + 1, 0);
+        } else {
+            parent.dev_sector += u64::from(child.bio.nr_sectors);
+        }
         Some(child)
     }
 
@@ -220,24 +229,24 @@ impl<M: Machine> Channel<M> {
         }
         let (sector, end) = (parent.bio.sector, parent.bio.sector + u64::from(nr));
         let (member, dev_sector, run) = self.volume.run_at(sector + u64::from(made), end);
-        let limits = *self.volume.disks()[usize::from(member)].limits();
         let stride = Stride::NONE;
         let part = Part { member, dev_sector, nr_sectors: run as u32, offset: made, stride };
-        let child = self.data_part(parent, part, &limits)?;
+        let child = self.data_part(parent, part)?;
         parent.offset += child.bio.nr_sectors;
         Some(child)
     }
 
     /// A child for as much of a part as one request of the drive can carry; none, and the parent
     /// has failed, if that is nothing.
-    fn data_part(
-        &mut self,
-        parent: &mut BioRef<M>,
-        part: Part,
-        limits: &QueueLimits,
-    ) -> Option<BioRef<M>> {
+    #[inline(always)]
+    fn data_part(&mut self, parent: &mut BioRef<M>, part: Part) -> Option<BioRef<M>> {
         let mut child = self.child_of(parent, parent.bio.op, part);
-        let (sectors, segments) = cut_to_limits(&child, limits);
+        let member = &self.members[usize::from(part.member)];
+        let limits = member.disk.limits();
+        let (sectors, segments) = match member.takes_plain && parent.bio.op.has_data() {
+            true => cut_plainly(&child, limits),
+            false => cut_to_limits(&child, limits),
+        };
         if sectors == 0 {
             parent.status = match parent.bio.op.has_data() {
                 true => Status::Invalid,
@@ -249,10 +258,13 @@ impl<M: Machine> Channel<M> {
         }
         child.bio.nr_sectors = sectors;
         (child.chain_sectors, child.chain_segments) = (sectors, segments);
-        if parent.bio.flags.has(OpFlags::FUA) && self.fua_by_drive(parent, limits) {
-            child.bio.flags = child.bio.flags.with(OpFlags::FUA);
+        if parent.bio.flags != OpFlags::NONE {
+            if parent.bio.flags.has(OpFlags::FUA) && fua_by_drive(parent, limits.features) {
+                child.bio.flags = child.bio.flags.with(OpFlags::FUA);
+            }
+            let kept = OpFlags(parent.bio.flags.0 & OpFlags::NOUNMAP.0);
+            child.bio.flags = child.bio.flags.with(kept);
         }
-        child.bio.flags = child.bio.flags.with(OpFlags(parent.bio.flags.0 & OpFlags::NOUNMAP.0));
         Some(child)
     }
 
@@ -270,7 +282,9 @@ impl<M: Machine> Channel<M> {
         child.tail = child.as_ptr();
         (child.chain_sectors, child.chain_segments) = (part.nr_sectors, 0);
         child.set_stride(part.stride);
-        self.volume.disks()[usize::from(part.member)].trace_slot(Action::Split, &child);
+        if self.gate.traced {
+            self.members[usize::from(part.member)].disk.trace_slot(Action::Split, &child);
+        }
         child
     }
 }

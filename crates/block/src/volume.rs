@@ -283,6 +283,21 @@ impl<M: Machine> Volume<M> {
         }
     }
 
+    /// The first drive that a range touches, and how many drives from there on, round robin.
+    pub(crate) fn span(&self, sector: Sector, nr: SectorCount) -> (u16, u16) {
+        let (last, drives) = (sector + u64::from(nr.max(1)) - 1, self.disks.len() as u64);
+        match self.layout {
+            Layout::Linear => {
+                let of = |at: Sector| self.starts.partition_point(|start| *start <= at) - 1;
+                (of(sector) as u16, (of(last) - of(sector) + 1) as u16)
+            }
+            Layout::Stripe { .. } => {
+                let (first, last) = (sector >> self.chunk_shift, last >> self.chunk_shift);
+                (self.row_of(first).1, (last - first + 1).min(drives) as u16)
+            }
+        }
+    }
+
     /// Row and drive of a chunk.
     #[inline]
     fn row_of(&self, chunk: u64) -> (u64, u16) {

@@ -137,6 +137,7 @@ impl<M: Machine> Worker<M> {
     /// Serves until `stop` is not 0 and the bell rings; for drives whose queues any thread may run.
     /// Looks for work for `spin_ns` before it sleeps.
     pub fn run(&mut self, stop: &M::Word, spin_ns: u64) {
+        // Acquire pairs with the store of whoever stops it.
         let stops = || stop.load(Order::Acquire) != 0;
         while !stops() {
             self.turn();
