@@ -15,6 +15,7 @@ use crate::account::DiskStats;
 use crate::bio::Op;
 use crate::disk::{Disk, Stack, Way};
 use crate::driver::{Dispatch, QueueKind};
+use crate::home::Home;
 use crate::queues::{HardwareQueue, Serve};
 use crate::request::{Request, Tag};
 use crate::runner::{Runner, Stamp};
@@ -519,8 +520,11 @@ impl<M: Machine> Disk<M> {
         if !self.may_serve(queue, run) {
             queue.ring();
         } else if let Some(serving) = queue.serve.enter_or_flag() {
+            // Who waits for these will look for their completion; it may sleep, and knows of none.
+            let bell = serving.staged.first().map(Home::bell_of);
             // Another disk's work is counted with this one's: it is the same thread's.
             self.serve(hctx, serving, run, stats);
+            bell.into_iter().for_each(|bell| bell.ring());
         }
         if queue.tags.has_free() {
             self.wake_waiter(queue, run);
