@@ -12,13 +12,17 @@ use millrace_machine::{Counter, Machine, Stage};
 use crate::account::{DiskStats, Run};
 use crate::bio::Op;
 use crate::disk::{Disk, Stack, Way};
-use crate::driver::Dispatch;
+use crate::driver::{CompletionBatch, Dispatch};
 use crate::queues::Serve;
 use crate::runner::{Runner, Stamp};
 use crate::serve::Serving;
 use crate::slot::{BioList, BioRef};
 use crate::status::Status;
 use crate::tag::{TagBatch, TagSet};
+
+/// How many requests go to the driver before it is asked what it has answered: as many as a batch
+/// of completions holds, or a little more.
+const MOST_AT_ONCE: u32 = CompletionBatch::CAPACITY as u32;
 
 impl<M: Machine> Disk<M> {
     /// Whether a batch may go the short way. What others marked as pending meanwhile is no
@@ -47,15 +51,14 @@ impl<M: Machine> Disk<M> {
             M::work(Stage::Insert, list.len());
         }
         loop {
-            let sent = self.issue_list(index, &mut serving, list, run, stats);
+            let more = self.issue_list(index, &mut serving, list, run, stats);
             if list.is_empty() {
                 break;
             }
-            // More than one word of tags is in hand: on with the next, once what the drive has
-            // answered already makes room.
+            // What the drive has answered already makes room for more.
             self.reap(&mut serving, run);
             let again = !run.batch.is_empty() && self.complete_directly(index, run, stats);
-            if again || !sent || !run.woken.is_empty() {
+            if again || !more || !run.woken.is_empty() {
                 serving.staged.append(list);
                 return self.serve(index, serving, run, stats);
             }
@@ -207,8 +210,8 @@ impl<M: Machine> Disk<M> {
         }
     }
 
-    /// Gives bios of a list tags and requests and hands them to the driver, as many as one word of
-    /// tags holds or up to the first that cannot go this way; says whether all of them went.
+    /// Gives bios of a list tags and requests and hands them to the driver, up to the first that
+    /// cannot go this way; true if it is only that enough have gone at once.
     #[inline(always)]
     fn issue_list(
         &self,
@@ -225,7 +228,15 @@ impl<M: Machine> Disk<M> {
         let (mut sent, mut refused) = (0, None);
         let mut rest = list.take();
         while let Some(chain) = rest.pop_front() {
-            let tag = if chain.op() == Op::Flush { None } else { batch.next() };
+            let mut tag = None;
+            if chain.op() != Op::Flush {
+                tag = batch.next();
+                if tag.is_none() && sent < MOST_AT_ONCE {
+                    // The set's words may hold less than is in hand.
+                    batch = tags.take(&mut run.hint, rest.len() + 1).unwrap_or(TagBatch::EMPTY);
+                    tag = batch.next();
+                }
+            }
             let Some(tag) = tag else {
                 rest.push_front(chain);
                 break;
@@ -246,7 +257,6 @@ impl<M: Machine> Disk<M> {
         }
         *in_flight += sent;
         list.append(&mut rest);
-        let whole = batch.is_empty();
         tags.give_rest(batch);
         if let Some(rq) = refused {
             self.requeue(serve, rq, run, stats);
@@ -254,7 +264,7 @@ impl<M: Machine> Disk<M> {
         if sent > 0 {
             self.commit(serve, sent, stats);
         }
-        whole
+        sent >= MOST_AT_ONCE
     }
 
     /// Starts what was handed to the driver.

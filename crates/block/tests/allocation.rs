@@ -110,13 +110,14 @@ impl Driver<Native> for Drive {
     }
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
         let inner = self.0.open_queue(index, depth)?;
-        Ok(Box::new(Queue { inner, limits: self.0.limits }))
+        Ok(Box::new(Queue { inner, limits: self.0.limits, polls: 0 }))
     }
 }
 
 struct Queue {
     inner: Box<dyn DriverQueue<Native>>,
     limits: QueueLimits,
+    polls: u64,
 }
 
 impl DriverQueue<Native> for Queue {
@@ -130,8 +131,12 @@ impl DriverQueue<Native> for Queue {
     fn commit_rqs(&mut self) {
         self.inner.commit_rqs();
     }
+    /// Answers every second time: a drive that always answers at once makes nobody wait.
     fn poll(&mut self, batch: &mut CompletionBatch) {
-        self.inner.poll(batch);
+        self.polls += 1;
+        if self.polls.is_multiple_of(2) {
+            self.inner.poll(batch);
+        }
     }
     fn timeout(&mut self, tag: Tag) -> Expired {
         self.inner.timeout(tag)
