@@ -234,7 +234,8 @@ impl<M: Machine> Channel<M> {
     #[inline(never)]
     fn look_closer(&mut self, bio: &Bio) -> Result<(), Reject> {
         self.gate.check(bio).map_err(Reject::Invalid)?;
-        match self.gate.pressed && !self.has_relief() {
+        // With nothing in flight nobody would come back to ask again: one always gets in.
+        match self.gate.pressed && self.in_flight() > 0 && !self.has_relief() {
             true => Err(Reject::Full),
             false => Ok(()),
         }

@@ -237,6 +237,12 @@ impl<M: Machine> Disk<M> {
         &self.limits
     }
 
+    /// The CPU of the worker that may serve it for others; none if it has no place for one.
+    #[must_use]
+    pub fn worker_cpu(&self) -> Option<CpuId> {
+        self.config.worker.filter(|_| self.seat.is_some())
+    }
+
     /// Who may run its queues.
     #[must_use]
     pub fn kind(&self) -> QueueKind {
@@ -289,12 +295,26 @@ impl<M: Machine> Disk<M> {
         stats
     }
 
-    /// Makes the calling I/O thread the owner of queue `hctx` and opens it there. `owner` is the
-    /// thread's identity, above 0; `bell` wakes it.
+    /// Makes the calling I/O thread the owner of queue `hctx` and opens it there, if there is a
+    /// queue of that number and it is not kept for a worker. `owner` is the thread's identity,
+    /// above 0; `bell` wakes it.
     ///
     /// # Errors
     /// If the driver cannot open the queue.
     pub fn bring_up(&self, hctx: u16, owner: u64, bell: Arc<Doorbell<M>>) -> Result<(), Error> {
+        match self.is_workers(hctx) {
+            true => Ok(()),
+            false => self.open_for(hctx, owner, bell),
+        }
+    }
+
+    /// [`Disk::bring_up`] of any queue.
+    pub(crate) fn open_for(
+        &self,
+        hctx: u16,
+        owner: u64,
+        bell: Arc<Doorbell<M>>,
+    ) -> Result<(), Error> {
         let Some(queue) = self.hctxs.get(usize::from(hctx)) else { return Ok(()) };
         if self.kind == QueueKind::OwnerOnly && !queue.is_owned_by(owner) {
             if queue.has_owner() {

@@ -55,14 +55,17 @@ impl<M: Machine> Disk<M> {
     fn has_empty_queues(&self) -> bool {
         self.ctxs.iter().all(|ctx| ctx.ctx.lock().is_empty())
             && self.sq.lock().queue.is_empty()
-            && self.hctxs.iter().all(|hctx| {
-                let mut empty = false;
-                self.change(hctx, |serve| {
-                    let waiting = !serve.staged.is_empty() || !serve.requeued.is_empty();
-                    empty = !waiting && serve.in_flight == 0;
-                });
-                empty
-            })
+            && (0..).zip(&self.hctxs).all(|(index, _)| self.is_queue_empty(index))
+    }
+
+    /// Whether a hardware queue holds nothing.
+    pub(crate) fn is_queue_empty(&self, index: u16) -> bool {
+        let mut empty = false;
+        self.change(&self.hctxs[usize::from(index)], |serve| {
+            let waiting = !serve.staged.is_empty() || !serve.requeued.is_empty();
+            empty = !waiting && serve.in_flight == 0;
+        });
+        empty
     }
 
     /// Waits until it is drained or `deadline_ns` is reached; says which. Other threads must poll

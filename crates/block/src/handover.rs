@@ -100,7 +100,7 @@ impl<M: Machine> Disk<M> {
             return Ok(false);
         };
         match self.kind {
-            QueueKind::OwnerOnly => self.bring_up(seat.hctx, owner, Arc::clone(bell))?,
+            QueueKind::OwnerOnly => self.open_for(seat.hctx, owner, Arc::clone(bell))?,
             QueueKind::AnyThread => {
                 self.hctxs[usize::from(seat.hctx)].set_bell(Some(Arc::clone(bell)));
             }
@@ -110,17 +110,31 @@ impl<M: Machine> Disk<M> {
         Ok(true)
     }
 
-    /// The worker goes away; what it was handed is left to the submitters.
-    pub(crate) fn leave_seat(&self, owner: u64) {
+    /// The worker takes nothing more: what comes now is the submitters'. A queue of its own stays
+    /// its own until it leaves.
+    pub(crate) fn close_seat(&self, owner: u64) {
         let Some(seat) = self.seat.as_ref() else { return };
         if seat.worker.compare_exchange(owner, 0, Order::SeqCst, Order::SeqCst).is_err() {
             return;
         }
-        let hctx = &self.hctxs[usize::from(seat.hctx)];
-        match self.kind {
-            QueueKind::OwnerOnly => self.bring_down(owner),
-            QueueKind::AnyThread => hctx.set_bell(None),
+        if self.kind == QueueKind::AnyThread {
+            self.hctxs[usize::from(seat.hctx)].set_bell(None);
+            self.ring_submitters(seat);
         }
+    }
+
+    /// The worker goes away; what it was handed is left to the submitters.
+    pub(crate) fn leave_seat(&self, owner: u64) {
+        let Some(seat) = self.seat.as_ref() else { return };
+        self.close_seat(owner);
+        if self.kind == QueueKind::OwnerOnly {
+            self.bring_down(owner);
+            self.ring_submitters(seat);
+        }
+    }
+
+    /// Wakes those whose bios lie before a seat.
+    fn ring_submitters(&self, seat: &Seat<M>) {
         for ctx in &self.ctxs {
             // Whoever waits for these looks at the seat when it wakes.
             ctx.ctx.lock().list(seat.hctx).for_each(|chain| Home::bell_of(chain).ring());

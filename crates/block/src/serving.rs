@@ -65,8 +65,11 @@ impl ServingConfig {
         ServingConfig { serving, ..ServingConfig::default() }
     }
 
-    /// What is wrong with them.
-    pub(crate) fn validate(&self) -> Result<(), String> {
+    /// Whether they make sense.
+    ///
+    /// # Errors
+    /// What is wrong with them, in words that begin with the key.
+    pub fn validate(&self) -> Result<(), String> {
         let pairs = [
             ("plug-low", self.plug_low, "plug-high", self.plug_high),
             ("pressure-low", self.pressure_low, "pressure-high", self.pressure_high),

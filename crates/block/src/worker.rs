@@ -15,6 +15,7 @@ use millrace_machine::{Doorbell, Machine, Order, Word};
 use crate::account::DiskStats;
 use crate::channel::IoThread;
 use crate::disk::Disk;
+use crate::driver::QueueKind;
 use crate::error::Error;
 use crate::handover::Seat;
 use crate::home::Home;
@@ -126,6 +127,22 @@ impl<M: Machine> Worker<M> {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
+    }
+
+    /// Takes nothing new: submitters serve their drives themselves from now on. What it has it
+    /// goes on with, as long as it is turned.
+    pub fn close(&mut self) {
+        self.posts.iter().for_each(|post| post.disk.close_seat(self.owner));
+    }
+
+    /// Whether its queues hold nothing that only it can finish: then it may be dropped without
+    /// leaving a drive's work behind. Meaningful after [`Worker::close`].
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.posts.iter().all(|post| {
+            let shared = post.disk.kind() == QueueKind::AnyThread;
+            shared || post.seat().is_none_or(|seat| post.disk.is_queue_empty(seat.hctx))
+        })
     }
 
     /// The bell that wakes it.
