@@ -31,6 +31,7 @@ pub struct OpStats<M: Machine> {
 pub struct DiskStats<M: Machine> {
     ops: Box<[OpStats<M>; OPS]>,
     pub(crate) queued: M::Counter,
+    pub(crate) parts: M::Counter,
     pub(crate) requeues: M::Counter,
     pub(crate) timeouts: M::Counter,
     pub(crate) tag_waits: M::Counter,
@@ -88,6 +89,7 @@ impl<M: Machine> DiskStats<M> {
         DiskStats {
             ops: ops.try_into().unwrap_or_else(|_| unreachable!("made with that length")),
             queued: M::Counter::new(),
+            parts: M::Counter::new(),
             requeues: M::Counter::new(),
             timeouts: M::Counter::new(),
             tag_waits: M::Counter::new(),
@@ -157,6 +159,7 @@ impl<M: Machine> DiskStats<M> {
             sum.total.merge(&op.total.snapshot());
         }
         total.queued += self.queued.get();
+        total.parts += self.parts.get();
         total.requeues += self.requeues.get();
         total.timeouts += self.timeouts.get();
         total.tag_waits += self.tag_waits.get();
@@ -191,6 +194,8 @@ pub struct StatsSnapshot {
     pub ops: Vec<OpSnapshot>,
     /// Bios handed to the drive's queues so far.
     pub queued: u64,
+    /// Of these, parts of bios that were split.
+    pub parts: u64,
     /// Requests that the driver gave back as busy.
     pub requeues: u64,
     /// Requests that the drive did not answer in time.
@@ -208,6 +213,7 @@ impl Default for StatsSnapshot {
         StatsSnapshot {
             ops: alloc::vec![OpSnapshot::default(); OPS],
             queued: 0,
+            parts: 0,
             requeues: 0,
             timeouts: 0,
             tag_waits: 0,
@@ -217,7 +223,37 @@ impl Default for StatsSnapshot {
     }
 }
 
+impl OpSnapshot {
+    fn since(&self, earlier: &OpSnapshot) -> OpSnapshot {
+        OpSnapshot {
+            ios: self.ios - earlier.ios,
+            sectors: self.sectors - earlier.sectors,
+            errors: self.errors - earlier.errors,
+            merges: self.merges - earlier.merges,
+            queue: self.queue.since(&earlier.queue),
+            service: self.service.since(&earlier.service),
+            total: self.total.since(&earlier.total),
+        }
+    }
+}
+
 impl StatsSnapshot {
+    /// What came in between an earlier moment of the same drive and this one.
+    #[must_use]
+    pub fn since(&self, earlier: &StatsSnapshot) -> StatsSnapshot {
+        let ops = self.ops.iter().zip(&earlier.ops);
+        StatsSnapshot {
+            ops: ops.map(|(now, before)| now.since(before)).collect(),
+            queued: self.queued - earlier.queued,
+            parts: self.parts - earlier.parts,
+            requeues: self.requeues - earlier.requeues,
+            timeouts: self.timeouts - earlier.timeouts,
+            tag_waits: self.tag_waits - earlier.tag_waits,
+            dispatches: self.dispatches - earlier.dispatches,
+            requests: self.requests - earlier.requests,
+        }
+    }
+
     /// Completed bios of all operations.
     #[must_use]
     pub fn ios(&self) -> u64 {

@@ -10,8 +10,8 @@
 
 use core::mem::ManuallyDrop;
 
-use millrace_machine::Machine;
 use millrace_machine::plant::{Plant, planted};
+use millrace_machine::{Counter, Machine};
 
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, SectorCount};
 use crate::channel::Channel;
@@ -282,8 +282,10 @@ impl<M: Machine> Channel<M> {
         child.tail = child.as_ptr();
         (child.chain_sectors, child.chain_segments) = (part.nr_sectors, 0);
         child.set_stride(part.stride);
+        let member = &self.members[usize::from(part.member)];
+        member.stats.parts.add(1);
         if self.gate.traced {
-            self.members[usize::from(part.member)].disk.trace_slot(Action::Split, &child);
+            member.disk.trace_slot(Action::Split, &child);
         }
         child
     }
