@@ -10,7 +10,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use millrace_block::{Channel, ChannelConfig, Error, ErrorKind, IoThread, Stamp, Volume};
+use millrace_block::{
+    Channel, ChannelConfig, Disk, Error, ErrorKind, IoThread, Stamp, Volume, Worker,
+};
 use millrace_machine::{Doorbell, Machine, Native, NativeParker};
 use millrace_reactor::{Backend, Config, Handle, Reactor, Wait, now_ns};
 
@@ -104,6 +106,27 @@ impl IoContext {
         }
         let thread = Some(self.thread.clone());
         Ok(Channel::open(volume, ChannelConfig { depth, stamp, thread }))
+    }
+
+    /// A worker on this thread that serves these disks for others; to be turned between the turns
+    /// of the reactor, and dropped before this.
+    ///
+    /// # Errors
+    /// `Busy` if a disk has no place for a worker or another is there, or what opening its queue
+    /// says.
+    pub fn worker(&mut self, disks: &[Arc<Disk<Native>>]) -> Result<Worker<Native>, Error> {
+        let mut worker = Worker::new(&self.thread);
+        for disk in disks {
+            if !worker.serve(disk)? {
+                let text = format!(
+                    "drive {}: no place for a worker, or another worker serves it; give its disk \
+                     a worker's CPU, and start its workers once",
+                    disk.name()
+                );
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+        }
+        Ok(worker)
     }
 
     /// The reactor, for sockets and timers beside the drives.

@@ -5,6 +5,7 @@
 //! and through the reactor below. Called by the `millrace` binary, exports and the lab.
 
 mod controller;
+mod drive_workers;
 mod fault;
 mod file;
 mod io_context;
@@ -18,6 +19,7 @@ mod store;
 mod value;
 
 pub use controller::{SHARINGS, controller_config, controller_of, sharing_word};
+pub use drive_workers::{DriveWorkers, worker_cpu, worker_cpus};
 pub use fault::{
     Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule, fault_controls,
 };
