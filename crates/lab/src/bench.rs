@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use millrace_block::{Snapshot, Stamp, Volume};
-use millrace_drives::{IoConfig, IoContext};
+use millrace_block::{Disk, Snapshot, Stamp, Volume};
+use millrace_drives::{DriveWorkers, IoConfig, IoContext};
 use millrace_machine::{CpuId, Machine, Native, Thread};
 use millrace_reactor::Config;
 
 use crate::job::{Job, JobResult, Until};
-use crate::row::{Cost, LatencyNs, Outcome, Row};
+use crate::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
 use crate::workload::{Offsets, Workload};
 
 /// Why a row has no result.
@@ -134,7 +134,8 @@ pub(crate) fn measure(shared: &Shared, plan: &Plan, progress: Progress<'_>) -> T
     }
 }
 
-/// Runs one row on a volume made for it (its accounting starts at zero).
+/// Runs one row on a volume made for it (its accounting starts at zero), with the workers that its
+/// disks have places for.
 ///
 /// # Errors
 /// If the workload does not fit the volume, or a thread cannot be set up.
@@ -145,18 +146,29 @@ pub fn run_row(
 ) -> Result<Row, BenchError> {
     check(volume, plan)?;
     let shared = Arc::new(Shared::new(plan));
+    let mut workers = DriveWorkers::start(volume.disks(), plan.reactor)?;
     let threads: Vec<_> = (0..plan.jobs).map(|job| spawn(volume, plan, &shared, job)).collect();
-    let times = measure(&shared, plan, progress);
-    if !threads.into_iter().all(Thread::join) {
+    let mut times = measure(&shared, plan, progress);
+    if !threads.into_iter().fold(true, |whole, thread| thread.join() && whole) {
         return Err(BenchError::Panicked);
     }
+    workers.stop()?;
+    times.syscalls += workers.system_calls();
     let results = shared.results()?;
     let mut latency = Snapshot::default();
     match may_split(volume, plan) {
         true => results.iter().for_each(|result| latency.merge(&result.latencies)),
         false => latency = volume.disks()[0].stats().total(),
     }
-    Ok(row_of(plan, &results, times, &latency))
+    let mut row = row_of(plan, &results, times, &latency);
+    row.queues.serving = volume.serving_config().serving.name().to_owned();
+    row.outcome.states = states_of(volume.disks());
+    Ok(row)
+}
+
+/// What each drive did since it was made.
+fn states_of(disks: &[Arc<Disk<Native>>]) -> Vec<DriveStates> {
+    disks.iter().map(|disk| DriveStates::new(disk.name(), &disk.stats())).collect()
 }
 
 fn check(volume: &Volume<Native>, plan: &Plan) -> Result<(), BenchError> {
@@ -227,6 +239,7 @@ fn run_job(
         offsets: Offsets::new(&plan.workload, blocks, place, plan.workload.verify),
         measure: may_split(volume, plan),
         written: HashMap::new(),
+        spare: None,
         context: &mut context,
         channel: &mut channel,
     };
@@ -282,11 +295,12 @@ pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: 
             cpu_ns_per_io: times.cpu_ns as f64 / ios.max(1) as f64,
             syscalls_per_io: times.syscalls as f64 / ios.max(1) as f64,
         },
-        lat_ns: latencies(latency),
+        lat_ns: LatencyNs::of(latency),
         outcome: Outcome {
             errors: total(|r| r.errors),
             verified: total(|r| r.verified),
             first_error: results.iter().find_map(|r| r.first_error.clone()),
+            states: Vec::new(),
         },
         ..Row::default()
     }
@@ -295,16 +309,6 @@ pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: 
 /// The word of a setting.
 pub(crate) fn stamp_name(stamp: Stamp) -> &'static str {
     if stamp == Stamp::Io { "io" } else { "batch" }
-}
-
-pub(crate) fn latencies(snapshot: &Snapshot) -> LatencyNs {
-    LatencyNs {
-        mean: snapshot.mean_ns(),
-        p50: snapshot.quantile_ns(0.5),
-        p99: snapshot.quantile_ns(0.99),
-        p999: snapshot.quantile_ns(0.999),
-        max: snapshot.max_ns(),
-    }
 }
 
 /// User and system time of this process.

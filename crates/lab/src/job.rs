@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use millrace_block::{Again, Bio, Buffer, Channel, Completion, Error, Op, Snapshot};
+use millrace_block::{Again, Bio, Buffer, Channel, Completion, Error, Op, Reject, Snapshot};
 use millrace_drives::IoContext;
 use millrace_machine::{Machine, Native};
 
@@ -79,6 +79,8 @@ pub(crate) struct Job<'a> {
     pub(crate) measure: bool,
     /// Last generation written, by block; only with `verify`.
     pub(crate) written: HashMap<u64, u64>,
+    /// An I/O that the stack did not take yet.
+    pub(crate) spare: Option<Bio>,
 }
 
 impl Job<'_> {
@@ -86,14 +88,7 @@ impl Job<'_> {
     pub(crate) fn run(&mut self, until: &Until) -> Result<JobResult, Error> {
         let mut result = JobResult::default();
         let quota = until.ios.unwrap_or(u64::MAX);
-        let mut submitted = u64::from(self.workload.iodepth).min(quota);
-        for _ in 0..submitted {
-            let mut bio = Bio::read(0, Buffer::new(self.workload.bs_bytes as usize));
-            let aimed = (&self.workload, &mut self.offsets, &mut self.written);
-            aim(&mut bio, aimed, Native::now());
-            let accepted = self.channel.submit(bio);
-            accepted.map_err(|r| r.reason).expect("offsets lie inside, depth is the channel's");
-        }
+        let mut submitted = self.fill(quota);
         let (mut reported, mut round) = (0, 0u32);
         while self.channel.in_flight() > 0 {
             let stopping = until.stop.load(Ordering::Relaxed);
@@ -101,7 +96,11 @@ impl Job<'_> {
             let (handed, again) = self.turn(left, &mut result);
             submitted += again;
             if handed == 0 {
-                self.sleep()?;
+                // What back pressure kept out may be let in now.
+                match self.fill(left) {
+                    0 => self.sleep()?,
+                    filled => submitted += filled,
+                }
             }
             round = round.wrapping_add(1);
             if round.is_multiple_of(1024) {
@@ -115,6 +114,25 @@ impl Job<'_> {
             self.read_back(&mut result)?;
         }
         Ok(result)
+    }
+
+    /// Brings the job up to its depth, with `most` I/Os at most and as many as the stack takes.
+    fn fill(&mut self, most: u64) -> u64 {
+        let room = u64::from(self.workload.iodepth - self.channel.in_flight());
+        for filled in 0..room.min(most) {
+            let bio = self.spare.take().unwrap_or_else(|| {
+                let mut bio = Bio::read(0, Buffer::new(self.workload.bs_bytes as usize));
+                let aimed = (&self.workload, &mut self.offsets, &mut self.written);
+                aim(&mut bio, aimed, Native::now());
+                bio
+            });
+            if let Err(rejected) = self.channel.submit(bio) {
+                assert_eq!(rejected.reason, Reject::Full, "offsets lie inside");
+                self.spare = Some(rejected.bio);
+                return filled;
+            }
+        }
+        room.min(most)
     }
 
     /// One poll: completed bios go off again, up to `left` of them. Returns how many came back and
@@ -167,13 +185,17 @@ impl Job<'_> {
         let bs = self.workload.bs_bytes;
         let sectors = u64::from(bs >> 9);
         let written = std::mem::take(&mut self.written);
-        let mut left = written.keys();
+        let mut left = written.keys().copied().peekable();
         loop {
-            let room = self.workload.iodepth - self.channel.in_flight();
-            for block in left.by_ref().take(room as usize) {
+            while let Some(block) = left.peek().copied()
+                && self.channel.in_flight() < self.workload.iodepth
+            {
                 let bio = Bio::read(block * sectors, Buffer::new(bs as usize));
-                let bio = bio.with_user_data(*block);
-                self.channel.submit(bio).expect("below the channel's depth");
+                if let Err(rejected) = self.channel.submit(bio.with_user_data(block)) {
+                    assert_eq!(rejected.reason, Reject::Full, "offsets lie inside");
+                    break;
+                }
+                left.next();
             }
             if self.channel.in_flight() == 0 {
                 break;

@@ -2,6 +2,7 @@
 //!
 //! Plain data; units are in the names.
 
+use millrace_block::{OpSnapshot, Snapshot, StatsSnapshot};
 use millrace_machine::LockRow;
 use serde::Serialize;
 
@@ -20,6 +21,20 @@ pub struct LatencyNs {
     pub max: u64,
 }
 
+impl LatencyNs {
+    /// Of a histogram.
+    #[must_use]
+    pub fn of(snapshot: &Snapshot) -> LatencyNs {
+        LatencyNs {
+            mean: snapshot.mean_ns(),
+            p50: snapshot.quantile_ns(0.5),
+            p99: snapshot.quantile_ns(0.99),
+            p999: snapshot.quantile_ns(0.999),
+            max: snapshot.max_ns(),
+        }
+    }
+}
+
 /// Which queues a row went through.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Queues {
@@ -31,6 +46,8 @@ pub struct Queues {
     pub hardware_queues: String,
     /// CPUs used.
     pub cpus: u32,
+    /// Who serves the drives: `inline`, `per-drive`, `per-volume`, `auto`; nothing over NBD.
+    pub serving: String,
 }
 
 /// What it cost this process.
@@ -52,6 +69,71 @@ pub struct Outcome {
     /// What the first of the errors was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_error: Option<String>,
+    /// What each drive did, in the order of the volume; left out if nobody asks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub states: Vec<DriveStates>,
+}
+
+/// How many I/Os of a drive passed each state that \[FALCON\] names, and how long two parts of
+/// their way took. Bios up to `merge` and at `complete`, requests in between.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct DriveStates {
+    /// The drive's name.
+    pub drive: String,
+    /// Bios for the drive, whole or parts.
+    pub start: u64,
+    /// Of these, parts of bios that were split.
+    pub split: u64,
+    /// Of these, merged into another's request.
+    pub merge: u64,
+    /// What is left: requests to be made.
+    pub ready: u64,
+    /// Times that requests waited because the drive had no tag for them.
+    pub wait: u64,
+    /// Requests offered to the driver; some twice, if it was busy.
+    pub insert: u64,
+    /// Requests that the driver took.
+    pub dispatch: u64,
+    /// Bios that came back.
+    pub complete: u64,
+    /// From start to dispatch.
+    pub stack_ns: LatencyNs,
+    /// From dispatch to complete.
+    pub device_ns: LatencyNs,
+}
+
+impl DriveStates {
+    /// Of a drive's accounting.
+    #[must_use]
+    pub fn new(drive: &str, stats: &StatsSnapshot) -> DriveStates {
+        let sum = |part: fn(&OpSnapshot) -> &Snapshot| {
+            let mut sum = Snapshot::default();
+            stats.ops.iter().for_each(|op| sum.merge(part(op)));
+            LatencyNs::of(&sum)
+        };
+        let merge = stats.ops.iter().map(|op| op.merges).sum();
+        DriveStates {
+            drive: drive.to_owned(),
+            start: stats.queued,
+            split: stats.parts,
+            merge,
+            ready: stats.queued.saturating_sub(merge),
+            wait: stats.tag_waits,
+            insert: stats.requests + stats.requeues,
+            dispatch: stats.requests,
+            complete: stats.ios(),
+            stack_ns: sum(|op| &op.queue),
+            device_ns: sum(|op| &op.service),
+        }
+    }
+
+    /// How much longer the stack took on the slowest drive than on the fastest, on average; none
+    /// for less than two drives.
+    #[must_use]
+    pub fn unfairness(drives: &[DriveStates]) -> Option<f64> {
+        let means = || drives.iter().map(|drive| drive.stack_ns.mean.max(1) as f64);
+        (drives.len() > 1).then(|| means().fold(0.0, f64::max) / means().fold(f64::MAX, f64::min))
+    }
 }
 
 /// What a row ran on, if that is not plainly this machine.

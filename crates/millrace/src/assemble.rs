@@ -7,10 +7,13 @@
 use std::sync::Arc;
 
 use millrace_block::{
-    Controller, ControllerConfig, Disk, DiskConfig, Error, Layout, Spread, Stack, Volume,
+    Controller, ControllerConfig, Disk, DiskConfig, Error, ErrorKind, Layout, ServingConfig,
+    Spread, Stack, Volume,
 };
-use millrace_drives::{FaultControl, Spec, SpecError, controller_of};
-use millrace_machine::Native;
+use millrace_drives::{FaultControl, Spec, SpecError, controller_of, worker_cpu};
+use millrace_machine::{CpuId, Native, NodeId};
+
+use crate::serving::{check_serving, needs_workers};
 
 /// Queue settings of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +29,8 @@ pub struct DriveOptions {
     pub queue_depth: Option<u32>,
     /// A request not answered in this time is looked after; 0 for never.
     pub timeout_ns: u64,
+    /// The CPU of a worker that may serve it for others; the drive has no place for one without.
+    pub worker: Option<CpuId>,
 }
 
 impl Default for DriveOptions {
@@ -37,6 +42,7 @@ impl Default for DriveOptions {
             hardware_queues: layer.hardware_queues,
             queue_depth: layer.queue_depth,
             timeout_ns: layer.timeout_ns,
+            worker: None,
         }
     }
 }
@@ -44,12 +50,16 @@ impl Default for DriveOptions {
 /// Settings of a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VolumeOptions {
-    /// Queues of each of its drives.
+    /// Queues of each of its drives; `worker` comes from `worker_cpus`.
     pub drive: DriveOptions,
     /// I/O threads that will own queues of file drives; 0 counts as 1.
     pub io_threads: u16,
     /// Controllers that its drives may name.
     pub controllers: Vec<ControllerConfig>,
+    /// Who serves the drives.
+    pub serving: ServingConfig,
+    /// CPUs of the drives' workers, dealt out in turn; not used where [`needs_workers`] says no.
+    pub worker_cpus: Vec<CpuId>,
 }
 
 /// What drives are opened on.
@@ -69,6 +79,12 @@ impl Host {
     pub fn new(io_threads: u16, controllers: &[ControllerConfig]) -> Result<Host, Error> {
         let controllers = controllers.iter().cloned().map(Controller::new);
         Ok(Host { io_threads, controllers: controllers.collect::<Result<_, _>>()? })
+    }
+
+    /// The NUMA node of the controller that a drive hangs on, if it is known.
+    #[must_use]
+    pub fn node_of(&self, spec: &Spec) -> Option<NodeId> {
+        controller_of(spec, &self.controllers).ok().flatten()?.config().node
     }
 }
 
@@ -112,9 +128,11 @@ pub fn open_drive(
     host: &Host,
 ) -> Result<OpenedDrive, SetupError> {
     let io_threads = host.io_threads.max(1);
+    // A worker has a queue of its own beside theirs.
+    let queues = io_threads.saturating_add(u16::from(options.worker.is_some()));
     let failed = |source| SetupError::Drive { name: name.to_owned(), source };
     let controller = controller_of(spec, &host.controllers).map_err(failed)?;
-    let opened = millrace_drives::open(spec, io_threads).map_err(failed)?;
+    let opened = millrace_drives::open(spec, queues).map_err(failed)?;
     let config = DiskConfig {
         name: name.to_owned(),
         stack: options.stack,
@@ -124,6 +142,7 @@ pub fn open_drive(
         timeout_ns: options.timeout_ns,
         io_threads,
         controller,
+        worker: options.worker,
         ..DiskConfig::default()
     };
     let disk = Disk::new(opened.driver, config)?;
@@ -145,14 +164,24 @@ pub fn build_volume(
     options: &VolumeOptions,
 ) -> Result<(Arc<Volume<Native>>, Vec<String>), SetupError> {
     let host = Host::new(options.io_threads, &options.controllers)?;
+    check_serving(options.serving.serving, options.drive.stack)
+        .map_err(|text| Error::new(ErrorKind::InvalidSetting, format!("volume {name}: {text}")))?;
+    let workers = match needs_workers(options.serving.serving, drives.len()) {
+        true => options.worker_cpus.as_slice(),
+        false => &[],
+    };
     let (mut disks, mut notes) = (Vec::new(), Vec::new());
     for (index, spec) in drives.iter().enumerate() {
         let name = format!("d{index}");
-        let mut drive = open_drive(&name, spec, &options.drive, &host)?;
+        let drive = DriveOptions {
+            worker: worker_cpu(workers, index, host.node_of(spec)),
+            ..options.drive
+        };
+        let mut drive = open_drive(&name, spec, &drive, &host)?;
         notes.append(&mut drive.notes);
         disks.push(drive.disk);
     }
-    let volume = Volume::new(name, layout, disks)?;
+    let volume = Volume::with_serving(name, layout, disks, options.serving)?;
     notes.extend(unused_space(&volume));
     Ok((volume, notes))
 }
@@ -176,6 +205,7 @@ pub fn unused_space(volume: &Volume<Native>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millrace_block::Serving;
 
     fn specs(texts: &[&str]) -> Vec<Spec> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -208,6 +238,31 @@ mod tests {
         assert_eq!((hung.len(), users), (4, vec![3, 2]));
         let error = open("null@c:").err().unwrap().to_string();
         assert_eq!(error, "drive d: there is no controller `c`; there are: a, b");
+    }
+
+    #[test]
+    fn only_drives_that_share_a_volume_and_have_a_mode_for_it_get_workers() {
+        let worker_cpus = vec![CpuId(0)];
+        let workers = |serving, drives: usize| {
+            let (serving, worker_cpus) = (ServingConfig::of(serving), worker_cpus.clone());
+            let options = VolumeOptions { serving, worker_cpus, ..VolumeOptions::default() };
+            let (layout, drives) = (Layout::Linear, specs(&vec!["null:size=1g"; drives]));
+            let (volume, _) = build_volume("v", layout, &drives, &options).unwrap();
+            volume.disks()[0].worker_cpu().is_some()
+        };
+        assert!(workers(Serving::PerDrive, 2) && workers(Serving::Auto, 2));
+        assert!(!workers(Serving::PerDrive, 1) && !workers(Serving::PerVolume, 2));
+    }
+
+    #[test]
+    fn a_mode_for_workers_is_refused_on_a_stack_without_places_for_them() {
+        let drive = DriveOptions { stack: Stack::Sq, ..DriveOptions::default() };
+        let serving = ServingConfig::of(Serving::PerDrive);
+        let options = VolumeOptions { drive, serving, ..VolumeOptions::default() };
+        let drives = specs(&["null:size=1g", "null:size=1g"]);
+        let error = build_volume("v", Layout::Linear, &drives, &options).err().unwrap();
+        let text = "volume v: serving per-drive goes with stack mq only, not sq: use mq, or inline";
+        assert_eq!(error.to_string(), text);
     }
 
     #[test]

@@ -23,7 +23,38 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+//! A volume of several drives may be served by a thread for each drive ([`Serving::PerDrive`]).
+//! Who submits then only puts batches before them:
+//!
+//! ```
+//! use millrace::{
+//!     Bio, Buffer, Channel, ChannelConfig, DriveWorkers, Layout, Machine, Native, Serving,
+//!     ServingConfig, VolumeOptions, build_volume, worker_cpus,
+//! };
+//!
+//! let options = VolumeOptions {
+//!     serving: ServingConfig::of(Serving::PerDrive),
+//!     worker_cpus: worker_cpus(&Native::topology(), &[]),
+//!     ..VolumeOptions::default()
+//! };
+//! let drives = ["ram:size=1m".parse()?, "ram:size=1m".parse()?];
+//! let layout = Layout::Stripe { chunk_sectors: 8 };
+//! let (volume, _notes) = build_volume("demo", layout, &drives, &options)?;
+//! // They stop when this is dropped; without them the submitters serve.
+//! let workers = DriveWorkers::start(volume.disks(), Default::default())?;
+//! let mut channel = Channel::open(&volume, ChannelConfig::default());
+//! for number in 0..64 {
+//!     let bio = Bio::write(number * 8, Buffer::new(4096));
+//!     channel.submit(bio).map_err(|rejected| format!("{:?}", rejected.reason))?;
+//! }
+//! let done = channel.wait(64, |completion| assert!(completion.status.is_ok()));
+//! assert_eq!(done, 64);
+//! # drop(workers);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
 mod assemble;
+mod serving;
 
 pub use assemble::{
     DriveOptions, Host, OpenedDrive, SetupError, VolumeOptions, build_volume, open_drive,
@@ -34,8 +65,9 @@ pub use millrace_block::{
     OpFlags, QueueLimits, Reject, Rejected, Sector, SectorCount, Serving, ServingConfig, Sharing,
     Spread, Stack, Stamp, Status,
 };
-pub use millrace_drives::Spec;
-pub use millrace_machine::Native;
+pub use millrace_drives::{DriveWorkers, Spec, worker_cpu, worker_cpus};
+pub use millrace_machine::{CpuId, Machine, Native, Topology};
+pub use serving::{check_serving, needs_workers};
 
 /// One thread's way into a volume.
 pub type Channel = millrace_block::Channel<Native>;

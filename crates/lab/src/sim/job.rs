@@ -12,7 +12,9 @@ use super::irq::Signal;
 use super::window::{Passed, Window};
 use super::{Irq, SimPlan};
 use crate::workload::Offsets;
-use millrace_block::{Bio, Buffer, Channel, ChannelConfig, IoThread, Snapshot, Volume};
+use millrace_block::{
+    Bio, Buffer, Channel, ChannelConfig, IoThread, Reject, Snapshot, StatsSnapshot, Volume,
+};
 
 /// How long a job looks for completions before it sleeps.
 const SPIN_NS: u64 = 20_000;
@@ -36,6 +38,30 @@ pub(super) struct Sums {
     pub(super) system_calls: u64,
     /// Q to C of all I/Os: up to the beginning of the window, then those in it.
     pub(super) latency: Snapshot,
+    /// What each drive did, likewise.
+    pub(super) drives: Vec<StatsSnapshot>,
+}
+
+impl Sums {
+    /// The window begins: what was before does not count.
+    fn begin(&mut self, drives: Vec<StatsSnapshot>) {
+        self.latency = total(&drives);
+        self.drives = drives;
+    }
+
+    /// The window ends.
+    fn end(&mut self, drives: &[StatsSnapshot]) {
+        self.latency = total(drives).since(&self.latency);
+        let since = drives.iter().zip(&self.drives).map(|(now, before)| now.since(before));
+        self.drives = since.collect();
+    }
+}
+
+/// Q to C of all drives.
+fn total(drives: &[StatsSnapshot]) -> Snapshot {
+    let mut sum = Snapshot::default();
+    drives.iter().for_each(|drive| sum.merge(&drive.total()));
+    sum
 }
 
 impl<M: Host> Shared<M> {
@@ -61,10 +87,8 @@ impl<M: Host> Shared<M> {
         change(&mut self.sums.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn latency(&self) -> Snapshot {
-        let mut sum = Snapshot::default();
-        self.volume.disks().iter().for_each(|disk| sum.merge(&disk.stats().total()));
-        sum
+    fn drives(&self) -> Vec<StatsSnapshot> {
+        self.volume.disks().iter().map(|disk| disk.stats()).collect()
     }
 }
 
@@ -132,19 +156,23 @@ impl<'a, M: Host> Job<'a, M> {
         }
     }
 
-    /// Sends all idle bios off, a batch at a time.
+    /// Sends all idle bios off, a batch at a time, or as many as the stack takes.
     fn submit(&mut self, idle: &mut Vec<Bio>) {
         let batch = self.shared.plan.batch.map_or(idle.len(), |batch| batch as usize);
         let sectors = u64::from(self.shared.plan.workload.bs_bytes >> 9);
         while !idle.is_empty() {
             let first = idle.len().saturating_sub(batch);
             self.interface.submit((idle.len() - first) as u32);
-            for mut bio in idle.drain(first..) {
+            while idle.len() > first {
+                let Some(mut bio) = idle.pop() else { break };
                 let (block, op) = self.offsets.next_io();
                 bio.set_sector(block * sectors);
                 bio.set_op(op);
-                let accepted = self.channel.submit(bio).map_err(|rejected| rejected.reason);
-                accepted.expect("offsets lie inside, depth is the channel's");
+                if let Err(rejected) = self.channel.submit(bio) {
+                    assert_eq!(rejected.reason, Reject::Full, "offsets lie inside");
+                    idle.push(rejected.bio);
+                    return self.channel.flush();
+                }
             }
             self.channel.flush();
         }
@@ -169,12 +197,12 @@ impl<'a, M: Host> Job<'a, M> {
         match self.shared.window.count::<M>(handed as u64) {
             Passed::Nothing => {}
             Passed::Begin => {
-                let warm_up = self.shared.latency();
-                self.shared.sum(|sums| sums.latency = warm_up);
+                let drives = self.shared.drives();
+                self.shared.sum(|sums| sums.begin(drives));
             }
             Passed::End => {
-                let latency = self.shared.latency();
-                self.shared.sum(|sums| sums.latency = latency.since(&sums.latency));
+                let drives = self.shared.drives();
+                self.shared.sum(|sums| sums.end(&drives));
             }
         }
         true

@@ -148,6 +148,7 @@ impl SimPlan {
             software_queues: spread(self.software_queues).into(),
             hardware_queues: spread(self.hardware_queues).into(),
             cpus: self.cpus.len() as u32,
+            serving: self.serving.serving.name().into(),
         }
     }
 }

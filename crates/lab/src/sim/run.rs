@@ -19,8 +19,8 @@ use super::interface::Host;
 use super::irq::{Interrupts, IrqDriver, Signal};
 use super::job::{self, Shared, Sums};
 use super::workers::{self, Workers};
-use crate::bench::{BenchError, latencies, process_cpu_ns, stamp_name};
-use crate::row::{Cost, LockLine, MachineRow, Outcome, Row};
+use crate::bench::{BenchError, process_cpu_ns, stamp_name};
+use crate::row::{Cost, DriveStates, LatencyNs, LockLine, MachineRow, Outcome, Row};
 
 /// Most memory that the bios of a row may have in all.
 const BUFFERS_MAX: u64 = 1 << 30;
@@ -157,7 +157,7 @@ fn volume_of<M: Host>(
             driver = Box::new(IrqDriver { inner: driver, interrupts });
         }
         let config = DiskConfig {
-            name: format!("d{index}"),
+            name: drive_name(index),
             worker: workers::cpu_of(&plan.worker_cpus, index),
             stack: plan.stack,
             software_queues: plan.software_queues,
@@ -195,6 +195,16 @@ fn check_workload<M: Machine>(volume: &Volume<M>, plan: &SimPlan) -> Result<(), 
     Ok(())
 }
 
+/// What each drive did in the window.
+fn states_of(sums: &Sums) -> Vec<DriveStates> {
+    let drives = sums.drives.iter().zip(0..);
+    drives.map(|(stats, index)| DriveStates::new(&drive_name(index), stats)).collect()
+}
+
+fn drive_name(index: usize) -> String {
+    format!("d{index}")
+}
+
 fn row_of<M: Host>(plan: &SimPlan, measured: &Measured<M>) -> Row {
     let (sums, bs) = (&measured.sums, plan.workload.bs_bytes);
     let seconds = measured.length_ns as f64 / 1e9;
@@ -215,11 +225,12 @@ fn row_of<M: Host>(plan: &SimPlan, measured: &Measured<M>) -> Row {
             cpu_ns_per_io: 0.0,
             syscalls_per_io: sums.system_calls as f64 / measured.total_ios.max(1) as f64,
         },
-        lat_ns: latencies(&sums.latency),
+        lat_ns: LatencyNs::of(&sums.latency),
         outcome: Outcome {
             errors: sums.errors,
             verified: 0,
             first_error: sums.first_error.clone(),
+            states: states_of(sums),
         },
         ..Row::default()
     }

@@ -53,6 +53,7 @@ impl Queues {
             hardware_queues: self.hardware.or(general.hardware).unwrap_or(default.hardware_queues),
             queue_depth: self.depth.or(general.depth),
             timeout_ns: self.timeout_ns.or(general.timeout_ns).unwrap_or(default.timeout_ns),
+            worker: None,
         }
     }
 }

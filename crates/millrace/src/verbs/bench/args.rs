@@ -6,9 +6,9 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use millrace::{ControllerConfig, Layout, Spec, Spread, Stack, Stamp};
+use millrace::{ControllerConfig, Layout, Serving, ServingConfig, Spec, Spread, Stack, Stamp};
 use millrace_drives::controller_config;
 use millrace_exports::nbd::NbdUri;
 use millrace_lab::Rw;
@@ -27,6 +27,8 @@ Examples:
       drives that share the 250 tags of a controller
   millrace bench --connect 'nbd+unix:///vol0?socket=millrace-data/vol0.sock' --jobs 4 --iodepth 32
       any NBD server
+  millrace bench --drive ram:size=1g --drive ram:size=1g --serving inline,per-drive --states
+      who serves a volume's drives, and what each of them did
   millrace bench --machine e7-2870 --cpus 1,10,20,80 --stack mq,sq --interface libaio --locks
       the same code on 80 cores that are simulated, and what its locks do there";
 
@@ -38,6 +40,8 @@ pub struct BenchArgs {
     pub target: TargetArgs,
     #[command(flatten)]
     pub queues: QueueArgs,
+    #[command(flatten)]
+    pub serving: ServingArgs,
     #[command(flatten)]
     pub workload: WorkloadArgs,
     #[command(flatten)]
@@ -113,6 +117,64 @@ pub struct QueueArgs {
     /// Submitting threads [default: as many as CPUs, or 1]
     #[arg(long, value_delimiter = ',', value_name = "N")]
     pub jobs: Vec<u32>,
+}
+
+/// Who serves the drives of a volume.
+#[derive(Debug, Args)]
+pub struct ServingArgs {
+    /// Who serves a volume's drives: inline (who submits), per-drive (a worker for each drive),
+    /// per-volume (one list for all, as Linux does), auto (inline or per-drive, whichever is
+    /// faster); all but inline with --stack mq. One drive alone gets no worker [default: inline]
+    #[arg(long, value_delimiter = ',', value_name = "MODE", value_parser = word::<Serving>)]
+    #[arg(conflicts_with = "connect")]
+    pub serving: Vec<Serving>,
+    /// CPUs of the drives' workers, such as 1-4,7; drives are dealt out to them in turn [default:
+    /// those that no job runs on, or all but the first; none on a machine of one CPU]
+    #[arg(long, value_delimiter = ',', value_name = "CPUS", requires = "serving")]
+    pub workers: Vec<CpuRange>,
+    /// High watermark: I/Os for each drive at which a batch starts by itself [default: 32]
+    #[arg(long, value_name = "N", requires = "serving")]
+    pub plug_high: Option<u32>,
+    /// Low watermark: batches with fewer I/Os for each drive are served by who submits [default:
+    /// 16]
+    #[arg(long, value_name = "N", requires = "serving")]
+    pub plug_low: Option<u32>,
+    /// After the rows: how many I/Os of each drive passed each state, and how long they took in the
+    /// stack and in the device
+    #[arg(long, conflicts_with = "connect")]
+    pub states: bool,
+}
+
+impl ServingArgs {
+    /// The settings of each mode asked for.
+    pub fn configs(&self) -> Result<Vec<ServingConfig>> {
+        let default = ServingConfig::default();
+        let plug_high = self.plug_high.unwrap_or(default.plug_high);
+        let plug_low = self.plug_low.unwrap_or(default.plug_low.min(plug_high));
+        let modes = match self.serving.as_slice() {
+            [] => &[default.serving],
+            given => given,
+        };
+        let config = |serving: &Serving| {
+            let config = ServingConfig { serving: *serving, plug_high, plug_low, ..default };
+            config.validate().map(|()| config).map_err(|text| anyhow!("--{text}"))
+        };
+        modes.iter().map(config).collect()
+    }
+}
+
+/// A CPU, or those from one to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuRange(pub u32, pub u32);
+
+impl FromStr for CpuRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CpuRange, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let range = first.parse().ok().zip(last.parse().ok()).map(|(a, b)| CpuRange(a, b));
+        range.filter(|range| range.0 <= range.1).ok_or_else(|| "CPUs such as 1-4,7".to_owned())
+    }
 }
 
 /// What each job does.
@@ -203,6 +265,10 @@ impl Words for Spread {
 
 impl Words for Stamp {
     const WORDS: &'static [(Stamp, &'static str)] = &[(Stamp::Batch, "batch"), (Stamp::Io, "io")];
+}
+
+impl Words for Serving {
+    const WORDS: &'static [(Serving, &'static str)] = &Serving::NAMES;
 }
 
 impl Words for Backend {

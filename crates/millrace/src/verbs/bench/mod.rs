@@ -1,21 +1,22 @@
 //! `millrace bench`: runs workloads on drives or against a server, and prints a row for each.
 //!
 //! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
-//! the lab (those of other machines: machine.rs), a table or JSON at the end (table.rs). Reads
-//! nothing but its arguments and the machine file they name; creates no file but those that a
+//! the lab (those of other machines: machine.rs), tables (table.rs, states.rs) or JSON at the end.
+//! Reads nothing but its arguments and the machine file they name; creates no file but those that a
 //! `file:` spec names.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
 mod machine;
 mod plan;
+mod states;
 mod table;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use millrace::{DriveOptions, VolumeOptions, build_volume};
+use millrace::{CpuId, DriveOptions, VolumeOptions, build_volume};
 use millrace_lab::{Queues, Row};
 
 pub use args::BenchArgs;
@@ -27,13 +28,16 @@ use plan::RowPlan;
 /// # Errors
 /// If an argument makes no sense, or a drive, a server or a thread could not be set up.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
-    let rows = match args.machine.machine.is_some() || args.machine.locks {
+    let mut rows = match args.machine.machine.is_some() || args.machine.locks {
         true => machine::rows(args)?,
         false if !args.machine.interface.is_empty() || args.machine.batch.is_some() => {
             bail!("--interface and --batch go with --machine or --locks")
         }
         false => native_rows(args)?,
     };
+    if !args.serving.states {
+        rows.iter_mut().for_each(|row| row.outcome.states.clear());
+    }
     print(args, &rows)
 }
 
@@ -63,6 +67,7 @@ fn print(args: &BenchArgs, rows: &[Row]) -> Result<ExitCode> {
         println!("{}", serde_json::to_string_pretty(rows).context("rows as JSON")?);
     } else {
         println!("{}", table::table(rows));
+        rows.iter().filter_map(states::states).for_each(|text| println!("\n{text}"));
         rows.iter().filter_map(table::locks).for_each(|text| println!("\n{text}"));
     }
     let failed: Vec<&Row> = rows.iter().filter(|row| row.outcome.errors > 0).collect();
@@ -92,8 +97,13 @@ fn run_drives(
         hardware_queues: plan.hardware_queues,
         ..DriveOptions::default()
     };
-    let controllers = args.target.controllers()?;
-    let options = VolumeOptions { drive, io_threads, controllers };
+    let options = VolumeOptions {
+        drive,
+        io_threads,
+        controllers: args.target.controllers()?,
+        serving: plan.serving,
+        worker_cpus: plan.workers.iter().copied().map(CpuId).collect(),
+    };
     let (volume, mut remarks) =
         build_volume("bench", args.target.layout(), &args.target.drives()?, &options)?;
     notes.append(&mut remarks);
@@ -103,6 +113,7 @@ fn run_drives(
         software_queues: args::name_of(plan.software_queues).to_owned(),
         hardware_queues: args::name_of(plan.hardware_queues).to_owned(),
         cpus: plan.cpus,
+        ..row.queues
     };
     row.drives =
         args.target.drives()?.iter().map(ToString::to_string).collect::<Vec<_>>().join("+");

@@ -7,9 +7,12 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use millrace::{Spread, Stack, Stamp};
+use millrace::{
+    CpuId, Machine, Native, Serving, ServingConfig, Spread, Stack, Stamp, Topology, check_serving,
+    needs_workers, worker_cpus,
+};
 use millrace_lab::{Plan, Workload};
-use millrace_machine::{Machine, Native};
+use millrace_machine::{Cpu, NodeId};
 use millrace_reactor::Config;
 
 use super::args::{ALL_CPUS, BenchArgs, name_of, size};
@@ -24,6 +27,9 @@ pub struct RowPlan {
     pub software_queues: Spread,
     pub hardware_queues: Spread,
     pub cpus: u32,
+    pub serving: ServingConfig,
+    /// CPUs of the drives' workers; none if the mode or the volume has no use for them.
+    pub workers: Vec<u32>,
     pub plan: Plan,
 }
 
@@ -31,9 +37,9 @@ impl RowPlan {
     /// A few words for the progress bar.
     pub fn label(&self) -> String {
         let (stack, plan) = (name_of(self.stack), &self.plan);
-        let workload = &plan.workload;
+        let (workload, serving) = (&plan.workload, self.serving.serving.name());
         format!(
-            "{stack} {} bs={} depth={} jobs={}",
+            "{stack} {serving} {} bs={} depth={} jobs={}",
             workload.rw, workload.bs_bytes, workload.iodepth, plan.jobs
         )
     }
@@ -54,6 +60,41 @@ pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
 
 /// All rows, on a machine with these CPUs.
 pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
+    let rows = queue_plans(args, all)?;
+    let servings = args.serving.configs()?;
+    let mut served = Vec::new();
+    for row in rows {
+        for serving in &servings {
+            if let Err(text) = check_serving(serving.serving, row.stack) {
+                bail!("--{text}");
+            }
+            let workers = workers(args, serving.serving, &row.plan.cpus, all)?;
+            served.push(RowPlan { serving: *serving, workers, ..row.clone() });
+        }
+    }
+    Ok(served)
+}
+
+/// The CPUs of a row's workers.
+fn workers(args: &BenchArgs, serving: Serving, jobs: &[u32], all: &[u32]) -> Result<Vec<u32>> {
+    let given: Vec<u32> = args.serving.workers.iter().flat_map(|cpus| cpus.0..=cpus.1).collect();
+    if let Some(cpu) = given.iter().find(|cpu| !all.contains(cpu)) {
+        bail!("--workers {cpu}: there are {all:?}");
+    }
+    if !needs_workers(serving, args.target.drive.len()) {
+        return Ok(Vec::new());
+    }
+    if !given.is_empty() {
+        return Ok(given);
+    }
+    let cpu = |id: &u32| Cpu { id: CpuId(*id), node: NodeId(0) };
+    let topology = Topology::new(all.iter().map(cpu).collect());
+    let busy: Vec<CpuId> = jobs.iter().copied().map(CpuId).collect();
+    Ok(worker_cpus(&topology, &busy).into_iter().map(|cpu| cpu.0).collect())
+}
+
+/// The rows without what says who serves.
+fn queue_plans(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     let default = args.target.drive.is_empty() && args.target.connect.is_none();
     let bare = default
         && args.queues.jobs.is_empty()
@@ -119,7 +160,15 @@ fn queue_rows(
     {
         for stack in stacks {
             let (cpus, plan) = (place.cpus.len() as u32, plan.clone());
-            rows.push(RowPlan { stack: *stack, software_queues, hardware_queues, cpus, plan });
+            rows.push(RowPlan {
+                stack: *stack,
+                software_queues,
+                hardware_queues,
+                cpus,
+                serving: ServingConfig::default(),
+                workers: Vec::new(),
+                plan,
+            });
         }
     }
     rows
@@ -223,6 +272,34 @@ mod tests {
         assert_eq!(rows.len(), 12);
         assert_eq!(rows[11].plan.workload.bs_bytes, 4096);
         assert_eq!(rows[1].stack, Stack::Sq);
+    }
+
+    #[test]
+    fn modes_make_rows_and_workers_run_where_no_job_does() {
+        let command = "--drive null --drive null --serving inline,per-drive,per-volume,auto";
+        let args = |more: &str| {
+            let text = format!("bench {command} {more}");
+            Command::try_parse_from(text.split_whitespace()).unwrap().bench
+        };
+        let rows = rows_on(&args("--jobs 2"), &[0, 1, 2, 3]).unwrap();
+        let seen: Vec<_> = rows.iter().map(|row| (row.serving.serving, &row.workers[..])).collect();
+        let free: &[u32] = &[2, 3];
+        let expected = [
+            (Serving::Inline, &[][..]),
+            (Serving::PerDrive, free),
+            (Serving::PerVolume, &[]),
+            (Serving::Auto, free),
+        ];
+        assert_eq!(seen, expected);
+        let rows = rows_on(&args("--workers 0,2-3 --plug-high 8"), &[0, 1, 2, 3]).unwrap();
+        assert_eq!(rows[1].workers, [0, 2, 3]);
+        assert_eq!((rows[1].serving.plug_high, rows[1].serving.plug_low), (8, 8));
+        let wrong = rows_on(&args("--workers 4"), &[0, 1, 2, 3]).unwrap_err();
+        assert_eq!(wrong.to_string(), "--workers 4: there are [0, 1, 2, 3]");
+        let wrong = rows_on(&args("--stack mq,raw"), &[0]).unwrap_err().to_string();
+        assert!(wrong.contains("per-drive goes with stack mq only, not raw"), "{wrong}");
+        let wrong = rows_on(&args("--plug-low 64"), &[0]).unwrap_err().to_string();
+        assert_eq!(wrong, "--plug-low = 64 is above plug-high = 32");
     }
 
     #[test]

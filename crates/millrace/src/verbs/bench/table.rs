@@ -18,12 +18,18 @@ pub fn table(rows: &[Row]) -> String {
     let queues = rows
         .iter()
         .any(|row| other(&row.queues.software_queues) || other(&row.queues.hardware_queues));
+    // Of no interest where one thread serves one drive.
+    let serving = rows.iter().any(|row| {
+        let named = !row.queues.serving.is_empty();
+        named && (row.queues.serving != "inline" || row.drives.contains('+'))
+    });
     let verified = rows.iter().any(|row| row.outcome.verified > 0);
     let errors = rows.iter().any(|row| row.outcome.errors > 0);
     let machine = rows.iter().any(|row| row.machine.is_some());
     let mut head: Vec<&str> = HEAD.to_vec();
     head.extend(
         [
+            ("serving", serving),
             ("sw-queues", queues),
             ("hw-queues", queues),
             ("verified", verified),
@@ -37,6 +43,9 @@ pub fn table(rows: &[Row]) -> String {
     table.set_header(head);
     for row in rows {
         let mut cells = cells(row);
+        if serving {
+            cells.push(row.queues.serving.clone());
+        }
         if queues {
             cells.extend([row.queues.software_queues.clone(), row.queues.hardware_queues.clone()]);
         }
@@ -127,7 +136,7 @@ fn rate(iops: f64) -> String {
 }
 
 /// A time in the unit that fits.
-fn time(ns: u64) -> String {
+pub fn time(ns: u64) -> String {
     match ns {
         0..10_000 => format!("{ns} ns"),
         10_000..10_000_000 => format!("{:.1} us", ns as f64 / 1e3),

@@ -1,0 +1,30 @@
+//! Who may serve a volume's drives: what goes with which design, and who has use for workers.
+//!
+//! Pure rules, of which the front ends (configuration, `bench`, [`build_volume`]) each ask the same.
+//! The modes themselves are in `millrace_block`, the threads in `millrace_drives`.
+//!
+//! [`build_volume`]: crate::build_volume
+
+use millrace_block::{Serving, Stack};
+
+/// Whether a volume of so many drives has use for workers.
+#[must_use]
+pub fn needs_workers(serving: Serving, drives: usize) -> bool {
+    matches!(serving, Serving::PerDrive | Serving::Auto) && drives > 1
+}
+
+/// Whether a mode goes with a design: only `mq` has queues that somebody else may serve, and a
+/// plug.
+///
+/// # Errors
+/// What to choose instead.
+pub fn check_serving(serving: Serving, stack: Stack) -> Result<(), String> {
+    let other = match stack {
+        _ if serving == Serving::Inline => return Ok(()),
+        Stack::Mq => return Ok(()),
+        Stack::Sq => "sq",
+        Stack::Raw => "raw",
+    };
+    let serving = serving.name();
+    Err(format!("serving {serving} goes with stack mq only, not {other}: use mq, or inline"))
+}
