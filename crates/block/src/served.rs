@@ -20,6 +20,9 @@ use crate::volume_plug::VolumePlug;
 /// What a channel knows of who serves.
 pub(crate) struct Served<M: Machine> {
     choice: Choice,
+    /// The drive that a batch begins with: another one each time, since the later ones wait for
+    /// the earlier to be served here, or for their workers to be woken.
+    first: usize,
     /// The one list of all drives; made when it is first needed.
     pub(crate) plug: Option<Box<VolumePlug<M>>>,
 }
@@ -30,7 +33,7 @@ impl<M: Machine> Served<M> {
             Serving::PerVolume => Some(Box::new(VolumePlug::new(volume))),
             _ => None,
         };
-        Served { choice: Choice::new(), plug }
+        Served { choice: Choice::new(), first: 0, plug }
     }
 }
 
@@ -42,9 +45,11 @@ impl<M: Machine> Channel<M> {
         let bios = self.batch.plugged;
         self.batch.plugged = 0;
         let handed = self.hands_over(serving, bios);
-        for member in &mut self.members {
+        let (last, first) = self.members.split_at_mut(self.served.first);
+        for member in first.iter_mut().chain(last) {
             self.batch.plugged += member.flush_served(handed, self.gate.traced, &mut self.run);
         }
+        self.served.first = (self.served.first + 1) % self.members.len();
         if handed {
             self.press();
         }

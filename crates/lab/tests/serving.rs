@@ -5,8 +5,8 @@
 #![allow(missing_docs)]
 
 use millrace_block::{Layout, Serving, ServingConfig, Spread, Stack, Stamp};
-use millrace_lab::sim::{InterfaceKind, Irq, Length, SimPlan, run_simulated};
-use millrace_lab::{Rw, Workload};
+use millrace_lab::sim::{InterfaceKind, Irq, Length, SimPlan, machine, run_simulated};
+use millrace_lab::{DriveStates, Rw, Workload};
 use millrace_machine::Model;
 
 fn plan(serving: Serving, drives: usize, rw: Rw, bs_bytes: u32, workers: &[u32]) -> SimPlan {
@@ -63,4 +63,27 @@ fn modes_differ_as_their_designs_say_and_lose_nothing() {
             table.push(row);
         }
     }
+}
+
+#[test]
+fn drives_of_one_list_wait_the_longer_the_later_they_come_and_those_with_workers_do_not() {
+    let workers: Vec<u32> = (1..9).collect();
+    let unfairness = |serving| {
+        let mut plan = plan(serving, 8, Rw::RandRead, 4096, &workers);
+        // Room for all: waiting for a tag would hide what the stack does.
+        plan.drives = vec!["model:preset=850evo,depth=254".parse().expect("a preset"); 8];
+        plan.length = Length::Time(100_000_000);
+        let model = machine("x5690").expect("a machine that there is");
+        let row = run_simulated(&model, &plan).expect("a plan that fits");
+        let drives = &row.outcome.states;
+        assert_eq!(drives.len(), 8);
+        assert!(drives.iter().all(|drive| drive.wait == 0 && drive.insert == drive.dispatch));
+        let means: Vec<u64> = drives.iter().map(|drive| drive.stack_ns.mean).collect();
+        println!("{serving:?}: {means:?}");
+        (means, DriveStates::unfairness(drives).expect("several drives"))
+    };
+    let (means, ratio) = unfairness(Serving::PerVolume);
+    assert!(ratio > 1.4 && means.is_sorted(), "{ratio}: {means:?}");
+    let (means, ratio) = unfairness(Serving::PerDrive);
+    assert!(ratio < 1.3, "{ratio}: {means:?}");
 }
