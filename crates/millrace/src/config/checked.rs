@@ -4,8 +4,8 @@
 //! drive, one name per listener. Called by `config::load`; touches no file but what tells the
 //! machine's NUMA nodes and no socket, so `--check` is this far and opening starts from here.
 
-use millrace::DriveOptions;
-use millrace_block::{ControllerConfig, Layout};
+use millrace::{DriveOptions, check_serving, needs_workers};
+use millrace_block::{ControllerConfig, Layout, Serving, ServingConfig};
 use millrace_drives::Spec;
 
 use super::controller;
@@ -18,6 +18,8 @@ use super::words::{Address, LayoutWord};
 const EXPORT_NAME_BYTES_MAX: usize = 4096;
 /// Chunk in sectors where none is given: 64 KiB.
 const CHUNK_SECTORS: u32 = 128;
+/// Who serves a volume that does not say.
+const SERVING: Serving = Serving::Inline;
 
 /// What is to be served, and how.
 #[derive(Debug)]
@@ -66,6 +68,15 @@ pub struct VolumePlan {
     pub layout: Layout,
     /// Its drives, by place in `Checked::drives`.
     pub drives: Vec<usize>,
+    /// Who serves them.
+    pub serving: ServingConfig,
+}
+
+impl VolumePlan {
+    /// Whether its drives have use for workers.
+    pub fn needs_workers(&self) -> bool {
+        needs_workers(self.serving.serving, self.drives.len())
+    }
 }
 
 /// An export to offer.
@@ -178,9 +189,49 @@ fn volumes(raw: &RawConfig, checked: &mut Checked, problems: &mut Problems) {
             name: volume.name.value.clone(),
             line: volume.name.line,
             layout: layout(volume, problems),
+            serving: serving(volume, &checked.drives, &members, problems),
             drives: members,
         });
     }
+}
+
+/// Who serves a volume: what it says, the defaults where it says nothing, all of it checked.
+fn serving(
+    volume: &RawVolume,
+    drives: &[Drive],
+    members: &[usize],
+    problems: &mut Problems,
+) -> ServingConfig {
+    let (raw, default) = (&volume.serving, ServingConfig::default());
+    let value =
+        |key: &Option<Located<u32>>, default: u32| key.as_ref().map_or(default, |k| k.value);
+    let plug_high = value(&raw.plug_high, default.plug_high);
+    let pressure_high = value(&raw.pressure_high, default.pressure_high);
+    let config = ServingConfig {
+        serving: raw.mode.as_ref().map_or(SERVING, |mode| mode.value),
+        plug_high,
+        plug_low: value(&raw.plug_low, default.plug_low.min(plug_high)),
+        pressure_high,
+        pressure_low: value(&raw.pressure_low, default.pressure_low.min(pressure_high)),
+    };
+    if let Err(text) = config.validate() {
+        let keys = [
+            ("plug-high", &raw.plug_high),
+            ("plug-low", &raw.plug_low),
+            ("pressure-high", &raw.pressure_high),
+            ("pressure-low", &raw.pressure_low),
+        ];
+        let named = keys.iter().find(|(key, _)| text.starts_with(key));
+        let line = named.and_then(|(_, at)| at.as_ref()).map_or(volume.name.line, |at| at.line);
+        problems.add(line, text);
+    }
+    for drive in members.iter().map(|member| &drives[*member]) {
+        if let Err(text) = check_serving(config.serving, drive.options.stack) {
+            let line = raw.mode.as_ref().map_or(volume.name.line, |mode| mode.line);
+            problems.add(line, format!("serving: drive \"{}\": {text}", drive.name));
+        }
+    }
+    config
 }
 
 fn layout(volume: &RawVolume, problems: &mut Problems) -> Layout {

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use millrace::DriveOptions;
-use millrace_block::{Spread, Stack};
+use millrace_block::{Serving, Spread, Stack};
 use millrace_drives::Spec;
 use millrace_reactor::Backend;
 
@@ -58,6 +58,34 @@ impl Queues {
     }
 }
 
+/// Who serves a volume, and from where on.
+#[derive(Debug, Clone, Default)]
+pub struct RawServing {
+    /// The mode.
+    pub mode: Option<Located<Serving>>,
+    /// The high watermark.
+    pub plug_high: Option<Located<u32>>,
+    /// The low one.
+    pub plug_low: Option<Located<u32>>,
+    /// The high pressure point.
+    pub pressure_high: Option<Located<u32>>,
+    /// The low one.
+    pub pressure_low: Option<Located<u32>>,
+}
+
+impl RawServing {
+    fn read(section: &mut Section<'_>, problems: &mut Problems) -> Self {
+        let count = |text: &str| words::number(text, 0, 65_536);
+        RawServing {
+            mode: section.word("serving", problems, words::serving),
+            plug_high: section.word("plug-high", problems, count),
+            plug_low: section.word("plug-low", problems, count),
+            pressure_high: section.word("pressure-high", problems, count),
+            pressure_low: section.word("pressure-low", problems, count),
+        }
+    }
+}
+
 /// A `[[drive]]`.
 pub struct RawDrive {
     /// Its name and where that stands.
@@ -84,6 +112,8 @@ pub struct RawVolume {
     pub drives: Located<Vec<Located<String>>>,
     /// Queues of drives that say nothing themselves.
     pub queues: Queues,
+    /// Who serves its drives.
+    pub serving: RawServing,
 }
 
 /// An `[[export]]`.
@@ -290,12 +320,12 @@ fn volume(mut section: Section<'_>, problems: &mut Problems) -> Option<RawVolume
     let chunk_sectors = section.word("chunk", problems, words::chunk_sectors);
     let drives = section.list("drives", problems, |text| Ok(text.to_owned()));
     let queues = Queues::read(&mut section, problems);
-    section.word("serving", problems, words::serving);
+    let serving = RawServing::read(&mut section, problems);
     if drives.as_ref().is_none_or(|list| list.value.is_empty()) {
         section.missing("it has no drive; add drives = [\"...\"]", problems);
     }
     section.finish(problems);
-    Some(RawVolume { name: name?, layout, chunk_sectors, drives: drives?, queues })
+    Some(RawVolume { name: name?, layout, chunk_sectors, drives: drives?, queues, serving })
 }
 
 fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Option<RawExport> {

@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use millrace_block::{Sharing, Spread, Stack};
+use millrace_block::{Serving, Sharing, Spread, Stack};
 use millrace_drives::SHARINGS;
 use millrace_reactor::Backend;
 
@@ -129,8 +129,8 @@ pub fn backend(text: &str) -> Result<Backend, String> {
 ///
 /// # Errors
 /// Which there are.
-pub fn serving(text: &str) -> Result<millrace_block::Serving, String> {
-    choice(text, &[("inline", millrace_block::Serving::Inline)])
+pub fn serving(text: &str) -> Result<Serving, String> {
+    choice(text, &Serving::NAMES.map(|(serving, name)| (name, serving)))
 }
 
 /// `stripe` or `linear`.

@@ -1,7 +1,7 @@
 //! `millrace serve`: opens the drives of a configuration and serves its volumes until told to stop.
 //!
-//! Owns the order: configuration checked, drives opened, volumes made, sockets bound, then `ready`;
-//! on SIGTERM or SIGINT drain, flush, exit. Calls `config` for the plan, opening.rs for drives,
+//! Owns the order: configuration checked, drives opened, volumes made, drives' workers started,
+//! sockets bound, then `ready`; on SIGTERM or SIGINT drain, flush, stop the workers, exit. Calls `config` for the plan, opening.rs for drives,
 //! `millrace_exports` for the server, report.rs for what is printed, signals.rs for signals. Until
 //! everything stands nothing is served, and what a failed start created is removed again.
 
@@ -17,9 +17,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use millrace::DriveWorkers;
 use millrace_exports::server::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
 use millrace_machine::{Machine, Native};
-use millrace_reactor::Backend;
+use millrace_reactor::{Backend, Config};
 
 use crate::config::words::{self, Address};
 use crate::config::{self, Checked, Problems};
@@ -91,11 +92,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let threads = threads(&plan);
     let opened = opening::open(&plan, threads, &mut created)?;
+    let mut workers = start_workers(&plan, &opened)?;
     let server = Server::start(server_config(&plan, &opened, threads))
         .map_err(|error| listener_problem(&plan, &error))?;
     created.keep();
     take_real_ports(&mut plan, &server);
-    say(&report::serving(&plan, &opened, server.notes()));
+    say(&report::serving(&plan, &opened, &workers, server.notes()));
     signals::tell_manager(signals::Phase::Ready);
     say(&format!("ready {}\n", std::process::id()));
     let (alive, done) = std::sync::mpsc::channel::<()>();
@@ -104,9 +106,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         drop(alive);
         signals
     });
-    watch::watch(&server, &done);
+    watch::watch(&server, &workers, &done);
     let signals = signals.join().map_err(|_| anyhow::anyhow!("the signal thread panicked"))?;
-    Ok(stop(server, signals))
+    Ok(stop(server, &mut workers, signals))
+}
+
+/// The threads that serve drives for the I/O threads, of volumes that want it.
+fn start_workers(plan: &Checked, opened: &Opened) -> anyhow::Result<DriveWorkers> {
+    let default = Config::default();
+    let reactor = Config { backend: plan.server.backend.unwrap_or(default.backend), ..default };
+    let disks = opened.volumes.iter().flat_map(|volume| volume.disks().iter().cloned());
+    DriveWorkers::start(&disks.collect::<Vec<_>>(), reactor)
+        .context("cannot start the drives' workers; serving = \"inline\" does without")
 }
 
 /// The error of a server that did not start, at the line of the listener that it names.
@@ -149,11 +160,13 @@ fn wait(signals: &mut Signals) {
     }
 }
 
-fn stop(server: Server, signals: Signals) -> ExitCode {
+fn stop(server: Server, workers: &mut DriveWorkers, signals: Signals) -> ExitCode {
     signals::tell_manager(signals::Phase::Stopping);
     say(&format!("stopping: finishing what is in flight, {} s at most\n", DRAIN_TIMEOUT.as_secs()));
     signals.exit_at_the_next_one();
-    let outcome = server.stop(DRAIN_TIMEOUT);
+    let mut outcome = server.stop(DRAIN_TIMEOUT);
+    // After all that could hand something over to them.
+    outcome.failures.extend(workers.stop().err().map(|error| error.to_string()));
     say(&report::stopped(&outcome));
     if outcome.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

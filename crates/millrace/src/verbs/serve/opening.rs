@@ -6,7 +6,10 @@
 
 use std::sync::Arc;
 
-use millrace::{Host, OpenedDrive, SetupError, open_drive, unused_space};
+use millrace::{
+    CpuId, DriveOptions, Host, Machine, OpenedDrive, SetupError, open_drive, unused_space,
+    worker_cpu, worker_cpus,
+};
 use millrace_block::{Disk, Volume};
 use millrace_drives::SpecError;
 use millrace_machine::Native;
@@ -31,13 +34,14 @@ pub fn open(plan: &Checked, io_threads: u16, created: &mut Created) -> Result<Op
     let host = host.map_err(|error| one_problem(plan, 1, &error.to_string()))?;
     let (mut disks, mut notes) = (Vec::new(), Vec::new());
     let mut identities = Vec::new();
-    for drive in &plan.drives {
+    let workers = workers(plan, &host);
+    for (drive, worker) in plan.drives.iter().zip(workers) {
         let file = paths::file_of(&drive.spec);
         let before = file.as_deref().and_then(identity);
         if let Some(before) = before {
             refuse_twice(plan, drive, &identities, before)?;
         }
-        let mut opened = open_one(plan, drive, &host)?;
+        let mut opened = open_one(plan, drive, worker, &host)?;
         if let Some(after) = opened.identity {
             refuse_twice(plan, drive, &identities, after)?;
             if let (Some(file), None) = (file, before) {
@@ -56,8 +60,29 @@ pub fn open(plan: &Checked, io_threads: u16, created: &mut Created) -> Result<Op
     Ok(Opened { volumes, notes })
 }
 
-fn open_one(plan: &Checked, drive: &Drive, host: &Host) -> Result<OpenedDrive, Problems> {
-    open_drive(&drive.name, &drive.spec, &drive.options, host).map_err(|error| {
+/// The CPU of each drive's worker, in the plan's order; none where a volume has no use for one. No
+/// more threads than CPUs less one, past those that I/O threads are pinned to.
+fn workers(plan: &Checked, host: &Host) -> Vec<Option<CpuId>> {
+    let busy: Vec<CpuId> = plan.server.cpus.iter().copied().map(CpuId).collect();
+    let cpus = worker_cpus(&Native::topology(), &busy);
+    let (mut workers, mut dealt) = (vec![None; plan.drives.len()], 0..);
+    for volume in plan.volumes.iter().filter(|volume| volume.needs_workers()) {
+        for (drive, index) in volume.drives.iter().zip(&mut dealt) {
+            let node = host.node_of(&plan.drives[*drive].spec);
+            workers[*drive] = worker_cpu(&cpus, index, node);
+        }
+    }
+    workers
+}
+
+fn open_one(
+    plan: &Checked,
+    drive: &Drive,
+    worker: Option<CpuId>,
+    host: &Host,
+) -> Result<OpenedDrive, Problems> {
+    let options = DriveOptions { worker, ..drive.options };
+    open_drive(&drive.name, &drive.spec, &options, host).map_err(|error| {
         let key = match &error {
             SetupError::Drive { source: SpecError::InvalidValue { key, .. }, .. } => key.as_str(),
             SetupError::Drive { source: SpecError::Open(_), .. } => "path",
@@ -92,7 +117,7 @@ fn volume(
 ) -> Result<Arc<Volume<Native>>, Problems> {
     let volume = &plan.volumes[index];
     let members = volume.drives.iter().map(|drive| Arc::clone(&disks[*drive])).collect();
-    Volume::new(volume.name.as_str(), volume.layout, members)
+    Volume::with_serving(volume.name.as_str(), volume.layout, members, volume.serving)
         .map_err(|error| one_problem(plan, volume.line, &error.to_string()))
 }
 

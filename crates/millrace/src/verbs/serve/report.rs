@@ -9,13 +9,14 @@ use std::path::Path;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use millrace_block::{Disk, Layout, QueueKind, Sharing, Stack};
+use millrace::DriveWorkers;
+use millrace_block::{Disk, Layout, QueueKind, ServingConfig, Sharing, Stack};
 use millrace_exports::server::StopReport;
 use millrace_machine::Native;
 
 use super::opening::Opened;
 use crate::config::words::{Address, bytes_for_people};
-use crate::config::{Checked, ExportPlan, ListenerPlan};
+use crate::config::{Checked, ExportPlan, ListenerPlan, VolumePlan};
 
 /// What `--check` says of a plan in order.
 pub fn checked(plan: &Checked) -> String {
@@ -27,17 +28,40 @@ pub fn checked(plan: &Checked) -> String {
         "{}: in order: {drives} drives, {volumes} volumes, {exports} exports, {listeners} listeners",
         plan.file
     );
+    for volume in plan.volumes.iter().filter(|volume| volume.serving != ServingConfig::default()) {
+        let (name, serving) = (&volume.name, &volume.serving);
+        let _ = writeln!(
+            text,
+            "volume \"{name}\": served {}; plug {} / {}, pressure {} / {} for each of {} drives",
+            serving.serving.name(),
+            serving.plug_high,
+            serving.plug_low,
+            serving.pressure_high,
+            serving.pressure_low,
+            volume.drives.len()
+        );
+    }
     text
 }
 
 /// What is served, remarks, and lines to paste.
-pub fn serving(plan: &Checked, opened: &Opened, server_notes: &[String]) -> String {
+pub fn serving(
+    plan: &Checked,
+    opened: &Opened,
+    workers: &DriveWorkers,
+    server_notes: &[String],
+) -> String {
     let mut text = warnings(plan);
     let _ = writeln!(text, "{}\n\n{}\n", volumes(plan, opened), drives(plan, opened));
     text.push_str(&controllers(plan));
     for (listener, export) in pairs(plan) {
         let access = if export.read_only { ", read-only" } else { "" };
         let _ = writeln!(text, "export \"{}\" at {}{access}", export.name, uri(listener, export));
+    }
+    if workers.threads() > 0 {
+        let _ = writeln!(text, "drives' workers, on {}", workers.describe());
+    } else if plan.volumes.iter().any(VolumePlan::needs_workers) {
+        let _ = writeln!(text, "note: one CPU: drives have no workers, I/O threads serve them");
     }
     for note in opened.notes.iter().chain(server_notes) {
         let _ = writeln!(text, "note: {note}");
@@ -94,7 +118,7 @@ fn table(header: &[&str]) -> Table {
 }
 
 fn volumes(plan: &Checked, opened: &Opened) -> String {
-    let mut table = table(&["volume", "size", "layout", "chunk", "drives"]);
+    let mut table = table(&["volume", "size", "layout", "chunk", "serving", "drives"]);
     for (volume, named) in opened.volumes.iter().zip(&plan.volumes) {
         let (layout, chunk) = match volume.layout() {
             Layout::Stripe { chunk_sectors } => {
@@ -104,7 +128,8 @@ fn volumes(plan: &Checked, opened: &Opened) -> String {
         };
         let names: Vec<&str> = named.drives.iter().map(|d| plan.drives[*d].name.as_str()).collect();
         let size = bytes_for_people(volume.capacity() << 9);
-        table.add_row([volume.name(), &size, layout, &chunk, &names.join(" ")]);
+        let serving = volume.serving().name();
+        table.add_row([volume.name(), &size, layout, &chunk, serving, &names.join(" ")]);
     }
     table.trim_fmt()
 }

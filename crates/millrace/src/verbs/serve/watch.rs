@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use millrace::DriveWorkers;
 use millrace_exports::server::Server;
 use signal_hook::consts::SIGTERM;
 
@@ -16,8 +17,8 @@ use signal_hook::consts::SIGTERM;
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// Looks after the server until the other end of `done` is dropped. A server that has lost an I/O
-/// thread is stopped as by SIGTERM.
-pub fn watch(server: &Server, done: &Receiver<()>) {
+/// thread, or a drive's worker, is stopped as by SIGTERM.
+pub fn watch(server: &Server, workers: &DriveWorkers, done: &Receiver<()>) {
     let mut said: HashMap<String, u64> = HashMap::new();
     while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
         for errors in server.errors() {
@@ -27,8 +28,10 @@ pub fn watch(server: &Server, done: &Receiver<()>) {
                 eprintln!("millrace: export {name}: {new} requests failed; the last: {last}");
             }
         }
-        if server.failed() {
-            eprintln!("millrace: an I/O thread has died; stopping");
+        let failure = workers.failure().map(|error| error.to_string());
+        let failed = server.failed().then(|| "an I/O thread has died".to_owned());
+        if let Some(failure) = failed.or(failure) {
+            eprintln!("millrace: {failure}; stopping");
             // If it cannot be raised, the next look tries again.
             let _ = signal_hook::low_level::raise(SIGTERM);
         }
