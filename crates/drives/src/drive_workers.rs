@@ -36,16 +36,45 @@ pub fn worker_cpus(topology: &Topology, busy: &[CpuId]) -> Vec<CpuId> {
     }
 }
 
-/// The CPU of the worker of the drive that is number `index` among those with workers: one after
-/// the other of `cpus`, and of those on `node`, where the drive's controller is, if that is known
-/// and has any. For [`DiskConfig::worker`](millrace_block::DiskConfig::worker).
+/// Deals the CPUs of workers out to drives: for
+/// [`DiskConfig::worker`](millrace_block::DiskConfig::worker) of one after the other.
+#[derive(Debug, Clone, Default)]
+pub struct WorkerCpus {
+    /// Each CPU, the node that it belongs to, and how many drives it has.
+    cpus: Vec<(CpuId, NodeId, u32)>,
+}
+
+impl WorkerCpus {
+    /// These CPUs, in this order.
+    #[must_use]
+    pub fn new(cpus: &[CpuId], topology: &Topology) -> WorkerCpus {
+        let cpu = |id: &CpuId| (*id, topology.node_of(*id), 0);
+        WorkerCpus { cpus: cpus.iter().map(cpu).collect() }
+    }
+
+    /// The CPU of the next drive: the first of those that have fewest, on `node` if the drive's
+    /// controller is known to be there and there are any. None if there are no CPUs at all.
+    pub fn next(&mut self, node: Option<NodeId>) -> Option<CpuId> {
+        let has_near = self.cpus.iter().any(|cpu| Some(cpu.1) == node);
+        let near = self.cpus.iter_mut().filter(|cpu| !has_near || Some(cpu.1) == node);
+        let (cpu, _, drives) = near.min_by_key(|cpu| cpu.2)?;
+        *drives += 1;
+        Some(*cpu)
+    }
+}
+
+/// The disks that have a place for a worker, by its CPU, in order of their first.
 #[must_use]
-pub fn worker_cpu(cpus: &[CpuId], index: usize, node: Option<NodeId>) -> Option<CpuId> {
-    let topology = Native::topology();
-    let near = |cpu: &&CpuId| node.is_none_or(|node| topology.node_of(**cpu) == node);
-    let near: Vec<&CpuId> = cpus.iter().filter(near).collect();
-    let among = if near.is_empty() { cpus.iter().collect() } else { near };
-    among.get(index % among.len().max(1)).map(|cpu| **cpu)
+pub fn worker_posts<M: Machine>(disks: &[Arc<Disk<M>>]) -> Vec<(CpuId, Vec<Arc<Disk<M>>>)> {
+    let mut posts: Vec<(CpuId, Vec<Arc<Disk<M>>>)> = Vec::new();
+    for disk in disks {
+        let Some(cpu) = disk.worker_cpu() else { continue };
+        match posts.iter_mut().find(|(known, _)| *known == cpu) {
+            Some((_, mine)) => mine.push(Arc::clone(disk)),
+            None => posts.push((cpu, vec![Arc::clone(disk)])),
+        }
+    }
+    posts
 }
 
 /// What the threads share with whoever started them.
@@ -84,18 +113,10 @@ impl DriveWorkers {
     /// `System` if there is no ring, `Busy` if a disk has a worker already, or what opening its
     /// queue says; then none is left running.
     pub fn start(disks: &[Arc<Disk<Native>>], reactor: Config) -> Result<DriveWorkers, Error> {
-        let mut posts: Vec<(CpuId, Vec<Arc<Disk<Native>>>)> = Vec::new();
-        for disk in disks {
-            let Some(cpu) = disk.worker_cpu() else { continue };
-            match posts.iter_mut().find(|(known, _)| *known == cpu) {
-                Some((_, mine)) => mine.push(Arc::clone(disk)),
-                None => posts.push((cpu, vec![Arc::clone(disk)])),
-            }
-        }
         let shared = Arc::new(Shared::default());
         let mut workers = DriveWorkers { threads: Vec::new(), bells: Vec::new(), shared };
         let (up, ups) = channel();
-        for (number, (cpu, mine)) in posts.into_iter().enumerate() {
+        for (number, (cpu, mine)) in worker_posts(disks).into_iter().enumerate() {
             let names = mine.iter().map(|disk| disk.name().to_owned()).collect();
             let (shared, up) = (Arc::clone(&workers.shared), up.clone());
             let body = Box::new(move || run(&mine, reactor, &shared, up));
@@ -277,12 +298,17 @@ mod tests {
     }
 
     #[test]
-    fn drives_are_dealt_out_in_turn() {
-        let cpus = ids(&[5, 7]);
-        let dealt: Vec<_> = (0..3).map(|index| worker_cpu(&cpus, index, None)).collect();
-        assert_eq!(dealt, [Some(CpuId(5)), Some(CpuId(7)), Some(CpuId(5))]);
-        assert_eq!(worker_cpu(&[], 0, None), None);
-        let nowhere = Some(NodeId(4711));
-        assert_eq!(worker_cpu(&cpus, 1, nowhere), Some(CpuId(7)), "no CPU is there: any");
+    fn drives_are_dealt_out_in_turn_and_near_their_controllers() {
+        let topology = Topology::uniform(2, 2);
+        let deal = |cpus: &[u32], nodes: &[Option<u32>]| {
+            let mut cpus = WorkerCpus::new(&ids(cpus), &topology);
+            let next = |node: &Option<u32>| cpus.next(node.map(NodeId)).map(|cpu| cpu.0);
+            nodes.iter().map(next).collect::<Vec<_>>()
+        };
+        assert_eq!(deal(&[1, 2], &[None; 3]), [Some(1), Some(2), Some(1)]);
+        let nodes = [Some(0), Some(1), Some(0), Some(1)];
+        assert_eq!(deal(&[1, 2, 3], &nodes), [Some(1), Some(2), Some(1), Some(3)]);
+        assert_eq!(deal(&[1], &[Some(1)]), [Some(1)], "no CPU is there: any");
+        assert_eq!(deal(&[], &[None]), [None]);
     }
 }

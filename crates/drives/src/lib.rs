@@ -19,7 +19,7 @@ mod store;
 mod value;
 
 pub use controller::{SHARINGS, controller_config, controller_of, sharing_word};
-pub use drive_workers::{DriveWorkers, worker_cpu, worker_cpus};
+pub use drive_workers::{DriveWorkers, WorkerCpus, worker_cpus, worker_posts};
 pub use fault::{
     Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule, fault_controls,
 };

@@ -11,7 +11,7 @@ use millrace_block::{
     Bio, Buffer, Channel, Disk, DiskConfig, ErrorKind, Layout, Op, Serving, ServingConfig, Spread,
     Stamp, Status, Volume,
 };
-use millrace_drives::{DriveWorkers, IoConfig, IoContext, Spec, open, worker_cpu};
+use millrace_drives::{DriveWorkers, IoConfig, IoContext, Spec, WorkerCpus, open};
 use millrace_machine::{CpuId, Machine, Native};
 use millrace_reactor::{Backend, Config};
 
@@ -25,12 +25,13 @@ const PATIENCE_NS: u64 = 20_000_000_000;
 fn volume(specs: &[Spec], hardware_queues: Spread, serving: ServingConfig) -> Arc<Volume<Native>> {
     let cpus: Vec<CpuId> =
         (0..2).map(|n| Native::topology().cpus()[0].id.0 + n).map(CpuId).collect();
+    let mut cpus = WorkerCpus::new(&cpus, &Native::topology());
     let disk = |(index, spec): (usize, &Spec)| {
         let config = DiskConfig {
             name: format!("d{index}"),
             io_threads: THREADS as u16,
             hardware_queues,
-            worker: worker_cpu(&cpus, index, None),
+            worker: cpus.next(None),
             ..DiskConfig::default()
         };
         Disk::new(open(spec, THREADS as u16 + 1).unwrap().driver, config).unwrap()

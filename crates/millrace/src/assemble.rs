@@ -10,8 +10,8 @@ use millrace_block::{
     Controller, ControllerConfig, Disk, DiskConfig, Error, ErrorKind, Layout, ServingConfig,
     Spread, Stack, Volume,
 };
-use millrace_drives::{FaultControl, Spec, SpecError, controller_of, worker_cpu};
-use millrace_machine::{CpuId, Native, NodeId};
+use millrace_drives::{FaultControl, Spec, SpecError, WorkerCpus, controller_of};
+use millrace_machine::{CpuId, Machine, Native, NodeId};
 
 use crate::serving::{check_serving, needs_workers};
 
@@ -170,13 +170,11 @@ pub fn build_volume(
         true => options.worker_cpus.as_slice(),
         false => &[],
     };
+    let mut workers = WorkerCpus::new(workers, &Native::topology());
     let (mut disks, mut notes) = (Vec::new(), Vec::new());
     for (index, spec) in drives.iter().enumerate() {
         let name = format!("d{index}");
-        let drive = DriveOptions {
-            worker: worker_cpu(workers, index, host.node_of(spec)),
-            ..options.drive
-        };
+        let drive = DriveOptions { worker: workers.next(host.node_of(spec)), ..options.drive };
         let mut drive = open_drive(&name, spec, &drive, &host)?;
         notes.append(&mut drive.notes);
         disks.push(drive.disk);

@@ -65,7 +65,7 @@ pub use millrace_block::{
     OpFlags, QueueLimits, Reject, Rejected, Sector, SectorCount, Serving, ServingConfig, Sharing,
     Spread, Stack, Stamp, Status,
 };
-pub use millrace_drives::{DriveWorkers, Spec, worker_cpu, worker_cpus};
+pub use millrace_drives::{DriveWorkers, Spec, WorkerCpus, worker_cpus};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
 pub use serving::{check_serving, needs_workers};
 

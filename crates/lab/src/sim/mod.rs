@@ -76,7 +76,8 @@ pub struct SimPlan {
     pub layout: Layout,
     /// Who serves the volume's drives.
     pub serving: ServingConfig,
-    /// The worker of drive i runs on `worker_cpus[i % len]`; none if empty.
+    /// CPUs of the drives' workers, dealt out in turn, those of a controller's node to its drives
+    /// if there are any; no workers if empty.
     pub worker_cpus: Vec<u32>,
     /// Design of the layer.
     pub stack: Stack,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use millrace_block::{Controller, Disk, DiskConfig, ErrorKind, Volume};
-use millrace_drives::{SpecError, controller_of, open_on};
+use millrace_drives::{SpecError, WorkerCpus, controller_of, open_on};
 use millrace_machine::{
     CpuId, LockRow, Machine, Metered, Model, Native, Report, Simulated, Simulation, Thread,
     take_lock_rows,
@@ -18,7 +18,7 @@ use super::SimPlan;
 use super::interface::Host;
 use super::irq::{Interrupts, IrqDriver, Signal};
 use super::job::{self, Shared, Sums};
-use super::workers::{self, Workers};
+use super::workers::Workers;
 use crate::bench::{BenchError, process_cpu_ns, stamp_name};
 use crate::row::{Cost, DriveStates, LatencyNs, LockLine, MachineRow, Outcome, Row};
 
@@ -111,7 +111,7 @@ fn run_jobs<M: Host>(plan: &SimPlan) -> Result<Measured<M>, BenchError> {
     let interrupts = Interrupts::new(plan, &signals);
     let volume = volume_of::<M>(plan, interrupts.as_ref())?;
     check_workload(&volume, plan)?;
-    let workers = Workers::start(volume.disks(), &plan.worker_cpus);
+    let workers = Workers::start(volume.disks());
     let shared = Shared::new(plan, volume, signals);
     let handlers = interrupts.as_ref().map_or(Vec::new(), Interrupts::start);
     let start = |number: u32| {
@@ -148,6 +148,8 @@ fn volume_of<M: Host>(
 ) -> Result<Arc<Volume<M>>, BenchError> {
     let controllers = plan.controllers.iter().cloned().map(Controller::new);
     let controllers = controllers.collect::<Result<Vec<_>, _>>()?;
+    let workers: Vec<CpuId> = plan.worker_cpus.iter().copied().map(CpuId).collect();
+    let mut workers = WorkerCpus::new(&workers, &M::topology());
     let mut disks = Vec::new();
     for (index, spec) in plan.drives.iter().enumerate() {
         let failed = |source| drive_error(spec, &source);
@@ -156,13 +158,15 @@ fn volume_of<M: Host>(
             let interrupts = Arc::clone(interrupts);
             driver = Box::new(IrqDriver { inner: driver, interrupts });
         }
+        let controller = controller_of(spec, &controllers).map_err(failed)?;
+        let node = controller.as_ref().and_then(|controller| controller.config().node);
         let config = DiskConfig {
             name: drive_name(index),
-            worker: workers::cpu_of(&plan.worker_cpus, index),
+            worker: workers.next(node),
             stack: plan.stack,
             software_queues: plan.software_queues,
             hardware_queues: plan.hardware_queues,
-            controller: controller_of(spec, &controllers).map_err(failed)?,
+            controller,
             ..DiskConfig::default()
         };
         disks.push(Disk::new(driver, config)?);

@@ -1,12 +1,13 @@
 //! The drives' workers of a row: a thread for each CPU that serves drives for others.
 //!
-//! Started by run.rs before the jobs and stopped after them. Drives are dealt out to the CPUs in
-//! turn, so several share a thread where drives outnumber CPUs.
+//! Started by run.rs before the jobs and stopped after them. The disks say which CPU; several share
+//! a thread where drives outnumber CPUs.
 
 use std::sync::Arc;
 
 use millrace_block::{Disk, IoThread, WORKER_SPIN_NS, Worker};
-use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
+use millrace_drives::worker_posts;
+use millrace_machine::{Doorbell, Machine, Order, Parker, Thread, Word};
 
 /// Owners from here on are workers; jobs have their number and one.
 const FIRST_OWNER: u64 = 1 << 32;
@@ -18,20 +19,15 @@ pub(super) struct Workers<M: Machine> {
     stop: Arc<M::Word>,
 }
 
-/// The CPU of drive `index`'s worker.
-pub(super) fn cpu_of(cpus: &[u32], index: usize) -> Option<CpuId> {
-    cpus.get(index % cpus.len().max(1)).copied().map(CpuId)
-}
-
 impl<M: Machine> Workers<M> {
-    /// A thread on each of `cpus` that has a drive, serving it before this returns.
-    pub(super) fn start(disks: &[Arc<Disk<M>>], cpus: &[u32]) -> Workers<M> {
+    /// A thread on each CPU that a disk names, serving its disks before this returns.
+    pub(super) fn start(disks: &[Arc<Disk<M>>]) -> Workers<M> {
         let stop = Arc::new(M::Word::new(0));
         let up = Arc::new(M::Word::new(0));
         let mut workers = Workers { threads: Vec::new(), bells: Vec::new(), stop };
-        let used = cpus.len().min(disks.len());
-        for (number, cpu) in cpus.iter().take(used).enumerate() {
-            let mine: Vec<_> = disks.iter().skip(number).step_by(used).cloned().collect();
+        let posts = worker_posts(disks);
+        let used = posts.len();
+        for (number, (cpu, mine)) in posts.into_iter().enumerate() {
             let bell = Arc::new(Doorbell::<M>::new(M::Parker::new()));
             let owner = FIRST_OWNER + number as u64;
             let thread = IoThread { number: 0, owner, bell: Arc::clone(&bell), turn: || () };
@@ -44,7 +40,7 @@ impl<M: Machine> Workers<M> {
                 up.fetch_add(1, Order::SeqCst);
                 worker.run(&stop, WORKER_SPIN_NS);
             });
-            workers.threads.push(M::spawn(&format!("worker-{number}"), Some(CpuId(*cpu)), body));
+            workers.threads.push(M::spawn(&format!("worker-{number}"), Some(cpu), body));
             workers.bells.push(bell);
         }
         M::spin_until(u64::MAX, || up.load(Order::SeqCst) == used as u64);

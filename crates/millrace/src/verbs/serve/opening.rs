@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use millrace::{
-    CpuId, DriveOptions, Host, Machine, OpenedDrive, SetupError, open_drive, unused_space,
-    worker_cpu, worker_cpus,
+    CpuId, DriveOptions, Host, Machine, OpenedDrive, SetupError, WorkerCpus, open_drive,
+    unused_space, worker_cpus,
 };
 use millrace_block::{Disk, Volume};
 use millrace_drives::SpecError;
@@ -64,12 +64,12 @@ pub fn open(plan: &Checked, io_threads: u16, created: &mut Created) -> Result<Op
 /// more threads than CPUs less one, past those that I/O threads are pinned to.
 fn workers(plan: &Checked, host: &Host) -> Vec<Option<CpuId>> {
     let busy: Vec<CpuId> = plan.server.cpus.iter().copied().map(CpuId).collect();
-    let cpus = worker_cpus(&Native::topology(), &busy);
-    let (mut workers, mut dealt) = (vec![None; plan.drives.len()], 0..);
+    let topology = Native::topology();
+    let mut cpus = WorkerCpus::new(&worker_cpus(&topology, &busy), &topology);
+    let mut workers = vec![None; plan.drives.len()];
     for volume in plan.volumes.iter().filter(|volume| volume.needs_workers()) {
-        for (drive, index) in volume.drives.iter().zip(&mut dealt) {
-            let node = host.node_of(&plan.drives[*drive].spec);
-            workers[*drive] = worker_cpu(&cpus, index, node);
+        for drive in &volume.drives {
+            workers[*drive] = cpus.next(host.node_of(&plan.drives[*drive].spec));
         }
     }
     workers
