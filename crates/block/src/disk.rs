@@ -302,20 +302,16 @@ impl<M: Machine> Disk<M> {
     /// # Errors
     /// If the driver cannot open the queue.
     pub fn bring_up(&self, hctx: u16, owner: u64, bell: Arc<Doorbell<M>>) -> Result<(), Error> {
-        match self.is_workers(hctx) {
-            true => Ok(()),
-            false => self.open_for(hctx, owner, bell),
+        // The last queue is its worker's, whatever number the thread has.
+        match usize::from(hctx) < self.owned_queues() {
+            true => self.own(hctx, owner, bell),
+            false => Ok(()),
         }
     }
 
-    /// [`Disk::bring_up`] of any queue.
-    pub(crate) fn open_for(
-        &self,
-        hctx: u16,
-        owner: u64,
-        bell: Arc<Doorbell<M>>,
-    ) -> Result<(), Error> {
-        let Some(queue) = self.hctxs.get(usize::from(hctx)) else { return Ok(()) };
+    /// Makes the calling thread the owner of a queue that belongs to threads, and opens it there.
+    pub(crate) fn own(&self, hctx: u16, owner: u64, bell: Arc<Doorbell<M>>) -> Result<(), Error> {
+        let queue = &self.hctxs[usize::from(hctx)];
         if self.kind == QueueKind::OwnerOnly && !queue.is_owned_by(owner) {
             if queue.has_owner() {
                 let text = format!("{}: queue {hctx} belongs to another thread", self.name());

@@ -100,7 +100,7 @@ impl<M: Machine> Disk<M> {
             return Ok(false);
         };
         match self.kind {
-            QueueKind::OwnerOnly => self.open_for(seat.hctx, owner, Arc::clone(bell))?,
+            QueueKind::OwnerOnly => self.own(seat.hctx, owner, Arc::clone(bell))?,
             QueueKind::AnyThread => {
                 self.hctxs[usize::from(seat.hctx)].set_bell(Some(Arc::clone(bell)));
             }
