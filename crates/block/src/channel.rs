@@ -290,6 +290,9 @@ impl<M: Machine> Channel<M> {
         if self.gate.traced {
             member.trace_entry(&slot);
         }
+        if slot.op() == Op::Flush {
+            member.expect_flush();
+        }
         self.batch.plugged += 1;
         member.plug(slot);
     }

@@ -208,14 +208,20 @@ impl<M: Machine> Disk<M> {
                 // behind.
                 None if again => match hctx.serve.enter_or_flag() {
                     Some(serving) => serving,
-                    None => break,
+                    None => {
+                        run.left_busy = true;
+                        break;
+                    }
                 },
                 None => break,
             };
         }
         run.deliver();
         if !run.woken.is_empty() {
+            // Of this queue, not of those that come now.
+            let left_busy = run.left_busy;
             self.run_woken(run, stats);
+            run.left_busy |= left_busy;
         }
     }
 

@@ -45,7 +45,7 @@ impl<M: Machine> Disk<M> {
     }
 
     /// How often joined flushes were moved so far; none while there is a flush.
-    fn flush_moves(&self) -> Option<u64> {
+    pub(crate) fn flush_moves(&self) -> Option<u64> {
         let flush = self.flush.lock();
         let idle = !flush.issued && flush.pending.is_empty() && flush.moves.is_multiple_of(2);
         idle.then_some(flush.moves)

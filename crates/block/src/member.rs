@@ -30,6 +30,8 @@ pub(crate) struct Member<M: Machine> {
     pub(crate) outstanding: u32,
     /// The channel's own queue of the drive may hold some of them.
     served_here: bool,
+    /// A flush of this channel may wait for another one to end, and come back to that queue.
+    flushes: bool,
     merges: bool,
     /// To the drive any piece of memory is one segment, and it has no boundaries.
     pub(crate) takes_plain: bool,
@@ -45,6 +47,7 @@ impl<M: Machine> Member<M> {
             route: Route { ctx, hctx },
             outstanding: 0,
             served_here: false,
+            flushes: false,
             merges: disk.config.stack == Stack::Mq,
             takes_plain: disk.limits.takes_any_segment() && disk.limits.chunk_sectors == 0,
             disk: Arc::clone(disk),
@@ -135,17 +138,24 @@ impl<M: Machine> Member<M> {
             self.disk.stand_in(self.route, run, &self.stats);
         }
         if self.looks_here() || quarantine {
+            // What waits for a flush to end is in no queue: none of that before and after the look,
+            // nor moved meanwhile.
+            let before = if self.flushes { self.disk.flush_moves() } else { None };
             // If somebody else serves it at this moment, nothing is known.
             run.left_busy = true;
             self.disk.run_queue(self.route.hctx, run, &self.stats);
             self.served_here = run.left_busy;
+            if self.flushes {
+                let idle = before.is_some() && self.disk.flush_moves() == before;
+                self.flushes = run.left_busy || !idle || self.holds_plugged();
+            }
         }
     }
 
     /// Whether the channel's own queue of the drive may hold something of it.
     fn looks_here(&self) -> bool {
         let handed = self.disk.seat.is_some() && self.disk.kind() == QueueKind::AnyThread;
-        self.served_here || !handed || !self.disk.has_worker()
+        self.served_here || self.flushes || !handed || !self.disk.has_worker()
     }
 
     /// Whether there is something to do for this channel without sleeping, in this drive.
@@ -154,6 +164,11 @@ impl<M: Machine> Member<M> {
         let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
         mine && self.looks_here() && self.disk.has_pending_for(self.route.hctx, owner)
             || self.outstanding > 0 && self.disk.is_orphaned()
+    }
+
+    /// A flush is about to go to the drive.
+    pub(crate) fn expect_flush(&mut self) {
+        self.flushes = true;
     }
 
     /// Whether something is in the plug.
@@ -225,6 +240,7 @@ impl<M: Machine> Member<M> {
 
     /// Sends a flush by itself.
     pub(crate) fn send_flush(&mut self, slot: BioRef<M>, run: &mut Runner<M>) {
+        self.expect_flush();
         self.plug.push(slot);
         self.flush(false, run);
     }
