@@ -29,7 +29,7 @@ use crate::status::Status;
 use crate::volume::Volume;
 
 /// How long a dropped channel waits for its I/O before it gives memory up for lost.
-const DRAIN_NS: u64 = 5_000_000_000;
+pub(crate) const DRAIN_NS: u64 = 5_000_000_000;
 
 /// Settings of a channel.
 pub struct ChannelConfig<M: Machine> {
@@ -391,8 +391,7 @@ impl<M: Machine> Channel<M> {
             if timeout_ns != 0 {
                 period_ns = period_ns.min(timeout_ns / 2).max(1_000_000);
             }
-            let hctx = member.route.hctx;
-            member.disk.check_timeouts(hctx, now_ns, &mut self.run, &member.stats);
+            member.check_timeouts(now_ns, &mut self.run);
         }
         self.next_timeout_check_ns = now_ns + period_ns;
         if !self.quarantine.is_empty() && self.home().abandoned.load(Order::SeqCst) == 0 {

@@ -15,14 +15,14 @@ use alloc::vec::Vec;
 use millrace_machine::{CpuId, Doorbell, Lock, Machine, NodeId, Topology};
 
 use crate::account::{DiskStats, StatsSnapshot};
-use crate::bio::{OpFlags, Sector};
+use crate::bio::{Op, OpFlags, Sector};
 use crate::controller::{Controller, queue_tags, queues_max};
 use crate::driver::{Driver, Extent, HwQueues, QueueKind};
 use crate::error::{Error, ErrorKind};
 use crate::handover::Seat;
 use crate::home::{Home, HomeRef};
 use crate::limits::QueueLimits;
-use crate::queues::{HardwareQueue, SoftwareQueue, Spread};
+use crate::queues::{HardwareQueue, Serve, SoftwareQueue, Spread};
 use crate::request::Tag;
 use crate::slot::BioList;
 use crate::status::Status;
@@ -328,37 +328,45 @@ impl<M: Machine> Disk<M> {
     /// with nothing in flight in them; what others have inserted and nobody has served yet is
     /// answered with `Aborted`.
     pub fn bring_down(&self, owner: u64) {
-        let queues = (0..).zip(&self.hctxs);
+        let queues = (0..).zip(&self.hctxs).take(self.owned_queues());
         for (index, hctx) in queues.filter(|(_, h)| owner != 0 && h.is_owned_by(owner)) {
             hctx.clear_owner();
             let mut left = BioList::new();
             hctx.take_pending(|ctx| left.append(self.ctxs[ctx].ctx.lock().list(index)));
             let mut serve = hctx.serve.enter();
-            serve.queue = None;
-            left.append(&mut serve.staged);
-            let filled = core::mem::take(&mut serve.requeued);
+            left.append(&mut self.empty_queue(index, &mut serve));
             drop(serve);
-            let mut single = self.sq.lock();
-            single.in_flight = single.in_flight.saturating_sub(filled.len() as u32);
-            let queued = core::mem::take(&mut single.queue);
-            drop(single);
-            for tag in filled.into_iter().chain(queued) {
+            for tag in core::mem::take(&mut self.sq.lock().queue) {
                 left.push_back(hctx.tags.take_back(tag));
-            }
-            if self.is_workers(index) {
-                // There are others to take it.
-                let ctx = self.a_ctx_of(index);
-                self.ctxs[ctx].ctx.lock().list(index).append(&mut left);
-                hctx.mark_pending(ctx);
-                continue;
             }
             let mut flush = self.flush.lock();
             if !flush.issued {
                 left.append(&mut flush.pending);
             }
             drop(flush);
+            hctx.tags.wake_all();
             abort(left);
         }
+    }
+
+    /// Closes a queue with nothing in flight; gives what waits in it.
+    pub(crate) fn empty_queue(&self, index: u16, serve: &mut Serve<M>) -> BioList<M> {
+        serve.queue = None;
+        let mut left = serve.staged.take();
+        for tag in core::mem::take(&mut serve.requeued) {
+            let chain = self.hctxs[usize::from(index)].tags.take_back(tag);
+            if chain.op() == Op::Flush {
+                // It was next, and never issued: with it go those that wait for it.
+                let mut flush = self.flush.lock();
+                flush.issued = false;
+                left.append(&mut flush.pending);
+            } else {
+                let mut single = self.sq.lock();
+                single.in_flight = single.in_flight.saturating_sub(1);
+            }
+            left.push_back(chain);
+        }
+        left
     }
 
     /// Hardware queues that are not a worker's own.

@@ -394,6 +394,14 @@ impl<M: Machine> Disk<M> {
         }
     }
 
+    /// It was taken off the list of those who wait: its own threads are to look for a tag.
+    pub(crate) fn look_for_tag(&self, index: u16) {
+        let hctx = &self.hctxs[usize::from(index)];
+        hctx.stop_waiting();
+        hctx.mark_pending(self.a_ctx_of(index));
+        hctx.ring();
+    }
+
     #[cold]
     fn wait_for_tags(
         &self,

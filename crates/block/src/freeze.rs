@@ -39,9 +39,20 @@ impl<M: Machine> Disk<M> {
     #[must_use]
     pub fn is_drained(&self) -> bool {
         // A flush that others joined goes back from a queue's end to a software queue, perhaps
-        // behind this look: so no flush may be there before and after it, nor pass meanwhile.
-        let before = self.flush_moves();
-        before.is_some() && self.has_empty_queues() && self.flush_moves() == before
+        // behind this look: so no flush may be there before and after it, nor pass meanwhile. The
+        // same holds for what a worker left behind.
+        let before = (self.flush_moves(), self.seat_moves());
+        let idle = before.0.is_some() && self.has_empty_queues();
+        idle && (self.flush_moves(), self.seat_moves()) == before
+    }
+
+    /// How often work of a worker's queue was moved to others so far.
+    fn seat_moves(&self) -> u64 {
+        let mut moves = 0;
+        if let Some(seat) = &self.seat {
+            self.change(&self.hctxs[usize::from(seat.hctx)], |serve| moves = serve.moves);
+        }
+        moves
     }
 
     /// How often joined flushes were moved so far; none while there is a flush.
@@ -90,7 +101,7 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Changes what the serve lock protects; goes on behind a latecomer's flag.
-    fn change(
+    pub(crate) fn change(
         &self,
         hctx: &crate::queues::HardwareQueue<M>,
         change: impl FnOnce(&mut crate::queues::Serve<M>),

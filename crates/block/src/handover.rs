@@ -106,46 +106,74 @@ impl<M: Machine> Disk<M> {
         let Some(seat) = self.seat.as_ref().filter(|seat| !seat.is_taken()) else {
             return Ok(false);
         };
-        match self.kind {
-            QueueKind::OwnerOnly => self.own(seat.hctx, owner, Arc::clone(bell))?,
-            QueueKind::AnyThread => {
-                self.hctxs[usize::from(seat.hctx)].set_bell(Some(Arc::clone(bell)));
+        let hctx = &self.hctxs[usize::from(seat.hctx)];
+        if self.kind == QueueKind::OwnerOnly {
+            if hctx.has_owner() {
+                // The last worker is about to go.
+                return Ok(false);
             }
+            self.own(seat.hctx, owner, Arc::clone(bell))?;
         }
         // Release pairs with the Acquire of `is_taken`.
-        seat.worker.store(owner, Order::Release);
-        Ok(true)
+        let taken = seat.worker.compare_exchange(0, owner, Order::AcqRel, Order::Relaxed).is_ok();
+        if taken && self.kind == QueueKind::AnyThread {
+            // What is handed over before this is found by the worker's first turn.
+            hctx.set_bell(Some(Arc::clone(bell)));
+        }
+        Ok(taken)
     }
 
-    /// The worker takes nothing more: what comes now is the submitters'. A queue of its own stays
-    /// its own until it leaves.
-    pub(crate) fn close_seat(&self, owner: u64) {
+    /// The worker goes away: nothing more is handed over, and a queue that any thread may run is
+    /// left to the submitters as it is. One that belongs to the worker is its own until
+    /// [`Disk::close_seat`].
+    pub(crate) fn leave_seat(&self, owner: u64) {
         let Some(seat) = self.seat.as_ref() else { return };
+        if self.kind == QueueKind::AnyThread && seat.worker.load(Order::Relaxed) == owner {
+            // Before the next worker can come: the bell is its own then.
+            self.hctxs[usize::from(seat.hctx)].set_bell(None);
+        }
         if seat.worker.compare_exchange(owner, 0, Order::SeqCst, Order::SeqCst).is_err() {
             return;
         }
-        if self.kind == QueueKind::AnyThread {
-            self.hctxs[usize::from(seat.hctx)].set_bell(None);
-            self.ring_submitters(seat);
-        }
-    }
-
-    /// The worker goes away; what it was handed is left to the submitters.
-    pub(crate) fn leave_seat(&self, owner: u64) {
-        let Some(seat) = self.seat.as_ref() else { return };
-        self.close_seat(owner);
-        if self.kind == QueueKind::OwnerOnly {
-            self.bring_down(owner);
-            self.ring_submitters(seat);
-        }
-    }
-
-    /// Wakes those whose bios lie before a seat.
-    fn ring_submitters(&self, seat: &Seat<M>) {
         for ctx in &self.ctxs {
-            // Whoever waits for these looks at the seat when it wakes.
-            ctx.ctx.lock().list(seat.hctx).for_each(|chain| Home::bell_of(chain).ring());
+            // Whoever waits for these looks at the seat when it wakes. Who inserts after this look
+            // sees that the worker is gone: the lock orders them.
+            ring_all(ctx.ctx.lock().list(seat.hctx));
         }
+    }
+
+    /// Requests that the drive has from this worker's own queue.
+    pub(crate) fn in_flight_of(&self, owner: u64) -> u32 {
+        let Some(seat) = &self.seat else { return 0 };
+        let (hctx, mut in_flight) = (&self.hctxs[usize::from(seat.hctx)], 0);
+        if hctx.is_owned_by(owner) {
+            self.change(hctx, |serve| in_flight = serve.in_flight);
+        }
+        in_flight
+    }
+
+    /// Closes the queue of a worker that has left, and leaves what waits in it to the submitters.
+    pub(crate) fn close_seat(&self, owner: u64) {
+        let Some(seat) = &self.seat else { return };
+        let hctx = &self.hctxs[usize::from(seat.hctx)];
+        if !hctx.is_owned_by(owner) {
+            return;
+        }
+        hctx.clear_owner();
+        let at = self.a_ctx_of(seat.hctx);
+        self.change(hctx, |serve| {
+            let mut left = self.empty_queue(seat.hctx, serve);
+            serve.taken = serve.taken.saturating_sub(left.len().into());
+            // Relaxed: as in `note_round`.
+            seat.settled.store(serve.taken, Order::Relaxed);
+            serve.moves += 1;
+            let mut ctx = self.ctxs[at].ctx.lock();
+            ctx.list(seat.hctx).append(&mut left);
+            ring_all(ctx.list(seat.hctx));
+        });
+        hctx.mark_pending(at);
+        // Tags came back in a queue that nobody runs: whoever waits for one looks for itself.
+        hctx.tags.wake_all();
     }
 
     /// Puts a batch into the submitter's software queue for the worker and wakes that; a frozen
@@ -229,17 +257,37 @@ impl<M: Machine> Disk<M> {
             self.run_queue(seat.hctx, run, stats);
             return;
         }
-        let mut left = BioList::new();
-        self.hctxs[usize::from(seat.hctx)]
-            .take_pending(|ctx| left.append(self.ctxs[ctx].ctx.lock().list(seat.hctx)));
-        if left.is_empty() {
+        let hctx = &self.hctxs[usize::from(seat.hctx)];
+        if !hctx.has_pending() {
             return;
         }
-        // Relaxed: a measure.
-        seat.handed.fetch_add(u64::from(left.len()).wrapping_neg(), Order::Relaxed);
-        // Admitted before: a freeze does not stop it.
-        self.ctxs[usize::from(route.ctx)].ctx.lock().list(route.hctx).append(&mut left);
+        let mut moved = false;
+        // Under the serve lock, so that nobody finds the disk drained between two lists.
+        self.change(hctx, |serve| {
+            let mut left = BioList::new();
+            hctx.take_pending(|ctx| left.append(self.ctxs[ctx].ctx.lock().list(seat.hctx)));
+            moved = !left.is_empty();
+            serve.moves += u64::from(moved);
+            // Relaxed: a measure.
+            seat.handed.fetch_add(u64::from(left.len()).wrapping_neg(), Order::Relaxed);
+            // Admitted before: a freeze does not stop it.
+            self.ctxs[usize::from(route.ctx)].ctx.lock().list(route.hctx).append(&mut left);
+        });
+        if !moved {
+            return;
+        }
         self.hctxs[usize::from(route.hctx)].mark_pending(route.ctx.into());
         self.kick(route.hctx, run, stats);
     }
+}
+
+/// Wakes the channels of all bios in a list.
+fn ring_all<M: Machine>(list: &BioList<M>) {
+    list.for_each(|chain| {
+        let mut next = Some(chain);
+        while let Some(bio) = next {
+            Home::bell_of(bio).ring();
+            next = bio.chained.as_deref();
+        }
+    });
 }

@@ -134,7 +134,7 @@ impl<M: Machine> Member<M> {
             self.disk.run_queue(self.route.hctx, run, &self.stats);
             return;
         }
-        if !self.disk.has_worker() && self.outstanding > 0 {
+        if !self.disk.has_worker() && (self.outstanding > 0 || quarantine) {
             self.disk.stand_in(self.route, run, &self.stats);
         }
         if self.looks_here() || quarantine {
@@ -149,6 +149,17 @@ impl<M: Machine> Member<M> {
                 let idle = before.is_some() && self.disk.flush_moves() == before;
                 self.flushes = run.left_busy || !idle || self.holds_plugged();
             }
+        }
+    }
+
+    /// Looks for requests that the drive does not answer: those of the channel's own queue, and of
+    /// a worker that is gone.
+    pub(crate) fn check_timeouts(&self, now_ns: u64, run: &mut Runner<M>) {
+        let own = self.route.hctx;
+        self.disk.check_timeouts(own, now_ns, run, &self.stats);
+        let seat = self.disk.seat.as_ref().filter(|seat| !seat.is_taken() && seat.hctx != own);
+        if let Some(seat) = seat {
+            self.disk.check_timeouts(seat.hctx, now_ns, run, &self.stats);
         }
     }
 

@@ -147,6 +147,8 @@ pub(crate) struct Serve<M: Machine> {
     pub(crate) taken: u64,
     /// Some of those may still be here.
     pub(crate) holds_handed: bool,
+    /// How often work went from here, or from before it, back to a software queue.
+    pub(crate) moves: u64,
 }
 
 impl<M: Machine> HardwareQueue<M> {
@@ -163,6 +165,7 @@ impl<M: Machine> HardwareQueue<M> {
             frozen: false,
             taken: 0,
             holds_handed: false,
+            moves: 0,
         };
         HardwareQueue {
             serve: ServeLock::new(serve),

@@ -158,6 +158,15 @@ impl<M: Machine> TagSet<M> {
         self.waiting.load(weaker(Plant::WaitersRelaxed, Order::SeqCst, Order::Relaxed)) != 0
     }
 
+    /// Lets all who wait look for themselves: for whoever gives tags back and runs no queues.
+    pub(crate) fn wake_all(&self) {
+        while let Some(waiter) = self.wake_one() {
+            if let Some(disk) = waiter.disk.upgrade() {
+                disk.look_for_tag(waiter.hctx);
+            }
+        }
+    }
+
     /// Takes the first who waits off the list.
     pub(crate) fn wake_one(&self) -> Option<Waiter<M>> {
         let mut waiters = self.waiters.lock();

@@ -4,7 +4,8 @@
 //! It submits nothing of its own: what it completes goes home to the channels that submitted.
 //! `turn` does what there is to do; a reactor's thread calls it between its turns, any other lets
 //! [`Worker::run`] sleep in its bell. Dropped while there is work, it leaves that to the
-//! submitters. Source: \[FALCON\], one thread per drive.
+//! submitters, but for what a drive has from a queue that is the worker's own: for that it waits a
+//! while. Source: \[FALCON\], one thread per drive.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -13,7 +14,7 @@ use alloc::vec::Vec;
 use millrace_machine::{Doorbell, Machine, Order, Word};
 
 use crate::account::DiskStats;
-use crate::channel::IoThread;
+use crate::channel::{DRAIN_NS, IoThread};
 use crate::disk::Disk;
 use crate::driver::QueueKind;
 use crate::error::Error;
@@ -55,6 +56,7 @@ pub struct Worker<M: Machine> {
     owner: u64,
     bell: Arc<Doorbell<M>>,
     next_tick_ns: u64,
+    turn_drives: fn(),
     /// Whose completions the runner keeps: nobody's. Boxed, so that it does not move.
     _home: Box<Home<M>>,
 }
@@ -74,6 +76,7 @@ impl<M: Machine> Worker<M> {
             owner: thread.owner,
             bell: Arc::clone(&thread.bell),
             next_tick_ns: 0,
+            turn_drives: thread.turn,
             _home: home,
         }
     }
@@ -132,7 +135,7 @@ impl<M: Machine> Worker<M> {
     /// Takes nothing new: submitters serve their drives themselves from now on. What it has it
     /// goes on with, as long as it is turned.
     pub fn close(&mut self) {
-        self.posts.iter().for_each(|post| post.disk.close_seat(self.owner));
+        self.posts.iter().for_each(|post| post.disk.leave_seat(self.owner));
     }
 
     /// Whether its queues hold nothing that only it can finish: then it may be dropped without
@@ -169,9 +172,19 @@ impl<M: Machine> Worker<M> {
 }
 
 impl<M: Machine> Drop for Worker<M> {
+    /// What drives have from queues of its own is waited for, since nobody else can poll them.
     fn drop(&mut self) {
-        for post in &self.posts {
-            post.disk.leave_seat(self.owner);
+        self.posts.iter().for_each(|post| post.disk.leave_seat(self.owner));
+        let owner = self.owner;
+        let in_flight = |post: &Post<M>| post.disk.in_flight_of(owner) > 0;
+        let deadline_ns = M::now().saturating_add(DRAIN_NS);
+        while self.posts.iter().any(in_flight) && M::now() < deadline_ns {
+            self.turn();
+            (self.turn_drives)();
+            if self.posts.iter().any(in_flight) {
+                M::spin_until(M::now() + 100_000, || false);
+            }
         }
+        self.posts.iter().for_each(|post| post.disk.close_seat(self.owner));
     }
 }
