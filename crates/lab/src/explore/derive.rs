@@ -9,6 +9,7 @@ use super::scenario::{
     ChannelSpec, Disturbance, DriveSpec, FaultSpec, LayerSpec, LayoutSpec, LimitSpec, MachineSpec,
     Scenario, SpreadSpec, StackSpec, What,
 };
+use super::serving::{ModeSpec, ServingSpec};
 
 impl Scenario {
     /// The scenario of a seed.
@@ -50,7 +51,45 @@ impl Scenario {
             // anybody who waits: a freeze may last as long.
             disturbances.retain(|d| !matches!(d.what, What::Freeze(..)));
         }
-        Scenario { seed, machine, layer, layout, drives, channels, disturbances }
+        let serving = ServingSpec::default();
+        let mut scenario =
+            Scenario { seed, machine, layer, layout, drives, serving, channels, disturbances };
+        scenario.be_served(&mut Random::new(seed, 2));
+        scenario
+    }
+
+    /// Decides who serves, and what happens to them; by chances of its own, and inline scenarios
+    /// stay as they are.
+    fn be_served(&mut self, random: &mut Random) {
+        let (drives, cpus) = (self.drives.len(), self.machine.cpus());
+        self.serving = ServingSpec::of_seed(random, drives, cpus);
+        if self.serving.is_inline() {
+            return;
+        }
+        for worker in 0..self.serving.workers.len() as u32 {
+            if random.per_mille(300) {
+                let what = What::Leave(worker, random.pick(&[0, 0, 1, 50, 500]));
+                let most = random.pick(&[20, 100, 500]);
+                let at_us = random.within(0, most);
+                let cpu = random.within(0, cpus - 1);
+                self.disturbances.push(Disturbance { at_us, cpu, what });
+            }
+        }
+        let stuck = self.drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned);
+        if !stuck && random.per_mille(300) {
+            // Switching freezes, and freezes are not counted.
+            self.disturbances.retain(|d| !matches!(d.what, What::Freeze(..)));
+            for _ in 0..random.within(1, 3) {
+                let modes = [ModeSpec::Inline, ModeSpec::PerDrive, ModeSpec::PerVolume];
+                let most = random.pick(&[20, 100, 500, 2_000]);
+                let at_us = random.within(0, most);
+                let cpu = random.within(0, cpus - 1);
+                let what = What::Switch(random.pick(&modes));
+                self.disturbances.push(Disturbance { at_us, cpu, what });
+            }
+        } else if drives > 1 && !self.stalls_all() && random.per_mille(150) {
+            self.stall_one(random);
+        }
     }
 }
 
@@ -218,7 +257,7 @@ fn one_freeze_per_drive(list: &mut Vec<Disturbance>) {
             What::Freeze(drive, _) => (0, drive),
             What::Quiesce(drive, _) => (1, drive),
             What::Drop(channel) => (2, channel),
-            What::Shutdown => (3, 0),
+            What::Shutdown | What::Switch(_) | What::Leave(..) => (3, 0),
         };
         let fresh = !seen.contains(&key);
         seen.push(key);

@@ -1,4 +1,5 @@
-//! What is done to a volume while it is used: freeze, quiesce, drop, shutdown; and the watchdog.
+//! What is done to a volume while it is used: freeze, quiesce, drop, shutdown, switch of its mode,
+//! workers that leave; and the watchdog.
 //!
 //! Each disturbance is a thread of its own that sleeps until its time. After a freeze has drained,
 //! and after a quiesce has returned, the drive is closed in the judge: a request that enters it is
@@ -6,10 +7,11 @@
 
 use std::sync::Arc;
 
-use millrace_machine::{Machine, Parker, Simulated};
+use millrace_machine::{Machine, Order, Parker, Simulated, Word};
 
 use super::judge::hold;
 use super::scenario::{Disturbance, What};
+use super::serving::ModeSpec;
 use super::submitter::Stage;
 
 /// Sleeps until a time, and does one thing.
@@ -20,6 +22,12 @@ pub(super) fn disturb(stage: &Arc<Stage>, disturbance: Disturbance, start_ns: u6
         What::Quiesce(drive, for_us) => quiesce(stage, drive as usize, for_us),
         What::Drop(channel) => stop(stage, channel as usize..channel as usize + 1),
         What::Shutdown => stop(stage, 0..stage.scenario.channels.len()),
+        What::Switch(mode) => switch(stage, mode),
+        What::Leave(worker, back_us) => {
+            if let Some(post) = stage.workers.get(worker as usize) {
+                post.leave(back_us);
+            }
+        }
     }
 }
 
@@ -34,6 +42,7 @@ fn freeze(stage: &Stage, drive: usize, for_us: u32) {
     let Some(disk) = stage.volume.disks().get(drive) else { return };
     let bound_ns = stage.scenario.bound_ns();
     disk.freeze();
+    let bound_ns = bound_ns + stage.scenario.stall_ns();
     if disk.wait_drained(Simulated::now() + bound_ns) {
         let mut judge = hold(&stage.court);
         let inside = judge.media[drive].inside;
@@ -52,6 +61,20 @@ fn freeze(stage: &Stage, drive: usize, for_us: u32) {
     sleep_until(Simulated::now() + u64::from(for_us) * 1_000);
     hold(&stage.court).media[drive].frozen = false;
     disk.unfreeze();
+}
+
+/// Changes the mode, one change at a time.
+fn switch(stage: &Stage, mode: ModeSpec) {
+    let turn = || stage.switching.compare_exchange(0, 1, Order::Acquire, Order::Relaxed).is_ok();
+    Simulated::spin_until(u64::MAX, turn);
+    let bound_ns = stage.scenario.bound_ns() + stage.scenario.stall_ns();
+    let switched = stage.volume.switch_serving(mode.into(), Simulated::now() + bound_ns);
+    stage.switching.store(0, Order::Release);
+    let mut judge = hold(&stage.court);
+    if !switched && !judge.may_keep_requests() {
+        let text = format!("the volume is not drained {bound_ns} ns after a switch began");
+        judge.accuse("starvation", text);
+    }
 }
 
 fn quiesce(stage: &Stage, drive: usize, for_us: u32) {

@@ -106,6 +106,7 @@ impl DriverQueue<Simulated> for Queue {
         let nr = u64::from(rq.nr_sectors());
         let media = &mut judge.media[self.drive];
         let fate = media.fate(rq.op(), rq.sector(), nr);
+        let done_ns = media.after_stall(now_ns + fate.takes_ns);
         media.inside += 1;
         let covered = if rq.op() == Op::Flush { media.begin_flush() } else { Vec::new() };
         judge.hold_memory(&memory);
@@ -118,7 +119,7 @@ impl DriverQueue<Simulated> for Queue {
             memory,
             stamps,
             covered,
-            done_ns: now_ns + fate.takes_ns,
+            done_ns,
             fate,
             given_up: false,
         });

@@ -44,6 +44,10 @@ pub(super) struct BioRecord {
     pub(super) ended: u64,
     pub(super) status: Option<Status>,
     submitted_ns: u64,
+    /// The longest that it may take.
+    bound_ns: u64,
+    /// That, once the layer has taken it.
+    taken_bound_ns: u64,
     log_len: usize,
     expects: Expects,
 }
@@ -76,6 +80,15 @@ struct Leftovers {
     may_time_out: bool,
 }
 
+/// Drives that complete nothing for a while, and whom that holds up.
+struct Stalls {
+    /// For each drive, whether it does.
+    drives: Vec<bool>,
+    /// All I/O waits for it.
+    all: bool,
+    longest_ns: u64,
+}
+
 /// All that is known of a run.
 pub(super) struct Judge {
     pub(super) map: Map,
@@ -91,6 +104,7 @@ pub(super) struct Judge {
     held: BTreeMap<usize, usize>,
     events: u64,
     bound_ns: u64,
+    stalls: Stalls,
     leftovers: Leftovers,
     /// Channels that are to be dropped.
     pub(super) stop: Vec<bool>,
@@ -122,6 +136,11 @@ impl Judge {
             held: BTreeMap::new(),
             events: 1,
             bound_ns: scenario.bound_ns(),
+            stalls: Stalls {
+                drives: scenario.drives.iter().map(|d| d.faults.stall_us.is_some()).collect(),
+                all: scenario.stalls_all(),
+                longest_ns: scenario.stall_ns(),
+            },
             leftovers: Leftovers { strays: false, may_time_out: scenario.may_time_out() },
             stop: vec![false; scenario.channels.len()],
             violation: None,
@@ -153,6 +172,12 @@ impl Judge {
         self.events += 1;
         bio.submitted = self.events;
         bio.submitted_ns = now_ns;
+        // Before it is taken, it waits for whatever else waits.
+        bio.bound_ns = self.bound_ns + self.stalls.longest_ns;
+        bio.taken_bound_ns = match self.waits_for_stalled(&bio) {
+            true => bio.bound_ns,
+            false => self.bound_ns,
+        };
         bio.log_len = self.log.len();
         bio.expects.unsupported = self.is_unsupported(&bio);
         if bio.op.is_write() {
@@ -160,6 +185,24 @@ impl Judge {
         }
         self.live.push(id);
         self.bios.push(bio);
+    }
+
+    /// The layer has taken a bio: from now on it waits only for what it touches.
+    pub(super) fn accept(&mut self, id: u64, now_ns: u64) {
+        let bio = &mut self.bios[id as usize];
+        if bio.status.is_none() && bio.bound_ns != bio.taken_bound_ns {
+            (bio.submitted_ns, bio.bound_ns) = (now_ns, bio.taken_bound_ns);
+        }
+    }
+
+    /// Whether a drive that it touches stalls some time, or what it waits for all the same.
+    fn waits_for_stalled(&self, bio: &BioRecord) -> bool {
+        let around = OpFlags::FUA.with(OpFlags::PREFLUSH);
+        let touches = |sector: u64| self.stalls.drives[self.map.place(sector).0];
+        self.stalls.all
+            || bio.op == Op::Flush
+            || around.without(bio.flags) != around
+            || (bio.sector..bio.sector + bio.nr).any(touches)
     }
 
     /// Some drive that it touches cannot do it.
@@ -211,8 +254,8 @@ impl Judge {
             self.accuse("status", format!("{name} ended with {status}: {wrong}"));
         }
         let took_ns = now_ns.saturating_sub(bio.submitted_ns);
-        if took_ns > self.bound_ns {
-            let bound_ns = self.bound_ns;
+        if took_ns > bio.bound_ns {
+            let bound_ns = bio.bound_ns;
             let text = format!("{name} took {took_ns} ns; the bound is {bound_ns} ns");
             self.accuse("starvation", text);
         }
@@ -357,11 +400,13 @@ impl Judge {
     /// Looks for a bio that waits beyond its bound.
     pub(super) fn check_patience(&mut self, now_ns: u64) {
         let waits = |id: &&u32| {
-            now_ns.saturating_sub(self.bios[**id as usize].submitted_ns) > self.bound_ns
+            let bio = &self.bios[**id as usize];
+            now_ns.saturating_sub(bio.submitted_ns) > bio.bound_ns
         };
         if let Some(id) = self.live.iter().find(waits).copied() {
-            let name = describe(id.into(), &self.bios[id as usize]);
-            let text = format!("{name} has not come back within {} ns", self.bound_ns);
+            let bio = &self.bios[id as usize];
+            let name = describe(id.into(), bio);
+            let text = format!("{name} has not come back within {} ns", bio.bound_ns);
             self.accuse("starvation", text);
         }
     }
@@ -391,6 +436,8 @@ impl BioRecord {
             ended: u64::MAX,
             status: None,
             submitted_ns: 0,
+            bound_ns: 0,
+            taken_bound_ns: 0,
             log_len: 0,
             expects: Expects::default(),
         }

@@ -117,6 +117,14 @@ impl Media {
         dead_ns.is_some_and(|dead_ns| now_ns - self.start_ns >= dead_ns)
     }
 
+    /// When a request is done that takes until `done_ns`: not while the drive stalls.
+    pub(super) fn after_stall(&self, done_ns: u64) -> u64 {
+        let Some([at_us, for_us]) = self.faults.stall_us else { return done_ns };
+        let from_ns = self.start_ns + u64::from(at_us) * 1_000;
+        let until_ns = from_ns + u64::from(for_us) * 1_000;
+        if (from_ns..until_ns).contains(&done_ns) { until_ns } else { done_ns }
+    }
+
     /// Changes a sector.
     pub(super) fn write(&mut self, sector: u64, stamp: u64, flags: OpFlags) {
         self.changes += 1;

@@ -2,7 +2,8 @@
 //!
 //! A seed becomes a scenario (scenario.rs, derive.rs): a machine, a volume, submitters, faults and
 //! disturbances. It runs on the simulated machine (run.rs, submitter.rs, disturb.rs) against
-//! drives made for it (drive.rs, media.rs); a judge with a plain model of what must be true
+//! drives made for it (drive.rs, media.rs), served as serving.rs says, perhaps by workers
+//! (workers.rs); a judge with a plain model of what must be true
 //! watches (judge.rs, history.rs, map.rs); a scenario that goes wrong is made smaller (shrink.rs).
 //! Called by `millrace explore` and by tests. Invariant: the same scenario gives the same outcome,
 //! to the bit, in every build. Source: the method is FoundationDB's and TigerBeetle's.
@@ -18,8 +19,10 @@ mod planted;
 mod random;
 mod run;
 mod scenario;
+mod serving;
 mod shrink;
 mod submitter;
+mod workers;
 mod workload;
 
 pub use judge::Violation;
@@ -29,4 +32,5 @@ pub use scenario::{
     ChannelSpec, Disturbance, DriveSpec, FaultSpec, LayerSpec, LayoutSpec, LimitSpec, MachineSpec,
     Scenario, SpreadSpec, StackSpec, What,
 };
+pub use serving::{ModeSpec, ServingSpec};
 pub use shrink::smaller;

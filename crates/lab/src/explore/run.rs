@@ -21,6 +21,7 @@ use super::drive::Drive;
 use super::judge::{Court, Judge, Violation, hold};
 use super::scenario::{ChannelSpec, LayoutSpec, Scenario, What};
 use super::submitter::{Stage, Submitter};
+use super::workers;
 
 /// What came of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,12 +111,16 @@ fn play(scenario: &Scenario, court: &Court) {
         up: Word::new(0),
         busy: Word::new(channels as u64),
         watchdog: Parker::new(),
+        workers: workers::posts(scenario),
+        switching: Word::new(0),
     });
     let start_ns = Simulated::now();
     for (drive, media) in hold(court).media.iter_mut().enumerate() {
         media.start(scenario.seed, drive, start_ns);
     }
+    let serving = workers::start(&stage);
     start_threads(&stage, start_ns).into_iter().for_each(|thread| assert!(thread.join()));
+    workers::stop(&stage, serving);
     finish(&stage);
 }
 
@@ -155,6 +160,7 @@ fn finish(stage: &Arc<Stage>) {
         leftovers.push((drive, disk.tags_in_use()));
         (queued, ended) = (queued + stats.queued, ended + stats.ios());
     }
+    let waiting = stage.volume.waiting();
     let mut judge = hold(&stage.court);
     for (drive, tags) in leftovers {
         if tags > 0 && !(keeps && leaves) {
@@ -163,6 +169,9 @@ fn finish(stage: &Arc<Stage>) {
     }
     if queued != ended && !keeps {
         judge.accuse("accounting", format!("{queued} bios were queued, {ended} came back"));
+    }
+    if waiting > 0 && !keeps {
+        judge.accuse("accounting", format!("{waiting} chains are said to wait, and none is there"));
     }
     judge.check_end();
 }
@@ -240,7 +249,7 @@ fn build(scenario: &Scenario, court: &Court) -> Arc<Volume<Simulated>> {
             // Not at all, a little, or as long as by default.
             serve_wait_ns: scenario.seed % 3 * 1_000,
             io_threads: scenario.channels.len() as u16,
-            worker: None,
+            worker: workers::cpu_of(scenario, number),
             controller: shared.clone(),
             trace,
         };
@@ -251,5 +260,6 @@ fn build(scenario: &Scenario, court: &Court) -> Arc<Volume<Simulated>> {
         LayoutSpec::Linear => Layout::Linear,
         LayoutSpec::Stripe(chunk_sectors) => Layout::Stripe { chunk_sectors },
     };
-    Volume::new("volume", layout, disks).expect("a checked scenario")
+    let serving = scenario.serving.config();
+    Volume::with_serving("volume", layout, disks, serving).expect("a checked scenario")
 }

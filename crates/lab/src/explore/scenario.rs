@@ -8,6 +8,8 @@ use millrace_block::{Features, QueueLimits, Spread, Stack};
 use millrace_machine::Model;
 use serde::{Deserialize, Serialize};
 
+use super::serving::{ModeSpec, ServingSpec};
+
 /// A machine, a volume on it, programs that use it, and what goes wrong.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,6 +24,9 @@ pub struct Scenario {
     pub layout: LayoutSpec,
     /// The drives, 1 or more.
     pub drives: Vec<DriveSpec>,
+    /// Who serves them.
+    #[serde(default, skip_serializing_if = "ServingSpec::is_inline")]
+    pub serving: ServingSpec,
     /// The submitting threads, 1 or more.
     pub channels: Vec<ChannelSpec>,
     /// What is done to the volume meanwhile.
@@ -170,6 +175,9 @@ pub struct FaultSpec {
     pub stuck_us: u32,
     /// When it dies.
     pub dead_us: Option<u32>,
+    /// From when on it completes nothing, and for how long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall_us: Option<[u32; 2]>,
 }
 
 impl FaultSpec {
@@ -237,6 +245,10 @@ pub enum What {
     Drop(u32),
     /// All are.
     Shutdown,
+    /// The volume is served so from now on.
+    Switch(ModeSpec),
+    /// A worker's thread ends; another takes its place after so many microseconds, or none if 0.
+    Leave(u32, u32),
 }
 
 impl From<StackSpec> for Stack {
@@ -338,7 +350,7 @@ impl Scenario {
         ];
         match wrong.iter().find(|(wrong, _)| *wrong) {
             Some((_, text)) => Err(format!("scenario: it needs {text}")),
-            None => self.check_drives(),
+            None => self.serving.check(cpus).and_then(|()| self.check_drives()),
         }
     }
 
@@ -388,7 +400,10 @@ impl Scenario {
         let busy_ns = most(&|d| u64::from(d.faults.busy) * 100);
         // Whoever gives a tag back starts what waited for it in another queue, whose own threads
         // find it at their next look, a millisecond later at most.
-        let shares = self.layer.shared_tags || self.drives.iter().any(|d| d.drive_tags);
+        // Nor is a channel told that plugs while others give tags back.
+        let shares = self.layer.shared_tags
+            || self.drives.iter().any(|d| d.drive_tags)
+            || self.plugs_requests();
         let look_ns = if shares { 1_000_000 } else { 0 };
         let each_ns = most(&|d| u64::from(d.latency_ns[1])) + 10_000 + busy_ns + look_ns;
         let held_us: u64 = self
@@ -396,6 +411,8 @@ impl Scenario {
             .iter()
             .map(|d| match d.what {
                 What::Freeze(_, us) | What::Quiesce(_, us) => u64::from(us),
+                // Until the drives are drained, and everybody has looked again.
+                What::Switch(_) => 2_000,
                 _ => 0,
             })
             .sum();

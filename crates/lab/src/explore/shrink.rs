@@ -5,6 +5,7 @@
 //! failure-inducing input", 2002). What removes most comes first.
 
 use super::scenario::{FaultSpec, LayoutSpec, Scenario, SpreadSpec, What};
+use super::serving::{ModeSpec, ServingSpec};
 
 /// Scenarios with something left out, most first. None of them equals the one given.
 #[must_use]
@@ -15,6 +16,7 @@ pub fn smaller(scenario: &Scenario) -> Vec<Scenario> {
     without_drives(scenario, &mut list);
     shorter(scenario, &mut list);
     without_faults(scenario, &mut list);
+    plainer_serving(scenario, &mut list);
     plainer_layer(scenario, &mut list);
     plainer_channels(scenario, &mut list);
     plainer_drives(scenario, &mut list);
@@ -99,6 +101,7 @@ fn shorter(scenario: &Scenario, list: &mut Vec<Scenario>) {
         let cpus = s.machine.cpus();
         s.channels.iter_mut().for_each(|c| c.cpu %= cpus);
         s.disturbances.iter_mut().for_each(|d| d.cpu %= cpus);
+        s.serving.workers.iter_mut().for_each(|cpu| *cpu %= cpus);
     });
 }
 
@@ -114,6 +117,27 @@ fn without_faults(scenario: &Scenario, list: &mut Vec<Scenario>) {
         fault(|f| f.busy = 0);
         fault(|f| (f.stuck, f.stuck_us) = (0, 0));
         fault(|f| f.dead_us = None);
+        fault(|f| f.stall_us = None);
+    }
+}
+
+fn plainer_serving(scenario: &Scenario, list: &mut Vec<Scenario>) {
+    let plain = ServingSpec::default();
+    with(scenario, list, |s| s.serving = ServingSpec::default());
+    with(scenario, list, |s| s.serving.mode = ModeSpec::Inline);
+    with(scenario, list, |s| s.serving.pressure = plain.pressure);
+    with(scenario, list, |s| s.serving.plug = plain.plug);
+    with(scenario, list, |s| s.serving.plug[0] = 0);
+    with(scenario, list, |s| s.serving.workers.clear());
+    with(scenario, list, |s| {
+        s.serving.workers.pop();
+    });
+    for at in 0..scenario.disturbances.len() {
+        with(scenario, list, |s| {
+            if let What::Leave(_, back_us) = &mut s.disturbances[at].what {
+                *back_us = 0;
+            }
+        });
     }
 }
 

@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use millrace_block::{
-    Channel, ChannelConfig, Completion, IoThread, Op, QueueKind, Stamp, Status, Volume,
+    Bio, Channel, ChannelConfig, Completion, IoThread, Op, QueueKind, Reject, Stamp, Status, Volume,
 };
 use millrace_machine::{Doorbell, Machine, Order, Parker, Simulated, Word};
 
 use super::judge::{Court, hold};
 use super::random::Random;
 use super::scenario::{ChannelSpec, Scenario};
+use super::workers::Post;
 use super::workload::{Foreign, Workload, found};
 
 /// A bell on the simulated machine.
@@ -35,6 +36,10 @@ pub(super) struct Stage {
     pub(super) busy: SimWord,
     /// Wakes the watchdog when that is none.
     pub(super) watchdog: SimParker,
+    /// Threads that serve drives for others.
+    pub(super) workers: Vec<Post>,
+    /// 1 while the volume changes its mode.
+    pub(super) switching: SimWord,
 }
 
 impl Stage {
@@ -72,6 +77,8 @@ pub(super) struct Submitter {
     random: Random,
     foreign: BTreeMap<u64, Foreign>,
     bell: Option<Bell>,
+    /// A bio that was refused because too much waits in the stack.
+    refused: Option<(u64, Bio)>,
 }
 
 impl Submitter {
@@ -84,6 +91,7 @@ impl Submitter {
             random: Random::new(seed, 2_000 + index as u64),
             foreign: BTreeMap::new(),
             bell: stage.bells.get(index).cloned(),
+            refused: None,
             stage: Arc::clone(stage),
             index,
             spec,
@@ -138,7 +146,7 @@ impl Submitter {
     /// Reads of one block from each drive that any thread may run, so that its queue is polled.
     pub(super) fn sweep(mut self) {
         let mut channel = self.open();
-        while self.workload.left() > 0 {
+        while self.has_more() {
             self.submit(&mut channel);
             let most = channel.in_flight() as usize;
             channel.wait(most, |done| self.end(done));
@@ -177,11 +185,13 @@ impl Submitter {
     fn work(&mut self, channel: &mut Channel<Simulated>) {
         while !self.stage.stops(self.index) {
             let mut batch = self.spec.batch;
-            while batch > 0 && self.workload.left() > 0 && channel.in_flight() < self.spec.depth {
-                self.submit(channel);
+            while batch > 0 && self.has_more() && channel.in_flight() < self.spec.depth {
+                if !self.submit(channel) {
+                    break;
+                }
                 batch -= 1;
             }
-            if self.workload.left() == 0 && channel.in_flight() == 0 {
+            if !self.has_more() && channel.in_flight() == 0 {
                 return;
             }
             match self.random.below(8) {
@@ -198,7 +208,16 @@ impl Submitter {
         }
     }
 
-    fn submit(&mut self, channel: &mut Channel<Simulated>) {
+    /// Whether it has bios to submit.
+    fn has_more(&self) -> bool {
+        self.workload.left() > 0 || self.refused.is_some()
+    }
+
+    /// The bio that was refused, or the next one, told to the judge.
+    fn next(&mut self) -> (u64, Bio) {
+        if let Some(refused) = self.refused.take() {
+            return refused;
+        }
         let now_ns = Simulated::now();
         let mut judge = hold(&self.stage.court);
         let id = judge.next_id();
@@ -208,11 +227,33 @@ impl Submitter {
         if let Some(foreign) = made.foreign {
             self.foreign.insert(id, foreign);
         }
-        if let Err(refused) = channel.submit(made.bio) {
-            let mut judge = hold(&self.stage.court);
-            judge.refuse(id);
-            judge.accuse("refused", format!("bio {id} was refused: {:?}", refused.reason));
+        (id, made.bio)
+    }
+
+    /// Submits a bio; false if too much waits in the stack.
+    fn submit(&mut self, channel: &mut Channel<Simulated>) -> bool {
+        let (id, bio) = self.next();
+        let waits = self.bell.is_none() && self.random.per_mille(100);
+        let submitted = match waits {
+            true => channel.submit_wait(bio, |done| self.end(done)),
+            false => channel.submit(bio),
+        };
+        let Err(refused) = submitted else {
+            hold(&self.stage.court).accept(id, Simulated::now());
+            return true;
+        };
+        if refused.reason == Reject::Full && !self.stage.scenario.serving.is_inline() && !waits {
+            self.refused = Some((id, refused.bio));
+            if channel.in_flight() == 0 {
+                // Nothing of its own to wait for.
+                Simulated::charge(50_000);
+            }
+            return false;
         }
+        let mut judge = hold(&self.stage.court);
+        judge.refuse(id);
+        judge.accuse("refused", format!("bio {id} was refused: {:?}", refused.reason));
+        true
     }
 
     /// Waits until something comes back, as a thread of this kind does.
