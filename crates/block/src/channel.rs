@@ -150,6 +150,7 @@ impl<M: Machine> Channel<M> {
         let parents = config.depth as usize;
         let parts = volume.parts_for(config.depth);
         let home = Home::new(parents + parts, bell);
+        let gate = Gate::new(volume);
         Channel {
             members: volume.disks().iter().map(|disk| Member::new(disk, number)).collect(),
             run: Runner::new(&home, owner, config.stamp, volume.disks()[0].channels()),
@@ -168,8 +169,8 @@ impl<M: Machine> Channel<M> {
             },
             next_timeout_check_ns: 0,
             quarantine: Vec::new(),
-            gate: Gate::new(volume),
-            served: Served::new(volume),
+            served: Served::new(volume, &gate),
+            gate,
             turn,
             home: Some(home),
             volume: Arc::clone(volume),

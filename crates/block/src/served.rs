@@ -12,6 +12,7 @@ use millrace_machine::Machine;
 
 use crate::bio::Bio;
 use crate::channel::{Channel, Reject, Rejected};
+use crate::gate::Gate;
 use crate::reap::Completion;
 use crate::serving::{Choice, Serving};
 use crate::volume::Volume;
@@ -28,11 +29,9 @@ pub(crate) struct Served<M: Machine> {
 }
 
 impl<M: Machine> Served<M> {
-    pub(crate) fn new(volume: &Arc<Volume<M>>) -> Self {
-        let plug = match volume.serving() {
-            Serving::PerVolume => Some(Box::new(VolumePlug::new(volume))),
-            _ => None,
-        };
+    /// As the channel's gate says, whatever the volume's mode is by now.
+    pub(crate) fn new(volume: &Arc<Volume<M>>, gate: &Gate) -> Self {
+        let plug = gate.per_volume.then(|| Box::new(VolumePlug::new(volume)));
         Served { choice: Choice::new(), first: 0, plug }
     }
 }
