@@ -137,7 +137,7 @@ impl<M: Machine> Disk<M> {
         true
     }
 
-    /// An owner, or a worker, found somebody looking at its queue: nobody else polls it, so it comes
+    /// An owner, or a worker, found somebody at its queue: nobody else polls it, so it comes
     /// back. The mark keeps it from sleeping.
     #[cold]
     fn insist(&self, hctx: u16, run: &Runner<M>) -> Option<Serving<'_, M, Serve<M>>> {

@@ -128,6 +128,7 @@ impl<M: Machine> Disk<M> {
     /// [`Disk::close_seat`].
     pub(crate) fn leave_seat(&self, owner: u64) {
         let Some(seat) = self.seat.as_ref() else { return };
+        // Relaxed: what this thread itself wrote, or not its own.
         if self.kind == QueueKind::AnyThread && seat.worker.load(Order::Relaxed) == owner {
             // Before the next worker can come: the bell is its own then.
             self.hctxs[usize::from(seat.hctx)].set_bell(None);

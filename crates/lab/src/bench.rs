@@ -149,7 +149,9 @@ pub fn run_row(
     let mut workers = DriveWorkers::start(volume.disks(), plan.reactor)?;
     let threads: Vec<_> = (0..plan.jobs).map(|job| spawn(volume, plan, &shared, job)).collect();
     let mut times = measure(&shared, plan, progress);
-    if !threads.into_iter().fold(true, |whole, thread| thread.join() && whole) {
+    let mut whole = true;
+    threads.into_iter().for_each(|thread| whole &= thread.join());
+    if !whole {
         return Err(BenchError::Panicked);
     }
     workers.stop()?;

@@ -5,17 +5,19 @@
 #![allow(missing_docs)]
 
 use millrace_block::{Layout, Serving, ServingConfig, Spread, Stack, Stamp};
-use millrace_lab::sim::{InterfaceKind, Irq, Length, SimPlan, machine, run_simulated};
+use millrace_lab::sim::{InterfaceKind, Irq, Length, Service, SimPlan, machine, run_simulated};
 use millrace_lab::{DriveStates, Rw, Workload};
 use millrace_machine::Model;
 
 fn plan(serving: Serving, drives: usize, rw: Rw, bs_bytes: u32, workers: &[u32]) -> SimPlan {
     SimPlan {
-        controllers: Vec::new(),
         drives: vec!["model:preset=850evo".parse().expect("a preset"); drives],
         layout: Layout::Stripe { chunk_sectors: 8 },
-        serving: ServingConfig::of(serving),
-        worker_cpus: workers.to_vec(),
+        service: Service {
+            controllers: Vec::new(),
+            serving: ServingConfig::of(serving),
+            worker_cpus: workers.to_vec(),
+        },
         stack: Stack::Mq,
         software_queues: Spread::Core,
         hardware_queues: Spread::Core,

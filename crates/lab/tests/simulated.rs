@@ -5,9 +5,9 @@
 //! that number, and nothing else here.
 #![allow(missing_docs)]
 
-use millrace_block::{Layout, ServingConfig, Spread, Stack, Stamp};
+use millrace_block::{Layout, Spread, Stack, Stamp};
 use millrace_lab::sim::{
-    InterfaceKind, Irq, Length, SimPlan, machine, run_metered, run_rows, run_simulated,
+    InterfaceKind, Irq, Length, Service, SimPlan, machine, run_metered, run_rows, run_simulated,
 };
 use millrace_lab::{Row, Rw, Workload};
 use millrace_machine::Model;
@@ -15,11 +15,9 @@ use millrace_machine::Model;
 fn plan(cpus: u32, stack: Stack, interface: InterfaceKind) -> SimPlan {
     let iodepth = if interface == InterfaceKind::Sync { 1 } else { 32 };
     SimPlan {
-        controllers: Vec::new(),
         drives: vec!["null".parse().expect("a spec")],
         layout: Layout::Linear,
-        serving: ServingConfig::default(),
-        worker_cpus: Vec::new(),
+        service: Service::default(),
         stack,
         software_queues: Spread::Core,
         hardware_queues: Spread::Core,

@@ -1,7 +1,7 @@
 //! Who may serve a volume's drives: what goes with which design, and who has use for workers.
 //!
-//! Pure rules, of which the front ends (configuration, `bench`, [`build_volume`]) each ask the same.
-//! The modes themselves are in `millrace_block`, the threads in `millrace_drives`.
+//! Pure rules, of which the front ends (configuration, `bench`, [`build_volume`]) each ask the
+//! same. The modes themselves are in `millrace_block`, the threads in `millrace_drives`.
 //!
 //! [`build_volume`]: crate::build_volume
 

@@ -87,6 +87,8 @@ struct Stalls {
     /// All I/O waits for it.
     all: bool,
     longest_ns: u64,
+    /// After this much more an I/O has been forgotten.
+    bound_ns: u64,
 }
 
 /// All that is known of a run.
@@ -103,7 +105,6 @@ pub(super) struct Judge {
     /// Memory that drives have, by its first byte.
     held: BTreeMap<usize, usize>,
     events: u64,
-    bound_ns: u64,
     stalls: Stalls,
     leftovers: Leftovers,
     /// Channels that are to be dropped.
@@ -135,8 +136,8 @@ impl Judge {
             durable: 0,
             held: BTreeMap::new(),
             events: 1,
-            bound_ns: scenario.bound_ns(),
             stalls: Stalls {
+                bound_ns: scenario.bound_ns(),
                 drives: scenario.drives.iter().map(|d| d.faults.stall_us.is_some()).collect(),
                 all: scenario.stalls_all(),
                 longest_ns: scenario.stall_ns(),
@@ -173,10 +174,10 @@ impl Judge {
         bio.submitted = self.events;
         bio.submitted_ns = now_ns;
         // Before it is taken, it waits for whatever else waits.
-        bio.bound_ns = self.bound_ns + self.stalls.longest_ns;
+        bio.bound_ns = self.stalls.bound_ns + self.stalls.longest_ns;
         bio.taken_bound_ns = match self.waits_for_stalled(&bio) {
             true => bio.bound_ns,
-            false => self.bound_ns,
+            false => self.stalls.bound_ns,
         };
         bio.log_len = self.log.len();
         bio.expects.unsupported = self.is_unsupported(&bio);

@@ -1,9 +1,9 @@
 //! Experiments on the simulated machine, and on this one with lock statistics.
 //!
 //! `machines` names the machines, `interface` models how programs submit, `irq` who takes
-//! interrupts, `window` says which part
-//! of a run counts, `job` is a submitter, `workers` serve drives, `run` a row, `rows` many rows. Everything below a
-//! job is the production code of the block layer and the drives. Called by the binary's verbs.
+//! interrupts, `window` says which part of a run counts, `job` is a submitter, `workers` serve
+//! drives, `run` is a row, `rows` are many. Everything below a job is the production code of the
+//! block layer and the drives. Called by the binary's verbs.
 
 mod interface;
 mod irq;
@@ -65,20 +65,26 @@ impl FromStr for Irq {
     }
 }
 
+/// Who serves a row's drives, and what these hang on.
+#[derive(Debug, Clone, Default)]
+pub struct Service {
+    /// Controllers that drives may name.
+    pub controllers: Vec<ControllerConfig>,
+    /// Who serves the volume's drives.
+    pub serving: ServingConfig,
+    /// The CPUs of the drives' workers; none if empty.
+    pub worker_cpus: Vec<u32>,
+}
+
 /// One row to run on a simulated machine, or on this one with lock statistics.
 #[derive(Debug, Clone)]
 pub struct SimPlan {
     /// Drives that run on any machine: `null`, `ram` and `model`.
     pub drives: Vec<Spec>,
-    /// Controllers that they may name.
-    pub controllers: Vec<ControllerConfig>,
     /// How they are joined.
     pub layout: Layout,
-    /// Who serves the volume's drives.
-    pub serving: ServingConfig,
-    /// CPUs of the drives' workers, dealt out in turn, those of a controller's node to its drives
-    /// if there are any; no workers if empty.
-    pub worker_cpus: Vec<u32>,
+    /// Who serves them.
+    pub service: Service,
     /// Design of the layer.
     pub stack: Stack,
     /// Software queues.
@@ -119,7 +125,7 @@ impl SimPlan {
         if cpus != u32::MAX && self.cpus.is_empty() {
             return wrong("no CPU to run on".into());
         }
-        let mut used = self.cpus.iter().chain(&self.worker_cpus);
+        let mut used = self.cpus.iter().chain(&self.service.worker_cpus);
         if let Some(cpu) = used.find(|cpu| **cpu >= cpus) {
             return wrong(format!("CPU {cpu}: the machine has {cpus}"));
         }
@@ -149,7 +155,7 @@ impl SimPlan {
             software_queues: spread(self.software_queues).into(),
             hardware_queues: spread(self.hardware_queues).into(),
             cpus: self.cpus.len() as u32,
-            serving: self.serving.serving.name().into(),
+            serving: self.service.serving.serving.name().into(),
         }
     }
 }

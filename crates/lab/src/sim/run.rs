@@ -146,9 +146,9 @@ fn volume_of<M: Host>(
     plan: &SimPlan,
     interrupts: Option<&Arc<Interrupts<M>>>,
 ) -> Result<Arc<Volume<M>>, BenchError> {
-    let controllers = plan.controllers.iter().cloned().map(Controller::new);
+    let controllers = plan.service.controllers.iter().cloned().map(Controller::new);
     let controllers = controllers.collect::<Result<Vec<_>, _>>()?;
-    let workers: Vec<CpuId> = plan.worker_cpus.iter().copied().map(CpuId).collect();
+    let workers: Vec<CpuId> = plan.service.worker_cpus.iter().copied().map(CpuId).collect();
     let mut workers = WorkerCpus::new(&workers, &M::topology());
     let mut disks = Vec::new();
     for (index, spec) in plan.drives.iter().enumerate() {
@@ -171,7 +171,7 @@ fn volume_of<M: Host>(
         };
         disks.push(Disk::new(driver, config)?);
     }
-    Ok(Volume::with_serving("bench", plan.layout, disks, plan.serving)?)
+    Ok(Volume::with_serving("bench", plan.layout, disks, plan.service.serving)?)
 }
 
 fn drive_error(spec: &millrace_drives::Spec, source: &SpecError) -> BenchError {

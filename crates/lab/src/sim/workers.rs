@@ -51,6 +51,8 @@ impl<M: Machine> Workers<M> {
     pub(super) fn stop(self) -> bool {
         self.stop.store(1, Order::SeqCst);
         self.bells.iter().for_each(|bell| bell.ring());
-        self.threads.into_iter().fold(true, |whole, thread| thread.join() && whole)
+        let mut whole = true;
+        self.threads.into_iter().for_each(|thread| whole &= thread.join());
+        whole
     }
 }

@@ -5,13 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use millrace_block::{Layout, ServingConfig, Spread, Stack, Stamp};
+use millrace_block::{Layout, Spread, Stack, Stamp};
 use millrace_machine::Model;
 
 use super::Part;
 use crate::bench::BenchError;
 use crate::row::Row;
-use crate::sim::{InterfaceKind, Irq, Length, SimPlan, machine, run_rows, run_simulated};
+use crate::sim::{InterfaceKind, Irq, Length, Service, SimPlan, machine, run_rows, run_simulated};
 use crate::workload::{Rw, Workload};
 
 /// The machines of table 1, by sockets.
@@ -76,11 +76,9 @@ impl Curve {
         // A ring takes all that is free with one look; the others take a call for each.
         let batch = (self.interface != InterfaceKind::Ring).then_some(1);
         SimPlan {
-            controllers: Vec::new(),
             drives: vec!["null:size=1t".parse().expect("a drive in order")],
             layout: Layout::Linear,
-            serving: ServingConfig::default(),
-            worker_cpus: Vec::new(),
+            service: Service::default(),
             stack: self.stack,
             software_queues: self.software_queues,
             hardware_queues: self.hardware_queues,

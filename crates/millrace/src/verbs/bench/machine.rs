@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use millrace_lab::sim::{
-    InterfaceKind, Irq, Length, SimPlan, machine, run_metered, run_rows, run_simulated,
+    InterfaceKind, Irq, Length, Service, SimPlan, machine, run_metered, run_rows, run_simulated,
 };
 use millrace_lab::{Row, Workload};
 use millrace_machine::{Machine, Native};
@@ -89,10 +89,12 @@ fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<SimPl
             let Some(iodepth) = depth_of(args, row, *interface, rows)? else { continue };
             plans.push(SimPlan {
                 drives: drives.clone(),
-                controllers: args.target.controllers()?,
                 layout: args.target.layout(),
-                serving: row.serving,
-                worker_cpus: row.workers.clone(),
+                service: Service {
+                    controllers: args.target.controllers()?,
+                    serving: row.serving,
+                    worker_cpus: row.workers.clone(),
+                },
                 stack: row.stack,
                 software_queues: row.software_queues,
                 hardware_queues: row.hardware_queues,
