@@ -127,9 +127,7 @@ impl<M: Machine> Disk<M> {
     pub(crate) fn run_queue(&self, hctx: u16, run: &mut Runner<M>, stats: &DiskStats<M>) -> bool {
         let queue = &self.hctxs[usize::from(hctx)];
         let entered = match self.try_serve(queue, run) {
-            None if self.kind == QueueKind::OwnerOnly || self.is_seated(hctx, run) => {
-                self.insist(hctx, run)
-            }
+            None if self.kind == QueueKind::OwnerOnly => self.insist(hctx, run),
             entered => entered,
         };
         let Some(serving) = entered else { return false };
@@ -137,8 +135,8 @@ impl<M: Machine> Disk<M> {
         true
     }
 
-    /// An owner, or a worker, found somebody at its queue: nobody else polls it, so it comes
-    /// back. The mark keeps it from sleeping.
+    /// An owner found somebody looking at its queue: nobody else polls it, so it comes back. The
+    /// mark keeps it from sleeping.
     #[cold]
     fn insist(&self, hctx: u16, run: &Runner<M>) -> Option<Serving<'_, M, Serve<M>>> {
         let queue = &self.hctxs[usize::from(hctx)];

@@ -78,13 +78,6 @@ impl<M: Machine> Disk<M> {
         self.seat.as_ref().is_some_and(|seat| seat.hctx == hctx)
     }
 
-    /// Whether this thread is the worker whose queue that is.
-    pub(crate) fn is_seated(&self, hctx: u16, run: &Runner<M>) -> bool {
-        // Relaxed: the worker itself knows.
-        let here = |seat: &Seat<M>| seat.worker.load(Order::Relaxed) == run.owner;
-        run.owner != 0 && self.is_workers(hctx) && self.seat.as_ref().is_some_and(here)
-    }
-
     /// Whether something was left for a worker that is gone.
     pub(crate) fn is_orphaned(&self) -> bool {
         self.seat.as_ref().is_some_and(|seat| {

@@ -11,6 +11,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Doorbell, Machine, Order, Word};
 
 use crate::account::DiskStats;
@@ -34,6 +35,8 @@ struct Post<M: Machine> {
     stats: Arc<DiskStats<M>>,
     /// The rounds of others that it has looked after.
     rounds: u64,
+    /// Somebody else was inside at the last turn: what the drive has now is not known.
+    missed: bool,
 }
 
 impl<M: Machine> Post<M> {
@@ -43,9 +46,11 @@ impl<M: Machine> Post<M> {
 
     /// Whether something was put there since the last turn.
     fn has_work(&self) -> bool {
-        self.seat().is_some_and(|seat| {
-            seat.rounds() != self.rounds || self.disk.hctxs[usize::from(seat.hctx)].has_pending()
-        })
+        self.missed
+            || self.seat().is_some_and(|seat| {
+                seat.rounds() != self.rounds
+                    || self.disk.hctxs[usize::from(seat.hctx)].has_pending()
+            })
     }
 }
 
@@ -90,7 +95,7 @@ impl<M: Machine> Worker<M> {
         let taken = disk.take_seat(self.owner, &self.bell)?;
         if taken {
             let (disk, stats) = (Arc::clone(disk), disk.new_stats());
-            self.posts.push(Post { disk, stats, rounds: 0 });
+            self.posts.push(Post { disk, stats, rounds: 0, missed: false });
         }
         Ok(taken)
     }
@@ -103,7 +108,11 @@ impl<M: Machine> Worker<M> {
         for post in &mut self.posts {
             let Some(seat) = &post.disk.seat else { continue };
             let (hctx, rounds) = (seat.hctx, seat.rounds());
-            if post.disk.run_queue(hctx, &mut self.run, &post.stats) {
+            // Whoever else is inside need not tell when it leaves: only a turn that got in may be the
+            // last before a sleep. Its flag would keep that thread there instead.
+            post.missed = !post.disk.run_queue(hctx, &mut self.run, &post.stats)
+                && !planted(Plant::MissForgotten);
+            if !post.missed {
                 post.rounds = rounds;
             }
             if ticks {

@@ -54,6 +54,8 @@ pub enum Plant {
     HandoverUnmarked,
     /// `Disk::note_round` does not count what somebody else left in a worker's queue.
     RoundUnnoted,
+    /// `Worker::turn` takes a queue that it could not enter for one that it has looked at.
+    MissForgotten,
     /// `Disk::run_queue` lets an owner sleep while somebody else looks at its queue.
     OwnerGivesUp,
     /// `Home::deliver` rings no bell.
