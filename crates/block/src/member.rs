@@ -134,8 +134,8 @@ impl<M: Machine> Member<M> {
             self.disk.run_queue(self.route.hctx, run, &self.stats);
             return;
         }
-        if !self.disk.has_worker() && (self.outstanding > 0 || quarantine) {
-            self.disk.stand_in(self.route, run, &self.stats);
+        if self.outstanding > 0 || quarantine {
+            self.stand_in(run);
         }
         if self.looks_here() || quarantine {
             // What waits for a flush to end is in no queue: none of that before and after the look,
@@ -149,6 +149,13 @@ impl<M: Machine> Member<M> {
                 let idle = before.is_some() && self.disk.flush_moves() == before;
                 self.flushes = run.left_busy || !idle || self.holds_plugged();
             }
+        }
+    }
+
+    /// Looks after what a worker that is gone has left behind.
+    pub(crate) fn stand_in(&self, run: &mut Runner<M>) {
+        if self.disk.seat.is_some() && !self.disk.has_worker() {
+            self.disk.stand_in(self.route, run, &self.stats);
         }
     }
 
@@ -222,21 +229,29 @@ impl<M: Machine> Member<M> {
         self.stats.queued.add(1);
     }
 
-    /// Makes a bio a request, without handing that over.
-    pub(crate) fn fill(&mut self, tag: Tag, slot: BioRef<M>, traced: bool) {
+    /// A bio that is about to become a request of its own.
+    pub(crate) fn count_request(&mut self, slot: &Slot<M>, traced: bool) {
         if traced {
-            self.trace_entry(&slot);
+            self.trace_entry(slot);
         }
         self.count_merged_in();
-        // SAFETY: the tag was taken for it and is in nobody else's hands.
-        let rq = unsafe { self.disk.hctxs[usize::from(self.route.hctx)].tags.request(tag) };
-        rq.fill(slot, self.route.hctx, self.disk.flags_taken);
     }
 
-    /// The other way round: the bio is forgotten, since its home is leaked; the tag goes back.
-    pub(crate) fn unfill(&mut self, tag: Tag) {
-        let chain = self.disk.hctxs[usize::from(self.route.hctx)].tags.take_back(tag);
-        core::mem::forget(chain);
+    /// Makes a chain a request, without handing that over.
+    pub(crate) fn fill(&self, tag: Tag, chain: BioRef<M>) {
+        // SAFETY: the tag was taken for it and is in nobody else's hands.
+        let rq = unsafe { self.disk.hctxs[usize::from(self.route.hctx)].tags.request(tag) };
+        rq.fill(chain, self.route.hctx, self.disk.flags_taken);
+    }
+
+    /// The other way round; the tag goes back.
+    pub(crate) fn unfill(&self, tag: Tag) -> BioRef<M> {
+        self.disk.hctxs[usize::from(self.route.hctx)].tags.take_back(tag)
+    }
+
+    /// After that: whoever waits for a tag looks for it.
+    pub(crate) fn wake_waiters(&self) {
+        self.disk.hctxs[usize::from(self.route.hctx)].tags.wake_all();
     }
 
     /// Hands filled requests over, one drive's in one go; false if the drive is frozen.

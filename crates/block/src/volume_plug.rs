@@ -9,7 +9,6 @@
 //! and blk_mq_flush_plug_list of the 4.x series; md/raid0.c splits by chunks.
 #![allow(unsafe_code)]
 
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -47,8 +46,8 @@ pub(crate) struct VolumePlug<M: Machine> {
     counts: Vec<u32>,
     /// Bios that wait for the first one's drive to have a tag.
     blocked: BioList<M>,
-    /// Requests that a frozen drive refused, to be tried again.
-    ready: VecDeque<Plugged>,
+    /// Requests that a frozen drive refused, taken apart, to be tried again.
+    refused: BioList<M>,
     /// One drive with several queues: one request is kept.
     keeps_one: bool,
 }
@@ -60,13 +59,13 @@ impl<M: Machine> VolumePlug<M> {
             requests: Vec::with_capacity(disks.len() * REQUESTS_MAX as usize),
             counts: alloc::vec![0; disks.len()],
             blocked: BioList::new(),
-            ready: VecDeque::with_capacity(disks.len() * REQUESTS_MAX as usize),
+            refused: BioList::new(),
             keeps_one: disks.len() == 1 && disks[0].queue_count().1 > 1,
         }
     }
 
     fn len(&self) -> u32 {
-        (self.requests.len() + self.ready.len()) as u32 + self.blocked.len()
+        self.requests.len() as u32 + self.refused.len() + self.blocked.len()
     }
 
     /// Merges a bio with a request in the list, the newest first; gives it back if none fits.
@@ -150,7 +149,8 @@ impl<M: Machine> Channel<M> {
             return;
         };
         let (member, sector) = (slot.member, slot.dev_sector);
-        self.members[at].fill(tag, slot, self.gate.traced);
+        self.members[at].count_request(&slot, self.gate.traced);
+        self.members[at].fill(tag, slot);
         plug.requests.push(Plugged { member, sector, tag });
         plug.counts[at] += 1;
         if plug.counts[at] >= REQUESTS_MAX {
@@ -158,32 +158,37 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// Sends all requests on: sorted by drive and sector, one drive after the other.
+    /// Sends all requests on: sorted by drive and sector, one drive after the other. What a frozen
+    /// drive refuses waits without a tag, which others may need for the drive to be drained.
     fn unplug(&mut self, plug: &mut VolumePlug<M>) {
         let count = plug.requests.len() as u32;
         M::work(Work::Search, count * (32 - count.leading_zeros()));
         plug.requests.sort_unstable_by_key(|plugged| (plugged.member, plugged.sector));
         plug.counts.fill(0);
-        plug.ready.extend(plug.requests.drain(..));
-        let mut refused = VecDeque::new();
-        while let Some(first) = plug.ready.front().copied() {
-            let member = &mut self.members[usize::from(first.member)];
-            let same = plug.ready.iter().take_while(|plugged| plugged.member == first.member);
-            let count = same.count();
-            let tags = plug.ready.iter().take(count).map(|plugged| plugged.tag);
-            if member.send_requests(tags, &mut self.run) {
-                plug.ready.drain(..count);
-            } else {
-                refused.extend(plug.ready.drain(..count));
+        for group in plug.requests.chunk_by(|a, b| a.member == b.member) {
+            let member = &mut self.members[usize::from(group[0].member)];
+            let tags = group.iter().map(|plugged| plugged.tag);
+            if !member.send_requests(tags.clone(), &mut self.run) {
+                tags.for_each(|tag| plug.refused.push_back(member.unfill(tag)));
+                member.wake_waiters();
             }
         }
-        plug.ready = refused;
+        plug.requests.clear();
     }
 
-    /// Unplugs, and goes on with what was blocked; returns what is left.
+    /// Unplugs, and goes on with what was refused or blocked; returns what is left.
     pub(crate) fn flush_requests(&mut self) -> u32 {
         let Some(mut plug) = self.served.plug.take() else { return 0 };
         self.unplug(&mut plug);
+        while let Some(chain) = plug.refused.pop_front() {
+            let (member, sector) = (chain.member, chain.dev_sector);
+            let Some(tag) = self.members[usize::from(member)].take_tag(&mut self.run) else {
+                plug.refused.push_front(chain);
+                break;
+            };
+            self.members[usize::from(member)].fill(tag, chain);
+            plug.requests.push(Plugged { member, sector, tag });
+        }
         // Once through what was blocked; the first that blocks again stops it.
         let mut waiting = plug.blocked.take();
         while let Some(slot) = waiting.pop_front() {
@@ -203,8 +208,11 @@ impl<M: Machine> Channel<M> {
     pub(crate) fn leak_requests(&mut self) {
         let Some(mut plug) = self.served.plug.take() else { return };
         plug.blocked.leak();
-        for plugged in plug.requests.drain(..).chain(plug.ready.drain(..)) {
-            self.members[usize::from(plugged.member)].unfill(plugged.tag);
+        plug.refused.leak();
+        for plugged in plug.requests.drain(..) {
+            let member = &self.members[usize::from(plugged.member)];
+            core::mem::forget(member.unfill(plugged.tag));
+            member.wake_waiters();
         }
     }
 }
