@@ -18,6 +18,9 @@ use crate::serving::{Choice, Serving};
 use crate::volume::Volume;
 use crate::volume_plug::VolumePlug;
 
+/// How often a channel that has nothing in flight looks whether it may submit again.
+const PRESSURE_LOOK_NS: u64 = 1_000_000;
+
 /// What a channel knows of who serves.
 pub(crate) struct Served<M: Machine> {
     choice: Choice,
@@ -91,11 +94,16 @@ impl<M: Machine> Channel<M> {
     /// Whether enough of what waited has gone out.
     #[cold]
     pub(crate) fn has_relief(&mut self) -> bool {
-        let low = self.volume.serving_config().pressure_low;
-        let drives = self.members.len() as u64;
-        self.gate.pressed = self.volume.waiting() > u64::from(low) * drives;
+        // What a worker left behind may belong to channels that nobody polls.
+        self.members.iter().for_each(|member| member.stand_in(&mut self.run));
+        self.gate.pressed = self.volume.waiting() > self.pressure_low();
         self.gate.settle();
         !self.gate.pressed
+    }
+
+    /// The low pressure point of all drives together.
+    fn pressure_low(&self) -> u64 {
+        u64::from(self.volume.serving_config().pressure_low) * self.members.len() as u64
     }
 
     /// Submits a bio, waiting while the channel is full or too much waits in the stack; hands what
@@ -113,7 +121,14 @@ impl<M: Machine> Channel<M> {
                 Err(Rejected { bio: back, reason: Reject::Full }) => bio = back,
                 other => return other,
             }
-            self.wait(1, &mut take);
+            if self.in_flight() > 0 {
+                self.wait(1, &mut take);
+                continue;
+            }
+            // What waits is others', who will not ring here.
+            let (volume, most) = (&self.volume, self.pressure_low());
+            let soon_ns = M::now() + PRESSURE_LOOK_NS;
+            self.home().bell.sleep_unless(Some(soon_ns), || volume.waiting() <= most);
         }
     }
 }
