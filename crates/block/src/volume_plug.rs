@@ -82,6 +82,11 @@ impl<M: Machine> VolumePlug<M> {
             let hctx = &member.disk.hctxs[usize::from(member.route.hctx)];
             // SAFETY: plugged requests belong to the list, and the tag is on it once.
             let rq = unsafe { hctx.tags.request(plugged.tag) };
+            if rq.chain.as_ref().is_some_and(|chain| chain.stage == Stage::Child) {
+                // Neither is a part merged with what comes after it.
+                left = Some(bio);
+                continue;
+            }
             let mut chain = rq.empty();
             match try_merge(&mut chain, bio, member.disk.limits()) {
                 Ok(kind) => {
