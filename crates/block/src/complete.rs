@@ -127,6 +127,7 @@ impl<M: Machine> Disk<M> {
         // Admitted before: a freeze does not stop it. Which software queue does not matter, but it
         // goes through the hardware queue of its submitter, who is there to poll for it.
         let (ctx, bell) = (self.a_ctx_of(target), Home::bell_of(&first));
+        self.count_handed(target, 1);
         self.ctxs[ctx].ctx.lock().list(target).push_back(first);
         self.flush.lock().moves += 1;
         self.hctxs[usize::from(target)].mark_pending(ctx);

@@ -106,6 +106,7 @@ impl<M: Machine> Disk<M> {
             return false;
         }
         M::work(Stage::Insert, list.len());
+        self.count_handed(route.hctx, list.len());
         ctx.list(route.hctx).append(list);
         drop(ctx);
         self.hctxs[usize::from(route.hctx)].mark_pending(route.ctx.into());

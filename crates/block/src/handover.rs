@@ -183,13 +183,21 @@ impl<M: Machine> Disk<M> {
             }
             ctx.list(seat.hctx).append(list);
         }
-        // Relaxed: a measure.
-        seat.handed.fetch_add(chains.into(), Order::Relaxed);
+        self.count_handed(seat.hctx, chains);
         let hctx = &self.hctxs[usize::from(seat.hctx)];
         if !planted(Plant::HandoverUnmarked) {
             hctx.mark_pending(route.ctx.into());
         }
         hctx.ring();
+    }
+
+    /// Counts chains that go into a list for a worker's queue, whoever puts them there: all that is
+    /// taken from those lists is counted, too.
+    pub(crate) fn count_handed(&self, index: u16, chains: u32) {
+        if let Some(seat) = self.seat.as_ref().filter(|seat| seat.hctx == index) {
+            // Relaxed: a measure.
+            seat.handed.fetch_add(chains.into(), Order::Relaxed);
+        }
     }
 
     /// Takes what all software queues have for a hardware queue. A worker's are sorted and merged
