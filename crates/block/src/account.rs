@@ -200,7 +200,7 @@ pub struct StatsSnapshot {
     pub requeues: u64,
     /// Requests that the drive did not answer in time.
     pub timeouts: u64,
-    /// Times that a hardware queue found no tag.
+    /// Times that a hardware queue found no tag, or had out what its drive takes.
     pub tag_waits: u64,
     /// Batches handed to the driver.
     pub dispatches: u64,

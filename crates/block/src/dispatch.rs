@@ -328,7 +328,10 @@ impl<M: Machine> Disk<M> {
             if batch.is_empty() {
                 let want = (serve.staged.len() + 1).min(64).min(hctx.room(serve));
                 let taken = match want {
-                    0 => None,
+                    0 => {
+                        stats.tag_waits.add(1);
+                        None
+                    }
                     want => self.take_tags(index, serve, run, stats, want),
                 };
                 let Some(taken) = taken else {
