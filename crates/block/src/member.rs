@@ -59,7 +59,10 @@ impl<M: Machine> Member<M> {
     pub(crate) fn plug(&mut self, slot: BioRef<M>) {
         if !self.merges {
             self.plug.push(slot);
-        } else if let Some(kind) = self.plug.merge_or_push(slot, &self.disk.limits) {
+            return;
+        }
+        M::work(Stage::Submit, 1);
+        if let Some(kind) = self.plug.merge_or_push(slot, &self.disk.limits) {
             self.count_merge(kind);
         }
     }
@@ -87,9 +90,6 @@ impl<M: Machine> Member<M> {
         let bios = self.plug.take_count();
         self.outstanding += bios;
         self.stats.queued.add(bios.into());
-        if self.disk.config.stack == Stack::Mq {
-            M::work(Stage::Submit, bios);
-        }
     }
 
     #[inline(never)]
@@ -266,6 +266,7 @@ impl<M: Machine> Member<M> {
 
     /// Sends a flush by itself.
     pub(crate) fn send_flush(&mut self, slot: BioRef<M>, run: &mut Runner<M>) {
+        M::work(Stage::Submit, 1);
         self.expect_flush();
         self.plug.push(slot);
         self.flush(false, run);

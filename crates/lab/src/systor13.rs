@@ -8,13 +8,13 @@
 
 mod checks;
 mod figures;
-mod machine_table;
 mod runs;
 
 use std::str::FromStr;
 
 use crate::bench::BenchError;
 use crate::page::Page;
+use crate::paper::{self, machine_table};
 
 use runs::Results;
 
@@ -63,9 +63,7 @@ impl FromStr for Part {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Part, String> {
-        let found = Part::NAMES.iter().find(|(_, name)| *name == text);
-        let names = Part::NAMES.map(|(_, name)| name).join(", ");
-        found.map(|(part, _)| *part).ok_or_else(|| format!("systor13:{text}: one of {names}"))
+        paper::part_named("systor13", &Part::NAMES, text)
     }
 }
 
@@ -80,15 +78,7 @@ pub fn systor13(
     progress: impl FnMut(f64) + Send,
 ) -> Result<Page, BenchError> {
     let results = Results::run(parts, seed, progress)?;
-    let names: Vec<&str> = Part::NAMES
-        .iter()
-        .filter(|(part, _)| parts.contains(part))
-        .map(|(_, name)| *name)
-        .collect();
-    let command = match parts.len() == Part::NAMES.len() {
-        true => format!("millrace paper systor13 --seed {seed}"),
-        false => format!("millrace paper systor13:{} --seed {seed}", names.join(",")),
-    };
+    let command = paper::command("systor13", &Part::NAMES, parts, seed);
     Ok(Page {
         title: "Multi-queue SSD access on multi-core systems, repeated on simulated machines"
             .into(),

@@ -5,7 +5,9 @@
 #![allow(missing_docs)]
 
 use millrace_block::{Layout, Serving, ServingConfig, Spread, Stack, Stamp};
-use millrace_lab::sim::{InterfaceKind, Irq, Length, Service, SimPlan, machine, run_simulated};
+use millrace_lab::sim::{
+    InterfaceKind, Irq, Length, Service, SimPlan, Watch, machine, run_simulated,
+};
 use millrace_lab::{DriveStates, Rw, Workload};
 use millrace_machine::Model;
 
@@ -17,6 +19,7 @@ fn plan(serving: Serving, drives: usize, rw: Rw, bs_bytes: u32, workers: &[u32])
             controllers: Vec::new(),
             serving: ServingConfig::of(serving),
             worker_cpus: workers.to_vec(),
+            apart: false,
         },
         stack: Stack::Mq,
         software_queues: Spread::Core,
@@ -29,7 +32,7 @@ fn plan(serving: Serving, drives: usize, rw: Rw, bs_bytes: u32, workers: &[u32])
         interface: InterfaceKind::Libaio,
         batch: None,
         irq: Irq::Submitter,
-        locks: false,
+        watch: Watch::default(),
     }
 }
 

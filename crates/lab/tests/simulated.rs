@@ -7,7 +7,8 @@
 
 use millrace_block::{Layout, Spread, Stack, Stamp};
 use millrace_lab::sim::{
-    InterfaceKind, Irq, Length, Service, SimPlan, machine, run_metered, run_rows, run_simulated,
+    InterfaceKind, Irq, Length, Service, SimPlan, Watch, machine, run_metered, run_rows,
+    run_simulated,
 };
 use millrace_lab::{Row, Rw, Workload};
 use millrace_machine::Model;
@@ -29,9 +30,11 @@ fn plan(cpus: u32, stack: Stack, interface: InterfaceKind) -> SimPlan {
         interface,
         batch: None,
         irq: Irq::Submitter,
-        locks: false,
+        watch: Watch::default(),
     }
 }
+
+const LOCKS: Watch = Watch { locks: true, tags: None };
 
 fn run(model: &Model, plan: &SimPlan) -> Row {
     let row = run_simulated(model, plan).expect("a plan that fits");
@@ -85,7 +88,7 @@ fn one_core_does_what_the_inputs_say() {
 
 #[test]
 fn a_row_is_the_same_again_to_the_bit_and_in_every_build() {
-    let plan = SimPlan { locks: true, ..plan(4, Stack::Mq, InterfaceKind::LibaioFixed) };
+    let plan = SimPlan { watch: LOCKS, ..plan(4, Stack::Mq, InterfaceKind::LibaioFixed) };
     let plan = SimPlan { hardware_queues: Spread::Node, ..plan };
     let model = Model::plain(2, 2);
     let (first, again) = (run(&model, &plan), run(&model, &plan));
@@ -158,7 +161,7 @@ fn a_modelled_drive_takes_its_time_there_too() {
 
 #[test]
 fn locks_have_rows_by_place_on_both_machines() {
-    let plan = SimPlan { locks: true, ..plan(2, Stack::Sq, InterfaceKind::Libaio) };
+    let plan = SimPlan { watch: LOCKS, ..plan(2, Stack::Sq, InterfaceKind::Libaio) };
     let simulated = run(&Model::plain(2, 1), &plan);
     let plan = SimPlan { cpus: Vec::new(), length: Length::Ios(1000), ..plan };
     let native = run_metered(&plan).unwrap();

@@ -95,7 +95,7 @@ impl<M: Host> Interrupts<M> {
     pub(super) fn new(plan: &SimPlan, signals: &[Arc<Signal<M>>]) -> Option<Arc<Self>> {
         let topology = M::topology();
         let cpus = match plan.irq {
-            Irq::Submitter => return None,
+            Irq::Submitter | Irq::Poller => return None,
             Irq::Core0 => vec![topology.cpus()[0].id.0],
             Irq::Steered => first_of_nodes(&topology),
         };

@@ -7,10 +7,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::SimPlan;
 use super::interface::{Host, Interface, SharedCounters};
 use super::irq::Signal;
 use super::window::{Passed, Window};
-use super::{Irq, SimPlan};
 use crate::workload::Offsets;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, IoThread, Reject, Snapshot, StatsSnapshot, Volume,
@@ -22,7 +22,8 @@ const SPIN_NS: u64 = 20_000;
 /// What the jobs of a row share.
 pub(super) struct Shared<M: Host> {
     pub(super) plan: SimPlan,
-    pub(super) volume: Arc<Volume<M>>,
+    /// One for all jobs, or one for each drive.
+    pub(super) volumes: Vec<Arc<Volume<M>>>,
     pub(super) window: Window,
     pub(super) counters: Arc<SharedCounters<M>>,
     /// Wake the jobs, by their number.
@@ -67,13 +68,13 @@ fn total(drives: &[StatsSnapshot]) -> Snapshot {
 impl<M: Host> Shared<M> {
     pub(super) fn new(
         plan: &SimPlan,
-        volume: Arc<Volume<M>>,
+        volumes: Vec<Arc<Volume<M>>>,
         signals: Vec<Arc<Signal<M>>>,
     ) -> Arc<Shared<M>> {
         let (jobs, depth) = (plan.jobs, plan.workload.iodepth);
         Arc::new(Shared {
             plan: plan.clone(),
-            volume,
+            volumes,
             window: Window::new(plan.length, jobs, depth),
             counters: SharedCounters::new(),
             signals,
@@ -88,7 +89,8 @@ impl<M: Host> Shared<M> {
     }
 
     fn drives(&self) -> Vec<StatsSnapshot> {
-        self.volume.disks().iter().map(|disk| disk.stats()).collect()
+        let disks = self.volumes.iter().flat_map(|volume| volume.disks());
+        disks.map(|disk| disk.stats()).collect()
     }
 }
 
@@ -132,7 +134,8 @@ struct Job<'a, M: Host> {
 
 impl<'a, M: Host> Job<'a, M> {
     fn new(shared: &'a Shared<M>, number: u32) -> Self {
-        let (plan, volume) = (&shared.plan, &shared.volume);
+        let (plan, volumes) = (&shared.plan, &shared.volumes);
+        let volume = &volumes[number as usize % volumes.len()];
         let signal = &shared.signals[number as usize];
         // The drives' queues belong to nobody: the thread is named for its bell.
         let thread = IoThread {
@@ -144,7 +147,8 @@ impl<'a, M: Host> Job<'a, M> {
         let config =
             ChannelConfig { depth: plan.workload.iodepth, stamp: plan.stamp, thread: Some(thread) };
         let blocks = (volume.capacity() << 9) / u64::from(plan.workload.bs_bytes);
-        let place = (number.into(), plan.jobs.into());
+        let apart = volumes.len() as u32;
+        let place = ((number / apart).into(), plan.jobs.div_ceil(apart).into());
         Job {
             shared,
             channel: Channel::open(volume, config),
@@ -212,7 +216,7 @@ impl<'a, M: Host> Job<'a, M> {
     fn wait(&mut self) {
         let deadline_ns = self.channel.sleep_until();
         let (channel, signal) = (&self.channel, self.signal);
-        if self.shared.plan.irq == Irq::Submitter {
+        if self.shared.plan.irq.is_polled() {
             let spin_ns = M::now() + SPIN_NS;
             let until_ns = deadline_ns.map_or(spin_ns, |deadline_ns| deadline_ns.min(spin_ns));
             if M::spin_until(until_ns, || channel.has_work()) || until_ns < spin_ns {

@@ -8,12 +8,14 @@ use std::path::Path;
 use millrace_machine::Model;
 
 /// Names and files.
-const MACHINES: [(&str, &str); 5] = [
+const MACHINES: [(&str, &str); 7] = [
     ("i7-3930k", include_str!("../../machines/i7-3930k.toml")),
     ("x5690", include_str!("../../machines/x5690.toml")),
     ("x7560", include_str!("../../machines/x7560.toml")),
     ("e7-2870", include_str!("../../machines/e7-2870.toml")),
     ("epyc-2x64", include_str!("../../machines/epyc-2x64.toml")),
+    ("e5-2620", include_str!("../../machines/falcon.toml")),
+    ("e5-2620-nvme", include_str!("../../machines/falcon-nvme.toml")),
 ];
 
 /// Why there is no such machine.
@@ -50,7 +52,8 @@ fn names() -> String {
     machine_names().collect::<Vec<_>>().join(", ")
 }
 
-/// Names of the machines that come with the program: the four of \[MQ\] table 1 first.
+/// Names of the machines that come with the program: the four of \[MQ\] table 1 first, those of
+/// \[FALCON\] last.
 pub fn machine_names() -> impl Iterator<Item = &'static str> {
     MACHINES.iter().map(|(name, _)| *name)
 }
@@ -100,7 +103,7 @@ mod tests {
                 model.cpus()
             })
             .collect();
-        assert_eq!(cpus, [6, 12, 32, 80, 128]);
+        assert_eq!(cpus, [6, 12, 32, 80, 128, 12, 12]);
     }
 
     #[test]

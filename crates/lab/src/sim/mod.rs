@@ -1,16 +1,18 @@
 //! Experiments on the simulated machine, and on this one with lock statistics.
 //!
-//! `machines` names the machines, `interface` models how programs submit, `irq` who takes
-//! interrupts, `window` says which part of a run counts, `job` is a submitter, `workers` serve
-//! drives, `run` is a row, `rows` are many. Everything below a job is the production code of the
-//! block layer and the drives. Called by the binary's verbs.
+//! `machines` names the machines, `interface` models how programs submit, `irq` and `poller` who
+//! takes interrupts, `window` says which part of a run counts, `job` is a submitter, `workers`
+//! serve drives, `tags` looks at tags meanwhile, `run` is a row, `rows` are many. Everything below
+//! a job is the production code of the block layer and the drives. Called by the binary's verbs.
 
 mod interface;
 mod irq;
 mod job;
 mod machines;
+mod poller;
 mod rows;
 mod run;
+mod tags;
 mod window;
 mod workers;
 
@@ -27,7 +29,8 @@ use crate::workload::Workload;
 pub use interface::{Host, InterfaceKind};
 pub use machines::{MachineError, machine, machine_names};
 pub use rows::run_rows;
-pub use run::{run_metered, run_simulated};
+pub use run::{Observed, run_metered, run_observed, run_simulated};
+pub use tags::TagSample;
 pub use window::Length;
 
 /// Who takes the interrupts of drives that complete later.
@@ -40,12 +43,25 @@ pub enum Irq {
     Core0,
     /// The first CPU of the hardware queue's socket takes and forwards them.
     Steered,
+    /// Who polls a queue: one for each look that finds something done, as if the drive had
+    /// interrupted it. Who was busy elsewhere finds several and pays once, where a drive that does
+    /// not gather them would have interrupted it for each.
+    Poller,
 }
 
 impl Irq {
     /// All, with their names.
-    pub const NAMES: [(Irq, &'static str); 3] =
-        [(Irq::Submitter, "submitter"), (Irq::Core0, "core0"), (Irq::Steered, "steered")];
+    pub const NAMES: [(Irq, &'static str); 4] = [
+        (Irq::Submitter, "submitter"),
+        (Irq::Core0, "core0"),
+        (Irq::Steered, "steered"),
+        (Irq::Poller, "poller"),
+    ];
+
+    /// Whether completions are found by looking, and not by a handler of their own.
+    fn is_polled(self) -> bool {
+        matches!(self, Irq::Submitter | Irq::Poller)
+    }
 }
 
 impl fmt::Display for Irq {
@@ -74,6 +90,8 @@ pub struct Service {
     pub serving: ServingConfig,
     /// The CPUs of the drives' workers; none if empty.
     pub worker_cpus: Vec<u32>,
+    /// Drive i is a volume of its own, of the jobs i, i + drives and so on.
+    pub apart: bool,
 }
 
 /// One row to run on a simulated machine, or on this one with lock statistics.
@@ -108,8 +126,17 @@ pub struct SimPlan {
     pub batch: Option<u32>,
     /// Who takes interrupts.
     pub irq: Irq,
-    /// Report what the locks did.
+    /// What is reported besides the row.
+    pub watch: Watch,
+}
+
+/// What is reported besides the row.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Watch {
+    /// What the locks did.
     pub locks: bool,
+    /// Tags in use, seen from this CPU, which does nothing else, every so many nanoseconds.
+    pub tags: Option<(u32, u64)>,
 }
 
 impl SimPlan {

@@ -8,18 +8,17 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 
 use crate::bench::BenchError;
-use crate::row::Row;
 
 /// Runs `count` rows with `run(index)`, as many at a time as there are CPUs; `done(index)` is told
 /// of each that has ended. After an error no further rows start.
 ///
 /// # Errors
 /// That of the first row in order that has one.
-pub fn run_rows(
+pub fn run_rows<T: Send>(
     count: usize,
-    run: impl Fn(usize) -> Result<Row, BenchError> + Sync,
+    run: impl Fn(usize) -> Result<T, BenchError> + Sync,
     done: impl FnMut(usize) + Send,
-) -> Result<Vec<Row>, BenchError> {
+) -> Result<Vec<T>, BenchError> {
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(count);
     let next = Mutex::new(0usize);
     let (done, results) = (Mutex::new(done), Mutex::new(Vec::new()));
@@ -53,6 +52,7 @@ fn take(next: &Mutex<usize>, count: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::row::Row;
 
     #[test]
     fn results_come_in_the_order_of_the_rows() {

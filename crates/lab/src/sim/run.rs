@@ -7,18 +7,20 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use millrace_block::{Controller, Disk, DiskConfig, ErrorKind, Volume};
+use millrace_block::{Controller, Disk, DiskConfig, ErrorKind, Snapshot, StatsSnapshot, Volume};
 use millrace_drives::{SpecError, WorkerCpus, controller_of, open_on};
 use millrace_machine::{
     CpuId, LockRow, Machine, Metered, Model, Native, Report, Simulated, Simulation, Thread,
     take_lock_rows,
 };
 
-use super::SimPlan;
 use super::interface::Host;
 use super::irq::{Interrupts, IrqDriver, Signal};
 use super::job::{self, Shared, Sums};
+use super::poller::PollerDriver;
+use super::tags::{TagSample, TagWatch};
 use super::workers::Workers;
+use super::{Irq, SimPlan};
 use crate::bench::{BenchError, process_cpu_ns, stamp_name};
 use crate::row::{Cost, DriveStates, LatencyNs, LockLine, MachineRow, Outcome, Row};
 
@@ -34,8 +36,20 @@ struct Measured<M: Host> {
     ios: u64,
     total_ios: u64,
     sums: Sums,
-    /// Kept so that it is dropped where time does not count.
-    _volume: Arc<Volume<M>>,
+    tags: Vec<TagSample>,
+    /// Kept so that they are dropped where time does not count.
+    _volumes: Vec<Arc<Volume<M>>>,
+}
+
+/// A row, and what else was seen while it ran.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Observed {
+    /// The row.
+    pub row: Row,
+    /// Mean time from Q to D of each drive's I/Os, in nanoseconds.
+    pub stack_ns: Vec<u64>,
+    /// Tags in use, if they were asked for.
+    pub tags: Vec<TagSample>,
 }
 
 /// Runs a row on a simulated machine. Takes no time of that machine's but its own; the same plan
@@ -44,6 +58,14 @@ struct Measured<M: Host> {
 /// # Errors
 /// If the plan does not fit the machine or the drives, or the simulation fails.
 pub fn run_simulated(model: &Model, plan: &SimPlan) -> Result<Row, BenchError> {
+    run_observed(model, plan).map(|observed| observed.row)
+}
+
+/// As [`run_simulated`], with what else was seen.
+///
+/// # Errors
+/// As [`run_simulated`].
+pub fn run_observed(model: &Model, plan: &SimPlan) -> Result<Observed, BenchError> {
     plan.check(model.cpus())?;
     let invalid = |error: millrace_machine::simulated::ModelError| BenchError::Machine {
         text: error.to_string(),
@@ -70,9 +92,17 @@ pub fn run_simulated(model: &Model, plan: &SimPlan) -> Result<Row, BenchError> {
         irq: plan.irq.to_string(),
         seed: plan.workload.seed,
         sim_events: Some(report.events),
-        locks: plan.locks.then(|| lines(&report.locks)),
+        locks: plan.watch.locks.then(|| lines(&report.locks)),
     });
-    Ok(row)
+    let stack_ns = measured.sums.drives.iter().map(stack_ns).collect();
+    Ok(Observed { row, stack_ns, tags: measured.tags })
+}
+
+/// Mean time from Q to D of a drive's I/Os.
+fn stack_ns(stats: &StatsSnapshot) -> u64 {
+    let mut sum = Snapshot::default();
+    stats.ops.iter().for_each(|op| sum.merge(&op.queue));
+    sum.mean_ns()
 }
 
 fn cpu_ns(report: &Report) -> u64 {
@@ -109,10 +139,12 @@ pub fn run_metered(plan: &SimPlan) -> Result<Row, BenchError> {
 fn run_jobs<M: Host>(plan: &SimPlan) -> Result<Measured<M>, BenchError> {
     let signals: Vec<Arc<Signal<M>>> = (0..plan.jobs).map(|_| Arc::new(Signal::new())).collect();
     let interrupts = Interrupts::new(plan, &signals);
-    let volume = volume_of::<M>(plan, interrupts.as_ref())?;
-    check_workload(&volume, plan)?;
-    let workers = Workers::start(volume.disks());
-    let shared = Shared::new(plan, volume, signals);
+    let volumes = volumes_of::<M>(plan, interrupts.as_ref())?;
+    volumes.iter().try_for_each(|volume| check_workload(volume, plan))?;
+    let disks: Vec<_> = volumes.iter().flat_map(|volume| volume.disks()).cloned().collect();
+    let workers = Workers::start(&disks);
+    let watch = plan.watch.tags.map(|often| TagWatch::start(disks, often));
+    let shared = Shared::new(plan, volumes, signals);
     let handlers = interrupts.as_ref().map_or(Vec::new(), Interrupts::start);
     let start = |number: u32| {
         let (cpu, shared) = (plan.cpu_of(number), Arc::clone(&shared));
@@ -127,9 +159,10 @@ fn run_jobs<M: Host>(plan: &SimPlan) -> Result<Measured<M>, BenchError> {
         interrupts.stop();
     }
     handlers.into_iter().for_each(|thread| whole &= thread.join());
-    if !whole {
+    let seen = watch.map_or(Some(Vec::new()), |watch| watch.stop(shared.window.begin_ns()));
+    let (true, Some(tags)) = (whole, seen) else {
         return Err(BenchError::Panicked);
-    }
+    };
     let (length_ns, ios) = shared.window.measured();
     let sums = shared.sums.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Ok(Measured {
@@ -137,15 +170,16 @@ fn run_jobs<M: Host>(plan: &SimPlan) -> Result<Measured<M>, BenchError> {
         ios,
         total_ios: shared.window.total(),
         sums,
-        _volume: Arc::clone(&shared.volume),
+        tags,
+        _volumes: shared.volumes.clone(),
     })
 }
 
-/// Opens the plan's drives on the machine and makes a volume of them.
-fn volume_of<M: Host>(
+/// Opens the plan's drives on the machine and makes a volume of them, or one of each.
+fn volumes_of<M: Host>(
     plan: &SimPlan,
     interrupts: Option<&Arc<Interrupts<M>>>,
-) -> Result<Arc<Volume<M>>, BenchError> {
+) -> Result<Vec<Arc<Volume<M>>>, BenchError> {
     let controllers = plan.service.controllers.iter().cloned().map(Controller::new);
     let controllers = controllers.collect::<Result<Vec<_>, _>>()?;
     let workers: Vec<CpuId> = plan.service.worker_cpus.iter().copied().map(CpuId).collect();
@@ -157,6 +191,8 @@ fn volume_of<M: Host>(
         if let Some(interrupts) = interrupts {
             let interrupts = Arc::clone(interrupts);
             driver = Box::new(IrqDriver { inner: driver, interrupts });
+        } else if plan.irq == Irq::Poller {
+            driver = Box::new(PollerDriver(driver));
         }
         let controller = controller_of(spec, &controllers).map_err(failed)?;
         let node = controller.as_ref().and_then(|controller| controller.config().node);
@@ -171,7 +207,11 @@ fn volume_of<M: Host>(
         };
         disks.push(Disk::new(driver, config)?);
     }
-    Ok(Volume::with_serving("bench", plan.layout, disks, plan.service.serving)?)
+    let together = |disks| Volume::with_serving("bench", plan.layout, disks, plan.service.serving);
+    Ok(match plan.service.apart {
+        true => disks.into_iter().map(|disk| together(vec![disk])).collect::<Result<_, _>>()?,
+        false => vec![together(disks)?],
+    })
 }
 
 fn drive_error(spec: &millrace_drives::Spec, source: &SpecError) -> BenchError {

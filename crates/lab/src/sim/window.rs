@@ -139,6 +139,12 @@ impl Window {
         }
     }
 
+    /// When it began; 0 if it has not.
+    pub(crate) fn begin_ns(&self) -> u64 {
+        let edges = self.edges.lock().unwrap_or_else(PoisonError::into_inner);
+        edges.0.map_or(0, |edge| edge.at_ns)
+    }
+
     /// All I/Os that were counted.
     pub(crate) fn total(&self) -> u64 {
         self.done.load(Relaxed)

@@ -9,65 +9,22 @@ use millrace_block::{Spread, Stack};
 
 use super::figures::{max_ns, name_of};
 use super::runs::{Curve, EIGHT, MACHINES, Point, Results, SPREADS, STACKS};
-use crate::page::{Check, CheckKind, Quantity};
+use crate::page::{Check, CheckKind};
+use crate::paper::rule::{Found, Rule, TOLERANCE};
 use crate::sim::InterfaceKind;
 
-const TOLERANCE: f64 = 0.25;
 /// Cores of a socket, by machine.
 const SOCKET: [u32; 4] = [6, 6, 8, 10];
 
 type Points = BTreeMap<u32, Point>;
 
-/// A check: its id, how it counts, what the paper says, and what works out ours.
-struct Rule {
-    id: &'static str,
-    kind: CheckKind,
-    paper: (&'static str, &'static [f64]),
-    /// Our words and numbers, whether it holds (None: by tolerance), and a note.
-    ours: fn(&Results) -> Option<Found>,
-}
-
-struct Found {
-    text: String,
-    numbers: Vec<f64>,
-    holds: Option<bool>,
-    note: &'static str,
-}
-
-impl Found {
-    fn new(text: String, numbers: Vec<f64>) -> Found {
-        Found { text, numbers, holds: None, note: "" }
-    }
-
-    fn holds(self, holds: bool) -> Found {
-        Found { holds: Some(holds), ..self }
-    }
-
-    fn note(self, note: &'static str) -> Found {
-        Found { note, ..self }
-    }
-}
-
 /// All of them, in the order of the list.
 pub(super) fn all(results: &Results) -> Vec<Check> {
-    RULES.iter().map(|rule| check(rule, results)).collect()
+    let missing = "its part was not run: millrace paper systor13 runs all";
+    RULES.iter().map(|rule| rule.check(results, missing)).collect()
 }
 
-fn check(rule: &Rule, results: &Results) -> Check {
-    let paper = Quantity::new(rule.paper.0, rule.paper.1);
-    let Some(found) = (rule.ours)(results) else {
-        let check = Check::not_yet(rule.id, rule.kind, paper);
-        return check.with_note("its part was not run: millrace paper systor13 runs all");
-    };
-    let ours = Quantity::new(found.text, found.numbers);
-    let check = match found.holds {
-        None => Check::within(rule.id, paper, ours, TOLERANCE),
-        Some(holds) => Check::new(rule.id, rule.kind, (paper, ours), holds),
-    };
-    check.with_note(found.note)
-}
-
-const RULES: [Rule; 14] = [
+const RULES: [Rule<Results>; 14] = [
     Rule {
         id: "mq.one-core",
         kind: CheckKind::Input,

@@ -10,8 +10,9 @@ use millrace_machine::Model;
 
 use super::Part;
 use crate::bench::BenchError;
+use crate::paper;
 use crate::row::Row;
-use crate::sim::{InterfaceKind, Irq, Length, Service, SimPlan, machine, run_rows, run_simulated};
+use crate::sim::{InterfaceKind, Irq, Length, Service, SimPlan, Watch, run_rows, run_simulated};
 use crate::workload::{Rw, Workload};
 
 /// The machines of table 1, by sockets.
@@ -90,7 +91,7 @@ impl Curve {
             interface: self.interface,
             batch,
             irq: Irq::Submitter,
-            locks: false,
+            watch: Watch::default(),
         }
     }
 }
@@ -141,12 +142,8 @@ impl Results {
                 curves.push(curve);
             }
         }
-        let load = |name: &&'static str| {
-            machine(name).map_err(|error| BenchError::Machine { text: error.to_string() })
-        };
         let used = |name: &&&'static str| curves.iter().any(|curve| curve.machine == **name);
-        let names = MACHINES.iter().chain([&TODAY]).filter(used);
-        let models = names.map(load).collect::<Result<Vec<_>, _>>()?;
+        let models = paper::models(MACHINES.iter().chain([&TODAY]).filter(used))?;
         let model = |curve: &Curve| models.iter().find(|model| model.name == curve.machine);
         let mut points = Vec::new();
         for (index, curve) in curves.iter().enumerate() {

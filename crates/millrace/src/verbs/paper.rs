@@ -1,6 +1,6 @@
-//! `millrace paper`: repeats a paper's experiments and sets its numbers beside ours.
+//! `millrace paper`: repeats papers' experiments and sets their numbers beside ours.
 //!
-//! Called by cli.rs. Experiments and their page are the lab's; this prints the page and writes it
+//! Called by cli.rs. Experiments and their pages are the lab's; this prints each page and writes it
 //! as one HTML file. Exit status 0 whatever the checks say: they are findings, not failures.
 #![allow(clippy::print_stderr)]
 
@@ -10,56 +10,92 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
-use millrace_lab::systor13::{Part, systor13};
+use anyhow::{Context, Result, bail};
+use millrace_lab::page::Page;
+use millrace_lab::{atc17, systor13};
 
 use super::bar::Bar;
 
 const EXAMPLES: &str = "\
 Examples:
   millrace paper
-      all of SYSTOR 2013: tables, checks, and systor13.html to look at
+      all papers: tables, checks, and systor13.html and atc17.html to look at
   millrace paper systor13:fig9,fig10
       two figures
-  millrace paper systor13 --json --html /tmp/p.html
-      for a program, and the page elsewhere";
+  millrace paper atc17 --json --html /tmp/p.html
+      one paper for a program, and its page elsewhere
+
+Parts of systor13: fig4, fig6, fig7, fig8, fig9, fig10, table2, today
+Parts of atc17: scaling, stripes, controllers, watermarks, latency, ideal, tags, fairness, nvme";
 
 /// What of which paper.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Wanted(Vec<Part>);
+enum Wanted {
+    Systor13(Vec<systor13::Part>),
+    Atc17(Vec<atc17::Part>),
+}
+
+impl Wanted {
+    fn all() -> Vec<Wanted> {
+        vec![Wanted::Systor13(systor13::Part::all()), Wanted::Atc17(atc17::Part::all())]
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Wanted::Systor13(_) => "systor13",
+            Wanted::Atc17(_) => "atc17",
+        }
+    }
+
+    fn run(&self, seed: u64, progress: impl FnMut(f64) + Send) -> Result<Page> {
+        Ok(match self {
+            Wanted::Systor13(parts) => systor13::systor13(parts, seed, progress)?,
+            Wanted::Atc17(parts) => atc17::atc17(parts, seed, progress)?,
+        })
+    }
+}
 
 impl FromStr for Wanted {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Wanted, String> {
         let (paper, parts) = text.split_once(':').unwrap_or((text, ""));
-        if paper != "systor13" {
-            return Err(format!("{paper}: no such paper here; there is systor13"));
+        match paper {
+            "systor13" => Ok(Wanted::Systor13(parts_of(parts, systor13::Part::all)?)),
+            "atc17" => Ok(Wanted::Atc17(parts_of(parts, atc17::Part::all)?)),
+            _ => Err(format!("{paper}: no such paper here; there are systor13 and atc17")),
         }
-        if parts.is_empty() {
-            return Ok(Wanted(Part::all()));
-        }
-        let mut parts = parts.split([',', ':']).map(str::parse).collect::<Result<Vec<_>, _>>()?;
-        parts.sort();
-        parts.dedup();
-        Ok(Wanted(parts))
     }
+}
+
+/// The parts that a list names, in order and each once; all if it is empty.
+fn parts_of<P: FromStr<Err = String> + Ord>(
+    list: &str,
+    all: fn() -> Vec<P>,
+) -> Result<Vec<P>, String> {
+    if list.is_empty() {
+        return Ok(all());
+    }
+    let mut parts = list.split([',', ':']).map(str::parse).collect::<Result<Vec<P>, _>>()?;
+    parts.sort();
+    parts.dedup();
+    Ok(parts)
 }
 
 /// Arguments of `paper`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Paper, and parts of it: systor13[:fig4|fig6|fig7|fig8|fig9|fig10|table2|today,...]
-    #[arg(default_value = "systor13", value_name = "PAPER[:PART,...]")]
-    wanted: Wanted,
-    /// Where the page goes
-    #[arg(long, default_value = "systor13.html", value_name = "FILE")]
-    html: PathBuf,
+    /// Papers, and parts of them: systor13[:fig4,...], atc17[:scaling,...] [default: all]
+    #[arg(value_name = "PAPER[:PART,...]")]
+    wanted: Vec<Wanted>,
+    /// Where the page goes [default: PAPER.html]
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Seed of the simulations
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Print checks, figures and tables as JSON
+    /// Print checks, figures and tables as JSON; of several papers, an object with each by its name
     #[arg(long)]
     json: bool,
 }
@@ -67,18 +103,47 @@ pub struct Args {
 /// Runs the verb.
 ///
 /// # Errors
-/// If a simulation fails or the page cannot be written.
+/// If a simulation fails or a page cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    let papers = if args.wanted.is_empty() { Wanted::all() } else { args.wanted.clone() };
+    if args.html.is_some() && papers.len() > 1 {
+        bail!("--html names one file, and there are {} papers: name one", papers.len());
+    }
+    let mut pages = Vec::new();
+    for paper in &papers {
+        let page = page_of(paper, args)?;
+        if !args.json {
+            super::say(&page.text());
+        }
+        pages.push((paper.name(), page));
+    }
+    if args.json {
+        super::say(&json_of(&pages));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs one paper and writes its page.
+fn page_of(paper: &Wanted, args: &Args) -> Result<Page> {
     let mut bar = Bar::new(1, std::io::stderr().is_terminal());
     let start = Instant::now();
-    let page = systor13(&args.wanted.0, args.seed, |done| bar.show(0, "systor13", done))?;
+    let page = paper.run(args.seed, |done| bar.show(0, paper.name(), done))?;
     bar.clear();
-    std::fs::write(&args.html, page.html())
-        .with_context(|| format!("{}: cannot write the page", args.html.display()))?;
-    let text = if args.json { page.json() } else { page.text() };
-    super::say(&text);
-    eprintln!("note: {} written, {:.1} s", args.html.display(), start.elapsed().as_secs_f64());
-    Ok(ExitCode::SUCCESS)
+    let file = args.html.clone().unwrap_or_else(|| format!("{}.html", paper.name()).into());
+    std::fs::write(&file, page.html())
+        .with_context(|| format!("{}: cannot write the page", file.display()))?;
+    eprintln!("note: {} written, {:.1} s", file.display(), start.elapsed().as_secs_f64());
+    Ok(page)
+}
+
+fn json_of(pages: &[(&str, Page)]) -> String {
+    match pages {
+        [(_, page)] => page.json(),
+        pages => {
+            let each = |(name, page): &(&str, Page)| format!("\"{name}\": {}", page.json());
+            format!("{{{}}}", pages.iter().map(each).collect::<Vec<_>>().join(",\n"))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -87,9 +152,22 @@ mod tests {
 
     #[test]
     fn parts_of_a_paper_are_named_after_a_colon() {
-        assert_eq!("systor13".parse(), Ok(Wanted(Part::all())));
-        assert_eq!("systor13:fig10,fig9".parse(), Ok(Wanted(vec![Part::Fig9, Part::Fig10])));
+        assert_eq!("systor13".parse(), Ok(Wanted::Systor13(systor13::Part::all())));
+        let figures = vec![systor13::Part::Fig9, systor13::Part::Fig10];
+        assert_eq!("systor13:fig10,fig9".parse(), Ok(Wanted::Systor13(figures)));
         assert!("systor13:fig5".parse::<Wanted>().unwrap_err().contains("fig4, fig6"));
-        assert!("atc17".parse::<Wanted>().is_err());
+        assert_eq!("atc17:nvme:nvme".parse(), Ok(Wanted::Atc17(vec![atc17::Part::Nvme])));
+        assert!("atc17:fig5".parse::<Wanted>().unwrap_err().contains("scaling, stripes"));
+        assert!("msst15".parse::<Wanted>().is_err());
+    }
+
+    #[test]
+    fn several_papers_are_one_object_and_one_is_itself() {
+        let page = || Page { title: "t".into(), ..Page::default() };
+        let one: serde_json::Value = serde_json::from_str(&json_of(&[("a", page())])).unwrap();
+        assert_eq!(one["title"], "t");
+        let two = json_of(&[("a", page()), ("b", page())]);
+        let two: serde_json::Value = serde_json::from_str(&two).unwrap();
+        assert_eq!((&two["a"]["title"], &two["b"]["title"]), (&"t".into(), &"t".into()));
     }
 }

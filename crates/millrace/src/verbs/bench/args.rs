@@ -51,8 +51,8 @@ pub struct BenchArgs {
 /// Where it runs, if not plainly here.
 #[derive(Debug, Args)]
 pub struct MachineArgs {
-    /// Run on a simulated machine, in its own time: i7-3930k, x5690, x7560, e7-2870, epyc-2x64, or
-    /// a file; drives null, ram and model
+    /// Run on a simulated machine, in its own time: i7-3930k, x5690, x7560, e7-2870, epyc-2x64,
+    /// e5-2620, e5-2620-nvme, or a file; drives null, ram and model
     #[arg(long, value_name = "NAME|FILE.toml")]
     #[arg(conflicts_with_all = ["connect", "verify", "backend"])]
     pub machine: Option<String>,
@@ -64,7 +64,7 @@ pub struct MachineArgs {
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub batch: Option<u32>,
-    /// Who takes interrupts of drives that complete later: submitter, core0, steered
+    /// Who takes interrupts of drives that complete later: submitter, core0, steered, poller
     #[arg(long, value_name = "WHO", default_value = "submitter", requires = "machine")]
     pub irq: Irq,
     /// Report what each lock did, by place: acquisitions, waits, holds. Drives null, ram, model.

@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use millrace_lab::sim::{
-    InterfaceKind, Irq, Length, Service, SimPlan, machine, run_metered, run_rows, run_simulated,
+    InterfaceKind, Irq, Length, Service, SimPlan, Watch, machine, run_metered, run_rows,
+    run_simulated,
 };
 use millrace_lab::{Row, Workload};
 use millrace_machine::{Machine, Native};
@@ -94,6 +95,7 @@ fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<SimPl
                     controllers: args.target.controllers()?,
                     serving: row.serving,
                     worker_cpus: row.workers.clone(),
+                    apart: false,
                 },
                 stack: row.stack,
                 software_queues: row.software_queues,
@@ -106,7 +108,7 @@ fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<SimPl
                 interface: *interface,
                 batch: args.machine.batch,
                 irq: args.machine.irq,
-                locks: args.machine.locks,
+                watch: Watch { locks: args.machine.locks, tags: None },
             });
         }
     }

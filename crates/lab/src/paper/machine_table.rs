@@ -28,7 +28,7 @@ fn lines(name: &str, lines: &Lines) -> Constant {
 }
 
 /// The table of one machine.
-pub(super) fn of(model: &Model) -> MachineTable {
+pub(crate) fn of(model: &Model) -> MachineTable {
     let (cache, cpu, threads, work) = (&model.cache, &model.cpu, &model.threads, &model.work);
     let boards = match model.sockets_per_board {
         0 => 1,
@@ -67,6 +67,7 @@ pub(super) fn of(model: &Model) -> MachineTable {
             cost("work: dispatch", &work.dispatch),
             cost("work: driver", &work.driver),
             cost("work: completion", &work.complete),
+            cost("work: a look at an entry of a list", &work.search),
             lines("lines under the single queue's lock", &work.request_queue),
             share("jitter of work", &work.jitter),
         ],

@@ -1,0 +1,125 @@
+//! `atc17`: the experiments of \[FALCON\] on a machine of its kind, in virtual time.
+//!
+//! `rigs` says what the drives hang on and what a point is, `runs` which points a part needs and
+//! what they gave, `figures` draws them, `checks` compares them with what the paper says. Nothing
+//! here knows a result: machines' files and drives' presets are the only input. One submitting
+//! thread through libaio, RAID-0; served as Linux does (per-volume), by a worker for each drive
+//! (per-drive), and as this layer does besides (inline, auto). Called by `millrace paper`.
+
+mod checks;
+mod figures;
+mod rigs;
+mod runs;
+mod tables;
+
+use std::str::FromStr;
+
+use crate::bench::BenchError;
+use crate::page::Page;
+use crate::paper::{self, machine_table};
+
+use runs::Results;
+
+/// A part of the experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// One, two, four and eight drives.
+    Scaling,
+    /// Several stripe sizes.
+    Stripes,
+    /// The three controllers.
+    Controllers,
+    /// Other watermarks.
+    Watermarks,
+    /// One I/O at a time.
+    Latency,
+    /// Beside one submitting thread for each drive.
+    Ideal,
+    /// Tags in use over time.
+    Tags,
+    /// Stack latency by drive.
+    Fairness,
+    /// A single NVMe drive.
+    Nvme,
+}
+
+impl Part {
+    /// All, with their names.
+    pub const NAMES: [(Part, &'static str); 9] = [
+        (Part::Scaling, "scaling"),
+        (Part::Stripes, "stripes"),
+        (Part::Controllers, "controllers"),
+        (Part::Watermarks, "watermarks"),
+        (Part::Latency, "latency"),
+        (Part::Ideal, "ideal"),
+        (Part::Tags, "tags"),
+        (Part::Fairness, "fairness"),
+        (Part::Nvme, "nvme"),
+    ];
+
+    /// All parts.
+    #[must_use]
+    pub fn all() -> Vec<Part> {
+        Part::NAMES.map(|(part, _)| part).to_vec()
+    }
+}
+
+impl FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Part, String> {
+        paper::part_named("atc17", &Part::NAMES, text)
+    }
+}
+
+/// Runs the parts and gives what was found; checks that need other parts are listed as not there.
+/// `progress` is told the fraction done.
+///
+/// # Errors
+/// If a machine's file or a simulation is wrong.
+pub fn atc17(
+    parts: &[Part],
+    seed: u64,
+    progress: impl FnMut(f64) + Send,
+) -> Result<Page, BenchError> {
+    let results = Results::run(parts, seed, progress)?;
+    Ok(Page {
+        title: "Per-drive processing for volumes of several SSDs, repeated on a simulated machine"
+            .into(),
+        intro: INTRO.iter().map(ToString::to_string).collect(),
+        facts: vec![
+            ("command".into(), paper::command("atc17", &Part::NAMES, parts, seed)),
+            ("seed".into(), seed.to_string()),
+            ("rows run".into(), results.len().to_string()),
+            ("events simulated".into(), results.events().to_string()),
+        ],
+        checks: checks::all(&results),
+        figures: figures::all(parts, &results),
+        tables: tables::all(parts, &results),
+        machines: results.machines().iter().map(machine_table::of).collect(),
+    })
+}
+
+const INTRO: [&str; 6] = [
+    "The block layer that serves volumes, unmodified, on a modelled machine with modelled drives in \
+     virtual time: the experiments of Kumar and Huang, Falcon: Scaling IO Performance in Multi-SSD \
+     Volumes, USENIX ATC 2017.",
+    "Given to the model: the rates of one core with a null drive (SYSTOR 2013), what SCSI adds to \
+     them (Intel's comparison of stacks), published latencies, and the drives' data sheets. None of \
+     it is taken from this paper's results; everything else is output.",
+    "One submitting thread on CPU 0 through libaio, RAID-0 with chunks of 4 KiB unless a figure says \
+     otherwise, 64 I/Os in flight for each drive, all that are free submitted at once. Random I/Os \
+     are of 4 KiB, sequential ones of 64 KiB. Times are taken for each I/O. Warm-up is cut off; 100 \
+     ms are measured, a second of auto, which tries both ways.",
+    "Workers of drives 1 to 5 run on the other CPUs of the submitter's socket, which is the \
+     controller's; those of 6 to 8 on the other socket: the paper's machine has hyper-threads, the \
+     model has cores only.",
+    "Who serves a drive's queue is interrupted for what it finds done: the submitter, or the \
+     drive's worker. Each look that finds something costs one interrupt. A SATA drive raises one \
+     for nearly every completion, so this spares whoever is busy elsewhere and finds many at once: \
+     the submitter more than the workers.",
+    "Drives: 8 of the Samsung 850 EVO class behind an HBA with 10,140 tags for all, or 2 on AHCI \
+     ports with 32 tags each; 4 of the Intel 520 class on SATA II ports of an SCU with 250 tags for \
+     all; one of the Samsung 950 Pro class. Each takes at most its own 32 (950 Pro: 1,024 a queue) \
+     commands. The controllers' links are not modelled: they carry more than the drives do.",
+];

@@ -1,0 +1,219 @@
+//! The checks `falcon.*`: what \[FALCON\] says beside what came out, by id, none left out; and one
+//! of our own, named so.
+//!
+//! Tolerances are those of the list: 25 % for numbers, 5 points for shares of the ideal, stated
+//! conditions for the rest. A check whose part was not run is listed as not there.
+
+use millrace_block::Serving;
+
+use super::rigs::{LOADS, Point, Rig};
+use super::runs::Results;
+use crate::page::{Check, CheckKind};
+use crate::paper::rule::{Found, Rule};
+
+/// All of them, in the order of the list.
+pub(super) fn all(results: &Results) -> Vec<Check> {
+    let missing = "its part was not run: millrace paper atc17 runs all";
+    let check = |rule: &Rule<Results>| match rule.id {
+        "falcon.buffered" => rule.check(results, "it needs the write-back cache"),
+        _ => rule.check(results, missing),
+    };
+    RULES.iter().map(check).collect()
+}
+
+/// Most that `auto` may be behind the better of both ways.
+const AUTO_BEHIND: f64 = 0.05;
+
+const RULES: [Rule<Results>; 9] = [
+    Rule {
+        id: "falcon.hba",
+        kind: CheckKind::Quantitative,
+        paper: ("8 SSDs on the HBA: 1.83, 1.66, 3.42, 2.73", &[1.83, 1.66, 3.42, 2.73]),
+        ours: hba,
+    },
+    Rule {
+        id: "falcon.scu",
+        kind: CheckKind::Quantitative,
+        paper: ("4 SSDs on the SCU: 1.25, 1.08, 1.59, 1.85", &[1.25, 1.08, 1.59, 1.85]),
+        ours: scu,
+    },
+    Rule {
+        id: "falcon.scaling",
+        kind: CheckKind::Quantitative,
+        paper: (
+            "over one SSD, with 2, 4, 8: random read 1.92, 3.65, 6.02; random write 1.86, 3.34, \
+             6.29",
+            &[1.92, 3.65, 6.02, 1.86, 3.34, 6.29],
+        ),
+        ours: scaling,
+    },
+    Rule {
+        id: "falcon.ideal",
+        kind: CheckKind::Quantitative,
+        paper: ("97.6 % and 98.9 % of the ideal system, within 5 points", &[0.976, 0.989]),
+        ours: ideal,
+    },
+    Rule {
+        id: "falcon.single-io",
+        kind: CheckKind::Qualitative,
+        paper: ("one I/O at a time: latency no worse (3 % better)", &[]),
+        ours: single_io,
+    },
+    Rule {
+        id: "falcon.nvme",
+        kind: CheckKind::Quantitative,
+        paper: ("one NVMe drive, random read: 1.13", &[1.13]),
+        ours: nvme,
+    },
+    Rule {
+        id: "falcon.fairness",
+        kind: CheckKind::Qualitative,
+        paper: (
+            "per-volume: stack latency rises in drive order, slowest 1.5 times the fastest or \
+             more; per-drive: within 10 %",
+            &[],
+        ),
+        ours: fairness,
+    },
+    Rule {
+        id: "falcon.buffered",
+        kind: CheckKind::Quantitative,
+        paper: ("buffered random write, 8 writers, 4 and 8 SSDs: 1.38, 1.59", &[1.38, 1.59]),
+        ours: |_| None,
+    },
+    Rule {
+        id: "own.auto",
+        kind: CheckKind::Qualitative,
+        paper: (
+            "ours, not the paper's: on no row is auto more than 5 % slower than the better of \
+             inline and per-drive",
+            &[],
+        ),
+        ours: auto,
+    },
+];
+
+fn list(values: &[f64]) -> String {
+    values.iter().map(|value| format!("{value:.2}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Per-drive over per-volume for each load.
+fn gains(results: &Results, rig: Rig) -> Option<Vec<f64>> {
+    let gain = |load| results.gain(Point::on(rig, load, Serving::PerDrive), Serving::PerVolume);
+    LOADS.into_iter().map(gain).collect()
+}
+
+fn hba(results: &Results) -> Option<Found> {
+    let gains = gains(results, Rig::Hba)?;
+    Some(Found::new(list(&gains), gains))
+}
+
+fn scu(results: &Results) -> Option<Found> {
+    let gains = gains(results, Rig::Scu)?;
+    Some(Found::new(list(&gains), gains))
+}
+
+fn scaling(results: &Results) -> Option<Found> {
+    let mut factors = Vec::new();
+    for load in LOADS.into_iter().take(2) {
+        let point = Point::on(Rig::Hba, load, Serving::PerDrive);
+        let one = results.iops(point.drives(1))?;
+        for drives in [2, 4, 8] {
+            factors.push(results.iops(point.drives(drives))? / one);
+        }
+    }
+    let text = format!("{}; {}", list(&factors[..3]), list(&factors[3..]));
+    Some(Found::new(text, factors))
+}
+
+/// Part of the ideal system's rate that the volume served per drive reaches.
+pub(super) fn share(results: &Results, load: usize, drives: u32) -> Option<f64> {
+    let ideal = results.iops(Point::ideal(Rig::Hba, LOADS[load]).drives(drives))?;
+    let ours = Point::on(Rig::Hba, LOADS[load], Serving::PerDrive).drives(drives);
+    Some(results.iops(ours)? / ideal)
+}
+
+fn ideal(results: &Results) -> Option<Found> {
+    let shares = [share(results, 0, 8)?, share(results, 1, 8)?];
+    let near = shares.iter().zip([0.976, 0.989]).all(|(ours, paper)| (ours - paper).abs() <= 0.05);
+    let text = format!("{:.1} % and {:.1} %", shares[0] * 100.0, shares[1] * 100.0);
+    Some(Found::new(text, shares.to_vec()).holds(near))
+}
+
+fn single_io(results: &Results) -> Option<Found> {
+    let mut lines = Vec::new();
+    let mut holds = true;
+    for load in LOADS.into_iter().take(2) {
+        let mean = |serving| {
+            let seen = results.at(Point::on(Rig::Hba, load, serving).single())?;
+            Some(seen.row.lat_ns.mean as f64)
+        };
+        let (ours, linux) = (mean(Serving::PerDrive)?, mean(Serving::PerVolume)?);
+        // A hundredth is below what the model can tell.
+        holds &= ours <= 1.01 * linux;
+        lines.push(format!(
+            "{}: {:.2} us, per-volume {:.2} us",
+            load.name,
+            ours / 1e3,
+            linux / 1e3
+        ));
+    }
+    Some(Found::new(lines.join("; "), Vec::new()).holds(holds))
+}
+
+fn nvme(results: &Results) -> Option<Found> {
+    let point = Point::on(Rig::Nvme, LOADS[0], Serving::PerDrive);
+    let gain = results.gain(point, Serving::PerVolume)?;
+    Some(Found::new(list(&[gain]), vec![gain]))
+}
+
+fn fairness(results: &Results) -> Option<Found> {
+    let by_drive = |serving| {
+        let seen = results.at(Point::on(Rig::Hba, LOADS[0], serving))?;
+        Some(seen.stack_ns.iter().map(|ns| *ns as f64).collect::<Vec<f64>>())
+    };
+    let (linux, ours) = (by_drive(Serving::PerVolume)?, by_drive(Serving::PerDrive)?);
+    let spread = |values: &[f64]| {
+        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+        values.iter().copied().fold(0.0, f64::max) / least
+    };
+    let rises = linux.windows(2).all(|pair| pair[1] > pair[0]);
+    let holds = rises && spread(&linux) >= 1.5 && spread(&ours) <= 1.1;
+    let text = format!(
+        "slowest over fastest: per-volume {:.2}, {} in drive order; per-drive {:.2}",
+        spread(&linux),
+        if rises { "rising" } else { "not rising" },
+        spread(&ours)
+    );
+    Some(Found::new(text, Vec::new()).holds(holds))
+}
+
+fn auto(results: &Results) -> Option<Found> {
+    let behind = |point: &Point| {
+        let of = |serving| results.iops(point.served(serving));
+        let better = of(Serving::Inline)?.max(of(Serving::PerDrive)?);
+        Some((of(Serving::Auto)? / better - 1.0, point.about()))
+    };
+    let rows: Vec<_> =
+        results.points().filter(|p| p.serving == Serving::Auto).filter_map(behind).collect();
+    let (off, worst) = rows.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
+    let text = format!("worst of {} rows: {:+.1} % ({worst})", rows.len(), off * 100.0);
+    Some(Found::new(text, Vec::new()).holds(*off >= -AUTO_BEHIND))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_runs_every_check_is_listed_and_none_holds() {
+        let none = Results::run(&[], 1, |_| ()).expect("nothing to run");
+        let checks = all(&none);
+        let ids: Vec<&str> = checks.iter().map(|check| check.id.as_str()).collect();
+        let paper = ["hba", "scu", "scaling", "ideal", "single-io", "nvme", "fairness", "buffered"];
+        let paper: Vec<String> = paper.iter().map(|id| format!("falcon.{id}")).collect();
+        assert_eq!(ids[..8], paper);
+        assert_eq!(ids[8..], ["own.auto"]);
+        assert!(checks.iter().all(|check| check.holds == crate::page::Holds::NotYet));
+    }
+}

@@ -1,0 +1,204 @@
+//! The figures of \[FALCON\], out of the points that were run.
+//!
+//! A panel per load, a line per way of serving. What the paper states as factors is drawn as hollow
+//! points, on the rate of our own one drive or of our own per-volume path.
+
+use millrace_block::Serving;
+
+use super::Part;
+use super::checks::share;
+use super::rigs::{LOADS, Load, Point, Rig};
+use super::runs::{CHUNKS_KIB, COUNTS, HIGHS, LOWS, Results, SERVINGS, swept};
+use crate::page::{Figure, Panel, Scale, Series, SeriesKind, Unit};
+
+/// The figures of these parts.
+pub(super) fn all(parts: &[Part], results: &Results) -> Vec<Figure> {
+    parts.iter().filter_map(|part| one(*part, results)).collect()
+}
+
+fn one(part: Part, results: &Results) -> Option<Figure> {
+    Some(match part {
+        Part::Scaling => figure(
+            "scaling",
+            "Scaling over drives",
+            "I/Os a second of a volume on the HBA. Hollow: the paper's factors on our one drive.",
+            LOADS.map(|load| scaling(results, load)),
+        ),
+        Part::Stripes => figure(
+            "stripes",
+            "Stripe sizes",
+            "Bytes a second of eight drives on the HBA. Sequential I/Os are of 64 KiB: Linux's path \
+             splits them at every chunk and never merges the parts again.",
+            LOADS.map(|load| stripes(results, load)),
+        ),
+        Part::Controllers => figure(
+            "controllers",
+            "Controllers",
+            "Rate over that of the per-volume path; 1 random read, 2 random write, 3 sequential \
+             read, 4 sequential write. Hollow: the paper's factors.",
+            [(Rig::Ahci, [0.0; 4]), (Rig::Scu, SCU), (Rig::Hba, HBA)]
+                .map(|(rig, paper)| controller(results, rig, paper)),
+        ),
+        Part::Watermarks => figure(
+            "watermarks",
+            "Watermarks",
+            "Eight drives on the HBA served per drive, 256 I/Os in flight for each. Left: high \
+             watermarks for each drive, the low one at half of it. Right: low watermarks below a \
+             high one of 32. The paper's are 32 and 16.",
+            [highs(results), lows(results)],
+        ),
+        Part::Ideal => figure(
+            "ideal",
+            "Share of the ideal system",
+            "The volume served per drive, over as many threads as drives, each with a drive of its \
+             own. Hollow: the paper's shares.",
+            [ideal(results)],
+        ),
+        Part::Tags => figure(
+            "tags",
+            "Tags in use over time",
+            "Two drives on AHCI ports with 32 tags each, random reads. Linux's path takes tags \
+             while it plugs, and stops for all drives when one has none.",
+            [Serving::PerVolume, Serving::PerDrive].map(|serving| tags(results, serving)),
+        ),
+        Part::Fairness => figure(
+            "fairness",
+            "Stack latency by drive",
+            "Mean time from queueing to the drive's driver, of eight drives on the HBA in their \
+             order in the volume.",
+            [LOADS[0], LOADS[1]].map(|load| fairness(results, load)),
+        ),
+        Part::Latency | Part::Nvme => return None,
+    })
+}
+
+fn figure(id: &str, title: &str, caption: &str, panels: impl IntoIterator<Item = Panel>) -> Figure {
+    let panels = panels.into_iter().collect();
+    Figure { id: id.into(), title: title.into(), caption: caption.into(), panels }
+}
+
+fn panel(
+    title: &str,
+    x_label: &str,
+    (y_label, y_unit): (&str, Unit),
+    series: Vec<Series>,
+) -> Panel {
+    Panel {
+        title: title.into(),
+        x_label: x_label.into(),
+        y_label: y_label.into(),
+        y_unit,
+        y_scale: Scale::Linear,
+        series,
+        marks: Vec::new(),
+    }
+}
+
+/// A line of the points that were run.
+fn line(name: &str, xs: impl IntoIterator<Item = u32>, y: impl Fn(u32) -> Option<f64>) -> Series {
+    Series::ours(name, xs.into_iter().filter_map(|x| Some((f64::from(x), y(x)?))).collect())
+}
+
+fn paper(name: &str, points: Vec<(f64, f64)>) -> Series {
+    Series { name: name.into(), kind: SeriesKind::Paper, points }
+}
+
+const IOPS: (&str, Unit) = ("IOPS", Unit::Count);
+
+fn scaling(results: &Results, load: Load) -> Panel {
+    let point = |serving| Point::on(Rig::Hba, load, serving);
+    let of = |serving: Serving| {
+        line(serving.name(), COUNTS, |drives| results.iops(point(serving).drives(drives)))
+    };
+    let mut series: Vec<Series> = SERVINGS.map(of).to_vec();
+    let factors = match LOADS.iter().position(|known| *known == load) {
+        Some(0) => [1.92, 3.65, 6.02],
+        Some(1) => [1.86, 3.34, 6.29],
+        _ => [0.0; 3],
+    };
+    if let Some(one) = results.iops(point(Serving::PerDrive).drives(1)).filter(|_| factors[0] > 0.0)
+    {
+        let theirs = [2.0, 4.0, 8.0].into_iter().zip(factors.map(|factor| factor * one));
+        series.push(paper(Serving::PerDrive.name(), theirs.collect()));
+    }
+    panel(load.name, "drives", IOPS, series)
+}
+
+fn stripes(results: &Results, load: Load) -> Panel {
+    let rate = |serving, chunk| {
+        let iops = results.iops(Point::on(Rig::Hba, load, serving).chunk(chunk))?;
+        Some(iops * f64::from(load.bs_bytes))
+    };
+    let of = |serving: Serving| line(serving.name(), CHUNKS_KIB, |chunk| rate(serving, chunk));
+    let series = SERVINGS.map(of).to_vec();
+    panel(load.name, "stripe, KiB", ("bytes/s", Unit::Count), series)
+}
+
+/// What the paper has of per-drive over per-volume, by load.
+pub(super) const HBA: [f64; 4] = [1.83, 1.66, 3.42, 2.73];
+pub(super) const SCU: [f64; 4] = [1.25, 1.08, 1.59, 1.85];
+
+fn controller(results: &Results, rig: Rig, theirs: [f64; 4]) -> Panel {
+    let gain = |serving, number: u32| {
+        let load = LOADS[number as usize - 1];
+        results.gain(Point::on(rig, load, serving), Serving::PerVolume)
+    };
+    let of = |serving: Serving| line(serving.name(), 1..=4, |number| gain(serving, number));
+    let mut series: Vec<Series> = SERVINGS.map(of).to_vec();
+    if theirs[0] > 0.0 {
+        let points = [1.0, 2.0, 3.0, 4.0].into_iter().zip(theirs).collect();
+        series.push(paper(Serving::PerDrive.name(), points));
+    }
+    let title = format!("{}, {} drives", rig.name(), rig.drives());
+    panel(&title, "load", ("over per-volume", Unit::Plain), series)
+}
+
+fn sweep(results: &Results, title: &str, xs: [u32; 6], marks: fn(u32) -> (u32, u32)) -> Panel {
+    let of = |load: usize| line(LOADS[load].name, xs, |x| results.iops(swept(load, marks(x))));
+    panel(title, "bios for each drive", IOPS, [0, 1].map(of).to_vec())
+}
+
+fn highs(results: &Results) -> Panel {
+    sweep(results, "high watermark", HIGHS, |high| (high, high / 2))
+}
+
+fn lows(results: &Results) -> Panel {
+    sweep(results, "low watermark", LOWS, |low| (32, low))
+}
+
+fn ideal(results: &Results) -> Panel {
+    let of = |load: usize| line(LOADS[load].name, COUNTS, |drives| share(results, load, drives));
+    let mut series = [0, 1].map(of).to_vec();
+    series.push(paper(LOADS[0].name, vec![(8.0, 0.976)]));
+    series.push(paper(LOADS[1].name, vec![(8.0, 0.989)]));
+    panel("HBA", "drives", ("of the ideal", Unit::Percent), series)
+}
+
+/// Samples that are shown: the first two milliseconds.
+const TAGS_SHOWN_NS: u64 = 2_000_000;
+
+fn tags(results: &Results, serving: Serving) -> Panel {
+    let seen = results.at(Point::on(Rig::Ahci, LOADS[0], serving).watched());
+    let samples = || {
+        let all = seen.iter().flat_map(|seen| &seen.tags);
+        all.take_while(|sample| sample.at_ns <= TAGS_SHOWN_NS)
+    };
+    let of = |drive: usize| {
+        let point = |sample: &crate::sim::TagSample| {
+            (sample.at_ns as f64 / 1e3, f64::from(sample.in_use[drive]))
+        };
+        Series::ours(format!("drive {}", drive + 1), samples().map(point).collect())
+    };
+    let series = (0..Rig::Ahci.drives() as usize).map(of).collect();
+    panel(serving.name(), "microseconds", ("tags in use", Unit::Plain), series)
+}
+
+fn fairness(results: &Results, load: Load) -> Panel {
+    let of = |serving: Serving| {
+        let seen = results.at(Point::on(Rig::Hba, load, serving));
+        let mean = |drive: u32| Some(*seen?.stack_ns.get(drive as usize - 1)? as f64);
+        line(serving.name(), 1..=Rig::Hba.drives(), mean)
+    };
+    let series = SERVINGS.map(of).to_vec();
+    panel(load.name, "drive", ("stack latency", Unit::Nanoseconds), series)
+}

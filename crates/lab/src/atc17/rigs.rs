@@ -1,0 +1,213 @@
+//! The test beds of \[FALCON\] and the points that are run on them.
+//!
+//! A `Rig` is a controller with its drives on a machine; a `Point` one row: so many of its drives,
+//! a load, and who serves. Pure descriptions, from which `plan` makes what the simulator runs.
+
+use millrace_block::{
+    ControllerConfig, Layout, Serving, ServingConfig, Sharing, Spread, Stack, Stamp,
+};
+
+use crate::sim::{InterfaceKind, Irq, Length, Service, SimPlan, Watch};
+use crate::workload::{Rw, Workload};
+
+/// The machine with SATA drives, and the same with an NVMe drive.
+pub(super) const MACHINES: [&str; 2] = ["e5-2620", "e5-2620-nvme"];
+
+/// I/Os in flight for each drive.
+const DEPTH: u32 = 64;
+/// What is measured.
+const LENGTH_NS: u64 = 100_000_000;
+/// The same of `auto`, which must have tried both ways and settled.
+const AUTO_LENGTH_NS: u64 = 1_000_000_000;
+/// The CPU that looks at tags, and how often.
+const WATCH: (u32, u64) = (11, 10_000);
+
+/// A controller with its drives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rig {
+    /// Intel AHCI ports, two of them with fast links.
+    Ahci,
+    /// Intel SCU, four SATA II ports.
+    Scu,
+    /// LSI 9300-8i.
+    Hba,
+    /// No controller but the drive's own.
+    Nvme,
+}
+
+impl Rig {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Rig::Ahci => "AHCI",
+            Rig::Scu => "SCU",
+            Rig::Hba => "HBA",
+            Rig::Nvme => "NVMe",
+        }
+    }
+
+    /// How many drives it has.
+    pub(super) fn drives(self) -> u32 {
+        match self {
+            Rig::Ahci => 2,
+            Rig::Scu => 4,
+            Rig::Hba => 8,
+            Rig::Nvme => 1,
+        }
+    }
+
+    pub(super) fn machine(self) -> &'static str {
+        MACHINES[usize::from(self == Rig::Nvme)]
+    }
+
+    fn preset(self) -> &'static str {
+        match self {
+            Rig::Ahci | Rig::Hba => "850evo",
+            Rig::Scu => "520-sata2",
+            Rig::Nvme => "950pro",
+        }
+    }
+
+    /// The controller whose tags all its drives share, if it is such a one.
+    fn controller(self) -> Option<ControllerConfig> {
+        let (name, tags) = match self {
+            Rig::Ahci | Rig::Nvme => return None,
+            Rig::Scu => ("scu", 250),
+            Rig::Hba => ("hba", 10_140),
+        };
+        let sharing = Sharing::Controller;
+        Some(ControllerConfig { name: name.into(), tags, sharing, node: None })
+    }
+}
+
+/// What the submitting thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Load {
+    pub(super) name: &'static str,
+    rw: Rw,
+    pub(super) bs_bytes: u32,
+}
+
+/// The four loads, in the paper's order.
+pub(super) const LOADS: [Load; 4] = [
+    Load { name: "random read", rw: Rw::RandRead, bs_bytes: 4096 },
+    Load { name: "random write", rw: Rw::RandWrite, bs_bytes: 4096 },
+    Load { name: "sequential read", rw: Rw::Read, bs_bytes: 65_536 },
+    Load { name: "sequential write", rw: Rw::Write, bs_bytes: 65_536 },
+];
+
+/// One row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Point {
+    pub(super) rig: Rig,
+    pub(super) drives: u32,
+    pub(super) load: Load,
+    pub(super) serving: Serving,
+    chunk_kib: u32,
+    /// High and low watermark for each drive.
+    marks: (u32, u32),
+    depth: u32,
+    /// A thread for each drive instead of a volume.
+    apart: bool,
+    watched: bool,
+}
+
+impl Point {
+    /// All of a rig's drives.
+    pub(super) fn on(rig: Rig, load: Load, serving: Serving) -> Point {
+        let drives = rig.drives();
+        let ServingConfig { plug_high, plug_low, .. } = ServingConfig::default();
+        let marks = (plug_high, plug_low);
+        let depth = drives * DEPTH;
+        let (apart, watched) = (false, false);
+        Point { rig, drives, load, serving, chunk_kib: 4, marks, depth, apart, watched }
+    }
+
+    pub(super) fn drives(self, drives: u32) -> Point {
+        Point { drives, depth: drives * DEPTH, ..self }
+    }
+
+    pub(super) fn chunk(self, chunk_kib: u32) -> Point {
+        Point { chunk_kib, ..self }
+    }
+
+    /// Other watermarks, with enough in flight for the highest.
+    pub(super) fn marks(self, high: u32, low: u32) -> Point {
+        Point { marks: (high, low), depth: self.drives * 4 * DEPTH, ..self }
+    }
+
+    /// One I/O at a time.
+    pub(super) fn single(self) -> Point {
+        Point { depth: 1, ..self }
+    }
+
+    /// \[FALCON\]'s ideal system: a submitting thread for each drive, through Linux's path.
+    pub(super) fn ideal(rig: Rig, load: Load) -> Point {
+        Point { apart: true, ..Point::on(rig, load, Serving::PerVolume) }
+    }
+
+    /// With somebody who looks at tags.
+    pub(super) fn watched(self) -> Point {
+        Point { watched: true, ..self }
+    }
+
+    /// The same row, served otherwise.
+    pub(super) fn served(self, serving: Serving) -> Point {
+        Point { serving, ..self }
+    }
+
+    /// In words, for tables.
+    pub(super) fn about(&self) -> String {
+        let Point { rig, drives, load, chunk_kib, depth, .. } = self;
+        let name = format!("{} x {drives}, {}, stripe {chunk_kib} KiB", rig.name(), load.name);
+        if *depth == 1 { format!("{name}, one at a time") } else { name }
+    }
+
+    /// What the simulator runs.
+    pub(super) fn plan(&self, seed: u64) -> SimPlan {
+        let service = self.service();
+        let at = service.controllers.first().map_or(String::new(), |hub| format!("@{}", hub.name));
+        let drive = format!("model{at}:preset={}", self.rig.preset());
+        let jobs = if self.apart { self.drives } else { 1 };
+        let workload = Workload {
+            rw: self.load.rw,
+            bs_bytes: self.load.bs_bytes,
+            iodepth: self.depth / jobs,
+            verify: false,
+            seed,
+        };
+        SimPlan {
+            drives: vec![drive.parse().expect("a preset of the model"); self.drives as usize],
+            layout: Layout::Stripe { chunk_sectors: self.chunk_kib * 2 },
+            service,
+            stack: Stack::Mq,
+            software_queues: Spread::Core,
+            hardware_queues: Spread::Core,
+            cpus: (0..jobs).collect(),
+            jobs,
+            workload,
+            length: Length::Time(match self.serving {
+                Serving::Auto => AUTO_LENGTH_NS,
+                _ => LENGTH_NS,
+            }),
+            stamp: Stamp::Io,
+            interface: InterfaceKind::Libaio,
+            batch: None,
+            irq: Irq::Poller,
+            watch: Watch { locks: false, tags: self.watched.then_some(WATCH) },
+        }
+    }
+
+    fn service(&self) -> Service {
+        let has_workers = matches!(self.serving, Serving::PerDrive | Serving::Auto);
+        Service {
+            controllers: Vec::from_iter(self.rig.controller()),
+            serving: ServingConfig {
+                plug_high: self.marks.0,
+                plug_low: self.marks.1,
+                ..ServingConfig::of(self.serving)
+            },
+            worker_cpus: if has_workers { (1..=self.drives).collect() } else { Vec::new() },
+            apart: self.apart,
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! `PollerDriver`: who polls a drive's queue pays for the drive's interrupts.
+//!
+//! Stands around a drive's driver where no handler of its own takes interrupts (irq.rs has those).
+//! The drive's completions come to the CPU that serves the queue: the submitter's, or that of the
+//! drive's worker. Each look that finds something done is charged one interrupt there, by the
+//! host's price; nothing else changes. Called by run.rs for `Irq::Poller`.
+
+use millrace_block::{
+    CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Extent, HwQueues, QueueLimits,
+    Request, Sector, Tag,
+};
+use millrace_machine::Topology;
+
+use super::interface::Host;
+
+/// A driver whose queues charge whoever polls them.
+pub(super) struct PollerDriver<M: Host>(pub(super) Box<dyn Driver<M>>);
+
+impl<M: Host> Driver<M> for PollerDriver<M> {
+    fn capacity(&self) -> Sector {
+        self.0.capacity()
+    }
+
+    fn limits(&self) -> QueueLimits {
+        self.0.limits()
+    }
+
+    fn hw_queues(&self, topology: &Topology) -> HwQueues {
+        self.0.hw_queues(topology)
+    }
+
+    fn map(&self, ctx: usize, ctxs: usize, hctxs: usize) -> usize {
+        self.0.map(ctx, ctxs, hctxs)
+    }
+
+    fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
+        Ok(Box::new(PollerQueue(self.0.open_queue(index, depth)?)))
+    }
+
+    fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
+        self.0.extents(sector, nr_sectors)
+    }
+}
+
+struct PollerQueue<M: Host>(Box<dyn DriverQueue<M>>);
+
+impl<M: Host> DriverQueue<M> for PollerQueue<M> {
+    fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
+        self.0.queue_rq(rq)
+    }
+
+    fn commit_rqs(&mut self) {
+        self.0.commit_rqs();
+    }
+
+    fn poll(&mut self, batch: &mut CompletionBatch) {
+        let before = batch.entries().len();
+        self.0.poll(batch);
+        if batch.entries().len() > before {
+            M::take_interrupt();
+        }
+    }
+
+    fn timeout(&mut self, tag: Tag) -> Expired {
+        self.0.timeout(tag)
+    }
+}

@@ -1,0 +1,62 @@
+//! Tags in use over time: a thread of its own that looks at every drive again and again.
+//!
+//! Started by run.rs on the CPU that the plan names, before the jobs, and stopped after them. Its
+//! looks read the words of the tag sets, so they disturb those who take tags a little: rows that
+//! are compared by their rates do without.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use millrace_block::Disk;
+use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
+
+/// Tags in use at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TagSample {
+    /// When, from the beginning of what is measured.
+    pub at_ns: u64,
+    /// Tags of each drive.
+    pub in_use: Vec<u32>,
+}
+
+/// The thread that looks.
+pub(super) struct TagWatch<M: Machine> {
+    thread: M::Thread,
+    bell: Arc<Doorbell<M>>,
+    stop: Arc<M::Word>,
+    samples: Arc<Mutex<Vec<TagSample>>>,
+}
+
+impl<M: Machine> TagWatch<M> {
+    /// Looks at `disks` every `period_ns`, from a CPU of its own.
+    pub(super) fn start(disks: Vec<Arc<Disk<M>>>, (cpu, period_ns): (u32, u64)) -> TagWatch<M> {
+        let bell = Arc::new(Doorbell::<M>::new(M::Parker::new()));
+        let (stop, samples) = (Arc::new(M::Word::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let (its_bell, its_stop, kept) = (bell.clone(), stop.clone(), samples.clone());
+        let body = Box::new(move || {
+            // Pairs with the store of `stop`.
+            let stops = || its_stop.load(Order::Acquire) != 0;
+            while !stops() {
+                let in_use = disks.iter().map(|disk| disk.tags_in_use()).collect();
+                let sample = TagSample { at_ns: M::now(), in_use };
+                kept.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
+                its_bell.sleep_unless(Some(M::now() + period_ns.max(1)), stops);
+            }
+        });
+        TagWatch { thread: M::spawn("tag-watch", Some(CpuId(cpu)), body), bell, stop, samples }
+    }
+
+    /// Ends it; what it saw from `begin_ns` on, or nothing if it panicked.
+    pub(super) fn stop(self, begin_ns: u64) -> Option<Vec<TagSample>> {
+        self.stop.store(1, Order::SeqCst);
+        self.bell.ring();
+        if !self.thread.join() {
+            return None;
+        }
+        let all = std::mem::take(&mut *self.samples.lock().unwrap_or_else(PoisonError::into_inner));
+        let since = |sample: TagSample| {
+            let at_ns = sample.at_ns.checked_sub(begin_ns)?;
+            Some(TagSample { at_ns, ..sample })
+        };
+        Some(all.into_iter().filter_map(since).collect())
+    }
+}
