@@ -132,7 +132,10 @@ impl<M: Machine> Disk<M> {
         for ctx in &self.ctxs {
             // Whoever waits for these looks at the seat when it wakes. Who inserts after this look
             // sees that the worker is gone: the lock orders them.
-            ring_all(ctx.ctx.lock().list(seat.hctx));
+            let mut ctx = ctx.ctx.lock();
+            if !planted(Plant::LeaveUnrung) {
+                ring_all(ctx.list(seat.hctx));
+            }
         }
     }
 
@@ -160,7 +163,7 @@ impl<M: Machine> Disk<M> {
             serve.taken = serve.taken.saturating_sub(left.len().into());
             // Relaxed: as in `note_round`.
             seat.settled.store(serve.taken, Order::Relaxed);
-            serve.moves += 1;
+            serve.moves += u64::from(!left.is_empty());
             let mut ctx = self.ctxs[at].ctx.lock();
             ctx.list(seat.hctx).append(&mut left);
             ring_all(ctx.list(seat.hctx));
@@ -245,7 +248,7 @@ impl<M: Machine> Disk<M> {
         // Relaxed: the worker itself knows.
         if serve.holds_handed && seat.worker.load(Order::Relaxed) != run.owner {
             // Relaxed: ordered by the fence of `Doorbell::ring`.
-            seat.rounds.fetch_add(u64::from(!planted(Plant::RoundUnnoted)), Order::Relaxed);
+            seat.rounds.fetch_add(1, Order::Relaxed);
             self.hctxs[usize::from(index)].ring();
         }
     }

@@ -141,6 +141,12 @@ impl<M: Machine> Worker<M> {
         }
     }
 
+    /// Whether a drive asked to be polled again without being rung for.
+    #[cfg(test)]
+    pub(crate) fn asks_for_turn(&self) -> bool {
+        self.run.wake_ns().is_some()
+    }
+
     /// Takes nothing new: submitters serve their drives themselves from now on. What it has it
     /// goes on with, as long as it is turned.
     pub fn close(&mut self) {

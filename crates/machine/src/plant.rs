@@ -52,10 +52,10 @@ pub enum Plant {
     RingSkipped,
     /// `Disk::hand_over` does not mark the software queue.
     HandoverUnmarked,
-    /// `Disk::note_round` does not count what somebody else left in a worker's queue.
-    RoundUnnoted,
     /// `Worker::turn` takes a queue that it could not enter for one that it has looked at.
     MissForgotten,
+    /// `Disk::leave_seat` does not wake those whose bios lie before the worker's queue.
+    LeaveUnrung,
     /// `Disk::run_queue` lets an owner sleep while somebody else looks at its queue.
     OwnerGivesUp,
     /// `Home::deliver` rings no bell.

@@ -10,8 +10,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use millrace_machine::Topology;
 use millrace_machine::checked::{Checked, ensure};
+use millrace_machine::{CpuId, Machine, Topology};
 
 use crate::disk::{Disk, DiskConfig};
 use crate::driver::{
@@ -20,6 +20,7 @@ use crate::driver::{
 use crate::error::Error;
 use crate::limits::{Features, QueueLimits};
 use crate::request::{Request, Tag};
+use crate::serving::{Serving, ServingConfig};
 use crate::status::Status;
 use crate::volume::{Layout, Volume};
 
@@ -106,12 +107,32 @@ pub(super) fn volume(
     depth: u32,
     config: DiskConfig<Checked>,
 ) -> (Arc<Volume<Checked>>, Arc<Mutex<Notes>>) {
+    let (disk, notes) = disk(kind, depth, config);
+    let volume = Volume::new("v", Layout::Linear, [disk].into()).expect("one drive");
+    (volume, notes)
+}
+
+fn disk(
+    kind: QueueKind,
+    depth: u32,
+    config: DiskConfig<Checked>,
+) -> (Arc<Disk<Checked>>, Arc<Mutex<Notes>>) {
     let notes = Arc::new(Mutex::new(Notes::default()));
     let hw = HwQueues { count: 2, depth, kind, tags: TagScope::PerDrive };
     let drive = ModelDrive { notes: Arc::clone(&notes), hw };
     // Deadlines never pass here: whoever waited for a server would never leave it a batch.
     let config = DiskConfig { serve_wait_ns: 0, ..config };
-    let disk = Disk::new(Box::new(drive), config).expect("a drive in order");
-    let volume = Volume::new("v", Layout::Linear, [disk].into()).expect("one drive");
-    (volume, notes)
+    (Disk::new(Box::new(drive), config).expect("a drive in order"), notes)
+}
+
+/// A volume whose first drive may have a worker, which gets all batches of two bios and more. The
+/// second drive is never used.
+pub(super) fn served_volume(kind: QueueKind) -> (Arc<Volume<Checked>>, Arc<Mutex<Notes>>) {
+    let last = CpuId(Checked::topology().cpus().len() as u32 - 1);
+    let config = DiskConfig { worker: Some(last), io_threads: 1, ..DiskConfig::default() };
+    let (first, notes) = disk(kind, 2, config);
+    let (second, _) = disk(QueueKind::AnyThread, 1, DiskConfig::default());
+    let serving = ServingConfig { plug_low: 1, ..ServingConfig::of(Serving::PerDrive) };
+    let volume = Volume::with_serving("v", Layout::Linear, [first, second].into(), serving);
+    (volume.expect("two drives"), notes)
 }

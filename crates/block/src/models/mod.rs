@@ -15,6 +15,7 @@ mod freeze;
 mod handover;
 mod serve;
 mod tags;
+mod worker;
 
 use alloc::boxed::Box;
 use std::println;

@@ -129,6 +129,9 @@ impl Scenario {
             (limits.segment_bytes, limits.page_boundary) = (0, false);
         }
         self.layer.timeout_us = 0;
+        // A channel that is dropped drains: its I/O is answered all at once, to nobody.
+        let drops = |what: What| matches!(what, What::Drop(_) | What::Shutdown);
+        self.disturbances.retain(|d| !drops(d.what));
         let for_us = u32::try_from(self.bound_ns() / 400).unwrap_or(u32::MAX).min(4_000_000);
         let stalled = random.below(self.drives.len() as u64) as usize;
         self.drives[stalled].faults.stall_us = Some([random.within(0, 300), for_us]);

@@ -246,7 +246,7 @@ impl Submitter {
             self.refused = Some((id, refused.bio));
             if channel.in_flight() == 0 {
                 // Nothing of its own to wait for.
-                Simulated::charge(50_000);
+                Simulated::charge(200_000);
             }
             return false;
         }

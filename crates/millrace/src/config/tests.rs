@@ -92,12 +92,12 @@ fn drives_and_volumes_that_are_missing_name_the_nearest() {
 
 #[test]
 fn wrong_values_say_what_may_stand_there() {
-    let volume = "chunk = \"60k\"\nstack = \"mqq\"\nserving = \"per-drive\"\ntimeout = 5\n";
+    let volume = "chunk = \"60k\"\nstack = \"mqq\"\nserving = \"per-disk\"\ntimeout = 5\n";
     let found = problems(&whole("", volume, "read-only = \"yes\"\n"));
     let chunk = "m.toml:7: chunk = \"60k\": a chunk is a power of two from 4k to 1g, such as 64k";
     assert_eq!(found[0], chunk);
     assert!(found[1].starts_with("m.toml:8: stack = \"mqq\": there are mq, sq, raw"));
-    assert!(found[2].starts_with("m.toml:9: serving = \"per-drive\": there are inline"));
+    assert!(found[2].starts_with("m.toml:9: serving = \"per-disk\": there are inline"));
     assert!(found[3].starts_with("m.toml:10: timeout = \"5\": not a time"), "{}", found[3]);
     assert!(found[4].starts_with("m.toml:14: read-only: write true or false"), "{}", found[4]);
 }

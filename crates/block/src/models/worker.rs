@@ -1,0 +1,209 @@
+//! Batches handed over to a drive's worker: that goes to sleep, whose queue somebody else runs or
+//! looks at, or that leaves.
+//!
+//! Production code: `Worker`, the seat in a `Disk`, and the whole path of bios through `Channel` in
+//! per-drive mode. Checked: every bio is answered, and nobody sleeps for ever. Where a thread would
+//! sleep until a drive's deadline, it turns at once: no deadline passes here.
+#![cfg(test)]
+
+use alloc::sync::Arc;
+
+use millrace_machine::checked::{Checked, CheckedParker, ensure};
+use millrace_machine::plant::Plant;
+use millrace_machine::{CpuId, Doorbell, Machine, Parker, Thread};
+
+use super::drive::{locked, served_volume};
+use super::{bounded, holds_but_for, spawn};
+use crate::bio::Bio;
+use crate::buffer::Buffer;
+use crate::channel::{Channel, ChannelConfig, IoThread};
+use crate::disk::Disk;
+use crate::driver::QueueKind;
+use crate::volume::Volume;
+use crate::worker::Worker;
+
+type CheckedBell = Arc<Doorbell<Checked>>;
+
+fn bell() -> CheckedBell {
+    Arc::new(Doorbell::new(CheckedParker::new()))
+}
+
+/// The first drive's worker.
+fn worker(volume: &Volume<Checked>, bell: CheckedBell) -> Worker<Checked> {
+    let mut worker = Worker::new(&IoThread { number: 0, owner: 9, bell, turn: || () });
+    ensure(worker.serve(&volume.disks()[0]).is_ok_and(|taken| taken), "the seat is not free");
+    worker
+}
+
+/// A channel that has handed over two bios, which are one request.
+fn hand_over(volume: &Arc<Volume<Checked>>, thread: Option<IoThread<Checked>>) -> Channel<Checked> {
+    let config = ChannelConfig { depth: 3, thread, ..ChannelConfig::default() };
+    let mut channel = Channel::open(volume, config);
+    channel.run.hint = 0;
+    submit_two(&mut channel);
+    channel
+}
+
+/// Two bios that are one request, for the worker.
+fn submit_two(channel: &mut Channel<Checked>) {
+    for sector in 0..2 {
+        ensure(channel.submit(Bio::read(sector, Buffer::new(512))).is_ok(), "refused");
+    }
+    channel.flush();
+}
+
+/// Sleeps until all is answered.
+fn wait_for(channel: &mut Channel<Checked>, count: usize) {
+    let handed = channel.wait(count, |done| ensure(done.status.is_ok(), "failed"));
+    ensure(handed == count, "not all was answered");
+}
+
+/// Serves until the drive has answered so many requests; sleeps whenever there is nothing to do.
+fn serve_until(worker: &mut Worker<Checked>, done: impl Fn() -> bool) {
+    while !done() {
+        worker.turn();
+        if !done() && !worker.asks_for_turn() {
+            Arc::clone(worker.bell()).sleep_unless(None, || worker.has_work() || done());
+        }
+    }
+}
+
+/// A submitter hands a batch over to a worker that goes to sleep.
+fn asleep(kind: QueueKind) {
+    let (volume, notes) = served_volume(kind);
+    let mut worker = worker(&volume, bell());
+    let theirs = Arc::clone(&volume);
+    let reader = Checked::spawn(
+        "reader",
+        Some(CpuId(0)),
+        alloc::boxed::Box::new(move || wait_for(&mut hand_over(&theirs, None), 2)),
+    );
+    serve_until(&mut worker, || {
+        let notes = locked(&notes);
+        notes.seen > 0 && notes.inside == 0
+    });
+    ensure(reader.join(), "the reader failed");
+    ensure(locked(&notes).seen == 1, "the request did not reach the drive once");
+}
+
+#[test]
+fn a_worker_that_goes_to_sleep_misses_no_batch() {
+    let bugs = [
+        Plant::HandoverUnmarked,
+        Plant::RingSkipped,
+        Plant::LastLookSkipped,
+        Plant::ArmUnordered,
+        Plant::RingUnordered,
+        Plant::DeliverRelaxed,
+        Plant::TakeDeliveredRelaxed,
+    ];
+    for (name, kind) in [
+        ("worker asleep, anybody's queue", QueueKind::AnyThread),
+        ("worker asleep, its own queue", QueueKind::OwnerOnly),
+    ] {
+        holds_but_for(name, bounded(3).cpus(2), &bugs, || asleep(kind));
+    }
+}
+
+/// A worker leaves while a batch is handed over to it; the submitter sleeps.
+fn leave(kind: QueueKind) {
+    let (volume, notes) = served_volume(kind);
+    let bell = bell();
+    let thread = match kind {
+        QueueKind::AnyThread => None,
+        QueueKind::OwnerOnly => {
+            let brought = volume.disks()[0].bring_up(0, 1, Arc::clone(&bell));
+            ensure(brought.is_ok(), "not brought up");
+            Some(IoThread { number: 0, owner: 1, bell: Arc::clone(&bell), turn: || () })
+        }
+    };
+    let theirs = Arc::clone(&volume);
+    let mut worker = worker(&volume, self::bell());
+    let leaver = spawn(move || {
+        worker.turn();
+        drop(worker);
+        drop(theirs);
+    });
+    let mut channel = hand_over(&volume, thread);
+    wait_for(&mut channel, 2);
+    ensure(leaver.join(), "the worker failed");
+    ensure(locked(&notes).seen == 1, "the request did not reach the drive once");
+    ensure(volume.disks()[0].tags_in_use() == 0, "a tag was lost");
+    ensure(volume.waiting() == 0, "something is said to wait");
+}
+
+#[test]
+fn a_batch_for_a_worker_that_leaves_is_served_by_its_submitter() {
+    let bugs = [Plant::LeaveUnrung, Plant::LastLookSkipped];
+    for (name, kind) in [
+        ("worker leaves, anybody's queue", QueueKind::AnyThread),
+        ("worker leaves, its own queue", QueueKind::OwnerOnly),
+    ] {
+        holds_but_for(name, bounded(2).cpus(2).patience(60), &bugs, || leave(kind));
+    }
+}
+
+/// A worker has a request in the drive, and somebody looks at its queue just as that is done.
+fn look_at_a_worker(look: fn(&Disk<Checked>)) {
+    let (volume, notes) = served_volume(QueueKind::AnyThread);
+    locked(&notes).held = true;
+    let parker = CheckedParker::new();
+    let mut worker = worker(&volume, Arc::new(Doorbell::new(parker.clone())));
+    let mut channel = hand_over(&volume, None);
+    let (drive_notes, worker_notes) = (Arc::clone(&notes), Arc::clone(&notes));
+    worker.turn();
+    let serving = spawn(move || {
+        serve_until(&mut worker, || locked(&worker_notes).inside == 0);
+    });
+    // The drive is done, and ends the sleep as its deadline does.
+    let drive = spawn(move || {
+        locked(&drive_notes).held = false;
+        parker.unpark();
+    });
+    look(&volume.disks()[0]);
+    wait_for(&mut channel, 2);
+    ensure(drive.join() && serving.join(), "a thread failed");
+}
+
+#[test]
+fn a_worker_whose_queue_was_looked_at_comes_back() {
+    let look = |disk: &Disk<Checked>| {
+        let _ = disk.is_drained();
+    };
+    let (explorer, bugs) = (bounded(1).cpus(2).patience(60), [Plant::MissForgotten]);
+    holds_but_for("worker looked at", explorer, &bugs, || look_at_a_worker(look));
+}
+
+/// A worker leaves, its queue's work goes to the submitter's, and somebody freezes the disk.
+fn leave_while_frozen() {
+    let (volume, notes) = served_volume(QueueKind::OwnerOnly);
+    let bell = bell();
+    let brought = volume.disks()[0].bring_up(0, 1, Arc::clone(&bell));
+    ensure(brought.is_ok(), "not brought up");
+    let left = worker(&volume, self::bell());
+    let theirs = Arc::clone(&volume);
+    let reader = spawn(move || {
+        let thread = IoThread { number: 0, owner: 1, bell: Arc::clone(&bell), turn: || () };
+        let mut channel = hand_over(&theirs, Some(thread));
+        drop(left);
+        let mut handed = 0;
+        Checked::spin_until(u64::MAX, || {
+            handed += channel.poll(|done| ensure(done.status.is_ok(), "failed"));
+            handed == 2
+        });
+    });
+    let disk = &volume.disks()[0];
+    disk.freeze();
+    ensure(disk.wait_drained(u64::MAX), "drained at its deadline");
+    locked(&notes).closed = true;
+    ensure(disk.is_drained(), "something came in after it was drained");
+    locked(&notes).closed = false;
+    disk.unfreeze();
+    ensure(reader.join(), "the reader failed");
+    ensure(locked(&notes).seen == 1, "the request did not reach the drive once");
+}
+
+#[test]
+fn a_disk_is_not_drained_while_a_workers_batch_goes_elsewhere() {
+    holds_but_for("worker leaves, frozen", bounded(1), &[], leave_while_frozen);
+}
