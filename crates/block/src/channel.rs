@@ -96,7 +96,7 @@ pub(crate) struct Batch {
     /// Bios at which they are emptied.
     pub(crate) plugged_max: u32,
     /// Stamp of what goes in; 0: none taken yet.
-    now_ns: u64,
+    pub(crate) now_ns: u64,
     /// Parts were put in on the way back, by a stage that ended.
     pub(crate) has_parts: bool,
     /// How often there was something at hand when completions were asked for.
@@ -311,11 +311,11 @@ impl<M: Machine> Channel<M> {
     /// acquisition, and what this thread may run is run.
     #[inline]
     pub fn flush(&mut self) {
-        self.batch.now_ns = 0;
         self.batch.has_parts = false;
         if self.batch.plugged != 0 {
             self.flush_plugs();
         }
+        self.batch.now_ns = 0;
     }
 
     #[inline(always)]

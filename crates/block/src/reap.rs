@@ -97,7 +97,10 @@ impl<M: Machine> Channel<M> {
     pub fn poll_again(&mut self, mut next: impl FnMut(&mut Bio, Status) -> Again) -> usize {
         self.gather();
         let mut handed = 0;
-        while let Some(mut slot) = self.next_done() {
+        // What is in parts, or refused, may be done again before this ends: each has one go.
+        while let Some(mut slot) =
+            self.next_whole().or_else(|| self.next_finished(handed <= self.in_flight() as usize))
+        {
             handed += 1;
             if slot.status == Status::TimedOut && !slot.bio.is_foreign() {
                 let bio = slot.take_bio();
@@ -151,6 +154,12 @@ impl<M: Machine> Channel<M> {
     /// The next bio to hand over; parts are credited to their parents on the way.
     #[inline(always)]
     fn next_done(&mut self) -> Option<BioRef<M>> {
+        self.next_whole().or_else(|| self.next_finished(true))
+    }
+
+    /// The next bio that went to a drive in one piece.
+    #[inline(always)]
+    fn next_whole(&mut self) -> Option<BioRef<M>> {
         while let Some(slot) = self.run.done.pop_front() {
             self.members[usize::from(slot.member)].outstanding -= 1;
             if slot.stage != Stage::Child {
@@ -158,10 +167,16 @@ impl<M: Machine> Channel<M> {
             }
             self.part_done(slot);
         }
+        None
+    }
+
+    /// The next bio that was in parts or got to no drive, unless `wanted` is false.
+    #[inline(always)]
+    fn next_finished(&mut self, wanted: bool) -> Option<BioRef<M>> {
         if !self.stalled.is_empty() {
             self.resume_stalled();
         }
-        self.finished.pop_front()
+        if wanted { self.finished.pop_front() } else { None }
     }
 
     #[inline(always)]

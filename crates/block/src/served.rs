@@ -69,7 +69,11 @@ impl<M: Machine> Channel<M> {
         let enough = drives > 1 && bios >= self.volume.serving_config().plug_low * drives;
         match serving {
             Serving::PerDrive => enough,
-            Serving::Auto if enough => self.served.choice.next(bios, M::now()),
+            // The batch was stamped when its first bio came: that is late enough to be now.
+            Serving::Auto if drives > 1 && bios > 0 => {
+                let (in_flight, now_ns) = (self.in_flight(), self.batch.now_ns);
+                self.served.choice.next(bios, in_flight, now_ns) && enough
+            }
             Serving::Auto | Serving::Inline | Serving::PerVolume => false,
         }
     }

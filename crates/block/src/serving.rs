@@ -102,11 +102,14 @@ impl Default for ServingConfig {
 
 /// Shortest time that a way is measured for.
 const WINDOW_NS: u64 = 1_000_000;
-/// Batches that a way must serve meanwhile, and before, while what the other left still runs.
+/// Batches that a way must serve meanwhile, and rounds of what is in flight: less is noise.
 const WINDOW_BATCHES: u32 = 8;
+const WINDOW_ROUNDS: u64 = 4;
+/// Batches and rounds before that, while what the other way left still runs.
 const SETTLE_BATCHES: u32 = 4;
+const SETTLE_ROUNDS: u64 = 1;
 /// Windows until the slower way is tried again, at first and at last.
-const STAY_FIRST: u32 = 16;
+const STAY_FIRST: u32 = 32;
 const STAY_MOST: u32 = 1024;
 /// Workers must be faster by this many percent: they cost other CPUs.
 const MARGIN_PERCENT: u64 = 3;
@@ -122,8 +125,8 @@ pub(crate) struct Choice {
     since_ns: u64,
     bios: u64,
     batches: u32,
-    /// Batches to go before the window begins.
-    settling: u32,
+    /// It has not begun: what is counted is what must pass before.
+    settling: bool,
     /// Windows to go until the other way is tried.
     stay: u32,
     /// How many those are next time.
@@ -138,34 +141,48 @@ impl Choice {
             since_ns: 0,
             bios: 0,
             batches: 0,
-            settling: SETTLE_BATCHES,
+            settling: true,
             stay: 0,
             patience: STAY_FIRST,
         }
     }
 
-    /// Notes a batch of `bios` at `now_ns`; whether workers are to serve it.
-    pub(crate) fn next(&mut self, bios: u32, now_ns: u64) -> bool {
-        if self.settling > 0 {
-            self.settling -= 1;
-            if self.settling == 0 {
-                (self.since_ns, self.bios, self.batches) = (now_ns, 0, 0);
-            }
-            return self.workers;
-        }
+    /// Notes a batch of `bios` at `now_ns`, with `in_flight` of them in all; whether workers are to
+    /// serve those that are large enough.
+    #[inline]
+    pub(crate) fn next(&mut self, bios: u32, in_flight: u32, now_ns: u64) -> bool {
         self.bios += u64::from(bios);
         self.batches += 1;
-        let elapsed_ns = now_ns.saturating_sub(self.since_ns);
-        if self.batches >= WINDOW_BATCHES && elapsed_ns >= WINDOW_NS {
-            self.end_window(elapsed_ns);
-            (self.since_ns, self.bios, self.batches) = (now_ns, 0, 0);
+        let (batches, rounds) = match self.settling {
+            true => (SETTLE_BATCHES, SETTLE_ROUNDS),
+            false => (WINDOW_BATCHES, WINDOW_ROUNDS),
+        };
+        if self.batches >= batches && self.bios >= u64::from(in_flight) * rounds {
+            self.look(now_ns);
         }
         self.workers
     }
 
+    /// Ends the window, or what goes before it, if it was long enough.
+    #[inline(never)]
+    fn look(&mut self, now_ns: u64) {
+        let elapsed_ns = now_ns.saturating_sub(self.since_ns);
+        if self.settling {
+            self.settling = false;
+        } else if elapsed_ns >= WINDOW_NS {
+            self.end_window(elapsed_ns);
+        } else {
+            return;
+        }
+        (self.since_ns, self.bios, self.batches) = (now_ns, 0, 0);
+    }
+
     fn end_window(&mut self, elapsed_ns: u64) {
-        let rate = u64::try_from(u128::from(self.bios) * 1_000_000_000 / u128::from(elapsed_ns));
-        self.rates[usize::from(self.workers)] = rate.unwrap_or(u64::MAX).max(1);
+        let rate = u128::from(self.bios) * 1_000_000_000 / u128::from(elapsed_ns);
+        let rate = u64::try_from(rate).unwrap_or(u64::MAX).max(1);
+        // One window may have been unlucky: what is known counts as much as what is new.
+        let known = &mut self.rates[usize::from(self.workers)];
+        *known = if *known == 0 { rate } else { *known / 2 + rate / 2 + 1 };
         if self.rates[usize::from(!self.workers)] == 0 {
             return self.turn(0);
         }
@@ -188,7 +205,7 @@ impl Choice {
     fn turn(&mut self, stay: u32) {
         self.workers = !self.workers;
         self.stay = stay;
-        self.settling = SETTLE_BATCHES;
+        self.settling = true;
     }
 }
 
@@ -200,7 +217,7 @@ mod tests {
     fn share(own: u64, theirs: u64) -> f64 {
         let (mut choice, mut now_ns, mut by_workers, mut all) = (Choice::new(), 1, 0.0, 0.0);
         while now_ns < 4_000_000_000 {
-            let workers = choice.next(64, now_ns);
+            let workers = choice.next(64, 128, now_ns);
             now_ns += 64_000_000_000 / if workers { theirs } else { own };
             by_workers += if workers { 64.0 } else { 0.0 };
             all += 64.0;

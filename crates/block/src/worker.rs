@@ -108,8 +108,8 @@ impl<M: Machine> Worker<M> {
         for post in &mut self.posts {
             let Some(seat) = &post.disk.seat else { continue };
             let (hctx, rounds) = (seat.hctx, seat.rounds());
-            // Whoever else is inside need not tell when it leaves: only a turn that got in may be the
-            // last before a sleep. Its flag would keep that thread there instead.
+            // Whoever else is inside need not tell when it leaves: only a turn that got in may be
+            // the last before a sleep. Its flag would keep that thread there instead.
             post.missed = !post.disk.run_queue(hctx, &mut self.run, &post.stats)
                 && !planted(Plant::MissForgotten);
             if !post.missed {

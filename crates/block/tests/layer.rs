@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use millrace_block::{
-    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Features, Layout, Op, OpFlags,
+    Again, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Features, Layout, Op, OpFlags,
     QueueLimits, Reject, Segment, Stack, Status, TagScope, Volume,
 };
 use millrace_machine::{Machine, Native};
@@ -72,6 +72,25 @@ fn full_channel_gives_the_bio_back_and_takes_it_later() {
     assert_eq!(channel.wait(4, |done| assert!(done.status.is_ok())), 4);
     channel.submit(rejected.bio).expect("room again");
     assert_eq!(channel.wait(1, |_| ()), 1);
+}
+
+#[test]
+fn bios_sent_off_again_have_one_go_however_soon_they_are_done() {
+    let disks = (0..2).map(|_| disk(TestDrive::new(1 << 14), Stack::Mq).0).collect();
+    let layout = Layout::Stripe { chunk_sectors: 8 };
+    let volume = Volume::new("v", layout, disks).expect("a valid volume");
+    let mut channel = Channel::open(&volume, ChannelConfig { depth: 64, ..Default::default() });
+    (0..64).for_each(|_| channel.submit(Bio::read(4, Buffer::new(65_536))).expect("room"));
+    let handed = channel.poll_again(|_, _| Again::Submit);
+    assert!((1..=65).contains(&handed), "{handed}");
+    // Nor does one that can never be served come back for ever.
+    let handed = channel.poll_again(|bio, _| {
+        bio.set_sector(1 << 20);
+        Again::Submit
+    });
+    assert!((1..=65).contains(&handed), "{handed}");
+    while channel.poll_again(|_, _| Again::Drop) > 0 {}
+    assert_eq!(channel.in_flight(), 0);
 }
 
 #[test]

@@ -2,8 +2,9 @@
 //!
 //! Owns the words of a workload (fio's), the loop of one job, the rows of a result and the
 //! comparison that `millrace bench` runs by default; `sim`, the same on simulated machines;
-//! `systor13` and `atc17`, papers' experiments there; `page`, what an experiment found and how it is shown;
-//! and `explore`, which looks for bugs by simulation. Called by the binary's verbs and by tests.
+//! `systor13` and `atc17`, papers' experiments there; `page`, what an experiment found and how it
+//! is shown; and `explore`, which looks for bugs by simulation. Called by the binary's verbs and by
+//! tests.
 
 pub mod atc17;
 mod bench;

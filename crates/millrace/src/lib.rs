@@ -67,7 +67,7 @@ pub use millrace_block::{
 };
 pub use millrace_drives::{DriveWorkers, Spec, WorkerCpus, worker_cpus};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
-pub use serving::{check_serving, needs_workers};
+pub use serving::{check_serving, default_serving, needs_workers};
 
 /// One thread's way into a volume.
 pub type Channel = millrace_block::Channel<Native>;

@@ -13,6 +13,18 @@ pub fn needs_workers(serving: Serving, drives: usize) -> bool {
     matches!(serving, Serving::PerDrive | Serving::Auto) && drives > 1
 }
 
+/// Who serves a volume that does not say, by the designs of its drives: whoever turns out faster
+/// where that is a question at all.
+#[must_use]
+pub fn default_serving(stacks: &[Stack]) -> Serving {
+    match stacks {
+        [Stack::Mq, .., Stack::Mq] if stacks.iter().all(|stack| *stack == Stack::Mq) => {
+            Serving::Auto
+        }
+        _ => Serving::Inline,
+    }
+}
+
 /// Whether a mode goes with a design: only `mq` has queues that somebody else may serve, and a
 /// plug.
 ///

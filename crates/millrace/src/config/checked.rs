@@ -4,8 +4,8 @@
 //! drive, one name per listener. Called by `config::load`; touches no file but what tells the
 //! machine's NUMA nodes and no socket, so `--check` is this far and opening starts from here.
 
-use millrace::{DriveOptions, check_serving, needs_workers};
-use millrace_block::{ControllerConfig, Layout, Serving, ServingConfig};
+use millrace::{DriveOptions, check_serving, default_serving, needs_workers};
+use millrace_block::{ControllerConfig, Layout, ServingConfig};
 use millrace_drives::Spec;
 
 use super::controller;
@@ -18,8 +18,6 @@ use super::words::{Address, LayoutWord};
 const EXPORT_NAME_BYTES_MAX: usize = 4096;
 /// Chunk in sectors where none is given: 64 KiB.
 const CHUNK_SECTORS: u32 = 128;
-/// Who serves a volume that does not say.
-const SERVING: Serving = Serving::Inline;
 
 /// What is to be served, and how.
 #[derive(Debug)]
@@ -207,8 +205,9 @@ fn serving(
         |key: &Option<Located<u32>>, default: u32| key.as_ref().map_or(default, |k| k.value);
     let plug_high = value(&raw.plug_high, default.plug_high);
     let pressure_high = value(&raw.pressure_high, default.pressure_high);
+    let stacks: Vec<_> = members.iter().map(|member| drives[*member].options.stack).collect();
     let config = ServingConfig {
-        serving: raw.mode.as_ref().map_or(SERVING, |mode| mode.value),
+        serving: raw.mode.as_ref().map_or_else(|| default_serving(&stacks), |mode| mode.value),
         plug_high,
         plug_low: value(&raw.plug_low, default.plug_low.min(plug_high)),
         pressure_high,

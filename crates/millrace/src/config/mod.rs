@@ -16,7 +16,7 @@ pub mod words;
 
 use std::path::Path;
 
-pub use checked::{Checked, Drive, ExportPlan, ListenerPlan, VolumePlan};
+pub use checked::{Checked, Drive, ExportPlan, ListenerPlan};
 pub use problem::Problems;
 
 /// Reads a configuration; `file` is its name in messages, `base` where its relative paths lie.

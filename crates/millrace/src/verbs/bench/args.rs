@@ -124,20 +124,21 @@ pub struct QueueArgs {
 pub struct ServingArgs {
     /// Who serves a volume's drives: inline (who submits), per-drive (a worker for each drive),
     /// per-volume (one list for all, as Linux does), auto (inline or per-drive, whichever is
-    /// faster); all but inline with --stack mq. One drive alone gets no worker [default: inline]
+    /// faster); all but inline with --stack mq. One drive alone gets no worker [default: auto, for
+    /// several drives with --stack mq]
     #[arg(long, value_delimiter = ',', value_name = "MODE", value_parser = word::<Serving>)]
     #[arg(conflicts_with = "connect")]
     pub serving: Vec<Serving>,
     /// CPUs of the drives' workers, such as 1-4,7; drives are dealt out to them in turn [default:
     /// those that no job runs on, or all but the first; none on a machine of one CPU]
-    #[arg(long, value_delimiter = ',', value_name = "CPUS", requires = "serving")]
+    #[arg(long, value_delimiter = ',', value_name = "CPUS", conflicts_with = "connect")]
     pub workers: Vec<CpuRange>,
     /// High watermark: I/Os for each drive at which a batch starts by itself [default: 32]
-    #[arg(long, value_name = "N", requires = "serving")]
+    #[arg(long, value_name = "N", conflicts_with = "connect")]
     pub plug_high: Option<u32>,
     /// Low watermark: batches with fewer I/Os for each drive are served by who submits [default:
     /// 16]
-    #[arg(long, value_name = "N", requires = "serving")]
+    #[arg(long, value_name = "N", conflicts_with = "connect")]
     pub plug_low: Option<u32>,
     /// After the rows: how many I/Os of each drive passed each state, and how long they took in the
     /// stack and in the device
@@ -146,13 +147,13 @@ pub struct ServingArgs {
 }
 
 impl ServingArgs {
-    /// The settings of each mode asked for.
-    pub fn configs(&self) -> Result<Vec<ServingConfig>> {
+    /// The settings of each mode asked for, or of `mode` if none is.
+    pub fn configs(&self, mode: Serving) -> Result<Vec<ServingConfig>> {
         let default = ServingConfig::default();
         let plug_high = self.plug_high.unwrap_or(default.plug_high);
         let plug_low = self.plug_low.unwrap_or(default.plug_low.min(plug_high));
         let modes = match self.serving.as_slice() {
-            [] => &[default.serving],
+            [] => &[mode],
             given => given,
         };
         let config = |serving: &Serving| {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use millrace::{
     CpuId, Machine, Native, Serving, ServingConfig, Spread, Stack, Stamp, Topology, check_serving,
-    needs_workers, worker_cpus,
+    default_serving, needs_workers, worker_cpus,
 };
 use millrace_lab::{Plan, Workload};
 use millrace_machine::{Cpu, NodeId};
@@ -61,10 +61,10 @@ pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
 /// All rows, on a machine with these CPUs.
 pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     let rows = queue_plans(args, all)?;
-    let servings = args.serving.configs()?;
     let mut served = Vec::new();
     for row in rows {
-        for serving in &servings {
+        let stacks = vec![row.stack; args.target.drive.len()];
+        for serving in &args.serving.configs(default_serving(&stacks))? {
             if let Err(text) = check_serving(serving.serving, row.stack) {
                 bail!("--{text}");
             }

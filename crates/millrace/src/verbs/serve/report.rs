@@ -10,13 +10,13 @@ use std::path::Path;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use millrace::DriveWorkers;
-use millrace_block::{Disk, Layout, QueueKind, ServingConfig, Sharing, Stack};
+use millrace_block::{Disk, Layout, QueueKind, Serving, ServingConfig, Sharing, Stack};
 use millrace_exports::server::StopReport;
 use millrace_machine::Native;
 
 use super::opening::Opened;
 use crate::config::words::{Address, bytes_for_people};
-use crate::config::{Checked, ExportPlan, ListenerPlan, VolumePlan};
+use crate::config::{Checked, ExportPlan, ListenerPlan};
 
 /// What `--check` says of a plan in order.
 pub fn checked(plan: &Checked) -> String {
@@ -60,7 +60,7 @@ pub fn serving(
     }
     if workers.threads() > 0 {
         let _ = writeln!(text, "drives' workers, on {}", workers.describe());
-    } else if plan.volumes.iter().any(VolumePlan::needs_workers) {
+    } else if plan.volumes.iter().any(|volume| volume.serving.serving == Serving::PerDrive) {
         let _ = writeln!(text, "note: one CPU: drives have no workers, I/O threads serve them");
     }
     for note in opened.notes.iter().chain(server_notes) {
