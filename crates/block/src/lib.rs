@@ -15,6 +15,7 @@ extern crate alloc;
 
 mod account;
 mod bio;
+pub mod blktrace;
 mod buffer;
 mod channel;
 mod complete;

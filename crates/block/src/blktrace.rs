@@ -1,0 +1,517 @@
+//! The kernel's trace record, `struct blk_io_trace`: its words, its bytes, and back from bytes.
+//!
+//! Owns the numbers of the format and nothing else: no allocation, no clock, no I/O. Whoever
+//! records encodes here; whoever reads (the lab's `trace`) decodes here, and this is the only place
+//! that looks at such untrusted bytes. A record is 48 bytes in the byte order of its machine, which
+//! the magic shows, and is followed by `pdu_len` bytes of data; numbers in those are big-endian.
+//! Source: include/uapi/linux/blktrace_api.h, version 7.
+
+use core::fmt;
+
+/// Bytes of a record without its data.
+pub const RECORD_BYTES: usize = 48;
+/// The upper 24 bits of a record's first word.
+pub const MAGIC: u32 = 0x6561_7400;
+/// The lower 8 bits of a record's first word.
+pub const VERSION: u32 = 7;
+/// Added to an action's code when the kernel puts the number of a cgroup (8 bytes) before the data.
+pub const CGROUP: u32 = 1 << 8;
+/// Bytes of that number.
+pub const CGROUP_BYTES: usize = 8;
+
+/// Categories: bits of the upper half of an action.
+pub mod category {
+    /// A read.
+    pub const READ: u16 = 1 << 0;
+    /// A write.
+    pub const WRITE: u16 = 1 << 1;
+    /// Flushes the drive's cache first.
+    pub const FLUSH: u16 = 1 << 2;
+    /// Somebody waits for it.
+    pub const SYNC: u16 = 1 << 3;
+    /// Queueing and merging.
+    pub const QUEUE: u16 = 1 << 4;
+    /// Given back by the driver.
+    pub const REQUEUE: u16 = 1 << 5;
+    /// Given to the driver.
+    pub const ISSUE: u16 = 1 << 6;
+    /// Complete.
+    pub const COMPLETE: u16 = 1 << 7;
+    /// A request of a file system or program.
+    pub const FS: u16 = 1 << 8;
+    /// A command that passes through.
+    pub const PC: u16 = 1 << 9;
+    /// A note, not an event.
+    pub const NOTIFY: u16 = 1 << 10;
+    /// Read ahead.
+    pub const AHEAD: u16 = 1 << 11;
+    /// Metadata.
+    pub const META: u16 = 1 << 12;
+    /// A discard.
+    pub const DISCARD: u16 = 1 << 13;
+    /// Data of the driver.
+    pub const DRV_DATA: u16 = 1 << 14;
+    /// Forced to the medium.
+    pub const FUA: u16 = 1 << 15;
+}
+
+/// What happened: the lower half of an action that is not a note.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u16)]
+pub enum Act {
+    /// Q: queued.
+    Queue = 1,
+    /// M: merged at the end of another.
+    BackMerge = 2,
+    /// F: merged in front of another.
+    FrontMerge = 3,
+    /// G: got a request.
+    GetRequest = 4,
+    /// S: sleeps until there is a request.
+    Sleep = 5,
+    /// R: given back by the driver.
+    Requeue = 6,
+    /// D: given to the driver.
+    Issue = 7,
+    /// C: complete.
+    Complete = 8,
+    /// P: the queue was plugged.
+    Plug = 9,
+    /// U: unplugged, since there was enough or somebody waits.
+    Unplug = 10,
+    /// UT: unplugged by a timer.
+    UnplugTimer = 11,
+    /// I: inserted into a queue.
+    Insert = 12,
+    /// X: split.
+    Split = 13,
+    /// B: its data go through a copy.
+    Bounce = 14,
+    /// A: remapped to another device.
+    Remap = 15,
+    /// Given up; no tool shows it.
+    Abort = 16,
+    /// Data of the driver; no tool shows them.
+    DriverData = 17,
+}
+
+const ACTS: [Act; 17] = [
+    Act::Queue,
+    Act::BackMerge,
+    Act::FrontMerge,
+    Act::GetRequest,
+    Act::Sleep,
+    Act::Requeue,
+    Act::Issue,
+    Act::Complete,
+    Act::Plug,
+    Act::Unplug,
+    Act::UnplugTimer,
+    Act::Insert,
+    Act::Split,
+    Act::Bounce,
+    Act::Remap,
+    Act::Abort,
+    Act::DriverData,
+];
+
+impl Act {
+    /// The whole action: code, the kernel's category for it, and `more` categories such as
+    /// `category::WRITE | category::SYNC`.
+    #[must_use]
+    pub fn with(self, more: u16) -> u32 {
+        let own = match self {
+            Act::Split | Act::Bounce => 0,
+            Act::Requeue => category::REQUEUE,
+            Act::Issue => category::ISSUE,
+            Act::Complete => category::COMPLETE,
+            Act::DriverData => category::DRV_DATA,
+            _ => category::QUEUE,
+        };
+        u32::from(own | more) << 16 | u32::from(self as u16)
+    }
+
+    /// The letters that blkparse has for it; empty for what it does not show.
+    #[must_use]
+    pub fn letters(self) -> &'static str {
+        const LETTERS: [&str; 17] = [
+            "Q", "M", "F", "G", "S", "R", "D", "C", "P", "U", "UT", "I", "X", "B", "A", "", "",
+        ];
+        LETTERS[self as usize - 1]
+    }
+
+    /// Bytes of data that must follow such a record.
+    #[must_use]
+    pub fn pdu_bytes_min(self) -> usize {
+        match self {
+            Act::Unplug | Act::UnplugTimer | Act::Split => 8,
+            Act::Remap => Remap::BYTES,
+            _ => 0,
+        }
+    }
+}
+
+/// A record that is not an event of an I/O.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Note {
+    /// Its data are the name of the process `pid`.
+    Process = 0,
+    /// Its data are the wall clock: seconds and nanoseconds, 4 bytes each.
+    Timestamp = 1,
+    /// Its data are a message.
+    Message = 2,
+}
+
+impl Note {
+    /// The whole action.
+    #[must_use]
+    pub fn action(self) -> u32 {
+        u32::from(category::NOTIFY) << 16 | u32::from(self as u16)
+    }
+}
+
+/// One record without its data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Record {
+    /// Number of the event on its CPU; 0 for notes.
+    pub sequence: u32,
+    /// When, in nanoseconds of the recorder's clock.
+    pub time_ns: u64,
+    /// First sector (of 512 bytes).
+    pub sector: u64,
+    /// How long.
+    pub bytes: u32,
+    /// Categories in the upper half, code in the lower.
+    pub action: u32,
+    /// Who.
+    pub pid: u32,
+    /// Which device: see [`device`].
+    pub device: u32,
+    /// On which CPU; also the number of the file.
+    pub cpu: u32,
+    /// Error of a completion: 0, or a negative errno's 16 bits.
+    pub error: u16,
+    /// Bytes of data that follow.
+    pub pdu_len: u16,
+}
+
+/// Why 48 bytes are no record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoRecord {
+    /// The first word is not the magic.
+    Magic(u32),
+    /// The first word is the magic of a machine of the other byte order.
+    ByteOrder,
+    /// A version that is not ours.
+    Version(u32),
+}
+
+impl fmt::Display for NoRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoRecord::Magic(word) => {
+                write!(f, "no trace record: it begins with {word:#010x}, not {MAGIC:#010x}")
+            }
+            NoRecord::ByteOrder => write!(
+                f,
+                "a record of a machine with the other byte order: read it on such a machine"
+            ),
+            NoRecord::Version(version) => {
+                write!(f, "a record of version {version}; only version {VERSION} is known here")
+            }
+        }
+    }
+}
+
+impl Record {
+    /// The event, if it is one that is known.
+    #[must_use]
+    pub fn act(&self) -> Option<Act> {
+        let code = self.action & 0xffff & !CGROUP;
+        if self.has(category::NOTIFY) {
+            return None;
+        }
+        ACTS.get((code as usize).wrapping_sub(1)).copied()
+    }
+
+    /// The note, if it is one that is known.
+    #[must_use]
+    pub fn note(&self) -> Option<Note> {
+        match self.action & !CGROUP {
+            action if action == Note::Process.action() => Some(Note::Process),
+            action if action == Note::Timestamp.action() => Some(Note::Timestamp),
+            action if action == Note::Message.action() => Some(Note::Message),
+            _ => None,
+        }
+    }
+
+    /// Whether it is in any of these categories.
+    #[must_use]
+    pub fn has(&self, categories: u16) -> bool {
+        (self.action >> 16) as u16 & categories != 0
+    }
+
+    /// Whole sectors of its length.
+    #[must_use]
+    pub fn sectors(&self) -> u32 {
+        self.bytes >> 9
+    }
+
+    /// One past its last sector.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.sector.wrapping_add(u64::from(self.sectors()))
+    }
+
+    /// As a file has it.
+    #[must_use]
+    pub fn encode(&self) -> [u8; RECORD_BYTES] {
+        let mut bytes = [0; RECORD_BYTES];
+        let mut put = |at: usize, word: &[u8]| bytes[at..at + word.len()].copy_from_slice(word);
+        put(0, &(MAGIC | VERSION).to_ne_bytes());
+        put(4, &self.sequence.to_ne_bytes());
+        put(8, &self.time_ns.to_ne_bytes());
+        put(16, &self.sector.to_ne_bytes());
+        put(24, &self.bytes.to_ne_bytes());
+        put(28, &self.action.to_ne_bytes());
+        put(32, &self.pid.to_ne_bytes());
+        put(36, &self.device.to_ne_bytes());
+        put(40, &self.cpu.to_ne_bytes());
+        put(44, &self.error.to_ne_bytes());
+        put(46, &self.pdu_len.to_ne_bytes());
+        bytes
+    }
+
+    /// From a file.
+    ///
+    /// # Errors
+    /// If these bytes do not begin with this machine's magic and the known version.
+    pub fn decode(bytes: &[u8; RECORD_BYTES]) -> Result<Record, NoRecord> {
+        let magic = u32::from_ne_bytes(word(bytes, 0));
+        match (magic & !0xff, magic.swap_bytes() & !0xff) {
+            (MAGIC, _) if magic & 0xff == VERSION => {}
+            (MAGIC, _) => return Err(NoRecord::Version(magic & 0xff)),
+            (_, MAGIC) => return Err(NoRecord::ByteOrder),
+            _ => return Err(NoRecord::Magic(magic)),
+        }
+        Ok(Record {
+            sequence: u32::from_ne_bytes(word(bytes, 4)),
+            time_ns: u64::from_ne_bytes(word(bytes, 8)),
+            sector: u64::from_ne_bytes(word(bytes, 16)),
+            bytes: u32::from_ne_bytes(word(bytes, 24)),
+            action: u32::from_ne_bytes(word(bytes, 28)),
+            pid: u32::from_ne_bytes(word(bytes, 32)),
+            device: u32::from_ne_bytes(word(bytes, 36)),
+            cpu: u32::from_ne_bytes(word(bytes, 40)),
+            error: u16::from_ne_bytes(word(bytes, 44)),
+            pdu_len: u16::from_ne_bytes(word(bytes, 46)),
+        })
+    }
+}
+
+/// `N` bytes at a place that lies inside.
+fn word<const N: usize>(bytes: &[u8; RECORD_BYTES], at: usize) -> [u8; N] {
+    let mut word = [0; N];
+    word.copy_from_slice(&bytes[at..at + N]);
+    word
+}
+
+/// The data of a remap.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Remap {
+    /// The device that the I/O was for.
+    pub device_from: u32,
+    /// The device that it goes to.
+    pub device_to: u32,
+    /// Its first sector on the former.
+    pub sector_from: u64,
+}
+
+impl Remap {
+    /// Bytes of it.
+    pub const BYTES: usize = 16;
+
+    /// As a file has it.
+    #[must_use]
+    pub fn encode(&self) -> [u8; Remap::BYTES] {
+        let mut bytes = [0; Remap::BYTES];
+        bytes[..4].copy_from_slice(&self.device_from.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.device_to.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.sector_from.to_be_bytes());
+        bytes
+    }
+
+    /// From a record's data; none if they are too short.
+    #[must_use]
+    pub fn decode(data: &[u8]) -> Option<Remap> {
+        let (from, rest) = data.split_first_chunk::<4>()?;
+        let (to, rest) = rest.split_first_chunk::<4>()?;
+        let (sector, _) = rest.split_first_chunk::<8>()?;
+        Some(Remap {
+            device_from: u32::from_be_bytes(*from),
+            device_to: u32::from_be_bytes(*to),
+            sector_from: u64::from_be_bytes(*sector),
+        })
+    }
+}
+
+/// The data of an unplug (how many I/Os) or a split (where the second part begins).
+#[must_use]
+pub fn encode_number(number: u64) -> [u8; 8] {
+    number.to_be_bytes()
+}
+
+/// Those data as a number; none if they are too short.
+#[must_use]
+pub fn decode_number(data: &[u8]) -> Option<u64> {
+    data.split_first_chunk::<8>().map(|(number, _)| u64::from_be_bytes(*number))
+}
+
+/// A device's number: 12 bits and 20, as inside the kernel.
+#[must_use]
+pub const fn device(major: u32, minor: u32) -> u32 {
+    major << 20 | (minor & 0xf_ffff)
+}
+
+/// The major number of a device.
+#[must_use]
+pub const fn major(device: u32) -> u32 {
+    device >> 20
+}
+
+/// The minor number of a device.
+#[must_use]
+pub const fn minor(device: u32) -> u32 {
+    device & 0xf_ffff
+}
+
+/// What kind of I/O a record is of, in blkparse's letters: F flush, then D, W, R or N, then F for
+/// FUA, A ahead, S sync, M metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rwbs {
+    letters: [u8; 6],
+    len: usize,
+}
+
+impl Rwbs {
+    /// Of a record.
+    #[must_use]
+    pub fn of(record: &Record) -> Rwbs {
+        let kind = match () {
+            () if record.has(category::DISCARD) => b'D',
+            () if record.has(category::WRITE) => b'W',
+            () if record.bytes != 0 => b'R',
+            () => b'N',
+        };
+        let letters = [
+            (record.has(category::FLUSH), b'F'),
+            (true, kind),
+            (record.has(category::FUA), b'F'),
+            (record.has(category::AHEAD), b'A'),
+            (record.has(category::SYNC), b'S'),
+            (record.has(category::META), b'M'),
+        ];
+        let mut rwbs = Rwbs { letters: [0; 6], len: 0 };
+        for (_, letter) in letters.into_iter().filter(|(there, _)| *there) {
+            rwbs.letters[rwbs.len] = letter;
+            rwbs.len += 1;
+        }
+        rwbs
+    }
+
+    /// The letters.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.letters[..self.len]).expect("the letters are ASCII")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_was_encoded_is_decoded(
+            words in any::<[u32; 6]>(), longs in any::<[u64; 2]>(), shorts in any::<[u16; 2]>()
+        ) {
+            let [sequence, bytes, action, pid, device, cpu] = words;
+            let ([time_ns, sector], [error, pdu_len]) = (longs, shorts);
+            let record = Record {
+                sequence, time_ns, sector, bytes, action, pid, device, cpu, error, pdu_len,
+            };
+            prop_assert_eq!(Record::decode(&record.encode()), Ok(record));
+            let remap = Remap { device_from: device, device_to: pid, sector_from: sector };
+            prop_assert_eq!(Remap::decode(&remap.encode()), Some(remap));
+            prop_assert_eq!(decode_number(&encode_number(sector)), Some(sector));
+        }
+
+        #[test]
+        fn any_bytes_are_a_record_or_an_error(
+            start in any::<[u8; 24]>(), rest in any::<[u8; 24]>(), magic in any::<bool>()
+        ) {
+            let mut bytes = [0; RECORD_BYTES];
+            bytes[..24].copy_from_slice(&start);
+            bytes[24..].copy_from_slice(&rest);
+            if magic {
+                bytes[..4].copy_from_slice(&(MAGIC | VERSION).to_ne_bytes());
+            }
+            let decoded = Record::decode(&bytes);
+            prop_assert!(decoded.is_ok() || !magic);
+            if let Ok(record) = decoded {
+                prop_assert_eq!(record.encode(), bytes);
+                prop_assert!((1..=6).contains(&Rwbs::of(&record).as_str().len()));
+                prop_assert!(record.act().is_none() || record.note().is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn the_layout_is_the_kernels() {
+        let record = Record {
+            sequence: 1,
+            time_ns: 2,
+            sector: 3,
+            bytes: 4096,
+            action: Act::Queue.with(category::WRITE | category::SYNC),
+            pid: 5,
+            device: device(8, 1),
+            cpu: 6,
+            error: 7,
+            pdu_len: 8,
+        };
+        let bytes = record.encode();
+        assert_eq!(bytes[..4], 0x6561_7407_u32.to_ne_bytes());
+        assert_eq!(bytes[28..32], 0x001a_0001_u32.to_ne_bytes());
+        assert_eq!(bytes[36..40], 0x0080_0001_u32.to_ne_bytes());
+        assert_eq!((record.act(), record.end()), (Some(Act::Queue), 11));
+        assert_eq!(Rwbs::of(&record).as_str(), "WS");
+    }
+
+    #[test]
+    fn bytes_of_another_machine_version_or_kind_are_refused() {
+        let mut bytes = Record::default().encode();
+        bytes[..4].reverse();
+        assert_eq!(Record::decode(&bytes), Err(NoRecord::ByteOrder));
+        bytes[..4].copy_from_slice(&(MAGIC | 8).to_ne_bytes());
+        assert_eq!(Record::decode(&bytes), Err(NoRecord::Version(8)));
+        bytes[..4].copy_from_slice(&0_u32.to_ne_bytes());
+        assert_eq!(Record::decode(&bytes), Err(NoRecord::Magic(0)));
+    }
+
+    #[test]
+    fn every_code_is_its_own_action_and_notes_are_none() {
+        for act in ACTS {
+            let record = Record { action: act.with(category::READ), ..Record::default() };
+            assert_eq!((record.act(), record.note()), (Some(act), None));
+        }
+        for note in [Note::Process, Note::Timestamp, Note::Message] {
+            let record = Record { action: note.action(), ..Record::default() };
+            assert_eq!((record.act(), record.note()), (None, Some(note)));
+        }
+        let unknown = [0, 18, 0xffff].map(|action| Record { action, ..Record::default() });
+        assert!(unknown.iter().all(|record| record.act().is_none()));
+    }
+}
