@@ -16,6 +16,7 @@ mod paper;
 mod row;
 pub mod sim;
 pub mod systor13;
+pub mod trace;
 mod verify;
 mod workload;
 

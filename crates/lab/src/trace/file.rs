@@ -1,0 +1,168 @@
+//! `CpuFile`: the records of one `NAME.blktrace.N`, one after the other, each checked.
+//!
+//! Owns the byte offset for errors, and how much of a record's data is kept: `PDU_KEPT_MAX` bytes,
+//! more than any tool shows, so that a hostile length costs time but no memory. Called by
+//! `reader.rs`. Reads from anything, so that tests and the fuzzer need no files.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use millrace_block::blktrace::{CGROUP, CGROUP_BYTES, RECORD_BYTES, Record};
+
+use super::{Problem, TraceError};
+
+/// Bytes of data that are kept of a record; the rest is passed over.
+pub const PDU_KEPT_MAX: usize = 1024;
+
+/// A record and its data.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Item {
+    pub(super) record: Record,
+    /// At most `PDU_KEPT_MAX` bytes, without the number of a cgroup.
+    pub(super) data: Vec<u8>,
+}
+
+/// The file of one CPU.
+pub(super) struct CpuFile<R> {
+    path: PathBuf,
+    cpu: u32,
+    input: R,
+    offset: u64,
+}
+
+impl<R: Read> CpuFile<R> {
+    pub(super) fn new(path: PathBuf, cpu: u32, input: R) -> Self {
+        CpuFile { path, cpu, input, offset: 0 }
+    }
+
+    pub(super) fn cpu(&self) -> u32 {
+        self.cpu
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes of the records so far.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The next record; none at the end of the file.
+    pub(super) fn next(&mut self) -> Result<Option<Item>, TraceError> {
+        let mut bytes = [0; RECORD_BYTES];
+        let have = self.fill(&mut bytes)?;
+        if have == 0 {
+            return Ok(None);
+        }
+        if have < RECORD_BYTES {
+            return Err(self.broken(Problem::Truncated { have, want: RECORD_BYTES }));
+        }
+        let record = Record::decode(&bytes).map_err(|no| self.broken(Problem::NoRecord(no)))?;
+        if record.cpu != self.cpu {
+            let problem = Problem::OtherCpu { cpu: record.cpu, file_cpu: self.cpu };
+            return Err(self.broken(problem));
+        }
+        let data = self.data(&record)?;
+        self.offset += (RECORD_BYTES + usize::from(record.pdu_len)) as u64;
+        Ok(Some(Item { record, data }))
+    }
+
+    /// Reads and checks the data of a record.
+    fn data(&mut self, record: &Record) -> Result<Vec<u8>, TraceError> {
+        let len = usize::from(record.pdu_len);
+        let mut data = vec![0; len.min(PDU_KEPT_MAX)];
+        let mut have = self.fill(&mut data)?;
+        if have == data.len() && have < len {
+            let mut rest = self.input.by_ref().take((len - have) as u64);
+            let passed = io::copy(&mut rest, &mut io::sink());
+            have += passed.map_err(|source| self.failed(source))? as usize;
+        }
+        if have < len {
+            let (have, want) = (RECORD_BYTES + have, RECORD_BYTES + len);
+            return Err(self.broken(Problem::Truncated { have, want }));
+        }
+        if record.action & CGROUP != 0 && data.len() >= CGROUP_BYTES {
+            data.drain(..CGROUP_BYTES);
+        }
+        let want = record.act().map_or(0, |act| act.pdu_bytes_min());
+        if let (Some(act), true) = (record.act(), data.len() < want) {
+            let (letters, have) = (act.letters(), data.len());
+            return Err(self.broken(Problem::ShortData { letters, have, want }));
+        }
+        Ok(data)
+    }
+
+    /// Fills the buffer as far as the file goes.
+    fn fill(&mut self, buffer: &mut [u8]) -> Result<usize, TraceError> {
+        let mut have = 0;
+        while have < buffer.len() {
+            match self.input.read(&mut buffer[have..]) {
+                Ok(0) => break,
+                Ok(bytes) => have += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+        Ok(have)
+    }
+
+    fn failed(&self, source: io::Error) -> TraceError {
+        TraceError::Io { file: self.path.clone(), offset: self.offset, source }
+    }
+
+    fn broken(&self, problem: Problem) -> TraceError {
+        TraceError::Broken { file: self.path.clone(), offset: self.offset, problem }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_block::blktrace::{Act, Note};
+
+    fn problem(bytes: &[u8]) -> (u64, Problem) {
+        let mut file = CpuFile::new("t.blktrace.3".into(), 3, bytes);
+        loop {
+            match file.next() {
+                Ok(item) => assert!(item.is_some(), "the file has no problem"),
+                Err(TraceError::Broken { offset, problem, .. }) => return (offset, problem),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn record(action: u32, pdu_len: u16) -> Vec<u8> {
+        Record { action, pdu_len, cpu: 3, ..Record::default() }.encode().into()
+    }
+
+    #[test]
+    fn a_file_that_ends_inside_a_record_says_where_that_begins() {
+        let whole = record(Act::Queue.with(0), 0);
+        let bytes = [whole.clone(), whole.clone(), whole[..47].to_vec()].concat();
+        assert_eq!(problem(&bytes), (96, Problem::Truncated { have: 47, want: 48 }));
+        let bytes = [whole, record(Note::Message.action(), 2_000), vec![b'x'; 1_999]].concat();
+        assert_eq!(problem(&bytes), (48, Problem::Truncated { have: 2_047, want: 2_048 }));
+    }
+
+    #[test]
+    fn records_of_another_cpu_and_data_that_lack_are_refused() {
+        let bytes = Record { cpu: 4, ..Record::default() }.encode();
+        assert_eq!(problem(&bytes), (0, Problem::OtherCpu { cpu: 4, file_cpu: 3 }));
+        let bytes = [record(Act::Remap.with(0), 8), vec![0; 8]].concat();
+        assert_eq!(problem(&bytes), (0, Problem::ShortData { letters: "A", have: 8, want: 16 }));
+        let cgroup = record(Act::Remap.with(0) | CGROUP, 16);
+        let bytes = [cgroup, vec![0; 16]].concat();
+        assert_eq!(problem(&bytes), (0, Problem::ShortData { letters: "A", have: 8, want: 16 }));
+    }
+
+    #[test]
+    fn long_data_are_passed_over_and_the_next_record_is_found() {
+        let long = [record(Note::Message.action(), u16::MAX), vec![b'x'; 65_535]].concat();
+        let bytes = [long, record(Act::Plug.with(0), 0)].concat();
+        let mut file = CpuFile::new("t".into(), 3, &bytes[..]);
+        assert_eq!(file.next().unwrap().unwrap().data.len(), PDU_KEPT_MAX);
+        assert_eq!(file.next().unwrap().unwrap().record.act(), Some(Act::Plug));
+        assert_eq!((file.next().unwrap(), file.offset()), (None, bytes.len() as u64));
+    }
+}

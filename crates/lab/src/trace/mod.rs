@@ -1,0 +1,20 @@
+//! Traces: reads `NAME.blktrace.N` files, the kernel's and ours, shows them and says where I/Os
+//! spend their time.
+//!
+//! Owns one walk over such files in constant memory (`Reader`), and what is made of it: blkparse's
+//! lines (`Show`), btt's spans (`Spans`) and a page of plots (`Timeline`). Called by the verb
+//! `millrace trace`. The bytes of a record are `millrace_block::blktrace`'s.
+//! Source: blktrace 1.2's tools, whose output is the measure: the same lines, the same digits.
+
+mod error;
+mod file;
+mod names;
+mod reader;
+mod show;
+mod summary;
+
+pub use error::{Problem, TraceError};
+pub use file::PDU_KEPT_MAX;
+pub use names::Names;
+pub use reader::{Entry, Reader, TraceName};
+pub use show::{Show, line};

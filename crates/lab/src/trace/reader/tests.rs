@@ -1,0 +1,92 @@
+//! What the order of events is, what is an error, and that nothing is lost.
+
+use super::*;
+use millrace_block::blktrace::{Act, Note};
+
+fn bytes(cpu: u32, times: &[u64]) -> Vec<u8> {
+    let record = |(sequence, time_ns): (u32, &u64)| Record {
+        cpu,
+        time_ns: *time_ns,
+        sequence,
+        action: Act::Queue.with(category::WRITE),
+        ..Record::default()
+    };
+    (1..).zip(times).flat_map(|item| record(item).encode()).collect()
+}
+
+fn order(inputs: &[Vec<u8>]) -> Vec<(u32, u64)> {
+    let mut reader = Reader::from_inputs(inputs.iter().map(|bytes| &bytes[..]).collect());
+    let mut order = Vec::new();
+    while let Some(entry) = reader.next().unwrap() {
+        order.push((entry.cpu, entry.record.time_ns));
+    }
+    order
+}
+
+#[test]
+fn files_are_merged_by_time_from_the_first_event_on() {
+    let inputs = [bytes(0, &[110, 140]), bytes(1, &[100, 150]), bytes(2, &[])];
+    assert_eq!(order(&inputs), [(1, 0), (0, 10), (0, 40), (1, 50)]);
+}
+
+#[test]
+fn times_that_step_back_stay_in_the_order_of_their_file() {
+    let inputs = [bytes(0, &[100, 140, 120, 130]), bytes(1, &[105, 125])];
+    assert_eq!(order(&inputs), [(0, 0), (1, 5), (1, 25), (0, 40), (0, 20), (0, 30)]);
+}
+
+#[test]
+fn a_file_goes_on_among_equal_times() {
+    let inputs = [bytes(0, &[100, 110, 110]), bytes(1, &[110, 110])];
+    assert_eq!(order(&inputs), [(0, 0), (0, 10), (0, 10), (1, 10), (1, 10)]);
+}
+
+#[test]
+fn many_more_events_than_a_batch_come_through() {
+    let times: Vec<u64> = (0..5_000).collect();
+    let inputs = [bytes(0, &times), bytes(1, &times)];
+    assert_eq!(order(&inputs).len(), 10_000);
+}
+
+#[test]
+fn what_precedes_a_broken_record_is_told_first() {
+    let mut broken = bytes(0, &[1, 2, 3]);
+    broken.extend([0; 48]);
+    let mut reader = Reader::from_inputs(vec![&broken[..]]);
+    let told = std::iter::from_fn(|| reader.next().ok()).count();
+    assert_eq!(told, 3);
+    assert!(reader.next().unwrap().is_none(), "an error is told once");
+    let mut reader = Reader::from_inputs(vec![&[0; 48][..]]);
+    let error = reader.next().unwrap_err().to_string();
+    assert!(error.starts_with("input.blktrace.0: byte 0: no trace record"), "{error}");
+}
+
+#[test]
+fn names_are_known_a_batch_ahead_and_messages_have_their_place() {
+    let note = |note: Note, pid, time_ns, data: &[u8]| {
+        let pdu_len = u16::try_from(data.len()).unwrap();
+        let record = Record { action: note.action(), pid, time_ns, pdu_len, ..Record::default() };
+        [&record.encode()[..], data].concat()
+    };
+    let input = [
+        bytes(0, &[5]),
+        note(Note::Message, 0, 6, b"hello"),
+        note(Note::Process, 9, 7, b"fio\0"),
+        note(Note::Timestamp, 0, 8, &[0; 8]),
+    ];
+    let input = input.concat();
+    let mut reader = Reader::from_inputs(vec![&input[..]]);
+    assert_eq!(reader.names().of(9), b"fio");
+    assert_eq!(reader.next().unwrap().unwrap().record.act(), Some(Act::Queue));
+    assert_eq!(reader.next().unwrap().unwrap().data, b"hello");
+    assert_eq!(reader.next().unwrap(), None);
+}
+
+#[test]
+fn a_name_may_be_one_of_its_files_and_a_missing_one_says_what_is_looked_for() {
+    assert_eq!(TraceName::new("a/b.blktrace.12", None), TraceName::new("a/b", None));
+    let dir = Path::new("/x");
+    assert_eq!(TraceName::new("b", Some(dir)).file(3), Path::new("/x/b.blktrace.3"));
+    let error = Reader::open(&[TraceName::new("nothing", Some(dir))]).err().unwrap().to_string();
+    assert!(error.starts_with("/x/nothing.blktrace.0: no such trace; "), "{error}");
+}

@@ -1,0 +1,235 @@
+//! `Show`: a trace as blkparse's default lines, and its summary at the end.
+//!
+//! Owns the format of a line, `%D %2c %8s %5T.%9t %5p %2a %3d ` and what follows for each action;
+//! the summary's counts are `Summary`'s. Byte for byte what `blkparse -i NAME` prints, which the
+//! end-to-end tests compare; names and messages are bytes of anybody, so lines are bytes too.
+//! Called by `millrace trace show`.
+
+use std::io::{self, Write};
+
+use millrace_block::blktrace::{
+    Act, Note, Record, Remap, Rwbs, category, decode_number, major, minor,
+};
+
+use super::summary::Summary;
+use super::{Entry, Names};
+
+/// Nanoseconds of a second.
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Prints a trace.
+pub struct Show {
+    summary: Summary,
+    line: Vec<u8>,
+}
+
+impl Show {
+    /// For traces of these names, which the summary gives.
+    #[must_use]
+    pub fn new(traces: Vec<String>) -> Show {
+        Show { summary: Summary::new(traces), line: Vec::new() }
+    }
+
+    /// The line of one event; empty for what blkparse does not show.
+    pub fn entry(&mut self, entry: &Entry, names: &Names) -> &[u8] {
+        self.line.clear();
+        self.summary.entry(entry);
+        line(&mut self.line, entry, names);
+        &self.line
+    }
+
+    /// Counts by CPU and trace.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        self.summary.text()
+    }
+}
+
+/// Appends the line of one event; nothing for what blkparse does not show.
+pub fn line(out: &mut Vec<u8>, entry: &Entry, names: &Names) {
+    // Appending to a vector cannot fail.
+    let _ = match shown(&entry.record) {
+        Some(Shown::Message) => message(out, entry),
+        Some(Shown::Act(act)) => event(out, act, entry, names),
+        None => Ok(()),
+    };
+}
+
+/// What of an entry is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    Message,
+    Act(Act),
+}
+
+/// What blkparse makes a line of. Commands that pass through have fewer events.
+pub(super) fn shown(record: &Record) -> Option<Shown> {
+    if record.action >> 16 == 0 {
+        return None;
+    }
+    if record.note() == Some(Note::Message) {
+        return (record.pdu_len > 0).then_some(Shown::Message);
+    }
+    let act = record.act().filter(|act| !act.letters().is_empty())?;
+    let passes = matches!(
+        act,
+        Act::Queue
+            | Act::GetRequest
+            | Act::Sleep
+            | Act::Requeue
+            | Act::Issue
+            | Act::Complete
+            | Act::Insert
+    );
+    (passes || !record.has(category::PC)).then_some(Shown::Act(act))
+}
+
+fn message(out: &mut Vec<u8>, entry: &Entry) -> io::Result<()> {
+    head(out, (entry.record.device, entry.record.cpu), &entry.record, ("0", "m", "N"))?;
+    // Printed as a string of C: up to its zero.
+    out.extend(entry.data.iter().take_while(|byte| **byte != 0));
+    out.push(b'\n');
+    Ok(())
+}
+
+/// The part that all lines have.
+fn head(
+    out: &mut Vec<u8>,
+    (device, cpu): (u32, u32),
+    record: &Record,
+    (sequence, act, rwbs): (&str, &str, &str),
+) -> io::Result<()> {
+    // Seconds are an int there, and wrap as such where a time lies before the first.
+    let (seconds, rest_ns) = ((record.time_ns / SECOND_NS) as i32, record.time_ns % SECOND_NS);
+    write!(out, "{:3},{:<3} {cpu:2} {sequence:>8} ", major(device), minor(device))?;
+    write!(out, "{seconds:5}.{rest_ns:09} {:5} {act:>2} {rwbs:>3} ", record.pid)
+}
+
+fn event(out: &mut Vec<u8>, act: Act, entry: &Entry, names: &Names) -> io::Result<()> {
+    let record = &entry.record;
+    let remap = Remap::decode(&entry.data).unwrap_or_default();
+    let device = if act == Act::Remap { remap.device_to } else { record.device };
+    let sequence = (record.sequence as i32).to_string();
+    let rwbs = Rwbs::of(record);
+    head(out, (device, entry.cpu), record, (&sequence, act.letters(), rwbs.as_str()))?;
+    let (sector, sectors) = (record.sector, record.sectors());
+    let number = decode_number(&entry.data).unwrap_or_default() as u32;
+    match act {
+        Act::Complete | Act::Requeue => ended(out, act, entry)?,
+        Act::Issue | Act::Insert if record.has(category::PC) => {
+            write!(out, "{} ", record.bytes)?;
+            command(out, &entry.data)?;
+            name(out, record.pid, names);
+        }
+        Act::Queue if record.has(category::PC) => {
+            write!(out, "{} ", record.bytes)?;
+            name(out, record.pid, names);
+        }
+        Act::Plug => name(out, record.pid, names),
+        Act::Unplug | Act::UnplugTimer => {
+            name(out, record.pid, names);
+            write!(out, " {number}")?;
+        }
+        Act::Remap => {
+            let from = remap.device_from;
+            write!(out, "{sector} + {sectors} <- ")?;
+            write!(out, "({},{}) {}", major(from), minor(from), remap.sector_from)?;
+        }
+        Act::Split => {
+            write!(out, "{sector} / {number} ")?;
+            name(out, record.pid, names);
+        }
+        _ => {
+            if sectors != 0 {
+                write!(out, "{sector} + {sectors} ")?;
+            }
+            name(out, record.pid, names);
+        }
+    }
+    out.push(b'\n');
+    Ok(())
+}
+
+fn ended(out: &mut Vec<u8>, act: Act, entry: &Entry) -> io::Result<()> {
+    let record = &entry.record;
+    if record.has(category::PC) {
+        if act == Act::Complete {
+            command(out, &entry.data)?;
+        }
+    } else if record.sectors() != 0 {
+        write!(out, "{} + {} ", record.sector, record.sectors())?;
+    } else {
+        write!(out, "{} ", record.sector)?;
+    }
+    write!(out, "[{}]", record.error)
+}
+
+fn name(out: &mut Vec<u8>, pid: u32, names: &Names) {
+    out.push(b'[');
+    out.extend(names.of(pid));
+    out.push(b']');
+}
+
+/// A command's bytes, without the zeroes at the end.
+fn command(out: &mut Vec<u8>, data: &[u8]) -> io::Result<()> {
+    if data.is_empty() {
+        return Ok(());
+    }
+    let zeroes = data.iter().rev().take_while(|byte| **byte == 0).count();
+    let shown = (data.len() - zeroes + 1).min(data.len());
+    let text: Vec<String> = data[..shown].iter().map(|byte| format!("{byte:02x}")).collect();
+    let rest = if zeroes > 0 { " .." } else { "" };
+    write!(out, "({}{rest}) ", text.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_block::blktrace::{device, encode_number};
+
+    fn shown_line(record: Record, data: &[u8]) -> String {
+        let mut names = Names::default();
+        names.add(42, b"fio");
+        let record = Record { device: device(259, 1), pid: 42, cpu: 3, ..record };
+        let entry = Entry { record, data: data.into(), trace: 0, cpu: 3 };
+        let mut out = Vec::new();
+        line(&mut out, &entry, &names);
+        String::from_utf8(out).unwrap()
+    }
+
+    fn of(act: Act, more: u16) -> Record {
+        let (time_ns, sector) = (1_000_000_002, 8);
+        Record { sequence: 7, time_ns, sector, bytes: 4096, action: act.with(more), ..of_nothing() }
+    }
+
+    fn of_nothing() -> Record {
+        Record::default()
+    }
+
+    #[test]
+    fn lines_are_those_of_blkparse() {
+        let head = "259,1    3        7     1.000000002    42";
+        let write = category::WRITE | category::SYNC;
+        let remap = Remap { device_from: device(254, 0), device_to: device(8, 16), sector_from: 1 };
+        assert_eq!(shown_line(of(Act::Queue, write), &[]), format!("{head}  Q  WS 8 + 8 [fio]\n"));
+        assert_eq!(
+            shown_line(of(Act::Remap, write), &remap.encode()),
+            "  8,16   3        7     1.000000002    42  A  WS 8 + 8 <- (254,0) 1\n"
+        );
+        let unplug = Record { bytes: 0, ..of(Act::UnplugTimer, 0) };
+        assert_eq!(shown_line(unplug, &encode_number(2)), format!("{head} UT   N [fio] 2\n"));
+        let failed = Record { error: 0xfffb, ..of(Act::Complete, 0) };
+        assert_eq!(shown_line(failed, &[]), format!("{head}  C   R 8 + 8 [65531]\n"));
+        let flush = Record { bytes: 0, ..of(Act::Complete, category::FLUSH | write) };
+        assert_eq!(shown_line(flush, &[]), format!("{head}  C FWS 8 [0]\n"));
+    }
+
+    #[test]
+    fn commands_end_before_their_last_zeroes_and_drivers_data_are_not_shown() {
+        let issue = of(Act::Issue, category::PC);
+        assert!(shown_line(issue, &[1, 2, 0, 0]).ends_with("D   R 4096 (01 02 00 ..) [fio]\n"));
+        assert!(shown_line(issue, &[1, 2]).ends_with("D   R 4096 (01 02) [fio]\n"));
+        assert_eq!(shown_line(of(Act::DriverData, category::PC), &[1]), "");
+        assert_eq!(shown_line(of(Act::Plug, category::PC), &[]), "");
+    }
+}
