@@ -6,15 +6,22 @@
 //! `millrace trace`. The bytes of a record are `millrace_block::blktrace`'s.
 //! Source: blktrace 1.2's tools, whose output is the measure: the same lines, the same digits.
 
+mod drive;
 mod error;
 mod file;
+mod measure;
 mod names;
 mod reader;
 mod show;
+mod spans;
 mod summary;
+mod tree;
 
+pub use drive::{Drive, Kind, Overhead, Seeks};
 pub use error::{Problem, TraceError};
 pub use file::PDU_KEPT_MAX;
+pub use measure::{Measure, Measures, Span};
 pub use names::Names;
 pub use reader::{Entry, Reader, TraceName};
 pub use show::{Show, line};
+pub use spans::{DRIVES_MAX, FLIGHTS_MAX, Sample, Spans, Watch};

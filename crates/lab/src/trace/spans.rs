@@ -1,0 +1,293 @@
+//! `Spans`: how long I/Os took from step to step, by btt's rules, in constant memory.
+//!
+//! btt's rules are the measure, since its numbers are what people compare with:
+//! - Of every device a tree of what was queued (Q) and not completed. A later event belongs to the
+//!   I/O that covers its first sector (G, S, I, M, A), or to all that lie inside its range (D, C):
+//!   so an I/O that was merged into another is issued and completed with it.
+//! - Q2G, S2G, G2I, Q2M, Q2A are taken when their end is seen; I2D, or M2D if it was merged, at D,
+//!   again if it was given back (R) and issued again; D2C and Q2C at C, once for every I/O inside.
+//! - Events without a length, of commands that pass through, and on a device before its first Q or
+//!   A do not count. A time that does not go forward counts as 1 ns.
+//! - A split (X) is no event for it: the parts lie inside what was queued, so only their G, I and D
+//!   show, and such an I/O has no Q2C unless one C covers it.
+//!
+//! Bounded: `FLIGHTS_MAX` I/Os on their way (about 40 MiB), past which the oldest of the fullest
+//! device is dropped and counted, and `DRIVES_MAX` devices, past which events are ignored and
+//! counted. Until then all numbers are btt's own. Called by `millrace trace`.
+
+use std::collections::BTreeMap;
+
+use millrace_block::blktrace::{Act, Record, Remap, category};
+
+use super::Entry;
+use super::drive::{Drive, Flight, Group, Kind, NEVER, delta};
+use super::measure::{Measures, Span};
+use super::tree::Place;
+
+/// I/Os on their way that are kept.
+pub const FLIGHTS_MAX: usize = 1 << 18;
+/// Devices that are kept.
+pub const DRIVES_MAX: usize = 256;
+
+/// One length of a span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// Of which.
+    pub span: Span,
+    /// How long.
+    pub value_ns: u64,
+    /// When it ended.
+    pub time_ns: u64,
+    /// Place of the drive in [`Spans::drives`].
+    pub drive: usize,
+    /// The CPU on which the I/O was queued.
+    pub cpu: u32,
+}
+
+/// What else wants to see each length.
+pub trait Watch {
+    /// One length.
+    fn sample(&mut self, sample: &Sample);
+}
+
+impl Watch for () {
+    fn sample(&mut self, _: &Sample) {}
+}
+
+/// Measures spans.
+#[derive(Debug, Default)]
+pub struct Spans {
+    drives: Vec<Drive>,
+    all: Group,
+    cpus: BTreeMap<u32, Group>,
+    kinds: [Group; Kind::ALL.len()],
+    flights: usize,
+    dropped: u64,
+    ignored: u64,
+    found: Vec<Place>,
+}
+
+impl Spans {
+    /// Nothing seen yet.
+    #[must_use]
+    pub fn new() -> Spans {
+        Spans::default()
+    }
+
+    /// Of everything.
+    #[must_use]
+    pub fn all(&self) -> &Measures {
+        &self.all.measures
+    }
+
+    /// Devices, in the order of their first event.
+    #[must_use]
+    pub fn drives(&self) -> &[Drive] {
+        &self.drives
+    }
+
+    /// By the CPU on which I/Os were queued.
+    pub fn cpus(&self) -> impl Iterator<Item = (u32, &Measures)> {
+        self.cpus.iter().map(|(cpu, group)| (*cpu, &group.measures))
+    }
+
+    /// By what they do.
+    pub fn kinds(&self) -> impl Iterator<Item = (Kind, &Measures)> {
+        Kind::ALL.into_iter().zip(&self.kinds).map(|(kind, group)| (kind, &group.measures))
+    }
+
+    /// I/Os that were dropped before their completion, to bound memory.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Events of devices past the bound.
+    #[must_use]
+    pub fn ignored(&self) -> u64 {
+        self.ignored
+    }
+
+    /// I/Os that were queued and not completed so far.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.flights
+    }
+
+    /// One more event, and each span that ends with it to `watch`.
+    pub fn entry(&mut self, entry: &Entry, watch: &mut impl Watch) {
+        let record = &entry.record;
+        let Some(act) = record.act().filter(|_| !record.has(category::PC)) else { return };
+        if record.bytes == 0 && !matches!(act, Act::Remap | Act::Requeue) {
+            return;
+        }
+        match act {
+            Act::Queue => self.queue(record, watch),
+            Act::Remap => self.remap(entry, watch),
+            Act::GetRequest | Act::Sleep | Act::Insert | Act::BackMerge | Act::FrontMerge => {
+                self.step(act, record, watch);
+            }
+            Act::Issue => self.issue(record, watch),
+            Act::Complete => self.complete(record, watch),
+            Act::Requeue => {
+                if let Some(drive) = self.begun(record) {
+                    self.drives[drive].activate();
+                    self.drives[drive].give_back();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The place of a device, from its first event on; none past the bound.
+    fn drive(&mut self, device: u32) -> Option<usize> {
+        if let Some(at) = self.drives.iter().position(|drive| drive.device == device) {
+            return Some(at);
+        }
+        if self.drives.len() == DRIVES_MAX {
+            self.ignored += 1;
+            return None;
+        }
+        self.drives.push(Drive::new(device));
+        Some(self.drives.len() - 1)
+    }
+
+    /// The place of a device on which something was queued.
+    fn begun(&mut self, record: &Record) -> Option<usize> {
+        self.drive(record.device).filter(|drive| self.drives[*drive].begun)
+    }
+
+    fn queue(&mut self, record: &Record, watch: &mut impl Watch) {
+        let Some(drive) = self.drive(record.device) else { return };
+        if self.flights >= FLIGHTS_MAX {
+            self.drop_oldest();
+        }
+        self.flights += 1;
+        let (kind, time_ns) = (Kind::of(record), record.time_ns);
+        self.drives[drive].begun = true;
+        self.drives[drive].queue(record);
+        let span = Span::Q2Q.on(self.drives[drive].maps());
+        if let Some(last) = self.all.last_queued_ns {
+            let value_ns = delta(last, time_ns);
+            watch.sample(&Sample { span, value_ns, time_ns, drive, cpu: record.cpu });
+        }
+        self.all.queued(span, time_ns);
+        self.drives[drive].group.queued(span, time_ns);
+        self.cpus.entry(record.cpu).or_default().queued(span, time_ns);
+        self.kinds[kind as usize].queued(span, time_ns);
+    }
+
+    fn drop_oldest(&mut self) {
+        if let Some(drive) = self.drives.iter_mut().max_by_key(|drive| drive.flights.len()) {
+            drive.flights.remove_oldest();
+            self.flights -= 1;
+            self.dropped += 1;
+        }
+    }
+
+    fn remap(&mut self, entry: &Entry, watch: &mut impl Watch) {
+        let record = &entry.record;
+        let Some(to) = self.drive(record.device) else { return };
+        self.drives[to].begun = true;
+        let Some(remap) = Remap::decode(&entry.data) else { return };
+        let known = |drive: &Drive| drive.device == remap.device_from;
+        let Some(from) = self.drives.iter().position(known) else { return };
+        if let Some(place) = self.drives[from].flights.find(remap.sector_from) {
+            let flight = *self.drives[from].flights.value(place);
+            self.span((Span::Q2A, from), &flight, (flight.queued_ns, record.time_ns), watch);
+        }
+    }
+
+    /// An event that belongs to the one I/O that covers its first sector.
+    fn step(&mut self, act: Act, record: &Record, watch: &mut impl Watch) {
+        let Some(drive) = self.begun(record) else { return };
+        let now = record.time_ns;
+        if let Some(place) = self.drives[drive].flights.find(record.sector) {
+            let flight = self.drives[drive].flights.value(place);
+            match act {
+                Act::GetRequest => flight.got_ns = now,
+                Act::Sleep => flight.slept_ns = now,
+                Act::Insert => flight.inserted_ns = now,
+                _ => flight.merged_ns = now,
+            }
+            let flight = *flight;
+            match act {
+                Act::GetRequest => {
+                    self.span((Span::Q2G, drive), &flight, (flight.queued_ns, now), watch);
+                    if flight.slept_ns != 0 {
+                        self.span((Span::S2G, drive), &flight, (flight.slept_ns, now), watch);
+                    }
+                }
+                Act::Insert if flight.got_ns != NEVER => {
+                    self.span((Span::G2I, drive), &flight, (flight.got_ns, now), watch);
+                }
+                Act::BackMerge | Act::FrontMerge => {
+                    self.span((Span::Q2M, drive), &flight, (flight.queued_ns, now), watch);
+                }
+                _ => {}
+            }
+        }
+        if matches!(act, Act::BackMerge | Act::FrontMerge) {
+            self.drives[drive].deactivate();
+        }
+    }
+
+    fn issue(&mut self, record: &Record, watch: &mut impl Watch) {
+        let Some(drive) = self.begun(record) else { return };
+        self.drives[drive].issue(record);
+        let found = self.inside(drive, record);
+        for place in &found {
+            let flight = self.drives[drive].flights.value(*place);
+            flight.issued_ns = record.time_ns;
+            let flight = *flight;
+            let (span, from) = match flight.inserted_ns {
+                NEVER => (Span::M2D, flight.merged_ns),
+                inserted => (Span::I2D, inserted),
+            };
+            if from != NEVER {
+                self.span((span, drive), &flight, (from, record.time_ns), watch);
+            }
+        }
+        self.found = found;
+    }
+
+    fn complete(&mut self, record: &Record, watch: &mut impl Watch) {
+        let Some(drive) = self.begun(record) else { return };
+        self.drives[drive].blocks.add(u64::from(record.sectors()));
+        self.drives[drive].give_back();
+        let found = self.inside(drive, record);
+        for place in &found {
+            let flight = *self.drives[drive].flights.value(*place);
+            self.span((Span::Q2C, drive), &flight, (flight.queued_ns, record.time_ns), watch);
+            if flight.issued_ns != NEVER {
+                self.span((Span::D2C, drive), &flight, (flight.issued_ns, record.time_ns), watch);
+            }
+            self.drives[drive].flights.remove(*place);
+        }
+        self.flights -= found.len();
+        self.found = found;
+    }
+
+    /// The I/Os inside the range of an event, in a buffer that is to be put back.
+    fn inside(&mut self, drive: usize, record: &Record) -> Vec<Place> {
+        let mut found = std::mem::take(&mut self.found);
+        self.drives[drive].flights.inside((record.sector, record.end()), &mut found);
+        found
+    }
+
+    fn span(
+        &mut self,
+        (span, drive): (Span, usize),
+        flight: &Flight,
+        (from_ns, time_ns): (u64, u64),
+        watch: &mut impl Watch,
+    ) {
+        let span = span.on(self.drives[drive].maps());
+        let value_ns = delta(from_ns, time_ns);
+        self.all.measures.add(span, value_ns);
+        self.drives[drive].group.measures.add(span, value_ns);
+        self.cpus.entry(flight.cpu).or_default().measures.add(span, value_ns);
+        self.kinds[flight.kind as usize].measures.add(span, value_ns);
+        watch.sample(&Sample { span, value_ns, time_ns, drive, cpu: flight.cpu });
+    }
+}
