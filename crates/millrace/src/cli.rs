@@ -30,6 +30,8 @@ enum Verb {
     Paper(verbs::paper::Args),
     /// Look for bugs of the block layer by deterministic simulation
     Explore(verbs::explore::ExploreArgs),
+    /// Show blktrace files, and where I/Os spent their time
+    Trace(verbs::trace::Args),
 }
 
 impl Verb {
@@ -39,6 +41,7 @@ impl Verb {
             Verb::Bench(args) => verbs::bench::run(&args),
             Verb::Paper(args) => verbs::paper::run(&args),
             Verb::Explore(args) => verbs::explore::run(&args),
+            Verb::Trace(args) => verbs::trace::run(&args),
         }
     }
 }
