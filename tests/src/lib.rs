@@ -13,6 +13,7 @@ pub mod load;
 mod process;
 pub mod raw_nbd;
 pub mod serving;
+pub mod synthetic_trace;
 
 pub use clients::{client, nbdsh};
 pub use daemon::Daemon;
@@ -26,6 +27,11 @@ pub use process::{run, run_within};
 pub fn tempdir() -> tempfile::TempDir {
     // Short, because the path of a Unix socket must fit 108 bytes.
     tempfile::Builder::new().prefix("mr-").tempdir().expect("the temporary directory is writable")
+}
+
+/// The `millrace` program, built if need be.
+pub fn millrace() -> std::process::Command {
+    std::process::Command::new(binary::path())
 }
 
 /// Returns from the calling test unless every named program is installed.

@@ -134,9 +134,8 @@ impl Act {
     /// The letters that blkparse has for it; empty for what it does not show.
     #[must_use]
     pub fn letters(self) -> &'static str {
-        const LETTERS: [&str; 17] = [
-            "Q", "M", "F", "G", "S", "R", "D", "C", "P", "U", "UT", "I", "X", "B", "A", "", "",
-        ];
+        const LETTERS: [&str; 17] =
+            ["Q", "M", "F", "G", "S", "R", "D", "C", "P", "U", "UT", "I", "X", "B", "A", "", ""];
         LETTERS[self as usize - 1]
     }
 

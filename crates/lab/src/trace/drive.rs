@@ -186,10 +186,12 @@ impl Drive {
         (all.n > 0 && all.total > 0).then(|| Overhead::of(self.measures()))
     }
 
-    pub(super) fn queue(&mut self, record: &Record) {
-        self.seeks[0].add((record.sector, record.end()));
+    /// One more was queued; whether it took the place of one with the same first sector.
+    pub(super) fn queue(&mut self, record: &Record) -> bool {
+        let range = (record.sector, record.end());
+        self.seeks[0].add(range);
         self.activate();
-        self.flights.insert((record.sector, record.end()), Flight::new(record));
+        self.flights.insert(range, Flight::new(record))
     }
 
     /// One more to be done: queued, or given back.

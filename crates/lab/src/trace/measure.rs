@@ -76,6 +76,10 @@ impl Span {
     }
 }
 
+/// What is longer (18 minutes, or 512 TiB in sectors) is counted as this in percentiles, so that
+/// the histogram's sum cannot overflow by a few hostile values.
+const COUNTED_MAX: u64 = 1 << 40;
+
 /// Many lengths of one span, or of anything else that is counted in whole numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Measure {
@@ -98,7 +102,7 @@ impl Measure {
         self.max = self.max.max(value);
         self.total = self.total.wrapping_add(value);
         self.n += 1;
-        self.histogram.get_or_insert_default().add(value, 1);
+        self.histogram.get_or_insert_default().add(value.min(COUNTED_MAX), 1);
     }
 
     /// The mean; 0 of none.
@@ -177,6 +181,9 @@ mod tests {
         measures.add(Span::D2C.on(true), 5);
         measures.add(Span::Q2C.on(true), 7);
         let json = serde_json::to_string(&measures).unwrap();
-        assert!(json.starts_with("{\"Q2Cdm\":{\"min_ns\":7,") && json.contains("\"D2C\""), "{json}");
+        assert!(
+            json.starts_with("{\"Q2Cdm\":{\"min_ns\":7,") && json.contains("\"D2C\""),
+            "{json}"
+        );
     }
 }

@@ -80,6 +80,7 @@ impl Spans {
             "spans": self.all(),
             "drives": drives.collect::<Map<String, Value>>(),
             "in_flight": self.in_flight(),
+            "replaced": self.replaced(),
             "dropped": self.dropped(),
             "ignored": self.ignored(),
         });
@@ -90,7 +91,8 @@ impl Spans {
                 Per::Op => "per_op",
             };
             let groups = self.groups(per).into_iter();
-            let groups = groups.map(|(name, all)| (name.replace("CPU ", ""), json!({"spans": all})));
+            let groups =
+                groups.map(|(name, all)| (name.replace("CPU ", ""), json!({"spans": all})));
             object[name] = groups.collect::<Map<String, Value>>().into();
         }
         object
@@ -100,6 +102,7 @@ impl Spans {
     fn notes(&self) -> impl Iterator<Item = (u64, &'static str)> {
         let all = [
             (self.in_flight() as u64, "I/Os were queued and no completion covers them"),
+            (self.replaced(), "I/Os were not followed: a later one took their first sector"),
             (self.dropped(), "I/Os were dropped: more were on their way than are kept"),
             (self.ignored(), "events were ignored: more devices than are kept"),
         ];

@@ -165,9 +165,8 @@ fn open(path: &Path) -> Result<Option<(File, u64)>, TraceError> {
 impl<R: Read> Reader<R> {
     /// Reads one trace from the inputs of CPUs 0, 1 and so on, instead of from files.
     pub fn from_inputs(inputs: Vec<R>) -> Reader<R> {
-        let file = |(cpu, input)| {
-            (0, CpuFile::new(format!("input.blktrace.{cpu}").into(), cpu, input))
-        };
+        let file =
+            |(cpu, input)| (0, CpuFile::new(format!("input.blktrace.{cpu}").into(), cpu, input));
         Reader::of((0..).zip(inputs).map(file).collect(), 0)
     }
 

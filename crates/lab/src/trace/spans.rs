@@ -6,6 +6,7 @@
 //!   so an I/O that was merged into another is issued and completed with it.
 //! - Q2G, S2G, G2I, Q2M, Q2A are taken when their end is seen; I2D, or M2D if it was merged, at D,
 //!   again if it was given back (R) and issued again; D2C and Q2C at C, once for every I/O inside.
+//! - Of two I/Os on their way with the same first sector only the later is followed.
 //! - Events without a length, of commands that pass through, and on a device before its first Q or
 //!   A do not count. A time that does not go forward counts as 1 ns.
 //! - A split (X) is no event for it: the parts lie inside what was queued, so only their G, I and D
@@ -62,6 +63,7 @@ pub struct Spans {
     cpus: BTreeMap<u32, Group>,
     kinds: [Group; Kind::ALL.len()],
     flights: usize,
+    replaced: u64,
     dropped: u64,
     ignored: u64,
     found: Vec<Place>,
@@ -94,6 +96,13 @@ impl Spans {
     /// By what they do.
     pub fn kinds(&self) -> impl Iterator<Item = (Kind, &Measures)> {
         Kind::ALL.into_iter().zip(&self.kinds).map(|(kind, group)| (kind, &group.measures))
+    }
+
+    /// I/Os that were not followed to their completion, since another one with the same first sector
+    /// was queued before.
+    #[must_use]
+    pub fn replaced(&self) -> u64 {
+        self.replaced
     }
 
     /// I/Os that were dropped before their completion, to bound memory.
@@ -162,10 +171,12 @@ impl Spans {
         if self.flights >= FLIGHTS_MAX {
             self.drop_oldest();
         }
-        self.flights += 1;
-        let (kind, time_ns) = (Kind::of(record), record.time_ns);
         self.drives[drive].begun = true;
-        self.drives[drive].queue(record);
+        match self.drives[drive].queue(record) {
+            true => self.replaced += 1,
+            false => self.flights += 1,
+        }
+        let (kind, time_ns) = (Kind::of(record), record.time_ns);
         let span = Span::Q2Q.on(self.drives[drive].maps());
         if let Some(last) = self.all.last_queued_ns {
             let value_ns = delta(last, time_ns);

@@ -12,22 +12,36 @@ use millrace_block::blktrace::{Act, category};
 use super::Entry;
 use super::show::{Shown, shown};
 
-/// A count of I/Os and their length.
+/// A count of I/Os and their length: whole KiB of each, and what is left of those in bytes. A CPU on
+/// which more was given back than issued is below 0, which wraps as in blkparse, each part by itself.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     count: u64,
     kib: u64,
+    rest: u64,
 }
 
 impl Tally {
     fn add(&mut self, bytes: u32) {
         self.count += 1;
-        self.kib += u64::from(bytes >> 10);
+        self.kib = self.kib.wrapping_add(u64::from(bytes >> 10));
+        self.rest = self.rest.wrapping_add(u64::from(bytes & 1_023));
+    }
+
+    /// Takes the length away, not the count.
+    fn take(&mut self, bytes: u32) {
+        self.kib = self.kib.wrapping_sub(u64::from(bytes >> 10));
+        self.rest = self.rest.wrapping_sub(u64::from(bytes & 1_023));
     }
 
     fn merge(&mut self, other: &Tally) {
         self.count += other.count;
         self.kib = self.kib.wrapping_add(other.kib);
+        self.rest = self.rest.wrapping_add(other.rest);
+    }
+
+    fn kib(&self) -> u64 {
+        self.kib.wrapping_add(self.rest >> 10)
     }
 }
 
@@ -125,15 +139,12 @@ impl Trace {
             Act::Requeue => {
                 counts.requeued.add(bytes);
                 // What comes back will be issued again.
-                counts.issued.kib = counts.issued.kib.wrapping_sub(u64::from(bytes >> 10));
+                counts.issued.take(bytes);
             }
             Act::Complete => counts.completed.add(bytes),
             Act::Unplug => cpu.unplugs += 1,
             Act::UnplugTimer => cpu.timer_unplugs += 1,
             _ => {}
-        }
-        if passed {
-            return;
         }
         match act {
             Act::Issue => self.depth[way] += 1,
@@ -156,7 +167,10 @@ impl Trace {
         }
         let rate = |way: usize| {
             let ms = self.last_ns.wrapping_sub(self.first_ns) / 1_000_000;
-            total.ways[way].completed.kib.wrapping_mul(1_000).checked_div(ms).unwrap_or(0)
+            let done = total.ways[way].completed;
+            // Not quite KiB a second, but what blkparse prints: it adds the rest as thousandths.
+            let sum = done.kib.wrapping_mul(1_000).wrapping_add(done.rest);
+            sum.checked_div(ms).unwrap_or(0)
         };
         let _ = write!(
             text,
@@ -189,9 +203,8 @@ fn row(text: &mut String, names: [&str; 2], cells: [String; 2], gap: &str) {
 }
 
 fn put(text: &mut String, title: &str, cpu: &Cpu, depth_max: Option<[u64; 2]>) {
-    let sized = |tally: &Tally| {
-        format!("{}, {}iB", short(tally.count, false), short(tally.kib, true))
-    };
+    let sized =
+        |tally: &Tally| format!("{}, {}iB", short(tally.count, false), short(tally.kib(), true));
     let plain = |count: u64| format!("{count:8}{:8}", ' ');
     let [read, write] = &cpu.ways;
     let both = |of: fn(&Counts) -> &Tally| [sized(of(read)), sized(of(write))];
@@ -217,9 +230,8 @@ fn passed(text: &mut String, cpu: &Cpu) {
     if cpu.passed.iter().flat_map(of).all(|tally| tally.count == 0) {
         return;
     }
-    let sized = |tally: &Tally| {
-        format!("{}, {}iB", short(tally.count, false), short(tally.kib, true))
-    };
+    let sized =
+        |tally: &Tally| format!("{}, {}iB", short(tally.count, false), short(tally.kib(), true));
     let count = |tally: &Tally| short(tally.count, false);
     let [read, write] = &cpu.passed;
     let cells = [sized(&read.queued), sized(&write.queued)];

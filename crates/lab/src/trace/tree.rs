@@ -3,9 +3,11 @@
 //!
 //! A red-black tree by first sector in one array, of the text-book kind and without balancing of
 //! its own devising: where I/Os overlap, which one a search comes upon depends on the tree's shape,
-//! and btt's has this one. Of equal keys the later goes right. Owns the age of its entries too, so
-//! that a full one can drop its oldest. Called by `spans.rs`.
+//! and btt's has this one. No two have the same first sector. Owns the age of its entries too, so
+//! that a full one can drop its oldest. Called by `drive.rs` and `spans.rs`.
 //! Source: Cormen et al., Introduction to Algorithms, 3rd edition, chapter 13.
+
+use std::cmp::Ordering;
 
 /// No node. Its colour is black.
 const NIL: u32 = u32::MAX;
@@ -89,23 +91,26 @@ impl<T> RangeTree<T> {
         }
     }
 
-    pub(super) fn insert(&mut self, (start, end): (u64, u64), value: T) {
+    /// Adds one. If there is one with this first sector, the new one takes its place and its age:
+    /// whether that was so.
+    pub(super) fn insert(&mut self, (start, end): (u64, u64), value: T) -> bool {
         let (mut parent, mut at, mut side) = (NIL, self.root, LEFT);
         while at != NIL {
             parent = at;
-            side = if start < self.at(at).start { LEFT } else { RIGHT };
+            side = match start.cmp(&self.at(at).start) {
+                Ordering::Less => LEFT,
+                Ordering::Greater => RIGHT,
+                Ordering::Equal => {
+                    let node = self.at_mut(at);
+                    (node.end, node.value) = (end, value);
+                    return true;
+                }
+            };
             at = self.at(at).children[side];
         }
         let older = self.ends[YOUNGER];
-        let node = Node {
-            start,
-            end,
-            parent,
-            children: [NIL; 2],
-            red: true,
-            ages: [older, NIL],
-            value,
-        };
+        let node =
+            Node { start, end, parent, children: [NIL; 2], red: true, ages: [older, NIL], value };
         let new = self.place_for(node);
         match parent {
             NIL => self.root = new,
@@ -117,6 +122,7 @@ impl<T> RangeTree<T> {
         }
         self.ends[YOUNGER] = new;
         self.balance_after_insert(new);
+        false
     }
 
     /// Removes the oldest, if there is any.
@@ -323,7 +329,8 @@ mod tests {
             for (put, number) in steps {
                 let start = number * 8;
                 if put && !list.contains(&start) {
-                    tree.insert((start, start + 8), start);
+                    prop_assert!(!tree.insert((start, start + 9), 0));
+                    prop_assert!(tree.insert((start, start + 8), start), "it replaces that");
                     list.push(start);
                 } else if let Some(place) = tree.find(start + 3) {
                     prop_assert_eq!(*tree.value(place), start);

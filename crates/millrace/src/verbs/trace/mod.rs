@@ -81,11 +81,7 @@ impl Input {
     ///
     /// # Errors
     /// If a trace cannot be read, or not to its end: then after all that precedes.
-    fn walk(
-        &self,
-        with_bar: bool,
-        mut each: impl FnMut(&Entry, &Reader) -> Next,
-    ) -> Result<()> {
+    fn walk(&self, with_bar: bool, mut each: impl FnMut(&Entry, &Reader) -> Next) -> Result<()> {
         let mut reader = Reader::open(&self.names())?;
         let mut progress = Progress::new(self.names.join(" "), with_bar);
         while let Some(entry) = reader.next()? {

@@ -1,0 +1,196 @@
+//! `millrace trace` beside blkparse and btt: the same lines and digits, and what it says of bad
+//! files.
+//!
+//! On files that a Linux 6.1 recorded with blktrace (`tests/data`: an NVMe drive with mq-deadline,
+//! a loop device, a stripe of device mapper on that drive), and on synthetic ones that are worse.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use millrace_tests::{millrace, require_clients, run, synthetic_trace, tempdir};
+
+const KERNELS: [&[&str]; 4] = [&["nvme"], &["loop"], &["dm-0", "nvme0n1"], &["nvme0n1"]];
+
+fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data")
+}
+
+/// Standard output of a command that must succeed and say nothing else.
+fn text(command: &mut Command) -> String {
+    let output = run(command);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn shown(dir: &Path, names: &[&str]) -> String {
+    text(millrace().args(["trace", "show"]).args(names).current_dir(dir))
+}
+
+fn spans(dir: &Path, names: &[&str]) -> String {
+    text(millrace().args(["trace", "spans"]).args(names).current_dir(dir))
+}
+
+/// blkparse's output without what it says of its input.
+fn blkparse(dir: &Path, names: &[&str]) -> String {
+    // Without a locale, so that numbers are not grouped.
+    let out = text(Command::new("blkparse").args(names).env("LC_ALL", "C").current_dir(dir));
+    out.lines().filter(|line| !line.starts_with("Input file ")).map(|l| format!("{l}\n")).collect()
+}
+
+/// btt's report of a trace, by way of blkparse's binary dump, as its users do it.
+fn btt(dir: &Path, names: &[&str]) -> String {
+    let dump = tempdir();
+    let file = dump.path().join("dump");
+    text(Command::new("blkparse").args(["-q", "-O", "-d"]).arg(&file).args(names).current_dir(dir));
+    text(Command::new("btt").arg("-i").arg(&file))
+}
+
+/// The first five fields of each line that begins with a span.
+fn span_rows(report: &str) -> Vec<Vec<String>> {
+    let is_span = |line: &&str| {
+        let name = line.split(' ').next().unwrap_or_default();
+        name.len() >= 3 && name.as_bytes()[1] == b'2'
+    };
+    let all = report.split("Device Overhead").next().unwrap_or_default();
+    let fields = |line: &str| line.split_whitespace().take(5).map(str::to_owned).collect();
+    all.lines().filter(is_span).map(fields).collect()
+}
+
+/// The rows of one section of btt's report that are of a device or of all of them.
+fn section<'a>(report: &'a str, title: &str) -> Vec<&'a str> {
+    let rest = report.split(title).nth(1).unwrap_or_default();
+    let part = rest.split("\n====").next().unwrap_or_default();
+    let row = |line: &&str| line.starts_with(" (") || line.trim_start().starts_with("Overall |  ");
+    part.lines().filter(row).collect()
+}
+
+fn agrees_with_btt(dir: &Path, names: &[&str]) {
+    let (ours, theirs) = (spans(dir, names), btt(dir, names));
+    assert!(!span_rows(&theirs).is_empty(), "{theirs}");
+    assert_eq!(span_rows(&ours), span_rows(&theirs), "{names:?}\n{ours}\n{theirs}");
+    for title in ["Device Overhead", "Device Merge Information"] {
+        for row in section(&theirs, title).iter().filter(|row| row.contains('.')) {
+            assert!(ours.contains(*row), "{title}: {row}\n{ours}");
+        }
+    }
+    for (title, ours_title) in
+        [("Device Q2Q Seek", "Sectors from Q to Q"), ("Device D2D Seek", "Sectors from D to D")]
+    {
+        let part = ours.split(ours_title).nth(1).unwrap_or_default();
+        for row in section(&theirs, title).iter().filter(|row| row.starts_with(" (")) {
+            // Device, number and mean.
+            assert!(part.contains(&row[..44]), "{title}: {row}\n{part}");
+        }
+    }
+}
+
+#[test]
+fn traces_of_the_kernel_are_shown_as_by_blkparse() {
+    require_clients!("blkparse");
+    for names in KERNELS {
+        assert!(shown(&data(), names) == blkparse(&data(), names), "{names:?} differs");
+    }
+}
+
+#[test]
+fn spans_of_the_kernels_traces_are_those_of_btt() {
+    require_clients!("blkparse", "btt");
+    KERNELS.iter().for_each(|names| agrees_with_btt(&data(), names));
+}
+
+#[test]
+fn synthetic_traces_are_shown_as_by_blkparse_and_measured_as_by_btt() {
+    require_clients!("blkparse", "btt");
+    let dir = tempdir();
+    for seed in 0..12 {
+        let name = format!("s{seed}");
+        synthetic_trace::write(dir.path(), &name, 40 << seed.min(7), seed);
+        let (ours, theirs) = (shown(dir.path(), &[&name]), blkparse(dir.path(), &[&name]));
+        let lines = ours.lines().zip(theirs.lines()).enumerate();
+        for (number, (ours, theirs)) in lines {
+            assert_eq!(ours, theirs, "seed {seed}, line {}", number + 1);
+        }
+        assert_eq!(ours.lines().count(), theirs.lines().count());
+        agrees_with_btt(dir.path(), &[&name]);
+    }
+}
+
+#[test]
+fn json_has_the_spans_by_name() {
+    let mut command = millrace();
+    command.args(["trace", "spans", "nvme", "--json", "--per", "op"]).current_dir(data());
+    let json: serde_json::Value = serde_json::from_str(&text(&mut command)).unwrap();
+    let q2c = &json["spans"]["Q2C"];
+    for key in ["min_ns", "avg_ns", "max_ns", "n", "p50_ns", "p99_ns", "p999_ns"] {
+        assert!(q2c[key].is_number(), "{key}: {q2c}");
+    }
+    let n = |op: &str| json["per_op"][op]["spans"]["Q2C"]["n"].as_u64().unwrap();
+    assert_eq!(n("read") + n("write") + n("discard"), q2c["n"].as_u64().unwrap());
+}
+
+/// What a verb says of a trace that it cannot read.
+fn complaint(dir: &Path, args: &[&str]) -> String {
+    let output = run(millrace().arg("trace").args(args).current_dir(dir));
+    assert_eq!(output.status.code(), Some(2), "{args:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn bad_traces_are_refused_with_file_and_byte() {
+    let dir = tempdir();
+    synthetic_trace::write(dir.path(), "whole", 50, 1);
+    let whole = std::fs::read(dir.path().join("whole.blktrace.0")).unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        std::fs::write(dir.path().join(format!("{name}.blktrace.0")), bytes).unwrap();
+    };
+    let changed = |at: usize, bytes: &[u8]| {
+        let mut changed = whole.clone();
+        changed[at..at + bytes.len()].copy_from_slice(bytes);
+        changed
+    };
+    write("cut", &whole[..whole.len() - 1]);
+    write("foreign", &changed(0, &0x6561_7407_u32.to_be_bytes()));
+    write("new", &changed(0, &0x6561_7408_u32.to_le_bytes()));
+    write("junk", &[b'x'; 4096]);
+    write("empty", &[]);
+    write("other", &changed(40, &9_u32.to_le_bytes()));
+    for (name, words) in [
+        ("cut", "the file ends inside a record"),
+        ("foreign", "byte 0: a record of a machine with the other byte order"),
+        ("new", "byte 0: a record of version 8"),
+        ("junk", "byte 0: no trace record"),
+        ("empty", "the trace is empty"),
+        ("other", "byte 0: a record of CPU 9 in the file of CPU 0"),
+        ("missing", "no such trace; a trace NAME is the files NAME.blktrace.0"),
+    ] {
+        for verb in ["show", "spans"] {
+            let said = complaint(dir.path(), &[verb, name]);
+            assert!(said.contains(&format!("{name}.blktrace.0: ")), "{said}");
+            assert!(said.contains(words), "{name}: {said}");
+        }
+    }
+}
+
+#[test]
+fn what_precedes_a_broken_record_is_shown() {
+    let dir = tempdir();
+    let whole = std::fs::read(data().join("loop.blktrace.0")).unwrap();
+    std::fs::write(dir.path().join("cut.blktrace.0"), &whole[..whole.len() - 1]).unwrap();
+    let output = run(millrace().args(["trace", "show", "cut"]).current_dir(dir.path()));
+    let lines = String::from_utf8_lossy(&output.stdout).lines().count();
+    assert!(lines > 90 && output.status.code() == Some(2), "{lines} lines, {}", output.status);
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_it_quietly() {
+    let dir = tempdir();
+    synthetic_trace::write(dir.path(), "long", 20_000, 3);
+    let mut command = millrace();
+    command.args(["trace", "show", "long"]).current_dir(dir.path());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", output.status);
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
