@@ -6,11 +6,13 @@
 //! neither uPlot (a canvas and 50 KB of script) nor plotters (fixed colours) does. The same page
 //! gives the same bytes, always.
 
+mod heat;
 mod html;
 mod plot;
 mod scale;
 mod text;
 
+pub use heat::{HeatMap, HeatPanel};
 use serde::{Serialize, Serializer};
 
 /// How a check counts.
@@ -354,7 +356,13 @@ impl Page {
     /// One HTML file that needs nothing else.
     #[must_use]
     pub fn html(&self) -> String {
-        html::page(self)
+        html::page(self, &[])
+    }
+
+    /// The same with heat maps between the figures and the tables.
+    #[must_use]
+    pub fn html_with(&self, maps: &[HeatMap]) -> String {
+        html::page(self, maps)
     }
 
     /// Tables for a terminal: x down, series across; then the checks.

@@ -4,6 +4,7 @@
 //! `assets/page.css`. Called by `Page::html`. Invariant: every text of the page goes through
 //! `escape`, and every id through `anchor`.
 
+use super::heat::{self, HeatMap};
 use super::plot;
 use super::scale::{percent_off, short};
 use super::{
@@ -30,13 +31,13 @@ pub(super) fn escape(text: &str) -> String {
 }
 
 /// An id as a link names it.
-fn anchor(id: &str) -> String {
+pub(super) fn anchor(id: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
     id.chars().map(plain).collect()
 }
 
 /// The whole file.
-pub(super) fn page(page: &Page) -> String {
+pub(super) fn page(page: &Page, maps: &[HeatMap]) -> String {
     let title = escape(&page.title);
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -50,12 +51,13 @@ pub(super) fn page(page: &Page) -> String {
         html += &format!("<p class=\"intro\">{}</p>\n", escape(paragraph));
     }
     html += &facts(&page.facts);
-    html += &contents(page);
+    html += &contents(page, maps);
     html += "</header>\n<main>\n";
     if !page.checks.is_empty() {
         html += &checks(page);
     }
     page.figures.iter().for_each(|item| html += &figure(item));
+    maps.iter().for_each(|item| html += &heat::map(item));
     page.tables.iter().for_each(|item| html += &data_table(item));
     if !page.machines.is_empty() {
         html += "<section id=\"machines\">\n<h2>Machines</h2>\n<p class=\"caption\">All that was \
@@ -77,7 +79,7 @@ fn facts(facts: &[(String, String)]) -> String {
     format!("<dl class=\"facts\">{}</dl>\n", facts.iter().map(item).collect::<String>())
 }
 
-fn contents(page: &Page) -> String {
+fn contents(page: &Page, maps: &[HeatMap]) -> String {
     let mut links = Vec::new();
     let mut link = |id: &str, text: &str| {
         links.push(format!("<a href=\"#{}\">{}</a>", anchor(id), escape(text)));
@@ -86,6 +88,7 @@ fn contents(page: &Page) -> String {
         link("checks", "Checks");
     }
     page.figures.iter().for_each(|figure| link(&figure.id, &figure.title));
+    maps.iter().for_each(|map| link(&map.id, &map.title));
     page.tables.iter().for_each(|table| link(&table.id, &table.title));
     if !page.machines.is_empty() {
         link("machines", "Machines");

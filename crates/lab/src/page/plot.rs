@@ -8,12 +8,12 @@ use super::html::escape;
 use super::scale::{Axis, short};
 use super::{Mark, Panel, Scale, Series, SeriesKind, Unit};
 
-const WIDTH: f64 = 480.0;
-const HEIGHT: f64 = 300.0;
-const LEFT: f64 = 52.0;
-const RIGHT: f64 = 14.0;
-const TOP: f64 = 34.0;
-const BOTTOM: f64 = 40.0;
+pub(super) const WIDTH: f64 = 480.0;
+pub(super) const HEIGHT: f64 = 300.0;
+pub(super) const LEFT: f64 = 52.0;
+pub(super) const RIGHT: f64 = 14.0;
+pub(super) const TOP: f64 = 34.0;
+pub(super) const BOTTOM: f64 = 40.0;
 /// Colours that the style sheet has.
 const COLOURS: usize = 8;
 /// More points than this are drawn smaller.
@@ -59,7 +59,8 @@ macro_rules! put {
     ($svg:expr, $($piece:tt)*) => { $svg.push_str(&format!($($piece)*)) };
 }
 
-fn grid(svg: &mut String, panel: &Panel, x: &Axis, y: &Axis) {
+/// Grid, ticks and labels.
+pub(super) fn grid(svg: &mut String, panel: &Panel, x: &Axis, y: &Axis) {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     for (tick, at) in y.ticks().into_iter().filter_map(|tick| Some((tick, y.at(tick)?))) {
         put!(svg, "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{right}\"/>");

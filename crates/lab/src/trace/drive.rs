@@ -179,6 +179,11 @@ impl Drive {
         if self.issued == 0 { 1.0 } else { (self.queued as f64 / self.issued as f64).max(1.0) }
     }
 
+    /// Requests at the driver now.
+    pub(super) fn depth_now(&self) -> u64 {
+        self.depth_now
+    }
+
     /// How much of Q2C which stage takes; none if nothing was completed. Q2G, G2I, Q2M, I2D, D2C.
     #[must_use]
     pub fn overhead(&self) -> Option<Overhead> {

@@ -99,7 +99,7 @@ impl Spans {
     }
 
     /// What makes the numbers less than whole.
-    fn notes(&self) -> impl Iterator<Item = (u64, &'static str)> {
+    pub(super) fn notes(&self) -> impl Iterator<Item = (u64, &'static str)> {
         let all = [
             (self.in_flight() as u64, "I/Os were queued and no completion covers them"),
             (self.replaced(), "I/Os were not followed: a later one took their first sector"),

@@ -4,6 +4,7 @@
 //! are named on the command line, and the walk over their events with a progress bar. Called by
 //! cli.rs; everything about traces is the lab's.
 
+mod report;
 mod show;
 mod spans;
 
@@ -29,6 +30,8 @@ Examples:
       the files sda.blktrace.0, sda.blktrace.1, ... as blkparse prints them
   millrace trace spans sda --per op
       how long I/Os took from step to step, as btt tells, of reads and of writes
+  millrace trace report sda
+      the same over time, as plots: sda.html
 
 A trace NAME is the files NAME.blktrace.0, NAME.blktrace.1 and so on, one for each CPU, as blktrace
 writes them; blkparse and btt read the same files.";
@@ -47,6 +50,8 @@ enum Verb {
     Show(show::Args),
     /// Print how long I/Os took from step to step, as btt does
     Spans(spans::Args),
+    /// Write a page of plots
+    Report(report::Args),
 }
 
 /// Runs the verb.
@@ -57,6 +62,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
         Verb::Show(args) => show::run(args),
         Verb::Spans(args) => spans::run(args),
+        Verb::Report(args) => report::run(args),
     }
 }
 
