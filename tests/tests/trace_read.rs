@@ -129,6 +129,22 @@ fn json_has_the_spans_by_name() {
     assert_eq!(n("read") + n("write") + n("discard"), q2c["n"].as_u64().unwrap());
 }
 
+#[test]
+fn the_report_is_one_page_that_loads_nothing() {
+    let dir = tempdir();
+    let page = dir.path().join("page.html");
+    let mut command = millrace();
+    command.args(["trace", "report", "dm-0", "nvme0n1", "-D"]).arg(data()).arg("-o").arg(&page);
+    assert!(run(&mut command).status.success());
+    let html = std::fs::read_to_string(&page).unwrap();
+    for part in ["id=\"stages\"", "id=\"latency\"", "id=\"sectors\"", "id=\"per-cpu\"", "259,0"] {
+        assert!(html.contains(part), "{part}");
+    }
+    assert!(!html.contains("<script") && !html.contains("http://") && !html.contains("https://"));
+    let refused = complaint(dir.path(), &["report", "missing"]);
+    assert!(refused.contains("no such trace") && !dir.path().join("missing.html").exists());
+}
+
 /// What a verb says of a trace that it cannot read.
 fn complaint(dir: &Path, args: &[&str]) -> String {
     let output = run(millrace().arg("trace").args(args).current_dir(dir));

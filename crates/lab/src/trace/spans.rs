@@ -98,8 +98,8 @@ impl Spans {
         Kind::ALL.into_iter().zip(&self.kinds).map(|(kind, group)| (kind, &group.measures))
     }
 
-    /// I/Os that were not followed to their completion, since another one with the same first sector
-    /// was queued before.
+    /// I/Os that were not followed to their completion, since another one with the same first
+    /// sector was queued before.
     #[must_use]
     pub fn replaced(&self) -> u64 {
         self.replaced

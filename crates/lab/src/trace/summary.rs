@@ -12,8 +12,9 @@ use millrace_block::blktrace::{Act, category};
 use super::Entry;
 use super::show::{Shown, shown};
 
-/// A count of I/Os and their length: whole KiB of each, and what is left of those in bytes. A CPU on
-/// which more was given back than issued is below 0, which wraps as in blkparse, each part by itself.
+/// A count of I/Os and their length: whole KiB of each, and what is left of those in bytes. A CPU
+/// on which more was given back than issued is below 0, which wraps as in blkparse, each part by
+/// itself.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     count: u64,

@@ -1,0 +1,62 @@
+//! Fuzzes the reading of blktrace files: one input is the files of up to three CPUs.
+//!
+//! Everything that looks at a trace is run over it: the merge, blkparse's lines, btt's spans, and
+//! the page. Besides "no panic" it demands that nothing follows an error, that lines end once, and
+//! that no more I/Os end than begin. The first byte says into how many files the rest is cut, and
+//! whether records get a magic and their CPU, without which few inputs would pass the first check.
+//! Seeds in `corpus/trace` are records that a kernel wrote.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use millrace_block::blktrace::{MAGIC, RECORD_BYTES, VERSION};
+use millrace_lab::trace::{Reader, Show, Span, Spans, Timeline, report_html};
+
+fuzz_target!(|input: &[u8]| {
+    let Some((first, rest)) = input.split_first() else { return };
+    let files = usize::from(first & 3).max(1);
+    let length = rest.len().div_ceil(files).max(1);
+    let mut inputs: Vec<Vec<u8>> = rest.chunks(length).map(<[u8]>::to_vec).collect();
+    if first & 4 == 0 {
+        inputs.iter_mut().zip(0..).for_each(|(bytes, cpu)| mend(bytes, cpu));
+    }
+    read(&inputs);
+});
+
+/// Puts magic and CPU where records are, by their lengths.
+fn mend(bytes: &mut [u8], cpu: u32) {
+    let mut at = 0;
+    while at + RECORD_BYTES <= bytes.len() {
+        bytes[at..at + 4].copy_from_slice(&(MAGIC | VERSION).to_ne_bytes());
+        bytes[at + 40..at + 44].copy_from_slice(&cpu.to_ne_bytes());
+        let len = u16::from_ne_bytes([bytes[at + 46], bytes[at + 47]]);
+        at += RECORD_BYTES + usize::from(len);
+    }
+}
+
+fn read(inputs: &[Vec<u8>]) {
+    let mut reader = Reader::from_inputs(inputs.iter().map(|bytes| &bytes[..]).collect());
+    let (mut show, mut spans, mut timeline) =
+        (Show::new(vec!["t".into()]), Spans::new(), Timeline::new());
+    loop {
+        match reader.next() {
+            Ok(Some(entry)) => {
+                let line = show.entry(&entry, reader.names());
+                assert!(line.is_empty() || line.ends_with(b"\n"), "a line ends");
+                spans.entry(&entry, &mut timeline);
+                timeline.entry(&entry, &spans);
+            }
+            Ok(None) => break,
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                assert!(matches!(reader.next(), Ok(None)), "nothing follows an error");
+                break;
+            }
+        }
+    }
+    let queued: u64 = spans.drives().iter().map(|drive| drive.queued).sum();
+    let ended = spans.all().of(Span::Q2C).n + spans.all().of(Span::Q2Cdm).n;
+    assert!(ended + spans.in_flight() as u64 <= queued, "more I/Os end than begin");
+    let _ = show.summary();
+    let _ = (spans.text(None), spans.json(None), report_html(&["t".into()], &spans, &timeline));
+}
