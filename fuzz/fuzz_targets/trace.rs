@@ -39,7 +39,7 @@ fn read(inputs: &[Vec<u8>]) {
     let (mut show, mut spans, mut timeline) =
         (Show::new(vec!["t".into()]), Spans::new(), Timeline::new());
     loop {
-        match reader.next() {
+        match reader.read() {
             Ok(Some(entry)) => {
                 let line = show.entry(&entry, reader.names());
                 assert!(line.is_empty() || line.ends_with(b"\n"), "a line ends");
@@ -49,7 +49,7 @@ fn read(inputs: &[Vec<u8>]) {
             Ok(None) => break,
             Err(error) => {
                 assert!(!error.to_string().is_empty());
-                assert!(matches!(reader.next(), Ok(None)), "nothing follows an error");
+                assert!(matches!(reader.read(), Ok(None)), "nothing follows an error");
                 break;
             }
         }

@@ -49,7 +49,7 @@ impl<R: Read> CpuFile<R> {
     }
 
     /// The next record; none at the end of the file.
-    pub(super) fn next(&mut self) -> Result<Option<Item>, TraceError> {
+    pub(super) fn read(&mut self) -> Result<Option<Item>, TraceError> {
         let mut bytes = [0; RECORD_BYTES];
         let have = self.fill(&mut bytes)?;
         if have == 0 {
@@ -124,7 +124,7 @@ mod tests {
     fn problem(bytes: &[u8]) -> (u64, Problem) {
         let mut file = CpuFile::new("t.blktrace.3".into(), 3, bytes);
         loop {
-            match file.next() {
+            match file.read() {
                 Ok(item) => assert!(item.is_some(), "the file has no problem"),
                 Err(TraceError::Broken { offset, problem, .. }) => return (offset, problem),
                 Err(error) => panic!("{error}"),
@@ -161,8 +161,8 @@ mod tests {
         let long = [record(Note::Message.action(), u16::MAX), vec![b'x'; 65_535]].concat();
         let bytes = [long, record(Act::Plug.with(0), 0)].concat();
         let mut file = CpuFile::new("t".into(), 3, &bytes[..]);
-        assert_eq!(file.next().unwrap().unwrap().data.len(), PDU_KEPT_MAX);
-        assert_eq!(file.next().unwrap().unwrap().record.act(), Some(Act::Plug));
-        assert_eq!((file.next().unwrap(), file.offset()), (None, bytes.len() as u64));
+        assert_eq!(file.read().unwrap().unwrap().data.len(), PDU_KEPT_MAX);
+        assert_eq!(file.read().unwrap().unwrap().record.act(), Some(Act::Plug));
+        assert_eq!((file.read().unwrap(), file.offset()), (None, bytes.len() as u64));
     }
 }

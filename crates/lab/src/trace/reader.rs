@@ -84,7 +84,7 @@ impl<R: Read> Stream<R> {
     /// Reads a batch; whether there is anything to tell.
     fn prime(&mut self, names: &mut Names) -> bool {
         while !self.ended && self.waiting.len() < BATCH {
-            match self.file.next() {
+            match self.file.read() {
                 Ok(Some(item)) if is_event(&item.record) => {
                     self.last_ns = item.record.time_ns;
                     self.waiting.push_back(item);
@@ -125,7 +125,7 @@ impl Reader {
     ///
     /// # Errors
     /// If a trace has no file or only empty ones, or a file cannot be opened. A broken first record
-    /// is told by the first `next`.
+    /// is told by the first `read`.
     pub fn open(names: &[TraceName]) -> Result<Reader, TraceError> {
         let mut inputs = Vec::new();
         let mut bytes = 0;
@@ -196,7 +196,7 @@ impl<R: Read> Reader<R> {
     ///
     /// # Errors
     /// If a file is broken. What came before was told; there is nothing after it.
-    pub fn next(&mut self) -> Result<Option<Entry>, TraceError> {
+    pub fn read(&mut self) -> Result<Option<Entry>, TraceError> {
         let Some(&number) = self.order.front().filter(|_| !self.failed) else { return Ok(None) };
         let stream = &mut self.streams[number];
         let Some(item) = stream.waiting.pop_front() else {

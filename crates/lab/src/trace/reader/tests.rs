@@ -17,7 +17,7 @@ fn bytes(cpu: u32, times: &[u64]) -> Vec<u8> {
 fn order(inputs: &[Vec<u8>]) -> Vec<(u32, u64)> {
     let mut reader = Reader::from_inputs(inputs.iter().map(|bytes| &bytes[..]).collect());
     let mut order = Vec::new();
-    while let Some(entry) = reader.next().unwrap() {
+    while let Some(entry) = reader.read().unwrap() {
         order.push((entry.cpu, entry.record.time_ns));
     }
     order
@@ -53,11 +53,11 @@ fn what_precedes_a_broken_record_is_told_first() {
     let mut broken = bytes(0, &[1, 2, 3]);
     broken.extend([0; 48]);
     let mut reader = Reader::from_inputs(vec![&broken[..]]);
-    let told = std::iter::from_fn(|| reader.next().ok()).count();
+    let told = std::iter::from_fn(|| reader.read().ok()).count();
     assert_eq!(told, 3);
-    assert!(reader.next().unwrap().is_none(), "an error is told once");
+    assert!(reader.read().unwrap().is_none(), "an error is told once");
     let mut reader = Reader::from_inputs(vec![&[0; 48][..]]);
-    let error = reader.next().unwrap_err().to_string();
+    let error = reader.read().unwrap_err().to_string();
     assert!(error.starts_with("input.blktrace.0: byte 0: no trace record"), "{error}");
 }
 
@@ -77,9 +77,9 @@ fn names_are_known_a_batch_ahead_and_messages_have_their_place() {
     let input = input.concat();
     let mut reader = Reader::from_inputs(vec![&input[..]]);
     assert_eq!(reader.names().of(9), b"fio");
-    assert_eq!(reader.next().unwrap().unwrap().record.act(), Some(Act::Queue));
-    assert_eq!(reader.next().unwrap().unwrap().data, b"hello");
-    assert_eq!(reader.next().unwrap(), None);
+    assert_eq!(reader.read().unwrap().unwrap().record.act(), Some(Act::Queue));
+    assert_eq!(reader.read().unwrap().unwrap().data, b"hello");
+    assert_eq!(reader.read().unwrap(), None);
 }
 
 #[test]

@@ -90,7 +90,7 @@ impl Input {
     fn walk(&self, with_bar: bool, mut each: impl FnMut(&Entry, &Reader) -> Next) -> Result<()> {
         let mut reader = Reader::open(&self.names())?;
         let mut progress = Progress::new(self.names.join(" "), with_bar);
-        while let Some(entry) = reader.next()? {
+        while let Some(entry) = reader.read()? {
             if each(&entry, &reader) == Next::Stop {
                 break;
             }
