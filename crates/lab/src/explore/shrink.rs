@@ -127,7 +127,6 @@ fn plainer_serving(scenario: &Scenario, list: &mut Vec<Scenario>) {
     with(scenario, list, |s| s.serving.mode = ModeSpec::Inline);
     with(scenario, list, |s| s.serving.pressure = plain.pressure);
     with(scenario, list, |s| s.serving.plug = plain.plug);
-    with(scenario, list, |s| s.serving.plug[0] = 0);
     with(scenario, list, |s| s.serving.workers.clear());
     with(scenario, list, |s| {
         s.serving.workers.pop();
