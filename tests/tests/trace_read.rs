@@ -43,7 +43,8 @@ fn btt(dir: &Path, names: &[&str]) -> String {
     let dump = tempdir();
     let file = dump.path().join("dump");
     text(Command::new("blkparse").args(["-q", "-O", "-d"]).arg(&file).args(names).current_dir(dir));
-    text(Command::new("btt").arg("-i").arg(&file))
+    // It leaves files where it runs.
+    text(Command::new("btt").arg("-i").arg(&file).current_dir(dump.path()))
 }
 
 /// The first five fields of each line that begins with a span.
@@ -103,9 +104,9 @@ fn spans_of_the_kernels_traces_are_those_of_btt() {
 fn synthetic_traces_are_shown_as_by_blkparse_and_measured_as_by_btt() {
     require_clients!("blkparse", "btt");
     let dir = tempdir();
-    for seed in 0..12 {
+    for seed in 0..9 {
         let name = format!("s{seed}");
-        synthetic_trace::write(dir.path(), &name, 40 << seed.min(7), seed);
+        synthetic_trace::write(dir.path(), &name, 40 << seed.min(6), seed);
         let (ours, theirs) = (shown(dir.path(), &[&name]), blkparse(dir.path(), &[&name]));
         let lines = ours.lines().zip(theirs.lines()).enumerate();
         for (number, (ours, theirs)) in lines {
