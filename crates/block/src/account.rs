@@ -66,6 +66,11 @@ impl Run {
         self.op == op && self.q_ns == q_ns && self.d_ns == d_ns
     }
 
+    /// When they were complete.
+    pub(crate) fn c_ns(&self) -> u64 {
+        self.c_ns
+    }
+
     /// Adds I/Os like it.
     #[inline(always)]
     pub(crate) fn add(&mut self, ios: u64, sectors: u64) {

@@ -151,7 +151,7 @@ impl<M: Machine> Channel<M> {
         let parts = volume.parts_for(config.depth);
         let home = Home::new(parents + parts, bell);
         let gate = Gate::new(volume);
-        Channel {
+        let mut channel = Channel {
             members: volume.disks().iter().map(|disk| Member::new(disk, number)).collect(),
             run: Runner::new(&home, owner, config.stamp, volume.disks()[0].channels()),
             free: home.handles(0..parents),
@@ -174,7 +174,11 @@ impl<M: Machine> Channel<M> {
             turn,
             home: Some(home),
             volume: Arc::clone(volume),
+        };
+        if volume.mode().1 {
+            channel.follow_trace(true);
         }
+        channel
     }
 
     /// The volume.
@@ -226,6 +230,9 @@ impl<M: Machine> Channel<M> {
         {
             self.make_whole(&mut slot, member, dev_sector, 1);
             self.batch.plugged += 1;
+            if self.gate.traced {
+                return self.plug_traced(slot);
+            }
             return self.members[usize::from(member)].plug(slot);
         }
         self.submit_slowly(slot);
@@ -288,14 +295,20 @@ impl<M: Machine> Channel<M> {
             return self.plug_request(slot);
         }
         let member = &mut self.members[usize::from(slot.member)];
-        if self.gate.traced {
-            member.trace_entry(&slot);
-        }
         if slot.op() == Op::Flush {
             member.expect_flush();
         }
         self.batch.plugged += 1;
-        member.plug(slot);
+        match self.gate.traced {
+            true => self.plug_traced(slot),
+            false => member.plug(slot),
+        }
+    }
+
+    #[inline(never)]
+    fn plug_traced(&mut self, slot: BioRef<M>) {
+        let drives = self.members.len();
+        self.members[usize::from(slot.member)].plug_traced(slot, drives, &mut self.run);
     }
 
     /// [`Channel::admit`] off the hot path, for parts.
@@ -320,12 +333,12 @@ impl<M: Machine> Channel<M> {
 
     #[inline(always)]
     fn flush_plugs(&mut self) {
-        if !self.volume.is_inline() || self.gate.per_volume {
+        if !self.volume.is_usual() || self.gate.watched {
             return self.flush_served();
         }
         self.batch.plugged = 0;
         for member in &mut self.members {
-            self.batch.plugged += member.flush(self.gate.traced, &mut self.run);
+            self.batch.plugged += member.flush(&mut self.run);
         }
     }
 

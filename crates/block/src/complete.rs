@@ -16,14 +16,14 @@ use crate::bio::Op;
 use crate::disk::{AbandonedRequest, Disk, Stack};
 use crate::driver::{Expired, QueueKind};
 use crate::home::{Home, HomeRef};
-use crate::merge::{self, Merged};
+use crate::merge;
 use crate::queues::Serve;
 use crate::request::{Request, State, Tag};
 use crate::runner::{Runner, Stamp};
 use crate::slot::{BioRef, Slot};
 use crate::status::Status;
 use crate::tag::TagBatch;
-use crate::trace::{Action, Event};
+use crate::trace::Action;
 
 impl<M: Machine> Disk<M> {
     /// Ends all requests of the runner's batch and empties it; true if that put new work into the
@@ -73,13 +73,16 @@ impl<M: Machine> Disk<M> {
             self.confirm_abandoned(index, rq);
             return false;
         }
+        if run.trace.is_some() {
+            self.record_request(Action::Complete, rq, (c_ns, status), run);
+        }
         let (op, d_ns, mut chain) = (rq.op(), rq.d_ns, rq.empty());
         if planted(Plant::FlushJoinedTooLate) && op == Op::Flush {
             let mut late = self.flush.lock().pending.take();
             core::iter::from_fn(|| late.pop_front()).for_each(|bio| merge::join(&mut chain, bio));
         }
         self.end_bios(chain, status, (d_ns, c_ns), run, stats, equal);
-        op == Op::Flush && self.flush_done(index, stats)
+        op == Op::Flush && self.flush_done(index, run, stats)
     }
 
     /// Gives each bio of a chain its status and sends it home.
@@ -103,7 +106,7 @@ impl<M: Machine> Disk<M> {
                 stats.count_error(bio.bio.op);
             }
             if self.config.trace.is_some() {
-                self.trace_at(Action::Complete, &bio, c_ns);
+                self.tell(Action::Complete, &bio, c_ns);
             }
             run.finish(bio);
         }
@@ -111,7 +114,7 @@ impl<M: Machine> Disk<M> {
 
     /// The flush in flight is done: those that joined meanwhile become the next one.
     /// Also after a failure: whether an earlier loss concerns them, the driver knows.
-    fn flush_done(&self, index: u16, stats: &DiskStats<M>) -> bool {
+    fn flush_done(&self, index: u16, run: &mut Runner<M>, stats: &DiskStats<M>) -> bool {
         let (mut pending, target) = {
             let mut flush = self.flush.lock();
             flush.issued = false;
@@ -120,7 +123,7 @@ impl<M: Machine> Disk<M> {
         };
         let Some(mut first) = pending.pop_front() else { return false };
         while let Some(other) = pending.pop_front() {
-            self.trace_slot(Action::BackMerge, &other);
+            self.trace_slot(Action::BackMerge, &other, run);
             stats.count_merge(Op::Flush);
             merge::join(&mut first, other);
         }
@@ -191,7 +194,7 @@ impl<M: Machine> Disk<M> {
         self.end_bios(chain, Status::TimedOut, stamps, run, stats, &mut equal);
         stats.record(&mut equal);
         if op == Op::Flush {
-            self.flush_done(index, stats);
+            self.flush_done(index, run, stats);
         }
     }
 
@@ -216,81 +219,6 @@ impl<M: Machine> Disk<M> {
     pub(crate) fn owner_has_tags(&self, index: u16, owner: u64) -> bool {
         let hctx = &self.hctxs[usize::from(index)];
         hctx.is_owned_by(owner) && hctx.tags.in_use() > 0
-    }
-
-    /// One event about a bio, at the time that the bio was queued.
-    #[inline]
-    pub(crate) fn trace_slot(&self, action: Action, bio: &Slot<M>) {
-        if self.config.trace.is_some() {
-            self.trace_at(action, bio, M::now());
-        }
-    }
-
-    /// The same at a given time.
-    #[inline]
-    pub(crate) fn trace_slot_at(&self, action: Action, bio: &Slot<M>, time_ns: u64) {
-        if self.config.trace.is_some() {
-            self.trace_at(action, bio, time_ns);
-        }
-    }
-
-    #[cold]
-    fn trace_at(&self, action: Action, bio: &Slot<M>, time_ns: u64) {
-        let event = Event {
-            action,
-            time_ns,
-            drive: bio.member,
-            op: bio.bio.op,
-            flags: bio.bio.flags,
-            sector: bio.dev_sector,
-            nr_sectors: bio.bio.nr_sectors,
-            user_data: bio.bio.user_data(),
-            tenant: bio.bio.tenant,
-        };
-        if let Some(sink) = &self.config.trace {
-            sink.trace(&event);
-        }
-    }
-
-    /// The event of a merge: about the last bio of the chain, or the first.
-    #[inline]
-    pub(crate) fn trace_merged(&self, kind: Merged, chain: &Slot<M>) {
-        if self.config.trace.is_none() {
-            return;
-        }
-        let mut merged = chain;
-        while let (Merged::Back, Some(next)) = (kind, merged.chained.as_deref()) {
-            merged = next;
-        }
-        match kind {
-            Merged::Back => self.trace_slot(Action::BackMerge, merged),
-            Merged::Front => self.trace_slot(Action::FrontMerge, merged),
-        }
-    }
-
-    /// An event about each bio of a request.
-    #[cold]
-    pub(crate) fn trace_request(&self, action: Action, rq: &Request<M>, time_ns: u64) {
-        let mut next = rq.chain.as_deref();
-        while let Some(bio) = next {
-            self.trace_at(action, bio, time_ns);
-            next = bio.chained.as_deref();
-        }
-    }
-
-    /// An event about each bio of each chain of a list.
-    #[inline]
-    pub(crate) fn trace_list(&self, action: Action, list: &crate::slot::BioList<M>) {
-        if self.config.trace.is_some() {
-            let now_ns = M::now();
-            list.for_each(|head| {
-                let mut next = Some(head);
-                while let Some(bio) = next {
-                    self.trace_at(action, bio, now_ns);
-                    next = bio.chained.as_deref();
-                }
-            });
-        }
     }
 }
 

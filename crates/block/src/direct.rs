@@ -19,6 +19,7 @@ use crate::serve::Serving;
 use crate::slot::{BioList, BioRef};
 use crate::status::Status;
 use crate::tag::{TagBatch, TagSet};
+use crate::trace::Action;
 
 /// How many requests go to the driver before it is asked what it has answered: as many as a batch
 /// of completions holds, or a little more.
@@ -225,7 +226,7 @@ impl<M: Machine> Disk<M> {
         let Serve { queue: Some(queue), issued_ns, in_flight, .. } = serve else { return false };
         let Some(mut batch) = tags.take(&mut run.hint, list.len().min(64)) else { return false };
         let now_ns = M::now();
-        let (mut sent, mut refused) = (0, None);
+        let (mut sent, mut refused, traced) = (0, None, run.trace.is_some());
         let mut rest = list.take();
         while let Some(chain) = rest.pop_front() {
             let mut tag = None;
@@ -254,6 +255,9 @@ impl<M: Machine> Disk<M> {
             }
             issued_ns[tag.0 as usize] = now_ns | 1;
             sent += 1;
+            if traced {
+                self.record_request(Action::Issue, rq, (now_ns, Status::Ok), run);
+            }
         }
         *in_flight += sent;
         list.append(&mut rest);
@@ -287,6 +291,29 @@ impl<M: Machine> Disk<M> {
         stats.requests.add(sent.into());
     }
 
+    /// [`end_alike`] while somebody records.
+    #[inline(never)]
+    fn end_recorded(
+        &self,
+        tags: &TagSet<M>,
+        at: usize,
+        run: &mut Runner<M>,
+        given: &mut TagBatch,
+        equal: &mut Run,
+    ) -> usize {
+        let mut end = at;
+        while let Some((tag, status)) = run.batch.entries().get(end).copied() {
+            // SAFETY: the driver named it, and `reap` checked that it was in flight here.
+            let rq = unsafe { tags.request(tag) };
+            if !status.is_ok() || !rq.ends_alike(run.home(), equal) {
+                break;
+            }
+            self.record_request(Action::Complete, rq, (equal.c_ns(), status), run);
+            end += 1;
+        }
+        if end == at { at } else { end_alike(tags, at, run, given, equal) }
+    }
+
     /// [`Disk::complete`] of a batch that is not empty, most of which is alike.
     #[inline(always)]
     fn complete_directly(&self, index: u16, run: &mut Runner<M>, stats: &DiskStats<M>) -> bool {
@@ -298,7 +325,10 @@ impl<M: Machine> Disk<M> {
         // SAFETY: the driver named it, and `reap` checked that it was in flight here.
         let mut equal = unsafe { tags.request(run.batch.entries()[0].0) }.times(c_ns);
         loop {
-            at = end_alike(tags, at, run, &mut given, &mut equal);
+            at = match run.trace.is_some() {
+                false => end_alike(tags, at, run, &mut given, &mut equal),
+                true => self.end_recorded(tags, at, run, &mut given, &mut equal),
+            };
             if at == count {
                 break;
             }

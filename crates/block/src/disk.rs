@@ -27,6 +27,7 @@ use crate::request::Tag;
 use crate::slot::BioList;
 use crate::status::Status;
 use crate::trace::TraceSink;
+use crate::tracer::Tracer;
 
 /// Which design the layer follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -69,6 +70,10 @@ pub struct DiskConfig<M: Machine> {
     pub controller: Option<Arc<Controller<M>>>,
     /// Where events go.
     pub trace: Option<Arc<dyn TraceSink>>,
+    /// Where they are recorded, while somebody does.
+    pub tracer: Option<Arc<Tracer<M>>>,
+    /// The drive's number in records: see [`blktrace::device`](crate::blktrace::device).
+    pub device: u32,
 }
 
 impl<M: Machine> Default for DiskConfig<M> {
@@ -85,6 +90,8 @@ impl<M: Machine> Default for DiskConfig<M> {
             worker: None,
             controller: None,
             trace: None,
+            tracer: None,
+            device: 0,
         }
     }
 }

@@ -46,7 +46,7 @@ impl<M: Machine> Disk<M> {
         run: &mut Runner<M>,
         stats: &DiskStats<M>,
     ) {
-        self.trace_list(Action::Insert, list);
+        self.trace_insert(list, run);
         let hctx = &self.hctxs[usize::from(route.hctx)];
         let may_serve = self.may_serve(hctx, run);
         let entered = match self.config.stack {
@@ -59,7 +59,7 @@ impl<M: Machine> Disk<M> {
             if self.is_plain(&serving, run) {
                 return self.issue_directly(route.hctx, serving, list, run, stats);
             }
-            self.stage(route, list, &mut serving, stats);
+            self.stage(route, list, &mut serving, run, stats);
             self.serve(route.hctx, serving, run, stats);
         } else if self.insert(route, list) {
             self.kick(route.hctx, run, stats);
@@ -74,6 +74,7 @@ impl<M: Machine> Disk<M> {
         route: Route,
         list: &mut BioList<M>,
         serve: &mut Serve<M>,
+        run: &mut Runner<M>,
         stats: &DiskStats<M>,
     ) {
         if self.way != Way::Queues {
@@ -91,7 +92,7 @@ impl<M: Machine> Disk<M> {
         }
         if self.is_workers(route.hctx) {
             drop(ctx);
-            return self.stage_sorted(list, serve, stats);
+            return self.stage_sorted(list, serve, run, stats);
         }
         M::work(Stage::Insert, list.len());
         serve.staged.append(ctx.list(route.hctx));
@@ -178,7 +179,7 @@ impl<M: Machine> Disk<M> {
         let hctx = &self.hctxs[usize::from(index)];
         let mut rounds = 0;
         loop {
-            self.take_staged(index, &mut serving, stats);
+            self.take_staged(index, &mut serving, run, stats);
             self.dispatch(index, &mut serving, run, stats);
             self.reap(&mut serving, run);
             let waiting = !serving.staged.is_empty() || !serving.requeued.is_empty();
@@ -313,7 +314,7 @@ impl<M: Machine> Disk<M> {
         let hctx = &self.hctxs[usize::from(index)];
         let tags = &*hctx.tags;
         let (mut batch, mut sent) = (TagBatch::EMPTY, 0);
-        let plain = run.stamp == Stamp::Batch && self.config.trace.is_none();
+        let plain = run.stamp == Stamp::Batch && !self.is_traced(run);
         while let Some(chain) = serve.staged.pop_front() {
             if chain.op() == Op::Flush {
                 match self.dispatch_flush(index, serve, chain, run, stats) {
@@ -348,7 +349,7 @@ impl<M: Machine> Disk<M> {
             // SAFETY: the tag was taken above and is in nobody else's hands.
             let rq = unsafe { tags.request(tag) };
             rq.fill(chain, index, self.flags_taken);
-            if !self.issue(serve, rq, now_ns) {
+            if !self.issue(serve, rq, now_ns, run) {
                 self.requeue(serve, rq, run, stats);
                 break;
             }
@@ -416,7 +417,7 @@ impl<M: Machine> Disk<M> {
         let hctx = &self.hctxs[usize::from(index)];
         stats.tag_waits.add(1);
         if let Some(chain) = serve.staged.first() {
-            self.trace_slot(Action::Sleep, chain);
+            self.trace_slot(Action::Sleep, chain, run);
         }
         self.join_waiters(index);
         if planted(Plant::SecondTakeSkipped) {
@@ -427,7 +428,13 @@ impl<M: Machine> Disk<M> {
 
     /// Hands one filled request to the driver; false if the driver is busy.
     #[inline(always)]
-    pub(crate) fn issue(&self, serve: &mut Serve<M>, rq: &mut Request<M>, now_ns: u64) -> bool {
+    pub(crate) fn issue(
+        &self,
+        serve: &mut Serve<M>,
+        rq: &mut Request<M>,
+        now_ns: u64,
+        run: &mut Runner<M>,
+    ) -> bool {
         rq.d_ns = now_ns;
         let queue = serve.queue.as_mut().expect("dispatch checked that the queue is up");
         rq.outcome = queue.queue_rq(rq);
@@ -436,11 +443,11 @@ impl<M: Machine> Disk<M> {
         }
         serve.issued_ns[rq.tag().0 as usize] = now_ns | 1;
         serve.in_flight += 1;
-        if self.config.trace.is_some() {
+        if self.is_traced(run) {
             if queue.is_bounced(rq.tag()) {
-                self.trace_request(Action::Bounce, rq, now_ns);
+                self.trace_request(Action::Bounce, rq, now_ns, run);
             }
-            self.trace_request(Action::Issue, rq, now_ns);
+            self.trace_request(Action::Issue, rq, now_ns, run);
         }
         true
     }
@@ -456,7 +463,7 @@ impl<M: Machine> Disk<M> {
     ) -> bool {
         // SAFETY: the tag is filled and not handed over yet; this thread holds the serve lock.
         let rq = unsafe { self.hctxs[usize::from(index)].tags.request(tag) };
-        let issued = self.issue(serve, rq, now_ns);
+        let issued = self.issue(serve, rq, now_ns, run);
         if !issued {
             self.requeue(serve, rq, run, stats);
         }
@@ -474,7 +481,7 @@ impl<M: Machine> Disk<M> {
     ) {
         serve.requeued.push_front(rq.tag());
         stats.requeues.add(1);
-        self.trace_request(Action::Requeue, rq, rq.d_ns);
+        self.trace_request(Action::Requeue, rq, rq.d_ns, run);
         if rq.outcome == Dispatch::HostBusy {
             run.wake_at(rq.d_ns + HOST_BUSY_RETRY_NS);
         }

@@ -26,8 +26,12 @@ pub(crate) struct Gate {
     /// The same, when the usual way is open.
     plain_max: u32,
     read_only: bool,
-    /// Some drive's events are traced.
+    /// Some drive's events are told to a sink, or recorded.
     pub(crate) traced: bool,
+    /// They are told to a sink.
+    told: bool,
+    /// Traced, or with one list for all drives.
+    pub(crate) watched: bool,
     /// Bios go into one list for all drives.
     pub(crate) per_volume: bool,
     /// Too much waits in the stack: it takes nothing until there is relief.
@@ -53,6 +57,8 @@ impl Gate {
             read_only: limits.features.read_only,
             polls_always: disks.len() > 1 || disks.iter().any(|d| d.kind() == QueueKind::OwnerOnly),
             traced: disks.iter().any(|d| d.config.trace.is_some()),
+            told: disks.iter().any(|d| d.config.trace.is_some()),
+            watched: false,
             per_volume: volume.serving() == Serving::PerVolume,
             pressed: false,
         };
@@ -60,9 +66,15 @@ impl Gate {
         gate
     }
 
+    /// Somebody records from now on, or no longer.
+    pub(crate) fn trace(&mut self, recorded: bool) {
+        self.traced = self.told || recorded;
+    }
+
     /// After a change of `traced`, `per_volume` or `pressed`: nothing is plain while one is set.
     pub(crate) fn settle(&mut self) {
-        let usual = !(self.traced || self.per_volume || self.pressed);
+        self.watched = self.traced || self.per_volume;
+        let usual = !(self.told || self.per_volume || self.pressed);
         self.plain_sectors = if usual { self.plain_max } else { 0 };
     }
 

@@ -22,7 +22,6 @@ use crate::queues::Serve;
 use crate::runner::Runner;
 use crate::slot::BioList;
 use crate::sort::{merge_into, sort};
-use crate::trace::Action;
 
 /// A worker's place in a disk.
 pub(crate) struct Seat<M: Machine> {
@@ -175,10 +174,10 @@ impl<M: Machine> Disk<M> {
 
     /// Puts a batch into the submitter's software queue for the worker and wakes that; a frozen
     /// disk leaves the batch in the list.
-    pub(crate) fn hand_over(&self, route: Route, list: &mut BioList<M>) {
+    pub(crate) fn hand_over(&self, route: Route, list: &mut BioList<M>, run: &mut Runner<M>) {
         let Some(seat) = &self.seat else { return };
         let chains = list.len();
-        self.trace_list(Action::Insert, list);
+        self.trace_insert(list, run);
         {
             let mut ctx = self.ctxs[usize::from(route.ctx)].ctx.lock();
             if ctx.frozen {
@@ -205,7 +204,13 @@ impl<M: Machine> Disk<M> {
 
     /// Takes what all software queues have for a hardware queue. A worker's are sorted and merged
     /// on the way.
-    pub(crate) fn take_staged(&self, index: u16, serve: &mut Serve<M>, stats: &DiskStats<M>) {
+    pub(crate) fn take_staged(
+        &self,
+        index: u16,
+        serve: &mut Serve<M>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) {
         let hctx = &self.hctxs[usize::from(index)];
         if !self.is_workers(index) {
             return hctx.take_pending(|ctx| {
@@ -217,7 +222,7 @@ impl<M: Machine> Disk<M> {
         if !fresh.is_empty() {
             serve.taken += u64::from(fresh.len());
             serve.holds_handed = true;
-            self.stage_sorted(&mut fresh, serve, stats);
+            self.stage_sorted(&mut fresh, serve, run, stats);
         }
     }
 
@@ -226,13 +231,14 @@ impl<M: Machine> Disk<M> {
         &self,
         list: &mut BioList<M>,
         serve: &mut Serve<M>,
+        run: &mut Runner<M>,
         stats: &DiskStats<M>,
     ) {
         M::work(Stage::Insert, list.len());
         sort(list);
         merge_into(&mut serve.staged, list, &self.limits, |kind, chain| {
             stats.count_merge(chain.op());
-            self.trace_merged(kind, chain);
+            self.trace_merged(kind, chain, run);
         });
     }
 

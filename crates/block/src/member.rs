@@ -18,7 +18,6 @@ use crate::plug::Plug;
 use crate::request::Tag;
 use crate::runner::Runner;
 use crate::slot::{BioRef, Slot};
-use crate::trace::Action;
 
 /// One drive of the volume, as the channel sees it.
 pub(crate) struct Member<M: Machine> {
@@ -33,6 +32,8 @@ pub(crate) struct Member<M: Machine> {
     /// A flush of this channel may wait for another one to end, and come back to that queue.
     flushes: bool,
     merges: bool,
+    /// How the last bio was merged, for the trace.
+    merged: Option<Merged>,
     /// To the drive any piece of memory is one segment, and it has no boundaries.
     pub(crate) takes_plain: bool,
 }
@@ -49,6 +50,7 @@ impl<M: Machine> Member<M> {
             served_here: false,
             flushes: false,
             merges: disk.config.stack == Stack::Mq,
+            merged: None,
             takes_plain: disk.limits.takes_any_segment() && disk.limits.chunk_sectors == 0,
             disk: Arc::clone(disk),
         }
@@ -69,7 +71,7 @@ impl<M: Machine> Member<M> {
 
     /// Hands what is plugged to the drive's queues; returns how many chains these refused.
     #[inline(always)]
-    pub(crate) fn flush(&mut self, traced: bool, run: &mut Runner<M>) -> u32 {
+    pub(crate) fn flush(&mut self, run: &mut Runner<M>) -> u32 {
         self.served_here = true;
         if self.disk.way == Way::Direct && self.plug.is_short() {
             let Some(bio) = self.plug.take_last() else { return 0 };
@@ -81,7 +83,7 @@ impl<M: Machine> Member<M> {
         } else if self.plug.is_empty() {
             return 0;
         }
-        self.flush_list(traced, run)
+        self.flush_list(false, run)
     }
 
     /// Counts what was plugged since the last time as the drive's.
@@ -97,7 +99,7 @@ impl<M: Machine> Member<M> {
         self.count();
         let list = self.plug.list();
         if traced {
-            self.disk.trace_list(Action::Unplug, list);
+            self.disk.trace_unplug(list, run);
         }
         match self.disk.config.stack {
             Stack::Sq => self.disk.submit_single(list, run, &self.stats),
@@ -113,14 +115,19 @@ impl<M: Machine> Member<M> {
             return 0;
         }
         if !handed || !self.disk.has_worker() {
-            return self.flush(traced, run);
+            if !traced {
+                return self.flush(run);
+            }
+            // A batch of one has a shorter way than this, on which nobody looks.
+            self.served_here = true;
+            return self.flush_list(true, run);
         }
         self.count();
         let list = self.plug.list();
         if traced {
-            self.disk.trace_list(Action::Unplug, list);
+            self.disk.trace_unplug(list, run);
         }
-        self.disk.hand_over(self.route, list);
+        self.disk.hand_over(self.route, list, run);
         list.len()
     }
 
@@ -199,18 +206,24 @@ impl<M: Machine> Member<M> {
         self.plug.list().leak();
     }
 
-    #[cold]
-    pub(crate) fn trace_entry(&self, slot: &Slot<M>) {
-        for action in [Action::Queue, Action::Remap, Action::GetRequest, Action::Plug] {
-            self.disk.trace_slot_at(action, slot, slot.q_ns);
+    /// [`Member::plug`] while somebody listens.
+    #[inline]
+    pub(crate) fn plug_traced(&mut self, slot: BioRef<M>, drives: usize, run: &mut Runner<M>) {
+        self.disk.trace_entry(&slot, drives, run);
+        let first = self.plug.is_empty();
+        self.plug(slot);
+        let Some(last) = self.plug.last() else { return };
+        match self.merged.take() {
+            Some(kind) => self.disk.trace_merged(kind, last, run),
+            None => self.disk.trace_plugged(last, first, run),
         }
     }
 
     #[cold]
-    fn count_merge(&self, kind: Merged) {
+    fn count_merge(&mut self, kind: Merged) {
         let last = self.plug.last().expect("something was merged with it");
         self.stats.count_merge(last.op());
-        self.disk.trace_merged(kind, last);
+        self.merged = Some(kind);
     }
 }
 
@@ -230,9 +243,15 @@ impl<M: Machine> Member<M> {
     }
 
     /// A bio that is about to become a request of its own.
-    pub(crate) fn count_request(&mut self, slot: &Slot<M>, traced: bool) {
-        if traced {
-            self.trace_entry(slot);
+    pub(crate) fn count_request(
+        &mut self,
+        slot: &Slot<M>,
+        drives: usize,
+        traced: Option<&mut Runner<M>>,
+    ) {
+        if let Some(run) = traced {
+            self.disk.trace_entry(slot, drives, run);
+            self.disk.trace_plugged(slot, false, run);
         }
         self.count_merged_in();
     }
@@ -269,6 +288,6 @@ impl<M: Machine> Member<M> {
         M::work(Stage::Submit, 1);
         self.expect_flush();
         self.plug.push(slot);
-        self.flush(false, run);
+        self.flush(run);
     }
 }

@@ -14,6 +14,7 @@ use crate::disk::Disk;
 use crate::driver::CompletionBatch;
 use crate::home::Home;
 use crate::slot::{BioList, BioRef};
+use crate::tracer::{Entry, TraceWriter, Tracer};
 
 /// When times are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,6 +48,8 @@ pub(crate) struct Runner<M: Machine> {
     pub(crate) runs_woken: bool,
     /// Something was left in the queue that was served last.
     pub(crate) left_busy: bool,
+    /// Where this thread's events go while somebody records.
+    pub(crate) trace: Option<TraceWriter<M>>,
 }
 
 impl<M: Machine> Runner<M> {
@@ -66,7 +69,28 @@ impl<M: Machine> Runner<M> {
             turn: Vec::with_capacity(8),
             runs_woken: false,
             left_busy: false,
+            trace: None,
         }
+    }
+
+    /// Records from now on, or no longer.
+    #[cold]
+    pub(crate) fn follow(&mut self, tracer: Option<&Tracer<M>>) {
+        self.trace = tracer.filter(|tracer| tracer.is_on()).map(Tracer::writer);
+    }
+
+    /// One event for whoever records.
+    #[inline]
+    pub(crate) fn put(&mut self, entry: Entry) {
+        if let Some(writer) = &mut self.trace {
+            writer.put(entry);
+            writer.publish();
+        }
+    }
+
+    /// Whose runner it is.
+    pub(crate) fn home(&self) -> *const Home<M> {
+        self.home
     }
 
     /// Whose completions go where, and what a driver completed.

@@ -43,7 +43,10 @@ impl<M: Machine> Channel<M> {
     /// [`Channel::flush`] of a volume that is not simply served inline.
     #[inline(never)]
     pub(crate) fn flush_served(&mut self) {
-        let serving = self.volume.serving();
+        let (serving, traced) = self.volume.mode();
+        if traced != self.run.trace.is_some() {
+            self.follow_trace(traced);
+        }
         let bios = self.batch.plugged;
         self.batch.plugged = 0;
         let handed = self.hands_over(serving, bios);
@@ -85,6 +88,16 @@ impl<M: Machine> Channel<M> {
         if self.gate.per_volume && self.served.plug.is_none() {
             self.served.plug = Some(Box::new(VolumePlug::new(&self.volume)));
         }
+    }
+
+    /// Records from now on, or no longer.
+    #[cold]
+    pub(crate) fn follow_trace(&mut self, traced: bool) {
+        let disks = self.volume.disks();
+        let tracer = disks.iter().find_map(|disk| disk.config.tracer.as_deref());
+        self.run.follow(tracer.filter(|_| traced));
+        self.gate.trace(self.run.trace.is_some());
+        self.gate.settle();
     }
 
     /// Notes whether too much waits for the workers.

@@ -285,7 +285,7 @@ impl<M: Machine> Channel<M> {
         let member = &self.members[usize::from(part.member)];
         member.stats.parts.add(1);
         if self.gate.traced {
-            member.disk.trace_slot(Action::Split, &child);
+            member.disk.trace_slot(Action::Split, &child, &mut self.run);
         }
         child
     }

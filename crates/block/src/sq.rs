@@ -54,7 +54,7 @@ impl<M: Machine> Disk<M> {
             if ctx.frozen {
                 return Err(bio);
             }
-            self.trace_slot(Action::Insert, &bio);
+            self.trace_slot(Action::Insert, &bio, run);
             ctx.list(0).push_back(bio);
             hctx.mark_pending(0);
             return Ok(());
@@ -67,7 +67,7 @@ impl<M: Machine> Disk<M> {
         M::work(Stage::Submit, 1);
         M::work(Stage::Insert, 1);
         let bio = match single.queue.back() {
-            Some(last) => self.merge_single(*last, bio, stats),
+            Some(last) => self.merge_single(*last, bio, run, stats),
             None => Some(bio),
         };
         let Some(bio) = bio else { return Ok(()) };
@@ -80,11 +80,11 @@ impl<M: Machine> Disk<M> {
         };
         let Some(mut batch) = taken else {
             stats.tag_waits.add(1);
-            self.trace_slot(Action::Sleep, &bio);
+            self.trace_slot(Action::Sleep, &bio, run);
             return Err(bio);
         };
         let tag = batch.next().expect("a batch of one");
-        self.trace_slot(Action::Insert, &bio);
+        self.trace_slot(Action::Insert, &bio, run);
         // SAFETY: the tag was taken above and is in nobody else's hands.
         unsafe { hctx.tags.request(tag) }.fill(bio, 0, self.flags_taken);
         single.queue.push_back(tag);
@@ -92,14 +92,20 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Merges a bio with a queued request, or gives it back.
-    fn merge_single(&self, last: Tag, bio: BioRef<M>, stats: &DiskStats<M>) -> Option<BioRef<M>> {
+    fn merge_single(
+        &self,
+        last: Tag,
+        bio: BioRef<M>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) -> Option<BioRef<M>> {
         // SAFETY: queued requests belong to the queue, whose lock the caller holds.
         let rq = unsafe { self.hctxs[0].tags.request(last) };
         let mut chain = rq.empty();
         let merged = try_merge(&mut chain, bio, &self.limits);
         if let Ok(kind) = merged {
             stats.count_merge(chain.op());
-            self.trace_merged(kind, &chain);
+            self.trace_merged(kind, &chain, run);
         }
         rq.fill(chain, 0, self.flags_taken);
         merged.err()

@@ -21,6 +21,7 @@ use crate::error::{Error, ErrorKind};
 use crate::limits::QueueLimits;
 use crate::serving::{Serving, ServingConfig};
 use crate::slot::Stride;
+use crate::tracer::Tracer;
 
 /// Most runs of one drive that one question about extents looks at: bounds the time it takes.
 const EXTENT_STEPS: u32 = 4096;
@@ -45,8 +46,8 @@ pub struct Volume<M: Machine> {
     disks: Vec<Arc<Disk<M>>>,
     layout: Layout,
     serving: ServingConfig,
-    /// The mode at this moment, as bits.
-    serving_now: M::Word,
+    /// The mode at this moment, as bits, and [`TRACED`].
+    mode: M::Word,
     capacity: Sector,
     limits: QueueLimits,
     /// Linear: where each drive starts, and where the last one ends.
@@ -55,6 +56,9 @@ pub struct Volume<M: Machine> {
     chunk_shift: u32,
     width_shift: Option<u32>,
 }
+
+/// Of a mode: somebody records.
+const TRACED: u64 = 1 << 8;
 
 /// What of a range lies on one drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,7 +161,7 @@ impl<M: Machine> Volume<M> {
         Ok(Arc::new(Volume {
             name,
             layout,
-            serving_now: M::Word::new(serving.serving as u64),
+            mode: M::Word::new(serving.serving as u64),
             serving,
             capacity,
             limits,
@@ -198,14 +202,42 @@ impl<M: Machine> Volume<M> {
     #[must_use]
     pub fn serving(&self) -> Serving {
         // Relaxed: it changes only while nothing is inside.
-        Serving::from_bits(self.serving_now.load(Order::Relaxed))
+        self.mode().0
     }
 
-    /// Whether the submitter does.
+    /// The same, and whether somebody records what happens.
+    pub(crate) fn mode(&self) -> (Serving, bool) {
+        // Relaxed: the mode changes only while nothing is inside, and a recording misses a little.
+        let mode = self.mode.load(Order::Relaxed);
+        (Serving::from_bits(mode & !TRACED), mode & TRACED != 0)
+    }
+
+    /// Whether the submitter serves, and nobody records.
     #[inline(always)]
-    pub(crate) fn is_inline(&self) -> bool {
+    pub(crate) fn is_usual(&self) -> bool {
         // Relaxed: as above.
-        self.serving_now.load(Order::Relaxed) == Serving::Inline as u64
+        self.mode.load(Order::Relaxed) == Serving::Inline as u64
+    }
+
+    /// What records them, if the drives have something that does.
+    #[must_use]
+    pub fn tracer(&self) -> Option<Arc<Tracer<M>>> {
+        self.disks.iter().find_map(|disk| disk.config.tracer.clone())
+    }
+
+    /// Has the volume's channels and workers record what they do, from their next batches on, or
+    /// no longer; to be called after [`Tracer::start`](crate::Tracer::start) of the drives' tracer
+    /// and after its stop. False if no drive has one.
+    pub fn set_traced(&self, traced: bool) -> bool {
+        if !self.disks.iter().any(|disk| disk.config.tracer.is_some()) {
+            return false;
+        }
+        // Relaxed: as above.
+        match traced {
+            true => self.mode.fetch_or(TRACED, Order::Relaxed),
+            false => self.mode.fetch_and(!TRACED, Order::Relaxed),
+        };
+        true
     }
 
     /// The settings of that, as they were given.
@@ -224,7 +256,8 @@ impl<M: Machine> Volume<M> {
         let drained = self.disks.iter().all(|disk| disk.wait_drained(deadline_ns));
         if drained {
             // Relaxed: channels look at each batch, and either way serves it right.
-            self.serving_now.store(serving as u64, Order::Relaxed);
+            let traced = self.mode.fetch_and(TRACED, Order::Relaxed) & TRACED;
+            self.mode.fetch_or(serving as u64 | traced, Order::Relaxed);
         }
         self.disks.iter().for_each(|disk| disk.unfreeze());
         drained

@@ -69,7 +69,12 @@ impl<M: Machine> VolumePlug<M> {
     }
 
     /// Merges a bio with a request in the list, the newest first; gives it back if none fits.
-    fn merge(&mut self, bio: BioRef<M>, members: &[Member<M>]) -> Option<BioRef<M>> {
+    fn merge(
+        &mut self,
+        bio: BioRef<M>,
+        members: &[Member<M>],
+        run: &mut Runner<M>,
+    ) -> Option<BioRef<M>> {
         let member = &members[usize::from(bio.member)];
         let (mut looks, mut left) = (0, Some(bio));
         for plugged in self.requests.iter_mut().rev() {
@@ -91,7 +96,7 @@ impl<M: Machine> VolumePlug<M> {
             match try_merge(&mut chain, bio, member.disk.limits()) {
                 Ok(kind) => {
                     member.stats.count_merge(chain.op());
-                    member.disk.trace_merged(kind, &chain);
+                    member.disk.trace_merged(kind, &chain, run);
                     plugged.sector = chain.dev_sector;
                 }
                 Err(bio) => left = Some(bio),
@@ -130,7 +135,7 @@ impl<M: Machine> Channel<M> {
         // Split bios are taken to be as large as they get: never merged again.
         let mergeable = slot.op().has_data() && slot.stage != Stage::Child;
         let slot = match mergeable {
-            true => match plug.merge(slot, &self.members) {
+            true => match plug.merge(slot, &self.members, &mut self.run) {
                 Some(slot) => slot,
                 None => return self.members[at].count_merged_in(),
             },
@@ -149,12 +154,14 @@ impl<M: Machine> Channel<M> {
             self.unplug(plug);
             let member = &mut self.members[at];
             member.stats.tag_waits.add(1);
-            member.disk.trace_slot(Action::Sleep, &slot);
+            member.disk.trace_slot(Action::Sleep, &slot, &mut self.run);
             plug.blocked.push_front(slot);
             return;
         };
         let (member, sector) = (slot.member, slot.dev_sector);
-        self.members[at].count_request(&slot, self.gate.traced);
+        let drives = self.members.len();
+        let traced = self.gate.traced.then_some(&mut self.run);
+        self.members[at].count_request(&slot, drives, traced);
         self.members[at].fill(tag, slot);
         plug.requests.push(Plugged { member, sector, tag });
         plug.counts[at] += 1;
@@ -240,9 +247,10 @@ impl<M: Machine> Disk<M> {
         let mut count = 0;
         for tag in tags {
             count += 1;
-            if self.config.trace.is_some() {
+            if self.is_traced(run) {
                 // SAFETY: filled by the caller, and in nobody else's hands.
-                self.trace_request(Action::Insert, unsafe { hctx.tags.request(tag) }, M::now());
+                let rq = unsafe { hctx.tags.request(tag) };
+                self.trace_request(Action::Insert, rq, M::now(), run);
             }
             serving.requeued.push_back(tag);
         }

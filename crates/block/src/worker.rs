@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::handover::Seat;
 use crate::home::Home;
 use crate::runner::{Runner, Stamp};
+use crate::tracer::Tracer;
 
 /// How long a worker looks for more before it sleeps, unless told otherwise: about what a sleep and
 /// a wake-up cost.
@@ -105,6 +106,10 @@ impl<M: Machine> Worker<M> {
         self.run.forget_wake();
         let now_ns = M::now();
         let ticks = now_ns >= self.next_tick_ns;
+        let tracer = self.posts.iter().find_map(|post| post.disk.config.tracer.as_deref());
+        if tracer.is_some_and(Tracer::is_on) != self.run.trace.is_some() {
+            self.run.follow(tracer);
+        }
         for post in &mut self.posts {
             let Some(seat) = &post.disk.seat else { continue };
             let (hctx, rounds) = (seat.hctx, seat.rounds());

@@ -14,6 +14,7 @@ mod model;
 mod null;
 mod open;
 mod ram;
+mod recorder;
 mod spec;
 mod store;
 mod value;
@@ -32,5 +33,6 @@ pub use model::{
 pub use null::NullDriver;
 pub use open::{Opened, open, open_on};
 pub use ram::{RamConfig, RamDriver};
+pub use recorder::{Recorded, Recorder, RecorderConfig, TraceFilter, categories_of};
 pub use spec::{Spec, SpecError, known_keys};
 pub use value::{size_bytes, size_text, time_ns};

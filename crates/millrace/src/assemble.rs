@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use millrace_block::{
     Controller, ControllerConfig, Disk, DiskConfig, Error, ErrorKind, Layout, ServingConfig,
-    Spread, Stack, Volume,
+    Spread, Stack, TRACE_RING_ENTRIES, Tracer, Volume, blktrace,
 };
 use millrace_drives::{FaultControl, Spec, SpecError, WorkerCpus, controller_of};
 use millrace_machine::{CpuId, Machine, Native, NodeId};
@@ -31,6 +31,8 @@ pub struct DriveOptions {
     pub timeout_ns: u64,
     /// The CPU of a worker that may serve it for others; the drive has no place for one without.
     pub worker: Option<CpuId>,
+    /// Which drive it is in traces: the minor number of its device.
+    pub minor: u32,
 }
 
 impl Default for DriveOptions {
@@ -43,6 +45,7 @@ impl Default for DriveOptions {
             queue_depth: layer.queue_depth,
             timeout_ns: layer.timeout_ns,
             worker: None,
+            minor: 0,
         }
     }
 }
@@ -60,6 +63,20 @@ pub struct VolumeOptions {
     pub serving: ServingConfig,
     /// CPUs of the drives' workers, dealt out in turn; not used where [`needs_workers`] says no.
     pub worker_cpus: Vec<CpuId>,
+    /// Events that a thread's ring holds while somebody records; 0 for as many as is usual.
+    pub trace_ring: usize,
+}
+
+/// The device of a drive in traces: of a major number for local use.
+#[must_use]
+pub fn drive_device(minor: u32) -> u32 {
+    blktrace::device(240, minor)
+}
+
+/// The device of a volume in traces: of md's major number, which tools take to map to others.
+#[must_use]
+pub fn volume_device(minor: u32) -> u32 {
+    blktrace::device(9, minor)
 }
 
 /// What drives are opened on.
@@ -69,6 +86,8 @@ pub struct Host {
     pub io_threads: u16,
     /// Controllers that drives may name.
     pub controllers: Vec<Arc<Controller<Native>>>,
+    /// What records the drives' events.
+    pub tracer: Option<Arc<Tracer<Native>>>,
 }
 
 impl Host {
@@ -78,7 +97,8 @@ impl Host {
     /// If the settings of a controller make no sense on this machine.
     pub fn new(io_threads: u16, controllers: &[ControllerConfig]) -> Result<Host, Error> {
         let controllers = controllers.iter().cloned().map(Controller::new);
-        Ok(Host { io_threads, controllers: controllers.collect::<Result<_, _>>()? })
+        let controllers = controllers.collect::<Result<_, _>>()?;
+        Ok(Host { io_threads, controllers, tracer: Some(Tracer::new(TRACE_RING_ENTRIES)) })
     }
 
     /// The NUMA node of the controller that a drive hangs on, if it is known.
@@ -143,6 +163,8 @@ pub fn open_drive(
         io_threads,
         controller,
         worker: options.worker,
+        tracer: host.tracer.clone(),
+        device: drive_device(options.minor),
         ..DiskConfig::default()
     };
     let disk = Disk::new(opened.driver, config)?;
@@ -163,7 +185,10 @@ pub fn build_volume(
     drives: &[Spec],
     options: &VolumeOptions,
 ) -> Result<(Arc<Volume<Native>>, Vec<String>), SetupError> {
-    let host = Host::new(options.io_threads, &options.controllers)?;
+    let mut host = Host::new(options.io_threads, &options.controllers)?;
+    if options.trace_ring > 0 {
+        host.tracer = Some(Tracer::new(options.trace_ring));
+    }
     check_serving(options.serving.serving, options.drive.stack)
         .map_err(|text| Error::new(ErrorKind::InvalidSetting, format!("volume {name}: {text}")))?;
     let workers = match needs_workers(options.serving.serving, drives.len()) {
@@ -174,7 +199,8 @@ pub fn build_volume(
     let (mut disks, mut notes) = (Vec::new(), Vec::new());
     for (index, spec) in drives.iter().enumerate() {
         let name = format!("d{index}");
-        let drive = DriveOptions { worker: workers.next(host.node_of(spec)), ..options.drive };
+        let (worker, minor) = (workers.next(host.node_of(spec)), index as u32);
+        let drive = DriveOptions { worker, minor, ..options.drive };
         let mut drive = open_drive(&name, spec, &drive, &host)?;
         notes.append(&mut drive.notes);
         disks.push(drive.disk);

@@ -57,8 +57,8 @@ mod assemble;
 mod serving;
 
 pub use assemble::{
-    DriveOptions, Host, OpenedDrive, SetupError, VolumeOptions, build_volume, open_drive,
-    unused_space,
+    DriveOptions, Host, OpenedDrive, SetupError, VolumeOptions, build_volume, drive_device,
+    open_drive, unused_space, volume_device,
 };
 pub use millrace_block::{
     Bio, Buffer, ChannelConfig, Completion, ControllerConfig, Disk, Error, ErrorKind, Layout, Op,

@@ -252,6 +252,7 @@ fn build(scenario: &Scenario, court: &Court) -> Arc<Volume<Simulated>> {
             worker: workers::cpu_of(scenario, number),
             controller: shared.clone(),
             trace,
+            ..DiskConfig::default()
         };
         Disk::<Simulated>::new(Box::new(drive), config).expect("a checked scenario")
     };

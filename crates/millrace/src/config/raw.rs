@@ -54,6 +54,7 @@ impl Queues {
             queue_depth: self.depth.or(general.depth),
             timeout_ns: self.timeout_ns.or(general.timeout_ns).unwrap_or(default.timeout_ns),
             worker: None,
+            minor: 0,
         }
     }
 }

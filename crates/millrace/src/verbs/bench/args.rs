@@ -3,12 +3,14 @@
 //! Parsed by clap, read by plan.rs. A comma list makes a row for each value (and for each
 //! combination of several lists).
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use millrace::{ControllerConfig, Layout, Serving, ServingConfig, Spec, Spread, Stack, Stamp};
+use millrace_block::TRACE_RING_ENTRIES;
 use millrace_drives::controller_config;
 use millrace_exports::nbd::NbdUri;
 use millrace_lab::Rw;
@@ -30,7 +32,9 @@ Examples:
   millrace bench --drive ram:size=1g --drive ram:size=1g --serving inline,per-drive --states
       who serves a volume's drives, and what each of them did
   millrace bench --machine e7-2870 --cpus 1,10,20,80 --stack mq,sq --interface libaio --locks
-      the same code on 80 cores that are simulated, and what its locks do there";
+      the same code on 80 cores that are simulated, and what its locks do there
+  millrace bench --drive file:path=/tmp/d0,size=1g --bs 4k --trace /tmp/t
+      every step of every I/O, recorded; then: millrace trace spans /tmp/t";
 
 /// Measure drives, stacks and servers.
 #[derive(Debug, Args)]
@@ -46,6 +50,21 @@ pub struct BenchArgs {
     pub workload: WorkloadArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
+    #[command(flatten)]
+    pub trace: TraceArgs,
+}
+
+/// What is recorded.
+#[derive(Debug, Args)]
+pub struct TraceArgs {
+    /// Record every step of every I/O of the row into NAME.blktrace.0, ..., for `millrace trace`,
+    /// blkparse and btt
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["connect", "machine", "locks"])]
+    pub trace: Option<PathBuf>,
+    /// Events that fit each thread's ring; what finds it full is counted as dropped
+    #[arg(long, value_name = "N", requires = "trace", default_value_t = TRACE_RING_ENTRIES as u32)]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..=1 << 26))]
+    pub trace_ring: u32,
 }
 
 /// Where it runs, if not plainly here.

@@ -12,11 +12,17 @@ mod plan;
 mod states;
 mod table;
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use millrace::{CpuId, DriveOptions, VolumeOptions, build_volume};
+use millrace::{
+    CpuId, DriveOptions, Volume, VolumeOptions, build_volume, drive_device, volume_device,
+};
+use millrace_drives::{Recorded, Recorder, RecorderConfig};
 use millrace_lab::{Queues, Row};
 
 pub use args::BenchArgs;
@@ -44,6 +50,9 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
 /// Runs the rows one after another on this machine.
 fn native_rows(args: &BenchArgs) -> Result<Vec<Row>> {
     let plans = plan::rows(args)?;
+    if args.trace.trace.is_some() && plans.len() > 1 {
+        bail!("--trace: {} rows; choose one, such as by --stack mq --iodepth 32", plans.len());
+    }
     let mut rows: Vec<Row> = Vec::new();
     let mut bar = crate::verbs::bar::Bar::new(plans.len(), std::io::stderr().is_terminal());
     let mut notes = Vec::new();
@@ -81,6 +90,34 @@ fn print(args: &BenchArgs, rows: &[Row]) -> Result<ExitCode> {
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
+/// Starts to record what a volume does.
+fn record(name: &Path, volume: &Arc<Volume>) -> Result<Recorder> {
+    let Some(tracer) = volume.tracer() else { bail!("--trace: the drives have no tracer") };
+    let parts = (0..volume.disks().len() as u32).map(drive_device);
+    let config = RecorderConfig {
+        name: name.to_owned(),
+        volumes: parts.map(|drive| (drive, volume_device(0))).collect(),
+        names: BTreeMap::from([(0, "bench".to_owned())]),
+        ..RecorderConfig::default()
+    };
+    Recorder::start(&tracer, &[Arc::clone(volume)], config)
+        .with_context(|| format!("--trace {}", name.display()))
+}
+
+/// What came of it.
+fn recorded(recorded: &Recorded) -> String {
+    let Recorded { events, dropped, files } = recorded;
+    let name = files
+        .first()
+        .map_or_else(String::new, |file| file.with_extension("").display().to_string());
+    let name = name.trim_end_matches(".blktrace").to_owned();
+    let lost = match dropped {
+        0 => String::new(),
+        _ => format!(", {dropped} dropped: use a larger --trace-ring"),
+    };
+    format!("{events} events recorded{lost}; see them with millrace trace spans {name}")
+}
+
 /// One row on drives opened for it, so that its accounting starts at zero.
 fn run_drives(
     plan: &RowPlan,
@@ -103,11 +140,16 @@ fn run_drives(
         controllers: args.target.controllers()?,
         serving: plan.serving,
         worker_cpus: plan.workers.iter().copied().map(CpuId).collect(),
+        trace_ring: args.trace.trace_ring as usize,
     };
     let (volume, mut remarks) =
         build_volume("bench", args.target.layout(), &args.target.drives()?, &options)?;
     notes.append(&mut remarks);
+    let recorder = args.trace.trace.as_deref().map(|name| record(name, &volume)).transpose()?;
     let mut row = millrace_lab::run_row(&volume, &plan.plan, progress)?;
+    if let Some(recorder) = recorder {
+        notes.push(recorded(&recorder.stop()?));
+    }
     row.queues = Queues {
         stack: args::name_of(plan.stack).to_owned(),
         software_queues: args::name_of(plan.software_queues).to_owned(),

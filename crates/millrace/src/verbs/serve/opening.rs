@@ -35,13 +35,14 @@ pub fn open(plan: &Checked, io_threads: u16, created: &mut Created) -> Result<Op
     let (mut disks, mut notes) = (Vec::new(), Vec::new());
     let mut identities = Vec::new();
     let workers = workers(plan, &host);
-    for (drive, worker) in plan.drives.iter().zip(workers) {
+    for (minor, (drive, worker)) in (0..).zip(plan.drives.iter().zip(workers)) {
         let file = paths::file_of(&drive.spec);
         let before = file.as_deref().and_then(identity);
         if let Some(before) = before {
             refuse_twice(plan, drive, &identities, before)?;
         }
-        let mut opened = open_one(plan, drive, worker, &host)?;
+        let options = DriveOptions { worker, minor, ..drive.options };
+        let mut opened = open_one(plan, drive, &options, &host)?;
         if let Some(after) = opened.identity {
             refuse_twice(plan, drive, &identities, after)?;
             if let (Some(file), None) = (file, before) {
@@ -78,11 +79,10 @@ fn workers(plan: &Checked, host: &Host) -> Vec<Option<CpuId>> {
 fn open_one(
     plan: &Checked,
     drive: &Drive,
-    worker: Option<CpuId>,
+    options: &DriveOptions,
     host: &Host,
 ) -> Result<OpenedDrive, Problems> {
-    let options = DriveOptions { worker, ..drive.options };
-    open_drive(&drive.name, &drive.spec, &options, host).map_err(|error| {
+    open_drive(&drive.name, &drive.spec, options, host).map_err(|error| {
         let key = match &error {
             SetupError::Drive { source: SpecError::InvalidValue { key, .. }, .. } => key.as_str(),
             SetupError::Drive { source: SpecError::Open(_), .. } => "path",

@@ -1,0 +1,356 @@
+//! `Recorder`: a thread that empties a `Tracer`'s rings into files that blkparse and btt read.
+//!
+//! Owns `NAME.blktrace.N`, one for each CPU N on which a traced thread was when it began, and empty
+//! ones for those below. Events reach a file in order of time as far as they came in within 10 ms
+//! of it; sequence numbers count a file's events. What rings had no room for is counted. A file
+//! that cannot be written ends the recording with an error, and nothing else. Called by `bench
+//! --trace` and by the daemon.
+//! Format: include/uapi/linux/blktrace_api.h.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry::{Occupied, Vacant};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use millrace_block::blktrace::{Act, Note, Record, Remap, category, encode_number};
+use millrace_block::{Entry, Tracer, Volume};
+use millrace_machine::{Machine, Native, Thread};
+
+/// How often the rings are emptied.
+const TURN: Duration = Duration::from_millis(10);
+/// Events younger than this wait for the next turn: other threads' may be older.
+const HELD_NS: u64 = 10_000_000;
+/// Bytes of the buffer of a file.
+const BUFFER_BYTES: usize = 1 << 18;
+/// Bytes of a submitter's name, with the zero at its end.
+const NAME_BYTES: usize = 16;
+
+/// Which events are recorded: those that pass all that is set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TraceFilter {
+    /// Devices, as records name them; empty: all.
+    pub devices: Vec<u32>,
+    /// What happened; empty: all.
+    pub acts: Vec<Act>,
+    /// Categories of which one must be there (`category::WRITE`...); 0: all.
+    pub categories: u16,
+    /// Whom the I/O is accounted to.
+    pub tenant: Option<u32>,
+    /// First and one past the last sector, on the drive, of which an I/O must touch some.
+    pub sectors: Option<(u64, u64)>,
+}
+
+impl TraceFilter {
+    fn passes(&self, entry: &Entry) -> bool {
+        let code = entry.action & 0xffff;
+        let end = entry.sector + u64::from(entry.bytes >> 9).max(1);
+        let unplugs = code == Act::Unplug as u32 || code == Act::Plug as u32;
+        (self.devices.is_empty() || self.devices.contains(&entry.device))
+            && (self.acts.is_empty() || self.acts.iter().any(|act| *act as u32 == code))
+            && (self.categories == 0
+                || unplugs
+                || (entry.action >> 16) as u16 & self.categories != 0)
+            && self.tenant.is_none_or(|tenant| tenant == entry.tenant)
+            && (unplugs
+                || self.sectors.is_none_or(|(first, last)| entry.sector < last && end > first))
+    }
+}
+
+/// What is to be recorded, and where to.
+#[derive(Debug, Clone, Default)]
+pub struct RecorderConfig {
+    /// The files' name, before `.blktrace.N`.
+    pub name: PathBuf,
+    /// What of it.
+    pub filter: TraceFilter,
+    /// Of each drive's device the one that it is a part of: where remaps come from.
+    pub volumes: BTreeMap<u32, u32>,
+    /// Submitters' names by tenant.
+    pub names: BTreeMap<u32, String>,
+}
+
+/// What a recording came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// Events written.
+    pub events: u64,
+    /// Events that found their thread's ring full.
+    pub dropped: u64,
+    /// The files, by CPU.
+    pub files: Vec<PathBuf>,
+}
+
+/// A file of one CPU's events.
+struct CpuFile {
+    path: PathBuf,
+    file: BufWriter<File>,
+    cpu: u32,
+    sequence: u32,
+    /// Submitters whose names it has.
+    named: Vec<u32>,
+    /// Events that are too young.
+    held: Vec<Entry>,
+}
+
+impl CpuFile {
+    fn create(config: &RecorderConfig, cpu: u32) -> io::Result<CpuFile> {
+        let path = path_of(&config.name, cpu);
+        let file = File::create(&path).map_err(|error| named(&path, &error))?;
+        let file = BufWriter::with_capacity(BUFFER_BYTES, file);
+        let mut this =
+            CpuFile { path, file, cpu, sequence: 0, named: Vec::new(), held: Vec::new() };
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut data = [0; 8];
+        data[..4].copy_from_slice(&(wall.as_secs() as u32).to_ne_bytes());
+        data[4..].copy_from_slice(&wall.subsec_nanos().to_ne_bytes());
+        this.note(Note::Timestamp, 0, &data)?;
+        Ok(this)
+    }
+
+    fn note(&mut self, note: Note, pid: u32, data: &[u8]) -> io::Result<()> {
+        let record = Record {
+            time_ns: Native::now(),
+            action: note.action(),
+            pid,
+            cpu: self.cpu,
+            pdu_len: data.len() as u16,
+            ..Record::default()
+        };
+        self.write(&record, data)
+    }
+
+    fn write(&mut self, record: &Record, data: &[u8]) -> io::Result<()> {
+        let written =
+            self.file.write_all(&record.encode()).and_then(|()| self.file.write_all(data));
+        written.map_err(|error| named(&self.path, &error))
+    }
+
+    /// Writes what is older than `until_ns`, in order.
+    fn write_held(&mut self, until_ns: u64, config: &RecorderConfig) -> io::Result<u64> {
+        self.held.sort_by_key(|entry| entry.time_ns);
+        let ready = self.held.partition_point(|entry| entry.time_ns < until_ns);
+        let entries: Vec<Entry> = self.held.drain(..ready).collect();
+        for entry in &entries {
+            self.event(entry, config)?;
+        }
+        Ok(ready as u64)
+    }
+
+    fn event(&mut self, entry: &Entry, config: &RecorderConfig) -> io::Result<()> {
+        if !self.named.contains(&entry.tenant) {
+            self.named.push(entry.tenant);
+            let own = || format!("tenant-{}", entry.tenant);
+            let name = config.names.get(&entry.tenant).cloned().unwrap_or_else(own);
+            let mut data = [0; NAME_BYTES];
+            let bytes = name.as_bytes().iter().take(NAME_BYTES - 1);
+            data.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+            self.note(Note::Process, entry.tenant, &data)?;
+        }
+        self.sequence += 1;
+        let mut record = Record {
+            sequence: self.sequence,
+            time_ns: entry.time_ns,
+            sector: entry.sector,
+            bytes: entry.bytes,
+            action: entry.action,
+            pid: entry.tenant,
+            device: entry.device,
+            cpu: self.cpu,
+            error: entry.error as u16,
+            pdu_len: 0,
+        };
+        let number = encode_number(match record.act() {
+            Some(Act::Split) => entry.sector + u64::from(entry.bytes >> 9),
+            _ => entry.sector,
+        });
+        let device_from = config.volumes.get(&entry.device).copied().unwrap_or(entry.device);
+        let remap = Remap { device_from, device_to: entry.device, sector_from: entry.from };
+        let (number, remap) = (&number[..], &remap.encode()[..]);
+        let data = match record.act() {
+            Some(Act::Unplug) => {
+                record.sector = 0;
+                number
+            }
+            Some(Act::Split) => number,
+            Some(Act::Remap) => remap,
+            _ => &[],
+        };
+        record.pdu_len = data.len() as u16;
+        self.write(&record, data)
+    }
+}
+
+/// An error with the path that it is about.
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("trace file {}: {error}", path.display()))
+}
+
+/// The file of a CPU.
+fn path_of(name: &Path, cpu: u32) -> PathBuf {
+    let mut path = name.as_os_str().to_owned();
+    path.push(format!(".blktrace.{cpu}"));
+    path.into()
+}
+
+/// What the thread shares with whoever started it.
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    ended: AtomicBool,
+    events: AtomicU64,
+    dropped: AtomicU64,
+    failure: Mutex<Option<io::Error>>,
+    files: Mutex<Vec<PathBuf>>,
+}
+
+/// A recording under way. Dropped, it ends.
+pub struct Recorder {
+    thread: Option<<Native as Machine>::Thread>,
+    shared: Arc<Shared>,
+}
+
+impl Recorder {
+    /// Starts to record what these volumes do; their drives have `tracer`. Channels take part from
+    /// their next batch on.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if somebody records with this tracer, or what creating the first file says.
+    pub fn start(
+        tracer: &Arc<Tracer<Native>>,
+        volumes: &[Arc<Volume<Native>>],
+        config: RecorderConfig,
+    ) -> io::Result<Recorder> {
+        // At once, so that a folder that is not there is an error of whoever asks.
+        let first = CpuFile::create(&config, 0)?;
+        if !tracer.start() {
+            let text = "a recording is under way: stop it first";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+        }
+        let shared = Arc::new(Shared::default());
+        let (tracer, volumes) = (Arc::clone(tracer), volumes.to_vec());
+        volumes.iter().for_each(|volume| _ = volume.set_traced(true));
+        let theirs = Arc::clone(&shared);
+        let body = Box::new(move || {
+            let mut files = BTreeMap::from([(0, first)]);
+            if let Err(error) = record(&tracer, &config, &mut files, &theirs) {
+                *theirs.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            }
+            volumes.iter().for_each(|volume| _ = volume.set_traced(false));
+            tracer.stop();
+            let paths = files.into_values().map(|file| file.path).collect();
+            *theirs.files.lock().unwrap_or_else(PoisonError::into_inner) = paths;
+            theirs.ended.store(true, Ordering::SeqCst);
+        });
+        let thread = Some(Native::spawn("millrace-trace", None, body));
+        Ok(Recorder { thread, shared })
+    }
+
+    /// Events written and dropped so far.
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        // Relaxed: statistics.
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (count(&self.shared.events), count(&self.shared.dropped))
+    }
+
+    /// Whether it has ended by itself, because of an error.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.shared.ended.load(Ordering::SeqCst)
+    }
+
+    /// Ends it, when all that happened before is in the files.
+    ///
+    /// # Errors
+    /// What writing said, with the file.
+    pub fn stop(mut self) -> io::Result<Recorded> {
+        let whole = self.end();
+        let failure = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (events, dropped) = self.progress();
+        let mut files = self.shared.files.lock().unwrap_or_else(PoisonError::into_inner);
+        match failure {
+            Some(error) => Err(error),
+            None if !whole => Err(io::Error::other("the recording thread panicked: see above")),
+            None => Ok(Recorded { events, dropped, files: std::mem::take(&mut *files) }),
+        }
+    }
+
+    fn end(&mut self) -> bool {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.thread.take().is_none_or(Thread::join)
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Empties the rings until told to stop, and once more.
+fn record(
+    tracer: &Tracer<Native>,
+    config: &RecorderConfig,
+    files: &mut BTreeMap<u32, CpuFile>,
+    shared: &Shared,
+) -> io::Result<()> {
+    let began_ns = Native::now();
+    loop {
+        let last = shared.stop.load(Ordering::SeqCst);
+        let turn_ns = Native::now();
+        let mut missing = Vec::new();
+        let status = tracer.drain(|cpu, entries| {
+            let wanted = |entry: &&Entry| entry.time_ns >= began_ns && config.filter.passes(entry);
+            match files.get_mut(&cpu.0) {
+                Some(file) => file.held.extend(entries.iter().filter(wanted)),
+                None => missing.push((cpu.0, entries.iter().filter(wanted).copied().collect())),
+            }
+        });
+        for (cpu, entries) in missing {
+            let mut entries: Vec<Entry> = entries;
+            let file = match files.entry(cpu) {
+                Occupied(file) => file.into_mut(),
+                Vacant(place) => place.insert(CpuFile::create(config, cpu)?),
+            };
+            file.held.append(&mut entries);
+        }
+        let until_ns = if last { u64::MAX } else { turn_ns.saturating_sub(HELD_NS) };
+        for file in files.values_mut() {
+            let written = file.write_held(until_ns, config)?;
+            // Relaxed: statistics.
+            shared.events.fetch_add(written, Ordering::Relaxed);
+        }
+        shared.dropped.store(status.dropped, Ordering::Relaxed);
+        if last {
+            let end = files.last_key_value().map_or(0, |(cpu, _)| *cpu);
+            for cpu in 0..end {
+                // Readers look for one file after another.
+                if let Vacant(place) = files.entry(cpu) {
+                    place.insert(CpuFile::create(config, cpu)?);
+                }
+            }
+            let flush =
+                |file: &mut CpuFile| file.file.flush().map_err(|error| named(&file.path, &error));
+            return files.values_mut().try_for_each(flush);
+        }
+        std::thread::sleep(TURN);
+    }
+}
+
+/// The categories of an operation's word, as `--op` has them.
+#[must_use]
+pub fn categories_of(word: &str) -> Option<u16> {
+    Some(match word {
+        "read" => category::READ,
+        "write" => category::WRITE,
+        "flush" => category::FLUSH,
+        "discard" => category::DISCARD,
+        "sync" => category::SYNC,
+        "fua" => category::FUA,
+        _ => return None,
+    })
+}
