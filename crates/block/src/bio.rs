@@ -43,6 +43,18 @@ impl Op {
     /// All operations, in the order of their numbers.
     pub const ALL: [Op; OPS] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
 
+    /// Its name for people and programs, one word.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::Flush => "flush",
+            Op::Discard => "discard",
+            Op::WriteZeroes => "write-zeroes",
+        }
+    }
+
     /// Carries data in memory.
     #[must_use]
     pub fn has_data(self) -> bool {

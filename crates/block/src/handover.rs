@@ -85,7 +85,8 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Chains that wait for the worker to send them on; 0 without one.
-    pub(crate) fn waiting(&self) -> u64 {
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
         self.seat.as_ref().map_or(0, Seat::waiting)
     }
 

@@ -116,6 +116,30 @@ impl Snapshot {
         self.counts.iter().sum()
     }
 
+    /// A snapshot out of its parts, as [`Snapshot::buckets`] gives them: the start of each bucket
+    /// that holds something with its count, the sum of all values, and the longest.
+    #[must_use]
+    pub fn from_parts(buckets: &[(u64, u64)], sum_ns: u64, max_ns: u64) -> Snapshot {
+        let mut snapshot = Snapshot { sum_ns, max_ns, ..Snapshot::default() };
+        for (start_ns, count) in buckets {
+            let place = &mut snapshot.counts[bucket_of(*start_ns)];
+            *place = place.saturating_add(*count);
+        }
+        snapshot
+    }
+
+    /// The buckets that hold something: the smallest value of each, and its count.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let filled = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        filled.map(|(bucket, count)| (bucket_start(bucket), *count))
+    }
+
+    /// All values added up, in nanoseconds.
+    #[must_use]
+    pub fn sum_ns(&self) -> u64 {
+        self.sum_ns
+    }
+
     /// Mean in nanoseconds; 0 if empty.
     #[must_use]
     pub fn mean_ns(&self) -> u64 {
@@ -168,6 +192,15 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_snapshot_is_the_sum_of_its_parts(values in prop::collection::vec(any::<u64>(), 0..50)) {
+            let mut snapshot = Snapshot::default();
+            values.iter().for_each(|value| snapshot.add(value >> 10, 3));
+            let buckets: Vec<_> = snapshot.buckets().collect();
+            let again = Snapshot::from_parts(&buckets, snapshot.sum_ns(), snapshot.max_ns());
+            prop_assert_eq!(again, snapshot);
+        }
+
         #[test]
         fn every_value_lies_in_its_bucket(value in 0u64..17_000_000_000) {
             let bucket = bucket_of(value);

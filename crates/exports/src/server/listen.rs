@@ -1,7 +1,8 @@
 //! Listening sockets: bound before any thread starts, unlinked when the server ends.
 //!
-//! Called by start-up. A Unix socket file that a dead server left behind is replaced: nobody
-//! accepts on it, so connecting to it is refused. One that answers is left alone.
+//! Called by start-up, and by the program for its control socket. A Unix socket file that a dead
+//! server left behind is replaced: nobody accepts on it, so connecting to it is refused. One that
+//! answers is left alone.
 //!
 //! Invariants: only a socket file made here is removed, and only while it is still the same file;
 //! whoever checks, removes and binds `PATH` holds the lock of `PATH.lock` before and as long as it
@@ -17,8 +18,13 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use millrace_block::{Error, ErrorKind};
+use rustix::fs::{Mode, fchmod};
+use rustix::net;
 
 use super::ring::{lock_file, refuses};
+
+/// Connections that may wait to be accepted on a private socket.
+const BACKLOG: i32 = 16;
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,14 +47,18 @@ impl fmt::Display for Listen {
 /// A bound socket.
 #[derive(Debug)]
 pub(crate) enum Listener {
-    /// With device and inode of its file, and the lock on its path.
-    Unix {
-        socket: UnixListener,
-        path: PathBuf,
-        file: Option<(u64, u64)>,
-        _lock: File,
-    },
+    Unix(UnixSocket),
     Tcp(TcpListener),
+}
+
+/// A Unix socket that is listened on; its file goes when this is dropped.
+#[derive(Debug)]
+pub struct UnixSocket {
+    socket: UnixListener,
+    path: PathBuf,
+    /// Device and inode of its file.
+    file: Option<(u64, u64)>,
+    _lock: File,
 }
 
 impl Listener {
@@ -57,20 +67,17 @@ impl Listener {
     pub(crate) fn bind(listen: &Listen) -> Result<Listener, Error> {
         let bound = match listen {
             Listen::Tcp(address) => TcpListener::bind(address).map(Listener::Tcp),
-            Listen::Unix(path) => bind_unix(path),
-        };
-        bound.map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                Error::new(ErrorKind::Busy, format!("{listen}: in use by another server"))
+            Listen::Unix(path) => {
+                UnixSocket::bind_by(path, |path| UnixListener::bind(path)).map(Listener::Unix)
             }
-            _ => Error::new(ErrorKind::System, format!("{listen}: cannot listen: {error}")),
-        })
+        };
+        bound.map_err(|error| cannot_listen(listen, &error))
     }
 
     /// Where it listens, with the real port.
     pub(crate) fn address(&self) -> Listen {
         match self {
-            Listener::Unix { path, .. } => Listen::Unix(path.clone()),
+            Listener::Unix(unix) => Listen::Unix(unix.path.clone()),
             Listener::Tcp(socket) => Listen::Tcp(
                 socket.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0))),
             ),
@@ -79,39 +86,83 @@ impl Listener {
 
     pub(crate) fn fd(&self) -> RawFd {
         match self {
-            Listener::Unix { socket, .. } => socket.as_raw_fd(),
+            Listener::Unix(unix) => unix.socket.as_raw_fd(),
             Listener::Tcp(socket) => socket.as_raw_fd(),
         }
     }
 }
 
-impl Drop for Listener {
+impl UnixSocket {
+    /// Listens at a path where only the user of this process may connect: the file has mode 0600
+    /// from the moment that it is there.
+    ///
+    /// # Errors
+    /// `Busy` if somebody serves there, `System` if the system refuses; the message says where.
+    pub fn bind_private(path: &Path) -> Result<UnixSocket, Error> {
+        Self::bind_by(path, listen_private)
+            .map_err(|error| cannot_listen(&Listen::Unix(path.to_owned()), &error))
+    }
+
+    /// The socket, to accept on.
+    #[must_use]
+    pub fn socket(&self) -> &UnixListener {
+        &self.socket
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn bind_by(
+        path: &Path,
+        bind: impl Fn(&Path) -> io::Result<UnixListener>,
+    ) -> io::Result<UnixSocket> {
+        let lock = lock(path)?;
+        let socket = match bind(path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
+                std::fs::remove_file(path)?;
+                bind(path)?
+            }
+            other => other?,
+        };
+        Ok(UnixSocket { socket, path: path.to_owned(), file: identity(path), _lock: lock })
+    }
+}
+
+impl Drop for UnixSocket {
     fn drop(&mut self) {
-        if let Listener::Unix { path, file, .. } = self
-            && file.is_some()
-            && identity(path) == *file
-        {
+        if self.file.is_some() && identity(&self.path) == self.file {
             // If it cannot be removed, the next server finds it refused and replaces it.
-            let _ = std::fs::remove_file(path);
+            let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+fn cannot_listen(listen: &Listen, error: &io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            Error::new(ErrorKind::Busy, format!("{listen}: in use by another server"))
+        }
+        _ => Error::new(ErrorKind::System, format!("{listen}: cannot listen: {error}")),
+    }
+}
+
+/// Linux gives the file of a socket the mode of the socket, so it is set before there is a file;
+/// a umask would be the whole process's, and its threads make files of their own meanwhile.
+fn listen_private(path: &Path) -> io::Result<UnixListener> {
+    let kind = (net::SocketType::STREAM, net::SocketFlags::CLOEXEC);
+    let socket = net::socket_with(net::AddressFamily::UNIX, kind.0, kind.1, None)?;
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let meta = std::fs::symlink_metadata(path).ok()?;
     Some((meta.dev(), meta.ino()))
-}
-
-fn bind_unix(path: &Path) -> io::Result<Listener> {
-    let lock = lock(path)?;
-    let socket = match UnixListener::bind(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
-            std::fs::remove_file(path)?;
-            UnixListener::bind(path)?
-        }
-        other => other?,
-    };
-    Ok(Listener::Unix { socket, path: path.to_owned(), file: identity(path), _lock: lock })
 }
 
 /// The open and locked file beside a socket's path; `AddrInUse` if another server has it.
@@ -131,4 +182,49 @@ fn lock(path: &Path) -> io::Result<File> {
 fn is_stale(path: &Path) -> bool {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     is_socket && refuses(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_private_socket_is_for_its_owner_and_goes_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let socket = UnixSocket::bind_private(&path).unwrap();
+        let mode = std::fs::symlink_metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let _client = UnixStream::connect(&path).unwrap();
+        assert!(socket.socket().accept().is_ok());
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_socket_of_a_live_server_is_refused_and_that_of_a_dead_one_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let live = UnixSocket::bind_private(&path).unwrap();
+        let error = UnixSocket::bind_private(&path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(error.to_string().contains("in use by another server"), "{error}");
+        drop(live);
+        // Closed without being unlinked, as by a crash.
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        assert!(UnixSocket::bind_private(&path).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        std::fs::write(&path, "precious").unwrap();
+        assert!(UnixSocket::bind_private(&path).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
 }

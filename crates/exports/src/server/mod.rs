@@ -45,7 +45,7 @@ use self::stats::Published;
 use self::worker::Worker;
 
 pub use self::drain::StopReport;
-pub use self::listen::Listen;
+pub use self::listen::{Listen, UnixSocket};
 pub use self::stats::{ExportErrors, ServerStats};
 
 /// How long a client may neither read its replies nor send the rest of a payload, in nanoseconds.
@@ -178,20 +178,22 @@ impl Server {
         &self.addresses
     }
 
+    /// A view of its counters for another thread, which may outlive it.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        Observer(Arc::clone(&self.shared))
+    }
+
     /// What it did so far.
     #[must_use]
     pub fn stats(&self) -> ServerStats {
-        let mut total = ServerStats::default();
-        self.shared.published.iter().for_each(|thread| thread.add_to(&mut total));
-        total.buffer_bytes = self.shared.budget.mapped_bytes() as u64;
-        total
+        self.observer().stats()
     }
 
     /// The I/O errors of every export so far, in the order of the configuration.
     #[must_use]
     pub fn errors(&self) -> Vec<ExportErrors> {
-        let exports = self.shared.exports.list.iter();
-        exports.map(|export| export.faults.report(&export.info.name)).collect()
+        self.observer().errors()
     }
 
     /// Whether an I/O thread panicked or lost its ring: its connections are served no more. Cheap.
@@ -238,6 +240,28 @@ impl Server {
         }
         self.reports.try_iter().for_each(|part| report.add(part));
         report
+    }
+}
+
+/// Reads the counters of a server.
+#[derive(Clone)]
+pub struct Observer(Arc<Shared>);
+
+impl Observer {
+    /// What the server did so far.
+    #[must_use]
+    pub fn stats(&self) -> ServerStats {
+        let mut total = ServerStats::default();
+        self.0.published.iter().for_each(|thread| thread.add_to(&mut total));
+        total.buffer_bytes = self.0.budget.mapped_bytes() as u64;
+        total
+    }
+
+    /// The I/O errors of every export so far, in the order of the configuration.
+    #[must_use]
+    pub fn errors(&self) -> Vec<ExportErrors> {
+        let exports = self.0.exports.list.iter();
+        exports.map(|export| export.faults.report(&export.info.name)).collect()
     }
 }
 
