@@ -153,10 +153,14 @@ impl Snapshot {
     }
 
     /// The value that `fraction` (0 to 1) of all I/Os do not exceed: the middle of its bucket,
-    /// never above the longest.
+    /// never above the longest; 0 if empty.
     #[must_use]
     pub fn quantile_ns(&self, fraction: f64) -> u64 {
         let count = self.count();
+        if count == 0 {
+            // The longest may be that of an earlier time: see `since`.
+            return 0;
+        }
         let rank = ((count as f64 * fraction) as u64).min(count.saturating_sub(1));
         let mut seen = 0;
         for (bucket, n) in self.counts.iter().enumerate() {

@@ -6,6 +6,7 @@
 mod cli;
 mod config;
 mod verbs;
+mod views;
 
 fn main() -> std::process::ExitCode {
     cli::run()

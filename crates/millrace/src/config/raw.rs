@@ -4,6 +4,7 @@
 //! and the parser of drive specs. What each value means alone is checked here, how values go
 //! together in checked.rs. Goes on after a mistake, so that all are reported at once.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use millrace::DriveOptions;
@@ -15,7 +16,7 @@ use super::controller::{self, RawController};
 use super::document::{Located, Section, parse};
 use super::paths;
 use super::problem::{Problems, nearest};
-use super::words::{self, Address, LayoutWord};
+use super::words::{self, Address, ControlWord, LayoutWord};
 
 /// Queue settings that a drive or a volume may have.
 #[derive(Debug, Clone, Copy, Default)]
@@ -148,6 +149,10 @@ pub struct RawServer {
     pub handshake_timeout_ns: Option<u64>,
     /// How long an idle thread polls before it sleeps.
     pub spin_ns: Option<u64>,
+    /// The control socket, if it is said where, or that there is none.
+    pub control: Option<Located<ControlWord>>,
+    /// Where metrics are served.
+    pub metrics: Option<Located<SocketAddr>>,
 }
 
 /// A whole file.
@@ -183,7 +188,7 @@ pub fn read(text: &str, base: &Path, problems: &mut Problems) -> RawConfig {
         drives: drives.into_iter().filter_map(|s| drive(s, base, problems)).collect(),
         volumes: volumes.into_iter().filter_map(|s| volume(s, problems)).collect(),
         exports: exports.into_iter().filter_map(|s| export(s, base, problems)).collect(),
-        server: server.map(|s| server_section(s, problems)).unwrap_or_default(),
+        server: server.map(|s| server_section(s, base, problems)).unwrap_or_default(),
     }
 }
 
@@ -345,7 +350,7 @@ fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opt
     Some(RawExport { volume: volume?, nbd: nbd?, name, read_only, description })
 }
 
-fn server_section(mut section: Section<'_>, problems: &mut Problems) -> RawServer {
+fn server_section(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> RawServer {
     let threads = |text: &str| words::number(text, 1, 1024).map(|n| n as u16);
     let cpu = |text: &str| words::number(text, 0, 65_535);
     let connections = |text: &str| words::number(text, 1, 1 << 20);
@@ -360,6 +365,8 @@ fn server_section(mut section: Section<'_>, problems: &mut Problems) -> RawServe
             .word("handshake-timeout", problems, words::duration_ns)
             .map(|t| t.value),
         spin_ns: section.word("spin", problems, words::duration_ns).map(|t| t.value),
+        control: section.word("control", problems, |text| words::control(text, base)),
+        metrics: section.word("metrics", problems, words::metrics),
     };
     section.finish(problems);
     server

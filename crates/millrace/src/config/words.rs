@@ -15,6 +15,8 @@ use super::problem::nearest;
 
 /// The port of NBD.
 const NBD_PORT: u16 = 10809;
+/// The port of Prometheus's exporter of a host's metrics, and so the first of their range.
+const METRICS_PORT: u16 = 9100;
 /// `sun_path` holds 108 bytes with the NUL at its end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
@@ -167,9 +169,50 @@ pub fn address(text: &str, base: &Path) -> Result<Address, String> {
     match text.split_once(':') {
         Some(("unix", "")) => Err("the path of the socket is missing: unix:PATH".to_owned()),
         Some(("unix", path)) => socket_path(base.join(path)),
-        Some(("tcp", place)) => tcp(place).map(Address::Tcp),
+        Some(("tcp", place)) => tcp(place, NBD_PORT).map(Address::Tcp),
         _ => Err("write \"unix:PATH\" or \"tcp:ADDRESS:PORT\"".to_owned()),
     }
+}
+
+/// Where the control socket is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ControlWord {
+    /// At this path.
+    At(PathBuf),
+    /// There is none.
+    Off,
+}
+
+/// `unix:PATH` or `off`; a relative path is in `base`.
+///
+/// # Errors
+/// What to write instead.
+pub fn control(text: &str, base: &Path) -> Result<ControlWord, String> {
+    match (text, text.strip_prefix("unix:")) {
+        ("off", _) => Ok(ControlWord::Off),
+        (_, Some(_)) => match address(text, base)? {
+            Address::Unix(path) => Ok(ControlWord::At(path)),
+            Address::Tcp(_) => unreachable!("it begins with unix:"),
+        },
+        _ => Err("a control socket is \"unix:PATH\", or \"off\"".to_owned()),
+    }
+}
+
+/// `ADDRESS:PORT`, or a port on loopback.
+///
+/// # Errors
+/// What to write instead.
+pub fn metrics(text: &str) -> Result<SocketAddr, String> {
+    tcp(text, METRICS_PORT).map_err(|error| error.replace("tcp:", ""))
+}
+
+/// The control socket of a server that says nothing of it: beside its first Unix socket, and named
+/// like it, so that servers with sockets of their own have one of their own. None if that path is
+/// too long for a socket.
+pub fn control_beside(socket: &Path) -> Option<PathBuf> {
+    let mut beside = socket.as_os_str().to_owned();
+    beside.push(".control");
+    (beside.len() <= SOCKET_PATH_BYTES_MAX).then(|| beside.into())
 }
 
 fn socket_path(path: PathBuf) -> Result<Address, String> {
@@ -185,18 +228,18 @@ fn socket_path(path: PathBuf) -> Result<Address, String> {
 }
 
 /// Loopback unless an address stands there.
-fn tcp(place: &str) -> Result<SocketAddr, String> {
+fn tcp(place: &str, port_default: u16) -> Result<SocketAddr, String> {
     if let Ok(address) = place.parse::<SocketAddr>() {
         return Ok(address);
     }
     let (host, port) = match place.parse::<IpAddr>() {
-        Ok(ip) => return Ok(SocketAddr::new(ip, NBD_PORT)),
+        Ok(ip) => return Ok(SocketAddr::new(ip, port_default)),
         Err(_) => place.rsplit_once(':').unwrap_or(("", place)),
     };
     if !matches!(host, "" | "localhost") {
         return Err(format!(
-            "\"{host}\" is no IP address; write tcp:127.0.0.1:{NBD_PORT}, or \
-                            tcp:0.0.0.0:{NBD_PORT} for all interfaces"
+            "\"{host}\" is no IP address; write tcp:127.0.0.1:{port_default}, or \
+                            tcp:0.0.0.0:{port_default} for all interfaces"
         ));
     }
     let port: u16 = port.parse().map_err(|_| format!("\"{port}\" is no port from 0 to 65535"))?;
@@ -248,6 +291,27 @@ mod tests {
         assert_eq!(tcp("tcp:0.0.0.0:7").unwrap(), "0.0.0.0:7");
         assert_eq!(tcp("tcp:[::1]:7").unwrap(), "[::1]:7");
         assert!(tcp("tcp:example.org:7").is_err() && tcp("tcp:x").is_err() && tcp("a").is_err());
+    }
+
+    #[test]
+    fn metrics_are_on_loopback_unless_an_address_is_written() {
+        let at = |text: &str| metrics(text).map(|address| address.to_string());
+        assert_eq!(at("127.0.0.1:9100").unwrap(), "127.0.0.1:9100");
+        assert_eq!(at("9200").unwrap(), "127.0.0.1:9200");
+        assert_eq!(at("0.0.0.0").unwrap(), "0.0.0.0:9100");
+        let error = "\"a\" is no IP address; write 127.0.0.1:9100, or 0.0.0.0:9100 for all \
+                     interfaces";
+        assert_eq!(at("a:1").unwrap_err(), error);
+    }
+
+    #[test]
+    fn a_control_socket_is_a_path_or_off() {
+        let base = Path::new("/x");
+        assert_eq!(control("off", base), Ok(ControlWord::Off));
+        assert_eq!(control("unix:c", base), Ok(ControlWord::At("/x/c".into())));
+        assert!(control("tcp:7", base).is_err() && control("unix:", base).is_err());
+        assert_eq!(control_beside(Path::new("a/s")), Some("a/s.control".into()));
+        assert_eq!(control_beside(Path::new(&"x".repeat(100))), None);
     }
 
     #[test]

@@ -1,20 +1,24 @@
 //! `millrace serve`: opens the drives of a configuration and serves its volumes until told to stop.
 //!
 //! Owns the order: configuration checked, drives opened, volumes made, drives' workers started,
-//! sockets bound, then `ready`; on SIGTERM or SIGINT drain, flush, stop the workers, exit.
+//! sockets bound, views started, then `ready`; on SIGTERM or SIGINT drain, flush, stop the workers, exit.
 //! Calls `config` for the plan, opening.rs for drives, `millrace_exports` for the server, report.rs
 //! for what is printed, signals.rs for signals. Until everything stands nothing is served, and what
 //! a failed start created is removed again.
 
 mod created;
+mod observed;
 mod opening;
 mod report;
 mod signals;
 mod source;
+mod viewed;
 mod watch;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -24,9 +28,11 @@ use millrace_machine::{Machine, Native};
 use millrace_reactor::{Backend, Config};
 
 use crate::config::words::{self, Address};
-use crate::config::{self, Checked, Problems};
+use crate::config::{self, Checked, Located, Problems};
 use crate::verbs::say;
+use crate::views::Views;
 use created::Created;
+use observed::Observed;
 use opening::Opened;
 use signals::{Asked, Signals};
 use source::Source;
@@ -42,6 +48,9 @@ Examples:
   millrace serve --print-config         the configuration of that, to begin your own with
   millrace serve my.toml --check        is the file in order?
   millrace serve my.toml --threads 2    serve it from two I/O threads
+  millrace serve --metrics 9100         with metrics at http://127.0.0.1:9100/metrics
+
+`millrace stat` shows what it does meanwhile.
 
 Signals: SIGTERM and SIGINT finish what is in flight, flush, and exit with 0; a second one exits at
 once with 1. SIGUSR1 cuts the power of all `fault` drives with a volatile cache (for tests).";
@@ -67,6 +76,9 @@ pub struct Args {
     /// What carries the I/O: auto, io_uring or epoll [default: auto]
     #[arg(long, value_parser = words::backend)]
     backend: Option<Backend>,
+    /// Serve metrics for Prometheus here, at /metrics: a port of loopback, or ADDRESS:PORT
+    #[arg(long, value_name = "ADDR", value_parser = words::metrics)]
+    metrics: Option<SocketAddr>,
 }
 
 /// Serves until a signal; 0 if everything was flushed, 1 if not.
@@ -82,6 +94,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut plan = config::load(&source.name, &source.text, &source.base)?;
     plan.server.threads = args.threads.or(plan.server.threads);
     plan.server.backend = args.backend.or(plan.server.backend);
+    if let Some(value) = args.metrics {
+        plan.server.metrics = Some(Located { value, line: 1 });
+    }
     if args.check {
         say(&report::checked(&plan));
         return Ok(ExitCode::SUCCESS);
@@ -94,11 +109,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let threads = threads(&plan);
     let opened = opening::open(&plan, threads, &mut created)?;
     let mut workers = start_workers(&plan, &opened)?;
+    let sockets = viewed::bind(&plan)?;
     let server = Server::start(server_config(&plan, &opened, threads))
         .map_err(|error| listener_problem(&plan, &error))?;
     created.keep();
     take_real_ports(&mut plan, &server);
     say(&report::serving(&plan, &opened, &workers, server.notes()));
+    say(&viewed::describe(&sockets));
+    let observed = Arc::new(Observed::new(&plan, &opened, &server));
+    let views = Views::start(sockets, observed);
+    let views = views.context("cannot start the thread of the control socket")?;
     signals::tell_manager(signals::Phase::Ready);
     say(&format!("ready {}\n", std::process::id()));
     let (alive, done) = std::sync::mpsc::channel::<()>();
@@ -109,7 +129,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     });
     watch::watch(&server, &workers, &done);
     let signals = signals.join().map_err(|_| anyhow::anyhow!("the signal thread panicked"))?;
-    Ok(stop(server, &mut workers, signals))
+    let code = stop(server, &mut workers, signals);
+    // Last, so that who watches sees it stop.
+    drop(views);
+    Ok(code)
 }
 
 /// The threads that serve drives for the I/O threads, of volumes that want it.

@@ -1,0 +1,124 @@
+//! The running daemon as its views see it: answers of the control socket, and metrics.
+//!
+//! Owns handles to the volumes and to the server's counters; reads them and nothing else, so that
+//! who asks costs the I/O threads no more than the transfer of the cache lines that are read.
+//! Called by the thread of `views`; made by `serve` when all stands.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use millrace_block::{Disk, Op, Volume};
+use millrace_exports::server::{Observer, Server, ServerStats};
+use millrace_machine::Native;
+use serde_json::Value;
+
+use super::opening::Opened;
+use crate::config::Checked;
+use crate::views::{self, Answers, Refusal, Verb, report};
+
+/// What is seen of the daemon.
+pub struct Observed {
+    started: Instant,
+    volumes: Vec<Arc<Volume<Native>>>,
+    /// Without their errors.
+    exports: Vec<report::Export>,
+    server: Observer,
+}
+
+impl Observed {
+    /// A daemon that begins to serve.
+    pub fn new(plan: &Checked, opened: &Opened, server: &Server) -> Observed {
+        let exports = plan.exports.iter().map(|export| report::Export {
+            name: export.name.clone(),
+            volume: plan.volumes[export.volume].name.clone(),
+            read_only: export.read_only,
+            ..report::Export::default()
+        });
+        Observed {
+            started: Instant::now(),
+            exports: exports.collect(),
+            volumes: opened.volumes.clone(),
+            server: server.observer(),
+        }
+    }
+
+    fn report(&self) -> report::Report {
+        let drives = self
+            .volumes
+            .iter()
+            .flat_map(|volume| volume.disks().iter().map(|disk| drive(volume.name(), disk)));
+        let errors = self.server.errors();
+        let exports = self.exports.iter().zip(errors).map(|(export, errors)| report::Export {
+            errors: errors.count,
+            last_error: errors.last.to_owned(),
+            ..export.clone()
+        });
+        report::Report {
+            uptime_ns: u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            drives: drives.collect(),
+            volumes: self.volumes.iter().map(|one| volume(one)).collect(),
+            exports: exports.collect(),
+            server: server(&self.server.stats()),
+        }
+    }
+}
+
+impl Answers for Observed {
+    fn answer(&self, verb: &Verb) -> Result<Value, Refusal> {
+        match verb {
+            Verb::Version => Ok(views::greeting()),
+            Verb::Stats => serde_json::to_value(self.report())
+                .map_err(|error| Refusal::new("internal", error.to_string())),
+        }
+    }
+
+    fn metrics(&self) -> String {
+        views::prometheus(&self.report())
+    }
+}
+
+fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
+    let stats = disk.stats();
+    let ops = Op::ALL.into_iter().zip(&stats.ops);
+    report::Drive {
+        name: disk.name().to_owned(),
+        volume: volume.to_owned(),
+        size_bytes: disk.capacity() << millrace_block::SECTOR_SHIFT,
+        in_flight: stats.in_flight(),
+        tags_in_use: disk.tags_in_use(),
+        waiting: disk.waiting(),
+        counts: report::Counts::from(&stats),
+        ops: ops.map(|(op, stats)| report::OpCounts::new(op, stats)).collect(),
+    }
+}
+
+fn volume(volume: &Volume<Native>) -> report::Volume {
+    report::Volume {
+        name: volume.name().to_owned(),
+        size_bytes: volume.capacity() << millrace_block::SECTOR_SHIFT,
+        serving: volume.serving().name().to_owned(),
+        drives: volume.disks().iter().map(|disk| disk.name().to_owned()).collect(),
+    }
+}
+
+fn server(stats: &ServerStats) -> report::Server {
+    report::Server {
+        connections: report::Connections {
+            open: stats.connections,
+            accepted: stats.accepted,
+            refused: stats.refused,
+            protocol_errors: stats.protocol_errors,
+            handshake_timeouts: stats.handshake_timeouts,
+            stalled: stats.stalled,
+        },
+        requests: stats.requests,
+        errors: stats.errors,
+        requests_in_flight: stats.requests_in_flight,
+        buffers_in_use: stats.buffers_in_use,
+        buffer_bytes: stats.buffer_bytes,
+        copied_bytes: stats.copied_bytes,
+        receives: stats.receives,
+        sends: stats.sends,
+        system_calls: stats.system_calls,
+    }
+}

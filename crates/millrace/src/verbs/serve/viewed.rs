@@ -1,0 +1,68 @@
+//! The sockets of the daemon's views: where they are, bound just before those of clients.
+//!
+//! Owns the rule for a control socket that the configuration does not name. An address that is
+//! taken is a problem with the line that names it. Called by `serve`.
+
+use std::fmt::Write;
+use std::net::TcpListener;
+
+use millrace_exports::server::UnixSocket;
+
+use crate::config::words::{Address, ControlWord, control_beside};
+use crate::config::{Checked, Problems};
+use crate::views::Sockets;
+
+/// Binds what the plan asks for.
+///
+/// # Errors
+/// If an address is in use, or the system refuses it.
+pub fn bind(plan: &Checked) -> Result<Sockets, Problems> {
+    let problem = |line: usize, text: String| {
+        let mut problems = Problems::new(&plan.file);
+        problems.add(line, text);
+        problems
+    };
+    let (path, line) = match &plan.server.control {
+        Some(control) => match &control.value {
+            ControlWord::At(path) => (Some(path.clone()), control.line),
+            ControlWord::Off => (None, control.line),
+        },
+        None => {
+            let sockets = plan.listeners.iter().filter_map(|listener| match &listener.address {
+                Address::Unix(path) => Some((control_beside(path), listener.line)),
+                Address::Tcp(_) => None,
+            });
+            sockets.into_iter().next().unwrap_or((None, 1))
+        }
+    };
+    let control = path.map(|path| UnixSocket::bind_private(&path)).transpose();
+    let control = control.map_err(|error| problem(line, format!("control: {error}")))?;
+    let metrics = plan.server.metrics.as_ref().map(|metrics| {
+        let bound = TcpListener::bind(metrics.value);
+        bound.map_err(|error| {
+            let text = format!("metrics: {}: cannot listen: {error}", metrics.value);
+            problem(metrics.line, text)
+        })
+    });
+    Ok(Sockets { control, metrics: metrics.transpose()? })
+}
+
+/// Where they are, for people.
+pub fn describe(sockets: &Sockets) -> String {
+    let mut text = String::new();
+    match &sockets.control {
+        Some(control) => {
+            let _ = writeln!(text, "control at unix:{}", control.path().display());
+        }
+        None => text.push_str(
+            "note: no control socket; [server] control = \"unix:PATH\" is for `millrace stat`\n",
+        ),
+    }
+    if let Some(address) = sockets.metrics.as_ref().and_then(|socket| socket.local_addr().ok()) {
+        let _ = writeln!(text, "metrics at http://{address}/metrics");
+        if !address.ip().is_loopback() {
+            let _ = writeln!(text, "note: {address} is reachable from other hosts");
+        }
+    }
+    text
+}

@@ -1,0 +1,114 @@
+//! The little of HTTP that a metrics page needs: GET and HEAD of two paths, one a connection.
+//!
+//! Pure functions from the bytes received so far to a whole response, or to none while the head of
+//! the request is not complete. `httparse` reads the head; its limits are here. Bodies of requests
+//! are not read. Called by session.rs.
+
+use super::Answers;
+
+/// Longest head of a request in bytes.
+const HEAD_BYTES_MAX: usize = 8 * 1024;
+const HEADERS_MAX: usize = 64;
+/// The version of Prometheus's text format.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+const INDEX: &str = "<!doctype html><title>millrace</title><p><a href=\"metrics\">metrics</a>\n";
+
+/// The response to what has come, if that is enough for one.
+pub fn answer(input: &[u8], answers: &dyn Answers) -> Option<Vec<u8>> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(input) {
+        Ok(httparse::Status::Complete(_)) => {}
+        Ok(httparse::Status::Partial) if input.len() <= HEAD_BYTES_MAX => return None,
+        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            return Some(problem("431 Request Header Fields Too Large"));
+        }
+        Err(_) => return Some(problem("400 Bad Request")),
+    }
+    let head = match request.method {
+        Some("GET") => false,
+        Some("HEAD") => true,
+        _ => return Some(problem("405 Method Not Allowed\r\nAllow: GET, HEAD")),
+    };
+    let path = request.path.unwrap_or("/").split(['?', '#']).next();
+    let mut response = match path {
+        Some("/metrics") => response("200 OK", METRICS_TYPE, &answers.metrics()),
+        Some("/") => response("200 OK", "text/html; charset=utf-8", INDEX),
+        _ => problem("404 Not Found"),
+    };
+    if head && let Some(end) = response.windows(4).position(|four| four == b"\r\n\r\n") {
+        response.truncate(end + 4);
+    }
+    Some(response)
+}
+
+fn problem(status: &str) -> Vec<u8> {
+    let text = status.lines().next().unwrap_or(status);
+    response(status, "text/plain; charset=utf-8", &format!("{text}; there is /metrics\n"))
+}
+
+fn response(status: &str, kind: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
+         Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n\
+         {body}"
+    )
+    .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::views::{Refusal, Verb};
+    use proptest::prelude::*;
+
+    struct Fixed;
+
+    impl Answers for Fixed {
+        fn answer(&self, _verb: &Verb) -> Result<serde_json::Value, Refusal> {
+            Err(Refusal::new("test", ""))
+        }
+
+        fn metrics(&self) -> String {
+            "up 1\n".to_owned()
+        }
+    }
+
+    fn text(request: &str) -> String {
+        String::from_utf8(answer(request.as_bytes(), &Fixed).expect("an answer")).unwrap()
+    }
+
+    #[test]
+    fn metrics_are_served_whole_with_type_and_length() {
+        let text = text("GET /metrics?x HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4;"));
+        assert!(text.contains("\r\nContent-Length: 5\r\n") && text.ends_with("\r\n\r\nup 1\n"));
+    }
+
+    #[test]
+    fn head_has_the_length_and_no_body() {
+        let text = text("HEAD /metrics HTTP/1.0\r\n\r\n");
+        assert!(text.contains("Content-Length: 5") && text.ends_with("\r\n\r\n"), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_served_is_refused_by_its_status() {
+        assert!(text("GET /x HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+        let text_405 = text("POST /metrics HTTP/1.1\r\n\r\n");
+        assert!(text_405.starts_with("HTTP/1.1 405 Method Not Allowed\r\nAllow: GET, HEAD\r\n"));
+        assert!(text("\u{1}\u{2}\r\n\r\n").starts_with("HTTP/1.1 400 "));
+        let long = format!("GET /{}", "a".repeat(HEAD_BYTES_MAX));
+        assert!(text(&long).starts_with("HTTP/1.1 431 "));
+        assert_eq!(answer(b"GET /metrics HTTP/1.1\r\nHost:", &Fixed), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_give_a_response_or_wait(bytes in prop::collection::vec(any::<u8>(), 1..400)) {
+            if let Some(response) = answer(&bytes, &Fixed) {
+                prop_assert!(response.starts_with(b"HTTP/1.1 "));
+            }
+        }
+    }
+}

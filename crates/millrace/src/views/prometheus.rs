@@ -1,0 +1,298 @@
+//! A report as Prometheus's text format, version 0.0.4.
+//!
+//! Pure text. Owns the names: `millrace_` and what it is of, base units (seconds, bytes), `_total`
+//! for what only grows. Every family has its HELP and TYPE lines and stands in one piece. A
+//! histogram has a bucket up to every fourth power of two of a nanosecond from 1.024 us to 17.2 s:
+//! those are borders of the layer's own finer buckets, so that nothing is estimated. They count
+//! values below the border, to which `le` adds the one nanosecond that makes it inclusive.
+//! Source: the exposition formats and naming practices of prometheus.io.
+
+use std::fmt::{Display, Write};
+
+use super::report::{Drive, OpCounts, Report, Times};
+
+/// Powers of two, in nanoseconds, that end a bucket.
+const BORDERS: [u32; 13] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
+
+/// A metric, by kind: its name, what it is, and what gives its value.
+type Metric<T, V> = (&'static str, &'static str, fn(&T) -> V);
+
+const OP_COUNTERS: [Metric<OpCounts, u64>; 4] = [
+    ("ios", "I/Os completed, each before it was merged with others.", |op| op.ios),
+    ("bytes", "Bytes of the ranges of completed I/Os.", |op| op.bytes),
+    ("errors", "I/Os that failed.", |op| op.errors),
+    ("merges", "I/Os merged into the request of another.", |op| op.merges),
+];
+
+const DRIVE_COUNTERS: [Metric<Drive, u64>; 7] = [
+    ("queued", "I/Os handed to the drive's queues.", |drive| drive.counts.queued),
+    ("parts", "Of the I/Os queued, parts of split ones.", |drive| drive.counts.parts),
+    ("requests", "Requests handed to the driver, after merging.", |drive| drive.counts.requests),
+    ("dispatches", "Batches of requests handed to the driver.", |drive| drive.counts.dispatches),
+    ("requeues", "Requests that the driver gave back as busy.", |drive| drive.counts.requeues),
+    ("timeouts", "Requests not answered in time.", |drive| drive.counts.timeouts),
+    ("tag_waits", "Times that no tag was free.", |drive| drive.counts.tag_waits),
+];
+
+const DRIVE_GAUGES: [Metric<Drive, u64>; 4] = [
+    ("in_flight", "I/Os queued or in the drive now.", |drive| drive.in_flight),
+    ("tags_in_use", "Tags in use now, by all drives that share them.", |drive| {
+        drive.tags_in_use.into()
+    }),
+    ("waiting", "Lists of I/Os that wait for the drive's worker now.", |drive| drive.waiting),
+    ("size_bytes", "Size of the drive.", |drive| drive.size_bytes),
+];
+
+const SERVER_COUNTERS: [Metric<Report, u64>; 10] = [
+    ("connections_accepted", "Connections accepted.", |r| r.server.connections.accepted),
+    ("connections_refused", "Connections refused as too many.", |r| r.server.connections.refused),
+    ("protocol_errors", "Connections closed for a breach of the protocol.", |r| {
+        r.server.connections.protocol_errors
+    }),
+    ("handshake_timeouts", "Connections closed as their negotiation took too long.", |r| {
+        r.server.connections.handshake_timeouts
+    }),
+    ("stalled", "Connections closed as their client stood still.", |r| {
+        r.server.connections.stalled
+    }),
+    ("requests", "Requests received.", |r| r.server.requests),
+    ("errors", "Requests answered with an error.", |r| r.server.errors),
+    ("copied_bytes", "Bytes of write payload that were copied.", |r| r.server.copied_bytes),
+    ("sends", "Sends completed.", |r| r.server.sends),
+    ("system_calls", "System calls of the I/O threads for data.", |r| r.server.system_calls),
+];
+
+const SERVER_GAUGES: [Metric<Report, u64>; 4] = [
+    ("connections", "Connections open now.", |r| r.server.connections.open),
+    ("requests_in_flight", "Requests in flight now.", |r| r.server.requests_in_flight),
+    ("buffers_in_use", "Payload buffers in use now.", |r| r.server.buffers_in_use),
+    ("buffer_bytes", "Memory mapped for payload now.", |r| r.server.buffer_bytes),
+];
+
+const HISTOGRAMS: [(&str, &str, fn(&OpCounts) -> &Times); 3] = [
+    ("io_duration_seconds", "Time of an I/O, from submission to completion.", |op| &op.total),
+    ("queue_duration_seconds", "Time of an I/O before the driver had it.", |op| &op.queue),
+    ("service_duration_seconds", "Time of an I/O in the drive.", |op| &op.service),
+];
+
+/// The text of a report.
+pub fn render(report: &Report) -> String {
+    let mut page = Page(String::new());
+    page.family("millrace_build_info", "gauge", "The version that runs, as a label.");
+    page.sample("millrace_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    page.family("millrace_uptime_seconds", "gauge", "How long the daemon serves.");
+    page.sample("millrace_uptime_seconds", &[], seconds(report.uptime_ns));
+    drives(&mut page, report);
+    volumes(&mut page, report);
+    for (name, help, value) in SERVER_COUNTERS {
+        let name = format!("millrace_nbd_{name}_total");
+        page.family(&name, "counter", help);
+        page.sample(&name, &[], value(report));
+    }
+    for (name, help, value) in SERVER_GAUGES {
+        let name = format!("millrace_nbd_{name}");
+        page.family(&name, "gauge", help);
+        page.sample(&name, &[], value(report));
+    }
+    page.0
+}
+
+fn drives(page: &mut Page, report: &Report) {
+    for (name, help, value) in DRIVE_GAUGES {
+        let name = format!("millrace_drive_{name}");
+        page.family(&name, "gauge", help);
+        for drive in &report.drives {
+            page.sample(&name, &of_drive(drive), value(drive));
+        }
+    }
+    for (name, help, value) in DRIVE_COUNTERS {
+        let name = format!("millrace_drive_{name}_total");
+        page.family(&name, "counter", help);
+        for drive in &report.drives {
+            page.sample(&name, &of_drive(drive), value(drive));
+        }
+    }
+    let ops = || report.drives.iter().flat_map(|drive| drive.ops.iter().map(move |op| (drive, op)));
+    for (name, help, value) in OP_COUNTERS {
+        let name = format!("millrace_drive_{name}_total");
+        page.family(&name, "counter", help);
+        for (drive, op) in ops() {
+            page.sample(&name, &of_op(drive, op), value(op));
+        }
+    }
+    for (name, help, times) in HISTOGRAMS {
+        let name = format!("millrace_drive_{name}");
+        page.family(&name, "histogram", help);
+        for (drive, op) in ops() {
+            page.histogram(&name, &of_op(drive, op), times(op));
+        }
+    }
+}
+
+fn volumes(page: &mut Page, report: &Report) {
+    page.family("millrace_volume_size_bytes", "gauge", "Size of the volume.");
+    for volume in &report.volumes {
+        let labels = [("volume", volume.name.as_str()), ("serving", volume.serving.as_str())];
+        page.sample("millrace_volume_size_bytes", &labels, volume.size_bytes);
+    }
+    let name = "millrace_export_errors_total";
+    page.family(name, "counter", "Requests of clients that failed because of a drive.");
+    for export in &report.exports {
+        // Two exports may have one name, on two listeners.
+        let access = if export.read_only { "read-only" } else { "read-write" };
+        let labels = [("export", export.name.as_str()), ("volume", &export.volume)];
+        page.sample(name, &[labels[0], labels[1], ("access", access)], export.errors);
+    }
+}
+
+fn of_drive(drive: &Drive) -> [(&str, &str); 2] {
+    [("drive", &drive.name), ("volume", &drive.volume)]
+}
+
+fn of_op<'a>(drive: &'a Drive, op: &'a OpCounts) -> [(&'a str, &'a str); 3] {
+    [("drive", &drive.name), ("volume", &drive.volume), ("op", &op.op)]
+}
+
+/// The text so far.
+struct Page(String);
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        let _ = writeln!(self.0, "{name}{} {value}", braced(labels, None));
+    }
+
+    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], times: &Times) {
+        let (mut buckets, mut below) = (times.buckets.iter().peekable(), 0);
+        for border in BORDERS.map(|power| 1u64 << power) {
+            while let Some((_, count)) = buckets.next_if(|(start_ns, _)| *start_ns < border) {
+                below += count;
+            }
+            let labels = braced(labels, Some(&seconds(border).to_string()));
+            let _ = writeln!(self.0, "{name}_bucket{labels} {below}");
+        }
+        let count = below + buckets.map(|(_, count)| count).sum::<u64>();
+        let _ = writeln!(self.0, "{name}_bucket{} {count}", braced(labels, Some("+Inf")));
+        let labels = braced(labels, None);
+        let _ = writeln!(self.0, "{name}_sum{labels} {}", seconds(times.sum_ns));
+        let _ = writeln!(self.0, "{name}_count{labels} {count}");
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// Labels in braces, with their values escaped; nothing for none.
+fn braced(labels: &[(&str, &str)], le: Option<&str>) -> String {
+    let pairs = labels.iter().copied().chain(le.map(|le| ("le", le)));
+    let pairs: Vec<String> = pairs
+        .map(|(name, value)| {
+            let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            format!("{name}=\"{value}\"")
+        })
+        .collect();
+    if pairs.is_empty() { String::new() } else { format!("{{{}}}", pairs.join(",")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::views::report::Volume;
+
+    fn report() -> Report {
+        let times = Times {
+            sum_ns: 5_000_000_000,
+            max_ns: 4_000_000_000,
+            // At the border, just below it, in the middle, and above all borders.
+            buckets: vec![(960, 1), (1024, 2), (1 << 20, 4), (1 << 34, 8)],
+        };
+        let (ios, bytes) = (15, 15 << 12);
+        let op = |op: &str| OpCounts {
+            op: op.to_owned(),
+            ios,
+            bytes,
+            total: times.clone(),
+            ..OpCounts::default()
+        };
+        let drive = |name: &str| Drive {
+            name: name.to_owned(),
+            volume: "v".to_owned(),
+            ops: vec![op("read"), op("write")],
+            ..Drive::default()
+        };
+        Report {
+            drives: vec![drive("d0"), drive("a\\b\"c\nd")],
+            volumes: vec![Volume { name: "v".to_owned(), ..Volume::default() }],
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn counters_have_labels_and_values() {
+        let text = render(&report());
+        let line = "millrace_drive_ios_total{drive=\"d0\",volume=\"v\",op=\"read\"} 15\n";
+        assert!(text.contains(line), "{text}");
+        let odd = "{drive=\"a\\\\b\\\"c\\nd\",volume=\"v\",op=\"write\"} 61440\n";
+        assert!(text.contains(odd), "{text}");
+    }
+
+    #[test]
+    fn buckets_add_up_from_borders_of_the_layers_own() {
+        let text = render(&report());
+        let bucket = |le: &str| {
+            let name = "millrace_drive_io_duration_seconds_bucket{drive=\"d0\",volume=\"v\"";
+            let line = format!("{name},op=\"read\",le=\"{le}\"}} ");
+            let at = text.find(&line).unwrap_or_else(|| panic!("no {line} in {text}"));
+            text[at + line.len()..].lines().next().unwrap().parse::<u64>().unwrap()
+        };
+        let found = ["0.000001024", "0.000004096", "0.001048576", "0.004194304", "+Inf"];
+        assert_eq!(found.map(bucket), [1, 3, 3, 7, 15]);
+        for power in BORDERS {
+            assert_eq!(millrace_block::bucket_start(millrace_block::bucket_of(1 << power)), {
+                // The last bucket holds all that is longer.
+                if power == 34 { 15 << 30 } else { 1 << power }
+            });
+        }
+    }
+
+    /// The grammar of the format, line by line, with what promtool demands beyond it.
+    #[test]
+    fn the_page_is_well_formed() {
+        let text = render(&report());
+        assert!(text.ends_with('\n'));
+        let (mut families, mut series) = (HashSet::new(), HashSet::new());
+        let (mut family, mut kind) = (String::new(), String::new());
+        let mut lines = text.lines();
+        while let Some(line) = lines.next() {
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                family = rest.split(' ').next().unwrap().to_owned();
+                assert!(rest.len() > family.len() + 1, "{line}");
+                assert!(families.insert(family.clone()), "{family} stands twice");
+                let of = lines.next().unwrap().strip_prefix("# TYPE ").unwrap();
+                kind = of.strip_prefix(&format!("{family} ")).unwrap().to_owned();
+                assert!(["counter", "gauge", "histogram"].contains(&kind.as_str()));
+                assert_eq!(kind == "counter", family.ends_with("_total"), "{family}");
+                continue;
+            }
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+            let base = name.split('{').next().unwrap();
+            match kind.as_str() {
+                "histogram" => {
+                    let end = base.strip_prefix(&family).unwrap();
+                    assert!(["_bucket", "_sum", "_count"].contains(&end), "{line}");
+                }
+                _ => assert_eq!(base, family),
+            }
+            assert!(base.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{line}");
+            assert!(series.insert(name.to_owned()), "{name} stands twice");
+        }
+        assert!(families.len() > 25);
+    }
+}

@@ -1,0 +1,193 @@
+//! The control protocol: a line of JSON to a [`Verb`], and replies to lines of JSON.
+//!
+//! Owns the names of the verbs, the limits and the version. Pure functions: session.rs brings the
+//! bytes, [`Answers`](super::Answers) the answers. Whatever the bytes are, they give a verb or a
+//! refusal. docs/control.md describes it for whoever writes a client.
+
+use serde_json::{Map, Value, json};
+
+/// Version of the protocol. It grows when a client for an older one would misunderstand; verbs and
+/// fields that are added leave it as it is.
+pub const CONTROL_VERSION: u32 = 1;
+/// Longest request in bytes, without its newline.
+pub const LINE_BYTES_MAX: usize = 64 * 1024;
+
+const VERBS: [&str; 2] = ["version", "stats"];
+/// Fields of a request that belong to no verb.
+const COMMON: [&str; 2] = ["id", "verb"];
+
+/// What a client may ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    /// What runs here: the greeting once more.
+    Version,
+    /// All counters.
+    Stats,
+}
+
+/// Why a request has no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// One word, for programs.
+    pub kind: &'static str,
+    /// For people: what is wrong and what to do.
+    pub message: String,
+}
+
+impl Refusal {
+    /// A refusal of this kind.
+    pub fn new(kind: &'static str, message: impl Into<String>) -> Self {
+        Refusal { kind, message: message.into() }
+    }
+}
+
+/// A request, as far as it could be read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// What the client calls it, repeated in the reply; null if it says nothing.
+    pub id: Value,
+    /// What it asks.
+    pub verb: Result<Verb, Refusal>,
+}
+
+/// Reads a line, without its newline.
+pub fn parse(line: &[u8]) -> Request {
+    let broken = |refusal| Request { id: Value::Null, verb: Err(refusal) };
+    if line.len() > LINE_BYTES_MAX {
+        return broken(too_long());
+    }
+    let fields: Map<String, Value> = match serde_json::from_slice(line) {
+        Ok(fields) => fields,
+        Err(error) => {
+            let text = format!("not a JSON object: {error}; write {{\"verb\":\"stats\"}}");
+            return broken(Refusal::new("bad-request", text));
+        }
+    };
+    let id = match fields.get("id") {
+        None => Value::Null,
+        Some(id) if id.is_u64() || id.is_i64() || id.is_string() || id.is_null() => id.clone(),
+        Some(_) => return broken(Refusal::new("bad-request", "id is a whole number or a string")),
+    };
+    let verb = verb(&fields);
+    Request { id, verb }
+}
+
+/// The refusal of a line that has no end.
+pub fn too_long() -> Refusal {
+    let text = format!("a request is one line of at most {LINE_BYTES_MAX} bytes");
+    Refusal::new("bad-request", text)
+}
+
+/// The verb of a request, with its arguments.
+fn verb(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
+    let known = VERBS.join(", ");
+    let Some(name) = fields.get("verb").and_then(Value::as_str) else {
+        let text = format!("verb is missing or no string; there are {known}");
+        return Err(Refusal::new("bad-request", text));
+    };
+    let verb = match name {
+        "version" => Verb::Version,
+        "stats" => Verb::Stats,
+        other => {
+            let text = format!("there is no verb {other:?}; there are {known}");
+            return Err(Refusal::new("unknown-verb", text));
+        }
+    };
+    match fields.keys().find(|key| !COMMON.contains(&key.as_str())) {
+        Some(key) => {
+            let text = format!("{name} takes no {key:?}; remove it");
+            Err(Refusal::new("bad-request", text))
+        }
+        None => Ok(verb),
+    }
+}
+
+/// What the daemon says first, and to `version`.
+pub fn greeting() -> Value {
+    json!({
+        "millrace": env!("CARGO_PKG_VERSION"),
+        "control": CONTROL_VERSION,
+        "pid": std::process::id(),
+        "verbs": VERBS,
+    })
+}
+
+/// The line that answers a request.
+pub fn reply(id: &Value, outcome: Result<Value, Refusal>) -> Vec<u8> {
+    line(&match outcome {
+        Ok(ok) => json!({ "id": id, "ok": ok }),
+        Err(Refusal { kind, message }) => {
+            json!({ "id": id, "error": { "kind": kind, "message": message } })
+        }
+    })
+}
+
+/// A value as a line.
+pub fn line(value: &Value) -> Vec<u8> {
+    let mut line = value.to_string().into_bytes();
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn refusal(line: &str) -> Refusal {
+        parse(line.as_bytes()).verb.unwrap_err()
+    }
+
+    #[test]
+    fn a_verb_is_read_with_the_id_that_its_reply_repeats() {
+        let request = parse(br#"{"verb":"stats","id":7}"#);
+        assert_eq!(request, Request { id: json!(7), verb: Ok(Verb::Stats) });
+        let request = parse(b" {\"id\":\"a\", \"verb\" : \"version\"}\r");
+        assert_eq!(request, Request { id: json!("a"), verb: Ok(Verb::Version) });
+        assert_eq!(reply(&json!("a"), Ok(json!(1))), b"{\"id\":\"a\",\"ok\":1}\n");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_what_to_do() {
+        assert_eq!(refusal(r#"{"verb":"stat"}"#).kind, "unknown-verb");
+        let text = "there is no verb \"stat\"; there are version, stats";
+        assert_eq!(refusal(r#"{"verb":"stat"}"#).message, text);
+        let text = "stats takes no \"drive\"; remove it";
+        assert_eq!(refusal(r#"{"verb":"stats","drive":"d0"}"#).message, text);
+        for line in ["", "{", "[]", "7", "{}", r#"{"verb":7}"#, r#"{"verb":"stats","id":[]}"#] {
+            assert_eq!(refusal(line).kind, "bad-request", "{line}");
+        }
+        assert_eq!(refusal(&"[".repeat(60_000)).kind, "bad-request");
+        assert_eq!(refusal(&" ".repeat(LINE_BYTES_MAX + 1)).message, too_long().message);
+    }
+
+    #[test]
+    fn every_verb_that_is_named_is_known() {
+        for name in VERBS {
+            assert!(parse(format!("{{\"verb\":{name:?}}}").as_bytes()).verb.is_ok(), "{name}");
+        }
+    }
+
+    /// Bytes, texts like JSON, and requests that are almost right.
+    fn hostile() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..300),
+            "[\\[\\]{}\":,0-9a-z\\\\ ]{0,80}".prop_map(String::into_bytes),
+            "\\{\"verb\": ?\"(stats|version|[a-z]{0,4})\"(,\"id\":(-?[0-9]{1,30}|\"\\PC{0,9}\"))?\\}"
+                .prop_map(String::into_bytes),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn any_line_gives_one_reply_that_is_one_line_of_json(line in hostile()) {
+            let request = parse(&line);
+            let answer = request.verb.map(|verb| json!(format!("{verb:?}")));
+            let reply = reply(&request.id, answer);
+            prop_assert_eq!(reply.iter().filter(|byte| **byte == b'\n').count(), 1);
+            let back: Value = serde_json::from_slice(&reply).unwrap();
+            prop_assert_eq!(&back["id"], &request.id);
+            prop_assert!(back.get("ok").is_some() != back.get("error").is_some());
+        }
+    }
+}

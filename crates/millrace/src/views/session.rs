@@ -1,0 +1,232 @@
+//! One client of the control socket or of the metrics page.
+//!
+//! Owns its socket and its two buffers, both bounded: of input at most one request that is too
+//! long, of output one reply, since nothing is read before the last reply is on its way. Never
+//! blocks: thread.rs calls [`Session::turn`] when the socket is ready. A client that neither ends
+//! its request nor takes its reply is gone at its deadline.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use serde_json::Value;
+
+use super::protocol::{self, LINE_BYTES_MAX};
+use super::{Answers, Refusal, http};
+
+/// How long a request may take to arrive, and a reply to be taken.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Requests of one client in a turn; then the others have theirs.
+const REQUESTS_A_TURN: usize = 16;
+const READ_BYTES: usize = 4096;
+
+/// A connected socket that never blocks.
+enum Socket {
+    Control(UnixStream),
+    Metrics(TcpStream),
+}
+
+impl Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Control(socket) => socket.read(buffer),
+            Socket::Metrics(socket) => socket.read(buffer),
+        }
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Control(socket) => socket.write(bytes),
+            Socket::Metrics(socket) => socket.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What becomes of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It waits for its socket.
+    Stay,
+    /// It is over; drop it.
+    Over,
+}
+
+/// A client.
+pub struct Session {
+    socket: Socket,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// Of the output.
+    sent: usize,
+    /// Since when a request is unfinished or a reply not taken.
+    owed_since: Option<Instant>,
+    /// Nothing more is read: what is to be sent is the last.
+    last: bool,
+}
+
+impl Session {
+    /// A client of the control socket, with the greeting on its way.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn control(socket: UnixStream) -> io::Result<Session> {
+        socket.set_nonblocking(true)?;
+        let mut session = Session::new(Socket::Control(socket));
+        session.output = protocol::line(&protocol::greeting());
+        Ok(session)
+    }
+
+    /// A client of the metrics page.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn metrics(socket: TcpStream) -> io::Result<Session> {
+        socket.set_nonblocking(true)?;
+        Ok(Session::new(Socket::Metrics(socket)))
+    }
+
+    fn new(socket: Socket) -> Session {
+        let (input, output) = (Vec::new(), Vec::new());
+        Session { socket, input, output, sent: 0, owed_since: Some(Instant::now()), last: false }
+    }
+
+    /// Whether it is of the control socket.
+    pub fn is_control(&self) -> bool {
+        matches!(self.socket, Socket::Control(_))
+    }
+
+    /// The socket and what it is waited for.
+    pub fn interest(&self) -> (BorrowedFd<'_>, PollFlags) {
+        let fd = match &self.socket {
+            Socket::Control(socket) => socket.as_fd(),
+            Socket::Metrics(socket) => socket.as_fd(),
+        };
+        (fd, if self.output.is_empty() { PollFlags::IN } else { PollFlags::OUT })
+    }
+
+    /// When patience ends; never for a client of the control socket that owes nothing.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.owed_since.map(|since| since + PATIENCE)
+    }
+
+    /// Sends and receives what is possible without waiting.
+    pub fn turn(&mut self, answers: &dyn Answers) -> Fate {
+        self.try_turn(answers).unwrap_or(Fate::Over)
+    }
+
+    fn try_turn(&mut self, answers: &dyn Answers) -> io::Result<Fate> {
+        for _ in 0..REQUESTS_A_TURN {
+            if !self.send()? {
+                return Ok(Fate::Stay);
+            }
+            if self.take_request(answers) {
+                continue;
+            }
+            if self.last {
+                return Ok(Fate::Over);
+            }
+            if !self.receive()? {
+                break;
+            }
+        }
+        // More may lie in the buffer, for which no socket will wake the thread: a reply that is
+        // under way will.
+        if self.output.is_empty() && self.take_request(answers) {
+            return Ok(Fate::Stay);
+        }
+        match self.is_control() && self.input.is_empty() {
+            true => self.owed_since = None,
+            // From the first byte of the request, whatever comes after it.
+            false => self.owed_since = self.owed_since.or_else(|| Some(Instant::now())),
+        }
+        Ok(Fate::Stay)
+    }
+
+    /// Sends; true if nothing is left.
+    fn send(&mut self) -> io::Result<bool> {
+        while self.sent < self.output.len() {
+            match self.socket.write(&self.output[self.sent..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.sent > 0 {
+            (self.output, self.sent) = (Vec::new(), 0);
+            // The next request has its own time.
+            self.owed_since = None;
+        }
+        Ok(true)
+    }
+
+    /// Receives once; false if there is nothing now.
+    fn receive(&mut self) -> io::Result<bool> {
+        let mut buffer = [0; READ_BYTES];
+        match self.socket.read(&mut buffer) {
+            Ok(0) => {
+                self.last = true;
+                Ok(true)
+            }
+            Ok(count) => {
+                self.input.extend_from_slice(&buffer[..count]);
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Answers the first request in the input, if it is there as a whole.
+    fn take_request(&mut self, answers: &dyn Answers) -> bool {
+        let reply = match self.socket {
+            Socket::Control(_) => self.take_line(answers),
+            Socket::Metrics(_) if self.input.is_empty() => None,
+            Socket::Metrics(_) => http::answer(&self.input, answers).inspect(|_| {
+                // One request a connection.
+                self.input = Vec::new();
+                self.last = true;
+            }),
+        };
+        let Some(reply) = reply else { return false };
+        (self.output, self.sent) = (reply, 0);
+        self.owed_since = Some(Instant::now());
+        true
+    }
+
+    fn take_line(&mut self, answers: &dyn Answers) -> Option<Vec<u8>> {
+        let Some(end) = self.input.iter().position(|byte| *byte == b'\n') else {
+            // Where a line that is too long ends is not waited for.
+            return (self.input.len() > LINE_BYTES_MAX).then(|| {
+                self.input = Vec::new();
+                self.last = true;
+                protocol::reply(&Value::Null, Err(protocol::too_long()))
+            });
+        };
+        let request = protocol::parse(&self.input[..end]);
+        self.input.drain(..=end);
+        let outcome = request.verb.and_then(|verb| answers.answer(&verb));
+        Some(protocol::reply(&request.id, outcome))
+    }
+}
+
+/// Tells a client that there are too many; it is not waited for.
+pub fn turn_away(socket: &UnixStream, clients_max: usize) {
+    let text = format!("{clients_max} clients are connected, which is all there may be");
+    let line = protocol::reply(&Value::Null, Err(Refusal::new("busy", text)));
+    if socket.set_nonblocking(true).is_ok() {
+        // Whoever does not get it sees the connection closed.
+        let _ = (&mut &*socket).write(&line);
+    }
+}

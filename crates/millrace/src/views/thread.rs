@@ -1,0 +1,184 @@
+//! The thread that serves the control socket and the metrics page.
+//!
+//! Owns both listeners and all sessions. It sleeps in one poll(2) over all of them, without a time
+//! limit unless a client owes something, so that an idle daemon stays idle. Clients are bounded in
+//! number; one that cannot be served costs only itself. Started by `serve` when everything else
+//! stands; dropping [`Views`] ends it. It takes no part in I/O, and answers between two calls of
+//! poll: a reply takes well below a millisecond.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use millrace_exports::server::UnixSocket;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::Answers;
+use super::session::{Fate, Session, turn_away};
+
+/// Clients of each socket at a time.
+const CLIENTS_MAX: usize = 32;
+/// A listener that the system gives no connection, for want of descriptors, is left alone so long.
+const PAUSE: Duration = Duration::from_secs(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// What is listened on.
+#[derive(Default)]
+pub struct Sockets {
+    /// The control socket.
+    pub control: Option<UnixSocket>,
+    /// Where metrics are served.
+    pub metrics: Option<TcpListener>,
+}
+
+/// The running thread.
+pub struct Views {
+    /// Closing it wakes the thread and ends it.
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Views {
+    /// Serves these sockets from now on; without any, nothing is started.
+    ///
+    /// # Errors
+    /// If the system refuses a thread or a socket.
+    pub fn start(sockets: Sockets, answers: Arc<dyn Answers>) -> io::Result<Views> {
+        if sockets.control.is_none() && sockets.metrics.is_none() {
+            return Ok(Views { stop: None, thread: None });
+        }
+        if let Some(control) = &sockets.control {
+            control.socket().set_nonblocking(true)?;
+        }
+        if let Some(metrics) = &sockets.metrics {
+            metrics.set_nonblocking(true)?;
+        }
+        let (stop, wake) = UnixStream::pair()?;
+        let mut server = Loop { sockets, answers, sessions: Vec::new(), paused_until: None };
+        let thread = std::thread::Builder::new().name("millrace-views".to_owned());
+        let thread = thread.spawn(move || while server.turn(&wake) {})?;
+        Ok(Views { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Views {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to say; if it panicked, that was printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread's state.
+struct Loop {
+    sockets: Sockets,
+    answers: Arc<dyn Answers>,
+    sessions: Vec<Session>,
+    paused_until: Option<Instant>,
+}
+
+impl Loop {
+    /// Sleeps until something happens and deals with it; false at the end.
+    fn turn(&mut self, wake: &UnixStream) -> bool {
+        let now = Instant::now();
+        self.paused_until = self.paused_until.filter(|until| *until > now);
+        let Some(ready) = self.wait(wake, now) else { return false };
+        let (listeners, sessions) = ready.split_at(2);
+        let (now, answers, mut sessions) = (Instant::now(), &*self.answers, sessions.iter());
+        self.sessions.retain_mut(|session| {
+            let ready = sessions.next().is_some_and(|ready| *ready);
+            match ready {
+                true => session.turn(answers) == Fate::Stay,
+                false => session.deadline().is_none_or(|deadline| deadline > now),
+            }
+        });
+        if listeners.iter().any(|ready| *ready) {
+            self.accept(now);
+        }
+        true
+    }
+
+    /// Which of the two listeners, and then of all sessions, are ready; none at the end.
+    fn wait(&self, wake: &UnixStream, now: Instant) -> Option<Vec<bool>> {
+        let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
+        let asked = match self.paused_until {
+            Some(_) => PollFlags::empty(),
+            None => PollFlags::IN,
+        };
+        let control = self.sockets.control.as_ref().map(|control| control.socket().as_fd());
+        let metrics = self.sockets.metrics.as_ref().map(|metrics| metrics.as_fd());
+        for listener in [control, metrics] {
+            // One that is not there is never ready.
+            let stand_in = PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::empty());
+            fds.push(listener.map_or(stand_in, |fd| PollFd::from_borrowed_fd(fd, asked)));
+        }
+        fds.extend(self.sessions.iter().map(|session| {
+            let (fd, flags) = session.interest();
+            PollFd::from_borrowed_fd(fd, flags)
+        }));
+        let deadlines = self.sessions.iter().filter_map(Session::deadline);
+        let first = deadlines.chain(self.paused_until).min();
+        // Rounded up, so as not to wake just before it.
+        let limit = first.map(|first| first.saturating_duration_since(now) + MILLISECOND);
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        match poll(&mut fds, limit.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Some(vec![false; fds.len() - 1]),
+            // Nothing that this thread could mend: the daemon goes on without views.
+            Err(_) => return None,
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        (!ready[0]).then(|| ready[1..].to_vec())
+    }
+
+    /// Takes all clients that wait.
+    fn accept(&mut self, now: Instant) {
+        while let Some(control) = &self.sockets.control {
+            let socket = match control.socket().accept() {
+                Ok((socket, _)) => socket,
+                Err(error) => {
+                    self.not_accepted(&error, now);
+                    break;
+                }
+            };
+            match self.sessions.iter().filter(|session| session.is_control()).count() {
+                ..CLIENTS_MAX => self.sessions.extend(Session::control(socket)),
+                _ => turn_away(&socket, CLIENTS_MAX),
+            }
+        }
+        while let Some(metrics) = &self.sockets.metrics {
+            let socket = match metrics.accept() {
+                Ok((socket, _)) => socket,
+                Err(error) => {
+                    self.not_accepted(&error, now);
+                    break;
+                }
+            };
+            match self.sessions.iter().filter(|session| !session.is_control()).count() {
+                ..CLIENTS_MAX => self.sessions.extend(Session::metrics(socket)),
+                _ => drop(socket),
+            }
+        }
+    }
+
+    fn not_accepted(&mut self, error: &io::Error, now: Instant) {
+        let gone = matches!(
+            error.kind(),
+            io::ErrorKind::WouldBlock
+                | io::ErrorKind::Interrupted
+                | io::ErrorKind::ConnectionAborted
+        );
+        if !gone {
+            self.paused_until = Some(now + PAUSE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! Tests of the thread over real sockets: hostile, slow and many clients, and its end.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::views::{Refusal, Verb};
+
+/// Answers `stats` with a long value and `version` with a short one.
+struct Fixed;
+
+impl Answers for Fixed {
+    fn answer(&self, verb: &Verb) -> Result<Value, Refusal> {
+        match verb {
+            Verb::Version => Ok(json!("short")),
+            Verb::Stats => Ok(json!("x".repeat(4 << 20))),
+        }
+    }
+
+    fn metrics(&self) -> String {
+        "up 1\n".to_owned()
+    }
+}
+
+struct Served {
+    _views: Views,
+    path: PathBuf,
+    http: std::net::SocketAddr,
+    _dir: tempfile::TempDir,
+}
+
+fn serve() -> Served {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c");
+    let metrics = TcpListener::bind("127.0.0.1:0").unwrap();
+    let http = metrics.local_addr().unwrap();
+    let control = Some(UnixSocket::bind_private(&path).unwrap());
+    let sockets = Sockets { control, metrics: Some(metrics) };
+    Served { _views: Views::start(sockets, Arc::new(Fixed)).unwrap(), path, http, _dir: dir }
+}
+
+impl Served {
+    fn connect(&self) -> BufReader<UnixStream> {
+        let socket = UnixStream::connect(&self.path).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        BufReader::new(socket)
+    }
+
+    fn greeted(&self) -> BufReader<UnixStream> {
+        let mut client = self.connect();
+        assert_eq!(line(&mut client)["control"], 1);
+        client
+    }
+}
+
+fn line(client: &mut BufReader<UnixStream>) -> Value {
+    let mut line = String::new();
+    client.read_line(&mut line).unwrap();
+    serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
+}
+
+fn ask(client: &mut BufReader<UnixStream>, request: &[u8]) -> Value {
+    client.get_mut().write_all(request).unwrap();
+    line(client)
+}
+
+#[test]
+fn requests_are_answered_in_order_also_when_they_come_in_one_piece() {
+    let served = serve();
+    let mut client = served.greeted();
+    let request = |id| format!("{{\"verb\":\"version\",\"id\":{id}}}\n");
+    let many: String = (0..100).map(request).collect();
+    client.get_mut().write_all(many.as_bytes()).unwrap();
+    (0..100).for_each(|id| assert_eq!(line(&mut client), json!({"id": id, "ok": "short"})));
+}
+
+#[test]
+fn a_client_that_ends_its_side_gets_its_answer() {
+    let served = serve();
+    let mut client = served.greeted();
+    client.get_mut().write_all(b"{\"verb\":\"version\"}\n").unwrap();
+    client.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(line(&mut client)["ok"], "short");
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn a_reply_longer_than_the_socket_holds_arrives_whole_and_others_are_served_meanwhile() {
+    let served = serve();
+    let (mut slow, mut other) = (served.greeted(), served.greeted());
+    slow.get_mut().write_all(b"{\"verb\":\"stats\"}\n").unwrap();
+    assert_eq!(ask(&mut other, b"{\"verb\":\"version\"}\n")["ok"], "short");
+    assert_eq!(line(&mut slow)["ok"].as_str().unwrap().len(), 4 << 20);
+}
+
+#[test]
+fn a_line_without_end_is_refused_and_the_client_dropped() {
+    let served = serve();
+    let mut client = served.greeted();
+    // The socket may be closed before all of it is sent.
+    let _ = client.get_mut().write_all(&vec![b'x'; 80_000]);
+    assert_eq!(line(&mut client)["error"]["kind"], "bad-request");
+    assert!(!matches!(client.read(&mut [0]), Ok(1)));
+}
+
+#[test]
+fn hostile_bytes_are_refused_line_by_line() {
+    let served = serve();
+    let mut client = served.greeted();
+    let reply = ask(&mut client, b"\xff\xfe\x00{]\n");
+    assert_eq!(reply["error"]["kind"], "bad-request");
+    assert_eq!(ask(&mut client, b"{\"verb\":\"version\"}\n")["ok"], "short");
+}
+
+#[test]
+fn more_clients_than_there_may_be_are_told_so_and_room_comes_back() {
+    let served = serve();
+    let clients: Vec<_> = (0..CLIENTS_MAX).map(|_| served.greeted()).collect();
+    assert_eq!(line(&mut served.connect())["error"]["kind"], "busy");
+    drop(clients);
+    let again = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        line(&mut served.connect()).get("control").is_some()
+    });
+    assert!(again);
+}
+
+#[test]
+fn metrics_are_served_beside_it() {
+    let served = serve();
+    let mut client = TcpStream::connect(served.http).unwrap();
+    // In two pieces.
+    client.write_all(b"GET /metrics HT").unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    client.write_all(b"TP/1.1\r\n\r\n").unwrap();
+    let mut text = String::new();
+    client.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200 ") && text.ends_with("up 1\n"), "{text}");
+}
+
+#[test]
+fn dropping_it_ends_the_thread_and_removes_the_socket() {
+    let served = serve();
+    let Served { _views: views, path, _dir: dir, .. } = served;
+    drop(views);
+    assert!(!path.exists());
+    drop(dir);
+}
