@@ -24,6 +24,8 @@ struct Cli {
 enum Verb {
     /// Serve volumes over NBD until SIGTERM or SIGINT
     Serve(verbs::serve::Args),
+    /// Show what a running daemon does, in iostat's columns
+    Stat(verbs::stat::Args),
     /// Measure drives, stacks and servers, in fio's words
     Bench(Box<verbs::bench::BenchArgs>),
     /// Repeat a paper's experiments on simulated machines and compare
@@ -38,6 +40,7 @@ impl Verb {
     fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Verb::Serve(args) => verbs::serve::run(&args),
+            Verb::Stat(args) => verbs::stat::run(&args),
             Verb::Bench(args) => verbs::bench::run(&args),
             Verb::Paper(args) => verbs::paper::run(&args),
             Verb::Explore(args) => verbs::explore::run(&args),

@@ -6,6 +6,7 @@ pub mod bench;
 pub mod explore;
 pub mod paper;
 pub mod serve;
+pub mod stat;
 pub mod trace;
 
 use std::io::Write;

@@ -8,6 +8,7 @@
 //! there. Nothing here is on the way of an I/O: counters are read, never written.
 //! The protocol is described in docs/control.md.
 
+pub mod client;
 mod http;
 mod prometheus;
 mod protocol;
@@ -16,7 +17,7 @@ mod session;
 mod thread;
 
 pub use prometheus::render as prometheus;
-pub use protocol::{Refusal, Verb, greeting};
+pub use protocol::{CONTROL_VERSION, Refusal, Verb, greeting};
 pub use thread::{Sockets, Views};
 
 /// Who knows the answers: the daemon.

@@ -1,0 +1,258 @@
+//! The columns of `stat`: what iostat -x prints, out of the difference of two reports.
+//!
+//! Pure arithmetic. A row is of a drive, or of a volume: the sum of its drives. Rates count I/Os as
+//! iostat does, after merging; times are of I/Os as they were submitted, before. `HELP` says how
+//! each column that iostat defines by what the kernel counts is defined here, by what the layer
+//! counts. The names are those of sysstat 12.
+
+use millrace_block::{Op, Snapshot};
+use serde::Serialize;
+
+use crate::views::report::{Drive, OpCounts, Report};
+
+/// How the columns are defined; for `--help`.
+pub const HELP: &str = "\
+Columns, over the interval (the first report: since the daemon began to serve):
+  r/s w/s d/s f/s     reads, writes, discards and flushes completed a second, after merging;
+                      d is discards and writes of zeroes together
+  rkB/s wkB/s dkB/s   KiB of them a second
+  rrqm/s %rrqm ...    I/Os merged into the request of another, a second, and their share
+  r_await ... f_await milliseconds from submission to completion, on average; of a merged I/O its
+                      own, where iostat has that of the request
+  rareq-sz ...        KiB a request, on average
+  aqu-sz              I/Os waiting or in the drive, on average: the time that all I/Os which
+                      completed took, divided by the interval
+  %util               the time that I/Os spent in the drive, divided by the interval, 100 at
+                      most. With one I/O in the drive at a time that is how long it was busy;
+                      with several it is an upper bound, as they overlap
+  r_p99 w_p99         milliseconds that 99 % of reads and writes did not exceed, to an eighth
+A volume is the sum of its drives: an I/O that was split counts on each drive that it touched, and
+a flush on all of them. Its times are those of the parts; its %util is that of its busiest drive.";
+
+/// A row: what one drive or volume did in an interval.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// The drive or volume.
+    pub name: String,
+    /// `drive` or `volume`.
+    pub kind: &'static str,
+    /// The volume that a drive belongs to; its own name for a volume.
+    pub volume: String,
+    /// Seconds of the interval.
+    pub seconds: f64,
+    /// What was read.
+    pub read: Columns,
+    /// What was written.
+    pub write: Columns,
+    /// What was discarded or zeroed.
+    pub discard: Columns,
+    /// Flushes.
+    pub flush: Columns,
+    /// Average number of I/Os.
+    pub aqu_sz: f64,
+    /// Share of the time, in percent.
+    pub util: f64,
+    /// I/Os queued or in the drive at the end.
+    pub in_flight: u64,
+    /// Tags in use at the end.
+    pub tags_in_use: u32,
+}
+
+/// One kind of operation.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Columns {
+    /// I/Os completed, before merging.
+    pub ios: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those merged into another's request.
+    pub merges: u64,
+    /// Those that failed.
+    pub errors: u64,
+    /// Requests a second, after merging.
+    pub per_second: f64,
+    /// KiB a second.
+    pub kib_per_second: f64,
+    /// Merged a second.
+    pub merged_per_second: f64,
+    /// Share of the I/Os that were merged, in percent.
+    pub merged_percent: f64,
+    /// Mean time in milliseconds.
+    pub await_ms: f64,
+    /// KiB of a request.
+    pub request_kib: f64,
+    /// Time that 99 % did not exceed, in milliseconds.
+    pub p99_ms: f64,
+}
+
+/// One kind of operation in an interval.
+#[derive(Debug, Default)]
+struct Sum {
+    ios: u64,
+    bytes: u64,
+    merges: u64,
+    errors: u64,
+    total: Snapshot,
+    service_ns: u64,
+}
+
+/// The rows between two reports of a daemon, each volume before its drives; all since it began
+/// without an earlier one.
+pub fn rows(now: &Report, before: Option<&Report>) -> Vec<Row> {
+    let since_ns = before.map_or(0, |before| before.uptime_ns);
+    let seconds = now.uptime_ns.saturating_sub(since_ns).max(1) as f64 / 1e9;
+    let mut rows = Vec::new();
+    for volume in &now.volumes {
+        let drives: Vec<&Drive> =
+            now.drives.iter().filter(|drive| drive.volume == volume.name).collect();
+        let of_drives: Vec<Row> = drives
+            .iter()
+            .map(|drive| row("drive", &drive.name, &[drive], before, seconds))
+            .collect();
+        let mut whole = row("volume", &volume.name, &drives, before, seconds);
+        whole.util = of_drives.iter().map(|row| row.util).fold(0.0, f64::max);
+        rows.push(whole);
+        rows.extend(of_drives);
+    }
+    rows
+}
+
+fn row(
+    kind: &'static str,
+    name: &str,
+    drives: &[&Drive],
+    before: Option<&Report>,
+    seconds: f64,
+) -> Row {
+    let sums = |wanted: &[Op]| {
+        let mut sum = Sum::default();
+        for drive in drives {
+            let earlier = before
+                .and_then(|before| before.drives.iter().find(|earlier| earlier.name == drive.name));
+            let ops = drive.ops.iter().filter(|op| wanted.iter().any(|one| one.name() == op.op));
+            for op in ops {
+                let earlier = earlier.and_then(|drive| drive.ops.iter().find(|e| e.op == op.op));
+                sum.add(op, earlier.unwrap_or(&OpCounts::default()));
+            }
+        }
+        sum
+    };
+    let (read, write) = (sums(&[Op::Read]), sums(&[Op::Write]));
+    let (discard, flush) = (sums(&[Op::Discard, Op::WriteZeroes]), sums(&[Op::Flush]));
+    let all = [&read, &write, &discard, &flush];
+    let total_ns: u64 = all.iter().map(|sum| sum.total.sum_ns()).sum();
+    let service_ns: u64 = all.iter().map(|sum| sum.service_ns).sum();
+    Row {
+        name: name.to_owned(),
+        kind,
+        volume: drives.first().map_or_else(String::new, |drive| drive.volume.clone()),
+        seconds,
+        aqu_sz: total_ns as f64 / 1e9 / seconds,
+        util: (service_ns as f64 / 1e7 / seconds).min(100.0),
+        in_flight: drives.iter().map(|drive| drive.in_flight).sum(),
+        tags_in_use: drives.iter().map(|drive| drive.tags_in_use).sum(),
+        read: read.columns(seconds),
+        write: write.columns(seconds),
+        discard: discard.columns(seconds),
+        flush: flush.columns(seconds),
+    }
+}
+
+impl Sum {
+    fn add(&mut self, now: &OpCounts, before: &OpCounts) {
+        self.ios += now.ios.saturating_sub(before.ios);
+        self.bytes += now.bytes.saturating_sub(before.bytes);
+        self.merges += now.merges.saturating_sub(before.merges);
+        self.errors += now.errors.saturating_sub(before.errors);
+        let since = Snapshot::from(&now.total).since(&Snapshot::from(&before.total));
+        self.total.merge(&since);
+        self.service_ns += now.service.sum_ns.saturating_sub(before.service.sum_ns);
+    }
+
+    fn columns(&self, seconds: f64) -> Columns {
+        // A merge is counted when it happens, an I/O when it ends: in an interval there may be
+        // more of the former.
+        let requests = self.ios.saturating_sub(self.merges);
+        let kib = self.bytes as f64 / 1024.0;
+        let share = |part: f64, whole: u64| if whole == 0 { 0.0 } else { part / whole as f64 };
+        Columns {
+            ios: self.ios,
+            bytes: self.bytes,
+            merges: self.merges,
+            errors: self.errors,
+            per_second: requests as f64 / seconds,
+            kib_per_second: kib / seconds,
+            merged_per_second: self.merges as f64 / seconds,
+            merged_percent: share(self.merges as f64 * 100.0, requests + self.merges),
+            await_ms: share(self.total.sum_ns() as f64 / 1e6, self.total.count()),
+            request_kib: share(kib, requests),
+            p99_ms: self.total.quantile_ns(0.99) as f64 / 1e6,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::views::report::{Times, Volume};
+
+    fn op(name: &str, ios: u64, merges: u64, sum_ns: u64) -> OpCounts {
+        let times = |sum_ns| Times { sum_ns, max_ns: 1 << 30, buckets: vec![(1 << 20, ios)] };
+        OpCounts {
+            op: name.to_owned(),
+            ios,
+            bytes: ios * 4096,
+            merges,
+            total: times(sum_ns),
+            service: times(sum_ns / 2),
+            ..OpCounts::default()
+        }
+    }
+
+    fn report(uptime_s: u64, ops: &[Vec<OpCounts>]) -> Report {
+        let names = ["d0", "d1"];
+        let drive = |(name, ops): (&&str, &Vec<OpCounts>)| Drive {
+            name: (*name).to_owned(),
+            volume: "v".to_owned(),
+            ops: ops.clone(),
+            ..Drive::default()
+        };
+        Report {
+            uptime_ns: uptime_s * 1_000_000_000,
+            drives: names.iter().zip(ops).map(drive).collect(),
+            volumes: vec![Volume { name: "v".to_owned(), ..Volume::default() }],
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn an_interval_is_the_difference_of_two_reports() {
+        let before = report(10, &[vec![op("read", 100, 0, 1_000_000)]]);
+        let now = report(12, &[vec![op("read", 300, 50, 1_001_000_000)]]);
+        let rows = rows(&now, Some(&before));
+        assert_eq!((rows.len(), rows[0].kind, rows[1].kind), (2, "volume", "drive"));
+        let read = &rows[1].read;
+        assert_eq!((read.ios, read.bytes, read.merges), (200, 200 * 4096, 50));
+        assert_eq!((read.per_second, read.merged_per_second), (75.0, 25.0));
+        assert_eq!((read.merged_percent, read.kib_per_second), (25.0, 400.0));
+        assert_eq!((read.await_ms, read.request_kib), (5.0, 800.0 / 150.0));
+        assert!((read.p99_ms - 1.1).abs() < 0.1, "{}", read.p99_ms);
+        assert_eq!((rows[1].aqu_sz, rows[1].util), (0.5, 25.0));
+    }
+
+    #[test]
+    fn a_volume_is_the_sum_of_its_drives_and_as_busy_as_the_busiest() {
+        let ops = [vec![op("write", 10, 0, 1_000)], vec![op("write", 30, 0, 8_000_000_000)]];
+        let rows = rows(&report(1, &ops), None);
+        assert_eq!((rows[0].write.ios, rows[0].util, rows[1].util < 1.0), (40, 100.0, true));
+        assert!((rows[0].aqu_sz - 8.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn an_idle_interval_is_all_zeroes() {
+        let same = report(5, &[vec![op("read", 7, 1, 9)]]);
+        let rows = rows(&same, Some(&same));
+        assert_eq!(rows[0].read, Columns::default());
+        assert_eq!((rows[0].aqu_sz, rows[0].util), (0.0, 0.0));
+    }
+}

@@ -1,0 +1,103 @@
+//! `millrace stat`: what a running daemon does, in iostat's columns.
+//!
+//! Asks the daemon for its counters at each interval and prints the difference; the first report is
+//! since the daemon began to serve, as iostat's is since the system was booted. columns.rs is the
+//! arithmetic, table.rs the text. Reports come at whole intervals after the first, however long an
+//! answer took. Ends quietly when nobody reads any more.
+
+mod columns;
+mod table;
+
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::config::words::{self, ControlWord};
+use crate::views::client::Client;
+
+/// The control socket of the daemon that is started without a configuration.
+const CONNECT_DEFAULT: &str = "unix:millrace-data/control.sock";
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace stat                         once, since the daemon of this folder began to serve
+  millrace stat 1                       and then every second, until Ctrl-C
+  millrace stat 0.5 10 --json           ten reports as lines of JSON, half a second apart
+  millrace stat --connect unix:/run/millrace/fast.sock.control 1
+
+`serve` prints where its control socket is when it starts: the line \"control at ...\".
+";
+
+/// Arguments of `stat`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = long_help())]
+pub struct Args {
+    /// Seconds between reports; without it there is one report
+    #[arg(value_parser = interval)]
+    interval: Option<Duration>,
+    /// How many reports; without it they go on until Ctrl-C
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// The daemon's control socket, unix:PATH
+    #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
+    connect: PathBuf,
+    /// A line of JSON for each report
+    #[arg(long)]
+    json: bool,
+}
+
+/// Examples and definitions, for `--help`.
+fn long_help() -> String {
+    format!("{EXAMPLES}\n{}", columns::HELP)
+}
+
+fn socket(text: &str) -> Result<PathBuf, String> {
+    let with_scheme = if text.contains(':') { text.to_owned() } else { format!("unix:{text}") };
+    match words::control(&with_scheme, std::path::Path::new(""))? {
+        ControlWord::At(path) => Ok(path),
+        ControlWord::Off => Err("write unix:PATH".to_owned()),
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds: Option<f64> = text.parse().ok();
+    let seconds = seconds.filter(|seconds| (0.01..=1e6).contains(seconds));
+    let seconds = seconds.ok_or_else(|| "write seconds, from 0.01: 1 or 0.5".to_owned())?;
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// Prints reports until there are enough, or nobody reads them.
+///
+/// # Errors
+/// If the daemon is not there, or goes away.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut client = Client::connect(&args.connect)?;
+    let count = match args.interval {
+        None => 1,
+        Some(_) => args.count.unwrap_or(u64::MAX),
+    };
+    let (start, mut before) = (Instant::now(), None);
+    for number in 0..count {
+        let report = client.stats()?;
+        let rows = columns::rows(&report, before.as_ref());
+        let text = match args.json {
+            true => format!("{}\n", json!({ "uptime_ns": report.uptime_ns, "rows": rows })),
+            false => table::table(&rows),
+        };
+        let mut out = std::io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
+            written => written?,
+        }
+        drop(out);
+        before = Some(report);
+        let Some(interval) = args.interval.filter(|_| number + 1 < count) else { continue };
+        let next = interval.as_secs_f64() * (number + 1) as f64;
+        let next = start + Duration::try_from_secs_f64(next).unwrap_or(Duration::MAX / 4);
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,107 @@
+//! The other end of the control socket: for the verbs that look at a running daemon.
+//!
+//! Owns one connection, blocking, with a time limit. Checks the daemon's greeting, then asks one
+//! question after the other. Errors say which path was tried and what to do.
+
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+use super::CONTROL_VERSION;
+use super::report::Report;
+
+/// Longest wait for an answer, which takes milliseconds.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection to a daemon.
+pub struct Client {
+    socket: BufReader<UnixStream>,
+    path: PathBuf,
+    asked: u64,
+}
+
+impl Client {
+    /// Connects to the control socket at a path.
+    ///
+    /// # Errors
+    /// If nobody serves there, or not this protocol.
+    pub fn connect(path: &Path) -> anyhow::Result<Client> {
+        let socket = UnixStream::connect(path).map_err(|error| nobody(path, &error))?;
+        socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        socket.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+        let socket = BufReader::new(socket);
+        let mut client = Client { socket, path: path.to_owned(), asked: 0 };
+        let greeting = client.line()?;
+        if let Some(message) = greeting["error"]["message"].as_str() {
+            bail!("{}: the daemon refuses: {message}", path.display());
+        }
+        match greeting["control"].as_u64() {
+            Some(version) if version == u64::from(CONTROL_VERSION) => Ok(client),
+            Some(version) => bail!(
+                "{}: the daemon speaks version {version} of the control protocol, this program \
+                 {CONTROL_VERSION}; use the millrace that the daemon is of",
+                path.display()
+            ),
+            None => bail!("{}: this is no control socket of millrace", path.display()),
+        }
+    }
+
+    /// All counters.
+    ///
+    /// # Errors
+    /// If the daemon has gone, or refuses.
+    pub fn stats(&mut self) -> anyhow::Result<Report> {
+        let answer = self.ask("stats")?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    fn ask(&mut self, verb: &str) -> anyhow::Result<Value> {
+        self.asked += 1;
+        let mut line = json!({ "id": self.asked, "verb": verb }).to_string();
+        line.push('\n');
+        self.socket.get_mut().write_all(line.as_bytes()).with_context(|| self.gone())?;
+        let mut reply = self.line()?;
+        if let Some(message) = reply["error"]["message"].as_str() {
+            bail!("{}: the daemon refuses {verb}: {message}", self.path.display());
+        }
+        match reply["id"].as_u64() == Some(self.asked) {
+            true => Ok(reply["ok"].take()),
+            false => bail!(self.broken()),
+        }
+    }
+
+    fn line(&mut self) -> anyhow::Result<Value> {
+        let mut line = String::new();
+        let count = self.socket.read_line(&mut line).with_context(|| self.gone())?;
+        if count == 0 {
+            bail!(self.gone());
+        }
+        serde_json::from_str(&line).with_context(|| self.broken())
+    }
+
+    fn gone(&self) -> String {
+        format!("{}: the daemon does not answer any more", self.path.display())
+    }
+
+    fn broken(&self) -> String {
+        format!("{}: this is no answer of a millrace daemon", self.path.display())
+    }
+}
+
+fn nobody(path: &Path, error: &std::io::Error) -> anyhow::Error {
+    let path = path.display();
+    let why = match error.kind() {
+        ErrorKind::NotFound => "there is no socket",
+        ErrorKind::ConnectionRefused => "nobody serves this socket any more",
+        ErrorKind::PermissionDenied => "it belongs to another user",
+        _ => return anyhow::anyhow!("unix:{path}: cannot connect: {error}"),
+    };
+    anyhow::anyhow!(
+        "unix:{path}: {why}; start `millrace serve`, or name its control socket, which it prints \
+         when it starts: --connect unix:PATH"
+    )
+}
