@@ -197,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_snapshot_is_the_sum_of_its_parts(values in prop::collection::vec(any::<u64>(), 0..50)) {
+        fn a_snapshot_is_its_parts(values in prop::collection::vec(any::<u64>(), 0..50)) {
             let mut snapshot = Snapshot::default();
             values.iter().for_each(|value| snapshot.add(value >> 10, 3));
             let buckets: Vec<_> = snapshot.buckets().collect();

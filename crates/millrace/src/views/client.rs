@@ -37,16 +37,16 @@ impl Client {
         let mut client = Client { socket, path: path.to_owned(), asked: 0 };
         let greeting = client.line()?;
         if let Some(message) = greeting["error"]["message"].as_str() {
-            bail!("{}: the daemon refuses: {message}", path.display());
+            bail!("unix:{}: the daemon refuses: {message}", path.display());
         }
         match greeting["control"].as_u64() {
             Some(version) if version == u64::from(CONTROL_VERSION) => Ok(client),
             Some(version) => bail!(
-                "{}: the daemon speaks version {version} of the control protocol, this program \
+                "unix:{}: the daemon speaks version {version} of the control protocol, this program \
                  {CONTROL_VERSION}; use the millrace that the daemon is of",
                 path.display()
             ),
-            None => bail!("{}: this is no control socket of millrace", path.display()),
+            None => bail!("unix:{}: this is no control socket of millrace", path.display()),
         }
     }
 
@@ -66,7 +66,7 @@ impl Client {
         self.socket.get_mut().write_all(line.as_bytes()).with_context(|| self.gone())?;
         let mut reply = self.line()?;
         if let Some(message) = reply["error"]["message"].as_str() {
-            bail!("{}: the daemon refuses {verb}: {message}", self.path.display());
+            bail!("unix:{}: the daemon refuses {verb}: {message}", self.path.display());
         }
         match reply["id"].as_u64() == Some(self.asked) {
             true => Ok(reply["ok"].take()),
@@ -84,11 +84,11 @@ impl Client {
     }
 
     fn gone(&self) -> String {
-        format!("{}: the daemon does not answer any more", self.path.display())
+        format!("unix:{}: the daemon does not answer any more", self.path.display())
     }
 
     fn broken(&self) -> String {
-        format!("{}: this is no answer of a millrace daemon", self.path.display())
+        format!("unix:{}: this is no answer of a millrace daemon", self.path.display())
     }
 }
 

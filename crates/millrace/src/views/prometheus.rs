@@ -2,7 +2,7 @@
 //!
 //! Pure text. Owns the names: `millrace_` and what it is of, base units (seconds, bytes), `_total`
 //! for what only grows. Every family has its HELP and TYPE lines and stands in one piece. A
-//! histogram has a bucket up to every fourth power of two of a nanosecond from 1.024 us to 17.2 s:
+//! histogram has a bucket up to each power of four nanoseconds from 1.024 us to 17.2 s:
 //! those are borders of the layer's own finer buckets, so that nothing is estimated. They count
 //! values below the border, to which `le` adds the one nanosecond that makes it inclusive.
 //! Source: the exposition formats and naming practices of prometheus.io.

@@ -1,7 +1,8 @@
 //! `millrace serve`: opens the drives of a configuration and serves its volumes until told to stop.
 //!
 //! Owns the order: configuration checked, drives opened, volumes made, drives' workers started,
-//! sockets bound, views started, then `ready`; on SIGTERM or SIGINT drain, flush, stop the workers, exit.
+//! sockets bound, views started, then `ready`; on SIGTERM or SIGINT drain, flush, stop the workers,
+//! exit.
 //! Calls `config` for the plan, opening.rs for drives, `millrace_exports` for the server, report.rs
 //! for what is printed, signals.rs for signals. Until everything stands nothing is served, and what
 //! a failed start created is removed again.

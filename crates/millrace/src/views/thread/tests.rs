@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::views::session::PATIENCE;
 use crate::views::{Refusal, Verb};
 
 /// Answers `stats` with a long value and `version` with a short one.
@@ -126,6 +127,25 @@ fn more_clients_than_there_may_be_are_told_so_and_room_comes_back() {
         line(&mut served.connect()).get("control").is_some()
     });
     assert!(again);
+}
+
+#[test]
+fn who_does_not_end_a_request_is_dropped_and_who_has_none_may_stay() {
+    let served = serve();
+    let mut idle = served.greeted();
+    let mut half = served.greeted();
+    let mut http = TcpStream::connect(served.http).unwrap();
+    http.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE + Duration::from_millis(300) {
+        // A byte now and then buys no more time.
+        let _ = half.get_mut().write_all(b"{");
+        let _ = http.write_all(b"G");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(!matches!(half.read(&mut [0]), Ok(1)));
+    assert!(!matches!(http.read(&mut [0]), Ok(1)));
+    assert_eq!(ask(&mut idle, b"{\"verb\":\"version\"}\n")["ok"], "short");
 }
 
 #[test]

@@ -1,0 +1,254 @@
+//! `millrace stat`, the control socket and the metrics of a running daemon, from the outside.
+//!
+//! What a known load did is compared with what the views say of it: I/Os and bytes exactly. Hostile
+//! clients of the control socket must cost nobody else anything, and an idle daemon with somebody
+//! connected to it no CPU. Every test runs the real binary.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use millrace_tests::raw_nbd::RawNbd;
+use millrace_tests::serving::{pattern, succeed};
+use millrace_tests::{Daemon, run, tempdir};
+use serde_json::Value;
+
+const CONFIG: &str = "[[drive]]\nname = \"d0\"\nspec = \"file:path=d0,size=64m\"\n\
+                      [[drive]]\nname = \"d1\"\nspec = \"file:path=d1,size=64m\"\n\
+                      [[volume]]\nname = \"v\"\nchunk = \"64k\"\ndrives = [\"d0\", \"d1\"]\n\
+                      [[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n\
+                      [server]\ncontrol = \"unix:c\"\n";
+
+fn serve(more: &str) -> Daemon {
+    Daemon::start(&format!("{CONFIG}{more}"), &["s", "c"])
+}
+
+fn binary(daemon: &Daemon) -> PathBuf {
+    fs::read_link(format!("/proc/{}/exe", daemon.pid())).unwrap()
+}
+
+fn stat(daemon: &Daemon) -> Command {
+    let mut command = Command::new(binary(daemon));
+    command.current_dir(daemon.dir()).args(["stat", "--connect", "unix:c"]);
+    command
+}
+
+/// What the test does to the volume: on each drive 10 writes and 7 reads of 4 KiB, the half of 3
+/// writes of 128 KiB, and 2 flushes.
+fn load(daemon: &Daemon) {
+    let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+    for drive in 0..2 {
+        for block in 0..10 {
+            raw.write(drive * 65_536 + block * 4096, &pattern(4096, block)).unwrap();
+        }
+        for block in 0..7 {
+            raw.read(drive * 65_536 + block * 4096, 4096).unwrap();
+        }
+    }
+    for place in 1..4 {
+        raw.write(place << 20, &pattern(131_072, place)).unwrap();
+    }
+    raw.flush().unwrap();
+    raw.flush().unwrap();
+    // A thread publishes its counts at the end of a turn, which may be after the reply.
+    sleep(Duration::from_millis(200));
+}
+
+/// Checks rows of the load against what it did.
+fn check(rows: &Value) {
+    let rows = rows.as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["v", "d0", "d1"]);
+    for (row, drives) in rows.iter().zip([2, 1, 1]) {
+        let counts = |kind: &str| (row[kind]["ios"].clone(), row[kind]["bytes"].clone());
+        assert_eq!(counts("write"), ((drives * 13).into(), (drives * (40_960 + 196_608)).into()));
+        assert_eq!(counts("read"), ((drives * 7).into(), (drives * 28_672).into()));
+        assert_eq!(counts("flush"), ((drives * 2).into(), 0.into()));
+        assert_eq!(counts("discard"), (0.into(), 0.into()));
+        assert_eq!((&row["in_flight"], &row["write"]["errors"]), (&0.into(), &0.into()));
+    }
+}
+
+fn json(line: &str) -> Value {
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+}
+
+#[test]
+fn the_first_report_has_exactly_the_ios_and_bytes_of_the_load() {
+    let daemon = serve("");
+    load(&daemon);
+    let report = json(&succeed(stat(&daemon).arg("--json")));
+    check(&report["rows"]);
+    let uptime_s = report["uptime_ns"].as_u64().unwrap() as f64 / 1e9;
+    let rate = report["rows"][0]["read"]["per_second"].as_f64().unwrap();
+    assert!((rate * uptime_s - 14.0).abs() < 0.01, "{report}");
+    let table = succeed(&mut stat(&daemon));
+    let head: Vec<&str> = table.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!(head[..4], ["Device", "r/s", "rkB/s", "rrqm/s"]);
+    assert_eq!(head[head.len() - 3..], ["%util", "r_p99", "w_p99"]);
+    assert_eq!(table.lines().count(), 5, "{table}");
+}
+
+#[test]
+fn a_later_report_has_exactly_what_came_since_the_one_before() {
+    let daemon = serve("");
+    load(&daemon);
+    let mut command = stat(&daemon);
+    command.args(["--json", "2", "2"]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    check(&json(&lines.next().unwrap().unwrap())["rows"]);
+    load(&daemon);
+    let second = json(&lines.next().unwrap().unwrap());
+    check(&second["rows"]);
+    let seconds = second["rows"][0]["seconds"].as_f64().unwrap();
+    assert!((1.5..5.0).contains(&seconds), "{seconds}");
+    assert!(lines.next().is_none() && child.wait().unwrap().success());
+}
+
+#[test]
+fn a_daemon_that_is_not_there_is_an_error_that_says_where_and_what_to_do() {
+    let mut daemon = serve("");
+    let dir = tempdir();
+    let output = run(Command::new(binary(&daemon)).current_dir(dir.path()).arg("stat"));
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    let start = "millrace: unix:millrace-data/control.sock: there is no socket; start `millrace";
+    assert!(text.starts_with(start) && text.contains("--connect unix:PATH"), "{text}");
+    let mut command = stat(&daemon);
+    daemon.kill9();
+    let text = String::from_utf8(run(&mut command).stderr).unwrap();
+    assert!(text.starts_with("millrace: unix:c: nobody serves this socket any more"), "{text}");
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_it_quietly() {
+    let daemon = serve("");
+    let mut command = stat(&daemon);
+    command.arg("0.05").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0; 10]).unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+fn says(daemon: &Daemon, text: &str) {
+    assert!(daemon.stdout().contains(text), "{}", daemon.stdout());
+}
+
+#[test]
+fn the_control_socket_is_private_and_goes_with_its_daemon() {
+    let mut daemon = serve("");
+    let path = daemon.dir().join("c");
+    let mode = fs::symlink_metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    says(&daemon, &format!("control at unix:{}\n", path.display()));
+    let other = CONFIG.replace("nbd = \"unix:s\"", "nbd = \"unix:t\"").replace("path=d", "path=e");
+    fs::write(daemon.dir().join("other.toml"), other).unwrap();
+    let mut second = Command::new(binary(&daemon));
+    let output = run(second.current_dir(daemon.dir()).args(["serve", "other.toml"]));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(text, "millrace: other.toml:15: control: unix:c: in use by another server\n");
+    assert_eq!(output.status.code(), Some(2));
+    succeed(&mut stat(&daemon));
+    assert!(daemon.terminate().success());
+    assert!(!path.exists());
+}
+
+#[test]
+fn where_the_control_socket_is_depends_on_the_sockets_of_exports_unless_it_is_said() {
+    let without = CONFIG.replace("[server]\ncontrol = \"unix:c\"\n", "");
+    let daemon = Daemon::start(&without, &["s", "s.control"]);
+    says(&daemon, &format!("control at unix:{}/s.control\n", daemon.dir().display()));
+    let daemon = Daemon::start(&without.replace("unix:s", "tcp:127.0.0.1:0"), &[]);
+    says(&daemon, "note: no control socket");
+    let off = CONFIG.replace("control = \"unix:c\"", "control = \"off\"");
+    let daemon = Daemon::start(&off, &["s"]);
+    says(&daemon, "note: no control socket");
+    assert!(!daemon.dir().join("s.control").exists());
+}
+
+#[test]
+fn hostile_clients_cost_nobody_else_anything_and_watching_costs_no_cpu() {
+    let daemon = serve("");
+    let path = daemon.dir().join("c");
+    let connect = || UnixStream::connect(&path).unwrap();
+    let mut hostile: Vec<UnixStream> = (0..30).map(|_| connect()).collect();
+    for (seed, client) in (1..).zip(&mut hostile) {
+        // Some of it is cut off.
+        client.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
+        let _ = client.write_all(&pattern(seed * 5_000, seed as u64));
+        let _ = client.write_all(b"\n{\"verb\":\"stats\"}\n{\"verb\":\"stats\"}");
+    }
+    load(&daemon);
+    check(&json(&succeed(stat(&daemon).arg("--json")))["rows"]);
+    drop(hostile);
+    let watching = [connect(), connect()];
+    sleep(Duration::from_millis(500));
+    let (ticks, switches) = (daemon.cpu_ticks(), daemon.voluntary_switches());
+    sleep(Duration::from_secs(4));
+    assert!(daemon.cpu_ticks() - ticks <= 1, "an idle daemon uses no CPU");
+    assert!(daemon.voluntary_switches().saturating_sub(switches) <= 10);
+    drop(watching);
+}
+
+/// The body of a page of the daemon.
+fn get(address: &str, path: &str) -> String {
+    let mut socket = TcpStream::connect(address).unwrap();
+    write!(socket, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
+    let mut text = String::new();
+    socket.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    body.to_owned()
+}
+
+#[test]
+fn metrics_have_exactly_the_ios_and_bytes_of_the_load() {
+    let daemon = serve("metrics = \"127.0.0.1:0\"\n");
+    load(&daemon);
+    let out = daemon.stdout();
+    let line = out.lines().find_map(|line| line.strip_prefix("metrics at http://"));
+    let address = line.unwrap().strip_suffix("/metrics").unwrap();
+    let text = get(address, "/metrics");
+    let value = |series: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(series));
+        let value = line.unwrap_or_else(|| panic!("no {series} in {text}"));
+        value.trim().parse::<f64>().unwrap()
+    };
+    for drive in ["d0", "d1"] {
+        let op = |op: &str| format!("{{drive=\"{drive}\",volume=\"v\",op=\"{op}\"}}");
+        let counts = |name: &str| {
+            let ios = value(&format!("millrace_drive_ios_total{}", op(name)));
+            (ios, value(&format!("millrace_drive_bytes_total{}", op(name))))
+        };
+        assert_eq!(counts("write"), (13.0, 237_568.0));
+        assert_eq!(counts("read"), (7.0, 28_672.0));
+        assert_eq!(counts("flush"), (2.0, 0.0));
+        let timed = format!("millrace_drive_io_duration_seconds_count{}", op("write"));
+        assert_eq!(value(&timed), 13.0);
+    }
+    assert_eq!(value("millrace_nbd_requests_total"), 39.0);
+    well_formed_says_promtool(&text);
+}
+
+/// Prometheus's own tool, where it is installed.
+fn well_formed_says_promtool(text: &str) {
+    let mut command = Command::new("promtool");
+    command.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(mut child) = command.stdout(Stdio::piped()).spawn() else {
+        println!("skipped: promtool is not installed");
+        return;
+    };
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.trim().is_empty(), "{said}");
+}
