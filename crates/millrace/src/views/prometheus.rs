@@ -17,6 +17,9 @@ const BORDERS: [u32; 13] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
 /// A metric, by kind: its name, what it is, and what gives its value.
 type Metric<T, V> = (&'static str, &'static str, fn(&T) -> V);
 
+/// A histogram: its name, what it is, and what gives its counts.
+type Timed = (&'static str, &'static str, fn(&OpCounts) -> &Times);
+
 const OP_COUNTERS: [Metric<OpCounts, u64>; 4] = [
     ("ios", "I/Os completed, each before it was merged with others.", |op| op.ios),
     ("bytes", "Bytes of the ranges of completed I/Os.", |op| op.bytes),
@@ -69,7 +72,7 @@ const SERVER_GAUGES: [Metric<Report, u64>; 4] = [
     ("buffer_bytes", "Memory mapped for payload now.", |r| r.server.buffer_bytes),
 ];
 
-const HISTOGRAMS: [(&str, &str, fn(&OpCounts) -> &Times); 3] = [
+const HISTOGRAMS: [Timed; 3] = [
     ("io_duration_seconds", "Time of an I/O, from submission to completion.", |op| &op.total),
     ("queue_duration_seconds", "Time of an I/O before the driver had it.", |op| &op.queue),
     ("service_duration_seconds", "Time of an I/O in the drive.", |op| &op.service),
