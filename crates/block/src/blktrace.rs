@@ -139,6 +139,12 @@ impl Act {
         LETTERS[self as usize - 1]
     }
 
+    /// The other way round.
+    #[must_use]
+    pub fn from_letters(letters: &str) -> Option<Act> {
+        ACTS.into_iter().find(|act| act.letters() == letters && !letters.is_empty())
+    }
+
     /// Bytes of data that must follow such a record.
     #[must_use]
     pub fn pdu_bytes_min(self) -> usize {

@@ -154,6 +154,12 @@ pub struct Disk<M: Machine> {
 }
 
 impl<M: Machine> Disk<M> {
+    /// Its number in traces.
+    #[must_use]
+    pub fn device(&self) -> u32 {
+        self.config.device
+    }
+
     /// A disk of this driver; queues that any thread may run are opened at once.
     ///
     /// # Errors

@@ -71,6 +71,8 @@ pub struct RecorderConfig {
     pub volumes: BTreeMap<u32, u32>,
     /// Submitters' names by tenant.
     pub names: BTreeMap<u32, String>,
+    /// It ends by itself if [`Recorder::renew`] is not called for so long.
+    pub lease: Option<Duration>,
 }
 
 /// What a recording came to.
@@ -143,7 +145,7 @@ impl CpuFile {
     fn event(&mut self, entry: &Entry, config: &RecorderConfig) -> io::Result<()> {
         if !self.named.contains(&entry.tenant) {
             self.named.push(entry.tenant);
-            let own = || format!("tenant-{}", entry.tenant);
+            let own = || format!("client-{}", entry.tenant);
             let name = config.names.get(&entry.tenant).cloned().unwrap_or_else(own);
             let mut data = [0; NAME_BYTES];
             let bytes = name.as_bytes().iter().take(NAME_BYTES - 1);
@@ -203,8 +205,18 @@ struct Shared {
     ended: AtomicBool,
     events: AtomicU64,
     dropped: AtomicU64,
+    /// When the lease was renewed.
+    renewed_ns: AtomicU64,
     failure: Mutex<Option<io::Error>>,
     files: Mutex<Vec<PathBuf>>,
+}
+
+impl Shared {
+    /// Whether nobody has asked for it for longer than the lease.
+    fn is_left(&self, now_ns: u64, lease: Option<Duration>) -> bool {
+        let silent_ns = now_ns.saturating_sub(self.renewed_ns.load(Ordering::SeqCst));
+        lease.is_some_and(|lease| u128::from(silent_ns) > lease.as_nanos())
+    }
 }
 
 /// A recording under way. Dropped, it ends.
@@ -231,6 +243,7 @@ impl Recorder {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
         let shared = Arc::new(Shared::default());
+        shared.renewed_ns.store(Native::now(), Ordering::SeqCst);
         let (tracer, volumes) = (Arc::clone(tracer), volumes.to_vec());
         volumes.iter().for_each(|volume| _ = volume.set_traced(true));
         let theirs = Arc::clone(&shared);
@@ -247,6 +260,11 @@ impl Recorder {
         });
         let thread = Some(Native::spawn("millrace-trace", None, body));
         Ok(Recorder { thread, shared })
+    }
+
+    /// Somebody still wants it.
+    pub fn renew(&self) {
+        self.shared.renewed_ns.store(Native::now(), Ordering::SeqCst);
     }
 
     /// Events written and dropped so far.
@@ -300,8 +318,8 @@ fn record(
 ) -> io::Result<()> {
     let began_ns = Native::now();
     loop {
-        let last = shared.stop.load(Ordering::SeqCst);
         let turn_ns = Native::now();
+        let last = shared.stop.load(Ordering::SeqCst) || shared.is_left(turn_ns, config.lease);
         let mut missing = Vec::new();
         let status = tracer.drain(|cpu, entries| {
             let wanted = |entry: &&Entry| entry.time_ns >= began_ns && config.filter.passes(entry);

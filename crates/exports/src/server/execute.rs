@@ -57,6 +57,8 @@ pub(crate) struct Core {
     pub(crate) done: Vec<(u32, Status)>,
     /// Something was submitted since the channels were polled.
     pub(crate) fresh: bool,
+    /// The thread's clients are tenants of numbers from here on.
+    pub(crate) tenants: u16,
 }
 
 /// What became of a request.
@@ -268,7 +270,7 @@ impl Core {
         if !lane.waiting.is_empty() {
             return lane.waiting.push_back(id);
         }
-        let bio = bio_of(ticket, &self.zeroes).with_user_data(id.into());
+        let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
         if let Err(rejected) = lane.channel.submit(bio) {
             match rejected.reason {
                 Reject::Full => lane.waiting.push_back(id),
@@ -282,7 +284,7 @@ impl Core {
         let mut moved = false;
         while let Some(id) = self.lanes[lane].waiting.front().copied() {
             let ticket = self.tickets.get(id);
-            let bio = bio_of(ticket, &self.zeroes).with_user_data(id.into());
+            let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
             match self.lanes[lane].channel.submit(bio).map_err(|rejected| rejected.reason) {
                 Err(Reject::Full) => return moved,
                 Err(Reject::Invalid(status)) => self.done.push((id, status)),
@@ -360,7 +362,7 @@ impl Core {
 
 /// The bio of a ticket's next part.
 #[inline]
-fn bio_of(ticket: &Ticket, zeroes: &Zeroes) -> Bio {
+fn bio_of(ticket: &Ticket, zeroes: &Zeroes, tenants: u16) -> Bio {
     let sectors = ticket.left_sectors.min(PART_SECTORS) as u32;
     let bio = match (ticket.op, &ticket.memory) {
         (Op::Flush, _) => Bio::flush(),
@@ -369,5 +371,5 @@ fn bio_of(ticket: &Ticket, zeroes: &Zeroes) -> Bio {
         (op, Memory::Buffer(buffer)) => buffer.bio(op, ticket.sector, ticket.len_bytes),
         (op, _) => zeroes.bio(op, ticket.sector, ticket.len_bytes),
     };
-    bio.with_flags(ticket.flags)
+    bio.with_flags(ticket.flags).with_tenant(tenants.wrapping_add(ticket.conn as u16))
 }

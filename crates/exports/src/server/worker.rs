@@ -80,6 +80,8 @@ impl Worker {
             starving: Vec::new(),
             done: Vec::with_capacity(CHANNEL_DEPTH as usize),
             fresh: false,
+            // A thousand clients to a thread, before numbers are used twice; 0 is nobody's.
+            tenants: (number as u16).wrapping_mul(1000).wrapping_add(1),
         };
         Ok(Worker {
             ctx,

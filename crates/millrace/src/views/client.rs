@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
-use super::CONTROL_VERSION;
-use super::report::Report;
+use super::report::{Report, Traced};
+use super::{CONTROL_VERSION, TraceStart};
 
 /// Longest wait for an answer, which takes milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -55,13 +55,43 @@ impl Client {
     /// # Errors
     /// If the daemon has gone, or refuses.
     pub fn stats(&mut self) -> anyhow::Result<Report> {
-        let answer = self.ask("stats")?;
+        let answer = self.ask("stats", &json!({}))?;
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 
-    fn ask(&mut self, verb: &str) -> anyhow::Result<Value> {
+    /// Has the daemon record.
+    ///
+    /// # Errors
+    /// If the daemon has gone, or refuses.
+    pub fn trace_start(&mut self, start: &TraceStart) -> anyhow::Result<()> {
+        self.ask("trace-start", &json!(start)).map(|_| ())
+    }
+
+    /// How that goes; it ends if nobody asks for long.
+    ///
+    /// # Errors
+    /// If the daemon has gone, nothing is recorded, or the recording has failed.
+    pub fn trace_status(&mut self) -> anyhow::Result<Traced> {
+        let answer = self.ask("trace-status", &json!({}))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// As [`Client::trace_status`].
+    pub fn trace_stop(&mut self) -> anyhow::Result<Traced> {
+        let answer = self.ask("trace-stop", &json!({}))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    fn ask(&mut self, verb: &str, arguments: &Value) -> anyhow::Result<Value> {
         self.asked += 1;
-        let mut line = json!({ "id": self.asked, "verb": verb }).to_string();
+        let mut request = json!({ "id": self.asked, "verb": verb });
+        if let (Some(request), Some(more)) = (request.as_object_mut(), arguments.as_object()) {
+            request.extend(more.iter().map(|(key, value)| (key.clone(), value.clone())));
+        }
+        let mut line = request.to_string();
         line.push('\n');
         self.socket.get_mut().write_all(line.as_bytes()).with_context(|| self.gone())?;
         let mut reply = self.line()?;

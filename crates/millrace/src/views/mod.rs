@@ -17,7 +17,7 @@ mod session;
 mod thread;
 
 pub use prometheus::render as prometheus;
-pub use protocol::{CONTROL_VERSION, Refusal, Verb, greeting};
+pub use protocol::{CONTROL_VERSION, Refusal, TraceStart, Verb, greeting};
 pub use thread::{Sockets, Views};
 
 /// Who knows the answers: the daemon.

@@ -4,6 +4,9 @@
 //! bytes, [`Answers`](super::Answers) the answers. Whatever the bytes are, they give a verb or a
 //! refusal. docs/control.md describes it for whoever writes a client.
 
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 /// Version of the protocol. It grows when a client for an older one would misunderstand; verbs and
@@ -12,17 +15,49 @@ pub const CONTROL_VERSION: u32 = 1;
 /// Longest request in bytes, without its newline.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-const VERBS: [&str; 2] = ["version", "stats"];
+const VERBS: [&str; 5] = ["version", "stats", "trace-start", "trace-status", "trace-stop"];
 /// Fields of a request that belong to no verb.
 const COMMON: [&str; 2] = ["id", "verb"];
 
 /// What a client may ask.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verb {
     /// What runs here: the greeting once more.
     Version,
     /// All counters.
     Stats,
+    /// Record what drives do.
+    TraceStart(Box<TraceStart>),
+    /// How that goes; whoever asks still wants it.
+    TraceStatus,
+    /// End that.
+    TraceStop,
+}
+
+/// What is to be recorded; what is not given excludes nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceStart {
+    /// The files' path, before `.blktrace.N`; absolute.
+    pub name: PathBuf,
+    /// One volume's drives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
+    /// Drives by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drives: Vec<String>,
+    /// Letters of events: Q, D, C...
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub actions: Vec<String>,
+    /// Operations: read, write, flush, discard.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ops: Vec<String>,
+    /// Whom I/O is accounted to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<u32>,
+    /// First and one past the last sector on a drive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sectors: Option<(u64, u64)>,
 }
 
 /// Why a request has no answer.
@@ -88,6 +123,9 @@ fn verb(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
     let verb = match name {
         "version" => Verb::Version,
         "stats" => Verb::Stats,
+        "trace-start" => return trace_start(fields),
+        "trace-status" => Verb::TraceStatus,
+        "trace-stop" => Verb::TraceStop,
         other => {
             let text = format!("there is no verb {other:?}; there are {known}");
             return Err(Refusal::new("unknown-verb", text));
@@ -100,6 +138,14 @@ fn verb(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
         }
         None => Ok(verb),
     }
+}
+
+fn trace_start(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
+    let own = fields.iter().filter(|(key, _)| !COMMON.contains(&key.as_str()));
+    let own = Value::Object(own.map(|(key, value)| (key.clone(), value.clone())).collect());
+    let refused =
+        |error: serde_json::Error| Refusal::new("bad-request", format!("trace-start: {error}"));
+    serde_json::from_value(own).map(|start| Verb::TraceStart(Box::new(start))).map_err(refused)
 }
 
 /// What the daemon says first, and to `version`.
@@ -150,7 +196,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_with_what_to_do() {
         assert_eq!(refusal(r#"{"verb":"stat"}"#).kind, "unknown-verb");
-        let text = "there is no verb \"stat\"; there are version, stats";
+        let text = "there is no verb \"stat\"; there are version, stats, trace-start, \
+                    trace-status, trace-stop";
         assert_eq!(refusal(r#"{"verb":"stat"}"#).message, text);
         let text = "stats takes no \"drive\"; remove it";
         assert_eq!(refusal(r#"{"verb":"stats","drive":"d0"}"#).message, text);
@@ -164,7 +211,9 @@ mod tests {
     #[test]
     fn every_verb_that_is_named_is_known() {
         for name in VERBS {
-            assert!(parse(format!("{{\"verb\":{name:?}}}").as_bytes()).verb.is_ok(), "{name}");
+            let more = if name == "trace-start" { ",\"name\":\"/t\"" } else { "" };
+            let line = format!("{{\"verb\":{name:?}{more}}}");
+            assert!(parse(line.as_bytes()).verb.is_ok(), "{name}");
         }
     }
 
@@ -173,7 +222,7 @@ mod tests {
         prop_oneof![
             prop::collection::vec(any::<u8>(), 0..300),
             "[\\[\\]{}\":,0-9a-z\\\\ ]{0,80}".prop_map(String::into_bytes),
-            "\\{\"verb\": ?\"(stats|version|[a-z]{0,4})\"(,\"id\":(-?[0-9]{1,30}|\"\\PC{0,9}\"))?\\}"
+            "\\{\"verb\": ?\"(stats|version|trace-start|trace-stop|[a-z]{0,4})\"(,\"id\":(-?[0-9]{1,30}|\"\\PC{0,9}\"))?\\}"
                 .prop_map(String::into_bytes),
         ]
     }

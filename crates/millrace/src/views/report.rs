@@ -8,6 +8,7 @@
 
 use millrace_block::{Op, OpSnapshot, Snapshot, StatsSnapshot};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// The answer to `stats`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -23,6 +24,18 @@ pub struct Report {
     pub exports: Vec<Export>,
     /// The NBD server.
     pub server: Server,
+}
+
+/// The answer to `trace-status` and `trace-stop`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Traced {
+    /// Events in the files.
+    pub events: u64,
+    /// Events for which there was no room.
+    pub dropped: u64,
+    /// The files, once it has ended.
+    pub files: Vec<PathBuf>,
 }
 
 /// A drive.

@@ -10,6 +10,7 @@
 mod created;
 mod observed;
 mod opening;
+mod recording;
 mod report;
 mod signals;
 mod source;

@@ -1,7 +1,8 @@
 //! The running daemon as its views see it: answers of the control socket, and metrics.
 //!
-//! Owns handles to the volumes and to the server's counters; reads them and nothing else, so that
-//! who asks costs the I/O threads no more than the transfer of the cache lines that are read.
+//! Owns handles to the volumes and to the server's counters, and the recording of a trace if there
+//! is one (recording.rs). Counters are read and nothing else, so that who asks costs the I/O
+//! threads no more than the transfer of the cache lines that are read.
 //! Called by the thread of `views`; made by `serve` when all stands.
 
 use std::sync::Arc;
@@ -10,9 +11,11 @@ use std::time::Instant;
 use millrace_block::{Disk, Op, Volume};
 use millrace_exports::server::{Observer, Server, ServerStats};
 use millrace_machine::Native;
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::opening::Opened;
+use super::recording::Recording;
 use crate::config::Checked;
 use crate::views::{self, Answers, Refusal, Verb, report};
 
@@ -23,6 +26,7 @@ pub struct Observed {
     /// Without their errors.
     exports: Vec<report::Export>,
     server: Observer,
+    recording: Recording,
 }
 
 impl Observed {
@@ -39,6 +43,7 @@ impl Observed {
             exports: exports.collect(),
             volumes: opened.volumes.clone(),
             server: server.observer(),
+            recording: Recording::default(),
         }
     }
 
@@ -67,14 +72,22 @@ impl Answers for Observed {
     fn answer(&self, verb: &Verb) -> Result<Value, Refusal> {
         match verb {
             Verb::Version => Ok(views::greeting()),
-            Verb::Stats => serde_json::to_value(self.report())
-                .map_err(|error| Refusal::new("internal", error.to_string())),
+            Verb::Stats => value(self.report()),
+            Verb::TraceStart(start) => {
+                self.recording.start(&self.volumes, start).map(|()| Value::Object(Map::new()))
+            }
+            Verb::TraceStatus => self.recording.status().and_then(value),
+            Verb::TraceStop => self.recording.stop().and_then(value),
         }
     }
 
     fn metrics(&self) -> String {
         views::prometheus(&self.report())
     }
+}
+
+fn value(answer: impl Serialize) -> Result<Value, Refusal> {
+    serde_json::to_value(answer).map_err(|error| Refusal::new("internal", error.to_string()))
 }
 
 fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {

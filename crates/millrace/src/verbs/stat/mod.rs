@@ -19,7 +19,7 @@ use crate::config::words::{self, ControlWord};
 use crate::views::client::Client;
 
 /// The control socket of the daemon that is started without a configuration.
-const CONNECT_DEFAULT: &str = "unix:millrace-data/control.sock";
+pub const CONNECT_DEFAULT: &str = "unix:millrace-data/control.sock";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,7 +54,11 @@ fn long_help() -> String {
     format!("{EXAMPLES}\n{}", columns::HELP)
 }
 
-fn socket(text: &str) -> Result<PathBuf, String> {
+/// A control socket, as arguments name it.
+///
+/// # Errors
+/// What to write instead.
+pub fn socket(text: &str) -> Result<PathBuf, String> {
     let with_scheme = if text.contains(':') { text.to_owned() } else { format!("unix:{text}") };
     match words::control(&with_scheme, std::path::Path::new(""))? {
         ControlWord::At(path) => Ok(path),

@@ -4,6 +4,7 @@
 //! are named on the command line, and the walk over their events with a progress bar. Called by
 //! cli.rs; everything about traces is the lab's.
 
+mod record;
 mod report;
 mod show;
 mod spans;
@@ -26,6 +27,8 @@ const BAR_EVERY: Duration = Duration::from_millis(100);
 
 const EXAMPLES: &str = "\
 Examples:
+  millrace trace record -o /tmp/t --duration 10s
+      ten seconds of the daemon of this folder: /tmp/t.blktrace.0, ...
   millrace trace show sda | less
       the files sda.blktrace.0, sda.blktrace.1, ... as blkparse prints them
   millrace trace spans sda --per op
@@ -46,6 +49,8 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// Have a running daemon write down what its drives do
+    Record(record::Args),
     /// Print each event, as blkparse does
     Show(show::Args),
     /// Print how long I/Os took from step to step, as btt does
@@ -60,6 +65,7 @@ enum Verb {
 /// If a trace is missing, cannot be read, or is broken: with its file and byte.
 pub fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
+        Verb::Record(args) => record::run(args),
         Verb::Show(args) => show::run(args),
         Verb::Spans(args) => spans::run(args),
         Verb::Report(args) => report::run(args),

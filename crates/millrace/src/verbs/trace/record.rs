@@ -1,0 +1,133 @@
+//! `millrace trace record`: has a running daemon write down what its drives do.
+//!
+//! Asks over the control socket; the daemon writes the files, as its own user. This end shows how
+//! it goes, and ends it: after the time asked for, at Ctrl-C, or by being gone. What the daemon
+//! reports as failed (a full disk, a folder that it may not write) is the error of this verb.
+//! Called by `trace::run`.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::config::words;
+use crate::verbs::say;
+use crate::verbs::stat::{CONNECT_DEFAULT, socket};
+use crate::views::TraceStart;
+use crate::views::client::Client;
+use crate::views::report::Traced;
+
+/// How often it is looked whether to go on.
+const TURN: Duration = Duration::from_millis(50);
+/// How often the daemon is asked.
+const ASK: Duration = Duration::from_millis(500);
+
+/// Arguments of `trace record`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Files to write are NAME.blktrace.0, ...; none of them may be there
+    #[arg(short, long, value_name = "NAME", default_value = "millrace")]
+    output: PathBuf,
+    /// The daemon's control socket, unix:PATH
+    #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
+    connect: PathBuf,
+    /// Only drives of this volume
+    #[arg(long, value_name = "NAME")]
+    volume: Option<String>,
+    /// Only these drives
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    drive: Vec<String>,
+    /// Only these actions, by their letters: Q, G, I, D, C, P, U, M, F, X, A, R, B, S
+    #[arg(long, value_delimiter = ',', value_name = "LETTER")]
+    action: Vec<String>,
+    /// Only I/Os of these kinds: read, write, flush, discard, sync, fua
+    #[arg(long, value_delimiter = ',', value_name = "OP")]
+    op: Vec<String>,
+    /// Only I/Os of one client, by its number
+    #[arg(long, value_name = "N")]
+    tenant: Option<u32>,
+    /// Only I/Os that touch these sectors of their drive, from A to before B
+    #[arg(long, value_name = "A-B", value_parser = range)]
+    sectors: Option<(u64, u64)>,
+    /// For so long, such as 10s; without it until Ctrl-C
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    duration: Option<Duration>,
+}
+
+fn range(text: &str) -> Result<(u64, u64), String> {
+    let numbers = text.split_once('-').and_then(|(a, b)| a.parse().ok().zip(b.parse().ok()));
+    numbers.filter(|(a, b)| a < b).ok_or_else(|| "write two sectors, such as 0-2048".to_owned())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    words::duration_ns(text).map(Duration::from_nanos)
+}
+
+/// Records until told to stop; 1 if events were dropped.
+///
+/// # Errors
+/// If the daemon is not there, refuses, or cannot write.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch Ctrl-C")?;
+    let mut client = Client::connect(&args.connect)?;
+    let name = std::path::absolute(&args.output)
+        .with_context(|| format!("--output {}", args.output.display()))?;
+    let start = TraceStart {
+        name,
+        volume: args.volume.clone(),
+        drives: args.drive.clone(),
+        actions: args.action.clone(),
+        ops: args.op.clone(),
+        tenant: args.tenant,
+        sectors: args.sectors,
+    };
+    client.trace_start(&start)?;
+    let (began, mut asked) = (Instant::now(), Instant::now());
+    let shows = std::io::stderr().is_terminal();
+    while signals.pending().next().is_none() {
+        let left = args.duration.map(|whole| whole.saturating_sub(began.elapsed()));
+        if left == Some(Duration::ZERO) {
+            break;
+        }
+        std::thread::sleep(left.map_or(TURN, |left| left.min(TURN)));
+        if asked.elapsed() >= ASK {
+            asked = Instant::now();
+            let status = client.trace_status()?;
+            if !status.files.is_empty() {
+                bail!("the daemon has ended the recording: it was not asked for 10 s");
+            }
+            if shows {
+                show(&status, began.elapsed());
+            }
+        }
+    }
+    let done = client.trace_stop()?;
+    if shows {
+        clear();
+    }
+    say(&format!("{} events recorded in {} files\n", done.events, done.files.len()));
+    say(&format!("see them with: millrace trace spans {}\n", args.output.display()));
+    if done.dropped > 0 {
+        say(&format!("{} events dropped: record fewer, such as --action D,C\n", done.dropped));
+        return Ok(ExitCode::from(1));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[allow(clippy::print_stderr)]
+fn show(status: &Traced, since: Duration) {
+    let Traced { events, dropped, .. } = status;
+    eprint!(
+        "\r\x1b[K{:.1} s: {events} events, {dropped} dropped; Ctrl-C ends",
+        since.as_secs_f64()
+    );
+}
+
+#[allow(clippy::print_stderr)]
+fn clear() {
+    eprint!("\r\x1b[K");
+}
