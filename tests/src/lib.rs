@@ -14,6 +14,7 @@ mod process;
 pub mod raw_nbd;
 pub mod serving;
 pub mod synthetic_trace;
+pub mod traces;
 
 pub use clients::{client, nbdsh};
 pub use daemon::Daemon;

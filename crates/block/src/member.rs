@@ -17,7 +17,7 @@ use crate::merge::Merged;
 use crate::plug::Plug;
 use crate::request::Tag;
 use crate::runner::Runner;
-use crate::slot::{BioRef, Slot};
+use crate::slot::BioRef;
 
 /// One drive of the volume, as the channel sees it.
 pub(crate) struct Member<M: Machine> {
@@ -206,6 +206,22 @@ impl<M: Machine> Member<M> {
         self.plug.list().leak();
     }
 
+    /// What was plugged before anybody recorded, as if somebody had.
+    #[cold]
+    pub(crate) fn trace_plugged(&mut self, drives: usize, run: &mut Runner<M>) {
+        let (disk, mut first) = (&self.disk, true);
+        self.plug.list().for_each(|chain| {
+            disk.record_entry(chain, drives, run);
+            disk.trace_plugged(chain, core::mem::take(&mut first), run);
+            let mut merged = chain.chained.as_deref();
+            while let Some(bio) = merged {
+                disk.record_entry(bio, drives, run);
+                disk.record_merge(bio, run);
+                merged = bio.chained.as_deref();
+            }
+        });
+    }
+
     /// [`Member::plug`] while somebody listens.
     #[inline]
     pub(crate) fn plug_traced(&mut self, slot: BioRef<M>, drives: usize, run: &mut Runner<M>) {
@@ -235,25 +251,11 @@ impl<M: Machine> Member<M> {
         hctx.tags.take(&mut run.hint, 1).and_then(|mut one| one.next())
     }
 
-    /// A bio that became part of a request that was plugged before.
-    pub(crate) fn count_merged_in(&mut self) {
+    /// A bio that became a request, or part of one that was plugged before.
+    pub(crate) fn count_plugged(&mut self) {
         M::work(Stage::Submit, 1);
         self.outstanding += 1;
         self.stats.queued.add(1);
-    }
-
-    /// A bio that is about to become a request of its own.
-    pub(crate) fn count_request(
-        &mut self,
-        slot: &Slot<M>,
-        drives: usize,
-        traced: Option<&mut Runner<M>>,
-    ) {
-        if let Some(run) = traced {
-            self.disk.trace_entry(slot, drives, run);
-            self.disk.trace_plugged(slot, false, run);
-        }
-        self.count_merged_in();
     }
 
     /// Makes a chain a request, without handing that over.

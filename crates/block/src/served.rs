@@ -98,6 +98,10 @@ impl<M: Machine> Channel<M> {
         self.run.follow(tracer.filter(|_| traced));
         self.gate.trace(self.run.trace.is_some());
         self.gate.settle();
+        let drives = self.members.len();
+        for member in &mut self.members {
+            member.trace_plugged(drives, &mut self.run);
+        }
     }
 
     /// Notes whether too much waits for the workers.

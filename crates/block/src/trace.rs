@@ -133,6 +133,12 @@ impl<M: Machine> Disk<M> {
                 self.tell(action, bio, bio.q_ns);
             }
         }
+        self.record_entry(bio, drives, run);
+    }
+
+    /// For the recorder, where a bio came from and that it is here.
+    #[inline]
+    pub(crate) fn record_entry(&self, bio: &Slot<M>, drives: usize, run: &mut Runner<M>) {
         if drives > 1 && bio.op() != Op::Flush {
             self.record(Action::Remap, bio, (bio.q_ns, bio.bio.nr_sectors), run);
         }
@@ -164,6 +170,11 @@ impl<M: Machine> Disk<M> {
             Merged::Back => self.trace_slot(Action::BackMerge, merged, run),
             Merged::Front => self.trace_slot(Action::FrontMerge, merged, run),
         }
+    }
+
+    /// For the recorder, that a bio became a part of what it is chained to.
+    pub(crate) fn record_merge(&self, bio: &Slot<M>, run: &mut Runner<M>) {
+        self.record(Action::BackMerge, bio, (bio.q_ns, bio.bio.nr_sectors), run);
     }
 
     /// An event about a request.

@@ -111,6 +111,11 @@ impl<M: Machine> VolumePlug<M> {
 impl<M: Machine> Channel<M> {
     /// Puts a bio that goes to one drive into the list, as a request or into another's.
     pub(crate) fn plug_request(&mut self, slot: BioRef<M>) {
+        if self.gate.traced {
+            let drives = self.members.len();
+            let disk = &self.members[usize::from(slot.member)].disk;
+            disk.trace_entry(&slot, drives, &mut self.run);
+        }
         let Some(mut plug) = self.served.plug.take() else {
             unreachable!("made when the channel began to follow this mode");
         };
@@ -137,7 +142,7 @@ impl<M: Machine> Channel<M> {
         let slot = match mergeable {
             true => match plug.merge(slot, &self.members, &mut self.run) {
                 Some(slot) => slot,
-                None => return self.members[at].count_merged_in(),
+                None => return self.members[at].count_plugged(),
             },
             false => slot,
         };
@@ -159,9 +164,11 @@ impl<M: Machine> Channel<M> {
             return;
         };
         let (member, sector) = (slot.member, slot.dev_sector);
-        let drives = self.members.len();
-        let traced = self.gate.traced.then_some(&mut self.run);
-        self.members[at].count_request(&slot, drives, traced);
+        if self.gate.traced {
+            let first = plug.requests.is_empty();
+            self.members[at].disk.trace_plugged(&slot, first, &mut self.run);
+        }
+        self.members[at].count_plugged();
         self.members[at].fill(tag, slot);
         plug.requests.push(Plugged { member, sector, tag });
         plug.counts[at] += 1;

@@ -243,13 +243,15 @@ impl Recorder {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
         let shared = Arc::new(Shared::default());
-        shared.renewed_ns.store(Native::now(), Ordering::SeqCst);
+        // What is older is of an earlier recording.
+        let began_ns = Native::now();
+        shared.renewed_ns.store(began_ns, Ordering::SeqCst);
         let (tracer, volumes) = (Arc::clone(tracer), volumes.to_vec());
         volumes.iter().for_each(|volume| _ = volume.set_traced(true));
         let theirs = Arc::clone(&shared);
         let body = Box::new(move || {
             let mut files = BTreeMap::from([(0, first)]);
-            if let Err(error) = record(&tracer, &config, &mut files, &theirs) {
+            if let Err(error) = record(&tracer, &config, (&mut files, began_ns), &theirs) {
                 *theirs.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             }
             volumes.iter().for_each(|volume| _ = volume.set_traced(false));
@@ -313,10 +315,9 @@ impl Drop for Recorder {
 fn record(
     tracer: &Tracer<Native>,
     config: &RecorderConfig,
-    files: &mut BTreeMap<u32, CpuFile>,
+    (files, began_ns): (&mut BTreeMap<u32, CpuFile>, u64),
     shared: &Shared,
 ) -> io::Result<()> {
-    let began_ns = Native::now();
     loop {
         let turn_ns = Native::now();
         let last = shared.stop.load(Ordering::SeqCst) || shared.is_left(turn_ns, config.lease);

@@ -1,0 +1,98 @@
+//! What `millrace trace` and the tools that people know say of the same files.
+//!
+//! Owns the commands and what of their output is compared. Called by tests on the kernel's traces,
+//! on synthetic ones, and on those that the daemon and `bench` record.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::{millrace, run, tempdir};
+
+/// Standard output of a command that must succeed and say nothing else.
+///
+/// # Panics
+/// If it does not.
+pub fn text(command: &mut Command) -> String {
+    let output = run(command);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What `trace show` prints.
+///
+/// # Panics
+/// If it fails or complains, as all here.
+pub fn shown(dir: &Path, names: &[&str]) -> String {
+    text(millrace().args(["trace", "show"]).args(names).current_dir(dir))
+}
+
+/// What `trace spans` prints.
+///
+/// # Panics
+/// As [`shown`].
+pub fn spans(dir: &Path, names: &[&str]) -> String {
+    text(millrace().args(["trace", "spans"]).args(names).current_dir(dir))
+}
+
+/// blkparse's output without what it says of its input.
+///
+/// # Panics
+/// As [`shown`].
+pub fn blkparse(dir: &Path, names: &[&str]) -> String {
+    // Without a locale, so that numbers are not grouped.
+    let out = text(Command::new("blkparse").args(names).env("LC_ALL", "C").current_dir(dir));
+    out.lines().filter(|line| !line.starts_with("Input file ")).map(|l| format!("{l}\n")).collect()
+}
+
+/// btt's report of a trace, by way of blkparse's binary dump, as its users do it.
+fn btt(dir: &Path, names: &[&str]) -> String {
+    let dump = tempdir();
+    let file = dump.path().join("dump");
+    text(Command::new("blkparse").args(["-q", "-O", "-d"]).arg(&file).args(names).current_dir(dir));
+    // It leaves files where it runs.
+    text(Command::new("btt").arg("-i").arg(&file).current_dir(dump.path()))
+}
+
+/// The first five fields of each line that begins with a span.
+fn span_rows(report: &str) -> Vec<Vec<String>> {
+    let is_span = |line: &&str| {
+        let name = line.split(' ').next().unwrap_or_default();
+        name.len() >= 3 && name.as_bytes()[1] == b'2'
+    };
+    let all = report.split("Device Overhead").next().unwrap_or_default();
+    let fields = |line: &str| line.split_whitespace().take(5).map(str::to_owned).collect();
+    all.lines().filter(is_span).map(fields).collect()
+}
+
+/// The rows of one section of btt's report that are of a device or of all of them.
+fn section<'a>(report: &'a str, title: &str) -> Vec<&'a str> {
+    let rest = report.split(title).nth(1).unwrap_or_default();
+    let part = rest.split("\n====").next().unwrap_or_default();
+    let row = |line: &&str| line.starts_with(" (") || line.trim_start().starts_with("Overall |  ");
+    part.lines().filter(row).collect()
+}
+
+/// Compares spans, overhead, merges and seeks with btt's.
+///
+/// # Panics
+/// If they differ.
+pub fn agrees_with_btt(dir: &Path, names: &[&str]) {
+    let (ours, theirs) = (spans(dir, names), btt(dir, names));
+    assert!(!span_rows(&theirs).is_empty(), "{theirs}");
+    assert_eq!(span_rows(&ours), span_rows(&theirs), "{names:?}\n{ours}\n{theirs}");
+    for title in ["Device Overhead", "Device Merge Information"] {
+        for row in section(&theirs, title).iter().filter(|row| row.contains('.')) {
+            assert!(ours.contains(*row), "{title}: {row}\n{ours}");
+        }
+    }
+    for (title, ours_title) in
+        [("Device Q2Q Seek", "Sectors from Q to Q"), ("Device D2D Seek", "Sectors from D to D")]
+    {
+        let part = ours.split(ours_title).nth(1).unwrap_or_default();
+        for row in section(&theirs, title).iter().filter(|row| row.starts_with(" (")) {
+            // Device, number and mean.
+            assert!(part.contains(&row[..44]), "{title}: {row}\n{part}");
+        }
+    }
+}

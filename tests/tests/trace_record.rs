@@ -1,0 +1,226 @@
+//! What `bench --trace` and `millrace trace record` write: as blkparse and btt read it, and with
+//! every I/O of a known load.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use millrace_tests::raw_nbd::RawNbd;
+use millrace_tests::serving::pattern;
+use millrace_tests::traces::{agrees_with_btt, blkparse, shown, text};
+use millrace_tests::{Daemon, millrace, require_clients, run, tempdir};
+
+const CONFIG: &str = "[[drive]]\nname = \"d0\"\nspec = \"file:path=d0,size=64m\"\n\
+                      [[drive]]\nname = \"d1\"\nspec = \"file:path=d1,size=64m\"\n\
+                      [[volume]]\nname = \"v\"\nchunk = \"64k\"\ndrives = [\"d0\", \"d1\"]\n\
+                      [[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n\
+                      [server]\ncontrol = \"unix:c\"\n";
+
+/// How many lines of a trace have this letter, by drive.
+fn count(lines: &str, letter: &str, kind: char) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for line in lines.lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        if fields.len() > 6 && fields[5] == letter && fields[6].contains(kind) {
+            *counts.entry(fields[0].to_owned()).or_default() += 1;
+        }
+    }
+    counts
+}
+
+#[test]
+fn what_bench_records_reads_as_blkparse_and_btt_say_and_has_every_io() {
+    require_clients!("blkparse", "btt");
+    let stripe = "--drive ram:size=16m --drive ram:size=16m --chunk 4k --bs 4k";
+    let cases = [
+        ("one", "--drive ram:size=16m --stack mq --bs 4k", 1),
+        ("sq", "--drive ram:size=16m --stack sq --bs 4k", 1),
+        ("raw", "--drive ram:size=16m --stack raw --bs 4k --stamp io", 1),
+        ("inline", &format!("{stripe} --serving inline --jobs 2"), 2),
+        ("perdrive", &format!("{stripe} --serving per-drive --plug-low 1 --iodepth 64"), 2),
+        ("pervolume", &format!("{stripe} --serving per-volume"), 2),
+    ];
+    for (name, arguments, drives) in cases {
+        let dir = tempdir();
+        let arguments = format!("bench {arguments} --rw randrw --ios 2000 --trace {name}");
+        text_of_bench(millrace().args(arguments.split(' ')).current_dir(dir.path()));
+        let ours = shown(dir.path(), &[name]);
+        assert!(ours == blkparse(dir.path(), &[name]), "{name} differs");
+        agrees_with_btt(dir.path(), &[name]);
+        let jobs = if name == "inline" { 2 } else { 1 };
+        let queued =
+            count(&ours, "Q", 'R').into_values().chain(count(&ours, "Q", 'W').into_values());
+        assert_eq!(queued.sum::<usize>(), 2000 * jobs, "{name}");
+        for letter in ["D", "C"] {
+            let (read, written) = (count(&ours, letter, 'R'), count(&ours, letter, 'W'));
+            assert_eq!(read.len(), drives, "{name}: {read:?}");
+            let merged =
+                count(&ours, "M", 'R').into_values().chain(count(&ours, "M", 'W').into_values());
+            let merged = merged.sum::<usize>() + ours.matches("  F ").count();
+            let all = read.into_values().chain(written.into_values()).sum::<usize>();
+            assert!(all <= 2000 * jobs && all + merged >= 2000 * jobs, "{name} {letter}: {all}");
+        }
+    }
+}
+
+/// Rows go to standard output, notes about the trace to standard error.
+fn text_of_bench(command: &mut Command) {
+    let output = run(command);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.contains("events recorded;"), "{errors}");
+}
+
+fn record(daemon: &Daemon, arguments: &str) -> Command {
+    let mut command = millrace();
+    command.current_dir(daemon.dir()).args(["trace", "record", "--connect", "unix:c"]);
+    command.args(arguments.split(' '));
+    command
+}
+
+/// A recording that has begun.
+fn begin(daemon: &Daemon, arguments: &str, file: &str) -> Child {
+    let mut command = record(daemon, arguments);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (path, start) = (daemon.dir().join(format!("{file}.blktrace.0")), Instant::now());
+    while !path.exists() {
+        assert!(start.elapsed() < Duration::from_secs(10), "no {}", path.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Channels take part from their next batch on.
+    std::thread::sleep(Duration::from_millis(100));
+    child
+}
+
+/// Ends it as Ctrl-C does, and says what it printed.
+fn end(child: Child) -> String {
+    run(Command::new("kill").args(["-INT", &child.id().to_string()]));
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// On each drive 10 writes and 7 reads of 4 KiB.
+fn load(daemon: &Daemon) {
+    let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+    for drive in 0..2 {
+        for block in 0..10 {
+            raw.write(drive * 65_536 + block * 4096, &pattern(4096, block)).unwrap();
+        }
+        for block in 0..7 {
+            raw.read(drive * 65_536 + block * 4096, 4096).unwrap();
+        }
+    }
+    raw.flush().unwrap();
+}
+
+#[test]
+fn a_running_daemon_is_recorded_whole_and_goes_on() {
+    require_clients!("blkparse", "btt");
+    let daemon = Daemon::start(CONFIG, &["s", "c"]);
+    load(&daemon);
+    let child = begin(&daemon, "-o t", "t");
+    load(&daemon);
+    assert!(end(child).contains("events recorded in"));
+    let ours = shown(daemon.dir(), &["t"]);
+    assert!(ours == blkparse(daemon.dir(), &["t"]), "{ours}");
+    agrees_with_btt(daemon.dir(), &["t"]);
+    let each = |count: usize| ["240,0", "240,1"].map(|drive| (drive.to_owned(), count)).into();
+    for letter in ["A", "Q", "G", "I", "D", "C"] {
+        assert_eq!(count(&ours, letter, 'W'), each(10), "{letter}\n{ours}");
+        assert_eq!(count(&ours, letter, 'R'), each(7), "{letter}\n{ours}");
+    }
+    // Who did it, and a flush on each drive.
+    assert!(ours.contains("[client-"), "{ours}");
+    assert_eq!(count(&ours, "D", 'F'), each(1), "{ours}");
+    load(&daemon);
+}
+
+#[test]
+fn what_is_asked_for_is_recorded_and_nothing_else() {
+    let daemon = Daemon::start(CONFIG, &["s", "c"]);
+    let child = begin(&daemon, "-o t --drive d1 --op write --action D,C --sectors 0-16", "t");
+    load(&daemon);
+    end(child);
+    let ours = shown(daemon.dir(), &["t"]);
+    let two = BTreeMap::from([("240,1".to_owned(), 2)]);
+    assert_eq!(count(&ours, "D", 'W'), two, "{ours}");
+    assert_eq!(count(&ours, "C", 'W'), two, "{ours}");
+    assert!(count(&ours, "Q", 'W').is_empty() && count(&ours, "D", 'R').is_empty(), "{ours}");
+}
+
+#[test]
+fn what_cannot_be_recorded_is_refused_and_the_daemon_goes_on() {
+    let daemon = Daemon::start(CONFIG, &["s", "c"]);
+    let refused = |arguments: &str, reason: &str| {
+        let output = run(&mut record(&daemon, arguments));
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains(reason), "{errors}");
+    };
+    refused("-o nowhere/t", "trace file");
+    refused("-o t --drive d7", "there is no drive \"d7\"");
+    refused("-o t --volume w", "there is no volume \"w\"");
+    refused("-o t --action Z", "there is no action \"Z\"; there are Q G I D C");
+    refused("-o t --op swim", "there is no op \"swim\"; there are read, write");
+    refused("-o t --sectors 9-3", "write two sectors");
+    let child = begin(&daemon, "-o t", "t");
+    refused("-o u", "a recording is under way");
+    end(child);
+    refused("-o t", "is there already: choose another name");
+    load(&daemon);
+    text(&mut record(&daemon, "-o u --duration 100ms"));
+}
+
+/// The letters of the walk's table in ARCHITECTURE.md, in its order.
+fn letters_of_the_walk() -> Vec<char> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ARCHITECTURE.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let walk = text.split("## The walk of one I/O").nth(1).unwrap();
+    let table = walk.lines().skip_while(|line| !line.starts_with('|'));
+    let rows = table.take_while(|line| line.starts_with('|')).skip(2);
+    let traced = rows.filter_map(|row| row.trim_end_matches('|').rsplit('|').next());
+    // A letter by itself: words begin with small ones there.
+    let letters = traced.flat_map(|cell| {
+        let words = cell.split(|letter: char| !letter.is_alphanumeric());
+        words
+            .filter(|word| word.len() == 1 && *word != "a")
+            .map(|word| word.chars().next().unwrap())
+    });
+    letters.collect()
+}
+
+#[test]
+fn an_io_takes_the_steps_of_the_walk_in_its_order() {
+    let walk = letters_of_the_walk();
+    let places = |letter: char| -> Vec<usize> {
+        (0..walk.len()).filter(|place| walk[*place] == letter).collect()
+    };
+    for letter in ['Q', 'A', 'G', 'P', 'U', 'I', 'D', 'C'] {
+        assert!(!places(letter).is_empty(), "{letter} is not in the walk: {walk:?}");
+    }
+    let daemon = Daemon::start(CONFIG, &["s", "c"]);
+    let child = begin(&daemon, "-o t", "t");
+    let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+    raw.write(4096, &pattern(4096, 1)).unwrap();
+    end(child);
+    let lines = shown(daemon.dir(), &["t"]);
+    let mut steps: Vec<(String, char)> = Vec::new();
+    for line in lines.lines().take_while(|line| !line.starts_with("CPU")) {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        if fields.len() > 5 && fields[5].len() == 1 {
+            steps.push((fields[3].to_owned(), fields[5].chars().next().unwrap()));
+        }
+    }
+    let taken: Vec<char> = steps.iter().map(|step| step.1).collect();
+    assert!(
+        ['Q', 'A', 'G', 'P', 'U', 'I', 'D', 'C'].iter().all(|step| taken.contains(step)),
+        "{lines}"
+    );
+    // What happened later stands nowhere before what happened earlier.
+    for (earlier, later) in steps.iter().zip(&steps[1..]).filter(|(a, b)| a.0 < b.0) {
+        let (first, last) = (places(earlier.1)[0], *places(later.1).last().unwrap());
+        assert!(first <= last, "{} before {}: {walk:?}\n{lines}", earlier.1, later.1);
+    }
+}
