@@ -41,6 +41,12 @@ pub enum BenchError {
         /// What happened.
         text: String,
     },
+    /// A trace could not be written or read.
+    #[error("trace: {text}")]
+    Trace {
+        /// Which, and what happened.
+        text: String,
+    },
     /// A job panicked.
     #[error("a job panicked: see above")]
     Panicked,

@@ -2,9 +2,9 @@
 //!
 //! Owns the words of a workload (fio's), the loop of one job, the rows of a result and the
 //! comparison that `millrace bench` runs by default; `sim`, the same on simulated machines;
-//! `systor13` and `atc17`, papers' experiments there; `page`, what an experiment found and how it
-//! is shown; and `explore`, which looks for bugs by simulation. Called by the binary's verbs and by
-//! tests.
+//! `systor13` and `atc17`, papers' experiments there, and `walk`, one here; `page`, what an
+//! experiment found and how it is shown; `trace`, what traces say; and `explore`, which looks for
+//! bugs by simulation. Called by the binary's verbs and by tests.
 
 pub mod atc17;
 mod bench;
@@ -18,6 +18,7 @@ pub mod sim;
 pub mod systor13;
 pub mod trace;
 mod verify;
+pub mod walk;
 mod workload;
 
 pub use bench::{BenchError, Plan, Progress, run_row};

@@ -12,14 +12,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use millrace_lab::page::Page;
-use millrace_lab::{atc17, systor13};
+use millrace_lab::{atc17, systor13, walk};
 
 use super::bar::Bar;
 
 const EXAMPLES: &str = "\
 Examples:
   millrace paper
-      all papers: tables, checks, and systor13.html and atc17.html to look at
+      all papers: tables, checks, and systor13.html, atc17.html and walk.html to look at
   millrace paper systor13:fig9,fig10
       two figures
   millrace paper atc17 --json --html /tmp/p.html
@@ -33,17 +33,21 @@ Parts of atc17: scaling, stripes, controllers, watermarks, latency, ideal, tags,
 enum Wanted {
     Systor13(Vec<systor13::Part>),
     Atc17(Vec<atc17::Part>),
+    Walk,
 }
 
 impl Wanted {
     fn all() -> Vec<Wanted> {
-        vec![Wanted::Systor13(systor13::Part::all()), Wanted::Atc17(atc17::Part::all())]
+        let simulated =
+            [Wanted::Systor13(systor13::Part::all()), Wanted::Atc17(atc17::Part::all())];
+        simulated.into_iter().chain([Wanted::Walk]).collect()
     }
 
     fn name(&self) -> &'static str {
         match self {
             Wanted::Systor13(_) => "systor13",
             Wanted::Atc17(_) => "atc17",
+            Wanted::Walk => "walk",
         }
     }
 
@@ -51,6 +55,7 @@ impl Wanted {
         Ok(match self {
             Wanted::Systor13(parts) => systor13::systor13(parts, seed, progress)?,
             Wanted::Atc17(parts) => atc17::atc17(parts, seed, progress)?,
+            Wanted::Walk => walk::walk(seed, progress)?,
         })
     }
 }
@@ -63,7 +68,9 @@ impl FromStr for Wanted {
         match paper {
             "systor13" => Ok(Wanted::Systor13(parts_of(parts, systor13::Part::all)?)),
             "atc17" => Ok(Wanted::Atc17(parts_of(parts, atc17::Part::all)?)),
-            _ => Err(format!("{paper}: no such paper here; there are systor13 and atc17")),
+            "walk" if parts.is_empty() => Ok(Wanted::Walk),
+            "walk" => Err(format!("{text}: walk has no parts")),
+            _ => Err(format!("{paper}: no such paper here; there are systor13, atc17 and walk")),
         }
     }
 }
@@ -86,7 +93,8 @@ fn parts_of<P: FromStr<Err = String> + Ord>(
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Papers, and parts of them: systor13[:fig4,...], atc17[:scaling,...] [default: all]
+    /// Papers, and parts of them: systor13[:fig4,...], atc17[:scaling,...], walk (on this
+    /// machine) [default: all]
     #[arg(value_name = "PAPER[:PART,...]")]
     wanted: Vec<Wanted>,
     /// Where the page goes [default: PAPER.html]

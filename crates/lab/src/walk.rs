@@ -1,0 +1,217 @@
+//! `walk`: where one I/O spends its time, on this machine and in real time.
+//!
+//! One 4 KiB read at a time, from an NVMe-class model drive and from a file in the folder for
+//! temporary files, each step of each I/O stamped and recorded (`Recorder`), read back and measured
+//! as `millrace trace spans` does. Unlike the other papers' this is no simulation: the spans are
+//! those of the machine that it runs on. Source: \[WALK\]. Called by `millrace paper`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_block::{Disk, DiskConfig, Stamp, TRACE_RING_ENTRIES, Tracer, Volume, blktrace};
+use millrace_drives::{Recorder, RecorderConfig, open};
+use millrace_machine::Native;
+use millrace_reactor::Config;
+
+use crate::bench::{BenchError, Plan, run_row};
+use crate::page::{Check, CheckKind, DataTable, Page, Quantity};
+use crate::trace::{Reader, Span, Spans, TraceName};
+use crate::workload::{Rw, Workload};
+
+/// I/Os of each drive.
+const IOS: u64 = 5_000;
+/// The spans, and the paper's averages in seconds.
+const PAPER: [(Span, f64); 5] = [
+    (Span::Q2G, 0.218e-6),
+    (Span::G2I, 0.573e-6),
+    (Span::I2D, 0.384e-6),
+    (Span::D2C, 25.327e-6),
+    (Span::Q2C, 26.503e-6),
+];
+/// What the software may take of Q2C.
+const SHARE_MOST: f64 = 0.10;
+
+/// What was measured of a drive: nanoseconds, in the order of `PAPER`.
+struct Walked {
+    drive: &'static str,
+    avg_ns: [f64; PAPER.len()],
+    ios: u64,
+}
+
+impl Walked {
+    /// What the steps before the drive take of the whole.
+    fn share(&self) -> f64 {
+        self.avg_ns[..3].iter().sum::<f64>() / self.avg_ns[4]
+    }
+}
+
+/// Files that are made, and removed when it drops.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Folder, BenchError> {
+        let path = std::env::temp_dir().join(format!("millrace-walk-{}", std::process::id()));
+        std::fs::create_dir_all(&path).map_err(|error| failed(&path, &error))?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is the system's to clean up.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn fill(path: &Path) -> std::io::Result<()> {
+    let mut file = std::fs::File::create(path)?;
+    let piece = vec![0x6d; 1 << 20];
+    (0..64).try_for_each(|_| file.write_all(&piece))?;
+    file.sync_all()
+}
+
+fn failed(path: &Path, error: &dyn std::fmt::Display) -> BenchError {
+    BenchError::Trace { text: format!("{}: {error}", path.display()) }
+}
+
+/// Runs both drives and gives what was found. `progress` is told the fraction done.
+///
+/// # Errors
+/// If a drive cannot be opened, or the folder for temporary files cannot be written.
+pub fn walk(seed: u64, mut progress: impl FnMut(f64)) -> Result<Page, BenchError> {
+    let folder = Folder::new()?;
+    let path = folder.0.join("drive");
+    // With data everywhere: a hole is read from no drive.
+    fill(&path).map_err(|error| failed(&path, &error))?;
+    let file = format!("file:path={},size=64m", path.display());
+    let drives = [
+        ("NVMe-class model (950pro)", "model:preset=950pro".to_owned()),
+        ("file in the temporary folder", file),
+    ];
+    let mut walked = Vec::new();
+    for (index, (name, spec)) in drives.into_iter().enumerate() {
+        let half = |done: f64| (index as f64 + done) / 2.0;
+        walked.push(measure(name, &spec, &folder.0, seed, &mut |done| progress(half(done)))?);
+    }
+    Ok(page(&walked, seed))
+}
+
+/// One drive's spans.
+fn measure(
+    drive: &'static str,
+    spec: &str,
+    folder: &Path,
+    seed: u64,
+    progress: &mut dyn FnMut(f64),
+) -> Result<Walked, BenchError> {
+    let spec = spec.parse().map_err(|error| failed(folder, &error))?;
+    let opened = open(&spec, 1).map_err(|error| failed(folder, &error))?;
+    let config = DiskConfig {
+        io_threads: 1,
+        tracer: Some(Tracer::new(TRACE_RING_ENTRIES)),
+        device: blktrace::device(240, 0),
+        ..DiskConfig::default()
+    };
+    let volume = Volume::single(Disk::new(opened.driver, config)?)?;
+    let name = folder.join("walk");
+    let spans = record(&volume, &name, seed, progress)?;
+    let of = |span: Span| spans.all().of(span);
+    let (ios, avg_ns) = (of(Span::Q2C).n, PAPER.map(|(span, _)| of(span).avg()));
+    Ok(Walked { drive, avg_ns, ios })
+}
+
+/// Runs the workload with a recording, and reads that.
+fn record(
+    volume: &Arc<Volume<Native>>,
+    name: &Path,
+    seed: u64,
+    progress: &mut dyn FnMut(f64),
+) -> Result<Spans, BenchError> {
+    let workload = Workload { rw: Rw::RandRead, bs_bytes: 4096, iodepth: 1, verify: false, seed };
+    let plan = Plan {
+        workload,
+        jobs: 1,
+        cpus: Vec::new(),
+        runtime: Duration::from_secs(1),
+        ios: Some(IOS),
+        stamp: Stamp::Io,
+        reactor: Config::default(),
+    };
+    let tracer = volume.tracer().ok_or_else(|| failed(name, &"no tracer"))?;
+    let config = RecorderConfig { name: name.to_owned(), ..RecorderConfig::default() };
+    let recorder = Recorder::start(&tracer, &[Arc::clone(volume)], config);
+    let recorder = recorder.map_err(|error| failed(name, &error))?;
+    run_row(volume, &plan, progress)?;
+    recorder.stop().map_err(|error| failed(name, &error))?;
+    let trace = TraceName::new(&name.to_string_lossy(), None);
+    let mut reader = Reader::open(&[trace]).map_err(|error| failed(name, &error))?;
+    let mut spans = Spans::new();
+    while let Some(entry) = reader.read().map_err(|error| failed(name, &error))? {
+        spans.entry(&entry, &mut ());
+    }
+    Ok(spans)
+}
+
+fn page(walked: &[Walked], seed: u64) -> Page {
+    let mut rows = Vec::new();
+    for (index, (span, paper_s)) in PAPER.iter().enumerate() {
+        let mut row = vec![span.name().to_owned(), microseconds(paper_s * 1e9)];
+        row.extend(walked.iter().map(|one| microseconds(one.avg_ns[index])));
+        rows.push(row);
+    }
+    let paper_share = PAPER[..3].iter().map(|(_, s)| s).sum::<f64>() / PAPER[4].1;
+    let mut share = vec!["Q2D of Q2C".to_owned(), percent(paper_share)];
+    share.extend(walked.iter().map(|one| percent(one.share())));
+    rows.push(share);
+    let mut head = vec!["span, average us".to_owned(), "paper".to_owned()];
+    head.extend(walked.iter().map(|one| one.drive.to_owned()));
+    let counts = walked.iter().map(|one| one.ios.to_string()).collect::<Vec<_>>().join(", ");
+    Page {
+        title: "Where a request spends its time, recorded on this machine".into(),
+        intro: INTRO.iter().map(ToString::to_string).collect(),
+        facts: vec![
+            ("command".into(), format!("millrace paper walk --seed {seed}")),
+            ("I/Os measured".into(), counts),
+        ],
+        checks: vec![check(walked)],
+        figures: Vec::new(),
+        tables: vec![DataTable {
+            id: "spans".into(),
+            title: "Spans of one 4 KiB read at a time".into(),
+            caption: "Q queued, G request got, I inserted, D issued to the driver, C completed; \
+                      every step stamped for each I/O."
+                .into(),
+            head,
+            rows,
+        }],
+        machines: Vec::new(),
+    }
+}
+
+/// `walk.spans`, on the NVMe-class drive.
+fn check(walked: &[Walked]) -> Check {
+    let paper = Quantity::new("Q2G, G2I, I2D together below 10 % of Q2C (4 %)", []);
+    let Some(nvme) = walked.first() else {
+        return Check::not_yet("walk.spans", CheckKind::Qualitative, paper);
+    };
+    let each = walked.iter().map(|one| format!("{}: {}", one.drive, percent(one.share())));
+    let ours = Quantity::new(each.collect::<Vec<_>>().join("; "), []);
+    Check::new("walk.spans", CheckKind::Qualitative, (paper, ours), nvme.share() < SHARE_MOST)
+}
+
+fn microseconds(ns: f64) -> String {
+    format!("{:.3}", ns / 1e3)
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.2} %", share * 100.0)
+}
+
+const INTRO: [&str; 2] = [
+    "One 4 KiB read at a time through the block layer, recorded by its own tracer in the kernel's \
+     format and measured as btt does. The paper's numbers are of Linux on an NVMe drive.",
+    "This is no simulation: what stands here depends on the machine, what else runs on it, and on \
+     the stamps, which cost some tens of nanoseconds each.",
+];
