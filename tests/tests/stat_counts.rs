@@ -128,6 +128,17 @@ fn a_daemon_that_is_not_there_is_an_error_that_says_where_and_what_to_do() {
 }
 
 #[test]
+fn top_without_a_terminal_is_an_error_that_names_stat() {
+    let daemon = serve("");
+    let mut command = Command::new(binary(&daemon));
+    command.current_dir(daemon.dir()).args(["top", "--connect", "unix:c"]);
+    let output = run(command.stdin(Stdio::null()));
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(text, "millrace: top needs a terminal; `millrace stat` writes to files and pipes\n");
+}
+
+#[test]
 fn a_reader_that_goes_away_ends_it_quietly() {
     let daemon = serve("");
     let mut command = stat(&daemon);

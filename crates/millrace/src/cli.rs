@@ -26,6 +26,8 @@ enum Verb {
     Serve(verbs::serve::Args),
     /// Show what a running daemon does, in iostat's columns
     Stat(verbs::stat::Args),
+    /// Show it on a terminal, live
+    Top(verbs::top::Args),
     /// Measure drives, stacks and servers, in fio's words
     Bench(Box<verbs::bench::BenchArgs>),
     /// Repeat a paper's experiments on simulated machines and compare
@@ -41,6 +43,7 @@ impl Verb {
         match self {
             Verb::Serve(args) => verbs::serve::run(&args),
             Verb::Stat(args) => verbs::stat::run(&args),
+            Verb::Top(args) => verbs::top::run(&args),
             Verb::Bench(args) => verbs::bench::run(&args),
             Verb::Paper(args) => verbs::paper::run(&args),
             Verb::Explore(args) => verbs::explore::run(&args),

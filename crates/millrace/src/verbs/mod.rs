@@ -7,6 +7,7 @@ pub mod explore;
 pub mod paper;
 pub mod serve;
 pub mod stat;
+pub mod top;
 pub mod trace;
 
 use std::io::Write;

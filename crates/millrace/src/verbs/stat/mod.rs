@@ -5,7 +5,7 @@
 //! arithmetic, table.rs the text. Reports come at whole intervals after the first, however long an
 //! answer took. Ends quietly when nobody reads any more.
 
-mod columns;
+pub mod columns;
 mod table;
 
 use std::io::{ErrorKind, Write};
@@ -66,7 +66,11 @@ pub fn socket(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+/// Seconds on the command line.
+///
+/// # Errors
+/// What to write instead.
+pub fn interval(text: &str) -> Result<Duration, String> {
     let seconds: Option<f64> = text.parse().ok();
     let seconds = seconds.filter(|seconds| (0.01..=1e6).contains(seconds));
     let seconds = seconds.ok_or_else(|| "write seconds, from 0.01: 1 or 0.5".to_owned())?;

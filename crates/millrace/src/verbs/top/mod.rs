@@ -1,0 +1,106 @@
+//! `millrace top`: a running daemon on a terminal, live.
+//!
+//! Owns the terminal while it runs, and gives it back whatever happens (ratatui restores it also
+//! after a panic). One thread: it sleeps until a key comes or the next report is due, asks the
+//! daemon's control socket, and draws. model.rs is what is known, draw.rs what is shown.
+
+mod draw;
+mod model;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use crate::verbs::stat::{CONNECT_DEFAULT, interval, socket};
+use crate::views::client::Client;
+use model::Model;
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace top                          the daemon of this folder
+  millrace top 0.5 --connect unix:/run/millrace/fast.sock.control
+
+Keys: q ends; s sorts by the next column, r the other way round; + and - change the interval; space
+holds the display; up and down, page up and page down move through the drives.
+The columns are those of `millrace stat`; MB are 1,000,000 bytes. The graph is of I/Os a second.";
+
+/// Arguments of `top`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Seconds between reports
+    #[arg(value_parser = interval, default_value = "1")]
+    interval: Duration,
+    /// The daemon's control socket, unix:PATH
+    #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
+    connect: PathBuf,
+}
+
+/// Shows the daemon until q or Ctrl-C.
+///
+/// # Errors
+/// If the daemon is not there or goes away, or there is no terminal.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut client = Client::connect(&args.connect)?;
+    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        bail!("top needs a terminal; `millrace stat` writes to files and pipes");
+    }
+    let mut model = Model::new(args.interval);
+    model.update(client.stats()?);
+    let mut terminal = ratatui::try_init()?;
+    let shown = show(&mut terminal, &mut client, &mut model);
+    ratatui::restore();
+    shown.map(|()| ExitCode::SUCCESS)
+}
+
+fn show(
+    terminal: &mut DefaultTerminal,
+    client: &mut Client,
+    model: &mut Model,
+) -> anyhow::Result<()> {
+    let mut next = Instant::now() + model.interval();
+    loop {
+        terminal.draw(|frame| draw::draw(frame, model))?;
+        if event::poll(next.saturating_duration_since(Instant::now()))? {
+            let interval = model.interval();
+            // Anything else, such as a new size, only needs drawing again.
+            if let Event::Key(key) = event::read()?
+                && key.kind != KeyEventKind::Release
+                && !pressed(key, model)
+            {
+                return Ok(());
+            }
+            if model.interval() != interval {
+                next = next.min(Instant::now() + model.interval());
+            }
+        }
+        if Instant::now() >= next {
+            model.update(client.stats()?);
+            next = Instant::now() + model.interval();
+        }
+    }
+}
+
+/// Does what a key asks for; false if that is to end.
+fn pressed(key: KeyEvent, model: &mut Model) -> bool {
+    match key.code {
+        KeyCode::Char('q') | KeyCode::Esc => return false,
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
+        KeyCode::Char('s') => model.sort_by_next(),
+        KeyCode::Char('r') => model.reverse(),
+        KeyCode::Char(' ') => model.hold(),
+        KeyCode::Char('+') => model.change_interval(2.0),
+        KeyCode::Char('-') => model.change_interval(0.5),
+        KeyCode::Up => model.scroll(-1),
+        KeyCode::Down => model.scroll(1),
+        KeyCode::PageUp => model.scroll(-10),
+        KeyCode::PageDown => model.scroll(10),
+        _ => {}
+    }
+    true
+}
