@@ -1,17 +1,23 @@
-//! The little of HTTP that a metrics page needs: GET and HEAD of two paths, one a connection.
+//! The little of HTTP that a metrics page needs: GET and HEAD of three paths, one a
+//! connection: Prometheus's metrics, a dashboard, and the counters that it shows.
 //!
 //! Pure functions from the bytes received so far to a whole response, or to none while the head of
 //! the request is not complete. `httparse` reads the head; its limits are here. Bodies of requests
 //! are not read. Called by session.rs.
 
-use super::Answers;
+use super::{Answers, Verb};
 
 /// Longest head of a request in bytes.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 const HEADERS_MAX: usize = 64;
 /// The version of Prometheus's text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-const INDEX: &str = "<!doctype html><title>millrace</title><p><a href=\"metrics\">metrics</a>\n";
+const HTML: &str = "text/html; charset=utf-8";
+/// The page at `/`: it asks for `stats.json` every second, and for nothing else.
+const DASHBOARD: &str = include_str!("dashboard.html");
+/// The page runs what is in it and asks this server; a name of a drive cannot make it do more.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+                      connect-src 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 /// The response to what has come, if that is enough for one.
 pub fn answer(input: &[u8], answers: &dyn Answers) -> Option<Vec<u8>> {
@@ -33,7 +39,11 @@ pub fn answer(input: &[u8], answers: &dyn Answers) -> Option<Vec<u8>> {
     let path = request.path.unwrap_or("/").split(['?', '#']).next();
     let mut response = match path {
         Some("/metrics") => response("200 OK", METRICS_TYPE, &answers.metrics()),
-        Some("/") => response("200 OK", "text/html; charset=utf-8", INDEX),
+        Some("/stats.json") => match answers.answer(&Verb::Stats) {
+            Ok(stats) => response("200 OK", "application/json", &stats.to_string()),
+            Err(_) => problem("500 Internal Server Error"),
+        },
+        Some("/") => response("200 OK", HTML, DASHBOARD),
         _ => problem("404 Not Found"),
     };
     if head && let Some(end) = response.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -44,14 +54,14 @@ pub fn answer(input: &[u8], answers: &dyn Answers) -> Option<Vec<u8>> {
 
 fn problem(status: &str) -> Vec<u8> {
     let text = status.lines().next().unwrap_or(status);
-    response(status, "text/plain; charset=utf-8", &format!("{text}; there is /metrics\n"))
+    response(status, "text/plain; charset=utf-8", &format!("{text}; there are / and /metrics\n"))
 }
 
 fn response(status: &str, kind: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
-         Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n\
+         Content-Security-Policy: {POLICY}\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n\
          {body}"
     )
     .into_bytes()
@@ -60,14 +70,14 @@ fn response(status: &str, kind: &str, body: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::{Refusal, Verb};
+    use crate::views::Refusal;
     use proptest::prelude::*;
 
     struct Fixed;
 
     impl Answers for Fixed {
         fn answer(&self, _verb: &Verb) -> Result<serde_json::Value, Refusal> {
-            Err(Refusal::new("test", ""))
+            Ok(serde_json::json!({ "uptime_ns": 1 }))
         }
 
         fn metrics(&self) -> String {
@@ -84,6 +94,16 @@ mod tests {
         let text = text("GET /metrics?x HTTP/1.1\r\nHost: a\r\n\r\n");
         assert!(text.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4;"));
         assert!(text.contains("\r\nContent-Length: 5\r\n") && text.ends_with("\r\n\r\nup 1\n"));
+    }
+
+    #[test]
+    fn the_dashboard_and_what_it_shows_are_served() {
+        let page = text("GET / HTTP/1.1\r\n\r\n");
+        assert!(page.contains("\r\nContent-Type: text/html; ") && page.ends_with("</script>\n"));
+        assert!(page.contains("\r\nContent-Security-Policy: default-src 'none'; "));
+        // Nothing from elsewhere.
+        assert!(!page.contains("://"), "the page names another server");
+        assert!(text("GET /stats.json HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n{\"uptime_ns\":1}"));
     }
 
     #[test]
