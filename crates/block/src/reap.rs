@@ -112,6 +112,9 @@ impl<M: Machine> Channel<M> {
                 Again::Drop => self.free_slot(slot),
             }
         }
+        while let Some(slot) = self.served.again.pop_front() {
+            self.start(slot, false);
+        }
         self.start_parts();
         handed
     }
@@ -128,6 +131,8 @@ impl<M: Machine> Channel<M> {
     #[inline(never)]
     fn restart_slowly(&mut self, mut slot: BioRef<M>) {
         match self.gate.check(&slot.bio) {
+            // The one list may unplug at once, and what that completes is for the next call.
+            Ok(()) if self.gate.per_volume => self.served.again.push_back(slot),
             Ok(()) => self.start(slot, false),
             Err(status) => {
                 slot.status = status;

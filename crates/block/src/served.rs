@@ -15,6 +15,7 @@ use crate::channel::{Channel, Reject, Rejected};
 use crate::gate::Gate;
 use crate::reap::Completion;
 use crate::serving::{Choice, Serving};
+use crate::slot::BioList;
 use crate::volume::Volume;
 use crate::volume_plug::VolumePlug;
 
@@ -29,13 +30,15 @@ pub(crate) struct Served<M: Machine> {
     first: usize,
     /// The one list of all drives; made when it is first needed.
     pub(crate) plug: Option<Box<VolumePlug<M>>>,
+    /// Bios to be sent off again at the end of a poll; empty between polls.
+    pub(crate) again: BioList<M>,
 }
 
 impl<M: Machine> Served<M> {
     /// As the channel's gate says, whatever the volume's mode is by now.
     pub(crate) fn new(volume: &Arc<Volume<M>>, gate: &Gate) -> Self {
         let plug = gate.per_volume.then(|| Box::new(VolumePlug::new(volume)));
-        Served { choice: Choice::new(), first: 0, plug }
+        Served { choice: Choice::new(), first: 0, plug, again: BioList::new() }
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use millrace_block::{
     Again, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Features, Layout, Op, OpFlags,
-    QueueLimits, Reject, Segment, Stack, Status, TagScope, Volume,
+    QueueLimits, Reject, Segment, Serving, ServingConfig, Stack, Status, TagScope, Volume,
 };
 use millrace_machine::{Machine, Native};
 use proptest::prelude::*;
@@ -89,6 +89,26 @@ fn bios_sent_off_again_have_one_go_however_soon_they_are_done() {
         Again::Submit
     });
     assert!((1..=65).contains(&handed), "{handed}");
+    while channel.poll_again(|_, _| Again::Drop) > 0 {}
+    assert_eq!(channel.in_flight(), 0);
+}
+
+#[test]
+fn bios_sent_off_again_through_the_one_list_have_one_go_too() {
+    let disks = (0..2).map(|_| disk(TestDrive::new(1 << 14), Stack::Mq).0).collect();
+    let layout = Layout::Stripe { chunk_sectors: 8 };
+    let serving = ServingConfig::of(Serving::PerVolume);
+    let volume = Volume::with_serving("v", layout, disks, serving).expect("a valid volume");
+    let mut channel = Channel::open(&volume, ChannelConfig { depth: 128, ..Default::default() });
+    // Neighbours of none, and enough of them to unplug on the way.
+    (0..128).for_each(|n| channel.submit(Bio::read(n * 24, Buffer::new(4096))).expect("room"));
+    let mut all = 0;
+    for _ in 0..10 {
+        let handed = channel.poll_again(|_, _| Again::Submit);
+        assert!(handed <= 128, "{handed}");
+        all += handed;
+    }
+    assert!(all >= 128, "{all}");
     while channel.poll_again(|_, _| Again::Drop) > 0 {}
     assert_eq!(channel.in_flight(), 0);
 }
