@@ -27,9 +27,10 @@ fn serve(backend: &str, server_keys: &str) -> Daemon {
     Daemon::start_in(dir, &config, &["s"], &[])
 }
 
-/// Writes and reads back until told to stop; returns how often.
-fn witness(socket: &Path, stop: &AtomicBool) -> u64 {
+/// Writes and reads back until told to stop; returns how often. Says when it is connected.
+fn witness(socket: &Path, stop: &AtomicBool, connected: &AtomicBool) -> u64 {
     let mut raw = RawNbd::connect(socket, "v").unwrap();
+    connected.store(true, Ordering::SeqCst);
     let mut rounds = 0;
     while !stop.load(Ordering::SeqCst) {
         let length = [512, 4 * KIB, 20 * KIB, 200 * KIB][(rounds % 4) as usize];
@@ -49,10 +50,13 @@ fn under_attack(server_keys: &str, attack: impl Fn(&Daemon, &Path)) {
     for backend in backends() {
         let daemon = serve(backend, server_keys);
         let socket = daemon.dir().join("s");
-        let stop = AtomicBool::new(false);
+        let (stop, connected) = (AtomicBool::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
-            let witness = scope.spawn(|| witness(&socket, &stop));
+            let witness = scope.spawn(|| witness(&socket, &stop, &connected));
+            let is_connected = || connected.load(Ordering::SeqCst).then_some(());
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                // Attackers that take all connections must not take its own.
+                eventually("the witness is connected", is_connected);
                 attack(&daemon, &socket);
                 sleep(Duration::from_millis(50));
             }));
