@@ -60,6 +60,7 @@ pub fn describe(sockets: &Sockets) -> String {
     }
     if let Some(address) = sockets.metrics.as_ref().and_then(|socket| socket.local_addr().ok()) {
         let _ = writeln!(text, "metrics at http://{address}/metrics");
+        let _ = writeln!(text, "dashboard at http://{address}/");
         if !address.ip().is_loopback() {
             let _ = writeln!(text, "note: {address} is reachable from other hosts");
         }
