@@ -49,7 +49,7 @@ fn the_dashboard_shows_volumes_drives_and_clients_at_phone_and_desk_width() {
             .env("HOME", profile.path());
         let output = run_within(&mut command, Duration::from_secs(60));
         let page = String::from_utf8_lossy(&output.stdout).into_owned();
-        for text in ["serving for 0:00:", "<td>vol</td>", "1 volumes, 1 drives"] {
+        for text in ["serving for 0:00:", "<td>vol</td>", "1 volume, 1 drive"] {
             assert!(page.contains(text), "no {text} in {page}");
         }
         // A name is text, whatever it looks like.
