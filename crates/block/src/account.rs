@@ -1,74 +1,114 @@
-//! Accounting, always on: what one thread did to one drive, and how long it took.
+//! Accounting, always on: what one thread did through one queue of one drive, and how long it took.
 //!
-//! A `DiskStats` belongs to one channel (so it has one writer and shares no line with others) and
-//! one drive; the drive keeps a list of them and adds them up when somebody asks. I/Os of a batch
-//! that carry the same stamps are recorded as one addition. Kernel counterpart: `part_stat_*` per
-//! CPU.
+//! A `DiskStats` belongs to one thread (so it has one writer and shares no line with others) and
+//! one hardware queue; the drive keeps a ledger of them and adds them up when somebody asks. I/Os
+//! of a batch that carry the same stamps are recorded as one addition. Most go straight from a plug
+//! to the driver: for those G is with Q and I is with D, so that three histograms say all; the
+//! others have four more. Kernel counterpart: `part_stat_*` per CPU; stages as btt has them.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 use millrace_machine::{Counter, Machine};
 
 use crate::bio::{OPS, Op};
-use crate::histogram::{Histogram, Snapshot};
+use crate::histogram::{Histogram, bucket_of};
+use crate::ledger::Entry;
+use crate::slot::{Slot, Stage};
+use crate::stats::{OpSnapshot, StatsSnapshot};
+use crate::tenants::Tenants;
+
+/// Sizes of batches are counted by powers of two: 1, 2 to 3, 4 to 7, ... 256 and more.
+pub const BATCH_SIZES: usize = 9;
 
 /// Counters and histograms of one operation.
-pub struct OpStats<M: Machine> {
-    ios: M::Counter,
+struct OpStats<M: Machine> {
     sectors: M::Counter,
     errors: M::Counter,
     merges: M::Counter,
-    /// Q to D: waiting in the layer.
-    queue: Histogram<M>,
-    /// D to C: in the drive.
+    /// Q to D of what waited in no queue.
+    straight: Histogram<M>,
+    /// What did wait.
+    waited: WaitStats<M>,
+    /// D to C.
     service: Histogram<M>,
-    /// Q to C.
+    /// Q to C. Its sum is that of its parts.
     total: Histogram<M>,
 }
 
-/// What one thread did to one drive.
+/// What came between Q and D of I/Os that waited in a queue.
+struct WaitStats<M: Machine> {
+    q2g: Histogram<M>,
+    g2i: Histogram<M>,
+    i2d: Histogram<M>,
+    q2d: Histogram<M>,
+}
+
+/// What one thread did through one queue of a drive.
 pub struct DiskStats<M: Machine> {
+    hctx: u16,
     ops: Box<[OpStats<M>; OPS]>,
     pub(crate) queued: M::Counter,
     pub(crate) parts: M::Counter,
     pub(crate) requeues: M::Counter,
     pub(crate) timeouts: M::Counter,
     pub(crate) tag_waits: M::Counter,
-    pub(crate) dispatches: M::Counter,
     pub(crate) requests: M::Counter,
+    batches: [M::Counter; BATCH_SIZES],
 }
 
-/// I/Os with equal stamps, not yet added to the statistics.
+/// Whose an I/O is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Whose {
+    pub(crate) tenant: u16,
+    pub(crate) stage: Stage,
+    /// This thread submitted it.
+    pub(crate) own: bool,
+}
+
+/// When an I/O came to its steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Times {
+    pub(crate) q_ns: u64,
+    /// G and I, if it waited in a queue.
+    pub(crate) waits: Option<(u64, u64)>,
+    pub(crate) d_ns: u64,
+    pub(crate) c_ns: u64,
+}
+
+/// I/Os of a kind with equal stamps, not yet added to the statistics.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Run {
     op: Op,
-    q_ns: u64,
-    d_ns: u64,
-    c_ns: u64,
+    times: Times,
+    whose: Whose,
     ios: u64,
     sectors: u64,
 }
 
 impl Run {
     pub(crate) const EMPTY: Run =
-        Run { op: Op::Read, q_ns: 0, d_ns: 0, c_ns: 0, ios: 0, sectors: 0 };
+        Run::like(Op::Read, Whose { tenant: 0, stage: Stage::Child, own: false }, (0, 0, 0));
 
-    /// No I/O yet, of an operation and with times that I/Os may share.
-    #[inline]
-    pub(crate) fn like(op: Op, (q_ns, d_ns, c_ns): (u64, u64, u64)) -> Run {
-        Run { op, q_ns, d_ns, c_ns, ios: 0, sectors: 0 }
+    /// No I/O yet, of an operation and with times (Q, D, C) that I/Os may share.
+    #[inline(always)]
+    pub(crate) const fn like(op: Op, whose: Whose, (q_ns, d_ns, c_ns): (u64, u64, u64)) -> Run {
+        Run { op, whose, times: Times { q_ns, waits: None, d_ns, c_ns }, ios: 0, sectors: 0 }
     }
 
-    /// Whether an I/O has the same operation and times, but for the completion.
+    /// Whether a bio that this thread submitted, and that waited in no queue, is of the same kind
+    /// and has the same times, but for the completion.
     #[inline(always)]
-    pub(crate) fn is_like(&self, op: Op, q_ns: u64, d_ns: u64) -> bool {
-        self.op == op && self.q_ns == q_ns && self.d_ns == d_ns
+    pub(crate) fn is_like<M: Machine>(&self, op: Op, bio: &Slot<M>, d_ns: u64) -> bool {
+        self.op == op
+            && self.times.q_ns == bio.q_ns
+            && self.times.d_ns == d_ns
+            && self.whose.tenant == bio.bio.tenant
+            && self.whose.stage == bio.stage
     }
 
     /// When they were complete.
     pub(crate) fn c_ns(&self) -> u64 {
-        self.c_ns
+        self.times.c_ns
     }
 
     /// Adds I/Os like it.
@@ -80,66 +120,119 @@ impl Run {
 }
 
 impl<M: Machine> DiskStats<M> {
-    pub(crate) fn new() -> Self {
+    /// For a thread that runs a hardware queue.
+    pub(crate) fn new(hctx: u16) -> Self {
         let op = || OpStats {
-            ios: M::Counter::new(),
             sectors: M::Counter::new(),
             errors: M::Counter::new(),
             merges: M::Counter::new(),
-            queue: Histogram::new(),
+            straight: Histogram::new(),
+            waited: WaitStats {
+                q2g: Histogram::new(),
+                g2i: Histogram::new(),
+                i2d: Histogram::new(),
+                q2d: Histogram::new(),
+            },
             service: Histogram::new(),
             total: Histogram::new(),
         };
         let ops: Box<[OpStats<M>]> = (0..OPS).map(|_| op()).collect();
         DiskStats {
+            hctx,
             ops: ops.try_into().unwrap_or_else(|_| unreachable!("made with that length")),
             queued: M::Counter::new(),
             parts: M::Counter::new(),
             requeues: M::Counter::new(),
             timeouts: M::Counter::new(),
             tag_waits: M::Counter::new(),
-            dispatches: M::Counter::new(),
             requests: M::Counter::new(),
+            batches: core::array::from_fn(|_| M::Counter::new()),
         }
     }
 
     /// Adds one completed bio to a run of equals, or records the run and starts another.
     #[inline(always)]
-    pub(crate) fn count(&self, run: &mut Run, op: Op, stamps: (u64, u64, u64), sectors: u32) {
-        if (run.op, run.q_ns, run.d_ns, run.c_ns) != (op, stamps.0, stamps.1, stamps.2) {
-            self.record(run);
-            (run.op, run.q_ns, run.d_ns, run.c_ns) = (op, stamps.0, stamps.1, stamps.2);
+    pub(crate) fn count(
+        &self,
+        run: &mut Run,
+        (op, sectors): (Op, u32),
+        whose: Whose,
+        times: Times,
+        tenants: &mut Tenants<M>,
+    ) {
+        if run.op != op || run.times != times || run.whose != whose {
+            self.record(run, tenants);
+            (run.op, run.times, run.whose) = (op, times, whose);
         }
-        run.ios += 1;
-        run.sectors += u64::from(sectors);
+        run.add(1, sectors.into());
     }
 
     /// Records what a run holds.
     #[inline]
-    pub(crate) fn record(&self, run: &mut Run) {
+    pub(crate) fn record(&self, run: &mut Run, tenants: &mut Tenants<M>) {
         if run.ios == 0 {
             return;
         }
-        self.record_run(run);
+        match run.times.waits {
+            None => self.record_straight(run, tenants),
+            Some(waits) => self.record_waited(run, waits, tenants),
+        }
         (run.ios, run.sectors) = (0, 0);
     }
 
+    /// Those that waited in no queue.
     #[inline(always)]
-    fn record_run(&self, run: &Run) {
-        let op = &self.ops[run.op as usize];
-        op.ios.add(run.ios);
-        op.sectors.add(run.sectors);
-        op.queue.record(run.d_ns.saturating_sub(run.q_ns), run.ios);
-        op.service.record(run.c_ns.saturating_sub(run.d_ns), run.ios);
-        op.total.record(run.c_ns.saturating_sub(run.q_ns), run.ios);
+    fn record_straight(&self, run: &Run, tenants: &mut Tenants<M>) {
+        let stats = &self.ops[run.op as usize];
+        let Times { q_ns, d_ns, .. } = run.times;
+        let q2d_ns = d_ns.saturating_sub(q_ns);
+        stats.straight.record(q2d_ns, run.ios);
+        self.record_end(stats, run, q2d_ns, tenants);
     }
 
-    /// Records one completed bio.
+    /// From D on.
     #[inline(always)]
-    pub(crate) fn record_one(&self, op: Op, (q_ns, d_ns, c_ns): (u64, u64, u64), sectors: u32) {
-        let mut one = Run::like(op, (q_ns, d_ns, c_ns));
-        one.add(1, sectors.into());
-        self.record_run(&one);
+    fn record_end(&self, stats: &OpStats<M>, run: &Run, q2d_ns: u64, tenants: &mut Tenants<M>) {
+        let d2c_ns = run.times.c_ns.saturating_sub(run.times.d_ns);
+        let total_ns = q2d_ns + d2c_ns;
+        let bucket = bucket_of(total_ns);
+        stats.sectors.add(run.sectors);
+        stats.service.record(d2c_ns, run.ios);
+        stats.total.tally(bucket, total_ns, run.ios);
+        // A part's parent is counted when it ends, and what others submitted when they get it.
+        if run.whose.own && run.whose.stage == Stage::Whole {
+            let (whose, counts) = ((run.whose.tenant, run.op), (run.ios, run.sectors));
+            tenants.count(whose, (bucket, total_ns), counts);
+        }
+    }
+
+    /// Those that did. One that was merged into another's request waited as that did, from when it
+    /// came.
+    #[inline(never)]
+    fn record_waited(&self, run: &Run, (g_ns, i_ns): (u64, u64), tenants: &mut Tenants<M>) {
+        let (stats, Times { q_ns, d_ns, .. }) = (&self.ops[run.op as usize], run.times);
+        let q2d_ns = d_ns.saturating_sub(q_ns);
+        let (g_ns, i_ns) = (g_ns.clamp(q_ns, q_ns + q2d_ns), i_ns.clamp(q_ns, q_ns + q2d_ns));
+        let g_ns = g_ns.min(i_ns);
+        stats.waited.q2g.record(g_ns - q_ns, run.ios);
+        stats.waited.g2i.record(i_ns - g_ns, run.ios);
+        stats.waited.i2d.record(q_ns + q2d_ns - i_ns, run.ios);
+        stats.waited.q2d.record(q2d_ns, run.ios);
+        self.record_end(stats, run, q2d_ns, tenants);
+    }
+
+    /// Records one completed bio of this thread that waited in no queue, with its D and C.
+    #[inline(always)]
+    pub(crate) fn record_one(
+        &self,
+        bio: &Slot<M>,
+        (d_ns, c_ns): (u64, u64),
+        tenants: &mut Tenants<M>,
+    ) {
+        let whose = Whose { tenant: bio.bio.tenant, stage: bio.stage, own: true };
+        let mut one = Run::like(bio.bio.op, whose, (bio.q_ns, d_ns, c_ns));
+        one.add(1, bio.bio.nr_sectors.into());
+        self.record_straight(&one, tenants);
     }
 
     #[cold]
@@ -152,130 +245,61 @@ impl<M: Machine> DiskStats<M> {
         self.ops[op as usize].merges.add(1);
     }
 
-    /// Adds this to a total.
-    pub fn add_to(&self, total: &mut StatsSnapshot) {
+    /// Counts a batch of requests handed to the driver, one or more.
+    #[inline(always)]
+    pub(crate) fn count_batch(&self, requests: u32) {
+        self.batches[(requests | 1).ilog2().min(BATCH_SIZES as u32 - 1) as usize].add(1);
+        self.requests.add(requests.into());
+    }
+}
+
+impl<M: Machine> Entry for DiskStats<M> {
+    type Key = u16;
+    type Sum = StatsSnapshot;
+
+    /// The hardware queue.
+    fn key(&self) -> u16 {
+        self.hctx
+    }
+
+    fn add_to(&self, total: &mut StatsSnapshot) {
         for (op, sum) in self.ops.iter().zip(&mut total.ops) {
-            sum.ios += op.ios.get();
-            sum.sectors += op.sectors.get();
-            sum.errors += op.errors.get();
-            sum.merges += op.merges.get();
-            sum.queue.merge(&op.queue.snapshot());
-            sum.service.merge(&op.service.snapshot());
-            sum.total.merge(&op.total.snapshot());
+            op.add_to(sum);
+        }
+        for (count, sum) in self.batches.iter().zip(&mut total.batches) {
+            *sum += count.get();
         }
         total.queued += self.queued.get();
         total.parts += self.parts.get();
         total.requeues += self.requeues.get();
         total.timeouts += self.timeouts.get();
         total.tag_waits += self.tag_waits.get();
-        total.dispatches += self.dispatches.get();
         total.requests += self.requests.get();
     }
 }
 
-/// Sums of one operation.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct OpSnapshot {
-    /// Completed bios.
-    pub ios: u64,
-    /// Their sectors.
-    pub sectors: u64,
-    /// Those that failed.
-    pub errors: u64,
-    /// Those merged into another's request.
-    pub merges: u64,
-    /// Q to D.
-    pub queue: Snapshot,
-    /// D to C.
-    pub service: Snapshot,
-    /// Q to C.
-    pub total: Snapshot,
-}
-
-/// Sums of a drive at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StatsSnapshot {
-    /// By operation, in the order of `Op::ALL`.
-    pub ops: Vec<OpSnapshot>,
-    /// Bios handed to the drive's queues so far.
-    pub queued: u64,
-    /// Of these, parts of bios that were split.
-    pub parts: u64,
-    /// Requests that the driver gave back as busy.
-    pub requeues: u64,
-    /// Requests that the drive did not answer in time.
-    pub timeouts: u64,
-    /// Times that a hardware queue found no tag, or had out what its drive takes.
-    pub tag_waits: u64,
-    /// Batches handed to the driver.
-    pub dispatches: u64,
-    /// Requests in them.
-    pub requests: u64,
-}
-
-impl Default for StatsSnapshot {
-    fn default() -> Self {
-        StatsSnapshot {
-            ops: alloc::vec![OpSnapshot::default(); OPS],
-            queued: 0,
-            parts: 0,
-            requeues: 0,
-            timeouts: 0,
-            tag_waits: 0,
-            dispatches: 0,
-            requests: 0,
+impl<M: Machine> OpStats<M> {
+    fn add_to(&self, sum: &mut OpSnapshot) {
+        let (straight, waited) = (self.straight.snapshot(), &self.waited);
+        let q2d = waited.q2d.snapshot();
+        let service = self.service.snapshot();
+        let total = self
+            .total
+            .snapshot()
+            .with_sum(straight.sum_ns().wrapping_add(q2d.sum_ns()).wrapping_add(service.sum_ns()));
+        sum.ios += total.count();
+        sum.sectors += self.sectors.get();
+        sum.errors += self.errors.get();
+        sum.merges += self.merges.get();
+        for (waited, sum) in [(&waited.q2g, &mut sum.q2g), (&waited.i2d, &mut sum.i2d)] {
+            sum.add(0, straight.count());
+            sum.merge(&waited.snapshot());
         }
-    }
-}
-
-impl OpSnapshot {
-    fn since(&self, earlier: &OpSnapshot) -> OpSnapshot {
-        OpSnapshot {
-            ios: self.ios - earlier.ios,
-            sectors: self.sectors - earlier.sectors,
-            errors: self.errors - earlier.errors,
-            merges: self.merges - earlier.merges,
-            queue: self.queue.since(&earlier.queue),
-            service: self.service.since(&earlier.service),
-            total: self.total.since(&earlier.total),
-        }
-    }
-}
-
-impl StatsSnapshot {
-    /// What came in between an earlier moment of the same drive and this one.
-    #[must_use]
-    pub fn since(&self, earlier: &StatsSnapshot) -> StatsSnapshot {
-        let ops = self.ops.iter().zip(&earlier.ops);
-        StatsSnapshot {
-            ops: ops.map(|(now, before)| now.since(before)).collect(),
-            queued: self.queued - earlier.queued,
-            parts: self.parts - earlier.parts,
-            requeues: self.requeues - earlier.requeues,
-            timeouts: self.timeouts - earlier.timeouts,
-            tag_waits: self.tag_waits - earlier.tag_waits,
-            dispatches: self.dispatches - earlier.dispatches,
-            requests: self.requests - earlier.requests,
-        }
-    }
-
-    /// Completed bios of all operations.
-    #[must_use]
-    pub fn ios(&self) -> u64 {
-        self.ops.iter().map(|op| op.ios).sum()
-    }
-
-    /// I/Os accepted and not completed, as far as the counters agree at this moment.
-    #[must_use]
-    pub fn in_flight(&self) -> u64 {
-        self.queued.saturating_sub(self.ios())
-    }
-
-    /// Q to C of all operations.
-    #[must_use]
-    pub fn total(&self) -> Snapshot {
-        let mut sum = Snapshot::default();
-        self.ops.iter().for_each(|op| sum.merge(&op.total));
-        sum
+        sum.g2i.merge(&straight);
+        sum.g2i.merge(&waited.g2i.snapshot());
+        sum.queue.merge(&straight);
+        sum.queue.merge(&q2d);
+        sum.service.merge(&service);
+        sum.total.merge(&total);
     }
 }

@@ -23,7 +23,7 @@ use crate::member::Member;
 use crate::reap::Completion;
 use crate::runner::{Runner, Stamp};
 use crate::served::Served;
-use crate::slot::{BioList, BioRef, Stage, Stride};
+use crate::slot::{BioList, BioRef, Stage, Stride, Waited};
 use crate::split::cut_to_limits;
 use crate::status::Status;
 use crate::volume::Volume;
@@ -153,7 +153,8 @@ impl<M: Machine> Channel<M> {
         let gate = Gate::new(volume);
         let mut channel = Channel {
             members: volume.disks().iter().map(|disk| Member::new(disk, number)).collect(),
-            run: Runner::new(&home, owner, config.stamp, volume.disks()[0].channels()),
+            run: Runner::new(&home, owner, config.stamp, volume.disks()[0].channels())
+                .accounting_to(&volume.tenants),
             free: home.handles(0..parents),
             children: home.handles(parents..parents + parts),
             stalled: BioList::new(),
@@ -221,6 +222,7 @@ impl<M: Machine> Channel<M> {
         if self.batch.now_ns == 0 || self.run.stamp == Stamp::Io {
             self.batch.now_ns = M::now();
         }
+        debug_assert_eq!(slot.waited, Waited::NOT);
         slot.q_ns = self.batch.now_ns;
         slot.status = Status::Ok;
         slot.foreign = slot.bio.is_foreign();

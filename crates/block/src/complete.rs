@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Lock, Machine, Stage};
 
-use crate::account::{DiskStats, Run};
+use crate::account::{DiskStats, Run, Times, Whose};
 use crate::bio::Op;
 use crate::disk::{AbandonedRequest, Disk, Stack};
 use crate::driver::{Expired, QueueKind};
@@ -20,7 +20,7 @@ use crate::merge;
 use crate::queues::Serve;
 use crate::request::{Request, State, Tag};
 use crate::runner::{Runner, Stamp};
-use crate::slot::{BioRef, Slot};
+use crate::slot::{self, BioRef, Slot, Waited};
 use crate::status::Status;
 use crate::tag::TagBatch;
 use crate::trace::Action;
@@ -52,7 +52,8 @@ impl<M: Machine> Disk<M> {
                 Stack::Mq | Stack::Raw => tags.give(&mut given, rq),
             }
         }
-        stats.record(&mut equal);
+        run.accounts.c_ns = c_ns;
+        stats.record(&mut equal, &mut run.accounts.tenants);
         tags.give_rest(given);
         run.batch.clear();
         self.wake_waiter(&self.hctxs[usize::from(index)], run);
@@ -69,7 +70,7 @@ impl<M: Machine> Disk<M> {
         stats: &DiskStats<M>,
         equal: &mut Run,
     ) -> bool {
-        if rq.state != State::InFlight {
+        if !rq.is_in_flight() {
             self.confirm_abandoned(index, rq);
             return false;
         }
@@ -96,14 +97,23 @@ impl<M: Machine> Disk<M> {
         stats: &DiskStats<M>,
         equal: &mut Run,
     ) {
+        let waits = chain.waits();
         let mut next = Some(chain);
         while let Some(mut bio) = next {
             next = bio.chained.take();
             bio.touch();
             bio.status = status;
-            stats.count(equal, bio.bio.op, (bio.q_ns, d_ns, c_ns), bio.bio.nr_sectors);
+            bio.waited = Waited::NOT;
+            let times = Times { q_ns: bio.q_ns, waits, d_ns, c_ns };
+            let own = bio.home == run.home();
+            let whose = Whose { tenant: bio.bio.tenant, stage: bio.stage, own };
+            let what = (bio.bio.op, bio.bio.nr_sectors);
+            stats.count(equal, what, whose, times, &mut run.accounts.tenants);
             if !status.is_ok() {
                 stats.count_error(bio.bio.op);
+                if own && bio.stage == slot::Stage::Whole {
+                    run.accounts.tenants.count_error(&bio);
+                }
             }
             if self.config.trace.is_some() {
                 self.tell(Action::Complete, &bio, c_ns);
@@ -191,8 +201,9 @@ impl<M: Machine> Disk<M> {
         self.abandoned.lock().push(AbandonedRequest { hctx: index, tag, homes });
         let mut equal = Run::EMPTY;
         let stamps = (d_ns, now_ns);
+        run.accounts.c_ns = now_ns;
         self.end_bios(chain, Status::TimedOut, stamps, run, stats, &mut equal);
-        stats.record(&mut equal);
+        stats.record(&mut equal, &mut run.accounts.tenants);
         if op == Op::Flush {
             self.flush_done(index, run, stats);
         }

@@ -7,7 +7,7 @@
 //! Kernel counterpart: `blk_mq_try_issue_list_directly`.
 #![allow(unsafe_code)]
 
-use millrace_machine::{Counter, Machine, Stage};
+use millrace_machine::{Machine, Stage};
 
 use crate::account::{DiskStats, Run};
 use crate::bio::Op;
@@ -60,6 +60,7 @@ impl<M: Machine> Disk<M> {
             self.reap(&mut serving, run);
             let again = !run.batch.is_empty() && self.complete_directly(index, run, stats);
             if again || !more || !run.woken.is_empty() {
+                list.mark_inserted(M::now());
                 serving.staged.append(list);
                 return self.serve(index, serving, run, stats);
             }
@@ -97,7 +98,6 @@ impl<M: Machine> Disk<M> {
             return self.stage_single(index, serving, bio, run, stats);
         };
         bio.touch();
-        let q_ns = bio.q_ns;
         // SAFETY: the tag was taken above and is in nobody else's hands; the driver only reads it.
         let rq = unsafe { tags.request(tag) };
         rq.fill(bio, index, self.flags_taken);
@@ -126,7 +126,8 @@ impl<M: Machine> Disk<M> {
         bio.touch();
         bio.status = Status::Ok;
         let c_ns = M::now();
-        stats.record_one(bio.op(), (q_ns, d_ns, c_ns), bio.bio.nr_sectors);
+        run.accounts.c_ns = c_ns;
+        stats.record_one(&bio, (d_ns, c_ns), &mut run.accounts.tenants);
         tags.give_rest(TagBatch::of(rq));
         // From this channel's own plug, so that is where it goes home to.
         run.done.push_back(bio);
@@ -143,7 +144,7 @@ impl<M: Machine> Disk<M> {
         &'a self,
         index: u16,
         mut serving: Serving<'a, M, Serve<M>>,
-        bio: BioRef<M>,
+        mut bio: BioRef<M>,
         run: &mut Runner<M>,
         stats: &DiskStats<M>,
     ) -> Result<(), BioRef<M>> {
@@ -152,6 +153,7 @@ impl<M: Machine> Disk<M> {
             self.go_on(index, stays, run, stats);
             return Err(bio);
         }
+        bio.mark_inserted(M::now());
         serving.staged.push_back(bio);
         self.serve(index, serving, run, stats);
         Ok(())
@@ -207,7 +209,7 @@ impl<M: Machine> Disk<M> {
         }
         run.deliver();
         if !run.woken.is_empty() {
-            self.run_woken(run, stats);
+            self.run_woken(run);
         }
     }
 
@@ -287,8 +289,7 @@ impl<M: Machine> Disk<M> {
             M::work(Stage::Dispatch, sent);
         }
         M::work(Stage::Driver, sent);
-        stats.dispatches.add(1);
-        stats.requests.add(sent.into());
+        stats.count_batch(sent);
     }
 
     /// [`end_alike`] while somebody records.
@@ -321,6 +322,7 @@ impl<M: Machine> Disk<M> {
         let count = run.batch.entries().len();
         M::work(Stage::Complete, count as u32);
         let c_ns = M::now();
+        run.accounts.c_ns = c_ns;
         let (mut given, mut again, mut at) = (TagBatch::EMPTY, false, 0);
         // SAFETY: the driver named it, and `reap` checked that it was in flight here.
         let mut equal = unsafe { tags.request(run.batch.entries()[0].0) }.times(c_ns);
@@ -339,7 +341,7 @@ impl<M: Machine> Disk<M> {
             tags.give(&mut given, rq);
             at += 1;
         }
-        stats.record(&mut equal);
+        stats.record(&mut equal, &mut run.accounts.tenants);
         tags.give_rest(given);
         run.batch.clear();
         self.wake_waiter(&self.hctxs[usize::from(index)], run);

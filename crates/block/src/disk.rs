@@ -14,17 +14,19 @@ use alloc::vec::Vec;
 
 use millrace_machine::{CpuId, Doorbell, Lock, Machine, NodeId, Topology};
 
-use crate::account::{DiskStats, StatsSnapshot};
+use crate::account::DiskStats;
 use crate::bio::{Op, OpFlags, Sector};
 use crate::controller::{Controller, queue_tags, queues_max};
 use crate::driver::{Driver, Extent, HwQueues, QueueKind};
 use crate::error::{Error, ErrorKind};
 use crate::handover::Seat;
 use crate::home::{Home, HomeRef};
+use crate::ledger::Ledger;
 use crate::limits::QueueLimits;
 use crate::queues::{HardwareQueue, Serve, SoftwareQueue, Spread};
 use crate::request::Tag;
-use crate::slot::BioList;
+use crate::slot::{BioList, Waited};
+use crate::stats::StatsSnapshot;
 use crate::status::Status;
 use crate::trace::TraceSink;
 use crate::tracer::Tracer;
@@ -147,7 +149,7 @@ pub struct Disk<M: Machine> {
     pub(crate) sq: M::Lock<SingleQueue>,
     pub(crate) flush: M::Lock<FlushState<M>>,
     pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
-    stats: M::Lock<Vec<Arc<DiskStats<M>>>>,
+    stats: M::Lock<Ledger<DiskStats<M>>>,
     /// Where a worker sits, if the drive may have one.
     pub(crate) seat: Option<Seat<M>>,
     pub(crate) this: Weak<Disk<M>>,
@@ -219,7 +221,7 @@ impl<M: Machine> Disk<M> {
             sq: M::Lock::new("request-queue", sq),
             flush: M::Lock::new("flush", flush),
             abandoned: M::Lock::new("abandoned", Vec::new()),
-            stats: M::Lock::new("stats", Vec::new()),
+            stats: M::Lock::new("stats", Ledger::new()),
             seat: worker.map(Seat::new),
             config,
             this: Weak::clone(this),
@@ -293,19 +295,26 @@ impl<M: Machine> Disk<M> {
     #[must_use]
     pub fn stats(&self) -> StatsSnapshot {
         let mut sum = StatsSnapshot::default();
-        self.stats.lock().iter().for_each(|stats| stats.add_to(&mut sum));
+        self.queue_stats().iter().for_each(|(_, queue)| sum.merge(queue));
         sum
+    }
+
+    /// The same by hardware queue: its number, and the sums of those through which anything went.
+    /// What was submitted or merged is counted at the submitter's own queue, what was dispatched
+    /// and completed at the queue that it went through.
+    #[must_use]
+    pub fn queue_stats(&self) -> Vec<(u16, StatsSnapshot)> {
+        self.stats.lock().sums().into_iter().collect()
     }
 
     /// Channels opened so far.
     pub(crate) fn channels(&self) -> u32 {
-        self.stats.lock().len() as u32
+        self.stats.lock().opened()
     }
 
-    pub(crate) fn new_stats(&self) -> Arc<DiskStats<M>> {
-        let stats = Arc::new(DiskStats::new());
-        self.stats.lock().push(Arc::clone(&stats));
-        stats
+    /// An account for what the calling thread does through a hardware queue.
+    pub(crate) fn new_stats(&self, hctx: u16) -> Arc<DiskStats<M>> {
+        self.stats.lock().open(DiskStats::new(hctx))
     }
 
     /// Makes the calling I/O thread the owner of queue `hctx` and opens it there, if there is a
@@ -419,6 +428,7 @@ fn abort<M: Machine>(mut list: BioList<M>) {
         while let Some(mut bio) = next {
             next = bio.chained.take();
             bio.status = Status::Aborted;
+            bio.waited = Waited::NOT;
             let (home, mut one) = (bio.home, BioList::new());
             one.push_back(bio);
             Home::deliver_to(home, one);

@@ -15,13 +15,12 @@ use crate::account::DiskStats;
 use crate::bio::Op;
 use crate::disk::{Disk, Stack, Way};
 use crate::driver::{Dispatch, QueueKind};
-use crate::home::Home;
 use crate::queues::{HardwareQueue, Serve};
 use crate::request::{Request, Tag};
 use crate::runner::{Runner, Stamp};
 use crate::serve::Serving;
 use crate::slot::{BioList, BioRef};
-use crate::tag::{TagBatch, Waiter};
+use crate::tag::TagBatch;
 use crate::trace::Action;
 
 /// How often a server goes round again for latecomers.
@@ -82,6 +81,8 @@ impl<M: Machine> Disk<M> {
                 M::work(Stage::Insert, list.len());
             }
             if !serve.frozen {
+                serve.inserted_ns = M::now();
+                list.mark_inserted(serve.inserted_ns);
                 serve.staged.append(list);
             }
             return;
@@ -90,6 +91,8 @@ impl<M: Machine> Disk<M> {
         if ctx.frozen {
             return;
         }
+        serve.inserted_ns = M::now();
+        list.mark_inserted(serve.inserted_ns);
         if self.is_workers(route.hctx) {
             drop(ctx);
             return self.stage_sorted(list, serve, run, stats);
@@ -102,8 +105,11 @@ impl<M: Machine> Disk<M> {
     /// Inserts into the software queue for whoever serves; false if that is frozen.
     #[inline(never)]
     fn insert(&self, route: Route, list: &mut BioList<M>) -> bool {
+        list.mark_inserted(M::now());
         let mut ctx = self.ctxs[usize::from(route.ctx)].ctx.lock();
         if ctx.frozen {
+            drop(ctx);
+            list.unmark_inserted();
             return false;
         }
         M::work(Stage::Insert, list.len());
@@ -222,7 +228,7 @@ impl<M: Machine> Disk<M> {
         if !run.woken.is_empty() {
             // Of this queue, not of those that come now.
             let left_busy = run.left_busy;
-            self.run_woken(run, stats);
+            self.run_woken(run);
             run.left_busy |= left_busy;
         }
     }
@@ -260,10 +266,10 @@ impl<M: Machine> Disk<M> {
         stats: &DiskStats<M>,
     ) {
         let serve: &mut Serve<M> = serving;
+        let mut now_ns = core::mem::take(&mut serve.inserted_ns);
         if serve.quiesced || serve.queue.is_none() {
             return;
         }
-        let mut now_ns = 0;
         let mut sent = 0;
         if !serve.requeued.is_empty() {
             sent = self.dispatch_requeued(index, serve, run, stats, &mut now_ns);
@@ -348,7 +354,7 @@ impl<M: Machine> Disk<M> {
             chain.touch();
             // SAFETY: the tag was taken above and is in nobody else's hands.
             let rq = unsafe { tags.request(tag) };
-            rq.fill(chain, index, self.flags_taken);
+            rq.fill_waited(chain, index, self.flags_taken);
             if !self.issue(serve, rq, now_ns, run) {
                 self.requeue(serve, rq, run, stats);
                 break;
@@ -357,73 +363,6 @@ impl<M: Machine> Disk<M> {
         }
         tags.give_rest(batch);
         sent
-    }
-
-    /// Tags for what is in hand; without any, joins those who wait and looks once more.
-    #[inline(always)]
-    fn take_tags(
-        &self,
-        index: u16,
-        serve: &Serve<M>,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-        want: u32,
-    ) -> Option<TagBatch> {
-        let tags = &self.hctxs[usize::from(index)].tags;
-        if !run.woken.is_empty() && self.owes_others(index, run) {
-            // This thread owes a waiter its turn: queues up behind it.
-            self.join_waiters(index);
-            return None;
-        }
-        match tags.take(&mut run.hint, want) {
-            Some(batch) => Some(batch),
-            None => self.wait_for_tags(index, serve, run, stats, want),
-        }
-    }
-
-    /// Whether somebody else than this queue got a tag that it waited for. What this queue gave
-    /// back to itself is its own: were it to wait for that, others who pass the wake on could keep
-    /// it here for ever, by their flags.
-    #[cold]
-    fn owes_others(&self, index: u16, run: &Runner<M>) -> bool {
-        run.woken.iter().any(|(disk, hctx)| !core::ptr::eq(&**disk, self) || *hctx != index)
-    }
-
-    #[cold]
-    fn join_waiters(&self, index: u16) {
-        let hctx = &self.hctxs[usize::from(index)];
-        if hctx.start_waiting() {
-            hctx.tags.wait(Waiter { disk: self.this.clone(), hctx: index });
-        }
-    }
-
-    /// It was taken off the list of those who wait: its own threads are to look for a tag.
-    pub(crate) fn look_for_tag(&self, index: u16) {
-        let hctx = &self.hctxs[usize::from(index)];
-        hctx.stop_waiting();
-        hctx.mark_pending(self.a_ctx_of(index));
-        hctx.ring();
-    }
-
-    #[cold]
-    fn wait_for_tags(
-        &self,
-        index: u16,
-        serve: &Serve<M>,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-        want: u32,
-    ) -> Option<TagBatch> {
-        let hctx = &self.hctxs[usize::from(index)];
-        stats.tag_waits.add(1);
-        if let Some(chain) = serve.staged.first() {
-            self.trace_slot(Action::Sleep, chain, run);
-        }
-        self.join_waiters(index);
-        if planted(Plant::SecondTakeSkipped) {
-            return None;
-        }
-        hctx.tags.take(&mut run.hint, want)
     }
 
     /// Hands one filled request to the driver; false if the driver is busy.
@@ -475,10 +414,11 @@ impl<M: Machine> Disk<M> {
     pub(crate) fn requeue(
         &self,
         serve: &mut Serve<M>,
-        rq: &Request<M>,
+        rq: &mut Request<M>,
         run: &mut Runner<M>,
         stats: &DiskStats<M>,
     ) {
+        rq.mark_inserted(rq.d_ns);
         serve.requeued.push_front(rq.tag());
         stats.requeues.add(1);
         self.trace_request(Action::Requeue, rq, rq.d_ns, run);
@@ -516,62 +456,7 @@ impl<M: Machine> Disk<M> {
         flush.issued = true;
         drop(flush);
         // SAFETY: the tag was taken above and is in nobody else's hands.
-        unsafe { tags.request(tag) }.fill(chain, index, self.flags_taken);
+        unsafe { tags.request(tag) }.fill_waited(chain, index, self.flags_taken);
         Ok(u32::from(self.issue_tag(index, serve, (tag, M::now()), run, stats)))
-    }
-
-    /// Runs queues that got the tags they waited for, perhaps of other disks, and passes the wake
-    /// on while tags are left. Queues woken on the way come next, and not inside: waiters by the
-    /// thousand, each woken by the one before, must not pile up on the stack.
-    #[cold]
-    pub(crate) fn run_woken(&self, run: &mut Runner<M>, stats: &DiskStats<M>) {
-        if core::mem::replace(&mut run.runs_woken, true) {
-            return;
-        }
-        while !run.woken.is_empty() {
-            // Set apart, so that whoever's turn it is does not queue up behind itself.
-            core::mem::swap(&mut run.woken, &mut run.turn);
-            while let Some((disk, hctx)) = run.turn.pop() {
-                disk.run_waiter(hctx, run, stats);
-            }
-        }
-        run.runs_woken = false;
-    }
-
-    /// It is the turn of a queue that waited for a tag.
-    fn run_waiter(&self, hctx: u16, run: &mut Runner<M>, stats: &DiskStats<M>) {
-        let queue = &self.hctxs[usize::from(hctx)];
-        queue.mark_pending(self.a_ctx_of(hctx));
-        if !self.may_serve(queue, run) {
-            queue.ring();
-        } else if let Some(serving) = queue.serve.enter_or_flag() {
-            // Who waits for these will look for their completion; it may sleep, and knows of none.
-            let bell = serving.staged.first().map(Home::bell_of);
-            // Another disk's work is counted with this one's: it is the same thread's.
-            self.serve(hctx, serving, run, stats);
-            bell.into_iter().for_each(|bell| bell.ring());
-        }
-        if queue.tags.has_free() {
-            self.wake_waiter(queue, run);
-        }
-    }
-
-    /// After tags were given back: the first queue that waits for some is to be run.
-    #[inline(always)]
-    pub(crate) fn wake_waiter(&self, hctx: &HardwareQueue<M>, run: &mut Runner<M>) {
-        if hctx.tags.has_waiters() {
-            self.wake_first_waiter(hctx, run);
-        }
-    }
-
-    #[cold]
-    fn wake_first_waiter(&self, hctx: &HardwareQueue<M>, run: &mut Runner<M>) {
-        while let Some(waiter) = hctx.tags.wake_one() {
-            if let Some(disk) = waiter.disk.upgrade() {
-                disk.hctxs[usize::from(waiter.hctx)].stop_waiting();
-                run.woken.push((disk, waiter.hctx));
-                return;
-            }
-        }
     }
 }

@@ -179,10 +179,12 @@ impl<M: Machine> Disk<M> {
         let Some(seat) = &self.seat else { return };
         let chains = list.len();
         self.trace_insert(list, run);
+        list.mark_inserted(M::now());
         {
             let mut ctx = self.ctxs[usize::from(route.ctx)].ctx.lock();
             if ctx.frozen {
-                return;
+                drop(ctx);
+                return list.unmark_inserted();
             }
             ctx.list(seat.hctx).append(list);
         }
@@ -266,7 +268,8 @@ impl<M: Machine> Disk<M> {
     pub(crate) fn stand_in(&self, route: Route, run: &mut Runner<M>, stats: &DiskStats<M>) {
         let Some(seat) = &self.seat else { return };
         if self.kind == QueueKind::AnyThread {
-            self.run_queue(seat.hctx, run, stats);
+            let theirs = self.stats_of(seat.hctx, run);
+            self.run_queue(seat.hctx, run, &theirs);
             return;
         }
         let hctx = &self.hctxs[usize::from(seat.hctx)];

@@ -51,8 +51,20 @@ impl<M: Machine> Histogram<M> {
     /// Counts `times` I/Os of this length.
     #[inline(always)]
     pub(crate) fn record(&self, value_ns: u64, times: u64) {
-        self.counts[bucket_of(value_ns)].add(times);
+        self.record_in(bucket_of(value_ns), value_ns, times);
+    }
+
+    /// The same, in the value's bucket.
+    #[inline(always)]
+    pub(crate) fn record_in(&self, bucket: usize, value_ns: u64, times: u64) {
+        self.tally(bucket, value_ns, times);
         self.sum.add(value_ns.wrapping_mul(times));
+    }
+
+    /// The same where the sum is known from elsewhere.
+    #[inline(always)]
+    pub(crate) fn tally(&self, bucket: usize, value_ns: u64, times: u64) {
+        self.counts[bucket].add(times);
         self.max.raise(value_ns);
     }
 
@@ -108,6 +120,12 @@ impl Snapshot {
         self.counts[bucket_of(value_ns)] += times;
         self.sum_ns += value_ns.wrapping_mul(times);
         self.max_ns = self.max_ns.max(value_ns);
+    }
+
+    /// The same with a sum that is known from elsewhere.
+    #[must_use]
+    pub(crate) fn with_sum(self, sum_ns: u64) -> Snapshot {
+        Snapshot { sum_ns, ..self }
     }
 
     /// I/Os counted.

@@ -43,7 +43,7 @@ impl<M: Machine> Member<M> {
     pub(crate) fn new(disk: &Arc<Disk<M>>, thread: Option<u16>) -> Self {
         let (ctx, hctx) = disk.route(thread);
         Member {
-            stats: disk.new_stats(),
+            stats: disk.new_stats(hctx),
             plug: Plug::new(),
             route: Route { ctx, hctx },
             outstanding: 0,
@@ -173,7 +173,8 @@ impl<M: Machine> Member<M> {
         self.disk.check_timeouts(own, now_ns, run, &self.stats);
         let seat = self.disk.seat.as_ref().filter(|seat| !seat.is_taken() && seat.hctx != own);
         if let Some(seat) = seat {
-            self.disk.check_timeouts(seat.hctx, now_ns, run, &self.stats);
+            let theirs = self.disk.stats_of(seat.hctx, run);
+            self.disk.check_timeouts(seat.hctx, now_ns, run, &theirs);
         }
     }
 
@@ -262,7 +263,7 @@ impl<M: Machine> Member<M> {
     pub(crate) fn fill(&self, tag: Tag, chain: BioRef<M>) {
         // SAFETY: the tag was taken for it and is in nobody else's hands.
         let rq = unsafe { self.disk.hctxs[usize::from(self.route.hctx)].tags.request(tag) };
-        rq.fill(chain, self.route.hctx, self.disk.flags_taken);
+        rq.fill_waited(chain, self.route.hctx, self.disk.flags_taken);
     }
 
     /// The other way round; the tag goes back.

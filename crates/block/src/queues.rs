@@ -149,6 +149,8 @@ pub(crate) struct Serve<M: Machine> {
     pub(crate) holds_handed: bool,
     /// How often work went from here, or from before it, back to a software queue.
     pub(crate) moves: u64,
+    /// When whoever serves put its own batch in: its requests are dispatched with the same stamp.
+    pub(crate) inserted_ns: u64,
 }
 
 impl<M: Machine> HardwareQueue<M> {
@@ -166,6 +168,7 @@ impl<M: Machine> HardwareQueue<M> {
             taken: 0,
             holds_handed: false,
             moves: 0,
+            inserted_ns: 0,
         };
         HardwareQueue {
             serve: ServeLock::new(serve),

@@ -64,6 +64,14 @@ impl<M: Machine> Channel<M> {
         let mut look = self.run.done.is_empty() || (self.gate.polls_always && self.is_look_due());
         if self.home().has_delivered() {
             let mut delivered = self.home().take_delivered();
+            // When others completed them, they did not say.
+            let now_ns = M::now();
+            self.run.accounts.c_ns = now_ns;
+            delivered.for_each(|bio| {
+                if bio.stage == Stage::Whole {
+                    self.run.accounts.tenants.count_one(bio, now_ns);
+                }
+            });
             self.run.done.append(&mut delivered);
             look = true;
         }
@@ -181,7 +189,15 @@ impl<M: Machine> Channel<M> {
         if !self.stalled.is_empty() {
             self.resume_stalled();
         }
-        if wanted { self.finished.pop_front() } else { None }
+        if wanted && !self.finished.is_empty() { self.pop_finished() } else { None }
+    }
+
+    #[inline(never)]
+    fn pop_finished(&mut self) -> Option<BioRef<M>> {
+        let parent = self.finished.pop_front()?;
+        let now_ns = self.run.accounts.c_ns.max(parent.q_ns);
+        self.run.accounts.tenants.count_one(&parent, now_ns);
+        Some(parent)
     }
 
     #[inline(always)]

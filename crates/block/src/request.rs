@@ -2,14 +2,13 @@
 //!
 //! Preallocated, one for each tag of a `TagSet`; filled just before dispatch from a chain of bios,
 //! read by the driver, ended once by its tag in a `CompletionBatch`. States: `Idle` (owned by the
-//! tag set) -> `InFlight` (owned by the driver) -> `Idle`, or -> `Abandoned` (timed out, its bios
-//! answered, memory in quarantine) -> `Idle` when the driver confirms after all. Kernel
-//! counterpart:
-//! `struct request` with `enum mq_rq_state`.
+//! tag set) -> `InFlight` or `Waited` (owned by the driver) -> `Idle`, or -> `Abandoned` (timed
+//! out, its bios answered, memory in quarantine) -> `Idle` when the driver confirms after all.
+//! Kernel counterpart: `struct request` with `enum mq_rq_state`.
 
 use millrace_machine::Machine;
 
-use crate::account::Run;
+use crate::account::{Run, Whose};
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
 use crate::driver::Dispatch;
 use crate::home::Home;
@@ -25,7 +24,10 @@ pub struct Tag(pub u32);
 #[repr(u8)]
 pub(crate) enum State {
     Idle,
+    /// Straight from a plug.
     InFlight,
+    /// The same, but that its bios waited in a queue.
+    Waited,
     Abandoned,
 }
 
@@ -82,20 +84,43 @@ impl<M: Machine> Request<M> {
         core::mem::forget(self.chain.replace(head));
     }
 
+    /// Takes over a chain of bios that waited in a queue.
+    pub(crate) fn fill_waited(&mut self, head: BioRef<M>, hctx: u16, taken: OpFlags) {
+        self.fill(head, hctx, taken);
+        self.state = State::Waited;
+    }
+
+    /// It waits in a queue, from now on if it did not before.
+    pub(crate) fn mark_inserted(&mut self, now_ns: u64) {
+        self.state = State::Waited;
+        if let Some(head) = &mut self.chain {
+            head.mark_inserted(now_ns);
+        }
+    }
+
+    /// Whether the driver has it, or is to have it, and its bios are unanswered.
+    #[inline(always)]
+    pub(crate) fn is_in_flight(&self) -> bool {
+        matches!(self.state, State::InFlight | State::Waited)
+    }
+
     /// Its operation and times, to compare others with.
     #[inline]
     pub(crate) fn times(&self, c_ns: u64) -> Run {
-        let q_ns = self.chain.as_ref().map_or(0, |chain| chain.q_ns);
-        Run::like(self.op, (q_ns, self.d_ns, c_ns))
+        let Some(bio) = &self.chain else { return Run::EMPTY };
+        // If it is not this thread's own, it is like no other.
+        let whose = Whose { tenant: bio.bio.tenant, stage: bio.stage, own: true };
+        Run::like(self.op, whose, (bio.q_ns, self.d_ns, c_ns))
     }
 
-    /// Whether it is in flight with one bio of this channel, no flush, and has these times.
+    /// Whether it is in flight with one bio of this channel, no flush, that waited in no queue, and
+    /// has these times.
     #[inline(always)]
     pub(crate) fn ends_alike(&self, home: *const Home<M>, times: &Run) -> bool {
         let Some(bio) = &self.chain else { return false };
         self.state == State::InFlight
             && self.op != Op::Flush
-            && times.is_like(self.op, bio.q_ns, self.d_ns)
+            && times.is_like(self.op, bio, self.d_ns)
             && bio.chained.is_none()
             && bio.home == home
     }

@@ -5,15 +5,17 @@
 //! gather in `done` without any atomic; those of other channels go out in one delivery for a run of
 //! the same channel. Invariant: empty of foreign bios whenever control returns to the program.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use millrace_machine::Machine;
 
+use crate::account::DiskStats;
 use crate::disk::Disk;
 use crate::driver::CompletionBatch;
 use crate::home::Home;
 use crate::slot::{BioList, BioRef};
+use crate::tenants::{TenantLedger, Tenants};
 use crate::tracer::{Entry, TraceWriter, Tracer};
 
 /// When times are taken.
@@ -24,6 +26,22 @@ pub enum Stamp {
     Batch,
     /// For every I/O at Q, D and C.
     Io,
+}
+
+/// What a thread did through a queue that is not its own.
+pub(crate) struct OtherStats<M: Machine> {
+    pub(crate) disk: Weak<Disk<M>>,
+    pub(crate) stats: Arc<DiskStats<M>>,
+}
+
+/// What a thread counts beside what it does through its own queues.
+pub(crate) struct Accounts<M: Machine> {
+    /// When it last found something complete.
+    pub(crate) c_ns: u64,
+    /// Whose I/O it completes: the channel's own.
+    pub(crate) tenants: Tenants<M>,
+    /// Queues that are not its own.
+    pub(crate) others: Vec<OtherStats<M>>,
 }
 
 /// Context of a thread that runs queues.
@@ -48,6 +66,7 @@ pub(crate) struct Runner<M: Machine> {
     pub(crate) runs_woken: bool,
     /// Something was left in the queue that was served last.
     pub(crate) left_busy: bool,
+    pub(crate) accounts: Accounts<M>,
     /// Where this thread's events go while somebody records.
     pub(crate) trace: Option<TraceWriter<M>>,
 }
@@ -69,8 +88,15 @@ impl<M: Machine> Runner<M> {
             turn: Vec::with_capacity(8),
             runs_woken: false,
             left_busy: false,
+            accounts: Accounts { c_ns: 0, tenants: Tenants::new(None), others: Vec::new() },
             trace: None,
         }
+    }
+
+    /// What tenants get back is accounted to a volume.
+    pub(crate) fn accounting_to(mut self, ledger: &Arc<TenantLedger<M>>) -> Self {
+        self.accounts.tenants = Tenants::new(Some(Arc::clone(ledger)));
+        self
     }
 
     /// Records from now on, or no longer.

@@ -47,6 +47,24 @@ impl Stride {
     pub(crate) const NONE: Stride = Stride { chunk_shift: 0, width: 1 };
 }
 
+/// When a bio that waited in the layer came to its later steps: nanoseconds after Q, 4.29 s at
+/// most. One that went straight from the plug to the driver has none of it: G with Q, I with D.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Waited {
+    /// To G.
+    pub(crate) g_ns: u32,
+    /// To I; 0: it was in no queue.
+    pub(crate) i_ns: u32,
+}
+
+impl Waited {
+    pub(crate) const NOT: Waited = Waited { g_ns: 0, i_ns: 0 };
+}
+
+fn since(q_ns: u64, now_ns: u64) -> u32 {
+    u32::try_from(now_ns.saturating_sub(q_ns)).unwrap_or(u32::MAX)
+}
+
 /// A bio and what the layer knows of it.
 #[derive(Debug)]
 pub(crate) struct Slot<M: Machine> {
@@ -66,6 +84,8 @@ pub(crate) struct Slot<M: Machine> {
     pub(crate) dev_sector: Sector,
     /// When it was queued.
     pub(crate) q_ns: u64,
+    /// What came when after that, if it waited in the layer; all zero while it has not.
+    pub(crate) waited: Waited,
     /// Sectors of the chain that this one heads.
     pub(crate) chain_sectors: SectorCount,
     /// First byte of its data within the bio's memory; in a parent, how far the splitter got.
@@ -76,8 +96,7 @@ pub(crate) struct Slot<M: Machine> {
     pub(crate) chain_segments: u16,
     /// Which of the volume's drives.
     pub(crate) member: u16,
-    stride_width: u16,
-    stride_shift: u8,
+    stride: Stride,
     pub(crate) stage: Stage,
     pub(crate) status: Status,
     /// A parent: all its parts of this stage have been made.
@@ -102,13 +121,13 @@ impl<M: Machine> Slot<M> {
             bio: ManuallyDrop::new(Bio::flush()),
             dev_sector: 0,
             q_ns: 0,
+            waited: Waited::NOT,
             chain_sectors: 0,
             offset: 0,
             remaining: 0,
             chain_segments: 0,
             member: 0,
-            stride_width: 1,
-            stride_shift: 0,
+            stride: Stride::NONE,
             stage: Stage::Whole,
             status: Status::Ok,
             all_made: false,
@@ -117,8 +136,7 @@ impl<M: Machine> Slot<M> {
     }
 
     pub(crate) fn set_stride(&mut self, stride: Stride) {
-        self.stride_width = stride.width;
-        self.stride_shift = stride.chunk_shift;
+        self.stride = stride;
     }
 
     /// One past the last sector of the chain.
@@ -134,11 +152,11 @@ impl<M: Machine> Slot<M> {
         if self.bio.nr_segments() != 1 {
             return u32::MAX;
         }
-        if self.stride_width == 1 {
+        if self.stride.width == 1 {
             return 1;
         }
-        let within = self.dev_sector as u32 & ((1 << self.stride_shift) - 1);
-        ((within + sectors - 1) >> self.stride_shift) + 1
+        let within = self.dev_sector as u32 & ((1 << self.stride.chunk_shift) - 1);
+        ((within + sectors - 1) >> self.stride.chunk_shift) + 1
     }
 
     /// The piece of memory that holds the data `done` bytes into this bio's part, and how long it
@@ -146,7 +164,7 @@ impl<M: Machine> Slot<M> {
     #[inline]
     pub(crate) fn piece(&self, done: u32) -> Segment {
         let len = (self.bio.nr_sectors << SECTOR_SHIFT) - done;
-        if self.stride_width == 1 {
+        if self.stride.width == 1 {
             return self.bio.data().piece(u64::from(self.offset) + u64::from(done), len);
         }
         self.strided_piece(done, len)
@@ -155,14 +173,34 @@ impl<M: Machine> Slot<M> {
     /// A worked case: chunk 8 sectors, 4 drives, part from drive sector 6: 2 sectors of the first
     /// chunk lie at `offset`; the next chunk's 8 lie 2 + 3 * 8 sectors further in memory.
     fn strided_piece(&self, done: u32, len: u32) -> Segment {
-        let chunk_bytes = 1u64 << (u32::from(self.stride_shift) + SECTOR_SHIFT);
+        let chunk_bytes = 1u64 << (u32::from(self.stride.chunk_shift) + SECTOR_SHIFT);
         let in_chunk = (self.dev_sector << SECTOR_SHIFT) & (chunk_bytes - 1);
         let place = in_chunk + u64::from(done);
         let whole_chunks = place & !(chunk_bytes - 1);
-        let skipped = whole_chunks * u64::from(self.stride_width - 1);
+        let skipped = whole_chunks * u64::from(self.stride.width - 1);
         let left = chunk_bytes - (place - whole_chunks);
         let memory = u64::from(self.offset) + u64::from(done) + skipped;
         self.bio.data().piece(memory, len.min(left as u32))
+    }
+
+    /// It got its request, later than it came.
+    pub(crate) fn mark_admitted(&mut self, now_ns: u64) {
+        self.waited.g_ns = since(self.q_ns, now_ns);
+    }
+
+    /// It was inserted into a queue, where it is to wait; the first time counts.
+    #[inline]
+    pub(crate) fn mark_inserted(&mut self, now_ns: u64) {
+        if self.waited.i_ns == 0 {
+            self.waited.i_ns = since(self.q_ns, now_ns).max(1);
+        }
+    }
+
+    /// When it came to G and I, if it waited.
+    #[inline]
+    pub(crate) fn waits(&self) -> Option<(u64, u64)> {
+        let Waited { g_ns, i_ns } = self.waited;
+        (i_ns != 0).then(|| (self.q_ns + u64::from(g_ns), self.q_ns + u64::from(i_ns)))
     }
 
     /// Takes the bio out of a slot whose I/O is done, just before the slot is freed.
@@ -340,6 +378,25 @@ impl<M: Machine> BioList<M> {
     #[inline]
     pub(crate) fn take(&mut self) -> BioList<M> {
         core::mem::replace(self, BioList::new())
+    }
+
+    /// Marks the first bio of each chain as inserted into a queue now.
+    pub(crate) fn mark_inserted(&mut self, now_ns: u64) {
+        let mut at = self.head.as_mut();
+        while let Some(bio) = at {
+            bio.mark_inserted(now_ns);
+            at = bio.next.as_mut();
+        }
+    }
+
+    /// They were not inserted after all.
+    #[cold]
+    pub(crate) fn unmark_inserted(&mut self) {
+        let mut at = self.head.as_mut();
+        while let Some(bio) = at {
+            bio.waited.i_ns = 0;
+            at = bio.next.as_mut();
+        }
     }
 
     /// The bios in order, for looking only.

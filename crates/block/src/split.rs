@@ -16,7 +16,7 @@ use millrace_machine::{Counter, Machine};
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, SectorCount};
 use crate::channel::Channel;
 use crate::limits::{Features, QueueLimits};
-use crate::slot::{BioRef, Slot, Stage, Stride};
+use crate::slot::{BioRef, Slot, Stage, Stride, Waited};
 use crate::status::Status;
 use crate::trace::Action;
 use crate::volume::Part;
@@ -269,6 +269,12 @@ impl<M: Machine> Channel<M> {
     }
 
     fn child_of(&mut self, parent: &BioRef<M>, op: Op, part: Part) -> BioRef<M> {
+        // To the drive, a part comes when it is made: later than its parent if there was no slot
+        // for it, or if it is a stage that another has to end before.
+        if self.batch.now_ns == 0 {
+            self.batch.now_ns = M::now();
+        }
+        let q_ns = self.batch.now_ns;
         let mut child = self.children.pop_front().expect("make_parts looked for a slot");
         child.bio = ManuallyDrop::new(parent.bio.part(op, part.nr_sectors));
         child.stage = Stage::Child;
@@ -277,7 +283,8 @@ impl<M: Machine> Channel<M> {
         child.member = part.member;
         child.dev_sector = part.dev_sector;
         child.offset = part.offset << SECTOR_SHIFT;
-        child.q_ns = parent.q_ns;
+        debug_assert_eq!(child.waited, Waited::NOT);
+        child.q_ns = q_ns;
         child.foreign = parent.foreign;
         child.tail = child.as_ptr();
         (child.chain_sectors, child.chain_segments) = (part.nr_sectors, 0);

@@ -28,8 +28,9 @@ impl<M: Machine> Disk<M> {
         run: &mut Runner<M>,
         stats: &DiskStats<M>,
     ) {
+        let now_ns = M::now();
         while let Some(bio) = list.pop_front() {
-            if let Err(bio) = self.insert_single(bio, run, stats) {
+            if let Err(bio) = self.insert_single(bio, now_ns, run, stats) {
                 list.push_front(bio);
                 break;
             }
@@ -43,7 +44,8 @@ impl<M: Machine> Disk<M> {
 
     fn insert_single(
         &self,
-        bio: BioRef<M>,
+        mut bio: BioRef<M>,
+        now_ns: u64,
         run: &mut Runner<M>,
         stats: &DiskStats<M>,
     ) -> Result<(), BioRef<M>> {
@@ -55,6 +57,7 @@ impl<M: Machine> Disk<M> {
                 return Err(bio);
             }
             self.trace_slot(Action::Insert, &bio, run);
+            bio.mark_inserted(now_ns);
             ctx.list(0).push_back(bio);
             hctx.mark_pending(0);
             return Ok(());
@@ -70,7 +73,7 @@ impl<M: Machine> Disk<M> {
             Some(last) => self.merge_single(*last, bio, run, stats),
             None => Some(bio),
         };
-        let Some(bio) = bio else { return Ok(()) };
+        let Some(mut bio) = bio else { return Ok(()) };
         // Queued requests have tags: no more of them than the drive takes, or they would keep
         // those of other drives.
         let held = single.queue.len() as u32 + single.in_flight;
@@ -85,8 +88,11 @@ impl<M: Machine> Disk<M> {
         };
         let tag = batch.next().expect("a batch of one");
         self.trace_slot(Action::Insert, &bio, run);
+        // The tag is taken here, so this is G, too.
+        bio.mark_admitted(now_ns);
+        bio.mark_inserted(now_ns);
         // SAFETY: the tag was taken above and is in nobody else's hands.
-        unsafe { hctx.tags.request(tag) }.fill(bio, 0, self.flags_taken);
+        unsafe { hctx.tags.request(tag) }.fill_waited(bio, 0, self.flags_taken);
         single.queue.push_back(tag);
         Ok(())
     }
@@ -107,7 +113,7 @@ impl<M: Machine> Disk<M> {
             stats.count_merge(chain.op());
             self.trace_merged(kind, &chain, run);
         }
-        rq.fill(chain, 0, self.flags_taken);
+        rq.fill_waited(chain, 0, self.flags_taken);
         merged.err()
     }
 

@@ -21,6 +21,7 @@ use crate::error::{Error, ErrorKind};
 use crate::limits::QueueLimits;
 use crate::serving::{Serving, ServingConfig};
 use crate::slot::Stride;
+use crate::tenants::{TenantLedger, TenantSnapshot};
 use crate::tracer::Tracer;
 
 /// Most runs of one drive that one question about extents looks at: bounds the time it takes.
@@ -55,6 +56,7 @@ pub struct Volume<M: Machine> {
     /// Stripe: log2 of the chunk, and of the width if that is a power of two.
     chunk_shift: u32,
     width_shift: Option<u32>,
+    pub(crate) tenants: Arc<TenantLedger<M>>,
 }
 
 /// Of a mode: somebody records.
@@ -168,6 +170,7 @@ impl<M: Machine> Volume<M> {
             starts,
             chunk_shift,
             width_shift: width.is_power_of_two().then(|| width.trailing_zeros()),
+            tenants: Arc::new(TenantLedger::new()),
             disks,
         }))
     }
@@ -261,6 +264,21 @@ impl<M: Machine> Volume<M> {
         }
         self.disks.iter().for_each(|disk| disk.unfreeze());
         drained
+    }
+
+    /// What was handed back to each tenant ([`Bio::with_tenant`](crate::Bio::with_tenant)), added
+    /// up over channels, as its submitters saw it: before splitting.
+    #[must_use]
+    pub fn tenants(&self) -> Vec<(u16, TenantSnapshot)> {
+        self.tenants.sums().into_iter().collect()
+    }
+
+    /// All of them together.
+    #[must_use]
+    pub fn stats(&self) -> TenantSnapshot {
+        let mut sum = TenantSnapshot::default();
+        self.tenants.sums().values().for_each(|tenant| sum.merge(tenant));
+        sum
     }
 
     /// Chains that wait in the stack for the drives' workers.

@@ -101,7 +101,7 @@ impl<M: Machine> VolumePlug<M> {
                 }
                 Err(bio) => left = Some(bio),
             }
-            rq.fill(chain, member.route.hctx, member.disk.flags_taken);
+            rq.fill_waited(chain, member.route.hctx, member.disk.flags_taken);
         }
         M::work(Work::Search, looks);
         left
@@ -210,7 +210,9 @@ impl<M: Machine> Channel<M> {
         }
         // Once through what was blocked; the first that blocks again stops it.
         let mut waiting = plug.blocked.take();
-        while let Some(slot) = waiting.pop_front() {
+        let now_ns = if waiting.is_empty() { 0 } else { M::now() };
+        while let Some(mut slot) = waiting.pop_front() {
+            slot.mark_admitted(now_ns);
             self.plug_or_block(slot, &mut plug);
             if !plug.blocked.is_empty() {
                 break;
@@ -251,12 +253,13 @@ impl<M: Machine> Disk<M> {
             self.leave_to_others(index, serving, run, stats);
             return false;
         }
-        let mut count = 0;
+        let (mut count, now_ns) = (0, M::now());
         for tag in tags {
             count += 1;
+            // SAFETY: filled by the caller, and in nobody else's hands.
+            let rq = unsafe { hctx.tags.request(tag) };
+            rq.mark_inserted(now_ns);
             if self.is_traced(run) {
-                // SAFETY: filled by the caller, and in nobody else's hands.
-                let rq = unsafe { hctx.tags.request(tag) };
                 self.trace_request(Action::Insert, rq, M::now(), run);
             }
             serving.requeued.push_back(tag);

@@ -95,7 +95,8 @@ impl<M: Machine> Worker<M> {
     pub fn serve(&mut self, disk: &Arc<Disk<M>>) -> Result<bool, Error> {
         let taken = disk.take_seat(self.owner, &self.bell)?;
         if taken {
-            let (disk, stats) = (Arc::clone(disk), disk.new_stats());
+            let hctx = disk.seat.as_ref().map_or(0, |seat| seat.hctx);
+            let (disk, stats) = (Arc::clone(disk), disk.new_stats(hctx));
             self.posts.push(Post { disk, stats, rounds: 0, missed: false });
         }
         Ok(taken)

@@ -21,13 +21,25 @@ use support::{Knobs, TestDrive, pattern, run};
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 
 fn disk(drive: TestDrive, stack: Stack) -> (Arc<Disk<Native>>, Arc<Knobs>) {
+    disk_with(drive, DiskConfig { stack, ..DiskConfig::default() })
+}
+
+fn disk_with(drive: TestDrive, config: DiskConfig<Native>) -> (Arc<Disk<Native>>, Arc<Knobs>) {
     let knobs = Arc::clone(&drive.knobs);
-    let config = DiskConfig { stack, timeout_ns: 40_000_000, ..DiskConfig::default() };
     (Disk::new(Box::new(drive), config).expect("a valid drive"), knobs)
 }
 
+/// One whose requests time out soon.
+fn hasty_disk(drive: TestDrive, stack: Stack) -> (Arc<Disk<Native>>, Arc<Knobs>) {
+    let config = DiskConfig { stack, timeout_ns: 40_000_000, ..DiskConfig::default() };
+    disk_with(drive, config)
+}
+
 fn single(drive: TestDrive, stack: Stack) -> (Channel<Native>, Arc<Knobs>) {
-    let (disk, knobs) = disk(drive, stack);
+    open_single(disk(drive, stack))
+}
+
+fn open_single((disk, knobs): (Arc<Disk<Native>>, Arc<Knobs>)) -> (Channel<Native>, Arc<Knobs>) {
     let volume = Volume::single(disk).expect("one disk");
     (Channel::open(&volume, ChannelConfig::default()), knobs)
 }
@@ -235,7 +247,7 @@ fn quiesced_disk_queues_inside_and_goes_on_after_unquiesce() {
 #[test]
 fn timed_out_memory_is_kept_until_the_drive_confirms() {
     for stack in STACKS {
-        let (mut channel, knobs) = single(TestDrive::new(4096), stack);
+        let (mut channel, knobs) = open_single(hasty_disk(TestDrive::new(4096), stack));
         knobs.held.store(true, Ordering::SeqCst);
         let bio = Bio::read(0, Buffer::new(4096)).with_user_data(5);
         let (status, bio) = run(&mut channel, bio);
@@ -435,7 +447,7 @@ fn big_discard_is_one_request_for_each_drive() {
 
 #[test]
 fn flush_after_one_that_timed_out_is_answered() {
-    let (mut channel, knobs) = single(TestDrive::new(64), Stack::Mq);
+    let (mut channel, knobs) = open_single(hasty_disk(TestDrive::new(64), Stack::Mq));
     knobs.held.store(true, Ordering::SeqCst);
     let (status, _) = run(&mut channel, Bio::flush());
     assert_eq!(status, Status::TimedOut);
@@ -446,8 +458,8 @@ fn flush_after_one_that_timed_out_is_answered() {
 
 #[test]
 fn memory_of_a_part_that_timed_out_is_kept_although_another_part_failed_first() {
-    let (healthy, healthy_knobs) = disk(TestDrive::new(4096), Stack::Mq);
-    let (stuck, stuck_knobs) = disk(TestDrive::new(4096), Stack::Mq);
+    let (healthy, healthy_knobs) = hasty_disk(TestDrive::new(4096), Stack::Mq);
+    let (stuck, stuck_knobs) = hasty_disk(TestDrive::new(4096), Stack::Mq);
     stuck_knobs.held.store(true, Ordering::SeqCst);
     healthy_knobs.failing.store(true, Ordering::SeqCst);
     let layout = Layout::Stripe { chunk_sectors: 8 };

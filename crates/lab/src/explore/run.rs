@@ -8,8 +8,8 @@ use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
 
 use millrace_block::{
-    Controller, ControllerConfig, Disk, DiskConfig, Event, Layout, QueueKind, Sharing, TraceSink,
-    Volume,
+    Controller, ControllerConfig, Disk, DiskConfig, Event, Layout, OpSnapshot, QueueKind, Sharing,
+    TraceSink, Volume,
 };
 use millrace_machine::{
     CpuId, Doorbell, Machine, Parker, SimError, Simulated, Simulation, Thread, Word,
@@ -154,26 +154,41 @@ fn finish(stage: &Arc<Stage>) {
     if used(stage) && keeps && !leaves {
         sweep(stage);
     }
-    let (mut leftovers, mut queued, mut ended) = (Vec::new(), 0, 0);
-    for (drive, disk) in stage.volume.disks().iter().enumerate() {
-        let stats = disk.stats();
-        leftovers.push((drive, disk.tags_in_use()));
-        (queued, ended) = (queued + stats.queued, ended + stats.ios());
-    }
-    let waiting = stage.volume.waiting();
+    let disks = stage.volume.disks().iter();
+    let leftovers: Vec<_> = disks.map(|disk| (disk.tags_in_use(), disk.stats())).collect();
+    let (waiting, handed_back) = (stage.volume.waiting(), stage.volume.stats().ios());
     let mut judge = hold(&stage.court);
-    for (drive, tags) in leftovers {
+    for (drive, (tags, stats)) in leftovers.into_iter().enumerate() {
         if tags > 0 && !(keeps && leaves) {
             judge.accuse("tags", format!("{tags} tags of drive {drive} never came back"));
         }
+        let (queued, ended) = (stats.queued, stats.ios());
+        if queued != ended && !keeps {
+            let text = format!("drive {drive}: {queued} bios were queued, {ended} came back");
+            judge.accuse("accounting", text);
+        }
+        if !stats.ops.iter().all(adds_up) {
+            judge.accuse("accounting", format!("drive {drive}: stages and total disagree"));
+        }
     }
-    if queued != ended && !keeps {
-        judge.accuse("accounting", format!("{queued} bios were queued, {ended} came back"));
+    let bios = judge.ios;
+    if handed_back != bios && !keeps {
+        let text = format!("{bios} bios came back, {handed_back} are in their tenants' accounts");
+        judge.accuse("accounting", text);
     }
     if waiting > 0 && !keeps {
         judge.accuse("accounting", format!("{waiting} chains are said to wait, and none is there"));
     }
     judge.check_end();
+}
+
+/// Whether the stages of an operation's I/Os come to the whole.
+fn adds_up(op: &OpSnapshot) -> bool {
+    let stages = [&op.q2g, &op.g2i, &op.i2d];
+    let before_d: u64 = stages.iter().map(|stage| stage.sum_ns()).sum();
+    stages.iter().all(|stage| stage.count() == op.ios)
+        && before_d == op.queue.sum_ns()
+        && before_d + op.service.sum_ns() == op.total.sum_ns()
 }
 
 /// Polls every queue that any thread may run, after the time of all that was forgotten.

@@ -194,7 +194,7 @@ impl From<&StatsSnapshot> for Counts {
             queued: stats.queued,
             parts: stats.parts,
             requests: stats.requests,
-            dispatches: stats.dispatches,
+            dispatches: stats.dispatches(),
             requeues: stats.requeues,
             timeouts: stats.timeouts,
             tag_waits: stats.tag_waits,

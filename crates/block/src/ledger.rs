@@ -1,0 +1,105 @@
+//! `Ledger`: the accounts of all threads that keep one about the same thing.
+//!
+//! Each account is written by one thread without a lock; a ledger knows them all and adds them up
+//! by key. The account of a thread that is gone is added to what the gone have left behind, so that
+//! threads that come and go take no memory. Owned by disks (account.rs) and volumes (tenants.rs),
+//! under a lock that is taken when threads come and when somebody asks.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// One thread's account.
+pub(crate) trait Entry {
+    /// What it is about.
+    type Key: Ord + Copy;
+    /// What several of them come to.
+    type Sum: Default;
+
+    /// What it is about.
+    fn key(&self) -> Self::Key;
+
+    /// Adds it to a sum.
+    fn add_to(&self, sum: &mut Self::Sum);
+}
+
+/// All accounts.
+pub(crate) struct Ledger<T: Entry> {
+    open: Vec<Arc<T>>,
+    closed: BTreeMap<T::Key, T::Sum>,
+    opened: u32,
+}
+
+impl<T: Entry> Ledger<T> {
+    pub(crate) fn new() -> Self {
+        Ledger { open: Vec::new(), closed: BTreeMap::new(), opened: 0 }
+    }
+
+    /// Takes in a new account, which stays open until its thread lets go of it.
+    pub(crate) fn open(&mut self, entry: T) -> Arc<T> {
+        let closed = &mut self.closed;
+        self.open.retain(|entry| {
+            let is_open = Arc::strong_count(entry) > 1;
+            if !is_open {
+                entry.add_to(closed.entry(entry.key()).or_default());
+            }
+            is_open
+        });
+        let entry = Arc::new(entry);
+        self.open.push(Arc::clone(&entry));
+        self.opened += 1;
+        entry
+    }
+
+    /// How many were ever opened.
+    pub(crate) fn opened(&self) -> u32 {
+        self.opened
+    }
+}
+
+impl<T: Entry> Ledger<T>
+where
+    T::Sum: Clone,
+{
+    /// Sums by key.
+    pub(crate) fn sums(&self) -> BTreeMap<T::Key, T::Sum> {
+        let mut sums = self.closed.clone();
+        for entry in &self.open {
+            entry.add_to(sums.entry(entry.key()).or_default());
+        }
+        sums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::{AtomicU64, Ordering};
+
+    struct Account(u8, AtomicU64);
+
+    impl Entry for Account {
+        type Key = u8;
+        type Sum = u64;
+
+        fn key(&self) -> u8 {
+            self.0
+        }
+
+        fn add_to(&self, sum: &mut u64) {
+            *sum += self.1.load(Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn what_the_gone_did_stays_and_their_accounts_do_not() {
+        let mut ledger = Ledger::new();
+        let stays = ledger.open(Account(1, AtomicU64::new(1)));
+        for turn in 0..100 {
+            ledger.open(Account(turn % 2, AtomicU64::new(10)));
+        }
+        stays.1.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(ledger.sums().into_iter().collect::<Vec<_>>(), [(0, 500), (1, 502)]);
+        assert_eq!((ledger.open.len(), ledger.opened()), (2, 101));
+    }
+}

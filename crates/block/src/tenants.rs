@@ -1,0 +1,189 @@
+//! Accounting by tenant: what a volume gave back to whom, as they saw it.
+//!
+//! The channel that submitted a bio counts it once, be it whole or split: a whole one with the
+//! batch in which it completes (account.rs), or is delivered by another thread; one that was split
+//! when its last part is done. From Q to then. One account for each tenant and channel, made when
+//! the tenant is first seen; the volume keeps the ledger, and all tenants together are what it did.
+//! Kernel counterpart: blk-cgroup's `io.stat`.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use millrace_machine::{Counter, Lock, Machine};
+
+use crate::bio::{OPS, Op};
+use crate::histogram::{Histogram, Snapshot, bucket_of};
+use crate::ledger::{Entry, Ledger};
+use crate::slot::Slot;
+
+/// Counters and histogram of one operation.
+struct TenantOp<M: Machine> {
+    sectors: M::Counter,
+    errors: M::Counter,
+    total: Histogram<M>,
+}
+
+/// What one channel gave back to one tenant.
+pub(crate) struct TenantStats<M: Machine> {
+    tenant: u16,
+    ops: Box<[TenantOp<M>; OPS]>,
+}
+
+/// Sums of one operation of a tenant, or of a volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TenantOpSnapshot {
+    /// Bios handed back.
+    pub ios: u64,
+    /// Sectors of their ranges.
+    pub sectors: u64,
+    /// Those that failed.
+    pub errors: u64,
+    /// From Q to when they were handed back.
+    pub total: Snapshot,
+}
+
+/// Sums of a tenant, or of a volume, at one moment: by operation, in the order of `Op::ALL`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TenantSnapshot {
+    /// By operation.
+    pub ops: Vec<TenantOpSnapshot>,
+}
+
+impl Default for TenantSnapshot {
+    fn default() -> Self {
+        TenantSnapshot { ops: alloc::vec![TenantOpSnapshot::default(); OPS] }
+    }
+}
+
+impl TenantSnapshot {
+    /// Adds another.
+    pub fn merge(&mut self, other: &TenantSnapshot) {
+        for (sum, op) in self.ops.iter_mut().zip(&other.ops) {
+            sum.ios += op.ios;
+            sum.sectors += op.sectors;
+            sum.errors += op.errors;
+            sum.total.merge(&op.total);
+        }
+    }
+
+    /// Bios of all operations.
+    #[must_use]
+    pub fn ios(&self) -> u64 {
+        self.ops.iter().map(|op| op.ios).sum()
+    }
+}
+
+impl<M: Machine> TenantStats<M> {
+    fn new(tenant: u16) -> Self {
+        let op = || TenantOp {
+            sectors: M::Counter::new(),
+            errors: M::Counter::new(),
+            total: Histogram::new(),
+        };
+        let ops: Box<[TenantOp<M>]> = (0..OPS).map(|_| op()).collect();
+        let ops = ops.try_into().unwrap_or_else(|_| unreachable!("made with that length"));
+        TenantStats { tenant, ops }
+    }
+}
+
+impl<M: Machine> Entry for TenantStats<M> {
+    type Key = u16;
+    type Sum = TenantSnapshot;
+
+    fn key(&self) -> u16 {
+        self.tenant
+    }
+
+    fn add_to(&self, sum: &mut TenantSnapshot) {
+        for (op, sum) in self.ops.iter().zip(&mut sum.ops) {
+            let total = op.total.snapshot();
+            sum.ios += total.count();
+            sum.sectors += op.sectors.get();
+            sum.errors += op.errors.get();
+            sum.total.merge(&total);
+        }
+    }
+}
+
+/// All accounts of a volume.
+pub(crate) struct TenantLedger<M: Machine>(M::Lock<Ledger<TenantStats<M>>>);
+
+impl<M: Machine> TenantLedger<M> {
+    pub(crate) fn new() -> Self {
+        TenantLedger(M::Lock::new("tenants", Ledger::new()))
+    }
+
+    pub(crate) fn sums(&self) -> BTreeMap<u16, TenantSnapshot> {
+        self.0.lock().sums()
+    }
+}
+
+/// A channel's accounts.
+pub(crate) struct Tenants<M: Machine> {
+    /// Where they are kept; a worker has nobody's.
+    ledger: Option<Arc<TenantLedger<M>>>,
+    /// In order of tenants.
+    accounts: Vec<Arc<TenantStats<M>>>,
+    /// Whose was used last.
+    last: u16,
+    last_at: usize,
+}
+
+impl<M: Machine> Tenants<M> {
+    pub(crate) fn new(ledger: Option<Arc<TenantLedger<M>>>) -> Self {
+        Tenants { ledger, accounts: Vec::new(), last: 0, last_at: 0 }
+    }
+
+    /// Counts bios that took equally long; `bucket` is that of `total_ns`.
+    #[inline(always)]
+    pub(crate) fn count(
+        &mut self,
+        (tenant, op): (u16, Op),
+        (bucket, total_ns): (usize, u64),
+        (ios, sectors): (u64, u64),
+    ) {
+        let Some(account) = self.account(tenant) else { return };
+        let op = &account.ops[op as usize];
+        op.sectors.add(sectors);
+        op.total.record_in(bucket, total_ns, ios);
+    }
+
+    /// Counts one that was not with others of its kind, at the time that it was done.
+    pub(crate) fn count_one(&mut self, slot: &Slot<M>, now_ns: u64) {
+        let total_ns = now_ns.saturating_sub(slot.q_ns);
+        let (whose, sectors) = ((slot.bio.tenant, slot.bio.op), slot.bio.nr_sectors);
+        self.count(whose, (bucket_of(total_ns), total_ns), (1, sectors.into()));
+        if !slot.status.is_ok() {
+            self.count_error(slot);
+        }
+    }
+
+    /// Counts that it failed.
+    #[cold]
+    pub(crate) fn count_error(&mut self, slot: &Slot<M>) {
+        if let Some(account) = self.account(slot.bio.tenant) {
+            account.ops[slot.bio.op as usize].errors.add(1);
+        }
+    }
+
+    #[inline(always)]
+    fn account(&mut self, tenant: u16) -> Option<&TenantStats<M>> {
+        if self.last != tenant || self.accounts.is_empty() {
+            self.find(tenant);
+        }
+        self.accounts.get(self.last_at).map(|account| &**account)
+    }
+
+    #[inline(never)]
+    fn find(&mut self, tenant: u16) {
+        let Some(ledger) = &self.ledger else { return };
+        let found = self.accounts.binary_search_by_key(&tenant, |account| account.tenant);
+        self.last = tenant;
+        self.last_at = found.unwrap_or_else(|at| {
+            self.accounts.insert(at, ledger.0.lock().open(TenantStats::new(tenant)));
+            at
+        });
+    }
+}
