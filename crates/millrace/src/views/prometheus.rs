@@ -9,7 +9,9 @@
 
 use std::fmt::{Display, Write};
 
-use super::report::{Drive, OpCounts, Report, Times};
+use millrace_block::Snapshot;
+
+use super::report::{Client, Drive, Ended, OpCounts, Queue, Report, Times, Volume};
 
 /// Powers of two, in nanoseconds, that end a bucket.
 const BORDERS: [u32; 13] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
@@ -19,6 +21,9 @@ type Metric<T, V> = (&'static str, &'static str, fn(&T) -> V);
 
 /// A histogram: its name, what it is, and what gives its counts.
 type Timed = (&'static str, &'static str, fn(&OpCounts) -> &Times);
+
+/// A stage of an I/O's way, as btt names it, and what gives its times.
+type Stage = (&'static str, fn(&OpCounts) -> &Times);
 
 const OP_COUNTERS: [Metric<OpCounts, u64>; 4] = [
     ("ios", "I/Os completed, each before it was merged with others.", |op| op.ios),
@@ -78,6 +83,19 @@ const HISTOGRAMS: [Timed; 3] = [
     ("service_duration_seconds", "Time of an I/O in the drive.", |op| &op.service),
 ];
 
+const STAGES: [Stage; 4] = [
+    ("q2g", |op| &op.q2g),
+    ("g2i", |op| &op.g2i),
+    ("i2d", |op| &op.i2d),
+    ("d2c", |op| &op.service),
+];
+
+const ENDED_COUNTERS: [Metric<Ended, u64>; 3] = [
+    ("ios", "I/Os completed, each once however it was split.", |op| op.ios),
+    ("bytes", "Bytes of the ranges of completed I/Os.", |op| op.bytes),
+    ("errors", "I/Os that failed.", |op| op.errors),
+];
+
 /// The text of a report.
 pub fn render(report: &Report) -> String {
     let mut page = Page(String::new());
@@ -87,6 +105,7 @@ pub fn render(report: &Report) -> String {
     page.sample("millrace_uptime_seconds", &[], seconds(report.uptime_ns));
     drives(&mut page, report);
     volumes(&mut page, report);
+    ended(&mut page, report);
     for (name, help, value) in SERVER_COUNTERS {
         let name = format!("millrace_nbd_{name}_total");
         page.family(&name, "counter", help);
@@ -129,6 +148,73 @@ fn drives(page: &mut Page, report: &Report) {
         for (drive, op) in ops() {
             page.histogram(&name, &of_op(drive, op), times(op));
         }
+    }
+    let name = "millrace_drive_stage_duration_seconds";
+    let help = "Time of an I/O by stage: q2g before admission, g2i in a plug, i2d in a queue, \
+                d2c in the drive.";
+    page.family(name, "histogram", help);
+    for (drive, op) in ops().filter(|(_, op)| op.ios > 0) {
+        for (stage, times) in STAGES {
+            let [drive, volume, op_label] = of_op(drive, op);
+            page.histogram(name, &[drive, volume, op_label, ("stage", stage)], times(op));
+        }
+    }
+    queues(page, report);
+}
+
+/// Hardware queues.
+fn queues(page: &mut Page, report: &Report) {
+    let queues = || {
+        let of = |drive: &'_ Drive| drive.queues.len();
+        let drives = report.drives.iter().filter(move |drive| of(drive) > 0);
+        drives.flat_map(|drive| drive.queues.iter().map(move |queue| (drive, queue)))
+    };
+    let name = "millrace_queue_io_duration_seconds";
+    page.family(name, "histogram", "Time of an I/O, by the hardware queue that it went through.");
+    for (drive, queue) in queues() {
+        let number = queue.queue.to_string();
+        let [drive, volume] = of_drive(drive);
+        let mut all = Snapshot::default();
+        queue.ops.iter().for_each(|op| all.merge(&Snapshot::from(&op.total)));
+        page.histogram(name, &[drive, volume, ("queue", &number)], &Times::from(&all));
+    }
+    let name = "millrace_queue_batch_requests";
+    page.family(name, "histogram", "Requests handed to the driver in one batch.");
+    for (drive, queue) in queues() {
+        let number = queue.queue.to_string();
+        let [drive, volume] = of_drive(drive);
+        page.batches(name, &[drive, volume, ("queue", &number)], queue);
+    }
+}
+
+/// What volumes and their clients got.
+fn ended(page: &mut Page, report: &Report) {
+    let volume = |volume: &Volume| vec![("volume", volume.name.clone())];
+    let of_volumes: Vec<_> = report.volumes.iter().map(|v| (volume(v), v.ops.as_slice())).collect();
+    let client = |of: &Volume, client: &Client| {
+        vec![("volume", of.name.clone()), ("client", format!("client-{}", client.client))]
+    };
+    let clients = report.volumes.iter().flat_map(|of| of.clients.iter().map(move |c| (of, c)));
+    let of_clients: Vec<_> = clients.map(|(of, c)| (client(of, c), c.ops.as_slice())).collect();
+    for (kind, whose) in [("volume", of_volumes), ("client", of_clients)] {
+        let each = |page: &mut Page, put: &dyn Fn(&mut Page, &[(&str, &str)], &Ended)| {
+            for (labels, ops) in &whose {
+                for op in *ops {
+                    let mut labels: Vec<_> =
+                        labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
+                    labels.push(("op", &op.op));
+                    put(page, &labels, op);
+                }
+            }
+        };
+        for (name, help, value) in ENDED_COUNTERS {
+            let name = format!("millrace_{kind}_{name}_total");
+            page.family(&name, "counter", help);
+            each(page, &|page, labels, op| page.sample(&name, labels, value(op)));
+        }
+        let name = format!("millrace_{kind}_io_duration_seconds");
+        page.family(&name, "histogram", "Time of an I/O, from submission until all of it ended.");
+        each(page, &|page, labels, op| page.histogram(&name, labels, &op.total));
     }
 }
 
@@ -183,6 +269,20 @@ impl Page {
         let _ = writeln!(self.0, "{name}_sum{labels} {}", seconds(times.sum_ns));
         let _ = writeln!(self.0, "{name}_count{labels} {count}");
     }
+
+    /// Batches of 1, 2 to 3, 4 to 7, ... requests.
+    fn batches(&mut self, name: &str, labels: &[(&str, &str)], queue: &Queue) {
+        let mut below = 0;
+        for (power, count) in queue.batches.iter().enumerate() {
+            below += count;
+            let last = power + 1 == queue.batches.len();
+            let le = if last { "+Inf".to_owned() } else { ((2 << power) - 1).to_string() };
+            let _ = writeln!(self.0, "{name}_bucket{} {below}", braced(labels, Some(&le)));
+        }
+        let labels = braced(labels, None);
+        let _ = writeln!(self.0, "{name}_sum{labels} {}", queue.requests);
+        let _ = writeln!(self.0, "{name}_count{labels} {below}");
+    }
 }
 
 fn seconds(ns: u64) -> f64 {
@@ -223,15 +323,31 @@ mod tests {
             total: times.clone(),
             ..OpCounts::default()
         };
+        let ended =
+            |op: &str| Ended { op: op.to_owned(), ios, bytes, errors: 1, total: times.clone() };
+        let queue = |queue: u16| Queue {
+            queue,
+            requests: 40,
+            batches: vec![1, 2, 0, 4, 0, 0, 0, 0, 1],
+            ops: vec![ended("read")],
+        };
         let drive = |name: &str| Drive {
             name: name.to_owned(),
             volume: "v".to_owned(),
             ops: vec![op("read"), op("write")],
+            queues: [0, 1].map(queue).into(),
             ..Drive::default()
+        };
+        let client = |client: u16| Client { client, ops: vec![ended("read"), ended("write")] };
+        let volume = Volume {
+            name: "v".to_owned(),
+            ops: vec![ended("read")],
+            clients: [1, 2].map(client).into(),
+            ..Volume::default()
         };
         Report {
             drives: vec![drive("d0"), drive("a\\b\"c\nd")],
-            volumes: vec![Volume { name: "v".to_owned(), ..Volume::default() }],
+            volumes: vec![volume],
             ..Report::default()
         }
     }
@@ -243,6 +359,22 @@ mod tests {
         assert!(text.contains(line), "{text}");
         let odd = "{drive=\"a\\\\b\\\"c\\nd\",volume=\"v\",op=\"write\"} 61440\n";
         assert!(text.contains(odd), "{text}");
+    }
+
+    #[test]
+    fn queues_clients_and_stages_have_lines_of_their_own() {
+        let text = render(&report());
+        let has = |line: &str| assert!(text.contains(&format!("{line}\n")), "{line} in {text}");
+        has("millrace_client_ios_total{volume=\"v\",client=\"client-2\",op=\"write\"} 15");
+        has("millrace_volume_io_duration_seconds_count{volume=\"v\",op=\"read\"} 15");
+        has(
+            "millrace_queue_batch_requests_bucket{drive=\"d0\",volume=\"v\",queue=\"1\",le=\"3\"} 3",
+        );
+        has(
+            "millrace_queue_batch_requests_bucket{drive=\"d0\",volume=\"v\",queue=\"1\",le=\"15\"} 7",
+        );
+        has("millrace_queue_batch_requests_count{drive=\"d0\",volume=\"v\",queue=\"1\"} 8");
+        assert!(text.contains("op=\"read\",stage=\"i2d\",le=\"+Inf\"}"), "{text}");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! smallest value of a bucket in nanoseconds and its count, eight buckets an octave.
 //! Fields may be added; whoever reads ignores those that it does not know.
 
-use millrace_block::{Op, OpSnapshot, Snapshot, StatsSnapshot};
+use millrace_block::{Op, OpSnapshot, SECTOR_SHIFT, Snapshot, StatsSnapshot, TenantSnapshot};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -58,6 +58,38 @@ pub struct Drive {
     pub counts: Counts,
     /// By operation.
     pub ops: Vec<OpCounts>,
+    /// By hardware queue: those through which anything went.
+    pub queues: Vec<Queue>,
+}
+
+/// A hardware queue of a drive.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Queue {
+    /// Its number.
+    pub queue: u16,
+    /// Requests handed to the driver through it.
+    pub requests: u64,
+    /// Batches in which they were: those of 1, 2 to 3, 4 to 7, ... 256 and more.
+    pub batches: Vec<u64>,
+    /// I/Os that came back through it, by operation.
+    pub ops: Vec<Ended>,
+}
+
+/// I/Os of one operation that ended, so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ended {
+    /// Its name.
+    pub op: String,
+    /// I/Os.
+    pub ios: u64,
+    /// Bytes of their ranges.
+    pub bytes: u64,
+    /// Those that failed.
+    pub errors: u64,
+    /// From submission to completion.
+    pub total: Times,
 }
 
 /// What happened in a drive's queues so far.
@@ -94,11 +126,17 @@ pub struct OpCounts {
     pub errors: u64,
     /// Those that were merged into the request of another.
     pub merges: u64,
-    /// Time in the layer before the driver had them.
+    /// Time before they had a place in the layer (btt's Q2G).
+    pub q2g: Times,
+    /// Time in a plug (G2I).
+    pub g2i: Times,
+    /// Time in a software queue, or waiting for a tag (I2D).
+    pub i2d: Times,
+    /// Time in the layer before the driver had them: the three together.
     pub queue: Times,
-    /// Time in the drive.
+    /// Time in the drive (D2C).
     pub service: Times,
-    /// Both together.
+    /// All of it (Q2C).
     pub total: Times,
 }
 
@@ -126,6 +164,21 @@ pub struct Volume {
     pub serving: String,
     /// Its drives by name.
     pub drives: Vec<String>,
+    /// I/Os of its clients, as they saw them: before splitting.
+    pub ops: Vec<Ended>,
+    /// The same by client.
+    pub clients: Vec<Client>,
+}
+
+/// What a client of a volume got.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Client {
+    /// Its number, as in traces. A connection may get that of one that is gone, whose counts it
+    /// continues.
+    pub client: u16,
+    /// By operation: those that it used.
+    pub ops: Vec<Ended>,
 }
 
 /// An export.
@@ -208,12 +261,60 @@ impl OpCounts {
         OpCounts {
             op: op.name().to_owned(),
             ios: stats.ios,
-            bytes: stats.sectors << millrace_block::SECTOR_SHIFT,
+            bytes: stats.sectors << SECTOR_SHIFT,
             errors: stats.errors,
             merges: stats.merges,
+            q2g: Times::from(&stats.q2g),
+            g2i: Times::from(&stats.g2i),
+            i2d: Times::from(&stats.i2d),
             queue: Times::from(&stats.queue),
             service: Times::from(&stats.service),
             total: Times::from(&stats.total),
+        }
+    }
+}
+
+impl Queue {
+    /// What a snapshot says of a queue.
+    pub fn new(queue: u16, stats: &StatsSnapshot) -> Queue {
+        let ops = Op::ALL.into_iter().zip(&stats.ops).filter(|(_, op)| op.ios > 0);
+        let ended = |(op, stats): (Op, &OpSnapshot)| Ended {
+            op: op.name().to_owned(),
+            ios: stats.ios,
+            bytes: stats.sectors << SECTOR_SHIFT,
+            errors: stats.errors,
+            total: Times::from(&stats.total),
+        };
+        let ops = ops.map(ended).collect();
+        Queue { queue, requests: stats.requests, batches: stats.batches.to_vec(), ops }
+    }
+}
+
+impl Ended {
+    /// What a snapshot says of the operations that were used.
+    pub fn all(stats: &TenantSnapshot) -> Vec<Ended> {
+        let ops = Op::ALL.into_iter().zip(&stats.ops).filter(|(_, op)| op.ios > 0);
+        ops.map(|(op, stats)| Ended {
+            op: op.name().to_owned(),
+            ios: stats.ios,
+            bytes: stats.sectors << SECTOR_SHIFT,
+            errors: stats.errors,
+            total: Times::from(&stats.total),
+        })
+        .collect()
+    }
+}
+
+impl From<&Ended> for OpCounts {
+    /// What is known of it.
+    fn from(ended: &Ended) -> OpCounts {
+        OpCounts {
+            op: ended.op.clone(),
+            ios: ended.ios,
+            bytes: ended.bytes,
+            errors: ended.errors,
+            total: ended.total.clone(),
+            ..OpCounts::default()
         }
     }
 }

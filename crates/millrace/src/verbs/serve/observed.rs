@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use millrace_block::{Disk, Op, Volume};
+use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
 use millrace_exports::server::{Observer, Server, ServerStats};
 use millrace_machine::Native;
 use serde::Serialize;
@@ -91,7 +91,9 @@ fn value(answer: impl Serialize) -> Result<Value, Refusal> {
 }
 
 fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
-    let stats = disk.stats();
+    let queues = disk.queue_stats();
+    let mut stats = StatsSnapshot::default();
+    queues.iter().for_each(|(_, queue)| stats.merge(queue));
     let ops = Op::ALL.into_iter().zip(&stats.ops);
     report::Drive {
         name: disk.name().to_owned(),
@@ -102,15 +104,26 @@ fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
         waiting: disk.waiting(),
         counts: report::Counts::from(&stats),
         ops: ops.map(|(op, stats)| report::OpCounts::new(op, stats)).collect(),
+        queues: queues.iter().map(|(hctx, stats)| report::Queue::new(*hctx, stats)).collect(),
     }
 }
 
 fn volume(volume: &Volume<Native>) -> report::Volume {
+    let (tenants, mut all) = (volume.tenants(), TenantSnapshot::default());
+    tenants.iter().for_each(|(_, stats)| all.merge(stats));
+    let clients = tenants.iter();
     report::Volume {
         name: volume.name().to_owned(),
         size_bytes: volume.capacity() << millrace_block::SECTOR_SHIFT,
         serving: volume.serving().name().to_owned(),
         drives: volume.disks().iter().map(|disk| disk.name().to_owned()).collect(),
+        ops: report::Ended::all(&all),
+        clients: clients
+            .map(|(client, stats)| report::Client {
+                client: *client,
+                ops: report::Ended::all(stats),
+            })
+            .collect(),
     }
 }
 

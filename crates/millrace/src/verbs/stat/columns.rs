@@ -1,14 +1,14 @@
 //! The columns of `stat`: what iostat -x prints, out of the difference of two reports.
 //!
-//! Pure arithmetic. A row is of a drive, or of a volume: the sum of its drives. Rates count I/Os as
-//! iostat does, after merging; times are of I/Os as they were submitted, before. `HELP` says how
+//! Pure arithmetic. A row is of a drive, a hardware queue, a volume or a client. Rates of drives
+//! count I/Os as iostat does, after merging; times are of I/Os as they were submitted, before. `HELP` says how
 //! each column that iostat defines by what the kernel counts is defined here, by what the layer
 //! counts. The names are those of sysstat 12.
 
 use millrace_block::{Op, Snapshot};
 use serde::Serialize;
 
-use crate::views::report::{Drive, OpCounts, Report};
+use crate::views::report::{self, Drive, Ended, OpCounts, Report, Volume};
 
 /// How the columns are defined; for `--help`.
 pub const HELP: &str = "\
@@ -26,17 +26,18 @@ Columns, over the interval (the first report: since the daemon began to serve):
                       most. With one I/O in the drive at a time that is how long it was busy;
                       with several it is an upper bound, as they overlap
   r_p99 w_p99         milliseconds that 99 % of reads and writes did not exceed, to an eighth
-A volume is the sum of its drives: an I/O that was split counts on each drive that it touched, and
-a flush on all of them. Its times are those of the parts; its %util is that of its busiest drive.";
+A volume's and a client's I/Os are those of clients: one that was split counts once, where it counts
+on each drive that it touched. A volume's %util is that of its busiest drive. A hardware queue's I/Os
+are those that came back through it, each before it was merged.";
 
 /// A row: what one drive or volume did in an interval.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// The drive or volume.
+    /// The drive or volume; `DRIVE:N` for a queue, `client-N` for a client.
     pub name: String,
-    /// `drive` or `volume`.
+    /// `volume`, `drive`, `queue` or `client`.
     pub kind: &'static str,
-    /// The volume that a drive belongs to; its own name for a volume.
+    /// The volume that it belongs to; its own name for a volume.
     pub volume: String,
     /// Seconds of the interval.
     pub seconds: f64,
@@ -96,8 +97,8 @@ struct Sum {
     service_ns: u64,
 }
 
-/// The rows between two reports of a daemon, each volume before its drives; all since it began
-/// without an earlier one.
+/// The rows between two reports of a daemon: each volume, then its drives, then their queues, then
+/// its clients; all since it began without an earlier one.
 pub fn rows(now: &Report, before: Option<&Report>) -> Vec<Row> {
     let since_ns = before.map_or(0, |before| before.uptime_ns);
     let seconds = now.uptime_ns.saturating_sub(since_ns).max(1) as f64 / 1e9;
@@ -109,12 +110,51 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<Row> {
             .iter()
             .map(|drive| row("drive", &drive.name, &[drive], before, seconds))
             .collect();
-        let mut whole = row("volume", &volume.name, &drives, before, seconds);
+        let earlier = before.and_then(|b| b.volumes.iter().find(|e| e.name == volume.name));
+        let ended = earlier.map(|earlier| earlier.ops.as_slice());
+        let mut whole = row_of_ended(&volume.name, (&volume.ops, ended), volume, seconds);
+        whole.kind = "volume";
         whole.util = of_drives.iter().map(|row| row.util).fold(0.0, f64::max);
+        whole.in_flight = of_drives.iter().map(|row| row.in_flight).sum();
+        whole.tags_in_use = of_drives.iter().map(|row| row.tags_in_use).sum();
         rows.push(whole);
         rows.extend(of_drives);
+        for drive in drives {
+            let earlier = before.and_then(|b| b.drives.iter().find(|e| e.name == drive.name));
+            for queue in &drive.queues {
+                let of = |earlier: &&report::Queue| earlier.queue == queue.queue;
+                let earlier = earlier.and_then(|e| e.queues.iter().find(of)).map(|e| &e.ops[..]);
+                let name = format!("{}:{}", drive.name, queue.queue);
+                let row = row_of_ended(&name, (&queue.ops, earlier), volume, seconds);
+                rows.push(Row { kind: "queue", ..row });
+            }
+        }
+        for client in &volume.clients {
+            let of = |earlier: &&report::Client| earlier.client == client.client;
+            let earlier = earlier.and_then(|e| e.clients.iter().find(of)).map(|e| &e.ops[..]);
+            let name = format!("client-{}", client.client);
+            let row = row_of_ended(&name, (&client.ops, earlier), volume, seconds);
+            rows.push(Row { kind: "client", ..row });
+        }
     }
     rows
+}
+
+/// A row of what is counted by operation when it ends, and in no other way.
+fn row_of_ended(
+    name: &str,
+    (now, before): (&[Ended], Option<&[Ended]>),
+    volume: &Volume,
+    seconds: f64,
+) -> Row {
+    let drive = |ops: &[Ended]| Drive {
+        name: name.to_owned(),
+        volume: volume.name.clone(),
+        ops: ops.iter().map(OpCounts::from).collect(),
+        ..Drive::default()
+    };
+    let before = before.map(|ops| Report { drives: vec![drive(ops)], ..Report::default() });
+    row("client", name, &[&drive(now)], before.as_ref(), seconds)
 }
 
 fn row(
@@ -241,11 +281,49 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_the_sum_of_its_drives_and_as_busy_as_the_busiest() {
+    fn a_volume_is_what_its_clients_got_and_as_busy_as_its_busiest_drive() {
+        let ended = |op: OpCounts| Ended {
+            op: op.op,
+            ios: op.ios,
+            bytes: op.bytes,
+            errors: 0,
+            total: op.total,
+        };
         let ops = [vec![op("write", 10, 0, 1_000)], vec![op("write", 30, 0, 8_000_000_000)]];
-        let rows = rows(&report(1, &ops), None);
-        assert_eq!((rows[0].write.ios, rows[0].util, rows[1].util < 1.0), (40, 100.0, true));
+        let mut now = report(1, &ops);
+        now.volumes[0].ops = vec![ended(op("write", 20, 0, 8_000_000_000))];
+        now.volumes[0].clients = vec![
+            report::Client { client: 1, ops: vec![ended(op("write", 5, 0, 1))] },
+            report::Client { client: 7, ops: vec![ended(op("write", 15, 0, 1))] },
+        ];
+        now.drives[1].queues = vec![report::Queue {
+            queue: 3,
+            ops: vec![ended(op("write", 30, 0, 1))],
+            ..report::Queue::default()
+        }];
+        let rows = rows(&now, None);
+        let found: Vec<_> = rows
+            .iter()
+            .map(|row| (row.kind, row.name.as_str(), row.volume.as_str(), row.write.ios))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("volume", "v", "v", 20),
+                ("drive", "d0", "v", 10),
+                ("drive", "d1", "v", 30),
+                ("queue", "d1:3", "v", 30),
+                ("client", "client-1", "v", 5),
+                ("client", "client-7", "v", 15),
+            ]
+        );
+        assert_eq!((rows[0].util, rows[1].util < 1.0), (100.0, true));
         assert!((rows[0].aqu_sz - 8.0).abs() < 0.01);
+        let mut later = now.clone();
+        later.uptime_ns *= 2;
+        later.volumes[0].clients[1].ops[0].ios += 4;
+        let rows = super::rows(&later, Some(&now));
+        assert_eq!((rows[0].write.ios, rows[4].write.ios, rows[5].write.ios), (0, 0, 4));
     }
 
     #[test]

@@ -25,6 +25,7 @@ const EXAMPLES: &str = "\
 Examples:
   millrace stat                         once, since the daemon of this folder began to serve
   millrace stat 1                       and then every second, until Ctrl-C
+  millrace stat 1 --clients             with a row for each client of a volume
   millrace stat 0.5 10 --json           ten reports as lines of JSON, half a second apart
   millrace stat --connect unix:/run/millrace/fast.sock.control 1
 
@@ -44,6 +45,12 @@ pub struct Args {
     /// The daemon's control socket, unix:PATH
     #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
     connect: PathBuf,
+    /// Rows of the hardware queues of each drive, too: DRIVE:N
+    #[arg(long)]
+    queues: bool,
+    /// Rows of the clients of each volume, too: client-N, as traces name them
+    #[arg(long)]
+    clients: bool,
     /// A line of JSON for each report
     #[arg(long)]
     json: bool,
@@ -90,7 +97,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (start, mut before) = (Instant::now(), None);
     for number in 0..count {
         let report = client.stats()?;
-        let rows = columns::rows(&report, before.as_ref());
+        let mut rows = columns::rows(&report, before.as_ref());
+        rows.retain(|row| match row.kind {
+            "queue" => args.queues,
+            "client" => args.clients,
+            _ => true,
+        });
         let text = match args.json {
             true => format!("{}\n", json!({ "uptime_ns": report.uptime_ns, "rows": rows })),
             false => table::table(&rows),

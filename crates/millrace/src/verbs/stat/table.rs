@@ -1,7 +1,8 @@
 //! Rows of `stat` as text: iostat -x's columns in its order, then p99 of reads and writes.
 //!
 //! Pure text. Numbers have two digits after the point, as iostat's; the first column is as wide as
-//! the longest name. Names of drives stand below their volume's, indented.
+//! the longest name. Names of drives, queues and
+//! clients stand below their volume's, indented.
 
 use std::fmt::Write;
 
@@ -33,7 +34,11 @@ pub fn table(rows: &[Row]) -> String {
 }
 
 fn label(row: &Row) -> String {
-    let indent = if row.kind == "drive" { "  " } else { "" };
+    let indent = match row.kind {
+        "volume" => "",
+        "queue" => "    ",
+        _ => "  ",
+    };
     format!("{indent}{}", row.name.escape_debug())
 }
 

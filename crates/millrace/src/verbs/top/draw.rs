@@ -1,4 +1,4 @@
-//! What `top` shows: a head, the volumes, the drives, the keys.
+//! What `top` shows: a head, the volumes, drives or queues or clients, the keys.
 //!
 //! From a [`Model`] to a frame of any size; 80 columns hold all of it, wider screens longer graphs
 //! and names. Owns nothing. Called by mod.rs for each frame.
@@ -18,7 +18,8 @@ const WIDTHS: [u16; 8] = [6, 6, 6, 6, 6, 6, 6, 5];
 const NAME_WIDTH: u16 = 12;
 /// Rows of volumes that are shown at most, for drives to have room.
 const VOLUMES_MAX: usize = 5;
-const KEYS: &str = "q quit  s sort  r reverse  space hold  +/- interval  up/down drives";
+const KEYS: &str =
+    "q quit  tab queues/clients  s sort  r reverse  space hold  +/- interval  up/down";
 
 /// Draws everything.
 pub fn draw(frame: &mut Frame<'_>, model: &Model) {
@@ -37,15 +38,15 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model) {
         false => "Volume".to_owned(),
     };
     table(frame, above, model, (&title, &volumes[..shown]));
-    let drives = model.rows("drive");
+    let (rows, name) = (model.rows(model.below().kind()), model.below().title());
     let room = usize::from(below.height.saturating_sub(1));
     let first = model.first(room);
-    let last = drives.len().min(first + room);
-    let title = match drives.len() > room {
-        true => format!("Drive {}-{last}/{}", first + 1, drives.len()),
-        false => "Drive".to_owned(),
+    let last = rows.len().min(first + room);
+    let title = match rows.len() > room {
+        true => format!("{name} {}-{last}/{}", first + 1, rows.len()),
+        false => name.to_owned(),
     };
-    table(frame, below, model, (&title, &drives[first..last]));
+    table(frame, below, model, (&title, &rows[first..last]));
     frame.render_widget(Paragraph::new(KEYS).style(Style::new().fg(Color::DarkGray)), keys);
 }
 

@@ -25,8 +25,9 @@ Examples:
   millrace top                          the daemon of this folder
   millrace top 0.5 --connect unix:/run/millrace/fast.sock.control
 
-Keys: q ends; s sorts by the next column, r the other way round; + and - change the interval; space
-holds the display; up and down, page up and page down move through the drives.
+Keys: q ends; tab shows hardware queues (DRIVE:N) instead of drives, then clients, then drives again;
+s sorts by the next column, r the other way round; + and - change the interval; space holds the
+display; up and down, page up and page down move through the lower table.
 The columns are those of `millrace stat`; MB are 1,000,000 bytes. The graph is of I/Os a second.";
 
 /// Arguments of `top`.
@@ -91,6 +92,7 @@ fn pressed(key: KeyEvent, model: &mut Model) -> bool {
     match key.code {
         KeyCode::Char('q') | KeyCode::Esc => return false,
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
+        KeyCode::Tab => model.next_below(),
         KeyCode::Char('s') => model.sort_by_next(),
         KeyCode::Char('r') => model.reverse(),
         KeyCode::Char(' ') => model.hold(),

@@ -58,12 +58,45 @@ pub struct Model {
     /// The server's counters one report earlier, and the seconds since.
     before: (Server, f64),
     rows: Vec<Row>,
-    history: HashMap<(&'static str, String), VecDeque<f64>>,
+    /// By kind, volume and name.
+    history: HashMap<Key, VecDeque<f64>>,
     interval: Duration,
     sort: Sort,
     reversed: bool,
     held: bool,
+    below: Below,
     first: usize,
+}
+
+/// What the lower table is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Below {
+    /// Drives.
+    Drives,
+    /// Hardware queues of all drives.
+    Queues,
+    /// Clients of all volumes.
+    Clients,
+}
+
+impl Below {
+    /// The kind of its rows.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Below::Drives => "drive",
+            Below::Queues => "queue",
+            Below::Clients => "client",
+        }
+    }
+
+    /// Its name on the screen.
+    pub fn title(self) -> &'static str {
+        match self {
+            Below::Drives => "Drive",
+            Below::Queues => "Queue",
+            Below::Clients => "Client",
+        }
+    }
 }
 
 impl Model {
@@ -78,6 +111,7 @@ impl Model {
             sort: Sort::Ios,
             reversed: false,
             held: false,
+            below: Below::Drives,
             first: 0,
         }
     }
@@ -92,7 +126,7 @@ impl Model {
         let seconds = report.uptime_ns.saturating_sub(self.report.uptime_ns) as f64 / 1e9;
         self.before = (self.report.server, seconds);
         for row in &self.rows {
-            let history = self.history.entry((row.kind, row.name.clone())).or_default();
+            let history = self.history.entry(key(row)).or_default();
             history.push_back(ios(row));
             if history.len() > HISTORY {
                 history.pop_front();
@@ -112,7 +146,7 @@ impl Model {
         if self.before.1 > 0.0 { grown as f64 / self.before.1 } else { 0.0 }
     }
 
-    /// The volumes or the drives, sorted.
+    /// The rows of a kind, sorted.
     pub fn rows(&self, kind: &str) -> Vec<&Row> {
         let mut rows: Vec<&Row> = self.rows.iter().filter(|row| row.kind == kind).collect();
         // Stable: equal rows do not dance.
@@ -129,7 +163,7 @@ impl Model {
             '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}',
             '\u{2588}',
         ];
-        let Some(history) = self.history.get(&(row.kind, row.name.clone())) else {
+        let Some(history) = self.history.get(&key(row)) else {
             return String::new();
         };
         let highest = history.iter().copied().fold(0.0, f64::max);
@@ -156,9 +190,28 @@ impl Model {
         self.held
     }
 
-    /// The first drive on the screen, if `room` of them fit.
+    /// The first row of the lower table, if `room` of them fit.
     pub fn first(&self, room: usize) -> usize {
-        self.first.min(self.report.drives.len().saturating_sub(room))
+        self.first.min(self.lower_rows().saturating_sub(room))
+    }
+
+    fn lower_rows(&self) -> usize {
+        self.rows.iter().filter(|row| row.kind == self.below.kind()).count()
+    }
+
+    /// What the lower table is of.
+    pub fn below(&self) -> Below {
+        self.below
+    }
+
+    /// The next one.
+    pub fn next_below(&mut self) {
+        self.below = match self.below {
+            Below::Drives => Below::Queues,
+            Below::Queues => Below::Clients,
+            Below::Clients => Below::Drives,
+        };
+        self.first = 0;
     }
 
     /// Sorts by the next column.
@@ -183,11 +236,18 @@ impl Model {
         self.interval = self.interval.mul_f64(factor).clamp(least, most);
     }
 
-    /// Moves through the drives.
+    /// Moves through the lower table.
     pub fn scroll(&mut self, by: isize) {
-        let last = self.report.drives.len().saturating_sub(1);
+        let last = self.lower_rows().saturating_sub(1);
         self.first = self.first.saturating_add_signed(by).min(last);
     }
+}
+
+/// Kind, volume and name.
+type Key = (&'static str, String, String);
+
+fn key(row: &Row) -> Key {
+    (row.kind, row.volume.clone(), row.name.clone())
 }
 
 fn ios(row: &Row) -> f64 {
@@ -197,7 +257,7 @@ fn ios(row: &Row) -> f64 {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::views::report::{Connections, Drive, OpCounts, Times, Volume};
+    use crate::views::report::{Client, Connections, Drive, Ended, OpCounts, Queue, Times, Volume};
 
     /// A daemon with so many drives; drive n has read `n * reads` times.
     pub fn report(uptime_s: u64, drives: u64, reads: u64) -> Report {
@@ -212,13 +272,18 @@ pub mod tests {
                 ..Default::default()
             };
             let (name, volume) = (format!("d{number}"), "v".to_owned());
-            Drive { name, volume, ops: vec![op], ..Drive::default() }
+            let queues = vec![Queue::default()];
+            Drive { name, volume, ops: vec![op], queues, ..Drive::default() }
         };
+        let ios = drives * (drives - 1) / 2 * reads;
+        let total = Times { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
+        let ops = vec![Ended { op: "read".into(), ios, bytes: ios << 12, errors: 0, total }];
+        let clients = [1, 2].map(|client| Client { client, ops: Vec::new() }).into();
         let connections = Connections { open: 3, accepted: 5, ..Connections::default() };
         Report {
             uptime_ns: uptime_s * 1_000_000_000,
             drives: (0..drives).map(drive).collect(),
-            volumes: vec![Volume { name: "v".to_owned(), ..Volume::default() }],
+            volumes: vec![Volume { name: "v".to_owned(), ops, clients, ..Volume::default() }],
             server: Server { connections, requests: reads * 10, ..Server::default() },
             ..Report::default()
         }
@@ -238,6 +303,18 @@ pub mod tests {
         model.reverse();
         (0..4).for_each(|_| model.sort_by_next());
         assert_eq!((model.sorted().0, names(&model)), (Sort::Given, vec!["d0", "d1", "d2"]));
+    }
+
+    #[test]
+    fn the_lower_table_is_of_drives_then_queues_then_clients() {
+        let mut model = Model::new(Duration::from_secs(1));
+        model.update(report(1, 3, 100));
+        let kinds = [(); 4].map(|()| {
+            let kind = model.below().kind();
+            model.next_below();
+            (kind, model.rows(kind).len())
+        });
+        assert_eq!(kinds, [("drive", 3), ("queue", 3), ("client", 2), ("drive", 3)]);
     }
 
     #[test]
