@@ -9,13 +9,13 @@ use alloc::sync::Arc;
 
 use millrace_machine::checked::{Checked, CheckedParker, ensure};
 use millrace_machine::plant::Plant;
-use millrace_machine::{Doorbell, Machine, Parker, Thread};
+use millrace_machine::{Doorbell, Parker, Thread};
 
 use super::drive::{locked, volume};
-use super::{bounded, holds_but_for, small, spawn};
+use super::{bounded, freeze_and_look, holds_but_for, owner, poll_for, small, spawn};
 use crate::bio::Bio;
 use crate::buffer::Buffer;
-use crate::channel::{Channel, ChannelConfig, IoThread};
+use crate::channel::{Channel, ChannelConfig};
 use crate::disk::{Disk, DiskConfig, Stack};
 use crate::driver::QueueKind;
 use crate::queues::Spread;
@@ -29,21 +29,9 @@ fn freeze(config: &DiskConfig<Checked>) {
         channel.run.hint = 0;
         let bio = Bio::read(0, Buffer::new(512));
         ensure(channel.submit(bio).is_ok(), "refused");
-        let mut handed = 0;
-        Checked::spin_until(u64::MAX, || {
-            handed += channel.poll(|done| ensure(done.status.is_ok(), "failed"));
-            handed == 1
-        });
+        poll_for(&mut channel, 1);
     });
-    let disk = &volume.disks()[0];
-    disk.freeze();
-    ensure(disk.wait_drained(u64::MAX), "drained at its deadline");
-    ensure(locked(&notes).inside == 0, "drained, and a request is in the drive");
-    locked(&notes).closed = true;
-    // Anything that others do now, they do in this window.
-    ensure(disk.is_drained(), "something came in after it was drained");
-    locked(&notes).closed = false;
-    disk.unfreeze();
+    freeze_and_look(&volume.disks()[0], &notes);
     ensure(reader.join(), "the reader failed");
     ensure(locked(&notes).seen == 1, "the request did not reach the drive once");
 }
@@ -54,12 +42,9 @@ fn look_at_an_owner(look: fn(&Disk<Checked>)) {
     locked(&notes).held = true;
     let parker = CheckedParker::new();
     let bell = Arc::new(Doorbell::<Checked>::new(parker.clone()));
-    let brought = volume.disks()[0].bring_up(0, 1, Arc::clone(&bell));
-    ensure(brought.is_ok(), "not brought up");
-    let (theirs, their_bell) = (Arc::clone(&volume), Arc::clone(&bell));
+    let thread = owner(&volume, &bell);
+    let theirs = Arc::clone(&volume);
     let owner = spawn(move || {
-        let bell = Arc::clone(&their_bell);
-        let thread = IoThread { number: 0, owner: 1, bell: their_bell, turn: || () };
         let config = ChannelConfig { thread: Some(thread), ..small() };
         let mut channel = Channel::open(&theirs, config);
         channel.run.hint = 0;

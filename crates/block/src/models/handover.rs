@@ -13,10 +13,10 @@ use millrace_machine::plant::Plant;
 use millrace_machine::{CpuId, Doorbell, Machine, Parker, Thread};
 
 use super::drive::{locked, volume};
-use super::{bounded, holds_but_for, small, spawn};
+use super::{bounded, holds_but_for, owner, small, spawn};
 use crate::bio::Bio;
 use crate::buffer::Buffer;
-use crate::channel::{Channel, ChannelConfig, IoThread};
+use crate::channel::{Channel, ChannelConfig};
 use crate::disk::DiskConfig;
 use crate::driver::QueueKind;
 use crate::volume::Volume;
@@ -39,11 +39,9 @@ fn one(volume: &Arc<Volume<Checked>>, bio: Bio) {
 fn serve_another() {
     let (volume, notes) = volume(QueueKind::OwnerOnly, 1, DiskConfig::default());
     let bell = Arc::new(Doorbell::<Checked>::new(CheckedParker::new()));
-    let brought = volume.disks()[0].bring_up(0, 1, Arc::clone(&bell));
-    ensure(brought.is_ok(), "not brought up");
+    let thread = owner(&volume, &bell);
     let theirs = Arc::clone(&volume);
     let reader = spawn(move || read_one(&theirs));
-    let thread = IoThread { number: 0, owner: 1, bell: Arc::clone(&bell), turn: || () };
     let config = ChannelConfig { thread: Some(thread), ..small() };
     let mut channel = Channel::open(&volume, config);
     channel.run.hint = 0;

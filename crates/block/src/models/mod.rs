@@ -18,13 +18,18 @@ mod tags;
 mod worker;
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use std::println;
+use std::sync::Mutex;
 
-use millrace_machine::Machine;
-use millrace_machine::checked::{Checked, CheckedThread, Explorer};
+use millrace_machine::checked::{Checked, CheckedThread, Explorer, ensure};
 use millrace_machine::plant::{self, Plant};
+use millrace_machine::{Doorbell, Machine};
 
-use crate::channel::ChannelConfig;
+use crate::channel::{Channel, ChannelConfig, IoThread};
+use crate::disk::Disk;
+use crate::volume::Volume;
+use drive::{Notes, locked};
 
 /// Starts a thread of a model.
 fn spawn(body: impl FnOnce() + Send + 'static) -> CheckedThread {
@@ -40,6 +45,34 @@ fn bounded(preemptions: u32) -> Explorer {
 /// A channel with few slots: models open many.
 fn small() -> ChannelConfig<Checked> {
     ChannelConfig { depth: 1, ..ChannelConfig::default() }
+}
+
+/// Brings the first drive's first queue up, for the I/O thread given, which owns it.
+fn owner(volume: &Volume<Checked>, bell: &Arc<Doorbell<Checked>>) -> IoThread<Checked> {
+    let brought = volume.disks()[0].bring_up(0, 1, Arc::clone(bell));
+    ensure(brought.is_ok(), "not brought up");
+    IoThread { number: 0, owner: 1, bell: Arc::clone(bell), turn: || () }
+}
+
+/// Polls until so many bios are back, all well.
+fn poll_for(channel: &mut Channel<Checked>, count: usize) {
+    let mut handed = 0;
+    Checked::spin_until(u64::MAX, || {
+        handed += channel.poll(|done| ensure(done.status.is_ok(), "failed"));
+        handed == count
+    });
+}
+
+/// Freezes a disk, looks, and lets it go on: from when it is drained until then nothing comes in.
+fn freeze_and_look(disk: &Disk<Checked>, notes: &Mutex<Notes>) {
+    disk.freeze();
+    ensure(disk.wait_drained(u64::MAX), "drained at its deadline");
+    ensure(locked(notes).inside == 0, "drained, and a request is in the drive");
+    locked(notes).closed = true;
+    // Anything that others do now, they do in this window.
+    ensure(disk.is_drained(), "something came in after it was drained");
+    locked(notes).closed = false;
+    disk.unfreeze();
 }
 
 /// `body` holds within the bounds, and fails with each of the bugs planted.

@@ -13,7 +13,7 @@ use millrace_machine::plant::Plant;
 use millrace_machine::{CpuId, Doorbell, Machine, Parker, Thread};
 
 use super::drive::{locked, served_volume};
-use super::{bounded, holds_but_for, spawn};
+use super::{bounded, freeze_and_look, holds_but_for, owner, poll_for, spawn};
 use crate::bio::Bio;
 use crate::buffer::Buffer;
 use crate::channel::{Channel, ChannelConfig, IoThread};
@@ -111,11 +111,7 @@ fn leave(kind: QueueKind) {
     let bell = bell();
     let thread = match kind {
         QueueKind::AnyThread => None,
-        QueueKind::OwnerOnly => {
-            let brought = volume.disks()[0].bring_up(0, 1, Arc::clone(&bell));
-            ensure(brought.is_ok(), "not brought up");
-            Some(IoThread { number: 0, owner: 1, bell: Arc::clone(&bell), turn: || () })
-        }
+        QueueKind::OwnerOnly => Some(owner(&volume, &bell)),
     };
     let theirs = Arc::clone(&volume);
     let mut worker = worker(&volume, self::bell());
@@ -178,27 +174,15 @@ fn a_worker_whose_queue_was_looked_at_comes_back() {
 fn leave_while_frozen() {
     let (volume, notes) = served_volume(QueueKind::OwnerOnly);
     let bell = bell();
-    let brought = volume.disks()[0].bring_up(0, 1, Arc::clone(&bell));
-    ensure(brought.is_ok(), "not brought up");
+    let thread = owner(&volume, &bell);
     let left = worker(&volume, self::bell());
     let theirs = Arc::clone(&volume);
     let reader = spawn(move || {
-        let thread = IoThread { number: 0, owner: 1, bell: Arc::clone(&bell), turn: || () };
         let mut channel = hand_over(&theirs, Some(thread));
         drop(left);
-        let mut handed = 0;
-        Checked::spin_until(u64::MAX, || {
-            handed += channel.poll(|done| ensure(done.status.is_ok(), "failed"));
-            handed == 2
-        });
+        poll_for(&mut channel, 2);
     });
-    let disk = &volume.disks()[0];
-    disk.freeze();
-    ensure(disk.wait_drained(u64::MAX), "drained at its deadline");
-    locked(&notes).closed = true;
-    ensure(disk.is_drained(), "something came in after it was drained");
-    locked(&notes).closed = false;
-    disk.unfreeze();
+    freeze_and_look(&volume.disks()[0], &notes);
     ensure(reader.join(), "the reader failed");
     ensure(locked(&notes).seen == 1, "the request did not reach the drive once");
 }
