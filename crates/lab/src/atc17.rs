@@ -12,64 +12,31 @@ mod rigs;
 mod runs;
 mod tables;
 
-use std::str::FromStr;
-
 use crate::bench::BenchError;
 use crate::page::Page;
 use crate::paper::{self, machine_table};
 
 use runs::Results;
 
-/// A part of the experiment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+paper::parts! { "atc17":
     /// One, two, four and eight drives.
-    Scaling,
+    Scaling "scaling",
     /// Several stripe sizes.
-    Stripes,
+    Stripes "stripes",
     /// The three controllers.
-    Controllers,
+    Controllers "controllers",
     /// Other watermarks.
-    Watermarks,
+    Watermarks "watermarks",
     /// One I/O at a time.
-    Latency,
+    Latency "latency",
     /// Beside one submitting thread for each drive.
-    Ideal,
+    Ideal "ideal",
     /// Tags in use over time.
-    Tags,
+    Tags "tags",
     /// Stack latency by drive.
-    Fairness,
+    Fairness "fairness",
     /// A single NVMe drive.
-    Nvme,
-}
-
-impl Part {
-    /// All, with their names.
-    pub const NAMES: [(Part, &'static str); 9] = [
-        (Part::Scaling, "scaling"),
-        (Part::Stripes, "stripes"),
-        (Part::Controllers, "controllers"),
-        (Part::Watermarks, "watermarks"),
-        (Part::Latency, "latency"),
-        (Part::Ideal, "ideal"),
-        (Part::Tags, "tags"),
-        (Part::Fairness, "fairness"),
-        (Part::Nvme, "nvme"),
-    ];
-
-    /// All parts.
-    #[must_use]
-    pub fn all() -> Vec<Part> {
-        Part::NAMES.map(|(part, _)| part).to_vec()
-    }
-}
-
-impl FromStr for Part {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Part, String> {
-        paper::part_named("atc17", &Part::NAMES, text)
-    }
+    Nvme "nvme",
 }
 
 /// Runs the parts and gives what was found; checks that need other parts are listed as not there.
@@ -88,7 +55,7 @@ pub fn atc17(
             .into(),
         intro: INTRO.iter().map(ToString::to_string).collect(),
         facts: vec![
-            ("command".into(), paper::command("atc17", &Part::NAMES, parts, seed)),
+            ("command".into(), paper::command("atc17", Part::NAMES, parts, seed)),
             ("seed".into(), seed.to_string()),
             ("rows run".into(), results.len().to_string()),
             ("events simulated".into(), results.events().to_string()),

@@ -9,7 +9,38 @@ pub(crate) mod rule;
 use millrace_machine::Model;
 
 use crate::bench::BenchError;
-use crate::sim::machine;
+use crate::sim::{machine, run_rows};
+
+/// The type of a paper's parts, with their names, from a list of `/// What. Part "name",`.
+macro_rules! parts {
+    ($paper:literal: $($(#[$what:meta])+ $part:ident $name:literal,)+) => {
+        /// A part of the experiment.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Part {
+            $($(#[$what])+ $part,)+
+        }
+
+        impl Part {
+            /// All, with their names.
+            pub const NAMES: &[(Part, &'static str)] = &[$((Part::$part, $name)),+];
+
+            /// All parts.
+            #[must_use]
+            pub fn all() -> Vec<Part> {
+                Part::NAMES.iter().map(|(part, _)| *part).collect()
+            }
+        }
+
+        impl std::str::FromStr for Part {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Part, String> {
+                $crate::paper::part_named($paper, Part::NAMES, text)
+            }
+        }
+    };
+}
+pub(crate) use parts;
 
 /// The part of this name.
 pub(crate) fn part_named<P: Copy>(
@@ -35,6 +66,33 @@ pub(crate) fn command<P: PartialEq>(
         true => format!("millrace paper {paper} --seed {seed}"),
         false => format!("millrace paper {paper}:{} --seed {seed}", chosen.join(",")),
     }
+}
+
+/// What several parts want, each once.
+pub(crate) fn distinct<P: PartialEq>(wanted: impl Iterator<Item = P>) -> Vec<P> {
+    let mut all = Vec::new();
+    for one in wanted {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+    all
+}
+
+/// Runs so many points side by side; `progress` is told the fraction done.
+///
+/// # Errors
+/// What `run` says.
+pub(crate) fn run_points<T: Send>(
+    count: usize,
+    run: impl Fn(usize) -> Result<T, BenchError> + Sync,
+    mut progress: impl FnMut(f64) + Send,
+) -> Result<Vec<T>, BenchError> {
+    let mut ended = 0usize;
+    run_rows(count, run, |_| {
+        ended += 1;
+        progress(ended as f64 / count as f64);
+    })
 }
 
 /// The models of these machines.

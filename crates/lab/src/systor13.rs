@@ -10,61 +10,29 @@ mod checks;
 mod figures;
 mod runs;
 
-use std::str::FromStr;
-
 use crate::bench::BenchError;
 use crate::page::Page;
 use crate::paper::{self, machine_table};
 
 use runs::Results;
 
-/// A part of the experiment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+paper::parts! { "systor13":
     /// The single-queue design alone.
-    Fig4,
+    Fig4 "fig4",
     /// The three designs, through the interface of the time.
-    Fig6,
+    Fig6 "fig6",
     /// Latency of one I/O at a time.
-    Fig7,
+    Fig7 "fig7",
     /// The repaired interface on eight sockets.
-    Fig8,
+    Fig8 "fig8",
     /// One software queue and several mappings.
-    Fig9,
+    Fig9 "fig9",
     /// A software queue per core and several mappings.
-    Fig10,
+    Fig10 "fig10",
     /// Maximum latencies.
-    Table2,
+    Table2 "table2",
     /// Present-day machine; no part of the paper.
-    Today,
-}
-
-impl Part {
-    /// All, with their names.
-    pub const NAMES: [(Part, &'static str); 8] = [
-        (Part::Fig4, "fig4"),
-        (Part::Fig6, "fig6"),
-        (Part::Fig7, "fig7"),
-        (Part::Fig8, "fig8"),
-        (Part::Fig9, "fig9"),
-        (Part::Fig10, "fig10"),
-        (Part::Table2, "table2"),
-        (Part::Today, "today"),
-    ];
-
-    /// All parts.
-    #[must_use]
-    pub fn all() -> Vec<Part> {
-        Part::NAMES.map(|(part, _)| part).to_vec()
-    }
-}
-
-impl FromStr for Part {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Part, String> {
-        paper::part_named("systor13", &Part::NAMES, text)
-    }
+    Today "today",
 }
 
 /// Runs the parts and gives what was found; checks that need other parts are listed as not there.
@@ -78,7 +46,7 @@ pub fn systor13(
     progress: impl FnMut(f64) + Send,
 ) -> Result<Page, BenchError> {
     let results = Results::run(parts, seed, progress)?;
-    let command = paper::command("systor13", &Part::NAMES, parts, seed);
+    let command = paper::command("systor13", Part::NAMES, parts, seed);
     Ok(Page {
         title: "Multi-queue SSD access on multi-core systems, repeated on simulated machines"
             .into(),

@@ -10,7 +10,7 @@ use super::Part;
 use super::rigs::{LOADS, MACHINES, Point, Rig};
 use crate::bench::BenchError;
 use crate::paper;
-use crate::sim::{Observed, run_observed, run_rows};
+use crate::sim::{Observed, run_observed};
 
 /// The ways of serving, in the order of legends and columns.
 pub(super) const SERVINGS: [Serving; 4] =
@@ -80,29 +80,19 @@ impl Results {
     pub(super) fn run(
         parts: &[Part],
         seed: u64,
-        mut progress: impl FnMut(f64) + Send,
+        progress: impl FnMut(f64) + Send,
     ) -> Result<Results, BenchError> {
-        let mut points: Vec<Point> = Vec::new();
-        for point in parts.iter().flat_map(|part| points_of(*part)) {
-            if !points.contains(&point) {
-                points.push(point);
-            }
-        }
+        let mut points = paper::distinct(parts.iter().flat_map(|part| points_of(*part)));
         // The long ones first, so that none is left over for the end.
         points.sort_by_key(|point| (point.serving != Serving::Auto, u32::MAX - point.drives));
         let used = |name: &&&'static str| points.iter().any(|p| p.rig.machine() == **name);
         let models = paper::models(MACHINES.iter().filter(used))?;
-        let (count, mut ended) = (points.len(), 0usize);
         let run = |at: usize| {
             let point: &Point = &points[at];
             let model = models.iter().find(|model| model.name == point.rig.machine());
             run_observed(model.expect("loaded above"), &point.plan(seed))
         };
-        let done = |_| {
-            ended += 1;
-            progress(ended as f64 / count as f64);
-        };
-        let rows = run_rows(count, run, done)?;
+        let rows = paper::run_points(points.len(), run, progress)?;
         Ok(Results { models, points: points.into_iter().zip(rows).collect() })
     }
 

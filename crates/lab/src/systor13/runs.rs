@@ -12,7 +12,7 @@ use super::Part;
 use crate::bench::BenchError;
 use crate::paper;
 use crate::row::Row;
-use crate::sim::{InterfaceKind, Irq, Length, Service, SimPlan, Watch, run_rows, run_simulated};
+use crate::sim::{InterfaceKind, Irq, Length, Service, SimPlan, Watch, run_simulated};
 use crate::workload::{Rw, Workload};
 
 /// The machines of table 1, by sockets.
@@ -134,14 +134,9 @@ impl Results {
     pub(super) fn run(
         parts: &[Part],
         seed: u64,
-        mut progress: impl FnMut(f64) + Send,
+        progress: impl FnMut(f64) + Send,
     ) -> Result<Results, BenchError> {
-        let mut curves: Vec<Curve> = Vec::new();
-        for curve in parts.iter().flat_map(|part| Curve::of(*part)) {
-            if !curves.contains(&curve) {
-                curves.push(curve);
-            }
-        }
+        let curves = paper::distinct(parts.iter().flat_map(|part| Curve::of(*part)));
         let used = |name: &&&'static str| curves.iter().any(|curve| curve.machine == **name);
         let models = paper::models(MACHINES.iter().chain([&TODAY]).filter(used))?;
         let model = |curve: &Curve| models.iter().find(|model| model.name == curve.machine);
@@ -152,16 +147,11 @@ impl Results {
         }
         // The long ones first, so that none is left over for the end.
         points.sort_by_key(|(index, cores, _)| (std::cmp::Reverse(*cores), *index));
-        let (count, mut ended) = (points.len(), 0usize);
         let run = |at: usize| {
             let (index, cores, model) = points[at];
             run_simulated(model, &curves[index].plan(cores, seed))
         };
-        let done = |_| {
-            ended += 1;
-            progress(ended as f64 / count as f64);
-        };
-        let rows = run_rows(count, run, done)?;
+        let rows = paper::run_points(points.len(), run, progress)?;
         let mut curves: Vec<_> = curves.into_iter().map(|c| (c, BTreeMap::new())).collect();
         for ((index, cores, _), row) in points.iter().zip(&rows) {
             curves[*index].1.insert(*cores, Point::of(row));
