@@ -59,10 +59,10 @@ impl Spans {
             }
         }
         overheads(&mut text, self);
-        merges(&mut text, self);
-        depths(&mut text, self);
+        text += &merges(self);
+        text += &depths(self);
         for (number, name) in ["Q", "D"].into_iter().enumerate() {
-            seeks(&mut text, self, number, name);
+            text += &seeks(self, number, name);
         }
         for (count, what) in self.notes() {
             let _ = writeln!(text, "note: {count} {what}");
@@ -171,88 +171,57 @@ fn overheads(text: &mut String, spans: &Spans) {
     text.push('\n');
 }
 
-fn merges(text: &mut String, spans: &Spans) {
-    let merged = |drive: &&Drive| drive.queued > 0 && drive.issued > 0;
-    let rows: Vec<&Drive> = spans.drives().iter().filter(merged).collect();
-    if rows.is_empty() {
-        return;
-    }
-    let _ = writeln!(
-        text,
+/// The lines of those drives that have one, below what says what it is; nothing without any.
+fn drive_rows(spans: &Spans, head: &str, row: impl Fn(&Drive) -> Option<String>) -> String {
+    let line = |drive: &Drive| Some(format!("{:>10} | {}\n", padded(drive.device), row(drive)?));
+    let lines: String = spans.drives().iter().filter_map(line).collect();
+    if lines.is_empty() { lines } else { format!("{head}\n{lines}\n") }
+}
+
+fn merges(spans: &Spans) -> String {
+    let head = format!(
         "Merges\n{:>10} | {:>8} {:>8} {:>7} | {:>8} {:>8} {:>8} {:>8}",
         "DEV", "#Q", "#D", "Ratio", "BLKmin", "BLKavg", "BLKmax", "Total"
     );
-    for drive in rows {
-        let blocks = &drive.blocks;
-        let _ = writeln!(
-            text,
-            "{:>10} | {:8} {:8} {:7.1} | {:8} {:8} {:8} {:8}",
-            padded(drive.device),
-            drive.queued.max(drive.issued),
-            drive.issued,
-            drive.merge_ratio(),
-            blocks.min,
-            blocks.total / drive.issued,
-            blocks.max,
-            blocks.total
-        );
-    }
-    text.push('\n');
+    drive_rows(spans, &head, |drive| {
+        let (queued, issued, blocks) = (drive.queued, drive.issued, &drive.blocks);
+        let (min, max, total) = (blocks.min, blocks.max, blocks.total);
+        (queued > 0 && issued > 0).then(|| {
+            let (most, ratio, avg) = (queued.max(issued), drive.merge_ratio(), total / issued);
+            format!("{most:8} {issued:8} {ratio:7.1} | {min:8} {avg:8} {max:8} {total:8}")
+        })
+    })
 }
 
-fn depths(text: &mut String, spans: &Spans) {
-    let issued = |drive: &&Drive| drive.depth.n > 0;
-    let rows: Vec<&Drive> = spans.drives().iter().filter(issued).collect();
-    if rows.is_empty() {
-        return;
-    }
-    let _ = writeln!(
-        text,
+fn depths(spans: &Spans) -> String {
+    let head = format!(
         "Requests at the driver at D, that one too\n{:>10} | {:>8} {:>8} {:>8} {:>8} {:>8}",
         "DEV", "Avg", "P50", "P99", "Max", "Avg @ Q"
     );
-    for drive in rows {
+    drive_rows(spans, &head, |drive| {
         let depth = &drive.depth;
         let at_q = drive.active_sum as f64 / drive.queued.max(1) as f64;
-        let _ = writeln!(
-            text,
-            "{:>10} | {:8.1} {:8} {:8} {:8} {at_q:8.1}",
-            padded(drive.device),
-            depth.avg(),
-            depth.quantile(0.5),
-            depth.quantile(0.99),
-            depth.max
-        );
-    }
-    text.push('\n');
+        (depth.n > 0).then(|| {
+            let (avg, p50, p99) = (depth.avg(), depth.quantile(0.5), depth.quantile(0.99));
+            format!("{avg:8.1} {p50:8} {p99:8} {:8} {at_q:8.1}", depth.max)
+        })
+    })
 }
 
-fn seeks(text: &mut String, spans: &Spans, number: usize, name: &str) {
-    let of = |drive: &'_ Drive| drive.seeks[number].distances.n > 0;
-    let rows: Vec<&Drive> = spans.drives().iter().filter(|drive| of(drive)).collect();
-    if rows.is_empty() {
-        return;
-    }
-    let _ = writeln!(
-        text,
+fn seeks(spans: &Spans, number: usize, name: &str) -> String {
+    let head = format!(
         "Sectors from {name} to {name}\n{:>10} | {:>15} {:>15} {:>15} {:>15} {:>10}",
         "DEV", "N", "MEAN", "P50", "MAX", "SEQUENTIAL"
     );
-    for drive in rows {
+    drive_rows(spans, &head, |drive| {
         let seeks = &drive.seeks[number];
         let all = &seeks.distances;
-        let sequential = seeks.sequential as f64 / all.n as f64 * 100.0;
-        let _ = writeln!(
-            text,
-            "{:>10} | {:15} {:15.1} {:15} {:15} {sequential:9.1}%",
-            padded(drive.device),
-            all.n,
-            all.avg(),
-            all.quantile(0.5),
-            all.max
-        );
-    }
-    text.push('\n');
+        (all.n > 0).then(|| {
+            let (n, avg, p50, max) = (all.n, all.avg(), all.quantile(0.5), all.max);
+            let sequential = seeks.sequential as f64 / n as f64 * 100.0;
+            format!("{n:15} {avg:15.1} {p50:15} {max:15} {sequential:9.1}%")
+        })
+    })
 }
 
 fn drive_json(drive: &Drive) -> Value {
