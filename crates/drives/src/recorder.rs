@@ -100,7 +100,7 @@ struct CpuFile {
 
 impl CpuFile {
     fn create(config: &RecorderConfig, cpu: u32) -> io::Result<CpuFile> {
-        let path = path_of(&config.name, cpu);
+        let path = trace_file(&config.name, cpu);
         let file = File::create(&path).map_err(|error| named(&path, &error))?;
         let file = BufWriter::with_capacity(BUFFER_BYTES, file);
         let mut this =
@@ -191,8 +191,9 @@ fn named(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("trace file {}: {error}", path.display()))
 }
 
-/// The file of a CPU.
-fn path_of(name: &Path, cpu: u32) -> PathBuf {
+/// The file of a CPU's events in the trace `name`.
+#[must_use]
+pub fn trace_file(name: &Path, cpu: u32) -> PathBuf {
     let mut path = name.as_os_str().to_owned();
     path.push(format!(".blktrace.{cpu}"));
     path.into()

@@ -15,6 +15,7 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use millrace_block::blktrace::{Note, Record, category};
+use millrace_drives::trace_file;
 
 use super::file::{CpuFile, Item};
 use super::{Names, TraceError};
@@ -45,9 +46,7 @@ impl TraceName {
     }
 
     fn file(&self, cpu: u32) -> PathBuf {
-        let mut path = self.base.clone().into_os_string();
-        path.push(format!(".blktrace.{cpu}"));
-        path.into()
+        trace_file(&self.base, cpu)
     }
 }
 

@@ -4,14 +4,13 @@
 //! silence, after ten seconds. What a request names must be there, and its files must not be: the
 //! daemon writes nothing over what somebody keeps. Called by observed.rs for the control socket.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use millrace::volume_device;
 use millrace_block::blktrace::Act;
 use millrace_block::{Disk, Volume};
-use millrace_drives::{Recorder, RecorderConfig, TraceFilter, categories_of};
+use millrace_drives::{Recorder, RecorderConfig, TraceFilter, categories_of, trace_file};
 use millrace_machine::Native;
 
 use crate::views::report::Traced;
@@ -47,7 +46,7 @@ impl Recording {
             return Err(bad(format!("name {}: give an absolute path", start.name.display())));
         }
         let existing =
-            (0..CPUS_MAX).map(|cpu| file_of(&start.name, cpu)).find(|path| path.exists());
+            (0..CPUS_MAX).map(|cpu| trace_file(&start.name, cpu)).find(|path| path.exists());
         if let Some(path) = existing {
             let text = format!("{} is there already: choose another name", path.display());
             return Err(bad(text));
@@ -109,12 +108,6 @@ fn none() -> Refusal {
 
 fn bad(text: String) -> Refusal {
     Refusal::new("bad-request", format!("trace-start: {text}"))
-}
-
-fn file_of(name: &Path, cpu: u32) -> PathBuf {
-    let mut path = name.as_os_str().to_owned();
-    path.push(format!(".blktrace.{cpu}"));
-    path.into()
 }
 
 /// What a request wants of all events.
