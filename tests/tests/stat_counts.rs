@@ -14,20 +14,10 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use millrace_tests::raw_nbd::RawNbd;
+use millrace_tests::known_load::{CONFIG, on_each_drive, serve};
 use millrace_tests::serving::{pattern, succeed};
 use millrace_tests::{Daemon, run, tempdir};
 use serde_json::Value;
-
-const CONFIG: &str = "[[drive]]\nname = \"d0\"\nspec = \"file:path=d0,size=64m\"\n\
-                      [[drive]]\nname = \"d1\"\nspec = \"file:path=d1,size=64m\"\n\
-                      [[volume]]\nname = \"v\"\nchunk = \"64k\"\ndrives = [\"d0\", \"d1\"]\n\
-                      [[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n\
-                      [server]\ncontrol = \"unix:c\"\n";
-
-fn serve(more: &str) -> Daemon {
-    Daemon::start(&format!("{CONFIG}{more}"), &["s", "c"])
-}
 
 fn binary(daemon: &Daemon) -> PathBuf {
     fs::read_link(format!("/proc/{}/exe", daemon.pid())).unwrap()
@@ -42,15 +32,7 @@ fn stat(daemon: &Daemon) -> Command {
 /// What the test does to the volume: on each drive 10 writes and 7 reads of 4 KiB, the half of 3
 /// writes of 128 KiB, and 2 flushes.
 fn load(daemon: &Daemon) {
-    let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
-    for drive in 0..2 {
-        for block in 0..10 {
-            raw.write(drive * 65_536 + block * 4096, &pattern(4096, block)).unwrap();
-        }
-        for block in 0..7 {
-            raw.read(drive * 65_536 + block * 4096, 4096).unwrap();
-        }
-    }
+    let mut raw = on_each_drive(daemon);
     for place in 1..4 {
         raw.write(place << 20, &pattern(131_072, place)).unwrap();
     }

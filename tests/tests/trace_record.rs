@@ -6,16 +6,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use millrace_tests::known_load::{on_each_drive, serve};
 use millrace_tests::raw_nbd::RawNbd;
 use millrace_tests::serving::pattern;
 use millrace_tests::traces::{agrees_with_btt, blkparse, shown, text};
 use millrace_tests::{Daemon, millrace, require_clients, run, tempdir};
-
-const CONFIG: &str = "[[drive]]\nname = \"d0\"\nspec = \"file:path=d0,size=64m\"\n\
-                      [[drive]]\nname = \"d1\"\nspec = \"file:path=d1,size=64m\"\n\
-                      [[volume]]\nname = \"v\"\nchunk = \"64k\"\ndrives = [\"d0\", \"d1\"]\n\
-                      [[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n\
-                      [server]\ncontrol = \"unix:c\"\n";
 
 /// How many lines of a trace have this letter, by drive.
 fn count(lines: &str, letter: &str, kind: char) -> BTreeMap<String, usize> {
@@ -101,24 +96,15 @@ fn end(child: Child) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// On each drive 10 writes and 7 reads of 4 KiB.
+/// The known load, and a flush on each drive.
 fn load(daemon: &Daemon) {
-    let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
-    for drive in 0..2 {
-        for block in 0..10 {
-            raw.write(drive * 65_536 + block * 4096, &pattern(4096, block)).unwrap();
-        }
-        for block in 0..7 {
-            raw.read(drive * 65_536 + block * 4096, 4096).unwrap();
-        }
-    }
-    raw.flush().unwrap();
+    on_each_drive(daemon).flush().unwrap();
 }
 
 #[test]
 fn a_running_daemon_is_recorded_whole_and_goes_on() {
     require_clients!("blkparse", "btt");
-    let daemon = Daemon::start(CONFIG, &["s", "c"]);
+    let daemon = serve("");
     load(&daemon);
     let child = begin(&daemon, "-o t", "t");
     load(&daemon);
@@ -139,7 +125,7 @@ fn a_running_daemon_is_recorded_whole_and_goes_on() {
 
 #[test]
 fn what_is_asked_for_is_recorded_and_nothing_else() {
-    let daemon = Daemon::start(CONFIG, &["s", "c"]);
+    let daemon = serve("");
     let child = begin(&daemon, "-o t --drive d1 --op write --action D,C --sectors 0-16", "t");
     load(&daemon);
     end(child);
@@ -152,7 +138,7 @@ fn what_is_asked_for_is_recorded_and_nothing_else() {
 
 #[test]
 fn what_cannot_be_recorded_is_refused_and_the_daemon_goes_on() {
-    let daemon = Daemon::start(CONFIG, &["s", "c"]);
+    let daemon = serve("");
     let refused = |arguments: &str, reason: &str| {
         let output = run(&mut record(&daemon, arguments));
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -200,7 +186,7 @@ fn an_io_takes_the_steps_of_the_walk_in_its_order() {
     for letter in ['Q', 'A', 'G', 'P', 'U', 'I', 'D', 'C'] {
         assert!(!places(letter).is_empty(), "{letter} is not in the walk: {walk:?}");
     }
-    let daemon = Daemon::start(CONFIG, &["s", "c"]);
+    let daemon = serve("");
     let child = begin(&daemon, "-o t", "t");
     let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
     raw.write(4096, &pattern(4096, 1)).unwrap();
