@@ -36,6 +36,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("qemu-nbd", "qemu-utils"),
     ("qemu-storage-daemon", "qemu-system-common"),
     ("qemu-system-x86_64", "qemu-system-x86"),
+    ("script", "bsdutils"),
+    ("stty", "coreutils"),
     ("unshare", "util-linux"),
 ];
 

@@ -15,6 +15,7 @@ mod process;
 pub mod raw_nbd;
 pub mod serving;
 pub mod synthetic_trace;
+pub mod terminal;
 pub mod traces;
 
 pub use clients::{client, nbdsh};
