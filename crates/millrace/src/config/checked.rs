@@ -118,7 +118,10 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
     unique("volume", raw.volumes.iter().map(|volume| &volume.name), problems);
     volumes(&raw, &mut checked, problems);
     for export in &raw.exports {
-        add_export(export, &mut checked, problems);
+        let known = checked.volumes.iter().any(|volume| volume.name == export.volume.value);
+        if known || !raw.has_gaps {
+            add_export(export, &mut checked, problems);
+        }
     }
     if raw.exports.is_empty() && problems.is_empty() {
         let text = "nothing is exported; add [[export]] with volume = \"...\" and nbd = \"...\"";
@@ -158,6 +161,9 @@ fn volumes(raw: &RawConfig, checked: &mut Checked, problems: &mut Problems) {
         for wanted in &volume.drives.value {
             let found = raw.drives.iter().position(|drive| drive.name.value == wanted.value);
             let Some(place) = found else {
+                if raw.has_gaps {
+                    continue;
+                }
                 let names = raw.drives.iter().map(|drive| drive.name.value.as_str());
                 let like = nearest(&wanted.value, names);
                 let text = format!("drives: there is no drive \"{}\"{like}", wanted.value);

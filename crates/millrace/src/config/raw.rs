@@ -168,6 +168,9 @@ pub struct RawConfig {
     pub exports: Vec<RawExport>,
     /// The `[server]` section.
     pub server: RawServer,
+    /// Some section is none that there may be, or could not be read: a name that nothing has may
+    /// be its.
+    pub has_gaps: bool,
 }
 
 /// Reads the sections of a text; relative paths are in `base`.
@@ -180,7 +183,8 @@ pub fn read(text: &str, base: &Path, problems: &mut Problems) -> RawConfig {
     let exports = root.sections("export", problems);
     let server = root.section("server", problems);
     root.finish(problems);
-    RawConfig {
+    let (unknown, named) = (!problems.is_empty(), controllers.len() + drives.len() + volumes.len());
+    let mut config = RawConfig {
         controllers: controllers
             .into_iter()
             .filter_map(|s| controller::read(s, problems))
@@ -189,7 +193,11 @@ pub fn read(text: &str, base: &Path, problems: &mut Problems) -> RawConfig {
         volumes: volumes.into_iter().filter_map(|s| volume(s, problems)).collect(),
         exports: exports.into_iter().filter_map(|s| export(s, base, problems)).collect(),
         server: server.map(|s| server_section(s, base, problems)).unwrap_or_default(),
-    }
+        has_gaps: false,
+    };
+    let read = config.controllers.len() + config.drives.len() + config.volumes.len();
+    config.has_gaps = unknown || read < named;
+    config
 }
 
 /// A name that is there and not empty.

@@ -91,6 +91,18 @@ fn drives_and_volumes_that_are_missing_name_the_nearest() {
 }
 
 #[test]
+fn what_names_a_section_that_is_wrong_is_not_wrong_itself() {
+    let text = whole("", "", "");
+    let found = problems(&text.replace("null:", "nul:"));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("m.toml:3: spec = \"nul:"), "{}", found[0]);
+    let found = problems(&text.replace("[[drive]]", "[[driv]]"));
+    assert!(found.len() == 1 && found[0].contains("unknown key \"driv\""), "{found:?}");
+    let found = problems(&text.replace("drives = [\"d0\"]", "drives = []"));
+    assert!(found.len() == 1 && found[0].contains("it has no drive"), "{found:?}");
+}
+
+#[test]
 fn wrong_values_say_what_may_stand_there() {
     let volume = "chunk = \"60k\"\nstack = \"mqq\"\nserving = \"per-disk\"\ntimeout = 5\n";
     let found = problems(&whole("", volume, "read-only = \"yes\"\n"));
