@@ -167,7 +167,7 @@ fn check_reads_the_configuration_and_opens_nothing() {
     let output = serve(dir.path(), &config, &["--check"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(said, "m.toml: in order: 1 drives, 1 volumes, 1 exports, 1 listeners\n");
+    assert_eq!(said, "m.toml: in order: 1 drive, 1 volume, 1 export, 1 listener\n");
     assert!(!dir.path().join("d0").exists() && !dir.path().join("s").exists());
     let output = serve(dir.path(), &config.replace("unix:s", "s"), &["--check"]);
     assert_eq!(output.status.code(), Some(2));

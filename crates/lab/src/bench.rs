@@ -30,8 +30,10 @@ pub enum BenchError {
     #[error("{0}")]
     Workload(String),
     /// A server could not be reached, went away or broke the protocol.
-    #[error("NBD server: {source}")]
+    #[error("NBD server at {address}: {source}; is it there, and does it serve this export?")]
     Server {
+        /// Where it is.
+        address: millrace_exports::nbd::Address,
         /// What happened.
         source: std::io::Error,
     },

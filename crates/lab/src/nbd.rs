@@ -44,7 +44,11 @@ pub fn run_nbd_row(uri: &NbdUri, plan: &Plan, progress: Progress<'_>) -> Result<
 }
 
 fn connect(uri: &NbdUri) -> Result<Client, BenchError> {
-    Client::connect(uri).map_err(|source| BenchError::Server { source })
+    Client::connect(uri).map_err(|source| failed(uri, source))
+}
+
+fn failed(uri: &NbdUri, source: std::io::Error) -> BenchError {
+    BenchError::Server { address: uri.address.clone(), source }
 }
 
 fn check(client: &Client, plan: &Plan) -> Result<(), BenchError> {
@@ -72,7 +76,7 @@ fn spawn(uri: &NbdUri, plan: &Plan, shared: &Arc<Shared>, job: u32) -> <Native a
         shared.ready();
         let result = client.and_then(|client| {
             let mut connection = Connection::new(client, &plan, job);
-            connection.run(&shared.until).map_err(|source| BenchError::Server { source })
+            connection.run(&shared.until).map_err(|source| failed(&uri, source))
         });
         shared.finish(result);
     };

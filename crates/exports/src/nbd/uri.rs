@@ -8,6 +8,7 @@
 //! Specification: `doc/uri.md`; generic syntax: RFC 3986.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
@@ -30,6 +31,16 @@ pub enum Address {
         /// The socket's path.
         path: PathBuf,
     },
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Address::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Address::Unix { path } => write!(f, "unix:{}", path.display()),
+        }
+    }
 }
 
 /// A server's address and an export.

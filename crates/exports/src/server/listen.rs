@@ -143,7 +143,12 @@ impl Drop for UnixSocket {
 fn cannot_listen(listen: &Listen, error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            Error::new(ErrorKind::Busy, format!("{listen}: in use by another server"))
+            let what = match listen {
+                Listen::Unix(_) => "path",
+                Listen::Tcp(_) => "port",
+            };
+            let text = format!("{listen}: in use by another server; choose another {what}");
+            Error::new(ErrorKind::Busy, text)
         }
         _ => Error::new(ErrorKind::System, format!("{listen}: cannot listen: {error}")),
     }

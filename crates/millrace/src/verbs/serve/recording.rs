@@ -107,7 +107,7 @@ fn none() -> Refusal {
 }
 
 fn bad(text: String) -> Refusal {
-    Refusal::new("bad-request", format!("trace-start: {text}"))
+    Refusal::new("bad-request", text)
 }
 
 /// What a request wants of all events.

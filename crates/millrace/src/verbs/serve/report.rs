@@ -17,17 +17,18 @@ use millrace_machine::Native;
 use super::opening::Opened;
 use crate::config::words::{Address, bytes_for_people};
 use crate::config::{Checked, ExportPlan, ListenerPlan};
+use crate::verbs::counted;
 
 /// What `--check` says of a plan in order.
 pub fn checked(plan: &Checked) -> String {
     let mut text = warnings(plan) + &controllers(plan);
-    let (drives, volumes) = (plan.drives.len(), plan.volumes.len());
-    let (exports, listeners) = (plan.exports.len(), plan.listeners.len());
-    let _ = writeln!(
-        text,
-        "{}: in order: {drives} drives, {volumes} volumes, {exports} exports, {listeners} listeners",
-        plan.file
-    );
+    let counts = [
+        counted(plan.drives.len(), "drive"),
+        counted(plan.volumes.len(), "volume"),
+        counted(plan.exports.len(), "export"),
+        counted(plan.listeners.len(), "listener"),
+    ];
+    let _ = writeln!(text, "{}: in order: {}", plan.file, counts.join(", "));
     for volume in plan.volumes.iter().filter(|volume| volume.serving != ServingConfig::default()) {
         let (name, serving) = (&volume.name, &volume.serving);
         let _ = writeln!(

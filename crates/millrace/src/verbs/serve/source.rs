@@ -2,9 +2,10 @@
 //!
 //! Owns the default configuration. Called by `serve`; reads the one file that was named.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::anyhow;
 
 const DEFAULT: &str = include_str!("../../default.toml");
 const DEFAULT_FOLDER: &str = "millrace-data";
@@ -32,8 +33,13 @@ impl Source {
             return Ok(Self::embedded(data_dir.unwrap_or(DEFAULT_FOLDER)));
         };
         let name = file.display().to_string();
-        let text = std::fs::read_to_string(file)
-            .with_context(|| format!("{name}: cannot read the configuration"))?;
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            let more = match error.kind() {
+                ErrorKind::NotFound => "; `millrace serve --print-config` prints one to begin with",
+                _ => "",
+            };
+            anyhow!("{name}: cannot read the configuration: {error}{more}")
+        })?;
         let base = file.parent().unwrap_or(Path::new("")).to_owned();
         Ok(Source { name, text, base, data_dir: None })
     }

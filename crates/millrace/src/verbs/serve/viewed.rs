@@ -4,6 +4,7 @@
 //! taken is a problem with the line that names it. Called by `serve`.
 
 use std::fmt::Write;
+use std::io::ErrorKind;
 use std::net::TcpListener;
 
 use millrace_exports::server::UnixSocket;
@@ -40,7 +41,11 @@ pub fn bind(plan: &Checked) -> Result<Sockets, Problems> {
     let metrics = plan.server.metrics.as_ref().map(|metrics| {
         let bound = TcpListener::bind(metrics.value);
         bound.map_err(|error| {
-            let text = format!("metrics: {}: cannot listen: {error}", metrics.value);
+            let why = match error.kind() {
+                ErrorKind::AddrInUse => "in use by another server; choose another port".to_owned(),
+                _ => format!("cannot listen: {error}"),
+            };
+            let text = format!("metrics: {}: {why}", metrics.value);
             problem(metrics.line, text)
         })
     });

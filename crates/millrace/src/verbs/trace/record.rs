@@ -15,8 +15,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::config::words;
-use crate::verbs::say;
 use crate::verbs::stat::{CONNECT_DEFAULT, socket};
+use crate::verbs::{counted, say};
 use crate::views::TraceStart;
 use crate::views::client::Client;
 use crate::views::report::Traced;
@@ -109,7 +109,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if shows {
         clear();
     }
-    say(&format!("{} events recorded in {} files\n", done.events, done.files.len()));
+    let files = counted(done.files.len(), "file");
+    say(&format!("{} events recorded in {files}\n", done.events));
     say(&format!("see them with: millrace trace spans {}\n", args.output.display()));
     if done.dropped > 0 {
         say(&format!("{} events dropped: record fewer, such as --action D,C\n", done.dropped));
