@@ -1,0 +1,78 @@
+//! Fuzzes what strangers may send to the daemon's views: one input is lines to the control socket,
+//! and the head of a request to the metrics page.
+//!
+//! Besides "no panic" it demands: each line gets one reply, which is one line of JSON with the id
+//! of its request and either an answer or a refusal that says why; a recording that is accepted is
+//! the same when it is asked for again in its own words; a response of HTTP is whole, and a head
+//! that is too long is not waited for. Both parsers are compiled from their sources, so that
+//! nothing else of the program must build.
+//! Seeds in `corpus/control` are requests of docs/control.md, of browsers and of Prometheus.
+
+#![no_main]
+
+#[path = "../../crates/millrace/src/views/http.rs"]
+mod http;
+#[path = "../../crates/millrace/src/views/protocol.rs"]
+#[allow(dead_code)]
+mod protocol;
+
+use libfuzzer_sys::fuzz_target;
+use protocol::{Refusal, Verb};
+use serde_json::{Value, json};
+
+/// As the daemon's, of which it has the name and the shape.
+pub trait Answers {
+    fn answer(&self, verb: &Verb) -> Result<Value, Refusal>;
+    fn metrics(&self) -> String;
+}
+
+struct Daemon;
+
+impl Answers for Daemon {
+    fn answer(&self, verb: &Verb) -> Result<Value, Refusal> {
+        match verb {
+            Verb::Version => Ok(protocol::greeting()),
+            Verb::Stats => Ok(json!({ "uptime_ns": 1 })),
+            _ => Err(Refusal::new("busy", "a recording is under way")),
+        }
+    }
+
+    fn metrics(&self) -> String {
+        "up 1\n".to_owned()
+    }
+}
+
+/// Longest head that is waited for, in bytes.
+const HEAD_BYTES_MAX: usize = 8 * 1024;
+
+fuzz_target!(|input: &[u8]| {
+    input.split(|byte| *byte == b'\n').for_each(line);
+    match http::answer(input, &Daemon) {
+        Some(response) => whole(&response, input.starts_with(b"HEAD ")),
+        None => assert!(input.len() <= HEAD_BYTES_MAX, "a head that is too long is waited for"),
+    }
+});
+
+fn line(line: &[u8]) {
+    let request = protocol::parse(line);
+    if let Ok(Verb::TraceStart(start)) = &request.verb {
+        let mut again = json!(start);
+        again["verb"] = "trace-start".into();
+        assert_eq!(protocol::parse(again.to_string().as_bytes()).verb, request.verb);
+    }
+    let reply = protocol::reply(&request.id, request.verb.and_then(|verb| Daemon.answer(&verb)));
+    assert_eq!(reply.iter().position(|byte| *byte == b'\n'), Some(reply.len() - 1), "one line");
+    let back: Value = serde_json::from_slice(&reply).expect("a reply is JSON");
+    assert_eq!(back["id"], request.id);
+    let refused = back["error"]["message"].as_str().is_some_and(|message| !message.is_empty());
+    assert!(back.get("ok").is_some() != refused, "an answer, or why there is none");
+}
+
+/// A response with all of its head, and the body that its head says.
+fn whole(response: &[u8], to_head: bool) {
+    let response = std::str::from_utf8(response).expect("a response is text");
+    let (head, body) = response.split_once("\r\n\r\n").expect("a head ends");
+    assert!(head.starts_with("HTTP/1.1 ") && head.contains("\r\nConnection: close"), "{head}");
+    let length = head.split("Content-Length: ").nth(1).and_then(|rest| rest.lines().next());
+    assert!(to_head || length == Some(&body.len().to_string()[..]), "{head}");
+}
