@@ -240,7 +240,7 @@ fn well_formed_says_promtool(text: &str) {
     let mut command = Command::new("promtool");
     command.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped());
     let Ok(mut child) = command.stdout(Stdio::piped()).spawn() else {
-        println!("skipped: promtool is not installed");
+        println!("skipped: what Prometheus says: promtool is not installed (apt: prometheus)");
         return;
     };
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
