@@ -59,6 +59,18 @@ fn what_bench_records_reads_as_blkparse_and_btt_say_and_has_every_io() {
     }
 }
 
+#[test]
+fn nothing_of_an_earlier_recording_of_the_name_is_left() {
+    let dir = tempdir();
+    for cpu in 0..200 {
+        std::fs::write(dir.path().join(format!("t.blktrace.{cpu}")), "old").unwrap();
+    }
+    let arguments = "bench --drive ram:size=16m --bs 4k --ios 1000 --trace t";
+    text_of_bench(millrace().args(arguments.split(' ')).current_dir(dir.path()));
+    assert_eq!(shown(dir.path(), &["t"]).matches("  Q  ").count(), 1000);
+    assert!(!dir.path().join("t.blktrace.199").exists());
+}
+
 /// Rows go to standard output, notes about the trace to standard error.
 fn text_of_bench(command: &mut Command) {
     let output = run(command);
@@ -145,7 +157,7 @@ fn what_cannot_be_recorded_is_refused_and_the_daemon_goes_on() {
         assert_eq!(output.status.code(), Some(2), "{errors}");
         assert!(errors.contains(reason), "{errors}");
     };
-    refused("-o nowhere/t", "trace file");
+    refused("-o nowhere/t", "t.blktrace.0: its folder is not there; make it");
     refused("-o t --drive d7", "there is no drive \"d7\"");
     refused("-o t --volume w", "there is no volume \"w\"");
     refused("-o t --action Z", "there is no action \"Z\"; there are Q G I D C");

@@ -188,7 +188,12 @@ impl CpuFile {
 
 /// An error with the path that it is about.
 fn named(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("trace file {}: {error}", path.display()))
+    let path = path.display();
+    let text = match error.kind() {
+        io::ErrorKind::NotFound => format!("trace file {path}: its folder is not there; make it"),
+        _ => format!("trace file {path}: {error}"),
+    };
+    io::Error::new(error.kind(), text)
 }
 
 /// The file of a CPU's events in the trace `name`.
@@ -228,7 +233,7 @@ pub struct Recorder {
 
 impl Recorder {
     /// Starts to record what these volumes do; their drives have `tracer`. Channels take part from
-    /// their next batch on.
+    /// their next batch on. The files of an earlier recording of this name go.
     ///
     /// # Errors
     /// `AlreadyExists` if somebody records with this tracer, or what creating the first file says.
@@ -243,6 +248,9 @@ impl Recorder {
             let text = "a recording is under way: stop it first";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
+        // An earlier recording's, of more CPUs perhaps, would be read as if they were of this one.
+        let others = (1..).map(|cpu| trace_file(&config.name, cpu));
+        others.take_while(|path| std::fs::remove_file(path).is_ok()).for_each(drop);
         let shared = Arc::new(Shared::default());
         // What is older is of an earlier recording.
         let began_ns = Native::now();
