@@ -143,6 +143,10 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
             let text = format!("{path}: there is no such file; give size= to make it");
             Error::new(ErrorKind::System, text)
         }
+        Some(libc::ENOENT) => {
+            let text = format!("{path}: its folder is not there; make it first");
+            Error::new(ErrorKind::System, text)
+        }
         Some(libc::EBUSY) => {
             let text = format!("{path}: in use, perhaps mounted; unmount it first");
             Error::new(ErrorKind::Busy, text)
