@@ -115,7 +115,7 @@ fn latency_is_kept_and_does_not_block_others() {
 #[test]
 fn owned_bio_on_a_stuck_drive_times_out_and_its_memory_is_kept_until_the_release() {
     for plan in plans(&FAULTY) {
-        let mut rig = Rig::new(&Plan { timeout_ns: 50_000_000, ..plan });
+        let mut rig = Rig::new(&Plan { timeout_ns: 300_000_000, ..plan });
         rig.write(0, &pattern(0, 512, 1));
         let fault = rig.drives.faults[0].clone();
         fault.add_rule(FaultRule::always(Effect::Stick).within(0..8));
@@ -139,7 +139,7 @@ fn owned_bio_on_a_stuck_drive_times_out_and_its_memory_is_kept_until_the_release
 #[test]
 fn foreign_bio_on_a_stuck_drive_is_answered_on_release_only() {
     for plan in plans(&FAULTY) {
-        let mut rig = Rig::new(&Plan { timeout_ns: 20_000_000, ..plan });
+        let mut rig = Rig::new(&Plan { timeout_ns: 300_000_000, ..plan });
         let fault = rig.drives.faults[0].clone();
         rig.write(0, &pattern(0, 4096, 3));
         fault.add_rule(FaultRule::always(Effect::Stick));
