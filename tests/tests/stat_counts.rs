@@ -47,14 +47,19 @@ fn check(rows: &Value) {
     let rows = rows.as_array().unwrap();
     let names: Vec<_> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["v", "d0", "d1"]);
-    for (row, drives) in rows.iter().zip([2, 1, 1]) {
-        let counts = |kind: &str| (row[kind]["ios"].clone(), row[kind]["bytes"].clone());
-        assert_eq!(counts("write"), ((drives * 13).into(), (drives * (40_960 + 196_608)).into()));
-        assert_eq!(counts("read"), ((drives * 7).into(), (drives * 28_672).into()));
-        assert_eq!(counts("flush"), ((drives * 2).into(), 0.into()));
-        assert_eq!(counts("discard"), (0.into(), 0.into()));
-        assert_eq!((&row["in_flight"], &row["write"]["errors"]), (&0.into(), &0.into()));
-    }
+    rows.iter().for_each(check_row);
+}
+
+/// Checks one of them: the client's I/Os, or those of a drive, on which each half of a write counts.
+fn check_row(row: &Value) {
+    let (drives, long, flushes) = if row["kind"] == "drive" { (1, 3, 2) } else { (2, 3, 2) };
+    let counts = |kind: &str| (row[kind]["ios"].clone(), row[kind]["bytes"].clone());
+    let bytes = drives * (40_960 + 196_608);
+    assert_eq!(counts("write"), ((drives * 10 + long).into(), bytes.into()), "{row}");
+    assert_eq!(counts("read"), ((drives * 7).into(), (drives * 28_672).into()), "{row}");
+    assert_eq!(counts("flush"), (flushes.into(), 0.into()), "{row}");
+    assert_eq!(counts("discard"), (0.into(), 0.into()), "{row}");
+    assert_eq!((&row["in_flight"], &row["write"]["errors"]), (&0.into(), &0.into()), "{row}");
 }
 
 fn json(line: &str) -> Value {
@@ -67,6 +72,18 @@ fn the_first_report_has_exactly_the_ios_and_bytes_of_the_load() {
     load(&daemon);
     let report = json(&succeed(stat(&daemon).arg("--json")));
     check(&report["rows"]);
+    let report_of_all = json(&succeed(stat(&daemon).args(["--json", "--queues", "--clients"])));
+    let rows = report_of_all["rows"].as_array().unwrap();
+    let of = |kind: &str| rows.iter().filter(|row| row["kind"] == kind).collect::<Vec<_>>();
+    let clients = of("client");
+    assert_eq!(clients.len(), 1, "{report_of_all}");
+    check_row(clients[0]);
+    for drive in ["d0", "d1"] {
+        let queues = of("queue");
+        let mine = |row: &&&Value| row["name"].as_str().unwrap().starts_with(drive);
+        let ios = |row: &&Value| row["write"]["ios"].as_u64().unwrap();
+        assert_eq!(queues.iter().filter(mine).map(ios).sum::<u64>(), 13, "{report_of_all}");
+    }
     let uptime_s = report["uptime_ns"].as_u64().unwrap() as f64 / 1e9;
     let rate = report["rows"][0]["read"]["per_second"].as_f64().unwrap();
     assert!((rate * uptime_s - 14.0).abs() < 0.01, "{report}");
