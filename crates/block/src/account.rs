@@ -12,6 +12,7 @@ use millrace_machine::{Counter, Machine};
 
 use crate::bio::{OPS, Op};
 use crate::histogram::{Histogram, bucket_of};
+use crate::home::Home;
 use crate::ledger::Entry;
 use crate::slot::{Slot, Stage};
 use crate::stats::{OpSnapshot, StatsSnapshot};
@@ -63,6 +64,21 @@ pub(crate) struct Whose {
     pub(crate) stage: Stage,
     /// This thread submitted it.
     pub(crate) own: bool,
+}
+
+impl Whose {
+    /// `home` is the thread's own.
+    #[inline(always)]
+    pub(crate) fn of<M: Machine>(bio: &Slot<M>, home: *const Home<M>) -> Whose {
+        Whose { tenant: bio.bio.tenant, stage: bio.stage, own: bio.home == home }
+    }
+
+    /// Whether its tenant's account gets it here: a part's parent is counted when it ends, and what
+    /// others submitted when they get it.
+    #[inline(always)]
+    pub(crate) fn is_counted(self) -> bool {
+        self.own && self.stage == Stage::Whole
+    }
 }
 
 /// When an I/O came to its steps.
@@ -150,19 +166,34 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Adds one completed bio to a run of equals, or records the run and starts another.
+    /// Bios of one request are to be counted: goes on with a run of equals, or records it and
+    /// starts another.
+    #[inline(always)]
+    pub(crate) fn begin(
+        &self,
+        run: &mut Run,
+        (op, whose): (Op, Whose),
+        times: Times,
+        tenants: &mut Tenants<M>,
+    ) {
+        if run.op != op || run.times != times {
+            self.record(run, tenants);
+            (run.op, run.times, run.whose) = (op, times, whose);
+        }
+    }
+
+    /// Adds one of them, which came when and is whose it says.
     #[inline(always)]
     pub(crate) fn count(
         &self,
         run: &mut Run,
-        (op, sectors): (Op, u32),
-        whose: Whose,
-        times: Times,
+        (q_ns, whose): (u64, Whose),
+        sectors: u32,
         tenants: &mut Tenants<M>,
     ) {
-        if run.op != op || run.times != times || run.whose != whose {
+        if run.times.q_ns != q_ns || run.whose != whose {
             self.record(run, tenants);
-            (run.op, run.times, run.whose) = (op, times, whose);
+            (run.times.q_ns, run.whose) = (q_ns, whose);
         }
         run.add(1, sectors.into());
     }
@@ -199,8 +230,7 @@ impl<M: Machine> DiskStats<M> {
         stats.sectors.add(run.sectors);
         stats.service.record(d2c_ns, run.ios);
         stats.total.tally(bucket, total_ns, run.ios);
-        // A part's parent is counted when it ends, and what others submitted when they get it.
-        if run.whose.own && run.whose.stage == Stage::Whole {
+        if run.whose.is_counted() {
             let (whose, counts) = ((run.whose.tenant, run.op), (run.ios, run.sectors));
             tenants.count(whose, (bucket, total_ns), counts);
         }

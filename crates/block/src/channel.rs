@@ -97,6 +97,8 @@ pub(crate) struct Batch {
     pub(crate) plugged_max: u32,
     /// Stamp of what goes in; 0: none taken yet.
     pub(crate) now_ns: u64,
+    /// Stamp of the parts that are made.
+    pub(crate) parts_ns: u64,
     /// Parts were put in on the way back, by a stage that ended.
     pub(crate) has_parts: bool,
     /// How often there was something at hand when completions were asked for.
@@ -164,6 +166,7 @@ impl<M: Machine> Channel<M> {
                 plugged: 0,
                 plugged_max: volume.serving_config().plug_high * drives,
                 now_ns: 0,
+                parts_ns: 0,
                 has_parts: false,
                 polls: 0,
                 drain_ns: DRAIN_NS,

@@ -20,7 +20,7 @@ use crate::merge;
 use crate::queues::Serve;
 use crate::request::{Request, State, Tag};
 use crate::runner::{Runner, Stamp};
-use crate::slot::{self, BioRef, Slot, Waited};
+use crate::slot::{BioRef, Slot, Waited};
 use crate::status::Status;
 use crate::tag::TagBatch;
 use crate::trace::Action;
@@ -97,21 +97,21 @@ impl<M: Machine> Disk<M> {
         stats: &DiskStats<M>,
         equal: &mut Run,
     ) {
-        let waits = chain.waits();
+        let times = Times { q_ns: chain.q_ns, waits: chain.waits(), d_ns, c_ns };
+        let home = run.home();
+        let (op, whose) = (chain.op(), Whose::of(&chain, home));
+        stats.begin(equal, (op, whose), times, &mut run.accounts.tenants);
         let mut next = Some(chain);
         while let Some(mut bio) = next {
             next = bio.chained.take();
             bio.touch();
             bio.status = status;
             bio.waited = Waited::NOT;
-            let times = Times { q_ns: bio.q_ns, waits, d_ns, c_ns };
-            let own = bio.home == run.home();
-            let whose = Whose { tenant: bio.bio.tenant, stage: bio.stage, own };
-            let what = (bio.bio.op, bio.bio.nr_sectors);
-            stats.count(equal, what, whose, times, &mut run.accounts.tenants);
+            let whose = Whose::of(&bio, home);
+            stats.count(equal, (bio.q_ns, whose), bio.bio.nr_sectors, &mut run.accounts.tenants);
             if !status.is_ok() {
                 stats.count_error(bio.bio.op);
-                if own && bio.stage == slot::Stage::Whole {
+                if whose.is_counted() {
                     run.accounts.tenants.count_error(&bio);
                 }
             }

@@ -72,6 +72,7 @@ impl<M: Machine> Channel<M> {
                     self.run.accounts.tenants.count_one(bio, now_ns);
                 }
             });
+            self.run.accounts.tenants.end_run();
             self.run.done.append(&mut delivered);
             look = true;
         }
@@ -197,6 +198,9 @@ impl<M: Machine> Channel<M> {
         let parent = self.finished.pop_front()?;
         let now_ns = self.run.accounts.c_ns.max(parent.q_ns);
         self.run.accounts.tenants.count_one(&parent, now_ns);
+        if self.finished.is_empty() {
+            self.run.accounts.tenants.end_run();
+        }
         Some(parent)
     }
 

@@ -90,6 +90,12 @@ impl<M: Machine> Channel<M> {
     /// Makes as many parts of the present stage as there are slots for; then the parent waits for
     /// slots, for its parts, or for nothing any more.
     fn make_parts(&mut self, mut parent: BioRef<M>) {
+        // To the drive, parts come when they are made: later than their parent if there was no slot
+        // for them, or if they are a stage that another has to end before.
+        if self.batch.now_ns == 0 {
+            self.batch.now_ns = M::now();
+        }
+        self.batch.parts_ns = self.batch.now_ns;
         let (sector, nr) = (parent.bio.sector, parent.bio.nr_sectors);
         let span = match parent.stage {
             Stage::Data => self.volume.span(sector, nr),
@@ -269,12 +275,6 @@ impl<M: Machine> Channel<M> {
     }
 
     fn child_of(&mut self, parent: &BioRef<M>, op: Op, part: Part) -> BioRef<M> {
-        // To the drive, a part comes when it is made: later than its parent if there was no slot
-        // for it, or if it is a stage that another has to end before.
-        if self.batch.now_ns == 0 {
-            self.batch.now_ns = M::now();
-        }
-        let q_ns = self.batch.now_ns;
         let mut child = self.children.pop_front().expect("make_parts looked for a slot");
         child.bio = ManuallyDrop::new(parent.bio.part(op, part.nr_sectors));
         child.stage = Stage::Child;
@@ -284,7 +284,7 @@ impl<M: Machine> Channel<M> {
         child.dev_sector = part.dev_sector;
         child.offset = part.offset << SECTOR_SHIFT;
         debug_assert_eq!(child.waited, Waited::NOT);
-        child.q_ns = q_ns;
+        child.q_ns = self.batch.parts_ns;
         child.foreign = parent.foreign;
         child.tail = child.as_ptr();
         (child.chain_sectors, child.chain_segments) = (part.nr_sectors, 0);

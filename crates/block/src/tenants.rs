@@ -120,6 +120,17 @@ impl<M: Machine> TenantLedger<M> {
     }
 }
 
+/// Bios of a tenant with equal operations and times that are not yet in its account.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    tenant: u16,
+    op: Op,
+    q_ns: u64,
+    c_ns: u64,
+    ios: u64,
+    sectors: u64,
+}
+
 /// A channel's accounts.
 pub(crate) struct Tenants<M: Machine> {
     /// Where they are kept; a worker has nobody's.
@@ -129,11 +140,13 @@ pub(crate) struct Tenants<M: Machine> {
     /// Whose was used last.
     last: u16,
     last_at: usize,
+    run: Run,
 }
 
 impl<M: Machine> Tenants<M> {
     pub(crate) fn new(ledger: Option<Arc<TenantLedger<M>>>) -> Self {
-        Tenants { ledger, accounts: Vec::new(), last: 0, last_at: 0 }
+        let run = Run { tenant: 0, op: Op::Read, q_ns: 0, c_ns: 0, ios: 0, sectors: 0 };
+        Tenants { ledger, accounts: Vec::new(), last: 0, last_at: 0, run }
     }
 
     /// Counts bios that took equally long; `bucket` is that of `total_ns`.
@@ -150,13 +163,32 @@ impl<M: Machine> Tenants<M> {
         op.total.record_in(bucket, total_ns, ios);
     }
 
-    /// Counts one that was not with others of its kind, at the time that it was done.
+    /// Adds one that is done now to a run of equals, which [`Tenants::end_run`] puts into the
+    /// account.
+    #[inline]
     pub(crate) fn count_one(&mut self, slot: &Slot<M>, now_ns: u64) {
-        let total_ns = now_ns.saturating_sub(slot.q_ns);
-        let (whose, sectors) = ((slot.bio.tenant, slot.bio.op), slot.bio.nr_sectors);
-        self.count(whose, (bucket_of(total_ns), total_ns), (1, sectors.into()));
+        let key = (slot.bio.tenant, slot.bio.op, slot.q_ns, now_ns);
+        let run = &mut self.run;
+        if (run.tenant, run.op, run.q_ns, run.c_ns) != key {
+            self.end_run();
+            let (tenant, op, q_ns, c_ns) = key;
+            self.run = Run { tenant, op, q_ns, c_ns, ios: 0, sectors: 0 };
+        }
+        self.run.ios += 1;
+        self.run.sectors += u64::from(slot.bio.nr_sectors);
         if !slot.status.is_ok() {
             self.count_error(slot);
+        }
+    }
+
+    /// Puts what was added one by one into the account.
+    pub(crate) fn end_run(&mut self) {
+        let run = self.run;
+        if run.ios > 0 {
+            let total_ns = run.c_ns.saturating_sub(run.q_ns);
+            let times = (bucket_of(total_ns), total_ns);
+            self.count((run.tenant, run.op), times, (run.ios, run.sectors));
+            self.run.ios = 0;
         }
     }
 
