@@ -3,7 +3,7 @@
 //! Plain data; units are in the names.
 
 use millrace_block::{OpSnapshot, Snapshot, StatsSnapshot};
-use millrace_machine::LockRow;
+use millrace_machine::{LockCounts, LockRow};
 use serde::Serialize;
 
 /// Latencies of one row in nanoseconds, from Q to C. Known to an eighth (the width of a bucket).
@@ -155,7 +155,16 @@ pub struct MachineRow {
     pub locks: Option<Vec<LockLine>>,
 }
 
-/// What the locks of one name did in the whole run, in all or at one place.
+/// A time, and how many CPUs could run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// How long.
+    pub elapsed_ns: u64,
+    /// CPUs.
+    pub cpus: u64,
+}
+
+/// What the locks of one name did in the whole run, in all or at one place: lockmeter's columns.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct LockLine {
     /// The locks' name.
@@ -164,32 +173,47 @@ pub struct LockLine {
     pub site: Option<String>,
     /// Times one was taken.
     pub acquisitions: u64,
-    /// Part of them that had to wait, 0 to 1.
+    /// Attempts that went away without it, since it was taken.
+    pub rejected: u64,
+    /// Part of all attempts that found it taken, 0 to 1.
     pub contended_share: f64,
-    /// Mean wait of those that had to.
+    /// Mean wait of those.
     pub wait_ns_mean: u64,
     /// Longest wait.
     pub wait_ns_max: u64,
     /// Mean time held.
     pub hold_ns_mean: u64,
+    /// Longest time held.
+    pub hold_ns_max: u64,
+    /// Part of the time that one was held, 0 to 1; of several locks of the name, added up.
+    pub held_share: f64,
     /// Part of the CPUs' time that went by in waiting, 0 to 1.
     pub spin_share: f64,
 }
 
 impl LockLine {
-    /// A line of a machine's row; `cpu_ns` is the time of all CPUs.
+    /// A line of what happened in a time.
     #[must_use]
-    pub fn new(row: &LockRow, cpu_ns: u64) -> LockLine {
-        let counts = &row.counts;
+    pub fn new(row: &LockRow, span: Span) -> LockLine {
+        let site = row.site.map(|site| format!("{}:{}", site.file, site.line));
+        LockLine::of(row.name, site, &row.counts, span)
+    }
+
+    /// The same of counts that came from elsewhere.
+    #[must_use]
+    pub fn of(name: &str, site: Option<String>, counts: &LockCounts, span: Span) -> LockLine {
         LockLine {
-            name: row.name.to_owned(),
-            site: row.site.map(|site| format!("{}:{}", site.file, site.line)),
+            name: name.to_owned(),
+            site,
             acquisitions: counts.acquisitions,
-            contended_share: counts.contended as f64 / counts.acquisitions.max(1) as f64,
+            rejected: counts.rejected,
+            contended_share: counts.contended as f64 / counts.attempts().max(1) as f64,
             wait_ns_mean: counts.wait_ns.checked_div(counts.contended).unwrap_or(0),
             wait_ns_max: counts.wait_ns_max,
             hold_ns_mean: counts.hold_ns.checked_div(counts.acquisitions).unwrap_or(0),
-            spin_share: counts.wait_share(cpu_ns),
+            hold_ns_max: counts.hold_ns_max,
+            held_share: counts.hold_ns as f64 / span.elapsed_ns.max(1) as f64,
+            spin_share: counts.wait_share(span.elapsed_ns.saturating_mul(span.cpus)),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! threads, atomics or clocks. `crates/block` is generic over it and built without std. [`Native`]
 //! (feature
 //! `std`) is the machine the process runs on: every primitive there is the plain thing and `work`
-//! is empty. `Metered` is the same with lock statistics. `Simulated` (feature `simulated`) charges
+//! is empty; its locks count while a `LockMeter` asks. `Simulated` (feature `simulated`) charges
 //! virtual time at the same calls; a checked machine explores interleavings. [`Doorbell`] is
 //! written once over the primitives, so that the sleep protocol that gets checked is the one that
 //! runs.
@@ -18,12 +18,13 @@ extern crate std;
 pub mod checked;
 mod doorbell;
 #[cfg(feature = "std")]
+mod lock_meter;
 mod lock_row;
 mod machine;
 #[cfg(feature = "std")]
-mod metered;
-#[cfg(feature = "std")]
 mod native;
+#[cfg(feature = "std")]
+mod native_lock;
 pub mod plant;
 #[cfg(feature = "simulated")]
 pub mod simulated;
@@ -33,14 +34,16 @@ mod topology;
 
 pub use doorbell::Doorbell;
 #[cfg(feature = "std")]
-pub use lock_row::{CallSite, LockCounts, LockRow};
+pub use lock_meter::{LockMeter, NativeMeter};
+pub use lock_row::{CallSite, Hold, LockCounts, LockRow, Site};
 pub use machine::{
-    Counter, CpuId, Line, Lock, Machine, NodeId, Order, Parker, Stage, Thread, Word, spin_backoff,
+    Counter, CpuId, Line, Lock, Machine, Meter, NodeId, Order, Parker, Stage, Thread, Word,
+    spin_backoff,
 };
 #[cfg(feature = "std")]
-pub use metered::{Metered, take_lock_rows};
-#[cfg(feature = "std")]
 pub use native::{Native, NativeParker};
+#[cfg(feature = "std")]
+pub use native_lock::{NativeGuard, NativeLock};
 #[cfg(feature = "simulated")]
 pub use simulated::{Model, Report, SimError, Simulated, Simulation};
 #[cfg(feature = "std")]

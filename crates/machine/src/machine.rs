@@ -10,6 +10,7 @@ use alloc::boxed::Box;
 use core::ops::DerefMut;
 
 use crate::Topology;
+use crate::lock_row::{Hold, LockCounts, Site};
 
 /// Memory orderings, as of the language.
 pub use core::sync::atomic::Ordering as Order;
@@ -69,6 +70,8 @@ pub trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
     type Parker: Parker;
     /// A started thread.
     type Thread: Thread;
+    /// Statistics of locks that are made of words.
+    type Meter: Meter;
 
     /// Nanoseconds since an arbitrary fixed point; never goes back on one CPU.
     fn now() -> u64;
@@ -104,6 +107,22 @@ pub trait Lock<T: Send>: Send + Sync {
     /// Takes the lock if nobody holds it.
     #[track_caller]
     fn try_lock(&self) -> Option<Self::Guard<'_>>;
+}
+
+/// Statistics of locks that are made of words, which have to count themselves; see
+/// [`Machine::Meter`].
+pub trait Meter {
+    /// It is told of all that such a lock does, at no cost on this machine. Otherwise, of a lock
+    /// that was asked to, while [`Meter::is_on`].
+    const ALWAYS: bool;
+    /// Whether somebody asks at this moment; never, if it is told always.
+    fn is_on() -> bool;
+    /// As [`Machine::now`], but of no cost to what is measured if it is told always.
+    fn now() -> u64;
+    /// Somebody had a lock of this name; after it was given up.
+    fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts);
+    /// Somebody went away without one after so long.
+    fn count_rejection(name: &'static str, site: Site, wait_ns: u64);
 }
 
 /// An atomic 64-bit word alone on its cache line; see [`Machine::Word`].

@@ -3,8 +3,9 @@
 //! Every primitive is the plain thing: std's mutex, atomics, futex-free parking on an eventfd, the
 //! time-stamp counter where it is invariant. Called through the `Machine` trait by everything else.
 //! Parking uses an eventfd so that a thread can sleep in its io_uring and be woken by the same bell
-//! that wakes a plain thread. Invariant: no primitive does more than what its name says; `cargo
-//! xtask primitives` compares the generated instructions.
+//! that wakes a plain thread. Invariant: no primitive does more than what its name says, but for a
+//! lock's look at whether it counts (native_lock.rs); `cargo xtask primitives` compares the
+//! generated instructions.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -13,11 +14,13 @@ use std::boxed::Box;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::string::ToString;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::vec::Vec;
 
-use crate::{Counter, CpuId, Line, Lock, Machine, Order, Parker, Stage, Thread, Topology, Word};
+use crate::lock_meter::NativeMeter;
+use crate::native_lock::NativeLock;
+use crate::{Counter, CpuId, Line, Machine, Order, Parker, Stage, Thread, Topology, Word};
 
 /// The machine that the process runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +33,7 @@ impl Machine for Native {
     type Counter = NativeCounter;
     type Parker = NativeParker;
     type Thread = NativeThread;
+    type Meter = NativeMeter;
 
     #[inline(always)]
     fn now() -> u64 {
@@ -109,36 +113,6 @@ fn pin_to(cpu: CpuId) {
         let mut set: libc::cpu_set_t = core::mem::zeroed();
         libc::CPU_SET(cpu.0 as usize, &mut set);
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
-    }
-}
-
-/// A mutex; a panic while it is held does not poison it for the others, who must still complete
-/// their requests.
-#[derive(Debug)]
-pub struct NativeLock<T>(Mutex<T>);
-
-impl<T: Send> Lock<T> for NativeLock<T> {
-    type Guard<'a>
-        = MutexGuard<'a, T>
-    where
-        T: 'a;
-
-    fn new(_name: &'static str, value: T) -> Self {
-        NativeLock(Mutex::new(value))
-    }
-
-    #[inline]
-    fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    #[inline]
-    fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.0.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
     }
 }
 

@@ -40,6 +40,10 @@ const PRIMITIVES: [&str; 18] = [
     "work",
 ];
 
+/// Primitives that do more than the plain thing, and how many instructions more at most, those out
+/// of the way included: a lock looks at whether it counts when it is taken and when it is given up.
+const MORE: [(&str, usize); 2] = [("lock_lock", 30), ("lock_try_lock", 22)];
+
 /// One primitive, compiled both ways.
 #[derive(Debug, PartialEq, Eq)]
 struct Pair {
@@ -48,7 +52,21 @@ struct Pair {
     plain: Body,
 }
 
-/// Builds the example below `root`, compares, prints a table; true if every pair is equal.
+impl Pair {
+    /// How many instructions more than the plain thing it may have.
+    fn more_max(&self) -> usize {
+        MORE.iter().find(|(name, _)| *name == self.name).map_or(0, |(_, more)| *more)
+    }
+
+    /// Whether it costs what it may.
+    fn fits(&self) -> bool {
+        let most = self.plain.instructions() + self.more_max();
+        self.native == self.plain || self.more_max() > 0 && self.native.instructions() <= most
+    }
+}
+
+/// Builds the example below `root`, compares, prints a table; true if every pair is equal, or
+/// differs by no more than it may.
 ///
 /// # Errors
 ///
@@ -59,7 +77,7 @@ pub fn run(root: &Path) -> Result<bool> {
         .with_context(|| format!("cannot read the assembly {}", path.display()))?;
     let pairs = pairs(&Assembly::parse(&text)?)?;
     print!("{}", table(&pairs));
-    let different = pairs.iter().filter(|pair| pair.native != pair.plain).count();
+    let different = pairs.iter().filter(|pair| !pair.fits()).count();
     println!("primitives: {} pairs, {different} differ", pairs.len());
     Ok(different == 0)
 }
@@ -121,12 +139,16 @@ fn pairs(assembly: &Assembly) -> Result<Vec<Pair>> {
 /// A line for each pair, with both listings where they differ.
 fn table(pairs: &[Pair]) -> String {
     let mut text = format!("{:<32}{:>13}  outcome\n", "primitive", "instructions");
-    for Pair { name, native, plain } in pairs {
+    for pair in pairs {
+        let Pair { name, native, plain } = pair;
         let (mine, theirs) = (native.instructions(), plain.instructions());
+        let counts = format!("{mine} / {theirs}");
         if native == plain {
             text += &format!("{name:<32}{mine:>13}  equal\n");
+        } else if pair.fits() {
+            let most = pair.more_max();
+            text += &format!("{name:<32}{counts:>13}  at most {most} more\n");
         } else {
-            let counts = format!("{mine} / {theirs}");
             text += &format!("{name:<32}{counts:>13}  DIFFERS\n");
             text += &format!("  native_{name}:\n{native}  plain_{name}:\n{plain}");
         }
@@ -169,6 +191,20 @@ mod tests {
         let table = table(&pairs);
         assert!(table.contains("2 / 2  DIFFERS\n  native_word_swap_x:\n    xchgq %rax, (%rdi)\n"));
         assert!(table.contains("  plain_word_swap_x:\n    movq %rax, (%rdi)\n    retq\n"));
+    }
+
+    #[test]
+    fn a_lock_may_have_so_many_instructions_more_and_no_others_may() {
+        let outcome = |name: &str, more: usize| {
+            let (longer, nops) = (format!("native_{name}:"), "\tnop\n".repeat(more));
+            let text = complete().replace(&format!("{longer}\n"), &format!("{longer}\n{nops}"));
+            let plain = format!("plain_{name}:\n\tretq\n.Lfunc_end0:\n");
+            let text = text.replace(&format!(".set plain_{name}, native_{name}\n"), &plain);
+            let pairs = pairs_of(&text).unwrap();
+            pairs.iter().filter(|pair| !pair.fits()).count()
+        };
+        assert_eq!([outcome("lock_lock", 30), outcome("lock_lock", 31)], [0, 1]);
+        assert_eq!(outcome("word_load", 1), 1);
     }
 
     #[test]

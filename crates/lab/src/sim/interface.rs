@@ -20,7 +20,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use millrace_machine::{CpuId, Lock, Machine, Metered, Native, Order, Simulated, Stage, Word};
+use millrace_machine::{CpuId, Lock, Machine, Native, Order, Simulated, Stage, Word};
 
 /// What the operating system of a machine would charge; free where it is real.
 pub trait Host: Machine {
@@ -33,8 +33,6 @@ pub trait Host: Machine {
 }
 
 impl Host for Native {}
-
-impl Host for Metered {}
 
 impl Host for Simulated {
     fn system_call() {

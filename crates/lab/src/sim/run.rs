@@ -1,17 +1,15 @@
-//! One row on the simulated or the metered machine: drives, volume, jobs, and the sums.
+//! One row on the simulated machine, or here with lock statistics.
 //!
 //! `run_simulated` and `run_metered` are what verbs call; both run `run_jobs`, which builds all it
 //! needs on the machine it is for. Results leave a simulation through shared memory; the volume
 //! leaves with them, so that nobody's virtual time is spent on taking it apart.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use millrace_block::{Controller, Disk, DiskConfig, ErrorKind, Snapshot, StatsSnapshot, Volume};
 use millrace_drives::{SpecError, WorkerCpus, controller_of, open_on};
 use millrace_machine::{
-    CpuId, LockRow, Machine, Metered, Model, Native, Report, Simulated, Simulation, Thread,
-    take_lock_rows,
+    CpuId, LockMeter, LockRow, Machine, Model, Native, Report, Simulated, Simulation, Thread,
 };
 
 use super::interface::Host;
@@ -22,7 +20,7 @@ use super::tags::{TagSample, TagWatch};
 use super::workers::Workers;
 use super::{Irq, SimPlan};
 use crate::bench::{BenchError, process_cpu_ns, stamp_name};
-use crate::row::{Cost, DriveStates, LatencyNs, LockLine, MachineRow, Outcome, Row};
+use crate::row::{Cost, DriveStates, LatencyNs, LockLine, MachineRow, Outcome, Row, Span};
 
 /// Most memory that the bios of a row may have in all.
 const BUFFERS_MAX: u64 = 1 << 30;
@@ -84,8 +82,8 @@ pub fn run_observed(model: &Model, plan: &SimPlan) -> Result<Observed, BenchErro
     let measured = measured.ok_or(BenchError::Panicked)??;
     let mut row = row_of(plan, &measured);
     row.cost.cpu_ns_per_io = cpu_ns(&report) as f64 / measured.total_ios.max(1) as f64;
-    let cpu_ns = report.elapsed_ns() * plan.cpus.len() as u64;
-    let lines = |rows: &[LockRow]| rows.iter().map(|row| LockLine::new(row, cpu_ns)).collect();
+    let span = Span { elapsed_ns: report.elapsed_ns(), cpus: plan.cpus.len() as u64 };
+    let lines = |rows: &[LockRow]| rows.iter().map(|row| LockLine::new(row, span)).collect();
     row.machine = Some(MachineRow {
         machine: model.name.clone(),
         interface: plan.interface.to_string(),
@@ -112,25 +110,26 @@ fn cpu_ns(report: &Report) -> u64 {
 /// Runs a row on this machine with lock statistics, for drives that run on any machine.
 ///
 /// # Errors
-/// If the plan does not fit the machine or the drives.
+/// If the plan does not fit the machine or the drives, or somebody else takes lock statistics.
 pub fn run_metered(plan: &SimPlan) -> Result<Row, BenchError> {
     plan.check(u32::MAX)?;
-    drop(take_lock_rows());
-    let (start, cpu_start_ns) = (Instant::now(), process_cpu_ns());
-    let measured = run_jobs::<Metered>(plan)?;
-    let elapsed_ns = start.elapsed().as_nanos() as u64;
+    let busy = || BenchError::Workload("somebody takes lock statistics already".into());
+    let (meter, cpu_start_ns) = (LockMeter::start().ok_or_else(busy)?, process_cpu_ns());
+    let measured = run_jobs::<Native>(plan)?;
+    let (elapsed_ns, rows) = (meter.elapsed_ns(), meter.rows());
+    drop(meter);
     let mut row = row_of(plan, &measured);
     let cpu_ns = process_cpu_ns() - cpu_start_ns;
     row.cost.cpu_ns_per_io = cpu_ns as f64 / measured.total_ios.max(1) as f64;
     let cpus = (Native::topology().cpus().len() as u64).min(plan.jobs.into());
-    let line = |row: &LockRow| LockLine::new(row, elapsed_ns * cpus);
+    let line = |row: &LockRow| LockLine::new(row, Span { elapsed_ns, cpus });
     row.machine = Some(MachineRow {
         machine: "native".into(),
         interface: plan.interface.to_string(),
         irq: plan.irq.to_string(),
         seed: plan.workload.seed,
         sim_events: None,
-        locks: Some(take_lock_rows().iter().map(line).collect()),
+        locks: Some(rows.iter().map(line).collect()),
     });
     Ok(row)
 }

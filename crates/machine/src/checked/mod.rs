@@ -20,8 +20,8 @@ mod view;
 
 pub use explorer::{Explorer, Failure, Report};
 pub use primitives::{
-    CheckedCounter, CheckedGuard, CheckedLine, CheckedLock, CheckedParker, CheckedThread,
-    CheckedWord,
+    CheckedCounter, CheckedGuard, CheckedLine, CheckedLock, CheckedMeter, CheckedParker,
+    CheckedThread, CheckedWord, meter_locks,
 };
 
 use std::boxed::Box;
@@ -42,6 +42,7 @@ impl Machine for Checked {
     type Counter = CheckedCounter;
     type Parker = CheckedParker;
     type Thread = CheckedThread;
+    type Meter = CheckedMeter;
 
     /// Stands still, but for deadlines that pass.
     fn now() -> u64 {

@@ -7,13 +7,13 @@
 //! on an old value. Dropping a guard while unwinding changes nothing that others could still see.
 #![allow(unsafe_code)]
 
-use core::cell::UnsafeCell;
+use core::cell::{Cell, UnsafeCell};
 use core::ops::{Deref, DerefMut};
 use std::format;
 use std::string::ToString;
 
 use super::session::{self, Session, Touch, Wait, fail, turn, with};
-use crate::{Counter, Line, Lock, Order, Parker, Thread, Word};
+use crate::{Counter, Hold, Line, Lock, LockCounts, Meter, Order, Parker, Site, Thread, Word};
 
 /// An atomic whose every allowed value is explored.
 #[derive(Debug)]
@@ -236,6 +236,32 @@ impl<T: Send> Line<T> for CheckedLine<T> {
     fn held(&self) -> *mut T {
         self.touch(Touch::Held)
     }
+}
+
+std::thread_local! {
+    static METERED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Turns lock statistics on or off, for the models that the calling thread explores. A model sets
+/// it when it begins; changes are no step, and are seen at once.
+pub fn meter_locks(on: bool) {
+    METERED.set(on);
+}
+
+/// Lock statistics that somebody may ask for, and nobody reads.
+#[derive(Debug, Clone, Copy)]
+pub struct CheckedMeter;
+
+impl Meter for CheckedMeter {
+    const ALWAYS: bool = false;
+    fn is_on() -> bool {
+        METERED.get()
+    }
+    fn now() -> u64 {
+        0
+    }
+    fn count_hold(_name: &'static str, _hold: &Hold, _counts: &LockCounts) {}
+    fn count_rejection(_name: &'static str, _site: Site, _wait_ns: u64) {}
 }
 
 /// Statistics are left out: they never synchronise.

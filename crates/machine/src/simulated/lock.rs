@@ -17,13 +17,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::vec::Vec;
 
 use super::line::{CpuSet, LineState};
+use super::meter::Told;
 use super::model::SOCKETS_MAX;
 use super::report::SimError;
 use super::world::{NO_THREAD, State, World, private, shared, suspend};
 use crate::Lock;
-use crate::lock_row::{CallSite, LockCounts, LockRow, table};
-
-type Site = &'static Location<'static>;
+use crate::lock_row::{CallSite, LockCounts, LockRow, Site, table};
 
 /// Name of the lock whose lines the model counts: the one of the block layer's `sq`.
 const REQUEST_QUEUE: &str = "request-queue";
@@ -78,15 +77,19 @@ pub(super) struct LockTable {
     rows: Vec<(&'static str, CallSite, LockPicoseconds)>,
     /// Rows by the addresses of name and place: only looked up, never walked.
     index: HashMap<(usize, usize), u32>,
+    /// Of locks that are made of words.
+    pub(super) told: Told,
 }
 
 #[derive(Debug, Default)]
 struct LockPicoseconds {
     acquisitions: u64,
     contended: u64,
+    rejected: u64,
     wait_ps: u64,
     wait_ps_max: u64,
     hold_ps: u64,
+    hold_ps_max: u64,
 }
 
 impl LockTable {
@@ -133,11 +136,14 @@ impl LockTable {
         let counts = |sum: &LockPicoseconds| LockCounts {
             acquisitions: sum.acquisitions,
             contended: sum.contended,
+            rejected: sum.rejected,
             wait_ns: sum.wait_ps / 1_000,
             wait_ns_max: sum.wait_ps_max / 1_000,
             hold_ns: sum.hold_ps / 1_000,
+            hold_ns_max: sum.hold_ps_max / 1_000,
         };
-        table(self.rows.iter().map(|(name, site, sum)| (*name, *site, counts(sum))))
+        let own = self.rows.iter().map(|(name, site, sum)| (*name, *site, counts(sum)));
+        table(own.chain(self.told.rows()))
     }
 }
 
@@ -303,6 +309,8 @@ impl World {
     fn try_lock(&mut self, lock: u32, word: &LineState, site: Site) -> bool {
         let row = self.locks.row(lock, site);
         if self.locks.locks[lock as usize].holder != NO_THREAD {
+            let sum = &mut self.locks.rows[row as usize].2;
+            (sum.contended, sum.rejected) = (sum.contended + 1, sum.rejected + 1);
             self.read_line(word, 1);
             return false;
         }
@@ -333,7 +341,10 @@ impl World {
         self.wake_watchers(word, start_ps);
         let state = &mut self.locks.locks[lock as usize];
         state.holder = NO_THREAD;
-        self.locks.rows[state.row as usize].2.hold_ps += start_ps - state.since_ps;
+        let held_ps = start_ps - state.since_ps;
+        let sum = &mut self.locks.rows[state.row as usize].2;
+        sum.hold_ps += held_ps;
+        sum.hold_ps_max = sum.hold_ps_max.max(held_ps);
         if !state.waiters.is_empty() {
             self.hand_over(lock, word);
         }

@@ -11,6 +11,7 @@
 mod fabric;
 mod line;
 mod lock;
+mod meter;
 mod model;
 mod prices;
 mod report;
@@ -26,6 +27,7 @@ use std::boxed::Box;
 
 pub use fabric::LinkUse;
 pub use lock::{SimGuard, SimLock};
+pub use meter::SimMeter;
 pub use model::{
     CPUS_MAX, CacheCosts, Cost, CpuCosts, Lines, Model, ModelError, Rate, SOCKETS_MAX, Share,
     ThreadCosts, Wiring, WorkCosts,
@@ -49,6 +51,7 @@ impl Machine for Simulated {
     type Counter = SimCounter;
     type Parker = SimParker;
     type Thread = SimThread;
+    type Meter = SimMeter;
 
     /// Outside a simulation, always when one begins.
     #[inline]

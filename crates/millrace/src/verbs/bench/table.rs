@@ -3,7 +3,7 @@
 //! Pure text out of rows, and of what their locks did.
 
 use comfy_table::{CellAlignment, Table, presets};
-use millrace_lab::Row;
+use millrace_lab::{LockLine, Row};
 
 const HEAD: [&str; 15] = [
     "stack", "cpus", "jobs", "rw", "bs", "iodepth", "stamp", "IOPS", "MB/s", "ns/IO", "mean",
@@ -70,42 +70,62 @@ pub fn table(rows: &[Row]) -> String {
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
-const LOCKS_HEAD: [&str; 8] =
-    ["lock", "taken at", "taken", "waited", "mean wait", "max wait", "mean hold", "CPU spinning"];
+const LOCKS_HEAD: [&str; 11] = [
+    "lock",
+    "taken at",
+    "taken",
+    "rejected",
+    "contended",
+    "mean wait",
+    "max wait",
+    "mean hold",
+    "max hold",
+    "held",
+    "CPU spinning",
+];
 
 /// What the locks of a row did, under a line that says which row, if that was asked for.
 pub fn locks(row: &Row) -> Option<String> {
     let machine = row.machine.as_ref()?;
     let locks = machine.locks.as_ref()?;
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(LOCKS_HEAD);
-    for lock in locks {
-        let (name, site) = match &lock.site {
-            None => (lock.name.clone(), String::new()),
-            Some(site) => (String::new(), site.clone()),
-        };
-        table.add_row([
-            name,
-            site,
-            lock.acquisitions.to_string(),
-            format!("{:.1} %", lock.contended_share * 100.0),
-            time(lock.wait_ns_mean),
-            time(lock.wait_ns_max),
-            time(lock.hold_ns_mean),
-            format!("{:.2} %", lock.spin_share * 100.0),
-        ]);
-    }
-    let columns = table.column_iter_mut().skip(2);
-    columns.for_each(|column| column.set_cell_alignment(CellAlignment::Right));
     let (queues, depth, interface) = (&row.queues, row.iodepth, &machine.interface);
     let title = format!(
         "locks of {} {} {interface} on {} CPUs, iodepth {depth}:",
         queues.stack, row.rw, queues.cpus
     );
+    Some(format!("{title}\n{}", lock_table(locks)))
+}
+
+/// Lock statistics as a table, in lockmeter's columns.
+pub fn lock_table(locks: &[LockLine]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(LOCKS_HEAD);
+    let percent = |share: f64| format!("{:.2} %", share * 100.0);
+    for lock in locks {
+        let (name, site) = match &lock.site {
+            None => (lock.name.as_str(), ""),
+            Some(site) => ("", site.strip_prefix("crates/").unwrap_or(site)),
+        };
+        table.add_row([
+            name.to_owned(),
+            site.to_owned(),
+            lock.acquisitions.to_string(),
+            lock.rejected.to_string(),
+            percent(lock.contended_share),
+            time(lock.wait_ns_mean),
+            time(lock.wait_ns_max),
+            time(lock.hold_ns_mean),
+            time(lock.hold_ns_max),
+            percent(lock.held_share),
+            percent(lock.spin_share),
+        ]);
+    }
+    let columns = table.column_iter_mut().skip(2);
+    columns.for_each(|column| column.set_cell_alignment(CellAlignment::Right));
     let text = table.to_string();
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-    Some(format!("{title}\n{}", lines.join("\n")))
+    lines.join("\n")
 }
 
 fn cells(row: &Row) -> Vec<String> {

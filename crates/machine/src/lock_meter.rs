@@ -1,0 +1,243 @@
+//! `LockMeter`: statistics of the process's native locks, on demand.
+//!
+//! Owns the switch, which every native lock looks at when it is taken, and a table for each thread
+//! that has counted something since it was turned on; readers add the tables up. A hold that began
+//! before that is not counted. Off, nothing here is touched but the switch, whose cache line nobody
+//! writes. On, a lock reads the clock once when it is free, twice when it is not, and once when it
+//! is given up. Called by native_lock.rs and, through `Meter`, by locks that are made of words.
+//! Kernel counterpart: lockmeter, `perf lock`.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+
+use crate::lock_row::{Hold, LockCounts, LockRow, Site, table};
+use crate::{Machine, Meter, Native};
+
+/// When the statistics were asked for, in nanoseconds of the clock; 0: they are not.
+#[repr(align(128))]
+struct Switch(AtomicU64);
+
+static SINCE_NS: Switch = Switch(AtomicU64::new(0));
+
+/// Counts by name and place: few, so they are searched. A place may have several addresses.
+type Rows = Vec<(&'static str, Site, LockCounts)>;
+
+/// All that was counted since the switch was turned on.
+struct Tables {
+    /// By threads that have ended.
+    ended: Rows,
+    threads: Vec<Arc<Mutex<Rows>>>,
+}
+
+static TABLES: Mutex<Tables> = Mutex::new(Tables { ended: Vec::new(), threads: Vec::new() });
+
+std::thread_local! {
+    static ROWS: Arc<Mutex<Rows>> = {
+        let rows = Arc::new(Mutex::new(Rows::new()));
+        held(&TABLES).threads.push(Arc::clone(&rows));
+        rows
+    };
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn add(rows: &mut Rows, name: &'static str, site: Site, counts: &LockCounts) {
+    let same = |row: &&mut (&'static str, Site, LockCounts)| {
+        core::ptr::eq(row.1, site) && core::ptr::eq(row.0, name)
+    };
+    match rows.iter_mut().find(same) {
+        Some((_, _, sum)) => sum.add(counts),
+        None => rows.push((name, site, *counts)),
+    }
+}
+
+/// Whether locks count.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    // Relaxed: threads notice in time.
+    SINCE_NS.0.load(Ordering::Relaxed) != 0
+}
+
+/// Counts a hold that ended, unless it began before the statistics did; after it was given up.
+pub(crate) fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts) {
+    count(name, hold.site, counts, hold.since_ns());
+}
+
+fn count(name: &'static str, site: Site, counts: &LockCounts, began_ns: u64) {
+    // A thread whose locals are gone already counts no more.
+    let _ = ROWS.try_with(|rows| {
+        let mut rows = held(rows);
+        // Relaxed: whoever empties the table has set it before, and holds the same mutex for that.
+        let since_ns = SINCE_NS.0.load(Ordering::Relaxed);
+        if since_ns != 0 && began_ns >= since_ns {
+            add(&mut rows, name, site, counts);
+        }
+    });
+}
+
+/// The statistics of all native locks of the process, from [`LockMeter::start`] until it is
+/// dropped. Locks that are made of words have to be told, too: see the block layer's
+/// `Disk::meter_locks`.
+#[derive(Debug)]
+pub struct LockMeter {
+    since_ns: u64,
+}
+
+impl LockMeter {
+    /// Starts from nothing; `None` if somebody has one already.
+    #[must_use]
+    pub fn start() -> Option<LockMeter> {
+        let mut tables = held(&TABLES);
+        let now_ns = Native::now().max(1);
+        // Relaxed: written under the mutex; those who count look again under that of their table.
+        let (old, relaxed) = (0, Ordering::Relaxed);
+        SINCE_NS.0.compare_exchange(old, now_ns, relaxed, relaxed).ok()?;
+        tables.ended.clear();
+        tables.threads.retain(|rows| {
+            held(rows).clear();
+            // The other owner is the thread itself, if it still runs.
+            Arc::strong_count(rows) > 1
+        });
+        Some(LockMeter { since_ns: now_ns })
+    }
+
+    /// What the locks did since then, in order of their names; those held at this moment are
+    /// counted when they are given up. Costs the threads nothing but the reading of their tables.
+    #[must_use]
+    pub fn rows(&self) -> Vec<LockRow> {
+        let mut tables = held(&TABLES);
+        let Tables { ended, threads } = &mut *tables;
+        threads.retain(|rows| {
+            let runs = Arc::strong_count(rows) > 1;
+            if !runs {
+                held(rows).iter().for_each(|(name, site, counts)| add(ended, name, site, counts));
+            }
+            runs
+        });
+        let mut all = ended.clone();
+        threads.iter().for_each(|rows| all.extend(held(rows).iter().copied()));
+        drop(tables);
+        table(all.into_iter().map(|(name, site, counts)| (name, site.into(), counts)))
+    }
+
+    /// How long that is, in nanoseconds.
+    #[must_use]
+    pub fn elapsed_ns(&self) -> u64 {
+        Native::now().saturating_sub(self.since_ns)
+    }
+}
+
+impl Drop for LockMeter {
+    fn drop(&mut self) {
+        // Relaxed: threads notice in time.
+        SINCE_NS.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Statistics of the native machine's locks.
+#[derive(Debug, Clone, Copy)]
+pub struct NativeMeter;
+
+impl Meter for NativeMeter {
+    const ALWAYS: bool = false;
+
+    #[inline]
+    fn is_on() -> bool {
+        is_on()
+    }
+
+    #[inline]
+    fn now() -> u64 {
+        Native::now()
+    }
+
+    fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts) {
+        count_hold(name, hold, counts);
+    }
+
+    fn count_rejection(name: &'static str, site: Site, wait_ns: u64) {
+        count(name, site, &LockCounts::rejection(wait_ns), u64::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Lock, NativeLock, Thread};
+    use std::boxed::Box;
+    use std::time::Duration;
+
+    /// One test at a time has the meter.
+    fn start() -> LockMeter {
+        loop {
+            match LockMeter::start() {
+                Some(meter) => return meter,
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    fn rows(meter: &LockMeter, name: &str) -> Vec<LockRow> {
+        meter.rows().into_iter().filter(|row| row.name == name).collect()
+    }
+
+    #[test]
+    fn rows_tell_names_places_waits_and_holds_of_all_threads() {
+        let lock = Arc::new(NativeLock::new("metered-test", 0u32));
+        let meter = start();
+        let guard = lock.lock();
+        assert!(lock.try_lock().is_none());
+        let other = Arc::clone(&lock);
+        let body = Box::new(move || *other.lock() += 1);
+        let thread = Native::spawn("waiter", None, body);
+        std::thread::sleep(Duration::from_millis(50));
+        drop(guard);
+        assert!(thread.join());
+        assert_eq!(*lock.lock(), 1);
+        let (rows, again) = (rows(&meter, "metered-test"), rows(&meter, "metered-test"));
+        assert_eq!(rows, again, "threads that have ended are not forgotten");
+        assert_eq!(rows.len(), 5, "the sum and four places: {rows:?}");
+        let sum = rows[0].counts;
+        assert_eq!(rows[0].site, None);
+        assert_eq!((sum.acquisitions, sum.contended, sum.rejected), (3, 2, 1), "{sum:?}");
+        assert!(sum.wait_ns >= 20_000_000 && sum.hold_ns_max >= 40_000_000, "{sum:?}");
+        assert!(sum.hold_ns >= sum.hold_ns_max, "{sum:?}");
+        let tried = rows[2].counts;
+        assert_eq!((tried.acquisitions, tried.rejected, tried.hold_ns), (0, 1, 0), "{tried:?}");
+        let waited = rows[3].counts;
+        assert_eq!((waited.contended, waited.rejected), (1, 0), "the thread's place: {waited:?}");
+    }
+
+    #[test]
+    fn nothing_is_counted_without_a_meter_and_each_starts_from_nothing() {
+        let lock = NativeLock::new("switched-test", 0u32);
+        *lock.lock() += 1;
+        let guard = lock.lock();
+        let meter = start();
+        drop(guard);
+        assert_eq!(rows(&meter, "switched-test"), [], "taken before");
+        let guard = lock.lock();
+        drop(meter);
+        let meter = start();
+        drop(guard);
+        assert_eq!(rows(&meter, "switched-test"), [], "taken in an earlier one's time");
+        *lock.lock() += 1;
+        assert_eq!(rows(&meter, "switched-test")[0].counts.acquisitions, 1);
+        assert!(meter.elapsed_ns() > 0);
+        drop(meter);
+        *lock.lock() += 1;
+        let meter = start();
+        assert_eq!(rows(&meter, "switched-test"), []);
+    }
+
+    #[test]
+    fn there_is_one_meter_at_a_time() {
+        let meter = start();
+        assert!(LockMeter::start().is_none());
+        drop(meter);
+        drop(start());
+    }
+}

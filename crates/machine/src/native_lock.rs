@@ -1,0 +1,151 @@
+//! `NativeLock`: std's mutex, which counts while somebody asks for lock statistics.
+//!
+//! Owns the value, its name and, while it is held and counts, where and when it was taken: all of
+//! them under the mutex, so that a guard is no larger than std's. Whoever takes it looks once at
+//! the switch of lock_meter.rs, whoever gives it up once at whether it counts; the rest is out of
+//! line. A panic while it is held does not poison it for the others, who must still complete their
+//! requests. Called through the `Machine` trait.
+#![allow(unsafe_code)]
+
+use core::mem::ManuallyDrop;
+use core::ops::{Deref, DerefMut};
+use core::panic::Location;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use crate::lock_meter::{NativeMeter, count_hold, is_on};
+use crate::lock_row::{Hold, Site};
+use crate::{Lock, Machine, Meter, Native};
+
+/// A mutex.
+#[derive(Debug)]
+pub struct NativeLock<T> {
+    name: &'static str,
+    inner: Mutex<Inner<T>>,
+}
+
+#[derive(Debug)]
+struct Inner<T> {
+    /// While it is held and counts.
+    hold: Option<Held>,
+    value: T,
+}
+
+/// A hold, and of which locks.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    name: &'static str,
+    hold: Hold,
+}
+
+/// Holds a [`NativeLock`].
+#[derive(Debug)]
+pub struct NativeGuard<'a, T>(ManuallyDrop<MutexGuard<'a, Inner<T>>>);
+
+impl<T> NativeLock<T> {
+    #[inline]
+    fn take(&self) -> NativeGuard<'_, T> {
+        NativeGuard(ManuallyDrop::new(self.inner.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    #[inline]
+    fn try_take(&self) -> Option<NativeGuard<'_, T>> {
+        match self.inner.try_lock() {
+            Ok(guard) => Some(NativeGuard(ManuallyDrop::new(guard))),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                Some(NativeGuard(ManuallyDrop::new(poisoned.into_inner())))
+            }
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lock_counting(&self, site: Site) -> NativeGuard<'_, T> {
+        let (mut guard, tried_ns) = match self.try_take() {
+            Some(guard) => (guard, None),
+            None => {
+                let tried_ns = Native::now();
+                (self.take(), Some(tried_ns))
+            }
+        };
+        let hold = Hold::begin(site, Native::now(), tried_ns);
+        guard.0.hold = Some(Held { name: self.name, hold });
+        guard
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn try_lock_counting(&self, site: Site) -> Option<NativeGuard<'_, T>> {
+        let Some(mut guard) = self.try_take() else {
+            NativeMeter::count_rejection(self.name, site, 0);
+            return None;
+        };
+        let hold = Hold::begin(site, Native::now(), None);
+        guard.0.hold = Some(Held { name: self.name, hold });
+        Some(guard)
+    }
+}
+
+impl<T: Send> Lock<T> for NativeLock<T> {
+    type Guard<'a>
+        = NativeGuard<'a, T>
+    where
+        T: 'a;
+
+    fn new(name: &'static str, value: T) -> Self {
+        NativeLock { name, inner: Mutex::new(Inner { hold: None, value }) }
+    }
+
+    #[inline]
+    #[track_caller]
+    fn lock(&self) -> NativeGuard<'_, T> {
+        if is_on() { self.lock_counting(Location::caller()) } else { self.take() }
+    }
+
+    #[inline]
+    #[track_caller]
+    fn try_lock(&self) -> Option<NativeGuard<'_, T>> {
+        if is_on() { self.try_lock_counting(Location::caller()) } else { self.try_take() }
+    }
+}
+
+impl<T> NativeGuard<'_, T> {
+    /// Ends a hold that counts; the counting itself is done when others may have the lock.
+    #[cold]
+    #[inline(never)]
+    fn give_up_counting(&mut self) {
+        let held = self.0.hold.take();
+        let counts = held.map(|Held { name, hold }| (name, hold, hold.counts(Native::now())));
+        // SAFETY: called by `drop` alone, which does nothing after it.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
+        if let Some((name, hold, counts)) = counts {
+            count_hold(name, &hold, &counts);
+        }
+    }
+}
+
+impl<T> Drop for NativeGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.hold.is_some() {
+            return self.give_up_counting();
+        }
+        // SAFETY: nobody uses it after the guard.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
+    }
+}
+
+impl<T> Deref for NativeGuard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0.value
+    }
+}
+
+impl<T> DerefMut for NativeGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0.value
+    }
+}
