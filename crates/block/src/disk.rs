@@ -12,7 +12,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use millrace_machine::{CpuId, Doorbell, Lock, Machine, NodeId, Topology};
+use millrace_machine::{CpuId, Doorbell, Lock, Machine, Meter, NodeId, Topology};
 
 use crate::account::DiskStats;
 use crate::bio::{Op, OpFlags, Sector};
@@ -185,6 +185,9 @@ impl<M: Machine> Disk<M> {
             .into_iter()
             .map(|tags| HardwareQueue::new(ctxs, tags))
             .collect();
+        if M::Meter::is_on() {
+            hctxs.iter().for_each(|hctx| hctx.serve.meter());
+        }
         if hw.kind == QueueKind::AnyThread {
             for (index, hctx) in hctxs.iter().enumerate() {
                 let depth = hctx.tags.depth_with_reserved();
@@ -226,6 +229,12 @@ impl<M: Machine> Disk<M> {
             config,
             this: Weak::clone(this),
         }))
+    }
+
+    /// Has its serve locks count, too, until nobody asks for lock statistics any more; to be called
+    /// after that began. A disk that is made meanwhile does so by itself.
+    pub fn meter_locks(&self) {
+        self.hctxs.iter().for_each(|hctx| hctx.serve.meter());
     }
 
     /// Its name.

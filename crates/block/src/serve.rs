@@ -4,91 +4,195 @@
 //! Owns one word (free, held, held and flagged) and the value it protects. Called by whoever runs a
 //! hardware queue. One locked operation to enter and one to leave, no fence, and no work is lost:
 //! the latecomer has published its work before it flags, and the server cannot leave over a flag.
+//! Its statistics cost nothing while nobody asks: one bit more in the word makes both operations
+//! fail, and what comes after a failure looks closer. The bit is set by whoever asks, and taken
+//! away by the first to come when nobody asks any more; where it is not set, `hold` is empty.
 //! Kernel counterpart: the bit lock and re-run flag of `blk_mq_run_hw_queue`.
 #![allow(unsafe_code)]
 
 use core::ops::{Deref, DerefMut};
+use core::panic::Location;
 
 use millrace_machine::plant::{Plant, planted, weaker};
-use millrace_machine::{Line, Machine, Order, Word};
+use millrace_machine::{Hold, Line, LockCounts, Machine, Meter, Order, Site, Word};
 
 const FREE: u64 = 0;
 const HELD: u64 = 1;
-const FLAGGED: u64 = 2;
+/// Beside `HELD`: somebody came too late.
+const FLAG: u64 = 2;
+/// Beside any of these: it counts.
+const METERED: u64 = 4;
+
+/// The name in lock statistics.
+const NAME: &str = "serve";
 
 /// A try-lock with a re-run flag around a value.
 pub(crate) struct ServeLock<M: Machine, T: Send> {
     state: M::Word,
     value: M::Line<T>,
+    /// Who is inside, and since when, if that counts.
+    hold: M::Line<Option<Hold>>,
 }
 
 impl<M: Machine, T: Send> ServeLock<M, T> {
     pub(crate) fn new(value: T) -> Self {
-        ServeLock { state: M::Word::new(FREE), value: M::Line::new(value) }
+        let (value, hold) = (M::Line::new(value), M::Line::new(None));
+        ServeLock { state: M::Word::new(FREE), value, hold }
     }
 
     /// Enters if nobody is inside.
     #[inline]
+    #[track_caller]
     pub(crate) fn try_enter(&self) -> Option<Serving<'_, M, T>> {
-        // Acquire pairs with the Release of `leave`; Relaxed: a failure reads nothing.
-        let acquire = weaker(Plant::EnterRelaxed, Order::Acquire, Order::Relaxed);
-        let entered = self.state.compare_exchange(FREE, HELD, acquire, Order::Relaxed);
-        entered.is_ok().then(|| Serving { lock: self })
+        let entered = self.attempt(Location::caller(), None);
+        if entered.is_none() {
+            Self::count_rejection(Location::caller(), None);
+        }
+        entered
     }
 
     /// Enters, or makes whoever is inside go round again. Call after publishing the work.
+    #[track_caller]
     pub(crate) fn enter_or_flag(&self) -> Option<Serving<'_, M, T>> {
+        let site = Location::caller();
         loop {
-            if let Some(serving) = self.try_enter() {
-                return Some(serving);
+            let entered = self.attempt(site, None);
+            if entered.is_some() {
+                return entered;
             }
-            // Release pairs with the Acquire of a failing `leave`: the server sees the work.
-            let release = weaker(Plant::FlagRelaxed, Order::Release, Order::Relaxed);
-            let flag = self.state.compare_exchange(HELD, FLAGGED, release, Order::Relaxed);
-            match flag {
-                Ok(_) => return None,
-                Err(FREE) => {}
-                Err(_) if planted(Plant::FlagAssumed) => return None,
-                // Flagged already, but perhaps before our work: the exchange below orders it.
-                Err(_) => {
-                    // Release pairs with that Acquire too; Relaxed: a failure is tried again.
-                    let (release, relaxed) = (Order::Release, Order::Relaxed);
-                    if self.state.compare_exchange(FLAGGED, FLAGGED, release, relaxed).is_ok() {
-                        return None;
-                    }
-                }
+            if self.flag() {
+                Self::count_rejection(site, None);
+                return None;
             }
         }
     }
 
     /// Enters, or gives up after a while.
     #[inline]
+    #[track_caller]
     pub(crate) fn enter_within(&self, wait_ns: u64) -> Option<Serving<'_, M, T>> {
-        let entered = self.try_enter();
-        if entered.is_some() || wait_ns == 0 { entered } else { self.wait_to_enter(wait_ns) }
-    }
-
-    #[inline(never)]
-    fn wait_to_enter(&self, wait_ns: u64) -> Option<Serving<'_, M, T>> {
-        let mut entered = None;
-        M::spin_until(M::now() + wait_ns, || {
-            // Relaxed: a look, that leaves the word's line to whoever is inside.
-            if self.state.load(Order::Relaxed) == FREE {
-                entered = self.try_enter();
-            }
-            entered.is_some()
-        });
-        entered
+        let entered = self.attempt(Location::caller(), None);
+        if entered.is_some() { entered } else { self.wait_to_enter(wait_ns, Location::caller()) }
     }
 
     /// Waits until it can enter.
+    #[track_caller]
     pub(crate) fn enter(&self) -> Serving<'_, M, T> {
-        let mut entered = None;
+        let (site, mut tried_ns, mut entered) = (Location::caller(), None, None);
         M::spin_until(u64::MAX, || {
-            entered = self.try_enter();
+            entered = self.attempt(site, tried_ns);
+            if entered.is_none() && tried_ns.is_none() && Self::counts() {
+                tried_ns = Some(M::Meter::now());
+            }
             entered.is_some()
         });
         entered.expect("spinning without a deadline ends inside")
+    }
+
+    #[inline(never)]
+    fn wait_to_enter(&self, wait_ns: u64, site: Site) -> Option<Serving<'_, M, T>> {
+        let (mut entered, tried_ns) = (None, Self::counts().then(M::Meter::now));
+        if wait_ns > 0 {
+            M::spin_until(M::now() + wait_ns, || {
+                // Relaxed: a look, that leaves the word's line to whoever is inside.
+                if self.state.load(Order::Relaxed) & HELD == 0 {
+                    entered = self.attempt(site, tried_ns);
+                }
+                entered.is_some()
+            });
+        }
+        if entered.is_none() {
+            Self::count_rejection(site, tried_ns);
+        }
+        entered
+    }
+
+    /// Enters if nobody is inside, having tried since `tried_ns` if not for the first time.
+    #[inline(always)]
+    fn attempt(&self, site: Site, tried_ns: Option<u64>) -> Option<Serving<'_, M, T>> {
+        // Acquire pairs with the Release of `leave`; Relaxed: a failure reads nothing.
+        let acquire = weaker(Plant::EnterRelaxed, Order::Acquire, Order::Relaxed);
+        match self.state.compare_exchange(FREE, HELD, acquire, Order::Relaxed) {
+            Ok(_) => {
+                if M::Meter::ALWAYS {
+                    self.set_hold(Some(Hold::begin(site, M::Meter::now(), tried_ns)));
+                }
+                Some(Serving { lock: self })
+            }
+            Err(METERED) => self.attempt_counting(site, tried_ns),
+            Err(_) => None,
+        }
+    }
+
+    /// The same where it is free and counts, or did.
+    #[cold]
+    #[inline(never)]
+    fn attempt_counting(&self, site: Site, tried_ns: Option<u64>) -> Option<Serving<'_, M, T>> {
+        let counts = M::Meter::is_on();
+        let held = if counts { HELD | METERED } else { HELD };
+        // Acquire pairs with the Release of `leave`; Relaxed: a failure reads nothing.
+        let acquire = weaker(Plant::EnterRelaxed, Order::Acquire, Order::Relaxed);
+        self.state.compare_exchange(METERED, held, acquire, Order::Relaxed).ok()?;
+        self.set_hold(counts.then(|| Hold::begin(site, M::Meter::now(), tried_ns)));
+        Some(Serving { lock: self })
+    }
+
+    /// Makes whoever is inside go round again; false if nobody is, or it is to be asked again.
+    fn flag(&self) -> bool {
+        // Release pairs with the Acquire of a failing `leave`: the server sees the work.
+        let release = weaker(Plant::FlagRelaxed, Order::Release, Order::Relaxed);
+        match self.state.compare_exchange(HELD, HELD | FLAG, release, Order::Relaxed) {
+            Ok(_) => true,
+            Err(found) if found & HELD == 0 => false,
+            Err(_) if planted(Plant::FlagAssumed) => true,
+            // Flagged already, but perhaps before our work: the exchange below orders it. Or it
+            // counts.
+            Err(found) => {
+                // Release pairs with that Acquire too; Relaxed: a failure is tried again.
+                let (release, relaxed) = (Order::Release, Order::Relaxed);
+                self.state.compare_exchange(found, found | FLAG, release, relaxed).is_ok()
+            }
+        }
+    }
+
+    /// From now on it counts, as long as [`Meter::is_on`]; who is inside does not yet.
+    pub(crate) fn meter(&self) {
+        // Relaxed: what is read and written inside is handed on by those who enter and leave.
+        self.state.fetch_or(METERED, Order::Relaxed);
+    }
+
+    /// Whether an attempt that failed counts.
+    #[inline]
+    fn counts() -> bool {
+        M::Meter::ALWAYS || M::Meter::is_on()
+    }
+
+    #[inline]
+    fn count_rejection(site: Site, tried_ns: Option<u64>) {
+        if Self::counts() {
+            let wait_ns = tried_ns.map_or(0, |tried| M::Meter::now().saturating_sub(tried));
+            M::Meter::count_rejection(NAME, site, wait_ns);
+        }
+    }
+
+    /// Only for who is inside.
+    fn set_hold(&self, hold: Option<Hold>) {
+        // SAFETY: the state word makes the caller the only one inside.
+        unsafe { *self.hold.held() = hold };
+    }
+
+    /// What it counts if who is inside leaves now; only for that one.
+    fn ended(&self) -> Option<(Hold, LockCounts)> {
+        // SAFETY: the state word makes the caller the only one inside.
+        let hold = unsafe { *self.hold.held() }?;
+        Some((hold, hold.counts(M::Meter::now())))
+    }
+}
+
+/// Counts a time inside, after it has ended.
+fn count<M: Machine>(ended: Option<(Hold, LockCounts)>) {
+    if let Some((hold, counts)) = ended {
+        M::Meter::count_hold(NAME, &hold, &counts);
     }
 }
 
@@ -102,25 +206,66 @@ impl<M: Machine, T: Send> Serving<'_, M, T> {
     #[inline]
     pub(crate) fn leave(self) -> Option<Self> {
         let state = &self.lock.state;
+        let ended = if M::Meter::ALWAYS { self.lock.ended() } else { None };
         // Release pairs with the Acquire of the next `try_enter`; Acquire with the flagger's
         // Release.
         let release = weaker(Plant::LeaveRelaxed, Order::Release, Order::Relaxed);
-        if state.compare_exchange(HELD, FREE, release, Order::Acquire).is_ok() {
-            core::mem::forget(self);
-            return None;
+        match state.compare_exchange(HELD, FREE, release, Order::Acquire) {
+            Ok(_) => {
+                core::mem::forget(self);
+                if M::Meter::ALWAYS {
+                    count::<M>(ended);
+                }
+                None
+            }
+            Err(found) if found & METERED != 0 => self.leave_counting(),
+            Err(_) => Some(self.stay()),
         }
+    }
+
+    /// The same where it counts, or did.
+    #[cold]
+    #[inline(never)]
+    fn leave_counting(self) -> Option<Self> {
+        let (lock, ended) = (self.lock, self.lock.ended());
+        let free = if M::Meter::is_on() { METERED } else { FREE };
+        if free == FREE {
+            lock.set_hold(None);
+        }
+        // As in `leave`: Release pairs with the Acquire of the next to enter.
+        let release = weaker(Plant::LeaveRelaxed, Order::Release, Order::Relaxed);
+        let held = HELD | METERED;
+        if lock.state.compare_exchange(held, free, release, Order::Acquire).is_err() {
+            return Some(self.stay());
+        }
+        core::mem::forget(self);
+        count::<M>(ended);
+        None
+    }
+
+    /// Clears the flag.
+    #[inline]
+    fn stay(self) -> Self {
         // Acquire pairs with the Release of every flagger so far, also of one that found the flag
         // set: what they marked is seen by the round that follows.
-        state.swap(HELD, weaker(Plant::StayRelaxed, Order::Acquire, Order::Relaxed));
-        Some(self)
+        let acquire = weaker(Plant::StayRelaxed, Order::Acquire, Order::Relaxed);
+        self.lock.state.fetch_and(!FLAG, acquire);
+        self
     }
 }
 
 impl<M: Machine, T: Send> Drop for Serving<'_, M, T> {
     fn drop(&mut self) {
+        let (state, ended) = (&self.lock.state, self.lock.ended());
+        self.lock.set_hold(None);
         // Release pairs with the Acquire of the next `try_enter`. A flag left meanwhile is lost
         // here, so this is for owners that have no latecomers, and for panics.
-        self.lock.state.store(FREE, Order::Release);
+        if M::Meter::ALWAYS {
+            state.store(FREE, Order::Release);
+        } else {
+            state.fetch_and(METERED, Order::Release);
+        }
+        count::<M>(ended);
     }
 }
 
@@ -143,8 +288,11 @@ impl<M: Machine, T: Send> DerefMut for Serving<'_, M, T> {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
-    use millrace_machine::Native;
+    use alloc::vec::Vec;
+    use millrace_machine::{LockMeter, LockRow, Native};
 
     #[test]
     fn latecomer_makes_the_server_stay_once() {
@@ -155,5 +303,45 @@ mod tests {
         let serving = serving.leave().expect("flagged");
         assert!(serving.leave().is_none());
         assert!(lock.try_enter().is_some());
+    }
+
+    /// Enters and leaves once, with a latecomer of either kind.
+    fn round(lock: &ServeLock<Native, u32>) {
+        let serving = lock.enter_within(1_000).expect("free");
+        assert!(lock.try_enter().is_none());
+        assert!(lock.enter_within(2_000).is_none());
+        assert!(lock.enter_or_flag().is_none());
+        assert!(serving.leave().expect("flagged").leave().is_none());
+        drop(lock.enter());
+    }
+
+    #[test]
+    fn who_asks_is_told_of_holds_and_of_latecomers_until_nobody_asks() {
+        let meter = loop {
+            match LockMeter::start() {
+                Some(meter) => break meter,
+                None => std::thread::yield_now(),
+            }
+        };
+        // Other tests' locks are not asked.
+        let own = |row: &LockRow| row.site.is_some_and(|site| site.file.ends_with("serve.rs"));
+        let rows = || meter.rows().into_iter().filter(own).collect::<Vec<_>>();
+        let lock = ServeLock::<Native, u32>::new(0);
+        let inside = lock.try_enter().expect("free");
+        lock.meter();
+        assert!(inside.leave().is_none(), "entered before, so not counted");
+        assert_eq!(rows(), []);
+        round(&lock);
+        let counts: Vec<_> = rows().iter().map(|row| row.counts).collect();
+        let numbers: Vec<_> =
+            counts.iter().map(|one| (one.acquisitions, one.contended, one.rejected)).collect();
+        assert_eq!(numbers, [(1, 0, 0), (0, 1, 1), (0, 1, 1), (0, 1, 1), (1, 0, 0)]);
+        assert!(counts[0].hold_ns >= 2_000 && counts[2].wait_ns >= 2_000, "{counts:?}");
+        assert_eq!((counts[1].wait_ns, counts[3].wait_ns), (0, 0));
+        let inside = lock.try_enter().expect("free");
+        drop(meter);
+        assert!(inside.leave().is_none());
+        assert_eq!(lock.state.load(Order::Relaxed), FREE, "it counts no more");
+        round(&lock);
     }
 }

@@ -178,6 +178,8 @@ fn locks_have_rows_by_place_on_both_machines() {
         let site = places[0].site.as_deref().unwrap();
         assert!(site.contains("block/src/sq.rs:"), "{site}");
         assert!(locks.iter().any(|lock| lock.name == "aio-counters"));
+        let serve = locks.iter().find(|lock| lock.name == "serve").unwrap();
+        assert!(serve.acquisitions > 0 && serve.hold_ns_max > 0, "{serve:?}");
     }
 }
 

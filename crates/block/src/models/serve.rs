@@ -6,12 +6,13 @@
 #![cfg(test)]
 #![allow(unsafe_code)]
 
+use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_machine::checked::{Checked, CheckedLine, Explorer, ensure};
+use millrace_machine::checked::{Checked, CheckedLine, Explorer, ensure, meter_locks};
 use millrace_machine::plant::Plant;
-use millrace_machine::{Line, Thread};
+use millrace_machine::{Line, Machine, Order, Thread};
 
 use super::{bounded, holds_but_for, spawn};
 use crate::controller::QueueTags;
@@ -24,8 +25,19 @@ struct Scene {
     work: Vec<CheckedLine<u32>>,
 }
 
+/// Who asks for lock statistics.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asks {
+    Never,
+    /// In the midst of it, and then no longer.
+    ForAWhile,
+    /// In the midst of it, and goes on.
+    On,
+}
+
 /// A submitter for each of these software queues; all the work must be done in the end.
-fn submit(ctxs: &'static [usize]) {
+fn submit(ctxs: &'static [usize], asks: Asks) {
+    meter_locks(false);
     let most = ctxs.iter().max().map_or(0, |ctx| ctx + 1);
     let scene = Arc::new(Scene {
         hctx: HardwareQueue::new(
@@ -39,6 +51,15 @@ fn submit(ctxs: &'static [usize]) {
         spawn(move || scene.submit(ctx))
     };
     let threads: Vec<_> = ctxs.iter().map(|ctx| submitter(*ctx)).collect();
+    if asks != Asks::Never {
+        meter_locks(true);
+        scene.hctx.serve.meter();
+    }
+    if asks == Asks::ForAWhile {
+        // Others go on meanwhile.
+        Checked::fence(Order::SeqCst);
+        meter_locks(false);
+    }
     threads.into_iter().for_each(|thread| ensure(thread.join(), "a thread failed"));
     for ctx in ctxs {
         // SAFETY: all threads have ended.
@@ -73,7 +94,7 @@ fn work_of_latecomers_is_done_and_never_are_two_inside() {
     let bugs =
         [Plant::EnterRelaxed, Plant::LeaveRelaxed, Plant::FlagRelaxed, Plant::TakePendingRelaxed];
     let explorer = Explorer::new().exhaustive();
-    holds_but_for("serve lock, 2 threads", explorer, &bugs, || submit(&[0, 1]));
+    holds_but_for("serve lock, 2 threads", explorer, &bugs, || submit(&[0, 1], Asks::Never));
 }
 
 #[test]
@@ -81,5 +102,18 @@ fn a_flag_found_set_publishes_no_work() {
     // Software queues 0 and 64 have their marks in two words.
     let explorer = bounded(3);
     let bugs = [Plant::FlagAssumed, Plant::StayRelaxed];
-    holds_but_for("serve lock, 3 threads", explorer, &bugs, || submit(&[0, 1, 64]));
+    holds_but_for("serve lock, 3 threads", explorer, &bugs, || {
+        submit(&[0, 1, 64], Asks::Never);
+    });
+}
+
+#[test]
+fn statistics_asked_for_in_the_midst_lose_no_work_and_let_nobody_else_in() {
+    let bugs =
+        [Plant::EnterRelaxed, Plant::LeaveRelaxed, Plant::FlagRelaxed, Plant::TakePendingRelaxed];
+    for (name, asks) in [("asked", Asks::On), ("asked for a while", Asks::ForAWhile)] {
+        let name = format!("serve lock, 2 threads, {name}");
+        holds_but_for(&name, bounded(3), &bugs, move || submit(&[0, 1], asks));
+    }
+    meter_locks(false);
 }
