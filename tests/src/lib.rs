@@ -20,7 +20,7 @@ pub mod traces;
 
 pub use clients::{client, nbdsh};
 pub use daemon::Daemon;
-pub use process::{run, run_within};
+pub use process::{poll_within, run, run_within};
 
 /// A fresh directory that is removed when it drops.
 ///

@@ -28,6 +28,8 @@ enum Verb {
     Stat(verbs::stat::Args),
     /// Show it on a terminal, live
     Top(verbs::top::Args),
+    /// Show what a running daemon's locks do: who waits for whom, and for how long
+    Locks(verbs::locks::Args),
     /// Measure drives, stacks and servers, in fio's words
     Bench(Box<verbs::bench::BenchArgs>),
     /// Repeat a paper's experiments on simulated machines and compare
@@ -44,6 +46,7 @@ impl Verb {
             Verb::Serve(args) => verbs::serve::run(&args),
             Verb::Stat(args) => verbs::stat::run(&args),
             Verb::Top(args) => verbs::top::run(&args),
+            Verb::Locks(args) => verbs::locks::run(&args),
             Verb::Bench(args) => verbs::bench::run(&args),
             Verb::Paper(args) => verbs::paper::run(&args),
             Verb::Explore(args) => verbs::explore::run(&args),

@@ -7,6 +7,7 @@
 mod bar;
 pub mod bench;
 pub mod explore;
+pub mod locks;
 pub mod paper;
 pub mod serve;
 pub mod stat;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
+use super::locks::Locks;
 use super::report::{Report, Traced};
 use super::{CONTROL_VERSION, TraceStart};
 
@@ -82,6 +83,32 @@ impl Client {
     /// As [`Client::trace_status`].
     pub fn trace_stop(&mut self) -> anyhow::Result<Traced> {
         let answer = self.ask("trace-stop", &json!({}))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    /// Has the daemon take lock statistics.
+    ///
+    /// # Errors
+    /// If the daemon has gone, or refuses.
+    pub fn locks_start(&mut self) -> anyhow::Result<()> {
+        self.ask("locks-start", &json!({})).map(|_| ())
+    }
+
+    /// What they are so far; it ends if nobody asks for long.
+    ///
+    /// # Errors
+    /// If the daemon has gone, or takes none.
+    pub fn locks_status(&mut self) -> anyhow::Result<Locks> {
+        let answer = self.ask("locks-status", &json!({}))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// As [`Client::locks_status`].
+    pub fn locks_stop(&mut self) -> anyhow::Result<Locks> {
+        let answer = self.ask("locks-stop", &json!({}))?;
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 

@@ -15,7 +15,16 @@ pub const CONTROL_VERSION: u32 = 1;
 /// Longest request in bytes, without its newline.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-const VERBS: [&str; 5] = ["version", "stats", "trace-start", "trace-status", "trace-stop"];
+const VERBS: [&str; 8] = [
+    "version",
+    "stats",
+    "trace-start",
+    "trace-status",
+    "trace-stop",
+    "locks-start",
+    "locks-status",
+    "locks-stop",
+];
 /// Fields of a request that belong to no verb.
 const COMMON: [&str; 2] = ["id", "verb"];
 
@@ -32,6 +41,12 @@ pub enum Verb {
     TraceStatus,
     /// End that.
     TraceStop,
+    /// Take lock statistics.
+    LocksStart,
+    /// What they are so far; whoever asks still wants them.
+    LocksStatus,
+    /// End that.
+    LocksStop,
 }
 
 /// What is to be recorded; what is not given excludes nothing.
@@ -126,6 +141,9 @@ fn verb(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
         "trace-start" => return trace_start(fields),
         "trace-status" => Verb::TraceStatus,
         "trace-stop" => Verb::TraceStop,
+        "locks-start" => Verb::LocksStart,
+        "locks-status" => Verb::LocksStatus,
+        "locks-stop" => Verb::LocksStop,
         other => {
             let text = format!("there is no verb {other:?}; there are {known}");
             return Err(Refusal::new("unknown-verb", text));
@@ -197,7 +215,7 @@ mod tests {
     fn what_is_wrong_is_said_with_what_to_do() {
         assert_eq!(refusal(r#"{"verb":"stat"}"#).kind, "unknown-verb");
         let text = "there is no verb \"stat\"; there are version, stats, trace-start, \
-                    trace-status, trace-stop";
+                    trace-status, trace-stop, locks-start, locks-status, locks-stop";
         assert_eq!(refusal(r#"{"verb":"stat"}"#).message, text);
         let text = "stats takes no \"drive\"; remove it";
         assert_eq!(refusal(r#"{"verb":"stats","drive":"d0"}"#).message, text);
@@ -222,7 +240,7 @@ mod tests {
         prop_oneof![
             prop::collection::vec(any::<u8>(), 0..300),
             "[\\[\\]{}\":,0-9a-z\\\\ ]{0,80}".prop_map(String::into_bytes),
-            "\\{\"verb\": ?\"(stats|version|trace-start|trace-stop|[a-z]{0,4})\"(,\"id\":(-?[0-9]{1,30}|\"\\PC{0,9}\"))?\\}"
+            "\\{\"verb\": ?\"(stats|version|trace-start|trace-stop|locks-stop|[a-z]{0,4})\"(,\"id\":(-?[0-9]{1,30}|\"\\PC{0,9}\"))?\\}"
                 .prop_map(String::into_bytes),
         ]
     }

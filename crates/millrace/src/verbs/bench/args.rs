@@ -86,8 +86,8 @@ pub struct MachineArgs {
     /// Who takes interrupts of drives that complete later: submitter, core0, steered, poller
     #[arg(long, value_name = "WHO", default_value = "submitter", requires = "machine")]
     pub irq: Irq,
-    /// Report what each lock did, by place: acquisitions, waits, holds. Drives null, ram, model.
-    /// The word that hands a hardware queue to its server is no lock and has no row
+    /// Report what each lock did, by place: taken, rejected, waits, holds; `millrace locks --help`
+    /// says how each column is defined. Drives null, ram, model
     #[arg(long, conflicts_with_all = ["connect", "verify"])]
     pub locks: bool,
 }

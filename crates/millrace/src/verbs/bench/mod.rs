@@ -10,7 +10,7 @@ mod args;
 mod machine;
 mod plan;
 mod states;
-mod table;
+pub mod table;
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;

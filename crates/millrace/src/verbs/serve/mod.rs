@@ -8,6 +8,7 @@
 //! a failed start created is removed again.
 
 mod created;
+mod metering;
 mod observed;
 mod opening;
 mod recording;
@@ -119,7 +120,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     say(&report::serving(&plan, &opened, &workers, server.notes()));
     say(&viewed::describe(&sockets));
     let observed = Arc::new(Observed::new(&plan, &opened, &server));
-    let views = Views::start(sockets, observed);
+    let views = Views::start(sockets, observed.clone());
     let views = views.context("cannot start the thread of the control socket")?;
     signals::tell_manager(signals::Phase::Ready);
     say(&format!("ready {}\n", std::process::id()));
@@ -129,7 +130,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         drop(alive);
         signals
     });
-    watch::watch(&server, &workers, &done);
+    watch::watch(&server, &workers, &observed, &done);
     let signals = signals.join().map_err(|_| anyhow::anyhow!("the signal thread panicked"))?;
     let code = stop(server, &mut workers, signals);
     // Last, so that who watches sees it stop.

@@ -1,8 +1,9 @@
 //! The running daemon as its views see it: answers of the control socket, and metrics.
 //!
 //! Owns handles to the volumes and to the server's counters, and the recording of a trace if there
-//! is one (recording.rs). Counters are read and nothing else, so that who asks costs the I/O
-//! threads no more than the transfer of the cache lines that are read.
+//! is one (recording.rs), and lock statistics while they are taken (metering.rs). Else counters are
+//! read and nothing else, so that who asks costs the I/O threads no more than the transfer of the
+//! cache lines that are read.
 //! Called by the thread of `views`; made by `serve` when all stands.
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use millrace_machine::Native;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::metering::Metering;
 use super::opening::Opened;
 use super::recording::Recording;
 use crate::config::Checked;
@@ -27,6 +29,7 @@ pub struct Observed {
     exports: Vec<report::Export>,
     server: Observer,
     recording: Recording,
+    metering: Metering,
 }
 
 impl Observed {
@@ -44,7 +47,13 @@ impl Observed {
             volumes: opened.volumes.clone(),
             server: server.observer(),
             recording: Recording::default(),
+            metering: Metering::default(),
         }
+    }
+
+    /// Looks whether who wanted something is still there; now and then.
+    pub fn tick(&self) {
+        self.metering.end_if_silent();
     }
 
     fn report(&self) -> report::Report {
@@ -73,17 +82,22 @@ impl Answers for Observed {
         match verb {
             Verb::Version => Ok(views::greeting()),
             Verb::Stats => value(self.report()),
-            Verb::TraceStart(start) => {
-                self.recording.start(&self.volumes, start).map(|()| Value::Object(Map::new()))
-            }
+            Verb::TraceStart(start) => self.recording.start(&self.volumes, start).map(nothing),
             Verb::TraceStatus => self.recording.status().and_then(value),
             Verb::TraceStop => self.recording.stop().and_then(value),
+            Verb::LocksStart => self.metering.start(&self.volumes).map(nothing),
+            Verb::LocksStatus => self.metering.status().and_then(value),
+            Verb::LocksStop => self.metering.stop().and_then(value),
         }
     }
 
     fn metrics(&self) -> String {
         views::prometheus(&self.report())
     }
+}
+
+fn nothing((): ()) -> Value {
+    Value::Object(Map::new())
 }
 
 fn value(answer: impl Serialize) -> Result<Value, Refusal> {

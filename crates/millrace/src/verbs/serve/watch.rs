@@ -13,12 +13,14 @@ use millrace::DriveWorkers;
 use millrace_exports::server::Server;
 use signal_hook::consts::SIGTERM;
 
+use super::observed::Observed;
+
 /// How often it looks.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// Looks after the server until the other end of `done` is dropped. A server that has lost an I/O
 /// thread, or a drive's worker, is stopped as by SIGTERM.
-pub fn watch(server: &Server, workers: &DriveWorkers, done: &Receiver<()>) {
+pub fn watch(server: &Server, workers: &DriveWorkers, observed: &Observed, done: &Receiver<()>) {
     let mut said: HashMap<String, u64> = HashMap::new();
     while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
         for errors in server.errors() {
@@ -28,6 +30,7 @@ pub fn watch(server: &Server, workers: &DriveWorkers, done: &Receiver<()>) {
                 eprintln!("millrace: export {name}: {new} requests failed; the last: {last}");
             }
         }
+        observed.tick();
         let failure = workers.failure().map(|error| error.to_string());
         let failed = server.failed().then(|| "an I/O thread has died".to_owned());
         if let Some(failure) = failed.or(failure) {
