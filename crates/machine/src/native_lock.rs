@@ -109,29 +109,26 @@ impl<T: Send> Lock<T> for NativeLock<T> {
     }
 }
 
-impl<T> NativeGuard<'_, T> {
-    /// Ends a hold that counts; the counting itself is done when others may have the lock.
-    #[cold]
-    #[inline(never)]
-    fn give_up_counting(&mut self) {
-        let held = self.0.hold.take();
-        let counts = held.map(|Held { name, hold }| (name, hold, hold.counts(Native::now())));
-        // SAFETY: called by `drop` alone, which does nothing after it.
-        unsafe { ManuallyDrop::drop(&mut self.0) };
-        if let Some((name, hold, counts)) = counts {
-            count_hold(name, &hold, &counts);
-        }
+/// Gives up a lock whose hold counts; the counting itself is done when others may have the lock.
+#[cold]
+#[inline(never)]
+fn give_up_counting<T>(mut guard: MutexGuard<'_, Inner<T>>) {
+    let held = guard.hold.take();
+    let counts = held.map(|Held { name, hold }| (name, hold, hold.counts(Native::now())));
+    drop(guard);
+    if let Some((name, hold, counts)) = counts {
+        count_hold(name, &hold, &counts);
     }
 }
 
 impl<T> Drop for NativeGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if self.0.hold.is_some() {
-            return self.give_up_counting();
+        // SAFETY: nobody uses it after this.
+        let guard = unsafe { ManuallyDrop::take(&mut self.0) };
+        if guard.hold.is_some() {
+            give_up_counting(guard);
         }
-        // SAFETY: nobody uses it after the guard.
-        unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }
 
