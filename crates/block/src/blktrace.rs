@@ -131,6 +131,12 @@ impl Act {
         u32::from(own | more) << 16 | u32::from(self as u16)
     }
 
+    /// The action of a code, if there is one.
+    #[must_use]
+    pub fn from_code(code: u32) -> Option<Act> {
+        ACTS.get((code as usize).wrapping_sub(1)).copied()
+    }
+
     /// The letters that blkparse has for it; empty for what it does not show.
     #[must_use]
     pub fn letters(self) -> &'static str {
@@ -233,11 +239,10 @@ impl Record {
     /// The event, if it is one that is known.
     #[must_use]
     pub fn act(&self) -> Option<Act> {
-        let code = self.action & 0xffff & !CGROUP;
-        if self.has(category::NOTIFY) {
-            return None;
+        match self.has(category::NOTIFY) {
+            true => None,
+            false => Act::from_code(self.action & 0xffff & !CGROUP),
         }
-        ACTS.get((code as usize).wrapping_sub(1)).copied()
     }
 
     /// The note, if it is one that is known.

@@ -26,6 +26,7 @@ use crate::served::Served;
 use crate::slot::{BioList, BioRef, Stage, Stride, Waited};
 use crate::split::cut_to_limits;
 use crate::status::Status;
+use crate::trace::Unplug;
 use crate::volume::Volume;
 
 /// How long a dropped channel waits for its I/O before it gives memory up for lost.
@@ -235,9 +236,6 @@ impl<M: Machine> Channel<M> {
         {
             self.make_whole(&mut slot, member, dev_sector, 1);
             self.batch.plugged += 1;
-            if self.gate.traced {
-                return self.plug_traced(slot);
-            }
             return self.members[usize::from(member)].plug(slot);
         }
         self.submit_slowly(slot);
@@ -254,9 +252,18 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// Flushes, discards, flags, lists of segments, and whatever is too long for one request.
+    /// Flushes, discards, flags, lists of segments, whatever is too long for one request, and all
+    /// that is recorded.
     #[inline(never)]
     fn submit_slowly(&mut self, mut slot: BioRef<M>) {
+        if self.gate.is_plain_to_record(&slot.bio)
+            && let Some((member, dev_sector)) =
+                self.volume.locate(slot.bio.sector, slot.bio.nr_sectors)
+        {
+            self.make_whole(&mut slot, member, dev_sector, 1);
+            self.batch.plugged += 1;
+            return self.plug_traced(slot);
+        }
         if slot.bio.op.has_data() && slot.bio.nr_sectors > MAX_DATA_SECTORS {
             slot.status = Status::Invalid;
             return self.finished.push_back(slot);
@@ -350,6 +357,11 @@ impl<M: Machine> Channel<M> {
     /// Waits until at least `min` bios (or all in flight, if fewer) were handed to `take`; sleeps
     /// through the doorbell, so it is for threads that own no queues.
     pub fn wait(&mut self, min: usize, mut take: impl FnMut(Completion)) -> usize {
+        if min > 0 && self.batch.plugged > 0 {
+            self.run.told.unplug = Unplug::ToWait;
+            self.flush();
+            self.run.told.unplug = Unplug::Explicit;
+        }
         let mut handed = self.poll(&mut take);
         while handed < min && self.in_flight() > 0 {
             let deadline_ns = self.sleep_until();
@@ -412,6 +424,7 @@ impl<M: Machine> Channel<M> {
             }
             member.check_timeouts(now_ns, &mut self.run);
         }
+        self.run.publish();
         self.next_timeout_check_ns = now_ns + period_ns;
         if !self.quarantine.is_empty() && self.home().abandoned.load(Order::SeqCst) == 0 {
             self.quarantine.clear();

@@ -14,7 +14,7 @@ use millrace_machine::{Counter, Lock, Machine, Stage};
 use crate::account::{DiskStats, Run, Times, Whose};
 use crate::bio::Op;
 use crate::disk::{AbandonedRequest, Disk, Stack};
-use crate::driver::{Expired, QueueKind};
+use crate::driver::{DriverQueue, Expired, Moment, QueueKind};
 use crate::home::{Home, HomeRef};
 use crate::merge;
 use crate::queues::Serve;
@@ -58,6 +58,21 @@ impl<M: Machine> Disk<M> {
         run.batch.clear();
         self.wake_waiter(&self.hctxs[usize::from(index)], run);
         again
+    }
+
+    /// What the driver has to say of what it has just named.
+    #[cold]
+    pub(crate) fn trace_reaped(&self, index: u16, queue: &dyn DriverQueue<M>, run: &mut Runner<M>) {
+        if !queue.has_trace_data() {
+            return;
+        }
+        let (now_ns, tags) = (M::now(), &self.hctxs[usize::from(index)].tags);
+        for entry in 0..run.batch.entries().len() {
+            let (tag, _) = run.batch.entries()[entry];
+            // SAFETY: the driver has just given it back, and this thread holds the serve lock.
+            let rq = unsafe { tags.request(tag) };
+            self.trace_driver(queue, rq, (Moment::Complete, now_ns), run);
+        }
     }
 
     /// Ends one request, but for its tag; true if that put new work into the queue.

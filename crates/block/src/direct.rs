@@ -1,8 +1,8 @@
 //! The short way through a hardware queue that is free: tag, driver, completion, all in one piece.
 //!
-//! Most batches find nothing waiting, are not traced and stamped once, and go to a queue that no
-//! other software queue feeds. Called by dispatch.rs for those; whatever turns out otherwise on the
-//! way (no tag, a busy driver, a flush, a full completion batch, a latecomer's flag) goes on in
+//! Most batches find nothing waiting, are told to no sink and stamped once, and go to a queue that
+//! no other software queue feeds. Called by dispatch.rs for those; whatever turns out otherwise on
+//! the way (no tag, a busy driver, a flush, a full completion batch, a latecomer's flag) goes on in
 //! `Disk::serve`, which takes over at any point. Does just what that does, in fewer instructions.
 //! Kernel counterpart: `blk_mq_try_issue_list_directly`.
 #![allow(unsafe_code)]
@@ -12,14 +12,14 @@ use millrace_machine::{Machine, Stage};
 use crate::account::{DiskStats, Run};
 use crate::bio::Op;
 use crate::disk::{Disk, Stack, Way};
-use crate::driver::{CompletionBatch, Dispatch};
+use crate::driver::{CompletionBatch, Dispatch, Moment};
 use crate::queues::Serve;
 use crate::runner::{Runner, Stamp};
 use crate::serve::Serving;
 use crate::slot::{BioList, BioRef};
 use crate::status::Status;
 use crate::tag::{TagBatch, TagSet};
-use crate::trace::Action;
+use crate::tracer::TraceStamp;
 
 /// How many requests go to the driver before it is asked what it has answered: as many as a batch
 /// of completions holds, or a little more.
@@ -51,22 +51,43 @@ impl<M: Machine> Disk<M> {
         if self.config.stack == Stack::Mq {
             M::work(Stage::Insert, list.len());
         }
+        let recorded = run.trace.is_some();
+        if recorded {
+            self.record_inserts_if(TraceStamp::Event, list, run);
+        }
         loop {
-            let more = self.issue_list(index, &mut serving, list, run, stats);
+            let more = match recorded {
+                false => self.issue_list::<false>(index, &mut serving, list, run, stats),
+                true => self.issue_recorded(index, &mut serving, list, run, stats),
+            };
             if list.is_empty() {
                 break;
             }
             // What the drive has answered already makes room for more.
-            self.reap(&mut serving, run);
+            self.reap(index, &mut serving, run);
             let again = !run.batch.is_empty() && self.complete_directly(index, run, stats);
             if again || !more || !run.woken.is_empty() {
                 list.mark_inserted(M::now());
+                self.record_inserts_if(TraceStamp::Batch, list, run);
                 serving.staged.append(list);
                 return self.serve(index, serving, run, stats);
             }
         }
-        self.reap(&mut serving, run);
+        self.reap(index, &mut serving, run);
         self.leave_and_end(index, serving, run, stats);
+    }
+
+    /// [`Disk::issue_list`] while somebody records.
+    #[inline(never)]
+    fn issue_recorded(
+        &self,
+        index: u16,
+        serve: &mut Serve<M>,
+        list: &mut BioList<M>,
+        run: &mut Runner<M>,
+        stats: &DiskStats<M>,
+    ) -> bool {
+        self.issue_list::<true>(index, serve, list, run, stats)
     }
 
     /// A batch of one, which is what a program with one I/O in flight submits each time; the drive
@@ -216,7 +237,7 @@ impl<M: Machine> Disk<M> {
     /// Gives bios of a list tags and requests and hands them to the driver, up to the first that
     /// cannot go this way; true if it is only that enough have gone at once.
     #[inline(always)]
-    fn issue_list(
+    fn issue_list<const RECORDED: bool>(
         &self,
         index: u16,
         serve: &mut Serve<M>,
@@ -228,7 +249,8 @@ impl<M: Machine> Disk<M> {
         let Serve { queue: Some(queue), issued_ns, in_flight, .. } = serve else { return false };
         let Some(mut batch) = tags.take(&mut run.hint, list.len().min(64)) else { return false };
         let now_ns = M::now();
-        let (mut sent, mut refused, traced) = (0, None, run.trace.is_some());
+        let (mut sent, mut refused) = (0, None);
+        let has_data = RECORDED && queue.has_trace_data();
         let mut rest = list.take();
         while let Some(chain) = rest.pop_front() {
             let mut tag = None;
@@ -250,6 +272,12 @@ impl<M: Machine> Disk<M> {
             rq.fill(chain, index, self.flags_taken);
             rq.d_ns = now_ns;
             let outcome = queue.queue_rq(rq);
+            if RECORDED {
+                if has_data && outcome == Dispatch::Queued {
+                    self.trace_driver(&**queue, rq, (Moment::Issue, now_ns), run);
+                }
+                self.record_issue(rq, now_ns, outcome, run);
+            }
             if outcome != Dispatch::Queued {
                 rq.outcome = outcome;
                 refused = Some(rq);
@@ -257,9 +285,6 @@ impl<M: Machine> Disk<M> {
             }
             issued_ns[tag.0 as usize] = now_ns | 1;
             sent += 1;
-            if traced {
-                self.record_request(Action::Issue, rq, (now_ns, Status::Ok), run);
-            }
         }
         *in_flight += sent;
         list.append(&mut rest);
@@ -309,7 +334,7 @@ impl<M: Machine> Disk<M> {
             if !status.is_ok() || !rq.ends_alike(run.home(), equal) {
                 break;
             }
-            self.record_request(Action::Complete, rq, (equal.c_ns(), status), run);
+            self.record_success(rq, equal.c_ns(), run);
             end += 1;
         }
         if end == at { at } else { end_alike(tags, at, run, given, equal) }

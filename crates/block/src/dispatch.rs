@@ -14,7 +14,7 @@ use millrace_machine::{Counter, Lock, Machine, Stage};
 use crate::account::DiskStats;
 use crate::bio::Op;
 use crate::disk::{Disk, Stack, Way};
-use crate::driver::{Dispatch, QueueKind};
+use crate::driver::{Dispatch, Moment, QueueKind};
 use crate::queues::{HardwareQueue, Serve};
 use crate::request::{Request, Tag};
 use crate::runner::{Runner, Stamp};
@@ -45,7 +45,7 @@ impl<M: Machine> Disk<M> {
         run: &mut Runner<M>,
         stats: &DiskStats<M>,
     ) {
-        self.trace_insert(list, run);
+        self.begin_insert(list, run);
         let hctx = &self.hctxs[usize::from(route.hctx)];
         let may_serve = self.may_serve(hctx, run);
         let entered = match self.config.stack {
@@ -60,7 +60,7 @@ impl<M: Machine> Disk<M> {
             }
             self.stage(route, list, &mut serving, run, stats);
             self.serve(route.hctx, serving, run, stats);
-        } else if self.insert(route, list) {
+        } else if self.insert(route, list, run) {
             self.kick(route.hctx, run, stats);
         }
     }
@@ -83,6 +83,7 @@ impl<M: Machine> Disk<M> {
             if !serve.frozen {
                 serve.inserted_ns = M::now();
                 list.mark_inserted(serve.inserted_ns);
+                self.record_inserts(list, run);
                 serve.staged.append(list);
             }
             return;
@@ -93,6 +94,7 @@ impl<M: Machine> Disk<M> {
         }
         serve.inserted_ns = M::now();
         list.mark_inserted(serve.inserted_ns);
+        self.record_inserts(list, run);
         if self.is_workers(route.hctx) {
             drop(ctx);
             return self.stage_sorted(list, serve, run, stats);
@@ -104,7 +106,7 @@ impl<M: Machine> Disk<M> {
 
     /// Inserts into the software queue for whoever serves; false if that is frozen.
     #[inline(never)]
-    fn insert(&self, route: Route, list: &mut BioList<M>) -> bool {
+    fn insert(&self, route: Route, list: &mut BioList<M>, run: &mut Runner<M>) -> bool {
         list.mark_inserted(M::now());
         let mut ctx = self.ctxs[usize::from(route.ctx)].ctx.lock();
         if ctx.frozen {
@@ -112,6 +114,7 @@ impl<M: Machine> Disk<M> {
             list.unmark_inserted();
             return false;
         }
+        self.record_inserts(list, run);
         M::work(Stage::Insert, list.len());
         self.count_handed(route.hctx, list.len());
         ctx.list(route.hctx).append(list);
@@ -187,7 +190,7 @@ impl<M: Machine> Disk<M> {
         loop {
             self.take_staged(index, &mut serving, run, stats);
             self.dispatch(index, &mut serving, run, stats);
-            self.reap(&mut serving, run);
+            self.reap(index, &mut serving, run);
             let waiting = !serving.staged.is_empty() || !serving.requeued.is_empty();
             run.left_busy = waiting || serving.in_flight > 0;
             self.note_round(index, &mut serving, run);
@@ -235,13 +238,21 @@ impl<M: Machine> Disk<M> {
 
     /// Takes the driver's completions.
     #[inline(always)]
-    pub(crate) fn reap(&self, serving: &mut Serving<'_, M, Serve<M>>, run: &mut Runner<M>) {
+    pub(crate) fn reap(
+        &self,
+        index: u16,
+        serving: &mut Serving<'_, M, Serve<M>>,
+        run: &mut Runner<M>,
+    ) {
         let serve: &mut Serve<M> = serving;
         if serve.in_flight == 0 {
             return;
         }
         let Some(queue) = &mut serve.queue else { return };
         queue.poll(&mut run.batch);
+        if run.trace.is_some() {
+            self.trace_reaped(index, &**queue, run);
+        }
         self.check_reaped(serve, run);
     }
 
@@ -383,8 +394,8 @@ impl<M: Machine> Disk<M> {
         serve.issued_ns[rq.tag().0 as usize] = now_ns | 1;
         serve.in_flight += 1;
         if self.is_traced(run) {
-            if queue.is_bounced(rq.tag()) {
-                self.trace_request(Action::Bounce, rq, now_ns, run);
+            if queue.has_trace_data() {
+                self.trace_driver(&**queue, rq, (Moment::Issue, now_ns), run);
             }
             self.trace_request(Action::Issue, rq, now_ns, run);
         }

@@ -7,6 +7,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::fmt;
 
 use millrace_machine::{Machine, Topology};
 
@@ -67,6 +68,72 @@ pub enum Expired {
     Abandon,
 }
 
+/// When a driver is asked what it has to say of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// It was handed over.
+    Issue,
+    /// It was named as done.
+    Complete,
+}
+
+/// A few bytes that a driver says of a request, for traces: text for people, by custom. Written to
+/// with `write!`; what does not fit is cut.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DriverData {
+    len: u8,
+    bytes: [u8; DriverData::BYTES],
+}
+
+impl DriverData {
+    /// Most bytes of it.
+    pub const BYTES: usize = 19;
+
+    /// These bytes, as far as they fit.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> DriverData {
+        let mut data = DriverData::default();
+        data.push(bytes);
+        data
+    }
+
+    /// Text.
+    #[must_use]
+    pub fn text(text: fmt::Arguments<'_>) -> DriverData {
+        let mut data = DriverData::default();
+        // Writing there cannot fail, and what formats numbers and words does not either.
+        let _ = fmt::write(&mut data, text);
+        data
+    }
+
+    /// What there is of it.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// Nothing is to be said.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds what fits.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        let len = usize::from(self.len);
+        let fits = bytes.len().min(Self::BYTES - len);
+        self.bytes[len..len + fits].copy_from_slice(&bytes[..fits]);
+        self.len += fits as u8;
+    }
+}
+
+impl fmt::Write for DriverData {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text.as_bytes());
+        Ok(())
+    }
+}
+
 /// A range of a drive and what is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
@@ -115,11 +182,23 @@ pub trait Driver<M: Machine>: Send + Sync {
 pub trait DriverQueue<M: Machine>: Send {
     /// Hands over a request, perhaps only to a staging area until `commit_rqs`.
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch;
+    /// Whether [`DriverQueue::is_bounced`] and [`DriverQueue::trace_data`] are worth asking. Asked
+    /// once a batch while the disk is traced, and only then.
+    fn has_trace_data(&self) -> bool {
+        true
+    }
     /// Whether the data of a request, which was just handed over, go through a bounce buffer. Asked
     /// while the disk is traced, and only then.
     fn is_bounced(&self, tag: Tag) -> bool {
         let _ = tag;
         false
+    }
+    /// What there is to say of a request that was just handed over, or that the last `poll` named;
+    /// goes into the trace as the kernel's driver data. Asked while somebody records, and only
+    /// then.
+    fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
+        let _ = (tag, moment);
+        DriverData::default()
     }
     /// Starts all that was handed over since the last call: one system call, or none.
     fn commit_rqs(&mut self);

@@ -25,6 +25,8 @@ pub(crate) struct Gate {
     plain_sectors: u32,
     /// The same, when the usual way is open.
     plain_max: u32,
+    /// The same, while its events are recorded; 0 while they are not.
+    recorded_sectors: u32,
     read_only: bool,
     /// Some drive's events are told to a sink, or recorded.
     pub(crate) traced: bool,
@@ -54,6 +56,7 @@ impl Gate {
                 true => limits.max_sectors,
                 false => 0,
             },
+            recorded_sectors: 0,
             read_only: limits.features.read_only,
             polls_always: disks.len() > 1 || disks.iter().any(|d| d.kind() == QueueKind::OwnerOnly),
             traced: disks.iter().any(|d| d.config.trace.is_some()),
@@ -75,18 +78,30 @@ impl Gate {
     pub(crate) fn settle(&mut self) {
         self.watched = self.traced || self.per_volume;
         let usual = !(self.told || self.per_volume || self.pressed);
-        self.plain_sectors = if usual { self.plain_max } else { 0 };
+        let open = if usual { self.plain_max } else { 0 };
+        (self.plain_sectors, self.recorded_sectors) =
+            if self.traced { (0, open) } else { (open, 0) };
     }
 
     /// Whether a bio is a read or write of one segment, without flags, that can be served and that
     /// any drive takes in one piece.
     #[inline(always)]
     pub(crate) fn is_plain(&self, bio: &Bio) -> bool {
+        self.is_plain_up_to(self.plain_sectors, bio)
+    }
+
+    /// The same, while that is recorded.
+    pub(crate) fn is_plain_to_record(&self, bio: &Bio) -> bool {
+        self.recorded_sectors > 0 && self.is_plain_up_to(self.recorded_sectors, bio)
+    }
+
+    #[inline(always)]
+    fn is_plain_up_to(&self, sectors: u32, bio: &Bio) -> bool {
         let nr = u64::from(bio.nr_sectors);
         // A bio with a segment has data, and memory for it.
         bio.nr_segments() == 1
             && bio.flags == OpFlags::NONE
-            && bio.nr_sectors.wrapping_sub(1) < self.plain_sectors
+            && bio.nr_sectors.wrapping_sub(1) < sectors
             && (bio.sector | nr) & self.block_mask == 0
             && self.capacity >= nr
             && bio.sector <= self.capacity - nr

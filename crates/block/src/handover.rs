@@ -178,7 +178,7 @@ impl<M: Machine> Disk<M> {
     pub(crate) fn hand_over(&self, route: Route, list: &mut BioList<M>, run: &mut Runner<M>) {
         let Some(seat) = &self.seat else { return };
         let chains = list.len();
-        self.trace_insert(list, run);
+        self.begin_insert(list, run);
         list.mark_inserted(M::now());
         {
             let mut ctx = self.ctxs[usize::from(route.ctx)].ctx.lock();
@@ -186,6 +186,7 @@ impl<M: Machine> Disk<M> {
                 drop(ctx);
                 return list.unmark_inserted();
             }
+            self.record_inserts(list, run);
             ctx.list(seat.hctx).append(list);
         }
         self.count_handed(seat.hctx, chains);

@@ -24,6 +24,7 @@ mod direct;
 mod disk;
 mod dispatch;
 mod driver;
+mod entry;
 mod error;
 mod freeze;
 mod gate;
@@ -67,9 +68,10 @@ pub use channel::{Channel, ChannelConfig, IoThread, Reject, Rejected};
 pub use controller::{Controller, ControllerConfig, Sharing};
 pub use disk::{Disk, DiskConfig, Stack};
 pub use driver::{
-    CompletionBatch, Dispatch, Driver, DriverQueue, Expired, Extent, HwQueues, QueueKind, TagScope,
-    align_inwards,
+    CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Expired, Extent, HwQueues, Moment,
+    QueueKind, TagScope, align_inwards,
 };
+pub use entry::Entry;
 pub use error::{Error, ErrorKind};
 pub use histogram::{Snapshot, bucket_of, bucket_start};
 pub use limits::{Features, QueueLimits};
@@ -83,6 +85,6 @@ pub use status::Status;
 pub use tag::TagSet;
 pub use tenants::{TenantOpSnapshot, TenantSnapshot};
 pub use trace::{Action, Event, TraceSink};
-pub use tracer::{Entry, TRACE_RING_ENTRIES, TraceStatus, Tracer};
+pub use tracer::{TRACE_RING_EVENTS, TraceStamp, TraceStatus, Tracer};
 pub use volume::{Layout, Volume};
 pub use worker::{WORKER_SPIN_NS, Worker};

@@ -212,8 +212,7 @@ impl<M: Machine> Member<M> {
     pub(crate) fn trace_plugged(&mut self, drives: usize, run: &mut Runner<M>) {
         let (disk, mut first) = (&self.disk, true);
         self.plug.list().for_each(|chain| {
-            disk.record_entry(chain, drives, run);
-            disk.trace_plugged(chain, core::mem::take(&mut first), run);
+            disk.record_own(chain, (drives, core::mem::take(&mut first)), run);
             let mut merged = chain.chained.as_deref();
             while let Some(bio) = merged {
                 disk.record_entry(bio, drives, run);
@@ -226,13 +225,13 @@ impl<M: Machine> Member<M> {
     /// [`Member::plug`] while somebody listens.
     #[inline]
     pub(crate) fn plug_traced(&mut self, slot: BioRef<M>, drives: usize, run: &mut Runner<M>) {
-        self.disk.trace_entry(&slot, drives, run);
+        self.disk.tell_entry(&slot);
         let first = self.plug.is_empty();
         self.plug(slot);
         let Some(last) = self.plug.last() else { return };
         match self.merged.take() {
-            Some(kind) => self.disk.trace_merged(kind, last, run),
-            None => self.disk.trace_plugged(last, first, run),
+            Some(kind) => self.disk.trace_plug_merged(kind, last, drives, run),
+            None => self.disk.record_own(last, (drives, first), run),
         }
     }
 
@@ -274,6 +273,15 @@ impl<M: Machine> Member<M> {
     /// After that: whoever waits for a tag looks for it.
     pub(crate) fn wake_waiters(&self) {
         self.disk.hctxs[usize::from(self.route.hctx)].tags.wake_all();
+    }
+
+    /// For the recorder, that so many filled requests are about to be handed over, such as this.
+    pub(crate) fn record_unplug(&self, tag: Tag, count: u32, run: &mut Runner<M>) {
+        // SAFETY: the tag was taken for it and is in nobody else's hands.
+        let rq = unsafe { self.disk.hctxs[usize::from(self.route.hctx)].tags.request(tag) };
+        if let Some(head) = rq.chain.as_deref() {
+            self.disk.record_unplug(head, count, run);
+        }
     }
 
     /// Hands filled requests over, one drive's in one go; false if the drive is frozen.

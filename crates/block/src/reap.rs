@@ -58,7 +58,7 @@ impl<M: Machine> Channel<M> {
     }
 
     /// Starts what was submitted and collects what is done.
-    #[inline]
+    #[inline(always)]
     fn gather(&mut self) {
         self.flush();
         let mut look = self.run.done.is_empty() || (self.gate.polls_always && self.is_look_due());
@@ -89,12 +89,14 @@ impl<M: Machine> Channel<M> {
     }
 
     /// Polls the queues that have I/O of this channel, or belong to its thread.
+    #[inline(never)]
     fn run_queues(&mut self) {
         self.run.forget_wake();
         let quarantine = !self.quarantine.is_empty();
         for member in &mut self.members {
             member.run_queues(quarantine, &mut self.run);
         }
+        self.run.publish();
     }
 
     /// As [`Channel::poll`], for a program that streams I/O through the same memory: `next` sees
@@ -121,11 +123,19 @@ impl<M: Machine> Channel<M> {
                 Again::Drop => self.free_slot(slot),
             }
         }
-        while let Some(slot) = self.served.again.pop_front() {
-            self.start(slot, false);
+        if !self.served.again.is_empty() {
+            self.send_again();
         }
         self.start_parts();
         handed
+    }
+
+    /// Starts what was to be sent off again at the end.
+    #[cold]
+    fn send_again(&mut self) {
+        while let Some(slot) = self.served.again.pop_front() {
+            self.start(slot, false);
+        }
     }
 
     /// Sends a completed bio off again, or to the end of the finished ones with what is wrong.
@@ -139,6 +149,9 @@ impl<M: Machine> Channel<M> {
 
     #[inline(never)]
     fn restart_slowly(&mut self, mut slot: BioRef<M>) {
+        if self.gate.is_plain_to_record(&slot.bio) {
+            return self.start(slot, false);
+        }
         match self.gate.check(&slot.bio) {
             // The one list may unplug at once, and what that completes is for the next call.
             Ok(()) if self.gate.per_volume => self.served.again.push_back(slot),

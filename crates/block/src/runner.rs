@@ -16,7 +16,8 @@ use crate::driver::CompletionBatch;
 use crate::home::Home;
 use crate::slot::{BioList, BioRef};
 use crate::tenants::{TenantLedger, Tenants};
-use crate::tracer::{Entry, TraceWriter, Tracer};
+use crate::trace::Unplug;
+use crate::tracer::{TraceWriter, Tracer};
 
 /// When times are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -69,6 +70,17 @@ pub(crate) struct Runner<M: Machine> {
     pub(crate) accounts: Accounts<M>,
     /// Where this thread's events go while somebody records.
     pub(crate) trace: Option<TraceWriter<M>>,
+    /// What events are to say that those who make them do not know.
+    pub(crate) told: Told,
+}
+
+/// What a thread notes for the events that it is about to make.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Told {
+    /// When what is traced was inserted last.
+    pub(crate) inserted_ns: u64,
+    /// Why plugs are emptied.
+    pub(crate) unplug: Unplug,
 }
 
 impl<M: Machine> Runner<M> {
@@ -90,6 +102,7 @@ impl<M: Machine> Runner<M> {
             left_busy: false,
             accounts: Accounts { c_ns: 0, tenants: Tenants::new(None), others: Vec::new() },
             trace: None,
+            told: Told::default(),
         }
     }
 
@@ -105,11 +118,11 @@ impl<M: Machine> Runner<M> {
         self.trace = tracer.filter(|tracer| tracer.is_on()).map(Tracer::writer);
     }
 
-    /// One event for whoever records.
+    /// Shows whoever records what happened until now: called before control returns to the
+    /// program.
     #[inline]
-    pub(crate) fn put(&mut self, entry: Entry) {
+    pub(crate) fn publish(&mut self) {
         if let Some(writer) = &mut self.trace {
-            writer.put(entry);
             writer.publish();
         }
     }

@@ -67,6 +67,7 @@ impl<M: Machine> Channel<M> {
         if self.batch.plugged == 0 && self.gate.per_volume != (serving == Serving::PerVolume) {
             self.follow(serving);
         }
+        self.run.publish();
     }
 
     /// Whether a batch of so many bios goes to the workers.

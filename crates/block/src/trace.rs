@@ -10,14 +10,16 @@
 use millrace_machine::Machine;
 
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount};
-use crate::blktrace::Act;
+use crate::blktrace::{Act, category};
 use crate::disk::Disk;
+use crate::driver::{Dispatch, DriverQueue, Moment};
+use crate::entry::{Step, Subject, group_of};
 use crate::merge::Merged;
 use crate::request::Request;
 use crate::runner::Runner;
 use crate::slot::{BioList, Slot};
 use crate::status::Status;
-use crate::tracer::{Entry, categories};
+use crate::tracer::TraceStamp;
 
 /// What happened; the discriminant is blktrace's letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -105,6 +107,16 @@ impl Action {
     }
 }
 
+/// Why a plug was emptied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Unplug {
+    /// The batch has ended, or the plug was full: U.
+    #[default]
+    Explicit,
+    /// Its owner is about to wait: UT, as the kernel has it for a task that is about to sleep.
+    ToWait,
+}
+
 impl<M: Machine> Disk<M> {
     /// Whether anybody listens to what this thread does to the drive.
     #[inline(always)]
@@ -124,35 +136,67 @@ impl<M: Machine> Disk<M> {
         }
     }
 
-    /// What a bio begins with, at the time that it was queued: where it came from, that it is here,
-    /// and that there is room for it.
+    /// Tells the sink what a bio begins with, at the time that it was queued: where it came from,
+    /// that it is here, and that there is room for it.
     #[inline]
-    pub(crate) fn trace_entry(&self, bio: &Slot<M>, drives: usize, run: &mut Runner<M>) {
+    pub(crate) fn tell_entry(&self, bio: &Slot<M>) {
         if self.config.trace.is_some() {
             for action in [Action::Queue, Action::Remap, Action::GetRequest, Action::Plug] {
                 self.tell(action, bio, bio.q_ns);
             }
         }
-        self.record_entry(bio, drives, run);
     }
 
     /// For the recorder, where a bio came from and that it is here.
-    #[inline]
     pub(crate) fn record_entry(&self, bio: &Slot<M>, drives: usize, run: &mut Runner<M>) {
-        if drives > 1 && bio.op() != Op::Flush {
-            self.record(Action::Remap, bio, (bio.q_ns, bio.bio.nr_sectors), run);
+        let Some(writer) = &mut run.trace else { return };
+        let of = self.subject(bio, bio.bio.nr_sectors);
+        if !is_remapped(bio, drives) {
+            return writer.put(bio.q_ns, &of, Step::One(Act::Queue));
         }
-        self.record(Action::Queue, bio, (bio.q_ns, bio.bio.nr_sectors), run);
+        match writer.is_exact() {
+            false => writer.put_from(bio.q_ns, &of, Step::RemapQueue, source(bio)),
+            true => {
+                writer.put_from(bio.q_ns, &of, Step::One(Act::Remap), source(bio));
+                writer.put(bio.q_ns, &of, Step::One(Act::Queue));
+            }
+        }
+    }
+
+    /// The same of one that is to be a request of its own, in a plug that was empty or not.
+    #[inline]
+    pub(crate) fn record_own(
+        &self,
+        bio: &Slot<M>,
+        (drives, first): (usize, bool),
+        run: &mut Runner<M>,
+    ) {
+        let Some(writer) = &mut run.trace else { return };
+        if writer.is_exact() {
+            self.record_entry(bio, drives, run);
+            return self.trace_plugged(bio, first, run);
+        }
+        let of = self.subject(bio, bio.bio.nr_sectors);
+        match is_remapped(bio, drives) {
+            false => writer.put(bio.q_ns, &of, Step::QueueGet),
+            true => writer.put_from(bio.q_ns, &of, Step::RemapQueueGet, source(bio)),
+        }
+        if first {
+            self.record_plug(bio, run);
+        }
     }
 
     /// A bio that is to be a request of its own, in a plug that was empty or not.
-    #[inline]
     pub(crate) fn trace_plugged(&self, bio: &Slot<M>, first: bool, run: &mut Runner<M>) {
         self.record(Action::GetRequest, bio, (bio.q_ns, bio.bio.nr_sectors), run);
-        if first && run.trace.is_some() {
-            let mut entry = self.entry(Action::Plug, bio, (bio.q_ns, 0));
-            (entry.sector, entry.action) = (0, Act::Plug.with(0));
-            run.put(entry);
+        if first {
+            self.record_plug(bio, run);
+        }
+    }
+
+    fn record_plug(&self, bio: &Slot<M>, run: &mut Runner<M>) {
+        if let Some(writer) = &mut run.trace {
+            writer.put(bio.q_ns, &self.plug_subject(bio, 0), Step::One(Act::Plug));
         }
     }
 
@@ -162,14 +206,23 @@ impl<M: Machine> Disk<M> {
         if !self.is_traced(run) {
             return;
         }
-        let mut merged = chain;
-        while let (Merged::Back, Some(next)) = (kind, merged.chained.as_deref()) {
-            merged = next;
-        }
         match kind {
-            Merged::Back => self.trace_slot(Action::BackMerge, merged, run),
-            Merged::Front => self.trace_slot(Action::FrontMerge, merged, run),
+            Merged::Back => self.trace_slot(Action::BackMerge, last_of(chain), run),
+            Merged::Front => self.trace_slot(Action::FrontMerge, chain, run),
         }
+    }
+
+    /// A bio that came into the plug and became a part of its last chain.
+    pub(crate) fn trace_plug_merged(
+        &self,
+        kind: Merged,
+        chain: &Slot<M>,
+        drives: usize,
+        run: &mut Runner<M>,
+    ) {
+        let merged = if kind == Merged::Back { last_of(chain) } else { chain };
+        self.record_entry(merged, drives, run);
+        self.trace_merged(kind, chain, run);
     }
 
     /// For the recorder, that a bio became a part of what it is chained to.
@@ -200,22 +253,108 @@ impl<M: Machine> Disk<M> {
     #[inline]
     pub(crate) fn trace_unplug(&self, list: &BioList<M>, run: &mut Runner<M>) {
         self.tell_list(Action::Unplug, list);
-        if let (Some(first), true) = (list.first(), run.trace.is_some()) {
-            let mut entry = self.entry(Action::Unplug, first, (M::now(), 0));
-            (entry.sector, entry.action) = (list.len().into(), Act::Unplug.with(0));
-            run.put(entry);
+        if let Some(first) = list.first() {
+            self.record_unplug(first, list.len(), run);
         }
     }
 
-    /// That a list is inserted into a queue.
-    #[inline]
-    pub(crate) fn trace_insert(&self, list: &BioList<M>, run: &mut Runner<M>) {
+    /// For the recorder, that so many requests go there, of which one is this bio's.
+    pub(crate) fn record_unplug(&self, bio: &Slot<M>, count: u32, run: &mut Runner<M>) {
+        let step = match run.told.unplug {
+            Unplug::Explicit => Step::One(Act::Unplug),
+            Unplug::ToWait => Step::One(Act::UnplugTimer),
+        };
+        if let Some(writer) = &mut run.trace {
+            writer.put(M::now(), &self.plug_subject(bio, count), step);
+        }
+    }
+
+    /// That a list is about to be inserted into a queue: tells the sink, and notes the time.
+    #[inline(always)]
+    pub(crate) fn begin_insert(&self, list: &BioList<M>, run: &mut Runner<M>) {
+        if self.is_traced(run) {
+            self.note_insert(list, run);
+        }
+    }
+
+    #[inline(never)]
+    fn note_insert(&self, list: &BioList<M>, run: &mut Runner<M>) {
         self.tell_list(Action::Insert, list);
+        run.told.inserted_ns = M::now();
+    }
+
+    /// For the recorder, that it was.
+    #[inline(always)]
+    pub(crate) fn record_inserts(&self, list: &BioList<M>, run: &mut Runner<M>) {
         if run.trace.is_some() {
-            let now_ns = M::now();
-            list.for_each(|head| {
-                self.record(Action::Insert, head, (now_ns, head.chain_sectors), run);
-            });
+            self.record_list(list, run);
+        }
+    }
+
+    /// The same if events are stamped so: with stamps of a batch, I is recorded together with D
+    /// where that follows at once.
+    pub(crate) fn record_inserts_if(
+        &self,
+        stamp: TraceStamp,
+        list: &BioList<M>,
+        run: &mut Runner<M>,
+    ) {
+        if run.trace.as_ref().is_some_and(|writer| writer.stamp() == stamp) {
+            self.record_list(list, run);
+        }
+    }
+
+    #[inline(never)]
+    fn record_list(&self, list: &BioList<M>, run: &mut Runner<M>) {
+        let inserted_ns = run.told.inserted_ns;
+        list.for_each(|head| {
+            self.record(Action::Insert, head, (inserted_ns, head.chain_sectors), run);
+        });
+    }
+
+    /// For the recorder, that a request, whose I is not recorded yet with stamps of a batch, was
+    /// offered to the driver.
+    #[inline(always)]
+    pub(crate) fn record_issue(
+        &self,
+        rq: &Request<M>,
+        d_ns: u64,
+        sent: Dispatch,
+        run: &mut Runner<M>,
+    ) {
+        let (Some(writer), Some(head)) = (&mut run.trace, rq.chain.as_deref()) else { return };
+        let of = Subject { sector: rq.sector(), ..self.subject(head, rq.nr_sectors()) };
+        let (exact, sent) = (writer.is_exact(), sent == Dispatch::Queued);
+        let before_ns = d_ns.wrapping_sub(run.told.inserted_ns);
+        if sent && !exact && before_ns <= u16::MAX.into() {
+            return writer.put(d_ns, &of, Step::InsertIssue(before_ns as u16));
+        }
+        if !exact {
+            writer.put(run.told.inserted_ns, &of, Step::One(Act::Insert));
+        }
+        if sent {
+            writer.put(d_ns, &of, Step::One(Act::Issue));
+        }
+    }
+
+    /// What a driver has to say of a request, to whoever listens: that it was bounced, and its
+    /// data.
+    #[cold]
+    pub(crate) fn trace_driver(
+        &self,
+        queue: &dyn DriverQueue<M>,
+        rq: &Request<M>,
+        (moment, time_ns): (Moment, u64),
+        run: &mut Runner<M>,
+    ) {
+        if moment == Moment::Issue && queue.is_bounced(rq.tag()) {
+            self.trace_request(Action::Bounce, rq, time_ns, run);
+        }
+        let (Some(writer), Some(head)) = (&mut run.trace, rq.chain.as_deref()) else { return };
+        let data = queue.trace_data(rq.tag(), moment);
+        if !data.is_empty() {
+            let of = Subject { sector: rq.sector(), ..self.subject(head, rq.nr_sectors()) };
+            writer.put_data(time_ns, &of, &data);
         }
     }
 
@@ -228,11 +367,20 @@ impl<M: Machine> Disk<M> {
         (time_ns, status): (u64, Status),
         run: &mut Runner<M>,
     ) {
-        let (Some(head), true) = (rq.chain.as_deref(), run.trace.is_some()) else { return };
-        let mut entry = self.entry(action, head, (time_ns, rq.nr_sectors()));
-        entry.sector = rq.sector();
-        entry.error = -status.errno();
-        run.put(entry);
+        let (Some(writer), Some(head)) = (&mut run.trace, rq.chain.as_deref()) else { return };
+        let of = Subject { sector: rq.sector(), ..self.subject(head, rq.nr_sectors()) };
+        let step = match action {
+            Action::Complete => Step::Complete(-status.errno() as i16),
+            action => Step::One(action.act()),
+        };
+        writer.put(time_ns, &of, step);
+    }
+
+    /// For the recorder, that a request of one bio has succeeded.
+    #[inline(always)]
+    pub(crate) fn record_success(&self, rq: &Request<M>, c_ns: u64, run: &mut Runner<M>) {
+        let (Some(writer), Some(bio)) = (&mut run.trace, rq.chain.as_deref()) else { return };
+        writer.put(c_ns, &self.subject(bio, bio.bio.nr_sectors), Step::Complete(0));
     }
 
     /// For the recorder, an event about a bio or a chain.
@@ -244,28 +392,26 @@ impl<M: Machine> Disk<M> {
         (time_ns, sectors): (u64, SectorCount),
         run: &mut Runner<M>,
     ) {
-        if run.trace.is_some() {
-            run.put(self.entry(action, bio, (time_ns, sectors)));
+        if let Some(writer) = &mut run.trace {
+            writer.put(time_ns, &self.subject(bio, sectors), Step::One(action.act()));
         }
     }
 
+    /// What events of a bio are about.
     #[inline(always)]
-    pub(crate) fn entry(
-        &self,
-        action: Action,
-        bio: &Slot<M>,
-        (time_ns, sectors): (u64, u32),
-    ) -> Entry {
-        Entry {
-            time_ns,
+    fn subject(&self, bio: &Slot<M>, sectors: SectorCount) -> Subject {
+        let categories = categories(bio.bio.op, bio.bio.flags);
+        Subject {
+            group: group_of(self.config.device, bio.bio.tenant, categories),
             sector: bio.dev_sector,
-            from: bio.bio.sector + u64::from(bio.offset >> SECTOR_SHIFT),
             bytes: sectors.saturating_mul(1 << SECTOR_SHIFT),
-            action: action.act().with(categories(bio.bio.op, bio.bio.flags)),
-            tenant: bio.bio.tenant.into(),
-            device: self.config.device,
-            ..Entry::default()
         }
+    }
+
+    /// What events of a plug are about: no sectors, and no operation.
+    fn plug_subject(&self, bio: &Slot<M>, count: u32) -> Subject {
+        let group = group_of(self.config.device, bio.bio.tenant, 0);
+        Subject { group, sector: count.into(), bytes: 0 }
     }
 
     /// Tells the sink of one event of a bio.
@@ -301,4 +447,46 @@ impl<M: Machine> Disk<M> {
             });
         }
     }
+}
+
+/// Whether a bio came from a place on a volume of several drives.
+#[inline(always)]
+fn is_remapped<M: Machine>(bio: &Slot<M>, drives: usize) -> bool {
+    drives > 1 && bio.op() != Op::Flush
+}
+
+/// That place.
+#[inline(always)]
+fn source<M: Machine>(bio: &Slot<M>) -> Sector {
+    bio.bio.sector + u64::from(bio.offset >> SECTOR_SHIFT)
+}
+
+/// The last bio of a chain.
+fn last_of<M: Machine>(chain: &Slot<M>) -> &Slot<M> {
+    let mut last = chain;
+    while let Some(next) = last.chained.as_deref() {
+        last = next;
+    }
+    last
+}
+
+/// The categories of an operation.
+#[inline(always)]
+fn categories(op: Op, flags: OpFlags) -> u16 {
+    let of_op = match op {
+        Op::Read => category::READ,
+        Op::Write | Op::WriteZeroes => category::WRITE,
+        Op::Discard => category::WRITE | category::DISCARD,
+        Op::Flush => category::FLUSH,
+    };
+    if flags == OpFlags::NONE { of_op } else { with_flags(op, of_op, flags) }
+}
+
+/// Nobody but who asks for durability says whether somebody waits for a write: only such are S.
+#[cold]
+fn with_flags(op: Op, of_op: u16, flags: OpFlags) -> u16 {
+    let fua = if flags.has(OpFlags::FUA) { category::FUA } else { 0 };
+    let preflush = if flags.has(OpFlags::PREFLUSH) { category::FLUSH } else { 0 };
+    let sync = if op.is_write() && fua | preflush != 0 { category::SYNC } else { 0 };
+    of_op | fua | preflush | sync
 }

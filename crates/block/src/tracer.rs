@@ -1,9 +1,9 @@
-//! `Tracer`: rings of trace records, one for each thread that makes them, and who empties them.
+//! `Tracer`: rings of trace events, one for each thread that makes them, and who empties them.
 //!
 //! A ring has one writer (the `Runner` of a channel or worker) and one reader (the recorder), and
-//! neither waits for the other: what finds no room is counted as dropped. An `Entry` is the
-//! kernel's 48-byte record, but for what the reader knows better: magic, sequence and CPU. In their
-//! place stands what a record's data are made of. Off, none of this is touched.
+//! neither waits for the other: what finds no room is counted as dropped. It holds words
+//! (entry.rs), which the writer shows to the reader once a batch, and of which the reader makes
+//! entries. Off, none of this is touched. Lock order: the list of rings, then a ring's reader.
 //! Kernel counterpart: kernel/trace/blktrace.c and its relay channels.
 #![allow(unsafe_code)]
 
@@ -12,115 +12,182 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 
-use millrace_machine::{CpuId, Lock, Machine, Order, Word};
+use millrace_machine::{CpuId, Lock, Machine, Order, Word as _};
 
-use crate::bio::{Op, OpFlags};
-use crate::blktrace::category;
+use crate::blktrace::Act;
+use crate::driver::DriverData;
+use crate::entry::{
+    Decoder, Entry, Step, Subject, WORDS_MAX, Word, data_words, from_word, group_word, step_word,
+};
 
-/// Entries of a ring unless told otherwise: 3 MiB.
-pub const TRACE_RING_ENTRIES: usize = 1 << 16;
+/// Events of a ring unless told otherwise: 2 MiB.
+pub const TRACE_RING_EVENTS: usize = 1 << 16;
+/// Words of a ring for each event that it is to have room for, even if no two share anything.
+const WORDS_PER_EVENT: usize = 2;
+/// Entries that the reader makes at once.
+const ENTRIES_AT_ONCE: usize = 1024;
 
-/// One event, as a ring has it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Entry {
-    /// When.
-    pub time_ns: u64,
-    /// First sector on the drive; of an unplug, how many bios.
-    pub sector: u64,
-    /// Of a remap or split: the first sector on the volume.
-    pub from: u64,
-    /// How long.
-    pub bytes: u32,
-    /// Code and categories.
-    pub action: u32,
-    /// Whom it is accounted to.
-    pub tenant: u32,
-    /// The drive's device number.
-    pub device: u32,
-    /// Of a completion: 0, or a negative errno.
-    pub error: i32,
-    /// Nothing: makes it as long as a record.
-    pub unused: u32,
+/// Which time an event is recorded with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TraceStamp {
+    /// That of its batch, or of its I/O where the channel stamps each.
+    #[default]
+    Batch,
+    /// Its own: the clock is read for each event.
+    Event,
 }
 
-/// The categories of an operation.
-#[inline(always)]
-pub(crate) fn categories(op: Op, flags: OpFlags) -> u16 {
-    let of_op = match op {
-        Op::Read => category::READ,
-        Op::Write | Op::WriteZeroes => category::WRITE,
-        Op::Discard => category::WRITE | category::DISCARD,
-        Op::Flush => category::FLUSH,
-    };
-    if flags == OpFlags::NONE { of_op } else { with_flags(op, of_op, flags) }
-}
-
-#[cold]
-fn with_flags(op: Op, of_op: u16, flags: OpFlags) -> u16 {
-    let fua = if flags.has(OpFlags::FUA) { category::FUA } else { 0 };
-    let preflush = if flags.has(OpFlags::PREFLUSH) { category::FLUSH } else { 0 };
-    let sync = if op.is_write() && fua | preflush != 0 { category::SYNC } else { 0 };
-    of_op | fua | preflush | sync
-}
-
-/// A ring of entries: one writer, one reader.
+/// A ring of words: one writer, one reader.
 struct Ring<M: Machine> {
-    entries: Box<[UnsafeCell<Entry>]>,
-    /// Entries ever written; by the writer only.
+    words: Box<[UnsafeCell<Word>]>,
+    /// Words ever written; by the writer only.
     head: M::Word,
-    /// Entries ever read; by the reader only.
+    /// Words ever read; by the reader only.
     tail: M::Word,
     /// Events that found no room; by the writer only.
     dropped: M::Word,
+    /// 1 if each event is to have its own time.
+    exact: M::Word,
+    /// The reader's side: what the words read so far said of the next.
+    reader: M::Lock<Decoder>,
     cpu: CpuId,
 }
 
-// SAFETY: the writer touches the entries from `tail` + length on, the reader those from `tail` to
-// `head`; both words are handed over with Release and Acquire.
+// SAFETY: the writer touches the words from `tail` + length on, the reader, who holds `reader`,
+// those from `tail` to `head`; both counts are handed over with Release and Acquire.
 unsafe impl<M: Machine> Sync for Ring<M> {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl<M: Machine> Send for Ring<M> {}
+
+impl<M: Machine> Ring<M> {
+    /// Empties it piece by piece.
+    fn read(&self, mut take: impl FnMut(CpuId, &[Entry])) {
+        let mut decoder = self.reader.lock();
+        // Acquire pairs with the Release of `publish`. Relaxed: the reader's own.
+        let (head, mut tail) = (self.head.load(Order::Acquire), self.tail.load(Order::Relaxed));
+        let mut entries = Vec::with_capacity(ENTRIES_AT_ONCE);
+        while tail < head {
+            // A step becomes three entries at most.
+            while tail < head && entries.len() + 3 <= ENTRIES_AT_ONCE {
+                let place = tail as usize & (self.words.len() - 1);
+                // SAFETY: the writer published this word and does not touch it until `tail` has
+                // passed it.
+                decoder.take(unsafe { *self.words[place].get() }, &mut entries);
+                tail += 1;
+            }
+            // A batch is there whole, so this waits for nothing that comes later.
+            if tail == head {
+                decoder.end(&mut entries);
+            }
+            // Release pairs with the Acquire of `find_room`.
+            self.tail.store(tail, Order::Release);
+            take(self.cpu, &entries);
+            entries.clear();
+        }
+    }
+}
 
 /// Where a thread puts its events.
 pub(crate) struct TraceWriter<M: Machine> {
     ring: Arc<Ring<M>>,
     mask: u64,
     head: u64,
-    /// The reader's place when it was last looked at, and what there is room for until then.
+    /// How far there was room when the reader's place was last looked at.
     limit: u64,
+    /// The group that is open.
+    time_ns: u64,
+    group: u64,
+    stamp: TraceStamp,
 }
 
 impl<M: Machine> TraceWriter<M> {
-    /// One event.
+    /// Something that happened to an I/O.
     #[inline]
-    pub(crate) fn put(&mut self, entry: Entry) {
-        if self.head == self.limit && !self.find_room() {
-            return;
+    pub(crate) fn put(&mut self, time_ns: u64, of: &Subject, step: Step) {
+        if self.open(time_ns, of, step) {
+            self.push(step_word(of, step));
         }
+    }
+
+    /// The same, of a remap from a sector.
+    #[inline]
+    pub(crate) fn put_from(&mut self, time_ns: u64, of: &Subject, step: Step, from: u64) {
+        if self.open(time_ns, of, step) {
+            self.push(from_word(from));
+            self.push(step_word(of, step));
+        }
+    }
+
+    /// What a driver has to say of an I/O.
+    #[cold]
+    pub(crate) fn put_data(&mut self, time_ns: u64, of: &Subject, data: &DriverData) {
+        let step = Step::One(Act::DriverData);
+        if self.open(time_ns, of, step) {
+            data_words(data).for_each(|word| self.push(word));
+            self.push(step_word(of, step));
+        }
+    }
+
+    /// Which time events have.
+    #[inline]
+    pub(crate) fn stamp(&self) -> TraceStamp {
+        self.stamp
+    }
+
+    /// Whether each event has its own.
+    #[inline]
+    pub(crate) fn is_exact(&self) -> bool {
+        self.stamp == TraceStamp::Event
+    }
+
+    /// Lets the reader see what was put, and sees what it wants by now.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        // Release pairs with the Acquire of `Ring::read`.
+        self.ring.head.store(self.head, Order::Release);
+        // Relaxed: the next batch is soon enough.
+        let exact = self.ring.exact.load(Order::Relaxed) != 0;
+        self.stamp = if exact { TraceStamp::Event } else { TraceStamp::Batch };
+    }
+
+    /// Makes room, and a group of this time and I/O; false if there is no room.
+    #[inline]
+    fn open(&mut self, mut time_ns: u64, of: &Subject, step: Step) -> bool {
+        if self.limit - self.head < WORDS_MAX && !self.find_room(step) {
+            return false;
+        }
+        if self.stamp == TraceStamp::Event {
+            time_ns = M::now();
+        }
+        if (time_ns, of.group) != (self.time_ns, self.group) {
+            (self.time_ns, self.group) = (time_ns, of.group);
+            self.push(group_word(time_ns, of.group));
+        }
+        true
+    }
+
+    /// For which there is room.
+    #[inline]
+    fn push(&mut self, word: Word) {
         let place = (self.head & self.mask) as usize;
         // SAFETY: the place is in the ring by the mask, and the writer's alone: `limit` is never
         // past what the reader has left behind.
-        unsafe { *self.ring.entries.get_unchecked(place).get() = entry };
+        unsafe { *self.ring.words.get_unchecked(place).get() = word };
         self.head += 1;
     }
 
-    /// Lets the reader see what was put.
-    #[inline]
-    pub(crate) fn publish(&self) {
-        // Release pairs with the Acquire of `Tracer::drain`.
-        self.ring.head.store(self.head, Order::Release);
-    }
-
     #[cold]
-    fn find_room(&mut self) -> bool {
-        // Acquire pairs with the Release of `Tracer::drain`: the reader has copied the entries.
+    fn find_room(&mut self, step: Step) -> bool {
+        // Acquire pairs with the Release of `Ring::read`: the reader has copied the words.
         self.limit = self.ring.tail.load(Order::Acquire) + self.mask + 1;
-        if self.head != self.limit {
+        if self.limit - self.head >= WORDS_MAX {
             return true;
         }
+        // What waits for the end of the batch may be what fills it.
+        self.publish();
         // Relaxed: a statistic with one writer.
-        self.ring.dropped.store(self.ring.dropped.load(Order::Relaxed) + 1, Order::Relaxed);
+        let dropped = self.ring.dropped.load(Order::Relaxed) + step.events();
+        self.ring.dropped.store(dropped, Order::Relaxed);
         false
     }
 }
@@ -141,19 +208,22 @@ pub struct Tracer<M: Machine> {
     rings: M::Lock<Vec<Arc<Ring<M>>>>,
     /// Dropped by those that are gone, and before the recording began.
     dropped: M::Word,
-    entries: usize,
+    /// 1 if each event is to have its own time.
+    exact: M::Word,
+    words: usize,
 }
 
 impl<M: Machine> Tracer<M> {
-    /// No rings yet; each thread's will have room for so many entries (rounded up to a power of
-    /// two).
+    /// No rings yet; each thread's will have room for so many events (rounded up to a power of two)
+    /// and mostly for more, as those of a batch share much.
     #[must_use]
-    pub fn new(entries: usize) -> Arc<Tracer<M>> {
+    pub fn new(events: usize) -> Arc<Tracer<M>> {
         Arc::new(Tracer {
             epoch: M::Word::new(0),
             rings: M::Lock::new("trace-rings", Vec::new()),
             dropped: M::Word::new(0),
-            entries: entries.next_power_of_two().max(2),
+            exact: M::Word::new(0),
+            words: (events.next_power_of_two() * WORDS_PER_EVENT).max(16),
         })
     }
 
@@ -167,7 +237,7 @@ impl<M: Machine> Tracer<M> {
     /// Starts to take events, and forgets those of an earlier recording; false if one is under
     /// way. Channels notice with their next batch once their volume is told
     /// ([`Volume::set_traced`](crate::Volume::set_traced)).
-    pub fn start(&self) -> bool {
+    pub fn start(&self, stamp: TraceStamp) -> bool {
         let mut rings = self.rings.lock();
         // Relaxed: written under the lock.
         let epoch = self.epoch.load(Order::Relaxed);
@@ -175,10 +245,13 @@ impl<M: Machine> Tracer<M> {
             return false;
         }
         rings.retain(|ring| Arc::strong_count(ring) > 1);
+        let exact = u64::from(stamp == TraceStamp::Event);
+        // Relaxed: written under the lock, and threads notice in time.
+        self.exact.store(exact, Order::Relaxed);
         for ring in rings.iter() {
-            // Acquire pairs with the Release of `publish`, this Release with the Acquire of
-            // `find_room`.
-            ring.tail.store(ring.head.load(Order::Acquire), Order::Release);
+            ring.read(|_, _| ());
+            // Relaxed: as above.
+            ring.exact.store(exact, Order::Relaxed);
         }
         // Relaxed: statistics.
         let before: u64 = rings.iter().map(|ring| ring.dropped.load(Order::Relaxed)).sum();
@@ -197,38 +270,33 @@ impl<M: Machine> Tracer<M> {
 
     /// A ring for the calling thread.
     pub(crate) fn writer(&self) -> TraceWriter<M> {
-        let entries = (0..self.entries).map(|_| UnsafeCell::new(Entry::default())).collect();
+        // Written here, and not with zeroes, so that no page is new when the first event comes.
+        let words = (0..self.words).map(|_| UnsafeCell::new([u64::MAX; 2])).collect();
+        let mut rings = self.rings.lock();
         let word = || M::Word::new(0);
         let (head, tail, dropped) = (word(), word(), word());
-        let ring = Arc::new(Ring { entries, head, tail, dropped, cpu: M::cpu() });
-        self.rings.lock().push(Arc::clone(&ring));
-        let mask = self.entries as u64 - 1;
-        TraceWriter { ring, mask, head: 0, limit: mask + 1 }
+        // Relaxed: written under the lock.
+        let exact = M::Word::new(self.exact.load(Order::Relaxed));
+        let reader = M::Lock::new("trace-ring", Decoder::default());
+        let ring = Arc::new(Ring { words, head, tail, dropped, exact, reader, cpu: M::cpu() });
+        rings.push(Arc::clone(&ring));
+        drop(rings);
+        let mask = self.words as u64 - 1;
+        let (head, limit, stamp) = (0, mask + 1, TraceStamp::Batch);
+        let mut writer = TraceWriter { ring, mask, head, limit, time_ns: 0, group: 0, stamp };
+        writer.publish();
+        writer
     }
 
-    /// Empties the rings: `take` sees each piece of a ring in the order in which it was written,
-    /// with the CPU on which its thread was when it began. For one thread at a time.
+    /// Empties the rings: `take` sees pieces of each ring in the order in which they were written,
+    /// with the CPU on which its thread was when it began.
     pub fn drain(&self, mut take: impl FnMut(CpuId, &[Entry])) -> TraceStatus {
         // Threads that join meanwhile do not wait for `take`.
         let rings: Vec<_> = self.rings.lock().iter().map(Arc::clone).collect();
         // Relaxed: a statistic.
         let mut dropped = self.dropped.load(Order::Relaxed);
         for ring in &rings {
-            // Acquire pairs with the Release of `publish`. Relaxed: the reader's own.
-            let (head, mut tail) = (ring.head.load(Order::Acquire), ring.tail.load(Order::Relaxed));
-            while tail < head {
-                let place = tail as usize & (ring.entries.len() - 1);
-                let run = ((head - tail) as usize).min(ring.entries.len() - place);
-                // SAFETY: the writer published these entries and does not touch them until `tail`
-                // has passed them; `UnsafeCell<Entry>` is laid out as `Entry`.
-                let entries = unsafe {
-                    core::slice::from_raw_parts(ring.entries[place].get().cast_const(), run)
-                };
-                take(ring.cpu, entries);
-                tail += run as u64;
-                // Release pairs with the Acquire of `find_room`.
-                ring.tail.store(tail, Order::Release);
-            }
+            ring.read(&mut take);
             // Relaxed: a statistic.
             dropped = dropped.wrapping_add(ring.dropped.load(Order::Relaxed));
         }
@@ -263,40 +331,78 @@ mod tests {
     extern crate std;
 
     use super::*;
-    use crate::blktrace::Act;
+    use crate::blktrace::category;
+    use crate::entry::group_of;
     use millrace_machine::Native;
 
-    fn entry(sector: u64) -> Entry {
-        Entry { sector, action: Act::Queue.with(category::READ), ..Entry::default() }
+    fn of(sector: u64) -> Subject {
+        Subject { group: group_of(1, 0, category::READ), sector, bytes: 512 }
     }
 
-    #[test]
-    fn an_entry_is_as_long_as_a_record() {
-        assert_eq!(size_of::<Entry>(), crate::blktrace::RECORD_BYTES);
-    }
+    const QUEUED: Step = Step::One(Act::Queue);
 
     #[test]
     fn a_full_ring_drops_and_counts_and_goes_on() {
-        let tracer = Tracer::<Native>::new(4);
-        assert!(tracer.start() && !tracer.start());
+        let tracer = Tracer::<Native>::new(8);
+        assert!(tracer.start(TraceStamp::Batch) && !tracer.start(TraceStamp::Batch));
         let mut writer = tracer.writer();
-        (0..6).for_each(|n| writer.put(entry(n)));
-        writer.publish();
+        // Times that differ: two words each, and the last one must leave room for the largest.
+        (0..9).for_each(|n| writer.put(n + 1, &of(n), QUEUED));
+        writer.put(9, &of(9), Step::QueueGet);
         let mut seen = Vec::new();
         let status = tracer.drain(|_, entries| seen.extend(entries.iter().map(|e| e.sector)));
-        assert_eq!((seen.as_slice(), status.dropped), ([0, 1, 2, 3].as_slice(), 2));
-        (6..9).for_each(|n| writer.put(entry(n)));
+        assert_eq!((seen.as_slice(), status.dropped), ([0, 1, 2, 3, 4, 5].as_slice(), 3 + 2));
+        writer.put(6, &of(7), QUEUED);
+        writer.put(6, &of(8), QUEUED);
         drop(writer);
         seen.clear();
-        let status = tracer.drain(|_, entries| seen.extend(entries.iter().map(|e| e.sector)));
+        let status = tracer.drain(|_, entries| {
+            seen.extend(entries.iter().map(|e| e.sector * 1000 + e.time_ns));
+        });
         assert_eq!(
             (seen.as_slice(), status),
-            ([6, 7, 8].as_slice(), TraceStatus { dropped: 2, writers: 1 })
+            ([7006, 8006].as_slice(), TraceStatus { dropped: 5, writers: 1 })
         );
         assert_eq!(tracer.drain(|_, _| ()).writers, 0);
         tracer.stop();
-        assert!(tracer.start());
+        assert!(tracer.start(TraceStamp::Batch));
         assert_eq!(tracer.drain(|_, _| ()).dropped, 0);
+    }
+
+    #[test]
+    fn a_thread_that_slept_through_a_stop_goes_on_where_the_reader_is() {
+        let tracer = Tracer::<Native>::new(64);
+        tracer.start(TraceStamp::Batch);
+        let mut writer = tracer.writer();
+        writer.put(5, &of(1), QUEUED);
+        writer.publish();
+        tracer.stop();
+        tracer.start(TraceStamp::Event);
+        // Of the group that was opened before.
+        writer.put(5, &of(2), QUEUED);
+        writer.publish();
+        writer.put(5, &of(3), QUEUED);
+        writer.publish();
+        let mut seen = Vec::new();
+        tracer.drain(|_, entries| seen.extend(entries.iter().map(|e| (e.sector, e.time_ns))));
+        assert_eq!((seen[0], seen.len()), ((2, 5), 2));
+        assert!(seen[1].0 == 3 && seen[1].1 > 5, "{seen:?}");
+    }
+
+    #[test]
+    fn what_is_not_published_is_not_seen() {
+        let tracer = Tracer::<Native>::new(64);
+        tracer.start(TraceStamp::Batch);
+        let mut writer = tracer.writer();
+        let count = || {
+            let mut seen = 0;
+            tracer.drain(|_, entries| seen += entries.len());
+            seen
+        };
+        writer.put(5, &of(1), Step::QueueGet);
+        assert_eq!(count(), 0);
+        writer.publish();
+        assert_eq!(count(), 2);
     }
 
     #[test]
@@ -304,11 +410,11 @@ mod tests {
         const EVENTS: u64 = 200_000;
         let tracer = Tracer::<Native>::new(64);
         let theirs = Arc::clone(&tracer);
-        tracer.start();
+        tracer.start(TraceStamp::Batch);
         let thread = std::thread::spawn(move || {
             let mut writer = theirs.writer();
             for n in 0..EVENTS {
-                writer.put(entry(n));
+                writer.put(n / 3, &of(n), QUEUED);
                 writer.publish();
             }
         });
@@ -317,7 +423,7 @@ mod tests {
             dropped = tracer
                 .drain(|_, entries| {
                     for entry in entries {
-                        assert!(last < Some(entry.sector));
+                        assert!(last < Some(entry.sector) && entry.time_ns == entry.sector / 3);
                         last = Some(entry.sector);
                         seen += 1;
                     }

@@ -25,7 +25,7 @@ use crate::request::Tag;
 use crate::runner::Runner;
 use crate::serve::Serving;
 use crate::slot::{BioList, BioRef, Stage};
-use crate::trace::Action;
+use crate::trace::{Action, Unplug};
 use crate::volume::Volume;
 
 /// Requests for one drive that unplug the list: the kernel's BLK_MAX_REQUEST_COUNT.
@@ -114,7 +114,8 @@ impl<M: Machine> Channel<M> {
         if self.gate.traced {
             let drives = self.members.len();
             let disk = &self.members[usize::from(slot.member)].disk;
-            disk.trace_entry(&slot, drives, &mut self.run);
+            disk.tell_entry(&slot);
+            disk.record_entry(&slot, drives, &mut self.run);
         }
         let Some(mut plug) = self.served.plug.take() else {
             unreachable!("made when the channel began to follow this mode");
@@ -126,6 +127,7 @@ impl<M: Machine> Channel<M> {
         }
         self.batch.plugged = self.plugged_in(&plug);
         self.served.plug = Some(plug);
+        self.run.publish();
     }
 
     /// What this channel has plugged: requests, what is blocked, and flushes that were refused.
@@ -156,7 +158,9 @@ impl<M: Machine> Channel<M> {
         }
         let Some(tag) = self.members[at].take_tag(&mut self.run) else {
             // Who sleeps unplugs first; then the whole context waits.
+            let why = core::mem::replace(&mut self.run.told.unplug, Unplug::ToWait);
             self.unplug(plug);
+            self.run.told.unplug = why;
             let member = &mut self.members[at];
             member.stats.tag_waits.add(1);
             member.disk.trace_slot(Action::Sleep, &slot, &mut self.run);
@@ -187,6 +191,9 @@ impl<M: Machine> Channel<M> {
         for group in plug.requests.chunk_by(|a, b| a.member == b.member) {
             let member = &mut self.members[usize::from(group[0].member)];
             let tags = group.iter().map(|plugged| plugged.tag);
+            if self.gate.traced {
+                member.record_unplug(group[0].tag, group.len() as u32, &mut self.run);
+            }
             if !member.send_requests(tags.clone(), &mut self.run) {
                 tags.for_each(|tag| plug.refused.push_back(member.unfill(tag)));
                 member.wake_waiters();

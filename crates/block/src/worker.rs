@@ -125,6 +125,7 @@ impl<M: Machine> Worker<M> {
                 post.disk.check_timeouts(hctx, now_ns, &mut self.run, &post.stats);
             }
         }
+        self.run.publish();
         if ticks {
             self.next_tick_ns = now_ns + TICK_NS;
         }

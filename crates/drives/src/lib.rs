@@ -33,6 +33,8 @@ pub use model::{
 pub use null::NullDriver;
 pub use open::{Opened, open, open_on};
 pub use ram::{RamConfig, RamDriver};
-pub use recorder::{Recorded, Recorder, RecorderConfig, TraceFilter, categories_of, trace_file};
+pub use recorder::{
+    Recorded, Recorder, RecorderConfig, TraceFilter, categories_of, stamp_of, trace_file,
+};
 pub use spec::{Spec, SpecError, known_keys};
 pub use value::{size_bytes, size_text, time_ns};

@@ -86,6 +86,10 @@ impl<M: Machine> DriverQueue<M> for NullQueue {
         Dispatch::Queued
     }
 
+    fn has_trace_data(&self) -> bool {
+        false
+    }
+
     fn commit_rqs(&mut self) {}
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
@@ -116,6 +120,10 @@ impl<M: Machine> DriverQueue<M> for DelayQueue<M> {
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
         self.waiting.push_back((M::now() + self.delay_ns, rq.tag()));
         Dispatch::Queued
+    }
+
+    fn has_trace_data(&self) -> bool {
+        false
     }
 
     fn commit_rqs(&mut self) {}

@@ -104,6 +104,10 @@ impl<M: Machine> DriverQueue<M> for RamQueue {
         Dispatch::Queued
     }
 
+    fn has_trace_data(&self) -> bool {
+        false
+    }
+
     fn commit_rqs(&mut self) {}
 
     fn poll(&mut self, batch: &mut CompletionBatch) {

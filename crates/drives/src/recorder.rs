@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use millrace_block::blktrace::{Act, Note, Record, Remap, category, encode_number};
-use millrace_block::{Entry, Tracer, Volume};
+use millrace_block::{Entry, TraceStamp, Tracer, Volume};
 use millrace_machine::{Machine, Native, Thread};
 
 /// How often the rings are emptied.
@@ -45,10 +45,21 @@ pub struct TraceFilter {
 }
 
 impl TraceFilter {
+    /// Whether it lets all of these pass, without a look at each but for its time.
+    fn passes_all(&self, entries: &[Entry], began_ns: u64) -> bool {
+        self.devices.is_empty()
+            && self.acts.is_empty()
+            && self.categories == 0
+            && self.tenant.is_none()
+            && self.sectors.is_none()
+            && entries.iter().all(|entry| entry.time_ns >= began_ns)
+    }
+
     fn passes(&self, entry: &Entry) -> bool {
         let code = entry.action & 0xffff;
         let end = entry.sector + u64::from(entry.bytes >> 9).max(1);
-        let unplugs = code == Act::Unplug as u32 || code == Act::Plug as u32;
+        let of_plug = [Act::Plug, Act::Unplug, Act::UnplugTimer];
+        let unplugs = of_plug.iter().any(|act| *act as u32 == code);
         (self.devices.is_empty() || self.devices.contains(&entry.device))
             && (self.acts.is_empty() || self.acts.iter().any(|act| *act as u32 == code))
             && (self.categories == 0
@@ -71,6 +82,8 @@ pub struct RecorderConfig {
     pub volumes: BTreeMap<u32, u32>,
     /// Submitters' names by tenant.
     pub names: BTreeMap<u32, String>,
+    /// Which time events have.
+    pub stamp: TraceStamp,
     /// It ends by itself if [`Recorder::renew`] is not called for so long.
     pub lease: Option<Duration>,
 }
@@ -173,10 +186,11 @@ impl CpuFile {
         let remap = Remap { device_from, device_to: entry.device, sector_from: entry.from };
         let (number, remap) = (&number[..], &remap.encode()[..]);
         let data = match record.act() {
-            Some(Act::Unplug) => {
+            Some(Act::Unplug | Act::UnplugTimer) => {
                 record.sector = 0;
                 number
             }
+            Some(Act::DriverData) => entry.data.bytes(),
             Some(Act::Split) => number,
             Some(Act::Remap) => remap,
             _ => &[],
@@ -244,7 +258,7 @@ impl Recorder {
     ) -> io::Result<Recorder> {
         // At once, so that a folder that is not there is an error of whoever asks.
         let first = CpuFile::create(&config, 0)?;
-        if !tracer.start() {
+        if !tracer.start(config.stamp) {
             let text = "a recording is under way: stop it first";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
@@ -333,7 +347,9 @@ fn record(
         let mut missing = Vec::new();
         let status = tracer.drain(|cpu, entries| {
             let wanted = |entry: &&Entry| entry.time_ns >= began_ns && config.filter.passes(entry);
+            let all = config.filter.passes_all(entries, began_ns);
             match files.get_mut(&cpu.0) {
+                Some(file) if all => file.held.extend_from_slice(entries),
                 Some(file) => file.held.extend(entries.iter().filter(wanted)),
                 None => missing.push((cpu.0, entries.iter().filter(wanted).copied().collect())),
             }
@@ -366,6 +382,16 @@ fn record(
             return files.values_mut().try_for_each(flush);
         }
         std::thread::sleep(TURN);
+    }
+}
+
+/// The stamps of a word, as `--stamp` has them.
+#[must_use]
+pub fn stamp_of(word: &str) -> Option<TraceStamp> {
+    match word {
+        "batch" => Some(TraceStamp::Batch),
+        "event" => Some(TraceStamp::Event),
+        _ => None,
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_block::{Disk, DiskConfig, Stamp, TRACE_RING_ENTRIES, Tracer, Volume, blktrace};
+use millrace_block::{Disk, DiskConfig, Stamp, TRACE_RING_EVENTS, Tracer, Volume, blktrace};
 use millrace_drives::{Recorder, RecorderConfig, open};
 use millrace_machine::Native;
 use millrace_reactor::Config;
@@ -110,7 +110,7 @@ fn measure(
     let opened = open(&spec, 1).map_err(|error| failed(folder, &error))?;
     let config = DiskConfig {
         io_threads: 1,
-        tracer: Some(Tracer::new(TRACE_RING_ENTRIES)),
+        tracer: Some(Tracer::new(TRACE_RING_EVENTS)),
         device: blktrace::device(240, 0),
         ..DiskConfig::default()
     };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use millrace_block::{
     Controller, ControllerConfig, Disk, DiskConfig, Error, ErrorKind, Layout, ServingConfig,
-    Spread, Stack, TRACE_RING_ENTRIES, Tracer, Volume, blktrace,
+    Spread, Stack, TRACE_RING_EVENTS, Tracer, Volume, blktrace,
 };
 use millrace_drives::{FaultControl, Spec, SpecError, WorkerCpus, controller_of};
 use millrace_machine::{CpuId, Machine, Native, NodeId};
@@ -98,7 +98,7 @@ impl Host {
     pub fn new(io_threads: u16, controllers: &[ControllerConfig]) -> Result<Host, Error> {
         let controllers = controllers.iter().cloned().map(Controller::new);
         let controllers = controllers.collect::<Result<_, _>>()?;
-        Ok(Host { io_threads, controllers, tracer: Some(Tracer::new(TRACE_RING_ENTRIES)) })
+        Ok(Host { io_threads, controllers, tracer: Some(Tracer::new(TRACE_RING_EVENTS)) })
     }
 
     /// The NUMA node of the controller that a drive hangs on, if it is known.

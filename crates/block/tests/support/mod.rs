@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use millrace_block::{
-    Bio, Buffer, Channel, CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Features,
-    HwQueues, Op, QueueKind, QueueLimits, Request, Sector, Status, Tag, TagScope,
+    Bio, Buffer, Channel, CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error,
+    Expired, Features, HwQueues, Moment, Op, QueueKind, QueueLimits, Request, Sector, Status, Tag,
+    TagScope,
 };
 use millrace_machine::{Native, Topology};
 
@@ -23,6 +24,8 @@ pub struct Knobs {
     pub failing: AtomicBool,
     /// This many dispatches are refused with `DeviceBusy` first.
     pub busy: AtomicU32,
+    /// It has something to say of each request, for traces.
+    pub talks: AtomicBool,
     /// Requests seen, by operation.
     pub seen: [AtomicU64; 5],
     pub most_in_flight: AtomicU32,
@@ -63,9 +66,10 @@ impl Driver<Native> for TestDrive {
         let (count, depth, tags) = (self.queues, self.depth, self.tags);
         HwQueues { count, depth, kind: QueueKind::AnyThread, tags }
     }
-    fn open_queue(&self, _: u16, _: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
+    fn open_queue(&self, _: u16, tags: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
         let knobs = Arc::clone(&self.knobs);
-        Ok(Box::new(TestQueue { knobs, inside: VecDeque::new(), limits: self.limits }))
+        let given = vec![0; tags as usize];
+        Ok(Box::new(TestQueue { knobs, inside: VecDeque::new(), limits: self.limits, given }))
     }
 }
 
@@ -73,6 +77,8 @@ struct TestQueue {
     knobs: Arc<Knobs>,
     inside: VecDeque<Tag>,
     limits: QueueLimits,
+    /// First sector of each tag's request.
+    given: Vec<Sector>,
 }
 
 impl DriverQueue<Native> for TestQueue {
@@ -85,9 +91,18 @@ impl DriverQueue<Native> for TestQueue {
         self.knobs.seen[rq.op() as usize].fetch_add(1, Ordering::SeqCst);
         self.check(rq);
         self.apply(rq);
+        self.given[rq.tag().0 as usize] = rq.sector();
         self.inside.push_back(rq.tag());
         self.knobs.most_in_flight.fetch_max(self.inside.len() as u32, Ordering::SeqCst);
         Dispatch::Queued
+    }
+    fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
+        let given = self.given[tag.0 as usize];
+        match (self.knobs.talks.load(Ordering::SeqCst), moment) {
+            (false, _) => DriverData::default(),
+            (true, Moment::Issue) => DriverData::text(format_args!("given {given}")),
+            (true, Moment::Complete) => DriverData::text(format_args!("named")),
+        }
     }
     fn commit_rqs(&mut self) {}
     fn poll(&mut self, batch: &mut CompletionBatch) {

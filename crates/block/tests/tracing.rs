@@ -1,0 +1,187 @@
+//! What is recorded of I/Os, on a drive made for tests: which events, in which order, with which
+//! letters, stamps and data.
+#![allow(missing_docs)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use millrace_block::blktrace::{Act, Record, Rwbs};
+use millrace_block::{
+    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Entry, Features, OpFlags, QueueLimits,
+    ServingConfig, Stack, TraceStamp, Tracer, Volume,
+};
+use millrace_machine::Native;
+use support::{Knobs, TestDrive, pattern, run};
+
+struct Rig {
+    tracer: Arc<Tracer<Native>>,
+    channel: Channel<Native>,
+    knobs: Arc<Knobs>,
+}
+
+/// A channel whose events are recorded.
+fn rig(stack: Stack, stamp: TraceStamp, limits: QueueLimits) -> Rig {
+    let drive = TestDrive { limits, ..TestDrive::new(4096) };
+    let (knobs, tracer) = (Arc::clone(&drive.knobs), Tracer::new(1 << 12));
+    let config = DiskConfig { stack, tracer: Some(Arc::clone(&tracer)), ..DiskConfig::default() };
+    let volume = Volume::single(Disk::new(Box::new(drive), config).expect("a drive"));
+    let volume = volume.expect("one disk");
+    assert!(tracer.start(stamp) && volume.set_traced(true));
+    Rig { channel: Channel::open(&volume, ChannelConfig::default()), tracer, knobs }
+}
+
+impl Rig {
+    fn events(&self) -> Vec<Entry> {
+        let mut events = Vec::new();
+        assert_eq!(self.tracer.drain(|_, entries| events.extend(entries)).dropped, 0);
+        events
+    }
+
+    fn submit(&mut self, sector: u64) {
+        self.channel.submit(Bio::read(sector, Buffer::new(512))).expect("accepted");
+    }
+}
+
+fn act(entry: &Entry) -> Act {
+    Act::from_code(entry.action & 0xffff).expect("an event")
+}
+
+/// The letters of the events, one after another.
+fn letters(events: &[Entry]) -> String {
+    events.iter().map(|entry| act(entry).letters()).collect()
+}
+
+#[test]
+fn an_unplug_says_how_many_and_whether_its_owner_was_about_to_wait() {
+    let unplugs = |rig: &Rig| -> Vec<(Act, u64)> {
+        let of_plug = |entry: &Entry| matches!(act(entry), Act::Unplug | Act::UnplugTimer);
+        let events = rig.events();
+        events.iter().filter(|e| of_plug(e)).map(|e| (act(e), e.sector)).collect()
+    };
+    let mut rig = rig(Stack::Mq, TraceStamp::Batch, QueueLimits::default());
+    (0..3).for_each(|n| rig.submit(n * 8));
+    rig.channel.flush();
+    assert_eq!(unplugs(&rig), [(Act::Unplug, 3)]);
+    // At the end of a batch, too, and of a plug.
+    rig.submit(80);
+    rig.channel.poll(|_| ());
+    assert_eq!(unplugs(&rig), [(Act::Unplug, 1)]);
+    let most = ServingConfig::default().plug_high;
+    (0..u64::from(most)).for_each(|n| rig.submit(n * 8));
+    assert_eq!(unplugs(&rig), [(Act::Unplug, u64::from(most))]);
+    (0..2).for_each(|n| rig.submit(800 + n * 8));
+    rig.channel.wait(1, |_| ());
+    assert_eq!(unplugs(&rig), [(Act::UnplugTimer, 2)]);
+    // The next is as explicit as ever.
+    rig.submit(0);
+    rig.channel.flush();
+    assert_eq!(unplugs(&rig), [(Act::Unplug, 1)]);
+}
+
+#[test]
+fn operations_and_flags_have_the_kernels_letters() {
+    let features = Features { volatile_cache: true, fua: true, ..Features::default() };
+    let mut rig = rig(
+        Stack::Mq,
+        TraceStamp::Batch,
+        QueueLimits {
+            features,
+            max_discard_sectors: 64,
+            max_write_zeroes_sectors: 64,
+            ..QueueLimits::default()
+        },
+    );
+    let write = || Bio::write(8, pattern(1, 1));
+    let both = OpFlags::FUA.with(OpFlags::PREFLUSH);
+    for (bio, expected) in [
+        (Bio::read(8, Buffer::new(512)), vec!["R"]),
+        (write(), vec!["W"]),
+        // Who asks for durability waits for it.
+        (write().with_flags(OpFlags::FUA), vec!["WFS"]),
+        // The flush before is a request of its own, as in the kernel.
+        (write().with_flags(both), vec!["FN", "WFS"]),
+        (Bio::flush(), vec!["FN"]),
+        (Bio::discard(8, 8), vec!["D"]),
+        (Bio::write_zeroes(8, 8), vec!["W"]),
+    ] {
+        run(&mut rig.channel, bio);
+        let events = rig.events();
+        let issued = events.iter().filter(|entry| act(entry) == Act::Issue);
+        let kinds: Vec<String> = issued
+            .map(|entry| {
+                let (action, bytes) = (entry.action, entry.bytes);
+                Rwbs::of(&Record { action, bytes, ..Record::default() }).as_str().to_owned()
+            })
+            .collect();
+        assert_eq!(kinds, expected);
+    }
+}
+
+#[test]
+fn with_stamps_of_events_each_has_its_own_and_with_those_of_a_batch_they_are_shared() {
+    for stack in [Stack::Mq, Stack::Sq, Stack::Raw] {
+        for stamp in [TraceStamp::Batch, TraceStamp::Event] {
+            let mut rig = rig(stack, stamp, QueueLimits::default());
+            (0..8).for_each(|n| rig.submit(n * 8));
+            while rig.channel.in_flight() > 0 {
+                rig.channel.poll(|_| ());
+            }
+            let events = rig.events();
+            let mut queued = Vec::new();
+            for n in 0..8 {
+                let mut mine: Vec<_> = events
+                    .iter()
+                    .filter(|e| e.sector == n * 8 && e.bytes > 0)
+                    .map(|e| (e.time_ns, act(e).letters()))
+                    .collect();
+                // As a file has them.
+                mine.sort_by_key(|(time_ns, _)| *time_ns);
+                let order: String = mine.iter().map(|(_, letters)| *letters).collect();
+                assert_eq!(order, "QGIDC", "{stack:?} {stamp:?}");
+                queued.push(mine[0].0);
+                let rises = mine[0].0 < mine[2].0 && mine[2].0 < mine[4].0;
+                assert!(stamp == TraceStamp::Batch || rises, "{stack:?}: {mine:?}");
+            }
+            queued.dedup();
+            let distinct = if stamp == TraceStamp::Batch { 1 } else { 8 };
+            assert_eq!(queued.len(), distinct, "{stack:?} {stamp:?}");
+        }
+    }
+}
+
+#[test]
+fn what_a_busy_driver_gives_back_was_inserted_and_is_issued_later() {
+    for stamp in [TraceStamp::Batch, TraceStamp::Event] {
+        let mut rig = rig(Stack::Mq, stamp, QueueLimits::default());
+        rig.knobs.busy.store(1, Ordering::SeqCst);
+        (0..2).for_each(|n| rig.submit(n * 8));
+        while rig.channel.in_flight() > 0 {
+            rig.channel.poll(|_| ());
+        }
+        let events: Vec<Entry> = rig.events();
+        for n in 0..2 {
+            let mut mine: Vec<Entry> = events.iter().copied().filter(|e| e.bytes > 0).collect();
+            mine.retain(|entry| entry.sector == n * 8 && act(entry) != Act::DriverData);
+            mine.sort_by_key(|entry| entry.time_ns);
+            assert_eq!(letters(&mine), if n == 0 { "QGIRDC" } else { "QGIDC" }, "{stamp:?}");
+        }
+    }
+}
+
+#[test]
+fn a_driver_is_asked_at_issue_and_completion_and_its_data_are_recorded() {
+    for stack in [Stack::Mq, Stack::Sq, Stack::Raw] {
+        let mut rig = rig(stack, TraceStamp::Batch, QueueLimits::default());
+        rig.knobs.talks.store(true, Ordering::SeqCst);
+        rig.submit(40);
+        while rig.channel.in_flight() > 0 {
+            rig.channel.poll(|_| ());
+        }
+        let events = rig.events();
+        let said = events.iter().filter(|entry| act(entry) == Act::DriverData);
+        let said: Vec<_> = said.map(|entry| (entry.sector, entry.data.bytes())).collect();
+        assert_eq!(said, [(40, &b"given 40"[..]), (40, &b"named"[..])], "{stack:?}");
+    }
+}
