@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use millrace_block::{Op, Sector, Status};
+use millrace_block::{DriverData, Op, Sector, Status};
 
 use super::cache::Cache;
 
@@ -88,6 +88,17 @@ pub(crate) struct Verdict {
     pub(crate) fails: Option<Status>,
     pub(crate) delay_ns: u64,
     pub(crate) sticks: bool,
+}
+
+impl Verdict {
+    /// In words, for traces; the first that counts.
+    pub(crate) fn data(&self) -> DriverData {
+        match (self.fails, self.sticks) {
+            (Some(status), _) => DriverData::text(format_args!("fail {}", -status.errno())),
+            (None, true) => DriverData::text(format_args!("stick")),
+            (None, false) => DriverData::text(format_args!("delay {} ns", self.delay_ns)),
+        }
+    }
 }
 
 struct Rules {

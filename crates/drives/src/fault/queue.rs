@@ -9,7 +9,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use millrace_block::{CompletionBatch, Dispatch, DriverQueue, Expired, Op, Request, Status, Tag};
+use millrace_block::{
+    CompletionBatch, Dispatch, DriverData, DriverQueue, Expired, Moment, Op, Request, Status, Tag,
+};
 use millrace_machine::{Machine, Native};
 
 use super::control::{State, Verdict};
@@ -38,6 +40,10 @@ struct Fate {
     cuts: u64,
     /// The drive below has it.
     inside: bool,
+    /// It has had it.
+    entered: bool,
+    /// What was decided.
+    verdict: Verdict,
 }
 
 /// A hardware queue of a fault drive.
@@ -145,7 +151,7 @@ impl DriverQueue<Native> for FaultQueue {
         };
         let deadline_ns = if verdict.delay_ns > 0 { Native::now() + verdict.delay_ns } else { 0 };
         let stuck_at = verdict.sticks.then(|| self.state.releases());
-        *fate = Fate { deadline_ns, stuck_at, ..Fate::default() };
+        *fate = Fate { deadline_ns, stuck_at, verdict, ..Fate::default() };
         let fails = if self.state.is_dead() { Some(Status::Offline) } else { verdict.fails };
         if let Some(status) = fails {
             self.fates[index].cuts = self.cuts();
@@ -156,7 +162,7 @@ impl DriverQueue<Native> for FaultQueue {
             (Inner::Queue(queue), _) => {
                 let outcome = queue.queue_rq(rq);
                 let queued = outcome == Dispatch::Queued;
-                self.fates[index].inside = queued;
+                (self.fates[index].inside, self.fates[index].entered) = (queued, queued);
                 self.fates[index].decided = (!queued).then_some(verdict);
                 outcome
             }
@@ -173,6 +179,16 @@ impl DriverQueue<Native> for FaultQueue {
         match &self.inner {
             Inner::Queue(queue) => self.fates[tag.0 as usize].inside && queue.is_bounced(tag),
             Inner::Cache => false,
+        }
+    }
+
+    /// What was done to it, if anything; what the drive below says of it, else.
+    fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
+        let Fate { verdict, entered, .. } = self.fates[tag.0 as usize];
+        match &self.inner {
+            _ if moment == Moment::Issue && verdict != Verdict::default() => verdict.data(),
+            Inner::Queue(queue) if entered => queue.trace_data(tag, moment),
+            _ => DriverData::default(),
         }
     }
 

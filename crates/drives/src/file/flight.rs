@@ -56,6 +56,8 @@ pub(crate) struct Flight {
     /// Tells this use of the tag from earlier ones.
     pub(crate) generation: u16,
     pub(crate) retries: u16,
+    /// What the last operation came to: bytes, or a negative errno.
+    pub(crate) result: i32,
     pub(crate) expired: bool,
     /// It may fail as not supported, and nothing takes its place.
     pub(crate) discards: bool,

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use millrace_block::{
-    Buffer, CompletionBatch, Dispatch, DriverQueue, Expired, Op, OpFlags, Request, Status, Tag,
+    Buffer, CompletionBatch, Dispatch, DriverData, DriverQueue, Expired, Moment, Op, OpFlags,
+    Request, Status, Tag,
 };
 use millrace_machine::Native;
 use millrace_reactor::Completion;
@@ -143,6 +144,7 @@ impl FileQueue {
         if completion.user_data & CANCEL_MARK != 0 || stale || flight.work == Work::Idle {
             return None;
         }
+        flight.result = completion.result;
         if let Work::Allocate(_) = flight.work {
             // Relaxed: a hint.
             self.shared.allocating.fetch_sub(1, Ordering::Relaxed);
@@ -250,6 +252,16 @@ impl DriverQueue<Native> for FileQueue {
 
     fn is_bounced(&self, tag: Tag) -> bool {
         self.flights[tag.0 as usize].bounce.is_some()
+    }
+
+    /// What the last system call returned, as strace has it.
+    fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
+        match moment {
+            Moment::Issue => DriverData::default(),
+            Moment::Complete => {
+                DriverData::text(format_args!("= {}", self.flights[tag.0 as usize].result))
+            }
+        }
     }
 
     fn commit_rqs(&mut self) {}

@@ -10,7 +10,8 @@ use std::collections::BinaryHeap;
 use std::sync::{Arc, PoisonError};
 
 use millrace_block::{
-    CompletionBatch, Dispatch, DriverQueue, Expired, Op, OpFlags, Request, Status, Tag,
+    CompletionBatch, Dispatch, DriverData, DriverQueue, Expired, Moment, Op, OpFlags, Request,
+    Status, Tag,
 };
 use millrace_machine::Machine;
 
@@ -25,6 +26,8 @@ pub(super) struct ModelQueue {
     /// Time, number, tag; the earliest on top.
     busy: BinaryHeap<Reverse<(u64, u64, Tag)>>,
     next_number: u64,
+    /// How long each tag's request takes, for traces.
+    service_ns: Box<[u64]>,
 }
 
 impl ModelQueue {
@@ -32,7 +35,7 @@ impl ModelQueue {
     pub(super) fn new(shared: Arc<Shared>, depth: u32) -> ModelQueue {
         let depth = depth as usize;
         let (staged, busy) = (Vec::with_capacity(depth), BinaryHeap::with_capacity(depth));
-        ModelQueue { shared, staged, busy, next_number: 0 }
+        ModelQueue { shared, staged, busy, next_number: 0, service_ns: vec![0; depth].into() }
     }
 
     fn give_back(&self, count: usize) {
@@ -69,6 +72,16 @@ impl<M: Machine> DriverQueue<M> for ModelQueue {
         Dispatch::Queued
     }
 
+    /// How long it took, as far as the drive goes.
+    fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
+        match moment {
+            Moment::Issue => DriverData::default(),
+            Moment::Complete => {
+                DriverData::text(format_args!("took {} ns", self.service_ns[tag.0 as usize]))
+            }
+        }
+    }
+
     fn commit_rqs(&mut self) {
         if self.staged.is_empty() {
             return;
@@ -80,6 +93,7 @@ impl<M: Machine> DriverQueue<M> for ModelQueue {
         let mut timing = timing.unwrap_or_else(PoisonError::into_inner);
         for (tag, io) in self.staged.drain(..) {
             let done_ns = timing.submit(now_ns, io, controller);
+            self.service_ns[tag.0 as usize] = done_ns.saturating_sub(now_ns);
             self.busy.push(Reverse((done_ns, self.next_number, tag)));
             self.next_number += 1;
         }

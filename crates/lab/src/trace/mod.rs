@@ -28,6 +28,6 @@ pub use names::Names;
 pub use overview::{Per, device_name, json_line};
 pub use reader::{Entry, Reader, TraceName};
 pub use report::report_html;
-pub use show::{Show, line};
+pub use show::{DriverData, Show, line};
 pub use spans::{DRIVES_MAX, FLIGHTS_MAX, Sample, Spans, Watch};
 pub use timeline::Timeline;

@@ -21,21 +21,59 @@ const SECOND_NS: u64 = 1_000_000_000;
 pub struct Show {
     summary: Summary,
     line: Vec<u8>,
+    data: DriverData,
+    has_hidden: bool,
+}
+
+/// What becomes of drivers' data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DriverData {
+    /// They are not shown, as by blkparse.
+    #[default]
+    Hidden,
+    /// A line each, with the action d.
+    Shown,
 }
 
 impl Show {
     /// For traces of these names, which the summary gives.
     #[must_use]
     pub fn new(traces: Vec<String>) -> Show {
-        Show { summary: Summary::new(traces), line: Vec::new() }
+        let (summary, data) = (Summary::new(traces), DriverData::Hidden);
+        Show { summary, line: Vec::new(), data, has_hidden: false }
+    }
+
+    /// The same, and what becomes of drivers' data.
+    #[must_use]
+    pub fn with_data(self, data: DriverData) -> Show {
+        Show { data, ..self }
     }
 
     /// The line of one event; empty for what blkparse does not show.
     pub fn entry(&mut self, entry: &Entry, names: &Names) -> &[u8] {
         self.line.clear();
         self.summary.entry(entry);
-        line(&mut self.line, entry, names);
+        let is_data = entry.record.act() == Some(Act::DriverData);
+        if is_data && self.data == DriverData::Shown {
+            // Appending to a vector cannot fail.
+            let _ = driver_data(&mut self.line, entry);
+        } else {
+            self.has_hidden |= is_data;
+            line(&mut self.line, entry, names);
+        }
         &self.line
+    }
+
+    /// What is to be said at the end of lines and counts: that not all was shown.
+    #[must_use]
+    pub fn last_words(&self) -> &'static str {
+        match self.has_hidden {
+            true => {
+                "\ndiscarded traces containing low-level device driver specific data \
+                 (only available in binary output)\n"
+            }
+            false => "",
+        }
     }
 
     /// Counts by CPU and trace.
@@ -88,6 +126,21 @@ fn message(out: &mut Vec<u8>, entry: &Entry) -> io::Result<()> {
     head(out, (entry.record.device, entry.record.cpu), &entry.record, ("0", "m", "N"))?;
     // Printed as a string of C: up to its zero.
     out.extend(entry.data.iter().take_while(|byte| **byte != 0));
+    out.push(b'\n');
+    Ok(())
+}
+
+/// What a driver said of a request: text if it is that, or bytes.
+fn driver_data(out: &mut Vec<u8>, entry: &Entry) -> io::Result<()> {
+    let (record, sequence) = (&entry.record, (entry.record.sequence as i32).to_string());
+    let rwbs = Rwbs::of(record);
+    head(out, (record.device, entry.cpu), record, (&sequence, "d", rwbs.as_str()))?;
+    write!(out, "{} + {} ", record.sector, record.sectors())?;
+    if entry.data.iter().all(|byte| (b' '..=b'~').contains(byte)) {
+        out.extend(entry.data.iter());
+    } else {
+        command(out, &entry.data)?;
+    }
     out.push(b'\n');
     Ok(())
 }

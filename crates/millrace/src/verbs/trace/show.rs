@@ -7,7 +7,7 @@ use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use millrace_lab::trace::Show;
+use millrace_lab::trace::{DriverData, Show};
 
 use super::{Input, Next, is_gone};
 
@@ -18,7 +18,8 @@ Examples:
 
 Columns: device, CPU, sequence number, seconds, process, action, kind, then what the action needs.
 Actions: Q queued, G got a request, I inserted, D given to the driver, C complete, M F merged at the
-end or front, A remapped, X split, P plugged, U UT unplugged, R given back, S slept, B bounced.
+end or front, A remapped, X split, P plugged, U UT unplugged (UT by who was about to wait), R given
+back, S slept, B bounced.
 Kinds: R read, W write, D discard, F flush (before) or FUA (after), S sync, A ahead, M metadata.";
 
 const BUFFER_BYTES: usize = 64 << 10;
@@ -32,6 +33,9 @@ pub struct Args {
     /// Leave out the counts at the end
     #[arg(short, long)]
     quiet: bool,
+    /// Show what drivers said of requests, too, which blkparse leaves out: lines with the action d
+    #[arg(long)]
+    driver_data: bool,
 }
 
 /// Runs the verb.
@@ -43,7 +47,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let on_terminal = stdout.is_terminal();
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, stdout.lock());
     let names = args.input.names();
-    let mut show = Show::new(names.iter().map(|name| name.name()).collect());
+    let data = if args.driver_data { DriverData::Shown } else { DriverData::Hidden };
+    let show = Show::new(names.iter().map(|name| name.name()).collect());
+    let mut show = show.with_data(data);
     let mut written = Ok(());
     let walked = args.input.walk(!on_terminal, |entry, reader| {
         written = out.write_all(show.entry(entry, reader.names()));
@@ -51,6 +57,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     });
     if written.is_ok() && walked.is_ok() && !args.quiet {
         written = out.write_all(show.summary().as_bytes());
+    }
+    if written.is_ok() && walked.is_ok() {
+        written = out.write_all(show.last_words().as_bytes());
     }
     match written.and_then(|()| out.flush()) {
         Err(error) if is_gone(&error) => return Ok(ExitCode::SUCCESS),
