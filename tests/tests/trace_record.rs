@@ -78,6 +78,81 @@ fn text_of_bench(command: &mut Command) {
     assert!(output.status.success() && errors.contains("events recorded;"), "{errors}");
 }
 
+/// The fields of the lines with these letters.
+fn lines_of<'a>(shown: &'a str, letters: &str) -> Vec<Vec<&'a str>> {
+    let fields = shown.lines().map(|line| line.split_whitespace().collect::<Vec<&str>>());
+    fields.filter(|fields| fields.len() > 6 && fields[5] == letters).collect()
+}
+
+/// What `bench` recorded, shown with what drivers said.
+fn benched(dir: &Path, arguments: &str) -> String {
+    let arguments = format!("bench {arguments} --trace t");
+    text_of_bench(millrace().args(arguments.split(' ')).current_dir(dir));
+    text(millrace().args(["trace", "show", "-q", "--driver-data", "t"]).current_dir(dir))
+}
+
+#[test]
+fn an_unplug_is_shown_as_by_blkparse_with_its_count_and_ut_where_its_owner_waits() {
+    require_clients!("blkparse", "btt");
+    // Of two drives with 4 tags each, who finds none unplugs and waits.
+    let drives = "--drive ram:size=16m,depth=4 --drive ram:size=16m,depth=4 --chunk 4k";
+    let dir = tempdir();
+    let arguments = format!("{drives} --bs 4k --serving per-volume --rw randwrite --ios 500");
+    let ours = benched(dir.path(), &arguments);
+    let (waiting, explicit) = (lines_of(&ours, "UT"), lines_of(&ours, "U"));
+    assert!(!waiting.is_empty() && !explicit.is_empty(), "{ours}");
+    let count = |line: &Vec<&str>| line[8].parse::<usize>().unwrap();
+    let unplugged: usize = waiting.iter().chain(&explicit).map(count).sum();
+    assert_eq!(unplugged, lines_of(&ours, "D").len(), "{ours}");
+    assert!(shown(dir.path(), &["t"]) == blkparse(dir.path(), &["t"]), "{ours}");
+    agrees_with_btt(dir.path(), &["t"]);
+}
+
+#[test]
+fn what_drivers_say_of_requests_is_recorded_and_does_not_disturb_blkparse() {
+    require_clients!("blkparse", "btt");
+    for (name, arguments, words) in [
+        ("model", "--drive model:preset=950pro --bs 4k", "took"),
+        ("file", "--drive file:path=f,size=16m --bs 4k --rw randwrite", "= 4096"),
+        ("fault", "--drive fault:drive=(ram:size=16m),latency=1us --bs 4k", "delay 1000 ns"),
+    ] {
+        let dir = tempdir();
+        let ours = benched(dir.path(), &format!("{arguments} --iodepth 8 --ios 200"));
+        let said: Vec<&str> = ours.lines().filter(|line| line.contains("  d ")).collect();
+        assert_eq!(said.len(), lines_of(&ours, "D").len(), "{name}: {ours}");
+        assert!(said.iter().all(|line| line.contains(words)), "{name}: {said:?}");
+        assert!(shown(dir.path(), &["t"]) == blkparse(dir.path(), &["t"]), "{name} differs");
+        agrees_with_btt(dir.path(), &["t"]);
+    }
+}
+
+#[test]
+fn with_exact_stamps_each_event_of_an_io_has_its_own_time() {
+    require_clients!("blkparse", "btt");
+    let dir = tempdir();
+    let arguments = "--drive ram:size=1g --bs 4k --rw read --stack raw --ios 500";
+    let ours = benched(dir.path(), &format!("{arguments} --trace-stamp event"));
+    let mut ios: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
+    for letters in ["Q", "G", "I", "D", "C"] {
+        for fields in lines_of(&ours, letters) {
+            ios.entry(fields[7]).or_default().push((letters, fields[3]));
+        }
+    }
+    assert_eq!(ios.len(), 500);
+    for (sector, steps) in &ios {
+        assert_eq!(steps.len(), 5, "{sector}: {steps:?}");
+        // Of one width: they compare as they are.
+        assert!(steps.windows(2).all(|pair| pair[0].1 <= pair[1].1), "{sector}: {steps:?}");
+        assert!(steps[0].1 < steps[2].1 && steps[2].1 < steps[4].1, "{sector}: {steps:?}");
+    }
+    let mut issued: Vec<_> = ios.values().map(|steps| steps[3].1).collect();
+    issued.sort_unstable();
+    issued.dedup();
+    assert!(issued.len() > 450, "{}", issued.len());
+    assert!(shown(dir.path(), &["t"]) == blkparse(dir.path(), &["t"]));
+    agrees_with_btt(dir.path(), &["t"]);
+}
+
 fn record(daemon: &Daemon, arguments: &str) -> Command {
     let mut command = millrace();
     command.current_dir(daemon.dir()).args(["trace", "record", "--connect", "unix:c"]);
@@ -118,7 +193,7 @@ fn a_running_daemon_is_recorded_whole_and_goes_on() {
     require_clients!("blkparse", "btt");
     let daemon = serve("");
     load(&daemon);
-    let child = begin(&daemon, "-o t", "t");
+    let child = begin(&daemon, "-o t --stamp event", "t");
     load(&daemon);
     assert!(end(child).contains("events recorded in"));
     let ours = shown(daemon.dir(), &["t"]);
@@ -160,9 +235,10 @@ fn what_cannot_be_recorded_is_refused_and_the_daemon_goes_on() {
     refused("-o nowhere/t", "t.blktrace.0: its folder is not there; make it");
     refused("-o t --drive d7", "there is no drive \"d7\"");
     refused("-o t --volume w", "there is no volume \"w\"");
-    refused("-o t --action Z", "there is no action \"Z\"; there are Q G I D C");
+    refused("-o t --action Z", "there is no action \"Z\"; there are Q G I D C P U UT");
     refused("-o t --op swim", "there is no op \"swim\"; there are read, write");
     refused("-o t --sectors 9-3", "write two sectors");
+    refused("-o t --stamp never", "[possible values: batch, event]");
     let child = begin(&daemon, "-o t", "t");
     refused("-o u", "a recording is under way");
     end(child);

@@ -73,6 +73,9 @@ pub struct TraceStart {
     /// First and one past the last sector on a drive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sectors: Option<(u64, u64)>,
+    /// Which time events have: batch or event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stamp: Option<String>,
 }
 
 /// Why a request has no answer.

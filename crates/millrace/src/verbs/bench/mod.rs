@@ -22,6 +22,7 @@ use anyhow::{Context, Result, bail};
 use millrace::{
     CpuId, DriveOptions, Volume, VolumeOptions, build_volume, drive_device, volume_device,
 };
+use millrace_block::TraceStamp;
 use millrace_drives::{Recorded, Recorder, RecorderConfig};
 use millrace_lab::{Queues, Row};
 
@@ -91,13 +92,14 @@ fn print(args: &BenchArgs, rows: &[Row]) -> Result<ExitCode> {
 }
 
 /// Starts to record what a volume does.
-fn record(name: &Path, volume: &Arc<Volume>) -> Result<Recorder> {
+fn record(name: &Path, stamp: TraceStamp, volume: &Arc<Volume>) -> Result<Recorder> {
     let Some(tracer) = volume.tracer() else { bail!("--trace: the drives have no tracer") };
     let parts = (0..volume.disks().len() as u32).map(drive_device);
     let config = RecorderConfig {
         name: name.to_owned(),
         volumes: parts.map(|drive| (drive, volume_device(0))).collect(),
         names: BTreeMap::from([(0, "bench".to_owned())]),
+        stamp,
         ..RecorderConfig::default()
     };
     Recorder::start(&tracer, &[Arc::clone(volume)], config)
@@ -145,7 +147,8 @@ fn run_drives(
     let (volume, mut remarks) =
         build_volume("bench", args.target.layout(), &args.target.drives()?, &options)?;
     notes.append(&mut remarks);
-    let recorder = args.trace.trace.as_deref().map(|name| record(name, &volume)).transpose()?;
+    let record = |name| record(name, args.trace.trace_stamp, &volume);
+    let recorder = args.trace.trace.as_deref().map(record).transpose()?;
     let mut row = millrace_lab::run_row(&volume, &plan.plan, progress)?;
     if let Some(recorder) = recorder {
         notes.push(recorded(&recorder.stop()?));

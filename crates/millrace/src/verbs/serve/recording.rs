@@ -10,7 +10,7 @@ use std::time::Duration;
 use millrace::volume_device;
 use millrace_block::blktrace::Act;
 use millrace_block::{Disk, Volume};
-use millrace_drives::{Recorder, RecorderConfig, TraceFilter, categories_of, trace_file};
+use millrace_drives::{Recorder, RecorderConfig, TraceFilter, categories_of, stamp_of, trace_file};
 use millrace_machine::Native;
 
 use crate::views::report::Traced;
@@ -52,6 +52,9 @@ impl Recording {
             return Err(bad(text));
         }
         let filter = filter(volumes, start)?;
+        let word = start.stamp.as_deref().unwrap_or("batch");
+        let stamp = stamp_of(word)
+            .ok_or_else(|| bad(format!("there is no stamp {word:?}; there are batch, event")))?;
         let tracer = volumes.iter().find_map(|volume| volume.tracer());
         let tracer = tracer.ok_or_else(|| bad("there is nothing to record".to_owned()))?;
         let parts = (0..).zip(volumes).filter(|(_, volume)| volume.disks().len() > 1);
@@ -62,6 +65,7 @@ impl Recording {
             name: start.name.clone(),
             filter,
             volumes: parts.collect(),
+            stamp,
             lease: Some(LEASE),
             ..RecorderConfig::default()
         };
@@ -127,7 +131,7 @@ fn filter(volumes: &[Arc<Volume<Native>>], start: &TraceStart) -> Result<TraceFi
     }
     for letters in &start.actions {
         let act = Act::from_letters(letters).ok_or_else(|| {
-            bad(format!("there is no action {letters:?}; there are Q G I D C P U M F X A R B S"))
+            bad(format!("there is no action {letters:?}; there are Q G I D C P U UT M F X A R B S"))
         })?;
         filter.acts.push(act);
     }

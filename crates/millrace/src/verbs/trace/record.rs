@@ -41,7 +41,7 @@ pub struct Args {
     /// Only these drives
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     drive: Vec<String>,
-    /// Only these actions, by their letters: Q, G, I, D, C, P, U, M, F, X, A, R, B, S
+    /// Only these actions, by their letters: Q, G, I, D, C, P, U, UT, M, F, X, A, R, B, S
     #[arg(long, value_delimiter = ',', value_name = "LETTER")]
     action: Vec<String>,
     /// Only I/Os of these kinds: read, write, flush, discard, sync, fua
@@ -53,6 +53,11 @@ pub struct Args {
     /// Only I/Os that touch these sectors of their drive, from A to before B
     #[arg(long, value_name = "A-B", value_parser = range)]
     sectors: Option<(u64, u64)>,
+    /// Which time events have: batch (that of their batch), event (each its own: 50 ns an I/O where
+    /// those of batches take 9)
+    #[arg(long, value_name = "WHEN", default_value = "batch")]
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(["batch", "event"]))]
+    stamp: String,
     /// For so long, such as 10s; without it until Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
@@ -84,6 +89,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         ops: args.op.clone(),
         tenant: args.tenant,
         sectors: args.sectors,
+        stamp: Some(args.stamp.clone()),
     };
     client.trace_start(&start)?;
     let (began, mut asked) = (Instant::now(), Instant::now());
