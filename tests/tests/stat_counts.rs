@@ -50,7 +50,7 @@ fn check(rows: &Value) {
     rows.iter().for_each(check_row);
 }
 
-/// Checks one of them: the client's I/Os, or those of a drive, on which each half of a write counts.
+/// Checks one of them: the client's I/Os, or a drive's, on which each half of a write counts.
 fn check_row(row: &Value) {
     let (drives, long, flushes) = if row["kind"] == "drive" { (1, 3, 2) } else { (2, 3, 2) };
     let counts = |kind: &str| (row[kind]["ios"].clone(), row[kind]["bytes"].clone());

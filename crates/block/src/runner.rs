@@ -61,10 +61,8 @@ pub(crate) struct Runner<M: Machine> {
     outbox_home: *const Home<M>,
     /// Queues that got a tag they waited for.
     pub(crate) woken: Vec<(Arc<Disk<M>>, u16)>,
-    /// Those of them whose turn it is.
-    pub(crate) turn: Vec<(Arc<Disk<M>>, u16)>,
-    /// It is running them.
-    pub(crate) runs_woken: bool,
+    /// Those of them whose turn it is, in a list that is there while nobody runs them.
+    pub(crate) turn: Option<Vec<(Arc<Disk<M>>, u16)>>,
     /// Something was left in the queue that was served last.
     pub(crate) left_busy: bool,
     pub(crate) accounts: Accounts<M>,
@@ -97,8 +95,7 @@ impl<M: Machine> Runner<M> {
             outbox: BioList::new(),
             outbox_home: core::ptr::null(),
             woken: Vec::with_capacity(8),
-            turn: Vec::with_capacity(8),
-            runs_woken: false,
+            turn: Some(Vec::with_capacity(8)),
             left_busy: false,
             accounts: Accounts { c_ns: 0, tenants: Tenants::new(None), others: Vec::new() },
             trace: None,

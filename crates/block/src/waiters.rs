@@ -93,17 +93,15 @@ impl<M: Machine> Disk<M> {
     /// thousand, each woken by the one before, must not pile up on the stack.
     #[cold]
     pub(crate) fn run_woken(&self, run: &mut Runner<M>) {
-        if core::mem::replace(&mut run.runs_woken, true) {
-            return;
-        }
+        let Some(mut turn) = run.turn.take() else { return };
         while !run.woken.is_empty() {
             // Set apart, so that whoever's turn it is does not queue up behind itself.
-            core::mem::swap(&mut run.woken, &mut run.turn);
-            while let Some((disk, hctx)) = run.turn.pop() {
+            core::mem::swap(&mut run.woken, &mut turn);
+            while let Some((disk, hctx)) = turn.pop() {
                 disk.run_waiter(hctx, run);
             }
         }
-        run.runs_woken = false;
+        run.turn = Some(turn);
     }
 
     /// This thread's account of a queue that is not its own: of this disk, or of one that has tags

@@ -96,6 +96,9 @@ const ENDED_COUNTERS: [Metric<Ended, u64>; 3] = [
     ("errors", "I/Os that failed.", |op| op.errors),
 ];
 
+/// Puts a line, or lines, for one operation of a volume or client.
+type Put<'a> = dyn Fn(&mut Page, &[(&str, &str)], &Ended) + 'a;
+
 /// The text of a report.
 pub fn render(report: &Report) -> String {
     let mut page = Page(String::new());
@@ -197,7 +200,7 @@ fn ended(page: &mut Page, report: &Report) {
     let clients = report.volumes.iter().flat_map(|of| of.clients.iter().map(move |c| (of, c)));
     let of_clients: Vec<_> = clients.map(|(of, c)| (client(of, c), c.ops.as_slice())).collect();
     for (kind, whose) in [("volume", of_volumes), ("client", of_clients)] {
-        let each = |page: &mut Page, put: &dyn Fn(&mut Page, &[(&str, &str)], &Ended)| {
+        let each = |page: &mut Page, put: &Put| {
             for (labels, ops) in &whose {
                 for op in *ops {
                     let mut labels: Vec<_> =

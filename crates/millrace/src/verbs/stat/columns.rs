@@ -1,9 +1,9 @@
 //! The columns of `stat`: what iostat -x prints, out of the difference of two reports.
 //!
 //! Pure arithmetic. A row is of a drive, a hardware queue, a volume or a client. Rates of drives
-//! count I/Os as iostat does, after merging; times are of I/Os as they were submitted, before. `HELP` says how
-//! each column that iostat defines by what the kernel counts is defined here, by what the layer
-//! counts. The names are those of sysstat 12.
+//! count I/Os as iostat does, after merging; times are of I/Os as they were submitted, before.
+//! `HELP` says how each column that iostat defines by what the kernel counts is defined here, by
+//! what the layer counts. The names are those of sysstat 12.
 
 use millrace_block::{Op, Snapshot};
 use serde::Serialize;
