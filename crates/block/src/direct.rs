@@ -134,7 +134,7 @@ impl<M: Machine> Disk<M> {
         self.charge(1, stats);
         queue.commit_rqs();
         queue.poll(&mut run.batch);
-        if run.batch.entries() != [(tag, Status::Ok)] || run.batch.wants_wake() {
+        if !run.batch.is_just(tag) {
             serve.issued_ns[tag.0 as usize] = d_ns | 1;
             serve.in_flight += 1;
             self.end_single(index, serving, run, stats);

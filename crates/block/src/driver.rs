@@ -269,10 +269,11 @@ impl CompletionBatch {
         self.wake_ns = Some(self.wake_ns.map_or(deadline_ns, |old| old.min(deadline_ns)));
     }
 
-    /// Whether a driver asked for another poll.
-    #[inline]
-    pub(crate) fn wants_wake(&self) -> bool {
-        self.wake_ns.is_some()
+    /// Whether all that came is that one request went well.
+    #[inline(always)]
+    pub(crate) fn is_just(&self, tag: Tag) -> bool {
+        let (first, status) = self.entries[0];
+        self.len == 1 && first == tag && status.is_ok() && self.wake_ns.is_none()
     }
 
     /// When another poll is due, if any driver asked; forgets it.
