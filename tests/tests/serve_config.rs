@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use millrace_tests::raw_nbd::RawNbd;
+use millrace_tests::raw_nbd::{READ, RawNbd, request};
 use millrace_tests::{Daemon, require_clients, run, tempdir};
 
 const NULL: &str = "[[drive]]\nname = \"d0\"\nspec = \"null:size=1g\"\n\
@@ -243,6 +243,20 @@ fn the_service_manager_is_told_of_readiness_and_of_stopping() {
     assert_eq!(daemon.stop("-TERM").code(), Some(0));
     let length = manager.recv(&mut message).unwrap();
     assert_eq!(&message[..length], b"STOPPING=1\n");
+}
+
+#[test]
+fn two_signals_in_a_row_are_one_and_what_is_in_flight_is_answered() {
+    let mut daemon = Daemon::start(&NULL.replace("size=1g", "size=1g,delay=1500ms"), &["s"]);
+    let mut client = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+    client.send(&request(READ, 7, 0, 4096)).unwrap();
+    sleep(Duration::from_millis(200));
+    // What timeout(1) does: it signals the daemon and then its process group.
+    daemon.signal(libc::SIGTERM);
+    sleep(Duration::from_millis(20));
+    assert_eq!(daemon.terminate().code(), Some(0));
+    assert_eq!(client.reply().unwrap(), (0, 7));
+    assert!(daemon.stdout().ends_with("stopped: everything is answered and flushed\n"));
 }
 
 #[test]

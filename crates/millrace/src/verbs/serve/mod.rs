@@ -55,8 +55,9 @@ Examples:
 
 `millrace stat` shows what it does meanwhile.
 
-Signals: SIGTERM and SIGINT finish what is in flight, flush, and exit with 0; a second one exits at
-once with 1. SIGUSR1 cuts the power of all `fault` drives with a volatile cache (for tests).";
+Signals: SIGTERM and SIGINT finish what is in flight, flush, and exit with 0; a second one, half a
+second later or more, exits at once with 1. SIGUSR1 cuts the power of all `fault` drives with a
+volatile cache (for tests).";
 
 /// Arguments of `serve`.
 #[derive(Debug, clap::Args)]

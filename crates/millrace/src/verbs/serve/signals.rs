@@ -6,9 +6,14 @@
 
 use std::io;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+
+/// How long after the first a second signal is the same request. timeout(1) signals the daemon and
+/// then its process group, of which the daemon is one; so may a terminal and a supervisor.
+const SAME_REQUEST: Duration = Duration::from_millis(500);
 
 /// The handlers, and the signals that have come.
 pub struct Signals(signal_hook::iterator::Signals);
@@ -48,10 +53,11 @@ impl Signals {
         }
     }
 
-    /// From now on SIGTERM and SIGINT end the process at once, with status 1.
+    /// From half a second on, SIGTERM and SIGINT end the process at once, with status 1.
     pub fn exit_at_the_next_one(mut self) {
         thread::spawn(move || {
-            while self.next() != Asked::Stop {}
+            let since = Instant::now();
+            while self.next() != Asked::Stop || since.elapsed() < SAME_REQUEST {}
             std::process::exit(1);
         });
     }
