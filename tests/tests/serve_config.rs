@@ -4,6 +4,7 @@
 //! leave nothing behind; the default one must serve, and its lines to paste must work as pasted.
 
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -172,6 +173,24 @@ fn check_reads_the_configuration_and_opens_nothing() {
     let output = serve(dir.path(), &config.replace("unix:s", "s"), &["--check"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("m.toml:9: nbd"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_flag_that_is_wrong_is_named_with_and_without_a_file() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let said =
+        format!("millrace: --metrics {address}: in use by another server; choose another port\n");
+    let dir = tempdir();
+    let output = serve(dir.path(), NULL, &["--metrics", &address]);
+    assert_eq!((output.status.code(), stderr(&output)), (Some(2), said.clone()));
+    let output = run(millrace().current_dir(&dir).args(["serve", "--metrics", &address]));
+    assert_eq!((output.status.code(), stderr(&output)), (Some(2), said));
+    assert!(!dir.path().join("millrace-data/d0").exists(), "nothing is left behind");
+    let long = "x".repeat(108);
+    let output = run(millrace().current_dir(&dir).args(["serve", "--data-dir", &long]));
+    let said = format!("millrace: built-in configuration with --data-dir {long}:");
+    assert!(stderr(&output).starts_with(&said), "{}", stderr(&output));
 }
 
 #[test]

@@ -74,6 +74,21 @@ mod tests {
     }
 
     #[test]
+    fn a_number_that_is_none_is_answered_with_what_to_write() {
+        for (arguments, said) in [
+            ("explore --seeds x", "'x' for '--seeds <N>': write a whole number from 1\n"),
+            ("explore --seeds 0", "'0' for '--seeds <N>': write a whole number from 1\n"),
+            ("explore --seed -", "'-' for '--seed <S>': write a whole number from 0\n"),
+            ("serve --threads 0", "write a whole number from 1 to 1024\n"),
+            ("bench --jobs 1,0", "'0' for '--jobs <N>': write a whole number from 1 to 4096\n"),
+        ] {
+            let words = std::iter::once("millrace").chain(arguments.split(' '));
+            let error = Cli::try_parse_from(words).expect_err(arguments).to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
     fn serve_takes_a_file_or_a_data_folder_but_not_both() {
         assert!(Cli::try_parse_from(["millrace", "serve", "a.toml", "--threads", "2"]).is_ok());
         assert!(Cli::try_parse_from(["millrace", "serve", "--data-dir", "x"]).is_ok());

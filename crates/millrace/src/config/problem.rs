@@ -1,16 +1,28 @@
 //! What is wrong with a configuration, said so that a person can mend it.
 //!
 //! Owns the list of problems found and the file's name. Filled by document.rs, raw.rs, checked.rs
-//! and by `serve` while it opens drives; printed by main. Every problem says where (file and
-//! line), what (key and value) and what to do; all that can be found in one go are reported in one.
+//! and by `serve` while it opens drives; printed by main. Every problem says where (file and line,
+//! or the flag that went before the file), what (key and value) and what to do; all that can be
+//! found in one go are reported in one.
 
 use std::fmt;
+
+/// Where something is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// On the command line, at this flag.
+    Flag(&'static str),
+    /// In the file, at no line of its own.
+    File,
+    /// A line of the file, from 1.
+    Line(usize),
+}
 
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Line in the file, from 1.
-    pub line: usize,
+    /// Where.
+    pub place: Place,
     /// What is wrong and what to do.
     pub text: String,
 }
@@ -30,7 +42,12 @@ impl Problems {
 
     /// One more.
     pub fn add(&mut self, line: usize, text: impl Into<String>) {
-        self.list.push(Problem { line, text: text.into() });
+        self.add_at(Place::Line(line), text);
+    }
+
+    /// One more, which may be at no line.
+    pub fn add_at(&mut self, place: Place, text: impl Into<String>) {
+        self.list.push(Problem { place, text: text.into() });
     }
 
     /// `value`, unless something is wrong; the problems then come in order of their lines.
@@ -41,7 +58,7 @@ impl Problems {
         if self.list.is_empty() {
             return Ok(value);
         }
-        self.list.sort_by_key(|problem| problem.line);
+        self.list.sort_by_key(|problem| problem.place);
         Err(self)
     }
 
@@ -55,7 +72,12 @@ impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, problem) in self.list.iter().enumerate() {
             let separator = if index == 0 { "" } else { "\n" };
-            write!(f, "{separator}{}:{}: {}", self.file, problem.line, problem.text)?;
+            let (file, text) = (&self.file, &problem.text);
+            match problem.place {
+                Place::Flag(flag) => write!(f, "{separator}{flag} {text}")?,
+                Place::File => write!(f, "{separator}{file}: {text}")?,
+                Place::Line(line) => write!(f, "{separator}{file}:{line}: {text}")?,
+            }
         }
         Ok(())
     }
@@ -84,6 +106,15 @@ mod tests {
         problems.add(2, "first");
         let error = problems.unless_any(()).unwrap_err();
         assert_eq!(error.to_string(), "a.toml:2: first\na.toml:7: second");
+    }
+
+    #[test]
+    fn what_is_not_of_the_file_names_its_flag() {
+        let mut problems = Problems::new("built in");
+        problems.add_at(Place::File, "no memory");
+        problems.add_at(Place::Flag("--metrics"), "9100: in use");
+        let error = problems.unless_any(()).unwrap_err();
+        assert_eq!(error.to_string(), "--metrics 9100: in use\nbuilt in: no memory");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! the same words.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use millrace_block::{Serving, Sharing, Spread, Stack};
@@ -83,6 +84,20 @@ pub fn number(text: &str, min: u32, max: u32) -> Result<u32, String> {
     let value: Option<u32> = text.trim().parse().ok();
     let within = value.filter(|value| (min..=max).contains(value));
     within.ok_or_else(|| format!("write a whole number from {min} to {max}"))
+}
+
+/// What reads a flag's whole number within a range.
+pub fn whole<T: TryFrom<u64>>(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let value = text.parse().ok().filter(|value| range.contains(value));
+        let value = value.and_then(|value| T::try_from(value).ok());
+        value.ok_or_else(|| match (range.start(), range.end()) {
+            (min, &u64::MAX) => format!("write a whole number from {min}"),
+            (min, max) => format!("write a whole number from {min} to {max}"),
+        })
+    }
 }
 
 /// One of several words.
@@ -268,6 +283,13 @@ mod tests {
         assert!(size("64kk").is_err() && size("").is_err() && size("99999999999t").is_err());
         assert_eq!(duration_ns("500ms"), Ok(500_000_000));
         assert!(duration_ns("5").is_err() && duration_ns("s").is_err());
+    }
+
+    #[test]
+    fn a_number_of_a_flag_says_what_to_write() {
+        assert_eq!(whole::<u16>(1..=9)("9"), Ok(9));
+        assert_eq!(whole::<u16>(1..=9)("0").unwrap_err(), "write a whole number from 1 to 9");
+        assert_eq!(whole::<u64>(1..=u64::MAX)("x").unwrap_err(), "write a whole number from 1");
     }
 
     #[test]

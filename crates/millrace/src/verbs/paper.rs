@@ -15,6 +15,7 @@ use millrace_lab::page::Page;
 use millrace_lab::{atc17, systor13, walk};
 
 use super::bar::Bar;
+use crate::config::words::whole;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -101,7 +102,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Seed of the simulations
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = whole::<u64>(0..=u64::MAX))]
     seed: u64,
     /// Print checks, figures and tables as JSON; of several papers, an object with each by its name
     #[arg(long)]

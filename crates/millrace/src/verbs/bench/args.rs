@@ -17,6 +17,8 @@ use millrace_lab::Rw;
 use millrace_lab::sim::{InterfaceKind, Irq};
 use millrace_reactor::Backend;
 
+use crate::config::words::whole;
+
 const EXAMPLES: &str = "\
 Examples:
   millrace bench
@@ -63,7 +65,7 @@ pub struct TraceArgs {
     pub trace: Option<PathBuf>,
     /// Events that fit each thread's ring; what finds it full is counted as dropped
     #[arg(long, value_name = "N", requires = "trace", default_value_t = TRACE_RING_EVENTS as u32)]
-    #[arg(value_parser = clap::value_parser!(u32).range(2..=1 << 26))]
+    #[arg(value_parser = whole::<u32>(2..=1 << 26))]
     pub trace_ring: u32,
     /// Which time events have: batch (that of their batch, or of their I/O with --stamp io), event
     /// (each its own: 50 ns an I/O where those of batches take 9)
@@ -86,7 +88,7 @@ pub struct MachineArgs {
     pub interface: Vec<InterfaceKind>,
     /// I/Os that go in at once, as fio's iodepth_batch_submit [default: all that are free]
     #[arg(long, value_name = "N")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_parser = whole::<u32>(1..=u32::MAX.into()))]
     pub batch: Option<u32>,
     /// Who takes interrupts of drives that complete later: submitter, core0, steered, poller
     #[arg(long, value_name = "WHO", default_value = "submitter", requires = "machine")]
@@ -137,9 +139,10 @@ pub struct QueueArgs {
     pub cpus: Vec<u32>,
     /// Which CPUs; job i runs on the i-th of them
     #[arg(long, value_delimiter = ',', value_name = "CPU", conflicts_with = "cpus")]
+    #[arg(value_parser = whole::<u32>(0..=65_535))]
     pub cpu_list: Vec<u32>,
     /// Submitting threads [default: as many as CPUs, or 1]
-    #[arg(long, value_delimiter = ',', value_name = "N")]
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = whole::<u32>(1..=4096))]
     pub jobs: Vec<u32>,
 }
 
@@ -159,10 +162,12 @@ pub struct ServingArgs {
     pub workers: Vec<CpuRange>,
     /// High watermark: I/Os for each drive at which a batch starts by itself [default: 32]
     #[arg(long, value_name = "N", conflicts_with = "connect")]
+    #[arg(value_parser = whole::<u32>(0..=65_536))]
     pub plug_high: Option<u32>,
     /// Low watermark: batches with fewer I/Os for each drive are served by who submits [default:
     /// 16]
     #[arg(long, value_name = "N", conflicts_with = "connect")]
+    #[arg(value_parser = whole::<u32>(0..=65_536))]
     pub plug_low: Option<u32>,
     /// After the rows: how many I/Os of each drive passed each state, and how long they took in the
     /// stack and in the device
@@ -212,7 +217,7 @@ pub struct WorkloadArgs {
     #[arg(long, value_delimiter = ',', value_name = "SIZE")]
     pub bs: Vec<String>,
     /// I/Os in flight for each job [default: 32; 1 and 32 without arguments]
-    #[arg(long, value_delimiter = ',', value_name = "N")]
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = whole::<u32>(1..=65_536))]
     pub iodepth: Vec<u32>,
     /// How long each row runs, such as 3s or 500ms [default: 1s; on a simulated machine 20 rounds
     /// of what is in flight, after a warm-up of 5]
@@ -220,6 +225,7 @@ pub struct WorkloadArgs {
     pub runtime: Option<Duration>,
     /// Stop each job after so many I/Os instead; on a simulated machine, not counting the warm-up
     #[arg(long, value_name = "N", conflicts_with = "runtime")]
+    #[arg(value_parser = whole::<u64>(1..=u64::MAX))]
     pub ios: Option<u64>,
     /// When times are taken: batch (once a batch), io (for every I/O)
     #[arg(long, value_delimiter = ',', value_parser = word::<Stamp>, default_value = "batch")]
@@ -228,7 +234,7 @@ pub struct WorkloadArgs {
     #[arg(long)]
     pub verify: bool,
     /// Seed of the random offsets, and of the simulation
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: u64,
     /// Print one JSON array of rows
     #[arg(long)]

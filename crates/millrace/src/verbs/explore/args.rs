@@ -8,21 +8,23 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use millrace_lab::explore::Scenario;
 
+use crate::config::words::whole;
+
 /// Looks for bugs of the block layer: random machines, volumes, workloads and faults, simulated
 #[derive(Debug, clap::Args)]
 pub struct ExploreArgs {
     /// How many seeds [default: 1000; 1 with --seed]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=u64::MAX))]
     pub seeds: Option<u64>,
     /// Go on for so long instead, such as 10m
     #[arg(long = "for", value_name = "TIME", conflicts_with = "seeds", value_parser = duration)]
     pub for_time: Option<Duration>,
     /// The first seed
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: Option<u64>,
     /// Processes that run at a time
     #[arg(long, value_name = "N", default_value_t = 2)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(value_parser = whole::<u16>(1..=256))]
     pub jobs: u16,
     /// Run one scenario: its JSON, or a file that holds it
     #[arg(long, value_name = "FILE|JSON", conflicts_with_all = ["seeds", "for_time", "seed"])]

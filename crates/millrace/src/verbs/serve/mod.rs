@@ -31,7 +31,7 @@ use millrace_machine::{Machine, Native};
 use millrace_reactor::{Backend, Config};
 
 use crate::config::words::{self, Address};
-use crate::config::{self, Checked, Located, Problems};
+use crate::config::{self, Checked, Place, Problems};
 use crate::verbs::say;
 use crate::views::Views;
 use created::Created;
@@ -75,7 +75,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR", conflicts_with = "config")]
     data_dir: Option<String>,
     /// I/O threads [default: one per CPU, at most 4]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = words::whole::<u16>(1..=1024))]
     threads: Option<u16>,
     /// What carries the I/O: auto, io_uring or epoll [default: auto]
     #[arg(long, value_parser = words::backend)]
@@ -98,9 +98,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut plan = config::load(&source.name, &source.text, &source.base)?;
     plan.server.threads = args.threads.or(plan.server.threads);
     plan.server.backend = args.backend.or(plan.server.backend);
-    if let Some(value) = args.metrics {
-        plan.server.metrics = Some(Located { value, line: 1 });
-    }
     if args.check {
         say(&report::checked(&plan));
         return Ok(ExitCode::SUCCESS);
@@ -113,7 +110,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let threads = threads(&plan);
     let opened = opening::open(&plan, threads, &mut created)?;
     let mut workers = start_workers(&plan, &opened)?;
-    let sockets = viewed::bind(&plan)?;
+    let sockets = viewed::bind(&plan, args.metrics)?;
     let server = Server::start(server_config(&plan, &opened, threads))
         .map_err(|error| listener_problem(&plan, &error))?;
     created.keep();
@@ -158,7 +155,7 @@ fn listener_problem(plan: &Checked, error: &millrace_block::Error) -> Problems {
     let mut problems = Problems::new(&plan.file);
     match named {
         Some(listener) => problems.add(listener.line, format!("nbd: {text}")),
-        None => problems.add(1, text),
+        None => problems.add_at(Place::File, text),
     }
     problems
 }

@@ -15,7 +15,7 @@ use millrace_drives::SpecError;
 use millrace_machine::Native;
 
 use super::created::{Created, identity};
-use crate::config::{Checked, Drive, Problems, paths};
+use crate::config::{Checked, Drive, Place, Problems, paths};
 
 /// Everything that is open.
 pub struct Opened {
@@ -31,7 +31,11 @@ pub struct Opened {
 /// The first thing that cannot be opened, with its line.
 pub fn open(plan: &Checked, io_threads: u16, created: &mut Created) -> Result<Opened, Problems> {
     let host = Host::new(io_threads, &plan.controllers);
-    let host = host.map_err(|error| one_problem(plan, 1, &error.to_string()))?;
+    let host = host.map_err(|error| {
+        let mut problems = Problems::new(&plan.file);
+        problems.add_at(Place::File, error.to_string());
+        problems
+    })?;
     let (mut disks, mut notes) = (Vec::new(), Vec::new());
     let mut identities = Vec::new();
     let workers = workers(plan, &host);

@@ -50,8 +50,11 @@ impl Source {
             DEFAULT_FOLDER => DEFAULT.to_owned(),
             _ => DEFAULT.replace(DEFAULT_FOLDER, escaped.trim_end_matches('/')),
         };
-        let data_dir = Some(folder.into());
-        Source { name: "built-in configuration".to_owned(), text, base: PathBuf::new(), data_dir }
+        let name = match folder {
+            DEFAULT_FOLDER => "built-in configuration".to_owned(),
+            _ => format!("built-in configuration with --data-dir {folder}"),
+        };
+        Source { name, text, base: PathBuf::new(), data_dir: Some(folder.into()) }
     }
 }
 

@@ -5,22 +5,22 @@
 
 use std::fmt::Write;
 use std::io::ErrorKind;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 
 use millrace_exports::server::UnixSocket;
 
 use crate::config::words::{Address, ControlWord, control_beside};
-use crate::config::{Checked, Problems};
+use crate::config::{Checked, Place, Problems};
 use crate::views::Sockets;
 
-/// Binds what the plan asks for.
+/// Binds what the plan asks for; metrics where the flag says, if it was given.
 ///
 /// # Errors
 /// If an address is in use, or the system refuses it.
-pub fn bind(plan: &Checked) -> Result<Sockets, Problems> {
-    let problem = |line: usize, text: String| {
+pub fn bind(plan: &Checked, metrics_flag: Option<SocketAddr>) -> Result<Sockets, Problems> {
+    let problem = |place: Place, text: String| {
         let mut problems = Problems::new(&plan.file);
-        problems.add(line, text);
+        problems.add_at(place, text);
         problems
     };
     let (path, line) = match &plan.server.control {
@@ -37,16 +37,20 @@ pub fn bind(plan: &Checked) -> Result<Sockets, Problems> {
         }
     };
     let control = path.map(|path| UnixSocket::bind_private(&path)).transpose();
-    let control = control.map_err(|error| problem(line, format!("control: {error}")))?;
-    let metrics = plan.server.metrics.as_ref().map(|metrics| {
-        let bound = TcpListener::bind(metrics.value);
-        bound.map_err(|error| {
+    let control =
+        control.map_err(|error| problem(Place::Line(line), format!("control: {error}")))?;
+    let wanted = match (metrics_flag, &plan.server.metrics) {
+        (Some(address), _) => Some((address, Place::Flag("--metrics"), "")),
+        (None, Some(key)) => Some((key.value, Place::Line(key.line), "metrics: ")),
+        (None, None) => None,
+    };
+    let metrics = wanted.map(|(address, place, key)| {
+        TcpListener::bind(address).map_err(|error| {
             let why = match error.kind() {
                 ErrorKind::AddrInUse => "in use by another server; choose another port".to_owned(),
                 _ => format!("cannot listen: {error}"),
             };
-            let text = format!("metrics: {}: {why}", metrics.value);
-            problem(metrics.line, text)
+            problem(place, format!("{key}{address}: {why}"))
         })
     });
     Ok(Sockets { control, metrics: metrics.transpose()? })

@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(value_parser = interval)]
     interval: Option<Duration>,
     /// How many reports; without it they go on until Ctrl-C
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(value_parser = words::whole::<u64>(1..=u64::MAX))]
     count: Option<u64>,
     /// The daemon's control socket, unix:PATH
     #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]

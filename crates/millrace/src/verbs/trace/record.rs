@@ -48,7 +48,7 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', value_name = "OP")]
     op: Vec<String>,
     /// Only I/Os of one client, by its number
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = words::whole::<u32>(0..=u32::MAX.into()))]
     tenant: Option<u32>,
     /// Only I/Os that touch these sectors of their drive, from A to before B
     #[arg(long, value_name = "A-B", value_parser = range)]
