@@ -106,10 +106,15 @@ impl Drop for Bare {
 
 #[test]
 fn a_wrong_configuration_names_file_line_and_key() {
-    let cases: [(&str, &str, &[&str]); 12] = [
+    let cases: [(&str, &str, &[&str]); 13] = [
         ("size=1g\"", "size=1g\"\nstak = \"mq\"", &["m.toml:4:", "\"stak\"", "mean \"stack\"?"]),
         ("null:size", "null:sise", &["m.toml:3:", "`sise`", "did you mean `size`?"]),
         ("null:size", "nul:size", &["m.toml:3:", "`nul`", "did you mean `null`?"]),
+        (
+            "\"d0\"",
+            "\"d\\nready 1\"",
+            &["m.toml:2:", "\"d\\nready 1\": \\n is a control character"],
+        ),
         ("size=1g", "size=1x", &["m.toml:3:", "size=1x"]),
         ("size=1g", "size=16", &["m.toml:3:"]),
         ("[\"d0\"]", "[\"d1\"]", &["m.toml:6:", "no drive \"d1\"", "mean \"d0\"?"]),

@@ -24,8 +24,8 @@ pub const SHARINGS: [(&str, Sharing); 3] =
 pub fn controller_config(text: &str) -> Result<ControllerConfig, SpecError> {
     let wrong = |what: String| SpecError::Controller { spec: text.into(), what };
     let (name, rest) = text.split_once(':').unwrap_or((text, ""));
-    if name.is_empty() || name.contains('@') {
-        return Err(wrong("it has no name, or one with an @".into()));
+    if name.is_empty() || name.contains(|letter: char| letter == '@' || letter.is_control()) {
+        return Err(wrong("it has no name, or one with an @ or a control character".into()));
     }
     let (mut tags, mut sharing, mut node) = (None, None, None);
     for piece in rest.split(',').filter(|_| !rest.is_empty()) {
@@ -111,6 +111,7 @@ mod tests {
         for (text, what) in [
             ("", "it has no name"),
             ("a@b:tags=1", "or one with an @"),
+            ("a\nb:tags=1", "or a control character"),
             ("a", "it needs tags=N"),
             ("a:tags=0", "tags=0 is not a number from 1 to 65536"),
             ("a:tags=65537", "not a number from 1 to 65536"),

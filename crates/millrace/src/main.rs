@@ -7,6 +7,7 @@ mod cli;
 mod config;
 mod verbs;
 mod views;
+mod visible;
 
 fn main() -> std::process::ExitCode {
     cli::run()

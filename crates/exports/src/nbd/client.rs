@@ -217,7 +217,9 @@ impl ClientHandshake {
             }
             (_, code) if code & REP_ERROR_BIT != 0 => {
                 let message = String::from_utf8_lossy(&data[..data.len().min(STRING_BYTES_MAX)]);
-                let (option, message) = (self.open_option(), message.into_owned());
+                // It ends up before a person, on a terminal perhaps.
+                let message = message.replace(char::is_control, "\u{fffd}");
+                let option = self.open_option();
                 return Err(ProtocolError::Refused { option, code, message });
             }
             (_, kind) => {

@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use crate::visible::visible;
+
 /// Where something is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
@@ -37,17 +39,18 @@ pub struct Problems {
 impl Problems {
     /// None yet.
     pub fn new(file: &str) -> Self {
-        Problems { file: file.to_owned(), list: Vec::new() }
+        Problems { file: visible(file).into_owned(), list: Vec::new() }
     }
 
-    /// One more.
+    /// One more; what it quotes of the file may be anything.
     pub fn add(&mut self, line: usize, text: impl Into<String>) {
         self.add_at(Place::Line(line), text);
     }
 
     /// One more, which may be at no line.
     pub fn add_at(&mut self, place: Place, text: impl Into<String>) {
-        self.list.push(Problem { place, text: text.into() });
+        let text = visible(&text.into()).into_owned();
+        self.list.push(Problem { place, text });
     }
 
     /// `value`, unless something is wrong; the problems then come in order of their lines.

@@ -211,8 +211,20 @@ pub(super) fn name(section: &mut Section<'_>, problems: &mut Problems) -> Option
             section.missing("it has no name; add name = \"...\"", problems);
             None
         }
-        some => some,
+        Some(name) => printable(name, problems),
     }
+}
+
+/// A name that fits a line of a message; others would be taken for lines of their own.
+fn printable(name: Located<String>, problems: &mut Problems) -> Option<Located<String>> {
+    let Some(wrong) = name.value.chars().find(|letter| letter.is_control()) else {
+        return Some(name);
+    };
+    let (value, wrong) = (&name.value, wrong.escape_debug());
+    let text =
+        format!("name = \"{value}\": {wrong} is a control character; write the name without");
+    problems.add(name.line, text);
+    None
 }
 
 fn drive(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Option<RawDrive> {
@@ -345,7 +357,7 @@ fn volume(mut section: Section<'_>, problems: &mut Problems) -> Option<RawVolume
 fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Option<RawExport> {
     let volume = section.string("volume", problems);
     let nbd = section.list("nbd", problems, |text| words::address(text, base));
-    let name = section.string("name", problems);
+    let name = section.string("name", problems).map(|name| printable(name, problems));
     let read_only = section.flag("read-only", problems).unwrap_or(false);
     let description = section.string("description", problems).map(|text| text.value);
     if volume.is_none() {
@@ -355,6 +367,11 @@ fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opt
         section.missing("it has no listener; add nbd = \"unix:PATH\"", problems);
     }
     section.finish(problems);
+    if name == Some(None) {
+        // Not the volume's name instead: that may be another export's.
+        return None;
+    }
+    let name = name.flatten();
     Some(RawExport { volume: volume?, nbd: nbd?, name, read_only, description })
 }
 

@@ -71,6 +71,27 @@ fn numbers_and_switches_are_as_good_as_their_text() {
 }
 
 #[test]
+fn names_with_control_characters_are_refused_and_shown_escaped() {
+    let forged = "a\\nready 7";
+    let text = whole("", "", &format!("name = \"{forged}\"\n{EXPORT}"));
+    let said = "is a control character; write the name without";
+    assert_eq!(problems(&text), [format!("m.toml:10: name = \"{forged}\": \\n {said}")]);
+    let escape = "\\u{1b}";
+    let raw = "\\u001b";
+    let text = format!("{SCU}{}", whole("", "", ""));
+    for (name, line) in [("scu", 2), ("d0", 5)] {
+        let text = text.replacen(&format!("\"{name}\""), &format!("\"{name}{raw}\""), 1);
+        let found = format!("m.toml:{line}: name = \"{name}{escape}\": {escape} {said}");
+        assert_eq!(problems(&text), [found]);
+    }
+    let text = text.replacen("name = \"v\"", "name = \"v\\t\"", 1);
+    assert_eq!(problems(&text), [format!("m.toml:8: name = \"v\\t\": \\t {said}")]);
+    // Nor does what is wrong otherwise bring any out.
+    let found = problems(&whole("", "", "\"\\nready\" = 1\n"));
+    assert!(found.len() == 1 && found[0].contains("unknown key \"\\nready\""), "{found:?}");
+}
+
+#[test]
 fn names_are_unique_and_drives_are_in_one_volume_once() {
     let text = format!("{DRIVE}{DRIVE}{VOLUME}{}{EXPORT}", VOLUME.replace("\"v\"", "\"w\""));
     let found = problems(&text);

@@ -16,9 +16,11 @@ pub mod trace;
 
 use std::io::Write;
 
+use crate::visible::visible_lines;
+
 /// Says on standard error why a verb failed.
 pub fn complain(error: &anyhow::Error) {
-    eprintln!("millrace: {}", reasons(error));
+    eprintln!("millrace: {}", visible_lines(&reasons(error)));
 }
 
 /// An error and its causes, but for those that it has said itself.

@@ -57,6 +57,17 @@ fn client_reports_why_it_was_refused() {
     assert!(ClientHandshake::new(&"a".repeat(4097), ReplyStyle::Simple).is_err());
 }
 
+#[test]
+fn what_a_server_says_cannot_give_orders_to_a_terminal() {
+    let mut client = ClientHandshake::new("disk", ReplyStyle::Simple).unwrap();
+    let refusal = reply(OPT_GO, REP_ERR_UNKNOWN, b"no\n\x1b[2J\xff");
+    let bytes = [&b"NBDMAGICIHAVEOPT\0\x03"[..], &refusal].concat();
+    let error = client.feed(&bytes, &mut Vec::new()).unwrap_err();
+    let message = "no\u{fffd}\u{fffd}[2J\u{fffd}".to_owned();
+    let (option, code) = (OPT_GO, REP_ERR_UNKNOWN);
+    assert_eq!(error, ProtocolError::Refused { option, code, message });
+}
+
 fn reply(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     let mut bytes = OPTION_REPLY_MAGIC.to_be_bytes().to_vec();
     for number in [option, kind, data.len() as u32] {

@@ -18,6 +18,7 @@ use super::opening::Opened;
 use crate::config::words::{Address, bytes_for_people};
 use crate::config::{Checked, ExportPlan, ListenerPlan};
 use crate::verbs::counted;
+use crate::visible::visible;
 
 /// What `--check` says of a plan in order.
 pub fn checked(plan: &Checked) -> String {
@@ -65,7 +66,7 @@ pub fn serving(
         let _ = writeln!(text, "note: one CPU: drives have no workers, I/O threads serve them");
     }
     for note in opened.notes.iter().chain(server_notes) {
-        let _ = writeln!(text, "note: {note}");
+        let _ = writeln!(text, "note: {}", visible(note));
     }
     let open_to_all = plan.listeners.iter().filter_map(|listener| match &listener.address {
         Address::Tcp(tcp) if !tcp.ip().is_loopback() => Some(tcp),
@@ -143,7 +144,8 @@ fn drives(plan: &Checked, opened: &Opened) -> String {
         };
         let size = bytes_for_people(disk.capacity() << 9);
         let queues = queues(disk, drive.options.stack);
-        table.add_row([disk.name(), &size, &queues, &drive.spec.to_string()]);
+        let spec = drive.spec.to_string();
+        table.add_row([disk.name(), &size, &queues, &*visible(&spec)]);
     }
     table.trim_fmt()
 }

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
+use crate::visible::visible;
+
 /// How long after the first a second signal is the same request. timeout(1) signals the daemon and
 /// then its process group, of which the daemon is one; so may a terminal and a supervisor.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
@@ -78,6 +80,7 @@ pub fn tell_manager(phase: Phase) {
 pub fn cut_power(cut: u64) -> String {
     let drives = millrace_drives::fault_controls();
     let lost = drives.iter().zip(cut..).map(|((name, control), seed)| {
+        let name = visible(name);
         format!("power cut {cut}: drive {name} lost {} sectors\n", control.power_cut(seed))
     });
     let lost: String = lost.collect();

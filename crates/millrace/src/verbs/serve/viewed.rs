@@ -12,6 +12,7 @@ use millrace_exports::server::UnixSocket;
 use crate::config::words::{Address, ControlWord, control_beside};
 use crate::config::{Checked, Place, Problems};
 use crate::views::Sockets;
+use crate::visible::visible;
 
 /// Binds what the plan asks for; metrics where the flag says, if it was given.
 ///
@@ -61,7 +62,8 @@ pub fn describe(sockets: &Sockets) -> String {
     let mut text = String::new();
     match &sockets.control {
         Some(control) => {
-            let _ = writeln!(text, "control at unix:{}", control.path().display());
+            let path = control.path().to_string_lossy();
+            let _ = writeln!(text, "control at unix:{}", visible(&path));
         }
         None => text.push_str(
             "note: no control socket; [server] control = \"unix:PATH\" is for `millrace stat`\n",

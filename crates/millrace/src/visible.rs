@@ -1,0 +1,39 @@
+//! Text that others have written, made fit to be printed.
+//!
+//! Names and paths may hold what begins a line of its own, or gives orders to a terminal. Pure;
+//! called wherever such a text goes into a message.
+
+use std::borrow::Cow;
+
+/// The text with its control characters escaped, as in `a\nb`.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    if text.contains(char::is_control) { escaped(text, "").into() } else { text.into() }
+}
+
+/// [`visible`], but for line feeds: of a message of several lines.
+pub fn visible_lines(text: &str) -> String {
+    escaped(text, "\n")
+}
+
+fn escaped(text: &str, kept: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter.is_control() && !kept.contains(letter) {
+            true => out.extend(letter.escape_debug()),
+            false => out.push(letter),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_escaped_and_all_others_stay() {
+        assert_eq!(visible("a \"b\" \\ \u{fc}"), "a \"b\" \\ \u{fc}");
+        assert_eq!(visible("a\nb\u{1b}[2J\0\u{9b}"), "a\\nb\\u{1b}[2J\\0\\u{9b}");
+        assert_eq!(visible_lines("a\n\tb\r"), "a\n\\tb\\r");
+    }
+}
