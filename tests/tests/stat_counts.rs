@@ -8,11 +8,11 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::Duration;
+use std::thread::{sleep, spawn};
+use std::time::{Duration, Instant};
 
 use millrace_tests::known_load::{CONFIG, on_each_drive, serve};
 use millrace_tests::serving::{pattern, succeed};
@@ -124,6 +124,35 @@ fn a_daemon_that_is_not_there_is_an_error_that_says_where_and_what_to_do() {
     daemon.kill9();
     let text = String::from_utf8(run(&mut command).stderr).unwrap();
     assert!(text.starts_with("millrace: unix:c: nobody serves this socket any more"), "{text}");
+}
+
+#[test]
+fn a_socket_of_something_else_is_told_at_once_and_a_silent_one_soon() {
+    let daemon = serve("");
+    let _silent = UnixListener::bind(daemon.dir().join("silent")).unwrap();
+    let listener = UnixListener::bind(daemon.dir().join("mail")).unwrap();
+    let other = spawn(move || {
+        let greet = || listener.accept().unwrap().0.write_all(b"220 a mail server\r\n").unwrap();
+        (0..3).for_each(|_| greet());
+    });
+    for verb in ["stat", "top", "trace record"] {
+        for (socket, why) in [
+            ("s", "this is the NBD socket of an export, not a control socket"),
+            ("silent", "it says nothing for 2 s, so it is no control socket"),
+            ("mail", "this is no control socket of millrace"),
+        ] {
+            let mut command = Command::new(binary(&daemon));
+            command.current_dir(daemon.dir()).args(verb.split(' '));
+            let start = Instant::now();
+            let output = run(command.args(["--connect", &format!("unix:{socket}")]));
+            assert!(start.elapsed() < Duration::from_secs(8), "{verb} {socket}");
+            assert_eq!(output.status.code(), Some(2));
+            let text = String::from_utf8(output.stderr).unwrap();
+            let begin = format!("millrace: unix:{socket}: {why}; name the daemon's control socket");
+            assert!(text.starts_with(&begin) && text.contains("--connect unix:PATH"), "{text}");
+        }
+    }
+    other.join().unwrap();
 }
 
 #[test]

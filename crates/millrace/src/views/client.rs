@@ -14,9 +14,16 @@ use serde_json::{Value, json};
 use super::locks::Locks;
 use super::report::{Report, Traced};
 use super::{CONTROL_VERSION, TraceStart};
+use crate::visible::visible;
 
 /// Longest wait for an answer, which takes milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for the greeting, which is sent at once: other servers may wait for a question.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What to do about a socket that is none.
+const CONNECT: &str = "name the daemon's control socket, which it prints when it starts as \
+                       \"control at ...\": --connect unix:PATH";
 
 /// A connection to a daemon.
 pub struct Client {
@@ -32,13 +39,15 @@ impl Client {
     /// If nobody serves there, or not this protocol.
     pub fn connect(path: &Path) -> anyhow::Result<Client> {
         let socket = UnixStream::connect(path).map_err(|error| nobody(path, &error))?;
-        socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        socket.set_read_timeout(Some(GREETING_TIMEOUT))?;
         socket.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         let socket = BufReader::new(socket);
         let mut client = Client { socket, path: path.to_owned(), asked: 0 };
+        client.expect_greeting()?;
         let greeting = client.line()?;
+        client.socket.get_ref().set_read_timeout(Some(ANSWER_TIMEOUT))?;
         if let Some(message) = greeting["error"]["message"].as_str() {
-            bail!("unix:{}: the daemon refuses: {message}", path.display());
+            bail!("unix:{}: the daemon refuses: {}", path.display(), visible(message));
         }
         match greeting["control"].as_u64() {
             Some(version) if version == u64::from(CONTROL_VERSION) => Ok(client),
@@ -47,7 +56,29 @@ impl Client {
                  {CONTROL_VERSION}; use the millrace that the daemon is of",
                 path.display()
             ),
-            None => bail!("unix:{}: this is no control socket of millrace", path.display()),
+            None => Err(other(path, "this is no control socket of millrace")),
+        }
+    }
+
+    /// Waits for what begins like a greeting: of another protocol no line may ever end.
+    fn expect_greeting(&mut self) -> anyhow::Result<()> {
+        let begins = match self.socket.fill_buf() {
+            Ok(bytes) => bytes,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                let silence = GREETING_TIMEOUT.as_secs();
+                let why = format!("it says nothing for {silence} s, so it is no control socket");
+                return Err(other(&self.path, &why));
+            }
+            Err(error) => return Err(error).with_context(|| self.gone()),
+        };
+        match begins.first() {
+            // The end, which the line will find, too.
+            None | Some(b'{') => Ok(()),
+            _ if begins.starts_with(b"NBD") => {
+                let why = "this is the NBD socket of an export, not a control socket";
+                Err(other(&self.path, why))
+            }
+            _ => Err(other(&self.path, "this is no control socket of millrace")),
         }
     }
 
@@ -123,7 +154,8 @@ impl Client {
         self.socket.get_mut().write_all(line.as_bytes()).with_context(|| self.gone())?;
         let mut reply = self.line()?;
         if let Some(message) = reply["error"]["message"].as_str() {
-            bail!("unix:{}: the daemon refuses {verb}: {message}", self.path.display());
+            let (path, message) = (self.path.display(), visible(message));
+            bail!("unix:{path}: the daemon refuses {verb}: {message}");
         }
         match reply["id"].as_u64() == Some(self.asked) {
             true => Ok(reply["ok"].take()),
@@ -149,6 +181,11 @@ impl Client {
     }
 }
 
+/// The error of a socket that is something else.
+fn other(path: &Path, why: &str) -> anyhow::Error {
+    anyhow::anyhow!("unix:{}: {why}; {CONNECT}", path.display())
+}
+
 fn nobody(path: &Path, error: &std::io::Error) -> anyhow::Error {
     let path = path.display();
     let why = match error.kind() {
@@ -157,8 +194,5 @@ fn nobody(path: &Path, error: &std::io::Error) -> anyhow::Error {
         ErrorKind::PermissionDenied => "it belongs to another user",
         _ => return anyhow::anyhow!("unix:{path}: cannot connect: {error}"),
     };
-    anyhow::anyhow!(
-        "unix:{path}: {why}; start `millrace serve`, or name its control socket, which it prints \
-         when it starts: --connect unix:PATH"
-    )
+    anyhow::anyhow!("unix:{path}: {why}; start `millrace serve`, or {CONNECT}")
 }
