@@ -256,12 +256,13 @@ impl Recorder {
         volumes: &[Arc<Volume<Native>>],
         config: RecorderConfig,
     ) -> io::Result<Recorder> {
-        // At once, so that a folder that is not there is an error of whoever asks.
-        let first = CpuFile::create(&config, 0)?;
+        // Before any file is touched: it may be one of the recording that is under way.
         if !tracer.start(config.stamp) {
             let text = "a recording is under way: stop it first";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
+        // At once, so that a folder that is not there is an error of whoever asks.
+        let first = CpuFile::create(&config, 0).inspect_err(|_| tracer.stop())?;
         // An earlier recording's, of more CPUs perhaps, would be read as if they were of this one.
         let others = (1..).map(|cpu| trace_file(&config.name, cpu));
         others.take_while(|path| std::fs::remove_file(path).is_ok()).for_each(drop);
@@ -407,4 +408,38 @@ pub fn categories_of(word: &str) -> Option<u16> {
         "fua" => category::FUA,
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(name: &Path) -> RecorderConfig {
+        RecorderConfig { name: name.to_owned(), ..RecorderConfig::default() }
+    }
+
+    #[test]
+    fn a_recording_that_is_refused_touches_no_file_of_the_one_under_way() {
+        let (dir, tracer) = (tempfile::tempdir().unwrap(), Tracer::new(16));
+        let (name, other) = (dir.path().join("t"), dir.path().join("u"));
+        let first = Recorder::start(&tracer, &[], config(&name)).unwrap();
+        let file = trace_file(&name, 0);
+        std::fs::write(&file, "of the first").unwrap();
+        for name in [&name, &other] {
+            let error = Recorder::start(&tracer, &[], config(name)).err().unwrap();
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        }
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "of the first");
+        assert!(!trace_file(&other, 0).exists());
+        first.stop().unwrap();
+    }
+
+    #[test]
+    fn a_recording_whose_file_cannot_be_created_leaves_the_tracer_free() {
+        let (dir, tracer) = (tempfile::tempdir().unwrap(), Tracer::new(16));
+        let error = Recorder::start(&tracer, &[], config(&dir.path().join("no/t"))).err().unwrap();
+        assert!(error.to_string().ends_with("its folder is not there; make it"), "{error}");
+        let recorder = Recorder::start(&tracer, &[], config(&dir.path().join("t"))).unwrap();
+        assert_eq!(recorder.stop().unwrap().files, [trace_file(&dir.path().join("t"), 0)]);
+    }
 }
