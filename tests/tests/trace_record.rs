@@ -247,6 +247,30 @@ fn what_cannot_be_recorded_is_refused_and_the_daemon_goes_on() {
     text(&mut record(&daemon, "-o u --duration 100ms"));
 }
 
+#[test]
+fn a_daemon_that_dies_while_it_records_is_an_error_and_leaves_files_that_read() {
+    let mut daemon = serve("");
+    let child = begin(&daemon, "-o t", "t");
+    for _ in 0..40 {
+        load(&daemon);
+    }
+    let file = daemon.dir().join("t.blktrace.0");
+    // Longer than an event may wait to be written.
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(std::fs::metadata(&file).unwrap().len() > 0);
+    daemon.kill9();
+    let start = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("unix:c: the daemon does not answer any more"), "{errors}");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    let ours = shown(daemon.dir(), &["t"]);
+    // Of each load.
+    let each = ["240,0", "240,1"].map(|drive| (drive.to_owned(), 400)).into();
+    assert_eq!(count(&ours, "C", 'W'), each, "{ours}");
+}
+
 /// The letters of the walk's table in ARCHITECTURE.md, in its order.
 fn letters_of_the_walk() -> Vec<char> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ARCHITECTURE.md");

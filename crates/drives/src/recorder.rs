@@ -16,14 +16,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use millrace_block::blktrace::{Act, Note, Record, Remap, category, encode_number};
-use millrace_block::{Entry, TraceStamp, Tracer, Volume};
+use millrace_block::blktrace::{Act, Note, RECORD_BYTES, Record, Remap, category, encode_number};
+use millrace_block::{DriverData, Entry, TraceStamp, Tracer, Volume};
 use millrace_machine::{Machine, Native, Thread};
 
 /// How often the rings are emptied.
 const TURN: Duration = Duration::from_millis(10);
 /// Events younger than this wait for the next turn: other threads' may be older.
 const HELD_NS: u64 = 10_000_000;
+/// Bytes of a record with the longest data, which are a driver's.
+const RECORD_BYTES_MAX: usize = RECORD_BYTES + DriverData::BYTES;
+const _: () = assert!(DriverData::BYTES >= Remap::BYTES && DriverData::BYTES >= NAME_BYTES);
 /// Bytes of the buffer of a file.
 const BUFFER_BYTES: usize = 1 << 18;
 /// Bytes of a submitter's name, with the zero at its end.
@@ -139,12 +142,15 @@ impl CpuFile {
     }
 
     fn write(&mut self, record: &Record, data: &[u8]) -> io::Result<()> {
-        let written =
-            self.file.write_all(&record.encode()).and_then(|()| self.file.write_all(data));
-        written.map_err(|error| named(&self.path, &error))
+        // In one piece, so that the buffer always ends where a record does.
+        let (mut bytes, end) = ([0; RECORD_BYTES_MAX], RECORD_BYTES + data.len());
+        bytes[..RECORD_BYTES].copy_from_slice(&record.encode());
+        bytes[RECORD_BYTES..end].copy_from_slice(data);
+        self.file.write_all(&bytes[..end]).map_err(|error| named(&self.path, &error))
     }
 
-    /// Writes what is older than `until_ns`, in order.
+    /// Writes what is older than `until_ns`, in order, so that it is in the file: a program that
+    /// is killed leaves whole records.
     fn write_held(&mut self, until_ns: u64, config: &RecorderConfig) -> io::Result<u64> {
         self.held.sort_by_key(|entry| entry.time_ns);
         let ready = self.held.partition_point(|entry| entry.time_ns < until_ns);
@@ -152,6 +158,7 @@ impl CpuFile {
         for entry in &entries {
             self.event(entry, config)?;
         }
+        self.file.flush().map_err(|error| named(&self.path, &error))?;
         Ok(ready as u64)
     }
 
@@ -356,12 +363,12 @@ fn record(
             }
         });
         for (cpu, entries) in missing {
+            // Readers look for one file after another.
+            for cpu in 0..cpu {
+                file_of(files, cpu, config)?;
+            }
             let mut entries: Vec<Entry> = entries;
-            let file = match files.entry(cpu) {
-                Occupied(file) => file.into_mut(),
-                Vacant(place) => place.insert(CpuFile::create(config, cpu)?),
-            };
-            file.held.append(&mut entries);
+            file_of(files, cpu, config)?.held.append(&mut entries);
         }
         let until_ns = if last { u64::MAX } else { turn_ns.saturating_sub(HELD_NS) };
         for file in files.values_mut() {
@@ -371,19 +378,22 @@ fn record(
         }
         shared.dropped.store(status.dropped, Ordering::Relaxed);
         if last {
-            let end = files.last_key_value().map_or(0, |(cpu, _)| *cpu);
-            for cpu in 0..end {
-                // Readers look for one file after another.
-                if let Vacant(place) = files.entry(cpu) {
-                    place.insert(CpuFile::create(config, cpu)?);
-                }
-            }
-            let flush =
-                |file: &mut CpuFile| file.file.flush().map_err(|error| named(&file.path, &error));
-            return files.values_mut().try_for_each(flush);
+            return Ok(());
         }
         std::thread::sleep(TURN);
     }
+}
+
+/// The file of a CPU, made if it is not there.
+fn file_of<'a>(
+    files: &'a mut BTreeMap<u32, CpuFile>,
+    cpu: u32,
+    config: &RecorderConfig,
+) -> io::Result<&'a mut CpuFile> {
+    Ok(match files.entry(cpu) {
+        Occupied(file) => file.into_mut(),
+        Vacant(place) => place.insert(CpuFile::create(config, cpu)?),
+    })
 }
 
 /// The stamps of a word, as `--stamp` has them.
