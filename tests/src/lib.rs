@@ -11,6 +11,7 @@ mod daemon;
 pub mod durability;
 pub mod known_load;
 pub mod load;
+pub mod metrics;
 mod process;
 pub mod raw_nbd;
 pub mod serving;

@@ -1,15 +1,18 @@
-//! The dashboard page of a running daemon, in a real browser without a display.
+//! Dashboards of a running daemon: its own in a real browser, and what that of Grafana asks for.
 //!
-//! Chromium loads the page from the daemon, runs it for a few seconds of its own time, and prints
-//! what it has become, at the width of a phone and of a desk. Skipped, with a printed reason, where
-//! no Chromium is installed.
+//! Chromium, without a display, loads the page from the daemon, runs it for a few seconds of its
+//! own time, and prints what it has become, at the width of a phone and of a desk. Skipped, with a
+//! printed reason, where no Chromium is installed.
 
+use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
+use std::thread::sleep;
 use std::time::Duration;
 
 use millrace_tests::raw_nbd::RawNbd;
 use millrace_tests::serving::pattern;
-use millrace_tests::{Daemon, run_within, tempdir};
+use millrace_tests::{Daemon, known_load, metrics, run_within, tempdir};
+use serde_json::Value;
 
 const CONFIG: &str = "[[drive]]\nname = \"<b>d0</b>\"\nspec = \"ram:size=64m\"\n\
                       [[volume]]\nname = \"vol\"\ndrives = [\"<b>d0</b>\"]\n\
@@ -33,9 +36,7 @@ fn chromium() -> Option<&'static str> {
 fn the_dashboard_shows_volumes_drives_and_clients_at_phone_and_desk_width() {
     let Some(chromium) = chromium() else { return };
     let daemon = Daemon::start(CONFIG, &["s"]);
-    let out = daemon.stdout();
-    let url = out.lines().find_map(|line| line.strip_prefix("metrics at ")).unwrap();
-    let url = url.strip_suffix("metrics").unwrap();
+    let url = format!("http://{}/", metrics::address(&daemon));
     let mut raw = RawNbd::connect(&daemon.dir().join("s"), "vol").unwrap();
     raw.write(0, &pattern(4096, 1)).unwrap();
     for (width, height) in [(390, 844), (1400, 900)] {
@@ -45,7 +46,7 @@ fn the_dashboard_shows_volumes_drives_and_clients_at_phone_and_desk_width() {
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000"])
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .arg(format!("--window-size={width},{height}"))
-            .args(["--dump-dom", url])
+            .args(["--dump-dom", &url])
             .env("HOME", profile.path());
         let output = run_within(&mut command, Duration::from_secs(60));
         let page = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -56,4 +57,47 @@ fn the_dashboard_shows_volumes_drives_and_clients_at_phone_and_desk_width() {
         assert!(page.contains("<td>&lt;b&gt;d0&lt;/b&gt;</td>"), "{page}");
         assert!(!page.contains("does not answer<"), "{page}");
     }
+}
+
+/// The queries of Grafana's dashboard: of its panels, and of its variables.
+fn queries(dashboard: &Value) -> Vec<&str> {
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    let variables = variables.iter().filter_map(|variable| variable["definition"].as_str());
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
+    variables.chain(targets.map(|target| target["expr"].as_str().unwrap())).collect()
+}
+
+/// The words of a query or of a sample that name metrics.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|letter: char| !(letter.is_ascii_lowercase() || letter == '_'));
+    words.filter(|word| word.starts_with("millrace_"))
+}
+
+#[test]
+fn what_grafanas_dashboard_asks_for_is_on_the_page_of_a_daemon_under_load() {
+    let dashboard = include_str!("../../docs/grafana.json");
+    let dashboard: Value = serde_json::from_str(dashboard).unwrap();
+    let daemon = known_load::serve("metrics = \"127.0.0.1:0\"\n");
+    let mut raw = known_load::on_each_drive(&daemon);
+    raw.flush().unwrap();
+    // A thread publishes its counts at the end of a turn, which may be after the reply.
+    sleep(Duration::from_millis(200));
+    let page = metrics::get(&metrics::address(&daemon), "/metrics");
+    let samples = page.lines().filter(|line| !line.starts_with('#'));
+    let there: BTreeSet<&str> = samples.filter_map(|line| names(line).next()).collect();
+    let queries = queries(&dashboard);
+    let asked: BTreeSet<&str> = queries.iter().flat_map(|query| names(query)).collect();
+    assert!(asked.len() > 20, "{asked:?}");
+    let missing: Vec<_> = asked.difference(&there).collect();
+    assert!(missing.is_empty(), "{missing:?} of docs/grafana.json are not in {there:?}");
+    // Every kind of metric is to be seen.
+    for begin in
+        ["millrace_volume_", "millrace_client_", "millrace_queue_", "millrace_drive_stage_"]
+    {
+        assert!(asked.iter().any(|name| name.starts_with(begin)), "no {begin} in {asked:?}");
+    }
+    let panels = dashboard["panels"].as_array().unwrap();
+    let ids: BTreeSet<u64> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids.len(), panels.len(), "two panels have one id");
 }

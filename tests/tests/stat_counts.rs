@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -16,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use millrace_tests::known_load::{CONFIG, on_each_drive, serve};
 use millrace_tests::serving::{pattern, succeed};
-use millrace_tests::{Daemon, run, tempdir};
+use millrace_tests::{Daemon, metrics, run, tempdir};
 use serde_json::Value;
 
 fn binary(daemon: &Daemon) -> PathBuf {
@@ -241,25 +240,11 @@ fn hostile_clients_cost_nobody_else_anything_and_watching_costs_no_cpu() {
     drop(watching);
 }
 
-/// The body of a page of the daemon.
-fn get(address: &str, path: &str) -> String {
-    let mut socket = TcpStream::connect(address).unwrap();
-    write!(socket, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
-    let mut text = String::new();
-    socket.read_to_string(&mut text).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-    body.to_owned()
-}
-
 #[test]
 fn metrics_have_exactly_the_ios_and_bytes_of_the_load() {
     let daemon = serve("metrics = \"127.0.0.1:0\"\n");
     load(&daemon);
-    let out = daemon.stdout();
-    let line = out.lines().find_map(|line| line.strip_prefix("metrics at http://"));
-    let address = line.unwrap().strip_suffix("/metrics").unwrap();
-    let text = get(address, "/metrics");
+    let text = metrics::get(&metrics::address(&daemon), "/metrics");
     let value = |series: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(series));
         let value = line.unwrap_or_else(|| panic!("no {series} in {text}"));

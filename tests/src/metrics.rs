@@ -1,0 +1,37 @@
+//! The metrics page of a daemon, as a scraper gets it.
+//!
+//! Pure but for the request. Called by the tests of metrics and dashboards.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use crate::Daemon;
+
+/// Where a daemon with `[server] metrics` says that its metrics are: `ADDRESS:PORT`.
+///
+/// # Panics
+///
+/// If it has said nothing of it.
+#[must_use]
+pub fn address(daemon: &Daemon) -> String {
+    let out = daemon.stdout();
+    let line = out.lines().find_map(|line| line.strip_prefix("metrics at http://"));
+    let address = line.and_then(|line| line.strip_suffix("/metrics"));
+    address.unwrap_or_else(|| panic!("no metrics in {out}")).to_owned()
+}
+
+/// The body of a page at an address.
+///
+/// # Panics
+///
+/// If it is not there.
+#[must_use]
+pub fn get(address: &str, path: &str) -> String {
+    let mut socket = TcpStream::connect(address).expect("somebody serves there");
+    write!(socket, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("it reads");
+    let mut text = String::new();
+    socket.read_to_string(&mut text).expect("it answers in UTF-8");
+    let (head, body) = text.split_once("\r\n\r\n").expect("an answer has a head");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    body.to_owned()
+}
