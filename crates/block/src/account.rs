@@ -122,6 +122,16 @@ impl Run {
             && self.whose.stage == bio.stage
     }
 
+    /// Whether they are this thread's own and waited in no queue.
+    pub(crate) fn is_straight(&self) -> bool {
+        self.whose.own && self.times.waits.is_none()
+    }
+
+    /// From now on nothing is like it.
+    pub(crate) fn forget(&mut self) {
+        self.times.q_ns = u64::MAX;
+    }
+
     /// When they were complete.
     pub(crate) fn c_ns(&self) -> u64 {
         self.times.c_ns
@@ -263,6 +273,17 @@ impl<M: Machine> DiskStats<M> {
         let mut one = Run::like(bio.bio.op, whose, (bio.q_ns, d_ns, c_ns));
         one.add(1, bio.bio.nr_sectors.into());
         self.record_straight(&one, tenants);
+    }
+
+    /// Counts one that ended in a queue, and was never dispatched.
+    #[cold]
+    pub(crate) fn count_aborted(&self, bio: &Slot<M>, now_ns: u64) {
+        // Its tenant's account gets it where it is delivered.
+        let whose = Whose { own: false, tenant: bio.bio.tenant, stage: bio.stage };
+        let mut one = Run::like(bio.op(), whose, (bio.q_ns, now_ns, now_ns));
+        one.add(1, bio.bio.nr_sectors.into());
+        self.record_straight(&one, &mut Tenants::new(None));
+        self.count_error(bio.op());
     }
 
     #[cold]

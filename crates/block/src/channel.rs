@@ -326,6 +326,8 @@ impl<M: Machine> Channel<M> {
     /// [`Channel::admit`] off the hot path, for parts.
     pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
         self.batch.has_parts = true;
+        // Only where something is plugged, so that the stamp goes with it.
+        self.batch.now_ns = self.batch.parts_ns;
         self.admit(slot);
         if self.batch.plugged >= self.batch.plugged_max {
             self.flush();

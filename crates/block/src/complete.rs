@@ -210,6 +210,9 @@ impl<M: Machine> Disk<M> {
         if queue.timeout(tag) == Expired::Extend || has_foreign_memory(rq) {
             return;
         }
+        if run.trace.is_some() {
+            self.record_request(Action::Complete, rq, (now_ns, Status::TimedOut), run);
+        }
         let (op, d_ns, chain) = (rq.op(), rq.d_ns, rq.empty());
         rq.state = State::Abandoned;
         let homes = homes_of(&chain);

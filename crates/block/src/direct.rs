@@ -363,6 +363,10 @@ impl<M: Machine> Disk<M> {
             // SAFETY: as above.
             let rq = unsafe { tags.request(tag) };
             again |= self.end_request(index, rq, (status, c_ns), run, stats, &mut equal);
+            if !equal.is_straight() {
+                stats.record(&mut equal, &mut run.accounts.tenants);
+                equal.forget();
+            }
             tags.give(&mut given, rq);
             at += 1;
         }

@@ -316,7 +316,7 @@ impl<M: Machine> Disk<M> {
         self.stats.lock().sums().into_iter().collect()
     }
 
-    /// Channels opened so far.
+    /// Accounts opened so far: one or more a channel.
     pub(crate) fn channels(&self) -> u32 {
         self.stats.lock().opened()
     }
@@ -376,7 +376,7 @@ impl<M: Machine> Disk<M> {
             }
             drop(flush);
             hctx.tags.wake_all();
-            abort(left);
+            self.abort(index, left);
         }
     }
 
@@ -398,6 +398,26 @@ impl<M: Machine> Disk<M> {
             left.push_back(chain);
         }
         left
+    }
+
+    /// Answers bios of a queue that nobody will serve any more.
+    fn abort(&self, hctx: u16, mut list: BioList<M>) {
+        if list.is_empty() {
+            return;
+        }
+        let (stats, now_ns) = (self.new_stats(hctx), M::now());
+        while let Some(chain) = list.pop_front() {
+            let mut next = Some(chain);
+            while let Some(mut bio) = next {
+                next = bio.chained.take();
+                bio.status = Status::Aborted;
+                bio.waited = Waited::NOT;
+                stats.count_aborted(&bio, now_ns);
+                let (home, mut one) = (bio.home, BioList::new());
+                one.push_back(bio);
+                Home::deliver_to(home, one);
+            }
+        }
     }
 
     /// Hardware queues that are not a worker's own.
@@ -427,21 +447,6 @@ impl<M: Machine> Disk<M> {
             _ => self.driver.map(ctx, self.ctxs.len(), self.hctxs.len()),
         };
         (ctx as u16, hctx as u16)
-    }
-}
-
-/// Answers bios that nobody will serve any more.
-fn abort<M: Machine>(mut list: BioList<M>) {
-    while let Some(chain) = list.pop_front() {
-        let mut next = Some(chain);
-        while let Some(mut bio) = next {
-            next = bio.chained.take();
-            bio.status = Status::Aborted;
-            bio.waited = Waited::NOT;
-            let (home, mut one) = (bio.home, BioList::new());
-            one.push_back(bio);
-            Home::deliver_to(home, one);
-        }
     }
 }
 

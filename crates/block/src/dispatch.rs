@@ -350,7 +350,7 @@ impl<M: Machine> Disk<M> {
                         stats.tag_waits.add(1);
                         None
                     }
-                    want => self.take_tags(index, serve, run, stats, want),
+                    want => self.take_tags(index, &chain, run, stats, want),
                 };
                 let Some(taken) = taken else {
                     serve.staged.push_front(chain);
@@ -459,7 +459,7 @@ impl<M: Machine> Disk<M> {
         }
         let tag = match tags.take_reserved() {
             Some(tag) => tag,
-            None => match self.take_tags(index, serve, run, stats, 1) {
+            None => match self.take_tags(index, &chain, run, stats, 1) {
                 Some(mut batch) => batch.next().expect("a batch of one"),
                 None => return Err(chain),
             },

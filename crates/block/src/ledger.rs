@@ -38,12 +38,13 @@ impl<T: Entry> Ledger<T> {
     /// Takes in a new account, which stays open until its thread lets go of it.
     pub(crate) fn open(&mut self, entry: T) -> Arc<T> {
         let closed = &mut self.closed;
-        self.open.retain(|entry| {
-            let is_open = Arc::strong_count(entry) > 1;
-            if !is_open {
+        self.open.retain_mut(|entry| {
+            // Sees all that its thread has counted, as a look at the count of owners might not.
+            let gone = Arc::get_mut(entry);
+            if let Some(entry) = &gone {
                 entry.add_to(closed.entry(entry.key()).or_default());
             }
-            is_open
+            gone.is_none()
         });
         let entry = Arc::new(entry);
         self.open.push(Arc::clone(&entry));

@@ -86,19 +86,21 @@ impl<M: Machine> Member<M> {
         self.flush_list(false, run)
     }
 
-    /// Counts what was plugged since the last time as the drive's.
+    /// Counts what was plugged since the last time as the drive's; returns how much.
     #[inline(always)]
-    fn count(&mut self) {
+    fn count(&mut self) -> u32 {
         let bios = self.plug.take_count();
         self.outstanding += bios;
         self.stats.queued.add(bios.into());
+        bios
     }
 
     #[inline(never)]
     fn flush_list(&mut self, traced: bool, run: &mut Runner<M>) -> u32 {
-        self.count();
+        let fresh = self.count();
         let list = self.plug.list();
-        if traced {
+        // What was refused is tried again, and was unplugged before.
+        if traced && fresh > 0 {
             self.disk.trace_unplug(list, run);
         }
         match self.disk.config.stack {
@@ -122,9 +124,9 @@ impl<M: Machine> Member<M> {
             self.served_here = true;
             return self.flush_list(true, run);
         }
-        self.count();
+        let fresh = self.count();
         let list = self.plug.list();
-        if traced {
+        if traced && fresh > 0 {
             self.disk.trace_unplug(list, run);
         }
         self.disk.hand_over(self.route, list, run);
@@ -295,10 +297,13 @@ impl<M: Machine> Member<M> {
     }
 
     /// Sends a flush by itself.
-    pub(crate) fn send_flush(&mut self, slot: BioRef<M>, run: &mut Runner<M>) {
+    pub(crate) fn send_flush(&mut self, slot: BioRef<M>, traced: bool, run: &mut Runner<M>) {
         M::work(Stage::Submit, 1);
         self.expect_flush();
+        if traced {
+            self.disk.trace_plugged(&slot, true, run);
+        }
         self.plug.push(slot);
-        self.flush(run);
+        self.flush_served(false, traced, run);
     }
 }

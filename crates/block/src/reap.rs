@@ -157,7 +157,8 @@ impl<M: Machine> Channel<M> {
             Ok(()) if self.gate.per_volume => self.served.again.push_back(slot),
             Ok(()) => self.start(slot, false),
             Err(status) => {
-                slot.status = status;
+                // It was refused as soon as it came.
+                (slot.status, slot.q_ns) = (status, self.run.accounts.c_ns);
                 self.finished.push_back(slot);
             }
         }

@@ -134,6 +134,10 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         let acquire = weaker(Plant::EnterRelaxed, Order::Acquire, Order::Relaxed);
         self.state.compare_exchange(METERED, held, acquire, Order::Relaxed).ok()?;
         self.set_hold(counts.then(|| Hold::begin(site, M::Meter::now(), tried_ns)));
+        if !counts && M::Meter::is_on() {
+            // Somebody asked between the look and the exchange.
+            self.meter();
+        }
         Some(Serving { lock: self })
     }
 
@@ -240,6 +244,10 @@ impl<M: Machine, T: Send> Serving<'_, M, T> {
         }
         core::mem::forget(self);
         count::<M>(ended);
+        if free == FREE && M::Meter::is_on() {
+            // As in `attempt_counting`.
+            lock.meter();
+        }
         None
     }
 

@@ -183,9 +183,9 @@ impl<M: Machine> Slot<M> {
         self.bio.data().piece(memory, len.min(left as u32))
     }
 
-    /// It got its request, later than it came.
+    /// It gets its request, or waits for one, later than it came; the last time counts.
     pub(crate) fn mark_admitted(&mut self, now_ns: u64) {
-        self.waited.g_ns = since(self.q_ns, now_ns);
+        self.waited.g_ns = since(self.q_ns, now_ns).max(1);
     }
 
     /// It was inserted into a queue, where it is to wait; the first time counts.

@@ -92,10 +92,10 @@ impl<M: Machine> Channel<M> {
     fn make_parts(&mut self, mut parent: BioRef<M>) {
         // To the drive, parts come when they are made: later than their parent if there was no slot
         // for them, or if they are a stage that another has to end before.
-        if self.batch.now_ns == 0 {
-            self.batch.now_ns = M::now();
-        }
-        self.batch.parts_ns = self.batch.now_ns;
+        self.batch.parts_ns = match self.batch.now_ns {
+            0 => M::now(),
+            now_ns => now_ns,
+        };
         let (sector, nr) = (parent.bio.sector, parent.bio.nr_sectors);
         let span = match parent.stage {
             Stage::Data => self.volume.span(sector, nr),

@@ -16,7 +16,7 @@ use crate::merge::try_merge;
 use crate::queues::Serve;
 use crate::request::{Request, Tag};
 use crate::runner::{Runner, Stamp};
-use crate::slot::{BioList, BioRef};
+use crate::slot::{BioList, BioRef, Waited};
 use crate::tag::{TagBatch, TagSet};
 use crate::trace::Action;
 
@@ -70,7 +70,7 @@ impl<M: Machine> Disk<M> {
         M::work(Stage::Submit, 1);
         M::work(Stage::Insert, 1);
         let bio = match single.queue.back() {
-            Some(last) => self.merge_single(*last, bio, run, stats),
+            Some(last) => self.merge_single(*last, bio, now_ns, run, stats),
             None => Some(bio),
         };
         let Some(mut bio) = bio else { return Ok(()) };
@@ -83,12 +83,17 @@ impl<M: Machine> Disk<M> {
         };
         let Some(mut batch) = taken else {
             stats.tag_waits.add(1);
-            self.trace_slot(Action::Sleep, &bio, run);
+            if bio.waited == Waited::NOT {
+                // For the first time; the next ones are looks.
+                self.trace_slot(Action::Sleep, &bio, run);
+                bio.mark_admitted(now_ns);
+            }
             return Err(bio);
         };
         let tag = batch.next().expect("a batch of one");
-        self.trace_slot(Action::Insert, &bio, run);
         // The tag is taken here, so this is G, too.
+        self.record_get(&bio, now_ns, run);
+        self.trace_slot(Action::Insert, &bio, run);
         bio.mark_admitted(now_ns);
         bio.mark_inserted(now_ns);
         // SAFETY: the tag was taken above and is in nobody else's hands.
@@ -102,6 +107,7 @@ impl<M: Machine> Disk<M> {
         &self,
         last: Tag,
         bio: BioRef<M>,
+        now_ns: u64,
         run: &mut Runner<M>,
         stats: &DiskStats<M>,
     ) -> Option<BioRef<M>> {
@@ -110,6 +116,8 @@ impl<M: Machine> Disk<M> {
         let mut chain = rq.empty();
         let merged = try_merge(&mut chain, bio, &self.limits);
         if let Ok(kind) = merged {
+            // It may be the first of the chain now.
+            chain.mark_inserted(now_ns);
             stats.count_merge(chain.op());
             self.trace_merged(kind, &chain, run);
         }

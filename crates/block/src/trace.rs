@@ -11,7 +11,7 @@ use millrace_machine::Machine;
 
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount};
 use crate::blktrace::{Act, category};
-use crate::disk::Disk;
+use crate::disk::{Disk, Stack};
 use crate::driver::{Dispatch, DriverQueue, Moment};
 use crate::entry::{Step, Subject, group_of};
 use crate::merge::Merged;
@@ -172,6 +172,13 @@ impl<M: Machine> Disk<M> {
         run: &mut Runner<M>,
     ) {
         let Some(writer) = &mut run.trace else { return };
+        if self.config.stack == Stack::Sq {
+            // It gets its request later.
+            self.record_entry(bio, drives, run);
+            return if first {
+                self.record_plug(bio, run)
+            };
+        }
         if writer.is_exact() {
             self.record_entry(bio, drives, run);
             return self.trace_plugged(bio, first, run);
@@ -188,10 +195,15 @@ impl<M: Machine> Disk<M> {
 
     /// A bio that is to be a request of its own, in a plug that was empty or not.
     pub(crate) fn trace_plugged(&self, bio: &Slot<M>, first: bool, run: &mut Runner<M>) {
-        self.record(Action::GetRequest, bio, (bio.q_ns, bio.bio.nr_sectors), run);
+        self.record_get(bio, bio.q_ns + u64::from(bio.waited.g_ns), run);
         if first {
             self.record_plug(bio, run);
         }
+    }
+
+    /// For the recorder, that a bio got its request.
+    pub(crate) fn record_get(&self, bio: &Slot<M>, now_ns: u64, run: &mut Runner<M>) {
+        self.record(Action::GetRequest, bio, (now_ns, bio.bio.nr_sectors), run);
     }
 
     fn record_plug(&self, bio: &Slot<M>, run: &mut Runner<M>) {

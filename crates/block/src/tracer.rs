@@ -184,7 +184,8 @@ impl<M: Machine> TraceWriter<M> {
             return true;
         }
         // What waits for the end of the batch may be what fills it.
-        self.publish();
+        // Release pairs with the Acquire of `Ring::read`.
+        self.ring.head.store(self.head, Order::Release);
         // Relaxed: a statistic with one writer.
         let dropped = self.ring.dropped.load(Order::Relaxed) + step.events();
         self.ring.dropped.store(dropped, Order::Relaxed);
@@ -310,6 +311,8 @@ impl<M: Machine> Tracer<M> {
     fn forget_the_gone(&self) {
         self.rings.lock().retain(|ring| {
             let gone = Arc::strong_count(ring) == 1;
+            // Pairs with the Release of the writer's letting go: what it wrote last is seen.
+            M::fence(Order::Acquire);
             // Acquire: the writer's last words. Relaxed: the reader's own, and a statistic.
             let empty = ring.head.load(Order::Acquire) == ring.tail.load(Order::Relaxed);
             if gone && empty {

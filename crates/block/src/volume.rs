@@ -259,8 +259,8 @@ impl<M: Machine> Volume<M> {
         let drained = self.disks.iter().all(|disk| disk.wait_drained(deadline_ns));
         if drained {
             // Relaxed: channels look at each batch, and either way serves it right.
-            let traced = self.mode.fetch_and(TRACED, Order::Relaxed) & TRACED;
-            self.mode.fetch_or(serving as u64 | traced, Order::Relaxed);
+            self.mode.fetch_and(TRACED, Order::Relaxed);
+            self.mode.fetch_or(serving as u64, Order::Relaxed);
         }
         self.disks.iter().for_each(|disk| disk.unfreeze());
         drained

@@ -24,7 +24,7 @@ use crate::queues::Serve;
 use crate::request::Tag;
 use crate::runner::Runner;
 use crate::serve::Serving;
-use crate::slot::{BioList, BioRef, Stage};
+use crate::slot::{BioList, BioRef, Stage, Waited};
 use crate::trace::{Action, Unplug};
 use crate::volume::Volume;
 
@@ -153,7 +153,8 @@ impl<M: Machine> Channel<M> {
         }
         if slot.op() == Op::Flush {
             // Flushes have a path of their own, past the list.
-            self.members[at].send_flush(slot, &mut self.run);
+            let traced = self.gate.traced;
+            self.members[at].send_flush(slot, traced, &mut self.run);
             return;
         }
         let Some(tag) = self.members[at].take_tag(&mut self.run) else {
@@ -163,7 +164,10 @@ impl<M: Machine> Channel<M> {
             self.run.told.unplug = why;
             let member = &mut self.members[at];
             member.stats.tag_waits.add(1);
-            member.disk.trace_slot(Action::Sleep, &slot, &mut self.run);
+            if slot.waited == Waited::NOT {
+                // For the first time; the next ones are looks.
+                member.disk.trace_slot(Action::Sleep, &slot, &mut self.run);
+            }
             plug.blocked.push_front(slot);
             return;
         };

@@ -15,8 +15,9 @@ use crate::account::DiskStats;
 use crate::disk::Disk;
 use crate::home::Home;
 use crate::ledger::Entry;
-use crate::queues::{HardwareQueue, Serve};
+use crate::queues::HardwareQueue;
 use crate::runner::{OtherStats, Runner};
+use crate::slot::Slot;
 use crate::tag::{TagBatch, Waiter};
 use crate::trace::Action;
 
@@ -26,7 +27,7 @@ impl<M: Machine> Disk<M> {
     pub(crate) fn take_tags(
         &self,
         index: u16,
-        serve: &Serve<M>,
+        chain: &Slot<M>,
         run: &mut Runner<M>,
         stats: &DiskStats<M>,
         want: u32,
@@ -34,12 +35,12 @@ impl<M: Machine> Disk<M> {
         let tags = &self.hctxs[usize::from(index)].tags;
         if !run.woken.is_empty() && self.owes_others(index, run) {
             // This thread owes a waiter its turn: queues up behind it.
-            self.join_waiters(index);
+            self.join_waiters(index, chain, run);
             return None;
         }
         match tags.take(&mut run.hint, want) {
             Some(batch) => Some(batch),
-            None => self.wait_for_tags(index, serve, run, stats, want),
+            None => self.wait_for_tags(index, chain, run, stats, want),
         }
     }
 
@@ -51,10 +52,12 @@ impl<M: Machine> Disk<M> {
         run.woken.iter().any(|(disk, hctx)| !core::ptr::eq(&**disk, self) || *hctx != index)
     }
 
+    /// The queue waits for a tag, if it did not already: from now on, and for this chain first.
     #[cold]
-    fn join_waiters(&self, index: u16) {
+    fn join_waiters(&self, index: u16, chain: &Slot<M>, run: &mut Runner<M>) {
         let hctx = &self.hctxs[usize::from(index)];
         if hctx.start_waiting() {
+            self.trace_slot(Action::Sleep, chain, run);
             hctx.tags.wait(Waiter { disk: self.this.clone(), hctx: index });
         }
     }
@@ -71,17 +74,14 @@ impl<M: Machine> Disk<M> {
     fn wait_for_tags(
         &self,
         index: u16,
-        serve: &Serve<M>,
+        chain: &Slot<M>,
         run: &mut Runner<M>,
         stats: &DiskStats<M>,
         want: u32,
     ) -> Option<TagBatch> {
         let hctx = &self.hctxs[usize::from(index)];
         stats.tag_waits.add(1);
-        if let Some(chain) = serve.staged.first() {
-            self.trace_slot(Action::Sleep, chain, run);
-        }
-        self.join_waiters(index);
+        self.join_waiters(index, chain, run);
         if planted(Plant::SecondTakeSkipped) {
             return None;
         }

@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Controller, ControllerConfig, Disk, DiskConfig, IoThread,
-    Layout, Op, Serving, ServingConfig, Sharing, Stack, StatsSnapshot, Status, TagScope, Volume,
-    Worker,
+    Layout, Op, OpFlags, Serving, ServingConfig, Sharing, Stack, StatsSnapshot, Status, TagScope,
+    Volume, Worker,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use support::TestDrive;
@@ -221,4 +221,21 @@ fn queues_are_what_the_drive_is_and_closed_channels_are_not_forgotten() {
     disk.queue_stats().iter().for_each(|(_, queue)| sum.merge(queue));
     assert_eq!(sum, disk.stats());
     assert_eq!((disk.stats().ios(), volume.stats().ios()), (20, 20));
+}
+
+#[test]
+fn what_comes_after_a_write_in_stages_has_its_own_time() {
+    let drives = (0..2).map(|_| disk(64, DiskConfig::default()).0).collect();
+    let layout = Layout::Stripe { chunk_sectors: 8 };
+    let volume = Volume::new("v", layout, drives).unwrap();
+    let mut channel = Channel::open(&volume, ChannelConfig::default());
+    // Parts on both drives, and a flush after them, which ends in a poll that submits nothing more.
+    let durable = Bio::write(0, Buffer::new(16 * 512)).with_flags(OpFlags::FUA);
+    channel.submit(durable).unwrap();
+    drain(&mut channel);
+    Native::spin_until(Native::now() + 20_000_000, || false);
+    reads(&mut channel, 1, 0);
+    drain(&mut channel);
+    let read = &volume.stats().ops[Op::Read as usize];
+    assert!((1..10_000_000).contains(&read.total.max_ns()), "{} ns", read.total.max_ns());
 }

@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering;
 
 use millrace_block::blktrace::{Act, Record, Rwbs};
 use millrace_block::{
-    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Entry, Features, OpFlags, QueueLimits,
-    ServingConfig, Stack, TraceStamp, Tracer, Volume,
+    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Entry, Features, Layout, OpFlags,
+    QueueLimits, Serving, ServingConfig, Stack, Status, TraceStamp, Tracer, Volume,
 };
-use millrace_machine::Native;
+use millrace_machine::{Machine, Native};
 use support::{Knobs, TestDrive, pattern, run};
 
 struct Rig {
@@ -23,10 +23,24 @@ struct Rig {
 
 /// A channel whose events are recorded.
 fn rig(stack: Stack, stamp: TraceStamp, limits: QueueLimits) -> Rig {
-    let drive = TestDrive { limits, ..TestDrive::new(4096) };
+    let config = DiskConfig { stack, ..DiskConfig::default() };
+    rig_of(TestDrive { limits, ..TestDrive::new(4096) }, stamp, config)
+}
+
+fn rig_of(drive: TestDrive, stamp: TraceStamp, config: DiskConfig<Native>) -> Rig {
+    rig_with(drive, stamp, config, ServingConfig::default())
+}
+
+fn rig_with(
+    drive: TestDrive,
+    stamp: TraceStamp,
+    config: DiskConfig<Native>,
+    serving: ServingConfig,
+) -> Rig {
     let (knobs, tracer) = (Arc::clone(&drive.knobs), Tracer::new(1 << 12));
-    let config = DiskConfig { stack, tracer: Some(Arc::clone(&tracer)), ..DiskConfig::default() };
-    let volume = Volume::single(Disk::new(Box::new(drive), config).expect("a drive"));
+    let config = DiskConfig { tracer: Some(Arc::clone(&tracer)), ..config };
+    let disks = vec![Disk::new(Box::new(drive), config).expect("a drive")];
+    let volume = Volume::with_serving("v", Layout::Linear, disks, serving);
     let volume = volume.expect("one disk");
     assert!(tracer.start(stamp) && volume.set_traced(true));
     Rig { channel: Channel::open(&volume, ChannelConfig::default()), tracer, knobs }
@@ -184,4 +198,81 @@ fn a_driver_is_asked_at_issue_and_completion_and_its_data_are_recorded() {
         let said: Vec<_> = said.map(|entry| (entry.sector, entry.data.bytes())).collect();
         assert_eq!(said, [(40, &b"given 40"[..]), (40, &b"named"[..])], "{stack:?}");
     }
+}
+
+/// Letters, without those of the plug, of what happened to the I/O at a sector, with the time of
+/// each since the first.
+fn story(events: &[Entry], sector: u64) -> Vec<(&'static str, u64)> {
+    let of_plug = |entry: &Entry| matches!(act(entry), Act::Plug | Act::Unplug | Act::UnplugTimer);
+    let mine: Vec<&Entry> = events.iter().filter(|e| !of_plug(e) && e.sector == sector).collect();
+    let first_ns = mine.iter().map(|entry| entry.time_ns).min().unwrap_or(0);
+    let mut story: Vec<_> =
+        mine.iter().map(|entry| (act(entry).letters(), entry.time_ns - first_ns)).collect();
+    story.sort_by_key(|(_, at_ns)| *at_ns);
+    story
+}
+
+#[test]
+fn who_waits_for_a_tag_sleeps_once_and_gets_its_request_when_the_design_says() {
+    const HELD_NS: u64 = 5_000_000;
+    let per_volume = ServingConfig { serving: Serving::PerVolume, ..ServingConfig::default() };
+    for (stack, serving, get_waits) in [
+        (Stack::Mq, ServingConfig::default(), false),
+        (Stack::Sq, ServingConfig::default(), true),
+        (Stack::Mq, per_volume, true),
+    ] {
+        let case = format!("{stack:?} {:?}", serving.serving);
+        let mut drive = TestDrive::new(4096);
+        drive.depth = 4;
+        let mut rig = rig_with(
+            drive,
+            TraceStamp::Batch,
+            DiskConfig { stack, ..DiskConfig::default() },
+            serving,
+        );
+        rig.knobs.held.store(true, Ordering::SeqCst);
+        (0..6).for_each(|n| rig.submit(n * 16));
+        // Looks for a tag again and again, and sleeps for it once.
+        let until_ns = Native::now() + HELD_NS;
+        while Native::now() < until_ns {
+            rig.channel.poll(|_| ());
+        }
+        rig.knobs.held.store(false, Ordering::SeqCst);
+        while rig.channel.in_flight() > 0 {
+            rig.channel.poll(|_| ());
+        }
+        let events = rig.events();
+        let sleeps: Vec<u64> =
+            events.iter().filter(|e| act(e) == Act::Sleep).map(|e| e.sector).collect();
+        assert_eq!(sleeps.first(), Some(&64), "{case} {}", letters(&events));
+        if stack == Stack::Mq && serving.serving == Serving::Inline {
+            assert_eq!(sleeps, [64], "{case}");
+        }
+        for sector in [0, 64, 80] {
+            let story = story(&events, sector);
+            let at = |letter: &str| {
+                let found = story.iter().find(|(found, _)| *found == letter);
+                found.unwrap_or_else(|| panic!("{case}: no {letter} in {story:?}")).1
+            };
+            let order = ["Q", "G", "I", "D", "C"].map(at);
+            assert!(order.is_sorted(), "{case} {story:?}");
+            let waited = sector >= 64;
+            assert_eq!(at("G") > HELD_NS / 2, waited && get_waits, "{case} {story:?}");
+            assert_eq!(at("D") > HELD_NS / 2, waited, "{case} {story:?}");
+        }
+    }
+}
+
+#[test]
+fn a_request_that_times_out_is_complete_with_its_error() {
+    let config = DiskConfig { timeout_ns: 20_000_000, ..DiskConfig::default() };
+    let mut rig = rig_of(TestDrive::new(4096), TraceStamp::Batch, config);
+    rig.knobs.held.store(true, Ordering::SeqCst);
+    let (status, _) = run(&mut rig.channel, Bio::read(8, Buffer::new(512)));
+    assert_eq!(status, Status::TimedOut);
+    let events = rig.events();
+    let ends: Vec<i32> =
+        events.iter().filter(|e| act(e) == Act::Complete).map(|e| e.error).collect();
+    assert_eq!(ends, [-Status::TimedOut.errno()], "{}", letters(&events));
+    rig.knobs.held.store(false, Ordering::SeqCst);
 }

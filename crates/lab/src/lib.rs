@@ -23,5 +23,7 @@ mod workload;
 
 pub use bench::{BenchError, Plan, Progress, run_row};
 pub use nbd::run_nbd_row;
-pub use row::{Cost, DriveStates, LatencyNs, LockLine, MachineRow, Outcome, Queues, Row, Span};
+pub use row::{
+    Cost, DriveStates, LatencyNs, LockLine, MachineRow, Outcome, Queues, Row, Span, StackStages,
+};
 pub use workload::{Offsets, Rw, Workload};

@@ -96,10 +96,23 @@ pub struct DriveStates {
     pub dispatch: u64,
     /// Bios that came back.
     pub complete: u64,
+    /// Where the time from start to dispatch went.
+    pub stages: StackStages,
     /// From start to dispatch.
     pub stack_ns: LatencyNs,
     /// From dispatch to complete.
     pub device_ns: LatencyNs,
+}
+
+/// The stages of a bio's way to the driver, by btt's names.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct StackStages {
+    /// Before it had a place in the layer.
+    pub q2g_ns: LatencyNs,
+    /// In a plug.
+    pub g2i_ns: LatencyNs,
+    /// In a software queue, or waiting for a tag.
+    pub i2d_ns: LatencyNs,
 }
 
 impl DriveStates {
@@ -122,6 +135,11 @@ impl DriveStates {
             insert: stats.requests + stats.requeues,
             dispatch: stats.requests,
             complete: stats.ios(),
+            stages: StackStages {
+                q2g_ns: sum(|op| &op.q2g),
+                g2i_ns: sum(|op| &op.g2i),
+                i2d_ns: sum(|op| &op.i2d),
+            },
             stack_ns: sum(|op| &op.queue),
             device_ns: sum(|op| &op.service),
         }

@@ -232,6 +232,7 @@ impl DriverQueue<Native> for FileQueue {
         let work = match self.work_of(rq) {
             Ok(work) => work,
             Err(status) => {
+                self.flights[index].result = -status.errno();
                 self.refused.push((rq.tag(), status));
                 return Dispatch::Queued;
             }
@@ -254,7 +255,7 @@ impl DriverQueue<Native> for FileQueue {
         self.flights[tag.0 as usize].bounce.is_some()
     }
 
-    /// What the last system call returned, as strace has it.
+    /// What the last system call returned, as strace has it; or why there was none.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
         match moment {
             Moment::Issue => DriverData::default(),

@@ -1,12 +1,13 @@
 //! The table of `bench --states`: what each drive of a row did.
 //!
-//! Pure text out of a row: I/Os by the states that \[FALCON\] names, the two latencies that they
-//! bound, and how unequal the drives were. Called by the verb for each row.
+//! Pure text out of a row: I/Os by the states that \[FALCON\] names, the means of the stages of the
+//! stack, the two latencies that states bound, and how unequal the drives were. Called by the verb
+//! for each row.
 
 use comfy_table::{CellAlignment, Table, presets};
 use millrace_lab::{DriveStates, LatencyNs, Row};
 
-const HEAD: [&str; 15] = [
+const HEAD: [&str; 18] = [
     "drive",
     "start",
     "split",
@@ -16,6 +17,9 @@ const HEAD: [&str; 15] = [
     "insert",
     "dispatch",
     "complete",
+    "Q2G",
+    "G2I",
+    "I2D",
     "stack mean",
     "p50",
     "p99",
@@ -66,6 +70,9 @@ fn cells(drive: &DriveStates) -> Vec<String> {
     ];
     let mut cells = vec![drive.drive.clone()];
     cells.extend(counts.map(|count| count.to_string()));
+    let stages = &drive.stages;
+    let means = [&stages.q2g_ns, &stages.g2i_ns, &stages.i2d_ns].map(|stage| stage.mean);
+    cells.extend(means.map(|ns| format!("{:.1}", ns as f64 / 1e3)));
     cells.extend(times(&drive.stack_ns));
     cells.extend(times(&drive.device_ns));
     cells
