@@ -19,7 +19,7 @@ use crate::limits::{Features, QueueLimits};
 use crate::slot::{BioRef, Slot, Stage, Stride, Waited};
 use crate::status::Status;
 use crate::trace::Action;
-use crate::volume::Part;
+use crate::volume::{Part, Range};
 
 /// What `member` of a parent says: its parts are one for each drive, or one for each chunk.
 const BY_DRIVES: u16 = 0;
@@ -101,12 +101,14 @@ impl<M: Machine> Channel<M> {
             Stage::Data => self.volume.span(sector, nr),
             _ => (0, self.members.len() as u16),
         };
+        // A flush has no range, and asks for no data parts.
+        let range = self.volume.range(sector, nr.max(1));
         loop {
             if self.children.is_empty() {
                 self.stalled.push_back(parent);
                 return;
             }
-            match self.next_part(&mut parent, span) {
+            match self.next_part(&mut parent, span, &range) {
                 Some(child) => {
                     parent.remaining += 1;
                     self.admit_part(child);
@@ -174,7 +176,12 @@ impl<M: Machine> Channel<M> {
     /// The next part of the parent's stage, in a child slot; none when all are made. `span` is the
     /// first drive and how many; `offset` of the parent counts them, `dev_sector` is how much of
     /// the present drive's part is made.
-    fn next_part(&mut self, parent: &mut BioRef<M>, span: (u16, u16)) -> Option<BioRef<M>> {
+    fn next_part(
+        &mut self,
+        parent: &mut BioRef<M>,
+        span: (u16, u16),
+        range: &Range,
+    ) -> Option<BioRef<M>> {
         if parent.member == BY_CHUNKS && parent.stage == Stage::Data {
             return self.next_chunk(parent);
         }
@@ -183,7 +190,7 @@ impl<M: Machine> Channel<M> {
             let ahead = u32::from(span.0) + parent.offset;
             let member = if ahead < drives { ahead } else { ahead - drives } as u16;
             let child = match parent.stage {
-                Stage::Data => self.next_data_part(parent, member),
+                Stage::Data => self.next_data_part(parent, range, member),
                 _ => self.next_flush_part(parent, member),
             };
             if child.is_some() {
@@ -210,8 +217,13 @@ impl<M: Machine> Channel<M> {
         Some(self.child_of(parent, Op::Flush, part))
     }
 
-    fn next_data_part(&mut self, parent: &mut BioRef<M>, member: u16) -> Option<BioRef<M>> {
-        let part = self.volume.part(parent.bio.sector, parent.bio.nr_sectors, member)?;
+    fn next_data_part(
+        &mut self,
+        parent: &mut BioRef<M>,
+        range: &Range,
+        member: u16,
+    ) -> Option<BioRef<M>> {
+        let part = self.volume.part_of(range, member)?;
         let made = parent.dev_sector as SectorCount;
         if made >= part.nr_sectors {
             return None;

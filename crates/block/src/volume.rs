@@ -73,6 +73,19 @@ pub(crate) struct Part {
     pub(crate) stride: Stride,
 }
 
+/// Where a range begins and ends, for all drives that it touches.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Range {
+    sector: Sector,
+    end: Sector,
+    /// Row and drive of the first chunk, and how far into it the range begins.
+    first: (u64, u16),
+    within: u64,
+    /// Row and drive of the last chunk, and how much of it is left out.
+    last: (u64, u16),
+    short: u64,
+}
+
 impl Part {
     /// The part without its first `sectors`.
     pub(crate) fn skip(self, sectors: SectorCount) -> Part {
@@ -361,9 +374,31 @@ impl<M: Machine> Volume<M> {
         }
     }
 
+    /// What [`Volume::part_of`] must know of a range.
+    pub(crate) fn range(&self, sector: Sector, nr: SectorCount) -> Range {
+        let end = sector + u64::from(nr);
+        match self.layout {
+            Layout::Linear => {
+                Range { sector, end, first: (0, 0), within: 0, last: (0, 0), short: 0 }
+            }
+            Layout::Stripe { .. } => {
+                let (shift, mask) = (self.chunk_shift, (1u64 << self.chunk_shift) - 1);
+                let (first, last) = (self.row_of(sector >> shift), self.row_of((end - 1) >> shift));
+                let (within, short) = (sector & mask, mask - ((end - 1) & mask));
+                Range { sector, end, first, within, last, short }
+            }
+        }
+    }
+
     /// What of a range lies on drive `member`; none if nothing does.
     pub(crate) fn part(&self, sector: Sector, nr: SectorCount, member: u16) -> Option<Part> {
-        let end = sector + u64::from(nr);
+        self.part_of(&self.range(sector, nr), member)
+    }
+
+    /// The same of a range that is known.
+    #[inline]
+    pub(crate) fn part_of(&self, range: &Range, member: u16) -> Option<Part> {
+        let Range { sector, end, .. } = *range;
         match self.layout {
             Layout::Linear => {
                 let start = self.starts[usize::from(member)];
@@ -379,8 +414,7 @@ impl<M: Machine> Volume<M> {
             }
             Layout::Stripe { .. } => {
                 let (shift, width) = (self.chunk_shift, self.disks.len() as u64);
-                let (first_row, first) = self.row_of(sector >> shift);
-                let (last_row, last) = self.row_of((end - 1) >> shift);
+                let ((first_row, first), (last_row, last)) = (range.first, range.last);
                 // The drive's rows: one less at either end where the range begins behind its chunk
                 // or ends before it.
                 let row = first_row + u64::from(member < first);
@@ -388,9 +422,8 @@ impl<M: Machine> Volume<M> {
                 if row >= end_row {
                     return None;
                 }
-                let mask = (1u64 << shift) - 1;
-                let within = if member == first { sector & mask } else { 0 };
-                let short = if member == last { mask - ((end - 1) & mask) } else { 0 };
+                let within = if member == first { range.within } else { 0 };
+                let short = if member == last { range.short } else { 0 };
                 let dev_sector = (row << shift) + within;
                 Some(Part {
                     member,
