@@ -183,7 +183,7 @@ pub trait DriverQueue<M: Machine>: Send {
     /// Hands over a request, perhaps only to a staging area until `commit_rqs`.
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch;
     /// Whether [`DriverQueue::is_bounced`] and [`DriverQueue::trace_data`] are worth asking. Asked
-    /// once a batch while the disk is traced, and only then.
+    /// while the disk is traced, and only then.
     fn has_trace_data(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! Log-linear histograms of nanoseconds: always on, one writer, 2 KiB each.
+//! Log-linear histograms of nanoseconds: always on, one writer, 2 KiB of buckets each.
 //!
 //! Eight buckets an octave from 8 ns to 17 s, one a nanosecond below 8: a value is known to 12.5 %.
 //! Written by one thread at a time through `Machine::Counter`s; read and merged as `Snapshot`s by

@@ -49,7 +49,8 @@ pub struct StatsSnapshot {
     pub requeues: u64,
     /// Requests that the drive did not answer in time.
     pub timeouts: u64,
-    /// Times that a hardware queue found no tag, or had out what its drive takes.
+    /// Times that a hardware queue began to wait for a tag; of one that has out what its drive
+    /// takes, or has one list for all drives, how often it looked for room in vain.
     pub tag_waits: u64,
     /// Requests handed to the driver.
     pub requests: u64,

@@ -35,7 +35,7 @@ impl<M: Machine> Disk<M> {
         let tags = &self.hctxs[usize::from(index)].tags;
         if !run.woken.is_empty() && self.owes_others(index, run) {
             // This thread owes a waiter its turn: queues up behind it.
-            self.join_waiters(index, chain, run);
+            self.join_waiters(index, chain, run, stats);
             return None;
         }
         match tags.take(&mut run.hint, want) {
@@ -54,9 +54,10 @@ impl<M: Machine> Disk<M> {
 
     /// The queue waits for a tag, if it did not already: from now on, and for this chain first.
     #[cold]
-    fn join_waiters(&self, index: u16, chain: &Slot<M>, run: &mut Runner<M>) {
+    fn join_waiters(&self, index: u16, chain: &Slot<M>, run: &mut Runner<M>, stats: &DiskStats<M>) {
         let hctx = &self.hctxs[usize::from(index)];
         if hctx.start_waiting() {
+            stats.tag_waits.add(1);
             self.trace_slot(Action::Sleep, chain, run);
             hctx.tags.wait(Waiter { disk: self.this.clone(), hctx: index });
         }
@@ -80,8 +81,7 @@ impl<M: Machine> Disk<M> {
         want: u32,
     ) -> Option<TagBatch> {
         let hctx = &self.hctxs[usize::from(index)];
-        stats.tag_waits.add(1);
-        self.join_waiters(index, chain, run);
+        self.join_waiters(index, chain, run, stats);
         if planted(Plant::SecondTakeSkipped) {
             return None;
         }
@@ -114,6 +114,7 @@ impl<M: Machine> Disk<M> {
         if let Some(other) = run.accounts.others.iter().find(is_it) {
             return Arc::clone(&other.stats);
         }
+        run.accounts.others.retain(|other| other.disk.strong_count() > 0);
         let stats = self.new_stats(hctx);
         let disk = Weak::clone(&self.this);
         run.accounts.others.push(OtherStats { disk, stats: Arc::clone(&stats) });

@@ -308,7 +308,7 @@ impl Recorder {
         (count(&self.shared.events), count(&self.shared.dropped))
     }
 
-    /// Whether it has ended by itself, because of an error.
+    /// Whether it has ended by itself: because of an error, or as nobody renewed its lease.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.shared.ended.load(Ordering::SeqCst)
