@@ -30,8 +30,13 @@ impl<M: Machine> Disk<M> {
     /// obstacle: they have left a flag, or rung the owner, who polls all its queues.
     #[inline(always)]
     pub(crate) fn is_plain(&self, serve: &Serve<M>, run: &Runner<M>) -> bool {
-        self.way == Way::Direct
-            && run.stamp == Stamp::Batch
+        self.way == Way::Direct && Self::is_free(serve, run)
+    }
+
+    /// The same where the way is known to be the short one.
+    #[inline(always)]
+    fn is_free(serve: &Serve<M>, run: &Runner<M>) -> bool {
+        run.stamp == Stamp::Batch
             && run.woken.is_empty()
             && serve.staged.is_empty()
             && serve.requeued.is_empty()
@@ -92,7 +97,7 @@ impl<M: Machine> Disk<M> {
 
     /// A batch of one, which is what a program with one I/O in flight submits each time; the drive
     /// often answers with that one at once. Gives it back if it is more than one bio, or this
-    /// thread cannot serve the queue or must not.
+    /// thread cannot serve the queue or must not. The disk's way is the short one.
     #[inline(never)]
     pub(crate) fn issue_single(
         &self,
@@ -109,7 +114,7 @@ impl<M: Machine> Disk<M> {
         if self.config.stack == Stack::Mq {
             M::work(Stage::Insert, 1);
         }
-        if !self.is_plain(&serving, run) || serving.queue.is_none() {
+        if !Self::is_free(&serving, run) || serving.queue.is_none() {
             return self.stage_single(index, serving, bio, run, stats);
         }
         let tags = &*hctx.tags;

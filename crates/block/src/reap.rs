@@ -109,9 +109,7 @@ impl<M: Machine> Channel<M> {
         self.gather();
         let mut handed = 0;
         // What is in parts, or refused, may be done again before this ends: each has one go.
-        while let Some(mut slot) =
-            self.next_whole().or_else(|| self.next_finished(handed <= self.in_flight() as usize))
-        {
+        while let Some(mut slot) = self.next_whole().or_else(|| self.next_of_others(handed)) {
             handed += 1;
             if slot.status == Status::TimedOut && !slot.bio.is_foreign() {
                 let bio = slot.take_bio();
@@ -196,6 +194,15 @@ impl<M: Machine> Channel<M> {
             self.part_done(slot);
         }
         None
+    }
+
+    /// For [`Channel::poll_again`], which has handed over so many, the next of all others.
+    #[inline(always)]
+    fn next_of_others(&mut self, handed: usize) -> Option<BioRef<M>> {
+        match self.finished.is_empty() && self.stalled.is_empty() {
+            true => None,
+            false => self.next_finished(handed <= self.in_flight() as usize),
+        }
     }
 
     /// The next bio that was in parts or got to no drive, unless `wanted` is false.

@@ -137,8 +137,8 @@ pub(crate) struct Tenants<M: Machine> {
     ledger: Option<Arc<TenantLedger<M>>>,
     /// In order of tenants.
     accounts: Vec<Arc<TenantStats<M>>>,
-    /// Whose was used last.
-    last: u16,
+    /// Whose was used last; more than any number: nobody's yet.
+    last: u32,
     last_at: usize,
     run: Run,
 }
@@ -146,7 +146,7 @@ pub(crate) struct Tenants<M: Machine> {
 impl<M: Machine> Tenants<M> {
     pub(crate) fn new(ledger: Option<Arc<TenantLedger<M>>>) -> Self {
         let run = Run { tenant: 0, op: Op::Read, q_ns: 0, c_ns: 0, ios: 0, sectors: 0 };
-        Tenants { ledger, accounts: Vec::new(), last: 0, last_at: 0, run }
+        Tenants { ledger, accounts: Vec::new(), last: u32::MAX, last_at: 0, run }
     }
 
     /// Counts bios that took equally long; `bucket` is that of `total_ns`.
@@ -202,7 +202,7 @@ impl<M: Machine> Tenants<M> {
 
     #[inline(always)]
     fn account(&mut self, tenant: u16) -> Option<&TenantStats<M>> {
-        if self.last != tenant || self.accounts.is_empty() {
+        if self.last != u32::from(tenant) {
             self.find(tenant);
         }
         self.accounts.get(self.last_at).map(|account| &**account)
@@ -212,7 +212,7 @@ impl<M: Machine> Tenants<M> {
     fn find(&mut self, tenant: u16) {
         let Some(ledger) = &self.ledger else { return };
         let found = self.accounts.binary_search_by_key(&tenant, |account| account.tenant);
-        self.last = tenant;
+        self.last = tenant.into();
         self.last_at = found.unwrap_or_else(|at| {
             self.accounts.insert(at, ledger.0.lock().open(TenantStats::new(tenant)));
             at
