@@ -308,7 +308,7 @@ impl<M: Machine> Disk<M> {
         sum
     }
 
-    /// The same by hardware queue: its number, and the sums of those through which anything went.
+    /// The same by hardware queue: its number and sums, of those that some thread may use.
     /// What was submitted or merged is counted at the submitter's own queue, what was dispatched
     /// and completed at the queue that it went through.
     #[must_use]

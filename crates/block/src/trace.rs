@@ -175,9 +175,10 @@ impl<M: Machine> Disk<M> {
         if self.config.stack == Stack::Sq {
             // It gets its request later.
             self.record_entry(bio, drives, run);
-            return if first {
-                self.record_plug(bio, run)
-            };
+            if first {
+                self.record_plug(bio, run);
+            }
+            return;
         }
         if writer.is_exact() {
             self.record_entry(bio, drives, run);

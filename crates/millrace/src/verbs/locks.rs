@@ -60,7 +60,10 @@ pub struct Args {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    words::duration_ns(text).map(Duration::from_nanos)
+    match words::duration_ns(text)? {
+        0 => Err("write a time above 0: 500ms or 5s".to_owned()),
+        ns => Ok(Duration::from_nanos(ns)),
+    }
 }
 
 /// Takes statistics and prints them.

@@ -118,7 +118,12 @@ fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
         waiting: disk.waiting(),
         counts: report::Counts::from(&stats),
         ops: ops.map(|(op, stats)| report::OpCounts::new(op, stats)).collect(),
-        queues: queues.iter().map(|(hctx, stats)| report::Queue::new(*hctx, stats)).collect(),
+        // Threads have accounts of queues that they may use, and perhaps never do.
+        queues: queues
+            .iter()
+            .filter(|(_, stats)| stats.requests > 0 || stats.ios() > 0)
+            .map(|(hctx, stats)| report::Queue::new(*hctx, stats))
+            .collect(),
     }
 }
 
