@@ -7,3 +7,5 @@
 pub mod client;
 pub mod nbd;
 pub mod server;
+pub mod vhost;
+pub mod vhost_client;
