@@ -5,6 +5,7 @@
 //! same code is driven by sockets in production, by the simulator in tests and by the fuzzer.
 
 pub mod client;
+mod mailbox;
 pub mod nbd;
 pub mod server;
 pub mod vhost;

@@ -99,8 +99,19 @@ impl UnixSocket {
     /// # Errors
     /// `Busy` if somebody serves there, `System` if the system refuses; the message says where.
     pub fn bind_private(path: &Path) -> Result<UnixSocket, Error> {
-        Self::bind_by(path, listen_private)
-            .map_err(|error| cannot_listen(&Listen::Unix(path.to_owned()), &error))
+        Self::bind_with(path, Some(0o600))
+    }
+
+    /// Listens at a path; its file has this mode, if one is given, from the moment that it is there.
+    ///
+    /// # Errors
+    /// `Busy` if somebody serves there, `System` if the system refuses; the message says where.
+    pub fn bind_with(path: &Path, mode: Option<u32>) -> Result<UnixSocket, Error> {
+        let bound = match mode {
+            Some(mode) => Self::bind_by(path, |path| listen_with(path, Mode::from_bits_truncate(mode))),
+            None => Self::bind_by(path, |path| UnixListener::bind(path)),
+        };
+        bound.map_err(|error| cannot_listen(&Listen::Unix(path.to_owned()), &error))
     }
 
     /// The socket, to accept on.
@@ -156,10 +167,10 @@ fn cannot_listen(listen: &Listen, error: &io::Error) -> Error {
 
 /// Linux gives the file of a socket the mode of the socket, so it is set before there is a file;
 /// a umask would be the whole process's, and its threads make files of their own meanwhile.
-fn listen_private(path: &Path) -> io::Result<UnixListener> {
+fn listen_with(path: &Path, mode: Mode) -> io::Result<UnixListener> {
     let kind = (net::SocketType::STREAM, net::SocketFlags::CLOEXEC);
     let socket = net::socket_with(net::AddressFamily::UNIX, kind.0, kind.1, None)?;
-    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    fchmod(&socket, mode)?;
     net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
     net::listen(&socket, BACKLOG)?;
     Ok(socket.into())

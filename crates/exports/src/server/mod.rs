@@ -40,9 +40,10 @@ use millrace_reactor::{Backend, Config};
 use self::exports::Exports;
 use self::listen::Listener;
 use self::memory::{Budget, Zeroes};
-use self::shared::{Ending, Mailbox, Shared};
+use self::shared::{Ending, Shared};
 use self::stats::Published;
 use self::worker::Worker;
+use crate::mailbox::Mailbox;
 
 pub use self::drain::StopReport;
 pub use self::listen::{Listen, UnixSocket};

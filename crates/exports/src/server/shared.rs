@@ -8,58 +8,12 @@
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-
-use millrace_machine::{Doorbell, Native};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::exports::Exports;
 use super::memory::{Budget, Zeroes};
 use super::stats::Published;
-
-/// Connections on their way to an I/O thread.
-#[derive(Default)]
-pub(crate) struct Mailbox {
-    /// How many there are, so that looking costs no lock.
-    count: AtomicUsize,
-    fds: Mutex<Vec<(RawFd, usize)>>,
-    bell: OnceLock<Arc<Doorbell<Native>>>,
-}
-
-impl Mailbox {
-    pub(crate) fn put(&self, fd: RawFd, listener: usize) {
-        lock(&self.fds).push((fd, listener));
-        // SeqCst: ordered against the owner's last look by the fences of the doorbell.
-        self.count.fetch_add(1, Ordering::SeqCst);
-        self.ring();
-    }
-
-    pub(crate) fn take(&self) -> Option<(RawFd, usize)> {
-        if self.is_empty() {
-            return None;
-        }
-        let taken = lock(&self.fds).pop()?;
-        self.count.fetch_sub(1, Ordering::SeqCst);
-        Some(taken)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        // Relaxed: a look; the lock orders the contents, the doorbell's fence the last look.
-        self.count.load(Ordering::Relaxed) == 0
-    }
-
-    /// Says how the thread that owns the mailbox is woken.
-    pub(crate) fn set_bell(&self, bell: Arc<Doorbell<Native>>) {
-        // A mailbox has one owner, which calls this once.
-        let _ = self.bell.set(bell);
-    }
-
-    /// Wakes the owner.
-    pub(crate) fn ring(&self) {
-        if let Some(bell) = self.bell.get() {
-            bell.ring();
-        }
-    }
-}
+use crate::mailbox::{Mailbox, lock};
 
 /// How far the end of the server is.
 #[derive(Default)]
@@ -88,7 +42,7 @@ pub(crate) struct Shared {
     pub(crate) connections: AtomicU32,
     pub(crate) listeners: Vec<RawFd>,
     pub(crate) failed_accepts: Mutex<Vec<usize>>,
-    pub(crate) mailboxes: Vec<Mailbox>,
+    pub(crate) mailboxes: Vec<Mailbox<(RawFd, usize)>>,
     pub(crate) published: Vec<Published>,
     pub(crate) ending: Ending,
 }
@@ -136,9 +90,4 @@ impl Shared {
     pub(crate) fn take_failed_accepts(&self) -> Vec<usize> {
         std::mem::take(&mut *lock(&self.failed_accepts))
     }
-}
-
-/// Takes a lock; the data behind these locks are whole whatever a panicking thread did.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -233,7 +233,7 @@ impl Worker {
         if thread == self.number {
             self.open(result, listener);
         } else {
-            self.shared.mailboxes[thread].put(result, listener);
+            self.shared.mailboxes[thread].put((result, listener));
         }
     }
 

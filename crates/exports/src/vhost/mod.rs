@@ -1,7 +1,386 @@
-//! vhost-user-blk: volumes served to virtual machines.
+//! vhost-user-blk: volumes served to virtual machines, with an I/O thread for each queue if wanted.
 //!
-//! Called by `serve`; calls the block layer. The protocol and guest memory are those of the crates
-//! vhost and vm-memory; virtqueues and the device are written here.
+//! [`VhostServer::start`] binds the sockets, starts the I/O threads and control threads of all
+//! exports, and returns when they serve. An I/O thread has a ring, a channel to the export's volume
+//! and a hardware queue of its drives; the queues of a guest are dealt out to the threads evenly.
+//! [`VhostServer::stop`] answers what is in flight, flushes, joins.
+//!
+//! A request's walk: thread.rs (rounds) -> queue.rs (slots) -> ring.rs (virtqueue) -> blk.rs
+//! (request) -> channel of the block layer -> queue.rs (answer). Guest memory goes to the drives as
+//! it is. The protocol is that of the crate `vhost` (device.rs), on a thread that does no I/O
+//! (control.rs). Paper: \[MIOT\]: a dedicated queue and I/O thread for each vCPU.
 
+pub mod blk;
+mod control;
+mod device;
+mod inflight;
+mod kicks;
+mod log;
+pub mod memory;
 pub mod pace;
+mod pinned;
 pub mod polling;
+mod queue;
+pub mod ring;
+mod sigbus;
+mod stats;
+mod thread;
+mod threads;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use millrace_block::{Error, ErrorKind, Volume};
+use millrace_machine::{CpuId, Lock, Machine, Native, Thread};
+use millrace_reactor::{Backend, Config};
+
+use self::blk::ID_BYTES;
+use self::control::{Line, Meeting};
+use self::device::Device;
+use self::log::Log;
+use self::queue::DeviceFlags;
+use self::thread::{Common, Desk, IoThread, ThreadConfig};
+use crate::server::UnixSocket;
+
+pub use self::log::Say;
+pub use self::stats::VhostStats;
+pub use self::threads::{QUEUES_MAX, Threads};
+
+/// Longest poll before a sleep unless set otherwise: 32 us.
+pub const POLL_MAX_NS: u64 = 32_000;
+/// Longest wait for more requests unless set otherwise: 10 us.
+pub const WAIT_MAX_NS: u64 = 10_000;
+
+/// A thread of this machine.
+type NativeThread = <Native as Machine>::Thread;
+
+/// Where an export and its frontend meet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VhostSocket {
+    /// The frontend connects to us there; the mode of the socket's file, if it is to be another
+    /// than the process's umask makes it.
+    Listen(PathBuf, Option<u32>),
+    /// We connect to the frontend there, again and again.
+    Connect(PathBuf),
+}
+
+/// An export to virtual machines.
+#[derive(Clone)]
+pub struct VhostExport {
+    /// Its name, for messages.
+    pub name: String,
+    /// What is exported.
+    pub volume: Arc<Volume<Native>>,
+    /// Guests may not write.
+    pub read_only: bool,
+    /// Where.
+    pub socket: VhostSocket,
+    /// Most queues of a guest, 1 to [`QUEUES_MAX`].
+    pub queues: u16,
+    /// Who serves the queues.
+    pub threads: Threads,
+    /// Thread `i` is pinned to `cpus[i % len]`; empty: threads are not pinned.
+    pub cpus: Vec<u32>,
+    /// Number of its first I/O thread among those that have hardware queues of the drives.
+    pub first_thread: u16,
+    /// Serial number, at most 20 bytes.
+    pub serial: String,
+    /// Longest poll before a sleep, in nanoseconds; 0: none.
+    pub poll_max_ns: u64,
+    /// Longest wait for more requests before a submission, in nanoseconds; 0: none.
+    pub wait_max_ns: u64,
+    /// Pin guest memory and register it with the rings; not for guests with a balloon.
+    pub pin_memory: bool,
+    /// Whom its I/O is accounted to.
+    pub tenant: u16,
+}
+
+/// Settings of all exports to virtual machines.
+#[derive(Clone)]
+pub struct VhostConfig {
+    /// The exports.
+    pub exports: Vec<VhostExport>,
+    /// How the threads talk to the kernel.
+    pub backend: Backend,
+    /// Takes what there is to say to a person.
+    pub say: Say,
+}
+
+/// One export that runs.
+struct Running {
+    name: String,
+    common: Arc<Common>,
+    desks: Arc<[Arc<Desk>]>,
+    line: Arc<Line>,
+    threads: Vec<NativeThread>,
+    control: Option<NativeThread>,
+}
+
+/// Running exports to virtual machines. Dropped without [`VhostServer::stop`], they stop at once.
+pub struct VhostServer {
+    exports: Vec<Running>,
+    failures: Receiver<String>,
+    failed: Arc<AtomicBool>,
+    notes: Vec<String>,
+}
+
+impl VhostServer {
+    /// Binds all sockets, starts all threads, and returns when they serve.
+    ///
+    /// # Errors
+    /// `InvalidSetting` for settings that make no sense, `Busy` if another server listens there,
+    /// `System` if the system refuses a socket, a ring or memory; nothing is left running.
+    pub fn start(config: VhostConfig) -> Result<VhostServer, Error> {
+        config.exports.iter().try_for_each(check)?;
+        let meetings = config.exports.iter().map(|export| meet(&export.socket));
+        let meetings = meetings.collect::<Result<Vec<_>, Error>>()?;
+        let (report, failures) = channel();
+        let mut server = VhostServer {
+            exports: Vec::new(),
+            failures,
+            failed: Arc::default(),
+            notes: Vec::new(),
+        };
+        for export in &config.exports {
+            server.start_threads(export, &config, &report)?;
+        }
+        // Only now that all of them can serve does the first frontend get an answer.
+        for (index, (export, meeting)) in config.exports.iter().zip(meetings).enumerate() {
+            server.exports[index].start_control(export, meeting);
+        }
+        server.notes.dedup();
+        Ok(server)
+    }
+
+    /// Starts the I/O threads of an export and waits until they serve.
+    fn start_threads(
+        &mut self,
+        export: &VhostExport,
+        config: &VhostConfig,
+        report: &Sender<String>,
+    ) -> Result<(), Error> {
+        let log = Log::new(&export.name, &config.say);
+        let count = export.threads.count(export.queues);
+        let reactor = Config { backend: config.backend, ..Config::default() };
+        let common = Arc::new(Common {
+            volume: Arc::clone(&export.volume),
+            config: ThreadConfig {
+                reactor,
+                poll_max_ns: export.poll_max_ns,
+                wait_max_ns: export.wait_max_ns,
+                pin_memory: export.pin_memory,
+            },
+            log,
+            lock: (export.threads == Threads::Shared).then(|| Lock::new("vhost queues", ())),
+            stop: AtomicBool::new(false),
+            stop_deadline_ns: OnceLock::new(),
+        });
+        let line = Line::new()
+            .map_err(|error| Error::new(ErrorKind::System, format!("eventfd: {error}")))?;
+        self.exports.push(Running {
+            name: export.name.clone(),
+            common,
+            desks: (0..count).map(|_| Arc::default()).collect(),
+            line: Arc::new(line),
+            threads: Vec::new(),
+            control: None,
+        });
+        let (up, ups) = channel();
+        let running = self.exports.last_mut().expect("just pushed");
+        for index in 0..count {
+            let thread = running.spawn(export, index, (&up, report), &self.failed);
+            running.threads.push(thread);
+        }
+        drop(up);
+        for _ in 0..count {
+            match ups.recv() {
+                Ok(Ok(note)) => self.notes.extend(note),
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Err(Error::new(ErrorKind::System, "an I/O thread died")),
+            }
+        }
+        Ok(())
+    }
+
+    /// What a person should know of how it runs, for example that io_uring was refused.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Whether an I/O thread panicked or lost its ring: its queues are served no more. Cheap.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        // Acquire pairs with the Release of the thread that failed.
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// A view of the counters for another thread, which may outlive the server.
+    #[must_use]
+    pub fn observer(&self) -> VhostObserver {
+        let exports = self.exports.iter();
+        VhostObserver(exports.map(|one| (one.name.clone(), Arc::clone(&one.desks))).collect())
+    }
+
+    /// Tells the guests of a volume that its size has changed.
+    pub fn tell_of_size(&self, volume: &Arc<Volume<Native>>) {
+        for export in &self.exports {
+            if Arc::ptr_eq(&export.common.volume, volume) {
+                export.line.tell_of_change();
+            }
+        }
+    }
+
+    /// Takes nothing more from guests, answers what is in flight for at most `drain_timeout`,
+    /// flushes every volume, ends the threads and removes the socket files; what went wrong.
+    #[must_use]
+    pub fn stop(mut self, drain_timeout: Duration) -> Vec<String> {
+        self.halt(drain_timeout)
+    }
+
+    fn halt(&mut self, drain_timeout: Duration) -> Vec<String> {
+        let drain_ns = u64::try_from(drain_timeout.as_nanos()).unwrap_or(u64::MAX);
+        let deadline_ns = Native::now().saturating_add(drain_ns);
+        for export in &self.exports {
+            // Only the first call sets it; there is one.
+            let _ = export.common.stop_deadline_ns.set(deadline_ns);
+            export.common.stop.store(true, Ordering::SeqCst);
+            export.desks.iter().for_each(|desk| desk.orders.ring());
+            export.line.hang_up();
+        }
+        let mut failures = Vec::new();
+        for export in self.exports.drain(..) {
+            for thread in export.threads.into_iter().chain(export.control) {
+                if !thread.join() {
+                    failures.push("an I/O thread panicked".to_owned());
+                }
+            }
+        }
+        failures.extend(self.failures.try_iter());
+        failures
+    }
+}
+
+impl Drop for VhostServer {
+    fn drop(&mut self) {
+        if !self.exports.is_empty() {
+            let _ = self.halt(Duration::ZERO);
+        }
+    }
+}
+
+/// Reads the counters of a server.
+#[derive(Clone)]
+pub struct VhostObserver(Vec<(String, Arc<[Arc<Desk>]>)>);
+
+impl VhostObserver {
+    /// The counters of each thread of each export, by the export's name.
+    #[must_use]
+    pub fn stats(&self) -> Vec<(String, Vec<VhostStats>)> {
+        let threads = |desks: &Arc<[Arc<Desk>]>| {
+            desks.iter().map(|desk| desk.published.read()).collect::<Vec<_>>()
+        };
+        self.0.iter().map(|(name, desks)| (name.clone(), threads(desks))).collect()
+    }
+}
+
+fn check(export: &VhostExport) -> Result<(), Error> {
+    let name = &export.name;
+    let wrong = |text: String| Err(Error::new(ErrorKind::InvalidSetting, text));
+    if !(1..=QUEUES_MAX).contains(&export.queues) {
+        return wrong(format!("export {name}: {} queues; 1 to {QUEUES_MAX}", export.queues));
+    }
+    if export.serial.len() > ID_BYTES {
+        let text = format!("export {name}: a serial number has at most {ID_BYTES} bytes");
+        return wrong(text);
+    }
+    Ok(())
+}
+
+fn meet(socket: &VhostSocket) -> Result<Meeting, Error> {
+    Ok(match socket {
+        VhostSocket::Listen(path, mode) => Meeting::Listen(UnixSocket::bind_with(path, *mode)?),
+        VhostSocket::Connect(path) => Meeting::Connect(path.clone()),
+    })
+}
+
+/// Tells the others if a thread ends by a panic.
+struct OnPanic(Arc<AtomicBool>);
+
+impl Drop for OnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Release pairs with the Acquire of `VhostServer::failed`.
+            self.0.store(true, Ordering::Release);
+        }
+    }
+}
+
+impl Running {
+    /// Starts I/O thread `index`, which says through `up` whether it could.
+    fn spawn(
+        &self,
+        export: &VhostExport,
+        index: u16,
+        (up, report): (&Sender<Result<Option<String>, Error>>, &Sender<String>),
+        failed: &Arc<AtomicBool>,
+    ) -> NativeThread {
+        let cpus = &export.cpus;
+        let cpu = (!cpus.is_empty()).then(|| CpuId(cpus[usize::from(index) % cpus.len()]));
+        let number = export.first_thread + index;
+        let (common, desk) = (Arc::clone(&self.common), Arc::clone(&self.desks[usize::from(index)]));
+        let (up, report, failed) = (up.clone(), report.clone(), Arc::clone(failed));
+        let body = move || {
+            let _on_panic = OnPanic(Arc::clone(&failed));
+            let mut thread = match IoThread::new(&common, &desk, number) {
+                Ok(thread) => thread,
+                Err(error) => {
+                    // Start-up may have given up already because of another thread.
+                    let _ = up.send(Err(error));
+                    return;
+                }
+            };
+            let why = thread.introduce();
+            let note = why.map(|why| format!("io_uring is refused ({why}); using epoll and threads"));
+            let _ = up.send(Ok(note));
+            drop(up);
+            let served = thread.serve();
+            if served.is_err() {
+                // Release: as in `OnPanic`.
+                failed.store(true, Ordering::Release);
+            }
+            thread.finish(served, index == 0).into_iter().for_each(|text| {
+                let _ = report.send(text);
+            });
+        };
+        Native::spawn(&format!("millrace-vm{number}"), cpu, Box::new(body))
+    }
+
+    /// Starts the control thread.
+    fn start_control(&mut self, export: &VhostExport, meeting: Meeting) {
+        let (common, desks) = (Arc::clone(&self.common), Arc::clone(&self.desks));
+        let (line, log) = (Arc::clone(&self.line), self.common.log.clone());
+        let limits = *export.volume.limits();
+        let config = blk::Config {
+            capacity: export.volume.capacity(),
+            limits,
+            queues: export.queues,
+            read_only: export.read_only || limits.features.read_only,
+            write_back: true,
+        };
+        let mut id = [0; ID_BYTES];
+        id[..export.serial.len()].copy_from_slice(export.serial.as_bytes());
+        let tenant = export.tenant;
+        let body = move || {
+            let make = || {
+                let flags = DeviceFlags { write_back: AtomicBool::new(true), id, tenant };
+                Device::new(Arc::clone(&common), Arc::clone(&desks), config, flags)
+            };
+            control::run(&meeting, &line, make, &log);
+        };
+        self.control = Some(Native::spawn("millrace-vhost", None, Box::new(body)));
+    }
+}

@@ -1,4 +1,285 @@
 //! Workload-aware batch submission: whether to wait for more requests before submitting.
 //!
-//! Pure arithmetic over times that are given; called by I/O threads and by the simulator. Paper:
-//! \[MIOT\] workload-aware batch submission.
+//! Pure arithmetic over times that are given: it owns no clock, allocates nothing and costs a few
+//! nanoseconds a call. Called by I/O threads and by the simulator, by each for one queue.
+//!
+//! Waiting delays the requests in hand and can save one submission's fixed cost. So it is bounded
+//! by what was set and by that cost as it was measured: whose submissions need no system call never
+//! waits. Within the bound it waits only while more may be expected: while requests come closely
+//! enough, and while the client has fewer outstanding than lately. A client with as many
+//! outstanding as its recent peak sends nothing until something completes.
+//! Paper: \[MIOT\] workload-aware batch submission.
+
+/// Weight of a new measurement in an average: one part in 2^3.
+const WEIGHT_SHIFT: u32 = 3;
+/// Averages are kept in 1/16 ns, so that small ones do not stand still.
+const FRACTION_SHIFT: u32 = 4;
+/// A pause counts for at most so many times the longest wait that can pay: how much longer it was
+/// does not matter, and a burst after it is recognised at once.
+const PAUSE_MAX_BOUNDS: u64 = 2;
+/// So many average gaps without an arrival, and the burst is over.
+const OVERDUE_GAPS: u64 = 4;
+/// A peak is of this window of arrivals or the one before; each has at least so many, and four
+/// times the peak.
+const WINDOW_MIN: u32 = 64;
+/// Times and costs are taken as at most this: 4 s.
+const TIME_MAX_NS: u64 = 1 << 32;
+
+/// How long a queue may wait for more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PaceConfig {
+    /// Longest time that a request is held back, in nanoseconds; 0 is off.
+    pub wait_max_ns: u64,
+}
+
+/// What one queue's recent past says about waiting.
+#[derive(Debug, Clone)]
+pub struct Pace {
+    wait_max_ns: u64,
+    /// When requests came last; 0 before the first.
+    last_ns: u64,
+    /// Average time between two requests.
+    gap: Average,
+    /// Average fixed cost of a submission.
+    cost: Average,
+    /// In hand and in flight.
+    outstanding: u32,
+    peaks: Peaks,
+}
+
+/// A weighted moving average of nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Average(u64);
+
+impl Average {
+    #[inline]
+    fn add(&mut self, sample_ns: u64) {
+        let sample = sample_ns.min(TIME_MAX_NS) << FRACTION_SHIFT;
+        self.0 = self.0 - (self.0 >> WEIGHT_SHIFT) + (sample >> WEIGHT_SHIFT);
+    }
+
+    #[inline]
+    fn ns(self) -> u64 {
+        self.0 >> FRACTION_SHIFT
+    }
+}
+
+/// Most requests outstanding in this window of arrivals and in the one before.
+#[derive(Debug, Clone, Copy, Default)]
+struct Peaks {
+    now: u32,
+    before: u32,
+    /// Arrivals in this window.
+    arrivals: u32,
+}
+
+impl Peaks {
+    #[inline]
+    fn note(&mut self, outstanding: u32, arrivals: u32) {
+        self.now = self.now.max(outstanding);
+        self.arrivals = self.arrivals.saturating_add(arrivals);
+        if self.arrivals >= self.peak().saturating_mul(4).max(WINDOW_MIN) {
+            *self = Peaks { now: outstanding, before: self.now, arrivals: 0 };
+        }
+    }
+
+    #[inline]
+    fn peak(self) -> u32 {
+        self.now.max(self.before)
+    }
+}
+
+impl Pace {
+    /// A queue about which nothing is known: it does not wait.
+    #[must_use]
+    pub fn new(config: PaceConfig) -> Pace {
+        Pace {
+            wait_max_ns: config.wait_max_ns.min(TIME_MAX_NS),
+            last_ns: 0,
+            gap: Average::default(),
+            cost: Average::default(),
+            outstanding: 0,
+            peaks: Peaks::default(),
+        }
+    }
+
+    /// `count` requests were taken off the ring at `now_ns`.
+    #[inline]
+    pub fn arrived(&mut self, now_ns: u64, count: u32) {
+        if count == 0 {
+            return;
+        }
+        let pause_ns = now_ns.saturating_sub(self.last_ns);
+        let gap_ns = if count == 1 { pause_ns } else { pause_ns / u64::from(count) };
+        self.gap.add(gap_ns.min(PAUSE_MAX_BOUNDS * self.bound_ns()));
+        self.last_ns = now_ns;
+        self.outstanding = self.outstanding.saturating_add(count);
+        self.peaks.note(self.outstanding, count);
+    }
+
+    /// A submission of `count` requests cost `cost_ns` of fixed cost (a system call; 0 if it
+    /// needed none).
+    #[inline]
+    pub fn submitted(&mut self, cost_ns: u64, count: u32) {
+        if count > 0 {
+            self.cost.add(cost_ns);
+        }
+    }
+
+    /// `count` requests were completed.
+    #[inline]
+    pub fn completed(&mut self, count: u32) {
+        self.outstanding = self.outstanding.saturating_sub(count);
+    }
+
+    /// Until when to hold `in_hand` requests (the first of them taken at `since_ns`) back to gather
+    /// more into one submission; `None`: submit now.
+    #[inline]
+    #[must_use]
+    pub fn hold_until(&self, now_ns: u64, in_hand: u32, since_ns: u64) -> Option<u64> {
+        let until_ns = since_ns.saturating_add(self.bound_ns());
+        if in_hand == 0 || now_ns >= until_ns || self.outstanding >= self.peaks.peak() {
+            return None;
+        }
+        // At least 1, so that whoever has just seen something come waits for the next.
+        let gap_ns = self.gap.ns().max(1);
+        let quiet_ns = now_ns.saturating_sub(self.last_ns);
+        let expected = quiet_ns < OVERDUE_GAPS * gap_ns && now_ns + gap_ns <= until_ns;
+        expected.then_some(until_ns)
+    }
+
+    /// Longest that waiting can pay.
+    #[inline]
+    fn bound_ns(&self) -> u64 {
+        self.wait_max_ns.min(self.cost.ns())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAIT_MAX_NS: u64 = 10_000;
+
+    fn pace() -> Pace {
+        Pace::new(PaceConfig { wait_max_ns: WAIT_MAX_NS })
+    }
+
+    /// Bursts of `depth` requests, `gap_ns` apart, all submitted at `cost_ns` and completed after a
+    /// pause; returns the time after the last.
+    fn rounds(pace: &mut Pace, depth: u32, gap_ns: u64, cost_ns: u64) -> u64 {
+        let mut now_ns = 1_000;
+        for _ in 0..20 {
+            for _ in 0..depth {
+                now_ns += gap_ns;
+                pace.arrived(now_ns, 1);
+                pace.submitted(cost_ns, 1);
+            }
+            now_ns += 50_000;
+            pace.completed(depth);
+        }
+        now_ns
+    }
+
+    #[test]
+    fn a_burst_is_held_for_as_long_as_a_submission_costs() {
+        let mut pace = pace();
+        let mut now_ns = rounds(&mut pace, 32, 300, 2_000);
+        for _ in 0..8 {
+            now_ns += 300;
+            pace.arrived(now_ns, 1);
+        }
+        let until_ns = pace.hold_until(now_ns, 1, now_ns).expect("more is to come");
+        assert!((1_900..=2_000).contains(&(until_ns - now_ns)), "{}", until_ns - now_ns);
+        // What waits already gets no more than the rest of it.
+        assert_eq!(pace.hold_until(now_ns, 2, now_ns - 500), Some(until_ns - 500));
+        assert_eq!(pace.hold_until(now_ns, 2, now_ns - 2_000), None);
+    }
+
+    #[test]
+    fn nothing_is_held_longer_than_was_set() {
+        let mut pace = pace();
+        let mut now_ns = rounds(&mut pace, 32, 300, 1_000_000);
+        for _ in 0..20 {
+            now_ns += 300;
+            pace.arrived(now_ns, 1);
+        }
+        assert_eq!(pace.hold_until(now_ns, 1, now_ns), Some(now_ns + WAIT_MAX_NS));
+        let mut off = Pace::new(PaceConfig { wait_max_ns: 0 });
+        let now_ns = rounds(&mut off, 32, 300, 2_000);
+        off.arrived(now_ns + 300, 1);
+        assert_eq!(off.hold_until(now_ns + 300, 1, now_ns + 300), None);
+    }
+
+    #[test]
+    fn without_system_calls_nothing_is_ever_held() {
+        let mut pace = pace();
+        let now_ns = rounds(&mut pace, 32, 300, 0);
+        pace.arrived(now_ns + 300, 1);
+        assert_eq!(pace.hold_until(now_ns + 300, 1, now_ns + 300), None);
+    }
+
+    #[test]
+    fn a_light_load_is_submitted_at_once() {
+        let mut pace = pace();
+        // Never more than a few outstanding, but the peak would allow for more.
+        let mut now_ns = rounds(&mut pace, 32, 300, 2_000);
+        for _ in 0..40 {
+            now_ns += 100_000;
+            pace.arrived(now_ns, 1);
+            pace.completed(1);
+        }
+        pace.arrived(now_ns, 1);
+        assert_eq!(pace.hold_until(now_ns, 1, now_ns), None);
+    }
+
+    #[test]
+    fn a_client_at_its_peak_is_not_waited_for() {
+        let mut pace = pace();
+        let mut now_ns = rounds(&mut pace, 4, 300, 2_000);
+        for arrived in 1..=4 {
+            now_ns += 300;
+            pace.arrived(now_ns, 1);
+            let held = pace.hold_until(now_ns, arrived, now_ns).is_some();
+            assert_eq!(held, arrived < 4, "{arrived} in hand");
+        }
+        let mut single = self::pace();
+        let now_ns = rounds(&mut single, 1, 300, 2_000);
+        single.arrived(now_ns + 300, 1);
+        assert_eq!(single.hold_until(now_ns + 300, 1, now_ns + 300), None);
+    }
+
+    #[test]
+    fn a_peak_of_long_ago_is_forgotten() {
+        let mut pace = pace();
+        rounds(&mut pace, 32, 300, 2_000);
+        assert_eq!(pace.peaks.peak(), 32);
+        for _ in 0..10 {
+            rounds(&mut pace, 4, 300, 2_000);
+        }
+        assert_eq!(pace.peaks.peak(), 4);
+    }
+
+    #[test]
+    fn a_burst_that_has_ended_is_not_waited_for() {
+        let mut pace = pace();
+        let mut now_ns = rounds(&mut pace, 32, 100, 8_000);
+        for _ in 0..20 {
+            now_ns += 100;
+            pace.arrived(now_ns, 1);
+        }
+        assert!(pace.hold_until(now_ns, 1, now_ns).is_some());
+        assert_eq!(pace.hold_until(now_ns + 3_000, 1, now_ns), None);
+    }
+
+    #[test]
+    fn numbers_without_sense_do_no_harm() {
+        let mut pace = pace();
+        pace.completed(9);
+        pace.arrived(u64::MAX, u32::MAX);
+        pace.arrived(0, u32::MAX);
+        pace.submitted(u64::MAX, u32::MAX);
+        assert_eq!(pace.hold_until(u64::MAX, 1, u64::MAX), None);
+        assert_eq!(pace.hold_until(5, 0, 5), None);
+    }
+}

@@ -12,6 +12,7 @@ use super::controller;
 use super::document::Located;
 use super::problem::{Problems, nearest};
 use super::raw::{RawConfig, RawExport, RawServer, RawVolume};
+use super::vhost::VhostPlan;
 use super::words::{Address, LayoutWord};
 
 /// Longest name of an export or description in bytes, by the NBD protocol.
@@ -88,6 +89,8 @@ pub struct ExportPlan {
     pub volume: usize,
     /// Nobody may write.
     pub read_only: bool,
+    /// How virtual machines get it, if they do.
+    pub vhost: Option<VhostPlan>,
 }
 
 /// An address to listen on.
@@ -117,10 +120,11 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
     unique("drive", raw.drives.iter().map(|drive| &drive.name), problems);
     unique("volume", raw.volumes.iter().map(|volume| &volume.name), problems);
     volumes(&raw, &mut checked, problems);
+    let mut pinned = 0;
     for export in &raw.exports {
         let known = checked.volumes.iter().any(|volume| volume.name == export.volume.value);
         if known || !raw.has_gaps {
-            add_export(export, &mut checked, problems);
+            add_export(export, &mut checked, &mut pinned, problems);
         }
     }
     if raw.exports.is_empty() && problems.is_empty() {
@@ -255,7 +259,29 @@ fn layout(volume: &RawVolume, problems: &mut Problems) -> Layout {
     }
 }
 
-fn add_export(raw: &RawExport, checked: &mut Checked, problems: &mut Problems) {
+/// A socket is one export's, for one protocol.
+fn check_socket(vhost: &VhostPlan, checked: &Checked, problems: &mut Problems) {
+    let path = vhost.path();
+    let nbd = checked.listeners.iter().find(|listener| match &listener.address {
+        Address::Unix(other) => other == path,
+        Address::Tcp(_) => false,
+    });
+    let others = checked.exports.iter().filter_map(|export| export.vhost.as_ref());
+    let line = others.filter(|other| other.path() == path).map(|other| other.line).next();
+    if let Some(line) = line.or(nbd.map(|listener| listener.line)) {
+        let text = format!(
+            "vhost-user-blk: the socket of line {line}; a virtual disk has a socket of its own"
+        );
+        problems.add(vhost.line, text);
+    }
+}
+
+fn add_export(
+    raw: &RawExport,
+    checked: &mut Checked,
+    pinned: &mut usize,
+    problems: &mut Problems,
+) {
     let wanted = &raw.volume;
     let Some(volume) = checked.volumes.iter().position(|volume| volume.name == wanted.value) else {
         let like = nearest(&wanted.value, checked.volumes.iter().map(|v| v.name.as_str()));
@@ -272,14 +298,18 @@ fn add_export(raw: &RawExport, checked: &mut Checked, problems: &mut Problems) {
     }
     let export = checked.exports.len();
     let name = name.clone();
-    for listen in &raw.nbd.value {
+    for listen in raw.nbd.iter().flat_map(|nbd| &nbd.value) {
         add_listener(listen, export, &name, checked, problems);
     }
-    if raw.nbd.value.is_empty() {
-        problems.add(raw.nbd.line, "nbd: the list is empty; add \"unix:PATH\"");
+    if let Some(nbd) = raw.nbd.as_ref().filter(|nbd| nbd.value.is_empty()) {
+        problems.add(nbd.line, "nbd: the list is empty; add \"unix:PATH\"");
+    }
+    let vhost = raw.vhost.check(pinned, problems);
+    if let Some(vhost) = &vhost {
+        check_socket(vhost, checked, problems);
     }
     let read_only = raw.read_only;
-    checked.exports.push(ExportPlan { name: name.value, description, volume, read_only });
+    checked.exports.push(ExportPlan { name: name.value, description, volume, read_only, vhost });
 }
 
 /// Adds an export to its listener; names differ on one listener.

@@ -12,6 +12,7 @@ mod problem;
 mod raw;
 #[cfg(test)]
 mod tests;
+mod vhost;
 pub mod words;
 
 use std::path::Path;

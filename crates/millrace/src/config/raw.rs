@@ -16,6 +16,7 @@ use super::controller::{self, RawController};
 use super::document::{Located, Section, parse};
 use super::paths;
 use super::problem::{Problems, nearest};
+use super::vhost::RawVhost;
 use super::words::{self, Address, ControlWord, LayoutWord};
 
 /// Queue settings that a drive or a volume may have.
@@ -123,7 +124,9 @@ pub struct RawExport {
     /// The volume by name.
     pub volume: Located<String>,
     /// Where it is served.
-    pub nbd: Located<Vec<Located<Address>>>,
+    pub nbd: Option<Located<Vec<Located<Address>>>>,
+    /// How virtual machines get it.
+    pub vhost: RawVhost,
     /// Its name, the volume's if not given.
     pub name: Option<Located<String>>,
     /// Nobody may write.
@@ -363,8 +366,10 @@ fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opt
     if volume.is_none() {
         section.missing("it names no volume; add volume = \"...\"", problems);
     }
-    if nbd.is_none() {
-        section.missing("it has no listener; add nbd = \"unix:PATH\"", problems);
+    let vhost = RawVhost::read(&mut section, base, problems);
+    if nbd.is_none() && !vhost.is_there() && !section.has("vhost-user-blk") {
+        let text = "it has no listener; add nbd = \"unix:PATH\", or vhost-user-blk for machines";
+        section.missing(text, problems);
     }
     section.finish(problems);
     if name == Some(None) {
@@ -372,7 +377,7 @@ fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opt
         return None;
     }
     let name = name.flatten();
-    Some(RawExport { volume: volume?, nbd: nbd?, name, read_only, description })
+    Some(RawExport { volume: volume?, nbd, vhost, name, read_only, description })
 }
 
 fn server_section(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> RawServer {

@@ -101,7 +101,7 @@ pub fn whole<T: TryFrom<u64>>(
 }
 
 /// One of several words.
-fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
+pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
     if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
         return Ok(*value);
     }

@@ -13,6 +13,7 @@ mod observed;
 mod opening;
 mod recording;
 mod report;
+mod servers;
 mod signals;
 mod source;
 mod viewed;
@@ -26,17 +27,18 @@ use std::time::Duration;
 
 use anyhow::Context;
 use millrace::DriveWorkers;
-use millrace_exports::server::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
+use millrace_exports::server::Listen;
 use millrace_machine::{Machine, Native};
 use millrace_reactor::{Backend, Config};
 
 use crate::config::words::{self, Address};
-use crate::config::{self, Checked, Place, Problems};
+use crate::config::{self, Checked};
 use crate::verbs::say;
 use crate::views::Views;
 use created::Created;
 use observed::Observed;
 use opening::Opened;
+use servers::Servers;
 use signals::{Asked, Signals};
 use source::Source;
 
@@ -111,13 +113,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let opened = opening::open(&plan, threads, &mut created)?;
     let mut workers = start_workers(&plan, &opened)?;
     let sockets = viewed::bind(&plan, args.metrics)?;
-    let server = Server::start(server_config(&plan, &opened, threads))
-        .map_err(|error| listener_problem(&plan, &error))?;
+    let server = Servers::start(&plan, &opened, threads)?;
     created.keep();
     take_real_ports(&mut plan, &server);
-    say(&report::serving(&plan, &opened, &workers, server.notes()));
+    say(&report::serving(&plan, &opened, &workers, &server.notes()));
     say(&viewed::describe(&sockets));
-    let observed = Arc::new(Observed::new(&plan, &opened, &server));
+    let observed = Arc::new(Observed::new(&plan, &opened, server.observers()));
     let views = Views::start(sockets, observed.clone());
     let views = views.context("cannot start the thread of the control socket")?;
     signals::tell_manager(signals::Phase::Ready);
@@ -145,34 +146,12 @@ fn start_workers(plan: &Checked, opened: &Opened) -> anyhow::Result<DriveWorkers
         .context("cannot start the drives' workers; serving = \"inline\" does without")
 }
 
-/// The error of a server that did not start, at the line of the listener that it names.
-fn listener_problem(plan: &Checked, error: &millrace_block::Error) -> Problems {
-    let text = error.to_string();
-    let named = plan.listeners.iter().find(|listener| {
-        let rest = text.strip_prefix(&listen(&listener.address).to_string());
-        rest.is_some_and(|rest| rest.starts_with(": "))
-    });
-    let mut problems = Problems::new(&plan.file);
-    match named {
-        Some(listener) => problems.add(listener.line, format!("nbd: {text}")),
-        None => problems.add_at(Place::File, text),
-    }
-    problems
-}
-
 /// Port 0 becomes the port that the system chose.
-fn take_real_ports(plan: &mut Checked, server: &Server) {
+fn take_real_ports(plan: &mut Checked, server: &Servers) {
     for (listener, real) in plan.listeners.iter_mut().zip(server.addresses()) {
         if let Listen::Tcp(address) = real {
             listener.address = Address::Tcp(*address);
         }
-    }
-}
-
-fn listen(address: &Address) -> Listen {
-    match address {
-        Address::Unix(path) => Listen::Unix(path.clone()),
-        Address::Tcp(address) => Listen::Tcp(*address),
     }
 }
 
@@ -185,7 +164,7 @@ fn wait(signals: &mut Signals) {
     }
 }
 
-fn stop(server: Server, workers: &mut DriveWorkers, signals: Signals) -> ExitCode {
+fn stop(server: Servers, workers: &mut DriveWorkers, signals: Signals) -> ExitCode {
     signals::tell_manager(signals::Phase::Stopping);
     say(&format!("stopping: finishing what is in flight, {} s at most\n", DRAIN_TIMEOUT.as_secs()));
     signals.exit_at_the_next_one();
@@ -199,29 +178,4 @@ fn stop(server: Server, workers: &mut DriveWorkers, signals: Signals) -> ExitCod
 fn threads(plan: &Checked) -> u16 {
     let cpus = Native::topology().cpus().len().clamp(1, THREADS_DEFAULT_MAX);
     plan.server.threads.unwrap_or(cpus as u16)
-}
-
-fn server_config(plan: &Checked, opened: &Opened, threads: u16) -> ServerConfig {
-    let export = |export: &config::ExportPlan| ExportConfig {
-        name: export.name.clone(),
-        description: export.description.clone(),
-        volume: opened.volumes[export.volume].clone(),
-        read_only: export.read_only,
-    };
-    let listener = |listener: &config::ListenerPlan| ListenConfig {
-        listen: listen(&listener.address),
-        exports: listener.exports.clone(),
-    };
-    let (server, default) = (&plan.server, ServerConfig::default());
-    ServerConfig {
-        exports: plan.exports.iter().map(export).collect(),
-        listeners: plan.listeners.iter().map(listener).collect(),
-        threads,
-        cpus: server.cpus.clone(),
-        backend: server.backend.unwrap_or(default.backend),
-        connections_max: server.connections_max.unwrap_or(default.connections_max),
-        handshake_timeout_ns: server.handshake_timeout_ns.unwrap_or(default.handshake_timeout_ns),
-        memory_max_bytes: server.memory_max_bytes.unwrap_or(default.memory_max_bytes),
-        spin_ns: server.spin_ns.unwrap_or(default.spin_ns),
-    }
 }

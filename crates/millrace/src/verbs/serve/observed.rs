@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
-use millrace_exports::server::{Observer, Server, ServerStats};
+use millrace_exports::server::{Observer, ServerStats};
 use millrace_machine::Native;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 use super::metering::Metering;
 use super::opening::Opened;
 use super::recording::Recording;
+use super::servers::Observers;
 use crate::config::Checked;
 use crate::views::{self, Answers, Refusal, Verb, report};
 
@@ -27,14 +28,14 @@ pub struct Observed {
     volumes: Vec<Arc<Volume<Native>>>,
     /// Without their errors.
     exports: Vec<report::Export>,
-    server: Observer,
+    servers: Observers,
     recording: Recording,
     metering: Metering,
 }
 
 impl Observed {
     /// A daemon that begins to serve.
-    pub fn new(plan: &Checked, opened: &Opened, server: &Server) -> Observed {
+    pub fn new(plan: &Checked, opened: &Opened, servers: Observers) -> Observed {
         let exports = plan.exports.iter().map(|export| report::Export {
             name: export.name.clone(),
             volume: plan.volumes[export.volume].name.clone(),
@@ -45,7 +46,7 @@ impl Observed {
             started: Instant::now(),
             exports: exports.collect(),
             volumes: opened.volumes.clone(),
-            server: server.observer(),
+            servers,
             recording: Recording::default(),
             metering: Metering::default(),
         }
@@ -61,10 +62,10 @@ impl Observed {
             .volumes
             .iter()
             .flat_map(|volume| volume.disks().iter().map(|disk| drive(volume.name(), disk)));
-        let errors = self.server.errors();
-        let exports = self.exports.iter().zip(errors).map(|(export, errors)| report::Export {
-            errors: errors.count,
-            last_error: errors.last.to_owned(),
+        let errors = self.servers.nbd.as_ref().map(Observer::errors).unwrap_or_default();
+        let exports = self.exports.iter().enumerate().map(|(at, export)| report::Export {
+            errors: errors.get(at).map_or(0, |errors| errors.count),
+            last_error: errors.get(at).map_or("", |errors| errors.last).to_owned(),
             ..export.clone()
         });
         report::Report {
@@ -72,7 +73,7 @@ impl Observed {
             drives: drives.collect(),
             volumes: self.volumes.iter().map(|one| volume(one)).collect(),
             exports: exports.collect(),
-            server: server(&self.server.stats()),
+            server: server(&self.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default()),
         }
     }
 }

@@ -15,6 +15,7 @@ use millrace_drives::SpecError;
 use millrace_machine::Native;
 
 use super::created::{Created, identity};
+use super::servers::threads_of;
 use crate::config::{Checked, Drive, Place, Problems, paths};
 
 /// Everything that is open.
@@ -29,9 +30,9 @@ pub struct Opened {
 ///
 /// # Errors
 /// The first thing that cannot be opened, with its line.
-pub fn open(plan: &Checked, io_threads: u16, created: &mut Created) -> Result<Opened, Problems> {
-    let host = Host::new(io_threads, &plan.controllers);
-    let host = host.map_err(|error| {
+pub fn open(plan: &Checked, threads: u16, created: &mut Created) -> Result<Opened, Problems> {
+    let host = Host::new(0, &plan.controllers);
+    let mut host = host.map_err(|error| {
         let mut problems = Problems::new(&plan.file);
         problems.add_at(Place::File, error.to_string());
         problems
@@ -46,6 +47,8 @@ pub fn open(plan: &Checked, io_threads: u16, created: &mut Created) -> Result<Op
             refuse_twice(plan, drive, &identities, before)?;
         }
         let options = DriveOptions { worker, minor, ..drive.options };
+        let volume = plan.volumes.iter().position(|one| one.drives.contains(&(minor as usize)));
+        host.io_threads = threads_of(plan, volume.unwrap_or(0), threads);
         let mut opened = open_one(plan, drive, &options, &host)?;
         if let Some(after) = opened.identity {
             refuse_twice(plan, drive, &identities, after)?;

@@ -60,6 +60,7 @@ pub fn serving(
         let access = if export.read_only { ", read-only" } else { "" };
         let _ = writeln!(text, "export \"{}\" at {}{access}", export.name, uri(listener, export));
     }
+    text.push_str(&machines(plan));
     if workers.threads() > 0 {
         let _ = writeln!(text, "drives' workers, on {}", workers.describe());
     } else if plan.volumes.iter().any(|volume| volume.serving.serving == Serving::PerDrive) {
@@ -102,6 +103,31 @@ fn controllers(plan: &Checked) -> String {
         let drives = if drives.is_empty() { "none" } else { &drives };
         let _ =
             writeln!(text, "controller \"{name}\": {tags} tags {whose}{node}; drives: {drives}");
+    }
+    text
+}
+
+/// A line for each export to virtual machines.
+fn machines(plan: &Checked) -> String {
+    let mut text = String::new();
+    for (export, vhost) in plan.exports.iter().filter_map(|e| Some((e, e.vhost.as_ref()?))) {
+        let access = if export.read_only { ", read-only" } else { "" };
+        let path = vhost.path().to_string_lossy();
+        let threads = usize::from(vhost.thread_count());
+        let mut cpus: Vec<String> = vhost.cpus.iter().map(u32::to_string).collect();
+        cpus.truncate(threads);
+        let cpus = match cpus.is_empty() {
+            true => String::new(),
+            false => format!(" on CPU {}", cpus.join(" ")),
+        };
+        let _ = writeln!(
+            text,
+            "export \"{}\" at vhost-user-blk unix:{}{access}: up to {}, {}{cpus}",
+            export.name,
+            visible(&path),
+            counted(vhost.queues.into(), "queue"),
+            counted(threads, "I/O thread"),
+        );
     }
     text
 }
@@ -231,7 +257,8 @@ mod tests {
     use super::*;
 
     fn export(name: &str) -> ExportPlan {
-        ExportPlan { name: name.into(), description: String::new(), volume: 0, read_only: false }
+        let (name, description) = (name.into(), String::new());
+        ExportPlan { name, description, volume: 0, read_only: false, vhost: None }
     }
 
     #[test]

@@ -34,7 +34,9 @@ pub fn bind(plan: &Checked, metrics_flag: Option<SocketAddr>) -> Result<Sockets,
                 Address::Unix(path) => Some((control_beside(path), listener.line)),
                 Address::Tcp(_) => None,
             });
-            sockets.into_iter().next().unwrap_or((None, 1))
+            let machines = plan.exports.iter().filter_map(|export| export.vhost.as_ref());
+            let machines = machines.map(|vhost| (control_beside(vhost.path()), vhost.line));
+            sockets.into_iter().chain(machines).next().unwrap_or((None, 1))
         }
     };
     let control = path.map(|path| UnixSocket::bind_private(&path)).transpose();

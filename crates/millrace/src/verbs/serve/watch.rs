@@ -10,23 +10,23 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use millrace::DriveWorkers;
-use millrace_exports::server::Server;
 use signal_hook::consts::SIGTERM;
 
 use super::observed::Observed;
+use super::servers::Servers;
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// Looks after the server until the other end of `done` is dropped. A server that has lost an I/O
 /// thread, or a drive's worker, is stopped as by SIGTERM.
-pub fn watch(server: &Server, workers: &DriveWorkers, observed: &Observed, done: &Receiver<()>) {
+pub fn watch(server: &Servers, workers: &DriveWorkers, observed: &Observed, done: &Receiver<()>) {
     let mut said: HashMap<String, u64> = HashMap::new();
     while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-        for errors in server.errors() {
-            let before = said.insert(errors.export.clone(), errors.count).unwrap_or(0);
-            if errors.count > before {
-                let (name, new, last) = (&errors.export, errors.count - before, &errors.last);
+        for (name, count, last) in server.errors() {
+            let before = said.insert(name.clone(), count).unwrap_or(0);
+            if count > before {
+                let new = count - before;
                 eprintln!("millrace: export {name}: {new} requests failed; the last: {last}");
             }
         }

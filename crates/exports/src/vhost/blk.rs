@@ -1,0 +1,335 @@
+//! The block device of virtio: its features, its configuration space, and its requests.
+//!
+//! [`parse`] turns a chain (ring.rs) into what is to be done, wherever the guest splits header and
+//! status; [`Config`] tells a guest the limits of the volume, so that it builds requests that need
+//! no split. Called by queue.rs and device.rs. Untrusted: every length and number of a request.
+//!
+//! Source: virtio 1.2, section 5.2.
+#![allow(unsafe_code)]
+
+use millrace_block::{Op, OpFlags, QueueLimits, Sector, Segment, Status};
+
+use super::ring::Chain;
+
+/// Most pieces of data in a request that a guest is told of: two descriptors less than the smallest
+/// ring that frontends commonly make, for guests without indirect tables.
+pub const SEG_MAX: u32 = 126;
+/// Longest request that a Linux guest builds when nothing limits it, in bytes.
+const GUEST_MAX_BYTES: u64 = 1280 << 10;
+/// Smallest limit of a piece that guests take: their page.
+const PAGE_BYTES: u64 = 4096;
+
+/// Bits of the device's features.
+#[allow(missing_docs)] // The names are the specification's.
+pub mod feature {
+    pub const SIZE_MAX: u64 = 1 << 1;
+    pub const SEG_MAX: u64 = 1 << 2;
+    pub const RO: u64 = 1 << 5;
+    pub const BLK_SIZE: u64 = 1 << 6;
+    pub const FLUSH: u64 = 1 << 9;
+    pub const TOPOLOGY: u64 = 1 << 10;
+    pub const CONFIG_WCE: u64 = 1 << 11;
+    pub const MQ: u64 = 1 << 12;
+    pub const DISCARD: u64 = 1 << 13;
+    pub const WRITE_ZEROES: u64 = 1 << 14;
+    pub const INDIRECT_DESC: u64 = 1 << 28;
+    pub const EVENT_IDX: u64 = 1 << 29;
+    pub const PROTOCOL_FEATURES: u64 = 1 << 30;
+    pub const VERSION_1: u64 = 1 << 32;
+}
+
+/// Types of requests.
+#[allow(missing_docs)] // The names are the specification's.
+pub mod kind {
+    pub const IN: u32 = 0;
+    pub const OUT: u32 = 1;
+    pub const FLUSH: u32 = 4;
+    pub const GET_ID: u32 = 8;
+    pub const DISCARD: u32 = 11;
+    pub const WRITE_ZEROES: u32 = 13;
+}
+
+/// Outcomes, as the last byte of a request has them.
+pub const STATUS_OK: u8 = 0;
+/// It failed.
+pub const STATUS_IOERR: u8 = 1;
+/// It is not supported.
+pub const STATUS_UNSUPP: u8 = 2;
+
+/// Of a zeroing: the range may be given back to the drive.
+const FLAG_UNMAP: u32 = 1;
+/// Bytes of a serial number.
+pub const ID_BYTES: usize = 20;
+/// Bytes of the configuration space.
+pub const CONFIG_BYTES: usize = 60;
+/// Where in it the write-back switch stands.
+pub const WCE_OFFSET: usize = 32;
+
+const HEADER_BYTES: usize = 16;
+const RANGE_BYTES: usize = 16;
+
+/// The one table from the block layer's outcomes to the device's.
+#[must_use]
+pub fn status_of(status: Status) -> u8 {
+    match status {
+        Status::Ok => STATUS_OK,
+        Status::NotSupported => STATUS_UNSUPP,
+        _ => STATUS_IOERR,
+    }
+}
+
+/// What a guest is told of a volume.
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    /// Size in sectors.
+    pub capacity: Sector,
+    /// What the volume takes.
+    pub limits: QueueLimits,
+    /// Most queues.
+    pub queues: u16,
+    /// Nobody may write.
+    pub read_only: bool,
+    /// Writes may stay in a cache until a flush.
+    pub write_back: bool,
+}
+
+impl Config {
+    /// Longest piece in bytes, and most pieces, such that whatever a guest builds of them is taken
+    /// whole.
+    #[must_use]
+    pub fn segments(&self) -> (u32, u32) {
+        let limits = &self.limits;
+        let longest = u64::from(limits.max_sectors) << 9;
+        let count = u64::from(limits.max_segments).min(SEG_MAX.into()).max(1);
+        let most = u64::from(limits.max_segment_size).min(longest).max(PAGE_BYTES);
+        if longest >= GUEST_MAX_BYTES {
+            return (most.min(u32::MAX.into()) as u32, count as u32);
+        }
+        let size = (longest / count / PAGE_BYTES * PAGE_BYTES).clamp(PAGE_BYTES, most);
+        (size as u32, (longest / size).clamp(1, count) as u32)
+    }
+
+    /// The features of the device.
+    #[must_use]
+    pub fn features(&self) -> u64 {
+        let mut bits = feature::SIZE_MAX
+            | feature::SEG_MAX
+            | feature::BLK_SIZE
+            | feature::FLUSH
+            | feature::TOPOLOGY
+            | feature::CONFIG_WCE
+            | feature::MQ
+            | feature::INDIRECT_DESC
+            | feature::EVENT_IDX
+            | feature::PROTOCOL_FEATURES
+            | feature::VERSION_1;
+        if self.read_only {
+            return bits | feature::RO;
+        }
+        if self.limits.max_discard_sectors > 0 {
+            bits |= feature::DISCARD;
+        }
+        if self.limits.max_write_zeroes_sectors > 0 {
+            bits |= feature::WRITE_ZEROES;
+        }
+        bits
+    }
+
+    /// The configuration space.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; CONFIG_BYTES] {
+        let limits = &self.limits;
+        let block = limits.logical_block_size;
+        let blocks = |bytes: u32| (bytes / block).max(1);
+        let (size_max, seg_max) = self.segments();
+        let mut bytes = [0; CONFIG_BYTES];
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(0, &self.capacity.to_le_bytes());
+        put(8, &size_max.to_le_bytes());
+        put(12, &seg_max.to_le_bytes());
+        put(20, &block.to_le_bytes());
+        put(24, &[blocks(limits.physical_block_size).trailing_zeros() as u8, 0]);
+        let io_min = u16::try_from(blocks(limits.io_min)).unwrap_or(u16::MAX);
+        put(26, &io_min.to_le_bytes());
+        put(28, &(limits.io_opt / block).to_le_bytes());
+        put(WCE_OFFSET, &[u8::from(self.write_back)]);
+        put(34, &self.queues.to_le_bytes());
+        if limits.max_discard_sectors > 0 {
+            put(36, &limits.max_discard_sectors.to_le_bytes());
+            put(40, &1u32.to_le_bytes());
+            put(44, &(limits.discard_granularity >> 9).max(1).to_le_bytes());
+        }
+        if limits.max_write_zeroes_sectors > 0 {
+            put(48, &limits.max_write_zeroes_sectors.to_le_bytes());
+            put(52, &1u32.to_le_bytes());
+            put(56, &[u8::from(limits.max_discard_sectors > 0)]);
+        }
+        bytes
+    }
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// A read or a write of the data.
+    Transfer(Op, Sector),
+    /// A flush.
+    Flush,
+    /// A discard or a zeroing of a range.
+    Range {
+        /// Which of the two.
+        op: Op,
+        /// With which flags.
+        flags: OpFlags,
+        /// From where.
+        sector: Sector,
+        /// How long.
+        nr_sectors: u32,
+    },
+    /// The serial number, into the data.
+    Id,
+    /// Nothing: it can only be answered, with this outcome.
+    Refused(u8),
+}
+
+/// A request.
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    /// What it asks for.
+    pub asked: Asked,
+    /// Where its outcome goes; none for a chain without a byte to write.
+    pub status: Option<*mut u8>,
+    /// Its data, as a range of the chain's pieces.
+    pub data: (usize, usize),
+    /// Bytes of its data.
+    pub data_bytes: u64,
+}
+
+/// Takes a chain apart. Its pieces are cut to the data.
+#[inline]
+pub fn parse(chain: &mut Chain) -> Request {
+    let Chain { parts, readable } = chain;
+    let (count, readable) = (parts.len(), *readable);
+    let status = cut_status(&mut parts[readable..]);
+    // The last piece may have been the status alone.
+    let end = count - usize::from(parts.last().is_some_and(|part| part.len_bytes == 0));
+    let mut header = [0; HEADER_BYTES];
+    let first = cut_front(&mut parts[..readable], &mut header);
+    let Some(first) = first.filter(|_| status.is_some()) else {
+        let asked = Asked::Refused(STATUS_IOERR);
+        return Request { asked, status, data: (0, 0), data_bytes: 0 };
+    };
+    let (kind, rest) = header.split_at(4);
+    let kind = u32::from_le_bytes([kind[0], kind[1], kind[2], kind[3]]);
+    let mut sector = [0; 8];
+    sector.copy_from_slice(&rest[4..12]);
+    let sector = u64::from_le_bytes(sector);
+    let written = matches!(kind, kind::OUT | kind::DISCARD | kind::WRITE_ZEROES);
+    let (data, other) = match written {
+        true => ((first, readable), (readable, end)),
+        false => ((readable, end), (first, readable)),
+    };
+    let bytes = |(from, to): (usize, usize), parts: &[Segment]| -> u64 {
+        parts[from..to].iter().map(|part| u64::from(part.len_bytes)).sum()
+    };
+    let mut data_bytes = bytes(data, parts);
+    // What belongs to no part of the request has no meaning.
+    let stray = other.0 < other.1 && bytes(other, parts) > 0;
+    let asked = match kind {
+        _ if stray => Asked::Refused(STATUS_IOERR),
+        kind::IN | kind::OUT => {
+            let op = if written { Op::Write } else { Op::Read };
+            match data_bytes > 0 && data_bytes.is_multiple_of(512) && data_bytes < 1 << 32 {
+                true => Asked::Transfer(op, sector),
+                false => Asked::Refused(STATUS_IOERR),
+            }
+        }
+        kind::FLUSH if data_bytes == 0 => Asked::Flush,
+        kind::GET_ID => Asked::Id,
+        kind::DISCARD | kind::WRITE_ZEROES => {
+            range(kind, data_bytes, &mut parts[data.0..data.1])
+        }
+        kind::FLUSH => Asked::Refused(STATUS_IOERR),
+        _ => Asked::Refused(STATUS_UNSUPP),
+    };
+    if !matches!(asked, Asked::Transfer(..) | Asked::Id) {
+        data_bytes = 0;
+    }
+    Request { asked, status, data, data_bytes }
+}
+
+/// Cuts the last byte that can be written off.
+#[inline]
+fn cut_status(writable: &mut [Segment]) -> Option<*mut u8> {
+    let last = writable.last_mut()?;
+    last.len_bytes -= 1;
+    Some(last.start.wrapping_add(last.len_bytes as usize))
+}
+
+/// Copies as many bytes as `into` has off the front of some pieces; the first piece of what is
+/// left, or none if they are shorter.
+#[inline]
+fn cut_front(parts: &mut [Segment], into: &mut [u8]) -> Option<usize> {
+    let (mut at, mut first) = (0, 0);
+    while at < into.len() {
+        let part = parts.get_mut(first)?;
+        let len = (part.len_bytes as usize).min(into.len() - at);
+        // SAFETY: a piece lies in mapped memory; the copy is ours.
+        unsafe { copy_out(part.start, &mut into[at..at + len]) };
+        at += len;
+        part.start = part.start.wrapping_add(len);
+        part.len_bytes -= len as u32;
+        first += usize::from(part.len_bytes == 0);
+    }
+    Some(first)
+}
+
+/// Copies bytes out of guest memory.
+///
+/// # Safety
+/// `from` is valid for reads of as many bytes as `into` has.
+#[inline]
+unsafe fn copy_out(from: *const u8, into: &mut [u8]) {
+    if let Ok(words) = <&mut [u8; HEADER_BYTES]>::try_from(&mut *into) {
+        // SAFETY: promised by the caller.
+        *words = std::hint::black_box(unsafe { from.cast::<[u8; 16]>().read_unaligned() });
+        return;
+    }
+    for (index, byte) in into.iter_mut().enumerate() {
+        // SAFETY: promised by the caller.
+        *byte = unsafe { from.wrapping_add(index).read_volatile() };
+    }
+}
+
+/// Copies bytes into guest memory, as far as there are pieces; returns how many.
+pub fn copy_in(parts: &[Segment], from: &[u8]) -> u32 {
+    let mut at = 0;
+    for part in parts {
+        let len = (part.len_bytes as usize).min(from.len() - at);
+        for (index, byte) in from[at..at + len].iter().enumerate() {
+            // SAFETY: a piece lies in mapped memory.
+            unsafe { part.start.wrapping_add(index).write_volatile(*byte) };
+        }
+        at += len;
+    }
+    at as u32
+}
+
+/// The range of a discard or zeroing.
+fn range(kind: u32, data_bytes: u64, parts: &mut [Segment]) -> Asked {
+    let mut bytes = [0; RANGE_BYTES];
+    // A guest was told that it may name one range.
+    if data_bytes != RANGE_BYTES as u64 || cut_front(parts, &mut bytes).is_none() {
+        return Asked::Refused(STATUS_IOERR);
+    }
+    let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
+    let sector = u64::from(word(0)) | u64::from(word(4)) << 32;
+    let (nr_sectors, unmap) = (word(8), word(12));
+    let (op, flags) = match (kind, unmap) {
+        (kind::DISCARD, 0) => (Op::Discard, OpFlags::NONE),
+        (kind::WRITE_ZEROES, 0) => (Op::WriteZeroes, OpFlags::NOUNMAP),
+        (kind::WRITE_ZEROES, FLAG_UNMAP) => (Op::WriteZeroes, OpFlags::NONE),
+        _ => return Asked::Refused(STATUS_UNSUPP),
+    };
+    Asked::Range { op, flags, sector, nr_sectors }
+}

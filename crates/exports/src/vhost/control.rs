@@ -1,0 +1,195 @@
+//! The control thread of a vhost-user export: its socket, one frontend at a time, its messages.
+//!
+//! It accepts a connection, or makes one and makes it again when it is lost, and hands messages to
+//! the device (device.rs) until the frontend goes away; then all rings are stopped and emptied, and
+//! the next frontend may come. I/O threads go on meanwhile, whatever a frontend does here.
+//!
+//! The crate that parses messages gives no way to tell the frontend of a change of size. So the
+//! message that brings the descriptor for that is looked at before it is taken, and the one line
+//! that is ever sent there is written here.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+use vhost::vhost_user::{BackendReqHandler, Error};
+
+use super::device::Device;
+use crate::mailbox::lock;
+use crate::server::UnixSocket;
+
+/// Bytes of a message's header.
+const HEADER_BYTES: usize = 12;
+/// The message that brings the descriptor for messages to the frontend.
+const SET_BACKEND_REQ_FD: u32 = 21;
+/// The message to the frontend that the configuration space has changed: its number, version 1
+/// without a wish for a reply, no payload.
+const CONFIG_CHANGE: [u32; 3] = [2, 1, 0];
+/// How soon a frontend is called again that did not answer.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How a frontend and the export meet.
+pub(crate) enum Meeting {
+    /// It connects to us.
+    Listen(UnixSocket),
+    /// We connect to it.
+    Connect(PathBuf),
+}
+
+/// What the rest of the program has of the control thread.
+pub(crate) struct Line {
+    /// The connection there is, to end it.
+    stream: Mutex<Option<UnixStream>>,
+    /// Where the frontend hears of changes.
+    changes: Mutex<Option<OwnedFd>>,
+    /// Readable when the export stops.
+    stop: OwnedFd,
+}
+
+impl Line {
+    /// # Errors
+    /// If there are no descriptors left.
+    pub(crate) fn new() -> io::Result<Line> {
+        let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
+        Ok(Line { stream: Mutex::default(), changes: Mutex::default(), stop })
+    }
+
+    /// Ends the connection, and the thread.
+    pub(crate) fn hang_up(&self) {
+        // An eventfd that nobody reads takes a one.
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        if let Some(stream) = &*lock(&self.stream) {
+            // It may be gone already.
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    /// Tells the frontend that the configuration space has changed; false if none listens.
+    pub(crate) fn tell_of_change(&self) -> bool {
+        let Some(fd) = &*lock(&self.changes) else { return false };
+        let mut message = [0; HEADER_BYTES];
+        for (bytes, word) in message.chunks_mut(4).zip(CONFIG_CHANGE) {
+            bytes.copy_from_slice(&word.to_ne_bytes());
+        }
+        send(fd, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
+    }
+
+    /// Waits until one of these is readable, or the time is up; false if the export stops.
+    fn wait(&self, other: Option<&dyn AsFd>, limit: Option<Duration>) -> bool {
+        loop {
+            let mut fds = vec![PollFd::new(&self.stop, PollFlags::IN)];
+            fds.extend(other.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
+            let limit = limit.map(|limit| Timespec {
+                tv_sec: limit.as_secs() as i64,
+                tv_nsec: limit.subsec_nanos().into(),
+            });
+            match poll(&mut fds, limit.as_ref()) {
+                Err(rustix::io::Errno::INTR) => {}
+                _ => return fds[0].revents().is_empty(),
+            }
+        }
+    }
+}
+
+/// Serves frontends one after the other until the export stops.
+pub(crate) fn run(meeting: &Meeting, line: &Line, mut make: impl FnMut() -> Device, log: &super::log::Log) {
+    let mut told = false;
+    loop {
+        let stream = match meeting {
+            Meeting::Listen(socket) => {
+                if !line.wait(Some(socket.socket()), None) {
+                    return;
+                }
+                socket.socket().accept().map(|(stream, _)| stream)
+            }
+            Meeting::Connect(path) => UnixStream::connect(path),
+        };
+        match stream {
+            Ok(stream) => {
+                told = false;
+                serve(stream, line, make(), log);
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut told, true) {
+                    let what = match meeting {
+                        Meeting::Listen(_) => "cannot accept a frontend".to_owned(),
+                        Meeting::Connect(path) => {
+                            format!("cannot connect to {}", path.display())
+                        }
+                    };
+                    log.say(format!("{what}: {error}; trying again every second"));
+                }
+            }
+        }
+        let pause = match meeting {
+            Meeting::Listen(_) if !told => Duration::ZERO,
+            _ => RETRY,
+        };
+        if !line.wait(None, Some(pause)) {
+            return;
+        }
+    }
+}
+
+/// Serves one frontend until it goes away.
+fn serve(stream: UnixStream, line: &Line, device: Device, log: &super::log::Log) {
+    let Ok(copy) = stream.try_clone() else {
+        return log.say("no descriptors left for a frontend");
+    };
+    let Ok(peeked) = stream.try_clone() else {
+        return log.say("no descriptors left for a frontend");
+    };
+    *lock(&line.stream) = Some(copy);
+    let device = Arc::new(Mutex::new(device));
+    let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&device));
+    // A stop between the last look and the registration above must not be missed.
+    while line.wait(Some(&peeked), None) {
+        look_ahead(&peeked, line);
+        match handler.handle_request() {
+            Ok(()) => {}
+            Err(Error::Disconnected) => break,
+            Err(Error::SocketRetry(_)) => {}
+            Err(error) => {
+                log.say(format!("the frontend is cut off: {error}"));
+                break;
+            }
+        }
+    }
+    *lock(&line.stream) = None;
+    *lock(&line.changes) = None;
+    drop(handler);
+    lock(&device).stop_all();
+}
+
+/// Keeps the descriptor for messages to the frontend, if the next message brings it.
+fn look_ahead(stream: &UnixStream, line: &Line) {
+    let mut header = [0u8; HEADER_BYTES];
+    let peek = RecvFlags::PEEK;
+    let mut none = RecvAncillaryBuffer::default();
+    let mut pieces = [io::IoSliceMut::new(&mut header)];
+    if !recvmsg(stream, &mut pieces, &mut none, peek).is_ok_and(|got| got.bytes >= 4) {
+        return;
+    }
+    let [a, b, c, d, ..] = header;
+    if u32::from_ne_bytes([a, b, c, d]) != SET_BACKEND_REQ_FD {
+        return;
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut pieces = [io::IoSliceMut::new(&mut header)];
+    let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
+    if recvmsg(stream, &mut pieces, &mut ancillary, flags).is_err() {
+        return;
+    }
+    let fd = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    *lock(&line.changes) = fd;
+}

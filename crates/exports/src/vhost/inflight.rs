@@ -1,0 +1,293 @@
+//! What is in flight, written where it outlives this process: the inflight region of vhost-user.
+//!
+//! The frontend keeps the region while the daemon is gone and hands it to the next one, which then
+//! resubmits exactly what was taken and not answered, in the order in which it was taken. The steps
+//! and their order are the specification's (vhost-user, "Inflight I/O tracking", split virtqueue),
+//! so a crash between any two of them loses nothing; the layout is libvhost-user's. The region is
+//! shared with the frontend: what is read from it is checked.
+//!
+//! Made by device.rs, used by queue.rs. Invariant: a head is marked after it was taken and before
+//! it is submitted; the marks of a batch go after its used.idx is published.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+use millrace_block::{Error, ErrorKind};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+use super::memory::{Region, RegionAddress};
+use super::ring::SIZE_MAX;
+
+const HEADER_BYTES: usize = 16;
+const ENTRY_BYTES: usize = 16;
+const ALIGN: usize = 64;
+const VERSION: u16 = 1;
+
+/// The region of all queues of a device.
+#[derive(Debug, Clone)]
+pub struct Inflight {
+    region: Arc<Region>,
+    queues: u16,
+    queue_size: u16,
+}
+
+/// The part of one queue.
+#[derive(Debug)]
+pub struct QueueInflight {
+    /// Keeps the memory mapped.
+    _region: Arc<Region>,
+    start: *mut u8,
+    size: u16,
+    counter: u64,
+}
+
+// SAFETY: plain shared bytes, touched by the thread that has the queue.
+unsafe impl Send for QueueInflight {}
+
+/// Bytes that a queue needs.
+fn queue_bytes(queue_size: u16) -> usize {
+    (HEADER_BYTES + ENTRY_BYTES * usize::from(queue_size)).next_multiple_of(ALIGN)
+}
+
+impl Inflight {
+    /// A new region, all zeroes, and its file.
+    ///
+    /// # Errors
+    /// `InvalidSetting` for no queue or a size that is none, `System` if there is no memory.
+    pub fn create(queues: u16, queue_size: u16) -> Result<(Inflight, File, u64), Error> {
+        let bytes = check(queues, queue_size)?;
+        let failed = |error| Error::new(ErrorKind::System, format!("inflight region: {error}"));
+        let fd = memfd_create("millrace-inflight", MemfdFlags::CLOEXEC).map_err(failed)?;
+        ftruncate(&fd, bytes).map_err(failed)?;
+        let file = File::from(fd);
+        let copy = file
+            .try_clone()
+            .map_err(|error| Error::new(ErrorKind::System, format!("inflight region: {error}")))?;
+        Ok((Inflight::open(copy, 0, (queues, queue_size))?, file, bytes))
+    }
+
+    /// The region that a frontend kept.
+    ///
+    /// # Errors
+    /// As [`Inflight::create`], and if the file is too short.
+    pub fn open(
+        file: File,
+        offset: u64,
+        (queues, queue_size): (u16, u16),
+    ) -> Result<Inflight, Error> {
+        let len_bytes = check(queues, queue_size)?;
+        let address = RegionAddress { guest: 0, len_bytes, user: 0, offset };
+        let region = Arc::new(Region::map(file, address)?);
+        Ok(Inflight { region, queues, queue_size })
+    }
+
+    /// The part of a queue of `size` descriptors, if it has one that is large enough.
+    #[must_use]
+    pub fn queue(&self, index: u16, size: u16) -> Option<QueueInflight> {
+        let fits = index < self.queues && size <= self.queue_size;
+        let place = usize::from(index) * queue_bytes(self.queue_size);
+        fits.then(|| QueueInflight {
+            start: self.region.start().wrapping_add(place),
+            _region: Arc::clone(&self.region),
+            size,
+            counter: 0,
+        })
+    }
+}
+
+fn check(queues: u16, queue_size: u16) -> Result<u64, Error> {
+    if queues == 0 || queues > 256 || queue_size == 0 || queue_size > SIZE_MAX {
+        let text = format!("inflight region for {queues} queues of {queue_size} descriptors");
+        return Err(Error::new(ErrorKind::InvalidSetting, text));
+    }
+    Ok(usize::from(queues) as u64 * queue_bytes(queue_size) as u64)
+}
+
+/// What a queue starts with.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Heads that were taken and not answered, in the order in which they were taken.
+    pub heads: Vec<u16>,
+    /// The region was in use before: what was taken is what was answered and these.
+    pub known: bool,
+}
+
+impl QueueInflight {
+    #[inline]
+    fn u16_at(&self, offset: usize) -> *mut u16 {
+        self.start.wrapping_add(offset).cast()
+    }
+
+    fn entry(&self, head: u16) -> *mut u8 {
+        self.start.wrapping_add(HEADER_BYTES + ENTRY_BYTES * usize::from(head))
+    }
+
+    #[inline]
+    fn get(&self, offset: usize) -> u16 {
+        // SAFETY: inside the part, which is mapped and aligned to 16.
+        unsafe { self.u16_at(offset).read_volatile() }
+    }
+
+    #[inline]
+    fn set(&mut self, offset: usize, value: u16) {
+        // SAFETY: as above.
+        unsafe { self.u16_at(offset).write_volatile(value) }
+    }
+
+    fn is_marked(&self, head: u16) -> bool {
+        // SAFETY: the head is below the size.
+        unsafe { self.entry(head).read_volatile() == 1 }
+    }
+
+    #[inline]
+    fn mark(&mut self, head: u16, inflight: u8) {
+        // SAFETY: as above.
+        unsafe { self.entry(head).write_volatile(inflight) }
+    }
+
+    fn counter_of(&self, head: u16) -> u64 {
+        // SAFETY: as above; entries are aligned to 16.
+        unsafe { self.entry(head).wrapping_add(8).cast::<u64>().read_volatile() }
+    }
+
+    /// Finds what was in flight, with used.idx as it stands in the ring.
+    pub fn recover(&mut self, used_idx: u16) -> Recovered {
+        let known = self.get(8) == VERSION && self.get(10) == self.size;
+        if !known {
+            for head in 0..self.size {
+                self.mark(head, 0);
+            }
+            self.set(10, self.size);
+            self.set(12, 0);
+            self.set(14, used_idx);
+            self.set(8, VERSION);
+            return Recovered::default();
+        }
+        // The last batch was published, but perhaps not all of its marks are gone.
+        let batch = used_idx.wrapping_sub(self.get(14)).min(self.size);
+        let mut head = self.get(12);
+        for _ in 0..batch {
+            if head >= self.size {
+                break;
+            }
+            self.mark(head, 0);
+            // SAFETY: as in `is_marked`.
+            head = unsafe { self.entry(head).wrapping_add(6).cast::<u16>().read_volatile() };
+        }
+        self.set(14, used_idx);
+        let mut heads: Vec<u16> = (0..self.size).filter(|head| self.is_marked(*head)).collect();
+        heads.sort_by_key(|head| self.counter_of(*head));
+        self.counter = heads.last().map_or(0, |head| self.counter_of(*head).saturating_add(1));
+        Recovered { heads, known: true }
+    }
+
+    /// A head was taken.
+    #[inline]
+    pub fn taken(&mut self, head: u16) {
+        // SAFETY: as in `counter_of`.
+        unsafe { self.entry(head).wrapping_add(8).cast::<u64>().write_volatile(self.counter) };
+        self.counter += 1;
+        in_order();
+        self.mark(head, 1);
+    }
+
+    /// A head was put on the used ring, which is not published yet.
+    #[inline]
+    pub fn put(&mut self, head: u16) {
+        let last = self.get(12);
+        // SAFETY: as in `is_marked`.
+        unsafe { self.entry(head).wrapping_add(6).cast::<u16>().write_volatile(last) };
+        self.set(12, head);
+    }
+
+    /// A batch of these heads was published, up to `used_idx`.
+    #[inline]
+    pub fn published(&mut self, heads: &[u16], used_idx: u16) {
+        in_order();
+        for head in heads {
+            self.mark(*head, 0);
+        }
+        in_order();
+        self.set(14, used_idx);
+    }
+}
+
+/// What a killed thread had done is a prefix of its program; the compiler must keep its order.
+#[inline]
+fn in_order() {
+    compiler_fence(Ordering::SeqCst);
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // Tests may.
+mod tests {
+    use super::*;
+
+    fn reopened(file: &File) -> QueueInflight {
+        let file = file.try_clone().unwrap();
+        Inflight::open(file, 0, (2, 8)).unwrap().queue(1, 8).unwrap()
+    }
+
+    #[test]
+    fn what_was_taken_and_not_answered_comes_back_in_order() {
+        let (first, file, bytes) = Inflight::create(2, 8).unwrap();
+        assert_eq!(bytes, 2 * 192);
+        let mut queue = first.queue(1, 8).unwrap();
+        assert_eq!(queue.recover(0), Recovered::default());
+        [5, 1, 3, 2].into_iter().for_each(|head| queue.taken(head));
+        queue.put(1);
+        queue.published(&[1], 1);
+        let mut next = reopened(&file);
+        assert_eq!(next.recover(1), Recovered { heads: vec![5, 3, 2], known: true });
+        next.taken(1);
+        assert_eq!(reopened(&file).recover(1).heads, [5, 3, 2, 1]);
+    }
+
+    #[test]
+    fn a_batch_that_was_published_without_its_marks_is_not_resubmitted() {
+        let (first, file, _) = Inflight::create(2, 8).unwrap();
+        let mut queue = first.queue(1, 8).unwrap();
+        queue.recover(10);
+        [0, 1, 2, 3].into_iter().for_each(|head| queue.taken(head));
+        queue.put(2);
+        queue.put(0);
+        // Published as 12, and then the process died.
+        assert_eq!(reopened(&file).recover(12).heads, [1, 3]);
+    }
+
+    #[test]
+    fn a_batch_that_was_put_and_not_published_is_resubmitted() {
+        let (first, file, _) = Inflight::create(2, 8).unwrap();
+        let mut queue = first.queue(1, 8).unwrap();
+        queue.recover(0);
+        [0, 1].into_iter().for_each(|head| queue.taken(head));
+        queue.put(1);
+        assert_eq!(reopened(&file).recover(0).heads, [0, 1]);
+    }
+
+    #[test]
+    fn garbage_in_the_region_leads_nowhere_outside() {
+        let (first, file, _) = Inflight::create(2, 8).unwrap();
+        let mut queue = first.queue(1, 8).unwrap();
+        queue.recover(0);
+        queue.taken(7);
+        queue.set(12, 999);
+        queue.set(14, 40_000);
+        assert_eq!(reopened(&file).recover(3).heads, [7]);
+        // Another size of ring than the one that it was kept for.
+        let file = file.try_clone().unwrap();
+        let mut other = Inflight::open(file, 0, (2, 8)).unwrap().queue(1, 4).unwrap();
+        assert_eq!(other.recover(0), Recovered::default());
+    }
+
+    #[test]
+    fn regions_for_nothing_or_too_much_are_refused() {
+        for (queues, size) in [(0, 8), (257, 8), (1, 0), (1, 2048)] {
+            assert!(Inflight::create(queues, size).is_err(), "{queues} {size}");
+        }
+        let (_, file, bytes) = Inflight::create(1, 8).unwrap();
+        assert!(Inflight::open(file, bytes, (1, 8)).is_err());
+    }
+}

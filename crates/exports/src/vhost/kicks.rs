@@ -1,0 +1,131 @@
+//! Kicks: the eventfds by which guests say that there is something, on the reactor of a thread.
+//!
+//! A kick wakes the thread out of its ring: a poll for readability stands there while it sleeps,
+//! and the counter is read by the same system call that puts the next poll there. The descriptors
+//! are the frontend's, so nothing here ever waits on one. Called by thread.rs.
+//!
+//! Invariant (the reactor's contract): a descriptor and the place for its counter live until no
+//! operation on them is outstanding.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use millrace_reactor::{Completion, FileRef, Handle, Op, Source};
+
+const POLL: u64 = 0;
+const READ: u64 = 1;
+const CANCEL: u64 = 2;
+const KIND_BITS: u32 = 2;
+
+/// One kick descriptor.
+struct Kick {
+    fd: OwnedFd,
+    counter: u64,
+    /// A poll is outstanding.
+    armed: bool,
+    /// The poll said that it is readable, which nobody has read.
+    fired: bool,
+    outstanding: u32,
+    /// Nobody wants to hear of it any more.
+    gone: bool,
+}
+
+/// The kick descriptors of a thread.
+pub(crate) struct Kicks {
+    handle: Handle,
+    source: Source,
+    kicks: Vec<Option<Box<Kick>>>,
+    completions: Vec<Completion>,
+}
+
+impl Kicks {
+    pub(crate) fn new(handle: Handle) -> Kicks {
+        let source = handle.source();
+        Kicks { handle, source, kicks: Vec::new(), completions: Vec::with_capacity(64) }
+    }
+
+    /// Listens to a descriptor from now on; its place.
+    pub(crate) fn add(&mut self, fd: OwnedFd) -> usize {
+        // What came before is taken for a kick: the ring is looked at anyway.
+        let kick = Kick {
+            fd,
+            counter: 0,
+            armed: false,
+            fired: false,
+            outstanding: 0,
+            gone: false,
+        };
+        let free = self.kicks.iter().position(Option::is_none).unwrap_or(self.kicks.len());
+        if free == self.kicks.len() {
+            self.kicks.push(None);
+        }
+        self.kicks[free] = Some(Box::new(kick));
+        free
+    }
+
+    /// Listens no longer.
+    pub(crate) fn remove(&mut self, place: usize) {
+        let Some(kick) = self.kicks.get_mut(place).and_then(Option::as_mut) else { return };
+        kick.gone = true;
+        if kick.outstanding == 0 {
+            self.kicks[place] = None;
+            return;
+        }
+        for kind in [POLL, READ] {
+            let user_data = (place as u64) << KIND_BITS | kind;
+            self.push(place, CANCEL, Op::Cancel { source: self.source, user_data });
+        }
+    }
+
+    fn push(&mut self, place: usize, kind: u64, op: Op) {
+        if let Some(kick) = &mut self.kicks[place] {
+            kick.outstanding += 1;
+        }
+        // SAFETY: see the module's invariant.
+        unsafe { self.handle.push(self.source, (place as u64) << KIND_BITS | kind, op) };
+    }
+
+    /// Makes the next kick of every descriptor end a sleep.
+    pub(crate) fn arm(&mut self) {
+        for place in 0..self.kicks.len() {
+            let Some(kick) = &mut self.kicks[place] else { continue };
+            if kick.armed || kick.gone {
+                continue;
+            }
+            kick.armed = true;
+            let (fd, buf) = (kick.fd.as_raw_fd(), (&raw mut kick.counter).cast::<u8>());
+            if std::mem::take(&mut kick.fired) {
+                let file = FileRef::Raw(fd);
+                self.push(place, READ, Op::Read { file, buf, len: 8, offset: 0, buffer: None });
+            }
+            self.push(place, POLL, Op::PollIn { fd });
+        }
+    }
+
+    /// Looks at what completed; returns how many kicks were seen.
+    pub(crate) fn take(&mut self) -> u64 {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.handle.take(self.source, &mut completions);
+        let mut seen = 0;
+        for Completion { user_data, result, .. } in completions.drain(..) {
+            let (place, kind) = ((user_data >> KIND_BITS) as usize, user_data & 3);
+            let Some(kick) = &mut self.kicks[place] else { continue };
+            kick.outstanding -= 1;
+            if kind == POLL {
+                kick.armed = false;
+                kick.fired = result > 0;
+                seen += u64::from(result > 0);
+            }
+            if kick.gone && kick.outstanding == 0 {
+                self.kicks[place] = None;
+            }
+        }
+        self.completions = completions;
+        seen
+    }
+
+    /// Whether operations are outstanding, which name memory of this.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.handle.pending(self.source) > 0
+    }
+}

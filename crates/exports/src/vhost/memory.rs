@@ -1,0 +1,248 @@
+//! Guest memory: what the frontend shares, mapped here, and the way from its addresses to ours.
+//!
+//! A [`GuestMemory`] is a fixed list of regions; a change of memory makes a new list that shares
+//! the regions that stay. A region is unmapped when the last list that has it is gone, and each
+//! request in flight keeps the list that it was translated by (thread.rs), so nothing is unmapped
+//! under a drive. Made by device.rs, read by the rings.
+//!
+//! Invariants: regions are not empty, do not wrap and do not overlap in guest addresses; whatever
+//! `translate` returns lies inside one mapping. A frontend that truncates its file meanwhile makes
+//! accesses fault, which sigbus.rs turns into zeroes and a mark.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use millrace_block::{Error, ErrorKind};
+use vm_memory::FileOffset;
+use vm_memory::mmap::MmapRegion;
+
+use super::sigbus;
+
+/// Most regions at a time.
+pub const REGIONS_MAX: usize = 256;
+
+/// Where a region lies, in three address spaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegionAddress {
+    /// First guest physical address.
+    pub guest: u64,
+    /// Length in bytes.
+    pub len_bytes: u64,
+    /// First address in the frontend's process, by which rings are named.
+    pub user: u64,
+    /// Offset of the region in its file.
+    pub offset: u64,
+}
+
+/// One region of guest memory.
+#[derive(Debug)]
+pub struct Region {
+    address: RegionAddress,
+    start: *mut u8,
+    guard: sigbus::Guard,
+    /// Unmapped when this is dropped.
+    _map: MmapRegion,
+}
+
+// SAFETY: a region is plain shared bytes, only ever touched through raw pointers.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps a region of `file`.
+    ///
+    /// # Errors
+    /// `InvalidSetting` if it is empty, wraps or lies past the file's end; `System` if it cannot be
+    /// mapped.
+    pub fn map(file: File, address: RegionAddress) -> Result<Region, Error> {
+        let RegionAddress { guest, len_bytes, user, offset } = address;
+        let wrong = |text: &str| {
+            let text = format!("memory region of {len_bytes} bytes at {guest:#x}: {text}");
+            Err(Error::new(ErrorKind::InvalidSetting, text))
+        };
+        let wraps = |first: u64| first.checked_add(len_bytes).is_none();
+        if len_bytes == 0 || wraps(guest) || wraps(user) || wraps(offset) {
+            return wrong("it is empty or wraps around");
+        }
+        let Ok(meta) = file.metadata() else { return wrong("its file has no size") };
+        if meta.len() < offset + len_bytes {
+            return wrong(&format!("its file ends at {} bytes", meta.len()));
+        }
+        // Files of huge pages are mapped from and to multiples of those.
+        let page = meta.blksize().next_power_of_two().clamp(4096, 1 << 30);
+        let lead = offset % page;
+        let whole = (lead + len_bytes).next_multiple_of(page);
+        let whole = if offset - lead + whole <= meta.len() { whole } else { lead + len_bytes };
+        let (Ok(len), Ok(lead)) = (usize::try_from(whole), usize::try_from(lead)) else {
+            return wrong("it does not fit the address space");
+        };
+        let from = FileOffset::new(file, offset - lead as u64);
+        let map: MmapRegion = MmapRegion::from_file(from, len).map_err(|error| {
+            let text = format!("memory region of {len_bytes} bytes at {guest:#x}: {error}");
+            Error::new(ErrorKind::System, text)
+        })?;
+        let guard = sigbus::Guard::new(map.as_ptr().addr(), len, page as usize)?;
+        let start = map.as_ptr().wrapping_add(lead);
+        Ok(Region { address, start, guard, _map: map })
+    }
+
+    /// Where it lies.
+    #[must_use]
+    pub fn address(&self) -> RegionAddress {
+        self.address
+    }
+
+    /// Its first byte here.
+    #[must_use]
+    pub fn start(&self) -> *mut u8 {
+        self.start
+    }
+
+    fn overlaps(&self, other: &Region) -> bool {
+        let end = |region: &Region| region.address.guest + region.address.len_bytes;
+        self.address.guest < end(other) && other.address.guest < end(self)
+    }
+}
+
+/// All memory of a guest at one time.
+#[derive(Debug, Default)]
+pub struct GuestMemory {
+    /// By guest address.
+    regions: Vec<Arc<Region>>,
+}
+
+/// A place in memory here, and how far it goes on without a break.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    /// First byte.
+    pub start: *mut u8,
+    /// Bytes from there to the end of its region.
+    pub room_bytes: u64,
+}
+
+impl GuestMemory {
+    /// A guest's memory in these regions.
+    ///
+    /// # Errors
+    /// `InvalidSetting` if there are too many or two overlap.
+    pub fn new(mut regions: Vec<Arc<Region>>) -> Result<GuestMemory, Error> {
+        let wrong = |text: String| Err(Error::new(ErrorKind::InvalidSetting, text));
+        if regions.len() > REGIONS_MAX {
+            return wrong(format!("{} memory regions; at most {REGIONS_MAX}", regions.len()));
+        }
+        regions.sort_by_key(|region| region.address.guest);
+        if let Some(pair) = regions.windows(2).find(|pair| pair[0].overlaps(&pair[1])) {
+            let (low, high) = (pair[0].address, pair[1].address);
+            return wrong(format!(
+                "memory regions overlap: {} bytes at {:#x} and {} bytes at {:#x}",
+                low.len_bytes, low.guest, high.len_bytes, high.guest
+            ));
+        }
+        Ok(GuestMemory { regions })
+    }
+
+    /// Its regions, by guest address.
+    #[must_use]
+    pub fn regions(&self) -> &[Arc<Region>] {
+        &self.regions
+    }
+
+    /// Whether some of it has gone away under us.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        self.regions.iter().any(|region| region.guard.was_hit())
+    }
+
+    /// The place of a guest address.
+    #[inline]
+    #[must_use]
+    pub fn translate(&self, guest: u64) -> Option<Place> {
+        // A guest has a handful of regions, most often two.
+        for region in &self.regions {
+            let offset = guest.wrapping_sub(region.address.guest);
+            if offset < region.address.len_bytes {
+                let room_bytes = region.address.len_bytes - offset;
+                return Some(Place { start: region.start.wrapping_add(offset as usize), room_bytes });
+            }
+        }
+        None
+    }
+
+    /// The place of `len_bytes` bytes at an address of the frontend's process, in one piece.
+    #[must_use]
+    pub fn translate_user(&self, user: u64, len_bytes: u64) -> Option<*mut u8> {
+        self.regions.iter().find_map(|region| {
+            let offset = user.wrapping_sub(region.address.user);
+            let fits = offset < region.address.len_bytes
+                && region.address.len_bytes - offset >= len_bytes;
+            fits.then(|| region.start.wrapping_add(offset as usize))
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // Tests may.
+mod tests {
+    use super::*;
+
+    fn region(guest: u64, len_bytes: u64) -> Arc<Region> {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 20).unwrap();
+        let address = RegionAddress { guest, len_bytes, user: guest + (1 << 40), offset: 0x3000 };
+        Arc::new(Region::map(file, address).unwrap())
+    }
+
+    #[test]
+    fn addresses_lead_to_their_region_up_to_its_last_byte_and_no_further() {
+        let memory = GuestMemory::new(vec![region(0x10_0000, 8192), region(0, 4096)]).unwrap();
+        let room = |guest| memory.translate(guest).map(|place| place.room_bytes);
+        assert_eq!([room(0), room(4095), room(4096)], [Some(4096), Some(1), None]);
+        assert_eq!([room(0x10_0000), room(0x10_2000), room(u64::MAX)], [Some(8192), None, None]);
+        let user = (1 << 40) + 0x10_0000;
+        assert!(memory.translate_user(user, 8192).is_some());
+        assert!(memory.translate_user(user + 1, 8192).is_none());
+        assert!(memory.translate_user(user, u64::MAX).is_none());
+    }
+
+    #[test]
+    fn regions_that_overlap_or_wrap_or_have_no_file_behind_them_are_refused() {
+        let error = GuestMemory::new(vec![region(0, 8192), region(4096, 8192)]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "memory regions overlap: 8192 bytes at 0x0 and 8192 bytes at 0x1000"
+        );
+        let map = |guest, len_bytes, offset| {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(8192).unwrap();
+            Region::map(file, RegionAddress { guest, len_bytes, user: 0, offset })
+        };
+        assert!(map(0, 8192, 0).is_ok() && map(0, 4096, 4096).is_ok());
+        for (guest, len_bytes, offset) in
+            [(0, 0, 0), (u64::MAX, 4096, 0), (0, 8193, 0), (0, 4096, 4097), (0, 4096, u64::MAX)]
+        {
+            assert!(map(guest, len_bytes, offset).is_err(), "{guest:#x} {len_bytes} {offset}");
+        }
+    }
+
+    #[test]
+    fn memory_whose_file_is_cut_off_reads_as_zeroes_and_is_marked() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(16384).unwrap();
+        let address = RegionAddress { guest: 0, len_bytes: 16384, user: 0, offset: 0 };
+        let region = Region::map(file.try_clone().unwrap(), address).unwrap();
+        let memory = GuestMemory::new(vec![Arc::new(region)]).unwrap();
+        let byte = memory.translate(8200).unwrap().start;
+        // SAFETY: inside the mapping.
+        unsafe { byte.write_volatile(7) };
+        assert!(!memory.is_damaged());
+        file.set_len(4096).unwrap();
+        // SAFETY: inside the mapping; the fault is handled.
+        assert_eq!(unsafe { byte.read_volatile() }, 0);
+        assert!(memory.is_damaged());
+        // SAFETY: as above.
+        unsafe { byte.write_volatile(9) };
+    }
+}

@@ -1,0 +1,453 @@
+//! `SplitRing`: the device's side of a split virtqueue, over memory that a guest may write any time.
+//!
+//! Takes heads off the avail ring, walks their chains, puts them on the used ring, and keeps both
+//! sides' wishes for notifications (EVENT_IDX or flags). Every descriptor is read once, checked,
+//! and translated; nothing that the guest writes afterwards matters. What the guest must not do is
+//! a [`RingError`], after which the ring is not used any more. Called by queue.rs.
+//!
+//! Invariants: the three areas lie in mapped memory as long as the ring is used (its queue holds the
+//! memory); at most `size` heads are out at a time; each index read from the guest is compared with
+//! a bound before it is used. Source: virtio 1.2, section 2.7.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU16, Ordering, fence};
+
+use millrace_block::Segment;
+
+use super::memory::GuestMemory;
+
+/// Largest ring.
+pub const SIZE_MAX: u16 = 1024;
+
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+/// Of avail.flags: the driver wants no interrupts.
+const NO_INTERRUPT: u16 = 1;
+/// Of used.flags: the device wants no kicks.
+const NO_NOTIFY: u16 = 1;
+
+/// Bytes of the three areas of a ring.
+#[must_use]
+pub fn area_bytes(size: u16) -> [u64; 3] {
+    let size = u64::from(size);
+    [16 * size, 6 + 2 * size, 6 + 8 * size]
+}
+
+/// A descriptor as the guest wrote it.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Descriptor {
+    addr: u64,
+    len: u32,
+    flags: u16,
+    next: u16,
+}
+
+/// What a guest must not do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RingError {
+    /// More heads are available than the ring has.
+    #[error("avail.idx {idx} is more than {size} heads past {taken}, up to which they are taken")]
+    AvailIdx {
+        /// As the guest wrote it.
+        idx: u16,
+        /// Heads taken so far, as the ring counts.
+        taken: u16,
+        /// Of the ring.
+        size: u16,
+    },
+    /// A head or next index lies outside its table.
+    #[error("descriptor {index} of a table of {count}")]
+    Index {
+        /// As the guest wrote it.
+        index: u16,
+        /// Descriptors there are.
+        count: u32,
+    },
+    /// A head that is in flight became available again.
+    #[error("descriptor {head} is made available while it is in flight")]
+    InFlight {
+        /// The head.
+        head: u16,
+    },
+    /// A chain is a loop, or longer than the limit.
+    #[error("a chain of more than {limit} descriptors")]
+    TooLong {
+        /// Longest chain.
+        limit: u16,
+    },
+    /// A buffer of no bytes.
+    #[error("a buffer of no bytes at {addr:#x}")]
+    Empty {
+        /// Its guest address.
+        addr: u64,
+    },
+    /// A buffer or table is not, or not wholly, in guest memory.
+    #[error("{len} bytes at {addr:#x} are not in guest memory")]
+    NotMemory {
+        /// Its guest address.
+        addr: u64,
+        /// Its length.
+        len: u32,
+    },
+    /// A readable buffer behind a writable one.
+    #[error("a readable buffer behind a writable one")]
+    Order,
+    /// An indirect table where there may be none, or of a size that is none.
+    #[error("an indirect table of {len} bytes that is not allowed there")]
+    Indirect {
+        /// Its length.
+        len: u32,
+    },
+}
+
+/// The memory of a chain: first what the device may read, then what it may write.
+#[derive(Debug, Default)]
+pub struct Chain {
+    /// Pieces in order.
+    pub parts: Vec<Segment>,
+    /// How many of them may be read.
+    pub readable: usize,
+}
+
+/// The areas of a ring, here.
+#[derive(Debug, Clone, Copy)]
+pub struct Areas {
+    desc: *mut u8,
+    avail: *mut u8,
+    used: *mut u8,
+}
+
+impl Areas {
+    /// The areas of a ring at these places: descriptor table, avail ring, used ring.
+    ///
+    /// # Safety
+    /// The places are valid for reads and writes of [`area_bytes`] as long as these areas are used,
+    /// and aligned to 16, 2 and 4.
+    #[must_use]
+    pub unsafe fn at([desc, avail, used]: [*mut u8; 3]) -> Areas {
+        Areas { desc, avail, used }
+    }
+
+    /// used.idx, as it stands in the memory where these areas were found.
+    #[must_use]
+    pub fn used_idx(&self, _memory: &GuestMemory) -> u16 {
+        // Relaxed: read before the ring is used.
+        u16::from_le(SplitRing::cell(self.used, 1).load(Ordering::Relaxed))
+    }
+
+    /// The areas of a ring at these addresses of the frontend, if they are mapped and aligned.
+    #[must_use]
+    pub fn find(memory: &GuestMemory, size: u16, [desc, avail, used]: [u64; 3]) -> Option<Areas> {
+        let bytes = area_bytes(size);
+        let find = |user, bytes, align| {
+            memory.translate_user(user, bytes).filter(|place| place.addr().is_multiple_of(align))
+        };
+        Some(Areas {
+            desc: find(desc, bytes[0], 16)?,
+            avail: find(avail, bytes[1], 2)?,
+            used: find(used, bytes[2], 4)?,
+        })
+    }
+}
+
+/// What was negotiated for a ring.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RingFeatures {
+    /// Notifications are suppressed by index.
+    pub event_idx: bool,
+    /// Chains may be in tables of their own.
+    pub indirect: bool,
+}
+
+/// The device's side of a split virtqueue.
+#[derive(Debug)]
+pub struct SplitRing {
+    areas: Areas,
+    size: u16,
+    mask: u16,
+    features: RingFeatures,
+    /// Longest chain.
+    chain_max: u16,
+    /// Heads taken.
+    taken: u16,
+    /// avail.idx when it was last read.
+    seen: u16,
+    /// Heads put on the used ring.
+    used: u16,
+    /// Of those, published.
+    published: u16,
+}
+
+impl SplitRing {
+    /// A ring of `size` descriptors, of which `taken` heads were taken before and `used` are on the
+    /// used ring.
+    ///
+    /// # Safety
+    /// The areas are valid for reads and writes of [`area_bytes`] and aligned as
+    /// [`Areas::find`] says, as long as the ring is used; others may write them any time.
+    ///
+    /// # Panics
+    /// If the size is not a power of two up to [`SIZE_MAX`].
+    #[must_use]
+    pub unsafe fn new(
+        areas: Areas,
+        size: u16,
+        features: RingFeatures,
+        (taken, used): (u16, u16),
+    ) -> SplitRing {
+        assert!(size.is_power_of_two() && size <= SIZE_MAX, "ring of {size}");
+        SplitRing {
+            areas,
+            size,
+            mask: size - 1,
+            features,
+            chain_max: size.max(super::blk::SEG_MAX as u16 + 2),
+            taken,
+            seen: taken,
+            used,
+            published: used,
+        }
+    }
+
+    /// Moves the ring to where its areas are now mapped.
+    ///
+    /// # Safety
+    /// As [`SplitRing::new`].
+    pub unsafe fn move_to(&mut self, areas: Areas) {
+        self.areas = areas;
+    }
+
+    /// Descriptors it has.
+    #[must_use]
+    pub fn size(&self) -> u16 {
+        self.size
+    }
+
+    /// Heads taken so far, as the ring counts: what a frontend calls its base.
+    #[must_use]
+    pub fn taken(&self) -> u16 {
+        self.taken
+    }
+
+    #[inline]
+    fn cell(area: *mut u8, index: usize) -> &'static AtomicU16 {
+        // SAFETY: inside its area, which is aligned and mapped by the promise of `new`; the
+        // reference does not leave the caller's statement.
+        unsafe { AtomicU16::from_ptr(area.cast::<u16>().add(index)) }
+    }
+
+    /// avail.idx, after which what it says is available can be read.
+    #[inline]
+    fn avail_idx(&self) -> u16 {
+        // Acquire pairs with the driver's release of the index.
+        u16::from_le(Self::cell(self.areas.avail, 1).load(Ordering::Acquire))
+    }
+
+    /// How many heads are available.
+    ///
+    /// # Errors
+    /// `AvailIdx` if that cannot be.
+    #[inline]
+    pub fn available(&mut self) -> Result<u16, RingError> {
+        let idx = self.avail_idx();
+        let count = idx.wrapping_sub(self.taken);
+        if count > self.size {
+            return Err(RingError::AvailIdx { idx, taken: self.taken, size: self.size });
+        }
+        self.seen = idx;
+        Ok(count)
+    }
+
+    /// Whether the guest has moved since [`SplitRing::available`]: a look that costs nothing while
+    /// it has not.
+    #[inline]
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        self.avail_idx() != self.seen
+    }
+
+    /// Takes the next head that [`SplitRing::available`] has seen.
+    ///
+    /// # Errors
+    /// `Index` if there is no such descriptor.
+    #[inline]
+    pub fn take(&mut self) -> Result<Option<u16>, RingError> {
+        if self.taken == self.seen {
+            return Ok(None);
+        }
+        let place = 2 + usize::from(self.taken & self.mask);
+        // Relaxed: ordered by the Acquire of the index.
+        let head = u16::from_le(Self::cell(self.areas.avail, place).load(Ordering::Relaxed));
+        if head >= self.size {
+            return Err(RingError::Index { index: head, count: self.size.into() });
+        }
+        self.taken = self.taken.wrapping_add(1);
+        Ok(Some(head))
+    }
+
+    /// Collects the memory of the chain that begins at `head`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    #[inline]
+    pub fn walk(
+        &self,
+        head: u16,
+        memory: &GuestMemory,
+        chain: &mut Chain,
+    ) -> Result<(), RingError> {
+        chain.parts.clear();
+        chain.readable = 0;
+        let (mut table, mut count) = (self.areas.desc.cast_const(), u32::from(self.size));
+        let (mut index, mut left, mut indirect) = (head, self.chain_max, false);
+        loop {
+            if u32::from(index) >= count {
+                return Err(RingError::Index { index, count });
+            }
+            let Descriptor { addr, len, flags, next } = read(table, index);
+            if flags & INDIRECT != 0 {
+                let allowed = self.features.indirect && !indirect && flags & NEXT == 0;
+                if !allowed || len == 0 || !len.is_multiple_of(16) {
+                    return Err(RingError::Indirect { len });
+                }
+                let place = memory.translate(addr).filter(|at| at.room_bytes >= len.into());
+                table = place.ok_or(RingError::NotMemory { addr, len })?.start;
+                (count, index, indirect) = (len / 16, 0, true);
+                continue;
+            }
+            if left == 0 {
+                return Err(RingError::TooLong { limit: self.chain_max });
+            }
+            left -= 1;
+            self.add((addr, len), flags & WRITE != 0, memory, chain)?;
+            if flags & NEXT == 0 {
+                return Ok(());
+            }
+            index = next;
+        }
+    }
+
+    /// Adds a buffer to a chain: one piece, or several if it crosses regions.
+    #[inline]
+    fn add(
+        &self,
+        (mut addr, mut len): (u64, u32),
+        writable: bool,
+        memory: &GuestMemory,
+        chain: &mut Chain,
+    ) -> Result<(), RingError> {
+        if !writable && chain.readable < chain.parts.len() {
+            return Err(RingError::Order);
+        }
+        if len == 0 {
+            return Err(RingError::Empty { addr });
+        }
+        let wrong = RingError::NotMemory { addr, len };
+        while len > 0 {
+            let place = memory.translate(addr).ok_or(wrong)?;
+            let len_bytes = u64::from(len).min(place.room_bytes) as u32;
+            chain.parts.push(Segment { start: place.start, len_bytes });
+            chain.readable += usize::from(!writable);
+            (addr, len) = (addr.wrapping_add(len_bytes.into()), len - len_bytes);
+        }
+        Ok(())
+    }
+
+    /// Puts a head on the used ring, with how many bytes were written to its memory; the guest sees
+    /// it after [`SplitRing::publish`].
+    #[inline]
+    pub fn put(&mut self, head: u16, len: u32) {
+        let place = 4 + 8 * usize::from(self.used & self.mask);
+        // SAFETY: inside the used area, aligned to 4 by the promise of `new`.
+        unsafe {
+            let entry = self.areas.used.add(place).cast::<u32>();
+            entry.write_volatile(u32::from(head).to_le());
+            entry.add(1).write_volatile(len.to_le());
+        }
+        self.used = self.used.wrapping_add(1);
+    }
+
+    /// Heads put that are not published.
+    #[inline]
+    #[must_use]
+    pub fn unpublished(&self) -> u16 {
+        self.used.wrapping_sub(self.published)
+    }
+
+    /// Heads published in all, as the ring counts.
+    #[inline]
+    #[must_use]
+    pub fn published(&self) -> u16 {
+        self.published
+    }
+
+    /// Shows the guest what was put.
+    #[inline]
+    pub fn publish(&mut self) {
+        // Release pairs with the driver's acquire of the index.
+        Self::cell(self.areas.used, 1).store(self.used.to_le(), Ordering::Release);
+        self.published = self.used;
+    }
+
+    /// Whether the guest wants to be told of what was published since `before`.
+    #[inline]
+    #[must_use]
+    pub fn wants_interrupt(&self, before: u16) -> bool {
+        // Pairs with the driver's barrier between its wish and its last look at used.idx.
+        fence(Ordering::SeqCst);
+        // Relaxed: ordered by the fence.
+        if !self.features.event_idx {
+            let flags = u16::from_le(Self::cell(self.areas.avail, 0).load(Ordering::Relaxed));
+            return flags & NO_INTERRUPT == 0;
+        }
+        let place = 2 + usize::from(self.size);
+        // Relaxed: as above.
+        let event = u16::from_le(Self::cell(self.areas.avail, place).load(Ordering::Relaxed));
+        let new = self.published;
+        new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(before)
+    }
+
+    /// Asks for no kicks. With EVENT_IDX that is so anyway until they are asked for again.
+    #[inline]
+    pub fn suppress_kicks(&mut self) {
+        if !self.features.event_idx {
+            // Relaxed: a hint to the driver.
+            Self::cell(self.areas.used, 0).store(NO_NOTIFY.to_le(), Ordering::Relaxed);
+        }
+    }
+
+    /// Asks for a kick with the next head; true if there is one already, of which no kick may come.
+    #[inline]
+    pub fn request_kick(&mut self) -> bool {
+        // Relaxed: ordered by the fence.
+        if self.features.event_idx {
+            let place = 2 + 4 * usize::from(self.size);
+            Self::cell(self.areas.used, place).store(self.taken.to_le(), Ordering::Relaxed);
+        } else {
+            Self::cell(self.areas.used, 0).store(0, Ordering::Relaxed);
+        }
+        // Pairs with the driver's barrier between avail.idx and its look at our wish.
+        fence(Ordering::SeqCst);
+        self.avail_idx() != self.taken
+    }
+}
+
+/// Reads a descriptor once.
+#[inline]
+fn read(table: *const u8, index: u16) -> Descriptor {
+    let place = table.wrapping_add(16 * usize::from(index));
+    // SAFETY: the caller compared the index with the table's length, and the table is mapped; an
+    // indirect one need not be aligned.
+    let raw = unsafe { place.cast::<[u64; 2]>().read_unaligned() };
+    // The guest may write meanwhile: keep the compiler from reading twice.
+    let [addr, rest] = std::hint::black_box(raw);
+    let rest = u64::from_le(rest);
+    Descriptor {
+        addr: u64::from_le(addr),
+        len: rest as u32,
+        flags: (rest >> 32) as u16,
+        next: (rest >> 48) as u16,
+    }
+}

@@ -1,0 +1,92 @@
+//! Counters of vhost-user exports: written by each I/O thread for itself, summed by whoever asks.
+//!
+//! As the NBD server's (server/stats.rs): plain numbers, published once per round of the loop.
+//! Invariant: one writer per [`Published`]; a reader may see counters of different rounds.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What an export, or one of its threads, did so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct VhostStats {
+    /// Requests taken off rings.
+    pub requests: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Requests in flight now.
+    pub in_flight: u64,
+    /// Kicks of the guest that were seen.
+    pub kicks: u64,
+    /// Interrupts sent to the guest.
+    pub interrupts: u64,
+    /// System calls on the data path: turns of the ring that entered the kernel, and interrupts.
+    pub system_calls: u64,
+    /// Times requests were given to the drives together.
+    pub batches: u64,
+    /// Times it waited for more requests before.
+    pub holds: u64,
+    /// Polls that ended because something came.
+    pub poll_hits: u64,
+    /// Polls in vain.
+    pub poll_misses: u64,
+    /// Time spent polling, in nanoseconds.
+    pub poll_ns: u64,
+    /// Times it slept.
+    pub sleeps: u64,
+    /// Rings that guests broke.
+    pub broken: u64,
+    /// Rings in service now.
+    pub queues: u64,
+}
+
+const FIELDS: usize = 14;
+
+impl VhostStats {
+    fn fields(&mut self) -> [&mut u64; FIELDS] {
+        [
+            &mut self.requests,
+            &mut self.errors,
+            &mut self.in_flight,
+            &mut self.kicks,
+            &mut self.interrupts,
+            &mut self.system_calls,
+            &mut self.batches,
+            &mut self.holds,
+            &mut self.poll_hits,
+            &mut self.poll_misses,
+            &mut self.poll_ns,
+            &mut self.sleeps,
+            &mut self.broken,
+            &mut self.queues,
+        ]
+    }
+
+    /// Adds another's.
+    pub fn add(&mut self, mut other: VhostStats) {
+        for (sum, value) in self.fields().into_iter().zip(other.fields()) {
+            *sum += *value;
+        }
+    }
+}
+
+/// The counters of one thread, for other threads to read.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Published([AtomicU64; FIELDS]);
+
+impl Published {
+    pub(crate) fn publish(&self, mut counts: VhostStats) {
+        for (cell, value) in self.0.iter().zip(counts.fields()) {
+            // Relaxed: statistics, which order nothing.
+            cell.store(*value, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn read(&self) -> VhostStats {
+        let mut counts = VhostStats::default();
+        for (cell, field) in self.0.iter().zip(counts.fields()) {
+            // Relaxed: as above.
+            *field = cell.load(Ordering::Relaxed);
+        }
+        counts
+    }
+}

@@ -1,0 +1,555 @@
+//! An I/O thread of a vhost-user export: its queues, its channel, its loop.
+//!
+//! One round: what the guest made available is taken into the channel, the channel polled, what is
+//! done shown to the guest, with one interrupt for all of it. Nothing to do: it polls rings and
+//! drives for a while that adapts to what polls catch (polling.rs), then asks for kicks and sleeps
+//! in its ring. Where submitting costs a system call it may wait for more requests first (pace.rs).
+//! Made by mod.rs; told what to do by the device's control thread through a mailbox.
+//!
+//! Invariants: what is dropped at the end goes in the order channel, ring, queues; memory that a
+//! drive may still touch then is leaked with its queue.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
+
+use millrace_block::{Bio, Channel, Error, ErrorKind, QueueKind, Stamp, Volume};
+use millrace_drives::{IoConfig, IoContext};
+use millrace_machine::{Lock, Machine, Native};
+use millrace_reactor::Handle;
+
+use super::kicks::Kicks;
+use super::log::Log;
+use super::memory::GuestMemory;
+use super::pace::{Pace, PaceConfig};
+use super::pinned::Pinned;
+use super::polling::Polling;
+use super::queue::Queue;
+use super::ring::Areas;
+use super::sigbus;
+use super::stats::{Published, VhostStats};
+use crate::mailbox::Mailbox;
+
+/// Bios in flight per thread.
+const CHANNEL_DEPTH: u32 = 1024;
+/// User data of the flush at the end, which no request has.
+const FLUSH: u64 = 1 << 32;
+/// Rounds without a sleep after which kicks, orders and counters are looked after all the same.
+const ROUNDS_MAX: u32 = 64;
+
+/// What a control thread tells an I/O thread.
+pub(crate) enum Order {
+    /// Serve a queue.
+    Start(Box<Queue>),
+    /// Take nothing more from a queue, and say what its base is when it is empty.
+    Stop(u16, Sender<u16>),
+    /// A queue goes on in other memory.
+    Memory(u16, Arc<GuestMemory>, Option<Areas>, Sender<()>),
+    /// A queue interrupts by another descriptor.
+    Call(u16, Option<OwnedFd>),
+    /// A queue is kicked by another descriptor.
+    Kick(u16, Option<OwnedFd>),
+    /// A queue tells of failures by another descriptor.
+    Error(u16, Option<OwnedFd>),
+    /// A queue is enabled, or is not.
+    Enable(u16, bool),
+}
+
+// SAFETY: areas are places in guest memory, which goes along.
+#[allow(unsafe_code)]
+unsafe impl Send for Order {}
+
+/// Settings of an I/O thread.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ThreadConfig {
+    pub(crate) reactor: millrace_reactor::Config,
+    /// Longest poll before a sleep, in nanoseconds.
+    pub(crate) poll_max_ns: u64,
+    /// Longest wait for more requests, in nanoseconds.
+    pub(crate) wait_max_ns: u64,
+    /// Guest memory is pinned and registered with the ring.
+    pub(crate) pin_memory: bool,
+}
+
+/// What an I/O thread shares with the rest of its export.
+#[derive(Default)]
+pub(crate) struct Desk {
+    pub(crate) orders: Mailbox<Order>,
+    pub(crate) published: Published,
+}
+
+/// What all threads of an export share.
+pub(crate) struct Common {
+    pub(crate) volume: Arc<Volume<Native>>,
+    pub(crate) config: ThreadConfig,
+    pub(crate) log: Log,
+    /// Of the design with one lock for all queues.
+    pub(crate) lock: Option<<Native as Machine>::Lock<()>>,
+    pub(crate) stop: AtomicBool,
+    /// When a stopping export gives up on what is in flight, by the layer's clock.
+    pub(crate) stop_deadline_ns: OnceLock<u64>,
+}
+
+/// An I/O thread.
+pub(crate) struct IoThread {
+    channel: Channel<Native>,
+    ctx: IoContext,
+    reactor: Handle,
+    kicks: Kicks,
+    /// By place, which completions name: a queue never moves.
+    queues: Vec<Option<Served>>,
+    common: Arc<Common>,
+    desk: Arc<Desk>,
+    /// The volume's queues are served by turns of the ring.
+    turns: bool,
+    pace: Paced,
+    polling: Polling,
+    pinned: Pinned,
+    stats: VhostStats,
+    /// Of `sigbus::hits` when memory was last found whole.
+    hits: usize,
+}
+
+/// A queue and the place of its kick.
+struct Served {
+    queue: Box<Queue>,
+    kick: Option<usize>,
+    /// Its failure was said.
+    told: bool,
+}
+
+/// Holding back of submissions.
+struct Paced {
+    pace: Pace,
+    /// Since when requests wait in the rings; 0 while none do.
+    since_ns: u64,
+    /// Requests that wait.
+    waiting: u32,
+}
+
+impl IoThread {
+    /// Makes the calling thread number `number` of those that have queues of the volume's drives.
+    ///
+    /// # Errors
+    /// If there is no ring or a drive cannot open its queue.
+    pub(crate) fn new(
+        common: &Arc<Common>,
+        desk: &Arc<Desk>,
+        number: u16,
+    ) -> Result<IoThread, Error> {
+        let config = common.config;
+        let mut ctx = IoContext::new(IoConfig { number, reactor: config.reactor })?;
+        let channel = ctx.channel(&common.volume, CHANNEL_DEPTH, Stamp::Batch)?;
+        let handle = ctx.reactor().handle();
+        let disks = common.volume.disks();
+        Ok(IoThread {
+            channel,
+            ctx,
+            kicks: Kicks::new(handle.clone()),
+            pinned: Pinned::new(handle.clone(), config.pin_memory),
+            reactor: handle,
+            queues: Vec::new(),
+            common: Arc::clone(common),
+            desk: Arc::clone(desk),
+            turns: disks.iter().any(|disk| disk.kind() == QueueKind::OwnerOnly),
+            pace: Paced {
+                pace: Pace::new(PaceConfig { wait_max_ns: config.wait_max_ns }),
+                since_ns: 0,
+                waiting: 0,
+            },
+            polling: Polling::new(config.poll_max_ns),
+            stats: VhostStats::default(),
+            hits: 0,
+        })
+    }
+
+    /// What wakes it, and why it does not use io_uring if it does not.
+    pub(crate) fn introduce(&mut self) -> Option<String> {
+        self.desk.orders.set_bell(Arc::clone(self.ctx.bell()));
+        self.ctx.reactor().fallback_reason().map(str::to_owned)
+    }
+
+    fn is_stopping(&self) -> bool {
+        // Acquire pairs with the Release of who stops the export.
+        self.common.stop.load(Ordering::Acquire)
+    }
+
+    /// Serves until the export stops.
+    ///
+    /// # Errors
+    /// `System` if the ring fails.
+    pub(crate) fn serve(&mut self) -> Result<(), Error> {
+        let mut since = 0;
+        while !self.is_stopping() {
+            self.take_orders();
+            let mut rounds = 0;
+            while rounds < ROUNDS_MAX && self.round()? {
+                rounds += 1;
+            }
+            since += rounds + 1;
+            let busy = rounds == ROUNDS_MAX || self.spin()?;
+            if !busy || since >= ROUNDS_MAX {
+                since = 0;
+                self.look_after();
+            }
+            if !busy {
+                self.sleep(None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes, submits, completes and shows; false if nothing was to be done.
+    fn round(&mut self) -> Result<bool, Error> {
+        let mut available = 0;
+        for served in self.queues.iter_mut().flatten() {
+            available += served.queue.available();
+        }
+        let mut moved = 0;
+        let holds = available > 0 && self.hold(available);
+        if available > 0 && !holds {
+            moved += self.take();
+        }
+        moved += self.poll();
+        if self.turns {
+            moved += self.turn_now(moved)?;
+        }
+        for served in self.queues.iter_mut().flatten() {
+            served.queue.publish(&mut self.stats);
+        }
+        Ok(moved > 0 || holds)
+    }
+
+    /// Whether to wait for more before what is available is submitted.
+    #[inline]
+    fn hold(&mut self, available: u32) -> bool {
+        if !self.turns {
+            return false;
+        }
+        let (paced, now_ns) = (&mut self.pace, Native::now());
+        paced.pace.arrived(now_ns, available - paced.waiting.min(available));
+        if paced.since_ns == 0 {
+            paced.since_ns = now_ns;
+        }
+        if paced.pace.hold_until(now_ns, available, paced.since_ns).is_some() {
+            self.stats.holds += u64::from(paced.waiting == 0);
+            paced.waiting = available;
+            return true;
+        }
+        (paced.since_ns, paced.waiting) = (0, 0);
+        false
+    }
+
+    /// Takes what is available into the channel.
+    #[inline]
+    fn take(&mut self) -> u32 {
+        let mut taken = 0;
+        for (lane, served) in self.queues.iter_mut().enumerate() {
+            let Some(served) = served else { continue };
+            let _all = self.common.lock.as_ref().map(Lock::lock);
+            taken += served.queue.take(lane as u64, &mut self.channel, &mut self.stats);
+        }
+        self.stats.batches += u64::from(taken > 0);
+        taken
+    }
+
+    /// Starts what was taken and answers what is done.
+    #[inline]
+    fn poll(&mut self) -> u32 {
+        let (queues, stats, lock) = (&mut self.queues, &mut self.stats, &self.common.lock);
+        let done = self.channel.poll(|completion| {
+            let (lane, head) = (completion.user_data >> 16, completion.user_data as u16);
+            let _all = lock.as_ref().map(Lock::lock);
+            let served = queues[lane as usize].as_mut();
+            let served = served.expect("a queue stays until it is empty");
+            served.queue.complete(head, completion.status, stats);
+        });
+        if self.turns {
+            self.pace.pace.completed(done as u32);
+        }
+        done as u32
+    }
+
+    /// One turn of the ring that does not wait; returns what came of it.
+    fn turn_now(&mut self, submitted: u32) -> Result<u32, Error> {
+        let failed = |error| Error::new(ErrorKind::System, format!("I/O ring: {error}"));
+        if submitted == 0 {
+            self.reactor.turn_now().map_err(failed)?;
+        } else {
+            let before = self.ctx.reactor().counters().system_calls;
+            let start_ns = Native::now();
+            self.reactor.turn_now().map_err(failed)?;
+            if self.ctx.reactor().counters().system_calls > before {
+                self.pace.pace.submitted(Native::now() - start_ns, submitted);
+            }
+        }
+        Ok(if self.channel.has_work() { self.poll() } else { 0 })
+    }
+
+    /// Does what the control thread says.
+    fn take_orders(&mut self) {
+        while let Some(order) = self.desk.orders.take() {
+            match order {
+                Order::Start(queue) => self.start(queue),
+                Order::Stop(number, reply) => match self.find(number) {
+                    Some(served) => served.queue.stopping = Some(reply),
+                    // It has no base then, and the control thread knows that.
+                    None => drop(reply),
+                },
+                Order::Memory(number, memory, areas, reply) => {
+                    if let Some(served) = self.find(number) {
+                        served.queue.change_memory(memory, areas);
+                    }
+                    self.hits = 0;
+                    // Nobody waits any more if the device is gone.
+                    let _ = reply.send(());
+                }
+                Order::Call(number, fd) => {
+                    if let Some(served) = self.find(number) {
+                        served.queue.notifiers.call = fd;
+                    }
+                }
+                Order::Kick(number, fd) => self.change_kick(number, fd),
+                Order::Error(number, fd) => {
+                    if let Some(served) = self.find(number) {
+                        served.queue.notifiers.error = fd;
+                    }
+                }
+                Order::Enable(number, enabled) => {
+                    if let Some(served) = self.find(number) {
+                        served.queue.enabled = enabled;
+                    }
+                }
+            }
+        }
+    }
+
+    fn change_kick(&mut self, number: u16, fd: Option<OwnedFd>) {
+        let place = fd.map(|fd| self.kicks.add(fd));
+        let Some(served) = self.find(number) else { return };
+        if let Some(old) = std::mem::replace(&mut served.kick, place) {
+            self.kicks.remove(old);
+        }
+    }
+
+    fn find(&mut self, number: u16) -> Option<&mut Served> {
+        self.queues.iter_mut().flatten().find(|served| served.queue.number == number)
+    }
+
+    fn start(&mut self, mut queue: Box<Queue>) {
+        let kick = queue.notifiers.kick.take().map(|fd| self.kicks.add(fd));
+        queue.suppress_kicks();
+        let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
+        if free == self.queues.len() {
+            self.queues.push(None);
+        }
+        self.queues[free] = Some(Served { queue, kick, told: false });
+        self.hits = 0;
+    }
+
+    /// What is looked after now and then: stopped and broken queues, timeouts, counters.
+    fn look_after(&mut self) {
+        self.stats.kicks += self.kicks.take();
+        if self.channel.in_flight() > 0 {
+            self.channel.tick();
+        }
+        self.find_damage();
+        for place in &mut self.queues {
+            let Some(served) = place else { continue };
+            if let Some(why) = served.queue.broken.as_ref().filter(|_| !served.told) {
+                served.told = true;
+                self.stats.broken += 1;
+                let number = served.queue.number;
+                self.common.log.say(format!(
+                    "queue {number} is not served any more, until the guest resets the device: \
+                     {why}"
+                ));
+            }
+            if served.queue.is_drained()
+                && let Some(mut served) = place.take()
+            {
+                served.queue.publish(&mut self.stats);
+                served.end(&mut self.kicks);
+            }
+        }
+        self.pinned.follow(self.queues.iter().flatten().map(|served| &*served.queue));
+        self.publish();
+    }
+
+    /// Fails the queues of a guest whose memory has gone away.
+    fn find_damage(&mut self) {
+        let hits = sigbus::hits();
+        if hits == self.hits {
+            return;
+        }
+        self.hits = hits;
+        for served in self.queues.iter_mut().flatten() {
+            if served.queue.broken.is_none() && served.queue.memory().is_damaged() {
+                let why = "the frontend cut off the file behind its guest's memory";
+                served.queue.fail(why.to_owned());
+            }
+        }
+    }
+
+    fn publish(&mut self) {
+        self.stats.in_flight = self.channel.in_flight().into();
+        self.stats.queues = self.queues.iter().flatten().count() as u64;
+        let counters = self.ctx.reactor().counters();
+        let mut stats = self.stats;
+        stats.system_calls += counters.system_calls;
+        stats.sleeps = counters.sleeps;
+        self.desk.published.publish(stats);
+    }
+
+    /// Whether there is something to do without sleeping.
+    #[inline]
+    fn has_news(&self) -> bool {
+        self.queues.iter().flatten().any(|served| served.queue.has_news())
+            || self.channel.has_work()
+            || !self.desk.orders.is_empty()
+    }
+
+    /// Sleeps until something comes, or until `limit_ns`.
+    fn sleep(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
+        for served in self.queues.iter_mut().flatten() {
+            if served.queue.request_kick() {
+                served.queue.suppress_kicks();
+                return Ok(());
+            }
+        }
+        self.kicks.arm();
+        let deadline_ns = [self.channel.sleep_until(), limit_ns].into_iter().flatten().min();
+        let (common, desk, channel) = (&self.common, &self.desk, &self.channel);
+        let stopping = limit_ns.is_some();
+        let slept_ns = Native::now();
+        self.ctx.turn(deadline_ns, || {
+            channel.has_work()
+                || !desk.orders.is_empty()
+                || (!stopping && common.stop.load(Ordering::SeqCst))
+        })?;
+        self.polling.slept(Native::now() - slept_ns);
+        for served in self.queues.iter_mut().flatten() {
+            served.queue.suppress_kicks();
+        }
+        Ok(())
+    }
+
+    /// Polls for as long as has paid lately; true if something came.
+    fn spin(&mut self) -> Result<bool, Error> {
+        let spin_ns = self.polling.spin_ns();
+        if spin_ns == 0 || self.queues.is_empty() {
+            return Ok(false);
+        }
+        let start_ns = Native::now();
+        let turns = self.turns && self.channel.in_flight() > 0;
+        loop {
+            let waited_ns = Native::now() - start_ns;
+            if self.has_news() {
+                self.polling.caught(waited_ns);
+                self.stats.poll_hits += 1;
+                self.stats.poll_ns += waited_ns;
+                return Ok(true);
+            }
+            if waited_ns >= spin_ns {
+                self.stats.poll_misses += 1;
+                self.stats.poll_ns += waited_ns;
+                return Ok(false);
+            }
+            if turns {
+                self.turn_now(0)?;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Ends the thread: answers what is in flight until the deadline, flushes if it is to.
+    pub(crate) fn finish(mut self, served: Result<(), Error>, flushes: bool) -> Vec<String> {
+        let mut failures = Vec::new();
+        let deadline_ns = self.common.stop_deadline_ns.get().copied().unwrap_or(0);
+        let ended = served.and_then(|()| self.drain(deadline_ns)).and_then(|()| match flushes {
+            true => self.flush(deadline_ns, &mut failures),
+            false => Ok(()),
+        });
+        if let Err(error) = ended {
+            failures.push(error.to_string());
+        }
+        let left = self.channel.in_flight();
+        if left > 0 {
+            failures.push(format!("{left} requests of a guest are cut off: no answer of a drive"));
+        }
+        self.publish();
+        self.let_go(deadline_ns, left > 0);
+        failures
+    }
+
+    fn drain(&mut self, deadline_ns: u64) -> Result<(), Error> {
+        // Nobody hears the bases: the frontend finds what it needs in its rings.
+        let (nobody, _) = std::sync::mpsc::channel();
+        for served in self.queues.iter_mut().flatten() {
+            served.queue.stopping.get_or_insert_with(|| nobody.clone());
+        }
+        loop {
+            while self.round()? {}
+            let waits = self.queues.iter().flatten().any(|served| !served.queue.is_drained());
+            self.look_after();
+            if !waits || Native::now() >= deadline_ns {
+                return Ok(());
+            }
+            self.sleep(Some(Native::now() + 10_000_000))?;
+        }
+    }
+
+    fn flush(&mut self, deadline_ns: u64, failures: &mut Vec<String>) -> Result<(), Error> {
+        if self.common.volume.limits().features.read_only {
+            return Ok(());
+        }
+        let name = self.common.volume.name().to_owned();
+        if let Err(rejected) = self.channel.submit(Bio::flush().with_user_data(FLUSH)) {
+            failures.push(format!("{name}: no flush: {:?}", rejected.reason));
+            return Ok(());
+        }
+        let mut outcome = None;
+        let deadline_ns = deadline_ns.max(Native::now()).saturating_add(1_000_000_000);
+        while outcome.is_none() && Native::now() < deadline_ns {
+            self.channel.poll(|done| {
+                outcome = outcome.or((done.user_data == FLUSH).then_some(done.status));
+            });
+            let channel = &self.channel;
+            let done = outcome.is_some();
+            let turn_ns = Native::now() + 10_000_000;
+            self.ctx.turn(Some(turn_ns), || done || channel.has_work())?;
+        }
+        match outcome {
+            Some(status) if status.is_ok() => {}
+            Some(status) => failures.push(format!("{name}: flush: {status}")),
+            None => failures.push(format!("{name}: flush: no answer in time")),
+        }
+        Ok(())
+    }
+
+    /// Drops channel, ring and queues in this order; leaks what is still written to.
+    fn let_go(self, deadline_ns: u64, leaks: bool) {
+        let IoThread { mut channel, ctx, kicks, queues, pinned, reactor, .. } = self;
+        channel.set_drain_ns(deadline_ns.saturating_sub(Native::now()));
+        drop(channel);
+        drop(ctx);
+        drop(reactor);
+        if leaks || kicks.is_busy() {
+            std::mem::forget((queues, kicks, pinned));
+        }
+    }
+}
+
+impl Served {
+    /// Lets go of a queue that is empty, and says its base.
+    fn end(mut self, kicks: &mut Kicks) {
+        if let Some(place) = self.kick.take() {
+            kicks.remove(place);
+        }
+        if let Some(reply) = self.queue.stopping.take() {
+            // Nobody waits any more if the device is gone.
+            let _ = reply.send(self.queue.base());
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! How many I/O threads serve the queues of a guest.
+//!
+//! Pure rules, of which the configuration and the server ask the same. The three designs that
+//! \[MIOT\] compares are settings: one lock and one thread for all queues (`Shared`), dedicated
+//! queues with one thread (`Count(1)`), a dedicated queue and thread for each vCPU (`PerQueue`).
+
+/// Most queues of a guest.
+pub const QUEUES_MAX: u16 = 256;
+
+/// Who serves the queues of a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Threads {
+    /// One thread for all of them, under one lock: the older design.
+    Shared,
+    /// A thread for each, as far as there are CPUs; beyond, queues share threads evenly.
+    #[default]
+    PerQueue,
+    /// So many threads.
+    Count(u16),
+}
+
+impl Threads {
+    /// I/O threads for at most `queues` queues, on this machine.
+    #[must_use]
+    pub fn count(self, queues: u16) -> u16 {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        self.count_on(queues, u16::try_from(cpus).unwrap_or(u16::MAX))
+    }
+
+    fn count_on(self, queues: u16, cpus: u16) -> u16 {
+        match self {
+            Threads::Shared => 1,
+            Threads::PerQueue => queues.min(cpus).max(1),
+            Threads::Count(count) => count.clamp(1, queues.max(1)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_as_many_as_asked_for_and_never_more_than_queues() {
+        let counts = |threads: Threads| [1, 4, 16].map(|queues| threads.count_on(queues, 8));
+        assert_eq!(counts(Threads::Shared), [1, 1, 1]);
+        assert_eq!(counts(Threads::PerQueue), [1, 4, 8]);
+        assert_eq!(counts(Threads::Count(1)), [1, 1, 1]);
+        assert_eq!(counts(Threads::Count(12)), [1, 4, 12]);
+    }
+}

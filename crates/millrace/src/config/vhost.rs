@@ -1,0 +1,209 @@
+//! The keys of an `[[export]]` that serve it to virtual machines, and what they come to.
+//!
+//! Called by raw.rs for the keys and by checked.rs for how they go together. Who serves the queues
+//! of a guest, and on which CPUs, is decided here: without `cpus`, threads of the design with a
+//! thread for each queue are pinned to CPUs in turn, export after export, so that they overlap no
+//! more than they must.
+
+use std::path::{Path, PathBuf};
+
+use millrace_exports::vhost::{POLL_MAX_NS, QUEUES_MAX, Threads, VhostSocket, WAIT_MAX_NS};
+use millrace_machine::{Machine, Native};
+
+use super::document::{Located, Section};
+use super::problem::Problems;
+use super::words::{self, Address};
+
+/// Queues of a guest where nobody says how many and the machine has fewer CPUs.
+const QUEUES_DEFAULT_MIN: usize = 16;
+/// Bytes of a serial number.
+const SERIAL_BYTES_MAX: usize = 20;
+
+/// The keys as they stand.
+#[derive(Debug, Default)]
+pub struct RawVhost {
+    socket: Option<Located<PathBuf>>,
+    role: Option<Located<Role>>,
+    mode: Option<Located<u32>>,
+    queues: Option<Located<u32>>,
+    threads: Option<Located<Threads>>,
+    cpus: Option<Located<Vec<Located<u32>>>>,
+    serial: Option<Located<String>>,
+    poll_max_ns: Option<Located<u64>>,
+    batch_wait_ns: Option<Located<u64>>,
+    pin_memory: Option<Located<bool>>,
+}
+
+/// Who connects to whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Server,
+    Client,
+}
+
+/// How an export is served to virtual machines.
+#[derive(Debug, Clone)]
+pub struct VhostPlan {
+    /// Where it stands in the file.
+    pub line: usize,
+    /// Where.
+    pub socket: VhostSocket,
+    /// Most queues of a guest.
+    pub queues: u16,
+    /// Who serves them.
+    pub threads: Threads,
+    /// CPUs of the threads, dealt out in turn; none: they are not pinned.
+    pub cpus: Vec<u32>,
+    /// Serial number; the export's name if it is not given.
+    pub serial: Option<String>,
+    /// Longest poll before a sleep, in nanoseconds.
+    pub poll_max_ns: u64,
+    /// Longest wait for more requests, in nanoseconds.
+    pub batch_wait_ns: u64,
+    /// Guest memory is pinned.
+    pub pin_memory: bool,
+}
+
+impl VhostPlan {
+    /// I/O threads that it has on this machine.
+    pub fn thread_count(&self) -> u16 {
+        self.threads.count(self.queues)
+    }
+
+    /// The path of its socket.
+    pub fn path(&self) -> &Path {
+        match &self.socket {
+            VhostSocket::Listen(path, _) | VhostSocket::Connect(path) => path,
+        }
+    }
+}
+
+impl RawVhost {
+    /// Reads the keys of a section.
+    pub fn read(section: &mut Section<'_>, base: &Path, problems: &mut Problems) -> RawVhost {
+        let queues = |text: &str| words::number(text, 1, QUEUES_MAX.into());
+        let cpu = |text: &str| words::number(text, 0, 65_535);
+        RawVhost {
+            socket: section.word("vhost-user-blk", problems, |text| socket(text, base)),
+            role: section.word("role", problems, role),
+            mode: section.word("socket-mode", problems, mode),
+            queues: section.word("queues", problems, queues),
+            threads: section.word("threads", problems, threads),
+            cpus: section.list("cpus", problems, cpu),
+            serial: section.string("serial", problems),
+            poll_max_ns: section.word("poll-max", problems, words::duration_ns),
+            batch_wait_ns: section.word("batch-wait", problems, words::duration_ns),
+            pin_memory: section.word("pin-memory", problems, yes_or_no),
+        }
+    }
+
+    /// Whether it is served to virtual machines at all.
+    pub fn is_there(&self) -> bool {
+        self.socket.is_some()
+    }
+
+    /// What the keys come to; `pinned` counts threads that were pinned for others.
+    pub fn check(&self, pinned: &mut usize, problems: &mut Problems) -> Option<VhostPlan> {
+        let Some(socket) = &self.socket else {
+            for (key, line) in self.lines() {
+                let text = format!("{key}: only with vhost-user-blk = \"unix:PATH\"; add that");
+                problems.add(line, text);
+            }
+            return None;
+        };
+        let listens = self.role.as_ref().is_none_or(|role| role.value == Role::Server);
+        if let Some(mode) = self.mode.as_ref().filter(|_| !listens) {
+            let text = "socket-mode: with role = \"client\" the socket is the frontend's; remove it";
+            problems.add(mode.line, text);
+        }
+        if let Some(serial) = self.serial.as_ref().filter(|s| s.value.len() > SERIAL_BYTES_MAX) {
+            let text = format!("serial: at most {SERIAL_BYTES_MAX} bytes");
+            problems.add(serial.line, text);
+        }
+        let path = socket.value.clone();
+        let machine: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
+        let queues_default = machine.len().clamp(QUEUES_DEFAULT_MIN, QUEUES_MAX.into()) as u16;
+        let queues = self.queues.as_ref().map_or(queues_default, |queues| queues.value as u16);
+        let threads = self.threads.as_ref().map_or(Threads::PerQueue, |threads| threads.value);
+        let cpus = match &self.cpus {
+            Some(cpus) => {
+                for cpu in cpus.value.iter().filter(|cpu| !machine.contains(&cpu.value)) {
+                    let text = format!("cpus: this process may not use CPU {}", cpu.value);
+                    problems.add(cpu.line, text);
+                }
+                cpus.value.iter().map(|cpu| cpu.value).collect()
+            }
+            None if threads == Threads::PerQueue => {
+                let first = *pinned;
+                let count = usize::from(threads.count(queues));
+                *pinned += count;
+                (first..first + count).map(|at| machine[at % machine.len()]).collect()
+            }
+            None => Vec::new(),
+        };
+        Some(VhostPlan {
+            line: socket.line,
+            socket: match listens {
+                true => VhostSocket::Listen(path, self.mode.as_ref().map(|mode| mode.value)),
+                false => VhostSocket::Connect(path),
+            },
+            queues,
+            threads,
+            cpus,
+            serial: self.serial.as_ref().map(|serial| serial.value.clone()),
+            poll_max_ns: self.poll_max_ns.as_ref().map_or(POLL_MAX_NS, |time| time.value),
+            batch_wait_ns: self.batch_wait_ns.as_ref().map_or(WAIT_MAX_NS, |time| time.value),
+            pin_memory: self.pin_memory.as_ref().is_some_and(|pin| pin.value),
+        })
+    }
+
+    /// The keys that are there, and where.
+    fn lines(&self) -> Vec<(&'static str, usize)> {
+        let lines = [
+            ("role", self.role.as_ref().map(|at| at.line)),
+            ("socket-mode", self.mode.as_ref().map(|at| at.line)),
+            ("queues", self.queues.as_ref().map(|at| at.line)),
+            ("threads", self.threads.as_ref().map(|at| at.line)),
+            ("cpus", self.cpus.as_ref().map(|at| at.line)),
+            ("serial", self.serial.as_ref().map(|at| at.line)),
+            ("poll-max", self.poll_max_ns.as_ref().map(|at| at.line)),
+            ("batch-wait", self.batch_wait_ns.as_ref().map(|at| at.line)),
+            ("pin-memory", self.pin_memory.as_ref().map(|at| at.line)),
+        ];
+        lines.into_iter().filter_map(|(key, line)| Some((key, line?))).collect()
+    }
+}
+
+fn socket(text: &str, base: &Path) -> Result<PathBuf, String> {
+    match text.strip_prefix("unix:").map(|_| words::address(text, base)) {
+        Some(Ok(Address::Unix(path))) => Ok(path),
+        Some(Err(error)) => Err(error),
+        _ => Err("write \"unix:PATH\"".to_owned()),
+    }
+}
+
+fn role(text: &str) -> Result<Role, String> {
+    words::choice(text, &[("server", Role::Server), ("client", Role::Client)])
+}
+
+fn mode(text: &str) -> Result<u32, String> {
+    let wrong = "write the mode as a string of octal digits: \"0660\"";
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 && text.len() >= 3 => Ok(mode),
+        _ => Err(wrong.to_owned()),
+    }
+}
+
+fn threads(text: &str) -> Result<Threads, String> {
+    match text {
+        "shared" => Ok(Threads::Shared),
+        "queue" => Ok(Threads::PerQueue),
+        _ => words::number(text, 1, QUEUES_MAX.into())
+            .map(|count| Threads::Count(count as u16))
+            .map_err(|_| format!("write \"shared\", \"queue\", or a number from 1 to {QUEUES_MAX}")),
+    }
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    words::choice(text, &[("true", true), ("false", false)])
+}
