@@ -37,6 +37,9 @@ pub enum BenchError {
         /// What happened.
         source: std::io::Error,
     },
+    /// A vhost-user server could not be reached, lacks something, went away or broke the rules.
+    #[error("{0}")]
+    Vhost(#[from] millrace_exports::vhost_client::ClientError),
     /// A machine to simulate is no machine, or its simulation did not end.
     #[error("{text}")]
     Machine {
@@ -107,6 +110,11 @@ impl Shared {
     /// A job is set up: waits for the others.
     pub(crate) fn ready(&self) {
         self.start.wait();
+    }
+
+    /// Counts system calls of a job's.
+    pub(crate) fn add_system_calls(&self, calls: u64) {
+        self.syscalls.fetch_add(calls, Ordering::Relaxed);
     }
 
     /// A job is done.
@@ -254,8 +262,7 @@ fn run_job(
         channel: &mut channel,
     };
     let result = job.run(&shared.until)?;
-    let calls = context.reactor().counters().system_calls;
-    shared.syscalls.fetch_add(calls, Ordering::Relaxed);
+    shared.add_system_calls(context.reactor().counters().system_calls);
     drop(channel);
     Ok(result)
 }
@@ -304,6 +311,7 @@ pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: 
         cost: Cost {
             cpu_ns_per_io: times.cpu_ns as f64 / ios.max(1) as f64,
             syscalls_per_io: times.syscalls as f64 / ios.max(1) as f64,
+            notifications: None,
         },
         lat_ns: LatencyNs::of(latency),
         outcome: Outcome {

@@ -32,6 +32,9 @@ pub(crate) struct JobResult {
     pub(crate) errors: u64,
     pub(crate) verified: u64,
     pub(crate) first_error: Option<String>,
+    /// Of virtqueues: kicks written, and interrupts that ended a sleep.
+    pub(crate) kicks: u64,
+    pub(crate) interrupts: u64,
     /// Only if measured here.
     pub(crate) latencies: Snapshot,
 }

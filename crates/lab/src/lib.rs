@@ -18,12 +18,15 @@ pub mod sim;
 pub mod systor13;
 pub mod trace;
 mod verify;
+mod vhost;
 pub mod walk;
 mod workload;
 
 pub use bench::{BenchError, Plan, Progress, run_row};
 pub use nbd::run_nbd_row;
 pub use row::{
-    Cost, DriveStates, LatencyNs, LockLine, MachineRow, Outcome, Queues, Row, Span, StackStages,
+    Cost, DriveStates, LatencyNs, LockLine, MachineRow, Notifications, Outcome, Queues, Row, Span,
+    StackStages,
 };
+pub use vhost::run_vhost_row;
 pub use workload::{Offsets, Rw, Workload};

@@ -38,7 +38,8 @@ impl LatencyNs {
 /// Which queues a row went through.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Queues {
-    /// `mq`, `sq` or `raw`; `nbd` for a connection.
+    /// `mq`, `sq` or `raw`; `nbd` for a connection; `vhost-poll` or `vhost-events` for virtqueues,
+    /// by how the client waits.
     pub stack: String,
     /// Software queues: `core`, `node` or `one`.
     pub software_queues: String,
@@ -46,7 +47,7 @@ pub struct Queues {
     pub hardware_queues: String,
     /// CPUs used.
     pub cpus: u32,
-    /// Who serves the drives: `inline`, `per-drive`, `per-volume`, `auto`; nothing over NBD.
+    /// Who serves the drives: `inline`, `per-drive`, `per-volume`, `auto`; nothing for a server.
     pub serving: String,
 }
 
@@ -57,6 +58,18 @@ pub struct Cost {
     pub cpu_ns_per_io: f64,
     /// System calls of the I/O threads for one I/O.
     pub syscalls_per_io: f64,
+    /// Of virtqueues, how often either side woke the other.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub notifications: Option<Notifications>,
+}
+
+/// How often the client of a virtqueue and its server woke each other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Notifications {
+    /// Kicks that the client wrote, for one I/O.
+    pub kicks_per_io: f64,
+    /// Interrupts that ended a sleep of the client's, for one I/O.
+    pub interrupts_per_io: f64,
 }
 
 /// What went wrong, and what was checked.

@@ -267,6 +267,7 @@ fn row_of<M: Host>(plan: &SimPlan, measured: &Measured<M>) -> Row {
         cost: Cost {
             cpu_ns_per_io: 0.0,
             syscalls_per_io: sums.system_calls as f64 / measured.total_ios.max(1) as f64,
+            notifications: None,
         },
         lat_ns: LatencyNs::of(&sums.latency),
         outcome: Outcome {

@@ -12,11 +12,12 @@ use clap::Args;
 use millrace::{ControllerConfig, Layout, Serving, ServingConfig, Spec, Spread, Stack, Stamp};
 use millrace_block::{TRACE_RING_EVENTS, TraceStamp};
 use millrace_drives::controller_config;
-use millrace_exports::nbd::NbdUri;
+use millrace_exports::vhost_client::Wait;
 use millrace_lab::Rw;
 use millrace_lab::sim::{InterfaceKind, Irq};
 use millrace_reactor::Backend;
 
+use super::connect::Server;
 use crate::config::words::whole;
 
 const EXAMPLES: &str = "\
@@ -31,6 +32,8 @@ Examples:
       drives that share the 250 tags of a controller
   millrace bench --connect 'nbd+unix:///vol0?socket=millrace-data/vol0.sock' --jobs 4 --iodepth 32
       any NBD server
+  millrace bench --connect vhost-user:/run/vol0.sock --jobs 2 --iodepth 32 --wait events
+      any vhost-user-blk server, with a virtqueue for each job, as a virtual machine would have
   millrace bench --drive ram:size=1g --drive ram:size=1g --serving inline,per-drive --states
       who serves a volume's drives, and what each of them did
   millrace bench --machine e7-2870 --cpus 1,10,20,80 --stack mq,sq --interface libaio --locks
@@ -111,9 +114,13 @@ pub struct TargetArgs {
     /// `,node=N`, its NUMA node. For a drive's own limit there is `depth` in its spec
     #[arg(long, value_name = "CONTROLLER", conflicts_with = "connect")]
     pub controller: Vec<String>,
-    /// Be a client of an NBD server instead
+    /// Be a client of a server instead: NBD by URI, or vhost-user:SOCKET, a vhost-user-blk server
     #[arg(long, value_name = "URI", conflicts_with_all = ["drive", "stack", "chunk"])]
-    pub connect: Option<NbdUri>,
+    pub connect: Option<Server>,
+    /// With --connect vhost-user:SOCKET, how jobs learn of completions: poll (they look, and use a
+    /// CPU each), events (they sleep until the server interrupts) [default: poll]
+    #[arg(long, value_name = "HOW", requires = "connect", value_parser = word::<Wait>)]
+    pub wait: Option<Wait>,
     /// Chunk of the stripe
     #[arg(long, default_value = "64k", value_name = "SIZE", value_parser = size)]
     pub chunk: u64,
@@ -301,6 +308,11 @@ impl Words for TraceStamp {
 
 impl Words for Stamp {
     const WORDS: &'static [(Stamp, &'static str)] = &[(Stamp::Batch, "batch"), (Stamp::Io, "io")];
+}
+
+impl Words for Wait {
+    const WORDS: &'static [(Wait, &'static str)] =
+        &[(Wait::Poll, "poll"), (Wait::Events, "events")];
 }
 
 impl Words for Serving {

@@ -1,12 +1,14 @@
 //! `millrace bench`: runs workloads on drives or against a server, and prints a row for each.
 //!
 //! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
-//! the lab (those of other machines: machine.rs), tables (table.rs, states.rs) or JSON at the end.
+//! the lab (those of other machines: machine.rs; servers': connect.rs), tables (table.rs,
+//! states.rs) or JSON at the end.
 //! Reads nothing but its arguments and the machine file they name; creates no file but those that a
 //! `file:` spec names.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
+mod connect;
 mod machine;
 mod plan;
 mod states;
@@ -51,6 +53,9 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
 /// Runs the rows one after another on this machine.
 fn native_rows(args: &BenchArgs) -> Result<Vec<Row>> {
     let plans = plan::rows(args)?;
+    if let Some(server) = &args.target.connect {
+        server.check_wait(args.target.wait)?;
+    }
     if args.trace.trace.is_some() && plans.len() > 1 {
         bail!("--trace: {} rows; choose one, such as by --stack mq --iodepth 32", plans.len());
     }
@@ -60,7 +65,7 @@ fn native_rows(args: &BenchArgs) -> Result<Vec<Row>> {
     for (index, plan) in plans.iter().enumerate() {
         let mut progress = |fraction| bar.show(index, &plan.label(), fraction);
         let row = match &args.target.connect {
-            Some(uri) => millrace_lab::run_nbd_row(uri, &plan.plan, &mut progress)?,
+            Some(server) => server.run(args.target.wait, &plan.plan, &mut progress)?,
             None => run_drives(plan, args, &mut notes, &mut progress)?,
         };
         rows.push(row);

@@ -1,0 +1,135 @@
+//! Features and the configuration space of a virtio-blk device, as the client reads them.
+//!
+//! Plain arithmetic over bits and bytes (virtio 1.2, sections 5.2.3 and 5.2.4). Called when a
+//! client connects.
+
+/// Largest segment.
+pub(crate) const SIZE_MAX: u64 = 1 << 1;
+/// Most segments of a request.
+pub(crate) const SEG_MAX: u64 = 1 << 2;
+/// Nothing may be written.
+pub(crate) const READ_ONLY: u64 = 1 << 5;
+/// A logical block that is not 512 bytes.
+pub(crate) const BLK_SIZE: u64 = 1 << 6;
+/// Flushes.
+pub(crate) const FLUSH: u64 = 1 << 9;
+/// Several queues.
+pub(crate) const MULTI_QUEUE: u64 = 1 << 12;
+/// Discards.
+pub(crate) const DISCARD: u64 = 1 << 13;
+/// Writes of zeroes.
+pub(crate) const WRITE_ZEROES: u64 = 1 << 14;
+/// Indirect descriptors.
+pub(crate) const INDIRECT: u64 = 1 << 28;
+/// Events by index.
+pub(crate) const EVENT_IDX: u64 = 1 << 29;
+/// vhost-user's own: there are protocol features.
+pub(crate) const PROTOCOL_FEATURES: u64 = 1 << 30;
+/// virtio 1.0.
+pub(crate) const VERSION_1: u64 = 1 << 32;
+
+/// What the client takes of what a server offers.
+pub(crate) const WANTED: u64 = SIZE_MAX
+    | SEG_MAX
+    | READ_ONLY
+    | BLK_SIZE
+    | FLUSH
+    | MULTI_QUEUE
+    | DISCARD
+    | WRITE_ZEROES
+    | INDIRECT
+    | EVENT_IDX
+    | PROTOCOL_FEATURES
+    | VERSION_1;
+
+/// Bytes of the configuration space that are read: up to the fields of virtio 1.1.
+pub(crate) const CONFIG_BYTES: usize = 60;
+
+/// What the server says of its disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskConfig {
+    /// Size in sectors of 512 bytes.
+    pub capacity_sectors: u64,
+    /// Bytes of a logical block.
+    pub block_bytes: u32,
+    /// Bytes of a segment at most.
+    pub segment_bytes_max: u32,
+    /// Segments of a request at most.
+    pub segments_max: u32,
+    /// Queues that it has.
+    pub queues: u16,
+    /// Sectors of a discard at most; 0 if it takes none.
+    pub discard_sectors_max: u32,
+    /// Sectors of a write of zeroes at most; 0 if it takes none.
+    pub write_zeroes_sectors_max: u32,
+    /// What both sides agreed on, as virtio's bits.
+    pub features: u64,
+}
+
+impl DiskConfig {
+    /// Reads the space; fields without their feature have what the specification says.
+    pub(crate) fn parse(bytes: &[u8; CONFIG_BYTES], features: u64) -> DiskConfig {
+        let has = |feature| features & feature != 0;
+        let word32 = |at: usize| {
+            let mut word = [0; 4];
+            word.copy_from_slice(&bytes[at..at + 4]);
+            u32::from_le_bytes(word)
+        };
+        let capacity_sectors = u64::from(word32(0)) | u64::from(word32(4)) << 32;
+        let field = |feature, at, otherwise| if has(feature) { word32(at) } else { otherwise };
+        // qemu-storage-daemon offers the feature and says 0.
+        let segment_bytes_max = match field(SIZE_MAX, 8, 0) {
+            0 => u32::MAX,
+            most => most,
+        };
+        let queues = u16::from_le_bytes([bytes[34], bytes[35]]);
+        DiskConfig {
+            capacity_sectors,
+            block_bytes: field(BLK_SIZE, 20, 512),
+            segment_bytes_max,
+            segments_max: field(SEG_MAX, 12, 1),
+            queues: if has(MULTI_QUEUE) { queues } else { 1 },
+            discard_sectors_max: field(DISCARD, 36, 0),
+            write_zeroes_sectors_max: field(WRITE_ZEROES, 48, 0),
+            features,
+        }
+    }
+
+    /// Whether nothing may be written.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.features & READ_ONLY != 0
+    }
+
+    /// Whether it takes flushes.
+    #[must_use]
+    pub fn has_flush(&self) -> bool {
+        self.features & FLUSH != 0
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.capacity_sectors.saturating_mul(512)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_without_their_feature_have_their_defaults() {
+        let mut bytes = [0xff; CONFIG_BYTES];
+        bytes[..8].copy_from_slice(&0x1_0000_0001u64.to_le_bytes());
+        let plain = DiskConfig::parse(&bytes, VERSION_1);
+        assert_eq!(plain.size_bytes(), 0x200_0000_0200);
+        assert_eq!((plain.block_bytes, plain.queues, plain.segments_max), (512, 1, 1));
+        assert_eq!((plain.discard_sectors_max, plain.write_zeroes_sectors_max), (0, 0));
+        bytes[20..24].copy_from_slice(&4096u32.to_le_bytes());
+        bytes[34..36].copy_from_slice(&7u16.to_le_bytes());
+        let full = DiskConfig::parse(&bytes, WANTED);
+        assert_eq!((full.block_bytes, full.queues), (4096, 7));
+        assert!(full.is_read_only() && full.has_flush() && !plain.is_read_only());
+    }
+}

@@ -1,0 +1,124 @@
+//! Why a vhost-user server is of no use to the client: what, where, and what to do.
+//!
+//! Matchable kinds with their context. Made by the client and its queues; printed by programs.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use super::layout::LayoutError;
+use super::ring::RingError;
+
+/// What went wrong between the client and a server.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// Nothing listens there.
+    #[error(
+        "no vhost-user server at {}: {source}; start one with this socket, or correct the path",
+        path.display()
+    )]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Something took the connection and says nothing, or not what it should.
+    #[error(
+        "{}: no answer to the first vhost-user message ({source}); is it a vhost-user server, \
+         and free? Most serve one client at a time",
+        path.display()
+    )]
+    Silent {
+        /// The socket.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A message of the set-up failed.
+    #[error("{}: the vhost-user server failed at {step}: {source}; see its log", path.display())]
+    Protocol {
+        /// The socket.
+        path: PathBuf,
+        /// The message.
+        step: &'static str,
+        /// What the protocol's crate says.
+        source: vhost::Error,
+    },
+    /// It lacks what the client needs.
+    #[error("{}: the vhost-user server does not offer {feature}; {remedy}", path.display())]
+    Feature {
+        /// The socket.
+        path: PathBuf,
+        /// What is missing.
+        feature: &'static str,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// Fewer queues than asked for.
+    #[error(
+        "{}: {asked} queues asked for, the vhost-user server has {offered}; use {offered} jobs \
+         at most, or give the server more queues",
+        path.display()
+    )]
+    Queues {
+        /// The socket.
+        path: PathBuf,
+        /// What was asked for.
+        asked: u16,
+        /// What there is.
+        offered: u64,
+    },
+    /// The rings asked for contradict themselves.
+    #[error("{0}")]
+    Layout(#[from] LayoutError),
+    /// Memory, eventfds or the like could not be had.
+    #[error("{what} for the queues: {source}")]
+    System {
+        /// What was wanted.
+        what: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The device broke the rules of the ring.
+    #[error("{}, queue {queue}: {source}; this is a bug of the server", path.display())]
+    Ring {
+        /// The socket.
+        path: PathBuf,
+        /// Number of the queue.
+        queue: u16,
+        /// How.
+        source: RingError,
+    },
+    /// The server closed the connection with requests in flight.
+    #[error(
+        "{}, queue {queue}: the server went away with {in_flight} requests in flight",
+        path.display()
+    )]
+    Gone {
+        /// The socket.
+        path: PathBuf,
+        /// Number of the queue.
+        queue: u16,
+        /// Requests that were not answered.
+        in_flight: u16,
+    },
+    /// Nothing came back for long.
+    #[error(
+        "{}, queue {queue}: none of {in_flight} requests in flight completed within {seconds} s; \
+         the server hangs, or lost a kick or an interrupt",
+        path.display()
+    )]
+    Stuck {
+        /// The socket.
+        path: PathBuf,
+        /// Number of the queue.
+        queue: u16,
+        /// Requests that were not answered.
+        in_flight: u16,
+        /// For how long.
+        seconds: u64,
+    },
+}

@@ -1,0 +1,205 @@
+//! Where the parts of one virtqueue and its buffers lie in shared memory.
+//!
+//! Pure arithmetic: checked options to offsets. Called by the ring and by whoever gives it memory.
+//! What both sides only read once it is set up (descriptors) shares no cache line with what changes
+//! hands with every batch (indices, headers, statuses); headers and statuses are packed, so that a
+//! batch moves a line for 4 headers and one for 64 statuses.
+
+use thiserror::Error;
+
+/// Entries of a ring at most: more than any server takes.
+pub const RING_SIZE_MAX: u16 = 1024;
+/// Bytes of one descriptor.
+pub(crate) const DESCRIPTOR_BYTES: usize = 16;
+/// An indirect table: three descriptors in a cache line.
+pub(crate) const TABLE_BYTES: usize = 64;
+/// Alignment of the whole and of the data.
+pub const PAGE_BYTES: usize = 4096;
+const LINE_BYTES: usize = 64;
+
+/// How a request's descriptors are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Descriptors {
+    /// Three of the ring's own, chained: a third of the ring's size in flight.
+    Chained,
+    /// A table of its own, and one of the ring's: as many in flight as the ring has entries.
+    Indirect,
+}
+
+/// How the driver learns of completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// It looks, again and again, and asks for no interrupts.
+    Poll,
+    /// It asks for an interrupt before it sleeps.
+    Events,
+}
+
+/// What a ring is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingOptions {
+    /// Entries: a power of two up to 1024.
+    pub size: u16,
+    /// Requests in flight at most, each with a slot; 1 or more.
+    pub depth: u16,
+    /// Bytes of each slot's buffer.
+    pub data_bytes: u32,
+    /// How descriptors are found.
+    pub descriptors: Descriptors,
+    /// Whether `VIRTIO_F_EVENT_IDX` was negotiated.
+    pub event_idx: bool,
+    /// How completions are waited for.
+    pub wait: Wait,
+}
+
+/// Why a ring cannot be laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// Not a power of two, or too large.
+    #[error("a ring of {size} entries: it must be a power of two up to {RING_SIZE_MAX}")]
+    Size {
+        /// What was asked for.
+        size: u16,
+    },
+    /// More slots than the ring has room for, or none.
+    #[error(
+        "{depth} requests in flight in a ring of {size} entries: 1 to {most} fit; \
+         take a larger ring or indirect descriptors"
+    )]
+    Depth {
+        /// What was asked for.
+        depth: u16,
+        /// Entries of the ring.
+        size: u16,
+        /// What fits.
+        most: u16,
+    },
+}
+
+/// Offsets from the ring's start, all in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingLayout {
+    /// The descriptor table.
+    pub descriptors: usize,
+    /// The available ring: flags, index, entries, used event.
+    pub available: usize,
+    /// The used ring: flags, index, entries, available event.
+    pub used: usize,
+    /// Indirect tables, one a slot; of no use with chained descriptors.
+    pub(crate) tables: usize,
+    /// Headers, one a slot.
+    pub(crate) headers: usize,
+    /// Status bytes, one a slot.
+    pub(crate) statuses: usize,
+    /// Buffers, one a slot.
+    pub(crate) data: usize,
+    /// From one buffer to the next.
+    pub(crate) data_stride: usize,
+    /// Where it ends: a multiple of a page.
+    pub end: usize,
+}
+
+impl RingLayout {
+    /// Lays a ring out.
+    ///
+    /// # Errors
+    /// If the options contradict each other.
+    pub fn new(options: &RingOptions) -> Result<RingLayout, LayoutError> {
+        let &RingOptions { size, depth, data_bytes, descriptors, .. } = options;
+        if !size.is_power_of_two() || size > RING_SIZE_MAX {
+            return Err(LayoutError::Size { size });
+        }
+        let most = slots_max(size, descriptors);
+        if depth == 0 || depth > most {
+            return Err(LayoutError::Depth { depth, size, most });
+        }
+        let (size, depth) = (usize::from(size), usize::from(depth));
+        let tables = match descriptors {
+            Descriptors::Chained => 0,
+            Descriptors::Indirect => depth * TABLE_BYTES,
+        };
+        let mut end = 0;
+        let mut part = |bytes: usize, align: usize| {
+            let start = end;
+            end = (start + bytes).next_multiple_of(align);
+            start
+        };
+        let data_stride = (data_bytes as usize).next_multiple_of(LINE_BYTES);
+        let data_stride = match data_stride {
+            stride if stride >= PAGE_BYTES => stride.next_multiple_of(PAGE_BYTES),
+            stride => stride.next_power_of_two(),
+        };
+        let descriptors = part(size * DESCRIPTOR_BYTES, LINE_BYTES);
+        let available = part(6 + 2 * size, LINE_BYTES);
+        let used = part(6 + 8 * size, LINE_BYTES);
+        let tables = part(tables, LINE_BYTES);
+        let headers = part(depth * 16, LINE_BYTES);
+        let statuses = part(depth, PAGE_BYTES);
+        let data = part(depth * data_stride, PAGE_BYTES);
+        Ok(RingLayout {
+            descriptors,
+            available,
+            used,
+            tables,
+            headers,
+            statuses,
+            data,
+            data_stride,
+            end,
+        })
+    }
+}
+
+/// How many requests fit a ring.
+#[must_use]
+pub const fn slots_max(size: u16, descriptors: Descriptors) -> u16 {
+    match descriptors {
+        Descriptors::Chained => size / 3,
+        Descriptors::Indirect => size,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTIONS: RingOptions = RingOptions {
+        size: 256,
+        depth: 85,
+        data_bytes: 4096,
+        descriptors: Descriptors::Chained,
+        event_idx: true,
+        wait: Wait::Poll,
+    };
+
+    #[test]
+    fn parts_follow_each_other_and_share_no_line() {
+        for descriptors in [Descriptors::Chained, Descriptors::Indirect] {
+            for data_bytes in [0, 1, 512, 4096, 5000] {
+                let layout =
+                    RingLayout::new(&RingOptions { descriptors, data_bytes, ..OPTIONS }).unwrap();
+                let parts =
+                    [layout.available, layout.used, layout.tables, layout.headers, layout.statuses];
+                assert!(parts.is_sorted());
+                assert!(parts.iter().all(|offset| offset.is_multiple_of(64)));
+                assert!(layout.data.is_multiple_of(PAGE_BYTES) && layout.data > layout.statuses);
+                assert!(layout.data_stride >= data_bytes as usize);
+                assert_eq!(layout.end % PAGE_BYTES, 0);
+                assert!(layout.end >= layout.data + 85 * layout.data_stride);
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_what_would() {
+        let wrong = RingLayout::new(&RingOptions { size: 100, ..OPTIONS });
+        assert_eq!(wrong, Err(LayoutError::Size { size: 100 }));
+        let wrong = RingLayout::new(&RingOptions { size: 2048, ..OPTIONS });
+        assert_eq!(wrong, Err(LayoutError::Size { size: 2048 }));
+        let wrong = RingLayout::new(&RingOptions { depth: 86, ..OPTIONS });
+        assert_eq!(wrong, Err(LayoutError::Depth { depth: 86, size: 256, most: 85 }));
+        let wrong = RingLayout::new(&RingOptions { depth: 0, ..OPTIONS });
+        assert_eq!(wrong, Err(LayoutError::Depth { depth: 0, size: 256, most: 85 }));
+    }
+}

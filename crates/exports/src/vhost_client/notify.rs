@@ -1,0 +1,84 @@
+//! The eventfds of one queue, and a wait for the server's.
+//!
+//! Owns both eventfds and an epoll. Called by a queue; calls the kernel. The call eventfd is never
+//! read: the epoll is edge-triggered, so each write of the server's ends one wait, and a wait is
+//! one system call that notices the end of the connection too.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::event::{Timespec, epoll};
+use vmm_sys_util::eventfd::EventFd;
+
+const CALL: u64 = 0;
+const CONNECTION: u64 = 1;
+
+/// What ended a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// The server wrote to the call eventfd.
+    Interrupted,
+    /// The server closed the connection.
+    Ended,
+    /// Nothing happened in time.
+    Late,
+}
+
+/// How a queue and its server wake each other.
+#[derive(Debug)]
+pub(super) struct Notify {
+    pub(super) kick: EventFd,
+    pub(super) call: EventFd,
+    epoll: OwnedFd,
+}
+
+impl Notify {
+    /// Makes the eventfds; `stream` is the connection.
+    pub(super) fn new(stream: &UnixStream) -> io::Result<Notify> {
+        let (kick, call) = (EventFd::new(EVENTFD_FLAGS)?, EventFd::new(EVENTFD_FLAGS)?);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        // SAFETY: open until this function ends at least.
+        let fd = unsafe { BorrowedFd::borrow_raw(call.as_raw_fd()) };
+        let interrupt = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, fd, epoll::EventData::new_u64(CALL), interrupt)?;
+        let ended = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP;
+        epoll::add(&epoll, stream, epoll::EventData::new_u64(CONNECTION), ended)?;
+        Ok(Notify { kick, call, epoll })
+    }
+
+    /// Wakes the server.
+    pub(super) fn kick(&self) {
+        // It fails only if the counter is full, and then there is a kick to be read.
+        let _ = self.kick.write(1);
+    }
+
+    /// Waits for an interrupt, or the end.
+    pub(super) fn wait(&self, most: Duration) -> io::Result<Woken> {
+        let most = Timespec {
+            tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: most.subsec_nanos().into(),
+        };
+        let empty = epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(CALL),
+        };
+        let mut events = [empty; 2];
+        let found = match epoll::wait(&self.epoll, &mut events, Some(&most)) {
+            // A signal is as good a reason to look at the ring as an interrupt.
+            Err(rustix::io::Errno::INTR) => return Ok(Woken::Interrupted),
+            other => other?,
+        };
+        let events = &events[..found];
+        Ok(match events {
+            [] => Woken::Late,
+            events if events.iter().any(|event| event.data.u64() == CONNECTION) => Woken::Ended,
+            _ => Woken::Interrupted,
+        })
+    }
+}
+
+/// Non-blocking, as a server that reads without waiting expects.
+const EVENTFD_FLAGS: i32 = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;

@@ -1,0 +1,299 @@
+//! One queue of a client: its ring, its eventfds, and how to wait.
+//!
+//! Owns the ring and what wakes either side; shares memory and connection with the client's other
+//! queues. Used by one thread, any one; called by the benchmark and by tests; calls the ring and
+//! the kernel, that only for kicks, sleeps and, while it polls in vain, to let others run.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use vm_memory::MmapRegion;
+
+use super::error::ClientError;
+use super::layout::Wait;
+use super::notify::{Notify, Woken};
+use super::request::{ID_BYTES, Kind, RANGE_BYTES, Request, Status, range};
+use super::ring::{DriverRing, RingError};
+
+/// Looks at the ring in one `wait` before it gives the caller a chance to do something else.
+const LOOKS: u32 = 256;
+/// Waits in vain after which the CPU is offered to others; the server may need it.
+const WAITS_PER_YIELD: u32 = 16;
+/// Waits in vain after which the connection is looked at: some milliseconds.
+const WAITS_PER_CHECK: u32 = 1024;
+/// How long a server may take for one completion.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What several queues share, and what must live as long as one of them.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) path: PathBuf,
+    /// Where the rings are: they point into it.
+    pub(super) _memory: MmapRegion,
+    /// Closed with the last queue, which ends the server's session.
+    pub(super) _stream: UnixStream,
+}
+
+/// What a queue cost in notifications.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Kicks written.
+    pub kicks: u64,
+    /// Sleeps that an interrupt ended.
+    pub interrupts: u64,
+    /// System calls for either, and for yields.
+    pub system_calls: u64,
+}
+
+/// One queue, for one thread.
+#[derive(Debug)]
+pub struct Queue {
+    ring: DriverRing,
+    notify: Notify,
+    number: u16,
+    counters: Counters,
+    /// Completions so far, and how many there were when the connection was last looked at.
+    completed: u64,
+    checked: (u64, Option<Instant>),
+    /// Waits that nothing came of.
+    vain: u32,
+    shared: Arc<Shared>,
+}
+
+impl Queue {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        ring: DriverRing,
+        notify: Notify,
+        number: u16,
+    ) -> Queue {
+        Queue {
+            ring,
+            notify,
+            number,
+            counters: Counters::default(),
+            completed: 0,
+            checked: (0, None),
+            vain: 0,
+            shared: Arc::clone(shared),
+        }
+    }
+
+    /// Slots, and so requests in flight at most.
+    #[must_use]
+    pub fn depth(&self) -> u16 {
+        self.ring.options().depth
+    }
+
+    /// Requests submitted whose completions were not handed out.
+    #[must_use]
+    pub fn in_flight(&self) -> u16 {
+        self.ring.in_flight()
+    }
+
+    /// Kicks, interrupts and system calls so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Puts a request of a free slot into the ring; [`Queue::kick`] shows it to the server.
+    ///
+    /// # Panics
+    /// If the slot is in flight or there is none of this number, or the data are larger than it.
+    #[inline(always)]
+    pub fn submit(&mut self, slot: u16, request: Request) {
+        self.ring.submit(slot, request);
+    }
+
+    /// Shows the server all that was submitted, and kicks it if it wants that.
+    #[inline(always)]
+    pub fn kick(&mut self) {
+        if self.ring.publish() {
+            self.write_kick();
+        }
+    }
+
+    /// Hands out what is done: slots and how it went. Returns how many.
+    ///
+    /// # Errors
+    /// If the server broke the rules of the ring.
+    #[inline(always)]
+    pub fn reap(&mut self, done: impl FnMut(u16, Status)) -> Result<u16, ClientError> {
+        match self.ring.reap(done) {
+            Ok(count) => {
+                self.completed += u64::from(count);
+                Ok(count)
+            }
+            Err(source) => Err(self.broken(source)),
+        }
+    }
+
+    /// Waits until something may be done: for a moment where completions are polled for, else until
+    /// the server's interrupt. To be called in a loop with `reap`, after [`Queue::kick`].
+    ///
+    /// # Errors
+    /// If the server went away or answers nothing for 30 s.
+    #[inline(always)]
+    pub fn wait(&mut self) -> Result<(), ClientError> {
+        match self.ring.options().wait {
+            Wait::Poll => {
+                for _ in 0..LOOKS {
+                    if self.ring.has_done() {
+                        return Ok(());
+                    }
+                    if self.ring.kick_due() {
+                        self.write_kick();
+                    }
+                    std::hint::spin_loop();
+                }
+                self.pause()
+            }
+            Wait::Events => self.sleep(),
+        }
+    }
+
+    /// Submits one request with the first slot and waits for it; nothing else may be in flight.
+    ///
+    /// # Errors
+    /// As [`Queue::wait`] and [`Queue::reap`].
+    ///
+    /// # Panics
+    /// If something is in flight.
+    pub fn call(&mut self, request: Request) -> Result<Status, ClientError> {
+        assert_eq!(self.in_flight(), 0, "one request alone");
+        self.submit(0, request);
+        self.kick();
+        let mut outcome = Status::OK;
+        while self.reap(|_, status| outcome = status)? == 0 {
+            self.wait()?;
+        }
+        Ok(outcome)
+    }
+
+    /// Asks for the disk's identity, without what pads it.
+    ///
+    /// # Errors
+    /// As [`Queue::call`].
+    pub fn identity(&mut self) -> Result<(Status, Vec<u8>), ClientError> {
+        let status = self.call(Request { kind: Kind::GetId, sector: 0, bytes: ID_BYTES })?;
+        let mut id = [0; ID_BYTES as usize];
+        self.ring.read_data(0, &mut id);
+        Ok((status, id.into_iter().take_while(|byte| *byte != 0).collect()))
+    }
+
+    /// Discards sectors.
+    ///
+    /// # Errors
+    /// As [`Queue::call`].
+    pub fn discard(&mut self, sector: u64, sectors: u32) -> Result<Status, ClientError> {
+        self.call_range(Kind::Discard, &range(sector, sectors, 0))
+    }
+
+    /// Writes zeroes, by unmapping if the server likes.
+    ///
+    /// # Errors
+    /// As [`Queue::call`].
+    pub fn write_zeroes(&mut self, sector: u64, sectors: u32) -> Result<Status, ClientError> {
+        self.call_range(Kind::WriteZeroes, &range(sector, sectors, 1))
+    }
+
+    fn call_range(&mut self, kind: Kind, range: &[u8]) -> Result<Status, ClientError> {
+        self.ring.write_data(0, range);
+        self.call(Request { kind, sector: 0, bytes: RANGE_BYTES })
+    }
+
+    /// Copies bytes into a free slot's buffer, before a write.
+    ///
+    /// # Panics
+    /// If the slot is in flight, or the bytes are more than it has.
+    pub fn write_data(&mut self, slot: u16, bytes: &[u8]) {
+        self.ring.write_data(slot, bytes);
+    }
+
+    /// Copies bytes out of a free slot's buffer, after a read.
+    ///
+    /// # Panics
+    /// As [`Queue::write_data`].
+    pub fn read_data(&self, slot: u16, bytes: &mut [u8]) {
+        self.ring.read_data(slot, bytes);
+    }
+
+    #[cold]
+    fn write_kick(&mut self) {
+        self.counters.kicks += 1;
+        self.counters.system_calls += 1;
+        self.notify.kick();
+    }
+
+    /// Nothing came of looking: lets others run now and then, and looks whether the server lives.
+    #[cold]
+    fn pause(&mut self) -> Result<(), ClientError> {
+        self.vain = self.vain.wrapping_add(1);
+        if self.vain.is_multiple_of(WAITS_PER_YIELD) {
+            self.counters.system_calls += 1;
+            std::thread::yield_now();
+        }
+        if !self.vain.is_multiple_of(WAITS_PER_CHECK) {
+            return Ok(());
+        }
+        self.counters.system_calls += 1;
+        if self.notify.wait(Duration::ZERO).map_err(failed)? == Woken::Ended {
+            return Err(self.gone());
+        }
+        match self.checked {
+            (completed, Some(since)) if completed == self.completed => {
+                if since.elapsed() > PATIENCE && self.in_flight() > 0 {
+                    return Err(self.stuck());
+                }
+            }
+            _ => self.checked = (self.completed, Some(Instant::now())),
+        }
+        Ok(())
+    }
+
+    /// Sleeps until the server's interrupt, unless something is done already.
+    #[inline]
+    fn sleep(&mut self) -> Result<(), ClientError> {
+        let nothing = self.ring.prepare_sleep();
+        if self.ring.kick_due() {
+            self.write_kick();
+        }
+        if !nothing || self.in_flight() == 0 {
+            return Ok(());
+        }
+        self.counters.system_calls += 1;
+        match self.notify.wait(PATIENCE).map_err(failed)? {
+            Woken::Interrupted => {
+                self.counters.interrupts += 1;
+                Ok(())
+            }
+            Woken::Ended => Err(self.gone()),
+            Woken::Late => Err(self.stuck()),
+        }
+    }
+
+    #[cold]
+    fn broken(&self, source: RingError) -> ClientError {
+        ClientError::Ring { path: self.shared.path.clone(), queue: self.number, source }
+    }
+
+    #[cold]
+    fn gone(&self) -> ClientError {
+        let (path, in_flight) = (self.shared.path.clone(), self.in_flight());
+        ClientError::Gone { path, queue: self.number, in_flight }
+    }
+
+    #[cold]
+    fn stuck(&self) -> ClientError {
+        let (path, in_flight) = (self.shared.path.clone(), self.in_flight());
+        ClientError::Stuck { path, queue: self.number, in_flight, seconds: PATIENCE.as_secs() }
+    }
+}
+
+fn failed(source: io::Error) -> ClientError {
+    ClientError::System { what: "a wait", source }
+}

@@ -1,0 +1,146 @@
+//! What a virtio-blk request is, as the driver writes it and as the device answers.
+//!
+//! Plain values of the virtio specification (1.2, section 5.2.6). Made by whoever submits, read by
+//! the ring; a slot's descriptors are rewritten only when the [`Shape`] of its request changes.
+
+/// Bytes of a request's header: type, reserved, sector.
+pub(crate) const HEADER_BYTES: u32 = 16;
+/// Bytes of a disk's identity.
+pub const ID_BYTES: u32 = 20;
+/// Bytes of the range of a discard or a write of zeroes.
+pub const RANGE_BYTES: u32 = 16;
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Data from the disk.
+    Read,
+    /// Data to the disk.
+    Write,
+    /// What was written is to be durable.
+    Flush,
+    /// The disk's identity, 20 bytes.
+    GetId,
+    /// A range whose data are of no use any more; the data are a [`range`].
+    Discard,
+    /// A range that is to read as zeroes; the data are a [`range`].
+    WriteZeroes,
+}
+
+impl Kind {
+    /// The number of the type on the ring.
+    pub(crate) const fn number(self) -> u32 {
+        match self {
+            Kind::Read => 0,
+            Kind::Write => 1,
+            Kind::Flush => 4,
+            Kind::GetId => 8,
+            Kind::Discard => 11,
+            Kind::WriteZeroes => 13,
+        }
+    }
+}
+
+/// A request for the disk; its data are those of its slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// What to do.
+    pub kind: Kind,
+    /// Where, in sectors of 512 bytes; 0 if the kind has no place.
+    pub sector: u64,
+    /// Bytes of data, in either direction.
+    pub bytes: u32,
+}
+
+impl Request {
+    /// A read into the slot's buffer.
+    #[must_use]
+    pub const fn read(sector: u64, bytes: u32) -> Request {
+        Request { kind: Kind::Read, sector, bytes }
+    }
+
+    /// A write of the slot's buffer.
+    #[must_use]
+    pub const fn write(sector: u64, bytes: u32) -> Request {
+        Request { kind: Kind::Write, sector, bytes }
+    }
+
+    /// A flush.
+    #[must_use]
+    pub const fn flush() -> Request {
+        Request { kind: Kind::Flush, sector: 0, bytes: 0 }
+    }
+
+    /// What its descriptors look like.
+    pub(crate) const fn shape(self) -> Shape {
+        let direction = match self.kind {
+            _ if self.bytes == 0 => Shape::NO_DATA,
+            Kind::Read | Kind::GetId => Shape::TO_DRIVER,
+            _ => Shape::TO_DEVICE,
+        };
+        Shape((self.bytes as u64) << 2 | direction)
+    }
+}
+
+/// Direction and length of a request's data: all that its descriptors depend on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape(u64);
+
+impl Shape {
+    /// Of a slot that has had no request.
+    pub(crate) const NONE: Shape = Shape(u64::MAX);
+    const NO_DATA: u64 = 0;
+    const TO_DRIVER: u64 = 1;
+    const TO_DEVICE: u64 = 2;
+
+    /// Bytes of data; 0 if there is no descriptor for data.
+    pub(crate) const fn bytes(self) -> u32 {
+        (self.0 >> 2) as u32
+    }
+
+    /// Whether the device writes the data.
+    pub(crate) const fn to_driver(self) -> bool {
+        self.0 & 3 == Shape::TO_DRIVER
+    }
+}
+
+/// How a request ended, as the device says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status(pub u8);
+
+impl Status {
+    /// Done.
+    pub const OK: Status = Status(0);
+    /// The device failed.
+    pub const IO_ERROR: Status = Status(1);
+    /// The device does not do such requests.
+    pub const UNSUPPORTED: Status = Status(2);
+
+    /// Whether it is done.
+    #[inline]
+    #[must_use]
+    pub const fn is_ok(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            0 => f.write_str("ok"),
+            1 => f.write_str("I/O error"),
+            2 => f.write_str("not supported"),
+            other => write!(f, "status {other}, which virtio-blk does not have"),
+        }
+    }
+}
+
+/// The data of a discard or a write of zeroes: one range; `flags` 1 allows to unmap it.
+#[must_use]
+pub fn range(sector: u64, sectors: u32, flags: u32) -> [u8; RANGE_BYTES as usize] {
+    let mut bytes = [0; RANGE_BYTES as usize];
+    bytes[..8].copy_from_slice(&sector.to_le_bytes());
+    bytes[8..12].copy_from_slice(&sectors.to_le_bytes());
+    bytes[12..].copy_from_slice(&flags.to_le_bytes());
+    bytes
+}

@@ -1,0 +1,412 @@
+//! The driver's side of a split virtqueue with a slot for each request in flight.
+//!
+//! Owns the ring's state and its part of a memory that somebody else gives, and no descriptor of
+//! the system: kicks and interrupts are the caller's. Called by a queue of the client, and by
+//! whoever plays both sides in one process; calls nothing. A slot has its descriptors, header,
+//! status and buffer for life; a request costs a header and an entry of the available ring, and
+//! that only if the entry held another slot. All is plain stores: nothing is allocated.
+//!
+//! Kicks: the stores and loads that decide on one have no barrier between them, which on contended
+//! lines costs more than the rest of a batch. So an answer may come too early and miss that the
+//! device went to sleep; then it is right when asked again, and who waits asks again each time
+//! round. Nobody may wait without (`prepare_sleep`, which has the barrier, before a sleep).
+//!
+//! Invariants: the device is not trusted: an index or slot that it cannot have done is an error;
+//! `in_flight` is the number of slots that are. Specification: virtio 1.2, section 2.7.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, fence};
+
+use thiserror::Error;
+
+use super::layout::{
+    DESCRIPTOR_BYTES, Descriptors, LayoutError, RingLayout, RingOptions, TABLE_BYTES, Wait,
+};
+use super::request::{HEADER_BYTES, Request, Shape, Status};
+
+const NEXT: u16 = 1;
+const DEVICE_WRITES: u16 = 2;
+const INDIRECT: u16 = 4;
+/// In the flags of either ring: the other side is not to notify.
+const QUIET: u16 = 1;
+/// After so many completions the used event is moved along, long before the index comes round.
+const QUIET_LAPSE: u16 = 1 << 14;
+
+/// How a device broke the rules of the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RingError {
+    /// More completions than requests in flight.
+    #[error("the device's used index went from {from} to {to} with {in_flight} requests in flight")]
+    UsedIndex {
+        /// What was seen before.
+        from: u16,
+        /// What is there now.
+        to: u16,
+        /// How many were in flight.
+        in_flight: u16,
+    },
+    /// The completion of what is not in flight.
+    #[error("the device completed descriptor {id}, which is not in flight")]
+    UsedId {
+        /// The number that it gave.
+        id: u32,
+    },
+}
+
+/// What the driver remembers of a slot.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    shape: Shape,
+    in_flight: bool,
+}
+
+/// The driver's side of one virtqueue.
+#[derive(Debug)]
+pub struct DriverRing {
+    memory: NonNull<u8>,
+    layout: RingLayout,
+    options: RingOptions,
+    /// What the device calls the address of `memory`.
+    gpa_base: u64,
+    slots: Box<[Slot]>,
+    /// Index of the next available entry, and the one that the device was shown.
+    next_available: u16,
+    published: u16,
+    /// Whatever was published up to here, the device was kicked for or has seen.
+    kicked: u16,
+    next_used: u16,
+    in_flight: u16,
+    /// The used event as last written.
+    used_event: u16,
+    /// An interrupt was asked for.
+    armed: bool,
+}
+
+// SAFETY: the memory is the ring's alone on this side (`new`), wherever the ring goes.
+unsafe impl Send for DriverRing {}
+
+impl DriverRing {
+    /// A ring with all slots free, in `memory`, which it clears up to its data.
+    ///
+    /// # Errors
+    /// If the options contradict each other.
+    ///
+    /// # Safety
+    /// `memory` must be aligned to 64 bytes, valid for reads and writes of `RingLayout::end` bytes
+    /// as long as the ring lives, and on this side used by nothing else; only the device of the
+    /// queue, in this process or another, may access it too.
+    pub unsafe fn new(
+        memory: NonNull<u8>,
+        gpa_base: u64,
+        options: RingOptions,
+    ) -> Result<DriverRing, LayoutError> {
+        let layout = RingLayout::new(&options)?;
+        assert!(memory.as_ptr().addr().is_multiple_of(64), "memory aligned to a cache line");
+        // SAFETY: valid for `end` bytes, of which this is a part; the caller says so.
+        unsafe { memory.as_ptr().write_bytes(0, layout.data) };
+        let slot = Slot { shape: Shape::NONE, in_flight: false };
+        let ring = DriverRing {
+            memory,
+            layout,
+            options,
+            gpa_base,
+            slots: vec![slot; usize::from(options.depth)].into_boxed_slice(),
+            next_available: 0,
+            published: 0,
+            kicked: 0,
+            next_used: 0,
+            in_flight: 0,
+            used_event: u16::MAX,
+            armed: false,
+        };
+        // Relaxed here and wherever only the device reads: it looks when it is shown something.
+        ring.used_event_word().store(u16::MAX.to_le(), Relaxed);
+        ring.set_flags(if options.event_idx { 0 } else { QUIET });
+        Ok(ring)
+    }
+
+    /// Where its parts are.
+    #[must_use]
+    pub fn layout(&self) -> &RingLayout {
+        &self.layout
+    }
+
+    /// What it is like.
+    #[must_use]
+    pub fn options(&self) -> &RingOptions {
+        &self.options
+    }
+
+    /// Requests submitted whose completions were not handed out.
+    #[must_use]
+    pub fn in_flight(&self) -> u16 {
+        self.in_flight
+    }
+
+    /// Puts a request of a free slot into the ring; [`DriverRing::publish`] shows it.
+    ///
+    /// # Panics
+    /// If the slot is in flight or there is none of this number, or the data are larger than it.
+    #[inline(always)]
+    pub fn submit(&mut self, slot: u16, request: Request) {
+        let state = &mut self.slots[usize::from(slot)];
+        assert!(!state.in_flight, "a free slot");
+        state.in_flight = true;
+        let shape = request.shape();
+        if state.shape != shape {
+            state.shape = shape;
+            self.write_chain(slot, shape);
+        }
+        let header = self.layout.headers + usize::from(slot) * HEADER_BYTES as usize;
+        // Relaxed: the release store of the index in `publish` makes these visible.
+        self.word64(header).store(u64::from(request.kind.number()).to_le(), Relaxed);
+        self.word64(header + 8).store(request.sector.to_le(), Relaxed);
+        let index = usize::from(self.next_available & (self.options.size - 1));
+        let entry = self.word16(self.layout.available + 4 + 2 * index);
+        // A line that is not written stays in both caches; with slots reused in the order in which
+        // they came back, an entry holds the same slot as a lap ago.
+        if entry.load(Relaxed) != slot.to_le() {
+            entry.store(slot.to_le(), Relaxed);
+        }
+        self.next_available = self.next_available.wrapping_add(1);
+        self.in_flight += 1;
+    }
+
+    /// Shows the device all that was submitted; true if it is to be kicked for it now.
+    #[inline(always)]
+    pub fn publish(&mut self) -> bool {
+        if self.published == self.next_available {
+            return false;
+        }
+        self.published = self.next_available;
+        // Release: pairs with the device's acquiring load of the index, so that it sees
+        // descriptors, headers and entries.
+        self.word16(self.layout.available + 2).store(self.published.to_le(), Release);
+        self.kick_due()
+    }
+
+    /// Whether the device wants a kick for what it was shown; true once for one kick, which the
+    /// caller owes it.
+    #[inline(always)]
+    pub fn kick_due(&mut self) -> bool {
+        // What the device may not have seen: no more than is in flight. Moving `kicked` along here
+        // keeps it within one lap of the index.
+        let unseen = self.published.wrapping_sub(self.kicked).min(self.in_flight);
+        self.kicked = self.published.wrapping_sub(unseen);
+        if unseen == 0 {
+            return false;
+        }
+        // Relaxed: asked again while waiting; see the head of the file.
+        let due = if self.options.event_idx {
+            let event = u16::from_le(self.available_event_word().load(Relaxed));
+            self.published.wrapping_sub(event).wrapping_sub(1) < unseen
+        } else {
+            u16::from_le(self.word16(self.layout.used).load(Relaxed)) & QUIET == 0
+        };
+        if due {
+            self.kicked = self.published;
+        }
+        due
+    }
+
+    /// Whether something is done that was not handed out.
+    #[inline(always)]
+    #[must_use]
+    pub fn has_done(&self) -> bool {
+        // Relaxed: `reap` loads it again and acquires.
+        u16::from_le(self.used_index_word().load(Relaxed)) != self.next_used
+    }
+
+    /// Hands out what is done, in the device's order: slots, which are free then, and how it went.
+    /// Returns how many.
+    ///
+    /// # Errors
+    /// If the device completed what it was not asked for: the ring is of no use any more.
+    #[inline(always)]
+    pub fn reap(&mut self, mut done: impl FnMut(u16, Status)) -> Result<u16, RingError> {
+        // Acquire: pairs with the device's release of the index: entries, statuses and data.
+        let to = u16::from_le(self.used_index_word().load(Acquire));
+        let (from, in_flight) = (self.next_used, self.in_flight);
+        let count = to.wrapping_sub(from);
+        if count == 0 {
+            return Ok(0);
+        }
+        if count > in_flight {
+            return Err(RingError::UsedIndex { from, to, in_flight });
+        }
+        for _ in 0..count {
+            let index = usize::from(self.next_used & (self.options.size - 1));
+            // Relaxed, here and for the status: ordered by the index.
+            let entry = self.word32(self.layout.used + 4 + 8 * index).load(Relaxed);
+            let id = u32::from_le(entry);
+            match self.slots.get_mut(id as usize) {
+                Some(slot) if slot.in_flight => slot.in_flight = false,
+                _ => return Err(RingError::UsedId { id }),
+            }
+            self.next_used = self.next_used.wrapping_add(1);
+            self.in_flight -= 1;
+            let status = self.byte(self.layout.statuses + id as usize).load(Relaxed);
+            done(id as u16, Status(status));
+        }
+        self.keep_quiet();
+        Ok(count)
+    }
+
+    /// Asks for an interrupt at the next completion; true if nothing is done, so that the caller
+    /// may sleep. It must still ask [`DriverRing::kick_due`] first, which cannot be wrong then.
+    ///
+    /// # Panics
+    /// If the ring is one that is polled.
+    pub fn prepare_sleep(&mut self) -> bool {
+        assert_eq!(self.options.wait, Wait::Events, "a ring with interrupts");
+        self.armed = true;
+        match self.options.event_idx {
+            true => self.set_used_event(self.next_used),
+            false => self.set_flags(0),
+        }
+        // The device sees that and everything published before this side looks for the last time;
+        // pairs with the barrier between the device's index or event and its look at the other's.
+        fence(SeqCst);
+        !self.has_done()
+    }
+
+    /// Copies bytes into a free slot's buffer.
+    ///
+    /// # Panics
+    /// If the slot is in flight, or the bytes are more than it has.
+    pub fn write_data(&mut self, slot: u16, bytes: &[u8]) {
+        let to = self.data(slot, bytes.len());
+        // SAFETY: `data` checked that the buffer has room; the device leaves free slots alone.
+        unsafe { to.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+    }
+
+    /// Copies bytes out of a free slot's buffer.
+    ///
+    /// # Panics
+    /// As [`DriverRing::write_data`].
+    pub fn read_data(&self, slot: u16, bytes: &mut [u8]) {
+        let (from, len) = (self.data(slot, bytes.len()), bytes.len());
+        // SAFETY: as in `write_data`; what a hostile device does meanwhile changes bytes only.
+        unsafe { from.copy_to_nonoverlapping(NonNull::from(bytes).cast(), len) };
+    }
+
+    fn data(&self, slot: u16, bytes: usize) -> NonNull<u8> {
+        assert!(!self.slots[usize::from(slot)].in_flight, "a free slot");
+        assert!(bytes <= self.options.data_bytes as usize, "more than a slot has");
+        let offset = self.layout.data + usize::from(slot) * self.layout.data_stride;
+        // SAFETY: inside the layout, as the slot exists.
+        unsafe { self.memory.add(offset) }
+    }
+
+    /// Writes the descriptors of a slot anew.
+    #[cold]
+    fn write_chain(&mut self, slot: u16, shape: Shape) {
+        assert!(shape.bytes() <= self.options.data_bytes, "more than a slot has");
+        let index = usize::from(slot);
+        let header = self.layout.headers + index * HEADER_BYTES as usize;
+        let data = self.layout.data + index * self.layout.data_stride;
+        let direction = if shape.to_driver() { DEVICE_WRITES } else { 0 };
+        let mut parts = [(header, HEADER_BYTES, 0); 3];
+        let mut count = 1;
+        if shape.bytes() > 0 {
+            parts[count] = (data, shape.bytes(), direction);
+            count += 1;
+        }
+        parts[count] = (self.layout.statuses + index, 1, DEVICE_WRITES);
+        count += 1;
+        let (table, places) = match self.options.descriptors {
+            Descriptors::Chained => {
+                let more = self.options.depth + 2 * slot;
+                (self.layout.descriptors, [slot, more, more + 1])
+            }
+            Descriptors::Indirect => {
+                let table = self.layout.tables + index * TABLE_BYTES;
+                let bytes = (count * DESCRIPTOR_BYTES) as u32;
+                let place = self.layout.descriptors + index * DESCRIPTOR_BYTES;
+                self.write_descriptor(place, (table, bytes, INDIRECT), 0);
+                (table, [0, 1, 2])
+            }
+        };
+        for (at, &(offset, bytes, flags)) in parts[..count].iter().enumerate() {
+            let place = table + usize::from(places[at]) * DESCRIPTOR_BYTES;
+            let last = at + 1 == count;
+            let next = if last { 0 } else { places[at + 1] };
+            let flags = if last { flags } else { flags | NEXT };
+            self.write_descriptor(place, (offset, bytes, flags), next);
+        }
+    }
+
+    fn write_descriptor(&self, at: usize, (offset, bytes, flags): (usize, u32, u16), next: u16) {
+        let address = self.gpa_base + offset as u64;
+        let rest = u64::from(bytes) | u64::from(flags) << 32 | u64::from(next) << 48;
+        // Relaxed: as the header's in `submit`.
+        self.word64(at).store(address.to_le(), Relaxed);
+        self.word64(at + 8).store(rest.to_le(), Relaxed);
+    }
+
+    /// No interrupts until the next `prepare_sleep`: with event indices, by an event that has just
+    /// passed, which must not come round.
+    #[inline(always)]
+    fn keep_quiet(&mut self) {
+        if self.armed {
+            self.armed = false;
+            if !self.options.event_idx {
+                self.set_flags(QUIET);
+            }
+        }
+        if self.next_used.wrapping_sub(self.used_event) > QUIET_LAPSE {
+            self.set_used_event(self.next_used.wrapping_sub(1));
+        }
+    }
+
+    fn set_used_event(&mut self, event: u16) {
+        self.used_event = event;
+        // Relaxed: `prepare_sleep` has a barrier where it matters when the device sees it.
+        self.used_event_word().store(event.to_le(), Relaxed);
+    }
+
+    fn set_flags(&self, flags: u16) {
+        // Relaxed: as in `set_used_event`.
+        self.word16(self.layout.available).store(flags.to_le(), Relaxed);
+    }
+
+    fn used_index_word(&self) -> &AtomicU16 {
+        self.word16(self.layout.used + 2)
+    }
+
+    fn used_event_word(&self) -> &AtomicU16 {
+        self.word16(self.layout.available + 4 + 2 * usize::from(self.options.size))
+    }
+
+    fn available_event_word(&self) -> &AtomicU16 {
+        self.word16(self.layout.used + 4 + 8 * usize::from(self.options.size))
+    }
+
+    #[inline(always)]
+    fn byte(&self, offset: usize) -> &AtomicU8 {
+        // SAFETY: offsets come from the layout, for checked slots: inside the memory, which lives
+        // as long as the ring. Both sides access what is shared with atomics only.
+        unsafe { AtomicU8::from_ptr(self.memory.as_ptr().add(offset)) }
+    }
+
+    #[inline(always)]
+    fn word16(&self, offset: usize) -> &AtomicU16 {
+        // SAFETY: as in `byte`; parts begin at cache lines, so words are aligned.
+        unsafe { AtomicU16::from_ptr(self.memory.as_ptr().add(offset).cast()) }
+    }
+
+    #[inline(always)]
+    fn word32(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: as in `word16`.
+        unsafe { AtomicU32::from_ptr(self.memory.as_ptr().add(offset).cast()) }
+    }
+
+    #[inline(always)]
+    fn word64(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: as in `word16`.
+        unsafe { AtomicU64::from_ptr(self.memory.as_ptr().add(offset).cast()) }
+    }
+}

@@ -1,0 +1,288 @@
+//! One row of a benchmark against a vhost-user-blk server: a queue for each job.
+//!
+//! Measures any server with the same workloads, offsets and pattern as drives are measured with
+//! (bench.rs, job.rs); the client is that of the exports crate, which plays the guest: one thread
+//! and one virtqueue a job, `iodepth` requests in flight, all queues on one connection. Latency is
+//! that of the client, from the stamp of a request's batch to that of its completion's.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use millrace_block::Op;
+use millrace_exports::vhost_client::{
+    Client, ClientError, Counters, DiskConfig, Options, Queue, RING_SIZE_MAX, Request, Status, Wait,
+};
+use millrace_machine::{CpuId, Machine, Native, Thread};
+
+use crate::bench::{
+    BenchError, Plan, Progress, Shared, check_block_size, check_capacity, measure, row_of,
+};
+use crate::job::{JobResult, Until};
+use crate::row::{Notifications, Queues, Row};
+use crate::verify;
+use crate::workload::{Offsets, Workload};
+
+/// Entries of the rings unless more are needed: as many as guests have.
+const RING: u16 = 256;
+/// Turns of a job after which it says how far it is.
+const TURNS_PER_REPORT: u32 = 1024;
+
+/// Runs one row against the server that listens on the Unix socket `path`.
+///
+/// # Errors
+/// If the server cannot be reached, lacks what is needed or breaks the protocol, or the workload
+/// does not fit its disk.
+pub fn run_vhost_row(
+    path: &Path,
+    wait: Wait,
+    plan: &Plan,
+    progress: Progress<'_>,
+) -> Result<Row, BenchError> {
+    let client = Client::connect(path, options(plan, wait)?)?;
+    check(client.disk(), plan)?;
+    let sectors = client.disk().capacity_sectors;
+    let shared = Arc::new(Shared::new(plan));
+    let queues = client.into_queues().into_iter().zip(0..);
+    let threads: Vec<_> =
+        queues.map(|(queue, job)| spawn(queue, sectors, plan, &shared, job)).collect();
+    let times = measure(&shared, plan, progress);
+    if !threads.into_iter().all(Thread::join) {
+        return Err(BenchError::Panicked);
+    }
+    let results = shared.results()?;
+    let mut latency = millrace_block::Snapshot::default();
+    results.iter().for_each(|result| latency.merge(&result.latencies));
+    let mut row = row_of(plan, &results, times, &latency);
+    let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>() as f64;
+    let ios = row.ios.max(1) as f64;
+    row.cost.notifications = Some(Notifications {
+        kicks_per_io: total(|result| result.kicks) / ios,
+        interrupts_per_io: total(|result| result.interrupts) / ios,
+    });
+    let stack = match wait {
+        Wait::Poll => "vhost-poll",
+        Wait::Events => "vhost-events",
+    };
+    row.queues =
+        Queues { stack: stack.to_owned(), cpus: plan.cpus.len() as u32, ..Queues::default() };
+    row.drives = format!("vhost-user:{}", path.display());
+    Ok(row)
+}
+
+/// Queues and slots as the plan needs them.
+fn options(plan: &Plan, wait: Wait) -> Result<Options, BenchError> {
+    let Workload { iodepth, bs_bytes, .. } = plan.workload;
+    let wrong = |text: String| BenchError::Workload(text);
+    let depth = u16::try_from(iodepth).ok().filter(|depth| *depth <= RING_SIZE_MAX);
+    let depth = depth
+        .ok_or_else(|| wrong(format!("iodepth={iodepth}: a virtqueue takes {RING_SIZE_MAX}")))?;
+    let queues = u16::try_from(plan.jobs).ok().filter(|jobs| *jobs <= QUEUES_MAX);
+    let queues = queues.ok_or_else(|| {
+        wrong(format!("{} jobs: each has a queue, and there are {QUEUES_MAX} at most", plan.jobs))
+    })?;
+    let ring = depth.next_power_of_two().max(RING);
+    Ok(Options { queues, ring, depth, data_bytes: bs_bytes, wait, ..Options::default() })
+}
+
+/// Queues that vhost-user has numbers for.
+const QUEUES_MAX: u16 = 256;
+
+fn check(disk: &DiskConfig, plan: &Plan) -> Result<(), BenchError> {
+    let workload = &plan.workload;
+    check_block_size(workload.bs_bytes, disk.block_bytes)?;
+    check_capacity(workload.bs_bytes, plan.jobs, disk.capacity_sectors)?;
+    let wrong = |text: String| Err(BenchError::Workload(text));
+    if workload.bs_bytes > disk.segment_bytes_max {
+        let (bs, most) = (workload.bs_bytes, disk.segment_bytes_max);
+        return wrong(format!("bs={bs}: the server takes {most} bytes in one piece"));
+    }
+    if workload.rw.writes() && disk.is_read_only() {
+        return wrong(format!("rw={}: the server's disk is read-only", workload.rw));
+    }
+    if workload.verify && !workload.rw.writes() {
+        return wrong(format!("verify: rw={} writes nothing; use randwrite", workload.rw));
+    }
+    Ok(())
+}
+
+fn spawn(
+    queue: Queue,
+    sectors: u64,
+    plan: &Plan,
+    shared: &Arc<Shared>,
+    job: u32,
+) -> <Native as Machine>::Thread {
+    let cpu = plan.cpu_of(job).map(CpuId);
+    let (plan, shared) = (plan.clone(), Arc::clone(shared));
+    let body = move || {
+        let mut job = Job::new(queue, sectors, &plan, job);
+        shared.ready();
+        let result = job.run(&shared.until);
+        shared.add_system_calls(job.queue.counters().system_calls);
+        shared.finish(result.map_err(BenchError::from));
+    };
+    Native::spawn(&format!("guest-{job}"), cpu, Box::new(body))
+}
+
+/// One job's queue and what it has to remember.
+struct Job {
+    queue: Queue,
+    workload: Workload,
+    offsets: Offsets,
+    /// Last generation written, by block; only with `verify`.
+    written: HashMap<u64, u64>,
+    /// When what each slot has in flight was stamped.
+    stamps: Vec<u64>,
+    /// Slots that are to go off next.
+    ready: Vec<u16>,
+    /// A block's bytes, for `verify`.
+    block: Vec<u8>,
+}
+
+impl Job {
+    fn new(queue: Queue, sectors: u64, plan: &Plan, job: u32) -> Job {
+        let workload = plan.workload;
+        let blocks = (sectors << 9) / u64::from(workload.bs_bytes);
+        let place = (job.into(), plan.jobs.into());
+        let depth = queue.depth();
+        Job {
+            offsets: Offsets::new(&workload, blocks, place, workload.verify),
+            written: HashMap::new(),
+            stamps: vec![0; depth.into()],
+            ready: (0..depth).collect(),
+            block: vec![0; workload.bs_bytes as usize],
+            queue,
+            workload,
+        }
+    }
+
+    fn run(&mut self, until: &Until) -> Result<JobResult, ClientError> {
+        let mut result = JobResult::default();
+        let quota = until.ios.unwrap_or(u64::MAX);
+        let mut submitted = self.submit(quota, Native::now());
+        let (mut reported, mut turn) = (0, 0u32);
+        while self.queue.in_flight() > 0 {
+            let stopping = until.stop.load(Ordering::Relaxed);
+            let left = if stopping { 0 } else { quota - submitted };
+            match self.reap(&mut result)? {
+                0 => self.queue.wait()?,
+                now_ns => submitted += self.submit(left, now_ns),
+            }
+            turn = turn.wrapping_add(1);
+            if turn.is_multiple_of(TURNS_PER_REPORT) {
+                until.done.fetch_add(result.ios - reported, Ordering::Relaxed);
+                reported = result.ios;
+            }
+        }
+        until.done.fetch_add(result.ios - reported, Ordering::Relaxed);
+        let Counters { kicks, interrupts, .. } = self.queue.counters();
+        (result.kicks, result.interrupts) = (kicks, interrupts);
+        if self.workload.verify {
+            self.read_back(&mut result)?;
+        }
+        Ok(result)
+    }
+
+    /// Sends off what is ready, up to `most` requests, stamped with `now_ns`.
+    #[inline(always)]
+    fn submit(&mut self, most: u64, now_ns: u64) -> u64 {
+        let count = self.ready.len().min(usize::try_from(most).unwrap_or(usize::MAX));
+        for index in 0..count {
+            let slot = self.ready[index];
+            let (block, op) = self.offsets.next_io();
+            let bytes = self.workload.bs_bytes;
+            let sector = block * u64::from(bytes >> 9);
+            let request = match op {
+                Op::Read => Request::read(sector, bytes),
+                _ => Request::write(sector, bytes),
+            };
+            if self.workload.verify && op == Op::Write {
+                self.stamp_block(slot, block);
+            }
+            self.stamps[usize::from(slot)] = now_ns;
+            self.queue.submit(slot, request);
+        }
+        // In the order in which they came back: so the ring's entries stay as they are.
+        self.ready.drain(..count);
+        self.queue.kick();
+        count as u64
+    }
+
+    /// Fills a slot's buffer for its block's next generation.
+    #[cold]
+    fn stamp_block(&mut self, slot: u16, block: u64) {
+        let generation = self.written.entry(block).or_insert(0);
+        *generation += 1;
+        let offset = block * u64::from(self.workload.bs_bytes);
+        verify::stamp(&mut self.block, offset, *generation);
+        self.queue.write_data(slot, &self.block);
+    }
+
+    /// Takes what is done. Returns the time of that, or 0 if nothing is.
+    #[inline(always)]
+    fn reap(&mut self, result: &mut JobResult) -> Result<u64, ClientError> {
+        let Job { queue, stamps, ready, .. } = self;
+        let (mut now_ns, mut equal) = (0, (0, 0));
+        let handed = queue.reap(|slot, status| {
+            if now_ns == 0 {
+                now_ns = Native::now();
+            }
+            let stamp = stamps[usize::from(slot)];
+            if equal.0 != stamp && equal.1 != 0 {
+                result.latencies.add(now_ns.saturating_sub(equal.0), equal.1);
+                equal.1 = 0;
+            }
+            equal = (stamp, equal.1 + 1);
+            if !status.is_ok() {
+                result.fail(|| format!("{status} from the server"));
+            }
+            ready.push(slot);
+        })?;
+        if equal.1 != 0 {
+            result.latencies.add(now_ns.saturating_sub(equal.0), equal.1);
+        }
+        result.ios += u64::from(handed);
+        Ok(now_ns)
+    }
+
+    /// Reads every block written and compares it with its last generation.
+    fn read_back(&mut self, result: &mut JobResult) -> Result<(), ClientError> {
+        let written = std::mem::take(&mut self.written);
+        let (bytes, mut left) = (self.workload.bs_bytes, written.keys());
+        let mut reading = vec![0; self.stamps.len()];
+        let mut done: Vec<(u16, Status)> = Vec::new();
+        loop {
+            while let Some(slot) = self.ready.pop() {
+                let Some(block) = left.next() else {
+                    self.ready.push(slot);
+                    break;
+                };
+                reading[usize::from(slot)] = *block;
+                self.queue.submit(slot, Request::read(block * u64::from(bytes >> 9), bytes));
+            }
+            self.queue.kick();
+            if self.queue.in_flight() == 0 {
+                return Ok(());
+            }
+            if self.queue.reap(|slot, status| done.push((slot, status)))? == 0 {
+                self.queue.wait()?;
+            }
+            for (slot, status) in done.drain(..) {
+                let block = reading[usize::from(slot)];
+                let offset = block * u64::from(bytes);
+                self.queue.read_data(slot, &mut self.block);
+                let outcome = match status.is_ok() {
+                    true => verify::check(&self.block, offset, written[&block]),
+                    false => Err(format!("offset {offset}: {status}")),
+                };
+                match outcome {
+                    Ok(()) => result.verified += 1,
+                    Err(text) => result.fail(|| format!("verify: {text}")),
+                }
+                self.ready.push(slot);
+            }
+        }
+    }
+}
