@@ -15,6 +15,7 @@ pub mod metrics;
 mod process;
 pub mod raw_nbd;
 pub mod serving;
+pub mod storage_daemon;
 pub mod synthetic_trace;
 pub mod terminal;
 pub mod traces;
