@@ -15,9 +15,11 @@ use crate::run;
 
 /// Programs and the Debian packages that have them; others are named like their package.
 const PACKAGES: &[(&str, &str)] = &[
+    ("blkdiscard", "util-linux"),
     ("blkiomon", "blktrace"),
     ("blkparse", "blktrace"),
     ("btt", "blktrace"),
+    ("busybox", "busybox-static"),
     ("debugfs", "e2fsprogs"),
     ("e2fsck", "e2fsprogs"),
     ("fsck.ext4", "e2fsprogs"),
@@ -37,6 +39,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("qemu-storage-daemon", "qemu-system-common"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("script", "bsdutils"),
+    ("setpriv", "util-linux"),
     ("stty", "coreutils"),
     ("unshare", "util-linux"),
 ];

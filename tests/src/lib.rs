@@ -9,6 +9,7 @@ mod binary;
 mod clients;
 mod daemon;
 pub mod durability;
+pub mod guest;
 pub mod known_load;
 pub mod load;
 pub mod metrics;

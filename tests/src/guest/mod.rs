@@ -1,0 +1,183 @@
+//! A real guest: QEMU without hardware acceleration, Debian's kernel, and a shell to command it.
+//!
+//! Owns the virtual machine; dropping it kills QEMU and, if the test fails, prints all that guest,
+//! kernel and QEMU have said. Called by the tests named `vhost_guest*`; calls QEMU. The guest's
+//! disk `/dev/vda` is a vhost-user-blk device of two queues at a socket, whoever serves that: its
+//! memory is shared, and QEMU connects anew when the server comes back. Serial port 0 is the
+//! kernel's, so that no message can tear an answer; port 1 is the shell's (`console`).
+//!
+//! A boot takes 5 s on two quiet CPUs, and each command 10 ms: a file of tests boots once.
+
+mod console;
+mod cpio;
+mod image;
+mod kernel;
+mod peer;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use self::console::Console;
+use crate::process::create;
+
+pub use self::image::Image;
+pub use self::peer::{StorageDaemon, config};
+
+/// On a machine of two cores that others keep busy.
+const BOOT_LIMIT: Duration = Duration::from_secs(180);
+/// For what takes a second or two on a quiet machine.
+const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+/// The archive of programs, its copy in files, and room to work.
+const MEMORY: &str = "memory-backend-memfd,id=memory,size=512M,share=on";
+
+/// A running virtual machine.
+pub struct Guest {
+    qemu: Child,
+    console: Console,
+    dir: TempDir,
+}
+
+impl Guest {
+    /// Boots `image` with the vhost-user-blk server at `socket` as its disk /dev/vda.
+    ///
+    /// # Panics
+    ///
+    /// When its shell is not there within 180 s, or /dev/vda is missing.
+    #[must_use]
+    pub fn boot(image: &Image, socket: &Path) -> Self {
+        let start = Instant::now();
+        let dir = crate::tempdir();
+        let mut qemu = spawn(image, socket, dir.path());
+        let to_guest = qemu.stdin.take().expect("it was asked for");
+        let from_guest = qemu.stdout.take().expect("it was asked for");
+        let mut guest = Self { qemu, console: Console::new(to_guest, from_guest), dir };
+        if let Err(silence) = guest.console.ready_within(BOOT_LIMIT) {
+            panic!("the guest did not boot: {silence:?} after {:?}", start.elapsed());
+        }
+        println!("the guest is up after {:.1} s", start.elapsed().as_secs_f64());
+        guest.succeed("test -b /dev/vda");
+        guest
+    }
+
+    /// Runs one line of shell, which must succeed within two minutes, and returns what it printed.
+    ///
+    /// # Panics
+    ///
+    /// When it fails or takes longer, with its output.
+    pub fn succeed(&mut self, command: &str) -> String {
+        self.succeed_within(command, COMMAND_LIMIT)
+    }
+
+    /// `succeed` with another limit.
+    ///
+    /// # Panics
+    ///
+    /// As `succeed`.
+    pub fn succeed_within(&mut self, command: &str, limit: Duration) -> String {
+        let (status, output) = self.run_within(command, limit);
+        assert_eq!(status, 0, "in the guest, {command}\n{output}");
+        output
+    }
+
+    /// Runs one line of shell and returns its status and what it printed.
+    ///
+    /// # Panics
+    ///
+    /// When it takes longer than `limit`, or the guest ends.
+    pub fn run_within(&mut self, command: &str, limit: Duration) -> (i32, String) {
+        let answer = self.console.run(command, limit);
+        answer.unwrap_or_else(|silence| {
+            panic!("in the guest, {command}\n{silence:?}, limit {limit:?}")
+        })
+    }
+
+    /// A number that a file of the guest holds, such as one below /sys.
+    ///
+    /// # Panics
+    ///
+    /// When it holds something else.
+    pub fn number(&mut self, file: &str) -> u64 {
+        let text = self.succeed(&format!("cat {file}"));
+        text.trim()
+            .parse()
+            .unwrap_or_else(|error| panic!("in the guest, {file}: {text:?}: {error}"))
+    }
+
+    /// Starts one line of shell, to be ended by [`Guest::finish`] with the same name.
+    pub fn start(&mut self, name: &str, command: &str) {
+        let line = format!("(({command}) >/tmp/{name}.log 2>&1; echo $? >/tmp/{name}.status) &");
+        self.succeed(&line);
+    }
+
+    /// Whether what was started as `name` still runs.
+    pub fn is_running(&mut self, name: &str) -> bool {
+        self.run_within(&format!("test -s /tmp/{name}.status"), COMMAND_LIMIT).0 != 0
+    }
+
+    /// Waits for what was started as `name`, which must succeed, and returns what it printed.
+    ///
+    /// # Panics
+    ///
+    /// When it fails, or is not done within `limit`.
+    pub fn finish(&mut self, name: &str, limit: Duration) -> String {
+        let end = Instant::now() + limit;
+        while self.is_running(name) {
+            if Instant::now() > end {
+                let said = self.succeed(&format!("cat /tmp/{name}.log; ps; dmesg | tail -30"));
+                panic!("in the guest, {name} was still running after {limit:?}:\n{said}");
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        let said = self.succeed(&format!("cat /tmp/{name}.log"));
+        let status = self.number(&format!("/tmp/{name}.status"));
+        assert_eq!(status, 0, "in the guest, {name}:\n{said}");
+        said
+    }
+
+    /// Fails if the guest's kernel has complained of its disk, of a task that hangs, or of itself.
+    ///
+    /// # Panics
+    ///
+    /// When it has.
+    pub fn assert_no_complaints(&mut self) {
+        let log = self.succeed("dmesg");
+        let signs = ["I/O error", "blocked for more", "EXT4-fs error", "BUG:", "WARNING:", "Oops"];
+        let bad: Vec<_> =
+            log.lines().filter(|line| signs.iter().any(|s| line.contains(s))).collect();
+        assert!(bad.is_empty(), "the guest's kernel complains:\n{}", bad.join("\n"));
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // Failing here would hide the test's own failure, and there is nothing more to do.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+        if thread::panicking() {
+            let said = |name| fs::read(self.dir.path().join(name)).unwrap_or_default();
+            println!("--- guest's shell\n{}", self.console.transcript());
+            println!("--- guest's kernel\n{}", String::from_utf8_lossy(&said("kernel.log")));
+            println!("--- QEMU\n{}", String::from_utf8_lossy(&said("qemu.log")));
+        }
+    }
+}
+
+fn spawn(image: &Image, socket: &Path, dir: &Path) -> Child {
+    let mut command = Command::new("qemu-system-x86_64");
+    command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
+    command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"]);
+    command.args(["-object", MEMORY, "-machine", "q35,memory-backend=memory"]);
+    command.arg("-kernel").arg(image.kernel()).arg("-initrd").arg(image.initrd());
+    command.args(["-append", "console=ttyS0 loglevel=5 panic=-1"]);
+    command.args(["-serial", "file:kernel.log", "-serial", "stdio"]);
+    command.arg("-chardev").arg(format!("socket,id=disk,path={},reconnect=1", socket.display()));
+    command.args(["-device", "vhost-user-blk-pci,chardev=disk,num-queues=2"]);
+    command.current_dir(dir).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.stderr(create(&dir.join("qemu.log")));
+    command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"))
+}
