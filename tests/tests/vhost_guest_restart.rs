@@ -1,0 +1,104 @@
+//! A guest's disk whose daemon is killed under load, and comes back: the guest waits and goes on.
+//!
+//! fio writes and verifies by both queues while the daemon is killed three times, and then stopped
+//! as for an upgrade. No request may be lost, or fail, or leave old data behind; those that were in
+//! flight are done by the next daemon.
+
+use std::fs::File;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use millrace_tests::guest::{Guest, Image, config};
+use millrace_tests::raw_nbd::RawNbd;
+use millrace_tests::{Daemon, poll_within, tempdir};
+
+/// Both jobs keep writes and the reads that verify them in flight, until they are told to stop.
+const LOAD: &str = "cd /tmp; until test -e stop; do fio --name=load --filename=/dev/vda --ioengine=libaio --direct=1 \
+    --rw=randwrite --bssplit=4k/60:16k/30:64k/10 --iodepth=16 --numjobs=2 --size=32m \
+    --offset_increment=64m --verify=crc32c --verify_fatal=1 --verify_backlog=64 \
+    --serialize_overlap=1 --cpus_allowed=0,1 --cpus_allowed_policy=split \
+    --time_based --runtime=4 || exit 1; done";
+/// Requests that must be done after a restart before the next one.
+const PROGRESS: u64 = 2000;
+/// QEMU tries once a second to connect anew.
+const RECOVERY_LIMIT: Duration = Duration::from_secs(60);
+
+/// Reads and writes that the guest's disk has done.
+fn completed(guest: &mut Guest) -> u64 {
+    // Fields 1 and 5 of Documentation/block/stat.rst.
+    let said = guest.succeed("awk '{ print $1 + $5 }' /sys/block/vda/stat");
+    said.trim().parse().unwrap()
+}
+
+/// Reads and writes in flight.
+fn in_flight(guest: &mut Guest) -> [u64; 2] {
+    let said = guest.succeed("cat /sys/block/vda/inflight");
+    let counts: Vec<u64> = said.split_whitespace().map(|count| count.parse().unwrap()).collect();
+    counts.try_into().unwrap()
+}
+
+/// Waits until requests are in flight that nobody answers.
+fn hangs(guest: &mut Guest) -> [u64; 2] {
+    // What was answered last, the guest sees in this time.
+    sleep(Duration::from_millis(300));
+    let counts = poll_within(RECOVERY_LIMIT, || {
+        // fio may be between two of its runs.
+        Some(in_flight(guest)).filter(|counts| *counts != [0, 0])
+    });
+    counts.unwrap_or_else(|| panic!("there is no load: {}", guest.succeed("cat /tmp/fio.log")))
+}
+
+/// Waits until the disk has done more than before, and returns how many requests it has done.
+fn goes_on(guest: &mut Guest, before: u64) -> u64 {
+    let start = Instant::now();
+    let done = poll_within(RECOVERY_LIMIT, || {
+        sleep(Duration::from_millis(50));
+        Some(completed(guest)).filter(|done| *done >= before + PROGRESS)
+    });
+    let done = done.unwrap_or_else(|| {
+        panic!("no progress for {RECOVERY_LIMIT:?}, {:?} in flight", in_flight(guest))
+    });
+    println!("{} requests more after {:.1} s", done - before, start.elapsed().as_secs_f64());
+    done
+}
+
+#[test]
+#[ignore = "the export vhost-user-blk is not there yet"]
+fn a_guest_under_load_outlives_three_kills_and_a_restart_of_the_daemon() {
+    let Some(image) = Image::build() else { return };
+    let dir = tempdir();
+    File::create(dir.path().join("disk")).unwrap().set_len(256 << 20).unwrap();
+    let config = config(dir.path());
+    let mut daemon = Daemon::start(&config, &[]);
+    let mut guest = Guest::boot(&image, &dir.path().join("vm"));
+    // Nobody writes here again.
+    guest.succeed("yes 'as it was before' | head -c 8388608 >/tmp/before");
+    guest.succeed("dd if=/tmp/before of=/dev/vda bs=1M seek=200 conv=fsync");
+
+    guest.start("fio", LOAD);
+    let (mut done, mut writes_hung) = (0, 0);
+    for end in [Daemon::kill9, Daemon::kill9, Daemon::kill9, Daemon::terminate] {
+        goes_on(&mut guest, done);
+        let status = end(&mut daemon);
+        println!("{status}: {}", daemon.stderr());
+        let [reads, writes] = hangs(&mut guest);
+        println!("{reads} reads and {writes} writes in flight");
+        writes_hung += writes;
+        done = completed(&mut guest);
+        daemon = Daemon::start(&config, &[]);
+    }
+    assert!(writes_hung > 0, "writes were in flight at least once");
+    goes_on(&mut guest, done);
+    guest.succeed("touch /tmp/stop");
+    let said = guest.finish("fio", Duration::from_secs(180));
+    assert!(said.contains("err= 0"), "{said}");
+
+    guest.succeed("echo 3 >/proc/sys/vm/drop_caches");
+    guest.succeed("dd if=/dev/vda bs=1M skip=200 count=8 | cmp - /tmp/before");
+    let mut nbd = RawNbd::connect(&dir.path().join("nbd"), "v").unwrap();
+    let expected: Vec<u8> = b"as it was before\n".iter().copied().cycle().take(1 << 20).collect();
+    assert!(nbd.read(200 << 20, 1 << 20).unwrap() == expected);
+    guest.assert_no_complaints();
+    drop(guest);
+    assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
+}
