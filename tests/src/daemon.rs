@@ -71,6 +71,16 @@ impl Daemon {
         Self::spawn(dir, &mut command, sockets)
     }
 
+    /// `start` by a command line of the test's own, in a directory that holds all that the daemon
+    /// needs. What starts must become the daemon by exec.
+    ///
+    /// # Panics
+    ///
+    /// As `start`.
+    pub fn start_command(dir: TempDir, command: &mut Command, sockets: &[&str]) -> Self {
+        Self::spawn(dir, command, sockets)
+    }
+
     fn spawn(dir: TempDir, command: &mut Command, sockets: &[&str]) -> Self {
         command
             .current_dir(dir.path())
