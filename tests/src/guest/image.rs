@@ -34,6 +34,10 @@ impl Image {
     /// When something is missing and `MILLRACE_REQUIRE_CLIENTS` is set, or a file cannot be read.
     #[must_use]
     pub fn build() -> Option<Self> {
+        if !cfg!(target_arch = "x86_64") {
+            println!("skipped: guests are x86-64, and run the programs of this machine");
+            return None;
+        }
         client("qemu-system-x86_64")?;
         let busybox = client("busybox")?;
         let programs = PROGRAMS.iter().map(|name| client(name)).collect::<Option<Vec<_>>>()?;
