@@ -41,6 +41,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("script", "bsdutils"),
     ("setpriv", "util-linux"),
     ("stty", "coreutils"),
+    ("systemd-analyze", "systemd"),
     ("unshare", "util-linux"),
 ];
 

@@ -1,0 +1,34 @@
+//! docs/millrace.service: systemd understands every line, and it stays as closed as it is.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use millrace_tests::{client, millrace, run, tempdir};
+
+/// systemd's measure, times ten: 0 is a service that can do nothing, 100 one that may do all. What
+/// is left are sockets, the host's network and files, and changing the owner of a socket.
+const EXPOSURE_MAX: &str = "20";
+
+#[test]
+fn systemd_takes_the_unit_as_it_is_and_finds_it_closed() {
+    let Some(analyze) = client("systemd-analyze") else { return };
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let unit = fs::read_to_string(own.with_file_name("docs").join("millrace.service")).unwrap();
+    // A program that is not there is an error of its own.
+    let binary = millrace().get_program().to_string_lossy().into_owned();
+    let dir = tempdir();
+    let file = dir.path().join("millrace.service");
+    assert!(unit.contains("ExecStart=/usr/bin/millrace serve "));
+    fs::write(&file, unit.replace("/usr/bin/millrace", &binary)).unwrap();
+
+    let verified = run(Command::new(&analyze).args(["verify", "--man=no"]).arg(&file));
+    let complaints = String::from_utf8_lossy(&verified.stderr);
+    assert!(verified.status.success() && !complaints.contains(".service:"), "{complaints}");
+    let mut security = Command::new(&analyze);
+    security.args(["security", "--offline=true", "--no-pager", "--threshold", EXPOSURE_MAX]);
+    let rated = run(security.arg(&file));
+    let table = String::from_utf8_lossy(&rated.stdout);
+    let complaints = String::from_utf8_lossy(&rated.stderr);
+    assert!(rated.status.success(), "{table}{complaints}");
+}
