@@ -24,6 +24,7 @@ use tempfile::TempDir;
 
 use self::console::Console;
 use crate::process::create;
+use crate::run;
 
 pub use self::image::Image;
 pub use self::peer::{StorageDaemon, config};
@@ -175,9 +176,39 @@ fn spawn(image: &Image, socket: &Path, dir: &Path) -> Child {
     command.arg("-kernel").arg(image.kernel()).arg("-initrd").arg(image.initrd());
     command.args(["-append", "console=ttyS0 loglevel=5 panic=-1"]);
     command.args(["-serial", "file:kernel.log", "-serial", "stdio"]);
-    command.arg("-chardev").arg(format!("socket,id=disk,path={},reconnect=1", socket.display()));
+    let again = reconnect();
+    command.arg("-chardev").arg(format!("socket,id=disk,path={},{again}", socket.display()));
     command.args(["-device", "vhost-user-blk-pci,chardev=disk,num-queues=2"]);
     command.current_dir(dir).stdin(Stdio::piped()).stdout(Stdio::piped());
     command.stderr(create(&dir.join("qemu.log")));
     command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"))
+}
+
+/// How QEMU is told to connect anew every second, which has changed with 9.2.
+fn reconnect() -> &'static str {
+    let output = run(Command::new("qemu-system-x86_64").arg("--version"));
+    match version(&String::from_utf8_lossy(&output.stdout)) >= Some((9, 2)) {
+        true => "reconnect-ms=1000",
+        false => "reconnect=1",
+    }
+}
+
+/// Of the first line of `--version`.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let (_, rest) = text.split_once("version ")?;
+    let mut numbers = rest.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version;
+
+    #[test]
+    fn the_version_of_qemu_is_read() {
+        let text = "QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)\nCopyright";
+        assert_eq!(version(text), Some((10, 0)));
+        assert!(version("QEMU emulator version 7.2.22 (Debian 1:7.2)") < Some((9, 2)));
+        assert_eq!(version("QEMU"), None);
+    }
 }
