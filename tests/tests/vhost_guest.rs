@@ -9,7 +9,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use millrace_tests::guest::{Guest, Image, StorageDaemon, config};
 use millrace_tests::raw_nbd::RawNbd;
@@ -18,6 +20,25 @@ use millrace_tests::{Daemon, client, tempdir};
 
 const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 256 * MIB;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A job for each processor of the guest, in the first and the second quarter of the disk.
+const FIO: &str = "cd /tmp && fio --name=verify --filename=/dev/vda --ioengine=libaio --direct=1 \
+    --rw=randwrite --bssplit=512/10:4k/50:16k/30:128k/10 --iodepth=16 --numjobs=2 --size=12m \
+    --offset_increment=64m --verify=crc32c --verify_fatal=1 --do_verify=1 --serialize_overlap=1 \
+    --cpus_allowed=0,1 --cpus_allowed_policy=split --fsync=64";
+
+/// Until told to stop, in the third quarter of the disk; returns how often.
+fn writes_and_reads_back(nbd: &mut RawNbd, done: &AtomicBool) -> u64 {
+    let mut round = 0;
+    while !done.load(Ordering::Relaxed) {
+        let (offset, data) = (128 * MIB + round % 61 * 65536, pattern(65536 * 3, round));
+        nbd.write(offset, &data).unwrap();
+        assert!(nbd.read(offset, 65536 * 3).unwrap() == data, "over NBD, round {round}");
+        round += 1;
+    }
+    round
+}
 
 /// A guest, and the folder with its disk's file and sockets.
 struct Rig {
@@ -56,15 +77,18 @@ impl Rig {
         succeed(Command::new(e2fsck).arg("-fn").arg(self.dir.join("disk")));
     }
 
-    /// A job on each processor, so that both queues have work.
+    /// A job on each processor, so that both queues have work, and a client of NBD beside them.
     fn verifies_what_fio_writes(&mut self) {
         let before = self.completed_by_queue();
-        let said = self.guest.succeed(
-            "cd /tmp && fio --name=verify --filename=/dev/vda --ioengine=libaio --direct=1 \
-             --rw=randwrite --bssplit=512/10:4k/50:16k/30:128k/10 --iodepth=16 --numjobs=2 \
-             --size=12m --offset_increment=64m --verify=crc32c --verify_fatal=1 --do_verify=1 \
-             --serialize_overlap=1 --cpus_allowed=0,1 --cpus_allowed_policy=split --fsync=64",
-        );
+        let mut nbd = self.nbd();
+        let done = AtomicBool::new(false);
+        let said = thread::scope(|scope| {
+            let rounds = scope.spawn(|| writes_and_reads_back(&mut nbd, &done));
+            let said = self.guest.succeed(FIO);
+            done.store(true, Ordering::Relaxed);
+            println!("{} rounds over NBD meanwhile", rounds.join().unwrap());
+            said
+        });
         assert_eq!(said.matches("err= 0").count(), 2, "{said}");
         let after = self.completed_by_queue();
         for (before, after) in before.iter().zip(&after) {
@@ -121,6 +145,20 @@ impl Rig {
         }
     }
 
+    /// The driver lets go of the device, as at a reboot, and finds it as it was.
+    fn survives_a_reset_of_the_device(&mut self) {
+        let sum = "dd if=/dev/vda iflag=direct bs=1M skip=2 count=1 2>/dev/null | md5sum";
+        let before = self.guest.succeed(sum);
+        let driver = "/sys/bus/virtio/drivers/virtio_blk";
+        for _ in 0..3 {
+            self.guest.succeed(&format!("cd {driver} && echo virtio0 >unbind"));
+            assert_ne!(self.guest.run_within("test -b /dev/vda", LIMIT).0, 0);
+            self.guest.succeed(&format!("cd {driver} && echo virtio0 >bind && test -b /dev/vda"));
+            assert_eq!(self.guest.succeed(sum), before);
+            self.has_two_queues();
+        }
+    }
+
     /// Of `count` MiB at `start` MiB, as the guest reads them past its page cache.
     fn nonzero_bytes(&mut self, start: u64, count: u64) -> u64 {
         let read = format!("dd if=/dev/vda iflag=direct bs=1M skip={start} count={count}");
@@ -135,12 +173,13 @@ type Step = (&'static str, fn(&mut Rig));
 /// All steps, on the server whose sockets and file are in `dir`.
 fn works_as_a_disk(image: &Image, dir: &Path) -> Rig {
     let mut rig = Rig { guest: Guest::boot(image, &dir.join("vm")), dir: dir.to_owned() };
-    let steps: [Step; 5] = [
+    let steps: [Step; 6] = [
         ("two queues", Rig::has_two_queues),
         ("files", Rig::keeps_files),
         ("fio", Rig::verifies_what_fio_writes),
         ("NBD beside it", Rig::shares_its_disk_with_nbd),
         ("discard", Rig::gives_back_what_it_discards),
+        ("reset", Rig::survives_a_reset_of_the_device),
     ];
     for (name, step) in steps {
         let start = Instant::now();
@@ -157,11 +196,23 @@ fn a_guest_works_on_a_volume_while_nbd_clients_use_it_too() {
     let Some(image) = Image::build() else { return };
     let dir = tempdir();
     File::create(dir.path().join("disk")).unwrap().set_len(DISK_BYTES).unwrap();
-    let mut daemon = Daemon::start(&config(dir.path()), &[]);
+    let mut daemon = Daemon::start(&config(dir.path(), "auto"), &[]);
     let mut rig = works_as_a_disk(&image, dir.path());
     // Else it would not send a flush. QEMU's own server says "write through".
     assert_eq!(rig.guest.succeed("cat /sys/block/vda/queue/write_cache"), "write back\n");
+
+    let pattern = "yes 'for the next guest' | head -c 1048576";
+    rig.guest.succeed(&format!("{pattern} | dd of=/dev/vda bs=64k seek=3200 conv=fsync"));
+    rig.guest.start("fio", FIO);
+    thread::sleep(Duration::from_secs(1));
+    // QEMU is killed with requests in flight.
     drop(rig);
+    let mut guest = Guest::boot(&image, &dir.path().join("vm"));
+    guest.succeed(&format!("{pattern} >/tmp/expected"));
+    guest.succeed("dd if=/dev/vda bs=64k skip=3200 count=16 | cmp - /tmp/expected");
+    guest.succeed(FIO);
+    guest.assert_no_complaints();
+    drop(guest);
     assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
 }
 

@@ -19,7 +19,7 @@ fn a_guest_sees_that_its_disk_has_grown_and_uses_what_is_new() {
     let dir = tempdir();
     let disk = dir.path().join("disk");
     File::create(&disk).unwrap().set_len(128 * MIB).unwrap();
-    let mut daemon = Daemon::start(&config(dir.path()), &[]);
+    let mut daemon = Daemon::start(&config(dir.path(), "auto"), &[]);
     let mut guest = Guest::boot(&image, &dir.path().join("vm"));
     assert_eq!(guest.number(SIZE_FILE), 128 * MIB / 512);
     guest.succeed("mkfs.ext4 -q /dev/vda && mount -t ext4 /dev/vda /mnt && cp -a /usr /mnt");

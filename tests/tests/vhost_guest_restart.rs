@@ -5,11 +5,13 @@
 //! flight are done by the next daemon.
 
 use std::fs::File;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use millrace_tests::guest::{Guest, Image, config};
 use millrace_tests::raw_nbd::RawNbd;
+use millrace_tests::serving::backends;
 use millrace_tests::{Daemon, poll_within, tempdir};
 
 /// Both jobs keep writes and the reads that verify them in flight, until they are told to stop.
@@ -62,14 +64,21 @@ fn goes_on(guest: &mut Guest, before: u64) -> u64 {
     done
 }
 
+/// The daemon for the time after `round` restarts: each has another back end and other threads.
+fn start(dir: &Path, round: usize) -> Daemon {
+    let backends = backends();
+    let threads = ["\"queue\"", "\"shared\"", "1"][round % 3];
+    let config = config(dir, backends[round % backends.len()]);
+    Daemon::start(&format!("{config}threads = {threads}\n"), &[])
+}
+
 #[test]
 #[ignore = "the export vhost-user-blk is not there yet"]
 fn a_guest_under_load_outlives_three_kills_and_a_restart_of_the_daemon() {
     let Some(image) = Image::build() else { return };
     let dir = tempdir();
     File::create(dir.path().join("disk")).unwrap().set_len(256 << 20).unwrap();
-    let config = config(dir.path());
-    let mut daemon = Daemon::start(&config, &[]);
+    let mut daemon = start(dir.path(), 0);
     let mut guest = Guest::boot(&image, &dir.path().join("vm"));
     // Nobody writes here again.
     guest.succeed("yes 'as it was before' | head -c 8388608 >/tmp/before");
@@ -77,7 +86,8 @@ fn a_guest_under_load_outlives_three_kills_and_a_restart_of_the_daemon() {
 
     guest.start("fio", LOAD);
     let (mut done, mut writes_hung) = (0, 0);
-    for end in [Daemon::kill9, Daemon::kill9, Daemon::kill9, Daemon::terminate] {
+    let ends = [Daemon::kill9, Daemon::kill9, Daemon::kill9, Daemon::terminate];
+    for (round, end) in ends.into_iter().enumerate() {
         goes_on(&mut guest, done);
         let status = end(&mut daemon);
         println!("{status}: {}", daemon.stderr());
@@ -85,7 +95,7 @@ fn a_guest_under_load_outlives_three_kills_and_a_restart_of_the_daemon() {
         println!("{reads} reads and {writes} writes in flight");
         writes_hung += writes;
         done = completed(&mut guest);
-        daemon = Daemon::start(&config, &[]);
+        daemon = start(dir.path(), round + 1);
     }
     assert!(writes_hung > 0, "writes were in flight at least once");
     goes_on(&mut guest, done);

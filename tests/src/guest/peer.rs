@@ -17,15 +17,15 @@ const NBD: &str = "type=nbd,id=nbd,node-name=disk,name=v,writable=on";
 const VM: &str = "type=vhost-user-blk,id=vm,node-name=disk,writable=on,num-queues=2,\
                   addr.type=unix,addr.path=vm";
 
-/// What millrace is told to serve the file `disk` of `dir` as the module says. It ends in the
-/// `[[export]]` section: more of its keys may be appended.
+/// What millrace is told to serve the file `disk` of `dir` as the module says, on `backend`. It ends
+/// in the `[[export]]` section: more of its keys may be appended.
 #[must_use]
-pub fn config(dir: &Path) -> String {
+pub fn config(dir: &Path, backend: &str) -> String {
     let dir = dir.display();
     format!(
         "[[drive]]\nname = \"d0\"\nspec = \"file:path={dir}/disk\"\n\
          [[volume]]\nname = \"v\"\ndrives = [\"d0\"]\n\
-         [server]\ncontrol = \"unix:{dir}/control\"\n\
+         [server]\ncontrol = \"unix:{dir}/control\"\nbackend = \"{backend}\"\n\
          [[export]]\nvolume = \"v\"\nnbd = \"unix:{dir}/nbd\"\n\
          vhost-user-blk = \"unix:{dir}/vm\"\nqueues = 2\n"
     )
