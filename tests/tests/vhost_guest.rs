@@ -190,6 +190,18 @@ fn works_as_a_disk(image: &Image, dir: &Path) -> Rig {
     rig
 }
 
+/// No huge pages, and of the guest's memory no copy.
+fn stays_small(daemon: &Daemon) {
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let kib = |name| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    println!("{} KiB of its own, {} shared with the guest", kib("RssAnon"), kib("RssShmem"));
+    assert_eq!(kib("HugetlbPages"), 0);
+    assert!(kib("RssAnon") < 64 * 1024, "{status}");
+}
+
 #[test]
 #[ignore = "the export vhost-user-blk is not there yet"]
 fn a_guest_works_on_a_volume_while_nbd_clients_use_it_too() {
@@ -200,6 +212,8 @@ fn a_guest_works_on_a_volume_while_nbd_clients_use_it_too() {
     let mut rig = works_as_a_disk(&image, dir.path());
     // Else it would not send a flush. QEMU's own server says "write through".
     assert_eq!(rig.guest.succeed("cat /sys/block/vda/queue/write_cache"), "write back\n");
+
+    stays_small(&daemon);
 
     let pattern = "yes 'for the next guest' | head -c 1048576";
     rig.guest.succeed(&format!("{pattern} | dd of=/dev/vda bs=64k seek=3200 conv=fsync"));
