@@ -17,8 +17,8 @@ const NBD: &str = "type=nbd,id=nbd,node-name=disk,name=v,writable=on";
 const VM: &str = "type=vhost-user-blk,id=vm,node-name=disk,writable=on,num-queues=2,\
                   addr.type=unix,addr.path=vm";
 
-/// What millrace is told to serve the file `disk` of `dir` as the module says, on `backend`. It ends
-/// in the `[[export]]` section: more of its keys may be appended.
+/// What millrace is told to serve the file `disk` of `dir` as the module says, on `backend`. It
+/// ends in the `[[export]]` section: more of its keys may be appended.
 #[must_use]
 pub fn config(dir: &Path, backend: &str) -> String {
     let dir = dir.display();
