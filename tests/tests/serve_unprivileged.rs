@@ -1,8 +1,8 @@
 //! The daemon needs no privileges: another user, no capabilities, two places that it may write to.
 //!
 //! What the unit docs/millrace.service asks for. Run by root, the daemon becomes `nobody` by
-//! setpriv; run by a user, it is that user, without privileges by itself. Files are laid out so that
-//! only the socket's folder and the drive's file are writable, and huge pages are not in use.
+//! setpriv; run by a user, it is that user, without privileges by itself. Files are laid out so
+//! that only the socket's folder and the drive's file are writable; huge pages are not in use.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};

@@ -213,6 +213,7 @@ fn a_guest_works_on_a_volume_while_nbd_clients_use_it_too() {
     // Else it would not send a flush. QEMU's own server says "write through".
     assert_eq!(rig.guest.succeed("cat /sys/block/vda/queue/write_cache"), "write back\n");
 
+    assert_eq!(rig.guest.succeed("cat /sys/block/vda/serial"), "v");
     stays_small(&daemon);
 
     let pattern = "yes 'for the next guest' | head -c 1048576";
