@@ -244,7 +244,7 @@ impl<M: Machine> Channel<M> {
     /// Whether a bio that is not plain, or no longer, is taken.
     #[inline(never)]
     fn look_closer(&mut self, bio: &Bio) -> Result<(), Reject> {
-        self.gate.check(bio).map_err(Reject::Invalid)?;
+        self.gate.check(bio, &self.volume).map_err(Reject::Invalid)?;
         // With nothing in flight nobody would come back to ask again: one always gets in.
         match self.gate.pressed && self.in_flight() > 0 && !self.has_relief() {
             true => Err(Reject::Full),

@@ -12,7 +12,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use millrace_machine::{CpuId, Doorbell, Lock, Machine, Meter, NodeId, Topology};
+use millrace_machine::{CpuId, Doorbell, Lock, Machine, Meter, NodeId, Order, Topology, Word};
 
 use crate::account::DiskStats;
 use crate::bio::{Op, OpFlags, Sector};
@@ -138,7 +138,8 @@ pub(crate) enum Way {
 pub struct Disk<M: Machine> {
     pub(crate) config: DiskConfig<M>,
     pub(crate) limits: QueueLimits,
-    capacity: Sector,
+    /// Only ever raised, by resize.rs; nothing on the way of an I/O looks here.
+    pub(crate) capacity: M::Word,
     pub(crate) driver: Box<dyn Driver<M>>,
     pub(crate) kind: QueueKind,
     /// Flags that the driver sees: FUA only if it takes it, PREFLUSH never.
@@ -212,7 +213,7 @@ impl<M: Machine> Disk<M> {
         Ok(Arc::new_cyclic(|this| Disk {
             way,
             limits,
-            capacity,
+            capacity: M::Word::new(capacity),
             driver,
             kind: hw.kind,
             flags_taken: match limits.features.fua {
@@ -249,10 +250,11 @@ impl<M: Machine> Disk<M> {
         self.config.controller.as_ref().and_then(|controller| controller.config().node)
     }
 
-    /// Size in sectors, whole blocks.
+    /// Size in sectors, whole blocks; it grows with [`Volume::resize`](crate::Volume::resize).
     #[must_use]
     pub fn capacity(&self) -> Sector {
-        self.capacity
+        // Acquire: pairs with `raise` in resize.rs, as the volume's does.
+        self.capacity.load(Order::Acquire)
     }
 
     /// Its limits.

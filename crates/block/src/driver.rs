@@ -147,8 +147,19 @@ pub struct Extent {
 
 /// A drive's driver.
 pub trait Driver<M: Machine>: Send + Sync {
-    /// Size in sectors.
+    /// Size in sectors, as it was when the drive was opened.
     fn capacity(&self) -> Sector;
+    /// Looks at what it stands on once more: the sectors that it has by now, and takes requests
+    /// for from now on. Asked when somebody says that it has grown; may block. More than it said
+    /// before counts for a volume only once all its drives have answered; fewer is an error of the
+    /// caller's, who goes on with what there was.
+    ///
+    /// # Errors
+    /// If that cannot be asked, or it may not grow; the text names the drive's place.
+    #[doc(alias = "revalidate_disk")]
+    fn revalidate(&self) -> Result<Sector, Error> {
+        Ok(self.capacity())
+    }
     /// What it takes in one request.
     fn limits(&self) -> QueueLimits;
     /// The hardware queues that it has on this machine.

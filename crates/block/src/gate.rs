@@ -2,9 +2,9 @@
 //! all.
 //!
 //! Plain values copied out of the volume when a channel is opened, so that the check of a plain
-//! read or write touches one cache line and follows no pointer. Owned by a `Channel`. Kernel
-//! counterpart:
-//! `bio_check_eod` and the checks of `submit_bio_noacct`.
+//! read or write touches one cache line and follows no pointer. Owned by a `Channel`. A volume only
+//! grows, so an old size refuses too much and never takes too much: it is renewed when a bio lies
+//! behind it. Kernel counterpart: `bio_check_eod` and the checks of `submit_bio_noacct`.
 
 use millrace_machine::Machine;
 
@@ -49,7 +49,7 @@ impl Gate {
         let simple =
             disks.iter().all(|d| d.limits().takes_any_segment() && d.limits().chunk_sectors == 0);
         let mut gate = Gate {
-            capacity: volume.capacity(),
+            capacity: volume.size.made(),
             block_mask: u64::from(limits.logical_sectors()) - 1,
             plain_sectors: 0,
             plain_max: match simple && !limits.features.read_only {
@@ -107,8 +107,22 @@ impl Gate {
             && bio.sector <= self.capacity - nr
     }
 
-    /// Whether a bio can be served at all.
-    pub(crate) fn check(&self, bio: &Bio) -> Result<(), Status> {
+    /// Whether a bio can be served at all; learns the volume's size if it is behind the known end.
+    pub(crate) fn check<M: Machine>(
+        &mut self,
+        bio: &Bio,
+        volume: &Volume<M>,
+    ) -> Result<(), Status> {
+        match self.check_as_known(bio) {
+            Err(Status::OutOfRange) => {
+                self.capacity = volume.capacity();
+                self.check_as_known(bio)
+            }
+            checked => checked,
+        }
+    }
+
+    fn check_as_known(&self, bio: &Bio) -> Result<(), Status> {
         let nr = u64::from(bio.nr_sectors);
         let fits = bio.sector.checked_add(nr).is_some_and(|end| end <= self.capacity);
         match bio.op {

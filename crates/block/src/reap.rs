@@ -150,7 +150,7 @@ impl<M: Machine> Channel<M> {
         if self.gate.is_plain_to_record(&slot.bio) {
             return self.start(slot, false);
         }
-        match self.gate.check(&slot.bio) {
+        match self.gate.check(&slot.bio, &self.volume) {
             // The one list may unplug at once, and what that completes is for the next call.
             Ok(()) if self.gate.per_volume => self.served.again.push_back(slot),
             Ok(()) => self.start(slot, false),

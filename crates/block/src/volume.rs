@@ -19,6 +19,7 @@ use crate::disk::Disk;
 use crate::driver::Extent;
 use crate::error::{Error, ErrorKind};
 use crate::limits::QueueLimits;
+use crate::resize::Size;
 use crate::serving::{Serving, ServingConfig};
 use crate::slot::Stride;
 use crate::tenants::{TenantLedger, TenantSnapshot};
@@ -49,10 +50,10 @@ pub struct Volume<M: Machine> {
     serving: ServingConfig,
     /// The mode at this moment, as bits, and [`TRACED`].
     mode: M::Word,
-    capacity: Sector,
+    pub(crate) size: Size<M>,
     limits: QueueLimits,
-    /// Linear: where each drive starts, and where the last one ends.
-    starts: Vec<Sector>,
+    /// Linear: where each drive starts; the last one, which may grow, ends nowhere.
+    pub(crate) starts: Vec<Sector>,
     /// Stripe: log2 of the chunk, and of the width if that is a power of two.
     chunk_shift: u32,
     width_shift: Option<u32>,
@@ -101,6 +102,25 @@ impl Part {
     }
 }
 
+/// Sectors of a volume of drives of these sizes; 0 if they are too small.
+pub(crate) fn capacity_of(layout: Layout, sizes: &[Sector], limits: &QueueLimits) -> Sector {
+    match layout {
+        Layout::Linear => sizes.iter().map(|size| whole_blocks(*size, limits)).sum(),
+        Layout::Stripe { chunk_sectors } => {
+            let smallest = sizes.iter().min().copied().unwrap_or(0);
+            smallest / u64::from(chunk_sectors.max(1))
+                * u64::from(chunk_sectors)
+                * sizes.len() as u64
+        }
+    }
+}
+
+/// Whole blocks of the coarsest drive, so that none gets a misaligned I/O.
+pub(crate) fn whole_blocks(size: Sector, limits: &QueueLimits) -> Sector {
+    let block = u64::from(limits.logical_sectors());
+    size / block * block
+}
+
 impl<M: Machine> Volume<M> {
     /// A volume of these disks.
     ///
@@ -137,19 +157,20 @@ impl<M: Machine> Volume<M> {
             return wrong(format!("volume {name}: {text}"));
         }
         let mut limits = disks.iter().fold(*first.limits(), |sum, d| sum.stack(*d.limits()));
-        let (mut starts, mut capacity, mut chunk_shift) = (Vec::new(), 0, 0);
+        let sizes: Vec<Sector> = disks.iter().map(|disk| disk.capacity()).collect();
+        let capacity = capacity_of(layout, &sizes, &limits);
+        let (mut starts, mut chunk_shift) = (Vec::new(), 0);
         match layout {
             Layout::Linear => {
-                let block = u64::from(limits.logical_sectors());
-                for disk in &disks {
-                    starts.push(capacity);
-                    // Whole blocks of the coarsest drive, so that none gets a misaligned I/O.
-                    capacity += disk.capacity() / block * block;
+                let mut start = 0;
+                for size in &sizes {
+                    starts.push(start);
+                    start += whole_blocks(*size, &limits);
                 }
                 if capacity == 0 {
                     return wrong(format!("volume {name}: smaller than one block"));
                 }
-                starts.push(capacity);
+                starts.push(Sector::MAX);
             }
             Layout::Stripe { chunk_sectors } => {
                 let block = limits.logical_sectors().max(8);
@@ -161,8 +182,6 @@ impl<M: Machine> Volume<M> {
                     ));
                 }
                 let chunk = u64::from(chunk_sectors);
-                let smallest = disks.iter().map(|d| d.capacity()).min().unwrap_or(0);
-                capacity = smallest / chunk * chunk * disks.len() as u64;
                 if capacity == 0 {
                     return wrong(format!("volume {name}: a drive is smaller than the chunk"));
                 }
@@ -178,7 +197,7 @@ impl<M: Machine> Volume<M> {
             layout,
             mode: M::Word::new(serving.serving as u64),
             serving,
-            capacity,
+            size: Size::new(capacity),
             limits,
             starts,
             chunk_shift,
@@ -312,12 +331,6 @@ impl<M: Machine> Volume<M> {
         (drives * 4).max(depth).max(64).max(most) as usize
     }
 
-    /// Size in sectors.
-    #[must_use]
-    pub fn capacity(&self) -> Sector {
-        self.capacity
-    }
-
     /// Its limits: the strictest of its drives', with the stripe as the optimal size. Longer bios
     /// are split.
     #[must_use]
@@ -440,7 +453,7 @@ impl<M: Machine> Volume<M> {
     /// first part of it, at most `most` of them.
     #[must_use]
     pub fn extents(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Extent> {
-        let end = (sector + nr_sectors).min(self.capacity);
+        let end = (sector + nr_sectors).min(self.capacity());
         let (mut at, mut list, mut steps) = (sector, Vec::<Extent>::new(), 0);
         // What each drive said last: from where, and what.
         let mut known: Vec<(Sector, Vec<Extent>)> = alloc::vec![(0, Vec::new()); self.disks.len()];

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 
 use millrace_block::{
     Bio, Buffer, Channel, CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error,
-    Expired, Features, HwQueues, Moment, Op, QueueKind, QueueLimits, Request, Sector, Status, Tag,
-    TagScope,
+    ErrorKind, Expired, Features, HwQueues, Moment, Op, QueueKind, QueueLimits, Request, Sector,
+    Status, Tag, TagScope,
 };
 use millrace_machine::{Native, Topology};
 
@@ -30,6 +30,18 @@ pub struct Knobs {
     pub seen: [AtomicU64; 5],
     pub most_in_flight: AtomicU32,
     pub image: Mutex<Vec<u8>>,
+    /// Sectors that it says it has when it is asked once more; 0: as at first.
+    pub sectors_now: AtomicU64,
+    /// It cannot be asked for its size.
+    pub mute: AtomicBool,
+}
+
+impl Knobs {
+    /// The medium has this size by now.
+    pub fn resize(&self, sectors: Sector) {
+        self.image.lock().unwrap().resize((sectors << 9) as usize, 0);
+        self.sectors_now.store(sectors, Ordering::SeqCst);
+    }
 }
 
 pub struct TestDrive {
@@ -58,6 +70,15 @@ impl TestDrive {
 impl Driver<Native> for TestDrive {
     fn capacity(&self) -> Sector {
         self.sectors
+    }
+    fn revalidate(&self) -> Result<Sector, Error> {
+        if self.knobs.mute.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::System, "no answer"));
+        }
+        match self.knobs.sectors_now.load(Ordering::SeqCst) {
+            0 => Ok(self.sectors),
+            now => Ok(now),
+        }
     }
     fn limits(&self) -> QueueLimits {
         self.limits
