@@ -11,8 +11,8 @@ mod control;
 mod queue;
 
 use millrace_block::{
-    Driver, DriverQueue, Error, Extent, Features, HwQueues, QueueKind, QueueLimits, Sector,
-    TagScope,
+    Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueKind, QueueLimits,
+    Sector, TagScope,
 };
 use millrace_machine::{Native, Topology};
 
@@ -86,6 +86,16 @@ impl FaultDriver {
 impl Driver<Native> for FaultDriver {
     fn capacity(&self) -> Sector {
         self.inner.capacity()
+    }
+
+    fn revalidate(&self) -> Result<Sector, Error> {
+        let (old, new) = (self.inner.capacity(), self.inner.revalidate()?);
+        if new > old && self.cache != FaultCache::Inner {
+            let text = "a fault drive with a volatile cache holds its contents in memory, which \
+                        cannot grow; start again";
+            return Err(Error::new(ErrorKind::NotSupported, text));
+        }
+        Ok(new)
     }
 
     fn limits(&self) -> QueueLimits {

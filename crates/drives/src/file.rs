@@ -9,6 +9,7 @@
 
 mod engine;
 mod flight;
+mod grow;
 mod open;
 mod pool;
 mod probe;
@@ -190,6 +191,10 @@ fn sectors(bytes: u64) -> u32 {
 impl Driver<Native> for FileDriver {
     fn capacity(&self) -> Sector {
         self.shared.geometry.size_bytes >> 9
+    }
+
+    fn revalidate(&self) -> Result<Sector, Error> {
+        grow::revalidate(&self.config, &self.shared)
     }
 
     fn limits(&self) -> QueueLimits {

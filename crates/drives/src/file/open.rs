@@ -82,7 +82,7 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     Ok(FileDriver { config, shared, pool, dma_alignment, notes })
 }
 
-fn system(path: &Path, doing: &str, error: &io::Error) -> Error {
+pub(super) fn system(path: &Path, doing: &str, error: &io::Error) -> Error {
     Error::new(ErrorKind::System, format!("{}: {doing}: {error}", path.display()))
 }
 
@@ -212,6 +212,7 @@ fn geometry_of(
         notes.push(format!("{path}: it has {has}, of which size={used} uses the first part"));
     }
     geometry.size_bytes = size_bytes;
+    geometry.store_bytes = found.max(size_bytes);
     Ok(geometry)
 }
 

@@ -1,6 +1,7 @@
 //! What a file or block device can do: size, alignment, direct I/O, discard.
 //!
-//! Asked once when a file drive is opened; nothing here is on the path of an I/O. Alignment comes
+//! Asked when a file drive is opened, and for its size when it may have grown; nothing here is on
+//! the path of an I/O. Alignment comes
 //! from statx (STATX_DIOALIGN, Linux 6.1) or from trial reads, for devices from the BLK* ioctls and
 //! sysfs. Called by `file.rs`. Kernel counterpart: what bdev_limits and `struct kstat` say.
 #![allow(unsafe_code)]
@@ -35,6 +36,8 @@ pub(crate) struct DirectAlign {
 pub(crate) struct Geometry {
     pub(crate) is_block: bool,
     pub(crate) size_bytes: u64,
+    /// What there is, of which a drive may use the first part.
+    pub(crate) store_bytes: u64,
     pub(crate) logical: u32,
     pub(crate) physical: u32,
     pub(crate) io_min: u32,
@@ -62,6 +65,7 @@ pub(crate) fn geometry(file: &File) -> io::Result<Geometry> {
     Ok(Geometry {
         is_block: false,
         size_bytes: meta.len(),
+        store_bytes: meta.len(),
         logical: 512,
         physical: block.max(4096).next_power_of_two().min(65_536),
         io_min: 512,
@@ -80,6 +84,7 @@ fn device(file: &File, rdev: u64) -> io::Result<Geometry> {
     Ok(Geometry {
         is_block: true,
         size_bytes,
+        store_bytes: size_bytes,
         logical,
         physical: ask(file, BLKPBSZGET).unwrap_or(logical).max(logical),
         io_min: ask(file, BLKIOMIN).unwrap_or(logical),

@@ -59,6 +59,8 @@ pub struct Plan {
     pub backend: Backend,
     pub drives: usize,
     pub size_bytes: u64,
+    /// Files have their size already, and no spec keeps them at it.
+    pub may_grow: bool,
     pub block: u32,
     pub chunk_sectors: u32,
     pub queue_depth: Option<u32>,
@@ -75,6 +77,7 @@ impl Plan {
             backend,
             drives: 1,
             size_bytes: 8 << 20,
+            may_grow: false,
             block: 512,
             chunk_sectors: 0,
             queue_depth: None,
@@ -163,9 +166,12 @@ fn driver(
     let (size_bytes, block_size) = (plan.size_bytes, plan.block);
     let ram = || RamDriver::new(RamConfig { size_bytes, block_size, ..RamConfig::default() });
     let mut file = |direct, aio| {
+        if plan.may_grow {
+            std::fs::File::create(path).unwrap().set_len(size_bytes).unwrap();
+        }
         let file = FileDriver::open(FileConfig {
             path: path.into(),
-            size_bytes: Some(size_bytes),
+            size_bytes: (!plan.may_grow).then_some(size_bytes),
             direct,
             aio,
             io_threads: plan.io_threads,
@@ -226,6 +232,11 @@ pub struct Rig {
 impl Rig {
     pub fn new(plan: &Plan) -> Rig {
         Rig::of(Arc::new(Drives::new(plan)), plan.backend, 0)
+    }
+
+    /// One whose files may grow.
+    pub fn growing(plan: &Plan) -> Rig {
+        Rig::new(&Plan { may_grow: true, ..plan.clone() })
     }
 
     /// I/O thread `number` on drives that others may use too.

@@ -2,7 +2,7 @@
 //!
 //! Each test builds its rigs from `harness.rs`, submits through a channel on an I/O thread, and
 //! demands the exact outcome. `basic` is what each drive must do; `random` runs operations against
-//! a memory image; `faults` breaks drives; `holes` asks where nothing is; `threads` shares them;
+//! a memory image; `faults` breaks drives; `grow` makes them larger; `holes` asks where nothing is; `threads` shares them;
 //! `crash` cuts power; `trace` looks at the order of events.
 #![allow(unsafe_code, missing_docs)]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -10,6 +10,7 @@
 mod basic;
 mod crash;
 mod faults;
+mod grow;
 mod harness;
 mod holes;
 mod random;

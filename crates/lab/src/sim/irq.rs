@@ -226,6 +226,10 @@ impl<M: Host> Driver<M> for IrqDriver<M> {
         self.inner.capacity()
     }
 
+    fn revalidate(&self) -> Result<Sector, Error> {
+        self.inner.revalidate()
+    }
+
     fn limits(&self) -> QueueLimits {
         self.inner.limits()
     }

@@ -21,6 +21,10 @@ impl<M: Host> Driver<M> for PollerDriver<M> {
         self.0.capacity()
     }
 
+    fn revalidate(&self) -> Result<Sector, Error> {
+        self.0.revalidate()
+    }
+
     fn limits(&self) -> QueueLimits {
         self.0.limits()
     }

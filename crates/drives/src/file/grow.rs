@@ -1,0 +1,49 @@
+//! A file drive that may have grown: its size asked once more.
+//!
+//! Called by the block layer, on the thread of whoever says that it has grown, with I/O under way.
+//! A size that the spec fixes stays: at the next start the drive would have that size again, and
+//! what was written behind it would be gone. A file that became longer is made durable as such
+//! before it counts, since flushes later sync data only. Every error names the path. Kernel
+//! counterpart: `loop_set_capacity`.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use millrace_block::{Error, ErrorKind, Sector};
+
+use super::open::system;
+use super::{FileConfig, Shared, probe};
+use crate::value::size_text;
+
+/// See `Driver::revalidate`.
+pub(super) fn revalidate(config: &FileConfig, shared: &Shared) -> Result<Sector, Error> {
+    let (opened, path) = (&shared.geometry, &config.path);
+    let asked = probe::geometry(&shared.file);
+    let now_bytes = asked.map_err(|error| system(path, "stat", &error))?.size_bytes;
+    let Some(fixed_bytes) = config.size_bytes else {
+        if now_bytes > opened.size_bytes && !opened.is_block && !config.read_only {
+            make_durable(path, shared)?;
+        }
+        return Ok(now_bytes >> 9);
+    };
+    if now_bytes > opened.store_bytes {
+        let (has, fixed) = (size_text(now_bytes), size_text(fixed_bytes));
+        let text = format!(
+            "{}: it has {has} now, but size={fixed} keeps the drive at that; raise or remove size=, \
+             and start again",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::InvalidSetting, text));
+    }
+    Ok(now_bytes.min(fixed_bytes) >> 9)
+}
+
+fn make_durable(path: &Path, shared: &Shared) -> Result<(), Error> {
+    shared.file.sync_all().map_err(|error: io::Error| {
+        // Release pairs with the Acquires in queue.rs: the system says once that a write was lost,
+        // and this was the time.
+        shared.sync_failed.store(true, Ordering::Release);
+        system(path, "sync", &error)
+    })
+}
