@@ -93,7 +93,7 @@ pub struct ExportInfo {
     pub name: String,
     /// Text for people, possibly empty; same bounds as the name.
     pub description: String,
-    /// Size in bytes.
+    /// Size in bytes when it was described; [`Catalog::size_bytes`] is that of this moment.
     pub size_bytes: u64,
     /// What the export can do; [`TransmissionFlags::negotiated`] is applied per client.
     pub flags: TransmissionFlags,
@@ -147,6 +147,13 @@ pub trait Catalog {
 
     /// The export at `index`, `None` from [`Catalog::len`] on.
     fn get(&self, index: usize) -> Option<&ExportInfo>;
+
+    /// Size in bytes of the export at `index` at this moment, 0 from [`Catalog::len`] on. It may
+    /// have grown since it was described; a session keeps what it was told, for which the protocol
+    /// has no second message.
+    fn size_bytes(&self, index: usize) -> u64 {
+        self.get(index).map_or(0, |export| export.size_bytes)
+    }
 
     /// Index of the export called `name`; the empty name is the first export.
     fn find(&self, name: &str) -> Option<usize> {

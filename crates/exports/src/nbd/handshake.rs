@@ -307,7 +307,7 @@ impl Handshake {
         }
         let name = string(data).ok_or(refuse("the name is not UTF-8, or has a NUL"))?;
         let (index, export) = find(catalog, name).ok_or(refuse("no such export"))?;
-        out.extend_from_slice(&export.size_bytes.to_be_bytes());
+        out.extend_from_slice(&catalog.size_bytes(index).to_be_bytes());
         out.extend_from_slice(&export.flags.negotiated(self.style()).bits().to_be_bytes());
         if !self.no_zeroes {
             out.extend_from_slice(&[0; EXPORT_NAME_ZEROES]);
@@ -323,7 +323,7 @@ impl Handshake {
     ) -> Result<usize, Refusal> {
         let request = InfoRequest::parse(data)?;
         let (index, export) = find(catalog, request.name).ok_or(UNKNOWN_EXPORT)?;
-        reply.info_export(export.size_bytes, export.flags.negotiated(self.style()).bits());
+        reply.info_export(catalog.size_bytes(index), export.flags.negotiated(self.style()).bits());
         reply.info_block_size(export);
         if request.wants_name {
             reply.info_name(export);

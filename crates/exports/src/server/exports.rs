@@ -1,6 +1,7 @@
 //! Exports as the server's threads see them: what clients are told, and the volume behind each.
 //!
-//! Made once from the configuration and shared by all threads. A *lane* is a volume by its index:
+//! Made once from the configuration and shared by all threads; only sizes may grow, and each
+//! negotiation tells that of its moment. A *lane* is a volume by its index:
 //! exports of the same volume share one, so a thread has one channel per volume. Called by start-up
 //! and by the request path.
 //!
@@ -18,6 +19,8 @@ use crate::nbd::{Catalog, ExportInfo, TransmissionFlags};
 
 /// Largest payload that is advertised, in bytes.
 const BLOCK_MAX: u32 = 32 << 20;
+/// Most sectors of an export: clients take its size in bytes as a file offset.
+const SECTORS_MAX: u64 = i64::MAX as u64 >> 9;
 
 /// One export.
 pub(crate) struct Export {
@@ -40,6 +43,8 @@ pub(crate) struct Exports {
 /// The exports of one listener.
 pub(crate) struct ListenerCatalog {
     infos: Vec<ExportInfo>,
+    /// The volume of each, whose size may grow.
+    volumes: Vec<Arc<Volume<Native>>>,
     /// Index in [`Exports::list`] of each.
     pub(crate) exports: Vec<usize>,
 }
@@ -51,6 +56,10 @@ impl Catalog for ListenerCatalog {
 
     fn get(&self, index: usize) -> Option<&ExportInfo> {
         self.infos.get(index)
+    }
+
+    fn size_bytes(&self, index: usize) -> u64 {
+        self.volumes.get(index).map_or(0, |volume| told_bytes(volume))
     }
 }
 
@@ -76,13 +85,23 @@ impl Exports {
             })?;
             list.push(Export { info, lane: lane as u32, no_payload, faults: Faults::default() });
         }
-        let catalogs = listeners.iter().map(|listener| catalog(listener, &list));
+        let catalogs = listeners.iter().map(|listener| catalog(listener, &list, &volumes));
         let catalogs = catalogs.collect::<Result<Vec<_>, Error>>()?;
         Ok(Exports { list, volumes, catalogs })
     }
 }
 
-fn catalog(listener: &ListenConfig, list: &[Export]) -> Result<ListenerCatalog, Error> {
+/// What clients are told of a volume's size. One that has grown beyond what they take as a file
+/// offset goes on with as much as they do.
+fn told_bytes(volume: &Volume<Native>) -> u64 {
+    volume.capacity().min(SECTORS_MAX) << 9
+}
+
+fn catalog(
+    listener: &ListenConfig,
+    list: &[Export],
+    volumes: &[Arc<Volume<Native>>],
+) -> Result<ListenerCatalog, Error> {
     let wrong = |text: String| Error::new(ErrorKind::InvalidSetting, text);
     if listener.exports.is_empty() {
         return Err(wrong(format!("{}: no export is served there", listener.listen)));
@@ -98,7 +117,9 @@ fn catalog(listener: &ListenConfig, list: &[Export]) -> Result<ListenerCatalog, 
         }
         infos.push(export.info.clone());
     }
-    Ok(ListenerCatalog { infos, exports: listener.exports.clone() })
+    let exports = listener.exports.clone();
+    let of = |export: &usize| volumes[list[*export].lane as usize].clone();
+    Ok(ListenerCatalog { infos, volumes: exports.iter().map(of).collect(), exports })
 }
 
 /// What clients are told of an export.
@@ -109,7 +130,7 @@ fn describe(config: ExportConfig) -> Result<ExportInfo, Error> {
     let limits = config.volume.limits();
     let block_min = limits.logical_block_size;
     let sectors = config.volume.capacity();
-    if sectors > i64::MAX as u64 >> 9 {
+    if sectors > SECTORS_MAX {
         let name = &config.name;
         let text = format!(
             "export {name:?}: its volume of {sectors} sectors is too large; less than 8 EiB can be \

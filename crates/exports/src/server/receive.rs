@@ -14,7 +14,7 @@ use super::connection::{Connection, Granted, Incoming, Phase};
 use super::execute::{Core, Taken};
 use super::input::COPY_BYTES_MAX;
 use super::ticket::Memory;
-use crate::nbd::{Parsed, Progress, Rules, Verdict, check, parse};
+use crate::nbd::{Catalog, Parsed, Progress, Rules, Verdict, check, parse};
 
 impl Core {
     /// A receive of `conn` completed.
@@ -109,8 +109,11 @@ impl Core {
         let Some(session) = then else {
             return conn.kill(&mut self.tickets, &mut self.pool);
         };
-        let export = self.exports.catalogs[listener].exports[session.export];
+        let catalog = &self.exports.catalogs[listener];
+        let export = catalog.exports[session.export];
         let rules = Rules::new(&self.exports.list[export].info, &session);
+        // Or a little more than it was told, if the volume grew in between.
+        let rules = Rules { size_bytes: catalog.size_bytes(session.export), ..rules };
         conn.granted = Some(Granted { session, rules, export });
         conn.phase = Phase::Transmission;
     }
