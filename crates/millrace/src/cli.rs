@@ -30,6 +30,8 @@ enum Verb {
     Top(verbs::top::Args),
     /// Show what a running daemon's locks do: who waits for whom, and for how long
     Locks(verbs::locks::Args),
+    /// Change what a running daemon serves: volumes whose drives have grown
+    Ctl(verbs::ctl::Args),
     /// Measure drives, stacks and servers, in fio's words
     Bench(Box<verbs::bench::BenchArgs>),
     /// Repeat a paper's experiments on simulated machines and compare
@@ -47,6 +49,7 @@ impl Verb {
             Verb::Stat(args) => verbs::stat::run(&args),
             Verb::Top(args) => verbs::top::run(&args),
             Verb::Locks(args) => verbs::locks::run(&args),
+            Verb::Ctl(args) => verbs::ctl::run(&args),
             Verb::Bench(args) => verbs::bench::run(&args),
             Verb::Paper(args) => verbs::paper::run(&args),
             Verb::Explore(args) => verbs::explore::run(&args),

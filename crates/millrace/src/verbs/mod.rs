@@ -6,6 +6,7 @@
 
 mod bar;
 pub mod bench;
+pub mod ctl;
 pub mod explore;
 pub mod locks;
 pub mod paper;

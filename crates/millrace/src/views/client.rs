@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use super::locks::Locks;
 use super::report::{Report, Traced};
-use super::{CONTROL_VERSION, TraceStart};
+use super::resized::Resized;
+use super::{CONTROL_VERSION, Resize, TraceStart};
 use crate::visible::visible;
 
 /// Longest wait for an answer, which takes milliseconds.
@@ -140,6 +141,15 @@ impl Client {
     /// As [`Client::locks_status`].
     pub fn locks_stop(&mut self) -> anyhow::Result<Locks> {
         let answer = self.ask("locks-stop", &json!({}))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    /// Has the daemon look whether a volume's drives have grown.
+    ///
+    /// # Errors
+    /// If the daemon has gone, or refuses: there is no such volume, or it cannot grow so.
+    pub fn resize(&mut self, volume: &str) -> anyhow::Result<Resized> {
+        let answer = self.ask("resize", &json!(Resize { volume: volume.to_owned() }))?;
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 

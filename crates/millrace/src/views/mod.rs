@@ -1,7 +1,7 @@
 //! Views over a running daemon: its control socket and its metrics page.
 //!
 //! protocol.rs is what a line on the control socket means, report.rs what the counters look like on
-//! it (locks.rs those of locks), prometheus.rs the same for Prometheus; thread.rs serves both
+//! it (locks.rs those of locks, resized.rs what growing came to), prometheus.rs the same for Prometheus; thread.rs serves both
 //! sockets from one thread that sleeps when nobody asks, session.rs is one client of it, http.rs
 //! the little of HTTP that it speaks. client.rs is the other end of the control socket. `serve`
 //! starts the thread and answers ([`Answers`]); a new verb is a variant of [`Verb`], its name in
@@ -15,11 +15,12 @@ pub mod locks;
 mod prometheus;
 mod protocol;
 pub mod report;
+pub mod resized;
 mod session;
 mod thread;
 
 pub use prometheus::render as prometheus;
-pub use protocol::{CONTROL_VERSION, Refusal, TraceStart, Verb, greeting};
+pub use protocol::{CONTROL_VERSION, Refusal, Resize, TraceStart, Verb, greeting};
 pub use thread::{Sockets, Views};
 
 /// Who knows the answers: the daemon.

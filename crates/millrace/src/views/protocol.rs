@@ -15,7 +15,7 @@ pub const CONTROL_VERSION: u32 = 1;
 /// Longest request in bytes, without its newline.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-const VERBS: [&str; 8] = [
+const VERBS: [&str; 9] = [
     "version",
     "stats",
     "trace-start",
@@ -24,6 +24,7 @@ const VERBS: [&str; 8] = [
     "locks-start",
     "locks-status",
     "locks-stop",
+    "resize",
 ];
 /// Fields of a request that belong to no verb.
 const COMMON: [&str; 2] = ["id", "verb"];
@@ -47,6 +48,8 @@ pub enum Verb {
     LocksStatus,
     /// End that.
     LocksStop,
+    /// Look whether a volume's drives have grown.
+    Resize(Resize),
 }
 
 /// What is to be recorded; what is not given excludes nothing.
@@ -76,6 +79,14 @@ pub struct TraceStart {
     /// Which time events have: batch or event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stamp: Option<String>,
+}
+
+/// Which volume is to grow.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resize {
+    /// Its name.
+    pub volume: String,
 }
 
 /// Why a request has no answer.
@@ -141,12 +152,13 @@ fn verb(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
     let verb = match name {
         "version" => Verb::Version,
         "stats" => Verb::Stats,
-        "trace-start" => return trace_start(fields),
+        "trace-start" => return arguments(name, fields).map(Box::new).map(Verb::TraceStart),
         "trace-status" => Verb::TraceStatus,
         "trace-stop" => Verb::TraceStop,
         "locks-start" => Verb::LocksStart,
         "locks-status" => Verb::LocksStatus,
         "locks-stop" => Verb::LocksStop,
+        "resize" => return arguments(name, fields).map(Verb::Resize),
         other => {
             let text = format!("there is no verb {other:?}; there are {known}");
             return Err(Refusal::new("unknown-verb", text));
@@ -161,12 +173,15 @@ fn verb(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
     }
 }
 
-fn trace_start(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
+/// The arguments of a verb that has some.
+fn arguments<T: for<'de> Deserialize<'de>>(
+    name: &str,
+    fields: &Map<String, Value>,
+) -> Result<T, Refusal> {
     let own = fields.iter().filter(|(key, _)| !COMMON.contains(&key.as_str()));
     let own = Value::Object(own.map(|(key, value)| (key.clone(), value.clone())).collect());
-    let refused =
-        |error: serde_json::Error| Refusal::new("bad-request", format!("trace-start: {error}"));
-    serde_json::from_value(own).map(|start| Verb::TraceStart(Box::new(start))).map_err(refused)
+    serde_json::from_value(own)
+        .map_err(|error| Refusal::new("bad-request", format!("{name}: {error}")))
 }
 
 /// What the daemon says first, and to `version`.
@@ -218,7 +233,7 @@ mod tests {
     fn what_is_wrong_is_said_with_what_to_do() {
         assert_eq!(refusal(r#"{"verb":"stat"}"#).kind, "unknown-verb");
         let text = "there is no verb \"stat\"; there are version, stats, trace-start, \
-                    trace-status, trace-stop, locks-start, locks-status, locks-stop";
+                    trace-status, trace-stop, locks-start, locks-status, locks-stop, resize";
         assert_eq!(refusal(r#"{"verb":"stat"}"#).message, text);
         let text = "stats takes no \"drive\"; remove it";
         assert_eq!(refusal(r#"{"verb":"stats","drive":"d0"}"#).message, text);
@@ -232,7 +247,11 @@ mod tests {
     #[test]
     fn every_verb_that_is_named_is_known() {
         for name in VERBS {
-            let more = if name == "trace-start" { ",\"name\":\"/t\"" } else { "" };
+            let more = match name {
+                "trace-start" => ",\"name\":\"/t\"",
+                "resize" => ",\"volume\":\"v\"",
+                _ => "",
+            };
             let line = format!("{{\"verb\":{name:?}{more}}}");
             assert!(parse(line.as_bytes()).verb.is_ok(), "{name}");
         }
@@ -243,7 +262,7 @@ mod tests {
         prop_oneof![
             prop::collection::vec(any::<u8>(), 0..300),
             "[\\[\\]{}\":,0-9a-z\\\\ ]{0,80}".prop_map(String::into_bytes),
-            "\\{\"verb\": ?\"(stats|version|trace-start|trace-stop|locks-stop|[a-z]{0,4})\"(,\"id\":(-?[0-9]{1,30}|\"\\PC{0,9}\"))?\\}"
+            "\\{\"verb\": ?\"(stats|version|trace-start|trace-stop|locks-stop|resize|[a-z]{0,4})\"(,\"id\":(-?[0-9]{1,30}|\"\\PC{0,9}\"))?\\}"
                 .prop_map(String::into_bytes),
         ]
     }

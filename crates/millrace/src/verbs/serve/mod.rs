@@ -13,6 +13,7 @@ mod observed;
 mod opening;
 mod recording;
 mod report;
+mod resizing;
 mod servers;
 mod signals;
 mod source;

@@ -1,9 +1,9 @@
 //! The running daemon as its views see it: answers of the control socket, and metrics.
 //!
 //! Owns handles to the volumes and to the server's counters, and the recording of a trace if there
-//! is one (recording.rs), and lock statistics while they are taken (metering.rs). Else counters are
-//! read and nothing else, so that who asks costs the I/O threads no more than the transfer of the
-//! cache lines that are read.
+//! is one (recording.rs), and lock statistics while they are taken (metering.rs); has volumes grow
+//! on request (resizing.rs). Else counters are read and nothing else, so that who asks costs the I/O
+//! threads no more than the transfer of the cache lines that are read.
 //! Called by the thread of `views`; made by `serve` when all stands.
 
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 use super::metering::Metering;
 use super::opening::Opened;
 use super::recording::Recording;
+use super::resizing;
 use super::servers::Observers;
 use crate::config::Checked;
 use crate::views::{self, Answers, Refusal, Verb, report};
@@ -89,6 +90,7 @@ impl Answers for Observed {
             Verb::LocksStart => self.metering.start(&self.volumes).map(nothing),
             Verb::LocksStatus => self.metering.status().and_then(value),
             Verb::LocksStop => self.metering.stop().and_then(value),
+            Verb::Resize(asked) => resizing::resize(&self.volumes, &asked.volume).and_then(value),
         }
     }
 

@@ -1,0 +1,142 @@
+//! `millrace ctl`: what a person asks a running daemon to change.
+//!
+//! Owns the list of such requests, each one question on the control socket, and what is said of the
+//! answer. The daemon decides: what it refuses is an error here, with its reason.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+use serde_json::json;
+
+use crate::config::words::bytes_for_people;
+use crate::verbs::say;
+use crate::verbs::stat::{CONNECT_DEFAULT, socket};
+use crate::views::client::Client;
+use crate::views::resized::Resized;
+use crate::visible::visible;
+
+const RESIZE_EXAMPLES: &str = "\
+Examples:
+  truncate -s +1G disk.img              the drive grows,
+  millrace ctl resize vol0              and the daemon of this folder serves what it has now
+  millrace ctl resize vol0 --connect unix:/run/millrace/fast.sock.control --json
+
+A volume only grows while it is served. Of a stripe the smallest drive counts; of drives one behind
+the other only the last may grow. NBD clients learn of the new size when they connect again; those
+that are connected go on with the old one.
+Exit status: 0 if the volume has grown, or had nothing to grow by; 2 if it was refused.
+";
+
+/// Why a volume is as before although a drive has grown.
+const TOO_LITTLE: &str = "that is too little for the volume: of a stripe the smallest drive counts, \
+                          in whole chunks\n";
+
+/// Arguments of `ctl`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    request: Request,
+}
+
+/// What may be asked.
+#[derive(Debug, Subcommand)]
+enum Request {
+    /// Serve what the drives of a volume have grown by, with I/O under way
+    Resize(ResizeArgs),
+}
+
+/// Arguments of `ctl resize`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = RESIZE_EXAMPLES)]
+struct ResizeArgs {
+    /// The volume's name
+    volume: String,
+    /// The daemon's control socket, unix:PATH
+    #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
+    connect: PathBuf,
+    /// A line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks, and says what came of it.
+///
+/// # Errors
+/// If the daemon is not there, or refuses.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    match &args.request {
+        Request::Resize(args) => resize(args),
+    }
+}
+
+fn resize(args: &ResizeArgs) -> Result<ExitCode> {
+    let resized = Client::connect(&args.connect)?.resize(&args.volume)?;
+    match args.json {
+        true => say(&format!("{}\n", json!(resized))),
+        false => say(&describe(&resized)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// For people: the volume, and the drives that have grown.
+fn describe(resized: &Resized) -> String {
+    let grown = |old: u64, new: u64| match new > old {
+        true => {
+            format!("{} ({new} bytes), before {}", bytes_for_people(new), bytes_for_people(old))
+        }
+        false => format!("{} ({new} bytes), as before", bytes_for_people(new)),
+    };
+    let (old, new) = (resized.old_bytes, resized.new_bytes);
+    let mut text = format!("{}: {}\n", visible(&resized.volume), grown(old, new));
+    for drive in resized.drives.iter().filter(|drive| drive.new_bytes > drive.old_bytes) {
+        let size = grown(drive.old_bytes, drive.new_bytes);
+        let _ = writeln!(text, "  {}: {size}", visible(&drive.name));
+    }
+    let drives_grew = resized.drives.iter().any(|drive| drive.new_bytes > drive.old_bytes);
+    match (new > old, drives_grew) {
+        (true, _) => {}
+        (false, true) => text.push_str(TOO_LITTLE),
+        (false, false) => text.push_str("no drive has grown\n"),
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::views::resized::Drive;
+
+    fn said(volume: [u64; 2], drives: &[(&str, [u64; 2])]) -> String {
+        let drive = |(name, [old_bytes, new_bytes]): &(&str, [u64; 2])| Drive {
+            name: (*name).to_owned(),
+            old_bytes: *old_bytes,
+            new_bytes: *new_bytes,
+        };
+        describe(&Resized {
+            volume: "v".to_owned(),
+            old_bytes: volume[0],
+            new_bytes: volume[1],
+            drives: drives.iter().map(drive).collect(),
+        })
+    }
+
+    #[test]
+    fn what_grew_is_said_with_what_it_was() {
+        let text = said([1 << 20, 2 << 20], &[("d0", [1 << 20, 2 << 20])]);
+        let whole = "2 MiB (2097152 bytes), before 1 MiB\n";
+        assert_eq!(text, format!("v: {whole}  d0: {whole}"));
+    }
+
+    #[test]
+    fn what_did_not_grow_is_said_with_the_reason() {
+        let text = said([1 << 20; 2], &[("d0", [1 << 20; 2])]);
+        assert_eq!(text, "v: 1 MiB (1048576 bytes), as before\nno drive has grown\n");
+        let text = said([2 << 20; 2], &[("d0", [1 << 20, 3 << 20]), ("d1", [1 << 20; 2])]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1], "  d0: 3 MiB (3145728 bytes), before 1 MiB");
+        assert_eq!(lines[2], TOO_LITTLE.trim_end());
+    }
+}

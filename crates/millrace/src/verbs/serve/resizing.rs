@@ -1,0 +1,43 @@
+//! The daemon's part of `millrace ctl resize`: a volume asks its drives, and grows.
+//!
+//! Called by observed.rs for the control socket, on the views' thread, which waits for as long as
+//! the drives take to answer; I/O goes on meanwhile. Says on standard output what grew.
+
+use std::sync::Arc;
+
+use millrace_block::{ErrorKind, Volume};
+use millrace_machine::Native;
+
+use crate::config::words::bytes_for_people;
+use crate::verbs::say;
+use crate::views::Refusal;
+use crate::views::resized::Resized;
+use crate::visible::visible;
+
+/// Has the volume of this name grow, as far as its drives have.
+///
+/// # Errors
+/// `bad-request` if there is none, `busy` if it is growing already, `refused` if a drive is smaller
+/// or must not grow, `io` if one cannot be asked.
+pub fn resize(volumes: &[Arc<Volume<Native>>], name: &str) -> Result<Resized, Refusal> {
+    let Some(volume) = volumes.iter().find(|volume| volume.name() == name) else {
+        let known: Vec<&str> = volumes.iter().map(|volume| volume.name()).collect();
+        let text = format!("there is no volume {name:?}; there are {}", known.join(", "));
+        return Err(Refusal::new("bad-request", text));
+    };
+    let resized = volume.resize().map_err(|error| {
+        let kind = match error.kind() {
+            ErrorKind::Busy => "busy",
+            ErrorKind::System => "io",
+            _ => "refused",
+        };
+        Refusal::new(kind, format!("volume {name}: {error}"))
+    })?;
+    let resized = Resized::new(name, resized);
+    if resized.new_bytes > resized.old_bytes {
+        let (new, old) = (resized.new_bytes, resized.old_bytes);
+        let (new, old) = (bytes_for_people(new), bytes_for_people(old));
+        say(&format!("volume {} has grown to {new}, from {old}\n", visible(name)));
+    }
+    Ok(resized)
+}
