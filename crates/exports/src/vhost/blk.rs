@@ -333,3 +333,6 @@ fn range(kind: u32, data_bytes: u64, parts: &mut [Segment]) -> Asked {
     };
     Asked::Range { op, flags, sector, nr_sectors }
 }
+
+#[cfg(test)]
+mod tests;

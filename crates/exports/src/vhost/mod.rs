@@ -33,7 +33,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use millrace_block::{Error, ErrorKind, Volume};
+use millrace_block::{Error, ErrorKind, SizeWatch, Volume};
 use millrace_machine::{CpuId, Lock, Machine, Native, Thread};
 use millrace_reactor::{Backend, Config};
 
@@ -117,6 +117,8 @@ struct Running {
     line: Arc<Line>,
     threads: Vec<NativeThread>,
     control: Option<NativeThread>,
+    /// Guests hear of a new size of their volume as long as this is here.
+    _size: SizeWatch<Native>,
 }
 
 /// Running exports to virtual machines. Dropped without [`VhostServer::stop`], they stop at once.
@@ -180,11 +182,17 @@ impl VhostServer {
         });
         let line = Line::new()
             .map_err(|error| Error::new(ErrorKind::System, format!("eventfd: {error}")))?;
+        let line = Arc::new(line);
+        let told = Arc::clone(&line);
+        let tell = move |_| {
+            told.tell_of_change();
+        };
         self.exports.push(Running {
             name: export.name.clone(),
             common,
             desks: (0..count).map(|_| Arc::default()).collect(),
-            line: Arc::new(line),
+            _size: export.volume.watch_size(tell),
+            line,
             threads: Vec::new(),
             control: None,
         });
@@ -223,15 +231,6 @@ impl VhostServer {
     pub fn observer(&self) -> VhostObserver {
         let exports = self.exports.iter();
         VhostObserver(exports.map(|one| (one.name.clone(), Arc::clone(&one.desks))).collect())
-    }
-
-    /// Tells the guests of a volume that its size has changed.
-    pub fn tell_of_size(&self, volume: &Arc<Volume<Native>>) {
-        for export in &self.exports {
-            if Arc::ptr_eq(&export.common.volume, volume) {
-                export.line.tell_of_change();
-            }
-        }
     }
 
     /// Takes nothing more from guests, answers what is in flight for at most `drain_timeout`,

@@ -166,11 +166,6 @@ impl Queue {
         }
     }
 
-    /// Requests in flight.
-    pub(crate) fn in_flight(&self) -> u32 {
-        self.in_flight
-    }
-
     /// Heads taken so far: what the frontend gets when the ring stops.
     pub(crate) fn base(&self) -> u16 {
         self.ring.taken()

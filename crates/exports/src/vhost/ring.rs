@@ -451,3 +451,6 @@ fn read(table: *const u8, index: u16) -> Descriptor {
         next: (rest >> 48) as u16,
     }
 }
+
+#[cfg(test)]
+mod tests;

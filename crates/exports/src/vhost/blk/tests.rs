@@ -1,0 +1,153 @@
+//! Requests in chains that are cut in all places, against a parse of the flat bytes, and what
+//! guests are told of volumes.
+#![allow(clippy::unwrap_used)] // Tests may.
+
+use millrace_block::Features;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+/// A chain over two buffers, each cut at some places.
+fn chain(readable: &mut [u8], writable: &mut [u8], cuts: &[usize]) -> Chain {
+    let mut parts = Vec::new();
+    let mut count = 0;
+    for (buffer, is_readable) in [(readable, true), (writable, false)] {
+        let mut places: Vec<usize> = cuts.iter().map(|cut| cut % buffer.len().max(1)).collect();
+        places.extend([0, buffer.len()]);
+        places.sort_unstable();
+        places.dedup();
+        for pair in places.windows(2) {
+            let start = buffer.as_mut_ptr().wrapping_add(pair[0]);
+            parts.push(Segment { start, len_bytes: (pair[1] - pair[0]) as u32 });
+            count += usize::from(is_readable);
+        }
+    }
+    Chain { parts, readable: count }
+}
+
+fn header(kind: u32, sector: u64) -> Vec<u8> {
+    [&kind.to_le_bytes()[..], &[0; 4], &sector.to_le_bytes()].concat()
+}
+
+fn data_of(chain: &Chain, request: &Request) -> Vec<u8> {
+    let parts = &chain.parts[request.data.0..request.data.1];
+    // SAFETY: pieces of live buffers of the test.
+    let bytes = |part: &Segment| unsafe {
+        std::slice::from_raw_parts(part.start, part.len_bytes as usize).to_vec()
+    };
+    parts.iter().flat_map(bytes).collect()
+}
+
+proptest! {
+    #[test]
+    fn requests_are_the_same_wherever_they_are_cut(
+        kind in prop_oneof![0..14u32, any::<u32>()],
+        sector in any::<u64>(),
+        extra in prop_oneof![Just(0usize), Just(16), Just(512), Just(1024), 0..600usize],
+        room in prop_oneof![Just(1usize), Just(513), Just(21), 0..1100usize],
+        cuts in vec(0..2000usize, 0..6),
+    ) {
+        let mut readable = header(kind, sector);
+        readable.extend((0..extra).map(|at| at as u8));
+        let mut writable = vec![0; room];
+        let (mut whole, mut cut) = (readable.clone(), readable.clone());
+        let mut other = writable.clone();
+        let mut one = chain(&mut whole, &mut writable, &[]);
+        let mut many = chain(&mut cut, &mut other, &cuts);
+        let (first, second) = (parse(&mut one), parse(&mut many));
+        prop_assert_eq!(first.asked, second.asked);
+        prop_assert_eq!(first.data_bytes, second.data_bytes);
+        prop_assert_eq!(first.status.is_some(), second.status.is_some());
+        prop_assert_eq!(first.status.is_some(), room > 0);
+        if let Asked::Transfer(op, at) = first.asked {
+            prop_assert_eq!((op == Op::Write, at), (kind == kind::OUT, sector));
+            prop_assert_eq!(data_of(&one, &first), data_of(&many, &second));
+            let expected = if op == Op::Write { extra } else { room - 1 };
+            prop_assert_eq!(first.data_bytes, expected as u64);
+        }
+        if let Some(status) = second.status {
+            // SAFETY: the last byte of a live buffer.
+            unsafe { status.write_volatile(9) };
+            prop_assert_eq!(other[room - 1], 9);
+        }
+    }
+
+    #[test]
+    fn guests_build_nothing_that_must_be_split(
+        max_sectors in 8..100_000u32, max_segments in 1..2000u16,
+        max_segment_size in prop_oneof![Just(u32::MAX), 4096..1_000_000u32],
+    ) {
+        let limits =
+            QueueLimits { max_sectors, max_segments, max_segment_size, ..QueueLimits::default() };
+        let (size, count) = config(limits).segments();
+        prop_assert!(size >= 4096 && (1..=SEG_MAX).contains(&count));
+        prop_assert!(size <= max_segment_size && count <= max_segments.into());
+        let largest = (u64::from(size) * u64::from(count)).min(GUEST_MAX_BYTES);
+        prop_assert!(largest <= u64::from(max_sectors) << 9, "{} x {}", size, count);
+    }
+}
+
+fn config(limits: QueueLimits) -> Config {
+    Config { capacity: 1000, limits, queues: 4, read_only: false, write_back: true }
+}
+
+#[test]
+fn ranges_have_their_flags_and_no_others() {
+    let ask = |kind, nr: u32, flags: u32| {
+        let range = [&77u64.to_le_bytes()[..], &nr.to_le_bytes(), &flags.to_le_bytes()].concat();
+        let mut readable = [header(kind, 0), range].concat();
+        parse(&mut chain(&mut readable, &mut [0], &[])).asked
+    };
+    let range = |op, flags| Asked::Range { op, flags, sector: 77, nr_sectors: 8 };
+    assert_eq!(ask(kind::DISCARD, 8, 0), range(Op::Discard, OpFlags::NONE));
+    assert_eq!(ask(kind::WRITE_ZEROES, 8, 0), range(Op::WriteZeroes, OpFlags::NOUNMAP));
+    assert_eq!(ask(kind::WRITE_ZEROES, 8, 1), range(Op::WriteZeroes, OpFlags::NONE));
+    assert_eq!(ask(kind::DISCARD, 8, 1), Asked::Refused(STATUS_UNSUPP));
+    assert_eq!(ask(kind::WRITE_ZEROES, 8, 2), Asked::Refused(STATUS_UNSUPP));
+    // More ranges than a guest was told of.
+    let mut two = [header(kind::DISCARD, 0), vec![0; 32]].concat();
+    let asked = parse(&mut chain(&mut two, &mut [0], &[])).asked;
+    assert_eq!(asked, Asked::Refused(STATUS_IOERR));
+}
+
+#[test]
+fn what_cannot_be_a_request_is_refused_with_its_status() {
+    let ask = |mut readable: Vec<u8>, room: usize| {
+        let request = parse(&mut chain(&mut readable, &mut vec![0; room], &[]));
+        (request.asked, request.status.is_some())
+    };
+    assert_eq!(ask(header(99, 0), 1), (Asked::Refused(STATUS_UNSUPP), true));
+    assert_eq!(ask(vec![0; 15], 513), (Asked::Refused(STATUS_IOERR), true));
+    assert_eq!(ask(header(kind::IN, 0), 100), (Asked::Refused(STATUS_IOERR), true));
+    assert_eq!(ask(header(kind::IN, 0), 1), (Asked::Refused(STATUS_IOERR), true));
+    assert_eq!(ask(header(kind::OUT, 0), 1), (Asked::Refused(STATUS_IOERR), true));
+    assert_eq!(ask(header(kind::FLUSH, 0), 1), (Asked::Flush, true));
+    assert_eq!(ask(header(kind::FLUSH, 0), 0), (Asked::Refused(STATUS_IOERR), false));
+    assert_eq!(ask(header(kind::GET_ID, 0), 21), (Asked::Id, true));
+}
+
+#[test]
+fn the_configuration_space_says_what_the_volume_is_like() {
+    let limits = QueueLimits {
+        physical_block_size: 4096,
+        io_min: 65_536,
+        io_opt: 262_144,
+        max_discard_sectors: 1 << 20,
+        max_write_zeroes_sectors: 1 << 21,
+        discard_granularity: 4096,
+        features: Features { volatile_cache: true, ..Features::default() },
+        ..QueueLimits::default()
+    };
+    let bytes = config(limits).bytes();
+    let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
+    assert_eq!((word(0), word(20)), (1000, 512));
+    assert_eq!((word(8), word(12)), (8192, 126));
+    assert_eq!((bytes[24], u16::from_le_bytes([bytes[26], bytes[27]]), word(28)), (3, 128, 512));
+    assert_eq!((bytes[WCE_OFFSET], bytes[34]), (1, 4));
+    assert_eq!([word(36), word(40), word(44)], [1 << 20, 1, 8]);
+    assert_eq!([word(48), word(52), bytes[56].into()], [1 << 21, 1, 1]);
+    assert_eq!(config(limits).features() & feature::RO, 0);
+    let read_only = Config { read_only: true, ..config(limits) }.features();
+    assert_eq!(read_only & (feature::RO | feature::DISCARD), feature::RO);
+}

@@ -1,0 +1,268 @@
+//! The ring against the crate `virtio-queue`, over the same memory, with chains that no driver
+//! would make, and its notifications against their definition.
+#![allow(clippy::unwrap_used)] // Tests may.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use virtio_queue::{Queue as OracleQueue, QueueT};
+use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap};
+
+use super::super::blk;
+use super::super::memory::{GuestMemory, Region, RegionAddress};
+use super::*;
+
+const SIZE: u16 = 8;
+const MEMORY_BYTES: u64 = 0x10_000;
+/// First address of the second region: a buffer that ends the first one goes on there.
+const SECOND: u64 = MEMORY_BYTES / 2;
+const AVAIL: u64 = 0x1000;
+const USED: u64 = 0x2000;
+/// Where indirect tables are.
+const TABLE: u64 = 0x3000;
+const TABLE_COUNT: u64 = 8;
+
+/// The memory of a guest, in two regions of one file.
+struct Guest {
+    file: File,
+    memory: Arc<GuestMemory>,
+}
+
+impl Guest {
+    fn new() -> Guest {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(MEMORY_BYTES).unwrap();
+        let region = |guest: u64| {
+            let (len_bytes, offset) = (SECOND, guest);
+            let address = RegionAddress { guest, len_bytes, user: guest + (1 << 40), offset };
+            Arc::new(Region::map(file.try_clone().unwrap(), address).unwrap())
+        };
+        let memory = Arc::new(GuestMemory::new(vec![region(0), region(SECOND)]).unwrap());
+        Guest { file, memory }
+    }
+
+    fn put(&self, at: u64, bytes: &[u8]) {
+        self.file.write_all_at(bytes, at).unwrap();
+    }
+
+    fn u16_at(&self, at: u64) -> u16 {
+        let mut bytes = [0; 2];
+        self.file.read_exact_at(&mut bytes, at).unwrap();
+        u16::from_le_bytes(bytes)
+    }
+
+    fn ring(&self, features: RingFeatures) -> SplitRing {
+        let user = |guest| guest + (1 << 40);
+        let areas = Areas::find(&self.memory, SIZE, [user(0), user(AVAIL), user(USED)]).unwrap();
+        // SAFETY: the memory outlives the ring in every test.
+        unsafe { SplitRing::new(areas, SIZE, features, (0, 0)) }
+    }
+
+    /// Makes heads available, as a driver does.
+    fn offer(&self, first: u16, heads: &[u16]) {
+        for (at, head) in (u64::from(first)..).zip(heads) {
+            self.put(AVAIL + 4 + 2 * (at % u64::from(SIZE)), &head.to_le_bytes());
+        }
+        let idx = first.wrapping_add(heads.len() as u16);
+        self.put(AVAIL + 2, &idx.to_le_bytes());
+    }
+}
+
+/// A descriptor as a guest might write it: mostly sane, sometimes not.
+fn descriptor() -> impl Strategy<Value = (u64, u32, u16, u16)> {
+    let addr = prop_oneof![
+        4 => 0x4000..MEMORY_BYTES,
+        2 => SECOND - 600..SECOND,
+        2 => (0..3u64).prop_map(|at| TABLE + 16 * at),
+        1 => MEMORY_BYTES - 100..MEMORY_BYTES + 100,
+        1 => Just(u64::MAX - 5),
+    ];
+    let len = prop_oneof![
+        6 => 1..1200u32,
+        2 => (1..TABLE_COUNT as u32).prop_map(|count| 16 * count),
+        1 => Just(0u32),
+        1 => any::<u32>(),
+    ];
+    let flags = prop_oneof![
+        4 => Just(NEXT), 3 => Just(WRITE), 2 => Just(NEXT | WRITE), 2 => Just(INDIRECT),
+        1 => Just(0u16), 1 => 0..16u16
+    ];
+    (addr, len, flags, 0..SIZE + 2)
+}
+
+fn bytes((addr, len, flags, next): (u64, u32, u16, u16)) -> Vec<u8> {
+    [&addr.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()]
+        .concat()
+}
+
+/// The buffers of a chain as virtio-queue sees them; it ends where it finds something wrong.
+fn oracle(guest: &Guest, head: u16) -> Vec<(u64, u32, bool)> {
+    let part = |guest_addr: u64| {
+        let file = FileOffset::new(guest.file.try_clone().unwrap(), guest_addr);
+        (GuestAddress(guest_addr), SECOND as usize, Some(file))
+    };
+    let memory: GuestMemoryMmap<()> =
+        GuestMemoryMmap::from_ranges_with_files([part(0), part(SECOND)]).unwrap();
+    let mut queue = OracleQueue::new(SIZE).unwrap();
+    queue.set_size(SIZE);
+    queue.try_set_desc_table_address(GuestAddress(0)).unwrap();
+    queue.try_set_avail_ring_address(GuestAddress(AVAIL)).unwrap();
+    queue.try_set_used_ring_address(GuestAddress(USED)).unwrap();
+    queue.set_ready(true);
+    guest.offer(0, &[head]);
+    let chain = queue.pop_descriptor_chain(&memory).unwrap();
+    chain.map(|one| (one.addr().0, one.len(), one.is_write_only())).collect()
+}
+
+/// The pieces of our own chain, neighbours in one buffer put together again.
+fn lengths(chain: &Chain) -> (u64, u64) {
+    let sum = |parts: &[Segment]| parts.iter().map(|part| u64::from(part.len_bytes)).sum();
+    (sum(&chain.parts[..chain.readable]), sum(&chain.parts[chain.readable..]))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn chains_are_what_virtio_queue_makes_of_them_or_are_refused(
+        table in vec(descriptor(), usize::from(SIZE)),
+        indirect in vec(descriptor(), TABLE_COUNT as usize),
+        head in 0..SIZE,
+    ) {
+        let guest = Guest::new();
+        guest.put(0, &table.into_iter().flat_map(bytes).collect::<Vec<_>>());
+        guest.put(TABLE, &indirect.into_iter().flat_map(bytes).collect::<Vec<_>>());
+        let ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
+        let mut chain = Chain::default();
+        let walked = ring.walk(head, &guest.memory, &mut chain);
+        let expected = oracle(&guest, head);
+        // Whatever is wrong: each piece lies in a region.
+        for part in &chain.parts {
+            let inside = guest.memory.regions().iter().any(|region| {
+                let offset = part.start.addr().wrapping_sub(region.start().addr()) as u64;
+                offset < SECOND && SECOND - offset >= u64::from(part.len_bytes)
+            });
+            prop_assert!(inside, "{part:?}");
+        }
+        if walked.is_ok() {
+            let sum = |write| {
+                let buffers = expected.iter().filter(|(_, _, is_write)| *is_write == write);
+                buffers.map(|(_, len, _)| u64::from(*len)).sum::<u64>()
+            };
+            prop_assert_eq!(lengths(&chain), (sum(false), sum(true)));
+            let first = guest.memory.translate(expected[0].0).unwrap().start;
+            prop_assert_eq!(chain.parts[0].start, first);
+            // And a request can be made of it, whatever it says.
+            let request = blk::parse(&mut chain);
+            let (from, to) = request.data;
+            prop_assert!(from <= to && to <= chain.parts.len());
+        }
+    }
+
+    #[test]
+    fn a_guest_is_interrupted_exactly_when_its_event_was_passed(
+        before in any::<u16>(), count in 1..=SIZE, event in any::<u16>(), near in 0..2 * SIZE,
+        exact in any::<bool>(),
+    ) {
+        let guest = Guest::new();
+        let event = if exact { before.wrapping_add(near).wrapping_sub(SIZE) } else { event };
+        guest.put(AVAIL + 4 + 2 * u64::from(SIZE), &event.to_le_bytes());
+        let mut ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
+        (ring.used, ring.published) = (before, before);
+        (0..count).for_each(|head| ring.put(head, 1));
+        prop_assert_eq!(ring.unpublished(), count);
+        ring.publish();
+        let passed = (0..count).any(|at| before.wrapping_add(at) == event);
+        prop_assert_eq!(ring.wants_interrupt(before), passed);
+        prop_assert_eq!(guest.u16_at(USED + 2), before.wrapping_add(count));
+    }
+}
+
+#[test]
+fn heads_come_in_order_and_once_and_around_the_end_of_the_index() {
+    let guest = Guest::new();
+    let mut ring = guest.ring(RingFeatures::default());
+    (ring.taken, ring.seen) = (u16::MAX - 1, u16::MAX - 1);
+    guest.offer(u16::MAX - 1, &[3, 1, 2]);
+    assert_eq!(ring.available(), Ok(3));
+    let taken: Vec<u16> = std::iter::from_fn(|| ring.take().unwrap()).collect();
+    assert_eq!((taken, ring.taken()), (vec![3, 1, 2], 1));
+    assert!(!ring.has_news());
+    guest.offer(1, &[7]);
+    assert!(ring.has_news());
+}
+
+#[test]
+fn an_index_that_runs_ahead_or_a_head_that_is_none_breaks_the_ring() {
+    let guest = Guest::new();
+    let mut ring = guest.ring(RingFeatures::default());
+    guest.put(AVAIL + 2, &(SIZE + 1).to_le_bytes());
+    let error = RingError::AvailIdx { idx: SIZE + 1, taken: 0, size: SIZE };
+    assert_eq!(ring.available(), Err(error));
+    // Behind what was taken is far ahead.
+    guest.put(AVAIL + 2, &u16::MAX.to_le_bytes());
+    assert!(ring.available().is_err());
+    guest.offer(0, &[SIZE]);
+    assert_eq!(ring.available(), Ok(1));
+    assert_eq!(ring.take(), Err(RingError::Index { index: SIZE, count: SIZE.into() }));
+}
+
+#[test]
+fn what_is_wrong_with_a_chain_has_a_name() {
+    let guest = Guest::new();
+    let walk = |table: &[(u64, u32, u16, u16)], indirect: bool| {
+        guest.put(0, &table.iter().copied().flat_map(bytes).collect::<Vec<_>>());
+        let ring = guest.ring(RingFeatures { event_idx: false, indirect });
+        ring.walk(0, &guest.memory, &mut Chain::default())
+    };
+    let limit = blk::SEG_MAX as u16 + 2;
+    assert_eq!(walk(&[(0x4000, 16, NEXT, 0)], true), Err(RingError::TooLong { limit }));
+    assert_eq!(walk(&[(0x4000, 0, WRITE, 0)], true), Err(RingError::Empty { addr: 0x4000 }));
+    let (addr, len) = (MEMORY_BYTES - 8, 16);
+    assert_eq!(walk(&[(addr, len, 0, 0)], true), Err(RingError::NotMemory { addr, len }));
+    let (addr, len) = (u64::MAX - 8, 16);
+    assert_eq!(walk(&[(addr, len, 0, 0)], true), Err(RingError::NotMemory { addr, len }));
+    let order = [(0x4000, 16, NEXT | WRITE, 1), (0x4000, 16, 0, 0)];
+    assert_eq!(walk(&order, true), Err(RingError::Order));
+    assert_eq!(walk(&[(TABLE, 16, INDIRECT, 0)], false), Err(RingError::Indirect { len: 16 }));
+    assert_eq!(walk(&[(TABLE, 24, INDIRECT, 0)], true), Err(RingError::Indirect { len: 24 }));
+    guest.put(TABLE, &bytes((TABLE, 16, INDIRECT, 0)));
+    assert_eq!(walk(&[(TABLE, 16, INDIRECT, 0)], true), Err(RingError::Indirect { len: 16 }));
+    let out = [(0x4000, 16, NEXT, SIZE)];
+    assert_eq!(walk(&out, true), Err(RingError::Index { index: SIZE, count: SIZE.into() }));
+}
+
+#[test]
+fn kicks_are_asked_for_before_the_last_look() {
+    let guest = Guest::new();
+    let mut ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
+    guest.offer(0, &[1, 2]);
+    ring.available().unwrap();
+    while ring.take().unwrap().is_some() {}
+    assert!(!ring.request_kick());
+    assert_eq!(guest.u16_at(USED + 4 + 8 * u64::from(SIZE)), 2);
+    guest.offer(2, &[3]);
+    assert!(ring.request_kick());
+    // Without EVENT_IDX it is a flag.
+    let mut ring = guest.ring(RingFeatures::default());
+    ring.suppress_kicks();
+    assert_eq!(guest.u16_at(USED), NO_NOTIFY);
+    ring.request_kick();
+    assert_eq!(guest.u16_at(USED), 0);
+}
+
+#[test]
+fn a_ring_at_an_odd_place_or_outside_of_memory_is_none() {
+    let guest = Guest::new();
+    let user = |guest| guest + (1 << 40);
+    let find = |at| Areas::find(&guest.memory, SIZE, at);
+    assert!(find([user(0), user(AVAIL), user(USED)]).is_some());
+    assert!(find([user(8), user(AVAIL), user(USED)]).is_none());
+    assert!(find([user(0), user(AVAIL + 1), user(USED)]).is_none());
+    assert!(find([user(0), user(AVAIL), user(USED + 2)]).is_none());
+    assert!(find([user(MEMORY_BYTES), user(AVAIL), user(USED)]).is_none());
+    assert!(find([user(SECOND - 16), user(AVAIL), user(USED)]).is_none());
+}
