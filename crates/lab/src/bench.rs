@@ -189,7 +189,7 @@ fn states_of(disks: &[Arc<Disk<Native>>]) -> Vec<DriveStates> {
     disks.iter().map(|disk| DriveStates::new(disk.name(), &disk.stats())).collect()
 }
 
-fn check(volume: &Volume<Native>, plan: &Plan) -> Result<(), BenchError> {
+pub(crate) fn check(volume: &Volume<Native>, plan: &Plan) -> Result<(), BenchError> {
     let (bs, limits) = (plan.workload.bs_bytes, volume.limits());
     check_block_size(bs, limits.logical_block_size)?;
     check_capacity(bs, plan.jobs, volume.capacity())?;

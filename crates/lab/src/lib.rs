@@ -19,6 +19,7 @@ pub mod systor13;
 pub mod trace;
 mod verify;
 mod vhost;
+mod virtqueue;
 pub mod walk;
 mod workload;
 
@@ -29,4 +30,5 @@ pub use row::{
     StackStages,
 };
 pub use vhost::run_vhost_row;
+pub use virtqueue::run_virtqueue_row;
 pub use workload::{Offsets, Rw, Workload};

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use millrace_block::Op;
 use millrace_exports::vhost_client::{
-    Client, ClientError, Counters, DiskConfig, Options, Queue, RING_SIZE_MAX, Request, Status, Wait,
+    Client, Counters, DiskConfig, Options, Queue, RING_SIZE_MAX, Request, Status, Wait,
 };
 use millrace_machine::{CpuId, Machine, Native, Thread};
 
@@ -73,17 +73,24 @@ pub fn run_vhost_row(
 
 /// Queues and slots as the plan needs them.
 fn options(plan: &Plan, wait: Wait) -> Result<Options, BenchError> {
-    let Workload { iodepth, bs_bytes, .. } = plan.workload;
+    let bs_bytes = plan.workload.bs_bytes;
     let wrong = |text: String| BenchError::Workload(text);
-    let depth = u16::try_from(iodepth).ok().filter(|depth| *depth <= RING_SIZE_MAX);
-    let depth = depth
-        .ok_or_else(|| wrong(format!("iodepth={iodepth}: a virtqueue takes {RING_SIZE_MAX}")))?;
+    let (depth, ring) = ring_size(plan)?;
     let queues = u16::try_from(plan.jobs).ok().filter(|jobs| *jobs <= QUEUES_MAX);
     let queues = queues.ok_or_else(|| {
         wrong(format!("{} jobs: each has a queue, and there are {QUEUES_MAX} at most", plan.jobs))
     })?;
-    let ring = depth.next_power_of_two().max(RING);
     Ok(Options { queues, ring, depth, data_bytes: bs_bytes, wait, ..Options::default() })
+}
+
+/// Slots of a job's virtqueue, and its entries.
+pub(crate) fn ring_size(plan: &Plan) -> Result<(u16, u16), BenchError> {
+    let iodepth = plan.workload.iodepth;
+    let depth = u16::try_from(iodepth).ok().filter(|depth| *depth <= RING_SIZE_MAX);
+    let depth = depth.ok_or_else(|| {
+        BenchError::Workload(format!("iodepth={iodepth}: a virtqueue takes {RING_SIZE_MAX}"))
+    })?;
+    Ok((depth, depth.next_power_of_two().max(RING)))
 }
 
 /// Queues that vhost-user has numbers for.
@@ -107,6 +114,65 @@ fn check(disk: &DiskConfig, plan: &Plan) -> Result<(), BenchError> {
     Ok(())
 }
 
+/// A virtqueue as a job uses it, wherever its device is.
+pub(crate) trait GuestQueue {
+    /// Requests in flight at most.
+    fn depth(&self) -> u16;
+    fn in_flight(&self) -> u16;
+    fn submit(&mut self, slot: u16, request: Request);
+    /// Shows the device what was submitted.
+    fn kick(&mut self) -> Result<(), BenchError>;
+    fn reap(&mut self, done: impl FnMut(u16, Status)) -> Result<u16, BenchError>;
+    /// Waits until something is done.
+    fn wait(&mut self) -> Result<(), BenchError>;
+    fn write_data(&mut self, slot: u16, bytes: &[u8]);
+    fn read_data(&self, slot: u16, bytes: &mut [u8]);
+    fn counters(&self) -> Counters;
+}
+
+impl GuestQueue for Queue {
+    fn depth(&self) -> u16 {
+        self.depth()
+    }
+
+    fn in_flight(&self) -> u16 {
+        self.in_flight()
+    }
+
+    #[inline(always)]
+    fn submit(&mut self, slot: u16, request: Request) {
+        self.submit(slot, request);
+    }
+
+    #[inline(always)]
+    fn kick(&mut self) -> Result<(), BenchError> {
+        self.kick();
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn reap(&mut self, done: impl FnMut(u16, Status)) -> Result<u16, BenchError> {
+        Ok(self.reap(done)?)
+    }
+
+    #[inline(always)]
+    fn wait(&mut self) -> Result<(), BenchError> {
+        Ok(self.wait()?)
+    }
+
+    fn write_data(&mut self, slot: u16, bytes: &[u8]) {
+        self.write_data(slot, bytes);
+    }
+
+    fn read_data(&self, slot: u16, bytes: &mut [u8]) {
+        self.read_data(slot, bytes);
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters()
+    }
+}
+
 fn spawn(
     queue: Queue,
     sectors: u64,
@@ -121,14 +187,14 @@ fn spawn(
         shared.ready();
         let result = job.run(&shared.until);
         shared.add_system_calls(job.queue.counters().system_calls);
-        shared.finish(result.map_err(BenchError::from));
+        shared.finish(result);
     };
     Native::spawn(&format!("guest-{job}"), cpu, Box::new(body))
 }
 
 /// One job's queue and what it has to remember.
-struct Job {
-    queue: Queue,
+pub(crate) struct Job<Q> {
+    pub(crate) queue: Q,
     workload: Workload,
     offsets: Offsets,
     /// Last generation written, by block; only with `verify`.
@@ -141,8 +207,8 @@ struct Job {
     block: Vec<u8>,
 }
 
-impl Job {
-    fn new(queue: Queue, sectors: u64, plan: &Plan, job: u32) -> Job {
+impl<Q: GuestQueue> Job<Q> {
+    pub(crate) fn new(queue: Q, sectors: u64, plan: &Plan, job: u32) -> Job<Q> {
         let workload = plan.workload;
         let blocks = (sectors << 9) / u64::from(workload.bs_bytes);
         let place = (job.into(), plan.jobs.into());
@@ -158,17 +224,17 @@ impl Job {
         }
     }
 
-    fn run(&mut self, until: &Until) -> Result<JobResult, ClientError> {
+    pub(crate) fn run(&mut self, until: &Until) -> Result<JobResult, BenchError> {
         let mut result = JobResult::default();
         let quota = until.ios.unwrap_or(u64::MAX);
-        let mut submitted = self.submit(quota, Native::now());
+        let mut submitted = self.submit(quota, Native::now())?;
         let (mut reported, mut turn) = (0, 0u32);
         while self.queue.in_flight() > 0 {
             let stopping = until.stop.load(Ordering::Relaxed);
             let left = if stopping { 0 } else { quota - submitted };
             match self.reap(&mut result)? {
                 0 => self.queue.wait()?,
-                now_ns => submitted += self.submit(left, now_ns),
+                now_ns => submitted += self.submit(left, now_ns)?,
             }
             turn = turn.wrapping_add(1);
             if turn.is_multiple_of(TURNS_PER_REPORT) {
@@ -187,7 +253,7 @@ impl Job {
 
     /// Sends off what is ready, up to `most` requests, stamped with `now_ns`.
     #[inline(always)]
-    fn submit(&mut self, most: u64, now_ns: u64) -> u64 {
+    fn submit(&mut self, most: u64, now_ns: u64) -> Result<u64, BenchError> {
         let count = self.ready.len().min(usize::try_from(most).unwrap_or(usize::MAX));
         for index in 0..count {
             let slot = self.ready[index];
@@ -206,8 +272,8 @@ impl Job {
         }
         // In the order in which they came back: so the ring's entries stay as they are.
         self.ready.drain(..count);
-        self.queue.kick();
-        count as u64
+        self.queue.kick()?;
+        Ok(count as u64)
     }
 
     /// Fills a slot's buffer for its block's next generation.
@@ -222,7 +288,7 @@ impl Job {
 
     /// Takes what is done. Returns the time of that, or 0 if nothing is.
     #[inline(always)]
-    fn reap(&mut self, result: &mut JobResult) -> Result<u64, ClientError> {
+    fn reap(&mut self, result: &mut JobResult) -> Result<u64, BenchError> {
         let Job { queue, stamps, ready, .. } = self;
         let (mut now_ns, mut equal) = (0, (0, 0));
         let handed = queue.reap(|slot, status| {
@@ -248,7 +314,7 @@ impl Job {
     }
 
     /// Reads every block written and compares it with its last generation.
-    fn read_back(&mut self, result: &mut JobResult) -> Result<(), ClientError> {
+    fn read_back(&mut self, result: &mut JobResult) -> Result<(), BenchError> {
         let written = std::mem::take(&mut self.written);
         let (bytes, mut left) = (self.workload.bs_bytes, written.keys());
         let mut reading = vec![0; self.stamps.len()];
@@ -262,7 +328,7 @@ impl Job {
                 reading[usize::from(slot)] = *block;
                 self.queue.submit(slot, Request::read(block * u64::from(bytes >> 9), bytes));
             }
-            self.queue.kick();
+            self.queue.kick()?;
             if self.queue.in_flight() == 0 {
                 return Ok(());
             }

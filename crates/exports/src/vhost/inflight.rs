@@ -15,9 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use millrace_block::{Error, ErrorKind};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-use super::memory::{Region, RegionAddress};
+use super::memory::{Region, RegionAddress, memory_file};
 use super::ring::SIZE_MAX;
 
 const HEADER_BYTES: usize = 16;
@@ -58,10 +57,7 @@ impl Inflight {
     /// `InvalidSetting` for no queue or a size that is none, `System` if there is no memory.
     pub fn create(queues: u16, queue_size: u16) -> Result<(Inflight, File, u64), Error> {
         let bytes = check(queues, queue_size)?;
-        let failed = |error| Error::new(ErrorKind::System, format!("inflight region: {error}"));
-        let fd = memfd_create("millrace-inflight", MemfdFlags::CLOEXEC).map_err(failed)?;
-        ftruncate(&fd, bytes).map_err(failed)?;
-        let file = File::from(fd);
+        let file = memory_file("millrace-inflight", bytes)?;
         let copy = file
             .try_clone()
             .map_err(|error| Error::new(ErrorKind::System, format!("inflight region: {error}")))?;

@@ -15,6 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use millrace_block::{Error, ErrorKind};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use vm_memory::FileOffset;
 use vm_memory::mmap::MmapRegion;
 
@@ -89,6 +90,15 @@ impl Region {
         Ok(Region { address, start, guard, _map: map })
     }
 
+    /// A region of new memory, all zeroes, for a guest that is played here.
+    ///
+    /// # Errors
+    /// `System` if there is none, else as [`Region::map`].
+    pub fn anonymous(guest: u64, user: u64, len_bytes: u64) -> Result<Region, Error> {
+        let file = memory_file("millrace-guest", len_bytes)?;
+        Region::map(file, RegionAddress { guest, len_bytes, user, offset: 0 })
+    }
+
     /// Where it lies.
     #[must_use]
     pub fn address(&self) -> RegionAddress {
@@ -105,6 +115,20 @@ impl Region {
         let end = |region: &Region| region.address.guest + region.address.len_bytes;
         self.address.guest < end(other) && other.address.guest < end(self)
     }
+}
+
+/// A file of so many zeroes that exists in memory only.
+///
+/// # Errors
+/// `System` if there is no memory for it.
+pub(crate) fn memory_file(name: &str, len_bytes: u64) -> Result<File, Error> {
+    let made = memfd_create(name, MemfdFlags::CLOEXEC).and_then(|fd| {
+        ftruncate(&fd, len_bytes)?;
+        Ok(File::from(fd))
+    });
+    made.map_err(|error| {
+        Error::new(ErrorKind::System, format!("{name}: {len_bytes} bytes of memory: {error}"))
+    })
 }
 
 /// All memory of a guest at one time.

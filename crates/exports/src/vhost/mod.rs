@@ -15,6 +15,7 @@ mod control;
 mod device;
 mod inflight;
 mod kicks;
+mod local;
 mod log;
 pub mod memory;
 pub mod pace;
@@ -30,7 +31,7 @@ mod threads;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind, SizeWatch, Volume};
@@ -45,6 +46,7 @@ use self::queue::DeviceFlags;
 use self::thread::{Common, Desk, IoThread, ThreadConfig};
 use crate::server::UnixSocket;
 
+pub use self::local::LocalDevice;
 pub use self::log::Say;
 pub use self::stats::VhostStats;
 pub use self::threads::{QUEUES_MAX, Threads};
@@ -167,19 +169,14 @@ impl VhostServer {
         let log = Log::new(&export.name, &config.say);
         let count = export.threads.count(export.queues);
         let reactor = Config { backend: config.backend, ..Config::default() };
-        let common = Arc::new(Common {
-            volume: Arc::clone(&export.volume),
-            config: ThreadConfig {
-                reactor,
-                poll_max_ns: export.poll_max_ns,
-                wait_max_ns: export.wait_max_ns,
-                pin_memory: export.pin_memory,
-            },
-            log,
-            lock: (export.threads == Threads::Shared).then(|| Lock::new("vhost queues", ())),
-            stop: AtomicBool::new(false),
-            stop_deadline_ns: OnceLock::new(),
-        });
+        let settings = ThreadConfig {
+            reactor,
+            poll_max_ns: export.poll_max_ns,
+            wait_max_ns: export.wait_max_ns,
+            pin_memory: export.pin_memory,
+        };
+        let lock = (export.threads == Threads::Shared).then(|| Lock::new("vhost queues", ()));
+        let common = Arc::new(Common::new(Arc::clone(&export.volume), settings, log, lock));
         let line = Line::new()
             .map_err(|error| Error::new(ErrorKind::System, format!("eventfd: {error}")))?;
         let line = Arc::new(line);

@@ -91,6 +91,18 @@ pub(crate) struct Common {
     pub(crate) stop_deadline_ns: OnceLock<u64>,
 }
 
+impl Common {
+    pub(crate) fn new(
+        volume: Arc<Volume<Native>>,
+        config: ThreadConfig,
+        log: Log,
+        lock: Option<<Native as Machine>::Lock<()>>,
+    ) -> Common {
+        let (stop, stop_deadline_ns) = (AtomicBool::new(false), OnceLock::new());
+        Common { volume, config, log, lock, stop, stop_deadline_ns }
+    }
+}
+
 /// An I/O thread.
 pub(crate) struct IoThread {
     channel: Channel<Native>,
@@ -201,7 +213,8 @@ impl IoThread {
     }
 
     /// Takes, submits, completes and shows; false if nothing was to be done.
-    fn round(&mut self) -> Result<bool, Error> {
+    #[inline]
+    pub(crate) fn round(&mut self) -> Result<bool, Error> {
         let mut available = 0;
         for served in self.queues.iter_mut().flatten() {
             available += served.queue.available();
@@ -288,7 +301,7 @@ impl IoThread {
     }
 
     /// Does what the control thread says.
-    fn take_orders(&mut self) {
+    pub(crate) fn take_orders(&mut self) {
         while let Some(order) = self.desk.orders.take() {
             match order {
                 Order::Start(queue) => self.start(queue),
@@ -392,7 +405,7 @@ impl IoThread {
         }
     }
 
-    fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         self.stats.in_flight = self.channel.in_flight().into();
         self.stats.queues = self.queues.iter().flatten().count() as u64;
         let counters = self.ctx.reactor().counters();

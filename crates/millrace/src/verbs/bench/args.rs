@@ -121,6 +121,10 @@ pub struct TargetArgs {
     /// CPU each), events (they sleep until the server interrupts) [default: poll]
     #[arg(long, value_name = "HOW", requires = "connect", value_parser = word::<Wait>)]
     pub wait: Option<Wait>,
+    /// Submit as a guest does, through a virtqueue of the vhost-user-blk device for each job; guest
+    /// and device take turns on the job's thread, so that no other core is in the figures
+    #[arg(long, conflicts_with_all = ["connect", "machine", "locks", "trace"])]
+    pub virtqueue: bool,
     /// Chunk of the stripe
     #[arg(long, default_value = "64k", value_name = "SIZE", value_parser = size)]
     pub chunk: u64,

@@ -154,6 +154,11 @@ fn run_drives(
     notes.append(&mut remarks);
     let record = |name| record(name, args.trace.trace_stamp, &volume);
     let recorder = args.trace.trace.as_deref().map(record).transpose()?;
+    if args.target.virtqueue {
+        let mut row = millrace_lab::run_virtqueue_row(&volume, &plan.plan, progress)?;
+        row.drives = drive_names(args)?;
+        return Ok(row);
+    }
     let mut row = millrace_lab::run_row(&volume, &plan.plan, progress)?;
     if let Some(recorder) = recorder {
         notes.push(recorded(&recorder.stop()?));
@@ -165,7 +170,10 @@ fn run_drives(
         cpus: plan.cpus,
         ..row.queues
     };
-    row.drives =
-        args.target.drives()?.iter().map(ToString::to_string).collect::<Vec<_>>().join("+");
+    row.drives = drive_names(args)?;
     Ok(row)
+}
+
+fn drive_names(args: &BenchArgs) -> Result<String> {
+    Ok(args.target.drives()?.iter().map(ToString::to_string).collect::<Vec<_>>().join("+"))
 }
