@@ -9,7 +9,7 @@
 
 use millrace_block::{Op, OpFlags, QueueLimits, Sector, Segment, Status};
 
-use super::ring::Chain;
+use super::ring::{Chain, Plain};
 
 /// Most pieces of data in a request that a guest is told of: two descriptors less than the smallest
 /// ring that frontends commonly make, for guests without indirect tables.
@@ -203,6 +203,23 @@ pub struct Request {
     pub data: (usize, usize),
     /// Bytes of its data.
     pub data_bytes: u64,
+}
+
+/// The read or write that a plain chain is; `None` if it is none, which [`parse`] tells.
+#[inline(always)]
+#[must_use]
+pub fn parse_plain(plain: &Plain) -> Option<(Op, Sector)> {
+    let mut header = [0; HEADER_BYTES];
+    // SAFETY: the ring found 16 bytes there.
+    unsafe { copy_out(plain.header, &mut header) };
+    let header = u128::from_le_bytes(header);
+    let (kind, sector) = (header as u32, (header >> 64) as u64);
+    let op = match (kind, plain.writable) {
+        (kind::IN, true) => Op::Read,
+        (kind::OUT, false) => Op::Write,
+        _ => return None,
+    };
+    plain.data.len_bytes.is_multiple_of(512).then_some((op, sector))
 }
 
 /// Takes a chain apart. Its pieces are cut to the data.

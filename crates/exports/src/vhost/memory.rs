@@ -195,6 +195,13 @@ impl GuestMemory {
         None
     }
 
+    /// The place of `len_bytes` bytes at a guest address, in one piece.
+    #[inline(always)]
+    #[must_use]
+    pub fn find(&self, guest: u64, len_bytes: u64) -> Option<*mut u8> {
+        self.translate(guest).filter(|place| place.room_bytes >= len_bytes).map(|place| place.start)
+    }
+
     /// The place of `len_bytes` bytes at an address of the frontend's process, in one piece.
     #[must_use]
     pub fn translate_user(&self, user: u64, len_bytes: u64) -> Option<*mut u8> {

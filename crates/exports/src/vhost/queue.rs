@@ -267,17 +267,45 @@ impl Queue {
         channel: &mut Channel<Native>,
         stats: &mut VhostStats,
     ) -> bool {
+        if let Some(plain) = self.ring.walk_plain(head, &self.memory.now)
+            && let Some((op, sector)) = blk::parse_plain(&plain)
+        {
+            self.enter(head, Some(plain.status));
+            let slot = &mut self.slots[usize::from(head)];
+            let bytes = plain.data.len_bytes;
+            let bio = transfer(slot, op, sector, std::slice::from_ref(&plain.data), bytes);
+            return self.send(bio, head, lane, channel, stats);
+        }
+        self.start_slowly(head, lane, channel, stats)
+    }
+
+    /// A request in flight from here on.
+    #[inline]
+    fn enter(&mut self, head: u16, status: Option<*mut u8>) {
+        let slot = &mut self.slots[usize::from(head)];
+        slot.busy = true;
+        slot.epoch = self.memory.epoch;
+        slot.status = status.map(StatusByte);
+        slot.read_bytes = 0;
+        self.in_flight += 1;
+    }
+
+    /// Any request but a plain read or write.
+    #[inline(never)]
+    fn start_slowly(
+        &mut self,
+        head: u16,
+        lane: u64,
+        channel: &mut Channel<Native>,
+        stats: &mut VhostStats,
+    ) -> bool {
         if let Err(error) = self.ring.walk(head, &self.memory.now, &mut self.chain) {
             self.break_down(error);
             return false;
         }
         let request = blk::parse(&mut self.chain);
+        self.enter(head, request.status);
         let slot = &mut self.slots[usize::from(head)];
-        slot.busy = true;
-        slot.epoch = self.memory.epoch;
-        slot.status = request.status.map(StatusByte);
-        slot.read_bytes = 0;
-        self.in_flight += 1;
         let bio = match request.asked {
             Asked::Transfer(op, sector) => {
                 let data = &self.chain.parts[request.data.0..request.data.1];
@@ -302,6 +330,19 @@ impl Queue {
                 return true;
             }
         };
+        self.send(bio, head, lane, channel, stats)
+    }
+
+    /// Gives the bio of a request to the channel; false if that is full.
+    #[inline]
+    fn send(
+        &mut self,
+        bio: Bio,
+        head: u16,
+        lane: u64,
+        channel: &mut Channel<Native>,
+        stats: &mut VhostStats,
+    ) -> bool {
         // Relaxed: the guest changes it while nothing of what depends on it is in flight.
         let through = bio.op().is_write()
             && bio.op() != Op::Discard

@@ -111,6 +111,19 @@ pub struct Chain {
     pub readable: usize,
 }
 
+/// The memory of a plain chain.
+#[derive(Debug, Clone, Copy)]
+pub struct Plain {
+    /// 16 bytes to read.
+    pub header: *mut u8,
+    /// Anything.
+    pub data: Segment,
+    /// The device may write it; else read it.
+    pub writable: bool,
+    /// A byte to write.
+    pub status: *mut u8,
+}
+
 /// The areas of a ring, here.
 #[derive(Debug, Clone, Copy)]
 pub struct Areas {
@@ -285,6 +298,42 @@ impl SplitRing {
         }
         self.taken = self.taken.wrapping_add(1);
         Ok(Some(head))
+    }
+
+    /// The memory of a chain as nearly all are: three buffers, in the ring or in a table of their
+    /// own, of 16 bytes to read, of any bytes, and of one byte to write. `None` for all others, and
+    /// for whatever is wrong: [`SplitRing::walk`] says what.
+    #[inline(always)]
+    #[must_use]
+    pub fn walk_plain(&self, head: u16, memory: &GuestMemory) -> Option<Plain> {
+        let (mut table, mut count) = (self.areas.desc.cast_const(), u32::from(self.size));
+        let mut first = read(table, head);
+        if first.flags == INDIRECT && first.len == 48 && self.features.indirect {
+            table = memory.find(first.addr, 48)?;
+            count = 3;
+            first = read(table, 0);
+        }
+        if first.flags != NEXT || first.len != 16 || u32::from(first.next) >= count {
+            return None;
+        }
+        let data = read(table, first.next);
+        let writable = data.flags == NEXT | WRITE;
+        if !(writable || data.flags == NEXT) || data.len == 0 || u32::from(data.next) >= count {
+            return None;
+        }
+        let last = read(table, data.next);
+        if last.flags != WRITE || last.len != 1 {
+            return None;
+        }
+        Some(Plain {
+            header: memory.find(first.addr, 16)?,
+            data: Segment {
+                start: memory.find(data.addr, data.len.into())?,
+                len_bytes: data.len,
+            },
+            writable,
+            status: memory.find(last.addr, 1)?,
+        })
     }
 
     /// Collects the memory of the chain that begins at `head`.

@@ -82,6 +82,9 @@ fn descriptor() -> impl Strategy<Value = (u64, u32, u16, u16)> {
     ];
     let len = prop_oneof![
         6 => 1..1200u32,
+        3 => Just(16u32),
+        2 => Just(1u32),
+        2 => Just(48u32),
         2 => (1..TABLE_COUNT as u32).prop_map(|count| 16 * count),
         1 => Just(0u32),
         1 => any::<u32>(),
@@ -146,6 +149,16 @@ proptest! {
                 offset < SECOND && SECOND - offset >= u64::from(part.len_bytes)
             });
             prop_assert!(inside, "{part:?}");
+        }
+        if let Some(plain) = ring.walk_plain(head, &guest.memory) {
+            // What is taken for plain is what the long way finds.
+            prop_assert!(walked.is_ok());
+            let (readable, writable) = lengths(&chain);
+            let data = u64::from(plain.data.len_bytes);
+            let (read, written) = if plain.writable { (0, data) } else { (data, 0) };
+            prop_assert_eq!((readable, writable), (16 + read, written + 1));
+            prop_assert_eq!(plain.header, chain.parts[0].start);
+            prop_assert_eq!(plain.status, chain.parts.last().unwrap().start);
         }
         if walked.is_ok() {
             let sum = |write| {
