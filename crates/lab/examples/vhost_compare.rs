@@ -1,0 +1,306 @@
+//! Compares vhost-user-blk servers: the same client, the same minute, turn and turn about.
+//!
+//! Starts every server with its command, then for each depth runs rounds; in a round each server
+//! has one measured run, and who is first changes. Prints medians: I/Os a second (with the least
+//! and the most), CPU time of the server's process and of this client for one I/O, kicks and
+//! interrupts for one I/O, and the ratios to the first server, taken within each round. Beside it
+//! stands a ping-pong of a cache line between the two CPUs, measured before each run: on shared
+//! machines it has modes, and what crosses CPUs is worth no more than it.
+//!
+//! A server's CPU time is the sum over its threads as the scheduler counts it, in nanoseconds
+//! (`/proc/PID/task/*/schedstat`). Commands are run by `sh -c exec`; use `taskset -c` in them.
+
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use comfy_table::{CellAlignment, Table, presets};
+use millrace_block::Stamp;
+use millrace_exports::vhost_client::Wait;
+use millrace_lab::{Notifications, Plan, Row, Rw, Workload, run_vhost_row};
+use millrace_machine::{CpuId, Machine, Native, Thread};
+
+const USAGE: &str = "\
+usage: vhost_compare [OPTIONS] --server NAME,SOCKET,COMMAND [--server ...]
+
+  --depths 1,32,128   I/Os in flight for each job
+  --jobs 1            jobs, each with a virtqueue
+  --rw randread       read, write, randread, randwrite, randrw
+  --bs 4096           bytes of an I/O
+  --wait poll         poll or events
+  --rounds 7          runs of each server at each depth
+  --ms 1000           length of a run
+  --client-cpus 0     CPUs of the jobs
+  --server-cpu 1      the other CPU of the ping-pong; pin servers with taskset in their commands
+
+example:
+  vhost_compare --server 'qsd,/tmp/q.sock,taskset -c 1 qemu-storage-daemon --object iothread,id=t \
+--blockdev driver=null-co,node-name=d,size=1073741824 --export type=vhost-user-blk,id=e,\
+addr.type=unix,addr.path=/tmp/q.sock,node-name=d,num-queues=2,writable=on,iothread=t' \\
+    --server 'millrace,/tmp/m.sock,taskset -c 1 millrace serve null.toml'";
+
+/// Exchanges of the cache line in one measurement.
+const PINGS: u32 = 50_000;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// What is measured, and how often.
+struct Settings {
+    depths: Vec<u32>,
+    plan: Plan,
+    wait: Wait,
+    rounds: usize,
+    server_cpu: u32,
+    servers: Vec<(String, PathBuf, String)>,
+}
+
+impl Settings {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Outcome<Settings> {
+        let workload =
+            Workload { rw: Rw::RandRead, bs_bytes: 4096, iodepth: 1, verify: false, seed: 1 };
+        let plan = Plan {
+            workload,
+            jobs: 1,
+            cpus: vec![0],
+            runtime: Duration::from_secs(1),
+            ios: None,
+            stamp: Stamp::Batch,
+            reactor: millrace_reactor::Config::default(),
+        };
+        let (depths, servers) = (vec![1, 32, 128], Vec::new());
+        let mut settings =
+            Settings { depths, plan, wait: Wait::Poll, rounds: 7, server_cpu: 1, servers };
+        while let Some(key) = arguments.next() {
+            let value = arguments.next().ok_or_else(|| format!("{key}: no value\n{USAGE}"))?;
+            settings.set(&key, &value).map_err(|error| format!("{key} {value}: {error}"))?;
+        }
+        if settings.servers.is_empty() {
+            return Err(USAGE.into());
+        }
+        Ok(settings)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Outcome<()> {
+        let plan = &mut self.plan;
+        let list = || value.split(',').map(str::parse).collect::<Result<Vec<u32>, _>>();
+        match key {
+            "--depths" => self.depths = list()?,
+            "--jobs" => plan.jobs = value.parse()?,
+            "--rw" => plan.workload.rw = value.parse()?,
+            "--bs" => plan.workload.bs_bytes = value.parse()?,
+            "--rounds" => self.rounds = value.parse::<usize>()?.max(1),
+            "--ms" => plan.runtime = Duration::from_millis(value.parse()?),
+            "--client-cpus" => plan.cpus = list()?,
+            "--server-cpu" => self.server_cpu = value.parse()?,
+            "--wait" => {
+                self.wait = match value {
+                    "poll" => Wait::Poll,
+                    "events" => Wait::Events,
+                    _ => return Err("poll or events".into()),
+                }
+            }
+            "--server" => {
+                let mut parts = value.splitn(3, ',').map(str::to_owned);
+                let (name, socket, command) = (parts.next(), parts.next(), parts.next());
+                let all = name.zip(socket).zip(command).ok_or("NAME,SOCKET,COMMAND")?;
+                let ((name, socket), command) = all;
+                self.servers.push((name, socket.into(), command));
+            }
+            _ => return Err(format!("unknown\n{USAGE}").into()),
+        }
+        Ok(())
+    }
+}
+
+/// A server under measurement; killed by its pid and reaped when dropped.
+struct Server {
+    name: String,
+    socket: PathBuf,
+    child: Child,
+}
+
+impl Server {
+    fn start(name: &str, socket: &Path, command: &str) -> Outcome<Server> {
+        if socket.exists() {
+            return Err(format!("{}: is there already; remove it", socket.display()).into());
+        }
+        let shell = format!("exec {command}");
+        let child = Command::new("sh").args(["-c", &shell]).stdin(Stdio::null()).spawn()?;
+        let mut server = Server { name: name.to_owned(), socket: socket.to_owned(), child };
+        let start = Instant::now();
+        while !socket.exists() {
+            if let Some(status) = server.child.try_wait()? {
+                return Err(format!("{name}: ended with {status} before it listened").into());
+            }
+            if start.elapsed() > Duration::from_secs(20) {
+                return Err(format!("{name}: no socket {} after 20 s", socket.display()).into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // It may listen a moment after the socket is there.
+        std::thread::sleep(Duration::from_millis(100));
+        Ok(server)
+    }
+
+    /// CPU time of all its threads so far.
+    fn cpu_ns(&self) -> Outcome<u64> {
+        let mut sum = 0;
+        for thread in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            // A thread may end meanwhile.
+            let text = fs::read_to_string(thread?.path().join("schedstat")).unwrap_or_default();
+            sum += text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
+        }
+        Ok(sum)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A child that is not reaped keeps its pid, so this meets no other process.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_file(&self.socket);
+    }
+}
+
+/// One run.
+struct Sample {
+    row: Row,
+    server_ns_per_io: f64,
+    ping_ns: f64,
+}
+
+fn measure(server: &Server, settings: &Settings, depth: u32) -> Outcome<Sample> {
+    let ping_ns = ping_pong(settings.plan.cpus.first().copied().unwrap_or(0), settings.server_cpu);
+    let mut plan = settings.plan.clone();
+    plan.workload.iodepth = depth;
+    let before = server.cpu_ns()?;
+    let row = run_vhost_row(&server.socket, settings.wait, &plan, &mut |_| ())
+        .map_err(|error| format!("{}: {error}", server.name))?;
+    let server_ns_per_io = (server.cpu_ns()? - before) as f64 / row.ios.max(1) as f64;
+    if row.outcome.errors > 0 {
+        let first = row.outcome.first_error.unwrap_or_default();
+        return Err(format!("{}: {} errors: {first}", server.name, row.outcome.errors).into());
+    }
+    Ok(Sample { row, server_ns_per_io, ping_ns })
+}
+
+/// Nanoseconds for a cache line to go to the other CPU and come back changed.
+fn ping_pong(here: u32, there: u32) -> f64 {
+    let line = Arc::new(AtomicU32::new(0));
+    let play = |cpu: u32, first: u32, line: Arc<AtomicU32>| {
+        let body = move || {
+            for turn in (first..2 * PINGS).step_by(2) {
+                // Where both share a CPU, each must let the other run.
+                let mut looks = 0u32;
+                while line.load(Ordering::SeqCst) != turn {
+                    looks += 1;
+                    if looks.is_multiple_of(1 << 14) {
+                        std::thread::yield_now();
+                    }
+                }
+                line.store(turn + 1, Ordering::SeqCst);
+            }
+        };
+        Native::spawn("ping", Some(CpuId(cpu)), Box::new(body))
+    };
+    let start = Instant::now();
+    let threads = [play(there, 1, Arc::clone(&line)), play(here, 0, line)];
+    threads.into_iter().for_each(|thread| assert!(thread.join(), "pings do not panic"));
+    start.elapsed().as_nanos() as f64 / f64::from(PINGS)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => 0.0,
+        len if len.is_multiple_of(2) => f64::midpoint(values[middle - 1], values[middle]),
+        _ => values[middle],
+    }
+}
+
+const HEAD: [&str; 13] = [
+    "depth",
+    "server",
+    "IOPS",
+    "least",
+    "most",
+    "server ns/IO",
+    "client ns/IO",
+    "p50 ns",
+    "kicks/IO",
+    "intr/IO",
+    "ping-pong ns",
+    "IOPS/first",
+    "CPU/first",
+];
+
+fn cells(depth: u32, name: &str, samples: &[Sample], first: &[Sample]) -> Vec<String> {
+    let of = |f: fn(&Sample) -> f64| samples.iter().map(f).collect::<Vec<f64>>();
+    let ratio = |f: fn(&Sample) -> f64| {
+        let pairs = samples.iter().zip(first);
+        format!("{:.2}", median(pairs.map(|(one, first)| f(one) / f(first).max(1e-9)).collect()))
+    };
+    let notes = |f: fn(&Notifications) -> f64| {
+        let found = samples.iter().filter_map(|sample| sample.row.cost.notifications.as_ref());
+        format!("{:.4}", median(found.map(f).collect()))
+    };
+    let thousands = |iops: f64| format!("{:.1} K", iops / 1e3);
+    let iops = of(|sample| sample.row.iops);
+    vec![
+        depth.to_string(),
+        name.to_owned(),
+        thousands(median(iops.clone())),
+        thousands(iops.iter().copied().fold(f64::MAX, f64::min)),
+        thousands(iops.iter().copied().fold(0.0, f64::max)),
+        format!("{:.0}", median(of(|sample| sample.server_ns_per_io))),
+        format!("{:.0}", median(of(|sample| sample.row.cost.cpu_ns_per_io))),
+        format!("{:.0}", median(of(|sample| sample.row.lat_ns.p50 as f64))),
+        notes(|notes| notes.kicks_per_io),
+        notes(|notes| notes.interrupts_per_io),
+        format!("{:.0}", median(of(|sample| sample.ping_ns))),
+        ratio(|sample| sample.row.iops),
+        ratio(|sample| sample.server_ns_per_io),
+    ]
+}
+
+fn compare(settings: &Settings) -> Outcome<Table> {
+    let start =
+        |(name, socket, command): &(String, PathBuf, String)| Server::start(name, socket, command);
+    let servers = settings.servers.iter().map(start).collect::<Outcome<Vec<Server>>>()?;
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(HEAD);
+    for &depth in &settings.depths {
+        let mut samples: Vec<Vec<Sample>> = servers.iter().map(|_| Vec::new()).collect();
+        for round in 0..settings.rounds {
+            for place in 0..servers.len() {
+                let index = (place + round) % servers.len();
+                samples[index].push(measure(&servers[index], settings, depth)?);
+            }
+        }
+        for (server, found) in servers.iter().zip(&samples) {
+            table.add_row(cells(depth, &server.name, found, &samples[0]));
+        }
+    }
+    table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    Ok(table)
+}
+
+fn main() -> std::process::ExitCode {
+    match Settings::parse(std::env::args().skip(1)).and_then(|settings| compare(&settings)) {
+        Ok(table) => println!("{table}"),
+        Err(error) => {
+            eprintln!("{error}");
+            return std::process::ExitCode::from(2);
+        }
+    }
+    std::process::ExitCode::SUCCESS
+}
