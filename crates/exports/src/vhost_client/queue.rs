@@ -19,11 +19,11 @@ use super::request::{ID_BYTES, Kind, RANGE_BYTES, Request, Status, range};
 use super::ring::{DriverRing, RingError};
 
 /// Looks at the ring in one `wait` before it gives the caller a chance to do something else.
-const LOOKS: u32 = 256;
+const LOOKS: u32 = 128;
 /// Waits in vain after which the CPU is offered to others; the server may need it.
-const WAITS_PER_YIELD: u32 = 16;
+const WAITS_PER_YIELD: u32 = 32;
 /// Waits in vain after which the connection is looked at: some milliseconds.
-const WAITS_PER_CHECK: u32 = 1024;
+const WAITS_PER_CHECK: u32 = 2048;
 /// How long a server may take for one completion.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -145,9 +145,6 @@ impl Queue {
                     if self.ring.has_done() {
                         return Ok(());
                     }
-                    if self.ring.kick_due() {
-                        self.write_kick();
-                    }
                     std::hint::spin_loop();
                 }
                 self.pause()
@@ -232,6 +229,9 @@ impl Queue {
     /// Nothing came of looking: lets others run now and then, and looks whether the server lives.
     #[cold]
     fn pause(&mut self) -> Result<(), ClientError> {
+        if self.ring.recheck_kick() {
+            self.write_kick();
+        }
         self.vain = self.vain.wrapping_add(1);
         if self.vain.is_multiple_of(WAITS_PER_YIELD) {
             self.counters.system_calls += 1;
@@ -258,11 +258,7 @@ impl Queue {
     /// Sleeps until the server's interrupt, unless something is done already.
     #[inline]
     fn sleep(&mut self) -> Result<(), ClientError> {
-        let nothing = self.ring.prepare_sleep();
-        if self.ring.kick_due() {
-            self.write_kick();
-        }
-        if !nothing || self.in_flight() == 0 {
+        if !self.ring.prepare_sleep() || self.in_flight() == 0 {
             return Ok(());
         }
         self.counters.system_calls += 1;

@@ -6,10 +6,12 @@
 //! status and buffer for life; a request costs a header and an entry of the available ring, and
 //! that only if the entry held another slot. All is plain stores: nothing is allocated.
 //!
-//! Kicks: the stores and loads that decide on one have no barrier between them, which on contended
-//! lines costs more than the rest of a batch. So an answer may come too early and miss that the
-//! device went to sleep; then it is right when asked again, and who waits asks again each time
-//! round. Nobody may wait without (`prepare_sleep`, which has the barrier, before a sleep).
+//! Kicks: whether one is due is exact only if a barrier stands between the index and the look at
+//! the event, and that barrier waits for a line that a polling device is reading. So there is none
+//! while the device has more to do than the batch, and an answer may miss that it goes to sleep
+//! nevertheless; who polls in vain for a while asks again ([`DriverRing::recheck_kick`]). Asking
+//! again sooner would not do: some devices move their event along with every entry that they take,
+//! and look asleep in the middle of a batch. Rings with interrupts always have the barrier.
 //!
 //! Invariants: the device is not trusted: an index or slot that it cannot have done is an error;
 //! `in_flight` is the number of slots that are. Specification: virtio 1.2, section 2.7.
@@ -75,8 +77,8 @@ pub struct DriverRing {
     /// Index of the next available entry, and the one that the device was shown.
     next_available: u16,
     published: u16,
-    /// Whatever was published up to here, the device was kicked for or has seen.
-    kicked: u16,
+    /// Up to here a kick was sent or was not due, for sure.
+    confirmed: u16,
     next_used: u16,
     in_flight: u16,
     /// The used event as last written.
@@ -116,7 +118,7 @@ impl DriverRing {
             slots: vec![slot; usize::from(options.depth)].into_boxed_slice(),
             next_available: 0,
             published: 0,
-            kicked: 0,
+            confirmed: 0,
             next_used: 0,
             in_flight: 0,
             used_event: u16::MAX,
@@ -175,39 +177,63 @@ impl DriverRing {
         self.in_flight += 1;
     }
 
-    /// Shows the device all that was submitted; true if it is to be kicked for it now.
+    /// Shows the device all that was submitted; true if the caller is to kick it.
     #[inline(always)]
+    #[must_use]
     pub fn publish(&mut self) -> bool {
-        if self.published == self.next_available {
+        let from = self.published;
+        if from == self.next_available {
             return false;
         }
         self.published = self.next_available;
         // Release: pairs with the device's acquiring load of the index, so that it sees
         // descriptors, headers and entries.
         self.word16(self.layout.available + 2).store(self.published.to_le(), Release);
-        self.kick_due()
+        let batch = self.published.wrapping_sub(from);
+        // What is confirmed stays within a lap of the index: more than is in flight is not unseen.
+        self.confirmed = self.published.wrapping_sub(self.unconfirmed());
+        if batch >= self.in_flight / 2 || self.options.wait == Wait::Events {
+            // Pairs with the device's barrier between its event and its last look at the index.
+            fence(SeqCst);
+            if self.confirmed == from {
+                self.confirmed = self.published;
+            }
+        }
+        self.is_kick_due(batch)
     }
 
-    /// Whether the device wants a kick for what it was shown; true once for one kick, which the
-    /// caller owes it.
-    #[inline(always)]
-    pub fn kick_due(&mut self) -> bool {
-        // What the device may not have seen: no more than is in flight. Moving `kicked` along here
-        // keeps it within one lap of the index.
-        let unseen = self.published.wrapping_sub(self.kicked).min(self.in_flight);
-        self.kicked = self.published.wrapping_sub(unseen);
-        if unseen == 0 {
+    /// Whether the device wants a kick for something that it was shown without a barrier; for who
+    /// found nothing done for a while. True once for one kick, which the caller owes it.
+    #[must_use]
+    pub fn recheck_kick(&mut self) -> bool {
+        let unconfirmed = self.unconfirmed();
+        if unconfirmed == 0 {
             return false;
         }
-        // Relaxed: asked again while waiting; see the head of the file.
+        // As in `publish`.
+        fence(SeqCst);
+        self.confirmed = self.published;
+        self.is_kick_due(unconfirmed)
+    }
+
+    /// Entries that the device may not have seen, of those that were shown without a barrier.
+    #[inline(always)]
+    fn unconfirmed(&self) -> u16 {
+        self.published.wrapping_sub(self.confirmed).min(self.in_flight)
+    }
+
+    /// Whether the device asked for a kick at one of the last `count` entries.
+    #[inline(always)]
+    fn is_kick_due(&mut self, count: u16) -> bool {
+        // Relaxed: ordered by the barrier, where there is one.
         let due = if self.options.event_idx {
             let event = u16::from_le(self.available_event_word().load(Relaxed));
-            self.published.wrapping_sub(event).wrapping_sub(1) < unseen
+            self.published.wrapping_sub(event).wrapping_sub(1) < count
         } else {
             u16::from_le(self.word16(self.layout.used).load(Relaxed)) & QUIET == 0
         };
         if due {
-            self.kicked = self.published;
+            self.confirmed = self.published;
         }
         due
     }
@@ -256,7 +282,7 @@ impl DriverRing {
     }
 
     /// Asks for an interrupt at the next completion; true if nothing is done, so that the caller
-    /// may sleep. It must still ask [`DriverRing::kick_due`] first, which cannot be wrong then.
+    /// may sleep.
     ///
     /// # Panics
     /// If the ring is one that is polled.
@@ -267,8 +293,7 @@ impl DriverRing {
             true => self.set_used_event(self.next_used),
             false => self.set_flags(0),
         }
-        // The device sees that and everything published before this side looks for the last time;
-        // pairs with the barrier between the device's index or event and its look at the other's.
+        // Pairs with the device's barrier between its index and its look at this event.
         fence(SeqCst);
         !self.has_done()
     }
