@@ -55,6 +55,7 @@ impl Scenario {
         let mut scenario =
             Scenario { seed, machine, layer, layout, drives, serving, channels, disturbances };
         scenario.be_served(&mut Random::new(seed, 2));
+        scenario.grow_one(&mut Random::new(seed, 3));
         scenario
     }
 
@@ -90,6 +91,25 @@ impl Scenario {
         } else if drives > 1 && !self.stalls_all() && random.per_mille(150) {
             self.stall_one(random);
         }
+    }
+}
+
+impl Scenario {
+    /// Decides whether a drive grows, by chances of its own: other scenarios stay as they are.
+    fn grow_one(&mut self, random: &mut Random) {
+        if !random.per_mille(100) {
+            return;
+        }
+        let drives = self.drives.len() as u32;
+        let drive = match self.layout {
+            LayoutSpec::Linear => drives - 1,
+            LayoutSpec::Stripe(_) => random.within(0, drives - 1),
+        };
+        let what = What::Grow(drive, random.pick(&[0, 1, 4, 7]));
+        let most = random.pick(&[20, 100, 500, 2_000]);
+        let at_us = random.within(0, most);
+        let cpu = random.within(0, self.machine.cpus() - 1);
+        self.disturbances.push(Disturbance { at_us, cpu, what });
     }
 }
 
@@ -257,7 +277,7 @@ fn one_freeze_per_drive(list: &mut Vec<Disturbance>) {
             What::Freeze(drive, _) => (0, drive),
             What::Quiesce(drive, _) => (1, drive),
             What::Drop(channel) => (2, channel),
-            What::Shutdown | What::Switch(_) | What::Leave(..) => (3, 0),
+            What::Shutdown | What::Switch(_) | What::Leave(..) | What::Grow(..) => (3, 0),
         };
         let fresh = !seen.contains(&key);
         seen.push(key);

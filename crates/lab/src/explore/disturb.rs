@@ -1,5 +1,5 @@
 //! What is done to a volume while it is used: freeze, quiesce, drop, shutdown, switch of its mode,
-//! workers that leave; and the watchdog.
+//! workers that leave, drives that grow; and the watchdog.
 //!
 //! Each disturbance is a thread of its own that sleeps until its time. After a freeze has drained,
 //! and after a quiesce has returned, the drive is closed in the judge: a request that enters it is
@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use millrace_block::ErrorKind;
 use millrace_machine::{Machine, Order, Parker, Simulated, Word};
 
 use super::judge::hold;
@@ -23,6 +24,7 @@ pub(super) fn disturb(stage: &Arc<Stage>, disturbance: Disturbance, start_ns: u6
         What::Drop(channel) => stop(stage, channel as usize..channel as usize + 1),
         What::Shutdown => stop(stage, 0..stage.scenario.channels.len()),
         What::Switch(mode) => switch(stage, mode),
+        What::Grow(drive, _) => grow(stage, drive as usize),
         What::Leave(worker, back_us) => {
             if let Some(post) = stage.workers.get(worker as usize) {
                 post.leave(back_us);
@@ -61,6 +63,22 @@ fn freeze(stage: &Stage, drive: usize, for_us: u32) {
     sleep_until(Simulated::now() + u64::from(for_us) * 1_000);
     hold(&stage.court).media[drive].frozen = false;
     disk.unfreeze();
+}
+
+/// The drive grows, then the volume; who watches tells the judge.
+fn grow(stage: &Stage, drive: usize) {
+    hold(&stage.court).media[drive].grow();
+    let resized = loop {
+        match stage.volume.resize() {
+            Err(error) if error.kind() == ErrorKind::Busy => Simulated::charge(1_000),
+            resized => break resized,
+        }
+    };
+    let mut judge = hold(&stage.court);
+    match resized {
+        Ok(resized) if resized.new <= judge.map.told => {}
+        resized => judge.accuse("capacity", format!("it was not told of {resized:?}")),
+    }
 }
 
 /// Changes the mode, one change at a time.

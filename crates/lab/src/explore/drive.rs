@@ -27,7 +27,11 @@ pub(super) struct Drive {
 
 impl Driver<Simulated> for Drive {
     fn capacity(&self) -> Sector {
-        self.spec.sectors.into()
+        hold(&self.court).media[self.number].sectors
+    }
+
+    fn revalidate(&self) -> Result<Sector, Error> {
+        Ok(self.capacity())
     }
 
     fn limits(&self) -> QueueLimits {
@@ -101,6 +105,10 @@ impl DriverQueue<Simulated> for Queue {
                 judge.accuse(kind, format!("{} entered drive {}", describe(rq), self.drive));
                 break;
             }
+        }
+        if rq.sector() + u64::from(rq.nr_sectors()) > judge.media[self.drive].sectors {
+            let text = format!("{} is behind the end of drive {}", describe(rq), self.drive);
+            judge.accuse("capacity", text);
         }
         let (memory, stamps) = self.take_memory(judge, rq);
         let nr = u64::from(rq.nr_sectors());

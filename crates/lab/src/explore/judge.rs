@@ -127,7 +127,10 @@ impl Judge {
     pub(super) fn new(scenario: &Scenario) -> Judge {
         let map = Map::new(scenario);
         Judge {
-            media: scenario.drives.iter().map(Media::new).collect(),
+            media: (0..)
+                .zip(&scenario.drives)
+                .map(|(number, spec)| Media::new(spec, scenario.sectors_at_first(number)))
+                .collect(),
             bios: Vec::new(),
             live: Vec::new(),
             history: History::new(map.capacity),
@@ -226,6 +229,25 @@ impl Judge {
         (bio.ended, bio.status) = (events, Some(Status::Invalid));
         let range = bio.sector..bio.sector + bio.nr;
         self.history.remove(range, id as u32);
+    }
+
+    /// The volume says that it has grown.
+    pub(super) fn grown(&mut self, sectors: u64) {
+        let (old, most) = (self.map.told, self.map.capacity);
+        if sectors <= old || sectors > most {
+            self.accuse("capacity", format!("from {old} sectors to {sectors}, of {most} at most"));
+        }
+        self.map.told = sectors;
+    }
+
+    /// A bio is refused for its place, of a volume of which so much was known before: rightly?
+    pub(super) fn refuse_outside(&mut self, id: u64, known_sectors: u64) {
+        let bio = &self.bios[id as usize];
+        if bio.sector + bio.nr <= known_sectors {
+            let text = format!("bio {id} was refused, and the volume had grown to {known_sectors}");
+            self.accuse("capacity", text);
+        }
+        self.refuse(id);
     }
 
     fn take_live(&mut self, id: u64) -> Option<&mut BioRecord> {

@@ -11,20 +11,28 @@ pub(super) struct Map {
     stripe: Option<u64>,
     /// Sectors used of each drive.
     used: Vec<u64>,
-    /// Sectors of the volume.
+    /// Sectors of the volume when all drives have grown.
     pub(super) capacity: u64,
+    /// Sectors that it has by now, as it was told last.
+    pub(super) told: u64,
     /// Sectors of a block of the volume.
     pub(super) block: u64,
 }
 
 impl Map {
     pub(super) fn new(scenario: &Scenario) -> Map {
+        let at_first = Map::of_sizes(scenario, |drive| scenario.sectors_at_first(drive));
+        let whole = Map::of_sizes(scenario, |drive| scenario.drives[drive].sectors.into());
+        Map { told: at_first.capacity, ..whole }
+    }
+
+    fn of_sizes(scenario: &Scenario, sectors: impl Fn(usize) -> u64) -> Map {
         let block = scenario.drives.iter().map(|d| u64::from(d.limits.block / 512));
         let block = block.max().unwrap_or(1);
         let mut used: Vec<u64> = Vec::new();
-        for drive in &scenario.drives {
+        for (number, drive) in scenario.drives.iter().enumerate() {
             let own = u64::from(drive.limits.block / 512);
-            let whole = u64::from(drive.sectors) / own * own;
+            let whole = sectors(number) / own * own;
             used.push(whole / block * block);
         }
         let stripe = match scenario.layout {
@@ -35,7 +43,8 @@ impl Map {
             let least = used.iter().copied().min().unwrap_or(0) / chunk * chunk;
             used.iter_mut().for_each(|sectors| *sectors = least);
         }
-        Map { stripe, capacity: used.iter().sum(), used, block }
+        let capacity = used.iter().sum();
+        Map { stripe, capacity, told: capacity, used, block }
     }
 
     /// Drive, and sector on it.

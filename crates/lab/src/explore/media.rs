@@ -34,6 +34,8 @@ pub(super) struct Media {
     pub(super) limits: LimitSpec,
     faults: FaultSpec,
     latency_ns: [u32; 2],
+    /// Sectors that it has by now.
+    pub(super) sectors: u64,
     cells: Vec<Cell>,
     /// Sectors that may not be durable, some of them twice.
     dirty: Vec<u32>,
@@ -49,11 +51,13 @@ pub(super) struct Media {
 }
 
 impl Media {
-    pub(super) fn new(spec: &DriveSpec) -> Media {
+    /// A drive that has so many sectors at first.
+    pub(super) fn new(spec: &DriveSpec, sectors: u64) -> Media {
         Media {
             limits: spec.limits,
             faults: spec.faults,
             latency_ns: spec.latency_ns,
+            sectors,
             cells: vec![Cell::default(); spec.sectors as usize],
             dirty: Vec::new(),
             changes: 0,
@@ -69,6 +73,11 @@ impl Media {
     pub(super) fn start(&mut self, seed: u64, drive: usize, start_ns: u64) {
         self.random = Random::new(seed, 100 + drive as u64);
         self.start_ns = start_ns;
+    }
+
+    /// It has all that it will have.
+    pub(super) fn grow(&mut self) {
+        self.sectors = self.cells.len() as u64;
     }
 
     /// Nothing goes wrong any more, but what is broken stays broken.

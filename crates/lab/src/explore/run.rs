@@ -95,7 +95,7 @@ fn panic_text(error: &SimError) -> String {
 /// The first thread of the machine.
 fn play(scenario: &Scenario, court: &Court) {
     let volume = build(scenario, court);
-    let (capacity, expected) = (volume.capacity(), hold(court).map.capacity);
+    let (capacity, expected) = (volume.capacity(), hold(court).map.told);
     if capacity != expected {
         hold(court).accuse("capacity", format!("{capacity} sectors, not {expected}"));
         return;
@@ -118,8 +118,12 @@ fn play(scenario: &Scenario, court: &Court) {
     for (drive, media) in hold(court).media.iter_mut().enumerate() {
         media.start(scenario.seed, drive, start_ns);
     }
+    let watcher = Arc::clone(court);
+    let watch = || stage.volume.watch_size(move |sectors| hold(&watcher).grown(sectors));
+    let watch = scenario.grows().then(watch);
     let serving = workers::start(&stage);
     start_threads(&stage, start_ns).into_iter().for_each(|thread| assert!(thread.join()));
+    drop(watch);
     workers::stop(&stage, serving);
     finish(&stage);
 }
@@ -158,6 +162,10 @@ fn finish(stage: &Arc<Stage>) {
     let leftovers: Vec<_> = disks.map(|disk| (disk.tags_in_use(), disk.stats())).collect();
     let (waiting, handed_back) = (stage.volume.waiting(), stage.volume.stats().ios());
     let mut judge = hold(&stage.court);
+    let (told, all) = (judge.map.told, judge.map.capacity);
+    if told != all {
+        judge.accuse("capacity", format!("{told} sectors in the end, not {all}"));
+    }
     for (drive, (tags, stats)) in leftovers.into_iter().enumerate() {
         if tags > 0 && !(keeps && leaves) {
             judge.accuse("tags", format!("{tags} tags of drive {drive} never came back"));

@@ -249,6 +249,9 @@ pub enum What {
     Switch(ModeSpec),
     /// A worker's thread ends; another takes its place after so many microseconds, or none if 0.
     Leave(u32, u32),
+    /// A drive has so many eighths of its sectors until then, and its volume grows: drive and
+    /// eighths; the last drive of a linear volume, once.
+    Grow(u32, u32),
 }
 
 impl From<StackSpec> for Stack {
@@ -344,6 +347,16 @@ impl Scenario {
                 "depth, batch and blocks above 0",
             ),
             (
+                self.disturbances.iter().any(|d| match (d.what, self.layout) {
+                    (What::Grow(drive, _), LayoutSpec::Linear) => {
+                        drive as usize + 1 != self.drives.len()
+                    }
+                    (What::Grow(drive, _), _) => drive as usize >= self.drives.len(),
+                    _ => false,
+                }),
+                "growth of its drives, of a linear volume of the last one",
+            ),
+            (
                 self.channels.iter().any(|c| c.mix.iter().sum::<u32>() == 0),
                 "a share above 0 in every mix",
             ),
@@ -372,6 +385,25 @@ impl Scenario {
             }
         }
         Ok(())
+    }
+
+    /// Sectors that a drive has at first.
+    pub(super) fn sectors_at_first(&self, drive: usize) -> u64 {
+        let sectors = u64::from(self.drives[drive].sectors);
+        let least = match self.layout {
+            LayoutSpec::Stripe(chunk) => chunk.into(),
+            LayoutSpec::Linear => 8,
+        };
+        let part = self.disturbances.iter().find_map(|d| match d.what {
+            What::Grow(grows, eighths) if grows as usize == drive => Some(u64::from(eighths)),
+            _ => None,
+        });
+        part.map_or(sectors, |eighths| (sectors * eighths.min(8) / 8).max(least).min(sectors))
+    }
+
+    /// Whether some drive grows.
+    pub(super) fn grows(&self) -> bool {
+        self.disturbances.iter().any(|d| matches!(d.what, What::Grow(..)))
     }
 
     /// Whether some drive's queues belong to threads.

@@ -233,6 +233,7 @@ impl Submitter {
     /// Submits a bio; false if too much waits in the stack.
     fn submit(&mut self, channel: &mut Channel<Simulated>) -> bool {
         let (id, bio) = self.next();
+        let known_sectors = hold(&self.stage.court).map.told;
         let waits = self.bell.is_none() && self.random.per_mille(100);
         let submitted = match waits {
             true => channel.submit_wait(bio, |done| self.end(done)),
@@ -251,6 +252,10 @@ impl Submitter {
             return false;
         }
         let mut judge = hold(&self.stage.court);
+        if refused.reason == Reject::Invalid(Status::OutOfRange) && self.stage.scenario.grows() {
+            judge.refuse_outside(id, known_sectors);
+            return true;
+        }
         judge.refuse(id);
         judge.accuse("refused", format!("bio {id} was refused: {:?}", refused.reason));
         true

@@ -24,6 +24,8 @@ pub(super) struct Shared<M: Host> {
     pub(super) plan: SimPlan,
     /// One for all jobs, or one for each drive.
     pub(super) volumes: Vec<Arc<Volume<M>>>,
+    /// Their sectors, asked once: jobs that begin meet on no line for that.
+    sectors: Vec<u64>,
     pub(super) window: Window,
     pub(super) counters: Arc<SharedCounters<M>>,
     /// Wake the jobs, by their number.
@@ -74,6 +76,7 @@ impl<M: Host> Shared<M> {
         let (jobs, depth) = (plan.jobs, plan.workload.iodepth);
         Arc::new(Shared {
             plan: plan.clone(),
+            sectors: volumes.iter().map(|volume| volume.capacity()).collect(),
             volumes,
             window: Window::new(plan.length, jobs, depth),
             counters: SharedCounters::new(),
@@ -135,7 +138,8 @@ struct Job<'a, M: Host> {
 impl<'a, M: Host> Job<'a, M> {
     fn new(shared: &'a Shared<M>, number: u32) -> Self {
         let (plan, volumes) = (&shared.plan, &shared.volumes);
-        let volume = &volumes[number as usize % volumes.len()];
+        let at = number as usize % volumes.len();
+        let (volume, sectors) = (&volumes[at], shared.sectors[at]);
         let signal = &shared.signals[number as usize];
         // The drives' queues belong to nobody: the thread is named for its bell.
         let thread = IoThread {
@@ -146,7 +150,7 @@ impl<'a, M: Host> Job<'a, M> {
         };
         let config =
             ChannelConfig { depth: plan.workload.iodepth, stamp: plan.stamp, thread: Some(thread) };
-        let blocks = (volume.capacity() << 9) / u64::from(plan.workload.bs_bytes);
+        let blocks = (sectors << 9) / u64::from(plan.workload.bs_bytes);
         let apart = volumes.len() as u32;
         let place = ((number / apart).into(), plan.jobs.div_ceil(apart).into());
         Job {
