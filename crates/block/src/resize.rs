@@ -14,6 +14,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
+use millrace_machine::plant::{Plant, weaker};
 use millrace_machine::{Lock, Machine, Order, Word};
 
 use crate::bio::{SECTOR_SHIFT, Sector};
@@ -91,7 +92,8 @@ impl<M: Machine> Size<M> {
 
     fn begin(&self) -> Option<Turn<'_, M>> {
         // Acquire: pairs with the end of the turn before, whose sizes and calls are done.
-        (self.busy.swap(1, Order::Acquire) == 0).then(|| Turn(self))
+        let order = weaker(Plant::SizeTurnRelaxed, Order::Acquire, Order::Relaxed);
+        (self.busy.swap(1, order) == 0).then(|| Turn(self))
     }
 }
 
@@ -109,7 +111,8 @@ fn raise<W: Word>(word: &W, size: Sector) {
     while old < size {
         // Release: pairs with the loads of capacities: who sees a size sees the drive that has it,
         // whatever its driver wrote down. Relaxed: a failure starts anew.
-        match word.compare_exchange(old, size, Order::Release, Order::Relaxed) {
+        let order = weaker(Plant::RaiseRelaxed, Order::Release, Order::Relaxed);
+        match word.compare_exchange(old, size, order, Order::Relaxed) {
             Ok(_) => return,
             Err(found) => old = found,
         }
@@ -139,7 +142,7 @@ impl<M: Machine> Volume<M> {
     #[must_use]
     pub fn capacity(&self) -> Sector {
         // Acquire: pairs with `raise`.
-        self.size.now.load(Order::Acquire)
+        self.size.now.load(weaker(Plant::CapacityRelaxed, Order::Acquire, Order::Relaxed))
     }
 
     /// Asks the drives for their sizes and grows the volume by what they have more: a stripe by

@@ -58,6 +58,12 @@ pub enum Plant {
     LeaveUnrung,
     /// `Disk::run_queue` lets an owner sleep while somebody else looks at its queue.
     OwnerGivesUp,
+    /// `raise` does not publish what a drive wrote down when it grew.
+    RaiseRelaxed,
+    /// `Volume::capacity` does not see it.
+    CapacityRelaxed,
+    /// A turn of `Volume::resize` does not see what the one before did.
+    SizeTurnRelaxed,
     /// `Home::deliver` rings no bell.
     SkippedWakeUp,
     /// `TagSet::give` forgets the tag of a write-zeroes.

@@ -13,6 +13,7 @@ mod delivery;
 mod drive;
 mod freeze;
 mod handover;
+mod resize;
 mod serve;
 mod tags;
 mod worker;

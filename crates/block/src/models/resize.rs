@@ -1,0 +1,123 @@
+//! A volume that grows against who submits, and against another who makes it grow.
+//!
+//! Production code: `Volume::resize`, and a channel's gate. What a drive knows of its own growth is
+//! a line that nothing but the volume's size publishes, so the orders of sizes and turns are what is
+//! checked: who is served behind the old end sees it, and two who grow a volume never write it at a
+//! time.
+#![cfg(test)]
+#![allow(unsafe_code)]
+
+extern crate std;
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use millrace_machine::checked::{Checked, CheckedLine, ensure};
+use millrace_machine::plant::Plant;
+use millrace_machine::{Line, Thread, Topology};
+
+use super::drive::{ModelDrive, Notes};
+use super::{bounded, holds_but_for, poll_for, small, spawn};
+use crate::bio::Bio;
+use crate::buffer::Buffer;
+use crate::channel::{Channel, Reject};
+use crate::disk::{Disk, DiskConfig};
+use crate::driver::{Driver, DriverQueue, HwQueues, QueueKind, TagScope};
+use crate::error::{Error, ErrorKind};
+use crate::limits::QueueLimits;
+use crate::status::Status;
+use crate::volume::Volume;
+
+/// A drive of 64 sectors that has 72 as soon as it is asked, and writes that down.
+struct Growing {
+    inner: ModelDrive,
+    medium: Arc<CheckedLine<u64>>,
+}
+
+impl Driver<Checked> for Growing {
+    fn capacity(&self) -> u64 {
+        64
+    }
+    fn revalidate(&self) -> Result<u64, Error> {
+        // SAFETY: one who resizes at a time, and readers that have seen the new size.
+        unsafe { *self.medium.write() = 72 };
+        Ok(72)
+    }
+    fn limits(&self) -> QueueLimits {
+        self.inner.limits()
+    }
+    fn hw_queues(&self, topology: &Topology) -> HwQueues {
+        self.inner.hw_queues(topology)
+    }
+    fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Checked>>, Error> {
+        self.inner.open_queue(index, depth)
+    }
+}
+
+fn volume() -> (Arc<Volume<Checked>>, Arc<CheckedLine<u64>>) {
+    let medium = Arc::new(CheckedLine::new(64));
+    let (kind, tags) = (QueueKind::AnyThread, TagScope::PerDrive);
+    let hw = HwQueues { count: 1, depth: 1, kind, tags };
+    let inner = ModelDrive { notes: Arc::new(std::sync::Mutex::new(Notes::default())), hw };
+    let drive = Growing { inner, medium: Arc::clone(&medium) };
+    let disk = Disk::new(Box::new(drive), DiskConfig::default()).expect("a model drive");
+    (Volume::single(disk).expect("one drive"), medium)
+}
+
+/// One thread reads behind the old end, another makes the volume grow.
+fn grow_under_a_submitter() {
+    let (volume, medium) = volume();
+    let theirs = Arc::clone(&volume);
+    let reader = spawn(move || {
+        let mut channel = Channel::open(&theirs, small());
+        channel.run.hint = 0;
+        match channel.submit(Bio::read(64, Buffer::new(512))) {
+            Ok(()) => {
+                // SAFETY: written before the size grew, and by nobody afterwards.
+                ensure(unsafe { *medium.read() } == 72, "the drive does not know yet");
+                poll_for(&mut channel, 1);
+            }
+            Err(rejected) => {
+                let outside = Reject::Invalid(Status::OutOfRange);
+                ensure(rejected.reason == outside, "refused for another reason");
+            }
+        }
+    });
+    ensure(volume.resize().is_ok_and(|resized| resized.new == 72), "not grown");
+    ensure(reader.join(), "the reader failed");
+}
+
+/// Two make it grow; who watches hears of it once.
+fn grow_twice_at_a_time() {
+    let (volume, _) = volume();
+    // Plain for the model: it orders nothing there.
+    let heard = Arc::new(AtomicU32::new(0));
+    let counts = Arc::clone(&heard);
+    let watch = volume.watch_size(move |sectors| {
+        ensure(sectors == 72, "another size");
+        counts.fetch_add(1, Ordering::Relaxed);
+    });
+    let theirs = Arc::clone(&volume);
+    let grow = |volume: &Volume<Checked>| match volume.resize() {
+        Ok(resized) => ensure(resized.new == 72 && volume.capacity() == 72, "not grown"),
+        Err(error) => ensure(error.kind() == ErrorKind::Busy, "refused for another reason"),
+    };
+    let other = spawn(move || grow(&theirs));
+    grow(&volume);
+    ensure(other.join(), "the other one failed");
+    ensure(heard.load(Ordering::Relaxed) == 1, "not heard of once");
+    drop(watch);
+}
+
+#[test]
+fn who_is_served_behind_the_old_end_sees_the_drive_that_has_grown() {
+    let bugs = [Plant::RaiseRelaxed, Plant::CapacityRelaxed];
+    holds_but_for("growth, a submitter", bounded(2), &bugs, grow_under_a_submitter);
+}
+
+#[test]
+fn two_who_make_a_volume_grow_take_turns() {
+    let bugs = [Plant::SizeTurnRelaxed];
+    holds_but_for("growth, twice", bounded(2), &bugs, grow_twice_at_a_time);
+}
