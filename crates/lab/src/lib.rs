@@ -2,7 +2,8 @@
 //!
 //! Owns the words of a workload (fio's), the loop of one job, the rows of a result and the
 //! comparison that `millrace bench` runs by default; `sim`, the same on simulated machines;
-//! `systor13` and `atc17`, papers' experiments there, and `walk`, one here; `page`, what an
+//! `systor13`, `atc17` and `msst15`, papers' experiments there, and `walk`, one here; `vm`, a
+//! virtual machine there; `page`, what an
 //! experiment found and how it is shown; `trace`, what traces say; and `explore`, which looks for
 //! bugs by simulation. Called by the binary's verbs and by tests.
 
@@ -10,6 +11,7 @@ pub mod atc17;
 mod bench;
 pub mod explore;
 mod job;
+pub mod msst15;
 mod nbd;
 pub mod page;
 mod paper;
@@ -20,6 +22,7 @@ pub mod trace;
 mod verify;
 mod vhost;
 mod virtqueue;
+mod vm;
 pub mod walk;
 mod workload;
 

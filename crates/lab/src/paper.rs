@@ -1,7 +1,8 @@
 //! What the repetitions of all papers share: named parts, rules that become checks, machine tables.
 //!
 //! A paper's module lists its parts, runs its points, draws its figures, and gives its checks as
-//! `Rule`s over its own results. Nothing here knows a paper. Called by `systor13` and `atc17`.
+//! `Rule`s over its own results. Nothing here knows a paper. Called by `systor13`, `atc17`
+//! and `msst15`.
 
 pub(crate) mod machine_table;
 pub(crate) mod rule;

@@ -8,7 +8,7 @@ use std::path::Path;
 use millrace_machine::Model;
 
 /// Names and files.
-const MACHINES: [(&str, &str); 7] = [
+const MACHINES: [(&str, &str); 9] = [
     ("i7-3930k", include_str!("../../machines/i7-3930k.toml")),
     ("x5690", include_str!("../../machines/x5690.toml")),
     ("x7560", include_str!("../../machines/x7560.toml")),
@@ -16,6 +16,8 @@ const MACHINES: [(&str, &str); 7] = [
     ("epyc-2x64", include_str!("../../machines/epyc-2x64.toml")),
     ("e5-2620", include_str!("../../machines/falcon.toml")),
     ("e5-2620-nvme", include_str!("../../machines/falcon-nvme.toml")),
+    ("miot", include_str!("../../machines/miot.toml")),
+    ("miot-nvme", include_str!("../../machines/miot-nvme.toml")),
 ];
 
 /// Why there is no such machine.
@@ -53,7 +55,7 @@ fn names() -> String {
 }
 
 /// Names of the machines that come with the program: the four of \[MQ\] table 1 first, those of
-/// \[FALCON\] last.
+/// \[FALCON\] and \[MIOT\] last.
 pub fn machine_names() -> impl Iterator<Item = &'static str> {
     MACHINES.iter().map(|(name, _)| *name)
 }
@@ -103,7 +105,7 @@ mod tests {
                 model.cpus()
             })
             .collect();
-        assert_eq!(cpus, [6, 12, 32, 80, 128, 12, 12]);
+        assert_eq!(cpus, [6, 12, 32, 80, 128, 12, 12, 4, 4]);
     }
 
     #[test]

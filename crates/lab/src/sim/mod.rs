@@ -28,10 +28,12 @@ use crate::workload::Workload;
 
 pub use interface::{Host, InterfaceKind};
 pub use machines::{MachineError, machine, machine_names};
+pub(crate) use poller::PollerDriver;
 pub use rows::run_rows;
 pub use run::{Observed, run_metered, run_observed, run_simulated};
 pub use tags::TagSample;
 pub use window::Length;
+pub(crate) use window::{Passed, Window};
 
 /// Who takes the interrupts of drives that complete later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

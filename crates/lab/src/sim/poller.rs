@@ -3,7 +3,8 @@
 //! Stands around a drive's driver where no handler of its own takes interrupts (irq.rs has those).
 //! The drive's completions come to the CPU that serves the queue: the submitter's, or that of the
 //! drive's worker. Each look that finds something done is charged one interrupt there, by the
-//! host's price; nothing else changes. Called by run.rs for `Irq::Poller`.
+//! host's price; nothing else changes. Called by run.rs for `Irq::Poller`,
+//! and for the drive of a virtual machine.
 
 use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Extent, HwQueues, QueueLimits,
@@ -14,7 +15,7 @@ use millrace_machine::Topology;
 use super::interface::Host;
 
 /// A driver whose queues charge whoever polls them.
-pub(super) struct PollerDriver<M: Host>(pub(super) Box<dyn Driver<M>>);
+pub(crate) struct PollerDriver<M: Host>(pub(crate) Box<dyn Driver<M>>);
 
 impl<M: Host> Driver<M> for PollerDriver<M> {
     fn capacity(&self) -> Sector {

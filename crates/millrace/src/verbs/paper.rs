@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use millrace_lab::page::Page;
-use millrace_lab::{atc17, systor13, walk};
+use millrace_lab::{atc17, msst15, systor13, walk};
 
 use super::bar::Bar;
 use crate::config::words::whole;
@@ -20,34 +20,40 @@ use crate::config::words::whole;
 const EXAMPLES: &str = "\
 Examples:
   millrace paper
-      all papers: tables, checks, and systor13.html, atc17.html and walk.html to look at
+      all papers: tables, checks, and systor13.html, atc17.html, msst15.html and walk.html to look at
   millrace paper systor13:fig9,fig10
       two figures
   millrace paper atc17 --json --html /tmp/p.html
       one paper for a program, and its page elsewhere
 
 Parts of systor13: fig4, fig6, fig7, fig8, fig9, fig10, table2, today
-Parts of atc17: scaling, stripes, controllers, watermarks, latency, ideal, tags, fairness, nvme";
+Parts of atc17: scaling, stripes, controllers, watermarks, latency, ideal, tags, fairness, nvme
+Parts of msst15: null, nvme, gap, threads, ablations";
 
 /// What of which paper.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Wanted {
     Systor13(Vec<systor13::Part>),
     Atc17(Vec<atc17::Part>),
+    Msst15(Vec<msst15::Part>),
     Walk,
 }
 
 impl Wanted {
     fn all() -> Vec<Wanted> {
-        let simulated =
-            [Wanted::Systor13(systor13::Part::all()), Wanted::Atc17(atc17::Part::all())];
-        simulated.into_iter().chain([Wanted::Walk]).collect()
+        vec![
+            Wanted::Systor13(systor13::Part::all()),
+            Wanted::Atc17(atc17::Part::all()),
+            Wanted::Msst15(msst15::Part::all()),
+            Wanted::Walk,
+        ]
     }
 
     fn name(&self) -> &'static str {
         match self {
             Wanted::Systor13(_) => "systor13",
             Wanted::Atc17(_) => "atc17",
+            Wanted::Msst15(_) => "msst15",
             Wanted::Walk => "walk",
         }
     }
@@ -56,6 +62,7 @@ impl Wanted {
         Ok(match self {
             Wanted::Systor13(parts) => systor13::systor13(parts, seed, progress)?,
             Wanted::Atc17(parts) => atc17::atc17(parts, seed, progress)?,
+            Wanted::Msst15(parts) => msst15::msst15(parts, seed, progress)?,
             Wanted::Walk => walk::walk(seed, progress)?,
         })
     }
@@ -69,9 +76,12 @@ impl FromStr for Wanted {
         match paper {
             "systor13" => Ok(Wanted::Systor13(parts_of(parts, systor13::Part::all)?)),
             "atc17" => Ok(Wanted::Atc17(parts_of(parts, atc17::Part::all)?)),
+            "msst15" => Ok(Wanted::Msst15(parts_of(parts, msst15::Part::all)?)),
             "walk" if parts.is_empty() => Ok(Wanted::Walk),
             "walk" => Err(format!("{text}: walk has no parts")),
-            _ => Err(format!("{paper}: no such paper here; there are systor13, atc17 and walk")),
+            _ => Err(format!(
+                "{paper}: no such paper here; there are systor13, atc17, msst15 and walk"
+            )),
         }
     }
 }
@@ -94,8 +104,8 @@ fn parts_of<P: FromStr<Err = String> + Ord>(
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Papers, and parts of them: systor13[:fig4,...], atc17[:scaling,...], walk (on this
-    /// machine) [default: all]
+    /// Papers, and parts of them: systor13[:fig4,...], atc17[:scaling,...], msst15[:null,...],
+    /// walk (on this machine) [default: all]
     #[arg(value_name = "PAPER[:PART,...]")]
     wanted: Vec<Wanted>,
     /// Where the page goes [default: PAPER.html]
@@ -167,7 +177,9 @@ mod tests {
         assert!("systor13:fig5".parse::<Wanted>().unwrap_err().contains("fig4, fig6"));
         assert_eq!("atc17:nvme:nvme".parse(), Ok(Wanted::Atc17(vec![atc17::Part::Nvme])));
         assert!("atc17:fig5".parse::<Wanted>().unwrap_err().contains("scaling, stripes"));
-        assert!("msst15".parse::<Wanted>().is_err());
+        assert_eq!("msst15:gap".parse(), Ok(Wanted::Msst15(vec![msst15::Part::Gap])));
+        assert!("msst15:fig5".parse::<Wanted>().unwrap_err().contains("null, nvme"));
+        assert!("fast16".parse::<Wanted>().unwrap_err().contains("atc17, msst15"));
     }
 
     #[test]

@@ -1,0 +1,91 @@
+//! `msst15`: the experiments of \[MIOT\] on a machine of its kind, in virtual time.
+//!
+//! `rigs` says what a point is, `runs` which points a part needs and what they gave, `figures` and
+//! `tables` show them, `checks` compares them with what the paper says. Nothing here knows a
+//! result: the files of machine and virtualisation and the drive's preset are the only input. A
+//! guest with 8 vCPUs on 4 cores; the same workload on the host itself beside it. Called by
+//! `millrace paper`.
+
+mod checks;
+mod figures;
+mod rigs;
+mod runs;
+mod tables;
+
+use crate::bench::BenchError;
+use crate::page::Page;
+use crate::paper::{self, machine_table};
+
+use runs::Results;
+
+paper::parts! { "msst15":
+    /// Three modes, 1 to 8 processes and four workloads on the null device.
+    Null "null",
+    /// The same on an NVMe SSD.
+    Nvme "nvme",
+    /// The guest beside the host itself.
+    Gap "gap",
+    /// 4 vCPUs and 1 to 4 I/O threads.
+    Threads "threads",
+    /// Each optimisation alone, and all but one.
+    Ablations "ablations",
+}
+
+/// Runs the parts and gives what was found; checks that need other parts are listed as not there.
+/// `progress` is told the fraction done.
+///
+/// # Errors
+/// If a machine's file or a simulation is wrong.
+pub fn msst15(
+    parts: &[Part],
+    seed: u64,
+    progress: impl FnMut(f64) + Send,
+) -> Result<Page, BenchError> {
+    let results = Results::run(parts, seed, progress)?;
+    let machines = results.machines().iter().map(machine_table::of);
+    Ok(Page {
+        title: "Queues and I/O threads for virtual machines, repeated on a simulated machine"
+            .into(),
+        intro: INTRO.iter().map(ToString::to_string).collect(),
+        facts: vec![
+            ("command".into(), paper::command("msst15", Part::NAMES, parts, seed)),
+            ("seed".into(), seed.to_string()),
+            ("rows run".into(), results.len().to_string()),
+            ("events simulated".into(), results.events().to_string()),
+        ],
+        checks: checks::all(&results),
+        figures: figures::all(parts, &results),
+        tables: tables::all(parts, &results),
+        machines: machines.chain([tables::virtualisation(results.costs())]).collect(),
+    })
+}
+
+const INTRO: [&str; 7] = [
+    "A guest, its virtqueues and the I/O threads that serve them, on a modelled host in virtual \
+     time: the experiments of Kim, Kang, Lee and Eom, Improving Performance by Bridging the \
+     Semantic Gap between Multi-queue SSD and I/O Virtualization Framework, MSST 2015. The block \
+     layer of the I/O threads, and the policies that say when to hold submissions back and how \
+     long to poll, are this project's own, unmodified; guest, exits and what QEMU adds are \
+     modelled.",
+    "Given to the model: the rates of one core with a null drive (SYSTOR 2013), published costs of \
+     exits and interrupts, assumptions on what QEMU and the guest's driver take (marked so below), \
+     and the drive's limits. None of it is taken from this paper's results; everything else is \
+     output.",
+    "4 cores at 3.4 GHz, a guest with 8 vCPUs (vCPU v on core v mod 4), 1 to 8 processes, process \
+     p on vCPU p: 4 KiB random or 32 KiB sequential, 32 outstanding each, submitted one by one. A \
+     virtqueue has 128 slots. vCPUs and I/O threads share the cores.",
+    "baseline: one queue for all vCPUs, under its driver's lock, and one I/O thread. mq: a queue \
+     for each vCPU, one I/O thread. miot: a queue and an I/O thread for each vCPU, with \
+     workload-aware batch submission. The one thread of baseline and mq, which Linux would let \
+     wander, stays on the last core, to which processes come last; thread i of several runs on \
+     core i mod 4. The interrupt of a queue goes to its vCPU, that of the one queue to vCPU 0, \
+     which completes requests of others by IPI.",
+    "Notifications are suppressed as by EVENT_IDX in both directions. An exit is counted where the \
+     guest stops for a notification, an interrupt while it runs, a halt, or an IPI of its own; \
+     context switches are those between threads of the host, not those to idle cores. Warm-up is \
+     cut off; 30 ms are measured.",
+    "Not modelled: hyper-threads; threads that the host's scheduler moves, or takes from a core \
+     when another wakes, also while they hold a lock of the guest (they take turns); caches and \
+     TLBs that an exit pollutes; nested paging; memory bandwidth.",
+    "host is the same processes on the host itself through libaio, without a guest.",
+];

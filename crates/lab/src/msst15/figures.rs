@@ -1,0 +1,136 @@
+//! The figures of \[MIOT\], out of the points that were run.
+//!
+//! A panel per load or device, a line per mode. What the paper states is drawn as hollow points.
+
+use super::Part;
+use super::rigs::{Device, LOADS, Load, MODES, PROCESSES, Point};
+use super::runs::{Results, THREADS};
+use crate::page::{Figure, Panel, Scale, Series, SeriesKind, Unit};
+use crate::vm::Served;
+
+/// What the paper has of miot, by device and load: I/Os or bytes a second.
+const PAPER: [[f64; 4]; 2] = [[440e3, 350e3, 9.8e9, 9.2e9], [460e3, 300e3, 2.8e9, 1.3e9]];
+
+/// The figures of these parts.
+pub(super) fn all(parts: &[Part], results: &Results) -> Vec<Figure> {
+    parts.iter().flat_map(|part| of(*part, results)).collect()
+}
+
+fn of(part: Part, results: &Results) -> Vec<Figure> {
+    match part {
+        Part::Null => vec![rates(results, Device::Null), locks(results)],
+        Part::Nvme => vec![rates(results, Device::Nvme)],
+        Part::Gap => vec![gap(results)],
+        Part::Threads => vec![threads(results)],
+        Part::Ablations => Vec::new(),
+    }
+}
+
+fn figure(id: &str, title: &str, caption: &str, panels: impl IntoIterator<Item = Panel>) -> Figure {
+    let panels = panels.into_iter().collect();
+    Figure { id: id.into(), title: title.into(), caption: caption.into(), panels }
+}
+
+fn panel(
+    title: &str,
+    x_label: &str,
+    (y_label, y_unit): (&str, Unit),
+    series: Vec<Series>,
+) -> Panel {
+    Panel {
+        title: title.into(),
+        x_label: x_label.into(),
+        y_label: y_label.into(),
+        y_unit,
+        y_scale: Scale::Linear,
+        series,
+        marks: Vec::new(),
+    }
+}
+
+/// A line over processes, of what was run.
+fn line(name: &str, y: impl Fn(u32) -> Option<f64>) -> Series {
+    let points = (1..=PROCESSES).filter_map(|x| Some((f64::from(x), y(x)?))).collect();
+    Series::ours(name, points)
+}
+
+fn paper(name: &str, points: Vec<(f64, f64)>) -> Series {
+    Series { name: name.into(), kind: SeriesKind::Paper, points }
+}
+
+fn rates(results: &Results, device: Device) -> Figure {
+    let (id, title) = match device {
+        Device::Null => ("null", "Null device"),
+        Device::Nvme => ("nvme", "NVMe SSD"),
+    };
+    let caption = "Three modes, 1 to 8 processes. Hollow: what the paper states of miot; it does not \
+                   say at how many processes, here at 8.";
+    figure(id, title, caption, LOADS.map(|load| rate(results, device, load)))
+}
+
+fn rate(results: &Results, device: Device, load: Load) -> Panel {
+    let (label, factor) = match load.is_sequential() {
+        true => ("bytes/s", f64::from(load.bs_bytes)),
+        false => ("IOPS", 1.0),
+    };
+    let of = |(name, served): (&str, Served)| {
+        line(name, |count| Some(results.iops(Point::guest(device, load, served, count))? * factor))
+    };
+    let mut series: Vec<Series> = MODES.map(of).to_vec();
+    let number = LOADS.iter().position(|known| *known == load).unwrap_or(0);
+    let theirs = PAPER[usize::from(device == Device::Nvme)][number];
+    series.push(paper("miot", vec![(f64::from(PROCESSES), theirs)]));
+    panel(load.name, "processes", (label, Unit::Count), series)
+}
+
+fn locks(results: &Results) -> Figure {
+    let of =
+        |(name, served): (&str, Served)| line(name, |count| results.lock_wait_ns(served, count));
+    figure(
+        "locks",
+        "Waiting for the lock of a queue",
+        "Null device, random read: time that vCPUs wait for a virtqueue's lock, for each I/O. With \
+         a queue of its own, whose interrupt it takes itself, a vCPU waits for nobody.",
+        [panel("null device", "processes", ("wait", Unit::Nanoseconds), MODES.map(of).to_vec())],
+    )
+}
+
+fn gap(results: &Results) -> Figure {
+    let losses = |device: Device| {
+        let of = |(name, served): (&str, Served)| {
+            line(name, |count| results.loss(device, served, count))
+        };
+        let mut series: Vec<Series> = MODES.map(of).to_vec();
+        if device == Device::Nvme {
+            series.push(paper("baseline, at most", vec![(f64::from(PROCESSES), 0.74)]));
+        }
+        let title = format!("{}: part of the host's rate lost", device.name());
+        panel(&title, "processes", ("lost", Unit::Percent), series)
+    };
+    let host = |device: Device| {
+        let mut series =
+            vec![line("host", |count| results.iops(Point::host(device, LOADS[0], count)))];
+        series.extend(MODES.map(|(name, served)| {
+            line(name, |count| results.iops(Point::guest(device, LOADS[0], served, count)))
+        }));
+        panel(device.name(), "processes", ("IOPS", Unit::Count), series)
+    };
+    let panels = Device::ALL.map(host).into_iter().chain(Device::ALL.map(losses));
+    figure("gap", "The guest beside the host", "4 KiB random read.", panels)
+}
+
+fn threads(results: &Results) -> Figure {
+    let of = |device: Device| {
+        let rate = |threads: u32| {
+            Some((f64::from(threads), results.iops(Point::threads(device, threads))?))
+        };
+        Series::ours(device.name(), THREADS.into_iter().filter_map(rate).collect())
+    };
+    figure(
+        "threads",
+        "I/O threads",
+        "A guest with 4 vCPUs, a queue and a process for each, random read: queue q belongs to \
+         thread q mod threads.",
+        [panel("4 vCPUs", "I/O threads", ("IOPS", Unit::Count), Device::ALL.map(of).to_vec())],
+    )
+}

@@ -1,0 +1,196 @@
+//! What a point of \[MIOT\]'s repetition is: device, load, processes, and who serves them.
+//!
+//! Plain values; `plan` and `host_plan` make of one what a simulation runs. Settings of the
+//! policies are the same wherever they are on.
+
+use millrace_block::{Layout, Spread, Stack, Stamp};
+
+use crate::sim::{InterfaceKind, Irq, Length, Service, SimPlan, Watch};
+use crate::vm::{Served, VmPlan};
+use crate::workload::{Rw, Workload};
+
+/// Longest that aware batching may hold a submission back.
+const WAIT_MAX_NS: u64 = 20_000;
+/// Longest polling: KVM's `halt_poll_ns` on x86.
+const POLL_MAX_NS: u64 = 200_000;
+/// Measured time of a row.
+const LENGTH_NS: u64 = 30_000_000;
+/// Outstanding I/Os of a process.
+const DEPTH: u32 = 32;
+/// Cores of the host.
+const CORES: u32 = 4;
+/// vCPUs of the guest.
+const VCPUS: u32 = 8;
+/// Most processes.
+pub(super) const PROCESSES: u32 = 8;
+
+/// What the guest's device stands on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Device {
+    Null,
+    Nvme,
+}
+
+impl Device {
+    pub(super) const ALL: [Device; 2] = [Device::Null, Device::Nvme];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Device::Null => "null device",
+            Device::Nvme => "NVMe SSD",
+        }
+    }
+
+    /// The host, whose driver is another.
+    pub(super) fn machine(self) -> &'static str {
+        match self {
+            Device::Null => "miot",
+            Device::Nvme => "miot-nvme",
+        }
+    }
+
+    fn drive(self) -> &'static str {
+        match self {
+            Device::Null => "null",
+            Device::Nvme => "model:preset=miot-nvme",
+        }
+    }
+}
+
+/// What each process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Load {
+    pub(super) name: &'static str,
+    rw: Rw,
+    pub(super) bs_bytes: u32,
+}
+
+impl Load {
+    /// Random loads are counted in I/Os, sequential ones in bytes.
+    pub(super) fn is_sequential(self) -> bool {
+        self.rw.is_sequential()
+    }
+}
+
+/// The four loads.
+pub(super) const LOADS: [Load; 4] = [
+    Load { name: "random read", rw: Rw::RandRead, bs_bytes: 4096 },
+    Load { name: "random write", rw: Rw::RandWrite, bs_bytes: 4096 },
+    Load { name: "sequential read", rw: Rw::Read, bs_bytes: 32_768 },
+    Load { name: "sequential write", rw: Rw::Write, bs_bytes: 32_768 },
+];
+
+/// One queue, one thread.
+pub(super) const BASELINE: Served =
+    Served { queues: 1, threads: 1, steered: true, wait_max_ns: 0, poll_max_ns: 0 };
+/// A queue for each vCPU, one thread.
+pub(super) const MQ: Served = Served { queues: VCPUS, ..BASELINE };
+/// A queue and a thread for each vCPU, without further optimisation.
+pub(super) const PLAIN: Served = Served { threads: VCPUS, steered: false, ..MQ };
+/// \[MIOT\].
+pub(super) const MIOT: Served = Served { steered: true, wait_max_ns: WAIT_MAX_NS, ..PLAIN };
+
+/// The modes that are compared, with their names.
+pub(super) const MODES: [(&str, Served); 3] = [("baseline", BASELINE), ("mq", MQ), ("miot", MIOT)];
+
+/// With aware batching.
+const fn aware(served: Served) -> Served {
+    Served { wait_max_ns: WAIT_MAX_NS, ..served }
+}
+
+/// With polling.
+const fn polling(served: Served) -> Served {
+    Served { poll_max_ns: POLL_MAX_NS, ..served }
+}
+
+/// Optimisations alone and together, in words.
+pub(super) const VARIANTS: [(&str, Served); 12] = [
+    ("baseline", BASELINE),
+    ("baseline, aware batching alone", aware(BASELINE)),
+    ("baseline, polling alone", polling(BASELINE)),
+    ("queues alone, interrupts to vCPU 0", Served { steered: false, ..MQ }),
+    ("mq: queues with steered interrupts", MQ),
+    ("mq with aware batching", aware(MQ)),
+    ("mq with polling", polling(MQ)),
+    ("queues and threads, no optimisation", PLAIN),
+    ("queues and threads, aware batching alone", aware(PLAIN)),
+    ("miot without aware batching", Served { wait_max_ns: 0, ..MIOT }),
+    ("miot", MIOT),
+    ("miot with polling", polling(MIOT)),
+];
+
+/// Who does the I/O.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    /// Processes on the host itself.
+    Host,
+    /// A guest with so many vCPUs.
+    Guest { vcpus: u32, served: Served },
+}
+
+/// One row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Point {
+    pub(super) device: Device,
+    pub(super) load: Load,
+    pub(super) who: Who,
+    pub(super) processes: u32,
+}
+
+impl Point {
+    /// The guest with 8 vCPUs.
+    pub(super) fn guest(device: Device, load: Load, served: Served, processes: u32) -> Point {
+        Point { device, load, who: Who::Guest { vcpus: VCPUS, served }, processes }
+    }
+
+    /// The host itself.
+    pub(super) fn host(device: Device, load: Load, processes: u32) -> Point {
+        Point { device, load, who: Who::Host, processes }
+    }
+
+    /// 4 vCPUs with a queue each and 4 processes, on so many I/O threads.
+    pub(super) fn threads(device: Device, threads: u32) -> Point {
+        let served = Served { queues: 4, threads, ..MIOT };
+        Point { device, load: LOADS[0], who: Who::Guest { vcpus: 4, served }, processes: 4 }
+    }
+
+    fn workload(&self, seed: u64) -> Workload {
+        let Load { rw, bs_bytes, .. } = self.load;
+        Workload { rw, bs_bytes, iodepth: DEPTH, verify: false, seed }
+    }
+
+    /// What a virtual machine runs.
+    pub(super) fn plan(&self, vcpus: u32, served: Served, seed: u64) -> VmPlan {
+        VmPlan {
+            vcpus,
+            processes: self.processes,
+            served,
+            workload: self.workload(seed),
+            drive: self.device.drive().parse().expect("a drive of the model's"),
+            interrupts: self.device == Device::Nvme,
+            length: Length::Time(LENGTH_NS),
+        }
+    }
+
+    /// What the host runs itself.
+    pub(super) fn host_plan(&self, seed: u64) -> SimPlan {
+        SimPlan {
+            drives: vec![self.device.drive().parse().expect("a drive of the model's")],
+            layout: Layout::Linear,
+            service: Service::default(),
+            stack: Stack::Mq,
+            software_queues: Spread::Core,
+            hardware_queues: Spread::Core,
+            cpus: (0..CORES).collect(),
+            jobs: self.processes,
+            workload: self.workload(seed),
+            length: Length::Time(LENGTH_NS),
+            stamp: Stamp::Batch,
+            // Linux 3.17 has the fixes.
+            interface: InterfaceKind::LibaioFixed,
+            batch: Some(1),
+            irq: if self.device == Device::Nvme { Irq::Poller } else { Irq::Submitter },
+            watch: Watch::default(),
+        }
+    }
+}

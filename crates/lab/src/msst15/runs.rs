@@ -1,0 +1,158 @@
+//! Which points each part of \[MIOT\] needs, and what they gave.
+//!
+//! Parts share points; each is run once, side by side with others. Results do not depend on the
+//! order.
+
+use millrace_machine::Model;
+
+use super::Part;
+use super::rigs::{Device, LOADS, MODES, PROCESSES, Point, VARIANTS, Who};
+use crate::bench::BenchError;
+use crate::paper;
+use crate::sim::run_simulated;
+use crate::vm::{Seen, Served, VmCosts, run_vm};
+
+/// I/O threads of the guest with 4 vCPUs.
+pub(super) const THREADS: [u32; 4] = [1, 2, 3, 4];
+
+/// Three modes, all loads and processes.
+fn modes(device: Device) -> Vec<Point> {
+    let each = |load| {
+        let counts = MODES.iter().flat_map(move |(_, served)| {
+            (1..=PROCESSES).map(move |count| Point::guest(device, load, *served, count))
+        });
+        counts.collect::<Vec<_>>()
+    };
+    LOADS.into_iter().flat_map(each).collect()
+}
+
+/// Points that a part shows.
+fn points_of(part: Part) -> Vec<Point> {
+    match part {
+        Part::Null => modes(Device::Null),
+        Part::Nvme => modes(Device::Nvme),
+        Part::Gap => {
+            let of = |device: Device| {
+                (1..=PROCESSES).flat_map(move |count| {
+                    let guest = MODES.map(|(_, s)| Point::guest(device, LOADS[0], s, count));
+                    guest.into_iter().chain([Point::host(device, LOADS[0], count)])
+                })
+            };
+            Device::ALL.into_iter().flat_map(of).collect()
+        }
+        Part::Threads => {
+            let of = |device| THREADS.map(|threads| Point::threads(device, threads));
+            Device::ALL.into_iter().flat_map(of).collect()
+        }
+        Part::Ablations => {
+            let of = |device| VARIANTS.map(|(_, s)| Point::guest(device, LOADS[0], s, PROCESSES));
+            Device::ALL.into_iter().flat_map(of).collect()
+        }
+    }
+}
+
+/// All points that were run.
+pub(super) struct Results {
+    models: Vec<Model>,
+    costs: VmCosts,
+    points: Vec<(Point, Seen)>,
+}
+
+impl Results {
+    /// Runs what the parts need.
+    pub(super) fn run(
+        parts: &[Part],
+        seed: u64,
+        progress: impl FnMut(f64) + Send,
+    ) -> Result<Results, BenchError> {
+        let mut points = paper::distinct(parts.iter().flat_map(|part| points_of(*part)));
+        // Those with the most work first, so that none is left over for the end.
+        points.sort_by_key(|point| u32::MAX - point.processes);
+        let used: Vec<_> = Device::ALL
+            .into_iter()
+            .filter(|device| points.iter().any(|point| point.device == *device))
+            .map(Device::machine)
+            .collect();
+        let (models, costs) = (paper::models(used.iter())?, VmCosts::kvm_2015()?);
+        let run = |at: usize| {
+            let point: &Point = &points[at];
+            let model = models.iter().find(|model| model.name == point.device.machine());
+            let model = model.expect("loaded above");
+            match point.who {
+                Who::Guest { vcpus, served } => {
+                    run_vm(model, &costs, &point.plan(vcpus, served, seed))
+                }
+                Who::Host => run_simulated(model, &point.host_plan(seed)).map(|row| Seen {
+                    iops: row.iops,
+                    latency_ns: row.lat_ns.mean as f64,
+                    events: row.machine.and_then(|machine| machine.sim_events).unwrap_or(0),
+                    ..Seen::default()
+                }),
+            }
+        };
+        let rows = paper::run_points(points.len(), run, progress)?;
+        Ok(Results { models, costs, points: points.into_iter().zip(rows).collect() })
+    }
+
+    /// How many points.
+    pub(super) fn len(&self) -> usize {
+        self.points.len()
+    }
+
+    /// Line and lock events in all of them.
+    pub(super) fn events(&self) -> u64 {
+        self.points.iter().map(|(_, seen)| seen.events).sum()
+    }
+
+    /// The machines they ran on.
+    pub(super) fn machines(&self) -> &[Model] {
+        &self.models
+    }
+
+    /// What virtualisation costs there.
+    pub(super) fn costs(&self) -> &VmCosts {
+        &self.costs
+    }
+
+    /// What a point gave, if it was run.
+    pub(super) fn at(&self, point: Point) -> Option<&Seen> {
+        self.points.iter().find(|(other, _)| *other == point).map(|(_, seen)| seen)
+    }
+
+    /// I/Os a second of a point.
+    pub(super) fn iops(&self, point: Point) -> Option<f64> {
+        self.at(point).map(|seen| seen.iops)
+    }
+
+    /// The greatest of one mode's rate over another's, over loads and numbers of processes: the
+    /// factor, the load and the number.
+    pub(super) fn most(
+        &self,
+        (device, loads): (Device, &[usize]),
+        (one, other): (Served, Served),
+    ) -> Option<(f64, &'static str, u32)> {
+        let mut most: Option<(f64, &'static str, u32)> = None;
+        for load in loads.iter().map(|load| LOADS[*load]) {
+            for count in 1..=PROCESSES {
+                let rate = |served| self.iops(Point::guest(device, load, served, count));
+                let factor = rate(one)? / rate(other)?;
+                if most.is_none_or(|(best, ..)| factor > best) {
+                    most = Some((factor, load.name, count));
+                }
+            }
+        }
+        most
+    }
+
+    /// What a mode loses against the host, 0 to 1.
+    pub(super) fn loss(&self, device: Device, served: Served, processes: u32) -> Option<f64> {
+        let host = self.iops(Point::host(device, LOADS[0], processes))?;
+        Some(1.0 - self.iops(Point::guest(device, LOADS[0], served, processes))? / host)
+    }
+
+    /// Waiting for a queue's lock in all I/Os, in nanoseconds each.
+    pub(super) fn lock_wait_ns(&self, served: Served, processes: u32) -> Option<f64> {
+        let point = Point::guest(Device::Null, LOADS[0], served, processes);
+        self.at(point).map(|seen| seen.lock_wait_ns)
+    }
+}

@@ -1,0 +1,155 @@
+//! The tables of \[MIOT\]'s repetition: rates beside the paper's, and what each I/O costs.
+//!
+//! One row per device and load, or per variant; and the constants of virtualisation.
+
+use super::Part;
+use super::rigs::{Device, LOADS, MODES, PROCESSES, Point, VARIANTS};
+use super::runs::Results;
+use crate::page::{Constant, DataTable, MachineTable};
+use crate::vm::{Seen, VmCosts};
+
+/// The tables of these parts.
+pub(super) fn all(parts: &[Part], results: &Results) -> Vec<DataTable> {
+    parts.iter().flat_map(|part| of(*part, results)).collect()
+}
+
+fn of(part: Part, results: &Results) -> Vec<DataTable> {
+    match part {
+        Part::Null => vec![best(results, Device::Null), counts(results, Device::Null)],
+        Part::Nvme => vec![best(results, Device::Nvme), counts(results, Device::Nvme)],
+        Part::Ablations => {
+            Device::ALL.map(|device| ablations(results, device)).into_iter().collect()
+        }
+        Part::Gap | Part::Threads => Vec::new(),
+    }
+}
+
+fn table(
+    (id, title): (&str, String),
+    caption: &str,
+    head: &[&str],
+    rows: Vec<Vec<String>>,
+) -> DataTable {
+    let head = head.iter().map(ToString::to_string).collect();
+    DataTable { id: id.into(), title, caption: caption.into(), head, rows }
+}
+
+fn id_of(what: &str, device: Device) -> String {
+    let device = if device == Device::Null { "null" } else { "nvme" };
+    format!("{what}-{device}")
+}
+
+/// What the paper states of miot, by device, in words.
+const PAPER: [[&str; 4]; 2] = [
+    ["440 K IOPS", "350 K IOPS", "9,800 MB/s", "9,200 MB/s"],
+    ["460 K IOPS", "300 K IOPS", "2,800 MB/s", "1,300 MB/s"],
+];
+
+fn best(results: &Results, device: Device) -> DataTable {
+    let row = |(number, load): (usize, &super::rigs::Load)| {
+        let most = |served| {
+            let rates = (1..=PROCESSES)
+                .filter_map(|count| results.iops(Point::guest(device, *load, served, count)));
+            let most = rates.fold(0.0, f64::max);
+            match load.is_sequential() {
+                true => format!("{:.0} MB/s", most * f64::from(load.bs_bytes) / 1e6),
+                false => format!("{:.0} K IOPS", most / 1e3),
+            }
+        };
+        let modes = MODES.map(|(_, served)| most(served));
+        let theirs = PAPER[usize::from(device == Device::Nvme)][number].to_owned();
+        [load.name.to_owned()].into_iter().chain(modes).chain([theirs]).collect()
+    };
+    table(
+        (&id_of("best", device), format!("{}: best rates", device.name())),
+        "The best of 1 to 8 processes. Last: what the paper states of miot.",
+        &["load", "baseline", "mq", "miot", "paper, miot"],
+        LOADS.iter().enumerate().map(row).collect(),
+    )
+}
+
+const COUNTED: [&str; 13] = [
+    "variant",
+    "K IOPS",
+    "latency, us",
+    "switches",
+    "exits",
+    "notified",
+    "interrupted",
+    "halted",
+    "IPIs",
+    "interrupts",
+    "in a batch",
+    "held, %",
+    "lock wait, ns",
+];
+
+fn counted(name: String, seen: Option<&Seen>) -> Vec<String> {
+    let Some(seen) = seen else { return vec![name] };
+    let counts = &seen.counts;
+    let ios = counts.reaped.max(1) as f64;
+    let each = |count: u64| format!("{:.2}", count as f64 / ios);
+    let batches = counts.submissions.max(1) as f64;
+    vec![
+        name,
+        format!("{:.0}", seen.iops / 1e3),
+        format!("{:.0}", seen.latency_ns / 1e3),
+        format!("{:.2}", seen.switches_per_io),
+        each(counts.exits()),
+        each(counts.kicks),
+        each(counts.interrupted),
+        each(counts.halts),
+        each(counts.ipis),
+        each(counts.signals),
+        format!("{:.1}", counts.submitted as f64 / batches),
+        format!("{:.0}", counts.held as f64 * 100.0 / batches),
+        format!("{:.0}", seen.lock_wait_ns),
+    ]
+}
+
+const EACH: &str = "Of each I/O: context switches between the host's threads; exits, and of those \
+                    notifications of the device, interrupts while the guest ran, halts, IPIs; \
+                    interrupts that the device raised; waiting for a queue's lock. Of each \
+                    submission: requests in it, and how many of 100 were held back.";
+
+fn counts(results: &Results, device: Device) -> DataTable {
+    let rows = [1, 2, 4, PROCESSES].into_iter().flat_map(|count| {
+        MODES.map(|(name, served)| {
+            let seen = results.at(Point::guest(device, LOADS[0], served, count));
+            counted(format!("{name}, {count} processes"), seen)
+        })
+    });
+    table(
+        (&id_of("counts", device), format!("{}: what an I/O costs", device.name())),
+        &format!("4 KiB random read. {EACH}"),
+        &COUNTED,
+        rows.collect(),
+    )
+}
+
+fn ablations(results: &Results, device: Device) -> DataTable {
+    let row = |(name, served): (&str, _)| {
+        let seen = results.at(Point::guest(device, LOADS[0], served, PROCESSES));
+        counted(name.to_owned(), seen)
+    };
+    table(
+        (&id_of("ablations", device), format!("{}: optimisations", device.name())),
+        &format!("4 KiB random read, 8 processes; each alone, and all but one. {EACH}"),
+        &COUNTED,
+        VARIANTS.map(row).to_vec(),
+    )
+}
+
+/// The constants of virtualisation.
+pub(super) fn virtualisation(costs: &VmCosts) -> MachineTable {
+    let constant = |(name, cost): (&str, &millrace_machine::simulated::Cost)| Constant {
+        name: name.into(),
+        value: format!("{} ns", cost.ns),
+        origin: cost.origin.to_string(),
+    };
+    MachineTable {
+        name: costs.name.clone(),
+        about: "KVM of Linux 3.17 and QEMU 2.1 on either".into(),
+        constants: costs.entries().map(constant).to_vec(),
+    }
+}
