@@ -13,7 +13,7 @@ use millrace_exports::vhost::LocalDevice;
 use millrace_exports::vhost::memory::{GuestMemory, Region};
 use millrace_exports::vhost::ring::RingFeatures;
 use millrace_exports::vhost_client::{
-    Counters, Descriptors, DriverRing, RingLayout, RingOptions, Request, Status, Wait,
+    Counters, Descriptors, DriverRing, Request, RingLayout, RingOptions, Status, Wait,
 };
 use millrace_machine::{CpuId, Machine, Native, Thread};
 
@@ -59,11 +59,8 @@ pub fn run_virtqueue_row(
     let mut latency = millrace_block::Snapshot::default();
     results.iter().for_each(|result| latency.merge(&result.latencies));
     let mut row = row_of(plan, &results, times, &latency);
-    row.queues = Queues {
-        stack: "virtqueue".to_owned(),
-        cpus: plan.cpus.len() as u32,
-        ..Queues::default()
-    };
+    row.queues =
+        Queues { stack: "virtqueue".to_owned(), cpus: plan.cpus.len() as u32, ..Queues::default() };
     Ok(row)
 }
 

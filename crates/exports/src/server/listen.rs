@@ -108,7 +108,9 @@ impl UnixSocket {
     /// `Busy` if somebody serves there, `System` if the system refuses; the message says where.
     pub fn bind_with(path: &Path, mode: Option<u32>) -> Result<UnixSocket, Error> {
         let bound = match mode {
-            Some(mode) => Self::bind_by(path, |path| listen_with(path, Mode::from_bits_truncate(mode))),
+            Some(mode) => {
+                Self::bind_by(path, |path| listen_with(path, Mode::from_bits_truncate(mode)))
+            }
             None => Self::bind_by(path, |path| UnixListener::bind(path)),
         };
         bound.map_err(|error| cannot_listen(&Listen::Unix(path.to_owned()), &error))

@@ -263,9 +263,7 @@ pub fn parse(chain: &mut Chain) -> Request {
         }
         kind::FLUSH if data_bytes == 0 => Asked::Flush,
         kind::GET_ID => Asked::Id,
-        kind::DISCARD | kind::WRITE_ZEROES => {
-            range(kind, data_bytes, &mut parts[data.0..data.1])
-        }
+        kind::DISCARD | kind::WRITE_ZEROES => range(kind, data_bytes, &mut parts[data.0..data.1]),
         kind::FLUSH => Asked::Refused(STATUS_IOERR),
         _ => Asked::Refused(STATUS_UNSUPP),
     };

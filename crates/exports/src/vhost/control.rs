@@ -98,7 +98,12 @@ impl Line {
 }
 
 /// Serves frontends one after the other until the export stops.
-pub(crate) fn run(meeting: &Meeting, line: &Line, mut make: impl FnMut() -> Device, log: &super::log::Log) {
+pub(crate) fn run(
+    meeting: &Meeting,
+    line: &Line,
+    mut make: impl FnMut() -> Device,
+    log: &super::log::Log,
+) {
     let mut told = false;
     loop {
         let stream = match meeting {

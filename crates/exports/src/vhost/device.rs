@@ -182,7 +182,8 @@ impl Device {
         let again = recovered.heads;
         if !again.is_empty() {
             let count = again.len();
-            let text = format!("queue {index}: {count} requests in flight at a crash are resubmitted");
+            let text =
+                format!("queue {index}: {count} requests in flight at a crash are resubmitted");
             self.common.log.say(text);
         }
         let vring = &mut self.vrings[index as usize];

@@ -47,14 +47,7 @@ impl Kicks {
     /// Listens to a descriptor from now on; its place.
     pub(crate) fn add(&mut self, fd: OwnedFd) -> usize {
         // What came before is taken for a kick: the ring is looked at anyway.
-        let kick = Kick {
-            fd,
-            counter: 0,
-            armed: false,
-            fired: false,
-            outstanding: 0,
-            gone: false,
-        };
+        let kick = Kick { fd, counter: 0, armed: false, fired: false, outstanding: 0, gone: false };
         let free = self.kicks.iter().position(Option::is_none).unwrap_or(self.kicks.len());
         if free == self.kicks.len() {
             self.kicks.push(None);

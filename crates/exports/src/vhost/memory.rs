@@ -189,7 +189,10 @@ impl GuestMemory {
             let offset = guest.wrapping_sub(region.address.guest);
             if offset < region.address.len_bytes {
                 let room_bytes = region.address.len_bytes - offset;
-                return Some(Place { start: region.start.wrapping_add(offset as usize), room_bytes });
+                return Some(Place {
+                    start: region.start.wrapping_add(offset as usize),
+                    room_bytes,
+                });
             }
         }
         None
@@ -207,8 +210,8 @@ impl GuestMemory {
     pub fn translate_user(&self, user: u64, len_bytes: u64) -> Option<*mut u8> {
         self.regions.iter().find_map(|region| {
             let offset = user.wrapping_sub(region.address.user);
-            let fits = offset < region.address.len_bytes
-                && region.address.len_bytes - offset >= len_bytes;
+            let fits =
+                offset < region.address.len_bytes && region.address.len_bytes - offset >= len_bytes;
             fits.then(|| region.start.wrapping_add(offset as usize))
         })
     }

@@ -29,9 +29,9 @@ mod thread;
 mod threads;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind, SizeWatch, Volume};
@@ -327,7 +327,8 @@ impl Running {
         let cpus = &export.cpus;
         let cpu = (!cpus.is_empty()).then(|| CpuId(cpus[usize::from(index) % cpus.len()]));
         let number = export.first_thread + index;
-        let (common, desk) = (Arc::clone(&self.common), Arc::clone(&self.desks[usize::from(index)]));
+        let (common, desk) =
+            (Arc::clone(&self.common), Arc::clone(&self.desks[usize::from(index)]));
         let (up, report, failed) = (up.clone(), report.clone(), Arc::clone(failed));
         let body = move || {
             let _on_panic = OnPanic(Arc::clone(&failed));
@@ -340,7 +341,8 @@ impl Running {
                 }
             };
             let why = thread.introduce();
-            let note = why.map(|why| format!("io_uring is refused ({why}); using epoll and threads"));
+            let note =
+                why.map(|why| format!("io_uring is refused ({why}); using epoll and threads"));
             let _ = up.send(Ok(note));
             drop(up);
             let served = thread.serve();

@@ -354,12 +354,7 @@ impl Queue {
 
     /// Gives a bio to the channel; false if that is full.
     #[inline]
-    fn submit(
-        &mut self,
-        bio: Bio,
-        channel: &mut Channel<Native>,
-        stats: &mut VhostStats,
-    ) -> bool {
+    fn submit(&mut self, bio: Bio, channel: &mut Channel<Native>, stats: &mut VhostStats) -> bool {
         let Err(rejected) = channel.submit(bio) else { return true };
         match rejected.reason {
             Reject::Full => {

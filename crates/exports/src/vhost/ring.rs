@@ -327,10 +327,7 @@ impl SplitRing {
         }
         Some(Plain {
             header: memory.find(first.addr, 16)?,
-            data: Segment {
-                start: memory.find(data.addr, data.len.into())?,
-                len_bytes: data.len,
-            },
+            data: Segment { start: memory.find(data.addr, data.len.into())?, len_bytes: data.len },
             writable,
             status: memory.find(last.addr, 1)?,
         })

@@ -276,12 +276,7 @@ fn check_socket(vhost: &VhostPlan, checked: &Checked, problems: &mut Problems) {
     }
 }
 
-fn add_export(
-    raw: &RawExport,
-    checked: &mut Checked,
-    pinned: &mut usize,
-    problems: &mut Problems,
-) {
+fn add_export(raw: &RawExport, checked: &mut Checked, pinned: &mut usize, problems: &mut Problems) {
     let wanted = &raw.volume;
     let Some(volume) = checked.volumes.iter().position(|volume| volume.name == wanted.value) else {
         let like = nearest(&wanted.value, checked.volumes.iter().map(|v| v.name.as_str()));

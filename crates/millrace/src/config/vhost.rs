@@ -113,7 +113,8 @@ impl RawVhost {
         };
         let listens = self.role.as_ref().is_none_or(|role| role.value == Role::Server);
         if let Some(mode) = self.mode.as_ref().filter(|_| !listens) {
-            let text = "socket-mode: with role = \"client\" the socket is the frontend's; remove it";
+            let text =
+                "socket-mode: with role = \"client\" the socket is the frontend's; remove it";
             problems.add(mode.line, text);
         }
         if let Some(serial) = self.serial.as_ref().filter(|s| s.value.len() > SERIAL_BYTES_MAX) {
@@ -200,7 +201,9 @@ fn threads(text: &str) -> Result<Threads, String> {
         "queue" => Ok(Threads::PerQueue),
         _ => words::number(text, 1, QUEUES_MAX.into())
             .map(|count| Threads::Count(count as u16))
-            .map_err(|_| format!("write \"shared\", \"queue\", or a number from 1 to {QUEUES_MAX}")),
+            .map_err(|_| {
+                format!("write \"shared\", \"queue\", or a number from 1 to {QUEUES_MAX}")
+            }),
     }
 }
 

@@ -10,6 +10,7 @@
 //! The protocol is described in docs/control.md.
 
 pub mod client;
+pub mod guests;
 mod http;
 pub mod locks;
 mod prometheus;

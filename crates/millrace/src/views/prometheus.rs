@@ -119,6 +119,7 @@ pub fn render(report: &Report) -> String {
         page.family(&name, "gauge", help);
         page.sample(&name, &[], value(report));
     }
+    page.0.push_str(&super::guests::metrics(&report.guests, |labels| braced(labels, None)));
     page.0
 }
 

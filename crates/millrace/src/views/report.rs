@@ -10,6 +10,8 @@ use millrace_block::{Op, OpSnapshot, SECTOR_SHIFT, Snapshot, StatsSnapshot, Tena
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+use super::guests::GuestThread;
+
 /// The answer to `stats`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -24,6 +26,8 @@ pub struct Report {
     pub exports: Vec<Export>,
     /// The NBD server.
     pub server: Server,
+    /// I/O threads of exports to virtual machines.
+    pub guests: Vec<GuestThread>,
 }
 
 /// The answer to `trace-status` and `trace-stop`.

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
 use millrace_exports::server::{Observer, ServerStats};
+use millrace_exports::vhost::VhostObserver;
 use millrace_machine::Native;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -21,6 +22,7 @@ use super::recording::Recording;
 use super::resizing;
 use super::servers::Observers;
 use crate::config::Checked;
+use crate::views::guests::GuestThread;
 use crate::views::{self, Answers, Refusal, Verb, report};
 
 /// What is seen of the daemon.
@@ -74,8 +76,22 @@ impl Observed {
             drives: drives.collect(),
             volumes: self.volumes.iter().map(|one| volume(one)).collect(),
             exports: exports.collect(),
+            guests: self.guests(),
             server: server(&self.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default()),
         }
+    }
+}
+
+impl Observed {
+    fn guests(&self) -> Vec<GuestThread> {
+        let exports = self.servers.vhost.iter().flat_map(VhostObserver::stats);
+        let thread = |name: &str, at, stats: &_| GuestThread::new(name, at, stats);
+        exports
+            .flat_map(|(name, threads)| {
+                let threads = threads.iter().enumerate();
+                threads.map(|(at, stats)| thread(&name, at, stats)).collect::<Vec<_>>()
+            })
+            .collect()
     }
 }
 

@@ -106,9 +106,7 @@ fn problem(plan: &Checked, error: &millrace_block::Error) -> Problems {
     let named = |address: &str| text.strip_prefix(address).is_some_and(|at| at.starts_with(": "));
     let nbd = plan.listeners.iter().find(|one| named(&listen(&one.address).to_string()));
     let vhost = plan.exports.iter().filter_map(|export| export.vhost.as_ref());
-    let vhost = vhost
-        .clone()
-        .find(|one| named(&format!("unix:{}", one.path().display())));
+    let vhost = vhost.clone().find(|one| named(&format!("unix:{}", one.path().display())));
     let mut problems = Problems::new(&plan.file);
     match (nbd, vhost) {
         (Some(listener), _) => problems.add(listener.line, format!("nbd: {text}")),

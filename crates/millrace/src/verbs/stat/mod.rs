@@ -6,6 +6,7 @@
 //! answer took. Ends quietly when nobody reads any more.
 
 pub mod columns;
+mod guests;
 mod table;
 
 use std::io::{ErrorKind, Write};
@@ -26,6 +27,7 @@ Examples:
   millrace stat                         once, since the daemon of this folder began to serve
   millrace stat 1                       and then every second, until Ctrl-C
   millrace stat 1 --clients             with a row for each client of a volume
+  millrace stat 1 --guests              the I/O threads of virtual machines
   millrace stat 0.5 10 --json           ten reports as lines of JSON, half a second apart
   millrace stat --connect unix:/run/millrace/fast.sock.control 1
 
@@ -51,6 +53,9 @@ pub struct Args {
     /// Rows of the clients of each volume, too: client-N, as traces name them
     #[arg(long)]
     clients: bool,
+    /// What the I/O threads of virtual machines do, instead
+    #[arg(long, conflicts_with_all = ["queues", "clients"])]
+    guests: bool,
     /// A line of JSON for each report
     #[arg(long)]
     json: bool,
@@ -58,7 +63,7 @@ pub struct Args {
 
 /// Examples and definitions, for `--help`.
 fn long_help() -> String {
-    format!("{EXAMPLES}\n{}", columns::HELP)
+    format!("{EXAMPLES}\n{}\n\n{}", columns::HELP, guests::HELP)
 }
 
 /// A control socket, as arguments name it.
@@ -104,7 +109,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             _ => true,
         });
         let text = match args.json {
+            true if args.guests => {
+                let guests = &report.guests;
+                format!("{}\n", json!({ "uptime_ns": report.uptime_ns, "guests": guests }))
+            }
             true => format!("{}\n", json!({ "uptime_ns": report.uptime_ns, "rows": rows })),
+            false if args.guests => guests::table(&report, before.as_ref()),
             false => table::table(&rows),
         };
         let mut out = std::io::stdout().lock();
