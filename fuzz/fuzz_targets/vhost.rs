@@ -1,0 +1,108 @@
+//! Fuzzes what a guest may write into its memory: one input is the memory of a guest with a ring of
+//! eight descriptors at its start, and what else there is behind it.
+//!
+//! Besides "no panic" and what the address sanitizer sees it demands: every piece of a chain lies in
+//! the guest's memory; what the short way takes for a plain request is what the long way makes of
+//! it; data of a request are pieces of its chain, and as long as it says.
+//! Seeds in `corpus/vhost` are rings as Linux guests have them, and broken ones.
+
+#![no_main]
+
+use std::sync::Arc;
+
+use libfuzzer_sys::fuzz_target;
+use millrace_exports::vhost::blk::{self, Asked};
+use millrace_exports::vhost::memory::{GuestMemory, Region};
+use millrace_exports::vhost::ring::{Areas, Chain, RingFeatures, SplitRing};
+
+const SIZE: u16 = 8;
+/// Two regions, with nothing between them and the second behind the first.
+const REGION_BYTES: u64 = 4096;
+const USER: u64 = 1 << 40;
+/// Descriptor table, avail ring, used ring.
+const AREAS: [u64; 3] = [0, 128, 160];
+
+thread_local! {
+    static MEMORY: Arc<GuestMemory> = {
+        let region = |guest| Arc::new(Region::anonymous(guest, USER + guest, REGION_BYTES).unwrap());
+        Arc::new(GuestMemory::new(vec![region(0), region(REGION_BYTES)]).unwrap())
+    };
+}
+
+fuzz_target!(|input: &[u8]| {
+    let [flags, image @ ..] = input else { return };
+    MEMORY.with(|memory| run(memory, *flags, image));
+});
+
+fn run(memory: &GuestMemory, flags: u8, image: &[u8]) {
+    fill(memory, image);
+    let areas = Areas::find(memory, SIZE, AREAS.map(|at| USER + at)).unwrap();
+    let features = RingFeatures { event_idx: flags & 1 != 0, indirect: flags & 2 != 0 };
+    // SAFETY: the memory is this thread's and lives longer.
+    let mut ring = unsafe { SplitRing::new(areas, SIZE, features, (0, areas.used_idx(memory))) };
+    let mut chain = Chain::default();
+    let Ok(count) = ring.available() else { return };
+    assert!(count <= SIZE);
+    while let Ok(Some(head)) = ring.take() {
+        let plain = ring.walk_plain(head, memory);
+        let walked = ring.walk(head, memory, &mut chain);
+        chain.parts.iter().for_each(|part| assert!(is_inside(memory, part.start, part.len_bytes)));
+        if walked.is_err() {
+            assert!(plain.is_none());
+            return;
+        }
+        let pieces = chain.parts.clone();
+        let request = blk::parse(&mut chain);
+        let data = &chain.parts[request.data.0..request.data.1];
+        let bytes: u64 = data.iter().map(|part| u64::from(part.len_bytes)).sum();
+        match request.asked {
+            Asked::Transfer(op, sector) => {
+                assert!(bytes == request.data_bytes && bytes > 0 && bytes % 512 == 0);
+                if let Some(plain) = plain
+                    && let Some(short) = blk::parse_plain(&plain)
+                {
+                    assert_eq!(short, (op, sector));
+                    assert_eq!(u64::from(plain.data.len_bytes), bytes);
+                    assert_eq!(Some(plain.status), request.status);
+                }
+            }
+            Asked::Id => assert!(u64::from(blk::copy_in(data, &[7; blk::ID_BYTES])) <= bytes),
+            _ => assert_eq!(request.data_bytes, 0),
+        }
+        if let Some(status) = request.status {
+            let last = pieces.last().unwrap();
+            let end = last.start.wrapping_add(last.len_bytes as usize - 1);
+            assert_eq!(status, end);
+            // SAFETY: checked above to lie in the memory.
+            unsafe { status.write_volatile(0) };
+        }
+        ring.put(head, 1);
+    }
+    let before = ring.published();
+    ring.publish();
+    let _ = ring.wants_interrupt(before);
+    ring.suppress_kicks();
+    let _ = ring.request_kick();
+}
+
+/// Writes the image over the memory, with zeroes behind it.
+fn fill(memory: &GuestMemory, image: &[u8]) {
+    let mut rest = image;
+    for region in memory.regions() {
+        let len = rest.len().min(REGION_BYTES as usize);
+        let (now, later) = rest.split_at(len);
+        // SAFETY: the region is that long, and nobody else uses it.
+        unsafe {
+            region.start().write_bytes(0, REGION_BYTES as usize);
+            region.start().copy_from_nonoverlapping(now.as_ptr(), len);
+        }
+        rest = later;
+    }
+}
+
+fn is_inside(memory: &GuestMemory, start: *mut u8, len_bytes: u32) -> bool {
+    memory.regions().iter().any(|region| {
+        let offset = start.addr().wrapping_sub(region.start().addr()) as u64;
+        offset < REGION_BYTES && REGION_BYTES - offset >= u64::from(len_bytes)
+    })
+}
