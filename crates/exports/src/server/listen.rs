@@ -102,7 +102,8 @@ impl UnixSocket {
         Self::bind_with(path, Some(0o600))
     }
 
-    /// Listens at a path; its file has this mode, if one is given, from the moment that it is there.
+    /// Listens at a path; its file has this mode, if one is given, from the moment that it is
+    /// there.
     ///
     /// # Errors
     /// `Busy` if somebody serves there, `System` if the system refuses; the message says where.

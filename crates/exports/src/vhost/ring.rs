@@ -1,12 +1,12 @@
-//! `SplitRing`: the device's side of a split virtqueue, over memory that a guest may write any time.
+//! `SplitRing`: the device's side of a split virtqueue, over memory that a guest may write.
 //!
 //! Takes heads off the avail ring, walks their chains, puts them on the used ring, and keeps both
 //! sides' wishes for notifications (EVENT_IDX or flags). Every descriptor is read once, checked,
 //! and translated; nothing that the guest writes afterwards matters. What the guest must not do is
 //! a [`RingError`], after which the ring is not used any more. Called by queue.rs.
 //!
-//! Invariants: the three areas lie in mapped memory as long as the ring is used (its queue holds the
-//! memory); at most `size` heads are out at a time; each index read from the guest is compared with
+//! Invariants: the three areas lie in mapped memory as long as the ring is used (its queue holds
+//! the memory); at most `size` heads are out at a time; each index read from the guest is compared with
 //! a bound before it is used. Source: virtio 1.2, section 2.7.
 #![allow(unsafe_code)]
 
@@ -164,6 +164,9 @@ impl Areas {
         })
     }
 }
+
+// SAFETY: places in shared memory, which only unsafe code touches.
+unsafe impl Send for Areas {}
 
 /// What was negotiated for a ring.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -56,10 +56,6 @@ pub(crate) enum Order {
     Enable(u16, bool),
 }
 
-// SAFETY: areas are places in guest memory, which goes along.
-#[allow(unsafe_code)]
-unsafe impl Send for Order {}
-
 /// Settings of an I/O thread.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ThreadConfig {

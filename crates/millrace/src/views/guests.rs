@@ -34,16 +34,24 @@ pub struct GuestThread {
     pub interrupts: u64,
     /// System calls for data and interrupts.
     pub system_calls: u64,
-    /// Polls that ended because something came.
-    pub poll_hits: u64,
-    /// Polls in vain.
-    pub poll_misses: u64,
-    /// Time spent polling, in nanoseconds.
-    pub poll_ns: u64,
+    /// What its polls caught.
+    pub polls: Polls,
     /// Times it slept.
     pub sleeps: u64,
     /// Queues that a guest broke.
     pub broken: u64,
+}
+
+/// Polls of a thread, so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Polls {
+    /// Those that ended because something came.
+    pub hits: u64,
+    /// Those in vain.
+    pub misses: u64,
+    /// Time that they took, in nanoseconds.
+    pub ns: u64,
 }
 
 impl GuestThread {
@@ -61,9 +69,11 @@ impl GuestThread {
             kicks: stats.kicks,
             interrupts: stats.interrupts,
             system_calls: stats.system_calls,
-            poll_hits: stats.poll_hits,
-            poll_misses: stats.poll_misses,
-            poll_ns: stats.poll_ns,
+            polls: Polls {
+                hits: stats.poll_hits,
+                misses: stats.poll_misses,
+                ns: stats.poll_ns,
+            },
             sleeps: stats.sleeps,
             broken: stats.broken,
         }
@@ -81,9 +91,11 @@ impl GuestThread {
             kicks: less(self.kicks, before.kicks),
             interrupts: less(self.interrupts, before.interrupts),
             system_calls: less(self.system_calls, before.system_calls),
-            poll_hits: less(self.poll_hits, before.poll_hits),
-            poll_misses: less(self.poll_misses, before.poll_misses),
-            poll_ns: less(self.poll_ns, before.poll_ns),
+            polls: Polls {
+                hits: less(self.polls.hits, before.polls.hits),
+                misses: less(self.polls.misses, before.polls.misses),
+                ns: less(self.polls.ns, before.polls.ns),
+            },
             sleeps: less(self.sleeps, before.sleeps),
             broken: less(self.broken, before.broken),
             ..self.clone()
@@ -102,9 +114,9 @@ const COUNTERS: [Metric; 12] = [
     ("kicks", "Kicks of guests that were seen.", |t| t.kicks),
     ("interrupts", "Interrupts sent to guests.", |t| t.interrupts),
     ("system_calls", "System calls for data and interrupts.", |t| t.system_calls),
-    ("poll_hits", "Polls that ended because something came.", |t| t.poll_hits),
-    ("poll_misses", "Polls in vain.", |t| t.poll_misses),
-    ("poll_nanoseconds", "Time spent polling.", |t| t.poll_ns),
+    ("poll_hits", "Polls that ended because something came.", |t| t.polls.hits),
+    ("poll_misses", "Polls in vain.", |t| t.polls.misses),
+    ("poll_nanoseconds", "Time spent polling.", |t| t.polls.ns),
     ("sleeps", "Times a thread slept.", |t| t.sleeps),
     ("broken_queues", "Queues that a guest broke.", |t| t.broken),
 ];

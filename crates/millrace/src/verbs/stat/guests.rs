@@ -55,7 +55,7 @@ fn row(new: &GuestThread, seconds: f64) -> Vec<String> {
         0 => "-".to_owned(),
         of => format!("{:.2}", count as f64 / of as f64),
     };
-    let polls = new.poll_hits + new.poll_misses;
+    let polls = new.polls.hits + new.polls.misses;
     let percent = |part: f64, of: f64| match of > 0.0 {
         true => format!("{:.0}", 100.0 * part / of),
         false => "-".to_owned(),
@@ -72,8 +72,8 @@ fn row(new: &GuestThread, seconds: f64) -> Vec<String> {
         per(new.system_calls, new.requests),
         rate(new.holds),
         rate(polls),
-        percent(new.poll_hits as f64, polls as f64),
-        percent(new.poll_ns as f64, seconds * 1e9),
+        percent(new.polls.hits as f64, polls as f64),
+        percent(new.polls.ns as f64, seconds * 1e9),
         rate(new.sleeps),
         new.errors.to_string(),
         new.broken.to_string(),
