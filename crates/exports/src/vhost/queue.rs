@@ -426,6 +426,13 @@ impl Queue {
         }
     }
 
+    /// Interrupts the guest, whether it wants that or not.
+    pub(crate) fn interrupt(&self) {
+        if let Some(call) = &self.notifiers.call {
+            signal(call);
+        }
+    }
+
     /// Asks for a kick; true if there is something to take already.
     pub(crate) fn request_kick(&mut self) -> bool {
         // A held bio goes on when the channel has room again, which completions tell.

@@ -317,6 +317,7 @@ impl IoThread {
                 Order::Call(number, fd) => {
                     if let Some(served) = self.find(number) {
                         served.queue.notifiers.call = fd;
+                        served.queue.interrupt();
                     }
                 }
                 Order::Kick(number, fd) => self.change_kick(number, fd),
@@ -349,6 +350,10 @@ impl IoThread {
     fn start(&mut self, mut queue: Box<Queue>) {
         let kick = queue.notifiers.kick.take().map(|fd| self.kicks.add(fd));
         queue.suppress_kicks();
+        // What an earlier daemon answered last may never have been told of: it was killed between
+        // answer and interrupt, or the frontend had let go of the descriptor. A guest whose
+        // requests are all among those would wait for ever; one interrupt too many does no harm.
+        queue.interrupt();
         let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
         if free == self.queues.len() {
             self.queues.push(None);
