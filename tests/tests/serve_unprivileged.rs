@@ -26,7 +26,8 @@ fn config(dir: &Path, backend: &str) -> String {
          [[volume]]\nname = \"v\"\ndrives = [\"d0\"]\n\
          [server]\nbackend = \"{backend}\"\n\
          [[export]]\nvolume = \"v\"\n\
-         nbd = \"unix:{dir}/run/nbd\"\n"
+         nbd = \"unix:{dir}/run/nbd\"\n\
+         vhost-user-blk = \"unix:{dir}/run/vm\"\n"
     )
 }
 
@@ -117,7 +118,7 @@ fn the_daemon_serves_without_privileges_or_huge_pages() {
         let path = dir.path().to_owned();
         let Some(mut command) = command(&path) else { return };
         fs::write(path.join("millrace.toml"), config(&path, backend)).unwrap();
-        let mut daemon = Daemon::start_command(dir, &mut command, &["run/nbd"]);
+        let mut daemon = Daemon::start_command(dir, &mut command, &["run/nbd", "run/vm"]);
         let mut nbd = RawNbd::connect(&path.join("run/nbd"), "v").unwrap();
         let data = pattern(8 << 20, 4);
         for mib in 0..8 {
@@ -132,7 +133,9 @@ fn the_daemon_serves_without_privileges_or_huge_pages() {
         has_no_huge_pages(&daemon);
         drop(nbd);
         assert_eq!(daemon.terminate().code(), Some(0), "{backend}: {}", daemon.stderr());
-        assert!(!path.join("run/nbd").exists(), "{backend}: the socket is gone");
+        for socket in ["run/nbd", "run/vm"] {
+            assert!(!path.join(socket).exists(), "{backend}: {socket} is gone");
+        }
         // So that a user who is not root may remove it.
         set_mode(&path.join("drives"), 0o755);
     }

@@ -203,7 +203,6 @@ fn stays_small(daemon: &Daemon) {
 }
 
 #[test]
-#[ignore = "the export vhost-user-blk is not there yet"]
 fn a_guest_works_on_a_volume_while_nbd_clients_use_it_too() {
     let Some(image) = Image::build() else { return };
     let dir = tempdir();
