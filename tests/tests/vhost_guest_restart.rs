@@ -1,8 +1,8 @@
 //! A guest's disk whose daemon is killed under load, and comes back: the guest waits and goes on.
 //!
 //! fio writes and verifies by both queues while the daemon is killed three times, and in between
-//! stopped as for an upgrade. No request may be lost, or fail, or leave old data behind; those that were in
-//! flight are done by the next daemon.
+//! stopped as for an upgrade. No request may be lost, or fail, or leave old data behind; those that
+//! were in flight are done by the next daemon. Each daemon has another back end and other threads.
 
 use std::fs::File;
 use std::path::Path;
@@ -64,7 +64,7 @@ fn goes_on(guest: &mut Guest, before: u64) -> u64 {
     done
 }
 
-/// The daemon for the time after `round` restarts: each has another back end and other threads.
+/// The daemon for the time after `round` restarts.
 fn start(dir: &Path, round: usize) -> Daemon {
     let backends = backends();
     let threads = ["\"queue\"", "\"shared\"", "1"][round % 3];
