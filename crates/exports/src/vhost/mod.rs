@@ -245,14 +245,16 @@ impl VhostServer {
             let _ = export.common.stop_deadline_ns.set(deadline_ns);
             export.common.stop.store(true, Ordering::SeqCst);
             export.desks.iter().for_each(|desk| desk.orders.ring());
-            export.line.hang_up();
         }
         let mut failures = Vec::new();
         for export in self.exports.drain(..) {
-            for thread in export.threads.into_iter().chain(export.control) {
-                if !thread.join() {
-                    failures.push("an I/O thread panicked".to_owned());
-                }
+            let mut whole = true;
+            export.threads.into_iter().for_each(|thread| whole &= thread.join());
+            // Only now, so that guests hear of the last answers.
+            export.line.hang_up();
+            export.control.into_iter().for_each(|thread| whole &= thread.join());
+            if !whole {
+                failures.push("an I/O thread panicked".to_owned());
             }
         }
         failures.extend(self.failures.try_iter());
