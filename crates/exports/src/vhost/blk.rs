@@ -91,6 +91,8 @@ pub struct Config {
     pub read_only: bool,
     /// Writes may stay in a cache until a flush.
     pub write_back: bool,
+    /// Notifications may be suppressed by index.
+    pub event_idx: bool,
 }
 
 impl Config {
@@ -120,9 +122,11 @@ impl Config {
             | feature::CONFIG_WCE
             | feature::MQ
             | feature::INDIRECT_DESC
-            | feature::EVENT_IDX
             | feature::PROTOCOL_FEATURES
             | feature::VERSION_1;
+        if self.event_idx {
+            bits |= feature::EVENT_IDX;
+        }
         if self.read_only {
             return bits | feature::RO;
         }

@@ -94,6 +94,8 @@ pub struct VhostExport {
     pub poll_max_ns: u64,
     /// Longest wait for more requests before a submission, in nanoseconds; 0: none.
     pub wait_max_ns: u64,
+    /// Offer EVENT_IDX; without it notifications are suppressed by flags only.
+    pub event_idx: bool,
     /// Pin guest memory and register it with the rings; not for guests with a balloon.
     pub pin_memory: bool,
     /// Whom its I/O is accounted to.
@@ -370,6 +372,7 @@ impl Running {
             queues: export.queues,
             read_only: export.read_only || limits.features.read_only,
             write_back: true,
+            event_idx: export.event_idx,
         };
         let mut id = [0; ID_BYTES];
         id[..export.serial.len()].copy_from_slice(export.serial.as_bytes());

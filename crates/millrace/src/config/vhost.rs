@@ -32,6 +32,7 @@ pub struct RawVhost {
     poll_max_ns: Option<Located<u64>>,
     batch_wait_ns: Option<Located<u64>>,
     pin_memory: Option<Located<bool>>,
+    event_idx: Option<Located<bool>>,
 }
 
 /// Who connects to whom.
@@ -62,6 +63,8 @@ pub struct VhostPlan {
     pub batch_wait_ns: u64,
     /// Guest memory is pinned.
     pub pin_memory: bool,
+    /// Notifications are suppressed by index.
+    pub event_idx: bool,
 }
 
 impl VhostPlan {
@@ -94,6 +97,7 @@ impl RawVhost {
             poll_max_ns: section.word("poll-max", problems, words::duration_ns),
             batch_wait_ns: section.word("batch-wait", problems, words::duration_ns),
             pin_memory: section.word("pin-memory", problems, yes_or_no),
+            event_idx: section.word("event-idx", problems, yes_or_no),
         }
     }
 
@@ -155,6 +159,7 @@ impl RawVhost {
             poll_max_ns: self.poll_max_ns.as_ref().map_or(POLL_MAX_NS, |time| time.value),
             batch_wait_ns: self.batch_wait_ns.as_ref().map_or(WAIT_MAX_NS, |time| time.value),
             pin_memory: self.pin_memory.as_ref().is_some_and(|pin| pin.value),
+            event_idx: self.event_idx.as_ref().is_none_or(|event_idx| event_idx.value),
         })
     }
 
@@ -170,6 +175,7 @@ impl RawVhost {
             ("poll-max", self.poll_max_ns.as_ref().map(|at| at.line)),
             ("batch-wait", self.batch_wait_ns.as_ref().map(|at| at.line)),
             ("pin-memory", self.pin_memory.as_ref().map(|at| at.line)),
+            ("event-idx", self.event_idx.as_ref().map(|at| at.line)),
         ];
         lines.into_iter().filter_map(|(key, line)| Some((key, line?))).collect()
     }

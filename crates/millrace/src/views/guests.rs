@@ -69,11 +69,7 @@ impl GuestThread {
             kicks: stats.kicks,
             interrupts: stats.interrupts,
             system_calls: stats.system_calls,
-            polls: Polls {
-                hits: stats.poll_hits,
-                misses: stats.poll_misses,
-                ns: stats.poll_ns,
-            },
+            polls: Polls { hits: stats.poll_hits, misses: stats.poll_misses, ns: stats.poll_ns },
             sleeps: stats.sleeps,
             broken: stats.broken,
         }

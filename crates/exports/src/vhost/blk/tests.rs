@@ -89,7 +89,8 @@ proptest! {
 }
 
 fn config(limits: QueueLimits) -> Config {
-    Config { capacity: 1000, limits, queues: 4, read_only: false, write_back: true }
+    let (read_only, write_back, event_idx) = (false, true, true);
+    Config { capacity: 1000, limits, queues: 4, read_only, write_back, event_idx }
 }
 
 #[test]

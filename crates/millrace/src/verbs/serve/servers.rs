@@ -173,6 +173,7 @@ fn vhost_config(plan: &Checked, opened: &Opened, threads: u16) -> VhostConfig {
             poll_max_ns: vhost.poll_max_ns,
             wait_max_ns: vhost.batch_wait_ns,
             pin_memory: vhost.pin_memory,
+            event_idx: vhost.event_idx,
             tenant: VHOST_TENANTS.wrapping_add(index as u16),
         });
     }
