@@ -26,12 +26,15 @@ pub fn table(rows: &[Row]) -> String {
     let verified = rows.iter().any(|row| row.outcome.verified > 0);
     let errors = rows.iter().any(|row| row.outcome.errors > 0);
     let machine = rows.iter().any(|row| row.machine.is_some());
+    let notified = rows.iter().any(|row| row.cost.notifications.is_some());
     let mut head: Vec<&str> = HEAD.to_vec();
     head.extend(
         [
             ("serving", serving),
             ("sw-queues", queues),
             ("hw-queues", queues),
+            ("kicks/IO", notified),
+            ("intr/IO", notified),
             ("verified", verified),
             ("errors", errors),
             ("machine", machine),
@@ -48,6 +51,11 @@ pub fn table(rows: &[Row]) -> String {
         }
         if queues {
             cells.extend([row.queues.software_queues.clone(), row.queues.hardware_queues.clone()]);
+        }
+        if notified {
+            let woken = row.cost.notifications.unwrap_or_default();
+            let each = [woken.kicks_per_io, woken.interrupts_per_io];
+            cells.extend(each.map(|count| format!("{count:.3}")));
         }
         if verified {
             cells.push(row.outcome.verified.to_string());
@@ -167,12 +175,22 @@ pub fn time(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_lab::Outcome;
+    use millrace_lab::{Cost, Notifications, Outcome};
 
     #[test]
     fn rates_and_times_have_the_unit_that_fits() {
         assert_eq!([rate(950.4), rate(84_120.0), rate(36.1e6)], ["950", "84.1 K", "36.10 M"]);
         assert_eq!([time(950), time(84_120), time(12_000_000)], ["950 ns", "84.1 us", "12.0 ms"]);
+    }
+
+    #[test]
+    fn table_shows_kicks_of_virtqueues_only() {
+        let row = Row { iops: 1e6, jobs: 1, ..Row::default() };
+        assert!(!table(std::slice::from_ref(&row)).contains("kicks"));
+        let notifications = Notifications { kicks_per_io: 0.25, interrupts_per_io: 0.0 };
+        let cost = Cost { notifications: Some(notifications), ..Cost::default() };
+        let shown = table(&[Row { cost, ..row }]);
+        assert!(shown.contains("kicks/IO") && shown.contains("0.250"), "{shown}");
     }
 
     #[test]
