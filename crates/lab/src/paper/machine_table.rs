@@ -34,13 +34,19 @@ pub(crate) fn of(model: &Model) -> MachineTable {
         0 => 1,
         per_board => model.sockets.div_ceil(per_board),
     };
+    let fairness = threads.fairness.iter().flat_map(|fairness| {
+        [
+            cost("lead that a thread loses its CPU for when another wakes", &fairness.granularity),
+            cost("most that a sleeper falls behind", &fairness.credit),
+        ]
+    });
     MachineTable {
         name: model.name.clone(),
         about: format!(
             "{} sockets of {} cores at {} GHz, {boards} board(s)",
             model.sockets, model.cores_per_socket, model.ghz
         ),
-        constants: vec![
+        constants: [
             cost("line in the own cache", &cache.l1),
             cost("line from another core of the socket", &cache.socket),
             cost("line from one hop away", &cache.one_hop),
@@ -70,6 +76,9 @@ pub(crate) fn of(model: &Model) -> MachineTable {
             cost("work: a look at an entry of a list", &work.search),
             lines("lines under the single queue's lock", &work.request_queue),
             share("jitter of work", &work.jitter),
-        ],
+        ]
+        .into_iter()
+        .chain(fairness)
+        .collect(),
     }
 }

@@ -9,6 +9,7 @@
 //! what to model.
 
 mod fabric;
+mod fairness;
 mod line;
 mod lock;
 mod meter;
@@ -29,8 +30,8 @@ pub use fabric::LinkUse;
 pub use lock::{SimGuard, SimLock};
 pub use meter::SimMeter;
 pub use model::{
-    CPUS_MAX, CacheCosts, Cost, CpuCosts, Lines, Model, ModelError, Rate, SOCKETS_MAX, Share,
-    ThreadCosts, Wiring, WorkCosts,
+    CPUS_MAX, CacheCosts, Cost, CpuCosts, Fairness, Lines, Model, ModelError, Rate, SOCKETS_MAX,
+    Share, ThreadCosts, Wiring, WorkCosts,
 };
 pub use report::{BEGIN_NS, BlockedThread, CpuTimes, Report, SimError};
 pub use run::Simulation;

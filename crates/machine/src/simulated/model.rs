@@ -158,6 +158,20 @@ pub struct ThreadCosts {
     pub interrupt_handle: Cost,
     /// How long a thread runs while others wait for its CPU.
     pub time_slice: Cost,
+    /// Whether a thread that wakes may take its CPU from another: not, unless given. Without it
+    /// threads take turns in the order in which they came.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub fairness: Option<Fairness>,
+}
+
+/// A scheduler that goes by how long each thread has run.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Fairness {
+    /// A thread that wakes takes the CPU from one that has run for so much longer.
+    pub granularity: Cost,
+    /// A thread falls behind by so much at most while it sleeps.
+    pub credit: Cost,
 }
 
 /// Costs of `Machine::work`, per unit.
@@ -262,6 +276,7 @@ impl Model {
                 interrupt_send: cost(300.0),
                 interrupt_handle: cost(700.0),
                 time_slice: cost(1_000_000.0),
+                fairness: None,
             },
             work: WorkCosts {
                 interface: cost(50.0),
@@ -346,6 +361,16 @@ impl Model {
             format!("lines must be 1 to 64, is {lines}")
         })?;
         origin_given("work.request_queue", origin)?;
+        if let Some(Fairness { granularity, credit }) = &self.threads.fairness {
+            for (key, cost) in
+                [("threads.fairness.granularity", granularity), ("threads.fairness.credit", credit)]
+            {
+                check(key, (0.0..=1e9).contains(&cost.ns), || {
+                    format!("ns must be 0 to 1e9, is {}", cost.ns)
+                })?;
+                origin_given(key, &cost.origin)?;
+            }
+        }
         let poll_ns = self.cpu.spin_poll.ns;
         check("cpu.spin_poll", poll_ns >= 1.0, || format!("ns must be at least 1, is {poll_ns}"))?;
         let slice_ns = self.threads.time_slice.ns;

@@ -4,6 +4,7 @@
 //! floating point operations.
 
 use super::fabric::picoseconds;
+use super::fairness::FairPrices;
 use super::model::Model;
 use super::world::World;
 use crate::Stage;
@@ -37,6 +38,7 @@ pub(super) struct ThreadPrices {
     pub(super) interrupt_send: u64,
     pub(super) interrupt_handle: u64,
     pub(super) time_slice: u64,
+    pub(super) fairness: Option<FairPrices>,
 }
 
 impl Prices {
@@ -59,6 +61,10 @@ impl Prices {
                 interrupt_send: picoseconds(&threads.interrupt_send),
                 interrupt_handle: picoseconds(&threads.interrupt_handle),
                 time_slice: picoseconds(&threads.time_slice),
+                fairness: threads.fairness.as_ref().map(|fairness| FairPrices {
+                    granularity: picoseconds(&fairness.granularity),
+                    credit: picoseconds(&fairness.credit),
+                }),
             },
             work: Stage::ALL.map(|stage| picoseconds(model.work_of(stage))),
             request_queue_lines: model.work.request_queue.lines.into(),

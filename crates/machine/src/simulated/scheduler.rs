@@ -3,7 +3,8 @@
 //! Called by run.rs between two coroutines (`pick`) and by whatever blocks or wakes a thread. A CPU
 //! runs one thread until that blocks, ends, or has used up its time slice while others wait; they
 //! take turns in order of arrival. A CPU is never taken from a thread that holds or waits for a
-//! lock. A CPU that spins in `spin_until` is given up as soon as somebody else wants it.
+//! lock. A CPU that spins in `spin_until` is given up as soon as somebody else wants it. Models may
+//! ask for turns by run time, and preemption by who wakes (fairness.rs).
 //! Kernel counterpart: `SCHED_RR` with pinned tasks.
 
 use std::sync::Arc;
@@ -97,8 +98,8 @@ impl World {
     /// The running thread has to wait for its turn, or its time slice is over.
     pub(super) fn step_aside(&mut self) {
         let locks = self.me().locks;
-        let slice_ps = self.prices.threads.time_slice;
         let (cpu, limit_ps) = (self.cpu, self.run.limit_ps);
+        let slice_ps = self.next_slice_ps(cpu);
         let state = &mut self.cpus[cpu];
         state.clock_ps = self.now_ps;
         if state.clock_ps >= state.slice_end_ps {
@@ -149,9 +150,11 @@ impl World {
 
     /// A CPU goes on with the first thread of its queue, or idles.
     fn switch(&mut self, cpu: usize) {
+        self.count_run_time(cpu);
+        let next = self.take_next(cpu);
         let prices = &self.prices.threads;
         let state = &mut self.cpus[cpu];
-        let Some(next) = state.queue.pop_front() else {
+        let Some(next) = next else {
             state.current = NO_THREAD;
             self.clocks.tree.set(state.position, u64::MAX);
             return;
@@ -168,6 +171,7 @@ impl World {
 
     /// A thread that has no CPU wants its own again, from this time on.
     pub(super) fn make_ready(&mut self, thread: u32, time_ps: u64) {
+        self.limit_credit(thread);
         let target = self.thread_mut(thread);
         target.state = State::Ready;
         let cpu = target.cpu;
@@ -188,6 +192,8 @@ impl World {
                 self.thread_mut(current).state = State::Ready;
                 self.cpus[cpu].queue.push_back(current);
                 self.switch(cpu);
+            } else {
+                self.preempt(thread, time_ps);
             }
         }
     }
@@ -216,6 +222,7 @@ impl World {
             ended: Arc::clone(&ended),
             joiners: Vec::new(),
             locks: 0,
+            ran_ps: self.cpus[cpu].fair.least_ps,
             spin: SpinState::default(),
         };
         let free = self.pool.threads.iter().position(Option::is_none);

@@ -19,6 +19,7 @@ use std::vec::Vec;
 use corosensei::Yielder;
 
 use super::fabric::Fabric;
+use super::fairness::FairCpu;
 use super::lock::LockTable;
 use super::model::Model;
 use super::prices::Prices;
@@ -56,6 +57,7 @@ pub(super) struct CpuState {
     pub(super) idle_ps: u64,
     pub(super) spin_ps: u64,
     pub(super) switches: u64,
+    pub(super) fair: FairCpu,
 }
 
 /// What a thread does.
@@ -89,6 +91,8 @@ pub(super) struct ThreadState {
     pub(super) joiners: Vec<u32>,
     /// Locks held or waited for: above 0 the CPU is not taken away.
     pub(super) locks: u32,
+    /// How long it has run, as the scheduler counts.
+    pub(super) ran_ps: u64,
     pub(super) spin: SpinState,
 }
 
@@ -304,6 +308,7 @@ impl World {
             idle_ps: 0,
             spin_ps: 0,
             switches: 0,
+            fair: FairCpu::default(),
         }));
     }
 
@@ -330,6 +335,11 @@ impl World {
         (self.turn.position, self.turn.slice_end_ps) = (state.position, state.slice_end_ps);
         let state = self.thread(thread);
         (self.recording, self.turn.yielder) = (state.spin.recording, state.yielder);
+    }
+
+    /// The running CPU's turn ends at this time, if not before.
+    pub(super) fn end_turn(&mut self, time_ps: u64) {
+        self.turn.slice_end_ps = self.turn.slice_end_ps.min(time_ps);
     }
 
     /// The running coroutine tells how to suspend it.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use millrace_machine::{
-    CpuId, Doorbell, Machine, Order, Parker, Simulated, Thread, Word, simulated::BEGIN_NS,
+    CpuId, Doorbell, Machine, Model, Order, Parker, Simulated, Thread, Word,
+    simulated::{BEGIN_NS, Cost, Fairness},
 };
 
 use super::{Notes, SimParker, SimWord, exact, run, spawn, time_of};
@@ -228,4 +229,45 @@ fn an_interrupt_takes_time_from_both() {
     });
     let expected_ns = 100 * 1_000 + 88 + 99 * 10 + 700;
     assert_eq!(result.take(), [expected_ns]);
+}
+
+/// One thread works for 10 ms while another sleeps and is woken after 5; returns when that went on.
+fn woken_beside_a_busy_one(model: &Model) -> u64 {
+    let notes = Notes::default();
+    let result = notes.clone();
+    run(model, move || {
+        let parker = SimParker::new();
+        let (inner, word) = (parker.clone(), SimWord::new(0));
+        let sleeper = spawn("sleeper", 1, move || {
+            inner.park(None);
+            notes.add(Simulated::now() - BEGIN_NS);
+        });
+        let busy = spawn("busy", 1, move || {
+            for _ in 0..1_000 {
+                Simulated::charge(10_000);
+                // Between two looks at what is shared nothing can be taken from it.
+                word.load(Order::Relaxed);
+            }
+        });
+        Simulated::charge(5_000_000);
+        parker.unpark();
+        assert!(busy.join() && sleeper.join());
+    });
+    result.take()[0]
+}
+
+#[test]
+fn a_thread_that_wakes_takes_the_cpu_only_from_one_that_has_run_for_longer() {
+    let cost = |ns| Cost::new(ns, "a round number");
+    let woken_at = |fairness: Option<(f64, f64)>| {
+        let mut model = exact(1, 2);
+        model.threads.time_slice.ns = 100e6;
+        model.threads.fairness = fairness
+            .map(|(lead, credit)| Fairness { granularity: cost(lead), credit: cost(credit) });
+        woken_beside_a_busy_one(&model)
+    };
+    assert!(woken_at(None) > 10_000_000, "threads take turns");
+    let soon = woken_at(Some((3e6, 9e6)));
+    assert!((5_000_000..5_100_000).contains(&soon), "{soon}: it has slept for five of them");
+    assert!(woken_at(Some((6e6, 9e6))) > 10_000_000, "five are not six");
 }
