@@ -15,6 +15,9 @@ use crate::vm::{Seen, Served, VmCosts, run_vm};
 /// I/O threads of the guest with 4 vCPUs.
 pub(super) const THREADS: [u32; 4] = [1, 2, 3, 4];
 
+/// Times what virtualisation costs.
+pub(super) const DEARER: [u32; 4] = [1, 2, 3, 4];
+
 /// Three modes, all loads and processes.
 fn modes(device: Device) -> Vec<Point> {
     let each = |load| {
@@ -46,6 +49,16 @@ fn points_of(part: Part) -> Vec<Point> {
         }
         Part::Ablations => {
             let of = |device| VARIANTS.map(|(_, s)| Point::guest(device, LOADS[0], s, PROCESSES));
+            Device::ALL.into_iter().flat_map(of).collect()
+        }
+        Part::Dearer => {
+            let of = |device: Device| {
+                DEARER.into_iter().flat_map(move |dearer| {
+                    MODES.map(|(_, served)| {
+                        Point::guest(device, LOADS[0], served, PROCESSES).dearer(dearer)
+                    })
+                })
+            };
             Device::ALL.into_iter().flat_map(of).collect()
         }
     }
@@ -80,6 +93,7 @@ impl Results {
             let model = model.expect("loaded above");
             match point.who {
                 Who::Guest { vcpus, served } => {
+                    let costs = costs.times(point.dearer);
                     run_vm(model, &costs, &point.plan(vcpus, served, seed))
                 }
                 Who::Host => run_simulated(model, &point.host_plan(seed)).map(|row| Seen {

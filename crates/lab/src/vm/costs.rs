@@ -74,6 +74,41 @@ impl VmCosts {
         Ok(costs)
     }
 
+    /// So many times as much of everything, to see what depends on it.
+    pub(crate) fn times(&self, factor: u32) -> VmCosts {
+        let mut dearer = self.clone();
+        for cost in dearer.entries_mut() {
+            cost.ns *= f64::from(factor);
+        }
+        dearer
+    }
+
+    fn entries_mut(&mut self) -> [&mut Cost; 18] {
+        let Exits { kick, interrupt, halt, ipi } = &mut self.exits;
+        let guest = &mut self.guest;
+        let device = &mut self.device;
+        [
+            kick,
+            interrupt,
+            halt,
+            ipi,
+            &mut guest.interrupt,
+            &mut guest.layer,
+            &mut guest.complete,
+            &mut guest.add,
+            &mut guest.get,
+            &mut guest.page,
+            &mut device.poll,
+            &mut device.event,
+            &mut device.request,
+            &mut device.page,
+            &mut device.submit,
+            &mut device.reap,
+            &mut device.complete,
+            &mut device.signal,
+        ]
+    }
+
     /// All entries, in words.
     pub(crate) fn entries(&self) -> [(&'static str, &Cost); 18] {
         let VmCosts { exits, guest, device, .. } = self;
@@ -114,5 +149,8 @@ mod tests {
         let costs = VmCosts::kvm_2015().expect("it comes with the program");
         assert_eq!(costs.name, "kvm-2015");
         assert!(costs.entries().iter().all(|(_, cost)| cost.ns > 0.0));
+        let dearer = costs.times(3);
+        let pairs = costs.entries().into_iter().zip(dearer.entries());
+        assert!(pairs.into_iter().all(|((_, one), (_, three))| three.ns == 3.0 * one.ns));
     }
 }

@@ -215,9 +215,7 @@ impl Io<'_> {
         self.system_call(&costs.submit);
         Simulated::work(Stage::Interface, count);
         self.channel.flush();
-        // Each submission has a turn of its own: what that costs counts as the submission's.
-        let fixed_ns = costs.submit.ns + costs.poll.ns + costs.reap.ns;
-        self.pace.submitted(fixed_ns as u64, count);
+        self.pace.submitted(self.vm.turn_ns, count);
         self.vm.count(|counts| {
             counts.submissions += 1;
             counts.submitted += u64::from(count);

@@ -6,8 +6,8 @@
 //! production policies of vhost (`Pace`, `Polling`); `run` one row. vCPUs and I/O threads are
 //! simulated threads that share the host's cores. Called by papers' experiments. Source: \[MIOT\].
 //!
-//! What is left out: hyper-threads; a host's scheduler that moves or preempts threads on wake-up
-//! (they are pinned and take turns); caches and TLBs that an exit pollutes; a guest's timer ticks.
+//! What is left out: hyper-threads; a scheduler that moves threads, or takes a core from a vCPU
+//! that holds a lock of the guest; caches and TLBs that an exit pollutes; nested paging; ticks.
 
 mod costs;
 mod guest;

@@ -43,6 +43,8 @@ pub(super) struct Vm {
     pub(super) costs: VmCosts,
     /// From one of the guest's processes to another, or to nothing and back.
     pub(super) guest_switch_ns: u64,
+    /// Fixed cost of a submission: its system calls and those of the turn that it makes necessary.
+    pub(super) turn_ns: u64,
     /// Size of the drive.
     pub(super) bytes: u64,
     pub(super) volume: Arc<Volume<Simulated>>,
@@ -67,6 +69,7 @@ impl Vm {
         let (served, cpus) = (plan.served, model.cpus());
         Ok(Vm {
             costs: costs.clone(),
+            turn_ns: turn_ns(model, costs),
             guest_switch_ns: model.threads.context_switch.ns.round() as u64,
             bytes: volume.capacity() << 9,
             volume,
@@ -103,6 +106,13 @@ impl Vm {
         self.vcpus.iter().for_each(|vcpu| vcpu.bell.ring());
         self.posts.iter().for_each(|post| post.bell.ring());
     }
+}
+
+/// `ppoll`, `io_submit`, the read of the completions' eventfd and `io_getevents`.
+fn turn_ns(model: &Model, costs: &VmCosts) -> u64 {
+    let bodies = &costs.device;
+    let bodies_ns = bodies.poll.ns + bodies.submit.ns + bodies.reap.ns;
+    (bodies_ns + 4.0 * model.threads.system_call.ns).round() as u64
 }
 
 /// What a row was like.
