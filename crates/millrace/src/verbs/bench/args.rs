@@ -81,7 +81,7 @@ pub struct TraceArgs {
 #[derive(Debug, Args)]
 pub struct MachineArgs {
     /// Run on a simulated machine, in its own time: i7-3930k, x5690, x7560, e7-2870, epyc-2x64,
-    /// e5-2620, e5-2620-nvme, or a file; drives null, ram and model
+    /// e5-2620, e5-2620-nvme, miot, miot-nvme, or a file; drives null, ram and model
     #[arg(long, value_name = "NAME|FILE.toml")]
     #[arg(conflicts_with_all = ["connect", "verify", "backend"])]
     pub machine: Option<String>,
