@@ -209,11 +209,12 @@ impl Queue {
         self.is_open() && self.ring.has_news()
     }
 
-    /// Takes what [`Queue::available`] has seen into a channel, as far as that has room; returns
-    /// how many requests that were. Completions come under `lane << 16` and the head.
+    /// Takes what [`Queue::available`] has seen into a channel, `most` requests of it, and as far as
+    /// that has room; returns how many that were. Completions come under `lane << 16` and the head.
     #[inline]
     pub(crate) fn take(
         &mut self,
+        most: u32,
         lane: u64,
         channel: &mut Channel<Native>,
         stats: &mut VhostStats,
@@ -222,7 +223,9 @@ impl Queue {
             return 0;
         }
         let mut count = 0;
-        while let Some(head) = self.next() {
+        while count < most
+            && let Some(head) = self.next()
+        {
             count += 1;
             if !self.start(head, lane, channel, stats) {
                 break;
@@ -230,6 +233,12 @@ impl Queue {
         }
         stats.requests += u64::from(count);
         count
+    }
+
+    /// Whether several requests can be taken, and the guest sleeps until the first of them.
+    #[inline]
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.ring.seen() >= 2 && self.ring.unpublished() == 0 && self.ring.is_awaited()
     }
 
     /// The next head to start.
