@@ -29,7 +29,7 @@ paper::parts! { "msst15":
     Threads "threads",
     /// Each optimisation alone, and all but one.
     Ablations "ablations",
-    /// Virtualisation that costs more; no part of the paper.
+    /// A guest that costs more; no part of the paper.
     Dearer "dearer",
 }
 

@@ -1,7 +1,8 @@
 //! Workload-aware batch submission: whether to wait for more requests before submitting.
 //!
 //! Pure arithmetic over times that are given: it owns no clock, allocates nothing and costs a few
-//! nanoseconds a call. Called by I/O threads and by the simulator, by each for one queue.
+//! nanoseconds a call. Called by I/O threads and by the simulator, one for whatever submits
+//! together: a queue or a thread.
 //!
 //! Waiting delays the requests in hand and can save one submission's fixed cost. So it is bounded
 //! by what was set and by that cost as it was measured: whose submissions need no system call never

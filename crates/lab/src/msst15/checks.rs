@@ -94,9 +94,12 @@ fn factors(results: &Results, device: Device, loads: &[usize]) -> Option<Found> 
 }
 
 /// What we believe to be the reason.
-const WHY: &str = ". A guest and QEMU with cold caches, behind nested paging, take more than the \
-                   sum of instructions that the model has; so its cores carry miot farther than \
-                   the paper's did, while one I/O thread is as fast as theirs";
+const WHY: &str = ". 440 K over 1.38 says that one I/O thread of the paper's carried 319 K, 3.1 us \
+                   each; here it takes 2.4 to 2.7. So most of what is missing is the guest's, 6 us \
+                   there and under 1.5 here: its processes and kernel are given the sum of their \
+                   instructions, with warm caches, without nested paging and without losing a core \
+                   under a lock, and up to 32 I/Os share each exit and halt. The tables 'if the \
+                   guest took more' show what that does";
 
 fn lock_wait(results: &Results) -> Option<Found> {
     let base = results.lock_wait_ns(BASELINE, PROCESSES)?;

@@ -108,11 +108,11 @@ fn gap(results: &Results) -> Figure {
         panel(&title, "processes", ("lost", Unit::Percent), series)
     };
     let host = |device: Device| {
-        let mut series =
-            vec![line("host", |count| results.iops(Point::host(device, LOADS[0], count)))];
-        series.extend(MODES.map(|(name, served)| {
+        let of = |(name, served): (&str, Served)| {
             line(name, |count| results.iops(Point::guest(device, LOADS[0], served, count)))
-        }));
+        };
+        let mut series: Vec<Series> = MODES.map(of).to_vec();
+        series.push(line("host", |count| results.iops(Point::host(device, LOADS[0], count))));
         panel(device.name(), "processes", ("IOPS", Unit::Count), series)
     };
     let panels = Device::ALL.map(host).into_iter().chain(Device::ALL.map(losses));

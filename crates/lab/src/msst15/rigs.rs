@@ -135,7 +135,7 @@ pub(super) struct Point {
     pub(super) load: Load,
     pub(super) who: Who,
     pub(super) processes: u32,
-    /// Times what virtualisation costs: 1 wherever something is compared with the paper.
+    /// Times what guest and exits cost: 1 wherever something is compared with the paper.
     pub(super) dearer: u32,
 }
 
@@ -158,7 +158,7 @@ impl Point {
         Point { device, load: LOADS[0], who, processes: 4, dearer: 1 }
     }
 
-    /// The same where virtualisation costs so many times as much.
+    /// The same where guest and exits cost so many times as much.
     pub(super) fn dearer(self, dearer: u32) -> Point {
         Point { dearer, ..self }
     }

@@ -74,39 +74,15 @@ impl VmCosts {
         Ok(costs)
     }
 
-    /// So many times as much of everything, to see what depends on it.
-    pub(crate) fn times(&self, factor: u32) -> VmCosts {
+    /// A guest whose exits and kernel take so many times as much, to see what depends on it.
+    pub(crate) fn with_guest_times(&self, factor: u32) -> VmCosts {
         let mut dearer = self.clone();
-        for cost in dearer.entries_mut() {
+        let Exits { kick, interrupt: exit, halt, ipi } = &mut dearer.exits;
+        let Guest { interrupt, layer, complete, add, get, page } = &mut dearer.guest;
+        for cost in [kick, exit, halt, ipi, interrupt, layer, complete, add, get, page] {
             cost.ns *= f64::from(factor);
         }
         dearer
-    }
-
-    fn entries_mut(&mut self) -> [&mut Cost; 18] {
-        let Exits { kick, interrupt, halt, ipi } = &mut self.exits;
-        let guest = &mut self.guest;
-        let device = &mut self.device;
-        [
-            kick,
-            interrupt,
-            halt,
-            ipi,
-            &mut guest.interrupt,
-            &mut guest.layer,
-            &mut guest.complete,
-            &mut guest.add,
-            &mut guest.get,
-            &mut guest.page,
-            &mut device.poll,
-            &mut device.event,
-            &mut device.request,
-            &mut device.page,
-            &mut device.submit,
-            &mut device.reap,
-            &mut device.complete,
-            &mut device.signal,
-        ]
     }
 
     /// All entries, in words.
@@ -149,8 +125,8 @@ mod tests {
         let costs = VmCosts::kvm_2015().expect("it comes with the program");
         assert_eq!(costs.name, "kvm-2015");
         assert!(costs.entries().iter().all(|(_, cost)| cost.ns > 0.0));
-        let dearer = costs.times(3);
-        let pairs = costs.entries().into_iter().zip(dearer.entries());
-        assert!(pairs.into_iter().all(|((_, one), (_, three))| three.ns == 3.0 * one.ns));
+        let dearer = costs.with_guest_times(3);
+        let tripled = |at: usize| dearer.entries()[at].1.ns == 3.0 * costs.entries()[at].1.ns;
+        assert!((0..10).all(tripled) && !(10..18).any(tripled), "the guest's come first");
     }
 }
