@@ -64,7 +64,9 @@ fn rates(results: &Results, device: Device) -> Figure {
         Device::Nvme => ("nvme", "NVMe SSD"),
     };
     let caption = "Three modes, 1 to 8 processes. Hollow: what the paper states of miot; it does not \
-                   say at how many processes, here at 8.";
+                   say at how many processes, here at 8. One to three processes leave cores idle, \
+                   but a vCPU and its I/O thread share one: nothing is moved here, where Linux would \
+                   move the vCPU.";
     figure(id, title, caption, LOADS.map(|load| rate(results, device, load)))
 }
 

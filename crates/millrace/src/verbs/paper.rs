@@ -28,7 +28,7 @@ Examples:
 
 Parts of systor13: fig4, fig6, fig7, fig8, fig9, fig10, table2, today
 Parts of atc17: scaling, stripes, controllers, watermarks, latency, ideal, tags, fairness, nvme
-Parts of msst15: null, nvme, gap, threads, ablations";
+Parts of msst15: null, nvme, gap, threads, ablations, dearer";
 
 /// What of which paper.
 #[derive(Debug, Clone, PartialEq, Eq)]
