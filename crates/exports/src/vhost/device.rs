@@ -123,17 +123,17 @@ impl Device {
         }
     }
 
-    /// Stops serving a ring; its base.
-    fn stop(&mut self, index: u32) -> u16 {
-        let Some(vring) = self.vrings.get_mut(index as usize) else { return 0 };
+    /// Stops serving a ring; its base. None if the export ends meanwhile: nobody may take a guess
+    /// for it.
+    fn stop(&mut self, index: u32) -> Option<u16> {
+        let vring = self.vrings.get_mut(index as usize)?;
         if std::mem::take(&mut vring.served) {
             let (reply, answer) = channel();
             self.tell(index, Order::Stop(index as u16, reply));
-            let base = self.hear(&answer, &format!("queue {index} stops"));
-            let vring = &mut self.vrings[index as usize];
-            vring.base = base.unwrap_or(vring.base);
+            let base = self.hear(&answer, &format!("queue {index} stops"))?;
+            self.vrings[index as usize].base = base;
         }
-        self.vrings[index as usize].base
+        Some(self.vrings[index as usize].base)
     }
 
     /// Stops serving all rings, at the same time.
@@ -166,7 +166,10 @@ impl Device {
             return self.refuse(format!("queue {index} is started without a size"));
         }
         let Some(areas) = Areas::find(&memory, size, addresses) else {
-            return self.refuse(format!("queue {index}: its ring is not in the guest's memory"));
+            let text = format!(
+                "queue {index}: its ring is not in the guest's memory; is that shared (share=on)?"
+            );
+            return self.refuse(text);
         };
         let ring_features = RingFeatures {
             event_idx: features & feature::EVENT_IDX != 0,
@@ -398,7 +401,9 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         self.vring(index)?;
-        let base = self.stop(index);
+        let Some(base) = self.stop(index) else {
+            return Err(Error::BackendInternalError);
+        };
         self.vrings[index as usize].notifiers = Notifiers::default();
         Ok(VhostUserVringState::new(index, base.into()))
     }

@@ -235,12 +235,6 @@ impl Queue {
         count
     }
 
-    /// Whether several requests can be taken, and the guest sleeps until the first of them.
-    #[inline]
-    pub(crate) fn is_awaited(&self) -> bool {
-        self.ring.seen() >= 2 && self.ring.unpublished() == 0 && self.ring.is_awaited()
-    }
-
     /// The next head to start.
     #[inline]
     fn next(&mut self) -> Option<u16> {

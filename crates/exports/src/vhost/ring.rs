@@ -458,24 +458,6 @@ impl SplitRing {
         new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(before)
     }
 
-    /// Heads that [`SplitRing::available`] has seen and that are not taken.
-    #[inline]
-    #[must_use]
-    pub fn seen(&self) -> u16 {
-        self.seen.wrapping_sub(self.taken)
-    }
-
-    /// Whether the guest wants an interrupt for the very next head that is put: it sleeps, as far
-    /// as one can tell. Always false without EVENT_IDX.
-    #[inline]
-    #[must_use]
-    pub fn is_awaited(&self) -> bool {
-        let place = 2 + usize::from(self.size);
-        // Relaxed: a hint.
-        let event = || Self::cell(self.areas.avail, place).load(Ordering::Relaxed);
-        self.features.event_idx && u16::from_le(event()) == self.published
-    }
-
     /// Asks for no kicks. With EVENT_IDX that is so anyway until they are asked for again.
     #[inline]
     pub fn suppress_kicks(&mut self) {

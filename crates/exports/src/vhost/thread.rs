@@ -35,6 +35,10 @@ use crate::mailbox::Mailbox;
 const CHANNEL_DEPTH: u32 = 1024;
 /// User data of the flush at the end, which no request has.
 const FLUSH: u64 = 1 << 32;
+/// Requests that a queue has served at once by drives that answer at once: the guest takes these
+/// while the next ones are served. If all that a guest has in flight is served before it sees the
+/// first answer, guest and device wait for each other in turn, and sleep meanwhile.
+const AT_ONCE: u32 = 8;
 /// Rounds without a sleep after which kicks, orders and counters are looked after all the same.
 const ROUNDS_MAX: u32 = 64;
 
@@ -218,8 +222,7 @@ impl IoThread {
         let holds = available > 0 && self.hold(available);
         let mut taken = 0;
         if available > 0 && !holds {
-            taken = self.take_ahead(available) + self.take(u32::MAX, |_| true);
-            self.stats.batches += u64::from(taken > 0);
+            taken = self.take();
         }
         let mut moved = taken + self.poll();
         if self.turns {
@@ -251,36 +254,19 @@ impl IoThread {
         false
     }
 
-    /// Lets the first request of a queue whose guest sleeps until it is answered go ahead of the
-    /// rest, so that the guest wakes while that is served. Costs no interrupt: it wants one only.
+    /// Takes what is available into the channel.
     #[inline]
-    fn take_ahead(&mut self, available: u32) -> u32 {
-        // Drives that answer later would only get a smaller submission.
-        if self.turns || available < 2 {
-            return 0;
-        }
-        let taken = self.take(1, Queue::is_awaited);
-        if taken > 0 {
-            self.poll();
-            for served in self.queues.iter_mut().flatten() {
-                served.queue.publish(&mut self.stats);
-            }
-        }
-        taken
-    }
-
-    /// Takes what is available into the channel, up to `most` requests from each of these queues.
-    #[inline]
-    fn take(&mut self, most: u32, which: impl Fn(&Queue) -> bool) -> u32 {
+    fn take(&mut self) -> u32 {
+        // Drives that answer later want all of it in one submission.
+        let most = if self.turns { u32::MAX } else { AT_ONCE };
         let mut taken = 0;
         for (lane, served) in self.queues.iter_mut().enumerate() {
             let Some(served) = served else { continue };
-            if which(&served.queue) {
-                let _all = self.common.lock.as_ref().map(Lock::lock);
-                let (channel, stats) = (&mut self.channel, &mut self.stats);
-                taken += served.queue.take(most, lane as u64, channel, stats);
-            }
+            let _all = self.common.lock.as_ref().map(Lock::lock);
+            let (channel, stats) = (&mut self.channel, &mut self.stats);
+            taken += served.queue.take(most, lane as u64, channel, stats);
         }
+        self.stats.batches += u64::from(taken > 0);
         taken
     }
 

@@ -214,5 +214,11 @@ fn threads(text: &str) -> Result<Threads, String> {
 }
 
 fn yes_or_no(text: &str) -> Result<bool, String> {
-    words::choice(text, &[("true", true), ("false", false)])
+    // Booleans come as these words.
+    let said = match text {
+        "on" => "true",
+        "off" => "false",
+        other => other,
+    };
+    words::choice(said, &[("true", true), ("false", false)])
 }
