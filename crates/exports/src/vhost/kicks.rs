@@ -1,30 +1,24 @@
 //! Kicks: the eventfds by which guests say that there is something, on the reactor of a thread.
 //!
-//! A kick wakes the thread out of its ring: a poll for readability stands there while it sleeps,
-//! and the counter is read by the same system call that puts the next poll there. The descriptors
-//! are the frontend's, so nothing here ever waits on one. Called by thread.rs.
+//! A kick wakes the thread out of its ring: a poll for readability stands there while it sleeps.
+//! The descriptors are the frontend's, so nothing here ever waits on one. Called by thread.rs.
 //!
-//! Invariant (the reactor's contract): a descriptor and the place for its counter live until no
-//! operation on them is outstanding.
+//! Invariant (the reactor's contract): a descriptor lives until no operation on it is outstanding.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use millrace_reactor::{Completion, FileRef, Handle, Op, Source};
+use millrace_reactor::{Completion, Handle, Op, Source};
 
 const POLL: u64 = 0;
-const READ: u64 = 1;
-const CANCEL: u64 = 2;
-const KIND_BITS: u32 = 2;
+const CANCEL: u64 = 1;
+const KIND_BITS: u32 = 1;
 
 /// One kick descriptor.
 struct Kick {
     fd: OwnedFd,
-    counter: u64,
     /// A poll is outstanding.
     armed: bool,
-    /// The poll said that it is readable, which nobody has read.
-    fired: bool,
     outstanding: u32,
     /// Nobody wants to hear of it any more.
     gone: bool,
@@ -47,7 +41,7 @@ impl Kicks {
     /// Listens to a descriptor from now on; its place.
     pub(crate) fn add(&mut self, fd: OwnedFd) -> usize {
         // What came before is taken for a kick: the ring is looked at anyway.
-        let kick = Kick { fd, counter: 0, armed: false, fired: false, outstanding: 0, gone: false };
+        let kick = Kick { fd, armed: false, outstanding: 0, gone: false };
         let free = self.kicks.iter().position(Option::is_none).unwrap_or(self.kicks.len());
         if free == self.kicks.len() {
             self.kicks.push(None);
@@ -64,10 +58,8 @@ impl Kicks {
             self.kicks[place] = None;
             return;
         }
-        for kind in [POLL, READ] {
-            let user_data = (place as u64) << KIND_BITS | kind;
-            self.push(place, CANCEL, Op::Cancel { source: self.source, user_data });
-        }
+        let user_data = (place as u64) << KIND_BITS | POLL;
+        self.push(place, CANCEL, Op::Cancel { source: self.source, user_data });
     }
 
     fn push(&mut self, place: usize, kind: u64, op: Op) {
@@ -86,11 +78,7 @@ impl Kicks {
                 continue;
             }
             kick.armed = true;
-            let (fd, buf) = (kick.fd.as_raw_fd(), (&raw mut kick.counter).cast::<u8>());
-            if std::mem::take(&mut kick.fired) {
-                let file = FileRef::Raw(fd);
-                self.push(place, READ, Op::Read { file, buf, len: 8, offset: 0, buffer: None });
-            }
+            let fd = kick.fd.as_raw_fd();
             self.push(place, POLL, Op::PollIn { fd });
         }
     }
@@ -101,13 +89,17 @@ impl Kicks {
         self.handle.take(self.source, &mut completions);
         let mut seen = 0;
         for Completion { user_data, result, .. } in completions.drain(..) {
-            let (place, kind) = ((user_data >> KIND_BITS) as usize, user_data & 3);
+            let (place, kind) = ((user_data >> KIND_BITS) as usize, user_data & 1);
             let Some(kick) = &mut self.kicks[place] else { continue };
             kick.outstanding -= 1;
             if kind == POLL {
                 kick.armed = false;
-                kick.fired = result > 0;
-                seen += u64::from(result > 0);
+                if result > 0 {
+                    seen += 1;
+                    // Set back before the rings are looked at for the last time. It is readable,
+                    // and does not block if the frontend was faster.
+                    let _ = rustix::io::read(&kick.fd, &mut [0; 8]);
+                }
             }
             if kick.gone && kick.outstanding == 0 {
                 self.kicks[place] = None;

@@ -290,17 +290,14 @@ impl IoThread {
     /// One turn of the ring that does not wait; returns what came of it.
     fn turn_now(&mut self, submitted: u32) -> Result<u32, Error> {
         let failed = |error| Error::new(ErrorKind::System, format!("I/O ring: {error}"));
-        if submitted == 0 {
-            self.reactor.turn_now().map_err(failed)?;
-        } else {
-            let before = self.ctx.reactor().counters().system_calls;
-            let start_ns = Native::now();
-            self.reactor.turn_now().map_err(failed)?;
-            if self.ctx.reactor().counters().system_calls > before {
-                self.pace.pace.submitted(Native::now() - start_ns, submitted);
-            }
+        let before = if submitted > 0 { self.ctx.reactor().counters().system_calls } else { 0 };
+        let start_ns = if submitted > 0 { Native::now() } else { 0 };
+        // What it delivers lies with the drives' queues then, where nothing but a poll finds it.
+        let delivered = self.reactor.turn_now().map_err(failed)?;
+        if submitted > 0 && self.ctx.reactor().counters().system_calls > before {
+            self.pace.pace.submitted(Native::now() - start_ns, submitted);
         }
-        Ok(if self.channel.has_work() { self.poll() } else { 0 })
+        Ok(if delivered > 0 || self.channel.has_work() { self.poll() } else { 0 })
     }
 
     /// Does what the control thread says.
@@ -477,8 +474,11 @@ impl IoThread {
                 self.stats.poll_ns += waited_ns;
                 return Ok(false);
             }
-            if turns {
-                self.turn_now(0)?;
+            if turns && self.turn_now(0)? > 0 {
+                self.polling.caught(waited_ns);
+                self.stats.poll_hits += 1;
+                self.stats.poll_ns += waited_ns;
+                return Ok(true);
             }
             std::hint::spin_loop();
         }
