@@ -82,6 +82,8 @@ pub(crate) struct Queue {
     /// What the guest did that it must not.
     pub(crate) broken: Option<String>,
     ring: SplitRing,
+    /// The ring went away with memory that the frontend took back, and is not touched any more.
+    is_lost: bool,
     chain: Chain,
     slots: Box<[Slot]>,
     in_flight: u32,
@@ -152,6 +154,7 @@ impl Queue {
             stopping: None,
             broken: None,
             ring,
+            is_lost: false,
             chain: Chain::default(),
             slots: (0..size).map(|_| Slot::default()).collect(),
             in_flight: 0,
@@ -401,6 +404,9 @@ impl Queue {
             self.memory.leave(slot.epoch);
         }
         self.in_flight -= 1;
+        if self.is_lost {
+            return;
+        }
         self.ring.put(head, len);
         if let Some(inflight) = &mut self.tracking.inflight {
             inflight.put(head);
@@ -463,8 +469,15 @@ impl Queue {
         match areas {
             // SAFETY: found in the memory that is now kept.
             Some(areas) => unsafe { self.ring.move_to(areas) },
-            None => self.fail("its ring is not in the new memory".to_owned()),
+            None => self.lose_ring(),
         }
+    }
+
+    /// Its ring is unmapped with the memory that it was in: what is in flight has nowhere to go.
+    fn lose_ring(&mut self) {
+        self.is_lost = true;
+        self.tracking.again.clear();
+        self.fail("its ring is not in the new memory".to_owned());
     }
 
     /// Takes nothing more because of what the guest or frontend did.
