@@ -250,6 +250,10 @@ impl Device {
     /// The device as it is before a frontend says anything.
     fn reset(&mut self) {
         self.stop_all();
+        // A head that broke its ring is marked there, and the guest knows nothing of it any more.
+        if let Some(inflight) = &self.inflight {
+            inflight.forget();
+        }
         self.features = 0;
         self.flags.write_back.store(true, Ordering::SeqCst);
         self.vrings.iter_mut().for_each(|vring| *vring = Vring::default());

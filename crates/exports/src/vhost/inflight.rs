@@ -36,7 +36,7 @@ pub struct Inflight {
 #[derive(Debug)]
 pub struct QueueInflight {
     /// Keeps the memory mapped.
-    _region: Arc<Region>,
+    region: Arc<Region>,
     start: *mut u8,
     size: u16,
     counter: u64,
@@ -79,6 +79,15 @@ impl Inflight {
         Ok(Inflight { region, queues, queue_size })
     }
 
+    /// Nothing is in flight any more, whatever the region says: the device was reset.
+    pub fn forget(&self) {
+        for index in 0..self.queues {
+            if let Some(mut queue) = self.queue(index, self.queue_size) {
+                queue.set(8, 0);
+            }
+        }
+    }
+
     /// The part of a queue of `size` descriptors, if it has one that is large enough.
     #[must_use]
     pub fn queue(&self, index: u16, size: u16) -> Option<QueueInflight> {
@@ -86,7 +95,7 @@ impl Inflight {
         let place = usize::from(index) * queue_bytes(self.queue_size);
         fits.then(|| QueueInflight {
             start: self.region.start().wrapping_add(place),
-            _region: Arc::clone(&self.region),
+            region: Arc::clone(&self.region),
             size,
             counter: 0,
         })
@@ -148,6 +157,11 @@ impl QueueInflight {
         unsafe { self.entry(head).wrapping_add(8).cast::<u64>().read_volatile() }
     }
 
+    /// Whether the file behind it was cut off.
+    pub fn is_damaged(&self) -> bool {
+        self.region.is_damaged()
+    }
+
     /// Finds what was in flight, with used.idx as it stands in the ring.
     pub fn recover(&mut self, used_idx: u16) -> Recovered {
         let known = self.get(8) == VERSION && self.get(10) == self.size;
@@ -174,8 +188,9 @@ impl QueueInflight {
         }
         self.set(14, used_idx);
         let mut heads: Vec<u16> = (0..self.size).filter(|head| self.is_marked(*head)).collect();
-        heads.sort_by_key(|head| self.counter_of(*head));
-        self.counter = heads.last().map_or(0, |head| self.counter_of(*head).saturating_add(1));
+        // Each counter is read once: a sort may panic if they change meanwhile.
+        heads.sort_by_cached_key(|head| self.counter_of(*head));
+        self.counter = heads.last().map_or(0, |head| self.counter_of(*head).wrapping_add(1));
         Recovered { heads, known: true }
     }
 
@@ -184,7 +199,8 @@ impl QueueInflight {
     pub fn taken(&mut self, head: u16) {
         // SAFETY: as in `counter_of`.
         unsafe { self.entry(head).wrapping_add(8).cast::<u64>().write_volatile(self.counter) };
-        self.counter += 1;
+        // Whatever a frontend left there, there is a next one.
+        self.counter = self.counter.wrapping_add(1);
         in_order();
         self.mark(head, 1);
     }

@@ -111,6 +111,12 @@ impl Region {
         self.start
     }
 
+    /// Whether some of it has gone away under us.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        self.guard.was_hit()
+    }
+
     fn overlaps(&self, other: &Region) -> bool {
         let end = |region: &Region| region.address.guest + region.address.len_bytes;
         self.address.guest < end(other) && other.address.guest < end(self)
@@ -177,7 +183,7 @@ impl GuestMemory {
     /// Whether some of it has gone away under us.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
-        self.regions.iter().any(|region| region.guard.was_hit())
+        self.regions.iter().any(|region| region.is_damaged())
     }
 
     /// The place of a guest address.

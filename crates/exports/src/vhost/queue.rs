@@ -179,6 +179,16 @@ impl Queue {
         &self.memory.now
     }
 
+    /// What the frontend has cut off under it, if anything.
+    pub(crate) fn damage(&self) -> Option<&'static str> {
+        if self.memory.now.is_damaged() {
+            return Some("the frontend cut off the file behind its guest's memory");
+        }
+        let is_damaged = |inflight: &QueueInflight| inflight.is_damaged();
+        let lost = self.tracking.inflight.as_ref().is_some_and(is_damaged);
+        lost.then_some("the frontend cut off the file that says what is in flight")
+    }
+
     /// Earlier memory that requests in flight lie in.
     pub(crate) fn has_old_memory(&self) -> bool {
         !self.memory.old.is_empty()

@@ -406,8 +406,9 @@ impl IoThread {
         }
         self.hits = hits;
         for served in self.queues.iter_mut().flatten() {
-            if served.queue.broken.is_none() && served.queue.memory().is_damaged() {
-                let why = "the frontend cut off the file behind its guest's memory";
+            if served.queue.broken.is_none()
+                && let Some(why) = served.queue.damage()
+            {
                 served.queue.fail(why.to_owned());
             }
         }
