@@ -134,6 +134,13 @@ impl Export {
         assert_eq!(server.stop(LONG), Vec::<String>::new());
     }
 
+    /// After this guest has gone, all works for another; then stops.
+    pub fn works_after(self, guest: Guest) {
+        drop(guest);
+        self.works();
+        self.stop();
+    }
+
     /// Everything still works: a new guest writes and reads.
     pub fn works(&self) {
         let mut guest = self.guest();

@@ -1,0 +1,316 @@
+//! Devices that die: the next one does again what was in flight, in order, and nothing else.
+//!
+//! A device dies here by being forgotten with requests that stick for ever, or in a process of its
+//! own by being killed. The region that tells the next one what was in flight is the frontend's, so
+//! it may hold anything.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod vhost_support;
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use millrace_block::{Op, Volume};
+use millrace_drives::{Effect, FaultCache, FaultRule};
+use millrace_exports::vhost::{Threads, VhostConfig, VhostExport, VhostServer, VhostSocket};
+use millrace_machine::Native;
+use millrace_reactor::Backend;
+use vhost_support::guest::{Guest, IN, OUT};
+use vhost_support::wire::Wire;
+use vhost_support::{BACKENDS, Export, faulty, until, volume};
+
+const SPEC: &str = "ram:size=16m";
+/// Socket and file of the device in a process of its own.
+const SERVES: &str = "MILLRACE_TEST_SERVES";
+
+/// A guest with an inflight region for two queues of 64.
+fn tracked(export: &Export) -> (Guest, (Vec<u8>, std::fs::File)) {
+    let mut guest = Guest::connect(&export.socket(0), 2);
+    guest.negotiate(|offered| offered);
+    let inflight = guest.new_inflight(2);
+    assert!(guest.set_inflight(&inflight));
+    guest.share();
+    guest.start(0, 64, 0);
+    guest.start(1, 64, 0);
+    (guest, inflight)
+}
+
+/// A drive that answers in the order in which it was asked.
+fn in_order() -> Arc<Volume<Native>> {
+    faulty(SPEC, FaultCache::Volatile).0
+}
+
+/// A write of one block of the slot's number to the slot's place.
+fn write(guest: &mut Guest, q: usize, slot: u16) {
+    let at = guest.data + 512 * u64::from(slot);
+    guest.memory.put(at, &[slot as u8 + 1; 512]);
+    guest.submit(q, slot, (OUT, u64::from(slot)), (at, 512));
+}
+
+#[test]
+fn exactly_what_was_in_flight_is_done_again_and_in_order() {
+    for backend in BACKENDS {
+        let (volume, control) = faulty(SPEC, FaultCache::Inner);
+        let mut first = Export::of(backend, &[volume], |_| {});
+        let (mut guest, inflight) = tracked(&first);
+        for slot in [11, 4, 7] {
+            write(&mut guest, 0, slot);
+            guest.wait(0, 1);
+        }
+        control.add_rule(FaultRule::always(Effect::Stick).on(Op::Write));
+        let order = [9, 2, 15, 0, 6, 13, 1];
+        order.into_iter().for_each(|slot| write(&mut guest, 0, slot));
+        write(&mut guest, 1, 20);
+        until("all stick", || control.struck() == 8);
+        // One that came later and is done.
+        guest.submit(0, 18, (IN, 4), (guest.data + 0x10_0000, 512));
+        guest.wait(0, 1);
+        assert_eq!(guest.memory.get(guest.data + 0x10_0000, 1), [5]);
+        // It dies: nobody ever releases what sticks.
+        std::mem::forget(first.server.take());
+
+        let next = Export::of(backend, &[in_order()], |_| {});
+        guest.resume(Wire::connect(&next.socket(0)), Some(&inflight));
+        let heads: Vec<_> = guest.wait(0, 7).into_iter().map(|(head, _)| head as u16 / 3).collect();
+        assert_eq!(heads, order);
+        assert_eq!(guest.wait(1, 1), [(60, 1)]);
+        // On this drive is what was done again, and nothing of what was done before.
+        let blocks = guest.read(0, 0, 32 * 512);
+        for slot in 0..32u16 {
+            let again = order.contains(&slot) || slot == 20;
+            let expected = if again { slot as u8 + 1 } else { 0 };
+            assert_eq!(blocks[usize::from(slot) * 512], expected, "slot {slot}");
+        }
+        assert_eq!((guest.used_idx(0), guest.used_idx(1)), (12, 1), "nothing twice");
+        assert_eq!(next.stats().requests, 9);
+        let lines = next.said();
+        assert!(lines[0].ends_with("queue 0: 7 requests in flight at a crash are resubmitted"));
+        drop(guest);
+        next.works();
+        next.stop();
+    }
+}
+
+#[test]
+fn what_is_done_again_may_be_done_again_once_more() {
+    let (volume, control) = faulty(SPEC, FaultCache::Inner);
+    control.add_rule(FaultRule::always(Effect::Stick));
+    let mut first = Export::of(Backend::Auto, &[Arc::clone(&volume)], |_| {});
+    let (mut guest, inflight) = tracked(&first);
+    [5, 3, 8].into_iter().for_each(|slot| write(&mut guest, 0, slot));
+    until("they stick", || control.struck() == 3);
+    std::mem::forget(first.server.take());
+    let (volume, control) = faulty(SPEC, FaultCache::Inner);
+    control.add_rule(FaultRule::always(Effect::Stick));
+    let mut second = Export::of(Backend::Auto, &[volume], |_| {});
+    guest.resume(Wire::connect(&second.socket(0)), Some(&inflight));
+    until("they stick again", || control.struck() == 3);
+    write(&mut guest, 0, 1);
+    until("one more", || control.struck() == 4);
+    std::mem::forget(second.server.take());
+    let third = Export::of(Backend::Auto, &[in_order()], |_| {});
+    guest.resume(Wire::connect(&third.socket(0)), Some(&inflight));
+    let heads: Vec<_> = guest.wait(0, 4).into_iter().map(|(head, _)| head / 3).collect();
+    assert_eq!(heads, [5, 3, 8, 1]);
+    third.stop();
+}
+
+#[test]
+fn a_device_that_is_stopped_answers_what_is_in_flight_and_leaves_nothing_to_do_again() {
+    for backend in BACKENDS {
+        let (volume, control) = faulty(SPEC, FaultCache::Inner);
+        control.add_rule(FaultRule::always(Effect::Delay(200_000_000)));
+        let export = Export::of(backend, &[volume], |_| {});
+        let (mut guest, inflight) = tracked(&export);
+        (0..8).for_each(|slot| write(&mut guest, 0, slot));
+        until("they are in flight", || export.stats().in_flight == 8);
+        export.stop();
+        guest.wait(0, 8);
+        assert!((0..8).all(|slot| guest.status(0, slot) == 0));
+        let next = Export::one(backend, SPEC);
+        guest.resume(Wire::connect(&next.socket(0)), Some(&inflight));
+        guest.write(0, 0, &[1; 512]);
+        assert_eq!(next.stats().requests, 1);
+        assert_eq!(next.said(), Vec::<String>::new());
+        next.stop();
+    }
+}
+
+#[test]
+fn garbage_in_the_region_harms_nobody() {
+    for backend in BACKENDS {
+        for (version, size) in [(1u16, 64u16), (7, 64), (1, 1024), (1, 65)] {
+            let export = Export::one(backend, SPEC);
+            let (mut guest, inflight) = tracked(&export);
+            guest.write(0, 0, &[1; 512]);
+            assert_eq!((guest.stop(0), guest.stop(1)), (1, 0));
+            // Every counter at its end, every entry in flight, lists that lead everywhere.
+            let bytes = inflight.1.metadata().unwrap().len() as usize;
+            inflight.1.write_all_at(&vec![0xff; bytes], 0).unwrap();
+            inflight.1.write_all_at(&version.to_ne_bytes(), 8).unwrap();
+            inflight.1.write_all_at(&size.to_ne_bytes(), 10).unwrap();
+            (0..64).for_each(|n| inflight.1.write_all_at(&[1], 16 + 16 * n).unwrap());
+            guest.resume(Wire::connect(&export.socket(0)), Some(&inflight));
+            if version == 1 && size == 64 {
+                // All 64 heads are done, whatever they are; the guest never asked for them.
+                until("they are done or refused", || {
+                    guest.used_idx(0) >= 2 || !export.said().is_empty()
+                });
+                guest.reset();
+            }
+            guest.write(0, 0, &[2; 512]);
+            assert_eq!(guest.read(0, 0, 512), [2; 512]);
+            drop(guest);
+            export.works();
+            export.stop();
+        }
+    }
+}
+
+#[test]
+fn a_region_that_is_cut_off_or_none_harms_nobody() {
+    for backend in BACKENDS {
+        let export = Export::one(backend, SPEC);
+        let (mut guest, inflight) = tracked(&export);
+        guest.write(0, 0, &[1; 512]);
+        inflight.1.set_len(0).unwrap();
+        let slots = 0..16;
+        slots.clone().for_each(|slot| write(&mut guest, 0, slot));
+        // Nobody could say after a crash what was in flight, so the ring is not served any more.
+        guest.until_broken(0);
+        export.until_said("queue 0 is not served any more");
+        drop(guest);
+        let mut guest = Guest::connect(&export.socket(0), 1);
+        guest.negotiate(|offered| offered);
+        assert!(!guest.set_inflight(&inflight), "its file is too short");
+        drop(guest);
+        export.works();
+        export.stop();
+    }
+}
+
+#[test]
+fn a_reset_forgets_what_was_in_flight() {
+    for backend in BACKENDS {
+        let export = Export::one(backend, SPEC);
+        let (mut guest, inflight) = tracked(&export);
+        guest.write(0, 3, &[9; 512]);
+        // A head that was taken, breaks the ring, and is never answered.
+        guest.describe(0, 30, (0, 0), 0, 0);
+        guest.give(0, 30);
+        guest.until_broken(0);
+        guest.reset();
+        assert_eq!(guest.read(0, 3, 512), [9; 512]);
+        guest.write(0, 4, &[8; 512]);
+        assert_eq!(export.said().len(), 1, "{:?}", export.said());
+        drop((guest, inflight));
+        export.works();
+        export.stop();
+    }
+}
+
+/// Serves in a process of its own until its standard input ends.
+#[test]
+fn the_child_of_the_next_test_serves_until_it_is_killed() {
+    let Ok(text) = std::env::var(SERVES) else { return };
+    let (socket, file) = text.split_once(' ').unwrap();
+    let export = VhostExport {
+        name: "child".to_owned(),
+        volume: volume(&format!("file:path={file},size=16m,lock=off")),
+        read_only: false,
+        socket: VhostSocket::Listen(socket.into(), None),
+        queues: 2,
+        threads: Threads::Count(1),
+        cpus: Vec::new(),
+        first_thread: 0,
+        serial: String::new(),
+        poll_max_ns: 0,
+        wait_max_ns: 0,
+        pin_memory: false,
+        tenant: 0,
+    };
+    let say = Arc::new(|_: &str| {});
+    let config = VhostConfig { exports: vec![export], backend: Backend::Auto, say };
+    let server = VhostServer::start(config).unwrap();
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
+    drop(server);
+}
+
+fn child(socket: &Path, file: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "the_child_of_the_next_test_serves_until_it_is_killed"])
+        .env(SERVES, format!("{} {}", socket.display(), file.display()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+fn reach(socket: &Path) -> Wire {
+    let mut wire = None;
+    until("the child serves", || {
+        wire = std::os::unix::net::UnixStream::connect(socket).ok();
+        wire.is_some()
+    });
+    Wire::over(wire.unwrap())
+}
+
+#[test]
+fn a_device_that_is_killed_under_load_loses_no_request_and_answers_none_twice() {
+    const SLOTS: u16 = 21;
+    let dir = tempfile::Builder::new().prefix("mr-").tempdir().unwrap();
+    let (socket, file) = (dir.path().join("s"), dir.path().join("d"));
+    let mut device = child(&socket, &file);
+    let mut guest = Guest::over(reach(&socket), 1);
+    guest.negotiate(|offered| offered);
+    let inflight = guest.new_inflight(1);
+    assert!(guest.set_inflight(&inflight));
+    guest.share();
+    guest.start(0, 64, 0);
+    // What each slot wrote last, and whether it is under way.
+    let mut versions = [0u8; SLOTS as usize];
+    let mut busy = [false; SLOTS as usize];
+    let mut done = 0;
+    for life in 0..6u64 {
+        let goal = done + 300 + 97 * life;
+        while done < goal {
+            for slot in (0..SLOTS).filter(|slot| !busy[usize::from(*slot)]).collect::<Vec<_>>() {
+                let version = &mut versions[usize::from(slot)];
+                *version = version.wrapping_add(1);
+                let at = guest.data + 4096 * u64::from(slot);
+                guest.memory.put(at, &[*version; 4096]);
+                busy[usize::from(slot)] = true;
+                guest.submit(0, slot, (OUT, 8 * u64::from(slot)), (at, 4096));
+            }
+            done += take(&mut guest, &mut busy);
+        }
+        device.kill().unwrap();
+        device.wait().unwrap();
+        device = child(&socket, &file);
+        guest.resume(reach(&socket), Some(&inflight));
+    }
+    until("all of them are answered", || {
+        take(&mut guest, &mut busy);
+        !busy.contains(&true)
+    });
+    for slot in 0..SLOTS {
+        let version = versions[usize::from(slot)];
+        assert_eq!(guest.read(0, 8 * u64::from(slot), 4096), vec![version; 4096], "slot {slot}");
+    }
+    drop(device.stdin.take());
+    device.wait().unwrap();
+}
+
+/// Takes what is answered; each answer must be of a request that is under way.
+fn take(guest: &mut Guest, busy: &mut [bool]) -> u64 {
+    let new = guest.used_idx(0).wrapping_sub(guest.rings[0].used);
+    assert!(new <= busy.len() as u16, "{new} answers");
+    for (head, _) in guest.wait(0, new) {
+        let slot = head as usize / 3;
+        assert!(std::mem::replace(&mut busy[slot], false), "slot {slot} is answered twice");
+        assert_eq!(guest.status(0, slot as u16), 0);
+    }
+    new.into()
+}
