@@ -12,12 +12,15 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, recvmsg, send, socket_with,
+};
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 use super::device::Device;
@@ -113,7 +116,7 @@ pub(crate) fn run(
                 }
                 socket.socket().accept().map(|(stream, _)| stream)
             }
-            Meeting::Connect(path) => UnixStream::connect(path),
+            Meeting::Connect(path) => connect(path),
         };
         match stream {
             Ok(stream) => {
@@ -140,6 +143,16 @@ pub(crate) fn run(
             return;
         }
     }
+}
+
+/// Connects without waiting for a frontend that takes no connections: one that waits cannot stop.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 /// Serves one frontend until it goes away.
