@@ -295,10 +295,13 @@ impl VhostUserBackendReqHandlerMut for Device {
         if unknown != 0 {
             return self.refuse(format!("features {unknown:#x}, which were not offered"));
         }
-        self.features = features;
+        let before = std::mem::replace(&mut self.features, features);
         if features & feature::CONFIG_WCE == 0 {
             let write_back = features & feature::FLUSH != 0;
             self.flags.write_back.store(write_back, Ordering::SeqCst);
+        } else if before & feature::CONFIG_WCE == 0 {
+            // Another driver than the one before, which had no switch.
+            self.flags.write_back.store(true, Ordering::SeqCst);
         }
         Ok(())
     }
