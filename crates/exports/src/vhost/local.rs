@@ -51,8 +51,12 @@ impl LocalDevice {
         let common = Common::new(Arc::clone(volume), config, Log::new("local", &nobody), None);
         let desk = Arc::<Desk>::default();
         let mut thread = IoThread::new(&Arc::new(common), &desk, number)?;
-        let flags =
-            DeviceFlags { write_back: AtomicBool::new(true), id: [0; ID_BYTES], tenant: number };
+        let flags = DeviceFlags {
+            write_back: AtomicBool::new(true),
+            read_only: false,
+            id: [0; ID_BYTES],
+            tenant: number,
+        };
         let queue = Queue::new(QueueParts {
             number: 0,
             enabled: true,

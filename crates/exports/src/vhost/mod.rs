@@ -379,7 +379,9 @@ impl Running {
         let tenant = export.tenant;
         let body = move || {
             let make = || {
-                let flags = DeviceFlags { write_back: AtomicBool::new(true), id, tenant };
+                let write_back = AtomicBool::new(true);
+                let read_only = config.read_only;
+                let flags = DeviceFlags { write_back, read_only, id, tenant };
                 Device::new(Arc::clone(&common), Arc::clone(&desks), config, flags)
             };
             control::run(&meeting, &line, make, &log);

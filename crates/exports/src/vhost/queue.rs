@@ -29,6 +29,8 @@ use super::stats::VhostStats;
 pub(crate) struct DeviceFlags {
     /// Writes may stay in a cache until a flush; else each is durable when it is answered.
     pub(crate) write_back: AtomicBool,
+    /// Guests may not write, whether they heed the feature or not.
+    pub(crate) read_only: bool,
     /// The serial number.
     pub(crate) id: [u8; ID_BYTES],
     /// Whom its I/O is accounted to.
@@ -359,6 +361,10 @@ impl Queue {
         channel: &mut Channel<Native>,
         stats: &mut VhostStats,
     ) -> bool {
+        if self.flags.read_only && bio.op().is_write() {
+            self.complete(head, Status::ReadOnly, stats);
+            return true;
+        }
         // Relaxed: the guest changes it while nothing of what depends on it is in flight.
         let through = bio.op().is_write()
             && bio.op() != Op::Discard
