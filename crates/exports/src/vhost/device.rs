@@ -109,11 +109,14 @@ impl Device {
     fn hear<T>(&self, answer: &Receiver<T>, what: &str) -> Option<T> {
         let mut patience = Some(Instant::now() + PATIENCE);
         loop {
-            match answer.recv_timeout(Duration::from_millis(100)) {
+            // Acquire pairs with the Release of who stops the export.
+            let stops = self.common.stop.load(Ordering::Acquire);
+            // Not a wait for each of hundreds of queues whose threads listen no more.
+            let wait = if stops { Duration::ZERO } else { Duration::from_millis(100) };
+            match answer.recv_timeout(wait) {
                 Ok(answer) => return Some(answer),
                 Err(RecvTimeoutError::Disconnected) => return None,
-                // Acquire pairs with the Release of who stops the export.
-                Err(_) if self.common.stop.load(Ordering::Acquire) => return None,
+                Err(RecvTimeoutError::Timeout) if stops => return None,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if patience.is_some_and(|until| Instant::now() > until) {
