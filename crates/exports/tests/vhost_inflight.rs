@@ -229,6 +229,7 @@ fn the_child_of_the_next_test_serves_until_it_is_killed() {
         poll_max_ns: 0,
         wait_max_ns: 0,
         pin_memory: false,
+        event_idx: true,
         tenant: 0,
     };
     let say = Arc::new(|_: &str| {});

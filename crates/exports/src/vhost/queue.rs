@@ -430,11 +430,12 @@ impl Queue {
         }
     }
 
-    /// Shows the guest what was answered, and interrupts it if it wants that.
+    /// Shows the guest what was answered, and interrupts it if it wants that; false if there was
+    /// nothing.
     #[inline]
-    pub(crate) fn publish(&mut self, stats: &mut VhostStats) {
+    pub(crate) fn publish(&mut self, stats: &mut VhostStats) -> bool {
         if self.ring.unpublished() == 0 {
-            return;
+            return false;
         }
         let before = self.ring.published();
         self.ring.publish();
@@ -449,6 +450,7 @@ impl Queue {
             stats.system_calls += 1;
             signal(call);
         }
+        true
     }
 
     /// Interrupts the guest, whether it wants that or not.

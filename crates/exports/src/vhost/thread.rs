@@ -116,7 +116,10 @@ pub(crate) struct IoThread {
     /// The volume's queues are served by turns of the ring.
     turns: bool,
     pace: Paced,
-    polling: Polling,
+    /// Of waits for anything, and of those for what guests make of answers that they just got.
+    polling: [Polling; 2],
+    /// Something was published since the last wait.
+    answered: bool,
     pinned: Pinned,
     stats: VhostStats,
     /// Of `sigbus::hits` when memory was last found whole.
@@ -170,7 +173,8 @@ impl IoThread {
                 since_ns: 0,
                 waiting: 0,
             },
-            polling: Polling::new(config.poll_max_ns),
+            polling: [Polling::new(config.poll_max_ns); 2],
+            answered: false,
             stats: VhostStats::default(),
             hits: 0,
         })
@@ -229,7 +233,7 @@ impl IoThread {
             moved += self.turn_now(taken)?;
         }
         for served in self.queues.iter_mut().flatten() {
-            served.queue.publish(&mut self.stats);
+            self.answered |= served.queue.publish(&mut self.stats);
         }
         Ok(moved > 0 || holds)
     }
@@ -450,7 +454,8 @@ impl IoThread {
                 || !desk.orders.is_empty()
                 || (!stopping && common.stop.load(Ordering::SeqCst))
         })?;
-        self.polling.slept(Native::now() - slept_ns);
+        let answered = usize::from(std::mem::take(&mut self.answered));
+        self.polling[answered].slept(Native::now() - slept_ns);
         for served in self.queues.iter_mut().flatten() {
             served.queue.suppress_kicks();
         }
@@ -459,7 +464,8 @@ impl IoThread {
 
     /// Polls for as long as has paid lately; true if something came.
     fn spin(&mut self) -> Result<bool, Error> {
-        let spin_ns = self.polling.spin_ns();
+        let polling = usize::from(self.answered);
+        let spin_ns = self.polling[polling].spin_ns();
         if spin_ns == 0 || self.queues.is_empty() {
             return Ok(false);
         }
@@ -468,7 +474,8 @@ impl IoThread {
         loop {
             let waited_ns = Native::now() - start_ns;
             if self.has_news() {
-                self.polling.caught(waited_ns);
+                self.polling[polling].caught(waited_ns);
+                self.answered = false;
                 self.stats.poll_hits += 1;
                 self.stats.poll_ns += waited_ns;
                 return Ok(true);
@@ -479,7 +486,8 @@ impl IoThread {
                 return Ok(false);
             }
             if turns && self.turn_now(0)? > 0 {
-                self.polling.caught(waited_ns);
+                self.polling[polling].caught(waited_ns);
+                self.answered = false;
                 self.stats.poll_hits += 1;
                 self.stats.poll_ns += waited_ns;
                 return Ok(true);

@@ -80,6 +80,7 @@ impl Export {
                 poll_max_ns: millrace_exports::vhost::POLL_MAX_NS,
                 wait_max_ns: millrace_exports::vhost::WAIT_MAX_NS,
                 pin_memory: false,
+                event_idx: true,
                 tenant: 0,
             };
             change(&mut export);
