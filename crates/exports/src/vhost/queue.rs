@@ -224,8 +224,9 @@ impl Queue {
         self.is_open() && self.ring.has_news()
     }
 
-    /// Takes what [`Queue::available`] has seen into a channel, `most` requests of it, and as far as
-    /// that has room; returns how many that were. Completions come under `lane << 16` and the head.
+    /// Takes what [`Queue::available`] has seen into a channel, `most` requests of it, and as far
+    /// as that has room; returns how many that were. Completions come under `lane << 16` and the
+    /// head.
     #[inline]
     pub(crate) fn take(
         &mut self,

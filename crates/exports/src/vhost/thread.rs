@@ -4,61 +4,44 @@
 //! done shown to the guest, with one interrupt for all of it. Nothing to do: it polls rings and
 //! drives for a while that adapts to what polls catch (polling.rs), then asks for kicks and sleeps
 //! in its ring. Where submitting costs a system call it may wait for more requests first (pace.rs).
-//! Made by mod.rs; told what to do by the device's control thread through a mailbox.
+//! Made by mod.rs; told what to do by the device's control thread (orders.rs). How it waits is in
+//! waiting.rs, how it ends in ending.rs.
 //!
 //! Invariants: what is dropped at the end goes in the order channel, ring, queues; memory that a
 //! drive may still touch then is leaked with its queue.
 
-use std::os::fd::OwnedFd;
+mod ending;
+mod orders;
+mod waiting;
+
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 
-use millrace_block::{Bio, Channel, Error, ErrorKind, QueueKind, Stamp, Volume};
+use millrace_block::{Channel, Error, ErrorKind, QueueKind, Stamp, Volume};
 use millrace_drives::{IoConfig, IoContext};
 use millrace_machine::{Lock, Machine, Native};
 use millrace_reactor::Handle;
 
 use super::kicks::Kicks;
 use super::log::Log;
-use super::memory::GuestMemory;
 use super::pace::{Pace, PaceConfig};
 use super::pinned::Pinned;
 use super::polling::Polling;
 use super::queue::Queue;
-use super::ring::Areas;
 use super::sigbus;
 use super::stats::{Published, VhostStats};
 use crate::mailbox::Mailbox;
 
+pub(crate) use self::orders::Order;
+
 /// Bios in flight per thread.
 const CHANNEL_DEPTH: u32 = 1024;
-/// User data of the flush at the end, which no request has.
-const FLUSH: u64 = 1 << 32;
 /// Requests that a queue has served at once by drives that answer at once: the guest takes these
 /// while the next ones are served. If all that a guest has in flight is served before it sees the
 /// first answer, guest and device wait for each other in turn, and sleep meanwhile.
 const AT_ONCE: u32 = 8;
 /// Rounds without a sleep after which kicks, orders and counters are looked after all the same.
 const ROUNDS_MAX: u32 = 64;
-
-/// What a control thread tells an I/O thread.
-pub(crate) enum Order {
-    /// Serve a queue.
-    Start(Box<Queue>),
-    /// Take nothing more from a queue, and say what its base is when it is empty.
-    Stop(u16, Sender<u16>),
-    /// A queue goes on in other memory.
-    Memory(u16, Arc<GuestMemory>, Option<Areas>, Sender<()>),
-    /// A queue interrupts by another descriptor.
-    Call(u16, Option<OwnedFd>),
-    /// A queue is kicked by another descriptor.
-    Kick(u16, Option<OwnedFd>),
-    /// A queue tells of failures by another descriptor.
-    Error(u16, Option<OwnedFd>),
-    /// A queue is enabled, or is not.
-    Enable(u16, bool),
-}
 
 /// Settings of an I/O thread.
 #[derive(Debug, Clone, Copy)]
@@ -307,72 +290,6 @@ impl IoThread {
         Ok(if delivered > 0 || self.channel.has_work() { self.poll() } else { 0 })
     }
 
-    /// Does what the control thread says.
-    pub(crate) fn take_orders(&mut self) {
-        while let Some(order) = self.desk.orders.take() {
-            match order {
-                Order::Start(queue) => self.start(queue),
-                Order::Stop(number, reply) => match self.find(number) {
-                    Some(served) => served.queue.stopping = Some(reply),
-                    // It has no base then, and the control thread knows that.
-                    None => drop(reply),
-                },
-                Order::Memory(number, memory, areas, reply) => {
-                    if let Some(served) = self.find(number) {
-                        served.queue.change_memory(memory, areas);
-                    }
-                    self.hits = 0;
-                    // Nobody waits any more if the device is gone.
-                    let _ = reply.send(());
-                }
-                Order::Call(number, fd) => {
-                    if let Some(served) = self.find(number) {
-                        served.queue.notifiers.call = fd;
-                        served.queue.interrupt();
-                    }
-                }
-                Order::Kick(number, fd) => self.change_kick(number, fd),
-                Order::Error(number, fd) => {
-                    if let Some(served) = self.find(number) {
-                        served.queue.notifiers.error = fd;
-                    }
-                }
-                Order::Enable(number, enabled) => {
-                    if let Some(served) = self.find(number) {
-                        served.queue.enabled = enabled;
-                    }
-                }
-            }
-        }
-    }
-
-    fn change_kick(&mut self, number: u16, fd: Option<OwnedFd>) {
-        let place = fd.map(|fd| self.kicks.add(fd));
-        let Some(served) = self.find(number) else { return };
-        if let Some(old) = std::mem::replace(&mut served.kick, place) {
-            self.kicks.remove(old);
-        }
-    }
-
-    fn find(&mut self, number: u16) -> Option<&mut Served> {
-        self.queues.iter_mut().flatten().find(|served| served.queue.number == number)
-    }
-
-    fn start(&mut self, mut queue: Box<Queue>) {
-        let kick = queue.notifiers.kick.take().map(|fd| self.kicks.add(fd));
-        queue.suppress_kicks();
-        // What an earlier daemon answered last may never have been told of: it was killed between
-        // answer and interrupt, or the frontend had let go of the descriptor. A guest whose
-        // requests are all among those would wait for ever; one interrupt too many does no harm.
-        queue.interrupt();
-        let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
-        if free == self.queues.len() {
-            self.queues.push(None);
-        }
-        self.queues[free] = Some(Served { queue, kick, told: false });
-        self.hits = 0;
-    }
-
     /// What is looked after now and then: stopped and broken queues, timeouts, counters.
     fn look_after(&mut self) {
         self.stats.kicks += self.kicks.take();
@@ -426,163 +343,5 @@ impl IoThread {
         stats.system_calls += counters.system_calls;
         stats.sleeps = counters.sleeps;
         self.desk.published.publish(stats);
-    }
-
-    /// Whether there is something to do without sleeping.
-    #[inline]
-    fn has_news(&self) -> bool {
-        self.queues.iter().flatten().any(|served| served.queue.has_news())
-            || self.channel.has_work()
-            || !self.desk.orders.is_empty()
-    }
-
-    /// Sleeps until something comes, or until `limit_ns`.
-    fn sleep(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
-        for served in self.queues.iter_mut().flatten() {
-            if served.queue.request_kick() {
-                served.queue.suppress_kicks();
-                return Ok(());
-            }
-        }
-        self.kicks.arm();
-        let deadline_ns = [self.channel.sleep_until(), limit_ns].into_iter().flatten().min();
-        let (common, desk, channel) = (&self.common, &self.desk, &self.channel);
-        let stopping = limit_ns.is_some();
-        let slept_ns = Native::now();
-        self.ctx.turn(deadline_ns, || {
-            channel.has_work()
-                || !desk.orders.is_empty()
-                || (!stopping && common.stop.load(Ordering::SeqCst))
-        })?;
-        let answered = usize::from(std::mem::take(&mut self.answered));
-        self.polling[answered].slept(Native::now() - slept_ns);
-        for served in self.queues.iter_mut().flatten() {
-            served.queue.suppress_kicks();
-        }
-        Ok(())
-    }
-
-    /// Polls for as long as has paid lately; true if something came.
-    fn spin(&mut self) -> Result<bool, Error> {
-        let polling = usize::from(self.answered);
-        let spin_ns = self.polling[polling].spin_ns();
-        if spin_ns == 0 || self.queues.is_empty() {
-            return Ok(false);
-        }
-        let start_ns = Native::now();
-        let turns = self.turns && self.channel.in_flight() > 0;
-        loop {
-            let waited_ns = Native::now() - start_ns;
-            if self.has_news() {
-                self.polling[polling].caught(waited_ns);
-                self.answered = false;
-                self.stats.poll_hits += 1;
-                self.stats.poll_ns += waited_ns;
-                return Ok(true);
-            }
-            if waited_ns >= spin_ns {
-                self.stats.poll_misses += 1;
-                self.stats.poll_ns += waited_ns;
-                return Ok(false);
-            }
-            if turns && self.turn_now(0)? > 0 {
-                self.polling[polling].caught(waited_ns);
-                self.answered = false;
-                self.stats.poll_hits += 1;
-                self.stats.poll_ns += waited_ns;
-                return Ok(true);
-            }
-            std::hint::spin_loop();
-        }
-    }
-
-    /// Ends the thread: answers what is in flight until the deadline, flushes if it is to.
-    pub(crate) fn finish(mut self, served: Result<(), Error>, flushes: bool) -> Vec<String> {
-        let mut failures = Vec::new();
-        let deadline_ns = self.common.stop_deadline_ns.get().copied().unwrap_or(0);
-        let ended = served.and_then(|()| self.drain(deadline_ns)).and_then(|()| match flushes {
-            true => self.flush(deadline_ns, &mut failures),
-            false => Ok(()),
-        });
-        if let Err(error) = ended {
-            failures.push(error.to_string());
-        }
-        let left = self.channel.in_flight();
-        if left > 0 {
-            failures.push(format!("{left} requests of a guest are cut off: no answer of a drive"));
-        }
-        self.publish();
-        self.let_go(deadline_ns, left > 0);
-        failures
-    }
-
-    fn drain(&mut self, deadline_ns: u64) -> Result<(), Error> {
-        // Nobody hears the bases: the frontend finds what it needs in its rings.
-        let (nobody, _) = std::sync::mpsc::channel();
-        for served in self.queues.iter_mut().flatten() {
-            served.queue.stopping.get_or_insert_with(|| nobody.clone());
-        }
-        loop {
-            while self.round()? {}
-            let waits = self.queues.iter().flatten().any(|served| !served.queue.is_drained());
-            self.look_after();
-            if !waits || Native::now() >= deadline_ns {
-                return Ok(());
-            }
-            self.sleep(Some(Native::now() + 10_000_000))?;
-        }
-    }
-
-    fn flush(&mut self, deadline_ns: u64, failures: &mut Vec<String>) -> Result<(), Error> {
-        if self.common.volume.limits().features.read_only {
-            return Ok(());
-        }
-        let name = self.common.volume.name().to_owned();
-        if let Err(rejected) = self.channel.submit(Bio::flush().with_user_data(FLUSH)) {
-            failures.push(format!("{name}: no flush: {:?}", rejected.reason));
-            return Ok(());
-        }
-        let mut outcome = None;
-        let deadline_ns = deadline_ns.max(Native::now()).saturating_add(1_000_000_000);
-        while outcome.is_none() && Native::now() < deadline_ns {
-            self.channel.poll(|done| {
-                outcome = outcome.or((done.user_data == FLUSH).then_some(done.status));
-            });
-            let channel = &self.channel;
-            let done = outcome.is_some();
-            let turn_ns = Native::now() + 10_000_000;
-            self.ctx.turn(Some(turn_ns), || done || channel.has_work())?;
-        }
-        match outcome {
-            Some(status) if status.is_ok() => {}
-            Some(status) => failures.push(format!("{name}: flush: {status}")),
-            None => failures.push(format!("{name}: flush: no answer in time")),
-        }
-        Ok(())
-    }
-
-    /// Drops channel, ring and queues in this order; leaks what is still written to.
-    fn let_go(self, deadline_ns: u64, leaks: bool) {
-        let IoThread { mut channel, ctx, kicks, queues, pinned, reactor, .. } = self;
-        channel.set_drain_ns(deadline_ns.saturating_sub(Native::now()));
-        drop(channel);
-        drop(ctx);
-        drop(reactor);
-        if leaks || kicks.is_busy() {
-            std::mem::forget((queues, kicks, pinned));
-        }
-    }
-}
-
-impl Served {
-    /// Lets go of a queue that is empty, and says its base.
-    fn end(mut self, kicks: &mut Kicks) {
-        if let Some(place) = self.kick.take() {
-            kicks.remove(place);
-        }
-        if let Some(reply) = self.queue.stopping.take() {
-            // Nobody waits any more if the device is gone.
-            let _ = reply.send(self.queue.base());
-        }
     }
 }

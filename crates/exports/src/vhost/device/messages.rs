@@ -1,0 +1,295 @@
+//! The messages of a frontend, one by one: checked, and told to the device.
+//!
+//! Called by the crate `vhost`, which parsed them; the work is in device.rs. What is refused is
+//! said in the log and cuts the frontend off, since most messages have no answer that could say so.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig,
+    VhostUserSharedMsg, VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+
+use super::{CONFIG_MAX, Device, map};
+use crate::vhost::blk::{Config, WCE_OFFSET, feature};
+use crate::vhost::inflight::Inflight;
+use crate::vhost::memory::{REGIONS_MAX, Region};
+use crate::vhost::queue::Notifiers;
+use crate::vhost::ring::SIZE_MAX;
+use crate::vhost::thread::Order;
+
+impl VhostUserBackendReqHandlerMut for Device {
+    fn set_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Result<()> {
+        self.stop_all();
+        self.vrings.iter_mut().for_each(|vring| vring.enabled = false);
+        Ok(())
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        self.reset();
+        Ok(())
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(self.config.features())
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        let unknown = features & !self.config.features();
+        if unknown != 0 {
+            return self.refuse(format!("features {unknown:#x}, which were not offered"));
+        }
+        let before = std::mem::replace(&mut self.features, features);
+        if features & feature::CONFIG_WCE == 0 {
+            let write_back = features & feature::FLUSH != 0;
+            self.flags.write_back.store(write_back, Ordering::SeqCst);
+        } else if before & feature::CONFIG_WCE == 0 {
+            // Another driver than the one before, which had no switch.
+            self.flags.write_back.store(true, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        Ok(VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::BACKEND_REQ
+            | VhostUserProtocolFeatures::INFLIGHT_SHMFD
+            | VhostUserProtocolFeatures::RESET_DEVICE
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        self.protocol = VhostUserProtocolFeatures::from_bits_truncate(features);
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(self.vrings.len() as u64)
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(REGIONS_MAX as u64)
+    }
+
+    fn set_mem_table(
+        &mut self,
+        ctx: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<Vec<vhost::VhostUserMemoryRegionBase>>> {
+        let mapped = ctx.iter().zip(files).map(|(region, file)| map(file, region));
+        match mapped.collect::<std::result::Result<Vec<_>, _>>() {
+            Ok(regions) => self.change_memory(regions).map(|()| None),
+            Err(why) => self.refuse(why),
+        }
+    }
+
+    fn add_mem_region(
+        &mut self,
+        region: &VhostUserSingleMemoryRegion,
+        fd: File,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<vhost::VhostUserMemoryRegionBase>> {
+        match map(fd, region) {
+            Ok(added) => {
+                let mut regions = self.memory.regions().to_vec();
+                regions.push(added);
+                self.change_memory(regions).map(|()| None)
+            }
+            Err(why) => self.refuse(why),
+        }
+    }
+
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        let is_it = |known: &Arc<Region>| {
+            let address = known.address();
+            address.guest == region.guest_phys_addr
+                && address.len_bytes == region.memory_size
+                && address.user == region.user_addr
+        };
+        let mut regions = self.memory.regions().to_vec();
+        let Some(place) = regions.iter().position(is_it) else {
+            let at = region.guest_phys_addr;
+            return self.refuse(format!("there is no memory region at {at:#x} to remove"));
+        };
+        regions.remove(place);
+        self.change_memory(regions)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        let vring = self.vring(index)?;
+        match u16::try_from(num) {
+            Ok(size) if size.is_power_of_two() && size <= SIZE_MAX && !vring.served => {
+                vring.size = size;
+                Ok(())
+            }
+            _ => self.refuse(format!(
+                "queue {index} of {num} descriptors; a power of two up to {SIZE_MAX} while it is \
+                 not served"
+            )),
+        }
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        _flags: VhostUserVringAddrFlags,
+        descriptor: u64,
+        used: u64,
+        available: u64,
+        _log: u64,
+    ) -> Result<()> {
+        self.vring(index)?.addresses = Some([descriptor, available, used]);
+        Ok(())
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        self.vring(index)?.base = base as u16;
+        Ok(())
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        self.vring(index)?;
+        let Some(base) = self.stop(index) else {
+            return Err(Error::BackendInternalError);
+        };
+        self.vrings[index as usize].notifiers = Notifiers::default();
+        Ok(VhostUserVringState::new(index, base.into()))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let kick = self.eventfd(fd)?;
+        if kick.is_none() {
+            return self.refuse("a queue without an eventfd for kicks; it cannot be served idle");
+        }
+        let vring = self.vring(index.into())?;
+        if vring.served {
+            self.tell(index.into(), Order::Kick(index.into(), kick));
+            return Ok(());
+        }
+        vring.notifiers.kick = kick;
+        self.start(index.into())
+    }
+
+    fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let call = self.eventfd(fd)?;
+        let vring = self.vring(index.into())?;
+        if vring.served {
+            self.tell(index.into(), Order::Call(index.into(), call));
+        } else {
+            vring.notifiers.call = call;
+        }
+        Ok(())
+    }
+
+    fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let error = self.eventfd(fd)?;
+        let vring = self.vring(index.into())?;
+        if vring.served {
+            self.tell(index.into(), Order::Error(index.into(), error));
+        } else {
+            vring.notifiers.error = error;
+        }
+        Ok(())
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        let vring = self.vring(index)?;
+        vring.enabled = enable;
+        if vring.served {
+            self.tell(index, Order::Enable(index as u16, enable));
+        }
+        Ok(())
+    }
+
+    fn get_config(
+        &mut self,
+        offset: u32,
+        size: u32,
+        _flags: VhostUserConfigFlags,
+    ) -> Result<Vec<u8>> {
+        let (from, size) = (offset as usize, size as usize);
+        if from.saturating_add(size) > CONFIG_MAX {
+            return self.refuse(format!("{size} bytes at {from} of the configuration space"));
+        }
+        let write_back = self.flags.write_back.load(Ordering::SeqCst);
+        let capacity = self.common.volume.capacity();
+        let mut bytes = Config { capacity, write_back, ..self.config }.bytes().to_vec();
+        // Fields of newer devices read as zeroes.
+        bytes.resize(CONFIG_MAX, 0);
+        Ok(bytes[from..from + size].to_vec())
+    }
+
+    fn set_config(&mut self, offset: u32, buf: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
+        // All else is not the guest's to set; a guest that tries is ignored, as the hardware would.
+        let place = WCE_OFFSET.checked_sub(offset as usize).and_then(|at| buf.get(at));
+        if let Some(value) = place.filter(|_| self.features & feature::CONFIG_WCE != 0) {
+            self.flags.write_back.store(*value != 0, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    fn get_inflight_fd(
+        &mut self,
+        inflight: &VhostUserInflight,
+    ) -> Result<(VhostUserInflight, File)> {
+        let (queues, size) = (inflight.num_queues, inflight.queue_size);
+        match Inflight::create(queues, size) {
+            Ok((region, file, bytes)) => {
+                self.inflight = Some(region);
+                Ok((VhostUserInflight::new(bytes, 0, queues, size), file))
+            }
+            Err(error) => self.refuse(error.to_string()),
+        }
+    }
+
+    fn set_inflight_fd(&mut self, inflight: &VhostUserInflight, file: File) -> Result<()> {
+        let shape = (inflight.num_queues, inflight.queue_size);
+        match Inflight::open(file, inflight.mmap_offset, shape) {
+            Ok(region) => {
+                self.inflight = Some(region);
+                Ok(())
+            }
+            Err(error) => self.refuse(error.to_string()),
+        }
+    }
+
+    fn set_gpu_socket(&mut self, _gpu_backend: GpuBackend) -> Result<()> {
+        self.refuse("this is no GPU")
+    }
+
+    fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
+        self.refuse("there are no shared objects")
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _direction: VhostTransferStateDirection,
+        _phase: VhostTransferStatePhase,
+        _fd: File,
+    ) -> Result<Option<File>> {
+        self.refuse("the device has no state to transfer")
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        self.refuse("the device has no state to transfer")
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        self.refuse("there is no shared memory")
+    }
+
+    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
+        self.refuse("dirty pages are not logged; live migration is not supported")
+    }
+}

@@ -1,0 +1,91 @@
+//! The end of an I/O thread: answer what is in flight, flush, let go of everything in order.
+//!
+//! Called once, by the thread's main function. Invariant: memory that a drive may still write is
+//! leaked with the queue whose request lies in it, never unmapped.
+
+use millrace_block::{Bio, Error};
+use millrace_machine::{Machine, Native};
+
+use super::IoThread;
+
+/// User data of the flush at the end, which no request has.
+const FLUSH: u64 = 1 << 32;
+
+impl IoThread {
+    /// Ends the thread: answers what is in flight until the deadline, flushes if it is to.
+    pub(crate) fn finish(mut self, served: Result<(), Error>, flushes: bool) -> Vec<String> {
+        let mut failures = Vec::new();
+        let deadline_ns = self.common.stop_deadline_ns.get().copied().unwrap_or(0);
+        let ended = served.and_then(|()| self.drain(deadline_ns)).and_then(|()| match flushes {
+            true => self.flush(deadline_ns, &mut failures),
+            false => Ok(()),
+        });
+        if let Err(error) = ended {
+            failures.push(error.to_string());
+        }
+        let left = self.channel.in_flight();
+        if left > 0 {
+            failures.push(format!("{left} requests of a guest are cut off: no answer of a drive"));
+        }
+        self.publish();
+        self.let_go(deadline_ns, left > 0);
+        failures
+    }
+
+    fn drain(&mut self, deadline_ns: u64) -> Result<(), Error> {
+        // Nobody hears the bases: the frontend finds what it needs in its rings.
+        let (nobody, _) = std::sync::mpsc::channel();
+        for served in self.queues.iter_mut().flatten() {
+            served.queue.stopping.get_or_insert_with(|| nobody.clone());
+        }
+        loop {
+            while self.round()? {}
+            let waits = self.queues.iter().flatten().any(|served| !served.queue.is_drained());
+            self.look_after();
+            if !waits || Native::now() >= deadline_ns {
+                return Ok(());
+            }
+            self.sleep(Some(Native::now() + 10_000_000))?;
+        }
+    }
+
+    fn flush(&mut self, deadline_ns: u64, failures: &mut Vec<String>) -> Result<(), Error> {
+        if self.common.volume.limits().features.read_only {
+            return Ok(());
+        }
+        let name = self.common.volume.name().to_owned();
+        if let Err(rejected) = self.channel.submit(Bio::flush().with_user_data(FLUSH)) {
+            failures.push(format!("{name}: no flush: {:?}", rejected.reason));
+            return Ok(());
+        }
+        let mut outcome = None;
+        let deadline_ns = deadline_ns.max(Native::now()).saturating_add(1_000_000_000);
+        while outcome.is_none() && Native::now() < deadline_ns {
+            self.channel.poll(|done| {
+                outcome = outcome.or((done.user_data == FLUSH).then_some(done.status));
+            });
+            let channel = &self.channel;
+            let done = outcome.is_some();
+            let turn_ns = Native::now() + 10_000_000;
+            self.ctx.turn(Some(turn_ns), || done || channel.has_work())?;
+        }
+        match outcome {
+            Some(status) if status.is_ok() => {}
+            Some(status) => failures.push(format!("{name}: flush: {status}")),
+            None => failures.push(format!("{name}: flush: no answer in time")),
+        }
+        Ok(())
+    }
+
+    /// Drops channel, ring and queues in this order; leaks what is still written to.
+    fn let_go(self, deadline_ns: u64, leaks: bool) {
+        let IoThread { mut channel, ctx, kicks, queues, pinned, reactor, .. } = self;
+        channel.set_drain_ns(deadline_ns.saturating_sub(Native::now()));
+        drop(channel);
+        drop(ctx);
+        drop(reactor);
+        if leaks || kicks.is_busy() {
+            std::mem::forget((queues, kicks, pinned));
+        }
+    }
+}

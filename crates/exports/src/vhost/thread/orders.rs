@@ -1,0 +1,113 @@
+//! What a control thread tells an I/O thread, and what that does about it.
+//!
+//! Orders come through the thread's mailbox and are taken between rounds; those that somebody waits
+//! for carry the way back. Called by thread.rs.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use super::{IoThread, Served};
+use crate::vhost::kicks::Kicks;
+use crate::vhost::memory::GuestMemory;
+use crate::vhost::queue::Queue;
+use crate::vhost::ring::Areas;
+
+/// What a control thread tells an I/O thread.
+pub(crate) enum Order {
+    /// Serve a queue.
+    Start(Box<Queue>),
+    /// Take nothing more from a queue, and say what its base is when it is empty.
+    Stop(u16, Sender<u16>),
+    /// A queue goes on in other memory.
+    Memory(u16, Arc<GuestMemory>, Option<Areas>, Sender<()>),
+    /// A queue interrupts by another descriptor.
+    Call(u16, Option<OwnedFd>),
+    /// A queue is kicked by another descriptor.
+    Kick(u16, Option<OwnedFd>),
+    /// A queue tells of failures by another descriptor.
+    Error(u16, Option<OwnedFd>),
+    /// A queue is enabled, or is not.
+    Enable(u16, bool),
+}
+
+impl IoThread {
+    /// Does what the control thread says.
+    pub(crate) fn take_orders(&mut self) {
+        while let Some(order) = self.desk.orders.take() {
+            match order {
+                Order::Start(queue) => self.start(queue),
+                Order::Stop(number, reply) => match self.find(number) {
+                    Some(served) => served.queue.stopping = Some(reply),
+                    // It has no base then, and the control thread knows that.
+                    None => drop(reply),
+                },
+                Order::Memory(number, memory, areas, reply) => {
+                    if let Some(served) = self.find(number) {
+                        served.queue.change_memory(memory, areas);
+                    }
+                    self.hits = 0;
+                    // Nobody waits any more if the device is gone.
+                    let _ = reply.send(());
+                }
+                Order::Call(number, fd) => {
+                    if let Some(served) = self.find(number) {
+                        served.queue.notifiers.call = fd;
+                        served.queue.interrupt();
+                    }
+                }
+                Order::Kick(number, fd) => self.change_kick(number, fd),
+                Order::Error(number, fd) => {
+                    if let Some(served) = self.find(number) {
+                        served.queue.notifiers.error = fd;
+                    }
+                }
+                Order::Enable(number, enabled) => {
+                    if let Some(served) = self.find(number) {
+                        served.queue.enabled = enabled;
+                    }
+                }
+            }
+        }
+    }
+
+    fn change_kick(&mut self, number: u16, fd: Option<OwnedFd>) {
+        let place = fd.map(|fd| self.kicks.add(fd));
+        let Some(served) = self.find(number) else { return };
+        if let Some(old) = std::mem::replace(&mut served.kick, place) {
+            self.kicks.remove(old);
+        }
+    }
+
+    pub(super) fn find(&mut self, number: u16) -> Option<&mut Served> {
+        self.queues.iter_mut().flatten().find(|served| served.queue.number == number)
+    }
+
+    fn start(&mut self, mut queue: Box<Queue>) {
+        let kick = queue.notifiers.kick.take().map(|fd| self.kicks.add(fd));
+        queue.suppress_kicks();
+        // What an earlier daemon answered last may never have been told of: it was killed between
+        // answer and interrupt, or the frontend had let go of the descriptor. A guest whose
+        // requests are all among those would wait for ever; one interrupt too many does no harm.
+        queue.interrupt();
+        let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
+        if free == self.queues.len() {
+            self.queues.push(None);
+        }
+        self.queues[free] = Some(Served { queue, kick, told: false });
+        self.hits = 0;
+    }
+}
+
+impl Served {
+    /// Lets go of a queue that is empty, and says its base.
+    pub(super) fn end(mut self, kicks: &mut Kicks) {
+        if let Some(place) = self.kick.take() {
+            kicks.remove(place);
+        }
+        if let Some(reply) = self.queue.stopping.take() {
+            // Nobody waits any more if the device is gone.
+            let _ = reply.send(self.queue.base());
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Nothing to do: an I/O thread polls for as long as that has paid lately, then sleeps in its ring.
+//!
+//! Called by thread.rs between rounds. Invariant: before a sleep every guest was asked for a kick,
+//! and its ring looked at once more.
+
+use std::sync::atomic::Ordering;
+
+use millrace_block::Error;
+use millrace_machine::{Machine, Native};
+
+use super::IoThread;
+
+impl IoThread {
+    /// Whether there is something to do without sleeping.
+    #[inline]
+    fn has_news(&self) -> bool {
+        self.queues.iter().flatten().any(|served| served.queue.has_news())
+            || self.channel.has_work()
+            || !self.desk.orders.is_empty()
+    }
+
+    /// Sleeps until something comes, or until `limit_ns`.
+    pub(super) fn sleep(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
+        for served in self.queues.iter_mut().flatten() {
+            if served.queue.request_kick() {
+                served.queue.suppress_kicks();
+                return Ok(());
+            }
+        }
+        self.kicks.arm();
+        let deadline_ns = [self.channel.sleep_until(), limit_ns].into_iter().flatten().min();
+        let (common, desk, channel) = (&self.common, &self.desk, &self.channel);
+        let stopping = limit_ns.is_some();
+        let slept_ns = Native::now();
+        self.ctx.turn(deadline_ns, || {
+            channel.has_work()
+                || !desk.orders.is_empty()
+                || (!stopping && common.stop.load(Ordering::SeqCst))
+        })?;
+        let answered = usize::from(std::mem::take(&mut self.answered));
+        self.polling[answered].slept(Native::now() - slept_ns);
+        for served in self.queues.iter_mut().flatten() {
+            served.queue.suppress_kicks();
+        }
+        Ok(())
+    }
+
+    /// Polls for as long as has paid lately; true if something came.
+    pub(super) fn spin(&mut self) -> Result<bool, Error> {
+        let polling = usize::from(self.answered);
+        let spin_ns = self.polling[polling].spin_ns();
+        if spin_ns == 0 || self.queues.is_empty() {
+            return Ok(false);
+        }
+        let start_ns = Native::now();
+        let turns = self.turns && self.channel.in_flight() > 0;
+        loop {
+            let waited_ns = Native::now() - start_ns;
+            if self.has_news() {
+                self.polling[polling].caught(waited_ns);
+                self.answered = false;
+                self.stats.poll_hits += 1;
+                self.stats.poll_ns += waited_ns;
+                return Ok(true);
+            }
+            if waited_ns >= spin_ns {
+                self.stats.poll_misses += 1;
+                self.stats.poll_ns += waited_ns;
+                return Ok(false);
+            }
+            if turns && self.turn_now(0)? > 0 {
+                self.polling[polling].caught(waited_ns);
+                self.answered = false;
+                self.stats.poll_hits += 1;
+                self.stats.poll_ns += waited_ns;
+                return Ok(true);
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
