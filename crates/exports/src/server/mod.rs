@@ -47,6 +47,7 @@ use crate::mailbox::Mailbox;
 
 pub use self::drain::StopReport;
 pub use self::listen::{Listen, UnixSocket};
+pub(crate) use self::stats::Faults;
 pub use self::stats::{ExportErrors, ServerStats};
 
 /// How long a client may neither read its replies nor send the rest of a payload, in nanoseconds.

@@ -44,7 +44,7 @@ use self::device::Device;
 use self::log::Log;
 use self::queue::DeviceFlags;
 use self::thread::{Common, Desk, IoThread, ThreadConfig};
-use crate::server::UnixSocket;
+use crate::server::{ExportErrors, UnixSocket};
 
 pub use self::local::LocalDevice;
 pub use self::log::Say;
@@ -229,7 +229,7 @@ impl VhostServer {
     #[must_use]
     pub fn observer(&self) -> VhostObserver {
         let exports = self.exports.iter();
-        VhostObserver(exports.map(|one| (one.name.clone(), Arc::clone(&one.desks))).collect())
+        VhostObserver(exports.map(Seen::of).collect())
     }
 
     /// Takes nothing more from guests, answers what is in flight for at most `drain_timeout`,
@@ -274,16 +274,38 @@ impl Drop for VhostServer {
 
 /// Reads the counters of a server.
 #[derive(Clone)]
-pub struct VhostObserver(Vec<(String, Arc<[Arc<Desk>]>)>);
+pub struct VhostObserver(Vec<Seen>);
+
+/// What is seen of an export.
+#[derive(Clone)]
+struct Seen {
+    name: String,
+    common: Arc<Common>,
+    desks: Arc<[Arc<Desk>]>,
+}
+
+impl Seen {
+    fn of(running: &Running) -> Seen {
+        Seen {
+            name: running.name.clone(),
+            common: Arc::clone(&running.common),
+            desks: Arc::clone(&running.desks),
+        }
+    }
+}
 
 impl VhostObserver {
     /// The counters of each thread of each export, by the export's name.
     #[must_use]
     pub fn stats(&self) -> Vec<(String, Vec<VhostStats>)> {
-        let threads = |desks: &Arc<[Arc<Desk>]>| {
-            desks.iter().map(|desk| desk.published.read()).collect::<Vec<_>>()
-        };
-        self.0.iter().map(|(name, desks)| (name.clone(), threads(desks))).collect()
+        let threads = |seen: &Seen| seen.desks.iter().map(|desk| desk.published.read()).collect();
+        self.0.iter().map(|seen| (seen.name.clone(), threads(seen))).collect()
+    }
+
+    /// The I/O errors of every export so far.
+    #[must_use]
+    pub fn errors(&self) -> Vec<ExportErrors> {
+        self.0.iter().map(|seen| seen.common.faults.report(&seen.name)).collect()
     }
 }
 

@@ -31,6 +31,7 @@ use super::queue::Queue;
 use super::sigbus;
 use super::stats::{Published, VhostStats};
 use crate::mailbox::Mailbox;
+use crate::server::Faults;
 
 pub(crate) use self::orders::Order;
 
@@ -67,6 +68,8 @@ pub(crate) struct Common {
     pub(crate) volume: Arc<Volume<Native>>,
     pub(crate) config: ThreadConfig,
     pub(crate) log: Log,
+    /// What its drives failed at.
+    pub(crate) faults: Faults,
     /// Of the design with one lock for all queues.
     pub(crate) lock: Option<<Native as Machine>::Lock<()>>,
     pub(crate) stop: AtomicBool,
@@ -82,7 +85,8 @@ impl Common {
         lock: Option<<Native as Machine>::Lock<()>>,
     ) -> Common {
         let (stop, stop_deadline_ns) = (AtomicBool::new(false), OnceLock::new());
-        Common { volume, config, log, lock, stop, stop_deadline_ns }
+        let faults = Faults::default();
+        Common { volume, config, log, faults, lock, stop, stop_deadline_ns }
     }
 }
 
@@ -260,10 +264,13 @@ impl IoThread {
     /// Starts what was taken and answers what is done.
     #[inline]
     fn poll(&mut self) -> u32 {
-        let (queues, stats, lock) = (&mut self.queues, &mut self.stats, &self.common.lock);
+        let (queues, stats, common) = (&mut self.queues, &mut self.stats, &self.common);
         let done = self.channel.poll(|completion| {
             let (lane, head) = (completion.user_data >> 16, completion.user_data as u16);
-            let _all = lock.as_ref().map(Lock::lock);
+            let _all = common.lock.as_ref().map(Lock::lock);
+            if !completion.status.is_ok() {
+                common.faults.note(completion.status);
+            }
             let served = queues[lane as usize].as_mut();
             let served = served.expect("a queue stays until it is empty");
             served.queue.complete(head, completion.status, stats);

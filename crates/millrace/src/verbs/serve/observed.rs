@@ -65,11 +65,9 @@ impl Observed {
             .volumes
             .iter()
             .flat_map(|volume| volume.disks().iter().map(|disk| drive(volume.name(), disk)));
-        let errors = self.servers.nbd.as_ref().map(Observer::errors).unwrap_or_default();
-        let exports = self.exports.iter().enumerate().map(|(at, export)| report::Export {
-            errors: errors.get(at).map_or(0, |errors| errors.count),
-            last_error: errors.get(at).map_or("", |errors| errors.last).to_owned(),
-            ..export.clone()
+        let errors = self.servers.errors();
+        let exports = self.exports.iter().zip(errors).map(|(export, (_, count, last))| {
+            report::Export { errors: count, last_error: last.to_owned(), ..export.clone() }
         });
         report::Report {
             uptime_ns: u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX),

@@ -23,11 +23,12 @@ use crate::visible::visible;
 /// What `--check` says of a plan in order.
 pub fn checked(plan: &Checked) -> String {
     let mut text = warnings(plan) + &controllers(plan);
+    let machines = plan.exports.iter().filter(|export| export.vhost.is_some()).count();
     let counts = [
         counted(plan.drives.len(), "drive"),
         counted(plan.volumes.len(), "volume"),
         counted(plan.exports.len(), "export"),
-        counted(plan.listeners.len(), "listener"),
+        counted(plan.listeners.len() + machines, "listener"),
     ];
     let _ = writeln!(text, "{}: in order: {}", plan.file, counts.join(", "));
     for volume in plan.volumes.iter().filter(|volume| volume.serving != ServingConfig::default()) {

@@ -25,6 +25,10 @@ const VHOST_TENANTS: u16 = 50_000;
 pub struct Servers {
     nbd: Option<Server>,
     vhost: Option<VhostServer>,
+    /// Exports there are.
+    exports: usize,
+    /// Which of them those to virtual machines are.
+    places: Vec<usize>,
 }
 
 /// What can be asked of it from elsewhere.
@@ -33,6 +37,29 @@ pub struct Observers {
     pub nbd: Option<Observer>,
     /// Of virtual machines.
     pub vhost: Option<VhostObserver>,
+    /// Exports there are.
+    exports: usize,
+    /// Which of them those to virtual machines are.
+    places: Vec<usize>,
+}
+
+impl Observers {
+    /// The requests that failed because of drives, of each export in the order of the plan, over
+    /// both servers: its name, how many, and the last in words.
+    pub fn errors(&self) -> Vec<(String, u64, &'static str)> {
+        let nbd = self.nbd.iter().flat_map(Observer::errors).enumerate();
+        let vhost = self.vhost.iter().flat_map(VhostObserver::errors);
+        let mut all = vec![(String::new(), 0, ""); self.exports];
+        for (place, errors) in nbd.chain(self.places.iter().copied().zip(vhost)) {
+            let (name, count, last) = &mut all[place];
+            *name = errors.export;
+            *count += errors.count;
+            if !errors.last.is_empty() {
+                *last = errors.last;
+            }
+        }
+        all
+    }
 }
 
 impl Servers {
@@ -51,7 +78,9 @@ impl Servers {
             .then(|| VhostServer::start(vhost))
             .transpose()
             .map_err(|error| problem(plan, &error))?;
-        Ok(Servers { nbd, vhost })
+        let exports = plan.exports.iter().enumerate();
+        let places = exports.filter(|(_, export)| export.vhost.is_some()).map(|(at, _)| at);
+        Ok(Servers { nbd, vhost, exports: plan.exports.len(), places: places.collect() })
     }
 
     /// Where NBD is served, with real ports.
@@ -76,8 +105,7 @@ impl Servers {
 
     /// The requests that failed because of drives: by export, how many and why.
     pub fn errors(&self) -> Vec<(String, u64, &'static str)> {
-        let nbd = self.nbd.iter().flat_map(Server::errors);
-        nbd.map(|errors| (errors.export, errors.count, errors.last)).collect()
+        self.observers().errors()
     }
 
     /// What reads their counters.
@@ -85,6 +113,8 @@ impl Servers {
         Observers {
             nbd: self.nbd.as_ref().map(Server::observer),
             vhost: self.vhost.as_ref().map(VhostServer::observer),
+            exports: self.exports,
+            places: self.places.clone(),
         }
     }
 

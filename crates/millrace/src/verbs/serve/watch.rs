@@ -5,7 +5,6 @@
 //! export, then at most one per period with the count.
 #![allow(clippy::print_stderr)]
 
-use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
@@ -21,10 +20,10 @@ const PERIOD: Duration = Duration::from_secs(5);
 /// Looks after the server until the other end of `done` is dropped. A server that has lost an I/O
 /// thread, or a drive's worker, is stopped as by SIGTERM.
 pub fn watch(server: &Servers, workers: &DriveWorkers, observed: &Observed, done: &Receiver<()>) {
-    let mut said: HashMap<String, u64> = HashMap::new();
+    let mut said = vec![0; server.errors().len()];
     while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-        for (name, count, last) in server.errors() {
-            let before = said.insert(name.clone(), count).unwrap_or(0);
+        for (place, (name, count, last)) in server.errors().into_iter().enumerate() {
+            let before = std::mem::replace(&mut said[place], count);
             if count > before {
                 let new = count - before;
                 eprintln!("millrace: export {name}: {new} requests failed; the last: {last}");
