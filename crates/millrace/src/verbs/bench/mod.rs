@@ -24,7 +24,7 @@ use anyhow::{Context, Result, bail};
 use millrace::{
     CpuId, DriveOptions, Volume, VolumeOptions, build_volume, drive_device, volume_device,
 };
-use millrace_block::TraceStamp;
+use millrace_block::{Stack, TraceStamp};
 use millrace_drives::{Recorded, Recorder, RecorderConfig};
 use millrace_lab::{Queues, Row};
 
@@ -157,6 +157,9 @@ fn run_drives(
     if args.target.virtqueue {
         let mut row = millrace_lab::run_virtqueue_row(&volume, &plan.plan, progress)?;
         row.drives = drive_names(args)?;
+        if plan.stack != Stack::Mq {
+            row.queues.stack = format!("virtqueue-{}", args::name_of(plan.stack));
+        }
         return Ok(row);
     }
     let mut row = millrace_lab::run_row(&volume, &plan.plan, progress)?;
