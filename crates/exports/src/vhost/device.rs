@@ -238,7 +238,7 @@ impl Device {
         let Some(file) = file else { return Ok(None) };
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let is_eventfd = std::fs::read_link(path)
-            .is_ok_and(|target| target.to_string_lossy().contains("[eventfd]"));
+            .is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]");
         // So that one that is full does not stop us.
         let flags = rustix::fs::fcntl_getfl(file.as_fd())
             .and_then(|old| rustix::fs::fcntl_setfl(&file, old | rustix::fs::OFlags::NONBLOCK));
