@@ -1,4 +1,4 @@
-//! After warm-up a request to the NBD server allocates nothing on the server's I/O thread.
+//! After warm-up a request to a server allocates nothing on the server's I/O thread.
 //!
 //! Owns the allocator of this test binary, which counts the calls of the thread that has the name
 //! of a server's first I/O thread, while a test measures; the client runs in the test's own thread
@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // Helpers of tests may fail like tests.
 
 mod common;
+mod vhost_support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
@@ -21,8 +22,11 @@ use std::time::Duration;
 use common::{BACKENDS, MIB, Running, order, request, serve, write};
 use millrace_exports::client::Client;
 use millrace_exports::nbd::Command;
+use millrace_exports::vhost::Threads;
+use millrace_exports::vhost_client::{Client as Guest, Descriptors, Options, Queue, Request, Wait};
 
-const IO_THREAD: &[u8] = b"millrace-io0\0";
+/// The first I/O threads of the NBD server and of an export to virtual machines.
+const IO_THREADS: [&[u8]; 2] = [b"millrace-io0\0", b"millrace-vm0\0"];
 const SPECS: [&str; 2] = ["null:size=64m", "ram:size=64m"];
 const WARM_UP: u64 = 2_000;
 const WARM_UP_DEPTH: usize = 128;
@@ -66,7 +70,7 @@ fn has_counted_name() -> bool {
     let mut name = [0u8; 16];
     // SAFETY: writes at most 16 bytes of a live array.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
-    name.starts_with(IO_THREAD)
+    IO_THREADS.iter().any(|io_thread| name.starts_with(io_thread))
 }
 
 fn first() -> MutexGuard<'static, Option<Backtrace>> {
@@ -258,5 +262,56 @@ fn flushes_and_trims_allocate_nothing() {
             let (calls, first) = calls_in(|| run(500));
             assert!(calls == 0, "{case}: {calls} calls in 1000 requests; the first:\n{first}");
         });
+    }
+}
+
+/// Does `count` requests of a guest, `depth` at a time.
+fn guest_load(queue: &mut Queue, count: u64, depth: u16) {
+    let mut free: Vec<u16> = (0..depth).collect();
+    let (mut sent, mut done) = (0, 0);
+    while done < count {
+        while sent < count
+            && let Some(slot) = free.pop()
+        {
+            let request = match sent % 16 {
+                0..8 => Request::read(sent * 8 % 65536, 4096),
+                15 => Request::flush(),
+                _ => Request::write(sent * 8 % 65536, 4096),
+            };
+            queue.submit(slot, request);
+            sent += 1;
+        }
+        queue.kick();
+        queue.wait().unwrap();
+        let reaped = queue.reap(|slot, status| {
+            assert!(status.is_ok());
+            free.push(slot);
+        });
+        done += u64::from(reaped.unwrap());
+    }
+}
+
+#[test]
+fn requests_of_guests_allocate_nothing() {
+    let _turn = turn();
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = format!("file:path={},size=64m", dir.path().join("d").display());
+    let kinds = [(Descriptors::Chained, Wait::Poll), (Descriptors::Indirect, Wait::Events)];
+    for (spec, kind) in [SPECS[0], SPECS[1], &file].iter().flat_map(|s| kinds.map(|k| (s, k))) {
+        for backend in BACKENDS {
+            let volume = vhost_support::volume(spec);
+            let export = vhost_support::Export::of(backend, &[volume], |export| {
+                export.threads = Threads::Count(1);
+            });
+            let (descriptors, wait) = (Some(kind.0), kind.1);
+            let options = Options { depth: 64, ring: 256, descriptors, wait, ..Options::default() };
+            let client = Guest::connect(&export.socket(0), options).unwrap();
+            let mut queue = client.into_queues().remove(0);
+            guest_load(&mut queue, WARM_UP, 64);
+            let (calls, first) = calls_in(|| guest_load(&mut queue, 5_000, 32));
+            assert!(calls == 0, "{spec} {backend} {kind:?}: {calls} calls; the first:\n{first}");
+            drop(queue);
+            export.stop();
+        }
     }
 }

@@ -140,7 +140,7 @@ fn headers_data_and_status_may_be_split_anywhere_and_lie_anywhere() {
     for (backend, spec) in BACKENDS.into_iter().flat_map(|b| [(b, SPEC), (b, &*file)]) {
         let export = Export::one(backend, spec);
         let mut guest = export.guest();
-        let bytes: Vec<u8> = (0..8192u32).map(|n| (n * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..8192u32).map(|n| ((n * 31) >> 3) as u8).collect();
         for (cut, odd) in [(1, 1), (4, 3), (15, 511), (8, 513), (16, 4095)] {
             // The last byte of a write's header and the first of its data share a descriptor.
             let from = guest.data + 0x1_0000 + odd;
@@ -444,7 +444,7 @@ fn a_volume_that_grows_is_told_to_the_frontend() {
     let path = dir.path().join("d");
     std::fs::File::create(&path).unwrap().set_len(8 << 20).unwrap();
     let disk = volume(&format!("file:path={}", path.display()));
-    let export = Export::of(Backend::Auto, &[disk.clone()], |_| {});
+    let export = Export::of(Backend::Auto, std::slice::from_ref(&disk), |_| {});
     let mut guest = export.guest();
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     guest.wire.must(code::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()]);
