@@ -11,6 +11,7 @@ use std::os::unix::net::UnixListener;
 use millrace_block::Op;
 use millrace_drives::{Effect, FaultCache, FaultRule};
 use millrace_exports::vhost::{Threads, VhostSocket};
+use millrace_exports::vhost_client::{Client, Options, Request, Wait};
 use millrace_reactor::Backend;
 use vhost_support::guest::{
     AVAIL, CONFIG_WCE, DISCARD, EVENT_IDX, FLUSH, GET_ID, GUEST, Guest, IN, INDIRECT, NEXT, OUT,
@@ -540,4 +541,26 @@ fn frontends_are_served_one_after_the_other() {
     let mut guest = Guest::over(second, 1);
     guest.set_up(&[64], |offered| offered);
     export.works_after(guest);
+}
+
+#[test]
+fn no_answer_of_a_drive_waits_for_something_else_to_happen() {
+    let dir = tempfile::tempdir().unwrap();
+    for backend in BACKENDS {
+        let path = dir.path().join(format!("{backend:?}"));
+        let export = Export::one(backend, &format!("file:path={},size=16m", path.display()));
+        let options = Options { wait: Wait::Events, ..Options::default() };
+        let client = Client::connect(&export.socket(0), options).unwrap();
+        let mut queue = client.into_queues().remove(0);
+        let mut late = 0;
+        for round in 0..400 {
+            let start = std::time::Instant::now();
+            assert!(queue.call(Request::write(8 * (round % 50), 4096)).unwrap().is_ok());
+            late += u32::from(start.elapsed().as_millis() > 400);
+        }
+        // A busy machine may be late now and then; a lost wake-up is found after a second.
+        assert!(late < 8, "{late} of 400 requests took longer than 400 ms");
+        drop(queue);
+        export.stop();
+    }
 }
