@@ -6,9 +6,11 @@
 //! Invariant (the reactor's contract): a descriptor lives until no operation on it is outstanding.
 #![allow(unsafe_code)]
 
+use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use millrace_reactor::{Completion, Handle, Op, Source};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 const POLL: u64 = 0;
 const CANCEL: u64 = 1;
@@ -96,9 +98,8 @@ impl Kicks {
                 kick.armed = false;
                 if result > 0 {
                     seen += 1;
-                    // Set back before the rings are looked at for the last time. It is readable,
-                    // and does not block if the frontend was faster.
-                    let _ = rustix::io::read(&kick.fd, &mut [0; 8]);
+                    // Before the rings are looked at for the last time.
+                    set_back(&kick.fd);
                 }
             }
             if kick.gone && kick.outstanding == 0 {
@@ -112,5 +113,17 @@ impl Kicks {
     /// Whether operations are outstanding, which name memory of this.
     pub(crate) fn is_busy(&self) -> bool {
         self.handle.pending(self.source) > 0
+    }
+}
+
+/// Takes a kick's count off it. The frontend may have been faster, and may have made its descriptor
+/// one that waits; we do not.
+fn set_back(fd: &OwnedFd) {
+    let mut count = [0; 8];
+    let mut pieces = [IoSliceMut::new(&mut count)];
+    // At no place of the file: an eventfd has none.
+    let read = preadv2(fd, &mut pieces, u64::MAX, ReadWriteFlags::NOWAIT);
+    if read == Err(Errno::OPNOTSUPP) || read == Err(Errno::NOSYS) {
+        let _ = rustix::io::read(fd, &mut count);
     }
 }
