@@ -11,7 +11,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,6 +24,7 @@ use rustix::net::{
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 use super::device::Device;
+use super::log::Log;
 use crate::mailbox::lock;
 use crate::server::UnixSocket;
 
@@ -83,35 +84,35 @@ impl Line {
         send(fd, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
     }
 
-    /// Waits until one of these is readable, or the time is up; false if the export stops.
-    fn wait(&self, other: Option<&dyn AsFd>, limit: Option<Duration>) -> bool {
+    /// Waits until one of these is readable, or the time is up; which are. None if the export
+    /// stops.
+    fn wait(&self, others: &[&dyn AsFd], limit: Option<Duration>) -> Option<Vec<bool>> {
         loop {
             let mut fds = vec![PollFd::new(&self.stop, PollFlags::IN)];
-            fds.extend(other.map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
+            let others = others.iter().map(|fd| fd.as_fd());
+            fds.extend(others.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             let limit = limit.map(|limit| Timespec {
                 tv_sec: limit.as_secs() as i64,
                 tv_nsec: limit.subsec_nanos().into(),
             });
             match poll(&mut fds, limit.as_ref()) {
                 Err(rustix::io::Errno::INTR) => {}
-                _ => return fds[0].revents().is_empty(),
+                _ => {
+                    let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+                    return (!ready[0]).then(|| ready[1..].to_vec());
+                }
             }
         }
     }
 }
 
 /// Serves frontends one after the other until the export stops.
-pub(crate) fn run(
-    meeting: &Meeting,
-    line: &Line,
-    mut make: impl FnMut() -> Device,
-    log: &super::log::Log,
-) {
+pub(crate) fn run(meeting: &Meeting, line: &Line, mut make: impl FnMut() -> Device, log: &Log) {
     let mut told = false;
     loop {
         let stream = match meeting {
             Meeting::Listen(socket) => {
-                if !line.wait(Some(socket.socket()), None) {
+                if line.wait(&[socket.socket()], None).is_none() {
                     return;
                 }
                 socket.socket().accept().map(|(stream, _)| stream)
@@ -121,7 +122,11 @@ pub(crate) fn run(
         match stream {
             Ok(stream) => {
                 told = false;
-                serve(stream, line, make(), log);
+                let socket = match meeting {
+                    Meeting::Listen(socket) => Some(socket.socket()),
+                    Meeting::Connect(_) => None,
+                };
+                serve(stream, socket, (line, log), make());
             }
             Err(error) => {
                 if !std::mem::replace(&mut told, true) {
@@ -139,7 +144,7 @@ pub(crate) fn run(
             Meeting::Listen(_) if !told => Duration::ZERO,
             _ => RETRY,
         };
-        if !line.wait(None, Some(pause)) {
+        if line.wait(&[], Some(pause)).is_none() {
             return;
         }
     }
@@ -155,8 +160,13 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Serves one frontend until it goes away.
-fn serve(stream: UnixStream, line: &Line, device: Device, log: &super::log::Log) {
+/// Serves one frontend until it goes away; says so if another one waits at `socket` meanwhile.
+fn serve(
+    stream: UnixStream,
+    mut socket: Option<&UnixListener>,
+    (line, log): (&Line, &Log),
+    device: Device,
+) {
     let Ok(copy) = stream.try_clone() else {
         return log.say("no descriptors left for a frontend");
     };
@@ -167,7 +177,15 @@ fn serve(stream: UnixStream, line: &Line, device: Device, log: &super::log::Log)
     let device = Arc::new(Mutex::new(device));
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&device));
     // A stop between the last look and the registration above must not be missed.
-    while line.wait(Some(&peeked), None) {
+    loop {
+        let mut fds: Vec<&dyn AsFd> = vec![&peeked];
+        fds.extend(socket.map(|socket| socket as &dyn AsFd));
+        let Some(ready) = line.wait(&fds, None) else { break };
+        if !ready[0] {
+            socket = None;
+            log.say("another frontend waits until this one has gone: one guest to a socket");
+            continue;
+        }
         look_ahead(&peeked, line);
         match handler.handle_request() {
             Ok(()) => {}

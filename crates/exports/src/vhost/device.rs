@@ -21,6 +21,7 @@ use vhost::vhost_user::message::{VhostUserMemoryRegion, VhostUserProtocolFeature
 use vhost::vhost_user::{Error, Result};
 
 use super::blk::{Config, feature};
+use super::control::Line;
 use super::inflight::Inflight;
 use super::memory::{GuestMemory, Region, RegionAddress};
 use super::queue::{DeviceFlags, Notifiers, Queue, QueueParts, RingParts};
@@ -59,14 +60,18 @@ pub(crate) struct Device {
     memory: Arc<GuestMemory>,
     inflight: Option<Inflight>,
     vrings: Vec<Vring>,
+    /// To the frontend.
+    line: Arc<Line>,
+    /// The frontend asked for the configuration space, so it knows the size.
+    config_read: bool,
 }
 
 impl Device {
     pub(crate) fn new(
         common: Arc<Common>,
         desks: Arc<[Arc<Desk>]>,
-        config: Config,
-        flags: DeviceFlags,
+        line: Arc<Line>,
+        (config, flags): (Config, DeviceFlags),
     ) -> Device {
         let vrings = (0..config.queues).map(|_| Vring::default()).collect();
         Device {
@@ -79,6 +84,8 @@ impl Device {
             memory: Arc::default(),
             inflight: None,
             vrings,
+            line,
+            config_read: false,
         }
     }
 
@@ -227,7 +234,9 @@ impl Device {
             let _ = self.hear(&answer, "a change of memory");
         }
         let until = Instant::now() + REMOVAL_WAIT;
-        while Arc::strong_count(&old) > 1 && Instant::now() < until {
+        // Acquire pairs with the Release of who stops the export.
+        let stops = || self.common.stop.load(Ordering::Acquire);
+        while Arc::strong_count(&old) > 1 && Instant::now() < until && !stops() {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
@@ -248,6 +257,19 @@ impl Device {
         }
     }
 
+    /// Puts the write-back switch in force, as far as the driver has negotiated it.
+    fn apply_write_back(&self) {
+        let switched = self.features & feature::CONFIG_WCE != 0;
+        let on = match switched {
+            true => self.common.write_back.load(Ordering::SeqCst),
+            false => self.features & feature::FLUSH != 0,
+        };
+        self.flags.write_back.store(on, Ordering::SeqCst);
+        if let Some(inflight) = &self.inflight {
+            inflight.set_write_through(!self.common.write_back.load(Ordering::SeqCst));
+        }
+    }
+
     /// The device as it is before a frontend says anything.
     fn reset(&mut self) {
         self.stop_all();
@@ -256,7 +278,6 @@ impl Device {
             inflight.forget();
         }
         self.features = 0;
-        self.flags.write_back.store(true, Ordering::SeqCst);
         self.vrings.iter_mut().for_each(|vring| *vring = Vring::default());
     }
 }

@@ -23,6 +23,8 @@ const HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 16;
 const ALIGN: usize = 64;
 const VERSION: u16 = 1;
+/// Of the word for features at the start, which has none so far: ours.
+const WRITE_THROUGH: u64 = 1 << 63;
 
 /// The region of all queues of a device.
 #[derive(Debug, Clone)]
@@ -74,6 +76,10 @@ impl Inflight {
         (queues, queue_size): (u16, u16),
     ) -> Result<Inflight, Error> {
         let len_bytes = check(queues, queue_size)?;
+        if !offset.is_multiple_of(ALIGN as u64) {
+            let text = format!("inflight region at offset {offset}; a multiple of {ALIGN}");
+            return Err(Error::new(ErrorKind::InvalidSetting, text));
+        }
         let address = RegionAddress { guest: 0, len_bytes, user: 0, offset };
         let region = Arc::new(Region::map(file, address)?);
         Ok(Inflight { region, queues, queue_size })
@@ -86,6 +92,21 @@ impl Inflight {
                 queue.set(8, 0);
             }
         }
+    }
+
+    /// Notes whether writes are durable when they are answered, for a later daemon: frontends say
+    /// so once only.
+    pub fn set_write_through(&self, on: bool) {
+        let start = self.region.start().cast::<u64>();
+        // SAFETY: the first word of the region, which is mapped and aligned; nobody else writes it.
+        unsafe { start.write_volatile(if on { WRITE_THROUGH } else { 0 }) };
+    }
+
+    /// What [`Inflight::set_write_through`] noted.
+    #[must_use]
+    pub fn is_write_through(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { self.region.start().cast::<u64>().read_volatile() & WRITE_THROUGH != 0 }
     }
 
     /// The part of a queue of `size` descriptors, if it has one that is large enough.

@@ -11,15 +11,19 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use millrace_block::{Error, ErrorKind};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, fstatfs, ftruncate, memfd_create};
 use vm_memory::FileOffset;
 use vm_memory::mmap::MmapRegion;
 
 use super::sigbus;
+
+/// The magic number of hugetlbfs; linux/magic.h.
+const HUGETLBFS: u64 = 0x9584_58f6;
+/// Bytes of a page of the machine, or a part of it.
+const PAGE_BYTES: u64 = 4096;
 
 /// Most regions at a time.
 pub const REGIONS_MAX: usize = 256;
@@ -72,8 +76,13 @@ impl Region {
         if meta.len() < offset + len_bytes {
             return wrong(&format!("its file ends at {} bytes", meta.len()));
         }
-        // Files of huge pages are mapped from and to multiples of those.
-        let page = meta.blksize().next_power_of_two().clamp(4096, 1 << 30);
+        // Files of hugetlbfs are mapped from and to multiples of their pages, others of ours.
+        let page = match fstatfs(&file) {
+            Ok(system) if system.f_type as u64 == HUGETLBFS => {
+                (system.f_bsize as u64).next_power_of_two().clamp(PAGE_BYTES, 1 << 30)
+            }
+            _ => PAGE_BYTES,
+        };
         let lead = offset % page;
         let whole = (lead + len_bytes).next_multiple_of(page);
         let whole = if offset - lead + whole <= meta.len() { whole } else { lead + len_bytes };

@@ -31,7 +31,7 @@ mod threads;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind, SizeWatch, Volume};
@@ -55,6 +55,9 @@ pub use self::threads::{QUEUES_MAX, Threads};
 pub const POLL_MAX_NS: u64 = 32_000;
 /// Longest wait for more requests unless set otherwise: 10 us.
 pub const WAIT_MAX_NS: u64 = 10_000;
+
+/// How long after the deadline of a stop an I/O thread may take to flush and let go: 8 s.
+const STOP_NS: u64 = 8_000_000_000;
 
 /// A thread of this machine.
 type NativeThread = <Native as Machine>::Thread;
@@ -119,6 +122,8 @@ struct Running {
     common: Arc<Common>,
     desks: Arc<[Arc<Desk>]>,
     line: Arc<Line>,
+    /// Hung up when all I/O threads have ended.
+    alive: Receiver<()>,
     threads: Vec<NativeThread>,
     control: Option<NativeThread>,
     /// Guests hear of a new size of their volume as long as this is here.
@@ -186,22 +191,25 @@ impl VhostServer {
         let tell = move |_| {
             told.tell_of_change();
         };
+        let (living, alive) = channel();
         self.exports.push(Running {
             name: export.name.clone(),
             common,
             desks: (0..count).map(|_| Arc::default()).collect(),
             _size: export.volume.watch_size(tell),
             line,
+            alive,
             threads: Vec::new(),
             control: None,
         });
         let (up, ups) = channel();
+        let ways = Ways { up, report: report.clone(), living };
         let running = self.exports.last_mut().expect("just pushed");
         for index in 0..count {
-            let thread = running.spawn(export, index, (&up, report), &self.failed);
+            let thread = running.spawn(export, index, &ways, &self.failed);
             running.threads.push(thread);
         }
-        drop(up);
+        drop(ways);
         for _ in 0..count {
             match ups.recv() {
                 Ok(Ok(note)) => self.notes.extend(note),
@@ -251,7 +259,15 @@ impl VhostServer {
         let mut failures = Vec::new();
         for export in self.exports.drain(..) {
             let mut whole = true;
-            export.threads.into_iter().for_each(|thread| whole &= thread.join());
+            let left_ns = deadline_ns.saturating_sub(Native::now()).saturating_add(STOP_NS);
+            // Nobody sends anything: the last of them to end hangs up.
+            let stuck = export.alive.recv_timeout(Duration::from_nanos(left_ns));
+            if stuck == Err(RecvTimeoutError::Timeout) {
+                let text = "an I/O thread is stuck in what a frontend shares, and is left behind";
+                failures.push(format!("export {}: {text}", export.name));
+            } else {
+                export.threads.into_iter().for_each(|thread| whole &= thread.join());
+            }
             // Only now, so that guests hear of the last answers.
             export.line.hang_up();
             export.control.into_iter().for_each(|thread| whole &= thread.join());
@@ -341,13 +357,24 @@ impl Drop for OnPanic {
     }
 }
 
+/// What an I/O thread says on its way.
+#[derive(Clone)]
+struct Ways {
+    /// Whether it could start, with a note if it has one.
+    up: Sender<Result<Option<String>, Error>>,
+    /// What went wrong at its end.
+    report: Sender<String>,
+    /// Nothing: dropped when it has ended.
+    living: Sender<()>,
+}
+
 impl Running {
-    /// Starts I/O thread `index`, which says through `up` whether it could.
+    /// Starts I/O thread `index` of an export.
     fn spawn(
         &self,
         export: &VhostExport,
         index: u16,
-        (up, report): (&Sender<Result<Option<String>, Error>>, &Sender<String>),
+        ways: &Ways,
         failed: &Arc<AtomicBool>,
     ) -> NativeThread {
         let cpus = &export.cpus;
@@ -355,9 +382,12 @@ impl Running {
         let number = export.first_thread + index;
         let (common, desk) =
             (Arc::clone(&self.common), Arc::clone(&self.desks[usize::from(index)]));
-        let (up, report, failed) = (up.clone(), report.clone(), Arc::clone(failed));
+        let (Ways { up, report, living }, failed) = (ways.clone(), Arc::clone(failed));
+        let threads = self.desks.len() as u16;
         let body = move || {
             let _on_panic = OnPanic(Arc::clone(&failed));
+            // Goes with the thread.
+            let _living = living;
             let mut thread = match IoThread::new(&common, &desk, number) {
                 Ok(thread) => thread,
                 Err(error) => {
@@ -376,7 +406,7 @@ impl Running {
                 // Release: as in `OnPanic`.
                 failed.store(true, Ordering::Release);
             }
-            thread.finish(served, index == 0).into_iter().for_each(|text| {
+            thread.finish(served, threads).into_iter().for_each(|text| {
                 let _ = report.send(text);
             });
         };
@@ -404,7 +434,8 @@ impl Running {
                 let write_back = AtomicBool::new(true);
                 let read_only = config.read_only;
                 let flags = DeviceFlags { write_back, read_only, id, tenant };
-                Device::new(Arc::clone(&common), Arc::clone(&desks), config, flags)
+                let line = Arc::clone(&line);
+                Device::new(Arc::clone(&common), Arc::clone(&desks), line, (config, flags))
             };
             control::run(&meeting, &line, make, &log);
         };

@@ -435,7 +435,7 @@ impl Queue {
     /// nothing.
     #[inline]
     pub(crate) fn publish(&mut self, stats: &mut VhostStats) -> bool {
-        if self.ring.unpublished() == 0 {
+        if self.is_lost || self.ring.unpublished() == 0 {
             return false;
         }
         let before = self.ring.published();
@@ -494,9 +494,14 @@ impl Queue {
 
     /// Its ring is unmapped with the memory that it was in: what is in flight has nowhere to go.
     fn lose_ring(&mut self) {
-        self.is_lost = true;
         self.tracking.again.clear();
-        self.fail("its ring is not in the new memory".to_owned());
+        self.lose("its ring is not in the new memory".to_owned());
+    }
+
+    /// Answers nothing any more, either: what was done went to or came from memory that is gone.
+    pub(crate) fn lose(&mut self, why: String) {
+        self.is_lost = true;
+        self.fail(why);
     }
 
     /// Takes nothing more because of what the guest or frontend did.

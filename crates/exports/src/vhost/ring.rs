@@ -341,6 +341,10 @@ impl SplitRing {
         }
         let wrong = RingError::NotMemory { addr, len };
         while len > 0 {
+            // A buffer is cut where regions end; no guest has many of those in one.
+            if chain.parts.len() >= usize::from(self.chain_max) + 16 {
+                return Err(RingError::TooLong { limit: self.chain_max });
+            }
             let place = memory.translate(addr).ok_or(wrong)?;
             let len_bytes = u64::from(len).min(place.room_bytes) as u32;
             chain.parts.push(Segment { start: place.start, len_bytes });

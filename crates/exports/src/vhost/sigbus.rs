@@ -127,13 +127,15 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         }
         // Relaxed: ordered by `end`.
         let page = entry.page.load(Ordering::Relaxed);
-        let place = address / page * page;
+        // Never past the mapping, whose ends need not be multiples of its pages.
+        let place = (address / page * page).max(start);
+        let len = (address / page * page + page).min(end) - place;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         // SAFETY: replaces a page of a mapping of ours that nobody can use any more; `mmap` is a
         // plain system call.
         let mapped = unsafe {
-            libc::mmap(std::ptr::without_provenance_mut(place), page, protection, flags, -1, 0)
+            libc::mmap(std::ptr::without_provenance_mut(place), len, protection, flags, -1, 0)
         };
         if mapped == libc::MAP_FAILED {
             break;

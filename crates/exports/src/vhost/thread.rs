@@ -14,7 +14,7 @@ mod ending;
 mod orders;
 mod waiting;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use millrace_block::{Channel, Error, ErrorKind, QueueKind, Stamp, Volume};
@@ -70,6 +70,11 @@ pub(crate) struct Common {
     pub(crate) log: Log,
     /// What its drives failed at.
     pub(crate) faults: Faults,
+    /// The write-back switch as frontends set it last; they say it once, and not again after a
+    /// reset or when they come back.
+    pub(crate) write_back: AtomicBool,
+    /// Threads that have nothing in flight any more, while the export stops.
+    pub(crate) drained: AtomicU16,
     /// Of the design with one lock for all queues.
     pub(crate) lock: Option<<Native as Machine>::Lock<()>>,
     pub(crate) stop: AtomicBool,
@@ -86,7 +91,8 @@ impl Common {
     ) -> Common {
         let (stop, stop_deadline_ns) = (AtomicBool::new(false), OnceLock::new());
         let faults = Faults::default();
-        Common { volume, config, log, faults, lock, stop, stop_deadline_ns }
+        let (write_back, drained) = (AtomicBool::new(true), AtomicU16::new(0));
+        Common { volume, config, log, faults, write_back, drained, lock, stop, stop_deadline_ns }
     }
 }
 
@@ -98,6 +104,8 @@ pub(crate) struct IoThread {
     kicks: Kicks,
     /// By place, which completions name: a queue never moves.
     queues: Vec<Option<Served>>,
+    /// The queue that is taken from first.
+    first: usize,
     common: Arc<Common>,
     desk: Arc<Desk>,
     /// The volume's queues are served by turns of the ring.
@@ -152,6 +160,7 @@ impl IoThread {
             pinned: Pinned::new(handle.clone(), config.pin_memory),
             reactor: handle,
             queues: Vec::new(),
+            first: 0,
             common: Arc::clone(common),
             desk: Arc::clone(desk),
             turns: disks.iter().any(|disk| disk.kind() == QueueKind::OwnerOnly),
@@ -214,10 +223,15 @@ impl IoThread {
         let mut taken = 0;
         if available > 0 && !holds {
             taken = self.take();
+            // What the channel had no room for has arrived already.
+            self.pace.waiting = available.saturating_sub(taken);
         }
         let mut moved = taken + self.poll();
         if self.turns {
             moved += self.turn_now(taken)?;
+        }
+        if sigbus::hits() != self.hits {
+            self.find_damage();
         }
         for served in self.queues.iter_mut().flatten() {
             self.answered |= served.queue.publish(&mut self.stats);
@@ -237,21 +251,27 @@ impl IoThread {
             paced.since_ns = now_ns;
         }
         if paced.pace.hold_until(now_ns, available, paced.since_ns).is_some() {
-            self.stats.holds += u64::from(paced.waiting == 0);
+            self.stats.holds += u64::from(paced.since_ns == now_ns);
             paced.waiting = available;
             return true;
         }
-        (paced.since_ns, paced.waiting) = (0, 0);
+        paced.since_ns = 0;
         false
     }
 
     /// Takes what is available into the channel.
     #[inline]
     fn take(&mut self) -> u32 {
-        // Drives that answer later want all of it in one submission.
-        let most = if self.turns { u32::MAX } else { AT_ONCE };
+        // Drives that answer later want all of it in one submission, but for what others need.
+        let count = self.queues.len().max(1);
+        let most = if self.turns { (CHANNEL_DEPTH / count as u32).max(AT_ONCE) } else { AT_ONCE };
+        // In turn, so that none is always last where the channel has no room for all.
+        self.first = (self.first + 1) % count;
         let mut taken = 0;
-        for (lane, served) in self.queues.iter_mut().enumerate() {
+        let (early, late) = self.queues.split_at_mut(self.first.min(count - 1));
+        let first = early.len();
+        let all = late.iter_mut().zip(first..).chain(early.iter_mut().zip(0..));
+        for (served, lane) in all {
             let Some(served) = served else { continue };
             let _all = self.common.lock.as_ref().map(Lock::lock);
             let (channel, stats) = (&mut self.channel, &mut self.stats);
@@ -337,7 +357,7 @@ impl IoThread {
             if served.queue.broken.is_none()
                 && let Some(why) = served.queue.damage()
             {
-                served.queue.fail(why.to_owned());
+                served.queue.lose(why.to_owned());
             }
         }
     }

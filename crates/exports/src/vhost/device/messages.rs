@@ -15,7 +15,7 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 use super::{CONFIG_MAX, Device, map};
-use crate::vhost::blk::{Config, WCE_OFFSET, feature};
+use crate::vhost::blk::{Config, WCE_OFFSET};
 use crate::vhost::inflight::Inflight;
 use crate::vhost::memory::{REGIONS_MAX, Region};
 use crate::vhost::queue::Notifiers;
@@ -47,14 +47,8 @@ impl VhostUserBackendReqHandlerMut for Device {
         if unknown != 0 {
             return self.refuse(format!("features {unknown:#x}, which were not offered"));
         }
-        let before = std::mem::replace(&mut self.features, features);
-        if features & feature::CONFIG_WCE == 0 {
-            let write_back = features & feature::FLUSH != 0;
-            self.flags.write_back.store(write_back, Ordering::SeqCst);
-        } else if before & feature::CONFIG_WCE == 0 {
-            // Another driver than the one before, which had no switch.
-            self.flags.write_back.store(true, Ordering::SeqCst);
-        }
+        self.features = features;
+        self.apply_write_back();
         Ok(())
     }
 
@@ -209,6 +203,10 @@ impl VhostUserBackendReqHandlerMut for Device {
         if vring.served {
             self.tell(index, Order::Enable(index as u16, enable));
         }
+        if enable && !std::mem::replace(&mut self.config_read, true) {
+            // A frontend that comes back does not ask: the size may be another by now.
+            self.line.tell_of_change();
+        }
         Ok(())
     }
 
@@ -222,7 +220,8 @@ impl VhostUserBackendReqHandlerMut for Device {
         if from.saturating_add(size) > CONFIG_MAX {
             return self.refuse(format!("{size} bytes at {from} of the configuration space"));
         }
-        let write_back = self.flags.write_back.load(Ordering::SeqCst);
+        self.config_read = true;
+        let write_back = self.common.write_back.load(Ordering::SeqCst);
         let capacity = self.common.volume.capacity();
         let mut bytes = Config { capacity, write_back, ..self.config }.bytes().to_vec();
         // Fields of newer devices read as zeroes.
@@ -233,8 +232,10 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_config(&mut self, offset: u32, buf: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
         // All else is not the guest's to set; a guest that tries is ignored, as the hardware would.
         let place = WCE_OFFSET.checked_sub(offset as usize).and_then(|at| buf.get(at));
-        if let Some(value) = place.filter(|_| self.features & feature::CONFIG_WCE != 0) {
-            self.flags.write_back.store(*value != 0, Ordering::SeqCst);
+        if let Some(value) = place {
+            // Whatever is negotiated so far: a frontend keeps it, and does not say it again.
+            self.common.write_back.store(*value != 0, Ordering::SeqCst);
+            self.apply_write_back();
         }
         Ok(())
     }
@@ -247,6 +248,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         match Inflight::create(queues, size) {
             Ok((region, file, bytes)) => {
                 self.inflight = Some(region);
+                self.apply_write_back();
                 Ok((VhostUserInflight::new(bytes, 0, queues, size), file))
             }
             Err(error) => self.refuse(error.to_string()),
@@ -257,7 +259,11 @@ impl VhostUserBackendReqHandlerMut for Device {
         let shape = (inflight.num_queues, inflight.queue_size);
         match Inflight::open(file, inflight.mmap_offset, shape) {
             Ok(region) => {
+                if region.is_write_through() {
+                    self.common.write_back.store(false, Ordering::SeqCst);
+                }
                 self.inflight = Some(region);
+                self.apply_write_back();
                 Ok(())
             }
             Err(error) => self.refuse(error.to_string()),

@@ -3,6 +3,8 @@
 //! Called once, by the thread's main function. Invariant: memory that a drive may still write is
 //! leaked with the queue whose request lies in it, never unmapped.
 
+use std::sync::atomic::Ordering;
+
 use millrace_block::{Bio, Error};
 use millrace_machine::{Machine, Native};
 
@@ -12,11 +14,15 @@ use super::IoThread;
 const FLUSH: u64 = 1 << 32;
 
 impl IoThread {
-    /// Ends the thread: answers what is in flight until the deadline, flushes if it is to.
-    pub(crate) fn finish(mut self, served: Result<(), Error>, flushes: bool) -> Vec<String> {
+    /// Ends the thread, of so many: answers what is in flight until the deadline, and flushes if it
+    /// is the last.
+    pub(crate) fn finish(mut self, served: Result<(), Error>, threads: u16) -> Vec<String> {
         let mut failures = Vec::new();
         let deadline_ns = self.common.stop_deadline_ns.get().copied().unwrap_or(0);
-        let ended = served.and_then(|()| self.drain(deadline_ns)).and_then(|()| match flushes {
+        let drained = served.and_then(|()| self.drain(deadline_ns));
+        // The last to have nothing in flight flushes: what the others wrote is done by then.
+        let before = self.common.drained.fetch_add(1, Ordering::SeqCst);
+        let ended = drained.and_then(|()| match before + 1 == threads {
             true => self.flush(deadline_ns, &mut failures),
             false => Ok(()),
         });

@@ -72,9 +72,12 @@ impl IoThread {
     }
 
     fn change_kick(&mut self, number: u16, fd: Option<OwnedFd>) {
+        let Some(old) = self.find(number).map(|served| served.kick.take()) else { return };
         let place = fd.map(|fd| self.kicks.add(fd));
-        let Some(served) = self.find(number) else { return };
-        if let Some(old) = std::mem::replace(&mut served.kick, place) {
+        if let Some(served) = self.find(number) {
+            served.kick = place;
+        }
+        if let Some(old) = old {
             self.kicks.remove(old);
         }
     }

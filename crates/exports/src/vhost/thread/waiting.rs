@@ -21,11 +21,13 @@ impl IoThread {
 
     /// Sleeps until something comes, or until `limit_ns`.
     pub(super) fn sleep(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
+        let mut news = false;
         for served in self.queues.iter_mut().flatten() {
-            if served.queue.request_kick() {
-                served.queue.suppress_kicks();
-                return Ok(());
-            }
+            news |= served.queue.request_kick();
+        }
+        if news {
+            self.suppress_kicks();
+            return Ok(());
         }
         self.kicks.arm();
         let deadline_ns = [self.channel.sleep_until(), limit_ns].into_iter().flatten().min();
@@ -39,9 +41,7 @@ impl IoThread {
         })?;
         let answered = usize::from(std::mem::take(&mut self.answered));
         self.polling[answered].slept(Native::now() - slept_ns);
-        for served in self.queues.iter_mut().flatten() {
-            served.queue.suppress_kicks();
-        }
+        self.suppress_kicks();
         Ok(())
     }
 
@@ -76,6 +76,13 @@ impl IoThread {
                 return Ok(true);
             }
             std::hint::spin_loop();
+        }
+    }
+
+    /// Asks no guest for kicks any more.
+    fn suppress_kicks(&mut self) {
+        for served in self.queues.iter_mut().flatten() {
+            served.queue.suppress_kicks();
         }
     }
 }

@@ -31,6 +31,7 @@ use millrace::DriveWorkers;
 use millrace_exports::server::Listen;
 use millrace_machine::{Machine, Native};
 use millrace_reactor::{Backend, Config};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::words::{self, Address};
 use crate::config::{self, Checked};
@@ -106,6 +107,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut signals = Signals::install().context("cannot install signal handlers")?;
+    raise_descriptor_limit();
     let mut created = Created::default();
     if let Some(folder) = &source.data_dir {
         created.folder(folder)?;
@@ -136,6 +138,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Last, so that who watches sees it stop.
     drop(views);
     Ok(code)
+}
+
+/// As many descriptors as the system allows: a guest brings three for each of its queues, a client
+/// one, and shells start programs with 1,024.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Refused, what there is has to do.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// The threads that serve drives for the I/O threads, of volumes that want it.
