@@ -164,7 +164,8 @@ fn sections_that_lack_something_say_what() {
         "m.toml:2: [[volume]]: it has no name; add name = \"...\"",
         "m.toml:2: [[volume]]: it has no drive; add drives = [\"...\"]",
         "m.toml:3: [[export]]: it names no volume; add volume = \"...\"",
-        "m.toml:3: [[export]]: it has no listener; add nbd = \"unix:PATH\"",
+        "m.toml:3: [[export]]: it has no listener; add nbd = \"unix:PATH\", or vhost-user-blk for \
+         machines",
     ];
     assert_eq!(found, expected);
     assert_eq!(problems("").len(), 1);
@@ -261,4 +262,41 @@ fn a_modelled_controller_is_told_from_the_one_that_the_layer_knows() {
     let spec = "spec = \"model@scu:controller=x,controller-tags=5\"\n";
     let text = format!("[[drive]]\nname = \"d0\"\n{spec}{rest}");
     assert_eq!(plan(&text).drives[0].spec.get("controller"), Some("x"));
+}
+
+#[test]
+fn an_export_to_virtual_machines_needs_nothing_but_its_socket() {
+    let plan =
+        plan(&format!("{DRIVE}{VOLUME}[[export]]\nvolume = \"v\"\nvhost-user-blk = \"unix:m\"\n"));
+    let vhost = plan.exports[0].vhost.as_ref().unwrap();
+    assert_eq!(vhost.path(), Path::new("conf/m"));
+    assert!(vhost.queues >= 16 && vhost.event_idx && !vhost.pin_memory);
+    assert_eq!(vhost.cpus.len(), usize::from(vhost.thread_count()), "a CPU for each thread");
+    assert!(plan.listeners.is_empty());
+}
+
+#[test]
+fn keys_for_virtual_machines_are_checked() {
+    let keys = "vhost-user-blk = \"unix:m\"\nqueues = 2\nthreads = \"shared\"\nserial = \"disk-1\"\n\
+                poll-max = \"0\"\nbatch-wait = \"5us\"\npin-memory = true\nsocket-mode = \"0660\"\n";
+    let vhost = plan(&whole("", "", keys)).exports[0].vhost.clone().unwrap();
+    assert_eq!((vhost.queues, vhost.thread_count(), vhost.cpus.len()), (2, 1, 0));
+    assert_eq!((vhost.poll_max_ns, vhost.batch_wait_ns, vhost.pin_memory), (0, 5000, true));
+    let found = |keys: &str| problems(&whole("", "", keys)).join("; ");
+    let wrong = found("vhost-user-blk = \"tcp:7\"\n");
+    assert_eq!(wrong, "m.toml:10: vhost-user-blk = \"tcp:7\": write \"unix:PATH\"");
+    let wrong = found("queues = 2\n");
+    assert!(wrong.contains("m.toml:10: queues: only with vhost-user-blk"), "{wrong}");
+    let wrong = found("vhost-user-blk = \"unix:m\"\nqueues = 257\n");
+    assert!(wrong.contains("write a whole number from 1 to 256"), "{wrong}");
+    let wrong = found("vhost-user-blk = \"unix:m\"\nthreads = \"queues\"\n");
+    assert!(wrong.contains("write \"shared\", \"queue\", or a number from 1 to 256"), "{wrong}");
+    let wrong = found("vhost-user-blk = \"unix:m\"\ncpus = [9999]\n");
+    assert!(wrong.contains("m.toml:11: cpus: this process may not use CPU 9999"), "{wrong}");
+    let wrong = found("vhost-user-blk = \"unix:m\"\nsocket-mode = \"rw\"\n");
+    assert!(wrong.contains("octal digits"), "{wrong}");
+    let wrong = found("vhost-user-blk = \"unix:s\"\n");
+    assert!(wrong.contains("a virtual disk has a socket of its own"), "{wrong}");
+    let wrong = found("vhost-user-blk = \"unix:m\"\nrole = \"client\"\nsocket-mode = \"0660\"\n");
+    assert!(wrong.contains("the socket is the frontend's"), "{wrong}");
 }
