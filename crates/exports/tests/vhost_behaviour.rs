@@ -227,6 +227,27 @@ fn writes_are_durable_when_answered_with_the_write_back_switch_off_and_after_a_f
 }
 
 #[test]
+fn a_switch_to_write_through_holds_over_resets_and_new_connections_of_a_frontend_that_says_it_once()
+{
+    let (volume, control) = faulty(SPEC, FaultCache::Volatile);
+    let export = Export::of(Backend::Auto, &[volume], |_| {});
+    let guest = export.guest();
+    set_write_back(&guest, 0);
+    drop(guest);
+    let mut guest = export.guest();
+    guest.write(0, 0, &[1; 65536]);
+    assert_eq!(control.power_cut(7), 0, "after a new connection");
+    guest.reset();
+    guest.write(0, 0, &[2; 65536]);
+    assert_eq!(control.power_cut(8), 0, "after a reset");
+    assert_eq!(config(&guest)[32], 0);
+    set_write_back(&guest, 1);
+    guest.write(0, 0, &[3; 65536]);
+    assert!(control.power_cut(9) > 0, "of 128 sectors in a cache some are lost");
+    export.works_after(guest);
+}
+
+#[test]
 fn a_guest_that_knows_neither_flushes_nor_the_switch_gets_durable_writes() {
     let (volume, control) = faulty(SPEC, FaultCache::Volatile);
     let export = Export::of(Backend::Auto, &[volume], |_| {});

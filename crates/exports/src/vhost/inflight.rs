@@ -316,11 +316,26 @@ mod tests {
     }
 
     #[test]
+    fn a_switch_to_write_through_is_kept_beside_what_is_in_flight() {
+        let (first, file, _) = Inflight::create(2, 8).unwrap();
+        let mut queue = first.queue(0, 8).unwrap();
+        queue.recover(0);
+        queue.taken(3);
+        first.set_write_through(true);
+        let next = Inflight::open(file, 0, (2, 8)).unwrap();
+        assert!(next.is_write_through());
+        assert_eq!(next.queue(0, 8).unwrap().recover(0).heads, [3]);
+        next.set_write_through(false);
+        assert!(!first.is_write_through());
+    }
+
+    #[test]
     fn regions_for_nothing_or_too_much_are_refused() {
         for (queues, size) in [(0, 8), (257, 8), (1, 0), (1, 2048)] {
             assert!(Inflight::create(queues, size).is_err(), "{queues} {size}");
         }
         let (_, file, bytes) = Inflight::create(1, 8).unwrap();
-        assert!(Inflight::open(file, bytes, (1, 8)).is_err());
+        assert!(Inflight::open(file.try_clone().unwrap(), bytes, (1, 8)).is_err());
+        assert!(Inflight::open(file, 8, (1, 4)).is_err(), "not aligned");
     }
 }
