@@ -294,6 +294,24 @@ fn watch(shared: &Shared, plan: &Plan, start: Instant, progress: Progress<'_>) {
     }
 }
 
+/// The row of jobs that are clients and take latencies themselves, and what each did: starts them,
+/// waits for their end.
+pub(crate) fn client_row(
+    threads: Vec<<Native as Machine>::Thread>,
+    shared: &Shared,
+    plan: &Plan,
+    progress: Progress<'_>,
+) -> Result<(Row, Vec<JobResult>), BenchError> {
+    let times = measure(shared, plan, progress);
+    if !threads.into_iter().all(Thread::join) {
+        return Err(BenchError::Panicked);
+    }
+    let results = shared.results()?;
+    let mut latency = Snapshot::default();
+    results.iter().for_each(|result| latency.merge(&result.latencies));
+    Ok((row_of(plan, &results, times, &latency), results))
+}
+
 /// The row of what the jobs did; who knows the queues fills those in.
 pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: &Snapshot) -> Row {
     let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>();

@@ -12,9 +12,9 @@ use std::sync::atomic::Ordering;
 use millrace_block::Op;
 use millrace_exports::client::{Client, Completion};
 use millrace_exports::nbd::{Command, NbdUri, Request};
-use millrace_machine::{CpuId, Machine, Native, Thread};
+use millrace_machine::{CpuId, Machine, Native};
 
-use crate::bench::{BenchError, Plan, Progress, Shared, measure, row_of};
+use crate::bench::{BenchError, Plan, Progress, Shared, client_row};
 use crate::job::{JobResult, Until};
 use crate::row::{Queues, Row};
 use crate::verify;
@@ -30,14 +30,7 @@ pub fn run_nbd_row(uri: &NbdUri, plan: &Plan, progress: Progress<'_>) -> Result<
     drop(probe);
     let shared = Arc::new(Shared::new(plan));
     let threads = (0..plan.jobs).map(|job| spawn(uri, plan, &shared, job)).collect::<Vec<_>>();
-    let times = measure(&shared, plan, progress);
-    if !threads.into_iter().all(Thread::join) {
-        return Err(BenchError::Panicked);
-    }
-    let results = shared.results()?;
-    let mut latency = millrace_block::Snapshot::default();
-    results.iter().for_each(|result| latency.merge(&result.latencies));
-    let mut row = row_of(plan, &results, times, &latency);
+    let (mut row, _) = client_row(threads, &shared, plan, progress)?;
     row.queues = Queues { stack: "nbd".to_owned(), cpus: plan.cpus.len() as u32, ..row.queues };
     row.drives = format!("{uri:?}");
     Ok(row)

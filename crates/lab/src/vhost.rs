@@ -14,10 +14,10 @@ use millrace_block::Op;
 use millrace_exports::vhost_client::{
     Client, Counters, DiskConfig, Options, Queue, RING_SIZE_MAX, Request, Status, Wait,
 };
-use millrace_machine::{CpuId, Machine, Native, Thread};
+use millrace_machine::{CpuId, Machine, Native};
 
 use crate::bench::{
-    BenchError, Plan, Progress, Shared, check_block_size, check_capacity, measure, row_of,
+    BenchError, Plan, Progress, Shared, check_block_size, check_capacity, client_row,
 };
 use crate::job::{JobResult, Until};
 use crate::row::{Notifications, Queues, Row};
@@ -47,14 +47,7 @@ pub fn run_vhost_row(
     let queues = client.into_queues().into_iter().zip(0..);
     let threads: Vec<_> =
         queues.map(|(queue, job)| spawn(queue, sectors, plan, &shared, job)).collect();
-    let times = measure(&shared, plan, progress);
-    if !threads.into_iter().all(Thread::join) {
-        return Err(BenchError::Panicked);
-    }
-    let results = shared.results()?;
-    let mut latency = millrace_block::Snapshot::default();
-    results.iter().for_each(|result| latency.merge(&result.latencies));
-    let mut row = row_of(plan, &results, times, &latency);
+    let (mut row, results) = client_row(threads, &shared, plan, progress)?;
     let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>() as f64;
     let ios = row.ios.max(1) as f64;
     row.cost.notifications = Some(Notifications {

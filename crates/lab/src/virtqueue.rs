@@ -15,9 +15,9 @@ use millrace_exports::vhost::ring::RingFeatures;
 use millrace_exports::vhost_client::{
     Counters, Descriptors, DriverRing, Request, RingLayout, RingOptions, Status, Wait,
 };
-use millrace_machine::{CpuId, Machine, Native, Thread};
+use millrace_machine::{CpuId, Machine, Native};
 
-use crate::bench::{BenchError, Plan, Progress, Shared, check, measure, row_of};
+use crate::bench::{BenchError, Plan, Progress, Shared, check, client_row};
 use crate::job::JobResult;
 use crate::row::{Queues, Row};
 use crate::vhost::{GuestQueue, Job, ring_size};
@@ -51,14 +51,7 @@ pub fn run_virtqueue_row(
     };
     let threads = (0..plan.jobs).map(|job| spawn(volume, plan, &shared, (options, job)));
     let threads: Vec<_> = threads.collect();
-    let times = measure(&shared, plan, progress);
-    if !threads.into_iter().all(Thread::join) {
-        return Err(BenchError::Panicked);
-    }
-    let results = shared.results()?;
-    let mut latency = millrace_block::Snapshot::default();
-    results.iter().for_each(|result| latency.merge(&result.latencies));
-    let mut row = row_of(plan, &results, times, &latency);
+    let (mut row, _) = client_row(threads, &shared, plan, progress)?;
     row.queues =
         Queues { stack: "virtqueue".to_owned(), cpus: plan.cpus.len() as u32, ..Queues::default() };
     Ok(row)

@@ -9,11 +9,11 @@
 //! listens. That file is empty and stays: one that were removed could be locked by two servers.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -175,6 +175,8 @@ fn listen_with(path: &Path, mode: Mode) -> io::Result<UnixListener> {
     let socket = net::socket_with(net::AddressFamily::UNIX, kind.0, kind.1, None)?;
     fchmod(&socket, mode)?;
     net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
+    // The umask took bits away from it. Nobody gets in before it listens.
+    std::fs::set_permissions(path, Permissions::from_mode(mode.bits()))?;
     net::listen(&socket, BACKLOG)?;
     Ok(socket.into())
 }
@@ -205,7 +207,6 @@ fn is_stale(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -221,6 +222,17 @@ mod tests {
         assert!(socket.socket().accept().is_ok());
         drop(socket);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_has_the_mode_that_was_asked_for_from_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        for mode in [0o600, 0o660, 0o666] {
+            let path = dir.path().join(format!("{mode:o}"));
+            let _socket = UnixSocket::bind_with(&path, Some(mode)).unwrap();
+            let file = std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777;
+            assert_eq!(file, mode, "whatever the umask is");
+        }
     }
 
     #[test]

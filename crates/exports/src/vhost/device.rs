@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use vhost::vhost_user::message::{VhostUserMemoryRegion, VhostUserProtocolFeatures};
+use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
 
 use super::blk::{Config, feature};
@@ -56,7 +56,6 @@ pub(crate) struct Device {
     config: Config,
     flags: Arc<DeviceFlags>,
     features: u64,
-    protocol: VhostUserProtocolFeatures,
     memory: Arc<GuestMemory>,
     inflight: Option<Inflight>,
     vrings: Vec<Vring>,
@@ -80,7 +79,6 @@ impl Device {
             config,
             flags: Arc::new(flags),
             features: 0,
-            protocol: VhostUserProtocolFeatures::empty(),
             memory: Arc::default(),
             inflight: None,
             vrings,

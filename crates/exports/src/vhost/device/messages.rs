@@ -62,8 +62,8 @@ impl VhostUserBackendReqHandlerMut for Device {
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
     }
 
-    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
-        self.protocol = VhostUserProtocolFeatures::from_bits_truncate(features);
+    fn set_protocol_features(&mut self, _features: u64) -> Result<()> {
+        // The crate keeps them, and refuses what goes beyond.
         Ok(())
     }
 
