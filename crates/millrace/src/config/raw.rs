@@ -366,8 +366,9 @@ fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opt
     if volume.is_none() {
         section.missing("it names no volume; add volume = \"...\"", problems);
     }
+    let for_machines = section.has("vhost-user-blk");
     let vhost = RawVhost::read(&mut section, base, problems);
-    if nbd.is_none() && !vhost.is_there() && !section.has("vhost-user-blk") {
+    if nbd.is_none() && !for_machines {
         let text = "it has no listener; add nbd = \"unix:PATH\", or vhost-user-blk for machines";
         section.missing(text, problems);
     }

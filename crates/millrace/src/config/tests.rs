@@ -285,6 +285,9 @@ fn keys_for_virtual_machines_are_checked() {
     let found = |keys: &str| problems(&whole("", "", keys)).join("; ");
     let wrong = found("vhost-user-blk = \"tcp:7\"\n");
     assert_eq!(wrong, "m.toml:10: vhost-user-blk = \"tcp:7\": write \"unix:PATH\"");
+    let alone = "[[export]]\nvolume = \"v\"\nvhost-user-blk = \"m\"\n";
+    let wrong = problems(&format!("{DRIVE}{VOLUME}{alone}"));
+    assert_eq!(wrong, ["m.toml:9: vhost-user-blk = \"m\": write \"unix:PATH\""]);
     let wrong = found("queues = 2\n");
     assert!(wrong.contains("m.toml:10: queues: only with vhost-user-blk"), "{wrong}");
     let wrong = found("vhost-user-blk = \"unix:m\"\nqueues = 257\n");

@@ -101,11 +101,6 @@ impl RawVhost {
         }
     }
 
-    /// Whether it is served to virtual machines at all.
-    pub fn is_there(&self) -> bool {
-        self.socket.is_some()
-    }
-
     /// What the keys come to; `pinned` counts threads that were pinned for others.
     pub fn check(&self, pinned: &mut usize, problems: &mut Problems) -> Option<VhostPlan> {
         let Some(socket) = &self.socket else {

@@ -12,6 +12,7 @@ use comfy_table::presets::NOTHING;
 use millrace::DriveWorkers;
 use millrace_block::{Disk, Layout, QueueKind, Serving, ServingConfig, Sharing, Stack};
 use millrace_exports::server::StopReport;
+use millrace_exports::vhost::VhostSocket;
 use millrace_machine::Native;
 
 use super::opening::Opened;
@@ -129,6 +130,16 @@ fn machines(plan: &Checked) -> String {
             counted(vhost.queues.into(), "queue"),
             counted(threads, "I/O thread"),
         );
+        if let VhostSocket::Listen(..) = vhost.socket {
+            let _ = writeln!(
+                text,
+                "  for QEMU, with shared memory (docs/vm.md): -chardev \
+                 socket,id=disk,path={},reconnect=1 -device \
+                 vhost-user-blk-pci,chardev=disk,num-queues={}",
+                visible(&path),
+                vhost.queues.min(2)
+            );
+        }
     }
     text
 }
