@@ -64,6 +64,17 @@ pub fn poll_within<T>(timeout: Duration, mut ready: impl FnMut() -> Option<T>) -
     }
 }
 
+/// Whether somebody listens on the Unix socket `path`, written as the listener wrote it. A socket is
+/// there before that, and refuses who comes too early.
+pub fn listens(path: &Path) -> bool {
+    // Fields of proc(5): flags are the fourth, the path is the last; __SO_ACCEPTCON = 0x10000.
+    let table = fs::read_to_string("/proc/net/unix").expect("Linux has a table of its sockets");
+    table.lines().any(|line| {
+        line.split(' ').nth(3) == Some("00010000")
+            && line.split(' ').next_back().map(Path::new) == Some(path)
+    })
+}
+
 /// Creates a file for the output of a child.
 pub fn create(path: &Path) -> File {
     File::create(path).unwrap_or_else(|error| panic!("cannot create {}: {error}", path.display()))
@@ -88,6 +99,20 @@ mod tests {
         let output = run(&mut shell("echo out; echo err >&2; exit 3"));
         assert_eq!(output.status.code(), Some(3));
         assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
+    }
+
+    #[test]
+    fn a_socket_is_listened_to_from_listen_until_close() {
+        let dir = crate::tempdir();
+        let (path, other) = (dir.path().join("s"), dir.path().join("t"));
+        assert!(!listens(&path));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let client = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        let _datagrams = std::os::unix::net::UnixDatagram::bind(&other).unwrap();
+        assert_eq!((listens(&path), listens(&other)), (true, false));
+        drop(listener);
+        assert!(path.exists() && !listens(&path));
+        drop(client);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::process::{create, poll_within};
+use crate::process::{create, listens, poll_within};
 
 /// A server and its image.
 pub struct StorageDaemon {
@@ -19,11 +19,11 @@ pub struct StorageDaemon {
 }
 
 impl StorageDaemon {
-    /// Exports a new sparse image of `bytes` bytes with two queues, and returns when the socket is
-    /// there.
+    /// Exports a new sparse image of `bytes` bytes with two queues, and returns when the daemon
+    /// listens.
     ///
     /// # Panics
-    /// If the daemon cannot be started or makes no socket within 30 s; the message has what it
+    /// If the daemon cannot be started or does not listen within 30 s; the message has what it
     /// said.
     #[must_use]
     pub fn start(bytes: u64) -> StorageDaemon {
@@ -44,9 +44,9 @@ impl StorageDaemon {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(create(&said));
         let child = command.spawn().expect("the caller has looked for it");
         let server = StorageDaemon { child, dir };
-        let ready = poll_within(Duration::from_secs(30), || socket.exists().then_some(()));
+        let ready = poll_within(Duration::from_secs(30), || listens(&socket).then_some(()));
         let text = std::fs::read_to_string(&said).unwrap_or_default();
-        assert!(ready.is_some(), "{command:?} made no socket: {text}");
+        assert!(ready.is_some(), "{command:?} does not listen: {text}");
         server
     }
 

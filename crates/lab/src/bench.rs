@@ -5,7 +5,6 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use millrace_reactor::Config;
 
 use crate::job::{Job, JobResult, Until};
 use crate::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
+use crate::verify::Written;
 use crate::workload::{Offsets, Workload};
 
 /// Why a row has no result.
@@ -197,11 +197,22 @@ pub(crate) fn check(volume: &Volume<Native>, plan: &Plan) -> Result<(), BenchErr
         let text = "verify: the null drive keeps no data; use ram or file".to_owned();
         return Err(BenchError::Workload(text));
     }
-    if plan.workload.verify && !plan.workload.rw.writes() {
-        let text = format!("verify: rw={} writes nothing; use write, randwrite", plan.workload.rw);
-        return Err(BenchError::Workload(text));
-    }
-    Ok(())
+    check_verify(plan, volume.capacity() << 9)
+}
+
+/// Whether what is written can be verified on a device of `bytes` bytes.
+pub(crate) fn check_verify(plan: &Plan, bytes: u64) -> Result<(), BenchError> {
+    let Workload { rw, bs_bytes, iodepth, verify, .. } = plan.workload;
+    let blocks = bytes / u64::from(bs_bytes) / u64::from(plan.jobs);
+    let text = match verify {
+        true if !rw.writes() => format!("verify: rw={rw} writes nothing; use write, randwrite"),
+        true if blocks < iodepth.into() => format!(
+            "verify: {blocks} blocks of {bs_bytes} bytes for each job on this device, and \
+             iodepth={iodepth}: no block is written twice at once; use a smaller iodepth"
+        ),
+        _ => return Ok(()),
+    };
+    Err(BenchError::Workload(text))
 }
 
 /// Whether a device can do I/Os of this size.
@@ -254,9 +265,9 @@ fn run_job(
     let place = (job.into(), plan.jobs.into());
     let mut job = Job {
         workload: plan.workload,
-        offsets: Offsets::new(&plan.workload, blocks, place, plan.workload.verify),
+        offsets: Offsets::new(&plan.workload, blocks, place),
         measure: may_split(volume, plan),
-        written: HashMap::new(),
+        written: Written::new(&plan.workload),
         spare: None,
         context: &mut context,
         channel: &mut channel,

@@ -5,14 +5,13 @@
 //! nothing is done. Latency is taken from the layer's accounting where every bio goes to one drive
 //! whole, and measured here, by batch, where the layer may split.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use millrace_block::{Again, Bio, Buffer, Channel, Completion, Error, Op, Reject, Snapshot};
 use millrace_drives::IoContext;
 use millrace_machine::{Machine, Native};
 
-use crate::verify;
+use crate::verify::Written;
 use crate::workload::{Offsets, Workload};
 
 /// When a job stops.
@@ -52,25 +51,21 @@ impl JobResult {
 #[inline(always)]
 fn aim(
     bio: &mut Bio,
-    (workload, offsets, written): (&Workload, &mut Offsets, &mut HashMap<u64, u64>),
+    (workload, offsets, written): (&Workload, &mut Offsets, &mut Option<Written>),
     now_ns: u64,
 ) {
-    let (block, op) = offsets.next_io();
+    let (block, op) = match written {
+        None => offsets.next_io(),
+        Some(written) => written.next_io(offsets),
+    };
     bio.set_sector(block * u64::from(workload.bs_bytes >> 9));
     bio.set_user_data(now_ns);
     bio.set_op(op);
-    if workload.verify && op == Op::Write {
-        stamp_block(written, bio, block);
+    if let Some(written) = written
+        && op == Op::Write
+    {
+        written.stamp(block, bio.memory().expect("jobs use owned buffers"));
     }
-}
-
-/// Stamps a block that is to be verified, with its next generation.
-#[cold]
-fn stamp_block(written: &mut HashMap<u64, u64>, bio: &mut Bio, block: u64) {
-    let generation = written.entry(block).or_insert(0);
-    *generation += 1;
-    let (offset, generation) = (bio.sector() << 9, *generation);
-    verify::stamp(bio.memory().expect("jobs use owned buffers"), offset, generation);
 }
 
 /// One job.
@@ -80,8 +75,7 @@ pub(crate) struct Job<'a> {
     pub(crate) workload: Workload,
     pub(crate) offsets: Offsets,
     pub(crate) measure: bool,
-    /// Last generation written, by block; only with `verify`.
-    pub(crate) written: HashMap<u64, u64>,
+    pub(crate) written: Option<Written>,
     /// An I/O that the stack did not take yet.
     pub(crate) spare: Option<Bio>,
 }
@@ -113,8 +107,8 @@ impl Job<'_> {
             }
         }
         until.done.fetch_add(result.ios - reported, Ordering::Relaxed);
-        if self.workload.verify {
-            self.read_back(&mut result)?;
+        if let Some(written) = self.written.take() {
+            self.read_back(&written, &mut result)?;
         }
         Ok(result)
     }
@@ -161,6 +155,11 @@ impl Job<'_> {
             if !status.is_ok() {
                 result.fail(|| format!("{:?} at sector {}: {status}", bio.op(), bio.sector()));
             }
+            if let Some(written) = written
+                && bio.op() == Op::Write
+            {
+                written.landed(bio.sector() / u64::from(workload.bs_bytes >> 9));
+            }
             if again == left {
                 return Again::Drop;
             }
@@ -184,11 +183,10 @@ impl Job<'_> {
     }
 
     /// Reads every block written and compares it with its last generation.
-    fn read_back(&mut self, result: &mut JobResult) -> Result<(), Error> {
+    fn read_back(&mut self, written: &Written, result: &mut JobResult) -> Result<(), Error> {
         let bs = self.workload.bs_bytes;
         let sectors = u64::from(bs >> 9);
-        let written = std::mem::take(&mut self.written);
-        let mut left = written.keys().copied().peekable();
+        let mut left = written.blocks().peekable();
         loop {
             while let Some(block) = left.peek().copied()
                 && self.channel.in_flight() < self.workload.iodepth
@@ -204,16 +202,9 @@ impl Job<'_> {
                 break;
             }
             let handed = self.channel.poll(|Completion { user_data: block, status, bio }| {
-                let offset = bio.sector() << 9;
                 let data = bio.into_buffer().expect("jobs use owned buffers");
-                let outcome = match status.is_ok() {
-                    true => verify::check(&data, offset, written[&block]),
-                    false => Err(format!("offset {offset}: {status}")),
-                };
-                match outcome {
-                    Ok(()) => result.verified += 1,
-                    Err(text) => result.fail(|| format!("verify: {text}")),
-                }
+                let read = if status.is_ok() { Ok(&data[..]) } else { Err(status) };
+                written.check(block, read, result);
             });
             if handed == 0 {
                 self.sleep()?;

@@ -5,7 +5,6 @@
 //! job, `iodepth` requests in flight. Latency is that of the client, from queueing a request to
 //! taking its reply, by batch.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,10 +13,10 @@ use millrace_exports::client::{Client, Completion};
 use millrace_exports::nbd::{Command, NbdUri, Request};
 use millrace_machine::{CpuId, Machine, Native};
 
-use crate::bench::{BenchError, Plan, Progress, Shared, client_row};
+use crate::bench::{BenchError, Plan, Progress, Shared, check_verify, client_row};
 use crate::job::{JobResult, Until};
 use crate::row::{Queues, Row};
-use crate::verify;
+use crate::verify::Written;
 use crate::workload::{Offsets, Workload};
 
 /// Runs one row against the export that `uri` names.
@@ -55,10 +54,7 @@ fn check(client: &Client, plan: &Plan) -> Result<(), BenchError> {
     if bs * u64::from(plan.jobs) > size {
         return wrong(format!("bs={bs} with {} jobs: larger than the export", plan.jobs));
     }
-    if workload.verify && !workload.rw.writes() {
-        return wrong(format!("verify: rw={} writes nothing; use randwrite", workload.rw));
-    }
-    Ok(())
+    check_verify(plan, size)
 }
 
 fn spawn(uri: &NbdUri, plan: &Plan, shared: &Arc<Shared>, job: u32) -> <Native as Machine>::Thread {
@@ -81,10 +77,18 @@ struct Connection {
     client: Client,
     workload: Workload,
     offsets: Offsets,
-    /// Last generation written, by block; only with `verify`.
-    written: HashMap<u64, u64>,
-    /// What is to go off next: buffers of requests that came back.
-    ready: Vec<Vec<u8>>,
+    written: Option<Written>,
+    /// What is to go off next: the buffers of requests that came back, and their slots.
+    ready: Vec<(usize, Vec<u8>)>,
+    slots: Vec<Slot>,
+}
+
+/// What a request in flight is, by the number that its completion brings.
+#[derive(Debug, Clone, Default)]
+struct Slot {
+    stamp_ns: u64,
+    /// What it writes, or reads back; only with `verify`.
+    block: Option<u64>,
 }
 
 impl Connection {
@@ -92,11 +96,12 @@ impl Connection {
         let workload = plan.workload;
         let blocks = client.session().size_bytes / u64::from(workload.bs_bytes);
         let place = (job.into(), plan.jobs.into());
-        let buffer = || vec![0; workload.bs_bytes as usize];
+        let depth = workload.iodepth as usize;
         Connection {
-            offsets: Offsets::new(&workload, blocks, place, workload.verify),
-            ready: (0..workload.iodepth).map(|_| buffer()).collect(),
-            written: HashMap::new(),
+            offsets: Offsets::new(&workload, blocks, place),
+            ready: (0..depth).map(|slot| (slot, vec![0; workload.bs_bytes as usize])).collect(),
+            slots: vec![Slot::default(); depth],
+            written: Written::new(&workload),
             client,
             workload,
         }
@@ -116,8 +121,8 @@ impl Connection {
             let handed = self.reap(&mut result)?;
             until.done.fetch_add(handed, Ordering::Relaxed);
         }
-        if self.workload.verify {
-            self.read_back(&mut result)?;
+        if let Some(written) = self.written.take() {
+            self.read_back(&written, &mut result)?;
         }
         Ok(result)
     }
@@ -127,16 +132,22 @@ impl Connection {
         let now_ns = Native::now();
         let mut sent = 0;
         while sent < most {
-            let Some(mut buffer) = self.ready.pop() else { break };
-            let (block, op) = self.offsets.next_io();
-            let offset = block * u64::from(self.workload.bs_bytes);
-            if self.workload.verify && op == Op::Write {
-                let generation = self.written.entry(block).or_insert(0);
-                *generation += 1;
-                verify::stamp(&mut buffer, offset, *generation);
+            let Some((slot, mut buffer)) = self.ready.pop() else { break };
+            let (block, op) = match &mut self.written {
+                None => self.offsets.next_io(),
+                Some(written) => written.next_io(&mut self.offsets),
+            };
+            let mut writing = None;
+            if let Some(written) = &mut self.written
+                && op == Op::Write
+            {
+                written.stamp(block, &mut buffer);
+                writing = Some(block);
             }
+            self.slots[slot] = Slot { stamp_ns: now_ns, block: writing };
+            let offset = block * u64::from(self.workload.bs_bytes);
             let command = if op == Op::Read { Command::Read } else { Command::Write };
-            self.client.submit(&request(command, offset, &buffer, now_ns), buffer)?;
+            self.client.submit(&request(command, offset, &buffer, slot), buffer)?;
             sent += 1;
         }
         Ok(sent)
@@ -144,56 +155,56 @@ impl Connection {
 
     fn reap(&mut self, result: &mut JobResult) -> std::io::Result<u64> {
         let mut now_ns = 0;
-        let ready = &mut self.ready;
-        let handed = self.client.wait(1, |Completion { user_data, errno, buffer, .. }| {
+        let Connection { client, ready, slots, written, .. } = self;
+        let handed = client.wait(1, |Completion { user_data, errno, buffer, .. }| {
             if now_ns == 0 {
                 now_ns = Native::now();
             }
-            result.latencies.add(now_ns.saturating_sub(user_data), 1);
+            let slot = user_data as usize;
+            let Slot { stamp_ns, block } = std::mem::take(&mut slots[slot]);
+            result.latencies.add(now_ns.saturating_sub(stamp_ns), 1);
+            if let (Some(written), Some(block)) = (&mut *written, block) {
+                written.landed(block);
+            }
             if let Some(errno) = errno {
                 result.fail(|| format!("{errno:?} from the server"));
             }
-            ready.push(buffer);
+            ready.push((slot, buffer));
         })?;
         result.ios += handed as u64;
         Ok(handed as u64)
     }
 
     /// Reads every block written and compares it with its last generation.
-    fn read_back(&mut self, result: &mut JobResult) -> std::io::Result<()> {
-        let written = std::mem::take(&mut self.written);
-        let mut left = written.keys();
+    fn read_back(&mut self, written: &Written, result: &mut JobResult) -> std::io::Result<()> {
+        let bs = u64::from(self.workload.bs_bytes);
+        let mut left = written.blocks().peekable();
         loop {
-            let mut buffers = std::mem::take(&mut self.ready).into_iter();
-            for buffer in buffers.by_ref() {
-                let Some(block) = left.next() else {
-                    self.ready.push(buffer);
-                    break;
-                };
-                let offset = block * u64::from(self.workload.bs_bytes);
-                let read = request(Command::Read, offset, &buffer, *block);
-                self.client.submit(&read, buffer)?;
+            while let Some(block) = left.peek().copied()
+                && let Some((slot, buffer)) = self.ready.pop()
+            {
+                left.next();
+                self.slots[slot].block = Some(block);
+                self.client.submit(&request(Command::Read, block * bs, &buffer, slot), buffer)?;
             }
-            self.ready.extend(buffers);
             if self.client.in_flight() == 0 {
                 return Ok(());
             }
-            let (bs, ready) = (u64::from(self.workload.bs_bytes), &mut self.ready);
-            self.client.wait(1, |Completion { user_data: block, errno, buffer, .. }| {
-                let outcome = match errno {
-                    None => verify::check(&buffer, block * bs, written[&block]),
-                    Some(errno) => Err(format!("offset {}: {errno:?}", block * bs)),
+            let Connection { client, ready, slots, .. } = self;
+            client.wait(1, |Completion { user_data, errno, buffer, .. }| {
+                let slot = user_data as usize;
+                let block = slots[slot].block.take().expect("it was read");
+                let read = match errno {
+                    None => Ok(&buffer[..]),
+                    Some(errno) => Err(format!("{errno:?}")),
                 };
-                match outcome {
-                    Ok(()) => result.verified += 1,
-                    Err(text) => result.fail(|| format!("verify: {text}")),
-                }
-                ready.push(buffer);
+                written.check(block, read, result);
+                ready.push((slot, buffer));
             })?;
         }
     }
 }
 
-fn request(command: Command, offset: u64, buffer: &[u8], user_data: u64) -> Request {
-    Request { cookie: user_data, flags: 0, command, offset, length: buffer.len() as u64 }
+fn request(command: Command, offset: u64, buffer: &[u8], slot: usize) -> Request {
+    Request { cookie: slot as u64, flags: 0, command, offset, length: buffer.len() as u64 }
 }

@@ -1,11 +1,19 @@
-//! The pattern that `--verify` writes: every block names its place, its generation and its
-//! checksum.
+//! `--verify`: the pattern that a job writes, and what it remembers to compare it with.
 //!
-//! Used by job.rs: `stamp` before a write, `check` after the read back. Layout of a block, little
-//! endian: magic (8), byte offset on the device (8), generation (8), crc32c of the rest of the
-//! block (4), then bytes that depend on the offset and generation.
+//! Every block names its place, its generation and its checksum. Layout of a block, little endian:
+//! magic (8), byte offset on the device (8), generation (8), crc32c of the rest of the block (4),
+//! then bytes that depend on the offset and generation. Owned by the jobs of drives and clients
+//! (job.rs, nbd.rs, vhost.rs): no write goes to a block that another of the job's is on its way
+//! to, as whose data stays there would be the device's choice.
 
+use std::collections::HashMap;
+use std::fmt::Display;
 use std::ops::Range;
+
+use millrace_block::Op;
+
+use crate::job::JobResult;
+use crate::workload::{Offsets, Workload};
 
 const MAGIC: u64 = 0x6563_6172_6c6c_696d;
 const HEAD: usize = 28;
@@ -16,8 +24,81 @@ fn word(block: &[u8], range: Range<usize>) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
+/// What a job wrote, by block.
+#[derive(Debug)]
+pub(crate) struct Written {
+    bs_bytes: u32,
+    blocks: HashMap<u64, Last>,
+}
+
+/// The last write of a block.
+#[derive(Debug, Default)]
+struct Last {
+    generation: u64,
+    in_flight: bool,
+}
+
+impl Written {
+    /// Of a job that is to verify.
+    pub(crate) fn new(workload: &Workload) -> Option<Written> {
+        let (bs_bytes, blocks) = (workload.bs_bytes, HashMap::new());
+        workload.verify.then_some(Written { bs_bytes, blocks })
+    }
+
+    /// The next I/O: a read, or a write of a block that none is on its way to. There must be more
+    /// blocks than I/Os in flight.
+    #[cold]
+    pub(crate) fn next_io(&self, offsets: &mut Offsets) -> (u64, Op) {
+        loop {
+            let (block, op) = offsets.next_io();
+            let busy = || self.blocks.get(&block).is_some_and(|last| last.in_flight);
+            if op != Op::Write || !busy() {
+                return (block, op);
+            }
+        }
+    }
+
+    /// Fills `memory` for the next write of `block`, which is in flight from now on.
+    #[cold]
+    pub(crate) fn stamp(&mut self, block: u64, memory: &mut [u8]) {
+        let last = self.blocks.entry(block).or_default();
+        last.generation += 1;
+        last.in_flight = true;
+        stamp(memory, block * u64::from(self.bs_bytes), last.generation);
+    }
+
+    /// The write of `block` is done.
+    #[cold]
+    pub(crate) fn landed(&mut self, block: u64) {
+        self.blocks.entry(block).or_default().in_flight = false;
+    }
+
+    /// What has to be read back.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = u64> {
+        self.blocks.keys().copied()
+    }
+
+    /// Compares what was read back of `block` with what was written there last.
+    pub(crate) fn check(
+        &self,
+        block: u64,
+        read: Result<&[u8], impl Display>,
+        result: &mut JobResult,
+    ) {
+        let offset = block * u64::from(self.bs_bytes);
+        let outcome = match read {
+            Ok(data) => check(data, offset, self.blocks[&block].generation),
+            Err(error) => Err(format!("offset {offset}: {error}")),
+        };
+        match outcome {
+            Ok(()) => result.verified += 1,
+            Err(text) => result.fail(|| format!("verify: {text}")),
+        }
+    }
+}
+
 /// Fills a block for its place and generation.
-pub(crate) fn stamp(block: &mut [u8], offset: u64, generation: u64) {
+fn stamp(block: &mut [u8], offset: u64, generation: u64) {
     block[0..8].copy_from_slice(&MAGIC.to_le_bytes());
     block[8..16].copy_from_slice(&offset.to_le_bytes());
     block[16..24].copy_from_slice(&generation.to_le_bytes());
@@ -31,7 +112,7 @@ pub(crate) fn stamp(block: &mut [u8], offset: u64, generation: u64) {
 }
 
 /// What is wrong with a block that was read back, if anything.
-pub(crate) fn check(block: &[u8], offset: u64, generation: u64) -> Result<(), String> {
+fn check(block: &[u8], offset: u64, generation: u64) -> Result<(), String> {
     let (magic, place, found) = (word(block, 0..8), word(block, 8..16), word(block, 16..24));
     if magic != MAGIC {
         return Err(format!("offset {offset}: no pattern there (first bytes {magic:#018x})"));
@@ -53,6 +134,55 @@ pub(crate) fn check(block: &[u8], offset: u64, generation: u64) -> Result<(), St
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::Rw;
+
+    /// Two thirds of all draws would meet a write in flight, were they let.
+    #[test]
+    fn no_two_writes_of_a_block_are_in_flight_and_each_block_is_written_again() {
+        for rw in [Rw::RandWrite, Rw::RandRw, Rw::Write] {
+            let workload = Workload { rw, bs_bytes: 512, iodepth: 8, verify: true, seed: 3 };
+            let mut offsets = Offsets::new(&workload, 24, (1, 2));
+            let mut written = Written::new(&workload).expect("it is to verify");
+            let (mut in_flight, mut memory) = (Vec::new(), [0; 512]);
+            let mut times = [0; 24];
+            for _ in 0..2_000 {
+                let (block, op) = written.next_io(&mut offsets);
+                if op != Op::Write {
+                    continue;
+                }
+                assert!(!in_flight.contains(&block), "{rw}: {block} in {in_flight:?}");
+                written.stamp(block, &mut memory);
+                times[block as usize] += 1;
+                assert_eq!(word(&memory, 8..16), block * 512);
+                assert_eq!(word(&memory, 16..24), times[block as usize]);
+                in_flight.push(block);
+                if in_flight.len() == 8 {
+                    // Not the oldest: writes come back in any order.
+                    written.landed(in_flight.swap_remove(times[block as usize] as usize % 8));
+                }
+            }
+            assert!(times[..12].iter().all(|n| *n == 0), "{rw}: {times:?}");
+            assert!(times[12..].iter().all(|n| *n > 20), "{rw}: {times:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_read_back_counts_once_as_right_or_as_an_error() {
+        let workload = Workload { rw: Rw::Write, bs_bytes: 512, iodepth: 1, verify: true, seed: 1 };
+        let mut written = Written::new(&workload).expect("it is to verify");
+        let (mut old, mut new, mut result) = ([0; 512], [0; 512], JobResult::default());
+        written.stamp(5, &mut old);
+        written.landed(5);
+        written.stamp(5, &mut new);
+        assert_eq!(written.blocks().collect::<Vec<_>>(), [5]);
+        written.check(5, Ok::<_, String>(&new), &mut result);
+        assert_eq!((result.verified, result.errors), (1, 0));
+        written.check(5, Ok::<_, String>(&old), &mut result);
+        written.check(5, Err("gone"), &mut result);
+        assert_eq!((result.verified, result.errors), (1, 2));
+        let first = result.first_error.expect("there were two");
+        assert_eq!(first, "verify: offset 2560: generation 1, last written 2");
+    }
 
     #[test]
     fn stamped_block_checks_and_any_change_is_named() {

@@ -5,7 +5,6 @@
 //! and one virtqueue a job, `iodepth` requests in flight, all queues on one connection. Latency is
 //! that of the client, from the stamp of a request's batch to that of its completion's.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,11 +16,11 @@ use millrace_exports::vhost_client::{
 use millrace_machine::{CpuId, Machine, Native};
 
 use crate::bench::{
-    BenchError, Plan, Progress, Shared, check_block_size, check_capacity, client_row,
+    BenchError, Plan, Progress, Shared, check_block_size, check_capacity, check_verify, client_row,
 };
 use crate::job::{JobResult, Until};
 use crate::row::{Notifications, Queues, Row};
-use crate::verify;
+use crate::verify::Written;
 use crate::workload::{Offsets, Workload};
 
 /// Entries of the rings unless more are needed: as many as guests have.
@@ -101,10 +100,7 @@ fn check(disk: &DiskConfig, plan: &Plan) -> Result<(), BenchError> {
     if workload.rw.writes() && disk.is_read_only() {
         return wrong(format!("rw={}: the server's disk is read-only", workload.rw));
     }
-    if workload.verify && !workload.rw.writes() {
-        return wrong(format!("verify: rw={} writes nothing; use randwrite", workload.rw));
-    }
-    Ok(())
+    check_verify(plan, disk.size_bytes())
 }
 
 /// A virtqueue as a job uses it, wherever its device is.
@@ -190,10 +186,11 @@ pub(crate) struct Job<Q> {
     pub(crate) queue: Q,
     workload: Workload,
     offsets: Offsets,
-    /// Last generation written, by block; only with `verify`.
-    written: HashMap<u64, u64>,
+    written: Option<Written>,
     /// When what each slot has in flight was stamped.
     stamps: Vec<u64>,
+    /// What block each slot writes, or reads back; only with `verify`.
+    blocks: Vec<Option<u64>>,
     /// Slots that are to go off next.
     ready: Vec<u16>,
     /// A block's bytes, for `verify`.
@@ -207,9 +204,10 @@ impl<Q: GuestQueue> Job<Q> {
         let place = (job.into(), plan.jobs.into());
         let depth = queue.depth();
         Job {
-            offsets: Offsets::new(&workload, blocks, place, workload.verify),
-            written: HashMap::new(),
+            offsets: Offsets::new(&workload, blocks, place),
+            written: Written::new(&workload),
             stamps: vec![0; depth.into()],
+            blocks: vec![None; depth.into()],
             ready: (0..depth).collect(),
             block: vec![0; workload.bs_bytes as usize],
             queue,
@@ -238,8 +236,8 @@ impl<Q: GuestQueue> Job<Q> {
         until.done.fetch_add(result.ios - reported, Ordering::Relaxed);
         let Counters { kicks, interrupts, .. } = self.queue.counters();
         (result.kicks, result.interrupts) = (kicks, interrupts);
-        if self.workload.verify {
-            self.read_back(&mut result)?;
+        if let Some(written) = self.written.take() {
+            self.read_back(&written, &mut result)?;
         }
         Ok(result)
     }
@@ -250,16 +248,16 @@ impl<Q: GuestQueue> Job<Q> {
         let count = self.ready.len().min(usize::try_from(most).unwrap_or(usize::MAX));
         for index in 0..count {
             let slot = self.ready[index];
-            let (block, op) = self.offsets.next_io();
+            let (block, op) = match &mut self.written {
+                None => self.offsets.next_io(),
+                Some(_) => self.next_verified(slot),
+            };
             let bytes = self.workload.bs_bytes;
             let sector = block * u64::from(bytes >> 9);
             let request = match op {
                 Op::Read => Request::read(sector, bytes),
                 _ => Request::write(sector, bytes),
             };
-            if self.workload.verify && op == Op::Write {
-                self.stamp_block(slot, block);
-            }
             self.stamps[usize::from(slot)] = now_ns;
             self.queue.submit(slot, request);
         }
@@ -269,20 +267,23 @@ impl<Q: GuestQueue> Job<Q> {
         Ok(count as u64)
     }
 
-    /// Fills a slot's buffer for its block's next generation.
+    /// The next I/O of a job that verifies, its slot's buffer filled if it is a write.
     #[cold]
-    fn stamp_block(&mut self, slot: u16, block: u64) {
-        let generation = self.written.entry(block).or_insert(0);
-        *generation += 1;
-        let offset = block * u64::from(self.workload.bs_bytes);
-        verify::stamp(&mut self.block, offset, *generation);
-        self.queue.write_data(slot, &self.block);
+    fn next_verified(&mut self, slot: u16) -> (u64, Op) {
+        let written = self.written.as_mut().expect("the caller has looked");
+        let (block, op) = written.next_io(&mut self.offsets);
+        if op == Op::Write {
+            written.stamp(block, &mut self.block);
+            self.queue.write_data(slot, &self.block);
+            self.blocks[usize::from(slot)] = Some(block);
+        }
+        (block, op)
     }
 
     /// Takes what is done. Returns the time of that, or 0 if nothing is.
     #[inline(always)]
     fn reap(&mut self, result: &mut JobResult) -> Result<u64, BenchError> {
-        let Job { queue, stamps, ready, .. } = self;
+        let Job { queue, stamps, ready, written, blocks, .. } = self;
         let (mut now_ns, mut equal) = (0, (0, 0));
         let handed = queue.reap(|slot, status| {
             if now_ns == 0 {
@@ -297,6 +298,12 @@ impl<Q: GuestQueue> Job<Q> {
             if !status.is_ok() {
                 result.fail(|| format!("{status} from the server"));
             }
+            if let Some(written) = written {
+                blocks[usize::from(slot)]
+                    .take()
+                    .into_iter()
+                    .for_each(|block| written.landed(block));
+            }
             ready.push(slot);
         })?;
         if equal.1 != 0 {
@@ -307,10 +314,8 @@ impl<Q: GuestQueue> Job<Q> {
     }
 
     /// Reads every block written and compares it with its last generation.
-    fn read_back(&mut self, result: &mut JobResult) -> Result<(), BenchError> {
-        let written = std::mem::take(&mut self.written);
-        let (bytes, mut left) = (self.workload.bs_bytes, written.keys());
-        let mut reading = vec![0; self.stamps.len()];
+    fn read_back(&mut self, written: &Written, result: &mut JobResult) -> Result<(), BenchError> {
+        let (bytes, mut left) = (self.workload.bs_bytes, written.blocks());
         let mut done: Vec<(u16, Status)> = Vec::new();
         loop {
             while let Some(slot) = self.ready.pop() {
@@ -318,7 +323,7 @@ impl<Q: GuestQueue> Job<Q> {
                     self.ready.push(slot);
                     break;
                 };
-                reading[usize::from(slot)] = *block;
+                self.blocks[usize::from(slot)] = Some(block);
                 self.queue.submit(slot, Request::read(block * u64::from(bytes >> 9), bytes));
             }
             self.queue.kick()?;
@@ -329,17 +334,10 @@ impl<Q: GuestQueue> Job<Q> {
                 self.queue.wait()?;
             }
             for (slot, status) in done.drain(..) {
-                let block = reading[usize::from(slot)];
-                let offset = block * u64::from(bytes);
+                let block = self.blocks[usize::from(slot)].take().expect("it was read");
                 self.queue.read_data(slot, &mut self.block);
-                let outcome = match status.is_ok() {
-                    true => verify::check(&self.block, offset, written[&block]),
-                    false => Err(format!("offset {offset}: {status}")),
-                };
-                match outcome {
-                    Ok(()) => result.verified += 1,
-                    Err(text) => result.fail(|| format!("verify: {text}")),
-                }
+                let read = if status.is_ok() { Ok(&self.block[..]) } else { Err(status) };
+                written.check(block, read, result);
                 self.ready.push(slot);
             }
         }

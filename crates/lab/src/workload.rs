@@ -90,11 +90,11 @@ pub struct Offsets {
 
 impl Offsets {
     /// Offsets of job `job` of `jobs` on a device of `blocks` blocks: random ones over all of it,
-    /// sequential ones (and all, if each job must have a region of its own) over its share.
+    /// sequential ones, and all that are to be verified, over the job's own share.
     #[must_use]
-    pub fn new(workload: &Workload, blocks: u64, (job, jobs): (u64, u64), own: bool) -> Self {
+    pub fn new(workload: &Workload, blocks: u64, (job, jobs): (u64, u64)) -> Self {
         let share = (blocks / jobs).max(1);
-        let whole = !own && !workload.rw.is_sequential();
+        let whole = !workload.verify && !workload.rw.is_sequential();
         let (first, count) = if whole { (0, blocks) } else { (job * share % blocks, share) };
         let state = (workload.seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (job << 32 | 1);
         Offsets { state: state | 1, next: 0, first, blocks: count.max(1), rw: workload.rw }
@@ -139,7 +139,7 @@ mod tests {
     fn sequential_jobs_keep_to_their_own_shares() {
         let workload =
             Workload { rw: Rw::Write, bs_bytes: 4096, iodepth: 1, verify: false, seed: 1 };
-        let mut second = Offsets::new(&workload, 10, (1, 2), false);
+        let mut second = Offsets::new(&workload, 10, (1, 2));
         let blocks: Vec<u64> = (0..6).map(|_| second.next_io().0).collect();
         assert_eq!(blocks, [5, 6, 7, 8, 9, 5]);
     }
@@ -148,7 +148,7 @@ mod tests {
     fn random_offsets_stay_inside_and_spread() {
         let workload =
             Workload { rw: Rw::RandRead, bs_bytes: 512, iodepth: 1, verify: false, seed: 7 };
-        let mut offsets = Offsets::new(&workload, 16, (0, 1), false);
+        let mut offsets = Offsets::new(&workload, 16, (0, 1));
         let mut seen = [0u32; 16];
         (0..16_000).for_each(|_| seen[offsets.next_io().0 as usize] += 1);
         assert!(seen.iter().all(|n| (700..1300).contains(n)), "{seen:?}");

@@ -9,13 +9,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::process::{create, poll_within};
+use crate::process::{create, listens, poll_within};
 
 const READY_LIMIT: Duration = Duration::from_secs(30);
 const DISK: &str = "driver=file,node-name=disk,filename=disk,discard=unmap";
 const NBD: &str = "type=nbd,id=nbd,node-name=disk,name=v,writable=on";
 const VM: &str = "type=vhost-user-blk,id=vm,node-name=disk,writable=on,num-queues=2,\
-                  addr.type=unix,addr.path=vm";
+                  addr.type=unix";
 
 /// What millrace is told to serve the file `disk` of `dir` as the module says, on `backend`. It
 /// ends in the `[[export]]` section: more of its keys may be appended.
@@ -39,12 +39,14 @@ impl StorageDaemon {
     ///
     /// # Panics
     ///
-    /// When the sockets are not there within 30 s.
+    /// When it does not listen within 30 s.
     #[must_use]
     pub fn start(dir: &Path) -> Self {
         let mut command = Command::new("qemu-storage-daemon");
-        command.args(["--blockdev", DISK, "--nbd-server", "addr.type=unix,addr.path=nbd"]);
-        command.args(["--export", NBD, "--export", VM]).current_dir(dir);
+        let [vm, nbd] = ["vm", "nbd"].map(|name| dir.join(name));
+        let nbd_server = format!("addr.type=unix,addr.path={}", nbd.display());
+        command.args(["--blockdev", DISK, "--nbd-server", &nbd_server, "--export", NBD]);
+        command.args(["--export", &format!("{VM},addr.path={}", vm.display())]).current_dir(dir);
         command.stdin(Stdio::null()).stdout(create(&dir.join("storage-daemon.log")));
         let child =
             command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
@@ -52,9 +54,9 @@ impl StorageDaemon {
         let there = poll_within(READY_LIMIT, || {
             let ended = daemon.0.try_wait().expect("it is our child");
             assert_eq!(ended, None, "qemu-storage-daemon has ended");
-            ["vm", "nbd"].iter().all(|socket| dir.join(socket).exists()).then_some(())
+            [&vm, &nbd].iter().all(|socket| listens(socket)).then_some(())
         });
-        assert!(there.is_some(), "no sockets of qemu-storage-daemon within {READY_LIMIT:?}");
+        assert!(there.is_some(), "qemu-storage-daemon does not listen after {READY_LIMIT:?}");
         daemon
     }
 }

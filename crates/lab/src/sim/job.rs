@@ -157,7 +157,7 @@ impl<'a, M: Host> Job<'a, M> {
             shared,
             channel: Channel::open(volume, config),
             interface: Interface::new(plan.interface, &shared.counters),
-            offsets: Offsets::new(&plan.workload, blocks, place, false),
+            offsets: Offsets::new(&plan.workload, blocks, place),
             signal,
             errors: 0,
             first_error: None,

@@ -46,7 +46,6 @@ pub(super) fn run(vm: &Vm, number: u32) {
             workload,
             vm.bytes / u64::from(workload.bs_bytes),
             (number.into(), vm.plan.processes.into()),
-            false,
         ),
         idle: workload.iodepth,
         in_flight: 0,
