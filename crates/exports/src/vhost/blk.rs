@@ -9,6 +9,7 @@
 
 use millrace_block::{Op, OpFlags, QueueLimits, Sector, Segment, Status};
 
+use super::memory::read_once;
 use super::ring::{Chain, Plain};
 
 /// Most pieces of data in a request that a guest is told of: two descriptors less than the smallest
@@ -213,11 +214,9 @@ pub struct Request {
 #[inline(always)]
 #[must_use]
 pub fn parse_plain(plain: &Plain) -> Option<(Op, Sector)> {
-    let mut header = [0; HEADER_BYTES];
     // SAFETY: the ring found 16 bytes there.
-    unsafe { copy_out(plain.header, &mut header) };
-    let header = u128::from_le_bytes(header);
-    let (kind, sector) = (header as u32, (header >> 64) as u64);
+    let [kind, sector] = unsafe { read_once(plain.header) }.map(u64::from_le);
+    let kind = kind as u32;
     let op = match (kind, plain.writable) {
         (kind::IN, true) => Op::Read,
         (kind::OUT, false) => Op::Write,
@@ -309,9 +308,11 @@ fn cut_front(parts: &mut [Segment], into: &mut [u8]) -> Option<usize> {
 /// `from` is valid for reads of as many bytes as `into` has.
 #[inline]
 unsafe fn copy_out(from: *const u8, into: &mut [u8]) {
-    if let Ok(words) = <&mut [u8; HEADER_BYTES]>::try_from(&mut *into) {
+    if let Ok(header) = <&mut [u8; HEADER_BYTES]>::try_from(&mut *into) {
         // SAFETY: promised by the caller.
-        *words = std::hint::black_box(unsafe { from.cast::<[u8; 16]>().read_unaligned() });
+        let [low, high] = unsafe { read_once(from) }.map(u64::to_ne_bytes);
+        header[..8].copy_from_slice(&low);
+        header[8..].copy_from_slice(&high);
         return;
     }
     for (index, byte) in into.iter_mut().enumerate() {

@@ -41,6 +41,8 @@ pub struct QueueInflight {
     region: Arc<Region>,
     start: *mut u8,
     size: u16,
+    /// Put last, as the region says.
+    last: u16,
     counter: u64,
 }
 
@@ -118,6 +120,7 @@ impl Inflight {
             start: self.region.start().wrapping_add(place),
             region: Arc::clone(&self.region),
             size,
+            last: 0,
             counter: 0,
         })
     }
@@ -194,11 +197,13 @@ impl QueueInflight {
             self.set(12, 0);
             self.set(14, used_idx);
             self.set(8, VERSION);
+            self.last = 0;
             return Recovered::default();
         }
         // The last batch was published, but perhaps not all of its marks are gone.
         let batch = used_idx.wrapping_sub(self.get(14)).min(self.size);
         let mut head = self.get(12);
+        self.last = head;
         for _ in 0..batch {
             if head >= self.size {
                 break;
@@ -229,10 +234,10 @@ impl QueueInflight {
     /// A head was put on the used ring, which is not published yet.
     #[inline]
     pub fn put(&mut self, head: u16) {
-        let last = self.get(12);
         // SAFETY: as in `is_marked`.
-        unsafe { self.entry(head).wrapping_add(6).cast::<u16>().write_volatile(last) };
+        unsafe { self.entry(head).wrapping_add(6).cast::<u16>().write_volatile(self.last) };
         self.set(12, head);
+        self.last = head;
     }
 
     /// A batch of these heads was published, up to `used_idx`.

@@ -146,6 +146,30 @@ pub(crate) fn memory_file(name: &str, len_bytes: u64) -> Result<File, Error> {
     })
 }
 
+/// Reads 16 bytes of guest memory once, wherever they begin: the guest may write meanwhile, and
+/// what was checked must be what is used.
+///
+/// # Safety
+/// `place` is valid for reads of 16 bytes.
+#[inline(always)]
+pub(crate) unsafe fn read_once(place: *const u8) -> [u64; 2] {
+    // SAFETY: promised by the caller.
+    let read = unsafe { place.cast::<[u64; 2]>().read_unaligned() };
+    #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+    {
+        let [mut low, mut high] = read;
+        // SAFETY: no instruction. The compiler has to take both for new values, which it cannot get
+        // by reading again; unlike `black_box` it may keep them in registers.
+        unsafe {
+            std::arch::asm!("/* {0} {1} */", inout(reg) low, inout(reg) high,
+                options(nomem, nostack, preserves_flags));
+        }
+        [low, high]
+    }
+    #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
+    std::hint::black_box(read)
+}
+
 /// All memory of a guest at one time.
 #[derive(Debug, Default)]
 pub struct GuestMemory {

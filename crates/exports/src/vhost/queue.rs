@@ -11,11 +11,12 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 
-use millrace_block::{Bio, Channel, Op, OpFlags, Reject, Segment, Status};
+use millrace_block::{Bio, Channel, Op, OpFlags, Reject, Rejected, Segment, Status};
 use millrace_machine::Native;
 
 use super::blk::{self, Asked, ID_BYTES, STATUS_OK};
@@ -37,29 +38,29 @@ pub(crate) struct DeviceFlags {
     pub(crate) tenant: u16,
 }
 
-/// A request in flight.
-#[derive(Debug, Default)]
+/// Pieces for which a slot keeps its memory; guests were told to make no more of a request.
+const PARTS_KEPT: usize = blk::SEG_MAX as usize;
+/// Of [`Slot::state`]: in flight.
+const BUSY: u32 = 1 << 31;
+/// Of [`Slot::state`]: its list of pieces is longer than guests were told to make them.
+const LONG: u32 = 1 << 30;
+/// Of [`Slot::state`]: the epoch of [`Memory`] when it was taken.
+const EPOCH: u32 = LONG - 1;
+
+/// A request in flight; four to a cache line.
+#[derive(Debug, Clone, Copy)]
 struct Slot {
-    busy: bool,
-    /// Of [`Queue::epoch`] when it was taken.
-    epoch: u32,
-    /// Where its outcome goes.
-    status: Option<StatusByte>,
+    /// Where its outcome goes, in guest memory; null if nowhere.
+    status: *mut u8,
+    state: u32,
     /// Bytes that the drive writes to its memory.
     read_bytes: u32,
-    /// Its memory, if that is in several pieces.
-    parts: Vec<Segment>,
 }
 
-/// Where an outcome goes, in guest memory.
-#[derive(Debug, Clone, Copy)]
-struct StatusByte(*mut u8);
+const _: () = assert!(size_of::<Slot>() == 16);
 
-impl StatusByte {
-    fn write(self, status: u8) {
-        // SAFETY: in guest memory, which the queue keeps mapped while the request is in flight.
-        unsafe { self.0.write_volatile(status) }
-    }
+impl Slot {
+    const FREE: Slot = Slot { status: null_mut(), state: 0, read_bytes: 0 };
 }
 
 /// Descriptors by which frontend and device notify each other.
@@ -88,6 +89,8 @@ pub(crate) struct Queue {
     is_lost: bool,
     chain: Chain,
     slots: Box<[Slot]>,
+    /// By slot, the memory of requests that have it in several pieces.
+    parts: Box<[Vec<Segment>]>,
     in_flight: u32,
     memory: Memory,
     tracking: Tracking,
@@ -100,7 +103,7 @@ pub(crate) struct Queue {
 #[derive(Debug)]
 struct Memory {
     now: Arc<GuestMemory>,
-    /// Counts changes.
+    /// Counts changes, up to [`EPOCH`].
     epoch: u32,
     /// Of earlier epochs, with what is in flight of each.
     old: Vec<(u32, u32, Arc<GuestMemory>)>,
@@ -158,7 +161,8 @@ impl Queue {
             ring,
             is_lost: false,
             chain: Chain::default(),
-            slots: (0..size).map(|_| Slot::default()).collect(),
+            slots: (0..size).map(|_| Slot::FREE).collect(),
+            parts: (0..size).map(|_| Vec::new()).collect(),
             in_flight: 0,
             memory: Memory { now: parts.memory, epoch: 0, old: Vec::new() },
             tracking: Tracking {
@@ -189,6 +193,12 @@ impl Queue {
         let is_damaged = |inflight: &QueueInflight| inflight.is_damaged();
         let lost = self.tracking.inflight.as_ref().is_some_and(is_damaged);
         lost.then_some("the frontend cut off the file that says what is in flight")
+    }
+
+    /// Requests taken and not answered.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight
     }
 
     /// Earlier memory that requests in flight lie in.
@@ -235,31 +245,49 @@ impl Queue {
         channel: &mut Channel<Native>,
         stats: &mut VhostStats,
     ) -> u32 {
-        if self.held.is_some() && !self.submit_held(channel, stats) {
-            return 0;
+        let (mut count, mut has_room) = (0, true);
+        if self.held.is_some() || !self.tracking.again.is_empty() {
+            (count, has_room) = self.take_up(most, lane, channel, stats);
         }
-        let mut count = 0;
-        while count < most
+        // What closes it inside the loop ends that as well.
+        has_room &= self.is_open();
+        while has_room
+            && count < most
             && let Some(head) = self.next()
         {
             count += 1;
-            if !self.start(head, lane, channel, stats) {
-                break;
-            }
+            has_room = self.start(head, lane, channel, stats);
         }
         stats.requests += u64::from(count);
         count
     }
 
-    /// The next head to start.
+    /// Takes up what the channel had no room for, and what an earlier process left; how many were
+    /// started of the latter, and whether there is room for more.
+    #[cold]
+    fn take_up(
+        &mut self,
+        most: u32,
+        lane: u64,
+        channel: &mut Channel<Native>,
+        stats: &mut VhostStats,
+    ) -> (u32, bool) {
+        let held = self.held.take();
+        let mut has_room = held.is_none_or(|bio| self.submit(bio, channel, stats));
+        let mut count = 0;
+        while has_room
+            && count < most
+            && let Some(head) = self.tracking.again.pop_front()
+        {
+            count += 1;
+            has_room = self.start(head, lane, channel, stats);
+        }
+        (count, has_room)
+    }
+
+    /// The next head of the ring to start.
     #[inline]
     fn next(&mut self) -> Option<u16> {
-        if let Some(head) = self.tracking.again.pop_front() {
-            return Some(head);
-        }
-        if !self.is_open() {
-            return None;
-        }
         let head = match self.ring.take() {
             Ok(head) => head?,
             Err(error) => {
@@ -267,7 +295,7 @@ impl Queue {
                 return None;
             }
         };
-        if self.slots[usize::from(head)].busy {
+        if self.slots[usize::from(head)].state & BUSY != 0 {
             self.break_down(RingError::InFlight { head });
             return None;
         }
@@ -278,7 +306,7 @@ impl Queue {
     }
 
     /// Starts a request; false if no more can be started now.
-    #[inline]
+    #[inline(always)]
     fn start(
         &mut self,
         head: u16,
@@ -289,23 +317,21 @@ impl Queue {
         if let Some(plain) = self.ring.walk_plain(head, &self.memory.now)
             && let Some((op, sector)) = blk::parse_plain(&plain)
         {
-            self.enter(head, Some(plain.status));
-            let slot = &mut self.slots[usize::from(head)];
-            let bytes = plain.data.len_bytes;
-            let bio = transfer(slot, op, sector, std::slice::from_ref(&plain.data), bytes);
+            let Segment { start, len_bytes } = plain.data;
+            self.enter(head, plain.status, if op == Op::Read { len_bytes } else { 0 });
+            // SAFETY: in guest memory that the queue keeps mapped until the request is answered,
+            // which is after its completion; a guest that changes it meanwhile harms itself alone.
+            let bio = unsafe { Bio::foreign(op, sector, start, len_bytes) };
             return self.send(bio, head, lane, channel, stats);
         }
         self.start_slowly(head, lane, channel, stats)
     }
 
     /// A request in flight from here on.
-    #[inline]
-    fn enter(&mut self, head: u16, status: Option<*mut u8>) {
-        let slot = &mut self.slots[usize::from(head)];
-        slot.busy = true;
-        slot.epoch = self.memory.epoch;
-        slot.status = status.map(StatusByte);
-        slot.read_bytes = 0;
+    #[inline(always)]
+    fn enter(&mut self, head: u16, status: *mut u8, read_bytes: u32) {
+        let state = BUSY | self.memory.epoch;
+        self.slots[usize::from(head)] = Slot { status, state, read_bytes };
         self.in_flight += 1;
     }
 
@@ -323,12 +349,23 @@ impl Queue {
             return false;
         }
         let request = blk::parse(&mut self.chain);
-        self.enter(head, request.status);
+        self.enter(head, request.status.unwrap_or(null_mut()), 0);
         let slot = &mut self.slots[usize::from(head)];
         let bio = match request.asked {
             Asked::Transfer(op, sector) => {
-                let data = &self.chain.parts[request.data.0..request.data.1];
-                transfer(slot, op, sector, data, request.data_bytes as u32)
+                if op == Op::Read {
+                    slot.read_bytes = request.data_bytes as u32;
+                }
+                let parts = &mut self.parts[usize::from(head)];
+                parts.clear();
+                parts.extend_from_slice(&self.chain.parts[request.data.0..request.data.1]);
+                if parts.len() > PARTS_KEPT {
+                    slot.state |= LONG;
+                }
+                // SAFETY: in guest memory, as in `start`; the list belongs to the slot, which no
+                // other request uses meanwhile, and the lengths add up to a multiple of 512 below
+                // 4 GiB, which `parse` checked.
+                unsafe { Bio::foreign_vectored(op, sector, &raw const **parts) }
             }
             Asked::Flush => Bio::flush(),
             Asked::Range { op: Op::Discard, sector, nr_sectors, .. } => {
@@ -353,7 +390,7 @@ impl Queue {
     }
 
     /// Gives the bio of a request to the channel; false if that is full.
-    #[inline]
+    #[inline(always)]
     fn send(
         &mut self,
         bio: Bio,
@@ -362,23 +399,33 @@ impl Queue {
         channel: &mut Channel<Native>,
         stats: &mut VhostStats,
     ) -> bool {
-        if self.flags.read_only && bio.op().is_write() {
-            self.complete(head, Status::ReadOnly, stats);
-            return true;
+        let mut bio =
+            bio.with_user_data(lane << 16 | u64::from(head)).with_tenant(self.flags.tenant);
+        if bio.op().is_write() {
+            if self.flags.read_only {
+                self.complete(head, Status::ReadOnly, stats);
+                return true;
+            }
+            // Relaxed: the guest changes it while nothing of what depends on it is in flight.
+            if bio.op() != Op::Discard && !self.flags.write_back.load(Ordering::Relaxed) {
+                bio = bio.with_flags(OpFlags::FUA);
+            }
         }
-        // Relaxed: the guest changes it while nothing of what depends on it is in flight.
-        let through = bio.op().is_write()
-            && bio.op() != Op::Discard
-            && !self.flags.write_back.load(Ordering::Relaxed);
-        let bio = if through { bio.with_flags(OpFlags::FUA) } else { bio };
-        let bio = bio.with_user_data(lane << 16 | u64::from(head)).with_tenant(self.flags.tenant);
         self.submit(bio, channel, stats)
     }
 
     /// Gives a bio to the channel; false if that is full.
-    #[inline]
+    #[inline(always)]
     fn submit(&mut self, bio: Bio, channel: &mut Channel<Native>, stats: &mut VhostStats) -> bool {
-        let Err(rejected) = channel.submit(bio) else { return true };
+        match channel.submit(bio) {
+            Ok(()) => true,
+            Err(rejected) => self.rejected(rejected, stats),
+        }
+    }
+
+    /// The channel did not take a bio; false if it takes no other, either.
+    #[cold]
+    fn rejected(&mut self, rejected: Rejected, stats: &mut VhostStats) -> bool {
         match rejected.reason {
             Reject::Full => {
                 self.held = Some(rejected.bio);
@@ -389,11 +436,6 @@ impl Queue {
                 true
             }
         }
-    }
-
-    fn submit_held(&mut self, channel: &mut Channel<Native>, stats: &mut VhostStats) -> bool {
-        let held = self.held.take();
-        held.is_none_or(|bio| self.submit(bio, channel, stats))
     }
 
     /// A request is done.
@@ -410,15 +452,15 @@ impl Queue {
     /// Answers a request; the guest sees it after [`Queue::publish`].
     #[inline]
     fn answer(&mut self, head: u16, status: u8) {
-        let slot = &mut self.slots[usize::from(head)];
-        slot.busy = false;
+        let slot = std::mem::replace(&mut self.slots[usize::from(head)], Slot::FREE);
         let mut len = 0;
-        if let Some(place) = slot.status.take() {
-            place.write(status);
+        if !slot.status.is_null() {
+            // SAFETY: in guest memory, which the queue keeps mapped while a request is in flight.
+            unsafe { slot.status.write_volatile(status) };
             len = slot.read_bytes + 1;
         }
-        if slot.epoch != self.memory.epoch {
-            self.memory.leave(slot.epoch);
+        if slot.state != BUSY | self.memory.epoch {
+            self.tidy_up(head, slot.state);
         }
         self.in_flight -= 1;
         if self.is_lost {
@@ -428,6 +470,17 @@ impl Queue {
         if let Some(inflight) = &mut self.tracking.inflight {
             inflight.put(head);
             self.tracking.batch.push(head);
+        }
+    }
+
+    /// A request is done that was taken in another epoch, or had very many pieces.
+    #[cold]
+    fn tidy_up(&mut self, head: u16, state: u32) {
+        if state & LONG != 0 {
+            self.parts[usize::from(head)] = Vec::new();
+        }
+        if state & EPOCH != self.memory.epoch {
+            self.memory.leave(state & EPOCH);
         }
     }
 
@@ -484,7 +537,7 @@ impl Queue {
         if of_now > 0 {
             self.memory.old.push((self.memory.epoch, of_now, old));
         }
-        self.memory.epoch = self.memory.epoch.wrapping_add(1);
+        self.memory.epoch = (self.memory.epoch + 1) & EPOCH;
         match areas {
             // SAFETY: found in the memory that is now kept.
             Some(areas) => unsafe { self.ring.move_to(areas) },
@@ -525,31 +578,12 @@ impl Queue {
 
 impl Memory {
     /// A request of an earlier epoch is done.
-    #[cold]
     fn leave(&mut self, epoch: u32) {
         self.old.retain_mut(|(of, count, _)| {
             *count -= u32::from(*of == epoch);
             *count > 0
         });
     }
-}
-
-/// The bio of a read or write of guest memory.
-#[inline]
-fn transfer(slot: &mut Slot, op: Op, sector: u64, data: &[Segment], bytes: u32) -> Bio {
-    if op == Op::Read {
-        slot.read_bytes = bytes;
-    }
-    if let [only] = data {
-        // SAFETY: in guest memory that the queue keeps mapped until the request is answered, which
-        // is after its completion; a guest that changes it meanwhile harms itself alone.
-        return unsafe { Bio::foreign(op, sector, only.start, only.len_bytes) };
-    }
-    slot.parts.clear();
-    slot.parts.extend_from_slice(data);
-    // SAFETY: as above; the list lies in the slot, which no other request uses meanwhile, and the
-    // lengths add up to a multiple of 512 below 4 GiB, which `parse` checked.
-    unsafe { Bio::foreign_vectored(op, sector, &raw const *slot.parts) }
 }
 
 /// Adds one to an eventfd. One that is full or gone is the frontend's own affair.

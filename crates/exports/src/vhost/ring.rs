@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU16, Ordering, fence};
 
 use millrace_block::Segment;
 
-use super::memory::GuestMemory;
+use super::memory::{GuestMemory, read_once};
 
 pub use self::error::RingError;
 
@@ -439,9 +439,7 @@ fn read(table: *const u8, index: u16) -> Descriptor {
     let place = table.wrapping_add(16 * usize::from(index));
     // SAFETY: the caller compared the index with the table's length, and the table is mapped; an
     // indirect one need not be aligned.
-    let raw = unsafe { place.cast::<[u64; 2]>().read_unaligned() };
-    // The guest may write meanwhile: keep the compiler from reading twice.
-    let [addr, rest] = std::hint::black_box(raw);
+    let [addr, rest] = unsafe { read_once(place) };
     let rest = u64::from_le(rest);
     Descriptor {
         addr: u64::from_le(addr),

@@ -125,12 +125,16 @@ pub(crate) struct IoThread {
 struct Served {
     queue: Box<Queue>,
     kick: Option<usize>,
+    /// Requests that this round found.
+    available: u32,
     /// Its failure was said.
     told: bool,
 }
 
 /// Holding back of submissions.
 struct Paced {
+    /// Submitting costs system calls, and waiting is allowed.
+    is_on: bool,
     pace: Pace,
     /// Since when requests wait in the rings; 0 while none do.
     since_ns: u64,
@@ -153,6 +157,7 @@ impl IoThread {
         let channel = ctx.channel(&common.volume, CHANNEL_DEPTH, Stamp::Batch)?;
         let handle = ctx.reactor().handle();
         let disks = common.volume.disks();
+        let turns = disks.iter().any(|disk| disk.kind() == QueueKind::OwnerOnly);
         Ok(IoThread {
             channel,
             ctx,
@@ -163,8 +168,9 @@ impl IoThread {
             first: 0,
             common: Arc::clone(common),
             desk: Arc::clone(desk),
-            turns: disks.iter().any(|disk| disk.kind() == QueueKind::OwnerOnly),
+            turns,
             pace: Paced {
+                is_on: turns && config.wait_max_ns > 0,
                 pace: Pace::new(PaceConfig { wait_max_ns: config.wait_max_ns }),
                 since_ns: 0,
                 waiting: 0,
@@ -217,7 +223,8 @@ impl IoThread {
     pub(crate) fn round(&mut self) -> Result<bool, Error> {
         let mut available = 0;
         for served in self.queues.iter_mut().flatten() {
-            available += served.queue.available();
+            served.available = served.queue.available();
+            available += served.available;
         }
         let holds = available > 0 && self.hold(available);
         let mut taken = 0;
@@ -242,7 +249,7 @@ impl IoThread {
     /// Whether to wait for more before what is available is submitted.
     #[inline]
     fn hold(&mut self, available: u32) -> bool {
-        if !self.turns {
+        if !self.pace.is_on {
             return false;
         }
         let (paced, now_ns) = (&mut self.pace, Native::now());
@@ -267,15 +274,24 @@ impl IoThread {
         let most = if self.turns { (CHANNEL_DEPTH / count as u32).max(AT_ONCE) } else { AT_ONCE };
         // In turn, so that none is always last where the channel has no room for all.
         self.first = (self.first + 1) % count;
-        let mut taken = 0;
+        // What was answered without the drives is none of their completions.
+        let (mut taken, mut at_once) = (0, 0);
         let (early, late) = self.queues.split_at_mut(self.first.min(count - 1));
         let first = early.len();
         let all = late.iter_mut().zip(first..).chain(early.iter_mut().zip(0..));
         for (served, lane) in all {
-            let Some(served) = served else { continue };
+            let Some(served) = served.as_mut().filter(|served| served.available > 0) else {
+                continue;
+            };
             let _all = self.common.lock.as_ref().map(Lock::lock);
             let (channel, stats) = (&mut self.channel, &mut self.stats);
-            taken += served.queue.take(most, lane as u64, channel, stats);
+            let before = served.queue.in_flight();
+            let count = served.queue.take(most, lane as u64, channel, stats);
+            at_once += before + count - served.queue.in_flight();
+            taken += count;
+        }
+        if self.pace.is_on {
+            self.pace.pace.completed(at_once);
         }
         self.stats.batches += u64::from(taken > 0);
         taken
@@ -295,7 +311,7 @@ impl IoThread {
             let served = served.expect("a queue stays until it is empty");
             served.queue.complete(head, completion.status, stats);
         });
-        if self.turns {
+        if self.pace.is_on {
             self.pace.pace.completed(done as u32);
         }
         done as u32
@@ -304,11 +320,12 @@ impl IoThread {
     /// One turn of the ring that does not wait; returns what came of it.
     fn turn_now(&mut self, submitted: u32) -> Result<u32, Error> {
         let failed = |error| Error::new(ErrorKind::System, format!("I/O ring: {error}"));
-        let before = if submitted > 0 { self.ctx.reactor().counters().system_calls } else { 0 };
-        let start_ns = if submitted > 0 { Native::now() } else { 0 };
+        let measured = self.pace.is_on && submitted > 0;
+        let before = if measured { self.ctx.reactor().counters().system_calls } else { 0 };
+        let start_ns = if measured { Native::now() } else { 0 };
         // What it delivers lies with the drives' queues then, where nothing but a poll finds it.
         let delivered = self.reactor.turn_now().map_err(failed)?;
-        if submitted > 0 && self.ctx.reactor().counters().system_calls > before {
+        if measured && self.ctx.reactor().counters().system_calls > before {
             // Most of it the drive takes for each request; what is left for one is the least that
             // one submission more can cost.
             let cost_ns = (Native::now() - start_ns) / u64::from(submitted);

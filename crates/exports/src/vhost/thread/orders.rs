@@ -97,7 +97,7 @@ impl IoThread {
         if free == self.queues.len() {
             self.queues.push(None);
         }
-        self.queues[free] = Some(Served { queue, kick, told: false });
+        self.queues[free] = Some(Served { queue, kick, available: 0, told: false });
         self.hits = 0;
     }
 }
