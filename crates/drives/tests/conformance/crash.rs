@@ -193,7 +193,7 @@ fn unflushed_writes_are_lost_in_part_and_flushed_ones_are_not() {
 fn bios_in_flight_at_a_cut_fail() {
     for plan in plans(&[Kind::FaultVolatile]) {
         let mut rig = Rig::new(&plan);
-        rig.drives.faults[0].add_rule(FaultRule::always(Effect::Delay(1_000_000)));
+        rig.drives.faults[0].add_rule(FaultRule::always(Effect::Delay(100_000_000)));
         rig.submit(Bio::write(0, Buffer::new(4096)));
         rig.submit(Bio::flush());
         rig.step(0);

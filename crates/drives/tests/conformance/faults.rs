@@ -4,7 +4,7 @@ use millrace_block::{Bio, Buffer, Completion, Op, OpFlags, Status};
 use millrace_drives::{Chance, Effect, FaultRule, Spec, fault_controls, open};
 use millrace_machine::{Machine, Native};
 
-use crate::harness::{Kind, Plan, Rig, buffer_of, pattern, plans};
+use crate::harness::{Kind, Plan, Rig, buffer_of, pattern, plans, side_by_side};
 
 const FAULTY: [Kind; 3] = [Kind::FaultRam, Kind::FaultFile, Kind::FaultVolatile];
 
@@ -99,23 +99,23 @@ fn drive_that_dies_with_io_in_flight_answers_it_with_offline() {
 
 #[test]
 fn latency_is_kept_and_does_not_block_others() {
-    for plan in plans(&FAULTY) {
+    side_by_side(&FAULTY, |plan| {
         let mut rig = Rig::new(&plan);
-        let rule = FaultRule::always(Effect::Delay(5_000_000)).within(0..8);
+        let rule = FaultRule::always(Effect::Delay(200_000_000)).within(0..8);
         rig.drives.faults[0].add_rule(rule);
         let start_ns = Native::now();
         rig.submit(Bio::read(0, Buffer::new(512)).with_user_data(0));
         rig.submit(Bio::read(64, Buffer::new(512)).with_user_data(1));
         let order: Vec<u64> = rig.drain().iter().map(|done| done.user_data).collect();
         assert_eq!(order, [1, 0]);
-        assert!(Native::now() - start_ns >= 5_000_000);
-    }
+        assert!(Native::now() - start_ns >= 200_000_000);
+    });
 }
 
 #[test]
 fn owned_bio_on_a_stuck_drive_times_out_and_its_memory_is_kept_until_the_release() {
-    for plan in plans(&FAULTY) {
-        let mut rig = Rig::new(&Plan { timeout_ns: 300_000_000, ..plan });
+    side_by_side(&FAULTY, |plan| {
+        let mut rig = Rig::new(&Plan { timeout_ns: 1_000_000_000, ..plan });
         rig.write(0, &pattern(0, 512, 1));
         let fault = rig.drives.faults[0].clone();
         fault.add_rule(FaultRule::always(Effect::Stick).within(0..8));
@@ -133,13 +133,13 @@ fn owned_bio_on_a_stuck_drive_times_out_and_its_memory_is_kept_until_the_release
         assert!(rig.read(0, 512) == pattern(0, 512, 1));
         assert_eq!(rig.drives.volume.disks()[0].tags_in_use(), 0);
         assert_eq!(rig.drives.volume.disks()[0].stats().timeouts, 1);
-    }
+    });
 }
 
 #[test]
 fn foreign_bio_on_a_stuck_drive_is_answered_on_release_only() {
-    for plan in plans(&FAULTY) {
-        let mut rig = Rig::new(&Plan { timeout_ns: 300_000_000, ..plan });
+    side_by_side(&FAULTY, |plan| {
+        let mut rig = Rig::new(&Plan { timeout_ns: 1_000_000_000, ..plan });
         let fault = rig.drives.faults[0].clone();
         rig.write(0, &pattern(0, 4096, 3));
         fault.add_rule(FaultRule::always(Effect::Stick));
@@ -155,7 +155,7 @@ fn foreign_bio_on_a_stuck_drive_is_answered_on_release_only() {
         assert_eq!((done.len(), rig.channel.quarantined_bios()), (1, 0));
         assert_eq!(done[0].status, Status::Ok);
         assert!(memory[..] == pattern(0, 4096, 3));
-    }
+    });
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn channel_dropped_with_io_in_flight_waits_for_it() {
 #[test]
 fn channel_dropped_with_a_stuck_request_leaks_its_memory_and_nothing_else() {
     for plan in plans(&[Kind::FaultRam, Kind::FaultVolatile]) {
-        let mut rig = Rig::new(&Plan { timeout_ns: 10_000_000, ..plan });
+        let mut rig = Rig::new(&Plan { timeout_ns: 100_000_000, ..plan });
         rig.drives.faults[0].add_rule(FaultRule::always(Effect::Stick).within(0..8));
         rig.submit(Bio::read(0, Buffer::new(512)));
         rig.submit(Bio::read(64, Buffer::new(512)));
@@ -213,11 +213,15 @@ fn flushes_that_come_while_one_is_issued_join_the_next() {
     for plan in plans(&[Kind::FaultVolatile, Kind::FaultFile]) {
         let mut rig = Rig::new(&plan);
         let fault = rig.drives.faults[0].clone();
-        fault.add_rule(FaultRule::always(Effect::Delay(5_000_000)).on(Op::Flush));
+        fault.add_rule(FaultRule::always(Effect::Stick).on(Op::Flush));
         for _ in 0..8 {
             rig.submit(Bio::flush());
             rig.step(0);
         }
+        rig.until("the first", |_| fault.struck() == 1);
+        fault.release_stuck();
+        rig.until("the second", |_| fault.struck() == 2);
+        fault.release_stuck();
         assert_eq!(statuses(&rig.drain()), [Status::Ok; 8]);
         assert_eq!(fault.struck(), 2, "the first alone, then seven together");
     }

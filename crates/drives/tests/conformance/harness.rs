@@ -105,6 +105,19 @@ pub fn plans(kinds: &[Kind]) -> impl Iterator<Item = Plan> {
     )
 }
 
+/// Does `body` on each of them, on those of one kind at one time: for tests that mostly wait.
+pub fn side_by_side(kinds: &[Kind], body: impl Fn(Plan) + Sync) {
+    for kind in kinds {
+        std::thread::scope(|scope| {
+            for plan in plans(&[*kind]) {
+                let name = format!("{kind:?} {:?} {}", plan.stack, plan.backend);
+                let thread = std::thread::Builder::new().name(name);
+                thread.spawn_scoped(scope, || body(plan)).unwrap();
+            }
+        });
+    }
+}
+
 /// False, with a printed line, where containers forbid io_uring.
 pub fn has_uring() -> bool {
     let config = Config { backend: Backend::Uring, ..Config::default() };
