@@ -24,8 +24,8 @@ use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Aio, Direct, FileConfig, FileDriver, MAX_SECTORS, Shared};
 use crate::value::size_text;
 
-/// How often, and how far apart, a locked file is tried again.
-const LOCK_TRIES: u32 = 20;
+/// How often, and how far apart, a locked file is tried again: for three seconds.
+const LOCK_TRIES: u32 = 120;
 const LOCK_PAUSE: Duration = Duration::from_millis(25);
 /// Bytes of the shared zeroes.
 const ZEROES_BYTES: usize = 64 << 10;
@@ -171,8 +171,9 @@ fn lock(file: &File, config: &FileConfig) -> Result<(), Error> {
         if error.raw_os_error() != Some(libc::EWOULDBLOCK) {
             return Err(system(&config.path, "flock", &error));
         }
-        // The ring of a process that was killed holds its files a little longer than the process
-        // itself: 30 to 50 ms were seen.
+        // The ring of a process that was killed holds its files longer than the process itself:
+        // mostly 30 to 50 ms, but the kernel tears rings down when it comes to it, and on a busy
+        // machine later.
         std::thread::sleep(LOCK_PAUSE);
     }
     let text = format!(
