@@ -418,7 +418,7 @@ fn reset_owner_and_reset_device_stop_all_rings_with_requests_in_flight() {
         let export = Export::of(backend, &[volume], |_| {});
         let mut guest = Guest::ready(&export.socket(0), &[64, 64]);
         for reset in [code::RESET_OWNER, code::RESET_DEVICE] {
-            control.add_rule(FaultRule::always(Effect::Delay(50_000_000)));
+            control.add_rule(FaultRule::always(Effect::Delay(1_000_000_000)));
             (0..2).for_each(|q| guest.submit(q, 0, (IN, 0), (guest.data, 4096)));
             until("they are in flight", || export.stats().in_flight == 2);
             guest.wire.must(reset, &[], &[]);
@@ -533,13 +533,19 @@ fn a_frontend_that_goes_away_with_requests_in_flight_leaves_nothing_behind() {
         let export = Export::of(backend, &[volume], |_| {});
         for _ in 0..3 {
             let mut guest = export.guest();
-            control.add_rule(FaultRule::always(Effect::Delay(50_000_000)));
+            control.add_rule(FaultRule::always(Effect::Stick));
+            let before = control.struck();
             for slot in 0..16 {
                 guest.submit(0, slot, (IN, 0), (guest.data, 4096));
             }
-            until("they are in flight", || export.stats().in_flight == 16);
+            until("they stick", || control.struck() == before + 16);
             drop(guest);
             control.clear_rules();
+            until("they are answered", || {
+                // More than once: one that was counted a moment ago may stick only now.
+                control.release_stuck();
+                export.stats().in_flight == 0
+            });
             export.works();
         }
         until("no ring is left", || export.stats().queues == 0);

@@ -121,7 +121,7 @@ fn what_is_done_again_may_be_done_again_once_more() {
 fn a_device_that_is_stopped_answers_what_is_in_flight_and_leaves_nothing_to_do_again() {
     for backend in BACKENDS {
         let (volume, control) = faulty(SPEC, FaultCache::Inner);
-        control.add_rule(FaultRule::always(Effect::Delay(200_000_000)));
+        control.add_rule(FaultRule::always(Effect::Delay(1_000_000_000)));
         let export = Export::of(backend, &[volume], |_| {});
         let (mut guest, inflight) = tracked(&export);
         (0..8).for_each(|slot| write(&mut guest, 0, slot));
