@@ -167,6 +167,7 @@ impl Meter for NativeMeter {
 mod tests {
     use super::*;
     use crate::{Lock, NativeLock, Thread};
+    use core::sync::atomic::AtomicBool;
     use std::boxed::Box;
     use std::time::Duration;
 
@@ -191,9 +192,17 @@ mod tests {
         let guard = lock.lock();
         assert!(lock.try_lock().is_none());
         let other = Arc::clone(&lock);
-        let body = Box::new(move || *other.lock() += 1);
+        let waits = Arc::new(AtomicBool::new(false));
+        let about_to_wait = Arc::clone(&waits);
+        let body = Box::new(move || {
+            about_to_wait.store(true, Ordering::SeqCst);
+            *other.lock() += 1;
+        });
         let thread = Native::spawn("waiter", None, body);
-        std::thread::sleep(Duration::from_millis(50));
+        while !waits.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(100));
         drop(guard);
         assert!(thread.join());
         assert_eq!(*lock.lock(), 1);
