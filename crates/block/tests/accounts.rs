@@ -233,9 +233,9 @@ fn what_comes_after_a_write_in_stages_has_its_own_time() {
     let durable = Bio::write(0, Buffer::new(16 * 512)).with_flags(OpFlags::FUA);
     channel.submit(durable).unwrap();
     drain(&mut channel);
-    Native::spin_until(Native::now() + 20_000_000, || false);
+    std::thread::sleep(std::time::Duration::from_millis(300));
     reads(&mut channel, 1, 0);
     drain(&mut channel);
     let read = &volume.stats().ops[Op::Read as usize];
-    assert!((1..10_000_000).contains(&read.total.max_ns()), "{} ns", read.total.max_ns());
+    assert!((1..150_000_000).contains(&read.total.max_ns()), "{} ns", read.total.max_ns());
 }

@@ -260,7 +260,7 @@ fn a_timeout_is_never_early(rig: &mut Rig) {
         rig.push(1, Op::Timeout { deadline_ns });
         assert_eq!(rig.result(1), 0);
         assert!(now_ns() >= deadline_ns);
-        assert!(now_ns() < deadline_ns + 500_000_000);
+        assert!(now_ns() < deadline_ns + 5_000_000_000);
     }
 }
 
@@ -418,7 +418,7 @@ fn turn_until_returns_on_time_with_nothing_done(rig: &mut Rig) {
         turns += 1;
     }
     assert!(turns <= 3, "{turns} turns");
-    assert!(now_ns() < deadline_ns + 500_000_000);
+    assert!(now_ns() < deadline_ns + 5_000_000_000);
     rig.reactor.turn(Wait::Until(1)).unwrap();
 }
 
@@ -534,7 +534,7 @@ fn a_dropped_reactor_cancels_what_is_outstanding(rig: &mut Rig) {
     let Rig { reactor, handle, source, .. } = rig;
     let start_ns = now_ns();
     drop(reactor);
-    assert!(now_ns() - start_ns < 1_000_000_000);
+    assert!(now_ns() - start_ns < 5_000_000_000);
     assert_eq!(handle.pending(source), 0);
     // SAFETY: a no-op names no memory.
     unsafe { handle.push(source, 4, Op::Nop) };

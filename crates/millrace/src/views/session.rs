@@ -18,7 +18,7 @@ use super::protocol::{self, LINE_BYTES_MAX};
 use super::{Answers, Refusal, http};
 
 /// How long a request may take to arrive, and a reply to be taken.
-pub const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
+pub const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 10 });
 /// Requests of one client in a turn; then the others have theirs.
 const REQUESTS_A_TURN: usize = 16;
 const READ_BYTES: usize = 4096;
