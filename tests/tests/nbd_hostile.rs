@@ -6,7 +6,7 @@
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
@@ -27,22 +27,23 @@ fn serve(backend: &str, server_keys: &str) -> Daemon {
     Daemon::start_in(dir, &config, &["s"], &[])
 }
 
-/// Writes and reads back until told to stop; returns how often. Says when it is connected.
-fn witness(socket: &Path, stop: &AtomicBool, connected: &AtomicBool) -> u64 {
+/// Writes and reads back until told to stop, and counts how often. Says when it is connected.
+fn witness(socket: &Path, stop: &AtomicBool, connected: &AtomicBool, count: &AtomicU64) {
     let mut raw = RawNbd::connect(socket, "v").unwrap();
     connected.store(true, Ordering::SeqCst);
-    let mut rounds = 0;
-    while !stop.load(Ordering::SeqCst) {
+    for rounds in 0.. {
+        if stop.load(Ordering::SeqCst) {
+            return;
+        }
         let length = [512, 4 * KIB, 20 * KIB, 200 * KIB][(rounds % 4) as usize];
         let offset = (rounds * 7 * 512) % (WITNESS_BYTES - length);
         let data = pattern(length as usize, rounds + 1);
         raw.write(offset, &data).unwrap();
         assert!(raw.read(offset, length as u32).unwrap() == data, "round {rounds} reads back");
-        rounds += 1;
+        count.fetch_add(1, Ordering::SeqCst);
         // Enough rounds to notice anything; the rest of the machine is for the attackers.
         sleep(Duration::from_millis(1));
     }
-    rounds
 }
 
 /// Serves on each back end, and lets `attack` loose while a witness is at work.
@@ -51,19 +52,23 @@ fn under_attack(server_keys: &str, attack: impl Fn(&Daemon, &Path)) {
         let daemon = serve(backend, server_keys);
         let socket = daemon.dir().join("s");
         let (stop, connected) = (AtomicBool::new(false), AtomicBool::new(false));
+        let rounds = AtomicU64::new(0);
         thread::scope(|scope| {
-            let witness = scope.spawn(|| witness(&socket, &stop, &connected));
+            let witness = scope.spawn(|| witness(&socket, &stop, &connected, &rounds));
             let is_connected = || connected.load(Ordering::SeqCst).then_some(());
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 // Attackers that take all connections must not take its own.
                 eventually("the witness is connected", is_connected);
                 attack(&daemon, &socket);
-                sleep(Duration::from_millis(50));
+                let before = rounds.load(Ordering::SeqCst);
+                eventually(&format!("{backend}: the witness goes on"), || {
+                    let goes_on = rounds.load(Ordering::SeqCst) >= before + 6;
+                    (goes_on || witness.is_finished()).then_some(())
+                });
             }));
             stop.store(true, Ordering::SeqCst);
-            let rounds = witness.join().expect("the witness saw nothing of the attack");
+            witness.join().expect("the witness saw nothing of the attack");
             outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            assert!(rounds > 5, "{backend}: the witness came to only {rounds} rounds");
         });
         let stderr = daemon.stderr();
         assert!(!stderr.contains("panicked"), "{backend}: {stderr}");
@@ -337,7 +342,7 @@ fn clients_that_never_read_their_replies_do_not_stop_others() {
         let start = Instant::now();
         raw.read(16 * MIB, 1 << 20).unwrap();
         let took = start.elapsed();
-        assert!(took < Duration::from_secs(1), "a read took {took:?}");
+        assert!(took < Duration::from_secs(10), "a read took {took:?}");
         drop((greedy, raw));
         eventually("the descriptors of greedy clients", || {
             // The witness may have got a descriptor of its own to wait for room in its socket.
