@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use millrace_tests::known_load::{CONFIG, on_each_drive, serve};
 use millrace_tests::serving::{pattern, succeed};
-use millrace_tests::{Daemon, metrics, run, tempdir};
+use millrace_tests::{Daemon, metrics, poll_within, run, tempdir};
 use serde_json::Value;
 
 fn binary(daemon: &Daemon) -> PathBuf {
@@ -28,9 +28,14 @@ fn stat(daemon: &Daemon) -> Command {
     command
 }
 
+const COUNTS: [&str; 3] = ["ios", "bytes", "errors"];
+const KINDS: [&str; 4] = ["read", "write", "discard", "flush"];
+/// I/Os of a load in the rows of the volume and of both drives.
+const LOAD_IOS: u64 = 39 + 2 * 22;
+
 /// What the test does to the volume: on each drive 10 writes and 7 reads of 4 KiB, the half of 3
-/// writes of 128 KiB, and 2 flushes.
-fn load(daemon: &Daemon) {
+/// writes of 128 KiB, and 2 flushes. With this one it was done `times` times.
+fn load(daemon: &Daemon, times: u64) {
     let mut raw = on_each_drive(daemon);
     for place in 1..4 {
         raw.write(place << 20, &pattern(131_072, place)).unwrap();
@@ -38,7 +43,19 @@ fn load(daemon: &Daemon) {
     raw.flush().unwrap();
     raw.flush().unwrap();
     // A thread publishes its counts at the end of a turn, which may be after the reply.
-    sleep(Duration::from_millis(200));
+    let all = || {
+        let report = json(&succeed(stat(daemon).arg("--json")));
+        (ios(&report["rows"]) >= times * LOAD_IOS).then_some(())
+    };
+    poll_within(Duration::from_secs(10), all).expect("its counts are published");
+}
+
+/// I/Os of all kinds of all rows.
+fn ios(rows: &Value) -> u64 {
+    let of = |row: &Value| -> u64 {
+        KINDS.iter().map(|kind| row[kind]["ios"].as_u64().unwrap_or_default()).sum()
+    };
+    rows.as_array().unwrap().iter().map(of).sum()
 }
 
 /// Checks rows of the load against what it did.
@@ -68,7 +85,7 @@ fn json(line: &str) -> Value {
 #[test]
 fn the_first_report_has_exactly_the_ios_and_bytes_of_the_load() {
     let daemon = serve("");
-    load(&daemon);
+    load(&daemon, 1);
     let report = json(&succeed(stat(&daemon).arg("--json")));
     check(&report["rows"]);
     let report_of_all = json(&succeed(stat(&daemon).args(["--json", "--queues", "--clients"])));
@@ -96,18 +113,47 @@ fn the_first_report_has_exactly_the_ios_and_bytes_of_the_load() {
 #[test]
 fn a_later_report_has_exactly_what_came_since_the_one_before() {
     let daemon = serve("");
-    load(&daemon);
+    load(&daemon, 1);
+    let start = Instant::now();
     let mut command = stat(&daemon);
-    command.args(["--json", "2", "2"]).stdout(Stdio::piped());
+    command.args(["--json", "0.5"]).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    check(&json(&lines.next().unwrap().unwrap())["rows"]);
-    load(&daemon);
-    let second = json(&lines.next().unwrap().unwrap());
-    check(&second["rows"]);
-    let seconds = second["rows"][0]["seconds"].as_f64().unwrap();
-    assert!((1.5..5.0).contains(&seconds), "{seconds}");
-    assert!(lines.next().is_none() && child.wait().unwrap().success());
+    let mut next = || json(&lines.next().unwrap().unwrap());
+    check(&next()["rows"]);
+    load(&daemon, 2);
+    // The load may take longer than an interval: what came is the sum of the later reports.
+    let (mut sum, mut reports) = (next()["rows"].take(), 1);
+    while ios(&sum) < LOAD_IOS {
+        assert!(start.elapsed() < Duration::from_secs(30), "{sum}");
+        add(&mut sum, &next()["rows"]);
+        reports += 1;
+    }
+    // And one in which nothing comes.
+    add(&mut sum, &next()["rows"]);
+    check(&sum);
+    let seconds = sum[0]["seconds"].as_f64().unwrap();
+    let (least, most) = (f64::from(reports + 1) * 0.25, start.elapsed().as_secs_f64());
+    assert!((least..most).contains(&seconds), "{seconds} of {reports} reports and one");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let two = succeed(stat(&daemon).args(["--json", "0.1", "2"]));
+    assert_eq!(two.lines().count(), 2, "{two}");
+}
+
+/// Adds the rows of a later report to those of earlier ones.
+fn add(sum: &mut Value, later: &Value) {
+    for (row, more) in sum.as_array_mut().unwrap().iter_mut().zip(later.as_array().unwrap()) {
+        assert_eq!(row["name"], more["name"]);
+        for (kind, count) in KINDS.iter().flat_map(|kind| COUNTS.map(|count| (*kind, count))) {
+            let both = [&row[kind][count], &more[kind][count]];
+            let added: u64 = both.iter().map(|count| count.as_u64().unwrap_or_default()).sum();
+            row[kind][count] = added.into();
+        }
+        let seconds = [&*row, more].map(|row| row["seconds"].as_f64().unwrap());
+        row["seconds"] = seconds.iter().sum::<f64>().into();
+        row["in_flight"] = more["in_flight"].clone();
+    }
 }
 
 #[test]
@@ -228,7 +274,7 @@ fn hostile_clients_cost_nobody_else_anything_and_watching_costs_no_cpu() {
         let _ = client.write_all(&pattern(seed * 5_000, seed as u64));
         let _ = client.write_all(b"\n{\"verb\":\"stats\"}\n{\"verb\":\"stats\"}");
     }
-    load(&daemon);
+    load(&daemon, 1);
     check(&json(&succeed(stat(&daemon).arg("--json")))["rows"]);
     drop(hostile);
     let watching = [connect(), connect()];
@@ -243,7 +289,7 @@ fn hostile_clients_cost_nobody_else_anything_and_watching_costs_no_cpu() {
 #[test]
 fn metrics_have_exactly_the_ios_and_bytes_of_the_load() {
     let daemon = serve("metrics = \"127.0.0.1:0\"\n");
-    load(&daemon);
+    load(&daemon, 1);
     let text = metrics::get(&metrics::address(&daemon), "/metrics");
     let value = |series: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(series));
