@@ -7,6 +7,7 @@
 
 mod binary;
 mod clients;
+pub mod control;
 mod daemon;
 pub mod durability;
 pub mod guest;

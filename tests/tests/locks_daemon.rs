@@ -4,13 +4,12 @@
 //! queue. Statistics must be there while somebody asks, and nothing be counted before or after;
 //! who asks wrongly, or dies, must cost nobody anything. Every test runs the real binary.
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
+use millrace_tests::control::Control;
 use millrace_tests::raw_nbd::RawNbd;
 use millrace_tests::serving::{pattern, succeed};
 use millrace_tests::{Daemon, millrace, poll_within, run};
@@ -21,39 +20,6 @@ const CONFIG: &str = "[[drive]]\nname = \"d0\"\nspec = \"ram:size=16m\"\n\
                       [[volume]]\nname = \"v\"\ndrives = [\"d0\"]\n\
                       [[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n\
                       [server]\ncontrol = \"unix:c\"\nthreads = 2\n";
-
-/// A connection to the control socket.
-struct Control(BufReader<UnixStream>);
-
-impl Control {
-    fn connect(daemon: &Daemon) -> Control {
-        let socket = UnixStream::connect(daemon.dir().join("c")).unwrap();
-        let mut control = Control(BufReader::new(socket));
-        assert_eq!(control.line()["control"], 1);
-        control
-    }
-
-    fn line(&mut self) -> Value {
-        let mut line = String::new();
-        self.0.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
-    }
-
-    fn reply(&mut self, verb: &str) -> Value {
-        writeln!(self.0.get_mut(), "{{\"verb\":{verb:?}}}").unwrap();
-        self.line()
-    }
-
-    fn ok(&mut self, verb: &str) -> Value {
-        let reply = self.reply(verb);
-        assert_eq!(reply.get("error"), None, "{verb}");
-        reply["ok"].clone()
-    }
-
-    fn refused(&mut self, verb: &str) -> String {
-        self.reply(verb)["error"]["kind"].as_str().unwrap().to_owned()
-    }
-}
 
 /// Does `body` while two clients write and read.
 fn loaded<T>(daemon: &Daemon, body: impl FnOnce() -> T) -> T {
@@ -162,7 +128,10 @@ fn who_asks_in_the_wrong_order_or_beside_another_is_refused() {
     // They belong to nobody in particular.
     other.ok("locks-stop");
     assert_eq!(one.refused("locks-stop"), "none");
-    assert!(succeed(&mut locks(&daemon, "--for 10ms")).contains("in 0.0"));
+    assert!(succeed(&mut locks(&daemon, "--for 10ms")).contains(" in "));
+    let report = succeed(&mut locks(&daemon, "--for 10ms --json"));
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert!((0.01..5.0).contains(&report["seconds"].as_f64().unwrap()), "{report}");
 }
 
 #[test]

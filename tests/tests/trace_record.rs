@@ -6,11 +6,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use millrace_tests::control::Control;
 use millrace_tests::known_load::{on_each_drive, serve};
 use millrace_tests::raw_nbd::RawNbd;
 use millrace_tests::serving::pattern;
 use millrace_tests::traces::{agrees_with_btt, blkparse, shown, text};
-use millrace_tests::{Daemon, millrace, require_clients, run, tempdir};
+use millrace_tests::{Daemon, millrace, poll_within, require_clients, run, tempdir};
 
 /// How many lines of a trace have this letter, by drive.
 fn count(lines: &str, letter: &str, kind: char) -> BTreeMap<String, usize> {
@@ -164,13 +165,11 @@ fn record(daemon: &Daemon, arguments: &str) -> Command {
 fn begin(daemon: &Daemon, arguments: &str, file: &str) -> Child {
     let mut command = record(daemon, arguments);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let (path, start) = (daemon.dir().join(format!("{file}.blktrace.0")), Instant::now());
-    while !path.exists() {
-        assert!(start.elapsed() < Duration::from_secs(10), "no {}", path.display());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    // Channels take part from their next batch on.
-    std::thread::sleep(Duration::from_millis(100));
+    // The files are there before it records. Channels take part from their next batch on.
+    let mut control = Control::connect(daemon);
+    let records = || control.reply("trace-status").get("ok").is_some().then_some(());
+    poll_within(Duration::from_secs(10), records).expect("it begins");
+    assert!(daemon.dir().join(format!("{file}.blktrace.0")).exists());
     child
 }
 
@@ -247,6 +246,24 @@ fn what_cannot_be_recorded_is_refused_and_the_daemon_goes_on() {
     text(&mut record(&daemon, "-o u --duration 100ms"));
 }
 
+/// Waits until the files have not become longer for longer than an event may wait to be written.
+fn all_is_written(dir: &Path) {
+    let bytes = || -> u64 {
+        let files = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
+        let files = files.filter(|file| file.file_name().to_string_lossy().contains(".blktrace."));
+        files.map(|file| file.metadata().unwrap().len()).sum()
+    };
+    let (mut before, mut since) = (bytes(), Instant::now());
+    let stay = || {
+        let now = bytes();
+        if now != before {
+            (before, since) = (now, Instant::now());
+        }
+        (now > 0 && since.elapsed() >= Duration::from_millis(300)).then_some(())
+    };
+    poll_within(Duration::from_secs(20), stay).expect("the recorder comes to rest");
+}
+
 #[test]
 fn a_daemon_that_dies_while_it_records_is_an_error_and_leaves_files_that_read() {
     let mut daemon = serve("");
@@ -254,10 +271,7 @@ fn a_daemon_that_dies_while_it_records_is_an_error_and_leaves_files_that_read() 
     for _ in 0..40 {
         load(&daemon);
     }
-    let file = daemon.dir().join("t.blktrace.0");
-    // Longer than an event may wait to be written.
-    std::thread::sleep(Duration::from_millis(200));
-    assert!(std::fs::metadata(&file).unwrap().len() > 0);
+    all_is_written(daemon.dir());
     daemon.kill9();
     let start = Instant::now();
     let output = child.wait_with_output().unwrap();
