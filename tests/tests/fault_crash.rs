@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use millrace_tests::load::{Dice, Load};
-use millrace_tests::{Daemon, tempdir};
+use millrace_tests::{Daemon, poll_within, tempdir};
 
 const SECTORS: u64 = 2048;
 const CONNECTIONS: usize = 4;
@@ -39,7 +39,10 @@ fn acknowledged_writes_survive_14_kills_of_the_daemon() {
         load.connect(&socket, "v", CONNECTIONS);
         load.check(&format!("after kill {} ({backend})", kill - 1));
         let pause = 20 + dice.roll(100);
-        load.round(|_| {
+        load.round(|load| {
+            let before = load.counts().acknowledged;
+            let goes_on = || (load.counts().acknowledged >= before + 100).then_some(());
+            poll_within(Duration::from_secs(10), goes_on).expect("it is served");
             thread::sleep(Duration::from_millis(pause));
             daemon.kill9();
         });

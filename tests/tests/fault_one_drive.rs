@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use millrace_exports::client::Client;
 use millrace_exports::nbd::{Command, Errno, Request};
-use millrace_tests::Daemon;
 use millrace_tests::load::{self, Dice, connect, request};
+use millrace_tests::{Daemon, poll_within};
 
 /// Sectors of a chunk.
 const CHUNK: u64 = 8;
@@ -272,11 +272,11 @@ fn a_stuck_drive_blocks_neither_other_drives_nor_the_end_of_the_daemon() {
         assert!(done.user_data == 1 && done.errno.is_none() && done.buffer == data(chunk));
     }
     assert_eq!(flush(&mut client), None, "only reads stick");
-    assert!(start.elapsed() < Duration::from_secs(5), "others waited: {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(15), "others waited: {:?}", start.elapsed());
     neighbour_is_well(&daemon);
     let start = Instant::now();
     assert_eq!(daemon.terminate().code(), Some(1), "something was left unanswered");
-    assert!(start.elapsed() < Duration::from_secs(15), "the drain is bounded");
+    assert!(start.elapsed() < Duration::from_secs(19), "the drain is bounded");
     assert!(daemon.stdout().contains("4 connections cut off"), "{}", daemon.stdout());
 }
 
@@ -290,10 +290,12 @@ fn requests_that_a_drive_never_answers_sleep_and_a_second_signal_ends_the_daemon
     let used = daemon.cpu_ticks() - before;
     assert!(used <= 20, "a stuck request costs {used} of 100 ticks");
     daemon.signal(libc::SIGTERM);
+    let stopping = || daemon.stdout().contains("stopping:").then_some(());
+    poll_within(Duration::from_secs(10), stopping).expect("it is told to stop");
     thread::sleep(Duration::from_millis(800));
     assert_eq!(daemon.try_wait(), None, "it waits for the stuck request at first");
     let start = Instant::now();
     assert_eq!(daemon.terminate().code(), Some(1));
-    assert!(start.elapsed() < Duration::from_secs(2));
+    assert!(start.elapsed() < Duration::from_secs(5));
     drop(stuck);
 }
