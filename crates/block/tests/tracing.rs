@@ -214,7 +214,7 @@ fn story(events: &[Entry], sector: u64) -> Vec<(&'static str, u64)> {
 
 #[test]
 fn who_waits_for_a_tag_sleeps_once_and_gets_its_request_when_the_design_says() {
-    const HELD_NS: u64 = 100_000_000;
+    const HELD_NS: u64 = 300_000_000;
     let per_volume = ServingConfig { serving: Serving::PerVolume, ..ServingConfig::default() };
     for (stack, serving, get_waits) in [
         (Stack::Mq, ServingConfig::default(), false),
