@@ -98,7 +98,9 @@ impl Wire {
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut pieces = [IoSliceMut::new(&mut header)];
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
-        let got = match recvmsg(&self.stream, &mut pieces, &mut ancillary, flags) {
+        // A wait with a timeout is interrupted when the process is stopped and goes on.
+        let receive = || recvmsg(&self.stream, &mut pieces, &mut ancillary, flags);
+        let got = match rustix::io::retry_on_intr(receive) {
             Ok(got) => got.bytes,
             Err(rustix::io::Errno::CONNRESET | rustix::io::Errno::PIPE) => 0,
             Err(error) => panic!("no answer: {error}"),
