@@ -11,13 +11,13 @@ use std::os::unix::fs::MetadataExt;
 
 use millrace_drives::{Effect, FaultCache, FaultControl, FaultRule};
 use millrace_reactor::Backend;
-use vhost_support::guest::{Guest, IN, OUT};
+use vhost_support::guest::{GET_ID, Guest, IN, NEXT, OUT, WRITE};
 use vhost_support::{BACKENDS, Export, faulty, until, volume};
 
 const MIB: u64 = 1 << 20;
 
-/// Bytes of the guest's memory that are mapped beyond the test's own mapping of it.
-fn mapped(guest: &Guest) -> u64 {
+/// Bytes of each mapping of the guest's memory that this process has.
+fn maps(guest: &Guest) -> Vec<u64> {
     let inode = guest.memory.file.metadata().unwrap().ino().to_string();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let bytes = |line: &str| {
@@ -27,7 +27,12 @@ fn mapped(guest: &Guest) -> u64 {
         let ours = line.contains("memfd:guest") && words.any(|word| word == inode);
         ours.then_some(number(to)? - number(from)?)
     };
-    maps.lines().filter_map(bytes).sum::<u64>() - guest.memory.len
+    maps.lines().filter_map(bytes).collect()
+}
+
+/// Bytes of the guest's memory that are mapped beyond the test's own mapping of it.
+fn mapped(guest: &Guest) -> u64 {
+    maps(guest).iter().sum::<u64>() - guest.memory.len
 }
 
 /// A guest whose rings and data are in regions of their own, on a drive that can hold requests.
@@ -256,4 +261,34 @@ fn memory_tables_that_make_no_sense_are_refused() {
     }
     export.works();
     export.stop();
+}
+
+#[test]
+fn requests_in_a_byte_here_and_there_of_memory_that_is_cut_off_cost_no_mappings() {
+    for backend in BACKENDS {
+        let export = Export::one(backend, "ram:size=16m");
+        let mut guest = Guest::ready(&export.socket(0), &[1024]);
+        let (data, len) = (guest.data, guest.memory.len);
+        // Answered at once, each in 20 pages of its own with one between.
+        let each = 20 * 8192;
+        for head in 0..32 {
+            let (at, first) = (data + head * each, 32 * head as u16);
+            let header = guest.header(0, head as u16, GET_ID, 0);
+            guest.describe(0, first, header, NEXT, first + 1);
+            for piece in 0..20u16 {
+                let (from, next) = (at + 8192 * u64::from(piece), first + piece + 1);
+                guest.describe(0, next, (from, 1), NEXT | WRITE, next + 1);
+            }
+            guest.describe(0, first + 21, (guest.status_at(0, head as u16), 1), WRITE, 0);
+        }
+        guest.memory.file.set_len(data).unwrap();
+        (0..32).for_each(|head| guest.offer(0, 32 * head));
+        guest.publish(0);
+        export
+            .until_said("queue 0 is not served any more, until the guest resets the device: the ");
+        assert_eq!(maps(&guest).len(), 1, "the test's own; the device's is replaced as a whole");
+        assert_eq!(export.stats().requests, 1, "none was taken after the first fault");
+        guest.memory.file.set_len(len).unwrap();
+        export.works_after(guest);
+    }
 }

@@ -23,6 +23,7 @@ use super::blk::{self, Asked, ID_BYTES, STATUS_OK};
 use super::inflight::QueueInflight;
 use super::memory::GuestMemory;
 use super::ring::{Areas, Chain, RingError, RingFeatures, SplitRing};
+use super::sigbus;
 use super::stats::VhostStats;
 
 /// What all queues of a device share.
@@ -344,6 +345,7 @@ impl Queue {
         channel: &mut Channel<Native>,
         stats: &mut VhostStats,
     ) -> bool {
+        let hits = sigbus::hits();
         if let Err(error) = self.ring.walk(head, &self.memory.now, &mut self.chain) {
             self.break_down(error);
             return false;
@@ -378,12 +380,13 @@ impl Queue {
                 let data = &self.chain.parts[request.data.0..request.data.1];
                 slot.read_bytes = blk::copy_in(data, &self.flags.id);
                 self.answer(head, STATUS_OK);
-                return true;
+                // Nothing more from memory that went away meanwhile: the thread looks whose it was.
+                return sigbus::hits() == hits;
             }
             Asked::Refused(status) => {
                 stats.errors += 1;
                 self.answer(head, status);
-                return true;
+                return sigbus::hits() == hits;
             }
         };
         self.send(bio, head, lane, channel, stats)

@@ -1,9 +1,13 @@
 //! What happens when a frontend cuts off the file behind memory that it shares.
 //!
 //! Touching such memory raises SIGBUS, which would end the process. While guest memory is mapped, a
-//! handler puts a page of zeroes of our own where the fault was and marks the region; the thread
-//! goes on, and the device whose memory it was is failed (thread.rs). Faults elsewhere go to
+//! handler puts zeroes of our own in place of the mapping that the fault was in and marks it; the
+//! thread goes on, and the device whose memory it was is failed (thread.rs). Faults elsewhere go to
 //! whoever handled them before. The table is fixed, since a handler may neither allocate nor lock.
+//!
+//! The whole mapping goes, since a process may have 65,530 only: a page on its own here and there
+//! would cut one mapping into any number. Other threads find zeroes in it from then on, too, and
+//! what they write there nobody sees; I/O that the kernel has under way keeps the pages it has.
 //!
 //! Called by memory.rs. Invariant: an entry of the table is in use while its mapping exists.
 #![allow(unsafe_code)]
@@ -113,6 +117,31 @@ fn install() {
     }
 }
 
+/// Puts zeroes in place of a mapping; where the system grants no memory of that size (it may be set
+/// to promise no more than it has), of half of it, and so on. False if not even of the page at
+/// `address`.
+fn replace((mut start, mut end): (usize, usize), address: usize, page: usize) -> bool {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let flags = kind | libc::MAP_FIXED;
+    loop {
+        let place = std::ptr::without_provenance_mut(start);
+        // SAFETY: replaces a mapping of ours, or a part of it in whole pages, which stays ours to
+        // unmap; its bytes are only ever touched through raw pointers, and any bytes do. `mmap` is
+        // a plain system call.
+        let mapped = unsafe { libc::mmap(place, end - start, protection, flags, -1, 0) };
+        if mapped != libc::MAP_FAILED {
+            return true;
+        }
+        let middle = start + (end - start).div_ceil(page) / 2 * page;
+        match address {
+            _ if middle == start => return false,
+            _ if address < middle => end = middle,
+            _ => start = middle,
+        }
+    }
+}
+
 /// Puts zeroes where memory has gone away; whatever else it is goes to the previous handler.
 extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t`.
@@ -127,17 +156,7 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         }
         // Relaxed: ordered by `end`.
         let page = entry.page.load(Ordering::Relaxed);
-        // Never past the mapping, whose ends need not be multiples of its pages.
-        let place = (address / page * page).max(start);
-        let len = (address / page * page + page).min(end) - place;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: replaces a page of a mapping of ours that nobody can use any more; `mmap` is a
-        // plain system call.
-        let mapped = unsafe {
-            libc::mmap(std::ptr::without_provenance_mut(place), len, protection, flags, -1, 0)
-        };
-        if mapped == libc::MAP_FAILED {
+        if !replace((start, end), address, page) {
             break;
         }
         // Release pairs with the Acquire of `was_hit`.
@@ -166,3 +185,6 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

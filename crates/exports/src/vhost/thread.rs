@@ -371,7 +371,8 @@ impl IoThread {
         }
         self.hits = hits;
         for served in self.queues.iter_mut().flatten() {
-            if served.queue.broken.is_none()
+            // Also if it broke by the zeroes that are in its ring now.
+            if !served.told
                 && let Some(why) = served.queue.damage()
             {
                 served.queue.lose(why.to_owned());

@@ -1,0 +1,167 @@
+//! Files that are cut off behind mappings: what is replaced, and what is left alone.
+//!
+//! Without the handler each of these ends the process. What a fault costs is seen in the process's
+//! own list of mappings.
+#![allow(clippy::unwrap_used, unsafe_code)] // Tests may.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::ptr;
+
+use super::*;
+use crate::vhost::memory::memory_file;
+
+const PAGE: usize = 4096;
+
+/// Address space of this test, in which it maps what it wants.
+struct Place(*mut u8);
+
+impl Place {
+    fn new(len: usize) -> Place {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        Place(map(ptr::null_mut(), len, flags, -1))
+    }
+
+    /// Puts a file at an offset, and nothing else.
+    fn put(&self, at: usize, len: usize, file: &File) {
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        map(self.0.wrapping_add(at), len, flags, file.as_raw_fd());
+    }
+
+    fn write(&self, at: usize, value: u8) {
+        // SAFETY: inside the place; faults are handled.
+        unsafe { self.0.wrapping_add(at).write_volatile(value) }
+    }
+
+    fn read(&self, at: usize) -> u8 {
+        // SAFETY: as above.
+        unsafe { self.0.wrapping_add(at).read_volatile() }
+    }
+
+    /// Mappings that the process has of these bytes.
+    fn mappings(&self, at: usize, len: usize) -> usize {
+        let (from, to) = (self.0.addr() + at, self.0.addr() + at + len);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let number = |text: &str| usize::from_str_radix(text, 16).unwrap();
+        let meets = |line: &&str| {
+            let (first, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+            number(first) < to && number(end) > from
+        };
+        maps.lines().filter(meets).count()
+    }
+}
+
+fn map(at: *mut u8, len: usize, flags: i32, fd: i32) -> *mut u8 {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping, or one in place of a part of this test's own.
+    let mapped = unsafe { libc::mmap(at.cast(), len, protection, flags, fd, 0) };
+    assert_ne!(mapped, libc::MAP_FAILED);
+    mapped.cast()
+}
+
+#[test]
+fn any_number_of_faults_in_a_mapping_cost_one_mapping() {
+    // Twice as many as a process may have.
+    let pages = 2 * 65_536;
+    let (place, file) = (Place::new(pages * PAGE), memory_file("t", 1 << 30).unwrap());
+    place.put(0, pages * PAGE, &file);
+    let guard = Guard::new(place.0.addr(), pages * PAGE, PAGE).unwrap();
+    place.write(PAGE, 7);
+    assert!(!guard.was_hit());
+    let before = hits();
+    file.set_len(PAGE as u64).unwrap();
+    for page in (1..pages).step_by(2) {
+        assert_eq!(place.read(page * PAGE), 0);
+    }
+    assert!(guard.was_hit() && hits() > before);
+    assert!(place.mappings(0, pages * PAGE) <= 3, "its own, and its neighbours'");
+    place.write(PAGE, 9);
+    assert_eq!((place.read(PAGE), place.read(0)), (9, 0));
+}
+
+#[test]
+fn neighbours_of_a_mapping_stay_as_they_are_and_so_does_the_next_one_in_its_place() {
+    let (place, len) = (Place::new(64 * PAGE), 8 * PAGE - 100);
+    let files = [0, 1, 2].map(|_| memory_file("t", 8 * PAGE as u64).unwrap());
+    // Two files beside each other, the second of which is cut off; it need not end with a page.
+    let starts = [16 * PAGE, 24 * PAGE];
+    let guards = [0, 1].map(|n| {
+        place.put(starts[n], len, &files[n]);
+        (0..8).for_each(|page| place.write(starts[n] + page * PAGE, 3 + n as u8));
+        Guard::new(place.0.addr() + starts[n], len, PAGE).unwrap()
+    });
+    place.write(16 * PAGE - 1, 1);
+    place.write(32 * PAGE, 2);
+    files[1].set_len(4 * PAGE as u64).unwrap();
+    assert_eq!(place.read(starts[1] + 7 * PAGE), 0);
+    assert_eq!([guards[0].was_hit(), guards[1].was_hit()], [false, true]);
+    assert_eq!((place.read(16 * PAGE - 1), place.read(32 * PAGE)), (1, 2));
+    assert!((0..8).all(|page| place.read(starts[0] + page * PAGE) == 3));
+    assert!((0..8).all(|page| place.read(starts[1] + page * PAGE) == 0), "all of it, at once");
+    // What still writes to the file's pages does no harm to what is here now.
+    files[1].write_all_at(&[9; 8], 0).unwrap();
+    assert_eq!(place.read(starts[1]), 0);
+    drop(guards);
+    // A mapping in the same place is guarded anew.
+    place.put(starts[1], len, &files[2]);
+    let guard = Guard::new(place.0.addr() + starts[1], len, PAGE).unwrap();
+    place.write(starts[1], 5);
+    assert!(!guard.was_hit() && place.read(starts[1]) == 5);
+    files[2].set_len(0).unwrap();
+    assert_eq!(place.read(starts[1]), 0);
+    assert!(guard.was_hit());
+}
+
+/// The calling thread is refused mappings longer than this, as where the system promises no more
+/// memory than it has.
+fn refuse_longer_than(bytes: u32) {
+    // SAFETY: numbers in, numbers out.
+    let step = |code: u32, k: u32| unsafe { libc::BPF_STMT(code as u16, k) };
+    // SAFETY: as above.
+    let unless = |code: u32, k: u32, skips: u8| unsafe {
+        libc::BPF_JUMP((libc::BPF_JMP | code | libc::BPF_K) as u16, k, 0, skips)
+    };
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let args = std::mem::offset_of!(libc::seccomp_data, args) as u32;
+    let mut steps = [
+        step(load, 0),
+        unless(libc::BPF_JEQ, libc::SYS_mmap as u32, 3),
+        step(load, args + 8),
+        unless(libc::BPF_JGT, bytes, 1),
+        step(libc::BPF_RET, libc::SECCOMP_RET_ERRNO | libc::ENOMEM as u32),
+        step(libc::BPF_RET, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: passes a live program; all that it refuses are long mappings.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let mode = libc::SECCOMP_MODE_FILTER;
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program), 0);
+    }
+}
+
+#[test]
+fn where_there_is_no_memory_for_all_of_a_mapping_as_much_as_there_is_for_is_replaced() {
+    let body = || {
+        let len = 1 << 30;
+        let (place, file) = (Place::new(len), memory_file("t", len as u64).unwrap());
+        place.put(0, len, &file);
+        let guard = Guard::new(place.0.addr(), len, PAGE).unwrap();
+        refuse_longer_than(256 << 20);
+        place.write(0, 4);
+        place.write(len - PAGE, 7);
+        file.set_len((len - PAGE) as u64).unwrap();
+        assert_eq!(place.read(len - 1), 0);
+        assert!(guard.was_hit());
+        // A quarter of it is replaced, the file is left of the others.
+        assert_eq!((place.read(0), place.mappings(0, len)), (4, 2));
+        file.set_len(0).unwrap();
+        assert_eq!(place.read(len / 2), 0);
+        assert_eq!(place.read(0), 0);
+        place.write(0, 6);
+        assert_eq!((place.read(0), place.read(len - 1)), (6, 0));
+    };
+    // The limit holds for a thread.
+    std::thread::spawn(body).join().unwrap();
+}
