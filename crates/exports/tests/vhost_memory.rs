@@ -8,6 +8,7 @@ mod vhost_support;
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
 
 use millrace_drives::{Effect, FaultCache, FaultControl, FaultRule};
 use millrace_reactor::Backend;
@@ -15,6 +16,8 @@ use vhost_support::guest::{GET_ID, Guest, IN, NEXT, OUT, WRITE};
 use vhost_support::{BACKENDS, Export, faulty, until, volume};
 
 const MIB: u64 = 1 << 20;
+/// Far less than an answer may wait for requests in memory that goes.
+const WHILE: Duration = Duration::from_secs(1);
 
 /// Bytes of each mapping of the guest's memory that this process has.
 fn maps(guest: &Guest) -> Vec<u64> {
@@ -108,6 +111,37 @@ fn a_region_that_is_removed_stays_mapped_until_the_last_request_in_it_has_ended(
             all - 7 * MIB,
             "nothing is in flight, so the answer means unmapped"
         );
+        drop(guest);
+        export.works();
+        export.stop();
+    });
+}
+
+#[test]
+fn memory_is_added_at_once_whatever_a_drive_is_at_and_removed_when_it_is_done() {
+    on_both(|backend| {
+        let (export, mut guest, control, [rings, low, high]) = split(backend);
+        let all = guest.memory.len;
+        guest.write(0, 0, &[6; 4096]);
+        assert!(guest.set_memory(&[rings, high]));
+        stick(&mut guest, &control, 0..4);
+        let start = Instant::now();
+        assert!(guest.add_memory(low));
+        assert!(start.elapsed() < WHILE, "{:?}", start.elapsed());
+        assert_eq!(mapped(&guest), all);
+        // Also where older requests lie in a list that lacks what was added since.
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(WHILE);
+                control.release_stuck();
+            });
+            assert!(guest.remove_memory(high));
+        });
+        assert!(start.elapsed() >= WHILE, "they were in flight");
+        assert_eq!(mapped(&guest), all - 7 * MIB, "they are not any more");
+        guest.wait(0, 4);
+        assert_eq!((0..4).map(|slot| guest.status(0, slot)).max(), Some(0));
         drop(guest);
         export.works();
         export.stop();

@@ -12,9 +12,9 @@ mod messages;
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use vhost::vhost_user::message::VhostUserMemoryRegion;
@@ -212,14 +212,18 @@ impl Device {
         Ok(())
     }
 
-    /// Goes on in these regions; waits until all rings do, and a while for what is in flight in
-    /// others.
+    /// Goes on in these regions; waits until all rings do, and a while until those that are left
+    /// out are unmapped. Where all stay nobody waits for I/O: QEMU lets its guest stand meanwhile.
     fn change_memory(&mut self, regions: Vec<Arc<Region>>) -> Result<()> {
         let memory = match GuestMemory::new(regions) {
             Ok(memory) => Arc::new(memory),
             Err(error) => return self.refuse(error.to_string()),
         };
         let old = std::mem::replace(&mut self.memory, Arc::clone(&memory));
+        let stays = |region| memory.regions().iter().any(|other| Arc::ptr_eq(other, region));
+        let gone = old.regions().iter().filter(|region| !stays(region));
+        let gone: Vec<Weak<Region>> = gone.map(Arc::downgrade).collect();
+        drop(old);
         let mut answers = Vec::new();
         for (index, vring) in self.vrings.iter().enumerate().filter(|(_, vring)| vring.served) {
             let areas = vring.addresses.and_then(|at| Areas::find(&memory, vring.size, at));
@@ -234,7 +238,8 @@ impl Device {
         let until = Instant::now() + REMOVAL_WAIT;
         // Acquire pairs with the Release of who stops the export.
         let stops = || self.common.stop.load(Ordering::Acquire);
-        while Arc::strong_count(&old) > 1 && Instant::now() < until && !stops() {
+        let is_mapped = |region: &Weak<Region>| region.strong_count() > 0;
+        while gone.iter().any(is_mapped) && Instant::now() < until && !stops() {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
