@@ -255,7 +255,10 @@ pub fn parse(chain: &mut Chain) -> Request {
     let mut data_bytes = bytes(data, parts);
     // What belongs to no part of the request has no meaning.
     let stray = other.0 < other.1 && bytes(other, parts) > 0;
+    let known = written || matches!(kind, kind::IN | kind::FLUSH | kind::GET_ID);
     let asked = match kind {
+        // First of all, since a driver goes by it.
+        _ if !known => Asked::Refused(STATUS_UNSUPP),
         _ if stray => Asked::Refused(STATUS_IOERR),
         kind::IN | kind::OUT => {
             let op = if written { Op::Write } else { Op::Read };
@@ -267,8 +270,7 @@ pub fn parse(chain: &mut Chain) -> Request {
         kind::FLUSH if data_bytes == 0 => Asked::Flush,
         kind::GET_ID => Asked::Id,
         kind::DISCARD | kind::WRITE_ZEROES => range(kind, data_bytes, &mut parts[data.0..data.1]),
-        kind::FLUSH => Asked::Refused(STATUS_IOERR),
-        _ => Asked::Refused(STATUS_UNSUPP),
+        _ => Asked::Refused(STATUS_IOERR),
     };
     if !matches!(asked, Asked::Transfer(..) | Asked::Id) {
         data_bytes = 0;

@@ -119,6 +119,17 @@ fn what_cannot_be_a_request_is_refused_with_its_status() {
         (request.asked, request.status.is_some())
     };
     assert_eq!(ask(header(99, 0), 1), (Asked::Refused(STATUS_UNSUPP), true));
+    // Types that there are elsewhere, with data: to read, to write, both.
+    for kind in [9, 10, 14, 16, 24, 99] {
+        let refused = (Asked::Refused(STATUS_UNSUPP), true);
+        assert_eq!(ask([header(kind, 0), vec![0; 16]].concat(), 1), refused);
+        assert_eq!(ask(header(kind, 0), 513), refused);
+        assert_eq!(ask([header(kind, 0), vec![0; 16]].concat(), 513), refused);
+    }
+    let strange = [kind::FLUSH, kind::GET_ID, kind::IN].map(|kind| [header(kind, 0), vec![0]]);
+    for readable in strange {
+        assert_eq!(ask(readable.concat(), 513), (Asked::Refused(STATUS_IOERR), true));
+    }
     assert_eq!(ask(vec![0; 15], 513), (Asked::Refused(STATUS_IOERR), true));
     assert_eq!(ask(header(kind::IN, 0), 100), (Asked::Refused(STATUS_IOERR), true));
     assert_eq!(ask(header(kind::IN, 0), 1), (Asked::Refused(STATUS_IOERR), true));
