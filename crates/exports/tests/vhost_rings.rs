@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 
 use millrace_drives::{Effect, FaultCache, FaultRule};
 use vhost_support::guest::{GUEST, Guest, IN, INDIRECT, NEXT, OUT, TABLES, USED, WRITE, count};
+use vhost_support::wire::{code, words};
 use vhost_support::{BACKENDS, Export, faulty, until, volume};
 
 const SPEC: &str = "ram:size=16m";
@@ -295,5 +296,34 @@ fn a_full_call_descriptor_stops_nobody_and_none_of_the_three_need_be_read() {
         drop(guest);
         export.works();
         export.stop();
+    }
+}
+
+#[test]
+fn a_frontend_that_says_once_where_to_tell_of_broken_rings_is_told_after_stops_and_resets() {
+    for backend in BACKENDS {
+        let export = Export::one(backend, SPEC);
+        let mut guest = export.guest();
+        let err = || guest.rings[0].err.try_clone().unwrap();
+        let (told, known) = (err(), [(); 6].map(|()| err()));
+        let mut known = known.into_iter();
+        for stops in 1..3 {
+            // As QEMU does where firmware hands over to a system.
+            for _ in 0..stops {
+                guest.write(0, 0, &[1; 512]);
+                let base = guest.stop(0);
+                guest.start_with(0, 64, base, known.next().unwrap());
+            }
+            guest.write(0, 0, &[1; 512]);
+            assert_eq!(count(&told), 0);
+            guest.describe(0, 30, (0, 0), 0, 0);
+            guest.give(0, 30);
+            until("the frontend is told", || count(&told) == 1);
+            guest.wire.must(code::RESET_DEVICE, &[], &[]);
+            guest.memory.put(0, &vec![0; guest.data as usize]);
+            guest.wire.must(code::SET_FEATURES, &words(&[guest.features]), &[]);
+            guest.start_with(0, 64, 0, known.next().unwrap());
+        }
+        export.works_after(guest);
     }
 }

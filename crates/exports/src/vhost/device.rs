@@ -24,7 +24,8 @@ use super::blk::{Config, feature};
 use super::control::Line;
 use super::inflight::Inflight;
 use super::memory::{GuestMemory, Region, RegionAddress};
-use super::queue::{DeviceFlags, Notifiers, Queue, QueueParts, RingParts};
+use super::notifiers::Notifiers;
+use super::queue::{DeviceFlags, Queue, QueueParts, RingParts};
 use super::ring::{Areas, RingFeatures};
 use super::thread::{Common, Desk, Order};
 
@@ -43,6 +44,7 @@ struct Vring {
     addresses: Option<[u64; 3]>,
     base: u16,
     enabled: bool,
+    /// Kick and call until it is served, and error always.
     notifiers: Notifiers,
     /// An I/O thread serves it.
     served: bool,
@@ -202,7 +204,7 @@ impl Device {
             // Without protocol features there is no message that enables.
             enabled: vring.enabled || !protocol,
             ring: RingParts { areas, size, features: ring_features, taken, used },
-            notifiers: std::mem::take(&mut vring.notifiers),
+            notifiers: vring.notifiers.take(),
             memory,
             inflight,
             again,
@@ -281,7 +283,11 @@ impl Device {
             inflight.forget();
         }
         self.features = 0;
-        self.vrings.iter_mut().for_each(|vring| *vring = Vring::default());
+        for vring in &mut self.vrings {
+            vring.notifiers.forget();
+            let notifiers = std::mem::take(&mut vring.notifiers);
+            *vring = Vring { notifiers, ..Vring::default() };
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod kicks;
 mod local;
 mod log;
 pub mod memory;
+mod notifiers;
 pub mod pace;
 mod pinned;
 pub mod polling;

@@ -10,7 +10,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +22,7 @@ use millrace_machine::Native;
 use super::blk::{self, Asked, ID_BYTES, STATUS_OK};
 use super::inflight::QueueInflight;
 use super::memory::GuestMemory;
+use super::notifiers::{Notifiers, signal};
 use super::ring::{Areas, Chain, RingError, RingFeatures, SplitRing};
 use super::sigbus;
 use super::stats::VhostStats;
@@ -62,17 +63,6 @@ const _: () = assert!(size_of::<Slot>() == 16);
 
 impl Slot {
     const FREE: Slot = Slot { status: null_mut(), state: 0, read_bytes: 0 };
-}
-
-/// Descriptors by which frontend and device notify each other.
-#[derive(Debug, Default)]
-pub(crate) struct Notifiers {
-    /// Written by the guest.
-    pub(crate) kick: Option<OwnedFd>,
-    /// Interrupts the guest.
-    pub(crate) call: Option<OwnedFd>,
-    /// Tells the frontend that the ring is broken.
-    pub(crate) error: Option<OwnedFd>,
 }
 
 /// A virtqueue in service.
@@ -587,12 +577,6 @@ impl Memory {
             *count > 0
         });
     }
-}
-
-/// Adds one to an eventfd. One that is full or gone is the frontend's own affair.
-pub(crate) fn signal(fd: &OwnedFd) {
-    let one = 1u64.to_ne_bytes();
-    let _ = rustix::io::write(fd, &one);
 }
 
 impl std::fmt::Debug for Queue {

@@ -193,23 +193,21 @@ impl Guest {
 
     /// Starts ring `index` from `base`, new or with the descriptors that it has.
     pub fn start(&mut self, index: u32, size: u16, base: u16) {
+        let err = event();
+        self.notify(code::SET_VRING_ERR, index, err.as_fd());
+        self.start_with(index, size, base, err);
+    }
+
+    /// The same, where the device was told of a descriptor for errors before.
+    pub fn start_with(&mut self, index: u32, size: u16, base: u16, err: OwnedFd) {
         let at = u64::from(index) * QUEUE_BYTES;
-        let ring = Ring {
-            index,
-            size,
-            at,
-            avail: base,
-            used: base,
-            kick: event(),
-            call: event(),
-            err: event(),
-        };
+        let ring =
+            Ring { index, size, at, avail: base, used: base, kick: event(), call: event(), err };
         let wire = &self.wire;
         wire.must(code::SET_VRING_NUM, &pair(index, size.into()), &[]);
         wire.must(code::SET_VRING_BASE, &pair(index, base.into()), &[]);
         wire.must(code::SET_VRING_ADDR, &addresses(index, at), &[]);
         self.notify(code::SET_VRING_CALL, index, ring.call.as_fd());
-        self.notify(code::SET_VRING_ERR, index, ring.err.as_fd());
         self.notify(code::SET_VRING_KICK, index, ring.kick.as_fd());
         self.wire.must(code::SET_VRING_ENABLE, &pair(index, 1), &[]);
         self.rings.retain(|other| other.index != index);

@@ -18,7 +18,6 @@ use super::{CONFIG_MAX, Device, map};
 use crate::vhost::blk::{Config, WCE_OFFSET};
 use crate::vhost::inflight::Inflight;
 use crate::vhost::memory::{REGIONS_MAX, Region};
-use crate::vhost::queue::Notifiers;
 use crate::vhost::ring::SIZE_MAX;
 use crate::vhost::thread::Order;
 
@@ -157,7 +156,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         let Some(base) = self.stop(index) else {
             return Err(Error::BackendInternalError);
         };
-        self.vrings[index as usize].notifiers = Notifiers::default();
+        self.vrings[index as usize].notifiers.forget();
         Ok(VhostUserVringState::new(index, base.into()))
     }
 
@@ -187,12 +186,11 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        let error = self.eventfd(fd)?;
+        let error = self.eventfd(fd)?.map(Arc::new);
         let vring = self.vring(index.into())?;
+        vring.notifiers.error.clone_from(&error);
         if vring.served {
             self.tell(index.into(), Order::Error(index.into(), error));
-        } else {
-            vring.notifiers.error = error;
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ pub(crate) enum Order {
     /// A queue is kicked by another descriptor.
     Kick(u16, Option<OwnedFd>),
     /// A queue tells of failures by another descriptor.
-    Error(u16, Option<OwnedFd>),
+    Error(u16, Option<Arc<OwnedFd>>),
     /// A queue is enabled, or is not.
     Enable(u16, bool),
 }
