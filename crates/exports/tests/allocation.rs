@@ -15,7 +15,7 @@ mod vhost_support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use millrace_exports::client::Client;
 use millrace_exports::nbd::Command;
 use millrace_exports::vhost::Threads;
 use millrace_exports::vhost_client::{Client as Guest, Descriptors, Options, Queue, Request, Wait};
+use vhost_support::guest::{GUEST, Guest as ByHand, IN, INDIRECT, NEXT, WRITE};
 
 /// The first I/O threads of the NBD server and of an export to virtual machines.
 const IO_THREADS: [&[u8]; 2] = [b"millrace-io0\0", b"millrace-vm0\0"];
@@ -36,6 +37,8 @@ const STALL: Duration = Duration::from_millis(20);
 
 static MEASURING: AtomicBool = AtomicBool::new(false);
 static CALLS: AtomicU64 = AtomicU64::new(0);
+/// Bytes that the whole process holds.
+static HELD: AtomicI64 = AtomicI64::new(0);
 static FIRST: Mutex<Option<Backtrace>> = Mutex::new(None);
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -51,6 +54,12 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 impl Counting {
+    /// Notes what is taken and what is given back.
+    fn hold(taken: usize, given: usize) {
+        // Relaxed: read while nothing goes on.
+        HELD.fetch_add(taken as i64 - given as i64, Ordering::Relaxed);
+    }
+
     fn count() {
         if !MEASURING.load(Ordering::SeqCst) {
             return;
@@ -64,6 +73,11 @@ impl Counting {
             COUNTED.set(Some(true));
         }
     }
+}
+
+/// Bytes that the process holds now.
+fn held() -> i64 {
+    HELD.load(Ordering::SeqCst)
 }
 
 fn has_counted_name() -> bool {
@@ -81,21 +95,25 @@ fn first() -> MutexGuard<'static, Option<Backtrace>> {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Counting::count();
+        Counting::hold(layout.size(), 0);
         // SAFETY: the caller upholds what the system's allocator asks for.
         unsafe { System.alloc(layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         Counting::count();
+        Counting::hold(layout.size(), 0);
         // SAFETY: as for `alloc`.
         unsafe { System.alloc_zeroed(layout) }
     }
     unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         Counting::count();
+        Counting::hold(size, layout.size());
         // SAFETY: as for `alloc`; `old` came from there.
         unsafe { System.realloc(old, layout, size) }
     }
     unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
         Counting::count();
+        Counting::hold(0, layout.size());
         // SAFETY: as for `realloc`.
         unsafe { System.dealloc(old, layout) }
     }
@@ -318,5 +336,50 @@ fn requests_of_guests_allocate_nothing() {
             drop(queue);
             export.stop();
         }
+    }
+}
+
+#[test]
+fn requests_of_more_pieces_than_guests_are_told_of_leave_no_memory_behind() {
+    let _turn = turn();
+    for backend in BACKENDS {
+        let volume = vhost_support::volume(SPECS[1]);
+        let export = vhost_support::Export::of(backend, &[volume], |export| {
+            export.threads = Threads::Count(1);
+        });
+        let mut guest = ByHand::ready(&export.socket(0), &[1024]);
+        let table = guest.data + (4 << 20);
+        let mut ask = |pieces: u64, heads: u16| {
+            // A read of one block, over and over the same, in an indirect table.
+            let at = |piece: u64| table + 16 * piece;
+            let raw = |guest: &ByHand, at, (from, len): (u64, u32), flags, next: u64| {
+                guest.describe_raw(at, GUEST + from, len, (flags, next as u16));
+            };
+            let header = guest.header(0, 0, IN, 0);
+            raw(&guest, at(0), header, NEXT, 1);
+            for piece in 1..=pieces {
+                raw(&guest, at(piece), (guest.data, 512), NEXT | WRITE, piece + 1);
+            }
+            raw(&guest, at(pieces + 1), (guest.status_at(0, 0), 1), WRITE, 0);
+            for head in 0..heads {
+                guest.describe(0, head, (table, 16 * (pieces as u32 + 2)), INDIRECT, 0);
+                guest.offer(0, head);
+            }
+            guest.publish(0);
+            guest.wait(0, heads);
+            assert_eq!(guest.status(0, 0), 0);
+        };
+        // As many pieces as a Linux guest makes, in every order: the lists grow, and stay.
+        for pieces in [3, 64, 100, 126, 126, 100] {
+            ask(pieces, 1000);
+        }
+        let (calls, first) = calls_in(|| [126, 2, 100].into_iter().for_each(|n| ask(n, 1000)));
+        assert!(calls == 0, "{backend}: {calls} calls; the first:\n{first}");
+        let before = held();
+        ask(1000, 1000);
+        let grown = held() - before;
+        assert!(grown < 1 << 20, "{backend}: {grown} bytes are kept for answered requests");
+        drop(guest);
+        export.stop();
     }
 }
