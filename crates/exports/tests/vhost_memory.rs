@@ -6,13 +6,14 @@
 
 mod vhost_support;
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use millrace_drives::{Effect, FaultCache, FaultControl, FaultRule};
 use millrace_reactor::Backend;
 use vhost_support::guest::{GET_ID, Guest, IN, NEXT, OUT, WRITE};
+use vhost_support::wire::{VERSION, code, words};
 use vhost_support::{BACKENDS, Export, faulty, until, volume};
 
 const MIB: u64 = 1 << 20;
@@ -245,6 +246,35 @@ fn memory_that_is_cut_off_under_requests_breaks_that_device_and_no_other() {
         export.works();
         export.stop();
     }
+}
+
+#[test]
+fn changes_of_memory_that_are_refused_with_an_answer_leave_all_as_it_was() {
+    on_both(|backend| {
+        let (export, mut guest, _, [rings, low, high]) = split(backend);
+        let all = guest.memory.len;
+        let unknown = [guest.memory.region(0, 4096), guest.memory.region(all, 4096)];
+        for round in 0..3 {
+            for region in [rings, low, high, unknown[0], [1 << 60, 1 << 50, 1 << 60, 0]] {
+                assert!(!guest.add_memory(region));
+            }
+            for region in unknown {
+                assert!(!guest.remove_memory(region));
+            }
+            guest.write(0, round, &[8; 4096]);
+            assert_eq!(guest.read(0, round, 4096), [8; 4096]);
+            assert_eq!(mapped(&guest), all);
+            assert!(guest.remove_memory(high));
+            assert!(guest.add_memory(high));
+        }
+        export.until_said("memory regions overlap: ");
+        // Nobody could tell a frontend that asks for no answer.
+        let payload = [words(&[0]), words(&low)].concat();
+        let fd = [guest.memory.file.as_fd()];
+        assert!(guest.wire.send(code::ADD_MEM_REG, VERSION, &payload, &fd));
+        guest.wire.until_closed();
+        export.works_after(guest);
+    });
 }
 
 #[test]

@@ -32,6 +32,8 @@ use crate::server::UnixSocket;
 const HEADER_BYTES: usize = 12;
 /// The message that brings the descriptor for messages to the frontend.
 const SET_BACKEND_REQ_FD: u32 = 21;
+/// Of a header's second word: the frontend asks for an answer.
+const NEED_REPLY: u32 = 8;
 /// The message to the frontend that the configuration space has changed: its number, version 1
 /// without a wish for a reply, no payload.
 const CONFIG_CHANGE: [u32; 3] = [2, 1, 0];
@@ -186,11 +188,13 @@ fn serve(
             log.say("another frontend waits until this one has gone: one guest to a socket");
             continue;
         }
-        look_ahead(&peeked, line);
+        let answered = look_ahead(&peeked, line);
         match handler.handle_request() {
             Ok(()) => {}
             Err(Error::Disconnected) => break,
             Err(Error::SocketRetry(_)) => {}
+            // It was told so.
+            Err(_) if answered && lock(&device).goes_on() => {}
             Err(error) => {
                 log.say(format!("the frontend is cut off: {error}"));
                 break;
@@ -203,29 +207,32 @@ fn serve(
     lock(&device).stop_all();
 }
 
-/// Keeps the descriptor for messages to the frontend, if the next message brings it.
-fn look_ahead(stream: &UnixStream, line: &Line) {
+/// Keeps the descriptor for messages to the frontend, if the next message brings it; whether that
+/// asks for an answer.
+fn look_ahead(stream: &UnixStream, line: &Line) -> bool {
     let mut header = [0u8; HEADER_BYTES];
     let peek = RecvFlags::PEEK;
     let mut none = RecvAncillaryBuffer::default();
     let mut pieces = [io::IoSliceMut::new(&mut header)];
-    if !recvmsg(stream, &mut pieces, &mut none, peek).is_ok_and(|got| got.bytes >= 4) {
-        return;
+    if !recvmsg(stream, &mut pieces, &mut none, peek).is_ok_and(|got| got.bytes >= 8) {
+        return false;
     }
-    let [a, b, c, d, ..] = header;
-    if u32::from_ne_bytes([a, b, c, d]) != SET_BACKEND_REQ_FD {
-        return;
+    let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
+    let answered = word(4) & NEED_REPLY != 0;
+    if word(0) != SET_BACKEND_REQ_FD {
+        return answered;
     }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut pieces = [io::IoSliceMut::new(&mut header)];
     let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
     if recvmsg(stream, &mut pieces, &mut ancillary, flags).is_err() {
-        return;
+        return answered;
     }
     let fd = ancillary.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
     });
     *lock(&line.changes) = fd;
+    answered
 }

@@ -65,6 +65,10 @@ pub(crate) struct Device {
     line: Arc<Line>,
     /// The frontend asked for the configuration space, so it knows the size.
     config_read: bool,
+    /// Answers to orders are negotiated.
+    answers: bool,
+    /// What was refused last left all as it was.
+    whole: bool,
 }
 
 impl Device {
@@ -86,7 +90,14 @@ impl Device {
             vrings,
             line,
             config_read: false,
+            answers: false,
+            whole: false,
         }
+    }
+
+    /// Whether a frontend may go on whose last message failed, if that asked for an answer.
+    pub(crate) fn goes_on(&mut self) -> bool {
+        std::mem::take(&mut self.whole) && self.answers
     }
 
     fn refuse<T>(&self, why: impl AsRef<str>) -> Result<T> {

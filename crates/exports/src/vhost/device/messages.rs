@@ -2,6 +2,7 @@
 //!
 //! Called by the crate `vhost`, which parsed them; the work is in device.rs. What is refused is
 //! said in the log and cuts the frontend off, since most messages have no answer that could say so.
+//! But for changes of memory that are answered: nothing has changed then, and the frontend knows.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -61,8 +62,9 @@ impl VhostUserBackendReqHandlerMut for Device {
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
     }
 
-    fn set_protocol_features(&mut self, _features: u64) -> Result<()> {
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
         // The crate keeps them, and refuses what goes beyond.
+        self.answers = features & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0;
         Ok(())
     }
 
@@ -93,14 +95,16 @@ impl VhostUserBackendReqHandlerMut for Device {
         fd: File,
         _postcopy: Option<bool>,
     ) -> Result<Option<vhost::VhostUserMemoryRegionBase>> {
-        match map(fd, region) {
+        let done = match map(fd, region) {
             Ok(added) => {
                 let mut regions = self.memory.regions().to_vec();
                 regions.push(added);
                 self.change_memory(regions).map(|()| None)
             }
             Err(why) => self.refuse(why),
-        }
+        };
+        self.whole = done.is_err();
+        done
     }
 
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
@@ -113,6 +117,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         let mut regions = self.memory.regions().to_vec();
         let Some(place) = regions.iter().position(is_it) else {
             let at = region.guest_phys_addr;
+            self.whole = true;
             return self.refuse(format!("there is no memory region at {at:#x} to remove"));
         };
         regions.remove(place);
