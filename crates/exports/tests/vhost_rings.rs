@@ -6,10 +6,14 @@
 
 mod vhost_support;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use millrace_drives::{Effect, FaultCache, FaultRule};
-use vhost_support::guest::{GUEST, Guest, IN, INDIRECT, NEXT, OUT, TABLES, USED, WRITE, count};
+use millrace_reactor::Backend;
+use vhost_support::guest::{
+    EVENT_IDX, GUEST, Guest, IN, INDIRECT, NEXT, OUT, TABLES, USED, WRITE, count,
+};
 use vhost_support::wire::{code, words};
 use vhost_support::{BACKENDS, Export, faulty, until, volume};
 
@@ -326,4 +330,45 @@ fn a_frontend_that_says_once_where_to_tell_of_broken_rings_is_told_after_stops_a
         }
         export.works_after(guest);
     }
+}
+
+/// A guest whose frontend has the device hang in the descriptor for interrupts, with a request that
+/// is answered by then.
+fn hangs(export: &Export) -> (Guest, OwnedFd) {
+    let mut guest = Guest::connect(&export.socket(0), 1);
+    // Every answer interrupts.
+    guest.set_up(&[64], |offered| offered & !EVENT_IDX);
+    guest.write(0, 5, &[7; 512]);
+    let call = guest.rings[0].call.try_clone().unwrap();
+    let flags = rustix::fs::fcntl_getfl(&call).unwrap();
+    let full = (u64::MAX - 1).to_ne_bytes();
+    while rustix::io::write(&call, &full).is_err() {
+        count(&call);
+    }
+    rustix::fs::fcntl_setfl(&call, flags - rustix::fs::OFlags::NONBLOCK).unwrap();
+    guest.submit(0, 0, (IN, 5), (guest.data, 512));
+    guest.wait(0, 1);
+    (guest, call)
+}
+
+#[test]
+fn an_interrupt_that_blocks_keeps_no_export_from_stopping() {
+    for backend in BACKENDS {
+        let export = Export::one(backend, SPEC);
+        let (guest, _call) = hangs(&export);
+        let start = Instant::now();
+        export.stop();
+        assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+        drop(guest);
+    }
+}
+
+#[test]
+fn an_interrupt_that_blocks_keeps_no_other_guest_from_the_export() {
+    let export = Export::one(Backend::Auto, SPEC);
+    let (guest, _call) = hangs(&export);
+    drop(guest);
+    let mut next = export.guest();
+    assert_eq!(next.read(0, 5, 512), [7; 512]);
+    export.works_after(next);
 }

@@ -139,6 +139,10 @@ impl Device {
                 patience = None;
                 self.common.log.say(format!("{what}: still waiting for answers of a drive"));
             }
+            if patience.is_none() {
+                // It may wait for the frontend instead.
+                self.desks.iter().for_each(|desk| desk.nudge.give());
+            }
         }
     }
 

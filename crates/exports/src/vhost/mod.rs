@@ -19,6 +19,7 @@ mod local;
 mod log;
 pub mod memory;
 mod notifiers;
+mod nudge;
 pub mod pace;
 mod pinned;
 pub mod polling;
@@ -60,6 +61,9 @@ pub const WAIT_MAX_NS: u64 = 10_000;
 
 /// How long after the deadline of a stop an I/O thread may take to flush and let go: 8 s.
 const STOP_NS: u64 = 8_000_000_000;
+
+/// How long a stop waits for I/O threads before it nudges them, and how often it does so then.
+const NUDGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(20)];
 
 /// A thread of this machine.
 type NativeThread = <Native as Machine>::Thread;
@@ -261,10 +265,7 @@ impl VhostServer {
         let mut failures = Vec::new();
         for export in self.exports.drain(..) {
             let mut whole = true;
-            let left_ns = deadline_ns.saturating_sub(Native::now()).saturating_add(STOP_NS);
-            // Nobody sends anything: the last of them to end hangs up.
-            let stuck = export.alive.recv_timeout(Duration::from_nanos(left_ns));
-            if stuck == Err(RecvTimeoutError::Timeout) {
+            if !export.has_ended(deadline_ns.saturating_add(STOP_NS)) {
                 let text = "an I/O thread is stuck in what a frontend shares, and is left behind";
                 failures.push(format!("export {}: {text}", export.name));
             } else {
@@ -371,6 +372,20 @@ struct Ways {
 }
 
 impl Running {
+    /// Waits until all I/O threads have ended, at most until then; nudges those that hang.
+    fn has_ended(&self, until_ns: u64) -> bool {
+        let mut wait = NUDGE[0];
+        // Nobody sends anything: the last of them to end hangs up.
+        while self.alive.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+            if Native::now() >= until_ns {
+                return false;
+            }
+            self.desks.iter().for_each(|desk| desk.nudge.give());
+            wait = NUDGE[1];
+        }
+        true
+    }
+
     /// Starts I/O thread `index` of an export.
     fn spawn(
         &self,
@@ -390,6 +405,7 @@ impl Running {
             let _on_panic = OnPanic(Arc::clone(&failed));
             // Goes with the thread.
             let _living = living;
+            let _nudged = desk.nudge.take();
             let mut thread = match IoThread::new(&common, &desk, number) {
                 Ok(thread) => thread,
                 Err(error) => {

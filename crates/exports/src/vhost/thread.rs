@@ -24,6 +24,7 @@ use millrace_reactor::Handle;
 
 use super::kicks::Kicks;
 use super::log::Log;
+use super::nudge::Nudge;
 use super::pace::{Pace, PaceConfig};
 use super::pinned::Pinned;
 use super::polling::Polling;
@@ -61,6 +62,7 @@ pub(crate) struct ThreadConfig {
 pub(crate) struct Desk {
     pub(crate) orders: Mailbox<Order>,
     pub(crate) published: Published,
+    pub(crate) nudge: Nudge,
 }
 
 /// What all threads of an export share.
