@@ -11,11 +11,12 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use millrace_drives::FaultCache;
 use millrace_reactor::Backend;
 use proptest::prelude::*;
 use vhost_support::guest::{Guest, QUEUE_BYTES, addresses, event};
 use vhost_support::wire::{NEED_REPLY, VERSION, Wire, code, pair, words};
-use vhost_support::{Export, until, volume};
+use vhost_support::{Export, faulty, until, volume};
 
 const SPEC: &str = "ram:size=16m";
 const QUEUES: u32 = 4;
@@ -393,5 +394,54 @@ fn frontends_that_stall_or_never_read_do_not_keep_an_export_from_stopping() {
         full = if sent { 0 } else { full + 1 };
         full > 20
     });
+    export.stop();
+}
+
+#[test]
+fn a_new_frontend_starts_with_a_cache_and_one_that_comes_back_with_what_it_set() {
+    let (volume, control) = faulty(SPEC, FaultCache::Volatile);
+    let export = Export::of(Backend::Auto, &[volume], |_| {});
+    let switch = |guest: &Guest| {
+        let asked = [[32u32, 1, 0].map(u32::to_ne_bytes).concat(), vec![0]].concat();
+        guest.wire.ask(code::GET_CONFIG, &asked).unwrap()[12]
+    };
+    let set = |guest: &Guest, on: u8| {
+        let payload = [[32u32, 1, 0].map(u32::to_ne_bytes).concat(), vec![on]].concat();
+        guest.wire.must(code::SET_CONFIG, &payload, &[]);
+    };
+    let hello = || {
+        let guest = Guest::connect(&export.socket(0), 1);
+        guest.wire.ask_number(code::GET_FEATURES);
+        let protocol = guest.wire.ask_number(code::GET_PROTOCOL_FEATURES);
+        guest.wire.send(code::SET_PROTOCOL_FEATURES, VERSION, &words(&[protocol]), &[]);
+        guest.wire.send(code::SET_OWNER, VERSION, &[], &[]);
+        guest
+    };
+    for _ in 0..2 {
+        // In QEMU's order: a new one asks for the configuration before it knows its guest.
+        let mut guest = hello();
+        assert_eq!(switch(&guest), 1);
+        guest.set_up(&[64], |offered| offered);
+        guest.write(0, 0, &[1; 65536]);
+        assert!(control.power_cut(1) > 0, "of 128 sectors in a cache some are lost");
+        set(&guest, 0);
+        drop(guest);
+        // One that comes back says its guest's features first, and asks if it is told of a change.
+        let mut guest = hello();
+        guest.set_up(&[64], |offered| offered);
+        assert_eq!(switch(&guest), 0);
+        guest.write(0, 0, &[2; 65536]);
+        assert_eq!(control.power_cut(2), 0, "nothing was lost");
+        assert_eq!(switch(&guest), 0);
+        guest.reset();
+        assert_eq!(switch(&guest), 0);
+        drop(guest);
+        // So does one with what was in flight.
+        let guest = hello();
+        let inflight = guest.new_inflight(1);
+        assert!(guest.set_inflight(&inflight));
+        assert_eq!(switch(&guest), 0);
+    }
+    export.works();
     export.stop();
 }

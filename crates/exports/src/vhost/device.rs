@@ -290,6 +290,13 @@ impl Device {
         }
     }
 
+    /// Whether a frontend that asks for the configuration now, for the first time, is a new one,
+    /// whose guest has set no switch. QEMU asks where it makes its device; where it comes back it
+    /// says the features of its guest first, and asks no more than its guest does.
+    fn is_new(&self) -> bool {
+        self.features == 0 && self.inflight.is_none() && self.memory.regions().is_empty()
+    }
+
     /// The device as it is before a frontend says anything.
     fn reset(&mut self) {
         self.stop_all();

@@ -72,8 +72,8 @@ pub(crate) struct Common {
     pub(crate) log: Log,
     /// What its drives failed at.
     pub(crate) faults: Faults,
-    /// The write-back switch as frontends set it last; they say it once, and not again after a
-    /// reset or when they come back.
+    /// The write-back switch as the frontend set it last; it says it once, and not again after a
+    /// reset or when it comes back.
     pub(crate) write_back: AtomicBool,
     /// Threads that have nothing in flight any more, while the export stops.
     pub(crate) drained: AtomicU16,

@@ -223,7 +223,10 @@ impl VhostUserBackendReqHandlerMut for Device {
         if from.saturating_add(size) > CONFIG_MAX {
             return self.refuse(format!("{size} bytes at {from} of the configuration space"));
         }
-        self.config_read = true;
+        let known = std::mem::replace(&mut self.config_read, true);
+        if !known && self.is_new() {
+            self.common.write_back.store(true, Ordering::SeqCst);
+        }
         let write_back = self.common.write_back.load(Ordering::SeqCst);
         let capacity = self.common.volume.capacity();
         let mut bytes = Config { capacity, write_back, ..self.config }.bytes().to_vec();
