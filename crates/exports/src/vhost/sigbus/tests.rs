@@ -165,3 +165,56 @@ fn where_there_is_no_memory_for_all_of_a_mapping_as_much_as_there_is_for_is_repl
     // The limit holds for a thread.
     std::thread::spawn(body).join().unwrap();
 }
+
+/// What handled SIGBUS before in a process of this test.
+const BEFORE: &str = "MILLRACE_TEST_SIGBUS";
+
+extern "C" fn plain(signal: i32) {
+    // SAFETY: ends the process at once.
+    unsafe { libc::_exit(signal + 30) }
+}
+
+extern "C" fn informed(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the handler that was asked first passes on what the kernel gave it.
+    unsafe { libc::_exit(signal + i32::from((*info).si_addr().addr() % PAGE == 5) + 40) }
+}
+
+/// A fault in a mapping of somebody else, after one in ours.
+#[test]
+fn the_child_of_the_next_test_faults() {
+    let Ok(before) = std::env::var(BEFORE) else { return };
+    let (handler, flags) = match &*before {
+        "default" => (libc::SIG_DFL, 0),
+        "ignored" => (libc::SIG_IGN, 0),
+        "plain" => (plain as *const () as usize, 0),
+        _ => (informed as *const () as usize, libc::SA_SIGINFO),
+    };
+    // SAFETY: all-zero bytes are an action without flags and mask; nothing is guarded so far.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        (action.sa_sigaction, action.sa_flags) = (handler, flags);
+        libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut());
+    }
+    let (place, file) = (Place::new(4 * PAGE), memory_file("t", 4 * PAGE as u64).unwrap());
+    place.put(0, 4 * PAGE, &file);
+    let guard = Guard::new(place.0.addr(), 2 * PAGE, PAGE).unwrap();
+    file.set_len(0).unwrap();
+    assert_eq!(place.read(2 * PAGE - 1), 0);
+    assert!(guard.was_hit());
+    assert_eq!(place.read(2 * PAGE + 5), 0, "that is not ours to handle");
+}
+
+#[test]
+fn faults_elsewhere_go_to_whoever_handled_them_before() {
+    use std::os::unix::process::ExitStatusExt;
+    let ends = |before: &str| {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "vhost::sigbus::tests::the_child_of_the_next_test_faults"]);
+        let output = child.env(BEFORE, before).output().unwrap();
+        (output.status.signal(), output.status.code())
+    };
+    assert_eq!(ends("default"), (Some(libc::SIGBUS), None));
+    assert_eq!(ends("ignored"), (Some(libc::SIGBUS), None));
+    assert_eq!(ends("plain"), (None, Some(libc::SIGBUS + 30)));
+    assert_eq!(ends("informed"), (None, Some(libc::SIGBUS + 41)));
+}
