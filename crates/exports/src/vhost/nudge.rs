@@ -28,6 +28,7 @@ impl Nudge {
     /// The calling thread is the one.
     pub(crate) fn take(&self) -> Nudged<'_> {
         INSTALL.call_once(install);
+        // SeqCst, as below: rare, and nothing else hangs on it.
         // SAFETY: a plain system call.
         self.0.store(unsafe { libc::gettid() }, Ordering::SeqCst);
         Nudged(self)
@@ -35,6 +36,7 @@ impl Nudge {
 
     /// Ends what the thread waits in.
     pub(crate) fn give(&self) {
+        // SeqCst: whoever sees the number late nudges once more.
         let thread = self.0.load(Ordering::SeqCst);
         if thread != 0 {
             // SAFETY: plain system calls. A thread that has ended meanwhile gets no signal, and
@@ -46,6 +48,7 @@ impl Nudge {
 
 impl Drop for Nudged<'_> {
     fn drop(&mut self) {
+        // SeqCst: as above.
         self.0.0.store(0, Ordering::SeqCst);
     }
 }

@@ -225,6 +225,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         }
         let known = std::mem::replace(&mut self.config_read, true);
         if !known && self.is_new() {
+            // SeqCst: rare, and read by this thread only.
             self.common.write_back.store(true, Ordering::SeqCst);
         }
         let write_back = self.common.write_back.load(Ordering::SeqCst);
