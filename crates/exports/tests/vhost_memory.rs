@@ -18,7 +18,7 @@ use vhost_support::{BACKENDS, Export, faulty, until, volume};
 
 const MIB: u64 = 1 << 20;
 /// Far less than an answer may wait for requests in memory that goes.
-const WHILE: Duration = Duration::from_secs(1);
+const WHILE: Duration = Duration::from_secs(2);
 
 /// Bytes of each mapping of the guest's memory that this process has.
 fn maps(guest: &Guest) -> Vec<u64> {
