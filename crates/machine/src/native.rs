@@ -90,12 +90,12 @@ impl Machine for Native {
     fn work(_stage: Stage, _units: u32) {}
 }
 
-/// CPUs of the calling thread's affinity mask.
+/// CPUs of the process: those of its first thread, whatever the calling one is pinned to.
 fn allowed_cpus() -> Vec<CpuId> {
     // SAFETY: cpu_set_t is plain bits; the call writes at most its size.
     let set = unsafe {
         let mut set: libc::cpu_set_t = core::mem::zeroed();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set);
+        libc::sched_getaffinity(libc::getpid(), size_of::<libc::cpu_set_t>(), &raw mut set);
         set
     };
     // SAFETY: CPU_ISSET reads inside the set for numbers below CPU_SETSIZE.
@@ -385,6 +385,17 @@ mod tests {
         let (end, mono_end) = clock::with_monotonic_ns(Native::now);
         let (ours, theirs) = (end - start, mono_end - mono);
         assert!(ours.abs_diff(theirs) < theirs / 100, "{ours} against {theirs}");
+    }
+
+    #[test]
+    fn a_pinned_thread_sees_the_machine_of_its_process() {
+        let whole = Native::topology();
+        for cpu in whole.cpus().to_vec() {
+            let whole = whole.clone();
+            let look = move || assert_eq!(Native::topology().cpus(), whole.cpus());
+            let thread = Native::spawn("pinned", Some(cpu.id), Box::new(look));
+            assert!(thread.join(), "{cpu:?}");
+        }
     }
 
     #[test]
