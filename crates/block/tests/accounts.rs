@@ -14,7 +14,7 @@ use millrace_block::{
     Layout, Op, OpFlags, Serving, ServingConfig, Sharing, Stack, StatsSnapshot, Status, TagScope,
     Volume, Worker,
 };
-use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
+use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker, Thread};
 use support::TestDrive;
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
@@ -116,6 +116,29 @@ fn what_the_drive_was_busy_for_waited() {
     drain(&mut channel);
     assert_adds_up(&disk.stats(), 1, "busy");
     assert!(disk.stats().ops[Op::Read as usize].i2d.sum_ns() > 0);
+}
+
+/// Each of them asks what the machine is like while it may use one CPU of it.
+#[test]
+fn threads_on_cpus_of_their_own_have_queues_of_their_own() {
+    let cpus = Native::topology().cpus().to_vec();
+    let mut drive = TestDrive::new(1 << 14);
+    drive.queues = cpus.len() as u16;
+    let disk = Disk::new(Box::new(drive), DiskConfig::default()).unwrap();
+    let volume = Volume::single(Arc::clone(&disk)).unwrap();
+    for (index, cpu) in cpus.iter().enumerate() {
+        let volume = Arc::clone(&volume);
+        let body = move || {
+            let mut channel = Channel::open(&volume, ChannelConfig::default());
+            reads(&mut channel, 1 + index as u64, 0);
+            drain(&mut channel);
+        };
+        assert!(Native::spawn("pinned", Some(cpu.id), Box::new(body)).join());
+    }
+    let reads = |sums: &StatsSnapshot| sums.ops[Op::Read as usize].ios;
+    let done: Vec<_> = disk.queue_stats().iter().map(|(q, sums)| (*q, reads(sums))).collect();
+    let expected: Vec<_> = (0..).zip(1..=cpus.len() as u64).collect();
+    assert_eq!(done, expected);
 }
 
 #[test]
