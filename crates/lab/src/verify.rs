@@ -46,7 +46,7 @@ impl Written {
     }
 
     /// The next I/O: a read, or a write of a block that none is on its way to. There must be more
-    /// blocks than I/Os in flight.
+    /// blocks than writes in flight.
     #[cold]
     pub(crate) fn next_io(&self, offsets: &mut Offsets) -> (u64, Op) {
         loop {

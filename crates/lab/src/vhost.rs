@@ -298,11 +298,10 @@ impl<Q: GuestQueue> Job<Q> {
             if !status.is_ok() {
                 result.fail(|| format!("{status} from the server"));
             }
-            if let Some(written) = written {
-                blocks[usize::from(slot)]
-                    .take()
-                    .into_iter()
-                    .for_each(|block| written.landed(block));
+            if let Some(written) = written
+                && let Some(block) = blocks[usize::from(slot)].take()
+            {
+                written.landed(block);
             }
             ready.push(slot);
         })?;

@@ -56,24 +56,16 @@ impl IoThread {
         let turns = self.turns && self.channel.in_flight() > 0;
         loop {
             let waited_ns = Native::now() - start_ns;
-            if self.has_news() {
-                self.polling[polling].caught(waited_ns);
-                self.answered = false;
-                self.stats.poll_hits += 1;
+            let came = self.has_news() || (turns && self.turn_now(0)? > 0);
+            if came || waited_ns >= spin_ns {
                 self.stats.poll_ns += waited_ns;
-                return Ok(true);
-            }
-            if waited_ns >= spin_ns {
-                self.stats.poll_misses += 1;
-                self.stats.poll_ns += waited_ns;
-                return Ok(false);
-            }
-            if turns && self.turn_now(0)? > 0 {
-                self.polling[polling].caught(waited_ns);
-                self.answered = false;
-                self.stats.poll_hits += 1;
-                self.stats.poll_ns += waited_ns;
-                return Ok(true);
+                self.stats.poll_hits += u64::from(came);
+                self.stats.poll_misses += u64::from(!came);
+                if came {
+                    self.polling[polling].caught(waited_ns);
+                    self.answered = false;
+                }
+                return Ok(came);
             }
             std::hint::spin_loop();
         }
