@@ -1,8 +1,8 @@
 //! `cargo xtask models`: the lock-free parts under every interleaving and memory order.
 //!
-//! Runs, in release, the litmus tests of the checked machine and the models of the block layer on
-//! it, with their output: how many executions each took, and after how many each planted bug was
-//! found. Called by `main` and by CI; calls cargo as a child process.
+//! Runs, in release, the litmus tests of the checked machine and the models of the block layer and
+//! of vhost-user on it, with their output: how many executions each took, and after how many each
+//! planted bug was found. Called by `main` and by CI; calls cargo as a child process.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use crate::check::{Step, cargo, timed};
 
-const STEPS: [Step; 2] = [
+const STEPS: [Step; 3] = [
     Step {
         name: "litmus tests of the checked machine",
         args: &[
@@ -38,9 +38,22 @@ const STEPS: [Step; 2] = [
         ],
         env: None,
     },
+    Step {
+        name: "models of what serves virtual machines",
+        args: &[
+            "test",
+            "--release",
+            "--package=millrace-exports",
+            "--lib",
+            "--",
+            "model::",
+            "--nocapture",
+        ],
+        env: None,
+    },
 ];
 
-/// Runs both; true if every test passed.
+/// Runs all; true if every test passed.
 ///
 /// # Errors
 ///

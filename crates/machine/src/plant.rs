@@ -3,7 +3,8 @@
 //! A production line asks [`planted`] or [`weaker`]; both are constants unless the feature
 //! `planted` is on, so they leave no instruction behind. With it, the bug that `with` names is on
 //! for the length of a closure, on its thread only: checked and simulated machines run all threads
-//! of a model on one. Called by `crates/block`; switched by its models and by simulation tests.
+//! of a model on one. Called by `crates/block` and `crates/exports`; switched by their models and
+//! by simulation tests.
 
 use crate::Order;
 
@@ -80,6 +81,20 @@ pub enum Plant {
     MergeAcrossChunk,
     /// `sq` takes a request off its queue only after the drive has it.
     SqUnlockTooEarly,
+    /// A fault handler of vhost-user does not look whether an entry is another's by then.
+    FaultLooksOnce,
+    /// A mapping of vhost-user does not wait for the handler that is at it.
+    FaultUnpinned,
+    /// `SplitRing::available` does not see what the driver wrote before its index.
+    AvailRelaxed,
+    /// `SplitRing::publish` does not publish what was put on the used ring.
+    PublishRelaxed,
+    /// `SplitRing::request_kick` does not order its wish before its last look.
+    KickUnordered,
+    /// `SplitRing::request_kick` does not look once more.
+    KickLookSkipped,
+    /// `SplitRing::wants_interrupt` does not order used.idx before its look at the driver's wish.
+    InterruptUnordered,
 }
 
 #[cfg(feature = "planted")]

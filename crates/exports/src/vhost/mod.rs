@@ -18,6 +18,8 @@ mod kicks;
 mod local;
 mod log;
 pub mod memory;
+#[cfg(test)]
+mod models;
 mod notifiers;
 mod nudge;
 pub mod pace;

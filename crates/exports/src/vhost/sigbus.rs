@@ -9,33 +9,42 @@
 //! would cut one mapping into any number. Other threads find zeroes in it from then on, too, and
 //! what they write there nobody sees; I/O that the kernel has under way keeps the pages it has.
 //!
-//! Called by memory.rs. Invariant: an entry of the table is in use while its mapping exists.
+//! Entries come and go under the handler; entry.rs says how it never uses one that is another's by
+//! then. Called by memory.rs. Invariant: an entry of the table is in force only while its mapping
+//! exists, and a mapping stays while a handler is at it.
 #![allow(unsafe_code)]
+
+mod entry;
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use millrace_block::{Error, ErrorKind};
+use millrace_machine::{Native, Word};
+
+use self::entry::{Entry, Mapping};
 
 /// Most mappings at a time, of all devices.
 const ENTRIES: usize = 4096;
 
-/// A mapping: free if `end` is 0, taken but not in force if `end` is 1.
-struct Entry {
-    start: AtomicUsize,
-    end: AtomicUsize,
-    page: AtomicUsize,
-    hit: AtomicBool,
+/// A word of the table.
+struct TableWord(AtomicU64);
+
+impl TableWord {
+    #[allow(clippy::declare_interior_mutable_const)] // Each use is meant to be another word.
+    const ZERO: TableWord = TableWord(AtomicU64::new(0));
 }
 
-static TABLE: [Entry; ENTRIES] = [const {
+static TABLE: [Entry<TableWord>; ENTRIES] = [const {
     Entry {
-        start: AtomicUsize::new(0),
-        end: AtomicUsize::new(0),
-        page: AtomicUsize::new(0),
-        hit: AtomicBool::new(false),
+        state: TableWord::ZERO,
+        start: TableWord::ZERO,
+        end: TableWord::ZERO,
+        page: TableWord::ZERO,
+        pins: TableWord::ZERO,
+        hit: TableWord::ZERO,
     }
 }; ENTRIES];
 /// Entries that were ever in use: all that a fault has to look at.
@@ -70,20 +79,14 @@ impl Guard {
     /// `Busy` if too many mappings are guarded already.
     pub fn new(start: usize, len: usize, page: usize) -> Result<Guard, Error> {
         INSTALL.call_once(install);
+        let (start, page) = (start as u64, page as u64);
+        let mapping = Mapping { start, end: start + len as u64, page };
         for (index, entry) in TABLE.iter().enumerate() {
-            // Acquire on success pairs with the Release of `drop`: the entry's last use is over.
-            let order = (Ordering::Acquire, Ordering::Relaxed);
-            if entry.end.compare_exchange(0, 1, order.0, order.1).is_err() {
-                continue;
-            }
-            // Relaxed: in force only with the Release of `end`, below.
-            entry.start.store(start, Ordering::Relaxed);
-            entry.page.store(page, Ordering::Relaxed);
-            entry.hit.store(false, Ordering::Relaxed);
+            // Before it is in force: from then on a fault must find it.
             USED.fetch_max(index + 1, Ordering::SeqCst);
-            // Release pairs with the Acquire of the handler.
-            entry.end.store(start + len, Ordering::Release);
-            return Ok(Guard(index));
+            if entry.claim(mapping) {
+                return Ok(Guard(index));
+            }
         }
         let text = format!("more than {ENTRIES} regions of guest memory");
         Err(Error::new(ErrorKind::Busy, text))
@@ -92,15 +95,14 @@ impl Guard {
     /// Whether a fault was handled in it.
     #[must_use]
     pub fn was_hit(&self) -> bool {
-        // Acquire pairs with the Release of the handler.
-        TABLE[self.0].hit.load(Ordering::Acquire)
+        TABLE[self.0].was_hit()
     }
 }
 
 impl Drop for Guard {
+    /// Waits for a handler that is at it.
     fn drop(&mut self) {
-        // Release pairs with the Acquire of `new`.
-        TABLE[self.0].end.store(0, Ordering::Release);
+        TABLE[self.0].retire::<Native>();
     }
 }
 
@@ -146,24 +148,20 @@ fn replace((mut start, mut end): (usize, usize), address: usize, page: usize) ->
 extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t`.
     let address = unsafe { (*info).si_addr() }.addr();
-    // Relaxed: entries beyond were never in force.
+    // Relaxed: a thread that faults in a mapping has heard of it, and so of its entry.
     for entry in &TABLE[..USED.load(Ordering::Relaxed)] {
-        // Acquire pairs with the Release of `Guard::new`.
-        let end = entry.end.load(Ordering::Acquire);
-        let start = entry.start.load(Ordering::Relaxed);
-        if end <= 1 || address < start || address >= end {
-            continue;
+        let Some(Mapping { start, end, page }) = entry.pin(address as u64) else { continue };
+        let replaced = replace((start as usize, end as usize), address, page as usize);
+        if replaced {
+            entry.note_hit();
+            // Relaxed: a hint.
+            HITS.fetch_add(1, Ordering::Relaxed);
         }
-        // Relaxed: ordered by `end`.
-        let page = entry.page.load(Ordering::Relaxed);
-        if !replace((start, end), address, page) {
-            break;
+        entry.unpin();
+        if replaced {
+            return;
         }
-        // Release pairs with the Acquire of `was_hit`.
-        entry.hit.store(true, Ordering::Release);
-        // Relaxed: a hint.
-        HITS.fetch_add(1, Ordering::Relaxed);
-        return;
+        break;
     }
     // SAFETY: written by `install` before this handler was in force; the previous action is called
     // as the kernel would, or the default one put in force, so that the fault comes again.
@@ -186,5 +184,40 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     }
 }
 
+impl Word for TableWord {
+    fn new(value: u64) -> Self {
+        TableWord(AtomicU64::new(value))
+    }
+    fn load(&self, order: Ordering) -> u64 {
+        self.0.load(order)
+    }
+    fn store(&self, value: u64, order: Ordering) {
+        self.0.store(value, order);
+    }
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.0.swap(value, order)
+    }
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.0.fetch_add(value, order)
+    }
+    fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
+        self.0.fetch_or(value, order)
+    }
+    fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
+        self.0.fetch_and(value, order)
+    }
+    fn compare_exchange(
+        &self,
+        old: u64,
+        new: u64,
+        order: Ordering,
+        fail: Ordering,
+    ) -> Result<u64, u64> {
+        self.0.compare_exchange(old, new, order, fail)
+    }
+}
+
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

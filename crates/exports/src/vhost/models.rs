@@ -1,0 +1,23 @@
+//! Support for the models of this folder, run on the checked machine: small scenes of production
+//! code, each holding under every choice within its bound, and failing with a bug planted in one
+//! line. `cargo xtask models` runs them in release.
+
+use millrace_machine::Machine;
+use millrace_machine::checked::{Checked, CheckedThread, Explorer};
+use millrace_machine::plant::{self, Plant};
+
+/// Starts a thread of a model.
+pub(super) fn spawn(body: impl FnOnce() + Send + 'static) -> CheckedThread {
+    Checked::spawn("t", None, Box::new(body))
+}
+
+/// `body` holds within the bounds, and fails with each of the bugs planted.
+pub(super) fn holds_but_for(name: &str, explorer: Explorer, bugs: &[Plant], body: impl Fn()) {
+    println!("{name}: {}", explorer.check(&body));
+    for bug in bugs {
+        let found = plant::with(*bug, || explorer.find(&body));
+        let failure = found.unwrap_or_else(|| panic!("{name}: {bug:?} is not found"));
+        let (reason, executions) = (failure.reason, failure.executions);
+        println!("{name}: {bug:?} found by execution {executions}: {reason}");
+    }
+}
