@@ -17,7 +17,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use millrace_block::{Error, ErrorKind};
 
 use super::memory::{Region, RegionAddress, memory_file};
-use super::ring::SIZE_MAX;
+use super::ring::{Published, SIZE_MAX};
 
 const HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 16;
@@ -240,15 +240,15 @@ impl QueueInflight {
         self.last = head;
     }
 
-    /// A batch of these heads was published, up to `used_idx`.
+    /// A batch of these heads was published: only now their marks may go.
     #[inline]
-    pub fn published(&mut self, heads: &[u16], used_idx: u16) {
+    pub fn published(&mut self, heads: &[u16], published: Published) {
         in_order();
         for head in heads {
             self.mark(*head, 0);
         }
         in_order();
-        self.set(14, used_idx);
+        self.set(14, published.used_idx());
     }
 }
 
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(queue.recover(0), Recovered::default());
         [5, 1, 3, 2].into_iter().for_each(|head| queue.taken(head));
         queue.put(1);
-        queue.published(&[1], 1);
+        queue.published(&[1], Published::for_test(1));
         let mut next = reopened(&file);
         assert_eq!(next.recover(1), Recovered { heads: vec![5, 3, 2], known: true });
         next.taken(1);

@@ -485,9 +485,9 @@ impl Queue {
             return false;
         }
         let before = self.ring.published();
-        self.ring.publish();
+        let published = self.ring.publish();
         if let Some(inflight) = &mut self.tracking.inflight {
-            inflight.published(&self.tracking.batch, self.ring.published());
+            inflight.published(&self.tracking.batch, published);
             self.tracking.batch.clear();
         }
         if self.ring.wants_interrupt(before)

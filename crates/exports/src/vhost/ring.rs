@@ -3,21 +3,26 @@
 //! Takes heads off the avail ring, walks their chains, puts them on the used ring, and keeps both
 //! sides' wishes for notifications (EVENT_IDX or flags). Every descriptor is read once, checked,
 //! and translated; nothing that the guest writes afterwards matters. What the guest must not do is
-//! a [`RingError`], after which the ring is not used any more. Called by queue.rs.
+//! a [`RingError`], after which the ring is not used any more. Called by queue.rs. Indices and
+//! notifications are generic over where their words lie (cells.rs), for model.rs.
 //!
 //! Invariants: the three areas lie in mapped memory as long as the ring is used (its queue holds
 //! the memory); at most `size` heads are out at a time; each index read from the guest is compared
 //! with a bound before it is used. Source: virtio 1.2, section 2.7.
 #![allow(unsafe_code)]
 
+mod cells;
 mod error;
 
-use std::sync::atomic::{AtomicU16, Ordering, fence};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use millrace_block::Segment;
+use millrace_machine::plant::{Plant, planted, weaker};
+use millrace_machine::{Machine, Native};
 
 use super::memory::{GuestMemory, read_once};
 
+pub use self::cells::Cells;
 pub use self::error::RingError;
 
 /// Largest ring.
@@ -93,7 +98,14 @@ impl Areas {
     #[must_use]
     pub fn used_idx(&self, _memory: &GuestMemory) -> u16 {
         // Relaxed: read before the ring is used.
-        u16::from_le(SplitRing::cell(self.used, 1).load(Ordering::Relaxed))
+        u16::from_le(Areas::cell(self.used, 1).load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn cell(area: *mut u8, index: usize) -> &'static AtomicU16 {
+        // SAFETY: inside its area, which is aligned and mapped by the promise of `SplitRing::new`;
+        // the reference does not leave the caller's statement.
+        unsafe { AtomicU16::from_ptr(area.cast::<u16>().add(index)) }
     }
 
     /// The areas of a ring at these addresses of the frontend, if they are mapped and aligned.
@@ -114,6 +126,47 @@ impl Areas {
 // SAFETY: places in shared memory, which only unsafe code touches.
 unsafe impl Send for Areas {}
 
+impl Cells for Areas {
+    type Machine = Native;
+
+    #[inline]
+    fn avail(&self, index: usize, order: Ordering) -> u16 {
+        u16::from_le(Areas::cell(self.avail, index).load(order))
+    }
+
+    #[inline]
+    fn set_used(&self, index: usize, value: u16, order: Ordering) {
+        Areas::cell(self.used, index).store(value.to_le(), order);
+    }
+
+    #[inline]
+    fn put(&self, place: u16, head: u32, len: u32) {
+        // SAFETY: inside the used area, aligned to 4 by the promise of `SplitRing::new`.
+        unsafe {
+            let entry = self.used.add(4 + 8 * usize::from(place)).cast::<u32>();
+            entry.write_volatile(head.to_le());
+            entry.add(1).write_volatile(len.to_le());
+        }
+    }
+}
+
+/// The guest sees the used ring up to this index: proof for what may be done only then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Published(u16);
+
+impl Published {
+    /// used.idx.
+    #[must_use]
+    pub fn used_idx(self) -> u16 {
+        self.0
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_test(used_idx: u16) -> Published {
+        Published(used_idx)
+    }
+}
+
 /// What was negotiated for a ring.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RingFeatures {
@@ -125,8 +178,8 @@ pub struct RingFeatures {
 
 /// The device's side of a split virtqueue.
 #[derive(Debug)]
-pub struct SplitRing {
-    areas: Areas,
+pub struct SplitRing<C = Areas> {
+    areas: C,
     size: u16,
     mask: u16,
     features: RingFeatures,
@@ -159,6 +212,25 @@ impl SplitRing {
         features: RingFeatures,
         (taken, used): (u16, u16),
     ) -> SplitRing {
+        SplitRing::over(areas, size, features, (taken, used))
+    }
+
+    /// Moves the ring to where its areas are now mapped.
+    ///
+    /// # Safety
+    /// As [`SplitRing::new`].
+    pub unsafe fn move_to(&mut self, areas: Areas) {
+        self.areas = areas;
+    }
+}
+
+impl<C: Cells> SplitRing<C> {
+    fn over(
+        areas: C,
+        size: u16,
+        features: RingFeatures,
+        (taken, used): (u16, u16),
+    ) -> SplitRing<C> {
         assert!(size.is_power_of_two() && size <= SIZE_MAX, "ring of {size}");
         SplitRing {
             areas,
@@ -173,14 +245,6 @@ impl SplitRing {
         }
     }
 
-    /// Moves the ring to where its areas are now mapped.
-    ///
-    /// # Safety
-    /// As [`SplitRing::new`].
-    pub unsafe fn move_to(&mut self, areas: Areas) {
-        self.areas = areas;
-    }
-
     /// Descriptors it has.
     #[must_use]
     pub fn size(&self) -> u16 {
@@ -193,18 +257,11 @@ impl SplitRing {
         self.taken
     }
 
-    #[inline]
-    fn cell(area: *mut u8, index: usize) -> &'static AtomicU16 {
-        // SAFETY: inside its area, which is aligned and mapped by the promise of `new`; the
-        // reference does not leave the caller's statement.
-        unsafe { AtomicU16::from_ptr(area.cast::<u16>().add(index)) }
-    }
-
     /// avail.idx, after which what it says is available can be read.
     #[inline]
     fn avail_idx(&self) -> u16 {
         // Acquire pairs with the driver's release of the index.
-        u16::from_le(Self::cell(self.areas.avail, 1).load(Ordering::Acquire))
+        self.areas.avail(1, weaker(Plant::AvailRelaxed, Ordering::Acquire, Ordering::Relaxed))
     }
 
     /// How many heads are available.
@@ -241,7 +298,7 @@ impl SplitRing {
         }
         let place = 2 + usize::from(self.taken & self.mask);
         // Relaxed: ordered by the Acquire of the index.
-        let head = u16::from_le(Self::cell(self.areas.avail, place).load(Ordering::Relaxed));
+        let head = self.areas.avail(place, Ordering::Relaxed);
         if head >= self.size {
             return Err(RingError::Index { index: head, count: self.size.into() });
         }
@@ -249,6 +306,86 @@ impl SplitRing {
         Ok(Some(head))
     }
 
+    /// Puts a head on the used ring, with how many bytes were written to its memory; the guest sees
+    /// it after [`SplitRing::publish`].
+    #[inline]
+    pub fn put(&mut self, head: u16, len: u32) {
+        self.areas.put(self.used & self.mask, head.into(), len);
+        self.used = self.used.wrapping_add(1);
+    }
+
+    /// Heads put that are not published.
+    #[inline]
+    #[must_use]
+    pub fn unpublished(&self) -> u16 {
+        self.used.wrapping_sub(self.published)
+    }
+
+    /// Heads published in all, as the ring counts.
+    #[inline]
+    #[must_use]
+    pub fn published(&self) -> u16 {
+        self.published
+    }
+
+    /// Shows the guest what was put, and returns up to where.
+    #[inline]
+    pub fn publish(&mut self) -> Published {
+        // Release pairs with the driver's acquire of the index.
+        let order = weaker(Plant::PublishRelaxed, Ordering::Release, Ordering::Relaxed);
+        self.areas.set_used(1, self.used, order);
+        self.published = self.used;
+        Published(self.used)
+    }
+
+    /// Whether the guest wants to be told of what was published since `before`.
+    #[inline]
+    #[must_use]
+    pub fn wants_interrupt(&self, before: u16) -> bool {
+        // Pairs with the driver's barrier between its wish and its last look at used.idx.
+        fence::<C>(Plant::InterruptUnordered);
+        // Relaxed: ordered by the fence.
+        if !self.features.event_idx {
+            return self.areas.avail(0, Ordering::Relaxed) & NO_INTERRUPT == 0;
+        }
+        // Relaxed: as above.
+        let event = self.areas.avail(2 + usize::from(self.size), Ordering::Relaxed);
+        let new = self.published;
+        new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(before)
+    }
+
+    /// Asks for no kicks. With EVENT_IDX that is so anyway until they are asked for again.
+    #[inline]
+    pub fn suppress_kicks(&mut self) {
+        if !self.features.event_idx {
+            // Relaxed: a hint to the driver.
+            self.areas.set_used(0, NO_NOTIFY, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks for a kick with the next head; true if there is one already, of which no kick may come.
+    #[inline]
+    pub fn request_kick(&mut self) -> bool {
+        // Relaxed: ordered by the fence.
+        if self.features.event_idx {
+            let place = 2 + 4 * usize::from(self.size);
+            self.areas.set_used(place, self.taken, Ordering::Relaxed);
+        } else {
+            self.areas.set_used(0, 0, Ordering::Relaxed);
+        }
+        // Pairs with the driver's barrier between avail.idx and its look at our wish.
+        fence::<C>(Plant::KickUnordered);
+        !planted(Plant::KickLookSkipped) && self.avail_idx() != self.taken
+    }
+}
+
+/// Orders a store before a load of what the other side stores before it loads.
+#[inline]
+fn fence<C: Cells>(bug: Plant) {
+    C::Machine::fence(weaker(bug, Ordering::SeqCst, Ordering::AcqRel));
+}
+
+impl SplitRing {
     /// The memory of a chain as nearly all are: three buffers, in the ring or in a table of their
     /// own, of 16 bytes to read, of any bytes, and of one byte to write. `None` for all others, and
     /// for whatever is wrong: [`SplitRing::walk`] says what.
@@ -256,6 +393,9 @@ impl SplitRing {
     #[must_use]
     pub fn walk_plain(&self, head: u16, memory: &GuestMemory) -> Option<Plain> {
         let (mut table, mut count) = (self.areas.desc.cast_const(), u32::from(self.size));
+        if u32::from(head) >= count {
+            return None;
+        }
         let mut first = read(table, head);
         if first.flags == INDIRECT && first.len == 48 && self.features.indirect {
             table = memory.find(first.addr, 48)?;
@@ -353,84 +493,6 @@ impl SplitRing {
         }
         Ok(())
     }
-
-    /// Puts a head on the used ring, with how many bytes were written to its memory; the guest sees
-    /// it after [`SplitRing::publish`].
-    #[inline]
-    pub fn put(&mut self, head: u16, len: u32) {
-        let place = 4 + 8 * usize::from(self.used & self.mask);
-        // SAFETY: inside the used area, aligned to 4 by the promise of `new`.
-        unsafe {
-            let entry = self.areas.used.add(place).cast::<u32>();
-            entry.write_volatile(u32::from(head).to_le());
-            entry.add(1).write_volatile(len.to_le());
-        }
-        self.used = self.used.wrapping_add(1);
-    }
-
-    /// Heads put that are not published.
-    #[inline]
-    #[must_use]
-    pub fn unpublished(&self) -> u16 {
-        self.used.wrapping_sub(self.published)
-    }
-
-    /// Heads published in all, as the ring counts.
-    #[inline]
-    #[must_use]
-    pub fn published(&self) -> u16 {
-        self.published
-    }
-
-    /// Shows the guest what was put.
-    #[inline]
-    pub fn publish(&mut self) {
-        // Release pairs with the driver's acquire of the index.
-        Self::cell(self.areas.used, 1).store(self.used.to_le(), Ordering::Release);
-        self.published = self.used;
-    }
-
-    /// Whether the guest wants to be told of what was published since `before`.
-    #[inline]
-    #[must_use]
-    pub fn wants_interrupt(&self, before: u16) -> bool {
-        // Pairs with the driver's barrier between its wish and its last look at used.idx.
-        fence(Ordering::SeqCst);
-        // Relaxed: ordered by the fence.
-        if !self.features.event_idx {
-            let flags = u16::from_le(Self::cell(self.areas.avail, 0).load(Ordering::Relaxed));
-            return flags & NO_INTERRUPT == 0;
-        }
-        let place = 2 + usize::from(self.size);
-        // Relaxed: as above.
-        let event = u16::from_le(Self::cell(self.areas.avail, place).load(Ordering::Relaxed));
-        let new = self.published;
-        new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(before)
-    }
-
-    /// Asks for no kicks. With EVENT_IDX that is so anyway until they are asked for again.
-    #[inline]
-    pub fn suppress_kicks(&mut self) {
-        if !self.features.event_idx {
-            // Relaxed: a hint to the driver.
-            Self::cell(self.areas.used, 0).store(NO_NOTIFY.to_le(), Ordering::Relaxed);
-        }
-    }
-
-    /// Asks for a kick with the next head; true if there is one already, of which no kick may come.
-    #[inline]
-    pub fn request_kick(&mut self) -> bool {
-        // Relaxed: ordered by the fence.
-        if self.features.event_idx {
-            let place = 2 + 4 * usize::from(self.size);
-            Self::cell(self.areas.used, place).store(self.taken.to_le(), Ordering::Relaxed);
-        } else {
-            Self::cell(self.areas.used, 0).store(0, Ordering::Relaxed);
-        }
-        // Pairs with the driver's barrier between avail.idx and its look at our wish.
-        fence(Ordering::SeqCst);
-        self.avail_idx() != self.taken
-    }
 }
 
 /// Reads a descriptor once.
@@ -449,5 +511,7 @@ fn read(table: *const u8, index: u16) -> Descriptor {
     }
 }
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

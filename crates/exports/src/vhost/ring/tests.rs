@@ -178,9 +178,11 @@ proptest! {
     #[test]
     fn a_guest_is_interrupted_exactly_when_its_event_was_passed(
         before in any::<u16>(), count in 1..=SIZE, event in any::<u16>(), near in 0..2 * SIZE,
-        exact in any::<bool>(),
+        exact in any::<bool>(), at_the_end in any::<bool>(),
     ) {
         let guest = Guest::new();
+        // Often enough where the index goes round within a batch.
+        let before = if at_the_end { 0u16.wrapping_sub(before % (SIZE + 1)) } else { before };
         let event = if exact { before.wrapping_add(near).wrapping_sub(SIZE) } else { event };
         guest.put(AVAIL + 4 + 2 * u64::from(SIZE), &event.to_le_bytes());
         let mut ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
@@ -192,6 +194,126 @@ proptest! {
         prop_assert_eq!(ring.wants_interrupt(before), passed);
         prop_assert_eq!(guest.u16_at(USED + 2), before.wrapping_add(count));
     }
+}
+
+#[test]
+fn an_event_is_passed_or_not_around_the_end_of_the_index_as_in_its_middle() {
+    let guest = Guest::new();
+    let mut ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
+    // Each place of the end in a batch of four, and each place of the event around the batch.
+    for (before, ahead) in (0..=4).flat_map(|end| (0..8).map(move |ahead| (end, ahead))) {
+        let before = 0u16.wrapping_sub(before);
+        let event = before.wrapping_sub(2).wrapping_add(ahead);
+        guest.put(AVAIL + 4 + 2 * u64::from(SIZE), &event.to_le_bytes());
+        (ring.used, ring.published) = (before.wrapping_add(4), before);
+        ring.publish();
+        let passed = (2..6).contains(&ahead);
+        assert_eq!(ring.wants_interrupt(before), passed, "from {before}, event {event}");
+    }
+    // A kick is asked for with the next index, also behind the end.
+    for taken in [u16::MAX, 0, 1] {
+        (ring.taken, ring.seen) = (taken, taken);
+        guest.offer(taken, &[]);
+        assert!(!ring.request_kick());
+        assert_eq!(guest.u16_at(USED + 4 + 8 * u64::from(SIZE)), taken);
+        guest.offer(taken, &[1]);
+        assert!(ring.request_kick() && ring.has_news());
+    }
+}
+
+/// What the short way makes of a ring whose table this is, which must be what the long way makes of
+/// it, in memory; whether it is anything.
+fn short_way(guest: &Guest, indirect: bool) -> bool {
+    let ring = guest.ring(RingFeatures { event_idx: true, indirect });
+    let mut chain = Chain::default();
+    let walked = ring.walk(0, &guest.memory, &mut chain);
+    let Some(plain) = ring.walk_plain(0, &guest.memory) else { return false };
+    assert_eq!(walked, Ok(()), "what the long way refuses, the short one takes: {plain:?}");
+    let places: Vec<_> = chain.parts.iter().map(|part| (part.start, part.len_bytes)).collect();
+    let data = (plain.data.start, plain.data.len_bytes);
+    assert_eq!(places, [(plain.header, 16), data, (plain.status, 1)]);
+    assert_eq!(chain.readable, if plain.writable { 1 } else { 2 });
+    true
+}
+
+/// A request for plain chains to be made of: header, data, status.
+fn plain_chain(writable: bool, from: u16) -> [(u64, u32, u16, u16); 3] {
+    let data = if writable { NEXT | WRITE } else { NEXT };
+    [(0x4000, 16, NEXT, from), (0x5000, 512, data, from + 1), (0x6000, 1, WRITE, 0)]
+}
+
+#[test]
+fn the_short_way_takes_no_descriptor_from_behind_its_table() {
+    for writable in [false, true] {
+        let chain = plain_chain(writable, 1);
+        let guest = Guest::new();
+        let put = |at: u16, one| guest.put(16 * u64::from(at), &bytes(one));
+        (0..3).for_each(|at| put(at, chain[usize::from(at)]));
+        assert!(short_way(&guest, true));
+        // The data, then the status, lies behind the last descriptor, as good as it could be.
+        put(SIZE, chain[1]);
+        put(0, (0x4000, 16, NEXT, SIZE));
+        assert!(!short_way(&guest, true), "data of descriptor {SIZE}");
+        put(0, chain[0]);
+        put(SIZE, chain[2]);
+        put(1, (chain[1].0, chain[1].1, chain[1].2, SIZE));
+        assert!(!short_way(&guest, true), "status of descriptor {SIZE}");
+        put(1, chain[1]);
+        assert!(short_way(&guest, true));
+        // In a table of three, the fourth.
+        guest.put(TABLE, &chain.into_iter().flat_map(bytes).collect::<Vec<_>>());
+        put(0, (TABLE, 48, INDIRECT, 0));
+        assert!(short_way(&guest, true));
+        assert!(!short_way(&guest, false), "tables were not negotiated");
+        guest.put(TABLE + 48, &bytes(chain[1]));
+        guest.put(TABLE, &bytes((0x4000, 16, NEXT, 3)));
+        assert!(!short_way(&guest, true), "data of descriptor 3");
+        guest.put(TABLE, &bytes(chain[0]));
+        guest.put(TABLE + 48, &bytes(chain[2]));
+        guest.put(TABLE + 16, &bytes((chain[1].0, chain[1].1, chain[1].2, 3)));
+        assert!(!short_way(&guest, true), "status of descriptor 3");
+    }
+}
+
+#[test]
+fn the_short_way_takes_no_table_and_no_buffer_that_ends_outside_of_memory() {
+    // The first region ends in the midst of a page. What is behind it in the file is as good as a
+    // guest could make it, and none of the guest's memory.
+    let chain = plain_chain(true, 1);
+    for inside in (0..=64).step_by(8) {
+        let len_bytes = TABLE + inside;
+        let guest = Guest::new();
+        let address = RegionAddress { guest: 0, len_bytes, user: 1 << 40, offset: 0 };
+        let low = Arc::new(Region::map(guest.file.try_clone().unwrap(), address).unwrap());
+        let high = Arc::clone(&guest.memory.regions()[1]);
+        let memory = Arc::new(GuestMemory::new(vec![low, high]).unwrap());
+        let guest = Guest { file: guest.file, memory };
+        let places = [0x1800, SECOND, 0x1c00];
+        let table = [0, 1, 2].map(|at| (places[at], chain[at].1, chain[at].2, chain[at].3));
+        guest.put(TABLE, &table.into_iter().flat_map(bytes).collect::<Vec<_>>());
+        guest.put(0, &bytes((TABLE, 48, INDIRECT, 0)));
+        assert_eq!(short_way(&guest, true), inside >= 48, "{inside} bytes of the table");
+        // Each buffer in turn ends there.
+        for (at, len) in [(0, 16), (1, 32), (2, 1)] {
+            let mut own = table;
+            own[at] = (TABLE, len, table[at].2, table[at].3);
+            guest.put(0, &own.into_iter().flat_map(bytes).collect::<Vec<_>>());
+            assert_eq!(short_way(&guest, true), inside >= len.into(), "buffer {at}, {inside}");
+        }
+    }
+}
+
+#[test]
+fn a_head_that_is_no_descriptor_has_no_chain() {
+    let guest = Guest::new();
+    // As good as it could be, behind the table.
+    let chain = plain_chain(false, 1);
+    guest.put(16 * u64::from(SIZE), &bytes(chain[0]));
+    (1..3).for_each(|at| guest.put(16 * at as u64, &bytes(chain[at])));
+    let ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
+    assert!(ring.walk_plain(SIZE, &guest.memory).is_none());
+    let error = RingError::Index { index: SIZE, count: SIZE.into() };
+    assert_eq!(ring.walk(SIZE, &guest.memory, &mut Chain::default()), Err(error));
 }
 
 #[test]

@@ -1,0 +1,216 @@
+//! Models of a ring between driver and device: both see what the other wrote before its index; no
+//! kick and no interrupt is lost, with event indices and with flags, around the end of the index.
+//!
+//! The device's side is production code in the order of thread.rs and waiting.rs; the driver's side
+//! is written here as virtio 1.2, section 2.7.13 has it. Both sleep without a deadline.
+
+use std::sync::Arc;
+
+use millrace_machine::checked::Explorer;
+use millrace_machine::checked::{Checked, CheckedLine, CheckedParker, CheckedWord, ensure};
+use millrace_machine::plant::Plant;
+use millrace_machine::{Line, Machine, Order, Parker, Thread, Word};
+
+use super::{Cells, NO_INTERRUPT, NO_NOTIFY, RingFeatures, SplitRing};
+use crate::vhost::models::{holds_but_for, spawn};
+
+const SIZE: u16 = 2;
+/// The index goes round with the second request.
+const BASE: u16 = u16::MAX;
+
+/// What driver and device share, and the way to wake either.
+struct Shared {
+    avail_flags: CheckedWord,
+    avail_idx: CheckedWord,
+    heads: [CheckedWord; SIZE as usize],
+    used_event: CheckedWord,
+    used_flags: CheckedWord,
+    used_idx: CheckedWord,
+    avail_event: CheckedWord,
+    /// A descriptor each, and what it points to.
+    requests: [CheckedLine<()>; SIZE as usize],
+    /// Entries of the used ring.
+    answers: [CheckedLine<()>; SIZE as usize],
+    kick: CheckedParker,
+    call: CheckedParker,
+}
+
+impl Shared {
+    fn new() -> Arc<Shared> {
+        let word = |value: u16| CheckedWord::new(value.into());
+        let lines = || [(), ()].map(CheckedLine::new);
+        Arc::new(Shared {
+            avail_flags: word(0),
+            avail_idx: word(BASE),
+            heads: [word(0), word(0)],
+            used_event: word(BASE),
+            used_flags: word(0),
+            used_idx: word(BASE),
+            avail_event: word(BASE),
+            requests: lines(),
+            answers: lines(),
+            kick: CheckedParker::new(),
+            call: CheckedParker::new(),
+        })
+    }
+}
+
+const USED_EVENT: usize = 2 + SIZE as usize;
+const AVAIL_EVENT: usize = 2 + 4 * SIZE as usize;
+
+impl Cells for Arc<Shared> {
+    type Machine = Checked;
+
+    fn avail(&self, index: usize, order: Order) -> u16 {
+        let word = match index {
+            0 => &self.avail_flags,
+            1 => &self.avail_idx,
+            USED_EVENT => &self.used_event,
+            _ => &self.heads[index - 2],
+        };
+        word.load(order) as u16
+    }
+
+    fn set_used(&self, index: usize, value: u16, order: Order) {
+        let word = match index {
+            0 => &self.used_flags,
+            1 => &self.used_idx,
+            _ => {
+                ensure(index == AVAIL_EVENT, "no such word");
+                &self.avail_event
+            }
+        };
+        word.store(value.into(), order);
+    }
+
+    fn put(&self, place: u16, _head: u32, _len: u32) {
+        self.answers[usize::from(place)].write();
+    }
+}
+
+/// The device: serves so many requests.
+fn device(shared: Arc<Shared>, features: RingFeatures, mut left: u16) {
+    let mut ring = SplitRing::over(Arc::clone(&shared), SIZE, features, (BASE, BASE));
+    ring.suppress_kicks();
+    loop {
+        ensure(ring.available().is_ok(), "an index that cannot be");
+        while let Ok(Some(head)) = ring.take() {
+            // Checks and reads of a request, and its data.
+            shared.requests[usize::from(head)].write();
+            ring.put(head, 1);
+            left -= 1;
+        }
+        if ring.unpublished() > 0 {
+            let before = ring.published();
+            ring.publish();
+            if ring.wants_interrupt(before) {
+                shared.call.unpark();
+            }
+        }
+        if left == 0 {
+            return;
+        }
+        if !ring.request_kick() {
+            shared.kick.park(None);
+        }
+        ring.suppress_kicks();
+    }
+}
+
+/// The driver: its indices.
+struct Driver {
+    shared: Arc<Shared>,
+    event_idx: bool,
+    added: u16,
+    seen: u16,
+}
+
+impl Driver {
+    fn add(&mut self) {
+        let (shared, old) = (&self.shared, self.added);
+        let head = old % SIZE;
+        shared.requests[usize::from(head)].write();
+        shared.heads[usize::from(old % SIZE)].store(head.into(), Order::Relaxed);
+        self.added = old.wrapping_add(1);
+        shared.avail_idx.store(self.added.into(), Order::Release);
+        Checked::fence(Order::SeqCst);
+        let wanted = match self.event_idx {
+            // One was added, so it is the one that was asked for or not.
+            true => shared.avail_event.load(Order::Relaxed) == u64::from(old),
+            false => shared.used_flags.load(Order::Relaxed) & u64::from(NO_NOTIFY) == 0,
+        };
+        if wanted {
+            shared.kick.unpark();
+        }
+    }
+
+    fn take_answers(&mut self) -> bool {
+        let used = self.shared.used_idx.load(Order::Acquire) as u16;
+        let came = used != self.seen;
+        while self.seen != used {
+            self.shared.answers[usize::from(self.seen % SIZE)].read();
+            self.shared.requests[usize::from(self.seen % SIZE)].write();
+            self.seen = self.seen.wrapping_add(1);
+        }
+        came
+    }
+
+    fn wants_interrupts(&self, wants: bool) {
+        let shared = &self.shared;
+        match (self.event_idx, wants) {
+            (true, true) => shared.used_event.store(self.seen.into(), Order::Relaxed),
+            (true, false) => {}
+            (false, true) => shared.avail_flags.store(0, Order::Relaxed),
+            (false, false) => shared.avail_flags.store(NO_INTERRUPT.into(), Order::Relaxed),
+        }
+        Checked::fence(Order::SeqCst);
+    }
+
+    /// Waits for an answer at least.
+    fn wait(&mut self) {
+        while !self.take_answers() {
+            self.wants_interrupts(true);
+            if !self.take_answers() {
+                self.shared.call.park(None);
+                self.wants_interrupts(false);
+                continue;
+            }
+            self.wants_interrupts(false);
+            return;
+        }
+    }
+}
+
+/// Two requests, `depth` at a time.
+fn two_requests(event_idx: bool, depth: u16) {
+    let (shared, features) = (Shared::new(), RingFeatures { event_idx, indirect: false });
+    let theirs = Arc::clone(&shared);
+    let served = spawn(move || device(theirs, features, 2));
+    let mut driver = Driver { shared, event_idx, added: BASE, seen: BASE };
+    let mut sent = 0;
+    while driver.seen != BASE.wrapping_add(2) {
+        while sent < 2 && driver.added.wrapping_sub(driver.seen) < depth {
+            driver.add();
+            sent += 1;
+        }
+        driver.wait();
+    }
+    ensure(served.join(), "the device ends");
+}
+
+#[test]
+fn no_kick_and_no_interrupt_is_lost_and_all_is_seen_that_was_written_before() {
+    let bugs = [
+        Plant::AvailRelaxed,
+        Plant::PublishRelaxed,
+        Plant::KickUnordered,
+        Plant::KickLookSkipped,
+        Plant::InterruptUnordered,
+    ];
+    for (event_idx, depth) in [(true, 1), (true, 2), (false, 1), (false, 2)] {
+        let name = format!("ring, event_idx {event_idx}, depth {depth}");
+        let bound = if cfg!(debug_assertions) { 2 } else { 3 };
+        let explorer = Explorer::new().preemptions(bound);
+        holds_but_for(&name, explorer, &bugs, || two_requests(event_idx, depth));
+    }
+}
