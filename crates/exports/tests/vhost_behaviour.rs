@@ -178,6 +178,51 @@ fn headers_data_and_status_may_be_split_anywhere_and_lie_anywhere() {
 }
 
 #[test]
+fn a_buffer_of_no_bytes_fails_its_request_and_the_ring_goes_on() {
+    for backend in BACKENDS {
+        let export = Export::one(backend, SPEC);
+        let mut guest = export.guest();
+        guest.write(0, 0, &[7; 4096]);
+        let (data, status) = ((guest.data, 4096), (guest.status_at(0, 0), 1));
+        let nowhere = [(guest.data, 0), (0, 0), (u64::MAX - GUEST, 0)];
+        for (round, empty) in nowhere.into_iter().enumerate() {
+            for (kind, writable) in [(IN, WRITE), (OUT, 0)] {
+                let header = guest.header(0, 0, kind, 0);
+                // As the data, before the data, and after it.
+                guest.describe(0, 0, header, NEXT, 1);
+                guest.describe(0, 1, empty, NEXT | writable, 2);
+                guest.describe(0, 2, status, WRITE, 0);
+                guest.give(0, 0);
+                assert_eq!(guest.wait(0, 1), [(0, 1)], "round {round}, type {kind}");
+                assert_eq!(guest.status(0, 0), 1);
+                for (first, second) in [(empty, data), (data, empty)] {
+                    guest.header(0, 0, kind, 0);
+                    guest.describe(0, 1, first, NEXT | writable, 3);
+                    guest.describe(0, 3, second, NEXT | writable, 2);
+                    guest.give(0, 0);
+                    assert_eq!(guest.wait(0, 1), [(0, 1)]);
+                    assert_eq!(guest.status(0, 0), 1);
+                }
+                // As the header, and as the status.
+                guest.header(0, 0, kind, 0);
+                guest.describe(0, 0, empty, NEXT, 1);
+                guest.describe(0, 1, header, NEXT, 3);
+                guest.give(0, 0);
+                assert_eq!(guest.wait(0, 1), [(0, 1)]);
+                guest.describe(0, 0, header, NEXT, 2);
+                guest.describe(0, 2, (guest.data, 0), WRITE, 0);
+                guest.give(0, 0);
+                assert_eq!(guest.wait(0, 1), [(0, 0)], "nowhere to say so");
+            }
+        }
+        assert_eq!(guest.read(0, 0, 4096), [7; 4096], "nothing was written");
+        assert_eq!(export.said(), Vec::<String>::new());
+        assert_eq!(export.stats().broken, 0);
+        export.works_after(guest);
+    }
+}
+
+#[test]
 fn chains_without_a_status_byte_or_a_whole_header_are_given_back() {
     let export = Export::one(Backend::Auto, SPEC);
     let mut guest = export.guest();

@@ -198,7 +198,7 @@ fn a_reset_forgets_what_was_in_flight() {
         let (mut guest, inflight) = tracked(&export);
         guest.write(0, 3, &[9; 512]);
         // A head that was taken, breaks the ring, and is never answered.
-        guest.describe(0, 30, (0, 0), 0, 0);
+        guest.describe(0, 30, (1 << 40, 512), 0, 0);
         guest.give(0, 30);
         guest.until_broken(0);
         guest.reset();

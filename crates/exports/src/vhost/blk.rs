@@ -228,8 +228,8 @@ pub fn parse_plain(plain: &Plain) -> Option<(Op, Sector)> {
 /// Takes a chain apart. Its pieces are cut to the data.
 #[inline]
 pub fn parse(chain: &mut Chain) -> Request {
-    let Chain { parts, readable } = chain;
-    let (count, readable) = (parts.len(), *readable);
+    let Chain { parts, readable, has_empty } = chain;
+    let (count, readable, has_empty) = (parts.len(), *readable, *has_empty);
     let status = cut_status(&mut parts[readable..]);
     // The last piece may have been the status alone.
     let end = count - usize::from(parts.last().is_some_and(|part| part.len_bytes == 0));
@@ -259,7 +259,7 @@ pub fn parse(chain: &mut Chain) -> Request {
     let asked = match kind {
         // First of all, since a driver goes by it.
         _ if !known => Asked::Refused(STATUS_UNSUPP),
-        _ if stray => Asked::Refused(STATUS_IOERR),
+        _ if stray || has_empty => Asked::Refused(STATUS_IOERR),
         kind::IN | kind::OUT => {
             let op = if written { Op::Write } else { Op::Read };
             match data_bytes > 0 && data_bytes.is_multiple_of(512) && data_bytes < 1 << 32 {

@@ -60,6 +60,8 @@ pub struct Chain {
     pub parts: Vec<Segment>,
     /// How many of them may be read.
     pub readable: usize,
+    /// A buffer of no bytes was among them, which none may be.
+    pub has_empty: bool,
 }
 
 /// The memory of a plain chain.
@@ -434,7 +436,7 @@ impl SplitRing {
         chain: &mut Chain,
     ) -> Result<(), RingError> {
         chain.parts.clear();
-        chain.readable = 0;
+        (chain.readable, chain.has_empty) = (0, false);
         let (mut table, mut count) = (self.areas.desc.cast_const(), u32::from(self.size));
         let (mut index, mut left, mut indirect) = (head, self.chain_max, false);
         loop {
@@ -476,9 +478,8 @@ impl SplitRing {
         if !writable && chain.readable < chain.parts.len() {
             return Err(RingError::Order);
         }
-        if len == 0 {
-            return Err(RingError::Empty { addr });
-        }
+        // The request fails by that, not the ring.
+        chain.has_empty |= len == 0;
         let wrong = RingError::NotMemory { addr, len };
         while len > 0 {
             // A buffer is cut where regions end; no guest has many of those in one.

@@ -23,7 +23,7 @@ fn chain(readable: &mut [u8], writable: &mut [u8], cuts: &[usize]) -> Chain {
             count += usize::from(is_readable);
         }
     }
-    Chain { parts, readable: count }
+    Chain { parts, readable: count, has_empty: false }
 }
 
 fn header(kind: u32, sector: u64) -> Vec<u8> {

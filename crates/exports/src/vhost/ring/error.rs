@@ -35,12 +35,6 @@ pub enum RingError {
         /// Longest chain.
         limit: u16,
     },
-    /// A buffer of no bytes.
-    #[error("a buffer of no bytes at {addr:#x}")]
-    Empty {
-        /// Its guest address.
-        addr: u64,
-    },
     /// A buffer or table is not, or not wholly, in guest memory.
     #[error("{len} bytes at {addr:#x} are not in guest memory")]
     NotMemory {
