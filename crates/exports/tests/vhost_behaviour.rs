@@ -7,8 +7,9 @@ mod vhost_support;
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
+use std::time::Duration;
 
-use millrace_block::Op;
+use millrace_block::{Op, Status};
 use millrace_drives::{Effect, FaultCache, FaultRule};
 use millrace_exports::vhost::{Threads, VhostSocket};
 use millrace_exports::vhost_client::{Client, Options, Request, Wait};
@@ -218,6 +219,35 @@ fn a_buffer_of_no_bytes_fails_its_request_and_the_ring_goes_on() {
         assert_eq!(guest.read(0, 0, 4096), [7; 4096], "nothing was written");
         assert_eq!(export.said(), Vec::<String>::new());
         assert_eq!(export.stats().broken, 0);
+        export.works_after(guest);
+    }
+}
+
+#[test]
+fn a_request_that_fails_has_written_its_status_and_nothing_else() {
+    for backend in BACKENDS {
+        let (volume, control) = faulty(SPEC, FaultCache::Inner);
+        let export = Export::of(backend, &[volume], |_| {});
+        let mut guest = export.guest();
+        // By the layer, and by the drive; in one piece, and in two.
+        for sector in [1 << 40, 0] {
+            control.clear_rules();
+            control.add_rule(FaultRule::always(Effect::Fail(Status::IoError)));
+            guest.submit(0, 0, (IN, sector), (guest.data, 4096));
+            assert_eq!(guest.wait(0, 1), [(0, 1)], "sector {sector}");
+            assert_eq!(guest.status(0, 0), 1);
+            let header = guest.header(0, 0, IN, sector);
+            guest.describe(0, 0, header, NEXT, 1);
+            guest.describe(0, 1, (guest.data, 512), NEXT | WRITE, 2);
+            guest.describe(0, 2, (guest.data + 4096, 512), NEXT | WRITE, 3);
+            guest.describe(0, 3, (guest.status_at(0, 0), 1), WRITE, 0);
+            guest.give(0, 0);
+            assert_eq!(guest.wait(0, 1), [(0, 1)], "sector {sector}, two pieces");
+            assert_eq!(guest.status(0, 0), 1);
+        }
+        control.clear_rules();
+        guest.submit(0, 0, (IN, 0), (guest.data, 4096));
+        assert_eq!(guest.wait(0, 1), [(0, 4097)], "and one that does not, its data, too");
         export.works_after(guest);
     }
 }
@@ -463,13 +493,21 @@ fn reset_owner_and_reset_device_stop_all_rings_with_requests_in_flight() {
         let export = Export::of(backend, &[volume], |_| {});
         let mut guest = Guest::ready(&export.socket(0), &[64, 64]);
         for reset in [code::RESET_OWNER, code::RESET_DEVICE] {
-            control.add_rule(FaultRule::always(Effect::Delay(1_000_000_000)));
+            let before = control.struck();
+            control.add_rule(FaultRule::always(Effect::Stick));
             (0..2).for_each(|q| guest.submit(q, 0, (IN, 0), (guest.data, 4096)));
-            until("they are in flight", || export.stats().in_flight == 2);
-            guest.wire.must(reset, &[], &[]);
+            until("they are in flight", || control.struck() == before + 2);
             control.clear_rules();
-            assert_eq!((guest.status(0, 0), guest.status(1, 0)), (0, 0), "answered before");
-            assert_eq!(export.stats().in_flight, 0);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    // An answer that does not wait for them comes before that.
+                    std::thread::sleep(Duration::from_millis(200));
+                    control.release_stuck();
+                });
+                guest.wire.must(reset, &[], &[]);
+                assert_eq!((guest.status(0, 0), guest.status(1, 0)), (0, 0), "answered before");
+            });
+            until("nothing is counted any more", || export.stats().in_flight == 0);
             guest.give(0, 0);
             guest.reset();
             guest.write(1, 0, &[1; 512]);

@@ -8,6 +8,7 @@ mod vhost_support;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use millrace_drives::{Effect, FaultCache, FaultControl, FaultRule};
@@ -19,6 +20,8 @@ use vhost_support::{BACKENDS, Export, faulty, until, volume};
 const MIB: u64 = 1 << 20;
 /// Far less than an answer may wait for requests in memory that goes.
 const WHILE: Duration = Duration::from_secs(2);
+/// As long as an answer waits for requests in memory that goes.
+const REMOVAL_WAIT: Duration = Duration::from_secs(5);
 
 /// Bytes of each mapping of the guest's memory that this process has.
 fn maps(guest: &Guest) -> Vec<u64> {
@@ -126,21 +129,30 @@ fn memory_is_added_at_once_whatever_a_drive_is_at_and_removed_when_it_is_done() 
         guest.write(0, 0, &[6; 4096]);
         assert!(guest.set_memory(&[rings, high]));
         stick(&mut guest, &control, 0..4);
-        let start = Instant::now();
-        assert!(guest.add_memory(low));
-        assert!(start.elapsed() < WHILE, "{:?}", start.elapsed());
+        // An answer that waits for the requests takes REMOVAL_WAIT each time; one that does not is
+        // now and then as late on a busy machine.
+        let at_once = (0..5).any(|round| {
+            assert!(round == 0 || guest.remove_memory(low));
+            let start = Instant::now();
+            assert!(guest.add_memory(low));
+            start.elapsed() < REMOVAL_WAIT / 2
+        });
+        assert!(at_once, "what is added is waited for");
         assert_eq!(mapped(&guest), all);
+        assert_eq!(guest.used_idx(0), 1, "none of them was answered meanwhile");
         // Also where older requests lie in a list that lacks what was added since.
-        let start = Instant::now();
+        let (start, released) = (Instant::now(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(WHILE);
+                released.store(true, Ordering::SeqCst);
                 control.release_stuck();
             });
             assert!(guest.remove_memory(high));
+            let waited = released.load(Ordering::SeqCst) || start.elapsed() >= REMOVAL_WAIT;
+            assert!(waited, "they were in flight");
         });
-        assert!(start.elapsed() >= WHILE, "they were in flight");
-        assert_eq!(mapped(&guest), all - 7 * MIB, "they are not any more");
+        until("they are not any more", || mapped(&guest) == all - 7 * MIB);
         guest.wait(0, 4);
         assert_eq!((0..4).map(|slot| guest.status(0, slot)).max(), Some(0));
         drop(guest);
