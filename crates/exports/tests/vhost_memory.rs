@@ -162,6 +162,48 @@ fn memory_is_added_at_once_whatever_a_drive_is_at_and_removed_when_it_is_done() 
 }
 
 #[test]
+fn a_second_session_on_a_connection_has_nothing_of_the_first() {
+    on_both(|backend| {
+        let (export, mut guest, control, [rings, low, high]) = split(backend);
+        let all = guest.memory.len;
+        guest.write(0, 0, &[6; 4096]);
+        // As QEMU does where a device is unplugged, and another one made on its chardev: rings are
+        // stopped, and memory is not taken away.
+        assert_eq!(guest.stop(0), 1);
+        guest.negotiate(|offered| offered);
+        until("the old memory is gone", || mapped(&guest) == 0);
+        guest.memory.put(0, &vec![0; guest.data as usize]);
+        for region in [rings, low, high] {
+            assert!(guest.add_memory(region));
+        }
+        assert_eq!(mapped(&guest), all);
+        guest.start(0, 64, 0);
+        assert_eq!(guest.read(0, 0, 4096), [6; 4096]);
+        // The same in the midst of requests: they end before the session does.
+        stick(&mut guest, &control, 0..4);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(WHILE / 10);
+                control.release_stuck();
+            });
+            guest.wire.must(code::SET_OWNER, &[], &[]);
+            assert_eq!((0..4).map(|slot| guest.status(0, slot)).max(), Some(0));
+        });
+        until("the ring is gone", || export.stats().queues == 0);
+        guest.wire.must(code::SET_FEATURES, &words(&[guest.features]), &[]);
+        until("the memory is gone", || mapped(&guest) == 0);
+        guest.memory.put(0, &vec![0; guest.data as usize]);
+        guest.share();
+        guest.start(0, 64, 0);
+        assert_eq!(guest.read(0, 0, 4096), [6; 4096]);
+        assert_eq!(export.said(), Vec::<String>::new());
+        drop(guest);
+        export.works();
+        export.stop();
+    });
+}
+
+#[test]
 fn requests_in_flight_end_where_their_ring_was_when_the_ring_leaves_the_memory() {
     on_both(|backend| {
         let (export, mut guest, control, [_, low, high]) = split(backend);

@@ -94,6 +94,7 @@ struct Ring {
 /// What has been said so far.
 #[derive(Default)]
 struct Model {
+    owned: bool,
     features: u64,
     protocol: u64,
     memory: bool,
@@ -104,14 +105,20 @@ impl Model {
     /// Whether the device takes it.
     fn takes(&mut self, message: &Message) -> bool {
         match *message {
-            Message::Owner => true,
+            Message::Owner => {
+                if std::mem::replace(&mut self.owned, true) {
+                    // Another session, with nothing of the last one.
+                    (self.rings, self.memory) = Default::default();
+                }
+                true
+            }
             Message::ResetOwner => {
                 self.rings.iter_mut().for_each(|ring| ring.served = false);
                 true
             }
             Message::ResetDevice if self.protocol & RESET == 0 => false,
             Message::ResetDevice => {
-                (self.rings, self.features) = Default::default();
+                self.rings = Default::default();
                 true
             }
             Message::Features(bits) => {

@@ -12,6 +12,7 @@ mod console;
 mod cpio;
 mod image;
 mod kernel;
+mod monitor;
 mod peer;
 
 use std::fs;
@@ -20,9 +21,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use tempfile::TempDir;
 
 use self::console::Console;
+use self::monitor::Monitor;
 use crate::process::create;
 use crate::run;
 
@@ -36,11 +39,23 @@ const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 /// The archive of programs, its copy in files, and room to work.
 const MEMORY: &str = "memory-backend-memfd,id=memory,size=512M,share=on";
 
+/// Where a disk can be unplugged.
+const SLOT: &str = "port0";
+
 /// A running virtual machine.
 pub struct Guest {
     qemu: Child,
     console: Console,
     dir: TempDir,
+}
+
+/// How QEMU meets the server of a guest's disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Meeting {
+    /// It connects anew when the server has gone.
+    Again,
+    /// It connects once, and the disk is in a slot from which it can be unplugged.
+    OnceToASlot,
 }
 
 impl Guest {
@@ -51,18 +66,52 @@ impl Guest {
     /// When its shell is not there within 180 s, or /dev/vda is missing.
     #[must_use]
     pub fn boot(image: &Image, socket: &Path) -> Self {
+        Self::boot_with(image, socket, Meeting::Again)
+    }
+
+    /// As [`Guest::boot`], with a disk for [`Guest::replug`], and a QEMU that does not connect
+    /// anew.
+    ///
+    /// # Panics
+    ///
+    /// As [`Guest::boot`].
+    #[must_use]
+    pub fn boot_in_a_slot(image: &Image, socket: &Path) -> Self {
+        Self::boot_with(image, socket, Meeting::OnceToASlot)
+    }
+
+    fn boot_with(image: &Image, socket: &Path, meeting: Meeting) -> Self {
         let start = Instant::now();
         let dir = crate::tempdir();
-        let mut qemu = spawn(image, socket, dir.path());
+        let mut qemu = spawn(image, socket, dir.path(), meeting);
         let to_guest = qemu.stdin.take().expect("it was asked for");
         let from_guest = qemu.stdout.take().expect("it was asked for");
-        let mut guest = Self { qemu, console: Console::new(to_guest, from_guest), dir };
+        let console = Console::new(to_guest, from_guest);
+        let mut guest = Self { qemu, console, dir };
         if let Err(silence) = guest.console.ready_within(BOOT_LIMIT) {
             panic!("the guest did not boot: {silence:?} after {:?}", start.elapsed());
         }
         println!("the guest is up after {:.1} s", start.elapsed().as_secs_f64());
         guest.succeed("test -b /dev/vda");
         guest
+    }
+
+    /// Unplugs the disk, with the guest's help, and plugs a new one in at the same connection.
+    ///
+    /// # Panics
+    ///
+    /// When QEMU refuses, or the guest does not let go of the disk or does not find it again.
+    pub fn replug(&mut self) {
+        let mut monitor = Monitor::connect(&self.dir.path().join("monitor"));
+        monitor.order("device_del", &json!({ "id": "disk0" }));
+        monitor.until_deleted("disk0");
+        self.succeed("test ! -e /dev/vda");
+        let device = json!({
+            "driver": "vhost-user-blk-pci", "id": "disk0", "chardev": "disk", "num-queues": 2,
+            "bus": SLOT,
+        });
+        monitor.order("device_add", &device);
+        self.succeed("until test -b /dev/vda; do sleep 0.1; done");
     }
 
     /// Runs one line of shell, which must succeed within two minutes, and returns what it printed.
@@ -168,7 +217,7 @@ impl Drop for Guest {
     }
 }
 
-fn spawn(image: &Image, socket: &Path, dir: &Path) -> Child {
+fn spawn(image: &Image, socket: &Path, dir: &Path, meeting: Meeting) -> Child {
     let mut command = Command::new("qemu-system-x86_64");
     command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
     command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"]);
@@ -176,9 +225,16 @@ fn spawn(image: &Image, socket: &Path, dir: &Path) -> Child {
     command.arg("-kernel").arg(image.kernel()).arg("-initrd").arg(image.initrd());
     command.args(["-append", "console=ttyS0 loglevel=5 panic=-1"]);
     command.args(["-serial", "file:kernel.log", "-serial", "stdio"]);
-    let again = reconnect();
-    command.arg("-chardev").arg(format!("socket,id=disk,path={},{again}", socket.display()));
-    command.args(["-device", "vhost-user-blk-pci,chardev=disk,num-queues=2"]);
+    command.args(["-qmp", "unix:monitor,server=on,wait=off"]);
+    let (again, slot) = match meeting {
+        Meeting::Again => (format!(",{}", reconnect()), String::new()),
+        Meeting::OnceToASlot => (String::new(), format!(",id=disk0,bus={SLOT}")),
+    };
+    if meeting == Meeting::OnceToASlot {
+        command.args(["-device", &format!("pcie-root-port,id={SLOT}")]);
+    }
+    command.arg("-chardev").arg(format!("socket,id=disk,path={}{again}", socket.display()));
+    command.args(["-device", &format!("vhost-user-blk-pci,chardev=disk,num-queues=2{slot}")]);
     command.current_dir(dir).stdin(Stdio::piped()).stdout(Stdio::piped());
     command.stderr(create(&dir.join("qemu.log")));
     command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"))

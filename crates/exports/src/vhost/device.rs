@@ -63,6 +63,8 @@ pub(crate) struct Device {
     vrings: Vec<Vring>,
     /// To the frontend.
     line: Arc<Line>,
+    /// A session has begun on this connection.
+    owned: bool,
     /// The frontend asked for the configuration space, so it knows the size.
     config_read: bool,
     /// Answers to orders are negotiated.
@@ -89,6 +91,7 @@ impl Device {
             inflight: None,
             vrings,
             line,
+            owned: false,
             config_read: false,
             answers: false,
             whole: false,
@@ -295,6 +298,21 @@ impl Device {
     /// says the features of its guest first, and asks no more than its guest does.
     fn is_new(&self) -> bool {
         self.features == 0 && self.inflight.is_none() && self.memory.regions().is_empty()
+    }
+
+    /// Another session begins on the same connection: nothing of the last one is left, above all
+    /// not its memory, which the frontend does not take away. What was negotiated of the protocol,
+    /// and the way back to the frontend, were said before the message that this follows.
+    ///
+    /// QEMU does so where a device is unplugged and another one made on the same character device.
+    fn begin_session(&mut self) {
+        self.stop_all();
+        self.features = 0;
+        self.inflight = None;
+        self.vrings.iter_mut().for_each(|vring| *vring = Vring::default());
+        self.memory = Arc::default();
+        self.config_read = false;
+        self.apply_write_back();
     }
 
     /// The device as it is before a frontend says anything.

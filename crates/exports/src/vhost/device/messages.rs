@@ -24,6 +24,10 @@ use crate::vhost::thread::Order;
 
 impl VhostUserBackendReqHandlerMut for Device {
     fn set_owner(&mut self) -> Result<()> {
+        // A frontend keeps its connection for the next device that it makes there.
+        if std::mem::replace(&mut self.owned, true) {
+            self.begin_session();
+        }
         Ok(())
     }
 
