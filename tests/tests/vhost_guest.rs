@@ -159,6 +159,25 @@ impl Rig {
         }
     }
 
+    /// A read of 1 MiB into large pages is one request, whatever pieces it has to be cut into.
+    fn makes_few_requests_of_large_reads(&mut self) {
+        let limit = |name: &str| format!("/sys/block/vda/queue/{name}");
+        let told = ["max_segment_size", "max_segments"].map(|name| self.guest.number(&limit(name)));
+        assert_eq!(told, [1 << 20, 126]);
+        self.guest.succeed("echo 4 >/proc/sys/vm/nr_hugepages");
+        let count = "awk '{ print $1 }' /sys/block/vda/stat";
+        let reads = |guest: &mut Guest| guest.succeed(count).trim().parse::<u64>().unwrap();
+        let before = reads(&mut self.guest);
+        self.guest.succeed(
+            "cd /tmp && fio --name=large --filename=/dev/vda --ioengine=psync --direct=1 --rw=read \
+             --bs=1m --size=32m --iomem=shmhuge",
+        );
+        let made = reads(&mut self.guest) - before;
+        println!("32 reads of 1 MiB are {made} requests");
+        // 126 pieces of 8 KiB would be two for each.
+        assert!((32..48).contains(&made), "{made} requests");
+    }
+
     /// Of `count` MiB at `start` MiB, as the guest reads them past its page cache.
     fn nonzero_bytes(&mut self, start: u64, count: u64) -> u64 {
         let read = format!("dd if=/dev/vda iflag=direct bs=1M skip={start} count={count}");
@@ -213,6 +232,7 @@ fn a_guest_works_on_a_volume_while_nbd_clients_use_it_too() {
     assert_eq!(rig.guest.succeed("cat /sys/block/vda/queue/write_cache"), "write back\n");
 
     assert_eq!(rig.guest.succeed("cat /sys/block/vda/serial"), "v");
+    rig.makes_few_requests_of_large_reads();
     stays_small(&daemon);
 
     let pattern = "yes 'for the next guest' | head -c 1048576";

@@ -15,10 +15,11 @@ use super::ring::{Chain, Plain};
 /// Most pieces of data in a request that a guest is told of: two descriptors less than the smallest
 /// ring that frontends commonly make, for guests without indirect tables.
 pub const SEG_MAX: u32 = 126;
-/// Longest request that a Linux guest builds when nothing limits it, in bytes.
-const GUEST_MAX_BYTES: u64 = 1280 << 10;
+/// Longest piece that a guest is told of: [`SEG_MAX`] of them are less than 2 GiB, since clients
+/// multiply the two in 32 bits, some with a sign.
+const PIECE_BYTES_MAX: u32 = 16 << 20;
 /// Smallest limit of a piece that guests take: their page.
-const PAGE_BYTES: u64 = 4096;
+const PAGE_BYTES: u32 = 4096;
 
 /// Bits of the device's features.
 #[allow(missing_docs)] // The names are the specification's.
@@ -97,19 +98,17 @@ pub struct Config {
 }
 
 impl Config {
-    /// Longest piece in bytes, and most pieces, such that whatever a guest builds of them is taken
-    /// whole.
+    /// Longest piece in bytes, and most pieces of a request.
+    ///
+    /// A piece is as long as the drives take one, so that a large request of few large pages is one
+    /// request here, too. What guests build of several may be longer than the drives take: the
+    /// layer splits it, which costs less than pieces of a few KiB.
     #[must_use]
     pub fn segments(&self) -> (u32, u32) {
         let limits = &self.limits;
-        let longest = u64::from(limits.max_sectors) << 9;
-        let count = u64::from(limits.max_segments).min(SEG_MAX.into()).max(1);
-        let most = u64::from(limits.max_segment_size).min(longest).max(PAGE_BYTES);
-        if longest >= GUEST_MAX_BYTES {
-            return (most.min(u32::MAX.into()) as u32, count as u32);
-        }
-        let size = (longest / count / PAGE_BYTES * PAGE_BYTES).clamp(PAGE_BYTES, most);
-        (size as u32, (longest / size).clamp(1, count) as u32)
+        let longest = limits.max_sectors.min(PIECE_BYTES_MAX >> 9) << 9;
+        let size = longest.min(limits.max_segment_size) / PAGE_BYTES * PAGE_BYTES;
+        (size.max(PAGE_BYTES), u32::from(limits.max_segments).clamp(1, SEG_MAX))
     }
 
     /// The features of the device.

@@ -74,17 +74,20 @@ proptest! {
     }
 
     #[test]
-    fn guests_build_nothing_that_must_be_split(
-        max_sectors in 8..100_000u32, max_segments in 1..2000u16,
+    fn what_guests_are_told_of_pieces_is_what_drives_take_and_fits_their_arithmetic(
+        max_sectors in 8..=u32::MAX, max_segments in 1..=u16::MAX,
         max_segment_size in prop_oneof![Just(u32::MAX), 4096..1_000_000u32],
     ) {
         let limits =
             QueueLimits { max_sectors, max_segments, max_segment_size, ..QueueLimits::default() };
         let (size, count) = config(limits).segments();
-        prop_assert!(size >= 4096 && (1..=SEG_MAX).contains(&count));
+        prop_assert!(size >= 4096 && size % 4096 == 0 && (1..=SEG_MAX).contains(&count));
         prop_assert!(size <= max_segment_size && count <= max_segments.into());
-        let largest = (u64::from(size) * u64::from(count)).min(GUEST_MAX_BYTES);
-        prop_assert!(largest <= u64::from(max_sectors) << 9, "{} x {}", size, count);
+        prop_assert!(u64::from(size) <= u64::from(max_sectors) << 9);
+        prop_assert!(i32::try_from(u64::from(size) * u64::from(count)).is_ok());
+        // No shorter than it has to be.
+        let limit = u64::from(max_segment_size).min(u64::from(max_sectors) << 9).min(16 << 20);
+        prop_assert!(u64::from(size) + 4096 > limit, "{} of {}", size, limit);
     }
 }
 
@@ -154,7 +157,7 @@ fn the_configuration_space_says_what_the_volume_is_like() {
     let bytes = config(limits).bytes();
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
     assert_eq!((word(0), word(20)), (1000, 512));
-    assert_eq!((word(8), word(12)), (8192, 126));
+    assert_eq!((word(8), word(12)), (1 << 20, 126));
     assert_eq!((bytes[24], u16::from_le_bytes([bytes[26], bytes[27]]), word(28)), (3, 128, 512));
     assert_eq!((bytes[WCE_OFFSET], bytes[34]), (1, 4));
     assert_eq!([word(36), word(40), word(44)], [1 << 20, 1, 8]);
