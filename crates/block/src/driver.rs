@@ -11,7 +11,7 @@ use core::fmt;
 
 use millrace_machine::{Machine, Topology};
 
-use crate::bio::{Sector, SectorCount};
+use crate::bio::{SECTOR_SHIFT, Sector, SectorCount};
 use crate::error::Error;
 use crate::limits::QueueLimits;
 use crate::request::{Request, Tag};
@@ -149,6 +149,11 @@ pub struct Extent {
 pub trait Driver<M: Machine>: Send + Sync {
     /// Size in sectors, as it was when the drive was opened.
     fn capacity(&self) -> Sector;
+    /// Bytes of what it stands on by now, for people: more than its sectors hold if the last of
+    /// them make no whole sector.
+    fn size_bytes(&self) -> u64 {
+        self.capacity() << SECTOR_SHIFT
+    }
     /// Looks at what it stands on once more: the sectors that it has by now, and takes requests
     /// for from now on. Asked when somebody says that it has grown; may block. More than it said
     /// before counts for a volume only once all its drives have answered; fewer is an error of the

@@ -88,6 +88,10 @@ impl Driver<Native> for FaultDriver {
         self.inner.capacity()
     }
 
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
     fn revalidate(&self) -> Result<Sector, Error> {
         let (old, new) = (self.inner.capacity(), self.inner.revalidate()?);
         if new > old && self.cache != FaultCache::Inner {

@@ -9,7 +9,9 @@
 
 mod engine;
 mod flight;
+mod format;
 mod grow;
+mod made;
 mod open;
 mod pool;
 mod probe;
@@ -30,6 +32,7 @@ use millrace_reactor::Backend;
 
 use crate::io_context;
 use engine::{Engine, Ring, ThreadBound};
+pub(crate) use open::measure;
 use pool::Pool;
 use probe::{Geometry, Next};
 use queue::FileQueue;
@@ -68,8 +71,11 @@ pub enum Aio {
 pub struct FileConfig {
     /// The file or block device.
     pub path: PathBuf,
-    /// Size in bytes: the file is made or extended to it; otherwise it is used as it is.
+    /// Size in bytes: a file that is not there or empty is made as long, of a longer one the first
+    /// part is used. Without it the file is used as it is.
     pub size_bytes: Option<u64>,
+    /// A file that is shorter than `size_bytes` is made as long; otherwise it is refused.
+    pub grow: bool,
     /// Page cache.
     pub direct: Direct,
     /// Engine.
@@ -89,6 +95,7 @@ impl Default for FileConfig {
         FileConfig {
             path: PathBuf::new(),
             size_bytes: None,
+            grow: false,
             direct: Direct::Auto,
             aio: Aio::Auto,
             depth: 128,
@@ -131,6 +138,8 @@ pub(crate) struct Shared {
     /// holes, for as long as they take.
     pub(crate) allocating: AtomicU64,
     pub(crate) geometry: Geometry,
+    /// Bytes that the drive has by now, of which the last may make no whole sector.
+    pub(crate) size_bytes: AtomicU64,
     /// Bits that must be clear in addresses and lengths of memory.
     pub(crate) memory_masks: (usize, usize),
     /// Transfers end at multiples of this, in bytes.
@@ -152,6 +161,7 @@ pub struct FileDriver {
     pool: Pool,
     dma_alignment: u32,
     notes: Vec<String>,
+    warnings: Vec<String>,
 }
 
 impl FileDriver {
@@ -169,6 +179,12 @@ impl FileDriver {
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// What is hardly meant, such as that the file is a qcow2 image.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// Device and inode, or the device number and 0, to find one store used twice.
@@ -191,6 +207,11 @@ fn sectors(bytes: u64) -> u32 {
 impl Driver<Native> for FileDriver {
     fn capacity(&self) -> Sector {
         self.shared.geometry.size_bytes >> 9
+    }
+
+    fn size_bytes(&self) -> u64 {
+        // Relaxed: a number for people.
+        self.shared.size_bytes.load(Ordering::Relaxed)
     }
 
     fn revalidate(&self) -> Result<Sector, Error> {

@@ -17,6 +17,7 @@ mod ram;
 mod recorder;
 mod spec;
 mod store;
+mod system;
 mod value;
 
 pub use controller::{SHARINGS, controller_config, controller_of, sharing_word};
@@ -31,10 +32,11 @@ pub use model::{
     ModelTiming, Timing, model_presets,
 };
 pub use null::NullDriver;
-pub use open::{Opened, open, open_on};
+pub use open::{Measured, Opened, check, measure, open, open_on};
 pub use ram::{RamConfig, RamDriver};
 pub use recorder::{
     Recorded, Recorder, RecorderConfig, TraceFilter, categories_of, stamp_of, trace_file,
 };
-pub use spec::{Spec, SpecError, known_keys};
+pub use spec::{Spec, SpecError, drivers, known_keys};
+pub use system::{Holder, flock_holder, memory_bytes};
 pub use value::{size_bytes, size_text, time_ns};

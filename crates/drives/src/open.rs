@@ -10,12 +10,35 @@ use millrace_block::{Driver, Error, ErrorKind, Op, Status};
 use millrace_machine::{Machine, Native};
 
 use crate::fault::{Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule};
-use crate::file::{Aio, Direct, FileConfig, FileDriver};
-use crate::model::{ModelDriver, config_of};
+use crate::file::{Aio, Direct, FileConfig, FileDriver, measure as measure_file};
+use crate::model::{ModelConfig, ModelDriver, config_of};
 use crate::null::NullDriver;
 use crate::ram::{RamConfig, RamDriver};
 use crate::spec::{Spec, SpecError};
+use crate::system::memory_bytes;
 use crate::value::{byte_range, size_bytes, switch, time_ns};
+
+/// Longest time that a key takes, an hour: sums of such times never overflow.
+const TIME_NS_MAX: u64 = 3_600_000_000_000;
+
+/// What is known of a drive that is not open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Measured {
+    /// Size in bytes, perhaps no multiple of its blocks.
+    pub size_bytes: u64,
+    /// Logical block size in bytes.
+    pub block_bytes: u32,
+    /// Lines that a person should see.
+    pub notes: Vec<String>,
+    /// Those of things that are hardly meant.
+    pub warnings: Vec<String>,
+}
+
+impl Measured {
+    pub(crate) fn plain(size_bytes: u64, block_bytes: u32) -> Measured {
+        Measured { size_bytes, block_bytes, notes: Vec::new(), warnings: Vec::new() }
+    }
+}
 
 /// A drive that was opened by its spec.
 pub struct Opened {
@@ -23,6 +46,8 @@ pub struct Opened {
     pub driver: Box<dyn Driver<Native>>,
     /// Lines that a person should see, such as that direct I/O is not possible.
     pub notes: Vec<String>,
+    /// Lines about what is hardly meant, such as that its file is a qcow2 image.
+    pub warnings: Vec<String>,
     /// Device and inode of its file, or number of its block device and 0: two drives with the same
     /// identity keep their data in the same place.
     pub identity: Option<(u64, u64)>,
@@ -32,7 +57,8 @@ pub struct Opened {
 
 impl Opened {
     fn plain(driver: impl Driver<Native> + 'static) -> Opened {
-        Opened { driver: Box::new(driver), notes: Vec::new(), identity: None, fault: None }
+        let (notes, warnings) = (Vec::new(), Vec::new());
+        Opened { driver: Box::new(driver), notes, warnings, identity: None, fault: None }
     }
 }
 
@@ -41,14 +67,80 @@ impl Opened {
 /// # Errors
 /// A value that makes no sense, a key that is missing, or what opening says.
 pub fn open(spec: &Spec, io_threads: u16) -> Result<Opened, SpecError> {
+    settings_of(spec)?.open(io_threads)
+}
+
+/// Says whether every value of a spec makes sense, of the drives inside it, too; opens nothing.
+///
+/// # Errors
+/// As [`open`], but for what only opening can tell.
+pub fn check(spec: &Spec) -> Result<(), SpecError> {
+    settings_of(spec).map(drop)
+}
+
+/// What a drive would be once it is open: asked of files and devices, which are only looked at.
+///
+/// # Errors
+/// As [`check`], and if there is no such file, or it cannot be read.
+pub fn measure(spec: &Spec) -> Result<Measured, SpecError> {
+    settings_of(spec)?.measure()
+}
+
+/// The settings of a spec's drive, all values checked.
+enum Settings {
+    Null(NullDriver),
+    Ram(RamConfig),
+    Model(Box<ModelConfig>),
+    File(FileConfig),
+    Fault { config: FaultConfig, dead: bool, inner: Box<Settings> },
+}
+
+fn settings_of(spec: &Spec) -> Result<Settings, SpecError> {
     // Fields are public, so the keys may never have been checked.
     let spec = &Spec::from_pairs(&spec.driver, spec.options.iter().cloned())?;
-    match spec.driver.as_str() {
-        "null" => Ok(Opened::plain(null_of(spec)?)),
-        "ram" => Ok(Opened::plain(ram_of(spec)?)),
-        "model" => Ok(Opened::plain(ModelDriver::new(config_of(spec)?)?)),
-        "file" => open_file(spec, io_threads),
-        _ => open_fault(spec, io_threads),
+    Ok(match spec.driver.as_str() {
+        "null" => Settings::Null(null_of(spec)?),
+        "ram" => Settings::Ram(ram_of(spec)?),
+        "model" => Settings::Model(Box::new(model_of(spec)?)),
+        "file" => Settings::File(file_of(spec)?),
+        _ => fault_of(spec)?,
+    })
+}
+
+impl Settings {
+    fn open(self, io_threads: u16) -> Result<Opened, SpecError> {
+        match self {
+            Settings::Null(driver) => Ok(Opened::plain(driver)),
+            Settings::Ram(config) => Ok(Opened::plain(RamDriver::new(config)?)),
+            Settings::Model(config) => Ok(Opened::plain(ModelDriver::new(*config)?)),
+            Settings::File(config) => {
+                let file = FileDriver::open(FileConfig { io_threads, ..config })?;
+                let (notes, warnings) = (file.notes().to_vec(), file.warnings().to_vec());
+                let identity = Some(file.identity());
+                Ok(Opened { notes, warnings, identity, ..Opened::plain(file) })
+            }
+            Settings::Fault { config, dead, inner } => {
+                let Opened { driver, notes, warnings, identity, .. } = inner.open(io_threads)?;
+                let fault = FaultDriver::new(driver, config)?;
+                let control = fault.control();
+                if dead {
+                    control.die_now();
+                }
+                let (driver, fault) = (Box::new(fault), Some(control));
+                Ok(Opened { driver, notes, warnings, identity, fault })
+            }
+        }
+    }
+
+    fn measure(self) -> Result<Measured, SpecError> {
+        let plain = |size_bytes, block_bytes| Ok(Measured::plain(size_bytes, block_bytes));
+        match self {
+            Settings::Null(driver) => plain(driver.size_bytes, driver.block_size),
+            Settings::Ram(config) => plain(config.size_bytes, config.block_size),
+            Settings::Model(config) => plain(config.size_bytes, config.block_size),
+            Settings::File(config) => Ok(measure_file(&config)?),
+            Settings::Fault { inner, .. } => inner.measure(),
+        }
     }
 }
 
@@ -78,7 +170,8 @@ impl Spec {
     }
 
     pub(crate) fn time(&self, key: &str) -> Result<Option<u64>, SpecError> {
-        self.value(key, time_ns, "write a time with ns, us, ms or s, as in 10us")
+        let within = |text: &str| time_ns(text).filter(|time_ns| *time_ns <= TIME_NS_MAX);
+        self.value(key, within, "write a time with ns, us, ms or s, up to 3600s, as in 10us")
     }
 
     fn switch(&self, key: &str) -> Result<Option<bool>, SpecError> {
@@ -119,7 +212,7 @@ pub fn open_on<M: Machine>(spec: &Spec) -> Result<Box<dyn Driver<M>>, SpecError>
     let spec = &Spec::from_pairs(&spec.driver, spec.options.iter().cloned())?;
     match spec.driver.as_str() {
         "null" => Ok(Box::new(null_of(spec)?)),
-        "ram" => Ok(Box::new(ram_of(spec)?)),
+        "ram" => Ok(Box::new(RamDriver::new(ram_of(spec)?)?)),
         "model" => Ok(Box::new(ModelDriver::new(config_of(spec)?)?)),
         other => {
             let text = format!("drive {other} runs on this machine only; use null, ram or model");
@@ -139,23 +232,40 @@ fn null_of(spec: &Spec) -> Result<NullDriver, SpecError> {
     })
 }
 
-fn ram_of(spec: &Spec) -> Result<RamDriver, SpecError> {
+fn ram_of(spec: &Spec) -> Result<RamConfig, SpecError> {
     let default = RamConfig::default();
     let Some(size_bytes) = spec.size("size")? else { return Err(missing(spec, "size")) };
-    Ok(RamDriver::new(RamConfig {
+    if let Some(has_bytes) = memory_bytes().filter(|has_bytes| size_bytes > *has_bytes) {
+        let text = format!(
+            "this machine has {} MiB of memory and swap, and a ram drive keeps there what is \
+             written to it; lower the size, or take a file",
+            has_bytes >> 20
+        );
+        return Err(spec.invalid("size", &text));
+    }
+    Ok(RamConfig {
         size_bytes,
         block_size: spec.block()?.unwrap_or(default.block_size),
         depth: spec.depth()?.unwrap_or(default.depth),
-    })?)
+    })
+}
+
+fn model_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
+    let config = config_of(spec)?;
+    config.validate().map_err(|text| Error::new(ErrorKind::InvalidSetting, text))?;
+    Ok(config)
 }
 
 fn missing(spec: &Spec, key: &'static str) -> SpecError {
     SpecError::MissingKey { driver: spec.driver.clone(), key }
 }
 
-fn open_file(spec: &Spec, io_threads: u16) -> Result<Opened, SpecError> {
+fn file_of(spec: &Spec) -> Result<FileConfig, SpecError> {
     let default = FileConfig::default();
     let Some(path) = spec.get("path") else { return Err(missing(spec, "path")) };
+    if path.is_empty() {
+        return Err(spec.invalid("path", "write the path of a file or block device"));
+    }
     let direct = |text: &str| match text {
         "auto" => Some(Direct::Auto),
         text => switch(text).map(|on| if on { Direct::On } else { Direct::Off }),
@@ -166,36 +276,35 @@ fn open_file(spec: &Spec, io_threads: u16) -> Result<Opened, SpecError> {
         "threads" => Some(Aio::Threads),
         _ => None,
     };
-    let file = FileDriver::open(FileConfig {
+    let config = FileConfig {
         path: path.into(),
         size_bytes: spec.size("size")?,
+        grow: spec.switch("grow")?.unwrap_or(default.grow),
         direct: spec.value("direct", direct, "write on, off or auto")?.unwrap_or_default(),
         aio: spec.value("aio", aio, "write uring, threads or auto")?.unwrap_or_default(),
         depth: spec.depth()?.unwrap_or(default.depth),
         lock: spec.switch("lock")?.unwrap_or(default.lock),
         read_only: spec.switch("read-only")?.unwrap_or(default.read_only),
-        io_threads,
-    })?;
-    let (notes, identity) = (file.notes().to_vec(), Some(file.identity()));
-    Ok(Opened { notes, identity, ..Opened::plain(file) })
+        io_threads: default.io_threads,
+    };
+    if config.grow && config.size_bytes.is_none() {
+        return Err(spec.invalid("grow", "it goes with size="));
+    }
+    Ok(config)
 }
 
-fn open_fault(spec: &Spec, io_threads: u16) -> Result<Opened, SpecError> {
+fn fault_of(spec: &Spec) -> Result<Settings, SpecError> {
     let Some(drive) = spec.get("drive") else { return Err(missing(spec, "drive")) };
     let config = fault_config(spec)?;
     let dead = spec.switch("dead")? == Some(true);
-    let inner = Spec::from_str(drive)?;
+    let form = "write the other drive's spec in parentheses, as in drive=(ram:size=1g)";
+    let inner = Spec::from_str(drive);
+    let inner = inner.map_err(|error| spec.invalid("drive", &format!("{error}; {form}")))?;
     if let Some(name) = &inner.controller {
         let expected = format!("name its controller outside, as in fault@{name}:...");
         return Err(spec.invalid("drive", &expected));
     }
-    let Opened { driver, notes, identity, .. } = open(&inner, io_threads)?;
-    let fault = FaultDriver::new(driver, config)?;
-    let control = fault.control();
-    if dead {
-        control.die_now();
-    }
-    Ok(Opened { driver: Box::new(fault), notes, identity, fault: Some(control) })
+    Ok(Settings::Fault { config, dead, inner: Box::new(settings_of(&inner)?) })
 }
 
 fn fault_config(spec: &Spec) -> Result<FaultConfig, SpecError> {

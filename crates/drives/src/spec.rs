@@ -17,7 +17,7 @@ const DRIVERS: [(&str, &[&str]); 5] = [
     ("null", &["size", "delay", "queues", "depth", "block"]),
     ("ram", &["size", "block", "depth"]),
     ("model", MODEL_KEYS),
-    ("file", &["path", "size", "direct", "aio", "depth", "lock", "read-only"]),
+    ("file", &["path", "size", "grow", "direct", "aio", "depth", "lock", "read-only"]),
     (
         "fault",
         &[
@@ -141,6 +141,11 @@ fn hint(nearest: &Option<&'static str>) -> String {
 
 fn list(driver: &str) -> String {
     known_keys(driver).unwrap_or_default().join(", ")
+}
+
+/// The drivers that there are.
+pub fn drivers() -> impl Iterator<Item = &'static str> {
+    DRIVERS.iter().map(|(name, _)| *name)
 }
 
 /// The keys of a driver; none if there is no such driver.

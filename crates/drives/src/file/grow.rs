@@ -25,6 +25,8 @@ pub(super) fn revalidate(config: &FileConfig, shared: &Shared) -> Result<Sector,
         if now_bytes > opened.size_bytes && !opened.is_block && !config.read_only {
             make_durable(path, shared)?;
         }
+        // Relaxed: a number for people.
+        shared.size_bytes.store(now_bytes, Ordering::Relaxed);
         return Ok(now_bytes >> 9);
     };
     if now_bytes > opened.store_bytes {

@@ -2,8 +2,9 @@
 //!
 //! Runs once per drive, on whichever thread sets drives up. Order matters: the lock is taken before
 //! anything is changed, so a drive in use elsewhere is left alone; a file that was made or extended
-//! is made durable with its directory entry, since flushes later sync data only. Called by
-//! `FileDriver::open`; asks `probe.rs`. Every error names the path.
+//! is made durable with its directory entry, since flushes later sync data only. What cannot be
+//! opened leaves no file behind that was not there (made.rs). Called by `FileDriver::open`; asks
+//! `probe.rs` and `format.rs`. Every error names the path.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -18,10 +19,13 @@ use std::time::Duration;
 use millrace_block::{Buffer, Error, ErrorKind};
 use millrace_reactor::{Backend, Config, Reactor};
 
+use super::made::Made;
 use super::pool::Pool;
 use super::probe::{self, DirectAlign, Geometry};
 use super::queue::{PUNCH, ZERO_RANGE};
-use super::{Aio, Direct, FileConfig, FileDriver, MAX_SECTORS, Shared};
+use super::{Aio, Direct, FileConfig, FileDriver, MAX_SECTORS, Shared, format};
+use crate::open::Measured;
+use crate::system::flock_holder;
 use crate::value::size_text;
 
 /// How often, and how far apart, a locked file is tried again: for three seconds.
@@ -34,7 +38,7 @@ const ZEROES_BYTES: usize = 64 << 10;
 pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     let mut notes = Vec::new();
     check_engine(&config, &mut notes)?;
-    let (file, direct) = open_file(&config)?;
+    let (file, direct, made) = open_file(&config)?;
     if config.lock {
         lock(&file, &config)?;
     }
@@ -61,6 +65,7 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
         // What the trial may have allocated behind the end is given back.
         let _ = probe::can_allocate(&file, PUNCH);
     }
+    let warnings = format::note(&config.path, geometry.store_bytes).into_iter().collect();
     let map = if geometry.is_block { None } else { File::open(&config.path).ok() };
     let dma_alignment = align.map_or(0, |align| align.memory.max(1) - 1);
     let unit = align.map_or(1, |_| geometry.logical);
@@ -68,6 +73,7 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
         file,
         map,
         allocating: AtomicU64::new(0),
+        size_bytes: AtomicU64::new(geometry.size_bytes),
         geometry,
         memory_masks: (dma_alignment as usize, unit as usize - 1),
         transfer_unit: unit.into(),
@@ -79,7 +85,10 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
         counters: Arc::default(),
     };
     let (shared, pool) = (Arc::new(shared), Pool::default());
-    Ok(FileDriver { config, shared, pool, dma_alignment, notes })
+    if let Some(made) = made {
+        made.keep();
+    }
+    Ok(FileDriver { config, shared, pool, dma_alignment, notes, warnings })
 }
 
 pub(super) fn system(path: &Path, doing: &str, error: &io::Error) -> Error {
@@ -111,18 +120,55 @@ fn check_engine(config: &FileConfig, notes: &mut Vec<String>) -> Result<(), Erro
     Ok(())
 }
 
-/// Opens the file, makes it if a size is given; says whether `O_DIRECT` was taken.
-fn open_file(config: &FileConfig) -> Result<(File, bool), Error> {
+/// What a drive in a file is without opening it for use: its size, block and remarks.
+///
+/// # Errors
+/// If there is no such file and no size to make it with, or it cannot be looked at.
+pub(crate) fn measure(config: &FileConfig) -> Result<Measured, Error> {
     let path = &config.path;
+    if let (Some(size_bytes), false) = (config.size_bytes, path.exists()) {
+        return Ok(Measured::plain(size_bytes, 512));
+    }
+    refuse_other_kinds(path)?;
+    let open = |flags: i32| OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let file = open(0).map_err(|error| open_error(config, &error))?;
+    let geometry = probe::geometry(&file).map_err(|error| system(path, "stat", &error))?;
+    let mut notes = Vec::new();
+    let size_bytes = size_of(&geometry, config, &mut notes)?;
+    let direct = if config.direct == Direct::Off { None } else { open(libc::O_DIRECT).ok() };
+    let align = direct.and_then(|file| probe::direct_align(&file));
+    let block_bytes = geometry.logical.max(align.map_or(0, |align| align.offset));
+    let warnings = format::note(path, geometry.size_bytes).into_iter().collect();
+    Ok(Measured { size_bytes, block_bytes, notes, warnings })
+}
+
+/// Opening a pipe or a tape would already do something.
+fn refuse_other_kinds(path: &Path) -> Result<(), Error> {
+    let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
+    let kind = meta.file_type();
+    let what = match (kind.is_file() || kind.is_block_device(), kind.is_dir()) {
+        (true, _) => return Ok(()),
+        (_, true) => "a folder",
+        _ => "neither a regular file nor a block device",
+    };
+    let text = format!("{}: this is {what}; name a file or a block device", path.display());
+    Err(Error::new(ErrorKind::InvalidSetting, text))
+}
+
+/// Opens the file, makes it if a size is given; says whether `O_DIRECT` was taken.
+fn open_file(config: &FileConfig) -> Result<(File, bool, Option<Made>), Error> {
+    let path = &config.path;
+    refuse_other_kinds(path)?;
     let is_block = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
     let makes = !config.read_only && config.size_bytes.is_some() && !is_block;
+    let made = if makes { Made::at(path) } else { Ok(None) };
+    let made = made.map_err(|error| open_error(config, &error))?;
     let try_open = |flags: i32| {
         // An exclusive open of a block device is refused while it is mounted.
         let exclusive = is_block && config.lock && !config.read_only;
         let flags = if exclusive { flags | libc::O_EXCL } else { flags };
         let mut options = OpenOptions::new();
-        options.read(true).write(!config.read_only).create(makes).truncate(false);
-        options.mode(0o600).custom_flags(flags).open(path)
+        options.read(true).write(!config.read_only).custom_flags(flags).open(path)
     };
     let opened = match config.direct {
         Direct::Off => try_open(0).map(|file| (file, false)),
@@ -133,18 +179,27 @@ fn open_file(config: &FileConfig) -> Result<(File, bool), Error> {
             opened => opened.map(|file| (file, true)),
         },
     };
-    opened.map_err(|error| open_error(config, &error))
+    let opened = opened.map_err(|error| open_error(config, &error));
+    opened.map(|(file, direct)| (file, direct, made))
 }
 
 fn open_error(config: &FileConfig, error: &io::Error) -> Error {
     let path = config.path.display();
     match error.raw_os_error() {
+        Some(libc::ENOENT) if std::fs::symlink_metadata(&config.path).is_ok() => {
+            let text = format!("{path}: this is a link to a file that is not there; make that");
+            Error::new(ErrorKind::System, text)
+        }
         Some(libc::ENOENT) if config.size_bytes.is_none() => {
             let text = format!("{path}: there is no such file; give size= to make it");
             Error::new(ErrorKind::System, text)
         }
         Some(libc::ENOENT) => {
             let text = format!("{path}: its folder is not there; make it first");
+            Error::new(ErrorKind::System, text)
+        }
+        Some(libc::ENOSPC) => {
+            let text = format!("{path}: its file system is full; make room, or name another file");
             Error::new(ErrorKind::System, text)
         }
         Some(libc::EBUSY) => {
@@ -176,11 +231,16 @@ fn lock(file: &File, config: &FileConfig) -> Result<(), Error> {
         // machine later.
         std::thread::sleep(LOCK_PAUSE);
     }
-    let text = format!(
-        "{}: another process, or another drive of this one, uses this file; stop it, or name \
-         another file",
-        config.path.display()
-    );
+    let path = config.path.display();
+    let text = match flock_holder(file) {
+        Some(holder) if holder.is_this() => {
+            format!("{path}: another drive of this process uses this file; name another file")
+        }
+        Some(holder) => {
+            format!("{path}: {holder} uses this file and has locked it; stop it, or name another")
+        }
+        None => format!("{path}: another process uses this file; stop it, or name another file"),
+    };
     Err(Error::new(ErrorKind::Busy, text))
 }
 
@@ -195,26 +255,66 @@ fn geometry_of(
     let ask = || probe::geometry(file).map_err(|error| system(&config.path, "stat", &error));
     let mut geometry = ask()?;
     let found = geometry.size_bytes;
-    let size_bytes = config.size_bytes.unwrap_or(found);
-    if size_bytes < 512 {
-        return wrong(format!("{path}: {size_bytes} bytes are too few; give it a size"));
-    }
+    let size_bytes = size_of(&geometry, config, notes)?;
     if geometry.read_only && !config.read_only {
         return wrong(format!("{path}: the device takes no writes; use read-only=on"));
     }
     if size_bytes > found {
-        if geometry.is_block || config.read_only {
-            let (has, asked) = (size_text(found), size_text(size_bytes));
-            return wrong(format!("{path}: it has {has} and size={asked}; lower the size"));
-        }
-        extend(file, config, size_bytes).map_err(|e| system(&config.path, "extend", &e))?;
-    } else if size_bytes < found {
-        let (has, used) = (size_text(found), size_text(size_bytes));
-        notes.push(format!("{path}: it has {has}, of which size={used} uses the first part"));
+        extend(file, config, size_bytes).map_err(|error| extend_error(config, &error))?;
+        notes.extend(too_full(file, config, size_bytes));
     }
     geometry.size_bytes = size_bytes;
     geometry.store_bytes = found.max(size_bytes);
     Ok(geometry)
+}
+
+/// The size that the drive is to have, of a store that has what it has.
+fn size_of(
+    geometry: &Geometry,
+    config: &FileConfig,
+    notes: &mut Vec<String>,
+) -> Result<u64, Error> {
+    let (path, found) = (config.path.display(), geometry.size_bytes);
+    let wrong = |text| Err(Error::new(ErrorKind::InvalidSetting, text));
+    let size_bytes = config.size_bytes.unwrap_or(found);
+    if size_bytes < 512 {
+        return wrong(format!("{path}: {size_bytes} bytes are too few; give it a size"));
+    }
+    let (has, asked) = (size_text(found), size_text(size_bytes));
+    if size_bytes > found && (geometry.is_block || config.read_only) {
+        return wrong(format!("{path}: it has {has} and size={asked}; lower the size"));
+    }
+    // An empty file has nothing that could be lost, and is what a start leaves that was cut short.
+    if size_bytes > found && found > 0 && !config.grow {
+        return wrong(format!(
+            "{path}: it has {has} and size={asked}; lower or remove the size, or say grow=on to \
+             have the file made longer"
+        ));
+    }
+    if size_bytes < found {
+        notes.push(format!("{path}: it has {has}, of which size={asked} uses the first part"));
+    }
+    Ok(size_bytes)
+}
+
+fn extend_error(config: &FileConfig, error: &io::Error) -> Error {
+    let (path, asked) = (config.path.display(), size_text(config.size_bytes.unwrap_or(0)));
+    let why = match error.raw_os_error() {
+        Some(libc::EFBIG) => "more than its file system takes in one file; lower the size",
+        Some(libc::ENOSPC) => "its file system is full; make room, or name another file",
+        _ => return system(&config.path, &format!("size={asked}: cannot make it as long"), error),
+    };
+    Error::new(ErrorKind::System, format!("{path}: size={asked}: {why}"))
+}
+
+/// What to say of a file that was made longer than its file system has room for.
+fn too_full(file: &File, config: &FileConfig, size_bytes: u64) -> Option<String> {
+    let free_bytes = probe::free_bytes(file).filter(|free_bytes| *free_bytes < size_bytes)?;
+    let (path, asked, free) = (config.path.display(), size_text(size_bytes), free_bytes >> 20);
+    Some(format!(
+        "{path}: size={asked}, but its file system has only {free} MiB left; writes fail when they \
+         are used up"
+    ))
 }
 
 /// Makes the file longer, sparsely, and makes that durable with its name.

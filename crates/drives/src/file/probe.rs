@@ -155,6 +155,15 @@ pub(crate) fn can_allocate(file: &File, mode: i32) -> bool {
     unsafe { libc::fallocate(file.as_raw_fd(), mode, behind, 4096) == 0 }
 }
 
+/// Bytes that may still be written to a file's file system.
+pub(crate) fn free_bytes(file: &File) -> Option<u64> {
+    // SAFETY: all zeroes is a value of this plain struct.
+    let mut found: libc::statvfs64 = unsafe { std::mem::zeroed() };
+    // SAFETY: an open descriptor and a live struct to fill.
+    let done = unsafe { libc::fstatvfs64(file.as_raw_fd(), &raw mut found) };
+    (done == 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
+}
+
 /// What is in a file from an offset on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {

@@ -1,0 +1,116 @@
+//! Files that hold a disk in a container of their own, recognised by what they begin with.
+//!
+//! A drive serves the bytes of its file as they are; of a qcow2 image that is the container, which
+//! is hardly what is wanted, and writing to it destroys the disk inside. So opening one says so,
+//! with the line that serves what is inside. At most a sector at either end is read. Sources: the
+//! images' specifications; `qemu/block/*.c` for VMDK and VDI. Called by open.rs.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// What serves the inside of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Inside {
+    /// qemu-nbd, with this format.
+    Qemu(&'static str),
+    /// Nothing: it must be unpacked first, by this command.
+    Unpack(&'static str),
+}
+
+/// Name, place and bytes of a container's mark, and who serves what is inside.
+type Mark = (&'static str, u64, &'static [u8], Inside);
+
+const MARKS: [Mark; 15] = [
+    ("qcow2 image", 0, b"QFI\xfb\0\0\0\x02", Inside::Qemu("qcow2")),
+    ("qcow2 image", 0, b"QFI\xfb\0\0\0\x03", Inside::Qemu("qcow2")),
+    ("qcow image", 0, b"QFI\xfb\0\0\0\x01", Inside::Qemu("qcow")),
+    ("QED image", 0, b"QED\0", Inside::Qemu("qed")),
+    ("VMDK image", 0, b"KDMV", Inside::Qemu("vmdk")),
+    ("VMDK image", 0, b"COWD", Inside::Qemu("vmdk")),
+    ("VMDK descriptor", 0, b"# Disk DescriptorFile", Inside::Qemu("vmdk")),
+    ("VHDX image", 0, b"vhdxfile", Inside::Qemu("vhdx")),
+    ("VHD image", 0, b"conectix", Inside::Qemu("vpc")),
+    ("VDI image", 0x40, b"\x7f\x10\xda\xbe", Inside::Qemu("vdi")),
+    ("Parallels image", 0, b"WithoutFreeSpace", Inside::Qemu("parallels")),
+    ("gzip file", 0, b"\x1f\x8b\x08", Inside::Unpack("gzip -d")),
+    ("xz file", 0, b"\xfd7zXZ\0", Inside::Unpack("xz -d")),
+    ("zstd file", 0, b"\x28\xb5\x2f\xfd", Inside::Unpack("zstd -d")),
+    ("zip file", 0, b"PK\x03\x04", Inside::Unpack("unzip")),
+];
+/// A VHD image of fixed size is a plain disk with this sector behind it.
+const VHD_FOOTER: &[u8] = b"conectix";
+
+/// What to say of a file that is a container; none if it is a plain disk, as far as one can see.
+pub(super) fn note(path: &Path, size_bytes: u64) -> Option<String> {
+    // Not the drive's own descriptor, which may take aligned memory only.
+    let file = File::open(path).ok()?;
+    let (what, inside) = container(&file, size_bytes)?;
+    let shown = path.display();
+    let quoted = format!("'{}'", path.to_string_lossy().replace('\'', "'\\''"));
+    let better = match inside {
+        Inside::Qemu(format) => format!(
+            "for the disk inside use `qemu-nbd --persistent --shared=0 --format={format} \
+             --socket=/tmp/disk.sock {quoted}`"
+        ),
+        Inside::Unpack(command) => format!("unpack it first: `{command} {quoted}`"),
+    };
+    Some(format!(
+        "{shown}: this is a {what}; its bytes are served as they are, not the disk inside, which \
+         writes would destroy; {better}"
+    ))
+}
+
+fn container(file: &File, size_bytes: u64) -> Option<(&'static str, Inside)> {
+    let mut head = [0; 512];
+    let length = file.read_at(&mut head, 0).ok()?;
+    let begins = |place: u64, mark: &[u8]| {
+        head[..length].get(place as usize..).is_some_and(|rest| rest.starts_with(mark))
+    };
+    let known = MARKS.iter().find(|(_, place, mark, _)| begins(*place, mark));
+    if let Some((what, _, _, inside)) = known {
+        return Some((what, *inside));
+    }
+    let mut foot = [0; 8];
+    file.read_exact_at(&mut foot, size_bytes.checked_sub(512)?).ok()?;
+    (foot == VHD_FOOTER).then_some(("VHD image", Inside::Qemu("vpc")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(bytes: &[u8]) -> Option<String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("it's");
+        std::fs::write(&path, bytes).unwrap();
+        note(&path, bytes.len() as u64)
+    }
+
+    #[test]
+    fn each_container_is_known_by_its_mark_and_named_with_what_serves_it() {
+        for (what, place, mark, inside) in MARKS {
+            let mut bytes = vec![0; 4096];
+            bytes[place as usize..][..mark.len()].copy_from_slice(mark);
+            let text = said(&bytes).unwrap();
+            assert!(text.contains(&format!("this is a {what};")), "{text}");
+            let command = match inside {
+                Inside::Qemu(format) => format!("--format={format} "),
+                Inside::Unpack(command) => format!("`{command} "),
+            };
+            assert!(text.contains(&command) && text.contains("it'\\''s'`"), "{text}");
+        }
+        let mut fixed = vec![0; 4096];
+        fixed[3584..3592].copy_from_slice(VHD_FOOTER);
+        assert!(said(&fixed).unwrap().contains("--format=vpc"));
+    }
+
+    #[test]
+    fn plain_disks_and_short_files_are_no_containers() {
+        let mut boot = vec![0; 4096];
+        boot[510..512].copy_from_slice(b"\x55\xaa");
+        for plain in [&boot[..], &[], b"QFI", &[0; 511]] {
+            assert_eq!(said(plain), None);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What /proc says of the machine and its processes, for messages to people.
+//!
+//! Pure parsers of its texts, and functions that read them; `None` where it does not say, as for
+//! processes of other namespaces. Called while drives and sockets are opened, never by an I/O.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+
+/// A process that has something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number.
+    pub pid: u32,
+    /// The name of its program, if it is known.
+    pub name: Option<String>,
+}
+
+impl Holder {
+    fn of(pid: u32) -> Holder {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+        Holder { pid, name: name.map(|name| name.trim_end().to_owned()) }
+    }
+
+    /// Whether it is this very process.
+    #[must_use]
+    pub fn is_this(&self) -> bool {
+        self.pid == std::process::id()
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => write!(f, "process {} ({})", self.pid, name.escape_debug()),
+            None => write!(f, "process {}", self.pid),
+        }
+    }
+}
+
+/// The process that has locked a file with flock(2), by /proc/locks.
+#[must_use]
+pub fn flock_holder(file: &File) -> Option<Holder> {
+    let meta = file.metadata().ok()?;
+    let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
+    let table = fs::read_to_string("/proc/locks").ok()?;
+    let name = format!("{major:02x}:{minor:02x}:{}", meta.ino());
+    // Some file systems have other devices in this table than in stat.
+    let by_inode = format!(":{}", meta.ino());
+    let pid =
+        locker(&table, |id| id == name).or_else(|| locker(&table, |id| id.ends_with(&by_inode)));
+    pid.map(Holder::of)
+}
+
+/// Who has the flock(2) lock of the file whose id is the one that is looked for.
+fn locker(table: &str, is_it: impl Fn(&str) -> bool) -> Option<u32> {
+    // `1: FLOCK  ADVISORY  WRITE 4711 fe:01:1234 0 EOF`; whoever waits has `->` behind the number.
+    table.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let (kind, pid, id) = (words.next()?, words.nth(2)?, words.next()?);
+        (kind == "FLOCK" && is_it(id)).then(|| pid.parse().ok().filter(|pid| *pid > 0)).flatten()
+    })
+}
+
+/// Bytes of memory and swap that this machine has.
+#[must_use]
+pub fn memory_bytes() -> Option<u64> {
+    memory_in(&fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+fn memory_in(text: &str) -> Option<u64> {
+    let kib = |name: &str| -> Option<u64> {
+        let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+        rest.split_whitespace().next()?.parse().ok()
+    };
+    Some((kib("MemTotal:")? + kib("SwapTotal:").unwrap_or(0)) << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locker_is_found_by_its_file_and_whoever_waits_is_not() {
+        let table = "1: POSIX  ADVISORY  WRITE 1 fe:01:77 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 4711 fe:01:77 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 4712 fe:01:77 0 EOF\n\
+                     3: FLOCK  ADVISORY  READ  -1 fe:01:78 0 EOF\n";
+        assert_eq!(locker(table, |id| id == "fe:01:77"), Some(4711));
+        assert_eq!(locker(table, |id| id == "fe:01:78"), None);
+        assert_eq!(locker(table, |id| id == "fe:01:79"), None);
+    }
+
+    #[test]
+    fn holder_of_a_real_lock_is_this_process() {
+        let file = tempfile::tempfile().unwrap();
+        assert_eq!(flock_holder(&file), None);
+        file.lock().unwrap();
+        let holder = flock_holder(&file).expect("/proc/locks has it");
+        assert!(holder.is_this() && holder.name.is_some(), "{holder}");
+    }
+
+    #[test]
+    fn memory_is_that_of_the_machine_and_its_swap() {
+        assert_eq!(memory_in("MemTotal: 8 kB\nMemFree: 1 kB\nSwapTotal: 2 kB\n"), Some(10 << 10));
+        assert_eq!(memory_in("nothing"), None);
+        assert!(memory_bytes().is_some_and(|bytes| bytes > 1 << 20));
+    }
+}
