@@ -257,6 +257,12 @@ impl<M: Machine> Disk<M> {
         self.capacity.load(Order::Acquire)
     }
 
+    /// Bytes that the drive has by now, of which its sectors may leave the last ones out.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.driver.size_bytes()
+    }
+
     /// Its limits.
     #[must_use]
     pub fn limits(&self) -> &QueueLimits {

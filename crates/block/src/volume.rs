@@ -42,6 +42,23 @@ pub enum Layout {
     Linear,
 }
 
+impl Layout {
+    /// Sectors of a volume of drives of these sizes, in whole blocks of `block_sectors`, of which a
+    /// chunk is a multiple; 0 if they are too small.
+    #[must_use]
+    pub fn capacity(self, sizes: &[Sector], block_sectors: SectorCount) -> Sector {
+        let block = u64::from(block_sectors.max(1));
+        match self {
+            Layout::Linear => sizes.iter().map(|size| size / block * block).sum(),
+            Layout::Stripe { chunk_sectors } => {
+                let chunk = u64::from(chunk_sectors.max(1));
+                let smallest = sizes.iter().min().copied().unwrap_or(0);
+                smallest / chunk * chunk * sizes.len() as u64
+            }
+        }
+    }
+}
+
 /// Several disks as one.
 pub struct Volume<M: Machine> {
     name: String,
@@ -104,15 +121,7 @@ impl Part {
 
 /// Sectors of a volume of drives of these sizes; 0 if they are too small.
 pub(crate) fn capacity_of(layout: Layout, sizes: &[Sector], limits: &QueueLimits) -> Sector {
-    match layout {
-        Layout::Linear => sizes.iter().map(|size| whole_blocks(*size, limits)).sum(),
-        Layout::Stripe { chunk_sectors } => {
-            let smallest = sizes.iter().min().copied().unwrap_or(0);
-            smallest / u64::from(chunk_sectors.max(1))
-                * u64::from(chunk_sectors)
-                * sizes.len() as u64
-        }
-    }
+    layout.capacity(sizes, limits.logical_sectors())
 }
 
 /// Whole blocks of the coarsest drive, so that none gets a misaligned I/O.

@@ -14,6 +14,7 @@ use millrace_drives::{FaultControl, Spec, SpecError, WorkerCpus, controller_of};
 use millrace_machine::{CpuId, Machine, Native, NodeId};
 
 use crate::serving::{check_serving, needs_workers};
+use crate::space::Space;
 
 /// Queue settings of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +115,8 @@ pub struct OpenedDrive {
     pub disk: Arc<Disk<Native>>,
     /// Remarks for a person.
     pub notes: Vec<String>,
+    /// What is hardly meant, such as that its file is a qcow2 image.
+    pub warnings: Vec<String>,
     /// What file it is (device and inode), if it is one.
     pub identity: Option<(u64, u64)>,
     /// Controls its faults, if it is a fault drive.
@@ -168,11 +171,14 @@ pub fn open_drive(
         ..DiskConfig::default()
     };
     let disk = Disk::new(opened.driver, config)?;
-    let notes = opened.notes.into_iter().map(|note| format!("drive {name}: {note}")).collect();
+    let of_drive = |note| format!("drive {name}: {note}");
+    let notes = opened.notes.into_iter().map(of_drive).collect();
+    let warnings = opened.warnings.into_iter().map(of_drive).collect();
     if let (Some(control), None) = (&opened.fault, spec.get("name")) {
         control.set_name(name);
     }
-    Ok(OpenedDrive { disk, notes, identity: opened.identity, fault: opened.fault })
+    let (identity, fault) = (opened.identity, opened.fault);
+    Ok(OpenedDrive { disk, notes, warnings, identity, fault })
 }
 
 /// A volume of freshly opened drives, called `d0`, `d1` and so on, and remarks for a person.
@@ -202,6 +208,7 @@ pub fn build_volume(
         let (worker, minor) = (workers.next(host.node_of(spec)), index as u32);
         let drive = DriveOptions { worker, minor, ..options.drive };
         let mut drive = open_drive(&name, spec, &drive, &host)?;
+        notes.append(&mut drive.warnings);
         notes.append(&mut drive.notes);
         disks.push(drive.disk);
     }
@@ -210,20 +217,9 @@ pub fn build_volume(
     Ok((volume, notes))
 }
 
-/// Says so if unequal drives leave space unused.
+/// Says so if a volume leaves some of its drives' bytes unused.
 pub fn unused_space(volume: &Volume<Native>) -> Option<String> {
-    let total: u64 = volume.disks().iter().map(|disk| disk.capacity()).sum();
-    let Layout::Stripe { chunk_sectors } = volume.layout() else { return None };
-    let unequal = volume.disks().iter().any(|d| d.capacity() != volume.disks()[0].capacity());
-    let left = total - volume.capacity();
-    (unequal && left >= u64::from(chunk_sectors)).then(|| {
-        let (name, left_mib) = (volume.name(), left >> 11);
-        let smallest = volume.disks().iter().map(|d| d.capacity()).min().unwrap_or(0) >> 11;
-        format!(
-            "volume {name}: unequal drives; {smallest} MiB of each is used, {left_mib} MiB in all \
-             is not"
-        )
-    })
+    Space::of(volume).note(volume.name())
 }
 
 #[cfg(test)]
@@ -242,7 +238,9 @@ mod tests {
         let (volume, notes) =
             build_volume("v", layout, &drives, &VolumeOptions::default()).unwrap();
         assert_eq!(volume.capacity(), 2 << 21);
-        let note = "volume v: unequal drives; 1024 MiB of each is used, 1024 MiB in all is not";
+        let note = "volume v: not served: 1 GiB of its drives, since a stripe takes of each what \
+                    the smallest has, in whole chunks of 64 KiB: 1 GiB of d0 (1 GiB), d1 (2 GiB); \
+                    layout = \"linear\" serves all";
         assert_eq!(notes, [note]);
     }
 

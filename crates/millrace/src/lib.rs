@@ -55,6 +55,7 @@
 
 mod assemble;
 mod serving;
+mod space;
 
 pub use assemble::{
     DriveOptions, Host, OpenedDrive, SetupError, VolumeOptions, build_volume, drive_device,
@@ -68,6 +69,7 @@ pub use millrace_block::{
 pub use millrace_drives::{DriveWorkers, Spec, WorkerCpus, worker_cpus};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
 pub use serving::{check_serving, default_serving, needs_workers};
+pub use space::{CHUNK_SECTORS, DriveSpace, Space, default_layout};
 
 /// One thread's way into a volume.
 pub type Channel = millrace_block::Channel<Native>;

@@ -1,0 +1,186 @@
+//! What of its drives a volume cannot use: how much, and why, for people.
+//!
+//! Pure arithmetic over sizes, asked of volumes that are made and, by `--check`, of drives that are
+//! not open. A stripe takes whole chunks, and of every drive as much as the smallest has; either
+//! layout takes whole blocks of the coarsest drive. Whoever reads a disk's end (a backup GPT, a
+//! superblock) must hear of what is left out.
+
+use millrace_block::{Layout, SECTOR_SHIFT, Sector, Volume};
+use millrace_machine::Native;
+
+/// Chunk in sectors where none is given: 64 KiB.
+pub const CHUNK_SECTORS: u32 = 128;
+
+/// The layout of a volume of so many drives that names none: one drive is served as it is, from its
+/// first byte to its last; several are a stripe.
+#[must_use]
+pub fn default_layout(drives: usize) -> Layout {
+    match drives {
+        0 | 1 => Layout::Linear,
+        _ => Layout::Stripe { chunk_sectors: CHUNK_SECTORS },
+    }
+}
+
+/// A drive of a volume, as far as sizes go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DriveSpace {
+    /// Its name.
+    pub name: String,
+    /// All that it has, in bytes.
+    pub size_bytes: u64,
+    /// Its logical block, in bytes.
+    pub block_bytes: u32,
+}
+
+/// The sizes of a volume's drives, and how they are laid out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Space {
+    /// The layout.
+    pub layout: Layout,
+    /// The drives.
+    pub drives: Vec<DriveSpace>,
+}
+
+impl Space {
+    /// That of a volume, as it is by now.
+    #[must_use]
+    pub fn of(volume: &Volume<Native>) -> Space {
+        let drives = volume.disks().iter().map(|disk| DriveSpace {
+            name: disk.name().to_owned(),
+            size_bytes: disk.size_bytes(),
+            block_bytes: disk.limits().logical_block_size,
+        });
+        Space { layout: volume.layout(), drives: drives.collect() }
+    }
+
+    /// Block of the coarsest drive, in bytes.
+    fn block_bytes(&self) -> u64 {
+        self.drives.iter().map(|drive| u64::from(drive.block_bytes)).max().unwrap_or(512).max(512)
+    }
+
+    /// Bytes that a volume of these drives has.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        let sizes: Vec<Sector> =
+            self.drives.iter().map(|drive| drive.size_bytes >> SECTOR_SHIFT).collect();
+        let block_sectors = (self.block_bytes() >> SECTOR_SHIFT) as u32;
+        self.layout.capacity(&sizes, block_sectors) << SECTOR_SHIFT
+    }
+
+    /// Bytes of its drives that it does not have.
+    #[must_use]
+    pub fn unused_bytes(&self) -> u64 {
+        let all: u64 = self.drives.iter().map(|drive| drive.size_bytes).sum();
+        all.saturating_sub(self.used_bytes())
+    }
+
+    /// What a person should know of what the volume `name` does not use; none if it uses all.
+    #[must_use]
+    pub fn note(&self, name: &str) -> Option<String> {
+        let unused = self.unused_bytes();
+        if unused == 0 {
+            return None;
+        }
+        let used = self.used_bytes();
+        let Layout::Stripe { chunk_sectors } = self.layout else {
+            return Some(format!("volume {name}: not served: {}", self.tails()));
+        };
+        let chunk = amount(u64::from(chunk_sectors) << SECTOR_SHIFT);
+        if let [drive] = self.drives.as_slice() {
+            let (tail, size) = (amount(unused), drive.size_bytes);
+            return Some(format!(
+                "volume {name}: not served: the last {tail} of the {size} bytes of {}, since a \
+                 stripe has whole chunks of {chunk}; layout = \"linear\" serves them",
+                drive.name
+            ));
+        }
+        let each = amount(used / self.drives.len() as u64);
+        let sizes: Vec<String> = self.drives.iter().map(|drive| self.size_of(drive)).collect();
+        Some(format!(
+            "volume {name}: not served: {} of its drives, since a stripe takes of each what the \
+             smallest has, in whole chunks of {chunk}: {each} of {}; layout = \"linear\" serves \
+             all",
+            amount(unused),
+            sizes.join(", ")
+        ))
+    }
+
+    fn size_of(&self, drive: &DriveSpace) -> String {
+        format!("{} ({})", drive.name, amount(drive.size_bytes))
+    }
+
+    /// The ends of drives that make no whole block.
+    fn tails(&self) -> String {
+        let block = self.block_bytes();
+        let tail = |drive: &DriveSpace| match drive.size_bytes % block {
+            0 => None,
+            tail => {
+                let (name, size) = (&drive.name, drive.size_bytes);
+                Some(format!("the last {tail} of the {size} bytes of {name}"))
+            }
+        };
+        let tails: Vec<String> = self.drives.iter().filter_map(tail).collect();
+        format!("{}, since a block has {block} bytes", tails.join(", "))
+    }
+}
+
+/// Bytes for people, exactly.
+fn amount(bytes: u64) -> String {
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    match units.iter().find(|(_, shift)| bytes >= 1 << shift) {
+        Some((unit, shift)) if bytes.is_multiple_of(1 << shift) => {
+            format!("{} {unit}", bytes >> shift)
+        }
+        _ => format!("{bytes} bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space(layout: Layout, sizes: &[(u64, u32)]) -> Space {
+        let drives = sizes.iter().zip(0..).map(|((size_bytes, block_bytes), number)| DriveSpace {
+            name: format!("d{number}"),
+            size_bytes: *size_bytes,
+            block_bytes: *block_bytes,
+        });
+        Space { layout, drives: drives.collect() }
+    }
+
+    const STRIPE: Layout = Layout::Stripe { chunk_sectors: CHUNK_SECTORS };
+
+    #[test]
+    fn one_drive_is_served_to_its_last_block_unless_it_is_a_stripe() {
+        let size = 1_000_204_886_016;
+        let linear = space(default_layout(1), &[(size, 512)]);
+        assert_eq!((linear.unused_bytes(), linear.note("v")), (0, None));
+        let stripe = space(STRIPE, &[(size, 512)]);
+        assert_eq!(stripe.used_bytes(), 1_000_204_861_440);
+        let note = "volume v: not served: the last 24 KiB of the 1000204886016 bytes of d0, since a \
+                    stripe has whole chunks of 64 KiB; layout = \"linear\" serves them";
+        assert_eq!((stripe.unused_bytes(), stripe.note("v").as_deref()), (24_576, Some(note)));
+    }
+
+    #[test]
+    fn unequal_drives_of_a_stripe_say_what_they_drop() {
+        let stripe = space(default_layout(2), &[(100 << 20, 512), (70 << 20, 512)]);
+        let note = "volume v: not served: 30 MiB of its drives, since a stripe takes of each what \
+                    the smallest has, in whole chunks of 64 KiB: 70 MiB of d0 (100 MiB), d1 (70 \
+                    MiB); layout = \"linear\" serves all";
+        assert_eq!((stripe.unused_bytes(), stripe.note("v").as_deref()), (30 << 20, Some(note)));
+    }
+
+    #[test]
+    fn bytes_behind_the_last_block_are_named_with_their_drive() {
+        let one = space(Layout::Linear, &[(10_000_100, 512)]);
+        let note = "volume v: not served: the last 228 of the 10000100 bytes of d0, since a block \
+                    has 512 bytes";
+        assert_eq!(10_000_100 % 512, 228 - 0);
+        assert_eq!((one.unused_bytes(), one.note("v").as_deref()), (228, Some(note)));
+        // The block of one drive is that of all.
+        let two = space(Layout::Linear, &[(5_120, 512), (8_192, 4_096)]);
+        assert_eq!((two.used_bytes(), two.unused_bytes()), (12_288, 1_024));
+        assert!(two.note("v").is_some_and(|note| note.contains("the last 1024 of the 5120")));
+    }
+}
