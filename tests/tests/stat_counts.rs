@@ -239,10 +239,9 @@ fn the_control_socket_is_private_and_goes_with_its_daemon() {
     let mut second = Command::new(binary(&daemon));
     let output = run(second.current_dir(daemon.dir()).args(["serve", "other.toml"]));
     let text = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(
-        text,
-        "millrace: other.toml:15: control: unix:c: in use by another server; choose another path\n"
-    );
+    let pid = daemon.pid();
+    let holder = format!("in use by process {pid} (millrace); stop that, or choose another path");
+    assert_eq!(text, format!("millrace: other.toml:15: control: unix:c: {holder}\n"));
     assert_eq!(output.status.code(), Some(2));
     succeed(&mut stat(&daemon));
     assert!(daemon.terminate().success());

@@ -6,7 +6,9 @@
 //!
 //! Invariants: only a socket file made here is removed, and only while it is still the same file;
 //! whoever checks, removes and binds `PATH` holds the lock of `PATH.lock` before and as long as it
-//! listens. That file is empty and stays: one that were removed could be locked by two servers.
+//! listens. Whoever has the lock looks whether the file that it locked is still the one at that
+//! path, and takes the next one if it is not: so the file may go with its lock, and two servers
+//! never have it.
 
 use std::fmt;
 use std::fs::{File, OpenOptions, Permissions};
@@ -18,6 +20,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use millrace_block::{Error, ErrorKind};
+use millrace_drives::flock_holder;
 use rustix::fs::{Mode, fchmod};
 use rustix::net;
 
@@ -58,7 +61,15 @@ pub struct UnixSocket {
     path: PathBuf,
     /// Device and inode of its file.
     file: Option<(u64, u64)>,
-    _lock: File,
+    /// Dropped last: what goes before is done under it.
+    _lock: LockFile,
+}
+
+/// The locked file beside a socket's path; it goes when this is dropped.
+#[derive(Debug)]
+struct LockFile {
+    file: File,
+    path: PathBuf,
 }
 
 impl Listener {
@@ -155,16 +166,53 @@ impl Drop for UnixSocket {
 }
 
 fn cannot_listen(listen: &Listen, error: &io::Error) -> Error {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            let what = match listen {
-                Listen::Unix(_) => "path",
-                Listen::Tcp(_) => "port",
-            };
-            let text = format!("{listen}: in use by another server; choose another {what}");
-            Error::new(ErrorKind::Busy, text)
+    let in_use = error.kind() == io::ErrorKind::AddrInUse;
+    let why = match listen {
+        Listen::Tcp(_) if in_use => "in use by another server; choose another port".to_owned(),
+        Listen::Tcp(_) => format!("cannot listen: {error}"),
+        Listen::Unix(path) if in_use => who_is_at(path),
+        Listen::Unix(path) => why_not_at(path, error),
+    };
+    let kind = if in_use { ErrorKind::Busy } else { ErrorKind::System };
+    Error::new(kind, format!("{listen}: {why}"))
+}
+
+/// What is at a path where no socket can be made.
+fn who_is_at(path: &Path) -> String {
+    let kind = std::fs::symlink_metadata(path).map(|meta| meta.file_type());
+    if let Some(kind) = kind.ok().filter(|kind| !kind.is_socket()) {
+        let what = if kind.is_dir() { "a folder" } else { "a file that is no socket" };
+        return format!("there is {what}; move it away, or choose another path");
+    }
+    match File::open(beside(path)).ok().and_then(|file| flock_holder(&file)) {
+        Some(holder) if holder.is_this() => {
+            "in use by this process already; choose another path".to_owned()
         }
-        _ => Error::new(ErrorKind::System, format!("{listen}: cannot listen: {error}")),
+        Some(holder) => format!("in use by {holder}; stop that, or choose another path"),
+        None => "in use by another server; choose another path".to_owned(),
+    }
+}
+
+/// Why no file can be made at a path, and what to do about it.
+fn why_not_at(path: &Path, error: &io::Error) -> String {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let shown = folder.display();
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            format!("its folder {shown} is not there; make it, or choose another path")
+        }
+        io::ErrorKind::NotADirectory => format!("{shown} is no folder; choose another path"),
+        io::ErrorKind::PermissionDenied => format!(
+            "this user may not make files in the folder {shown}; change its mode, or choose \
+             another path"
+        ),
+        io::ErrorKind::StorageFull => {
+            format!("the file system of {shown} is full; make room, or choose another path")
+        }
+        _ => format!("cannot listen: {error}"),
     }
 }
 
@@ -186,17 +234,40 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((meta.dev(), meta.ino()))
 }
 
-/// The open and locked file beside a socket's path; `AddrInUse` if another server has it.
-fn lock(path: &Path) -> io::Result<File> {
+/// The path of the lock of a socket's path.
+fn beside(path: &Path) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".lock");
+    beside.into()
+}
+
+/// The open and locked file beside a socket's path; `AddrInUse` if another server has it.
+fn lock(path: &Path) -> io::Result<LockFile> {
+    let path = beside(path);
     let mut options = OpenOptions::new();
     options.write(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-    let locked = options.open(&beside).and_then(|file| lock_file(&file).map(|()| file));
-    locked.map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => io::ErrorKind::AddrInUse.into(),
-        kind => io::Error::new(kind, format!("lock file {}: {error}", beside.display())),
-    })
+    loop {
+        let locked = options.open(&path).and_then(|file| lock_file(&file).map(|()| file));
+        let file = locked.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => io::ErrorKind::AddrInUse.into(),
+            kind => io::Error::new(kind, format!("lock file {}: {error}", path.display())),
+        })?;
+        let meta = file.metadata()?;
+        if identity(&path) == Some((meta.dev(), meta.ino())) {
+            return Ok(LockFile { file, path });
+        }
+        // Its last owner removed it after it was opened here.
+    }
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        let own = self.file.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
+        if own.is_some() && identity(&self.path) == own {
+            // Still locked. If it cannot be removed, it is empty, and the next server's.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 /// Whether the file is a socket on which nobody accepts.
@@ -208,6 +279,8 @@ fn is_stale(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
+    use std::sync::atomic::Ordering;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -242,7 +315,7 @@ mod tests {
         let live = UnixSocket::bind_private(&path).unwrap();
         let error = UnixSocket::bind_private(&path).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
-        assert!(error.to_string().contains("in use by another server"), "{error}");
+        assert!(error.to_string().contains("in use by this process already"), "{error}");
         drop(live);
         // Closed without being unlinked, as by a crash.
         drop(UnixListener::bind(&path).unwrap());
@@ -255,7 +328,40 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         std::fs::write(&path, "precious").unwrap();
-        assert!(UnixSocket::bind_private(&path).is_err());
+        let error = UnixSocket::bind_private(&path).unwrap_err().to_string();
+        assert!(error.contains("there is a file that is no socket"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        let left: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().path()).collect();
+        assert_eq!(left, [path]);
+    }
+
+    #[test]
+    fn a_missing_folder_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = UnixSocket::bind_private(&dir.path().join("no/s")).unwrap_err().to_string();
+        let folder = format!("its folder {} is not there", dir.path().join("no").display());
+        assert!(error.contains(&folder), "{error}");
+    }
+
+    #[test]
+    fn a_lock_goes_with_its_socket_and_is_never_had_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let (bound, stop) = (std::sync::atomic::AtomicU32::new(0), Instant::now());
+        // Whoever binds is alone until the socket is dropped, however often files come and go.
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while stop.elapsed() < Duration::from_millis(300) {
+                        let Ok(socket) = UnixSocket::bind_private(&path) else { continue };
+                        assert_eq!(bound.fetch_add(1, Ordering::SeqCst), 0);
+                        assert!(path.exists());
+                        bound.fetch_sub(1, Ordering::SeqCst);
+                        drop(socket);
+                    }
+                });
+            }
+        });
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "nothing is left");
     }
 }
