@@ -30,7 +30,7 @@ pub enum BenchError {
     #[error("{0}")]
     Workload(String),
     /// A server could not be reached, went away or broke the protocol.
-    #[error("NBD server at {address}: {source}; is it there, and does it serve this export?")]
+    #[error("NBD server at {address}: {source}{}", remedy(source))]
     Server {
         /// Where it is.
         address: millrace_exports::nbd::Address,
@@ -55,6 +55,15 @@ pub enum BenchError {
     /// A job panicked.
     #[error("a job panicked: see above")]
     Panicked,
+}
+
+/// What to do about a server that is not there.
+fn remedy(error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    match error.kind() {
+        ConnectionRefused | NotFound => "; nobody serves there: start it, or name another address",
+        _ => "",
+    }
 }
 
 /// How a row is run.

@@ -4,7 +4,8 @@
 //! received; what is to be sent is appended to a buffer of the caller.
 //!
 //! States: greeting; the wish for a reply style, each refusal falling back to the next simpler one;
-//! `OPT_GO`; for old servers `OPT_EXPORT_NAME`; over.
+//! `OPT_GO`; for old servers `OPT_EXPORT_NAME`; where there is no such export `OPT_LIST`, for the
+//! error; over.
 //! Invariants: one option is open at a time; no more is consumed than the last message that the
 //! negotiation needs; information of unknown kinds is ignored.
 //! Specification: "Fixed newstyle negotiation", "Option types", "Block size constraints".
@@ -15,13 +16,17 @@ use super::transmission::{Command, Request};
 use super::wire::{
     CMD_FLAG_PAYLOAD_LEN, EXPORT_NAME_ZEROES, EXTENDED_REQUEST_BYTES, EXTENDED_REQUEST_MAGIC,
     FLAG_C_FIXED_NEWSTYLE, FLAG_C_NO_ZEROES, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, INFO_BLOCK_SIZE,
-    INFO_EXPORT, NBD_MAGIC, OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS, OPT_GO, OPT_STRUCTURED_REPLY,
-    OPTION_MAGIC, OPTION_REPLY_HEADER_BYTES, OPTION_REPLY_MAGIC, REP_ACK, REP_ERR_UNSUP,
-    REP_ERROR_BIT, REP_INFO, REQUEST_MAGIC, Reader, STRING_BYTES_MAX, Writer, put_option,
+    INFO_EXPORT, NBD_MAGIC, OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS, OPT_GO, OPT_LIST,
+    OPT_STRUCTURED_REPLY, OPTION_MAGIC, OPTION_REPLY_HEADER_BYTES, OPTION_REPLY_MAGIC, REP_ACK,
+    REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_ERROR_BIT, REP_INFO, REP_SERVER, REQUEST_MAGIC, Reader,
+    STRING_BYTES_MAX, Writer, put_option,
 };
 
 /// Longest data of a reply to an option, in bytes.
 pub const REPLY_DATA_BYTES_MAX: u32 = 64 * 1024;
+
+/// Most exports that an error lists.
+const LISTED_MAX: usize = 32;
 
 /// What a client knows after the negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +60,8 @@ enum State {
     Style(ReplyStyle),
     Go,
     ExportName,
+    /// There is no such export: which there are is asked for the error.
+    List,
     Over,
 }
 
@@ -68,6 +75,8 @@ pub struct ClientHandshake {
     /// Whether the size and the flags are known.
     described: bool,
     session: ClientSession,
+    /// Exports that the server listed.
+    known: Vec<String>,
 }
 
 impl ClientHandshake {
@@ -90,7 +99,27 @@ impl ClientHandshake {
             block_max: 32 * 1024 * 1024,
         };
         let (state, name) = (State::Greeting, name.to_owned());
-        Ok(ClientHandshake { name, want, state, no_zeroes: false, described: false, session })
+        let (no_zeroes, described, known) = (false, false, Vec::new());
+        Ok(ClientHandshake { name, want, state, no_zeroes, described, session, known })
+    }
+
+    /// The refusal of the export, if that is how it ended; for servers that hang up then.
+    #[must_use]
+    pub fn refusal(&self) -> Option<ProtocolError> {
+        (self.state == State::List).then(|| self.no_export())
+    }
+
+    fn no_export(&self) -> ProtocolError {
+        ProtocolError::NoExport { name: self.name.clone(), known: self.known.clone() }
+    }
+
+    /// One export of the list.
+    fn listed(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
+        let mut reader = Reader::new(data);
+        let name = reader.u32().and_then(|length| reader.bytes(length as usize));
+        // What breaks the list only spoils an error message.
+        self.known.push(printable(name.unwrap_or_default()));
+        if self.known.len() < LISTED_MAX { Ok(()) } else { Err(self.no_export()) }
     }
 
     /// Handles every complete message at the front of `input` and appends what to send to `out`.
@@ -167,6 +196,7 @@ impl ClientHandshake {
         match self.state {
             State::Style(ReplyStyle::Extended) => OPT_EXTENDED_HEADERS,
             State::Style(_) => OPT_STRUCTURED_REPLY,
+            State::List => OPT_LIST,
             _ => OPT_GO,
         }
     }
@@ -215,10 +245,14 @@ impl ClientHandshake {
                 self.state = State::ExportName;
                 put_option(out, OPT_EXPORT_NAME, self.name.as_bytes());
             }
+            (State::Go, REP_ERR_UNKNOWN) => {
+                self.state = State::List;
+                put_option(out, OPT_LIST, &[]);
+            }
+            (State::List, REP_SERVER) => self.listed(data)?,
+            (State::List, _) => return Err(self.no_export()),
             (_, code) if code & REP_ERROR_BIT != 0 => {
-                let message = String::from_utf8_lossy(&data[..data.len().min(STRING_BYTES_MAX)]);
-                // It ends up before a person, on a terminal perhaps.
-                let message = message.replace(char::is_control, "\u{fffd}");
+                let message = printable(&data[..data.len().min(STRING_BYTES_MAX)]);
                 let option = self.open_option();
                 return Err(ProtocolError::Refused { option, code, message });
             }
@@ -284,6 +318,11 @@ impl ClientHandshake {
         self.state = State::Over;
         Some(10 + zeroes)
     }
+}
+
+/// A text of the server's, which ends up before a person, on a terminal perhaps.
+fn printable(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).replace(char::is_control, "\u{fffd}")
 }
 
 /// Writes the header of `request` and returns its bytes: 28, or 32 when extended. The payload of a

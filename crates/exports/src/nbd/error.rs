@@ -8,6 +8,13 @@
 
 use thiserror::Error;
 
+use super::wire::{
+    OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS, OPT_GO, OPT_LIST, OPT_STRUCTURED_REPLY,
+    REP_ERR_BLOCK_SIZE_REQD, REP_ERR_EXT_HEADER_REQD, REP_ERR_INVALID, REP_ERR_PLATFORM,
+    REP_ERR_POLICY, REP_ERR_SHUTDOWN, REP_ERR_TLS_REQD, REP_ERR_TOO_BIG, REP_ERR_UNKNOWN,
+    REP_ERR_UNSUP,
+};
+
 /// Why a connection cannot go on. The caller closes it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -69,7 +76,7 @@ pub enum ProtocolError {
         why: &'static str,
     },
     /// The server refused an option of ours.
-    #[error("the server refused option {option} with {code:#x}: {message}")]
+    #[error("{}{}", refusal(*option, *code), said(message))]
     Refused {
         /// The option's number.
         option: u32,
@@ -77,6 +84,14 @@ pub enum ProtocolError {
         code: u32,
         /// The server's text, possibly empty.
         message: String,
+    },
+    /// The server has no export of the name that was asked for.
+    #[error("there is no export {name:?}; {}", exports(known))]
+    NoExport {
+        /// What was asked for.
+        name: String,
+        /// Those that there are, if the server says so; the first ones of many.
+        known: Vec<String>,
     },
     /// A reply to another option than the one that is open.
     #[error("a reply to option {found} while option {expected} is open")]
@@ -94,6 +109,45 @@ pub enum ProtocolError {
         /// What was found.
         value: u64,
     },
+}
+
+/// What a refusal means, in words.
+fn refusal(option: u32, code: u32) -> String {
+    let asked = match option {
+        OPT_GO | OPT_EXPORT_NAME => "the export",
+        OPT_LIST => "the list of its exports",
+        OPT_STRUCTURED_REPLY => "structured replies",
+        OPT_EXTENDED_HEADERS => "extended headers",
+        _ => return format!("the server refused option {option} with code {code:#x}"),
+    };
+    let why = match code {
+        REP_ERR_UNSUP => "it does not know the option",
+        REP_ERR_POLICY => "it is told not to",
+        REP_ERR_INVALID => "it finds the request invalid",
+        REP_ERR_PLATFORM => "its system cannot",
+        REP_ERR_TLS_REQD => "it wants TLS, which this client does not speak",
+        REP_ERR_UNKNOWN => "there is no such export",
+        REP_ERR_SHUTDOWN => "it is about to stop",
+        REP_ERR_BLOCK_SIZE_REQD => "it wants block sizes to be agreed on",
+        REP_ERR_TOO_BIG => "the request is too long for it",
+        REP_ERR_EXT_HEADER_REQD => "it wants extended headers",
+        _ => return format!("the server refused {asked} with code {code:#x}"),
+    };
+    format!("the server refused {asked}: {why}")
+}
+
+fn said(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(" (it says: {message})") }
+}
+
+fn exports(known: &[String]) -> String {
+    match known {
+        [] => "the server does not say which there are".to_owned(),
+        known => {
+            let names: Vec<String> = known.iter().map(|name| format!("{name:?}")).collect();
+            format!("there are {}", names.join(", "))
+        }
+    }
 }
 
 /// The error numbers a reply can carry.

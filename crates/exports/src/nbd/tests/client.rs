@@ -51,21 +51,48 @@ fn client_and_server_agree_on_every_style() {
 
 #[test]
 fn client_reports_why_it_was_refused() {
-    let (option, code, message) = (OPT_GO, REP_ERR_UNKNOWN, "no such export".to_owned());
-    let expected = ProtocolError::Refused { option, code, message };
-    assert_eq!(converse("none", ReplyStyle::Structured).2, Err(expected));
+    let error = converse("none", ReplyStyle::Structured).2.unwrap_err();
+    let names = catalog().iter().map(|export| export.name.clone()).collect();
+    assert_eq!(error, ProtocolError::NoExport { name: "none".to_owned(), known: names });
+    let said = "there is no export \"none\"; there are \"disk\", \"ro\"";
+    assert!(error.to_string().starts_with(said), "{error}");
     assert!(ClientHandshake::new(&"a".repeat(4097), ReplyStyle::Simple).is_err());
 }
 
 #[test]
 fn what_a_server_says_cannot_give_orders_to_a_terminal() {
     let mut client = ClientHandshake::new("disk", ReplyStyle::Simple).unwrap();
-    let refusal = reply(OPT_GO, REP_ERR_UNKNOWN, b"no\n\x1b[2J\xff");
+    let refusal = reply(OPT_GO, REP_ERR_POLICY, b"no\n\x1b[2J\xff");
     let bytes = [&b"NBDMAGICIHAVEOPT\0\x03"[..], &refusal].concat();
     let error = client.feed(&bytes, &mut Vec::new()).unwrap_err();
     let message = "no\u{fffd}\u{fffd}[2J\u{fffd}".to_owned();
-    let (option, code) = (OPT_GO, REP_ERR_UNKNOWN);
+    let (option, code) = (OPT_GO, REP_ERR_POLICY);
+    let said = format!("the server refused the export: it is told not to (it says: {message})");
+    assert_eq!(error.to_string(), said);
     assert_eq!(error, ProtocolError::Refused { option, code, message });
+}
+
+#[test]
+fn a_server_that_lists_nothing_or_hangs_up_has_still_no_such_export() {
+    let mut client = ClientHandshake::new("disk", ReplyStyle::Simple).unwrap();
+    let unknown = reply(OPT_GO, REP_ERR_UNKNOWN, b"");
+    let bytes = [&b"NBDMAGICIHAVEOPT\0\x03"[..], &unknown].concat();
+    assert!(client.refusal().is_none());
+    let progress = client.feed(&bytes, &mut Vec::new());
+    assert_eq!(progress, Ok((bytes.len(), ClientProgress::NeedMore)));
+    let error = client.refusal().unwrap();
+    let said = "there is no export \"disk\"; the server does not say which there are";
+    assert_eq!(error.to_string(), said);
+    let refused = client.feed(&reply(OPT_LIST, REP_ERR_POLICY, b"no"), &mut Vec::new());
+    assert_eq!(refused, Err(error));
+    // However many it lists, there is an end.
+    let mut item = 3u32.to_be_bytes().to_vec();
+    item.extend_from_slice(b"a\nb");
+    let many: Vec<u8> = (0..99).flat_map(|_| reply(OPT_LIST, REP_SERVER, &item)).collect();
+    let Err(ProtocolError::NoExport { known, .. }) = client.feed(&many, &mut Vec::new()) else {
+        panic!("it never ends")
+    };
+    assert!(known.len() < 99 && known[0] == "a\u{fffd}b", "{known:?}");
 }
 
 fn reply(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
