@@ -4,7 +4,9 @@
 //! drive, one name per listener. Called by `config::load`; touches no file but what tells the
 //! machine's NUMA nodes and no socket, so `--check` is this far and opening starts from here.
 
-use millrace::{DriveOptions, check_serving, default_serving, needs_workers};
+use millrace::{
+    CHUNK_SECTORS, DriveOptions, check_serving, default_layout, default_serving, needs_workers,
+};
 use millrace_block::{ControllerConfig, Layout, ServingConfig};
 use millrace_drives::Spec;
 
@@ -17,8 +19,6 @@ use super::words::{Address, LayoutWord};
 
 /// Longest name of an export or description in bytes, by the NBD protocol.
 const EXPORT_NAME_BYTES_MAX: usize = 4096;
-/// Chunk in sectors where none is given: 64 KiB.
-const CHUNK_SECTORS: u32 = 128;
 
 /// What is to be served, and how.
 #[derive(Debug)]
@@ -244,7 +244,13 @@ fn serving(
 }
 
 fn layout(volume: &RawVolume, problems: &mut Problems) -> Layout {
-    let word = volume.layout.as_ref().map_or(LayoutWord::Stripe, |layout| layout.value);
+    let Some(word) = volume.layout.as_ref().map(|layout| layout.value) else {
+        // A chunk says that it is to be a stripe.
+        return match &volume.chunk_sectors {
+            Some(chunk) => Layout::Stripe { chunk_sectors: chunk.value },
+            None => default_layout(volume.drives.value.len()),
+        };
+    };
     match (word, &volume.chunk_sectors) {
         (LayoutWord::Linear, Some(chunk)) => {
             let text = "chunk: a linear volume has none; remove it, or use layout = \"stripe\"";
@@ -295,9 +301,6 @@ fn add_export(raw: &RawExport, checked: &mut Checked, pinned: &mut usize, proble
     let name = name.clone();
     for listen in raw.nbd.iter().flat_map(|nbd| &nbd.value) {
         add_listener(listen, export, &name, checked, problems);
-    }
-    if let Some(nbd) = raw.nbd.as_ref().filter(|nbd| nbd.value.is_empty()) {
-        problems.add(nbd.line, "nbd: the list is empty; add \"unix:PATH\"");
     }
     let vhost = raw.vhost.check(pinned, problems);
     if let Some(vhost) = &vhost {

@@ -11,6 +11,8 @@ pub mod paths;
 mod problem;
 mod raw;
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests;
 mod vhost;
 pub mod words;

@@ -29,7 +29,7 @@ pub struct Problem {
     pub text: String,
 }
 
-/// All that is wrong with one file.
+/// All that is wrong with one file; its name is empty where the command line says it all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problems {
     file: String,
@@ -65,6 +65,11 @@ impl Problems {
         Err(self)
     }
 
+    /// How many there are so far.
+    pub fn count(&self) -> usize {
+        self.list.len()
+    }
+
     /// Whether nothing is wrong so far.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
@@ -77,6 +82,8 @@ impl fmt::Display for Problems {
             let separator = if index == 0 { "" } else { "\n" };
             let (file, text) = (&self.file, &problem.text);
             match problem.place {
+                // Of the command line, which has no lines.
+                Place::File | Place::Line(_) if file.is_empty() => write!(f, "{separator}{text}")?,
                 Place::Flag(flag) => write!(f, "{separator}{flag} {text}")?,
                 Place::File => write!(f, "{separator}{file}: {text}")?,
                 Place::Line(line) => write!(f, "{separator}{file}:{line}: {text}")?,
@@ -118,6 +125,13 @@ mod tests {
         problems.add_at(Place::Flag("--metrics"), "9100: in use");
         let error = problems.unless_any(()).unwrap_err();
         assert_eq!(error.to_string(), "--metrics 9100: in use\nbuilt in: no memory");
+    }
+
+    #[test]
+    fn without_a_file_there_are_no_lines() {
+        let mut problems = Problems::new("");
+        problems.add(7, "drive a: not there");
+        assert_eq!(problems.unless_any(()).unwrap_err().to_string(), "drive a: not there");
     }
 
     #[test]

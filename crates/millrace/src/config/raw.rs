@@ -5,11 +5,12 @@
 //! together in checked.rs. Goes on after a mistake, so that all are reported at once.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use millrace::DriveOptions;
 use millrace_block::{Serving, Spread, Stack};
-use millrace_drives::Spec;
+use millrace_drives::{Spec, SpecError};
 use millrace_reactor::Backend;
 
 use super::controller::{self, RawController};
@@ -18,6 +19,13 @@ use super::paths;
 use super::problem::{Problems, nearest};
 use super::vhost::RawVhost;
 use super::words::{self, Address, ControlWord, LayoutWord};
+
+/// How long a request may take before it is looked after; 0: for ever.
+const TIMEOUTS_NS: RangeInclusive<u64> = 0..=24 * 3600 * SECOND_NS;
+/// How long a client may take to say what it wants.
+const HANDSHAKES_NS: RangeInclusive<u64> = 1_000_000..=3600 * SECOND_NS;
+/// A second in nanoseconds.
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// Queue settings that a drive or a volume may have.
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,12 +45,13 @@ pub struct Queues {
 impl Queues {
     fn read(section: &mut Section<'_>, problems: &mut Problems) -> Self {
         let depth = |text: &str| words::number(text, 1, 65_536);
+        let timeout = |text: &str| words::duration(text, &TIMEOUTS_NS);
         Queues {
             stack: section.word("stack", problems, words::stack).map(|s| s.value),
             software: section.word("software-queues", problems, words::spread).map(|s| s.value),
             hardware: section.word("hardware-queues", problems, words::spread).map(|s| s.value),
             depth: section.word("queue-depth", problems, depth).map(|d| d.value),
-            timeout_ns: section.word("timeout", problems, words::duration_ns).map(|t| t.value),
+            timeout_ns: section.word("timeout", problems, timeout).map(|t| t.value),
         }
     }
 
@@ -252,10 +261,22 @@ fn drive(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opti
         }
     };
     let Written { mut spec, line, key_lines } = written?;
+    check_values(&spec, line, &key_lines, problems);
     paths::resolve(&mut spec, base);
     let controller = one_controller(&mut spec, line, controller, problems);
     let spec = Located { value: spec, line };
     Some(RawDrive { name: name?, spec, key_lines, controller, queues })
+}
+
+/// Reports values of a driver's keys that make no sense, at the line of the key if it has one.
+fn check_values(spec: &Spec, line: usize, key_lines: &[(String, usize)], problems: &mut Problems) {
+    let Err(error) = millrace_drives::check(spec) else { return };
+    let key = match &error {
+        SpecError::InvalidValue { key, .. } => key.as_str(),
+        _ => "",
+    };
+    let at = key_lines.iter().find(|(known, _)| known == key);
+    problems.add(at.map_or(line, |(_, line)| *line), error.to_string());
 }
 
 /// The controller that a drive names, at its key or in its spec.
@@ -359,7 +380,14 @@ fn volume(mut section: Section<'_>, problems: &mut Problems) -> Option<RawVolume
 
 fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Option<RawExport> {
     let volume = section.string("volume", problems);
+    let before = problems.count();
     let nbd = section.list("nbd", problems, |text| words::address(text, base));
+    if let Some(nbd) = nbd.as_ref().filter(|nbd| nbd.value.is_empty()) {
+        // Not where what it holds is wrong, and was said to be.
+        if problems.count() == before {
+            problems.add(nbd.line, "nbd: the list is empty; add \"unix:PATH\"");
+        }
+    }
     let name = section.string("name", problems).map(|name| printable(name, problems));
     let read_only = section.flag("read-only", problems).unwrap_or(false);
     let description = section.string("description", problems).map(|text| text.value);
@@ -383,19 +411,19 @@ fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opt
 
 fn server_section(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> RawServer {
     let threads = |text: &str| words::number(text, 1, 1024).map(|n| n as u16);
-    let cpu = |text: &str| words::number(text, 0, 65_535);
     let connections = |text: &str| words::number(text, 1, 1 << 20);
-    let cpus = section.list("cpus", problems, cpu).map(|list| list.value).unwrap_or_default();
+    let cpus =
+        section.list("cpus", problems, words::cpu).map(|list| list.value).unwrap_or_default();
     let server = RawServer {
         threads: section.word("threads", problems, threads).map(|t| t.value),
         cpus: cpus.into_iter().map(|cpu| cpu.value).collect(),
         backend: section.word("backend", problems, words::backend).map(|b| b.value),
         connections_max: section.word("connections-max", problems, connections).map(|c| c.value),
-        memory_max_bytes: section.word("memory-max", problems, words::size).map(|m| m.value),
+        memory_max_bytes: section.word("memory-max", problems, words::memory_max).map(|m| m.value),
         handshake_timeout_ns: section
-            .word("handshake-timeout", problems, words::duration_ns)
+            .word("handshake-timeout", problems, |text| words::duration(text, &HANDSHAKES_NS))
             .map(|t| t.value),
-        spin_ns: section.word("spin", problems, words::duration_ns).map(|t| t.value),
+        spin_ns: section.word("spin", problems, words::up_to_a_second).map(|t| t.value),
         control: section.word("control", problems, |text| words::control(text, base)),
         metrics: section.word("metrics", problems, words::metrics),
     };

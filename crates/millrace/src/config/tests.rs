@@ -24,11 +24,41 @@ fn whole(drive: &str, volume: &str, export: &str) -> String {
 #[test]
 fn the_smallest_configuration_has_defaults() {
     let plan = plan(&whole("", "", ""));
-    assert_eq!(plan.volumes[0].layout, millrace_block::Layout::Stripe { chunk_sectors: 128 });
+    assert_eq!(plan.volumes[0].layout, millrace_block::Layout::Linear);
     assert_eq!(plan.exports[0].name, "v");
     assert_eq!(plan.listeners[0].address, words::Address::Unix("conf/s".into()));
     assert_eq!(plan.drives[0].options, millrace::DriveOptions::default());
     assert!(plan.warnings.is_empty());
+}
+
+#[test]
+fn one_drive_is_linear_unless_told_otherwise_and_several_are_a_stripe() {
+    let layout = |volume: &str| plan(&whole("", volume, "")).volumes[0].layout;
+    let stripe = |chunk_sectors| millrace_block::Layout::Stripe { chunk_sectors };
+    assert_eq!(layout(""), millrace_block::Layout::Linear);
+    assert_eq!(layout("layout = \"stripe\"\n"), stripe(128));
+    assert_eq!(layout("chunk = \"4k\"\n"), stripe(8));
+    let two = whole(&DRIVE.replace("d0", "d1"), "", "").replace("[\"d0\"]", "[\"d0\", \"d1\"]");
+    assert_eq!(plan(&two).volumes[0].layout, stripe(128));
+}
+
+#[test]
+fn values_of_drivers_are_checked_with_the_rest_at_the_line_of_their_key() {
+    let drive = |keys: &str| {
+        let text = format!("[[drive]]\nname = \"d0\"\ndriver = \"file\"\n{keys}{VOLUME}{EXPORT}");
+        problems(&text)
+    };
+    let found = drive("path = \"x\"\nsize = \"1x\"\n");
+    assert!(found[0].starts_with("m.toml:5: driver file: size=1x is wrong; write"), "{found:?}");
+    let found = drive("path = \"\"\n");
+    assert!(found[0].starts_with("m.toml:4: driver file: path= is wrong; write"), "{found:?}");
+    let found = drive("path = \"x\"\ngrow = true\n");
+    assert_eq!(found, ["m.toml:5: driver file: grow=on is wrong; it goes with size="]);
+    let text = whole("", "", "").replace("null:size=1g", "fault:drive=[null:size=1g]");
+    let found = problems(&text);
+    assert_eq!(found.len(), 1);
+    let said = "write the other drive's spec in parentheses, as in drive=(ram:size=1g)";
+    assert!(found[0].starts_with("m.toml:3: ") && found[0].ends_with(said), "{found:?}");
 }
 
 #[test]
@@ -183,13 +213,20 @@ fn a_text_that_is_no_toml_says_where() {
 
 #[test]
 fn the_server_section_is_checked() {
-    let server = "[server]\nthreads = 2\ncpus = [0, 1]\nbackend = \"epoll\"\nmemory-max = \"64m\"\n\
+    let server = "[server]\nthreads = 2\ncpus = [0, 0]\nbackend = \"epoll\"\nmemory-max = \"64m\"\n\
                   connections-max = 9\nhandshake-timeout = \"5s\"\nspin = \"20us\"\n";
     let text = format!("{}{server}", whole("", "", ""));
     let plan = plan(&text).server;
-    assert_eq!((plan.threads, plan.cpus, plan.spin_ns), (Some(2), vec![0, 1], Some(20_000)));
+    assert_eq!((plan.threads, plan.cpus, plan.spin_ns), (Some(2), vec![0, 0], Some(20_000)));
     let found = problems(&text.replace("threads = 2", "threads = 0"));
     assert!(found[0].ends_with("threads = \"0\": write a whole number from 1 to 1024"));
+    let long = "18446744073s";
+    let found = problems(&text.replace("5s", long).replace("20us", long));
+    assert!(found[0].ends_with("write a time from 1ms to 1h"), "{found:?}");
+    assert!(found[1].ends_with("spin = \"18446744073s\": write a time from 0 to 1s"), "{found:?}");
+    let found = problems(&text.replace("64m", "1k").replace("[0, 0]", "[0, 65535]"));
+    assert!(found[0].contains(": cpus: \"65535\": no CPU that this process may use"), "{found:?}");
+    assert!(found[1].contains(": memory-max = \"1k\": write a size of 1m or more"), "{found:?}");
 }
 
 const SCU: &str = "[[controller]]\nname = \"scu\"\ntags = 250\n";

@@ -94,8 +94,8 @@ impl RawVhost {
             threads: section.word("threads", problems, threads),
             cpus: section.list("cpus", problems, cpu),
             serial: section.string("serial", problems),
-            poll_max_ns: section.word("poll-max", problems, words::duration_ns),
-            batch_wait_ns: section.word("batch-wait", problems, words::duration_ns),
+            poll_max_ns: section.word("poll-max", problems, words::up_to_a_second),
+            batch_wait_ns: section.word("batch-wait", problems, words::up_to_a_second),
             pin_memory: section.word("pin-memory", problems, yes_or_no),
             event_idx: section.word("event-idx", problems, yes_or_no),
         }

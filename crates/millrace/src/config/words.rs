@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use millrace_block::{Serving, Sharing, Spread, Stack};
 use millrace_drives::SHARINGS;
+use millrace_machine::{Machine, Native};
 use millrace_reactor::Backend;
 
 use super::problem::nearest;
@@ -18,6 +19,8 @@ use super::problem::nearest;
 const NBD_PORT: u16 = 10809;
 /// The port of Prometheus's exporter of a host's metrics, and so the first of their range.
 const METRICS_PORT: u16 = 9100;
+/// Least memory for payload that a server takes.
+const MEMORY_BYTES_MIN: u64 = 1 << 20;
 /// `sun_path` holds 108 bytes with the NUL at its end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
@@ -53,12 +56,13 @@ pub fn chunk_sectors(text: &str) -> Result<u32, String> {
     Ok((bytes >> 9) as u32)
 }
 
-/// A time in nanoseconds: a number with ns, us, ms, s or m after it; 0 needs none.
+/// A time in nanoseconds: a number with ns, us, ms, s, m or h after it; 0 needs none. More than can
+/// be counted is the most that can.
 ///
 /// # Errors
 /// What to write instead.
 pub fn duration_ns(text: &str) -> Result<u64, String> {
-    let wrong = || "not a time; write a number with ns, us, ms, s or m: 500ms, 30s".to_owned();
+    let wrong = || "not a time; write a number with ns, us, ms, s, m or h: 500ms, 30s".to_owned();
     let text = text.trim();
     if text == "0" {
         return Ok(0);
@@ -70,10 +74,93 @@ pub fn duration_ns(text: &str) -> Result<u64, String> {
         "ms" => 1_000_000,
         "s" => 1_000_000_000,
         "m" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
         _ => return Err(wrong()),
     };
-    let number: u64 = text[..unit_at].parse().map_err(|_| wrong())?;
-    number.checked_mul(unit_ns).ok_or_else(wrong)
+    let digits = &text[..unit_at];
+    if digits.is_empty() {
+        return Err(wrong());
+    }
+    // Whatever is too long to be counted is longer than any range allows.
+    let number: u64 = digits.parse().unwrap_or(u64::MAX);
+    Ok(number.saturating_mul(unit_ns))
+}
+
+/// A time within a range of nanoseconds.
+///
+/// # Errors
+/// What to write instead.
+pub fn duration(text: &str, range_ns: &RangeInclusive<u64>) -> Result<u64, String> {
+    let time_ns = duration_ns(text);
+    let (least, most) = (time_text(*range_ns.start()), time_text(*range_ns.end()));
+    match time_ns {
+        Ok(time_ns) if !range_ns.contains(&time_ns) => {
+            Err(format!("write a time from {least} to {most}"))
+        }
+        other => other,
+    }
+}
+
+/// A time for which a thread may poll or wait before it does something else.
+///
+/// # Errors
+/// What to write instead.
+pub fn up_to_a_second(text: &str) -> Result<u64, String> {
+    duration(text, &(0..=1_000_000_000))
+}
+
+/// A time as a person would write it.
+fn time_text(time_ns: u64) -> String {
+    let units = [
+        ("h", 3_600_000_000_000),
+        ("m", 60_000_000_000),
+        ("s", 1_000_000_000),
+        ("ms", 1_000_000),
+        ("us", 1_000),
+        ("ns", 1),
+    ];
+    let unit = units.iter().find(|(_, unit)| time_ns > 0 && time_ns.is_multiple_of(*unit));
+    unit.map_or_else(|| "0".to_owned(), |(name, unit)| format!("{}{name}", time_ns / unit))
+}
+
+/// Memory for payload in bytes: 1 MiB or more.
+///
+/// # Errors
+/// What to write instead.
+pub fn memory_max(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
+    match bytes {
+        MEMORY_BYTES_MIN.. => Ok(bytes),
+        _ => {
+            Err("write a size of 1m or more: a request of the usual size needs as much".to_owned())
+        }
+    }
+}
+
+/// A CPU that this process may use.
+///
+/// # Errors
+/// Which those are.
+pub fn cpu(text: &str) -> Result<u32, String> {
+    let cpus: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
+    let number = text.trim().parse().ok().filter(|number| cpus.contains(number));
+    number.ok_or_else(|| format!("no CPU that this process may use; it may use {}", ranges(&cpus)))
+}
+
+/// Numbers in order, with runs as ranges: `0-3,8`.
+pub fn ranges(numbers: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *number => *last = *number,
+            _ => runs.push((*number, *number)),
+        }
+    }
+    let text = |(first, last): &(u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    runs.iter().map(text).collect::<Vec<_>>().join(",")
 }
 
 /// A whole number from `min` to `max`.
@@ -164,6 +251,11 @@ pub enum LayoutWord {
 /// # Errors
 /// Which there are.
 pub fn layout(text: &str) -> Result<LayoutWord, String> {
+    if text == "mirror" {
+        return Err("a volume has no mirrors yet: no drive's contents are kept twice; there are \
+                    linear and stripe"
+            .to_owned());
+    }
     choice(text, &[("stripe", LayoutWord::Stripe), ("linear", LayoutWord::Linear)])
 }
 
@@ -183,6 +275,10 @@ pub enum Address {
 pub fn address(text: &str, base: &Path) -> Result<Address, String> {
     match text.split_once(':') {
         Some(("unix", "")) => Err("the path of the socket is missing: unix:PATH".to_owned()),
+        Some(("unix", path)) if path.starts_with('@') => Err(format!(
+            "abstract sockets are not served, since whoever is on this host could connect; write \
+             the path of a file, or unix:./{path} for a file of that name"
+        )),
         Some(("unix", path)) => socket_path(base.join(path)),
         Some(("tcp", place)) => tcp(place, NBD_PORT).map(Address::Tcp),
         _ => Err("write \"unix:PATH\" or \"tcp:ADDRESS:PORT\"".to_owned()),
@@ -283,6 +379,30 @@ mod tests {
         assert!(size("64kk").is_err() && size("").is_err() && size("99999999999t").is_err());
         assert_eq!(duration_ns("500ms"), Ok(500_000_000));
         assert!(duration_ns("5").is_err() && duration_ns("s").is_err());
+        assert_eq!(duration_ns("99999999999999999999s"), Ok(u64::MAX));
+        let hour = 0..=3_600_000_000_000;
+        assert_eq!(duration("1m", &hour), Ok(60_000_000_000));
+        let error = Err("write a time from 0 to 1h".to_owned());
+        assert_eq!(duration("18446744073s", &hour), error);
+        assert_eq!(duration("3601s", &hour), error);
+        assert_eq!((memory_max("1m"), memory_max("1").is_err()), (Ok(1 << 20), true));
+    }
+
+    #[test]
+    fn a_cpu_is_one_that_this_process_may_use() {
+        let cpus: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
+        assert_eq!(cpu(&cpus[0].to_string()), Ok(cpus[0]));
+        let error = cpu("65535").unwrap_err();
+        assert!(error.contains("no CPU") && error.ends_with(&ranges(&cpus)), "{error}");
+        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+    }
+
+    #[test]
+    fn an_abstract_socket_is_refused_with_what_to_write() {
+        let error = address("unix:@abc", Path::new("")).unwrap_err();
+        assert!(error.contains("abstract sockets") && error.contains("unix:./@abc"), "{error}");
+        let file = Ok(Address::Unix("./@abc".into()));
+        assert_eq!(address("unix:./@abc", Path::new("")), file);
     }
 
     #[test]
