@@ -173,8 +173,15 @@ fn check_reads_the_configuration_and_opens_nothing() {
     let output = serve(dir.path(), &config, &["--check"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(said, "m.toml: in order: 1 drive, 1 volume, 1 export, 1 listener\n");
+    let in_order = "m.toml: in order: 1 drive, 1 volume, 1 export, 1 listener\n";
+    assert_eq!(said, format!("{in_order}volume \"v\": 1 MiB (1048576 bytes), linear\n"));
     assert!(!dir.path().join("d0").exists() && !dir.path().join("s").exists());
+    // Without a size there is nothing to be served.
+    let output = serve(dir.path(), &config.replace(",size=1m", ""), &["--check"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.starts_with("warning: m.toml:3: drive d0: d0: there is no such file"), "{said}");
+    assert!(said.contains("m.toml: in order, but would not start here: 1 drive"), "{said}");
     let output = serve(dir.path(), &config.replace("unix:s", "s"), &["--check"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("m.toml:9: nbd"), "{}", stderr(&output));
@@ -222,7 +229,7 @@ fn the_default_serves_and_its_lines_work_as_pasted() {
         let output = run(Command::new("sh").args(["-c", line]).current_dir(&dir));
         assert!(output.status.success(), "{line}\n{}", stderr(&output));
     }
-    let copied = fs::metadata(dir.path().join("vol0.img")).unwrap().len();
+    let copied = fs::metadata(dir.path().join("vol0-copy.img")).unwrap().len();
     assert_eq!(copied, 4 << 30);
     assert_eq!(daemon.stop("-TERM").code(), Some(0), "{}", daemon.stderr());
     assert!(daemon.stdout().contains("stopped"), "{}", daemon.stdout());

@@ -97,5 +97,8 @@ mod tests {
         assert!(Cli::try_parse_from(["millrace", "serve", "--data-dir", "x"]).is_ok());
         assert!(Cli::try_parse_from(["millrace", "serve", "a.toml", "--data-dir", "x"]).is_err());
         assert!(Cli::try_parse_from(["millrace", "serve", "--backend", "kqueue"]).is_err());
+        assert!(Cli::try_parse_from(["millrace", "serve", "a.img", "b.img"]).is_ok());
+        assert!(Cli::try_parse_from(["millrace", "serve", "-"]).is_ok());
+        assert!(Cli::try_parse_from(["millrace", "serve", "a.img", "--config", "b"]).is_err());
     }
 }

@@ -164,6 +164,8 @@ pub struct Volume {
     pub name: String,
     /// Its size.
     pub size_bytes: u64,
+    /// Bytes of its drives that it does not have.
+    pub unused_bytes: u64,
     /// Who serves its drives.
     pub serving: String,
     /// Its drives by name.

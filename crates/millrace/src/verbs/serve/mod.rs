@@ -8,6 +8,8 @@
 //! a failed start created is removed again.
 
 mod created;
+mod images;
+mod measured;
 mod metering;
 mod observed;
 mod opening;
@@ -40,9 +42,10 @@ use crate::views::Views;
 use created::Created;
 use observed::Observed;
 use opening::Opened;
+use report::Whose;
 use servers::Servers;
 use signals::{Asked, Signals};
-use source::Source;
+use source::{Asked as AskedSource, Source};
 
 /// How long I/O in flight may take to finish when the daemon is asked to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -52,8 +55,11 @@ const THREADS_DEFAULT_MAX: usize = 4;
 const EXAMPLES: &str = "\
 Examples:
   millrace serve                        four 1 GiB drives in ./millrace-data, as volume vol0
-  millrace serve --print-config         the configuration of that, to begin your own with
-  millrace serve my.toml --check        is the file in order?
+  millrace serve disk.img               a disk of yours, over NBD on the Unix socket disk.sock
+  millrace serve /dev/sdb --read-only --nbd tcp:10809
+  millrace serve a.img b.img --layout stripe --vhost-user vm.sock
+  millrace serve disk.img --print-config > my.toml    a configuration to begin your own with
+  millrace serve my.toml --check        is the file in order, and would it start here?
   millrace serve my.toml --threads 2    serve it from two I/O threads
   millrace serve --metrics 9100         with metrics at http://127.0.0.1:9100/metrics
 
@@ -67,16 +73,22 @@ volatile cache (for tests).";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What to serve, a TOML file; without one, a volume in a data folder
+    /// Files or block devices to serve, several as one volume; or a configuration, NAME.toml, or -
+    /// for one on standard input; nothing: a volume in a data folder
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Serve this configuration, a TOML file, whatever its name is
+    #[arg(long, value_name = "FILE", conflicts_with = "files")]
     config: Option<PathBuf>,
-    /// Check the configuration, open nothing, and exit
+    /// Check the configuration, change nothing, say what would be served, and exit: with 1 if a
+    /// drive is not there or too small
     #[arg(long)]
     check: bool,
     /// Print the configuration and exit
     #[arg(long)]
     print_config: bool,
     /// Folder of the volume that is served without a file [default: millrace-data]
-    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "files"])]
     data_dir: Option<String>,
     /// I/O threads [default: one per CPU, at most 4]
     #[arg(long, value_name = "N", value_parser = words::whole::<u16>(1..=1024))]
@@ -87,6 +99,8 @@ pub struct Args {
     /// Serve metrics for Prometheus here, at /metrics: a port of loopback, or ADDRESS:PORT
     #[arg(long, value_name = "ADDR", value_parser = words::metrics)]
     metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    images: images::ImageArgs,
 }
 
 /// Serves until a signal; 0 if everything was flushed, 1 if not.
@@ -94,7 +108,12 @@ pub struct Args {
 /// # Errors
 /// If the configuration is wrong, or a drive or socket cannot be opened.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let source = Source::read(args.config.as_deref(), args.data_dir.as_deref())?;
+    let source = Source::read(&AskedSource {
+        files: &args.files,
+        config: args.config.as_deref(),
+        data_dir: args.data_dir.as_deref(),
+        images: &args.images,
+    })?;
     if args.print_config {
         say(&source.text);
         return Ok(ExitCode::SUCCESS);
@@ -103,8 +122,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     plan.server.threads = args.threads.or(plan.server.threads);
     plan.server.backend = args.backend.or(plan.server.backend);
     if args.check {
-        say(&report::checked(&plan));
-        return Ok(ExitCode::SUCCESS);
+        let found = measured::measure(&plan);
+        say(&report::checked(&plan, &found));
+        return Ok(if found.starts { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let mut signals = Signals::install().context("cannot install signal handlers")?;
     raise_descriptor_limit();
@@ -119,7 +139,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let server = Servers::start(&plan, &opened, threads)?;
     created.keep();
     take_real_ports(&mut plan, &server);
-    say(&report::serving(&plan, &opened, &workers, &server.notes()));
+    let whose = if source.data_dir.is_some() { Whose::Demo } else { Whose::Users };
+    say(&report::serving(&plan, &opened, &workers, &server.notes(), whose));
     say(&viewed::describe(&sockets));
     let observed = Arc::new(Observed::new(&plan, &opened, server.observers()));
     let views = Views::start(sockets, observed.clone());

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use millrace::Space;
 use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
 use millrace_exports::server::{Observer, ServerStats};
 use millrace_exports::vhost::VhostObserver;
@@ -151,6 +152,7 @@ fn volume(volume: &Volume<Native>) -> report::Volume {
     report::Volume {
         name: volume.name().to_owned(),
         size_bytes: volume.capacity() << millrace_block::SECTOR_SHIFT,
+        unused_bytes: Space::of(volume).unused_bytes(),
         serving: volume.serving().name().to_owned(),
         drives: volume.disks().iter().map(|disk| disk.name().to_owned()).collect(),
         ops: report::Ended::all(&all),

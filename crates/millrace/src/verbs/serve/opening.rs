@@ -24,6 +24,8 @@ pub struct Opened {
     pub volumes: Vec<Arc<Volume<Native>>>,
     /// Remarks for a person.
     pub notes: Vec<String>,
+    /// What is hardly meant.
+    pub warnings: Vec<String>,
 }
 
 /// Opens all drives of a plan and makes its volumes.
@@ -37,7 +39,7 @@ pub fn open(plan: &Checked, threads: u16, created: &mut Created) -> Result<Opene
         problems.add_at(Place::File, error.to_string());
         problems
     })?;
-    let (mut disks, mut notes) = (Vec::new(), Vec::new());
+    let (mut disks, mut notes, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
     let mut identities = Vec::new();
     let workers = workers(plan, &host);
     for (minor, (drive, worker)) in (0..).zip(plan.drives.iter().zip(workers)) {
@@ -58,6 +60,7 @@ pub fn open(plan: &Checked, threads: u16, created: &mut Created) -> Result<Opene
             identities.push((after, drive));
         }
         notes.append(&mut opened.notes);
+        warnings.append(&mut opened.warnings);
         disks.push(opened.disk);
     }
     let mut volumes = Vec::new();
@@ -65,7 +68,7 @@ pub fn open(plan: &Checked, threads: u16, created: &mut Created) -> Result<Opene
         volumes.push(volume(plan, index, &disks)?);
     }
     notes.extend(volumes.iter().filter_map(|volume| unused_space(volume)));
-    Ok(Opened { volumes, notes })
+    Ok(Opened { volumes, notes, warnings })
 }
 
 /// The CPU of each drive's worker, in the plan's order; none where a volume has no use for one. No
@@ -90,13 +93,17 @@ fn open_one(
     host: &Host,
 ) -> Result<OpenedDrive, Problems> {
     open_drive(&drive.name, &drive.spec, options, host).map_err(|error| {
+        let text = error.to_string();
+        // What the drive itself says may name a key, too, as in `size=4g`.
+        let named = |key: &str| text.contains(&format!(" {key}="));
+        let named = drive.key_lines.iter().map(|(key, _)| key.as_str()).find(|key| named(key));
         let key = match &error {
             SetupError::Drive { source: SpecError::InvalidValue { key, .. }, .. } => key.as_str(),
-            SetupError::Drive { source: SpecError::Open(_), .. } => "path",
+            SetupError::Drive { source: SpecError::Open(_), .. } => named.unwrap_or("path"),
             _ => "",
         };
         let line = drive.key_lines.iter().find(|(known, _)| known == key);
-        one_problem(plan, line.map_or(drive.line, |(_, line)| *line), &error.to_string())
+        one_problem(plan, line.map_or(drive.line, |(_, line)| *line), &text)
     })
 }
 
@@ -109,9 +116,13 @@ fn refuse_twice(
     let Some((_, other)) = opened.iter().find(|(known, _)| *known == identity) else {
         return Ok(());
     };
+    let place = match plan.file.as_str() {
+        "" => String::new(),
+        _ => format!(" (line {})", other.line),
+    };
     let text = format!(
-        "drive {}: its file is that of drive {} (line {}) too; give each drive a file of its own",
-        drive.name, other.name, other.line
+        "drive {}: its file is that of drive {}{place} too; give each drive a file of its own",
+        drive.name, other.name
     );
     let line = drive.key_lines.iter().find(|(key, _)| key == "path");
     Err(one_problem(plan, line.map_or(drive.line, |(_, line)| *line), &text))

@@ -10,20 +10,36 @@ use std::path::Path;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use millrace::DriveWorkers;
-use millrace_block::{Disk, Layout, QueueKind, Serving, ServingConfig, Sharing, Stack};
+use millrace_block::{
+    Disk, Layout, QueueKind, SECTOR_SHIFT, Serving, ServingConfig, Sharing, Stack,
+};
+use millrace_drives::size_text;
 use millrace_exports::server::StopReport;
 use millrace_exports::vhost::VhostSocket;
 use millrace_machine::Native;
 
+use super::measured::Measured;
 use super::opening::Opened;
 use crate::config::words::{Address, bytes_for_people};
 use crate::config::{Checked, ExportPlan, ListenerPlan};
 use crate::verbs::counted;
 use crate::visible::visible;
 
+/// How much of an export the line for fio touches, at most.
+const TRY_BYTES: u64 = 256 << 20;
+
+/// Whose data a volume has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// Nobody's: it was made to be tried.
+    Demo,
+    /// The user's, which no line to paste may change.
+    Users,
+}
+
 /// What `--check` says of a plan in order.
-pub fn checked(plan: &Checked) -> String {
-    let mut text = warnings(plan) + &controllers(plan);
+pub fn checked(plan: &Checked, found: &Measured) -> String {
+    let mut text = warnings(plan) + &found.remarks + &controllers(plan);
     let machines = plan.exports.iter().filter(|export| export.vhost.is_some()).count();
     let counts = [
         counted(plan.drives.len(), "drive"),
@@ -31,7 +47,10 @@ pub fn checked(plan: &Checked) -> String {
         counted(plan.exports.len(), "export"),
         counted(plan.listeners.len() + machines, "listener"),
     ];
-    let _ = writeln!(text, "{}: in order: {}", plan.file, counts.join(", "));
+    let name = if plan.file.is_empty() { "command line" } else { &plan.file };
+    let verdict = if found.starts { "in order" } else { "in order, but would not start here" };
+    let _ = writeln!(text, "{name}: {verdict}: {}", counts.join(", "));
+    text.push_str(&found.volumes);
     for volume in plan.volumes.iter().filter(|volume| volume.serving != ServingConfig::default()) {
         let (name, serving) = (&volume.name, &volume.serving);
         let _ = writeln!(
@@ -54,6 +73,7 @@ pub fn serving(
     opened: &Opened,
     workers: &DriveWorkers,
     server_notes: &[String],
+    whose: Whose,
 ) -> String {
     let mut text = warnings(plan);
     let _ = writeln!(text, "{}\n\n{}\n", volumes(plan, opened), drives(plan, opened));
@@ -68,6 +88,9 @@ pub fn serving(
     } else if plan.volumes.iter().any(|volume| volume.serving.serving == Serving::PerDrive) {
         let _ = writeln!(text, "note: one CPU: drives have no workers, I/O threads serve them");
     }
+    for warning in &opened.warnings {
+        let _ = writeln!(text, "warning: {}", visible(warning));
+    }
     for note in opened.notes.iter().chain(server_notes) {
         let _ = writeln!(text, "note: {}", visible(note));
     }
@@ -79,7 +102,8 @@ pub fn serving(
         let _ = writeln!(text, "note: {address} is reachable from other hosts, without a password");
     }
     if let Some((listener, export)) = pairs(plan).next() {
-        text.push_str(&lines_to_paste(&uri(listener, export), export));
+        let size_bytes = opened.volumes[export.volume].capacity() << SECTOR_SHIFT;
+        text.push_str(&lines_to_paste(&uri(listener, export), export, size_bytes, whose));
     }
     text
 }
@@ -203,15 +227,20 @@ fn queues(disk: &Disk<Native>, stack: Stack) -> String {
     format!("{stack} {software} -> {hardware}, {runner}")
 }
 
-fn lines_to_paste(uri: &str, export: &ExportPlan) -> String {
-    let (uri, copy) = (quoted(uri), quoted(&format!("{}.img", file_name(&export.name))));
-    let rw = if export.read_only { "randread" } else { "randrw" };
+/// The lines leave the user's disks and files as they are: copies have names of their own.
+fn lines_to_paste(uri: &str, export: &ExportPlan, size_bytes: u64, whose: Whose) -> String {
+    let (uri, copy) = (quoted(uri), quoted(&format!("{}-copy.img", file_name(&export.name))));
+    let rw = match whose {
+        Whose::Demo if !export.read_only => "randrw",
+        Whose::Demo | Whose::Users => "randread",
+    };
+    let size = size_text(size_bytes.min(TRY_BYTES) & !0xfff);
     format!(
         "\nTry it, in this folder:\n\
          \x20 qemu-img info {uri}\n\
          \x20 nbdcopy {uri} {copy}\n\
          \x20 fio --name=try --ioengine=nbd --uri={uri} --rw={rw} --bs=4k --iodepth=32 \
-         --size=256m --time_based --runtime=5\n\n"
+         --size={size} --time_based --runtime=5\n\n"
     )
 }
 

@@ -24,24 +24,37 @@ pub fn bind(plan: &Checked, metrics_flag: Option<SocketAddr>) -> Result<Sockets,
         problems.add_at(place, text);
         problems
     };
-    let (path, line) = match &plan.server.control {
+    let (path, line, key) = match &plan.server.control {
         Some(control) => match &control.value {
-            ControlWord::At(path) => (Some(path.clone()), control.line),
-            ControlWord::Off => (None, control.line),
+            ControlWord::At(path) => (Some(path.clone()), control.line, "control"),
+            ControlWord::Off => (None, control.line, "control"),
         },
         None => {
             let sockets = plan.listeners.iter().filter_map(|listener| match &listener.address {
-                Address::Unix(path) => Some((control_beside(path), listener.line)),
+                Address::Unix(path) => Some((control_beside(path), listener.line, "nbd")),
                 Address::Tcp(_) => None,
             });
             let machines = plan.exports.iter().filter_map(|export| export.vhost.as_ref());
-            let machines = machines.map(|vhost| (control_beside(vhost.path()), vhost.line));
-            sockets.into_iter().chain(machines).next().unwrap_or((None, 1))
+            let machines =
+                machines.map(|vhost| (control_beside(vhost.path()), vhost.line, "vhost-user-blk"));
+            sockets.into_iter().chain(machines).next().unwrap_or((None, 1, "control"))
         }
     };
+    if let (Some(path), false) = (&path, key == "control") {
+        // What is wrong is where clients are served, not what was put beside it unasked.
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.exists()) {
+            let (folder, beside) = (folder.display(), path.display().to_string());
+            let socket = beside.trim_end_matches(".control");
+            let text = format!(
+                "{key}: unix:{socket}: its folder {folder} is not there; make it, or choose \
+                 another path"
+            );
+            return Err(problem(Place::Line(line), text));
+        }
+    }
     let control = path.map(|path| UnixSocket::bind_private(&path)).transpose();
-    let control =
-        control.map_err(|error| problem(Place::Line(line), format!("control: {error}")))?;
+    let control = control.map_err(|error| problem(Place::Line(line), format!("{key}: {error}")))?;
     let wanted = match (metrics_flag, &plan.server.metrics) {
         (Some(address), _) => Some((address, Place::Flag("--metrics"), "")),
         (None, Some(key)) => Some((key.value, Place::Line(key.line), "metrics: ")),

@@ -14,10 +14,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::config::words::{self, ControlWord};
 use crate::views::client::Client;
+use crate::views::report::Report;
 
 /// The control socket of the daemon that is started without a configuration.
 pub const CONNECT_DEFAULT: &str = "unix:millrace-data/control.sock";
@@ -59,6 +60,16 @@ pub struct Args {
     /// A line of JSON for each report
     #[arg(long)]
     json: bool,
+}
+
+/// A report as a line of JSON.
+fn as_json(report: &Report, rows: &[columns::Row]) -> Value {
+    let volumes = report.volumes.iter().map(|volume| {
+        let (size_bytes, unused_bytes) = (volume.size_bytes, volume.unused_bytes);
+        json!({ "name": volume.name, "size_bytes": size_bytes, "unused_bytes": unused_bytes })
+    });
+    let volumes: Vec<Value> = volumes.collect();
+    json!({ "uptime_ns": report.uptime_ns, "volumes": volumes, "rows": rows })
 }
 
 /// Examples and definitions, for `--help`.
@@ -113,7 +124,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 let guests = &report.guests;
                 format!("{}\n", json!({ "uptime_ns": report.uptime_ns, "guests": guests }))
             }
-            true => format!("{}\n", json!({ "uptime_ns": report.uptime_ns, "rows": rows })),
+            true => format!("{}\n", as_json(&report, &rows)),
             false if args.guests => guests::table(&report, before.as_ref()),
             false => table::table(&rows),
         };
