@@ -3,7 +3,9 @@
 //! Owns one connection, blocking, with a time limit. Checks the daemon's greeting, then asks one
 //! question after the other. Errors say which path was tried and what to do.
 
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::fs::DirEntry;
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,6 +24,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for the greeting, which is sent at once: other servers may wait for a question.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The control socket of a daemon without a configuration of the user's; where it is not there, one
+/// of the working folder is meant.
+const DEFAULT_PATH: &str = "millrace-data/control.sock";
+
 /// What to do about a socket that is none.
 const CONNECT: &str = "name the daemon's control socket, which it prints when it starts as \
                        \"control at ...\": --connect unix:PATH";
@@ -39,6 +45,19 @@ impl Client {
     /// # Errors
     /// If nobody serves there, or not this protocol.
     pub fn connect(path: &Path) -> anyhow::Result<Client> {
+        let here = (path == Path::new(DEFAULT_PATH) && !path.exists()).then(sockets_here);
+        let path = match here.as_deref() {
+            None | Some([]) => path,
+            Some([only]) => only,
+            Some(several) => {
+                let list: Vec<String> =
+                    several.iter().map(|path| format!("unix:{}", path.display())).collect();
+                bail!(
+                    "there are several daemons' control sockets here: --connect one of {}",
+                    list.join(", ")
+                )
+            }
+        };
         let socket = UnixStream::connect(path).map_err(|error| nobody(path, &error))?;
         socket.set_read_timeout(Some(GREETING_TIMEOUT))?;
         socket.set_write_timeout(Some(ANSWER_TIMEOUT))?;
@@ -70,7 +89,7 @@ impl Client {
                 let why = format!("it says nothing for {silence} s, so it is no control socket");
                 return Err(other(&self.path, &why));
             }
-            Err(error) => return Err(error).with_context(|| self.gone()),
+            Err(error) => return Err(self.gone(&error)),
         };
         match begins.first() {
             // The end, which the line will find, too.
@@ -161,7 +180,8 @@ impl Client {
         }
         let mut line = request.to_string();
         line.push('\n');
-        self.socket.get_mut().write_all(line.as_bytes()).with_context(|| self.gone())?;
+        let sent = self.socket.get_mut().write_all(line.as_bytes());
+        sent.map_err(|error| self.gone(&error))?;
         let mut reply = self.line()?;
         if let Some(message) = reply["error"]["message"].as_str() {
             let (path, message) = (self.path.display(), visible(message));
@@ -175,15 +195,26 @@ impl Client {
 
     fn line(&mut self) -> anyhow::Result<Value> {
         let mut line = String::new();
-        let count = self.socket.read_line(&mut line).with_context(|| self.gone())?;
+        let count = self.socket.read_line(&mut line).map_err(|error| self.gone(&error))?;
         if count == 0 {
-            bail!(self.gone());
+            return Err(self.gone(&ErrorKind::UnexpectedEof.into()));
         }
         serde_json::from_str(&line).with_context(|| self.broken())
     }
 
-    fn gone(&self) -> String {
-        format!("unix:{}: the daemon does not answer any more", self.path.display())
+    /// The error of a connection that a question or its answer did not get through.
+    fn gone(&self, error: &io::Error) -> anyhow::Error {
+        let path = self.path.display();
+        match error.kind() {
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => {
+                anyhow::anyhow!("unix:{path}: the daemon has stopped")
+            }
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                let limit = ANSWER_TIMEOUT.as_secs();
+                anyhow::anyhow!("unix:{path}: the daemon has not answered for {limit} s")
+            }
+            _ => anyhow::anyhow!("unix:{path}: the daemon cannot be asked: {error}"),
+        }
     }
 
     fn broken(&self) -> String {
@@ -196,7 +227,24 @@ fn other(path: &Path, why: &str) -> anyhow::Error {
     anyhow::anyhow!("unix:{}: {why}; {CONNECT}", path.display())
 }
 
+/// The control sockets in the working folder, as daemons put them beside those of clients.
+fn sockets_here() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(".").into_iter().flatten().flatten();
+    let is_control = |entry: &DirEntry| {
+        let ends = entry.file_name().as_encoded_bytes().ends_with(b".control");
+        ends && entry.file_type().is_ok_and(|kind| kind.is_socket())
+    };
+    let mut found: Vec<PathBuf> =
+        entries.filter(is_control).map(|entry| entry.file_name().into()).collect();
+    found.sort();
+    found
+}
+
 fn nobody(path: &Path, error: &std::io::Error) -> anyhow::Error {
+    let is_socket = std::fs::metadata(path).map(|meta| meta.file_type().is_socket());
+    if let Ok(false) = is_socket {
+        return other(path, "this is no socket");
+    }
     let path = path.display();
     let why = match error.kind() {
         ErrorKind::NotFound => "there is no socket",

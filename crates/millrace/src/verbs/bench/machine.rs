@@ -231,7 +231,10 @@ mod tests {
         for (text, expected) in [
             ("--machine x5960", "machine x5960: did you mean x5690?"),
             ("--locks --interface sync --iodepth 8", "interface sync has one I/O in flight"),
-            ("--machine x5690 --cpus 13", "--cpus 13: 1 to 12 here"),
+            (
+                "--machine x5690 --cpus 13",
+                "--cpus 13: this program may use 12 CPUs; write 1 to 12, or all",
+            ),
             ("--machine x5690 --drive file:path=/x", "drive file runs on this machine only"),
             ("--machine x5690 --irq core0", "completes at once; give it a delay"),
             ("--locks --drive file:path=/x", "drive file runs on this machine only"),

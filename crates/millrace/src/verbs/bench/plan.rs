@@ -11,9 +11,12 @@ use millrace::{
     CpuId, Machine, Native, Serving, ServingConfig, Spread, Stack, Stamp, Topology, check_serving,
     default_serving, needs_workers, worker_cpus,
 };
+use millrace_drives::{memory_bytes, size_text};
 use millrace_lab::{Plan, Workload};
 use millrace_machine::{Cpu, NodeId};
 use millrace_reactor::Config;
+
+use crate::config::words::{bytes_for_people, ranges};
 
 use super::args::{ALL_CPUS, BenchArgs, name_of, size};
 
@@ -61,6 +64,8 @@ pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
 /// All rows, on a machine with these CPUs.
 pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     let rows = queue_plans(args, all)?;
+    // A simulated machine has its own.
+    check_memory(&rows, memory_bytes().filter(|_| args.machine.machine.is_none()))?;
     let mut served = Vec::new();
     for row in rows {
         let stacks = vec![row.stack; args.target.drive.len()];
@@ -75,11 +80,33 @@ pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     Ok(served)
 }
 
+/// Whether the buffers of each row fit into memory: those that do not would push everything out of
+/// it first.
+fn check_memory(rows: &[RowPlan], memory_bytes: Option<u64>) -> Result<()> {
+    let Some(memory_bytes) = memory_bytes else { return Ok(()) };
+    for RowPlan { plan, .. } in rows {
+        let (bs_bytes, iodepth) = (plan.workload.bs_bytes, plan.workload.iodepth);
+        let each = u64::from(bs_bytes) * u64::from(iodepth);
+        let all = each.saturating_mul(plan.jobs.into());
+        if all > memory_bytes / 2 {
+            bail!(
+                "--bs {}: {} with --iodepth {iodepth} need buffers of {}, and this machine has {} \
+                 of memory; lower --bs, --iodepth or --jobs",
+                size_text(bs_bytes.into()),
+                crate::verbs::counted(plan.jobs as usize, "job"),
+                bytes_for_people(all),
+                bytes_for_people(memory_bytes)
+            );
+        }
+    }
+    Ok(())
+}
+
 /// The CPUs of a row's workers.
 fn workers(args: &BenchArgs, serving: Serving, jobs: &[u32], all: &[u32]) -> Result<Vec<u32>> {
     let given: Vec<u32> = args.serving.workers.iter().flat_map(|cpus| cpus.0..=cpus.1).collect();
     if let Some(cpu) = given.iter().find(|cpu| !all.contains(cpu)) {
-        bail!("--workers {cpu}: there are {all:?}");
+        bail!("--workers {cpu}: there is no such CPU to use here; there are {}", ranges(all));
     }
     if !needs_workers(serving, args.target.drive.len()) {
         return Ok(Vec::new());
@@ -190,7 +217,7 @@ fn block_sizes(args: &BenchArgs, null: bool) -> Result<Vec<u32>> {
 /// Which CPUs and how many jobs each row has.
 fn places(args: &BenchArgs, bare: bool, all: &[u32]) -> Result<Vec<Place>> {
     if let Some(cpu) = args.queues.cpu_list.iter().find(|cpu| !all.contains(cpu)) {
-        bail!("--cpu-list {cpu}: there are {all:?}");
+        bail!("--cpu-list {cpu}: there is no such CPU to use here; there are {}", ranges(all));
     }
     let counts = match args.queues.cpus.as_slice() {
         _ if !args.queues.cpu_list.is_empty() => vec![args.queues.cpu_list.len()],
@@ -201,7 +228,8 @@ fn places(args: &BenchArgs, bare: bool, all: &[u32]) -> Result<Vec<Place>> {
     let mut places = Vec::new();
     for count in counts {
         if count > all.len() || (count == 0 && !args.queues.cpus.is_empty()) {
-            bail!("--cpus {count}: 1 to {} here", all.len());
+            let cpus = crate::verbs::counted(all.len(), "CPU");
+            bail!("--cpus {count}: this program may use {cpus}; write 1 to {}, or all", all.len());
         }
         let jobs = if args.queues.jobs.is_empty() {
             vec![count.max(1) as u32]
@@ -289,11 +317,23 @@ mod tests {
         assert_eq!(rows[1].workers, [0, 2, 3]);
         assert_eq!((rows[1].serving.plug_high, rows[1].serving.plug_low), (8, 8));
         let wrong = rows_on(&args("--workers 4"), &[0, 1, 2, 3]).unwrap_err();
-        assert_eq!(wrong.to_string(), "--workers 4: there are [0, 1, 2, 3]");
+        let text = "--workers 4: there is no such CPU to use here; there are 0-3";
+        assert_eq!(wrong.to_string(), text);
         let wrong = rows_on(&args("--stack mq,raw"), &[0]).unwrap_err().to_string();
         assert!(wrong.contains("per-drive goes with stack mq only, not raw"), "{wrong}");
         let wrong = rows_on(&args("--plug-low 64"), &[0]).unwrap_err().to_string();
         assert_eq!(wrong, "--plug-low = 64 is above plug-high = 32");
+    }
+
+    #[test]
+    fn buffers_that_do_not_fit_into_memory_are_refused_with_what_to_lower() {
+        let rows = plan("--bs 1g --jobs 1 --iodepth 1");
+        assert!(check_memory(&rows, Some(2 << 30)).is_ok() && check_memory(&rows, None).is_ok());
+        let rows = plan("--bs 64m --jobs 2 --iodepth 8");
+        let error = check_memory(&rows, Some(1 << 30)).unwrap_err().to_string();
+        let said = "--bs 64m: 2 jobs with --iodepth 8 need buffers of 1 GiB, and this machine has \
+                    1 GiB of memory; lower --bs, --iodepth or --jobs";
+        assert_eq!(error, said);
     }
 
     #[test]
