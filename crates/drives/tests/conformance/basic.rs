@@ -262,3 +262,51 @@ fn file_longer_than_the_drive_is_left_as_it_is_by_opening_it() {
     let bytes = std::fs::read(&path).expect("still there");
     assert!(bytes.len() == 4 << 20 && bytes.iter().all(|byte| *byte == 0xaa));
 }
+
+#[test]
+fn file_that_is_shorter_than_its_size_is_made_longer_only_if_told_or_empty() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("d");
+    let open = |keys: &str| {
+        let spec = format!("file:path={},size=2m{keys}", path.display());
+        millrace_drives::open(&spec.parse().expect("a spec"), 1)
+    };
+    let length = || std::fs::metadata(&path).expect("still there").len();
+    std::fs::write(&path, [7; 1000]).expect("room");
+    let error = open("").err().expect("it would grow").to_string();
+    assert!(error.contains("it has 1000 and size=2m") && error.contains("grow=on"), "{error}");
+    assert_eq!(length(), 1000);
+    open(",grow=on").expect("told");
+    assert_eq!(length(), 2 << 20);
+    assert!(std::fs::read(&path).expect("readable").starts_with(&[7; 1000]));
+    std::fs::write(&path, "").expect("room");
+    open("").expect("an empty file has nothing to lose");
+    assert_eq!(length(), 2 << 20);
+}
+
+#[test]
+fn what_a_drive_would_be_is_known_without_opening_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("d");
+    let measure = |keys: &str| {
+        let spec = format!("file:path={}{keys}", path.display());
+        millrace_drives::measure(&spec.parse().expect("a spec"))
+    };
+    let error = measure("").expect_err("neither a file nor a size").to_string();
+    assert!(error.contains("there is no such file"), "{error}");
+    assert_eq!(measure(",size=1m").expect("to be made").size_bytes, 1 << 20);
+    assert!(!path.exists());
+    std::fs::write(&path, [7; 1100]).expect("room");
+    let measured = measure("").expect("a file");
+    let opened = millrace_drives::open(&measured_spec(&path), 1).expect("a drive");
+    assert_eq!((measured.size_bytes, opened.driver.size_bytes()), (1100, 1100));
+    assert_eq!(opened.driver.capacity(), 2);
+    assert_eq!(measured.block_bytes, opened.driver.limits().logical_block_size);
+    let around = format!("fault:drive=(file:path={}),dead=on", path.display());
+    let around = millrace_drives::measure(&around.parse().expect("a spec"));
+    assert_eq!(around.expect("a file"), measured);
+}
+
+fn measured_spec(path: &std::path::Path) -> millrace_drives::Spec {
+    format!("file:path={}", path.display()).parse().expect("a spec")
+}
