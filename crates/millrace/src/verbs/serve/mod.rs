@@ -133,14 +133,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         created.folder(folder)?;
     }
     let threads = threads(&plan);
-    let opened = opening::open(&plan, threads, &mut created)?;
+    let mut opened = opening::open(&plan, threads, &mut created)?;
     let mut workers = start_workers(&plan, &opened)?;
     let sockets = viewed::bind(&plan, args.metrics)?;
     let server = Servers::start(&plan, &opened, threads)?;
     created.keep();
     take_real_ports(&mut plan, &server);
     let whose = if source.data_dir.is_some() { Whose::Demo } else { Whose::Users };
-    say(&report::serving(&plan, &opened, &workers, &server.notes(), whose));
+    opened.notes.extend(server.notes());
+    say(&report::serving(&plan, &opened, &workers, whose));
     say(&viewed::describe(&sockets));
     let observed = Arc::new(Observed::new(&plan, &opened, server.observers()));
     let views = Views::start(sockets, observed.clone());

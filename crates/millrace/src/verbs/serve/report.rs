@@ -68,13 +68,7 @@ pub fn checked(plan: &Checked, found: &Measured) -> String {
 }
 
 /// What is served, remarks, and lines to paste.
-pub fn serving(
-    plan: &Checked,
-    opened: &Opened,
-    workers: &DriveWorkers,
-    server_notes: &[String],
-    whose: Whose,
-) -> String {
+pub fn serving(plan: &Checked, opened: &Opened, workers: &DriveWorkers, whose: Whose) -> String {
     let mut text = warnings(plan);
     let _ = writeln!(text, "{}\n\n{}\n", volumes(plan, opened), drives(plan, opened));
     text.push_str(&controllers(plan));
@@ -91,7 +85,7 @@ pub fn serving(
     for warning in &opened.warnings {
         let _ = writeln!(text, "warning: {}", visible(warning));
     }
-    for note in opened.notes.iter().chain(server_notes) {
+    for note in &opened.notes {
         let _ = writeln!(text, "note: {}", visible(note));
     }
     let open_to_all = plan.listeners.iter().filter_map(|listener| match &listener.address {
