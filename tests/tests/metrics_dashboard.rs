@@ -58,6 +58,17 @@ fn the_dashboard_shows_volumes_drives_and_clients_at_phone_and_desk_width() {
     }
 }
 
+#[test]
+fn a_daemon_that_serves_is_healthy_and_its_dashboard_explains_its_terms() {
+    let daemon = Daemon::start(CONFIG, &["s"]);
+    let address = metrics::address(&daemon);
+    assert_eq!(metrics::get(&address, "/healthz"), "ok\n");
+    let page = metrics::get(&address, "/");
+    for part in ["now", "\"log\"", "<abbr tabindex=\"0\" title=\"", "the way through a socket"] {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
 /// The queries of Grafana's dashboard: of its panels, and of its variables.
 fn queries(dashboard: &Value) -> Vec<&str> {
     let variables = dashboard["templating"]["list"].as_array().unwrap();

@@ -1,5 +1,6 @@
-//! The little of HTTP that a metrics page needs: GET and HEAD of three paths, one a
-//! connection: Prometheus's metrics, a dashboard, and the counters that it shows.
+//! The little of HTTP that a metrics page needs: GET and HEAD of four paths, one a
+//! connection: Prometheus's metrics, a dashboard, the counters that it shows, and whether the
+//! daemon is alive.
 //!
 //! Pure functions from the bytes received so far to a whole response, or to none while the head of
 //! the request is not complete. `httparse` reads the head; its limits are here. Bodies of requests
@@ -12,6 +13,7 @@ const HEAD_BYTES_MAX: usize = 8 * 1024;
 const HEADERS_MAX: usize = 64;
 /// The version of Prometheus's text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+const PLAIN: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
 /// The page at `/`: it asks for `stats.json` every second, and for nothing else.
 const DASHBOARD: &str = include_str!("dashboard.html");
@@ -43,6 +45,10 @@ pub fn answer(input: &[u8], answers: &dyn Answers) -> Option<Vec<u8>> {
             Ok(stats) => response("200 OK", "application/json", &stats.to_string()),
             Err(_) => problem("500 Internal Server Error"),
         },
+        Some("/healthz") => match answers.answer(&Verb::Version) {
+            Ok(_) => response("200 OK", PLAIN, "ok\n"),
+            Err(_) => problem("503 Service Unavailable"),
+        },
         Some("/") => response("200 OK", HTML, DASHBOARD),
         _ => problem("404 Not Found"),
     };
@@ -54,7 +60,8 @@ pub fn answer(input: &[u8], answers: &dyn Answers) -> Option<Vec<u8>> {
 
 fn problem(status: &str) -> Vec<u8> {
     let text = status.lines().next().unwrap_or(status);
-    response(status, "text/plain; charset=utf-8", &format!("{text}; there are / and /metrics\n"))
+    let paths = "there are /, /metrics, /stats.json and /healthz";
+    response(status, PLAIN, &format!("{text}; {paths}\n"))
 }
 
 fn response(status: &str, kind: &str, body: &str) -> Vec<u8> {
@@ -104,6 +111,27 @@ mod tests {
         // Nothing from elsewhere.
         assert!(!page.contains("://"), "the page names another server");
         assert!(text("GET /stats.json HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n{\"uptime_ns\":1}"));
+    }
+
+    #[test]
+    fn a_daemon_that_answers_is_healthy() {
+        let text = text("GET /healthz HTTP/1.1\r\n\r\n");
+        assert!(
+            text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("\r\n\r\nok\n"),
+            "{text}"
+        );
+        struct Mute;
+        impl Answers for Mute {
+            fn answer(&self, _verb: &Verb) -> Result<serde_json::Value, Refusal> {
+                Err(Refusal::new("internal", "nothing"))
+            }
+
+            fn metrics(&self) -> String {
+                String::new()
+            }
+        }
+        let answer = answer(b"GET /healthz HTTP/1.1\r\n\r\n", &Mute).expect("an answer");
+        assert!(answer.starts_with(b"HTTP/1.1 503 "));
     }
 
     #[test]
