@@ -19,12 +19,12 @@ pub fn text(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What `trace show` prints.
+/// What `trace show` prints, with numbers for devices, as blkparse has them.
 ///
 /// # Panics
 /// If it fails or complains, as all here.
 pub fn shown(dir: &Path, names: &[&str]) -> String {
-    text(millrace().args(["trace", "show"]).args(names).current_dir(dir))
+    text(millrace().args(["trace", "show", "--numbers"]).args(names).current_dir(dir))
 }
 
 /// What `trace spans` prints.
@@ -32,7 +32,7 @@ pub fn shown(dir: &Path, names: &[&str]) -> String {
 /// # Panics
 /// As [`shown`].
 pub fn spans(dir: &Path, names: &[&str]) -> String {
-    text(millrace().args(["trace", "spans"]).args(names).current_dir(dir))
+    text(millrace().args(["trace", "spans", "-x", "--numbers"]).args(names).current_dir(dir))
 }
 
 /// blkparse's output without what it says of its input.

@@ -44,8 +44,8 @@ fn a_verified_load_over_two_queues_reads_back_what_it_wrote_polling_and_sleeping
             arguments.extend(["--wait", wait, "--iodepth", depth, "--ios", ios]);
             let row = row(&bench(&server.socket(), &arguments));
             assert_eq!(row["stack"], format!("vhost-{wait}"));
-            assert_eq!((row["errors"].as_u64(), row["jobs"].as_u64()), (Some(0), Some(2)));
-            assert_eq!(row["ios"].as_u64(), ios.parse::<u64>().ok().map(|ios| 2 * ios));
+            assert_eq!((row["total_err"].as_u64(), row["numjobs"].as_u64()), (Some(0), Some(2)));
+            assert_eq!(row["total_ios"].as_u64(), ios.parse::<u64>().ok().map(|ios| 2 * ios));
             assert!(row["verified"].as_u64() > Some(400), "{row}");
             assert!(row["kicks_per_io"].as_f64() > Some(0.0), "{row}");
             let slept = row["interrupts_per_io"].as_f64() > Some(0.0);

@@ -35,7 +35,8 @@ pub use null::NullDriver;
 pub use open::{Measured, Opened, check, measure, open, open_on};
 pub use ram::{RamConfig, RamDriver};
 pub use recorder::{
-    Recorded, Recorder, RecorderConfig, TraceFilter, categories_of, stamp_of, trace_file,
+    DEVICE_NAME, Recorded, Recorder, RecorderConfig, TraceFilter, categories_of, stamp_of,
+    trace_file,
 };
 pub use spec::{Spec, SpecError, drivers, known_keys};
 pub use system::{Holder, flock_holder, memory_bytes};

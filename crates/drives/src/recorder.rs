@@ -31,6 +31,10 @@ const _: () = assert!(DriverData::BYTES >= Remap::BYTES && DriverData::BYTES >= 
 const BUFFER_BYTES: usize = 1 << 18;
 /// Bytes of a submitter's name, with the zero at its end.
 const NAME_BYTES: usize = 16;
+/// How a message begins that names its device; the name follows. blkparse prints it as it is.
+pub const DEVICE_NAME: &str = "millrace names this device ";
+/// Bytes of a message, as in the kernel.
+const MESSAGE_BYTES_MAX: usize = 128;
 
 /// Which events are recorded: those that pass all that is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -85,6 +89,8 @@ pub struct RecorderConfig {
     pub volumes: BTreeMap<u32, u32>,
     /// Submitters' names by tenant.
     pub names: BTreeMap<u32, String>,
+    /// Names of drives and volumes by their devices.
+    pub devices: BTreeMap<u32, String>,
     /// Which time events have.
     pub stamp: TraceStamp,
     /// It ends by itself if [`Recorder::renew`] is not called for so long.
@@ -139,6 +145,26 @@ impl CpuFile {
             ..Record::default()
         };
         self.write(&record, data)
+    }
+
+    /// Writes messages that say what devices are called.
+    fn name_devices(&mut self, devices: &BTreeMap<u32, String>) -> io::Result<()> {
+        for (device, name) in devices {
+            let mut text = format!("{DEVICE_NAME}{name}");
+            let end = (0..=MESSAGE_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end));
+            text.truncate(end.unwrap_or(0));
+            let record = Record {
+                time_ns: Native::now(),
+                action: Note::Message.action(),
+                device: *device,
+                cpu: self.cpu,
+                pdu_len: text.len() as u16,
+                ..Record::default()
+            };
+            let bytes = [&record.encode()[..], text.as_bytes()].concat();
+            self.file.write_all(&bytes).map_err(|error| named(&self.path, &error))?;
+        }
+        Ok(())
     }
 
     fn write(&mut self, record: &Record, data: &[u8]) -> io::Result<()> {
@@ -269,7 +295,8 @@ impl Recorder {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
         // At once, so that a folder that is not there is an error of whoever asks.
-        let first = CpuFile::create(&config, 0).inspect_err(|_| tracer.stop())?;
+        let mut first = CpuFile::create(&config, 0).inspect_err(|_| tracer.stop())?;
+        first.name_devices(&config.devices).inspect_err(|_| tracer.stop())?;
         // An earlier recording's, of more CPUs perhaps, would be read as if they were of this one.
         let others = (1..).map(|cpu| trace_file(&config.name, cpu));
         others.take_while(|path| std::fs::remove_file(path).is_ok()).for_each(drop);

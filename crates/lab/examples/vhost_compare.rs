@@ -72,6 +72,8 @@ impl Settings {
             ios: None,
             stamp: Stamp::Batch,
             reactor: millrace_reactor::Config::default(),
+            size_bytes: None,
+            interrupt: millrace_lab::Interrupt::default(),
         };
         let (depths, servers) = (vec![1, 32, 128], Vec::new());
         let mut settings =

@@ -12,9 +12,11 @@ mod rigs;
 mod runs;
 mod tables;
 
+use std::ops::ControlFlow;
+
 use crate::bench::BenchError;
 use crate::page::Page;
-use crate::paper::{self, machine_table};
+use crate::paper::{self, Step, machine_table};
 
 use runs::Results;
 
@@ -40,31 +42,33 @@ paper::parts! { "atc17":
 }
 
 /// Runs the parts and gives what was found; checks that need other parts are listed as not there.
-/// `progress` is told the fraction done.
+/// `tell` is told of each point that begins, and may have the run end: then the page is of those
+/// parts that were run whole, which are said beside it.
 ///
 /// # Errors
 /// If a machine's file or a simulation is wrong.
 pub fn atc17(
     parts: &[Part],
     seed: u64,
-    progress: impl FnMut(f64) + Send,
-) -> Result<Page, BenchError> {
-    let results = Results::run(parts, seed, progress)?;
-    Ok(Page {
+    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
+) -> Result<(Page, Vec<Part>), BenchError> {
+    let (results, parts) = Results::run(parts, seed, tell)?;
+    let page = Page {
         title: "Per-drive processing for volumes of several SSDs, repeated on a simulated machine"
             .into(),
         intro: INTRO.iter().map(ToString::to_string).collect(),
         facts: vec![
-            ("command".into(), paper::command("atc17", Part::NAMES, parts, seed)),
+            ("command".into(), paper::command("atc17", Part::NAMES, &parts, seed)),
             ("seed".into(), seed.to_string()),
             ("rows run".into(), results.len().to_string()),
             ("events simulated".into(), results.events().to_string()),
         ],
         checks: checks::all(&results),
-        figures: figures::all(parts, &results),
-        tables: tables::all(parts, &results),
+        figures: figures::all(&parts, &results),
+        tables: tables::all(&parts, &results),
         machines: results.machines().iter().map(machine_table::of).collect(),
-    })
+    };
+    Ok((page, parts))
 }
 
 const INTRO: [&str; 6] = [

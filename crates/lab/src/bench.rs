@@ -83,9 +83,35 @@ pub struct Plan {
     pub stamp: Stamp,
     /// The rings' settings.
     pub reactor: Config,
+    /// Bytes from the start of the device that are used; all of it if not given.
+    pub size_bytes: Option<u64>,
+    /// Ends the row early, with what was measured until then.
+    pub interrupt: Interrupt,
+}
+
+/// Has a run end early. Whoever starts a run keeps a clone; a signal may set it.
+#[derive(Debug, Clone, Default)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// The run shall end.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it shall.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl Plan {
+    /// Blocks of the workload's size that are used of a device of `bytes` bytes.
+    pub(crate) fn blocks(&self, bytes: u64) -> u64 {
+        self.size_bytes.map_or(bytes, |size| size.min(bytes)) / u64::from(self.workload.bs_bytes)
+    }
+
     /// The CPU of a job, if jobs are placed.
     pub(crate) fn cpu_of(&self, job: u32) -> Option<u32> {
         self.cpus.get(job as usize % self.cpus.len().max(1)).copied()
@@ -201,7 +227,7 @@ fn states_of(disks: &[Arc<Disk<Native>>]) -> Vec<DriveStates> {
 pub(crate) fn check(volume: &Volume<Native>, plan: &Plan) -> Result<(), BenchError> {
     let (bs, limits) = (plan.workload.bs_bytes, volume.limits());
     check_block_size(bs, limits.logical_block_size)?;
-    check_capacity(bs, plan.jobs, volume.capacity())?;
+    check_capacity(plan, volume.capacity() << 9)?;
     if plan.workload.verify && limits.features.no_payload {
         let text = "verify: the null drive keeps no data; use ram or file".to_owned();
         return Err(BenchError::Workload(text));
@@ -212,7 +238,7 @@ pub(crate) fn check(volume: &Volume<Native>, plan: &Plan) -> Result<(), BenchErr
 /// Whether what is written can be verified on a device of `bytes` bytes.
 pub(crate) fn check_verify(plan: &Plan, bytes: u64) -> Result<(), BenchError> {
     let Workload { rw, bs_bytes, iodepth, verify, .. } = plan.workload;
-    let blocks = bytes / u64::from(bs_bytes) / u64::from(plan.jobs);
+    let blocks = plan.blocks(bytes) / u64::from(plan.jobs);
     let text = match verify {
         true if !rw.writes() => format!("verify: rw={rw} writes nothing; use write, randwrite"),
         true if blocks < iodepth.into() => format!(
@@ -233,10 +259,21 @@ pub(crate) fn check_block_size(bs: u32, block: u32) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Whether there is room for one I/O of each job.
-pub(crate) fn check_capacity(bs: u32, jobs: u32, sectors: u64) -> Result<(), BenchError> {
-    if u64::from(bs) * u64::from(jobs) > sectors << 9 {
-        let text = format!("bs={bs} with {jobs} jobs: larger than the device");
+/// Whether a device of `bytes` bytes has room for one I/O of each job, and for the size asked for.
+pub(crate) fn check_capacity(plan: &Plan, bytes: u64) -> Result<(), BenchError> {
+    let text = match plan.size_bytes {
+        Some(size) if size > bytes => {
+            format!("size={size}: the device has {bytes} bytes; use a smaller size")
+        }
+        size => return check_room(plan.workload.bs_bytes, plan.jobs, size.unwrap_or(bytes)),
+    };
+    Err(BenchError::Workload(text))
+}
+
+/// Whether `bytes` bytes have room for one I/O of each job.
+pub(crate) fn check_room(bs: u32, jobs: u32, bytes: u64) -> Result<(), BenchError> {
+    if u64::from(bs) * u64::from(jobs) > bytes {
+        let text = format!("bs={bs} with {jobs} jobs: more than the {bytes} bytes that there are");
         return Err(BenchError::Workload(text));
     }
     Ok(())
@@ -270,7 +307,7 @@ fn run_job(
     });
     shared.ready();
     let (mut context, mut channel) = opened?;
-    let blocks = (volume.capacity() << 9) / u64::from(plan.workload.bs_bytes);
+    let blocks = plan.blocks(volume.capacity() << 9);
     let place = (job.into(), plan.jobs.into());
     let mut job = Job {
         workload: plan.workload,
@@ -304,9 +341,9 @@ fn watch(shared: &Shared, plan: &Plan, start: Instant, progress: Progress<'_>) {
         }
         let step = match total {
             Some(_) => Duration::from_millis(1),
-            None => plan.runtime.saturating_sub(elapsed).min(Duration::from_millis(100)),
+            None => plan.runtime.saturating_sub(elapsed).min(Duration::from_millis(50)),
         };
-        if total.is_none() && elapsed >= plan.runtime {
+        if plan.interrupt.is_set() || total.is_none() && elapsed >= plan.runtime {
             shared.until.stop.store(true, Ordering::Relaxed);
             std::thread::yield_now();
         }

@@ -26,8 +26,9 @@ mod vm;
 pub mod walk;
 mod workload;
 
-pub use bench::{BenchError, Plan, Progress, run_row};
+pub use bench::{BenchError, Interrupt, Plan, Progress, run_row};
 pub use nbd::run_nbd_row;
+pub use paper::Step;
 pub use row::{
     Cost, DriveStates, LatencyNs, LockLine, MachineRow, Notifications, Outcome, Queues, Row, Span,
     StackStages,

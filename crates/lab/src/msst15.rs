@@ -12,9 +12,11 @@ mod rigs;
 mod runs;
 mod tables;
 
+use std::ops::ControlFlow;
+
 use crate::bench::BenchError;
 use crate::page::Page;
-use crate::paper::{self, machine_table};
+use crate::paper::{self, Step, machine_table};
 
 use runs::Results;
 
@@ -34,32 +36,34 @@ paper::parts! { "msst15":
 }
 
 /// Runs the parts and gives what was found; checks that need other parts are listed as not there.
-/// `progress` is told the fraction done.
+/// `tell` is told of each point that begins, and may have the run end: then the page is of those
+/// parts that were run whole, which are said beside it.
 ///
 /// # Errors
 /// If a machine's file or a simulation is wrong.
 pub fn msst15(
     parts: &[Part],
     seed: u64,
-    progress: impl FnMut(f64) + Send,
-) -> Result<Page, BenchError> {
-    let results = Results::run(parts, seed, progress)?;
+    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
+) -> Result<(Page, Vec<Part>), BenchError> {
+    let (results, parts) = Results::run(parts, seed, tell)?;
     let machines = results.machines().iter().map(machine_table::of);
-    Ok(Page {
+    let page = Page {
         title: "Queues and I/O threads for virtual machines, repeated on a simulated machine"
             .into(),
         intro: INTRO.iter().map(ToString::to_string).collect(),
         facts: vec![
-            ("command".into(), paper::command("msst15", Part::NAMES, parts, seed)),
+            ("command".into(), paper::command("msst15", Part::NAMES, &parts, seed)),
             ("seed".into(), seed.to_string()),
             ("rows run".into(), results.len().to_string()),
             ("events simulated".into(), results.events().to_string()),
         ],
         checks: checks::all(&results),
-        figures: figures::all(parts, &results),
-        tables: tables::all(parts, &results),
+        figures: figures::all(&parts, &results),
+        tables: tables::all(&parts, &results),
         machines: machines.chain([tables::virtualisation(results.costs())]).collect(),
-    })
+    };
+    Ok((page, parts))
 }
 
 const INTRO: [&str; 7] = [
@@ -100,7 +104,8 @@ mod tests {
 
     #[test]
     fn a_part_gives_the_same_page_each_time_and_more_threads_do_more() {
-        let page = || msst15(&[Part::Threads], 7, |_| ()).expect("it runs");
+        let page =
+            || msst15(&[Part::Threads], 7, |_| ControlFlow::Continue(())).expect("it runs").0;
         let (first, second) = (page(), page());
         assert_eq!((first.html(), first.json()), (second.html(), second.json()));
         let threads = first.checks.iter().find(|check| check.id == "own.threads");

@@ -13,7 +13,7 @@ use millrace_exports::client::{Client, Completion};
 use millrace_exports::nbd::{Command, NbdUri, Request};
 use millrace_machine::{CpuId, Machine, Native};
 
-use crate::bench::{BenchError, Plan, Progress, Shared, check_verify, client_row};
+use crate::bench::{BenchError, Plan, Progress, Shared, check_capacity, check_verify, client_row};
 use crate::job::{JobResult, Until};
 use crate::row::{Queues, Row};
 use crate::verify::Written;
@@ -51,9 +51,7 @@ fn check(client: &Client, plan: &Plan) -> Result<(), BenchError> {
         let (least, most) = (session.block_min, session.block_max);
         return wrong(format!("bs={bs}: the server takes multiples of {least} up to {most}"));
     }
-    if bs * u64::from(plan.jobs) > size {
-        return wrong(format!("bs={bs} with {} jobs: larger than the export", plan.jobs));
-    }
+    check_capacity(plan, size)?;
     check_verify(plan, size)
 }
 
@@ -94,7 +92,7 @@ struct Slot {
 impl Connection {
     fn new(client: Client, plan: &Plan, job: u32) -> Connection {
         let workload = plan.workload;
-        let blocks = client.session().size_bytes / u64::from(workload.bs_bytes);
+        let blocks = plan.blocks(client.session().size_bytes);
         let place = (job.into(), plan.jobs.into());
         let depth = workload.iodepth as usize;
         Connection {

@@ -7,6 +7,10 @@
 pub(crate) mod machine_table;
 pub(crate) mod rule;
 
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
 use millrace_machine::Model;
 
 use crate::bench::BenchError;
@@ -80,20 +84,56 @@ pub(crate) fn distinct<P: PartialEq>(wanted: impl Iterator<Item = P>) -> Vec<P> 
     all
 }
 
-/// Runs so many points side by side; `progress` is told the fraction done.
+/// How far a long run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step<'a> {
+    /// Tasks that have ended.
+    pub done: usize,
+    /// All tasks.
+    pub of: usize,
+    /// The task that has just begun.
+    pub task: &'a str,
+}
+
+/// Runs a point for each name side by side. Before each, `tell` is told its name, and may have the
+/// run end: points that have not begun by then are left out.
 ///
 /// # Errors
 /// What `run` says.
 pub(crate) fn run_points<T: Send>(
-    count: usize,
+    names: &[String],
     run: impl Fn(usize) -> Result<T, BenchError> + Sync,
-    mut progress: impl FnMut(f64) + Send,
-) -> Result<Vec<T>, BenchError> {
-    let mut ended = 0usize;
-    run_rows(count, run, |_| {
-        ended += 1;
-        progress(ended as f64 / count as f64);
-    })
+    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
+) -> Result<Vec<Option<T>>, BenchError> {
+    let (done, tell) = (AtomicUsize::new(0), Mutex::new(tell));
+    let begin = |index: usize| {
+        let step = Step {
+            done: done.load(Ordering::Relaxed),
+            of: names.len(),
+            task: names[index].as_str(),
+        };
+        (*tell.lock().unwrap_or_else(PoisonError::into_inner))(step)
+    };
+    let run = |index: usize| match begin(index) {
+        ControlFlow::Break(()) => Ok(None),
+        ControlFlow::Continue(()) => run(index).map(Some),
+    };
+    run_rows(names.len(), run, |_| _ = done.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The parts of which every point was run, and those points with what they gave: what would have
+/// come out had only these parts been asked for.
+pub(crate) fn whole_parts<P: Copy, Q: PartialEq, T>(
+    parts: &[P],
+    points_of: impl Fn(P) -> Vec<Q>,
+    ran: Vec<(Q, Option<T>)>,
+) -> (Vec<P>, Vec<(Q, T)>) {
+    let is_there = |point: &Q| ran.iter().any(|(other, seen)| other == point && seen.is_some());
+    let whole = |part: &P| points_of(*part).iter().all(is_there);
+    let parts: Vec<P> = parts.iter().copied().filter(whole).collect();
+    let wanted: Vec<Q> = parts.iter().flat_map(|part| points_of(*part)).collect();
+    let kept = ran.into_iter().filter(|(point, _)| wanted.contains(point));
+    (parts, kept.filter_map(|(point, seen)| Some((point, seen?))).collect())
 }
 
 /// The models of these machines.
@@ -107,4 +147,30 @@ pub(crate) fn models<'a>(
         machine(name).map_err(|error| BenchError::Machine { text: error.to_string() })
     };
     names.map(load).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_is_ended_keeps_the_parts_whose_points_all_ran() {
+        let names: Vec<String> = (0..6).map(|number| format!("point {number}")).collect();
+        let mut told = Vec::new();
+        let tell = |step: Step<'_>| {
+            told.push(step.task.to_owned());
+            if step.task == "point 4" { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let ran = run_points(&names, |index| Ok(index * 10), tell).expect("none fails");
+        assert!(told.len() == 6 && ran[0] == Some(0) && ran[4].is_none(), "{told:?} {ran:?}");
+        // Part a shares point 1 with b; c needs what was left out.
+        let points_of = |part: char| match part {
+            'a' => vec![0, 1],
+            'b' => vec![1, 2],
+            _ => vec![3, 4],
+        };
+        let ran = (0..).zip(ran).collect();
+        let (parts, points) = whole_parts(&['a', 'b', 'c'], points_of, ran);
+        assert_eq!((parts, points), (vec!['a', 'b'], vec![(0, 0), (1, 10), (2, 20)]));
+    }
 }

@@ -1,22 +1,33 @@
 //! `Row`: one line of a benchmark's result, as printed and as `--json` gives it.
 //!
-//! Plain data; units are in the names.
+//! Plain data; units are in the names. `json` has the keys of `--json`, which are fio's where fio
+//! has one of this meaning.
+
+mod json;
 
 use millrace_block::{OpSnapshot, Snapshot, StatsSnapshot};
 use millrace_machine::{LockCounts, LockRow};
 use serde::Serialize;
 
 /// Latencies of one row in nanoseconds, from Q to C. Known to an eighth (the width of a bucket).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LatencyNs {
+    /// How many were measured.
+    pub samples: u64,
     /// Mean.
     pub mean: u64,
     /// Half of all I/Os were not slower.
     pub p50: u64,
+    /// 90 %.
+    pub p90: u64,
+    /// 95 %.
+    pub p95: u64,
     /// 99 %.
     pub p99: u64,
     /// 99.9 %.
     pub p999: u64,
+    /// 99.99 %.
+    pub p9999: u64,
     /// The slowest.
     pub max: u64,
 }
@@ -26,10 +37,14 @@ impl LatencyNs {
     #[must_use]
     pub fn of(snapshot: &Snapshot) -> LatencyNs {
         LatencyNs {
+            samples: snapshot.count(),
             mean: snapshot.mean_ns(),
             p50: snapshot.quantile_ns(0.5),
+            p90: snapshot.quantile_ns(0.9),
+            p95: snapshot.quantile_ns(0.95),
             p99: snapshot.quantile_ns(0.99),
             p999: snapshot.quantile_ns(0.999),
+            p9999: snapshot.quantile_ns(0.9999),
             max: snapshot.max_ns(),
         }
     }
@@ -73,17 +88,15 @@ pub struct Notifications {
 }
 
 /// What went wrong, and what was checked.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcome {
     /// I/Os that failed, and blocks that did not verify.
     pub errors: u64,
     /// Blocks read back and found right; 0 without `verify`.
     pub verified: u64,
     /// What the first of the errors was.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub first_error: Option<String>,
     /// What each drive did, in the order of the volume; left out if nobody asks.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub states: Vec<DriveStates>,
 }
 
@@ -249,11 +262,10 @@ impl LockLine {
     }
 }
 
-/// One line of a result. JSON has all fields side by side.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+/// One line of a result.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Row {
     /// Design and queues.
-    #[serde(flatten)]
     pub queues: Queues,
     /// Drive specs joined by `+`, or the URI.
     pub drives: String,
@@ -276,14 +288,21 @@ pub struct Row {
     /// Bytes a second.
     pub bw_bytes_per_s: f64,
     /// Processor time and system calls.
-    #[serde(flatten)]
     pub cost: Cost,
     /// Latencies.
     pub lat_ns: LatencyNs,
     /// Errors.
-    #[serde(flatten)]
     pub outcome: Outcome,
     /// The machine, if it is a simulated one or measured with lock statistics.
-    #[serde(flatten)]
     pub machine: Option<MachineRow>,
+}
+
+impl Row {
+    /// A name for the row, of what tells it from others: `mq-randread-4096-32x1`, the last of these
+    /// I/Os in flight and jobs.
+    #[must_use]
+    pub fn job_name(&self) -> String {
+        let Row { rw, bs, iodepth, jobs, .. } = self;
+        format!("{}-{rw}-{bs}-{iodepth}x{jobs}", self.queues.stack)
+    }
 }

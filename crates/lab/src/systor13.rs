@@ -10,9 +10,11 @@ mod checks;
 mod figures;
 mod runs;
 
+use std::ops::ControlFlow;
+
 use crate::bench::BenchError;
 use crate::page::Page;
-use crate::paper::{self, machine_table};
+use crate::paper::{self, Step, machine_table};
 
 use runs::Results;
 
@@ -36,18 +38,19 @@ paper::parts! { "systor13":
 }
 
 /// Runs the parts and gives what was found; checks that need other parts are listed as not there.
-/// `progress` is told the fraction done.
+/// `tell` is told of each point that begins, and may have the run end: then the page is of those
+/// parts that were run whole, which are said beside it.
 ///
 /// # Errors
 /// If a machine's file or a simulation is wrong.
 pub fn systor13(
     parts: &[Part],
     seed: u64,
-    progress: impl FnMut(f64) + Send,
-) -> Result<Page, BenchError> {
-    let results = Results::run(parts, seed, progress)?;
-    let command = paper::command("systor13", Part::NAMES, parts, seed);
-    Ok(Page {
+    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
+) -> Result<(Page, Vec<Part>), BenchError> {
+    let (results, parts) = Results::run(parts, seed, tell)?;
+    let command = paper::command("systor13", Part::NAMES, &parts, seed);
+    let page = Page {
         title: "Multi-queue SSD access on multi-core systems, repeated on simulated machines"
             .into(),
         intro: INTRO.iter().map(ToString::to_string).collect(),
@@ -58,10 +61,11 @@ pub fn systor13(
             ("events simulated".into(), results.events().to_string()),
         ],
         checks: checks::all(&results),
-        figures: figures::all(parts, &results),
-        tables: figures::tables(parts, &results),
+        figures: figures::all(&parts, &results),
+        tables: figures::tables(&parts, &results),
         machines: results.machines().iter().map(machine_table::of).collect(),
-    })
+    };
+    Ok((page, parts))
 }
 
 const INTRO: [&str; 4] = [

@@ -139,7 +139,7 @@ mod tests {
     /// Two thirds of all draws would meet a write in flight, were they let.
     #[test]
     fn no_two_writes_of_a_block_are_in_flight_and_each_block_is_written_again() {
-        for rw in [Rw::RandWrite, Rw::RandRw, Rw::Write] {
+        for rw in [Rw::RandWrite, Rw::HALF, Rw::Write] {
             let workload = Workload { rw, bs_bytes: 512, iodepth: 8, verify: true, seed: 3 };
             let mut offsets = Offsets::new(&workload, 24, (1, 2));
             let mut written = Written::new(&workload).expect("it is to verify");

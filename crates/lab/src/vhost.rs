@@ -91,7 +91,7 @@ const QUEUES_MAX: u16 = 256;
 fn check(disk: &DiskConfig, plan: &Plan) -> Result<(), BenchError> {
     let workload = &plan.workload;
     check_block_size(workload.bs_bytes, disk.block_bytes)?;
-    check_capacity(workload.bs_bytes, plan.jobs, disk.capacity_sectors)?;
+    check_capacity(plan, disk.size_bytes())?;
     let wrong = |text: String| Err(BenchError::Workload(text));
     if workload.bs_bytes > disk.segment_bytes_max {
         let (bs, most) = (workload.bs_bytes, disk.segment_bytes_max);
@@ -200,7 +200,7 @@ pub(crate) struct Job<Q> {
 impl<Q: GuestQueue> Job<Q> {
     pub(crate) fn new(queue: Q, sectors: u64, plan: &Plan, job: u32) -> Job<Q> {
         let workload = plan.workload;
-        let blocks = (sectors << 9) / u64::from(workload.bs_bytes);
+        let blocks = plan.blocks(sectors << 9);
         let place = (job.into(), plan.jobs.into());
         let depth = queue.depth();
         Job {

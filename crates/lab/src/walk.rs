@@ -6,6 +6,7 @@
 //! those of the machine that it runs on. Source: \[WALK\]. Called by `millrace paper`.
 
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +16,9 @@ use millrace_drives::{Recorder, RecorderConfig, open};
 use millrace_machine::Native;
 use millrace_reactor::Config;
 
-use crate::bench::{BenchError, Plan, run_row};
+use crate::bench::{BenchError, Interrupt, Plan, run_row};
 use crate::page::{Check, CheckKind, DataTable, Page, Quantity};
+use crate::paper::Step;
 use crate::trace::{Reader, Span, Spans, TraceName};
 use crate::workload::{Rw, Workload};
 
@@ -76,11 +78,15 @@ fn failed(path: &Path, error: &dyn std::fmt::Display) -> BenchError {
     BenchError::Trace { text: format!("{}: {error}", path.display()) }
 }
 
-/// Runs both drives and gives what was found. `progress` is told the fraction done.
+/// Runs both drives and gives what was found. `tell` is told of each that begins, and may have the
+/// run end: then the page lacks the drives that had not begun.
 ///
 /// # Errors
 /// If a drive cannot be opened, or the folder for temporary files cannot be written.
-pub fn walk(seed: u64, mut progress: impl FnMut(f64)) -> Result<Page, BenchError> {
+pub fn walk(
+    seed: u64,
+    mut tell: impl FnMut(Step<'_>) -> ControlFlow<()>,
+) -> Result<Page, BenchError> {
     let folder = Folder::new()?;
     let path = folder.0.join("drive");
     // With data everywhere: a hole is read from no drive.
@@ -91,9 +97,11 @@ pub fn walk(seed: u64, mut progress: impl FnMut(f64)) -> Result<Page, BenchError
         ("file in the temporary folder", file),
     ];
     let mut walked = Vec::new();
-    for (index, (name, spec)) in drives.into_iter().enumerate() {
-        let half = |done: f64| (index as f64 + done) / 2.0;
-        walked.push(measure(name, &spec, &folder.0, seed, &mut |done| progress(half(done)))?);
+    for (done, (name, spec)) in drives.iter().enumerate() {
+        if tell(Step { done, of: drives.len(), task: name }).is_break() {
+            break;
+        }
+        walked.push(measure(name, spec, &folder.0, seed)?);
     }
     Ok(page(&walked, seed))
 }
@@ -104,7 +112,6 @@ fn measure(
     spec: &str,
     folder: &Path,
     seed: u64,
-    progress: &mut dyn FnMut(f64),
 ) -> Result<Walked, BenchError> {
     let spec = spec.parse().map_err(|error| failed(folder, &error))?;
     let opened = open(&spec, 1).map_err(|error| failed(folder, &error))?;
@@ -116,19 +123,14 @@ fn measure(
     };
     let volume = Volume::single(Disk::new(opened.driver, config)?)?;
     let name = folder.join("walk");
-    let spans = record(&volume, &name, seed, progress)?;
+    let spans = record(&volume, &name, seed)?;
     let of = |span: Span| spans.all().of(span);
     let (ios, avg_ns) = (of(Span::Q2C).n, PAPER.map(|(span, _)| of(span).avg()));
     Ok(Walked { drive, avg_ns, ios })
 }
 
 /// Runs the workload with a recording, and reads that.
-fn record(
-    volume: &Arc<Volume<Native>>,
-    name: &Path,
-    seed: u64,
-    progress: &mut dyn FnMut(f64),
-) -> Result<Spans, BenchError> {
+fn record(volume: &Arc<Volume<Native>>, name: &Path, seed: u64) -> Result<Spans, BenchError> {
     let workload = Workload { rw: Rw::RandRead, bs_bytes: 4096, iodepth: 1, verify: false, seed };
     let plan = Plan {
         workload,
@@ -138,12 +140,14 @@ fn record(
         ios: Some(IOS),
         stamp: Stamp::Io,
         reactor: Config::default(),
+        size_bytes: None,
+        interrupt: Interrupt::default(),
     };
     let tracer = volume.tracer().ok_or_else(|| failed(name, &"no tracer"))?;
     let config = RecorderConfig { name: name.to_owned(), ..RecorderConfig::default() };
     let recorder = Recorder::start(&tracer, &[Arc::clone(volume)], config);
     let recorder = recorder.map_err(|error| failed(name, &error))?;
-    run_row(volume, &plan, progress)?;
+    run_row(volume, &plan, &mut |_| ())?;
     recorder.stop().map_err(|error| failed(name, &error))?;
     let trace = TraceName::new(&name.to_string_lossy(), None);
     let mut reader = Reader::open(&[trace]).map_err(|error| failed(name, &error))?;

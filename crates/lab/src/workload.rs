@@ -20,18 +20,31 @@ pub enum Rw {
     RandRead,
     /// Random writes.
     RandWrite,
-    /// Random reads and writes, half and half.
-    RandRw,
+    /// Random reads and writes.
+    RandRw {
+        /// How many of a hundred are reads, 0 to 100.
+        read_percent: u8,
+    },
 }
 
 impl Rw {
+    /// Random reads and writes, half and half: what `randrw` says alone.
+    pub const HALF: Rw = Rw::RandRw { read_percent: 50 };
+
     const NAMES: [(Rw, &'static str); 5] = [
         (Rw::Read, "read"),
         (Rw::Write, "write"),
         (Rw::RandRead, "randread"),
         (Rw::RandWrite, "randwrite"),
-        (Rw::RandRw, "randrw"),
+        (Rw::HALF, "randrw"),
     ];
+
+    /// fio's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        let named = if matches!(self, Rw::RandRw { .. }) { Rw::HALF } else { self };
+        Rw::NAMES.iter().find(|(rw, _)| *rw == named).map_or("", |(_, name)| name)
+    }
 
     /// Whether it goes through the device in order.
     #[must_use]
@@ -48,8 +61,7 @@ impl Rw {
 
 impl fmt::Display for Rw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Rw::NAMES.iter().find(|(rw, _)| rw == self).map_or("", |(_, name)| name);
-        f.pad(name)
+        f.pad(self.name())
     }
 }
 
@@ -116,11 +128,18 @@ impl Offsets {
         let op = match self.rw {
             Rw::RandRead => Op::Read,
             Rw::RandWrite => Op::Write,
-            _ if self.state & 4 == 0 => Op::Read,
+            // The low half says what, since the high bits say where.
+            Rw::RandRw { read_percent } if part(self.state, 100) < read_percent.into() => Op::Read,
             _ => Op::Write,
         };
         (self.first + block as u64, op)
     }
+}
+
+/// A number below `count`, from the low half of a random one.
+#[inline]
+fn part(random: u64, count: u64) -> u64 {
+    (random & u64::from(u32::MAX)) * count >> 32
 }
 
 #[cfg(test)]
@@ -152,5 +171,19 @@ mod tests {
         let mut seen = [0u32; 16];
         (0..16_000).for_each(|_| seen[offsets.next_io().0 as usize] += 1);
         assert!(seen.iter().all(|n| (700..1300).contains(n)), "{seen:?}");
+    }
+
+    #[test]
+    fn a_mix_has_as_many_reads_as_it_says() {
+        for read_percent in [0, 1, 30, 50, 100] {
+            let rw = Rw::RandRw { read_percent };
+            let workload = Workload { rw, bs_bytes: 512, iodepth: 1, verify: false, seed: 7 };
+            let mut offsets = Offsets::new(&workload, 1024, (0, 1));
+            let ops = (0..20_000).map(|_| offsets.next_io().1);
+            let reads = ops.filter(|op| *op == Op::Read).count() as f64 / 200.0;
+            let off = (reads - f64::from(read_percent)).abs();
+            let exact = matches!(read_percent, 0 | 100);
+            assert!(if exact { off == 0.0 } else { off < 1.0 }, "{read_percent}: {reads}");
+        }
     }
 }

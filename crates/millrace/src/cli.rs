@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Command, CommandFactory, Parser, Subcommand};
 
 use crate::verbs;
 
@@ -22,24 +22,28 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Serve volumes over NBD until SIGTERM or SIGINT
+    /// Serve files, devices or volumes over NBD and to virtual machines
     Serve(verbs::serve::Args),
-    /// Show what a running daemon does, in iostat's columns
+    /// Print what a running daemon does, in iostat's columns
     Stat(verbs::stat::Args),
-    /// Show it on a terminal, live
+    /// Watch a running daemon live on a terminal
     Top(verbs::top::Args),
-    /// Show what a running daemon's locks do: who waits for whom, and for how long
+    /// Print how long a running daemon's threads wait for its locks
     Locks(verbs::locks::Args),
-    /// Change what a running daemon serves: volumes whose drives have grown
+    /// Change a running daemon: let a volume grow with its drives
     Ctl(verbs::ctl::Args),
-    /// Measure drives, stacks and servers, in fio's words
+    /// Measure drives, designs and servers, in fio's words
     Bench(Box<verbs::bench::BenchArgs>),
-    /// Repeat a paper's experiments on simulated machines and compare
+    /// Repeat the experiments of three papers on simulated machines
     Paper(verbs::paper::Args),
-    /// Look for bugs of the block layer by deterministic simulation
+    /// Look for bugs of the block layer by simulation
     Explore(verbs::explore::ExploreArgs),
-    /// Show blktrace files, and where I/Os spent their time
+    /// Record what drives do, and read recordings, as blktrace's tools do
     Trace(verbs::trace::Args),
+    /// Print completions for bash, zsh or fish
+    Completions(verbs::completions::Args),
+    /// Print or write manual pages
+    Man(verbs::man::Args),
 }
 
 impl Verb {
@@ -54,8 +58,21 @@ impl Verb {
             Verb::Paper(args) => verbs::paper::run(&args),
             Verb::Explore(args) => verbs::explore::run(&args),
             Verb::Trace(args) => verbs::trace::run(&args),
+            Verb::Completions(args) => verbs::completions::run(&args, command()),
+            Verb::Man(args) => verbs::man::run(&args, command()),
         }
     }
+}
+
+/// The definition of the command line.
+pub fn command() -> Command {
+    Cli::command()
+}
+
+/// Names of all verbs.
+#[cfg(test)]
+pub fn verbs() -> Vec<String> {
+    command().get_subcommands().map(|verb| verb.get_name().to_owned()).collect()
 }
 
 /// Runs the verb that the command line names.
@@ -69,7 +86,6 @@ pub fn run() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_of_the_command_line_is_consistent() {
@@ -83,11 +99,93 @@ mod tests {
             ("explore --seeds 0", "'0' for '--seeds <N>': write a whole number from 1\n"),
             ("explore --seed -", "'-' for '--seed <S>': write a whole number from 0\n"),
             ("serve --threads 0", "write a whole number from 1 to 1024\n"),
-            ("bench --jobs 1,0", "'0' for '--jobs <N>': write a whole number from 1 to 4096\n"),
+            ("bench --jobs 1,0", "'0' for '--numjobs <N>': write a whole number from 1 to 4096\n"),
         ] {
             let words = std::iter::once("millrace").chain(arguments.split(' '));
             let error = Cli::try_parse_from(words).expect_err(arguments).to_string();
             assert!(error.contains(said), "{error}");
+        }
+    }
+
+    /// The longest line of a help text, in characters.
+    fn longest(text: &str) -> usize {
+        text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn no_line_of_a_help_text_is_longer_than_100() {
+        fn check(command: &mut Command) {
+            let name = command.get_name().to_owned();
+            for help in [command.render_help(), command.render_long_help()] {
+                let help = help.to_string();
+                let line = help.lines().find(|line| line.chars().count() == longest(&help));
+                assert!(longest(&help) <= 100, "{name}: {line:?}");
+            }
+            command.get_subcommands_mut().for_each(check);
+        }
+        let mut command = command().term_width(100);
+        command.build();
+        check(&mut command);
+    }
+
+    /// Words of a shell's command line, up to where another command or a file begins.
+    fn words(line: &str) -> Vec<String> {
+        let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
+        for letter in line.chars().chain([' ']) {
+            match (letter, quote) {
+                ('\'' | '"', None) => quote = Some(letter),
+                (letter, Some(end)) if letter == end => quote = None,
+                (' ', None) if word.is_empty() => {}
+                (' ', None) => words.push(std::mem::take(&mut word)),
+                (letter, _) => word.push(letter),
+            }
+        }
+        let ends = ["|", "&&", ">", "#", ";"];
+        let end = words.iter().position(|word| ends.contains(&word.as_str()));
+        words.truncate(end.unwrap_or(words.len()));
+        words
+    }
+
+    /// The commands of this program that a text shows on lines of their own, with two blanks or
+    /// more before what explains them.
+    fn shown(text: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        for line in text.lines().filter(|line| line.starts_with("  ")) {
+            for part in line.trim().split(" && ") {
+                let part = part.split("  ").next().unwrap_or(part);
+                let part = part
+                    .strip_prefix("cargo run --release -- ")
+                    .map_or_else(|| part.to_owned(), |arguments| format!("millrace {arguments}"));
+                if part.starts_with("millrace ") {
+                    found.push(part);
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn every_command_of_the_documents_and_examples_is_understood() {
+        let mut texts = vec![
+            include_str!("../../../README.md").to_owned(),
+            include_str!("../../../docs/bench.md").to_owned(),
+            include_str!("../../../docs/papers.md").to_owned(),
+            include_str!("../../../docs/vm.md").to_owned(),
+        ];
+        fn helps(command: &Command, texts: &mut Vec<String>) {
+            texts.extend(command.get_after_help().map(ToString::to_string));
+            command.get_subcommands().for_each(|verb| helps(verb, texts));
+        }
+        helps(&command(), &mut texts);
+        let commands: Vec<String> = texts.iter().flat_map(|text| shown(text)).collect();
+        assert!(commands.len() > 60, "{commands:#?}");
+        let images = Cli::try_parse_from(["millrace", "serve", "a", "--read-only"]).is_ok();
+        for command in commands {
+            if !images && command.starts_with("millrace serve ") {
+                continue;
+            }
+            let parsed = Cli::try_parse_from(words(&command));
+            assert!(parsed.is_ok(), "{command}: {}", parsed.unwrap_err());
         }
     }
 

@@ -162,6 +162,11 @@ impl Point {
         if *depth == 1 { format!("{name}, one at a time") } else { name }
     }
 
+    /// In words, for a progress bar.
+    pub(super) fn task(&self) -> String {
+        format!("{}, {}", self.about(), self.serving.name())
+    }
+
     /// What the simulator runs.
     pub(super) fn plan(&self, seed: u64) -> SimPlan {
         let service = self.service();

@@ -3,13 +3,15 @@
 //! Parts share points; each is run once, side by side with others, those with the most work first.
 //! Results do not depend on the order.
 
+use std::ops::ControlFlow;
+
 use millrace_block::Serving;
 use millrace_machine::Model;
 
 use super::Part;
 use super::rigs::{LOADS, MACHINES, Point, Rig};
 use crate::bench::BenchError;
-use crate::paper;
+use crate::paper::{self, Step};
 use crate::sim::{Observed, run_observed};
 
 /// The ways of serving, in the order of legends and columns.
@@ -76,12 +78,12 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Runs what the parts need.
+    /// Runs what the parts need; also says which parts were run whole.
     pub(super) fn run(
         parts: &[Part],
         seed: u64,
-        progress: impl FnMut(f64) + Send,
-    ) -> Result<Results, BenchError> {
+        tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
+    ) -> Result<(Results, Vec<Part>), BenchError> {
         let mut points = paper::distinct(parts.iter().flat_map(|part| points_of(*part)));
         // The long ones first, so that none is left over for the end.
         points.sort_by_key(|point| (point.serving != Serving::Auto, u32::MAX - point.drives));
@@ -92,8 +94,11 @@ impl Results {
             let model = models.iter().find(|model| model.name == point.rig.machine());
             run_observed(model.expect("loaded above"), &point.plan(seed))
         };
-        let rows = paper::run_points(points.len(), run, progress)?;
-        Ok(Results { models, points: points.into_iter().zip(rows).collect() })
+        let names: Vec<String> = points.iter().map(Point::task).collect();
+        let rows = paper::run_points(&names, run, tell)?;
+        let ran = points.into_iter().zip(rows).collect();
+        let (parts, points) = paper::whole_parts(parts, points_of, ran);
+        Ok((Results { models, points }, parts))
     }
 
     /// How many points.

@@ -144,7 +144,9 @@ mod tests {
 
     #[test]
     fn without_runs_every_check_is_listed_and_none_holds() {
-        let none = Results::run(&[], 1, |_| ()).expect("nothing to run");
+        let none = Results::run(&[], 1, |_| std::ops::ControlFlow::Continue(()))
+            .expect("nothing to run")
+            .0;
         let checks = all(&none);
         let ids: Vec<&str> = checks.iter().map(|check| check.id.as_str()).collect();
         let paper = ["null-random", "null-seq", "nvme-random", "lock-wait", "gap"];

@@ -158,6 +158,19 @@ impl Point {
         Point { device, load: LOADS[0], who, processes: 4, dearer: 1 }
     }
 
+    /// In words, for a progress bar.
+    pub(super) fn task(&self) -> String {
+        let Point { device, load, processes, .. } = self;
+        let who = match self.who {
+            Who::Host => "host",
+            Who::Guest { served, .. } => {
+                let named = VARIANTS.iter().find(|(_, other)| *other == served);
+                named.map_or("guest", |(name, _)| name)
+            }
+        };
+        format!("{}, {}, {processes} processes, {who}", device.name(), load.name)
+    }
+
     /// The same where guest and exits cost so many times as much.
     pub(super) fn dearer(self, dearer: u32) -> Point {
         Point { dearer, ..self }

@@ -3,12 +3,14 @@
 //! Parts share points; each is run once, side by side with others. Results do not depend on the
 //! order.
 
+use std::ops::ControlFlow;
+
 use millrace_machine::Model;
 
 use super::Part;
 use super::rigs::{Device, LOADS, MODES, PROCESSES, Point, VARIANTS, Who};
 use crate::bench::BenchError;
-use crate::paper;
+use crate::paper::{self, Step};
 use crate::sim::run_simulated;
 use crate::vm::{Seen, Served, VmCosts, run_vm};
 
@@ -72,12 +74,12 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Runs what the parts need.
+    /// Runs what the parts need; also says which parts were run whole.
     pub(super) fn run(
         parts: &[Part],
         seed: u64,
-        progress: impl FnMut(f64) + Send,
-    ) -> Result<Results, BenchError> {
+        tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
+    ) -> Result<(Results, Vec<Part>), BenchError> {
         let mut points = paper::distinct(parts.iter().flat_map(|part| points_of(*part)));
         // Those with the most work first, so that none is left over for the end.
         points.sort_by_key(|point| u32::MAX - point.processes);
@@ -104,8 +106,11 @@ impl Results {
                 }),
             }
         };
-        let rows = paper::run_points(points.len(), run, progress)?;
-        Ok(Results { models, costs, points: points.into_iter().zip(rows).collect() })
+        let names: Vec<String> = points.iter().map(Point::task).collect();
+        let rows = paper::run_points(&names, run, tell)?;
+        let ran = points.into_iter().zip(rows).collect();
+        let (parts, points) = paper::whole_parts(parts, points_of, ran);
+        Ok((Results { models, costs, points }, parts))
     }
 
     /// How many points.

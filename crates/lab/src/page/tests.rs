@@ -114,12 +114,34 @@ fn json_has_the_checks_with_their_fields_and_the_figures() {
 fn text_has_x_down_and_series_across() {
     let text = page_of("x").text();
     let row = text.lines().find(|line| line.trim_start().starts_with("2 ")).unwrap();
-    assert_eq!(
-        row.split_whitespace().collect::<Vec<_>>(),
-        ["2", "1.6", "M", "1.6", "M", "1.6", "M"]
-    );
+    assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["2", "1.6", "1.6", "1.6"]);
+    assert!(text.contains(", in M)"), "the unit stands above: {text}");
     assert!(text.contains("1 hold, 0 do not hold, 0 not there yet; 0 inputs, not counted"));
     assert!(text.lines().all(|line| line == line.trim_end()));
+}
+
+#[test]
+fn no_line_of_the_text_is_longer_than_100_columns() {
+    let mut page = page_of("x");
+    let words = "words ".repeat(60);
+    let panel = &mut page.figures[0].panels[0];
+    panel.title = words.clone();
+    let points = || vec![(1.0, 1e3), (2.0, 123_456_789.0)];
+    let series = |number| Series::ours(format!("a design with a long name {number}"), points());
+    panel.series = (0..9).map(series).collect();
+    page.checks[0].note = words.clone();
+    page.checks[0].ours.text = words.clone();
+    page.tables = vec![DataTable {
+        id: "t".into(),
+        title: words.clone(),
+        caption: String::new(),
+        head: vec!["a".into(), words.clone()],
+        rows: vec![vec![words.clone(), words]],
+    }];
+    let text = page.text();
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    assert!((0..9).all(|number| text.contains(&format!("long name {number}"))), "{text}");
+    assert!(text.contains("123.457") && text.contains("0.001"), "one unit: {text}");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! A page as text for a terminal: x down, series across, then the checks.
 //!
-//! Called by `Page::text`. The checks are 120 columns wide at most, figures as wide as their series
-//! ask for. Lines have no blanks at the end; numbers are short, those of a column
-//! with their units.
+//! Called by `Page::text`. No line is longer than `WIDTH`: figures with many series are several
+//! tables, sentences wrap. Lines have no blanks at the end. All numbers of a panel have one unit,
+//! which stands above them.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
@@ -16,7 +16,8 @@ pub(super) fn page(page: &Page) -> String {
     page.figures.iter().for_each(|item| figure(&mut blocks, item));
     for table in &page.tables {
         let heads = table.head.iter().map(String::as_str).collect();
-        blocks.push(format!("{}\n{}", table.title, grid(heads, &table.rows, 1)));
+        let rows = grid(heads, &table.rows, 1, Fit::Within);
+        blocks.push(format!("{}\n{rows}", wrapped(&table.title, 0)));
     }
     if !page.checks.is_empty() {
         blocks.push(checks(page));
@@ -32,19 +33,73 @@ fn figure(blocks: &mut Vec<String>, figure: &Figure) {
         if !panel.title.is_empty() {
             title += &format!(" - {}", panel.title);
         }
-        blocks.push(format!("{title} ({})\n{}", panel.y_label, numbers(panel)));
+        let unit = PanelUnit::of(panel);
+        let title = wrapped(&format!("{title} ({}{})", panel.y_label, unit.said), 0);
+        blocks.push(format!("{title}\n{}", numbers(panel, &unit)));
     }
 }
 
-fn numbers(panel: &Panel) -> String {
+/// The one unit of a panel's numbers.
+struct PanelUnit {
+    /// Behind the label, such as `, in us`.
+    said: String,
+    /// What is one in it.
+    one: f64,
+}
+
+impl PanelUnit {
+    /// By the largest number.
+    fn of(panel: &Panel) -> PanelUnit {
+        let ys = panel.series.iter().flat_map(|series| &series.points).map(|(_, y)| y.abs());
+        let most = ys.filter(|y| y.is_finite()).fold(0.0, f64::max);
+        let units: &[(f64, &str)] = match panel.y_unit {
+            Unit::Plain => &[],
+            Unit::Percent => &[(0.01, ", in %")],
+            Unit::Count => &[(1e9, ", in G"), (1e6, ", in M"), (1e3, ", in K")],
+            Unit::Nanoseconds => {
+                &[(1e9, ", in s"), (1e6, ", in ms"), (1e3, ", in us"), (1.0, ", in ns")]
+            }
+        };
+        let fits = units.iter().find(|(one, _)| most >= *one || panel.y_unit == Unit::Percent);
+        let (one, said) = fits.copied().unwrap_or((1.0, ""));
+        PanelUnit { said: said.to_owned(), one }
+    }
+
+    fn text(&self, y: f64) -> String {
+        let text = format!("{:.3}", y / self.one);
+        let text = text.trim_end_matches('0').trim_end_matches('.');
+        if text == "-0" { "0".to_owned() } else { text.to_owned() }
+    }
+}
+
+/// A panel's numbers: a table, or several where its series do not fit side by side.
+fn numbers(panel: &Panel, unit: &PanelUnit) -> String {
     let labels: Vec<String> = panel.series.iter().map(|series| series.label()).collect();
-    let heads = std::iter::once(panel.x_label.as_str()).chain(labels.iter().map(String::as_str));
-    let row = |(x, values): (f64, Vec<Option<f64>>)| {
-        let value = |y: Option<f64>| y.map_or_else(|| "-".to_owned(), |y| short(y, panel.y_unit));
-        std::iter::once(short(x, Unit::Plain)).chain(values.into_iter().map(value)).collect()
+    let all = rows(panel);
+    let cells = |x: f64, values: &[Option<f64>]| -> Vec<String> {
+        let value = |y: &Option<f64>| y.map_or_else(|| "-".to_owned(), |y| unit.text(y));
+        std::iter::once(short(x, Unit::Plain)).chain(values.iter().map(value)).collect()
     };
-    let rows: Vec<Vec<String>> = rows(panel).into_iter().map(row).collect();
-    grid(heads.collect(), &rows, 0)
+    let table = |from: usize, to: usize, fit: Fit| {
+        let heads = std::iter::once(panel.x_label.as_str());
+        let heads = heads.chain(labels[from..to].iter().map(String::as_str)).collect();
+        let rows: Vec<Vec<String>> =
+            all.iter().map(|(x, values)| cells(*x, &values[from..to])).collect();
+        grid(heads, &rows, 0, fit)
+    };
+    let (mut tables, mut from) = (Vec::new(), 0);
+    while from < labels.len() {
+        let fits = |to: &usize| longest(&table(from, *to, Fit::AsItIs)) <= WIDTH.into();
+        let to = (from + 1..=labels.len()).rev().find(fits).unwrap_or(from + 1);
+        tables.push(table(from, to, Fit::Within));
+        from = to;
+    }
+    tables.join("\n\n")
+}
+
+/// Characters of the longest line.
+fn longest(text: &str) -> usize {
+    text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
 }
 
 fn checks(page: &Page) -> String {
@@ -60,9 +115,9 @@ fn checks(page: &Page) -> String {
         ]
     };
     let rows: Vec<Vec<String>> = page.checks.iter().map(row).collect();
-    let mut text = format!("checks\n{}", grid(heads, &rows, 6));
+    let mut text = format!("checks\n{}", grid(heads, &rows, 6, Fit::Within));
     for check in page.checks.iter().filter(|check| !check.note.is_empty()) {
-        text += &format!("\n{}: {}", check.id, check.note);
+        text += &format!("\n{}", wrapped(&format!("{}: {}", check.id, check.note), 2));
     }
     let tally = page.tally();
     text += &format!(
@@ -72,14 +127,39 @@ fn checks(page: &Page) -> String {
     text
 }
 
-/// Columns of a table of sentences, which break where they are longer.
-const WIDTH: u16 = 120;
+/// Columns of the terminal that a page is written for.
+const WIDTH: u16 = 100;
 
-/// A table; columns from `numbers_from` on are right-aligned. One without such has a width.
-fn grid(heads: Vec<&str>, rows: &[Vec<String>], numbers_from: usize) -> String {
+/// Words in lines of at most `WIDTH` characters, those after the first indented.
+fn wrapped(text: &str, indent: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= WIDTH.into() => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            Some(_) => lines.push(format!("{:indent$}{word}", "")),
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines.join("\n")
+}
+
+/// What becomes of a table that is wider than `WIDTH`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    /// It stays so.
+    AsItIs,
+    /// Its cells break.
+    Within,
+}
+
+/// A table; columns from `numbers_from` on are right-aligned.
+fn grid(heads: Vec<&str>, rows: &[Vec<String>], numbers_from: usize, fit: Fit) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    if numbers_from >= heads.len() {
+    if fit == Fit::Within {
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
     }
     table.set_header(heads);

@@ -224,7 +224,7 @@ fn drive_error(spec: &millrace_drives::Spec, source: &SpecError) -> BenchError {
 fn check_workload<M: Machine>(volume: &Volume<M>, plan: &SimPlan) -> Result<(), BenchError> {
     let (bs, depth) = (plan.workload.bs_bytes, plan.workload.iodepth);
     crate::bench::check_block_size(bs, volume.limits().logical_block_size)?;
-    crate::bench::check_capacity(bs, plan.jobs, volume.capacity())?;
+    crate::bench::check_room(bs, plan.jobs, volume.capacity() << 9)?;
     let bytes = u64::from(bs.max(4096)) * u64::from(depth) * u64::from(plan.jobs);
     if bytes > BUFFERS_MAX {
         let text = format!(

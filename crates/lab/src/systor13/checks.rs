@@ -355,7 +355,9 @@ mod tests {
 
     #[test]
     fn without_runs_every_check_is_listed_and_none_holds() {
-        let none = Results::run(&[], 1, |_| ()).expect("nothing to run");
+        let none = Results::run(&[], 1, |_| std::ops::ControlFlow::Continue(()))
+            .expect("nothing to run")
+            .0;
         let checks = all(&none);
         assert_eq!(checks.len(), 14);
         assert!(checks.iter().all(|check| check.holds == crate::page::Holds::NotYet));

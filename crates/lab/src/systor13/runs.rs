@@ -4,13 +4,15 @@
 //! side by side, the long ones first, and their results do not depend on the order.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use millrace_block::{Layout, Spread, Stack, Stamp};
 use millrace_machine::Model;
 
 use super::Part;
+use super::figures::name_of;
 use crate::bench::BenchError;
-use crate::paper;
+use crate::paper::{self, Step};
 use crate::row::Row;
 use crate::sim::{InterfaceKind, Irq, Length, Service, SimPlan, Watch, run_simulated};
 use crate::workload::{Rw, Workload};
@@ -72,6 +74,12 @@ impl Curve {
         }
     }
 
+    /// A point in words, for a progress bar.
+    fn task(&self, cores: u32) -> String {
+        let (name, machine, interface) = (name_of(self.stack), self.machine, self.interface);
+        format!("{name} on {cores} cores of {machine}, {interface}")
+    }
+
     fn plan(&self, cores: u32, seed: u64) -> SimPlan {
         let iodepth = if self.interface == InterfaceKind::Sync { 1 } else { 32 };
         // A ring takes all that is free with one look; the others take a call for each.
@@ -130,12 +138,12 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Runs what the parts need.
+    /// Runs what the parts need; also says which parts were run whole.
     pub(super) fn run(
         parts: &[Part],
         seed: u64,
-        progress: impl FnMut(f64) + Send,
-    ) -> Result<Results, BenchError> {
+        tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
+    ) -> Result<(Results, Vec<Part>), BenchError> {
         let curves = paper::distinct(parts.iter().flat_map(|part| Curve::of(*part)));
         let used = |name: &&&'static str| curves.iter().any(|curve| curve.machine == **name);
         let models = paper::models(MACHINES.iter().chain([&TODAY]).filter(used))?;
@@ -151,12 +159,20 @@ impl Results {
             let (index, cores, model) = points[at];
             run_simulated(model, &curves[index].plan(cores, seed))
         };
-        let rows = paper::run_points(points.len(), run, progress)?;
-        let mut curves: Vec<_> = curves.into_iter().map(|c| (c, BTreeMap::new())).collect();
+        let names: Vec<String> =
+            points.iter().map(|(index, cores, _)| curves[*index].task(*cores)).collect();
+        let rows = paper::run_points(&names, run, tell)?;
+        let mut ran: Vec<_> = curves.into_iter().map(|c| (c, Some(BTreeMap::new()))).collect();
         for ((index, cores, _), row) in points.iter().zip(&rows) {
-            curves[*index].1.insert(*cores, Point::of(row));
+            // A curve that lacks a point is as one that was not run.
+            let curve = &mut ran[*index].1;
+            match (row, curve.as_mut()) {
+                (Some(row), Some(curve)) => _ = curve.insert(*cores, Point::of(row)),
+                _ => *curve = None,
+            }
         }
-        Ok(Results { models, curves })
+        let (parts, curves) = paper::whole_parts(parts, Curve::of, ran);
+        Ok((Results { models, curves }, parts))
     }
 
     /// How many points.

@@ -25,7 +25,7 @@ pub use error::{Problem, TraceError};
 pub use file::PDU_KEPT_MAX;
 pub use measure::{Measure, Measures, Span};
 pub use names::Names;
-pub use overview::{Per, device_name, json_line};
+pub use overview::{Columns, Per, json_line};
 pub use reader::{Entry, Reader, TraceName};
 pub use report::report_html;
 pub use show::{DriverData, Show, line};

@@ -1,38 +1,100 @@
-//! `Names`: which process a number is, as a trace's notes say.
+//! `Names`: which process or device a number is, as a trace's notes say.
 //!
-//! The first name of a process stays, as blkparse has it. Filled by `reader.rs`, asked by `Show`.
-//! Bounded: a trace may name any number of processes, and only the first `NAMES_MAX` are kept.
+//! The first name of a process stays, as blkparse has it. Devices have names in recordings of
+//! millrace only, in messages that begin with `DEVICE_NAME`. Filled by `reader.rs`, asked by `Show`
+//! and `Spans`. Bounded: a trace may name any number of processes and devices, and only the first
+//! `NAMES_MAX` and `DEVICES_MAX` are kept.
 
 use std::collections::HashMap;
 
+use millrace_block::blktrace::{major, minor};
+use millrace_drives::DEVICE_NAME;
+
 /// Names that are kept; about 4 MiB.
 const NAMES_MAX: usize = 65_536;
+/// Devices that have names.
+const DEVICES_MAX: usize = 4_096;
 /// Bytes of a name, as in the kernel.
 const NAME_BYTES_MAX: usize = 16;
 
-/// Names of processes.
-#[derive(Debug, Default)]
-pub struct Names(HashMap<u32, Box<[u8]>>);
+/// Names of processes and devices.
+#[derive(Debug, Clone, Default)]
+pub struct Names {
+    processes: HashMap<u32, Box<[u8]>>,
+    devices: HashMap<u32, String>,
+}
 
 impl Names {
     /// Notes a name, unless the process has one: the bytes up to the first zero.
     pub(super) fn add(&mut self, pid: u32, data: &[u8]) {
-        if self.0.len() < NAMES_MAX && !self.0.contains_key(&pid) {
+        if self.processes.len() < NAMES_MAX && !self.processes.contains_key(&pid) {
             let name = data.split(|byte| *byte == 0).next().unwrap_or_default();
-            self.0.insert(pid, name[..name.len().min(NAME_BYTES_MAX)].into());
+            self.processes.insert(pid, name[..name.len().min(NAME_BYTES_MAX)].into());
         }
+    }
+
+    /// Notes the name of a device that a message gives, unless the device has one. Where another
+    /// device has that name, as in two recordings that are read together, the number tells them
+    /// apart.
+    pub(super) fn add_message(&mut self, device: u32, message: &[u8]) {
+        let name =
+            std::str::from_utf8(message).ok().and_then(|text| text.strip_prefix(DEVICE_NAME));
+        let Some(name) = name.filter(|name| !name.is_empty()) else { return };
+        if self.devices.len() == DEVICES_MAX || self.devices.contains_key(&device) {
+            return;
+        }
+        let plain = |letter: char| if letter.is_control() || letter == ' ' { '_' } else { letter };
+        let mut name: String = name.chars().map(plain).collect();
+        if self.devices.values().any(|other| *other == name) {
+            name = format!("{name}@{},{}", major(device), minor(device));
+        }
+        self.devices.insert(device, name);
+    }
+
+    /// Forgets what devices are called, so that they are shown by their numbers.
+    pub fn forget_devices(&mut self) {
+        self.devices.clear();
+    }
+
+    /// The name of a device, if the trace has one.
+    #[must_use]
+    pub fn device(&self, device: u32) -> Option<&str> {
+        self.devices.get(&device).map(String::as_str)
+    }
+
+    /// A device by its name, or by its numbers if it has none.
+    #[must_use]
+    pub fn device_or_number(&self, device: u32) -> String {
+        let number = || format!("{},{}", major(device), minor(device));
+        self.device(device).map_or_else(number, str::to_owned)
     }
 
     /// The name of a process, of any bytes; what blkparse prints if there is none.
     #[must_use]
     pub fn of(&self, pid: u32) -> &[u8] {
-        self.0.get(&pid).map_or(b"(null)", |name| name)
+        self.processes.get(&pid).map_or(b"(null)", |name| name)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_has_the_name_of_its_message_and_two_are_told_apart() {
+        let mut names = Names::default();
+        let say = |name: &str| format!("{DEVICE_NAME}{name}").into_bytes();
+        let device = |minor| millrace_block::blktrace::device(240, minor);
+        names.add_message(device(0), &say("d0"));
+        names.add_message(device(0), &say("again"));
+        names.add_message(device(1), &say("d0"));
+        names.add_message(device(2), b"something else");
+        names.add_message(device(3), &say("a b\u{1b}[2J"));
+        let shown = [0, 1, 2, 3].map(|minor| names.device_or_number(device(minor)));
+        assert_eq!(shown, ["d0", "d0@240,1", "240,2", "a_b_[2J"]);
+        names.forget_devices();
+        assert_eq!(names.device(device(0)), None);
+    }
 
     #[test]
     fn the_first_name_stays_and_ends_at_its_zero() {

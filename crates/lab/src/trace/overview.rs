@@ -1,7 +1,8 @@
 //! What `Spans` found, as text for a terminal and as JSON.
 //!
-//! Owns the layout: btt's tables and digits where btt has them, with percentiles beside. Numbers
-//! agree with btt's to the last digit: its averages are made the same way, from seconds as floats.
+//! Owns the layout: btt's tables and digits where btt has them, with percentiles beside, or what of
+//! them fits 80 columns. Numbers agree with btt's to the last digit: its averages are made the same
+//! way, from seconds as floats. Devices stand by their names where the recording has some.
 //! btt's medians and modes of seeks are left out: it keeps every distance for them, without bound.
 //! Called by `millrace trace spans` and by the page of `trace report`.
 
@@ -24,11 +25,19 @@ pub enum Per {
     Op,
 }
 
-/// A device as people and JSON name it.
-#[must_use]
-pub fn device_name(device: u32) -> String {
-    format!("{},{}", major(device), minor(device))
+/// How much the tables show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Columns {
+    /// What fits 80 columns.
+    Short,
+    /// All of btt's, and all percentiles.
+    All,
 }
+
+/// Characters of a device's name in a table that is to fit.
+const NAME_WIDTH: usize = 14;
+/// Characters of what a table of spans is of, in the short form.
+const TITLE_WIDTH: usize = 12;
 
 /// Nanoseconds as btt makes seconds of them.
 fn seconds(ns: u64) -> f64 {
@@ -41,7 +50,7 @@ impl Spans {
     pub fn groups(&self, per: Per) -> Vec<(String, &Measures)> {
         match per {
             Per::Drive => {
-                let name = |drive: &Drive| device_name(drive.device);
+                let name = |drive: &Drive| self.device_name(drive.device);
                 self.drives().iter().map(|drive| (name(drive), drive.measures())).collect()
             }
             Per::Cpu => self.cpus().map(|(cpu, all)| (format!("CPU {cpu}"), all)).collect(),
@@ -51,18 +60,18 @@ impl Spans {
 
     /// Tables for a terminal.
     #[must_use]
-    pub fn text(&self, per: Option<Per>) -> String {
-        let mut text = table("All", self.all());
+    pub fn text(&self, per: Option<Per>, columns: Columns) -> String {
+        let mut text = table("All", self.all(), columns);
         for (name, measures) in per.into_iter().flat_map(|per| self.groups(per)) {
             if measures.there().next().is_some() {
-                text += &table(&name, measures);
+                text += &table(&name, measures, columns);
             }
         }
         overheads(&mut text, self);
         text += &merges(self);
         text += &depths(self);
         for (number, name) in ["Q", "D"].into_iter().enumerate() {
-            text += &seeks(self, number, name);
+            text += &seeks(self, (number, name), columns);
         }
         for (count, what) in self.notes() {
             let _ = writeln!(text, "note: {count} {what}");
@@ -75,7 +84,7 @@ impl Spans {
     #[must_use]
     pub fn json(&self, per: Option<Per>) -> Value {
         let drives = self.drives().iter().filter(|drive| drive.queued > 0 || drive.issued > 0);
-        let drives = drives.map(|drive| (device_name(drive.device), drive_json(drive)));
+        let drives = drives.map(|drive| (self.device_name(drive.device), drive_json(drive)));
         let mut object = json!({
             "spans": self.all(),
             "drives": drives.collect::<Map<String, Value>>(),
@@ -110,42 +119,69 @@ impl Spans {
     }
 }
 
-/// btt's table with percentiles.
-fn table(title: &str, measures: &Measures) -> String {
-    let mut text = format!("{title:>15}");
-    for head in ["MIN", "AVG", "MAX"] {
-        let _ = write!(text, " {head:>13}");
-    }
-    let _ = writeln!(text, " {:>11} {:>13} {:>13} {:>13}", "N", "P50", "P99", "P99.9");
-    text += &"-".repeat(15);
-    for width in [13, 13, 13, 11, 13, 13, 13] {
-        let _ = write!(text, " {}", "-".repeat(width));
-    }
+/// btt's table with percentiles, or what of it fits 80 columns.
+fn table(title: &str, measures: &Measures, columns: Columns) -> String {
+    let mut text = match columns {
+        Columns::All => format!("{title:>15}"),
+        Columns::Short => format!("{:>10}", shortened(title, TITLE_WIDTH)),
+    };
+    let heads: &[(&str, usize)] = match columns {
+        Columns::All => &[
+            ("MIN", 13),
+            ("AVG", 13),
+            ("MAX", 13),
+            ("N", 11),
+            ("P50", 13),
+            ("P99", 13),
+            ("P99.9", 13),
+        ],
+        Columns::Short => &[("AVG", 13), ("P50", 13), ("P99", 13), ("MAX", 13), ("N", 11)],
+    };
+    let first = text.chars().count();
+    heads.iter().for_each(|(head, width)| _ = write!(text, " {head:>width$}"));
+    let _ = write!(text, "\n{}", "-".repeat(first));
+    heads.iter().for_each(|(_, width)| _ = write!(text, " {}", "-".repeat(*width)));
     text.push('\n');
     for (span, measure) in measures.there() {
-        text += &row(span.name(), measure);
+        let _ = write!(text, "{:<first$}", span.name());
+        text += &row(measure, columns);
     }
     text.push('\n');
     text
 }
 
-fn row(name: &str, measure: &Measure) -> String {
+fn row(measure: &Measure, columns: Columns) -> String {
     let avg = seconds(measure.total) / measure.n as f64;
-    let quantile = |fraction| seconds(measure.quantile(fraction));
-    format!(
-        "{name:<15} {:13.9} {avg:13.9} {:13.9} {:11} {:13.9} {:13.9} {:13.9}\n",
-        seconds(measure.min),
-        seconds(measure.max),
-        measure.n,
-        quantile(0.5),
-        quantile(0.99),
-        quantile(0.999)
-    )
+    let (least, most, n) = (seconds(measure.min), seconds(measure.max), measure.n);
+    let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|fraction| seconds(measure.quantile(fraction)));
+    match columns {
+        Columns::All => format!(
+            " {least:13.9} {avg:13.9} {most:13.9} {n:11} {p50:13.9} {p99:13.9} {p999:13.9}\n"
+        ),
+        Columns::Short => format!(" {avg:13.9} {p50:13.9} {p99:13.9} {most:13.9} {n:11}\n"),
+    }
 }
 
-/// `(major, minor)` in ten places, as btt has it.
-fn padded(device: u32) -> String {
-    format!(" ({:3},{:3})", major(device), minor(device))
+/// A name that fits its column.
+fn shortened(name: &str, width: usize) -> String {
+    match name.chars().count() > width {
+        true => name.chars().take(width - 1).chain(['\u{2026}']).collect(),
+        false => name.to_owned(),
+    }
+}
+
+/// A device's name, or ` (major, minor)`, as btt has it.
+fn padded(spans: &Spans, device: u32) -> String {
+    match spans.given_name(device) {
+        Some(name) => shortened(name, NAME_WIDTH),
+        None => format!(" ({:3},{:3})", major(device), minor(device)),
+    }
+}
+
+/// Characters of the column of devices.
+fn device_width(spans: &Spans) -> usize {
+    let names = spans.drives().iter().map(|drive| padded(spans, drive.device).chars().count());
+    names.max().unwrap_or(0).max(10)
 }
 
 fn overheads(text: &mut String, spans: &Spans) {
@@ -155,13 +191,14 @@ fn overheads(text: &mut String, spans: &Spans) {
         return;
     }
     let names = rows[0].1.shares().map(|(name, _)| format!("{name:>9}")).join(" ");
-    let _ = writeln!(text, "Share of Q2C\n{:>10} | {names}", "DEV");
+    let wide = device_width(spans);
+    let _ = writeln!(text, "Share of Q2C\n{:>wide$} | {names}", "DEV");
     let mut put = |name: &str, shares: [(&str, f64); 5]| {
         let shares = shares.map(|(_, share)| format!("{:8.4}%", share * 100.0)).join(" ");
-        let _ = writeln!(text, "{name:>10} | {shares}");
+        let _ = writeln!(text, "{name:>wide$} | {shares}");
     };
     for (drive, overhead) in &rows {
-        put(&padded(drive.device), overhead.shares());
+        put(&padded(spans, drive.device), overhead.shares());
     }
     // As btt: only of devices that have a Q2C.
     let total = |span| rows.iter().map(|(drive, _)| drive.measures().of(span).total).sum::<u64>();
@@ -172,18 +209,24 @@ fn overheads(text: &mut String, spans: &Spans) {
 }
 
 /// The lines of those drives that have one, below what says what it is; nothing without any.
-fn drive_rows(spans: &Spans, head: &str, row: impl Fn(&Drive) -> Option<String>) -> String {
-    let line = |drive: &Drive| Some(format!("{:>10} | {}\n", padded(drive.device), row(drive)?));
+fn drive_rows(
+    spans: &Spans,
+    (title, heads): (&str, &str),
+    row: impl Fn(&Drive) -> Option<String>,
+) -> String {
+    let wide = device_width(spans);
+    let line =
+        |drive: &Drive| Some(format!("{:>wide$} | {}\n", padded(spans, drive.device), row(drive)?));
     let lines: String = spans.drives().iter().filter_map(line).collect();
-    if lines.is_empty() { lines } else { format!("{head}\n{lines}\n") }
+    if lines.is_empty() { lines } else { format!("{title}\n{:>wide$} | {heads}\n{lines}\n", "DEV") }
 }
 
 fn merges(spans: &Spans) -> String {
     let head = format!(
-        "Merges\n{:>10} | {:>8} {:>8} {:>7} | {:>8} {:>8} {:>8} {:>8}",
-        "DEV", "#Q", "#D", "Ratio", "BLKmin", "BLKavg", "BLKmax", "Total"
+        "{:>8} {:>8} {:>7} | {:>8} {:>8} {:>8} {:>8}",
+        "#Q", "#D", "Ratio", "BLKmin", "BLKavg", "BLKmax", "Total"
     );
-    drive_rows(spans, &head, |drive| {
+    drive_rows(spans, ("Merges", &head), |drive| {
         let (queued, issued, blocks) = (drive.queued, drive.issued, &drive.blocks);
         let (min, max, total) = (blocks.min, blocks.max, blocks.total);
         (queued > 0 && issued > 0).then(|| {
@@ -194,11 +237,8 @@ fn merges(spans: &Spans) -> String {
 }
 
 fn depths(spans: &Spans) -> String {
-    let head = format!(
-        "Requests at the driver at D, that one too\n{:>10} | {:>8} {:>8} {:>8} {:>8} {:>8}",
-        "DEV", "Avg", "P50", "P99", "Max", "Avg @ Q"
-    );
-    drive_rows(spans, &head, |drive| {
+    let head = format!("{:>8} {:>8} {:>8} {:>8} {:>8}", "Avg", "P50", "P99", "Max", "Avg @ Q");
+    drive_rows(spans, ("Requests at the driver at D, that one too", &head), |drive| {
         let depth = &drive.depth;
         let at_q = drive.active_sum as f64 / drive.queued.max(1) as f64;
         (depth.n > 0).then(|| {
@@ -208,18 +248,19 @@ fn depths(spans: &Spans) -> String {
     })
 }
 
-fn seeks(spans: &Spans, number: usize, name: &str) -> String {
+fn seeks(spans: &Spans, (number, name): (usize, &str), columns: Columns) -> String {
+    let (wide, digits) = if columns == Columns::All { (15, 1) } else { (12, 0) };
     let head = format!(
-        "Sectors from {name} to {name}\n{:>10} | {:>15} {:>15} {:>15} {:>15} {:>10}",
-        "DEV", "N", "MEAN", "P50", "MAX", "SEQUENTIAL"
+        "{:>wide$} {:>wide$} {:>wide$} {:>wide$} {:>10}",
+        "N", "MEAN", "P50", "MAX", "SEQUENTIAL"
     );
-    drive_rows(spans, &head, |drive| {
+    drive_rows(spans, (&format!("Sectors from {name} to {name}"), &head), |drive| {
         let seeks = &drive.seeks[number];
         let all = &seeks.distances;
         (all.n > 0).then(|| {
             let (n, avg, p50, max) = (all.n, all.avg(), all.quantile(0.5), all.max);
             let sequential = seeks.sequential as f64 / n as f64 * 100.0;
-            format!("{n:15} {avg:15.1} {p50:15} {max:15} {sequential:9.1}%")
+            format!("{n:wide$} {avg:wide$.digits$} {p50:wide$} {max:wide$} {sequential:9.1}%")
         })
     })
 }
@@ -237,6 +278,7 @@ fn drive_json(drive: &Drive) -> Value {
         object
     };
     json!({
+        "device": format!("{},{}", major(drive.device), minor(drive.device)),
         "queued": drive.queued,
         "issued": drive.issued,
         "merge_ratio": drive.merge_ratio(),
@@ -253,4 +295,43 @@ fn drive_json(drive: &Drive) -> Value {
 #[must_use]
 pub fn json_line(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("plain data with text for keys is always JSON") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::{Entry, Names};
+    use millrace_block::blktrace::{Act, Record, category, device};
+
+    #[test]
+    fn the_short_tables_fit_80_columns_and_name_devices() {
+        let (mut spans, mut names) = (Spans::new(), Names::default());
+        for (minor, name) in [(0, "d0"), (1, "a-drive-with-a-long-name")] {
+            let message = format!("{}{name}", millrace_drives::DEVICE_NAME);
+            names.add_message(device(240, minor), message.as_bytes());
+        }
+        spans.set_names(&names);
+        let acts = [Act::Queue, Act::GetRequest, Act::Insert, Act::Issue, Act::Complete];
+        for number in 0..40 {
+            for (step, act) in (0..).zip(acts) {
+                let record = Record {
+                    device: device(240, number % 2),
+                    time_ns: u64::from(number) * 3_000_000_000 + step * 123_456_789,
+                    sector: u64::from(number % 3) << 38,
+                    bytes: 1 << 20,
+                    action: act.with(category::WRITE),
+                    ..Record::default()
+                };
+                let entry = Entry { record, data: Vec::new(), trace: 0, cpu: 0 };
+                spans.entry(&entry, &mut ());
+            }
+        }
+        let text = spans.text(Some(Per::Drive), Columns::Short);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        for part in ["Share of", "Merges", "Sectors from", "  d0 | ", "a-drive-with-\u{2026} | "] {
+            assert!(text.contains(part), "{part}:\n{text}");
+        }
+        let all = spans.text(None, Columns::All);
+        assert!(all.contains("P99.9") && !text.contains("P99.9"), "{all}");
+    }
 }

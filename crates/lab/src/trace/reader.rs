@@ -85,6 +85,9 @@ impl<R: Read> Stream<R> {
         while !self.ended && self.waiting.len() < BATCH {
             match self.file.read() {
                 Ok(Some(item)) if is_event(&item.record) => {
+                    if item.record.note() == Some(Note::Message) {
+                        names.add_message(item.record.device, &item.data);
+                    }
                     self.last_ns = item.record.time_ns;
                     self.waiting.push_back(item);
                 }
@@ -211,10 +214,15 @@ impl<R: Read> Reader<R> {
         Ok(Some(Entry { record, data: item.data, trace, cpu }))
     }
 
-    /// Names of processes that were read so far.
+    /// Names of processes and devices that were read so far.
     #[must_use]
     pub fn names(&self) -> &Names {
         &self.names
+    }
+
+    /// Names of processes and devices, to be changed.
+    pub fn names_mut(&mut self) -> &mut Names {
+        &mut self.names
     }
 
     /// How far it is, 0 to 1.

@@ -5,7 +5,7 @@
 
 use super::drive::Kind;
 use super::measure::Measures;
-use super::overview::{Per, device_name};
+use super::overview::Per;
 use super::timeline::{
     CPUS_SHOWN, DRIVES_SHOWN, LATENCY_BINS, SECTOR_BINS, STAGES, Slot, Timeline, latency_start,
 };
@@ -52,7 +52,8 @@ struct Report<'a> {
 
 impl Report<'_> {
     fn facts(&self) -> Vec<(String, String)> {
-        let drives: Vec<String> = self.drives().map(|drive| device_name(drive.device)).collect();
+        let drives: Vec<String> =
+            self.drives().map(|drive| self.spans.device_name(drive.device)).collect();
         let seconds = self.timeline.last_ns as f64 / 1e9;
         let completed: u64 = self.timeline.slots.iter().flat_map(|slot| slot.completed).sum();
         let bytes: u64 = self.timeline.slots.iter().map(|slot| slot.bytes).sum();
@@ -78,7 +79,7 @@ impl Report<'_> {
     fn shown(&self) -> impl Iterator<Item = (usize, String)> {
         let drives = self.spans.drives().iter().take(DRIVES_SHOWN).enumerate();
         let used = drives.filter(|(_, drive)| drive.queued > 0 || drive.issued > 0);
-        used.map(|(place, drive)| (place, device_name(drive.device)))
+        used.map(|(place, drive)| (place, self.spans.device_name(drive.device)))
     }
 
     /// Time in the middle of a slot.

@@ -2,7 +2,8 @@
 //!
 //! Owns the format of a line, `%D %2c %8s %5T.%9t %5p %2a %3d ` and what follows for each action;
 //! the summary's counts are `Summary`'s. Byte for byte what `blkparse -i NAME` prints, which the
-//! end-to-end tests compare; names and messages are bytes of anybody, so lines are bytes too.
+//! end-to-end tests compare, where devices have no names; where they do, the name stands in place of
+//! the number. Names of processes and messages are bytes of anybody, so lines are bytes too.
 //! Called by `millrace trace show`.
 
 use std::io::{self, Write};
@@ -56,7 +57,7 @@ impl Show {
         let is_data = entry.record.act() == Some(Act::DriverData);
         if is_data && self.data == DriverData::Shown {
             // Appending to a vector cannot fail.
-            let _ = driver_data(&mut self.line, entry);
+            let _ = driver_data(&mut self.line, entry, names);
         } else {
             self.has_hidden |= is_data;
             line(&mut self.line, entry, names);
@@ -87,7 +88,7 @@ impl Show {
 pub fn line(out: &mut Vec<u8>, entry: &Entry, names: &Names) {
     // Appending to a vector cannot fail.
     let _ = match shown(&entry.record) {
-        Some(Shown::Message) => message(out, entry),
+        Some(Shown::Message) => message(out, entry, names),
         Some(Shown::Act(act)) => event(out, act, entry, names),
         None => Ok(()),
     };
@@ -122,8 +123,9 @@ pub(super) fn shown(record: &Record) -> Option<Shown> {
     (passes || !record.has(category::PC)).then_some(Shown::Act(act))
 }
 
-fn message(out: &mut Vec<u8>, entry: &Entry) -> io::Result<()> {
-    head(out, (entry.record.device, entry.record.cpu), &entry.record, ("0", "m", "N"))?;
+fn message(out: &mut Vec<u8>, entry: &Entry, names: &Names) -> io::Result<()> {
+    device(out, entry.record.device, names)?;
+    head(out, entry.record.cpu, &entry.record, ("0", "m", "N"))?;
     // Printed as a string of C: up to its zero.
     out.extend(entry.data.iter().take_while(|byte| **byte != 0));
     out.push(b'\n');
@@ -131,10 +133,11 @@ fn message(out: &mut Vec<u8>, entry: &Entry) -> io::Result<()> {
 }
 
 /// What a driver said of a request: text if it is that, or bytes.
-fn driver_data(out: &mut Vec<u8>, entry: &Entry) -> io::Result<()> {
+fn driver_data(out: &mut Vec<u8>, entry: &Entry, names: &Names) -> io::Result<()> {
     let (record, sequence) = (&entry.record, (entry.record.sequence as i32).to_string());
     let rwbs = Rwbs::of(record);
-    head(out, (record.device, entry.cpu), record, (&sequence, "d", rwbs.as_str()))?;
+    device(out, record.device, names)?;
+    head(out, entry.cpu, record, (&sequence, "d", rwbs.as_str()))?;
     write!(out, "{} + {} ", record.sector, record.sectors())?;
     if entry.data.iter().all(|byte| (b' '..=b'~').contains(byte)) {
         out.extend(entry.data.iter());
@@ -145,26 +148,35 @@ fn driver_data(out: &mut Vec<u8>, entry: &Entry) -> io::Result<()> {
     Ok(())
 }
 
-/// The part that all lines have.
+/// The device: its name, or its numbers as blkparse has them.
+fn device(out: &mut Vec<u8>, device: u32, names: &Names) -> io::Result<()> {
+    match names.device(device) {
+        Some(name) => write!(out, "{name:<7} "),
+        None => write!(out, "{:3},{:<3} ", major(device), minor(device)),
+    }
+}
+
+/// What all lines have after the device.
 fn head(
     out: &mut Vec<u8>,
-    (device, cpu): (u32, u32),
+    cpu: u32,
     record: &Record,
     (sequence, act, rwbs): (&str, &str, &str),
 ) -> io::Result<()> {
     // Seconds are an int there, and wrap as such where a time lies before the first.
     let (seconds, rest_ns) = ((record.time_ns / SECOND_NS) as i32, record.time_ns % SECOND_NS);
-    write!(out, "{:3},{:<3} {cpu:2} {sequence:>8} ", major(device), minor(device))?;
+    write!(out, "{cpu:2} {sequence:>8} ")?;
     write!(out, "{seconds:5}.{rest_ns:09} {:5} {act:>2} {rwbs:>3} ", record.pid)
 }
 
 fn event(out: &mut Vec<u8>, act: Act, entry: &Entry, names: &Names) -> io::Result<()> {
     let record = &entry.record;
     let remap = Remap::decode(&entry.data).unwrap_or_default();
-    let device = if act == Act::Remap { remap.device_to } else { record.device };
+    let shown = if act == Act::Remap { remap.device_to } else { record.device };
     let sequence = (record.sequence as i32).to_string();
     let rwbs = Rwbs::of(record);
-    head(out, (device, entry.cpu), record, (&sequence, act.letters(), rwbs.as_str()))?;
+    device(out, shown, names)?;
+    head(out, entry.cpu, record, (&sequence, act.letters(), rwbs.as_str()))?;
     let (sector, sectors) = (record.sector, record.sectors());
     let number = decode_number(&entry.data).unwrap_or_default() as u32;
     match act {
@@ -186,7 +198,7 @@ fn event(out: &mut Vec<u8>, act: Act, entry: &Entry, names: &Names) -> io::Resul
         Act::Remap => {
             let from = remap.device_from;
             write!(out, "{sector} + {sectors} <- ")?;
-            write!(out, "({},{}) {}", major(from), minor(from), remap.sector_from)?;
+            write!(out, "({}) {}", names.device_or_number(from), remap.sector_from)?;
         }
         Act::Split => {
             write!(out, "{sector} / {number} ")?;
@@ -275,6 +287,22 @@ mod tests {
         assert_eq!(shown_line(failed, &[]), format!("{head}  C   R 8 + 8 [65531]\n"));
         let flush = Record { bytes: 0, ..of(Act::Complete, category::FLUSH | write) };
         assert_eq!(shown_line(flush, &[]), format!("{head}  C FWS 8 [0]\n"));
+    }
+
+    #[test]
+    fn a_device_with_a_name_is_shown_by_it() {
+        let mut names = Names::default();
+        names.add(42, b"fio");
+        let say = |name: &str| format!("{}{name}", millrace_drives::DEVICE_NAME).into_bytes();
+        names.add_message(device(240, 0), &say("d0"));
+        names.add_message(device(9, 0), &say("vol0"));
+        let remap = Remap { device_from: device(9, 0), device_to: device(240, 0), sector_from: 1 };
+        let record = Record { device: device(240, 0), pid: 42, cpu: 3, ..of(Act::Remap, 0) };
+        let entry = Entry { record, data: remap.encode().to_vec(), trace: 0, cpu: 3 };
+        let mut out = Vec::new();
+        line(&mut out, &entry, &names);
+        let expected = "d0       3        7     1.000000002    42  A   R 8 + 8 <- (vol0) 1\n";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 
     #[test]

@@ -20,10 +20,10 @@ use std::collections::BTreeMap;
 
 use millrace_block::blktrace::{Act, Record, Remap, category};
 
-use super::Entry;
 use super::drive::{Drive, Flight, Group, Kind, NEVER, delta};
 use super::measure::{Measures, Span};
 use super::tree::Place;
+use super::{Entry, Names};
 
 /// I/Os on their way that are kept.
 pub const FLIGHTS_MAX: usize = 1 << 18;
@@ -67,6 +67,7 @@ pub struct Spans {
     dropped: u64,
     ignored: u64,
     found: Vec<Place>,
+    names: Names,
 }
 
 impl Spans {
@@ -74,6 +75,22 @@ impl Spans {
     #[must_use]
     pub fn new() -> Spans {
         Spans::default()
+    }
+
+    /// Has devices be shown by these names.
+    pub fn set_names(&mut self, names: &Names) {
+        self.names = names.clone();
+    }
+
+    /// A device by its name, or by its numbers if it has none.
+    #[must_use]
+    pub fn device_name(&self, device: u32) -> String {
+        self.names.device_or_number(device)
+    }
+
+    /// The name of a device, if it has one.
+    pub(super) fn given_name(&self, device: u32) -> Option<&str> {
+        self.names.device(device)
     }
 
     /// Of everything.

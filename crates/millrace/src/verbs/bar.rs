@@ -5,6 +5,11 @@
 
 use std::io::Write;
 
+use super::grid::WIDTH;
+
+/// Characters of the bar itself.
+const BAR_WIDTH: usize = 20;
+
 /// A line on a terminal that says how far a run is.
 pub struct Bar {
     rows: usize,
@@ -19,18 +24,24 @@ impl Bar {
 
     /// Row `index` is at `fraction`.
     pub fn show(&mut self, index: usize, label: &str, fraction: f64) {
+        let whole = (index as f64 + fraction) / self.rows.max(1) as f64;
+        self.draw(whole, &format!("{}/{} {label}", index + 1, self.rows));
+    }
+
+    /// `done` of `rows` tasks have ended, and the one of this name has begun.
+    pub fn step(&mut self, done: usize, rows: usize, task: &str) {
+        self.draw(done as f64 / rows.max(1) as f64, &format!("{done}/{rows} {task}"));
+    }
+
+    fn draw(&mut self, whole: f64, label: &str) {
         if !self.shown {
             return;
         }
-        let whole = (index as f64 + fraction) / self.rows.max(1) as f64;
-        let full = (whole * 30.0) as usize;
-        eprint!(
-            "\r\x1b[K[{}{}] {}/{} {label}",
-            "#".repeat(full),
-            ".".repeat(30 - full.min(30)),
-            index + 1,
-            self.rows
-        );
+        let full = ((whole * BAR_WIDTH as f64) as usize).min(BAR_WIDTH);
+        let (done, rest) = ("#".repeat(full), ".".repeat(BAR_WIDTH - full));
+        // A line that the terminal wrapped could not be wiped.
+        let label: String = label.chars().take(WIDTH - BAR_WIDTH - 4).collect();
+        eprint!("\r\x1b[K[{done}{rest}] {label}");
         // A terminal that went away does not matter here.
         let _ = std::io::stderr().flush();
     }

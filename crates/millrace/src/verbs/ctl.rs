@@ -21,18 +21,18 @@ use crate::visible::visible;
 const RESIZE_EXAMPLES: &str = "\
 Examples:
   truncate -s +1G disk.img              the drive grows,
-  millrace ctl resize vol0              and the daemon of this folder serves what it has now
+  millrace ctl resize vol0              and the daemon in ./millrace-data serves the new size
   millrace ctl resize vol0 --connect unix:/run/millrace/fast.sock.control --json
 
-A volume only grows while it is served. Of a stripe the smallest drive counts; of drives one behind
-the other only the last may grow. NBD clients learn of the new size when they connect again; those
-that are connected go on with the old one.
-Exit status: 0 if the volume has grown, or had nothing to grow by; 2 if it was refused.
+A volume that is being served can grow, never shrink. A stripe grows by what its smallest drive has
+grown; in a linear volume only the last drive may grow. A virtual machine sees the new size at once,
+an NBD client when it connects again.
+Exit status: 0 if the volume has grown or had nothing to grow by, 2 if the daemon refused.
 ";
 
 /// Why a volume is as before although a drive has grown.
-const TOO_LITTLE: &str = "that is too little for the volume: of a stripe the smallest drive counts, \
-                          in whole chunks\n";
+const TOO_LITTLE: &str = "the volume cannot use that: a stripe grows by what its smallest drive has \
+                          grown, in whole chunks\n";
 
 /// Arguments of `ctl`.
 #[derive(Debug, clap::Args)]
@@ -44,7 +44,7 @@ pub struct Args {
 /// What may be asked.
 #[derive(Debug, Subcommand)]
 enum Request {
-    /// Serve what the drives of a volume have grown by, with I/O under way
+    /// Let a volume grow by what its drives have grown, while clients use it
     Resize(ResizeArgs),
 }
 
@@ -57,7 +57,7 @@ struct ResizeArgs {
     /// The daemon's control socket, unix:PATH
     #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
     connect: PathBuf,
-    /// A line of JSON
+    /// Print one line of JSON
     #[arg(long)]
     json: bool,
 }

@@ -13,10 +13,10 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::config::words;
-use crate::verbs::bench::table::lock_table;
-use crate::verbs::say;
+use crate::verbs::bench::lock_table::lock_table;
+use crate::verbs::bench::table::Form;
 use crate::verbs::stat::{CONNECT_DEFAULT, socket};
+use crate::verbs::{duration, say};
 use crate::views::client::Client;
 
 /// How often it is looked whether to go on.
@@ -26,44 +26,42 @@ const ASK: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
 Examples:
-  millrace locks                        for five seconds, the daemon of this folder
+  millrace locks                        for five seconds, the daemon that serves ./millrace-data
   millrace locks --for 1m --connect unix:/run/millrace/fast.sock.control
   millrace locks --json | jq '.locks[] | select(.site == null)'
 
-Columns: what the locks of one name did in all, and below that by the place that took them.
-  taken         times that it was taken
-  rejected      attempts that found it taken and went away; who comes to a queue that is served
-                leaves its work to the server, for one
-  contended     part of all attempts that found it taken
-  mean wait     of those; 0 for who goes away at once
-  held          part of the time that it was held; of several locks of the name, added up
-  CPU spinning  part of the time of all CPUs that went by in waiting
+A row is all locks of one name together; below it stands a row for each place in the source that
+took them. Times are in microseconds; columns marked * come with -x.
+  taken         times that a lock was taken
+  rejected *    attempts that found the lock taken and went away without it, such as a thread that
+                leaves its I/Os to the thread which serves the queue already
+  contended     share of all attempts that found the lock taken
+  wait          how long these attempts waited, on average; an attempt that went away waited 0
+  hold          how long a lock was held, on average
+  held          share of the time in which a lock was held; several locks of a name are added up
+  spinning *    share of the time of all CPUs that threads spent waiting
 
-The lock `serve` is that of a hardware queue. Not counted: times held that began before the start,
-or had not ended at the end. Until somebody asks, locks take no statistics; meanwhile each taking
-costs some 40 ns more.
+The lock `serve` is that of a hardware queue. A lock that was taken before the start, or not given
+back at the end, is left out. Locks count only while this verb runs; each taking then costs about
+40 ns more.
 ";
 
 /// Arguments of `locks`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// For so long, or until Ctrl-C
+    /// How long to count, such as 5 (seconds) or 1m; Ctrl-C ends it earlier
     #[arg(long = "for", value_name = "TIME", value_parser = duration, default_value = "5s")]
     length: Duration,
     /// The daemon's control socket, unix:PATH
     #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
     connect: PathBuf,
-    /// A line of JSON
+    /// Print all columns; without it those that fit 80
+    #[arg(short = 'x', long)]
+    extended: bool,
+    /// Print one line of JSON
     #[arg(long)]
     json: bool,
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    match words::duration_ns(text)? {
-        0 => Err("write a time above 0: 500ms or 5s".to_owned()),
-        ns => Ok(Duration::from_nanos(ns)),
-    }
 }
 
 /// Takes statistics and prints them.
@@ -93,7 +91,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     } else if lines.is_empty() {
         say(&format!("no lock was taken in {seconds:.2} s\n"));
     } else {
-        let table = lock_table(&lines);
+        let table = lock_table(&lines, Form::of(args.extended));
         say(&format!("locks in {seconds:.2} s on {} CPUs:\n{table}\n", locks.cpus));
     }
     Ok(ExitCode::SUCCESS)

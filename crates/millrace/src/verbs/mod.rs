@@ -6,9 +6,13 @@
 
 mod bar;
 pub mod bench;
+pub mod completions;
 pub mod ctl;
 pub mod explore;
+pub mod grid;
+mod interrupt;
 pub mod locks;
+pub mod man;
 pub mod paper;
 pub mod serve;
 pub mod stat;
@@ -16,6 +20,7 @@ pub mod top;
 pub mod trace;
 
 use std::io::Write;
+use std::time::Duration;
 
 use crate::visible::visible_lines;
 
@@ -42,6 +47,26 @@ pub fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
+/// A time on the command line: a bare number is seconds, as in fio; others have a unit.
+///
+/// # Errors
+/// What to write instead.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    const UNITS: [(&str, f64); 6] =
+        [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+    let wrong = || "write a time: 5 (seconds), 500ms or 2m".to_owned();
+    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_at);
+    let unit = if unit.is_empty() { "s" } else { unit };
+    let unit = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?.1;
+    if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+        return Err(wrong());
+    }
+    let seconds = number.parse::<f64>().map_err(|_| wrong())? * unit;
+    let time = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
+    if time.is_zero() || seconds > 1e8 { Err(wrong()) } else { Ok(time) }
+}
+
 /// Writes to standard output at once; a reader that has gone away is no reason to stop.
 pub fn say(text: &str) {
     let mut out = std::io::stdout().lock();
@@ -54,6 +79,18 @@ mod tests {
     use anyhow::anyhow;
 
     use super::*;
+
+    #[test]
+    fn a_bare_number_is_seconds_as_in_fio() {
+        for (text, ms) in
+            [("5", 5_000), ("0.5", 500), ("3s", 3_000), ("500ms", 500), ("2m", 120_000)]
+        {
+            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "0", ".", "5x", "-1", "1.2.3", "s", "1e3", "inf", "99999999999h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn no_reason_is_given_twice() {

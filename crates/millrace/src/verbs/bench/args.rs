@@ -19,29 +19,36 @@ use millrace_reactor::Backend;
 
 use super::connect::Server;
 use crate::config::words::whole;
+use crate::verbs::duration;
 
 const EXAMPLES: &str = "\
 Examples:
   millrace bench
-      mq, sq and raw on the null drive, depth 1 and 32, on each core count
-  millrace bench --drive file:path=/srv/d0,size=4g --rw randread --bs 4k --iodepth 64
-      one file with io_uring
+      the designs mq, sq and raw on a drive that does nothing, at depth 1 and 32, on 1, 2, ... CPUs
+  millrace bench --drive file:path=/srv/d0 --rw randread --bs 4k --iodepth 64 --runtime 5
+      an existing file through io_uring, for five seconds
+  millrace bench --drive file:path=/srv/d0 --rw randrw --rwmixread 70 --size 1g --numjobs 4
+      four threads on the first GiB of a file, 70 % reads
   millrace bench --drive ram:size=1g --drive ram:size=1g --chunk 4k --rw randwrite --verify
-      a stripe of two, every block read back and checked
+      a stripe of two drives; every block is read back and checked
   millrace bench --controller scu:tags=250 --drive model@scu:preset=520 --drive model@scu:preset=520
-      drives that share the 250 tags of a controller
-  millrace bench --connect 'nbd+unix:///vol0?socket=millrace-data/vol0.sock' --jobs 4 --iodepth 32
-      any NBD server
-  millrace bench --connect vhost-user:/run/vol0.sock --jobs 2 --iodepth 32 --wait events
+      two modelled SSDs that share the 250 tags of a controller
+  millrace bench --connect 'nbd+unix:///vol0?socket=millrace-data/vol0.sock' --numjobs 4
+      any NBD server, over four connections
+  millrace bench --connect vhost-user:/run/vol0.sock --numjobs 2 --wait events
       any vhost-user-blk server, with a virtqueue for each job, as a virtual machine would have
   millrace bench --drive ram:size=1g --drive ram:size=1g --serving inline,per-drive --states
-      who serves a volume's drives, and what each of them did
+      two ways to serve the drives of a volume, and what each drive did
   millrace bench --machine e7-2870 --cpus 1,10,20,80 --stack mq,sq --interface libaio --locks
-      the same code on 80 cores that are simulated, and what its locks do there
+      the block layer on a simulated machine with 80 cores, and what its locks do there
   millrace bench --drive file:path=/tmp/d0,size=1g --bs 4k --trace /tmp/t
-      every step of every I/O, recorded; then: millrace trace spans /tmp/t";
+      a recording of every step of every I/O; read it with `millrace trace spans /tmp/t`
 
-/// Measure drives, stacks and servers.
+Ctrl-C ends the run and prints what was measured until then.
+Exit status: 0 if every I/O succeeded, 1 if one failed, 130 after Ctrl-C.
+docs/bench.md explains the columns and the keys of --json.";
+
+/// Measure drives, designs and servers.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct BenchArgs {
@@ -62,16 +69,16 @@ pub struct BenchArgs {
 /// What is recorded.
 #[derive(Debug, Args)]
 pub struct TraceArgs {
-    /// Record every step of every I/O of the row into NAME.blktrace.0, ..., for `millrace trace`,
-    /// blkparse and btt
+    /// Record every step of every I/O into NAME.blktrace.0, ..., for `millrace trace`, blkparse and
+    /// btt; the arguments must make one row
     #[arg(long, value_name = "NAME", conflicts_with_all = ["connect", "machine", "locks"])]
     pub trace: Option<PathBuf>,
-    /// Events that fit each thread's ring; what finds it full is counted as dropped
+    /// Events that fit into each thread's ring; events that find it full are dropped, and counted
     #[arg(long, value_name = "N", requires = "trace", default_value_t = TRACE_RING_EVENTS as u32)]
     #[arg(value_parser = whole::<u32>(2..=1 << 26))]
     pub trace_ring: u32,
-    /// Which time events have: batch (that of their batch, or of their I/O with --stamp io), event
-    /// (each its own: 50 ns an I/O where those of batches take 9)
+    /// When an event's time is taken: batch (once for all events of a batch, or of an I/O with
+    /// --stamp io), event (for each event, which costs 50 ns an I/O instead of 9)
     #[arg(long, value_name = "WHEN", requires = "trace", default_value = "batch")]
     #[arg(value_parser = word::<TraceStamp>)]
     pub trace_stamp: TraceStamp,
@@ -80,8 +87,9 @@ pub struct TraceArgs {
 /// Where it runs, if not plainly here.
 #[derive(Debug, Args)]
 pub struct MachineArgs {
-    /// Run on a simulated machine, in its own time: i7-3930k, x5690, x7560, e7-2870, epyc-2x64,
-    /// e5-2620, e5-2620-nvme, miot, miot-nvme, or a file; drives null, ram and model
+    /// Run on a simulated machine, in that machine's time: i7-3930k, x5690, x7560, e7-2870,
+    /// epyc-2x64, e5-2620, e5-2620-nvme, miot, miot-nvme, or a file that describes one; for drives
+    /// null, ram and model
     #[arg(long, value_name = "NAME|FILE.toml")]
     #[arg(conflicts_with_all = ["connect", "verify", "backend"])]
     pub machine: Option<String>,
@@ -89,15 +97,18 @@ pub struct MachineArgs {
     /// [default: ring]
     #[arg(long, value_delimiter = ',', value_name = "KIND")]
     pub interface: Vec<InterfaceKind>,
-    /// I/Os that go in at once, as fio's iodepth_batch_submit [default: all that are free]
+    /// With --machine or --locks, I/Os that a job submits together, as fio's iodepth_batch_submit
+    /// [default: as many as are free]
     #[arg(long, value_name = "N")]
     #[arg(value_parser = whole::<u32>(1..=u32::MAX.into()))]
     pub batch: Option<u32>,
-    /// Who takes interrupts of drives that complete later: submitter, core0, steered, poller
+    /// With --machine, which CPU takes the interrupts of drives: submitter (the one that
+    /// submitted), core0 (the first), steered (the first of the queue's socket), poller (the one
+    /// that polls)
     #[arg(long, value_name = "WHO", default_value = "submitter", requires = "machine")]
     pub irq: Irq,
-    /// Report what each lock did, by place: taken, rejected, waits, holds; `millrace locks --help`
-    /// says how each column is defined. Drives null, ram, model
+    /// Report what each lock did, and where it was taken; `millrace locks --help` explains the
+    /// columns; for drives null, ram and model
     #[arg(long, conflicts_with_all = ["connect", "verify"])]
     pub locks: bool,
 }
@@ -105,30 +116,31 @@ pub struct MachineArgs {
 /// What is measured.
 #[derive(Debug, Args)]
 pub struct TargetArgs {
-    /// A drive, `driver:key=value,...`, or `driver@controller:...`; several make a stripe [default:
-    /// null]
+    /// A drive, `DRIVER:KEY=VALUE,...`, or `DRIVER@CONTROLLER:...`; several --drive make a stripe
+    /// [default: null]
     #[arg(long, value_name = "SPEC")]
     pub drive: Vec<String>,
-    /// A controller for drives to name, `NAME:tags=N`, and perhaps `,sharing=` queue (each hardware
-    /// queue has N), drive (each drive) or controller (all its drives together; the default), and
-    /// `,node=N`, its NUMA node. For a drive's own limit there is `depth` in its spec
+    /// A controller that drives can name, `NAME:tags=N`: N requests may be in flight at it, shared
+    /// by all its drives; with `,sharing=drive` N at each drive, with `,sharing=queue` N at each
+    /// hardware queue; `,node=N` is its NUMA node. A drive's own limit is `depth` in its spec
     #[arg(long, value_name = "CONTROLLER", conflicts_with = "connect")]
     pub controller: Vec<String>,
-    /// Be a client of a server instead: NBD by URI, or vhost-user:SOCKET, a vhost-user-blk server
+    /// Measure a server instead of drives: an NBD URI, or vhost-user:SOCKET for a vhost-user-blk
+    /// server
     #[arg(long, value_name = "URI", conflicts_with_all = ["drive", "stack", "chunk"])]
     pub connect: Option<Server>,
-    /// With --connect vhost-user:SOCKET, how jobs learn of completions: poll (they look, and use a
-    /// CPU each), events (they sleep until the server interrupts) [default: poll]
+    /// With --connect vhost-user:SOCKET, how jobs learn of completions: poll (each job looks all the
+    /// time, and uses a CPU), events (a job sleeps until the server interrupts it) [default: poll]
     #[arg(long, value_name = "HOW", requires = "connect", value_parser = word::<Wait>)]
     pub wait: Option<Wait>,
-    /// Submit as a guest does, through a virtqueue of the vhost-user-blk device for each job; guest
-    /// and device take turns on the job's thread, so that no other core is in the figures
+    /// Submit as a virtual machine does, through a virtqueue for each job; guest and device take
+    /// turns on the job's thread, so that no second CPU has a part in the figures
     #[arg(long, conflicts_with_all = ["connect", "machine", "locks", "trace"])]
     pub virtqueue: bool,
-    /// Chunk of the stripe
+    /// Bytes of a stripe's chunk: what lies on one drive before the next one follows
     #[arg(long, default_value = "64k", value_name = "SIZE", value_parser = size)]
     pub chunk: u64,
-    /// Ring of the I/O threads: auto, io_uring, epoll
+    /// What I/O threads sleep in: io_uring, epoll, or auto (io_uring where the kernel allows it)
     #[arg(long, default_value = "auto", value_parser = word::<Backend>)]
     pub backend: Backend,
 }
@@ -136,52 +148,55 @@ pub struct TargetArgs {
 /// Designs, queues and threads.
 #[derive(Debug, Args)]
 pub struct QueueArgs {
-    /// Designs: mq, sq, raw [default: mq; all three without arguments]
+    /// Designs of the block layer: mq (a queue pair for each thread), sq (one queue for all), raw
+    /// (no queue) [default: mq; all three without arguments]
     #[arg(long, value_delimiter = ',', value_parser = word::<Stack>)]
     pub stack: Vec<Stack>,
-    /// Software queues: core, node, one
+    /// Software queues: one for each core, for each NUMA node, or one for all
     #[arg(long, value_delimiter = ',', value_parser = word::<Spread>, default_value = "core")]
     pub software_queues: Vec<Spread>,
-    /// Hardware queues: core, node, one
+    /// Hardware queues: one for each core, for each NUMA node, or one for all
     #[arg(long, value_delimiter = ',', value_parser = word::<Spread>, default_value = "core")]
     pub hardware_queues: Vec<Spread>,
-    /// How many CPUs, the first ones, or `all` [default: as many as jobs, at most all]
+    /// How many CPUs to use, counted from the first, or `all` [default: as many as jobs]
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = cpu_count)]
     pub cpus: Vec<u32>,
-    /// Which CPUs; job i runs on the i-th of them
+    /// Which CPUs to use; job i runs on the i-th of the list
     #[arg(long, value_delimiter = ',', value_name = "CPU", conflicts_with = "cpus")]
     #[arg(value_parser = whole::<u32>(0..=65_535))]
     pub cpu_list: Vec<u32>,
     /// Submitting threads [default: as many as CPUs, or 1]
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = whole::<u32>(1..=4096))]
-    pub jobs: Vec<u32>,
+    #[arg(long, visible_alias = "jobs", value_delimiter = ',', value_name = "N")]
+    #[arg(value_parser = whole::<u32>(1..=4096))]
+    pub numjobs: Vec<u32>,
 }
 
 /// Who serves the drives of a volume.
 #[derive(Debug, Args)]
 pub struct ServingArgs {
-    /// Who serves a volume's drives: inline (who submits), per-drive (a worker for each drive),
-    /// per-volume (one list for all, as Linux does), auto (inline or per-drive, whichever is
-    /// faster); all but inline with --stack mq. One drive alone gets no worker [default: auto, for
-    /// several drives with --stack mq]
+    /// Which thread serves a volume's drives: inline (the one that submits), per-drive (a worker for
+    /// each drive), per-volume (any one at a time, from one list, as Linux's md does), auto (inline
+    /// or per-drive, whichever measures faster); all but inline need --stack mq. A single drive has
+    /// no worker [default: auto for several drives with --stack mq, otherwise inline]
     #[arg(long, value_delimiter = ',', value_name = "MODE", value_parser = word::<Serving>)]
     #[arg(conflicts_with = "connect")]
     pub serving: Vec<Serving>,
-    /// CPUs of the drives' workers, such as 1-4,7; drives are dealt out to them in turn [default:
-    /// those that no job runs on, or all but the first; none on a machine of one CPU]
+    /// CPUs of the drives' workers, such as 1-4,7; each drive gets the next one [default: CPUs
+    /// without a job, or all but the first; none on a machine with one CPU]
     #[arg(long, value_delimiter = ',', value_name = "CPUS", conflicts_with = "connect")]
     pub workers: Vec<CpuRange>,
-    /// High watermark: I/Os for each drive at which a batch starts by itself [default: 32]
+    /// High watermark: a batch starts by itself when it has so many I/Os for each drive
+    /// [default: 32]
     #[arg(long, value_name = "N", conflicts_with = "connect")]
     #[arg(value_parser = whole::<u32>(0..=65_536))]
     pub plug_high: Option<u32>,
-    /// Low watermark: batches with fewer I/Os for each drive are served by who submits [default:
-    /// 16]
+    /// Low watermark: the submitting thread itself serves batches that have fewer I/Os for each
+    /// drive [default: 16]
     #[arg(long, value_name = "N", conflicts_with = "connect")]
     #[arg(value_parser = whole::<u32>(0..=65_536))]
     pub plug_low: Option<u32>,
-    /// After the rows: how many I/Os of each drive passed each state, and how long they took in the
-    /// stack and in the device
+    /// Also report, for each drive, how many I/Os passed each state, and how long they took in the
+    /// block layer and in the device
     #[arg(long, conflicts_with = "connect")]
     pub states: bool,
 }
@@ -221,35 +236,60 @@ impl FromStr for CpuRange {
 /// What each job does.
 #[derive(Debug, Args)]
 pub struct WorkloadArgs {
-    /// read, write, randread, randwrite, randrw
+    /// Kinds of I/O: read, write, randread, randwrite, randrw
     #[arg(long, value_delimiter = ',', default_value = "randread")]
     pub rw: Vec<Rw>,
     /// Bytes of one I/O, with k or m [default: 512 on null, else 4k]
     #[arg(long, value_delimiter = ',', value_name = "SIZE")]
     pub bs: Vec<String>,
+    /// Share of reads in randrw, in percent [default: 50]
+    #[arg(long, value_name = "PERCENT", value_parser = whole::<u8>(0..=100))]
+    pub rwmixread: Option<u8>,
+    /// Use only so many bytes from the start of the device, such as 1g [default: all of it]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(conflicts_with_all = ["machine", "locks"])]
+    pub size: Option<u64>,
     /// I/Os in flight for each job [default: 32; 1 and 32 without arguments]
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = whole::<u32>(1..=65_536))]
     pub iodepth: Vec<u32>,
-    /// How long each row runs, such as 3s or 500ms [default: 1s; on a simulated machine 20 rounds
-    /// of what is in flight, after a warm-up of 5]
+    /// How long each row runs: 5 (seconds), 500ms or 2m [default: 1s; on a simulated machine 20
+    /// rounds of what is in flight, after a warm-up of 5]
     #[arg(long, value_parser = duration)]
     pub runtime: Option<Duration>,
     /// Stop each job after so many I/Os instead; on a simulated machine, not counting the warm-up
     #[arg(long, value_name = "N", conflicts_with = "runtime")]
     #[arg(value_parser = whole::<u64>(1..=u64::MAX))]
     pub ios: Option<u64>,
-    /// When times are taken: batch (once a batch), io (for every I/O)
+    /// When times are taken: batch (once for all I/Os of a batch), io (for each I/O)
     #[arg(long, value_delimiter = ',', value_parser = word::<Stamp>, default_value = "batch")]
     pub stamp: Vec<Stamp>,
-    /// Write a pattern, read it back and check it
+    /// Write a pattern, read every block back and check it
     #[arg(long)]
     pub verify: bool,
     /// Seed of the random offsets, and of the simulation
     #[arg(long, default_value_t = 1, value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: u64,
-    /// Print one JSON array of rows
+    /// Print all columns; without it those that fit 80
+    #[arg(short = 'x', long)]
+    pub extended: bool,
+    /// Print one JSON array of rows, with fio's keys where fio has them
     #[arg(long)]
     pub json: bool,
+}
+
+impl WorkloadArgs {
+    /// The kinds of I/O, with the share of reads that was asked for.
+    ///
+    /// # Errors
+    /// If a share is given and no kind has one.
+    pub fn kinds(&self) -> Result<Vec<Rw>> {
+        let Some(read_percent) = self.rwmixread else { return Ok(self.rw.clone()) };
+        if !self.rw.contains(&Rw::HALF) {
+            bail!("--rwmixread {read_percent}: only randrw has a share of reads; add --rw randrw");
+        }
+        let mixed = |rw: &Rw| if *rw == Rw::HALF { Rw::RandRw { read_percent } } else { *rw };
+        Ok(self.rw.iter().map(mixed).collect())
+    }
 }
 
 impl TargetArgs {
@@ -352,9 +392,4 @@ fn cpu_count(text: &str) -> Result<u32, String> {
 /// A size such as `512`, `4k` or `1m`.
 pub fn size(text: &str) -> Result<u64, String> {
     millrace_drives::size_bytes(text).ok_or_else(|| "a size such as 512, 4k or 1m".to_owned())
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let ns = millrace_drives::time_ns(text).filter(|ns| *ns > 0);
-    ns.map(Duration::from_nanos).ok_or_else(|| "a time such as 3s or 500ms".to_owned())
 }

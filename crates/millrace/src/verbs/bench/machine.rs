@@ -13,7 +13,7 @@ use millrace_lab::sim::{
     InterfaceKind, Irq, Length, Service, SimPlan, Watch, machine, run_metered, run_rows,
     run_simulated,
 };
-use millrace_lab::{Row, Workload};
+use millrace_lab::{Interrupt, Row, Workload};
 use millrace_machine::{Machine, Native};
 
 use super::args::BenchArgs;
@@ -21,14 +21,14 @@ use super::plan::{self, RowPlan};
 use crate::verbs::bar::Bar;
 
 /// All rows of `--machine` or `--locks`.
-pub fn rows(args: &BenchArgs) -> Result<Vec<Row>> {
+pub fn rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
     match &args.machine.machine {
-        Some(name) => simulated_rows(args, name),
-        None => metered_rows(args),
+        Some(name) => simulated_rows(args, name, interrupt),
+        None => metered_rows(args, interrupt),
     }
 }
 
-fn simulated_rows(args: &BenchArgs, name: &str) -> Result<Vec<Row>> {
+fn simulated_rows(args: &BenchArgs, name: &str, interrupt: &Interrupt) -> Result<Vec<Row>> {
     let model = machine(name).context("--machine")?;
     let all: Vec<u32> = (0..model.cpus()).collect();
     let plans = plans(args, &plan::rows_on(args, &all)?, Length::Rounds)?;
@@ -40,7 +40,12 @@ fn simulated_rows(args: &BenchArgs, name: &str) -> Result<Vec<Row>> {
         ended += 1;
         bar.show((ended - 1).min(plans.len() - 1), name, 1.0);
     };
-    let rows = run_rows(plans.len(), |index| run_simulated(&model, &plans[index]), done)?;
+    // Rows that have not begun when Ctrl-C comes are left out.
+    let run = |index: usize| match interrupt.is_set() {
+        true => Ok(None),
+        false => run_simulated(&model, &plans[index]).map(Some),
+    };
+    let rows: Vec<Row> = run_rows(plans.len(), run, done)?.into_iter().flatten().collect();
     bar.clear();
     let events: u64 = rows.iter().filter_map(|row| row.machine.as_ref()?.sim_events).sum();
     let seconds = start.elapsed().as_secs_f64();
@@ -52,12 +57,12 @@ fn simulated_rows(args: &BenchArgs, name: &str) -> Result<Vec<Row>> {
 }
 
 /// On this machine rows run one after another, or they would measure each other.
-fn metered_rows(args: &BenchArgs) -> Result<Vec<Row>> {
+fn metered_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
     let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     let plans = plans(args, &plan::rows_on(args, &all)?, Length::Time(1_000_000_000))?;
     let mut bar = Bar::new(plans.len(), std::io::stderr().is_terminal());
     let mut rows = Vec::new();
-    for (index, plan) in plans.iter().enumerate() {
+    for (index, plan) in plans.iter().enumerate().take_while(|_| !interrupt.is_set()) {
         bar.show(index, "with lock statistics", 0.0);
         rows.push(run_metered(plan).context("--locks")?);
     }
@@ -149,7 +154,10 @@ mod tests {
     }
 
     fn json(text: &str) -> serde_json::Value {
-        serde_json::to_value(super::rows(&parse(text).unwrap().bench).unwrap()).unwrap()
+        serde_json::to_value(
+            super::rows(&parse(text).unwrap().bench, &Interrupt::default()).unwrap(),
+        )
+        .unwrap()
     }
 
     #[test]
@@ -172,11 +180,11 @@ mod tests {
         assert_eq!(heads, expected);
         let last = &rows[3];
         assert_eq!(
-            (&last["seed"], &last["irq"], &last["jobs"]),
+            (&last["seed"], &last["irq"], &last["numjobs"]),
             (&7.into(), &"submitter".into(), &12.into())
         );
         assert!(last["sim_events"].as_u64().unwrap() > 10_000, "{last}");
-        assert!(last["ios"].as_u64().unwrap() >= 64 * 12, "{last}");
+        assert!(last["total_ios"].as_u64().unwrap() >= 64 * 12, "{last}");
         let lock = &last["locks"][0];
         for key in [
             "name",
@@ -250,7 +258,8 @@ mod tests {
                 "controller a: there is no NUMA node 2: this machine has 0 to 1",
             ),
         ] {
-            let error = super::rows(&parse(text).unwrap().bench).expect_err(text);
+            let error =
+                super::rows(&parse(text).unwrap().bench, &Interrupt::default()).expect_err(text);
             let text = format!("{error:#}");
             assert!(text.contains(expected), "{text}");
         }

@@ -2,13 +2,15 @@
 //!
 //! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
 //! the lab (those of other machines: machine.rs; servers': connect.rs), tables (table.rs,
-//! states.rs) or JSON at the end.
+//! states.rs, lock_table.rs) or JSON at the end. Ctrl-C ends the row under way, and what was measured
+//! until then is printed.
 //! Reads nothing but its arguments and the machine file they name; creates no file but those that a
 //! `file:` spec names.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
 mod connect;
+pub mod lock_table;
 mod machine;
 mod plan;
 mod states;
@@ -26,32 +28,40 @@ use millrace::{
 };
 use millrace_block::{Stack, TraceStamp};
 use millrace_drives::{Recorded, Recorder, RecorderConfig};
-use millrace_lab::{Queues, Row};
+use millrace_lab::{Interrupt, Queues, Row};
 
 pub use args::BenchArgs;
 
+use super::interrupt::{self, INTERRUPTED};
 use plan::RowPlan;
+use table::Form;
 
 /// Runs the verb: 0 if every I/O of every row succeeded, 1 if some failed.
 ///
 /// # Errors
 /// If an argument makes no sense, or a drive, a server or a thread could not be set up.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
+    let interrupt = interrupt::on_ctrl_c()?;
     let mut rows = match args.machine.machine.is_some() || args.machine.locks {
-        true => machine::rows(args)?,
+        true => machine::rows(args, &interrupt)?,
         false if !args.machine.interface.is_empty() || args.machine.batch.is_some() => {
             bail!("--interface and --batch go with --machine or --locks")
         }
-        false => native_rows(args)?,
+        false => native_rows(args, &interrupt)?,
     };
     if !args.serving.states {
         rows.iter_mut().for_each(|row| row.outcome.states.clear());
     }
-    print(args, &rows)
+    let failed = print(args, &rows)?;
+    if interrupt.is_set() {
+        eprintln!("interrupted: above is what was measured until then");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    Ok(failed)
 }
 
 /// Runs the rows one after another on this machine.
-fn native_rows(args: &BenchArgs) -> Result<Vec<Row>> {
+fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
     let plans = plan::rows(args)?;
     if let Some(server) = &args.target.connect {
         server.check_wait(args.target.wait)?;
@@ -63,10 +73,15 @@ fn native_rows(args: &BenchArgs) -> Result<Vec<Row>> {
     let mut bar = crate::verbs::bar::Bar::new(plans.len(), std::io::stderr().is_terminal());
     let mut notes = Vec::new();
     for (index, plan) in plans.iter().enumerate() {
+        if interrupt.is_set() {
+            break;
+        }
+        let mut plan = plan.clone();
+        plan.plan.interrupt = interrupt.clone();
         let mut progress = |fraction| bar.show(index, &plan.label(), fraction);
         let row = match &args.target.connect {
             Some(server) => server.run(args.target.wait, &plan.plan, &mut progress)?,
-            None => run_drives(plan, args, &mut notes, &mut progress)?,
+            None => run_drives(&plan, args, &mut notes, &mut progress)?,
         };
         rows.push(row);
     }
@@ -81,9 +96,11 @@ fn print(args: &BenchArgs, rows: &[Row]) -> Result<ExitCode> {
     if args.workload.json {
         println!("{}", serde_json::to_string_pretty(rows).context("rows as JSON")?);
     } else {
-        println!("{}", table::table(rows));
-        rows.iter().filter_map(states::states).for_each(|text| println!("\n{text}"));
-        rows.iter().filter_map(table::locks).for_each(|text| println!("\n{text}"));
+        let form = Form::of(args.workload.extended);
+        println!("{}", table::table(rows, form));
+        let states = rows.iter().filter_map(|row| states::states(row, form));
+        let locks = rows.iter().filter_map(|row| lock_table::locks(row, form));
+        states.chain(locks).for_each(|text| println!("\n{text}"));
     }
     let failed: Vec<&Row> = rows.iter().filter(|row| row.outcome.errors > 0).collect();
     for row in &failed {
@@ -104,6 +121,11 @@ fn record(name: &Path, stamp: TraceStamp, volume: &Arc<Volume>) -> Result<Record
         name: name.to_owned(),
         volumes: parts.map(|drive| (drive, volume_device(0))).collect(),
         names: BTreeMap::from([(0, "bench".to_owned())]),
+        devices: (0..)
+            .zip(volume.disks())
+            .map(|(minor, disk)| (drive_device(minor), disk.name().to_owned()))
+            .chain((volume.disks().len() > 1).then(|| (volume_device(0), "bench".to_owned())))
+            .collect(),
         stamp,
         ..RecorderConfig::default()
     };
@@ -133,7 +155,7 @@ fn run_drives(
     progress: &mut dyn FnMut(f64),
 ) -> Result<Row> {
     let Ok(io_threads) = u16::try_from(plan.plan.jobs) else {
-        bail!("--jobs {}: at most 65535", plan.plan.jobs)
+        bail!("--numjobs {}: at most 65535", plan.plan.jobs)
     };
     let drive = DriveOptions {
         stack: plan.stack,

@@ -12,7 +12,7 @@ use millrace::{
     default_serving, needs_workers, worker_cpus,
 };
 use millrace_drives::{memory_bytes, size_text};
-use millrace_lab::{Plan, Workload};
+use millrace_lab::{Interrupt, Plan, Workload};
 use millrace_machine::{Cpu, NodeId};
 use millrace_reactor::Config;
 
@@ -124,7 +124,7 @@ fn workers(args: &BenchArgs, serving: Serving, jobs: &[u32], all: &[u32]) -> Res
 fn queue_plans(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     let default = args.target.drive.is_empty() && args.target.connect.is_none();
     let bare = default
-        && args.queues.jobs.is_empty()
+        && args.queues.numjobs.is_empty()
         && args.queues.cpus.is_empty()
         && args.queues.cpu_list.is_empty();
     let stacks = match args.queues.stack.as_slice() {
@@ -137,10 +137,10 @@ fn queue_plans(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
         [] => vec![32],
         given => given.to_vec(),
     };
-    let sizes = block_sizes(args, default)?;
+    let (kinds, sizes) = (args.workload.kinds()?, block_sizes(args, default)?);
     let mut rows = Vec::new();
     for place in places(args, bare, all)? {
-        for (rw, bs_bytes) in product(&args.workload.rw, &sizes) {
+        for (rw, bs_bytes) in product(&kinds, &sizes) {
             for (iodepth, stamp) in product(&depths, &args.workload.stamp) {
                 let workload = Workload {
                     rw,
@@ -177,6 +177,8 @@ fn queue_rows(
         ios: args.workload.ios,
         stamp,
         reactor: Config { backend: args.target.backend, ..Config::default() },
+        size_bytes: args.workload.size,
+        interrupt: Interrupt::default(),
     };
     let mut rows = Vec::new();
     for (software_queues, hardware_queues) in
@@ -231,10 +233,10 @@ fn places(args: &BenchArgs, bare: bool, all: &[u32]) -> Result<Vec<Place>> {
             let cpus = crate::verbs::counted(all.len(), "CPU");
             bail!("--cpus {count}: this program may use {cpus}; write 1 to {}, or all", all.len());
         }
-        let jobs = if args.queues.jobs.is_empty() {
+        let jobs = if args.queues.numjobs.is_empty() {
             vec![count.max(1) as u32]
         } else {
-            args.queues.jobs.clone()
+            args.queues.numjobs.clone()
         };
         for jobs in jobs {
             let cpus = match (args.queues.cpu_list.as_slice(), count) {
@@ -268,6 +270,7 @@ fn product<A: Copy, B: Copy>(a: &[A], b: &[B]) -> Vec<(A, B)> {
 mod tests {
     use super::*;
     use clap::Parser;
+    use millrace_lab::Rw;
 
     #[derive(Parser)]
     struct Command {
@@ -286,6 +289,19 @@ mod tests {
         let cores = core_counts(Native::topology().cpus().len()).len();
         assert_eq!(rows.len(), 3 * 2 * cores + 2);
         assert_eq!(rows.last().map(|row| row.plan.stamp), Some(Stamp::Io));
+    }
+
+    #[test]
+    fn words_of_fio_are_understood() {
+        let rows = plan("--rw randrw,randread --rwmixread 70 --size 1g --runtime 5 --numjobs 2");
+        let kinds: Vec<_> = rows.iter().map(|row| row.plan.workload.rw).collect();
+        assert_eq!(kinds, [Rw::RandRw { read_percent: 70 }, Rw::RandRead]);
+        let first = &rows[0].plan;
+        assert_eq!((first.size_bytes, first.runtime.as_secs(), first.jobs), (Some(1 << 30), 5, 2));
+        assert_eq!(plan("--jobs 2 --iodepth 1")[0].plan.jobs, 2);
+        let args = Command::try_parse_from(["bench", "--rwmixread", "70"]).unwrap().bench;
+        let wrong = super::rows(&args).unwrap_err().to_string();
+        assert_eq!(wrong, "--rwmixread 70: only randrw has a share of reads; add --rw randrw");
     }
 
     #[test]

@@ -1,110 +1,111 @@
 //! The table of `bench --states`: what each drive of a row did.
 //!
 //! Pure text out of a row: I/Os by the states that \[FALCON\] names, the means of the stages of the
-//! stack, the two latencies that states bound, and how unequal the drives were. Called by the verb
-//! for each row.
+//! stack, the two latencies that states bound, and how unequal the drives were; all times are
+//! microseconds. Called by the verb for each row.
 
-use comfy_table::{CellAlignment, Table, presets};
-use millrace_lab::{DriveStates, LatencyNs, Row};
+use millrace_lab::{DriveStates, Row};
 
-const HEAD: [&str; 18] = [
-    "drive",
-    "start",
-    "split",
-    "merge",
-    "ready",
-    "wait",
-    "insert",
-    "dispatch",
-    "complete",
-    "Q2G",
-    "G2I",
-    "I2D",
-    "stack mean",
-    "p50",
-    "p99",
-    "device mean",
-    "p50",
-    "p99",
+use super::table::Form;
+use crate::verbs::grid::{Grid, Side, WIDTH, shortened, wrapped};
+
+/// Characters of a drive's name in the short form.
+const NAME_WIDTH: usize = 10;
+
+/// A column: its name, whether the short form has it, and its value.
+type Column = (&'static str, bool, fn(&DriveStates) -> String);
+
+const COLUMNS: [Column; 17] = [
+    ("start", true, |drive| drive.start.to_string()),
+    ("split", false, |drive| drive.split.to_string()),
+    ("merge", true, |drive| drive.merge.to_string()),
+    ("ready", false, |drive| drive.ready.to_string()),
+    ("wait", false, |drive| drive.wait.to_string()),
+    ("insert", false, |drive| drive.insert.to_string()),
+    ("dispatch", true, |drive| drive.dispatch.to_string()),
+    ("complete", false, |drive| drive.complete.to_string()),
+    ("Q2G", false, |drive| micros(drive.stages.q2g_ns.mean)),
+    ("G2I", false, |drive| micros(drive.stages.g2i_ns.mean)),
+    ("I2D", false, |drive| micros(drive.stages.i2d_ns.mean)),
+    ("stack", true, |drive| micros(drive.stack_ns.mean)),
+    ("p50", false, |drive| micros(drive.stack_ns.p50)),
+    ("p99", true, |drive| micros(drive.stack_ns.p99)),
+    ("device", true, |drive| micros(drive.device_ns.mean)),
+    ("p50", false, |drive| micros(drive.device_ns.p50)),
+    ("p99", true, |drive| micros(drive.device_ns.p99)),
 ];
 
 /// The drives of a row under a line that says which row; none if nobody asked.
-pub fn states(row: &Row) -> Option<String> {
+pub fn states(row: &Row, form: Form) -> Option<String> {
     let drives = &row.outcome.states;
     if drives.is_empty() {
         return None;
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(HEAD);
+    let shown: Vec<&Column> =
+        COLUMNS.iter().filter(|(_, short, _)| *short || form == Form::Whole).collect();
+    let heads = shown.iter().map(|(name, ..)| (*name, Side::Right));
+    let mut grid = Grid::new(std::iter::once(("drive", Side::Left)).chain(heads));
     for drive in drives {
-        table.add_row(cells(drive));
+        let name = match form {
+            Form::Short => shortened(&drive.drive, NAME_WIDTH),
+            Form::Whole => drive.drive.clone(),
+        };
+        let cells = shown.iter().map(|(_, _, value)| value(drive));
+        grid.row(std::iter::once(name).chain(cells));
     }
-    let columns = table.column_iter_mut().skip(1);
-    columns.for_each(|column| column.set_cell_alignment(CellAlignment::Right));
     let (queues, rw, depth) = (&row.queues, &row.rw, row.iodepth);
-    let mut text = format!(
-        "states of {} {} {rw} bs={} with {} jobs, iodepth {depth}; latencies in us:\n",
+    let title = format!(
+        "states of {} {} {rw} bs={} with {} jobs, iodepth {depth}; mean time in stack and device, in us:",
         queues.stack, queues.serving, row.bs, row.jobs
     );
-    table.to_string().lines().for_each(|line| {
-        text.push_str(line.trim_end());
-        text.push('\n');
-    });
+    let title = wrapped(title.split(' ').map(str::to_owned), WIDTH);
+    let mut text = format!("{title}\n{}", grid.text());
     if let Some(ratio) = DriveStates::unfairness(drives) {
-        text.push_str(&format!("stack latency, slowest drive over fastest: {ratio:.2}"));
+        text.push_str(&format!("\nstack latency, slowest drive over fastest: {ratio:.2}"));
     }
-    Some(text.trim_end().to_owned())
+    Some(text)
 }
 
-fn cells(drive: &DriveStates) -> Vec<String> {
-    let counts = [
-        drive.start,
-        drive.split,
-        drive.merge,
-        drive.ready,
-        drive.wait,
-        drive.insert,
-        drive.dispatch,
-        drive.complete,
-    ];
-    let mut cells = vec![drive.drive.clone()];
-    cells.extend(counts.map(|count| count.to_string()));
-    let stages = &drive.stages;
-    let means = [&stages.q2g_ns, &stages.g2i_ns, &stages.i2d_ns].map(|stage| stage.mean);
-    cells.extend(means.map(|ns| format!("{:.1}", ns as f64 / 1e3)));
-    cells.extend(times(&drive.stack_ns));
-    cells.extend(times(&drive.device_ns));
-    cells
-}
-
-/// Mean, p50 and p99 in microseconds.
-fn times(latency: &LatencyNs) -> [String; 3] {
-    [latency.mean, latency.p50, latency.p99].map(|ns| format!("{:.1}", ns as f64 / 1e3))
+fn micros(ns: u64) -> String {
+    format!("{:.1}", ns as f64 / 1e3)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_lab::Outcome;
+    use millrace_lab::{LatencyNs, Outcome};
+
+    fn row() -> Row {
+        let drive = |drive: &str, mean| {
+            let stack_ns = LatencyNs { mean, ..LatencyNs::default() };
+            DriveStates {
+                drive: drive.into(),
+                start: 999_999_999,
+                merge: 999_999_999,
+                dispatch: 999_999_999,
+                stack_ns: LatencyNs { p99: 99_999_900, ..stack_ns },
+                device_ns: LatencyNs { mean: 99_999_900, p99: 99_999_900, ..stack_ns },
+                ..DriveStates::default()
+            }
+        };
+        let states = vec![drive("d0", 2_000), drive("a-drive-with-a-long-name", 3_100)];
+        Row { outcome: Outcome { states, ..Outcome::default() }, ..Row::default() }
+    }
 
     #[test]
     fn drives_are_listed_with_their_latencies_and_how_unequal_they_are() {
-        let drive = |drive: &str, mean| {
-            let stack_ns = LatencyNs { mean, ..LatencyNs::default() };
-            DriveStates { drive: drive.into(), start: 7, stack_ns, ..DriveStates::default() }
-        };
-        let states = vec![drive("d0", 2_000), drive("d1", 3_100)];
-        let row = Row { outcome: Outcome { states, ..Outcome::default() }, ..Row::default() };
-        let text = states_lines(&row);
-        assert!(text[1].starts_with("drive") && text[1].contains("stack mean"), "{text:?}");
-        assert!(text[3].starts_with("d1") && text[3].contains("3.1"), "{text:?}");
-        assert_eq!(text[4], "stack latency, slowest drive over fastest: 1.55");
-        assert_eq!(super::states(&Row::default()), None);
+        let text = states(&row(), Form::Whole).unwrap();
+        let line = |begin: &str| text.lines().find(|line| line.starts_with(begin)).unwrap();
+        assert!(line("drive ").contains("  stack  "), "{text}");
+        assert!(line("a-drive-with-a-long-name ").contains("  3.1  "), "{text}");
+        assert!(text.ends_with("\nstack latency, slowest drive over fastest: 1.55"), "{text}");
+        assert_eq!(states(&Row::default(), Form::Whole), None);
     }
 
-    fn states_lines(row: &Row) -> Vec<String> {
-        let text = super::states(row).unwrap();
-        text.lines().map(|line| line.trim().to_owned()).collect()
+    #[test]
+    fn the_short_table_fits_80_columns() {
+        let text = states(&row(), Form::Short).unwrap();
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.contains("\na-dri\u{2026}name "), "{text}");
     }
 }

@@ -1,203 +1,326 @@
-//! The result table of `bench`.
+//! The result table of `bench`: 80 columns wide, or with all columns.
 //!
-//! Pure text out of rows, and of what their locks did.
+//! Pure text out of rows. In the short form a setting that all rows share stands in a line above
+//! the table; where the rest is too wide still, the settings that change last stand above groups
+//! of rows. Every table has one unit for its times. Called by the verb.
 
-use comfy_table::{CellAlignment, Table, presets};
-use millrace_lab::{LockLine, Row};
+use millrace_lab::{LatencyNs, Row};
 
-const HEAD: [&str; 15] = [
-    "stack", "cpus", "jobs", "rw", "bs", "iodepth", "stamp", "IOPS", "MB/s", "ns/IO", "mean",
-    "p50", "p99", "p99.9", "max",
+use crate::verbs::grid::{Grid, Side, WIDTH, wrapped};
+
+/// A setting of a row: its name, and its value in this row.
+type Setting = (&'static str, fn(&Row) -> String);
+
+/// Settings, those first that change last from row to row.
+const SETTINGS: [Setting; 13] = [
+    ("machine", |row| row.machine.as_ref().map_or_else(String::new, |row| row.machine.clone())),
+    ("cpus", |row| row.queues.cpus.to_string()),
+    ("numjobs", |row| row.jobs.to_string()),
+    ("rw", |row| row.rw.clone()),
+    ("bs", |row| bytes(row.bs)),
+    ("iodepth", |row| row.iodepth.to_string()),
+    ("stamp", |row| row.stamp.clone()),
+    ("sw-queues", |row| row.queues.software_queues.clone()),
+    ("hw-queues", |row| row.queues.hardware_queues.clone()),
+    ("stack", |row| row.queues.stack.clone()),
+    ("serving", |row| row.queues.serving.clone()),
+    ("interface", |row| row.machine.as_ref().map_or_else(String::new, |row| row.interface.clone())),
+    ("irq", |row| row.machine.as_ref().map_or_else(String::new, |row| row.irq.clone())),
 ];
 
-/// The rows as a table; times in the unit that fits each.
-pub fn table(rows: &[Row]) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    let other = |queues: &str| !matches!(queues, "" | "core");
-    let queues = rows
-        .iter()
-        .any(|row| other(&row.queues.software_queues) || other(&row.queues.hardware_queues));
-    // Of no interest where one thread serves one drive.
-    let serving = rows.iter().any(|row| {
-        let named = !row.queues.serving.is_empty();
-        named && (row.queues.serving != "inline" || row.drives.contains('+'))
-    });
-    let verified = rows.iter().any(|row| row.outcome.verified > 0);
-    let errors = rows.iter().any(|row| row.outcome.errors > 0);
-    let machine = rows.iter().any(|row| row.machine.is_some());
-    let notified = rows.iter().any(|row| row.cost.notifications.is_some());
-    let mut head: Vec<&str> = HEAD.to_vec();
-    head.extend(
-        [
-            ("serving", serving),
-            ("sw-queues", queues),
-            ("hw-queues", queues),
-            ("kicks/IO", notified),
-            ("intr/IO", notified),
-            ("verified", verified),
-            ("errors", errors),
-            ("machine", machine),
-            ("interface", machine),
-        ]
-        .into_iter()
-        .filter_map(|(name, shown)| shown.then_some(name)),
-    );
-    table.set_header(head);
+/// A result of a row: its name, and its value in a unit of time.
+type Figure = (String, Box<dyn Fn(&Row) -> String>);
+
+/// How much of a row is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// What fits 80 columns.
+    Short,
+    /// Everything.
+    Whole,
+}
+
+impl Form {
+    /// By whether all was asked for.
+    pub fn of(extended: bool) -> Form {
+        if extended { Form::Whole } else { Form::Short }
+    }
+}
+
+/// The rows as text, without a line feed at the end.
+pub fn table(rows: &[Row], form: Form) -> String {
+    let varies = |(_, value): &&Setting| rows.iter().any(|row| value(row) != value(&rows[0]));
+    let said = |(_, value): &&Setting| rows.iter().any(|row| !value(row).is_empty());
+    let mut figures = figures(rows, form);
+    if form == Form::Whole {
+        let settings: Vec<Setting> = SETTINGS.iter().filter(said).copied().collect();
+        return grid(&settings, &figures, rows).text();
+    }
+    let jobs_are_cpus = rows.iter().all(|row| row.jobs == row.queues.cpus);
+    let shown = |(name, _): &&Setting| !(jobs_are_cpus && *name == "cpus");
+    let (mut inside, above): (Vec<Setting>, Vec<Setting>) =
+        SETTINGS.iter().filter(said).filter(shown).partition(|setting| varies(setting));
+    let mut groups = Vec::new();
+    while grid(&inside, &figures, rows).width() > WIDTH && !inside.is_empty() {
+        groups.push(inside.remove(0));
+    }
+    // Numbers that leave no room for others: the least telling go.
+    for least in ["mean", "p50", "MB/s"] {
+        if grid(&inside, &figures, rows).width() > WIDTH {
+            figures.retain(|(name, _)| !name.starts_with(least));
+        }
+    }
+    let mut blocks = Vec::new();
+    if let Some(row) = rows.first() {
+        blocks.push(line(&above, row));
+    }
+    let same = |a: &Row, b: &Row| groups.iter().all(|(_, value)| value(a) == value(b));
+    for rows in rows.chunk_by(same) {
+        if !groups.is_empty() {
+            blocks.push(format!("\n{}", line(&groups, &rows[0])));
+        }
+        blocks.push(grid(&inside, &figures, rows).text());
+    }
+    blocks.join("\n")
+}
+
+/// Settings of a row as words, wrapped.
+fn line(settings: &[Setting], row: &Row) -> String {
+    let word = |(name, value): &Setting| Some(format!("{name}={}", value(row)));
+    let words = settings.iter().filter(|(_, value)| !value(row).is_empty()).filter_map(word);
+    wrapped(words, WIDTH)
+}
+
+fn grid(settings: &[Setting], figures: &[Figure], rows: &[Row]) -> Grid {
+    let side = |name: &str| match name {
+        "cpus" | "numjobs" | "bs" | "iodepth" => Side::Right,
+        _ => Side::Left,
+    };
+    let settings_heads = settings.iter().map(|(name, _)| ((*name).to_owned(), side(name)));
+    let heads = figures.iter().map(|(name, _)| (name.clone(), Side::Right));
+    let mut grid = Grid::new(settings_heads.chain(heads));
     for row in rows {
-        let mut cells = cells(row);
-        if serving {
-            cells.push(row.queues.serving.clone());
-        }
-        if queues {
-            cells.extend([row.queues.software_queues.clone(), row.queues.hardware_queues.clone()]);
-        }
-        if notified {
-            let woken = row.cost.notifications.unwrap_or_default();
-            let each = [woken.kicks_per_io, woken.interrupts_per_io];
-            cells.extend(each.map(|count| format!("{count:.3}")));
-        }
-        if verified {
-            cells.push(row.outcome.verified.to_string());
-        }
-        if errors {
-            cells.push(row.outcome.errors.to_string());
-        }
-        if machine {
-            let row = row.machine.clone().unwrap_or_default();
-            cells.extend([row.machine, row.interface]);
-        }
-        table.add_row(cells);
+        let settings = settings.iter().map(|(_, value)| value(row));
+        grid.row(settings.chain(figures.iter().map(|(_, value)| value(row))));
     }
-    for (index, column) in table.column_iter_mut().enumerate() {
-        if ![0, 3, 6].contains(&index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    let text = table.to_string();
-    text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+    grid
 }
 
-const LOCKS_HEAD: [&str; 11] = [
-    "lock",
-    "taken at",
-    "taken",
-    "rejected",
-    "contended",
-    "mean wait",
-    "max wait",
-    "mean hold",
-    "max hold",
-    "held",
-    "CPU spinning",
+/// The figures that rows have, in one unit each.
+fn figures(rows: &[Row], form: Form) -> Vec<Figure> {
+    let whole = form == Form::Whole;
+    let decimals = usize::from(rows.iter().all(|row| row.bw_bytes_per_s < 100e6));
+    let mut figures: Vec<Figure> = vec![
+        ("IOPS".to_owned(), Box::new(|row| format!("{:.0}", row.iops))),
+        (
+            "MB/s".to_owned(),
+            Box::new(move |row| format!("{:.decimals$}", row.bw_bytes_per_s / 1e6)),
+        ),
+    ];
+    let plain = |(name, value): (&str, Value)| -> Figure { (name.to_owned(), Box::new(value)) };
+    figures.extend(COSTS.into_iter().filter(|_| whole).map(plain));
+    let unit = TimeUnit::of(rows);
+    for (name, _, of) in TIMES.into_iter().filter(|(_, short, _)| *short || whole) {
+        let head = format!("{name} {}", unit.name);
+        figures.push((head, Box::new(move |row| unit.text(of(&row.lat_ns)))));
+    }
+    let any = |has: fn(&Row) -> bool| rows.iter().any(has);
+    let seldom = SELDOM.into_iter().filter(|(has, ..)| any(*has));
+    figures.extend(seldom.map(|(_, name, value)| plain((name, value))));
+    figures
+}
+
+/// What a figure is in a row.
+type Value = fn(&Row) -> String;
+
+/// What an I/O cost; only in the whole form.
+const COSTS: [(&str, Value); 3] = [
+    ("ns/IO", |row| format!("{:.1}", f64::from(row.jobs) * 1e9 / row.iops.max(1e-9))),
+    ("CPU ns/IO", |row| format!("{:.1}", row.cost.cpu_ns_per_io)),
+    ("syscalls/IO", |row| format!("{:.3}", row.cost.syscalls_per_io)),
 ];
 
-/// What the locks of a row did, under a line that says which row, if that was asked for.
-pub fn locks(row: &Row) -> Option<String> {
-    let machine = row.machine.as_ref()?;
-    let locks = machine.locks.as_ref()?;
-    let (queues, depth, interface) = (&row.queues, row.iodepth, &machine.interface);
-    let title = format!(
-        "locks of {} {} {interface} on {} CPUs, iodepth {depth}:",
-        queues.stack, row.rw, queues.cpus
-    );
-    Some(format!("{title}\n{}", lock_table(locks)))
+/// Times: the name, whether the short form has it, and which.
+const TIMES: [(&str, bool, fn(&LatencyNs) -> u64); 7] = [
+    ("mean", true, |lat| lat.mean),
+    ("p50", true, |lat| lat.p50),
+    ("p90", false, |lat| lat.p90),
+    ("p99", true, |lat| lat.p99),
+    ("p99.9", false, |lat| lat.p999),
+    ("p99.99", false, |lat| lat.p9999),
+    ("max", false, |lat| lat.max),
+];
+
+/// What only some rows have: whether one has it, the name, and what it is.
+const SELDOM: [(fn(&Row) -> bool, &str, Value); 4] = [
+    (
+        |row| row.cost.notifications.is_some(),
+        "kicks/IO",
+        |row| format!("{:.3}", row.cost.notifications.unwrap_or_default().kicks_per_io),
+    ),
+    (
+        |row| row.cost.notifications.is_some(),
+        "intr/IO",
+        |row| format!("{:.3}", row.cost.notifications.unwrap_or_default().interrupts_per_io),
+    ),
+    (|row| row.outcome.verified > 0, "verified", |row| row.outcome.verified.to_string()),
+    (|row| row.outcome.errors > 0, "errors", |row| row.outcome.errors.to_string()),
+];
+
+/// The unit of all times of a table, with digits after the point.
+#[derive(Debug, Clone, Copy)]
+pub struct TimeUnit {
+    name: &'static str,
+    ns: f64,
+    decimals: usize,
 }
 
-/// Lock statistics as a table, in lockmeter's columns.
-pub fn lock_table(locks: &[LockLine]) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(LOCKS_HEAD);
-    let percent = |share: f64| format!("{:.2} %", share * 100.0);
-    for lock in locks {
-        let (name, site) = match &lock.site {
-            None => (lock.name.as_str(), ""),
-            Some(site) => ("", site.strip_prefix("crates/").unwrap_or(site)),
+impl TimeUnit {
+    fn of(rows: &[Row]) -> TimeUnit {
+        let times = |of: fn(&LatencyNs) -> u64| rows.iter().map(move |row| of(&row.lat_ns));
+        let most = times(|lat| lat.p99).max().unwrap_or(0);
+        TimeUnit::between(times(|lat| lat.p50).min().unwrap_or(0), most)
+    }
+
+    /// The unit for times from `least_ns` to `most_ns`.
+    pub fn between(least_ns: u64, most_ns: u64) -> TimeUnit {
+        let (name, ns, decimals) = match (least_ns, most_ns) {
+            (_, ..100_000) => ("us", 1e3, 2),
+            (_, ..10_000_000) => ("us", 1e3, 1),
+            (..1_000_000, _) => ("us", 1e3, 0),
+            _ => ("ms", 1e6, 1),
         };
-        table.add_row([
-            name.to_owned(),
-            site.to_owned(),
-            lock.acquisitions.to_string(),
-            lock.rejected.to_string(),
-            percent(lock.contended_share),
-            time(lock.wait_ns_mean),
-            time(lock.wait_ns_max),
-            time(lock.hold_ns_mean),
-            time(lock.hold_ns_max),
-            percent(lock.held_share),
-            percent(lock.spin_share),
-        ]);
+        TimeUnit { name, ns, decimals }
     }
-    let columns = table.column_iter_mut().skip(2);
-    columns.for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-    let text = table.to_string();
-    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-    lines.join("\n")
-}
 
-fn cells(row: &Row) -> Vec<String> {
-    let lat = &row.lat_ns;
-    let mut cells = vec![
-        row.queues.stack.clone(),
-        row.queues.cpus.to_string(),
-        row.jobs.to_string(),
-        row.rw.clone(),
-        row.bs.to_string(),
-        row.iodepth.to_string(),
-        row.stamp.clone(),
-        rate(row.iops),
-        format!("{:.0}", row.bw_bytes_per_s / 1e6),
-        format!("{:.1}", f64::from(row.jobs) * 1e9 / row.iops.max(1e-9)),
-    ];
-    cells.extend([lat.mean, lat.p50, lat.p99, lat.p999, lat.max].map(time));
-    cells
-}
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.name
+    }
 
-/// I/Os a second with three or four digits.
-fn rate(iops: f64) -> String {
-    match iops {
-        iops if iops >= 1e6 => format!("{:.2} M", iops / 1e6),
-        iops if iops >= 1e4 => format!("{:.1} K", iops / 1e3),
-        iops => format!("{iops:.0}"),
+    /// A time in it.
+    pub fn text(self, ns: u64) -> String {
+        format!("{:.*}", self.decimals, ns as f64 / self.ns)
     }
 }
 
-/// A time in the unit that fits.
-pub fn time(ns: u64) -> String {
-    match ns {
-        0..10_000 => format!("{ns} ns"),
-        10_000..10_000_000 => format!("{:.1} us", ns as f64 / 1e3),
-        _ => format!("{:.1} ms", ns as f64 / 1e6),
+/// A size as it is written: `4k`, `512`.
+fn bytes(count: u32) -> String {
+    match count {
+        count if count >= 1 << 20 && count.is_multiple_of(1 << 20) => format!("{}m", count >> 20),
+        count if count >= 1 << 10 && count.is_multiple_of(1 << 10) => format!("{}k", count >> 10),
+        count => count.to_string(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_lab::{Cost, Notifications, Outcome};
+    use millrace_lab::{Cost, MachineRow, Notifications, Outcome, Queues};
 
-    #[test]
-    fn rates_and_times_have_the_unit_that_fits() {
-        assert_eq!([rate(950.4), rate(84_120.0), rate(36.1e6)], ["950", "84.1 K", "36.10 M"]);
-        assert_eq!([time(950), time(84_120), time(12_000_000)], ["950 ns", "84.1 us", "12.0 ms"]);
+    fn row(stack: &str, iodepth: u32) -> Row {
+        let queues = Queues { stack: stack.to_owned(), cpus: 1, ..Queues::default() };
+        let lat_ns = LatencyNs { mean: 84_120, p50: 80_000, p99: 120_000, ..LatencyNs::default() };
+        let (rw, stamp) = ("randread".to_owned(), "batch".to_owned());
+        Row {
+            queues,
+            iodepth,
+            jobs: 1,
+            bs: 4096,
+            iops: 84_120.4,
+            rw,
+            stamp,
+            lat_ns,
+            ..Row::default()
+        }
+    }
+
+    /// A row in which every setting and figure is as long as it may be.
+    fn wide(number: u32) -> Row {
+        let text = |word: &str| format!("{word}{}", number % 2);
+        let ns = 123_456_789_012 + u64::from(number);
+        let queues = Queues {
+            stack: text("virtqueue-ra"),
+            software_queues: text("nod"),
+            hardware_queues: text("nod"),
+            cpus: 4000 + number,
+            serving: text("per-volum"),
+        };
+        let machine = MachineRow {
+            machine: text("e5-2620-nvm"),
+            interface: text("libaio-fixe"),
+            irq: text("submitte"),
+            ..MachineRow::default()
+        };
+        let notifications = Notifications { kicks_per_io: 1.0, interrupts_per_io: 1.0 };
+        Row {
+            queues,
+            jobs: 4096 - number,
+            iodepth: 65_536 - number,
+            bs: (1 << 30) - 512 * number,
+            rw: text("randwrit"),
+            stamp: text("batc"),
+            iops: 123_456_789.0,
+            bw_bytes_per_s: 1e12,
+            cost: Cost { notifications: Some(notifications), ..Cost::default() },
+            lat_ns: LatencyNs { mean: ns, p50: 900_000, p99: ns, max: ns, ..LatencyNs::default() },
+            outcome: Outcome { errors: 1 << 40, verified: 1 << 40, ..Outcome::default() },
+            machine: Some(machine),
+            ..Row::default()
+        }
     }
 
     #[test]
-    fn table_shows_kicks_of_virtqueues_only() {
-        let row = Row { iops: 1e6, jobs: 1, ..Row::default() };
-        assert!(!table(std::slice::from_ref(&row)).contains("kicks"));
-        let notifications = Notifications { kicks_per_io: 0.25, interrupts_per_io: 0.0 };
-        let cost = Cost { notifications: Some(notifications), ..Cost::default() };
-        let shown = table(&[Row { cost, ..row }]);
-        assert!(shown.contains("kicks/IO") && shown.contains("0.250"), "{shown}");
+    fn what_all_rows_share_stands_above_them() {
+        let text = table(&[row("mq", 1), row("raw", 32)], Form::Short);
+        let expected = "numjobs=1 rw=randread bs=4k stamp=batch\n\
+                        iodepth  stack   IOPS  MB/s  mean us  p50 us  p99 us\n\
+                        \u{20}     1  mq     84120   0.0     84.1    80.0   120.0\n\
+                        \u{20}    32  raw    84120   0.0     84.1    80.0   120.0";
+        assert_eq!(text, expected);
     }
 
     #[test]
-    fn table_shows_errors_only_if_there_are_some() {
-        let row = Row { iops: 1e6, jobs: 1, ..Row::default() };
-        assert!(!table(std::slice::from_ref(&row)).contains("errors"));
+    fn no_row_makes_the_short_table_wider_than_80() {
+        let rows: Vec<Row> = (0..4).map(wide).collect();
+        for count in 1..=4 {
+            let text = table(&rows[..count], Form::Short);
+            for line in text.lines() {
+                assert!(line.chars().count() <= WIDTH, "{text}");
+            }
+            for word in ["virtqueue-ra0", "libaio-fixe0", "123456789 ", "1099511627776"] {
+                assert!(text.contains(word), "{word} is missing:\n{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_whole_table_has_everything() {
+        let text = table(&[wide(0), wide(1)], Form::Whole);
+        for head in ["machine", "irq", "ns/IO", "p99.99 us", "max us", "kicks/IO", "errors"] {
+            assert!(text.lines().next().unwrap().contains(head), "{text}");
+        }
+        assert_eq!(text.lines().count(), 3);
+    }
+
+    #[test]
+    fn a_table_has_one_unit_of_time() {
+        for (least, most, value, text) in [
+            (300, 9_000, 300, "0.30 us"),
+            (300, 2_000_000, 300, "0.3 us"),
+            (80_000, 20_000_000, 84_120, "84 us"),
+            (2_000_000, 900_000_000, 12_000_000, "12.0 ms"),
+        ] {
+            let unit = TimeUnit::between(least, most);
+            assert_eq!(format!("{} {}", unit.text(value), unit.name()), text);
+        }
+    }
+
+    #[test]
+    fn kicks_are_shown_of_virtqueues_only_and_errors_only_if_there_are_some() {
+        let plain = table(&[row("mq", 1)], Form::Short);
+        assert!(!plain.contains("kicks") && !plain.contains("errors"), "{plain}");
         let outcome = Outcome { errors: 3, ..Outcome::default() };
-        assert!(table(&[Row { outcome, ..row }]).contains("errors"));
+        assert!(table(&[Row { outcome, ..row("mq", 1) }], Form::Short).contains("errors"));
     }
 }

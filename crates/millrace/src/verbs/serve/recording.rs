@@ -4,6 +4,7 @@
 //! silence, after ten seconds. What a request names must be there, and its files must not be: the
 //! daemon writes nothing over what somebody keeps. Called by observed.rs for the control socket.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -57,6 +58,7 @@ impl Recording {
             .ok_or_else(|| bad(format!("there is no stamp {word:?}; there are batch, event")))?;
         let tracer = volumes.iter().find_map(|volume| volume.tracer());
         let tracer = tracer.ok_or_else(|| bad("there is nothing to record".to_owned()))?;
+        let devices = device_names(volumes);
         let parts = (0..).zip(volumes).filter(|(_, volume)| volume.disks().len() > 1);
         let parts = parts.flat_map(|(minor, volume)| {
             volume.disks().iter().map(move |disk| (disk.device(), volume_device(minor)))
@@ -65,6 +67,7 @@ impl Recording {
             name: start.name.clone(),
             filter,
             volumes: parts.collect(),
+            devices,
             stamp,
             lease: Some(LEASE),
             ..RecorderConfig::default()
@@ -112,6 +115,15 @@ fn none() -> Refusal {
 
 fn bad(text: String) -> Refusal {
     Refusal::new("bad-request", text)
+}
+
+/// What drives and volumes are called, by their devices.
+fn device_names(volumes: &[Arc<Volume<Native>>]) -> BTreeMap<u32, String> {
+    let of_volumes = (0..).zip(volumes).filter(|(_, volume)| volume.disks().len() > 1);
+    let of_volumes =
+        of_volumes.map(|(minor, volume)| (volume_device(minor), volume.name().to_owned()));
+    let disks = volumes.iter().flat_map(|volume| volume.disks());
+    disks.map(|disk| (disk.device(), disk.name().to_owned())).chain(of_volumes).collect()
 }
 
 /// What a request wants of all events.

@@ -12,23 +12,29 @@ use crate::views::report::{self, Drive, Ended, OpCounts, Report, Volume};
 
 /// How the columns are defined; for `--help`.
 pub const HELP: &str = "\
-Columns, over the interval (the first report: since the daemon began to serve):
-  r/s w/s d/s f/s     reads, writes, discards and flushes completed a second, after merging;
-                      d is discards and writes of zeroes together
-  rkB/s wkB/s dkB/s   KiB of them a second
-  rrqm/s %rrqm ...    I/Os merged into the request of another, a second, and their share
-  r_await ... f_await milliseconds from submission to completion, on average; of a merged I/O its
-                      own, where iostat has that of the request
-  rareq-sz ...        KiB a request, on average
+Columns, over the interval (in the first report: since the daemon began to serve); those marked *
+come with -x:
+  r/s w/s d/s* f/s*   reads, writes, discards and flushes that completed, a second, after merging;
+                      d counts discards and writes of zeroes together
+  rkB/s wkB/s dkB/s*  KiB that they moved, a second
+  rrqm/s %rrqm ... *  I/Os that were merged into another's request, a second, and their share
+  r_await w_await     milliseconds from submission to completion, on average (d_await* f_await*);
+                      a merged I/O counts its own time, where iostat counts its request's
+  rareq-sz ... *      KiB of a request, on average
   aqu-sz              I/Os waiting or in the drive, on average: the time that all I/Os which
-                      completed took, divided by the interval
+                      completed took together, divided by the interval
   %util               the time that I/Os spent in the drive, divided by the interval, 100 at
-                      most. With one I/O in the drive at a time that is how long it was busy;
-                      with several it is an upper bound, as they overlap
-  r_p99 w_p99         milliseconds that 99 % of reads and writes did not exceed, to an eighth
-A volume's and a client's I/Os are those of clients: one that was split counts once, where it counts
+                      most. With one I/O in the drive at a time that is how long the drive was
+                      busy; with several it is an upper bound, as they overlap
+  r_p99 w_p99 *       milliseconds that 99 % of reads and writes did not exceed, to an eighth
+
+Times begin when the daemon has a request and end when the daemon has its answer. The way through a
+socket, and the time that a client takes to read its answer, are not in them: a client that measures
+for itself sees more.
+
+A volume's and a client's I/Os are those of clients: an I/O that was split counts once there, and once
 on each drive that it touched. A volume's %util is that of its busiest drive. A hardware queue's I/Os
-are those that came back through it, each before it was merged.";
+are those that came back through it, each counted as it was before merging.";
 
 /// A row: what one drive or volume did in an interval.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -3,32 +3,75 @@
 //! Pure: the difference of two reports to a table. A row for each thread that did anything or has
 //! a queue; rates are per second, the rest says what a request cost.
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table};
-
+use crate::verbs::bench::table::Form;
+use crate::verbs::grid::{Grid, Side, shortened};
 use crate::views::guests::GuestThread;
 use crate::views::report::Report;
 use crate::visible::visible;
 
 /// What the columns are.
 pub const HELP: &str = "\
-Columns of --guests: queues of guests that the thread serves now; r/s requests a second; aqu in flight
-now; req/sub requests submitted together; kick/r, irq/r, sys/r kicks seen, interrupts sent and system
-calls per request; hold/s submissions a second that waited for more; polls a second, %hit of them that
-caught something, %poll of the time spent polling; slp/s sleeps; err errors; broken queues.";
+Columns of --guests; those marked * come with -x:
+  guest thr     the export, and the number of its I/O thread
+  qs            queues of guests that the thread serves now
+  r/s aqu       requests a second; requests in flight now
+  req/sub *     requests that were submitted together, on average
+  kick/r irq/r  notifications from the guest, and interrupts to it, for each request
+  sys/r         system calls for each request
+  hold/s *      submissions a second that waited for more requests
+  polls/s *     looks for requests while nothing had been announced; %hit of them found some
+  %poll         the time that the thread spent with such looks
+  slp/s *       how often the thread went to sleep, a second
+  err broken    requests that failed; queues that broke a rule and are served no more";
+
+/// Characters of an export's name in the short form.
+const NAME_WIDTH: usize = 12;
+
+/// What one row is made of: what the thread did, and in how many seconds.
+struct Did<'a> {
+    thread: &'a GuestThread,
+    seconds: f64,
+}
+
+/// A column: its name, whether the short form has it, and its value.
+type Column = (&'static str, bool, fn(&Did<'_>) -> String);
+
+const COLUMNS: [Column; 15] = [
+    ("thr", true, |did| did.thread.thread.to_string()),
+    ("qs", true, |did| did.thread.queues.to_string()),
+    ("r/s", true, |did| did.rate(did.thread.requests)),
+    ("aqu", true, |did| did.thread.in_flight.to_string()),
+    ("req/sub", false, |did| per(did.thread.requests, did.thread.batches)),
+    ("kick/r", true, |did| per(did.thread.kicks, did.thread.requests)),
+    ("irq/r", true, |did| per(did.thread.interrupts, did.thread.requests)),
+    ("sys/r", true, |did| per(did.thread.system_calls, did.thread.requests)),
+    ("hold/s", false, |did| did.rate(did.thread.holds)),
+    ("polls/s", false, |did| did.rate(did.polls())),
+    ("%hit", false, |did| percent(did.thread.polls.hits as f64, did.polls() as f64)),
+    ("%poll", true, |did| percent(did.thread.polls.ns as f64, did.seconds * 1e9)),
+    ("slp/s", false, |did| did.rate(did.thread.sleeps)),
+    ("err", true, |did| did.thread.errors.to_string()),
+    ("broken", false, |did| did.thread.broken.to_string()),
+];
+
+impl Did<'_> {
+    fn rate(&self, count: u64) -> String {
+        format!("{:.0}", count as f64 / self.seconds)
+    }
+
+    fn polls(&self) -> u64 {
+        self.thread.polls.hits + self.thread.polls.misses
+    }
+}
 
 /// The table of what came in between.
-pub fn table(report: &Report, before: Option<&Report>) -> String {
+pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
     let seconds = report.uptime_ns.saturating_sub(before.map_or(0, |report| report.uptime_ns));
     let seconds = seconds.max(1) as f64 / 1e9;
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header([
-        "guest", "thread", "queues", "r/s", "aqu", "req/sub", "kick/r", "irq/r", "sys/r", "hold/s",
-        "polls/s", "%hit", "%poll", "slp/s", "err", "broken",
-    ]);
-    table.column_iter_mut().skip(1).for_each(|column| {
-        column.set_cell_alignment(CellAlignment::Right);
-    });
+    let shown: Vec<&Column> =
+        COLUMNS.iter().filter(|(_, short, _)| *short || form == Form::Whole).collect();
+    let heads = shown.iter().map(|(name, ..)| (*name, Side::Right));
+    let mut grid = Grid::new(std::iter::once(("guest", Side::Left)).chain(heads));
     let mut rows = 0;
     for thread in &report.guests {
         let old = before.and_then(|report| find(report, thread)).cloned().unwrap_or_default();
@@ -37,11 +80,16 @@ pub fn table(report: &Report, before: Option<&Report>) -> String {
             continue;
         }
         rows += 1;
-        table.add_row(row(&new, seconds));
+        let name = match form {
+            Form::Short => shortened(&visible(&new.export), NAME_WIDTH),
+            Form::Whole => visible(&new.export).into_owned(),
+        };
+        let did = Did { thread: &new, seconds };
+        grid.row(std::iter::once(name).chain(shown.iter().map(|(_, _, value)| value(&did))));
     }
     match rows {
         0 => "no export to virtual machines\n".to_owned(),
-        _ => format!("{}\n\n", table.trim_fmt()),
+        _ => format!("{}\n\n", grid.text()),
     }
 }
 
@@ -49,57 +97,63 @@ fn find<'a>(report: &'a Report, like: &GuestThread) -> Option<&'a GuestThread> {
     report.guests.iter().find(|one| one.export == like.export && one.thread == like.thread)
 }
 
-fn row(new: &GuestThread, seconds: f64) -> Vec<String> {
-    let rate = |count: u64| format!("{:.0}", count as f64 / seconds);
-    let per = |count: u64, of: u64| match of {
+fn per(count: u64, of: u64) -> String {
+    match of {
         0 => "-".to_owned(),
         of => format!("{:.2}", count as f64 / of as f64),
-    };
-    let polls = new.polls.hits + new.polls.misses;
-    let percent = |part: f64, of: f64| match of > 0.0 {
+    }
+}
+
+fn percent(part: f64, of: f64) -> String {
+    match of > 0.0 {
         true => format!("{:.0}", 100.0 * part / of),
         false => "-".to_owned(),
-    };
-    vec![
-        visible(&new.export).into_owned(),
-        new.thread.to_string(),
-        new.queues.to_string(),
-        rate(new.requests),
-        new.in_flight.to_string(),
-        per(new.requests, new.batches),
-        per(new.kicks, new.requests),
-        per(new.interrupts, new.requests),
-        per(new.system_calls, new.requests),
-        rate(new.holds),
-        rate(polls),
-        percent(new.polls.hits as f64, polls as f64),
-        percent(new.polls.ns as f64, seconds * 1e9),
-        rate(new.sleeps),
-        new.errors.to_string(),
-        new.broken.to_string(),
-    ]
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verbs::grid::WIDTH;
 
-    #[test]
-    fn a_thread_has_a_row_of_what_came_in_between() {
-        let thread = |requests, batches| GuestThread {
+    fn thread(requests: u64, batches: u64) -> GuestThread {
+        GuestThread {
             export: "v".into(),
             queues: 1,
             requests,
             batches,
             kicks: requests / 2,
             ..GuestThread::default()
-        };
-        let report =
-            |uptime_ns, thread| Report { uptime_ns, guests: vec![thread], ..Report::default() };
+        }
+    }
+
+    fn report(uptime_ns: u64, thread: GuestThread) -> Report {
+        Report { uptime_ns, guests: vec![thread], ..Report::default() }
+    }
+
+    #[test]
+    fn a_thread_has_a_row_of_what_came_in_between() {
         let before = report(1_000_000_000, thread(100, 100));
-        let text = table(&report(3_000_000_000, thread(500, 200)), Some(&before));
+        let text = table(&report(3_000_000_000, thread(500, 200)), Some(&before), Form::Whole);
         let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(row[..7], ["v", "0", "1", "200", "0", "4.00", "0.50"]);
-        assert_eq!(table(&Report::default(), None), "no export to virtual machines\n");
+        let none = table(&Report::default(), None, Form::Short);
+        assert_eq!(none, "no export to virtual machines\n");
+    }
+
+    #[test]
+    fn the_short_form_fits_80_columns() {
+        let thread = GuestThread {
+            export: "e".repeat(99),
+            thread: 255,
+            queues: 256,
+            in_flight: 256 * 1024,
+            errors: 9_999_999,
+            system_calls: 1 << 33,
+            ..thread(99_999_999, 1)
+        };
+        let text = table(&report(1_000_000_000, thread), None, Form::Short);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.contains("99999999 ") && text.contains('\u{2026}'), "{text}");
     }
 }

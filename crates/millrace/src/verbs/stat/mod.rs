@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::bench::table::Form;
 use crate::config::words::{self, ControlWord};
 use crate::views::client::Client;
 use crate::views::report::Report;
@@ -25,8 +26,9 @@ pub const CONNECT_DEFAULT: &str = "unix:millrace-data/control.sock";
 
 const EXAMPLES: &str = "\
 Examples:
-  millrace stat                         once, since the daemon of this folder began to serve
+  millrace stat                         once, since the daemon in ./millrace-data began to serve
   millrace stat 1                       and then every second, until Ctrl-C
+  millrace stat 1 -x                    with all columns, and the 99th percentile
   millrace stat 1 --clients             with a row for each client of a volume
   millrace stat 1 --guests              the I/O threads of virtual machines
   millrace stat 0.5 10 --json           ten reports as lines of JSON, half a second apart
@@ -39,25 +41,28 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = long_help())]
 pub struct Args {
-    /// Seconds between reports; without it there is one report
+    /// Seconds between two reports; without it, there is one report
     #[arg(value_parser = interval)]
     interval: Option<Duration>,
-    /// How many reports; without it they go on until Ctrl-C
+    /// Number of reports; without it, reports go on until Ctrl-C
     #[arg(value_parser = words::whole::<u64>(1..=u64::MAX))]
     count: Option<u64>,
     /// The daemon's control socket, unix:PATH
     #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
     connect: PathBuf,
-    /// Rows of the hardware queues of each drive, too: DRIVE:N
+    /// Print all of iostat -x's columns and p99; without it those that fit 80 columns
+    #[arg(short = 'x', long)]
+    extended: bool,
+    /// Add a row for each hardware queue of each drive: DRIVE:N
     #[arg(long)]
     queues: bool,
-    /// Rows of the clients of each volume, too: client-N, as traces name them
+    /// Add a row for each client of each volume: client-N, as traces name it
     #[arg(long)]
     clients: bool,
-    /// What the I/O threads of virtual machines do, instead
+    /// Print what the I/O threads of virtual machines do instead
     #[arg(long, conflicts_with_all = ["queues", "clients"])]
     guests: bool,
-    /// A line of JSON for each report
+    /// Print one line of JSON for each report
     #[arg(long)]
     json: bool,
 }
@@ -110,6 +115,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => 1,
         Some(_) => args.count.unwrap_or(u64::MAX),
     };
+    let form = Form::of(args.extended);
     let (start, mut before) = (Instant::now(), None);
     for number in 0..count {
         let report = client.stats()?;
@@ -124,9 +130,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 let guests = &report.guests;
                 format!("{}\n", json!({ "uptime_ns": report.uptime_ns, "guests": guests }))
             }
-            true => format!("{}\n", as_json(&report, &rows)),
-            false if args.guests => guests::table(&report, before.as_ref()),
-            false => table::table(&rows),
+            true => format!("{}
+", as_json(&report, &rows)),
+            false if args.guests => guests::table(&report, before.as_ref(), form),
+            false => table::table(&rows, form),
         };
         let mut out = std::io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -1,31 +1,70 @@
-//! Rows of `stat` as text: iostat -x's columns in its order, then p99 of reads and writes.
+//! Rows of `stat` as text: the columns of iostat -x that fit 80, or all of them and p99.
 //!
-//! Pure text. Numbers have two digits after the point, as iostat's; the first column is as wide as
-//! the longest name. Names of drives, queues and
-//! clients stand below their volume's, indented.
-
-use std::fmt::Write;
+//! Pure text. In the short form numbers lose digits after the point as they grow; in the whole form
+//! they have two, as iostat's. Names of drives, queues and clients stand below their volume's,
+//! indented; the short form cuts long ones in the middle.
 
 use super::columns::{Columns, Row};
+use crate::verbs::bench::table::Form;
+use crate::verbs::grid::{fitted, shortened};
 
-const HEAD: [&str; 24] = [
-    "r/s", "rkB/s", "rrqm/s", "%rrqm", "r_await", "rareq-sz", "w/s", "wkB/s", "wrqm/s", "%wrqm",
-    "w_await", "wareq-sz", "d/s", "dkB/s", "drqm/s", "%drqm", "d_await", "dareq-sz", "f/s",
-    "f_await", "aqu-sz", "%util", "r_p99", "w_p99",
+/// Characters of the first column in the short form.
+const NAME_WIDTH: usize = 13;
+
+/// A column: its name, how wide it is in the short form if that has it, and its value.
+type Column = (&'static str, Option<usize>, fn(&Row) -> f64);
+
+const COLUMNS: [Column; 24] = [
+    ("r/s", Some(8), |row| row.read.per_second),
+    ("rkB/s", Some(9), |row| row.read.kib_per_second),
+    ("rrqm/s", None, |row| row.read.merged_per_second),
+    ("%rrqm", None, |row| row.read.merged_percent),
+    ("r_await", Some(7), |row| row.read.await_ms),
+    ("rareq-sz", None, |row| row.read.request_kib),
+    ("w/s", Some(8), |row| row.write.per_second),
+    ("wkB/s", Some(9), |row| row.write.kib_per_second),
+    ("wrqm/s", None, |row| row.write.merged_per_second),
+    ("%wrqm", None, |row| row.write.merged_percent),
+    ("w_await", Some(7), |row| row.write.await_ms),
+    ("wareq-sz", None, |row| row.write.request_kib),
+    ("d/s", None, |row| row.discard.per_second),
+    ("dkB/s", None, |row| row.discard.kib_per_second),
+    ("drqm/s", None, |row| row.discard.merged_per_second),
+    ("%drqm", None, |row| row.discard.merged_percent),
+    ("d_await", None, |row| row.discard.await_ms),
+    ("dareq-sz", None, |row| row.discard.request_kib),
+    ("f/s", None, |row| row.flush.per_second),
+    ("f_await", None, |row| row.flush.await_ms),
+    ("aqu-sz", Some(6), |row| row.aqu_sz),
+    ("%util", Some(5), |row| row.util),
+    ("r_p99", None, |row| row.read.p99_ms),
+    ("w_p99", None, |row| row.write.p99_ms),
 ];
 
 /// The rows under a line of names, with an empty line after them.
-pub fn table(rows: &[Row]) -> String {
-    let width = rows.iter().map(|row| label(row).chars().count()).max().unwrap_or(0).max(6);
-    let mut text = format!("{:<width$}", "Device");
-    for name in HEAD {
-        let _ = write!(text, " {name:>0$}", cell_width(name));
-    }
+pub fn table(rows: &[Row], form: Form) -> String {
+    let name_width = match form {
+        Form::Short => NAME_WIDTH,
+        Form::Whole => rows.iter().map(|row| label(row).chars().count()).max().unwrap_or(0).max(6),
+    };
+    let shown: Vec<&Column> =
+        COLUMNS.iter().filter(|(_, width, _)| width.is_some() || form == Form::Whole).collect();
+    let width = |(name, short, _): &Column| match form {
+        Form::Short => short.unwrap_or(0),
+        Form::Whole => cell_width(name),
+    };
+    let mut text = format!("{:<name_width$}", "Device");
+    shown.iter().for_each(|column| text += &format!(" {:>1$}", column.0, width(column)));
     text.push('\n');
     for row in rows {
-        let _ = write!(text, "{:<width$}", label(row));
-        for (name, cell) in HEAD.iter().zip(cells(row)) {
-            let _ = write!(text, " {cell:>0$}", cell_width(name));
+        text += &format!("{:<name_width$}", shortened(&label(row), name_width));
+        for column in &shown {
+            let value = (column.2)(row);
+            let cell = match form {
+                Form::Short => fitted(value, width(column)),
+                Form::Whole => format!("{value:.2}"),
+            };
+            text += &format!(" {cell:>0$}", width(column));
         }
         text.push('\n');
     }
@@ -42,7 +81,7 @@ fn label(row: &Row) -> String {
     format!("{indent}{}", row.name.escape_debug())
 }
 
-/// Room for what usually stands there.
+/// Room for what usually stands in a column of the whole form.
 fn cell_width(name: &str) -> usize {
     let usual = match name {
         "rkB/s" | "wkB/s" | "dkB/s" => 10,
@@ -53,64 +92,64 @@ fn cell_width(name: &str) -> usize {
     usual.max(name.len())
 }
 
-fn cells(row: &Row) -> [String; 24] {
-    let number = |value: f64| format!("{value:.2}");
-    let six = |columns: &Columns| {
-        [
-            columns.per_second,
-            columns.kib_per_second,
-            columns.merged_per_second,
-            columns.merged_percent,
-            columns.await_ms,
-            columns.request_kib,
-        ]
-        .map(number)
-    };
-    let [r0, r1, r2, r3, r4, r5] = six(&row.read);
-    let [w0, w1, w2, w3, w4, w5] = six(&row.write);
-    let [d0, d1, d2, d3, d4, d5] = six(&row.discard);
-    let [f0, _, _, _, f4, _] = six(&row.flush);
-    let (aqu, util) = (number(row.aqu_sz), number(row.util));
-    let (read_p99, write_p99) = (number(row.read.p99_ms), number(row.write.p99_ms));
-    [
-        r0, r1, r2, r3, r4, r5, w0, w1, w2, w3, w4, w5, d0, d1, d2, d3, d4, d5, f0, f4, aqu, util,
-        read_p99, write_p99,
-    ]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verbs::grid::WIDTH;
 
-    #[test]
-    fn columns_stand_under_their_names() {
-        let row = |kind, name: &str| Row {
+    fn row(kind: &'static str, name: &str, read: Columns) -> Row {
+        Row {
             name: name.to_owned(),
             kind,
             volume: "v".to_owned(),
             seconds: 1.0,
-            read: Columns { per_second: 1234.5, p99_ms: 0.25, ..Columns::default() },
-            write: Columns::default(),
+            write: read.clone(),
+            read,
             discard: Columns::default(),
             flush: Columns { per_second: 3.0, await_ms: 1.0, ..Columns::default() },
             aqu_sz: 0.5,
             util: 99.999,
             in_flight: 7,
             tags_in_use: 7,
-        };
-        let text = table(&[row("volume", "v"), row("drive", "a-long-name")]);
+        }
+    }
+
+    fn at<'a>(text: &'a str, line: usize, name: &str) -> &'a str {
+        let lines: Vec<&str> = text.lines().collect();
+        let place = lines[0].split_whitespace().position(|one| one == name).unwrap();
+        lines[line].split_whitespace().nth(place).unwrap()
+    }
+
+    #[test]
+    fn the_whole_form_has_all_of_iostats_columns_under_their_names() {
+        let read = Columns { per_second: 1234.5, p99_ms: 0.25, ..Columns::default() };
+        let rows = [row("volume", "v", read.clone()), row("drive", "a-long-name-of-a-drive", read)];
+        let text = table(&rows, Form::Whole);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4);
         assert!(lines.iter().take(3).all(|line| line.len() == lines[0].len()), "{text}");
         let head: Vec<&str> = lines[0].split_whitespace().collect();
-        assert_eq!((head[0], &head[1..]), ("Device", &HEAD[..]));
-        let at = |name: &str| {
-            let place = head.iter().position(|one| *one == name).unwrap();
-            lines[2].split_whitespace().nth(place).unwrap()
+        assert_eq!((head[0], head[1..].to_vec()), ("Device", COLUMNS.map(|one| one.0).to_vec()));
+        let cells = ["Device", "r/s", "f/s", "f_await", "aqu-sz", "%util", "r_p99"];
+        let expected =
+            ["a-long-name-of-a-drive", "1234.50", "3.00", "1.00", "0.50", "100.00", "0.25"];
+        assert_eq!(cells.map(|name| at(&text, 2, name)), expected);
+    }
+
+    #[test]
+    fn the_short_form_fits_80_columns_with_large_numbers_and_long_names() {
+        let read = Columns {
+            per_second: 99_999_999.0,
+            kib_per_second: 999_999_999.0,
+            await_ms: 999_999.0,
+            ..Columns::default()
         };
-        assert_eq!((at("Device"), at("r/s"), at("f/s"), at("f_await")), {
-            ("a-long-name", "1234.50", "3.00", "1.00")
-        });
-        assert_eq!((at("aqu-sz"), at("%util"), at("r_p99")), ("0.50", "100.00", "0.25"));
+        let rows = [row("volume", "v", Columns::default()), row("queue", &"n".repeat(99), read)];
+        let text = table(&rows, Form::Short);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        let cells = ["r/s", "rkB/s", "r_await", "w/s", "aqu-sz", "%util"];
+        let expected = ["99999999", "999999999", "999999", "99999999", "0.50", "100.0"];
+        assert_eq!(cells.map(|name| at(&text, 2, name)), expected);
+        assert!(text.lines().nth(2).unwrap().starts_with("    nn\u{2026}nnnnnn "), "{text}");
     }
 }

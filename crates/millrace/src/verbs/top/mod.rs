@@ -22,19 +22,25 @@ use model::Model;
 
 const EXAMPLES: &str = "\
 Examples:
-  millrace top                          the daemon of this folder
+  millrace top                          the daemon that serves ./millrace-data
   millrace top 0.5 --connect unix:/run/millrace/fast.sock.control
 
-Keys: q ends; tab shows hardware queues (DRIVE:N) instead of drives, then clients, then drives again;
-s sorts by the next column, r the other way round; + and - change the interval; space holds the
-display; up and down, page up and page down move through the lower table.
-The columns are those of `millrace stat`; MB are 1,000,000 bytes. The graph is of I/Os a second.";
+Keys:
+  q             ends
+  tab           the lower table shows hardware queues (DRIVE:N), then clients, then drives again
+  s  r          sort by the next column; reverse the order
+  +  -          double or halve the interval
+  space         hold the display, or let it go on
+  up  down      move through the lower table; page up and page down move faster
+
+`millrace stat --help` explains the columns; MB are 1,000,000 bytes; the graph shows I/Os a second.
+A terminal with fewer than 76 columns shows fewer columns and no graph.";
 
 /// Arguments of `top`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Seconds between reports
+    /// Seconds between two reports
     #[arg(value_parser = interval, default_value = "1")]
     interval: Duration,
     /// The daemon's control socket, unix:PATH

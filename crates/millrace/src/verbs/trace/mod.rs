@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Subcommand;
-use millrace_lab::trace::{Entry, Reader, TraceName};
+use millrace_lab::trace::{Entry, Names, Reader, TraceName};
 
 use super::bar::Bar;
 
@@ -49,11 +49,11 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Have a running daemon write down what its drives do
+    /// Have a running daemon record every step of its I/Os
     Record(record::Args),
     /// Print each event, as blkparse does
     Show(show::Args),
-    /// Print how long I/Os took from step to step, as btt does
+    /// Print how long I/Os took from one step to the next, as btt does
     Spans(spans::Args),
     /// Write a page of plots
     Report(report::Args),
@@ -75,12 +75,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// Which traces.
 #[derive(Debug, clap::Args)]
 struct Input {
-    /// Traces; several are merged by time, as are blkparse's
+    /// Names of recordings; several are merged by time, as blkparse does
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
-    /// The folder that they are in
+    /// The folder of the recordings
     #[arg(short = 'D', long = "dir", value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Show drives and volumes by their device numbers, as blkparse and btt do, not by their names
+    #[arg(long)]
+    numbers: bool,
 }
 
 impl Input {
@@ -93,16 +96,19 @@ impl Input {
     ///
     /// # Errors
     /// If a trace cannot be read, or not to its end: then after all that precedes.
-    fn walk(&self, with_bar: bool, mut each: impl FnMut(&Entry, &Reader) -> Next) -> Result<()> {
+    fn walk(&self, with_bar: bool, mut each: impl FnMut(&Entry, &Reader) -> Next) -> Result<Names> {
         let mut reader = Reader::open(&self.names())?;
         let mut progress = Progress::new(self.names.join(" "), with_bar);
         while let Some(entry) = reader.read()? {
+            if self.numbers {
+                reader.names_mut().forget_devices();
+            }
             if each(&entry, &reader) == Next::Stop {
                 break;
             }
             progress.event(&reader);
         }
-        Ok(())
+        Ok(reader.names().clone())
     }
 }
 

@@ -16,7 +16,7 @@ use signal_hook::iterator::Signals;
 
 use crate::config::words;
 use crate::verbs::stat::{CONNECT_DEFAULT, socket};
-use crate::verbs::{counted, say};
+use crate::verbs::{counted, duration, say};
 use crate::views::TraceStart;
 use crate::views::client::Client;
 use crate::views::report::Traced;
@@ -29,36 +29,37 @@ const ASK: Duration = Duration::from_millis(500);
 /// Arguments of `trace record`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Files to write are NAME.blktrace.0, ...; none of them may be there
+    /// Write the files NAME.blktrace.0, NAME.blktrace.1, ...; none of them may exist
     #[arg(short, long, value_name = "NAME", default_value = "millrace")]
     output: PathBuf,
     /// The daemon's control socket, unix:PATH
     #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
     connect: PathBuf,
-    /// Only drives of this volume
+    /// Record only the drives of this volume
     #[arg(long, value_name = "NAME")]
     volume: Option<String>,
-    /// Only these drives
+    /// Record only these drives
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     drive: Vec<String>,
-    /// Only these actions, by their letters: Q, G, I, D, C, P, U, UT, M, F, X, A, R, B, S
+    /// Record only these actions, which `millrace trace show --help` explains: Q, G, I, D, C, P, U,
+    /// UT, M, F, X, A, R, B, S
     #[arg(long, value_delimiter = ',', value_name = "LETTER")]
     action: Vec<String>,
-    /// Only I/Os of these kinds: read, write, flush, discard, sync, fua
+    /// Record only I/Os of these kinds: read, write, flush, discard, sync, fua
     #[arg(long, value_delimiter = ',', value_name = "OP")]
     op: Vec<String>,
-    /// Only I/Os of one client, by its number
+    /// Record only I/Os of one client, by the number that `millrace stat --clients` shows
     #[arg(long, value_name = "N", value_parser = words::whole::<u32>(0..=u32::MAX.into()))]
     tenant: Option<u32>,
-    /// Only I/Os that touch these sectors of their drive, from A to before B
+    /// Record only I/Os that touch the sectors A to B-1 of their drive
     #[arg(long, value_name = "A-B", value_parser = range)]
     sectors: Option<(u64, u64)>,
-    /// Which time events have: batch (that of their batch), event (each its own: 50 ns an I/O where
-    /// those of batches take 9)
+    /// When an event's time is taken: batch (once for all events of a batch), event (for each
+    /// event, which costs 50 ns an I/O instead of 9)
     #[arg(long, value_name = "WHEN", default_value = "batch")]
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(["batch", "event"]))]
     stamp: String,
-    /// For so long, such as 10s; without it until Ctrl-C
+    /// How long to record, such as 10 (seconds) or 500ms; without it, until Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
 }
@@ -66,10 +67,6 @@ pub struct Args {
 fn range(text: &str) -> Result<(u64, u64), String> {
     let numbers = text.split_once('-').and_then(|(a, b)| a.parse().ok().zip(b.parse().ok()));
     numbers.filter(|(a, b)| a < b).ok_or_else(|| "write two sectors, such as 0-2048".to_owned())
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    words::duration_ns(text).map(Duration::from_nanos)
 }
 
 /// Records until told to stop; 1 if events were dropped.

@@ -34,11 +34,12 @@ pub struct Args {
 /// If a trace cannot be read to its end, or the page cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let (mut spans, mut timeline) = (Spans::new(), Timeline::new());
-    args.input.walk(true, |entry, _| {
+    let walked = args.input.walk(true, |entry, _| {
         spans.entry(entry, &mut timeline);
         timeline.entry(entry, &spans);
         Next::Event
     })?;
+    spans.set_names(&walked);
     let names: Vec<String> = args.input.names().iter().map(|name| name.name()).collect();
     let file = args.output.clone().unwrap_or_else(|| format!("{}.html", names[0]).into());
     std::fs::write(&file, report_html(&names, &spans, &timeline))

@@ -1,4 +1,5 @@
-//! `millrace trace show`: a trace as lines, byte for byte those of `blkparse -i NAME`.
+//! `millrace trace show`: a trace as lines, byte for byte those of `blkparse -i NAME`, but for names
+//! of drives where blkparse has numbers.
 //!
 //! Called by `trace::run`; the lines are the lab's. What precedes a broken record is printed before
 //! the error. A reader of our output that goes away ends it quietly.
@@ -16,11 +17,19 @@ Examples:
   millrace trace show sda | head
   millrace trace show -q -D /var/tmp dm-0 nvme0n1 > both.txt
 
-Columns: device, CPU, sequence number, seconds, process, action, kind, then what the action needs.
-Actions: Q queued, G got a request, I inserted, D given to the driver, C complete, M F merged at the
-end or front, A remapped, X split, P plugged, U UT unplugged (UT by who was about to wait), R given
-back, S slept, B bounced.
-Kinds: R read, W write, D discard, F flush (before) or FUA (after), S sync, A ahead, M metadata.";
+Columns: drive or volume (or device number, if the recording has no name for it), CPU, sequence
+number, seconds since the first event, process or client, action, kind, and what the action needs,
+mostly the first sector, + and the number of sectors.
+Actions:
+  Q  a client queued an I/O              G  the I/O got a place in the layer
+  I  a request entered a queue           D  the driver took the request
+  C  the request completed               M  F  an I/O was merged at the end or front of a request
+  A  a volume's I/O became a drive's     X  an I/O was split
+  P  a batch began                       U  UT  the batch was handed on (UT: since its thread waits)
+  R  the driver gave a request back      S  an I/O waits for a place
+  B  data were copied once more
+Kinds: R read, W write, D discard, F before these flush, F after them FUA, S sync, A read-ahead,
+M metadata, N none.";
 
 const BUFFER_BYTES: usize = 64 << 10;
 
@@ -30,10 +39,11 @@ const BUFFER_BYTES: usize = 64 << 10;
 pub struct Args {
     #[command(flatten)]
     input: Input,
-    /// Leave out the counts at the end
+    /// Print no counts at the end
     #[arg(short, long)]
     quiet: bool,
-    /// Show what drivers said of requests, too, which blkparse leaves out: lines with the action d
+    /// Also print what drivers said of requests, as lines with the action d, which blkparse leaves
+    /// out
     #[arg(long)]
     driver_data: bool,
 }
@@ -65,5 +75,5 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Err(error) if is_gone(&error) => return Ok(ExitCode::SUCCESS),
         written => written.context("standard output: cannot write")?,
     }
-    walked.map(|()| ExitCode::SUCCESS)
+    walked.map(|_| ExitCode::SUCCESS)
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use millrace_lab::trace::{Per, Spans, json_line};
+use millrace_lab::trace::{Columns, Per, Spans, json_line};
 
 use super::{Input, Next};
 
@@ -17,10 +17,17 @@ Examples:
   millrace trace spans dm-0 nvme0n1 --per drive
   millrace trace spans sda --json | jq .spans.Q2C.p99_ns
 
-Spans: Q2Q between I/Os; Q2G until it has a request (S2G: since it slept for one); G2I until that is
-inserted; Q2M until it is merged; Q2A until it is remapped; I2D, M2D until it is given to the
-driver; D2C at the driver; Q2C all together. All in seconds; P50 to P99.9 are known to an eighth.
-Names with dm are of devices that only map (majors 9, 253 and 254), which btt keeps apart.";
+Spans, in seconds; percentiles are known to an eighth:
+  Q2Q       from one I/O to the next
+  Q2G       until an I/O has a place in the layer (S2G: from when it began to wait for one)
+  G2I       until its request enters a queue
+  Q2M  M2D  until an I/O is merged into another; from there until the driver has it
+  Q2A       until a volume's I/O has become a drive's
+  I2D       until the driver has the request
+  D2C       in the drive
+  Q2C       the whole way
+Spans of devices that only map I/Os to others (device majors 9, 253, 254) have dm in their names;
+btt keeps them apart.";
 
 /// By what the numbers are split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -36,10 +43,13 @@ enum By {
 pub struct Args {
     #[command(flatten)]
     input: Input,
+    /// Print all columns, btt's among them; without it those that fit 80
+    #[arg(short = 'x', long)]
+    extended: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Print the spans of each, too
+    /// Also print the spans of each drive, CPU or kind of I/O
     #[arg(long, value_enum)]
     per: Option<By>,
 }
@@ -50,18 +60,20 @@ pub struct Args {
 /// If a trace cannot be read to its end.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut spans = Spans::new();
-    args.input.walk(true, |entry, _| {
+    let names = args.input.walk(true, |entry, _| {
         spans.entry(entry, &mut ());
         Next::Event
     })?;
+    spans.set_names(&names);
     let per = args.per.map(|by| match by {
         By::Drive => Per::Drive,
         By::Cpu => Per::Cpu,
         By::Op => Per::Op,
     });
+    let columns = if args.extended { Columns::All } else { Columns::Short };
     match args.json {
         true => crate::verbs::say(&json_line(&spans.json(per))),
-        false => crate::verbs::say(&spans.text(per)),
+        false => crate::verbs::say(&spans.text(per, columns)),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,130 @@
+//! `Grid`: rows under heads as plain text, columns two blanks apart.
+//!
+//! Owns the layout that the tables of all verbs share: numbers on the right, names on the left, no
+//! blanks at the end of a line. Pure text; widths are counted in characters. Made by verbs.
+
+/// What a table may be wide without being asked for more.
+pub const WIDTH: usize = 80;
+/// Blanks between two columns.
+const GAP: usize = 2;
+
+/// On which side the cells of a column stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Names.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// Rows under heads.
+#[derive(Debug, Clone, Default)]
+pub struct Grid {
+    heads: Vec<(String, Side)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Grid {
+    /// A table without rows.
+    pub fn new(heads: impl IntoIterator<Item = (impl Into<String>, Side)>) -> Grid {
+        let heads = heads.into_iter().map(|(head, side)| (head.into(), side)).collect();
+        Grid { heads, rows: Vec::new() }
+    }
+
+    /// Adds a row, a cell for each head.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+    }
+
+    /// Characters of each column.
+    fn widths(&self) -> Vec<usize> {
+        let of = |(place, (head, _)): (usize, &(String, Side))| {
+            let cells = self.rows.iter().filter_map(|row| row.get(place));
+            cells.chain([head]).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        self.heads.iter().enumerate().map(of).collect()
+    }
+
+    /// How wide the table is.
+    pub fn width(&self) -> usize {
+        self.widths().iter().map(|width| width + GAP).sum::<usize>().saturating_sub(GAP)
+    }
+
+    /// The lines, heads first; no line feed after the last.
+    pub fn text(&self) -> String {
+        let widths = self.widths();
+        let line = |cells: &mut dyn Iterator<Item = &String>| {
+            let columns = widths.iter().zip(&self.heads);
+            let padded = cells.zip(columns).map(|(cell, (width, (_, side)))| match side {
+                Side::Left => format!("{cell:<width$}"),
+                Side::Right => format!("{cell:>width$}"),
+            });
+            let line = padded.collect::<Vec<_>>().join(&" ".repeat(GAP));
+            line.trim_end().to_owned()
+        };
+        let head = line(&mut self.heads.iter().map(|(head, _)| head));
+        let rows = self.rows.iter().map(|row| line(&mut row.iter()));
+        std::iter::once(head).chain(rows).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// A number with as many digits after the point, two at most, as `width` has room for.
+pub fn fitted(value: f64, width: usize) -> String {
+    let fits = |decimals: &usize| format!("{value:.decimals$}").len() <= width;
+    let decimals = [2, 1, 0].into_iter().find(fits).unwrap_or(0);
+    format!("{value:.decimals$}")
+}
+
+/// A name in at most `width` characters: of a longer one its begin and its end.
+pub fn shortened(name: &str, width: usize) -> String {
+    let letters: Vec<char> = name.chars().collect();
+    if letters.len() <= width {
+        return name.to_owned();
+    }
+    let (begin, end) = (width / 2, width.saturating_sub(width / 2 + 1));
+    let begin: String = letters[..begin].iter().collect();
+    let end: String = letters[letters.len() - end..].iter().collect();
+    format!("{begin}\u{2026}{end}")
+}
+
+/// Words in lines of at most `width` characters; a longer word has a line of its own.
+pub fn wrapped(words: impl IntoIterator<Item = String>, width: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in words {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(&word);
+            }
+            _ => lines.push(word),
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_stand_on_the_right_and_names_on_the_left() {
+        let mut grid = Grid::new([("", Side::Left), ("r/s", Side::Right), ("why", Side::Left)]);
+        grid.row(["", "1", "x"]);
+        grid.row(["d10", "12345", ""]);
+        assert_eq!(grid.text(), "       r/s  why\n         1  x\nd10  12345");
+        assert_eq!(grid.width(), 15);
+    }
+
+    #[test]
+    fn a_long_name_keeps_its_begin_and_its_end() {
+        assert_eq!(shortened("abcdefghij", 10), "abcdefghij");
+        assert_eq!(shortened("abcdefghijk", 10), "abcde\u{2026}hijk");
+        assert_eq!(shortened("abcdefghijk", 10).chars().count(), 10);
+    }
+
+    #[test]
+    fn words_wrap_at_the_width() {
+        let words = "one two three fourteen".split(' ').map(String::from);
+        assert_eq!(wrapped(words, 9), "one two\nthree\nfourteen");
+    }
+}

@@ -1,0 +1,39 @@
+//! Ctrl-C in a verb that measures: the first ends the run with a summary, a later one at once.
+//!
+//! Owns the thread that takes SIGINT and SIGTERM of such a verb. Signals within half a second of
+//! the first count as that one, since some programs send them twice (timeout(1) does). Called by
+//! `bench` and `paper`.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use millrace_lab::Interrupt;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// Exit status of a run that Ctrl-C ended, as shells have it: 128 and the signal's number.
+pub const INTERRUPTED: u8 = 128 + SIGINT as u8;
+/// Until then another signal is the first one once more.
+const ONE_SIGNAL: Duration = Duration::from_millis(500);
+
+/// What the next Ctrl-C sets; one half a second later ends the program.
+///
+/// # Errors
+/// If the system takes no handler, or has no thread for it.
+pub fn on_ctrl_c() -> Result<Interrupt> {
+    let interrupt = Interrupt::default();
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch Ctrl-C")?;
+    let theirs = interrupt.clone();
+    let thread = std::thread::Builder::new().name("millrace-signals".to_owned());
+    let wait = move || {
+        let mut first: Option<Instant> = None;
+        for _ in signals.forever() {
+            theirs.set();
+            if first.get_or_insert_with(Instant::now).elapsed() > ONE_SIGNAL {
+                std::process::exit(INTERRUPTED.into());
+            }
+        }
+    };
+    thread.spawn(wait).context("cannot catch Ctrl-C")?;
+    Ok(interrupt)
+}
