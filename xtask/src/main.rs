@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)] // A tool for people: it talks to them.
 
 mod check;
+mod deb;
 mod models;
 mod planted;
 mod primitives;
@@ -14,8 +15,7 @@ mod tidy;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str =
-    "usage: cargo xtask tidy | primitives | models | planted | check [--skip-tests]";
+const USAGE: &str = "usage: cargo xtask tidy | primitives | models | planted | deb [PROGRAM] | check [--skip-tests]";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -26,6 +26,8 @@ fn main() -> ExitCode {
         ["primitives"] => primitives::run(root),
         ["models"] => models::run(root),
         ["planted"] => planted::run(root),
+        ["deb"] => deb::run(root, None),
+        ["deb", binary] => deb::run(root, Some(binary)),
         ["check"] => check::run(root, check::Tests::Run),
         ["check", "--skip-tests"] => check::run(root, check::Tests::Skip),
         _ => Err(anyhow::anyhow!("{USAGE}")),

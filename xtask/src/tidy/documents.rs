@@ -1,4 +1,5 @@
-//! Rule: README.md is there, and ARCHITECTURE.md is short and gives a reason for every dependency.
+//! Rule: README.md and ARCHITECTURE.md are there and short, and the latter gives a reason for every
+//! dependency.
 //!
 //! A dependency of `[workspace.dependencies]` that the document does not name has no stated reason.
 //! The block layer's own crates are not dependencies in this sense. Called by `tidy::run`.
@@ -11,6 +12,8 @@ use anyhow::{Context, Result};
 use super::Finding;
 use super::source::{has_word, numbered};
 
+const README: &str = "README.md";
+const README_LINES_MAX: usize = 150;
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
 const ARCHITECTURE_LINES_MAX: usize = 300;
 const OWN_CRATES: &str = "millrace";
@@ -22,9 +25,12 @@ const OWN_CRATES: &str = "millrace";
 /// When `Cargo.toml` cannot be read.
 pub fn check(root: &Path) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    if !root.join("README.md").exists() {
-        let message = "missing; write what it is, two commands, a tour";
-        findings.push(Finding::new("README.md", 1, message));
+    match fs::read_to_string(root.join(README)) {
+        Ok(text) => findings.extend(check_length(README, &text, README_LINES_MAX)),
+        Err(_) => {
+            let message = "missing; write what it is, two commands, a tour";
+            findings.push(Finding::new(README, 1, message));
+        }
     }
     if let Ok(text) = fs::read_to_string(root.join(ARCHITECTURE)) {
         let manifest = fs::read_to_string(root.join("Cargo.toml"))
@@ -36,12 +42,8 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
 
 /// Checks the text of the document against the manifest of the workspace.
 fn check_architecture(text: &str, manifest: &str) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let lines = text.lines().count();
-    if lines > ARCHITECTURE_LINES_MAX {
-        let message = format!("{lines} lines; keep it within {ARCHITECTURE_LINES_MAX}");
-        findings.push(Finding::new(ARCHITECTURE, ARCHITECTURE_LINES_MAX + 1, message));
-    }
+    let mut findings: Vec<Finding> =
+        check_length(ARCHITECTURE, text, ARCHITECTURE_LINES_MAX).into_iter().collect();
     for (line, name) in dependencies(manifest) {
         if !text.lines().any(|text| has_word(text, name)) {
             let message = format!("{ARCHITECTURE} does not say why `{name}`; add a line");
@@ -49,6 +51,13 @@ fn check_architecture(text: &str, manifest: &str) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Checks that a document is not longer than it may be.
+fn check_length(name: &str, text: &str, lines_max: usize) -> Option<Finding> {
+    let lines = text.lines().count();
+    let message = format!("{lines} lines; keep it within {lines_max}, and move the rest to docs/");
+    (lines > lines_max).then(|| Finding::new(name, lines_max + 1, message))
 }
 
 /// Names in `[workspace.dependencies]` with their lines, without this workspace's own crates.
@@ -76,6 +85,13 @@ mod tests {
     #[test]
     fn a_short_document_that_names_every_dependency_passes() {
         assert_eq!(check_architecture("- `libc`: calls.\n- `io-uring`: rings.\n", MANIFEST), []);
+    }
+
+    #[test]
+    fn a_readme_that_is_too_long_fails() {
+        assert_eq!(check_length(README, &"x\n".repeat(README_LINES_MAX), README_LINES_MAX), None);
+        let found = check_length(README, &"x\n".repeat(151), README_LINES_MAX).unwrap();
+        assert_eq!((found.path.as_str(), found.line), ("README.md", 151));
     }
 
     #[test]

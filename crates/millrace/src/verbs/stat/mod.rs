@@ -130,8 +130,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 let guests = &report.guests;
                 format!("{}\n", json!({ "uptime_ns": report.uptime_ns, "guests": guests }))
             }
-            true => format!("{}
-", as_json(&report, &rows)),
+            true => format!(
+                "{}
+",
+                as_json(&report, &rows)
+            ),
             false if args.guests => guests::table(&report, before.as_ref(), form),
             false => table::table(&rows, form),
         };

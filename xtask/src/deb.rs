@@ -1,0 +1,216 @@
+//! `cargo xtask deb`: a Debian package of the release build.
+//!
+//! Owns what is in the package and where: the program, the unit (not started, since it needs a
+//! configuration), manual pages, completions, an example configuration, the documents, and scripts
+//! that make the user `millrace`. Everything is laid out under `target/deb` and packed by
+//! dpkg-deb, so no root is needed. Called by `main`; calls cargo, the program and dpkg-deb.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// Files of the repository, and where they go: path here, folder there.
+const FILES: [(&str, &str); 9] = [
+    ("docs/millrace.service", "usr/lib/systemd/system"),
+    ("docs/example.toml", "usr/share/doc/millrace/examples"),
+    ("docs/grafana.json", "usr/share/doc/millrace/examples"),
+    ("docs/bench.md", "usr/share/doc/millrace"),
+    ("docs/configuration.md", "usr/share/doc/millrace"),
+    ("docs/control.md", "usr/share/doc/millrace"),
+    ("docs/vm.md", "usr/share/doc/millrace"),
+    ("README.md", "usr/share/doc/millrace"),
+    ("CHANGELOG.md", "usr/share/doc/millrace"),
+];
+/// Shells, and where their completions are looked for.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "usr/share/bash-completion/completions/millrace"),
+    ("zsh", "usr/share/zsh/vendor-completions/_millrace"),
+    ("fish", "usr/share/fish/vendor_completions.d/millrace.fish"),
+];
+const COPYRIGHT: &str = "\
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: millrace
+
+Files: *
+Copyright: The millrace developers
+License: Apache-2.0 or MIT
+";
+/// The user of the unit. Nothing is started: /etc/millrace.toml is the administrator's to write.
+const POSTINST: &str = "\
+#!/bin/sh
+set -e
+if [ \"$1\" = configure ]; then
+    if ! getent passwd millrace >/dev/null; then
+        useradd --system --user-group --no-create-home --home-dir /nonexistent \\
+            --shell /usr/sbin/nologin millrace
+    fi
+    getent group kvm >/dev/null || groupadd --system kvm
+    install -d -o millrace -g millrace -m 0750 /srv/millrace
+    if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi
+    if [ ! -e /etc/millrace.toml ]; then
+        echo \"millrace: write /etc/millrace.toml (see /usr/share/doc/millrace/examples), then\"
+        echo \"millrace: systemctl enable --now millrace\"
+    fi
+fi
+";
+const PRERM: &str = "\
+#!/bin/sh
+set -e
+if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
+    systemctl disable --now millrace.service || true
+fi
+";
+/// Drives in /srv/millrace are never removed, nor the user who owns them.
+const POSTRM: &str = "\
+#!/bin/sh
+set -e
+if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi
+";
+
+/// Builds the program, unless `binary` is one, and packs it; true if there is a package.
+///
+/// # Errors
+///
+/// When the program cannot be built, a file is missing, or dpkg-deb fails.
+pub fn run(root: &Path, binary: Option<&str>) -> Result<bool> {
+    let binary = match binary {
+        Some(path) => PathBuf::from(path),
+        None => built(root)?,
+    };
+    let architecture = output(Command::new("dpkg").arg("--print-architecture"))?;
+    let version = env!("CARGO_PKG_VERSION");
+    let name = format!("millrace_{version}_{}", architecture.trim());
+    let folder = root.join("target/deb").join(&name);
+    if folder.exists() {
+        fs::remove_dir_all(&folder).context("cannot clear the package's folder")?;
+    }
+    lay_out(root, &folder, &binary)?;
+    control(&folder, &binary, architecture.trim(), version)?;
+    let package = folder.with_file_name(format!("{name}.deb"));
+    let mut pack = Command::new("dpkg-deb");
+    output(pack.args(["--root-owner-group", "-Zxz", "--build"]).arg(&folder).arg(&package))?;
+    println!("{}", package.display());
+    Ok(true)
+}
+
+/// Builds the program and gives its path.
+fn built(root: &Path) -> Result<PathBuf> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--release", "--package", "millrace"]).current_dir(root);
+    if !cargo.status().context("cannot start cargo")?.success() {
+        bail!("cargo build failed: see above");
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
+    Ok(target.join("release/millrace"))
+}
+
+/// Puts all files of the package into `folder`.
+fn lay_out(root: &Path, folder: &Path, binary: &Path) -> Result<()> {
+    let program = folder.join("usr/bin/millrace");
+    copy(binary, &program, 0o755)?;
+    output(Command::new("strip").arg("--strip-unneeded").arg(&program))?;
+    for (from, to) in FILES {
+        let name = Path::new(from).file_name().context("a file's name")?;
+        copy(&root.join(from), &folder.join(to).join(name), 0o644)?;
+    }
+    write(&folder.join("usr/share/doc/millrace/copyright"), COPYRIGHT, 0o644)?;
+    for (shell, to) in COMPLETIONS {
+        let script = output(Command::new(&program).args(["completions", shell]))?;
+        write(&folder.join(to), &script, 0o644)?;
+    }
+    let pages = folder.join("usr/share/man/man1");
+    output(Command::new(&program).arg("man").arg(&pages))?;
+    for page in fs::read_dir(&pages).context("cannot list the manual pages")? {
+        output(Command::new("gzip").args(["-9", "-n"]).arg(page?.path()))?;
+    }
+    Ok(())
+}
+
+/// Writes what dpkg wants to know, and its scripts.
+fn control(folder: &Path, binary: &Path, architecture: &str, version: &str) -> Result<()> {
+    let libc = newest_glibc(&fs::read(binary).context("cannot read the program")?);
+    let kib = size_bytes(folder)?.div_ceil(1024);
+    let text = format!(
+        "Package: millrace\nVersion: {version}\nArchitecture: {architecture}\n\
+         Maintainer: The millrace developers <millrace@localhost>\nInstalled-Size: {kib}\n\
+         Depends: libc6 (>= {libc}), libgcc-s1, passwd\nSuggests: qemu-system-x86, nbd-client, fio\n\
+         Section: admin\nPriority: optional\n\
+         Description: multi-queue block layer in user space\n \
+         Serves files, block devices and memory, alone or as volumes, over NBD and as disks of\n \
+         virtual machines (vhost-user-blk), without a kernel module; measures them in fio's words\n \
+         and records their I/O in blktrace's format.\n"
+    );
+    write(&folder.join("DEBIAN/control"), &text, 0o644)?;
+    for (name, script) in [("postinst", POSTINST), ("prerm", PRERM), ("postrm", POSTRM)] {
+        write(&folder.join("DEBIAN").join(name), script, 0o755)?;
+    }
+    Ok(())
+}
+
+/// The newest version of glibc that a program asks for, by the names of its symbols' versions.
+fn newest_glibc(program: &[u8]) -> String {
+    let mut newest = (2, 17);
+    for part in String::from_utf8_lossy(program).split("GLIBC_2.").skip(1) {
+        let digits: String = part.chars().take_while(char::is_ascii_digit).collect();
+        newest = newest.max((2, digits.parse().unwrap_or(0)));
+    }
+    format!("{}.{}", newest.0, newest.1)
+}
+
+/// Bytes of all files below a folder.
+fn size_bytes(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        bytes += match entry.file_type()?.is_dir() {
+            true => size_bytes(&entry.path())?,
+            false => entry.metadata()?.len(),
+        };
+    }
+    Ok(bytes)
+}
+
+fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
+    let bytes = fs::read(from).with_context(|| format!("{}: cannot read", from.display()))?;
+    write(to, bytes, mode)
+}
+
+fn write(to: &Path, bytes: impl AsRef<[u8]>, mode: u32) -> Result<()> {
+    let folder = to.parent().context("a path without a folder")?;
+    fs::create_dir_all(folder).with_context(|| format!("{}: cannot make it", folder.display()))?;
+    fs::write(to, bytes).with_context(|| format!("{}: cannot write", to.display()))?;
+    fs::set_permissions(to, fs::Permissions::from_mode(mode))?;
+    Ok(())
+}
+
+/// Standard output of a command that must succeed.
+fn output(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("{name}: cannot start; install it"))?;
+    if !output.status.success() {
+        bail!("{name}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_version_of_glibc_counts() {
+        assert_eq!(newest_glibc(b"\0GLIBC_2.4\0GLIBC_2.34\0GLIBC_2.9\0GLIBC_PRIVATE"), "2.34");
+        assert_eq!(newest_glibc(b"static"), "2.17");
+    }
+
+    #[test]
+    fn every_file_of_the_package_is_in_the_repository() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        for (file, _) in FILES {
+            assert!(root.join(file).exists(), "{file}");
+        }
+    }
+}
