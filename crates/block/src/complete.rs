@@ -182,7 +182,7 @@ impl<M: Machine> Disk<M> {
         let Some(mut serving) = hctx.serve.try_enter() else { return };
         for tag in 0..serving.issued_ns.len() {
             let issued = serving.issued_ns[tag];
-            if issued != 0 && issued + timeout_ns <= now_ns {
+            if issued != 0 && now_ns.saturating_sub(issued) >= timeout_ns {
                 self.expire(index, &mut serving, Tag(tag as u32), now_ns, run, stats);
             }
         }

@@ -93,7 +93,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     fn wait_to_enter(&self, wait_ns: u64, site: Site) -> Option<Serving<'_, M, T>> {
         let (mut entered, tried_ns) = (None, Self::counts().then(M::Meter::now));
         if wait_ns > 0 {
-            M::spin_until(M::now() + wait_ns, || {
+            M::spin_until(M::now().saturating_add(wait_ns), || {
                 // Relaxed: a look, that leaves the word's line to whoever is inside.
                 if self.state.load(Order::Relaxed) & HELD == 0 {
                     entered = self.attempt(site, tried_ns);

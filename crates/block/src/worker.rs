@@ -183,7 +183,7 @@ impl<M: Machine> Worker<M> {
         let stops = || stop.load(Order::Acquire) != 0;
         while !stops() {
             self.turn();
-            let (deadline_ns, spin_ns) = (self.sleep_until(), M::now() + spin_ns);
+            let (deadline_ns, spin_ns) = (self.sleep_until(), M::now().saturating_add(spin_ns));
             let until_ns = deadline_ns.map_or(spin_ns, |deadline_ns| deadline_ns.min(spin_ns));
             let found = M::spin_until(until_ns, || self.has_work() || stops());
             if !found && until_ns == spin_ns {

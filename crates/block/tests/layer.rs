@@ -245,6 +245,20 @@ fn quiesced_disk_queues_inside_and_goes_on_after_unquiesce() {
 }
 
 #[test]
+fn longest_timeout_is_for_ever_and_not_at_once() {
+    let config = DiskConfig { timeout_ns: u64::MAX, ..DiskConfig::default() };
+    let (mut channel, knobs) = open_single(disk_with(TestDrive::new(4096), config));
+    knobs.held.store(true, Ordering::SeqCst);
+    channel.submit(Bio::read(0, Buffer::new(512))).expect("room");
+    channel.flush();
+    Native::spin_until(Native::now() + 20_000_000, || false);
+    channel.tick();
+    assert_eq!(channel.poll(|done| panic!("{:?}", done.status)), 0);
+    knobs.held.store(false, Ordering::SeqCst);
+    assert_eq!(channel.wait(1, |done| assert_eq!(done.status, Status::Ok)), 1);
+}
+
+#[test]
 fn timed_out_memory_is_kept_until_the_drive_confirms() {
     for stack in STACKS {
         let (mut channel, knobs) = open_single(hasty_disk(TestDrive::new(4096), stack));

@@ -258,7 +258,7 @@ fn serve(
         worker.turn();
         let deadline_ns = worker.sleep_until();
         if spin_ns > 0 {
-            let spin_ns = Native::now() + spin_ns;
+            let spin_ns = Native::now().saturating_add(spin_ns);
             let until_ns = deadline_ns.map_or(spin_ns, |deadline_ns| deadline_ns.min(spin_ns));
             let found = Native::spin_until(until_ns, || worker.has_work() || shared.stops());
             if found || until_ns < spin_ns {

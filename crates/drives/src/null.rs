@@ -124,7 +124,7 @@ struct DelayQueue<M> {
 
 impl<M: Machine> DriverQueue<M> for DelayQueue<M> {
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
-        self.waiting.push_back((M::now() + self.delay_ns, rq.tag()));
+        self.waiting.push_back((M::now().saturating_add(self.delay_ns), rq.tag()));
         Dispatch::Queued
     }
 

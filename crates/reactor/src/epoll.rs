@@ -126,7 +126,7 @@ impl Epoll {
     /// Busy poll for at most `spin_ns` and not past the wait's own end.
     fn spin(&mut self, hub: &mut Hub, wait: Wait) -> io::Result<()> {
         let limit_ns = Hub::wait_ns(wait).map_or(self.spin_ns, |ns| ns.min(self.spin_ns));
-        let end_ns = sys::now_ns() + limit_ns;
+        let end_ns = sys::now_ns().saturating_add(limit_ns);
         while !self.woken && hub.table.delivered() == 0 && sys::now_ns() < end_ns {
             self.wait(hub, Some(0))?;
             self.reap(hub);

@@ -294,7 +294,7 @@ impl Uring {
     fn spin(&mut self, hub: &mut Hub, wait_ns: Option<u64>) -> io::Result<()> {
         let limit_ns =
             wait_ns.map_or(self.config.spin_ns, |wait_ns| wait_ns.min(self.config.spin_ns));
-        let end_ns = sys::now_ns() + limit_ns;
+        let end_ns = sys::now_ns().saturating_add(limit_ns);
         loop {
             self.submit(hub)?;
             self.reap(hub);

@@ -231,7 +231,7 @@ impl State {
             match rule.effect {
                 _ if !strikes => {}
                 Effect::Fail(status) => verdict.fails = verdict.fails.or(Some(status)),
-                Effect::Delay(ns) => verdict.delay_ns += ns,
+                Effect::Delay(ns) => verdict.delay_ns = verdict.delay_ns.saturating_add(ns),
                 Effect::Stick => verdict.sticks = true,
             }
         }

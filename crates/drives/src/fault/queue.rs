@@ -149,7 +149,8 @@ impl DriverQueue<Native> for FaultQueue {
             Some(verdict) => verdict,
             None => self.state.verdict(rq.op(), rq.sector()..end),
         };
-        let deadline_ns = if verdict.delay_ns > 0 { Native::now() + verdict.delay_ns } else { 0 };
+        let deadline_ns =
+            if verdict.delay_ns > 0 { Native::now().saturating_add(verdict.delay_ns) } else { 0 };
         let stuck_at = verdict.sticks.then(|| self.state.releases());
         *fate = Fate { deadline_ns, stuck_at, verdict, ..Fate::default() };
         let fails = if self.state.is_dead() { Some(Status::Offline) } else { verdict.fails };
