@@ -64,6 +64,7 @@ fn session(style: ReplyStyle) -> Session {
         structured: style == ReplyStyle::Structured,
         base_allocation: (style != ReplyStyle::Simple).then_some(1),
         no_zeroes: true,
+        block_sizes: true,
         extended: style == ReplyStyle::Extended,
     }
 }

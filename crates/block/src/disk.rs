@@ -244,6 +244,12 @@ impl<M: Machine> Disk<M> {
         &self.config.name
     }
 
+    /// How long a request may go without an answer, in nanoseconds; 0 for ever.
+    #[must_use]
+    pub fn timeout_ns(&self) -> u64 {
+        self.config.timeout_ns
+    }
+
     /// The NUMA node that its controller hangs on, if that is known.
     #[must_use]
     pub fn node(&self) -> Option<NodeId> {

@@ -89,6 +89,21 @@ fn silent_client_is_closed_after_the_handshake_timeout() {
 }
 
 #[test]
+fn longest_handshake_timeout_is_for_ever_and_not_at_once() {
+    for backend in BACKENDS {
+        let running = serve(&["ram:size=1m"], |config| {
+            config.backend = backend;
+            config.handshake_timeout_ns = u64::MAX;
+        });
+        let _silent = running.raw();
+        std::thread::sleep(Duration::from_millis(50));
+        write(&mut running.unix("0"), 0, &pattern(1, 512));
+        let stats = running.server.stats();
+        assert_eq!(stats.handshake_timeouts, 0);
+    }
+}
+
+#[test]
 fn clients_that_vanish_mid_request_leave_nothing_behind() {
     for backend in BACKENDS {
         let specs = ["ram:size=64m", "fault:drive=(ram:size=64m),latency=2ms"];

@@ -199,6 +199,8 @@ pub struct Session {
     pub no_zeroes: bool,
     /// Whether extended headers were negotiated; they win over structured replies.
     pub extended: bool,
+    /// Whether the client asked for the block sizes; one that did not may use any offset.
+    pub block_sizes: bool,
 }
 
 impl Session {

@@ -68,6 +68,8 @@ pub struct Handshake {
     state: State,
     fixed_newstyle: bool,
     no_zeroes: bool,
+    /// The client asked for block sizes.
+    block_sizes: bool,
     structured: bool,
     extended: bool,
     /// The export for which `base:allocation` is selected.
@@ -89,6 +91,7 @@ impl Handshake {
             state: State::ClientFlags,
             fixed_newstyle: false,
             no_zeroes: false,
+            block_sizes: false,
             structured: false,
             extended: false,
             context_export: None,
@@ -289,6 +292,7 @@ impl Handshake {
             base_allocation,
             no_zeroes: self.no_zeroes,
             extended: self.extended,
+            block_sizes: self.block_sizes,
         }
     }
 
@@ -316,12 +320,13 @@ impl Handshake {
     }
 
     fn info(
-        &self,
+        &mut self,
         catalog: &dyn Catalog,
         data: &[u8],
         reply: &mut OptionReply<'_>,
     ) -> Result<usize, Refusal> {
         let request = InfoRequest::parse(data)?;
+        self.block_sizes |= request.wants_block_size;
         let (index, export) = find(catalog, request.name).ok_or(UNKNOWN_EXPORT)?;
         reply.info_export(catalog.size_bytes(index), export.flags.negotiated(self.style()).bits());
         reply.info_block_size(export);

@@ -47,6 +47,8 @@ pub struct InfoRequest<'a> {
     pub name: &'a str,
     /// Whether the client wants the export's name.
     pub wants_name: bool,
+    /// The client asked for its block sizes.
+    pub wants_block_size: bool,
     /// Whether the client wants the description.
     pub wants_description: bool,
 }
@@ -62,10 +64,16 @@ impl<'a> InfoRequest<'a> {
         let short = Refusal::invalid("the name or the information requests overrun the option");
         let name = name_of(reader.counted().ok_or(short)?)?;
         let count = reader.u16().ok_or(short)?;
-        let mut request = InfoRequest { name, wants_name: false, wants_description: false };
+        let mut request = InfoRequest {
+            name,
+            wants_name: false,
+            wants_block_size: false,
+            wants_description: false,
+        };
         for _ in 0..count {
             match reader.u16().ok_or(short)? {
                 INFO_NAME => request.wants_name = true,
+                INFO_BLOCK_SIZE => request.wants_block_size = true,
                 INFO_DESCRIPTION => request.wants_description = true,
                 _ => {}
             }

@@ -162,7 +162,7 @@ pub struct Rules {
     pub size_bytes: u64,
     /// The flags the client was shown.
     pub flags: TransmissionFlags,
-    /// Alignment of offsets and lengths in bytes, a power of two.
+    /// Alignment of offsets and lengths in bytes, a power of two; 1 for a client that never asked.
     pub block_min: u32,
     /// Largest read or write in bytes.
     pub payload_bytes_max: u64,
@@ -176,7 +176,7 @@ impl Rules {
         Rules {
             size_bytes: export.size_bytes,
             flags: export.flags.negotiated(session.style()),
-            block_min: export.block_min,
+            block_min: if session.block_sizes { export.block_min } else { 1 },
             payload_bytes_max: PAYLOAD_BYTES_MAX.min(export.block_max.into()),
             drain_bytes_max: DRAIN_BYTES_MAX,
         }

@@ -5,8 +5,8 @@
 //!
 //! Phases: `Handshake` -> `Transmission` -> `Draining` (no more requests are taken; those in flight
 //! are answered) -> `Dead` (nothing is answered any more). From every phase a broken connection
-//! goes to `Dead`. It is freed when dead, without an outstanding operation and without requests in
-//! flight.
+//! goes to `Dead`. It is freed when dead and without an outstanding operation, whatever drives
+//! still have of it: memory and tickets of those requests are the thread's.
 //!
 //! Invariants: at most one receive and one send are outstanding; requests in flight plus replies
 //! not sent are at most [`BATCH_REPLIES`]; above that nothing is received. `held_bytes` is the sum
@@ -22,8 +22,9 @@ use super::memory::Pool;
 use super::outgoing::{BATCH_REPLIES, Freed, Outgoing};
 use super::patience::Progress;
 use super::ring::{Ring, shut_down};
-use super::ticket::{Memory, Tickets};
-use crate::nbd::{Handshake, Rules, Session};
+use super::shares::Hunger;
+use super::ticket::{Memory, Ticket, Tickets};
+use crate::nbd::{Handshake, Request, Rules, Session};
 
 /// After this many bytes of replies a connection receives only when its client has caught up. Until
 /// then the client has replies to read before it could see those of new requests, so waiting costs
@@ -76,6 +77,26 @@ pub(crate) struct Granted {
     pub(crate) rules: Rules,
     /// Index in the server's list of exports.
     pub(crate) export: usize,
+    /// Bytes of a block of it.
+    pub(crate) grain: u32,
+}
+
+impl Granted {
+    /// Whether a request begins or ends within a block, and may.
+    #[inline]
+    pub(crate) fn is_ragged(&self, request: &Request) -> bool {
+        let within = (request.offset | request.length) & u64::from(self.grain - 1);
+        self.rules.block_min < self.grain && within != 0
+    }
+}
+
+/// Lists of connections that an I/O thread keeps.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Lists {
+    /// Those to look at before the next turn.
+    pub(crate) touched: bool,
+    /// Those that hear nothing of their client.
+    pub(crate) deaf: bool,
 }
 
 /// One connection.
@@ -93,16 +114,16 @@ pub(crate) struct Connection {
     pub(crate) out: Outgoing,
     /// Requests in the block layer and replies not sent yet.
     pub(crate) in_flight: u32,
-    /// Since when it waits for memory, by the layer's clock; 0 if it does not.
-    pub(crate) starving_ns: u64,
+    /// What its next request waits for.
+    pub(crate) hunger: Hunger,
     /// Bytes of the pool's buffers that it has.
     pub(crate) held_bytes: usize,
     /// When to look for holes.
     pub(crate) holes: HoleSearch,
     /// Whether its client moves.
     pub(crate) progress: Progress,
-    /// It is on the worker's list of connections to look at.
-    pub(crate) listed: bool,
+    /// Which lists of the worker it is on.
+    pub(crate) lists: Lists,
 }
 
 impl Connection {
@@ -122,11 +143,11 @@ impl Connection {
             incoming: None,
             out: Outgoing::new(fd),
             in_flight: 0,
-            starving_ns: 0,
+            hunger: Hunger::No,
             held_bytes: 0,
             holes: HoleSearch::default(),
             progress: Progress::default(),
-            listed: false,
+            lists: Lists::default(),
         })
     }
 
@@ -160,11 +181,11 @@ impl Connection {
 
     /// Forgets what was received, unless a receive into it is under way.
     fn abandon_input(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
+        self.stop_waiting(pool);
         if self.input.busy {
             return;
         }
         self.input.clear();
-        self.starving_ns = 0;
         if let Some(id) = self.incoming.take().and_then(|incoming| incoming.ticket) {
             self.in_flight -= 1;
             self.give_back(tickets.remove(id).memory, pool);
@@ -177,6 +198,13 @@ impl Connection {
         if let Memory::Buffer(buffer) = memory {
             self.held_bytes -= buffer.len();
             pool.give(buffer);
+        }
+    }
+
+    /// It waits for memory no longer.
+    pub(crate) fn stop_waiting(&mut self, pool: &Pool) {
+        if std::mem::replace(&mut self.hunger, Hunger::No) == Hunger::Turn {
+            pool.budget().leave(pool.thread(), self.serial);
         }
     }
 
@@ -243,7 +271,7 @@ impl Connection {
 
     #[inline]
     fn pump_receive(&mut self, ring: &Ring, tickets: &mut Tickets) {
-        if self.input.busy || self.starving_ns != 0 || !self.has_room() {
+        if self.input.busy || self.hunger != Hunger::No || !self.has_room() {
             return;
         }
         self.input.busy = true;
@@ -255,17 +283,24 @@ impl Connection {
             return ring.catch_up(self.index, backlog);
         }
         if let Some(Incoming { ticket: Some(id), filled, total, kept: true }) = self.incoming
-            && let Memory::Buffer(buffer) = &tickets.get(id).memory
+            && let Ticket { memory: Memory::Buffer(buffer), head_bytes, .. } = tickets.get(id)
         {
-            let rest = buffer.start().wrapping_add(filled as usize);
+            let rest = buffer.start().wrapping_add(*head_bytes as usize + filled as usize);
             let message = self.input.message((rest, (total - filled) as usize));
             return ring.receive_message(self.index, self.fd, message);
         }
         ring.receive(self.index, self.fd, self.input.room());
     }
 
+    /// Whether nothing is outstanding on its socket, so that it does not hear of a client that
+    /// leaves: it waits for drives or for memory.
+    #[inline]
+    pub(crate) fn is_deaf(&self) -> bool {
+        !self.input.busy && !self.out.busy && self.phase != Phase::Dead
+    }
+
     /// Whether it can be freed.
     pub(crate) fn is_over(&self) -> bool {
-        self.phase == Phase::Dead && !self.input.busy && !self.out.busy && self.in_flight == 0
+        self.phase == Phase::Dead && !self.input.busy && !self.out.busy
     }
 }

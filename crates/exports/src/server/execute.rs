@@ -7,42 +7,29 @@
 //! payload is sent only if the drive said that it filled it; buffers stay in the ticket until the
 //! completion, then in the connection's batch until they are sent.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-
-use millrace_block::{Bio, Channel, Op, OpFlags, Reject, Status};
-use millrace_machine::{Machine, Native};
 
 use super::connection::{Connection, Granted};
 use super::exports::Exports;
 use super::holes::HOLE_BYTES_MIN;
-use super::memory::{Pool, PoolBuffer, Zeroes};
+use super::lane::Lane;
+use super::memory::{Pool, Zeroes};
+use super::shares::NoBuffer;
 use super::stats::ServerStats;
-use super::ticket::{Memory, Ticket, Tickets};
+use super::ticket::{Claim, Life, Memory, Owner, Ticket, Tickets};
 use crate::nbd::status::Extent;
 use crate::nbd::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE};
 use crate::nbd::{Command, Errno, Reply, Request, StatusQuery};
+use millrace_block::{Bio, Op, OpFlags, Reject, Status};
 
 /// Most extents in a block status reply.
 const EXTENTS_MAX: usize = 1024;
 /// Bytes of the buffer for them: 16 each, and the chunk's head.
 const STATUS_BYTES: usize = 32 * 1024;
+/// Why a request is refused whose drives answer nothing any more.
+const STUCK: &str = "the drive does not answer";
 /// Longest part of a discard or zeroing given to the block layer at once: 1 TiB.
 const PART_SECTORS: u64 = 1 << 31;
-/// After this long without memory and without anything of its own that could free some, a
-/// connection's request is refused.
-const STARVING_NS_MAX: u64 = 5_000_000_000;
-
-/// A connection that has buffers gets no more of them above this part of all memory for payload.
-const CONNECTION_SHARE: usize = 8;
-
-/// A volume on this thread.
-pub(crate) struct Lane {
-    pub(crate) channel: Channel<Native>,
-    /// Tickets that the channel had no room for.
-    pub(crate) waiting: VecDeque<u32>,
-}
-
 /// What the connections of a thread share.
 pub(crate) struct Core {
     pub(crate) exports: Arc<Exports>,
@@ -51,8 +38,14 @@ pub(crate) struct Core {
     pub(crate) pool: Pool,
     pub(crate) zeroes: Arc<Zeroes>,
     pub(crate) counts: ServerStats,
-    /// Connections that wait for memory.
-    pub(crate) starving: Vec<usize>,
+    /// Connections that wait for memory and have reason to try again.
+    pub(crate) retry: Vec<usize>,
+    /// Who waits for memory has changed: other threads should know.
+    pub(crate) news: bool,
+    /// Writes that wait for their ranges have got some, perhaps of other threads.
+    pub(crate) ranges_news: bool,
+    /// I/O threads of the server.
+    pub(crate) threads: usize,
     /// Tickets that are done and their outcome, until their connections are looked up.
     pub(crate) done: Vec<(u32, Status)>,
     /// Something was submitted since the channels were polled.
@@ -67,7 +60,7 @@ pub(crate) enum Taken {
     Done,
     /// This ticket waits for payload.
     Awaits(u32),
-    /// There is no memory now; show it again.
+    /// There is no memory now, and the connection waits for some; show it again.
     Starved,
 }
 
@@ -94,10 +87,9 @@ impl Core {
         conn: &mut Connection,
         granted: &Granted,
         request: &Request,
-        starving_ns: u64,
     ) -> Taken {
         match request.command {
-            Command::Read | Command::Write => self.transfer(conn, granted, request, starving_ns),
+            Command::Read | Command::Write => self.transfer(conn, granted, request),
             Command::Disc => {
                 conn.drain(&mut self.tickets, &mut self.pool);
                 Taken::Done
@@ -110,8 +102,7 @@ impl Core {
             }
             Command::BlockStatus => self.block_status(conn, granted, request),
             Command::Flush | Command::Trim | Command::WriteZeroes => {
-                self.command(conn, granted, request);
-                Taken::Done
+                self.command(conn, granted, request)
             }
         }
     }
@@ -131,51 +122,59 @@ impl Core {
         conn.out.push(|buffer| reply.failure(buffer, errno, why));
     }
 
-    fn ticket(&self, conn: &Connection, granted: &Granted, request: &Request, op: Op) -> Ticket {
+    pub(crate) fn ticket(
+        &self,
+        conn: &Connection,
+        granted: &Granted,
+        request: &Request,
+        op: Op,
+    ) -> Ticket {
         let fua = request.has(CMD_FLAG_FUA) && op.is_write();
         Ticket {
-            conn: conn.index as u32,
+            owner: Owner { conn: conn.index as u32, serial: conn.serial },
+            life: Life::Filling,
             lane: self.exports.list[granted.export].lane,
             reply: Reply::new(request, &granted.session),
             op,
             flags: if fua { OpFlags::FUA } else { OpFlags::NONE },
             then_flush: false,
             len_bytes: 0,
+            bio_bytes: 0,
+            head_bytes: 0,
             sector: request.offset >> 9,
             left_sectors: 0,
             memory: Memory::None,
+            bounce: None,
+            claim: Claim::None,
         }
     }
 
     /// A read or a write.
     #[inline]
-    fn transfer(
-        &mut self,
-        conn: &mut Connection,
-        granted: &Granted,
-        request: &Request,
-        starving_ns: u64,
-    ) -> Taken {
+    fn transfer(&mut self, conn: &mut Connection, granted: &Granted, request: &Request) -> Taken {
+        let lane = self.exports.list[granted.export].lane;
+        if self.lanes[lane as usize].is_stuck() {
+            self.refuse(conn, granted, request, Errno::Eio, STUCK);
+            return Taken::Done;
+        }
         if request.length >= HOLE_BYTES_MIN && self.answer_hole(conn, granted, request) {
             return Taken::Done;
+        }
+        if granted.is_ragged(request) {
+            return self.transfer_ragged(conn, granted, request, lane);
         }
         let op = if request.command == Command::Read { Op::Read } else { Op::Write };
         let memory = if self.exports.list[granted.export].no_payload {
             Memory::Zeroes
         } else {
-            match self.buffer(request.length as usize, conn, starving_ns) {
+            match self.buffer(request.length as usize, conn, lane) {
                 Ok(buffer) => Memory::Buffer(buffer),
-                Err(Taken::Starved) => return Taken::Starved,
-                Err(_) => {
-                    let why = "not enough memory for payload";
-                    self.refuse(conn, granted, request, Errno::Enomem, why);
-                    return Taken::Done;
-                }
+                Err(none) => return self.without_buffer(conn, granted, request, none),
             }
         };
         let ticket = self.ticket(conn, granted, request, op);
         let len_bytes = request.length as u32;
-        let id = self.tickets.insert(Ticket { len_bytes, memory, ..ticket });
+        let id = self.tickets.insert(Ticket { len_bytes, bio_bytes: len_bytes, memory, ..ticket });
         conn.in_flight += 1;
         if op == Op::Write {
             return Taken::Awaits(id);
@@ -184,30 +183,26 @@ impl Core {
         Taken::Done
     }
 
-    /// A buffer; `Starved` if the request should wait for one, another error if it should not.
-    #[inline]
-    fn buffer(
+    /// A request for which there is no buffer waits, or is refused.
+    #[cold]
+    pub(crate) fn without_buffer(
         &mut self,
-        len_bytes: usize,
         conn: &mut Connection,
-        starving_ns: u64,
-    ) -> Result<PoolBuffer, Taken> {
-        let share_bytes = self.pool.max_bytes() / CONNECTION_SHARE;
-        if conn.held_bytes > 0 && conn.held_bytes + len_bytes > share_bytes {
-            return Err(Taken::Starved);
-        }
-        if let Some(buffer) = self.pool.take(len_bytes) {
-            conn.held_bytes += buffer.len();
-            return Ok(buffer);
-        }
-        let waited_ns = if starving_ns == 0 { 0 } else { Native::now() - starving_ns };
-        let hopeless = conn.in_flight == 0 && waited_ns > STARVING_NS_MAX;
-        let refuse = hopeless || !self.pool.can_ever(len_bytes);
-        Err(if refuse { Taken::Done } else { Taken::Starved })
+        granted: &Granted,
+        request: &Request,
+        none: NoBuffer,
+    ) -> Taken {
+        let (errno, why) = match none {
+            NoBuffer::Wait => return Taken::Starved,
+            NoBuffer::TooLong => (Errno::Enomem, "longer than the server's memory-max allows"),
+            NoBuffer::Stuck => (Errno::Eio, STUCK),
+        };
+        self.refuse(conn, granted, request, errno, why);
+        Taken::Done
     }
 
     /// A flush, a discard or a zeroing.
-    fn command(&mut self, conn: &mut Connection, granted: &Granted, request: &Request) {
+    fn command(&mut self, conn: &mut Connection, granted: &Granted, request: &Request) -> Taken {
         let op = match request.command {
             Command::Trim => Op::Discard,
             Command::WriteZeroes => Op::WriteZeroes,
@@ -216,7 +211,13 @@ impl Core {
         let no_hole = op == Op::WriteZeroes && request.has(CMD_FLAG_NO_HOLE);
         if no_hole && request.has(CMD_FLAG_FAST_ZERO) {
             let why = "zeroes that stay allocated are not faster than a write";
-            return self.refuse(conn, granted, request, Errno::Enotsup, why);
+            self.refuse(conn, granted, request, Errno::Enotsup, why);
+            return Taken::Done;
+        }
+        let lane = self.exports.list[granted.export].lane as usize;
+        if self.lanes[lane].is_stuck() {
+            self.refuse(conn, granted, request, Errno::Eio, STUCK);
+            return Taken::Done;
         }
         let mut ticket = self.ticket(conn, granted, request, op);
         ticket.left_sectors = request.length >> 9;
@@ -226,9 +227,13 @@ impl Core {
         if op == Op::Discard && ticket.flags.has(OpFlags::FUA) {
             (ticket.then_flush, ticket.flags) = (true, OpFlags::NONE);
         }
+        if granted.is_ragged(request) {
+            return self.command_ragged(conn, granted, request, ticket);
+        }
         conn.in_flight += 1;
         let id = self.tickets.insert(ticket);
         self.submit(id);
+        Taken::Done
     }
 
     fn block_status(&mut self, conn: &mut Connection, granted: &Granted, req: &Request) -> Taken {
@@ -236,12 +241,18 @@ impl Core {
             self.refuse(conn, granted, req, Errno::Einval, "no context was selected");
             return Taken::Done;
         };
-        let Ok(mut buffer) = self.buffer(STATUS_BYTES, conn, 0) else { return Taken::Starved };
-        let lane = self.exports.list[granted.export].lane as usize;
+        let lane = self.exports.list[granted.export].lane;
+        let mut buffer = match self.buffer(STATUS_BYTES, conn, lane) {
+            Ok(buffer) => buffer,
+            Err(none) => return self.without_buffer(conn, granted, req, none),
+        };
         let most = if req.has(CMD_FLAG_REQ_ONE) { 1 } else { EXTENTS_MAX };
-        let extents = self.exports.volumes[lane].extents(req.offset >> 9, req.length >> 9, most);
+        let (sector, end) = (req.offset >> 9, (req.offset + req.length).div_ceil(512));
+        let extents = self.exports.volumes[lane as usize].extents(sector, end - sector, most);
+        // Of the first sector, the client may have left out the beginning.
+        let mut before = req.offset & 511;
         let extents = extents.into_iter().map(|extent| Extent {
-            len: extent.nr_sectors << 9,
+            len: (extent.nr_sectors << 9) - std::mem::take(&mut before),
             hole: extent.hole,
             zero: extent.zero,
         });
@@ -265,6 +276,23 @@ impl Core {
     #[inline]
     pub(crate) fn submit(&mut self, id: u32) {
         self.fresh = true;
+        let ticket = self.tickets.get(id);
+        let lane = &mut self.lanes[ticket.lane as usize];
+        let is_new = ticket.life == Life::Filling;
+        ticket.life = Life::Started(0);
+        if is_new {
+            lane.start(ticket);
+            let is_entered = lane.tracks || ticket.bounce.is_some();
+            if is_entered && ticket.op.is_write() && !self.claim(id) {
+                return;
+            }
+        }
+        self.push(id);
+    }
+
+    /// Gives it to the channel, or puts it behind those that wait for that.
+    #[inline]
+    fn push(&mut self, id: u32) {
         let ticket = self.tickets.get(id);
         let lane = &mut self.lanes[ticket.lane as usize];
         if !lane.waiting.is_empty() {
@@ -315,8 +343,14 @@ impl Core {
     /// The request of a ticket goes on with its next part (`None`), or is over.
     #[inline]
     pub(crate) fn advance(&mut self, id: u32, status: Status) -> Option<Ticket> {
-        let ticket = self.tickets.get(id);
-        if status.is_ok() && !ticket.op.has_data() {
+        let mut ticket = self.tickets.get(id);
+        if ticket.bounce.is_some() {
+            if self.go_on_bouncing(id, status) {
+                return None;
+            }
+            ticket = self.tickets.get(id);
+        }
+        if status.is_ok() && !ticket.op.has_data() && ticket.life != Life::Overdue {
             let part = ticket.left_sectors.min(PART_SECTORS);
             ticket.sector += part;
             ticket.left_sectors -= part;
@@ -330,19 +364,41 @@ impl Core {
                 return None;
             }
         }
-        Some(self.tickets.remove(id))
+        Some(self.end(id))
+    }
+
+    /// Removes a started ticket.
+    #[inline]
+    pub(crate) fn end(&mut self, id: u32) -> Ticket {
+        let ticket = self.tickets.remove(id);
+        let lane = &mut self.lanes[ticket.lane as usize];
+        lane.end(&ticket, ticket.life == Life::Overdue);
+        if !lane.hungry.is_empty() {
+            self.retry.append(&mut lane.hungry);
+        }
+        if ticket.claim != Claim::None {
+            self.release(id, &ticket);
+        }
+        ticket
+    }
+
+    /// Answers a request that a drive failed at.
+    #[cold]
+    pub(crate) fn fail(&mut self, conn: &mut Connection, reply: &Reply, status: Status) {
+        self.counts.errors += 1;
+        if let Some(granted) = &conn.granted {
+            self.exports.list[granted.export].faults.note(status);
+        }
+        let errno = errno_of(status).unwrap_or(Errno::Eio);
+        conn.out.push(|buffer| reply.failure(buffer, errno, status.text()));
     }
 
     /// Answers a request that is over.
     #[inline]
     pub(crate) fn answer(&mut self, conn: &mut Connection, ticket: Ticket, status: Status) {
-        let Ticket { reply, memory, op, len_bytes, .. } = ticket;
-        if let Some(errno) = errno_of(status) {
-            self.counts.errors += 1;
-            if let Some(granted) = &conn.granted {
-                self.exports.list[granted.export].faults.note(status);
-            }
-            conn.out.push(|buffer| reply.failure(buffer, errno, status.text()));
+        let Ticket { reply, memory, op, len_bytes, head_bytes, .. } = ticket;
+        if !status.is_ok() {
+            self.fail(conn, &reply, status);
             return conn.give_back(memory, &mut self.pool);
         }
         if op != Op::Read {
@@ -353,7 +409,8 @@ impl Core {
         let len = len_bytes as usize;
         match memory {
             Memory::Buffer(buffer) => {
-                conn.out.push_with(encode, (buffer.start(), len), Some(buffer));
+                let start = buffer.start().wrapping_add(head_bytes as usize);
+                conn.out.push_with(encode, (start, len), Some(buffer));
             }
             _ => conn.out.push_with(encode, (self.zeroes.start(), len), None),
         }
@@ -363,13 +420,17 @@ impl Core {
 /// The bio of a ticket's next part.
 #[inline]
 fn bio_of(ticket: &Ticket, zeroes: &Zeroes, tenants: u16) -> Bio {
+    let tenant = tenants.wrapping_add(ticket.owner.conn as u16);
+    if let (Some(bounce), Memory::Buffer(buffer)) = (&ticket.bounce, &ticket.memory) {
+        return bounce.bio(buffer, ticket.flags).with_tenant(tenant);
+    }
     let sectors = ticket.left_sectors.min(PART_SECTORS) as u32;
     let bio = match (ticket.op, &ticket.memory) {
         (Op::Flush, _) => Bio::flush(),
         (Op::Discard, _) => Bio::discard(ticket.sector, sectors),
         (Op::WriteZeroes, _) => Bio::write_zeroes(ticket.sector, sectors),
-        (op, Memory::Buffer(buffer)) => buffer.bio(op, ticket.sector, ticket.len_bytes),
-        (op, _) => zeroes.bio(op, ticket.sector, ticket.len_bytes),
+        (op, Memory::Buffer(buffer)) => buffer.bio(op, ticket.sector, ticket.bio_bytes),
+        (op, _) => zeroes.bio(op, ticket.sector, ticket.bio_bytes),
     };
-    bio.with_flags(ticket.flags).with_tenant(tenants.wrapping_add(ticket.conn as u16))
+    bio.with_flags(ticket.flags).with_tenant(tenant)
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use millrace_block::{Error, ErrorKind, QueueLimits, Volume};
 use millrace_machine::Native;
 
+use super::ranges::Ranges;
 use super::stats::Faults;
 use super::{ExportConfig, ListenConfig};
 use crate::nbd::{Catalog, ExportInfo, TransmissionFlags};
@@ -37,6 +38,8 @@ pub(crate) struct Export {
 pub(crate) struct Exports {
     pub(crate) list: Vec<Export>,
     pub(crate) volumes: Vec<Arc<Volume<Native>>>,
+    /// What is being written of each volume, where that matters.
+    pub(crate) ranges: Vec<Ranges>,
     pub(crate) catalogs: Vec<ListenerCatalog>,
 }
 
@@ -70,6 +73,7 @@ impl Exports {
     pub(crate) fn new(
         configs: Vec<ExportConfig>,
         listeners: &[ListenConfig],
+        threads: u16,
     ) -> Result<Exports, Error> {
         let (mut list, mut volumes) = (Vec::new(), Vec::<Arc<Volume<Native>>>::new());
         for config in configs {
@@ -87,7 +91,8 @@ impl Exports {
         }
         let catalogs = listeners.iter().map(|listener| catalog(listener, &list, &volumes));
         let catalogs = catalogs.collect::<Result<Vec<_>, Error>>()?;
-        Ok(Exports { list, volumes, catalogs })
+        let ranges = volumes.iter().map(|_| Ranges::new(threads.into())).collect();
+        Ok(Exports { list, volumes, ranges, catalogs })
     }
 }
 

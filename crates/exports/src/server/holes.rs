@@ -63,7 +63,8 @@ impl Core {
         }
         let volume = &self.exports.volumes[export.lane as usize];
         let length = request.length as u32;
-        let is_hole = volume.reads_as_zeroes(request.offset >> 9, length >> 9);
+        let (sector, end) = (request.offset >> 9, (request.offset + request.length).div_ceil(512));
+        let is_hole = volume.reads_as_zeroes(sector, (end - sector) as u32);
         conn.holes.note(is_hole);
         if is_hole {
             conn.in_flight += 1;

@@ -1,8 +1,10 @@
 //! Payload memory: anonymous mappings, the shared area of zeroes, and each I/O thread's pool.
 //!
 //! A [`Pool`] belongs to one I/O thread and hands out buffers aligned to 4 KiB, in classes of
-//! powers of two from 4 KiB to 32 MiB; what all pools have mapped is counted by one [`Budget`].
-//! Buffers are carved from regions; a region without a buffer in use may go back to the system.
+//! powers of two from 4 KiB to 32 MiB, and one a little larger for requests that start and end
+//! within a block; what all pools have mapped is counted by one [`Budget`]. Buffers are carved from
+//! regions; a region without a buffer in use goes back to the system when it was not needed for a
+//! while, or when somebody waits for memory.
 //! Called by the request path; calls mmap and the reactor's table of registered buffers.
 //!
 //! Invariants: a buffer is in one pair of hands (it is not `Clone`), and its region stays mapped
@@ -13,18 +15,21 @@
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use millrace_block::{Bio, Op, Sector};
 use millrace_reactor::Handle;
 
+use super::budget::Budget;
+
 /// Smallest buffer in bytes, and the alignment of all.
 const CLASS_BYTES_MIN: usize = 4096;
-/// Classes: 4 KiB to 32 MiB.
-const CLASSES: usize = 14;
+/// Classes: 4 KiB to 32 MiB, and one more.
+const CLASSES: usize = 15;
+/// What the last class has above the largest request: room for the blocks at both of its ends.
+const EDGES_BYTES: usize = 256 << 10;
 /// Buffers of up to a quarter of this are carved from regions of this size, in bytes.
 const REGION_BYTES: usize = 1 << 20;
-/// Bytes of the area of zeroes: the longest read.
+/// The longest read; the area of zeroes is as long as all blocks that it may touch.
 pub(crate) const ZERO_BYTES: usize = 32 << 20;
 
 /// An anonymous mapping.
@@ -65,7 +70,7 @@ pub(crate) struct Zeroes(Mapping);
 
 impl Zeroes {
     pub(crate) fn new() -> io::Result<Arc<Zeroes>> {
-        Ok(Arc::new(Zeroes(Mapping::new(ZERO_BYTES, libc::PROT_READ)?)))
+        Ok(Arc::new(Zeroes(Mapping::new(ZERO_BYTES + EDGES_BYTES, libc::PROT_READ)?)))
     }
 
     /// The address, for sends only.
@@ -75,43 +80,10 @@ impl Zeroes {
 
     /// A bio over these zeroes for a volume whose drives never touch payload.
     pub(crate) fn bio(&self, op: Op, sector: Sector, len_bytes: u32) -> Bio {
-        assert!(len_bytes as usize <= ZERO_BYTES);
+        assert!(len_bytes as usize <= ZERO_BYTES + EDGES_BYTES);
         // SAFETY: the mapping outlives every channel of the server; the caller's drives never touch
         // payload, so that it is read-only does not matter.
         unsafe { Bio::foreign(op, sector, self.start(), len_bytes) }
-    }
-}
-
-/// Bytes mapped by all pools of a server, and how many may be.
-#[derive(Debug)]
-pub(crate) struct Budget {
-    mapped_bytes: AtomicUsize,
-    max_bytes: usize,
-}
-
-impl Budget {
-    pub(crate) fn new(max_bytes: usize) -> Arc<Budget> {
-        Arc::new(Budget { mapped_bytes: AtomicUsize::new(0), max_bytes })
-    }
-
-    pub(crate) fn mapped_bytes(&self) -> usize {
-        // Relaxed: a figure for reports.
-        self.mapped_bytes.load(Ordering::Relaxed)
-    }
-
-    fn take(&self, bytes: usize) -> bool {
-        // Relaxed: the counter guards no other memory.
-        let before = self.mapped_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if before + bytes > self.max_bytes {
-            self.give(bytes);
-            return false;
-        }
-        true
-    }
-
-    fn give(&self, bytes: usize) {
-        // Relaxed: as in `take`.
-        self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -132,7 +104,7 @@ impl PoolBuffer {
 
     /// Its size in bytes.
     pub(crate) fn len(&self) -> usize {
-        CLASS_BYTES_MIN << self.class
+        class_bytes(usize::from(self.class))
     }
 
     /// Copies bytes in at an offset.
@@ -148,11 +120,18 @@ impl PoolBuffer {
     }
 
     /// A bio over the first bytes of it. The buffer must be kept until the bio has completed.
+    #[inline]
     pub(crate) fn bio(&self, op: Op, sector: Sector, len_bytes: u32) -> Bio {
-        assert!(len_bytes as usize <= self.len());
+        self.bio_at(0, op, sector, len_bytes)
+    }
+
+    /// A bio over bytes of it from an offset on.
+    #[inline]
+    pub(crate) fn bio_at(&self, offset: usize, op: Op, sector: Sector, len_bytes: u32) -> Bio {
+        assert!(offset + len_bytes as usize <= self.len());
         // SAFETY: the ticket of the request keeps the buffer until its completion was polled, and a
-        // thread that ends with tickets left leaks its pool.
-        unsafe { Bio::foreign(op, sector, self.start.as_ptr(), len_bytes) }
+        // thread that ends with tickets left leaks its pool; the offset lies inside.
+        unsafe { Bio::foreign(op, sector, self.start.as_ptr().add(offset), len_bytes) }
     }
 }
 
@@ -175,18 +154,38 @@ pub(crate) struct Pool {
     vacant: Vec<u32>,
     /// For each class the regions that have a free buffer.
     partial: [Vec<u32>; CLASSES],
-    /// Bytes of regions without a buffer in use, and how many are kept.
+    /// Bytes of regions without a buffer in use, how many are kept, and the fewest since the pool
+    /// was last asked to give back what it does not need.
     idle_bytes: usize,
     idle_bytes_max: usize,
+    idle_bytes_least: usize,
     in_use: usize,
+    thread: usize,
+    /// Something was given back to the budget.
+    returned: bool,
 }
 
 impl Pool {
-    /// A pool that keeps at most `idle_bytes_max` unused.
-    pub(crate) fn new(budget: Arc<Budget>, handle: Handle, idle_bytes_max: usize) -> Pool {
-        let partial = std::array::from_fn(|_| Vec::new());
-        let (regions, vacant) = (Vec::new(), Vec::new());
-        Pool { budget, handle, regions, vacant, partial, idle_bytes: 0, idle_bytes_max, in_use: 0 }
+    /// The pool of I/O thread `thread`, which keeps at most `idle_bytes_max` unused.
+    pub(crate) fn new(
+        budget: Arc<Budget>,
+        handle: Handle,
+        idle_bytes_max: usize,
+        thread: usize,
+    ) -> Pool {
+        Pool {
+            budget,
+            handle,
+            regions: Vec::new(),
+            vacant: Vec::new(),
+            partial: std::array::from_fn(|_| Vec::new()),
+            idle_bytes: 0,
+            idle_bytes_max,
+            idle_bytes_least: 0,
+            in_use: 0,
+            thread,
+            returned: false,
+        }
     }
 
     /// Registers the regions of small buffers with the ring, which saves the kernel pinning them
@@ -205,26 +204,49 @@ impl Pool {
         self.in_use
     }
 
-    /// Most bytes of all pools together.
-    pub(crate) fn max_bytes(&self) -> usize {
-        self.budget.max_bytes
+    /// The account of all pools.
+    #[inline]
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// The number of the I/O thread.
+    pub(crate) fn thread(&self) -> usize {
+        self.thread
+    }
+
+    /// Bytes of regions without a buffer in use.
+    pub(crate) fn idle_bytes(&self) -> usize {
+        self.idle_bytes
     }
 
     /// Whether a buffer of this size could ever be had.
     pub(crate) fn can_ever(&self, len_bytes: usize) -> bool {
-        class_of(len_bytes).is_some_and(|class| region_bytes(class) <= self.budget.max_bytes)
+        let most_bytes = self.budget.limit(usize::MAX);
+        class_of(len_bytes).is_some_and(|class| region_bytes(class) <= most_bytes)
     }
 
-    /// A buffer of at least `len_bytes`; none while memory is short.
-    pub(crate) fn take(&mut self, len_bytes: usize) -> Option<PoolBuffer> {
-        let class = class_of(len_bytes)?;
+    /// A buffer of at least `len_bytes`; none if there is no free one and all pools have, or would
+    /// have, more than `limit` bytes mapped.
+    #[inline]
+    pub(crate) fn take(&mut self, len_bytes: usize, limit: usize) -> Option<PoolBuffer> {
+        let mut class = class_of(len_bytes)?;
         let id = match self.partial[class].last() {
             Some(id) => *id,
-            None => self.map(class)?,
+            None => match self.map(class, limit) {
+                Some(id) => id,
+                None => {
+                    // Better one a few times larger than none.
+                    let larger = class + 1..CLASSES.min(class + 4);
+                    class = larger.into_iter().find(|class| !self.partial[*class].is_empty())?;
+                    *self.partial[class].last().expect("it was just found there")
+                }
+            },
         };
         let region = self.regions[id as usize].as_mut().expect("a listed region is mapped");
         if region.free == region.count {
             self.idle_bytes -= region.mapping.len_bytes;
+            self.idle_bytes_least = self.idle_bytes_least.min(self.idle_bytes);
         }
         let word = region.bits.iter().position(|bits| *bits != 0).expect("the region has room");
         let bit = region.bits[word].trailing_zeros();
@@ -236,7 +258,7 @@ impl Pool {
         self.in_use += 1;
         let index = word * 64 + bit as usize;
         // SAFETY: the index is below the region's count, so the offset lies inside the mapping.
-        let start = unsafe { region.mapping.start.add(index * (CLASS_BYTES_MIN << class)) };
+        let start = unsafe { region.mapping.start.add(index * class_bytes(class)) };
         Some(PoolBuffer { start, region: id, index: index as u16, class: class as u8 })
     }
 
@@ -262,18 +284,51 @@ impl Pool {
 
     /// Gives everything that is unused back to the system.
     pub(crate) fn trim(&mut self) {
+        self.unmap_idle(usize::MAX, |_, _| true);
+    }
+
+    /// Gives back what was unused ever since the last call.
+    pub(crate) fn give_back_unneeded(&mut self) {
+        self.unmap_idle(self.idle_bytes_least, |_, _| true);
+        self.idle_bytes_least = self.idle_bytes;
+    }
+
+    /// While others wait for memory: gives back what is unused, but for one small region of each
+    /// class where the budget has slices for those, as small requests would map it anew at once.
+    /// True if something was given back since the last call.
+    pub(crate) fn trim_for_others(&mut self) -> bool {
+        if self.idle_bytes > 0 {
+            let keeps = self.budget.has_slices();
+            self.unmap_idle(usize::MAX, |pool, region| {
+                let is_last = pool.partial[usize::from(region.class)].len() == 1;
+                !(keeps && is_last && region.count > 1)
+            });
+        }
+        std::mem::take(&mut self.returned)
+    }
+
+    /// Unmaps regions without a buffer in use, `most_bytes` at most.
+    fn unmap_idle(&mut self, mut most_bytes: usize, wanted: impl Fn(&Pool, &Region) -> bool) {
         for id in 0..self.regions.len() as u32 {
-            if self.regions[id as usize].as_ref().is_some_and(|r| r.free == r.count) {
+            let Some(region) = &self.regions[id as usize] else { continue };
+            let bytes = region.mapping.len_bytes;
+            if region.free == region.count && bytes <= most_bytes && wanted(self, region) {
+                most_bytes -= bytes;
                 self.unmap(id);
             }
         }
     }
 
-    fn map(&mut self, class: usize) -> Option<u32> {
+    #[cold]
+    fn map(&mut self, class: usize, limit: usize) -> Option<u32> {
         let bytes = region_bytes(class);
-        if !self.budget.take(bytes) {
+        if !self.budget.take(bytes, limit) {
+            if limit == 0 {
+                // What is unused here is somebody else's turn.
+                return None;
+            }
             self.trim();
-            if !self.budget.take(bytes) {
+            if !self.budget.take(bytes, limit) {
                 return None;
             }
         }
@@ -281,7 +336,7 @@ impl Pool {
             self.budget.give(bytes);
             return None;
         };
-        let count = (bytes / (CLASS_BYTES_MIN << class)) as u16;
+        let count = (bytes / class_bytes(class)) as u16;
         let bits = std::array::from_fn(|word| match usize::from(count).saturating_sub(word * 64) {
             0 => 0,
             left @ 1..64 => (1 << left) - 1,
@@ -304,7 +359,9 @@ impl Pool {
         self.partial[usize::from(region.class)].retain(|other| *other != id);
         self.vacant.push(id);
         self.idle_bytes -= region.mapping.len_bytes;
+        self.idle_bytes_least = self.idle_bytes_least.min(self.idle_bytes);
         self.budget.give(region.mapping.len_bytes);
+        self.returned = true;
         if let Some(index) = region.registered {
             // SAFETY: no buffer of the region is in use, so no operation names it.
             unsafe { self.handle.unregister_buffer(index) };
@@ -319,13 +376,26 @@ impl Drop for Pool {
     }
 }
 
+#[inline]
 fn class_of(len_bytes: usize) -> Option<usize> {
     let bits = len_bytes.max(CLASS_BYTES_MIN).next_power_of_two().trailing_zeros() as usize;
     let class = bits - CLASS_BYTES_MIN.trailing_zeros() as usize;
-    (class < CLASSES).then_some(class)
+    (class < CLASSES && len_bytes <= class_bytes(class)).then_some(class)
+}
+
+/// Bytes of a buffer of a class.
+#[inline]
+fn class_bytes(class: usize) -> usize {
+    if class + 1 < CLASSES { CLASS_BYTES_MIN << class } else { ZERO_BYTES + EDGES_BYTES }
+}
+
+/// Bytes of the buffer that holds so many; none if there is no such buffer.
+#[inline]
+pub(crate) fn buffer_bytes(len_bytes: usize) -> Option<usize> {
+    class_of(len_bytes).map(class_bytes)
 }
 
 fn region_bytes(class: usize) -> usize {
-    let bytes = CLASS_BYTES_MIN << class;
+    let bytes = class_bytes(class);
     if bytes * 4 <= REGION_BYTES { REGION_BYTES } else { bytes }
 }

@@ -11,19 +11,25 @@
 //! never copied, but for small writes out of the receive buffer. Long reads of holes need neither
 //! bio nor payload (holes.rs).
 
+mod budget;
 mod connection;
 mod drain;
 mod execute;
 mod exports;
 mod holes;
 mod input;
+mod lane;
 mod listen;
 mod memory;
 mod outgoing;
+mod overdue;
 mod patience;
+mod ragged;
+mod ranges;
 mod receive;
 mod ring;
 mod shared;
+mod shares;
 mod stats;
 mod ticket;
 mod worker;
@@ -37,9 +43,10 @@ use millrace_block::{Error, ErrorKind, Volume};
 use millrace_machine::{CpuId, Machine, Native, Thread};
 use millrace_reactor::{Backend, Config};
 
+use self::budget::Budget;
 use self::exports::Exports;
 use self::listen::Listener;
-use self::memory::{Budget, Zeroes};
+use self::memory::Zeroes;
 use self::shared::{Ending, Shared};
 use self::stats::Published;
 use self::worker::Worker;
@@ -48,7 +55,7 @@ use crate::mailbox::Mailbox;
 pub use self::drain::StopReport;
 pub use self::listen::{Listen, UnixSocket};
 pub(crate) use self::stats::Faults;
-pub use self::stats::{ExportErrors, ServerStats};
+pub use self::stats::{Copied, ExportErrors, ServerStats};
 
 /// How long a client may neither read its replies nor send the rest of a payload, in nanoseconds.
 const STALL_TIMEOUT_NS: u64 = 30_000_000_000;
@@ -145,7 +152,8 @@ impl Server {
         if config.listeners.is_empty() {
             return wrong("a server needs at least one address to listen on");
         }
-        let exports = Arc::new(Exports::new(config.exports.clone(), &config.listeners)?);
+        let exports =
+            Arc::new(Exports::new(config.exports.clone(), &config.listeners, config.threads)?);
         let listeners = config.listeners.iter().map(|one| Listener::bind(&one.listen));
         let listeners = listeners.collect::<Result<Vec<_>, Error>>()?;
         let shared = Arc::new(share(&config, exports, &listeners)?);
@@ -288,7 +296,7 @@ fn share(
     Ok(Shared {
         exports,
         reactor,
-        budget: Budget::new(memory),
+        budget: Budget::new(memory, config.connections_max),
         idle_bytes_max: memory / (2 * threads),
         zeroes,
         handshake_timeout_ns: config.handshake_timeout_ns,
@@ -299,6 +307,7 @@ fn share(
         failed_accepts: Mutex::new(Vec::new()),
         mailboxes: (0..threads).map(|_| Mailbox::default()).collect(),
         published: (0..threads).map(|_| Published::default()).collect(),
+        news: AtomicU64::new(0),
         ending: Ending::default(),
     })
 }

@@ -3,7 +3,10 @@
 //! A connection that receives only when its client has caught up does so after [`CATCH_UP_NS`]
 //! anyway: the client may be one that reads nothing before it has sent a long write. A connection
 //! whose send, or whose receive of a payload that has begun, moves nothing for the stall timeout is
-//! closed, as it keeps memory from others. Called by the worker's turn.
+//! closed. While others wait for memory, so is one that holds more than it is guaranteed and moves
+//! less than [`PRESSED_BYTES_PER_S`]. One that waits for drives or memory has no operation on its
+//! socket that would tell of a client that leaves, so it is asked now and then. What nobody used
+//! for a while goes back to the system. Called by the worker's turn.
 //!
 //! Invariants: the list of those that catch up is in the order of time; an entry whose connection
 //! waits no longer, or waits anew, is passed over. A stall is found by looking a few times per
@@ -12,12 +15,21 @@
 use std::collections::VecDeque;
 
 use super::connection::Connection;
+use super::ring::is_gone;
 use super::worker::{Worker, touch};
 
 /// Longest wait for a client to catch up before the next receive.
 const CATCH_UP_NS: u64 = 2_000_000;
-/// Looks at every connection per stall timeout.
+/// Looks at every connection per stall timeout, and per time of a measured rate.
 const LOOKS: u32 = 4;
+/// Fewest bytes a second of a client that keeps memory from others.
+const PRESSED_BYTES_PER_S: u64 = 64 << 10;
+/// For how long that is measured; the stall timeout if that is shorter.
+const PRESSED_NS: u64 = 4_000_000_000;
+/// How often connections that wait for something else are asked whether their client is there.
+const DEAF_NS: u64 = 500_000_000;
+/// How long memory is kept that nobody uses.
+const IDLE_NS: u64 = 2_000_000_000;
 
 /// Whether the client of a connection moves.
 #[derive(Debug, Default)]
@@ -28,6 +40,11 @@ pub(crate) struct Progress {
     seen: u32,
     /// Looks in a row that found no move.
     still: u32,
+    /// Bytes sent and received.
+    bytes: u64,
+    /// Since when its rate is measured, and `bytes` then; 0: it is not.
+    since_ns: u64,
+    since_bytes: u64,
 }
 
 impl Progress {
@@ -35,6 +52,29 @@ impl Progress {
     #[inline]
     pub(crate) fn note(&mut self) {
         self.moves = self.moves.wrapping_add(1);
+    }
+
+    /// So many bytes moved.
+    #[inline]
+    pub(crate) fn moved(&mut self, bytes: usize) {
+        self.note();
+        self.bytes += bytes as u64;
+    }
+
+    /// Looks at its rate; true if it has waited for its client for `period_ns`, measured from
+    /// `from_ns` on, and moved too little.
+    fn is_slow(&mut self, waits: bool, (from_ns, now_ns): (u64, u64), period_ns: u64) -> bool {
+        if !waits || self.since_ns < from_ns {
+            (self.since_ns, self.since_bytes) = (now_ns, self.bytes);
+            return false;
+        }
+        let took_ns = now_ns - self.since_ns;
+        if took_ns < period_ns {
+            return false;
+        }
+        let moved = u128::from(self.bytes - self.since_bytes) * 1_000_000_000;
+        (self.since_ns, self.since_bytes) = (now_ns, self.bytes);
+        moved < u128::from(PRESSED_BYTES_PER_S) * u128::from(took_ns)
     }
 
     /// Looks at it; true if it waits and nothing has moved for [`LOOKS`] whole periods.
@@ -54,11 +94,27 @@ pub(crate) struct Patience {
     catching: VecDeque<(u64, usize)>,
     /// When to look for stalls again.
     look_ns: u64,
+    /// When to look at rates again, and since when others wait for memory; 0: nobody does.
+    rates_ns: u64,
+    pressed_ns: u64,
+    /// When to give unused memory back.
+    idle_ns: u64,
+    /// Connections that may not hear of their clients' leaving, and when to ask.
+    deaf: Vec<usize>,
+    deaf_ns: u64,
 }
 
 impl Patience {
     pub(crate) fn new() -> Patience {
-        Patience { catching: VecDeque::with_capacity(256), look_ns: 0 }
+        Patience {
+            catching: VecDeque::with_capacity(256),
+            look_ns: 0,
+            rates_ns: 0,
+            pressed_ns: 0,
+            idle_ns: 0,
+            deaf: Vec::new(),
+            deaf_ns: 0,
+        }
     }
 
     /// Remembers that a connection catches up.
@@ -69,12 +125,16 @@ impl Patience {
         }
     }
 
+    /// Remembers that a connection has nothing outstanding on its socket.
+    #[cold]
+    pub(crate) fn watch_deaf(&mut self, conn: &mut Connection) {
+        if !std::mem::replace(&mut conn.lists.deaf, true) {
+            self.deaf.push(conn.index);
+        }
+    }
+
     /// When to look again; `connections` are open.
-    pub(crate) fn deadline(
-        &mut self,
-        conns: &[Option<Box<Connection>>],
-        connections: u64,
-    ) -> Option<u64> {
+    fn deadline(&mut self, conns: &[Option<Box<Connection>>], connections: u64) -> Option<u64> {
         while let Some((since_ns, index)) = self.catching.front().copied() {
             if conns[index].as_ref().is_some_and(|conn| conn.out.catching_ns == since_ns) {
                 return Some(self.look_ns.min(since_ns + CATCH_UP_NS));
@@ -86,6 +146,51 @@ impl Patience {
 }
 
 impl Worker {
+    /// When to look again, whatever for.
+    pub(crate) fn patience_deadline(&mut self) -> Option<u64> {
+        let clients = self.patience.deadline(&self.conns, self.core.counts.connections);
+        let pool = &self.core.pool;
+        let idle = (pool.idle_bytes() > 0).then_some(self.patience.idle_ns);
+        let rates = pool.budget().is_wanted().then_some(self.patience.rates_ns);
+        let deaf = (!self.patience.deaf.is_empty()).then_some(self.patience.deaf_ns);
+        [clients, idle, rates, deaf].into_iter().flatten().min()
+    }
+
+    /// Gives memory back that was not used for a while.
+    pub(crate) fn give_back_unused(&mut self, now_ns: u64) {
+        if self.core.pool.idle_bytes() > 0 && self.patience.idle_ns <= now_ns {
+            self.patience.idle_ns = now_ns + IDLE_NS;
+            self.core.pool.give_back_unneeded();
+        }
+    }
+
+    /// While others wait for memory: ends connections that hold much and whose clients hardly move.
+    fn end_slow(&mut self, now_ns: u64) {
+        let budget = self.core.pool.budget();
+        if !budget.is_wanted() {
+            self.patience.pressed_ns = 0;
+            return;
+        }
+        if self.patience.rates_ns > now_ns {
+            return;
+        }
+        let guarantee_bytes = budget.guarantee_bytes();
+        let period_ns = PRESSED_NS.min(self.shared.stall_timeout());
+        if self.patience.pressed_ns == 0 {
+            self.patience.pressed_ns = now_ns;
+        }
+        self.patience.rates_ns = now_ns + (period_ns / u64::from(LOOKS)).max(1);
+        let times = (self.patience.pressed_ns, now_ns);
+        for conn in self.conns.iter_mut().flatten() {
+            let waits = conn.waits_for_client() && conn.held_bytes > guarantee_bytes;
+            if conn.progress.is_slow(waits, times, period_ns) {
+                self.core.counts.stalled += 1;
+                conn.kill(&mut self.core.tickets, &mut self.core.pool);
+                touch(&mut self.touched, conn);
+            }
+        }
+    }
+
     /// Receives from those that had their time to catch up, and ends those that stand still.
     pub(crate) fn lose_patience(&mut self, now_ns: u64) {
         while let Some((since_ns, index)) = self.patience.catching.front().copied() {
@@ -107,6 +212,29 @@ impl Worker {
             self.patience.look_ns = now_ns.saturating_add(period_ns);
             self.end_stalled();
         }
+        self.end_slow(now_ns);
+        self.end_gone(now_ns);
+    }
+
+    /// Ends connections that wait for drives or memory and whose clients have left.
+    fn end_gone(&mut self, now_ns: u64) {
+        if self.patience.deaf.is_empty() || self.patience.deaf_ns > now_ns {
+            return;
+        }
+        self.patience.deaf_ns = now_ns + DEAF_NS;
+        let mut deaf = std::mem::take(&mut self.patience.deaf);
+        deaf.retain(|index| {
+            let Some(conn) = self.conns[*index].as_mut().filter(|conn| conn.lists.deaf) else {
+                return false;
+            };
+            conn.lists.deaf = conn.is_deaf() && !is_gone(conn.fd);
+            if conn.is_deaf() && !conn.lists.deaf {
+                conn.kill(&mut self.core.tickets, &mut self.core.pool);
+                touch(&mut self.touched, conn);
+            }
+            conn.lists.deaf
+        });
+        self.patience.deaf = deaf;
     }
 
     fn end_stalled(&mut self) {
@@ -136,5 +264,24 @@ mod tests {
         assert!(!progress.is_stalled(false), "idle");
         assert!((1..LOOKS).all(|_| !progress.is_stalled(true)));
         assert!(progress.is_stalled(true));
+    }
+
+    #[test]
+    fn client_is_slow_if_it_takes_too_little_in_a_whole_period_under_pressure() {
+        const S: u64 = 1_000_000_000;
+        let from_ns = 10 * S;
+        let looks = |bytes_per_s: usize| {
+            let mut progress = Progress::default();
+            let mut look = |at_s: u64| {
+                progress.moved(bytes_per_s);
+                progress.is_slow(true, (from_ns, at_s * S), 4 * S)
+            };
+            (10..20).map(&mut look).collect::<Vec<bool>>()
+        };
+        let slow = looks(8 << 10);
+        assert_eq!(slow.iter().position(|slow| *slow), Some(4), "not before the period is over");
+        assert!(looks(64 << 10).iter().all(|slow| !slow));
+        let mut idle = Progress::default();
+        assert!((10..20).all(|at_s| !idle.is_slow(false, (from_ns, at_s * S), 4 * S)));
     }
 }

@@ -8,12 +8,11 @@
 //! waits for memory or room simply stops here and starts again at the same byte; payload of a
 //! refused request is thrown away, never taken for a header.
 
-use millrace_machine::{Machine, Native};
-
 use super::connection::{Connection, Granted, Incoming, Phase};
 use super::execute::{Core, Taken};
 use super::input::COPY_BYTES_MAX;
-use super::ticket::Memory;
+use super::shares::Hunger;
+use super::ticket::{Memory, Ticket};
 use crate::nbd::{Catalog, Parsed, Progress, Rules, Verdict, check, parse};
 
 impl Core {
@@ -28,7 +27,7 @@ impl Core {
             // The end, or a broken connection: what is in flight is still answered if it can be.
             return conn.drain(&mut self.tickets, &mut self.pool);
         };
-        conn.progress.note();
+        conn.progress.moved(bytes);
         let mut bytes = bytes;
         if let Some(incoming) = conn.incoming.as_mut().filter(|incoming| incoming.kept) {
             let into_payload = bytes.min((incoming.total - incoming.filled) as usize);
@@ -114,13 +113,13 @@ impl Core {
         let rules = Rules::new(&self.exports.list[export].info, &session);
         // Or a little more than it was told, if the volume grew in between.
         let rules = Rules { size_bytes: catalog.size_bytes(session.export), ..rules };
-        conn.granted = Some(Granted { session, rules, export });
+        let grain = self.exports.list[export].info.block_min;
+        conn.granted = Some(Granted { session, rules, export, grain });
         conn.phase = Phase::Transmission;
     }
 
     fn take_requests(&mut self, conn: &mut Connection) {
         let Some(granted) = conn.granted else { return };
-        let starving_ns = std::mem::take(&mut conn.starving_ns);
         while conn.phase == Phase::Transmission {
             if conn.incoming.is_some() {
                 if !self.take_payload(conn) {
@@ -138,18 +137,18 @@ impl Core {
             };
             let payload_bytes = request.payload_bytes(granted.session.style());
             let taken = match check(&request, &granted.rules, &granted.session) {
-                Verdict::Accept => self.execute(conn, &granted, &request, starving_ns),
+                Verdict::Accept => self.execute(conn, &granted, &request),
                 Verdict::Refuse { errno, why, .. } => {
                     self.refuse(conn, &granted, &request, errno, why);
                     Taken::Done
                 }
                 Verdict::Disconnect(_) => return self.violated(conn),
             };
+            if conn.hunger != Hunger::No && !matches!(taken, Taken::Starved) {
+                self.end_hunger(conn);
+            }
             let (ticket, kept) = match taken {
-                Taken::Starved => {
-                    conn.starving_ns = if starving_ns == 0 { Native::now() } else { starving_ns };
-                    return self.starving.push(conn.index);
-                }
+                Taken::Starved => return,
                 Taken::Done => (None, false),
                 Taken::Awaits(id) => {
                     (Some(id), matches!(self.tickets.get(id).memory, Memory::Buffer(_)))
@@ -181,10 +180,10 @@ impl Core {
         let bytes = &bytes[..bytes.len().min((incoming.total - incoming.filled) as usize)];
         let len = bytes.len();
         if let (Some(id), true) = (incoming.ticket, incoming.kept)
-            && let Memory::Buffer(buffer) = &mut self.tickets.get(id).memory
+            && let Ticket { memory: Memory::Buffer(buffer), head_bytes, .. } = self.tickets.get(id)
         {
-            buffer.fill(incoming.filled as usize, bytes);
-            self.counts.copied_bytes += len as u64;
+            buffer.fill(*head_bytes as usize + incoming.filled as usize, bytes);
+            self.counts.copied.bytes += len as u64;
         }
         incoming.filled += len as u64;
         conn.input.consume(len);

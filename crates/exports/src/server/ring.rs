@@ -160,6 +160,14 @@ pub(crate) fn empty_message() -> libc::msghdr {
     unsafe { std::mem::zeroed() }
 }
 
+/// Whether the peer of a socket has closed all of it; on TCP, only whether it says so by a reset.
+pub(crate) fn is_gone(fd: RawFd) -> bool {
+    let mut poll = libc::pollfd { fd, events: 0, revents: 0 };
+    // SAFETY: one entry, a live local; it does not wait.
+    let found = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    found > 0 && poll.revents & (libc::POLLHUP | libc::POLLERR) != 0
+}
+
 /// Ends both halves of a connection, so that what is outstanding on it completes.
 pub(crate) fn shut_down(fd: RawFd) {
     // SAFETY: touches no memory; the descriptor is the caller's.

@@ -10,8 +10,9 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use super::budget::Budget;
 use super::exports::Exports;
-use super::memory::{Budget, Zeroes};
+use super::memory::Zeroes;
 use super::stats::Published;
 use crate::mailbox::{Mailbox, lock};
 
@@ -44,6 +45,9 @@ pub(crate) struct Shared {
     pub(crate) failed_accepts: Mutex<Vec<usize>>,
     pub(crate) mailboxes: Vec<Mailbox<(RawFd, usize)>>,
     pub(crate) published: Vec<Published>,
+    /// Raised whenever something changed that other threads are to look at: who waits for memory
+    /// or for a range, and what was given back.
+    pub(crate) news: AtomicU64,
     pub(crate) ending: Ending,
 }
 
@@ -80,6 +84,18 @@ impl Shared {
     pub(crate) fn stall_timeout(&self) -> u64 {
         // Relaxed: a setting that orders nothing.
         self.stall_timeout_ns.load(Ordering::Relaxed)
+    }
+
+    /// Tells threads that are awake, or about to sleep, that there is something to look at.
+    /// SeqCst: whoever arms its doorbell looks at it afterwards.
+    pub(crate) fn add_news(&self) {
+        self.news.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often threads were told something.
+    #[inline]
+    pub(crate) fn news(&self) -> u64 {
+        self.news.load(Ordering::SeqCst)
     }
 
     /// Notes a listener on which accepting is to be tried again.

@@ -28,8 +28,8 @@ pub struct ServerStats {
     pub requests: u64,
     /// Requests answered with an error.
     pub errors: u64,
-    /// Bytes of write payload copied once, out of a receive buffer.
-    pub copied_bytes: u64,
+    /// What was copied.
+    pub copied: Copied,
     /// Receives completed.
     pub receives: u64,
     /// Sends completed.
@@ -44,7 +44,16 @@ pub struct ServerStats {
     pub buffer_bytes: u64,
 }
 
-const FIELDS: usize = 14;
+/// What a server copied.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Bytes of write payload copied once, out of a receive buffer.
+    pub bytes: u64,
+    /// Requests that began or ended within a block.
+    pub bounced: u64,
+}
+
+const FIELDS: usize = 15;
 
 impl ServerStats {
     /// The fields that are summed over threads.
@@ -58,7 +67,8 @@ impl ServerStats {
             &mut self.stalled,
             &mut self.requests,
             &mut self.errors,
-            &mut self.copied_bytes,
+            &mut self.copied.bytes,
+            &mut self.copied.bounced,
             &mut self.receives,
             &mut self.sends,
             &mut self.system_calls,

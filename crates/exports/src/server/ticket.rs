@@ -2,13 +2,15 @@
 //!
 //! A slab; the index of a ticket is the user data of its bio. Owned by the worker. A ticket belongs
 //! to the thread, not to its connection: the buffer it holds stays until the bio has completed,
-//! also when the client has vanished.
+//! also when the client has vanished or was told that the drive does not answer.
 //!
-//! Invariant: a connection is freed only when none of its tickets is left.
+//! Invariants: a ticket names its connection by number and serial, since the connection may be gone
+//! before it; an overdue ticket's connection has its answer and gets no second one.
 
 use millrace_block::{Op, OpFlags, Sector};
 
 use super::memory::PoolBuffer;
+use super::ragged::Bounce;
 use crate::nbd::Reply;
 
 /// What a request's payload lies in.
@@ -22,11 +24,52 @@ pub(crate) enum Memory {
     Buffer(PoolBuffer),
 }
 
+impl Memory {
+    /// Bytes of the pool that it takes up.
+    #[inline]
+    pub(crate) fn pool_bytes(&self) -> usize {
+        match self {
+            Memory::Buffer(buffer) => buffer.len(),
+            Memory::None | Memory::Zeroes => 0,
+        }
+    }
+}
+
+/// How far a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// Its payload is being received.
+    Filling,
+    /// The block layer has it, or it waits for that; found so at this many looks (overdue.rs).
+    Started(u8),
+    /// Its client was told that the drive does not answer; the drive may still use the memory.
+    Overdue,
+}
+
+/// The connection of a ticket, which may be gone.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Owner {
+    pub(crate) conn: u32,
+    pub(crate) serial: u64,
+}
+
+/// Whether a write is entered in its volume's ranges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// It is not.
+    None,
+    /// It waits there, and is not with the block layer.
+    Waits,
+    /// It has its range.
+    Held,
+}
+
 /// One request.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    pub(crate) conn: u32,
+    pub(crate) owner: Owner,
     pub(crate) lane: u32,
+    pub(crate) life: Life,
     pub(crate) reply: Reply,
     pub(crate) op: Op,
     pub(crate) flags: OpFlags,
@@ -34,10 +77,16 @@ pub(crate) struct Ticket {
     pub(crate) then_flush: bool,
     /// Bytes of payload; 0 without.
     pub(crate) len_bytes: u32,
+    /// Bytes of the blocks that the payload lies in, and of them those before it.
+    pub(crate) bio_bytes: u32,
+    pub(crate) head_bytes: u32,
     /// Where the next part starts, and what is left with it; for commands without payload.
     pub(crate) sector: Sector,
     pub(crate) left_sectors: u64,
     pub(crate) memory: Memory,
+    /// What comes before the operation, if it begins or ends within a block.
+    pub(crate) bounce: Option<Box<Bounce>>,
+    pub(crate) claim: Claim,
 }
 
 /// All tickets of a thread.
@@ -65,6 +114,12 @@ impl Tickets {
     #[inline]
     pub(crate) fn get(&mut self, id: u32) -> &mut Ticket {
         self.slots[id as usize].as_mut().expect("the ticket of a request in flight")
+    }
+
+    /// All tickets with their numbers.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Ticket)> {
+        let numbered = (0..).zip(&mut self.slots);
+        numbered.filter_map(|(id, slot)| slot.as_mut().map(|ticket| (id, ticket)))
     }
 
     #[inline]

@@ -19,18 +19,18 @@ use millrace_machine::{Machine, Native};
 use millrace_reactor::Completion;
 
 use super::connection::{Connection, Phase};
-use super::execute::{Core, Lane};
+use super::execute::Core;
+use super::lane::Lane;
 use super::memory::Pool;
 use super::patience::Patience;
 use super::ring::{Event, Ring, close_now, set_tcp_options};
 use super::shared::Shared;
+use super::shares::Hunger;
 use super::stats::ServerStats;
-use super::ticket::Tickets;
+use super::ticket::{Life, Memory, Ticket, Tickets};
 
 /// Bios in flight per volume and thread.
 const CHANNEL_DEPTH: u32 = 1024;
-/// How soon to look again for memory that another thread may have freed.
-const MEMORY_RETRY_NS: u64 = 2_000_000;
 /// How soon to accept again after the system refused a connection.
 const ACCEPT_RETRY_NS: u64 = 100_000_000;
 
@@ -49,6 +49,8 @@ pub(crate) struct Worker {
     /// Deadline, index and serial of connections in negotiation, the oldest first.
     handshakes: VecDeque<(u64, usize, u64)>,
     pub(crate) patience: Patience,
+    /// Of the threads' news, what this one has looked at.
+    pub(crate) seen_news: u64,
     serial: u64,
     next_thread: usize,
     /// Listeners to accept on again at that time.
@@ -66,10 +68,11 @@ impl Worker {
         let mut lanes = Vec::new();
         for volume in &shared.exports.volumes {
             let channel = ctx.channel(volume, CHANNEL_DEPTH, Stamp::Batch)?;
-            lanes.push(Lane { channel, waiting: VecDeque::new() });
+            lanes.push(Lane::new(channel));
         }
         let handle = ctx.reactor().handle();
-        let pool = Pool::new(Arc::clone(&shared.budget), handle.clone(), shared.idle_bytes_max);
+        let budget = Arc::clone(&shared.budget);
+        let pool = Pool::new(budget, handle.clone(), shared.idle_bytes_max, number);
         let core = Core {
             exports: Arc::clone(&shared.exports),
             lanes,
@@ -77,7 +80,10 @@ impl Worker {
             pool,
             zeroes: Arc::clone(&shared.zeroes),
             counts: ServerStats::default(),
-            starving: Vec::new(),
+            retry: Vec::new(),
+            news: false,
+            ranges_news: false,
+            threads: shared.mailboxes.len(),
             done: Vec::with_capacity(CHANNEL_DEPTH as usize),
             fresh: false,
             // A thousand clients to a thread, before numbers are used twice; 0 is nobody's.
@@ -95,6 +101,7 @@ impl Worker {
             completions: Vec::with_capacity(256),
             handshakes: VecDeque::new(),
             patience: Patience::new(),
+            seen_news: 0,
             serial: 0,
             next_thread: 0,
             accept_again: None,
@@ -121,12 +128,15 @@ impl Worker {
     pub(crate) fn turn(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
         let deadline_ns = self.deadline(limit_ns);
         let (core, shared, number) = (&self.core, &self.shared, self.number);
+        let seen = self.seen_news;
         let stopping = limit_ns.is_some();
         self.ctx.turn(deadline_ns, || {
             core.lanes.iter().any(|lane| lane.channel.has_work())
                 || !shared.mailboxes[number].is_empty()
+                || shared.news() != seen
                 || (!stopping && shared.ending.stop.load(Ordering::SeqCst))
         })?;
+        self.hear_news();
         self.take_completions();
         self.adopt();
         self.timers();
@@ -134,19 +144,26 @@ impl Worker {
             self.core.fresh = false;
             self.core.poll();
             self.answer();
+            if self.core.ranges_news {
+                self.follow_ranges();
+            }
             self.feed_starving();
             if !self.core.fresh {
                 break;
             }
         }
         self.pump();
+        self.share_memory();
+        if std::mem::take(&mut self.core.ranges_news) {
+            self.ring_others();
+        }
         self.publish();
         Ok(())
     }
 
     /// Until when it may sleep.
     fn deadline(&mut self, limit_ns: Option<u64>) -> Option<u64> {
-        let patience = self.patience.deadline(&self.conns, self.core.counts.connections);
+        let patience = self.patience_deadline();
         while let Some((_, index, serial)) = self.handshakes.front().copied() {
             let conn = self.conns[index].as_ref().filter(|conn| conn.serial == serial);
             if conn.is_some_and(|conn| conn.phase == Phase::Handshake) {
@@ -155,9 +172,9 @@ impl Worker {
             self.handshakes.pop_front();
         }
         let handshake = self.handshakes.front().map(|(deadline_ns, ..)| *deadline_ns);
-        let memory = (!self.core.starving.is_empty()).then(|| Native::now() + MEMORY_RETRY_NS);
+        let overdue = self.overdue_deadline();
         let channels = self.core.lanes.iter_mut().filter_map(|lane| lane.channel.sleep_until());
-        let others = [limit_ns, handshake, memory, self.accept_again, patience];
+        let others = [limit_ns, handshake, self.accept_again, patience, overdue];
         channels.chain(others.into_iter().flatten()).min()
     }
 
@@ -197,7 +214,7 @@ impl Worker {
         if result <= 0 {
             return conn.kill(&mut self.core.tickets, &mut self.core.pool);
         }
-        conn.progress.note();
+        conn.progress.moved(bytes);
         // Room for more requests: those that were received already are next.
         self.core.take_input(conn);
     }
@@ -258,7 +275,7 @@ impl Worker {
         self.serial += 1;
         self.core.counts.connections += 1;
         let conn = self.conns[index].insert(Connection::new(fd, index, self.serial, listener));
-        let deadline_ns = Native::now() + self.shared.handshake_timeout_ns;
+        let deadline_ns = Native::now().saturating_add(self.shared.handshake_timeout_ns);
         self.handshakes.push_back((deadline_ns, index, self.serial));
         touch(&mut self.touched, conn);
     }
@@ -269,10 +286,13 @@ impl Worker {
                 lane.channel.tick();
             }
         }
-        if self.core.counts.connections == 0 && self.accept_again.is_none() {
+        self.end_overdue();
+        let is_bare = self.core.counts.connections == 0 && self.core.pool.idle_bytes() == 0;
+        if is_bare && self.accept_again.is_none() {
             return;
         }
         let now_ns = Native::now();
+        self.give_back_unused(now_ns);
         self.lose_patience(now_ns);
         while let Some((deadline_ns, index, serial)) = self.handshakes.front().copied() {
             if deadline_ns > now_ns {
@@ -299,13 +319,21 @@ impl Worker {
         let mut done = std::mem::take(&mut self.core.done);
         for (id, status) in done.drain(..) {
             let Some(ticket) = self.core.advance(id, status) else { continue };
-            let conn = self.conns[ticket.conn as usize].as_mut();
-            let conn = conn.expect("a connection outlives its tickets");
+            let conn = self.conns[ticket.owner.conn as usize].as_mut();
+            let Some(conn) = conn.filter(|conn| awaits(conn, &ticket)) else {
+                if let Memory::Buffer(buffer) = ticket.memory {
+                    self.core.pool.give(buffer);
+                }
+                continue;
+            };
             if conn.phase == Phase::Dead {
                 conn.in_flight -= 1;
                 conn.give_back(ticket.memory, &mut self.core.pool);
             } else {
                 self.core.answer(conn, ticket, status);
+                if conn.hunger == Hunger::Own {
+                    self.core.retry.push(conn.index);
+                }
             }
             touch(&mut self.touched, conn);
         }
@@ -314,26 +342,12 @@ impl Worker {
         self.core.done = done;
     }
 
-    /// Connections that wait for memory try again.
-    fn feed_starving(&mut self) {
-        if self.core.starving.is_empty() {
-            return;
-        }
-        let starving = std::mem::take(&mut self.core.starving);
-        for index in starving {
-            if let Some(conn) = self.conns[index].as_mut().filter(|conn| conn.starving_ns != 0) {
-                self.core.take_input(conn);
-                touch(&mut self.touched, conn);
-            }
-        }
-    }
-
     /// Starts the sends and receives of every connection that was touched.
     fn pump(&mut self) {
         for at in 0..self.touched.len() {
             let index = self.touched[at];
             let Some(conn) = self.conns[index].as_mut() else { continue };
-            conn.listed = false;
+            conn.lists.touched = false;
             let catching_ns = conn.out.catching_ns;
             conn.pump(&self.ring, &mut self.core.tickets, &mut self.core.pool);
             if conn.phase == Phase::Dead {
@@ -344,6 +358,8 @@ impl Worker {
             }
             if conn.is_over() {
                 self.close(index);
+            } else if conn.is_deaf() {
+                self.patience.watch_deaf(conn);
             }
         }
         self.touched.clear();
@@ -352,6 +368,10 @@ impl Worker {
     fn close(&mut self, index: usize) {
         let Some(conn) = self.conns[index].take() else { return };
         self.ring.close(conn.fd);
+        if conn.in_flight > 0 {
+            // Drives have the rest; its memory comes back without the connection.
+            self.drop_waiting_of(conn.serial);
+        }
         self.free.push(index);
         self.core.counts.connections -= 1;
         self.shared.dismiss();
@@ -368,11 +388,17 @@ impl Worker {
     }
 }
 
+/// Whether this is the connection of a ticket, and it has no answer yet.
+#[inline]
+fn awaits(conn: &Connection, ticket: &Ticket) -> bool {
+    conn.serial == ticket.owner.serial && ticket.life != Life::Overdue
+}
+
 /// Puts a connection on the list of those to look at.
 #[inline]
 pub(crate) fn touch(touched: &mut Vec<usize>, conn: &mut Connection) {
-    if !conn.listed {
-        conn.listed = true;
+    if !conn.lists.touched {
+        conn.lists.touched = true;
         touched.push(conn.index);
     }
 }

@@ -2,7 +2,7 @@
 // Each test file uses its own part; a helper of a test may fail like one.
 #![allow(dead_code, clippy::unwrap_used, clippy::print_stderr, clippy::panic)]
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_block::{Disk, DiskConfig, Volume};
-use millrace_drives::open;
+use millrace_drives::{FaultControl, open};
 use millrace_exports::client::{Client, Completion};
-use millrace_exports::nbd::{Address, Command, Errno, NbdUri, Request};
+use millrace_exports::nbd::wire::{OPT_EXPORT_NAME, put_option};
+use millrace_exports::nbd::{Address, Command, Errno, NbdUri, ReplyStyle, Request, encode_request};
 use millrace_exports::server::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
 use millrace_machine::Native;
 use millrace_reactor::Backend;
@@ -21,9 +22,19 @@ pub const MIB: u64 = 1 << 20;
 pub const BACKENDS: [Backend; 2] = [Backend::Auto, Backend::Epoll];
 
 pub fn volume(spec: &str, threads: u16) -> Arc<Volume<Native>> {
+    let timeout_ns = DiskConfig::<Native>::default().timeout_ns;
+    volume_with(spec, threads, timeout_ns).0
+}
+
+/// A volume whose drive has so long to answer, and what makes it fail if it is a fault drive.
+pub fn volume_with(
+    spec: &str,
+    threads: u16,
+    timeout_ns: u64,
+) -> (Arc<Volume<Native>>, Option<FaultControl>) {
     let opened = open(&spec.parse().unwrap(), threads).unwrap();
-    let config = DiskConfig { io_threads: threads, ..DiskConfig::default() };
-    Volume::single(Disk::new(opened.driver, config).unwrap()).unwrap()
+    let config = DiskConfig { io_threads: threads, timeout_ns, ..DiskConfig::default() };
+    (Volume::single(Disk::new(opened.driver, config).unwrap()).unwrap(), opened.fault)
 }
 
 /// A server with its directory.
@@ -34,19 +45,29 @@ pub struct Running {
 
 /// A Unix and a TCP listener, an export for each spec named `0`, `1`, ...
 pub fn serve(specs: &[&str], change: impl FnOnce(&mut ServerConfig)) -> Running {
+    let open = |threads| specs.iter().map(|spec| volume(spec, threads)).collect();
+    serve_volumes(specs.len(), change, open)
+}
+
+/// The same for volumes that are made once the number of threads is known.
+pub fn serve_volumes(
+    count: usize,
+    change: impl FnOnce(&mut ServerConfig),
+    open: impl FnOnce(u16) -> Vec<Arc<Volume<Native>>>,
+) -> Running {
     let dir = tempfile::Builder::new().prefix("mr-").tempdir().unwrap();
     let mut config = ServerConfig { threads: 2, ..ServerConfig::default() };
-    let exports: Vec<usize> = (0..specs.len()).collect();
+    let exports: Vec<usize> = (0..count).collect();
     config.listeners = vec![
         ListenConfig { listen: Listen::Unix(dir.path().join("s")), exports: exports.clone() },
         ListenConfig { listen: Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0))), exports },
     ];
     change(&mut config);
-    for (index, spec) in specs.iter().enumerate() {
+    for (index, volume) in open(config.threads).into_iter().enumerate() {
         config.exports.push(ExportConfig {
             name: index.to_string(),
-            description: (*spec).to_owned(),
-            volume: volume(spec, config.threads),
+            description: String::new(),
+            volume,
             read_only: false,
         });
     }
@@ -82,6 +103,18 @@ impl Running {
         socket
     }
 
+    /// A raw connection in transmission, with simple replies.
+    pub fn by_hand(&self, name: &str) -> UnixStream {
+        let mut socket = self.raw();
+        socket.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+        socket.read_exact(&mut [0; 18]).unwrap();
+        let mut out = 3u32.to_be_bytes().to_vec();
+        put_option(&mut out, OPT_EXPORT_NAME, name.as_bytes());
+        socket.write_all(&out).unwrap();
+        socket.read_exact(&mut [0; 10]).unwrap();
+        socket
+    }
+
     /// Waits until the condition holds of the statistics.
     pub fn until(&self, what: &str, holds: impl Fn(&Running) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -109,6 +142,13 @@ impl Running {
 
 pub fn request(command: Command, offset: u64, length: u64) -> Request {
     Request { cookie: 7, flags: 0, command, offset, length }
+}
+
+/// The header of a request with simple replies.
+pub fn header(command: Command, offset: u64, length: u64) -> Vec<u8> {
+    let mut out = [0; 32];
+    let bytes = encode_request(&request(command, offset, length), ReplyStyle::Simple, &mut out);
+    out[..bytes].to_vec()
 }
 
 pub fn call(client: &mut Client, command: Command, offset: u64, data: Vec<u8>) -> Completion {

@@ -51,7 +51,7 @@ const DRIVE_GAUGES: [Metric<Drive, u64>; 4] = [
     ("size_bytes", "Size of the drive.", |drive| drive.size_bytes),
 ];
 
-const SERVER_COUNTERS: [Metric<Report, u64>; 10] = [
+const SERVER_COUNTERS: [Metric<Report, u64>; 11] = [
     ("connections_accepted", "Connections accepted.", |r| r.server.connections.accepted),
     ("connections_refused", "Connections refused as too many.", |r| r.server.connections.refused),
     ("protocol_errors", "Connections closed for a breach of the protocol.", |r| {
@@ -66,6 +66,7 @@ const SERVER_COUNTERS: [Metric<Report, u64>; 10] = [
     ("requests", "Requests received.", |r| r.server.requests),
     ("errors", "Requests answered with an error.", |r| r.server.errors),
     ("copied_bytes", "Bytes of write payload that were copied.", |r| r.server.copied_bytes),
+    ("bounced", "Requests that began or ended within a block.", |r| r.server.bounced),
     ("sends", "Sends completed.", |r| r.server.sends),
     ("system_calls", "System calls of the I/O threads for data.", |r| r.server.system_calls),
 ];

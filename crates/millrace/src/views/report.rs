@@ -221,6 +221,8 @@ pub struct Server {
     pub buffer_bytes: u64,
     /// Bytes of write payload that were copied.
     pub copied_bytes: u64,
+    /// Requests that began or ended within a block.
+    pub bounced: u64,
     /// Receives completed.
     pub receives: u64,
     /// Sends completed.

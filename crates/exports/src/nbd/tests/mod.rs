@@ -55,6 +55,7 @@ fn session(style: ReplyStyle) -> Session {
         structured: style == ReplyStyle::Structured,
         base_allocation: None,
         no_zeroes: true,
+        block_sizes: true,
         extended: style == ReplyStyle::Extended,
     }
 }

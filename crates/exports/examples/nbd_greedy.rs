@@ -1,0 +1,128 @@
+//! An honest NBD client's IOPS, alone and beside clients that ask for much and receive little.
+//!
+//! A server of its own on a ram drive; each greedy client asks for 200 reads of 1 MiB and then
+//! receives nothing, or (`slow`) 64 KiB every 8 s. The honest one reads 4 KiB at random, at depth 1
+//! and 16, for so many seconds. `cargo run --release -p millrace-exports --example nbd_greedy -- 2`.
+
+#![allow(clippy::print_stdout, clippy::unwrap_used)] // A program for a person at a terminal.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use millrace_block::{Disk, DiskConfig, Volume};
+use millrace_drives::open;
+use millrace_exports::client::Client;
+use millrace_exports::nbd::wire::{OPT_EXPORT_NAME, put_option};
+use millrace_exports::nbd::{Address, Command, NbdUri, ReplyStyle, Request, encode_request};
+use millrace_exports::server::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
+
+const MIB: u64 = 1 << 20;
+
+fn read_at(cookie: u64, offset: u64, length: u64) -> Request {
+    Request { cookie, flags: 0, command: Command::Read, offset, length }
+}
+
+fn serve(socket: &Path) -> Server {
+    let opened = open(&"ram:size=64m".parse().unwrap(), 2).unwrap();
+    let disk = Disk::new(opened.driver, DiskConfig::default()).unwrap();
+    let export = ExportConfig {
+        name: "v".to_owned(),
+        description: String::new(),
+        volume: Volume::single(disk).unwrap(),
+        read_only: false,
+    };
+    let listen = ListenConfig { listen: Listen::Unix(socket.to_owned()), exports: vec![0] };
+    let config = ServerConfig { threads: 2, ..ServerConfig::default() };
+    Server::start(ServerConfig { exports: vec![export], listeners: vec![listen], ..config })
+        .unwrap()
+}
+
+fn connect(socket: &Path) -> Client {
+    let address = Address::Unix { path: socket.to_owned() };
+    Client::connect(&NbdUri { address, name: "v".to_owned() }).unwrap()
+}
+
+/// Has sent 200 reads of 1 MiB.
+fn greedy(socket: &Path) -> UnixStream {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.read_exact(&mut [0; 18]).unwrap();
+    let mut out = 3u32.to_be_bytes().to_vec();
+    put_option(&mut out, OPT_EXPORT_NAME, b"v");
+    stream.write_all(&out).unwrap();
+    stream.read_exact(&mut [0; 10]).unwrap();
+    let mut bytes = Vec::new();
+    for index in 0..200 {
+        let mut header = [0; 32];
+        let request = read_at(index, index % 64 * MIB, MIB);
+        let len = encode_request(&request, ReplyStyle::Simple, &mut header);
+        bytes.extend_from_slice(&header[..len]);
+    }
+    stream.write_all(&bytes).unwrap();
+    stream
+}
+
+/// Reads of 4 KiB a second, so many at a time.
+fn honest(socket: &Path, depth: u64, seconds: f64) -> f64 {
+    let mut client = connect(socket);
+    let (start, mut done, mut next) = (Instant::now(), 0u64, 0u64);
+    let limit = Duration::from_secs_f64(seconds);
+    let place = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (64 * MIB / 4096) * 4096;
+    while start.elapsed() < limit {
+        while next < done + depth {
+            client.submit(&read_at(next, place(next), 4096), vec![0; 4096]).unwrap();
+            next += 1;
+        }
+        client.flush().unwrap();
+        done += client.wait(1, |one| assert_eq!(one.errno, None)).unwrap() as u64;
+    }
+    let rate = done as f64 / start.elapsed().as_secs_f64();
+    client.wait((next - done) as usize, |_| ()).unwrap();
+    rate
+}
+
+fn main() {
+    let seconds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(2.0);
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let server = serve(&socket);
+    let mut writer = connect(&socket);
+    for index in 0..64 {
+        let request = Request { command: Command::Write, ..read_at(0, index * MIB, 4096) };
+        writer.call(&request, vec![7; 4096]).unwrap();
+    }
+    println!("greedy clients        depth  alone K/s  beside K/s  ratio");
+    for (count, slow) in [(8, false), (20, false), (200, false), (8, true), (20, true), (200, true)]
+    {
+        for depth in [1, 16] {
+            let alone = honest(&socket, depth, seconds);
+            let mut others: Vec<UnixStream> = (0..count).map(|_| greedy(&socket)).collect();
+            std::thread::sleep(Duration::from_millis(500));
+            let stop = Arc::new(AtomicBool::new(false));
+            let ended = Arc::clone(&stop);
+            let taker = std::thread::spawn(move || {
+                let mut last = Instant::now();
+                while !ended.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(50));
+                    if slow && last.elapsed() > Duration::from_secs(8) {
+                        last = Instant::now();
+                        let mut bytes = vec![0; 64 << 10];
+                        others.iter_mut().for_each(|one| drop(one.read(&mut bytes)));
+                    }
+                }
+            });
+            let beside = honest(&socket, depth, seconds);
+            stop.store(true, Ordering::SeqCst);
+            taker.join().unwrap();
+            let what = format!("{count}{}", if slow { ", 64 KiB each 8 s" } else { "" });
+            let (k_alone, k_beside) = (alone / 1e3, beside / 1e3);
+            let ratio = beside / alone;
+            println!("{what:<22}{depth:>5}{k_alone:>11.1}{k_beside:>12.1}{ratio:>7.2}");
+        }
+    }
+    drop(writer);
+    let _ = server.stop(Duration::from_secs(5));
+}

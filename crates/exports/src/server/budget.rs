@@ -1,0 +1,199 @@
+//! How much memory for payload there is, who may have how much of it, and whose turn it is.
+//!
+//! One [`Budget`] for all pools of a server. It counts what they have mapped, and keeps the list of
+//! connections that wait. A connection that holds nothing gets its next request's memory however
+//! large that is, first come first served over all threads; while one waits, nobody maps more but
+//! for a few small buffers. Above that, memory goes by demand: each connection may hold an eighth
+//! of what is free, so that those that hold least get more first (dynamic thresholds).
+//! Called by the pools and by shares.rs; calls nothing.
+//!
+//! Two slices of an eighth each are kept: the last for connections that hold no more than each is
+//! guaranteed, the one before for those that hold little. So whatever others do, small requests go
+//! on. Where memory is hardly enough for one largest request the slices are smaller, or none.
+//!
+//! Lock order: the list's lock is taken alone, and for a few instructions.
+//! # Source
+//! Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::mailbox::lock;
+
+/// The largest request, in bytes.
+const REQUEST_BYTES_MAX: usize = 32 << 20;
+/// A connection that holds at most this much, in bytes, may use the slice for little.
+const LITTLE_BYTES: usize = 256 << 10;
+/// A connection may hold one part in so many of what is free.
+const SHARE: usize = 8;
+
+/// A connection that waits for memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// The I/O thread.
+    pub(crate) thread: usize,
+    /// The connection's index there, and its serial.
+    pub(crate) index: usize,
+    pub(crate) serial: u64,
+}
+
+/// Bytes mapped by all pools of a server, how many may be, and who waits for some.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    mapped_bytes: AtomicUsize,
+    max_bytes: usize,
+    /// Bytes of each of the two slices.
+    slice_bytes: usize,
+    /// Bytes that each connection may hold whatever others do.
+    guarantee_bytes: usize,
+    /// Length of the list, for a look without the lock.
+    waiting: AtomicUsize,
+    turns: Mutex<VecDeque<Turn>>,
+}
+
+impl Budget {
+    pub(crate) fn new(max_bytes: usize, connections_max: u32) -> Arc<Budget> {
+        let spare_bytes = max_bytes.saturating_sub(REQUEST_BYTES_MAX);
+        let slice_bytes = (max_bytes / 8).min(spare_bytes / 2);
+        Arc::new(Budget {
+            mapped_bytes: AtomicUsize::new(0),
+            max_bytes,
+            slice_bytes,
+            guarantee_bytes: slice_bytes / (connections_max.max(1) as usize),
+            waiting: AtomicUsize::new(0),
+            turns: Mutex::new(VecDeque::new()),
+        })
+    }
+
+    pub(crate) fn mapped_bytes(&self) -> usize {
+        // Relaxed: a figure for reports and shares.
+        self.mapped_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that each connection may hold whatever others do.
+    #[inline]
+    pub(crate) fn guarantee_bytes(&self) -> usize {
+        self.guarantee_bytes
+    }
+
+    /// Most bytes that all pools together may have mapped.
+    pub(crate) fn max_bytes(&self) -> usize {
+        self.max_bytes
+    }
+
+    /// Up to how many mapped bytes a connection may map more that then holds `held_bytes`.
+    pub(crate) fn limit(&self, held_bytes: usize) -> usize {
+        match held_bytes {
+            bytes if bytes <= self.guarantee_bytes => self.max_bytes,
+            0..=LITTLE_BYTES => self.max_bytes - self.slice_bytes,
+            _ => self.max_bytes - 2 * self.slice_bytes,
+        }
+    }
+
+    /// How much a connection may hold, above its guarantee and its first request, if it is to hold
+    /// `held_bytes` and `idle_bytes` of what is mapped are free for it.
+    pub(crate) fn share(&self, held_bytes: usize, idle_bytes: usize) -> usize {
+        (self.limit(held_bytes).saturating_sub(self.mapped_bytes()) + idle_bytes) / SHARE
+    }
+
+    /// Whether small regions may be kept while others wait for memory: the slices are for those.
+    pub(crate) fn has_slices(&self) -> bool {
+        self.slice_bytes >= 8 << 20
+    }
+
+    /// Counts `bytes` as mapped, unless that were more than `limit` in all.
+    pub(crate) fn take(&self, bytes: usize, limit: usize) -> bool {
+        let limit = limit.min(self.max_bytes);
+        let more = |mapped: usize| mapped.checked_add(bytes).filter(|sum| *sum <= limit);
+        // Relaxed: the counter guards no other memory.
+        let taken = self.mapped_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.is_ok()
+    }
+
+    pub(crate) fn give(&self, bytes: usize) {
+        // Relaxed: as in `take`; whoever waits is rung, which orders.
+        self.mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether somebody waits.
+    #[inline]
+    pub(crate) fn is_wanted(&self) -> bool {
+        // Relaxed: a hint; threads are rung when the list changes.
+        self.waiting.load(Ordering::Relaxed) != 0
+    }
+
+    /// Adds a connection that is not on the list to its end.
+    pub(crate) fn join(&self, turn: Turn) {
+        let mut turns = lock(&self.turns);
+        turns.push_back(turn);
+        self.waiting.store(turns.len(), Ordering::Relaxed); // Relaxed: as in `is_wanted`.
+    }
+
+    /// Takes a connection off the list.
+    pub(crate) fn leave(&self, thread: usize, serial: u64) {
+        let mut turns = lock(&self.turns);
+        turns.retain(|turn| (turn.thread, turn.serial) != (thread, serial));
+        self.waiting.store(turns.len(), Ordering::Relaxed); // Relaxed: as in `is_wanted`.
+    }
+
+    /// Whose turn it is.
+    pub(crate) fn first(&self) -> Option<Turn> {
+        if !self.is_wanted() {
+            return None;
+        }
+        lock(&self.turns).front().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn no_pool_gets_more_than_the_limit_and_a_refusal_counts_nothing() {
+        let budget = Budget::new(8 * MIB, 4);
+        assert!(budget.take(8 * MIB, usize::MAX));
+        assert!(!budget.take(1, usize::MAX), "the budget is spent");
+        assert_eq!(budget.mapped_bytes(), 8 * MIB, "a refusal takes nothing");
+        budget.give(MIB);
+        assert!(!budget.take(MIB, 7 * MIB), "the caller's own limit holds too");
+        assert!(budget.take(MIB, 8 * MIB));
+    }
+
+    #[test]
+    fn large_holders_leave_two_slices_and_small_ones_one() {
+        let budget = Budget::new(256 * MIB, 1024);
+        assert_eq!(budget.guarantee_bytes(), 32 << 10);
+        assert_eq!(budget.limit(32 << 10), 256 * MIB);
+        assert_eq!(budget.limit(256 << 10), 224 * MIB);
+        assert_eq!(budget.limit((256 << 10) + 1), 192 * MIB);
+        let tight = Budget::new(32 * MIB, 1024);
+        assert_eq!(tight.limit(32 * MIB), 32 * MIB, "one largest request must fit");
+        assert_eq!(tight.guarantee_bytes(), 0);
+    }
+
+    #[test]
+    fn share_is_an_eighth_of_what_is_free() {
+        let budget = Budget::new(256 * MIB, 1024);
+        assert_eq!(budget.share(MIB, 0), 24 * MIB);
+        assert!(budget.take(160 * MIB, usize::MAX));
+        assert_eq!(budget.share(MIB, 8 * MIB), 5 * MIB);
+    }
+
+    #[test]
+    fn turns_come_in_order_over_threads_and_the_dead_leave() {
+        let budget = Budget::new(8 * MIB, 4);
+        assert_eq!(budget.first(), None);
+        let turn = |thread, serial| Turn { thread, index: 0, serial };
+        [turn(0, 1), turn(1, 1), turn(0, 2)].into_iter().for_each(|turn| budget.join(turn));
+        assert_eq!(budget.first(), Some(turn(0, 1)));
+        budget.leave(0, 1);
+        assert_eq!(budget.first(), Some(turn(1, 1)));
+        budget.leave(0, 2);
+        budget.leave(1, 1);
+        assert!(!budget.is_wanted());
+    }
+}

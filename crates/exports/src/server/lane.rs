@@ -1,0 +1,85 @@
+//! A volume as one I/O thread sees it: its channel, what waits for that, what its drives hold.
+//!
+//! Owned by the thread's [`Core`](super::execute::Core), one for each volume; execute.rs submits
+//! and collects, overdue.rs looks for requests that no drive answers.
+//!
+//! Invariants: `held_bytes` is the sum of the pool's buffers of this lane's started tickets, of
+//! those too whose clients have their answer or are gone; `overdue` counts the latter kind. Both
+//! are bounded, so drives that hang keep no memory from other volumes.
+
+use std::collections::VecDeque;
+
+use millrace_block::{Channel, Volume};
+use millrace_machine::Native;
+
+use super::ticket::Ticket;
+
+/// Requests of a lane that may be overdue before it takes no more.
+const OVERDUE_MAX: u32 = 64;
+
+/// A volume on this thread.
+pub(crate) struct Lane {
+    pub(crate) channel: Channel<Native>,
+    /// Tickets that the channel had no room for.
+    pub(crate) waiting: VecDeque<u32>,
+    /// How long its drives may take for a request, in nanoseconds; 0 for ever.
+    pub(crate) timeout_ns: u64,
+    /// When to look for overdue requests again.
+    pub(crate) look_ns: u64,
+    /// Tickets started and neither over nor overdue.
+    pub(crate) started: u32,
+    /// Tickets whose clients have their answer while the drive has the memory.
+    pub(crate) overdue: u32,
+    /// Bytes of buffers of started tickets.
+    pub(crate) held_bytes: usize,
+    /// Its writes are entered in the volume's ranges.
+    pub(crate) tracks: bool,
+    /// Connections whose next request waits until the lane holds less.
+    pub(crate) hungry: Vec<usize>,
+}
+
+impl Lane {
+    pub(crate) fn new(channel: Channel<Native>) -> Lane {
+        let timeout_ns = longest_timeout(channel.volume());
+        Lane {
+            channel,
+            waiting: VecDeque::new(),
+            timeout_ns,
+            look_ns: 0,
+            started: 0,
+            overdue: 0,
+            held_bytes: 0,
+            tracks: false,
+            hungry: Vec::new(),
+        }
+    }
+
+    /// Its drives have left so many requests unanswered that another would fare no better.
+    #[inline]
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.overdue >= OVERDUE_MAX
+    }
+
+    /// A ticket is started.
+    #[inline]
+    pub(crate) fn start(&mut self, ticket: &Ticket) {
+        self.started += 1;
+        self.held_bytes += ticket.memory.pool_bytes();
+    }
+
+    /// A started ticket is over.
+    #[inline]
+    pub(crate) fn end(&mut self, ticket: &Ticket, was_overdue: bool) {
+        self.held_bytes -= ticket.memory.pool_bytes();
+        match was_overdue {
+            true => self.overdue -= 1,
+            false => self.started -= 1,
+        }
+    }
+}
+
+/// How long a volume's slowest drive may take; 0 if one may take for ever.
+fn longest_timeout(volume: &Volume<Native>) -> u64 {
+    let timeouts = volume.disks().iter().map(|disk| disk.timeout_ns());
+    timeouts.reduce(|a, b| if a == 0 || b == 0 { 0 } else { a.max(b) }).unwrap_or(0)
+}

@@ -1,0 +1,190 @@
+//! Ranges of a volume that are being written, once some client writes less than whole blocks.
+//!
+//! To write a part of a block the server reads it, changes it and writes it back. Whatever else is
+//! written to that block meanwhile would be lost, so such a write has its blocks for itself. One
+//! [`Ranges`] for each volume, shared by all I/O threads. Nobody pays for it until the first such
+//! write *starts* it: from then on each thread enters its writes here, those in flight too, and
+//! says so (`confirm`); only then a range is given to one writer alone. Called by ragged.rs.
+//!
+//! Invariants: ranges that overlap are held at the same time only by writers of whole blocks; those
+//! that wait come in order, and nobody overtakes one that waits for the same block. Discards and
+//! zeroes are writers too. Writers outside the server (a guest of the same volume) are not known.
+//!
+//! Lock order: the table's lock is taken alone.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Mutex;
+
+use millrace_block::Sector;
+
+use crate::mailbox::lock;
+
+/// Who holds or wants a range: an I/O thread's ticket.
+pub(crate) type Key = (usize, u32);
+
+/// A range and who has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    key: Key,
+    sectors: Range<Sector>,
+    /// Nobody else may write there.
+    alone: bool,
+}
+
+impl Entry {
+    fn conflicts(&self, other: &Entry) -> bool {
+        let overlaps =
+            self.sectors.start < other.sectors.end && other.sectors.start < self.sectors.end;
+        overlaps && (self.alone || other.alone)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// Writes are entered.
+    started: bool,
+    held: Vec<Entry>,
+    waiting: VecDeque<Entry>,
+    /// Tickets of each thread that waited and now hold their range.
+    ready: Vec<Vec<u32>>,
+    /// Threads that have not confirmed.
+    unconfirmed: usize,
+}
+
+impl Table {
+    /// Gives those that wait what is free, in order; true if somebody got something.
+    fn settle(&mut self) -> bool {
+        let (mut at, mut any) = (0, false);
+        while let Some(entry) = self.waiting.get(at) {
+            let blocks = |other: &Entry| other.conflicts(entry);
+            let early = entry.alone && self.unconfirmed > 0;
+            if early || self.held.iter().any(blocks) || self.waiting.range(..at).any(blocks) {
+                at += 1;
+                continue;
+            }
+            let entry = self.waiting.remove(at).expect("it was just there");
+            self.ready[entry.key.0].push(entry.key.1);
+            self.held.push(entry);
+            any = true;
+        }
+        any
+    }
+}
+
+/// The ranges of one volume.
+#[derive(Debug)]
+pub(crate) struct Ranges(Mutex<Table>);
+
+impl Ranges {
+    pub(crate) fn new(threads: usize) -> Ranges {
+        let table =
+            Table { ready: vec![Vec::new(); threads], unconfirmed: threads, ..Table::default() };
+        Ranges(Mutex::new(table))
+    }
+
+    /// From now on writes are entered.
+    pub(crate) fn start(&self) {
+        lock(&self.0).started = true;
+    }
+
+    /// Whether writes are to be entered. Threads ask when they are told that something changed,
+    /// and say by `confirm` that they do it.
+    pub(crate) fn is_started(&self) -> bool {
+        lock(&self.0).started
+    }
+
+    /// Enters a write of whole blocks that is in flight already, before `confirm`.
+    pub(crate) fn adopt(&self, key: Key, sectors: Range<Sector>) {
+        lock(&self.0).held.push(Entry { key, sectors, alone: false });
+    }
+
+    /// A thread has entered all of its writes and will enter each new one; true if somebody who
+    /// waited goes on.
+    pub(crate) fn confirm(&self) -> bool {
+        let mut table = lock(&self.0);
+        table.unconfirmed -= 1;
+        table.settle()
+    }
+
+    /// Asks for a range; false if it has to wait, and then comes through `take_ready`.
+    pub(crate) fn claim(&self, key: Key, sectors: Range<Sector>, alone: bool) -> bool {
+        let entry = Entry { key, sectors, alone };
+        let mut table = lock(&self.0);
+        let blocks = |other: &Entry| other.conflicts(&entry);
+        let early = alone && table.unconfirmed > 0;
+        if early || table.held.iter().any(blocks) || table.waiting.iter().any(blocks) {
+            table.waiting.push_back(entry);
+            return false;
+        }
+        table.held.push(entry);
+        true
+    }
+
+    /// Gives up a range, held or waited for; true if somebody who waited goes on.
+    pub(crate) fn release(&self, key: Key) -> bool {
+        let mut table = lock(&self.0);
+        match table.held.iter().position(|entry| entry.key == key) {
+            Some(at) => drop(table.held.swap_remove(at)),
+            None => table.waiting.retain(|entry| entry.key != key),
+        }
+        table.ready[key.0].retain(|id| *id != key.1);
+        !table.waiting.is_empty() && table.settle()
+    }
+
+    /// Moves the tickets of a thread that hold now what they waited for to the end of `into`.
+    pub(crate) fn take_ready(&self, thread: usize, into: &mut Vec<u32>) {
+        into.append(&mut lock(&self.0).ready[thread]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ready(ranges: &Ranges, thread: usize) -> Vec<u32> {
+        let mut ready = Vec::new();
+        ranges.take_ready(thread, &mut ready);
+        ready
+    }
+
+    #[test]
+    fn range_is_given_to_one_alone_only_when_all_threads_have_entered_theirs() {
+        let ranges = Ranges::new(2);
+        ranges.start();
+        assert!(!ranges.confirm());
+        assert!(!ranges.claim((0, 1), 0..8, true), "thread 1 may have a write there");
+        ranges.adopt((1, 7), 4..12);
+        assert!(!ranges.confirm(), "and it had");
+        assert!(ranges.release((1, 7)));
+        assert_eq!(ready(&ranges, 0), [1]);
+        assert_eq!(ready(&ranges, 1), [0; 0]);
+    }
+
+    #[test]
+    fn only_those_wait_who_overlap_and_in_their_order() {
+        let ranges = Ranges::new(1);
+        ranges.confirm();
+        assert!(ranges.claim((0, 1), 0..8, false));
+        assert!(ranges.claim((0, 2), 4..12, false), "whole blocks need no order");
+        assert!(!ranges.claim((0, 3), 8..16, true));
+        assert!(ranges.claim((0, 4), 16..24, true), "it overlaps nobody");
+        assert!(!ranges.claim((0, 5), 12..16, false), "it must not overtake");
+        assert!(!ranges.release((0, 1)));
+        assert!(ranges.release((0, 2)));
+        assert_eq!(ready(&ranges, 0), [3]);
+        assert!(ranges.release((0, 3)));
+        assert_eq!(ready(&ranges, 0), [5]);
+    }
+
+    #[test]
+    fn whoever_gives_up_waiting_lets_those_behind_go_on() {
+        let ranges = Ranges::new(1);
+        ranges.confirm();
+        assert!(ranges.claim((0, 1), 0..8, true));
+        assert!(!ranges.claim((0, 2), 0..16, true));
+        assert!(!ranges.claim((0, 3), 8..16, false));
+        assert!(ranges.release((0, 2)));
+        assert_eq!(ready(&ranges, 0), [3]);
+    }
+}

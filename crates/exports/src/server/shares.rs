@@ -1,0 +1,201 @@
+//! Who gets a buffer now, and who waits: for its own, for its volume, or for its turn.
+//!
+//! Called by execute.rs for every request with payload and by the worker's turn for those that
+//! wait; asks the pool, by the rules of the [`Budget`](super::budget::Budget). A connection that
+//! waits receives nothing, so its client waits too; nobody is refused because of somebody else.
+//!
+//! Invariants: a connection that holds nothing waits on the budget's list, or for its volume; one
+//! that holds something is tried again whenever some of that came back, so none is forgotten.
+
+use super::budget::Turn;
+use super::connection::Connection;
+use super::execute::Core;
+use super::memory::{PoolBuffer, buffer_bytes};
+use super::worker::{Worker, touch};
+
+/// What a connection's next request waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hunger {
+    /// Nothing.
+    No,
+    /// Some of what the connection itself holds to come back.
+    Own,
+    /// The volume to hold less.
+    Lane,
+    /// Its turn on the budget's list.
+    Turn,
+}
+
+/// Why there is no buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoBuffer {
+    /// Not now; the connection is remembered.
+    Wait,
+    /// There is less memory than that in all.
+    TooLong,
+    /// The volume's drives do not answer and hold all that they may.
+    Stuck,
+}
+
+impl Core {
+    /// A buffer for the next request of a connection.
+    #[inline]
+    pub(crate) fn buffer(
+        &mut self,
+        len_bytes: usize,
+        conn: &mut Connection,
+        lane: u32,
+    ) -> Result<PoolBuffer, NoBuffer> {
+        let Some(bytes) = buffer_bytes(len_bytes) else { return Err(NoBuffer::TooLong) };
+        if self.lanes.len() > 1 && !self.lane_may_hold(lane, bytes) {
+            return Err(self.wait_for_lane(conn, lane));
+        }
+        let held_bytes = conn.held_bytes + bytes;
+        let limit = match held_bytes <= self.pool.budget().guarantee_bytes() {
+            true => usize::MAX,
+            false => self.limit_for(conn, held_bytes, bytes)?,
+        };
+        match self.pool.take(len_bytes, limit) {
+            Some(buffer) => {
+                conn.held_bytes += buffer.len();
+                Ok(buffer)
+            }
+            None => Err(self.wait(conn)),
+        }
+    }
+
+    /// How much may be mapped in all for a connection to hold more than it is guaranteed.
+    fn limit_for(
+        &mut self,
+        conn: &mut Connection,
+        held_bytes: usize,
+        bytes: usize,
+    ) -> Result<usize, NoBuffer> {
+        if !self.pool.can_ever(bytes) {
+            return Err(NoBuffer::TooLong);
+        }
+        let budget = self.pool.budget();
+        let limit = budget.limit(held_bytes);
+        let is_crowded = budget.is_wanted();
+        if conn.held_bytes == 0 {
+            // Its first request: in its turn, whatever it takes.
+            let first = is_crowded.then(|| budget.first()).flatten();
+            let me = |turn: Turn| (turn.thread, turn.serial) == (self.pool.thread(), conn.serial);
+            return match first.is_none_or(me) {
+                true => Ok(limit),
+                false => Err(self.wait(conn)),
+            };
+        }
+        if held_bytes > budget.share(held_bytes, self.pool.idle_bytes()) {
+            return Err(self.wait(conn));
+        }
+        // While others wait for their first, what is mapped may be used, and no more is mapped.
+        Ok(if is_crowded { 0 } else { limit })
+    }
+
+    /// The connection waits for what it holds, or if that is nothing, for its turn.
+    #[cold]
+    fn wait(&mut self, conn: &mut Connection) -> NoBuffer {
+        if conn.held_bytes > 0 {
+            conn.hunger = Hunger::Own;
+            return NoBuffer::Wait;
+        }
+        if conn.hunger != Hunger::Turn {
+            conn.hunger = Hunger::Turn;
+            let (thread, index, serial) = (self.pool.thread(), conn.index, conn.serial);
+            self.pool.budget().join(Turn { thread, index, serial });
+            self.news = true;
+        }
+        NoBuffer::Wait
+    }
+
+    /// The connection's request waits no longer.
+    #[cold]
+    pub(crate) fn end_hunger(&mut self, conn: &mut Connection) {
+        self.news |= conn.hunger == Hunger::Turn;
+        conn.stop_waiting(&self.pool);
+    }
+
+    /// Whether the started requests of a volume may have so much more of the memory: as much as is
+    /// left for others, or its part of a quarter of all.
+    fn lane_may_hold(&self, lane: u32, bytes: usize) -> bool {
+        let budget = self.pool.budget();
+        let threads = self.threads.max(1);
+        let held_bytes = self.lanes[lane as usize].held_bytes;
+        let free_bytes = budget.max_bytes().saturating_sub(budget.mapped_bytes());
+        let free_bytes = (free_bytes + self.pool.idle_bytes()) / threads;
+        let least_bytes = budget.max_bytes() / (4 * threads * self.lanes.len());
+        held_bytes == 0 || held_bytes + bytes <= free_bytes.max(least_bytes)
+    }
+
+    #[cold]
+    fn wait_for_lane(&mut self, conn: &mut Connection, lane: u32) -> NoBuffer {
+        let lane = &mut self.lanes[lane as usize];
+        if lane.overdue > 0 {
+            return NoBuffer::Stuck;
+        }
+        lane.hungry.push(conn.index);
+        // It must not keep others from their turn meanwhile.
+        self.end_hunger(conn);
+        conn.hunger = Hunger::Lane;
+        NoBuffer::Wait
+    }
+}
+
+impl Worker {
+    /// Connections that wait for memory try again, if they have reason to.
+    pub(crate) fn feed_starving(&mut self) {
+        while let Some(index) = self.core.retry.pop() {
+            let conn = self.conns[index].as_mut();
+            let Some(conn) = conn.filter(|conn| conn.hunger != Hunger::No) else { continue };
+            self.core.take_input(conn);
+            touch(&mut self.touched, conn);
+        }
+        while let Some(turn) = self.core.pool.budget().first() {
+            if turn.thread != self.number {
+                return;
+            }
+            let conn = self.conns[turn.index].as_mut();
+            let Some(conn) =
+                conn.filter(|conn| conn.serial == turn.serial && conn.hunger == Hunger::Turn)
+            else {
+                self.core.pool.budget().leave(turn.thread, turn.serial);
+                continue;
+            };
+            self.core.take_input(conn);
+            touch(&mut self.touched, conn);
+            if conn.hunger == Hunger::Turn {
+                return;
+            }
+        }
+    }
+
+    /// While somebody waits: gives back what is unused here, and tells the other threads if
+    /// something changed.
+    pub(crate) fn share_memory(&mut self) {
+        let news = std::mem::take(&mut self.core.news);
+        if self.core.pool.budget().is_wanted() {
+            let returned = self.core.pool.trim_for_others();
+            if news || returned {
+                self.ring_others();
+            }
+        }
+    }
+
+    /// Looks at what other threads did with ranges, if they did something.
+    pub(crate) fn hear_news(&mut self) {
+        let news = self.shared.news();
+        if news != self.seen_news {
+            self.seen_news = news;
+            self.follow_ranges();
+        }
+    }
+
+    /// Tells all other threads that there is something to look at.
+    pub(crate) fn ring_others(&self) {
+        // Before the bells. This thread has one more turn, too: what it gave back may be its own.
+        self.shared.add_news();
+        let others = self.shared.mailboxes.iter().enumerate();
+        others.filter(|(thread, _)| *thread != self.number).for_each(|(_, mailbox)| mailbox.ring());
+    }
+}

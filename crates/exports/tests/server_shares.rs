@@ -1,0 +1,156 @@
+//! Memory among clients: greedy ones, slow ones and large requests cost others their turn at most.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // Helpers of tests may fail like tests.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{BACKENDS, MIB, Running, header, pattern, read, request, serve, write};
+use millrace_exports::client::Client;
+use millrace_exports::nbd::{Command, Request};
+
+/// A client that asks for 200 reads of 1 MiB and receives nothing.
+fn greedy(running: &Running) -> UnixStream {
+    let mut socket = running.by_hand("0");
+    let reads: Vec<u8> = (0..200).flat_map(|_| header(Command::Read, 0, MIB)).collect();
+    socket.write_all(&reads).unwrap();
+    socket
+}
+
+fn served(running: &Running, others: usize) {
+    let mut honest = running.unix("0");
+    let started = Instant::now();
+    for round in 0..400u64 {
+        let (offset, data) = (MIB + round % 64 * 4096, pattern(round, 4096));
+        write(&mut honest, offset, &data);
+        assert!(read(&mut honest, offset, 4096) == data);
+    }
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(10), "beside {others}: {took:?}");
+    let stats = running.server.stats();
+    assert!(stats.buffer_bytes <= 256 << 20, "{stats:?}");
+}
+
+#[test]
+fn small_requests_go_on_beside_any_number_of_clients_that_receive_nothing() {
+    for backend in BACKENDS {
+        for others in [8, 20, 200, 300] {
+            let running = serve(&["ram:size=64m"], |config| config.backend = backend);
+            running.scatter("0", 1);
+            let greedy: Vec<_> = (0..others).map(|_| greedy(&running)).collect();
+            served(&running, others);
+            drop(greedy);
+            running.until_empty();
+        }
+    }
+}
+
+#[test]
+fn large_request_has_its_turn_beside_clients_that_receive_nothing_or_next_to_nothing() {
+    for backend in BACKENDS {
+        for trickles in [false, true] {
+            let running = serve(&["ram:size=64m"], |config| {
+                config.backend = backend;
+                config.memory_max_bytes = 64 << 20;
+            });
+            running.scatter("0", 48);
+            // A rate is measured for no longer than this; a pause as long as this ends one too.
+            running.server.set_stall_timeout(Duration::from_secs(2));
+            let stop = AtomicBool::new(false);
+            thread::scope(|scope| {
+                for _ in 0..64 {
+                    let mut socket = greedy(&running);
+                    let stop = &stop;
+                    scope.spawn(move || {
+                        while !stop.load(Ordering::SeqCst) {
+                            thread::sleep(Duration::from_millis(250));
+                            // Never a pause as long as the stall timeout, and 4 KiB a second.
+                            if trickles && !matches!(socket.read(&mut [0; 1024]), Ok(1..)) {
+                                return;
+                            }
+                        }
+                    });
+                }
+                let mut honest = running.unix("0");
+                let started = Instant::now();
+                let whole = read(&mut honest, 0, 32 << 20);
+                let took = started.elapsed();
+                stop.store(true, Ordering::SeqCst);
+                assert_eq!(whole.len(), 32 << 20);
+                assert!(took < Duration::from_secs(20), "{took:?}");
+                assert!(running.server.stats().stalled > 0);
+            });
+            running.until_empty();
+        }
+    }
+}
+
+#[test]
+fn largest_requests_of_many_clients_have_their_turns() {
+    for backend in BACKENDS {
+        let running = serve(&["ram:size=64m"], |config| {
+            config.backend = backend;
+            config.memory_max_bytes = 64 << 20;
+        });
+        running.scatter("0", 48);
+        let clients: Vec<Client> = (0..12).map(|_| running.unix("0")).collect();
+        thread::scope(|scope| {
+            for mut client in clients {
+                scope.spawn(move || {
+                    for index in 0..2u64 {
+                        let order =
+                            Request { cookie: index, ..request(Command::Read, 0, 32 * MIB) };
+                        client.submit(&order, vec![0; 32 << 20]).unwrap();
+                    }
+                    client.wait(2, |done| assert_eq!(done.errno, None)).unwrap();
+                });
+            }
+        });
+        assert!(running.server.stats().buffer_bytes <= 64 << 20);
+        running.until_empty();
+    }
+}
+
+#[test]
+fn memory_that_lies_idle_in_one_thread_is_there_for_another() {
+    for backend in BACKENDS {
+        let running = serve(&["ram:size=64m"], |config| {
+            config.backend = backend;
+            config.memory_max_bytes = 8 << 20;
+        });
+        running.scatter("0", 8);
+        // Dealt out in turn: one for each thread.
+        let (mut one, mut other) = (running.unix("0"), running.unix("0"));
+        for round in 0..20 {
+            let started = Instant::now();
+            let (first, second) = if round % 2 == 0 { (2, 8) } else { (8, 2) };
+            assert_eq!(read(&mut one, 0, first << 20).len(), first << 20);
+            assert_eq!(read(&mut other, 0, second << 20).len(), second << 20);
+            let took = started.elapsed();
+            assert!(took < Duration::from_secs(1), "memory waits for nobody: {took:?}");
+        }
+    }
+}
+
+#[test]
+fn memory_goes_back_to_the_system_when_it_was_not_used_for_a_while() {
+    for backend in BACKENDS {
+        let running = serve(&["ram:size=64m"], |config| config.backend = backend);
+        running.scatter("0", 1);
+        let mut client = running.unix("0");
+        for index in 0..40u64 {
+            let order = Request { cookie: index, ..request(Command::Read, 0, MIB) };
+            client.submit(&order, vec![0; 1 << 20]).unwrap();
+        }
+        assert_eq!(client.wait(40, |done| assert_eq!(done.errno, None)).unwrap(), 40);
+        assert!(running.server.stats().buffer_bytes > 0);
+        running.until("all of it is back", |r| r.server.stats().buffer_bytes == 0);
+        assert_eq!(running.server.stats().connections, 1);
+        assert_eq!(read(&mut client, 0, 4096).len(), 4096);
+    }
+}

@@ -1,0 +1,88 @@
+//! A drive that never answers beside a healthy one, and memory that comes back after a load.
+//!
+//! A real daemon and bare sockets; descriptors and memory are those of its process.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use millrace_tests::raw_nbd::{READ, RawNbd, request};
+use millrace_tests::serving::{backends, pattern};
+use millrace_tests::{Daemon, poll_within};
+
+const MIB: u64 = 1 << 20;
+const EIO: u32 = 5;
+
+/// Volume `v` is well, volume `w` is stuck.
+fn config(backend: &str) -> String {
+    let part = |name: &str, spec: &str| {
+        format!(
+            "[[drive]]\nname = \"d-{name}\"\nspec = \"{spec}\"\ntimeout = \"1s\"\n\
+             [[volume]]\nname = \"{name}\"\ndrives = [\"d-{name}\"]\n\
+             [[export]]\nvolume = \"{name}\"\nnbd = \"unix:s\"\n"
+        )
+    };
+    let stuck = "fault:drive=(ram:size=64m),volatile=on,stuck=on,op=read";
+    let server = format!("[server]\nbackend = \"{backend}\"\nthreads = 2\nmemory-max = \"64m\"\n");
+    part("v", "ram:size=64m") + &part("w", stuck) + &server
+}
+
+fn reads(count: u64) -> Vec<u8> {
+    (0..count).flat_map(|n| request(READ, n, n % 40 * MIB, 1 << 20)).collect()
+}
+
+fn open_files(daemon: &Daemon) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count()
+}
+
+#[test]
+fn clients_of_a_stuck_drive_that_reconnect_fifty_times_harm_no_other_volume() {
+    for backend in backends() {
+        let daemon = Daemon::start(&config(backend), &["s"]);
+        let socket = daemon.dir().join("s");
+        let mut well = RawNbd::connect(&socket, "v").unwrap();
+        let data = pattern(1 << 20, 7);
+        well.write(0, &data).unwrap();
+        let (files, start) = (open_files(&daemon), Instant::now());
+        for round in 0..50 {
+            let mut stuck = RawNbd::connect(&socket, "w").unwrap();
+            stuck.send(&reads(40)).unwrap();
+            assert!(well.read(0, 1 << 20).unwrap() == data, "{backend}: round {round}");
+            well.write(2 * MIB, &data[..4096]).unwrap();
+            assert!(well.read(2 * MIB, 4096).unwrap() == data[..4096], "{backend}: round {round}");
+        }
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(30), "{backend}: others waited: {took:?}");
+        let back = || (open_files(&daemon) <= files + 2).then_some(());
+        poll_within(Duration::from_secs(15), back).expect("descriptors come back");
+        // 64 MiB for payload, two of what was written, and the program.
+        let resident_kib = daemon.resident_kib();
+        assert!(resident_kib < 112 << 10, "{backend}: {resident_kib} KiB");
+        let mut stuck = RawNbd::connect(&socket, "w").unwrap();
+        stuck.send(&reads(1)).unwrap();
+        assert_eq!(stuck.reply().unwrap(), (EIO, 0), "{backend}: it is told");
+        assert!(well.read(0, 1 << 20).unwrap() == data);
+    }
+}
+
+#[test]
+fn memory_of_large_requests_goes_back_while_their_client_stays() {
+    for backend in backends() {
+        let daemon = Daemon::start(&config(backend), &["s"]);
+        let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+        let data = pattern(1 << 20, 3);
+        (0..40).for_each(|n| raw.write(n * MIB, &data).unwrap());
+        let kib_of_data = 40 << 10;
+        raw.send(&reads(120)).unwrap();
+        let (mut most_kib, mut payload) = (0, vec![0; 1 << 20]);
+        for _ in 0..120 {
+            assert_eq!(raw.reply().unwrap().0, 0);
+            raw.receive(&mut payload).unwrap();
+            most_kib = most_kib.max(daemon.resident_kib());
+        }
+        let back = || (daemon.resident_kib() < kib_of_data + (16 << 10)).then_some(());
+        poll_within(Duration::from_secs(15), back).unwrap_or_else(|| {
+            panic!("{backend}: {} KiB are left of {most_kib}", daemon.resident_kib())
+        });
+        assert!(raw.read(0, 1 << 20).unwrap() == data);
+    }
+}
