@@ -112,7 +112,7 @@ impl Patience {
             rates_ns: 0,
             pressed_ns: 0,
             idle_ns: 0,
-            deaf: Vec::new(),
+            deaf: Vec::with_capacity(256),
             deaf_ns: 0,
         }
     }

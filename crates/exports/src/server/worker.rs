@@ -80,7 +80,7 @@ impl Worker {
             pool,
             zeroes: Arc::clone(&shared.zeroes),
             counts: ServerStats::default(),
-            retry: Vec::new(),
+            retry: Vec::with_capacity(256),
             news: false,
             ranges_news: false,
             threads: shared.mailboxes.len(),
