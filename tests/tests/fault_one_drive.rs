@@ -290,7 +290,7 @@ fn requests_that_a_drive_never_answers_sleep_and_a_second_signal_ends_the_daemon
     let used = daemon.cpu_ticks() - before;
     assert!(used <= 20, "a stuck request costs {used} of 100 ticks");
     daemon.signal(libc::SIGTERM);
-    let stopping = || daemon.stdout().contains("stopping:").then_some(());
+    let stopping = || daemon.stderr().contains("stopping:").then_some(());
     poll_within(Duration::from_secs(10), stopping).expect("it is told to stop");
     thread::sleep(Duration::from_millis(800));
     assert_eq!(daemon.try_wait(), None, "it waits for the stuck request at first");

@@ -15,6 +15,7 @@ use crate::account::{DiskStats, Run, Times, Whose};
 use crate::bio::Op;
 use crate::disk::{AbandonedRequest, Disk, Stack};
 use crate::driver::{DriverQueue, Expired, Moment, QueueKind};
+use crate::failures::Failure;
 use crate::home::{Home, HomeRef};
 use crate::merge;
 use crate::queues::Serve;
@@ -125,7 +126,9 @@ impl<M: Machine> Disk<M> {
             let whose = Whose::of(&bio, home);
             stats.count(equal, (bio.q_ns, whose), bio.bio.nr_sectors, &mut run.accounts.tenants);
             if !status.is_ok() {
-                stats.count_error(bio.bio.op);
+                let (op, sector, nr_sectors) = (bio.bio.op, bio.bio.sector, bio.bio.nr_sectors);
+                self.note_failure(Failure { op, sector, nr_sectors, status });
+                stats.count_error(op);
                 if whose.is_counted() {
                     run.accounts.tenants.count_error(&bio);
                 }

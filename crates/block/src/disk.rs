@@ -19,6 +19,7 @@ use crate::bio::{Op, OpFlags, Sector};
 use crate::controller::{Controller, queue_tags, queues_max};
 use crate::driver::{Driver, Extent, HwQueues, QueueKind};
 use crate::error::{Error, ErrorKind};
+use crate::failures::{Failure, FailureLog, Failures};
 use crate::handover::Seat;
 use crate::home::{Home, HomeRef};
 use crate::ledger::Ledger;
@@ -122,6 +123,12 @@ pub(crate) struct AbandonedRequest<M: Machine> {
     pub(crate) homes: Vec<HomeRef<M>>,
 }
 
+/// What a drive has done, and what it failed to do.
+struct Accounts<M: Machine> {
+    ledger: M::Lock<Ledger<DiskStats<M>>>,
+    failures: M::Lock<FailureLog>,
+}
+
 /// How a batch of whoever serves gets to the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -150,7 +157,7 @@ pub struct Disk<M: Machine> {
     pub(crate) sq: M::Lock<SingleQueue>,
     pub(crate) flush: M::Lock<FlushState<M>>,
     pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
-    stats: M::Lock<Ledger<DiskStats<M>>>,
+    accounts: Accounts<M>,
     /// Where a worker sits, if the drive may have one.
     pub(crate) seat: Option<Seat<M>>,
     pub(crate) this: Weak<Disk<M>>,
@@ -225,7 +232,10 @@ impl<M: Machine> Disk<M> {
             sq: M::Lock::new("request-queue", sq),
             flush: M::Lock::new("flush", flush),
             abandoned: M::Lock::new("abandoned", Vec::new()),
-            stats: M::Lock::new("stats", Ledger::new()),
+            accounts: Accounts {
+                ledger: M::Lock::new("stats", Ledger::new()),
+                failures: M::Lock::new("failures", FailureLog::default()),
+            },
             seat: worker.map(Seat::new),
             config,
             this: Weak::clone(this),
@@ -327,17 +337,30 @@ impl<M: Machine> Disk<M> {
     /// and completed at the queue that it went through.
     #[must_use]
     pub fn queue_stats(&self) -> Vec<(u16, StatsSnapshot)> {
-        self.stats.lock().sums().into_iter().collect()
+        self.accounts.ledger.lock().sums().into_iter().collect()
+    }
+
+    /// How many I/Os of this drive have failed, and the last few of them: what the drive answered
+    /// with an error, and what it did not answer within its timeout.
+    #[must_use]
+    pub fn failures(&self) -> Failures {
+        self.accounts.failures.lock().read()
+    }
+
+    /// Notes an I/O that ends with an error.
+    #[cold]
+    pub(crate) fn note_failure(&self, failure: Failure) {
+        self.accounts.failures.lock().note(failure);
     }
 
     /// Accounts opened so far: one or more a channel.
     pub(crate) fn channels(&self) -> u32 {
-        self.stats.lock().opened()
+        self.accounts.ledger.lock().opened()
     }
 
     /// An account for what the calling thread does through a hardware queue.
     pub(crate) fn new_stats(&self, hctx: u16) -> Arc<DiskStats<M>> {
-        self.stats.lock().open(DiskStats::new(hctx))
+        self.accounts.ledger.lock().open(DiskStats::new(hctx))
     }
 
     /// Makes the calling I/O thread the owner of queue `hctx` and opens it there, if there is a

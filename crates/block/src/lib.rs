@@ -26,6 +26,7 @@ mod dispatch;
 mod driver;
 mod entry;
 mod error;
+mod failures;
 mod freeze;
 mod gate;
 mod handover;
@@ -74,6 +75,7 @@ pub use driver::{
 };
 pub use entry::Entry;
 pub use error::{Error, ErrorKind};
+pub use failures::{Failure, Failures};
 pub use histogram::{Snapshot, bucket_of, bucket_start};
 pub use limits::{Features, QueueLimits};
 pub use queues::Spread;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Command, CommandFactory, Parser, Subcommand};
 
-use crate::verbs;
+use crate::{logging, verbs};
 
 /// Exit status of an error.
 const ERROR: u8 = 2;
@@ -18,6 +18,8 @@ const ERROR: u8 = 2;
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
+    #[command(flatten)]
+    logging: logging::Args,
 }
 
 #[derive(Debug, Subcommand)]
@@ -77,7 +79,8 @@ pub fn verbs() -> Vec<String> {
 
 /// Runs the verb that the command line names.
 pub fn run() -> ExitCode {
-    Cli::parse().verb.run().unwrap_or_else(|error| {
+    let Cli { verb, logging } = Cli::parse();
+    logging::install(logging).and_then(|()| verb.run()).unwrap_or_else(|error| {
         verbs::complain(&error);
         ExitCode::from(ERROR)
     })

@@ -5,6 +5,7 @@
 
 mod cli;
 mod config;
+mod logging;
 mod verbs;
 mod views;
 mod visible;

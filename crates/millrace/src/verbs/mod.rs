@@ -22,11 +22,16 @@ pub mod trace;
 use std::io::Write;
 use std::time::Duration;
 
+use crate::logging;
 use crate::visible::visible_lines;
 
-/// Says on standard error why a verb failed.
+/// Says on standard error why a verb failed: text for a person, or a line of JSON for a program
+/// that reads the log.
 pub fn complain(error: &anyhow::Error) {
-    eprintln!("millrace: {}", visible_lines(&reasons(error)));
+    match logging::is_json() {
+        true => tracing::error!("{}", reasons(error)),
+        false => eprintln!("millrace: {}", visible_lines(&reasons(error))),
+    }
 }
 
 /// An error and its causes, but for those that it has said itself.

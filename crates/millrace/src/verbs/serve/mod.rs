@@ -1,7 +1,7 @@
 //! `millrace serve`: opens the drives of a configuration and serves its volumes until told to stop.
 //!
 //! Owns the order: configuration checked, drives opened, volumes made, drives' workers started,
-//! sockets bound, views started, then `ready`; on SIGTERM or SIGINT drain, flush, stop the workers,
+//! sockets bound, views started, then `ready`; on a signal to stop drain, flush, stop the workers,
 //! exit.
 //! Calls `config` for the plan, opening.rs for drives, `millrace_exports` for the server, report.rs
 //! for what is printed, signals.rs for signals. Until everything stands nothing is served, and what
@@ -46,6 +46,7 @@ use report::Whose;
 use servers::Servers;
 use signals::{Asked, Signals};
 use source::{Asked as AskedSource, Source};
+use watch::Watch;
 
 /// How long I/O in flight may take to finish when the daemon is asked to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -65,9 +66,11 @@ Examples:
 
 `millrace stat` shows what it does meanwhile.
 
-Signals: SIGTERM and SIGINT finish what is in flight, flush, and exit with 0; a second one, half a
-second later or more, exits at once with 1. SIGUSR1 cuts the power of all `fault` drives with a
-volatile cache (for tests).";
+Signals: SIGTERM, SIGINT and SIGQUIT finish what is in flight, flush, and exit with 0; a second one,
+half a second later or more, exits at once with 1. SIGHUP and SIGUSR2 are ignored with a line in the
+log. SIGUSR1 cuts the power of all `fault` drives with a volatile cache (for tests).
+
+The log goes to standard error, results to standard output. MILLRACE_LOG=debug, or -v, logs more.";
 
 /// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
@@ -154,9 +157,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         drop(alive);
         signals
     });
-    watch::watch(&server, &workers, &observed, &done);
+    let mut watch = Watch::new(&observed);
+    watch.watch(&server, &workers, &done);
     let signals = signals.join().map_err(|_| anyhow::anyhow!("the signal thread panicked"))?;
-    let code = stop(server, &mut workers, signals);
+    let code = stop(server, &mut workers, signals, watch);
     // Last, so that who watches sees it stop.
     drop(views);
     Ok(code)
@@ -191,20 +195,36 @@ fn take_real_ports(plan: &mut Checked, server: &Servers) {
 /// Waits for the signal to stop; serves the test aid meanwhile. On a thread of its own.
 fn wait(signals: &mut Signals) {
     let mut cuts = 0;
-    while signals.next() == Asked::PowerCut {
-        cuts += 1;
-        say(&signals::cut_power(cuts));
+    loop {
+        match signals.next() {
+            Asked::Stop => return,
+            Asked::Nothing(said) => tracing::info!("{said}"),
+            Asked::PowerCut => {
+                cuts += 1;
+                say(&signals::cut_power(cuts));
+            }
+        }
     }
 }
 
-fn stop(server: Servers, workers: &mut DriveWorkers, signals: Signals) -> ExitCode {
+fn stop(
+    server: Servers,
+    workers: &mut DriveWorkers,
+    signals: Signals,
+    mut watch: Watch,
+) -> ExitCode {
     signals::tell_manager(signals::Phase::Stopping);
-    say(&format!("stopping: finishing what is in flight, {} s at most\n", DRAIN_TIMEOUT.as_secs()));
+    tracing::info!("stopping: finishing what is in flight, {} s at most", DRAIN_TIMEOUT.as_secs());
     signals.exit_at_the_next_one();
     let mut outcome = server.stop(DRAIN_TIMEOUT);
     // After all that could hand something over to them.
     outcome.failures.extend(workers.stop().err().map(|error| error.to_string()));
-    say(&report::stopped(&outcome));
+    // What failed since the last look, down to the last flush.
+    watch.look();
+    match outcome.is_clean() {
+        true => tracing::info!("{}", report::stopped(&outcome)),
+        false => tracing::error!("{}", report::stopped(&outcome)),
+    }
     if outcome.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -61,6 +61,16 @@ impl Observed {
         self.metering.end_if_silent();
     }
 
+    /// The requests of each export that failed because of drives: name, how many, the last in words.
+    pub fn errors(&self) -> Vec<(String, u64, &'static str)> {
+        self.servers.errors()
+    }
+
+    /// All drives, in the order of the volumes.
+    pub fn disks(&self) -> impl Iterator<Item = &Arc<Disk<Native>>> {
+        self.volumes.iter().flat_map(|volume| volume.disks())
+    }
+
     fn report(&self) -> report::Report {
         let drives = self
             .volumes

@@ -281,10 +281,10 @@ fn encoded(text: &str) -> String {
 /// How the server stopped.
 pub fn stopped(report: &StopReport) -> String {
     if report.is_clean() {
-        return "stopped: everything is answered and flushed\n".to_owned();
+        return "stopped: everything is answered and flushed".to_owned();
     }
     let failures: String = report.failures.iter().map(|text| format!("; {text}")).collect();
-    format!("stopped: {} connections cut off with requests unanswered{failures}\n", report.cut_off)
+    format!("stopped: {} connections cut off with requests unanswered{failures}", report.cut_off)
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 //!
 //! Starts and stops them together, and asks them together what there is to know. Made by `serve`
 //! when drives are open; watched by watch.rs and seen by observed.rs.
-#![allow(clippy::print_stderr)]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +15,6 @@ use millrace_reactor::Backend;
 use super::opening::Opened;
 use crate::config::words::Address;
 use crate::config::{Checked, ExportPlan, ListenerPlan, Place, Problems};
-use crate::visible::visible;
 
 /// Tenants of exports to virtual machines have numbers from here on; clients of NBD count from 1.
 const VHOST_TENANTS: u16 = 50_000;
@@ -101,11 +99,6 @@ impl Servers {
     pub fn failed(&self) -> bool {
         self.nbd.as_ref().is_some_and(Server::failed)
             || self.vhost.as_ref().is_some_and(VhostServer::failed)
-    }
-
-    /// The requests that failed because of drives: by export, how many and why.
-    pub fn errors(&self) -> Vec<(String, u64, &'static str)> {
-        self.observers().errors()
     }
 
     /// What reads their counters.
@@ -210,7 +203,7 @@ fn vhost_config(plan: &Checked, opened: &Opened, threads: u16) -> VhostConfig {
     VhostConfig {
         exports,
         backend: plan.server.backend.unwrap_or(Backend::Auto),
-        say: Arc::new(|text: &str| eprintln!("millrace: {}", visible(text))),
+        say: Arc::new(|text: &str| tracing::warn!("{text}")),
     }
 }
 

@@ -1,7 +1,9 @@
 //! Signals to the daemon, and its words to the service manager.
 //!
-//! Owns the process's handlers of SIGTERM, SIGINT and SIGUSR1 from before any drive is opened, so
-//! that a start is never cut in half. The main thread sleeps here while the I/O threads serve.
+//! Owns the process's handlers from before any drive is opened, so that a start is never cut in
+//! half. SIGTERM, SIGINT and SIGQUIT stop the daemon; SIGHUP (sent when a terminal goes away) and
+//! SIGUSR2 are ignored with a line in the log; SIGPIPE is ignored by Rust's start-up code, and a
+//! write to a closed pipe is an error like any other. A thread sleeps here while others serve.
 //! The manager is told by the protocol of sd_notify(3) where NOTIFY_SOCKET is set.
 
 use std::io;
@@ -9,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::visible::visible;
 
@@ -27,6 +29,8 @@ pub enum Asked {
     Stop,
     /// Cut the power of fault drives.
     PowerCut,
+    /// Nothing, but the sender may expect something: what to say to that.
+    Nothing(&'static str),
 }
 
 /// Where in its life the daemon is.
@@ -44,18 +48,23 @@ impl Signals {
     /// # Errors
     /// If the system refuses it.
     pub fn install() -> io::Result<Self> {
-        signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGUSR1]).map(Signals)
+        let taken = [SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGHUP];
+        signal_hook::iterator::Signals::new(taken).map(Signals)
     }
 
     /// Sleeps until a signal comes.
     pub fn next(&mut self) -> Asked {
         match self.0.forever().next() {
             Some(SIGUSR1) => Asked::PowerCut,
+            Some(SIGHUP) => Asked::Nothing(
+                "SIGHUP is ignored: the configuration cannot be reloaded; SIGTERM stops the daemon",
+            ),
+            Some(SIGUSR2) => Asked::Nothing("SIGUSR2 is ignored: it has no meaning here"),
             _ => Asked::Stop,
         }
     }
 
-    /// From half a second on, SIGTERM and SIGINT end the process at once, with status 1.
+    /// From half a second on, a signal to stop ends the process at once, with status 1.
     pub fn exit_at_the_next_one(mut self) {
         thread::spawn(move || {
             let since = Instant::now();

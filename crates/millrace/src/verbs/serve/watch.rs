@@ -1,14 +1,15 @@
-//! Watching a server from beside it: errors of its drives are said, and a thread that died ends it.
+//! `Watch`: what a daemon has to say of its own accord: I/Os that its drives failed, and its end.
 //!
-//! Runs on the main thread while another waits for signals; wakes every few seconds, which is all
-//! that an idle daemon does. Writes to standard error: a line at the first error of an
-//! export, then at most one per period with the count.
-#![allow(clippy::print_stderr)]
+//! Runs on the main thread while another waits for signals, and wakes every few seconds, which is
+//! all that an idle daemon does. Owns what was said already: of each drive and each export a line a
+//! look at most, with the count since the last one, and one more look when the daemon stops.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use millrace::DriveWorkers;
+use millrace_block::{Failure, Failures, Op};
 use signal_hook::consts::SIGTERM;
 
 use super::observed::Observed;
@@ -17,25 +18,98 @@ use super::servers::Servers;
 /// How often it looks.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Looks after the server until the other end of `done` is dropped. A server that has lost an I/O
-/// thread, or a drive's worker, is stopped as by SIGTERM.
-pub fn watch(server: &Servers, workers: &DriveWorkers, observed: &Observed, done: &Receiver<()>) {
-    let mut said = vec![0; server.errors().len()];
-    while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-        for (place, (name, count, last)) in server.errors().into_iter().enumerate() {
-            let before = std::mem::replace(&mut said[place], count);
-            if count > before {
-                let new = count - before;
-                eprintln!("millrace: export {name}: {new} requests failed; the last: {last}");
+/// What was said so far.
+pub struct Watch {
+    observed: Arc<Observed>,
+    /// Failed requests by export.
+    exports: Vec<u64>,
+    /// Failed I/Os by drive.
+    drives: Vec<u64>,
+}
+
+impl Watch {
+    /// A watch over a daemon of which nothing was said yet.
+    pub fn new(observed: &Arc<Observed>) -> Watch {
+        let exports = vec![0; observed.errors().len()];
+        let drives = vec![0; observed.disks().count()];
+        Watch { observed: Arc::clone(observed), exports, drives }
+    }
+
+    /// Looks after the server until the other end of `done` is dropped. A server that has lost an
+    /// I/O thread, or a drive's worker, is stopped as by SIGTERM.
+    pub fn watch(&mut self, server: &Servers, workers: &DriveWorkers, done: &Receiver<()>) {
+        while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+            self.look();
+            self.observed.tick();
+            let failure = workers.failure().map(|error| error.to_string());
+            let failed = server.failed().then(|| "an I/O thread has died".to_owned());
+            if let Some(failure) = failed.or(failure) {
+                tracing::error!("{failure}; the daemon stops");
+                // If it cannot be raised, the next look tries again.
+                let _ = signal_hook::low_level::raise(SIGTERM);
             }
         }
-        observed.tick();
-        let failure = workers.failure().map(|error| error.to_string());
-        let failed = server.failed().then(|| "an I/O thread has died".to_owned());
-        if let Some(failure) = failed.or(failure) {
-            eprintln!("millrace: {failure}; stopping");
-            // If it cannot be raised, the next look tries again.
-            let _ = signal_hook::low_level::raise(SIGTERM);
+    }
+
+    /// Logs what has failed since the last look.
+    pub fn look(&mut self) {
+        for (said, disk) in self.drives.iter_mut().zip(self.observed.disks()) {
+            let failures = disk.failures();
+            let before = std::mem::replace(said, failures.count);
+            log_drive(disk.name(), &failures, before);
         }
+        let errors = self.observed.errors();
+        for (said, (export, count, last)) in self.exports.iter_mut().zip(errors) {
+            let before = std::mem::replace(said, count);
+            if count > before {
+                let new = count - before;
+                tracing::warn!(export, "export {export}: {new} requests failed; the last: {last}");
+            }
+        }
+    }
+}
+
+/// A line of what a drive has failed since there were `before`; the others that are known at -v.
+fn log_drive(drive: &str, failures: &Failures, before: u64) {
+    let new = failures.count.saturating_sub(before);
+    let known = failures.last.len() as u64;
+    let first = known.saturating_sub(new) as usize;
+    let Some((last, others)) = failures.last[first..].split_last() else { return };
+    for failure in others {
+        tracing::debug!("drive {drive}: {}", described(failure));
+    }
+    let (op, sector, status) = (last.op.name(), last.sector, last.status.text());
+    let count = if new > 1 { format!("{new} I/Os failed; the last: ") } else { String::new() };
+    tracing::warn!(drive, op, sector, status, "drive {drive}: {count}{}", described(last));
+}
+
+/// A failed I/O in words: what, where, why.
+fn described(failure: &Failure) -> String {
+    let Failure { op, sector, nr_sectors, status } = *failure;
+    let (name, errno) = (op.name(), status.errno());
+    match (op, nr_sectors) {
+        (Op::Flush, _) => format!("flush: {} (errno {errno})", status.text()),
+        (_, 1) => format!("{name} of sector {sector}: {} (errno {errno})", status.text()),
+        (_, count) => {
+            let end = sector + u64::from(count) - 1;
+            format!("{name} of sectors {sector} to {end}: {} (errno {errno})", status.text())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_block::Status;
+
+    use super::*;
+
+    #[test]
+    fn a_failure_is_described_by_operation_sectors_and_reason() {
+        let failure = |op, nr_sectors| {
+            described(&Failure { op, sector: 64, nr_sectors, status: Status::IoError })
+        };
+        assert_eq!(failure(Op::Write, 8), "write of sectors 64 to 71: I/O error (errno 5)");
+        assert_eq!(failure(Op::Read, 1), "read of sector 64: I/O error (errno 5)");
+        assert_eq!(failure(Op::Flush, 0), "flush: I/O error (errno 5)");
     }
 }
