@@ -154,7 +154,7 @@ fn a_dead_drive_fails_what_touches_it_and_nothing_else() {
     neighbour_is_well(&daemon);
     assert_eq!(daemon.try_wait(), None);
     assert_eq!(daemon.terminate().code(), Some(1), "the last flush cannot succeed");
-    assert!(daemon.stdout().contains("v: flush: "), "and that is said: {}", daemon.stdout());
+    assert!(daemon.stderr().contains("v: flush: "), "and that is said: {}", daemon.stderr());
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn a_stuck_drive_blocks_neither_other_drives_nor_the_end_of_the_daemon() {
     let start = Instant::now();
     assert_eq!(daemon.terminate().code(), Some(1), "something was left unanswered");
     assert!(start.elapsed() < Duration::from_secs(19), "the drain is bounded");
-    assert!(daemon.stdout().contains("4 connections cut off"), "{}", daemon.stdout());
+    assert!(daemon.stderr().contains("4 connections cut off"), "{}", daemon.stderr());
 }
 
 #[test]

@@ -232,7 +232,7 @@ fn the_default_serves_and_its_lines_work_as_pasted() {
     let copied = fs::metadata(dir.path().join("vol0-copy.img")).unwrap().len();
     assert_eq!(copied, 4 << 30);
     assert_eq!(daemon.stop("-TERM").code(), Some(0), "{}", daemon.stderr());
-    assert!(daemon.stdout().contains("stopped"), "{}", daemon.stdout());
+    assert!(daemon.stderr().contains("stopped"), "{}", daemon.stderr());
 }
 
 #[test]
