@@ -17,6 +17,7 @@ use millrace_machine::{CpuId, Doorbell, Lock, Machine, Meter, NodeId, Order, Top
 use crate::account::DiskStats;
 use crate::bio::{Op, OpFlags, Sector};
 use crate::controller::{Controller, queue_tags, queues_max};
+use crate::dispatch::Route;
 use crate::driver::{Driver, Extent, HwQueues, QueueKind};
 use crate::error::{Error, ErrorKind};
 use crate::failures::{Failure, FailureLog, Failures};
@@ -64,10 +65,11 @@ pub struct DiskConfig<M: Machine> {
     /// 0 for not at all. A server's round is shorter than 2 us, and two that serve in turn get more
     /// done than one for both.
     pub serve_wait_ns: u64,
-    /// I/O threads that may own queues of the drive.
+    /// I/O threads that will use the drive: each owns a queue of it, or has one for itself as far
+    /// as the drive has queues.
     pub io_threads: u16,
-    /// The CPU of a worker that may serve the drive for others, on which its hardware queue
-    /// depends; none: the drive has no place for one.
+    /// The CPU that a worker belongs to which may serve the drive for others; none: the drive has
+    /// no place for one.
     pub worker: Option<CpuId>,
     /// What the drive hangs on, and whose tags it therefore uses; the driver's own word if none.
     pub controller: Option<Arc<Controller<M>>>,
@@ -184,7 +186,14 @@ impl<M: Machine> Disk<M> {
             let text = format!("drive {}: smaller than one block of it", config.name);
             return Err(Error::new(ErrorKind::InvalidSetting, text));
         }
-        let threads = if hw.kind == QueueKind::OwnerOnly { config.io_threads.max(1) } else { 0 };
+        let threads = match hw.kind {
+            QueueKind::OwnerOnly => config.io_threads.max(1),
+            // A thread that may be interrupted anywhere holds up whoever shares its queue.
+            QueueKind::AnyThread if M::THREADS_MOVE => {
+                config.io_threads.saturating_add(u16::from(config.worker.is_some()))
+            }
+            QueueKind::AnyThread => 0,
+        };
         let hw = HwQueues { count: queues_max(&config, hw), ..hw };
         let (ctxs, shared) = queue_counts(&config, hw, &topology, threads);
         let worker = worker_queue(&config, hw, &topology, shared);
@@ -463,16 +472,35 @@ impl<M: Machine> Disk<M> {
         self.hctxs.len() - usize::from(workers)
     }
 
-    /// Software and hardware queue of a submitter on the calling CPU; `thread` is its number if it
-    /// is an I/O thread that owns queues.
-    pub(crate) fn route(&self, thread: Option<u16>) -> (u16, u16) {
+    /// Queues and account of a channel of the calling thread; `thread` is its number if it is an
+    /// I/O thread. Where threads stay on their CPU, a queue that anybody may run belongs to the
+    /// CPU, else to the thread: to the first thread that comes, as long as there are queues.
+    pub(crate) fn join(&self, thread: Option<u16>) -> (Route, Arc<DiskStats<M>>) {
         let cpu = M::cpu();
         let topology = M::topology();
         let node = topology.node_of(cpu).0 as usize;
-        let place = match (self.kind, thread) {
-            (QueueKind::OwnerOnly, Some(thread)) => thread.into(),
+        let place = match thread {
+            Some(thread) if M::THREADS_MOVE || self.kind == QueueKind::OwnerOnly => thread.into(),
             _ => topology.index_of(cpu),
         };
+        let mut stats = self.stats.lock();
+        let route = match self.kind {
+            QueueKind::AnyThread if M::THREADS_MOVE => {
+                let count = self.ctxs.len();
+                let routes = (0..count).map(|more| self.route((place + more) % count, node));
+                let users = |route: &Route| {
+                    let seat = usize::from(self.is_workers(route.hctx));
+                    stats.keys_in_use().filter(|hctx| *hctx == route.hctx).count() + seat
+                };
+                routes.min_by_key(users).expect("a disk has a software queue")
+            }
+            _ => self.route(place, node),
+        };
+        (route, stats.open(DiskStats::new(route.hctx)))
+    }
+
+    /// Software and hardware queue of a submitter at position `place`, of the threads or the CPUs.
+    fn route(&self, place: usize, node: usize) -> Route {
         let ctx = self.config.software_queues.index(place, node, self.ctxs.len());
         let hctx = match (self.config.software_queues, self.config.hardware_queues) {
             // A thread submits to the queue that it owns, or to one that some thread does: where
@@ -483,7 +511,7 @@ impl<M: Machine> Disk<M> {
             (Spread::Node, Spread::Core) => place % self.hctxs.len(),
             _ => self.driver.map(ctx, self.ctxs.len(), self.hctxs.len()),
         };
-        (ctx as u16, hctx as u16)
+        Route { ctx: ctx as u16, hctx: hctx as u16 }
     }
 }
 
@@ -508,12 +536,12 @@ fn queue_counts<M: Machine>(
     }
     let wanted = match (hw.kind, config.hardware_queues) {
         (QueueKind::OwnerOnly, Spread::Core) => threads.into(),
-        (_, spread) => spread.count(topology, 0),
+        (_, spread) => spread.count(topology, threads),
     };
     (config.software_queues.count(topology, threads), wanted.clamp(1, hw.count.max(1).into()))
 }
 
-/// The hardware queue of a worker: one more than the I/O threads own, or the one of its CPU.
+/// The hardware queue of a worker: one more than the I/O threads have, or the one of its CPU.
 fn worker_queue<M: Machine>(
     config: &DiskConfig<M>,
     hw: HwQueues,
@@ -525,6 +553,7 @@ fn worker_queue<M: Machine>(
     match hw.kind {
         QueueKind::OwnerOnly if shared < usize::from(hw.count) => Some(shared as u16),
         QueueKind::OwnerOnly => None,
+        QueueKind::AnyThread if M::THREADS_MOVE => Some(shared as u16 - 1),
         QueueKind::AnyThread => Some(config.hardware_queues.index(place, node, shared) as u16),
     }
 }

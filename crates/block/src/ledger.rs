@@ -52,6 +52,13 @@ impl<T: Entry> Ledger<T> {
         entry
     }
 
+    /// What the accounts are about that threads still have.
+    pub(crate) fn keys_in_use(&self) -> impl Iterator<Item = T::Key> {
+        // A thread that goes meanwhile is counted or not.
+        let in_use = self.open.iter().filter(|entry| Arc::strong_count(entry) > 1);
+        in_use.map(|entry| entry.key())
+    }
+
     /// How many were ever opened.
     pub(crate) fn opened(&self) -> u32 {
         self.opened

@@ -41,11 +41,11 @@ pub(crate) struct Member<M: Machine> {
 impl<M: Machine> Member<M> {
     /// Nothing plugged; `thread` is the number of the I/O thread, if it is one.
     pub(crate) fn new(disk: &Arc<Disk<M>>, thread: Option<u16>) -> Self {
-        let (ctx, hctx) = disk.route(thread);
+        let (route, stats) = disk.join(thread);
         Member {
-            stats: disk.new_stats(hctx),
+            stats,
             plug: Plug::new(),
-            route: Route { ctx, hctx },
+            route,
             outstanding: 0,
             served_here: false,
             flushes: false,

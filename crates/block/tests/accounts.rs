@@ -14,7 +14,7 @@ use millrace_block::{
     Layout, Op, OpFlags, Serving, ServingConfig, Sharing, Stack, StatsSnapshot, Status, TagScope,
     Volume, Worker,
 };
-use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker, Thread};
+use millrace_machine::{CpuId, Doorbell, Machine, Native, NativeParker, Parker, Thread};
 use support::TestDrive;
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
@@ -139,6 +139,33 @@ fn threads_on_cpus_of_their_own_have_queues_of_their_own() {
     let done: Vec<_> = disk.queue_stats().iter().map(|(q, sums)| (*q, reads(sums))).collect();
     let expected: Vec<_> = (0..).zip(1..=cpus.len() as u64).collect();
     assert_eq!(done, expected);
+}
+
+/// Threads that are not pinned may all be on one CPU when they come, and never again.
+#[test]
+fn channels_that_are_opened_on_one_cpu_have_queues_of_their_own_as_long_as_there_are_any() {
+    let cpus = Native::topology().cpus().to_vec();
+    let mut drive = TestDrive::new(1 << 14);
+    drive.queues = cpus.len() as u16;
+    let disk = Disk::new(Box::new(drive), DiskConfig::default()).unwrap();
+    let volume = Volume::single(Arc::clone(&disk)).unwrap();
+    let body = move || {
+        let open = |_| Channel::open(&volume, ChannelConfig::default());
+        let mut first: Vec<_> = cpus.iter().map(open).collect();
+        let used = |disk: &Disk<Native>| disk.queue_stats().len();
+        assert_eq!(used(&disk), cpus.len());
+        // One that is gone leaves its queue to the next.
+        let last = first.pop();
+        drop(last);
+        first.push(open(&cpus[0]));
+        for channel in &mut first {
+            reads(channel, 3, 0);
+            drain(channel);
+        }
+        let done: Vec<_> = disk.queue_stats().iter().map(|(_, s)| s.ops[0].ios).collect();
+        assert_eq!(done, vec![3; cpus.len()]);
+    };
+    assert!(Native::spawn("pinned", Some(CpuId(0)), Box::new(body)).join());
 }
 
 #[test]

@@ -73,6 +73,10 @@ pub trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// Statistics of locks that are made of words.
     type Meter: Meter;
 
+    /// A thread may go on on another CPU at any moment, so that its CPU says nothing of it. False
+    /// where every thread stays on the CPU that it was started on.
+    const THREADS_MOVE: bool;
+
     /// Nanoseconds since an arbitrary fixed point; never goes back on one CPU.
     fn now() -> u64;
     /// The CPU that the caller runs on at this moment.

@@ -35,6 +35,8 @@ impl Machine for Native {
     type Thread = NativeThread;
     type Meter = NativeMeter;
 
+    const THREADS_MOVE: bool = true;
+
     #[inline(always)]
     fn now() -> u64 {
         clock::now_ns()

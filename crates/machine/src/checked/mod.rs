@@ -44,6 +44,8 @@ impl Machine for Checked {
     type Thread = CheckedThread;
     type Meter = CheckedMeter;
 
+    const THREADS_MOVE: bool = false;
+
     /// Stands still, but for deadlines that pass.
     fn now() -> u64 {
         with(|s| s.now_ns)

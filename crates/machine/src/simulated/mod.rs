@@ -54,6 +54,8 @@ impl Machine for Simulated {
     type Thread = SimThread;
     type Meter = SimMeter;
 
+    const THREADS_MOVE: bool = false;
+
     /// Outside a simulation, always when one begins.
     #[inline]
     fn now() -> u64 {
