@@ -12,7 +12,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{Disk, Error, ErrorKind, QueueKind, WORKER_SPIN_NS, Worker};
-use millrace_machine::{CpuId, Doorbell, Machine, Native, NodeId, Thread, Topology};
+use millrace_machine::{CpuId, CpuShare, Doorbell, Machine, Native, NodeId, Thread, Topology};
 use millrace_reactor::Config;
 
 use crate::io_context::{IoConfig, IoContext};
@@ -254,14 +254,15 @@ fn serve(
     spin_ns: u64,
     shared: &Shared,
 ) -> Result<(), Error> {
+    let mut share = CpuShare::new();
     while !shared.stops() {
         worker.turn();
         let deadline_ns = worker.sleep_until();
-        if spin_ns > 0 {
+        if spin_ns > 0 && share.may_poll() {
             let spin_ns = Native::now().saturating_add(spin_ns);
             let until_ns = deadline_ns.map_or(spin_ns, |deadline_ns| deadline_ns.min(spin_ns));
-            let found = Native::spin_until(until_ns, || worker.has_work() || shared.stops());
-            if found || until_ns < spin_ns {
+            let polled = share.poll(until_ns, || worker.has_work() || shared.stops());
+            if polled.came || (until_ns < spin_ns && Native::now() >= until_ns) {
                 continue;
             }
         }

@@ -55,6 +55,7 @@ pub fn run_vhost_row(
     });
     let stack = match wait {
         Wait::Poll => "vhost-poll",
+        Wait::Spin => "vhost-spin",
         Wait::Events => "vhost-events",
     };
     row.queues =

@@ -16,6 +16,8 @@ extern crate std;
 
 #[cfg(feature = "checked")]
 pub mod checked;
+#[cfg(feature = "std")]
+mod cpu_share;
 mod doorbell;
 #[cfg(feature = "std")]
 mod lock_meter;
@@ -32,6 +34,8 @@ pub mod simulated;
 mod sysfs;
 mod topology;
 
+#[cfg(feature = "std")]
+pub use cpu_share::{CpuShare, Poll, Polled};
 pub use doorbell::Doorbell;
 #[cfg(feature = "std")]
 pub use lock_meter::{LockMeter, NativeMeter};

@@ -2,8 +2,8 @@
 //!
 //! One round: what the guest made available is taken into the channel, the channel polled, what is
 //! done shown to the guest, with one interrupt for all of it. Nothing to do: it polls rings and
-//! drives for a while that adapts to what polls catch (polling.rs), then asks for kicks and sleeps
-//! in its ring. Where submitting costs a system call it may wait for more requests first (pace.rs).
+//! drives for a while that adapts to what polls catch (polling.rs), unless its CPU is shared with
+//! those it serves, then asks for kicks and sleeps in its ring. Where submitting costs a system call it may wait for more requests first (pace.rs).
 //! Made by mod.rs; told what to do by the device's control thread (orders.rs). How it waits is in
 //! waiting.rs, how it ends in ending.rs.
 //!
@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 
 use millrace_block::{Channel, Error, ErrorKind, QueueKind, Stamp, Volume};
 use millrace_drives::{IoConfig, IoContext};
-use millrace_machine::{Lock, Machine, Native};
+use millrace_machine::{CpuShare, Lock, Machine, Native};
 use millrace_reactor::Handle;
 
 use super::kicks::Kicks;
@@ -115,6 +115,8 @@ pub(crate) struct IoThread {
     pace: Paced,
     /// Of waits for anything, and of those for what guests make of answers that they just got.
     polling: [Polling; 2],
+    /// Whether others want its CPU.
+    share: CpuShare,
     /// Something was published since the last wait.
     answered: bool,
     pinned: Pinned,
@@ -178,6 +180,7 @@ impl IoThread {
                 waiting: 0,
             },
             polling: [Polling::new(config.poll_max_ns); 2],
+            share: CpuShare::new(),
             answered: false,
             stats: VhostStats::default(),
             hits: 0,
@@ -251,7 +254,8 @@ impl IoThread {
     /// Whether to wait for more before what is available is submitted.
     #[inline]
     fn hold(&mut self, available: u32) -> bool {
-        if !self.pace.is_on {
+        // On a CPU that is shared with the guest nothing more comes while it is held.
+        if !self.pace.is_on || self.share.is_shared() {
             return false;
         }
         let (paced, now_ns) = (&mut self.pace, Native::now());
@@ -271,9 +275,11 @@ impl IoThread {
     /// Takes what is available into the channel.
     #[inline]
     fn take(&mut self) -> u32 {
-        // Drives that answer later want all of it in one submission, but for what others need.
+        // Drives that answer later want all of it in one submission, but for what others need. A
+        // guest on this CPU takes nothing before the thread sleeps, whatever it is served.
         let count = self.queues.len().max(1);
-        let most = if self.turns { (CHANNEL_DEPTH / count as u32).max(AT_ONCE) } else { AT_ONCE };
+        let whole = self.turns || self.share.is_shared();
+        let most = if whole { (CHANNEL_DEPTH / count as u32).max(AT_ONCE) } else { AT_ONCE };
         // In turn, so that none is always last where the channel has no room for all.
         self.first = (self.first + 1) % count;
         // What was answered without the drives is none of their completions.

@@ -29,8 +29,11 @@ pub enum Descriptors {
 /// How the driver learns of completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// It looks, again and again, and asks for no interrupts.
+    /// It looks, again and again, and asks for no interrupts; now and then it offers its CPU to
+    /// others.
     Poll,
+    /// As `Poll`, but it never gives its CPU away: so do clients that have one for themselves.
+    Spin,
     /// It asks for an interrupt before it sleeps.
     Events,
 }

@@ -140,7 +140,7 @@ impl Queue {
     #[inline(always)]
     pub fn wait(&mut self) -> Result<(), ClientError> {
         match self.ring.options().wait {
-            Wait::Poll => {
+            Wait::Poll | Wait::Spin => {
                 for _ in 0..LOOKS {
                     if self.ring.has_done() {
                         return Ok(());
@@ -233,7 +233,8 @@ impl Queue {
             self.write_kick();
         }
         self.vain = self.vain.wrapping_add(1);
-        if self.vain.is_multiple_of(WAITS_PER_YIELD) {
+        let yields = self.ring.options().wait == Wait::Poll;
+        if yields && self.vain.is_multiple_of(WAITS_PER_YIELD) {
             self.counters.system_calls += 1;
             std::thread::yield_now();
         }

@@ -1,12 +1,13 @@
 //! Nothing to do: an I/O thread polls for as long as that has paid lately, then sleeps in its ring.
 //!
+//! It does not poll where its CPU is shared: then it keeps from running whoever has work for it.
 //! Called by thread.rs between rounds. Invariant: before a sleep every guest was asked for a kick,
 //! and its ring looked at once more.
 
 use std::sync::atomic::Ordering;
 
 use millrace_block::Error;
-use millrace_machine::{Machine, Native};
+use millrace_machine::{Machine, Native, Poll, Polled};
 
 use super::IoThread;
 
@@ -49,26 +50,25 @@ impl IoThread {
     pub(super) fn spin(&mut self) -> Result<bool, Error> {
         let polling = usize::from(self.answered);
         let spin_ns = self.polling[polling].spin_ns();
-        if spin_ns == 0 || self.queues.is_empty() {
+        if spin_ns == 0 || self.queues.is_empty() || !self.share.may_poll() {
             return Ok(false);
         }
-        let start_ns = Native::now();
         let turns = self.turns && self.channel.in_flight() > 0;
-        loop {
-            let waited_ns = Native::now() - start_ns;
+        let mut poll = Poll::new(Native::now() + spin_ns);
+        let Polled { came, waited_ns } = loop {
             let came = self.has_news() || (turns && self.turn_now(0)? > 0);
-            if came || waited_ns >= spin_ns {
-                self.stats.poll_ns += waited_ns;
-                self.stats.poll_hits += u64::from(came);
-                self.stats.poll_misses += u64::from(!came);
-                if came {
-                    self.polling[polling].caught(waited_ns);
-                    self.answered = false;
-                }
-                return Ok(came);
+            if let Some(polled) = self.share.step(&mut poll, came) {
+                break polled;
             }
-            std::hint::spin_loop();
+        };
+        self.stats.poll_ns += waited_ns;
+        self.stats.poll_hits += u64::from(came);
+        self.stats.poll_misses += u64::from(!came);
+        if came {
+            self.polling[polling].caught(waited_ns);
+            self.answered = false;
         }
+        Ok(came)
     }
 
     /// Asks no guest for kicks any more.

@@ -1,0 +1,50 @@
+//! Where the I/O threads of an export run, and how they poll beside a guest on the same CPU.
+//!
+//! Each test looks at the threads of its own export only.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod vhost_support;
+
+use std::path::Path;
+
+use millrace_exports::vhost_client::{Client, Options, Request, Wait};
+use millrace_machine::{CpuId, Machine, Native, Thread};
+use vhost_support::{BACKENDS, Export, volume};
+
+/// Requests in a load: so many that pauses between vain polls are long before it ends.
+const IOS: u64 = 4096;
+
+/// Reads one block after the other, on the CPU named.
+fn load(socket: &Path, wait: Wait, cpu: CpuId) {
+    let socket = socket.to_owned();
+    let body = move || {
+        let options = Options { queues: 1, wait, ..Options::default() };
+        let mut queue = Client::connect(&socket, options).unwrap().into_queues().remove(0);
+        for round in 0..IOS {
+            assert!(queue.call(Request::read(8 * (round % 100), 4096)).unwrap().is_ok());
+        }
+    };
+    assert!(Native::spawn("guest", Some(cpu), Box::new(body)).join());
+}
+
+/// The guest never gives its CPU away, or sleeps for each answer: either way a poll of the thread
+/// that serves it on that CPU cannot end with a request.
+#[test]
+fn a_thread_on_the_cpu_of_its_guest_stops_polling() {
+    let cpu = Native::topology().cpus()[0].id;
+    for backend in BACKENDS {
+        for wait in [Wait::Spin, Wait::Poll, Wait::Events] {
+            let change = |export: &mut millrace_exports::vhost::VhostExport| {
+                export.cpus = vec![cpu.0];
+                export.threads = millrace_exports::vhost::Threads::Count(1);
+            };
+            let export = Export::of(backend, &[volume("null:size=1g")], change);
+            load(&export.socket(0), wait, cpu);
+            vhost_support::until("the counters are published", || export.stats().requests >= IOS);
+            let stats = export.stats();
+            let polls = stats.poll_hits + stats.poll_misses;
+            assert!(polls < IOS / 16, "{backend:?} {wait:?}: {polls} polls for {IOS}: {stats:?}");
+            export.stop();
+        }
+    }
+}

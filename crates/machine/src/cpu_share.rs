@@ -1,0 +1,293 @@
+//! `CpuShare`: how a thread polls without keeping its CPU from others.
+//!
+//! A thread that polls for somebody else's work keeps that work from coming if the somebody is on
+//! its CPU. The kernel does not tell a thread who else wants its CPU, so it is offered: after 2 us
+//! in vain, and again whenever the wait has doubled. Whoever takes it, and a thread that takes it
+//! unasked, counts as an involuntary switch. Then the CPU is shared: the poll ends at once, and the
+//! next ones do not begin. A thread that sleeps instead goes to another CPU when it is woken, if
+//! one is free and it may. After a pause, which doubles from one vain try to the next, it polls
+//! again.
+//!
+//! Owned by a polling thread, one each; used by I/O threads and by drives' workers. Kernel
+//! counterpart: `kvm_vcpu_can_poll`, which polls only on a CPU that has a single runnable task.
+
+use crate::{Machine, Native, native};
+
+/// How long a poll goes on before the CPU is offered to others; about what an offer costs.
+const OFFER_NS: u64 = 2_000;
+/// Polls that are left out after the first loss of the CPU.
+const PAUSE_MIN: u32 = 16;
+/// Most polls that are left out: what a try costs where the CPU is always shared, up to 4 ms, is
+/// little for so many sleeps.
+const PAUSE_MAX: u32 = 1 << 16;
+/// So many polls in a row that ended with their work, and what was lost before is forgotten.
+const CALM: u32 = 1024;
+
+/// What came of a poll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Polled {
+    /// There is work.
+    pub came: bool,
+    /// How long it took, in nanoseconds.
+    pub waited_ns: u64,
+}
+
+/// A poll that goes on.
+#[derive(Debug)]
+pub struct Poll {
+    start_ns: u64,
+    until_ns: u64,
+    /// When the CPU is offered to others next.
+    offer_ns: u64,
+    /// Somebody took it.
+    lost: bool,
+}
+
+impl Poll {
+    /// Begins now, and ends at this time of `Native::now` at the latest.
+    #[inline]
+    #[must_use]
+    pub fn new(until_ns: u64) -> Poll {
+        let start_ns = Native::now();
+        Poll { start_ns, until_ns, offer_ns: start_ns + OFFER_NS, lost: false }
+    }
+}
+
+/// How a thread polls without keeping its CPU from others.
+#[derive(Debug)]
+pub struct CpuShare {
+    /// Involuntary switches of the thread when it last looked.
+    switches: i64,
+    pauses: Pauses,
+    /// The CPU that turned out to be shared last.
+    lost: u32,
+    times_lost: u64,
+}
+
+impl CpuShare {
+    /// Of the calling thread, of which nothing is known.
+    #[must_use]
+    #[allow(clippy::new_without_default)] // It looks at the calling thread.
+    pub fn new() -> CpuShare {
+        let switches = native::involuntary_switches();
+        CpuShare { switches, pauses: Pauses::default(), lost: u32::MAX, times_lost: 0 }
+    }
+
+    /// Whether to poll before the sleep that is to come; to be asked once for each.
+    #[inline]
+    pub fn may_poll(&mut self) -> bool {
+        if self.pauses.left == 0 {
+            return true;
+        }
+        if Native::cpu().0 != self.lost {
+            self.pauses.moved();
+        }
+        self.pauses.next()
+    }
+
+    /// Whether its CPU was shared when it polled last, as far as it knows.
+    #[inline]
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.pauses.left > 0
+    }
+
+    /// How often a poll found that its CPU is shared.
+    #[must_use]
+    pub fn times_lost(&self) -> u64 {
+        self.times_lost
+    }
+
+    /// Polls until there is work, the deadline of `Native::now` has come, or somebody else wants
+    /// the CPU.
+    #[inline]
+    pub fn poll(&mut self, until_ns: u64, mut ready: impl FnMut() -> bool) -> Polled {
+        let mut poll = Poll::new(until_ns);
+        loop {
+            if let Some(polled) = self.step(&mut poll, ready()) {
+                return polled;
+            }
+        }
+    }
+
+    /// A step of a poll, after a look that found work or not; what came of it if it was the last.
+    #[inline]
+    pub fn step(&mut self, poll: &mut Poll, came: bool) -> Option<Polled> {
+        let now_ns = Native::now();
+        let waited_ns = now_ns - poll.start_ns;
+        if came || now_ns >= poll.until_ns {
+            if !poll.lost && waited_ns >= OFFER_NS && self.was_interrupted() {
+                self.lose();
+            } else if came && !poll.lost {
+                self.pauses.caught();
+            }
+            return Some(Polled { came, waited_ns });
+        }
+        if now_ns >= poll.offer_ns {
+            poll.offer_ns = now_ns + waited_ns;
+            std::thread::yield_now();
+            if self.was_interrupted() {
+                self.lose();
+                // One more look: whoever had the CPU may have left work.
+                (poll.lost, poll.until_ns) = (true, 0);
+            }
+        }
+        core::hint::spin_loop();
+        None
+    }
+
+    #[cold]
+    fn lose(&mut self) {
+        self.lost = Native::cpu().0;
+        self.times_lost += 1;
+        self.pauses.lost();
+    }
+
+    /// Whether another thread had the CPU since the last look, without this one having slept.
+    fn was_interrupted(&mut self) -> bool {
+        let switches = native::involuntary_switches();
+        switches != std::mem::replace(&mut self.switches, switches)
+    }
+}
+
+/// How many polls are left out.
+#[derive(Debug, Clone, Copy)]
+struct Pauses {
+    /// Still to be left out.
+    left: u32,
+    /// How many after the next loss.
+    next: u32,
+    /// Polls in a row that ended with their work.
+    caught: u32,
+}
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Pauses { left: 0, next: PAUSE_MIN, caught: 0 }
+    }
+}
+
+impl Pauses {
+    fn lost(&mut self) {
+        *self = Pauses { left: self.next, next: (self.next * 2).min(PAUSE_MAX), caught: 0 };
+    }
+
+    #[inline]
+    fn caught(&mut self) {
+        self.caught += 1;
+        if self.caught >= CALM {
+            *self = Pauses::default();
+        }
+    }
+
+    /// The thread is on another CPU than the one that is shared.
+    fn moved(&mut self) {
+        self.left = self.left.min(PAUSE_MIN);
+    }
+
+    /// Whether the next one is not left out.
+    fn next(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        self.left == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::boxed::Box;
+    use std::sync::Arc;
+
+    use crate::Thread;
+
+    /// How many polls are left out after each loss.
+    fn left_out(pauses: &mut Pauses) -> u32 {
+        pauses.lost();
+        (1..).find(|_| pauses.next()).expect("pauses end")
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_bound_and_end() {
+        let mut pauses = Pauses::default();
+        let found: [u32; 4] = core::array::from_fn(|_| left_out(&mut pauses));
+        assert_eq!(found, [16, 32, 64, 128]);
+        let most = (0..20).map(|_| left_out(&mut pauses)).max();
+        assert_eq!(most, Some(PAUSE_MAX));
+        assert!(pauses.next(), "nothing is left out any more");
+    }
+
+    #[test]
+    fn polls_that_catch_their_work_make_the_next_pause_short_again() {
+        let mut pauses = Pauses::default();
+        (0..5).for_each(|_| pauses.lost());
+        (1..CALM).for_each(|_| pauses.caught());
+        assert_eq!(pauses.next, 512, "not yet");
+        pauses.caught();
+        assert_eq!((pauses.left, left_out(&mut pauses)), (0, PAUSE_MIN));
+    }
+
+    #[test]
+    fn a_thread_that_moved_tries_again_soon() {
+        let mut pauses = Pauses::default();
+        (0..10).for_each(|_| pauses.lost());
+        assert!(pauses.left > 1000);
+        pauses.moved();
+        assert_eq!(pauses.left, PAUSE_MIN);
+        pauses.next();
+        pauses.moved();
+        assert_eq!(pauses.left, PAUSE_MIN - 1, "no pause begins anew");
+    }
+
+    /// Runs `body` on a thread that shares the first CPU with one that never sleeps.
+    fn beside_a_hog(body: impl FnOnce() + Send + 'static) {
+        let cpu = Native::topology().cpus()[0].id;
+        let (over, turns) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (until, count) = (Arc::clone(&over), Arc::clone(&turns));
+        let burn = move || {
+            while !until.load(Ordering::Relaxed) {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let hog = Native::spawn("hog", Some(cpu), Box::new(burn));
+        while turns.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        assert!(Native::spawn("poller", Some(cpu), Box::new(body)).join());
+        over.store(true, Ordering::Relaxed);
+        assert!(hog.join());
+    }
+
+    #[test]
+    fn a_poll_on_a_shared_cpu_ends_long_before_its_deadline_and_the_next_does_not_begin() {
+        beside_a_hog(|| {
+            let mut share = CpuShare::new();
+            let deadline_ns = Native::now() + 60_000_000_000;
+            let polled = share.poll(deadline_ns, || false);
+            assert!(!polled.came && Native::now() < deadline_ns, "{polled:?}");
+            assert!(share.is_shared() && !share.may_poll());
+            assert_eq!(share.times_lost(), 1);
+        });
+    }
+
+    #[test]
+    fn work_that_came_while_another_had_the_cpu_is_reported_and_the_cpu_is_shared() {
+        beside_a_hog(|| {
+            let mut share = CpuShare::new();
+            // The work comes as late as an interruption does.
+            let start_ns = Native::now();
+            let before = native::involuntary_switches();
+            let ready = || native::involuntary_switches() != before;
+            let polled = share.poll(start_ns + 60_000_000_000, ready);
+            assert!(polled.came && share.is_shared(), "{polled:?}");
+        });
+    }
+
+    #[test]
+    fn a_poll_that_finds_its_work_at_once_asks_nobody() {
+        let mut share = CpuShare::new();
+        assert!(share.may_poll());
+        let polled = share.poll(u64::MAX, || true);
+        assert!(polled.came && share.may_poll());
+    }
+}
