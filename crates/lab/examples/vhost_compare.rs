@@ -1,14 +1,17 @@
 //! Compares vhost-user-blk servers: the same client, the same minute, turn and turn about.
 //!
-//! Starts every server with its command, then for each depth runs rounds; in a round each server
-//! has one measured run, and who is first changes. Prints medians: I/Os a second (with the least
-//! and the most), CPU time of the server's process and of this client for one I/O, kicks and
-//! interrupts for one I/O, and the ratios to the first server, taken within each round. Beside it
-//! stands a ping-pong of a cache line between the two CPUs, measured before each run: on shared
-//! machines it has modes, and what crosses CPUs is worth no more than it.
+//! For each place of client and server on the CPUs it starts every server with its command, then
+//! for each way in which the client waits and each depth runs rounds; in a round each server has
+//! one measured run, and who is first changes. Prints medians: I/Os a second (with the least and
+//! the most), CPU time of the server's process and of this client for one I/O, kicks and interrupts
+//! for one I/O, and the ratios to the first server, taken within each round. Beside it stands a
+//! ping-pong of a cache line between the two CPUs, measured before each run: on shared machines it
+//! has modes, and what crosses CPUs is worth no more than it. The last lines name each ratio that
+//! is below `--least`.
 //!
 //! A server's CPU time is the sum over its threads as the scheduler counts it, in nanoseconds
-//! (`/proc/PID/task/*/schedstat`). Commands are run by `sh -c exec`; use `taskset -c` in them.
+//! (`/proc/PID/task/*/schedstat`). Commands are run by `sh -c exec`, below `taskset` where a place
+//! names the server's CPU: from outside, as whoever runs a daemon does it.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -33,30 +36,80 @@ usage: vhost_compare [OPTIONS] --server NAME,SOCKET,COMMAND [--server ...]
   --jobs 1            jobs, each with a virtqueue
   --rw randread       read, write, randread, randwrite, randrw
   --bs 4096           bytes of an I/O
-  --wait poll         poll or events
+  --wait poll         how the client waits: poll, spin (polls, and never gives its CPU away),
+                      events, or several of them
   --rounds 7          runs of each server at each depth
   --ms 1000           length of a run
   --client-cpus 0     CPUs of the jobs
-  --server-cpu 1      the other CPU of the ping-pong; pin servers with taskset in their commands
+  --server-cpu 1      CPU of the servers with --separate, and the other one of the ping-pong
+  --least 1.2         ratio of IOPS below which a server other than the first is named at the end
+
+places, any of them; without one the servers' commands say where they run:
+  --separate          the client on --client-cpus, the servers on --server-cpu
+  --same-cpu          the client and the servers on the first of --client-cpus
+  --unpinned          where the kernel puts them
 
 example:
-  vhost_compare --server 'qsd,/tmp/q.sock,taskset -c 1 qemu-storage-daemon --object iothread,id=t \
+  vhost_compare --same-cpu --unpinned \
+    --server 'qsd,/tmp/q.sock,qemu-storage-daemon --object iothread,id=t \
 --blockdev driver=null-co,node-name=d,size=1073741824 --export type=vhost-user-blk,id=e,\
 addr.type=unix,addr.path=/tmp/q.sock,node-name=d,num-queues=2,writable=on,iothread=t' \\
-    --server 'millrace,/tmp/m.sock,taskset -c 1 millrace serve null.toml'";
+    --server 'millrace,/tmp/m.sock,millrace serve null.toml'";
 
 /// Exchanges of the cache line in one measurement.
 const PINGS: u32 = 50_000;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
+/// Where client and servers run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// As the commands say.
+    AsTold,
+    Separate,
+    SameCpu,
+    Unpinned,
+}
+
+impl Place {
+    const FLAGS: [(&str, Place); 3] = [
+        ("--separate", Place::Separate),
+        ("--same-cpu", Place::SameCpu),
+        ("--unpinned", Place::Unpinned),
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Place::AsTold => "as told",
+            Place::Separate => "separate",
+            Place::SameCpu => "same CPU",
+            Place::Unpinned => "unpinned",
+        }
+    }
+
+    /// A server's command with what binds it to its CPU.
+    fn bind(self, command: &str, settings: &Settings) -> String {
+        let cpu = match self {
+            Place::AsTold | Place::Unpinned => return format!("exec {command}"),
+            Place::Separate => settings.server_cpu,
+            Place::SameCpu => settings.client_cpu(),
+        };
+        format!("exec taskset -c {cpu} {command}")
+    }
+}
+
+const WAITS: [(&str, Wait); 3] =
+    [("poll", Wait::Poll), ("spin", Wait::Spin), ("events", Wait::Events)];
+
 /// What is measured, and how often.
 struct Settings {
     depths: Vec<u32>,
     plan: Plan,
-    wait: Wait,
+    waits: Vec<(&'static str, Wait)>,
+    places: Vec<Place>,
     rounds: usize,
     server_cpu: u32,
+    least: f64,
     servers: Vec<(String, PathBuf, String)>,
 }
 
@@ -76,16 +129,28 @@ impl Settings {
             interrupt: millrace_lab::Interrupt::default(),
         };
         let (depths, servers) = (vec![1, 32, 128], Vec::new());
+        let (waits, places, least) = (vec![WAITS[0]], Vec::new(), 1.2);
         let mut settings =
-            Settings { depths, plan, wait: Wait::Poll, rounds: 7, server_cpu: 1, servers };
+            Settings { depths, plan, waits, places, rounds: 7, server_cpu: 1, least, servers };
         while let Some(key) = arguments.next() {
+            if let Some((_, place)) = Place::FLAGS.iter().find(|(flag, _)| *flag == key) {
+                settings.places.push(*place);
+                continue;
+            }
             let value = arguments.next().ok_or_else(|| format!("{key}: no value\n{USAGE}"))?;
             settings.set(&key, &value).map_err(|error| format!("{key} {value}: {error}"))?;
         }
         if settings.servers.is_empty() {
             return Err(USAGE.into());
         }
+        if settings.places.is_empty() {
+            settings.places.push(Place::AsTold);
+        }
         Ok(settings)
+    }
+
+    fn client_cpu(&self) -> u32 {
+        self.plan.cpus.first().copied().unwrap_or(0)
     }
 
     fn set(&mut self, key: &str, value: &str) -> Outcome<()> {
@@ -100,12 +165,11 @@ impl Settings {
             "--ms" => plan.runtime = Duration::from_millis(value.parse()?),
             "--client-cpus" => plan.cpus = list()?,
             "--server-cpu" => self.server_cpu = value.parse()?,
+            "--least" => self.least = value.parse()?,
             "--wait" => {
-                self.wait = match value {
-                    "poll" => Wait::Poll,
-                    "events" => Wait::Events,
-                    _ => return Err("poll or events".into()),
-                }
+                let wait = |name: &str| WAITS.into_iter().find(|(known, _)| *known == name);
+                let waits = value.split(',').map(wait).collect::<Option<Vec<_>>>();
+                self.waits = waits.ok_or("poll, spin or events")?;
             }
             "--server" => {
                 let mut parts = value.splitn(3, ',').map(str::to_owned);
@@ -132,8 +196,7 @@ impl Server {
         if socket.exists() {
             return Err(format!("{}: is there already; remove it", socket.display()).into());
         }
-        let shell = format!("exec {command}");
-        let child = Command::new("sh").args(["-c", &shell]).stdin(Stdio::null()).spawn()?;
+        let child = Command::new("sh").args(["-c", command]).stdin(Stdio::null()).spawn()?;
         let mut server = Server { name: name.to_owned(), socket: socket.to_owned(), child };
         let start = Instant::now();
         while !socket.exists() {
@@ -178,12 +241,28 @@ struct Sample {
     ping_ns: f64,
 }
 
-fn measure(server: &Server, settings: &Settings, depth: u32) -> Outcome<Sample> {
-    let ping_ns = ping_pong(settings.plan.cpus.first().copied().unwrap_or(0), settings.server_cpu);
+/// A cell of the table: where client and server are, how the client waits, and for how many.
+#[derive(Debug, Clone, Copy)]
+struct Cell {
+    place: Place,
+    wait: (&'static str, Wait),
+    depth: u32,
+}
+
+fn measure(server: &Server, settings: &Settings, cell: Cell) -> Outcome<Sample> {
+    let ping_ns = match cell.place {
+        Place::AsTold | Place::Separate => ping_pong(settings.client_cpu(), settings.server_cpu),
+        Place::SameCpu | Place::Unpinned => 0.0,
+    };
     let mut plan = settings.plan.clone();
-    plan.workload.iodepth = depth;
+    plan.workload.iodepth = cell.depth;
+    match cell.place {
+        Place::AsTold | Place::Separate => {}
+        Place::SameCpu => plan.cpus = vec![settings.client_cpu()],
+        Place::Unpinned => plan.cpus.clear(),
+    }
     let before = server.cpu_ns()?;
-    let row = run_vhost_row(&server.socket, settings.wait, &plan, &mut |_| ())
+    let row = run_vhost_row(&server.socket, cell.wait.1, &plan, &mut |_| ())
         .map_err(|error| format!("{}: {error}", server.name))?;
     let server_ns_per_io = (server.cpu_ns()? - before) as f64 / row.ios.max(1) as f64;
     if row.outcome.errors > 0 {
@@ -228,7 +307,9 @@ fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-const HEAD: [&str; 13] = [
+const HEAD: [&str; 15] = [
+    "place",
+    "client",
     "depth",
     "server",
     "IOPS",
@@ -244,12 +325,15 @@ const HEAD: [&str; 13] = [
     "CPU/first",
 ];
 
-fn cells(depth: u32, name: &str, samples: &[Sample], first: &[Sample]) -> Vec<String> {
+/// Ratio of something of a server to that of the first, in each round; the median.
+fn ratio(samples: &[Sample], first: &[Sample], f: fn(&Sample) -> f64) -> f64 {
+    let pairs = samples.iter().zip(first);
+    median(pairs.map(|(one, first)| f(one) / f(first).max(1e-9)).collect())
+}
+
+fn cells(cell: Cell, name: &str, samples: &[Sample], first: &[Sample]) -> Vec<String> {
     let of = |f: fn(&Sample) -> f64| samples.iter().map(f).collect::<Vec<f64>>();
-    let ratio = |f: fn(&Sample) -> f64| {
-        let pairs = samples.iter().zip(first);
-        format!("{:.2}", median(pairs.map(|(one, first)| f(one) / f(first).max(1e-9)).collect()))
-    };
+    let ratio = |f: fn(&Sample) -> f64| format!("{:.2}", ratio(samples, first, f));
     let notes = |f: fn(&Notifications) -> f64| {
         let found = samples.iter().filter_map(|sample| sample.row.cost.notifications.as_ref());
         format!("{:.4}", median(found.map(f).collect()))
@@ -257,7 +341,9 @@ fn cells(depth: u32, name: &str, samples: &[Sample], first: &[Sample]) -> Vec<St
     let thousands = |iops: f64| format!("{:.1} K", iops / 1e3);
     let iops = of(|sample| sample.row.iops);
     vec![
-        depth.to_string(),
+        cell.place.name().to_owned(),
+        cell.wait.0.to_owned(),
+        cell.depth.to_string(),
         name.to_owned(),
         thousands(median(iops.clone())),
         thousands(iops.iter().copied().fold(f64::MAX, f64::min)),
@@ -273,32 +359,62 @@ fn cells(depth: u32, name: &str, samples: &[Sample], first: &[Sample]) -> Vec<St
     ]
 }
 
-fn compare(settings: &Settings) -> Outcome<Table> {
-    let start =
-        |(name, socket, command): &(String, PathBuf, String)| Server::start(name, socket, command);
-    let servers = settings.servers.iter().map(start).collect::<Outcome<Vec<Server>>>()?;
+/// Measures all servers in all cells; the table, and what is to be said of ratios that are too low.
+fn compare(settings: &Settings) -> Outcome<(Table, Vec<String>)> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(HEAD);
-    for &depth in &settings.depths {
-        let mut samples: Vec<Vec<Sample>> = servers.iter().map(|_| Vec::new()).collect();
-        for round in 0..settings.rounds {
-            for place in 0..servers.len() {
-                let index = (place + round) % servers.len();
-                samples[index].push(measure(&servers[index], settings, depth)?);
+    let mut low = Vec::new();
+    for &place in &settings.places {
+        let start = |(name, socket, command): &(String, PathBuf, String)| {
+            Server::start(name, socket, &place.bind(command, settings))
+        };
+        let servers = settings.servers.iter().map(start).collect::<Outcome<Vec<Server>>>()?;
+        let cell = |(wait, depth): (&(&'static str, Wait), &u32)| {
+            let (wait, depth) = (*wait, *depth);
+            Cell { place, wait, depth }
+        };
+        let all = settings.waits.iter().flat_map(|w| settings.depths.iter().map(move |d| (w, d)));
+        for cell in all.map(cell) {
+            let samples = sample(&servers, settings, cell)?;
+            for (server, found) in servers.iter().zip(&samples) {
+                table.add_row(cells(cell, &server.name, found, &samples[0]));
+                let ratio = ratio(found, &samples[0], |sample| sample.row.iops);
+                if server.name != servers[0].name && ratio < settings.least {
+                    let Cell { wait: (wait, _), depth, .. } = cell;
+                    let (place, name) = (place.name(), &server.name);
+                    low.push(format!("{name}: {place}, {wait}, depth {depth}: {ratio:.2}"));
+                }
             }
-        }
-        for (server, found) in servers.iter().zip(&samples) {
-            table.add_row(cells(depth, &server.name, found, &samples[0]));
         }
     }
     table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-    Ok(table)
+    Ok((table, low))
+}
+
+/// The rounds of a cell, by server.
+fn sample(servers: &[Server], settings: &Settings, cell: Cell) -> Outcome<Vec<Vec<Sample>>> {
+    let mut samples: Vec<Vec<Sample>> = servers.iter().map(|_| Vec::new()).collect();
+    for round in 0..settings.rounds {
+        for place in 0..servers.len() {
+            let index = (place + round) % servers.len();
+            samples[index].push(measure(&servers[index], settings, cell)?);
+        }
+    }
+    Ok(samples)
 }
 
 fn main() -> std::process::ExitCode {
-    match Settings::parse(std::env::args().skip(1)).and_then(|settings| compare(&settings)) {
-        Ok(table) => println!("{table}"),
+    match Settings::parse(std::env::args().skip(1)).and_then(|settings| {
+        let (table, low) = compare(&settings)?;
+        Ok((table, low, settings.least))
+    }) {
+        Ok((table, low, least)) => {
+            println!("{table}");
+            let below = if low.is_empty() { "none" } else { "these" };
+            println!("\nIOPS/first below {least}: {below}");
+            low.iter().for_each(|line| println!("  {line}"));
+        }
         Err(error) => {
             eprintln!("{error}");
             return std::process::ExitCode::from(2);
