@@ -1,9 +1,10 @@
 //! `DriveWorkers`: threads that serve the drives of volumes for those who submit.
 //!
 //! Started after the disks and before the channels that hand work over, stopped after those are
-//! done. Owns one I/O thread (`millrace-drive0`...), pinned, for each CPU that some drive's worker
-//! is to run on; drives of one CPU share it. A thread sleeps in its ring. Called by `serve`, by
-//! `bench` and by programs. Stopping: no drive takes new work for its worker, what is in flight
+//! done. Owns one I/O thread (`millrace-drive0`...) for each CPU that some drive's worker belongs
+//! to; drives of one CPU share it. The CPU is the thread's place in the machine and decides which
+//! drives are near it; whether the thread is pinned to it is the starter's choice ([`Pinning`]). A
+//! thread sleeps in its ring. Called by `serve`, by `bench` and by programs. Stopping: no drive takes new work for its worker, what is in flight
 //! ends (5 s at most), then the threads do; submitters go on by themselves. Source: \[FALCON\], a
 //! thread for each drive on a core of its own.
 
@@ -22,8 +23,18 @@ const DRAIN_NS: u64 = 5_000_000_000;
 /// Longest sleep of one turn meanwhile.
 const DRAIN_TURN_NS: u64 = 10_000_000;
 
-/// The CPUs for drives' workers on a machine: those that nothing else runs on (`busy`), or all but
-/// the first if none is left, or known to be busy. None on a machine of one CPU.
+/// Whether the workers' threads stay on the CPUs that they belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pinning {
+    /// They run where the kernel puts them.
+    #[default]
+    Free,
+    /// Each runs on its CPU only.
+    Pinned,
+}
+
+/// The CPUs for drives' workers on a machine: those that nothing else is pinned to (`busy`), or all
+/// but the first if none is left, or known to be busy. None on a machine of one CPU.
 #[must_use]
 pub fn worker_cpus(topology: &Topology, busy: &[CpuId]) -> Vec<CpuId> {
     let all = topology.cpus();
@@ -100,6 +111,7 @@ impl Shared {
 /// Threads that serve drives for their submitters. Dropped, they stop.
 pub struct DriveWorkers {
     threads: Vec<(<Native as Machine>::Thread, CpuId, Vec<String>)>,
+    pinning: Pinning,
     bells: Vec<Arc<Doorbell<Native>>>,
     shared: Arc<Shared>,
 }
@@ -112,15 +124,20 @@ impl DriveWorkers {
     /// # Errors
     /// `System` if there is no ring, `Busy` if a disk has a worker already, or what opening its
     /// queue says; then none is left running.
-    pub fn start(disks: &[Arc<Disk<Native>>], reactor: Config) -> Result<DriveWorkers, Error> {
+    pub fn start(
+        disks: &[Arc<Disk<Native>>],
+        reactor: Config,
+        pinning: Pinning,
+    ) -> Result<DriveWorkers, Error> {
         let shared = Arc::new(Shared::default());
-        let mut workers = DriveWorkers { threads: Vec::new(), bells: Vec::new(), shared };
+        let mut workers = DriveWorkers { threads: Vec::new(), pinning, bells: Vec::new(), shared };
         let (up, ups) = channel();
         for (number, (cpu, mine)) in worker_posts(disks).into_iter().enumerate() {
             let names = mine.iter().map(|disk| disk.name().to_owned()).collect();
             let (shared, up) = (Arc::clone(&workers.shared), up.clone());
             let body = Box::new(move || run(&mine, reactor, &shared, up));
-            let thread = Native::spawn(&format!("millrace-drive{number}"), Some(cpu), body);
+            let pinned = (pinning == Pinning::Pinned).then_some(cpu);
+            let thread = Native::spawn(&format!("millrace-drive{number}"), pinned, body);
             workers.threads.push((thread, cpu, names));
         }
         drop(up);
@@ -147,13 +164,19 @@ impl DriveWorkers {
         self.threads.len()
     }
 
-    /// The threads' CPUs and the drives of each, for people: `CPU 1: d0 d2; CPU 2: d1 d3`.
+    /// The drives of each thread, and its CPU if it is pinned, for people:
+    /// `on CPU 1: d0 d2; on CPU 2: d1 d3`, or `not pinned: d0 d2; d1 d3`.
     #[must_use]
     pub fn describe(&self) -> String {
-        let one = |(_, cpu, names): &(_, CpuId, Vec<String>)| {
-            format!("CPU {}: {}", cpu.0, names.join(" "))
+        let one = |(_, cpu, names): &(_, CpuId, Vec<String>)| match self.pinning {
+            Pinning::Pinned => format!("on CPU {}: {}", cpu.0, names.join(" ")),
+            Pinning::Free => names.join(" "),
         };
-        self.threads.iter().map(one).collect::<Vec<_>>().join("; ")
+        let all = self.threads.iter().map(one).collect::<Vec<_>>().join("; ");
+        match self.pinning {
+            Pinning::Pinned => all,
+            Pinning::Free => format!("not pinned: {all}"),
+        }
     }
 
     /// System calls of the threads, after they have stopped.

@@ -21,7 +21,7 @@ mod system;
 mod value;
 
 pub use controller::{SHARINGS, controller_config, controller_of, sharing_word};
-pub use drive_workers::{DriveWorkers, WorkerCpus, worker_cpus, worker_posts};
+pub use drive_workers::{DriveWorkers, Pinning, WorkerCpus, worker_cpus, worker_posts};
 pub use fault::{
     Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule, fault_controls,
 };

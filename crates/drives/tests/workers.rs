@@ -11,7 +11,7 @@ use millrace_block::{
     Bio, Buffer, Channel, Disk, DiskConfig, ErrorKind, Layout, Op, Serving, ServingConfig, Spread,
     Stamp, Status, Volume,
 };
-use millrace_drives::{DriveWorkers, IoConfig, IoContext, Spec, WorkerCpus, open};
+use millrace_drives::{DriveWorkers, IoConfig, IoContext, Pinning, Spec, WorkerCpus, open};
 use millrace_machine::{CpuId, Machine, Native};
 use millrace_reactor::{Backend, Config};
 
@@ -171,7 +171,7 @@ fn the_mode_changes_under_load_and_nothing_is_lost() {
         let memory = vec!["ram:size=8m".parse().unwrap(); DRIVES];
         for specs in [files(&dir, ""), memory] {
             let volume = volume(&specs, Spread::Core, eager(Serving::Inline));
-            let mut workers = DriveWorkers::start(volume.disks(), reactor).unwrap();
+            let mut workers = DriveWorkers::start(volume.disks(), reactor, Pinning::Free).unwrap();
             assert_eq!(workers.threads(), 2);
             under_load(&volume, reactor, |rounds| {
                 for (serving, name) in Serving::NAMES.iter().cycle().take(24) {
@@ -197,7 +197,8 @@ fn workers_come_and_go_under_load_and_nothing_is_lost() {
             let volume = volume(&specs, Spread::Core, eager(Serving::PerDrive));
             under_load(&volume, reactor, |rounds| {
                 for _ in 0..8 {
-                    let mut workers = DriveWorkers::start(volume.disks(), reactor).unwrap();
+                    let mut workers =
+                        DriveWorkers::start(volume.disks(), reactor, Pinning::Free).unwrap();
                     go_round(rounds, 2);
                     workers.stop().unwrap();
                     go_round(rounds, 1);
@@ -214,7 +215,7 @@ fn io_threads_that_share_one_queue_leave_the_workers_to_it() {
         let volume = volume(&files(&dir, ""), Spread::One, eager(Serving::PerDrive));
         under_load(&volume, reactor, |rounds| {
             go_round(rounds, 1);
-            let mut workers = DriveWorkers::start(volume.disks(), reactor).unwrap();
+            let mut workers = DriveWorkers::start(volume.disks(), reactor, Pinning::Free).unwrap();
             go_round(rounds, 4);
             workers.stop().unwrap();
         });
@@ -225,8 +226,11 @@ fn io_threads_that_share_one_queue_leave_the_workers_to_it() {
 fn a_second_set_of_workers_is_refused_and_the_first_serves_on() {
     let specs = vec!["ram:size=1m".parse().unwrap(); 2];
     let volume = volume(&specs, Spread::Core, eager(Serving::PerDrive));
-    let mut workers = DriveWorkers::start(volume.disks(), Config::default()).unwrap();
-    let refused = DriveWorkers::start(volume.disks(), Config::default()).map(|_| ()).unwrap_err();
+    let mut workers =
+        DriveWorkers::start(volume.disks(), Config::default(), Pinning::Free).unwrap();
+    let refused = DriveWorkers::start(volume.disks(), Config::default(), Pinning::Free)
+        .map(|_| ())
+        .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Busy);
     assert!(refused.to_string().starts_with("drive d"), "{refused}");
     assert!(volume.disks().iter().all(|disk| disk.has_worker()));

@@ -10,7 +10,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use millrace_block::{Disk, Snapshot, Stamp, Volume};
-use millrace_drives::{DriveWorkers, IoConfig, IoContext};
+use millrace_drives::{DriveWorkers, IoConfig, IoContext, Pinning};
 use millrace_machine::{CpuId, Machine, Native, Thread};
 use millrace_reactor::Config;
 
@@ -197,7 +197,7 @@ pub fn run_row(
 ) -> Result<Row, BenchError> {
     check(volume, plan)?;
     let shared = Arc::new(Shared::new(plan));
-    let mut workers = DriveWorkers::start(volume.disks(), plan.reactor)?;
+    let mut workers = DriveWorkers::start(volume.disks(), plan.reactor, Pinning::Pinned)?;
     let threads: Vec<_> = (0..plan.jobs).map(|job| spawn(volume, plan, &shared, job)).collect();
     let mut times = measure(&shared, plan, progress);
     let mut whole = true;

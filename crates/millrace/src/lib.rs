@@ -28,8 +28,8 @@
 //!
 //! ```
 //! use millrace::{
-//!     Bio, Buffer, Channel, ChannelConfig, DriveWorkers, Layout, Machine, Native, Serving,
-//!     ServingConfig, VolumeOptions, build_volume, worker_cpus,
+//!     Bio, Buffer, Channel, ChannelConfig, DriveWorkers, Layout, Machine, Native, Pinning,
+//!     Serving, ServingConfig, VolumeOptions, build_volume, worker_cpus,
 //! };
 //!
 //! let options = VolumeOptions {
@@ -41,7 +41,7 @@
 //! let layout = Layout::Stripe { chunk_sectors: 8 };
 //! let (volume, _notes) = build_volume("demo", layout, &drives, &options)?;
 //! // They stop when this is dropped; without them the submitters serve.
-//! let workers = DriveWorkers::start(volume.disks(), Default::default())?;
+//! let workers = DriveWorkers::start(volume.disks(), Default::default(), Pinning::Free)?;
 //! let mut channel = Channel::open(&volume, ChannelConfig::default());
 //! for number in 0..64 {
 //!     let bio = Bio::write(number * 8, Buffer::new(4096));
@@ -66,7 +66,7 @@ pub use millrace_block::{
     OpFlags, QueueLimits, Reject, Rejected, Sector, SectorCount, Serving, ServingConfig, Sharing,
     Spread, Stack, Stamp, Status,
 };
-pub use millrace_drives::{DriveWorkers, Spec, WorkerCpus, worker_cpus};
+pub use millrace_drives::{DriveWorkers, Pinning, Spec, WorkerCpus, worker_cpus};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
 pub use serving::{check_serving, default_serving, needs_workers};
 pub use space::{CHUNK_SECTORS, DriveSpace, Space, default_layout};

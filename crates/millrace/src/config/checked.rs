@@ -120,11 +120,10 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
     unique("drive", raw.drives.iter().map(|drive| &drive.name), problems);
     unique("volume", raw.volumes.iter().map(|volume| &volume.name), problems);
     volumes(&raw, &mut checked, problems);
-    let mut pinned = 0;
     for export in &raw.exports {
         let known = checked.volumes.iter().any(|volume| volume.name == export.volume.value);
         if known || !raw.has_gaps {
-            add_export(export, &mut checked, &mut pinned, problems);
+            add_export(export, &mut checked, problems);
         }
     }
     if raw.exports.is_empty() && problems.is_empty() {
@@ -282,7 +281,7 @@ fn check_socket(vhost: &VhostPlan, checked: &Checked, problems: &mut Problems) {
     }
 }
 
-fn add_export(raw: &RawExport, checked: &mut Checked, pinned: &mut usize, problems: &mut Problems) {
+fn add_export(raw: &RawExport, checked: &mut Checked, problems: &mut Problems) {
     let wanted = &raw.volume;
     let Some(volume) = checked.volumes.iter().position(|volume| volume.name == wanted.value) else {
         let like = nearest(&wanted.value, checked.volumes.iter().map(|v| v.name.as_str()));
@@ -302,7 +301,7 @@ fn add_export(raw: &RawExport, checked: &mut Checked, pinned: &mut usize, proble
     for listen in raw.nbd.iter().flat_map(|nbd| &nbd.value) {
         add_listener(listen, export, &name, checked, problems);
     }
-    let vhost = raw.vhost.check(pinned, problems);
+    let vhost = raw.vhost.check(problems);
     if let Some(vhost) = &vhost {
         check_socket(vhost, checked, problems);
     }

@@ -1,9 +1,9 @@
 //! The keys of an `[[export]]` that serve it to virtual machines, and what they come to.
 //!
 //! Called by raw.rs for the keys and by checked.rs for how they go together. Who serves the queues
-//! of a guest, and on which CPUs, is decided here: without `cpus`, threads of the design with a
-//! thread for each queue are pinned to CPUs in turn, export after export, so that they overlap no
-//! more than they must.
+//! of a guest, and on which CPUs, is decided here. Without `cpus` no thread is pinned: where the
+//! guest's own threads run is known to the kernel only, and a pinned thread that shares its CPU
+//! with the guest that it serves cannot get out of the guest's way.
 
 use std::path::{Path, PathBuf};
 
@@ -53,7 +53,7 @@ pub struct VhostPlan {
     pub queues: u16,
     /// Who serves them.
     pub threads: Threads,
-    /// CPUs of the threads, dealt out in turn; none: they are not pinned.
+    /// CPUs that the threads are pinned to, dealt out in turn; none: they are not pinned.
     pub cpus: Vec<u32>,
     /// Serial number; the export's name if it is not given.
     pub serial: Option<String>,
@@ -71,6 +71,11 @@ impl VhostPlan {
     /// I/O threads that it has on this machine.
     pub fn thread_count(&self) -> u16 {
         self.threads.count(self.queues)
+    }
+
+    /// The CPUs that its threads are pinned to.
+    pub fn pinned_cpus(&self) -> impl Iterator<Item = u32> {
+        self.cpus.iter().copied().take(usize::from(self.thread_count()))
     }
 
     /// The path of its socket.
@@ -101,8 +106,8 @@ impl RawVhost {
         }
     }
 
-    /// What the keys come to; `pinned` counts threads that were pinned for others.
-    pub fn check(&self, pinned: &mut usize, problems: &mut Problems) -> Option<VhostPlan> {
+    /// What the keys come to.
+    pub fn check(&self, problems: &mut Problems) -> Option<VhostPlan> {
         let Some(socket) = &self.socket else {
             for (key, line) in self.lines() {
                 let text = format!("{key}: only with vhost-user-blk = \"unix:PATH\"; add that");
@@ -132,12 +137,6 @@ impl RawVhost {
                     problems.add(cpu.line, text);
                 }
                 cpus.value.iter().map(|cpu| cpu.value).collect()
-            }
-            None if threads == Threads::PerQueue => {
-                let first = *pinned;
-                let count = usize::from(threads.count(queues));
-                *pinned += count;
-                (first..first + count).map(|at| machine[at % machine.len()]).collect()
             }
             None => Vec::new(),
         };

@@ -54,7 +54,7 @@ impl IoThread {
             return Ok(false);
         }
         let turns = self.turns && self.channel.in_flight() > 0;
-        let mut poll = Poll::new(Native::now() + spin_ns);
+        let mut poll = Poll::new(Native::now().saturating_add(spin_ns));
         let Polled { came, waited_ns } = loop {
             let came = self.has_news() || (turns && self.turn_now(0)? > 0);
             if let Some(polled) = self.share.step(&mut poll, came) {

@@ -179,7 +179,7 @@ fn start_workers(plan: &Checked, opened: &Opened) -> anyhow::Result<DriveWorkers
     let default = Config::default();
     let reactor = Config { backend: plan.server.backend.unwrap_or(default.backend), ..default };
     let disks = opened.volumes.iter().flat_map(|volume| volume.disks().iter().cloned());
-    DriveWorkers::start(&disks.collect::<Vec<_>>(), reactor)
+    DriveWorkers::start(&disks.collect::<Vec<_>>(), reactor, opened.workers)
         .context("cannot start the drives' workers; serving = \"inline\" does without")
 }
 

@@ -7,12 +7,12 @@
 use std::sync::Arc;
 
 use millrace::{
-    CpuId, DriveOptions, Host, Machine, OpenedDrive, SetupError, WorkerCpus, open_drive,
+    CpuId, DriveOptions, Host, Machine, OpenedDrive, Pinning, SetupError, WorkerCpus, open_drive,
     unused_space, worker_cpus,
 };
 use millrace_block::{Disk, Volume};
 use millrace_drives::SpecError;
-use millrace_machine::Native;
+use millrace_machine::{Cpu, Native, Topology};
 
 use super::created::{Created, identity};
 use super::servers::threads_of;
@@ -22,6 +22,8 @@ use crate::config::{Checked, Drive, Place, Problems, paths};
 pub struct Opened {
     /// In the plan's order.
     pub volumes: Vec<Arc<Volume<Native>>>,
+    /// Whether the drives' workers are to be pinned.
+    pub workers: Pinning,
     /// Remarks for a person.
     pub notes: Vec<String>,
     /// What is hardly meant.
@@ -41,7 +43,7 @@ pub fn open(plan: &Checked, threads: u16, created: &mut Created) -> Result<Opene
     })?;
     let (mut disks, mut notes, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
     let mut identities = Vec::new();
-    let workers = workers(plan, &host);
+    let (workers, pinning) = workers(plan, &host);
     for (minor, (drive, worker)) in (0..).zip(plan.drives.iter().zip(workers)) {
         let file = paths::file_of(&drive.spec);
         let before = file.as_deref().and_then(identity);
@@ -68,13 +70,30 @@ pub fn open(plan: &Checked, threads: u16, created: &mut Created) -> Result<Opene
         volumes.push(volume(plan, index, &disks)?);
     }
     notes.extend(volumes.iter().filter_map(|volume| unused_space(volume)));
-    Ok(Opened { volumes, notes, warnings })
+    Ok(Opened { volumes, workers: pinning, notes, warnings })
+}
+
+/// The CPUs that I/O threads are pinned to: those of the server, and those of exports to guests.
+fn pinned_cpus(plan: &Checked) -> Vec<CpuId> {
+    let guests = plan.exports.iter().filter_map(|export| export.vhost.as_ref());
+    let guests = guests.flat_map(|vhost| vhost.pinned_cpus());
+    plan.server.cpus.iter().copied().chain(guests).map(CpuId).collect()
+}
+
+/// Whether the drives' workers are pinned: only where the configuration pins I/O threads and leaves
+/// the workers a CPU that it pins none to. Elsewhere the kernel finds a CPU that is free.
+fn pinning(topology: &Topology, busy: &[CpuId]) -> Pinning {
+    let is_free = |cpu: &Cpu| !busy.contains(&cpu.id);
+    match !busy.is_empty() && topology.cpus().iter().any(is_free) {
+        true => Pinning::Pinned,
+        false => Pinning::Free,
+    }
 }
 
 /// The CPU of each drive's worker, in the plan's order; none where a volume has no use for one. No
 /// more threads than CPUs less one, past those that I/O threads are pinned to.
-fn workers(plan: &Checked, host: &Host) -> Vec<Option<CpuId>> {
-    let busy: Vec<CpuId> = plan.server.cpus.iter().copied().map(CpuId).collect();
+fn workers(plan: &Checked, host: &Host) -> (Vec<Option<CpuId>>, Pinning) {
+    let busy = pinned_cpus(plan);
     let topology = Native::topology();
     let mut cpus = WorkerCpus::new(&worker_cpus(&topology, &busy), &topology);
     let mut workers = vec![None; plan.drives.len()];
@@ -83,7 +102,7 @@ fn workers(plan: &Checked, host: &Host) -> Vec<Option<CpuId>> {
             workers[*drive] = cpus.next(host.node_of(&plan.drives[*drive].spec));
         }
     }
-    workers
+    (workers, pinning(&topology, &busy))
 }
 
 fn open_one(
@@ -143,4 +162,23 @@ fn one_problem(plan: &Checked, line: usize, text: &str) -> Problems {
     let mut problems = Problems::new(&plan.file);
     problems.add(line, text);
     problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_pinned_only_beside_threads_that_are_and_where_a_cpu_is_left() {
+        let topology = Topology::uniform(1, 2);
+        let ids = |cpus: &[u32]| cpus.iter().copied().map(CpuId).collect::<Vec<_>>();
+        let place = |busy: &[u32]| {
+            let busy = ids(busy);
+            (pinning(&topology, &busy), worker_cpus(&topology, &busy))
+        };
+        assert_eq!(place(&[]), (Pinning::Free, ids(&[1])));
+        assert_eq!(place(&[1]), (Pinning::Pinned, ids(&[0])), "CPU 0 is free");
+        assert_eq!(place(&[0, 0]), (Pinning::Pinned, ids(&[1])));
+        assert_eq!(place(&[0, 1]).0, Pinning::Free, "no CPU is");
+    }
 }

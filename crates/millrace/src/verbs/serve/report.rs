@@ -78,7 +78,7 @@ pub fn serving(plan: &Checked, opened: &Opened, workers: &DriveWorkers, whose: W
     }
     text.push_str(&machines(plan));
     if workers.threads() > 0 {
-        let _ = writeln!(text, "drives' workers, on {}", workers.describe());
+        let _ = writeln!(text, "drives' workers, {}", workers.describe());
     } else if plan.volumes.iter().any(|volume| volume.serving.serving == Serving::PerDrive) {
         let _ = writeln!(text, "note: one CPU: drives have no workers, I/O threads serve them");
     }
@@ -134,8 +134,7 @@ fn machines(plan: &Checked) -> String {
         let access = if export.read_only { ", read-only" } else { "" };
         let path = vhost.path().to_string_lossy();
         let threads = usize::from(vhost.thread_count());
-        let mut cpus: Vec<String> = vhost.cpus.iter().map(u32::to_string).collect();
-        cpus.truncate(threads);
+        let cpus: Vec<String> = vhost.pinned_cpus().map(|cpu| cpu.to_string()).collect();
         let cpus = match cpus.is_empty() {
             true => String::new(),
             false => format!(" on CPU {}", cpus.join(" ")),
