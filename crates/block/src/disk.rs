@@ -131,6 +131,13 @@ struct Accounts<M: Machine> {
     failures: M::Lock<FailureLog>,
 }
 
+impl<M: Machine> Accounts<M> {
+    fn new() -> Self {
+        let ledger = M::Lock::new("stats", Ledger::new());
+        Accounts { ledger, failures: M::Lock::new("failures", FailureLog::default()) }
+    }
+}
+
 /// How a batch of whoever serves gets to the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -241,10 +248,7 @@ impl<M: Machine> Disk<M> {
             sq: M::Lock::new("request-queue", sq),
             flush: M::Lock::new("flush", flush),
             abandoned: M::Lock::new("abandoned", Vec::new()),
-            accounts: Accounts {
-                ledger: M::Lock::new("stats", Ledger::new()),
-                failures: M::Lock::new("failures", FailureLog::default()),
-            },
+            accounts: Accounts::new(),
             seat: worker.map(Seat::new),
             config,
             this: Weak::clone(this),

@@ -3,8 +3,9 @@
 //! Owns the flags `-v` and `--log-format`, the variable `MILLRACE_LOG`, and how a line looks.
 //! Results of a verb go to standard output and never through here. A line for a person at a
 //! terminal is the message alone; elsewhere it begins with the time and the level; as JSON it also
-//! has the event's fields (drive, op, sector). Installed once by cli.rs before the verb runs; called
-//! by whatever logs, through the macros of `tracing`. Invariant: nothing on the way of an I/O logs.
+//! has the event's fields (drive, op, sector). Installed once by cli.rs before the verb runs;
+//! called by whatever logs, through the macros of `tracing`. Invariant: nothing on the way of an
+//! I/O logs.
 
 use std::fmt::{self, Write};
 use std::io::IsTerminal;

@@ -61,7 +61,8 @@ impl Observed {
         self.metering.end_if_silent();
     }
 
-    /// The requests of each export that failed because of drives: name, how many, the last in words.
+    /// The requests of each export that failed because of drives: its name, how many, and why the
+    /// last one did.
     pub fn errors(&self) -> Vec<(String, u64, &'static str)> {
         self.servers.errors()
     }
