@@ -26,6 +26,10 @@ pub struct QueueLimits {
     pub io_opt: u32,
     /// Longest read or write in sectors.
     pub max_sectors: u32,
+    /// Longest read or write that merging makes, in sectors: up to this length one request costs
+    /// the device less than its parts, beyond it parts that are in flight side by side are faster.
+    /// `max_sectors` or more for a device of which nothing is known: merging goes as far as it can.
+    pub merge_sectors: u32,
     /// Most pieces of memory in a request.
     pub max_segments: u16,
     /// Longest piece of memory in bytes.
@@ -67,6 +71,7 @@ impl Default for QueueLimits {
             io_min: 512,
             io_opt: 0,
             max_sectors: 2048,
+            merge_sectors: u32::MAX,
             max_segments: 128,
             max_segment_size: u32::MAX,
             seg_boundary_mask: u64::MAX,
@@ -85,6 +90,23 @@ impl QueueLimits {
     #[must_use]
     pub fn logical_sectors(&self) -> u32 {
         self.logical_block_size >> 9
+    }
+
+    /// Longest read or write that merging makes, in sectors.
+    #[inline]
+    pub(crate) fn merge_max(&self) -> u32 {
+        self.merge_sectors.min(self.max_sectors)
+    }
+
+    /// How far merging goes where `sectors` are in flight or about to be. On a device that states
+    /// how far that gains anything, one request holds half of them at most: the device has another
+    /// one to do while the first comes back and is followed up.
+    #[inline]
+    pub(crate) fn merge_reach(&self, sectors: u64) -> u32 {
+        match self.merge_sectors < self.max_sectors {
+            true => u64::from(self.merge_sectors).min(sectors / 2) as u32,
+            false => self.max_sectors,
+        }
     }
 
     /// Checks that the fields make sense alone and together, and rounds what must be whole blocks.
@@ -129,6 +151,7 @@ impl QueueLimits {
             io_min: self.io_min.max(other.io_min),
             io_opt: self.io_opt.max(other.io_opt),
             max_sectors: self.max_sectors.min(other.max_sectors),
+            merge_sectors: self.merge_sectors.min(other.merge_sectors),
             max_segments: self.max_segments.min(other.max_segments),
             max_segment_size: self.max_segment_size.min(other.max_segment_size),
             seg_boundary_mask: self.seg_boundary_mask.min(other.seg_boundary_mask),
@@ -205,6 +228,19 @@ mod tests {
         let error = limits.validate().expect_err("1000 is no block size");
         assert_eq!(error.kind(), ErrorKind::InvalidSetting);
         assert!(alloc::string::ToString::to_string(&error).contains("logical_block_size = 1000"));
+    }
+
+    #[test]
+    fn merging_reaches_as_far_as_the_device_states_and_to_half_of_what_is_under_way() {
+        let silent = QueueLimits::default();
+        assert_eq!([0, 64, 1 << 20].map(|sectors| silent.merge_reach(sectors)), [2048; 3]);
+        let stated = QueueLimits { merge_sectors: 256, ..silent };
+        assert_eq!(
+            [0, 8, 16, 511, 512, u64::MAX].map(|sectors| stated.merge_reach(sectors)),
+            [0, 4, 8, 255, 256, 256]
+        );
+        let short = QueueLimits { max_sectors: 64, ..stated };
+        assert_eq!((short.merge_max(), short.merge_reach(0)), (64, 64));
     }
 
     #[test]

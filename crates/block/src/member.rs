@@ -64,7 +64,8 @@ impl<M: Machine> Member<M> {
             return;
         }
         M::work(Stage::Submit, 1);
-        if let Some(kind) = self.plug.merge_or_push(slot, &self.disk.limits) {
+        let (limits, outstanding) = (&self.disk.limits, self.outstanding);
+        if let Some(kind) = self.plug.merge_or_push(slot, limits, outstanding) {
             self.count_merge(kind);
         }
     }

@@ -33,17 +33,28 @@ impl<M: Machine> Plug<M> {
         }
     }
 
-    /// Merges with the last bio if they touch, else appends.
+    /// Merges with the last bio if they touch and that gains something, else appends; the drive has
+    /// `outstanding` bios of this channel besides.
     #[inline(always)]
-    pub(crate) fn merge_or_push(&mut self, bio: BioRef<M>, limits: &QueueLimits) -> Option<Merged> {
+    pub(crate) fn merge_or_push(
+        &mut self,
+        bio: BioRef<M>,
+        limits: &QueueLimits,
+        outstanding: u32,
+    ) -> Option<Merged> {
         let bio = match &mut self.last {
-            Some(last) if touch(last, &bio) => match try_merge(last, bio, limits) {
-                Ok(merged) => {
-                    self.bios += 1;
-                    return Some(merged);
+            Some(last) if touch(last, &bio) => {
+                // As if all were as long as this one: no sum is kept for the few that touch.
+                let bios = u64::from(outstanding) + u64::from(self.bios) + 1;
+                let reach = limits.merge_reach(bios * u64::from(bio.chain_sectors));
+                match try_merge(last, bio, limits, reach) {
+                    Ok(merged) => {
+                        self.bios += 1;
+                        return Some(merged);
+                    }
+                    Err(bio) => bio,
                 }
-                Err(bio) => bio,
-            },
+            }
             _ => bio,
         };
         self.push(bio);

@@ -93,7 +93,8 @@ impl<M: Machine> VolumePlug<M> {
                 continue;
             }
             let mut chain = rq.empty();
-            match try_merge(&mut chain, bio, member.disk.limits()) {
+            let limits = member.disk.limits();
+            match try_merge(&mut chain, bio, limits, limits.merge_max()) {
                 Ok(kind) => {
                     member.stats.count_merge(chain.op());
                     member.disk.trace_merged(kind, &chain, run);

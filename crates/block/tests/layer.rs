@@ -86,6 +86,40 @@ fn full_channel_gives_the_bio_back_and_takes_it_later() {
     assert_eq!(channel.wait(1, |_| ()), 1);
 }
 
+/// Requests of a drive that likes 128 KiB, and most in flight at once, for so many neighbours of so
+/// many sectors.
+fn requests_for(bios: u64, sectors: u32) -> (u32, u32) {
+    let mut drive = TestDrive::new(1 << 14);
+    drive.limits.merge_sectors = 256;
+    let (mut channel, knobs) = single(drive, Stack::Mq);
+    knobs.held.store(true, Ordering::SeqCst);
+    for number in 0..bios {
+        let sector = number * u64::from(sectors);
+        channel.submit(Bio::write(sector, Buffer::new(sectors as usize * 512))).expect("room");
+    }
+    channel.flush();
+    let requests = knobs.seen[Op::Write as usize].load(Ordering::SeqCst);
+    let in_flight = knobs.most_in_flight.load(Ordering::SeqCst);
+    knobs.held.store(false, Ordering::SeqCst);
+    let done = channel.wait(bios as usize, |done| assert!(done.status.is_ok()));
+    assert_eq!(done as u64, bios);
+    (requests as u32, in_flight)
+}
+
+#[test]
+fn merging_leaves_a_drive_that_states_how_far_it_gains_as_many_requests_as_it_can_use() {
+    // 128 KiB each: longer ones gain nothing.
+    assert_eq!(requests_for(16, 256), (16, 16));
+    assert_eq!(requests_for(4, 512), (4, 4));
+    // Small ones: never one request alone, and none longer than 128 KiB.
+    assert_eq!(requests_for(2, 8), (2, 2));
+    assert_eq!(requests_for(4, 8), (3, 3));
+    // 1, 1, 2, 4, 8 and 16 bios of 4 KiB.
+    assert_eq!(requests_for(32, 8), (6, 6));
+    let (requests, _) = requests_for(128, 8);
+    assert!((128 / 32..=12).contains(&requests), "{requests}");
+}
+
 #[test]
 fn bios_sent_off_again_have_one_go_however_soon_they_are_done() {
     let disks = (0..2).map(|_| disk(TestDrive::new(1 << 14), Stack::Mq).0).collect();

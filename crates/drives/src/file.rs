@@ -230,6 +230,7 @@ impl Driver<Native> for FileDriver {
             io_min: geometry.io_min,
             io_opt: geometry.io_opt,
             max_sectors: MAX_SECTORS,
+            merge_sectors: geometry.merge_bytes >> 9,
             max_segments: flight::PIECES_MAX as u16,
             dma_alignment: self.dma_alignment,
             max_discard_sectors: if no_punch { 0 } else { sectors(geometry.max_discard_bytes) },
