@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
@@ -15,7 +16,9 @@ use core::mem::ManuallyDrop;
 use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
 
 use crate::bio::{Bio, Op, OpFlags};
+use crate::disk::Disk;
 use crate::driver::QueueKind;
+use crate::error::{Error, ErrorKind};
 use crate::gate::Gate;
 use crate::home::Home;
 use crate::limits::MAX_DATA_SECTORS;
@@ -56,10 +59,21 @@ pub struct IoThread<M: Machine> {
     pub owner: u64,
     /// Wakes it.
     pub bell: Arc<Doorbell<M>>,
-    /// Collects what its drives have completed without waiting; for a channel that is dropped with
-    /// I/O in flight, which has nobody else to drive them.
-    pub turn: fn(),
+    /// How it drives its drives; none: whatever they complete rings the bell.
+    pub turn: Option<Turn<M>>,
 }
+
+/// Starts what was handed to the drives of an I/O thread and collects what they have completed.
+/// Sleeps until there is something, the bell rings, or the deadline comes, unless `has_work`, asked
+/// after the bell was armed, says that there is something to do.
+///
+/// # Errors
+/// If the thread's ring itself fails.
+pub type Turn<M> = fn(
+    bell: &Doorbell<M>,
+    deadline_ns: Option<u64>,
+    has_work: &dyn Fn() -> bool,
+) -> Result<(), Error>;
 
 impl<M: Machine> Clone for IoThread<M> {
     fn clone(&self) -> Self {
@@ -127,11 +141,8 @@ pub struct Channel<M: Machine> {
     home: Option<Box<Home<M>>>,
     pub(crate) gate: Gate,
     pub(crate) served: Served<M>,
-    turn: fn(),
+    turn: Option<Turn<M>>,
 }
-
-/// A thread that owns no queues has nothing to drive.
-fn nothing_to_turn() {}
 
 // SAFETY: the raw pointers inside are to the channel's own boxed home.
 unsafe impl<M: Machine> Send for Channel<M> {}
@@ -139,15 +150,18 @@ unsafe impl<M: Machine> Send for Channel<M> {}
 impl<M: Machine> Channel<M> {
     /// A channel of the calling thread to a volume.
     ///
+    /// # Errors
+    /// `NotSupported` if this is no I/O thread, and a drive's queue belongs to one (that of a file
+    /// does) that is not there: nobody would serve what is submitted.
+    ///
     /// # Panics
     /// If the depth is not 1 to 65,536.
-    #[must_use]
-    pub fn open(volume: &Arc<Volume<M>>, config: ChannelConfig<M>) -> Self {
+    pub fn open(volume: &Arc<Volume<M>>, config: ChannelConfig<M>) -> Result<Self, Error> {
         assert!((1..=65_536).contains(&config.depth), "channel depth {}", config.depth);
-        let number = config.thread.as_ref().map(|thread| thread.number);
+        let members = members_of(volume, config.thread.as_ref())?;
         let (owner, bell, turn) = match config.thread {
             Some(thread) => (thread.owner, thread.bell, thread.turn),
-            None => (0, Arc::new(Doorbell::new(M::Parker::new())), nothing_to_turn as fn()),
+            None => (0, Arc::new(Doorbell::new(M::Parker::new())), None),
         };
         let drives = volume.disks().len() as u32;
         let parents = config.depth as usize;
@@ -155,7 +169,7 @@ impl<M: Machine> Channel<M> {
         let home = Home::new(parents + parts, bell);
         let gate = Gate::new(volume);
         let mut channel = Channel {
-            members: volume.disks().iter().map(|disk| Member::new(disk, number)).collect(),
+            members,
             run: Runner::new(&home, owner, config.stamp, volume.disks()[0].channels())
                 .accounting_to(&volume.tenants),
             free: home.handles(0..parents),
@@ -183,7 +197,7 @@ impl<M: Machine> Channel<M> {
         if volume.mode().1 {
             channel.follow_trace(true);
         }
-        channel
+        Ok(channel)
     }
 
     /// The volume.
@@ -356,8 +370,11 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// Waits until at least `min` bios (or all in flight, if fewer) were handed to `take`; sleeps
-    /// through the doorbell, so it is for threads that own no queues.
+    /// Waits until at least `min` bios (or all in flight, if fewer) were handed to `take`. An I/O
+    /// thread sleeps in its ring meanwhile, any other thread in its doorbell.
+    ///
+    /// # Panics
+    /// If the I/O thread's ring itself fails, which nothing that was submitted survives.
     pub fn wait(&mut self, min: usize, mut take: impl FnMut(Completion)) -> usize {
         if min > 0 && self.batch.plugged > 0 {
             self.run.told.unplug = Unplug::ToWait;
@@ -367,7 +384,11 @@ impl<M: Machine> Channel<M> {
         let mut handed = self.poll(&mut take);
         while handed < min && self.in_flight() > 0 {
             let deadline_ns = self.sleep_until();
-            self.home().bell.sleep_unless(deadline_ns, || self.has_work());
+            let (bell, has_work) = (&self.home().bell, || self.has_work());
+            match self.turn {
+                Some(turn) => turn(bell, deadline_ns, &has_work).expect("the ring works"),
+                None => bell.sleep_unless(deadline_ns, has_work),
+            }
             self.tick();
             handed += self.poll(&mut take);
         }
@@ -438,6 +459,30 @@ impl<M: Machine> Channel<M> {
     }
 }
 
+/// The drives of a volume as a thread sees them.
+fn members_of<M: Machine>(
+    volume: &Volume<M>,
+    thread: Option<&IoThread<M>>,
+) -> Result<Vec<Member<M>>, Error> {
+    let member = |disk: &Arc<Disk<M>>| {
+        // A thread that claimed a queue uses that one, whatever its own number is.
+        let number = thread.map(|t| disk.queue_of(t.owner).unwrap_or(t.number));
+        let member = Member::new(disk, number);
+        if thread.is_none() && !disk.is_served(member.route.hctx) {
+            let text = format!(
+                "volume {}: the queues of drive {} belong to I/O threads, and there is none; open \
+                 the channel on one, with IoContext::channel, or with millrace::Channel, which \
+                 makes the calling thread one",
+                volume.name(),
+                disk.name()
+            );
+            return Err(Error::new(ErrorKind::NotSupported, text));
+        }
+        Ok(member)
+    };
+    volume.disks().iter().map(member).collect()
+}
+
 #[cold]
 #[inline(never)]
 fn refuse(bio: Bio, reason: Reject) -> Result<(), Rejected> {
@@ -450,7 +495,10 @@ impl<M: Machine> Drop for Channel<M> {
         while self.in_flight() > 0 && M::now() < deadline_ns {
             if self.poll(|_| ()) == 0 {
                 self.tick();
-                (self.turn)();
+                if let Some(turn) = self.turn {
+                    // A ring that fails is reported by the next real turn.
+                    let _ = turn(&self.home().bell, None, &|| true);
+                }
                 M::spin_until(M::now() + 100_000, || self.home().has_delivered());
             }
         }

@@ -394,11 +394,12 @@ impl<M: Machine> Disk<M> {
     pub(crate) fn own(&self, hctx: u16, owner: u64, bell: Arc<Doorbell<M>>) -> Result<(), Error> {
         let queue = &self.hctxs[usize::from(hctx)];
         if self.kind == QueueKind::OwnerOnly && !queue.is_owned_by(owner) {
-            if queue.has_owner() {
+            if !queue.reserve() {
                 let text = format!("{}: queue {hctx} belongs to another thread", self.name());
                 return Err(Error::new(ErrorKind::Busy, text));
             }
-            let opened = self.driver.open_queue(hctx, queue.tags.depth_with_reserved())?;
+            let opened = self.driver.open_queue(hctx, queue.tags.depth_with_reserved());
+            let opened = opened.inspect_err(|_| queue.clear_owner())?;
             queue.serve.enter().queue = Some(opened);
             queue.set_owner(owner, bell);
         }
@@ -471,7 +472,7 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Hardware queues that are not a worker's own.
-    fn owned_queues(&self) -> usize {
+    pub(crate) fn owned_queues(&self) -> usize {
         let workers = self.kind == QueueKind::OwnerOnly && self.seat.is_some();
         self.hctxs.len() - usize::from(workers)
     }

@@ -18,6 +18,7 @@ mod bio;
 pub mod blktrace;
 mod buffer;
 mod channel;
+mod claim;
 mod complete;
 mod controller;
 mod direct;
@@ -66,7 +67,7 @@ mod worker;
 pub use account::BATCH_SIZES;
 pub use bio::{Bio, OPS, Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
 pub use buffer::{BUFFER_ALIGN, Buffer};
-pub use channel::{Channel, ChannelConfig, IoThread, Reject, Rejected};
+pub use channel::{Channel, ChannelConfig, IoThread, Reject, Rejected, Turn};
 pub use controller::{Controller, ControllerConfig, Sharing};
 pub use disk::{Disk, DiskConfig, Stack};
 pub use driver::{

@@ -112,6 +112,9 @@ impl<M: Machine> Ctx<M> {
     }
 }
 
+/// No thread's identity: a queue that its owner-to-be is opening.
+const RESERVED: u64 = u64::MAX;
+
 /// Where requests are handed to the driver.
 pub(crate) struct HardwareQueue<M: Machine> {
     pub(crate) serve: ServeLock<M, Serve<M>>,
@@ -217,6 +220,13 @@ impl<M: Machine> HardwareQueue<M> {
     pub(crate) fn has_pending(&self) -> bool {
         // Relaxed: ordered by the fence of `Doorbell::arm` where it decides about sleeping.
         self.pending.iter().any(|word| word.load(Order::Relaxed) != 0)
+    }
+
+    /// Keeps the queue for the calling thread, which is about to become its owner; false if it
+    /// has an owner, or is kept for another thread.
+    pub(crate) fn reserve(&self) -> bool {
+        // Relaxed: nothing was written that its owner-to-be publishes; `set_owner` does.
+        self.owner.compare_exchange(0, RESERVED, Order::Relaxed, Order::Relaxed).is_ok()
     }
 
     /// Makes a thread the queue's owner.

@@ -15,7 +15,7 @@ use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Doorbell, Machine, Order, Word};
 
 use crate::account::DiskStats;
-use crate::channel::{DRAIN_NS, IoThread};
+use crate::channel::{DRAIN_NS, IoThread, Turn};
 use crate::disk::Disk;
 use crate::driver::QueueKind;
 use crate::error::Error;
@@ -62,7 +62,7 @@ pub struct Worker<M: Machine> {
     owner: u64,
     bell: Arc<Doorbell<M>>,
     next_tick_ns: u64,
-    turn_drives: fn(),
+    turn_drives: Option<Turn<M>>,
     /// Whose completions the runner keeps: nobody's. Boxed, so that it does not move.
     _home: Box<Home<M>>,
 }
@@ -202,7 +202,10 @@ impl<M: Machine> Drop for Worker<M> {
         let deadline_ns = M::now().saturating_add(DRAIN_NS);
         while self.posts.iter().any(in_flight) && M::now() < deadline_ns {
             self.turn();
-            (self.turn_drives)();
+            if let Some(turn) = self.turn_drives {
+                // A ring that fails is reported by the next real turn.
+                let _ = turn(&self.bell, None, &|| true);
+            }
             if self.posts.iter().any(in_flight) {
                 M::spin_until(M::now() + 100_000, || false);
             }

@@ -62,7 +62,8 @@ fn stages_add_up_and_what_waits_for_a_tag_waits_between_i_and_d() {
         let config = ServingConfig { serving, ..ServingConfig::default() };
         let disks = vec![Arc::clone(&disk)];
         let volume = Volume::with_serving("v", Layout::Linear, disks, config).unwrap();
-        let mut channel = Channel::open(&volume, ChannelConfig::default());
+        let mut channel =
+            Channel::open(&volume, ChannelConfig::default()).expect("its queues are served");
         knobs.held.store(true, Ordering::SeqCst);
         reads(&mut channel, 32, 0);
         channel.poll(|_| ());
@@ -90,7 +91,8 @@ fn stages_add_up_and_what_waits_for_a_tag_waits_between_i_and_d() {
 fn what_waits_for_nothing_is_in_no_queue() {
     let (disk, _) = disk(64, DiskConfig::default());
     let volume = Volume::single(Arc::clone(&disk)).unwrap();
-    let mut channel = Channel::open(&volume, ChannelConfig::default());
+    let mut channel =
+        Channel::open(&volume, ChannelConfig::default()).expect("its queues are served");
     reads(&mut channel, 20, 0);
     drain(&mut channel);
     let stats = disk.stats();
@@ -110,7 +112,8 @@ fn what_waits_for_nothing_is_in_no_queue() {
 fn what_the_drive_was_busy_for_waited() {
     let (disk, knobs) = disk(64, DiskConfig::default());
     let volume = Volume::single(Arc::clone(&disk)).unwrap();
-    let mut channel = Channel::open(&volume, ChannelConfig::default());
+    let mut channel =
+        Channel::open(&volume, ChannelConfig::default()).expect("its queues are served");
     knobs.busy.store(1, Ordering::SeqCst);
     reads(&mut channel, 1, 0);
     drain(&mut channel);
@@ -129,7 +132,8 @@ fn threads_on_cpus_of_their_own_have_queues_of_their_own() {
     for (index, cpu) in cpus.iter().enumerate() {
         let volume = Arc::clone(&volume);
         let body = move || {
-            let mut channel = Channel::open(&volume, ChannelConfig::default());
+            let mut channel =
+                Channel::open(&volume, ChannelConfig::default()).expect("its queues are served");
             reads(&mut channel, 1 + index as u64, 0);
             drain(&mut channel);
         };
@@ -179,11 +183,12 @@ fn tenants_are_counted_once_however_their_bios_were_split_and_who_ended_them() {
         let config = ServingConfig { serving, plug_low: 1, ..ServingConfig::default() };
         let volume = Volume::with_serving("v", layout, vec![a, b], config).unwrap();
         let bell = Arc::new(Doorbell::new(NativeParker::new()));
-        let mut worker = Worker::new(&IoThread { number: 0, owner: 9, bell, turn: || () });
+        let mut worker = Worker::new(&IoThread { number: 0, owner: 9, bell, turn: None });
         if serving == Serving::PerDrive {
             volume.disks().iter().for_each(|disk| assert!(worker.serve(disk).unwrap()));
         }
-        let mut channel = Channel::open(&volume, ChannelConfig::default());
+        let mut channel =
+            Channel::open(&volume, ChannelConfig::default()).expect("its queues are served");
         let mut finish = |channel: &mut Channel<Native>| {
             while channel.in_flight() > 0 {
                 channel.poll(|_| ());
@@ -237,6 +242,7 @@ fn who_ends_anothers_io_counts_it_as_the_others() {
         let ((a, knobs), (b, _)) = (on_it(), on_it());
         let open = |disk: &Arc<Disk<Native>>| {
             Channel::open(&Volume::single(Arc::clone(disk)).unwrap(), ChannelConfig::default())
+                .expect("its queues are served")
         };
         let (mut to_a, mut to_b) = (open(&a), open(&b));
         knobs.held.store(true, Ordering::SeqCst);
@@ -261,7 +267,8 @@ fn queues_are_what_the_drive_is_and_closed_channels_are_not_forgotten() {
     let (disk, _) = disk(64, DiskConfig::default());
     let volume = Volume::single(Arc::clone(&disk)).unwrap();
     for turn in 0..20 {
-        let mut channel = Channel::open(&volume, ChannelConfig::default());
+        let mut channel =
+            Channel::open(&volume, ChannelConfig::default()).expect("its queues are served");
         let mut status = None;
         channel.submit(Bio::read(turn, Buffer::new(512))).unwrap();
         channel.wait(1, |done| status = Some(done.status));
@@ -278,7 +285,8 @@ fn what_comes_after_a_write_in_stages_has_its_own_time() {
     let drives = (0..2).map(|_| disk(64, DiskConfig::default()).0).collect();
     let layout = Layout::Stripe { chunk_sectors: 8 };
     let volume = Volume::new("v", layout, drives).unwrap();
-    let mut channel = Channel::open(&volume, ChannelConfig::default());
+    let mut channel =
+        Channel::open(&volume, ChannelConfig::default()).expect("its queues are served");
     // Parts on both drives, and a flush after them, which ends in a poll that submits nothing more.
     let durable = Bio::write(0, Buffer::new(16 * 512)).with_flags(OpFlags::FUA);
     channel.submit(durable).unwrap();

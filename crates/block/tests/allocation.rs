@@ -157,7 +157,7 @@ fn channel(drives: usize, stack: Stack, set: impl Fn(&mut TestDrive)) -> Channel
         _ => Layout::Stripe { chunk_sectors: 8 },
     };
     let volume = Volume::new("v", layout, disks).expect("a valid volume");
-    Channel::open(&volume, ChannelConfig::default())
+    Channel::open(&volume, ChannelConfig::default()).expect("its queues are served")
 }
 
 /// Keeps all of `bios` in flight until `ios` have completed, one behind the other on the volume's

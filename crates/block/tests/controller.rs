@@ -41,6 +41,7 @@ fn disk(
 
 fn channel(disk: &Arc<Disk<Native>>) -> Channel<Native> {
     Channel::open(&Volume::single(Arc::clone(disk)).unwrap(), ChannelConfig::default())
+        .expect("its queues are served")
 }
 
 /// Reads that merge with nothing, started as far as they can be; how many have ended.
@@ -176,7 +177,8 @@ fn drives_of_one_list_take_no_more_than_they_can_either() {
     let serving = ServingConfig::of(Serving::PerVolume);
     let volume = Volume::with_serving("v", Layout::Linear, vec![a], serving).unwrap();
     held(&knobs, true);
-    let mut channel = Channel::open(&volume, ChannelConfig::default());
+    let mut channel =
+        Channel::open(&volume, ChannelConfig::default()).expect("its queues are served");
     submit(&mut channel, 12);
     assert_eq!(most(&knobs), 4);
     held(&knobs, false);

@@ -41,7 +41,7 @@ fn single(drive: TestDrive, stack: Stack) -> (Channel<Native>, Arc<Knobs>) {
 
 fn open_single((disk, knobs): (Arc<Disk<Native>>, Arc<Knobs>)) -> (Channel<Native>, Arc<Knobs>) {
     let volume = Volume::single(disk).expect("one disk");
-    (Channel::open(&volume, ChannelConfig::default()), knobs)
+    (Channel::open(&volume, ChannelConfig::default()).expect("its queues are served"), knobs)
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn full_channel_gives_the_bio_back_and_takes_it_later() {
     let (disk, knobs) = disk(TestDrive::new(4096), Stack::Mq);
     let volume = Volume::single(disk).expect("one disk");
     let config = ChannelConfig { depth: 4, ..ChannelConfig::default() };
-    let mut channel = Channel::open(&volume, config);
+    let mut channel = Channel::open(&volume, config).expect("its queues are served");
     knobs.held.store(true, Ordering::SeqCst);
     (0..4).for_each(|n| channel.submit(Bio::read(n * 16, Buffer::new(512))).expect("room"));
     let rejected = channel.submit(Bio::read(0, Buffer::new(512))).expect_err("full");
@@ -125,7 +125,8 @@ fn bios_sent_off_again_have_one_go_however_soon_they_are_done() {
     let disks = (0..2).map(|_| disk(TestDrive::new(1 << 14), Stack::Mq).0).collect();
     let layout = Layout::Stripe { chunk_sectors: 8 };
     let volume = Volume::new("v", layout, disks).expect("a valid volume");
-    let mut channel = Channel::open(&volume, ChannelConfig { depth: 64, ..Default::default() });
+    let mut channel = Channel::open(&volume, ChannelConfig { depth: 64, ..Default::default() })
+        .expect("its queues are served");
     (0..64).for_each(|_| channel.submit(Bio::read(4, Buffer::new(65_536))).expect("room"));
     let handed = channel.poll_again(|_, _| Again::Submit);
     assert!((1..=65).contains(&handed), "{handed}");
@@ -145,7 +146,8 @@ fn bios_sent_off_again_through_the_one_list_have_one_go_too() {
     let layout = Layout::Stripe { chunk_sectors: 8 };
     let serving = ServingConfig::of(Serving::PerVolume);
     let volume = Volume::with_serving("v", layout, disks, serving).expect("a valid volume");
-    let mut channel = Channel::open(&volume, ChannelConfig { depth: 128, ..Default::default() });
+    let mut channel = Channel::open(&volume, ChannelConfig { depth: 128, ..Default::default() })
+        .expect("its queues are served");
     // Neighbours of none, and enough of them to unplug on the way.
     (0..128).for_each(|n| channel.submit(Bio::read(n * 24, Buffer::new(4096))).expect("room"));
     let mut all = 0;
@@ -346,7 +348,8 @@ fn threads_on_one_hardware_queue_all_get_their_answers() {
             for thread in 0..4u64 {
                 let volume = Arc::clone(&volume);
                 scope.spawn(move || {
-                    let mut channel = Channel::open(&volume, ChannelConfig::default());
+                    let mut channel = Channel::open(&volume, ChannelConfig::default())
+                        .expect("its queues are served");
                     let mut done = 0;
                     for round in 0..200u64 {
                         for n in 0..16 {
@@ -454,7 +457,7 @@ proptest! {
         };
         let volume = Volume::new("v", layout, disks).expect("a valid volume");
         prop_assert!(volume.capacity() >= 960);
-        let mut channel = Channel::open(&volume, ChannelConfig::default());
+        let mut channel = Channel::open(&volume, ChannelConfig::default()).expect("its queues are served");
         let mut image = vec![0u8; 1100 << 9];
         for step in steps.iter().filter(|s| s.sector + u64::from(s.sectors) <= 960) {
             let (status, bio) = run(&mut channel, bio_of(step));
@@ -487,7 +490,8 @@ fn big_discard_is_one_request_for_each_drive() {
     }
     let layout = Layout::Stripe { chunk_sectors: 8 };
     let volume = Volume::new("v", layout, disks).expect("a valid volume");
-    let mut channel = Channel::open(&volume, ChannelConfig::default());
+    let mut channel =
+        Channel::open(&volume, ChannelConfig::default()).expect("its queues are served");
     let (status, _) = run(&mut channel, Bio::discard(3, 60_000));
     assert_eq!(status, Status::Ok);
     knobs.iter().for_each(|k| assert_eq!(k.seen[3].load(Ordering::SeqCst), 1));
@@ -512,7 +516,8 @@ fn memory_of_a_part_that_timed_out_is_kept_although_another_part_failed_first() 
     healthy_knobs.failing.store(true, Ordering::SeqCst);
     let layout = Layout::Stripe { chunk_sectors: 8 };
     let volume = Volume::new("v", layout, vec![healthy, stuck]).expect("a valid volume");
-    let mut channel = Channel::open(&volume, ChannelConfig::default());
+    let mut channel =
+        Channel::open(&volume, ChannelConfig::default()).expect("its queues are served");
     let (status, bio) = run(&mut channel, Bio::read(0, Buffer::new(8192)));
     assert_eq!(status, Status::TimedOut);
     assert!(bio.into_buffer().is_none());
@@ -542,7 +547,8 @@ fn linear_volume_of_mixed_block_sizes_sends_whole_blocks_only() {
     let disks = vec![disk(TestDrive::new(1001), Stack::Mq).0, disk(coarse, Stack::Mq).0];
     let volume = Volume::new("v", Layout::Linear, disks).expect("a valid volume");
     assert_eq!(volume.capacity(), 1000 + 4096);
-    let mut channel = Channel::open(&volume, ChannelConfig::default());
+    let mut channel =
+        Channel::open(&volume, ChannelConfig::default()).expect("its queues are served");
     for sector in [992, 1000, 1008] {
         assert_eq!(run(&mut channel, Bio::write(sector, pattern(16, 3))).0, Status::Ok);
     }

@@ -37,7 +37,7 @@ fn volume(layout: Layout, sizes: &[u64]) -> Parts {
 }
 
 fn open(volume: &Arc<Volume<Native>>) -> Channel<Native> {
-    Channel::open(volume, ChannelConfig::default())
+    Channel::open(volume, ChannelConfig::default()).expect("its queues are served")
 }
 
 fn read(sector: u64) -> Bio {

@@ -44,7 +44,7 @@ fn worker(volume: &Volume<Native>, owner: u64) -> Worker<Native> {
 
 fn worker_of(disks: &[Arc<Disk<Native>>], owner: u64) -> Worker<Native> {
     let bell = Arc::new(Doorbell::new(NativeParker::new()));
-    let thread = IoThread { number: 0, owner, bell, turn: || () };
+    let thread = IoThread { number: 0, owner, bell, turn: None };
     let mut worker = Worker::new(&thread);
     disks.iter().for_each(|disk| assert!(worker.serve(disk).expect("queues are open")));
     worker
@@ -67,7 +67,7 @@ fn a_channel_with_nothing_in_flight_is_let_in_however_much_waits() {
     };
     let volume = volume(serving);
     let mut worker = worker(&volume, 1);
-    let open = || Channel::open(&volume, ChannelConfig::default());
+    let open = || Channel::open(&volume, ChannelConfig::default()).expect("its queues are served");
     let (mut first, mut second) = (open(), open());
     read(&mut first, 16);
     read(&mut second, 4);
@@ -88,7 +88,8 @@ fn a_channel_with_nothing_in_flight_is_let_in_however_much_waits() {
 fn what_a_worker_was_handed_is_served_by_the_submitters_when_it_goes() {
     let volume = volume(ServingConfig { plug_low: 1, ..ServingConfig::of(Serving::PerDrive) });
     let mut worker = worker(&volume, 1);
-    let mut channel = Channel::open(&volume, ChannelConfig::default());
+    let mut channel =
+        Channel::open(&volume, ChannelConfig::default()).expect("its queues are served");
     read(&mut channel, 32);
     assert_eq!(volume.waiting(), 32);
     worker.close();
@@ -175,7 +176,7 @@ fn what_waits_and_what_a_channel_owns_stay_bounded_over_a_million_bios() {
     let workers: Vec<_> = workers.collect();
     let config = ChannelConfig { depth: Flood::DEPTH, ..ChannelConfig::default() };
     let mut flood = Flood {
-        channel: Channel::open(&volume, config),
+        channel: Channel::open(&volume, config).expect("its queues are served"),
         spare: Vec::new(),
         made: 0,
         sent: 0,

@@ -67,7 +67,7 @@ const IOS: u32 = 2_000;
 
 fn submitter(volume: &Arc<Volume<Simulated>>, run: Run, cpu: u32) {
     let config = ChannelConfig { depth: run.depth, ..ChannelConfig::default() };
-    let mut channel = Channel::open(volume, config);
+    let mut channel = Channel::open(volume, config).expect("its queues are served");
     let mut idle: Vec<Bio> = (0..run.depth).map(|_| Bio::read(0, Buffer::new(512))).collect();
     let (mut sent, mut done) = (0, 0);
     while done < IOS {

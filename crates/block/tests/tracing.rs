@@ -43,7 +43,11 @@ fn rig_with(
     let volume = Volume::with_serving("v", Layout::Linear, disks, serving);
     let volume = volume.expect("one disk");
     assert!(tracer.start(stamp) && volume.set_traced(true));
-    Rig { channel: Channel::open(&volume, ChannelConfig::default()), tracer, knobs }
+    Rig {
+        channel: Channel::open(&volume, ChannelConfig::default()).expect("its queues are served"),
+        tracer,
+        knobs,
+    }
 }
 
 impl Rig {

@@ -1,9 +1,10 @@
 //! `IoContext`: an I/O thread: one reactor, one doorbell, and the channels that run on it.
 //!
-//! Made on the thread that will run it, by a server's I/O thread or by a program that wants file
-//! drives. Owns the reactor; makes the thread the owner of its hardware queue of every drive. On it
-//! a channel never sleeps: `wait` arms the bell, looks once more, and sleeps in the ring. File
-//! drives find the reactor through a thread-local that lives as long as this value.
+//! Made on the thread that will run it, by a server's I/O thread or for a program's thread that
+//! uses file drives. Owns the reactor; makes the thread the owner of a hardware queue of every
+//! drive: of its number ([`IoContext::channel`]), or of the first that nobody owns
+//! ([`IoContext::join`]). A channel's `wait` arms the bell, looks once more, and sleeps in the
+//! ring. File drives find the reactor through a thread-local that lives as long as this value.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -40,12 +41,36 @@ pub fn current_reactor() -> Option<Handle> {
     current().map(|current| current.handle)
 }
 
-/// Lets the calling I/O thread's ring make progress; nothing if it is none.
-fn turn_current() {
-    if let Some(handle) = current_reactor() {
-        // A ring that fails is reported by the next real turn; a drain only goes on waiting.
-        let _ = handle.turn_now();
-    }
+/// A turn of the calling I/O thread's reactor.
+fn turn_current(
+    bell: &Doorbell<Native>,
+    deadline_ns: Option<u64>,
+    has_work: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    let Some(handle) = current_reactor() else {
+        let text = "this thread's IoContext is gone; drop its channels first";
+        return Err(Error::new(ErrorKind::System, text));
+    };
+    turn_ring(|wait| handle.turn(wait), bell, deadline_ns, has_work).map(|_| ())
+}
+
+/// A turn of a reactor that sleeps unless there is work, asked after the bell is armed.
+fn turn_ring(
+    turn: impl FnOnce(Wait) -> Result<usize, std::io::Error>,
+    bell: &Doorbell<Native>,
+    deadline_ns: Option<u64>,
+    has_work: impl FnOnce() -> bool,
+) -> Result<usize, Error> {
+    bell.arm();
+    let wait = match deadline_ns {
+        _ if has_work() => Wait::No,
+        None => Wait::Forever,
+        // The layer's clock and the reactor's have different origins.
+        Some(deadline) => Wait::Until(now_ns() + deadline.saturating_sub(Native::now())),
+    };
+    let turned = turn(wait);
+    bell.disarm();
+    turned.map_err(|error| Error::new(ErrorKind::System, format!("I/O ring: {error}")))
 }
 
 /// Settings of an I/O thread.
@@ -83,7 +108,7 @@ impl IoContext {
             backend: reactor.backend(),
         }));
         let owner = NEXT_OWNER.fetch_add(1, Ordering::Relaxed);
-        let thread = IoThread { number: config.number, owner, bell, turn: turn_current };
+        let thread = IoThread { number: config.number, owner, bell, turn: Some(turn_current) };
         Ok(IoContext { reactor, thread, volumes: Vec::new() })
     }
 
@@ -105,7 +130,36 @@ impl IoContext {
             self.volumes.push(Arc::clone(volume));
         }
         let thread = Some(self.thread.clone());
-        Ok(Channel::open(volume, ChannelConfig { depth, stamp, thread }))
+        Channel::open(volume, ChannelConfig { depth, stamp, thread })
+    }
+
+    /// Claims for this thread, whatever its number is, a queue of each of the volume's drives that
+    /// no other thread owns; [`IoContext::channel`] uses these from then on.
+    ///
+    /// # Errors
+    /// `Busy` if other threads own all queues of a drive, or what opening one says; nothing is
+    /// claimed then.
+    pub fn join(&mut self, volume: &Arc<Volume<Native>>) -> Result<(), Error> {
+        if self.volumes.iter().any(|known| Arc::ptr_eq(known, volume)) {
+            return Ok(());
+        }
+        self.volumes.push(Arc::clone(volume));
+        let mut disks = volume.disks().iter();
+        disks
+            .try_for_each(|disk| disk.claim(self.thread.owner, &self.thread.bell))
+            .inspect_err(|_| self.leave(volume))
+    }
+
+    /// Gives up this thread's queues of the volume's drives, for others to claim; its channels on
+    /// the volume are gone. The drives' files stay open as long as the volume lives.
+    pub fn leave(&mut self, volume: &Arc<Volume<Native>>) {
+        self.volumes.retain(|known| !Arc::ptr_eq(known, volume));
+        for disk in volume.disks() {
+            let mut others = self.volumes.iter().flat_map(|volume| volume.disks());
+            if !others.any(|other| Arc::ptr_eq(other, disk)) {
+                disk.bring_down(self.thread.owner);
+            }
+        }
     }
 
     /// A worker on this thread that serves these disks for others; to be turned between the turns
@@ -151,16 +205,8 @@ impl IoContext {
         deadline_ns: Option<u64>,
         has_work: impl FnOnce() -> bool,
     ) -> Result<usize, Error> {
-        self.thread.bell.arm();
-        let wait = match deadline_ns {
-            _ if has_work() => Wait::No,
-            None => Wait::Forever,
-            // The layer's clock and the reactor's have different origins.
-            Some(deadline) => Wait::Until(now_ns() + deadline.saturating_sub(Native::now())),
-        };
-        let turned = self.reactor.turn(wait);
-        self.thread.bell.disarm();
-        turned.map_err(|error| Error::new(ErrorKind::System, format!("I/O ring: {error}")))
+        let reactor = &mut self.reactor;
+        turn_ring(|wait| reactor.turn(wait), &self.thread.bell, deadline_ns, has_work)
     }
 }
 
@@ -169,6 +215,7 @@ impl Drop for IoContext {
         for disk in self.volumes.iter().flat_map(|volume| volume.disks()) {
             disk.bring_down(self.thread.owner);
         }
-        REACTOR.set(None);
+        // At the end of a thread that variable may be gone before this value.
+        let _ = REACTOR.try_with(|current| current.replace(None));
     }
 }

@@ -5,6 +5,10 @@
 //! [`Channel`] per submitting thread, submits bios with a number of its own, and polls completions,
 //! as with io_uring. The layer itself is `millrace_block`; everything here runs on [`Native`].
 //!
+//! File drives work through the ring of the thread that uses them: a [`Channel`] makes one when it
+//! needs it (`examples/file_volume.rs` reads and writes files). A program that has sockets or timers
+//! on the same ring, or runs many channels in one loop, makes the ring itself: [`IoContext`].
+//!
 //! # Example
 //!
 //! ```
@@ -13,7 +17,7 @@
 //! let drives = ["null:size=1g".parse()?, "null:size=1g".parse()?];
 //! let layout = Layout::Stripe { chunk_sectors: 128 };
 //! let (volume, _notes) = build_volume("demo", layout, &drives, &VolumeOptions::default())?;
-//! let mut channel = Channel::open(&volume, ChannelConfig::default());
+//! let mut channel = Channel::open(&volume, ChannelConfig::default())?;
 //! for number in 0..8 {
 //!     let bio = Bio::read(number * 8, Buffer::new(4096)).with_user_data(number);
 //!     channel.submit(bio).map_err(|rejected| format!("{:?}", rejected.reason))?;
@@ -42,7 +46,7 @@
 //! let (volume, _notes) = build_volume("demo", layout, &drives, &options)?;
 //! // They stop when this is dropped; without them the submitters serve.
 //! let workers = DriveWorkers::start(volume.disks(), Default::default(), Pinning::Free)?;
-//! let mut channel = Channel::open(&volume, ChannelConfig::default());
+//! let mut channel = Channel::open(&volume, ChannelConfig::default())?;
 //! for number in 0..64 {
 //!     let bio = Bio::write(number * 8, Buffer::new(4096));
 //!     channel.submit(bio).map_err(|rejected| format!("{:?}", rejected.reason))?;
@@ -54,6 +58,7 @@
 //! ```
 
 mod assemble;
+mod channel;
 mod serving;
 mod space;
 
@@ -61,17 +66,21 @@ pub use assemble::{
     DriveOptions, Host, OpenedDrive, SetupError, VolumeOptions, build_volume, drive_device,
     open_drive, unused_space, volume_device,
 };
+pub use channel::Channel;
 pub use millrace_block::{
-    Bio, Buffer, ChannelConfig, Completion, ControllerConfig, Disk, Error, ErrorKind, Layout, Op,
-    OpFlags, QueueLimits, Reject, Rejected, Sector, SectorCount, Serving, ServingConfig, Sharing,
-    Spread, Stack, Stamp, Status,
+    Again, Bio, Buffer, ChannelConfig, Completion, ControllerConfig, Disk, Error, ErrorKind,
+    Layout, Op, OpFlags, QueueLimits, Reject, Rejected, Sector, SectorCount, Serving,
+    ServingConfig, Sharing, Spread, Stack, Stamp, Status,
 };
-pub use millrace_drives::{DriveWorkers, Pinning, Spec, WorkerCpus, worker_cpus};
+pub use millrace_drives::{
+    DriveWorkers, IoConfig, IoContext, Pinning, Spec, WorkerCpus, worker_cpus,
+};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
 pub use serving::{check_serving, default_serving, needs_workers};
 pub use space::{CHUNK_SECTORS, DriveSpace, Space, default_layout};
 
-/// One thread's way into a volume.
-pub type Channel = millrace_block::Channel<Native>;
+/// One thread's way into a volume, on an I/O thread that the program turns itself: what
+/// [`IoContext::channel`] gives.
+pub type ThreadChannel = millrace_block::Channel<Native>;
 /// Several disks as one.
 pub type Volume = millrace_block::Volume<Native>;

@@ -158,14 +158,23 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// A turn that does not wait, for whoever has no access to the reactor itself (a channel that
-    /// is being dropped). Returns how many completions it put into inboxes.
+    /// A turn that does not wait. Returns how many completions it put into inboxes.
     ///
     /// # Errors
     ///
     /// As [`Reactor::turn`].
     pub fn turn_now(&self) -> Result<usize, io::Error> {
-        self.core.borrow_mut().turn(Wait::No)
+        self.turn(Wait::No)
+    }
+
+    /// A turn, as [`Reactor::turn`], for whoever has no access to the reactor itself: a channel
+    /// that waits, or is being dropped.
+    ///
+    /// # Errors
+    ///
+    /// As [`Reactor::turn`].
+    pub fn turn(&self, wait: Wait) -> Result<usize, io::Error> {
+        self.core.borrow_mut().turn(wait)
     }
 
     /// Opens an inbox. Numbers of released ones are reused.

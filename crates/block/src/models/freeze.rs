@@ -25,7 +25,7 @@ fn freeze(config: &DiskConfig<Checked>) {
     let (volume, notes) = volume(QueueKind::AnyThread, 1, config.clone());
     let theirs = Arc::clone(&volume);
     let reader = spawn(move || {
-        let mut channel = Channel::open(&theirs, small());
+        let mut channel = Channel::open(&theirs, small()).expect("its queues are served");
         channel.run.hint = 0;
         let bio = Bio::read(0, Buffer::new(512));
         ensure(channel.submit(bio).is_ok(), "refused");
@@ -46,7 +46,7 @@ fn look_at_an_owner(look: fn(&Disk<Checked>)) {
     let theirs = Arc::clone(&volume);
     let owner = spawn(move || {
         let config = ChannelConfig { thread: Some(thread), ..small() };
-        let mut channel = Channel::open(&theirs, config);
+        let mut channel = Channel::open(&theirs, config).expect("its queues are served");
         channel.run.hint = 0;
         ensure(channel.submit(Bio::read(0, Buffer::new(512))).is_ok(), "refused");
         let mut handed = 0;

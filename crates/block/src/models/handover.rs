@@ -27,7 +27,7 @@ fn read_one(volume: &Arc<Volume<Checked>>) {
 
 /// Submits a bio and sleeps until it is answered.
 fn one(volume: &Arc<Volume<Checked>>, bio: Bio) {
-    let mut channel = Channel::open(volume, small());
+    let mut channel = Channel::open(volume, small()).expect("its queues are served");
     channel.run.hint = 0;
     ensure(channel.submit(bio).is_ok(), "refused");
     let mut ok = false;
@@ -43,7 +43,7 @@ fn serve_another() {
     let theirs = Arc::clone(&volume);
     let reader = spawn(move || read_one(&theirs));
     let config = ChannelConfig { thread: Some(thread), ..small() };
-    let mut channel = Channel::open(&volume, config);
+    let mut channel = Channel::open(&volume, config).expect("its queues are served");
     channel.run.hint = 0;
     while locked(&notes).seen == 0 {
         channel.poll(|_| ensure(false, "a bio of another channel came here"));

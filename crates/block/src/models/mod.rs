@@ -52,7 +52,7 @@ fn small() -> ChannelConfig<Checked> {
 fn owner(volume: &Volume<Checked>, bell: &Arc<Doorbell<Checked>>) -> IoThread<Checked> {
     let brought = volume.disks()[0].bring_up(0, 1, Arc::clone(bell));
     ensure(brought.is_ok(), "not brought up");
-    IoThread { number: 0, owner: 1, bell: Arc::clone(bell), turn: || () }
+    IoThread { number: 0, owner: 1, bell: Arc::clone(bell), turn: None }
 }
 
 /// Polls until so many bios are back, all well.

@@ -70,7 +70,7 @@ fn grow_under_a_submitter() {
     let (volume, medium) = volume();
     let theirs = Arc::clone(&volume);
     let reader = spawn(move || {
-        let mut channel = Channel::open(&theirs, small());
+        let mut channel = Channel::open(&theirs, small()).expect("its queues are served");
         channel.run.hint = 0;
         match channel.submit(Bio::read(64, Buffer::new(512))) {
             Ok(()) => {

@@ -110,7 +110,7 @@ fn share_a_tag(cpus: u32) {
     let reader = |cpu: u32| {
         let volume = Arc::clone(&volume);
         let run = move || {
-            let mut channel = Channel::open(&volume, small());
+            let mut channel = Channel::open(&volume, small()).expect("its queues are served");
             channel.run.hint = 0;
             let bio = Bio::read(0, Buffer::new(512));
             ensure(channel.submit(bio).is_ok(), "refused");
@@ -155,7 +155,7 @@ fn owners_share_a_tag() {
         number,
         owner: u64::from(number) + 1,
         bell: Arc::clone(&bells[usize::from(number)]),
-        turn: || (),
+        turn: None,
     };
     for number in 0..2 {
         let bell = Arc::clone(&thread(number).bell);
@@ -163,7 +163,7 @@ fn owners_share_a_tag() {
         ensure(brought.is_ok(), "not brought up");
     }
     let read = || Bio::read(0, Buffer::new(512));
-    let mut mine = Channel::open(&volume, small());
+    let mut mine = Channel::open(&volume, small()).expect("its queues are served");
     ensure(mine.submit(read()).is_ok(), "refused");
     mine.flush();
     let owner = |number: u16| {
@@ -171,7 +171,7 @@ fn owners_share_a_tag() {
         spawn(move || {
             let bell = Arc::clone(&thread.bell);
             let config = ChannelConfig { thread: Some(thread), ..small() };
-            let mut channel = Channel::open(&volume, config);
+            let mut channel = Channel::open(&volume, config).expect("its queues are served");
             channel.run.hint = 0;
             if number == 0 {
                 return drive(&mut channel, &bell, |_| locked(&notes).by_queue[0] == 1);

@@ -30,7 +30,7 @@ fn bell() -> CheckedBell {
 
 /// The first drive's worker.
 fn worker(volume: &Volume<Checked>, bell: CheckedBell) -> Worker<Checked> {
-    let mut worker = Worker::new(&IoThread { number: 0, owner: 9, bell, turn: || () });
+    let mut worker = Worker::new(&IoThread { number: 0, owner: 9, bell, turn: None });
     ensure(worker.serve(&volume.disks()[0]).is_ok_and(|taken| taken), "the seat is not free");
     worker
 }
@@ -38,7 +38,7 @@ fn worker(volume: &Volume<Checked>, bell: CheckedBell) -> Worker<Checked> {
 /// A channel that has handed over two bios, which are one request.
 fn hand_over(volume: &Arc<Volume<Checked>>, thread: Option<IoThread<Checked>>) -> Channel<Checked> {
     let config = ChannelConfig { depth: 3, thread, ..ChannelConfig::default() };
-    let mut channel = Channel::open(volume, config);
+    let mut channel = Channel::open(volume, config).expect("its queues are served");
     channel.run.hint = 0;
     submit_two(&mut channel);
     channel

@@ -250,7 +250,8 @@ fn drive_opened_by_a_nested_spec_obeys_its_keys() {
     let (_, control) = controls.iter().find(|(name, _)| name == "spec-drive").unwrap();
     let disk = millrace_block::Disk::new(opened.driver, Default::default()).unwrap();
     let volume = millrace_block::Volume::single(disk).unwrap();
-    let mut channel = millrace_block::Channel::open(&volume, Default::default());
+    let mut channel =
+        millrace_block::Channel::open(&volume, Default::default()).expect("its queues are served");
     let mut run = |bio| {
         assert!(channel.submit(bio).is_ok());
         let mut status = None;

@@ -169,15 +169,18 @@ impl Submitter {
     }
 
     fn open(&self) -> Channel<Simulated> {
-        let thread = self.bell.as_ref().map(|bell| IoThread {
+        // A sweeper owns no queue, and sends nothing to drives whose queues I/O threads owned.
+        let owner = if self.bell.is_some() { self.owner() } else { u64::MAX - 1 };
+        let new_bell = || Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
+        let thread = self.stage.scenario.has_owned().then(|| IoThread {
             number: self.index as u16,
-            owner: self.owner(),
-            bell: Arc::clone(bell),
-            turn: || (),
+            owner,
+            bell: self.bell.clone().unwrap_or_else(new_bell),
+            turn: None,
         });
         let stamp = if self.stage.scenario.layer.stamp_each { Stamp::Io } else { Stamp::Batch };
         let config = ChannelConfig { depth: self.spec.depth, stamp, thread };
-        let mut channel = Channel::open(&self.stage.volume, config);
+        let mut channel = Channel::open(&self.stage.volume, config).expect("its queues are served");
         channel.set_drain_ns(u64::from(self.spec.drain_us) * 1_000);
         channel
     }

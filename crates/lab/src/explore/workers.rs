@@ -80,7 +80,7 @@ fn work(stage: &Stage, number: usize, up: &SimWord) {
     loop {
         let owner = FIRST_OWNER + number as u64;
         let bell = Arc::clone(&post.bell);
-        let mut worker = Worker::new(&IoThread { number: 0, owner, bell, turn: || () });
+        let mut worker = Worker::new(&IoThread { number: 0, owner, bell, turn: None });
         for disk in stage.volume.disks().iter().skip(number).step_by(stage.workers.len()) {
             worker.serve(disk).expect("nobody else serves it, and the driver opens every queue");
         }

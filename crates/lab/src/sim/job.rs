@@ -146,7 +146,7 @@ impl<'a, M: Host> Job<'a, M> {
             number: number as u16,
             owner: u64::from(number) + 1,
             bell: Arc::clone(&signal.bell),
-            turn: || (),
+            turn: None,
         };
         let config =
             ChannelConfig { depth: plan.workload.iodepth, stamp: plan.stamp, thread: Some(thread) };
@@ -155,7 +155,7 @@ impl<'a, M: Host> Job<'a, M> {
         let place = ((number / apart).into(), plan.jobs.div_ceil(apart).into());
         Job {
             shared,
-            channel: Channel::open(volume, config),
+            channel: Channel::open(volume, config).expect("its queues are served"),
             interface: Interface::new(plan.interface, &shared.counters),
             offsets: Offsets::new(&plan.workload, blocks, place),
             signal,

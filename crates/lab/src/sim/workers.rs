@@ -30,7 +30,7 @@ impl<M: Machine> Workers<M> {
         for (number, (cpu, mine)) in posts.into_iter().enumerate() {
             let bell = Arc::new(Doorbell::<M>::new(M::Parker::new()));
             let owner = FIRST_OWNER + number as u64;
-            let thread = IoThread { number: 0, owner, bell: Arc::clone(&bell), turn: || () };
+            let thread = IoThread { number: 0, owner, bell: Arc::clone(&bell), turn: None };
             let (stop, up) = (Arc::clone(&workers.stop), Arc::clone(&up));
             let body = Box::new(move || {
                 let mut worker = Worker::new(&thread);

@@ -77,7 +77,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
         number: number as u16,
         owner: u64::from(number) + 1,
         bell: Arc::clone(&post.bell),
-        turn: || (),
+        turn: None,
     };
     // A ring's slots each, so that the channel is never full.
     let config = ChannelConfig {
@@ -89,7 +89,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
         vm,
         post,
         queues,
-        channel: Channel::open(&vm.volume, config),
+        channel: Channel::open(&vm.volume, config).expect("its queues are served"),
         pace: Pace::new(PaceConfig { wait_max_ns: served.wait_max_ns }),
         polling: Polling::new(served.poll_max_ns),
         requests: Vec::new(),
