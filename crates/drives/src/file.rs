@@ -16,6 +16,8 @@ mod open;
 mod pool;
 mod probe;
 mod queue;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

@@ -23,6 +23,9 @@ pub(crate) enum Engine {
     Ring(ThreadBound<Ring>),
     /// Threads of the drive.
     Pool(Link, RawFd),
+    /// Another engine, of which a test notes the operations and changes results.
+    #[cfg(test)]
+    Script(Box<super::tests::Scripted>),
 }
 
 /// An inbox of the reactor, with the file registered.
@@ -62,6 +65,12 @@ impl Engine {
             },
             // SAFETY: promised by the caller.
             Engine::Pool(link, _) => unsafe { link.push(user_data, op) },
+            #[cfg(test)]
+            Engine::Script(script) => {
+                script.note(user_data, op);
+                // SAFETY: promised by the caller.
+                unsafe { script.engine.push(user_data, op) }
+            }
         }
     }
 
@@ -75,6 +84,8 @@ impl Engine {
                 unsafe { handle.push(*source, CANCEL_MARK | user_data, op) };
             }
             Engine::Pool(link, _) => link.cancel(user_data),
+            #[cfg(test)]
+            Engine::Script(script) => script.engine.cancel(user_data),
         }
     }
 
@@ -83,6 +94,8 @@ impl Engine {
         match self {
             Engine::Ring(ring) => ring.get().handle.take(ring.get().source, into),
             Engine::Pool(link, _) => link.take(into),
+            #[cfg(test)]
+            Engine::Script(script) => script.take(into),
         }
     }
 
@@ -94,6 +107,8 @@ impl Engine {
             }
             Engine::Ring(_) => true,
             Engine::Pool(link, _) => link.pending() > 0,
+            #[cfg(test)]
+            Engine::Script(script) => script.engine.is_busy(),
         }
     }
 
@@ -102,6 +117,8 @@ impl Engine {
         match self {
             Engine::Ring(ring) => ring.get().file,
             Engine::Pool(_, fd) => FileRef::Raw(*fd),
+            #[cfg(test)]
+            Engine::Script(script) => script.engine.file(),
         }
     }
 
@@ -110,6 +127,8 @@ impl Engine {
         match self {
             Engine::Ring(ring) => ring.get().handle.fixed_buffer(start, len_bytes),
             Engine::Pool(..) => None,
+            #[cfg(test)]
+            Engine::Script(script) => script.engine.fixed_buffer(start, len_bytes),
         }
     }
 }

@@ -3,6 +3,8 @@
 //! `Rig` drives a reactor until a completion comes, with a limit of 10 s so that a lost one fails
 //! the test instead of hanging it. `both!` runs each function on both back ends.
 
+#![allow(dead_code)] // Each suite uses a part.
+
 use millrace_reactor::{Backend, Completion, Config, Handle, Op, Reactor, Source, Wait, now_ns};
 use std::os::fd::RawFd;
 
@@ -115,6 +117,12 @@ pub fn write_eventfd(fd: RawFd) {
     // SAFETY: the eight bytes are a live local.
     let written = unsafe { libc::write(fd, (&raw const one).cast(), 8) };
     assert_eq!(written, 8);
+}
+
+/// Makes an open descriptor's number name what another one names.
+pub fn replace(fd: RawFd, other: RawFd) {
+    // SAFETY: no memory is involved; the caller's tests own both descriptors.
+    assert_eq!(unsafe { libc::dup2(other, fd) }, fd);
 }
 
 /// CPU time of the calling thread.
