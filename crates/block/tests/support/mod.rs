@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 
 use millrace_block::{
     Bio, Buffer, Channel, CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error,
-    ErrorKind, Expired, Features, HwQueues, Moment, Op, QueueKind, QueueLimits, Request, Sector,
-    Status, Tag, TagScope,
+    ErrorKind, Expired, Features, HwQueues, Moment, Op, OpFlags, QueueKind, QueueLimits, Request,
+    Sector, Status, Tag, TagScope,
 };
 use millrace_machine::{Native, Topology};
 
@@ -34,9 +34,34 @@ pub struct Knobs {
     pub sectors_now: AtomicU64,
     /// It cannot be asked for its size.
     pub mute: AtomicBool,
+    /// Requests of this operation fail so, whatever `failing` says.
+    pub fails: Mutex<Option<(Op, Status)>>,
+    /// All requests that it was given.
+    pub given: Mutex<Vec<Given>>,
+    /// It knows that it holds zeroes only.
+    pub zeroed: AtomicBool,
+}
+
+/// A request as the drive was given it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Given {
+    pub op: Op,
+    pub sector: Sector,
+    pub nr_sectors: u32,
+    pub flags: OpFlags,
 }
 
 impl Knobs {
+    /// The requests of one operation that it was given.
+    pub fn given(&self, op: Op) -> Vec<Given> {
+        self.given.lock().unwrap().iter().filter(|given| given.op == op).copied().collect()
+    }
+
+    /// Requests of this operation fail so from now on.
+    pub fn fail(&self, op: Op, status: Status) {
+        *self.fails.lock().unwrap() = Some((op, status));
+    }
+
     /// The medium has this size by now.
     pub fn resize(&self, sectors: Sector) {
         self.image.lock().unwrap().resize((sectors << 9) as usize, 0);
@@ -83,13 +108,16 @@ impl Driver<Native> for TestDrive {
     fn limits(&self) -> QueueLimits {
         self.limits
     }
+    fn reads_as_zeroes(&self, _: Sector, _: u64) -> bool {
+        self.knobs.zeroed.load(Ordering::SeqCst)
+    }
     fn hw_queues(&self, _: &Topology) -> HwQueues {
         let (count, depth, tags) = (self.queues, self.depth, self.tags);
         HwQueues { count, depth, kind: QueueKind::AnyThread, tags }
     }
     fn open_queue(&self, _: u16, tags: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
         let knobs = Arc::clone(&self.knobs);
-        let given = vec![0; tags as usize];
+        let given = vec![(0, Op::Flush); tags as usize];
         Ok(Box::new(TestQueue { knobs, inside: VecDeque::new(), limits: self.limits, given }))
     }
 }
@@ -98,8 +126,8 @@ struct TestQueue {
     knobs: Arc<Knobs>,
     inside: VecDeque<Tag>,
     limits: QueueLimits,
-    /// First sector of each tag's request.
-    given: Vec<Sector>,
+    /// First sector and operation of each tag's request.
+    given: Vec<(Sector, Op)>,
 }
 
 impl DriverQueue<Native> for TestQueue {
@@ -112,13 +140,15 @@ impl DriverQueue<Native> for TestQueue {
         self.knobs.seen[rq.op() as usize].fetch_add(1, Ordering::SeqCst);
         self.check(rq);
         self.apply(rq);
-        self.given[rq.tag().0 as usize] = rq.sector();
+        self.given[rq.tag().0 as usize] = (rq.sector(), rq.op());
+        let (op, sector, nr_sectors, flags) = (rq.op(), rq.sector(), rq.nr_sectors(), rq.flags());
+        self.knobs.given.lock().unwrap().push(Given { op, sector, nr_sectors, flags });
         self.inside.push_back(rq.tag());
         self.knobs.most_in_flight.fetch_max(self.inside.len() as u32, Ordering::SeqCst);
         Dispatch::Queued
     }
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
-        let given = self.given[tag.0 as usize];
+        let (given, _) = self.given[tag.0 as usize];
         match (self.knobs.talks.load(Ordering::SeqCst), moment) {
             (false, _) => DriverData::default(),
             (true, Moment::Issue) => DriverData::text(format_args!("given {given}")),
@@ -134,9 +164,12 @@ impl DriverQueue<Native> for TestQueue {
             true => Status::IoError,
             false => Status::Ok,
         };
+        let fails = *self.knobs.fails.lock().unwrap();
         while !batch.is_full() {
             let Some(tag) = self.inside.pop_front() else { return };
-            batch.push(tag, status);
+            let (_, op) = self.given[tag.0 as usize];
+            let failed = fails.filter(|(what, _)| *what == op).map(|(_, status)| status);
+            batch.push(tag, failed.unwrap_or(status));
         }
     }
     fn timeout(&mut self, _: Tag) -> Expired {
