@@ -55,20 +55,12 @@ const SYSTEM_DIRS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 /// When it is not installed and `MILLRACE_REQUIRE_CLIENTS` is set.
 pub fn client(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let required = env::var_os("MILLRACE_REQUIRE_CLIENTS").is_some_and(|value| !value.is_empty());
-    require(name, &path, required)
-}
-
-fn require(name: &str, path: &OsStr, required: bool) -> Option<PathBuf> {
-    let found = find(name, path);
+    let found = find(name, &path);
     if found.is_none() {
         let package = package(name);
-        assert!(
-            !required,
-            "{name} is not installed and MILLRACE_REQUIRE_CLIENTS is set: \
-             install the Debian package {package}"
-        );
-        println!("skipped: {name} is not installed (Debian package {package})");
+        millrace_require::skip(format_args!(
+            "{name} is not installed; install the Debian package {package}"
+        ));
     }
     found
 }
@@ -103,9 +95,10 @@ pub fn nbdsh() -> Option<Command> {
     let output = run(shell().args(["-c", "pass"]));
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr).into_owned();
-        let required = std::env::var_os("MILLRACE_REQUIRE_CLIENTS").is_some();
-        assert!(!required, "nbdsh does not run: {why}");
-        println!("skipped: nbdsh does not run (Debian package python3-libnbd): {}", why.trim());
+        millrace_require::skip(format_args!(
+            "nbdsh does not run (Debian package python3-libnbd): {}",
+            why.trim()
+        ));
         return None;
     }
     Some(shell())
@@ -125,15 +118,6 @@ mod tests {
         assert_eq!(find("data", path), None);
         let shell = client("sh").unwrap();
         assert!(is_program(&shell));
-    }
-
-    #[test]
-    fn a_missing_program_skips_unless_it_is_required() {
-        assert_eq!(require("no-such-program", OsStr::new("/nowhere"), false), None);
-        let fail =
-            std::panic::catch_unwind(|| require("no-such-program", OsStr::new("/nowhere"), true));
-        let text = *fail.unwrap_err().downcast::<String>().unwrap();
-        assert!(text.ends_with("install the Debian package no-such-program"), "{text}");
     }
 
     #[test]

@@ -31,11 +31,11 @@ impl Mount {
             Ok(output) if output.status.success() => Some(Mount(dir)),
             Ok(output) => {
                 let why = String::from_utf8_lossy(&output.stderr);
-                println!("skipped: no tmpfs can be mounted here: {}", why.trim());
+                millrace_require::skip(format_args!("no tmpfs can be mounted: {}", why.trim()));
                 None
             }
             Err(error) => {
-                println!("skipped: no mount: {error}");
+                millrace_require::skip(format_args!("no mount: {error}"));
                 None
             }
         }

@@ -26,7 +26,7 @@ fn chromium() -> Option<&'static str> {
     };
     let found = ["chromium", "chromium-browser", "google-chrome"].iter().find(quiet).copied();
     if found.is_none() {
-        println!("skipped: no chromium is installed");
+        millrace_require::skip("no chromium is installed (Debian package chromium)");
     }
     found
 }

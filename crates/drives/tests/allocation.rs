@@ -120,7 +120,7 @@ fn ways() -> impl Iterator<Item = Way> {
     let config = Config { backend: Backend::Uring, ..Config::default() };
     let refused = Reactor::new(config).err();
     if let Some(error) = &refused {
-        println!("io_uring is skipped: {error}");
+        millrace_require::skip(format_args!("io_uring is refused: {error}"));
     }
     let ways = [Way::Uring, Way::DriveThreads, Way::ReactorThreads];
     ways.into_iter().filter(move |way| refused.is_none() || way.backend() == Backend::Epoll)

@@ -122,7 +122,10 @@ pub fn side_by_side(kinds: &[Kind], body: impl Fn(Plan) + Sync) {
 pub fn has_uring() -> bool {
     let config = Config { backend: Backend::Uring, ..Config::default() };
     let made = millrace_reactor::Reactor::new(config);
-    made.inspect_err(|error| println!("io_uring is skipped: {error}")).is_ok()
+    let refused = made.inspect_err(|error| {
+        millrace_require::skip(format_args!("io_uring is refused: {error}"));
+    });
+    refused.is_ok()
 }
 
 /// A volume and the hands on its drives.

@@ -28,7 +28,7 @@ pub fn run_on_uring(test: fn(&mut Rig)) {
     let config = Config { backend: Backend::Uring, ..Config::default() };
     match Reactor::new(config) {
         Ok(_) => test(&mut Rig::new(Backend::Uring)),
-        Err(error) => println!("skipped: {error}"),
+        Err(error) => millrace_require::skip(error),
     }
 }
 
