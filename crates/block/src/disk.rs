@@ -488,7 +488,7 @@ impl<M: Machine> Disk<M> {
             Some(thread) if M::THREADS_MOVE || self.kind == QueueKind::OwnerOnly => thread.into(),
             _ => topology.index_of(cpu),
         };
-        let mut stats = self.stats.lock();
+        let mut stats = self.accounts.ledger.lock();
         let route = match self.kind {
             QueueKind::AnyThread if M::THREADS_MOVE => {
                 let count = self.ctxs.len();
