@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -122,11 +122,7 @@ fn files_one_behind_the_other_on_addresses_of_ones_own() {
     require_clients!("nbdinfo");
     let dir = with_file("a.img", 1 << 20);
     fs::copy(dir.path().join("a.img"), dir.path().join("b.img")).unwrap();
-    fs::set_permissions(
-        dir.path().join("b.img"),
-        fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(0o400)),
-    )
-    .unwrap();
+    fs::set_permissions(dir.path().join("b.img"), fs::Permissions::from_mode(0o400)).unwrap();
     let arguments = [
         "a.img",
         "b.img",

@@ -216,6 +216,21 @@ fn a_file_that_cannot_be_made_long_enough_does_not_stay() {
     let binary = millrace().get_program().to_owned();
     let said = refused(dir.path(), Command::new("sh").args(["-c", script]).arg(binary));
     says(&said, &["m.toml:3: drive d0: d0: size=100t: more than its file system takes"]);
+    // Nor does the demo leave its folder, its files or its locks.
+    let empty = tempdir();
+    let script = "trap '' XFSZ; ulimit -f 0; exec \"$0\" serve";
+    let binary = millrace().get_program().to_owned();
+    let said = refused(empty.path(), Command::new("sh").args(["-c", script]).arg(binary));
+    says(&said, &["built-in configuration:", "drive d0: millrace-data/d0: size=1g: "]);
+}
+
+#[test]
+fn a_socket_that_cannot_be_is_blamed_on_its_flag() {
+    let dir = tempdir();
+    fs::File::create(dir.path().join("d.img")).unwrap().set_len(1 << 20).unwrap();
+    fs::create_dir(dir.path().join("d.sock")).unwrap();
+    let said = refused(dir.path(), millrace().args(["serve", "d.img"]));
+    says(&said, &["millrace: --nbd unix:d.sock: there is a folder; move it away, or choose"]);
 }
 
 #[test]

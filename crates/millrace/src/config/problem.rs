@@ -83,7 +83,9 @@ impl fmt::Display for Problems {
             let (file, text) = (&self.file, &problem.text);
             match problem.place {
                 // Of the command line, which has no lines.
-                Place::File | Place::Line(_) if file.is_empty() => write!(f, "{separator}{text}")?,
+                Place::File | Place::Line(_) if file.is_empty() => {
+                    write!(f, "{separator}{}", with_flag(text))?;
+                }
                 Place::Flag(flag) => write!(f, "{separator}{flag} {text}")?,
                 Place::File => write!(f, "{separator}{file}: {text}")?,
                 Place::Line(line) => write!(f, "{separator}{file}:{line}: {text}")?,
@@ -91,6 +93,13 @@ impl fmt::Display for Problems {
         }
         Ok(())
     }
+}
+
+/// A text that begins with a key, with the flag of the command line instead.
+fn with_flag(text: &str) -> String {
+    let flags = [("nbd: ", "--nbd "), ("vhost-user-blk: ", "--vhost-user ")];
+    let named = flags.iter().find_map(|(key, flag)| Some((flag, text.strip_prefix(key)?)));
+    named.map_or_else(|| text.to_owned(), |(flag, rest)| format!("{flag}{rest}"))
 }
 
 impl std::error::Error for Problems {}
@@ -128,10 +137,12 @@ mod tests {
     }
 
     #[test]
-    fn without_a_file_there_are_no_lines() {
+    fn without_a_file_there_are_flags_and_no_lines() {
         let mut problems = Problems::new("");
         problems.add(7, "drive a: not there");
-        assert_eq!(problems.unless_any(()).unwrap_err().to_string(), "drive a: not there");
+        problems.add(9, "nbd: unix:s: in use");
+        let error = problems.unless_any(()).unwrap_err().to_string();
+        assert_eq!(error, "drive a: not there\n--nbd unix:s: in use");
     }
 
     #[test]
