@@ -49,7 +49,7 @@ pub use native::{Native, NativeParker};
 #[cfg(feature = "std")]
 pub use native_lock::{NativeGuard, NativeLock};
 #[cfg(feature = "simulated")]
-pub use simulated::{Model, Report, SimError, Simulated, Simulation};
+pub use simulated::{Model, Report, SimError, Simulated, Simulation, Still};
 #[cfg(feature = "std")]
 pub use sysfs::topology_from;
 pub use topology::{Cpu, Topology};

@@ -4,12 +4,17 @@
 //! would survive a power cut. Submitters tell it of bios (before they are submitted, and when they
 //! come back), drives of requests. One simulated thread runs at a time, and the order of calls is
 //! the order of events. Behind one plain mutex that is never held over a call to the machine, so it
-//! costs no virtual time. Invariants checked: ARCHITECTURE.md, "Invariants"; design rules 1 to 3.
+//! costs no virtual time: such a call may let another simulated thread run, which would wait for
+//! the mutex on the same thread of the system, for ever. Builds with debug assertions stop at the
+//! first such call, all others where somebody would wait. Invariants checked: ARCHITECTURE.md,
+//! "Invariants"; design rules 1 to 3.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use millrace_block::{Op, OpFlags, Status};
+use millrace_machine::{Simulated, Still};
 use serde::{Deserialize, Serialize};
 
 use super::history::History;
@@ -118,9 +123,40 @@ pub(super) struct Judge {
 /// The judge, shared.
 pub(super) type Court = Arc<Mutex<Judge>>;
 
+/// The judge, for a moment in which nothing happens on the machine.
+pub(super) struct Held<'a> {
+    judge: MutexGuard<'a, Judge>,
+    _still: Still,
+}
+
+impl Deref for Held<'_> {
+    type Target = Judge;
+    fn deref(&self) -> &Judge {
+        &self.judge
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Judge {
+        &mut self.judge
+    }
+}
+
 /// The judge, for a moment.
-pub(super) fn hold(court: &Court) -> MutexGuard<'_, Judge> {
-    court.lock().unwrap_or_else(PoisonError::into_inner)
+///
+/// # Panics
+/// If another simulated thread has it: that one called the machine meanwhile, and will not go on
+/// before this one does.
+#[track_caller]
+pub(super) fn hold(court: &Court) -> Held<'_> {
+    let judge = match court.try_lock() {
+        Ok(judge) => judge,
+        Err(TryLockError::Poisoned(judge)) => judge.into_inner(),
+        Err(TryLockError::WouldBlock) => {
+            panic!("explore itself: the judge was held over a call to the machine")
+        }
+    };
+    Held { judge, _still: Simulated::hold_still() }
 }
 
 impl Judge {

@@ -243,7 +243,8 @@ impl Submitter {
             false => channel.submit(bio),
         };
         let Err(refused) = submitted else {
-            hold(&self.stage.court).accept(id, Simulated::now());
+            let now_ns = Simulated::now();
+            hold(&self.stage.court).accept(id, now_ns);
             return true;
         };
         if refused.reason == Reject::Full && !self.stage.scenario.serving.is_inline() && !waits {

@@ -19,6 +19,7 @@ mod report;
 mod run;
 mod scheduler;
 mod spin;
+mod still;
 mod thread;
 mod tournament;
 mod word;
@@ -35,6 +36,7 @@ pub use model::{
 };
 pub use report::{BEGIN_NS, BlockedThread, CpuTimes, Report, SimError};
 pub use run::Simulation;
+pub use still::Still;
 pub use thread::{SimParker, SimThread};
 pub use word::{SimCounter, SimLine, SimWord};
 

@@ -24,6 +24,7 @@ use super::lock::LockTable;
 use super::model::Model;
 use super::prices::Prices;
 use super::report::SimError;
+use super::still;
 use super::thread::Ended;
 use super::tournament::{Tournament, key};
 use crate::{CpuId, NodeId, Topology};
@@ -216,6 +217,7 @@ pub(super) fn private<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
 #[inline]
 pub(super) fn shared<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
     let cell = current()?;
+    still::check();
     let mut world = cell.borrow_mut();
     if !world.may_go() {
         drop(world);
@@ -230,6 +232,7 @@ pub(super) fn shared<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
 #[inline]
 pub(super) fn pass(price: impl FnOnce(&mut World) -> u64) {
     let Some(cell) = current() else { return };
+    still::check();
     let mut world = cell.borrow_mut();
     let price_ps = price(&mut world);
     world.now_ps += price_ps;
