@@ -27,7 +27,7 @@ use crate::reap::Completion;
 use crate::runner::{Runner, Stamp};
 use crate::served::Served;
 use crate::slot::{BioList, BioRef, Stage, Stride, Waited};
-use crate::split::cut_to_limits;
+use crate::split::{Room, cut_to_limits};
 use crate::status::Status;
 use crate::trace::Unplug;
 use crate::volume::Volume;
@@ -128,9 +128,8 @@ pub struct Channel<M: Machine> {
     pub(crate) members: Vec<Member<M>>,
     pub(crate) run: Runner<M>,
     pub(crate) free: BioList<M>,
-    pub(crate) children: BioList<M>,
-    /// Parents that wait for a child slot.
-    pub(crate) stalled: BioList<M>,
+    /// Parents that wait for a child slot of some drive.
+    pub(crate) stalled: u32,
     /// Parents that are done.
     pub(crate) finished: BioList<M>,
     depth: u32,
@@ -158,28 +157,31 @@ impl<M: Machine> Channel<M> {
     /// If the depth is not 1 to 65,536.
     pub fn open(volume: &Arc<Volume<M>>, config: ChannelConfig<M>) -> Result<Self, Error> {
         assert!((1..=65_536).contains(&config.depth), "channel depth {}", config.depth);
-        let members = members_of(volume, config.thread.as_ref())?;
+        let mut members = members_of(volume, config.thread.as_ref())?;
         let (owner, bell, turn) = match config.thread {
             Some(thread) => (thread.owner, thread.bell, thread.turn),
             None => (0, Arc::new(Doorbell::new(M::Parker::new())), None),
         };
-        let drives = volume.disks().len() as u32;
+        let drives = volume.disks().len();
         let parents = config.depth as usize;
-        let parts = volume.parts_for(config.depth);
-        let home = Home::new(parents + parts, bell);
+        let share = volume.parts_for(config.depth) / drives;
+        let home = Home::new(parents + share * drives, bell);
         let gate = Gate::new(volume);
+        for (at, member) in members.iter_mut().enumerate() {
+            let first = parents + at * share;
+            member.room = Room::of(home.handles(first..first + share));
+        }
         let mut channel = Channel {
             members,
             run: Runner::new(&home, owner, config.stamp, volume.disks()[0].channels())
                 .accounting_to(&volume.tenants),
             free: home.handles(0..parents),
-            children: home.handles(parents..parents + parts),
-            stalled: BioList::new(),
+            stalled: 0,
             finished: BioList::new(),
             depth: config.depth,
             batch: Batch {
                 plugged: 0,
-                plugged_max: volume.serving_config().plug_high * drives,
+                plugged_max: volume.serving_config().plug_high * drives as u32,
                 now_ns: 0,
                 parts_ns: 0,
                 has_parts: false,
@@ -504,9 +506,8 @@ impl<M: Machine> Drop for Channel<M> {
         }
         // Before the free slots, by which it is counted, are forgotten.
         let in_flight = self.in_flight();
-        for list in [&mut self.free, &mut self.children] {
-            list.unlink();
-        }
+        self.free.unlink();
+        self.members.iter_mut().for_each(|member| member.room.free.unlink());
         let abandoned = self.home().abandoned.load(Order::SeqCst);
         if in_flight > 0 || abandoned > 0 {
             // A drive may still write the memory of these bios, and answer to this home.
@@ -514,9 +515,7 @@ impl<M: Machine> Drop for Channel<M> {
             core::mem::forget(core::mem::take(&mut self.quarantine));
             self.leak_requests();
             self.members.iter_mut().for_each(Member::leak);
-            [&mut self.stalled, &mut self.finished, &mut self.run.done]
-                .into_iter()
-                .for_each(BioList::leak);
+            [&mut self.finished, &mut self.run.done].into_iter().for_each(BioList::leak);
         }
     }
 }

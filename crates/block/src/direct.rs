@@ -7,6 +7,7 @@
 //! Kernel counterpart: `blk_mq_try_issue_list_directly`.
 #![allow(unsafe_code)]
 
+use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Machine, Stage};
 
 use crate::account::{DiskStats, Run};
@@ -79,6 +80,14 @@ impl<M: Machine> Disk<M> {
             }
         }
         self.reap(index, &mut serving, run);
+        if !serving.requeued.is_empty() && !planted(Plant::BusyForgotten) {
+            // The driver may have been too busy for it just because of what it has answered now:
+            // then no completion is to come that would have it tried again.
+            if !run.batch.is_empty() {
+                self.complete_directly(index, run, stats);
+            }
+            return self.serve(index, serving, run, stats);
+        }
         self.leave_and_end(index, serving, run, stats);
     }
 

@@ -7,6 +7,7 @@
 
 use alloc::sync::Arc;
 
+use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Machine, Stage};
 
 use crate::account::DiskStats;
@@ -17,15 +18,18 @@ use crate::merge::Merged;
 use crate::plug::Plug;
 use crate::request::Tag;
 use crate::runner::Runner;
-use crate::slot::BioRef;
+use crate::slot::{BioList, BioRef};
+use crate::split::Room;
 
 /// One drive of the volume, as the channel sees it.
 pub(crate) struct Member<M: Machine> {
     pub(crate) disk: Arc<Disk<M>>,
     pub(crate) stats: Arc<DiskStats<M>>,
     plug: Plug<M>,
+    /// Slots for parts of this channel's bios that go to the drive.
+    pub(crate) room: Room<M>,
     pub(crate) route: Route,
-    /// Bios of this channel that the drive has.
+    /// Bios of this channel that the drive has, or that wait for one of its tags.
     pub(crate) outstanding: u32,
     /// The channel's own queue of the drive may hold some of them.
     served_here: bool,
@@ -39,12 +43,14 @@ pub(crate) struct Member<M: Machine> {
 }
 
 impl<M: Machine> Member<M> {
-    /// Nothing plugged; `thread` is the number of the I/O thread, if it is one.
+    /// Nothing plugged, and no room for parts yet; `thread` is the number of the I/O thread, if it
+    /// is one.
     pub(crate) fn new(disk: &Arc<Disk<M>>, thread: Option<u16>) -> Self {
         let (route, stats) = disk.join(thread);
         Member {
             stats,
             plug: Plug::new(),
+            room: Room::of(BioList::new()),
             route,
             outstanding: 0,
             served_here: false,
@@ -205,9 +211,10 @@ impl<M: Machine> Member<M> {
         !self.plug.is_empty()
     }
 
-    /// Forgets what is plugged: only for a home that is leaked.
+    /// Forgets what is plugged, and what waits for slots: only for a home that is leaked.
     pub(crate) fn leak(&mut self) {
         self.plug.list().leak();
+        self.room.stalled.leak();
     }
 
     /// What was plugged before anybody recorded, as if somebody had.
@@ -257,8 +264,14 @@ impl<M: Machine> Member<M> {
     /// A bio that became a request, or part of one that was plugged before.
     pub(crate) fn count_plugged(&mut self) {
         M::work(Stage::Submit, 1);
-        self.outstanding += 1;
+        self.outstanding += u32::from(planted(Plant::TagUnlooked));
         self.stats.queued.add(1);
+    }
+
+    /// A bio waits for a tag: the channel looks at its own queue, since whoever has the tags may be
+    /// gone, or away for long.
+    pub(crate) fn expect_tag(&mut self) {
+        self.served_here = true;
     }
 
     /// Makes a chain a request, without handing that over.

@@ -199,7 +199,7 @@ impl<M: Machine> Channel<M> {
     /// For [`Channel::poll_again`], which has handed over so many, the next of all others.
     #[inline(always)]
     fn next_of_others(&mut self, handed: usize) -> Option<BioRef<M>> {
-        match self.finished.is_empty() && self.stalled.is_empty() {
+        match self.finished.is_empty() && self.stalled == 0 {
             true => None,
             false => self.next_finished(handed <= self.in_flight() as usize),
         }
@@ -208,7 +208,7 @@ impl<M: Machine> Channel<M> {
     /// The next bio that was in parts or got to no drive, unless `wanted` is false.
     #[inline(always)]
     fn next_finished(&mut self, wanted: bool) -> Option<BioRef<M>> {
-        if !self.stalled.is_empty() {
+        if self.stalled > 0 {
             self.resume_stalled();
         }
         if wanted && !self.finished.is_empty() { self.pop_finished() } else { None }

@@ -2,10 +2,12 @@
 //! parent, and its parts are children over the same memory.
 //!
 //! Part of `Channel`; all of it runs on the channel's own thread, so a parent's counts need no
-//! atomic. Parts come out of the channel's child pool one by one; when the pool is empty the parent
-//! waits in a list and goes on when a child has completed, so one child slot is enough for progress
-//! and memory is bounded. Stages: flush before (PREFLUSH), data, flush after (FUA where a drive
-//! lacks it). Kernel counterpart: `bio_split`, blk-flush.c.
+//! atomic. Parts for a drive come one by one out of that drive's share of the channel's child
+//! slots; when there is none left the parent waits in the drive's list and goes on when a part for
+//! the drive has completed. So one child slot for each drive is enough for progress, memory is
+//! bounded, and a drive that answers nothing holds up only what touches it. Stages: flush before
+//! (PREFLUSH), data, flush after (FUA where a drive lacks it). Kernel counterpart: `bio_split`,
+//! blk-flush.c.
 #![allow(unsafe_code)]
 
 use core::mem::ManuallyDrop;
@@ -16,7 +18,7 @@ use millrace_machine::{Counter, Machine};
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, SectorCount};
 use crate::channel::Channel;
 use crate::limits::{Features, QueueLimits};
-use crate::slot::{BioRef, Slot, Stage, Stride, Waited};
+use crate::slot::{BioList, BioRef, Slot, Stage, Stride, Waited};
 use crate::status::Status;
 use crate::trace::Action;
 use crate::volume::{Part, Range};
@@ -24,6 +26,29 @@ use crate::volume::{Part, Range};
 /// What `member` of a parent says: its parts are one for each drive, or one for each chunk.
 const BY_DRIVES: u16 = 0;
 const BY_CHUNKS: u16 = 1;
+
+/// A drive's share of a channel's child slots.
+pub(crate) struct Room<M: Machine> {
+    pub(crate) free: BioList<M>,
+    /// Parents that wait for one.
+    pub(crate) stalled: BioList<M>,
+}
+
+impl<M: Machine> Room<M> {
+    pub(crate) fn of(free: BioList<M>) -> Self {
+        Room { free, stalled: BioList::new() }
+    }
+}
+
+/// What comes next of a parent's stage.
+enum Next<M: Machine> {
+    /// This part.
+    Part(BioRef<M>),
+    /// A part for a drive that has no child slot left.
+    NoRoom(u16),
+    /// Nothing: all parts are made.
+    Made,
+}
 
 /// [`cut_to_limits`] of a read or write, for a drive to which any piece of memory is one segment
 /// and that has no boundaries: a part that fits is taken as it is.
@@ -104,16 +129,16 @@ impl<M: Machine> Channel<M> {
         // A flush has no range, and asks for no data parts.
         let range = self.volume.range(sector, nr.max(1));
         loop {
-            if self.children.is_empty() {
-                self.stalled.push_back(parent);
-                return;
-            }
             match self.next_part(&mut parent, span, &range) {
-                Some(child) => {
+                Next::Part(child) => {
                     parent.remaining += 1;
                     self.admit_part(child);
                 }
-                None => break,
+                Next::NoRoom(member) => {
+                    self.stalled += 1;
+                    return self.members[usize::from(member)].room.stalled.push_back(parent);
+                }
+                Next::Made => break,
             }
         }
         parent.all_made = true;
@@ -146,7 +171,7 @@ impl<M: Machine> Channel<M> {
     #[inline(never)]
     pub(crate) fn part_done(&mut self, mut child: BioRef<M>) {
         let (status, bits) = (child.status, core::mem::take(&mut child.parent));
-        self.children.push_front(child);
+        self.members[usize::from(child.member)].room.free.push_front(child);
         // SAFETY: the number was made from the parent's handle, which is forgotten or in `stalled`;
         // this alias is not kept, and all of it happens on this thread.
         let mut parent = ManuallyDrop::new(
@@ -167,21 +192,19 @@ impl<M: Machine> Channel<M> {
     /// Parents that waited for child slots go on.
     #[cold]
     pub(crate) fn resume_stalled(&mut self) {
-        while !self.children.is_empty() {
-            let Some(parent) = self.stalled.pop_front() else { return };
-            self.make_parts(parent);
+        for member in 0..self.members.len() {
+            while !self.members[member].room.free.is_empty() {
+                let Some(parent) = self.members[member].room.stalled.pop_front() else { break };
+                self.stalled -= 1;
+                self.make_parts(parent);
+            }
         }
     }
 
-    /// The next part of the parent's stage, in a child slot; none when all are made. `span` is the
-    /// first drive and how many; `offset` of the parent counts them, `dev_sector` is how much of
-    /// the present drive's part is made.
-    fn next_part(
-        &mut self,
-        parent: &mut BioRef<M>,
-        span: (u16, u16),
-        range: &Range,
-    ) -> Option<BioRef<M>> {
+    /// The next part of the parent's stage, in a child slot. `span` is the first drive and how
+    /// many; `offset` of the parent counts them, `dev_sector` is how much of the present drive's
+    /// part is made.
+    fn next_part(&mut self, parent: &mut BioRef<M>, span: (u16, u16), range: &Range) -> Next<M> {
         if parent.member == BY_CHUNKS && parent.stage == Stage::Data {
             return self.next_chunk(parent);
         }
@@ -189,20 +212,26 @@ impl<M: Machine> Channel<M> {
         while parent.offset < span.1.into() && parent.status.is_ok() {
             let ahead = u32::from(span.0) + parent.offset;
             let member = if ahead < drives { ahead } else { ahead - drives } as u16;
-            let child = match parent.stage {
+            let next = match parent.stage {
                 Stage::Data => self.next_data_part(parent, range, member),
                 _ => self.next_flush_part(parent, member),
             };
-            if child.is_some() {
-                return child;
+            if !matches!(next, Next::Made) {
+                return next;
             }
             parent.offset += 1;
             parent.dev_sector = 0;
         }
-        None
+        Next::Made
     }
 
-    fn next_flush_part(&mut self, parent: &mut BioRef<M>, member: u16) -> Option<BioRef<M>> {
+    /// Whether there is no child slot left for parts for a drive.
+    #[inline(always)]
+    fn is_full(&self, member: u16) -> bool {
+        self.members[usize::from(member)].room.free.is_empty()
+    }
+
+    fn next_flush_part(&mut self, parent: &mut BioRef<M>, member: u16) -> Next<M> {
         let features = self.members[usize::from(member)].disk.limits().features;
         let after = parent.stage == Stage::Postflush;
         let (sector, nr) = (parent.bio.sector, parent.bio.nr_sectors);
@@ -210,48 +239,52 @@ impl<M: Machine> Channel<M> {
         let dropped = planted(Plant::DroppedMemberFlush) && member > 0;
         let wanted = features.volatile_cache && touched && parent.dev_sector == 0 && !dropped;
         if !wanted || (after && fua_by_drive(parent, features)) {
-            return None;
+            return Next::Made;
+        }
+        if self.is_full(member) {
+            return Next::NoRoom(member);
         }
         parent.dev_sector = 1;
         let part = Part { member, dev_sector: 0, nr_sectors: 0, offset: 0, stride: Stride::NONE };
-        Some(self.child_of(parent, Op::Flush, part))
+        Next::Part(self.child_of(parent, Op::Flush, part))
     }
 
-    fn next_data_part(
-        &mut self,
-        parent: &mut BioRef<M>,
-        range: &Range,
-        member: u16,
-    ) -> Option<BioRef<M>> {
-        let part = self.volume.part_of(range, member)?;
+    fn next_data_part(&mut self, parent: &mut BioRef<M>, range: &Range, member: u16) -> Next<M> {
+        let Some(part) = self.volume.part_of(range, member) else { return Next::Made };
         let made = parent.dev_sector as SectorCount;
         if made >= part.nr_sectors {
-            return None;
+            return Next::Made;
+        }
+        if self.is_full(member) {
+            return Next::NoRoom(member);
         }
         let rest = if made == 0 { part } else { part.skip(made) };
-        let child = self.data_part(parent, rest)?;
+        let Some(child) = self.data_part(parent, rest) else { return Next::Made };
         if made + child.bio.nr_sectors == part.nr_sectors {
             (parent.offset, parent.dev_sector) = (parent.offset + 1, 0);
         } else {
             parent.dev_sector += u64::from(child.bio.nr_sectors);
         }
-        Some(child)
+        Next::Part(child)
     }
 
     /// The next part where a bio is split at every chunk, as Linux's raid0 does it; `offset` of the
     /// parent is how much of it is made.
-    fn next_chunk(&mut self, parent: &mut BioRef<M>) -> Option<BioRef<M>> {
+    fn next_chunk(&mut self, parent: &mut BioRef<M>) -> Next<M> {
         let (made, nr) = (parent.offset, parent.bio.nr_sectors);
         if made >= nr || !parent.status.is_ok() {
-            return None;
+            return Next::Made;
         }
         let (sector, end) = (parent.bio.sector, parent.bio.sector + u64::from(nr));
         let (member, dev_sector, run) = self.volume.run_at(sector + u64::from(made), end);
+        if self.is_full(member) {
+            return Next::NoRoom(member);
+        }
         let stride = Stride::NONE;
         let part = Part { member, dev_sector, nr_sectors: run as u32, offset: made, stride };
-        let child = self.data_part(parent, part)?;
+        let Some(child) = self.data_part(parent, part) else { return Next::Made };
         parent.offset += child.bio.nr_sectors;
-        Some(child)
+        Next::Part(child)
     }
 
     /// A child for as much of a part as one request of the drive can carry; none, and the parent
@@ -271,7 +304,7 @@ impl<M: Machine> Channel<M> {
                 false => Status::NotSupported,
             };
             child.parent = 0;
-            self.children.push_front(child);
+            self.members[usize::from(part.member)].room.free.push_front(child);
             return None;
         }
         child.bio.nr_sectors = sectors;
@@ -287,7 +320,8 @@ impl<M: Machine> Channel<M> {
     }
 
     fn child_of(&mut self, parent: &BioRef<M>, op: Op, part: Part) -> BioRef<M> {
-        let mut child = self.children.pop_front().expect("make_parts looked for a slot");
+        let room = &mut self.members[usize::from(part.member)].room;
+        let mut child = room.free.pop_front().expect("whoever asks has looked for a slot");
         child.bio = ManuallyDrop::new(parent.bio.part(op, part.nr_sectors));
         child.stage = Stage::Child;
         child.status = Status::Ok;

@@ -12,6 +12,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Machine, Stage as Work};
 
 use crate::account::DiskStats;
@@ -121,6 +122,11 @@ impl<M: Machine> Channel<M> {
         let Some(mut plug) = self.served.plug.take() else {
             unreachable!("made when the channel began to follow this mode");
         };
+        if slot.op() != Op::Flush {
+            // A flush is counted when it goes its own way.
+            let counted = u32::from(!planted(Plant::TagUnlooked));
+            self.members[usize::from(slot.member)].outstanding += counted;
+        }
         if plug.blocked.is_empty() {
             self.plug_or_block(slot, &mut plug);
         } else {
@@ -164,6 +170,7 @@ impl<M: Machine> Channel<M> {
             self.unplug(plug);
             self.run.told.unplug = why;
             let member = &mut self.members[at];
+            member.expect_tag();
             member.stats.tag_waits.add(1);
             if slot.waited == Waited::NOT {
                 // For the first time; the next ones are looks.

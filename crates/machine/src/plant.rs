@@ -95,6 +95,10 @@ pub enum Plant {
     KickLookSkipped,
     /// `SplitRing::wants_interrupt` does not order used.idx before its look at the driver's wish.
     InterruptUnordered,
+    /// `Channel::plug_request` looks at no queue for a bio that waits for a tag.
+    TagUnlooked,
+    /// `Disk::issue_directly` leaves a request that the driver was too busy for to the next poll.
+    BusyForgotten,
 }
 
 #[cfg(feature = "planted")]
