@@ -331,6 +331,13 @@ impl<M: Machine> Entry for DiskStats<M> {
 
 impl<M: Machine> OpStats<M> {
     fn add_to(&self, sum: &mut OpSnapshot) {
+        sum.sectors += self.sectors.get();
+        sum.errors += self.errors.get();
+        sum.merges += self.merges.get();
+        if self.total.is_empty() {
+            // Most accounts never see most operations, and a look at seven histograms takes long.
+            return;
+        }
         let (straight, waited) = (self.straight.snapshot(), &self.waited);
         let q2d = waited.q2d.snapshot();
         let service = self.service.snapshot();
@@ -339,9 +346,6 @@ impl<M: Machine> OpStats<M> {
             .snapshot()
             .with_sum(straight.sum_ns().wrapping_add(q2d.sum_ns()).wrapping_add(service.sum_ns()));
         sum.ios += total.count();
-        sum.sectors += self.sectors.get();
-        sum.errors += self.errors.get();
-        sum.merges += self.merges.get();
         for (waited, sum) in [(&waited.q2g, &mut sum.q2g), (&waited.i2d, &mut sum.i2d)] {
             sum.add(0, straight.count());
             sum.merge(&waited.snapshot());

@@ -68,6 +68,12 @@ impl<M: Machine> Histogram<M> {
         self.max.raise(value_ns);
     }
 
+    /// Whether nothing was counted so far.
+    pub(crate) fn is_empty(&self) -> bool {
+        // Whatever is longer than nothing has raised the maximum.
+        self.max.get() == 0 && self.counts[0].get() == 0
+    }
+
     /// What was counted so far.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {

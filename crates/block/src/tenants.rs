@@ -98,11 +98,13 @@ impl<M: Machine> Entry for TenantStats<M> {
 
     fn add_to(&self, sum: &mut TenantSnapshot) {
         for (op, sum) in self.ops.iter().zip(&mut sum.ops) {
-            let total = op.total.snapshot();
-            sum.ios += total.count();
             sum.sectors += op.sectors.get();
             sum.errors += op.errors.get();
-            sum.total.merge(&total);
+            if !op.total.is_empty() {
+                let total = op.total.snapshot();
+                sum.ios += total.count();
+                sum.total.merge(&total);
+            }
         }
     }
 }
