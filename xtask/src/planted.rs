@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 use anyhow::{Context, Result, bail};
 
 /// Names that the program knows, and the production line of each.
-const PLANTS: [(&str, &str); 8] = [
+const PLANTS: [(&str, &str); 10] = [
     ("skipped-wake-up", "home.rs, deliver"),
     ("leaked-tag", "tag.rs, give"),
     ("double-completion", "split.rs, part_done"),
@@ -20,6 +20,8 @@ const PLANTS: [(&str, &str); 8] = [
     ("freeze-misses-one", "freeze.rs, set_frozen"),
     ("merge-across-chunk", "merge.rs, fits"),
     ("sq-unlock-too-early", "sq.rs, dispatch_single"),
+    ("tag-unlooked", "volume_plug.rs, plug_request"),
+    ("busy-forgotten", "direct.rs, issue_directly"),
 ];
 
 /// Runs the program with each bug planted; true if all were found, and nothing without one.

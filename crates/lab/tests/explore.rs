@@ -43,8 +43,10 @@ fn every_smaller_scenario_is_another_valid_one() {
 
 /// Shrunk scenarios of bugs that were found this way: an idle owner that looked after no timeout, a
 /// freeze that missed a flush on its way, a queue that nobody owned, recursion from waiter to
-/// waiter, a millisecond's sleep for each tag, bios taken by another queue than their own, and two
-/// threads that passed a wake on to each other for ever.
+/// waiter, a millisecond's sleep for each tag, bios taken by another queue than their own, two
+/// threads that passed a wake on to each other for ever, the judge held over a call to the machine,
+/// a wait for a tag without a look at the queue that has it, a request that a busy drive refused
+/// and nobody tried again, and parts for a stalled drive that took all slots from those of others.
 #[test]
 fn what_was_found_once_stays_away() {
     for line in include_str!("found.jsonl").lines() {

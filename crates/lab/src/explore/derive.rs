@@ -2,7 +2,9 @@
 //!
 //! Called by workers and by tests. Most scenarios are small and have one or two things that go
 //! wrong, since that is where bugs are and what runs fast; every setting of the layer comes up
-//! within some hundred seeds. Invariant: a pure function of the seed; what it makes is valid.
+//! within some hundred seeds. Settings are drawn one by one, so that a bug that needs five of them
+//! together is met once in a hundred thousand seeds; themes.rs draws such combinations as a whole.
+//! Invariant: a pure function of the seed; what it makes is valid.
 
 use super::random::Random;
 use super::scenario::{
@@ -56,6 +58,7 @@ impl Scenario {
             Scenario { seed, machine, layer, layout, drives, serving, channels, disturbances };
         scenario.be_served(&mut Random::new(seed, 2));
         scenario.grow_one(&mut Random::new(seed, 3));
+        scenario.follow_theme(&mut Random::new(seed, 4));
         scenario
     }
 

@@ -224,7 +224,9 @@ impl Queue {
         judge: &mut Judge,
         rq: &Request<Simulated>,
     ) -> (Vec<Span>, Vec<(*mut u64, u64)>) {
-        let (mut memory, mut stamps, mut bytes) = (Vec::new(), Vec::new(), 0u64);
+        let (mut memory, mut bytes) = (Vec::with_capacity(rq.nr_segments().into()), 0u64);
+        let has_data = rq.op().has_data();
+        let mut stamps = Vec::with_capacity(if has_data { rq.nr_sectors() as usize } else { 0 });
         let mut wrong = self.broken_limit(rq);
         for piece in rq.segments_within(&self.limits) {
             let (start, len) = (piece.start as usize, piece.len_bytes as usize);

@@ -1,10 +1,10 @@
 //! `explore`: deterministic simulation testing of the production block layer.
 //!
-//! A seed becomes a scenario (scenario.rs, derive.rs): a machine, a volume, submitters, faults and
-//! disturbances. It runs on the simulated machine (run.rs, submitter.rs, disturb.rs) against
-//! drives made for it (drive.rs, media.rs), served as serving.rs says, perhaps by workers
-//! (workers.rs); a judge with a plain model of what must be true
-//! watches (judge.rs, history.rs, map.rs); a scenario that goes wrong is made smaller (shrink.rs).
+//! A seed becomes a scenario (scenario.rs, derive.rs, themes.rs): a machine, a volume, submitters,
+//! faults and disturbances. It runs on the simulated machine (run.rs, submitter.rs, disturb.rs)
+//! against drives made for it (drive.rs, media.rs), served as serving.rs says, perhaps by workers
+//! (workers.rs); a judge with a plain model of what must be true watches (judge.rs, history.rs,
+//! map.rs); a scenario that goes wrong is made smaller (shrink.rs).
 //! Called by `millrace explore` and by tests. Invariant: the same scenario gives the same outcome,
 //! to the bit, in every build. Source: the method is FoundationDB's and TigerBeetle's.
 
@@ -22,6 +22,7 @@ mod scenario;
 mod serving;
 mod shrink;
 mod submitter;
+mod themes;
 mod workers;
 mod workload;
 

@@ -4,7 +4,7 @@
 //! workers.
 
 /// Names of the bugs that the explorer must find.
-pub const PLANTS: [&str; 8] = [
+pub const PLANTS: [&str; 10] = [
     "skipped-wake-up",
     "leaked-tag",
     "double-completion",
@@ -13,6 +13,8 @@ pub const PLANTS: [&str; 8] = [
     "freeze-misses-one",
     "merge-across-chunk",
     "sq-unlock-too-early",
+    "tag-unlooked",
+    "busy-forgotten",
 ];
 
 /// Runs `body` with the bug of this name planted, or with none.
@@ -43,6 +45,8 @@ pub fn with_bug<R>(name: Option<&str>, body: impl FnOnce() -> R) -> Result<R, St
         Plant::FreezeMissesOne,
         Plant::MergeAcrossChunk,
         Plant::SqUnlockTooEarly,
+        Plant::TagUnlooked,
+        Plant::BusyForgotten,
     ];
     let Some(name) = name else { return Ok(body()) };
     let found = PLANTS.iter().zip(bugs).find(|(known, _)| **known == name);

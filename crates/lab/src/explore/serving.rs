@@ -120,19 +120,12 @@ impl ServingSpec {
 impl Scenario {
     /// Lets one drive stall for longer than any I/O may take, beside others with nothing wrong.
     pub(super) fn stall_one(&mut self, random: &mut Random) {
-        for drive in &mut self.drives {
-            drive.faults = FaultSpec::default();
-            // So that no bio takes more parts than it touches drives: channels have slots for as
-            // many, and a bio that waits for a slot waits for whoever has it.
-            let limits = &mut drive.limits;
-            (limits.max_sectors, limits.max_segments, limits.chunk_sectors) = (2048, 128, 0);
-            (limits.segment_bytes, limits.page_boundary) = (0, false);
-        }
+        self.drives.iter_mut().for_each(|drive| drive.faults = FaultSpec::default());
         self.layer.timeout_us = 0;
         // A channel that is dropped drains: its I/O is answered all at once, to nobody.
         let drops = |what: What| matches!(what, What::Drop(_) | What::Shutdown);
         self.disturbances.retain(|d| !drops(d.what));
-        let for_us = u32::try_from(self.bound_ns() / 400).unwrap_or(u32::MAX).min(4_000_000);
+        let for_us = u32::try_from(self.bound_ns() / 800).unwrap_or(u32::MAX).min(4_000_000);
         let stalled = random.below(self.drives.len() as u64) as usize;
         self.drives[stalled].faults.stall_us = Some([random.within(0, 300), for_us]);
     }

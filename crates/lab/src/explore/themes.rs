@@ -1,0 +1,135 @@
+//! Themes: combinations of settings in which bugs have hidden, drawn as a whole.
+//!
+//! derive.rs draws each setting by itself, so what needs many of them at once comes up rarely. Of
+//! 580,000 seeds 20 found bugs that the 60,000 seeds of an earlier count had not, which was no
+//! wonder: at one in 29,000, 60,000 seeds meet none with a chance of one in eight, and each of the
+//! four causes alone was far rarer.
+//!
+//! - One in 70,000: a volume with one list, whose only channel (others made it drain) went away at
+//!   once, while a drive with few tags had given it all of them: the next channel waited for a tag
+//!   and looked at no queue.
+//! - One in 120,000: discards or write-zeroes of more parts than a channel had slots for, on a
+//!   drive that stalled, beside bios in parts for others. It needs a mode other than inline, for
+//!   which alone drives stalled, and limits small for those two operations and for no other.
+//! - One in 150,000: a time slice that ended between two instructions of explore itself.
+//! - One in 580,000: a drive that belongs to its thread (others look again soon by themselves),
+//!   without timeouts, which refuses the last request of a batch of two or more, and has answered
+//!   all others by the time that it is asked.
+//!
+//! Called by derive.rs. Invariant: as there.
+
+use super::random::Random;
+use super::scenario::{Disturbance, FaultSpec, LayoutSpec, Scenario, SpreadSpec, StackSpec, What};
+use super::serving::ModeSpec;
+
+impl Scenario {
+    /// Some scenarios have a theme, by chances of their own: the others stay as they are.
+    pub(super) fn follow_theme(&mut self, random: &mut Random) {
+        match random.below(60) {
+            0..3 => self.be_abandoned(random),
+            3..6 => self.be_busy(random),
+            6..9 => self.be_switched(random),
+            // It takes ten times as long as others.
+            9 => self.be_stalled(random),
+            _ => {}
+        }
+    }
+
+    fn disturb(&mut self, random: &mut Random, what: What) {
+        let most = random.pick(&[20, 100, 500]);
+        let (at_us, cpu) = (random.within(0, most), random.within(0, self.machine.cpus() - 1));
+        self.disturbances.push(Disturbance { at_us, cpu, what });
+    }
+
+    /// The only channel goes away at once, whatever it has in flight in drives with few tags.
+    fn be_abandoned(&mut self, random: &mut Random) {
+        self.channels.truncate(1);
+        let channel = &mut self.channels[0];
+        channel.drain_us = random.pick(&[0, 0, 50, 1_000]);
+        (channel.depth, channel.ios) = (channel.depth.max(8), channel.ios.max(40));
+        channel.batch = random.within(2, 8);
+        (self.layer.shared_tags, self.layer.timeout_us) = (false, 0);
+        for drive in &mut self.drives {
+            (drive.faults, drive.drive_tags) = (FaultSpec::default(), false);
+            drive.owned &= random.per_mille(200);
+            drive.depth = random.pick(&[1, 1, 2, 4]);
+            drive.latency_ns = random.pick(&[[2_000, 3_000], [2_000, 102_000], [50_000, 50_000]]);
+        }
+        let modes = [ModeSpec::PerVolume, ModeSpec::PerVolume, ModeSpec::PerDrive];
+        if random.per_mille(600) {
+            self.serving.mode = random.pick(&modes);
+        }
+        self.disturbances.retain(|d| !matches!(d.what, What::Drop(_) | What::Shutdown));
+        self.disturb(random, What::Drop(0));
+    }
+
+    /// Drives that are often too busy, and answer at once; most of them belong to threads that
+    /// nothing but the drive makes look at them.
+    fn be_busy(&mut self, random: &mut Random) {
+        let layer = &mut self.layer;
+        layer.stack = random.pick(&[StackSpec::Mq, StackSpec::Mq, StackSpec::Raw, layer.stack]);
+        (layer.software, layer.hardware) = (SpreadSpec::Core, SpreadSpec::Core);
+        (layer.stamp_each, layer.traced, layer.shared_tags) = (false, false, false);
+        layer.timeout_us = 0;
+        for drive in &mut self.drives {
+            drive.owned = random.per_mille(800);
+            drive.depth = random.pick(&[2, 4, 64]);
+            drive.drive_tags = false;
+            drive.latency_ns = random.pick(&[[0, 0], [0, 0], [0, 1_000], [2_000, 2_000]]);
+            drive.faults = FaultSpec { busy: random.pick(&[50, 300, 300]), ..FaultSpec::default() };
+        }
+        for channel in &mut self.channels {
+            channel.batch = random.within(2, 4);
+            (channel.depth, channel.sequential) = (channel.depth.max(4), 0);
+        }
+    }
+
+    /// One of several drives answers nothing for long, in the midst of bios of many parts.
+    fn be_stalled(&mut self, random: &mut Random) {
+        let moves = |what: What| matches!(what, What::Switch(_) | What::Grow(..));
+        self.disturbances.retain(|d| !moves(d.what));
+        if self.drives.len() == 1 {
+            self.drives.push(self.drives[0].clone());
+            self.layout = LayoutSpec::Linear;
+        }
+        self.layer.shared_tags = false;
+        if self.serving.mode == ModeSpec::PerVolume {
+            self.serving.mode = random.pick(&[ModeSpec::Inline, ModeSpec::PerDrive]);
+        }
+        let many = random.pick(&[1, 2, 8]);
+        for drive in &mut self.drives {
+            let block = drive.limits.block / 512;
+            (drive.limits.discard_sectors, drive.limits.zeroes_sectors) = (block, many * block);
+        }
+        for channel in &mut self.channels {
+            channel.mix = [6, 8, 2, 2, 2];
+            // Enough parts for more than there are slots, and no more: all of them have to wait.
+            channel.blocks = random.pick(&[2, 12, 24]);
+            channel.depth = channel.depth.min(8);
+            channel.batch = channel.batch.min(channel.depth);
+        }
+        self.stall_one(random);
+    }
+
+    /// The mode changes again and again, while drives with few tags are held up, too.
+    fn be_switched(&mut self, random: &mut Random) {
+        if self.drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned) {
+            // As in derive.rs: a freeze may last as long.
+            return;
+        }
+        let ends = |what: What| matches!(what, What::Freeze(..) | What::Quiesce(..));
+        self.disturbances.retain(|d| !ends(d.what));
+        let modes = [ModeSpec::Inline, ModeSpec::PerDrive, ModeSpec::PerVolume];
+        for _ in 0..random.within(2, 5) {
+            let what = What::Switch(random.pick(&modes));
+            self.disturb(random, what);
+        }
+        for drive in 0..self.drives.len() {
+            self.drives[drive].depth = random.pick(&[1, 2, 4, 64]);
+            if random.per_mille(500) {
+                let what = What::Quiesce(drive as u32, random.pick(&[1, 20, 200]));
+                self.disturb(random, what);
+            }
+        }
+    }
+}
