@@ -1,16 +1,19 @@
 //! Many workers and many seeds: who runs what, and the sums.
 //!
-//! A thread per worker takes the next seed until there are none, time is over or, if asked for,
-//! something was found. Called by the verb, which shows the progress.
+//! A thread per worker takes the next few seeds until there are none, time is over or, if asked
+//! for, something was found. Called by the verb, which shows the progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use millrace_lab::explore::{Outcome, Violation};
 
-use super::worker::{Order, Worker};
+use super::worker::Worker;
+
+/// Most seeds that a worker has at a time.
+const TAKEN_MAX: u64 = 16;
 
 /// Seeds to run.
 pub struct Seeds {
@@ -61,6 +64,8 @@ impl Sums {
 struct Shared {
     next: AtomicU64,
     end: u64,
+    /// Seeds that a worker takes at a time.
+    taken: u64,
     deadline: Option<Instant>,
     stop: AtomicBool,
 }
@@ -79,6 +84,7 @@ pub fn run(
     let shared = Shared {
         next: AtomicU64::new(seeds.first),
         end: seeds.first.saturating_add(seeds.count),
+        taken: (seeds.count / (u64::from(jobs) * 4)).clamp(1, TAKEN_MAX),
         deadline: seeds.time.map(|time| start + time),
         stop: AtomicBool::new(false),
     };
@@ -127,13 +133,15 @@ fn work(shared: &Shared, plant: Option<&str>, sender: &Sender<Result<(u64, Outco
         if late || shared.stop.load(Ordering::Relaxed) {
             return;
         }
-        let seed = shared.next.fetch_add(1, Ordering::Relaxed);
-        if seed >= shared.end {
+        let first = shared.next.fetch_add(shared.taken, Ordering::Relaxed);
+        if first >= shared.end {
             return;
         }
-        let outcome = worker.run(&Order::Seed(seed));
-        let outcome = outcome.map_err(|error| anyhow!("seed {seed}: {error:#}"));
-        if sender.send(outcome.map(|outcome| (seed, outcome))).is_err() {
+        let ran = worker.run_seeds(first, shared.taken.min(shared.end - first), |seed, outcome| {
+            sender.send(Ok((seed, outcome))).is_ok() && !shared.stop.load(Ordering::Relaxed)
+        });
+        if let Err(error) = ran {
+            let _ = sender.send(Err(error));
             return;
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use millrace_lab::explore::{Scenario, Violation, smaller};
 
-use super::worker::{Order, Worker};
+use super::worker::Worker;
 
 /// Real time spent on one violation.
 const TIME: Duration = Duration::from_secs(20);
@@ -24,7 +24,7 @@ pub fn shrink(found: (Scenario, Violation), plant: Option<&str>) -> Result<(Scen
             if start.elapsed() > TIME {
                 return Ok((best, how));
             }
-            let outcome = worker.run(&Order::Scenario(Box::new(candidate.clone())))?;
+            let outcome = worker.run(&candidate)?;
             if let Some(violation) = outcome.violation.filter(|found| found.kind == how.kind) {
                 (best, how) = (candidate, violation);
                 continue 'smaller;

@@ -79,8 +79,7 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
 /// One scenario, as it is.
 fn one(scenario: Scenario, plant: Option<&str>) -> Result<(Sums, Vec<Finding>)> {
     let (mut sums, start) = (Sums::default(), std::time::Instant::now());
-    let order = worker::Order::Scenario(Box::new(scenario.clone()));
-    let outcome = worker::Worker::new(plant).run(&order)?;
+    let outcome = worker::Worker::new(plant).run(&scenario)?;
     sums.add(scenario.seed, outcome);
     sums.seconds = start.elapsed().as_secs_f64();
     let findings = sums

@@ -1,8 +1,9 @@
 //! A worker process: runs one scenario after the other, and how to talk to one.
 //!
 //! The layer asserts, and a release build aborts on a panic: so every scenario runs in a child, and
-//! a child that dies is an answer too. Protocol: a line of JSON in, a line of JSON out. Used by
-//! crew.rs (seeds) and hunt.rs (shrinking).
+//! a child that dies is an answer too. Protocol: a line of JSON in, a line of JSON out for each
+//! scenario; an order may be many seeds, so that a worker waits for nobody between two of them.
+//! Used by crew.rs (seeds) and hunt.rs (shrinking).
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, ExitCode, ExitStatus, Stdio};
@@ -20,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// The scenario of a seed.
-    Seed(u64),
+    /// The scenarios of so many seeds from one on, up to the first that goes wrong.
+    Seeds(u64, u64),
     /// This one.
     Scenario(Box<Scenario>),
 }
@@ -52,19 +53,30 @@ pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
     }));
     explore::with_bug(plant, || {
         for line in std::io::stdin().lock().lines() {
-            let order: Order = serde_json::from_str(&line?).context("an order")?;
-            let scenario = match order {
-                Order::Seed(seed) => Scenario::of_seed(seed),
-                Order::Scenario(scenario) => *scenario,
-            };
-            answer(&match explore::run(&scenario) {
-                Ok(outcome) => Reply::Outcome(outcome),
-                Err(text) => Reply::Invalid(text),
-            });
+            match serde_json::from_str(&line?).context("an order")? {
+                Order::Seeds(first, count) => {
+                    let end = first.saturating_add(count);
+                    let mut seeds = first..end;
+                    while seeds.next().is_some_and(|seed| play(&Scenario::of_seed(seed))) {}
+                }
+                Order::Scenario(scenario) => {
+                    play(&scenario);
+                }
+            }
         }
         Ok(ExitCode::SUCCESS)
     })
     .map_err(|text| anyhow!(text))?
+}
+
+/// Runs a scenario and says what came of it; whether it ran well.
+fn play(scenario: &Scenario) -> bool {
+    let reply = match explore::run(scenario) {
+        Ok(outcome) => Reply::Outcome(outcome),
+        Err(text) => Reply::Invalid(text),
+    };
+    answer(&reply);
+    matches!(reply, Reply::Outcome(Outcome { violation: None, .. }))
 }
 
 fn answer(reply: &Reply) {
@@ -94,11 +106,48 @@ impl Worker {
         Worker { plant: plant.map(str::to_owned), running: None }
     }
 
-    /// Has something run. A worker that dies over it, or does not answer, is an outcome.
+    /// Has a scenario run. A worker that dies over it, or does not answer, is an outcome.
     ///
     /// # Errors
-    /// If there is no worker to be had, or the order makes no sense.
-    pub fn run(&mut self, order: &Order) -> Result<Outcome> {
+    /// If there is no worker to be had, or the scenario makes no sense.
+    pub fn run(&mut self, scenario: &Scenario) -> Result<Outcome> {
+        let running = self.order(&Order::Scenario(Box::new(scenario.clone())))?;
+        self.outcome(running)
+    }
+
+    /// Has the scenarios of `count` seeds run, from `first` on; `each` gets what came of each in
+    /// turn, and says whether to go on.
+    ///
+    /// # Errors
+    /// As [`Worker::run`].
+    pub fn run_seeds(
+        &mut self,
+        first: u64,
+        count: u64,
+        mut each: impl FnMut(u64, Outcome) -> bool,
+    ) -> Result<()> {
+        let (mut seed, end) = (first, first.saturating_add(count));
+        while seed < end {
+            let mut running = Some(self.order(&Order::Seeds(seed, end - seed))?);
+            while let Some(worker) = running.take() {
+                let outcome = self.outcome(worker);
+                let outcome = outcome.with_context(|| format!("seed {seed}"))?;
+                seed += 1;
+                if !each(seed - 1, outcome) {
+                    // It may be at the next one: nobody wants to know.
+                    self.stop();
+                    return Ok(());
+                }
+                if seed < end {
+                    running = self.running.take();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A worker, started if there is none, that has an order.
+    fn order(&mut self, order: &Order) -> Result<Running> {
         let mut running = match self.running.take() {
             Some(running) => running,
             None => start(self.plant.as_deref())?,
@@ -106,6 +155,11 @@ impl Worker {
         let line = serde_json::to_string(order).context("an order as JSON")?;
         // A worker that cannot be written to has died: its silence says so.
         let _ = writeln!(running.orders, "{line}");
+        Ok(running)
+    }
+
+    /// What a worker says next; it is kept if it may go on.
+    fn outcome(&mut self, running: Running) -> Result<Outcome> {
         match running.replies.recv_timeout(PATIENCE) {
             Ok(line) => {
                 let reply = serde_json::from_str(&line).context("a worker's reply")?;
@@ -132,13 +186,17 @@ impl Worker {
             }
         }
     }
+
+    fn stop(&mut self) {
+        if let Some(running) = self.running.take() {
+            let _ = end(running);
+        }
+    }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        if let Some(running) = self.running.take() {
-            let _ = end(running);
-        }
+        self.stop();
     }
 }
 
@@ -158,6 +216,10 @@ fn start(plant: Option<&str>) -> Result<Running> {
     command.args(["explore", "--worker"]);
     if let Some(plant) = plant {
         command.args(["--plant", plant]);
+    }
+    // What a scenario frees the next one takes again, without asking the system in between (glibc).
+    for (key, bytes) in [("TRIM_THRESHOLD", 1u64 << 30), ("MMAP_THRESHOLD", 1 << 25)] {
+        command.env(format!("MALLOC_{key}_"), bytes.to_string());
     }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().context("a worker cannot be started")?;
