@@ -2,8 +2,9 @@
 //!
 //! A person who looks after a drive needs the operation, the sectors and the reason, not a count
 //! alone. The drive's `Disk` owns a log behind a lock of its own, taken once for each failed bio
-//! and for nothing else; the lock is the last in the lock order. Called by complete.rs where a bio ends
-//! with an error; read by whoever watches the drive. Kernel counterpart: `blk_print_req_error`.
+//! and for nothing else; the lock is the last in the lock order. Called by complete.rs where a bio
+//! ends with an error; read by whoever watches the drive. Kernel counterpart:
+//! `blk_print_req_error`.
 
 use alloc::vec::Vec;
 

@@ -158,7 +158,7 @@ fn channels_that_are_opened_on_one_cpu_have_queues_of_their_own_as_long_as_there
     let disk = Disk::new(Box::new(drive), DiskConfig::default()).unwrap();
     let volume = Volume::single(Arc::clone(&disk)).unwrap();
     let body = move || {
-        let open = |_| Channel::open(&volume, ChannelConfig::default());
+        let open = |_| Channel::open(&volume, ChannelConfig::default()).unwrap();
         let mut first: Vec<_> = cpus.iter().map(open).collect();
         let used = |disk: &Disk<Native>| disk.queue_stats().len();
         assert_eq!(used(&disk), cpus.len());

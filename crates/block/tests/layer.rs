@@ -316,6 +316,30 @@ fn timed_out_memory_is_kept_until_the_drive_confirms() {
 }
 
 #[test]
+fn a_request_with_foreign_memory_anywhere_in_it_is_not_given_up() {
+    let mut memory = vec![0_u8; 4096];
+    for stack in [Stack::Mq, Stack::Sq] {
+        let (mut channel, knobs) = open_single(hasty_disk(TestDrive::new(64), stack));
+        knobs.held.store(true, Ordering::SeqCst);
+        channel.submit(Bio::read(0, Buffer::new(4096))).expect("room");
+        // SAFETY: the memory lives until the bio has come back, below.
+        let foreign = unsafe { Bio::foreign(Op::Read, 8, memory.as_mut_ptr(), 4096) };
+        channel.submit(foreign).expect("room");
+        let end_ns = Native::now() + 200_000_000;
+        let mut ended = 0;
+        while Native::now() < end_ns {
+            ended += channel.poll(|_| ());
+            channel.tick();
+            Native::spin_until(Native::now() + 5_000_000, || false);
+        }
+        assert_eq!(knobs.given(Op::Read).len(), 1, "{stack:?}: one request");
+        assert_eq!(ended, 0, "{stack:?}: the drive may still write the memory");
+        knobs.held.store(false, Ordering::SeqCst);
+        assert_eq!(channel.wait(2, |done| assert!(done.status.is_ok())), 2, "{stack:?}");
+    }
+}
+
+#[test]
 fn channel_dropped_with_io_in_flight_waits_for_it() {
     let (mut channel, knobs) = single(TestDrive::new(4096), Stack::Mq);
     let disk = Arc::clone(&channel.volume().disks()[0]);

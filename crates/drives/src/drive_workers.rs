@@ -4,9 +4,9 @@
 //! done. Owns one I/O thread (`millrace-drive0`...) for each CPU that some drive's worker belongs
 //! to; drives of one CPU share it. The CPU is the thread's place in the machine and decides which
 //! drives are near it; whether the thread is pinned to it is the starter's choice ([`Pinning`]). A
-//! thread sleeps in its ring. Called by `serve`, by `bench` and by programs. Stopping: no drive takes new work for its worker, what is in flight
-//! ends (5 s at most), then the threads do; submitters go on by themselves. Source: \[FALCON\], a
-//! thread for each drive on a core of its own.
+//! thread sleeps in its ring. Called by `serve`, by `bench` and by programs. Stopping: no drive
+//! takes new work for its worker, what is in flight ends (5 s at most), then the threads do;
+//! submitters go on by themselves. Source: \[FALCON\], a thread for each drive on a core of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
