@@ -28,7 +28,7 @@
 //! ```
 
 //! A volume of several drives may be served by a thread for each drive ([`Serving::PerDrive`]).
-//! Who submits then only puts batches before them:
+//! The submitting thread then only hands batches to these threads:
 //!
 //! ```
 //! use millrace::{
@@ -44,7 +44,7 @@
 //! let drives = ["ram:size=1m".parse()?, "ram:size=1m".parse()?];
 //! let layout = Layout::Stripe { chunk_sectors: 8 };
 //! let (volume, _notes) = build_volume("demo", layout, &drives, &options)?;
-//! // They stop when this is dropped; without them the submitters serve.
+//! // The workers stop when this is dropped; without workers the submitting thread serves.
 //! let workers = DriveWorkers::start(volume.disks(), Default::default(), Pinning::Free)?;
 //! let mut channel = Channel::open(&volume, ChannelConfig::default())?;
 //! for number in 0..64 {

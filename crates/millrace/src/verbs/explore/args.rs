@@ -13,26 +13,26 @@ use crate::config::words::whole;
 /// Looks for bugs of the block layer: random machines, volumes, workloads and faults, simulated
 #[derive(Debug, clap::Args)]
 pub struct ExploreArgs {
-    /// How many seeds [default: 1000; 1 with --seed]
+    /// Number of seeds to run [default: 1000; 1 with --seed]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=u64::MAX))]
     pub seeds: Option<u64>,
-    /// Go on for so long instead, such as 10m
+    /// Run for a time instead of a number of seeds, such as 10m
     #[arg(long = "for", value_name = "TIME", conflicts_with = "seeds", value_parser = duration)]
     pub for_time: Option<Duration>,
     /// The first seed
     #[arg(long, value_name = "S", value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: Option<u64>,
-    /// Processes that run at a time
+    /// Number of processes that run scenarios side by side
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = whole::<u16>(1..=256))]
     pub jobs: u16,
-    /// Run one scenario: its JSON, or a file that holds it
+    /// Run one scenario, given as JSON or as a file that holds its JSON
     #[arg(long, value_name = "FILE|JSON", conflicts_with_all = ["seeds", "for_time", "seed"])]
     pub scenario: Option<String>,
     /// Stop at the first violation
     #[arg(long)]
     pub fail_fast: bool,
-    /// Show violations as they are, without looking for smaller scenarios
+    /// Print violations as they are found, without looking for smaller scenarios
     #[arg(long)]
     pub no_shrink: bool,
     /// Print one JSON object

@@ -4,7 +4,7 @@
 //! they have two, as iostat's. Names of drives, queues and clients stand below their volume's,
 //! indented; the short form cuts long ones in the middle.
 
-use super::columns::{Columns, Row};
+use super::columns::Row;
 use crate::verbs::bench::table::Form;
 use crate::verbs::grid::{fitted, shortened};
 
@@ -94,6 +94,7 @@ fn cell_width(name: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::columns::Columns;
     use super::*;
     use crate::verbs::grid::WIDTH;
 
