@@ -121,7 +121,7 @@ fn figures(rows: &[Row], form: Form) -> Vec<Figure> {
     figures.extend(COSTS.into_iter().filter(|_| whole).map(plain));
     let unit = TimeUnit::of(rows);
     for (name, _, of) in TIMES.into_iter().filter(|(_, short, _)| *short || whole) {
-        let head = format!("{name} {}", unit.name);
+        let head = format!("{name} {}", unit.name());
         figures.push((head, Box::new(move |row| unit.text(of(&row.lat_ns)))));
     }
     let any = |has: fn(&Row) -> bool| rows.iter().any(has);
