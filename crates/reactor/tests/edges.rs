@@ -20,6 +20,7 @@ both!(
     a_wake_that_comes_while_a_turn_spins_ends_that_turn,
     a_result_of_the_pool_never_leaves_a_turn_asleep,
     a_reader_that_is_done_leaves_the_writer_of_its_socket_to_be_reported,
+    a_writer_is_reported_while_a_reader_of_its_socket_still_waits,
     a_second_reader_is_reported_after_the_first,
     a_descriptor_whose_number_comes_back_is_reported_again,
     a_cancel_between_two_tries_ends_the_operation,
@@ -95,6 +96,22 @@ fn a_reader_that_is_done_leaves_the_writer_of_its_socket_to_be_reported(rig: &mu
     assert_eq!(input, output);
 }
 
+fn a_writer_is_reported_while_a_reader_of_its_socket_still_waits(rig: &mut Rig) {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let (fd, filled) = (ours.as_raw_fd(), fill(&ours));
+    let (mut input, output) = ([0u8; 4], [9u8; 4]);
+    rig.push(1, Op::Recv { fd, buf: input.as_mut_ptr(), len: 4 });
+    rig.settle();
+    rig.push(2, Op::Send { fd, buf: output.as_ptr(), len: 4, flags: 0 });
+    rig.settle();
+    theirs.read_exact(&mut vec![0; filled]).unwrap();
+    assert_eq!(rig.result(2), 4);
+    rig.settle();
+    assert_eq!(rig.pending(), 1);
+    theirs.write_all(b"ping").unwrap();
+    assert_eq!(rig.result(1), 4);
+}
+
 fn a_second_reader_is_reported_after_the_first(rig: &mut Rig) {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let (fd, mut bytes) = (ours.as_raw_fd(), [[0u8; 1]; 2]);
@@ -133,24 +150,21 @@ fn a_descriptor_whose_number_comes_back_is_reported_again(rig: &mut Rig) {
 }
 
 fn a_cancel_between_two_tries_ends_the_operation(rig: &mut Rig) {
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    let mut buf = [0u8; 8];
-    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: 8 };
-    let mut msg = header(std::slice::from_mut(&mut iov));
-    let (fd, source) = (ours.as_raw_fd(), rig.source);
+    let (event, source, mut value) = (nonblocking_eventfd(), rig.source, 0u64);
+    let file = FileRef::Raw(event.as_raw_fd());
+    let buf = (&raw mut value).cast();
     // The kernel refuses it at once, and it is to be tried again.
-    rig.push(1, Op::RecvMsg { fd, msg: &raw mut msg, flags: libc::MSG_DONTWAIT });
+    rig.push(1, Op::Read { file, buf, len: 8, offset: 0, buffer: None });
     rig.reactor.turn(Wait::No).unwrap();
+    assert_eq!(rig.pending(), 1);
     rig.push(2, Op::Cancel { source, user_data: 1 });
-    let (receive, cancel) = rig.results(1, 2);
-    assert_eq!(receive, -libc::ECANCELED);
+    let (read, cancel) = rig.results(1, 2);
+    assert_eq!(read, -libc::ECANCELED);
     // Whether there was something to cancel depends on where it was.
     assert!(cancel == 0 || cancel == -libc::ENOENT, "{cancel}");
-    theirs.write_all(b"mine").unwrap();
+    write_eventfd(event.as_raw_fd());
     rig.settle();
-    assert_eq!((rig.pending(), buf), (0, [0; 8]));
-    (&ours).read_exact(&mut buf[..4]).unwrap();
-    assert_eq!(&buf[..4], b"mine");
+    assert_eq!((rig.pending(), value), (0, 0));
 }
 
 /// A receive of eight bytes or more than that, of which four have come.

@@ -6,7 +6,7 @@
 #![allow(dead_code)] // Each suite uses a part.
 
 use millrace_reactor::{Backend, Completion, Config, Handle, Op, Reactor, Source, Wait, now_ns};
-use std::os::fd::RawFd;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 /// Makes a module per back end with one test per function.
 #[macro_export]
@@ -117,6 +117,12 @@ pub fn write_eventfd(fd: RawFd) {
     // SAFETY: the eight bytes are a live local.
     let written = unsafe { libc::write(fd, (&raw const one).cast(), 8) };
     assert_eq!(written, 8);
+}
+
+/// An eventfd whose reads do not wait.
+pub fn nonblocking_eventfd() -> OwnedFd {
+    // SAFETY: no memory is involved; the descriptor is new and owned by nobody else.
+    unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK)) }
 }
 
 /// Makes an open descriptor's number name what another one names.
