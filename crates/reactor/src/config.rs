@@ -44,7 +44,8 @@ pub struct Config {
     /// Most threads for operations that have no asynchronous form (at least 1). They start when
     /// first needed.
     pub pool_threads: usize,
-    /// Longest busy poll before a blocking turn sleeps, in nanoseconds; 0 sleeps at once.
+    /// Longest busy poll before a blocking turn sleeps, in nanoseconds; 0 sleeps at once. A turn
+    /// polls only while the waits before it were that short, and lets others have its CPU.
     pub spin_ns: u64,
 }
 

@@ -13,6 +13,7 @@ use crate::config::{Config, Wait};
 use crate::hub::Hub;
 use crate::op::{Direction, FileRef, Op};
 use crate::socket;
+use crate::spin::Spin;
 use crate::sys::{self, NS_PER_S};
 use crate::table::{Key, Phase};
 use crate::timers::Timers;
@@ -34,7 +35,7 @@ pub(crate) struct Epoll {
     timers: Timers,
     events: Vec<libc::epoll_event>,
     has_pwait2: bool,
-    spin_ns: u64,
+    spin: Spin,
     woken: bool,
 }
 
@@ -67,7 +68,7 @@ impl Epoll {
             timers: Timers::default(),
             events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS],
             has_pwait2: true,
-            spin_ns: config.spin_ns,
+            spin: Spin::new(config.spin_ns),
             woken: false,
         })
     }
@@ -84,8 +85,9 @@ impl Epoll {
         self.reap(hub);
         let has_news = hub.table.delivered() > 0;
         let wait = if has_news { Wait::No } else { wait };
-        if self.spin_ns > 0 && wait != Wait::No {
-            self.spin(hub, wait)?;
+        let waits = self.spin.is_on() && wait != Wait::No;
+        if waits && self.spin.start(sys::now_ns(), Hub::wait_ns(wait)) {
+            self.look(hub)?;
         }
         let done = self.woken || hub.table.delivered() > 0;
         let limit_ns = if done { Some(0) } else { self.limit_ns(hub, wait) };
@@ -96,6 +98,9 @@ impl Epoll {
             let result = self.wait(hub, limit_ns);
             hub.pool.awake();
             result?;
+        }
+        if waits {
+            self.spin.end(sys::now_ns());
         }
         self.reap(hub);
         self.woken = false;
@@ -123,15 +128,15 @@ impl Epoll {
         Some(limit_ns.map_or(until_timer_ns, |limit_ns| limit_ns.min(until_timer_ns)))
     }
 
-    /// Busy poll for at most `spin_ns` and not past the wait's own end.
-    fn spin(&mut self, hub: &mut Hub, wait: Wait) -> io::Result<()> {
-        let limit_ns = Hub::wait_ns(wait).map_or(self.spin_ns, |ns| ns.min(self.spin_ns));
-        let end_ns = sys::now_ns().saturating_add(limit_ns);
-        while !self.woken && hub.table.delivered() == 0 && sys::now_ns() < end_ns {
+    /// Busy poll until there are news or `spin` says that it was enough.
+    fn look(&mut self, hub: &mut Hub) -> io::Result<()> {
+        loop {
             self.wait(hub, Some(0))?;
             self.reap(hub);
+            if self.woken || hub.table.delivered() > 0 || !self.spin.go_on() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     fn start_pushed(&mut self, hub: &mut Hub) {

@@ -38,6 +38,7 @@ mod pool;
 mod reactor;
 mod regions;
 mod socket;
+mod spin;
 mod sys;
 mod table;
 mod timers;

@@ -14,6 +14,7 @@
 use crate::config::{Config, Counters, Features, Wait};
 use crate::hub::Hub;
 use crate::op::Op;
+use crate::spin::Spin;
 use crate::sys::{self, NS_PER_S};
 use crate::table::{Key, Phase};
 use crate::uring_probe::{self, BUFFER_SLOTS};
@@ -40,11 +41,8 @@ pub(crate) struct Uring {
     enter_flags: EnterFlags,
     features: Features,
     config: Config,
-    wake_fd: RawFd,
-    /// Target of the wake read: a leaked box, freed with the ring.
-    wake_value: *mut u64,
-    wake_armed: bool,
-    woken: bool,
+    spin: Spin,
+    wake: Wake,
     closing: bool,
     /// The last turn left operations in the queue.
     held_back: bool,
@@ -52,6 +50,16 @@ pub(crate) struct Uring {
     again: Vec<Key>,
     scratch: Vec<Key>,
     tables: Tables,
+}
+
+/// The standing read of the wake eventfd.
+struct Wake {
+    fd: RawFd,
+    /// Its target: a leaked box, freed with the ring.
+    value: *mut u64,
+    armed: bool,
+    /// It completed in this turn.
+    seen: bool,
 }
 
 /// Time specifications of unsubmitted timeouts, round robin.
@@ -93,10 +101,13 @@ impl Uring {
             enter_flags,
             features: opened.features,
             config: *config,
-            wake_fd: hub.wake.as_raw_fd(),
-            wake_value: Box::into_raw(Box::new(0)),
-            wake_armed: false,
-            woken: false,
+            spin: Spin::new(config.spin_ns),
+            wake: Wake {
+                fd: hub.wake.as_raw_fd(),
+                value: Box::into_raw(Box::new(0)),
+                armed: false,
+                seen: false,
+            },
             closing: false,
             held_back: false,
             timespecs: Timespecs::new(entries),
@@ -221,8 +232,9 @@ impl Uring {
             _ if self.has_news(hub) => Some(0),
             wait => Hub::wait_ns(wait),
         };
-        if self.config.spin_ns > 0 && wait_ns != Some(0) {
-            self.spin(hub, wait_ns)?;
+        let waits = self.spin.is_on() && wait_ns != Some(0);
+        if waits && self.spin.start(sys::now_ns(), wait_ns) {
+            self.look(hub)?;
             wait_ns = if self.has_news(hub) { Some(0) } else { Hub::wait_ns(wait) };
         }
         if wait_ns == Some(0) || !hub.pool.prepare_sleep() {
@@ -236,8 +248,11 @@ impl Uring {
             hub.pool.awake();
             result?;
         }
+        if waits {
+            self.spin.end(sys::now_ns());
+        }
         self.reap(hub);
-        self.woken = false;
+        self.wake.seen = false;
         Ok(())
     }
 
@@ -252,7 +267,7 @@ impl Uring {
     }
 
     fn has_news(&self, hub: &Hub) -> bool {
-        self.woken || hub.table.delivered() > 0
+        self.wake.seen || hub.table.delivered() > 0
     }
 
     fn reap(&mut self, hub: &mut Hub) {
@@ -290,19 +305,15 @@ impl Uring {
         }
     }
 
-    /// Busy poll for at most `spin_ns` and not past the wait's own end.
-    fn spin(&mut self, hub: &mut Hub, wait_ns: Option<u64>) -> io::Result<()> {
-        let limit_ns =
-            wait_ns.map_or(self.config.spin_ns, |wait_ns| wait_ns.min(self.config.spin_ns));
-        let end_ns = sys::now_ns().saturating_add(limit_ns);
+    /// Busy poll until there are news or `spin` says that it was enough.
+    fn look(&mut self, hub: &mut Hub) -> io::Result<()> {
         loop {
             self.submit(hub)?;
             self.reap(hub);
             self.start_again(hub);
-            if self.has_news(hub) || sys::now_ns() >= end_ns {
+            if self.has_news(hub) || !self.spin.go_on() {
                 return Ok(());
             }
-            std::hint::spin_loop();
         }
     }
 
@@ -334,8 +345,8 @@ impl Uring {
 
     fn handle(&mut self, hub: &mut Hub, user_data: u64, result: i32, flags: u32) {
         if user_data == WAKE {
-            self.wake_armed = false;
-            self.woken = true;
+            self.wake.armed = false;
+            self.wake.seen = true;
             hub.counters.wakes += u64::from(result == 8);
             return;
         }
@@ -362,9 +373,9 @@ impl Uring {
     /// Puts back on the ring what has to go there again: the wake read, and socket operations the
     /// kernel refused instead of waiting (accept on a nonblocking listener before Linux 5.15).
     fn start_again(&mut self, hub: &mut Hub) {
-        if !self.wake_armed && !self.closing {
-            self.wake_armed = true;
-            let entry = opcode::Read::new(Fd(self.wake_fd), self.wake_value.cast(), 8).build();
+        if !self.wake.armed && !self.closing {
+            self.wake.armed = true;
+            let entry = opcode::Read::new(Fd(self.wake.fd), self.wake.value.cast(), 8).build();
             self.push_entry(hub, entry, WAKE);
         }
         while let Some(key) = self.again.pop() {
@@ -393,10 +404,10 @@ impl Uring {
                 self.push_entry(hub, opcode::AsyncCancel::new(key.0).build(), IGNORE);
             }
         }
-        if self.wake_armed {
+        if self.wake.armed {
             self.push_entry(hub, opcode::AsyncCancel::new(WAKE).build(), IGNORE);
         }
-        while self.wake_armed || hub.table.outstanding() > 0 {
+        while self.wake.armed || hub.table.outstanding() > 0 {
             if sys::now_ns() >= deadline_ns || self.turn(hub, Wait::Until(deadline_ns)).is_err() {
                 return;
             }
@@ -406,7 +417,7 @@ impl Uring {
         // SAFETY: nothing is outstanding, so the kernel holds neither the wake value nor the
         // ring's memory; both are used by nobody after this, as the reactor drops this struct.
         unsafe {
-            drop(Box::from_raw(self.wake_value));
+            drop(Box::from_raw(self.wake.value));
             ManuallyDrop::drop(&mut self.ring);
         }
     }

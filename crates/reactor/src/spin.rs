@@ -1,0 +1,223 @@
+//! When a turn that would sleep looks for news a little longer instead, and for how long.
+//!
+//! A sleep costs two wake-ups of a CPU, which on a virtual machine may take longer than the request
+//! itself. Pure arithmetic over times that are given, but for [`Spin::go_on`], which reads the
+//! clock and yields. Owned by a back end; asked between two looks.
+//!
+//! Rules: nobody spins before [`STREAK`] waits in a row were short, so a thread that is idle sleeps
+//! at once; a spin lets whoever waits for this CPU run, first of all the client that it waits for;
+//! it ends at once when somebody else took the CPU and no news came of that; and a thread that lost
+//! its CPU for longer than a whole spin lets the next waits go without.
+//! Kernel's counterpart: `halt_poll_ns` of KVM.
+
+use crate::sys;
+
+/// Short waits in a row before the first spin.
+const STREAK: u32 = 4;
+/// From one yield to the next, in nanoseconds.
+const YIELD_NS: u64 = 5_000;
+/// A yield that takes longer has let somebody else run, in nanoseconds.
+const ALONE_NS: u64 = 3_000;
+/// Between two looks that are further apart somebody else had the CPU, in nanoseconds.
+const GAP_NS: u64 = 20_000;
+/// Waits without a spin after the CPU was lost for long; twice as many each time.
+const PAUSE_MIN: u32 = 64;
+/// Most waits of a pause, and waits in a row without such a loss that make the next one short.
+const PAUSE_MAX: u32 = 8192;
+
+/// What to do between two looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Look,
+    Yield,
+    Sleep,
+}
+
+/// A thread's waits, and what they say about spinning.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spin {
+    longest_ns: u64,
+    /// Waits in a row that were no longer than `longest_ns`.
+    short: u32,
+    /// Waits still to be slept through, and how many it will be the next time.
+    pause: u32,
+    pause_next: u32,
+    /// Spins since the CPU was lost for long.
+    unhurt: u32,
+    /// Of the wait under way: its start, the end of its spin, the last look, the next yield.
+    start_ns: u64,
+    end_ns: u64,
+    seen_ns: u64,
+    yield_ns: u64,
+    /// Somebody else had this CPU during the last yield.
+    shared: bool,
+}
+
+impl Spin {
+    /// A thread that spins for at most `longest_ns`; 0 is never.
+    pub(crate) fn new(longest_ns: u64) -> Spin {
+        Spin {
+            longest_ns,
+            short: 0,
+            pause: 0,
+            pause_next: PAUSE_MIN,
+            unhurt: 0,
+            start_ns: 0,
+            end_ns: 0,
+            seen_ns: 0,
+            yield_ns: 0,
+            shared: false,
+        }
+    }
+
+    /// Whether waits are measured at all.
+    pub(crate) fn is_on(&self) -> bool {
+        self.longest_ns > 0
+    }
+
+    /// A wait of at most `limit_ns` begins; true if it begins with a spin.
+    pub(crate) fn start(&mut self, now_ns: u64, limit_ns: Option<u64>) -> bool {
+        let spin_ns = limit_ns.map_or(self.longest_ns, |limit_ns| limit_ns.min(self.longest_ns));
+        (self.start_ns, self.seen_ns, self.yield_ns) = (now_ns, now_ns, now_ns);
+        self.end_ns = now_ns.saturating_add(spin_ns);
+        self.shared = false;
+        if self.pause > 0 {
+            self.pause -= 1;
+            return false;
+        }
+        self.unhurt += 1;
+        if self.unhurt > PAUSE_MAX {
+            (self.unhurt, self.pause_next) = (0, PAUSE_MIN);
+        }
+        self.short >= STREAK
+    }
+
+    /// The wait is over, with or without a sleep.
+    pub(crate) fn end(&mut self, now_ns: u64) {
+        let waited_ns = now_ns.saturating_sub(self.start_ns);
+        self.short = if waited_ns > self.longest_ns { 0 } else { self.short.saturating_add(1) };
+    }
+
+    /// Whether to look once more; false: there was nothing to see for long enough. Lets others run
+    /// meanwhile.
+    pub(crate) fn go_on(&mut self) -> bool {
+        match self.next(sys::now_ns()) {
+            Next::Look => std::hint::spin_loop(),
+            Next::Yield => {
+                std::thread::yield_now();
+                self.yielded(sys::now_ns());
+            }
+            Next::Sleep => return false,
+        }
+        true
+    }
+
+    fn next(&mut self, now_ns: u64) -> Next {
+        let gap_ns = now_ns.saturating_sub(self.seen_ns);
+        self.seen_ns = now_ns;
+        self.check_loss(gap_ns);
+        if self.shared || gap_ns > GAP_NS || now_ns >= self.end_ns {
+            return Next::Sleep;
+        }
+        if now_ns >= self.yield_ns { Next::Yield } else { Next::Look }
+    }
+
+    fn yielded(&mut self, now_ns: u64) {
+        let away_ns = now_ns.saturating_sub(self.seen_ns);
+        (self.seen_ns, self.yield_ns) = (now_ns, now_ns.saturating_add(YIELD_NS));
+        self.shared = away_ns > ALONE_NS;
+        self.check_loss(away_ns);
+    }
+
+    /// Lets the next waits go without a spin if the CPU was away for long.
+    fn check_loss(&mut self, away_ns: u64) {
+        if away_ns > self.longest_ns {
+            (self.pause, self.unhurt) = (self.pause_next, 0);
+            self.pause_next = (2 * self.pause_next).min(PAUSE_MAX);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONGEST_NS: u64 = 100_000;
+
+    /// A thread whose last waits were short.
+    fn warm() -> Spin {
+        let mut spin = Spin::new(LONGEST_NS);
+        for at_ns in 0..u64::from(STREAK) {
+            assert!(!spin.start(at_ns, None), "too early");
+            spin.end(at_ns + LONGEST_NS);
+        }
+        spin
+    }
+
+    #[test]
+    fn spins_after_short_waits_and_stops_after_one_long_one() {
+        let mut spin = warm();
+        assert!(spin.start(0, None));
+        spin.end(LONGEST_NS + 1);
+        assert!(!spin.start(0, None), "whoever is idle sleeps at once");
+    }
+
+    #[test]
+    fn never_spins_past_its_bound_or_the_wait_s_own_end() {
+        for (limit_ns, end_ns) in [(None, LONGEST_NS), (Some(7_000), 7_000)] {
+            let mut spin = warm();
+            assert!(spin.start(0, limit_ns));
+            let (mut at_ns, mut yields) = (0, 0);
+            loop {
+                match spin.next(at_ns) {
+                    Next::Sleep => break,
+                    Next::Look => at_ns += 1_000,
+                    Next::Yield => {
+                        yields += 1;
+                        at_ns += 1_000;
+                        spin.yielded(at_ns);
+                    }
+                }
+            }
+            assert_eq!(at_ns, end_ns);
+            assert_eq!(yields, end_ns.div_ceil(YIELD_NS + 1_000), "the first one at once");
+        }
+    }
+
+    #[test]
+    fn looks_once_after_somebody_else_ran_then_sleeps() {
+        let mut spin = warm();
+        assert!(spin.start(0, None));
+        assert_eq!(spin.next(0), Next::Yield);
+        spin.yielded(ALONE_NS + 1);
+        assert_eq!(spin.next(ALONE_NS + 2), Next::Sleep, "news would have ended the spin");
+        spin.end(ALONE_NS + 3);
+        assert!(spin.start(0, None), "the next wait may be for the client that ran");
+    }
+
+    #[test]
+    fn sleeps_when_it_was_preempted_between_two_looks() {
+        let mut spin = warm();
+        assert!(spin.start(0, None));
+        assert_eq!(spin.next(0), Next::Yield);
+        spin.yielded(1_000);
+        assert_eq!(spin.next(1_000 + GAP_NS + 1), Next::Sleep);
+        assert!(spin.start(0, None), "it was away for a moment only");
+        assert_eq!(spin.next(LONGEST_NS + 1), Next::Sleep);
+        assert!(!spin.start(0, None));
+    }
+
+    #[test]
+    fn a_cpu_lost_for_long_costs_ever_more_waits_without_a_spin() {
+        let mut spin = warm();
+        for expected in [PAUSE_MIN, 2 * PAUSE_MIN] {
+            assert!(spin.start(0, None));
+            assert_eq!(spin.next(0), Next::Yield);
+            spin.yielded(LONGEST_NS + 1);
+            let slept = (0..).take_while(|_| !spin.start(0, None)).count();
+            assert_eq!(slept, expected as usize);
+        }
+        (0..=PAUSE_MAX).for_each(|_| assert!(spin.start(0, None)));
+        assert_eq!(spin.pause_next, PAUSE_MIN, "it has had its CPU for long");
+    }
+}
