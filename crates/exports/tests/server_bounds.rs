@@ -66,6 +66,26 @@ fn client_that_sends_a_long_write_before_it_reads_its_replies_is_served() {
 }
 
 #[test]
+fn client_that_reads_nothing_before_many_reads_and_a_long_write_are_sent_is_served() {
+    const READS: u64 = 64;
+    for backend in BACKENDS {
+        let running = serve(&["ram:size=16m"], |config| config.backend = backend);
+        running.scatter("0", 1);
+        let mut socket = by_hand(&running);
+        for round in 0..5 {
+            // More replies than the socket takes, and than a connection has in hand at a time.
+            let reads: Vec<_> =
+                (0..READS).flat_map(|_| header(Command::Read, 0, 64 * 1024)).collect();
+            socket.write_all(&reads).unwrap();
+            socket.write_all(&header(Command::Write, MIB, MIB)).unwrap();
+            socket.write_all(&pattern(round, 1 << 20)).unwrap();
+            socket.read_exact(&mut vec![0; READS as usize * (16 + 64 * 1024) + 16]).unwrap();
+        }
+        assert!(read(&mut running.unix("0"), MIB, 1 << 20) == pattern(4, 1 << 20));
+    }
+}
+
+#[test]
 fn connection_that_reads_no_replies_holds_an_eighth_of_the_memory() {
     for backend in BACKENDS {
         let running = serve(&["ram:size=64m"], |config| {

@@ -31,6 +31,15 @@ use crate::nbd::{Handshake, Request, Rules, Session};
 /// it nothing, and the requests it sends meanwhile come in one receive and not one by one. A hint
 /// only: a client may send before it reads, so patience.rs ends the wait.
 const BACKLOG_BYTES: usize = 32 * 1024;
+/// And only after this many replies: long ones are few at a time in the socket, and a client that
+/// has to wait for the next ones to be made gains nothing from requests taken together.
+const BACKLOG_REPLIES: u32 = 8;
+/// Bytes of reads that a connection may take in one turn, and one request at least: what a turn has
+/// copied is still in the cache when it is sent, and the client gets the first of it soon.
+const TURN_BYTES: usize = 256 * 1024;
+/// With this many bytes of replies waiting for the socket a connection takes no more requests. As
+/// above a hint only, and patience.rs ends the wait.
+const UNSENT_BYTES: usize = 512 * 1024;
 
 /// Where a connection is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +77,39 @@ pub(crate) struct Incoming {
     pub(crate) total: u64,
     /// It goes to the ticket's buffer, not nowhere.
     pub(crate) kept: bool,
+}
+
+/// What a connection did in the present turn of its thread.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Turn {
+    /// Bytes of reads that it took.
+    read_bytes: usize,
+    /// It has received more requests, which are for the next turn.
+    pub(crate) has_more: bool,
+    /// Its client has read nothing for a while, and may do so only after it has sent more.
+    pub(crate) impatient: bool,
+}
+
+impl Turn {
+    /// A read was taken.
+    #[inline]
+    pub(crate) fn note_read(&mut self, len_bytes: usize) {
+        self.read_bytes += len_bytes;
+    }
+
+    /// Whether the turn has taken its share; then the rest is for the next one.
+    #[inline]
+    pub(crate) fn is_full(&mut self) -> bool {
+        self.has_more = self.read_bytes >= TURN_BYTES;
+        self.has_more
+    }
+
+    /// Ends the turn; whether requests are left for the next one.
+    #[inline]
+    pub(crate) fn end(&mut self) -> bool {
+        self.read_bytes = 0;
+        self.has_more
+    }
 }
 
 /// A granted export.
@@ -118,6 +160,8 @@ pub(crate) struct Connection {
     pub(crate) hunger: Hunger,
     /// Bytes of the pool's buffers that it has.
     pub(crate) held_bytes: usize,
+    /// What it took in this turn of its thread.
+    pub(crate) turn: Turn,
     /// When to look for holes.
     pub(crate) holes: HoleSearch,
     /// Whether its client moves.
@@ -145,16 +189,35 @@ impl Connection {
             in_flight: 0,
             hunger: Hunger::No,
             held_bytes: 0,
+            turn: Turn::default(),
             holes: HoleSearch::default(),
             progress: Progress::default(),
             lists: Lists::default(),
         })
     }
 
-    /// Whether another request may be taken.
+    /// Whether another request may be taken before more replies have left.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         (self.in_flight as usize) < BATCH_REPLIES
+            && (self.turn.impatient || self.out.unsent_bytes() < UNSENT_BYTES)
+    }
+
+    /// Whether it takes no requests because replies wait for the socket.
+    #[inline]
+    pub(crate) fn waits_to_send(&self) -> bool {
+        let listens = self.phase == Phase::Transmission && !self.input.busy;
+        listens && !self.turn.impatient && self.out.unsent_bytes() >= UNSENT_BYTES
+    }
+
+    /// So many bytes of its replies have left.
+    #[inline]
+    pub(crate) fn moved(&mut self, bytes: usize) {
+        self.progress.moved(bytes);
+        self.turn.impatient = false;
+        if !self.input.busy {
+            self.out.catching_ns = 0;
+        }
     }
 
     /// Takes no more requests; a write whose payload is incomplete is given up.
@@ -262,7 +325,7 @@ impl Connection {
     }
 
     #[inline]
-    fn pump_send(&mut self, ring: &Ring) {
+    pub(crate) fn pump_send(&mut self, ring: &Ring) {
         if !self.out.busy && (self.out.has_gathered() || self.out.has_rest()) {
             self.progress.note();
             ring.send_message(self.index, self.fd, self.out.start());
@@ -271,12 +334,14 @@ impl Connection {
 
     #[inline]
     fn pump_receive(&mut self, ring: &Ring, tickets: &mut Tickets) {
-        if self.input.busy || self.hunger != Hunger::No || !self.has_room() {
+        let waits = self.hunger != Hunger::No || self.turn.has_more;
+        if self.input.busy || waits || !self.has_room() {
             return;
         }
         self.input.busy = true;
         if self.incoming.is_none()
             && self.out.backlog_bytes >= BACKLOG_BYTES
+            && self.out.backlog_replies >= BACKLOG_REPLIES
             && let Some(backlog) = &self.out.backlog
         {
             self.out.catching_ns = Native::now();
@@ -302,5 +367,24 @@ impl Connection {
     /// Whether it can be freed.
     pub(crate) fn is_over(&self) -> bool {
         self.phase == Phase::Dead && !self.input.busy && !self.out.busy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_takes_its_share_of_bytes_and_one_read_at_least() {
+        for (len_bytes, expected) in [(4096, 64), (64 * 1024, 4), (100_000, 3), (8 << 20, 1)] {
+            let (mut turn, mut taken) = (Turn::default(), 0);
+            while !turn.is_full() {
+                turn.note_read(len_bytes);
+                taken += 1;
+            }
+            assert_eq!(taken, expected, "reads of {len_bytes} bytes");
+            assert!(turn.end(), "the rest is for the next turn");
+            assert!(!turn.is_full(), "which takes as much");
+        }
     }
 }

@@ -179,6 +179,7 @@ impl Core {
         if op == Op::Write {
             return Taken::Awaits(id);
         }
+        conn.turn.note_read(len_bytes as usize);
         self.submit(id);
         Taken::Done
     }

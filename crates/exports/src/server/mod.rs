@@ -60,6 +60,10 @@ pub use self::stats::{Copied, ExportErrors, ServerStats};
 /// How long a client may neither read its replies nor send the rest of a payload, in nanoseconds.
 const STALL_TIMEOUT_NS: u64 = 30_000_000_000;
 
+/// Longest busy poll before a thread sleeps, in nanoseconds: what it may take on a virtual machine
+/// to wake the client that is to send the next request, and its own work.
+const SPIN_NS: u64 = 100_000;
+
 /// A thread of this machine.
 type NativeThread = <Native as Machine>::Thread;
 
@@ -104,7 +108,8 @@ pub struct ServerConfig {
     pub handshake_timeout_ns: u64,
     /// Most memory for payload, of all connections, in bytes; at least 1 MiB.
     pub memory_max_bytes: u64,
-    /// Longest busy poll before a thread sleeps, in nanoseconds.
+    /// Longest busy poll before a thread sleeps, in nanoseconds. A thread polls only while its
+    /// waits are that short, and lets others have its CPU; 0: never.
     pub spin_ns: u64,
 }
 
@@ -119,7 +124,7 @@ impl Default for ServerConfig {
             connections_max: 1024,
             handshake_timeout_ns: 10_000_000_000,
             memory_max_bytes: 256 << 20,
-            spin_ns: 0,
+            spin_ns: SPIN_NS,
         }
     }
 }

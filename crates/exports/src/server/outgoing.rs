@@ -28,6 +28,8 @@ struct Batch {
     pieces: Vec<iovec>,
     /// Pieces sent already.
     sent: usize,
+    /// Bytes that are not sent yet.
+    left_bytes: usize,
     replies: u32,
     buffers: Vec<PoolBuffer>,
 }
@@ -39,6 +41,7 @@ impl Batch {
             used_bytes: 0,
             pieces: Vec::with_capacity(2 * BATCH_REPLIES),
             sent: 0,
+            left_bytes: 0,
             replies: 0,
             buffers: Vec::with_capacity(BATCH_REPLIES),
         }
@@ -51,6 +54,7 @@ impl Batch {
         let len = encode(room);
         let start = room.as_mut_ptr();
         self.used_bytes += len;
+        self.left_bytes += len;
         self.replies += 1;
         if len == 0 {
             return;
@@ -65,6 +69,7 @@ impl Batch {
 
     /// Notes that `bytes` were sent; true when nothing is left.
     fn advance(&mut self, mut bytes: usize) -> bool {
+        self.left_bytes -= bytes;
         while let Some(piece) = self.pieces.get_mut(self.sent) {
             if bytes < piece.iov_len {
                 piece.iov_base = piece.iov_base.wrapping_byte_add(bytes);
@@ -85,7 +90,7 @@ impl Batch {
             pool.give(buffer);
         }
         self.pieces.clear();
-        (self.used_bytes, self.sent) = (0, 0);
+        (self.used_bytes, self.sent, self.left_bytes) = (0, 0, 0);
         Freed { replies: std::mem::take(&mut self.replies), bytes }
     }
 }
@@ -106,8 +111,9 @@ pub(crate) struct Outgoing {
     message: libc::msghdr,
     /// A send is outstanding.
     pub(crate) busy: bool,
-    /// Bytes sent since the peer was last known to have caught up.
+    /// Bytes and replies sent since the peer was last known to have caught up.
     pub(crate) backlog_bytes: usize,
+    pub(crate) backlog_replies: u32,
     /// Tells when the client has read what was sent; none where the system has no descriptor left.
     pub(crate) backlog: Option<Backlog>,
     /// Since when the next receive waits for that, by the layer's clock; 0 if it does not.
@@ -122,6 +128,7 @@ impl Outgoing {
             message: empty_message(),
             busy: false,
             backlog_bytes: 0,
+            backlog_replies: 0,
             backlog: Backlog::new(fd),
             catching_ns: 0,
         }
@@ -143,6 +150,7 @@ impl Outgoing {
     ) {
         self.gathering.header(encode);
         self.gathering.pieces.push(iovec { iov_base: start.cast(), iov_len: len_bytes });
+        self.gathering.left_bytes += len_bytes;
         self.gathering.buffers.extend(buffer);
     }
 
@@ -168,7 +176,17 @@ impl Outgoing {
     pub(crate) fn sent(&mut self, bytes: usize, pool: &mut Pool) -> Freed {
         self.busy = false;
         self.backlog_bytes += bytes;
-        if self.sending.advance(bytes) { self.sending.clear(pool) } else { Freed::default() }
+        if !self.sending.advance(bytes) {
+            return Freed::default();
+        }
+        self.backlog_replies += self.sending.replies;
+        self.sending.clear(pool)
+    }
+
+    /// Bytes of replies that no send has moved yet.
+    #[inline]
+    pub(crate) fn unsent_bytes(&self) -> usize {
+        self.gathering.left_bytes + self.sending.left_bytes
     }
 
     /// Whether a batch was sent in part.

@@ -1,12 +1,12 @@
 //! How long an I/O thread waits for its clients: to catch up with replies, and to go on at all.
 //!
-//! A connection that receives only when its client has caught up does so after [`CATCH_UP_NS`]
-//! anyway: the client may be one that reads nothing before it has sent a long write. A connection
-//! whose send, or whose receive of a payload that has begun, moves nothing for the stall timeout is
-//! closed. While others wait for memory, so is one that holds more than it is guaranteed and moves
-//! less than [`PRESSED_BYTES_PER_S`]. One that waits for drives or memory has no operation on its
-//! socket that would tell of a client that leaves, so it is asked now and then. What nobody used
-//! for a while goes back to the system. Called by the worker's turn.
+//! A connection that receives only when its client has caught up, or when replies have left, does
+//! so after [`CATCH_UP_NS`] anyway: the client may be one that reads nothing before it has sent a
+//! long write. A connection whose send, or whose receive of a payload that has begun, moves nothing
+//! for the stall timeout is closed. While others wait for memory, so is one that holds more than it
+//! is guaranteed and moves less than [`PRESSED_BYTES_PER_S`]. One that waits for drives or memory
+//! has no operation on its socket that would tell of a client that leaves, so it is asked now and
+//! then. What nobody used for a while goes back to the system. Called by the worker's turn.
 //!
 //! Invariants: the list of those that catch up is in the order of time; an entry whose connection
 //! waits no longer, or waits anew, is passed over. A stall is found by looking a few times per
@@ -198,10 +198,16 @@ impl Worker {
                 break;
             }
             self.patience.catching.pop_front();
-            let conn = self.conns[index].as_ref();
-            if conn.is_some_and(|conn| conn.out.catching_ns == since_ns) {
+            let conn = self.conns[index].as_mut();
+            let Some(conn) = conn.filter(|conn| conn.out.catching_ns == since_ns) else { continue };
+            if conn.input.busy {
                 self.ring.cancel_catch_up(index);
+                continue;
             }
+            conn.out.catching_ns = 0;
+            conn.turn.impatient = true;
+            self.core.take_input(conn);
+            touch(&mut self.touched, conn);
         }
         let timeout_ns = self.shared.stall_timeout();
         let period_ns = (timeout_ns / u64::from(LOOKS)).max(1);

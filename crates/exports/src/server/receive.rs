@@ -42,7 +42,8 @@ impl Core {
     /// may start.
     pub(crate) fn caught_up(&mut self, conn: &mut Connection) {
         conn.input.busy = false;
-        (conn.out.backlog_bytes, conn.out.catching_ns) = (0, 0);
+        (conn.out.backlog_bytes, conn.out.backlog_replies) = (0, 0);
+        conn.out.catching_ns = 0;
         if matches!(conn.phase, Phase::Draining | Phase::Dead) {
             conn.receive_ended(&mut self.tickets, &mut self.pool);
         }
@@ -120,6 +121,7 @@ impl Core {
 
     fn take_requests(&mut self, conn: &mut Connection) {
         let Some(granted) = conn.granted else { return };
+        conn.turn.has_more = false;
         while conn.phase == Phase::Transmission {
             if conn.incoming.is_some() {
                 if !self.take_payload(conn) {
@@ -127,14 +129,14 @@ impl Core {
                 }
                 continue;
             }
-            if !conn.has_room() {
-                return;
-            }
             let (request, header_bytes) = match parse(conn.input.bytes(), &granted.session) {
                 Ok(Parsed::NeedMore) => return,
                 Ok(Parsed::Request { request, header_bytes }) => (request, header_bytes),
                 Err(_) => return self.violated(conn),
             };
+            if !conn.has_room() || conn.turn.is_full() {
+                return;
+            }
             let payload_bytes = request.payload_bytes(granted.session.style());
             let taken = match check(&request, &granted.rules, &granted.session) {
                 Verdict::Accept => self.execute(conn, &granted, &request),

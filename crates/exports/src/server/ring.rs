@@ -32,6 +32,9 @@ pub(crate) enum Event {
     Other,
 }
 
+/// Room for replies in a Unix socket, in bytes, of which the system makes twice as much.
+const SEND_BUFFER_BYTES: i32 = 256 * 1024;
+
 const KIND_ACCEPT: u64 = 0;
 const KIND_RECEIVE: u64 = 1;
 const KIND_SEND: u64 = 2;
@@ -199,6 +202,27 @@ pub(crate) fn set_tcp_options(fd: RawFd) {
     }
 }
 
+/// Gives a Unix socket more room for replies, if the system lets it: the client is woken, and its
+/// server too, once for several long replies and not in the middle of each. TCP finds its own size.
+pub(crate) fn set_send_buffer(fd: RawFd) {
+    if option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) != Some(libc::AF_UNIX) {
+        return;
+    }
+    let value: i32 = SEND_BUFFER_BYTES;
+    let (place, len) = ((&raw const value).cast(), size_of::<i32>() as u32);
+    // SAFETY: the option's value is a live local of the length given.
+    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, place, len) };
+}
+
+/// The value of a socket's option; none if it has no such option.
+fn option(fd: RawFd, level: i32, name: i32) -> Option<i32> {
+    let (mut value, mut len) = (0i32, size_of::<i32>() as u32);
+    // SAFETY: value and length are live locals, which the kernel fills.
+    let result =
+        unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
+    (result == 0).then_some(value)
+}
+
 /// Takes the lock of an open file without waiting; it lasts until the file is closed.
 ///
 /// # Errors
@@ -251,15 +275,6 @@ mod tests {
 
     use super::*;
 
-    fn option_of(fd: RawFd, level: i32, name: i32) -> i32 {
-        let (mut value, mut len) = (0i32, size_of::<i32>() as u32);
-        // SAFETY: value and length are live locals, which the kernel fills.
-        let result =
-            unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
-        assert_eq!(result, 0);
-        value
-    }
-
     #[test]
     fn tcp_connection_is_kept_alive_for_two_minutes_of_silence() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -267,11 +282,26 @@ mod tests {
         let (socket, _) = listener.accept().unwrap();
         let fd = socket.as_raw_fd();
         set_tcp_options(fd);
-        assert_ne!(option_of(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE), 0);
-        let tcp = |name| option_of(fd, libc::IPPROTO_TCP, name);
-        assert_ne!(tcp(libc::TCP_NODELAY), 0);
+        assert_ne!(option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE), Some(0));
+        let tcp = |name| option(fd, libc::IPPROTO_TCP, name);
+        assert_ne!(tcp(libc::TCP_NODELAY), Some(0));
         let times = [libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT].map(tcp);
-        assert_eq!(times, [60, 10, 6]);
+        assert_eq!(times, [60, 10, 6].map(Some));
+    }
+
+    #[test]
+    fn unix_socket_has_room_for_several_long_replies_and_tcp_finds_its_own() {
+        let (unix, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let room = |fd| option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap();
+        let before = room(tcp.as_raw_fd());
+        [unix.as_raw_fd(), tcp.as_raw_fd()].into_iter().for_each(set_send_buffer);
+        // The system may allow less than was asked for, and always makes twice of what it allows.
+        let most = std::fs::read_to_string("/proc/sys/net/core/wmem_max").unwrap();
+        let allowed = SEND_BUFFER_BYTES.min(most.trim().parse().unwrap());
+        assert_eq!(room(unix.as_raw_fd()), 2 * allowed);
+        assert_eq!(room(tcp.as_raw_fd()), before);
     }
 
     #[test]

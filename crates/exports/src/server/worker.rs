@@ -23,7 +23,7 @@ use super::execute::Core;
 use super::lane::Lane;
 use super::memory::Pool;
 use super::patience::Patience;
-use super::ring::{Event, Ring, close_now, set_tcp_options};
+use super::ring::{Event, Ring, close_now, set_send_buffer, set_tcp_options};
 use super::shared::Shared;
 use super::shares::Hunger;
 use super::stats::ServerStats;
@@ -45,6 +45,8 @@ pub(crate) struct Worker {
     free: Vec<usize>,
     /// Connections to look at before the next turn.
     pub(crate) touched: Vec<usize>,
+    /// Connections that left requests for the next turn.
+    unfinished: Vec<usize>,
     completions: Vec<Completion>,
     /// Deadline, index and serial of connections in negotiation, the oldest first.
     handshakes: VecDeque<(u64, usize, u64)>,
@@ -98,6 +100,7 @@ impl Worker {
             conns: Vec::new(),
             free: Vec::new(),
             touched: Vec::new(),
+            unfinished: Vec::new(),
             completions: Vec::with_capacity(256),
             handshakes: VecDeque::new(),
             patience: Patience::new(),
@@ -128,15 +131,17 @@ impl Worker {
     pub(crate) fn turn(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
         let deadline_ns = self.deadline(limit_ns);
         let (core, shared, number) = (&self.core, &self.shared, self.number);
-        let seen = self.seen_news;
+        let (seen, unfinished) = (self.seen_news, !self.unfinished.is_empty());
         let stopping = limit_ns.is_some();
         self.ctx.turn(deadline_ns, || {
-            core.lanes.iter().any(|lane| lane.channel.has_work())
+            unfinished
+                || core.lanes.iter().any(|lane| lane.channel.has_work())
                 || !shared.mailboxes[number].is_empty()
                 || shared.news() != seen
                 || (!stopping && shared.ending.stop.load(Ordering::SeqCst))
         })?;
         self.hear_news();
+        self.take_unfinished();
         self.take_completions();
         self.adopt();
         self.timers();
@@ -178,6 +183,15 @@ impl Worker {
         channels.chain(others.into_iter().flatten()).min()
     }
 
+    /// Goes on with what the last turn left.
+    fn take_unfinished(&mut self) {
+        for index in self.unfinished.drain(..) {
+            let Some(conn) = self.conns[index].as_mut() else { continue };
+            self.core.take_input(conn);
+            touch(&mut self.touched, conn);
+        }
+    }
+
     fn take_completions(&mut self) {
         let mut completions = std::mem::take(&mut self.completions);
         self.ring.take(&mut completions);
@@ -214,9 +228,15 @@ impl Worker {
         if result <= 0 {
             return conn.kill(&mut self.core.tickets, &mut self.core.pool);
         }
-        conn.progress.moved(bytes);
-        // Room for more requests: those that were received already are next.
-        self.core.take_input(conn);
+        conn.moved(bytes);
+        // Room for more requests: those that were received already are next, and after the rest of
+        // these replies, so that the client has something to read while they are carried out.
+        if conn.out.has_rest() && conn.phase == Phase::Transmission {
+            conn.turn.has_more = true;
+            conn.pump_send(&self.ring);
+        } else {
+            self.core.take_input(conn);
+        }
     }
 
     fn accept_all(&mut self) {
@@ -268,6 +288,7 @@ impl Worker {
 
     fn open(&mut self, fd: RawFd, listener: usize) {
         set_tcp_options(fd);
+        set_send_buffer(fd);
         let index = self.free.pop().unwrap_or(self.conns.len());
         if index == self.conns.len() {
             self.conns.push(None);
@@ -353,8 +374,14 @@ impl Worker {
             if conn.phase == Phase::Dead {
                 conn.pump(&self.ring, &mut self.core.tickets, &mut self.core.pool);
             }
+            if conn.out.catching_ns == 0 && conn.waits_to_send() {
+                conn.out.catching_ns = Native::now();
+            }
             if conn.out.catching_ns != catching_ns {
                 self.patience.watch(conn);
+            }
+            if conn.turn.end() && conn.phase == Phase::Transmission {
+                self.unfinished.push(index);
             }
             if conn.is_over() {
                 self.close(index);
