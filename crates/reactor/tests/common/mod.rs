@@ -49,8 +49,13 @@ impl Rig {
         Rig::with(Config { backend, entries, ..Config::default() })
     }
 
+    /// A reactor that has had short waits, and so spins in the next one.
     pub fn with_spin(backend: Backend, spin_ns: u64) -> Rig {
-        Rig::with(Config { backend, spin_ns, ..Config::default() })
+        let mut rig = Rig::with(Config { backend, spin_ns, ..Config::default() });
+        for _ in 0..8 {
+            rig.reactor.turn(Wait::Until(now_ns() + 100_000)).unwrap();
+        }
+        rig
     }
 
     fn with(config: Config) -> Rig {
