@@ -6,7 +6,8 @@
 //! drives are near it; whether the thread is pinned to it is the starter's choice ([`Pinning`]). A
 //! thread sleeps in its ring. Called by `serve`, by `bench` and by programs. Stopping: no drive
 //! takes new work for its worker, what is in flight ends (5 s at most), then the threads do;
-//! submitters go on by themselves. Source: \[FALCON\], a thread for each drive on a core of its own.
+//! submitters go on by themselves. Source: \[FALCON\], a thread for each drive on a core of its
+//! own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};

@@ -449,6 +449,8 @@ pub fn categories_of(word: &str) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use super::*;
 
     fn config(name: &Path) -> RecorderConfig {
@@ -461,12 +463,16 @@ mod tests {
         let (name, other) = (dir.path().join("t"), dir.path().join("u"));
         let first = Recorder::start(&tracer, &[], config(&name)).unwrap();
         let file = trace_file(&name, 0);
-        std::fs::write(&file, "of the first").unwrap();
+        // Far behind all that the first one may write meanwhile.
+        const PLACE: u64 = 1 << 16;
+        let open = std::fs::File::options().write(true).open(&file).unwrap();
+        open.write_all_at(b"of the first", PLACE).unwrap();
         for name in [&name, &other] {
             let error = Recorder::start(&tracer, &[], config(name)).err().unwrap();
             assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         }
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), "of the first");
+        let kept = std::fs::read(&file).unwrap();
+        assert_eq!(kept.get(PLACE as usize..), Some(&b"of the first"[..]));
         assert!(!trace_file(&other, 0).exists());
         first.stop().unwrap();
     }

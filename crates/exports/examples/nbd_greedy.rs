@@ -2,15 +2,15 @@
 //!
 //! A server of its own on a ram drive; each greedy client asks for 200 reads of 1 MiB and then
 //! receives nothing, or (`slow`) 64 KiB every 8 s. The honest one reads 4 KiB at random, at depth 1
-//! and 16, for so many seconds. `cargo run --release -p millrace-exports --example nbd_greedy -- 2`.
+//! and 16, for so many seconds:
+//! `cargo run --release -p millrace-exports --example nbd_greedy -- 2`.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used)] // A program for a person at a terminal.
+#![allow(clippy::print_stdout)] // A program for a person at a terminal.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use millrace_block::{Disk, DiskConfig, Volume};
@@ -21,39 +21,41 @@ use millrace_exports::nbd::{Address, Command, NbdUri, ReplyStyle, Request, encod
 use millrace_exports::server::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
 
 const MIB: u64 = 1 << 20;
+/// Why nothing here fails.
+const OWN: &str = "the server is this program's own";
 
 fn read_at(cookie: u64, offset: u64, length: u64) -> Request {
     Request { cookie, flags: 0, command: Command::Read, offset, length }
 }
 
 fn serve(socket: &Path) -> Server {
-    let opened = open(&"ram:size=64m".parse().unwrap(), 2).unwrap();
-    let disk = Disk::new(opened.driver, DiskConfig::default()).unwrap();
+    let opened = open(&"ram:size=64m".parse().expect(OWN), 2).expect(OWN);
+    let disk = Disk::new(opened.driver, DiskConfig::default()).expect(OWN);
     let export = ExportConfig {
         name: "v".to_owned(),
         description: String::new(),
-        volume: Volume::single(disk).unwrap(),
+        volume: Volume::single(disk).expect(OWN),
         read_only: false,
     };
     let listen = ListenConfig { listen: Listen::Unix(socket.to_owned()), exports: vec![0] };
     let config = ServerConfig { threads: 2, ..ServerConfig::default() };
     Server::start(ServerConfig { exports: vec![export], listeners: vec![listen], ..config })
-        .unwrap()
+        .expect(OWN)
 }
 
 fn connect(socket: &Path) -> Client {
     let address = Address::Unix { path: socket.to_owned() };
-    Client::connect(&NbdUri { address, name: "v".to_owned() }).unwrap()
+    Client::connect(&NbdUri { address, name: "v".to_owned() }).expect(OWN)
 }
 
 /// Has sent 200 reads of 1 MiB.
 fn greedy(socket: &Path) -> UnixStream {
-    let mut stream = UnixStream::connect(socket).unwrap();
-    stream.read_exact(&mut [0; 18]).unwrap();
+    let mut stream = UnixStream::connect(socket).expect(OWN);
+    stream.read_exact(&mut [0; 18]).expect(OWN);
     let mut out = 3u32.to_be_bytes().to_vec();
     put_option(&mut out, OPT_EXPORT_NAME, b"v");
-    stream.write_all(&out).unwrap();
-    stream.read_exact(&mut [0; 10]).unwrap();
+    stream.write_all(&out).expect(OWN);
+    stream.read_exact(&mut [0; 10]).expect(OWN);
     let mut bytes = Vec::new();
     for index in 0..200 {
         let mut header = [0; 32];
@@ -61,7 +63,7 @@ fn greedy(socket: &Path) -> UnixStream {
         let len = encode_request(&request, ReplyStyle::Simple, &mut header);
         bytes.extend_from_slice(&header[..len]);
     }
-    stream.write_all(&bytes).unwrap();
+    stream.write_all(&bytes).expect(OWN);
     stream
 }
 
@@ -73,26 +75,26 @@ fn honest(socket: &Path, depth: u64, seconds: f64) -> f64 {
     let place = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (64 * MIB / 4096) * 4096;
     while start.elapsed() < limit {
         while next < done + depth {
-            client.submit(&read_at(next, place(next), 4096), vec![0; 4096]).unwrap();
+            client.submit(&read_at(next, place(next), 4096), vec![0; 4096]).expect(OWN);
             next += 1;
         }
-        client.flush().unwrap();
-        done += client.wait(1, |one| assert_eq!(one.errno, None)).unwrap() as u64;
+        client.flush().expect(OWN);
+        done += client.wait(1, |one| assert_eq!(one.errno, None)).expect(OWN) as u64;
     }
     let rate = done as f64 / start.elapsed().as_secs_f64();
-    client.wait((next - done) as usize, |_| ()).unwrap();
+    client.wait((next - done) as usize, |_| ()).expect(OWN);
     rate
 }
 
 fn main() {
     let seconds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(2.0);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().expect(OWN);
     let socket = dir.path().join("s");
     let server = serve(&socket);
     let mut writer = connect(&socket);
     for index in 0..64 {
         let request = Request { command: Command::Write, ..read_at(0, index * MIB, 4096) };
-        writer.call(&request, vec![7; 4096]).unwrap();
+        writer.call(&request, vec![7; 4096]).expect(OWN);
     }
     println!("greedy clients        depth  alone K/s  beside K/s  ratio");
     for (count, slow) in [(8, false), (20, false), (200, false), (8, true), (20, true), (200, true)]
@@ -101,12 +103,11 @@ fn main() {
             let alone = honest(&socket, depth, seconds);
             let mut others: Vec<UnixStream> = (0..count).map(|_| greedy(&socket)).collect();
             std::thread::sleep(Duration::from_millis(500));
-            let stop = Arc::new(AtomicBool::new(false));
-            let ended = Arc::clone(&stop);
+            let (stop, ended) = mpsc::channel::<()>();
             let taker = std::thread::spawn(move || {
                 let mut last = Instant::now();
-                while !ended.load(Ordering::SeqCst) {
-                    std::thread::sleep(Duration::from_millis(50));
+                let period = Duration::from_millis(50);
+                while ended.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
                     if slow && last.elapsed() > Duration::from_secs(8) {
                         last = Instant::now();
                         let mut bytes = vec![0; 64 << 10];
@@ -115,8 +116,8 @@ fn main() {
                 }
             });
             let beside = honest(&socket, depth, seconds);
-            stop.store(true, Ordering::SeqCst);
-            taker.join().unwrap();
+            drop(stop);
+            taker.join().expect(OWN);
             let what = format!("{count}{}", if slow { ", 64 KiB each 8 s" } else { "" });
             let (k_alone, k_beside) = (alone / 1e3, beside / 1e3);
             let ratio = beside / alone;

@@ -8,7 +8,6 @@ pub(crate) mod machine_table;
 pub(crate) mod rule;
 
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use millrace_machine::Model;
@@ -105,20 +104,17 @@ pub(crate) fn run_points<T: Send>(
     run: impl Fn(usize) -> Result<T, BenchError> + Sync,
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<Vec<Option<T>>, BenchError> {
-    let (done, tell) = (AtomicUsize::new(0), Mutex::new(tell));
+    // How many have ended, and whom to tell.
+    let told = Mutex::new((0, tell));
     let begin = |index: usize| {
-        let step = Step {
-            done: done.load(Ordering::Relaxed),
-            of: names.len(),
-            task: names[index].as_str(),
-        };
-        (*tell.lock().unwrap_or_else(PoisonError::into_inner))(step)
+        let (done, tell) = &mut *told.lock().unwrap_or_else(PoisonError::into_inner);
+        tell(Step { done: *done, of: names.len(), task: names[index].as_str() })
     };
     let run = |index: usize| match begin(index) {
         ControlFlow::Break(()) => Ok(None),
         ControlFlow::Continue(()) => run(index).map(Some),
     };
-    run_rows(names.len(), run, |_| _ = done.fetch_add(1, Ordering::Relaxed))
+    run_rows(names.len(), run, |_| told.lock().unwrap_or_else(PoisonError::into_inner).0 += 1)
 }
 
 /// The parts of which every point was run, and those points with what they gave: what would have

@@ -6,8 +6,9 @@
 //! as with io_uring. The layer itself is `millrace_block`; everything here runs on [`Native`].
 //!
 //! File drives work through the ring of the thread that uses them: a [`Channel`] makes one when it
-//! needs it (`examples/file_volume.rs` reads and writes files). A program that has sockets or timers
-//! on the same ring, or runs many channels in one loop, makes the ring itself: [`IoContext`].
+//! needs it (`examples/file_volume.rs` reads and writes files). A program that has sockets or
+//! timers on the same ring, or runs many channels in one loop, makes the ring itself:
+//! [`IoContext`].
 //!
 //! # Example
 //!

@@ -3,9 +3,9 @@
 //! One round: what the guest made available is taken into the channel, the channel polled, what is
 //! done shown to the guest, with one interrupt for all of it. Nothing to do: it polls rings and
 //! drives for a while that adapts to what polls catch (polling.rs), unless its CPU is shared with
-//! those it serves, then asks for kicks and sleeps in its ring. Where submitting costs a system call it may wait for more requests first (pace.rs).
-//! Made by mod.rs; told what to do by the device's control thread (orders.rs). How it waits is in
-//! waiting.rs, how it ends in ending.rs.
+//! those it serves, then asks for kicks and sleeps in its ring. Where submitting costs a system
+//! call it may wait for more requests first (pace.rs). Made by mod.rs; told what to do by the
+//! device's control thread (orders.rs). How it waits is in waiting.rs, how it ends in ending.rs.
 //!
 //! Invariants: what is dropped at the end goes in the order channel, ring, queues; memory that a
 //! drive may still touch then is leaked with its queue.
@@ -98,6 +98,16 @@ impl Common {
     }
 }
 
+/// How a thread waits while there is nothing to do.
+struct Waits {
+    /// Of waits for anything, and of those for what guests make of answers that they just got.
+    polling: [Polling; 2],
+    /// Whether others want its CPU.
+    share: CpuShare,
+    /// Something was published since the last wait.
+    answered: bool,
+}
+
 /// An I/O thread.
 pub(crate) struct IoThread {
     channel: Channel<Native>,
@@ -113,12 +123,7 @@ pub(crate) struct IoThread {
     /// The volume's queues are served by turns of the ring.
     turns: bool,
     pace: Paced,
-    /// Of waits for anything, and of those for what guests make of answers that they just got.
-    polling: [Polling; 2],
-    /// Whether others want its CPU.
-    share: CpuShare,
-    /// Something was published since the last wait.
-    answered: bool,
+    waits: Waits,
     pinned: Pinned,
     stats: VhostStats,
     /// Of `sigbus::hits` when memory was last found whole.
@@ -179,9 +184,11 @@ impl IoThread {
                 since_ns: 0,
                 waiting: 0,
             },
-            polling: [Polling::new(config.poll_max_ns); 2],
-            share: CpuShare::new(),
-            answered: false,
+            waits: Waits {
+                polling: [Polling::new(config.poll_max_ns); 2],
+                share: CpuShare::new(),
+                answered: false,
+            },
             stats: VhostStats::default(),
             hits: 0,
         })
@@ -246,7 +253,7 @@ impl IoThread {
             self.find_damage();
         }
         for served in self.queues.iter_mut().flatten() {
-            self.answered |= served.queue.publish(&mut self.stats);
+            self.waits.answered |= served.queue.publish(&mut self.stats);
         }
         Ok(moved > 0 || holds)
     }
@@ -255,7 +262,7 @@ impl IoThread {
     #[inline]
     fn hold(&mut self, available: u32) -> bool {
         // On a CPU that is shared with the guest nothing more comes while it is held.
-        if !self.pace.is_on || self.share.is_shared() {
+        if !self.pace.is_on || self.waits.share.is_shared() {
             return false;
         }
         let (paced, now_ns) = (&mut self.pace, Native::now());
@@ -278,7 +285,7 @@ impl IoThread {
         // Drives that answer later want all of it in one submission, but for what others need. A
         // guest on this CPU takes nothing before the thread sleeps, whatever it is served.
         let count = self.queues.len().max(1);
-        let whole = self.turns || self.share.is_shared();
+        let whole = self.turns || self.waits.share.is_shared();
         let most = if whole { (CHANNEL_DEPTH / count as u32).max(AT_ONCE) } else { AT_ONCE };
         // In turn, so that none is always last where the channel has no room for all.
         self.first = (self.first + 1) % count;

@@ -2,8 +2,8 @@
 //!
 //! Owns the keys. fio's are `jobname`, `numjobs`, `rw`, `bs`, `iodepth`, `total_ios`, `io_bytes`,
 //! `runtime` (milliseconds), `iops`, `bw_bytes`, `total_err`, and `lat_ns` with `N`, `mean`, `max`
-//! and `percentile`: fio nests them by job and direction, here a row is one flat object. docs/bench.md
-//! lists all keys. Called by serde for `bench --json`.
+//! and `percentile`: fio nests them by job and direction, here a row is one flat object.
+//! docs/bench.md lists all keys. Called by serde for `bench --json`.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -16,18 +16,10 @@ struct RowJson<'a> {
     #[serde(flatten)]
     queues: &'a Queues,
     drives: &'a str,
-    numjobs: u32,
-    iodepth: u32,
-    bs: u32,
-    rw: &'a str,
-    stamp: &'a str,
-    total_ios: u64,
-    io_bytes: u64,
-    /// Milliseconds, as fio has it.
-    runtime: u64,
-    seconds: f64,
-    iops: f64,
-    bw_bytes: u64,
+    #[serde(flatten)]
+    asked: Asked<'a>,
+    #[serde(flatten)]
+    done: Done,
     #[serde(flatten)]
     cost: &'a Cost,
     lat_ns: &'a LatencyNs,
@@ -41,6 +33,28 @@ struct RowJson<'a> {
     machine: Option<&'a MachineRow>,
 }
 
+/// What the job was told to do.
+#[derive(Serialize)]
+struct Asked<'a> {
+    numjobs: u32,
+    iodepth: u32,
+    bs: u32,
+    rw: &'a str,
+    stamp: &'a str,
+}
+
+/// How much it did, and how fast.
+#[derive(Serialize)]
+struct Done {
+    total_ios: u64,
+    io_bytes: u64,
+    /// Milliseconds, as fio has it.
+    runtime: u64,
+    seconds: f64,
+    iops: f64,
+    bw_bytes: u64,
+}
+
 fn slice_is_empty<T>(slice: &[T]) -> bool {
     slice.is_empty()
 }
@@ -51,17 +65,21 @@ impl Serialize for Row {
             jobname: self.job_name(),
             queues: &self.queues,
             drives: &self.drives,
-            numjobs: self.jobs,
-            iodepth: self.iodepth,
-            bs: self.bs,
-            rw: &self.rw,
-            stamp: &self.stamp,
-            total_ios: self.ios,
-            io_bytes: self.ios * u64::from(self.bs),
-            runtime: (self.seconds * 1e3).round() as u64,
-            seconds: self.seconds,
-            iops: self.iops,
-            bw_bytes: self.bw_bytes_per_s.round() as u64,
+            asked: Asked {
+                numjobs: self.jobs,
+                iodepth: self.iodepth,
+                bs: self.bs,
+                rw: &self.rw,
+                stamp: &self.stamp,
+            },
+            done: Done {
+                total_ios: self.ios,
+                io_bytes: self.ios * u64::from(self.bs),
+                runtime: (self.seconds * 1e3).round() as u64,
+                seconds: self.seconds,
+                iops: self.iops,
+                bw_bytes: self.bw_bytes_per_s.round() as u64,
+            },
             cost: &self.cost,
             lat_ns: &self.lat_ns,
             total_err: self.outcome.errors,

@@ -2,8 +2,8 @@
 //!
 //! Owns the format of a line, `%D %2c %8s %5T.%9t %5p %2a %3d ` and what follows for each action;
 //! the summary's counts are `Summary`'s. Byte for byte what `blkparse -i NAME` prints, which the
-//! end-to-end tests compare, where devices have no names; where they do, the name stands in place of
-//! the number. Names of processes and messages are bytes of anybody, so lines are bytes too.
+//! end-to-end tests compare, where devices have no names; where they do, the name stands in place
+//! of the number. Names of processes and messages are bytes of anybody, so lines are bytes too.
 //! Called by `millrace trace show`.
 
 use std::io::{self, Write};

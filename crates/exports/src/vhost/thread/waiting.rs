@@ -40,24 +40,24 @@ impl IoThread {
                 || !desk.orders.is_empty()
                 || (!stopping && common.stop.load(Ordering::SeqCst))
         })?;
-        let answered = usize::from(std::mem::take(&mut self.answered));
-        self.polling[answered].slept(Native::now() - slept_ns);
+        let answered = usize::from(std::mem::take(&mut self.waits.answered));
+        self.waits.polling[answered].slept(Native::now() - slept_ns);
         self.suppress_kicks();
         Ok(())
     }
 
     /// Polls for as long as has paid lately; true if something came.
     pub(super) fn spin(&mut self) -> Result<bool, Error> {
-        let polling = usize::from(self.answered);
-        let spin_ns = self.polling[polling].spin_ns();
-        if spin_ns == 0 || self.queues.is_empty() || !self.share.may_poll() {
+        let polling = usize::from(self.waits.answered);
+        let spin_ns = self.waits.polling[polling].spin_ns();
+        if spin_ns == 0 || self.queues.is_empty() || !self.waits.share.may_poll() {
             return Ok(false);
         }
         let turns = self.turns && self.channel.in_flight() > 0;
         let mut poll = Poll::new(Native::now().saturating_add(spin_ns));
         let Polled { came, waited_ns } = loop {
             let came = self.has_news() || (turns && self.turn_now(0)? > 0);
-            if let Some(polled) = self.share.step(&mut poll, came) {
+            if let Some(polled) = self.waits.share.step(&mut poll, came) {
                 break polled;
             }
         };
@@ -65,8 +65,8 @@ impl IoThread {
         self.stats.poll_hits += u64::from(came);
         self.stats.poll_misses += u64::from(!came);
         if came {
-            self.polling[polling].caught(waited_ns);
-            self.answered = false;
+            self.waits.polling[polling].caught(waited_ns);
+            self.waits.answered = false;
         }
         Ok(came)
     }

@@ -129,8 +129,9 @@ pub struct TargetArgs {
     /// server
     #[arg(long, value_name = "URI", conflicts_with_all = ["drive", "stack", "chunk"])]
     pub connect: Option<Server>,
-    /// With --connect vhost-user:SOCKET, how jobs learn of completions: poll (each job looks all the
-    /// time, and uses a CPU), events (a job sleeps until the server interrupts it) [default: poll]
+    /// With --connect vhost-user:SOCKET, how jobs learn of completions: poll (each job looks all
+    /// the time, and uses a CPU), events (a job sleeps until the server interrupts it) [default:
+    /// poll]
     #[arg(long, value_name = "HOW", requires = "connect", value_parser = word::<Wait>)]
     pub wait: Option<Wait>,
     /// Submit as a virtual machine does, through a virtqueue for each job; guest and device take
@@ -174,10 +175,10 @@ pub struct QueueArgs {
 /// Who serves the drives of a volume.
 #[derive(Debug, Args)]
 pub struct ServingArgs {
-    /// Which thread serves a volume's drives: inline (the one that submits), per-drive (a worker for
-    /// each drive), per-volume (any one at a time, from one list, as Linux's md does), auto (inline
-    /// or per-drive, whichever measures faster); all but inline need --stack mq. A single drive has
-    /// no worker [default: auto for several drives with --stack mq, otherwise inline]
+    /// Which thread serves a volume's drives: inline (the one that submits), per-drive (a worker
+    /// for each drive), per-volume (any one at a time, from one list, as Linux's md does), auto
+    /// (inline or per-drive, whichever measures faster); all but inline need --stack mq. A single
+    /// drive has no worker [default: auto for several drives with --stack mq, otherwise inline]
     #[arg(long, value_delimiter = ',', value_name = "MODE", value_parser = word::<Serving>)]
     #[arg(conflicts_with = "connect")]
     pub serving: Vec<Serving>,

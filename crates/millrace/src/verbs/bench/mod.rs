@@ -2,10 +2,9 @@
 //!
 //! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
 //! the lab (those of other machines: machine.rs; servers': connect.rs), tables (table.rs,
-//! states.rs, lock_table.rs) or JSON at the end. Ctrl-C ends the row under way, and what was measured
-//! until then is printed.
-//! Reads nothing but its arguments and the machine file they name; creates no file but those that a
-//! `file:` spec names.
+//! states.rs, lock_table.rs) or JSON at the end. Ctrl-C ends the row under way, and what was
+//! measured until then is printed. Reads nothing but its arguments and the machine file they name;
+//! creates no file but those that a `file:` spec names.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
