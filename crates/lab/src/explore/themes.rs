@@ -20,17 +20,17 @@
 
 use super::random::Random;
 use super::scenario::{Disturbance, FaultSpec, LayoutSpec, Scenario, SpreadSpec, StackSpec, What};
-use super::serving::ModeSpec;
+use super::serving::{ModeSpec, ServingSpec};
 
 impl Scenario {
     /// Some scenarios have a theme, by chances of their own: the others stay as they are.
     pub(super) fn follow_theme(&mut self, random: &mut Random) {
         match random.below(60) {
-            0..3 => self.be_abandoned(random),
-            3..6 => self.be_busy(random),
-            6..9 => self.be_switched(random),
+            0..4 => self.be_abandoned(random),
+            4..8 => self.be_busy(random),
+            8..10 => self.be_switched(random),
             // It takes ten times as long as others.
-            9 => self.be_stalled(random),
+            10 => self.be_stalled(random),
             _ => {}
         }
     }
@@ -45,29 +45,39 @@ impl Scenario {
     fn be_abandoned(&mut self, random: &mut Random) {
         self.channels.truncate(1);
         let channel = &mut self.channels[0];
-        channel.drain_us = random.pick(&[0, 0, 50, 1_000]);
+        channel.drain_us = random.pick(&[0, 0, 0, 50]);
         (channel.depth, channel.ios) = (channel.depth.max(8), channel.ios.max(40));
         channel.batch = random.within(2, 8);
         (self.layer.shared_tags, self.layer.timeout_us) = (false, 0);
         for drive in &mut self.drives {
             (drive.faults, drive.drive_tags) = (FaultSpec::default(), false);
-            drive.owned &= random.per_mille(200);
-            drive.depth = random.pick(&[1, 1, 2, 4]);
+            drive.owned &= random.per_mille(100);
+            drive.depth = random.pick(&[1, 1, 1, 2]);
             drive.latency_ns = random.pick(&[[2_000, 3_000], [2_000, 102_000], [50_000, 50_000]]);
         }
         let modes = [ModeSpec::PerVolume, ModeSpec::PerVolume, ModeSpec::PerDrive];
-        if random.per_mille(600) {
+        if random.per_mille(800) {
             self.serving.mode = random.pick(&modes);
+        }
+        if random.per_mille(700) {
+            // Workers poll what others have left.
+            self.serving.workers.clear();
+            self.disturbances.retain(|d| !matches!(d.what, What::Leave(..)));
         }
         self.disturbances.retain(|d| !matches!(d.what, What::Drop(_) | What::Shutdown));
         self.disturb(random, What::Drop(0));
     }
 
     /// Drives that are often too busy, and answer at once; most of them belong to threads that
-    /// nothing but the drive makes look at them.
+    /// nothing but the drive makes look at them, and that have one bio of two parts at a time: what
+    /// comes after would have them look.
     fn be_busy(&mut self, random: &mut Random) {
+        self.serving = ServingSpec::default();
+        let ends = |what: What| matches!(what, What::Drop(_) | What::Shutdown);
+        let serves = |what: What| matches!(what, What::Switch(_) | What::Leave(..));
+        self.disturbances.retain(|d| !ends(d.what) && !serves(d.what));
         let layer = &mut self.layer;
-        layer.stack = random.pick(&[StackSpec::Mq, StackSpec::Mq, StackSpec::Raw, layer.stack]);
+        layer.stack = random.pick(&[StackSpec::Raw, StackSpec::Raw, StackSpec::Mq, layer.stack]);
         (layer.software, layer.hardware) = (SpreadSpec::Core, SpreadSpec::Core);
         (layer.stamp_each, layer.traced, layer.shared_tags) = (false, false, false);
         layer.timeout_us = 0;
@@ -75,12 +85,16 @@ impl Scenario {
             drive.owned = random.per_mille(800);
             drive.depth = random.pick(&[2, 4, 64]);
             drive.drive_tags = false;
-            drive.latency_ns = random.pick(&[[0, 0], [0, 0], [0, 1_000], [2_000, 2_000]]);
+            drive.latency_ns = random.pick(&[[0, 0], [0, 0], [0, 0], [0, 1_000]]);
+            let limits = &mut drive.limits;
+            (limits.max_sectors, limits.chunk_sectors) = (limits.block / 512 * 4, 0);
             drive.faults = FaultSpec { busy: random.pick(&[50, 300, 300]), ..FaultSpec::default() };
         }
+        self.channels.truncate(random.pick(&[1, 1, 2]));
         for channel in &mut self.channels {
-            channel.batch = random.within(2, 4);
-            (channel.depth, channel.sequential) = (channel.depth.max(4), 0);
+            channel.depth = random.pick(&[1, 1, 1, 4]);
+            (channel.batch, channel.ios) = (1, random.within(50, 120));
+            (channel.blocks, channel.sequential, channel.vectored) = (8, 0, 0);
         }
     }
 
