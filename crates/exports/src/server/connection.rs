@@ -141,6 +141,15 @@ pub(crate) struct Lists {
     pub(crate) deaf: bool,
 }
 
+/// What a thread learns of a client while it serves it.
+#[derive(Debug, Default)]
+pub(crate) struct Habits {
+    /// When to look for holes.
+    pub(crate) holes: HoleSearch,
+    /// Whether the client moves.
+    pub(crate) progress: Progress,
+}
+
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -162,10 +171,8 @@ pub(crate) struct Connection {
     pub(crate) held_bytes: usize,
     /// What it took in this turn of its thread.
     pub(crate) turn: Turn,
-    /// When to look for holes.
-    pub(crate) holes: HoleSearch,
-    /// Whether its client moves.
-    pub(crate) progress: Progress,
+    /// What was learnt of its client.
+    pub(crate) habits: Habits,
     /// Which lists of the worker it is on.
     pub(crate) lists: Lists,
 }
@@ -190,8 +197,7 @@ impl Connection {
             hunger: Hunger::No,
             held_bytes: 0,
             turn: Turn::default(),
-            holes: HoleSearch::default(),
-            progress: Progress::default(),
+            habits: Habits::default(),
             lists: Lists::default(),
         })
     }
@@ -213,7 +219,7 @@ impl Connection {
     /// So many bytes of its replies have left.
     #[inline]
     pub(crate) fn moved(&mut self, bytes: usize) {
-        self.progress.moved(bytes);
+        self.habits.progress.moved(bytes);
         self.turn.impatient = false;
         if !self.input.busy {
             self.out.catching_ns = 0;
@@ -327,7 +333,7 @@ impl Connection {
     #[inline]
     pub(crate) fn pump_send(&mut self, ring: &Ring) {
         if !self.out.busy && (self.out.has_gathered() || self.out.has_rest()) {
-            self.progress.note();
+            self.habits.progress.note();
             ring.send_message(self.index, self.fd, self.out.start());
         }
     }

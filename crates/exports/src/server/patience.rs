@@ -183,7 +183,7 @@ impl Worker {
         let times = (self.patience.pressed_ns, now_ns);
         for conn in self.conns.iter_mut().flatten() {
             let waits = conn.waits_for_client() && conn.held_bytes > guarantee_bytes;
-            if conn.progress.is_slow(waits, times, period_ns) {
+            if conn.habits.progress.is_slow(waits, times, period_ns) {
                 self.core.counts.stalled += 1;
                 conn.kill(&mut self.core.tickets, &mut self.core.pool);
                 touch(&mut self.touched, conn);
@@ -246,7 +246,7 @@ impl Worker {
     fn end_stalled(&mut self) {
         for conn in self.conns.iter_mut().flatten() {
             let waits = conn.waits_for_client();
-            if conn.progress.is_stalled(waits) {
+            if conn.habits.progress.is_stalled(waits) {
                 self.core.counts.stalled += 1;
                 conn.kill(&mut self.core.tickets, &mut self.core.pool);
                 touch(&mut self.touched, conn);

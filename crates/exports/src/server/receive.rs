@@ -27,7 +27,7 @@ impl Core {
             // The end, or a broken connection: what is in flight is still answered if it can be.
             return conn.drain(&mut self.tickets, &mut self.pool);
         };
-        conn.progress.moved(bytes);
+        conn.habits.progress.moved(bytes);
         let mut bytes = bytes;
         if let Some(incoming) = conn.incoming.as_mut().filter(|incoming| incoming.kept) {
             let into_payload = bytes.min((incoming.total - incoming.filled) as usize);

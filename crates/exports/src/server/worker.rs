@@ -53,10 +53,18 @@ pub(crate) struct Worker {
     pub(crate) patience: Patience,
     /// Of the threads' news, what this one has looked at.
     pub(crate) seen_news: u64,
+    accepting: Accepting,
+}
+
+/// How a thread takes connections.
+#[derive(Default)]
+struct Accepting {
+    /// Number of the connection that it opened last.
     serial: u64,
+    /// The thread that gets the next one, modulo their number.
     next_thread: usize,
     /// Listeners to accept on again at that time.
-    accept_again: Option<u64>,
+    again_ns: Option<u64>,
 }
 
 impl Worker {
@@ -105,9 +113,7 @@ impl Worker {
             handshakes: VecDeque::new(),
             patience: Patience::new(),
             seen_news: 0,
-            serial: 0,
-            next_thread: 0,
-            accept_again: None,
+            accepting: Accepting::default(),
         })
     }
 
@@ -179,7 +185,7 @@ impl Worker {
         let handshake = self.handshakes.front().map(|(deadline_ns, ..)| *deadline_ns);
         let overdue = self.overdue_deadline();
         let channels = self.core.lanes.iter_mut().filter_map(|lane| lane.channel.sleep_until());
-        let others = [limit_ns, handshake, self.accept_again, patience, overdue];
+        let others = [limit_ns, handshake, self.accepting.again_ns, patience, overdue];
         channels.chain(others.into_iter().flatten()).min()
     }
 
@@ -255,7 +261,7 @@ impl Worker {
             return;
         }
         if result < 0 {
-            self.accept_again = Some(Native::now() + ACCEPT_RETRY_NS);
+            self.accepting.again_ns = Some(Native::now() + ACCEPT_RETRY_NS);
             self.shared.accept_failed(listener);
             return;
         }
@@ -265,8 +271,8 @@ impl Worker {
             return close_now(result);
         }
         self.core.counts.accepted += 1;
-        let thread = self.next_thread % self.shared.mailboxes.len();
-        self.next_thread += 1;
+        let thread = self.accepting.next_thread % self.shared.mailboxes.len();
+        self.accepting.next_thread += 1;
         if thread == self.number {
             self.open(result, listener);
         } else {
@@ -293,11 +299,12 @@ impl Worker {
         if index == self.conns.len() {
             self.conns.push(None);
         }
-        self.serial += 1;
+        self.accepting.serial += 1;
         self.core.counts.connections += 1;
-        let conn = self.conns[index].insert(Connection::new(fd, index, self.serial, listener));
+        let conn =
+            self.conns[index].insert(Connection::new(fd, index, self.accepting.serial, listener));
         let deadline_ns = Native::now().saturating_add(self.shared.handshake_timeout_ns);
-        self.handshakes.push_back((deadline_ns, index, self.serial));
+        self.handshakes.push_back((deadline_ns, index, self.accepting.serial));
         touch(&mut self.touched, conn);
     }
 
@@ -309,7 +316,7 @@ impl Worker {
         }
         self.end_overdue();
         let is_bare = self.core.counts.connections == 0 && self.core.pool.idle_bytes() == 0;
-        if is_bare && self.accept_again.is_none() {
+        if is_bare && self.accepting.again_ns.is_none() {
             return;
         }
         let now_ns = Native::now();
@@ -327,8 +334,8 @@ impl Worker {
                 touch(&mut self.touched, conn);
             }
         }
-        if self.accept_again.is_some_and(|at_ns| at_ns <= now_ns) {
-            self.accept_again = None;
+        if self.accepting.again_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            self.accepting.again_ns = None;
             for listener in self.shared.take_failed_accepts() {
                 self.ring.accept(listener, self.shared.listeners[listener]);
             }
