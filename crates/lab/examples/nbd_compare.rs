@@ -292,7 +292,7 @@ fn fio(server: &Server, cell: &Cell, size: &str, seconds: Option<u64>) -> Outcom
 }
 
 /// The same by our own client.
-fn own(server: &Server, cell: &Cell, seconds: u64) -> Outcome<(f64, u64)> {
+fn own(server: &Server, cell: &Cell, size: &str, seconds: u64) -> Outcome<(f64, u64)> {
     let bs_bytes = u32::try_from(bytes(&cell.bs)?)?;
     let rw: Rw = cell.rw.parse()?;
     let workload = Workload { rw, bs_bytes, iodepth: cell.depth, verify: false, seed: 1 };
@@ -304,6 +304,8 @@ fn own(server: &Server, cell: &Cell, seconds: u64) -> Outcome<(f64, u64)> {
         ios: None,
         stamp: Stamp::Batch,
         reactor: millrace_reactor::Config::default(),
+        size_bytes: Some(bytes(size)?),
+        interrupt: millrace_lab::Interrupt::default(),
     };
     let row = run_nbd_row(&server.uri().parse()?, &plan, &mut |_| ())?;
     Ok((row.iops, row.ios))
@@ -312,7 +314,7 @@ fn own(server: &Server, cell: &Cell, seconds: u64) -> Outcome<(f64, u64)> {
 fn measure(server: &Server, cell: &Cell, settings: &Settings) -> Outcome<Sample> {
     let before_us = server.cpu_us()?;
     let (iops, ios) = match settings.own_client {
-        true => own(server, cell, settings.seconds),
+        true => own(server, cell, &settings.size, settings.seconds),
         false => fio(server, cell, &settings.size, Some(settings.seconds)),
     }
     .map_err(|error| format!("{}: {cell}: {error}", server.name))?;
