@@ -73,10 +73,13 @@ fn asleep(kind: QueueKind) {
     let (volume, notes) = served_volume(kind);
     let mut worker = worker(&volume, bell());
     let theirs = Arc::clone(&volume);
+    // Queues that belong to threads take a channel of an I/O thread only, if of one without queues.
+    let thread = (kind == QueueKind::OwnerOnly)
+        .then(|| IoThread { number: 0, owner: 8, bell: bell(), turn: None });
     let reader = Checked::spawn(
         "reader",
         Some(CpuId(0)),
-        alloc::boxed::Box::new(move || wait_for(&mut hand_over(&theirs, None), 2)),
+        alloc::boxed::Box::new(move || wait_for(&mut hand_over(&theirs, thread), 2)),
     );
     serve_until(&mut worker, || {
         let notes = locked(&notes);
