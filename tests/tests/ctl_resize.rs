@@ -132,7 +132,7 @@ fn counters_and_metrics_have_the_new_sizes_at_once() {
         lines[..2],
         ["v: 8 MiB (8388608 bytes), as before", "  d1: 5 MiB (5242880 bytes), before 4 MiB"]
     );
-    assert!(lines[2].contains("the smallest drive counts"), "{said}");
+    assert!(lines[2].contains("what its smallest drive has grown"), "{said}");
     set_len(&daemon.dir().join("d0"), 5 * MIB);
     let line = succeed(&mut resize(&daemon, "v --json"));
     let (four, five) = (4 * MIB, 5 * MIB);
