@@ -74,8 +74,12 @@ fn asleep(kind: QueueKind) {
     let mut worker = worker(&volume, bell());
     let theirs = Arc::clone(&volume);
     // Queues that belong to threads take a channel of an I/O thread only, if of one without queues.
-    let thread = (kind == QueueKind::OwnerOnly)
-        .then(|| IoThread { number: 0, owner: 8, bell: bell(), turn: None });
+    let thread = (kind == QueueKind::OwnerOnly).then(|| IoThread {
+        number: 0,
+        owner: 8,
+        bell: bell(),
+        turn: None,
+    });
     let reader = Checked::spawn(
         "reader",
         Some(CpuId(0)),
