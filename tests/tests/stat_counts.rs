@@ -103,7 +103,7 @@ fn the_first_report_has_exactly_the_ios_and_bytes_of_the_load() {
     let uptime_s = report["uptime_ns"].as_u64().unwrap() as f64 / 1e9;
     let rate = report["rows"][0]["read"]["per_second"].as_f64().unwrap();
     assert!((rate * uptime_s - 14.0).abs() < 0.01, "{report}");
-    let table = succeed(&mut stat(&daemon));
+    let table = succeed(stat(&daemon).arg("-x"));
     let head: Vec<&str> = table.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(head[..4], ["Device", "r/s", "rkB/s", "rrqm/s"]);
     assert_eq!(head[head.len() - 3..], ["%util", "r_p99", "w_p99"]);

@@ -75,6 +75,6 @@ fn a_daemon_that_goes_away_ends_it_with_an_error_below_the_shell_s_lines() {
     is_given_back(&terminal);
     let written = terminal.written();
     let said = &written[written.rfind(LEFT).unwrap()..];
-    let error = "millrace: unix:c: the daemon does not answer any more";
+    let error = "millrace: unix:c: the daemon has stopped";
     assert!(said.contains(error), "{said:?}");
 }

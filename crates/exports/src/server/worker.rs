@@ -315,11 +315,14 @@ impl Worker {
             }
         }
         self.end_overdue();
-        let is_bare = self.core.counts.connections == 0 && self.core.pool.idle_bytes() == 0;
+        // What `deadline` may have waited for is looked at, or the thread would never sleep again.
+        let now_ns = Native::now();
+        let patience_ns = self.patience_deadline();
+        let is_due = patience_ns.is_some_and(|at_ns| at_ns <= now_ns);
+        let is_bare = self.core.counts.connections == 0 && !is_due;
         if is_bare && self.accepting.again_ns.is_none() {
             return;
         }
-        let now_ns = Native::now();
         self.give_back_unused(now_ns);
         self.lose_patience(now_ns);
         while let Some((deadline_ns, index, serial)) = self.handshakes.front().copied() {

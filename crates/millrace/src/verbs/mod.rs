@@ -30,7 +30,11 @@ use crate::visible::visible_lines;
 pub fn complain(error: &anyhow::Error) {
     match logging::is_json() {
         true => tracing::error!("{}", reasons(error)),
-        false => eprintln!("millrace: {}", visible_lines(&reasons(error))),
+        false => {
+            // A full disk under standard error is no reason to panic.
+            let text = format!("millrace: {}\n", visible_lines(&reasons(error)));
+            let _ = std::io::stderr().lock().write_all(text.as_bytes());
+        }
     }
 }
 
