@@ -11,7 +11,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use millrace_block::blktrace::{MAGIC, RECORD_BYTES, VERSION};
-use millrace_lab::trace::{Reader, Show, Span, Spans, Timeline, report_html};
+use millrace_lab::trace::{Columns, Reader, Show, Span, Spans, Timeline, report_html};
 
 fuzz_target!(|input: &[u8]| {
     let Some((first, rest)) = input.split_first() else { return };
@@ -59,7 +59,7 @@ fn read(inputs: &[Vec<u8>], with_page: bool) {
     let ended = spans.all().of(Span::Q2C).n + spans.all().of(Span::Q2Cdm).n;
     assert!(ended + spans.in_flight() as u64 <= queued, "more I/Os end than begin");
     let _ = show.summary();
-    let _ = (spans.text(None), spans.json(None));
+    let _ = (spans.text(None, Columns::All), spans.json(None));
     // It takes longer than all of the above.
     if with_page {
         let _ = report_html(&["t".into()], &spans, &timeline);
