@@ -139,7 +139,7 @@ impl Offsets {
 /// A number below `count`, from the low half of a random one.
 #[inline]
 fn part(random: u64, count: u64) -> u64 {
-    (random & u64::from(u32::MAX)) * count >> 32
+    ((random & u64::from(u32::MAX)) * count) >> 32
 }
 
 #[cfg(test)]

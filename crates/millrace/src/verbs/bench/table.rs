@@ -132,6 +132,10 @@ fn figures(rows: &[Row], form: Form) -> Vec<Figure> {
 
 /// What a figure is in a row.
 type Value = fn(&Row) -> String;
+/// Which time it is of a row's latencies.
+type Time = fn(&LatencyNs) -> u64;
+/// Whether a row has a figure.
+type Has = fn(&Row) -> bool;
 
 /// What an I/O cost; only in the whole form.
 const COSTS: [(&str, Value); 3] = [
@@ -141,7 +145,7 @@ const COSTS: [(&str, Value); 3] = [
 ];
 
 /// Times: the name, whether the short form has it, and which.
-const TIMES: [(&str, bool, fn(&LatencyNs) -> u64); 7] = [
+const TIMES: [(&str, bool, Time); 7] = [
     ("mean", true, |lat| lat.mean),
     ("p50", true, |lat| lat.p50),
     ("p90", false, |lat| lat.p90),
@@ -152,7 +156,7 @@ const TIMES: [(&str, bool, fn(&LatencyNs) -> u64); 7] = [
 ];
 
 /// What only some rows have: whether one has it, the name, and what it is.
-const SELDOM: [(fn(&Row) -> bool, &str, Value); 4] = [
+const SELDOM: [(Has, &str, Value); 4] = [
     (
         |row| row.cost.notifications.is_some(),
         "kicks/IO",
