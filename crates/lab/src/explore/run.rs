@@ -199,6 +199,9 @@ fn adds_up(op: &OpSnapshot) -> bool {
         && before_d + op.service.sum_ns() == op.total.sum_ns()
 }
 
+/// Turns of sweepers at most.
+const SWEEPS_MAX: u32 = 16;
+
 /// Polls every queue that any thread may run, after the time of all that was forgotten.
 fn sweep(stage: &Arc<Stage>) {
     let latest = stage.scenario.drives.iter().map(|d| {
@@ -228,8 +231,15 @@ fn sweep(stage: &Arc<Stage>) {
         away: 0,
         drain_us: 5_000_000,
     };
-    // With twice the turns: a request that waits for a tag may be served by another thread.
-    for round in 0..2 {
+    // With twice the turns: a request that waits for a tag may be served by another thread. What a
+    // channel that is gone has left in software queues is dispatched by the sweepers, too: each
+    // such request may be in flight when the last sweeper goes, so there are more turns as long as
+    // tags are in use. A tag that is lost stays in use whoever polls.
+    let in_use = || disks.iter().any(|disk| disk.tags_in_use() > 0);
+    for round in 0..SWEEPS_MAX {
+        if round >= 2 && !in_use() {
+            break;
+        }
         let start = |cpu| {
             let index = stage.scenario.channels.len() + (round * 64 + cpu) as usize;
             let sweeper = Submitter::sweeper(stage, index, spec, &any);
