@@ -84,7 +84,7 @@ pub(crate) struct Incoming {
 pub(crate) struct Turn {
     /// Bytes of reads that it took.
     read_bytes: usize,
-    /// It has received more requests, which are for the next turn.
+    /// The connection has received more requests, which are for the next turn.
     pub(crate) has_more: bool,
     /// Its client has read nothing for a while, and may do so only after it has sent more.
     pub(crate) impatient: bool,

@@ -40,7 +40,7 @@ pub(crate) struct Core {
     pub(crate) counts: ServerStats,
     /// Connections that wait for memory and have reason to try again.
     pub(crate) retry: Vec<usize>,
-    /// Who waits for memory has changed: other threads should know.
+    /// The list of connections that wait for memory has changed: other threads should know.
     pub(crate) news: bool,
     /// Writes that wait for their ranges have got some, perhaps of other threads.
     pub(crate) ranges_news: bool,

@@ -20,7 +20,7 @@ use millrace_block::Sector;
 
 use crate::mailbox::lock;
 
-/// Who holds or wants a range: an I/O thread's ticket.
+/// The holder of a range, or whoever waits for one: a ticket of an I/O thread.
 pub(crate) type Key = (usize, u32);
 
 /// A range and who has it.

@@ -60,7 +60,7 @@ pub(crate) enum Claim {
     None,
     /// It waits there, and is not with the block layer.
     Waits,
-    /// It has its range.
+    /// The ticket holds its range.
     Held,
 }
 
