@@ -5,15 +5,19 @@
 //! clock and yields. Owned by a back end; asked between two looks.
 //!
 //! Rules: nobody spins before [`STREAK`] waits in a row were short, so a thread that is idle sleeps
-//! at once; a spin lets whoever waits for this CPU run, first of all the client that it waits for;
-//! it ends at once when somebody else took the CPU and no news came of that; and a thread that lost
-//! its CPU for longer than a whole spin lets the next waits go without.
+//! at once; a wait that was slept through counts as short up to twice the longest spin, because the
+//! wake-ups alone may take that long; a spin lets whoever waits for this CPU run, first of all the
+//! client that it waits for; it ends at once when somebody else took the CPU and no news came of
+//! that; and a thread that lost its CPU in vain for longer than a whole spin, or spun in vain
+//! [`VAIN`] times in a row, lets the next waits go without.
 //! Kernel's counterpart: `halt_poll_ns` of KVM.
 
 use crate::sys;
 
 /// Short waits in a row before the first spin.
 const STREAK: u32 = 4;
+/// Spins in a row that brought nothing, before some waits go without.
+const VAIN: u32 = 4;
 /// From one yield to the next, in nanoseconds.
 const YIELD_NS: u64 = 5_000;
 /// A yield that takes longer has let somebody else run, in nanoseconds.
@@ -37,8 +41,10 @@ enum Next {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spin {
     longest_ns: u64,
-    /// Waits in a row that were no longer than `longest_ns`.
+    /// Waits in a row that were no longer than twice `longest_ns`.
     short: u32,
+    /// Spins in a row that ended without news.
+    vain: u32,
     /// Waits still to be slept through, and how many it will be the next time.
     pause: u32,
     pause_next: u32,
@@ -49,8 +55,8 @@ pub(crate) struct Spin {
     end_ns: u64,
     seen_ns: u64,
     yield_ns: u64,
-    /// Somebody else had this CPU during the last yield.
-    shared: bool,
+    /// How long somebody else had this CPU during the last yield; 0: nobody had it.
+    away_ns: u64,
 }
 
 impl Spin {
@@ -59,6 +65,7 @@ impl Spin {
         Spin {
             longest_ns,
             short: 0,
+            vain: 0,
             pause: 0,
             pause_next: PAUSE_MIN,
             unhurt: 0,
@@ -66,7 +73,7 @@ impl Spin {
             end_ns: 0,
             seen_ns: 0,
             yield_ns: 0,
-            shared: false,
+            away_ns: 0,
         }
     }
 
@@ -80,7 +87,7 @@ impl Spin {
         let spin_ns = limit_ns.map_or(self.longest_ns, |limit_ns| limit_ns.min(self.longest_ns));
         (self.start_ns, self.seen_ns, self.yield_ns) = (now_ns, now_ns, now_ns);
         self.end_ns = now_ns.saturating_add(spin_ns);
-        self.shared = false;
+        self.away_ns = 0;
         if self.pause > 0 {
             self.pause -= 1;
             return false;
@@ -95,7 +102,11 @@ impl Spin {
     /// The wait is over, with or without a sleep.
     pub(crate) fn end(&mut self, now_ns: u64) {
         let waited_ns = now_ns.saturating_sub(self.start_ns);
-        self.short = if waited_ns > self.longest_ns { 0 } else { self.short.saturating_add(1) };
+        let is_short = waited_ns <= self.longest_ns.saturating_mul(2);
+        self.short = if is_short { self.short.saturating_add(1) } else { 0 };
+        if waited_ns <= self.longest_ns {
+            self.vain = 0;
+        }
     }
 
     /// Whether to look once more; false: there was nothing to see for long enough. Lets others run
@@ -115,8 +126,17 @@ impl Spin {
     fn next(&mut self, now_ns: u64) -> Next {
         let gap_ns = now_ns.saturating_sub(self.seen_ns);
         self.seen_ns = now_ns;
-        self.check_loss(gap_ns);
-        if self.shared || gap_ns > GAP_NS || now_ns >= self.end_ns {
+        // Nobody asks when there are news: whatever took the CPU brought none.
+        if gap_ns.max(self.away_ns) > self.longest_ns {
+            self.rest();
+        }
+        if now_ns >= self.end_ns {
+            self.vain += 1;
+            if self.vain >= VAIN {
+                self.rest();
+            }
+        }
+        if self.away_ns > 0 || gap_ns > GAP_NS || now_ns >= self.end_ns {
             return Next::Sleep;
         }
         if now_ns >= self.yield_ns { Next::Yield } else { Next::Look }
@@ -125,16 +145,13 @@ impl Spin {
     fn yielded(&mut self, now_ns: u64) {
         let away_ns = now_ns.saturating_sub(self.seen_ns);
         (self.seen_ns, self.yield_ns) = (now_ns, now_ns.saturating_add(YIELD_NS));
-        self.shared = away_ns > ALONE_NS;
-        self.check_loss(away_ns);
+        self.away_ns = if away_ns > ALONE_NS { away_ns } else { 0 };
     }
 
-    /// Lets the next waits go without a spin if the CPU was away for long.
-    fn check_loss(&mut self, away_ns: u64) {
-        if away_ns > self.longest_ns {
-            (self.pause, self.unhurt) = (self.pause_next, 0);
-            self.pause_next = (2 * self.pause_next).min(PAUSE_MAX);
-        }
+    /// Lets the next waits go without a spin.
+    fn rest(&mut self) {
+        (self.pause, self.unhurt, self.vain) = (self.pause_next, 0, 0);
+        self.pause_next = (2 * self.pause_next).min(PAUSE_MAX);
     }
 }
 
@@ -158,8 +175,28 @@ mod tests {
     fn spins_after_short_waits_and_stops_after_one_long_one() {
         let mut spin = warm();
         assert!(spin.start(0, None));
-        spin.end(LONGEST_NS + 1);
+        spin.end(2 * LONGEST_NS + 1);
         assert!(!spin.start(0, None), "whoever is idle sleeps at once");
+    }
+
+    #[test]
+    fn spins_in_vain_end_with_waits_that_go_without() {
+        let mut spin = warm();
+        for vain in 1..=VAIN {
+            assert!(spin.start(0, None), "in vain {vain} times");
+            assert_eq!(spin.next(LONGEST_NS), Next::Sleep);
+            spin.end(LONGEST_NS + 50_000);
+        }
+        let slept = (0..).take_while(|_| !spin.start(0, None)).count();
+        assert_eq!(slept, PAUSE_MIN as usize);
+        // A spin that brought something in between counts.
+        for _ in 0..3 * VAIN {
+            assert_eq!(spin.next(LONGEST_NS), Next::Sleep);
+            spin.end(LONGEST_NS + 50_000);
+            assert!(spin.start(0, None));
+            spin.end(10);
+            assert!(spin.start(0, None));
+        }
     }
 
     #[test]
@@ -208,12 +245,25 @@ mod tests {
     }
 
     #[test]
+    fn a_cpu_lent_to_whoever_brought_news_is_not_lost() {
+        let mut spin = warm();
+        for _ in 0..100 {
+            assert!(spin.start(0, None));
+            assert_eq!(spin.next(0), Next::Yield);
+            // The client ran on this CPU, and there are news: nobody asks any more.
+            spin.yielded(LONGEST_NS + 1);
+            spin.end(LONGEST_NS + 2);
+        }
+    }
+
+    #[test]
     fn a_cpu_lost_for_long_costs_ever_more_waits_without_a_spin() {
         let mut spin = warm();
         for expected in [PAUSE_MIN, 2 * PAUSE_MIN] {
             assert!(spin.start(0, None));
             assert_eq!(spin.next(0), Next::Yield);
             spin.yielded(LONGEST_NS + 1);
+            assert_eq!(spin.next(LONGEST_NS + 1), Next::Sleep);
             let slept = (0..).take_while(|_| !spin.start(0, None)).count();
             assert_eq!(slept, expected as usize);
         }

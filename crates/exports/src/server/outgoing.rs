@@ -20,6 +20,9 @@ use crate::nbd::{REPLY_BYTES_MAX, ReplyBuffer};
 /// Two pieces each stay below the 1,024 of a message.
 pub(crate) const BATCH_REPLIES: usize = 256;
 
+/// A reply of so many bytes takes about as long to copy as its reader takes to wake up.
+const LONG_BYTES: usize = 32 * 1024;
+
 /// Replies of one send.
 #[derive(Debug)]
 struct Batch {
@@ -65,6 +68,13 @@ impl Batch {
             }
             _ => self.pieces.push(iovec { iov_base: start.cast(), iov_len: len }),
         }
+    }
+
+    /// Whether it is a single reply with a long payload. Its header goes ahead by itself, so that
+    /// the client wakes up while the payload is copied into the socket.
+    #[inline]
+    fn is_one_long(&self) -> bool {
+        self.replies == 1 && self.left_bytes >= LONG_BYTES
     }
 
     /// Notes that `bytes` were sent; true when nothing is left.
@@ -166,9 +176,10 @@ impl Outgoing {
             std::mem::swap(&mut self.gathering, &mut self.sending);
         }
         self.busy = true;
+        let alone = self.sending.sent == 0 && self.sending.is_one_long();
         let rest = &mut self.sending.pieces[self.sending.sent..];
         self.message.msg_iov = rest.as_mut_ptr();
-        self.message.msg_iovlen = rest.len();
+        self.message.msg_iovlen = if alone { 1 } else { rest.len() };
         &raw const self.message
     }
 
