@@ -240,8 +240,7 @@ impl<M: Machine> Disk<M> {
     ) {
         M::work(Stage::Insert, list.len());
         sort(list);
-        let in_flight = serve.in_flight;
-        merge_into(&mut serve.staged, list, &self.limits, in_flight, |kind, chain| {
+        merge_into(&mut serve.staged, list, &self.limits, |kind, chain| {
             stats.count_merge(chain.op());
             self.trace_merged(kind, chain, run);
         });

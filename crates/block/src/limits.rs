@@ -98,17 +98,6 @@ impl QueueLimits {
         self.merge_sectors.min(self.max_sectors)
     }
 
-    /// How far merging goes where `sectors` are in flight or about to be. On a device that states
-    /// how far that gains anything, one request holds half of them at most: the device has another
-    /// one to do while the first comes back and is followed up.
-    #[inline]
-    pub(crate) fn merge_reach(&self, sectors: u64) -> u32 {
-        match self.merge_sectors < self.max_sectors {
-            true => u64::from(self.merge_sectors).min(sectors / 2) as u32,
-            false => self.max_sectors,
-        }
-    }
-
     /// Checks that the fields make sense alone and together, and rounds what must be whole blocks.
     ///
     /// # Errors
@@ -231,16 +220,11 @@ mod tests {
     }
 
     #[test]
-    fn merging_reaches_as_far_as_the_device_states_and_to_half_of_what_is_under_way() {
+    fn merging_reaches_as_far_as_the_device_states_and_takes() {
         let silent = QueueLimits::default();
-        assert_eq!([0, 64, 1 << 20].map(|sectors| silent.merge_reach(sectors)), [2048; 3]);
         let stated = QueueLimits { merge_sectors: 256, ..silent };
-        assert_eq!(
-            [0, 8, 16, 511, 512, u64::MAX].map(|sectors| stated.merge_reach(sectors)),
-            [0, 4, 8, 255, 256, 256]
-        );
         let short = QueueLimits { max_sectors: 64, ..stated };
-        assert_eq!((short.merge_max(), short.merge_reach(0)), (64, 64));
+        assert_eq!([silent, stated, short].map(|limits| limits.merge_max()), [2048, 256, 64]);
     }
 
     #[test]

@@ -70,8 +70,7 @@ impl<M: Machine> Member<M> {
             return;
         }
         M::work(Stage::Submit, 1);
-        let (limits, outstanding) = (&self.disk.limits, self.outstanding);
-        if let Some(kind) = self.plug.merge_or_push(slot, limits, outstanding) {
+        if let Some(kind) = self.plug.merge_or_push(slot, &self.disk.limits) {
             self.count_merge(kind);
         }
     }

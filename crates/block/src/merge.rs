@@ -2,7 +2,7 @@
 //!
 //! Called by the plug (with the drive's last bio, O(1)) and by `sq`. A chain of bios is headed by
 //! the first in sector order, which carries the sums. Whether two fit is decided here and only
-//! here; how long a request may become is in the drive's limits (`QueueLimits::merge_reach`).
+//! here; how long a request may become is in the drive's limits (`QueueLimits::merge_max`).
 //! Kernel counterpart: block/blk-merge.c, `blk_attempt_bio_merge`.
 #![allow(unsafe_code)]
 
@@ -21,10 +21,9 @@ pub(crate) enum Merged {
     Front,
 }
 
-/// Whether `second`, directly behind `first` on the drive, may share its request of `reach` sectors
-/// at most.
+/// Whether `second`, directly behind `first` on the drive, may share its request.
 #[inline]
-fn fits<M: Machine>(first: &Slot<M>, second: &Slot<M>, limits: &QueueLimits, reach: u32) -> bool {
+fn fits<M: Machine>(first: &Slot<M>, second: &Slot<M>, limits: &QueueLimits) -> bool {
     let sectors = u64::from(first.chain_sectors) + u64::from(second.chain_sectors);
     let segments = u32::from(first.chain_segments) + u32::from(second.chain_segments);
     let chunk = u64::from(limits.chunk_sectors);
@@ -35,7 +34,7 @@ fn fits<M: Machine>(first: &Slot<M>, second: &Slot<M>, limits: &QueueLimits, rea
         && !planted(Plant::MergeAcrossChunk)
         && first.dev_sector / chunk != (second.chain_end() - 1) / chunk;
     first.bio.flags == second.bio.flags
-        && sectors <= u64::from(reach)
+        && sectors <= u64::from(limits.merge_max())
         && segments <= u32::from(limits.max_segments)
         && !crosses
 }
@@ -46,18 +45,17 @@ pub(crate) fn touch<M: Machine>(last: &Slot<M>, bio: &Slot<M>) -> bool {
     last.chain_end() == bio.dev_sector || bio.chain_end() == last.dev_sector
 }
 
-/// Merges `bio` with the chain in `last` to one of `reach` sectors at most, or gives it back.
+/// Merges `bio` with the chain in `last`, or gives it back.
 pub(crate) fn try_merge<M: Machine>(
     last: &mut BioRef<M>,
     bio: BioRef<M>,
     limits: &QueueLimits,
-    reach: u32,
 ) -> Result<Merged, BioRef<M>> {
-    if last.chain_end() == bio.dev_sector && fits(last, &bio, limits, reach) {
+    if last.chain_end() == bio.dev_sector && fits(last, &bio, limits) {
         join(last, bio);
         return Ok(Merged::Back);
     }
-    if bio.chain_end() == last.dev_sector && fits(&bio, last, limits, reach) {
+    if bio.chain_end() == last.dev_sector && fits(&bio, last, limits) {
         let old = core::mem::replace(last, bio);
         join(last, old);
         return Ok(Merged::Front);

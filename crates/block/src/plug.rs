@@ -33,28 +33,17 @@ impl<M: Machine> Plug<M> {
         }
     }
 
-    /// Merges with the last bio if they touch and that gains something, else appends; the drive has
-    /// `outstanding` bios of this channel besides.
+    /// Merges with the last bio if they touch and fit, else appends.
     #[inline(always)]
-    pub(crate) fn merge_or_push(
-        &mut self,
-        bio: BioRef<M>,
-        limits: &QueueLimits,
-        outstanding: u32,
-    ) -> Option<Merged> {
+    pub(crate) fn merge_or_push(&mut self, bio: BioRef<M>, limits: &QueueLimits) -> Option<Merged> {
         let bio = match &mut self.last {
-            Some(last) if touch(last, &bio) => {
-                // As if all were as long as this one: no sum is kept for the few that touch.
-                let bios = u64::from(outstanding) + u64::from(self.bios) + 1;
-                let reach = limits.merge_reach(bios * u64::from(bio.chain_sectors));
-                match try_merge(last, bio, limits, reach) {
-                    Ok(merged) => {
-                        self.bios += 1;
-                        return Some(merged);
-                    }
-                    Err(bio) => bio,
+            Some(last) if touch(last, &bio) => match try_merge(last, bio, limits) {
+                Ok(merged) => {
+                    self.bios += 1;
+                    return Some(merged);
                 }
-            }
+                Err(bio) => bio,
+            },
             _ => bio,
         };
         self.push(bio);

@@ -58,39 +58,26 @@ fn zip<M: Machine>(mut first: BioList<M>, mut second: BioList<M>) -> BioList<M> 
     merged
 }
 
-/// Moves a sorted list behind `to`, merging each chain with the one before it where they fit and
-/// that gains something; `merged` hears of each. The drive has `in_flight` requests besides.
+/// Moves a sorted list behind `to`, merging each chain with the one before it where they fit;
+/// `merged` hears of each.
 pub(crate) fn merge_into<M: Machine>(
     to: &mut BioList<M>,
     list: &mut BioList<M>,
     limits: &QueueLimits,
-    in_flight: u32,
     mut merged: impl FnMut(Merged, &Slot<M>),
 ) {
-    let reach = reach_of(list, limits, in_flight);
     let Some(mut last) = list.pop_front() else { return };
     while let Some(next) = list.pop_front() {
         if !touch(&last, &next) {
             to.push_back(core::mem::replace(&mut last, next));
             continue;
         }
-        match try_merge(&mut last, next, limits, reach) {
+        match try_merge(&mut last, next, limits) {
             Ok(kind) => merged(kind, &last),
             Err(next) => to.push_back(core::mem::replace(&mut last, next)),
         }
     }
     to.push_back(last);
-}
-
-/// How far to merge a list: what is in flight counts as if it were as long as the first of it.
-fn reach_of<M: Machine>(list: &BioList<M>, limits: &QueueLimits, in_flight: u32) -> u32 {
-    if limits.merge_max() == limits.max_sectors {
-        return limits.max_sectors;
-    }
-    let first = list.first().map_or(0, |chain| chain.chain_sectors);
-    let mut sectors = u64::from(in_flight) * u64::from(first);
-    list.for_each(|chain| sectors += u64::from(chain.chain_sectors));
-    limits.merge_reach(sectors)
 }
 
 #[cfg(test)]
@@ -173,23 +160,16 @@ mod tests {
             ios in proptest::collection::vec((0u64..64, 1u32..4), 0..200),
             max_sectors in 4u32..32,
             merge_sectors in prop_oneof![Just(u32::MAX), 0u32..40],
-            in_flight in 0u32..20,
         ) {
             let home = home(ios.len());
             let limits = QueueLimits { max_sectors, merge_sectors, ..QueueLimits::default() };
             let (mut list, mut out, mut merges) = (chains(&home, &ios), BioList::new(), 0);
             sort(&mut list);
-            merge_into(&mut out, &mut list, &limits, in_flight, |_, _| merges += 1);
+            merge_into(&mut out, &mut list, &limits, |_, _| merges += 1);
             let chains = out.len() as usize;
             let found = taken(out);
             prop_assert_eq!(chains + merges, ios.len());
-            let all: u32 = ios.iter().map(|(_, nr)| nr).sum();
-            let first = ios.iter().min_by_key(|(sector, _)| sector).map_or(0, |(_, nr)| *nr);
-            let reach = match merge_sectors < max_sectors {
-                true => merge_sectors.min((all + in_flight * first) / 2),
-                false => max_sectors,
-            };
-            prop_assert_eq!(found, expected(&ios, reach));
+            prop_assert_eq!(found, expected(&ios, merge_sectors.min(max_sectors)));
         }
     }
 }

@@ -114,7 +114,7 @@ impl<M: Machine> Disk<M> {
         // SAFETY: queued requests belong to the queue, whose lock the caller holds.
         let rq = unsafe { self.hctxs[0].tags.request(last) };
         let mut chain = rq.empty();
-        let merged = try_merge(&mut chain, bio, &self.limits, self.limits.merge_max());
+        let merged = try_merge(&mut chain, bio, &self.limits);
         if let Ok(kind) = merged {
             // It may be the first of the chain now.
             chain.mark_inserted(now_ns);

@@ -95,7 +95,7 @@ impl<M: Machine> VolumePlug<M> {
             }
             let mut chain = rq.empty();
             let limits = member.disk.limits();
-            match try_merge(&mut chain, bio, limits, limits.merge_max()) {
+            match try_merge(&mut chain, bio, limits) {
                 Ok(kind) => {
                     member.stats.count_merge(chain.op());
                     member.disk.trace_merged(kind, &chain, run);

@@ -107,17 +107,16 @@ fn requests_for(bios: u64, sectors: u32) -> (u32, u32) {
 }
 
 #[test]
-fn merging_leaves_a_drive_that_states_how_far_it_gains_as_many_requests_as_it_can_use() {
+fn merging_makes_requests_as_long_as_a_drive_likes_and_no_longer() {
     // 128 KiB each: longer ones gain nothing.
     assert_eq!(requests_for(16, 256), (16, 16));
     assert_eq!(requests_for(4, 512), (4, 4));
-    // Small ones: never one request alone, and none longer than 128 KiB.
-    assert_eq!(requests_for(2, 8), (2, 2));
-    assert_eq!(requests_for(4, 8), (3, 3));
-    // 1, 1, 2, 4, 8 and 16 bios of 4 KiB.
-    assert_eq!(requests_for(32, 8), (6, 6));
-    let (requests, _) = requests_for(128, 8);
-    assert!((128 / 32..=12).contains(&requests), "{requests}");
+    // Small ones, as many of them as make 128 KiB.
+    assert_eq!(requests_for(2, 8), (1, 1));
+    assert_eq!(requests_for(33, 8), (2, 2));
+    assert_eq!(requests_for(128, 8), (4, 4));
+    // Two of 96 KiB would be longer.
+    assert_eq!(requests_for(4, 192), (4, 4));
 }
 
 #[test]
