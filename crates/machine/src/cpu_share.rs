@@ -2,19 +2,25 @@
 //!
 //! A thread that polls for somebody else's work keeps that work from coming if the somebody is on
 //! its CPU. The kernel does not tell a thread who else wants its CPU, so it is offered: after 2 us
-//! in vain, and again whenever the wait has doubled. Whoever takes it, and a thread that takes it
-//! unasked, counts as an involuntary switch. Then the CPU is shared: the poll ends at once, and the
-//! next ones do not begin. A thread that sleeps instead goes to another CPU when it is woken, if
-//! one is free and it may. After a pause, which doubles from one vain try to the next, it polls
-//! again.
+//! in vain, and again whenever the wait has doubled, or at once while somebody takes it. Whoever
+//! gives it back soon, as a client does that sends its next request and waits, takes turns with the
+//! poller, which costs less than a sleep. Whoever keeps it makes it a shared CPU: the poll ends,
+//! and the next ones do not begin. A thread that sleeps instead goes to another CPU when it is
+//! woken, if one is free and it may. After a pause, which doubles from one vain try to the next, it
+//! polls again.
 //!
 //! Owned by a polling thread, one each; used by I/O threads and by drives' workers. Kernel
 //! counterpart: `kvm_vcpu_can_poll`, which polls only on a CPU that has a single runnable task.
 
-use crate::{Machine, Native, native};
+use crate::{Machine, Native};
 
 /// How long a poll goes on before the CPU is offered to others; about what an offer costs.
 const OFFER_NS: u64 = 2_000;
+/// An offer that takes longer was accepted by somebody.
+const TAKEN_NS: u64 = 3_000;
+/// Whoever had the CPU for longer keeps the poller from it, and would have been interrupted by one
+/// that is woken.
+const KEPT_NS: u64 = 30_000;
 /// Polls that are left out after the first loss of the CPU.
 const PAUSE_MIN: u32 = 16;
 /// Most polls that are left out: what a try costs where the CPU is always shared, up to 4 ms, is
@@ -37,10 +43,10 @@ pub struct Polled {
 pub struct Poll {
     start_ns: u64,
     until_ns: u64,
+    /// The last look.
+    seen_ns: u64,
     /// When the CPU is offered to others next.
     offer_ns: u64,
-    /// Somebody took it.
-    lost: bool,
 }
 
 impl Poll {
@@ -49,15 +55,13 @@ impl Poll {
     #[must_use]
     pub fn new(until_ns: u64) -> Poll {
         let start_ns = Native::now();
-        Poll { start_ns, until_ns, offer_ns: start_ns + OFFER_NS, lost: false }
+        Poll { start_ns, until_ns, seen_ns: start_ns, offer_ns: start_ns + OFFER_NS }
     }
 }
 
 /// How a thread polls without keeping its CPU from others.
 #[derive(Debug)]
 pub struct CpuShare {
-    /// Involuntary switches of the thread when it last looked.
-    switches: i64,
     pauses: Pauses,
     /// The CPU that turned out to be shared last.
     lost: u32,
@@ -65,12 +69,11 @@ pub struct CpuShare {
 }
 
 impl CpuShare {
-    /// Of the calling thread, of which nothing is known.
+    /// Of a thread of which nothing is known.
     #[must_use]
-    #[allow(clippy::new_without_default)] // It looks at the calling thread.
+    #[allow(clippy::new_without_default)] // A thread has one, and says so.
     pub fn new() -> CpuShare {
-        let switches = native::involuntary_switches();
-        CpuShare { switches, pauses: Pauses::default(), lost: u32::MAX, times_lost: 0 }
+        CpuShare { pauses: Pauses::default(), lost: u32::MAX, times_lost: 0 }
     }
 
     /// Whether to poll before the sleep that is to come; to be asked once for each.
@@ -114,23 +117,24 @@ impl CpuShare {
     #[inline]
     pub fn step(&mut self, poll: &mut Poll, came: bool) -> Option<Polled> {
         let now_ns = Native::now();
-        let waited_ns = now_ns - poll.start_ns;
-        if came || now_ns >= poll.until_ns {
-            if !poll.lost && waited_ns >= OFFER_NS && self.was_interrupted() {
-                self.lose();
-            } else if came && !poll.lost {
+        let (waited_ns, gap_ns) = (now_ns - poll.start_ns, now_ns - poll.seen_ns);
+        poll.seen_ns = now_ns;
+        let kept = gap_ns > KEPT_NS;
+        if kept {
+            self.lose();
+        }
+        if came || kept || now_ns >= poll.until_ns {
+            if came && !kept {
                 self.pauses.caught();
             }
             return Some(Polled { came, waited_ns });
         }
         if now_ns >= poll.offer_ns {
-            poll.offer_ns = now_ns + waited_ns;
+            // The next look tells what came of it.
             std::thread::yield_now();
-            if self.was_interrupted() {
-                self.lose();
-                // One more look: whoever had the CPU may have left work.
-                (poll.lost, poll.until_ns) = (true, 0);
-            }
+            let back_ns = Native::now();
+            let is_taken = back_ns - now_ns > TAKEN_NS;
+            poll.offer_ns = if is_taken { back_ns } else { back_ns + waited_ns };
         }
         core::hint::spin_loop();
         None
@@ -141,12 +145,6 @@ impl CpuShare {
         self.lost = Native::cpu().0;
         self.times_lost += 1;
         self.pauses.lost();
-    }
-
-    /// Whether another thread had the CPU since the last look, without this one having slept.
-    fn was_interrupted(&mut self) -> bool {
-        let switches = native::involuntary_switches();
-        switches != std::mem::replace(&mut self.switches, switches)
     }
 }
 
@@ -271,16 +269,54 @@ mod tests {
     }
 
     #[test]
-    fn work_that_came_while_another_had_the_cpu_is_reported_and_the_cpu_is_shared() {
+    fn work_that_came_while_another_kept_the_cpu_is_reported_and_the_cpu_is_shared() {
         beside_a_hog(|| {
             let mut share = CpuShare::new();
             // The work comes as late as an interruption does.
-            let start_ns = Native::now();
-            let before = native::involuntary_switches();
-            let ready = || native::involuntary_switches() != before;
+            let (start_ns, mut seen_ns) = (Native::now(), Native::now());
+            let ready = || {
+                let gap_ns = Native::now() - std::mem::replace(&mut seen_ns, Native::now());
+                gap_ns > KEPT_NS
+            };
             let polled = share.poll(start_ns + 60_000_000_000, ready);
             assert!(polled.came && share.is_shared(), "{polled:?}");
         });
+    }
+
+    #[test]
+    fn two_that_take_turns_on_a_cpu_do_not_share_it() {
+        let cpu = Native::topology().cpus()[0].id;
+        let (asked, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (asks, answers) = (Arc::clone(&asked), Arc::clone(&answered));
+        const ROUNDS: u64 = 200;
+        let client = Native::spawn(
+            "client",
+            Some(cpu),
+            Box::new(move || {
+                for round in 1..=ROUNDS {
+                    asks.store(round, Ordering::Release);
+                    while answers.load(Ordering::Acquire) < round {
+                        std::thread::yield_now();
+                    }
+                }
+            }),
+        );
+        let server = Native::spawn(
+            "server",
+            Some(cpu),
+            Box::new(move || {
+                let mut share = CpuShare::new();
+                for round in 1..=ROUNDS {
+                    let deadline_ns = Native::now() + 60_000_000_000;
+                    while !share.poll(deadline_ns, || asked.load(Ordering::Acquire) >= round).came {
+                    }
+                    answered.store(round, Ordering::Release);
+                }
+                // Others on the machine may have been in the way now and then.
+                assert!(share.times_lost() < ROUNDS / 4, "{share:?}");
+            }),
+        );
+        assert!(client.join() && server.join());
     }
 
     #[test]

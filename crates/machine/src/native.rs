@@ -118,17 +118,6 @@ fn pin_to(cpu: CpuId) {
     }
 }
 
-/// How often another thread got the calling one's CPU without this having slept: it was taken, or
-/// given by a yield. About 0.5 us.
-pub(crate) fn involuntary_switches() -> i64 {
-    // SAFETY: rusage is plain bits; the call writes one.
-    unsafe {
-        let mut usage: libc::rusage = core::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
-        usage.ru_nivcsw
-    }
-}
-
 /// An atomic on its own pair of cache lines (the adjacent-line prefetcher works in pairs).
 #[derive(Debug)]
 #[repr(align(128))]

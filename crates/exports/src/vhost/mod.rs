@@ -55,9 +55,9 @@ pub use self::log::Say;
 pub use self::stats::VhostStats;
 pub use self::threads::{QUEUES_MAX, Threads};
 
-/// Longest poll before a sleep unless set otherwise: 64 us. Waking a thread costs as much on hosts
-/// that are virtual machines themselves.
-pub const POLL_MAX_NS: u64 = 64_000;
+/// Longest poll before a sleep unless set otherwise: 200 us, as KVM's `halt_poll_ns`. On hosts that
+/// are virtual machines themselves, waking a thread and being woken cost up to as much.
+pub const POLL_MAX_NS: u64 = 200_000;
 /// Longest wait for more requests unless set otherwise: 10 us.
 pub const WAIT_MAX_NS: u64 = 10_000;
 

@@ -1,26 +1,40 @@
 //! Adaptive polling: how long to look for work before sleeping.
 //!
 //! Pure arithmetic over times that are given: it owns no clock and allocates nothing. Called by I/O
-//! threads and by the simulator. A spin grows when the sleep after it was so short that a longer
-//! spin would have caught the work, and is given up after one long sleep: who is idle sleeps at
-//! once. Kernel counterpart: `halt_poll_ns` of KVM, with `halt_poll_ns_grow` 2 and
-//! `halt_poll_ns_shrink` 0.
+//! threads and by the simulator. A spin is as long as the last wait was, sleep included, if that is
+//! what a spin could have caught; a wait that was slept through may be longer than one that is
+//! spent spinning, because two wake-ups are part of it, so a spin is tried after waits of up to
+//! three times its bound. After a longer wait, and after a few spins in vain, there is none:
+//! a thread that is idle sleeps at once. Kernel counterpart: `halt_poll_ns` of KVM.
 
-/// First spin after none; KVM's `halt_poll_ns_grow_start`.
+/// Shortest spin; KVM's `halt_poll_ns_grow_start`.
 const START_NS: u64 = 10_000;
+/// Spins in vain in a row before some waits go without.
+const VAIN: u32 = 4;
+/// Waits that go without a spin, at first and at most; twice as many each time.
+const PAUSE_MIN: u32 = 64;
+const PAUSE_MAX: u32 = 8192;
+/// Spins in a row that caught their work, and the next pause is a short one again.
+const CALM: u32 = 1024;
 
 /// What a thread's recent waits say about spinning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Polling {
     max_ns: u64,
     spin_ns: u64,
+    /// Spins in a row that were in vain, and those that were not.
+    vain: u32,
+    caught: u32,
+    /// Waits that still go without, and how many the next time.
+    pause: u32,
+    pause_next: u32,
 }
 
 impl Polling {
     /// A thread that does not spin yet, and never longer than `max_ns`; 0 is off.
     #[must_use]
     pub fn new(max_ns: u64) -> Polling {
-        Polling { max_ns, spin_ns: 0 }
+        Polling { max_ns, spin_ns: 0, vain: 0, caught: 0, pause: 0, pause_next: PAUSE_MIN }
     }
 
     /// How long to look before sleeping, in nanoseconds; 0: sleep at once.
@@ -33,17 +47,30 @@ impl Polling {
     /// Work came while spinning, after so long. The spin was long enough and stays as it is: one
     /// that is longer than it need be costs nothing while it catches.
     #[inline]
-    pub fn caught(&mut self, _waited_ns: u64) {}
-
-    /// It spun in vain, then slept so long until woken.
-    #[inline]
-    pub fn slept(&mut self, slept_ns: u64) {
-        let waited_ns = self.spin_ns.saturating_add(slept_ns);
-        if waited_ns > self.max_ns {
-            self.spin_ns = 0;
-        } else if waited_ns > self.spin_ns {
-            self.spin_ns = self.spin_ns.saturating_mul(2).max(START_NS).min(self.max_ns);
+    pub fn caught(&mut self, _waited_ns: u64) {
+        self.vain = 0;
+        self.caught += 1;
+        if self.caught >= CALM {
+            (self.caught, self.pause_next) = (0, PAUSE_MIN);
         }
+    }
+
+    /// It spun in vain for so long, or 0 if it did not spin, then slept so long until woken.
+    #[inline]
+    pub fn slept(&mut self, spun_ns: u64, slept_ns: u64) {
+        let waited_ns = spun_ns.saturating_add(slept_ns);
+        if spun_ns > 0 {
+            (self.vain, self.caught) = (self.vain + 1, 0);
+        }
+        if self.vain >= VAIN {
+            (self.vain, self.pause) = (0, self.pause_next);
+            self.pause_next = (2 * self.pause_next).min(PAUSE_MAX);
+        }
+        self.pause = self.pause.saturating_sub(1);
+        self.spin_ns = match self.pause == 0 && waited_ns <= self.max_ns.saturating_mul(3) {
+            true => waited_ns.max(START_NS).min(self.max_ns),
+            false => 0,
+        };
     }
 }
 
@@ -52,43 +79,63 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_sleeps_let_the_spin_grow_up_to_its_bound() {
-        let mut polling = Polling::new(50_000);
-        let mut spins = Vec::new();
-        for _ in 0..5 {
-            spins.push(polling.spin_ns());
-            polling.slept(5_000);
+    fn a_spin_is_as_long_as_the_last_wait_up_to_its_bound() {
+        for (slept_ns, spin_ns) in
+            [(1, START_NS), (25_000, 25_000), (50_001, 50_000), (150_000, 50_000), (150_001, 0)]
+        {
+            let mut polling = Polling::new(50_000);
+            polling.slept(polling.spin_ns(), slept_ns);
+            assert_eq!(polling.spin_ns(), spin_ns, "after {slept_ns} ns");
         }
-        assert_eq!(spins, [0, 10_000, 20_000, 40_000, 50_000]);
-        assert_eq!(polling.spin_ns(), 0, "50,000 in vain and 5,000 asleep are beyond the bound");
     }
 
     #[test]
     fn a_spin_that_catches_its_work_stays() {
         let mut polling = Polling::new(50_000);
-        polling.slept(5_000);
+        polling.slept(polling.spin_ns(), 15_000);
         polling.caught(7_000);
         polling.caught(1);
-        assert_eq!(polling.spin_ns(), 10_000);
+        assert_eq!(polling.spin_ns(), 15_000);
     }
 
     #[test]
     fn one_long_sleep_ends_the_spinning() {
         let mut polling = Polling::new(50_000);
-        polling.slept(5_000);
-        polling.slept(5_000);
-        polling.slept(1_000_000);
+        polling.slept(polling.spin_ns(), 5_000);
+        polling.slept(polling.spin_ns(), 1_000_000);
         assert_eq!(polling.spin_ns(), 0);
-        // It cannot win by spinning, and does not begin.
-        polling.slept(60_000);
+        polling.slept(polling.spin_ns(), 151_000);
         assert_eq!(polling.spin_ns(), 0);
+    }
+
+    #[test]
+    fn spins_in_vain_become_ever_rarer_until_spins_catch_again() {
+        let mut polling = Polling::new(50_000);
+        let mut spins = [0; 3];
+        for spins in &mut spins {
+            for _ in 0..1000 {
+                polling.slept(polling.spin_ns(), 60_000);
+                *spins += u32::from(polling.spin_ns() > 0);
+            }
+        }
+        assert!(spins[0] < 25 && spins[2] <= 4, "{spins:?}");
+        while polling.spin_ns() == 0 {
+            polling.slept(polling.spin_ns(), 60_000);
+        }
+        (0..CALM).for_each(|_| polling.caught(10));
+        (0..VAIN).for_each(|_| polling.slept(polling.spin_ns(), 60_000));
+        let slept = (0..).take_while(|_| {
+            polling.slept(polling.spin_ns(), 60_000);
+            polling.spin_ns() == 0
+        });
+        assert!(slept.count() < PAUSE_MIN as usize);
     }
 
     #[test]
     fn a_bound_of_nothing_is_off() {
         let mut polling = Polling::new(0);
         for slept_ns in [0, 1, 1_000_000, u64::MAX] {
-            polling.slept(slept_ns);
+            polling.slept(polling.spin_ns(), slept_ns);
             assert_eq!(polling.spin_ns(), 0);
         }
     }
@@ -96,7 +143,7 @@ mod tests {
     #[test]
     fn a_bound_below_the_first_spin_is_kept() {
         let mut polling = Polling::new(4_000);
-        polling.slept(1_000);
+        polling.slept(polling.spin_ns(), 1_000);
         assert_eq!(polling.spin_ns(), 4_000);
     }
 }

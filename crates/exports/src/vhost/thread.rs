@@ -106,6 +106,8 @@ struct Waits {
     share: CpuShare,
     /// Something was published since the last wait.
     answered: bool,
+    /// How long it polled in vain since the last sleep.
+    spun_ns: u64,
 }
 
 /// An I/O thread.
@@ -188,6 +190,7 @@ impl IoThread {
                 polling: [Polling::new(config.poll_max_ns); 2],
                 share: CpuShare::new(),
                 answered: false,
+                spun_ns: 0,
             },
             stats: VhostStats::default(),
             hits: 0,

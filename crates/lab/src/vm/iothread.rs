@@ -295,7 +295,7 @@ impl Io<'_> {
         vm.count(|counts| counts.sleeps += 1);
         let ready = || *lock(&post.kicked) != 0 || channel.has_work() || vm.is_over();
         post.bell.sleep_unless(deadline_ns, ready);
-        self.polling.slept(Simulated::now() - slept_ns);
+        self.polling.slept(spin_ns, Simulated::now() - slept_ns);
         self.channel.tick();
     }
 }

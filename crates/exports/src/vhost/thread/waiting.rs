@@ -41,7 +41,8 @@ impl IoThread {
                 || (!stopping && common.stop.load(Ordering::SeqCst))
         })?;
         let answered = usize::from(std::mem::take(&mut self.waits.answered));
-        self.waits.polling[answered].slept(Native::now() - slept_ns);
+        let spun_ns = std::mem::take(&mut self.waits.spun_ns);
+        self.waits.polling[answered].slept(spun_ns, Native::now() - slept_ns);
         self.suppress_kicks();
         Ok(())
     }
@@ -61,6 +62,7 @@ impl IoThread {
                 break polled;
             }
         };
+        self.waits.spun_ns = if came { 0 } else { waited_ns };
         self.stats.poll_ns += waited_ns;
         self.stats.poll_hits += u64::from(came);
         self.stats.poll_misses += u64::from(!came);
