@@ -1,9 +1,10 @@
 //! An honest NBD client's IOPS, alone and beside clients that ask for much and receive little.
 //!
-//! A server of its own on a ram drive; each greedy client asks for 200 reads of 1 MiB and then
-//! receives nothing, or (`slow`) 64 KiB every 8 s. The honest one reads 4 KiB at random, at depth 1
-//! and 16, for so many seconds:
-//! `cargo run --release -p millrace-exports --example nbd_greedy -- 2`.
+//! Two servers of its own, each on a ram drive, one of which has the greedy clients: each asks for
+//! 200 reads of 1 MiB and then receives nothing, or 64 KiB every 8 s. The honest one reads 4 KiB at
+//! random, at depth 1 and 16, now from the one and now from the other, for half a second each time.
+//! Prints medians and the median of each round's ratio; the argument is the number of rounds:
+//! `cargo run --release -p millrace-exports --example nbd_greedy -- 9`.
 
 #![allow(clippy::print_stdout)] // A program for a person at a terminal.
 
@@ -86,44 +87,59 @@ fn honest(socket: &Path, depth: u64, seconds: f64) -> f64 {
     rate
 }
 
+/// The middle one.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Keeps greedy clients, of whom the slow ones receive a little now and then; ends with the sender.
+fn keep(mut greedy: Vec<UnixStream>, slow: bool, ended: &mpsc::Receiver<()>) {
+    let mut last = Instant::now();
+    let period = Duration::from_millis(50);
+    while ended.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
+        if slow && last.elapsed() > Duration::from_secs(8) {
+            last = Instant::now();
+            let mut bytes = vec![0; 64 << 10];
+            greedy.iter_mut().for_each(|one| drop(one.read(&mut bytes)));
+        }
+    }
+}
+
 fn main() {
-    let seconds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(2.0);
+    let rounds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(9);
     let dir = tempfile::tempdir().expect(OWN);
-    let socket = dir.path().join("s");
-    let server = serve(&socket);
-    let mut writer = connect(&socket);
-    for index in 0..64 {
-        let request = Request { command: Command::Write, ..read_at(0, index * MIB, 4096) };
-        writer.call(&request, vec![7; 4096]).expect(OWN);
+    let sockets = ["alone", "beside"].map(|name| dir.path().join(name));
+    let servers = sockets.each_ref().map(|socket| serve(socket));
+    for socket in &sockets {
+        let mut writer = connect(socket);
+        for index in 0..64 {
+            let request = Request { command: Command::Write, ..read_at(0, index * MIB, 4096) };
+            writer.call(&request, vec![7; 4096]).expect(OWN);
+        }
     }
     println!("greedy clients        depth  alone K/s  beside K/s  ratio");
     for (count, slow) in [(8, false), (20, false), (200, false), (8, true), (20, true), (200, true)]
     {
+        let others: Vec<UnixStream> = (0..count).map(|_| greedy(&sockets[1])).collect();
+        let (stop, ended) = mpsc::channel::<()>();
+        let keeper = std::thread::spawn(move || keep(others, slow, &ended));
+        std::thread::sleep(Duration::from_millis(500));
         for depth in [1, 16] {
-            let alone = honest(&socket, depth, seconds);
-            let mut others: Vec<UnixStream> = (0..count).map(|_| greedy(&socket)).collect();
-            std::thread::sleep(Duration::from_millis(500));
-            let (stop, ended) = mpsc::channel::<()>();
-            let taker = std::thread::spawn(move || {
-                let mut last = Instant::now();
-                let period = Duration::from_millis(50);
-                while ended.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
-                    if slow && last.elapsed() > Duration::from_secs(8) {
-                        last = Instant::now();
-                        let mut bytes = vec![0; 64 << 10];
-                        others.iter_mut().for_each(|one| drop(one.read(&mut bytes)));
-                    }
-                }
-            });
-            let beside = honest(&socket, depth, seconds);
-            drop(stop);
-            taker.join().expect(OWN);
+            let mut rates = [const { Vec::new() }; 3];
+            for _ in 0..rounds {
+                let [alone, beside] = sockets.each_ref().map(|socket| honest(socket, depth, 0.5));
+                let all = [alone / 1e3, beside / 1e3, beside / alone];
+                rates.iter_mut().zip(all).for_each(|(list, value)| list.push(value));
+            }
+            let [alone, beside, ratio] = rates.map(median);
             let what = format!("{count}{}", if slow { ", 64 KiB each 8 s" } else { "" });
-            let (k_alone, k_beside) = (alone / 1e3, beside / 1e3);
-            let ratio = beside / alone;
-            println!("{what:<22}{depth:>5}{k_alone:>11.1}{k_beside:>12.1}{ratio:>7.2}");
+            println!("{what:<22}{depth:>5}{alone:>11.1}{beside:>12.1}{ratio:>7.2}");
         }
+        drop(stop);
+        keeper.join().expect(OWN);
     }
-    drop(writer);
-    let _ = server.stop(Duration::from_secs(5));
+    for server in servers {
+        let _ = server.stop(Duration::from_secs(5));
+    }
 }
