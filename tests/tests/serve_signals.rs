@@ -1,6 +1,8 @@
 //! What signals do to a daemon, and what it logs: a closed terminal ends nothing, a request to stop
 //! flushes, and a failed I/O is told with its drive, sectors and operation, the last one, too.
 
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use millrace_exports::client::Client;
@@ -62,6 +64,30 @@ fn an_error_just_before_the_end_is_logged_with_its_drive_sectors_and_operation()
     let line = "drive d0: 2 I/Os failed; the last: read of sectors 64 to 71: I/O error (errno 5)";
     assert!(stderr.contains(line), "{stderr}");
     assert!(stderr.contains("export v: 2 requests failed; the last: I/O error"), "{stderr}");
+}
+
+#[test]
+fn verbose_log_says_who_connects_what_is_granted_and_why_a_client_is_disconnected() {
+    let config = serving::stripe("auto", &[RAM]);
+    let mut daemon = Daemon::start_in(millrace_tests::tempdir(), &config, &["s"], &["-v"]);
+    let socket = daemon.dir().join("s");
+    let mut client = connect(&socket, "v").unwrap();
+    assert_eq!(read(&mut client, 0), None);
+    drop(client);
+    let mut other = UnixStream::connect(&socket).unwrap();
+    other.write_all(&[0xff; 4]).unwrap();
+    has_said(&daemon, "0.2 is gone");
+    daemon.terminate();
+    let stderr = daemon.stderr();
+    let lines = [
+        format!("client 0.1 connected to unix:{}", socket.display()),
+        "client 0.1 uses export \"v\", structured replies".to_owned(),
+        "client 0.1 is gone".to_owned(),
+        "client 0.2 is disconnected: unknown client flags in 0xffffffff".to_owned(),
+    ];
+    for line in lines {
+        assert_eq!(stderr.matches(&line).count(), 1, "{line}: {stderr}");
+    }
 }
 
 #[test]

@@ -45,6 +45,8 @@ pub(crate) struct Exports {
 
 /// The exports of one listener.
 pub(crate) struct ListenerCatalog {
+    /// Where it listens, for the log.
+    pub(crate) address: String,
     infos: Vec<ExportInfo>,
     /// The volume of each, whose size may grow.
     volumes: Vec<Arc<Volume<Native>>>,
@@ -124,7 +126,8 @@ fn catalog(
     }
     let exports = listener.exports.clone();
     let of = |export: &usize| volumes[list[*export].lane as usize].clone();
-    Ok(ListenerCatalog { infos, volumes: exports.iter().map(of).collect(), exports })
+    let (address, volumes) = (listener.listen.to_string(), exports.iter().map(of).collect());
+    Ok(ListenerCatalog { address, infos, volumes, exports })
 }
 
 /// What clients are told of an export.

@@ -12,6 +12,7 @@
 //! bio nor payload (holes.rs).
 
 mod budget;
+mod clients;
 mod connection;
 mod drain;
 mod execute;

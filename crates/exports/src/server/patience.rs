@@ -14,6 +14,7 @@
 
 use std::collections::VecDeque;
 
+use super::clients;
 use super::connection::Connection;
 use super::ring::is_gone;
 use super::worker::{Worker, touch};
@@ -185,6 +186,8 @@ impl Worker {
             let waits = conn.waits_for_client() && conn.held_bytes > guarantee_bytes;
             if conn.habits.progress.is_slow(waits, times, period_ns) {
                 self.core.counts.stalled += 1;
+                let why = "it reads too slowly while other clients wait for memory";
+                clients::ended(self.number, conn, why);
                 conn.kill(&mut self.core.tickets, &mut self.core.pool);
                 touch(&mut self.touched, conn);
             }
@@ -248,6 +251,7 @@ impl Worker {
             let waits = conn.waits_for_client();
             if conn.habits.progress.is_stalled(waits) {
                 self.core.counts.stalled += 1;
+                clients::ended(self.number, conn, "it reads or sends nothing for too long");
                 conn.kill(&mut self.core.tickets, &mut self.core.pool);
                 touch(&mut self.touched, conn);
             }

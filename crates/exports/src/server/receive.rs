@@ -8,6 +8,9 @@
 //! waits for memory or room simply stops here and starts again at the same byte; payload of a
 //! refused request is thrown away, never taken for a header.
 
+use std::fmt::Display;
+
+use super::clients;
 use super::connection::{Connection, Granted, Incoming, Phase};
 use super::execute::{Core, Taken};
 use super::input::COPY_BYTES_MAX;
@@ -74,8 +77,9 @@ impl Core {
                 }
                 self.negotiated(conn);
             }
-            Err(_) => {
+            Err(error) => {
                 self.counts.protocol_errors += 1;
+                clients::ended(self.pool.thread(), conn, error);
                 conn.kill(&mut self.tickets, &mut self.pool);
             }
         }
@@ -111,7 +115,9 @@ impl Core {
         };
         let catalog = &self.exports.catalogs[listener];
         let export = catalog.exports[session.export];
-        let rules = Rules::new(&self.exports.list[export].info, &session);
+        let info = &self.exports.list[export].info;
+        clients::granted(self.pool.thread(), conn, &info.name, session.style());
+        let rules = Rules::new(info, &session);
         // Or a little more than it was told, if the volume grew in between.
         let rules = Rules { size_bytes: catalog.size_bytes(session.export), ..rules };
         let grain = self.exports.list[export].info.block_min;
@@ -132,7 +138,7 @@ impl Core {
             let (request, header_bytes) = match parse(conn.input.bytes(), &granted.session) {
                 Ok(Parsed::NeedMore) => return,
                 Ok(Parsed::Request { request, header_bytes }) => (request, header_bytes),
-                Err(_) => return self.violated(conn),
+                Err(error) => return self.violated(conn, error),
             };
             if !conn.has_room() || conn.turn.is_full() {
                 return;
@@ -144,7 +150,7 @@ impl Core {
                     self.refuse(conn, &granted, &request, errno, why);
                     Taken::Done
                 }
-                Verdict::Disconnect(_) => return self.violated(conn),
+                Verdict::Disconnect(why) => return self.violated(conn, why),
             };
             if conn.hunger != Hunger::No && !matches!(taken, Taken::Starved) {
                 self.end_hunger(conn);
@@ -170,8 +176,9 @@ impl Core {
     }
 
     /// The client broke the protocol.
-    fn violated(&mut self, conn: &mut Connection) {
+    fn violated(&mut self, conn: &mut Connection, why: impl Display) {
         self.counts.protocol_errors += 1;
+        clients::ended(self.pool.thread(), conn, why);
         conn.kill(&mut self.tickets, &mut self.pool);
     }
 

@@ -18,6 +18,7 @@ use millrace_drives::{IoConfig, IoContext};
 use millrace_machine::{Machine, Native};
 use millrace_reactor::Completion;
 
+use super::clients;
 use super::connection::{Connection, Phase};
 use super::execute::Core;
 use super::lane::Lane;
@@ -303,6 +304,8 @@ impl Worker {
         self.core.counts.connections += 1;
         let conn =
             self.conns[index].insert(Connection::new(fd, index, self.accepting.serial, listener));
+        let catalog = &self.shared.exports.catalogs[listener];
+        clients::connected(self.number, conn, &catalog.address);
         let deadline_ns = Native::now().saturating_add(self.shared.handshake_timeout_ns);
         self.handshakes.push_back((deadline_ns, index, self.accepting.serial));
         touch(&mut self.touched, conn);
@@ -333,6 +336,7 @@ impl Worker {
             let conn = self.conns[index].as_mut().filter(|conn| conn.serial == serial);
             if let Some(conn) = conn.filter(|conn| conn.phase == Phase::Handshake) {
                 self.core.counts.handshake_timeouts += 1;
+                clients::ended(self.number, conn, "the handshake took longer than its timeout");
                 conn.kill(&mut self.core.tickets, &mut self.core.pool);
                 touch(&mut self.touched, conn);
             }
@@ -404,6 +408,7 @@ impl Worker {
 
     fn close(&mut self, index: usize) {
         let Some(conn) = self.conns[index].take() else { return };
+        clients::left(self.number, &conn);
         self.ring.close(conn.fd);
         if conn.in_flight > 0 {
             // Drives have the rest; its memory comes back without the connection.
