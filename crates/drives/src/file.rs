@@ -11,6 +11,7 @@ mod engine;
 mod flight;
 mod format;
 mod grow;
+mod locks;
 mod made;
 mod open;
 mod pool;

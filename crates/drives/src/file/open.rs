@@ -14,23 +14,19 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use millrace_block::{Buffer, Error, ErrorKind};
 use millrace_reactor::{Backend, Config, Reactor};
 
+use super::locks::lock;
 use super::made::Made;
 use super::pool::Pool;
 use super::probe::{self, DirectAlign, Geometry};
 use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Aio, Direct, FileConfig, FileDriver, MAX_SECTORS, Shared, format};
 use crate::open::Measured;
-use crate::system::flock_holder;
 use crate::value::size_text;
 
-/// How often, and how far apart, a locked file is tried again: for three seconds.
-const LOCK_TRIES: u32 = 120;
-const LOCK_PAUSE: Duration = Duration::from_millis(25);
 /// Bytes of the shared zeroes.
 const ZEROES_BYTES: usize = 64 << 10;
 
@@ -212,36 +208,6 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
         }
         _ => system(&config.path, "open", error),
     }
-}
-
-/// Locks the open file: exclusively, or shared with other readers.
-fn lock(file: &File, config: &FileConfig) -> Result<(), Error> {
-    let kind = if config.read_only { libc::LOCK_SH } else { libc::LOCK_EX };
-    for _ in 0..LOCK_TRIES {
-        // SAFETY: no memory is involved.
-        if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } == 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        if error.raw_os_error() != Some(libc::EWOULDBLOCK) {
-            return Err(system(&config.path, "flock", &error));
-        }
-        // The ring of a process that was killed holds its files longer than the process itself:
-        // mostly 30 to 50 ms, but the kernel tears rings down when it comes to it, and on a busy
-        // machine later.
-        std::thread::sleep(LOCK_PAUSE);
-    }
-    let path = config.path.display();
-    let text = match flock_holder(file) {
-        Some(holder) if holder.is_this() => {
-            format!("{path}: another drive of this process uses this file; name another file")
-        }
-        Some(holder) => {
-            format!("{path}: {holder} uses this file and has locked it; stop it, or name another")
-        }
-        None => format!("{path}: another process uses this file; stop it, or name another file"),
-    };
-    Err(Error::new(ErrorKind::Busy, text))
 }
 
 /// Geometry at the size that was asked for; extends a file that is shorter.

@@ -1,0 +1,189 @@
+//! The locks of a drive's file, so that nobody else serves it meanwhile.
+//!
+//! Two kinds: flock, which other instances of this program take, and the byte ranges that QEMU locks
+//! in the images of its virtual machines, so that neither opens what the other writes. Taken by
+//! open.rs before anything is changed; they last as long as the file is open. Source: QEMU's
+//! block/file-posix.c (`RAW_LOCK_PERM_BASE`, `RAW_LOCK_SHARED_BASE`) and docs/system/images.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::Duration;
+
+use millrace_block::{Error, ErrorKind};
+
+use super::FileConfig;
+use super::open::system;
+use crate::system::flock_holder;
+
+/// How often, and how far apart, a locked file is tried again: for three seconds.
+const TRIES: u32 = 120;
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// A byte from here on, locked by whoever does something to the image; and one from there on,
+/// locked by whoever forbids it to others.
+const DOES: i64 = 100;
+const FORBIDS: i64 = 200;
+/// Which bytes: what is done.
+const READ: i64 = 0;
+const WRITE: i64 = 1;
+const RESIZE: i64 = 3;
+
+/// Locks the open file: exclusively, or shared with other readers.
+///
+/// # Errors
+/// `Busy` if somebody else has it and keeps it for three seconds.
+pub(super) fn lock(file: &File, config: &FileConfig) -> Result<(), Error> {
+    // The ring of a process that was killed holds its files longer than the process itself: mostly
+    // 30 to 50 ms, but the kernel tears rings down when it comes to it, and on a busy machine later.
+    let mut found = Found::Flock;
+    for _ in 0..TRIES {
+        found = match attempt(file, config.read_only) {
+            Ok(None) => return Ok(()),
+            Ok(Some(found)) => found,
+            Err(error) => return Err(system(&config.path, "lock", &error)),
+        };
+        std::thread::sleep(PAUSE);
+    }
+    Err(Error::new(ErrorKind::Busy, text(&config.path, file, found)))
+}
+
+/// Which lock somebody else has.
+#[derive(Clone, Copy)]
+enum Found {
+    Flock,
+    Bytes,
+}
+
+/// Takes both kinds of locks; the one that somebody else has, if there is one.
+fn attempt(file: &File, read_only: bool) -> io::Result<Option<Found>> {
+    let kind = if read_only { libc::LOCK_SH } else { libc::LOCK_EX };
+    // SAFETY: no memory is involved.
+    if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } != 0 {
+        let error = io::Error::last_os_error();
+        let is_held = error.raw_os_error() == Some(libc::EWOULDBLOCK);
+        return if is_held { Ok(Some(Found::Flock)) } else { Err(error) };
+    }
+    let does: &[i64] = if read_only { &[READ] } else { &[READ, WRITE, RESIZE] };
+    let forbids = [WRITE, RESIZE];
+    // First its own, then a look for others': of two that come at once, one sees the other.
+    let own = does.iter().map(|byte| DOES + byte).chain(forbids.map(|byte| FORBIDS + byte));
+    for byte in own {
+        if !share(file, byte)? {
+            return Ok(Some(Found::Bytes));
+        }
+    }
+    let others = does.iter().map(|byte| FORBIDS + byte).chain(forbids.map(|byte| DOES + byte));
+    for byte in others {
+        if is_shared(file, byte)? {
+            return Ok(Some(Found::Bytes));
+        }
+    }
+    Ok(None)
+}
+
+/// A lock of one byte, of this kind.
+fn byte_lock(byte: i64, kind: libc::c_int) -> libc::flock {
+    // SAFETY: all-zero bytes are a lock from the start of the file, of no process.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    (lock.l_start, lock.l_len) = (byte, 1);
+    lock
+}
+
+/// Takes a byte's lock together with others; false if somebody has it for itself. A file system
+/// without such locks has nobody who could hold one.
+fn share(file: &File, byte: i64) -> io::Result<bool> {
+    let lock = byte_lock(byte, libc::F_RDLCK);
+    // SAFETY: the lock is a live local, which the kernel reads.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+        Some(libc::EINVAL | libc::ENOLCK | libc::ENOSYS | libc::EOPNOTSUPP) => Ok(true),
+        _ => Err(error),
+    }
+}
+
+/// Whether somebody else has a byte's lock.
+fn is_shared(file: &File, byte: i64) -> io::Result<bool> {
+    let mut lock = byte_lock(byte, libc::F_WRLCK);
+    // SAFETY: the lock is a live local, which the kernel fills.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } == 0 {
+        return Ok(lock.l_type != libc::F_UNLCK as libc::c_short);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EINVAL | libc::ENOLCK | libc::ENOSYS | libc::EOPNOTSUPP) => Ok(false),
+        _ => Err(error),
+    }
+}
+
+/// Who has the file, and what to do.
+fn text(path: &Path, file: &File, found: Found) -> String {
+    let path = path.display();
+    let holder = match found {
+        Found::Bytes => {
+            return format!(
+                "{path}: another program has locked this file as QEMU locks the disks of virtual \
+                 machines; stop that, or name another file"
+            );
+        }
+        Found::Flock => flock_holder(file),
+    };
+    match holder {
+        Some(holder) if holder.is_this() => {
+            format!("{path}: another drive of this process uses this file; name another file")
+        }
+        Some(holder) => {
+            format!("{path}: {holder} uses this file and has locked it; stop it, or name another")
+        }
+        None => format!("{path}: another process uses this file; stop it, or name another file"),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // Tests may.
+mod tests {
+    use std::fs::OpenOptions;
+
+    use super::*;
+
+    fn open(path: &Path, writes: bool) -> File {
+        OpenOptions::new().read(true).write(writes).open(path).unwrap()
+    }
+
+    #[test]
+    fn an_image_that_somebody_writes_is_refused_and_readers_share_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        std::fs::write(&path, [0; 512]).unwrap();
+        let is_refused = |read_only: bool| {
+            let file = open(&path, !read_only);
+            attempt(&file, read_only).unwrap().is_some()
+        };
+        // As QEMU opens the disk of a virtual machine, and one that it only reads.
+        let locked = |bytes: &[i64]| {
+            let image = open(&path, true);
+            assert!(bytes.iter().all(|byte| share(&image, *byte).unwrap()));
+            image
+        };
+        let machine = locked(&[100, 101, 201, 203]);
+        assert!(is_refused(false) && is_refused(true));
+        drop(machine);
+        let reader = locked(&[100, 201, 203]);
+        assert!(is_refused(false) && !is_refused(true));
+        drop(reader);
+        let ours = open(&path, true);
+        assert!(attempt(&ours, false).unwrap().is_none());
+        let image = open(&path, true);
+        let is_seen = |byte: i64| is_shared(&image, byte).unwrap();
+        assert!([100, 101, 103, 201, 203].into_iter().all(is_seen));
+        assert!(![102, 104, 200, 202].into_iter().any(is_seen));
+    }
+}
