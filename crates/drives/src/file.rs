@@ -275,7 +275,7 @@ impl Driver<Native> for FileDriver {
             }
             // On epoll the reactor's own threads do it.
             (Aio::Threads, Backend::Uring) => Engine::Pool(self.pool.link(current.wake, depth), fd),
-            _ => Engine::Ring(ThreadBound::new(Ring::new(current.handle, fd))),
+            _ => Engine::Ring(ThreadBound::new(Ring::new(current.handle, fd, depth))),
         };
         Ok(Box::new(FileQueue::new(Arc::clone(&self.shared), engine, depth)))
     }

@@ -41,8 +41,8 @@ pub struct Config {
     /// fewer keep a drive busier (measured on a virtio disk at depth 64: 64 at once cost 10 % of
     /// the rate of one at a time, 8 cost 5 %).
     pub submit_batch: u32,
-    /// Most threads for operations that have no asynchronous form (at least 1). They start when
-    /// first needed.
+    /// Most threads, for each source, for operations that have no asynchronous form (at least 1).
+    /// They start when first needed; a source whose operations hang leaves those of others alone.
     pub pool_threads: usize,
     /// Longest busy poll before a blocking turn sleeps, in nanoseconds; 0 sleeps at once. A turn
     /// polls only while the waits before it were that short, and lets others have its CPU.

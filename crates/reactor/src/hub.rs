@@ -37,7 +37,7 @@ impl Hub {
     pub(crate) fn queue_job(&mut self, key: Key) {
         if let Some(slot) = self.table.get(key) {
             slot.phase = Phase::Pooled;
-            self.jobs.push(Job { key, op: slot.op });
+            self.jobs.push(Job { key, source: slot.source.0, op: slot.op });
         }
     }
 

@@ -1,7 +1,8 @@
 //! Threads for operations that have no asynchronous form: files on epoll, ioctl everywhere.
 //!
 //! Owns a queue of jobs and a list of results behind one mutex. The owner thread submits batches
-//! and collects results; workers start when first needed and live until the pool is dropped.
+//! and collects results; workers start when first needed and live until the pool is dropped. Each
+//! source has so many of them at most, so a file whose operations hang holds up no other file.
 //! Lock order: the mutex is a leaf and is never held across a system call.
 //! Wake protocol: the owner sets `asleep` under the mutex after it saw no results; a worker that
 //! adds a result under the mutex takes `asleep` and, if it was set, writes the eventfd once.
@@ -20,6 +21,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, Copy)]
 pub(crate) struct Job {
     pub(crate) key: Key,
+    /// Whose it is.
+    pub(crate) source: u16,
     pub(crate) op: Op,
 }
 
@@ -27,13 +30,51 @@ pub(crate) struct Job {
 // `Handle::push`), and only the one worker that took the job uses them.
 unsafe impl Send for Job {}
 
+/// The jobs of a source.
+#[derive(Clone, Copy, Default)]
+struct Lane {
+    queued: usize,
+    running: usize,
+}
+
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
+    /// By source, as far as any had a job.
+    lanes: Vec<Lane>,
+    /// Most jobs of a source that run at a time.
+    lane_max: usize,
     results: Vec<(Key, i32)>,
     idle: usize,
     asleep: bool,
     closed: bool,
+}
+
+impl State {
+    fn put(&mut self, job: Job) {
+        let lane = usize::from(job.source);
+        if lane >= self.lanes.len() {
+            self.lanes.resize(lane + 1, Lane::default());
+        }
+        self.lanes[lane].queued += 1;
+        self.jobs.push_back(job);
+    }
+
+    /// The first job whose source does not have its share of the workers yet.
+    fn take(&mut self) -> Option<Job> {
+        let (lanes, most) = (&mut self.lanes, self.lane_max);
+        let may_run = |job: &Job| lanes[usize::from(job.source)].running < most;
+        let at = self.jobs.iter().position(may_run)?;
+        let job = self.jobs.remove(at)?;
+        let lane = &mut lanes[usize::from(job.source)];
+        (lane.queued, lane.running) = (lane.queued - 1, lane.running + 1);
+        Some(job)
+    }
+
+    /// Jobs that could run now, had they workers.
+    fn ready(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.queued.min(self.lane_max - lane.running)).sum()
+    }
 }
 
 struct Shared {
@@ -52,22 +93,16 @@ impl Shared {
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: usize,
-    threads_max: usize,
     outstanding: usize,
     scratch: Vec<(Key, i32)>,
 }
 
 impl Pool {
-    /// A pool of at most `threads_max` threads that wakes its owner through `wake`.
-    pub(crate) fn new(threads_max: usize, wake: Arc<OwnedFd>) -> Pool {
-        let shared = Shared { state: Mutex::default(), work: Condvar::new(), wake };
-        Pool {
-            shared: Arc::new(shared),
-            threads: 0,
-            threads_max: threads_max.max(1),
-            outstanding: 0,
-            scratch: Vec::new(),
-        }
+    /// A pool of at most `lane_max` threads for each source, that wakes its owner through `wake`.
+    pub(crate) fn new(lane_max: usize, wake: Arc<OwnedFd>) -> Pool {
+        let state = Mutex::new(State { lane_max: lane_max.max(1), ..State::default() });
+        let shared = Shared { state, work: Condvar::new(), wake };
+        Pool { shared: Arc::new(shared), threads: 0, outstanding: 0, scratch: Vec::new() }
     }
 
     /// Hands over all of `jobs`, which is left empty. Without any thread they fail.
@@ -78,10 +113,12 @@ impl Pool {
         // Room for all, so that it never grows because the threads are slower than before.
         let others = self.outstanding - state.jobs.len();
         state.jobs.reserve(others);
-        state.jobs.extend(jobs.drain(..));
-        let missing = state.jobs.len().saturating_sub(state.idle);
+        jobs.drain(..).for_each(|job| state.put(job));
+        // Those that have been started and found no job yet are idle soon.
+        let most = state.lanes.len() * state.lane_max;
+        let missing = state.ready().saturating_sub(state.idle);
         drop(state);
-        for _ in 0..missing.min(self.threads_max - self.threads) {
+        for _ in 0..missing.min(most - self.threads) {
             if !self.spawn() {
                 break;
             }
@@ -92,9 +129,10 @@ impl Pool {
         }
         if self.threads == 0 {
             let mut state = self.shared.lock();
-            while let Some(job) = state.jobs.pop_front() {
-                state.results.push((job.key, -libc::ENOMEM));
-            }
+            let state = &mut *state;
+            state.lanes.fill(Lane::default());
+            let failed = state.jobs.drain(..).map(|job| (job.key, -libc::ENOMEM));
+            state.results.extend(failed);
         }
     }
 
@@ -152,12 +190,13 @@ impl Drop for Pool {
 fn work(shared: &Shared) {
     let mut state = shared.lock();
     loop {
-        if let Some(job) = state.jobs.pop_front() {
+        if let Some(job) = state.take() {
             drop(state);
             // SAFETY: by the contract of `Handle::push`, all that the operation names is valid
             // until its completion is taken, which happens after this.
             let result = unsafe { run_file_op(&job.op) };
             state = shared.lock();
+            state.lanes[usize::from(job.source)].running -= 1;
             state.results.push((job.key, result));
             if std::mem::take(&mut state.asleep) {
                 drop(state);

@@ -266,6 +266,15 @@ impl Handle {
         self.with_tables(|tables, _| tables.fixed_buffer(ptr as usize, len))?
     }
 
+    /// Tells the kernel that so many more operations may block at once, each in a thread of its own
+    /// that starts when it is needed. Without that, a file whose operations hang would take all
+    /// threads that the ring has. Nothing on the epoll back end, where each source has its own.
+    pub fn expect_blocking(&self, operations: u32) {
+        if let Engine::Uring(uring) = &mut self.core.borrow_mut().engine {
+            uring.expect_blocking(operations);
+        }
+    }
+
     /// Runs `f` on the ring's tables; `None` on the epoll back end.
     fn with_tables<R>(&self, f: impl FnOnce(&mut Tables, &Submitter<'_>) -> R) -> Option<R> {
         match &mut self.core.borrow_mut().engine {

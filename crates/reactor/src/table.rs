@@ -63,14 +63,29 @@ struct Inbox {
     open: bool,
 }
 
+/// Operations that may be outstanding before the table has to grow.
+const SLOTS: usize = 256;
+
 /// All slots and inboxes of one reactor.
-#[derive(Default)]
 pub(crate) struct Table {
     slots: Vec<Slot>,
     free_slots: Vec<u32>,
     inboxes: Vec<Inbox>,
     free_sources: Vec<u16>,
     delivered: usize,
+}
+
+impl Default for Table {
+    /// With room for as many operations as most threads ever have outstanding.
+    fn default() -> Table {
+        Table {
+            slots: Vec::with_capacity(SLOTS),
+            free_slots: Vec::with_capacity(SLOTS),
+            inboxes: Vec::new(),
+            free_sources: Vec::new(),
+            delivered: 0,
+        }
+    }
 }
 
 impl Table {
@@ -84,7 +99,9 @@ impl Table {
                 index
             }
         };
-        self.inboxes[usize::from(index)].open = true;
+        let inbox = &mut self.inboxes[usize::from(index)];
+        inbox.open = true;
+        inbox.completions.reserve(SLOTS);
         Source(index)
     }
 

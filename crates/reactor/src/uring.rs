@@ -29,6 +29,8 @@ use std::os::fd::{AsRawFd, RawFd};
 
 const WAKE: u64 = u64::MAX;
 const IGNORE: u64 = u64::MAX - 1;
+/// Most kernel threads for operations that block.
+const WORKERS_MAX: u32 = 4096;
 /// Completions copied from the ring at a time.
 const BATCH: usize = 32;
 /// How often a push yields to a kernel short of memory before it fails the operation.
@@ -50,6 +52,8 @@ pub(crate) struct Uring {
     again: Vec<Key>,
     scratch: Vec<Key>,
     tables: Tables,
+    /// Most kernel threads for operations that block and end; 0 for as many as the kernel likes.
+    workers: u32,
 }
 
 /// The standing read of the wake eventfd.
@@ -114,12 +118,25 @@ impl Uring {
             again: Vec::new(),
             scratch: Vec::new(),
             tables: Tables::new(opened.file_slots, buffer_slots),
+            workers: 0,
         })
     }
 
     /// Which optional features the ring has.
     pub(crate) fn features(&self) -> Features {
         self.features
+    }
+
+    /// So many more operations may block at once.
+    pub(crate) fn expect_blocking(&mut self, operations: u32) {
+        let ring = self.ring.submitter();
+        let mut most = [0, 0];
+        if self.workers == 0 && ring.register_iowq_max_workers(&mut most).is_ok() {
+            self.workers = most[0];
+        }
+        self.workers = self.workers.saturating_add(operations).min(WORKERS_MAX);
+        // A kernel before 5.15 keeps its own number.
+        let _ = ring.register_iowq_max_workers(&mut [self.workers, 0]);
     }
 
     /// Puts an operation on the ring, into the pool's batch, or answers it at once.

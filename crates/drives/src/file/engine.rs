@@ -36,9 +36,10 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Opens an inbox on the calling thread's reactor.
-    pub(crate) fn new(handle: Handle, fd: RawFd) -> Ring {
+    /// Opens an inbox on the calling thread's reactor, for so many operations at a time.
+    pub(crate) fn new(handle: Handle, fd: RawFd, depth: u32) -> Ring {
         let (source, file) = (handle.source(), handle.register_file(fd));
+        handle.expect_blocking(depth);
         Ring { handle, source, file }
     }
 }

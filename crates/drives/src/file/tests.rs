@@ -111,7 +111,7 @@ impl Driver<Native> for ScriptedDriver {
     }
     fn open_queue(&self, _: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
         let (current, shared) = (io_context::current().unwrap(), Arc::clone(&self.0.shared));
-        let ring = Ring::new(current.handle, shared.file.as_raw_fd());
+        let ring = Ring::new(current.handle, shared.file.as_raw_fd(), depth);
         let engine = Engine::Ring(ThreadBound::new(ring));
         let engine = Engine::Script(Box::new(Scripted { engine, script: Arc::clone(&self.1) }));
         Ok(Box::new(FileQueue::new(shared, engine, depth)))
