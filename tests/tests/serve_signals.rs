@@ -76,14 +76,14 @@ fn verbose_log_says_who_connects_what_is_granted_and_why_a_client_is_disconnecte
     drop(client);
     let mut other = UnixStream::connect(&socket).unwrap();
     other.write_all(&[0xff; 4]).unwrap();
-    has_said(&daemon, "0.2 is gone");
+    has_said(&daemon, "1.1 is gone");
     daemon.terminate();
     let stderr = daemon.stderr();
     let lines = [
         format!("client 0.1 connected to unix:{}", socket.display()),
         "client 0.1 uses export \"v\", structured replies".to_owned(),
         "client 0.1 is gone".to_owned(),
-        "client 0.2 is disconnected: unknown client flags in 0xffffffff".to_owned(),
+        "client 1.1 is disconnected: unknown client flags in 0xffffffff".to_owned(),
     ];
     for line in lines {
         assert_eq!(stderr.matches(&line).count(), 1, "{line}: {stderr}");

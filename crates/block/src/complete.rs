@@ -210,7 +210,16 @@ impl<M: Machine> Disk<M> {
         stats.timeouts.add(1);
         serve.issued_ns[tag.0 as usize] = now_ns | 1;
         let Some(queue) = &mut serve.queue else { return };
-        if queue.timeout(tag) == Expired::Extend || has_foreign_memory(rq) {
+        if queue.timeout(tag) == Expired::Extend {
+            return;
+        }
+        if has_foreign_memory(rq) {
+            // Whoever owns the memory decides what becomes of the request; the drive is at fault.
+            if rq.state != State::Overdue {
+                rq.state = State::Overdue;
+                let (op, sector, nr_sectors) = (rq.op(), rq.sector(), rq.nr_sectors());
+                self.note_failure(Failure { op, sector, nr_sectors, status: Status::TimedOut });
+            }
             return;
         }
         if run.trace.is_some() {

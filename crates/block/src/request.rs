@@ -28,6 +28,8 @@ pub(crate) enum State {
     InFlight,
     /// The same, but that its bios waited in a queue.
     Waited,
+    /// Not answered in time, which was told; its memory is not ours to take away.
+    Overdue,
     Abandoned,
 }
 
@@ -101,7 +103,7 @@ impl<M: Machine> Request<M> {
     /// Whether the driver has it, or is to have it, and its bios are unanswered.
     #[inline(always)]
     pub(crate) fn is_in_flight(&self) -> bool {
-        matches!(self.state, State::InFlight | State::Waited)
+        matches!(self.state, State::InFlight | State::Waited | State::Overdue)
     }
 
     /// Its operation and times, to compare others with.

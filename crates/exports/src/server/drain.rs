@@ -125,6 +125,12 @@ impl Worker {
             let name = self.core.exports.volumes[lane].name();
             report.failures.push(format!("{name}: flush: no answer in time"));
         }
+        for (lane, volume) in self.core.lanes.iter().zip(&self.core.exports.volumes) {
+            if lane.overdue > 0 {
+                let (count, name) = (lane.overdue, volume.name());
+                report.failures.push(format!("{name}: {count} requests its drives never answered"));
+            }
+        }
         Ok(())
     }
 

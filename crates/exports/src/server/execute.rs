@@ -154,8 +154,7 @@ impl Core {
     fn transfer(&mut self, conn: &mut Connection, granted: &Granted, request: &Request) -> Taken {
         let lane = self.exports.list[granted.export].lane;
         if self.lanes[lane as usize].is_stuck() {
-            self.refuse(conn, granted, request, Errno::Eio, STUCK);
-            return Taken::Done;
+            return self.refuse_stuck(conn, granted, request);
         }
         if request.length >= HOLE_BYTES_MIN && self.answer_hole(conn, granted, request) {
             return Taken::Done;
@@ -193,13 +192,15 @@ impl Core {
         request: &Request,
         none: NoBuffer,
     ) -> Taken {
-        let (errno, why) = match none {
-            NoBuffer::Wait => return Taken::Starved,
-            NoBuffer::TooLong => (Errno::Enomem, "longer than the server's memory-max allows"),
-            NoBuffer::Stuck => (Errno::Eio, STUCK),
-        };
-        self.refuse(conn, granted, request, errno, why);
-        Taken::Done
+        match none {
+            NoBuffer::Wait => Taken::Starved,
+            NoBuffer::Stuck => self.refuse_stuck(conn, granted, request),
+            NoBuffer::TooLong => {
+                let why = "longer than the server's memory-max allows";
+                self.refuse(conn, granted, request, Errno::Enomem, why);
+                Taken::Done
+            }
+        }
     }
 
     /// A flush, a discard or a zeroing.
@@ -217,8 +218,7 @@ impl Core {
         }
         let lane = self.exports.list[granted.export].lane as usize;
         if self.lanes[lane].is_stuck() {
-            self.refuse(conn, granted, request, Errno::Eio, STUCK);
-            return Taken::Done;
+            return self.refuse_stuck(conn, granted, request);
         }
         let mut ticket = self.ticket(conn, granted, request, op);
         ticket.left_sectors = request.length >> 9;
@@ -381,6 +381,28 @@ impl Core {
             self.release(id, &ticket);
         }
         ticket
+    }
+
+    /// Refuses a request whose drives answer nothing any more.
+    #[cold]
+    pub(crate) fn refuse_stuck(
+        &mut self,
+        conn: &mut Connection,
+        granted: &Granted,
+        request: &Request,
+    ) -> Taken {
+        self.exports.list[granted.export].faults.note(Status::TimedOut);
+        self.refuse(conn, granted, request, Errno::Eio, STUCK);
+        Taken::Done
+    }
+
+    /// A drive failed at a request whose client is gone: it counts for the volume's first export.
+    #[cold]
+    pub(crate) fn note_fault(&self, lane: usize, status: Status) {
+        let mut exports = self.exports.list.iter();
+        if let Some(export) = exports.find(|export| export.lane as usize == lane) {
+            export.faults.note(status);
+        }
     }
 
     /// Answers a request that a drive failed at.

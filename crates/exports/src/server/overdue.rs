@@ -76,7 +76,10 @@ impl Worker {
         self.core.lanes[lane].started -= 1;
         self.core.lanes[lane].overdue += 1;
         let conn = self.conns[number].as_mut().filter(|conn| conn.serial == serial);
-        let Some(conn) = conn else { return };
+        let Some(conn) = conn else {
+            self.core.note_fault(lane, Status::TimedOut);
+            return;
+        };
         conn.held_bytes -= bytes;
         if conn.hunger != Hunger::No {
             self.core.retry.push(number);

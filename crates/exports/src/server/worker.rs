@@ -22,7 +22,7 @@ use super::clients;
 use super::connection::{Connection, Phase};
 use super::execute::Core;
 use super::lane::Lane;
-use super::memory::Pool;
+use super::memory::{Pool, trim_heap};
 use super::patience::Patience;
 use super::ring::{Event, Ring, close_now, set_send_buffer, set_tcp_options};
 use super::shared::Shared;
@@ -32,6 +32,10 @@ use super::ticket::{Life, Memory, Ticket, Tickets};
 
 /// Bios in flight per volume and thread.
 const CHANNEL_DEPTH: u32 = 1024;
+/// Connections that must have ended before the heap is trimmed: when none is left, and else. Each
+/// has some 200 KiB of it.
+const CLOSED_FEW: u32 = 16;
+const CLOSED_MANY: u32 = 256;
 /// How soon to accept again after the system refused a connection.
 const ACCEPT_RETRY_NS: u64 = 100_000_000;
 
@@ -49,6 +53,8 @@ pub(crate) struct Worker {
     /// Connections that left requests for the next turn.
     unfinished: Vec<usize>,
     completions: Vec<Completion>,
+    /// Connections that ended since the heap was trimmed.
+    closed: u32,
     /// Deadline, index and serial of connections in negotiation, the oldest first.
     handshakes: VecDeque<(u64, usize, u64)>,
     pub(crate) patience: Patience,
@@ -111,6 +117,7 @@ impl Worker {
             touched: Vec::new(),
             unfinished: Vec::new(),
             completions: Vec::with_capacity(256),
+            closed: 0,
             handshakes: VecDeque::new(),
             patience: Patience::new(),
             seen_news: 0,
@@ -417,8 +424,14 @@ impl Worker {
         self.free.push(index);
         self.core.counts.connections -= 1;
         self.shared.dismiss();
-        if self.free.len() == self.conns.len() {
+        self.closed += 1;
+        let is_last = self.free.len() == self.conns.len();
+        if is_last {
             self.core.pool.trim();
+        }
+        if self.closed >= if is_last { CLOSED_FEW } else { CLOSED_MANY } {
+            self.closed = 0;
+            trim_heap();
         }
     }
 

@@ -282,8 +282,12 @@ pub fn stopped(report: &StopReport) -> String {
     if report.is_clean() {
         return "stopped: everything is answered and flushed".to_owned();
     }
-    let failures: String = report.failures.iter().map(|text| format!("; {text}")).collect();
-    format!("stopped: {} connections cut off with requests unanswered{failures}", report.cut_off)
+    let cut_off = match report.cut_off {
+        0 => None,
+        count => Some(format!("{count} connections cut off with requests unanswered")),
+    };
+    let all: Vec<_> = cut_off.iter().chain(&report.failures).map(String::as_str).collect();
+    format!("stopped: {}", all.join("; "))
 }
 
 #[cfg(test)]
