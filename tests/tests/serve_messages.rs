@@ -101,7 +101,7 @@ fn a_wrong_configuration_says_where_and_what_to_do_and_leaves_nothing() {
         },
         Case {
             config: ("", "", "[server]\nmemory-max = \"1\"\n"),
-            said: &["m.toml:11: memory-max = \"1\": write a size of 1m or more"],
+            said: &["m.toml:11: memory-max = \"1\": write a size of 64m or more"],
             ..PLAIN
         },
         Case {

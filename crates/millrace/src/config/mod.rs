@@ -19,7 +19,7 @@ pub mod words;
 
 use std::path::Path;
 
-pub use checked::{Checked, Drive, ExportPlan, ListenerPlan};
+pub use checked::{Checked, Drive, ExportPlan, ListenerPlan, VolumePlan};
 pub use problem::{Place, Problems};
 
 /// Reads a configuration; `file` is its name in messages, `base` where its relative paths lie.

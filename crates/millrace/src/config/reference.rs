@@ -125,7 +125,7 @@ fn limits_of_numbers_and_times_are_those_of_the_program() {
     let cases = [
         ("SERVER", "threads", "1", "1024", "1025"),
         ("SERVER", "connections-max", "1", "1048576", "1048577"),
-        ("SERVER", "memory-max", "1m", "1t", "1023k"),
+        ("SERVER", "memory-max", "64m", "1t", "65535k"),
         ("SERVER", "handshake-timeout", "1ms", "1h", "3601s"),
         ("SERVER", "spin", "0", "1s", "1001ms"),
         ("VOLUME", "queue-depth", "1", "65536", "65537"),

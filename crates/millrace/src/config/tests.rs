@@ -226,7 +226,7 @@ fn the_server_section_is_checked() {
     assert!(found[1].ends_with("spin = \"18446744073s\": write a time from 0 to 1s"), "{found:?}");
     let found = problems(&text.replace("64m", "1k").replace("[0, 0]", "[0, 65535]"));
     assert!(found[0].contains(": cpus: \"65535\": no CPU that this process may use"), "{found:?}");
-    assert!(found[1].contains(": memory-max = \"1k\": write a size of 1m or more"), "{found:?}");
+    assert!(found[1].contains(": memory-max = \"1k\": write a size of 64m or more"), "{found:?}");
 }
 
 const SCU: &str = "[[controller]]\nname = \"scu\"\ntags = 250\n";

@@ -20,7 +20,7 @@ const NBD_PORT: u16 = 10809;
 /// The port of Prometheus's exporter of a host's metrics, and so the first of their range.
 const METRICS_PORT: u16 = 9100;
 /// Least memory for payload that a server takes.
-const MEMORY_BYTES_MIN: u64 = 1 << 20;
+const MEMORY_BYTES_MIN: u64 = 64 << 20;
 /// `sun_path` holds 108 bytes with the NUL at its end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
@@ -123,7 +123,7 @@ fn time_text(time_ns: u64) -> String {
     unit.map_or_else(|| "0".to_owned(), |(name, unit)| format!("{}{name}", time_ns / unit))
 }
 
-/// Memory for payload in bytes: 1 MiB or more.
+/// Memory for payload in bytes: 64 MiB or more.
 ///
 /// # Errors
 /// What to write instead.
@@ -132,7 +132,8 @@ pub fn memory_max(text: &str) -> Result<u64, String> {
     match bytes {
         MEMORY_BYTES_MIN.. => Ok(bytes),
         _ => {
-            Err("write a size of 1m or more: a request of the usual size needs as much".to_owned())
+            let why = "NBD clients may ask for 32m at once, and others want some beside that";
+            Err(format!("write a size of 64m or more: {why}"))
         }
     }
 }
@@ -385,7 +386,7 @@ mod tests {
         let error = Err("write a time from 0 to 1h".to_owned());
         assert_eq!(duration("18446744073s", &hour), error);
         assert_eq!(duration("3601s", &hour), error);
-        assert_eq!((memory_max("1m"), memory_max("1").is_err()), (Ok(1 << 20), true));
+        assert_eq!((memory_max("64m"), memory_max("63m").is_err()), (Ok(64 << 20), true));
     }
 
     #[test]

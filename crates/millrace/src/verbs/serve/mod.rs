@@ -10,6 +10,7 @@
 mod created;
 mod images;
 mod measured;
+mod members;
 mod metering;
 mod observed;
 mod opening;

@@ -15,6 +15,7 @@ use millrace_drives::SpecError;
 use millrace_machine::{Cpu, Native, Topology};
 
 use super::created::{Created, identity};
+use super::members;
 use super::servers::threads_of;
 use crate::config::{Checked, Drive, Place, Problems, paths};
 
@@ -35,6 +36,7 @@ pub struct Opened {
 /// # Errors
 /// The first thing that cannot be opened, with its line.
 pub fn open(plan: &Checked, threads: u16, created: &mut Created) -> Result<Opened, Problems> {
+    members::check(plan)?;
     let host = Host::new(0, &plan.controllers);
     let mut host = host.map_err(|error| {
         let mut problems = Problems::new(&plan.file);
