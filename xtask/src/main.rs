@@ -8,6 +8,7 @@
 mod check;
 mod deb;
 mod models;
+mod mutants;
 mod planted;
 mod primitives;
 mod tidy;
@@ -15,7 +16,8 @@ mod tidy;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy | primitives | models | planted | deb [PROGRAM] | check [--skip-tests]";
+const USAGE: &str = "usage: cargo xtask tidy | primitives | models | planted | mutants [--short | ...] \
+                     | deb [PROGRAM] | check [--skip-tests]";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
         ["primitives"] => primitives::run(root),
         ["models"] => models::run(root),
         ["planted"] => planted::run(root),
+        ["mutants", more @ ..] => mutants::run(root, more),
         ["deb"] => deb::run(root, None),
         ["deb", binary] => deb::run(root, Some(binary)),
         ["check"] => check::run(root, check::Tests::Run),

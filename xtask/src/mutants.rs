@@ -1,0 +1,386 @@
+//! `cargo xtask mutants`: how many small bugs the tests of a crate find in it.
+//!
+//! cargo-mutants plants them one at a time: an operator exchanged, a function that only returns
+//! something. Each crate is judged by its own tests alone, without the models, which take minutes.
+//! Survivors must stand in `xtask/mutants/known.txt` with a reason; `xtask/mutants/short.txt` lists
+//! the few that CI plants. Called by `main`; calls cargo-mutants, in the copy of `tree`.
+
+mod list;
+mod tree;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use list::{Entry, Key};
+
+/// Of a whole crate, or an even sample, so many in a hundred must die.
+const KILLED_PERCENT_MIN: f64 = 90.0;
+
+const USAGE: &str =
+    "usage: cargo xtask mutants [--short] [--package NAME]... [--shard K/N | --sample N]
+  --short        only the mutants of xtask/mutants/short.txt, as CI does
+  --package      one of block, exports-vhost, exports-server, exports-rest, drives, reactor
+  --shard K/N    every Nth mutant, from the Kth on, counted from 0
+  --sample N     the same as --shard 0/N";
+
+/// Files of a package, and which of its tests judge them.
+struct Group {
+    name: &'static str,
+    package: &'static str,
+    /// Globs of files; none for all.
+    files: &'static [&'static str],
+    /// Globs of files left to other groups.
+    but: &'static [&'static str],
+    /// The test targets.
+    tests: &'static [&'static str],
+    /// Tests left out by name: they take long, and what they see others see, too.
+    skipped: &'static [&'static str],
+}
+
+/// In the order of importance.
+const GROUPS: [Group; 6] = [
+    Group {
+        name: "block",
+        package: "millrace-block",
+        files: &[],
+        but: &[],
+        // Without `allocation` and `simulated`, which take longer than all others together.
+        tests: &[
+            "--lib",
+            "--test=accounts",
+            "--test=controller",
+            "--test=layer",
+            "--test=owners",
+            "--test=promises",
+            "--test=resize",
+            "--test=serving",
+            "--test=stuck",
+            "--test=tracing",
+        ],
+        skipped: &["models::"],
+    },
+    Group {
+        name: "exports-vhost",
+        package: "millrace-exports",
+        files: &["crates/exports/src/vhost/**", "crates/exports/src/vhost_client/**"],
+        but: &[],
+        tests: &["--lib", "--test=vhost_*"],
+        skipped: &["model::"],
+    },
+    Group {
+        name: "exports-server",
+        package: "millrace-exports",
+        files: &["crates/exports/src/server/**"],
+        but: &[],
+        tests: &["--lib", "--test=server_*"],
+        skipped: &["model::"],
+    },
+    Group {
+        name: "exports-rest",
+        package: "millrace-exports",
+        files: &[],
+        but: &["crates/exports/src/vhost*/**", "crates/exports/src/server/**"],
+        tests: &["--lib", "--test=server_*"],
+        skipped: &["model::"],
+    },
+    Group {
+        name: "drives",
+        package: "millrace-drives",
+        files: &[],
+        but: &[],
+        tests: &["--lib", "--test=conformance", "--test=workers"],
+        skipped: &[],
+    },
+    Group {
+        name: "reactor",
+        package: "millrace-reactor",
+        files: &[],
+        but: &[],
+        tests: &["--lib", "--tests"],
+        skipped: &[],
+    },
+];
+
+/// Built for speed of building: each mutant is built once, and most die in the first second.
+const PROFILE: [(&str, &str); 3] = [
+    ("CARGO_PROFILE_DEV_OPT_LEVEL", "0"),
+    ("CARGO_PROFILE_DEV_DEBUG", "false"),
+    ("CARGO_INCREMENTAL", "1"),
+];
+
+/// Which mutants to plant.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Choice {
+    short: bool,
+    /// Names of groups or packages; none for all.
+    packages: Vec<String>,
+    /// `K/N`.
+    shard: Option<String>,
+}
+
+/// What became of the mutants of a group, by name.
+#[derive(Debug, Default)]
+struct Outcome {
+    caught: Vec<String>,
+    missed: Vec<String>,
+    timeout: Vec<String>,
+    unviable: Vec<String>,
+}
+
+/// Plants the mutants that `args` ask for; true if none survived but known ones.
+///
+/// # Errors
+///
+/// If the arguments are wrong, cargo-mutants is missing, or the tests fail without a mutant.
+pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
+    let choice = Choice::parse(args)?;
+    let found = Command::new("cargo-mutants").args(["mutants", "--version"]).output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        bail!("cargo-mutants is missing; install it with: cargo install cargo-mutants --locked");
+    }
+    let known = list::read(&root.join("xtask/mutants/known.txt"))?;
+    let short = match choice.short {
+        true => list::read(&root.join("xtask/mutants/short.txt"))?,
+        false => Vec::new(),
+    };
+    let place = Place::new(root);
+    fs::create_dir_all(&place.tree).context("cannot make target/mutants/tree")?;
+    tree::mirror(root, &place.tree)?;
+    let mut clean = true;
+    let mut table = String::from("| part | caught | timeout | missed | unviable | killed |\n");
+    table.push_str("|---|---|---|---|---|---|\n");
+    for group in GROUPS.iter().filter(|group| choice.has(group)) {
+        let wanted: Vec<&Entry> = short.iter().filter(|e| group.has(e.key.path())).collect();
+        if choice.short && wanted.is_empty() {
+            continue;
+        }
+        let outcome = plant(&place, group, &choice, &wanted)?;
+        clean &= judge(group, &outcome, &known, &wanted);
+        clean &= choice.short || outcome.killed_percent() >= KILLED_PERCENT_MIN;
+        table.push_str(&outcome.row(group.name));
+    }
+    print!("{table}");
+    Ok(clean)
+}
+
+/// Where the mutants are made and built.
+struct Place {
+    tree: PathBuf,
+    /// The target folder of the workspace: crates of others are already built there.
+    target: PathBuf,
+    reports: PathBuf,
+}
+
+impl Place {
+    fn new(root: &Path) -> Self {
+        let target = root.join("target");
+        Self { tree: target.join("mutants/tree"), reports: target.join("mutants/reports"), target }
+    }
+}
+
+/// Runs cargo-mutants on a group.
+fn plant(place: &Place, group: &Group, choice: &Choice, wanted: &[&Entry]) -> Result<Outcome> {
+    let report = place.reports.join(group.name);
+    fs::create_dir_all(&report).context("cannot make target/mutants/reports")?;
+    println!("mutants: {} ...", group.name);
+    let mut command = Command::new("cargo-mutants");
+    command.args(["mutants", "--in-place", "--no-times", "--no-shuffle", "--colors=never"]);
+    // A hang costs that much; twice what the tests need allows for a machine that is busy.
+    command.args(["--timeout-multiplier=2", "--minimum-test-timeout=20", "--build-timeout=300"]);
+    command.args(["--package", group.package]).arg("--output").arg(&report);
+    command.args(group.files.iter().flat_map(|glob| ["--file", glob]));
+    command.args(group.but.iter().flat_map(|glob| ["--exclude", glob]));
+    if let Some(shard) = &choice.shard {
+        command.args(["--shard", shard, "--sharding=round-robin"]);
+    }
+    command.args(wanted.iter().map(|entry| format!("--re={}", entry.key.pattern())));
+    // For building, too: what follows `--` is for running only.
+    command.args(group.tests.iter().map(|target| format!("--cargo-arg={target}")));
+    command.args(["--", "--"]);
+    command.args(group.skipped.iter().flat_map(|name| ["--skip", name]));
+    let status = command
+        .envs(PROFILE)
+        .env("CARGO_TARGET_DIR", &place.target)
+        .current_dir(&place.tree)
+        .stdin(Stdio::null())
+        .status()
+        .context("cannot run cargo-mutants")?;
+    // 2: some survived; 3: some ran out of time.
+    match status.code() {
+        Some(0 | 2 | 3) => Outcome::read(&report.join("mutants.out")),
+        _ => bail!(
+            "cargo-mutants failed on {}: see the logs in {}",
+            group.name,
+            report.join("mutants.out/log").display()
+        ),
+    }
+}
+
+/// Prints the survivors that are not known; true if there is none, and each wanted one was planted.
+fn judge(group: &Group, outcome: &Outcome, known: &[Entry], wanted: &[&Entry]) -> bool {
+    let mut clean = true;
+    for name in &outcome.missed {
+        match known.iter().find(|entry| Key::of(name).as_ref() == Some(&entry.key)) {
+            Some(entry) => println!("mutants: known: {name}: {}", entry.reason),
+            None => {
+                println!(
+                    "mutants: NO TEST SEES {name}: write one, or say in xtask/mutants/known.txt why not"
+                );
+                clean = false;
+            }
+        }
+    }
+    let planted: BTreeSet<Key> = outcome.tested().filter_map(|name| Key::of(name)).collect();
+    for entry in wanted.iter().filter(|entry| !planted.contains(&entry.key)) {
+        println!(
+            "mutants: {} has no such mutant any more: {}; mend xtask/mutants/short.txt \
+             (cargo mutants --list --package {} shows all)",
+            group.name, entry.key.0, group.package
+        );
+        clean = false;
+    }
+    clean
+}
+
+impl Group {
+    /// Whether its mutants are in the file at `path`.
+    fn has(&self, path: &str) -> bool {
+        let inside = |glob: &&str| {
+            let (front, _) = glob.split_once('*').unwrap_or((glob, ""));
+            path.starts_with(front)
+        };
+        let crate_name = self.package.trim_start_matches("millrace-");
+        path.starts_with(&format!("crates/{crate_name}/src/"))
+            && (self.files.is_empty() || self.files.iter().any(inside))
+            && !self.but.iter().any(inside)
+    }
+}
+
+impl Choice {
+    fn parse(args: &[&str]) -> Result<Self> {
+        let mut choice = Self::default();
+        let mut rest = args.iter();
+        while let Some(arg) = rest.next() {
+            let mut value =
+                || rest.next().with_context(|| format!("{arg}: value missing\n{USAGE}"));
+            match *arg {
+                "--short" => choice.short = true,
+                "--package" => choice.packages.push(package(value()?)?),
+                "--shard" => choice.shard = Some((*value()?).to_owned()),
+                "--sample" => choice.shard = Some(format!("0/{}", value()?)),
+                other => bail!("unknown argument {other}\n{USAGE}"),
+            }
+        }
+        Ok(choice)
+    }
+
+    fn has(&self, group: &Group) -> bool {
+        self.packages.is_empty()
+            || self.packages.iter().any(|name| name == group.name || name == group.package)
+    }
+}
+
+/// The name of a group or package, as `GROUPS` has it.
+fn package(name: &str) -> Result<String> {
+    let long = format!("millrace-{name}");
+    GROUPS
+        .iter()
+        .flat_map(|group| [group.name, group.package])
+        .find(|known| *known == name || *known == long)
+        .map(str::to_owned)
+        .with_context(|| format!("no part {name}\n{USAGE}"))
+}
+
+impl Outcome {
+    fn read(folder: &Path) -> Result<Self> {
+        let names = |file: &str| -> Result<Vec<String>> {
+            let path = folder.join(file);
+            let text = fs::read_to_string(&path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            Ok(text.lines().map(str::to_owned).collect())
+        };
+        Ok(Self {
+            caught: names("caught.txt")?,
+            missed: names("missed.txt")?,
+            timeout: names("timeout.txt")?,
+            unviable: names("unviable.txt")?,
+        })
+    }
+
+    fn tested(&self) -> impl Iterator<Item = &String> {
+        self.caught.iter().chain(&self.missed).chain(&self.timeout)
+    }
+
+    /// A test that hangs sees the bug as well as one that fails; what does not build is no bug.
+    fn killed_percent(&self) -> f64 {
+        let killed = self.caught.len() + self.timeout.len();
+        let tested = killed + self.missed.len();
+        if tested == 0 { 100.0 } else { 100.0 * killed as f64 / tested as f64 }
+    }
+
+    fn row(&self, name: &str) -> String {
+        format!(
+            "| {name} | {} | {} | {} | {} | {:.1} % |\n",
+            self.caught.len(),
+            self.timeout.len(),
+            self.missed.len(),
+            self.unviable.len(),
+            self.killed_percent()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_the_first_shard_of_so_many() {
+        let choice = Choice::parse(&["--package", "reactor", "--sample", "20"]).unwrap();
+        assert_eq!(choice.shard.as_deref(), Some("0/20"));
+        assert_eq!(choice.packages, ["reactor"]);
+        let names = GROUPS.iter().filter(|g| choice.has(g)).map(|g| g.name);
+        assert_eq!(names.collect::<Vec<_>>(), ["reactor"]);
+        assert!(Choice::parse(&["--package", "exports"]).unwrap().packages == ["millrace-exports"]);
+        assert!(Choice::parse(&["--package", "lab"]).is_err());
+        assert!(Choice::parse(&["--shard"]).is_err());
+    }
+
+    #[test]
+    fn every_file_is_in_one_group_at_most() {
+        for (path, name) in [
+            ("crates/block/src/merge.rs", "block"),
+            ("crates/exports/src/vhost/ring.rs", "exports-vhost"),
+            ("crates/exports/src/vhost_client/ring.rs", "exports-vhost"),
+            ("crates/exports/src/server/budget.rs", "exports-server"),
+            ("crates/exports/src/nbd/wire.rs", "exports-rest"),
+        ] {
+            let names: Vec<&str> =
+                GROUPS.iter().filter(|group| group.has(path)).map(|group| group.name).collect();
+            assert_eq!(names, [name], "{path}");
+        }
+    }
+
+    #[test]
+    fn only_known_survivors_pass_and_wanted_ones_must_exist() {
+        let known = [Entry { key: Key("a.rs: replace f with ()".into()), reason: "slower".into() }];
+        let mut outcome =
+            Outcome { missed: vec!["a.rs:1:2: replace f with ()".into()], ..Outcome::default() };
+        assert!(judge(&GROUPS[0], &outcome, &known, &[]));
+        assert!(!judge(&GROUPS[0], &outcome, &[], &[]));
+        outcome.missed.clear();
+        assert!(!judge(&GROUPS[0], &outcome, &[], &[&known[0]]));
+    }
+
+    #[test]
+    fn a_timeout_counts_as_killed_and_what_does_not_build_not_at_all() {
+        let names = |count: usize| vec![String::new(); count];
+        let outcome =
+            Outcome { caught: names(7), missed: names(2), timeout: names(1), unviable: names(90) };
+        assert!((outcome.killed_percent() - 80.0).abs() < 1e-9);
+    }
+}

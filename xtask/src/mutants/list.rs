@@ -1,0 +1,110 @@
+//! Lists of mutants: `xtask/mutants/*.txt`, one a line, and the names that cargo-mutants prints.
+//!
+//! An entry is `path: mutation -- reason`, without line and column, which move with every edit: so
+//! one entry stands for all equal mutations of a function. `#` starts a comment. Called by
+//! `mutants::run`.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+/// What stands for a mutant wherever its line moves: `path: mutation`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key(pub String);
+
+/// One line of a list.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The mutants that it stands for.
+    pub key: Key,
+    /// Why the mutant is in the list.
+    pub reason: String,
+}
+
+impl Key {
+    /// The key of a name as cargo-mutants prints it: `path:line:column: mutation`.
+    pub fn of(name: &str) -> Option<Self> {
+        let (place, mutation) = name.trim().split_once(": ")?;
+        let path = place.split(':').next()?;
+        Some(Self(format!("{path}: {mutation}")))
+    }
+
+    /// File in which the mutant is, from the root.
+    pub fn path(&self) -> &str {
+        self.0.split(':').next().unwrap_or_default()
+    }
+
+    /// A regular expression for the names of exactly these mutants.
+    pub fn pattern(&self) -> String {
+        let (path, mutation) = self.0.split_once(": ").unwrap_or((&self.0, ""));
+        format!("^{}:[0-9]+:[0-9]+: {}$", escaped(path), escaped(mutation))
+    }
+}
+
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for letter in text.chars() {
+        if !letter.is_ascii_alphanumeric() && !matches!(letter, '_' | ' ' | '/') {
+            escaped.push('\\');
+        }
+        escaped.push(letter);
+    }
+    escaped
+}
+
+/// Reads the list at `path`.
+///
+/// # Errors
+///
+/// If the file cannot be read, or a line is not an entry.
+pub fn read(path: &Path) -> Result<Vec<Entry>> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    parse(&text).with_context(|| format!("in {}", path.display()))
+}
+
+fn parse(text: &str) -> Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let Some((key, reason)) = line.split_once(" -- ").filter(|(key, _)| key.contains(": "))
+        else {
+            bail!("line {}: not 'path: mutation -- reason': {line}", index + 1);
+        };
+        entries.push(Entry { key: Key(key.to_owned()), reason: reason.to_owned() });
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_found_by_its_entry_on_whatever_line_it_is() {
+        let entries =
+            parse("# why\n\na/b.rs: replace f -> bool with true -- it is slower\n").unwrap();
+        assert_eq!(entries.len(), 1);
+        assert_eq!(entries[0].reason, "it is slower");
+        let name = "a/b.rs:7:13: replace f -> bool with true\n";
+        assert_eq!(Key::of(name).as_ref(), Some(&entries[0].key));
+        assert_eq!(entries[0].key.path(), "a/b.rs");
+    }
+
+    #[test]
+    fn a_line_without_a_reason_is_an_error_that_names_it() {
+        let error = parse("# why\na/b.rs: replace f with ()\n").unwrap_err();
+        assert!(error.to_string().starts_with("line 2: "), "{error}");
+    }
+
+    #[test]
+    fn a_pattern_takes_operators_literally() {
+        let key = Key("a/b.rs: replace + with | in A::f".to_owned());
+        let pattern = r"^a/b\.rs:[0-9]+:[0-9]+: replace \+ with \| in A\:\:f$";
+        assert_eq!(key.pattern(), pattern);
+    }
+}

@@ -1,0 +1,65 @@
+//! The copy of the tree in which mutants are made.
+//!
+//! cargo-mutants changes files while it runs, and a killed run leaves them changed: so it works on
+//! a copy that only it uses. The copy stays where it is from run to run, and files that are equal
+//! stay untouched, so that cargo builds only what is new. Called by `mutants::run`; calls git.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// Makes `copy` equal to the files of `root` that git knows or would add.
+///
+/// # Errors
+///
+/// If git fails, or a file cannot be read, written or removed.
+pub fn mirror(root: &Path, copy: &Path) -> Result<()> {
+    let wanted = listed(root)?;
+    for path in &wanted {
+        copy_changed(&root.join(path), &copy.join(path))?;
+    }
+    remove_others(copy, copy, &wanted)
+}
+
+fn listed(root: &Path) -> Result<BTreeSet<PathBuf>> {
+    let output = Command::new("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root)
+        .output()
+        .context("cannot run git")?;
+    if !output.status.success() {
+        bail!("git ls-files failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    let names = String::from_utf8(output.stdout).context("a file name is not UTF-8")?;
+    // A file that was deleted but not committed is still listed.
+    Ok(names.split_terminator('\0').map(PathBuf::from).filter(|p| root.join(p).is_file()).collect())
+}
+
+fn copy_changed(from: &Path, to: &Path) -> Result<()> {
+    let bytes = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
+    if fs::read(to).is_ok_and(|old| old == bytes) {
+        return Ok(());
+    }
+    let folder = to.parent().context("a file of the tree lies in a folder")?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    // Not `fs::copy`: the new file must be newer than what cargo built from the old one.
+    fs::write(to, bytes).with_context(|| format!("cannot write {}", to.display()))?;
+    let permissions = fs::metadata(from)?.permissions();
+    fs::set_permissions(to, permissions).with_context(|| format!("cannot mark {}", to.display()))
+}
+
+/// Removes each file of `folder` in `copy` that is not wanted.
+fn remove_others(copy: &Path, folder: &Path, wanted: &BTreeSet<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            remove_others(copy, &path, wanted)?;
+        } else if !path.strip_prefix(copy).is_ok_and(|inner| wanted.contains(inner)) {
+            fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
