@@ -499,6 +499,15 @@ mod tests {
     }
 
     #[test]
+    fn memory_of_an_owned_buffer_can_be_filled_and_no_other() {
+        let mut bio = Bio::read(3, Buffer::new(1024));
+        bio.memory().expect("an owned buffer")[1023] = 9;
+        assert_eq!(bio.into_buffer().expect("an owned bio")[1023], 9);
+        assert!(Bio::flush().memory().is_none());
+        assert!(Bio::readv(0, vec![Buffer::new(512), Buffer::new(512)]).memory().is_none());
+    }
+
+    #[test]
     fn vectored_bio_gives_all_buffers_back() {
         let bio = Bio::readv(0, vec![Buffer::new(512), Buffer::new(4096)]);
         assert_eq!((bio.nr_sectors(), bio.nr_segments()), (9, 2));

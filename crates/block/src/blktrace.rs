@@ -501,6 +501,17 @@ mod tests {
     }
 
     #[test]
+    fn categories_of_actions_are_the_kernels() {
+        use category::{COMPLETE, DRV_DATA, ISSUE, QUEUE, REQUEUE};
+        let own = ACTS.map(|act| (act.with(0) >> 16) as u16);
+        let expected = [
+            QUEUE, QUEUE, QUEUE, QUEUE, QUEUE, REQUEUE, ISSUE, COMPLETE, QUEUE, QUEUE, QUEUE,
+            QUEUE, 0, 0, QUEUE, QUEUE, DRV_DATA,
+        ];
+        assert_eq!(own, expected);
+    }
+
+    #[test]
     fn bytes_of_another_machine_version_or_kind_are_refused() {
         let mut bytes = Record::default().encode();
         bytes[..4].reverse();

@@ -568,3 +568,22 @@ fn one_to_one<M: Machine>(config: &DiskConfig<M>, ctxs: usize, hctxs: usize) -> 
     let same = config.software_queues == config.hardware_queues;
     same && config.software_queues == Spread::Core && ctxs == hctxs
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_machine::Native;
+
+    #[test]
+    fn queues_are_pairs_only_if_both_are_spread_over_cores_and_equally_many() {
+        let both = |software, hardware| DiskConfig::<Native> {
+            software_queues: software,
+            hardware_queues: hardware,
+            ..DiskConfig::default()
+        };
+        assert!(one_to_one(&both(Spread::Core, Spread::Core), 4, 4));
+        assert!(!one_to_one(&both(Spread::Core, Spread::Core), 4, 2));
+        assert!(!one_to_one(&both(Spread::Core, Spread::Node), 4, 4));
+        assert!(!one_to_one(&both(Spread::Node, Spread::Node), 4, 4));
+    }
+}

@@ -158,3 +158,54 @@ impl StatsSnapshot {
         sum
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every number is another.
+    fn filled(seed: u64) -> StatsSnapshot {
+        let mut stats = StatsSnapshot::default();
+        let mut next = seed;
+        let mut number = || {
+            next += 1 + seed;
+            next
+        };
+        for op in &mut stats.ops {
+            (op.ios, op.sectors, op.errors, op.merges) = (number(), number(), number(), number());
+            let stages = [&mut op.q2g, &mut op.g2i, &mut op.i2d];
+            let ends = [&mut op.queue, &mut op.service, &mut op.total];
+            stages.into_iter().chain(ends).for_each(|stage| stage.add(number() << 8, 2));
+        }
+        stats.batches.iter_mut().for_each(|batches| *batches = number());
+        (stats.queued, stats.parts, stats.requeues) = (number(), number(), number());
+        (stats.timeouts, stats.tag_waits, stats.requests) = (number(), number(), number());
+        stats
+    }
+
+    #[test]
+    fn a_sum_less_one_part_is_the_other() {
+        let (first, second) = (filled(3), filled(5));
+        let mut sum = first.clone();
+        sum.merge(&second);
+        let rest = sum.since(&first);
+        let of_op = |op: &OpSnapshot| [op.ios, op.sectors, op.errors, op.merges];
+        let times = |op: &OpSnapshot| {
+            [&op.q2g, &op.g2i, &op.i2d, &op.queue, &op.service, &op.total]
+                .map(|stage| (stage.count(), stage.sum_ns()))
+        };
+        for (index, op) in rest.ops.iter().enumerate() {
+            let (one, other) = (&first.ops[index], &second.ops[index]);
+            assert_eq!((of_op(op), times(op)), (of_op(other), times(other)), "{index}");
+            assert_eq!(sum.ops[index].sectors, one.sectors + other.sectors);
+            assert_eq!(sum.ops[index].ios, one.ios + other.ios);
+            assert_eq!(sum.ops[index].total.sum_ns(), one.total.sum_ns() + other.total.sum_ns());
+        }
+        let plain = |s: &StatsSnapshot| {
+            [s.queued, s.parts, s.requeues, s.timeouts, s.tag_waits, s.requests]
+        };
+        assert_eq!((plain(&rest), rest.batches), (plain(&second), second.batches));
+        assert_eq!(sum.dispatches(), first.dispatches() + second.dispatches());
+        assert_eq!(sum.queued, first.queued + second.queued);
+    }
+}

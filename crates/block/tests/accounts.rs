@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Controller, ControllerConfig, Disk, DiskConfig, IoThread,
     Layout, Op, OpFlags, Serving, ServingConfig, Sharing, Stack, StatsSnapshot, Status, TagScope,
-    Volume, Worker,
+    TenantSnapshot, Volume, Worker,
 };
 use millrace_machine::{CpuId, Doorbell, Machine, Native, NativeParker, Parker, Thread};
 use support::TestDrive;
@@ -87,7 +87,7 @@ fn stages_add_up_and_what_waits_for_a_tag_waits_between_i_and_d() {
         let long: u64 = waited.buckets().filter(|(ns, _)| *ns > most_ns).map(|(_, n)| n).sum();
         assert_eq!(long, 28, "{case}");
         assert_eq!(stats.batches.iter().sum::<u64>(), stats.dispatches());
-        assert_eq!(stats.requests, 32, "{case}");
+        assert_eq!((stats.requests, stats.queued), (32, 32), "{case}");
     }
 }
 
@@ -300,4 +300,23 @@ fn what_comes_after_a_write_in_stages_has_its_own_time() {
     drain(&mut channel);
     let read = &volume.stats().ops[Op::Read as usize];
     assert!((1..150_000_000).contains(&read.total.max_ns()), "{} ns", read.total.max_ns());
+}
+
+#[test]
+fn sums_of_tenants_are_added_number_by_number() {
+    let mut sum = TenantSnapshot::default();
+    let mut other = TenantSnapshot::default();
+    for (index, (one, two)) in sum.ops.iter_mut().zip(&mut other.ops).enumerate() {
+        let n = index as u64;
+        (one.ios, one.sectors, one.errors) = (n + 2, n + 3, n + 4);
+        (two.ios, two.sectors, two.errors) = (n + 50, n + 60, n + 70);
+        two.total.add(1000, 3);
+    }
+    sum.merge(&other);
+    for (index, op) in sum.ops.iter().enumerate() {
+        let n = index as u64;
+        assert_eq!((op.ios, op.sectors, op.errors), (2 * n + 52, 2 * n + 63, 2 * n + 74));
+        assert_eq!((op.total.count(), op.total.sum_ns()), (3, 3000));
+    }
+    assert_eq!(sum.ios(), 52 * 5 + 2 * (1 + 2 + 3 + 4));
 }

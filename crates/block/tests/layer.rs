@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use millrace_block::{
     Again, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Features, Layout, Op, OpFlags,
     QueueLimits, Reject, Segment, Serving, ServingConfig, Stack, Status, TagScope, Volume,
+    align_inwards,
 };
 use millrace_machine::{Machine, Native};
 use proptest::prelude::*;
@@ -158,6 +159,19 @@ fn bios_sent_off_again_through_the_one_list_have_one_go_too() {
     assert!(all >= 128, "{all}");
     while channel.poll_again(|_, _| Again::Drop) > 0 {}
     assert_eq!(channel.in_flight(), 0);
+}
+
+#[test]
+fn a_bio_of_more_parts_than_there_is_room_for_is_done_by_whoever_polls_to_send_again() {
+    let disks = (0..2).map(|_| disk(TestDrive::new(1 << 14), Stack::Mq).0).collect();
+    let layout = Layout::Stripe { chunk_sectors: 8 };
+    let volume = Volume::new("v", layout, disks).expect("a valid volume");
+    let mut channel = Channel::open(&volume, ChannelConfig { depth: 1, ..Default::default() })
+        .expect("its queues are served");
+    channel.submit(Bio::read(0, Buffer::new(1 << 20))).expect("room");
+    // Each poll answers parts and sends more of the 256.
+    let handed: usize = (0..1000).map(|_| channel.poll_again(|_, _| Again::Drop)).sum();
+    assert_eq!((handed, channel.in_flight()), (1, 0));
 }
 
 #[test]
@@ -553,7 +567,7 @@ fn data_of_four_gib_and_more_is_refused_and_discards_are_not() {
     let mut drive = TestDrive::new(64);
     drive.sectors = 1 << 25;
     drive.knobs.image.lock().expect("fresh").resize(64 << 9, 0);
-    let (mut channel, _) = single(drive, Stack::Mq);
+    let (mut channel, knobs) = single(drive, Stack::Mq);
     let mut memory = Buffer::new(1 << 20);
     let segment = Segment { start: memory.as_mut_ptr(), len_bytes: 1 << 20 };
     let segments = vec![segment; 4096];
@@ -561,6 +575,7 @@ fn data_of_four_gib_and_more_is_refused_and_discards_are_not() {
     let bio = unsafe { Bio::foreign_vectored(Op::Read, 0, &raw const segments[..]) };
     assert_eq!(bio.nr_sectors(), 1 << 23);
     assert_eq!(run(&mut channel, bio).0, Status::Invalid);
+    assert_eq!(knobs.given(Op::Read), [], "nothing of it reaches the drive");
 }
 
 #[test]
@@ -595,4 +610,17 @@ fn stages_of_a_fua_write_follow_each_other_at_once() {
     // Three stages, each started by the poll that ends the one before.
     let polls = (1..20).find(|_| channel.poll(|done| assert!(done.status.is_ok())) == 1);
     assert!(polls.is_some_and(|polls| polls <= 4), "{polls:?}");
+}
+
+#[test]
+fn the_part_of_a_range_that_can_be_discarded_is_whole_units() {
+    for (range, granularity, inside) in [
+        ((0, 24), 8, (0, 24)),
+        ((1, 24), 8, (8, 16)),
+        ((9, 30), 8, (16, 16)),
+        ((9, 5), 8, (16, 0)),
+        ((3, 4), 0, (3, 4)),
+    ] {
+        assert_eq!(align_inwards(range.0, range.1, granularity), inside, "{range:?}");
+    }
 }

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 
 use millrace_block::blktrace::{Act, Record, Rwbs};
 use millrace_block::{
-    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Entry, Features, Layout, OpFlags,
-    QueueLimits, Serving, ServingConfig, Stack, Status, TraceStamp, Tracer, Volume,
+    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, DriverData, Entry, Features, Layout,
+    OpFlags, QueueLimits, Serving, ServingConfig, Stack, Status, TraceStamp, Tracer, Volume,
 };
 use millrace_machine::{Machine, Native};
 use support::{Knobs, TestDrive, pattern, run};
@@ -279,4 +279,13 @@ fn a_request_that_times_out_is_complete_with_its_error() {
         events.iter().filter(|e| act(e) == Act::Complete).map(|e| e.error).collect();
     assert_eq!(ends, [-Status::TimedOut.errno()], "{}", letters(&events));
     rig.knobs.held.store(false, Ordering::SeqCst);
+}
+
+#[test]
+fn data_of_a_driver_is_empty_exactly_without_bytes_and_keeps_what_fits() {
+    assert!(DriverData::default().is_empty());
+    assert!(DriverData::new(b"").is_empty());
+    assert!(!DriverData::new(b"a").is_empty());
+    let long = [7; DriverData::BYTES + 1];
+    assert_eq!(DriverData::new(&long).bytes(), &long[1..]);
 }

@@ -76,6 +76,8 @@ pub struct TestDrive {
     pub queues: u16,
     pub depth: u32,
     pub tags: TagScope,
+    /// Whether its queues belong to threads.
+    pub kind: QueueKind,
 }
 
 impl TestDrive {
@@ -88,7 +90,8 @@ impl TestDrive {
             features: Features { volatile_cache: true, ..Features::default() },
             ..QueueLimits::default()
         };
-        TestDrive { knobs, sectors, limits, queues: 64, depth: 64, tags: TagScope::PerQueue }
+        let kind = QueueKind::AnyThread;
+        TestDrive { knobs, sectors, limits, queues: 64, depth: 64, tags: TagScope::PerQueue, kind }
     }
 }
 
@@ -113,7 +116,7 @@ impl Driver<Native> for TestDrive {
     }
     fn hw_queues(&self, _: &Topology) -> HwQueues {
         let (count, depth, tags) = (self.queues, self.depth, self.tags);
-        HwQueues { count, depth, kind: QueueKind::AnyThread, tags }
+        HwQueues { count, depth, kind: self.kind, tags }
     }
     fn open_queue(&self, _: u16, tags: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
         let knobs = Arc::clone(&self.knobs);
