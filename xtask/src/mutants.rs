@@ -37,6 +37,8 @@ struct Group {
     but: &'static [&'static str],
     /// The test targets.
     tests: &'static [&'static str],
+    /// Those that judge the short list.
+    quick: &'static [&'static str],
     /// Tests left out by name: they take long, and what they see others see, too.
     skipped: &'static [&'static str],
 }
@@ -61,6 +63,7 @@ const GROUPS: [Group; 6] = [
             "--test=stuck",
             "--test=tracing",
         ],
+        quick: &["--lib", "--test=accounts", "--test=layer", "--test=promises"],
         skipped: &["models::"],
     },
     Group {
@@ -68,7 +71,17 @@ const GROUPS: [Group; 6] = [
         package: "millrace-exports",
         files: &["crates/exports/src/vhost/**", "crates/exports/src/vhost_client/**"],
         but: &[],
-        tests: &["--lib", "--test=vhost_*"],
+        // Without those of idleness and places, which measure for long.
+        tests: &[
+            "--lib",
+            "--test=vhost_behaviour",
+            "--test=vhost_foreign",
+            "--test=vhost_inflight",
+            "--test=vhost_memory",
+            "--test=vhost_protocol",
+            "--test=vhost_ring*",
+        ],
+        quick: &["--lib", "--test=vhost_inflight", "--test=vhost_rings"],
         skipped: &["model::"],
     },
     Group {
@@ -77,6 +90,7 @@ const GROUPS: [Group; 6] = [
         files: &["crates/exports/src/server/**"],
         but: &[],
         tests: &["--lib", "--test=server_*"],
+        quick: &["--lib", "--test=server_bounds", "--test=server_commands"],
         skipped: &["model::"],
     },
     Group {
@@ -85,6 +99,7 @@ const GROUPS: [Group; 6] = [
         files: &[],
         but: &["crates/exports/src/vhost*/**", "crates/exports/src/server/**"],
         tests: &["--lib", "--test=server_*"],
+        quick: &["--lib", "--test=server_bounds", "--test=server_commands"],
         skipped: &["model::"],
     },
     Group {
@@ -93,6 +108,7 @@ const GROUPS: [Group; 6] = [
         files: &[],
         but: &[],
         tests: &["--lib", "--test=conformance", "--test=workers"],
+        quick: &["--lib", "--test=conformance"],
         skipped: &[],
     },
     Group {
@@ -101,6 +117,7 @@ const GROUPS: [Group; 6] = [
         files: &[],
         but: &[],
         tests: &["--lib", "--tests"],
+        quick: &["--lib", "--tests"],
         skipped: &[],
     },
 ];
@@ -202,7 +219,8 @@ fn plant(place: &Place, group: &Group, choice: &Choice, wanted: &[&Entry]) -> Re
     }
     command.args(wanted.iter().map(|entry| format!("--re={}", entry.key.pattern())));
     // For building, too: what follows `--` is for running only.
-    command.args(group.tests.iter().map(|target| format!("--cargo-arg={target}")));
+    let tests = if choice.short { group.quick } else { group.tests };
+    command.args(tests.iter().map(|target| format!("--cargo-arg={target}")));
     command.args(["--", "--"]);
     command.args(group.skipped.iter().flat_map(|name| ["--skip", name]));
     let status = command
