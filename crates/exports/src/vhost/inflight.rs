@@ -284,6 +284,19 @@ mod tests {
     }
 
     #[test]
+    fn whatever_was_published_is_not_resubmitted_nor_is_the_batch_before_it() {
+        let (first, file, _) = Inflight::create(2, 8).unwrap();
+        let mut queue = first.queue(1, 8).unwrap();
+        queue.recover(0);
+        [5, 1, 3, 2].into_iter().for_each(|head| queue.taken(head));
+        for (used, head) in [(1, 1), (2, 5)] {
+            queue.put(head);
+            queue.published(&[head], Published::for_test(used));
+        }
+        assert_eq!(reopened(&file).recover(2).heads, [3, 2]);
+    }
+
+    #[test]
     fn a_batch_that_was_published_without_its_marks_is_not_resubmitted() {
         let (first, file, _) = Inflight::create(2, 8).unwrap();
         let mut queue = first.queue(1, 8).unwrap();

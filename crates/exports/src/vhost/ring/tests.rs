@@ -335,6 +335,14 @@ fn heads_come_in_order_and_once_and_around_the_end_of_the_index() {
 }
 
 #[test]
+fn a_ring_may_be_full() {
+    let guest = Guest::new();
+    let mut ring = guest.ring(RingFeatures::default());
+    guest.offer(0, &[7, 6, 5, 4, 3, 2, 1, 0]);
+    assert_eq!(ring.available(), Ok(SIZE));
+}
+
+#[test]
 fn an_index_that_runs_ahead_or_a_head_that_is_none_breaks_the_ring() {
     let guest = Guest::new();
     let mut ring = guest.ring(RingFeatures::default());
