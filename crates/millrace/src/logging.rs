@@ -87,16 +87,37 @@ fn has_journal() -> bool {
 fn filter(verbose: u8, variable: Option<&str>) -> anyhow::Result<Targets> {
     match (verbose, variable) {
         (0, None) => Ok(Targets::new().with_default(LevelFilter::INFO)),
-        (0, Some(text)) => Targets::from_str(text.trim()).map_err(|error| {
-            anyhow!(
-                "{VARIABLE}=\"{}\": {error}; write off, error, warn, info, debug or trace, or \
-                 MODULE=LEVEL with commas between",
-                visible(text)
-            )
-        }),
+        (0, Some(text)) => read_filter(text),
         (1, _) => Ok(Targets::new().with_default(LevelFilter::DEBUG)),
         _ => Ok(Targets::new().with_default(LevelFilter::TRACE)),
     }
+}
+
+/// What the variable says: LEVEL for all, MODULE=LEVEL for one. A word alone is never a module,
+/// since a misspelt level would then silence everything else, warnings of failing drives with it.
+fn read_filter(text: &str) -> anyhow::Result<Targets> {
+    let mut targets = Targets::new().with_default(LevelFilter::INFO);
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (module, level) = match part.split_once('=') {
+            Some((module, level)) => (Some(module.trim()), level.trim()),
+            None => (None, part),
+        };
+        // The empty text would be a level, ERROR.
+        let known = LevelFilter::from_str(level).ok().filter(|_| !level.is_empty());
+        let level = known.ok_or_else(|| {
+            anyhow!(
+                "{VARIABLE}=\"{}\": \"{}\" is no level; write off, error, warn, info, debug or \
+                 trace, or MODULE=LEVEL with commas between",
+                visible(text),
+                visible(level)
+            )
+        })?;
+        targets = match module {
+            Some(module) => targets.with_target(module, level),
+            None => targets.with_default(level),
+        };
+    }
+    Ok(targets)
 }
 
 /// A line of text: the message, and before it the level where that says something.
@@ -213,8 +234,19 @@ mod tests {
         assert!(!debug(0, None));
         assert!(debug(1, None) && debug(2, Some("error")));
         assert!(debug(0, Some("debug")) && debug(0, Some(" warn,millrace=debug ")));
-        let refused = filter(0, Some("millrace=loud")).unwrap_err().to_string();
-        assert!(refused.starts_with("MILLRACE_LOG=\"millrace=loud\": "), "{refused}");
-        assert!(refused.ends_with("MODULE=LEVEL with commas between"), "{refused}");
+        let targets = filter(0, Some("elsewhere=debug")).unwrap();
+        assert!(targets.would_enable("millrace", &Level::WARN), "what it does not name stays");
+    }
+
+    #[test]
+    fn a_word_that_is_no_level_is_refused_with_the_levels() {
+        for (text, word) in
+            [("bogus", "bogus"), ("verbose", "verbose"), ("millrace=loud", "loud"), ("a=", "")]
+        {
+            let refused = filter(0, Some(text)).unwrap_err().to_string();
+            let said = format!("MILLRACE_LOG=\"{text}\": \"{word}\" is no level; write off, error");
+            assert!(refused.starts_with(&said), "{refused}");
+            assert!(refused.ends_with("MODULE=LEVEL with commas between"), "{refused}");
+        }
     }
 }
