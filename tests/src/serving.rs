@@ -24,7 +24,7 @@ pub fn backends() -> &'static [&'static str] {
     static FOUND: OnceLock<&[&str]> = OnceLock::new();
     FOUND.get_or_init(|| {
         let daemon = Daemon::start(PROBE, &["s"]);
-        let said = daemon.stdout();
+        let said = daemon.stderr();
         let Some(note) = said.lines().find(|line| line.contains("io_uring is refused")) else {
             return &["io_uring", "epoll"];
         };

@@ -61,7 +61,7 @@ fn one_file_is_served_to_its_last_byte_under_its_name() {
     assert_eq!(size_of(uri, daemon.dir()), length);
     assert_eq!(size_of("nbd+unix:///?socket=disk.sock", daemon.dir()), length);
     assert_eq!(sizes(daemon.dir()), (length, 0));
-    assert!(!daemon.stdout().contains("not served"), "{}", daemon.stdout());
+    assert!(!daemon.stderr().contains("not served"), "{}", daemon.stderr());
     let copy = printed(
         Command::new("nbdcopy").args([uri, "-"]).current_dir(daemon.dir()).arg("--allocated"),
     );
@@ -96,24 +96,27 @@ fn lines_to_paste_do_not_change_the_users_disk() {
 fn what_a_layout_leaves_out_is_said_at_the_start_by_check_and_by_stat() {
     // A tail of 100 bytes makes no sector; 70 MiB are 30 less than 100.
     let dir = with_file("a.img", (1 << 20) + 100);
-    let note = "note: volume a: not served: the last 100 of the 1048676 bytes of a, since a block \
+    let note = "INFO  millrace: volume a: not served: the last 100 of the 1048676 bytes of a, since a block \
                 has 512 bytes\n";
-    let checked = printed(millrace().args(["serve", "a.img", "--check"]).current_dir(&dir));
-    assert!(checked.starts_with(note), "{checked}");
+    let checked = run(millrace().args(["serve", "a.img", "--check"]).current_dir(&dir));
+    assert!(String::from_utf8_lossy(&checked.stderr).ends_with(note), "{checked:?}");
+    assert!(checked.stdout.starts_with(b"command line: in order"), "{checked:?}");
     let daemon = serve(dir, &["a.img"], &["a.sock"]);
-    assert!(daemon.stdout().contains(note), "{}", daemon.stdout());
+    assert!(daemon.stderr().contains(note), "{}", daemon.stderr());
+    assert!(!daemon.stdout().contains("not served"), "{}", daemon.stdout());
     assert_eq!(sizes(daemon.dir()), (1 << 20, 100));
 
     let dir = with_file("a.img", 100 << 20);
     fs::File::create(dir.path().join("b.img")).unwrap().set_len(70 << 20).unwrap();
     let arguments = ["a.img", "b.img", "--layout", "stripe"];
-    let note = "note: volume vol0: not served: 30 MiB of its drives, since a stripe takes of each \
+    let note = "INFO  millrace: volume vol0: not served: 30 MiB of its drives, since a stripe takes of each \
                 what the smallest has, in whole chunks of 64 KiB: 70 MiB of a (100 MiB), b (70 \
                 MiB); layout = \"linear\" serves all\n";
     let checked = run(millrace().arg("serve").args(arguments).arg("--check").current_dir(&dir));
-    assert!(checked.stdout.starts_with(note.as_bytes()), "{checked:?}");
+    assert!(String::from_utf8_lossy(&checked.stderr).ends_with(note), "{checked:?}");
     let daemon = serve(dir, &arguments, &["vol0.sock"]);
-    assert!(daemon.stdout().contains(note), "{}", daemon.stdout());
+    assert!(daemon.stderr().contains(note), "{}", daemon.stderr());
+    assert!(!daemon.stdout().contains("not served"), "{}", daemon.stdout());
     assert_eq!(sizes(daemon.dir()), (140 << 20, 30 << 20));
 }
 
@@ -171,14 +174,13 @@ fn an_image_in_a_container_is_served_with_a_warning_whose_line_works() {
         let made = ["create", "-q", "-f", format, path.to_str().unwrap(), "5M"];
         printed(Command::new("qemu-img").args(made));
         let daemon = serve(dir, &[&name], &["it's.sock"]);
-        let stdout = daemon.stdout();
-        let is_warning = |line: &&str| line.starts_with("warning: drive it's: it's.");
-        let warning = stdout.lines().find(is_warning).expect(&stdout);
+        let said = daemon.stderr();
+        let is_warning = |line: &&str| line.contains(" WARN  millrace: drive it's: it's.");
+        let warning = said.lines().find(is_warning).expect(&said);
         let line = warning.split('`').nth(1).expect(warning).to_owned();
         // Where the line says, with a socket of the test's own.
         let socket = daemon.dir().join("q");
         let line = line.replace("/tmp/disk.sock", socket.to_str().unwrap());
-        drop(daemon.stdout());
         let dir = daemon.dir().to_owned();
         let mut daemon = daemon;
         assert!(daemon.terminate().success());

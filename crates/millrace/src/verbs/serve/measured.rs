@@ -19,15 +19,13 @@ use crate::visible::visible;
 pub struct Measured {
     /// Whether every drive is there, and every volume large enough.
     pub starts: bool,
-    /// Lines of warnings and notes, as starting would say them.
-    pub remarks: String,
     /// A line for each volume whose drives are there.
     pub volumes: String,
 }
 
-/// Looks at the drives of a plan.
+/// Looks at the drives of a plan; logs warnings and notes as starting would.
 pub fn measure(plan: &Checked) -> Measured {
-    let mut found = Measured { starts: true, remarks: String::new(), volumes: String::new() };
+    let mut found = Measured { starts: true, volumes: String::new() };
     let spaces: Vec<Option<DriveSpace>> =
         plan.drives.iter().map(|drive| found.drive(plan, drive)).collect();
     for volume in &plan.volumes {
@@ -50,28 +48,19 @@ fn place(plan: &Checked, line: usize) -> String {
 }
 
 impl Measured {
-    fn warn(&mut self, text: &str) {
-        let _ = writeln!(self.remarks, "warning: {}", visible(text));
-    }
-
-    fn note(&mut self, text: &str) {
-        let _ = writeln!(self.remarks, "note: {}", visible(text));
-    }
-
     fn drive(&mut self, plan: &Checked, drive: &Drive) -> Option<DriveSpace> {
         let name = drive.name.clone();
         match measure_drive(&drive.spec) {
             Ok(measured) => {
-                measured
-                    .warnings
-                    .iter()
-                    .for_each(|text| self.warn(&format!("drive {name}: {text}")));
-                measured.notes.iter().for_each(|text| self.note(&format!("drive {name}: {text}")));
+                let of_drive = |text: &String| format!("drive {name}: {text}");
+                let warnings = measured.warnings.iter().map(of_drive);
+                warnings.for_each(|text| tracing::warn!("{text}"));
+                measured.notes.iter().map(of_drive).for_each(|text| tracing::info!("{text}"));
                 let (size_bytes, block_bytes) = (measured.size_bytes, measured.block_bytes);
                 Some(DriveSpace { name, size_bytes, block_bytes })
             }
             Err(error) => {
-                self.warn(&format!("{}drive {name}: {error}", place(plan, drive.line)));
+                tracing::warn!("{}drive {name}: {error}", place(plan, drive.line));
                 self.starts = false;
                 None
             }
@@ -85,12 +74,12 @@ impl Measured {
             Layout::Stripe { .. } => "stripe",
         };
         if size_bytes == 0 {
-            self.warn(&format!("{place}volume {name}: a drive is too small for a {layout}"));
+            tracing::warn!("{place}volume {name}: a drive is too small for a {layout}");
             self.starts = false;
             return;
         }
         if let Some(note) = space.note(name) {
-            self.note(&note);
+            tracing::info!("{note}");
         }
         let size = bytes_for_people(size_bytes);
         let name = visible(name);

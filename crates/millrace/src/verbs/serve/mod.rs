@@ -4,7 +4,7 @@
 //! sockets bound, views started, then `ready`; on a signal to stop drain, flush, stop the workers,
 //! exit.
 //! Calls `config` for the plan, opening.rs for drives, `millrace_exports` for the server, report.rs
-//! for what is printed, signals.rs for signals. Until everything stands nothing is served, and what
+//! for what is printed, remarks.rs for what is logged besides, signals.rs for signals. Until everything stands nothing is served, and what
 //! a failed start created is removed again.
 
 mod created;
@@ -15,6 +15,7 @@ mod metering;
 mod observed;
 mod opening;
 mod recording;
+mod remarks;
 mod report;
 mod resizing;
 mod servers;
@@ -71,7 +72,8 @@ Signals: SIGTERM, SIGINT and SIGQUIT finish what is in flight, flush, and exit w
 half a second later or more, exits at once with 1. SIGHUP and SIGUSR2 are ignored with a line in the
 log. SIGUSR1 cuts the power of all `fault` drives with a volatile cache (for tests).
 
-The log goes to standard error, results to standard output. MILLRACE_LOG=debug, or -v, logs more.";
+The log goes to standard error, with all warnings and notes, and results to standard output.
+MILLRACE_LOG=debug, or -v, logs more.";
 
 /// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
@@ -125,6 +127,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut plan = config::load(&source.name, &source.text, &source.base)?;
     plan.server.threads = args.threads.or(plan.server.threads);
     plan.server.backend = args.backend.or(plan.server.backend);
+    remarks::on_plan(&plan);
     if args.check {
         let found = measured::measure(&plan);
         say(&report::checked(&plan, &found));
@@ -145,6 +148,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     take_real_ports(&mut plan, &server);
     let whose = if source.data_dir.is_some() { Whose::Demo } else { Whose::Users };
     opened.notes.extend(server.notes());
+    remarks::on_start(&plan, &opened, &workers);
     say(&report::serving(&plan, &opened, &workers, whose));
     say(&viewed::describe(&sockets));
     let observed = Arc::new(Observed::new(&plan, &opened, server.observers()));

@@ -10,9 +10,7 @@ use std::path::Path;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use millrace::DriveWorkers;
-use millrace_block::{
-    Disk, Layout, QueueKind, SECTOR_SHIFT, Serving, ServingConfig, Sharing, Stack,
-};
+use millrace_block::{Disk, Layout, QueueKind, SECTOR_SHIFT, ServingConfig, Sharing, Stack};
 use millrace_drives::size_text;
 use millrace_exports::server::StopReport;
 use millrace_exports::vhost::VhostSocket;
@@ -39,7 +37,7 @@ pub enum Whose {
 
 /// What `--check` says of a plan in order.
 pub fn checked(plan: &Checked, found: &Measured) -> String {
-    let mut text = warnings(plan) + &found.remarks + &controllers(plan);
+    let mut text = controllers(plan);
     let machines = plan.exports.iter().filter(|export| export.vhost.is_some()).count();
     let counts = [
         counted(plan.drives.len(), "drive"),
@@ -67,10 +65,9 @@ pub fn checked(plan: &Checked, found: &Measured) -> String {
     text
 }
 
-/// What is served, remarks, and lines to paste.
+/// What is served, and lines to paste.
 pub fn serving(plan: &Checked, opened: &Opened, workers: &DriveWorkers, whose: Whose) -> String {
-    let mut text = warnings(plan);
-    let _ = writeln!(text, "{}\n\n{}\n", volumes(plan, opened), drives(plan, opened));
+    let mut text = format!("{}\n\n{}\n\n", volumes(plan, opened), drives(plan, opened));
     text.push_str(&controllers(plan));
     for (listener, export) in pairs(plan) {
         let access = if export.read_only { ", read-only" } else { "" };
@@ -79,31 +76,12 @@ pub fn serving(plan: &Checked, opened: &Opened, workers: &DriveWorkers, whose: W
     text.push_str(&machines(plan));
     if workers.threads() > 0 {
         let _ = writeln!(text, "drives' workers, {}", workers.describe());
-    } else if plan.volumes.iter().any(|volume| volume.serving.serving == Serving::PerDrive) {
-        let _ = writeln!(text, "note: one CPU: drives have no workers, I/O threads serve them");
-    }
-    for warning in &opened.warnings {
-        let _ = writeln!(text, "warning: {}", visible(warning));
-    }
-    for note in &opened.notes {
-        let _ = writeln!(text, "note: {}", visible(note));
-    }
-    let open_to_all = plan.listeners.iter().filter_map(|listener| match &listener.address {
-        Address::Tcp(tcp) if !tcp.ip().is_loopback() => Some(tcp),
-        _ => None,
-    });
-    for address in open_to_all {
-        let _ = writeln!(text, "note: {address} is reachable from other hosts, without a password");
     }
     if let Some((listener, export)) = pairs(plan).next() {
         let size_bytes = opened.volumes[export.volume].capacity() << SECTOR_SHIFT;
         text.push_str(&lines_to_paste(&uri(listener, export), export, size_bytes, whose));
     }
     text
-}
-
-fn warnings(plan: &Checked) -> String {
-    plan.warnings.iter().map(|warning| format!("warning: {warning}\n")).collect()
 }
 
 /// A line for each controller: its tags, whose they are, and its drives.

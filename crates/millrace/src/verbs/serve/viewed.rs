@@ -72,7 +72,7 @@ pub fn bind(plan: &Checked, metrics_flag: Option<SocketAddr>) -> Result<Sockets,
     Ok(Sockets { control, metrics: metrics.transpose()? })
 }
 
-/// Where they are, for people.
+/// Where they are, for people; logs what is missing, or open to others.
 pub fn describe(sockets: &Sockets) -> String {
     let mut text = String::new();
     match &sockets.control {
@@ -80,15 +80,15 @@ pub fn describe(sockets: &Sockets) -> String {
             let path = control.path().to_string_lossy();
             let _ = writeln!(text, "control at unix:{}", visible(&path));
         }
-        None => text.push_str(
-            "note: no control socket; [server] control = \"unix:PATH\" is for `millrace stat`\n",
+        None => tracing::info!(
+            "no control socket; [server] control = \"unix:PATH\" is for `millrace stat`"
         ),
     }
     if let Some(address) = sockets.metrics.as_ref().and_then(|socket| socket.local_addr().ok()) {
         let _ = writeln!(text, "metrics at http://{address}/metrics");
         let _ = writeln!(text, "dashboard at http://{address}/");
         if !address.ip().is_loopback() {
-            let _ = writeln!(text, "note: {address} is reachable from other hosts");
+            tracing::warn!("metrics at {address}: everybody on the network may read them");
         }
     }
     text
