@@ -258,3 +258,23 @@ pub(crate) fn raw(file: FileRef) -> i32 {
         FileRef::Fixed(_) => -1,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_has_its_share_of_the_workers_and_no_more() {
+        let mut state = State { lane_max: 2, ..State::default() };
+        let op = Op::Fdatasync { file: FileRef::Raw(-1) };
+        for (key, source) in (0..).zip([0, 0, 0, 0, 3, 3]) {
+            state.put(Job { key: Key(key), source, op });
+        }
+        assert_eq!(state.ready(), 4);
+        let mut take = || state.take().map(|job| job.source);
+        assert_eq!([0; 5].map(|_| take()), [Some(0), Some(0), Some(3), Some(3), None]);
+        assert_eq!(state.ready(), 0);
+        state.lanes[0].running -= 1;
+        assert_eq!((state.ready(), state.take().map(|job| job.key.0)), (1, Some(2)), "in order");
+    }
+}
