@@ -96,8 +96,8 @@ fn lines_to_paste_do_not_change_the_users_disk() {
 fn what_a_layout_leaves_out_is_said_at_the_start_by_check_and_by_stat() {
     // A tail of 100 bytes makes no sector; 70 MiB are 30 less than 100.
     let dir = with_file("a.img", (1 << 20) + 100);
-    let note = "INFO  millrace: volume a: not served: the last 100 of the 1048676 bytes of a, since a block \
-                has 512 bytes\n";
+    let note = "INFO  millrace: volume a: not served: the last 100 of the 1048676 bytes of a, \
+                since a block has 512 bytes\n";
     let checked = run(millrace().args(["serve", "a.img", "--check"]).current_dir(&dir));
     assert!(String::from_utf8_lossy(&checked.stderr).ends_with(note), "{checked:?}");
     assert!(checked.stdout.starts_with(b"command line: in order"), "{checked:?}");
@@ -109,9 +109,9 @@ fn what_a_layout_leaves_out_is_said_at_the_start_by_check_and_by_stat() {
     let dir = with_file("a.img", 100 << 20);
     fs::File::create(dir.path().join("b.img")).unwrap().set_len(70 << 20).unwrap();
     let arguments = ["a.img", "b.img", "--layout", "stripe"];
-    let note = "INFO  millrace: volume vol0: not served: 30 MiB of its drives, since a stripe takes of each \
-                what the smallest has, in whole chunks of 64 KiB: 70 MiB of a (100 MiB), b (70 \
-                MiB); layout = \"linear\" serves all\n";
+    let note = "INFO  millrace: volume vol0: not served: 30 MiB of its drives, since a stripe \
+                takes of each what the smallest has, in whole chunks of 64 KiB: 70 MiB of a (100 \
+                MiB), b (70 MiB); layout = \"linear\" serves all\n";
     let checked = run(millrace().arg("serve").args(arguments).arg("--check").current_dir(&dir));
     assert!(String::from_utf8_lossy(&checked.stderr).ends_with(note), "{checked:?}");
     let daemon = serve(dir, &arguments, &["vol0.sock"]);
