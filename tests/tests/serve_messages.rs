@@ -5,14 +5,16 @@
 //! nothing on standard output, and leaves the folder as it was.
 
 use std::fs;
+use std::io::Write;
 use std::net::TcpListener;
-use std::os::unix::net::UnixListener;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use millrace_tests::{Daemon, millrace, run, tempdir};
+use millrace_tests::{Daemon, client, millrace, poll_within, run, tempdir};
 
 const NULL: &str = "[[drive]]\nname = \"d0\"\nspec = \"null:size=1g\"\n\
                     [[volume]]\nname = \"v\"\ndrives = [\"d0\"]\n\
@@ -180,8 +182,25 @@ fn a_wrong_command_line_says_so_at_once() {
         (&["serve", "--read-only"], &["--read-only goes with files", "disk.img --read-only"]),
         (&["serve", "d.img", "m.toml"], &["m.toml: a configuration is served alone"]),
         (&["serve", "m.conf"], &["looks like a configuration", "--config m.conf"]),
-        (&["serve", "d.img", "d.img"], &["drive d1: its file is that of drive d0"]),
-        (&["serve", "tiny.img"], &["100 bytes are too few"]),
+        (
+            &["serve", "d.img", "d.img"],
+            &["millrace: d.img: this file is named twice; name it once"],
+        ),
+        (
+            &["serve", "d.img", "link.img"],
+            &["millrace: link.img: this is the same file as d.img; name one of them"],
+        ),
+        (
+            &["serve", "d.img", "--nbd", "unix:a", "--nbd", "unix:a"],
+            &["millrace: --nbd unix:a: this address is given twice; give it once\n"],
+        ),
+        (
+            &["serve", "d.img", "--nbd", "unix:a", "--vhost-user", "a"],
+            &["millrace: --vhost-user unix:a: the socket of --nbd; give each a socket of its own"],
+        ),
+        (&["serve", "d.img", "--name", ""], &["'--name <NAME>'", "write a name", "such as disk"]),
+        (&["serve", "tiny.img"], &["100 bytes are too few; `truncate -s 10G tiny.img` makes it"]),
+        (&["serve", "no.bytes"], &["the file is empty; `truncate -s 10G no.bytes` makes it"]),
         (&["stat", "--connect", "unix:/etc/passwd"], &["unix:/etc/passwd: this is no socket"]),
         (&["bench", "--cpus", "65535"], &["--cpus 65535: this program may use", "write 1 to "]),
         (&["bench", "--bs", "1g", "--iodepth", "65536"], &["--bs 1g", "of memory; lower --bs"]),
@@ -191,6 +210,8 @@ fn a_wrong_command_line_says_so_at_once() {
     file("big.toml").set_len(4 << 30).unwrap();
     file("d.img").set_len(1 << 20).unwrap();
     file("tiny.img").set_len(100).unwrap();
+    file("no.bytes");
+    symlink("d.img", dir.path().join("link.img")).unwrap();
     fs::write(dir.path().join("m.conf"), NULL).unwrap();
     for (arguments, said) in cases {
         says(&refused(dir.path(), millrace().args(*arguments)), said);
@@ -204,6 +225,165 @@ fn what_check_passes_can_be_served() {
     fs::write(dir.path().join("m.toml"), text).unwrap();
     let said = refused(dir.path(), millrace().args(["serve", "m.toml", "--check"]));
     says(&said, &["m.toml:3: ", "as in drive=(ram:size=1g)"]);
+}
+
+/// What `--check` says of a configuration that would not start here; that it leaves all as it was.
+fn checked(dir: &Path, more: &[&str]) -> String {
+    let before = contents(dir);
+    let output = run(millrace().current_dir(dir).args(["serve", "m.toml", "--check"]).args(more));
+    let (said, results) = (stderr(&output), String::from_utf8_lossy(&output.stdout).into_owned());
+    assert_eq!(output.status.code(), Some(1), "{said}{results}");
+    assert!(results.starts_with("m.toml: in order, but would not start here: "), "{results}");
+    assert!(!results.contains("warning"), "{results}");
+    assert_eq!(contents(dir), before, "{said}");
+    said
+}
+
+#[test]
+fn what_a_start_would_refuse_check_says_in_the_same_words() {
+    let no_socket = |dir: &Path| fs::write(dir.join("s"), "precious").unwrap();
+    let no_control = |dir: &Path| fs::create_dir(dir.join("c")).unwrap();
+    let link = |dir: &Path| symlink("nowhere", dir.join("d0")).unwrap();
+    let control = ("[[export]]", "[server]\ncontrol = \"unix:c\"\n[[export]]");
+    let vhost = ("nbd = \"unix:s\"", "vhost-user-blk = \"unix:no/s\"");
+    let cases: [(_, fn(&Path), &str); 7] = [
+        (("", ""), no_socket, "m.toml:9: nbd: unix:s: there is a file that is no socket; move"),
+        (("unix:s", "unix:no/s"), |_| {}, "m.toml:9: nbd: unix:no/s: its folder no is not there"),
+        (("unix:s", "unix:m.toml/s"), |_| {}, "m.toml:9: nbd: unix:m.toml/s: m.toml is no folder"),
+        (vhost, |_| {}, "m.toml:9: vhost-user-blk: unix:no/s: its folder no is not there; make"),
+        (control, no_control, "m.toml:8: control: unix:c: there is a folder; move it away, or"),
+        (
+            ("null:size=1g", "file:path=no/d0,size=1m"),
+            |_| {},
+            "m.toml:3: drive d0: no/d0: its folder is not there; make it first",
+        ),
+        (
+            ("null:size=1g", "file:path=d0,size=1m"),
+            link,
+            "m.toml:3: drive d0: d0: this is a link to a file that is not there; make that",
+        ),
+    ];
+    for ((right, wrong), before, said) in cases {
+        let dir = tempdir();
+        fs::write(dir.path().join("m.toml"), NULL.replacen(right, wrong, 1)).unwrap();
+        before(dir.path());
+        says(&checked(dir.path(), &[]), &[&format!("WARN  millrace: {said}")]);
+        says(&refused(dir.path(), millrace().args(["serve", "m.toml"])), &[said]);
+    }
+}
+
+#[test]
+fn check_refuses_a_size_that_the_file_system_does_not_take_and_makes_nothing() {
+    let dir = tempdir();
+    let text = NULL.replace("null:size=1g", "file:path=d0,size=100t");
+    fs::write(dir.path().join("m.toml"), text).unwrap();
+    let script = "ulimit -f 100; exec \"$0\" serve m.toml --check";
+    let binary = millrace().get_program().to_owned();
+    let output = run(Command::new("sh").args(["-c", script]).arg(binary).current_dir(&dir));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let said = "m.toml:3: drive d0: d0: size=100t: more than its file system takes in one file";
+    says(&stderr(&output), &[said]);
+    assert!(!dir.path().join("d0").exists());
+}
+
+#[test]
+fn check_names_whoever_has_a_drive_or_a_socket_and_takes_neither() {
+    let mut first = Daemon::start(&NULL.replace("null:size=1g", "file:path=d0,size=1m"), &["s"]);
+    let dir = first.dir().to_owned();
+    fs::copy(dir.join("millrace.toml"), dir.join("m.toml")).unwrap();
+    let holder = format!("process {} (", first.pid());
+    let said = checked(&dir, &[]);
+    says(&said, &["m.toml:3: drive d0: ", "d0: ", &holder, "uses this file and has locked it"]);
+    says(&said, &["m.toml:9: nbd: unix:s: in use by "]);
+    assert!(!said.contains("control"), "of two sockets that are taken the first: {said}");
+    assert!(first.terminate().success(), "{}", first.stderr());
+    let output = run(millrace().current_dir(&dir).args(["serve", "m.toml", "--check"]));
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
+}
+
+#[test]
+fn the_demo_is_in_order_before_its_folder_is_there() {
+    let dir = tempdir();
+    let output = run(millrace().current_dir(&dir).args(["serve", "--check"]));
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
+}
+
+#[test]
+fn a_log_level_that_is_none_is_refused_with_the_levels() {
+    let dir = tempdir();
+    for level in ["bogus", "verbose", "millrace=loud"] {
+        let said = refused(dir.path(), millrace().arg("stat").env("MILLRACE_LOG", level));
+        says(&said, &[&format!("MILLRACE_LOG=\"{level}\": "), "off, error, warn, info, debug or"]);
+    }
+}
+
+#[test]
+fn warnings_go_to_the_log_as_text_or_json_and_results_to_standard_output() {
+    let dir = tempdir();
+    let text = NULL.replace("unix:s", "tcp:0.0.0.0:0");
+    fs::write(dir.path().join("m.toml"), text).unwrap();
+    let check = |arguments: &[&str]| {
+        let mut command = millrace();
+        let output = run(command.current_dir(&dir).args(["serve", "m.toml"]).args(arguments));
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(output.stdout.starts_with(b"m.toml: in order: "), "{output:?}");
+        stderr(&output)
+    };
+    let warning = "tcp:0.0.0.0:0: everybody on the network who reaches this port may read and \
+                   write";
+    says(&check(&["--check"]), &[&format!("WARN  millrace: {warning} \"v\", without a password")]);
+    let json = check(&["--check", "--log-format", "json"]);
+    let line: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(line["level"], "WARN", "{json}");
+    assert!(line["message"].as_str().is_some_and(|text| text.starts_with(warning)), "{json}");
+}
+
+#[test]
+fn a_server_that_waits_for_a_locked_drive_says_so() {
+    let first = Daemon::start(&NULL.replace("null:size=1g", "file:path=d0,size=1m"), &["s"]);
+    let second = run(millrace().current_dir(first.dir()).args(["serve", "millrace.toml"]));
+    assert_eq!(second.status.code(), Some(2));
+    let waiting = format!("drive d0: waiting some seconds for process {} (", first.pid());
+    says(&stderr(&second), &["INFO  millrace: ", &waiting, "to release d0\n"]);
+}
+
+#[test]
+fn an_export_of_drives_that_take_no_writes_says_that_it_is_read_only() {
+    let dir = tempdir();
+    let file = dir.path().join("d0");
+    fs::File::create(&file).unwrap().set_len(1 << 20).unwrap();
+    let spec = format!("file:path={},read-only=on", file.display());
+    let daemon = Daemon::start(&NULL.replace("null:size=1g", &spec), &["s"]);
+    let stdout = daemon.stdout();
+    let line = stdout.lines().find(|line| line.starts_with("export \"v\" at ")).unwrap();
+    assert!(line.ends_with(", read-only"), "{stdout}");
+}
+
+#[test]
+fn a_virtual_machine_that_is_killed_is_no_warning() {
+    let config = NULL.replace("nbd = ", "vhost-user-blk = ");
+    let daemon = Daemon::start(&config, &["s"]);
+    let gone = "INFO  millrace: export v: the virtual machine's process has gone\n";
+    let said = poll_within(Duration::from_secs(20), || {
+        // GET_FEATURES of version 1, without payload, many times; nobody waits for the answers.
+        let message = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
+        let mut frontend = UnixStream::connect(daemon.dir().join("s")).unwrap();
+        let _ = frontend.write_all(&message.repeat(100));
+        drop(frontend);
+        sleep(Duration::from_millis(50));
+        daemon.stderr().contains(gone).then_some(())
+    });
+    assert!(said.is_some(), "{}", daemon.stderr());
+    assert!(!daemon.stderr().contains("WARN"), "{}", daemon.stderr());
+}
+
+#[test]
+fn a_shell_completes_the_layouts() {
+    let output = run(millrace().args(["completions", "bash"]));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (_, behind) = text.split_once("--layout)").expect("the flag is completed");
+    let words = behind.split(";;").next().unwrap();
+    assert!(words.contains("compgen -W \"linear stripe\""), "{words}");
 }
 
 #[test]
@@ -230,7 +410,56 @@ fn a_socket_that_cannot_be_is_blamed_on_its_flag() {
     fs::File::create(dir.path().join("d.img")).unwrap().set_len(1 << 20).unwrap();
     fs::create_dir(dir.path().join("d.sock")).unwrap();
     let said = refused(dir.path(), millrace().args(["serve", "d.img"]));
-    says(&said, &["millrace: --nbd unix:d.sock: there is a folder; move it away, or choose"]);
+    let with = "choose another path with --nbd unix:PATH\n";
+    says(&said, &[&format!("millrace: unix:d.sock: there is a folder; move it away, or {with}")]);
+    fs::remove_dir(dir.path().join("d.sock")).unwrap();
+    // What is in the way is the socket that nobody has named.
+    fs::write(dir.path().join("d.sock.control"), "precious").unwrap();
+    let said = refused(dir.path(), millrace().args(["serve", "d.img"]));
+    says(&said, &["millrace: control socket unix:d.sock.control: there is a file that is no"]);
+    says(&said, &["with --nbd unix:PATH, beside which it is\n"]);
+}
+
+/// The daemon as a user to whom root's files are another's, in a folder where he may make nothing.
+fn unprivileged(dir: &Path) -> Option<Command> {
+    // The one that cargo built may lie where `nobody` cannot go.
+    let binary = dir.join("millrace");
+    if !binary.exists() {
+        fs::copy(millrace().get_program(), &binary).unwrap();
+    }
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o555)).unwrap();
+    let id = run(Command::new("id").arg("-u"));
+    if id.stdout != b"0\n" {
+        return Some(Command::new(binary));
+    }
+    let mut command = Command::new(client("setpriv")?);
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(binary);
+    Some(command)
+}
+
+#[test]
+fn what_a_user_may_not_do_is_said_with_what_to_do() {
+    let dir = tempdir();
+    for (name, mode) in [("d.img", 0o444), ("secret.img", 0o000)] {
+        let file = fs::File::create(dir.path().join(name)).unwrap();
+        file.set_len(1 << 20).unwrap();
+        file.set_permissions(fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let Some(mut command) = unprivileged(dir.path()) else { return };
+    let said = refused(dir.path(), command.args(["serve", "d.img", "--read-only"]));
+    let why = "this user may not make files in the folder .; change its mode, or choose another \
+               path with --nbd unix:PATH\n";
+    says(&said, &[&format!("millrace: unix:d.sock: {why}")]);
+    let mut command = unprivileged(dir.path()).unwrap();
+    let said = refused(dir.path(), command.args(["serve", "secret.img"]));
+    says(&said, &["secret.img: this user may not read it; change its mode, or run this as its"]);
+    let mut command = unprivileged(dir.path()).unwrap();
+    let output = run(command.current_dir(&dir).args(["serve", "d.img", "--check"]));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = "this user may not write to it; change its mode or use read-only=on";
+    says(&stderr(&output), &[&format!("drive d: d.img: {said}"), &format!("unix:d.sock: {why}")]);
+    // So that a user who is not root may remove it.
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 #[test]

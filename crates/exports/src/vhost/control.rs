@@ -195,6 +195,11 @@ fn serve(
             Err(Error::SocketRetry(_)) => {}
             // It was told so.
             Err(_) if answered && lock(&device).goes_on() => {}
+            // A process that is killed leaves unread what it was told.
+            Err(Error::SocketBroken(_)) => {
+                log.note("the virtual machine's process has gone");
+                break;
+            }
             Err(error) => {
                 log.say(format!("the frontend is cut off: {error}"));
                 break;

@@ -43,6 +43,12 @@ impl Log {
         self.say_at(Native::now(), text.as_ref());
     }
 
+    /// Logs what is no trouble; a frontend makes one such line at most each time that it connects.
+    pub(crate) fn note(&self, text: &str) {
+        let export = self.export.as_str();
+        tracing::info!(export, "export {export}: {text}");
+    }
+
     fn say_at(&self, now_ns: u64, text: &str) {
         let mut rate = lock(&self.rate);
         if now_ns.saturating_sub(rate.since_ns) >= PERIOD_NS {

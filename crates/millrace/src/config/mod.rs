@@ -20,7 +20,7 @@ pub mod words;
 use std::path::Path;
 
 pub use checked::{Checked, Drive, ExportPlan, ListenerPlan, VolumePlan};
-pub use problem::{Place, Problems};
+pub use problem::{BUILT_IN, Place, Problems};
 
 /// Reads a configuration; `file` is its name in messages, `base` where its relative paths lie.
 ///

@@ -9,6 +9,9 @@ use std::fmt;
 
 use crate::visible::visible;
 
+/// What the names of configurations begin with that nobody has written.
+pub const BUILT_IN: &str = "built-in configuration";
+
 /// Where something is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
@@ -86,6 +89,11 @@ impl fmt::Display for Problems {
                 Place::File | Place::Line(_) if file.is_empty() => {
                     write!(f, "{separator}{}", with_flag(text))?;
                 }
+                // Whoever reads it has seen no line of it.
+                Place::Line(_) if file.starts_with(BUILT_IN) => {
+                    let text = text.replace(PATH, "choose another folder with --data-dir DIR");
+                    write!(f, "{separator}{file}: {text}")?;
+                }
                 Place::Flag(flag) => write!(f, "{separator}{flag} {text}")?,
                 Place::File => write!(f, "{separator}{file}: {text}")?,
                 Place::Line(line) => write!(f, "{separator}{file}:{line}: {text}")?,
@@ -95,11 +103,28 @@ impl fmt::Display for Problems {
     }
 }
 
-/// A text that begins with a key, with the flag of the command line instead.
+/// What to do about a socket, as problems say it.
+const PATH: &str = "choose another path";
+const PORT: &str = "choose another port";
+
+/// A text that begins with a key of a configuration, for whoever has written a command line. The
+/// flag may not be on it, since it has a default: it is what to do, not what is wrong.
 fn with_flag(text: &str) -> String {
-    let flags = [("nbd: ", "--nbd "), ("vhost-user-blk: ", "--vhost-user ")];
-    let named = flags.iter().find_map(|(key, flag)| Some((flag, text.strip_prefix(key)?)));
-    named.map_or_else(|| text.to_owned(), |(flag, rest)| format!("{flag}{rest}"))
+    let (nbd, vhost) = ("--nbd unix:PATH", "--vhost-user PATH");
+    let keys = [
+        ("nbd: ", "", "--nbd ", nbd),
+        ("vhost-user-blk: ", "", "--vhost-user ", vhost),
+        ("control: ", "control socket ", "control socket ", "--nbd unix:PATH, beside which it is"),
+    ];
+    let known = keys.iter().find_map(|key| Some((key, text.strip_prefix(key.0)?)));
+    let Some(((_, before, otherwise, flag), rest)) = known else { return text.to_owned() };
+    if rest.contains(PATH) {
+        return format!("{before}{}", rest.replace(PATH, &format!("{PATH} with {flag}")));
+    }
+    match rest.contains(PORT) {
+        true => rest.replace(PORT, &format!("{PORT} with --nbd tcp:PORT")),
+        false => format!("{otherwise}{rest}"),
+    }
 }
 
 impl std::error::Error for Problems {}
@@ -143,6 +168,28 @@ mod tests {
         problems.add(9, "nbd: unix:s: in use");
         let error = problems.unless_any(()).unwrap_err().to_string();
         assert_eq!(error, "drive a: not there\n--nbd unix:s: in use");
+        let said = |text: &str| {
+            let mut problems = Problems::new("");
+            problems.add(7, text);
+            problems.to_string()
+        };
+        let path = said("nbd: unix:s: taken; stop that, or choose another path");
+        let with = "unix:s: taken; stop that, or choose another path with";
+        assert_eq!(path, format!("{with} --nbd unix:PATH"));
+        let path = said("vhost-user-blk: unix:s: taken; stop that, or choose another path");
+        assert_eq!(path, format!("{with} --vhost-user PATH"));
+        let port = said("nbd: tcp:[::1]:7: in use by another server; choose another port");
+        assert!(port.starts_with("tcp:[::1]:7: in use"), "{port}");
+        assert!(port.ends_with("choose another port with --nbd tcp:PORT"), "{port}");
+    }
+
+    #[test]
+    fn the_built_in_configuration_has_a_folder_and_no_lines() {
+        let mut problems = Problems::new("built-in configuration");
+        problems.add(41, "control: unix:x/c: taken; move it away, or choose another path");
+        let said = "built-in configuration: control: unix:x/c: taken; move it away, or choose \
+                    another folder with --data-dir DIR";
+        assert_eq!(problems.to_string(), said);
     }
 
     #[test]

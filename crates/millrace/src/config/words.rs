@@ -4,10 +4,13 @@
 //! Called by raw.rs through `Section`, which adds file, line and key, and by the command line for
 //! the same words.
 
+use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Arg, Command};
 use millrace_block::{Serving, Sharing, Spread, Stack};
 use millrace_drives::SHARINGS;
 use millrace_machine::{Machine, Native};
@@ -245,6 +248,37 @@ pub enum LayoutWord {
     Stripe,
     /// One drive behind the other.
     Linear,
+}
+
+/// Words of a flag, with what reads them: shells complete the words, and wrong ones are answered as
+/// `read` does.
+#[derive(Debug, Clone)]
+pub struct OneOf<R> {
+    /// The words there are.
+    pub words: &'static [&'static str],
+    /// What reads one.
+    pub read: R,
+}
+
+impl<T, R> TypedValueParser for OneOf<R>
+where
+    T: Clone + Send + Sync + 'static,
+    R: Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static,
+{
+    type Value = T;
+
+    fn parse_ref(&self, cmd: &Command, arg: Option<&Arg>, text: &OsStr) -> Result<T, clap::Error> {
+        self.read.parse_ref(cmd, arg, text)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.words.iter().map(PossibleValue::new)))
+    }
+}
+
+/// The layouts of a flag.
+pub fn layouts() -> impl TypedValueParser<Value = LayoutWord> {
+    OneOf { words: &["linear", "stripe"], read: layout }
 }
 
 /// How a volume is laid out.

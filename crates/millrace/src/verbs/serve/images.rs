@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, bail};
 use millrace_drives::Spec;
 
+use super::looks;
 use super::source::TEXT_BYTES_MAX;
 use crate::config::words::{self, Address, LayoutWord};
 
@@ -18,8 +19,9 @@ use crate::config::words::{self, Address, LayoutWord};
 #[command(next_help_heading = "Of files that are served without a configuration")]
 pub struct ImageArgs {
     /// How several files make one volume: linear (one behind the other) or stripe (chunks of 64 KiB
-    /// in turn) [default: linear]
-    #[arg(long, value_name = "LAYOUT", value_parser = words::layout)]
+    /// in turn) [default: linear; drives of a configuration or of `bench` are a stripe]
+    #[arg(long, value_name = "LAYOUT", hide_possible_values = true)]
+    #[arg(value_parser = words::layouts())]
     pub layout: Option<LayoutWord>,
     /// Nobody may write; files need not be writable
     #[arg(long)]
@@ -32,7 +34,7 @@ pub struct ImageArgs {
     #[arg(long, value_name = "PATH", value_parser = socket)]
     pub vhost_user: Option<String>,
     /// Name of the export [default: that of the file without its ending; vol0 for several]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = export_name)]
     pub name: Option<String>,
 }
 
@@ -54,6 +56,14 @@ fn address(text: &str) -> Result<String, String> {
     words::address(text, Path::new("")).map(|_| text.to_owned())
 }
 
+/// A name that clients can ask for, and that fits a line of a message.
+fn export_name(text: &str) -> Result<String, String> {
+    match text.is_empty() || text.contains(char::is_control) {
+        true => Err("write a name without control characters, such as disk".to_owned()),
+        false => Ok(text.to_owned()),
+    }
+}
+
 /// A socket as a path, or as `unix:PATH`.
 fn socket(text: &str) -> Result<String, String> {
     let text = if text.starts_with("unix:") { text.to_owned() } else { format!("unix:{text}") };
@@ -72,6 +82,7 @@ struct Image {
 /// # Errors
 /// If one is not there, or looks like a configuration itself.
 pub fn configuration(files: &[PathBuf], args: &ImageArgs) -> anyhow::Result<String> {
+    refuse_an_address_twice(args)?;
     let images = files.iter().map(|file| image(file, args.read_only));
     let mut images = images.collect::<anyhow::Result<Vec<Image>>>()?;
     let mut names: Vec<&str> = images.iter().map(|image| image.name.as_str()).collect();
@@ -86,6 +97,20 @@ pub fn configuration(files: &[PathBuf], args: &ImageArgs) -> anyhow::Result<Stri
         (None, _) => "vol0".to_owned(),
     };
     Ok(text(&images, &name, args))
+}
+
+/// Each address is one listener, which has the one export once.
+fn refuse_an_address_twice(args: &ImageArgs) -> anyhow::Result<()> {
+    let place = |text: &str| words::address(text, Path::new("")).ok();
+    for (index, address) in args.nbd.iter().enumerate() {
+        if args.nbd[..index].iter().any(|other| place(other) == place(address)) {
+            bail!("--nbd {address}: this address is given twice; give it once");
+        }
+        if args.vhost_user.as_ref().is_some_and(|socket| place(socket) == place(address)) {
+            bail!("--vhost-user {address}: the socket of --nbd; give each a socket of its own");
+        }
+    }
+    Ok(())
 }
 
 fn text(images: &[Image], name: &str, args: &ImageArgs) -> String {
@@ -145,6 +170,16 @@ fn image(file: &Path, read_only: bool) -> anyhow::Result<Image> {
     };
     if meta.is_file() && meta.len() <= TEXT_BYTES_MAX && is_configuration(file) {
         bail!("{shown}: this looks like a configuration; to serve what it says: --config {shown}");
+    }
+    if meta.is_file() && meta.len() < 512 {
+        let has = match meta.len() {
+            0 => "the file is empty".to_owned(),
+            bytes => format!("{bytes} bytes are too few"),
+        };
+        bail!("{shown}: {has}; `truncate -s 10G {shown}` makes it a disk of 10 GiB");
+    }
+    if let Some(why) = looks::unreadable(file) {
+        bail!("{shown}: {why}");
     }
     let mut what = format!("driver = \"file\"\npath = {}\n", quoted(path));
     if read_only {

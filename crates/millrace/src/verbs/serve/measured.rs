@@ -1,33 +1,38 @@
-//! What `--check` finds out of drives without opening them for use: sizes, and what is left over.
+//! What `--check` finds out without opening anything for use: sizes, and what a start would refuse.
 //!
-//! Called by `serve` for report.rs. Files and devices are looked at, never locked, made or changed.
-//! One that is not there is a warning, since a configuration may be checked elsewhere than where it
-//! will serve, but the answer is then that it would not start here.
+//! Called by `serve` for report.rs; asks looks.rs. Files, devices and sockets are looked at, never
+//! made or changed. What is not there, or in use, is a warning, since a configuration may be
+//! checked elsewhere than where it will serve, but the answer is then that it would not start here.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use millrace::{DriveSpace, Space};
 use millrace_block::Layout;
 use millrace_drives::measure as measure_drive;
+use millrace_exports::vhost::VhostSocket;
 
-use crate::config::words::bytes_for_people;
-use crate::config::{Checked, Drive};
+use super::looks;
+use super::viewed::control;
+use crate::config::words::{Address, bytes_for_people};
+use crate::config::{Checked, Drive, Problems, paths};
 use crate::visible::visible;
 
 /// What was found, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measured {
-    /// Whether every drive is there, and every volume large enough.
+    /// Whether every drive and socket can be had, and every volume is large enough.
     pub starts: bool,
     /// A line for each volume whose drives are there.
     pub volumes: String,
 }
 
-/// Looks at the drives of a plan; logs warnings and notes as starting would.
-pub fn measure(plan: &Checked) -> Measured {
+/// Looks at the drives and sockets of a plan; logs warnings and notes as starting would. `made` is
+/// a folder that starting makes, of which nothing can be said.
+pub fn measure(plan: &Checked, made: Option<&Path>) -> Measured {
     let mut found = Measured { starts: true, volumes: String::new() };
     let spaces: Vec<Option<DriveSpace>> =
-        plan.drives.iter().map(|drive| found.drive(plan, drive)).collect();
+        plan.drives.iter().map(|drive| found.drive(plan, drive, made)).collect();
     for volume in &plan.volumes {
         let drives: Option<Vec<DriveSpace>> =
             volume.drives.iter().map(|drive| spaces[*drive].clone()).collect();
@@ -36,7 +41,13 @@ pub fn measure(plan: &Checked) -> Measured {
             found.volume(&place, &volume.name, &Space { layout: volume.layout, drives });
         }
     }
+    found.sockets(plan, made);
     found
+}
+
+/// Whether a file will lie in a folder that is not there yet.
+fn is_in(file: &Path, made: Option<&Path>) -> bool {
+    made.is_some_and(|folder| !folder.exists() && file.parent() == Some(folder))
 }
 
 /// A line of the configuration, if there are lines.
@@ -48,21 +59,55 @@ fn place(plan: &Checked, line: usize) -> String {
 }
 
 impl Measured {
-    fn drive(&mut self, plan: &Checked, drive: &Drive) -> Option<DriveSpace> {
+    fn drive(&mut self, plan: &Checked, drive: &Drive, made: Option<&Path>) -> Option<DriveSpace> {
         let name = drive.name.clone();
-        match measure_drive(&drive.spec) {
-            Ok(measured) => {
-                let of_drive = |text: &String| format!("drive {name}: {text}");
-                let warnings = measured.warnings.iter().map(of_drive);
-                warnings.for_each(|text| tracing::warn!("{text}"));
-                measured.notes.iter().map(of_drive).for_each(|text| tracing::info!("{text}"));
-                let (size_bytes, block_bytes) = (measured.size_bytes, measured.block_bytes);
-                Some(DriveSpace { name, size_bytes, block_bytes })
-            }
+        let measured = match measure_drive(&drive.spec) {
+            Ok(measured) => measured,
             Err(error) => {
-                tracing::warn!("{}drive {name}: {error}", place(plan, drive.line));
-                self.starts = false;
-                None
+                self.refuse(&format!("{}drive {name}: {error}", place(plan, drive.line)));
+                return None;
+            }
+        };
+        let is_made = paths::file_of(&drive.spec).is_some_and(|file| is_in(&file, made));
+        if let Some(why) = looks::drive(&drive.spec).filter(|_| !is_made) {
+            self.refuse(&format!("{}drive {name}: {why}", place(plan, drive.line)));
+        }
+        let of_drive = |text: &String| format!("drive {name}: {text}");
+        let warnings = measured.warnings.iter().map(of_drive);
+        warnings.for_each(|text| tracing::warn!("{text}"));
+        measured.notes.iter().map(of_drive).for_each(|text| tracing::info!("{text}"));
+        let (size_bytes, block_bytes) = (measured.size_bytes, measured.block_bytes);
+        Some(DriveSpace { name, size_bytes, block_bytes })
+    }
+
+    /// Warns of what a start would refuse.
+    fn refuse(&mut self, text: &str) {
+        tracing::warn!("{text}");
+        self.starts = false;
+    }
+
+    /// The sockets that a start would listen on: those of clients, and the control socket, unless
+    /// the one beside which it is cannot be either.
+    fn sockets(&mut self, plan: &Checked, made: Option<&Path>) {
+        let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
+            Address::Unix(path) => Some(("nbd", path.clone(), listener.line)),
+            Address::Tcp(_) => None,
+        });
+        let vhost = plan.exports.iter().filter_map(|export| export.vhost.as_ref());
+        let vhost = vhost.filter_map(|vhost| match &vhost.socket {
+            VhostSocket::Listen(path, _) => Some(("vhost-user-blk", path.clone(), vhost.line)),
+            VhostSocket::Connect(_) => None,
+        });
+        let mut sockets: Vec<_> = nbd.chain(vhost).collect();
+        let control = control(plan);
+        let reachable = control.beside.is_none_or(|(_, path)| looks::socket(path).is_none());
+        sockets
+            .extend(control.path.filter(|_| reachable).map(|path| ("control", path, control.line)));
+        for (key, path, line) in sockets.into_iter().filter(|(_, path, _)| !is_in(path, made)) {
+            if let Some(why) = looks::socket(&path) {
+                let mut problem = Problems::new(&plan.file);
+                problem.add(line, format!("{key}: unix:{}: {why}", path.display()));
+                self.refuse(&problem.to_string());
             }
         }
     }
@@ -74,8 +119,7 @@ impl Measured {
             Layout::Stripe { .. } => "stripe",
         };
         if size_bytes == 0 {
-            tracing::warn!("{place}volume {name}: a drive is too small for a {layout}");
-            self.starts = false;
+            self.refuse(&format!("{place}volume {name}: a drive is too small for a {layout}"));
             return;
         }
         if let Some(note) = space.note(name) {

@@ -4,11 +4,12 @@
 //! sockets bound, views started, then `ready`; on a signal to stop drain, flush, stop the workers,
 //! exit.
 //! Calls `config` for the plan, opening.rs for drives, `millrace_exports` for the server, report.rs
-//! for what is printed, remarks.rs for what is logged besides, signals.rs for signals. Until everything stands nothing is served, and what
-//! a failed start created is removed again.
+//! for what is printed, remarks.rs for what is logged besides, signals.rs for signals. Until
+//! everything stands nothing is served, and what a failed start created is removed again.
 
 mod created;
 mod images;
+mod looks;
 mod measured;
 mod members;
 mod metering;
@@ -86,8 +87,8 @@ pub struct Args {
     /// Serve this configuration, a TOML file, whatever its name is
     #[arg(long, value_name = "FILE", conflicts_with = "files")]
     config: Option<PathBuf>,
-    /// Check the configuration, change nothing, say what would be served, and exit: with 1 if a
-    /// drive is not there or too small
+    /// Check the configuration, change nothing, say what would be served, and exit: with 1 if it
+    /// would not start here, since a drive or socket is missing, in use or not allowed
     #[arg(long)]
     check: bool,
     /// Print the configuration and exit
@@ -127,9 +128,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut plan = config::load(&source.name, &source.text, &source.base)?;
     plan.server.threads = args.threads.or(plan.server.threads);
     plan.server.backend = args.backend.or(plan.server.backend);
-    remarks::on_plan(&plan);
     if args.check {
-        let found = measured::measure(&plan);
+        remarks::on_plan(&plan);
+        let found = measured::measure(&plan, source.data_dir.as_deref());
         say(&report::checked(&plan, &found));
         return Ok(if found.starts { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
@@ -148,6 +149,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     take_real_ports(&mut plan, &server);
     let whose = if source.data_dir.is_some() { Whose::Demo } else { Whose::Users };
     opened.notes.extend(server.notes());
+    remarks::on_plan(&plan);
     remarks::on_start(&plan, &opened, &workers);
     say(&report::serving(&plan, &opened, &workers, whose));
     say(&viewed::describe(&sockets));

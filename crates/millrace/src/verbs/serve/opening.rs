@@ -5,6 +5,9 @@
 //! the lock of the first.
 
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use millrace::{
     CpuId, DriveOptions, Host, Machine, OpenedDrive, Pinning, SetupError, WorkerCpus, open_drive,
@@ -15,9 +18,13 @@ use millrace_drives::SpecError;
 use millrace_machine::{Cpu, Native, Topology};
 
 use super::created::{Created, identity};
+use super::looks;
 use super::members;
 use super::servers::threads_of;
 use crate::config::{Checked, Drive, Place, Problems, paths};
+
+/// How long a file may be locked before a person hears of it.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Everything that is open.
 pub struct Opened {
@@ -113,7 +120,9 @@ fn open_one(
     options: &DriveOptions,
     host: &Host,
 ) -> Result<OpenedDrive, Problems> {
-    open_drive(&drive.name, &drive.spec, options, host).map_err(|error| {
+    let opened =
+        saying_what_it_waits_for(drive, || open_drive(&drive.name, &drive.spec, options, host));
+    opened.map_err(|error| {
         let text = error.to_string();
         // What the drive itself says may name a key, too, as in `size=4g`.
         let named = |key: &str| text.contains(&format!(" {key}="));
@@ -128,6 +137,23 @@ fn open_one(
     })
 }
 
+/// Opens a drive; if another process has its file and does not let it go soon, says so meanwhile.
+fn saying_what_it_waits_for<T>(drive: &Drive, open: impl FnOnce() -> T) -> T {
+    let Some((path, holder)) = looks::locker(&drive.spec) else { return open() };
+    let (opened, waiting) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                let (name, path) = (&drive.name, path.display());
+                tracing::info!("drive {name}: waiting some seconds for {holder} to release {path}");
+            }
+        });
+        let result = open();
+        drop(opened);
+        result
+    })
+}
+
 fn refuse_twice(
     plan: &Checked,
     drive: &Drive,
@@ -137,14 +163,22 @@ fn refuse_twice(
     let Some((_, other)) = opened.iter().find(|(known, _)| *known == identity) else {
         return Ok(());
     };
-    let place = match plan.file.as_str() {
-        "" => String::new(),
-        _ => format!(" (line {})", other.line),
+    let files = (paths::file_of(&drive.spec), paths::file_of(&other.spec));
+    let text = match (plan.file.as_str(), files) {
+        // Whoever has named files has named no drives.
+        ("", (Some(file), Some(same))) if file == same => {
+            format!("{}: this file is named twice; name it once", file.display())
+        }
+        ("", (Some(file), Some(same))) => {
+            let (file, same) = (file.display(), same.display());
+            format!("{file}: this is the same file as {same}; name one of them")
+        }
+        _ => format!(
+            "drive {}: its file is that of drive {} (line {}) too; give each drive a file of its \
+             own",
+            drive.name, other.name, other.line
+        ),
     };
-    let text = format!(
-        "drive {}: its file is that of drive {}{place} too; give each drive a file of its own",
-        drive.name, other.name
-    );
     let line = drive.key_lines.iter().find(|(key, _)| key == "path");
     Err(one_problem(plan, line.map_or(drive.line, |(_, line)| *line), &text))
 }

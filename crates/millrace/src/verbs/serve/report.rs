@@ -70,10 +70,10 @@ pub fn serving(plan: &Checked, opened: &Opened, workers: &DriveWorkers, whose: W
     let mut text = format!("{}\n\n{}\n\n", volumes(plan, opened), drives(plan, opened));
     text.push_str(&controllers(plan));
     for (listener, export) in pairs(plan) {
-        let access = if export.read_only { ", read-only" } else { "" };
+        let access = access(export, opened);
         let _ = writeln!(text, "export \"{}\" at {}{access}", export.name, uri(listener, export));
     }
-    text.push_str(&machines(plan));
+    text.push_str(&machines(plan, opened));
     if workers.threads() > 0 {
         let _ = writeln!(text, "drives' workers, {}", workers.describe());
     }
@@ -105,11 +105,17 @@ fn controllers(plan: &Checked) -> String {
     text
 }
 
+/// What clients may not do: an export of drives that take no writes takes none either.
+fn access(export: &ExportPlan, opened: &Opened) -> &'static str {
+    let features = &opened.volumes[export.volume].limits().features;
+    if export.read_only || features.read_only { ", read-only" } else { "" }
+}
+
 /// A line for each export to virtual machines.
-fn machines(plan: &Checked) -> String {
+fn machines(plan: &Checked, opened: &Opened) -> String {
     let mut text = String::new();
     for (export, vhost) in plan.exports.iter().filter_map(|e| Some((e, e.vhost.as_ref()?))) {
-        let access = if export.read_only { ", read-only" } else { "" };
+        let access = access(export, opened);
         let path = vhost.path().to_string_lossy();
         let threads = usize::from(vhost.thread_count());
         let cpus: Vec<String> = vhost.pinned_cpus().map(|cpu| cpu.to_string()).collect();

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail};
 
 use super::images::{self, ImageArgs};
+use crate::config::BUILT_IN;
 
 const DEFAULT: &str = include_str!("../../default.toml");
 const DEFAULT_FOLDER: &str = "millrace-data";
@@ -113,8 +114,8 @@ impl Source {
             _ => DEFAULT.replace(DEFAULT_FOLDER, escaped.trim_end_matches('/')),
         };
         let name = match folder {
-            DEFAULT_FOLDER => "built-in configuration".to_owned(),
-            _ => format!("built-in configuration with --data-dir {folder}"),
+            DEFAULT_FOLDER => BUILT_IN.to_owned(),
+            _ => format!("{BUILT_IN} with --data-dir {folder}"),
         };
         Source { name, text, base: PathBuf::new(), data_dir: Some(folder.into()) }
     }

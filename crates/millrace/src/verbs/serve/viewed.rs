@@ -6,13 +6,51 @@
 use std::fmt::Write;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 
 use millrace_exports::server::UnixSocket;
+use millrace_exports::vhost::VhostSocket;
 
+use super::looks;
 use crate::config::words::{Address, ControlWord, control_beside};
 use crate::config::{Checked, Place, Problems};
 use crate::views::Sockets;
 use crate::visible::visible;
+
+/// Where the control socket of a plan is.
+pub struct Control<'a> {
+    /// Its path, if there is one.
+    pub path: Option<PathBuf>,
+    /// The line that says so.
+    pub line: usize,
+    /// The key and path of the socket beside which it is, unless it was named itself.
+    pub beside: Option<(&'static str, &'a Path)>,
+}
+
+/// Where the control socket is: where the plan says, or beside the first Unix socket of a server.
+pub fn control(plan: &Checked) -> Control<'_> {
+    if let Some(control) = &plan.server.control {
+        let path = match &control.value {
+            ControlWord::At(path) => Some(path.clone()),
+            ControlWord::Off => None,
+        };
+        return Control { path, line: control.line, beside: None };
+    }
+    let sockets = plan.listeners.iter().filter_map(|listener| match &listener.address {
+        Address::Unix(path) => Some(("nbd", path.as_path(), listener.line)),
+        Address::Tcp(_) => None,
+    });
+    let machines = plan.exports.iter().filter_map(|export| export.vhost.as_ref());
+    let machines = machines.map(|vhost| ("vhost-user-blk", vhost.path(), vhost.line));
+    let Some((key, socket, line)) = sockets.chain(machines).next() else {
+        return Control { path: None, line: 1, beside: None };
+    };
+    let own = !plan.exports.iter().filter_map(|export| export.vhost.as_ref()).any(|vhost| {
+        // That socket is the virtual machine's.
+        matches!(vhost.socket, VhostSocket::Connect(_)) && vhost.path() == socket
+    });
+    Control { path: control_beside(socket), line, beside: own.then_some((key, socket)) }
+}
 
 /// Binds what the plan asks for; metrics where the flag says, if it was given.
 ///
@@ -24,37 +62,17 @@ pub fn bind(plan: &Checked, metrics_flag: Option<SocketAddr>) -> Result<Sockets,
         problems.add_at(place, text);
         problems
     };
-    let (path, line, key) = match &plan.server.control {
-        Some(control) => match &control.value {
-            ControlWord::At(path) => (Some(path.clone()), control.line, "control"),
-            ControlWord::Off => (None, control.line, "control"),
-        },
-        None => {
-            let sockets = plan.listeners.iter().filter_map(|listener| match &listener.address {
-                Address::Unix(path) => Some((control_beside(path), listener.line, "nbd")),
-                Address::Tcp(_) => None,
-            });
-            let machines = plan.exports.iter().filter_map(|export| export.vhost.as_ref());
-            let machines =
-                machines.map(|vhost| (control_beside(vhost.path()), vhost.line, "vhost-user-blk"));
-            sockets.into_iter().chain(machines).next().unwrap_or((None, 1, "control"))
-        }
-    };
-    if let (Some(path), false) = (&path, key == "control") {
+    let Control { path, line, beside } = control(plan);
+    if let Some((key, socket)) = beside {
         // What is wrong is where clients are served, not what was put beside it unasked.
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if let Some(folder) = folder.filter(|folder| !folder.exists()) {
-            let (folder, beside) = (folder.display(), path.display().to_string());
-            let socket = beside.trim_end_matches(".control");
-            let text = format!(
-                "{key}: unix:{socket}: its folder {folder} is not there; make it, or choose \
-                 another path"
-            );
+        if let Some(why) = looks::socket(socket) {
+            let text = format!("{key}: unix:{}: {why}", socket.display());
             return Err(problem(Place::Line(line), text));
         }
     }
     let control = path.map(|path| UnixSocket::bind_private(&path)).transpose();
-    let control = control.map_err(|error| problem(Place::Line(line), format!("{key}: {error}")))?;
+    let control =
+        control.map_err(|error| problem(Place::Line(line), format!("control: {error}")))?;
     let wanted = match (metrics_flag, &plan.server.metrics) {
         (Some(address), _) => Some((address, Place::Flag("--metrics"), "")),
         (None, Some(key)) => Some((key.value, Place::Line(key.line), "metrics: ")),
