@@ -90,8 +90,8 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
     let (sort, reversed) = model.sorted();
     let order = match (sort, reversed) {
         (Sort::Given, false) => "as configured".to_owned(),
-        (_, false) => format!("by {}", sort.name()),
-        (_, true) => format!("by {}, reversed", sort.name()),
+        (_, false) => format!("sorted by {}", sort.name()),
+        (_, true) => format!("sorted by {}, reversed", sort.name()),
     };
     let failed: u64 = report.exports.iter().map(|export| export.errors).sum();
     let up = format!("up {}", clock(report.uptime_ns / 1_000_000_000));
@@ -243,7 +243,10 @@ mod tests {
     fn eighty_by_twenty_four_hold_volumes_drives_clients_and_keys() {
         let lines = screen(&model(4), 80, 24);
         let text = lines.join("\n");
-        assert!(lines[0].starts_with("millrace  up 1:00:02  every 1.0 s  by I/Os"), "{text}");
+        assert!(
+            lines[0].starts_with("millrace  up 1:00:02  every 1.0 s  sorted by I/Os"),
+            "{text}"
+        );
         assert!(lines[1].starts_with("clients 3  accepted 5  refused 0"), "{text}");
         assert!(lines[2].starts_with("requests/s 10.0k  in flight 0"), "{text}");
         let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
@@ -274,7 +277,7 @@ mod tests {
         let lines = screen(&model(40), 40, 24);
         let text = lines.join("\n");
         assert_eq!(lines[0].trim_end(), "millrace  up 1:00:02  every 1.0 s", "{text}");
-        assert_eq!(lines[1].trim_end(), "by I/Os", "{text}");
+        assert_eq!(lines[1].trim_end(), "sorted by I/Os", "{text}");
         assert_eq!(lines[2].trim_end(), "clients 3  accepted 5  refused 0", "{text}");
         let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
         let volume = lines.iter().position(|line| line.starts_with("Volume")).unwrap();
