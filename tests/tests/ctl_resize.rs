@@ -169,7 +169,7 @@ fn what_cannot_be_is_refused_with_what_to_do_and_changes_nothing() {
     let daemon = served(&["d0", "d1"], "layout = \"linear\"\n", backends()[0], &[]);
     let size = || RawNbd::connect(&daemon.dir().join("s"), "v").unwrap().size_bytes();
     let said = refused(&daemon, "w");
-    assert!(said.contains("there is no volume \"w\"; there are v"), "{said}");
+    assert!(said.contains("there is no volume \"w\"; there is \"v\""), "{said}");
     set_len(&daemon.dir().join("d1"), 3 * MIB);
     let said = refused(&daemon, "v");
     assert!(said.contains("volume v: drive d1: it has 3145728 bytes now"), "{said}");

@@ -21,8 +21,10 @@ use crate::visible::visible;
 /// or must not grow, `io` if one cannot be asked.
 pub fn resize(volumes: &[Arc<Volume<Native>>], name: &str) -> Result<Resized, Refusal> {
     let Some(volume) = volumes.iter().find(|volume| volume.name() == name) else {
-        let known: Vec<&str> = volumes.iter().map(|volume| volume.name()).collect();
-        let text = format!("there is no volume {name:?}; there are {}", known.join(", "));
+        let known = volumes.iter().map(|volume| format!("{:?}", volume.name()));
+        let known = known.collect::<Vec<_>>().join(", ");
+        let verb = if volumes.len() == 1 { "is" } else { "are" };
+        let text = format!("there is no volume {name:?}; there {verb} {known}");
         return Err(Refusal::new("bad-request", text));
     };
     let resized = volume.resize().map_err(|error| {
