@@ -86,7 +86,9 @@ fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
     }
     bar.clear();
     notes.dedup();
-    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    // What a volume leaves out comes with a key of configurations, which `bench` does not have.
+    let without_key = |note: &String| note.split("; layout = ").next().unwrap_or(note).to_owned();
+    notes.iter().map(without_key).for_each(|note| eprintln!("note: {note}"));
     Ok(rows)
 }
 
