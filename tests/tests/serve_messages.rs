@@ -246,7 +246,8 @@ fn what_a_start_would_refuse_check_says_in_the_same_words() {
     let link = |dir: &Path| symlink("nowhere", dir.join("d0")).unwrap();
     let control = ("[[export]]", "[server]\ncontrol = \"unix:c\"\n[[export]]");
     let vhost = ("nbd = \"unix:s\"", "vhost-user-blk = \"unix:no/s\"");
-    let cases: [(_, fn(&Path), &str); 7] = [
+    type Before = fn(&Path);
+    let cases: [(_, Before, &str); 7] = [
         (("", ""), no_socket, "m.toml:9: nbd: unix:s: there is a file that is no socket; move"),
         (("unix:s", "unix:no/s"), |_| {}, "m.toml:9: nbd: unix:no/s: its folder no is not there"),
         (("unix:s", "unix:m.toml/s"), |_| {}, "m.toml:9: nbd: unix:m.toml/s: m.toml is no folder"),

@@ -24,9 +24,9 @@ Examples:
   millrace ctl resize vol0              and the daemon in ./millrace-data serves the new size
   millrace ctl resize vol0 --connect unix:/run/millrace/fast.sock.control --json
 
-A volume that is being served can grow, never shrink. A stripe grows by what its smallest drive has
-grown; in a linear volume only the last drive may grow. A virtual machine sees the new size at once,
-an NBD client when it connects again.
+A volume that is being served can grow, never shrink. A stripe grows by what its smallest drive \
+has grown; in a linear volume only the last drive may grow. A virtual machine sees the new size at \
+once, an NBD client when it connects again.
 Exit status: 0 if the volume has grown or had nothing to grow by, 2 if the daemon refused.
 ";
 

@@ -30,7 +30,7 @@ Examples:
   millrace locks --for 1m --connect unix:/run/millrace/fast.sock.control
   millrace locks --json | jq '.locks[] | select(.site == null)'
 
-A row is all locks of one name together; below it stands a row for each place in the source that
+A row is all locks of one name together; below it stands a row for each place in the source that \
 took them. Times are in microseconds; columns marked * come with -x.
   taken         times that a lock was taken
   rejected *    attempts that found the lock taken and went away without it, such as a thread that
@@ -41,8 +41,8 @@ took them. Times are in microseconds; columns marked * come with -x.
   held          share of the time in which a lock was held; several locks of a name are added up
   spinning *    share of the time of all CPUs that threads spent waiting
 
-The lock `serve` is that of a hardware queue. A lock that was taken before the start, or not given
-back at the end, is left out. Locks count only while this verb runs; each taking then costs about
+The lock `serve` is that of a hardware queue. A lock that was taken before the start, or not given \
+back at the end, is left out. Locks count only while this verb runs; each taking then costs about \
 40 ns more.
 ";
 

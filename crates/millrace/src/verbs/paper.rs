@@ -30,7 +30,7 @@ Examples:
   millrace paper atc17 --json --html /tmp/p.html
       one paper for a program, and its page elsewhere
 
-Exit status: 0 if every check holds, 1 if one does not (its name and the reason are printed), 130
+Exit status: 0 if every check holds, 1 if one does not (its name and the reason are printed), 130 \
 after Ctrl-C, which prints the parts that were finished.
 
 Parts of systor13: fig4, fig6, fig7, fig8, fig9, fig10, table2, today

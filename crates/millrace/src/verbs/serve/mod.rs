@@ -69,11 +69,11 @@ Examples:
 
 `millrace stat` shows what it does meanwhile.
 
-Signals: SIGTERM, SIGINT and SIGQUIT finish what is in flight, flush, and exit with 0; a second one,
-half a second later or more, exits at once with 1. SIGHUP and SIGUSR2 are ignored with a line in the
-log. SIGUSR1 cuts the power of all `fault` drives with a volatile cache (for tests).
+Signals: SIGTERM, SIGINT and SIGQUIT finish what is in flight, flush, and exit with 0; a second \
+one, half a second later or more, exits at once with 1. SIGHUP and SIGUSR2 are ignored with a line \
+in the log. SIGUSR1 cuts the power of all `fault` drives with a volatile cache (for tests).
 
-The log goes to standard error, with all warnings and notes, and results to standard output.
+The log goes to standard error, with all warnings and notes, and results to standard output. \
 MILLRACE_LOG=debug, or -v, logs more.";
 
 /// Arguments of `serve`.

@@ -33,8 +33,8 @@ Keys:
   space         hold the display, or let it go on
   up  down      move through the lower table; page up and page down move faster
 
-`millrace stat --help` explains the columns; MB are 1,000,000 bytes; the graph shows I/Os a second.
-A terminal with fewer than 76 columns shows fewer columns and no graph.";
+`millrace stat --help` explains the columns; MB are 1,000,000 bytes; the graph shows I/Os a \
+second. A terminal with fewer than 76 columns shows fewer columns and no graph.";
 
 /// Arguments of `top`.
 #[derive(Debug, clap::Args)]

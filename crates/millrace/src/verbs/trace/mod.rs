@@ -36,8 +36,8 @@ Examples:
   millrace trace report sda
       the same over time, as plots: sda.html
 
-A trace NAME is the files NAME.blktrace.0, NAME.blktrace.1 and so on, one for each CPU, as blktrace
-writes them; blkparse and btt read the same files.";
+A trace NAME is the files NAME.blktrace.0, NAME.blktrace.1 and so on, one for each CPU, as \
+blktrace writes them; blkparse and btt read the same files.";
 
 /// Arguments of `trace`.
 #[derive(Debug, clap::Args)]

@@ -17,8 +17,8 @@ Examples:
   millrace trace show sda | head
   millrace trace show -q -D /var/tmp dm-0 nvme0n1 > both.txt
 
-Columns: drive or volume (or device number, if the recording has no name for it), CPU, sequence
-number, seconds since the first event, process or client, action, kind, and what the action needs,
+Columns: drive or volume (or device number, if the recording has no name for it), CPU, sequence \
+number, seconds since the first event, process or client, action, kind, and what the action needs, \
 mostly the first sector, + and the number of sectors.
 Actions:
   Q  a client queued an I/O              G  the I/O got a place in the layer
@@ -28,7 +28,7 @@ Actions:
   P  a batch began                       U  UT  the batch was handed on (UT: since its thread waits)
   R  the driver gave a request back      S  an I/O waits for a place
   B  data were copied once more
-Kinds: R read, W write, D discard, F before these flush, F after them FUA, S sync, A read-ahead,
+Kinds: R read, W write, D discard, F before these flush, F after them FUA, S sync, A read-ahead, \
 M metadata, N none.";
 
 const BUFFER_BYTES: usize = 64 << 10;

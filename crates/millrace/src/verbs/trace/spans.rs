@@ -26,8 +26,8 @@ Spans, in seconds; percentiles are known to an eighth:
   I2D       until the driver has the request
   D2C       in the drive
   Q2C       the whole way
-Spans of devices that only map I/Os to others (device majors 9, 253, 254) have dm in their names;
-btt keeps them apart.";
+Spans of devices that only map I/Os to others (device majors 9, 253, 254) have dm in their \
+names; btt keeps them apart.";
 
 /// By what the numbers are split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
