@@ -5,7 +5,7 @@
 //! given serves the disk inside.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -191,5 +191,50 @@ fn an_image_in_a_container_is_served_with_a_warning_whose_line_works() {
         let _ = qemu.kill();
         let _ = qemu.wait();
         assert_eq!(size, Some(5 << 20), "{line}");
+    }
+}
+
+#[test]
+fn a_disk_that_qemu_has_is_refused_and_qemu_refuses_one_that_is_served() {
+    require_clients!("qemu-io");
+    let dir = with_file("disk.img", 1 << 20);
+    // It holds the image until its standard input ends.
+    let mut qemu = Command::new("qemu-io");
+    qemu.args(["-f", "raw", "disk.img"]).current_dir(dir.path());
+    let mut held = qemu.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut commands = held.stdin.take().unwrap();
+    commands.write_all(b"write 0 4k\n").unwrap();
+    // It has the image from before its first prompt on.
+    let mut said = [0; 1];
+    held.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+    let output = run(millrace().args(["serve", "disk.img"]).current_dir(dir.path()));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("as QEMU locks the disks of virtual machines"), "{error}");
+    drop(commands);
+    assert!(held.wait().unwrap().success());
+    let daemon = serve(dir, &["disk.img"], &["disk.sock"]);
+    let mut qemu = Command::new("qemu-io");
+    let output =
+        run(qemu.args(["-f", "raw", "-c", "read 0 4k", "disk.img"]).current_dir(daemon.dir()));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("lock"), "{error}");
+}
+
+#[test]
+fn a_stripe_that_has_lost_a_file_is_refused_and_the_file_is_not_made_anew() {
+    let dir = tempdir();
+    let config = "[[drive]]\nname = \"d0\"\nspec = \"file:path=a,size=1m\"\n\
+                  [[drive]]\nname = \"d1\"\nspec = \"file:path=b,size=1m\"\n\
+                  [[volume]]\nname = \"v\"\ndrives = [\"d0\", \"d1\"]\n\
+                  [[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n";
+    fs::write(dir.path().join("m.toml"), config).unwrap();
+    fs::write(dir.path().join("a"), vec![1; 1 << 20]).unwrap();
+    for arguments in [&["serve", "m.toml", "--check"][..], &["serve", "m.toml"]] {
+        let output = run(millrace().args(arguments).current_dir(dir.path()));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{arguments:?}: {error}");
+        let said = "drive d1: b: this file is missing or empty, but drive d0 of volume v has data";
+        assert!(error.contains(said), "{arguments:?}: {error}");
+        assert!(!dir.path().join("b").exists(), "{arguments:?}");
     }
 }

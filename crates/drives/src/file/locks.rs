@@ -1,7 +1,7 @@
 //! The locks of a drive's file, so that nobody else serves it meanwhile.
 //!
-//! Two kinds: flock, which other instances of this program take, and the byte ranges that QEMU locks
-//! in the images of its virtual machines, so that neither opens what the other writes. Taken by
+//! Two kinds: flock, which other instances of this program take, and the bytes that QEMU locks in
+//! the images of its virtual machines, so that neither opens what the other writes. Taken by
 //! open.rs before anything is changed; they last as long as the file is open. Source: QEMU's
 //! block/file-posix.c (`RAW_LOCK_PERM_BASE`, `RAW_LOCK_SHARED_BASE`) and docs/system/images.
 #![allow(unsafe_code)]
@@ -36,8 +36,9 @@ const RESIZE: i64 = 3;
 /// # Errors
 /// `Busy` if somebody else has it and keeps it for three seconds.
 pub(super) fn lock(file: &File, config: &FileConfig) -> Result<(), Error> {
-    // The ring of a process that was killed holds its files longer than the process itself: mostly
-    // 30 to 50 ms, but the kernel tears rings down when it comes to it, and on a busy machine later.
+    // The ring of a process that was killed holds its files longer than the process itself:
+    // mostly 30 to 50 ms, but the kernel tears rings down when it comes to it, and on a busy
+    // machine later.
     let mut found = Found::Flock;
     for _ in 0..TRIES {
         found = match attempt(file, config.read_only) {

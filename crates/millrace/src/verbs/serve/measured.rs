@@ -13,6 +13,7 @@ use millrace_drives::measure as measure_drive;
 use millrace_exports::vhost::VhostSocket;
 
 use super::looks;
+use super::members;
 use super::viewed::control;
 use crate::config::words::{Address, bytes_for_people};
 use crate::config::{Checked, Drive, Problems, paths};
@@ -40,6 +41,9 @@ pub fn measure(plan: &Checked, made: Option<&Path>) -> Measured {
             let place = place(plan, volume.line);
             found.volume(&place, &volume.name, &Space { layout: volume.layout, drives });
         }
+    }
+    if let Err(problems) = members::check(plan) {
+        found.refuse(&problems.to_string());
     }
     found.sockets(plan, made);
     found
