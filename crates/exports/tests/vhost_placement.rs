@@ -27,10 +27,10 @@ fn load(socket: &Path, wait: Wait, cpu: CpuId) {
     assert!(Native::spawn("guest", Some(cpu), Box::new(body)).join());
 }
 
-/// The guest never gives its CPU away, or sleeps for each answer: either way a poll of the thread
-/// that serves it on that CPU cannot end with a request.
+/// The guest never gives its CPU away, or sleeps for each answer: a poll of the thread that serves
+/// it on that CPU ends with a request soon, by turns with the guest, or there are hardly any polls.
 #[test]
-fn a_thread_on_the_cpu_of_its_guest_stops_polling() {
+fn a_thread_on_the_cpu_of_its_guest_does_not_poll_in_vain() {
     let cpu = Native::topology().cpus()[0].id;
     for backend in BACKENDS {
         for wait in [Wait::Spin, Wait::Poll, Wait::Events] {
@@ -42,8 +42,11 @@ fn a_thread_on_the_cpu_of_its_guest_stops_polling() {
             load(&export.socket(0), wait, cpu);
             vhost_support::until("the counters are published", || export.stats().requests >= IOS);
             let stats = export.stats();
-            let polls = stats.poll_hits + stats.poll_misses;
-            assert!(polls < IOS / 16, "{backend:?} {wait:?}: {polls} polls for {IOS}: {stats:?}");
+            assert!(stats.poll_misses < IOS / 16, "{backend:?} {wait:?}: {stats:?}");
+            // Those that found out that the guest keeps the CPU took a time slice each.
+            let found_out_ns = 300_000_000;
+            let turns_ns = (stats.poll_hits + stats.poll_misses) * 30_000;
+            assert!(stats.poll_ns < found_out_ns + turns_ns, "{backend:?} {wait:?}: {stats:?}");
             export.stop();
         }
     }

@@ -319,6 +319,18 @@ mod tests {
     }
 
     #[test]
+    fn a_head_that_was_published_and_taken_again_is_resubmitted() {
+        let (first, file, _) = Inflight::create(2, 8).unwrap();
+        let mut queue = first.queue(1, 8).unwrap();
+        queue.recover(0);
+        queue.taken(1);
+        queue.put(1);
+        queue.published(&[1], Published::for_test(1));
+        queue.taken(1);
+        assert_eq!(reopened(&file).recover(1).heads, [1]);
+    }
+
+    #[test]
     fn garbage_in_the_region_leads_nowhere_outside() {
         let (first, file, _) = Inflight::create(2, 8).unwrap();
         let mut queue = first.queue(1, 8).unwrap();
