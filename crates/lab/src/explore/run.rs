@@ -113,6 +113,7 @@ fn play(scenario: &Scenario, court: &Court) {
         watchdog: Parker::new(),
         workers: workers::posts(scenario),
         switching: Word::new(0),
+        kept: Mutex::default(),
     });
     let start_ns = Simulated::now();
     for (drive, media) in hold(court).media.iter_mut().enumerate() {

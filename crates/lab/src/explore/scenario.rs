@@ -432,8 +432,10 @@ impl Scenario {
         let busy_ns = most(&|d| u64::from(d.faults.busy) * 100);
         // Whoever gives a tag back starts what waited for it in another queue, whose own threads
         // find it at their next look, a millisecond later at most.
-        // Nor is a channel told that plugs while others give tags back.
+        // Nor is a channel told that plugs while others give tags back, as all do with one queue:
+        // what found no tag stays in the plug until the next look.
         let shares = self.layer.shared_tags
+            || self.layer.stack == StackSpec::Sq
             || self.drives.iter().any(|d| d.drive_tags)
             || self.plugs_requests();
         let look_ns = if shares { 1_000_000 } else { 0 };

@@ -5,7 +5,7 @@
 //! serves others until all are done. Told to stop, it drops its channel whatever is in flight.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{
     Bio, Channel, ChannelConfig, Completion, IoThread, Op, QueueKind, Reject, Stamp, Status, Volume,
@@ -40,6 +40,8 @@ pub(super) struct Stage {
     pub(super) workers: Vec<Post>,
     /// 1 while the volume changes its mode.
     pub(super) switching: SimWord,
+    /// Memory of channels that are gone, which drives may use as long as the run goes on.
+    pub(super) kept: Mutex<Vec<Foreign>>,
 }
 
 impl Stage {
@@ -318,9 +320,11 @@ impl Submitter {
         }
     }
 
-    /// The channel is gone. Memory that a drive may still use is kept for ever.
+    /// The channel is gone. Memory that a drive may still use is kept until the run is over.
     fn forget(&mut self) {
         hold(&self.stage.court).forget(self.index);
-        std::mem::forget(std::mem::take(&mut self.foreign));
+        let left = std::mem::take(&mut self.foreign);
+        let mut kept = self.stage.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend(left.into_values());
     }
 }
