@@ -204,7 +204,7 @@ fn a_disk_that_qemu_has_is_refused_and_qemu_refuses_one_that_is_served() {
     let mut held = qemu.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut commands = held.stdin.take().unwrap();
     commands.write_all(b"write 0 4k\n").unwrap();
-    // It has the image from before its first prompt on.
+    // qemu-io opens and locks the image before it prints its first prompt.
     let mut said = [0; 1];
     held.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
     let output = run(millrace().args(["serve", "disk.img"]).current_dir(dir.path()));

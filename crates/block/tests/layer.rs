@@ -347,6 +347,10 @@ fn a_request_with_foreign_memory_anywhere_in_it_is_not_given_up() {
         }
         assert_eq!(knobs.given(Op::Read).len(), 1, "{stack:?}: one request");
         assert_eq!(ended, 0, "{stack:?}: the drive may still write the memory");
+        let failures = channel.volume().disks()[0].failures();
+        let told = failures.last.last().map(|one| (one.sector, one.nr_sectors, one.status));
+        let expected = (1, Some((0, 16, Status::TimedOut)));
+        assert_eq!((failures.count, told), expected, "{stack:?}: told once, however long");
         knobs.held.store(false, Ordering::SeqCst);
         assert_eq!(channel.wait(2, |done| assert!(done.status.is_ok())), 2, "{stack:?}");
     }

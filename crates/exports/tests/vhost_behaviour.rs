@@ -446,14 +446,15 @@ fn a_ring_that_is_disabled_takes_nothing_until_it_is_enabled_again() {
             guest.wire.must(code::SET_VRING_ENABLE, &pair(0, 0), &[]);
             // An order may be seen after it was answered; this one is seen after the first.
             guest.share();
-            let before = export.stats().requests;
             for slot in 0..10 {
                 let at = (guest.data + 4096 * u64::from(slot), 4096);
                 guest.submit(0, slot, (OUT, 8 * u64::from(slot)), at);
             }
             guest.share();
             assert_eq!(guest.used_idx(0), 10 * round);
-            assert_eq!(export.stats().requests, before);
+            // The thread publishes its counters before it sleeps: they may lag behind, but not lead.
+            let taken = export.stats().requests;
+            assert!(taken <= 10 * u64::from(round), "{taken} taken before round {round}");
             guest.wire.must(code::SET_VRING_ENABLE, &pair(0, 1), &[]);
             guest.wait(0, 10);
         }

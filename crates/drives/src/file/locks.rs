@@ -125,7 +125,7 @@ fn is_shared(file: &File, byte: i64) -> io::Result<bool> {
     }
 }
 
-/// Who has the file, and what to do.
+/// The message of a refusal: the holder of the file, as far as it is known, and what to do.
 fn text(path: &Path, file: &File, found: Found) -> String {
     let path = path.display();
     let holder = match found {
