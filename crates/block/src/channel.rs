@@ -383,18 +383,31 @@ impl<M: Machine> Channel<M> {
             self.flush();
             self.run.told.unplug = Unplug::Explicit;
         }
-        let mut handed = self.poll(&mut take);
+        let mut plugged = self.batch.plugged;
+        let mut got = self.poll(&mut take);
+        let mut handed = got;
         while handed < min && self.in_flight() > 0 {
-            let deadline_ns = self.sleep_until();
-            let (bell, has_work) = (&self.home().bell, || self.has_work());
-            match self.turn {
-                Some(turn) => turn(bell, deadline_ns, &has_work).expect("the ring works"),
-                None => bell.sleep_unless(deadline_ns, has_work),
+            // What has just ended made room for what found no tag.
+            let has_room = self.batch.plugged > 0 && (got > 0 || self.batch.plugged != plugged);
+            if !has_room {
+                self.sleep();
             }
             self.tick();
-            handed += self.poll(&mut take);
+            plugged = self.batch.plugged;
+            got = self.poll(&mut take);
+            handed += got;
         }
         handed
+    }
+
+    /// Sleeps until something comes or is due.
+    fn sleep(&mut self) {
+        let deadline_ns = self.sleep_until();
+        let (bell, has_work) = (&self.home().bell, || self.has_work());
+        match self.turn {
+            Some(turn) => turn(bell, deadline_ns, &has_work).expect("the ring works"),
+            None => bell.sleep_unless(deadline_ns, has_work),
+        }
     }
 
     /// When to poll again at the latest, if there is such a time; ask just before sleeping.
