@@ -6,13 +6,16 @@
 //! `blk_mq_quiesce_queue`.
 
 use millrace_machine::plant::{Plant, planted};
-use millrace_machine::{Lock, Machine};
+use millrace_machine::{Lock, Machine, Parker};
 
 use crate::disk::Disk;
 
 /// Time between two looks whether a disk is drained, at first and at most.
 const LOOK_FIRST_NS: u64 = 1_000;
-const LOOK_MOST_NS: u64 = 30_000;
+const LOOK_MOST_NS: u64 = 1_000_000;
+
+/// A longer pause than this is slept through.
+const SPIN_MOST_NS: u64 = 30_000;
 
 impl<M: Machine> Disk<M> {
     /// Takes nothing new from now on: bios stay in their channels, which `submit` until they are
@@ -90,12 +93,18 @@ impl<M: Machine> Disk<M> {
         // Each look takes the locks that pollers only try, so looks keep a distance: one that
         // follows the other at once can shut a poller out each time that it comes.
         let mut pause_ns = LOOK_FIRST_NS;
+        let parker = M::Parker::new();
         while !self.is_drained() {
             let now_ns = M::now();
             if now_ns >= deadline_ns {
                 return false;
             }
-            M::spin_until(now_ns.saturating_add(pause_ns).min(deadline_ns), || false);
+            let until_ns = now_ns.saturating_add(pause_ns).min(deadline_ns);
+            if pause_ns <= SPIN_MOST_NS {
+                M::spin_until(until_ns, || false);
+            } else {
+                parker.park(Some(until_ns));
+            }
             pause_ns = (pause_ns * 2).min(LOOK_MOST_NS);
         }
         true

@@ -83,7 +83,11 @@ fn grow(stage: &Stage, drive: usize) {
 
 /// Changes the mode, one change at a time.
 fn switch(stage: &Stage, mode: ModeSpec) {
-    let turn = || stage.switching.compare_exchange(0, 1, Order::Acquire, Order::Relaxed).is_ok();
+    // A look first: failed exchanges of two threads would wake each other for ever.
+    let turn = || {
+        stage.switching.load(Order::Relaxed) == 0
+            && stage.switching.compare_exchange(0, 1, Order::Acquire, Order::Relaxed).is_ok()
+    };
     Simulated::spin_until(u64::MAX, turn);
     let bound_ns = stage.scenario.bound_ns() + stage.scenario.stall_ns();
     let switched = stage.volume.switch_serving(mode.into(), Simulated::now() + bound_ns);
