@@ -457,7 +457,8 @@ fn what_a_user_may_not_do_is_said_with_what_to_do() {
     let mut command = unprivileged(dir.path()).unwrap();
     let output = run(command.current_dir(&dir).args(["serve", "d.img", "--check"]));
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let said = "this user may not write to it; change its mode or use read-only=on";
+    let said = "this user may not write to it; change its mode, or serve it read-only: \
+                read-only=on, or `serve --read-only`";
     says(&stderr(&output), &[&format!("drive d: d.img: {said}"), &format!("unix:d.sock: {why}")]);
     // So that a user who is not root may remove it.
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();

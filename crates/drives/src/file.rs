@@ -35,6 +35,7 @@ use millrace_reactor::Backend;
 
 use crate::io_context;
 use engine::{Engine, Ring, ThreadBound};
+pub use locks::lock_refusal;
 pub(crate) use open::measure;
 use pool::Pool;
 use probe::{Geometry, Next};

@@ -25,7 +25,7 @@ pub use drive_workers::{DriveWorkers, Pinning, WorkerCpus, worker_cpus, worker_p
 pub use fault::{
     Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule, fault_controls,
 };
-pub use file::{Aio, Direct, FileConfig, FileCounters, FileDriver};
+pub use file::{Aio, Direct, FileConfig, FileCounters, FileDriver, lock_refusal};
 pub use io_context::{IoConfig, IoContext, current_reactor};
 pub use model::{
     ModelConfig, ModelContents, ModelController, ModelDriver, ModelIo, ModelIoKind, ModelPreset,

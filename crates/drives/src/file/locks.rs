@@ -51,6 +51,15 @@ pub(super) fn lock(file: &File, config: &FileConfig) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Busy, text(&config.path, file, found)))
 }
 
+/// Why the file at a path cannot be locked now, and what to do; none if nobody else has it. A lock
+/// that is had is given back at once.
+#[must_use]
+pub fn lock_refusal(path: &Path, read_only: bool) -> Option<String> {
+    let file = File::open(path).ok()?;
+    let found = attempt(&file, read_only).ok()??;
+    Some(text(path, &file, found))
+}
+
 /// Which lock somebody else has.
 #[derive(Clone, Copy)]
 enum Found {

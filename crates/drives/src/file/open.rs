@@ -203,7 +203,10 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
             Error::new(ErrorKind::Busy, text)
         }
         Some(libc::EACCES | libc::EROFS) if !config.read_only => {
-            let text = format!("{path}: {error}; change its mode or use read-only=on");
+            let text = format!(
+                "{path}: {error}; change its mode, or serve it read-only: \
+             read-only=on, or `serve --read-only`"
+            );
             Error::new(ErrorKind::System, text)
         }
         _ => system(&config.path, "open", error),
@@ -223,7 +226,10 @@ fn geometry_of(
     let found = geometry.size_bytes;
     let size_bytes = size_of(&geometry, config, notes)?;
     if geometry.read_only && !config.read_only {
-        return wrong(format!("{path}: the device takes no writes; use read-only=on"));
+        return wrong(format!(
+            "{path}: the device takes no writes; serve it read-only: \
+             read-only=on, or `serve --read-only`"
+        ));
     }
     if size_bytes > found {
         extend(file, config, size_bytes).map_err(|error| extend_error(config, &error))?;

@@ -7,11 +7,12 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use millrace_drives::{Holder, Spec, flock_holder, size_bytes, size_text};
-use rustix::fs::{Access, FlockOperation, Mode, OFlags, access, flock, ftruncate, open};
+use millrace_drives::{Holder, Spec, flock_holder, lock_refusal, size_bytes, size_text};
+use rustix::fs::{Access, Mode, OFlags, access, ftruncate, open};
 use rustix::process::{Resource, getrlimit};
 
 /// Why no server's socket can be made at a path, and what to do; none if nothing speaks against it.
@@ -73,17 +74,31 @@ pub fn drive(spec: &Spec) -> Option<String> {
     }
     if !read_only && access(path, Access::WRITE_OK).is_err() {
         let what = "this user may not write to it";
-        return Some(format!("{shown}: {what}; change its mode or use read-only=on"));
+        return Some(format!(
+            "{shown}: {what}; change its mode, or serve it read-only: \
+             read-only=on, or `serve --read-only`"
+        ));
     }
     if !is_on(spec, "lock", true) {
         return None;
     }
-    is_locked(path, read_only).then(|| match holder_of(path) {
-        Some(holder) => {
-            format!("{shown}: {holder} uses this file and has locked it; stop it, or name another")
+    lock_refusal(path, read_only)
+}
+
+/// Why nobody can listen at a TCP address, and what to do; none if somebody can. Port 0 is any.
+pub fn tcp(address: SocketAddr) -> Option<String> {
+    TcpListener::bind(address).err().map(|error| no_tcp(&error))
+}
+
+/// What to do about an error of listening at a TCP address.
+pub fn no_tcp(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "in use by another server; choose another port".to_owned(),
+        io::ErrorKind::AddrNotAvailable => {
+            "this machine has no such address; choose one of its own".to_owned()
         }
-        None => format!("{shown}: another process uses this file; stop it, or name another file"),
-    })
+        _ => format!("cannot listen: {error}"),
+    }
 }
 
 /// Why a file cannot be read, and what to do.
@@ -152,19 +167,11 @@ fn holder_of(path: &Path) -> Option<Holder> {
     File::open(path).ok().and_then(|file| flock_holder(&file))
 }
 
-/// Whether a lock such as a start needs is not to be had.
-fn is_locked(path: &Path, shared: bool) -> bool {
-    let kind = match shared {
-        true => FlockOperation::NonBlockingLockShared,
-        false => FlockOperation::NonBlockingLockExclusive,
-    };
-    let Ok(file) = File::open(path) else { return false };
-    flock(&file, kind) == Err(rustix::io::Errno::WOULDBLOCK)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
+
+    use rustix::fs::{FlockOperation, flock};
 
     use super::*;
 
@@ -185,6 +192,21 @@ mod tests {
         assert_eq!(said("null:size=1g"), None);
         assert!(!at("new").exists());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing was made");
+    }
+
+    #[test]
+    fn a_port_that_is_taken_and_an_address_of_others_are_refused() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let said = |address: &str| tcp(address.parse().unwrap());
+        assert_eq!(said("127.0.0.1:0"), None);
+        let why = tcp(taken);
+        assert_eq!(why, None, "it was let go");
+        let holder = TcpListener::bind(taken).unwrap();
+        let why = tcp(holder.local_addr().unwrap()).unwrap();
+        assert_eq!(why, "in use by another server; choose another port");
+        // A network for documents, which nobody has (RFC 5737).
+        let why = said("192.0.2.1:0").unwrap();
+        assert_eq!(why, "this machine has no such address; choose one of its own");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! checked elsewhere than where it will serve, but the answer is then that it would not start here.
 
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use millrace::{DriveSpace, Space};
@@ -14,9 +15,9 @@ use millrace_exports::vhost::VhostSocket;
 
 use super::looks;
 use super::members;
-use super::viewed::control;
+use super::viewed::{control, metrics};
 use crate::config::words::{Address, bytes_for_people};
-use crate::config::{Checked, Drive, Problems, paths};
+use crate::config::{Checked, Drive, Place, Problems, paths};
 use crate::visible::visible;
 
 /// What was found, for people.
@@ -30,7 +31,7 @@ pub struct Measured {
 
 /// Looks at the drives and sockets of a plan; logs warnings and notes as starting would. `made` is
 /// a folder that starting makes, of which nothing can be said.
-pub fn measure(plan: &Checked, made: Option<&Path>) -> Measured {
+pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketAddr>) -> Measured {
     let mut found = Measured { starts: true, volumes: String::new() };
     let spaces: Vec<Option<DriveSpace>> =
         plan.drives.iter().map(|drive| found.drive(plan, drive, made)).collect();
@@ -46,6 +47,7 @@ pub fn measure(plan: &Checked, made: Option<&Path>) -> Measured {
         found.refuse(&problems.to_string());
     }
     found.sockets(plan, made);
+    found.ports(plan, metrics_flag);
     found
 }
 
@@ -111,6 +113,22 @@ impl Measured {
             if let Some(why) = looks::socket(&path) {
                 let mut problem = Problems::new(&plan.file);
                 problem.add(line, format!("{key}: unix:{}: {why}", path.display()));
+                self.refuse(&problem.to_string());
+            }
+        }
+    }
+
+    /// The TCP ports that a start would listen on: those of clients, and that of metrics.
+    fn ports(&mut self, plan: &Checked, metrics_flag: Option<SocketAddr>) {
+        let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
+            Address::Unix(_) => None,
+            Address::Tcp(address) => Some((*address, Place::Line(listener.line), "nbd: tcp:")),
+        });
+        let wanted: Vec<_> = nbd.chain(metrics(plan, metrics_flag)).collect();
+        for (address, place, key) in wanted {
+            if let Some(why) = looks::tcp(address) {
+                let mut problem = Problems::new(&plan.file);
+                problem.add_at(place, format!("{key}{address}: {why}"));
                 self.refuse(&problem.to_string());
             }
         }

@@ -130,7 +130,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     plan.server.backend = args.backend.or(plan.server.backend);
     if args.check {
         remarks::on_plan(&plan);
-        let found = measured::measure(&plan, source.data_dir.as_deref());
+        let found = measured::measure(&plan, source.data_dir.as_deref(), args.metrics);
         say(&report::checked(&plan, &found));
         return Ok(if found.starts { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }

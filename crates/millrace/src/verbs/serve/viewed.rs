@@ -4,7 +4,6 @@
 //! taken is a problem with the line that names it. Called by `serve`.
 
 use std::fmt::Write;
-use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
@@ -52,6 +51,18 @@ pub fn control(plan: &Checked) -> Control<'_> {
     Control { path: control_beside(socket), line, beside: own.then_some((key, socket)) }
 }
 
+/// Where metrics are served, where that was said, and how a message begins: the flag has the word.
+pub fn metrics(
+    plan: &Checked,
+    flag: Option<SocketAddr>,
+) -> Option<(SocketAddr, Place, &'static str)> {
+    match (flag, &plan.server.metrics) {
+        (Some(address), _) => Some((address, Place::Flag("--metrics"), "")),
+        (None, Some(key)) => Some((key.value, Place::Line(key.line), "metrics: ")),
+        (None, None) => None,
+    }
+}
+
 /// Binds what the plan asks for; metrics where the flag says, if it was given.
 ///
 /// # Errors
@@ -73,19 +84,9 @@ pub fn bind(plan: &Checked, metrics_flag: Option<SocketAddr>) -> Result<Sockets,
     let control = path.map(|path| UnixSocket::bind_private(&path)).transpose();
     let control =
         control.map_err(|error| problem(Place::Line(line), format!("control: {error}")))?;
-    let wanted = match (metrics_flag, &plan.server.metrics) {
-        (Some(address), _) => Some((address, Place::Flag("--metrics"), "")),
-        (None, Some(key)) => Some((key.value, Place::Line(key.line), "metrics: ")),
-        (None, None) => None,
-    };
-    let metrics = wanted.map(|(address, place, key)| {
-        TcpListener::bind(address).map_err(|error| {
-            let why = match error.kind() {
-                ErrorKind::AddrInUse => "in use by another server; choose another port".to_owned(),
-                _ => format!("cannot listen: {error}"),
-            };
-            problem(place, format!("{key}{address}: {why}"))
-        })
+    let metrics = metrics(plan, metrics_flag).map(|(address, place, key)| {
+        TcpListener::bind(address)
+            .map_err(|error| problem(place, format!("{key}{address}: {}", looks::no_tcp(&error))))
     });
     Ok(Sockets { control, metrics: metrics.transpose()? })
 }
