@@ -452,7 +452,7 @@ fn a_ring_that_is_disabled_takes_nothing_until_it_is_enabled_again() {
             }
             guest.share();
             assert_eq!(guest.used_idx(0), 10 * round);
-            // The thread publishes its counters before it sleeps: they may lag behind, but not lead.
+            // The thread publishes its counters before it sleeps: they may lag, but not lead.
             let taken = export.stats().requests;
             assert!(taken <= 10 * u64::from(round), "{taken} taken before round {round}");
             guest.wire.must(code::SET_VRING_ENABLE, &pair(0, 1), &[]);
