@@ -55,6 +55,7 @@ const GROUPS: [Group; 6] = [
             "--lib",
             "--test=accounts",
             "--test=controller",
+            "--test=histories",
             "--test=layer",
             "--test=owners",
             "--test=promises",

@@ -341,7 +341,11 @@ impl<M: Machine> Disk<M> {
                         break;
                     }
                 }
-                continue;
+                if serve.requeued.is_empty() {
+                    continue;
+                }
+                // The driver was too busy for the flush, so it is for what follows.
+                break;
             }
             if batch.is_empty() {
                 let want = (serve.staged.len() + 1).min(64).min(hctx.room(serve));

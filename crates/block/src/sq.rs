@@ -134,7 +134,8 @@ impl<M: Machine> Disk<M> {
     ) -> u32 {
         let mut sent = self.dispatch_staged(0, serve, run, stats, 0);
         let mut now_ns = 0;
-        loop {
+        // Until the driver is too busy, perhaps for a flush already.
+        while serve.requeued.is_empty() {
             let tag = {
                 let mut single = self.sq.lock();
                 let tag = match planted(Plant::SqUnlockTooEarly) {
@@ -145,7 +146,7 @@ impl<M: Machine> Disk<M> {
                 M::work(Stage::Dispatch, tag.is_some().into());
                 tag
             };
-            let Some(tag) = tag else { return sent };
+            let Some(tag) = tag else { break };
             if now_ns == 0 || run.stamp == Stamp::Io {
                 now_ns = M::now();
             }
@@ -153,11 +154,9 @@ impl<M: Machine> Disk<M> {
             if planted(Plant::SqUnlockTooEarly) {
                 self.sq.lock().queue.pop_front();
             }
-            if !issued {
-                return sent;
-            }
-            sent += 1;
+            sent += u32::from(issued);
         }
+        sent
     }
 
     /// Ends one request under the lock.

@@ -4,6 +4,8 @@
 //! requests go. It counts what it saw. Any thread may run its queues. Used by the tests beside it.
 #![allow(dead_code, missing_docs, unsafe_code, clippy::unwrap_used)]
 
+pub mod script;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

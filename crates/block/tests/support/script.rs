@@ -1,0 +1,187 @@
+//! A drive that does what a script says and keeps a log of all that it was asked.
+//!
+//! It has no data: what matters is which requests come, in which order, in which batches, and what
+//! the layer makes of the answers. Every queue checks the rules of `DriverQueue`: a tag names one
+//! request at a time, what was refused comes first, all that was handed over is committed before
+//! the queue is polled, and no commit is empty.
+#![allow(dead_code, missing_docs, clippy::unwrap_used)]
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use millrace_block::{
+    CompletionBatch, Dispatch, Driver, DriverQueue, Error, ErrorKind, Expired, HwQueues, Op,
+    QueueKind, QueueLimits, Request, Sector, Status, Tag, TagScope,
+};
+use millrace_machine::{Native, Topology};
+
+use super::{Given, TestDrive};
+
+/// What a queue was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// Took a request.
+    Took(Given),
+    /// Refused one as busy.
+    Refused(Given),
+    /// Started so many that it took before.
+    Committed(u32),
+    /// Named one as done.
+    Named(Given, Status),
+    /// Did not answer one in time.
+    TimedOut(Given),
+}
+
+/// A request that a queue has.
+#[derive(Debug, Clone, Copy)]
+pub struct Inside {
+    pub queue: u16,
+    pub tag: Tag,
+    pub given: Given,
+}
+
+/// What the tests set and see.
+#[derive(Default)]
+pub struct Script {
+    /// The next requests offered are refused so.
+    pub refusals: VecDeque<Dispatch>,
+    /// How many requests the drive may still answer.
+    pub answers: usize,
+    /// Answers the last one that it took first.
+    pub backwards: bool,
+    /// Statuses of the next answers; then all go well.
+    pub statuses: VecDeque<Status>,
+    /// When each poll asks for another one.
+    pub wake_ns: Option<u64>,
+    /// What becomes of requests that time out.
+    pub expired: Option<Expired>,
+    /// Queues that cannot be opened.
+    pub closed: Vec<u16>,
+    /// Tags of each queue that was opened.
+    pub opened: Vec<(u16, u32)>,
+    /// What the drive has.
+    pub inside: Vec<Inside>,
+    /// What each queue refused last and was not given since.
+    pub refused: Vec<(u16, Given)>,
+    pub log: Vec<Asked>,
+}
+
+/// The drive's side of a [`Script`].
+#[derive(Clone)]
+pub struct ScriptDrive {
+    pub script: Arc<Mutex<Script>>,
+    pub hw: HwQueues,
+    pub limits: QueueLimits,
+}
+
+impl Script {
+    /// Requests with data that the drive has in a queue.
+    pub fn data_in(&self, queue: u16) -> usize {
+        self.inside.iter().filter(|one| one.queue == queue && one.given.op != Op::Flush).count()
+    }
+}
+
+impl ScriptDrive {
+    pub const SECTORS: Sector = 1 << 24;
+
+    pub fn new(queues: u16, depth: u32) -> ScriptDrive {
+        let (kind, tags) = (QueueKind::AnyThread, TagScope::PerQueue);
+        let hw = HwQueues { count: queues, depth, kind, tags };
+        ScriptDrive { script: Arc::default(), hw, limits: TestDrive::new(8).limits }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().unwrap()
+    }
+}
+
+impl Driver<Native> for ScriptDrive {
+    fn capacity(&self) -> Sector {
+        Self::SECTORS
+    }
+    fn limits(&self) -> QueueLimits {
+        self.limits
+    }
+    fn hw_queues(&self, _: &Topology) -> HwQueues {
+        self.hw
+    }
+    fn open_queue(&self, index: u16, tags: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
+        let mut script = self.lock();
+        if script.closed.contains(&index) {
+            return Err(Error::new(ErrorKind::System, format!("queue {index} is closed")));
+        }
+        script.opened.push((index, tags));
+        Ok(Box::new(ScriptQueue { drive: self.clone(), index, tags, fresh: 0 }))
+    }
+}
+
+struct ScriptQueue {
+    drive: ScriptDrive,
+    index: u16,
+    tags: u32,
+    /// Taken and not committed yet.
+    fresh: u32,
+}
+
+impl DriverQueue<Native> for ScriptQueue {
+    fn queue_rq(&mut self, rq: &Request<Native>) -> Dispatch {
+        let mut script = self.drive.script.lock().unwrap();
+        let given = Given {
+            op: rq.op(),
+            sector: rq.sector(),
+            nr_sectors: rq.nr_sectors(),
+            flags: rq.flags(),
+        };
+        let (queue, tag) = (self.index, rq.tag());
+        assert!(tag.0 < self.tags, "{tag:?} of {}", self.tags);
+        let has = |one: &Inside| one.queue == queue && one.tag == tag;
+        assert!(!script.inside.iter().any(has), "{tag:?} names two requests");
+        let flushes = script.inside.iter().filter(|one| one.given.op == Op::Flush).count();
+        assert!(given.op != Op::Flush || flushes == 0, "a flush while another is in flight");
+        let last = script.refused.iter().position(|(refused, _)| *refused == queue);
+        if let Some(last) = last.map(|last| script.refused.swap_remove(last)) {
+            assert_eq!(last.1, given, "what was refused goes first");
+        }
+        if let Some(refusal) = script.refusals.pop_front() {
+            script.refused.push((queue, given));
+            script.log.push(Asked::Refused(given));
+            return refusal;
+        }
+        script.inside.push(Inside { queue, tag, given });
+        script.log.push(Asked::Took(given));
+        self.fresh += 1;
+        Dispatch::Queued
+    }
+    fn commit_rqs(&mut self) {
+        assert!(self.fresh > 0, "nothing to start");
+        self.drive.lock().log.push(Asked::Committed(self.fresh));
+        self.fresh = 0;
+    }
+    fn poll(&mut self, batch: &mut CompletionBatch) {
+        assert_eq!(self.fresh, 0, "polled for what was not started");
+        let mut script = self.drive.script.lock().unwrap();
+        if let Some(wake_ns) = script.wake_ns {
+            batch.wake_at(wake_ns);
+        }
+        while script.answers > 0 && !batch.is_full() {
+            let mine = |one: &Inside| one.queue == self.index;
+            let next = match script.backwards {
+                false => script.inside.iter().position(mine),
+                true => script.inside.iter().rposition(mine),
+            };
+            let Some(next) = next else { return };
+            let Inside { tag, given, .. } = script.inside.remove(next);
+            let status = script.statuses.pop_front().unwrap_or(Status::Ok);
+            script.answers -= 1;
+            script.log.push(Asked::Named(given, status));
+            batch.push(tag, status);
+        }
+    }
+    fn timeout(&mut self, tag: Tag) -> Expired {
+        let mut script = self.drive.script.lock().unwrap();
+        let has = |one: &&Inside| one.queue == self.index && one.tag == tag;
+        let given = script.inside.iter().find(has).expect("the drive has it").given;
+        script.log.push(Asked::TimedOut(given));
+        script.expired.unwrap_or(Expired::Abandon)
+    }
+}
