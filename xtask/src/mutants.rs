@@ -54,6 +54,7 @@ const GROUPS: [Group; 6] = [
         tests: &[
             "--lib",
             "--test=accounts",
+            "--test=charges",
             "--test=controller",
             "--test=histories",
             "--test=layer",

@@ -94,7 +94,7 @@ impl<M: Machine> Disk<M> {
             self.record_request(Action::Complete, rq, (c_ns, status), run);
         }
         let (op, d_ns, mut chain) = (rq.op(), rq.d_ns, rq.empty());
-        if planted(Plant::FlushJoinedTooLate) && op == Op::Flush {
+        if planted(Plant::FlushJoinedTooLate) && matches!(op, Op::Flush) {
             let mut late = self.flush.lock().pending.take();
             core::iter::from_fn(|| late.pop_front()).for_each(|bio| merge::join(&mut chain, bio));
         }

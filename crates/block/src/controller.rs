@@ -157,3 +157,101 @@ pub(crate) fn queue_tags<M: Machine>(
     };
     (0..hctxs).map(tags).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::QueueKind;
+    use alloc::string::ToString;
+    use millrace_machine::Native;
+
+    fn settings(tags: u32, sharing: Sharing) -> ControllerConfig {
+        ControllerConfig { name: "hba".into(), tags, sharing, node: None }
+    }
+
+    #[test]
+    fn a_setting_that_makes_no_sense_is_named_with_its_range() {
+        let said = |tags, node: Option<u32>, nodes| {
+            let node = node.map(NodeId);
+            let config = ControllerConfig { node, ..settings(tags, Sharing::Queue) };
+            let error = config.validate(&Topology::uniform(nodes, 2)).err();
+            error.map_or("fine".to_string(), |error| error.to_string())
+        };
+        let fine = [said(1, None, 1), said(65_536, Some(0), 1), said(5, Some(2), 3)];
+        assert_eq!(fine, ["fine"; 3]);
+        assert_eq!(said(0, None, 1), "controller hba: 0 tags: 1 to 65536");
+        assert_eq!(said(65_537, None, 1), "controller hba: 65537 tags: 1 to 65536");
+        let alone = "controller hba: there is no NUMA node 1: this machine has node 0 alone";
+        assert_eq!(said(1, Some(1), 1), alone);
+        let three = "controller hba: there is no NUMA node 3: this machine has 0 to 2";
+        assert_eq!(said(1, Some(3), 3), three);
+    }
+
+    #[test]
+    fn a_controller_says_what_it_was_given_and_how_many_of_its_shared_tags_are_taken() {
+        let shared = Controller::<Native>::new(settings(9, Sharing::Controller)).expect("valid");
+        assert_eq!(shared.config(), &settings(9, Sharing::Controller));
+        assert_eq!(shared.tags_in_use(), Some(0));
+        let tags = shared.shared.as_ref().expect("one set");
+        let taken = [tags.take(&mut 0, 2), tags.take(&mut 1, 2)];
+        assert_eq!(shared.tags_in_use(), Some(4));
+        taken.into_iter().flatten().for_each(|batch| tags.give_rest(batch));
+        let apart = Controller::<Native>::new(settings(9, Sharing::Drive)).expect("valid");
+        assert_eq!(apart.tags_in_use(), None);
+    }
+
+    /// How many queues a drive of 4 queues of 8 tags has, the tags of the first one's set, in how
+    /// many sets, and what a queue may have in flight where that is less.
+    fn tags_of(
+        scope: TagScope,
+        controller: Option<(u32, Sharing)>,
+        queue_depth: Option<u32>,
+    ) -> (u16, u32, usize, Option<u32>) {
+        let controller = controller
+            .map(|(tags, sharing)| Controller::new(settings(tags, sharing)).expect("valid"));
+        let config = DiskConfig::<Native> { controller, queue_depth, ..DiskConfig::default() };
+        let hw = HwQueues { count: 4, depth: 8, kind: QueueKind::AnyThread, tags: scope };
+        let count = queues_max(&config, hw);
+        let queues = queue_tags(&config, hw, usize::from(count));
+        assert_eq!(queues.len(), usize::from(count));
+        let first = |queue: &QueueTags<Native>| {
+            queues.iter().position(|other| Arc::ptr_eq(&other.tags, &queue.tags))
+        };
+        let mut sets: Vec<_> = queues.iter().map(first).collect();
+        sets.dedup();
+        let (tags, depth_max) = (&queues[0].tags, queues[0].depth_max);
+        assert!(queues.iter().all(|queue| queue.depth_max == depth_max));
+        (count, tags.depth_with_reserved() - 2, sets.len(), depth_max)
+    }
+
+    #[test]
+    fn a_drive_has_its_own_tags_within_those_of_its_controller() {
+        use Sharing::{Controller, Drive, Queue};
+        use TagScope::{PerDrive, PerQueue};
+        for (scope, controller, depth, expected) in [
+            (PerQueue, None, None, (4, 8, 4, None)),
+            (PerQueue, None, Some(3), (4, 3, 4, None)),
+            (PerQueue, None, Some(100), (4, 8, 4, None)),
+            (PerDrive, None, None, (4, 8, 1, None)),
+            (PerQueue, Some((5, Queue)), None, (4, 5, 4, None)),
+            (PerQueue, Some((20, Queue)), None, (4, 8, 4, None)),
+            (PerDrive, Some((20, Queue)), None, (4, 8, 1, None)),
+            // All queues of the drive together; each as many as the driver takes in it.
+            (PerQueue, Some((5, Drive)), None, (4, 5, 1, None)),
+            (PerQueue, Some((8, Drive)), None, (4, 8, 1, None)),
+            (PerQueue, Some((9, Drive)), None, (4, 9, 1, Some(8))),
+            (PerQueue, Some((100, Drive)), None, (4, 32, 1, Some(8))),
+            (PerDrive, Some((100, Drive)), None, (4, 8, 1, None)),
+            // A drive that numbers its tags for all queues has one, if there are more than it has.
+            (PerQueue, Some((20, Controller)), None, (4, 20, 1, Some(8))),
+            (PerDrive, Some((20, Controller)), None, (1, 20, 1, Some(8))),
+            (PerDrive, Some((9, Controller)), None, (1, 9, 1, Some(8))),
+            (PerDrive, Some((8, Controller)), None, (4, 8, 1, None)),
+            (PerDrive, Some((8, Controller)), Some(7), (1, 8, 1, Some(7))),
+            (PerDrive, Some((5, Controller)), None, (4, 5, 1, None)),
+        ] {
+            let case = (scope, controller, depth);
+            assert_eq!(tags_of(scope, controller, depth), expected, "{case:?}");
+        }
+    }
+}

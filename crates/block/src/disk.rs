@@ -411,7 +411,7 @@ impl<M: Machine> Disk<M> {
     /// answered with `Aborted`.
     pub fn bring_down(&self, owner: u64) {
         let queues = (0..).zip(&self.hctxs).take(self.owned_queues());
-        for (index, hctx) in queues.filter(|(_, h)| owner != 0 && h.is_owned_by(owner)) {
+        for (index, hctx) in queues.filter(|(_, hctx)| hctx.is_owned_by(owner)) {
             hctx.clear_owner();
             let mut left = BioList::new();
             hctx.take_pending(|ctx| left.append(self.ctxs[ctx].ctx.lock().list(index)));

@@ -317,3 +317,91 @@ pub fn align_inwards(sector: Sector, nr: SectorCount, granularity_sectors: u32) 
     let end = (sector + u64::from(nr)) / unit * unit;
     (start, end.saturating_sub(start) as u32)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use millrace_machine::Native;
+
+    /// A driver that says no more than it must.
+    struct Plain;
+
+    impl Driver<Native> for Plain {
+        fn capacity(&self) -> Sector {
+            3
+        }
+        fn limits(&self) -> QueueLimits {
+            QueueLimits::default()
+        }
+        fn hw_queues(&self, _: &Topology) -> HwQueues {
+            unreachable!("nobody asks")
+        }
+        fn open_queue(&self, _: u16, _: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
+            unreachable!("nobody asks")
+        }
+    }
+
+    #[test]
+    fn a_driver_that_says_no_more_has_whole_sectors_never_grows_and_knows_of_no_hole() {
+        assert_eq!((Plain.size_bytes(), Plain.revalidate()), (1536, Ok(3)));
+        let all = Extent { nr_sectors: 2, hole: false, zero: false };
+        assert_eq!((Plain.extents(1, 2), Plain.reads_as_zeroes(1, 2)), (vec![all], false));
+    }
+
+    #[test]
+    fn software_queues_are_spread_over_hardware_queues_in_blocks() {
+        let map = |ctxs, hctxs| (0..ctxs).map(|ctx| Plain.map(ctx, ctxs, hctxs)).collect();
+        let spread: Vec<Vec<usize>> = vec![map(8, 2), map(5, 3), map(3, 3), map(2, 1)];
+        let blocks: Vec<Vec<usize>> =
+            vec![vec![0, 0, 0, 0, 1, 1, 1, 1], vec![0, 0, 1, 1, 2], vec![0, 1, 2], vec![0, 0]];
+        assert_eq!(spread, blocks);
+    }
+
+    #[test]
+    fn a_batch_holds_what_was_pushed_until_it_is_cleared() {
+        let mut batch = CompletionBatch::default();
+        for turn in 0..2 {
+            for count in 0..CompletionBatch::CAPACITY {
+                assert_eq!((batch.is_empty(), batch.is_full()), (count == 0, false), "{turn}");
+                assert_eq!(batch.room(), CompletionBatch::CAPACITY - count);
+                batch.push(Tag(count as u32), Status::IoError);
+                assert_eq!(batch.entries().len(), count + 1);
+            }
+            assert_eq!((batch.is_full(), batch.room()), (true, 0));
+            assert_eq!(batch.entries()[63], (Tag(63), Status::IoError));
+            batch.clear();
+            assert_eq!(batch.entries(), []);
+        }
+    }
+
+    #[test]
+    fn the_earliest_wake_up_counts_and_outlives_a_clear_but_not_a_look() {
+        let mut batch = CompletionBatch::new();
+        assert_eq!(batch.take_wake(), None);
+        [9, 5, 7].into_iter().for_each(|at_ns| batch.wake_at(at_ns));
+        batch.clear();
+        assert_eq!((batch.take_wake(), batch.take_wake()), (Some(5), None));
+    }
+
+    #[test]
+    fn only_one_success_of_that_tag_and_no_wish_is_just_that() {
+        let of = |entries: &[(Tag, Status)], wake: Option<u64>| {
+            let mut batch = CompletionBatch::new();
+            entries.iter().for_each(|(tag, status)| batch.push(*tag, *status));
+            wake.into_iter().for_each(|at_ns| batch.wake_at(at_ns));
+            batch.is_just(Tag(0))
+        };
+        let (mine, other) = ((Tag(0), Status::Ok), (Tag(1), Status::Ok));
+        assert!(of(&[mine], None));
+        assert!(!of(&[], None) && !of(&[mine, other], None) && !of(&[other], None));
+        assert!(!of(&[(Tag(0), Status::IoError)], None) && !of(&[mine], Some(1)));
+    }
+
+    #[test]
+    fn text_of_a_driver_is_written_piece_by_piece_and_cut_at_its_most() {
+        assert_eq!(DriverData::text(format_args!("{}-{}", "ab", 12)).bytes(), b"ab-12");
+        let long = DriverData::text(format_args!("{:>12}{:>12}", "left", "right"));
+        assert_eq!(long.bytes(), b"        left       ");
+    }
+}

@@ -284,11 +284,92 @@ impl<M: Machine> HardwareQueue<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
+    use millrace_machine::{Native, NativeParker, Parker};
 
     #[test]
-    fn spreads_count_cores_nodes_and_one() {
+    fn spreads_count_cores_nodes_and_one_and_go_round() {
         let topology = Topology::uniform(2, 4);
-        let counts = [Spread::Core, Spread::Node, Spread::One].map(|s| s.count(&topology, 0));
-        assert_eq!(counts, [8, 2, 1]);
+        let counts = |threads| {
+            [Spread::Core, Spread::Node, Spread::One].map(|s| s.count(&topology, threads))
+        };
+        assert_eq!((counts(0), counts(8), counts(11)), ([8, 2, 1], [8, 2, 1], [11, 2, 1]));
+        let index = |place, node| {
+            [Spread::Core, Spread::Node, Spread::One].map(|s| s.index(place, node, 3))
+        };
+        assert_eq!((index(2, 1), index(7, 5)), ([2, 1, 0], [1, 2, 0]));
+    }
+
+    /// Which of the lists that it has a software queue keeps for each hardware queue.
+    fn lists(feeds: usize, worker: Option<u16>, hctxs: u16) -> Vec<usize> {
+        let queue = SoftwareQueue::<Native>::new(feeds, worker);
+        let mut ctx = queue.ctx.lock();
+        let at: Vec<*const _> =
+            (0..hctxs).map(|hctx| core::ptr::from_ref(ctx.list(hctx))).collect();
+        let place = |list: &*const _| ctx.lists.iter().position(|one| core::ptr::eq(one, *list));
+        at.iter().map(|list| place(list).expect("one of its own")).collect()
+    }
+
+    #[test]
+    fn bios_for_different_hardware_queues_wait_apart_unless_queues_are_pairs() {
+        assert_eq!(lists(3, None, 3), [0, 1, 2]);
+        assert_eq!(lists(3, Some(1), 3), [0, 1, 2]);
+        assert_eq!(lists(1, None, 3), [0, 0, 0]);
+        // A worker has a list of its own then, too.
+        assert_eq!(lists(1, Some(2), 4), [0, 0, 1, 0]);
+    }
+
+    fn hardware_queue(ctxs: usize, depth_max: Option<u32>) -> HardwareQueue<Native> {
+        HardwareQueue::new(ctxs, QueueTags { tags: Arc::new(TagSet::new(4)), depth_max })
+    }
+
+    #[test]
+    fn each_software_queue_that_was_marked_is_named_once() {
+        for marks in [&[0][..], &[3, 63, 64, 130, 199], &[1, 2, 3], &[127, 128], &[]] {
+            let queue = hardware_queue(200, None);
+            marks.iter().chain(marks).for_each(|ctx| queue.mark_pending(*ctx));
+            assert_eq!(queue.has_pending(), !marks.is_empty());
+            let mut named = Vec::new();
+            queue.take_pending(|ctx| named.push(ctx));
+            assert_eq!(named, marks);
+            assert!(!queue.has_pending());
+            queue.take_pending(|ctx| panic!("{ctx} was taken"));
+        }
+    }
+
+    #[test]
+    fn a_queue_is_kept_then_owned_by_one_thread_and_free_after_that() {
+        let queue = hardware_queue(1, None);
+        let state = || (queue.has_owner(), queue.is_owned_by(5), queue.is_owned_by(0));
+        for _ in 0..2 {
+            assert_eq!(state(), (false, false, false));
+            assert!(queue.reserve() && !queue.reserve());
+            assert_eq!(state(), (true, false, false));
+            queue.set_owner(5, Arc::new(Doorbell::new(NativeParker::new())));
+            assert_eq!(state(), (true, true, false));
+            assert!(!queue.is_owned_by(6) && !queue.reserve());
+            queue.clear_owner();
+        }
+    }
+
+    #[test]
+    fn a_queue_joins_those_who_wait_once_until_it_was_taken_off() {
+        let queue = hardware_queue(1, None);
+        for _ in 0..2 {
+            assert!(queue.start_waiting() && !queue.start_waiting());
+            queue.stop_waiting();
+        }
+    }
+
+    #[test]
+    fn a_queue_has_room_for_what_its_driver_takes_and_does_not_have() {
+        for (depth_max, in_flight, room) in
+            [(Some(4), 0, 4), (Some(4), 3, 1), (Some(4), 6, 0), (None, 3, u32::MAX - 3)]
+        {
+            let queue = hardware_queue(1, depth_max);
+            let mut serve = queue.serve.enter();
+            serve.in_flight = in_flight;
+            assert_eq!(queue.room(&serve), room);
+        }
     }
 }

@@ -39,7 +39,7 @@ impl<M: Machine> Sbitmap<M> {
     pub(crate) fn new(depth: u32) -> Self {
         assert!((1..=1 << 20).contains(&depth), "sbitmap of {depth} bits: 1 to 2^20");
         let mut shift = 6;
-        while shift > 0 && depth >= 4 && (4u32 << shift) > depth {
+        while depth >= 4 && (4u32 << shift) > depth {
             shift -= 1;
         }
         let words = depth.div_ceil(1 << shift);
@@ -202,37 +202,77 @@ mod tests {
         map.give(bits);
     }
 
+    #[test]
+    fn a_map_of_four_numbers_or_more_has_four_words_and_none_more_than_64_bits() {
+        let words = [(1, 1), (3, 1), (4, 4), (7, 7), (8, 4), (37, 5), (64, 4), (255, 8), (256, 4)];
+        for (depth, words) in words.into_iter().chain([(257, 5), (1 << 20, 1 << 14)]) {
+            let map = Sbitmap::<Native>::new(depth);
+            assert_eq!((map.words.len(), map.depth()), (words, depth));
+            assert_eq!(map.weight(), 0, "depth {depth}");
+            let ends = [0, depth / 2, depth - 1];
+            for (number, bits) in ends.map(|number| (number, map.bit_of(number))) {
+                assert_eq!(map.number(bits.word, bits.mask.trailing_zeros()), number);
+            }
+        }
+    }
+
+    /// What a map does, number by number.
+    struct Plain {
+        taken: BTreeSet<u32>,
+        depth: u32,
+        /// Numbers in a word.
+        width: u32,
+    }
+
+    impl Plain {
+        /// The lowest free numbers of the first word that has any: of the hint's, then of those
+        /// behind it.
+        fn take(&mut self, hint: u32, want: u32) -> Option<(u32, Vec<u32>)> {
+            let words = self.depth.div_ceil(self.width);
+            let home = (hint < words).then_some(hint);
+            let others = (1..=words).map(|step| (hint + step) % words);
+            let found = home.into_iter().chain(others).find_map(|word| {
+                let numbers = word * self.width..((word + 1) * self.width).min(self.depth);
+                let free = numbers.filter(|number| !self.taken.contains(number));
+                let free: Vec<u32> = free.take(want as usize).collect();
+                (!free.is_empty()).then_some((word, free))
+            });
+            found.iter().for_each(|(_, numbers)| self.taken.extend(numbers));
+            found
+        }
+    }
+
+    fn numbers(map: &Sbitmap<Native>, bits: Bits) -> Vec<u32> {
+        let set = (0..64).filter(|bit| bits.mask >> bit & 1 == 1);
+        set.map(|bit| map.number(bits.word, bit)).collect()
+    }
+
     proptest! {
         #[test]
         fn takes_and_gives_agree_with_a_set(
-            depth in 1u32..200,
+            depth in prop_oneof![1u32..80, 80u32..400],
             steps in proptest::collection::vec((0u32..300, 1u32..70, any::<bool>()), 0..200),
         ) {
             let map = Sbitmap::<Native>::new(depth);
-            let (mut model, mut held) = (BTreeSet::new(), Vec::new());
+            let width = 1 << map.shift;
+            let mut model = Plain { taken: BTreeSet::new(), depth, width };
+            let mut held = Vec::new();
             for (hint, want, take) in steps {
                 if take {
-                    let mut hint = hint;
-                    match map.take(&mut hint, want) {
-                        Some(bits) => {
-                            prop_assert!(bits.mask.count_ones() <= want);
-                            for bit in (0..64).filter(|bit| bits.mask >> bit & 1 == 1) {
-                                let number = map.number(bits.word, bit);
-                                prop_assert!(number < depth);
-                                prop_assert!(model.insert(number));
-                            }
-                            held.push(bits);
-                        }
-                        None => prop_assert_eq!(model.len() as u32, depth),
-                    }
+                    let mut moved = hint;
+                    let taken = map.take(&mut moved, want);
+                    let expected = model.take(hint, want);
+                    let found = taken.map(|bits| (bits.word, numbers(&map, bits)));
+                    prop_assert_eq!(&found, &expected);
+                    prop_assert_eq!(moved, expected.map_or(hint, |(word, _)| word));
+                    held.extend(taken);
                 } else if !held.is_empty() {
                     let bits = held.swap_remove(hint as usize % held.len());
                     map.give(bits);
-                    for bit in (0..64).filter(|bit| bits.mask >> bit & 1 == 1) {
-                        model.remove(&map.number(bits.word, bit));
-                    }
+                    let back = numbers(&map, bits);
+                    model.taken.retain(|number| !back.contains(number));
                 }
-                prop_assert_eq!(map.weight() as usize, model.len());
+                prop_assert_eq!(map.weight() as usize, model.taken.len());
             }
         }
     }

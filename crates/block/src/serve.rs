@@ -313,6 +313,43 @@ mod tests {
         assert!(lock.try_enter().is_some());
     }
 
+    #[test]
+    fn only_whoever_is_inside_can_be_made_to_go_round_again() {
+        let lock = ServeLock::<Native, u32>::new(0);
+        for metered in [false, true] {
+            assert!(!lock.flag(), "nobody is inside");
+            let serving = lock.try_enter().expect("and nobody is kept out by that");
+            assert!(lock.flag() && lock.flag());
+            drop(serving);
+            if !metered {
+                lock.meter();
+            }
+        }
+        assert!(!lock.flag());
+        assert!(lock.try_enter().is_some());
+    }
+
+    #[test]
+    fn who_waits_a_while_enters_when_the_server_leaves_meanwhile() {
+        use core::sync::atomic::{AtomicBool, Ordering};
+        for _ in 0..50 {
+            let (lock, late) = (ServeLock::<Native, u32>::new(0), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                let serving = lock.try_enter().expect("free");
+                let late = &late;
+                scope.spawn(move || {
+                    while !late.load(Ordering::SeqCst) {
+                        std::thread::yield_now();
+                    }
+                    drop(serving);
+                });
+                late.store(true, Ordering::SeqCst);
+                *lock.enter_within(60_000_000_000).expect("it leaves at once") += 1;
+            });
+            assert_eq!(*lock.try_enter().expect("free"), 1);
+        }
+    }
+
     /// Enters and leaves once, with a latecomer of either kind.
     fn round(lock: &ServeLock<Native, u32>) {
         let serving = lock.enter_within(1_000).expect("free");

@@ -95,7 +95,7 @@ impl<M: Machine> TagSet<M> {
     #[inline(always)]
     pub(crate) fn give(&self, gather: &mut TagBatch, rq: &Request<M>) {
         let (tag, bits) = (rq.tag(), rq.bits);
-        if planted(Plant::LeakedTag) && rq.op() == Op::WriteZeroes {
+        if planted(Plant::LeakedTag) && matches!(rq.op(), Op::WriteZeroes) {
             return;
         }
         if bits.mask == 0 {
@@ -217,5 +217,92 @@ impl TagBatch {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.bits.mask == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeSet;
+    use alloc::vec::Vec;
+    use millrace_machine::Native;
+    use proptest::prelude::*;
+
+    fn waiter(hctx: u16) -> Waiter<Native> {
+        Waiter { disk: Weak::new(), hctx }
+    }
+
+    #[test]
+    fn who_waits_for_a_tag_is_woken_in_the_order_of_coming() {
+        let tags = TagSet::new(1);
+        assert!(!tags.has_waiters());
+        (1..4).for_each(|hctx| tags.wait(waiter(hctx)));
+        for hctx in 1..3 {
+            assert!(tags.has_waiters());
+            assert_eq!(tags.wake_one().map(|waiter| waiter.hctx), Some(hctx));
+        }
+        tags.wait(waiter(4));
+        tags.wake_all();
+        assert!(!tags.has_waiters() && tags.wake_one().is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "tag 0 completed twice")]
+    fn a_tag_given_back_twice_in_a_batch_is_a_bug() {
+        let tags = TagSet::<Native>::new(4);
+        let tag = tags.take(&mut 0, 1).and_then(|mut batch| batch.next()).expect("it is free");
+        let mut batch = TagBatch::EMPTY;
+        // SAFETY: nobody else uses the set.
+        (0..2).for_each(|_| tags.give(&mut batch, unsafe { tags.request(tag) }));
+    }
+
+    proptest! {
+        #[test]
+        fn tags_of_both_kinds_agree_with_a_set(
+            depth in 1u32..150,
+            steps in proptest::collection::vec((0u8..4, 0u32..40, 1u32..70), 1..100),
+        ) {
+            let tags = TagSet::<Native>::new(depth);
+            prop_assert_eq!(tags.depth_with_reserved(), depth + RESERVED);
+            let mut taken = BTreeSet::new();
+            for (step, hint, want) in steps {
+                let data = taken.iter().filter(|tag| **tag < depth).count() as u32;
+                match step {
+                    0 => match tags.take(&mut hint.clone(), want) {
+                        Some(mut batch) => {
+                            prop_assert!(!batch.is_empty());
+                            let all: Vec<u32> = core::iter::from_fn(|| batch.next().map(|t| t.0))
+                                // The rest goes back as it is.
+                                .take(want as usize / 2 + 1)
+                                .collect();
+                            prop_assert!(all.iter().all(|tag| *tag < depth && taken.insert(*tag)));
+                            tags.give_rest(batch);
+                        }
+                        None => prop_assert_eq!(data, depth),
+                    },
+                    1 => match tags.take_reserved() {
+                        Some(tag) => prop_assert!(tag.0 >= depth && taken.insert(tag.0)),
+                        None => prop_assert_eq!(taken.len() as u32 - data, RESERVED),
+                    },
+                    _ => {
+                        let mut batch = TagBatch::EMPTY;
+                        let some = taken.iter().skip(hint as usize / 4).take(want as usize);
+                        let back: Vec<u32> = some.copied().collect();
+                        for tag in back {
+                            // SAFETY: nobody else uses the set.
+                            let rq = unsafe { tags.request(Tag(tag)) };
+                            prop_assert_eq!(rq.tag(), Tag(tag));
+                            tags.give(&mut batch, rq);
+                            taken.remove(&tag);
+                        }
+                        tags.give_rest(batch);
+                    }
+                }
+                let data = taken.iter().filter(|tag| **tag < depth).count() as u32;
+                prop_assert_eq!(tags.in_use() as usize, taken.len());
+                prop_assert_eq!(tags.has_free(), data < depth);
+                prop_assert!(taken.iter().all(|tag| *tag < tags.depth_with_reserved()));
+            }
+        }
     }
 }

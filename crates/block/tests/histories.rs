@@ -475,7 +475,7 @@ proptest! {
     #![proptest_config(ProptestConfig {
         max_shrink_iters: 200,
         failure_persistence: None,
-        ..ProptestConfig::with_cases(500)
+        ..ProptestConfig::with_cases(300)
     })]
 
     #[test]

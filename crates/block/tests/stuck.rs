@@ -9,11 +9,14 @@ use std::sync::atomic::Ordering;
 
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Disk, DiskConfig, Dispatch, Driver,
-    DriverQueue, Error, Expired, HwQueues, Layout, QueueKind, QueueLimits, Request, Sector,
-    Serving, ServingConfig, Stack, Status, Tag, TagScope, Volume,
+    DriverQueue, Error, Expired, Failure, HwQueues, Layout, Op, QueueKind, QueueLimits, Request,
+    Sector, Serving, ServingConfig, Stack, Status, Tag, TagScope, Volume,
 };
-use millrace_machine::{Native, Topology};
+use millrace_machine::{Machine, Native, Topology};
 use support::TestDrive;
+use support::script::{Asked, ScriptDrive};
+
+const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 
 fn read(sector: Sector) -> Bio {
     Bio::read(sector, Buffer::new(4096))
@@ -151,4 +154,134 @@ fn parts_for_a_drive_that_answers_nothing_leave_room_for_those_of_others() {
     let mut last = None;
     channel.wait(1, |one| last = Some((one.user_data, one.status)));
     assert_eq!(last, Some((1, Status::Ok)));
+}
+
+/// A disk on a scripted drive, which has so long to answer, and channels to it.
+fn timed(
+    (stack, queues): (Stack, u16),
+    timeout_ns: u64,
+    channels: usize,
+) -> (Arc<Disk<Native>>, ScriptDrive, Vec<Channel<Native>>) {
+    let drive = ScriptDrive::new(queues, if queues == 1 { 8 } else { 1 });
+    let config = DiskConfig { stack, timeout_ns, ..DiskConfig::default() };
+    let disk = Disk::new(Box::new(drive.clone()), config).unwrap();
+    let volume = Volume::single(Arc::clone(&disk)).unwrap();
+    let open = |_| Channel::open(&volume, ChannelConfig::default()).unwrap();
+    let channels = (0..channels).map(open).collect();
+    (disk, drive, channels)
+}
+
+/// A look at what takes too long, which a channel has at most once a millisecond.
+fn look(channel: &mut Channel<Native>) {
+    Native::spin_until(Native::now() + 1_100_000, || false);
+    channel.tick();
+}
+
+fn timeouts(drive: &ScriptDrive) -> Vec<Sector> {
+    let script = drive.lock();
+    let asked = script.log.iter().filter_map(|asked| match asked {
+        Asked::TimedOut(given) => Some(given.sector),
+        _ => None,
+    });
+    asked.collect()
+}
+
+#[test]
+fn a_drive_that_is_still_at_it_is_asked_again_each_period_and_may_succeed() {
+    for stack in STACKS {
+        let (disk, drive, mut channels) = timed((stack, 1), 1, 1);
+        let channel = &mut channels[0];
+        drive.lock().expired = Some(Expired::Extend);
+        start(channel, read(0));
+        start(channel, read(16));
+        for looks in 1..4 {
+            look(channel);
+            assert_eq!(timeouts(&drive), [0, 16].repeat(looks), "{stack:?}");
+        }
+        assert_eq!(channel.poll(|done| panic!("{}", done.status)), 0);
+        assert_eq!((disk.stats().timeouts, disk.failures().count), (6, 0), "{stack:?}");
+        drive.lock().answers = 2;
+        assert_eq!(channel.poll(|done| assert_eq!(done.status, Status::Ok)), 2);
+        look(channel);
+        assert_eq!((disk.stats().timeouts, disk.tags_in_use()), (6, 0), "{stack:?}");
+    }
+}
+
+#[test]
+fn a_request_given_up_on_is_told_once_and_keeps_its_tag_until_the_drive_names_it() {
+    for stack in STACKS {
+        let (disk, drive, mut channels) = timed((stack, 1), 1, 1);
+        let channel = &mut channels[0];
+        start(channel, read(16));
+        look(channel);
+        assert_eq!(channel.poll(|done| assert_eq!(done.status, Status::TimedOut)), 1);
+        let failure = Failure { op: Op::Read, sector: 16, nr_sectors: 8, status: Status::TimedOut };
+        for _ in 0..2 {
+            look(channel);
+            assert_eq!((timeouts(&drive), disk.stats().timeouts), (vec![16], 1), "{stack:?}");
+            assert_eq!((disk.failures().count, disk.failures().last), (1, vec![failure]));
+            assert_eq!((disk.tags_in_use(), channel.quarantined_bios()), (1, 1), "{stack:?}");
+            assert!(!disk.is_drained(), "{stack:?}");
+        }
+        drive.lock().answers = 1;
+        assert_eq!(channel.poll(|done| panic!("{} again", done.status)), 0);
+        look(channel);
+        assert_eq!((disk.tags_in_use(), channel.quarantined_bios()), (0, 0), "{stack:?}");
+        let reads = &disk.stats().ops[Op::Read as usize];
+        assert_eq!((reads.ios, reads.errors, disk.stats().in_flight()), (1, 1, 0), "{stack:?}");
+        assert!(disk.is_drained(), "{stack:?}");
+    }
+}
+
+#[test]
+fn nothing_is_given_up_on_that_has_time_left_or_no_limit() {
+    for (stack, timeout_ns) in STACKS.into_iter().flat_map(|s| [(s, 0), (s, 60_000_000_000)]) {
+        let (disk, drive, mut channels) = timed((stack, 1), timeout_ns, 1);
+        assert_eq!(disk.timeout_ns(), timeout_ns);
+        start(&mut channels[0], read(0));
+        look(&mut channels[0]);
+        assert_eq!(timeouts(&drive), [], "{stack:?} {timeout_ns}");
+        drive.lock().answers = 1;
+        channels[0].wait(1, |done| assert_eq!(done.status, Status::Ok));
+    }
+}
+
+#[test]
+fn memory_comes_back_to_the_channel_whose_request_the_drive_confirmed() {
+    let (disk, drive, mut channels) = timed((Stack::Mq, 2), 1, 2);
+    for (number, channel) in channels.iter_mut().enumerate() {
+        start(channel, read(number as u64 * 16));
+        look(channel);
+        assert_eq!(channel.poll(|done| assert_eq!(done.status, Status::TimedOut)), 1);
+    }
+    // The same tag of two queues.
+    let mut inside: Vec<_> = drive.lock().inside.iter().map(|one| (one.queue, one.tag)).collect();
+    inside.sort_unstable();
+    assert_eq!(inside, [(0, Tag(0)), (1, Tag(0))]);
+    for confirmed in [1, 0] {
+        drive.lock().answers = 1;
+        channels[confirmed].poll(|done| panic!("{} again", done.status));
+        channels.iter_mut().for_each(look);
+        let held: Vec<_> = channels.iter().map(Channel::quarantined_bios).collect();
+        assert_eq!(held, [confirmed, 0]);
+    }
+    assert_eq!(disk.tags_in_use(), 0);
+}
+
+#[test]
+fn flushes_that_joined_behind_one_that_was_given_up_on_share_the_next() {
+    for stack in STACKS {
+        let (disk, drive, mut channels) = timed((stack, 1), 1, 1);
+        let channel = &mut channels[0];
+        (0..3).for_each(|_| start(channel, Bio::flush()));
+        assert_eq!(drive.lock().inside.len(), 1, "{stack:?}");
+        look(channel);
+        assert_eq!(drive.lock().inside.len(), 2, "{stack:?}: the next one, beside the old one");
+        let mut statuses = Vec::new();
+        channel.poll(|done| statuses.push(done.status));
+        drive.lock().answers = 2;
+        channel.wait(2, |done| statuses.push(done.status));
+        assert_eq!(statuses, [Status::TimedOut, Status::Ok, Status::Ok], "{stack:?}");
+        assert_eq!(disk.stats().ops[Op::Flush as usize].merges, 1, "{stack:?}");
+    }
 }

@@ -7,13 +7,15 @@
 #![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
 use std::collections::VecDeque;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverQueue, Error, ErrorKind, Expired, HwQueues, Op,
     QueueKind, QueueLimits, Request, Sector, Status, Tag, TagScope,
 };
-use millrace_machine::{Native, Topology};
+use millrace_machine::{Doorbell, Native, NativeParker, Topology};
 
 use super::{Given, TestDrive};
 
@@ -38,6 +40,8 @@ pub struct Inside {
     pub queue: u16,
     pub tag: Tag,
     pub given: Given,
+    /// The layer was told that nothing will come of it.
+    pub given_up: bool,
 }
 
 /// What the tests set and see.
@@ -136,7 +140,8 @@ impl DriverQueue<Native> for ScriptQueue {
         assert!(tag.0 < self.tags, "{tag:?} of {}", self.tags);
         let has = |one: &Inside| one.queue == queue && one.tag == tag;
         assert!(!script.inside.iter().any(has), "{tag:?} names two requests");
-        let flushes = script.inside.iter().filter(|one| one.given.op == Op::Flush).count();
+        let is_flush = |one: &&Inside| one.given.op == Op::Flush && !one.given_up;
+        let flushes = script.inside.iter().filter(is_flush).count();
         assert!(given.op != Op::Flush || flushes == 0, "a flush while another is in flight");
         let last = script.refused.iter().position(|(refused, _)| *refused == queue);
         if let Some(last) = last.map(|last| script.refused.swap_remove(last)) {
@@ -147,7 +152,7 @@ impl DriverQueue<Native> for ScriptQueue {
             script.log.push(Asked::Refused(given));
             return refusal;
         }
-        script.inside.push(Inside { queue, tag, given });
+        script.inside.push(Inside { queue, tag, given, given_up: false });
         script.log.push(Asked::Took(given));
         self.fresh += 1;
         Dispatch::Queued
@@ -179,9 +184,35 @@ impl DriverQueue<Native> for ScriptQueue {
     }
     fn timeout(&mut self, tag: Tag) -> Expired {
         let mut script = self.drive.script.lock().unwrap();
-        let has = |one: &&Inside| one.queue == self.index && one.tag == tag;
-        let given = script.inside.iter().find(has).expect("the drive has it").given;
+        let expired = script.expired.unwrap_or(Expired::Abandon);
+        let has = |one: &&mut Inside| one.queue == self.index && one.tag == tag;
+        let one = script.inside.iter_mut().find(has).expect("the drive has it");
+        one.given_up = expired == Expired::Abandon;
+        let given = one.given;
         script.log.push(Asked::TimedOut(given));
-        script.expired.unwrap_or(Expired::Abandon)
+        expired
+    }
+}
+
+/// A bell whose ringing can be heard.
+pub struct HeardBell {
+    pub bell: Arc<Doorbell<Native>>,
+    end: UnixStream,
+}
+
+impl HeardBell {
+    pub fn new() -> HeardBell {
+        let (end, other) = UnixStream::pair().unwrap();
+        end.set_nonblocking(true).unwrap();
+        let parker = NativeParker::from_eventfd(Arc::new(other.into()));
+        HeardBell { bell: Arc::new(Doorbell::new(parker)), end }
+    }
+
+    /// Whether it rings for its sleeping owner while `f` runs.
+    pub fn rings(&mut self, f: impl FnOnce()) -> bool {
+        self.bell.arm();
+        f();
+        self.bell.disarm();
+        self.end.read(&mut [0; 64]).is_ok()
     }
 }

@@ -1,0 +1,108 @@
+//! What an I/O is charged for on the simulated machine: each stage of its way, once.
+//!
+//! Runs the same few bios on one CPU with a stage that costs nothing and with one that costs a
+//! microsecond; the difference of the virtual times says how often the stage was charged for.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::sync::{Arc, Mutex};
+
+use millrace_block::{
+    Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Disk, DiskConfig, Dispatch, Driver,
+    DriverQueue, Error, Expired, Features, HwQueues, QueueKind, QueueLimits, Request, Sector,
+    Spread, Stack, Status, Tag, TagScope, Volume,
+};
+use millrace_machine::{Machine, Model, Simulated, Simulation, Stage, Topology};
+
+struct Null;
+
+impl Driver<Simulated> for Null {
+    fn capacity(&self) -> Sector {
+        1 << 20
+    }
+    fn limits(&self) -> QueueLimits {
+        let features = Features { volatile_cache: true, ..Features::default() };
+        QueueLimits { features, ..QueueLimits::default() }
+    }
+    fn hw_queues(&self, _: &Topology) -> HwQueues {
+        HwQueues { count: 8, depth: 64, kind: QueueKind::AnyThread, tags: TagScope::PerQueue }
+    }
+    fn open_queue(&self, _: u16, _: u32) -> Result<Box<dyn DriverQueue<Simulated>>, Error> {
+        Ok(Box::new(NullQueue(Vec::new())))
+    }
+}
+
+struct NullQueue(Vec<Tag>);
+
+impl DriverQueue<Simulated> for NullQueue {
+    fn queue_rq(&mut self, rq: &Request<Simulated>) -> Dispatch {
+        self.0.push(rq.tag());
+        Dispatch::Queued
+    }
+    fn commit_rqs(&mut self) {}
+    fn poll(&mut self, batch: &mut CompletionBatch) {
+        self.0.drain(..).for_each(|tag| batch.push(tag, Status::Ok));
+    }
+    fn timeout(&mut self, _: Tag) -> Expired {
+        Expired::Extend
+    }
+}
+
+/// Virtual time of a batch of reads, of every other block, or of a flush if there is none.
+fn elapsed_ns(model: &Model, stack: Stack, software_queues: Spread, reads: u64) -> u64 {
+    let elapsed_ns = Arc::new(Mutex::new(0));
+    let result = Arc::clone(&elapsed_ns);
+    let main = move || {
+        let config = DiskConfig { stack, software_queues, ..DiskConfig::default() };
+        let disk = Disk::<Simulated>::new(Box::new(Null), config).unwrap();
+        let volume = Volume::single(disk).unwrap();
+        let mut channel = Channel::open(&volume, ChannelConfig::default()).unwrap();
+        let start_ns = Simulated::now();
+        for n in 0..reads {
+            channel.submit(Bio::read(n * 2, Buffer::new(512))).unwrap();
+        }
+        if reads == 0 {
+            channel.submit(Bio::flush()).unwrap();
+        }
+        channel.wait(usize::MAX, |done| assert_eq!(done.status, Status::Ok));
+        *elapsed_ns.lock().unwrap() = Simulated::now() - start_ns;
+    };
+    let simulation = Simulation::new(model, 1).unwrap();
+    simulation.time_limit_ns(1_000_000_000).run(main).unwrap();
+    *result.lock().unwrap()
+}
+
+/// How often submission, insertion, dispatch, driver and completion are charged for.
+fn charges(stack: Stack, software_queues: Spread, reads: u64) -> [u64; 5] {
+    let with = |stage: Option<Stage>| {
+        let mut model = Model::plain(1, 2);
+        model.work.jitter.share = 0.0;
+        let work = &mut model.work;
+        for (cost, of) in [
+            (&mut work.submit, Stage::Submit),
+            (&mut work.insert, Stage::Insert),
+            (&mut work.dispatch, Stage::Dispatch),
+            (&mut work.driver, Stage::Driver),
+            (&mut work.complete, Stage::Complete),
+        ] {
+            cost.ns = if stage == Some(of) { 10_000.0 } else { 0.0 };
+        }
+        elapsed_ns(&model, stack, software_queues, reads)
+    };
+    let none_ns = with(None);
+    [Stage::Submit, Stage::Insert, Stage::Dispatch, Stage::Driver, Stage::Complete]
+        .map(|stage| (with(Some(stage)) - none_ns + 5_000) / 10_000)
+}
+
+#[test]
+fn each_stage_of_a_design_is_charged_once_for_each_io() {
+    for software_queues in [Spread::Core, Spread::One] {
+        for reads in [1, 2, 7] {
+            let charged = |stack| charges(stack, software_queues, reads);
+            let case = format!("{reads} reads, {software_queues:?}");
+            assert_eq!(charged(Stack::Mq), [reads; 5], "{case}");
+            assert_eq!(charged(Stack::Sq), [reads; 5], "{case}");
+            // Past the queues.
+            assert_eq!(charged(Stack::Raw), [0, 0, 0, reads, reads], "{case}");
+        }
+    }
+}
