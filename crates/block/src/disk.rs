@@ -572,15 +572,70 @@ fn one_to_one<M: Machine>(config: &DiskConfig<M>, ctxs: usize, hctxs: usize) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_machine::Native;
+    use crate::driver::TagScope;
+    use millrace_machine::{Native, Simulated};
+
+    fn spread<M: Machine>(software: Spread, hardware: Spread) -> DiskConfig<M> {
+        DiskConfig {
+            software_queues: software,
+            hardware_queues: hardware,
+            worker: Some(CpuId(5)),
+            ..DiskConfig::default()
+        }
+    }
+
+    fn queues(kind: QueueKind, count: u16) -> HwQueues {
+        HwQueues { count, depth: 8, kind, tags: TagScope::PerQueue }
+    }
+
+    #[test]
+    fn there_are_as_many_queues_as_their_spread_says_within_what_the_driver_has() {
+        use QueueKind::{AnyThread, OwnerOnly};
+        use Spread::{Core, Node, One};
+        let topology = Topology::uniform(2, 4);
+        for (spreads, hw, threads, expected) in [
+            ((Core, Core), queues(AnyThread, 64), 0, (8, 8)),
+            ((Core, Core), queues(AnyThread, 3), 0, (8, 3)),
+            ((Core, Core), queues(AnyThread, 0), 0, (8, 1)),
+            ((Core, Core), queues(AnyThread, 64), 11, (11, 11)),
+            ((Node, One), queues(AnyThread, 64), 0, (2, 1)),
+            ((One, Node), queues(AnyThread, 64), 0, (1, 2)),
+            // One for each thread that owns one.
+            ((Core, Core), queues(OwnerOnly, 64), 3, (8, 3)),
+            ((Core, Node), queues(OwnerOnly, 64), 3, (8, 2)),
+        ] {
+            let config = spread::<Native>(spreads.0, spreads.1);
+            assert_eq!(queue_counts(&config, hw, &topology, threads), expected, "{spreads:?}");
+            let sq = DiskConfig { stack: Stack::Sq, ..config };
+            assert_eq!(queue_counts(&sq, hw, &topology, threads), (1, 1));
+        }
+    }
+
+    #[test]
+    fn a_worker_has_a_queue_more_than_the_threads_or_the_last_or_that_of_its_cpu() {
+        let topology = Topology::uniform(2, 4);
+        let (owned, shared) = (queues(QueueKind::OwnerOnly, 4), queues(QueueKind::AnyThread, 8));
+        let (core, node) = (Spread::Core, Spread::Node);
+        let native = spread::<Native>(core, core);
+        assert_eq!(worker_queue(&native, owned, &topology, 3), Some(3));
+        assert_eq!(worker_queue(&native, owned, &topology, 4), None);
+        assert_eq!(worker_queue(&native, shared, &topology, 8), Some(7));
+        assert_eq!(worker_queue(&native, shared, &topology, 1), Some(0));
+        let pinned = spread::<Simulated>(core, core);
+        assert_eq!(worker_queue(&pinned, shared, &topology, 8), Some(5));
+        assert_eq!(worker_queue(&pinned, shared, &topology, 3), Some(2));
+        assert_eq!(worker_queue(&spread::<Simulated>(core, node), shared, &topology, 2), Some(1));
+        for none in [
+            DiskConfig { worker: None, ..spread::<Native>(core, core) },
+            DiskConfig { stack: Stack::Sq, ..spread(core, core) },
+        ] {
+            assert_eq!(worker_queue(&none, owned, &topology, 3), None);
+        }
+    }
 
     #[test]
     fn queues_are_pairs_only_if_both_are_spread_over_cores_and_equally_many() {
-        let both = |software, hardware| DiskConfig::<Native> {
-            software_queues: software,
-            hardware_queues: hardware,
-            ..DiskConfig::default()
-        };
+        let both = spread::<Native>;
         assert!(one_to_one(&both(Spread::Core, Spread::Core), 4, 4));
         assert!(!one_to_one(&both(Spread::Core, Spread::Core), 4, 2));
         assert!(!one_to_one(&both(Spread::Core, Spread::Node), 4, 4));

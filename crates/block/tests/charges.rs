@@ -1,8 +1,10 @@
-//! What an I/O is charged for on the simulated machine: each stage of its way, once.
+//! What an I/O is charged for on the simulated machine, and what of its locks is counted natively.
 //!
 //! Runs the same few bios on one CPU with a stage that costs nothing and with one that costs a
-//! microsecond; the difference of the virtual times says how often the stage was charged for.
+//! few microseconds; the difference of the virtual times says how often it was charged for.
 #![allow(missing_docs, clippy::unwrap_used)]
+
+mod support;
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +13,10 @@ use millrace_block::{
     DriverQueue, Error, Expired, Features, HwQueues, QueueKind, QueueLimits, Request, Sector,
     Spread, Stack, Status, Tag, TagScope, Volume,
 };
-use millrace_machine::{Machine, Model, Simulated, Simulation, Stage, Topology};
+use millrace_machine::{
+    LockMeter, LockRow, Machine, Model, Native, Simulated, Simulation, Stage, Topology,
+};
+use support::{TestDrive, run};
 
 struct Null;
 
@@ -105,4 +110,23 @@ fn each_stage_of_a_design_is_charged_once_for_each_io() {
             assert_eq!(charged(Stack::Raw), [0, 0, 0, reads, reads], "{case}");
         }
     }
+}
+
+/// Alone with the native machine's locks: the other test is on the simulated one.
+#[test]
+fn serve_locks_of_a_disk_count_from_when_it_is_told_until_nobody_asks() {
+    let disk = Disk::<Native>::new(Box::new(TestDrive::new(64)), DiskConfig::default()).unwrap();
+    let volume = Volume::single(Arc::clone(&disk)).unwrap();
+    let mut channel = Channel::open(&volume, ChannelConfig::default()).unwrap();
+    let mut read = || assert_eq!(run(&mut channel, Bio::read(0, Buffer::new(512))).0, Status::Ok);
+    let meter = LockMeter::start().expect("nobody else asks");
+    let entered = || {
+        let serve = |row: &&LockRow| row.name == "serve";
+        meter.rows().iter().filter(serve).map(|row| row.counts.acquisitions).sum::<u64>()
+    };
+    read();
+    assert_eq!(entered(), 0);
+    disk.meter_locks();
+    read();
+    assert!(entered() > 0);
 }

@@ -15,7 +15,7 @@ use millrace_block::{
     ControllerConfig, Disk, DiskConfig, Dispatch, Entry, Event, IoThread, Op, OpFlags, QueueKind,
     Sharing, Spread, Stack, Stamp, Status, TagScope, TraceSink, TraceStamp, Tracer, Volume,
 };
-use millrace_machine::{Doorbell, Native, NativeParker, Parker};
+use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use proptest::prelude::*;
 use support::Given;
 use support::script::{Asked, ScriptDrive};
@@ -159,6 +159,9 @@ struct Rig {
     bios: Vec<Submitted>,
     frozen: bool,
     quiesced: bool,
+    /// How many bios came before the disk was frozen last, and when all of this began.
+    before_freeze: usize,
+    start_ns: u64,
     /// A range of neighbours, of which the last bio is one.
     range: (u64, u64),
 }
@@ -215,9 +218,20 @@ impl Rig {
         let channels = channels.collect();
         let (frozen, quiesced) = (false, false);
         let bios = Vec::new();
-        let range = (1000, 1000);
-        let rig =
-            Rig { drive, disk, channels, setting, sink, tracer, bios, frozen, quiesced, range };
+        let rig = Rig {
+            drive,
+            disk,
+            channels,
+            setting,
+            sink,
+            tracer,
+            bios,
+            frozen,
+            quiesced,
+            before_freeze: 0,
+            start_ns: Native::now(),
+            range: (1000, 1000),
+        };
         assert!(rig.disk.is_drained());
         rig
     }
@@ -308,7 +322,26 @@ impl Rig {
         }
     }
 
+    /// What a frozen disk does not take, and one at rest does not hand over.
+    fn check_gates(&self, seen: usize) {
+        for asked in &self.drive.lock().log[seen..] {
+            if let Asked::Took(given) | Asked::Refused(given) = asked {
+                assert!(!self.quiesced, "{given:?} in spite of its rest");
+                let late = self.bios[self.before_freeze..].iter();
+                let mut late = late.filter(|bio| bio.op != Op::Flush && bio.op == given.op);
+                let frozen_out = late.any(|bio| bio.sector == given.sector);
+                assert!(!self.frozen || !frozen_out, "{given:?} came to a frozen disk");
+            }
+        }
+    }
+
     fn step(&mut self, step: &Step) {
+        let seen = self.drive.lock().log.len();
+        self.take_step(step);
+        self.check_gates(seen);
+    }
+
+    fn take_step(&mut self, step: &Step) {
         match step {
             Step::Submit { channel, op, bios, apart, sectors, fua } => {
                 let bios = if *op == Op::Flush { *bios.min(&3) } else { *bios };
@@ -327,6 +360,7 @@ impl Rig {
             }
             Step::Refuse(refusals) => self.drive.lock().refusals.extend(refusals),
             Step::Freeze(frozen) => {
+                self.before_freeze = if self.frozen { self.before_freeze } else { self.bios.len() };
                 self.frozen = *frozen;
                 if *frozen { self.disk.freeze() } else { self.disk.unfreeze() }
             }
@@ -422,6 +456,10 @@ impl Rig {
             assert_eq!(of_op.merges, bios.len() as u64 - took, "{op:?}");
             for stage in [&of_op.q2g, &of_op.g2i, &of_op.i2d, &of_op.queue, &of_op.service] {
                 assert_eq!(stage.count(), of_op.ios, "{op:?}");
+            }
+            let elapsed_ns = Native::now() - self.start_ns;
+            for time in [&of_op.queue, &of_op.service, &of_op.total] {
+                assert!(time.max_ns() <= elapsed_ns, "{op:?}");
             }
             let before_d = of_op.q2g.sum_ns() + of_op.g2i.sum_ns() + of_op.i2d.sum_ns();
             assert_eq!(before_d, of_op.queue.sum_ns(), "{op:?}");

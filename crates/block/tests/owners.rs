@@ -341,3 +341,45 @@ fn a_drive_that_answers_nothing_lets_channel_and_disk_go() {
         assert!(left.upgrade().is_none(), "{stack:?}");
     }
 }
+
+#[test]
+fn a_disk_is_empty_only_if_no_bio_waits_anywhere_in_it() {
+    type Case = (Stack, &'static str, fn(&Disk<Native>, &ScriptDrive, [&mut Channel<Native>; 2]));
+    let cases: [Case; 6] = [
+        (Stack::Mq, "before a queue", |_, _, [_, other]| read(other, 0)),
+        (Stack::Mq, "for leave to go out", |disk, _, [owner, _]| {
+            disk.quiesce();
+            read(owner, 0);
+        }),
+        (Stack::Sq, "in the one queue", |disk, _, [owner, _]| {
+            disk.quiesce();
+            read(owner, 0);
+        }),
+        (Stack::Mq, "for a busy drive", |_, drive, [owner, _]| {
+            drive.lock().refusals.push_back(Dispatch::DeviceBusy);
+            read(owner, 0);
+        }),
+        (Stack::Mq, "for the drive", |_, _, [owner, _]| read(owner, 0)),
+        (Stack::Sq, "for a flush", |_, _, [owner, _]| {
+            (0..2).for_each(|_| owner.submit(Bio::flush()).unwrap());
+            owner.flush();
+        }),
+    ];
+    for (stack, place, put) in cases {
+        let (disk, drive) = scripted(1, 4, DiskConfig { stack, ..threads(1) });
+        let bell = bell();
+        disk.claim(1, &bell).unwrap();
+        let mut owner = channel_of(&disk, (0, 1), &bell);
+        let mut other = channel_of(&disk, (1, 2), &bell);
+        assert!(disk.is_drained());
+        put(&disk, &drive, [&mut owner, &mut other]);
+        assert!(!disk.is_drained(), "one waits {place}");
+        disk.unquiesce();
+        drive.lock().answers = usize::MAX;
+        while owner.in_flight() + other.in_flight() > 0 {
+            owner.poll(|done| assert_eq!(done.status, Status::Ok));
+            other.poll(|done| assert_eq!(done.status, Status::Ok));
+        }
+        assert!(disk.is_drained(), "none waits {place}");
+    }
+}

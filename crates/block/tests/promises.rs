@@ -12,10 +12,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use millrace_block::{
-    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Layout, Op, OpFlags, Stack, Stamp,
-    Status, Volume,
+    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, ErrorKind, Extent, Layout, Op, OpFlags,
+    QueueKind, Spread, Stack, Stamp, Status, Volume,
 };
-use millrace_machine::Native;
+use millrace_machine::{Machine, Native};
 use support::{Given, Knobs, TestDrive, pattern, run};
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
@@ -238,4 +238,71 @@ fn a_range_reads_as_zeroes_only_if_every_drive_under_it_says_so() {
     assert!(!volume.reads_as_zeroes(0, 16) && volume.reads_as_zeroes(8, 8));
     say(true, true);
     assert!(volume.reads_as_zeroes(0, 16));
+}
+
+#[test]
+fn a_disk_says_what_it_was_made_of() {
+    let mut drive = TestDrive::new(101);
+    (drive.queues, drive.limits.logical_block_size) = (2, 4096);
+    let limits = drive.limits;
+    let config = DiskConfig { name: "left".into(), timeout_ns: 5, device: 7, ..Default::default() };
+    let (one, knobs) = disk(drive, config);
+    assert_eq!((one.name(), one.device(), one.timeout_ns()), ("left", 7, 5));
+    assert_eq!((one.capacity(), one.size_bytes()), (96, 101 << 9), "whole blocks of all bytes");
+    assert_eq!((one.kind(), one.node(), one.worker_cpu()), (QueueKind::AnyThread, None, None));
+    assert_eq!(*one.limits(), limits.validate().unwrap());
+    assert_eq!(one.queue_count().1, Native::topology().cpus().len().min(2));
+    assert_eq!(one.extents(8, 16), [Extent { nr_sectors: 16, hole: false, zero: false }]);
+    for zeroed in [true, false] {
+        knobs.zeroed.store(zeroed, Ordering::SeqCst);
+        assert_eq!(one.reads_as_zeroes(0, 8), zeroed);
+    }
+    let mut small = TestDrive::new(7);
+    small.limits.logical_block_size = 4096;
+    let refused = Disk::new(Box::new(small), DiskConfig::default()).err().unwrap();
+    let said = "drive disk: smaller than one block of it";
+    assert_eq!((refused.kind(), refused.to_string()), (ErrorKind::InvalidSetting, said.into()));
+}
+
+#[test]
+fn a_batch_has_one_stamp_at_each_step_where_times_are_taken_by_batches() {
+    for (stack, software_queues) in
+        [(Stack::Mq, Spread::Core), (Stack::Mq, Spread::One), (Stack::Sq, Spread::One)]
+    {
+        let case = format!("{stack:?} {software_queues:?}");
+        let (disk, _) = disk(TestDrive::new(4096), DiskConfig { software_queues, ..of(stack) });
+        let mut channel = open(&Volume::single(Arc::clone(&disk)).unwrap());
+        (0..16).for_each(|n| channel.submit(Bio::read(n * 16, Buffer::new(512))).unwrap());
+        assert_eq!(channel.wait(16, |done| assert!(done.status.is_ok())), 16);
+        let stats = disk.stats();
+        let read = &stats.ops[Op::Read as usize];
+        for stage in [&read.queue, &read.service, &read.total] {
+            assert_eq!(stage.sum_ns(), 16 * (stage.sum_ns() / 16), "{case}");
+            let different = stage.buckets().filter(|(_, count)| *count > 0).count();
+            assert_eq!(different, 1, "{case}");
+        }
+        if stack == Stack::Mq {
+            assert_eq!(read.i2d.sum_ns(), 0, "{case}: inserted and dispatched at once");
+        }
+    }
+}
+
+#[test]
+fn a_disk_is_waited_for_until_it_is_empty_or_the_deadline_has_come() {
+    let (disk, knobs) = disk(TestDrive::new(64), of(Stack::Mq));
+    let mut channel = open(&Volume::single(Arc::clone(&disk)).unwrap());
+    hold(&knobs, true);
+    channel.submit(Bio::read(0, Buffer::new(512))).unwrap();
+    channel.flush();
+    disk.freeze();
+    let deadline_ns = Native::now() + 2_000_000;
+    assert!(!disk.wait_drained(deadline_ns));
+    assert!(Native::now() >= deadline_ns);
+    std::thread::scope(|scope| {
+        let polls = scope.spawn(move || channel.wait(1, |done| assert!(done.status.is_ok())));
+        hold(&knobs, false);
+        assert!(disk.wait_drained(Native::now() + 60_000_000_000));
+        assert_eq!(polls.join().unwrap(), 1);
+    });
+    assert!(disk.wait_drained(0), "empty as it is");
 }
