@@ -56,6 +56,7 @@ const GROUPS: [Group; 6] = [
             "--test=accounts",
             "--test=charges",
             "--test=controller",
+            "--test=handed",
             "--test=histories",
             "--test=layer",
             "--test=owners",

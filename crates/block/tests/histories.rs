@@ -1,4 +1,4 @@
-//! Random histories of two channels of a thread on one drive, compared with what the drive saw.
+//! Random histories of three channels of a thread on one drive, compared with what the drive saw.
 //!
 //! Whatever the stack, the queues, the stamps and who listens: all that the drive has room for is
 //! with it, in the order of its coming; every bio ends once, with the status of its request; every
@@ -102,7 +102,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Op::WriteZeroes),
     ];
     let bios = prop_oneof![6 => 1u8..2, 6 => 2u8..12, 1 => 60u8..120];
-    let submit = (0usize..2, op, bios, 0u8..4, 1u32..5, any::<bool>()).prop_map(
+    let submit = (0usize..3, op, bios, 0u8..4, 1u32..5, any::<bool>()).prop_map(
         |(channel, op, bios, apart, sectors, fua)| Step::Submit {
             channel,
             op,
@@ -119,8 +119,8 @@ fn step() -> impl Strategy<Value = Step> {
     let refusal = prop_oneof![Just(Dispatch::DeviceBusy), Just(Dispatch::HostBusy)];
     prop_oneof![
         10 => submit,
-        4 => (0usize..2).prop_map(Step::Flush),
-        4 => (0usize..2).prop_map(Step::Poll),
+        4 => (0usize..3).prop_map(Step::Flush),
+        4 => (0usize..3).prop_map(Step::Poll),
         6 => answer,
         2 => proptest::collection::vec(refusal, 1..3).prop_map(Step::Refuse),
         1 => any::<bool>().prop_map(Step::Freeze),
@@ -206,7 +206,7 @@ impl Rig {
         if let Listener::Recorder(stamp) = setting.listener {
             assert!(tracer.start(stamp) && volume.set_traced(true));
         }
-        let channels = (0..2).map(|number| {
+        let channels = (0..3).map(|number| {
             let thread = (setting.kind == QueueKind::OwnerOnly).then(|| {
                 let bell = bell();
                 disk.claim(7, &bell).unwrap();
@@ -279,7 +279,7 @@ impl Rig {
         let mut idle = 0;
         while idle < 3 {
             let before = self.drive.lock().log.len();
-            let done = self.poll(0) + self.poll(1);
+            let done = self.poll(0) + self.poll(1) + self.poll(2);
             let quiet = done == 0 && self.drive.lock().log.len() == before;
             idle = if quiet { idle + 1 } else { 0 };
         }
@@ -311,7 +311,10 @@ impl Rig {
             });
             let wanted = self.bios.iter().map(|bio| bio.nr_sectors).sum::<u32>();
             let (_, queues) = self.disk.queue_count();
-            let full = (0..queues as u16).any(|queue| script.data_in(queue) >= depth)
+            // Behind a controller a flush takes a place of the drive's, too.
+            let with_flushes = self.setting.more_tags.map_or(0, |_| inside);
+            let full = (0..queues as u16)
+                .any(|queue| script.data_in(queue) >= depth || with_flushes >= depth)
                 || self.setting.tags == TagScope::PerDrive && inside >= depth;
             assert!(full || took.sum::<u32>() == wanted, "there was room for more");
         }
@@ -513,7 +516,7 @@ proptest! {
     #![proptest_config(ProptestConfig {
         max_shrink_iters: 200,
         failure_persistence: None,
-        ..ProptestConfig::with_cases(300)
+        ..ProptestConfig::with_cases(600)
     })]
 
     #[test]

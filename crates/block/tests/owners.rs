@@ -383,3 +383,29 @@ fn a_disk_is_empty_only_if_no_bio_waits_anywhere_in_it() {
         assert!(disk.is_drained(), "none waits {place}");
     }
 }
+
+#[test]
+fn a_flush_that_joined_from_another_queue_goes_out_there_and_its_owner_is_woken() {
+    let (disk, drive) = scripted(2, 4, threads(2));
+    let (mut first, mut second) = (HeardBell::new(), HeardBell::new());
+    [&first, &second].iter().zip(1..).for_each(|(heard, owner)| {
+        disk.claim(owner, &heard.bell).unwrap();
+    });
+    let mut one = channel_of(&disk, (0, 1), &first.bell);
+    let mut two = channel_of(&disk, (1, 2), &second.bell);
+    for channel in [&mut one, &mut two] {
+        channel.submit(Bio::flush()).unwrap();
+        channel.flush();
+    }
+    let queues = || -> Vec<u16> { drive.lock().inside.iter().map(|one| one.queue).collect() };
+    assert_eq!(queues(), [0]);
+    drive.lock().answers = 1;
+    assert!(second.rings(|| assert_eq!(one.poll(|_| ()), 1)));
+    assert_eq!(queues(), [], "that queue is another thread's");
+    assert!(two.has_work() && !one.has_work() && !disk.is_drained());
+    assert!(!first.rings(|| assert_eq!(two.poll(|_| ()), 0)));
+    assert_eq!(queues(), [1]);
+    drive.lock().answers = 1;
+    assert_eq!(two.poll(|done| assert_eq!(done.status, Status::Ok)), 1);
+    assert!(disk.is_drained());
+}

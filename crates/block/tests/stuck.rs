@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use millrace_block::{
-    Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Disk, DiskConfig, Dispatch, Driver,
-    DriverQueue, Error, Expired, Failure, HwQueues, Layout, Op, QueueKind, QueueLimits, Request,
-    Sector, Serving, ServingConfig, Stack, Status, Tag, TagScope, Volume,
+    Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Controller, ControllerConfig, Disk,
+    DiskConfig, Dispatch, Driver, DriverQueue, Error, Expired, Failure, HwQueues, Layout, Op,
+    QueueKind, QueueLimits, Request, Sector, Serving, ServingConfig, Sharing, Stack, Status, Tag,
+    TagScope, Volume,
 };
 use millrace_machine::{Machine, Native, Topology};
 use support::TestDrive;
@@ -283,5 +284,59 @@ fn flushes_that_joined_behind_one_that_was_given_up_on_share_the_next() {
         channel.wait(2, |done| statuses.push(done.status));
         assert_eq!(statuses, [Status::TimedOut, Status::Ok, Status::Ok], "{stack:?}");
         assert_eq!(disk.stats().ops[Op::Flush as usize].merges, 1, "{stack:?}");
+    }
+}
+
+#[test]
+fn flushes_that_joined_go_out_with_the_completion_that_they_waited_for() {
+    for stack in STACKS {
+        for reads in [0, 1, 2] {
+            let (disk, drive, mut channels) = timed((stack, 1), 0, 1);
+            let channel = &mut channels[0];
+            (0..3).for_each(|_| start(channel, Bio::flush()));
+            (0..reads).for_each(|n| channel.submit(read(n * 16)).map_err(|r| r.reason).unwrap());
+            drive.lock().answers = 1;
+            // Whoever comes next finds it, be it to submit or to poll.
+            if reads > 0 {
+                channel.flush()
+            } else {
+                assert_eq!(channel.poll(|_| ()), 1)
+            }
+            let given: Vec<_> = drive.lock().inside.iter().map(|one| one.given.op).collect();
+            let flushes = given.iter().filter(|op| **op == Op::Flush).count();
+            assert_eq!((flushes, given.len() as u64), (1, 1 + reads), "{stack:?} {reads}");
+            assert_eq!(disk.stats().ops[Op::Flush as usize].merges, 1, "{stack:?} {reads}");
+            drive.lock().answers = usize::MAX;
+            channel.wait(usize::MAX, |done| assert_eq!(done.status, Status::Ok));
+            assert!(disk.is_drained(), "{stack:?} {reads}");
+        }
+    }
+}
+
+#[test]
+fn what_waits_for_a_tag_goes_out_with_the_completion_that_it_waited_for() {
+    for (stack, shared) in STACKS.into_iter().flat_map(|stack| [(stack, false), (stack, true)]) {
+        let drive = ScriptDrive::new(1, 2);
+        let controller = shared.then(|| {
+            let sharing = Sharing::Controller;
+            let config = ControllerConfig { name: "hba".into(), tags: 5, sharing, node: None };
+            Controller::new(config).unwrap()
+        });
+        let config = DiskConfig { stack, controller, ..DiskConfig::default() };
+        let disk = Disk::new(Box::new(drive.clone()), config).unwrap();
+        let volume = Volume::single(Arc::clone(&disk)).unwrap();
+        let mut channel = Channel::open(&volume, ChannelConfig::default()).unwrap();
+        (0..7).for_each(|n| start(&mut channel, read(n * 16)));
+        for answered in [2, 1, 2] {
+            assert_eq!(drive.lock().inside.len(), 2, "{stack:?} {shared}");
+            drive.lock().answers = answered;
+            assert_eq!(channel.poll(|done| assert_eq!(done.status, Status::Ok)), answered);
+            // The old stack has bios in the plug until there is a request for them.
+            channel.flush();
+        }
+        assert_eq!(drive.lock().inside.len(), 2, "{stack:?} {shared}");
+        drive.lock().answers = usize::MAX;
+        assert_eq!(channel.wait(2, |done| assert_eq!(done.status, Status::Ok)), 2);
+        assert_eq!(disk.tags_in_use(), 0);
     }
 }

@@ -12,8 +12,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use millrace_block::{
-    CompletionBatch, Dispatch, Driver, DriverQueue, Error, ErrorKind, Expired, HwQueues, Op,
-    QueueKind, QueueLimits, Request, Sector, Status, Tag, TagScope,
+    CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, ErrorKind, Expired,
+    HwQueues, Moment, Op, QueueKind, QueueLimits, Request, Sector, Status, Tag, TagScope,
 };
 use millrace_machine::{Doorbell, Native, NativeParker, Topology};
 
@@ -156,6 +156,15 @@ impl DriverQueue<Native> for ScriptQueue {
         script.log.push(Asked::Took(given));
         self.fresh += 1;
         Dispatch::Queued
+    }
+    fn has_trace_data(&self) -> bool {
+        false
+    }
+    fn trace_data(&self, _: Tag, _: Moment) -> DriverData {
+        panic!("it is not worth asking")
+    }
+    fn is_bounced(&self, _: Tag) -> bool {
+        panic!("it is not worth asking")
     }
     fn commit_rqs(&mut self) {
         assert!(self.fresh > 0, "nothing to start");
