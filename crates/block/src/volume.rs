@@ -531,3 +531,6 @@ fn lookup(
     *known = (place, ask());
     find(known).unwrap_or(Extent { nr_sectors: 1, hole: false, zero: false })
 }
+
+#[cfg(test)]
+mod tests;
