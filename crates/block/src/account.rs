@@ -358,3 +358,6 @@ impl<M: Machine> OpStats<M> {
         sum.total.merge(&total);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! Tests of accounts: whatever is recorded in runs of equals comes to what a plain sum of each I/O
+//! has, stage by stage and tenant by tenant.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::mem::ManuallyDrop;
+use core::ptr::{NonNull, null};
+
+use millrace_machine::Native;
+use proptest::prelude::*;
+
+use super::*;
+use crate::bio::Bio;
+use crate::tenants::{TenantLedger, TenantSnapshot};
+
+/// One bio of a request.
+#[derive(Debug, Clone, Copy)]
+struct One {
+    q_ns: u64,
+    whose: Whose,
+    sectors: u32,
+}
+
+/// What an account is told.
+#[derive(Debug, Clone)]
+enum Told {
+    /// A request ended: its operation, G and I, D, C, and its bios.
+    Request(Op, Option<(u64, u64)>, u64, u64, Vec<One>),
+    /// A single bio of this thread ended, with D and C.
+    Single(Op, One, u64, u64),
+    /// One was given up in a queue.
+    Aborted(Op, One, u64),
+    Error(Op),
+    Merge(Op),
+    /// A batch of so many requests went to the driver.
+    Batch(u32),
+    /// Queued, parts, requeues, timeouts and waits for a tag.
+    Counters([u64; 5]),
+}
+
+fn ops() -> impl Strategy<Value = Op> {
+    prop::sample::select(&Op::ALL[..])
+}
+
+fn ones() -> impl Strategy<Value = One> {
+    let stage = prop::sample::select(&[Stage::Whole, Stage::Whole, Stage::Child][..]);
+    let whose = (0u16..3, stage, prop::bool::weighted(0.7))
+        .prop_map(|(tenant, stage, own)| Whose { tenant: tenant * 7, stage, own });
+    (0u64..6, whose, 0u32..50).prop_map(|(q_ns, whose, sectors)| One { q_ns, whose, sectors })
+}
+
+fn told() -> impl Strategy<Value = Told> {
+    let waits = prop_oneof![Just(None), (0u64..30, 0u64..30).prop_map(Some)];
+    // Few times, so that many have equal ones.
+    let (ds, cs) = (|| 4u64..9, || 7u64..20);
+    prop_oneof![
+        6 => (ops(), waits, ds(), cs(), prop::collection::vec(ones(), 1..4))
+            .prop_map(|(op, waits, d, c, ones)| Told::Request(op, waits, d, c, ones)),
+        2 => (ops(), ones(), ds(), cs()).prop_map(|(op, one, d, c)| Told::Single(op, one, d, c)),
+        1 => (ops(), ones(), cs()).prop_map(|(op, one, now)| Told::Aborted(op, one, now)),
+        1 => ops().prop_map(Told::Error),
+        1 => ops().prop_map(Told::Merge),
+        2 => (1u32..700).prop_map(Told::Batch),
+        1 => prop::array::uniform5(0u64..99).prop_map(Told::Counters),
+    ]
+}
+
+/// A bio in its slot.
+fn slot(op: Op, one: One) -> Slot<Native> {
+    let mut bio = Bio::discard(0, one.sectors).with_tenant(one.whose.tenant);
+    bio.op = op;
+    let mut slot = Slot::empty(null());
+    (slot.bio, slot.q_ns, slot.stage) = (ManuallyDrop::new(bio), one.q_ns, one.whose.stage);
+    slot
+}
+
+fn tell((stats, run, tenants): (&DiskStats<Native>, &mut Run, &mut Tenants<Native>), told: &Told) {
+    match *told {
+        Told::Request(op, waits, d_ns, c_ns, ref ones) => {
+            let times = Times { q_ns: ones[0].q_ns, waits, d_ns, c_ns };
+            stats.begin(run, (op, ones[0].whose), times, tenants);
+            for one in ones {
+                stats.count(run, (one.q_ns, one.whose), one.sectors, tenants);
+            }
+        }
+        Told::Single(op, one, d_ns, c_ns) => {
+            stats.record_one(&slot(op, one), (d_ns, c_ns), tenants);
+        }
+        Told::Aborted(op, one, now_ns) => stats.count_aborted(&slot(op, one), now_ns),
+        Told::Error(op) => stats.count_error(op),
+        Told::Merge(op) => stats.count_merge(op),
+        Told::Batch(requests) => stats.count_batch(requests),
+        Told::Counters([queued, parts, requeues, timeouts, tag_waits]) => {
+            stats.queued.add(queued);
+            stats.parts.add(parts);
+            stats.requeues.add(requeues);
+            stats.timeouts.add(timeouts);
+            stats.tag_waits.add(tag_waits);
+        }
+    }
+}
+
+/// The sums as they should be.
+#[derive(Default)]
+struct Model {
+    stats: StatsSnapshot,
+    tenants: BTreeMap<u16, TenantSnapshot>,
+}
+
+impl Model {
+    fn add(&mut self, told: &Told) {
+        let stats = &mut self.stats;
+        match *told {
+            Told::Request(op, waits, d_ns, c_ns, ref ones) => {
+                ones.iter().for_each(|one| self.add_one(op, *one, waits, (d_ns, c_ns)));
+            }
+            Told::Single(op, one, d_ns, c_ns) => {
+                let own = One { whose: Whose { own: true, ..one.whose }, ..one };
+                self.add_one(op, own, None, (d_ns, c_ns));
+            }
+            Told::Aborted(op, one, now_ns) => {
+                let others = One { whose: Whose { own: false, ..one.whose }, ..one };
+                self.add_one(op, others, None, (now_ns, now_ns));
+                self.stats.ops[op as usize].errors += 1;
+            }
+            Told::Error(op) => stats.ops[op as usize].errors += 1,
+            Told::Merge(op) => stats.ops[op as usize].merges += 1,
+            Told::Batch(requests) => {
+                let starts = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+                let class = starts.iter().rposition(|start| *start <= requests).unwrap();
+                stats.batches[class] += 1;
+                stats.requests += u64::from(requests);
+            }
+            Told::Counters([queued, parts, requeues, timeouts, tag_waits]) => {
+                stats.queued += queued;
+                stats.parts += parts;
+                stats.requeues += requeues;
+                stats.timeouts += timeouts;
+                stats.tag_waits += tag_waits;
+            }
+        }
+    }
+
+    fn add_one(&mut self, op: Op, one: One, waits: Option<(u64, u64)>, (d_ns, c_ns): (u64, u64)) {
+        let sum = &mut self.stats.ops[op as usize];
+        let (q_ns, sectors) = (one.q_ns, u64::from(one.sectors));
+        // Clocks of two CPUs may differ a little: no time is negative.
+        let (queue, service) = (d_ns.saturating_sub(q_ns), c_ns.saturating_sub(d_ns));
+        // What waited in no queue got its request at once, and went to the driver from the plug.
+        let (g, i) = waits.map_or((0, queue), |(g_ns, i_ns)| {
+            let i = i_ns.saturating_sub(q_ns).min(queue);
+            (g_ns.saturating_sub(q_ns).min(i), i)
+        });
+        let stages = [
+            (&mut sum.q2g, g),
+            (&mut sum.g2i, i - g),
+            (&mut sum.i2d, queue - i),
+            (&mut sum.queue, queue),
+            (&mut sum.service, service),
+            (&mut sum.total, queue + service),
+        ];
+        stages.into_iter().for_each(|(stage, ns)| stage.add(ns, 1));
+        sum.ios += 1;
+        sum.sectors += sectors;
+        if one.whose.own && one.whose.stage == Stage::Whole {
+            let tenant = &mut self.tenants.entry(one.whose.tenant).or_default().ops[op as usize];
+            tenant.ios += 1;
+            tenant.sectors += sectors;
+            tenant.total.add(queue + service, 1);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn accounts_come_to_the_sums_of_what_they_were_told(
+        first in prop::collection::vec(told(), 0..40), second in prop::collection::vec(told(), 0..40),
+    ) {
+        let (ledger, mut model) = (Arc::new(TenantLedger::new()), Model::default());
+        let mut sum = StatsSnapshot::default();
+        for list in [first, second] {
+            let stats = DiskStats::<Native>::new(3);
+            let mut tenants = Tenants::new(Some(Arc::clone(&ledger)));
+            let mut run = Run::EMPTY;
+            for told in &list {
+                tell((&stats, &mut run, &mut tenants), told);
+                model.add(told);
+            }
+            stats.record(&mut run, &mut tenants);
+            // There is nothing left to record.
+            stats.record(&mut run, &mut tenants);
+            prop_assert_eq!(stats.key(), 3);
+            stats.add_to(&mut sum);
+        }
+        prop_assert_eq!(sum, model.stats);
+        prop_assert_eq!(ledger.sums(), model.tenants);
+    }
+}
+
+#[test]
+fn an_io_is_like_a_run_only_if_operation_times_tenant_and_stage_are_its_own() {
+    let whose = Whose { tenant: 4, stage: Stage::Whole, own: true };
+    let one = One { q_ns: 10, whose, sectors: 8 };
+    let mut run = Run::like(Op::Write, whose, (10, 20, 30));
+    assert_eq!(run.c_ns(), 30);
+    assert!(run.is_like(Op::Write, &slot(Op::Write, one), 20));
+    let others = [
+        (Op::Read, one, 20),
+        (Op::Write, one, 21),
+        (Op::Write, One { q_ns: 11, ..one }, 20),
+        (Op::Write, One { whose: Whose { tenant: 5, ..whose }, ..one }, 20),
+        (Op::Write, One { whose: Whose { stage: Stage::Child, ..whose }, ..one }, 20),
+    ];
+    for (op, other, d_ns) in others {
+        assert!(!run.is_like(op, &slot(op, other), d_ns), "{op:?} {other:?} {d_ns}");
+    }
+    run.forget();
+    assert!(!run.is_like(Op::Write, &slot(Op::Write, one), 20));
+}
+
+#[test]
+fn a_run_is_straight_if_its_ios_are_the_threads_own_and_waited_in_no_queue() {
+    for own in [false, true] {
+        for waits in [None, Some((1, 2))] {
+            let whose = Whose { tenant: 0, stage: Stage::Child, own };
+            let mut run = Run::like(Op::Read, whose, (0, 3, 4));
+            run.times.waits = waits;
+            assert_eq!(run.is_straight(), own && waits.is_none(), "{own} {waits:?}");
+        }
+    }
+}
+
+#[test]
+fn a_tenant_is_billed_here_for_whole_bios_of_this_thread_only() {
+    let mine: *const Home<Native> = NonNull::dangling().as_ptr();
+    for (home, stage, counted) in [
+        (mine, Stage::Whole, true),
+        (mine, Stage::Child, false),
+        (null(), Stage::Whole, false),
+        (null(), Stage::Data, false),
+    ] {
+        let mut bio = Slot::<Native>::empty(home);
+        bio.stage = stage;
+        bio.bio.tenant = 9;
+        let whose = Whose::of(&bio, mine);
+        assert_eq!(whose, Whose { tenant: 9, stage, own: home == mine });
+        assert_eq!(whose.is_counted(), counted, "{whose:?}");
+    }
+}
