@@ -190,7 +190,7 @@ impl<M: Machine> Tenants<M> {
             let total_ns = run.c_ns.saturating_sub(run.q_ns);
             let times = (bucket_of(total_ns), total_ns);
             self.count((run.tenant, run.op), times, (run.ios, run.sectors));
-            self.run.ios = 0;
+            (self.run.ios, self.run.sectors) = (0, 0);
         }
     }
 
@@ -219,5 +219,66 @@ impl<M: Machine> Tenants<M> {
             self.accounts.insert(at, ledger.0.lock().open(TenantStats::new(tenant)));
             at
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bio::Bio;
+    use crate::status::Status;
+    use core::mem::ManuallyDrop;
+    use core::ptr::null;
+    use millrace_machine::Native;
+    use proptest::prelude::*;
+
+    /// A bio that is done: its tenant and operation, Q and the end, sectors, and how it went.
+    type Done = ((u16, Op), (u64, u64), u32, Status);
+
+    fn done() -> impl Strategy<Value = Done> {
+        let op = prop::sample::select(&Op::ALL[..]);
+        let status = prop::sample::select(&[Status::Ok, Status::Ok, Status::IoError][..]);
+        // Few times, so that many follow each other with equal ones.
+        ((3u16..6, op), (5u64..8, 6u64..9), 0u32..50, status)
+    }
+
+    fn slot(((tenant, op), (q_ns, _), sectors, status): Done) -> Slot<Native> {
+        let mut bio = Bio::discard(0, sectors).with_tenant(tenant);
+        bio.op = op;
+        let mut slot = Slot::empty(null());
+        (slot.bio, slot.q_ns, slot.status) = (ManuallyDrop::new(bio), q_ns, status);
+        slot
+    }
+
+    proptest! {
+        #[test]
+        fn bios_counted_one_by_one_are_in_their_tenants_accounts_once(
+            rounds in prop::collection::vec(prop::collection::vec(done(), 0..6), 0..12)
+        ) {
+            let ledger = Arc::new(TenantLedger::<Native>::new());
+            let mut tenants = Tenants::new(Some(Arc::clone(&ledger)));
+            let mut expected = BTreeMap::<u16, TenantSnapshot>::new();
+            for round in rounds {
+                for bio in round {
+                    let ((tenant, op), (q_ns, c_ns), sectors, status) = bio;
+                    tenants.count_one(&slot(bio), c_ns);
+                    let sum = &mut expected.entry(tenant).or_default().ops[op as usize];
+                    sum.ios += 1;
+                    sum.sectors += u64::from(sectors);
+                    sum.errors += u64::from(status != Status::Ok);
+                    sum.total.add(c_ns.saturating_sub(q_ns), 1);
+                }
+                tenants.end_run();
+                prop_assert_eq!(&ledger.sums(), &expected);
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_has_no_ledger_counts_for_nobody() {
+        let mut worker = Tenants::<Native>::new(None);
+        worker.count_one(&slot(((1, Op::Read), (0, 1), 8, Status::IoError)), 1);
+        worker.end_run();
+        assert!(worker.accounts.is_empty());
     }
 }
