@@ -123,7 +123,7 @@ impl QueueLimits {
         let whole = boundary == u64::MAX || (boundary + 1).is_power_of_two();
         check(whole && boundary >= u64::from(block) - 1, "seg_boundary_mask", boundary as u32)?;
         let align = self.dma_alignment;
-        check((align + 1).is_power_of_two() && align < 65_536, "dma_alignment", align)?;
+        check(align <= 65_535 && (align + 1).is_power_of_two(), "dma_alignment", align)?;
         self.max_discard_sectors -= self.max_discard_sectors % self.logical_sectors();
         self.max_write_zeroes_sectors -= self.max_write_zeroes_sectors % self.logical_sectors();
         let chunk = self.chunk_sectors;
@@ -203,35 +203,4 @@ fn check(holds: bool, field: &str, value: u32) -> Result<(), Error> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn defaults_are_valid() {
-        assert_eq!(QueueLimits::default().validate(), Ok(QueueLimits::default()));
-    }
-
-    #[test]
-    fn block_size_that_is_no_power_of_two_is_refused_by_name() {
-        let limits = QueueLimits { logical_block_size: 1000, ..QueueLimits::default() };
-        let error = limits.validate().expect_err("1000 is no block size");
-        assert_eq!(error.kind(), ErrorKind::InvalidSetting);
-        assert!(alloc::string::ToString::to_string(&error).contains("logical_block_size = 1000"));
-    }
-
-    #[test]
-    fn merging_reaches_as_far_as_the_device_states_and_takes() {
-        let silent = QueueLimits::default();
-        let stated = QueueLimits { merge_sectors: 256, ..silent };
-        let short = QueueLimits { max_sectors: 64, ..stated };
-        assert_eq!([silent, stated, short].map(|limits| limits.merge_max()), [2048, 256, 64]);
-    }
-
-    #[test]
-    fn stacking_takes_the_stricter_of_each() {
-        let large = QueueLimits { max_sectors: 4096, ..QueueLimits::default() };
-        let coarse = QueueLimits { logical_block_size: 4096, ..QueueLimits::default() };
-        let both = large.stack(coarse);
-        assert_eq!((both.max_sectors, both.logical_block_size), (2048, 4096));
-    }
-}
+mod tests;
