@@ -15,8 +15,9 @@ use crate::driver::DriverData;
 
 /// One word of a ring.
 pub(crate) type Word = [u64; 2];
-/// Most words of one event: group, driver's data, remap's source, step.
-pub(crate) const WORDS_MAX: u64 = 2 + 1 + DriverData::BYTES.div_ceil(8) as u64;
+/// Most words of one event: group, driver's data, step. A remap has one word for its source instead
+/// of data.
+pub(crate) const WORDS_MAX: u64 = 2 + DriverData::BYTES.div_ceil(8) as u64;
 
 /// Bits of a word that do not say what it is: enough for sectors of 512 EiB, and for 36 years.
 const VALUE: u64 = (1 << KIND_SHIFT) - 1;
@@ -124,7 +125,8 @@ pub(crate) fn group_word(time_ns: u64, group: u64) -> Word {
 pub(crate) fn step_word(of: &Subject, step: Step) -> Word {
     let (code, number) = step.parts();
     let what = u64::from(of.bytes) | u64::from(code) << 32 | u64::from(number) << 48;
-    [STEP << KIND_SHIFT | of.sector & VALUE, what]
+    // STEP is 0.
+    [of.sector & VALUE, what]
 }
 
 /// The word of a remap's source, before the remap.
@@ -146,9 +148,8 @@ pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = Word> + '_ {
 /// is open.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
-    /// The D of steps that began with an I at one time, as all of a batch do, and that time.
+    /// The D of steps of one time that began with an I: they come behind the last of these.
     issued: Vec<Entry>,
-    inserted_ns: u64,
     time_ns: u64,
     group: u64,
     from: u64,
@@ -181,13 +182,6 @@ impl Decoder {
 
     fn step(&mut self, sector: u64, what: u64, out: &mut Vec<Entry>) {
         let (code, number) = ((what >> 32) as u8, (what >> 48) as u16);
-        if code == INSERT_ISSUE {
-            let inserted_ns = self.time_ns - u64::from(number);
-            if inserted_ns != self.inserted_ns {
-                self.end(out);
-                self.inserted_ns = inserted_ns;
-            }
-        }
         let mut put = |act: Act, before_ns: u64| {
             let of_remap = act == Act::Remap;
             out.push(Entry {
@@ -278,6 +272,68 @@ mod tests {
         let entries = decoded(&[first, issue, issue, next, issue, complete, issue]);
         let times: Vec<u64> = entries.iter().map(|entry| entry.time_ns).collect();
         assert_eq!(times, [970, 970, 1000, 1000, 1070, 1100, 1100, 1070, 1100]);
+    }
+
+    #[test]
+    fn words_are_their_kind_and_what_they_say_side_by_side() {
+        let group = group_of(0x0810_0001, 0x1234, 0x8002);
+        assert_eq!(group, 0x8002_1234_0810_0001);
+        assert_eq!(group_word(0xf123, group), [0x1000_0000_0000_f123, group]);
+        // A time is cut before it becomes another kind.
+        assert_eq!(group_word(u64::MAX, 0), [0x1fff_ffff_ffff_ffff, 0]);
+        let of = Subject { group, sector: 0x55, bytes: 0xffff_fe00 };
+        assert_eq!(step_word(&of, Step::One(Act::Remap)), [0x55, 0x0000_000f_ffff_fe00]);
+        assert_eq!(step_word(&of, Step::Complete(-5)), [0x55, 0xfffb_0008_ffff_fe00]);
+        assert_eq!(step_word(&of, Step::InsertIssue(7)), [0x55, 0x0007_0023_ffff_fe00]);
+        let far = Subject { sector: u64::MAX, ..of };
+        assert_eq!(step_word(&far, Step::QueueGet), [u64::MAX >> 4, 0x0000_0020_ffff_fe00]);
+        assert_eq!(from_word(9), [0x2000_0000_0000_0000, 9]);
+        let longest = DriverData::new(&[1; DriverData::BYTES]);
+        let heads: Vec<u64> = data_words(&longest).map(|word| word[0] & 0xff).collect();
+        assert_eq!(heads, [8, 8, 3]);
+        assert_eq!(heads.len() as u64 + 2, WORDS_MAX);
+        assert!(data_words(&longest).all(|word| word[0] >> 4 == 0x0300_0000_0000_0000));
+    }
+
+    /// A tenant's number may be the code of a step, and a time or a source any bits.
+    #[test]
+    fn what_words_say_is_never_taken_for_their_kind() {
+        let tenant = INSERT_ISSUE.into();
+        let of = Subject { group: group_of(7, tenant, category::READ), sector: 8, bytes: 512 };
+        let issue = step_word(&of, Step::InsertIssue(10));
+        let from = u64::from(INSERT_ISSUE) << 32;
+        let entries = decoded(&[
+            group_word(100, of.group),
+            issue,
+            group_word(200, of.group),
+            issue,
+            from_word(from),
+            step_word(&of, Step::RemapQueue),
+        ]);
+        let seen: Vec<_> = entries.iter().map(|e| (e.action & 0xff, e.time_ns, e.from)).collect();
+        let code = |act: Act| act as u32;
+        assert_eq!(
+            seen,
+            [
+                (code(Act::Insert), 90, 0),
+                (code(Act::Issue), 100, 0),
+                (code(Act::Insert), 190, 0),
+                (code(Act::Issue), 200, 0),
+                (code(Act::Remap), 200, from),
+                (code(Act::Queue), 200, 0),
+            ]
+        );
+        let whose = |e: &Entry| (e.tenant, e.device, e.action >> 16 & u32::from(category::READ));
+        assert!(entries.iter().all(|e| whose(e) == (tenant.into(), 7, category::READ.into())));
+    }
+
+    #[test]
+    fn batches_of_one_time_are_in_order_whenever_they_were_inserted() {
+        let issue = |before_ns| step_word(&subject(), Step::InsertIssue(before_ns));
+        let entries =
+            decoded(&[group_word(1000, subject().group), issue(30), issue(30), issue(20)]);
+        let times: Vec<u64> = entries.iter().map(|entry| entry.time_ns).collect();
+        assert_eq!(times, [970, 970, 980, 1000, 1000, 1000]);
     }
 
     fn entry_of() -> Entry {

@@ -204,8 +204,8 @@ pub struct TraceStatus {
 
 /// Rings of trace records, of all threads that use some drives.
 pub struct Tracer<M: Machine> {
-    /// Odd while somebody records.
-    epoch: M::Word,
+    /// 1 while somebody records.
+    on: M::Word,
     rings: M::Lock<Vec<Arc<Ring<M>>>>,
     /// Dropped by those that are gone, and before the recording began.
     dropped: M::Word,
@@ -220,7 +220,7 @@ impl<M: Machine> Tracer<M> {
     #[must_use]
     pub fn new(events: usize) -> Arc<Tracer<M>> {
         Arc::new(Tracer {
-            epoch: M::Word::new(0),
+            on: M::Word::new(0),
             rings: M::Lock::new("trace-rings", Vec::new()),
             dropped: M::Word::new(0),
             exact: M::Word::new(0),
@@ -232,7 +232,7 @@ impl<M: Machine> Tracer<M> {
     #[inline]
     pub fn is_on(&self) -> bool {
         // Relaxed: threads notice in time.
-        self.epoch.load(Order::Relaxed) & 1 != 0
+        self.on.load(Order::Relaxed) != 0
     }
 
     /// Starts to take events, and forgets those of an earlier recording; false if one is under
@@ -240,9 +240,8 @@ impl<M: Machine> Tracer<M> {
     /// ([`Volume::set_traced`](crate::Volume::set_traced)).
     pub fn start(&self, stamp: TraceStamp) -> bool {
         let mut rings = self.rings.lock();
-        // Relaxed: written under the lock.
-        let epoch = self.epoch.load(Order::Relaxed);
-        if epoch & 1 != 0 {
+        // Written under the lock.
+        if self.is_on() {
             return false;
         }
         rings.retain(|ring| Arc::strong_count(ring) > 1);
@@ -257,16 +256,15 @@ impl<M: Machine> Tracer<M> {
         // Relaxed: statistics.
         let before: u64 = rings.iter().map(|ring| ring.dropped.load(Order::Relaxed)).sum();
         self.dropped.store(before.wrapping_neg(), Order::Relaxed);
-        self.epoch.store(epoch + 1, Order::Relaxed);
+        self.on.store(1, Order::Relaxed);
         true
     }
 
     /// Ends that. What is in the rings can still be drained.
     pub fn stop(&self) {
         let _rings = self.rings.lock();
-        // Relaxed: written under the lock.
-        let epoch = self.epoch.load(Order::Relaxed);
-        self.epoch.store(epoch + (epoch & 1), Order::Relaxed);
+        // Relaxed: written under the lock, and threads notice in time.
+        self.on.store(0, Order::Relaxed);
     }
 
     /// A ring for the calling thread.
@@ -283,7 +281,8 @@ impl<M: Machine> Tracer<M> {
         rings.push(Arc::clone(&ring));
         drop(rings);
         let mask = self.words as u64 - 1;
-        let (head, limit, stamp) = (0, mask + 1, TraceStamp::Batch);
+        // The first event looks how far there is room.
+        let (head, limit, stamp) = (0, 0, TraceStamp::Batch);
         let mut writer = TraceWriter { ring, mask, head, limit, time_ns: 0, group: 0, stamp };
         writer.publish();
         writer
@@ -370,6 +369,79 @@ mod tests {
         tracer.stop();
         assert!(tracer.start(TraceStamp::Batch));
         assert_eq!(tracer.drain(|_, _| ()).dropped, 0);
+    }
+
+    #[test]
+    fn a_ring_that_was_emptied_has_as_much_room_as_at_first() {
+        let tracer = Tracer::<Native>::new(8);
+        tracer.start(TraceStamp::Batch);
+        let mut writer = tracer.writer();
+        for round in 1..4 {
+            // Of one time: a word each and one for all, and the last one that fits leaves room for
+            // fewer words than the largest event has.
+            (0..20).for_each(|n| writer.put(round, &of(n), QUEUED));
+            let mut seen = Vec::new();
+            let status = tracer.drain(|_, entries| seen.extend(entries.iter().map(|e| e.sector)));
+            let fit = 16 - WORDS_MAX;
+            assert_eq!((seen, status.dropped), ((0..fit).collect(), round * (20 - fit)), "{round}");
+        }
+    }
+
+    #[test]
+    fn the_usual_ring_is_two_mib() {
+        let tracer = Tracer::<Native>::new(TRACE_RING_EVENTS);
+        assert_eq!(tracer.words * size_of::<Word>(), 2 << 20);
+        assert_eq!([1, 9, 100].map(|events| Tracer::<Native>::new(events).words), [16, 32, 256]);
+    }
+
+    #[test]
+    fn a_tracer_is_on_from_its_start_to_its_stop() {
+        let tracer = Tracer::<Native>::new(8);
+        assert!(!tracer.is_on());
+        for _ in 0..3 {
+            assert!(tracer.start(TraceStamp::Batch) && tracer.is_on());
+            assert!(!tracer.start(TraceStamp::Batch) && tracer.is_on());
+            tracer.stop();
+            assert!(!tracer.is_on());
+            tracer.stop();
+            assert!(!tracer.is_on());
+        }
+    }
+
+    #[test]
+    fn a_start_forgets_rings_of_those_who_are_gone_with_what_is_in_them() {
+        let tracer = Tracer::<Native>::new(8);
+        tracer.start(TraceStamp::Batch);
+        let (mut gone, mut stays) = (tracer.writer(), tracer.writer());
+        (0..9).for_each(|n| gone.put(n, &of(n), QUEUED));
+        stays.put(1, &of(1), QUEUED);
+        drop(gone);
+        stays.publish();
+        tracer.stop();
+        tracer.start(TraceStamp::Batch);
+        let mut seen = 0;
+        let status = tracer.drain(|_, entries| seen += entries.len());
+        assert_eq!((seen, status), (0, TraceStatus { dropped: 0, writers: 1 }));
+    }
+
+    #[test]
+    fn a_long_ring_is_read_in_long_pieces_each_word_once() {
+        let tracer = Tracer::<Native>::new(1 << 12);
+        tracer.start(TraceStamp::Batch);
+        let mut writer = tracer.writer();
+        let issue = |n: u64| (n / 100, of(n), Step::InsertIssue(0));
+        (100..2100).map(issue).for_each(|(time_ns, of, step)| writer.put(time_ns, &of, step));
+        writer.publish();
+        let (mut pieces, mut issued) = (Vec::new(), Vec::new());
+        tracer.drain(|_, entries| {
+            pieces.push(entries.len());
+            let of_issue = |e: &&Entry| e.action & 0xffff == Act::Issue as u32;
+            issued.extend(entries.iter().filter(of_issue).map(|e| e.sector));
+        });
+        assert_eq!(issued, (100..2100).collect::<Vec<_>>());
+        assert_eq!(pieces.iter().sum::<usize>(), 4000);
+        let (last, full) = pieces.split_last().unwrap();
+        assert!(full.iter().all(|len| *len > ENTRIES_AT_ONCE / 2) && *last > 0, "{pieces:?}");
     }
 
     #[test]
