@@ -22,7 +22,7 @@ pub const CGROUP_BYTES: usize = 8;
 /// Categories: bits of the upper half of an action.
 pub mod category {
     /// A read.
-    pub const READ: u16 = 1 << 0;
+    pub const READ: u16 = 1;
     /// A write.
     pub const WRITE: u16 = 1 << 1;
     /// Flushes the drive's cache first.
@@ -523,6 +523,89 @@ mod tests {
     }
 
     #[test]
+    fn numbers_and_letters_are_those_of_the_kernels_header_and_of_blkparse() {
+        use category::{
+            AHEAD, COMPLETE, DISCARD, DRV_DATA, FLUSH, FS, FUA, ISSUE, META, NOTIFY, PC, QUEUE,
+            READ, REQUEUE, SYNC, WRITE,
+        };
+        let categories = [
+            READ, WRITE, FLUSH, SYNC, QUEUE, REQUEUE, ISSUE, COMPLETE, FS, PC, NOTIFY, AHEAD, META,
+            DISCARD, DRV_DATA, FUA,
+        ];
+        let bits: [u16; 16] = core::array::from_fn(|bit| 1 << bit);
+        assert_eq!((categories, CGROUP), (bits, 0x100));
+        let letters = "Q M F G S R D C P U UT I X B A".split(' ');
+        for (code, letters) in (1..).zip(letters) {
+            let act = Act::from_code(code).unwrap();
+            assert_eq!((act.letters(), act as u32), (letters, code));
+            assert_eq!(Act::from_letters(letters), Some(act));
+            // Its own category may be among those that are added.
+            let whole = act.with(WRITE | QUEUE);
+            assert_eq!((whole & 0xffff, whole >> 16 & 0x12), (code, 0x12), "{letters}");
+        }
+        // No tool shows these, and no tool asks for them.
+        assert_eq!([Act::Abort, Act::DriverData].map(Act::letters), ["", ""]);
+        assert_eq!(["", "T", "q"].map(Act::from_letters), [None; 3]);
+        let notes = [Note::Process, Note::Timestamp, Note::Message].map(Note::action);
+        assert_eq!(notes, [0x0400_0000, 0x0400_0001, 0x0400_0002]);
+        let with_data = ACTS.map(Act::pdu_bytes_min);
+        assert_eq!(with_data, [0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 0, 8, 0, 16, 0, 0]);
+    }
+
+    #[test]
+    fn devices_have_12_bits_of_major_and_20_of_minor_number() {
+        for (major_number, minor_number, number) in [
+            (8, 1, 0x0080_0001),
+            (259, 0xf_ffff, 0x103f_ffff),
+            (0xfff, 0, 0xfff0_0000),
+            (1, 2, 0x10_0002),
+        ] {
+            assert_eq!(device(major_number, minor_number), number);
+            assert_eq!((major(number), minor(number)), (major_number, minor_number));
+        }
+        assert_eq!(device(2, 0x12_3456), 0x0022_3456, "more than fits is cut");
+    }
+
+    #[test]
+    fn data_of_remaps_and_numbers_are_big_endian() {
+        let remap = Remap { device_from: 0x0102_0304, device_to: 5, sector_from: 0x0607 };
+        let bytes = [1, 2, 3, 4, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 6, 7];
+        assert_eq!(remap.encode(), bytes);
+        assert_eq!(Remap::decode(&[&bytes[..], &[9]].concat()), Some(remap));
+        assert_eq!(Remap::decode(&bytes[..15]), None);
+        assert_eq!(encode_number(0x0102), [0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(decode_number(&[0, 0, 0, 0, 0, 0, 1, 2, 3]), Some(0x0102));
+        assert_eq!(decode_number(&[0; 7]), None);
+    }
+
+    #[test]
+    fn kinds_of_io_have_blkparses_letters() {
+        use category::{AHEAD, DISCARD, FLUSH, FUA, META, READ, SYNC, WRITE};
+        for (categories, bytes, letters) in [
+            (READ, 512, "R"),
+            (READ, 0, "N"),
+            (WRITE, 0, "W"),
+            (WRITE | DISCARD, 512, "D"),
+            (DISCARD, 0, "D"),
+            (FLUSH, 0, "FN"),
+            (WRITE | FLUSH | FUA | SYNC, 512, "FWFS"),
+            (READ | AHEAD | META, 512, "RAM"),
+            (FLUSH | WRITE | FUA | AHEAD | SYNC | META, 512, "FWFASM"),
+        ] {
+            let record = Record { action: Act::Queue.with(categories), bytes, ..Record::default() };
+            assert_eq!(Rwbs::of(&record).as_str(), letters);
+        }
+    }
+
+    #[test]
+    fn a_record_ends_behind_its_whole_sectors() {
+        for (bytes, sectors) in [(0, 0), (511, 0), (512, 1), (4096, 8), (u32::MAX, (1 << 23) - 1)] {
+            let record = Record { sector: 10, bytes, ..Record::default() };
+            assert_eq!((record.sectors(), record.end()), (sectors, 10 + u64::from(sectors)));
+        }
+    }
+
+    #[test]
     fn every_code_is_its_own_action_and_notes_are_none() {
         for act in ACTS {
             let record = Record { action: act.with(category::READ), ..Record::default() };
@@ -532,6 +615,15 @@ mod tests {
             let record = Record { action: note.action(), ..Record::default() };
             assert_eq!((record.act(), record.note()), (None, Some(note)));
         }
+        // A cgroup's number before the data changes neither.
+        for action in [Act::Issue.with(category::WRITE) | CGROUP, Note::Message.action() | CGROUP] {
+            let record = Record { action, ..Record::default() };
+            let note = record.has(category::NOTIFY);
+            assert_eq!(record.act(), (!note).then_some(Act::Issue));
+            assert_eq!(record.note(), note.then_some(Note::Message));
+        }
+        let unknown = Record { action: Note::Message.action() + 1, ..Record::default() };
+        assert_eq!((unknown.act(), unknown.note()), (None, None));
         let unknown = [0, 18, 0xffff].map(|action| Record { action, ..Record::default() });
         assert!(unknown.iter().all(|record| record.act().is_none()));
     }
