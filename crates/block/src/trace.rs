@@ -68,7 +68,7 @@ pub struct Event {
     pub op: Op,
     /// Modifiers.
     pub flags: OpFlags,
-    /// Where on the drive; on the volume before the remap.
+    /// Where on the drive.
     pub sector: Sector,
     /// How long.
     pub nr_sectors: SectorCount,
@@ -336,7 +336,7 @@ impl<M: Machine> Disk<M> {
         run: &mut Runner<M>,
     ) {
         let (Some(writer), Some(head)) = (&mut run.trace, rq.chain.as_deref()) else { return };
-        let of = Subject { sector: rq.sector(), ..self.subject(head, rq.nr_sectors()) };
+        let of = self.subject(head, rq.nr_sectors());
         let (exact, sent) = (writer.is_exact(), sent == Dispatch::Queued);
         let before_ns = d_ns.wrapping_sub(run.told.inserted_ns);
         if sent && !exact && before_ns <= u16::MAX.into() {
@@ -366,7 +366,7 @@ impl<M: Machine> Disk<M> {
         let (Some(writer), Some(head)) = (&mut run.trace, rq.chain.as_deref()) else { return };
         let data = queue.trace_data(rq.tag(), moment);
         if !data.is_empty() {
-            let of = Subject { sector: rq.sector(), ..self.subject(head, rq.nr_sectors()) };
+            let of = self.subject(head, rq.nr_sectors());
             writer.put_data(time_ns, &of, &data);
         }
     }
@@ -381,7 +381,7 @@ impl<M: Machine> Disk<M> {
         run: &mut Runner<M>,
     ) {
         let (Some(writer), Some(head)) = (&mut run.trace, rq.chain.as_deref()) else { return };
-        let of = Subject { sector: rq.sector(), ..self.subject(head, rq.nr_sectors()) };
+        let of = self.subject(head, rq.nr_sectors());
         let step = match action {
             Action::Complete => Step::Complete(-status.errno() as i16),
             action => Step::One(action.act()),
@@ -502,4 +502,31 @@ fn with_flags(op: Op, of_op: u16, flags: OpFlags) -> u16 {
     let preflush = if flags.has(OpFlags::PREFLUSH) { category::FLUSH } else { 0 };
     let sync = if op.is_write() && fua | preflush != 0 { category::SYNC } else { 0 };
     of_op | fua | preflush | sync
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn categories_of_operations_and_flags_are_the_kernels() {
+        use category::{DISCARD, FLUSH, FUA, READ, SYNC, WRITE};
+        let both = OpFlags::FUA.with(OpFlags::PREFLUSH);
+        for (op, flags, expected) in [
+            (Op::Read, OpFlags::NONE, READ),
+            (Op::Write, OpFlags::NONE, WRITE),
+            (Op::WriteZeroes, OpFlags::NONE, WRITE),
+            (Op::Discard, OpFlags::NONE, WRITE | DISCARD),
+            (Op::Flush, OpFlags::NONE, FLUSH),
+            (Op::Flush, OpFlags::PREFLUSH, FLUSH),
+            (Op::Write, OpFlags::FUA, WRITE | FUA | SYNC),
+            (Op::Write, OpFlags::PREFLUSH, WRITE | FLUSH | SYNC),
+            (Op::Write, both, WRITE | FLUSH | FUA | SYNC),
+            (Op::WriteZeroes, OpFlags::NOUNMAP, WRITE),
+            (Op::WriteZeroes, OpFlags::NOUNMAP.with(OpFlags::FUA), WRITE | FUA | SYNC),
+            (Op::Read, OpFlags::FUA, READ | FUA),
+        ] {
+            assert_eq!(categories(op, flags), expected, "{op:?} {flags:?}");
+        }
+    }
 }

@@ -4,13 +4,14 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
-use millrace_block::blktrace::{Act, Record, Rwbs};
+use millrace_block::blktrace::{Act, Record, Rwbs, category, device, minor};
 use millrace_block::{
-    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, DriverData, Entry, Features, Layout,
-    OpFlags, QueueLimits, Serving, ServingConfig, Stack, Status, TraceStamp, Tracer, Volume,
+    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, DriverData, Entry, Event, Features,
+    Layout, Op, OpFlags, QueueLimits, Serving, ServingConfig, Stack, Status, TraceSink, TraceStamp,
+    Tracer, Volume,
 };
 use millrace_machine::{Machine, Native};
 use support::{Knobs, TestDrive, pattern, run};
@@ -288,4 +289,248 @@ fn data_of_a_driver_is_empty_exactly_without_bytes_and_keeps_what_fits() {
     assert!(!DriverData::new(b"a").is_empty());
     let long = [7; DriverData::BYTES + 1];
     assert_eq!(DriverData::new(&long).bytes(), &long[1..]);
+}
+
+/// Keeps what it is told.
+#[derive(Default)]
+struct Listener(Mutex<Vec<Event>>);
+
+impl TraceSink for Listener {
+    fn trace(&self, event: &Event) {
+        self.0.lock().expect("no test panics here").push(*event);
+    }
+}
+
+impl Listener {
+    fn take(&self) -> Vec<Event> {
+        std::mem::take(&mut *self.0.lock().expect("no test panics here"))
+    }
+}
+
+/// Two drives in chunks of 8 sectors, both recorded and with a sink.
+struct Pair {
+    rig: Rig,
+    listener: Arc<Listener>,
+}
+
+fn pair(stack: Stack, stamp: TraceStamp, serving: Serving) -> Pair {
+    let (tracer, listener) = (Tracer::new(1 << 12), Arc::<Listener>::default());
+    let mut knobs = None;
+    let mut disk = |number| {
+        let drive = TestDrive::new(4096);
+        knobs.get_or_insert_with(|| Arc::clone(&drive.knobs));
+        let config = DiskConfig {
+            stack,
+            trace: Some(Arc::clone(&listener) as Arc<dyn TraceSink>),
+            tracer: Some(Arc::clone(&tracer)),
+            device: device(259, number),
+            ..DiskConfig::default()
+        };
+        Disk::new(Box::new(drive), config).expect("a drive")
+    };
+    let (layout, disks) = (Layout::Stripe { chunk_sectors: 8 }, vec![disk(4), disk(5)]);
+    let volume = Volume::with_serving("v", layout, disks, ServingConfig::of(serving));
+    let volume = volume.expect("two drives");
+    assert!(tracer.start(stamp) && volume.set_traced(true));
+    let channel = Channel::open(&volume, ChannelConfig::default()).expect("its queues are served");
+    Pair { rig: Rig { tracer, channel, knobs: knobs.expect("two drives") }, listener }
+}
+
+impl Pair {
+    /// What the sink is told and what is recorded of these, submitted as one batch.
+    fn run(&mut self, bios: Vec<Bio>) -> (Vec<Event>, Vec<Entry>) {
+        bios.into_iter().for_each(|bio| self.rig.channel.submit(bio).expect("accepted"));
+        while self.rig.channel.in_flight() > 0 {
+            self.rig.channel.wait(1, |_| ());
+        }
+        let mut entries = self.rig.events();
+        // As a file has them.
+        entries.sort_by_key(|entry| entry.time_ns);
+        (self.listener.take(), entries)
+    }
+}
+
+/// Whom a pair's bios go through.
+const WAYS: [(Stack, TraceStamp, Serving); 7] = [
+    (Stack::Mq, TraceStamp::Batch, Serving::Inline),
+    (Stack::Mq, TraceStamp::Event, Serving::Inline),
+    (Stack::Mq, TraceStamp::Batch, Serving::PerVolume),
+    (Stack::Sq, TraceStamp::Batch, Serving::Inline),
+    (Stack::Sq, TraceStamp::Event, Serving::Inline),
+    (Stack::Raw, TraceStamp::Batch, Serving::Inline),
+    (Stack::Raw, TraceStamp::Event, Serving::Inline),
+];
+
+fn told_letters<'a>(events: impl IntoIterator<Item = &'a Event>) -> String {
+    events.into_iter().map(|event| char::from(event.action as u8)).collect()
+}
+
+#[test]
+fn each_step_of_a_bio_is_told_and_recorded_in_order_with_all_that_it_is() {
+    for way in WAYS {
+        let (stack, stamp, serving) = way;
+        let mut pair = pair(stack, stamp, serving);
+        // The fourth chunk, of 8 sectors each, is the second drive's second.
+        let write = Bio::write(26, pattern(4, 1)).with_user_data(7).with_tenant(3);
+        let (told, recorded) = pair.run(vec![write]);
+        // The one list of all drives is not a plug.
+        let steps = if serving == Serving::PerVolume { "QAGPIDC" } else { "QAGPUIDC" };
+        assert_eq!(told_letters(&told), steps, "{way:?}");
+        assert!(told.is_sorted_by_key(|event| event.time_ns), "{way:?}");
+        for event in &told {
+            let Event { action, time_ns, .. } = *event;
+            let (flags, op) = (OpFlags::NONE, Op::Write);
+            let (drive, sector, nr_sectors, user_data, tenant) = (1, 10, 4, 7, 3);
+            let expected =
+                Event { action, time_ns, drive, op, flags, sector, nr_sectors, user_data, tenant };
+            assert_eq!(*event, expected, "{way:?}");
+        }
+        // There a request is got for it only when it comes to the queue.
+        let steps = if stack == Stack::Sq { "AQPUTGIDC" } else { "AQGPUTIDC" };
+        assert_eq!(letters(&recorded), steps, "{way:?}");
+        for entry in &recorded {
+            let act = act(entry);
+            let of_plug = matches!(act, Act::Plug | Act::UnplugTimer);
+            let categories = if of_plug { 0 } else { category::WRITE };
+            let expected = Entry {
+                time_ns: entry.time_ns,
+                sector: if of_plug { u64::from(act == Act::UnplugTimer) } else { 10 },
+                bytes: if of_plug { 0 } else { 2048 },
+                from: if act == Act::Remap { 26 } else { 0 },
+                action: act.with(categories),
+                tenant: 3,
+                device: device(259, 5),
+                ..Entry::default()
+            };
+            assert_eq!(*entry, expected, "{way:?}");
+        }
+    }
+}
+
+#[test]
+fn parts_of_a_split_bio_are_remapped_from_where_they_begin() {
+    for way in WAYS {
+        let (stack, stamp, serving) = way;
+        let mut pair = pair(stack, stamp, serving);
+        let (told, recorded) = pair.run(vec![Bio::read(4, Buffer::new(20 * 512))]);
+        let mut remaps: Vec<_> = recorded
+            .iter()
+            .filter(|entry| act(entry) == Act::Remap)
+            .map(|entry| (minor(entry.device), entry.sector, entry.from, entry.bytes / 512))
+            .collect();
+        remaps.sort_unstable();
+        let expected = match serving {
+            // Linux splits at each chunk.
+            Serving::PerVolume => vec![(4, 4, 4, 4), (4, 8, 16, 8), (5, 0, 8, 8)],
+            _ => vec![(4, 4, 4, 12), (5, 0, 8, 8)],
+        };
+        assert_eq!(remaps, expected, "{way:?}");
+        let count = |letter| told_letters(&told).chars().filter(|found| *found == letter).count();
+        assert_eq!("XQAGDC".chars().map(count).collect::<Vec<_>>(), vec![expected.len(); 6]);
+        let splits = letters(&recorded).chars().filter(|letter| *letter == 'X').count();
+        assert_eq!(splits, expected.len(), "{way:?}");
+        // A flush is split into one for each drive, of no place.
+        let (told, recorded) = pair.run(vec![Bio::flush()]);
+        let told = told_letters(&told);
+        assert_eq!((told.matches('X').count(), told.matches('C').count()), (2, 2), "{way:?}");
+        assert!(recorded.iter().all(|entry| act(entry) != Act::Remap), "{way:?}");
+        for (device_minor, moment) in [(4, Act::Queue), (4, Act::Complete), (5, Act::Queue)] {
+            let of_drive = |e: &&Entry| minor(e.device) == device_minor && act(e) == moment;
+            assert_eq!(recorded.iter().filter(of_drive).count(), 1, "{way:?} {moment:?}");
+        }
+    }
+}
+
+#[test]
+fn a_merge_is_of_the_bio_that_came_and_what_follows_of_the_request() {
+    for way in WAYS {
+        let (stack, stamp, serving) = way;
+        if stack == Stack::Raw {
+            continue;
+        }
+        let mut pair = pair(stack, stamp, serving);
+        for (sectors, merge, letter) in
+            [([2, 4], Act::BackMerge, 'M'), ([4, 2], Act::FrontMerge, 'F')]
+        {
+            let bios = sectors.map(|sector| Bio::read(sector, Buffer::new(1024)));
+            let numbered = bios.into_iter().zip([1, 2]).map(|(bio, n)| bio.with_user_data(n));
+            let (told, recorded) = pair.run(numbered.collect());
+            let of = |number| told.iter().filter(move |event| event.user_data == number);
+            // Whoever is merged is told of with the request from then on.
+            let steps = told_letters(of(2));
+            assert_eq!(steps.matches(letter).count(), 1, "{way:?} {steps}");
+            assert!(!told_letters(of(1)).contains(letter), "{way:?}");
+            for number in [1, 2] {
+                assert!(told_letters(of(number)).ends_with("DC"), "{way:?}");
+            }
+            let place = |entry: &Entry| (entry.sector, entry.bytes);
+            let places = |wanted: Act| -> Vec<_> {
+                recorded.iter().filter(|entry| act(entry) == wanted).map(place).collect()
+            };
+            assert_eq!(places(merge), [(sectors[1], 1024)], "{way:?}");
+            let whole = [(2, 2048)];
+            assert_eq!((places(Act::Issue), places(Act::Complete)), (whole.into(), whole.into()));
+            assert_eq!(places(Act::Queue), sectors.map(|sector| (sector, 1024)), "{way:?}");
+            assert_eq!(places(Act::GetRequest), [(sectors[0], 1024)], "{way:?}");
+        }
+    }
+}
+
+#[test]
+fn a_bounce_comes_just_before_the_issue() {
+    for way in WAYS {
+        let (stack, stamp, serving) = way;
+        let mut pair = pair(stack, stamp, serving);
+        pair.rig.knobs.bounces.store(true, Ordering::SeqCst);
+        let (told, recorded) = pair.run(vec![Bio::read(0, Buffer::new(512))]);
+        assert!(told_letters(&told).ends_with("IBDC"), "{way:?}");
+        assert_eq!(letters(&recorded).matches('B').count(), 1, "{way:?}");
+        let of = |wanted| recorded.iter().find(|entry| act(entry) == wanted).expect("it is there");
+        let bounce = of(Act::Bounce);
+        assert_eq!((bounce.sector, bounce.bytes), (0, 512), "{way:?}");
+        assert!(bounce.time_ns <= of(Act::Issue).time_ns, "{way:?}");
+    }
+}
+
+#[test]
+fn what_was_plugged_before_anybody_recorded_is_recorded_as_if_somebody_had() {
+    for stamp in [TraceStamp::Batch, TraceStamp::Event] {
+        let mut rig = rig(Stack::Mq, stamp, QueueLimits::default());
+        rig.tracer.stop();
+        assert!(rig.channel.volume().set_traced(false));
+        run(&mut rig.channel, Bio::read(0, Buffer::new(512)));
+        rig.events();
+        [40, 41].into_iter().for_each(|sector| rig.submit(sector));
+        assert!(rig.tracer.start(stamp) && rig.channel.volume().set_traced(true));
+        assert_eq!(rig.channel.wait(2, |_| ()), 2);
+        let mut events = rig.events();
+        let merge = events.iter().find(|entry| act(entry) == Act::BackMerge);
+        assert_eq!(merge.map(|entry| (entry.sector, entry.bytes)), Some((41, 512)));
+        events.sort_by_key(|entry| entry.time_ns);
+        let mut kinds: Vec<char> = letters(&events).chars().collect();
+        kinds.sort_unstable();
+        assert_eq!(kinds.into_iter().collect::<String>(), "CDGIMPQQTU", "{stamp:?}");
+    }
+}
+
+/// 65 us and more: longer than what one word says of I and D together.
+#[test]
+fn what_was_inserted_long_before_its_issue_has_its_own_time() {
+    let drive = TestDrive { depth: 4, ..TestDrive::new(4096) };
+    let mut rig = rig_of(drive, TraceStamp::Batch, DiskConfig::default());
+    rig.knobs.slow_ns.store(100_000, Ordering::SeqCst);
+    (0..8).for_each(|n| rig.submit(n * 16));
+    while rig.channel.in_flight() > 0 {
+        rig.channel.poll(|_| ());
+    }
+    let events = rig.events();
+    let times = |wanted: Act| -> Vec<u64> {
+        let mut found: Vec<_> = events.iter().filter(|entry| act(entry) == wanted).collect();
+        found.sort_by_key(|entry| entry.sector);
+        found.iter().map(|entry| entry.time_ns).collect()
+    };
+    let (inserted, issued) = (times(Act::Insert), times(Act::Issue));
+    assert_eq!((inserted.len(), issued.len()), (8, 8));
+    assert!(inserted.iter().all(|time_ns| *time_ns == inserted[0]), "{inserted:?}");
+    assert!(issued[7] - inserted[7] > u64::from(u16::MAX), "{inserted:?} {issued:?}");
 }

@@ -15,7 +15,7 @@ use millrace_block::{
     ErrorKind, Expired, Features, HwQueues, Moment, Op, OpFlags, QueueKind, QueueLimits, Request,
     Sector, Status, Tag, TagScope,
 };
-use millrace_machine::{Native, Topology};
+use millrace_machine::{Machine, Native, Topology};
 
 /// What the tests set and see.
 #[derive(Default)]
@@ -28,6 +28,10 @@ pub struct Knobs {
     pub busy: AtomicU32,
     /// It has something to say of each request, for traces.
     pub talks: AtomicBool,
+    /// Each request keeps whoever hands it over this long.
+    pub slow_ns: AtomicU64,
+    /// It says that the data of each request go through a copy.
+    pub bounces: AtomicBool,
     /// Requests seen, by operation.
     pub seen: [AtomicU64; 5],
     pub most_in_flight: AtomicU32,
@@ -142,6 +146,10 @@ impl DriverQueue<Native> for TestQueue {
             self.knobs.busy.store(busy - 1, Ordering::SeqCst);
             return Dispatch::HostBusy;
         }
+        let slow_ns = self.knobs.slow_ns.load(Ordering::SeqCst);
+        if slow_ns > 0 {
+            Native::spin_until(Native::now() + slow_ns, || false);
+        }
         self.knobs.seen[rq.op() as usize].fetch_add(1, Ordering::SeqCst);
         self.check(rq);
         self.apply(rq);
@@ -151,6 +159,9 @@ impl DriverQueue<Native> for TestQueue {
         self.inside.push_back(rq.tag());
         self.knobs.most_in_flight.fetch_max(self.inside.len() as u32, Ordering::SeqCst);
         Dispatch::Queued
+    }
+    fn is_bounced(&self, _: Tag) -> bool {
+        self.knobs.bounces.load(Ordering::SeqCst)
     }
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
         let (given, _) = self.given[tag.0 as usize];
