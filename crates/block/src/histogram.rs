@@ -219,7 +219,84 @@ mod tests {
         assert!(snapshot.quantile_ns(0.99).abs_diff(99_000) < 99_000 / 8);
     }
 
+    #[test]
+    fn buckets_are_whole_numbers_at_first_and_then_eight_an_octave() {
+        let starts: Vec<u64> = (0..BUCKETS).map(bucket_start).collect();
+        assert_eq!(starts[..18], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18]);
+        assert_eq!((starts[24], starts[31], starts[32]), (32, 60, 64));
+        assert_eq!(starts[BUCKETS - 1], 15 << 30);
+        for (bucket, start) in starts.iter().enumerate() {
+            assert_eq!(bucket_of(*start), bucket);
+            assert!(bucket == 0 || bucket_of(start - 1) == bucket - 1, "{bucket}");
+        }
+        // The last one has no end.
+        for long in [16 << 30, 1 << 40, i64::MAX as u64, 1 << 63, u64::MAX] {
+            assert_eq!(bucket_of(long), BUCKETS - 1, "{long}");
+        }
+    }
+
+    #[test]
+    fn a_quantile_is_the_middle_of_its_bucket_and_at_most_the_longest() {
+        let mut snapshot = Snapshot::default();
+        let quantiles =
+            |snapshot: &Snapshot| [0.0, 0.5, 0.99, 1.0].map(|f| snapshot.quantile_ns(f));
+        assert_eq!((quantiles(&snapshot), snapshot.mean_ns()), ([0; 4], 0));
+        snapshot.add(1000, 1);
+        // 960 to 1023.
+        assert_eq!((quantiles(&snapshot), snapshot.mean_ns()), ([992; 4], 1000));
+        (1..=7).for_each(|ns| snapshot.add(ns, 1));
+        assert_eq!(quantiles(&snapshot), [1, 5, 992, 992]);
+        assert_eq!((snapshot.mean_ns(), snapshot.max_ns()), (1028 / 8, 1000));
+        let mut short = Snapshot::default();
+        short.add(961, 3);
+        assert_eq!((quantiles(&short), short.mean_ns()), ([961; 4], 961));
+        // Nothing came in between, however long what came before.
+        assert_eq!((quantiles(&short.since(&short)), short.since(&short).max_ns()), ([0; 4], 961));
+    }
+
     proptest! {
+        #[test]
+        fn a_histogram_holds_what_was_recorded_and_knows_whether_there_is_any(
+            values in prop::collection::vec((0u64..5000, 1u64..4), 0..20)
+        ) {
+            let histogram = Histogram::<Native>::new();
+            let mut expected = Snapshot::default();
+            prop_assert!(histogram.is_empty());
+            for (value, times) in values {
+                histogram.record(value, times);
+                expected.add(value, times);
+                prop_assert!(!histogram.is_empty());
+            }
+            prop_assert_eq!(histogram.snapshot(), expected);
+        }
+
+        #[test]
+        fn sums_of_snapshots_hold_both_and_what_came_since_is_the_rest(
+            first in prop::collection::vec((0u64..1 << 40, 1u64..4), 0..20),
+            second in prop::collection::vec((0u64..1 << 40, 1u64..4), 0..20),
+        ) {
+            let of = |values: &[(u64, u64)]| {
+                let mut snapshot = Snapshot::default();
+                values.iter().for_each(|(value, times)| snapshot.add(*value, *times));
+                snapshot
+            };
+            let (one, other) = (of(&first), of(&second));
+            let mut sum = one.clone();
+            sum.merge(&other);
+            let all: Vec<_> = first.iter().chain(&second).copied().collect();
+            prop_assert_eq!(&sum, &of(&all));
+            let mut filled: Vec<(u64, u64)> =
+                all.iter().map(|(value, times)| (bucket_start(bucket_of(*value)), *times)).collect();
+            filled.sort_unstable();
+            filled.dedup_by(|next, sum| next.0 == sum.0 && { sum.1 += next.1; true });
+            prop_assert_eq!(sum.buckets().collect::<Vec<_>>(), filled);
+            let plain: u64 = all.iter().map(|(value, times)| value * times).sum();
+            prop_assert_eq!(sum.sum_ns(), plain);
+            prop_assert_eq!(sum.max_ns(), all.iter().map(|(value, _)| *value).max().unwrap_or(0));
+            let rest = Snapshot { max_ns: other.max_ns(), ..sum.since(&one) };
+            prop_assert_eq!(rest, other);
+        }
+
         #[test]
         fn a_snapshot_is_its_parts(values in prop::collection::vec(any::<u64>(), 0..50)) {
             let mut snapshot = Snapshot::default();

@@ -110,4 +110,18 @@ mod tests {
         assert_eq!(ledger.sums().into_iter().collect::<Vec<_>>(), [(0, 500), (1, 502)]);
         assert_eq!((ledger.open.len(), ledger.opened()), (2, 101));
     }
+
+    #[test]
+    fn keys_in_use_are_those_of_accounts_that_somebody_still_has() {
+        let mut ledger = Ledger::new();
+        let in_use = |ledger: &Ledger<Account>| ledger.keys_in_use().collect::<Vec<_>>();
+        assert_eq!((in_use(&ledger), ledger.opened()), (Vec::new(), 0));
+        let mut open = |key| ledger.open(Account(key, AtomicU64::new(0)));
+        let (first, second, third) = (open(7), open(5), open(7));
+        assert_eq!(in_use(&ledger), [7, 5, 7]);
+        drop(first);
+        assert_eq!(in_use(&ledger), [5, 7]);
+        drop((second, third));
+        assert_eq!((in_use(&ledger), ledger.opened()), (Vec::new(), 3));
+    }
 }

@@ -208,4 +208,20 @@ mod tests {
         assert_eq!(sum.dispatches(), first.dispatches() + second.dispatches());
         assert_eq!(sum.queued, first.queued + second.queued);
     }
+
+    #[test]
+    fn a_drives_sums_are_those_of_all_its_operations() {
+        let mut stats = StatsSnapshot::default();
+        assert_eq!((stats.ios(), stats.dispatches(), stats.in_flight()), (0, 0, 0));
+        for (op, ios) in stats.ops.iter_mut().zip([3, 5, 7, 11, 13]) {
+            op.ios = ios;
+            op.total.add(ios * 100, ios);
+        }
+        (stats.queued, stats.batches[0], stats.batches[8]) = (41, 6, 9);
+        assert_eq!((stats.ios(), stats.dispatches(), stats.in_flight()), (39, 15, 2));
+        assert_eq!((stats.total().count(), stats.total().max_ns()), (39, 1300));
+        // Counters are read one after another: more may be complete than was queued.
+        stats.queued = 38;
+        assert_eq!(stats.in_flight(), 0);
+    }
 }

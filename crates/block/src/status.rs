@@ -113,6 +113,39 @@ mod tests {
     }
 
     #[test]
+    fn statuses_have_linuxs_numbers_and_each_words_of_its_own() {
+        let errnos = TABLE.map(|(status, ..)| status.errno());
+        assert_eq!(errnos, [0, 5, 28, 110, 95, 22, 22, 30, 12, 19, 125]);
+        for (number, (status, _, text)) in TABLE.iter().enumerate() {
+            assert_eq!(status.text(), *text);
+            assert!(TABLE[..number].iter().all(|row| row.0.text() != *text && !text.is_empty()));
+            assert_eq!(status.is_ok(), *status == Status::Ok);
+        }
+    }
+
+    #[test]
+    fn numbers_of_the_same_meaning_have_one_status_and_unknown_ones_are_io_errors() {
+        for (errno, status) in [
+            (0, Status::Ok),
+            (27, Status::NoSpace),
+            (28, Status::NoSpace),
+            (122, Status::NoSpace),
+            (6, Status::Offline),
+            (19, Status::Offline),
+            (108, Status::Offline),
+            (1, Status::ReadOnly),
+            (30, Status::ReadOnly),
+            (22, Status::Invalid),
+            (12, Status::NoResource),
+            (5, Status::IoError),
+            (2, Status::IoError),
+            (4095, Status::IoError),
+        ] {
+            assert_eq!(Status::from_errno(errno), status, "{errno}");
+        }
+    }
+
+    #[test]
     fn first_error_wins() {
         assert_eq!(Status::Ok.or(Status::NoSpace), Status::NoSpace);
         assert_eq!(Status::TimedOut.or(Status::NoSpace), Status::TimedOut);

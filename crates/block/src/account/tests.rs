@@ -173,6 +173,8 @@ impl Model {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn accounts_come_to_the_sums_of_what_they_were_told(
         first in prop::collection::vec(told(), 0..40), second in prop::collection::vec(told(), 0..40),

@@ -280,7 +280,7 @@ fn a_drive_is_asked_once_for_what_it_answers_at_once_and_only_for_what_is_wanted
 #[test]
 fn a_question_about_extents_ends_after_a_bounded_number_of_runs() {
     let states = (0..5000).map(|sector| (sector % 2 == 0, true)).collect();
-    let map = Map { states, ..map(5000, 512) };
+    let map = Map { states, most: 64, ..map(5000, 512) };
     let volume = Volume::single(disk_of(map, DiskConfig::default())).unwrap();
     let found = volume.extents(0, 5000, usize::MAX);
     assert_eq!(found.len(), EXTENT_STEPS as usize);
