@@ -177,7 +177,8 @@ proptest! {
 
     #[test]
     fn accounts_come_to_the_sums_of_what_they_were_told(
-        first in prop::collection::vec(told(), 0..40), second in prop::collection::vec(told(), 0..40),
+        first in prop::collection::vec(told(), 0..40),
+        second in prop::collection::vec(told(), 0..40),
     ) {
         let (ledger, mut model) = (Arc::new(TenantLedger::new()), Model::default());
         let mut sum = StatsSnapshot::default();
