@@ -518,8 +518,106 @@ mod tests {
     #[test]
     fn pieces_of_a_list_end_at_segment_boundaries() {
         let bio = Bio::readv(0, vec![Buffer::new(512), Buffer::new(1024)]);
-        assert_eq!(bio.data().piece(0, 1536).len_bytes, 512);
-        assert_eq!(bio.data().piece(100, 1436).len_bytes, 412);
-        assert_eq!(bio.data().piece(600, 936).len_bytes, 936);
+        let starts: Vec<u64> =
+            (0..2).map(|at| bio.data().piece(at * 512, 1).start as u64).collect();
+        for (offset, len, piece, start) in [
+            (0, 1536, 512, starts[0]),
+            (100, 1436, 412, starts[0] + 100),
+            (511, 1025, 1, starts[0] + 511),
+            (512, 1024, 1024, starts[1]),
+            (600, 936, 936, starts[1] + 88),
+            (600, 100, 100, starts[1] + 88),
+        ] {
+            let found = bio.data().piece(offset, len);
+            assert_eq!((found.len_bytes, found.start as u64), (piece, start), "{offset} {len}");
+        }
+    }
+
+    #[test]
+    fn operations_have_names_and_say_whether_they_carry_data_or_change_the_device() {
+        let table = [
+            (Op::Read, "read", true, false),
+            (Op::Write, "write", true, true),
+            (Op::Flush, "flush", false, false),
+            (Op::Discard, "discard", false, true),
+            (Op::WriteZeroes, "write-zeroes", false, true),
+        ];
+        for (at, (op, name, has_data, is_write)) in table.into_iter().enumerate() {
+            assert_eq!((Op::ALL[at], op as usize, op.name()), (op, at, name));
+            assert_eq!((op.has_data(), op.is_write()), (has_data, is_write), "{name}");
+        }
+    }
+
+    #[test]
+    fn flags_are_a_set() {
+        let all = [OpFlags::FUA, OpFlags::PREFLUSH, OpFlags::NOUNMAP];
+        let set = |bits: usize| {
+            let chosen = (0..3).filter(|at| bits & 1 << at != 0).map(|at| all[at]);
+            chosen.fold(OpFlags::NONE, OpFlags::with)
+        };
+        for a in 0..8 {
+            for b in 0..8 {
+                assert_eq!(set(a).with(set(b)), set(a | b));
+                assert_eq!(set(a).without(set(b)), set(a & !b));
+                assert_eq!(set(a).has(set(b)), a & b == b);
+            }
+        }
+    }
+
+    #[test]
+    fn a_bio_says_what_it_was_made_and_told_to_be() {
+        let seen = |bio: &Bio| (bio.op(), bio.sector(), bio.nr_sectors(), bio.nr_segments());
+        let two = || vec![Buffer::new(512), Buffer::new(1024)];
+        assert_eq!(seen(&Bio::read(3, Buffer::new(1024))), (Op::Read, 3, 2, 1));
+        assert_eq!(seen(&Bio::write(4, Buffer::new(512))), (Op::Write, 4, 1, 1));
+        assert_eq!(seen(&Bio::readv(5, two())), (Op::Read, 5, 3, 2));
+        assert_eq!(seen(&Bio::writev(6, two())), (Op::Write, 6, 3, 2));
+        assert_eq!(seen(&Bio::writev(6, vec![Buffer::new(512)])), (Op::Write, 6, 1, 1));
+        assert_eq!(seen(&Bio::flush()), (Op::Flush, 0, 0, 0));
+        assert_eq!(seen(&Bio::discard(7, 8)), (Op::Discard, 7, 8, 0));
+        assert_eq!(seen(&Bio::write_zeroes(9, 10)), (Op::WriteZeroes, 9, 10, 0));
+        let mut bio = Bio::read(3, Buffer::new(1024)).with_user_data(7).with_tenant(8);
+        assert_eq!((bio.user_data(), bio.tenant, bio.len_bytes()), (7, 8, 1024));
+        assert_eq!(Bio::discard(0, 8).len_bytes(), 0);
+        bio.set_op(Op::Write);
+        bio.set_sector(11);
+        bio.set_user_data(12);
+        assert_eq!((seen(&bio), bio.user_data()), ((Op::Write, 11, 2, 1), 12));
+        assert!(bio.has_memory() && Bio::flush().has_memory() && Bio::discard(0, 8).has_memory());
+        assert!(!Bio::readv(0, Vec::new()).has_memory());
+    }
+
+    #[test]
+    fn parts_and_hollow_bios_keep_what_names_them_and_own_nothing() {
+        let bio = Bio::write(3, Buffer::new(1024))
+            .with_user_data(7)
+            .with_tenant(8)
+            .with_flags(OpFlags::FUA);
+        let part = bio.part(Op::Flush, 1);
+        assert_eq!((part.op(), part.sector(), part.nr_sectors()), (Op::Flush, 3, 1));
+        assert_eq!((part.user_data(), part.tenant, part.flags), (7, 8, OpFlags::NONE));
+        assert!(part.is_foreign() && !bio.is_foreign());
+        assert_eq!((part.data().start, part.nr_segments()), (bio.data().start, 1));
+        let hollow = bio.hollow();
+        assert_eq!((hollow.op(), hollow.sector(), hollow.nr_sectors()), (Op::Write, 3, 2));
+        assert_eq!((hollow.user_data(), hollow.tenant, hollow.flags), (7, 8, OpFlags::FUA));
+        assert!(!hollow.has_memory() && hollow.is_foreign());
+        assert!(hollow.into_buffer().is_none());
+    }
+
+    #[test]
+    fn foreign_memory_in_one_piece_is_no_list() {
+        let mut memory = [0u8; 1024];
+        let start = memory.as_mut_ptr();
+        let segment = |at: usize| Segment { start: start.wrapping_add(at), len_bytes: 512 };
+        let lists = [vec![Segment { start, len_bytes: 1024 }], vec![segment(512), segment(0)]];
+        for (list, places) in lists.iter().zip([[0, 512], [512, 0]]) {
+            // SAFETY: memory and lists outlive the bio.
+            let bio = unsafe { Bio::foreign_vectored(Op::Read, 0, &raw const list[..]) };
+            assert_eq!((bio.nr_sectors(), bio.nr_segments() as usize), (2, list.len()));
+            for (done, place) in [(0, places[0]), (512, places[1])] {
+                assert_eq!(bio.data().piece(done, 512).start, start.wrapping_add(place));
+            }
+        }
     }
 }

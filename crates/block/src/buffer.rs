@@ -94,6 +94,28 @@ mod tests {
     }
 
     #[test]
+    fn a_buffer_is_as_long_as_asked_and_keeps_what_is_put_in() {
+        for len in [512, 1024, 1 << 20] {
+            let mut buffer = Buffer::new(len);
+            assert_eq!((buffer.len(), (&mut buffer[..]).len()), (len, len));
+            buffer[len - 1] = 7;
+            let (start, raw_len) = buffer.into_raw();
+            assert_eq!(raw_len, len);
+            // SAFETY: given up just above.
+            let buffer = unsafe { Buffer::from_raw(start, raw_len) };
+            assert_eq!((buffer[0], buffer[len - 1]), (0, 7));
+        }
+    }
+
+    #[test]
+    fn lengths_out_of_bounds_panic() {
+        extern crate std;
+        for len in [0, 511, (1 << 30) + 512] {
+            assert!(std::panic::catch_unwind(|| Buffer::new(len)).is_err(), "{len}");
+        }
+    }
+
+    #[test]
     #[should_panic(expected = "multiple of 512")]
     fn length_that_is_no_multiple_of_a_sector_panics() {
         let _ = Buffer::new(1000);

@@ -135,3 +135,113 @@ impl Gate {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::Buffer;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    /// A gate of 64 sectors in blocks of so many, whose drives take 16 sectors in one piece.
+    fn gate(block_sectors: u64, read_only: bool) -> Gate {
+        let mut gate = Gate {
+            capacity: 64,
+            block_mask: block_sectors - 1,
+            plain_sectors: 0,
+            plain_max: 16,
+            recorded_sectors: 0,
+            read_only,
+            traced: false,
+            told: false,
+            watched: false,
+            per_volume: false,
+            pressed: false,
+            polls_always: false,
+        };
+        gate.settle();
+        gate
+    }
+
+    /// What a gate lets through in one piece: usually, and while events are recorded.
+    fn open(gate: &Gate) -> (bool, bool) {
+        let bio = Bio::read(0, Buffer::new(4096));
+        (gate.is_plain(&bio), gate.is_plain_to_record(&bio))
+    }
+
+    #[test]
+    fn nothing_goes_the_short_way_unlooked_at_while_somebody_must_look() {
+        for bits in 0..16u8 {
+            let is = |bit: u8| bits & 1 << bit != 0;
+            let (told, recorded, per_volume, pressed) = (is(0), is(1), is(2), is(3));
+            let mut gate = gate(1, false);
+            (gate.told, gate.per_volume, gate.pressed) = (told, per_volume, pressed);
+            gate.trace(recorded);
+            gate.settle();
+            let held = told || per_volume || pressed;
+            assert_eq!(open(&gate), (!held && !recorded, !held && recorded), "{bits:04b}");
+            assert_eq!(gate.traced, told || recorded, "{bits:04b}");
+            assert_eq!(gate.watched, told || recorded || per_volume, "{bits:04b}");
+        }
+    }
+
+    #[test]
+    fn a_drive_that_must_be_asked_about_segments_takes_nothing_unlooked_at() {
+        let mut gate = gate(1, false);
+        gate.plain_max = 0;
+        gate.settle();
+        assert_eq!(open(&gate), (false, false));
+        gate.trace(true);
+        gate.settle();
+        assert_eq!(open(&gate), (false, false));
+    }
+
+    /// A bio over so many segments, if it carries data and is long enough for them.
+    fn bio(op: Op, sector: u64, nr: u32, segments: u32, flags: OpFlags) -> Bio {
+        let mut bio = match segments.min(nr) {
+            _ if !op.has_data() => Bio::discard(sector, nr),
+            0 => Bio::readv(sector, Vec::new()),
+            1 => Bio::read(sector, Buffer::new((nr as usize) << 9)),
+            _ => {
+                let first = Buffer::new((nr as usize - 1) << 9);
+                Bio::readv(sector, alloc::vec![first, Buffer::new(512)])
+            }
+        };
+        (bio.op, bio.nr_sectors) = (op, nr);
+        bio.with_flags(flags)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #[test]
+        fn a_bio_is_taken_if_it_is_whole_blocks_of_what_the_volume_has(
+            op in (0..Op::ALL.len()).prop_map(|at| Op::ALL[at]),
+            sector in prop_oneof![8 => 0u64..80, 1 => Just(u64::MAX - 7), 1 => Just(u64::MAX)],
+            nr in 0u32..80,
+            segments in 0u32..3,
+            durable in any::<bool>(),
+            block in prop_oneof![Just(1u64), Just(8)],
+            read_only in any::<bool>(),
+        ) {
+            let gate = gate(block, read_only);
+            let flags = if durable { OpFlags::FUA } else { OpFlags::NONE };
+            let bio = bio(op, sector, nr, segments, flags);
+            let whole = nr > 0 && u64::from(nr) % block == 0 && sector % block == 0;
+            let inside = u128::from(sector) + u128::from(nr) <= 64;
+            let expected = if op == Op::Flush {
+                Ok(())
+            } else if (op.has_data() && segments.min(nr) == 0) || !whole {
+                Err(Status::Invalid)
+            } else if !inside {
+                Err(Status::OutOfRange)
+            } else if read_only && op != Op::Read {
+                Err(Status::ReadOnly)
+            } else {
+                Ok(())
+            };
+            prop_assert_eq!(gate.check_as_known(&bio), expected);
+            let plain = op.has_data() && segments == 1 && !durable && nr <= 16 && whole && inside;
+            prop_assert_eq!(gate.is_plain(&bio), plain);
+        }
+    }
+}

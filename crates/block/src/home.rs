@@ -134,3 +134,52 @@ impl<M: Machine> Drop for HomeRef<M> {
         unsafe { &*self.0 }.abandoned.fetch_add(u64::MAX, Order::SeqCst);
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use millrace_machine::{Native, Parker};
+
+    /// A home of so many slots.
+    pub(crate) fn home(slots: usize) -> Box<Home<Native>> {
+        Home::new(slots, Arc::new(Doorbell::new(<Native as Machine>::Parker::new())))
+    }
+
+    #[test]
+    fn what_is_delivered_comes_in_its_order_and_the_sleeper_is_woken() {
+        let home = home(4);
+        let (mut slots, mut first, mut second) =
+            (home.handles(0..4), BioList::new(), BioList::new());
+        for number in 0..4 {
+            let mut slot = slots.pop_front().expect("one of four");
+            slot.dev_sector = number;
+            if number < 2 { first.push_back(slot) } else { second.push_back(slot) }
+        }
+        assert!(!home.has_delivered() && home.take_delivered().is_empty());
+        home.bell.arm();
+        Home::deliver_to(&raw const *home, first);
+        // Rung after it was armed: this does not sleep.
+        home.bell.sleep_unless(None, || false);
+        assert!(home.has_delivered());
+        home.deliver(second);
+        let mut list = home.take_delivered();
+        let mut order = Vec::new();
+        list.for_each(|slot| order.push(slot.dev_sector));
+        assert_eq!(order, [0, 1, 2, 3]);
+        assert!(!home.has_delivered() && home.take_delivered().is_empty());
+        list.unlink();
+    }
+
+    #[test]
+    fn requests_given_up_on_count_until_the_drive_confirms_them() {
+        let home = home(0);
+        let count = || home.abandoned.load(Order::SeqCst);
+        let (first, second) = (HomeRef::new(&raw const *home), HomeRef::new(&raw const *home));
+        assert_eq!(count(), 2);
+        drop(first);
+        assert_eq!(count(), 1);
+        drop(second);
+        assert_eq!(count(), 0);
+    }
+}

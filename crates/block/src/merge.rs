@@ -73,3 +73,117 @@ pub(crate) fn join<M: Machine>(first: &mut BioRef<M>, second: BioRef<M>) {
     core::mem::forget(old);
     first.tail = tail;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bio::{Bio, Op, OpFlags};
+    use crate::home::tests::home;
+    use core::mem::ManuallyDrop;
+    use millrace_machine::Native;
+    use proptest::prelude::*;
+
+    /// A chain of one bio.
+    #[derive(Debug, Clone, Copy)]
+    struct Io {
+        op: Op,
+        sector: u64,
+        nr: u32,
+        segments: u16,
+        durable: bool,
+    }
+
+    fn io() -> impl Strategy<Value = Io> {
+        let op = prop_oneof![6 => Just(Op::Read), 2 => Just(Op::Write), 1 => Just(Op::Discard)];
+        let durable = prop_oneof![5 => Just(false), 1 => Just(true)];
+        (op, 0u64..32, 1u32..12, 1u16..6, durable).prop_map(
+            |(op, sector, nr, segments, durable)| Io { op, sector, nr, segments, durable },
+        )
+    }
+
+    fn fill(slot: &mut BioRef<Native>, io: Io, number: u64) {
+        let flags = if io.durable { OpFlags::FUA } else { OpFlags::NONE };
+        let mut bio = Bio::discard(0, io.nr).with_flags(flags).with_user_data(number);
+        bio.op = io.op;
+        slot.bio = ManuallyDrop::new(bio);
+        slot.dev_sector = io.sector;
+        (slot.chain_sectors, slot.chain_segments) = (io.nr, io.segments);
+        slot.tail = slot.as_ptr();
+    }
+
+    /// What a request of both is, if there may be one: bios in sector order, sectors, segments.
+    fn joined(last: Io, bio: Io, limits: &QueueLimits) -> Option<(Merged, [u64; 2], u64, u32)> {
+        let (kind, order, start) = if last.sector + u64::from(last.nr) == bio.sector {
+            (Merged::Back, [0, 1], last.sector)
+        } else if bio.sector + u64::from(bio.nr) == last.sector {
+            (Merged::Front, [1, 0], bio.sector)
+        } else {
+            return None;
+        };
+        let nr = last.nr + bio.nr;
+        let segments = last.segments + bio.segments;
+        let chunk = match limits.chunk_sectors {
+            0 => u64::MAX,
+            sectors => sectors.into(),
+        };
+        let fits = last.op.has_data()
+            && last.op == bio.op
+            && last.durable == bio.durable
+            && nr <= limits.max_sectors.min(limits.merge_sectors)
+            && segments <= limits.max_segments
+            && start / chunk == (start + u64::from(nr) - 1) / chunk;
+        fits.then(|| (kind, order, start, nr))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+        #[test]
+        fn neighbours_become_one_request_exactly_if_the_drive_takes_that(
+            last in io(),
+            mut bio in io(),
+            place in 0..3,
+            max_sectors in 4u32..20,
+            merge_sectors in prop_oneof![Just(u32::MAX), 4u32..20],
+            max_segments in 2u16..10,
+            chunk_sectors in prop_oneof![Just(0u32), Just(8), Just(16)],
+        ) {
+            match place {
+                0 => bio.sector = last.sector + u64::from(last.nr),
+                1 => bio.sector = last.sector.saturating_sub(bio.nr.into()),
+                _ => {}
+            }
+            let limits = QueueLimits {
+                max_sectors, merge_sectors, max_segments, chunk_sectors, ..QueueLimits::default()
+            };
+            let home = home(2);
+            let mut slots = home.handles(0..2);
+            let (mut one, mut two) = (slots.pop_front().expect("two"), slots.pop_front().expect("one"));
+            fill(&mut one, last, 0);
+            fill(&mut two, bio, 1);
+            let near = last.sector + u64::from(last.nr) == bio.sector
+                || bio.sector + u64::from(bio.nr) == last.sector;
+            prop_assert_eq!(touch(&one, &two), near);
+            let found = try_merge(&mut one, two, &limits);
+            let expected = joined(last, bio, &limits);
+            match (found, expected) {
+                (Ok(kind), Some((as_kind, order, start, nr))) => {
+                    prop_assert_eq!(kind, as_kind);
+                    prop_assert_eq!((one.dev_sector, one.chain_sectors), (start, nr));
+                    prop_assert_eq!(one.chain_segments, last.segments + bio.segments);
+                    let second = one.chained.take().expect("the other one");
+                    let bios = [one.bio.user_data(), second.bio.user_data()];
+                    prop_assert_eq!(bios, order);
+                    prop_assert_eq!(one.tail, second.as_ptr());
+                    core::mem::forget(second);
+                }
+                (Err(back), None) => {
+                    prop_assert_eq!(back.bio.user_data(), 1);
+                    prop_assert!(one.chained.is_none() && back.chained.is_none());
+                    core::mem::forget(back);
+                }
+                (found, expected) => prop_assert!(false, "{found:?} and not {expected:?}"),
+            }
+            core::mem::forget(one);
+        }
+    }
+}

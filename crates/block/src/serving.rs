@@ -243,4 +243,103 @@ mod tests {
             assert_eq!((Serving::from_bits(bits), serving.name()), (serving, name));
         }
     }
+
+    /// A choice that is asked with batches of the same size, at rates that the test sets.
+    struct Rig {
+        choice: Choice,
+        now_ns: u64,
+        bios: u32,
+        in_flight: u32,
+    }
+
+    impl Rig {
+        fn new(bios: u32, in_flight: u32) -> Rig {
+            Rig { choice: Choice::new(), now_ns: 1, bios, in_flight }
+        }
+
+        /// How many batches, this far apart, until it changes over.
+        fn batches(&mut self, step_ns: u64) -> u32 {
+            let before = self.choice.workers;
+            for batches in 1..100_000 {
+                self.now_ns += step_ns;
+                if self.choice.next(self.bios, self.in_flight, self.now_ns) != before {
+                    return batches;
+                }
+            }
+            panic!("it stays");
+        }
+    }
+
+    #[test]
+    fn a_way_is_measured_for_eight_batches_four_rounds_and_a_millisecond_after_it_has_settled() {
+        // Four batches to settle, and eight.
+        assert_eq!(Rig::new(1, 1).batches(1_000_000), 4 + 8);
+        // What is in flight once to settle, and four times.
+        assert_eq!(Rig::new(1, 100).batches(1_000_000), 100 + 400);
+        assert_eq!(Rig::new(25, 100).batches(1_000_000), 4 + 16);
+        // A millisecond.
+        assert_eq!(Rig::new(1, 1).batches(10_000), 4 + 100);
+        assert_eq!(Rig::new(1, 1).batches(10_001), 4 + 100);
+        assert_eq!(Rig::new(1, 1).batches(9_999), 4 + 101);
+    }
+
+    #[test]
+    fn the_slower_way_is_tried_again_after_ever_longer_times() {
+        let mut rig = Rig::new(64, 1);
+        let mut stays = alloc::vec::Vec::new();
+        for _ in 0..8 {
+            stays.push(rig.batches(1_000_000));
+            // Workers take twice as long.
+            assert_eq!(rig.batches(2_000_000), 4 + 8);
+        }
+        let windows = [1, 33, 65, 129, 257, 513, 1025, 1025];
+        assert_eq!(stays, windows.map(|windows| 4 + 8 * windows));
+    }
+
+    #[test]
+    fn workers_are_kept_only_if_they_are_more_than_three_percent_faster() {
+        for (bios, kept) in [(128_750, false), (128_751, true)] {
+            let mut rig = Rig::new(125_000, 1);
+            // Windows of a second each: a million bios.
+            assert_eq!(rig.batches(125_000_000), 12);
+            rig.bios = bios;
+            assert_eq!(rig.batches(125_000_000), 12);
+            rig.bios = 125_000;
+            // The submitter stays for long; or it is looked at once more and makes way again.
+            let own = rig.batches(125_000_000);
+            assert_eq!(own, if kept { 4 + 8 } else { 4 + 8 * 33 }, "{bios}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_of_a_way_counts_as_much_as_what_is_new() {
+        let mut rig = Rig::new(125_000, 1);
+        // Workers are twice as fast at first.
+        for bios in [125_000, 250_000, 125_000] {
+            rig.bios = bios;
+            assert_eq!(rig.batches(125_000_000), 12);
+        }
+        // Then as fast as the submitter: 1.5, 1.25, 1.125, 1.06, 1.03 and 1.016 millions.
+        assert_eq!(rig.batches(125_000_000), 4 + 8 * 6);
+    }
+
+    #[test]
+    fn settings_say_which_key_is_wrong_and_take_the_bounds_themselves() {
+        let with =
+            |plug_low, plug_high| ServingConfig { plug_low, plug_high, ..ServingConfig::default() };
+        assert_eq!(ServingConfig::default().validate(), Ok(()));
+        for (low, high) in [(0, 1), (1, 1), (16, 65_536), (65_536, 65_536)] {
+            assert_eq!(with(low, high).validate(), Ok(()));
+        }
+        let wrong = |config: ServingConfig| config.validate().expect_err("makes no sense");
+        assert_eq!(wrong(with(0, 0)), "plug-high = 0: 1 to 65536 for each drive");
+        assert_eq!(wrong(with(0, 65_537)), "plug-high = 65537: 1 to 65536 for each drive");
+        assert_eq!(wrong(with(2, 1)), "plug-low = 2 is above plug-high = 1");
+        let pressure = ServingConfig { pressure_low: 2000, ..ServingConfig::default() };
+        assert_eq!(wrong(pressure), "pressure-low = 2000 is above pressure-high = 1024");
+        for (serving, _) in Serving::NAMES {
+            let config = ServingConfig { serving, ..ServingConfig::default() };
+            assert_eq!(ServingConfig::of(serving), config);
+        }
+    }
 }

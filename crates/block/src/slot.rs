@@ -423,8 +423,15 @@ impl<M: Machine> BioList<M> {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
+    use crate::buffer::Buffer;
+    use crate::home::tests::home;
+    use alloc::collections::VecDeque;
+    use alloc::vec::Vec;
     use millrace_machine::Native;
+    use proptest::prelude::*;
 
     #[test]
     fn slot_is_two_cache_lines() {
@@ -446,5 +453,175 @@ mod tests {
         assert_eq!(at(0), (512, 1024));
         assert_eq!(at(1024), (512 + 1024 + 3 * 4096, 4096));
         assert_eq!(at(5120), (512 + 5120 + 2 * 3 * 4096, 4096));
+    }
+
+    /// Where each sector of a part lies in memory: all of a drive's chunk, then over the chunks of
+    /// the others.
+    fn places(first: u64, nr: u32, offset: u64, stride: Stride) -> Vec<u64> {
+        let chunk = 1u64 << stride.chunk_shift;
+        let others = chunk * u64::from(stride.width - 1);
+        let jumps = |at: u64| at / chunk - first / chunk;
+        (0..u64::from(nr)).map(|n| offset + n + jumps(first + n) * others).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_of_a_part_are_as_long_as_they_can_be_and_lie_where_the_stripe_says(
+            first in 0u64..100,
+            nr in 1u32..80,
+            offset in 0u64..50,
+            chunk_shift in 0u8..6,
+            width in 1u16..6,
+            within in 0u32..512,
+        ) {
+            let stride = Stride { chunk_shift, width };
+            let mut slot = Slot::<Native>::empty(core::ptr::null());
+            let base = 0x10_0000 as *mut u8;
+            // SAFETY: the memory is never touched.
+            slot.bio = ManuallyDrop::new(unsafe { Bio::foreign(Op::Read, 0, base, nr << 9) });
+            slot.set_stride(stride);
+            (slot.dev_sector, slot.offset) = (first, (offset << 9) as u32);
+            let places = places(first, nr, offset, stride);
+            let (mut at, mut pieces) = (0, 0);
+            while at < nr {
+                let run = places[at as usize..].windows(2).take_while(|two| two[0] + 1 == two[1]);
+                let run = run.count() as u32 + 1;
+                // From the middle of a sector, too.
+                for (done, len) in [(at << 9, run << 9), ((at << 9) + within, (run << 9) - within)] {
+                    let piece = slot.piece(done);
+                    let start = (places[at as usize] << 9) + u64::from(done - (at << 9));
+                    prop_assert_eq!(piece.start as u64 - base as u64, start);
+                    prop_assert_eq!(piece.len_bytes, len);
+                }
+                pieces += 1;
+                for sectors in at + 1..=at + run {
+                    prop_assert_eq!(slot.memory_pieces(sectors), pieces);
+                }
+                at += run;
+            }
+            prop_assert_eq!(slot.chain_end(), first);
+            slot.chain_sectors = nr;
+            prop_assert_eq!(slot.chain_end(), first + u64::from(nr));
+        }
+
+        #[test]
+        fn a_list_of_slots_is_like_any_queue(
+            steps in proptest::collection::vec((0u8..6, any::<bool>()), 1..100),
+        ) {
+            let home = home(100);
+            let mut free = home.handles(0..100);
+            let mut lists = [(); 2].map(|()| (BioList::<Native>::new(), VecDeque::new()));
+            for (number, (step, which)) in (0..).zip(steps) {
+                let [one, two] = &mut lists;
+                let (to, other) = if which { (one, two) } else { (two, one) };
+                match step {
+                    0 | 1 => {
+                        let mut slot = free.pop_front().expect("one for each step");
+                        slot.dev_sector = number;
+                        if step == 0 {
+                            to.0.push_back(slot);
+                            to.1.push_back(number);
+                        } else {
+                            to.0.push_front(slot);
+                            to.1.push_front(number);
+                        }
+                    }
+                    2 | 3 => {
+                        let slot = to.0.pop_front();
+                        prop_assert_eq!(slot.as_ref().map(|slot| slot.dev_sector), to.1.pop_front());
+                        slot.into_iter().for_each(|slot| free.push_front(slot));
+                    }
+                    4 => {
+                        to.0.append(&mut other.0);
+                        to.1.append(&mut other.1);
+                    }
+                    _ => {
+                        let mut all = to.0.take();
+                        prop_assert!(to.0.is_empty() && to.0.len() == 0);
+                        to.0.append(&mut all);
+                    }
+                }
+                let mut held = 0;
+                for (list, model) in &lists {
+                    let mut seen = VecDeque::new();
+                    list.for_each(|slot| seen.push_back(slot.dev_sector));
+                    prop_assert_eq!(&seen, model);
+                    let first = list.first().map(|slot| slot.dev_sector);
+                    prop_assert_eq!(first.as_ref(), model.front());
+                    prop_assert_eq!(list.len() as usize, model.len());
+                    prop_assert_eq!(list.is_empty(), model.is_empty());
+                    held += list.len();
+                }
+                prop_assert_eq!(free.len() + held, 100);
+            }
+            for (list, _) in &mut lists {
+                free.append(list);
+            }
+            prop_assert_eq!(free.len(), 100);
+            free.unlink();
+            prop_assert!(free.is_empty());
+        }
+    }
+
+    #[test]
+    fn memory_in_several_segments_is_more_pieces_than_a_request_has() {
+        let mut slot = Slot::<Native>::empty(core::ptr::null());
+        let buffers = alloc::vec![Buffer::new(512), Buffer::new(512)];
+        slot.bio = ManuallyDrop::new(Bio::readv(0, buffers));
+        assert_eq!(slot.memory_pieces(2), u32::MAX);
+        drop(slot.take_bio());
+    }
+
+    #[test]
+    fn a_bio_waits_from_its_first_insertion_and_gets_its_request_at_the_last_try() {
+        let mut slot = Slot::<Native>::empty(core::ptr::null());
+        slot.q_ns = 1_000;
+        slot.mark_admitted(1_200);
+        assert_eq!(slot.waits(), None, "it was in no queue");
+        slot.mark_inserted(1_500);
+        slot.mark_inserted(1_700);
+        assert_eq!(slot.waits(), Some((1_200, 1_500)));
+        slot.mark_admitted(1_400);
+        assert_eq!(slot.waits(), Some((1_400, 1_500)));
+        // However short it was, or long.
+        slot.waited = Waited::NOT;
+        slot.mark_inserted(1_000);
+        assert_eq!(slot.waits(), Some((1_000, 1_001)));
+        slot.waited = Waited::NOT;
+        slot.mark_inserted(1 << 40);
+        assert_eq!(slot.waits(), Some((1_000, 1_000 + u64::from(u32::MAX))));
+    }
+
+    #[test]
+    fn marks_of_a_list_are_those_of_each_slot_and_can_be_taken_back() {
+        let home = home(3);
+        let mut list = home.handles(0..3);
+        let marks = |list: &BioList<Native>| {
+            let mut marks = Vec::new();
+            list.for_each(|slot| marks.push(slot.waits()));
+            marks
+        };
+        list.mark_inserted(7);
+        list.mark_inserted(9);
+        assert_eq!(marks(&list), [Some((0, 7)); 3]);
+        list.unmark_inserted();
+        assert_eq!(marks(&list), [None; 3]);
+        list.unlink();
+    }
+
+    #[test]
+    #[should_panic(expected = "a bio was dropped unanswered")]
+    fn a_handle_that_is_dropped_is_a_lost_io_and_stops_the_program() {
+        let home = home(1);
+        drop(home.handles(0..1).pop_front());
+    }
+
+    #[test]
+    fn a_list_that_is_leaked_lets_its_handles_go() {
+        let home = home(2);
+        let mut list = home.handles(0..2);
+        list.leak();
+        assert!(list.is_empty() && list.len() == 0);
+        core::mem::forget(home);
     }
 }

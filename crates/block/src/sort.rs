@@ -86,17 +86,12 @@ mod tests {
     use crate::bio::Bio;
     use crate::buffer::Buffer;
     use crate::home::Home;
+    use crate::home::tests::home;
     use crate::slot::BioRef;
-    use alloc::boxed::Box;
-    use alloc::sync::Arc;
     use alloc::vec::Vec;
     use core::mem::ManuallyDrop;
-    use millrace_machine::{Doorbell, Native, Parker};
+    use millrace_machine::Native;
     use proptest::prelude::*;
-
-    fn home(slots: usize) -> Box<Home<Native>> {
-        Home::new(slots, Arc::new(Doorbell::new(<Native as Machine>::Parker::new())))
-    }
 
     /// Chains of one read each, at these sectors and of these lengths.
     fn chains(home: &Home<Native>, ios: &[(u64, u32)]) -> BioList<Native> {
