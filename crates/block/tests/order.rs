@@ -388,6 +388,7 @@ fn flags_become_flushes_around_the_data_wherever_a_drive_needs_them() {
                 let case = format!("{op:?} {flags:?} cache {cache} fua {fua} {split} {serving:?}");
                 let mut two = drives(2);
                 for drive in &mut two {
+                    (drive.queues, drive.depth) = (1, 8);
                     drive.limits.features.volatile_cache = cache;
                     drive.limits.features.fua = fua;
                 }
@@ -475,6 +476,7 @@ proptest! {
     ) {
         let mut all = drives(width);
         for drive in &mut all {
+            (drive.queues, drive.depth) = (1, 16);
             drive.limits.max_sectors = max_sectors;
             drive.limits.max_segments = max_segments;
             drive.limits.chunk_sectors = chunk;
