@@ -232,16 +232,32 @@ fn what_a_frozen_drive_refuses_of_the_one_list_holds_no_tag_and_goes_out_afterwa
         let mut rig = rig(STRIPE, drives(2), per_volume(), Stack::Mq);
         let disk = Arc::clone(&rig.volume.disks()[0]);
         disk.freeze();
+        rig.channel.submit(Bio::flush()).unwrap();
         (0..kept).for_each(|n| rig.read(chunk(2, 0, 3 * n)));
         rig.read(chunk(2, 1, 7));
         assert_eq!(rig.channel.poll(|_| ()), 1);
-        assert_eq!((rig.given(0), rig.given(1).len(), disk.tags_in_use()), (vec![], 1, 0));
+        // On the other drive the read and its part of the flush.
+        assert_eq!((rig.given(0), rig.given(1).len(), disk.tags_in_use()), (vec![], 2, 0));
         assert!(rig.channel.sleep_until().is_some_and(|ns| ns <= Native::now() + 1_000_000));
         assert!(disk.is_drained());
         disk.unfreeze();
-        assert_eq!(rig.end() as u64, kept);
-        assert_eq!((rig.given(0).len() as u64, disk.tags_in_use()), (kept, 0));
+        assert_eq!(rig.end() as u64, kept + 1);
+        assert_eq!((rig.given(0).len() as u64, disk.tags_in_use()), (kept + 1, 0));
         assert_eq!(rig.channel.sleep_until(), None);
+    }
+}
+
+#[test]
+fn a_flush_that_a_frozen_drive_refuses_is_tried_again() {
+    for serving in [Serving::Inline, Serving::PerVolume] {
+        let config = ServingConfig::of(serving);
+        let mut rig = silent(STRIPE, drives(2), config, &DiskConfig::default());
+        rig.volume.disks()[0].freeze();
+        rig.channel.submit(Bio::flush()).unwrap();
+        assert_eq!(rig.channel.poll(|_| ()), 0);
+        rig.volume.disks()[0].unfreeze();
+        let polls = (0..20).find(|_| rig.channel.poll(|_| ()) == 1);
+        assert!(polls.is_some(), "{serving:?}");
     }
 }
 

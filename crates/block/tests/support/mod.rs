@@ -22,6 +22,8 @@ use millrace_machine::{Machine, Native, Topology};
 pub struct Knobs {
     /// Requests stay inside until `held` is false again.
     pub held: AtomicBool,
+    /// But for this many.
+    pub let_go: AtomicU32,
     /// Requests fail with an I/O error.
     pub failing: AtomicBool,
     /// This many dispatches are refused with `DeviceBusy` first.
@@ -173,15 +175,21 @@ impl DriverQueue<Native> for TestQueue {
     }
     fn commit_rqs(&mut self) {}
     fn poll(&mut self, batch: &mut CompletionBatch) {
-        if self.knobs.held.load(Ordering::SeqCst) {
-            return;
-        }
+        let held = self.knobs.held.load(Ordering::SeqCst);
+        let stays = || {
+            let one_less = |left: u32| left.checked_sub(1);
+            let (order, left) = (Ordering::SeqCst, &self.knobs.let_go);
+            held && left.fetch_update(order, order, one_less).is_err()
+        };
         let status = match self.knobs.failing.load(Ordering::SeqCst) {
             true => Status::IoError,
             false => Status::Ok,
         };
         let fails = *self.knobs.fails.lock().unwrap();
         while !batch.is_full() {
+            if self.inside.is_empty() || stays() {
+                return;
+            }
             let Some(tag) = self.inside.pop_front() else { return };
             let (_, op) = self.given[tag.0 as usize];
             let failed = fails.filter(|(what, _)| *what == op).map(|(_, status)| status);
