@@ -196,6 +196,13 @@ fn what_is_split_for_the_one_list_is_split_at_chunks_and_never_merged() {
     assert_eq!(rig.given(1), [(0, 8), (8, 8), (16, 4)]);
     let parts: u64 = rig.volume.disks().iter().map(|disk| disk.stats().parts).sum();
     assert_eq!(parts, 6);
+    // Nor with a neighbour that is whole, before or after.
+    rig.read(chunk(2, 0, 8));
+    rig.channel.submit(Bio::read(chunk(2, 0, 9), Buffer::new(16 * 512))).unwrap();
+    rig.read(chunk(2, 1, 10));
+    assert_eq!(rig.end(), 3);
+    assert_eq!(rig.given(0), [(64, 8), (72, 8)]);
+    assert_eq!(rig.given(1), [(72, 8), (80, 8)]);
     let (_, bio) = run(&mut rig.channel, Bio::read(4, Buffer::new(40 * 512)));
     assert_eq!(&bio.into_buffers()[0][..], &pattern(40, 9)[..]);
 }
@@ -258,6 +265,95 @@ fn a_flush_that_a_frozen_drive_refuses_is_tried_again() {
         rig.volume.disks()[0].unfreeze();
         let polls = (0..20).find(|_| rig.channel.poll(|_| ()) == 1);
         assert!(polls.is_some(), "{serving:?}");
+    }
+}
+
+#[test]
+fn a_change_of_the_way_waits_until_what_a_frozen_drive_refused_is_out() {
+    let mut rig = silent(STRIPE, drives(2), per_volume(), &DiskConfig::default());
+    let disk = Arc::clone(&rig.volume.disks()[0]);
+    disk.freeze();
+    rig.read(chunk(2, 0, 0));
+    assert_eq!(rig.channel.poll(|_| ()), 0);
+    assert!(rig.volume.switch_serving(Serving::Inline, Native::now() + 10_000_000_000));
+    disk.freeze();
+    rig.channel.flush();
+    disk.unfreeze();
+    let polls = (0..20).find(|_| rig.channel.poll(|_| ()) == 1);
+    assert!(polls.is_some());
+}
+
+#[test]
+fn tags_that_come_back_go_to_all_that_wait_for_them_in_the_one_list() {
+    let narrow = TestDrive { depth: 4, queues: 1, ..TestDrive::new(4096) };
+    let mut rig = silent(Layout::Linear, vec![narrow], per_volume(), &DiskConfig::default());
+    rig.hold(true);
+    (0..14).for_each(|n| rig.read(n * 24));
+    assert_eq!((rig.channel.poll(|_| ()), rig.given(0).len()), (0, 4));
+    rig.hold(false);
+    // The four that were out come back, and make room for as many.
+    assert_eq!(rig.channel.poll(|_| ()), 4);
+    rig.hold(true);
+    assert_eq!(rig.channel.poll(|_| ()), 0);
+    assert_eq!(rig.given(0), [96, 120, 144, 168].map(|sector| (sector, 8)));
+    rig.hold(false);
+    assert_eq!(rig.end(), 10);
+}
+
+#[test]
+fn a_drive_that_always_has_something_does_not_keep_another_from_being_polled() {
+    let mut rig = silent(STRIPE, drives(2), ServingConfig::default(), &DiskConfig::default());
+    rig.hold(true);
+    rig.channel.submit(Bio::read(chunk(2, 1, 0), Buffer::new(512)).with_user_data(7)).unwrap();
+    assert_eq!(rig.channel.poll(|_| ()), 0);
+    rig.hold(false);
+    let rounds = (0..16).find(|_| {
+        rig.read(chunk(2, 0, 0));
+        let mut found = false;
+        rig.channel.poll(|done| found |= done.user_data == 7);
+        found
+    });
+    assert!(rounds.is_some_and(|rounds| rounds < 8), "{rounds:?}");
+}
+
+#[test]
+fn only_memory_that_a_drive_may_still_write_is_kept_back_however_it_is_polled() {
+    for again in [false, true] {
+        let config = DiskConfig { timeout_ns: 2_000_000, ..DiskConfig::default() };
+        let mut rig = silent(STRIPE, drives(2), ServingConfig::default(), &config);
+        let poll = |rig: &mut Rig| {
+            let mut seen = Vec::new();
+            match again {
+                false => rig.channel.poll(|mut done| {
+                    seen.push((done.user_data, done.status, done.bio.memory().is_some()));
+                }),
+                true => rig.channel.poll_again(|bio, status| {
+                    seen.push((bio.user_data(), status, bio.memory().is_some()));
+                    Again::Drop
+                }),
+            };
+            rig.channel.tick();
+            seen
+        };
+        rig.knobs[0].held.store(true, Ordering::SeqCst);
+        rig.channel.submit(Bio::read(0, Buffer::new(512)).with_user_data(1)).unwrap();
+        let mut lost = Vec::new();
+        while lost.is_empty() {
+            lost = poll(&mut rig);
+        }
+        assert_eq!(lost, [(1, Status::TimedOut, false)]);
+        assert_eq!(rig.channel.quarantined_bios(), 1);
+        // The other drive answers: its memory is nobody's but the submitter's, an error or not.
+        for (n, status) in [(2, Status::Ok), (3, Status::NoSpace)] {
+            rig.knobs[1].fail(Op::Read, status);
+            rig.channel.submit(Bio::read(8, Buffer::new(512)).with_user_data(n)).unwrap();
+            assert_eq!(poll(&mut rig), [(n, status, true)], "{again}");
+        }
+        assert_eq!(rig.channel.quarantined_bios(), 1);
+        rig.hold(false);
+        while rig.channel.quarantined_bios() > 0 {
+            assert_eq!(poll(&mut rig), []);
+        }
     }
 }
 
@@ -400,16 +496,15 @@ fn flags_become_flushes_around_the_data_wherever_a_drive_needs_them() {
         let is = |bit: u32| bits & 1 << bit != 0;
         let (cache, fua, split) = (is(0), is(1), is(2));
         for serving in [Serving::Inline, Serving::PerVolume] {
+            let mut two = drives(2);
+            for drive in &mut two {
+                drive.limits.features.volatile_cache = cache;
+                drive.limits.features.fua = fua;
+            }
+            let config = ServingConfig::of(serving);
+            let mut rig = silent(STRIPE, two, config, &DiskConfig::default());
             for (op, flags) in Op::ALL.into_iter().flat_map(|op| flags.map(|flags| (op, flags))) {
                 let case = format!("{op:?} {flags:?} cache {cache} fua {fua} {split} {serving:?}");
-                let mut two = drives(2);
-                for drive in &mut two {
-                    (drive.queues, drive.depth) = (1, 8);
-                    drive.limits.features.volatile_cache = cache;
-                    drive.limits.features.fua = fua;
-                }
-                let config = ServingConfig::of(serving);
-                let mut rig = silent(STRIPE, two, config, &DiskConfig::default());
                 // On the second drive alone, or on both.
                 let (sector, nr) = if split { (0, 16) } else { (8, 8) };
                 let bio = match op {
@@ -421,7 +516,7 @@ fn flags_become_flushes_around_the_data_wherever_a_drive_needs_them() {
                 };
                 assert_eq!(run(&mut rig.channel, bio.with_flags(flags)).0, Status::Ok, "{case}");
                 for (at, knobs) in rig.knobs.iter().enumerate() {
-                    let given = knobs.given.lock().unwrap();
+                    let given = std::mem::take(&mut *knobs.given.lock().unwrap());
                     // To a drive without a cache the flag says nothing.
                     let durable = |given: &Given| cache && given.flags.has(OpFlags::FUA);
                     let found: Vec<_> = given.iter().map(|one| (one.op, durable(one))).collect();

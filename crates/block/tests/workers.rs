@@ -291,6 +291,25 @@ fn a_worker_has_work_until_it_has_looked_and_sleeps_without_limit_only_if_its_dr
 }
 
 #[test]
+fn a_worker_looks_once_after_whoever_served_its_queue_and_left_something_there() {
+    let drive = || TestDrive { queues: 1, ..TestDrive::new(4096) };
+    let mut rig = rig_of(vec![drive(), drive()], 2, per_drive(4, 64), &place());
+    rig.hold(true);
+    rig.submit(0, 8);
+    rig.channel.flush();
+    assert_eq!(rig.volume.waiting(), 8);
+    // Too small for the worker: its submitter takes along what it finds.
+    rig.submit(0, 1);
+    rig.channel.flush();
+    assert_eq!((rig.volume.waiting(), rig.workers[0].has_work()), (0, true));
+    rig.turn();
+    assert!(!rig.workers[0].has_work(), "it has looked");
+    rig.hold(false);
+    rig.turn();
+    assert_eq!(rig.poll(), 9);
+}
+
+#[test]
 fn a_look_for_what_no_drive_answers_comes_every_tenth_of_a_second() {
     const TICK_NS: u64 = 100_000_000;
     let mut rig = rig(2, 1, per_drive(1, 64));
