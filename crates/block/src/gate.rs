@@ -240,7 +240,8 @@ mod tests {
                 Ok(())
             };
             prop_assert_eq!(gate.check_as_known(&bio), expected);
-            let plain = op.has_data() && segments.min(nr) == 1 && !durable && nr <= 16 && whole && inside;
+            let one_piece = op.has_data() && segments.min(nr) == 1 && !durable;
+            let plain = one_piece && nr <= 16 && whole && inside;
             prop_assert_eq!(gate.is_plain(&bio), plain);
         }
     }

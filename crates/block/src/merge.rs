@@ -132,7 +132,7 @@ mod tests {
             && nr <= limits.max_sectors.min(limits.merge_sectors)
             && segments <= limits.max_segments
             && start / chunk == (start + u64::from(nr) - 1) / chunk;
-        fits.then(|| (kind, order, start, nr))
+        fits.then_some((kind, order, start, nr))
     }
 
     proptest! {

@@ -487,7 +487,8 @@ mod tests {
                 let run = places[at as usize..].windows(2).take_while(|two| two[0] + 1 == two[1]);
                 let run = run.count() as u32 + 1;
                 // From the middle of a sector, too.
-                for (done, len) in [(at << 9, run << 9), ((at << 9) + within, (run << 9) - within)] {
+                let starts = [(at << 9, run << 9), ((at << 9) + within, (run << 9) - within)];
+                for (done, len) in starts {
                     let piece = slot.piece(done);
                     let start = (places[at as usize] << 9) + u64::from(done - (at << 9));
                     prop_assert_eq!(piece.start as u64 - base as u64, start);
@@ -528,7 +529,8 @@ mod tests {
                     }
                     2 | 3 => {
                         let slot = to.0.pop_front();
-                        prop_assert_eq!(slot.as_ref().map(|slot| slot.dev_sector), to.1.pop_front());
+                        let number = slot.as_ref().map(|slot| slot.dev_sector);
+                        prop_assert_eq!(number, to.1.pop_front());
                         slot.into_iter().for_each(|slot| free.push_front(slot));
                     }
                     4 => {
@@ -537,7 +539,7 @@ mod tests {
                     }
                     _ => {
                         let mut all = to.0.take();
-                        prop_assert!(to.0.is_empty() && to.0.len() == 0);
+                        prop_assert_eq!((to.0.is_empty(), to.0.len()), (true, 0));
                         to.0.append(&mut all);
                     }
                 }
@@ -621,7 +623,7 @@ mod tests {
         let home = home(2);
         let mut list = home.handles(0..2);
         list.leak();
-        assert!(list.is_empty() && list.len() == 0);
+        assert_eq!((list.is_empty(), list.len()), (true, 0));
         core::mem::forget(home);
     }
 }

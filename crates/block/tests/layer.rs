@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use millrace_block::{
-    Again, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Features, Layout, Op, OpFlags,
-    QueueLimits, Reject, Segment, Serving, ServingConfig, Stack, Status, TagScope, Volume,
-    align_inwards,
+    Again, Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Disk, DiskConfig, Dispatch,
+    Driver, DriverQueue, Error, Expired, Features, HwQueues, Layout, Op, OpFlags, QueueKind,
+    QueueLimits, Reject, Request, Sector, Segment, Serving, ServingConfig, Stack, Status, Tag,
+    TagScope, Volume, align_inwards,
 };
-use millrace_machine::{Machine, Native};
+use millrace_machine::{Machine, Native, Topology};
 use proptest::prelude::*;
 use support::{Knobs, TestDrive, pattern, run};
 
@@ -580,6 +581,56 @@ fn data_of_four_gib_and_more_is_refused_and_discards_are_not() {
     assert_eq!(bio.nr_sectors(), 1 << 23);
     assert_eq!(run(&mut channel, bio).0, Status::Invalid);
     assert_eq!(knobs.given(Op::Read), [], "nothing of it reaches the drive");
+}
+
+/// A drive that never looks at data, so that they may be as long as they like.
+struct Blind(TestDrive);
+
+impl Driver<Native> for Blind {
+    fn capacity(&self) -> Sector {
+        1 << 25
+    }
+    fn limits(&self) -> QueueLimits {
+        QueueLimits { max_sectors: u32::MAX, max_segments: u16::MAX, ..self.0.limits }
+    }
+    fn hw_queues(&self, _: &Topology) -> HwQueues {
+        HwQueues { count: 1, depth: 4, kind: QueueKind::AnyThread, tags: TagScope::PerQueue }
+    }
+    fn open_queue(&self, _: u16, _: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
+        Ok(Box::new(BlindQueue(Vec::new())))
+    }
+}
+
+struct BlindQueue(Vec<Tag>);
+
+impl DriverQueue<Native> for BlindQueue {
+    fn queue_rq(&mut self, rq: &Request<Native>) -> Dispatch {
+        self.0.push(rq.tag());
+        Dispatch::Queued
+    }
+    fn commit_rqs(&mut self) {}
+    fn poll(&mut self, batch: &mut CompletionBatch) {
+        self.0.drain(..).for_each(|tag| batch.push(tag, Status::Ok));
+    }
+    fn timeout(&mut self, _: Tag) -> Expired {
+        Expired::Extend
+    }
+}
+
+#[test]
+fn data_of_one_sector_less_than_four_gib_are_served_and_one_more_is_refused() {
+    let disk = Disk::new(Box::new(Blind(TestDrive::new(8))), DiskConfig::default()).expect("valid");
+    let volume = Volume::single(disk).expect("valid");
+    let mut channel = Channel::open(&volume, ChannelConfig::default()).expect("valid");
+    let mut memory = Buffer::new(1 << 20);
+    for (short, status) in [(512, Status::Ok), (0, Status::Invalid)] {
+        let segment = Segment { start: memory.as_mut_ptr(), len_bytes: 1 << 20 };
+        let mut segments = vec![segment; 4096];
+        segments[4095].len_bytes -= short;
+        // SAFETY: memory and list live until the answer, and the drive looks at neither.
+        let bio = unsafe { Bio::foreign_vectored(Op::Write, 0, &raw const segments[..]) };
+        assert_eq!(run(&mut channel, bio).0, status, "{short}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! One journal takes what all drives of a volume are told to do and what is told of each bio, so
 //! that the order across drives is seen; what is to be there comes from a plain model or a table.
-#![allow(missing_docs, unsafe_code, clippy::unwrap_used)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod support;
 
@@ -10,12 +10,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use millrace_block::{
-    Action, Again, Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Disk, DiskConfig,
-    Dispatch, Driver, DriverQueue, Error, Event, Expired, HwQueues, IoThread, Layout, Op, OpFlags,
-    QueueKind, QueueLimits, Request, Sector, Segment, Serving, ServingConfig, Stack, Status, Tag,
-    TagScope, TraceSink, Volume,
+    Action, Again, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Event, IoThread, Layout,
+    Op, OpFlags, QueueKind, QueueLimits, Sector, Serving, ServingConfig, Stack, Status, TraceSink,
+    Volume,
 };
-use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker, Topology};
+use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use proptest::prelude::*;
 use support::{Given, Knobs, TestDrive, pattern, run};
 
@@ -514,7 +513,15 @@ fn flags_become_flushes_around_the_data_wherever_a_drive_needs_them() {
                     Op::Discard => Bio::discard(sector, nr as u32),
                     Op::WriteZeroes => Bio::write_zeroes(sector, nr as u32),
                 };
+                let parts = |rig: &Rig| {
+                    rig.volume.disks().iter().map(|disk| disk.stats().parts).sum::<u64>()
+                };
+                let before = parts(&rig);
                 assert_eq!(run(&mut rig.channel, bio.with_flags(flags)).0, Status::Ok, "{case}");
+                let whole = op != Op::Flush && !split && !flags.has(OpFlags::PREFLUSH);
+                let as_it_is = !flags.has(OpFlags::FUA) || op == Op::Write && (fua || !cache);
+                let split_up = op != Op::Flush && parts(&rig) > before;
+                assert_eq!(split_up, op != Op::Flush && !(whole && as_it_is), "{case}");
                 for (at, knobs) in rig.knobs.iter().enumerate() {
                     let given = std::mem::take(&mut *knobs.given.lock().unwrap());
                     // To a drive without a cache the flag says nothing.
@@ -620,7 +627,8 @@ proptest! {
         let counted: u64 = rig.volume.disks().iter().map(|disk| disk.stats().parts).sum();
         let whole = sector % 8 + nr <= 8 && parts == 1;
         prop_assert_eq!(counted, if whole { 0 } else { parts });
-        let (status, bio) = run(&mut rig.channel, Bio::read(sector, Buffer::new((nr as usize) << 9)));
+        let read = Bio::read(sector, Buffer::new((nr as usize) << 9));
+        let (status, bio) = run(&mut rig.channel, read);
         prop_assert_eq!(status, Status::Ok);
         prop_assert!(bio.into_buffers()[0][..] == pattern(nr as usize, 5)[..]);
     }
@@ -644,6 +652,14 @@ fn when_to_poll_again_is_soon_for_what_others_may_end_and_never_if_nothing_is_ou
     rig.hold(false);
     assert_eq!(rig.channel.poll(|_| ()), 1);
     assert_eq!((rig.channel.sleep_until(), rig.channel.has_work()), (None, false));
+    // Who waits for one has it, whatever else is out.
+    rig.knobs[1].held.store(true, Ordering::SeqCst);
+    rig.read(chunk(2, 1, 0));
+    rig.read(chunk(2, 0, 0));
+    assert_eq!((rig.channel.wait(1, |_| ()), rig.channel.in_flight()), (1, 1));
+    assert_eq!((rig.channel.wait(0, |_| ()), rig.channel.in_flight()), (0, 1));
+    rig.hold(false);
+    assert_eq!(rig.end(), 1);
 }
 
 #[test]
@@ -712,56 +728,6 @@ fn an_owner_serves_what_others_put_into_its_queue() {
         assert!(!owner.has_work() && other.has_work(), "{serving:?}");
         polled += other.poll(|done| assert_eq!(done.status, Status::Ok));
         assert_eq!(polled, 3, "{serving:?}");
-    }
-}
-
-/// A drive that never looks at data, so that they may be as long as they like.
-struct Blind(TestDrive);
-
-impl Driver<Native> for Blind {
-    fn capacity(&self) -> Sector {
-        1 << 25
-    }
-    fn limits(&self) -> QueueLimits {
-        QueueLimits { max_sectors: u32::MAX, max_segments: u16::MAX, ..self.0.limits }
-    }
-    fn hw_queues(&self, _: &Topology) -> HwQueues {
-        HwQueues { count: 1, depth: 4, kind: QueueKind::AnyThread, tags: TagScope::PerQueue }
-    }
-    fn open_queue(&self, _: u16, _: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
-        Ok(Box::new(BlindQueue(Vec::new())))
-    }
-}
-
-struct BlindQueue(Vec<Tag>);
-
-impl DriverQueue<Native> for BlindQueue {
-    fn queue_rq(&mut self, rq: &Request<Native>) -> Dispatch {
-        self.0.push(rq.tag());
-        Dispatch::Queued
-    }
-    fn commit_rqs(&mut self) {}
-    fn poll(&mut self, batch: &mut CompletionBatch) {
-        self.0.drain(..).for_each(|tag| batch.push(tag, Status::Ok));
-    }
-    fn timeout(&mut self, _: Tag) -> Expired {
-        Expired::Extend
-    }
-}
-
-#[test]
-fn data_of_one_sector_less_than_four_gib_are_served_and_one_more_is_refused() {
-    let disk = Disk::new(Box::new(Blind(TestDrive::new(8))), DiskConfig::default()).unwrap();
-    let volume = Volume::single(disk).unwrap();
-    let mut channel = Channel::open(&volume, ChannelConfig::default()).unwrap();
-    let mut memory = Buffer::new(1 << 20);
-    for (short, status) in [(512, Status::Ok), (0, Status::Invalid)] {
-        let segment = Segment { start: memory.as_mut_ptr(), len_bytes: 1 << 20 };
-        let mut segments = vec![segment; 4096];
-        segments[4095].len_bytes -= short;
-        // SAFETY: memory and list live until the answer, and the drive looks at neither.
-        let bio = unsafe { Bio::foreign_vectored(Op::Write, 0, &raw const segments[..]) };
-        assert_eq!(run(&mut channel, bio).0, status, "{short}");
     }
 }
 

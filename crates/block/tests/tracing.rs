@@ -93,9 +93,12 @@ fn an_unplug_says_how_many_and_whether_its_owner_was_about_to_wait() {
     (0..2).for_each(|n| rig.submit(800 + n * 8));
     rig.channel.wait(1, |_| ());
     assert_eq!(unplugs(&rig), [(Act::UnplugTimer, 2)]);
-    // The next is as explicit as ever.
+    // The next is as explicit as ever, and so is that of one who waits for nothing.
     rig.submit(0);
     rig.channel.flush();
+    assert_eq!(unplugs(&rig), [(Act::Unplug, 1)]);
+    rig.submit(0);
+    rig.channel.wait(0, |_| ());
     assert_eq!(unplugs(&rig), [(Act::Unplug, 1)]);
 }
 
