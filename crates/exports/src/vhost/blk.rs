@@ -253,7 +253,7 @@ pub fn parse(chain: &mut Chain) -> Request {
     };
     let mut data_bytes = bytes(data, parts);
     // What belongs to no part of the request has no meaning.
-    let stray = other.0 < other.1 && bytes(other, parts) > 0;
+    let stray = bytes(other, parts) > 0;
     let known = written || matches!(kind, kind::IN | kind::FLUSH | kind::GET_ID);
     let asked = match kind {
         // First of all, since a driver goes by it.

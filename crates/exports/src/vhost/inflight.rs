@@ -364,6 +364,12 @@ mod tests {
         for (queues, size) in [(0, 8), (257, 8), (1, 0), (1, 2048)] {
             assert!(Inflight::create(queues, size).is_err(), "{queues} {size}");
         }
+        for (queues, size) in [(256, 1), (1, 1024)] {
+            let (region, ..) = Inflight::create(queues, size).unwrap();
+            assert!(region.queue(queues - 1, size).is_some());
+            assert!(region.queue(queues, size).is_none(), "one more than there are");
+            assert!(region.queue(0, size + 1).is_none(), "a ring that is larger");
+        }
         let (_, file, bytes) = Inflight::create(1, 8).unwrap();
         assert!(Inflight::open(file.try_clone().unwrap(), bytes, (1, 8)).is_err());
         assert!(Inflight::open(file, 8, (1, 4)).is_err(), "not aligned");

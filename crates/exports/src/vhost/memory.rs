@@ -76,16 +76,9 @@ impl Region {
         if meta.len() < offset + len_bytes {
             return wrong(&format!("its file ends at {} bytes", meta.len()));
         }
-        // Files of hugetlbfs are mapped from and to multiples of their pages, others of ours.
-        let page = match fstatfs(&file) {
-            Ok(system) if system.f_type as u64 == HUGETLBFS => {
-                (system.f_bsize as u64).next_power_of_two().clamp(PAGE_BYTES, 1 << 30)
-            }
-            _ => PAGE_BYTES,
-        };
-        let lead = offset % page;
-        let whole = (lead + len_bytes).next_multiple_of(page);
-        let whole = if offset - lead + whole <= meta.len() { whole } else { lead + len_bytes };
+        let system = fstatfs(&file);
+        let page = system.map_or(PAGE_BYTES, |fs| page_bytes(fs.f_type as u64, fs.f_bsize as u64));
+        let (lead, whole) = span((offset, len_bytes), page, meta.len());
         let (Ok(len), Ok(lead)) = (usize::try_from(whole), usize::try_from(lead)) else {
             return wrong("it does not fit the address space");
         };
@@ -126,9 +119,29 @@ impl Region {
         self.guard.was_hit()
     }
 
-    fn overlaps(&self, other: &Region) -> bool {
-        let end = |region: &Region| region.address.guest + region.address.len_bytes;
-        self.address.guest < end(other) && other.address.guest < end(self)
+    /// Whether it overlaps one that begins no earlier.
+    fn overlaps(&self, next: &Region) -> bool {
+        next.address.guest < self.address.guest + self.address.len_bytes
+    }
+}
+
+/// Bytes of the pages in which files of a file system are mapped: those of hugetlbfs in multiples
+/// of its blocks, others in ours.
+fn page_bytes(system: u64, block_bytes: u64) -> u64 {
+    match system {
+        HUGETLBFS => block_bytes.next_power_of_two().clamp(PAGE_BYTES, 1 << 30),
+        _ => PAGE_BYTES,
+    }
+}
+
+/// How much to map of a file for a region at an offset: the bytes before the region, and all of
+/// them, in whole pages unless the file ends before.
+fn span((offset, len_bytes): (u64, u64), page: u64, file_bytes: u64) -> (u64, u64) {
+    let lead = offset % page;
+    let whole = (lead + len_bytes).next_multiple_of(page);
+    match offset - lead + whole <= file_bytes {
+        true => (lead, whole),
+        false => (lead, lead + len_bytes),
     }
 }
 
@@ -278,6 +291,42 @@ mod tests {
         assert!(memory.translate_user(user, 8192).is_some());
         assert!(memory.translate_user(user + 1, 8192).is_none());
         assert!(memory.translate_user(user, u64::MAX).is_none());
+        assert!(memory.translate_user(user + 8192, 0).is_none(), "the end is no place in it");
+    }
+
+    #[test]
+    fn files_are_mapped_in_whole_pages_of_their_own_as_far_as_they_go() {
+        assert_eq!(page_bytes(HUGETLBFS, 2 << 20), 2 << 20);
+        assert_eq!(page_bytes(HUGETLBFS, 3 << 20), 4 << 20);
+        assert_eq!([0, 1 << 50].map(|block| page_bytes(HUGETLBFS, block)), [4096, 1 << 30]);
+        assert_eq!(page_bytes(HUGETLBFS + 1, 2 << 20), 4096);
+        // Where the region begins in its file, its length, a page, the file: what is mapped.
+        for (offset, len, page, file, mapped) in [
+            (0, 4096, 4096, 8192, (0, 4096)),
+            (100, 200, 4096, 4096, (100, 4096)),
+            (100, 200, 4096, 4095, (100, 300)),
+            (8192 + 100, 4096, 4096, 16384, (100, 8192)),
+            (8192 + 100, 4096, 4096, 16383, (100, 4196)),
+            (3 << 20, 1 << 20, 2 << 20, 4 << 20, (1 << 20, 2 << 20)),
+        ] {
+            assert_eq!(span((offset, len), page, file), mapped, "{offset} {len} {page} {file}");
+        }
+    }
+
+    #[test]
+    fn a_region_need_not_begin_or_end_with_a_page_of_its_file() {
+        use std::os::unix::fs::FileExt;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(16384).unwrap();
+        for (offset, len_bytes) in [(5000, 100), (9000, 7384)] {
+            file.write_all_at(&[7], offset).unwrap();
+            file.write_all_at(&[8], offset + len_bytes - 1).unwrap();
+            let address = RegionAddress { guest: 0, len_bytes, user: 0, offset };
+            let region = Region::map(file.try_clone().unwrap(), address).unwrap();
+            let last = region.start().wrapping_add(len_bytes as usize - 1);
+            // SAFETY: inside the mapping.
+            assert_eq!(unsafe { (region.start().read_volatile(), last.read_volatile()) }, (7, 8));
+        }
     }
 
     #[test]
@@ -293,6 +342,9 @@ mod tests {
             Region::map(file, RegionAddress { guest, len_bytes, user: 0, offset })
         };
         assert!(map(0, 8192, 0).is_ok() && map(0, 4096, 4096).is_ok());
+        let file = memory_file("t", 4096).unwrap();
+        let address = RegionAddress { guest: 0, len_bytes: 4096, user: u64::MAX, offset: 0 };
+        assert!(Region::map(file, address).is_err(), "an address of the frontend that wraps");
         for (guest, len_bytes, offset) in
             [(0, 0, 0), (u64::MAX, 4096, 0), (0, 8193, 0), (0, 4096, 4097), (0, 4096, u64::MAX)]
         {

@@ -36,3 +36,24 @@ pub(crate) fn signal(fd: &OwnedFd) {
     let one = 1u64.to_ne_bytes();
     let _ = rustix::io::write(fd, &one);
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // Tests may.
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_that_starts_or_stops_leaves_only_where_to_tell_of_errors() {
+        let event = || rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+        let has = |one: &Notifiers| [one.kick.is_some(), one.call.is_some(), one.error.is_some()];
+        let all = || {
+            let (kick, call) = (Some(event()), Some(event()));
+            Notifiers { kick, call, error: Some(Arc::new(event())) }
+        };
+        let (mut first, mut second) = (all(), all());
+        first.forget();
+        assert_eq!(has(&first), [false, false, true]);
+        assert_eq!(has(&second.take()), [true; 3]);
+        assert_eq!(has(&second), [false, false, true]);
+    }
+}

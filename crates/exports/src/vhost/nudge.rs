@@ -68,3 +68,20 @@ fn install() {
 }
 
 extern "C" fn nothing(_: i32) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_has_ended_is_not_nudged_any_more() {
+        let nudge = Nudge::default();
+        let nudged = nudge.take();
+        // SAFETY: a plain system call.
+        assert_eq!(nudge.0.load(Ordering::SeqCst), unsafe { libc::gettid() });
+        nudge.give();
+        drop(nudged);
+        assert_eq!(nudge.0.load(Ordering::SeqCst), 0);
+        nudge.give();
+    }
+}

@@ -273,6 +273,49 @@ mod tests {
         assert_eq!(pace.hold_until(now_ns + 3_000, 1, now_ns), None);
     }
 
+    /// A client with eight outstanding of a peak of nine, whose last request came at 50,000, one
+    /// each `gap_ns`; a submission costs 2,000.
+    fn steady(gap_ns: u64) -> Pace {
+        let (gap, cost) = (Average(gap_ns << FRACTION_SHIFT), Average(2_000 << FRACTION_SHIFT));
+        let peaks = Peaks { now: 9, before: 0, arrivals: 0 };
+        Pace { gap, cost, peaks, last_ns: 50_000, outstanding: 8, ..pace() }
+    }
+
+    #[test]
+    fn it_waits_while_the_next_is_due_before_the_end_and_not_long_overdue() {
+        let pace = steady(100);
+        let held = |now_ns, in_hand, since_ns| pace.hold_until(now_ns, in_hand, since_ns).is_some();
+        assert!(held(50_000, 1, 50_000) && !held(50_000, 0, 50_000));
+        assert_eq!([399, 400].map(|late| held(50_000 + late, 1, 50_000)), [true, false]);
+        // The wait ends at 52,000 less what is past of it.
+        assert_eq!([1_900, 1_901].map(|past| held(50_000, 1, 50_000 - past)), [true, false]);
+        let full = Pace { outstanding: 9, ..steady(100) };
+        assert_eq!(full.hold_until(50_000, 1, 50_000), None);
+    }
+
+    #[test]
+    fn several_at_once_came_each_after_its_part_of_the_pause() {
+        let gap = |count: u32, pause_ns: u64| {
+            let mut pace = steady(0);
+            pace.arrived(50_000 + pause_ns, count);
+            pace.gap.0 << WEIGHT_SHIFT >> FRACTION_SHIFT
+        };
+        assert_eq!([gap(1, 800), gap(4, 800), gap(8, 8_000)], [800, 200, 1_000]);
+        // A pause counts for twice what can be waited, and no more.
+        assert_eq!([gap(1, 4_000), gap(1, 4_008), gap(2, 80_000)], [4_000; 3]);
+    }
+
+    #[test]
+    fn a_submission_of_nothing_costs_nothing() {
+        let mut pace = steady(100);
+        pace.submitted(0, 0);
+        assert_eq!(pace.cost.ns(), 2_000);
+        pace.submitted(10_000, 1);
+        assert_eq!(pace.cost.ns(), 3_000);
+        pace.arrived(u64::MAX, 0);
+        assert_eq!((pace.last_ns, pace.outstanding), (50_000, 8));
+    }
+
     #[test]
     fn numbers_without_sense_do_no_harm() {
         let mut pace = pace();

@@ -131,6 +131,35 @@ mod tests {
         assert!(slept.count() < PAUSE_MIN as usize);
     }
 
+    /// How many waits in a row went without a spin, after spins in vain.
+    fn pause(polling: &mut Polling) -> u32 {
+        while polling.spin_ns() > 0 {
+            polling.slept(polling.spin_ns(), 60_000);
+        }
+        let mut waits = 1;
+        while polling.spin_ns() == 0 {
+            polling.slept(0, 60_000);
+            waits += 1;
+        }
+        waits
+    }
+
+    #[test]
+    fn each_pause_is_twice_the_last_until_as_many_spins_as_it_takes_caught_their_work() {
+        let mut polling = Polling::new(50_000);
+        polling.slept(0, 60_000);
+        // Waits without a spin are none in vain.
+        (0..100).for_each(|_| polling.slept(0, 60_000));
+        assert_eq!([0; 3].map(|_| pause(&mut polling)), [64, 128, 256]);
+        (1..CALM).for_each(|_| polling.caught(10));
+        assert_eq!(pause(&mut polling), 512, "one too few");
+        (0..CALM).for_each(|_| polling.caught(10));
+        assert_eq!(
+            [0; 9].map(|_| pause(&mut polling)).map(u32::ilog2),
+            [6, 7, 8, 9, 10, 11, 12, 13, 13]
+        );
+    }
+
     #[test]
     fn a_bound_of_nothing_is_off() {
         let mut polling = Polling::new(0);

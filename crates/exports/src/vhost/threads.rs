@@ -47,5 +47,6 @@ mod tests {
         assert_eq!(counts(Threads::PerQueue), [1, 4, 8]);
         assert_eq!(counts(Threads::Count(1)), [1, 1, 1]);
         assert_eq!(counts(Threads::Count(12)), [1, 4, 12]);
+        assert_eq!((Threads::Count(3).count(16), Threads::Count(3).count(0)), (3, 1));
     }
 }

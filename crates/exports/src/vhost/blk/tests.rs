@@ -97,6 +97,76 @@ fn config(limits: QueueLimits) -> Config {
 }
 
 #[test]
+fn a_plain_chain_is_a_read_or_a_write_of_whole_sectors_the_right_way_round_or_nothing() {
+    let mut byte = 0;
+    for kind in 0..16 {
+        for (writable, len_bytes) in
+            [true, false].into_iter().flat_map(|w| [1, 511, 512, 513, 4096].map(|len| (w, len)))
+        {
+            let mut header = header(kind, 0x1_2345_6789);
+            let data = Segment { start: &raw mut byte, len_bytes };
+            let header = header.as_mut_ptr();
+            let parsed = parse_plain(&Plain { header, data, writable, status: &raw mut byte });
+            let op = match (kind, writable) {
+                (kind::IN, true) => Some(Op::Read),
+                (kind::OUT, false) => Some(Op::Write),
+                _ => None,
+            };
+            let expected = op.filter(|_| len_bytes % 512 == 0).map(|op| (op, 0x1_2345_6789));
+            assert_eq!(parsed, expected, "type {kind}, {len_bytes} bytes, writable {writable}");
+        }
+    }
+}
+
+#[test]
+fn data_of_four_gib_is_too_much_and_a_sector_less_is_not() {
+    let mut status = 0;
+    for (last, fits) in [(1 << 31, false), ((1 << 31) - 512, true), ((1 << 31) + 512, false)] {
+        let mut header = header(kind::IN, 5);
+        // Nothing of the data is touched.
+        let data = |len_bytes| Segment { start: std::ptr::dangling_mut(), len_bytes };
+        let parts = vec![
+            Segment { start: header.as_mut_ptr(), len_bytes: 16 },
+            data(1 << 31),
+            data(last),
+            Segment { start: &raw mut status, len_bytes: 1 },
+        ];
+        let request = parse(&mut Chain { parts, readable: 1, has_empty: false });
+        let (read, refused) = (Asked::Transfer(Op::Read, 5), Asked::Refused(STATUS_IOERR));
+        assert_eq!(request.asked, if fits { read } else { refused }, "{last}");
+        assert_eq!(request.data_bytes, if fits { (1 << 31) + u64::from(last) } else { 0 });
+    }
+}
+
+#[test]
+fn a_serial_number_fills_as_many_pieces_as_it_takes_and_no_more() {
+    let id: Vec<u8> = (1..=ID_BYTES as u8).collect();
+    for lens in [vec![7, 30], vec![20], vec![1, 0, 18, 1, 5], vec![5], vec![0; 3], vec![25, 4]] {
+        let mut into = [0u8; 64];
+        let mut at = 0;
+        let pieces: Vec<Segment> = lens
+            .iter()
+            .map(|len| {
+                let start = into.as_mut_ptr().wrapping_add(at);
+                at += len;
+                Segment { start, len_bytes: *len as u32 }
+            })
+            .collect();
+        let count = copy_in(&pieces, &id);
+        let expected = at.min(ID_BYTES);
+        assert_eq!(count as usize, expected, "{lens:?}");
+        assert_eq!(into[..expected], id[..expected]);
+        assert!(into[expected..].iter().all(|byte| *byte == 0), "{lens:?}");
+    }
+}
+
+#[test]
+fn outcomes_of_the_layer_have_their_status() {
+    let statuses = [Status::Ok, Status::NotSupported, Status::IoError, Status::ReadOnly];
+    assert_eq!(statuses.map(status_of), [0, 2, 1, 1]);
+}
+
+#[test]
 fn ranges_have_their_flags_and_no_others() {
     let ask = |kind, nr: u32, flags: u32| {
         let range = [&77u64.to_le_bytes()[..], &nr.to_le_bytes(), &flags.to_le_bytes()].concat();
@@ -109,6 +179,12 @@ fn ranges_have_their_flags_and_no_others() {
     assert_eq!(ask(kind::WRITE_ZEROES, 8, 1), range(Op::WriteZeroes, OpFlags::NONE));
     assert_eq!(ask(kind::DISCARD, 8, 1), Asked::Refused(STATUS_UNSUPP));
     assert_eq!(ask(kind::WRITE_ZEROES, 8, 2), Asked::Refused(STATUS_UNSUPP));
+    // All eight bytes of a sector count.
+    let far = [&(5u64 << 32 | 7).to_le_bytes()[..], &8u32.to_le_bytes(), &[0; 4]].concat();
+    let mut readable = [header(kind::DISCARD, 0), far].concat();
+    let asked = parse(&mut chain(&mut readable, &mut [0], &[])).asked;
+    let (op, flags, nr_sectors) = (Op::Discard, OpFlags::NONE, 8);
+    assert_eq!(asked, Asked::Range { op, flags, sector: 5 << 32 | 7, nr_sectors });
     // More ranges than a guest was told of.
     let mut two = [header(kind::DISCARD, 0), vec![0; 32]].concat();
     let asked = parse(&mut chain(&mut two, &mut [0], &[])).asked;
@@ -138,6 +214,7 @@ fn what_cannot_be_a_request_is_refused_with_its_status() {
     assert_eq!(ask(header(kind::IN, 0), 1), (Asked::Refused(STATUS_IOERR), true));
     assert_eq!(ask(header(kind::OUT, 0), 1), (Asked::Refused(STATUS_IOERR), true));
     assert_eq!(ask(header(kind::FLUSH, 0), 1), (Asked::Flush, true));
+    assert_eq!(ask(header(kind::FLUSH, 0), 2), (Asked::Refused(STATUS_IOERR), true));
     assert_eq!(ask(header(kind::FLUSH, 0), 0), (Asked::Refused(STATUS_IOERR), false));
     assert_eq!(ask(header(kind::GET_ID, 0), 21), (Asked::Id, true));
 }
@@ -165,4 +242,24 @@ fn the_configuration_space_says_what_the_volume_is_like() {
     assert_eq!(config(limits).features() & feature::RO, 0);
     let read_only = Config { read_only: true, ..config(limits) }.features();
     assert_eq!(read_only & (feature::RO | feature::DISCARD), feature::RO);
+}
+
+#[test]
+fn what_a_volume_cannot_do_is_neither_offered_nor_described() {
+    let [discard, zero] = [feature::DISCARD, feature::WRITE_ZEROES];
+    for (discards, zeroes) in [(0, 0), (1 << 20, 0), (0, 1 << 21), (1 << 20, 1 << 21)] {
+        let limits = QueueLimits {
+            max_discard_sectors: discards,
+            max_write_zeroes_sectors: zeroes,
+            discard_granularity: 4096,
+            ..QueueLimits::default()
+        };
+        let expected = discard * u64::from(discards > 0) | zero * u64::from(zeroes > 0);
+        assert_eq!(config(limits).features() & (discard | zero), expected);
+        let bytes = config(limits).bytes();
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
+        let (has, unmaps) = (u32::from(discards > 0), u32::from(discards.min(zeroes) > 0));
+        assert_eq!([word(36), word(40), word(44)], [discards, has, 8 * has]);
+        assert_eq!([word(48), word(52), word(56)], [zeroes, u32::from(zeroes > 0), unmaps]);
+    }
 }

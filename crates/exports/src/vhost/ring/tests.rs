@@ -412,3 +412,125 @@ fn a_ring_at_an_odd_place_or_outside_of_memory_is_none() {
     assert!(find([user(MEMORY_BYTES), user(AVAIL), user(USED)]).is_none());
     assert!(find([user(SECOND - 16), user(AVAIL), user(USED)]).is_none());
 }
+
+#[test]
+fn the_areas_of_a_ring_have_the_sizes_of_the_specification() {
+    // 16 bytes a descriptor; flags, index and event with 2 and with 8 bytes for each.
+    assert_eq!(area_bytes(1), [16, 8, 14]);
+    assert_eq!(area_bytes(8), [128, 22, 70]);
+    assert_eq!(area_bytes(SIZE_MAX), [16_384, 2_054, 8_198]);
+}
+
+#[test]
+fn a_ring_knows_its_size_and_up_to_where_it_has_published() {
+    let guest = Guest::new();
+    let mut ring = guest.ring(RingFeatures::default());
+    assert_eq!((ring.size(), ring.published(), ring.unpublished()), (SIZE, 0, 0));
+    (0..3).for_each(|head| ring.put(head, 1));
+    assert_eq!((ring.published(), ring.unpublished()), (0, 3));
+    assert_eq!((ring.publish().used_idx(), ring.published(), ring.unpublished()), (3, 3, 0));
+}
+
+#[test]
+fn without_event_indices_only_the_flag_keeps_interrupts_away() {
+    let guest = Guest::new();
+    let mut ring = guest.ring(RingFeatures::default());
+    ring.put(0, 1);
+    ring.publish();
+    for (flags, wants) in [(0u16, true), (1, false), (2, true), (3, false), (0xfffe, true)] {
+        guest.put(AVAIL, &flags.to_le_bytes());
+        assert_eq!(ring.wants_interrupt(0), wants, "flags {flags}");
+        assert_eq!(ring.wants_interrupt(1), wants, "flags {flags}");
+    }
+}
+
+#[test]
+fn the_short_way_takes_no_chain_of_which_one_thing_is_not_plain() {
+    type Change = fn(&mut [(u64, u32, u16, u16); 3]);
+    let changes: [Change; 15] = [
+        |chain| chain[0].1 = 15,
+        |chain| chain[0].1 = 17,
+        |chain| chain[0].2 = NEXT | WRITE,
+        |chain| chain[0].2 = 0,
+        |chain| chain[0].3 = SIZE,
+        |chain| chain[1].1 = 0,
+        |chain| chain[1].2 = 0,
+        |chain| chain[1].2 = WRITE,
+        |chain| chain[1].2 = NEXT | INDIRECT,
+        |chain| chain[1].2 |= 8,
+        |chain| chain[1].3 = SIZE,
+        |chain| chain[2].1 = 2,
+        |chain| chain[2].1 = 0,
+        |chain| chain[2].2 = 0,
+        |chain| chain[2].2 = WRITE | NEXT,
+    ];
+    for (writable, at_end) in [(false, true), (true, true), (false, false), (true, false)] {
+        for (index, change) in changes.iter().enumerate() {
+            let mut chain = plain_chain(writable, 1);
+            change(&mut chain);
+            let guest = Guest::new();
+            let bytes_of = |chain: [_; 3]| chain.into_iter().flat_map(bytes).collect::<Vec<_>>();
+            // In the ring, and in a table of their own.
+            let place = if at_end { TABLE } else { 0 };
+            guest.put(place, &bytes_of(chain));
+            if at_end {
+                guest.put(0, &bytes((TABLE, 48, INDIRECT, 0)));
+            }
+            let ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
+            assert!(ring.walk_plain(0, &guest.memory).is_none(), "change {index}");
+            guest.put(place, &bytes_of(plain_chain(writable, 1)));
+            assert!(ring.walk_plain(0, &guest.memory).is_some());
+        }
+    }
+    // A table of another length, although its first three are as good as they could be.
+    for len in [16, 32, 47, 49, 64] {
+        let guest = Guest::new();
+        guest.put(TABLE, &plain_chain(true, 1).into_iter().flat_map(bytes).collect::<Vec<_>>());
+        guest.put(0, &bytes((TABLE, len, INDIRECT, 0)));
+        let ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
+        assert!(ring.walk_plain(0, &guest.memory).is_none(), "table of {len} bytes");
+    }
+}
+
+#[test]
+fn a_chain_has_as_many_buffers_as_a_guest_was_told_of_and_header_and_status_and_no_more() {
+    let limit = blk::SEG_MAX as u16 + 2;
+    for (count, fits) in [(limit - 1, true), (limit, true), (limit + 1, false)] {
+        let guest = Guest::new();
+        for at in 0..count {
+            let next = if at + 1 < count { NEXT } else { 0 };
+            let one = (0x5000 + u64::from(at), 1, next | WRITE, at + 1);
+            guest.put(0x6000 + 16 * u64::from(at), &bytes(one));
+        }
+        guest.put(0, &bytes((0x6000, 16 * u32::from(count), INDIRECT, 0)));
+        let ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
+        let mut chain = Chain::default();
+        let walked = ring.walk(0, &guest.memory, &mut chain);
+        assert_eq!(walked, if fits { Ok(()) } else { Err(RingError::TooLong { limit }) });
+        assert!(!fits || chain.parts.len() == usize::from(count));
+    }
+}
+
+#[test]
+fn a_buffer_crosses_at_most_sixteen_regions_more_than_a_chain_has_buffers() {
+    let limit = blk::SEG_MAX as u16 + 2;
+    let regions = u64::from(limit) + 20;
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(MEMORY_BYTES + regions * 4096).unwrap();
+    let region = |guest, len_bytes| {
+        let address = RegionAddress { guest, len_bytes, user: guest + (1 << 40), offset: guest };
+        Arc::new(Region::map(file.try_clone().unwrap(), address).unwrap())
+    };
+    let small = (0..regions).map(|at| region(MEMORY_BYTES + 4096 * at, 4096));
+    let all = small.chain([region(0, MEMORY_BYTES)]).collect();
+    let guest = Guest { memory: Arc::new(GuestMemory::new(all).unwrap()), file };
+    for (crossed, fits) in [(limit + 1, true), (limit + 16, true), (limit + 17, false)] {
+        guest.put(0, &bytes((MEMORY_BYTES, 4096 * u32::from(crossed), WRITE, 0)));
+        let ring = guest.ring(RingFeatures::default());
+        let mut chain = Chain::default();
+        let walked = ring.walk(0, &guest.memory, &mut chain);
+        let expected = if fits { Ok(()) } else { Err(RingError::TooLong { limit }) };
+        assert_eq!(walked, expected, "{crossed} regions");
+        assert!(!fits || chain.parts.len() == usize::from(crossed));
+    }
+}

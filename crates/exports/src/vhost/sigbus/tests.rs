@@ -184,7 +184,7 @@ extern "C" fn informed(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_
 fn the_child_of_the_next_test_faults() {
     let Ok(before) = std::env::var(BEFORE) else { return };
     let (handler, flags) = match &*before {
-        "default" => (libc::SIG_DFL, 0),
+        "default" | "refused" => (libc::SIG_DFL, 0),
         "ignored" => (libc::SIG_IGN, 0),
         "plain" => (plain as *const () as usize, 0),
         _ => (informed as *const () as usize, libc::SA_SIGINFO),
@@ -199,6 +199,9 @@ fn the_child_of_the_next_test_faults() {
     place.put(0, 4 * PAGE, &file);
     let guard = Guard::new(place.0.addr(), 2 * PAGE, PAGE).unwrap();
     file.set_len(0).unwrap();
+    if before == "refused" {
+        refuse_longer_than(0);
+    }
     assert_eq!(place.read(2 * PAGE - 1), 0);
     assert!(guard.was_hit());
     assert_eq!(place.read(2 * PAGE + 5), 0, "that is not ours to handle");
@@ -215,6 +218,86 @@ fn faults_elsewhere_go_to_whoever_handled_them_before() {
     };
     assert_eq!(ends("default"), (Some(libc::SIGBUS), None));
     assert_eq!(ends("ignored"), (Some(libc::SIGBUS), None));
+    // No memory for a single page of zeroes.
+    assert_eq!(ends("refused"), (Some(libc::SIGBUS), None));
     assert_eq!(ends("plain"), (None, Some(libc::SIGBUS + 30)));
     assert_eq!(ends("informed"), (None, Some(libc::SIGBUS + 41)));
+}
+
+#[test]
+fn the_handler_is_told_where_has_a_stack_of_its_own_and_may_fault_itself() {
+    let place = Place::new(PAGE);
+    let _guard = Guard::new(place.0.addr(), PAGE, PAGE).unwrap();
+    // SAFETY: all-zero bytes are an action; nothing is changed.
+    let action = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut action);
+        action
+    };
+    let wanted = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+    assert_eq!(action.sa_flags & wanted, wanted);
+}
+
+fn free_entry() -> Entry<TableWord> {
+    let [state, start, end, page, pins, hit] = [0; 6].map(TableWord::new);
+    Entry { state, start, end, page, pins, hit }
+}
+
+/// Of the state of an entry: generations are counted above.
+const GENERATION: u64 = 4;
+const CHANGING: u64 = 1;
+const IN_FORCE: u64 = 2;
+
+#[test]
+fn an_entry_counts_a_generation_for_each_mapping_that_was_in_it() {
+    let entry = free_entry();
+    let state = || entry.state.load(Ordering::SeqCst);
+    for round in 1..5 {
+        let mapping = Mapping { start: 4096 * round, end: 4096 * (round + 2), page: 4096 };
+        assert!(entry.claim(mapping) && !entry.claim(mapping));
+        assert_eq!(state(), round * GENERATION + IN_FORCE);
+        assert_eq!((entry.pin(mapping.start - 1), entry.pin(mapping.end)), (None, None));
+        assert_eq!(entry.pins.load(Ordering::SeqCst), 0);
+        for address in [mapping.start, mapping.end - 1] {
+            assert_eq!(entry.pin(address), Some(mapping));
+            assert_eq!(entry.pins.load(Ordering::SeqCst), 1);
+            entry.unpin();
+        }
+        assert!(!entry.was_hit(), "the last mapping's fault is none of this one's");
+        entry.note_hit();
+        assert!(entry.was_hit());
+        entry.retire::<Native>();
+        assert_eq!((state(), entry.pin(mapping.start)), (round * GENERATION, None));
+    }
+}
+
+#[test]
+fn an_entry_that_a_handler_is_at_is_neither_in_force_nor_free_until_it_lets_go() {
+    let entry = free_entry();
+    assert!(entry.claim(Mapping { start: 0, end: 4096, page: 4096 }));
+    assert!(entry.pin(5).is_some());
+    std::thread::scope(|scope| {
+        let retiring = scope.spawn(|| entry.retire::<Native>());
+        while entry.state.load(Ordering::SeqCst) == GENERATION + IN_FORCE {
+            std::thread::yield_now();
+        }
+        for _ in 0..1000 {
+            assert_eq!(entry.state.load(Ordering::SeqCst), GENERATION + CHANGING);
+            std::thread::yield_now();
+        }
+        assert!(!retiring.is_finished() && entry.pin(5).is_none());
+        entry.unpin();
+    });
+    assert_eq!(entry.state.load(Ordering::SeqCst), GENERATION);
+}
+
+#[test]
+fn a_word_of_the_table_does_what_any_other_does() {
+    let (word, order) = (TableWord::new(6), Ordering::SeqCst);
+    assert_eq!((word.swap(12, order), word.load(order)), (6, 12));
+    assert_eq!((word.fetch_or(3, order), word.load(order)), (12, 15));
+    assert_eq!((word.fetch_and(9, order), word.load(order)), (15, 9));
+    assert_eq!((word.fetch_add(u64::MAX, order), word.load(order)), (9, 8));
+    assert_eq!(word.compare_exchange(9, 7, order, order), Err(8));
+    assert_eq!((word.compare_exchange(8, 7, order, order), word.load(order)), (Ok(8), 7));
 }
