@@ -394,6 +394,9 @@ fn an_interrupt_comes_exactly_when_the_guest_wants_one() {
         let (flags, event) = (AVAIL, AVAIL + 132);
         guest.write(0, 0, &[1; 512]);
         assert!(wait_for(&guest.rings[0].call));
+        (0..2).for_each(|_| guest.write(0, 0, &[1; 512]));
+        until("each answer interrupts", || export.stats().interrupts == 3);
+        count(&guest.rings[0].call);
         guest.memory.put_u16(flags, 1);
         guest.write(0, 0, &[1; 512]);
         guest.stop(0);
@@ -435,6 +438,107 @@ fn two_hundred_and_fifty_six_queues_are_served_by_few_threads() {
         drop(guest);
         export.stop();
     }
+}
+
+#[test]
+fn a_ring_is_enabled_by_its_message_or_by_its_kick_where_there_is_none() {
+    let export = Export::one(Backend::Auto, SPEC);
+    for (protocol, taken) in [(true, 0), (false, 1)] {
+        let mut guest = Guest::connect(&export.socket(0), 1);
+        let mask = if protocol { u64::MAX } else { !(1 << 30) };
+        guest.set_up(&[64], |offered| offered);
+        guest.stop(0);
+        guest.wire.must(code::SET_FEATURES, &words(&[guest.features & mask]), &[]);
+        if protocol {
+            guest.wire.must(code::SET_VRING_ENABLE, &pair(0, 0), &[]);
+        } else {
+            guest.wire.must(code::RESET_OWNER, &[], &[]);
+        }
+        let kick = event();
+        guest.notify(code::SET_VRING_KICK, 0, kick.as_fd());
+        guest.rings[0].kick = kick;
+        // An order may be seen after it was answered; this one is seen after the first.
+        guest.share();
+        guest.submit(0, 0, (IN, 0), (guest.data, 512));
+        guest.share();
+        if !protocol {
+            guest.wait(0, 1);
+        }
+        assert_eq!((guest.stop(0), guest.used_idx(0)), (taken, taken));
+    }
+    export.works();
+    export.stop();
+}
+
+#[test]
+fn a_frontend_that_has_not_asked_for_the_size_is_told_of_it_when_it_enables_its_first_ring() {
+    let export = Export::one(Backend::Auto, SPEC);
+    for asks in [false, true] {
+        let mut guest = Guest::connect(&export.socket(0), 1);
+        guest.negotiate(|offered| offered);
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        guest.wire.must(code::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()]);
+        ours.set_nonblocking(true).unwrap();
+        // What is told is told before the answer.
+        let told = || std::io::Read::read(&mut &ours, &mut [0; 64]).unwrap_or(0);
+        if asks {
+            config(&guest);
+        }
+        for (on, bytes) in [(0, 0), (1, if asks { 0 } else { 12 }), (1, 0), (0, 0), (1, 0)] {
+            guest.wire.must(code::SET_VRING_ENABLE, &pair(0, on), &[]);
+            assert_eq!(told(), bytes, "enable {on}, asks {asks}");
+        }
+    }
+    export.stop();
+}
+
+#[test]
+fn descriptors_for_notifications_wait_for_nobody_from_then_on() {
+    let export = Export::one(Backend::Auto, SPEC);
+    let guest = export.guest();
+    for code in [code::SET_VRING_CALL, code::SET_VRING_KICK, code::SET_VRING_ERR] {
+        let flags = rustix::event::EventfdFlags::CLOEXEC;
+        let fd = rustix::event::eventfd(0, flags).unwrap();
+        guest.notify(code, 0, fd.as_fd());
+        let flags = rustix::fs::fcntl_getfl(&fd).unwrap();
+        assert!(flags.contains(rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::RDWR));
+        guest.notify(code, 0, fd.as_fd());
+        assert_eq!(rustix::fs::fcntl_getfl(&fd).unwrap(), flags);
+    }
+    drop(guest);
+    export.stop();
+}
+
+#[test]
+fn the_configuration_space_may_be_asked_for_up_to_its_end() {
+    for (offset, size, good) in [(0, 256, true), (252, 4, true), (0, 257, false), (253, 4, false)] {
+        let export = Export::one(Backend::Auto, SPEC);
+        let mut guest = Guest::connect(&export.socket(0), 1);
+        guest.negotiate(|offered| offered);
+        let header = [offset, size as u32, 0u32].map(u32::to_ne_bytes).concat();
+        let asked = [header, vec![0; size]].concat();
+        let answer = guest.wire.ask(code::GET_CONFIG, &asked);
+        let bytes = answer.filter(|answer| answer.len() == 12 + size);
+        assert_eq!(bytes.is_some(), good, "{size} bytes at {offset}");
+        export.works_after(guest);
+    }
+}
+
+#[test]
+fn errors_of_drives_are_counted_by_export() {
+    let (volume, control) = faulty(SPEC, FaultCache::Inner);
+    let export = Export::of(Backend::Auto, &[volume], |_| {});
+    let errors = || {
+        let errors = export.server.as_ref().unwrap().observer().errors();
+        errors.into_iter().map(|one| (one.export, one.count)).collect::<Vec<_>>()
+    };
+    let mut guest = export.guest();
+    assert_eq!(errors(), [("v0".to_owned(), 0)]);
+    control.add_rule(FaultRule::always(Effect::Fail(Status::IoError)));
+    (0..3).for_each(|_| assert_eq!(guest.request(0, IN, 0, (guest.data, 512)), 1));
+    assert_eq!(errors(), [("v0".to_owned(), 3)]);
+    control.clear_rules();
+    export.works_after(guest);
 }
 
 #[test]

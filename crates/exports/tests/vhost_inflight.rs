@@ -18,7 +18,7 @@ use millrace_exports::vhost::{Threads, VhostConfig, VhostExport, VhostServer, Vh
 use millrace_machine::Native;
 use millrace_reactor::Backend;
 use vhost_support::guest::{Guest, IN, OUT};
-use vhost_support::wire::Wire;
+use vhost_support::wire::{Wire, code};
 use vhost_support::{BACKENDS, Export, faulty, until, volume};
 
 const SPEC: &str = "ram:size=16m";
@@ -188,6 +188,29 @@ fn a_region_that_is_cut_off_or_none_harms_nobody() {
         drop(guest);
         export.works();
         export.stop();
+    }
+}
+
+#[test]
+fn the_region_tells_the_next_device_whether_writes_are_durable_when_answered() {
+    for on in [1u8, 0, 1] {
+        let first = Export::one(Backend::Auto, SPEC);
+        let (guest, inflight) = tracked(&first);
+        let payload = [[32u32, 1, 0].map(u32::to_ne_bytes).concat(), vec![on]].concat();
+        guest.wire.must(code::SET_CONFIG, &payload, &[]);
+        let mut word = [0; 8];
+        inflight.1.read_exact_at(&mut word, 0).unwrap();
+        assert_eq!(u64::from_ne_bytes(word), u64::from(1 - on) << 63);
+        drop(guest);
+        first.stop();
+        let next = Export::one(Backend::Auto, SPEC);
+        let mut guest = Guest::connect(&next.socket(0), 2);
+        guest.negotiate(|offered| offered);
+        assert!(guest.set_inflight(&inflight));
+        let asked = [[32u32, 1, 0].map(u32::to_ne_bytes).concat(), vec![0]].concat();
+        assert_eq!(guest.wire.ask(code::GET_CONFIG, &asked).unwrap()[12], on);
+        drop(guest);
+        next.stop();
     }
 }
 

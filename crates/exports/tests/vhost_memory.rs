@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use millrace_drives::{Effect, FaultCache, FaultControl, FaultRule};
 use millrace_reactor::Backend;
 use vhost_support::guest::{GET_ID, Guest, IN, NEXT, OUT, WRITE};
-use vhost_support::wire::{VERSION, code, words};
-use vhost_support::{BACKENDS, Export, faulty, until, volume};
+use vhost_support::wire::{NEED_REPLY, VERSION, code, words};
+use vhost_support::{BACKENDS, Export, LONG, faulty, until, volume};
 
 const MIB: u64 = 1 << 20;
 /// Far less than an answer may wait for requests in memory that goes.
@@ -329,6 +329,24 @@ fn changes_of_memory_that_are_refused_with_an_answer_leave_all_as_it_was() {
         guest.wire.until_closed();
         export.works_after(guest);
     });
+}
+
+#[test]
+fn a_frontend_that_did_not_negotiate_answers_is_cut_off_by_what_is_refused() {
+    let export = Export::one(Backend::Auto, "ram:size=16m");
+    let guest = Guest::connect(&export.socket(0), 1);
+    guest.wire.ask_number(code::GET_FEATURES);
+    let protocol = guest.wire.ask_number(code::GET_PROTOCOL_FEATURES);
+    let without = protocol & !(1 << 3);
+    guest.wire.send(code::SET_PROTOCOL_FEATURES, VERSION, &words(&[without]), &[]);
+    guest.wire.send(code::SET_OWNER, VERSION, &[], &[]);
+    let region = guest.memory.region(0, 4096);
+    let payload = [words(&[0]), words(&region)].concat();
+    assert!(guest.wire.send(code::REM_MEM_REG, VERSION | NEED_REPLY, &payload, &[]));
+    let start = Instant::now();
+    guest.wire.until_closed();
+    assert!(start.elapsed() < LONG, "it is cut off");
+    export.works_after(guest);
 }
 
 #[test]

@@ -241,3 +241,57 @@ fn look_ahead(stream: &UnixStream, line: &Line) -> bool {
     *lock(&line.changes) = fd;
     answered
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // Tests may.
+mod tests {
+    use super::*;
+    use crate::vhost::nudge::Nudge;
+
+    #[test]
+    fn a_frontend_that_never_reads_of_changes_stops_nobody() {
+        let line = Line::new().unwrap();
+        assert!(!line.tell_of_change(), "nobody listens");
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        *lock(&line.changes) = Some(ours.into());
+        let told = (0..1_000_000).take_while(|_| line.tell_of_change()).count();
+        assert!((1..1_000_000).contains(&told), "it is full after {told}");
+        drop(theirs);
+        assert!(!line.tell_of_change());
+    }
+
+    #[test]
+    fn a_wait_goes_on_after_a_signal() {
+        let (line, nudge) = (Line::new().unwrap(), Nudge::default());
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let _nudged = nudge.take();
+                line.wait(&[&ours], None)
+            });
+            for _ in 0..1000 {
+                nudge.give();
+                std::thread::yield_now();
+            }
+            drop(theirs);
+            assert_eq!(waiting.join().unwrap(), Some(vec![true]));
+        });
+        assert_eq!(line.wait(&[], Some(Duration::ZERO)), Some(vec![]));
+        line.hang_up();
+        assert_eq!(line.wait(&[&ours], None), None, "the end comes first");
+    }
+
+    #[test]
+    fn what_keeps_it_from_a_frontend_is_said_when_it_fails_first() {
+        let said = Arc::<Mutex<Vec<String>>>::default();
+        let into = Arc::clone(&said);
+        let say: super::super::Say = Arc::new(move |line: &str| lock(&into).push(line.to_owned()));
+        let (line, log) = (Line::new().unwrap(), Log::new("v", &say));
+        line.hang_up();
+        let meeting = Meeting::Connect("/nowhere/at/all".into());
+        run(&meeting, &line, || unreachable!("there is no frontend"), &log);
+        let said = lock(&said);
+        assert_eq!(said.len(), 1);
+        assert!(said[0].starts_with("export v: cannot connect to /nowhere/at/all: "), "{said:?}");
+    }
+}

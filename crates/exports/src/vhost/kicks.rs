@@ -127,3 +127,108 @@ fn set_back(fd: &OwnedFd) {
         let _ = rustix::io::read(fd, &mut count);
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // Tests may.
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use millrace_reactor::{Config, Reactor, Wait};
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+    use crate::vhost::played::{count, event, until};
+
+    fn kick(fd: &OwnedFd) {
+        rustix::io::write(fd, &1u64.to_ne_bytes()).unwrap();
+    }
+
+    /// Turns until so many kicks were seen.
+    fn seen(reactor: &mut Reactor, kicks: &mut Kicks, wanted: u64) {
+        let mut seen = 0;
+        until("kicks are seen", || {
+            reactor.turn(Wait::No).unwrap();
+            seen += kicks.take();
+            seen == wanted
+        });
+    }
+
+    /// A descriptor to listen to, and whether it is closed.
+    fn closable() -> (OwnedFd, impl Fn() -> bool) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        (ours.into(), move || (&theirs).read(&mut [0]).is_ok_and(|got| got == 0))
+    }
+
+    #[test]
+    fn each_kick_is_seen_once_and_taken_off_its_own_descriptor() {
+        let mut reactor = Reactor::new(Config::default()).unwrap();
+        let mut kicks = Kicks::new(reactor.handle());
+        let fds = [0; 3].map(|_| event());
+        for (place, fd) in fds.iter().enumerate() {
+            assert_eq!(kicks.add(fd.try_clone().unwrap()), place);
+        }
+        assert!(!kicks.is_busy());
+        let outstanding = |kicks: &Kicks| -> Vec<(bool, u32)> {
+            kicks.kicks.iter().flatten().map(|kick| (kick.armed, kick.outstanding)).collect()
+        };
+        for place in [2, 0, 1, 1] {
+            // Once is enough.
+            kicks.arm();
+            kicks.arm();
+            assert!(kicks.is_busy());
+            assert_eq!(outstanding(&kicks), [(true, 1); 3]);
+            kick(&fds[place]);
+            kick(&fds[place]);
+            seen(&mut reactor, &mut kicks, 1);
+            let mut expected = [(true, 1); 3];
+            expected[place] = (false, 0);
+            assert_eq!(outstanding(&kicks), expected);
+            assert_eq!(count(&fds[place]), 0);
+        }
+    }
+
+    #[test]
+    fn a_descriptor_is_closed_when_nothing_is_outstanding_on_it_and_no_other_is() {
+        let mut reactor = Reactor::new(Config::default()).unwrap();
+        let mut kicks = Kicks::new(reactor.handle());
+        let [(low, low_closed), (high, high_closed)] = [(); 2].map(|()| closable());
+        let (fd, idle) = (event(), closable());
+        assert_eq!([kicks.add(low), kicks.add(high)], [0, 1]);
+        kicks.arm();
+        reactor.turn(Wait::No).unwrap();
+        // On this one there is nothing outstanding.
+        assert_eq!(kicks.add(idle.0), 2);
+        kicks.remove(2);
+        assert!(idle.1() && kicks.kicks[2].is_none());
+        kicks.remove(1);
+        assert!(!high_closed(), "a poll is outstanding");
+        kicks.arm();
+        until("it is closed", || {
+            reactor.turn(Wait::No).unwrap();
+            assert_eq!(kicks.take(), 0, "what is cancelled is no kick");
+            high_closed()
+        });
+        assert!(!low_closed() && kicks.is_busy());
+        // Its place is the next one's.
+        assert_eq!(kicks.add(fd.try_clone().unwrap()), 1);
+        kicks.arm();
+        kick(&fd);
+        seen(&mut reactor, &mut kicks, 1);
+        [0, 1, 1, 7].iter().for_each(|place| kicks.remove(*place));
+        until("all are closed", || {
+            reactor.turn(Wait::No).unwrap();
+            kicks.take();
+            low_closed() && !kicks.is_busy()
+        });
+    }
+
+    #[test]
+    fn a_descriptor_that_waits_is_read_once() {
+        let fd = eventfd(3, EventfdFlags::CLOEXEC).unwrap();
+        set_back(&fd);
+        rustix::fs::fcntl_setfl(&fd, rustix::fs::OFlags::NONBLOCK).unwrap();
+        assert_eq!(count(&fd), 0);
+    }
+}

@@ -24,6 +24,8 @@ mod notifiers;
 mod nudge;
 pub mod pace;
 mod pinned;
+#[cfg(test)]
+mod played;
 pub mod polling;
 mod queue;
 pub mod ring;
@@ -183,13 +185,7 @@ impl VhostServer {
     ) -> Result<(), Error> {
         let log = Log::new(&export.name, &config.say);
         let count = export.threads.count(export.queues);
-        let reactor = Config { backend: config.backend, ..Config::default() };
-        let settings = ThreadConfig {
-            reactor,
-            poll_max_ns: export.poll_max_ns,
-            wait_max_ns: export.wait_max_ns,
-            pin_memory: export.pin_memory,
-        };
+        let settings = settings(export, config.backend);
         let lock = (export.threads == Threads::Shared).then(|| Lock::new("vhost queues", ()));
         let common = Arc::new(Common::new(Arc::clone(&export.volume), settings, log, lock));
         let line = Line::new()
@@ -330,6 +326,23 @@ impl VhostObserver {
     }
 }
 
+/// Settings of the I/O threads of an export.
+fn settings(export: &VhostExport, backend: Backend) -> ThreadConfig {
+    ThreadConfig {
+        reactor: Config { backend, ..Config::default() },
+        poll_max_ns: export.poll_max_ns,
+        wait_max_ns: export.wait_max_ns,
+        pin_memory: export.pin_memory,
+    }
+}
+
+/// Number and CPU of I/O thread `index` of an export.
+fn seat(export: &VhostExport, index: u16) -> (u16, Option<CpuId>) {
+    let cpus = &export.cpus;
+    let cpu = (!cpus.is_empty()).then(|| CpuId(cpus[usize::from(index) % cpus.len()]));
+    (export.first_thread + index, cpu)
+}
+
 fn check(export: &VhostExport) -> Result<(), Error> {
     let name = &export.name;
     let wrong = |text: String| Err(Error::new(ErrorKind::InvalidSetting, text));
@@ -396,9 +409,7 @@ impl Running {
         ways: &Ways,
         failed: &Arc<AtomicBool>,
     ) -> NativeThread {
-        let cpus = &export.cpus;
-        let cpu = (!cpus.is_empty()).then(|| CpuId(cpus[usize::from(index) % cpus.len()]));
-        let number = export.first_thread + index;
+        let (number, cpu) = seat(export, index);
         let (common, desk) =
             (Arc::clone(&self.common), Arc::clone(&self.desks[usize::from(index)]));
         let (Ways { up, report, living }, failed) = (ways.clone(), Arc::clone(failed));
@@ -462,3 +473,6 @@ impl Running {
         self.control = Some(Native::spawn("millrace-vhost", None, Box::new(body)));
     }
 }
+
+#[cfg(test)]
+mod tests;

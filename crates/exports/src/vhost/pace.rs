@@ -149,6 +149,12 @@ impl Pace {
         expected.then_some(until_ns)
     }
 
+    /// Requests in hand and in flight.
+    #[cfg(test)]
+    pub(super) fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
     /// Longest that waiting can pay.
     #[inline]
     fn bound_ns(&self) -> u64 {

@@ -73,11 +73,84 @@ impl Pinned {
 /// Registers a region in pieces; what the kernel refuses is used as it is.
 fn register(handle: &Handle, region: &Region) -> Vec<u16> {
     let (len, start) = (region.address().len_bytes, region.start());
-    let piece = |at: u64| {
-        let bytes = PIECE_BYTES.min(len - at) as usize;
+    let piece = |(at, bytes): (usize, usize)| {
         // SAFETY: the region stays mapped while it is in the list, which unregisters it first; the
         // ring of a thread that ends goes before its list.
-        unsafe { handle.register_buffer(start.wrapping_add(at as usize), bytes) }
+        unsafe { handle.register_buffer(start.wrapping_add(at), bytes) }
     };
-    (0..len.div_ceil(PIECE_BYTES)).filter_map(|index| piece(index * PIECE_BYTES)).collect()
+    pieces(len).filter_map(piece).collect()
+}
+
+/// Where the pieces of a region of so many bytes begin, and how long they are.
+fn pieces(len_bytes: u64) -> impl Iterator<Item = (usize, usize)> {
+    let starts = (0..len_bytes.div_ceil(PIECE_BYTES)).map(|index| index * PIECE_BYTES);
+    starts.map(move |at| (at as usize, PIECE_BYTES.min(len_bytes - at) as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_reactor::{Backend, Config, Reactor};
+
+    use super::*;
+    use crate::vhost::played::Played;
+
+    #[test]
+    fn a_region_is_registered_in_pieces_of_a_gib_and_what_is_left() {
+        let all = |len| pieces(len).collect::<Vec<_>>();
+        let gib = 1usize << 30;
+        assert_eq!(all(4096), [(0, 4096)]);
+        assert_eq!(all(1 << 30), [(0, gib)]);
+        assert_eq!(all((2 << 30) + 5), [(0, gib), (gib, gib), (2 * gib, 5)]);
+        assert_eq!(all(0), []);
+    }
+
+    #[test]
+    fn memory_is_registered_when_all_queues_have_it_and_let_go_of_when_none_has_it_any_more() {
+        for backend in [Backend::Epoll, Backend::Auto] {
+            let reactor = Reactor::new(Config { backend, ..Config::default() }).unwrap();
+            let (handle, played) = (reactor.handle(), Played::new());
+            let (first, second) = (played.memory(), played.memory());
+            let takes = |memory: &GuestMemory| register(&handle, &memory.regions()[0]);
+            let probe = takes(&first);
+            assert!(probe.is_empty() || backend == Backend::Auto, "none on epoll");
+            // SAFETY: nothing is in flight.
+            probe.iter().for_each(|index| unsafe { handle.unregister_buffer(*index) });
+            let queue = |q, memory: &Arc<GuestMemory>| {
+                played.queue(q, 8, |parts| {
+                    (parts.ring.areas, parts.memory) =
+                        (Played::areas(memory, q, 8), Arc::clone(memory));
+                })
+            };
+            let mut queues = [queue(0, &first), queue(1, &first)];
+            let mut off = Pinned::new(handle.clone(), false);
+            off.follow(queues.iter());
+            assert!(off.memory.is_none() && off.regions.is_empty());
+            let mut pinned = Pinned::new(handle.clone(), true);
+            let has = |pinned: &Pinned, memory: &Arc<GuestMemory>| {
+                let known = pinned.memory.as_ref().is_some_and(|known| Arc::ptr_eq(known, memory));
+                let [(region, pieces)] = &pinned.regions[..] else { return false };
+                let is_it = Arc::ptr_eq(region, &memory.regions()[0]);
+                let index = handle.fixed_buffer(region.start(), 4096);
+                known && is_it && index == pieces.first().copied()
+            };
+            pinned.follow([].iter());
+            assert!(pinned.regions.is_empty());
+            // Again and again it is the same.
+            for _ in 0..3 {
+                pinned.follow(queues.iter());
+                assert!(has(&pinned, &first));
+            }
+            // Not before the last of them has heard of a change.
+            queues[0].change_memory(Arc::clone(&second), Some(Played::areas(&second, 0, 8)));
+            pinned.follow(queues.iter());
+            assert!(has(&pinned, &first));
+            queues[1].change_memory(Arc::clone(&second), Some(Played::areas(&second, 1, 8)));
+            pinned.follow(queues.iter());
+            assert!(has(&pinned, &second));
+            assert_eq!(handle.fixed_buffer(first.regions()[0].start(), 4096), None);
+            pinned.follow([].iter());
+            assert!(pinned.regions.is_empty() && pinned.memory.is_none());
+            assert_eq!(handle.fixed_buffer(second.regions()[0].start(), 4096), None);
+        }
+    }
 }

@@ -585,3 +585,6 @@ impl std::fmt::Debug for Queue {
         f.debug_struct("Queue").field("number", &self.number).field("kick", &kick).finish()
     }
 }
+
+#[cfg(test)]
+mod tests;

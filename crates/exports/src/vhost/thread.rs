@@ -294,7 +294,7 @@ impl IoThread {
         self.first = (self.first + 1) % count;
         // What was answered without the drives is none of their completions.
         let (mut taken, mut at_once) = (0, 0);
-        let (early, late) = self.queues.split_at_mut(self.first.min(count - 1));
+        let (early, late) = self.queues.split_at_mut(self.first);
         let first = early.len();
         let all = late.iter_mut().zip(first..).chain(early.iter_mut().zip(0..));
         for (served, lane) in all {
@@ -408,3 +408,6 @@ impl IoThread {
         self.desk.published.publish(stats);
     }
 }
+
+#[cfg(test)]
+mod tests;

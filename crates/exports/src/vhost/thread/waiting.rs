@@ -14,7 +14,7 @@ use super::IoThread;
 impl IoThread {
     /// Whether there is something to do without sleeping.
     #[inline]
-    fn has_news(&self) -> bool {
+    pub(super) fn has_news(&self) -> bool {
         self.queues.iter().flatten().any(|served| served.queue.has_news())
             || self.channel.has_work()
             || !self.desk.orders.is_empty()

@@ -1,0 +1,138 @@
+//! What an export is asked for, where its threads run, and what is said where it fails.
+#![allow(clippy::unwrap_used)] // Tests may.
+
+use std::path::Path;
+
+use millrace_drives::FaultCache;
+
+use super::*;
+
+fn export(socket: &Path) -> VhostExport {
+    VhostExport {
+        name: "v".to_owned(),
+        volume: played::volume(FaultCache::Inner).0,
+        read_only: false,
+        socket: VhostSocket::Listen(socket.to_owned(), None),
+        queues: 4,
+        threads: Threads::Count(2),
+        cpus: Vec::new(),
+        first_thread: 2,
+        serial: String::new(),
+        poll_max_ns: 5,
+        wait_max_ns: 6,
+        pin_memory: false,
+        event_idx: true,
+        tenant: 0,
+    }
+}
+
+fn start(export: VhostExport) -> Result<VhostServer, Error> {
+    let say: Say = Arc::new(|_| {});
+    VhostServer::start(VhostConfig { exports: vec![export], backend: Backend::Epoll, say })
+}
+
+#[test]
+fn settings_that_make_no_sense_are_refused_and_those_at_the_limit_are_not() {
+    let mut export = export(Path::new("/nowhere"));
+    let mut check = |queues, serial: usize| {
+        (export.queues, export.serial) = (queues, "s".repeat(serial));
+        super::check(&export).map_err(|error| error.kind())
+    };
+    for (queues, serial, good) in [
+        (1, 0, true),
+        (QUEUES_MAX, ID_BYTES - 1, true),
+        (1, ID_BYTES, true),
+        (0, 0, false),
+        (QUEUES_MAX + 1, 0, false),
+        (1, ID_BYTES + 1, false),
+        (1, 2 * ID_BYTES, false),
+    ] {
+        let expected = if good { Ok(()) } else { Err(ErrorKind::InvalidSetting) };
+        assert_eq!(check(queues, serial), expected, "{queues} queues, serial of {serial}");
+    }
+}
+
+#[test]
+fn threads_are_dealt_out_to_cpus_in_turn_and_have_the_settings_of_their_export() {
+    let mut export = export(Path::new("/nowhere"));
+    assert_eq!([0, 1, 5].map(|index| seat(&export, index)), [(2, None), (3, None), (7, None)]);
+    export.cpus = vec![8, 3, 5];
+    let cpus = [0, 1, 2, 3, 7].map(|index| seat(&export, index).1.unwrap().0);
+    assert_eq!(cpus, [8, 3, 5, 8, 3]);
+    for backend in [Backend::Uring, Backend::Epoll] {
+        let settings = settings(&export, backend);
+        assert_eq!((settings.reactor.backend, settings.pin_memory), (backend, false));
+        assert_eq!((settings.poll_max_ns, settings.wait_max_ns), (5, 6));
+    }
+}
+
+#[test]
+fn only_the_older_design_has_a_lock_and_a_server_that_is_dropped_lets_go_of_its_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    for threads in [Threads::Shared, Threads::Count(1), Threads::PerQueue] {
+        let server = start(VhostExport { threads, ..export(&socket) }).unwrap();
+        let is_shared = threads == Threads::Shared;
+        assert_eq!(server.exports[0].common.lock.is_some(), is_shared);
+        assert_eq!((server.notes(), server.failed()), (&[][..], false));
+        let observer = server.observer();
+        let names = |errors: Vec<ExportErrors>| errors.into_iter().map(|one| one.export).collect();
+        let (stats, errors): (_, Vec<String>) = (observer.stats(), names(observer.errors()));
+        assert_eq!((stats.len(), stats[0].0.as_str(), errors), (1, "v", vec!["v".to_owned()]));
+        assert_eq!(stats[0].1.len(), usize::from(threads.count(4)));
+        drop(server);
+        assert!(!socket.exists(), "the next one can listen there");
+    }
+}
+
+/// A server without exports.
+fn empty() -> (VhostServer, Sender<String>) {
+    let (report, failures) = channel();
+    let (exports, notes) = (Vec::new(), vec!["a note".to_owned()]);
+    (VhostServer { exports, failures, failed: Arc::default(), notes }, report)
+}
+
+#[test]
+fn what_went_wrong_and_what_there_is_to_know_is_passed_on() {
+    let (server, report) = empty();
+    assert_eq!(server.notes(), ["a note"]);
+    let failed = Arc::clone(&server.failed);
+    for panics in [false, true] {
+        let on_panic = OnPanic(Arc::clone(&failed));
+        let thread = std::thread::spawn(move || {
+            let _on_panic = on_panic;
+            assert!(!panics, "as is expected");
+        });
+        assert_eq!(thread.join().is_err(), panics);
+        assert_eq!(server.failed(), panics);
+    }
+    report.send("it went wrong".to_owned()).unwrap();
+    assert_eq!(server.stop(Duration::ZERO), ["it went wrong"]);
+}
+
+#[test]
+fn a_thread_that_panics_is_told_of_at_the_end_whichever_it_is() {
+    let spawn = |panics: bool| {
+        Native::spawn("t", None, Box::new(move || assert!(!panics, "as is expected")))
+    };
+    for (io, control) in [(false, false), (true, false), (false, true)] {
+        let (mut server, _report) = empty();
+        let export = export(Path::new("/nowhere"));
+        let (say, line): (Say, _) = (Arc::new(|_| {}), Arc::new(Line::new().unwrap()));
+        let (log, settings) = (Log::new("v", &say), settings(&export, Backend::Epoll));
+        let volume = Arc::clone(&export.volume);
+        server.exports.push(Running {
+            name: "v".to_owned(),
+            common: Arc::new(Common::new(volume, settings, log, None)),
+            desks: Arc::new([Arc::default()]),
+            line,
+            alive: channel().1,
+            threads: vec![spawn(false), spawn(io), spawn(false)],
+            control: Some(spawn(control)),
+            _size: export.volume.watch_size(|_| {}),
+        });
+        let failures = server.stop(Duration::ZERO);
+        let expected: &[&str] = if io || control { &["an I/O thread panicked"] } else { &[] };
+        assert_eq!(failures, expected, "{io} {control}");
+    }
+}

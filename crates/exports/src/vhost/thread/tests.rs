@@ -1,0 +1,366 @@
+//! An I/O thread on the thread of a test: round by round, with drives that can hold requests.
+#![allow(clippy::unwrap_used)] // Tests may.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::channel;
+use std::sync::{Mutex, Weak};
+
+use millrace_block::{Op, Status};
+use millrace_drives::{Effect, FaultCache, FaultControl, FaultRule};
+
+use super::super::memory::GuestMemory;
+use super::super::played::{Played, count, event, until, volume};
+use super::super::queue::QueueParts;
+use super::*;
+use crate::mailbox::lock;
+
+const SIZE: u16 = 64;
+const LONG_NS: u64 = 30_000_000_000;
+
+/// An I/O thread that only does what a test says, with its guest.
+struct Bench {
+    thread: IoThread,
+    desk: Arc<Desk>,
+    common: Arc<Common>,
+    control: FaultControl,
+    played: Played,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench::on(FaultCache::Inner)
+    }
+
+    fn on(cache: FaultCache) -> Bench {
+        let said = Arc::<Mutex<Vec<String>>>::default();
+        let into = Arc::clone(&said);
+        let say: super::super::Say = Arc::new(move |line: &str| lock(&into).push(line.to_owned()));
+        let config = ThreadConfig {
+            reactor: millrace_reactor::Config::default(),
+            poll_max_ns: LONG_NS,
+            wait_max_ns: LONG_NS,
+            pin_memory: false,
+        };
+        let (volume, control) = volume(cache);
+        let common = Arc::new(Common::new(volume, config, Log::new("t", &say), None));
+        let desk = Arc::<Desk>::default();
+        let thread = IoThread::new(&common, &desk, 0).unwrap();
+        Bench { thread, desk, common, control, played: Played::new(), said }
+    }
+
+    /// With a queue of this size for each number.
+    fn with(sizes: &[u16]) -> Bench {
+        let mut bench = Bench::new();
+        for (q, size) in (0..).zip(sizes) {
+            bench.add(q, *size, |_| {});
+        }
+        bench
+    }
+
+    fn add(&mut self, q: u16, size: u16, change: impl FnOnce(&mut QueueParts)) {
+        let queue = self.played.queue(q, size, change);
+        self.desk.orders.put(Order::Start(Box::new(queue)));
+        self.thread.take_orders();
+    }
+
+    fn queue(&self, q: usize) -> &Queue {
+        &self.thread.queues[q].as_ref().unwrap().queue
+    }
+
+    fn release(&self) {
+        self.control.clear_rules();
+        self.control.release_stuck();
+    }
+
+    /// Rounds until so many answers are shown.
+    fn serve(&mut self, q: u16, answers: u16) {
+        until("all is answered", || {
+            self.thread.round().unwrap();
+            self.played.used(q)[1] == answers
+        });
+    }
+
+    /// Until nothing moves.
+    fn settle(&mut self) {
+        while self.thread.round().unwrap() {}
+    }
+}
+
+#[test]
+fn a_round_says_whether_anything_moved() {
+    let mut bench = Bench::with(&[SIZE]);
+    assert!(!bench.thread.round().unwrap() && !bench.thread.waits.answered);
+    bench.control.add_rule(FaultRule::always(Effect::Stick));
+    bench.played.offer_reads(0, SIZE, 0, 2);
+    assert!(bench.thread.round().unwrap(), "two are taken");
+    bench.settle();
+    assert_eq!((bench.queue(0).in_flight(), bench.played.used(0)[1]), (2, 0));
+    assert!(!bench.thread.round().unwrap() && !bench.thread.waits.answered);
+    bench.release();
+    until("they end", || bench.thread.round().unwrap());
+    bench.serve(0, 2);
+    assert!(bench.thread.waits.answered && !bench.thread.round().unwrap());
+    let stats = bench.thread.stats;
+    assert_eq!((stats.requests, stats.batches, stats.errors, stats.holds), (2, 1, 0, 0));
+    assert_eq!(bench.common.faults.report("t").count, 0);
+    bench.control.add_rule(FaultRule::always(Effect::Fail(Status::IoError)));
+    bench.played.offer_reads(0, SIZE, 2, 1);
+    bench.serve(0, 3);
+    assert_eq!((bench.common.faults.report("t").count, bench.thread.stats.errors), (1, 1));
+    assert_eq!(bench.played.status(0, 6), 1);
+}
+
+#[test]
+fn each_queue_is_the_first_in_turn() {
+    let mut bench = Bench::with(&[128; 3]);
+    let mut firsts = Vec::new();
+    for round in 0..4 {
+        bench.played.offer_refused(1, 128, 20 * round, 20);
+        bench.thread.round().unwrap();
+        firsts.push(bench.thread.first);
+        bench.settle();
+        assert_eq!(bench.played.used(1)[1], 20 * (round + 1));
+        bench.thread.first = firsts[usize::from(round)];
+    }
+    assert_eq!(firsts, [1, 2, 0, 1]);
+}
+
+#[test]
+fn a_queue_takes_a_few_for_drives_that_answer_at_once_and_its_part_of_the_channel_for_others() {
+    // Drives that answer at once: a few at a time, which the guest may take meanwhile.
+    let mut bench = Bench::with(&[1024, 1024]);
+    bench.played.offer_refused(0, 1024, 0, 20);
+    for served in [8, 16, 20] {
+        assert!(bench.thread.round().unwrap());
+        assert_eq!((bench.played.used(0)[1], bench.thread.stats.requests), (served, served.into()));
+    }
+    // Others: all that the channel has room for with the other queue's part of it left.
+    bench.thread.turns = true;
+    bench.played.offer_refused(0, 1024, 20, 600);
+    assert!(bench.thread.round().unwrap());
+    assert_eq!(bench.played.used(0)[1], 20 + 512);
+    assert!(bench.thread.round().unwrap());
+    assert_eq!((bench.played.used(0)[1], bench.thread.stats.batches), (620, 5));
+}
+
+#[test]
+fn a_queue_that_breaks_is_told_once_and_makes_no_batch() {
+    let (told, error) = (event(), event());
+    let mut bench = Bench::new();
+    let ours = told.try_clone().unwrap();
+    bench.add(0, SIZE, |parts| parts.notifiers.error = Some(Arc::new(told)));
+    drop(error);
+    bench.played.offer(0, SIZE, 0, &[SIZE]);
+    assert!(!bench.thread.round().unwrap());
+    assert_eq!((bench.thread.stats.batches, count(&ours)), (0, 1));
+    for _ in 0..3 {
+        bench.thread.look_after();
+        assert_eq!(bench.desk.published.read().broken, 1);
+    }
+    assert_eq!(lock(&bench.said).len(), 1, "{:?}", lock(&bench.said));
+}
+
+/// A pace of a client that had 32 outstanding lately, close together, for whose submissions a wait
+/// of four seconds pays.
+fn eager() -> Pace {
+    let mut pace = Pace::new(PaceConfig { wait_max_ns: LONG_NS });
+    for _ in 0..32 {
+        pace.arrived(Native::now(), 1);
+        pace.submitted(u64::MAX, 1);
+    }
+    pace.completed(32);
+    pace
+}
+
+#[test]
+fn requests_are_held_back_where_that_pays_and_counted_once() {
+    let mut bench = Bench::with(&[SIZE]);
+    assert!(!bench.thread.hold(8), "submitting costs nothing here");
+    bench.thread.pace.pace = eager();
+    assert!(!bench.thread.hold(8) && bench.thread.pace.pace.outstanding() == 0, "it is off");
+    bench.thread.pace.is_on = true;
+    bench.played.offer_reads(0, SIZE, 0, 8);
+    // Nothing is taken, and the thread does not sleep.
+    assert!(bench.thread.round().unwrap());
+    assert_eq!((bench.thread.stats.holds, bench.thread.stats.requests), (1, 0));
+    let paced = &bench.thread.pace;
+    assert_eq!((paced.waiting, paced.pace.outstanding()), (8, 8));
+    assert_ne!(paced.since_ns, 0);
+    // Only what is new has arrived now.
+    bench.thread.hold(12);
+    assert_eq!(bench.thread.pace.pace.outstanding(), 12);
+    assert_eq!(bench.thread.stats.holds, 1);
+    bench.thread.pace.is_on = false;
+    bench.serve(0, 8);
+}
+
+#[test]
+fn what_is_answered_without_the_drives_is_outstanding_no_more_either() {
+    let mut bench = Bench::with(&[SIZE]);
+    bench.thread.pace.is_on = true;
+    bench.control.add_rule(FaultRule::always(Effect::Stick));
+    bench.played.offer_refused(0, SIZE, 0, 3);
+    [9, 12].iter().for_each(|head| bench.played.request(0, *head, 0, 1));
+    bench.played.offer(0, SIZE, 3, &[9, 12]);
+    bench.settle();
+    assert_eq!((bench.played.used(0)[1], bench.thread.pace.pace.outstanding()), (3, 2));
+    bench.played.offer_refused(0, SIZE, 5, 1);
+    bench.settle();
+    assert_eq!((bench.played.used(0)[1], bench.thread.pace.pace.outstanding()), (4, 2));
+    bench.release();
+    bench.serve(0, 6);
+    assert_eq!(bench.thread.pace.pace.outstanding(), 0);
+}
+
+#[test]
+fn a_kick_ends_a_sleep_and_is_counted() {
+    let (kick, mut bench) = (event(), Bench::new());
+    let ours = kick.try_clone().unwrap();
+    bench.add(0, SIZE, |parts| parts.notifiers.kick = Some(kick));
+    for round in 1..3 {
+        rustix::io::write(&ours, &1u64.to_ne_bytes()).unwrap();
+        // It may wake for something else before.
+        until("the kick is seen", || {
+            bench.thread.sleep(Some(Native::now() + LONG_NS)).unwrap();
+            assert_eq!(bench.played.used(0)[0], 1, "kicks are suppressed after a sleep");
+            bench.thread.look_after();
+            bench.thread.stats.kicks == round
+        });
+        assert_eq!(count(&ours), 0, "its count is taken off");
+    }
+    bench.thread.stats.system_calls = 1000;
+    bench.thread.publish();
+    let (seen, counters) = (bench.desk.published.read(), bench.thread.ctx.reactor().counters());
+    assert_eq!((seen.system_calls, seen.sleeps), (1000 + counters.system_calls, counters.sleeps));
+    assert!(counters.system_calls > 0 && counters.sleeps > 0);
+    assert_eq!((seen.kicks, seen.queues, seen.in_flight), (2, 1, 0));
+}
+
+#[test]
+fn whatever_there_is_to_do_is_news_and_keeps_the_thread_from_sleeping() {
+    let mut bench = Bench::with(&[SIZE, SIZE]);
+    let far = || Some(Native::now() + LONG_NS);
+    assert!(!bench.thread.has_news());
+    // In a ring.
+    bench.played.offer_reads(1, SIZE, 0, 1);
+    assert!(bench.thread.has_news());
+    let sleeps = bench.thread.ctx.reactor().counters().sleeps;
+    bench.thread.sleep(None).unwrap();
+    assert_eq!(bench.played.used(1)[0], 1, "it asks for no kicks after all");
+    bench.serve(1, 1);
+    bench.settle();
+    assert!(!bench.thread.has_news());
+    // Orders.
+    bench.desk.orders.put(Order::Enable(0, true));
+    assert!(bench.thread.has_news());
+    bench.thread.sleep(None).unwrap();
+    bench.thread.sleep(far()).unwrap();
+    bench.thread.take_orders();
+    assert!(!bench.thread.has_news());
+    // The end, unless it has come already and the thread only waits for answers.
+    bench.common.stop.store(true, Ordering::SeqCst);
+    bench.thread.sleep(None).unwrap();
+    assert_eq!(bench.thread.ctx.reactor().counters().sleeps, sleeps, "it did not sleep");
+    until("it sleeps", || {
+        bench.thread.sleep(Some(Native::now() + 1_000_000)).unwrap();
+        bench.thread.ctx.reactor().counters().sleeps > sleeps
+    });
+}
+
+#[test]
+fn it_polls_next_time_for_as_long_as_it_slept() {
+    let mut bench = Bench::with(&[SIZE]);
+    for answered in [false, true] {
+        bench.thread.waits.answered = answered;
+        let (before, sleeps) = (Native::now(), bench.thread.ctx.reactor().counters().sleeps);
+        bench.thread.sleep(Some(before + 1_000_000)).unwrap();
+        let longest = (Native::now() - before).max(10_000);
+        assert!(bench.thread.ctx.reactor().counters().sleeps >= sleeps);
+        let spin_ns = bench.thread.waits.polling[usize::from(answered)].spin_ns();
+        assert!(spin_ns > 0 && spin_ns <= longest, "{spin_ns} after {longest}");
+        assert!(!bench.thread.waits.answered);
+    }
+}
+
+#[test]
+fn a_queue_that_stops_says_its_base_when_it_is_empty_and_lets_go_of_all() {
+    let (kick, theirs) = UnixStream::pair().unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    let mut bench = Bench::new();
+    bench.add(0, SIZE, |parts| parts.notifiers.kick = Some(OwnedFd::from(kick)));
+    bench.add(1, SIZE, |_| {});
+    bench.control.add_rule(FaultRule::always(Effect::Stick));
+    bench.played.offer_reads(0, SIZE, 0, 3);
+    bench.settle();
+    let (reply, base) = channel();
+    bench.desk.orders.put(Order::Stop(0, reply));
+    bench.thread.take_orders();
+    bench.thread.look_after();
+    assert!(base.try_recv().is_err(), "three are in flight");
+    let memory = Arc::downgrade(bench.queue(0).memory());
+    assert_eq!(bench.desk.published.read().queues, 2);
+    bench.release();
+    bench.serve(0, 3);
+    bench.thread.look_after();
+    assert_eq!(base.try_recv(), Ok(3));
+    assert!(memory.upgrade().is_none());
+    let mut byte = [0];
+    assert_eq!(std::io::Read::read(&mut &theirs, &mut byte).unwrap(), 0, "the kick is closed");
+    let stats = bench.desk.published.read();
+    assert_eq!((stats.queues, stats.in_flight, stats.requests), (1, 0, 3));
+    // A ring that is none has no base.
+    let (reply, base) = channel();
+    bench.desk.orders.put(Order::Stop(0, reply));
+    bench.thread.take_orders();
+    assert_eq!(base.recv(), Err(std::sync::mpsc::RecvError));
+    // The next one takes its place.
+    bench.add(2, SIZE, |_| {});
+    assert_eq!((bench.thread.queues.len(), bench.queue(0).number), (2, 2));
+}
+
+/// What a thread of so many says at its end, and what is left of its guest's memory.
+fn finish(mut bench: Bench, threads: u16, drain_ns: u64) -> (Vec<String>, Weak<GuestMemory>) {
+    bench.settle();
+    let memory = Arc::downgrade(bench.queue(0).memory());
+    bench.common.stop_deadline_ns.set(Native::now() + drain_ns).unwrap();
+    bench.common.stop.store(true, Ordering::SeqCst);
+    (bench.thread.finish(Ok(()), threads), memory)
+}
+
+#[test]
+fn only_the_last_thread_to_end_flushes() {
+    for (before, threads, flushes) in [(0, 1, 1), (0, 2, 0), (1, 2, 1), (2, 3, 1), (1, 3, 0)] {
+        let mut bench = Bench::on(FaultCache::Volatile);
+        bench.add(0, SIZE, |_| {});
+        let control = bench.control.clone();
+        control.add_rule(FaultRule::always(Effect::Delay(1)).on(Op::Flush));
+        bench.common.drained.store(before, Ordering::SeqCst);
+        let (failures, memory) = finish(bench, threads, LONG_NS);
+        assert_eq!(failures, Vec::<String>::new());
+        assert_eq!(control.struck(), flushes, "{before} of {threads} before");
+        assert!(memory.upgrade().is_none());
+    }
+}
+
+#[test]
+fn a_flush_that_fails_at_the_end_is_told() {
+    let mut bench = Bench::on(FaultCache::Volatile);
+    bench.add(0, SIZE, |_| {});
+    bench.control.add_rule(FaultRule::always(Effect::Fail(Status::IoError)).on(Op::Flush));
+    let (failures, memory) = finish(bench, 1, LONG_NS);
+    assert!(failures.len() == 1 && failures[0].contains(": flush: "), "{failures:?}");
+    assert!(memory.upgrade().is_none());
+}
+
+#[test]
+fn requests_that_never_end_are_told_of_and_their_memory_is_left_to_the_drives() {
+    let mut bench = Bench::with(&[SIZE]);
+    bench.control.add_rule(FaultRule::always(Effect::Stick).on(Op::Read));
+    bench.played.offer_reads(0, SIZE, 0, 3);
+    bench.settle();
+    let (failures, memory) = finish(bench, 2, 0);
+    assert_eq!(failures, ["3 requests of a guest are cut off: no answer of a drive"]);
+    assert!(memory.upgrade().is_some());
+}
