@@ -340,3 +340,6 @@ fn map(file: File, region: &VhostUserMemoryRegion) -> std::result::Result<Arc<Re
     };
     Region::map(file, address).map(Arc::new).map_err(|error| error.to_string())
 }
+
+#[cfg(test)]
+mod tests;

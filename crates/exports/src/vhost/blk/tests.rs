@@ -254,7 +254,7 @@ fn what_a_volume_cannot_do_is_neither_offered_nor_described() {
             discard_granularity: 4096,
             ..QueueLimits::default()
         };
-        let expected = discard * u64::from(discards > 0) | zero * u64::from(zeroes > 0);
+        let expected = discard * u64::from(discards > 0) + zero * u64::from(zeroes > 0);
         assert_eq!(config(limits).features() & (discard | zero), expected);
         let bytes = config(limits).bytes();
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));

@@ -364,3 +364,35 @@ fn requests_that_never_end_are_told_of_and_their_memory_is_left_to_the_drives() 
     assert_eq!(failures, ["3 requests of a guest are cut off: no answer of a drive"]);
     assert!(memory.upgrade().is_some());
 }
+
+#[test]
+fn it_polls_if_that_has_paid_and_there_is_a_queue_and_counts_what_came_of_it() {
+    let mut bench = Bench::new();
+    let paid = |bench: &mut Bench| {
+        bench.thread.waits.polling[0].slept(0, 20_000);
+        assert_eq!(bench.thread.waits.polling[0].spin_ns(), 20_000);
+    };
+    let counts = |bench: &Bench| (bench.thread.stats.poll_hits, bench.thread.stats.poll_misses);
+    paid(&mut bench);
+    assert!(!bench.thread.spin().unwrap(), "there is no queue");
+    bench.add(0, SIZE, |_| {});
+    bench.played.offer_reads(0, SIZE, 0, 1);
+    bench.thread.waits.answered = true;
+    assert!(!bench.thread.spin().unwrap(), "no wait for guests has paid so far");
+    assert_eq!((counts(&bench), bench.thread.stats.poll_ns), ((0, 0), 0));
+    bench.thread.waits.answered = false;
+    for hits in 1..3 {
+        assert!(bench.thread.spin().unwrap());
+        assert_eq!((counts(&bench), bench.thread.waits.spun_ns), ((hits, 0), 0));
+    }
+    bench.serve(0, 1);
+    bench.settle();
+    // In vain, for as long as that has paid or until somebody else wants the CPU.
+    let before_ns = bench.thread.stats.poll_ns;
+    bench.thread.waits.answered = false;
+    assert!(!bench.thread.spin().unwrap());
+    assert_eq!(counts(&bench), (2, 1));
+    let spun_ns = bench.thread.waits.spun_ns;
+    assert!(spun_ns > 0);
+    assert_eq!(bench.thread.stats.poll_ns, before_ns + spun_ns);
+}

@@ -1,0 +1,72 @@
+//! What a frontend may ask for in vain, and what the device remembers of what was refused.
+#![allow(clippy::unwrap_used)] // Tests may.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+use millrace_drives::FaultCache;
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserProtocolFeatures,
+};
+use vhost::vhost_user::{GpuBackend, VhostUserBackendReqHandlerMut};
+
+use super::*;
+use crate::mailbox::lock;
+use crate::vhost::Say;
+use crate::vhost::blk::ID_BYTES;
+use crate::vhost::log::Log;
+use crate::vhost::memory::memory_file;
+use crate::vhost::played::volume;
+use crate::vhost::thread::ThreadConfig;
+
+/// A device of which no ring is served, and what it said.
+fn device() -> (Device, Arc<Mutex<Vec<String>>>) {
+    let said = Arc::<Mutex<Vec<String>>>::default();
+    let into = Arc::clone(&said);
+    let say: Say = Arc::new(move |line: &str| lock(&into).push(line.to_owned()));
+    let (volume, _) = volume(FaultCache::Inner);
+    let (read_only, write_back, event_idx, queues) = (false, true, true, 2);
+    let (capacity, limits) = (volume.capacity(), *volume.limits());
+    let config = Config { capacity, limits, queues, read_only, write_back, event_idx };
+    let reactor = millrace_reactor::Config::default();
+    let settings = ThreadConfig { reactor, poll_max_ns: 0, wait_max_ns: 0, pin_memory: false };
+    let common = Common::new(volume, settings, Log::new("v", &say), None);
+    let write_back = AtomicBool::new(true);
+    let flags = DeviceFlags { write_back, read_only, id: [0; ID_BYTES], tenant: 0 };
+    let line = Arc::new(Line::new().unwrap());
+    let desks: Arc<[Arc<Desk>]> = Arc::new([Arc::default()]);
+    (Device::new(Arc::new(common), desks, line, (config, flags)), said)
+}
+
+#[test]
+fn what_a_block_device_without_migration_has_not_is_refused() {
+    let (mut device, said) = device();
+    let file = || memory_file("t", 4096).unwrap();
+    let (stream, _other) = UnixStream::pair().unwrap();
+    let (save, phase) = (VhostTransferStateDirection::SAVE, VhostTransferStatePhase::STOPPED);
+    assert!(device.set_gpu_socket(GpuBackend::from_stream(stream)).is_err());
+    assert!(device.get_shared_object(Default::default()).is_err());
+    assert!(device.set_device_state_fd(save, phase, file()).is_err());
+    assert!(device.check_device_state().is_err());
+    assert!(device.get_shmem_config().is_err());
+    assert!(device.set_log_base(&Default::default(), file()).is_err());
+    let said = lock(&said);
+    assert_eq!(said.len(), 6, "{said:?}");
+    assert!(said.iter().all(|line| line.starts_with("export v: refused what the frontend asks: ")));
+}
+
+#[test]
+fn a_frontend_goes_on_once_after_what_left_all_as_it_was_if_it_hears_of_it() {
+    let answers = VhostUserProtocolFeatures::REPLY_ACK.bits();
+    let others = !answers;
+    for (features, hears) in [(answers, true), (others, false), (u64::MAX, true), (0, false)] {
+        let (mut device, _) = device();
+        device.set_protocol_features(features).unwrap();
+        assert!(!device.goes_on(), "nothing was refused");
+        assert!(device.remove_mem_region(&Default::default()).is_err());
+        assert_eq!(device.goes_on(), hears, "{features:#x}");
+        assert!(!device.goes_on(), "only once");
+        assert!(device.set_vring_num(0, 3).is_err() && !device.goes_on());
+    }
+}
