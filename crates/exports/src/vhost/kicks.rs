@@ -138,7 +138,7 @@ mod tests {
     use rustix::event::{EventfdFlags, eventfd};
 
     use super::*;
-    use crate::vhost::played::{count, event, until};
+    use crate::vhost::tests::played::{count, event, until};
 
     fn kick(fd: &OwnedFd) {
         rustix::io::write(fd, &1u64.to_ne_bytes()).unwrap();

@@ -24,8 +24,6 @@ mod notifiers;
 mod nudge;
 pub mod pace;
 mod pinned;
-#[cfg(test)]
-mod played;
 pub mod polling;
 mod queue;
 pub mod ring;

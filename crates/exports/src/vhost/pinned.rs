@@ -92,7 +92,7 @@ mod tests {
     use millrace_reactor::{Backend, Config, Reactor};
 
     use super::*;
-    use crate::vhost::played::Played;
+    use crate::vhost::tests::played::Played;
 
     #[test]
     fn a_region_is_registered_in_pieces_of_a_gib_and_what_is_left() {

@@ -1,6 +1,8 @@
 //! What an export is asked for, where its threads run, and what is said where it fails.
 #![allow(clippy::unwrap_used)] // Tests may.
 
+pub(super) mod played;
+
 use std::path::Path;
 
 use millrace_drives::FaultCache;

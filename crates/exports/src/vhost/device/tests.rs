@@ -17,7 +17,7 @@ use crate::vhost::Say;
 use crate::vhost::blk::ID_BYTES;
 use crate::vhost::log::Log;
 use crate::vhost::memory::memory_file;
-use crate::vhost::played::volume;
+use crate::vhost::tests::played::volume;
 use crate::vhost::thread::ThreadConfig;
 
 /// A device of which no ring is served, and what it said.

@@ -5,7 +5,7 @@ use millrace_block::Stamp;
 use millrace_drives::{Effect, FaultCache, FaultControl, FaultRule, IoConfig, IoContext};
 
 use super::super::blk::kind;
-use super::super::played::{Played, count, event, until, volume};
+use super::super::tests::played::{Played, count, event, until, volume};
 use super::*;
 
 const SIZE: u16 = 64;

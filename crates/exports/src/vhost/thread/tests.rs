@@ -10,8 +10,8 @@ use millrace_block::{Op, Status};
 use millrace_drives::{Effect, FaultCache, FaultControl, FaultRule};
 
 use super::super::memory::GuestMemory;
-use super::super::played::{Played, count, event, until, volume};
 use super::super::queue::QueueParts;
+use super::super::tests::played::{Played, count, event, until, volume};
 use super::*;
 use crate::mailbox::lock;
 
