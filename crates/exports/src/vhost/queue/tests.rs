@@ -13,12 +13,13 @@ const LANE: u64 = 3;
 
 /// A queue of a guest, with the channel that it takes requests into.
 struct Bench {
+    // Goes before the memory that its requests lie in.
+    channel: Channel<Native>,
+    _ctx: IoContext,
     played: Played,
     queue: Queue,
     stats: VhostStats,
     control: FaultControl,
-    channel: Channel<Native>,
-    _ctx: IoContext,
 }
 
 impl Bench {
