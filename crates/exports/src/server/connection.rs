@@ -377,20 +377,4 @@ impl Connection {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_turn_takes_its_share_of_bytes_and_one_read_at_least() {
-        for (len_bytes, expected) in [(4096, 64), (64 * 1024, 4), (100_000, 3), (8 << 20, 1)] {
-            let (mut turn, mut taken) = (Turn::default(), 0);
-            while !turn.is_full() {
-                turn.note_read(len_bytes);
-                taken += 1;
-            }
-            assert_eq!(taken, expected, "reads of {len_bytes} bytes");
-            assert!(turn.end(), "the rest is for the next turn");
-            assert!(!turn.is_full(), "which takes as much");
-        }
-    }
-}
+mod tests;

@@ -409,3 +409,6 @@ fn region_bytes(class: usize) -> usize {
     let bytes = class_bytes(class);
     if bytes * 4 <= REGION_BYTES { REGION_BYTES } else { bytes }
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,6 +32,8 @@ mod ring;
 mod shared;
 mod shares;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod ticket;
 mod worker;
 

@@ -212,3 +212,6 @@ impl Outgoing {
         Freed { replies: gathered.replies + sending.replies, bytes: gathered.bytes + sending.bytes }
     }
 }
+
+#[cfg(test)]
+mod tests;
