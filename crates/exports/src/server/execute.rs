@@ -457,3 +457,6 @@ fn bio_of(ticket: &Ticket, zeroes: &Zeroes, tenants: u16) -> Bio {
     };
     bio.with_flags(ticket.flags).with_tenant(tenant)
 }
+
+#[cfg(test)]
+mod tests;

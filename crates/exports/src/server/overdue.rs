@@ -120,3 +120,6 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -260,38 +260,4 @@ impl Worker {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stall_takes_as_many_looks_without_a_move_as_there_are_per_timeout() {
-        let mut progress = Progress::default();
-        progress.note();
-        assert!(!progress.is_stalled(true), "it moved since the last look");
-        assert!((1..LOOKS).all(|_| !progress.is_stalled(true)));
-        progress.note();
-        assert!((0..LOOKS).all(|_| !progress.is_stalled(true)));
-        assert!(!progress.is_stalled(false), "idle");
-        assert!((1..LOOKS).all(|_| !progress.is_stalled(true)));
-        assert!(progress.is_stalled(true));
-    }
-
-    #[test]
-    fn client_is_slow_if_it_takes_too_little_in_a_whole_period_under_pressure() {
-        const S: u64 = 1_000_000_000;
-        let from_ns = 10 * S;
-        let looks = |bytes_per_s: usize| {
-            let mut progress = Progress::default();
-            let mut look = |at_s: u64| {
-                progress.moved(bytes_per_s);
-                progress.is_slow(true, (from_ns, at_s * S), 4 * S)
-            };
-            (10..20).map(&mut look).collect::<Vec<bool>>()
-        };
-        let slow = looks(8 << 10);
-        assert_eq!(slow.iter().position(|slow| *slow), Some(4), "not before the period is over");
-        assert!(looks(64 << 10).iter().all(|slow| !slow));
-        let mut idle = Progress::default();
-        assert!((10..20).all(|at_s| !idle.is_slow(false, (from_ns, at_s * S), 4 * S)));
-    }
-}
+mod tests;

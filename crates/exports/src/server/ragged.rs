@@ -347,21 +347,4 @@ fn sectors_of(ticket: &Ticket) -> Range<Sector> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ragged_range_knows_its_blocks() {
-        let of = |offset, length| {
-            let ragged = Ragged::new(offset, length, 512);
-            let Ragged { start, cover, head, tail, .. } = ragged;
-            ((start, cover, head, tail), (ragged.first(), ragged.last()), ragged.inner())
-        };
-        assert_eq!(of(5, 10), ((0, 512, 5, 497), (true, false), (512, 0)));
-        assert_eq!(of(512, 10), ((512, 512, 0, 502), (true, false), (1024, 0)));
-        assert_eq!(of(600, 424), ((512, 512, 88, 0), (true, false), (1024, 0)));
-        assert_eq!(of(511, 2), ((0, 1024, 511, 511), (true, true), (512, 0)));
-        assert_eq!(of(512, 513), ((512, 1024, 0, 511), (false, true), (512, 512)));
-        assert_eq!(of(1, 2047), ((0, 2048, 1, 0), (true, false), (512, 1536)));
-    }
-}
+mod tests;

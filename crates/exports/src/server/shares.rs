@@ -199,3 +199,6 @@ impl Worker {
         others.filter(|(thread, _)| *thread != self.number).for_each(|(_, mailbox)| mailbox.ring());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -457,3 +457,6 @@ pub(crate) fn touch(touched: &mut Vec<usize>, conn: &mut Connection) {
         touched.push(conn.index);
     }
 }
+
+#[cfg(test)]
+mod tests;

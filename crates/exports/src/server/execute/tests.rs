@@ -1,0 +1,203 @@
+//! What becomes of a request, and what of its parts, where no client could tell.
+
+use super::super::connection::Phase;
+use super::super::tests::{MIB, Rig, connection, header, request, ticket};
+use super::*;
+use crate::nbd::status::descriptors;
+use crate::nbd::wire::{OPT_GO, OPT_SET_META_CONTEXT, OPT_STRUCTURED_REPLY, put_option};
+use crate::nbd::{ExportInfo, Rules, Session, TransmissionFlags};
+
+#[test]
+fn every_outcome_of_a_drive_has_its_error() {
+    let of = |status| errno_of(status);
+    assert_eq!(of(Status::Ok), None);
+    for (status, errno) in [
+        (Status::NoSpace, Errno::Enospc),
+        (Status::NotSupported, Errno::Enotsup),
+        (Status::Invalid, Errno::Einval),
+        (Status::OutOfRange, Errno::Einval),
+        (Status::ReadOnly, Errno::Eperm),
+        (Status::NoResource, Errno::Enomem),
+        (Status::Aborted, Errno::Eshutdown),
+        (Status::IoError, Errno::Eio),
+        (Status::TimedOut, Errno::Eio),
+        (Status::Offline, Errno::Eio),
+    ] {
+        assert_eq!(of(status), Some(errno), "{status:?}");
+    }
+}
+
+#[test]
+fn fua_is_for_what_writes_and_sectors_are_of_512_bytes() {
+    let rig = Rig::new(&["null:size=1m"], |_| ());
+    let (conn, _sockets) = connection(9);
+    let granted = granted();
+    for (op, flags, fua) in [
+        (Op::Read, CMD_FLAG_FUA, false),
+        (Op::Write, CMD_FLAG_FUA, true),
+        (Op::Write, 0, false),
+        (Op::Read, 0, false),
+        (Op::Discard, CMD_FLAG_FUA, true),
+    ] {
+        let request = Request { flags, ..request(Command::Write, 5 * 512, 512) };
+        let ticket = rig.core.ticket(&conn, &granted, &request, op);
+        assert_eq!((ticket.flags.has(OpFlags::FUA), ticket.sector), (fua, 5), "{op:?}");
+        assert_eq!((ticket.owner.conn, ticket.owner.serial), (0, 9));
+    }
+}
+
+fn granted() -> Granted {
+    let session = super::super::tests::session();
+    let info = ExportInfo {
+        name: String::new(),
+        description: String::new(),
+        size_bytes: 1 << 20,
+        flags: TransmissionFlags::new(),
+        block_min: 512,
+        block_preferred: 4096,
+        block_max: 1 << 25,
+    };
+    Granted { session, rules: Rules::new(&info, &session), export: 0, grain: 512 }
+}
+
+/// A connection with structured replies and `base:allocation`.
+fn with_status(rig: &mut Rig) -> std::os::unix::net::UnixStream {
+    let (mut client, index) = rig.connect();
+    let mut out = 3u32.to_be_bytes().to_vec();
+    put_option(&mut out, OPT_STRUCTURED_REPLY, &[]);
+    let context = b"\0\0\0\0\0\0\0\x01\0\0\0\x0fbase:allocation";
+    put_option(&mut out, OPT_SET_META_CONTEXT, context);
+    put_option(&mut out, OPT_GO, &[0; 6]);
+    std::io::Write::write_all(&mut client, &out).unwrap();
+    // Greeting; acknowledgement; context and acknowledgement; export, block sizes, and the last.
+    rig.receive(&mut client, 18 + 20 + (20 + 4 + 15) + 20 + (20 + 12) + (20 + 14) + 20);
+    assert_eq!(rig.conns[index].as_ref().unwrap().phase, Phase::Transmission);
+    client
+}
+
+/// Extents as length, hole, zero.
+fn status(
+    rig: &mut Rig,
+    client: &mut std::os::unix::net::UnixStream,
+    (flags, offset, length): (u16, u64, u64),
+) -> Vec<(u64, bool, bool)> {
+    let request = Request { flags, ..request(Command::BlockStatus, offset, length) };
+    std::io::Write::write_all(client, &header(&request)).unwrap();
+    let head = rig.receive(client, 20);
+    assert_eq!(head[..8], *b"\x66\x8e\x33\xef\0\x01\0\x05", "the last chunk, of block status");
+    let payload = u32::from_be_bytes(head[16..20].try_into().unwrap());
+    let payload = rig.receive(client, payload as usize);
+    assert_eq!(payload[..4], [0, 0, 0, 1], "id of the context");
+    descriptors(&payload[4..], false).map(|one| (one.len, one.hole, one.zero)).collect()
+}
+
+#[test]
+fn block_status_begins_at_the_requests_first_byte_and_ends_at_its_last() {
+    let mut rig = Rig::new(&["ram:size=8m"], |_| ());
+    let mut client = with_status(&mut rig);
+    let data = vec![1; MIB];
+    let write = [header(&request(Command::Write, MIB as u64, MIB as u64)), data].concat();
+    let (mut writer, _) = rig.by_hand("0");
+    writer.set_nonblocking(false).unwrap();
+    std::thread::scope(|scope| {
+        let sending = &mut writer;
+        let sent = scope.spawn(move || std::io::Write::write_all(sending, &write));
+        rig.until("it is written", |rig| rig.core.counts.copied.bytes > 0 || sent.is_finished());
+        rig.until("all is sent", |_| sent.is_finished());
+        sent.join().unwrap().unwrap();
+    });
+    writer.set_nonblocking(true).unwrap();
+    rig.receive(&mut writer, 16);
+    const M: u64 = MIB as u64;
+    let (hole, data) = ((M, true, true), (M, false, false));
+    let mut of = |flags, offset, length| status(&mut rig, &mut client, (flags, offset, length));
+    assert_eq!(of(0, 0, 3 * M), [hole, data, hole]);
+    assert_eq!(of(CMD_FLAG_REQ_ONE, 0, 3 * M), [hole]);
+    assert_eq!(of(0, 700, 3 * M - 700), [(M - 700, true, true), data, hole]);
+    assert_eq!(of(0, M + 1, M), [(M - 1, false, false), (1, true, true)]);
+    assert_eq!(of(0, M - 1, 2), [(1, true, true), (1, false, false)]);
+    assert_eq!(of(0, 8 * M - 5, 5), [(5, true, true)]);
+    assert_eq!(of(0, M + 100, 100), [(100, false, false)]);
+    assert_eq!((rig.core.pool.in_use(), rig.core.counts.errors), (0, 0));
+}
+
+#[test]
+fn a_request_without_data_goes_on_part_after_part_and_ends_with_its_flush() {
+    let mut rig = Rig::new(&["null:size=4t"], |_| ());
+    // Sectors and flush: the parts that the block layer gets.
+    for (sectors, then_flush, parts) in
+        [(8, false, 1), (PART_SECTORS, false, 1), (2 * PART_SECTORS + 1, false, 3), (8, true, 2)]
+    {
+        let ticket = ticket(Op::Discard, 1, Memory::None);
+        let ticket = Ticket { left_sectors: sectors, then_flush, sector: 16, ..ticket };
+        let id = rig.core.tickets.insert(ticket);
+        rig.core.submit(id);
+        let mut gone_on = 1;
+        while rig.core.advance(id, Status::Ok).is_none() {
+            gone_on += 1;
+            assert!(gone_on <= parts, "{sectors}");
+        }
+        assert_eq!(gone_on, parts, "{sectors}");
+        assert_eq!(rig.core.lanes[0].started, 0);
+        rig.until("its bios are over", |rig| {
+            rig.core.poll();
+            rig.core.done.clear();
+            rig.core.lanes[0].channel.in_flight() == 0
+        });
+    }
+    let ticket = ticket(Op::Discard, 1, Memory::None);
+    let id = rig.core.tickets.insert(Ticket { left_sectors: 2 * PART_SECTORS, ..ticket });
+    rig.core.submit(id);
+    let over = rig.core.advance(id, Status::IoError).expect("an error ends it");
+    assert_eq!((over.sector, over.left_sectors), (0, 2 * PART_SECTORS));
+    rig.until("its bio is over", |rig| {
+        rig.core.poll();
+        rig.core.done.clear();
+        rig.core.lanes[0].channel.in_flight() == 0
+    });
+}
+
+#[test]
+fn faults_of_clients_that_are_gone_count_for_their_volume() {
+    let mut rig = Rig::new(&["null:size=1m", "null:size=1m"], |_| ());
+    rig.core.note_fault(1, Status::IoError);
+    let counts = |rig: &Rig| {
+        rig.shared.exports.list.iter().map(|one| one.faults.report("").count).collect::<Vec<_>>()
+    };
+    assert_eq!(counts(&rig), [0, 1]);
+    let (mut conn, _sockets) = connection(1);
+    let reply = Reply::new(&request(Command::Read, 0, 512), &super::super::tests::session());
+    rig.core.fail(&mut conn, &reply, Status::IoError);
+    assert_eq!((counts(&rig), rig.core.counts.errors), (vec![0, 1], 1));
+    conn.granted = Some(granted());
+    rig.core.fail(&mut conn, &reply, Status::TimedOut);
+    assert_eq!((counts(&rig), rig.core.counts.errors), (vec![1, 1], 2));
+    conn.in_flight = 0;
+    rig.core.refuse_stuck(&mut conn, &granted(), &request(Command::Read, 0, 512));
+    assert_eq!((counts(&rig), rig.core.counts.errors), (vec![2, 1], 3));
+    assert_eq!(conn.in_flight, 1);
+    assert!(conn.out.has_gathered());
+}
+
+#[test]
+fn tenants_are_clients_of_a_thread_by_their_places() {
+    let zeroes = Zeroes::new().unwrap();
+    let flush = ticket(Op::Flush, 1, Memory::None);
+    assert_eq!(bio_of(&flush, &zeroes, 1001).op(), Op::Flush);
+    let read = Ticket { bio_bytes: 4096, sector: 9, ..ticket(Op::Read, 1, Memory::Zeroes) };
+    let bio = bio_of(&read, &zeroes, 1001);
+    assert_eq!((bio.op(), bio.sector(), bio.nr_sectors()), (Op::Read, 9, 8));
+    let trim = Ticket { left_sectors: PART_SECTORS + 8, ..ticket(Op::Discard, 1, Memory::None) };
+    assert_eq!(u64::from(bio_of(&trim, &zeroes, 1).nr_sectors()), PART_SECTORS);
+}
+
+#[test]
+fn a_session_without_a_context_has_no_block_status() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let (mut conn, _sockets) = connection(1);
+    let session: Session = super::super::tests::session();
+    assert_eq!(session.base_allocation, None);
+    rig.core.block_status(&mut conn, &granted(), &request(Command::BlockStatus, 0, 512));
+    assert_eq!((conn.in_flight, rig.core.counts.errors), (1, 1));
+    assert_eq!(rig.core.pool.in_use(), 0);
+}

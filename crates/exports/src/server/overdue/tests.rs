@@ -1,0 +1,182 @@
+//! Which requests are overdue at which look, and what becomes of them, without any drive.
+
+use millrace_block::Op;
+
+use super::super::connection::Phase;
+use super::super::tests::{Rig, connection, ticket};
+use super::*;
+
+/// Two volumes, and connection 0 of serial 1.
+fn rig() -> (Rig, [std::os::unix::net::UnixStream; 2]) {
+    let mut rig = Rig::new(&["null:size=1m", "null:size=1m"], |_| ());
+    let (mut conn, sockets) = connection(1);
+    (conn.phase, conn.negotiation) = (Phase::Transmission, None);
+    rig.conns.push(Some(conn));
+    (rig, sockets)
+}
+
+/// Without what no turn of the thread would end.
+fn end(mut rig: Rig) {
+    rig.conns.clear();
+    rig.touched.clear();
+    rig.core.retry.clear();
+}
+
+/// A read of a client that the block layer has.
+fn started(rig: &mut Rig, lane: u32, serial: u64) -> u32 {
+    let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
+    let ticket = ticket(Op::Read, serial, Memory::Buffer(buffer));
+    let ticket = Ticket { lane, life: Life::Started(0), ..ticket };
+    rig.core.lanes[lane as usize].start(&ticket);
+    rig.core.tickets.insert(ticket)
+}
+
+#[test]
+fn a_lane_is_looked_after_only_while_something_is_started_that_can_be_overdue() {
+    let (mut rig, _sockets) = rig();
+    for (started, timeout_ns, expected) in
+        [(0, 0, None), (0, 9, None), (1, 0, None), (1, 9, Some(70)), (2, 9, Some(70))]
+    {
+        let lane = &mut rig.core.lanes[0];
+        (lane.started, lane.timeout_ns, lane.look_ns) = (started, timeout_ns, 70);
+        assert_eq!(rig.overdue_deadline(), expected, "{started} {timeout_ns}");
+    }
+    let lane = &mut rig.core.lanes[1];
+    (lane.started, lane.timeout_ns, lane.look_ns) = (1, 9, 60);
+    assert_eq!(rig.overdue_deadline(), Some(60), "the earlier one");
+    rig.core.lanes.iter_mut().for_each(|lane| lane.started = 0);
+    end(rig);
+}
+
+#[test]
+fn the_next_look_is_a_quarter_of_the_timeout_later_and_none_comes_early() {
+    const QUARTER: u64 = 1 << 60;
+    let (mut rig, _sockets) = rig();
+    let ids = [0, 1].map(|lane| started(&mut rig, lane, 1));
+    let looks = |rig: &mut Rig| ids.map(|id| rig.core.tickets.get(id).life);
+    for (started, timeout_ns, look_ns, seen) in [
+        (1, 4 * QUARTER - 1, u64::MAX, false),
+        (1, 0, 0, false),
+        (0, 4 * QUARTER - 1, 0, false),
+        (1, 4 * QUARTER - 1, 0, true),
+    ] {
+        let lane = &mut rig.core.lanes[0];
+        (lane.started, lane.timeout_ns, lane.look_ns) = (started, timeout_ns, look_ns);
+        rig.core.lanes[1].look_ns = u64::MAX;
+        let before_ns = Native::now();
+        rig.end_overdue();
+        let after_ns = Native::now();
+        assert_eq!(looks(&mut rig), [Life::Started(seen.into()), Life::Started(0)]);
+        let next_ns = rig.core.lanes[0].look_ns;
+        match seen {
+            true => {
+                let expected = before_ns + QUARTER - 1..=after_ns + QUARTER;
+                assert!(expected.contains(&next_ns), "{next_ns} {expected:?}");
+            }
+            false => assert_eq!(next_ns, look_ns),
+        }
+    }
+    ids.into_iter().for_each(|id| rig.core.forget(id));
+    end(rig);
+}
+
+#[test]
+fn a_request_is_overdue_at_one_look_more_than_there_are_per_timeout() {
+    let (mut rig, _sockets) = rig();
+    let id = started(&mut rig, 0, 1);
+    let other = started(&mut rig, 1, 1);
+    let filling = rig.core.tickets.insert(ticket(Op::Write, 1, Memory::None));
+    let conn = rig.conns[0].as_mut().unwrap();
+    (conn.held_bytes, conn.in_flight) = (3 * 4096, 2);
+    rig.core.lanes[0].hungry.push(5);
+    for look in 1..=LOOKS {
+        rig.look_for_overdue(0);
+        assert_eq!(rig.core.tickets.get(id).life, Life::Started(look));
+    }
+    assert_eq!(rig.core.counts.errors, 0);
+    rig.look_for_overdue(0);
+    assert_eq!(rig.core.tickets.get(id).life, Life::Overdue);
+    let lane = &rig.core.lanes[0];
+    assert_eq!((lane.started, lane.overdue, lane.held_bytes), (0, 1, 4096));
+    assert_eq!(rig.core.counts.errors, 1);
+    let conn = rig.conns[0].as_ref().unwrap();
+    assert!(conn.out.has_gathered(), "it is answered");
+    assert_eq!((conn.held_bytes, conn.in_flight), (2 * 4096, 2));
+    assert_eq!((&rig.touched[..], &rig.core.retry[..]), (&[0][..], &[5][..]));
+    assert_eq!(rig.core.tickets.get(other).life, Life::Started(0), "of another volume");
+    assert_eq!(rig.core.tickets.get(filling).life, Life::Filling);
+    let faults = |rig: &Rig, export: usize| rig.shared.exports.list[export].faults.report("").count;
+    assert_eq!((faults(&rig, 0), faults(&rig, 1)), (0, 0), "no export was granted to it");
+    rig.look_for_overdue(0);
+    assert_eq!(rig.core.lanes[0].overdue, 1, "once");
+    [id, other].into_iter().for_each(|id| rig.core.forget(id));
+    assert_eq!(rig.core.pool.in_use(), 0);
+    assert_eq!((rig.core.lanes[0].overdue, rig.core.lanes[0].held_bytes), (0, 0));
+    end(rig);
+}
+
+#[test]
+fn nobody_is_tried_again_while_nothing_is_overdue() {
+    let (mut rig, _sockets) = rig();
+    let id = started(&mut rig, 0, 1);
+    rig.core.lanes[0].hungry.push(5);
+    rig.look_for_overdue(0);
+    assert!(rig.core.retry.is_empty());
+    rig.core.forget(id);
+    assert_eq!(rig.core.retry, [5], "now there is room");
+    end(rig);
+}
+
+#[test]
+fn what_a_client_leaves_overdue_counts_for_the_first_export_of_its_volume() {
+    let (mut rig, _sockets) = rig();
+    let id = started(&mut rig, 1, 99);
+    rig.give_up(id);
+    let faults = |export: usize| rig.shared.exports.list[export].faults.report("").count;
+    assert_eq!((faults(0), faults(1)), (0, 1));
+    assert_eq!(rig.core.counts.errors, 0, "nobody was answered");
+    let conn = rig.conns[0].as_ref().unwrap();
+    assert!(!conn.out.has_gathered() && rig.touched.is_empty());
+    rig.core.forget(id);
+    end(rig);
+}
+
+#[test]
+fn a_connection_that_waits_is_tried_again_when_its_request_is_overdue() {
+    let (mut rig, _sockets) = rig();
+    for (hunger, retries) in [(Hunger::No, 0), (Hunger::Own, 1)] {
+        let id = started(&mut rig, 0, 1);
+        let conn = rig.conns[0].as_mut().unwrap();
+        (conn.hunger, conn.held_bytes) = (hunger, 4096);
+        rig.core.retry.clear();
+        rig.give_up(id);
+        assert_eq!(rig.core.retry.len(), retries);
+        rig.core.forget(id);
+    }
+    end(rig);
+}
+
+#[test]
+fn what_no_drive_has_goes_with_its_connection_and_the_rest_stays() {
+    let (mut rig, _sockets) = rig();
+    let own = started(&mut rig, 0, 1);
+    let others = started(&mut rig, 0, 2);
+    let with_drive = started(&mut rig, 0, 1);
+    rig.core.lanes[0].waiting.extend([own, others]);
+    let for_range = started(&mut rig, 1, 1);
+    rig.core.tickets.get(for_range).claim = Claim::Waits;
+    let of_another = started(&mut rig, 1, 2);
+    rig.core.tickets.get(of_another).claim = Claim::Waits;
+    let holds = started(&mut rig, 1, 1);
+    rig.core.tickets.get(holds).claim = Claim::Held;
+    rig.drop_waiting_of(1);
+    let mut left: Vec<u32> = rig.core.tickets.iter_mut().map(|(id, _)| id).collect();
+    left.sort_unstable();
+    assert_eq!(left, [others, with_drive, of_another, holds]);
+    assert_eq!(rig.core.lanes[0].waiting, [others]);
+    assert_eq!((rig.core.lanes[0].started, rig.core.lanes[1].started), (2, 2));
+    assert_eq!(rig.core.pool.in_use(), 4);
+    rig.core.lanes[0].waiting.clear();
+    left.into_iter().for_each(|id| rig.core.forget(id));
+    end(rig);
+}

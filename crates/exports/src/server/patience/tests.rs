@@ -1,0 +1,306 @@
+//! When a thread looks after its clients, and whom it ends, at times that the test makes up.
+
+use super::super::budget::Turn;
+use super::super::connection::Phase;
+use super::super::tests::{MIB, Rig, connection, header, request};
+use super::*;
+use crate::nbd::Command;
+
+const S: u64 = 1_000_000_000;
+
+#[test]
+fn stall_takes_as_many_looks_without_a_move_as_there_are_per_timeout() {
+    let mut progress = Progress::default();
+    progress.note();
+    assert!(!progress.is_stalled(true), "it moved since the last look");
+    assert!((1..LOOKS).all(|_| !progress.is_stalled(true)));
+    progress.note();
+    assert!((0..LOOKS).all(|_| !progress.is_stalled(true)));
+    assert!(!progress.is_stalled(false), "idle");
+    assert!((1..LOOKS).all(|_| !progress.is_stalled(true)));
+    assert!(progress.is_stalled(true));
+}
+
+#[test]
+fn client_is_slow_if_it_takes_too_little_in_a_whole_period_under_pressure() {
+    let from_ns = 10 * S;
+    let looks = |bytes_per_s: usize| {
+        let mut progress = Progress::default();
+        let mut look = |at_s: u64| {
+            progress.moved(bytes_per_s);
+            progress.is_slow(true, (from_ns, at_s * S), 4 * S)
+        };
+        (10..20).map(&mut look).collect::<Vec<bool>>()
+    };
+    let slow = looks(8 << 10);
+    assert_eq!(slow.iter().position(|slow| *slow), Some(4), "not before the period is over");
+    assert!(looks(64 << 10).iter().all(|slow| !slow));
+    let mut idle = Progress::default();
+    assert!((10..20).all(|at_s| !idle.is_slow(false, (from_ns, at_s * S), 4 * S)));
+}
+
+/// Whether a client is slow that moved so many bytes in `took_ns`, after a look at 10 s.
+fn slow(from_ns: u64, bytes: usize, took_ns: u64) -> bool {
+    let mut progress = Progress::default();
+    progress.moved(1000);
+    assert!(!progress.is_slow(true, (from_ns, 10 * S), 4 * S), "the first look");
+    progress.moved(bytes);
+    progress.is_slow(true, (from_ns, 10 * S + took_ns), 4 * S)
+}
+
+#[test]
+fn a_client_is_slow_below_64_kib_a_second_and_not_before_a_whole_period() {
+    const ENOUGH: usize = 256 << 10;
+    assert!(!slow(10 * S, ENOUGH, 4 * S));
+    assert!(slow(10 * S, ENOUGH - 1, 4 * S));
+    assert!(!slow(10 * S, 0, 4 * S - 1));
+    assert!(slow(10 * S, ENOUGH, 4 * S + 1));
+    assert!(!slow(11 * S, 0, 4 * S), "pressure that began since then begins the measure anew");
+}
+
+#[test]
+fn a_rate_is_measured_anew_after_every_period_and_pause() {
+    let mut progress = Progress::default();
+    let mut look = |at_s, waits, bytes| {
+        progress.moved(bytes);
+        progress.is_slow(waits, (S, at_s * S), 4 * S)
+    };
+    assert!(!look(2, true, 0));
+    assert!(!look(6, true, 1 << 20), "enough");
+    assert!(!look(9, true, 0));
+    assert!(look(10, true, 0), "nothing of the second period");
+    assert!(!look(13, false, 0), "it waits for nobody");
+    assert!(!look(16, true, 0));
+    assert!(look(17, true, 0));
+}
+
+#[test]
+fn every_move_counts_even_one_of_no_bytes() {
+    let mut progress = Progress::default();
+    let stalls = |progress: &mut Progress| (0..LOOKS).any(|_| progress.is_stalled(true));
+    progress.moved(0);
+    assert!(!stalls(&mut progress));
+    progress.moved(512);
+    assert!(!stalls(&mut progress));
+    assert!(progress.is_stalled(true));
+    assert_eq!(progress.bytes, 512);
+}
+
+#[test]
+fn a_thread_looks_after_those_that_catch_up_and_otherwise_when_the_next_look_is_due() {
+    let mut patience = Patience::new();
+    patience.look_ns = 9_000_000;
+    assert_eq!(patience.deadline(&[], 0), None, "nobody is there");
+    assert_eq!(patience.deadline(&[], 1), Some(9_000_000));
+    let (mut conn, _sockets) = connection(1);
+    patience.watch(&conn);
+    assert!(patience.catching.is_empty(), "it does not catch up");
+    conn.out.catching_ns = 1_000_000;
+    patience.watch(&conn);
+    let mut conns = [Some(conn)];
+    assert_eq!(patience.deadline(&conns, 1), Some(3_000_000), "2 ms after it began");
+    patience.look_ns = 2_500_000;
+    assert_eq!(patience.deadline(&conns, 1), Some(2_500_000));
+    conns[0].as_mut().unwrap().out.catching_ns = 2_000_000;
+    assert_eq!(patience.deadline(&conns, 1), Some(2_500_000));
+    assert!(patience.catching.is_empty(), "it waits anew, and has another entry");
+}
+
+#[test]
+fn a_deaf_connection_is_listed_once() {
+    let mut patience = Patience::new();
+    let (mut conn, _sockets) = connection(1);
+    patience.watch_deaf(&mut conn);
+    patience.watch_deaf(&mut conn);
+    assert_eq!(patience.deaf, [0]);
+}
+
+fn turn(serial: u64) -> Turn {
+    Turn { thread: 1, index: 0, serial }
+}
+
+#[test]
+fn the_next_look_is_the_earliest_of_those_that_there_is_reason_for() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let patience = &mut rig.patience;
+    (patience.look_ns, patience.idle_ns) = (50, 40);
+    (patience.rates_ns, patience.deaf_ns) = (30, 20);
+    assert_eq!(rig.patience_deadline(), None);
+    rig.core.counts.connections = 1;
+    assert_eq!(rig.patience_deadline(), Some(50));
+    let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
+    assert_eq!(rig.patience_deadline(), Some(50), "none of its memory is unused");
+    rig.core.pool.give(buffer);
+    assert_eq!(rig.patience_deadline(), Some(40));
+    rig.shared.budget.join(turn(5));
+    assert_eq!(rig.patience_deadline(), Some(30));
+    rig.patience.deaf.push(0);
+    assert_eq!(rig.patience_deadline(), Some(20));
+    rig.patience.deaf.clear();
+    rig.shared.budget.leave(1, 5);
+    rig.core.counts.connections = 0;
+}
+
+#[test]
+fn unused_memory_is_looked_at_every_two_seconds() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    rig.give_back_unused(7 * S);
+    assert_eq!(rig.patience.idle_ns, 0, "there is none");
+    let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
+    rig.core.pool.give(buffer);
+    let idle = |rig: &mut Rig, now_ns| {
+        rig.give_back_unused(now_ns);
+        (rig.core.pool.idle_bytes(), rig.patience.idle_ns)
+    };
+    assert_eq!(idle(&mut rig, 7 * S), (MIB, 9 * S), "it was in use just now");
+    assert_eq!(idle(&mut rig, 9 * S - 1), (MIB, 9 * S));
+    assert_eq!(idle(&mut rig, 9 * S), (0, 11 * S));
+}
+
+/// A client that has sent the beginning of a write, which waits for the rest.
+fn half_a_write(rig: &mut Rig) -> (std::os::unix::net::UnixStream, usize) {
+    let (mut client, index) = rig.by_hand("0");
+    let write = [header(&request(Command::Write, 0, 4 * MIB as u64)), vec![1; 100]].concat();
+    std::io::Write::write_all(&mut client, &write).unwrap();
+    rig.until("it waits for the rest", |rig| {
+        rig.conns[index].as_ref().is_some_and(|conn| conn.waits_for_client())
+    });
+    (client, index)
+}
+
+fn phase(rig: &Rig, index: usize) -> Phase {
+    rig.conns[index].as_ref().unwrap().phase
+}
+
+#[test]
+fn clients_are_looked_at_four_times_per_timeout_and_ended_when_they_stood_still_for_all_of_it() {
+    let mut rig = Rig::new(&["ram:size=8m"], |_| ());
+    rig.shared.stall_timeout_ns.store(40 * S, std::sync::atomic::Ordering::Relaxed);
+    let (_idle, idle) = rig.by_hand("0");
+    let (_still, still) = half_a_write(&mut rig);
+    let start_ns = rig.patience.look_ns;
+    let mut ended = Vec::new();
+    for look in 0..7u64 {
+        rig.lose_patience(start_ns + look * 10 * S - 1);
+        rig.lose_patience(start_ns + look * 10 * S);
+        assert_eq!(rig.patience.look_ns, start_ns + (look + 1) * 10 * S);
+        ended.push(rig.core.counts.stalled);
+    }
+    // The first look sees that it moved.
+    assert_eq!(ended, [0, 0, 0, 0, 1, 1, 1]);
+    assert_eq!((phase(&rig, still), phase(&rig, idle)), (Phase::Dead, Phase::Transmission));
+    // A timeout that is shorter from now on brings the next look forward.
+    rig.shared.stall_timeout_ns.store(4 * S, std::sync::atomic::Ordering::Relaxed);
+    rig.lose_patience(start_ns + 61 * S);
+    assert_eq!(rig.patience.look_ns, start_ns + 62 * S);
+}
+
+#[test]
+fn under_pressure_a_slow_client_is_ended_if_it_holds_more_than_its_guarantee() {
+    for (memory, ends) in [(64 << 20, true), (1 << 30, false)] {
+        let mut rig = Rig::new(&["ram:size=8m"], |config| {
+            (config.memory_max_bytes, config.connections_max) = (memory, 16);
+        });
+        // Its write of 4 MiB is above 512 KiB, and below 8 MiB.
+        let (_slow, slow) = half_a_write(&mut rig);
+        let from_ns = rig.patience.look_ns + 1000 * S;
+        rig.end_slow(from_ns);
+        assert_eq!(rig.patience.pressed_ns, 0, "nobody waits");
+        rig.shared.budget.join(turn(5));
+        let mut ended = Vec::new();
+        for at_s in 1..=6 {
+            rig.end_slow(from_ns + at_s * S - 1);
+            rig.end_slow(from_ns + at_s * S);
+            assert_eq!(rig.patience.pressed_ns, from_ns + S - 1);
+            ended.push(rig.core.counts.stalled);
+        }
+        let expected = if ends { [0, 0, 0, 0, 1, 1] } else { [0; 6] };
+        assert_eq!(ended, expected, "four seconds after the first look");
+        assert_eq!(phase(&rig, slow) == Phase::Dead, ends);
+        rig.shared.budget.leave(1, 5);
+        rig.end_slow(from_ns + 8 * S);
+        assert_eq!(rig.patience.pressed_ns, 0);
+    }
+}
+
+#[test]
+fn rates_are_looked_at_four_times_in_the_shorter_of_four_seconds_and_the_stall_timeout() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    rig.shared.budget.join(turn(5));
+    for (timeout_ns, next_ns) in [(30 * S, S), (2 * S, S / 2), (0, 1)] {
+        rig.shared.stall_timeout_ns.store(timeout_ns, std::sync::atomic::Ordering::Relaxed);
+        rig.patience.rates_ns = 0;
+        rig.end_slow(1000 * S);
+        assert_eq!(rig.patience.rates_ns, 1000 * S + next_ns);
+    }
+    rig.shared.budget.leave(1, 5);
+}
+
+#[test]
+fn a_deaf_connection_is_asked_every_half_second_and_ended_when_its_client_has_left() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    for (leaves, deaf) in [(false, true), (true, true), (true, false)] {
+        let (conn, [_ours, theirs]) = connection(1);
+        rig.conns.clear();
+        rig.conns.push(Some(conn));
+        let conn = rig.conns[0].as_mut().unwrap();
+        (conn.phase, conn.negotiation, conn.lists.deaf) = (Phase::Transmission, None, true);
+        conn.input.busy = !deaf;
+        rig.patience.deaf = vec![0];
+        rig.patience.deaf_ns = 5 * S;
+        if leaves {
+            drop(theirs);
+        } else {
+            std::mem::forget(theirs);
+        }
+        rig.end_gone(5 * S - 1);
+        assert_eq!((rig.patience.deaf.len(), rig.patience.deaf_ns), (1, 5 * S), "not yet");
+        rig.end_gone(5 * S);
+        assert_eq!(rig.patience.deaf_ns, 5 * S + S / 2);
+        let stays = deaf && !leaves;
+        assert_eq!(rig.patience.deaf.len(), usize::from(stays));
+        assert_eq!(rig.conns[0].as_ref().unwrap().lists.deaf, stays);
+        assert_eq!(phase(&rig, 0) == Phase::Dead, deaf && leaves);
+        rig.patience.deaf.clear();
+        rig.end_gone(50 * S);
+        assert_eq!(rig.patience.deaf_ns, 5 * S + S / 2, "nobody is deaf");
+    }
+    rig.conns.clear();
+    rig.touched.clear();
+}
+
+#[test]
+fn whoever_had_two_milliseconds_to_catch_up_is_heard_all_the_same() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let (conn, _sockets) = connection(1);
+    rig.conns.push(Some(conn));
+    let watch = |rig: &mut Rig| {
+        let conn = rig.conns[0].as_mut().unwrap();
+        (conn.phase, conn.negotiation) = (Phase::Transmission, None);
+        (conn.out.catching_ns, conn.turn.impatient) = (5 * S, false);
+        let conn = rig.conns[0].take().unwrap();
+        rig.patience.watch(&conn);
+        rig.conns[0] = Some(conn);
+    };
+    let state = |rig: &Rig| {
+        let conn = rig.conns[0].as_ref().unwrap();
+        (rig.patience.catching.len(), conn.turn.impatient, conn.out.catching_ns)
+    };
+    watch(&mut rig);
+    rig.lose_patience(5 * S + CATCH_UP_NS - 1);
+    assert_eq!(state(&rig), (1, false, 5 * S));
+    rig.lose_patience(5 * S + CATCH_UP_NS);
+    assert_eq!(state(&rig), (0, true, 0));
+    assert_eq!(rig.touched, [0]);
+    watch(&mut rig);
+    rig.conns[0].as_mut().unwrap().out.catching_ns = 6 * S;
+    rig.lose_patience(9 * S);
+    assert_eq!(state(&rig), (0, false, 6 * S), "it waits anew");
+    watch(&mut rig);
+    rig.conns[0].as_mut().unwrap().input.busy = true;
+    rig.lose_patience(9 * S);
+    assert_eq!(state(&rig), (0, false, 5 * S), "its poll is cancelled");
+    assert_eq!(rig.ring.pending(), 1);
+    rig.conns.clear();
+    rig.touched.clear();
+}

@@ -1,0 +1,222 @@
+//! Who gets a buffer, by exact bytes: the volume's part, the guarantee, the share, the turn.
+
+use super::super::connection::Phase;
+use super::super::tests::{MIB, Rig, connection};
+use super::*;
+
+/// A thread of two volumes: slices of 8 MiB, and a guarantee of 2 MiB.
+fn rig() -> Rig {
+    Rig::new(&["null:size=1m", "null:size=1m"], |config| {
+        (config.memory_max_bytes, config.connections_max) = (64 << 20, 4);
+    })
+}
+
+#[test]
+fn a_volume_holds_what_is_left_for_others_or_its_part_of_a_quarter() {
+    let mut rig = rig();
+    let most = |rig: &Rig, bytes| {
+        [0, 1].map(|more| rig.core.lane_may_hold(0, bytes + more)) == [true, false]
+    };
+    assert!(rig.core.lane_may_hold(0, 100 * MIB), "whatever its first request takes");
+    rig.core.lanes[0].held_bytes = 4 * MIB;
+    assert!(rig.core.lane_may_hold(1, 100 * MIB), "the other one has nothing");
+    assert!(most(&rig, 60 * MIB));
+    // 4 MiB are mapped and unused, and 10 MiB are left.
+    let idle = rig.core.pool.take(4 * MIB, usize::MAX).unwrap();
+    rig.core.pool.give(idle);
+    assert!(rig.shared.budget.take(50 * MIB, usize::MAX));
+    assert!(most(&rig, 10 * MIB));
+    rig.core.threads = 2;
+    assert!(most(&rig, 3 * MIB), "half of it for each thread");
+    rig.core.lanes[0].held_bytes = MIB;
+    assert!(rig.shared.budget.take(10 * MIB, usize::MAX));
+    assert!(most(&rig, 3 * MIB), "a part of 4 MiB, for two volumes of two threads");
+    rig.core.threads = 1;
+    rig.core.lanes[0].held_bytes = 4 * MIB;
+    assert!(most(&rig, 4 * MIB), "a part of 8 MiB");
+    rig.shared.budget.give(60 * MIB);
+}
+
+#[test]
+fn a_request_above_the_volumes_part_waits_for_the_volume_or_learns_that_it_is_stuck() {
+    let mut rig = rig();
+    let (mut conn, _sockets) = connection(3);
+    rig.core.lanes[1].held_bytes = 64 * MIB;
+    assert_eq!(rig.core.buffer(4096, &mut conn, 1).unwrap_err(), NoBuffer::Wait);
+    assert_eq!((conn.hunger, &rig.core.lanes[1].hungry[..]), (Hunger::Lane, &[0][..]));
+    assert!(!rig.core.news, "nobody else waits for that");
+    rig.core.lanes[1].overdue = 1;
+    conn.hunger = Hunger::No;
+    assert_eq!(rig.core.buffer(4096, &mut conn, 1).unwrap_err(), NoBuffer::Stuck);
+    assert_eq!((conn.hunger, rig.core.lanes[1].hungry.len()), (Hunger::No, 1));
+    let buffer = rig.core.buffer(4096, &mut conn, 0).unwrap();
+    assert_eq!(conn.held_bytes, 4096);
+    rig.core.pool.give(buffer);
+}
+
+#[test]
+fn a_volume_alone_keeps_nothing_from_others() {
+    let mut single = Rig::new(&["null:size=1m"], |_| ());
+    let (mut conn, _sockets) = connection(3);
+    single.core.lanes[0].held_bytes = 1 << 40;
+    let buffer = single.core.buffer(4096, &mut conn, 0);
+    single.core.pool.give(buffer.unwrap());
+}
+
+#[test]
+fn whoever_waited_in_turn_and_now_for_the_volume_leaves_the_list() {
+    let mut rig = rig();
+    let (mut conn, _sockets) = connection(3);
+    let thread = 0;
+    rig.shared.budget.join(Turn { thread, index: 0, serial: 3 });
+    conn.hunger = Hunger::Turn;
+    rig.core.lanes[1].held_bytes = 64 * MIB;
+    assert_eq!(rig.core.buffer(4096, &mut conn, 1).unwrap_err(), NoBuffer::Wait);
+    assert!(!rig.shared.budget.is_wanted() && rig.core.news);
+}
+
+#[test]
+fn what_a_connection_is_guaranteed_comes_whatever_others_hold() {
+    let mut rig = rig();
+    assert!(rig.shared.budget.take(62 * MIB, usize::MAX));
+    let (mut conn, _sockets) = connection(3);
+    assert_eq!(rig.core.buffer(65 * MIB, &mut conn, 0).unwrap_err(), NoBuffer::TooLong);
+    assert_eq!(rig.core.buffer(4 * MIB, &mut conn, 0).unwrap_err(), NoBuffer::Wait);
+    assert_eq!(conn.hunger, Hunger::Turn, "it holds nothing");
+    assert!(rig.core.news);
+    rig.core.news = false;
+    assert_eq!(rig.core.buffer(4 * MIB, &mut conn, 0).unwrap_err(), NoBuffer::Wait);
+    assert!(!rig.core.news, "it is on the list already");
+    let first = rig.core.buffer(MIB, &mut conn, 0).unwrap();
+    let second = rig.core.buffer(MIB, &mut conn, 0).unwrap();
+    assert_eq!(conn.held_bytes, 2 * MIB);
+    rig.core.end_hunger(&mut conn);
+    assert!(rig.core.news && !rig.shared.budget.is_wanted(), "it was there once");
+    assert_eq!(rig.core.buffer(4096, &mut conn, 0).unwrap_err(), NoBuffer::Wait);
+    assert_eq!(conn.hunger, Hunger::Own, "some of what it holds has to come back");
+    assert!(!rig.shared.budget.is_wanted());
+    rig.core.news = false;
+    rig.core.end_hunger(&mut conn);
+    assert!(!rig.core.news, "which is nobody else's business");
+    [first, second].into_iter().for_each(|buffer| rig.core.pool.give(buffer));
+    rig.shared.budget.give(62 * MIB);
+}
+
+#[test]
+fn above_its_guarantee_a_connection_holds_an_eighth_of_what_is_free() {
+    // 48 MiB for those that hold much: an eighth is 6 MiB.
+    for (others, fits) in [(0, true), (7, false), (8, false), (MIB, false)] {
+        let mut rig = rig();
+        assert!(rig.shared.budget.take(others, usize::MAX));
+        let (mut conn, _sockets) = connection(3);
+        conn.held_bytes = 2 * MIB;
+        let found = rig.core.buffer(4 * MIB, &mut conn, 0);
+        assert_eq!(found.is_ok(), fits, "{others}");
+        assert_eq!(conn.hunger, if fits { Hunger::No } else { Hunger::Own });
+        assert_eq!(conn.held_bytes, if fits { 6 * MIB } else { 2 * MIB });
+        found.into_iter().for_each(|buffer| rig.core.pool.give(buffer));
+        rig.shared.budget.give(others);
+    }
+}
+
+#[test]
+fn while_somebody_waits_only_the_first_gets_its_first_and_nobody_maps_more() {
+    let mut rig = rig();
+    let (mut first, _sockets) = connection(3);
+    let (mut second, _other_sockets) = connection(4);
+    let thread = 0;
+    rig.shared.budget.join(Turn { thread, index: 0, serial: 3 });
+    first.hunger = Hunger::Turn;
+    assert_eq!(rig.core.buffer(4 * MIB, &mut second, 0).unwrap_err(), NoBuffer::Wait);
+    assert_eq!(second.hunger, Hunger::Turn, "behind the first");
+    let mut holder = connection(5).0;
+    holder.held_bytes = 2 * MIB;
+    assert_eq!(rig.core.buffer(MIB, &mut holder, 0).unwrap_err(), NoBuffer::Wait);
+    let buffer = rig.core.buffer(4 * MIB, &mut first, 0).expect("it is its turn");
+    rig.core.pool.give(buffer);
+    let buffer = rig.core.buffer(4 * MIB, &mut holder, 0);
+    rig.core.pool.give(buffer.expect("what is mapped may be used"));
+    rig.core.end_hunger(&mut first);
+    rig.core.end_hunger(&mut second);
+}
+
+#[test]
+fn a_request_for_which_there_will_never_be_memory_is_told_so() {
+    let mut rig = Rig::new(&["null:size=1m"], |config| config.memory_max_bytes = 8 << 20);
+    let (mut conn, _sockets) = connection(3);
+    assert_eq!(rig.core.buffer(8 * MIB + 1, &mut conn, 0).unwrap_err(), NoBuffer::TooLong);
+    let buffer = rig.core.buffer(8 * MIB, &mut conn, 0).unwrap();
+    rig.core.pool.give(buffer);
+}
+
+#[test]
+fn turns_of_connections_that_are_gone_are_passed_over_and_those_of_others_left_alone() {
+    let mut rig = rig();
+    let (client, index) = rig.by_hand("0");
+    let serial = rig.conns[index].as_ref().unwrap().serial;
+    let join = |rig: &Rig, thread, serial| rig.shared.budget.join(Turn { thread, index, serial });
+    // The index is somebody else's by now; then one that waits no longer.
+    join(&rig, 0, serial + 7);
+    join(&rig, 0, serial);
+    join(&rig, 1, 77);
+    join(&rig, 0, serial + 8);
+    rig.feed_starving();
+    assert_eq!(rig.shared.budget.first().map(|turn| turn.serial), Some(77), "not this thread's");
+    rig.shared.budget.leave(1, 77);
+    rig.feed_starving();
+    assert!(!rig.shared.budget.is_wanted());
+    // One that waits stays until its request has its memory.
+    rig.conns[index].as_mut().unwrap().hunger = Hunger::Turn;
+    join(&rig, 0, serial);
+    join(&rig, 0, serial + 8);
+    rig.touched.clear();
+    rig.conns[index].as_mut().unwrap().lists.touched = false;
+    rig.feed_starving();
+    assert_eq!(rig.shared.budget.first().map(|turn| turn.serial), Some(serial));
+    assert_eq!(rig.touched, [index]);
+    rig.conns[index].as_mut().unwrap().hunger = Hunger::No;
+    rig.feed_starving();
+    assert!(!rig.shared.budget.is_wanted());
+    drop(client);
+}
+
+#[test]
+fn of_those_to_try_again_only_those_that_wait_are_looked_at() {
+    let mut rig = rig();
+    let (_client, index) = rig.by_hand("0");
+    for (hunger, touches) in [(Hunger::No, false), (Hunger::Own, true)] {
+        rig.touched.clear();
+        let conn = rig.conns[index].as_mut().unwrap();
+        (conn.hunger, conn.lists.touched) = (hunger, false);
+        assert_eq!(conn.phase, Phase::Transmission);
+        rig.core.retry.push(index);
+        rig.feed_starving();
+        assert_eq!(rig.touched.len(), usize::from(touches), "{hunger:?}");
+        assert!(rig.core.retry.is_empty());
+    }
+}
+
+#[test]
+fn other_threads_are_told_of_news_and_of_memory_while_somebody_waits() {
+    let mut rig = Rig::new(&["null:size=1m"], |config| {
+        (config.threads, config.memory_max_bytes) = (2, 8 << 20);
+    });
+    let told = |rig: &mut Rig, news| {
+        let before = rig.shared.news();
+        rig.core.news = news;
+        rig.share_memory();
+        assert!(!rig.core.news);
+        rig.shared.news() - before
+    };
+    assert_eq!(told(&mut rig, true), 0, "nobody waits");
+    rig.shared.budget.join(Turn { thread: 1, index: 0, serial: 5 });
+    assert_eq!(told(&mut rig, false), 0);
+    assert_eq!(told(&mut rig, true), 1);
+    let idle = rig.core.pool.take(4096, usize::MAX).unwrap();
+    rig.core.pool.give(idle);
+    assert_eq!(told(&mut rig, false), 1, "something was given back");
+    assert_eq!(told(&mut rig, false), 0);
+    rig.shared.budget.leave(1, 5);
+    rig.hear_news();
+    assert_eq!(rig.seen_news, rig.shared.news());
+}

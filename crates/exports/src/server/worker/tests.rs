@@ -1,0 +1,298 @@
+//! Turn by turn: connections that come and go, time limits, and tickets whose owners are gone.
+
+use std::io::Read;
+use std::os::fd::IntoRawFd;
+use std::os::unix::net::UnixStream;
+
+use millrace_block::{Op, Status};
+
+use super::super::tests::{MIB, Rig, connection, request, ticket};
+use super::super::{Observer, ServerStats};
+use super::*;
+use crate::nbd::Command;
+
+/// Whether the peer has closed.
+fn is_closed(mut client: &UnixStream) -> bool {
+    client.set_nonblocking(true).unwrap();
+    matches!(client.read(&mut [0; 64]), Ok(0))
+}
+
+fn accept(rig: &mut Rig, listener: usize) -> UnixStream {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    rig.accepted(listener, ours.into_raw_fd());
+    theirs
+}
+
+#[test]
+fn connections_are_dealt_out_in_turn_and_those_above_the_limit_closed() {
+    let mut rig = Rig::new(&["null:size=1m"], |config| {
+        (config.threads, config.connections_max) = (2, 3);
+    });
+    let clients: Vec<_> = (0..5).map(|_| accept(&mut rig, 0)).collect();
+    assert_eq!(rig.ring.pending(), 5, "each accept is followed by another");
+    let counts = rig.core.counts;
+    assert_eq!((counts.accepted, counts.refused, counts.connections), (3, 2, 2));
+    let closed: Vec<_> = clients.iter().map(is_closed).collect();
+    assert_eq!(closed, [false, false, false, true, true]);
+    let (fd, listener) = rig.shared.mailboxes[1].take().unwrap();
+    assert_eq!(listener, 0);
+    close_now(fd);
+    rig.shared.dismiss();
+    assert!(is_closed(&clients[1]), "the second one was for the other thread");
+    assert!(rig.shared.mailboxes[1].take().is_none() && rig.shared.mailboxes[0].is_empty());
+    let serials: Vec<_> = rig.conns.iter().flatten().map(|conn| conn.serial).collect();
+    assert_eq!(serials, [1, 2]);
+    assert_eq!(rig.shared.connections.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn a_connection_that_comes_while_the_server_stops_is_closed() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    rig.accepted(0, -libc::ECANCELED);
+    assert_eq!((rig.ring.pending(), rig.accepting.again_ns), (0, None));
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    assert!(rig.shared.admit());
+    rig.shared.mailboxes[0].put((ours.into_raw_fd(), 0));
+    rig.shared.ending.stop.store(true, Ordering::SeqCst);
+    let late = accept(&mut rig, 0);
+    rig.adopt();
+    assert!(is_closed(&late) && is_closed(&theirs));
+    rig.accepted(0, -libc::EMFILE);
+    assert_eq!((rig.ring.pending(), rig.accepting.again_ns), (0, None));
+    let counts = rig.core.counts;
+    assert_eq!((counts.accepted, counts.connections), (0, 0));
+    assert_eq!(rig.shared.connections.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn an_accept_that_the_system_refuses_is_tried_again_after_a_while() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let before_ns = Native::now();
+    rig.accepted(1, -libc::EMFILE);
+    let again_ns = rig.accepting.again_ns.unwrap();
+    assert!((before_ns + ACCEPT_RETRY_NS..=Native::now() + ACCEPT_RETRY_NS).contains(&again_ns));
+    assert_eq!(rig.deadline(None), Some(again_ns));
+    assert_eq!(rig.ring.pending(), 0);
+    rig.accepting.again_ns = Some(u64::MAX);
+    rig.timers();
+    assert_eq!(rig.ring.pending(), 0, "not yet");
+    rig.accepting.again_ns = Some(1);
+    rig.timers();
+    assert_eq!((rig.ring.pending(), rig.accepting.again_ns), (1, None));
+    assert!(rig.shared.take_failed_accepts().is_empty());
+}
+
+#[test]
+fn thread_0_alone_accepts_and_on_every_listener() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    rig.number = 1;
+    rig.accept_all();
+    assert_eq!(rig.ring.pending(), 0);
+    rig.number = 0;
+    rig.accept_all();
+    assert_eq!(rig.ring.pending(), 2);
+    for listener in [1, 0] {
+        rig.ring.cancel_accept(listener);
+        for _ in 0..200 {
+            if rig.ring.pending() > listener {
+                rig.turn(Some(Native::now() + 5_000_000)).unwrap();
+            }
+        }
+        assert_eq!(rig.ring.pending(), listener, "its accept is over, and only that");
+    }
+}
+
+#[test]
+fn a_thread_sleeps_until_the_earliest_of_its_limits() {
+    let mut rig = Rig::new(&["null:size=1m"], |config| config.handshake_timeout_ns = 1 << 60);
+    assert_eq!((rig.deadline(None), rig.deadline(Some(5))), (None, Some(5)));
+    rig.accepting.again_ns = Some(7);
+    assert_eq!((rig.deadline(None), rig.deadline(Some(5))), (Some(7), Some(5)));
+    rig.accepting.again_ns = None;
+    let before_ns = Native::now();
+    let (client, index) = rig.connect();
+    let (since_ns, _, serial) = rig.handshakes[0];
+    assert!((before_ns..=Native::now()).contains(&(since_ns - (1 << 60))));
+    let look_ns = rig.patience_deadline();
+    assert_eq!(rig.deadline(None), look_ns);
+    // Two whose places others have now, and the one of this connection.
+    rig.handshakes = [(3, index, serial + 1), (3, index, serial - 1), (4, index, serial)].into();
+    assert_eq!((rig.deadline(None), rig.handshakes.len()), (Some(4), 1));
+    rig.conns[index].as_mut().unwrap().phase = Phase::Transmission;
+    assert_eq!((rig.deadline(None), rig.handshakes.len()), (look_ns, 0));
+    rig.conns[index].as_mut().unwrap().phase = Phase::Handshake;
+    drop(client);
+}
+
+#[test]
+fn a_negotiation_that_takes_too_long_is_ended_and_a_session_is_not() {
+    let mut rig = Rig::new(&["null:size=1m"], |config| config.handshake_timeout_ns = 1 << 60);
+    let (silent, first) = rig.connect();
+    let (_serving, second) = rig.by_hand("0");
+    assert_eq!(rig.core.counts.handshake_timeouts, 0);
+    let serials = [first, second].map(|index| rig.conns[index].as_ref().unwrap().serial);
+    rig.handshakes = [(1, first, 77), (1, second, serials[1]), (1, first, serials[0])].into();
+    rig.handshakes.push_back((u64::MAX, first, serials[0]));
+    rig.timers();
+    assert_eq!((rig.core.counts.handshake_timeouts, rig.handshakes.len()), (1, 1));
+    rig.until("it is closed", |rig| rig.core.counts.connections == 1);
+    assert!(rig.conns[first].is_none() && rig.conns[second].is_some());
+    let mut greeting = [0; 64];
+    assert_eq!((&silent).read(&mut greeting).unwrap(), 18);
+    assert!(is_closed(&silent));
+}
+
+#[test]
+fn memory_goes_back_with_the_last_connection() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    for index in 0..2 {
+        assert!(rig.shared.admit());
+        let (ours, _) = UnixStream::pair().unwrap();
+        rig.conns.push(Some(Connection::new(ours.into_raw_fd(), index, 1, 0)));
+    }
+    rig.core.counts.connections = 2;
+    let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
+    rig.core.pool.give(buffer);
+    rig.close(0);
+    assert_eq!((rig.core.pool.idle_bytes(), rig.closed, rig.core.counts.connections), (MIB, 1, 1));
+    rig.close(0);
+    assert_eq!(rig.closed, 1, "it is gone");
+    rig.close(1);
+    assert_eq!((rig.core.pool.idle_bytes(), rig.closed, rig.core.counts.connections), (0, 2, 0));
+    assert_eq!(rig.shared.connections.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn places_are_used_again_and_the_heap_is_trimmed_after_many_connections() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let (one, first) = rig.connect();
+    let (other, second) = rig.connect();
+    assert_eq!((first, second), (0, 1));
+    drop(one);
+    rig.until("it is gone", |rig| rig.core.counts.connections == 1);
+    let (one, third) = rig.connect();
+    assert_eq!((third, rig.conns.len()), (0, 2));
+    drop((one, other));
+    rig.until("both are gone", |rig| rig.core.counts.connections == 0);
+    assert_eq!(rig.closed, 3);
+    for closed in 4..CLOSED_FEW {
+        drop(rig.connect());
+        rig.until("it is gone", |rig| rig.core.counts.connections == 0);
+        assert_eq!(rig.closed, closed);
+    }
+    let (keeper, _) = rig.connect();
+    drop(rig.connect());
+    rig.until("it is gone", |rig| rig.core.counts.connections == 1);
+    assert_eq!(rig.closed, CLOSED_FEW, "not the last one");
+    drop(keeper);
+    rig.until("it is gone", |rig| rig.core.counts.connections == 0);
+    assert_eq!(rig.closed, 0, "the heap was trimmed");
+}
+
+#[test]
+fn a_ticket_is_its_connections_by_number_and_serial_until_it_is_overdue() {
+    let (conn, _sockets) = connection(4);
+    for (serial, life, expected) in [
+        (4, Life::Started(0), true),
+        (4, Life::Filling, true),
+        (4, Life::Overdue, false),
+        (5, Life::Started(0), false),
+        (5, Life::Overdue, false),
+    ] {
+        let ticket = Ticket { life, ..ticket(Op::Read, serial, Memory::None) };
+        assert_eq!(awaits(&conn, &ticket), expected, "{serial} {life:?}");
+    }
+}
+
+#[test]
+fn a_connection_is_touched_once() {
+    let (mut conn, _sockets) = connection(4);
+    let mut touched = Vec::new();
+    touch(&mut touched, &mut conn);
+    touch(&mut touched, &mut conn);
+    assert_eq!(touched, [0]);
+}
+
+#[test]
+fn what_is_done_goes_to_its_connection_and_else_its_memory_to_the_pool() {
+    // Serial of the ticket's owner, phase of the connection: requests in flight, answered.
+    for (serial, phase, in_flight, answered) in [
+        (1, Phase::Transmission, 3, true),
+        (1, Phase::Draining, 3, true),
+        (1, Phase::Dead, 2, false),
+        (2, Phase::Transmission, 3, false),
+    ] {
+        let mut rig = Rig::new(&["null:size=1m"], |_| ());
+        let (mut conn, _sockets) = connection(1);
+        let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
+        (conn.phase, conn.in_flight, conn.held_bytes) = (phase, 3, 8192);
+        (conn.negotiation, conn.hunger) = (None, Hunger::Own);
+        rig.conns.push(Some(conn));
+        let ticket = ticket(Op::Write, serial, Memory::Buffer(buffer));
+        let ticket = Ticket { life: Life::Started(0), ..ticket };
+        rig.core.lanes[0].start(&ticket);
+        let id = rig.core.tickets.insert(ticket);
+        rig.core.done.push((id, Status::Ok));
+        rig.answer();
+        let conn = rig.conns[0].as_ref().unwrap();
+        assert_eq!((conn.in_flight, conn.out.has_gathered()), (in_flight, answered));
+        assert_eq!(conn.held_bytes, if serial == 1 { 4096 } else { 8192 });
+        assert_eq!((rig.core.pool.in_use(), rig.core.tickets.in_use()), (0, 0));
+        assert_eq!(rig.touched.len(), usize::from(serial == 1));
+        assert_eq!(rig.core.retry.len(), usize::from(answered), "it waited for that");
+        rig.conns.clear();
+        rig.touched.clear();
+        rig.core.retry.clear();
+    }
+}
+
+#[test]
+fn every_request_receive_and_send_is_counted_and_shown_to_others() {
+    let mut rig = Rig::new(&["ram:size=8m"], |_| ());
+    let (mut client, _) = rig.by_hand("0");
+    let data = [7; 1024];
+    assert_eq!(rig.call(&mut client, &request(Command::Write, 512, 1024), &data), 0);
+    assert_eq!(rig.call(&mut client, &request(Command::Cache, 0, 512), &[]), 0);
+    assert_eq!(rig.call(&mut client, &request(Command::Read, 0, 0), &[]), 22);
+    let before = rig.core.counts;
+    assert_eq!((before.requests, before.errors, before.copied.bytes), (3, 1, 1024));
+    let read = super::super::tests::header(&request(Command::Read, 512, 1024));
+    std::io::Write::write_all(&mut client, &read).unwrap();
+    assert!(rig.receive(&mut client, 16 + 1024)[16..] == data);
+    rig.step();
+    let after = rig.core.counts;
+    assert_eq!((after.receives - before.receives, after.sends - before.sends), (1, 1));
+    assert_eq!((after.requests_in_flight, after.buffers_in_use), (0, 0));
+    let seen = Observer(Arc::clone(&rig.shared)).stats();
+    let buffer_bytes = rig.shared.budget.mapped_bytes() as u64;
+    assert_eq!(seen, ServerStats { buffer_bytes, ..after });
+    let conn = rig.conns[0].as_ref().unwrap();
+    assert_eq!((conn.in_flight, conn.held_bytes), (0, 0));
+}
+
+#[test]
+fn a_send_that_fails_ends_its_connection_and_one_that_moved_something_does_not() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    for (result, phase) in [(1, Phase::Transmission), (0, Phase::Dead), (-32, Phase::Dead)] {
+        let (mut conn, _sockets) = connection(1);
+        (conn.phase, conn.negotiation, conn.in_flight) = (Phase::Transmission, None, 2);
+        conn.input.busy = true;
+        conn.out.push(|_| 1);
+        conn.out.start();
+        rig.conns.clear();
+        rig.conns.push(Some(conn));
+        rig.touched.clear();
+        rig.sent(0, result);
+        let conn = rig.conns[0].as_ref().unwrap();
+        assert_eq!(conn.phase, phase, "{result}");
+        assert_eq!(conn.in_flight, if result == 1 { 1 } else { 2 });
+    }
+    assert_eq!(rig.core.counts.sends, 3);
+    rig.sent(0, 0);
+    rig.conns.clear();
+    rig.conns.push(None);
+    rig.sent(0, 1);
+    assert_eq!(rig.core.counts.sends, 4, "nobody's");
+    rig.conns.clear();
+    rig.touched.clear();
+}
