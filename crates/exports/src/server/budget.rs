@@ -196,4 +196,14 @@ mod tests {
         budget.leave(1, 1);
         assert!(!budget.is_wanted());
     }
+
+    #[test]
+    fn slices_are_for_small_regions_from_8_mib_on() {
+        let found = [63, 64, 256].map(|mib| Budget::new(mib * MIB, 1).has_slices());
+        assert_eq!(found, [false, true, true]);
+        let found = [63, 256].map(|mib| Budget::new(mib * MIB, 1).max_bytes());
+        assert_eq!(found, [63 * MIB, 256 * MIB]);
+        // Of 40 MiB a largest request leaves 8, half of that for each slice.
+        assert_eq!(Budget::new(40 * MIB, 1).guarantee_bytes(), 4 * MIB);
+    }
 }

@@ -53,3 +53,65 @@ pub(crate) fn left(thread: usize, conn: &Connection) {
     let client = client(thread, conn);
     tracing::debug!(%client, "client {client} is gone");
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+    use std::sync::{Arc, Mutex};
+
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::*;
+    use crate::mailbox::lock;
+    use crate::server::tests::connection;
+
+    /// Keeps the messages of this file.
+    struct Log(Arc<Mutex<String>>);
+
+    impl Subscriber for Log {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            struct Message<'a>(&'a mut String);
+            impl Visit for Message<'_> {
+                fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+                    if field.name() == "message" {
+                        writeln!(self.0, "{value:?}").expect("memory for a line");
+                    }
+                }
+            }
+            event.record(&mut Message(&mut lock(&self.0)));
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn the_log_says_what_clients_do() {
+        let log = Arc::new(Mutex::new(String::new()));
+        tracing::subscriber::with_default(Log(Arc::clone(&log)), || {
+            let (conn, _sockets) = connection(7);
+            connected(3, &conn, "unix:/s");
+            granted(3, &conn, "x", ReplyStyle::Extended);
+            ended(3, &conn, "it is bad");
+            left(3, &conn);
+        });
+        let expected = "client 3.7 connected to unix:/s\nclient 3.7 uses export \"x\", extended \
+                        replies\nclient 3.7 is disconnected: it is bad\nclient 3.7 is gone\n";
+        assert_eq!(*lock(&log), expected);
+    }
+}

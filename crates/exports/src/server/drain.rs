@@ -205,3 +205,68 @@ impl Worker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nbd::Command;
+    use crate::server::tests::{Rig, header, request};
+
+    #[test]
+    fn an_end_is_clean_if_nothing_was_cut_off_and_nothing_failed() {
+        let report = |cut_off, failures: &[&str]| StopReport {
+            cut_off,
+            failures: failures.iter().map(|&text| text.to_owned()).collect(),
+        };
+        assert!(report(0, &[]).is_clean());
+        assert!(!report(1, &[]).is_clean() && !report(0, &["a"]).is_clean());
+        assert!(!report(1, &["a"]).is_clean());
+        let mut sum = report(2, &["a"]);
+        sum.add(report(3, &["b", "c"]));
+        assert_eq!(sum, report(5, &["a", "b", "c"]));
+    }
+
+    #[test]
+    fn a_flush_ends_every_volume_that_can_be_written_and_its_failure_is_told() {
+        let bad = "fault:drive=(ram:size=1m),volatile=on,status=eio,op=flush";
+        let report = Rig::new(&["ram:size=1m", bad], |_| ()).finish();
+        assert_eq!((report.cut_off, report.failures.len()), (0, 1), "{report:?}");
+        assert!(report.failures[0].contains(": flush: "), "{report:?}");
+        assert!(Rig::new(&["ram:size=1m", "null:size=1m"], |_| ()).finish().is_clean());
+    }
+
+    #[test]
+    fn limits_of_the_end_follow_the_order_to_stop() {
+        let rig = Rig::new(&["null:size=1m"], |_| ());
+        assert_eq!((rig.stop_deadline(), rig.flush_deadline()), (0, CUT_OFF_NS + FLUSH_NS));
+        rig.shared.ending.stop_deadline_ns.set(77).expect("it is set once");
+        assert_eq!((rig.stop_deadline(), rig.flush_deadline()), (77, 77 + 1_500_000_000));
+    }
+
+    #[test]
+    fn a_thread_is_idle_without_connections_and_operations() {
+        let mut rig = Rig::new(&["null:size=1m"], |_| ());
+        assert!(rig.is_idle());
+        let (client, _) = rig.connect();
+        assert!(!rig.is_idle());
+        drop(client);
+        rig.until("it is gone", |rig| rig.is_idle());
+        rig.ring.accept(0, rig.shared.listeners[0]);
+        assert!(!rig.is_idle());
+    }
+
+    #[test]
+    fn every_answer_is_out_before_the_end_and_idle_clients_are_not_cut_off() {
+        let mut rig = Rig::new(&["ram:size=1m"], |_| ());
+        let (_idle, _) = rig.by_hand("0");
+        let (mut client, _) = rig.by_hand("0");
+        let reads = header(&request(Command::Read, 0, 4096)).repeat(3);
+        std::io::Write::write_all(&mut client, &reads).expect("the socket has room");
+        rig.until("they are taken", |rig| rig.core.counts.requests == 3);
+        let report = rig.finish();
+        assert!(report.is_clean(), "{report:?}");
+        let mut answers = Vec::new();
+        std::io::Read::read_to_end(&mut client, &mut answers).expect("the server has closed");
+        assert_eq!(answers.len(), 3 * (16 + 4096));
+    }
+}

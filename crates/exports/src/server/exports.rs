@@ -195,4 +195,67 @@ mod tests {
         assert!(!offered(0, TransmissionFlags::FAST_ZERO));
         assert!(offered(0, TransmissionFlags::WRITE_ZEROES));
     }
+
+    fn config(spec: &str, read_only: bool) -> ExportConfig {
+        let volume = crate::server::tests::volume(spec, 1, 0);
+        let (name, description) = ("x".to_owned(), String::new());
+        ExportConfig { name, description, volume, read_only }
+    }
+
+    #[test]
+    fn a_read_only_export_offers_nothing_that_changes_it() {
+        let changes = [
+            TransmissionFlags::TRIM,
+            TransmissionFlags::WRITE_ZEROES,
+            TransmissionFlags::FAST_ZERO,
+        ];
+        for read_only in [false, true] {
+            let info = describe(config("ram:size=1m", read_only)).unwrap();
+            assert_eq!(info.flags.contains(TransmissionFlags::READ_ONLY), read_only);
+            assert!(changes.iter().all(|flag| info.flags.contains(*flag) != read_only));
+            assert!(info.flags.contains(TransmissionFlags::MULTI_CONN));
+            assert_eq!(
+                (info.size_bytes, info.block_min, info.block_preferred),
+                (1 << 20, 512, 4096)
+            );
+        }
+        let limits = QueueLimits {
+            max_discard_sectors: 0,
+            max_write_zeroes_sectors: 0,
+            ..QueueLimits::default()
+        };
+        assert!(changes.iter().all(|flag| !flags_of(&limits, false).contains(*flag)));
+    }
+
+    #[test]
+    fn exports_of_less_than_8_eib_are_described_and_larger_ones_refused() {
+        const MOST: u64 = (1 << 63) - 512;
+        let info = describe(config(&format!("null:size={MOST}"), false)).unwrap();
+        assert_eq!(info.size_bytes, MOST);
+        assert!(describe(config(&format!("null:size={}", 1u64 << 63), false)).is_err());
+        let told = |size: u64| told_bytes(&config(&format!("null:size={size}"), false).volume);
+        assert_eq!([1 << 20, MOST, 1 << 63].map(told), [1 << 20, MOST, MOST]);
+    }
+
+    #[test]
+    fn a_listener_serves_its_exports_in_its_own_order() {
+        let configs = ["a", "b", "c"].map(|name| {
+            let size = if name == "b" { "2m" } else { "1m" };
+            ExportConfig { name: name.to_owned(), ..config(&format!("null:size={size}"), false) }
+        });
+        let listen = crate::server::Listen::Unix("/s".into());
+        let listeners = [ListenConfig { listen, exports: vec![2, 1] }];
+        let exports = Exports::new(configs.into(), &listeners, 1).unwrap();
+        let catalog = &exports.catalogs[0];
+        assert_eq!((catalog.len(), &catalog.exports[..]), (2, &[2, 1][..]));
+        let names = [0, 1, 2].map(|index| catalog.get(index).map(|info| info.name.as_str()));
+        assert_eq!(names, [Some("c"), Some("b"), None]);
+        assert_eq!([0, 1, 2].map(|index| catalog.size_bytes(index)), [1 << 20, 2 << 20, 0]);
+        assert_eq!(
+            ["", "b", "c", "a"].map(|name| catalog.find(name)),
+            [Some(0), Some(1), Some(0), None]
+        );
+        let lanes: Vec<u32> = exports.list.iter().map(|export| export.lane).collect();
+        assert_eq!((lanes, exports.ranges.len()), (vec![0, 1, 2], 3));
+    }
 }

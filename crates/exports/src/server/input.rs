@@ -92,3 +92,87 @@ impl Input {
         &raw mut self.message
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A buffer that received bytes and used some of them.
+    fn input(received: usize, used: usize) -> Input {
+        let mut input = Input::new();
+        input.room();
+        input.received(received);
+        input.consume(used);
+        input
+    }
+
+    #[test]
+    fn bytes_come_out_as_they_came_in_wherever_they_are_moved() {
+        let mut input = Input::new();
+        let (mut next, mut expected) = (0u8, 0u8);
+        for round in 0..2000usize {
+            let room = input.room();
+            let len = room.len().min(1 + round * 7919 % 9000);
+            for place in &mut room[..len] {
+                (*place, next) = (next, next.wrapping_add(1));
+            }
+            input.received(len);
+            let used = input.bytes().len().min(round * 104_729 % 9001);
+            for byte in &input.bytes()[..used] {
+                assert_eq!(*byte, expected, "round {round}");
+                expected = expected.wrapping_add(1);
+            }
+            input.consume(used);
+        }
+    }
+
+    #[test]
+    fn room_is_what_is_left_behind_the_bytes_that_are_kept() {
+        const ALL: usize = 128 * 1024;
+        for (received, used, room) in [
+            (0, 0, ALL),
+            (1000, 1000, ALL),
+            (1000, 0, ALL - 1000),
+            // Few bytes are moved to the front, many are not, unless there is no room behind them.
+            (10_000, 10_000 - 4095, ALL - 4095),
+            (10_000, 10_000 - 4096, ALL - 10_000),
+            (ALL, 1, 1),
+            (ALL, ALL - 5000, ALL - 5000),
+        ] {
+            let mut input = input(received, used);
+            assert_eq!(input.room().len(), room, "{received} {used}");
+            assert_eq!(input.bytes().len(), received - used);
+        }
+    }
+
+    #[test]
+    fn a_narrow_room_is_for_one_header() {
+        let mut input = input(10, 0);
+        input.narrow = true;
+        assert_eq!(input.room().len(), 32);
+        input.received(128 * 1024 - 10 - 5);
+        assert_eq!(input.room().len(), 5);
+    }
+
+    #[test]
+    fn a_message_fills_the_payload_first_and_then_the_room() {
+        let (mut input, mut payload) = (input(100, 0), [0u8; 7]);
+        input.message((payload.as_mut_ptr(), 7));
+        let lens = input.pieces.map(|piece| piece.iov_len);
+        assert_eq!(lens, [7, 128 * 1024 - 100]);
+        assert_eq!(input.pieces[0].iov_base.cast(), payload.as_mut_ptr());
+        assert_eq!(input.pieces[1].iov_base.addr(), input.buffer[100..].as_ptr().addr());
+        assert_eq!(input.message.msg_iov, input.pieces.as_mut_ptr());
+        assert_eq!(input.message.msg_iovlen, 2);
+    }
+
+    #[test]
+    fn what_is_forgotten_does_not_come_back() {
+        let mut input = input(100, 30);
+        input.clear();
+        assert!(input.bytes().is_empty());
+        assert_eq!(input.room().len(), 128 * 1024);
+        // The memory of every write that may be copied, and of every header, fits.
+        assert_eq!(COPY_BYTES_MAX, 16_384);
+    }
+}

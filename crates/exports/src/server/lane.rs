@@ -83,3 +83,38 @@ fn longest_timeout(volume: &Volume<Native>) -> u64 {
     let timeouts = volume.disks().iter().map(|disk| disk.timeout_ns());
     timeouts.reduce(|a, b| if a == 0 || b == 0 { 0 } else { a.max(b) }).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use millrace_block::Op;
+
+    use super::super::ticket::Memory;
+    use super::*;
+    use crate::server::tests::{Rig, ticket, volume};
+
+    #[test]
+    fn a_lane_counts_what_is_started_and_is_stuck_with_64_overdue() {
+        let mut rig = Rig::new(&["null:size=1m"], |_| ());
+        let buffer = rig.core.pool.take(4096, usize::MAX).expect("the pool is empty");
+        let ticket = ticket(Op::Read, 1, Memory::Buffer(buffer));
+        let lane = &mut rig.core.lanes[0];
+        lane.start(&ticket);
+        lane.start(&ticket);
+        assert_eq!((lane.started, lane.held_bytes), (2, 8192));
+        (lane.started, lane.overdue) = (1, 64);
+        assert!(lane.is_stuck());
+        lane.end(&ticket, true);
+        assert_eq!((lane.started, lane.overdue, lane.held_bytes), (1, 63, 4096));
+        assert!(!lane.is_stuck());
+        lane.end(&ticket, false);
+        assert_eq!((lane.started, lane.overdue, lane.held_bytes), (0, 63, 0));
+        lane.overdue = 0;
+    }
+
+    #[test]
+    fn a_volume_has_the_timeout_of_its_drive() {
+        for timeout_ns in [0, 7_000_000_000] {
+            assert_eq!(longest_timeout(&volume("null:size=1m", 1, timeout_ns)), timeout_ns);
+        }
+    }
+}

@@ -364,4 +364,59 @@ mod tests {
         });
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "nothing is left");
     }
+
+    #[test]
+    fn every_reason_not_to_listen_is_told_with_what_to_do() {
+        let (folder, bare) = (Path::new("/run/x/s"), Path::new("s"));
+        let said = |kind: io::ErrorKind, path| why_not_at(path, &kind.into());
+        assert!(said(io::ErrorKind::NotFound, folder).contains("its folder /run/x is not there"));
+        assert!(said(io::ErrorKind::NotFound, bare).contains("its folder . is not there"));
+        assert!(said(io::ErrorKind::NotADirectory, folder).contains("/run/x is no folder"));
+        assert!(said(io::ErrorKind::PermissionDenied, folder).contains("may not make files"));
+        assert!(said(io::ErrorKind::StorageFull, folder).contains("of /run/x is full"));
+        assert!(said(io::ErrorKind::TimedOut, folder).contains("cannot listen: "));
+        let tcp = Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 9)));
+        let of = |listen: &Listen, kind: io::ErrorKind| {
+            let error = cannot_listen(listen, &kind.into());
+            (error.kind(), error.to_string())
+        };
+        let (kind, text) = of(&tcp, io::ErrorKind::AddrInUse);
+        assert_eq!(kind, ErrorKind::Busy);
+        assert!(text.contains("tcp:127.0.0.1:9: in use by another server; choose another port"));
+        let (kind, text) = of(&tcp, io::ErrorKind::PermissionDenied);
+        assert_eq!(kind, ErrorKind::System);
+        assert!(text.contains("tcp:127.0.0.1:9: cannot listen: "), "{text}");
+        let (kind, text) = of(&Listen::Unix("/no/s".into()), io::ErrorKind::NotFound);
+        assert_eq!(kind, ErrorKind::System);
+        assert!(text.contains("unix:/no/s: its folder /no is not there"), "{text}");
+    }
+
+    #[test]
+    fn what_is_no_socket_is_named_and_a_lock_of_nobody_is_somebodys() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(who_is_at(dir.path()).contains("there is a folder"));
+        let path = dir.path().join("s");
+        let _live = UnixListener::bind(&path).unwrap();
+        assert_eq!(who_is_at(&path), "in use by another server; choose another path");
+        assert!(!is_stale(&path) && !is_stale(dir.path()));
+        assert!(!is_stale(&dir.path().join("none")));
+    }
+
+    #[test]
+    fn a_listener_says_where_it_is_and_a_file_that_took_its_place_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let socket = UnixSocket::bind_with(&path, None).unwrap();
+        assert_eq!(socket.path(), path);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "another's").unwrap();
+        let lock = beside(&path);
+        std::fs::remove_file(&lock).unwrap();
+        std::fs::write(&lock, "").unwrap();
+        drop(socket);
+        assert!(path.exists() && lock.exists());
+        let tcp = Listener::bind(&Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))).unwrap();
+        assert!(matches!(tcp.address(), Listen::Tcp(address) if address.port() != 0));
+        assert!(tcp.fd() > 0);
+    }
 }

@@ -187,4 +187,58 @@ mod tests {
         assert!(ranges.release((0, 2)));
         assert_eq!(ready(&ranges, 0), [3]);
     }
+
+    #[test]
+    fn ranges_that_touch_are_apart_and_those_that_share_a_sector_are_not() {
+        let entry = |sectors: Range<Sector>, alone| Entry { key: (0, 0), sectors, alone };
+        for (other, overlaps) in [
+            (0..8, false),
+            (0..9, true),
+            (8..16, true),
+            (10..11, true),
+            (15..20, true),
+            (16..20, false),
+            (0..30, true),
+        ] {
+            for (one, two) in [(false, false), (true, false), (false, true), (true, true)] {
+                let found = entry(8..16, one).conflicts(&entry(other.clone(), two));
+                assert_eq!(found, overlaps && (one || two), "{other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_waits_comes_once_and_only_to_its_own_thread() {
+        let ranges = Ranges::new(2);
+        assert!(!ranges.is_started());
+        ranges.start();
+        assert!(ranges.is_started());
+        assert!(!ranges.confirm() && !ranges.confirm());
+        assert!(ranges.claim((0, 1), 0..8, true));
+        assert!(!ranges.claim((1, 2), 0..8, true));
+        assert!(!ranges.claim((1, 3), 4..8, true));
+        assert!(!ranges.claim((0, 4), 20..28, false) || ranges.release((0, 4)) == false);
+        assert!(ranges.release((0, 1)));
+        assert_eq!((ready(&ranges, 0), ready(&ranges, 1)), (vec![], vec![2]));
+        assert_eq!(ready(&ranges, 1), [0; 0]);
+        assert!(ranges.release((1, 2)), "the next one goes on");
+        assert!(!ranges.release((1, 3)), "it gave up before it was told");
+        assert_eq!(ready(&ranges, 1), [0; 0]);
+        assert!(ranges.claim((0, 5), 0..100, true), "nothing is held");
+    }
+
+    #[test]
+    fn others_stay_ready_when_one_gives_up() {
+        let ranges = Ranges::new(1);
+        ranges.confirm();
+        assert!(ranges.claim((0, 1), 0..8, true));
+        assert!(!ranges.claim((0, 2), 0..4, true));
+        assert!(!ranges.claim((0, 3), 4..8, true));
+        assert!(!ranges.claim((0, 4), 0..2, true));
+        assert!(ranges.release((0, 1)));
+        assert!(ranges.release((0, 3)) == false);
+        assert_eq!(ready(&ranges, 0), [2]);
+        assert!(ranges.release((0, 2)));
+        assert_eq!(ready(&ranges, 0), [4]);
+    }
 }

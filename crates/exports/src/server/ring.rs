@@ -316,4 +316,77 @@ mod tests {
         drop(listener);
         assert!(refuses(&path));
     }
+
+    #[test]
+    fn completions_name_their_operation_and_its_owner() {
+        for index in [0usize, 1, 7, 8, 4095] {
+            let of = |kind| Event::of((index as u64) << KIND_BITS | kind);
+            assert_eq!(of(KIND_ACCEPT), Event::Accepted(index));
+            assert_eq!(of(KIND_RECEIVE), Event::Received(index));
+            assert_eq!(of(KIND_SEND), Event::Sent(index));
+            assert_eq!(of(KIND_CAUGHT), Event::Caught(index));
+            assert_eq!(of(KIND_OTHER), Event::Other);
+        }
+    }
+
+    #[test]
+    fn a_peer_is_gone_when_it_has_closed_all_and_not_when_it_has_sent_or_ended_its_half() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(!is_gone(ours.as_raw_fd()));
+        std::io::Write::write_all(&mut &theirs, b"more").unwrap();
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(!is_gone(ours.as_raw_fd()));
+        drop(theirs);
+        assert!(is_gone(ours.as_raw_fd()));
+    }
+
+    #[test]
+    fn a_half_or_all_of_a_connection_is_shut_down() {
+        use std::io::{Read, Write};
+        let pair = || std::os::unix::net::UnixStream::pair().unwrap();
+        let (mut ours, mut theirs) = pair();
+        shut_down_input(ours.as_raw_fd());
+        assert_eq!(ours.read(&mut [0]).unwrap(), 0);
+        ours.write_all(b"answer").unwrap();
+        theirs.read_exact(&mut [0; 6]).unwrap();
+        shut_down(ours.as_raw_fd());
+        assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
+        assert!(ours.write_all(b"more").is_err());
+        let (ours, mut theirs) = pair();
+        close_now(std::os::fd::IntoRawFd::into_raw_fd(ours));
+        assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_lock_is_one_open_files_until_that_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || File::create(dir.path().join("l")).unwrap();
+        let (one, other) = (open(), open());
+        assert!(lock_file(&one).is_ok());
+        assert_eq!(lock_file(&other).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(one);
+        assert!(lock_file(&other).is_ok());
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_for_a_socket_refuses_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let long = |len: usize| {
+            let path = dir.path().to_str().unwrap().to_owned() + "/";
+            path.clone() + &"s".repeat(len - path.len())
+        };
+        let longest = long(107);
+        drop(UnixListener::bind(&longest).unwrap());
+        assert!(refuses(Path::new(&longest)));
+        assert!([108, 109, 200].into_iter().all(|len| !refuses(Path::new(&long(len)))));
+    }
+
+    #[test]
+    fn options_are_read_where_there_are_some() {
+        let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let domain = |fd| option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
+        assert_eq!(domain(socket.as_raw_fd()), Some(libc::AF_UNIX));
+        assert_eq!(domain(File::open("/dev/null").unwrap().as_raw_fd()), None);
+        assert_eq!(SEND_BUFFER_BYTES, 1 << 18);
+    }
 }

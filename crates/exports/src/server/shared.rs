@@ -107,3 +107,41 @@ impl Shared {
         std::mem::take(&mut *lock(&self.failed_accepts))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::server::tests::Rig;
+
+    #[test]
+    fn as_many_connections_are_admitted_as_there_may_be() {
+        let rig = Rig::new(&["null:size=1m"], |config| config.connections_max = 2);
+        let shared = &rig.shared;
+        assert_eq!([(); 4].map(|()| shared.admit()), [true, true, false, false]);
+        shared.dismiss();
+        assert_eq!([(); 2].map(|()| shared.admit()), [true, false]);
+        shared.dismiss();
+        shared.dismiss();
+    }
+
+    #[test]
+    fn the_end_waits_for_every_threads_flush() {
+        let rig = Rig::new(&["null:size=1m"], |config| config.threads = 2);
+        let ended = [(); 3].map(|()| {
+            let all = rig.shared.all_flushed();
+            rig.shared.flush_ended();
+            all
+        });
+        assert_eq!(ended, [false, false, true]);
+    }
+
+    #[test]
+    fn listeners_that_could_not_accept_are_taken_once() {
+        let rig = Rig::new(&["null:size=1m"], |_| ());
+        [1, 0].into_iter().for_each(|listener| rig.shared.accept_failed(listener));
+        assert_eq!(rig.shared.take_failed_accepts(), [1, 0]);
+        assert!(rig.shared.take_failed_accepts().is_empty());
+        let before = rig.shared.news();
+        rig.shared.add_news();
+        assert_eq!(rig.shared.news(), before + 1);
+    }
+}

@@ -144,3 +144,40 @@ impl Published {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_of_all_threads_are_summed_field_by_field() {
+        let mut counts = ServerStats::default();
+        for (number, field) in (1..).zip(counts.fields()) {
+            *field = number;
+        }
+        assert_eq!((counts.connections, counts.copied.bytes, counts.buffers_in_use), (1, 9, 15));
+        let (published, mut total) = (Published::default(), ServerStats::default());
+        published.publish(counts);
+        published.add_to(&mut total);
+        assert_eq!(total, counts);
+        published.add_to(&mut total);
+        assert_eq!(
+            total.fields().map(|field| *field),
+            [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].map(|one| 2 * one)
+        );
+    }
+
+    #[test]
+    fn faults_of_drives_are_counted_with_the_last_in_words() {
+        let faults = Faults::default();
+        for status in [Status::Ok, Status::Invalid, Status::ReadOnly, Status::Aborted] {
+            faults.note(status);
+        }
+        let none = ExportErrors { export: "x".to_owned(), count: 0, last: "" };
+        assert_eq!(faults.report("x"), none);
+        faults.note(Status::TimedOut);
+        faults.note(Status::NoSpace);
+        let two = ExportErrors { count: 2, last: Status::NoSpace.text(), ..none };
+        assert_eq!(faults.report("x"), two);
+    }
+}

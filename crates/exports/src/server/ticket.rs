@@ -129,3 +129,37 @@ impl Tickets {
         ticket
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::tests::ticket;
+
+    #[test]
+    fn tickets_keep_their_numbers_and_free_ones_are_used_first() {
+        let mut tickets = Tickets::default();
+        let put =
+            |tickets: &mut Tickets, serial| tickets.insert(ticket(Op::Read, serial, Memory::None));
+        let serials = |tickets: &mut Tickets| {
+            tickets.iter_mut().map(|(id, ticket)| (id, ticket.owner.serial)).collect::<Vec<_>>()
+        };
+        assert_eq!([10, 11, 12].map(|serial| put(&mut tickets, serial)), [0, 1, 2]);
+        assert_eq!(serials(&mut tickets), [(0, 10), (1, 11), (2, 12)]);
+        assert_eq!(tickets.remove(1).owner.serial, 11);
+        assert_eq!(tickets.in_use(), 2);
+        assert_eq!(serials(&mut tickets), [(0, 10), (2, 12)]);
+        assert_eq!([13, 14].map(|serial| put(&mut tickets, serial)), [1, 3]);
+        assert_eq!((tickets.in_use(), tickets.get(1).owner.serial), (4, 13));
+    }
+
+    #[test]
+    fn only_buffers_take_up_memory_of_the_pool() {
+        let budget = crate::server::budget::Budget::new(1 << 20, 1);
+        let (_reactor, mut pool) = crate::server::tests::pool(&budget, 0);
+        let buffer = Memory::Buffer(pool.take(5000, usize::MAX).expect("the pool is empty"));
+        assert_eq!(
+            [Memory::None, Memory::Zeroes, buffer].map(|one| one.pool_bytes()),
+            [0, 0, 8192]
+        );
+    }
+}

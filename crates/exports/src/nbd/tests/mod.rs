@@ -2,6 +2,7 @@
 //!
 //! Owns the helpers that play a client or a server to the core.
 
+mod bounds;
 mod client;
 mod corpus;
 mod handshake;
@@ -9,6 +10,7 @@ mod properties;
 mod reply;
 mod transmission;
 mod uri;
+mod values;
 
 use super::wire::put_option;
 use super::{

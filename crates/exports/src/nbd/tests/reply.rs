@@ -216,3 +216,38 @@ fn errors_survive_the_wire() {
     assert_eq!(Errno::from_wire(0), None);
     assert_eq!(Errno::from_wire(11), Some(Errno::Einval));
 }
+
+#[test]
+fn states_of_an_extent_are_bits_of_their_own() {
+    for (hole, zero, flags) in
+        [(false, false, 0), (true, false, 1), (false, true, 2), (true, true, 3)]
+    {
+        let extent = Extent { len: 8192, hole, zero };
+        for (style, at) in [(ReplyStyle::Structured, 31), (ReplyStyle::Extended, 55)] {
+            let got = status(style, QUERY, &[extent], 128).unwrap();
+            assert_eq!((got[at], got.len()), (flags, at + 1));
+            let wide = style == ReplyStyle::Extended;
+            let head = if wide { 40 } else { 24 };
+            assert_eq!(descriptors(&got[head..], wide).collect::<Vec<_>>(), [extent]);
+        }
+    }
+    // Flags of later specifications are passed over.
+    let later = [&8192u32.to_be_bytes()[..], &0xfffc_u32.to_be_bytes()].concat();
+    let plain = Extent { len: 8192, hole: false, zero: false };
+    assert_eq!(descriptors(&later, false).collect::<Vec<_>>(), [plain]);
+}
+
+#[test]
+fn extents_are_pulled_no_further_than_the_reply_needs() {
+    for (room, length, pulled) in
+        [(24 + 8, 8192, 2), (24 + 16, 8192, 3), (128, 4096, 1), (128, 4097, 2)]
+    {
+        let (mut out, mut count) = (vec![0; room], 0);
+        let query = StatusQuery { length, ..QUERY };
+        let extents = [DATA, HOLE, DATA, HOLE, DATA].into_iter().inspect(|_| count += 1);
+        query.encode(&reply(ReplyStyle::Structured), extents, &mut out).unwrap();
+        assert_eq!(count, pulled, "{room} {length}");
+    }
+    let all = StatusQuery::new(&REQUEST, 5);
+    assert_eq!((all.context_id, all.length, all.descriptors_max), (5, 8192, 1 << 20));
+}

@@ -62,3 +62,24 @@ fn every_error_names_what_is_wrong() {
     assert_eq!(error(twice), UriError::Parameter { parameter: own("socket") });
     assert_eq!(error("nbd://a/b#c"), UriError::Fragment { fragment: own("c") });
 }
+
+#[test]
+fn addresses_are_shown_as_they_are_written() {
+    let shown = |text: &str| text.parse::<NbdUri>().unwrap().address.to_string();
+    assert_eq!(shown("nbd://[::1]:7"), "[::1]:7");
+    assert_eq!(shown("nbd://a"), "a:10809");
+    assert_eq!(shown("nbd+unix:///?socket=/s"), "unix:/s");
+}
+
+#[test]
+fn names_have_4096_bytes_at_most_and_any_byte_may_be_encoded() {
+    let parse = |name: &str| format!("nbd://a/{name}").parse::<NbdUri>();
+    let (longest, longer) = ("a".repeat(4096), "a".repeat(4097));
+    assert_eq!(parse(&longest), tcp("a", 10809, &longest));
+    assert_eq!(parse(&longer), Err(UriError::Name { name: longer.clone() }));
+    assert_eq!(parse("%2F%7e%4a%c3%A9"), tcp("a", 10809, "/~J\u{e9}"));
+    let many = "nbd+unix:///?&socket=a&".parse::<NbdUri>();
+    assert_eq!(many, unix("a", ""));
+    assert_eq!("nbd://a:1".parse::<NbdUri>(), tcp("a", 1, ""));
+    assert_eq!("nbd://a?&".parse::<NbdUri>(), tcp("a", 10809, ""));
+}

@@ -1,0 +1,327 @@
+//! Every bound of the protocol core at its edge: the last that is taken, the first that is not.
+
+use super::super::export::Catalog;
+use super::super::handshake::{ANSWER_BYTES_MAX, INPUT_BYTES_MAX};
+use super::super::option::{ContextRequest, InfoRequest, LIST_BYTES_MAX};
+use super::super::wire::*;
+use super::super::{
+    Command, ExportInfo, Handshake, Progress, ProtocolError, ReplyParsed, ReplyStyle, Request,
+    Rules, ServerReply, Verdict, check, parse_reply,
+};
+use super::{answers, catalog, context_data, disk, info_data, negotiate, session, stream};
+
+/// What is wrong with an export after a change, if something is.
+fn wrong(change: impl FnOnce(&mut ExportInfo)) -> Option<&'static str> {
+    let mut export = disk();
+    change(&mut export);
+    match export.validate() {
+        Ok(()) => None,
+        Err(ProtocolError::BadField { what, .. }) => Some(what),
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn exports_are_taken_up_to_each_of_their_bounds() {
+    let blocks = |min, preferred, max, size| {
+        wrong(|export| {
+            (export.block_min, export.block_preferred) = (min, preferred);
+            (export.block_max, export.size_bytes) = (max, size);
+        })
+    };
+    const GIB: u64 = 1 << 30;
+    let (min, preferred, max) =
+        ("minimum block size", "preferred block size", "maximum block size");
+    for (sizes, expected) in [
+        ((1, 512, 512, GIB), None),
+        ((65_536, 65_536, 65_536, GIB), None),
+        ((131_072, 131_072, 1 << 25, GIB), Some(min)),
+        ((768, 4096, 768 * 64, GIB), Some(min)),
+        ((512, 256, 1 << 25, GIB), Some(preferred)),
+        ((1, 256, 1 << 25, GIB), Some(preferred)),
+        ((4096, 2048, 1 << 25, GIB), Some(preferred)),
+        ((512, 1536, 1 << 25, GIB), Some(preferred)),
+        ((512, 4096, 4096, GIB), None),
+        ((512, 4096, 3584, GIB), Some(max)),
+        ((512, 4096, 3584, 3584), None),
+        ((512, 4096, 3584, 3585), Some(max)),
+        ((512, 4096, 4100, GIB), Some(max)),
+        ((512, 4096, u32::MAX, GIB), None),
+        ((512, 4096, 0, 0), Some(max)),
+        ((512, 4096, 512, 0), None),
+    ] {
+        assert_eq!(blocks(sizes.0, sizes.1, sizes.2, sizes.3), expected, "{sizes:?}");
+    }
+    assert_eq!(wrong(|export| export.name = "a".repeat(4096)), None);
+    assert_eq!(wrong(|export| export.name = "a".repeat(4097)), Some("export name"));
+    assert_eq!(wrong(|export| export.description = "a".repeat(4097)), Some("description"));
+    assert_eq!(wrong(|export| export.description = "\0".to_owned()), Some("description"));
+}
+
+#[test]
+fn a_catalog_finds_its_exports_by_name_and_the_first_by_none() {
+    let exports = catalog();
+    assert_eq!(
+        ["", "disk", "ro", "no"].map(|name| exports.find(name)),
+        [Some(0), Some(0), Some(1), None]
+    );
+    assert_eq!((Catalog::len(&exports), Catalog::is_empty(&exports)), (2, false));
+    assert_eq!([0, 2].map(|index| exports.size_bytes(index)), [1 << 30, 0]);
+    let none = Vec::<ExportInfo>::new();
+    assert_eq!((Catalog::is_empty(&none), none.find("")), (true, None));
+}
+
+/// Exports whose list has so many bytes.
+fn list_of(mut bytes: usize) -> Vec<ExportInfo> {
+    let mut exports = Vec::new();
+    while bytes > 0 {
+        // Of each a header of 20, a length of 4, a name of 4, and its description.
+        let description = "x".repeat(4096.min(bytes - 28));
+        let name = format!("{:04}", exports.len());
+        bytes -= 28 + description.len();
+        exports.push(ExportInfo { name, description, ..disk() });
+        assert!(bytes == 0 || bytes >= 28, "there is no export of {bytes} bytes");
+    }
+    exports
+}
+
+#[test]
+fn lists_of_4_mib_and_answers_of_8_mib_are_sent_and_no_longer_ones() {
+    assert_eq!((LIST_BYTES_MAX, ANSWER_BYTES_MAX), (4 << 20, 8 << 20));
+    let listed = |bytes: usize, times| {
+        let mut out = Vec::new();
+        let options = stream(&vec![(OPT_LIST, vec![]); times]);
+        let end = Handshake::new().feed(&list_of(bytes), &options, &mut out);
+        (out, end.map(|(_, progress)| progress))
+    };
+    let (out, end) = listed(4 << 20, 1);
+    assert_eq!((out.len(), end), ((4 << 20) + 20, Ok(Progress::NeedMore)));
+    let (out, _) = listed((4 << 20) + 1, 1);
+    assert_eq!(answers(&out)[0].1, REP_ERR_TOO_BIG);
+    // With its acknowledgement of 20 bytes each list is half of all.
+    let (out, end) = listed((4 << 20) - 20, 2);
+    assert_eq!((out.len(), end), (8 << 20, Ok(Progress::NeedMore)));
+    let (_, end) = listed((4 << 20) - 19, 2);
+    assert_eq!(end, Err(ProtocolError::TooManyReplyBytes { max: 8 << 20 }));
+}
+
+#[test]
+fn options_are_looked_at_up_to_64_kib_and_skipped_up_to_1_mib() {
+    assert_eq!(INPUT_BYTES_MAX, 65_552);
+    let kind = |len: usize| answers(&negotiate(&[(OPT_LIST, vec![0; len])]).0)[0].1;
+    assert_eq!(
+        [65_536, 65_537, 1 << 20].map(kind),
+        [REP_ERR_INVALID, REP_ERR_TOO_BIG, REP_ERR_TOO_BIG]
+    );
+    let end = negotiate(&[(OPT_LIST, vec![0; (1 << 20) + 1])]).1;
+    assert!(matches!(end, Err(ProtocolError::OptionTooLong { .. })), "{end:?}");
+    let options = |count| negotiate(&vec![(OPT_STARTTLS, vec![]); count]).1;
+    assert_eq!(options(4096), Ok(Progress::NeedMore));
+    assert_eq!(options(4097), Err(ProtocolError::TooManyOptions { max: 4096 }));
+}
+
+#[test]
+fn names_of_4096_bytes_are_looked_up_and_longer_ones_refused_as_such() {
+    let name = |len| "a".repeat(len);
+    let why = |len| match negotiate(&[(OPT_EXPORT_NAME, name(len).into_bytes())]).1 {
+        Err(ProtocolError::ExportName { why }) => why,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(why(4096), "no such export");
+    assert_eq!(why(4097), "the name is longer than 4096 bytes");
+    let info = |len| InfoRequest::parse(&info_data(&name(len), &[])).map(|one| one.name.len());
+    assert_eq!(info(4096), Ok(4096));
+    assert_eq!(info(4097).unwrap_err().why, "the export name is longer than 4096 bytes");
+    assert_eq!(info(5000).unwrap_err().why, "the export name is longer than 4096 bytes");
+}
+
+#[test]
+fn what_a_client_wants_to_know_is_told_apart() {
+    let wants = |infos: &[u16]| {
+        let data = info_data("x", infos);
+        let request = InfoRequest::parse(&data).unwrap();
+        assert_eq!(request.name, "x");
+        (request.wants_name, request.wants_block_size, request.wants_description)
+    };
+    assert_eq!(wants(&[]), (false, false, false));
+    assert_eq!(wants(&[INFO_NAME]), (true, false, false));
+    assert_eq!(wants(&[INFO_BLOCK_SIZE]), (false, true, false));
+    assert_eq!(wants(&[INFO_DESCRIPTION, INFO_EXPORT]), (false, false, true));
+    let selects = |queries: &[&str]| {
+        let data = context_data("x", queries);
+        let request = ContextRequest::parse(&data).unwrap();
+        (request.queries, request.exact, request.wildcard)
+    };
+    assert_eq!(selects(&[]), (0, false, false));
+    assert_eq!(selects(&["base:allocation", "b"]), (2, true, false));
+    assert_eq!(selects(&["base:", "b"]), (2, false, true));
+    assert_eq!(selects(&["base:allocation", "base:"]), (2, true, true));
+}
+
+#[test]
+fn block_sizes_stay_agreed_on_and_a_selection_too_long_to_look_at_selects_nothing() {
+    let session = |options: &[(u32, Vec<u8>)]| match negotiate(options).1 {
+        Ok(Progress::Ready(session)) => session,
+        other => panic!("{other:?}"),
+    };
+    let go = (OPT_GO, info_data("", &[]));
+    let asks = (OPT_INFO, info_data("", &[INFO_BLOCK_SIZE]));
+    assert!(!session(std::slice::from_ref(&go)).block_sizes);
+    assert!(session(&[asks, go.clone()]).block_sizes);
+    assert!(session(&[(OPT_GO, info_data("", &[INFO_BLOCK_SIZE]))]).block_sizes);
+    let structured = (OPT_STRUCTURED_REPLY, vec![]);
+    let select = (OPT_SET_META_CONTEXT, context_data("", &["base:allocation"]));
+    for (option, selected) in [(OPT_SET_META_CONTEXT, None), (OPT_LIST, Some(1))] {
+        let long = (option, vec![0; 70_000]);
+        let options = [structured.clone(), select.clone(), long, go.clone()];
+        assert_eq!(session(&options).base_allocation, selected);
+    }
+}
+
+#[test]
+fn payloads_are_taken_up_to_32_mib_and_thrown_away_up_to_64() {
+    let session = session(ReplyStyle::Simple);
+    let rules = Rules::new(&ExportInfo { block_max: u32::MAX, ..disk() }, &session);
+    assert_eq!((rules.payload_bytes_max, rules.drain_bytes_max), (32 << 20, 64 << 20));
+    let small = Rules::new(&ExportInfo { block_max: 1 << 20, ..disk() }, &session);
+    assert_eq!(small.payload_bytes_max, 1 << 20);
+    let verdict = |command, length| {
+        let request = Request { cookie: 1, flags: 0, command, offset: 0, length };
+        check(&request, &rules, &session)
+    };
+    for command in [Command::Read, Command::Write] {
+        assert_eq!(verdict(command, 32 << 20), Verdict::Accept);
+        assert!(matches!(verdict(command, (32 << 20) + 512), Verdict::Refuse { .. }));
+    }
+    assert_eq!(verdict(Command::Trim, 33 << 20), Verdict::Accept);
+    let refused = verdict(Command::Write, 64 << 20);
+    assert!(matches!(refused, Verdict::Refuse { drain_bytes: 0x400_0000, .. }), "{refused:?}");
+    assert!(matches!(verdict(Command::Write, (64 << 20) + 1), Verdict::Disconnect(_)));
+}
+
+/// A chunk of a server; payload is zeroes behind what is given.
+fn chunk(style: ReplyStyle, kind: u16, length: u64, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let flags_and_kind = [REPLY_FLAG_DONE, kind].map(u16::to_be_bytes).concat();
+    match style {
+        ReplyStyle::Extended => {
+            bytes.extend(EXTENDED_REPLY_MAGIC.to_be_bytes());
+            bytes.extend(flags_and_kind);
+            bytes.extend([9u64, 0, length].map(u64::to_be_bytes).concat());
+        }
+        _ => {
+            bytes.extend(STRUCTURED_REPLY_MAGIC.to_be_bytes());
+            bytes.extend(flags_and_kind);
+            bytes.extend(9u64.to_be_bytes());
+            bytes.extend((length as u32).to_be_bytes());
+        }
+    }
+    bytes.extend(payload);
+    bytes.resize(bytes.len() + 10_000, 0);
+    bytes
+}
+
+/// Whether a client takes it.
+fn takes(style: ReplyStyle, kind: u16, length: u64, payload: &[u8]) -> bool {
+    match parse_reply(&chunk(style, kind, length, payload), style) {
+        Ok(ReplyParsed::Reply { .. }) => true,
+        Ok(ReplyParsed::NeedMore) => panic!("all of it is there"),
+        Err(_) => false,
+    }
+}
+
+#[test]
+fn a_client_takes_chunks_up_to_each_of_their_bounds() {
+    use ReplyStyle::{Extended, Structured};
+    let data = |length| takes(Extended, REPLY_TYPE_OFFSET_DATA, length, &[]);
+    let lengths = [0, 7, 8, 9, (64 << 20) + 8, (64 << 20) + 9, u64::MAX];
+    assert_eq!(lengths.map(data), [false, false, false, true, true, false, false]);
+    let none = |length| takes(Structured, REPLY_TYPE_NONE, length, &[]);
+    assert_eq!([0, 1].map(none), [true, false]);
+    let hole = |length, size| {
+        takes(Structured, REPLY_TYPE_OFFSET_HOLE, length, &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, size])
+    };
+    assert_eq!([hole(12, 1), hole(12, 0), hole(11, 1), hole(13, 1)], [true, false, false, false]);
+    let narrow = |length| takes(Structured, REPLY_TYPE_BLOCK_STATUS, length, &[]);
+    const MOST: u64 = 1 << 20;
+    let lengths = [3, 4, 8, 12, 16, 20, 4 + 8 * MOST, 4 + 8 * (MOST + 1)];
+    assert_eq!(lengths.map(narrow), [false, false, false, true, false, true, true, false]);
+    let wide = |length, said: u32| {
+        let payload = [1, said].map(u32::to_be_bytes).concat();
+        takes(Extended, REPLY_TYPE_BLOCK_STATUS_EXT, length, &payload)
+    };
+    let found = [wide(24, 1), wide(24, 0), wide(24, 2), wide(40, 2), wide(32, 1), wide(8, 0)];
+    assert_eq!(found, [true, true, false, true, false, false]);
+    assert!(!takes(Structured, REPLY_TYPE_BLOCK_STATUS_EXT, 24, &[0; 8]), "extended only");
+    assert!(!takes(Structured, 3, 8, &[]), "no type of the protocol");
+}
+
+#[test]
+fn a_client_takes_errors_with_messages_that_fit() {
+    let error = |kind, length: u64, message: u16| {
+        let payload = [&5u32.to_be_bytes()[..], &message.to_be_bytes()].concat();
+        takes(ReplyStyle::Structured, kind, length, &payload)
+    };
+    for (kind, tail) in [(REPLY_TYPE_ERROR, 0), (REPLY_TYPE_ERROR_OFFSET, 8)] {
+        assert_eq!([5, 6, 7].map(|length| error(kind, tail + length, 0)), [false, true, true]);
+        assert_eq!(
+            [10, 11, 12].map(|message| error(kind, tail + 17, message)),
+            [true, true, false]
+        );
+        assert_eq!([8192, 8193].map(|length| error(kind, length, 0)), [true, false]);
+    }
+    let bytes = chunk(
+        ReplyStyle::Structured,
+        REPLY_TYPE_ERROR_OFFSET,
+        16,
+        b"\0\0\0\x05\0\x02no\0\0\0\0\0\0\x02\x01",
+    );
+    let Ok(ReplyParsed::Reply { reply, header_bytes: 36 }) =
+        parse_reply(&bytes, ReplyStyle::Structured)
+    else {
+        panic!("{:?}", parse_reply(&bytes, ReplyStyle::Structured));
+    };
+    assert!(matches!(reply, ServerReply::Error { at: Some(513), message: "no", last: true, .. }));
+}
+
+#[test]
+fn refusals_are_told_in_words() {
+    let words =
+        |option, code| ProtocolError::Refused { option, code, message: String::new() }.to_string();
+    for (option, asked) in [
+        (OPT_GO, "the export"),
+        (OPT_EXPORT_NAME, "the export"),
+        (OPT_LIST, "the list of its exports"),
+        (OPT_STRUCTURED_REPLY, "structured replies"),
+        (OPT_EXTENDED_HEADERS, "extended headers"),
+    ] {
+        for (code, why) in [
+            (REP_ERR_UNSUP, "it does not know the option"),
+            (REP_ERR_POLICY, "it is told not to"),
+            (REP_ERR_INVALID, "it finds the request invalid"),
+            (REP_ERR_PLATFORM, "its system cannot"),
+            (REP_ERR_TLS_REQD, "it wants TLS"),
+            (REP_ERR_UNKNOWN, "there is no such export"),
+            (REP_ERR_SHUTDOWN, "it is about to stop"),
+            (REP_ERR_BLOCK_SIZE_REQD, "it wants block sizes"),
+            (REP_ERR_TOO_BIG, "the request is too long"),
+            (REP_ERR_EXT_HEADER_REQD, "it wants extended headers"),
+        ] {
+            let text = words(option, code);
+            assert!(text.contains(&format!("the server refused {asked}: {why}")), "{text}");
+        }
+        let text = words(option, 0x8000_0077);
+        assert!(text.contains(&format!("refused {asked} with code 0x80000077")), "{text}");
+    }
+    assert!(words(99, 0x8000_0077).contains("refused option 99 with code 0x80000077"));
+    let said =
+        ProtocolError::Refused { option: OPT_GO, code: REP_ERR_POLICY, message: "no".to_owned() };
+    assert!(said.to_string().contains("(it says: no)"));
+    assert!(!words(OPT_GO, REP_ERR_POLICY).contains("it says"));
+    let known = |names: &[&str]| {
+        let known = names.iter().map(|&name| name.to_owned()).collect();
+        ProtocolError::NoExport { name: "x".to_owned(), known }.to_string()
+    };
+    assert!(known(&[]).contains("the server does not say which there are"));
+    assert!(known(&["a", "b"]).contains("there are \"a\", \"b\""));
+}
