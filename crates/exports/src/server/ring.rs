@@ -315,6 +315,9 @@ mod tests {
         assert!((0..8).all(|_| !refuses(&path)), "a full queue is no refusal");
         drop(listener);
         assert!(refuses(&path));
+        let other = dir.path().join("other");
+        let _listener = UnixListener::bind(&other).unwrap();
+        assert!(!refuses(&other), "whatever errno the last one left");
     }
 
     #[test]

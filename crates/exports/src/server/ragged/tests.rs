@@ -20,6 +20,8 @@ fn ragged_range_knows_its_blocks() {
     assert_eq!(of(511, 2), ((0, 1024, 511, 511), (true, true), (512, 0)));
     assert_eq!(of(512, 513), ((512, 1024, 0, 511), (false, true), (512, 512)));
     assert_eq!(of(1, 2047), ((0, 2048, 1, 0), (true, false), (512, 1536)));
+    assert_eq!(of(512, 512), ((512, 512, 0, 0), (false, false), (512, 512)));
+    assert_eq!(of(512, 1024), ((512, 1024, 0, 0), (false, false), (512, 1024)));
 }
 
 /// Does a write or zeroes step by step on `disk`, with whole blocks only.
