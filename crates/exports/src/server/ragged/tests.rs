@@ -77,7 +77,8 @@ proptest! {
     ) {
         let grain = 512 << shift;
         let old: Vec<u8> = (0..32 * 1024u32).map(|at| (at % 251) as u8 | 1).collect();
-        let data: Vec<u8> = (0..length).map(|at| if is_write { (at % 13) as u8 } else { 0 }).collect();
+        let byte = |at: usize| if is_write { (at % 13) as u8 } else { 0 };
+        let data: Vec<u8> = (0..length).map(byte).collect();
         let (mut disk, mut expected) = (old.clone(), old);
         expected[offset as usize..offset as usize + length].copy_from_slice(&data);
         let op = if is_write { Op::Write } else { Op::WriteZeroes };
