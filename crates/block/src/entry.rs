@@ -125,7 +125,7 @@ pub(crate) fn group_word(time_ns: u64, group: u64) -> Word {
 pub(crate) fn step_word(of: &Subject, step: Step) -> Word {
     let (code, number) = step.parts();
     let what = u64::from(of.bytes) | u64::from(code) << 32 | u64::from(number) << 48;
-    // STEP is 0.
+    const { assert!(STEP == 0, "a step's first word is its sector alone") };
     [of.sector & VALUE, what]
 }
 

@@ -20,7 +20,7 @@ use proptest::prelude::*;
 use support::Given;
 use support::script::{Asked, ScriptDrive};
 
-/// Who listens to what happens.
+/// The listener that a run attaches: none, a trace sink, or a recorder with its time stamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Listener {
     Nobody,

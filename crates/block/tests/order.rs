@@ -652,7 +652,7 @@ fn when_to_poll_again_is_soon_for_what_others_may_end_and_never_if_nothing_is_ou
     rig.hold(false);
     assert_eq!(rig.channel.poll(|_| ()), 1);
     assert_eq!((rig.channel.sleep_until(), rig.channel.has_work()), (None, false));
-    // Who waits for one has it, whatever else is out.
+    // A wait for one completion returns with it, although another request is still held.
     rig.knobs[1].held.store(true, Ordering::SeqCst);
     rig.read(chunk(2, 1, 0));
     rig.read(chunk(2, 0, 0));

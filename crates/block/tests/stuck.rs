@@ -255,7 +255,7 @@ fn memory_comes_back_to_the_channel_whose_request_the_drive_confirmed() {
         look(channel);
         assert_eq!(channel.poll(|done| assert_eq!(done.status, Status::TimedOut)), 1);
     }
-    // The same tag of two queues.
+    // Both queues use their tag 0.
     let mut inside: Vec<_> = drive.lock().inside.iter().map(|one| (one.queue, one.tag)).collect();
     inside.sort_unstable();
     assert_eq!(inside, [(0, Tag(0)), (1, Tag(0))]);

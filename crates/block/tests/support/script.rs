@@ -1,9 +1,9 @@
 //! A drive that does what a script says and keeps a log of all that it was asked.
 //!
-//! It has no data: what matters is which requests come, in which order, in which batches, and what
-//! the layer makes of the answers. Every queue checks the rules of `DriverQueue`: a tag names one
-//! request at a time, what was refused comes first, all that was handed over is committed before
-//! the queue is polled, and no commit is empty.
+//! The drive stores no data: tests look at which requests come, in which order, in which batches,
+//! and at what the layer makes of the answers. Every queue checks the rules of `DriverQueue`: a tag
+//! names one request at a time, what was refused comes first, all that was handed over is committed
+//! before the queue is polled, and no commit is empty.
 #![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
 use std::collections::VecDeque;

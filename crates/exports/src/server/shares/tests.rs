@@ -1,4 +1,5 @@
-//! Who gets a buffer, by exact bytes: the volume's part, the guarantee, the share, the turn.
+//! Which connection gets a buffer, by exact bytes: its volume's part, its guarantee, its share, and
+//! its turn among those that wait.
 
 use super::super::connection::Phase;
 use super::super::tests::{MIB, Rig, connection};
