@@ -6,12 +6,14 @@
 //! gives it back soon, as a client does that sends its next request and waits, takes turns with the
 //! poller, which costs less than a sleep. Whoever keeps it makes it a shared CPU: the poll ends,
 //! and the next ones do not begin. A thread that sleeps instead goes to another CPU when it is
-//! woken, if one is free and it may. After a pause, which doubles from one vain try to the next, it
-//! polls again.
+//! woken, if one is free and it may. Time that no other thread had does not count: a hypervisor
+//! that runs another machine takes that from pollers and sleepers alike. After a pause, which
+//! doubles from one vain try to the next, it polls again.
 //!
 //! Owned by a polling thread, one each; used by I/O threads and by drives' workers. Kernel
 //! counterpart: `kvm_vcpu_can_poll`, which polls only on a CPU that has a single runnable task.
 
+use crate::native::preemptions;
 use crate::{Machine, Native};
 
 /// How long a poll goes on before the CPU is offered to others; about what an offer costs.
@@ -95,6 +97,8 @@ impl Poll {
 /// How a thread polls without keeping its CPU from others.
 #[derive(Debug)]
 pub struct CpuShare {
+    /// Times that the kernel had taken the CPU from this thread, at its last offer or loss.
+    taken: u64,
     pauses: Pauses,
     /// The CPU that turned out to be shared last.
     lost: u32,
@@ -106,7 +110,7 @@ impl CpuShare {
     #[must_use]
     #[allow(clippy::new_without_default)] // A thread has one, and says so.
     pub fn new() -> CpuShare {
-        CpuShare { pauses: Pauses::default(), lost: u32::MAX, times_lost: 0 }
+        CpuShare { taken: 0, pauses: Pauses::default(), lost: u32::MAX, times_lost: 0 }
     }
 
     /// Whether to poll before the sleep that is to come; to be asked once for each.
@@ -154,20 +158,32 @@ impl CpuShare {
             Next::Look => {}
             Next::Offer => {
                 // The next look tells what came of it.
+                self.taken = preemptions();
                 std::thread::yield_now();
                 poll.offered(Native::now());
             }
             Next::End { kept } => {
-                match kept {
-                    true => self.lose(),
-                    false if came => self.pauses.caught(),
-                    false => {}
+                let kept = kept && self.was_taken();
+                if kept {
+                    self.lose();
+                } else if came {
+                    self.pauses.caught();
                 }
-                return Some(Polled { came, waited_ns: now_ns - poll.start_ns });
+                if kept || came || now_ns >= poll.until_ns {
+                    return Some(Polled { came, waited_ns: now_ns - poll.start_ns });
+                }
             }
         }
         core::hint::spin_loop();
         None
+    }
+
+    /// Whether another thread had the CPU since the last offer or loss. If none had, the time was
+    /// the machine's below: an interrupt's, or a hypervisor's that ran another guest.
+    #[cold]
+    fn was_taken(&mut self) -> bool {
+        let taken = preemptions();
+        std::mem::replace(&mut self.taken, taken) != taken
     }
 
     #[cold]
@@ -296,6 +312,27 @@ mod tests {
             assert!(share.is_shared() && !share.may_poll());
             assert_eq!(share.times_lost(), 1);
         });
+    }
+
+    #[test]
+    fn time_that_no_other_thread_had_makes_no_shared_cpu() {
+        loop {
+            let (mut share, mut looks, before) = (CpuShare::new(), 0, preemptions());
+            share.taken = before;
+            let ready = || {
+                looks += 1;
+                // As long as a hypervisor may keep the CPU.
+                let until_ns = Native::now() + 2 * KEPT_NS;
+                while Native::now() < until_ns {}
+                looks == 3
+            };
+            let polled = share.poll(Native::now() + 60_000_000_000, ready);
+            // Once more if another thread did have it.
+            if preemptions() == before {
+                assert!(polled.came && !share.is_shared() && share.times_lost() == 0, "{polled:?}");
+                return;
+            }
+        }
     }
 
     #[test]

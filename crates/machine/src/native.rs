@@ -105,6 +105,17 @@ fn allowed_cpus() -> Vec<CpuId> {
     (0..libc::CPU_SETSIZE as u32).filter(is_set).map(CpuId).collect()
 }
 
+/// How often another thread has had the CPU of the calling one, which wanted to go on.
+pub(crate) fn preemptions() -> u64 {
+    // SAFETY: all-zero bytes are a valid rusage, which the call fills.
+    let usage = unsafe {
+        let mut usage: libc::rusage = core::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+        usage
+    };
+    usage.ru_nivcsw as u64
+}
+
 /// Pins the calling thread; a CPU that is not there leaves it where it is.
 fn pin_to(cpu: CpuId) {
     if cpu.0 >= libc::CPU_SETSIZE as u32 {
