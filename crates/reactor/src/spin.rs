@@ -9,7 +9,8 @@
 //! wake-ups alone may take that long; a spin lets whoever waits for this CPU run, first of all the
 //! client that it waits for; it ends at once when somebody else took the CPU and no news came of
 //! that; and a thread that lost its CPU in vain for longer than a whole spin, or spun in vain
-//! [`VAIN`] times in a row, lets the next waits go without.
+//! [`VAIN`] times in a row, lets the next waits go without. Time that no other thread had does not
+//! count: a hypervisor that runs another machine takes that from spinners and sleepers alike.
 //! Kernel's counterpart: `halt_poll_ns` of KVM.
 
 use crate::sys;
@@ -55,8 +56,10 @@ pub(crate) struct Spin {
     end_ns: u64,
     seen_ns: u64,
     yield_ns: u64,
-    /// How long somebody else had this CPU during the last yield; 0: nobody had it.
+    /// How long the last yield took, if that was long enough for somebody else to run; else 0.
     away_ns: u64,
+    /// Times that the kernel had taken the CPU from this thread, when that was last looked at.
+    taken: u64,
 }
 
 impl Spin {
@@ -74,6 +77,7 @@ impl Spin {
             seen_ns: 0,
             yield_ns: 0,
             away_ns: 0,
+            taken: 0,
         }
     }
 
@@ -112,9 +116,10 @@ impl Spin {
     /// Whether to look once more; false: there was nothing to see for long enough. Lets others run
     /// meanwhile.
     pub(crate) fn go_on(&mut self) -> bool {
-        match self.next(sys::now_ns()) {
+        match self.next(sys::now_ns(), sys::preemptions) {
             Next::Look => std::hint::spin_loop(),
             Next::Yield => {
+                self.was_taken(sys::preemptions());
                 std::thread::yield_now();
                 self.yielded(sys::now_ns());
             }
@@ -123,11 +128,14 @@ impl Spin {
         true
     }
 
-    fn next(&mut self, now_ns: u64) -> Next {
+    /// What is to be done now; `preemptions` tells how often the kernel took this thread's CPU.
+    fn next(&mut self, now_ns: u64, preemptions: impl FnOnce() -> u64) -> Next {
         let gap_ns = now_ns.saturating_sub(self.seen_ns);
         self.seen_ns = now_ns;
+        let away_ns = std::mem::take(&mut self.away_ns);
+        let is_lost = (away_ns > 0 || gap_ns > GAP_NS) && self.was_taken(preemptions());
         // Nobody asks when there are news: whatever took the CPU brought none.
-        if gap_ns.max(self.away_ns) > self.longest_ns {
+        if is_lost && gap_ns.max(away_ns) > self.longest_ns {
             self.rest();
         }
         if now_ns >= self.end_ns {
@@ -136,10 +144,15 @@ impl Spin {
                 self.rest();
             }
         }
-        if self.away_ns > 0 || gap_ns > GAP_NS || now_ns >= self.end_ns {
+        if is_lost || now_ns >= self.end_ns {
             return Next::Sleep;
         }
         if now_ns >= self.yield_ns { Next::Yield } else { Next::Look }
+    }
+
+    /// Whether the kernel took the CPU since this was asked last.
+    fn was_taken(&mut self, preemptions: u64) -> bool {
+        std::mem::replace(&mut self.taken, preemptions) != preemptions
     }
 
     fn yielded(&mut self, now_ns: u64) {
@@ -160,6 +173,11 @@ mod tests {
     use super::*;
 
     const LONGEST_NS: u64 = 100_000;
+
+    /// No other thread had the CPU.
+    fn undisturbed() -> u64 {
+        0
+    }
 
     /// A thread whose last waits were short.
     fn warm() -> Spin {
@@ -184,14 +202,14 @@ mod tests {
         let mut spin = warm();
         for vain in 1..=VAIN {
             assert!(spin.start(0, None), "in vain {vain} times");
-            assert_eq!(spin.next(LONGEST_NS), Next::Sleep);
+            assert_eq!(spin.next(LONGEST_NS, undisturbed), Next::Sleep);
             spin.end(LONGEST_NS + 50_000);
         }
         let slept = (0..).take_while(|_| !spin.start(0, None)).count();
         assert_eq!(slept, PAUSE_MIN as usize);
         // A spin that brought something in between counts.
         for _ in 0..3 * VAIN {
-            assert_eq!(spin.next(LONGEST_NS), Next::Sleep);
+            assert_eq!(spin.next(LONGEST_NS, undisturbed), Next::Sleep);
             spin.end(LONGEST_NS + 50_000);
             assert!(spin.start(0, None));
             spin.end(10);
@@ -206,7 +224,7 @@ mod tests {
             assert!(spin.start(0, limit_ns));
             let (mut at_ns, mut yields) = (0, 0);
             loop {
-                match spin.next(at_ns) {
+                match spin.next(at_ns, undisturbed) {
                     Next::Sleep => break,
                     Next::Look => at_ns += 1_000,
                     Next::Yield => {
@@ -225,9 +243,9 @@ mod tests {
     fn looks_once_after_somebody_else_ran_then_sleeps() {
         let mut spin = warm();
         assert!(spin.start(0, None));
-        assert_eq!(spin.next(0), Next::Yield);
+        assert_eq!(spin.next(0, undisturbed), Next::Yield);
         spin.yielded(ALONE_NS + 1);
-        assert_eq!(spin.next(ALONE_NS + 2), Next::Sleep, "news would have ended the spin");
+        assert_eq!(spin.next(ALONE_NS + 2, || 1), Next::Sleep, "news would have ended the spin");
         spin.end(ALONE_NS + 3);
         assert!(spin.start(0, None), "the next wait may be for the client that ran");
     }
@@ -236,12 +254,26 @@ mod tests {
     fn sleeps_when_it_was_preempted_between_two_looks() {
         let mut spin = warm();
         assert!(spin.start(0, None));
-        assert_eq!(spin.next(0), Next::Yield);
+        assert_eq!(spin.next(0, undisturbed), Next::Yield);
         spin.yielded(1_000);
-        assert_eq!(spin.next(1_000 + GAP_NS + 1), Next::Sleep);
+        assert_eq!(spin.next(1_000 + GAP_NS + 1, || 1), Next::Sleep);
         assert!(spin.start(0, None), "it was away for a moment only");
-        assert_eq!(spin.next(LONGEST_NS + 1), Next::Sleep);
+        assert_eq!(spin.next(LONGEST_NS + 1, || 2), Next::Sleep);
         assert!(!spin.start(0, None));
+    }
+
+    #[test]
+    fn time_that_no_other_thread_had_neither_ends_a_spin_nor_makes_it_rarer() {
+        let mut spin = warm();
+        for _ in 1..VAIN {
+            assert!(spin.start(0, None));
+            assert_eq!(spin.next(0, undisturbed), Next::Yield);
+            spin.yielded(30_000);
+            assert_eq!(spin.next(30_001, undisturbed), Next::Look);
+            assert_eq!(spin.next(30_002 + GAP_NS, undisturbed), Next::Yield);
+            assert_eq!(spin.next(3 * LONGEST_NS, undisturbed), Next::Sleep, "its end, no loss");
+            spin.end(2 * LONGEST_NS);
+        }
     }
 
     #[test]
@@ -249,7 +281,7 @@ mod tests {
         let mut spin = warm();
         for _ in 0..100 {
             assert!(spin.start(0, None));
-            assert_eq!(spin.next(0), Next::Yield);
+            assert_eq!(spin.next(0, undisturbed), Next::Yield);
             // The client ran on this CPU, and there are news: nobody asks any more.
             spin.yielded(LONGEST_NS + 1);
             spin.end(LONGEST_NS + 2);
@@ -261,9 +293,9 @@ mod tests {
         let mut spin = warm();
         for expected in [PAUSE_MIN, 2 * PAUSE_MIN] {
             assert!(spin.start(0, None));
-            assert_eq!(spin.next(0), Next::Yield);
+            assert_eq!(spin.next(0, undisturbed), Next::Yield);
             spin.yielded(LONGEST_NS + 1);
-            assert_eq!(spin.next(LONGEST_NS + 1), Next::Sleep);
+            assert_eq!(spin.next(LONGEST_NS + 1, || expected.into()), Next::Sleep);
             let slept = (0..).take_while(|_| !spin.start(0, None)).count();
             assert_eq!(slept, expected as usize);
         }
