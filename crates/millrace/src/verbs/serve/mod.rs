@@ -227,7 +227,7 @@ fn stop(
     // After all that could hand something over to them.
     outcome.failures.extend(workers.stop().err().map(|error| error.to_string()));
     // What failed since the last look, down to the last flush.
-    watch.look();
+    watch.last_look();
     match outcome.is_clean() {
         true => tracing::info!("{}", report::stopped(&outcome)),
         false => tracing::error!("{}", report::stopped(&outcome)),

@@ -1,8 +1,8 @@
 //! `Watch`: what a daemon has to say of its own accord: I/Os that its drives failed, and its end.
 //!
-//! Runs on the main thread while another waits for signals, and wakes every few seconds, which is
-//! all that an idle daemon does. Owns what was said already: of each drive and each export a line a
-//! look at most, with the count since the last one, and one more look when the daemon stops.
+//! Runs on the main thread while another waits for signals, and wakes once a second, which is all
+//! that an idle daemon does. Owns what was said already: of each drive and each export a line in
+//! five looks at most, with the count since the last one, and one more when the daemon stops.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -16,22 +16,45 @@ use super::observed::Observed;
 use super::servers::Servers;
 
 /// How often it looks.
-const PERIOD: Duration = Duration::from_secs(5);
+const PERIOD: Duration = Duration::from_secs(1);
+/// Looks after a line about a drive or an export that bring no other one about it.
+const QUIET: u32 = 4;
 
 /// What was said so far.
 pub struct Watch {
     observed: Arc<Observed>,
-    /// Failed requests by export.
-    exports: Vec<u64>,
-    /// Failed I/Os by drive.
-    drives: Vec<u64>,
+    exports: Vec<Said>,
+    drives: Vec<Said>,
+}
+
+/// What was said about the failures of a drive or an export.
+#[derive(Debug, Clone, Copy, Default)]
+struct Said {
+    count: u64,
+    /// Looks that still say nothing.
+    quiet: u32,
+}
+
+impl Said {
+    /// How many of `count` failures are to be said now; 0: there is none, or it is too early.
+    fn news(&mut self, count: u64) -> u64 {
+        if self.quiet > 0 {
+            self.quiet -= 1;
+            return 0;
+        }
+        let new = count.saturating_sub(self.count);
+        if new > 0 {
+            *self = Said { count, quiet: QUIET };
+        }
+        new
+    }
 }
 
 impl Watch {
     /// A watch over a daemon of which nothing was said yet.
     pub fn new(observed: &Arc<Observed>) -> Watch {
-        let exports = vec![0; observed.errors().len()];
-        let drives = vec![0; observed.disks().count()];
+        let exports = vec![Said::default(); observed.errors().len()];
+        let drives = vec![Said::default(); observed.disks().count()];
         Watch { observed: Arc::clone(observed), exports, drives }
     }
 
@@ -51,27 +74,30 @@ impl Watch {
         }
     }
 
-    /// Logs what has failed since the last look.
-    pub fn look(&mut self) {
+    /// Logs what has failed since it was said last, but for what was said just before.
+    fn look(&mut self) {
         for (said, disk) in self.drives.iter_mut().zip(self.observed.disks()) {
             let failures = disk.failures();
-            let before = std::mem::replace(said, failures.count);
-            log_drive(disk.name(), &failures, before);
+            log_drive(disk.name(), &failures, said.news(failures.count));
         }
         let errors = self.observed.errors();
         for (said, (export, count, last)) in self.exports.iter_mut().zip(errors) {
-            let before = std::mem::replace(said, count);
-            if count > before {
-                let new = count - before;
+            let new = said.news(count);
+            if new > 0 {
                 tracing::warn!(export, "export {export}: {new} requests failed; the last: {last}");
             }
         }
     }
+
+    /// Logs what was not said yet: the daemon stops.
+    pub fn last_look(&mut self) {
+        self.drives.iter_mut().chain(&mut self.exports).for_each(|said| said.quiet = 0);
+        self.look();
+    }
 }
 
-/// A line of what a drive has failed since there were `before`; the others that are known at -v.
-fn log_drive(drive: &str, failures: &Failures, before: u64) {
-    let new = failures.count.saturating_sub(before);
+/// A line of the last `new` I/Os that a drive has failed; those before the last one at -v.
+fn log_drive(drive: &str, failures: &Failures, new: u64) {
     let known = failures.last.len() as u64;
     let first = known.saturating_sub(new) as usize;
     let Some((last, others)) = failures.last[first..].split_last() else { return };
@@ -102,6 +128,13 @@ mod tests {
     use millrace_block::Status;
 
     use super::*;
+
+    #[test]
+    fn the_first_failure_is_said_at_once_and_those_after_it_together() {
+        let mut said = Said::default();
+        let counts = [0, 1, 5, 6, 7, 8, 9, 9, 9, 9, 9, 9, 10];
+        assert_eq!(counts.map(|count| said.news(count)), [0, 1, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 1]);
+    }
 
     #[test]
     fn a_failure_is_described_by_operation_sectors_and_reason() {
