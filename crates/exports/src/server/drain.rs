@@ -208,9 +208,14 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use millrace_block::Op;
+
+    use super::super::ticket::Memory;
     use super::*;
     use crate::nbd::Command;
-    use crate::server::tests::{Rig, header, request};
+    use crate::server::tests::{Rig, header, request, ticket};
 
     #[test]
     fn an_end_is_clean_if_nothing_was_cut_off_and_nothing_failed() {
@@ -253,6 +258,41 @@ mod tests {
         rig.until("it is gone", |rig| rig.is_idle());
         rig.ring.accept(0, rig.shared.listeners[0]);
         assert!(!rig.is_idle());
+    }
+
+    #[test]
+    fn memory_outlives_its_thread_while_a_drive_may_still_write_to_it() {
+        for is_busy in [false, true] {
+            let mut rig = Rig::new(&["null:size=1m"], |_| ());
+            let shared = Arc::clone(&rig.shared);
+            let buffer = rig.core.pool.take(4096, usize::MAX).expect("the pool is empty");
+            if is_busy {
+                rig.core.tickets.insert(ticket(Op::Read, 1, Memory::Buffer(buffer)));
+            } else {
+                rig.core.pool.give(buffer);
+            }
+            assert!(rig.finish().is_clean());
+            assert_eq!(shared.budget.mapped_bytes() > 0, is_busy);
+        }
+    }
+
+    #[test]
+    fn a_thread_serves_its_drives_until_the_last_thread_has_flushed() {
+        let mut rig = Rig::new(&["null:size=1m"], |config| config.threads = 3);
+        rig.shared.ending.stop_deadline_ns.set(Native::now() + (1 << 40)).expect("it is set once");
+        let (shared, ended) = (Arc::clone(&rig.shared), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Time for whoever does not wait to go on, and to be seen.
+                for _ in 0..2 {
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                    ended.fetch_add(1, Ordering::SeqCst);
+                    shared.flush_ended();
+                }
+            });
+            rig.await_others().expect("the ring turns");
+            assert_eq!(ended.load(Ordering::SeqCst), 2);
+        });
     }
 
     #[test]

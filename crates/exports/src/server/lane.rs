@@ -86,7 +86,7 @@ fn longest_timeout(volume: &Volume<Native>) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use millrace_block::Op;
+    use millrace_block::{Disk, DiskConfig, Layout, Op};
 
     use super::super::ticket::Memory;
     use super::*;
@@ -115,6 +115,22 @@ mod tests {
     fn a_volume_has_the_timeout_of_its_drive() {
         for timeout_ns in [0, 7_000_000_000] {
             assert_eq!(longest_timeout(&volume("null:size=1m", 1, timeout_ns)), timeout_ns);
+        }
+    }
+
+    #[test]
+    fn a_volume_of_several_drives_has_the_longest_timeout_and_none_if_one_may_take_for_ever() {
+        for (timeouts, longest) in
+            [([5, 7, 6], 7), ([7, 5, 5], 7), ([0, 7, 5], 0), ([7, 0, 5], 0), ([5, 7, 0], 0)]
+        {
+            let disk = |timeout_ns| {
+                let opened = millrace_drives::open(&"null:size=1m".parse().unwrap(), 1).unwrap();
+                let config = DiskConfig { timeout_ns, ..DiskConfig::default() };
+                Disk::new(opened.driver, config).unwrap()
+            };
+            let disks = timeouts.map(disk).to_vec();
+            let volume = Volume::new("several", Layout::Linear, disks).unwrap();
+            assert_eq!(longest_timeout(&volume), longest, "{timeouts:?}");
         }
     }
 }

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -292,4 +293,46 @@ fn each_thread_keeps_its_part_of_half_the_memory_unused() {
         assert_eq!(rig.shared.idle_bytes_max, kept * MIB);
         assert_eq!((rig.shared.reactor.spin_ns, rig.shared.reactor.backend), (7, Backend::Epoll));
     }
+}
+
+/// A server of one volume, whose clients need no name.
+fn start(
+    volume: Arc<Volume<Native>>,
+    path: &Path,
+    change: impl FnOnce(&mut ServerConfig),
+) -> Server {
+    let (name, description) = (String::new(), String::new());
+    let mut config = ServerConfig {
+        exports: vec![ExportConfig { name, description, volume, read_only: false }],
+        listeners: vec![ListenConfig { listen: Listen::Unix(path.to_owned()), exports: vec![0] }],
+        ..ServerConfig::default()
+    };
+    change(&mut config);
+    Server::start(config).unwrap()
+}
+
+#[test]
+fn more_threads_than_cpus_named_share_these() {
+    let dir = tempfile::tempdir().unwrap();
+    let cpus: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).take(2).collect();
+    for count in 1..=cpus.len() {
+        let server = start(volume("null:size=1m", 3, 0), &dir.path().join("s"), |config| {
+            (config.threads, config.cpus) = (3, cpus[..count].to_vec());
+        });
+        let report = server.stop(Duration::from_secs(10));
+        assert!(report.is_clean(), "{report:?}");
+    }
+}
+
+#[test]
+fn a_server_that_is_dropped_has_let_go_of_its_clients_and_volumes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (volume, path) = (volume("null:size=1m", 1, 0), dir.path().join("s"));
+    let server = start(Arc::clone(&volume), &path, |_| ());
+    let mut client = UnixStream::connect(&path).unwrap();
+    client.read_exact(&mut [0; 18]).unwrap();
+    drop(server);
+    assert_eq!(Arc::strong_count(&volume), 1);
+    assert!(!path.exists());
+    client.read_to_end(&mut Vec::new()).unwrap();
 }

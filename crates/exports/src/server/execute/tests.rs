@@ -201,3 +201,105 @@ fn a_session_without_a_context_has_no_block_status() {
     assert_eq!((conn.in_flight, rig.core.counts.errors), (1, 1));
     assert_eq!(rig.core.pool.in_use(), 0);
 }
+
+#[test]
+fn what_the_channel_has_no_room_for_goes_on_in_its_order_and_each_ends_once() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let ids: Vec<u32> = (0..2500)
+        .map(|at| {
+            // One of them is refused by the block layer, at its turn and not before.
+            let sector = if at == 2000 { 1 << 20 } else { 8 * (at % 256) };
+            let ticket = Ticket { sector, ..ticket(Op::Read, 1, Memory::Zeroes) };
+            let id = rig.core.tickets.insert(ticket);
+            rig.core.submit(id);
+            id
+        })
+        .collect();
+    let waiting: Vec<u32> = rig.core.lanes[0].waiting.iter().copied().collect();
+    assert!(!waiting.is_empty() && ids.ends_with(&waiting), "the last ones wait, in their order");
+    assert_eq!(rig.core.lanes[0].channel.in_flight() as usize, ids.len() - waiting.len());
+    assert!(rig.core.done.is_empty());
+    // The drive answers at once: there is room again, so that nothing is left when a poll is over.
+    rig.core.poll();
+    assert!(rig.core.lanes[0].waiting.is_empty());
+    assert_eq!(rig.core.lanes[0].channel.in_flight(), 0);
+    let mut done = std::mem::take(&mut rig.core.done);
+    let failed: Vec<(u32, Status)> = done.iter().copied().filter(|one| !one.1.is_ok()).collect();
+    assert_eq!(failed, [(ids[2000], Status::OutOfRange)]);
+    for (id, status) in &done {
+        assert!(rig.core.advance(*id, *status).is_some());
+    }
+    done.sort_unstable_by_key(|(id, _)| *id);
+    assert!(done.iter().map(|(id, _)| *id).eq(ids), "each once");
+    assert_eq!((rig.core.lanes[0].started, rig.core.tickets.in_use()), (0, 0));
+}
+
+#[test]
+fn while_the_channel_is_full_whoever_waits_is_not_overtaken() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let read = |rig: &mut Rig| {
+        let id = rig.core.tickets.insert(ticket(Op::Read, 1, Memory::Zeroes));
+        rig.core.submit(id);
+        id
+    };
+    let mut ids = Vec::new();
+    while rig.core.lanes[0].waiting.len() < 2 {
+        ids.push(read(&mut rig));
+    }
+    let in_flight = rig.core.lanes[0].channel.in_flight();
+    assert!(!rig.core.submit_waiting(0), "nothing moves");
+    assert_eq!((rig.core.lanes[0].waiting.len(), rig.core.done.len()), (2, 0));
+    // There is room, but the two are first.
+    rig.core.lanes[0].channel.poll(|_| ());
+    ids.push(read(&mut rig));
+    assert!(rig.core.lanes[0].waiting.iter().eq(&ids[ids.len() - 3..]));
+    assert_eq!(rig.core.lanes[0].channel.in_flight(), 0);
+    assert!(rig.core.submit_waiting(0));
+    assert_eq!((rig.core.lanes[0].channel.in_flight(), in_flight as usize), (3, ids.len() - 3));
+    rig.core.poll();
+    ids.into_iter().for_each(|id| drop(rig.core.end(id)));
+    rig.core.done.clear();
+}
+
+#[test]
+fn an_order_without_data_has_the_flags_that_its_client_gave_and_no_others() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let (mut conn, _sockets) = connection(1);
+    let (fua, no_hole, fast) = (CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_FAST_ZERO);
+    let (none, both) = (OpFlags::NONE, OpFlags::FUA.with(OpFlags::NOUNMAP));
+    let zero = |flags| Some((Op::WriteZeroes, flags, false, 8));
+    // A discard has no FUA of its own: a flush after it does the same.
+    for (command, flags, expected) in [
+        (Command::Flush, 0, Some((Op::Flush, none, false, 0))),
+        (Command::Trim, 0, Some((Op::Discard, none, false, 8))),
+        (Command::Trim, fua, Some((Op::Discard, none, true, 8))),
+        (Command::Trim, no_hole, Some((Op::Discard, none, false, 8))),
+        (Command::Trim, no_hole | fast, Some((Op::Discard, none, false, 8))),
+        (Command::WriteZeroes, 0, zero(none)),
+        (Command::WriteZeroes, fua, zero(OpFlags::FUA)),
+        (Command::WriteZeroes, no_hole, zero(OpFlags::NOUNMAP)),
+        (Command::WriteZeroes, fua | no_hole, zero(both)),
+        (Command::WriteZeroes, fast, zero(none)),
+        (Command::WriteZeroes, no_hole | fast, None),
+    ] {
+        let length = if command == Command::Flush { 0 } else { 4096 };
+        let request = Request { flags, ..request(command, 512, length) };
+        let (errors, in_flight) = (rig.core.counts.errors, conn.in_flight);
+        rig.core.command(&mut conn, &granted(), &request);
+        assert_eq!(conn.in_flight, in_flight + 1);
+        let made: Vec<_> = rig
+            .core
+            .tickets
+            .iter_mut()
+            .map(|(id, ticket)| {
+                (id, (ticket.op, ticket.flags, ticket.then_flush, ticket.left_sectors))
+            })
+            .collect();
+        let ids: Vec<u32> = made.iter().map(|(id, _)| *id).collect();
+        assert_eq!(made.first().map(|(_, one)| *one), expected, "{command:?} {flags:#x}");
+        assert_eq!(rig.core.counts.errors - errors, u64::from(expected.is_none()));
+        rig.core.poll();
+        rig.core.done.clear();
+        ids.into_iter().for_each(|id| drop(rig.core.end(id)));
+    }
+}

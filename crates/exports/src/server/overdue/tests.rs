@@ -180,3 +180,46 @@ fn what_no_drive_has_goes_with_its_connection_and_the_rest_stays() {
     left.into_iter().for_each(|id| rig.core.forget(id));
     end(rig);
 }
+
+#[test]
+fn what_no_drive_has_is_let_go_of_when_it_is_overdue_and_the_rest_keeps_its_memory() {
+    let (mut rig, _sockets) = rig();
+    // Each is overdue at the next look, or not for long; and is with the drive, waits for room in
+    // the channel, or for its range.
+    let mut all = Vec::new();
+    for looks in [LOOKS, 0] {
+        let ids = [(); 3].map(|()| started(&mut rig, 0, 99));
+        ids.iter().for_each(|id| rig.core.tickets.get(*id).life = Life::Started(looks));
+        rig.core.lanes[0].waiting.push_back(ids[1]);
+        rig.core.tickets.get(ids[2]).claim = Claim::Waits;
+        all.extend(ids);
+    }
+    // Of another volume, which nobody looks at now.
+    let other = started(&mut rig, 1, 99);
+    rig.core.tickets.get(other).life = Life::Started(LOOKS);
+    rig.core.lanes[1].waiting.push_back(other);
+    rig.look_for_overdue(0);
+    let mut left: Vec<(u32, Life)> =
+        rig.core.tickets.iter_mut().map(|(id, ticket)| (id, ticket.life)).collect();
+    left.sort_unstable_by_key(|(id, _)| *id);
+    let next = Life::Started(1);
+    let expected = [
+        (all[0], Life::Overdue),
+        (all[3], next),
+        (all[4], next),
+        (all[5], next),
+        (other, Life::Started(LOOKS)),
+    ];
+    assert_eq!(left, expected);
+    assert_eq!(
+        (&rig.core.lanes[0].waiting, &rig.core.lanes[1].waiting),
+        (&[all[4]].into(), &[other].into())
+    );
+    let lane = &rig.core.lanes[0];
+    assert_eq!((lane.started, lane.overdue, lane.held_bytes), (3, 1, 4 * 4096));
+    assert_eq!(rig.core.pool.in_use(), 5);
+    rig.core.lanes.iter_mut().for_each(|lane| lane.waiting.clear());
+    left.into_iter().for_each(|(id, _)| rig.core.forget(id));
+    assert_eq!(rig.core.pool.in_use(), 0);
+    end(rig);
+}

@@ -1,11 +1,12 @@
 //! Turn by turn: connections that come and go, time limits, and tickets whose owners are gone.
 
 use std::io::Read;
-use std::os::fd::IntoRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::net::UnixStream;
 
 use millrace_block::{Op, Status};
 
+use super::super::ring::Backlog;
 use super::super::tests::{MIB, Rig, connection, request, ticket};
 use super::super::{Observer, ServerStats};
 use super::*;
@@ -102,6 +103,34 @@ fn thread_0_alone_accepts_and_on_every_listener() {
         }
         assert_eq!(rig.ring.pending(), listener, "its accept is over, and only that");
     }
+}
+
+#[test]
+fn a_wait_for_a_client_to_catch_up_ends_when_it_is_cancelled_and_no_other_does() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    // Peers that have read nothing of all that there is room for.
+    let waits: Vec<_> = (0..3)
+        .map(|_| {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            ours.set_nonblocking(true).unwrap();
+            while std::io::Write::write(&mut &ours, &[0; 4096]).is_ok() {}
+            (Backlog::new(ours.as_raw_fd()).unwrap(), ours, theirs)
+        })
+        .collect();
+    for (index, (backlog, ..)) in waits.iter().enumerate() {
+        rig.conns.push(None);
+        rig.ring.catch_up(index, backlog);
+    }
+    for (left, index) in [(2, 1), (1, 2), (0, 0)] {
+        rig.ring.cancel_catch_up(index);
+        for _ in 0..200 {
+            if rig.ring.pending() > left {
+                rig.turn(Some(Native::now() + 5_000_000)).unwrap();
+            }
+        }
+        assert_eq!(rig.ring.pending(), left, "the wait of {index} is over, and only that");
+    }
+    rig.conns.clear();
 }
 
 #[test]
