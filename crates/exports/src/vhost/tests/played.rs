@@ -37,12 +37,20 @@ pub(in crate::vhost) const WRITE: u16 = 2;
 
 /// A volume of RAM with which something may go wrong.
 pub(in crate::vhost) fn volume(cache: FaultCache) -> (Arc<Volume<Native>>, FaultControl) {
+    volume_with(cache, DiskConfig::default())
+}
+
+/// The same, of a drive with these settings but for its threads.
+pub(in crate::vhost) fn volume_with(
+    cache: FaultCache,
+    config: DiskConfig<Native>,
+) -> (Arc<Volume<Native>>, FaultControl) {
+    let disk = DiskConfig { io_threads: 4, ..config };
     let opened = open(&"ram:size=16m".parse().unwrap(), 4).unwrap();
     let config = FaultConfig { cache, ..FaultConfig::default() };
     let driver = FaultDriver::new(opened.driver, config).unwrap();
     let control = driver.control();
-    let config = DiskConfig { io_threads: 4, ..DiskConfig::default() };
-    (Volume::single(Disk::new(Box::new(driver), config).unwrap()).unwrap(), control)
+    (Volume::single(Disk::new(Box::new(driver), disk).unwrap()).unwrap(), control)
 }
 
 /// Waits until something holds.

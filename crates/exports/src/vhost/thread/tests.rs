@@ -6,12 +6,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, Weak};
 
-use millrace_block::{Op, Status};
+use millrace_block::{Disk, DiskConfig, Op, Status};
 use millrace_drives::{Effect, FaultCache, FaultControl, FaultRule};
 
+use super::super::blk::kind;
 use super::super::memory::GuestMemory;
 use super::super::queue::QueueParts;
-use super::super::tests::played::{Played, count, event, until, volume};
+use super::super::tests::played::{Played, count, event, until, volume, volume_with};
 use super::*;
 use crate::mailbox::lock;
 
@@ -34,6 +35,11 @@ impl Bench {
     }
 
     fn on(cache: FaultCache) -> Bench {
+        let (volume, control) = volume(cache);
+        Bench::of(volume, control)
+    }
+
+    fn of(volume: Arc<Volume<Native>>, control: FaultControl) -> Bench {
         let said = Arc::<Mutex<Vec<String>>>::default();
         let into = Arc::clone(&said);
         let say: super::super::Say = Arc::new(move |line: &str| lock(&into).push(line.to_owned()));
@@ -43,7 +49,6 @@ impl Bench {
             wait_max_ns: LONG_NS,
             pin_memory: false,
         };
-        let (volume, control) = volume(cache);
         let common = Arc::new(Common::new(volume, config, Log::new("t", &say), None));
         let desk = Arc::<Desk>::default();
         let thread = IoThread::new(&common, &desk, 0).unwrap();
@@ -395,4 +400,65 @@ fn it_polls_if_that_has_paid_and_there_is_a_queue_and_counts_what_came_of_it() {
     let spun_ns = bench.thread.waits.spun_ns;
     assert!(spun_ns > 0);
     assert_eq!(bench.thread.stats.poll_ns, before_ns + spun_ns);
+}
+
+#[test]
+fn a_thread_sleeps_while_nothing_is_to_be_done_and_serves_until_the_export_stops() {
+    let mut bench = Bench::with(&[SIZE]);
+    bench.thread.introduce();
+    let (desk, common) = (Arc::clone(&bench.desk), Arc::clone(&bench.common));
+    let sleeps = std::thread::scope(|scope| {
+        let told = scope.spawn(move || {
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            // Orders end its sleeps, and between them it says how many there were.
+            while desk.published.read().sleeps < 3 && std::time::Instant::now() < deadline {
+                desk.orders.put(Order::Enable(0, true));
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            let seen = desk.published.read().sleeps;
+            common.stop.store(true, Ordering::SeqCst);
+            desk.orders.ring();
+            seen
+        });
+        bench.thread.serve().unwrap();
+        told.join().unwrap()
+    });
+    assert!(sleeps >= 3);
+}
+
+#[test]
+fn a_flush_that_no_drive_answers_fails_when_its_time_is_over() {
+    let config = DiskConfig { timeout_ns: 1_000_000, ..DiskConfig::default() };
+    let (volume, control) = volume_with(FaultCache::Volatile, config);
+    let mut bench = Bench::of(volume, control);
+    bench.add(0, SIZE, |_| {});
+    bench.control.add_rule(FaultRule::always(Effect::Stick).on(Op::Flush));
+    bench.played.request(0, 0, kind::FLUSH, 0);
+    bench.played.offer(0, SIZE, 0, &[0]);
+    until("it is answered", || {
+        bench.thread.round().unwrap();
+        bench.thread.look_after();
+        bench.played.used(0)[1] == 1
+    });
+    assert_eq!((bench.played.answer(0, 0), bench.played.status(0, 0)), ((0, 1), 1));
+    assert_eq!((bench.queue(0).in_flight(), bench.common.faults.report("t").count), (0, 1));
+    bench.release();
+}
+
+#[test]
+fn rounds_find_what_a_drive_answers_through_the_ring() {
+    let dir = tempfile::tempdir().unwrap();
+    let spec = format!("file:path={},size=1m", dir.path().join("d").display());
+    let opened = millrace_drives::open(&spec.parse().unwrap(), 1).unwrap();
+    let disk = Disk::new(opened.driver, DiskConfig::default()).unwrap();
+    let mut bench = Bench::of(Volume::single(disk).unwrap(), volume(FaultCache::Inner).1);
+    bench.add(0, SIZE, |_| {});
+    bench.thread.pace.is_on = false;
+    for round in 1..4 {
+        bench.played.offer_reads(0, SIZE, 3 * (round - 1), 3);
+        bench.serve(0, 3 * round);
+    }
+    assert_eq!(bench.thread.stats.errors, 0);
+    bench.settle();
+    assert!(!bench.thread.round().unwrap());
 }
