@@ -277,6 +277,31 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_is_cut_off_hears_of_it_and_leaves_nothing_behind() {
+        let mut rig = Rig::new(&["ram:size=1m"], |_| ());
+        let (mut client, _) = rig.by_hand("0");
+        let half = [header(&request(Command::Write, 0, 65_536)), vec![1; 1000]].concat();
+        std::io::Write::write_all(&mut client, &half).expect("the socket has room");
+        rig.until("the write has begun", |rig| rig.core.counts.requests == 1);
+        rig.shared.ending.stop_deadline_ns.set(Native::now()).expect("it is set once");
+        let shared = Arc::clone(&rig.shared);
+        let report = rig.finish();
+        assert_eq!((report.cut_off, report.failures.len()), (1, 0), "{report:?}");
+        assert_eq!(shared.connections.load(Ordering::SeqCst), 0);
+        assert_eq!(shared.budget.mapped_bytes(), 0);
+        client.set_nonblocking(false).expect("it is a socket");
+        let limit = std::time::Duration::from_secs(10);
+        client.set_read_timeout(Some(limit)).expect("it is a socket");
+        let ended = std::io::Read::read_to_end(&mut client, &mut Vec::new());
+        // What it sent and nobody read makes that a reset.
+        let reset = std::io::ErrorKind::ConnectionReset;
+        assert!(
+            ended.as_ref().map_or_else(|e| e.kind() == reset, |bytes| *bytes == 0),
+            "{ended:?}"
+        );
+    }
+
+    #[test]
     fn a_thread_serves_its_drives_until_the_last_thread_has_flushed() {
         let mut rig = Rig::new(&["null:size=1m"], |config| config.threads = 3);
         rig.shared.ending.stop_deadline_ns.set(Native::now() + (1 << 40)).expect("it is set once");

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::AtomicU64;
 
 use millrace_block::{Op, Status};
 
@@ -131,6 +132,61 @@ fn a_wait_for_a_client_to_catch_up_ends_when_it_is_cancelled_and_no_other_does()
         assert_eq!(rig.ring.pending(), left, "the wait of {index} is over, and only that");
     }
     rig.conns.clear();
+}
+
+#[test]
+fn a_turn_does_not_sleep_while_something_is_left_to_do() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let (_client, index) = rig.by_hand("0");
+    let sleeps = |rig: &mut Rig| rig.ctx.reactor().counters().sleeps;
+    let before = sleeps(&mut rig);
+    rig.until("it sleeps for want of anything to do", |rig| sleeps(rig) > before);
+    let (coming, _theirs) = UnixStream::pair().unwrap();
+    assert!(rig.shared.admit());
+    let fd = coming.into_raw_fd();
+    let left: [&dyn Fn(&mut Rig); 3] = [
+        &|rig| rig.unfinished.push(index),
+        &|rig| rig.seen_news = rig.shared.news().wrapping_sub(1),
+        &|rig| rig.shared.mailboxes[0].put((fd, 0)),
+    ];
+    for (number, leave) in left.into_iter().enumerate() {
+        // What the last one has led to is over.
+        (0..3).for_each(|_| rig.step());
+        leave(&mut rig);
+        let before = sleeps(&mut rig);
+        rig.turn(Some(Native::now() + 100_000_000)).unwrap();
+        assert_eq!(sleeps(&mut rig), before, "{number}");
+    }
+    assert_eq!(rig.core.counts.connections, 2);
+    assert!(rig.conns.iter().flatten().all(|conn| conn.out.catching_ns == 0), "nobody is behind");
+}
+
+#[test]
+fn an_order_to_stop_ends_the_sleep_of_a_thread_that_serves_and_not_of_one_that_drains() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let (shared, sleeps) = (Arc::clone(&rig.shared), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let told = scope.spawn(|| {
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            // Each ring of its bell ends a sleep, if it sleeps at all.
+            while sleeps.load(Ordering::SeqCst) < 3 && std::time::Instant::now() < deadline {
+                shared.mailboxes[0].ring();
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            shared.ending.stop.store(true, Ordering::SeqCst);
+            shared.mailboxes[0].ring();
+            sleeps.load(Ordering::SeqCst)
+        });
+        while !rig.shared.ending.stop.load(Ordering::SeqCst) {
+            rig.turn(None).unwrap();
+            sleeps.store(rig.ctx.reactor().counters().sleeps, Ordering::SeqCst);
+        }
+        assert!(told.join().unwrap() >= 3);
+    });
+    // Nothing else would end this one.
+    rig.turn(None).unwrap();
+    let before = rig.ctx.reactor().counters().sleeps;
+    rig.until("it sleeps", |rig| rig.ctx.reactor().counters().sleeps > before);
 }
 
 #[test]
