@@ -162,6 +162,26 @@ fn a_turn_does_not_sleep_while_something_is_left_to_do() {
 }
 
 #[test]
+fn what_a_turn_left_is_for_the_next_one_of_a_session_that_goes_on() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    for (phase, has_more, left) in [
+        (Phase::Transmission, true, true),
+        (Phase::Transmission, false, false),
+        (Phase::Draining, true, false),
+    ] {
+        let (mut conn, _sockets) = connection(1);
+        (conn.phase, conn.negotiation, conn.in_flight) = (phase, None, 1);
+        (conn.input.busy, conn.turn.has_more) = (true, has_more);
+        rig.conns.push(Some(conn));
+        rig.touched.push(0);
+        rig.pump();
+        assert_eq!(!rig.unfinished.is_empty(), left, "{phase:?} {has_more}");
+        rig.conns.clear();
+        rig.unfinished.clear();
+    }
+}
+
+#[test]
 fn an_order_to_stop_ends_the_sleep_of_a_thread_that_serves_and_not_of_one_that_drains() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let (shared, sleeps) = (Arc::clone(&rig.shared), AtomicU64::new(0));
