@@ -152,7 +152,10 @@ mod tests {
     proptest! {
         #[test]
         fn sorted_and_merged_as_by_the_plain_model(
-            ios in proptest::collection::vec((0u64..64, 1u32..4), 0..200),
+            ios in prop_oneof![
+                proptest::collection::vec((0u64..64, 1u32..4), 0..5),
+                proptest::collection::vec((0u64..64, 1u32..4), 0..200),
+            ],
             max_sectors in 4u32..32,
             merge_sectors in prop_oneof![Just(u32::MAX), 0u32..40],
         ) {

@@ -7,16 +7,17 @@
 
 mod support;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Disk, DiskConfig, Dispatch, Driver,
-    DriverQueue, Error, Expired, Features, HwQueues, IoThread, QueueKind, QueueLimits, Request,
-    Sector, Spread, Stack, Stamp, Status, Tag, TagScope, Volume,
+    DriverQueue, Error, Expired, Features, HwQueues, IoThread, Layout, QueueKind, QueueLimits,
+    Request, Sector, Serving, ServingConfig, Spread, Stack, Stamp, Status, Tag, TagScope, Volume,
+    Worker,
 };
 use millrace_machine::{
-    CpuId, Doorbell, LockMeter, LockRow, Machine, Model, Native, Parker, Simulated, Simulation,
-    Stage, Thread, Topology,
+    CpuId, Doorbell, LockMeter, LockRow, Machine, Model, Native, NativeParker, Parker, Simulated,
+    Simulation, Stage, Thread, Topology,
 };
 use support::{TestDrive, run};
 
@@ -61,28 +62,61 @@ impl DriverQueue<Simulated> for NullQueue {
     }
 }
 
-/// Virtual time of a batch of reads, of every other block, or of a flush if there is none.
-fn elapsed_ns(
-    model: &Model,
-    (stack, stamp): (Stack, Stamp),
+/// How a batch of bios is served.
+#[derive(Debug, Clone, Copy)]
+struct Design {
+    stack: Stack,
+    stamp: Stamp,
     software_queues: Spread,
-    reads: u64,
-) -> u64 {
-    let elapsed_ns = Arc::new(Mutex::new(0));
+    serving: Serving,
+}
+
+impl Design {
+    const USUAL: Design = Design {
+        stack: Stack::Mq,
+        stamp: Stamp::Batch,
+        software_queues: Spread::Core,
+        serving: Serving::Inline,
+    };
+
+    /// Two drives in chunks of 8 sectors, one hardware queue each.
+    fn volume(self) -> Arc<Volume<Simulated>> {
+        let config = DiskConfig {
+            stack: self.stack,
+            software_queues: self.software_queues,
+            hardware_queues: Spread::One,
+            worker: (self.serving == Serving::PerDrive).then_some(CpuId(0)),
+            ..DiskConfig::default()
+        };
+        let disk = || Disk::new(Box::<Null>::default(), config.clone()).unwrap();
+        let serving = ServingConfig { plug_low: 1, ..ServingConfig::of(self.serving) };
+        let layout = Layout::Stripe { chunk_sectors: 8 };
+        Volume::with_serving("v", layout, vec![disk(), disk()], serving).unwrap()
+    }
+}
+
+/// Virtual time of a batch of bios for the first drive: reads of these chunks, or a flush of both
+/// drives if there is none. Its worker, if it has one, runs on the thread that submits.
+fn elapsed_ns(model: &Model, design: Design, chunks: &[u64]) -> u64 {
+    let (elapsed_ns, chunks) = (Arc::new(Mutex::new(0)), chunks.to_vec());
     let result = Arc::clone(&elapsed_ns);
     let main = move || {
-        let config = DiskConfig { stack, software_queues, ..DiskConfig::default() };
-        let disk = Disk::<Simulated>::new(Box::<Null>::default(), config).unwrap();
-        let volume = Volume::single(disk).unwrap();
-        let config = ChannelConfig { stamp, ..ChannelConfig::default() };
+        let volume = design.volume();
+        let bell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
+        let mut worker = Worker::new(&IoThread { number: 0, owner: 1, bell, turn: None });
+        let has_worker = worker.serve(&volume.disks()[0]).unwrap();
+        assert_eq!(has_worker, design.serving == Serving::PerDrive);
+        let config = ChannelConfig { stamp: design.stamp, ..ChannelConfig::default() };
         let mut channel = Channel::open(&volume, config).unwrap();
         let start_ns = Simulated::now();
-        for n in 0..reads {
-            channel.submit(Bio::read(n * 2, Buffer::new(512))).unwrap();
+        for chunk in &chunks {
+            channel.submit(Bio::read(chunk * 16, Buffer::new(512))).unwrap();
         }
-        if reads == 0 {
+        if chunks.is_empty() {
             channel.submit(Bio::flush()).unwrap();
         }
+        channel.flush();
+        worker.turn();
         channel.wait(usize::MAX, |done| assert_eq!(done.status, Status::Ok));
         *elapsed_ns.lock().unwrap() = Simulated::now() - start_ns;
     };
@@ -91,8 +125,8 @@ fn elapsed_ns(
     *result.lock().unwrap()
 }
 
-/// How often submission, insertion, dispatch, driver and completion are charged for.
-fn charges(design: (Stack, Stamp), software_queues: Spread, reads: u64) -> [u64; 5] {
+/// How often submission, insertion, dispatch, driver, completion and search are charged for.
+fn charges(design: Design, chunks: &[u64]) -> [u64; 6] {
     let with = |stage: Option<Stage>| {
         let mut model = Model::plain(1, 2);
         model.work.jitter.share = 0.0;
@@ -103,13 +137,14 @@ fn charges(design: (Stack, Stamp), software_queues: Spread, reads: u64) -> [u64;
             (&mut work.dispatch, Stage::Dispatch),
             (&mut work.driver, Stage::Driver),
             (&mut work.complete, Stage::Complete),
+            (&mut work.search, Stage::Search),
         ] {
             cost.ns = if stage == Some(of) { 10_000.0 } else { 0.0 };
         }
-        elapsed_ns(&model, design, software_queues, reads)
+        elapsed_ns(&model, design, chunks)
     };
     let none_ns = with(None);
-    [Stage::Submit, Stage::Insert, Stage::Dispatch, Stage::Driver, Stage::Complete]
+    [Stage::Submit, Stage::Insert, Stage::Dispatch, Stage::Driver, Stage::Complete, Stage::Search]
         .map(|stage| (with(Some(stage)) - none_ns + 5_000) / 10_000)
 }
 
@@ -118,34 +153,111 @@ fn each_stage_of_a_design_is_charged_once_for_each_io() {
     for software_queues in [Spread::Core, Spread::One] {
         for reads in [1, 2, 7] {
             for stamp in [Stamp::Batch, Stamp::Io] {
-                let charged = |stack| charges((stack, stamp), software_queues, reads);
+                // Of every other chunk.
+                let chunks: Vec<u64> = (0..reads).map(|n| n * 2).collect();
+                let design = |stack| Design { stack, stamp, software_queues, ..Design::USUAL };
+                let charged = |stack| charges(design(stack), &chunks);
                 let case = format!("{reads} reads, {software_queues:?}, {stamp:?}");
-                assert_eq!(charged(Stack::Mq), [reads; 5], "{case}");
-                assert_eq!(charged(Stack::Sq), [reads; 5], "{case}");
+                let each = [reads, reads, reads, reads, reads, 0];
+                assert_eq!(charged(Stack::Mq), each, "{case}");
+                assert_eq!(charged(Stack::Sq), each, "{case}");
                 // Past the queues.
-                assert_eq!(charged(Stack::Raw), [0, 0, 0, reads, reads], "{case}");
+                assert_eq!(charged(Stack::Raw), [0, 0, 0, reads, reads, 0], "{case}");
             }
         }
     }
 }
 
-/// Alone with the native machine's locks: the other test is on the simulated one.
+#[test]
+fn a_worker_looks_at_each_chain_of_a_sorted_batch_once_and_merge_sorts_any_other() {
+    let design = Design { serving: Serving::PerDrive, ..Design::USUAL };
+    let sorted: Vec<u64> = (0..8).map(|n| n * 2).collect();
+    let reversed: Vec<u64> = sorted.iter().rev().copied().collect();
+    // Four pairs take a look each, two fours two, and the eight four.
+    for (chunks, looks) in [(&sorted[..1], 1), (&sorted[..2], 2), (&sorted, 8), (&reversed, 12)] {
+        let ios = chunks.len() as u64;
+        assert_eq!(charges(design, chunks), [ios, ios, ios, ios, ios, looks], "{chunks:?}");
+    }
+}
+
+#[test]
+fn the_one_list_is_searched_for_each_bio_and_sorted_once() {
+    let design = Design { serving: Serving::PerVolume, ..Design::USUAL };
+    // Each finds no neighbour among those before it; then n entries are sorted in n log n looks.
+    for (reads, looks) in [(1, 1), (2, 1 + 2 * 2), (7, 21 + 7 * 3), (8, 28 + 8 * 4)] {
+        let chunks: Vec<u64> = (0..reads).map(|n| n * 2).collect();
+        assert_eq!(charges(design, &chunks), [reads, reads, reads, reads, reads, looks]);
+    }
+    // A flush of two drives goes past it.
+    assert_eq!(charges(design, &[])[..5], charges(Design::USUAL, &[])[..5]);
+}
+
+/// The native machine's locks are counted for one test at a time.
+static METERED: Mutex<()> = Mutex::new(());
+
+/// How often serve locks were entered since the meter began.
+fn entered(meter: &LockMeter) -> u64 {
+    let serve = |row: &&LockRow| row.name == "serve";
+    meter.rows().iter().filter(serve).map(|row| row.counts.acquisitions).sum()
+}
+
 #[test]
 fn serve_locks_of_a_disk_count_from_when_it_is_told_until_nobody_asks() {
+    let _alone = METERED.lock().unwrap_or_else(PoisonError::into_inner);
     let disk = Disk::<Native>::new(Box::new(TestDrive::new(64)), DiskConfig::default()).unwrap();
     let volume = Volume::single(Arc::clone(&disk)).unwrap();
     let mut channel = Channel::open(&volume, ChannelConfig::default()).unwrap();
     let mut read = || assert_eq!(run(&mut channel, Bio::read(0, Buffer::new(512))).0, Status::Ok);
     let meter = LockMeter::start().expect("nobody else asks");
-    let entered = || {
-        let serve = |row: &&LockRow| row.name == "serve";
-        meter.rows().iter().filter(serve).map(|row| row.counts.acquisitions).sum::<u64>()
-    };
     read();
-    assert_eq!(entered(), 0);
+    assert_eq!(entered(&meter), 0);
     disk.meter_locks();
     read();
-    assert!(entered() > 0);
+    assert!(entered(&meter) > 0);
+}
+
+/// Two drives that are told to count, and their worker, if they have one.
+fn metered(worker: bool) -> (LockMeter, Channel<Native>, Worker<Native>) {
+    let cpu = Native::topology().cpus()[0].id;
+    let config = DiskConfig { worker: worker.then_some(cpu), ..DiskConfig::default() };
+    let disk = || Disk::<Native>::new(Box::new(TestDrive::new(4096)), config.clone()).unwrap();
+    let serving = ServingConfig { plug_low: 1, ..ServingConfig::of(Serving::PerDrive) };
+    let layout = Layout::Stripe { chunk_sectors: 8 };
+    let volume = Volume::with_serving("v", layout, vec![disk(), disk()], serving).unwrap();
+    let bell = Arc::new(Doorbell::new(NativeParker::new()));
+    let mut thread = Worker::new(&IoThread { number: 0, owner: 1, bell, turn: None });
+    volume.disks().iter().for_each(|disk| assert_eq!(thread.serve(disk).unwrap(), worker));
+    let mut channel = Channel::open(&volume, ChannelConfig::default()).unwrap();
+    // The next look for a flush finds that it has ended.
+    channel.submit(Bio::flush()).unwrap();
+    channel.flush();
+    while channel.poll(|done| assert_eq!(done.status, Status::Ok)) == 0 {
+        thread.turn();
+    }
+    for chunk in 0..4 {
+        channel.submit(Bio::read(chunk * 8, Buffer::new(512))).unwrap();
+    }
+    let done = (0..2).map(|_| channel.poll(|done| assert_eq!(done.status, Status::Ok))).sum();
+    assert_eq!((done, volume.waiting()), if worker { (0, 4) } else { (4, 0) });
+    let meter = LockMeter::start().expect("nobody else asks");
+    volume.disks().iter().for_each(|disk| disk.meter_locks());
+    (meter, channel, thread)
+}
+
+#[test]
+fn who_has_handed_all_over_enters_no_queue_but_its_own_to_look_for_timeouts() {
+    let _alone = METERED.lock().unwrap_or_else(PoisonError::into_inner);
+    let entered = [false, true].map(|handed| {
+        let (meter, mut channel, mut worker) = metered(handed);
+        (0..5).for_each(|_| assert_eq!(channel.poll(|_| ()), 0));
+        assert_eq!(entered(&meter), 0);
+        channel.tick();
+        let entered = entered(&meter);
+        worker.turn();
+        assert_eq!(channel.poll(|_| ()), if handed { 4 } else { 0 });
+        entered
+    });
+    assert!(entered[0] > 0 && entered[0] == entered[1], "{entered:?}");
 }
 
 /// The hardware queues that CPUs 0 to 3, two on each socket, use one after another.

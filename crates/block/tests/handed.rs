@@ -5,13 +5,14 @@
 mod support;
 
 use std::sync::Arc;
+use std::thread;
 
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, IoThread, Layout, Op, QueueKind,
     Serving, ServingConfig, Spread, Status, Volume, Worker,
 };
-use millrace_machine::{Machine, Native};
-use support::script::{Asked, HeardBell, ScriptDrive};
+use millrace_machine::{Machine, Native, Order, Word};
+use support::script::{Asked, HeardBell, ScriptDrive, answer_after, turn, turns_taken};
 
 const KINDS: [QueueKind; 2] = [QueueKind::AnyThread, QueueKind::OwnerOnly];
 
@@ -229,4 +230,43 @@ fn a_worker_that_goes_waits_for_what_the_drive_has_from_its_own_queue() {
     drop(worker);
     assert_eq!(drives[0].lock().inside.len(), 0);
     assert_eq!(channel.poll(|done| assert_eq!(done.status, Status::Ok)), 3);
+}
+
+#[test]
+fn a_worker_that_goes_turns_its_drives_until_they_have_answered() {
+    for turns in [1, 2, 20] {
+        let mut rig = Rig::new(QueueKind::OwnerOnly, 8, 2);
+        let bell = Arc::clone(&rig.worker_bell.bell);
+        let thread = IoThread { number: 0, owner: 4, bell, turn: Some(turn) };
+        rig.worker.close();
+        rig.worker = Worker::new(&thread);
+        rig.disks.iter().for_each(|disk| assert!(rig.worker.serve(disk).unwrap()));
+        rig.read(&[10, 30, 50]);
+        rig.worker.turn();
+        answer_after(&rig.drives[0], turns);
+        let Rig { drives, mut channel, worker, .. } = rig;
+        drop(worker);
+        let taken = turns_taken();
+        assert!(taken.len() >= turns && !taken.contains(&true), "{taken:?}: it must not sleep");
+        assert_eq!(drives[0].lock().inside.len(), 0, "{turns} turns");
+        assert_eq!(channel.poll(|done| assert_eq!(done.status, Status::Ok)), 3, "{turns} turns");
+    }
+}
+
+#[test]
+fn a_worker_that_looks_for_more_before_it_sleeps_finds_it_at_once_and_hears_that_it_is_to_stop() {
+    let rig = Rig::new(QueueKind::AnyThread, 8, 2);
+    rig.answer();
+    let Rig { mut channel, mut worker, .. } = rig;
+    let (stop, start_ns) = (Arc::new(<Native as Machine>::Word::new(0)), Native::now());
+    let heard = Arc::clone(&stop);
+    // Longer than all of this may take.
+    let serving = thread::spawn(move || worker.run(&heard, 20_000_000_000));
+    for _ in 0..3 {
+        (0..4).for_each(|n| channel.submit(Bio::read(n * 32, Buffer::new(512))).unwrap());
+        assert_eq!(channel.wait(4, |done| assert_eq!(done.status, Status::Ok)), 4);
+    }
+    stop.store(1, Order::SeqCst);
+    serving.join().unwrap();
+    assert!(Native::now() - start_ns < 15_000_000_000);
 }

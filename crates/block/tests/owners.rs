@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Dispatch, ErrorKind, IoThread, Layout,
-    Op, QueueKind, Stack, Status, Volume,
+    Op, QueueKind, Serving, ServingConfig, Stack, Status, TagScope, Volume, Worker,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
-use support::script::{Asked, HeardBell, ScriptDrive};
+use support::script::{Asked, HeardBell, ScriptDrive, answer_after, turn, turns_taken};
 use support::{Knobs, TestDrive, pattern, run};
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
@@ -179,11 +179,16 @@ fn the_last_queue_is_kept_for_the_worker_if_there_is_one_more_than_threads() {
 
 #[test]
 fn what_others_put_before_a_queue_is_its_owners_to_start_and_to_look_after() {
-    for stack in STACKS {
-        let config = DiskConfig { stack, timeout_ns: 1, ..threads(1) };
-        let (disk, drive) = scripted(1, 4, config);
+    let stacks = STACKS.map(|stack| (stack, false));
+    for (stack, with_worker) in stacks.into_iter().chain([(Stack::Mq, true)]) {
+        let worker = with_worker.then(|| Native::topology().cpus()[0].id);
+        let config = DiskConfig { stack, worker, timeout_ns: 1, ..threads(1) };
+        let (disk, drive) = scripted(1 + u16::from(with_worker), 4, config);
         let (mut mine, mut theirs) = (HeardBell::new(), HeardBell::new());
         disk.claim(1, &mine.bell).unwrap();
+        let thread = IoThread { number: 0, owner: 3, bell: bell(), turn: None };
+        let mut worker = Worker::new(&thread);
+        assert_eq!(worker.serve(&disk).unwrap(), with_worker);
         let mut owner = channel_of(&disk, (0, 1), &mine.bell);
         let mut other = channel_of(&disk, (1, 2), &theirs.bell);
         assert!(!owner.has_work() && !other.has_work());
@@ -408,4 +413,49 @@ fn a_flush_that_joined_from_another_queue_goes_out_there_and_its_owner_is_woken(
     drive.lock().answers = 1;
     assert_eq!(two.poll(|done| assert_eq!(done.status, Status::Ok)), 1);
     assert!(disk.is_drained());
+}
+
+#[test]
+fn a_thread_that_waits_sleeps_in_its_turn_until_the_drive_has_answered() {
+    let (disk, drive) = scripted(1, 4, threads(1));
+    let bell = bell();
+    disk.claim(1, &bell).unwrap();
+    let thread = Some(IoThread { number: 0, owner: 1, bell, turn: Some(turn) });
+    let config = ChannelConfig { thread, ..ChannelConfig::default() };
+    let mut channel = Channel::open(&Volume::single(disk).unwrap(), config).unwrap();
+    for turns in [1, 2, 20] {
+        drive.lock().answers = 0;
+        answer_after(&drive, turns);
+        read(&mut channel, 0);
+        assert_eq!(channel.wait(1, |done| assert_eq!(done.status, Status::Ok)), 1);
+        assert_eq!(turns_taken(), vec![true; turns]);
+    }
+}
+
+#[test]
+fn tags_that_a_frozen_drive_gives_back_wake_a_thread_that_waits_for_them_in_another_queue() {
+    let mut drive = ScriptDrive::new(2, 1);
+    (drive.hw.kind, drive.hw.tags) = (QueueKind::OwnerOnly, TagScope::PerDrive);
+    let disk = Disk::new(Box::new(drive.clone()), threads(2)).unwrap();
+    let (mine, mut theirs) = (bell(), HeardBell::new());
+    disk.claim(1, &mine).unwrap();
+    disk.claim(2, &theirs.bell).unwrap();
+    let serving = ServingConfig::of(Serving::PerVolume);
+    let disks = vec![Arc::clone(&disk)];
+    let volume = Volume::with_serving("v", Layout::Linear, disks, serving).unwrap();
+    let thread = Some(IoThread { number: 0, owner: 1, bell: mine, turn: None });
+    let config = ChannelConfig { thread, ..ChannelConfig::default() };
+    let mut listed = Channel::open(&volume, config).unwrap();
+    let mut waiting = channel_of(&disk, (1, 2), &theirs.bell);
+    // The only tag, which a request in the list has before any drive does.
+    listed.submit(Bio::read(0, Buffer::new(512))).unwrap();
+    read(&mut waiting, 64);
+    assert!(drive.lock().inside.is_empty() && !waiting.has_work());
+    disk.freeze();
+    assert!(theirs.rings(|| listed.flush()) && waiting.has_work());
+    drive.lock().answers = 1;
+    assert_eq!(waiting.wait(1, |done| assert_eq!(done.status, Status::Ok)), 1);
+    disk.unfreeze();
+    drive.lock().answers = 1;
+    assert_eq!(listed.wait(1, |done| assert_eq!(done.status, Status::Ok)), 1);
 }

@@ -413,45 +413,62 @@ fn a_worker_that_goes_finishes_what_only_it_can_finish_and_leaves_the_rest() {
 
 #[test]
 fn a_flush_that_waits_for_anothers_is_found_where_it_comes_back_to() {
-    let mut rig = rig(2, 2, per_drive(16, 64));
-    let mut second = open(&rig.volume);
-    rig.hold(true);
-    let flushes = |rig: &Rig| rig.knobs.iter().map(|k| k.given(Op::Flush).len()).sum::<usize>();
-    rig.channel.submit(Bio::flush()).unwrap();
-    for _ in 0..3 {
-        assert_eq!(rig.poll(), 0);
-        rig.turn();
+    let drives = || vec![TestDrive::new(4096), TestDrive::new(4096)];
+    // In a queue of both channels, in one of each, and there before it could join.
+    for (io_threads, early) in [(0, false), (4, false), (4, true)] {
+        let config = DiskConfig { io_threads, ..place() };
+        let mut rig = rig_of(drives(), 2, per_drive(16, 64), &config);
+        let mut second = open(&rig.volume);
+        rig.hold(true);
+        let flushes = |rig: &Rig| rig.knobs.iter().map(|k| k.given(Op::Flush).len()).sum::<usize>();
+        if early {
+            rig.volume.disks().iter().for_each(|disk| disk.quiesce());
+            second.submit(Bio::flush()).unwrap();
+            assert_eq!((second.poll(|_| ()), flushes(&rig)), (0, 0));
+            rig.volume.disks().iter().for_each(|disk| disk.unquiesce());
+        }
+        rig.channel.submit(Bio::flush()).unwrap();
+        for _ in 0..3 {
+            assert_eq!(rig.poll(), 0);
+            rig.turn();
+        }
+        if !early {
+            second.submit(Bio::flush()).unwrap();
+        }
+        for _ in 0..10 {
+            assert_eq!(second.poll(|_| ()), 0);
+            rig.turn();
+        }
+        assert_eq!(flushes(&rig), 2, "one on each drive; the others wait");
+        // The first ends; what it kept waiting goes to the drives, which hold that in turn.
+        rig.knobs.iter().for_each(|knobs| knobs.let_go.store(1, Ordering::SeqCst));
+        let mut one = 0;
+        for _ in 0..20 {
+            rig.turn();
+            one += rig.poll();
+            assert_eq!(second.poll(|_| ()), 0);
+        }
+        assert_eq!((one, flushes(&rig)), (1, 4));
+        rig.hold(false);
+        let two: usize =
+            (0..20).map(|_| second.poll(|done| assert_eq!(done.status, Status::Ok))).sum();
+        assert_eq!(two, 1);
     }
-    second.submit(Bio::flush()).unwrap();
-    for _ in 0..10 {
-        assert_eq!(second.poll(|_| ()), 0);
-        rig.turn();
-    }
-    assert_eq!(flushes(&rig), 2, "one on each drive; the others wait");
-    // The first ends; what it kept waiting goes to the drives, which hold that in turn.
-    rig.knobs.iter().for_each(|knobs| knobs.let_go.store(1, Ordering::SeqCst));
-    let mut one = 0;
-    for _ in 0..20 {
-        rig.turn();
-        one += rig.poll();
-        assert_eq!(second.poll(|_| ()), 0);
-    }
-    assert_eq!((one, flushes(&rig)), (1, 4));
-    rig.hold(false);
-    let two: usize = (0..20).map(|_| second.poll(|done| assert_eq!(done.status, Status::Ok))).sum();
-    assert_eq!(two, 1);
 }
 
 #[test]
 fn a_channel_has_work_if_a_queue_in_which_it_has_something_is_marked_and_no_other_channel_has() {
-    let mut rig = rig(2, 0, ServingConfig::of(Serving::Inline));
-    let other = open(&rig.volume);
-    rig.volume.disks().iter().for_each(|disk| disk.quiesce());
-    rig.submit(0, 2);
-    assert_eq!((rig.poll(), rig.channel.has_work()), (0, false));
-    rig.volume.disks().iter().for_each(|disk| disk.unquiesce());
-    assert!(rig.channel.has_work() && !other.has_work());
-    assert_eq!((rig.poll(), rig.channel.has_work()), (2, false));
+    for config in [place(), DiskConfig::default()] {
+        let drives = vec![TestDrive::new(4096), TestDrive::new(4096)];
+        let mut rig = rig_of(drives, 0, ServingConfig::of(Serving::Inline), &config);
+        let other = open(&rig.volume);
+        rig.volume.disks().iter().for_each(|disk| disk.quiesce());
+        rig.submit(0, 2);
+        assert_eq!((rig.poll(), rig.channel.has_work()), (0, false));
+        rig.volume.disks().iter().for_each(|disk| disk.unquiesce());
+        assert!(rig.channel.has_work() && !other.has_work());
+        assert_eq!((rig.poll(), rig.channel.has_work()), (2, false));
+    }
 }
 
 #[test]
@@ -532,13 +549,17 @@ fn each_batch_is_unplugged_once_however_often_a_frozen_drive_refuses_it() {
 
 #[test]
 fn a_channel_polls_only_where_it_has_something_out() {
-    let mut rig = rig(2, 0, ServingConfig::of(Serving::Inline));
-    let mut other = open(&rig.volume);
-    rig.hold(true);
-    rig.submit(0, 2);
-    assert_eq!(rig.poll(), 0);
-    rig.hold(false);
-    (0..10).for_each(|_| assert_eq!(other.poll(|_| ()), 0));
-    assert!(!rig.channel.has_work(), "nobody has brought them home");
-    assert_eq!(rig.poll(), 2);
+    for queues in [1, 64] {
+        let drive = || TestDrive { queues, ..TestDrive::new(4096) };
+        let serving = ServingConfig::of(Serving::Inline);
+        let mut rig = rig_of(vec![drive(), drive()], 0, serving, &place());
+        let mut other = open(&rig.volume);
+        rig.hold(true);
+        rig.submit(0, 2);
+        assert_eq!(rig.poll(), 0);
+        rig.hold(false);
+        (0..10).for_each(|_| assert_eq!(other.poll(|_| ()), 0));
+        assert!(!rig.channel.has_work(), "nobody has brought them home");
+        assert_eq!(rig.poll(), 2);
+    }
 }

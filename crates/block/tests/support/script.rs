@@ -6,6 +6,7 @@
 //! before the queue is polled, and no commit is empty.
 #![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -224,4 +225,42 @@ impl HeardBell {
         self.bell.disarm();
         self.end.read(&mut [0; 64]).is_ok()
     }
+}
+
+/// What turns of a thread find.
+struct Ring {
+    drive: ScriptDrive,
+    /// Turns until the drive answers.
+    left: usize,
+    /// Whether each turn was to sleep.
+    sleeps: Vec<bool>,
+}
+
+thread_local! {
+    static RING: RefCell<Option<Ring>> = const { RefCell::new(None) };
+}
+
+/// Has a drive answer all with the last of the next so many turns of this thread.
+pub fn answer_after(drive: &ScriptDrive, turns: usize) {
+    RING.set(Some(Ring { drive: drive.clone(), left: turns, sleeps: Vec::new() }));
+}
+
+/// Whether each turn since then was to sleep.
+pub fn turns_taken() -> Vec<bool> {
+    RING.take().expect("a drive answers in turns").sleeps
+}
+
+/// A turn of an I/O thread, for `IoThread::turn`.
+pub fn turn(
+    _: &Doorbell<Native>,
+    _: Option<u64>,
+    has_work: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    RING.with_borrow_mut(|ring| {
+        let ring = ring.as_mut().expect("a drive answers in turns");
+        ring.sleeps.push(!has_work());
+        ring.left = ring.left.saturating_sub(1);
+        ring.drive.lock().answers = if ring.left == 0 { usize::MAX } else { 0 };
+    });
+    Ok(())
 }
