@@ -6,6 +6,7 @@ mod support;
 
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, IoThread, Layout, Op, QueueKind,
@@ -245,7 +246,10 @@ fn a_worker_that_goes_turns_its_drives_until_they_have_answered() {
         rig.worker.turn();
         answer_after(&rig.drives[0], turns);
         let Rig { drives, mut channel, worker, .. } = rig;
+        let start_ns = Native::now();
         drop(worker);
+        let paused_ns = (turns as u64 - 1) * 100_000;
+        assert!(Native::now() - start_ns >= paused_ns, "a tenth of a millisecond between looks");
         let taken = turns_taken();
         assert!(taken.len() >= turns && !taken.contains(&true), "{taken:?}: it must not sleep");
         assert_eq!(drives[0].lock().inside.len(), 0, "{turns} turns");
@@ -269,4 +273,34 @@ fn a_worker_that_looks_for_more_before_it_sleeps_finds_it_at_once_and_hears_that
     stop.store(1, Order::SeqCst);
     serving.join().unwrap();
     assert!(Native::now() - start_ns < 15_000_000_000);
+}
+
+#[test]
+fn a_worker_with_nothing_to_do_sleeps_until_it_is_handed_something() {
+    let rig = Rig::new(QueueKind::AnyThread, 8, 2);
+    rig.answer();
+    let Rig { mut channel, mut worker, mut worker_bell, .. } = rig;
+    let stop = Arc::new(<Native as Machine>::Word::new(0));
+    let heard = Arc::clone(&stop);
+    let serving = thread::spawn(move || worker.run(&heard, 0));
+    // It may be awake now and then; by chance its bell is armed once, but not time after time.
+    let mut rung = 0;
+    let sleeps = (0..500).any(|_| {
+        thread::sleep(Duration::from_millis(2));
+        (0..4).for_each(|n| channel.submit(Bio::read(n * 32, Buffer::new(512))).unwrap());
+        channel.flush();
+        let rang = worker_bell.heard();
+        if rang {
+            worker_bell.wake();
+        }
+        while channel.in_flight() > 0 {
+            channel.poll(|done| assert_eq!(done.status, Status::Ok));
+        }
+        rung = if rang { rung + 1 } else { 0 };
+        rung == 5
+    });
+    stop.store(1, Order::SeqCst);
+    worker_bell.wake();
+    serving.join().unwrap();
+    assert!(sleeps);
 }

@@ -8,7 +8,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -223,7 +223,17 @@ impl HeardBell {
         self.bell.arm();
         f();
         self.bell.disarm();
+        self.heard()
+    }
+
+    /// Whether it rang for its sleeping owner, who sleeps on until `wake`.
+    pub fn heard(&mut self) -> bool {
         self.end.read(&mut [0; 64]).is_ok()
+    }
+
+    /// Wakes whoever sleeps in it.
+    pub fn wake(&mut self) {
+        self.end.write_all(&1u64.to_ne_bytes()).unwrap();
     }
 }
 
