@@ -771,10 +771,10 @@ fn no_answer_of_a_drive_waits_for_something_else_to_happen() {
         for round in 0..400 {
             let start = std::time::Instant::now();
             assert!(queue.call(Request::write(8 * (round % 50), 4096)).unwrap().is_ok());
-            late += u32::from(start.elapsed().as_millis() > 400);
+            late += u32::from(start.elapsed().as_millis() > 900);
         }
         // A busy machine may be late now and then; a lost wake-up is found after a second.
-        assert!(late < 8, "{late} of 400 requests took longer than 400 ms");
+        assert!(late < 8, "{late} of 400 requests took longer than 900 ms");
         drop(queue);
         export.stop();
     }
