@@ -14,7 +14,7 @@ const VAIN: u32 = 4;
 /// Waits that go without a spin, at first and at most; twice as many each time.
 const PAUSE_MIN: u32 = 64;
 const PAUSE_MAX: u32 = 8192;
-/// Spins in a row that caught their work, and the next pause is a short one again.
+/// Spins that caught their work since the last pause, and the next one is short again.
 const CALM: u32 = 1024;
 
 /// What a thread's recent waits say about spinning.
@@ -22,7 +22,7 @@ const CALM: u32 = 1024;
 pub struct Polling {
     max_ns: u64,
     spin_ns: u64,
-    /// Spins in a row that were in vain, and those that were not.
+    /// Spins in a row that were in vain, and those since the last pause that were not.
     vain: u32,
     caught: u32,
     /// Waits that still go without, and how many the next time.
@@ -60,10 +60,10 @@ impl Polling {
     pub fn slept(&mut self, spun_ns: u64, slept_ns: u64) {
         let waited_ns = spun_ns.saturating_add(slept_ns);
         if spun_ns > 0 {
-            (self.vain, self.caught) = (self.vain + 1, 0);
+            self.vain += 1;
         }
         if self.vain >= VAIN {
-            (self.vain, self.pause) = (0, self.pause_next);
+            (self.vain, self.caught, self.pause) = (0, 0, self.pause_next);
             self.pause_next = (2 * self.pause_next).min(PAUSE_MAX);
         }
         self.pause = self.pause.saturating_sub(1);
@@ -153,7 +153,10 @@ mod tests {
         assert_eq!([0; 3].map(|_| pause(&mut polling)), [64, 128, 256]);
         (1..CALM).for_each(|_| polling.caught(10));
         assert_eq!(pause(&mut polling), 512, "one too few");
-        (0..CALM).for_each(|_| polling.caught(10));
+        // A single one in vain does not make it begin anew.
+        (0..CALM / 2).for_each(|_| polling.caught(10));
+        polling.slept(polling.spin_ns(), 60_000);
+        (0..CALM / 2).for_each(|_| polling.caught(10));
         assert_eq!(
             [0; 9].map(|_| pause(&mut polling)).map(u32::ilog2),
             [6, 7, 8, 9, 10, 11, 12, 13, 13]
