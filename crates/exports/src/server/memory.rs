@@ -357,6 +357,8 @@ impl Pool {
         let id = self.vacant.pop().unwrap_or(self.regions.len() as u32);
         if id as usize == self.regions.len() {
             self.regions.push(None);
+            // So that nothing is allocated when regions are given back.
+            self.vacant.reserve(self.regions.len() - self.vacant.len());
         }
         self.regions[id as usize] = Some(region);
         self.partial[class].push(id);

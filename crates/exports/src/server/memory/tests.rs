@@ -30,6 +30,7 @@ fn check(pool: &Pool) {
         in_use += usize::from(region.count - region.free);
         idle += if region.free == region.count { bytes } else { 0 };
     }
+    assert!(pool.vacant.capacity() >= pool.regions.len(), "to give all back allocates nothing");
     assert_eq!((pool.idle_bytes(), pool.in_use()), (idle, in_use));
     assert_eq!(pool.budget().mapped_bytes(), mapped);
     assert!(pool.idle_bytes_least <= idle);
