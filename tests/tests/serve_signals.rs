@@ -62,9 +62,9 @@ fn an_error_just_before_the_end_is_logged_with_its_drive_sectors_and_operation()
     daemon.terminate();
     let stderr = daemon.stderr();
     // In one line or in two: a look may come between the two reads.
-    let of_drive = stderr.lines().filter(|line| line.contains("drive d0: "));
+    let mut of_drive = stderr.lines().filter(|line| line.contains("drive d0: "));
     let last = "read of sectors 64 to 71: I/O error (errno 5)";
-    assert!(of_drive.last().is_some_and(|line| line.ends_with(last)), "{stderr}");
+    assert!(of_drive.next_back().is_some_and(|line| line.ends_with(last)), "{stderr}");
     assert!(stderr.contains("requests failed; the last: I/O error"), "{stderr}");
 }
 
