@@ -13,7 +13,6 @@
 //! Owned by a polling thread, one each; used by I/O threads and by drives' workers. Kernel
 //! counterpart: `kvm_vcpu_can_poll`, which polls only on a CPU that has a single runnable task.
 
-use crate::native::preemptions;
 use crate::{Machine, Native};
 
 /// How long a poll goes on before the CPU is offered to others; about what an offer costs.
@@ -158,7 +157,7 @@ impl CpuShare {
             Next::Look => {}
             Next::Offer => {
                 // The next look tells what came of it.
-                self.taken = preemptions();
+                self.taken = Native::preemptions();
                 std::thread::yield_now();
                 poll.offered(Native::now());
             }
@@ -182,7 +181,7 @@ impl CpuShare {
     /// the machine's below: an interrupt's, or a hypervisor's that ran another guest.
     #[cold]
     fn was_taken(&mut self) -> bool {
-        let taken = preemptions();
+        let taken = Native::preemptions();
         std::mem::replace(&mut self.taken, taken) != taken
     }
 
@@ -317,7 +316,7 @@ mod tests {
     #[test]
     fn time_that_no_other_thread_had_makes_no_shared_cpu() {
         loop {
-            let (mut share, mut looks, before) = (CpuShare::new(), 0, preemptions());
+            let (mut share, mut looks, before) = (CpuShare::new(), 0, Native::preemptions());
             share.taken = before;
             let ready = || {
                 looks += 1;
@@ -328,7 +327,7 @@ mod tests {
             };
             let polled = share.poll(Native::now() + 60_000_000_000, ready);
             // Once more if another thread did have it.
-            if preemptions() == before {
+            if Native::preemptions() == before {
                 assert!(polled.came && !share.is_shared() && share.times_lost() == 0, "{polled:?}");
                 return;
             }

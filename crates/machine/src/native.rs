@@ -26,6 +26,21 @@ use crate::{Counter, CpuId, Line, Machine, Order, Parker, Stage, Thread, Topolog
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Native;
 
+impl Native {
+    /// How often the kernel took the CPU from the calling thread, which wanted to go on, and gave
+    /// it to another one.
+    #[must_use]
+    pub fn preemptions() -> u64 {
+        // SAFETY: all-zero bytes are a valid rusage, a live local that the call fills.
+        let usage = unsafe {
+            let mut usage: libc::rusage = core::mem::zeroed();
+            libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+            usage
+        };
+        usage.ru_nivcsw as u64
+    }
+}
+
 impl Machine for Native {
     type Lock<T: Send> = NativeLock<T>;
     type Word = NativeWord;
@@ -103,17 +118,6 @@ fn allowed_cpus() -> Vec<CpuId> {
     // SAFETY: CPU_ISSET reads inside the set for numbers below CPU_SETSIZE.
     let is_set = |cpu: &u32| unsafe { libc::CPU_ISSET(*cpu as usize, &set) };
     (0..libc::CPU_SETSIZE as u32).filter(is_set).map(CpuId).collect()
-}
-
-/// How often another thread has had the CPU of the calling one, which wanted to go on.
-pub(crate) fn preemptions() -> u64 {
-    // SAFETY: all-zero bytes are a valid rusage, which the call fills.
-    let usage = unsafe {
-        let mut usage: libc::rusage = core::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
-        usage
-    };
-    usage.ru_nivcsw as u64
 }
 
 /// Pins the calling thread; a CPU that is not there leaves it where it is.

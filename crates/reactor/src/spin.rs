@@ -13,6 +13,8 @@
 //! count: a hypervisor that runs another machine takes that from spinners and sleepers alike.
 //! Kernel's counterpart: `halt_poll_ns` of KVM.
 
+use millrace_machine::Native;
+
 use crate::sys;
 
 /// Short waits in a row before the first spin.
@@ -116,10 +118,10 @@ impl Spin {
     /// Whether to look once more; false: there was nothing to see for long enough. Lets others run
     /// meanwhile.
     pub(crate) fn go_on(&mut self) -> bool {
-        match self.next(sys::now_ns(), sys::preemptions) {
+        match self.next(sys::now_ns(), Native::preemptions) {
             Next::Look => std::hint::spin_loop(),
             Next::Yield => {
-                self.was_taken(sys::preemptions());
+                self.taken = Native::preemptions();
                 std::thread::yield_now();
                 self.yielded(sys::now_ns());
             }

@@ -19,17 +19,6 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * NS_PER_S + time.tv_nsec as u64
 }
 
-/// How often the kernel took the CPU from the calling thread and gave it to another one.
-pub(crate) fn preemptions() -> u64 {
-    // SAFETY: all-zero bytes are a valid rusage, a live local that getrusage fills.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
-        usage
-    };
-    usage.ru_nivcsw as u64
-}
-
 /// `-errno` of the last failed call on this thread.
 pub(crate) fn last_error() -> i32 {
     -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
