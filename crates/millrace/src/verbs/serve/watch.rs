@@ -1,7 +1,7 @@
 //! `Watch`: what a daemon has to say of its own accord: I/Os that its drives failed, and its end.
 //!
 //! Runs on the main thread while another waits for signals, and wakes once a second, which is all
-//! that an idle daemon does. Owns what was said already: of each drive and each export a line in
+//! that an idle daemon does. Owns what was said already: of each drive and each export one line in
 //! five looks at most, with the count since the last one, and one more when the daemon stops.
 
 use std::sync::Arc;
@@ -82,9 +82,15 @@ impl Watch {
         }
         let errors = self.observed.errors();
         for (said, (export, count, last)) in self.exports.iter_mut().zip(errors) {
-            let new = said.news(count);
-            if new > 0 {
-                tracing::warn!(export, "export {export}: {new} requests failed; the last: {last}");
+            match said.news(count) {
+                0 => {}
+                1 => tracing::warn!(export, "export {export}: a request failed: {last}"),
+                new => {
+                    tracing::warn!(
+                        export,
+                        "export {export}: {new} requests failed; the last: {last}"
+                    );
+                }
             }
         }
     }
