@@ -245,7 +245,7 @@ fn metered(worker: bool) -> (LockMeter, Channel<Native>, Worker<Native>) {
 }
 
 #[test]
-fn who_has_handed_all_over_enters_no_queue_but_its_own_to_look_for_timeouts() {
+fn a_channel_that_handed_all_over_enters_no_queue_but_its_own_to_look_for_timeouts() {
     let _alone = METERED.lock().unwrap_or_else(PoisonError::into_inner);
     let entered = [false, true].map(|handed| {
         let (meter, mut channel, mut worker) = metered(handed);

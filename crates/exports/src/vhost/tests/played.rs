@@ -40,7 +40,7 @@ pub(in crate::vhost) fn volume(cache: FaultCache) -> (Arc<Volume<Native>>, Fault
     volume_with(cache, DiskConfig::default())
 }
 
-/// The same, of a drive with these settings but for its threads.
+/// A volume of RAM as `volume` makes it, of a drive with these settings for four I/O threads.
 pub(in crate::vhost) fn volume_with(
     cache: FaultCache,
     config: DiskConfig<Native>,
