@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn every_file_is_in_one_group_at_most() {
         for (path, name) in [
-            ("crates/block/src/merge.rs", "block"),
+            ("crates/block/src/chain/merge.rs", "block"),
             ("crates/exports/src/vhost/ring.rs", "exports-vhost"),
             ("crates/exports/src/vhost_client/ring.rs", "exports-vhost"),
             ("crates/exports/src/server/budget.rs", "exports-server"),

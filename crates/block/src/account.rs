@@ -6,17 +6,23 @@
 //! to the driver: for those G is with Q and I is with D, so that three histograms say all; the
 //! others have four more. Kernel counterpart: `part_stat_*` per CPU; stages as btt has them.
 
+pub(crate) mod failures;
+pub(crate) mod histogram;
+pub(crate) mod ledger;
+pub(crate) mod stats;
+pub(crate) mod tenants;
+
 use alloc::boxed::Box;
 
 use millrace_machine::{Counter, Machine};
 
+use crate::account::histogram::{Histogram, bucket_of};
+use crate::account::ledger::Entry;
+use crate::account::stats::{OpSnapshot, StatsSnapshot};
+use crate::account::tenants::Tenants;
 use crate::bio::{OPS, Op};
-use crate::histogram::{Histogram, bucket_of};
-use crate::home::Home;
-use crate::ledger::Entry;
-use crate::slot::{Slot, Stage};
-use crate::stats::{OpSnapshot, StatsSnapshot};
-use crate::tenants::Tenants;
+use crate::chain::home::Home;
+use crate::chain::slot::{Slot, Stage};
 
 /// Sizes of batches are counted by powers of two: 1, 2 to 3, 4 to 7, ... 256 and more.
 pub const BATCH_SIZES: usize = 9;

@@ -6,12 +6,17 @@
 //! covers exactly `nr_sectors` * 512 bytes in its segments. Kernel counterpart: `struct bio`.
 #![allow(unsafe_code)]
 
+pub(crate) mod buffer;
+pub(crate) mod error;
+pub(crate) mod limits;
+pub(crate) mod status;
+
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 
-use crate::buffer::Buffer;
+use crate::bio::buffer::Buffer;
 
 /// A place on a device, in units of 512 bytes, whatever its block size.
 pub type Sector = u64;

@@ -7,6 +7,15 @@
 //! counterpart: a task with its plug, and its io_uring.
 #![allow(unsafe_code)]
 
+pub(crate) mod gate;
+pub(crate) mod member;
+pub(crate) mod plug;
+pub(crate) mod reap;
+pub(crate) mod served;
+pub(crate) mod split;
+pub(crate) mod volume_plug;
+pub(crate) mod worker;
+
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::sync::Arc;
@@ -15,21 +24,21 @@ use core::mem::ManuallyDrop;
 
 use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
 
+use crate::bio::error::{Error, ErrorKind};
+use crate::bio::limits::MAX_DATA_SECTORS;
+use crate::bio::status::Status;
 use crate::bio::{Bio, Op, OpFlags};
+use crate::chain::home::Home;
+use crate::chain::slot::{BioList, BioRef, Stage, Stride, Waited};
+use crate::channel::gate::Gate;
+use crate::channel::member::Member;
+use crate::channel::reap::Completion;
+use crate::channel::served::Served;
+use crate::channel::split::{Room, cut_to_limits};
 use crate::disk::Disk;
-use crate::driver::QueueKind;
-use crate::error::{Error, ErrorKind};
-use crate::gate::Gate;
-use crate::home::Home;
-use crate::limits::MAX_DATA_SECTORS;
-use crate::member::Member;
-use crate::reap::Completion;
-use crate::runner::{Runner, Stamp};
-use crate::served::Served;
-use crate::slot::{BioList, BioRef, Stage, Stride, Waited};
-use crate::split::{Room, cut_to_limits};
-use crate::status::Status;
-use crate::trace::Unplug;
+use crate::disk::runner::{Runner, Stamp};
+use crate::disk::trace::Unplug;
+use crate::queue::driver::QueueKind;
 use crate::volume::Volume;
 
 /// How long a dropped channel waits for its I/O before it gives memory up for lost.

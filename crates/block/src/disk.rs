@@ -5,6 +5,17 @@
 //! and
 //! `request_queue`.
 
+pub(crate) mod claim;
+pub(crate) mod complete;
+pub(crate) mod direct;
+pub(crate) mod dispatch;
+pub(crate) mod freeze;
+pub(crate) mod handover;
+pub(crate) mod runner;
+pub(crate) mod sq;
+pub(crate) mod trace;
+pub(crate) mod waiters;
+
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -15,23 +26,23 @@ use alloc::vec::Vec;
 use millrace_machine::{CpuId, Doorbell, Lock, Machine, Meter, NodeId, Order, Topology, Word};
 
 use crate::account::DiskStats;
+use crate::account::failures::{Failure, FailureLog, Failures};
+use crate::account::ledger::Ledger;
+use crate::account::stats::StatsSnapshot;
+use crate::bio::error::{Error, ErrorKind};
+use crate::bio::limits::QueueLimits;
+use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, Sector};
-use crate::controller::{Controller, queue_tags, queues_max};
-use crate::dispatch::Route;
-use crate::driver::{Driver, Extent, HwQueues, QueueKind};
-use crate::error::{Error, ErrorKind};
-use crate::failures::{Failure, FailureLog, Failures};
-use crate::handover::Seat;
-use crate::home::{Home, HomeRef};
-use crate::ledger::Ledger;
-use crate::limits::QueueLimits;
-use crate::queues::{HardwareQueue, Serve, SoftwareQueue, Spread};
-use crate::request::Tag;
-use crate::slot::{BioList, Waited};
-use crate::stats::StatsSnapshot;
-use crate::status::Status;
-use crate::trace::TraceSink;
-use crate::tracer::Tracer;
+use crate::chain::home::{Home, HomeRef};
+use crate::chain::slot::{BioList, Waited};
+use crate::disk::dispatch::Route;
+use crate::disk::handover::Seat;
+use crate::disk::trace::TraceSink;
+use crate::queue::controller::{Controller, queue_tags, queues_max};
+use crate::queue::driver::{Driver, Extent, HwQueues, QueueKind};
+use crate::queue::request::Tag;
+use crate::queue::{HardwareQueue, Serve, SoftwareQueue, Spread};
+use crate::trace::tracer::Tracer;
 
 /// Which design the layer follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,7 +88,7 @@ pub struct DiskConfig<M: Machine> {
     pub trace: Option<Arc<dyn TraceSink>>,
     /// Where they are recorded, while somebody does.
     pub tracer: Option<Arc<Tracer<M>>>,
-    /// The drive's number in records: see [`blktrace::device`](crate::blktrace::device).
+    /// The drive's number in records: see [`blktrace::device`](crate::trace::blktrace::device).
     pub device: u32,
 }
 
@@ -572,7 +583,7 @@ fn one_to_one<M: Machine>(config: &DiskConfig<M>, ctxs: usize, hctxs: usize) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::TagScope;
+    use crate::queue::driver::TagScope;
     use millrace_machine::{Native, Simulated};
 
     fn spread<M: Machine>(software: Spread, hardware: Spread) -> DiskConfig<M> {

@@ -7,6 +7,9 @@
 //! drive. Source: \[FALCON\] (volume, stripe). Kernel counterpart: md's raid0 and linear,
 //! `queue_limits_stack`.
 
+pub(crate) mod resize;
+pub(crate) mod serving;
+
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -14,16 +17,16 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Machine, Order, Word};
 
+use crate::account::tenants::{TenantLedger, TenantSnapshot};
+use crate::bio::error::{Error, ErrorKind};
+use crate::bio::limits::QueueLimits;
 use crate::bio::{Sector, SectorCount};
+use crate::chain::slot::Stride;
 use crate::disk::Disk;
-use crate::driver::Extent;
-use crate::error::{Error, ErrorKind};
-use crate::limits::QueueLimits;
-use crate::resize::Size;
-use crate::serving::{Serving, ServingConfig};
-use crate::slot::Stride;
-use crate::tenants::{TenantLedger, TenantSnapshot};
-use crate::tracer::Tracer;
+use crate::queue::driver::Extent;
+use crate::trace::tracer::Tracer;
+use crate::volume::resize::Size;
+use crate::volume::serving::{Serving, ServingConfig};
 
 /// Most runs of one drive that one question about extents looks at: bounds the time it takes.
 const EXTENT_STEPS: u32 = 4096;

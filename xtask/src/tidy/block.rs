@@ -123,7 +123,7 @@ mod tests {
         check(&Source::parse(path, text)).iter().map(|finding| finding.line).collect()
     }
 
-    const FILE: &str = "crates/block/src/tag.rs";
+    const FILE: &str = "crates/block/src/queue/tag.rs";
 
     #[test]
     fn the_block_layer_may_use_core_and_alloc_and_std_in_its_tests() {

@@ -11,8 +11,8 @@ use millrace_machine::Native;
 use proptest::prelude::*;
 
 use super::*;
+use crate::account::tenants::{TenantLedger, TenantSnapshot};
 use crate::bio::Bio;
-use crate::tenants::{TenantLedger, TenantSnapshot};
 
 /// One bio of a request.
 #[derive(Debug, Clone, Copy)]

@@ -11,8 +11,8 @@ use millrace_machine::plant::Plant;
 use millrace_machine::{Doorbell, Parker, Thread};
 
 use super::{bounded, holds_but_for, spawn};
-use crate::home::Home;
-use crate::slot::BioList;
+use crate::chain::home::Home;
+use crate::chain::slot::BioList;
 
 /// Threads deliver lists of these lengths; the channel's thread sleeps until it has all.
 fn deliver(lists: &[usize]) {

@@ -13,15 +13,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use millrace_machine::checked::{Checked, ensure};
 use millrace_machine::{CpuId, Machine, Topology};
 
+use crate::bio::error::Error;
+use crate::bio::limits::{Features, QueueLimits};
+use crate::bio::status::Status;
 use crate::disk::{Disk, DiskConfig};
-use crate::driver::{
+use crate::queue::driver::{
     CompletionBatch, Dispatch, Driver, DriverQueue, Expired, HwQueues, QueueKind, TagScope,
 };
-use crate::error::Error;
-use crate::limits::{Features, QueueLimits};
-use crate::request::{Request, Tag};
-use crate::serving::{Serving, ServingConfig};
-use crate::status::Status;
+use crate::queue::request::{Request, Tag};
+use crate::volume::serving::{Serving, ServingConfig};
 use crate::volume::{Layout, Volume};
 
 /// What the model notes beside the drive.

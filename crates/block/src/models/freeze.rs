@@ -14,11 +14,11 @@ use millrace_machine::{Doorbell, Parker, Thread};
 use super::drive::{locked, volume};
 use super::{bounded, freeze_and_look, holds_but_for, owner, poll_for, small, spawn};
 use crate::bio::Bio;
-use crate::buffer::Buffer;
+use crate::bio::buffer::Buffer;
 use crate::channel::{Channel, ChannelConfig};
 use crate::disk::{Disk, DiskConfig, Stack};
-use crate::driver::QueueKind;
-use crate::queues::Spread;
+use crate::queue::Spread;
+use crate::queue::driver::QueueKind;
 
 /// One thread reads, another freezes the disk, looks, and lets it go on.
 fn freeze(config: &DiskConfig<Checked>) {

@@ -15,10 +15,10 @@ use millrace_machine::{CpuId, Doorbell, Machine, Parker, Thread};
 use super::drive::{locked, volume};
 use super::{bounded, holds_but_for, owner, small, spawn};
 use crate::bio::Bio;
-use crate::buffer::Buffer;
+use crate::bio::buffer::Buffer;
 use crate::channel::{Channel, ChannelConfig};
 use crate::disk::DiskConfig;
-use crate::driver::QueueKind;
+use crate::queue::driver::QueueKind;
 use crate::volume::Volume;
 
 fn read_one(volume: &Arc<Volume<Checked>>) {

@@ -20,13 +20,13 @@ use millrace_machine::{Line, Thread, Topology};
 use super::drive::{ModelDrive, Notes};
 use super::{bounded, holds_but_for, poll_for, small, spawn};
 use crate::bio::Bio;
-use crate::buffer::Buffer;
+use crate::bio::buffer::Buffer;
+use crate::bio::error::{Error, ErrorKind};
+use crate::bio::limits::QueueLimits;
+use crate::bio::status::Status;
 use crate::channel::{Channel, Reject};
 use crate::disk::{Disk, DiskConfig};
-use crate::driver::{Driver, DriverQueue, HwQueues, QueueKind, TagScope};
-use crate::error::{Error, ErrorKind};
-use crate::limits::QueueLimits;
-use crate::status::Status;
+use crate::queue::driver::{Driver, DriverQueue, HwQueues, QueueKind, TagScope};
 use crate::volume::Volume;
 
 /// A drive of 64 sectors that has 72 as soon as it is asked, and writes that down.

@@ -15,9 +15,9 @@ use millrace_machine::plant::Plant;
 use millrace_machine::{Line, Machine, Order, Thread};
 
 use super::{bounded, holds_but_for, spawn};
-use crate::controller::QueueTags;
-use crate::queues::HardwareQueue;
-use crate::tag::TagSet;
+use crate::queue::HardwareQueue;
+use crate::queue::controller::QueueTags;
+use crate::queue::tag::TagSet;
 
 struct Scene {
     hctx: HardwareQueue<Checked>,

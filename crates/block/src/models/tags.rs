@@ -16,11 +16,11 @@ use millrace_machine::{CpuId, Doorbell, Machine, Parker, Thread};
 use super::drive::{locked, volume};
 use super::{bounded, holds_but_for, small, spawn};
 use crate::bio::Bio;
-use crate::buffer::Buffer;
+use crate::bio::buffer::Buffer;
 use crate::channel::{Channel, ChannelConfig, IoThread};
 use crate::disk::DiskConfig;
-use crate::driver::QueueKind;
-use crate::tag::{TagBatch, TagSet, Waiter};
+use crate::queue::driver::QueueKind;
+use crate::queue::tag::{TagBatch, TagSet, Waiter};
 
 /// Uses the request of each tag of a batch, and gives the tags back.
 fn use_tags(tags: &TagSet<Checked>, mut batch: TagBatch) {

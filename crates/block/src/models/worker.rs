@@ -15,12 +15,12 @@ use millrace_machine::{CpuId, Doorbell, Machine, Parker, Thread};
 use super::drive::{locked, served_volume};
 use super::{bounded, freeze_and_look, holds_but_for, owner, poll_for, spawn};
 use crate::bio::Bio;
-use crate::buffer::Buffer;
+use crate::bio::buffer::Buffer;
+use crate::channel::worker::Worker;
 use crate::channel::{Channel, ChannelConfig, IoThread};
 use crate::disk::Disk;
-use crate::driver::QueueKind;
+use crate::queue::driver::QueueKind;
 use crate::volume::Volume;
-use crate::worker::Worker;
 
 type CheckedBell = Arc<Doorbell<Checked>>;
 

@@ -13,11 +13,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::disk::DiskConfig;
-use crate::driver::{
+use crate::queue::driver::{
     CompletionBatch, Dispatch, Driver, DriverQueue, Expired, HwQueues, QueueKind, TagScope,
 };
-use crate::request::{Request, Tag};
-use crate::tracer::TraceStamp;
+use crate::queue::request::{Request, Tag};
+use crate::trace::tracer::TraceStamp;
 
 /// A drive that is asked for its size, its limits and its extents, and never for an I/O.
 struct Map {

@@ -90,7 +90,7 @@ mod tests {
             ..LockLine::default()
         };
         let site = "crates/exports/src/vhost/thread/waiting_for_a_long_time.rs:1234";
-        let locks = [lock(None), lock(Some("crates/block/src/sq.rs:12")), lock(Some(site))];
+        let locks = [lock(None), lock(Some("crates/block/src/disk/sq.rs:12")), lock(Some(site))];
         let text = lock_table(&locks, Form::Short);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(text.contains("\n  block/sq.rs:12 ") && text.contains(":1234 "), "{text}");

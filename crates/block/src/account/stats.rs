@@ -1,0 +1,227 @@
+//! What the layer's counters say at one moment: sums over threads, by drive, queue and tenant.
+//!
+//! Plain values, made from accounts (account.rs, tenants.rs) by whoever asks. Sums only grow, so
+//! that the difference of two is what came in between; they are read while I/O goes on, so sums
+//! of different things may differ by what happened meanwhile.
+//! Stages and their names: btt.
+
+use alloc::vec::Vec;
+
+use crate::account::BATCH_SIZES;
+use crate::account::histogram::Snapshot;
+use crate::bio::OPS;
+
+/// Sums of one operation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OpSnapshot {
+    /// Completed bios.
+    pub ios: u64,
+    /// Their sectors.
+    pub sectors: u64,
+    /// Those that failed.
+    pub errors: u64,
+    /// Those merged into another's request.
+    pub merges: u64,
+    /// Q to G: before it had a place in the layer.
+    pub q2g: Snapshot,
+    /// G to I: in a plug.
+    pub g2i: Snapshot,
+    /// I to D: in a software queue, or waiting for a tag; 0 where it went past them.
+    pub i2d: Snapshot,
+    /// Q to D: the three together, the time in the layer.
+    pub queue: Snapshot,
+    /// D to C: in the drive.
+    pub service: Snapshot,
+    /// Q to C.
+    pub total: Snapshot,
+}
+
+/// Sums of a drive, or of one of its hardware queues, at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StatsSnapshot {
+    /// By operation, in the order of `Op::ALL`.
+    pub ops: Vec<OpSnapshot>,
+    /// Bios handed to the drive's queues so far.
+    pub queued: u64,
+    /// Of these, parts of bios that were split.
+    pub parts: u64,
+    /// Requests that the driver gave back as busy.
+    pub requeues: u64,
+    /// Requests that the drive did not answer in time.
+    pub timeouts: u64,
+    /// Times that a hardware queue began to wait for a tag; of one that has out what its drive
+    /// takes, or has one list for all drives, how often it looked for room in vain.
+    pub tag_waits: u64,
+    /// Requests handed to the driver.
+    pub requests: u64,
+    /// Batches in which they were, by powers of two of their sizes.
+    pub batches: [u64; BATCH_SIZES],
+}
+
+impl Default for StatsSnapshot {
+    fn default() -> Self {
+        StatsSnapshot {
+            ops: alloc::vec![OpSnapshot::default(); OPS],
+            queued: 0,
+            parts: 0,
+            requeues: 0,
+            timeouts: 0,
+            tag_waits: 0,
+            requests: 0,
+            batches: [0; BATCH_SIZES],
+        }
+    }
+}
+
+impl OpSnapshot {
+    fn merge(&mut self, other: &OpSnapshot) {
+        self.ios += other.ios;
+        self.sectors += other.sectors;
+        self.errors += other.errors;
+        self.merges += other.merges;
+        self.q2g.merge(&other.q2g);
+        self.g2i.merge(&other.g2i);
+        self.i2d.merge(&other.i2d);
+        self.queue.merge(&other.queue);
+        self.service.merge(&other.service);
+        self.total.merge(&other.total);
+    }
+
+    fn since(&self, earlier: &OpSnapshot) -> OpSnapshot {
+        OpSnapshot {
+            ios: self.ios - earlier.ios,
+            sectors: self.sectors - earlier.sectors,
+            errors: self.errors - earlier.errors,
+            merges: self.merges - earlier.merges,
+            q2g: self.q2g.since(&earlier.q2g),
+            g2i: self.g2i.since(&earlier.g2i),
+            i2d: self.i2d.since(&earlier.i2d),
+            queue: self.queue.since(&earlier.queue),
+            service: self.service.since(&earlier.service),
+            total: self.total.since(&earlier.total),
+        }
+    }
+}
+
+impl StatsSnapshot {
+    /// Adds another.
+    pub fn merge(&mut self, other: &StatsSnapshot) {
+        self.ops.iter_mut().zip(&other.ops).for_each(|(op, other)| op.merge(other));
+        self.batches.iter_mut().zip(&other.batches).for_each(|(sum, other)| *sum += other);
+        self.queued += other.queued;
+        self.parts += other.parts;
+        self.requeues += other.requeues;
+        self.timeouts += other.timeouts;
+        self.tag_waits += other.tag_waits;
+        self.requests += other.requests;
+    }
+
+    /// What came in between an earlier moment of the same drive or queue and this one.
+    #[must_use]
+    pub fn since(&self, earlier: &StatsSnapshot) -> StatsSnapshot {
+        let ops = self.ops.iter().zip(&earlier.ops);
+        StatsSnapshot {
+            ops: ops.map(|(now, before)| now.since(before)).collect(),
+            queued: self.queued - earlier.queued,
+            parts: self.parts - earlier.parts,
+            requeues: self.requeues - earlier.requeues,
+            timeouts: self.timeouts - earlier.timeouts,
+            tag_waits: self.tag_waits - earlier.tag_waits,
+            requests: self.requests - earlier.requests,
+            batches: core::array::from_fn(|size| self.batches[size] - earlier.batches[size]),
+        }
+    }
+
+    /// Completed bios of all operations.
+    #[must_use]
+    pub fn ios(&self) -> u64 {
+        self.ops.iter().map(|op| op.ios).sum()
+    }
+
+    /// Batches handed to the driver.
+    #[must_use]
+    pub fn dispatches(&self) -> u64 {
+        self.batches.iter().sum()
+    }
+
+    /// I/Os accepted and not completed, as far as the counters agree at this moment.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        self.queued.saturating_sub(self.ios())
+    }
+
+    /// Q to C of all operations.
+    #[must_use]
+    pub fn total(&self) -> Snapshot {
+        let mut sum = Snapshot::default();
+        self.ops.iter().for_each(|op| sum.merge(&op.total));
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every number is another.
+    fn filled(seed: u64) -> StatsSnapshot {
+        let mut stats = StatsSnapshot::default();
+        let mut next = seed;
+        let mut number = || {
+            next += 1 + seed;
+            next
+        };
+        for op in &mut stats.ops {
+            (op.ios, op.sectors, op.errors, op.merges) = (number(), number(), number(), number());
+            let stages = [&mut op.q2g, &mut op.g2i, &mut op.i2d];
+            let ends = [&mut op.queue, &mut op.service, &mut op.total];
+            stages.into_iter().chain(ends).for_each(|stage| stage.add(number() << 8, 2));
+        }
+        stats.batches.iter_mut().for_each(|batches| *batches = number());
+        (stats.queued, stats.parts, stats.requeues) = (number(), number(), number());
+        (stats.timeouts, stats.tag_waits, stats.requests) = (number(), number(), number());
+        stats
+    }
+
+    #[test]
+    fn a_sum_less_one_part_is_the_other() {
+        let (first, second) = (filled(3), filled(5));
+        let mut sum = first.clone();
+        sum.merge(&second);
+        let rest = sum.since(&first);
+        let of_op = |op: &OpSnapshot| [op.ios, op.sectors, op.errors, op.merges];
+        let times = |op: &OpSnapshot| {
+            [&op.q2g, &op.g2i, &op.i2d, &op.queue, &op.service, &op.total]
+                .map(|stage| (stage.count(), stage.sum_ns()))
+        };
+        for (index, op) in rest.ops.iter().enumerate() {
+            let (one, other) = (&first.ops[index], &second.ops[index]);
+            assert_eq!((of_op(op), times(op)), (of_op(other), times(other)), "{index}");
+            assert_eq!(sum.ops[index].sectors, one.sectors + other.sectors);
+            assert_eq!(sum.ops[index].ios, one.ios + other.ios);
+            assert_eq!(sum.ops[index].total.sum_ns(), one.total.sum_ns() + other.total.sum_ns());
+        }
+        let plain = |s: &StatsSnapshot| {
+            [s.queued, s.parts, s.requeues, s.timeouts, s.tag_waits, s.requests]
+        };
+        assert_eq!((plain(&rest), rest.batches), (plain(&second), second.batches));
+        assert_eq!(sum.dispatches(), first.dispatches() + second.dispatches());
+        assert_eq!(sum.queued, first.queued + second.queued);
+    }
+
+    #[test]
+    fn a_drives_sums_are_those_of_all_its_operations() {
+        let mut stats = StatsSnapshot::default();
+        assert_eq!((stats.ios(), stats.dispatches(), stats.in_flight()), (0, 0, 0));
+        for (op, ios) in stats.ops.iter_mut().zip([3, 5, 7, 11, 13]) {
+            op.ios = ios;
+            op.total.add(ios * 100, ios);
+        }
+        (stats.queued, stats.batches[0], stats.batches[8]) = (41, 6, 9);
+        assert_eq!((stats.ios(), stats.dispatches(), stats.in_flight()), (39, 15, 2));
+        assert_eq!((stats.total().count(), stats.total().max_ns()), (39, 1300));
+        // Counters are read one after another: more may be complete than was queued.
+        stats.queued = 38;
+        assert_eq!(stats.in_flight(), 0);
+    }
+}

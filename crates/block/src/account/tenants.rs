@@ -1,0 +1,284 @@
+//! Accounting by tenant: what a volume gave back to whom, as they saw it.
+//!
+//! The channel that submitted a bio counts it once, be it whole or split: a whole one with the
+//! batch in which it completes (account.rs), or is delivered by another thread; one that was split
+//! when its last part is done. From Q to then. One account for each tenant and channel, made when
+//! the tenant is first seen; the volume keeps the ledger, and all tenants together are what it did.
+//! Kernel counterpart: blk-cgroup's `io.stat`.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use millrace_machine::{Counter, Lock, Machine};
+
+use crate::account::histogram::{Histogram, Snapshot, bucket_of};
+use crate::account::ledger::{Entry, Ledger};
+use crate::bio::{OPS, Op};
+use crate::chain::slot::Slot;
+
+/// Counters and histogram of one operation.
+struct TenantOp<M: Machine> {
+    sectors: M::Counter,
+    errors: M::Counter,
+    total: Histogram<M>,
+}
+
+/// What one channel gave back to one tenant.
+pub(crate) struct TenantStats<M: Machine> {
+    tenant: u16,
+    ops: Box<[TenantOp<M>; OPS]>,
+}
+
+/// Sums of one operation of a tenant, or of a volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TenantOpSnapshot {
+    /// Bios handed back.
+    pub ios: u64,
+    /// Sectors of their ranges.
+    pub sectors: u64,
+    /// Those that failed.
+    pub errors: u64,
+    /// From Q to when they were handed back.
+    pub total: Snapshot,
+}
+
+/// Sums of a tenant, or of a volume, at one moment: by operation, in the order of `Op::ALL`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TenantSnapshot {
+    /// By operation.
+    pub ops: Vec<TenantOpSnapshot>,
+}
+
+impl Default for TenantSnapshot {
+    fn default() -> Self {
+        TenantSnapshot { ops: alloc::vec![TenantOpSnapshot::default(); OPS] }
+    }
+}
+
+impl TenantSnapshot {
+    /// Adds another.
+    pub fn merge(&mut self, other: &TenantSnapshot) {
+        for (sum, op) in self.ops.iter_mut().zip(&other.ops) {
+            sum.ios += op.ios;
+            sum.sectors += op.sectors;
+            sum.errors += op.errors;
+            sum.total.merge(&op.total);
+        }
+    }
+
+    /// Bios of all operations.
+    #[must_use]
+    pub fn ios(&self) -> u64 {
+        self.ops.iter().map(|op| op.ios).sum()
+    }
+}
+
+impl<M: Machine> TenantStats<M> {
+    fn new(tenant: u16) -> Self {
+        let op = || TenantOp {
+            sectors: M::Counter::new(),
+            errors: M::Counter::new(),
+            total: Histogram::new(),
+        };
+        let ops: Box<[TenantOp<M>]> = (0..OPS).map(|_| op()).collect();
+        let ops = ops.try_into().unwrap_or_else(|_| unreachable!("made with that length"));
+        TenantStats { tenant, ops }
+    }
+}
+
+impl<M: Machine> Entry for TenantStats<M> {
+    type Key = u16;
+    type Sum = TenantSnapshot;
+
+    fn key(&self) -> u16 {
+        self.tenant
+    }
+
+    fn add_to(&self, sum: &mut TenantSnapshot) {
+        for (op, sum) in self.ops.iter().zip(&mut sum.ops) {
+            sum.sectors += op.sectors.get();
+            sum.errors += op.errors.get();
+            if !op.total.is_empty() {
+                let total = op.total.snapshot();
+                sum.ios += total.count();
+                sum.total.merge(&total);
+            }
+        }
+    }
+}
+
+/// All accounts of a volume.
+pub(crate) struct TenantLedger<M: Machine>(M::Lock<Ledger<TenantStats<M>>>);
+
+impl<M: Machine> TenantLedger<M> {
+    pub(crate) fn new() -> Self {
+        TenantLedger(M::Lock::new("tenants", Ledger::new()))
+    }
+
+    pub(crate) fn sums(&self) -> BTreeMap<u16, TenantSnapshot> {
+        self.0.lock().sums()
+    }
+}
+
+/// Bios of a tenant with equal operations and times that are not yet in its account.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    tenant: u16,
+    op: Op,
+    q_ns: u64,
+    c_ns: u64,
+    ios: u64,
+    sectors: u64,
+}
+
+/// A channel's accounts.
+pub(crate) struct Tenants<M: Machine> {
+    /// Where they are kept; a worker has nobody's.
+    ledger: Option<Arc<TenantLedger<M>>>,
+    /// In order of tenants.
+    accounts: Vec<Arc<TenantStats<M>>>,
+    /// Whose was used last; more than any number: nobody's yet.
+    last: u32,
+    last_at: usize,
+    run: Run,
+}
+
+impl<M: Machine> Tenants<M> {
+    pub(crate) fn new(ledger: Option<Arc<TenantLedger<M>>>) -> Self {
+        let run = Run { tenant: 0, op: Op::Read, q_ns: 0, c_ns: 0, ios: 0, sectors: 0 };
+        Tenants { ledger, accounts: Vec::new(), last: u32::MAX, last_at: 0, run }
+    }
+
+    /// Counts bios that took equally long; `bucket` is that of `total_ns`.
+    #[inline(always)]
+    pub(crate) fn count(
+        &mut self,
+        (tenant, op): (u16, Op),
+        (bucket, total_ns): (usize, u64),
+        (ios, sectors): (u64, u64),
+    ) {
+        let Some(account) = self.account(tenant) else { return };
+        let op = &account.ops[op as usize];
+        op.sectors.add(sectors);
+        op.total.record_in(bucket, total_ns, ios);
+    }
+
+    /// Adds one that is done now to a run of equals, which [`Tenants::end_run`] puts into the
+    /// account.
+    #[inline]
+    pub(crate) fn count_one(&mut self, slot: &Slot<M>, now_ns: u64) {
+        let key = (slot.bio.tenant, slot.bio.op, slot.q_ns, now_ns);
+        let run = &mut self.run;
+        if (run.tenant, run.op, run.q_ns, run.c_ns) != key {
+            self.end_run();
+            let (tenant, op, q_ns, c_ns) = key;
+            self.run = Run { tenant, op, q_ns, c_ns, ios: 0, sectors: 0 };
+        }
+        self.run.ios += 1;
+        self.run.sectors += u64::from(slot.bio.nr_sectors);
+        if !slot.status.is_ok() {
+            self.count_error(slot);
+        }
+    }
+
+    /// Puts what was added one by one into the account.
+    pub(crate) fn end_run(&mut self) {
+        let run = self.run;
+        if run.ios > 0 {
+            let total_ns = run.c_ns.saturating_sub(run.q_ns);
+            let times = (bucket_of(total_ns), total_ns);
+            self.count((run.tenant, run.op), times, (run.ios, run.sectors));
+            (self.run.ios, self.run.sectors) = (0, 0);
+        }
+    }
+
+    /// Counts that it failed.
+    #[cold]
+    pub(crate) fn count_error(&mut self, slot: &Slot<M>) {
+        if let Some(account) = self.account(slot.bio.tenant) {
+            account.ops[slot.bio.op as usize].errors.add(1);
+        }
+    }
+
+    #[inline(always)]
+    fn account(&mut self, tenant: u16) -> Option<&TenantStats<M>> {
+        if self.last != u32::from(tenant) {
+            self.find(tenant);
+        }
+        self.accounts.get(self.last_at).map(|account| &**account)
+    }
+
+    #[inline(never)]
+    fn find(&mut self, tenant: u16) {
+        let Some(ledger) = &self.ledger else { return };
+        let found = self.accounts.binary_search_by_key(&tenant, |account| account.tenant);
+        self.last = tenant.into();
+        self.last_at = found.unwrap_or_else(|at| {
+            self.accounts.insert(at, ledger.0.lock().open(TenantStats::new(tenant)));
+            at
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bio::Bio;
+    use crate::bio::status::Status;
+    use core::mem::ManuallyDrop;
+    use core::ptr::null;
+    use millrace_machine::Native;
+    use proptest::prelude::*;
+
+    /// A bio that is done: its tenant and operation, Q and the end, sectors, and how it went.
+    type Done = ((u16, Op), (u64, u64), u32, Status);
+
+    fn done() -> impl Strategy<Value = Done> {
+        let op = prop::sample::select(&Op::ALL[..]);
+        let status = prop::sample::select(&[Status::Ok, Status::Ok, Status::IoError][..]);
+        // Few times, so that many follow each other with equal ones.
+        ((3u16..6, op), (5u64..8, 6u64..9), 0u32..50, status)
+    }
+
+    fn slot(((tenant, op), (q_ns, _), sectors, status): Done) -> Slot<Native> {
+        let mut bio = Bio::discard(0, sectors).with_tenant(tenant);
+        bio.op = op;
+        let mut slot = Slot::empty(null());
+        (slot.bio, slot.q_ns, slot.status) = (ManuallyDrop::new(bio), q_ns, status);
+        slot
+    }
+
+    proptest! {
+        #[test]
+        fn bios_counted_one_by_one_are_in_their_tenants_accounts_once(
+            rounds in prop::collection::vec(prop::collection::vec(done(), 0..6), 0..12)
+        ) {
+            let ledger = Arc::new(TenantLedger::<Native>::new());
+            let mut tenants = Tenants::new(Some(Arc::clone(&ledger)));
+            let mut expected = BTreeMap::<u16, TenantSnapshot>::new();
+            for round in rounds {
+                for bio in round {
+                    let ((tenant, op), (q_ns, c_ns), sectors, status) = bio;
+                    tenants.count_one(&slot(bio), c_ns);
+                    let sum = &mut expected.entry(tenant).or_default().ops[op as usize];
+                    sum.ios += 1;
+                    sum.sectors += u64::from(sectors);
+                    sum.errors += u64::from(status != Status::Ok);
+                    sum.total.add(c_ns.saturating_sub(q_ns), 1);
+                }
+                tenants.end_run();
+                prop_assert_eq!(&ledger.sums(), &expected);
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_has_no_ledger_counts_for_nobody() {
+        let mut worker = Tenants::<Native>::new(None);
+        worker.count_one(&slot(((1, Op::Read), (0, 1), 8, Status::IoError)), 1);
+        worker.end_run();
+        assert!(worker.accounts.is_empty());
+    }
+}

@@ -1,0 +1,185 @@
+//! `Home`: the shared part of a channel: its slots, and where other threads deliver completions.
+//!
+//! Owned by a `Channel`; other threads reach it through `Slot::home` to push completed bios on a
+//! lock-free list (many producers, one consumer that takes all) and to ring the channel's bell.
+//! Invariant: freed only when no slot is in use and no drive may still write memory of its bios;
+//! else leaked. Lock order: none. Kernel counterpart: `llist_head` of the completion softirq.
+#![allow(unsafe_code)]
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+
+use millrace_machine::plant::{Plant, planted, weaker};
+use millrace_machine::{Doorbell, Line, Machine, Order, Word};
+
+use crate::chain::slot::{BioList, BioRef, Slot};
+
+/// Slots and completion list of a channel.
+pub(crate) struct Home<M: Machine> {
+    /// A linked list of completed slots, last pushed first; 0 when empty.
+    completed: M::Word,
+    /// Requests that timed out and that a drive has not confirmed yet.
+    pub(crate) abandoned: M::Word,
+    pub(crate) bell: Arc<Doorbell<M>>,
+    slots: Box<[M::Line<Slot<M>>]>,
+}
+
+impl<M: Machine> Home<M> {
+    pub(crate) fn new(slots: usize, bell: Arc<Doorbell<M>>) -> Box<Self> {
+        let make = |_| M::Line::new(Slot::empty(core::ptr::null()));
+        Box::new(Home {
+            completed: M::Word::new(0),
+            abandoned: M::Word::new(0),
+            bell,
+            slots: (0..slots).map(make).collect(),
+        })
+    }
+
+    /// The handles of slots `range`, to be called once for each slot.
+    pub(crate) fn handles(&self, range: core::ops::Range<usize>) -> BioList<M> {
+        let mut list = BioList::new();
+        for line in &self.slots[range] {
+            // SAFETY: no handle of this slot exists yet, and the home does not move (it is boxed).
+            unsafe { (*line.write()).home = self };
+            list.push_back(BioRef::first(line));
+        }
+        list
+    }
+
+    /// [`Home::deliver`] by the pointer that the bios carry.
+    pub(crate) fn deliver_to(home: *const Home<M>, list: BioList<M>) {
+        // SAFETY: a home outlives its bios in use, and the list holds some of them.
+        unsafe { &*home }.deliver(list);
+    }
+
+    /// The bell of a bio's channel, to be rung after the bio has been given away: from then on the
+    /// home may be gone.
+    pub(crate) fn bell_of(bio: &Slot<M>) -> Arc<Doorbell<M>> {
+        // SAFETY: a home outlives its bios in use, and this is one.
+        Arc::clone(unsafe { &(*bio.home).bell })
+    }
+
+    /// Hands a list of completed bios to the channel's thread and wakes it if it sleeps.
+    pub(crate) fn deliver(&self, mut list: BioList<M>) {
+        // With its last bio back the channel may free this home: the bell is held apart.
+        let bell = Arc::clone(&self.bell);
+        while let Some(mut bio) = list.pop_front() {
+            let mut old = self.completed.load(Order::Relaxed); // Relaxed: the exchange decides
+            let bits = bio.as_bits();
+            loop {
+                // SAFETY: whatever is in the word was pushed below; only one handle is made of it
+                // because the exchange replaces it, or the link is forgotten again.
+                bio.link(unsafe { BioRef::from_bits(old) });
+                // Release pairs with the Acquire of `take_delivered`.
+                let release = weaker(Plant::DeliverRelaxed, Order::Release, Order::Relaxed);
+                let swapped = self.completed.compare_exchange(old, bits, release, Order::Relaxed);
+                match swapped {
+                    Ok(_) => break,
+                    Err(now) => old = now,
+                }
+            }
+            core::mem::forget(bio);
+        }
+        if !planted(Plant::SkippedWakeUp) {
+            bell.ring();
+        }
+    }
+
+    /// All delivered bios, in the order of delivery. Only the channel's thread calls this.
+    pub(crate) fn take_delivered(&self) -> BioList<M> {
+        let mut list = BioList::new();
+        // Relaxed: a look; the swap below synchronises.
+        if self.completed.load(Order::Relaxed) == 0 {
+            return list;
+        }
+        // Acquire pairs with the Release of `deliver`.
+        let acquire = weaker(Plant::TakeDeliveredRelaxed, Order::Acquire, Order::Relaxed);
+        let bits = self.completed.swap(0, acquire);
+        // SAFETY: the swap took the list away from everybody else.
+        let mut next = unsafe { BioRef::from_bits(bits) };
+        while let Some(mut bio) = next {
+            next = bio.next.take();
+            bio.touch();
+            list.push_front(bio);
+        }
+        list
+    }
+
+    /// Whether something was delivered, for a last look before sleeping.
+    pub(crate) fn has_delivered(&self) -> bool {
+        // Relaxed: ordered by the fence of `Doorbell::arm`.
+        self.completed.load(Order::Relaxed) != 0
+    }
+}
+
+/// A home that has requests given up on: it is not freed as long as this exists.
+pub(crate) struct HomeRef<M: Machine>(*const Home<M>);
+
+// SAFETY: used only to count in an atomic of a home that is never freed meanwhile.
+unsafe impl<M: Machine> Send for HomeRef<M> {}
+
+impl<M: Machine> HomeRef<M> {
+    /// Counts one request given up on, by the pointer that its bio carries.
+    pub(crate) fn new(home: *const Home<M>) -> Self {
+        // SAFETY: the bio is still in use, so its home exists.
+        unsafe { &*home }.abandoned.fetch_add(1, Order::SeqCst);
+        HomeRef(home)
+    }
+}
+
+impl<M: Machine> Drop for HomeRef<M> {
+    /// The drive confirmed it.
+    fn drop(&mut self) {
+        // SAFETY: counted up in `new`, so the home has not been freed.
+        unsafe { &*self.0 }.abandoned.fetch_add(u64::MAX, Order::SeqCst);
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use millrace_machine::{Native, Parker};
+
+    /// A home of so many slots.
+    pub(crate) fn home(slots: usize) -> Box<Home<Native>> {
+        Home::new(slots, Arc::new(Doorbell::new(<Native as Machine>::Parker::new())))
+    }
+
+    #[test]
+    fn what_is_delivered_comes_in_its_order_and_the_sleeper_is_woken() {
+        let home = home(4);
+        let (mut slots, mut first, mut second) =
+            (home.handles(0..4), BioList::new(), BioList::new());
+        for number in 0..4 {
+            let mut slot = slots.pop_front().expect("one of four");
+            slot.dev_sector = number;
+            if number < 2 { first.push_back(slot) } else { second.push_back(slot) }
+        }
+        assert!(!home.has_delivered() && home.take_delivered().is_empty());
+        home.bell.arm();
+        Home::deliver_to(&raw const *home, first);
+        // Rung after it was armed: this does not sleep.
+        home.bell.sleep_unless(None, || false);
+        assert!(home.has_delivered());
+        home.deliver(second);
+        let mut list = home.take_delivered();
+        let mut order = Vec::new();
+        list.for_each(|slot| order.push(slot.dev_sector));
+        assert_eq!(order, [0, 1, 2, 3]);
+        assert!(!home.has_delivered() && home.take_delivered().is_empty());
+        list.unlink();
+    }
+
+    #[test]
+    fn requests_given_up_on_count_until_the_drive_confirms_them() {
+        let home = home(0);
+        let count = || home.abandoned.load(Order::SeqCst);
+        let (first, second) = (HomeRef::new(&raw const *home), HomeRef::new(&raw const *home));
+        assert_eq!(count(), 2);
+        drop(first);
+        assert_eq!(count(), 1);
+        drop(second);
+        assert_eq!(count(), 0);
+    }
+}

@@ -1,0 +1,189 @@
+//! Merging: two bios that touch on the drive become one request.
+//!
+//! Called by the plug (with the drive's last bio, O(1)) and by `sq`. A chain of bios is headed by
+//! the first in sector order, which carries the sums. Whether two fit is decided here and only
+//! here; how long a request may become is in the drive's limits (`QueueLimits::merge_max`).
+//! Kernel counterpart: block/blk-merge.c, `blk_attempt_bio_merge`.
+#![allow(unsafe_code)]
+
+use millrace_machine::Machine;
+use millrace_machine::plant::{Plant, planted};
+
+use crate::bio::limits::QueueLimits;
+use crate::chain::slot::{BioRef, Slot};
+
+/// How a bio was merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Merged {
+    /// At the end: M.
+    Back,
+    /// In front: F.
+    Front,
+}
+
+/// Whether `second`, directly behind `first` on the drive, may share its request.
+#[inline]
+fn fits<M: Machine>(first: &Slot<M>, second: &Slot<M>, limits: &QueueLimits) -> bool {
+    let sectors = u64::from(first.chain_sectors) + u64::from(second.chain_sectors);
+    let segments = u32::from(first.chain_segments) + u32::from(second.chain_segments);
+    let chunk = u64::from(limits.chunk_sectors);
+    if !first.op().has_data() || first.op() != second.op() {
+        return false;
+    }
+    let crosses = chunk != 0
+        && !planted(Plant::MergeAcrossChunk)
+        && first.dev_sector / chunk != (second.chain_end() - 1) / chunk;
+    first.bio.flags == second.bio.flags
+        && sectors <= u64::from(limits.merge_max())
+        && segments <= u32::from(limits.max_segments)
+        && !crosses
+}
+
+/// Whether two chains lie side by side on the drive: the cheap question first.
+#[inline]
+pub(crate) fn touch<M: Machine>(last: &Slot<M>, bio: &Slot<M>) -> bool {
+    last.chain_end() == bio.dev_sector || bio.chain_end() == last.dev_sector
+}
+
+/// Merges `bio` with the chain in `last`, or gives it back.
+pub(crate) fn try_merge<M: Machine>(
+    last: &mut BioRef<M>,
+    bio: BioRef<M>,
+    limits: &QueueLimits,
+) -> Result<Merged, BioRef<M>> {
+    if last.chain_end() == bio.dev_sector && fits(last, &bio, limits) {
+        join(last, bio);
+        return Ok(Merged::Back);
+    }
+    if bio.chain_end() == last.dev_sector && fits(&bio, last, limits) {
+        let old = core::mem::replace(last, bio);
+        join(last, old);
+        return Ok(Merged::Front);
+    }
+    Err(bio)
+}
+
+/// Puts the chain of `second` behind that of `first`.
+pub(crate) fn join<M: Machine>(first: &mut BioRef<M>, second: BioRef<M>) {
+    first.chain_sectors += second.chain_sectors;
+    first.chain_segments = first.chain_segments.saturating_add(second.chain_segments);
+    let tail = second.tail;
+    // SAFETY: `tail` is the last slot of the chain that `first` owns, itself if it is alone.
+    let old = unsafe { (*first.tail).chained.replace(second) };
+    core::mem::forget(old);
+    first.tail = tail;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bio::{Bio, Op, OpFlags};
+    use crate::chain::home::tests::home;
+    use core::mem::ManuallyDrop;
+    use millrace_machine::Native;
+    use proptest::prelude::*;
+
+    /// A chain of one bio.
+    #[derive(Debug, Clone, Copy)]
+    struct Io {
+        op: Op,
+        sector: u64,
+        nr: u32,
+        segments: u16,
+        durable: bool,
+    }
+
+    fn io() -> impl Strategy<Value = Io> {
+        let op = prop_oneof![6 => Just(Op::Read), 2 => Just(Op::Write), 1 => Just(Op::Discard)];
+        let durable = prop_oneof![5 => Just(false), 1 => Just(true)];
+        (op, 0u64..32, 1u32..12, 1u16..6, durable).prop_map(
+            |(op, sector, nr, segments, durable)| Io { op, sector, nr, segments, durable },
+        )
+    }
+
+    fn fill(slot: &mut BioRef<Native>, io: Io, number: u64) {
+        let flags = if io.durable { OpFlags::FUA } else { OpFlags::NONE };
+        let mut bio = Bio::discard(0, io.nr).with_flags(flags).with_user_data(number);
+        bio.op = io.op;
+        slot.bio = ManuallyDrop::new(bio);
+        slot.dev_sector = io.sector;
+        (slot.chain_sectors, slot.chain_segments) = (io.nr, io.segments);
+        slot.tail = slot.as_ptr();
+    }
+
+    /// What a request of both is, if there may be one: bios in sector order, sectors, segments.
+    fn joined(last: Io, bio: Io, limits: &QueueLimits) -> Option<(Merged, [u64; 2], u64, u32)> {
+        let (kind, order, start) = if last.sector + u64::from(last.nr) == bio.sector {
+            (Merged::Back, [0, 1], last.sector)
+        } else if bio.sector + u64::from(bio.nr) == last.sector {
+            (Merged::Front, [1, 0], bio.sector)
+        } else {
+            return None;
+        };
+        let nr = last.nr + bio.nr;
+        let segments = last.segments + bio.segments;
+        let chunk = match limits.chunk_sectors {
+            0 => u64::MAX,
+            sectors => sectors.into(),
+        };
+        let fits = last.op.has_data()
+            && last.op == bio.op
+            && last.durable == bio.durable
+            && nr <= limits.max_sectors.min(limits.merge_sectors)
+            && segments <= limits.max_segments
+            && start / chunk == (start + u64::from(nr) - 1) / chunk;
+        fits.then_some((kind, order, start, nr))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+        #[test]
+        fn neighbours_become_one_request_exactly_if_the_drive_takes_that(
+            last in io(),
+            mut bio in io(),
+            place in 0..3,
+            max_sectors in 4u32..20,
+            merge_sectors in prop_oneof![Just(u32::MAX), 4u32..20],
+            max_segments in 2u16..10,
+            chunk_sectors in prop_oneof![Just(0u32), Just(8), Just(16)],
+        ) {
+            match place {
+                0 => bio.sector = last.sector + u64::from(last.nr),
+                1 => bio.sector = last.sector.saturating_sub(bio.nr.into()),
+                _ => {}
+            }
+            let limits = QueueLimits {
+                max_sectors, merge_sectors, max_segments, chunk_sectors, ..QueueLimits::default()
+            };
+            let home = home(2);
+            let mut slots = home.handles(0..2);
+            let (mut one, mut two) = (slots.pop_front().expect("two"), slots.pop_front().expect("one"));
+            fill(&mut one, last, 0);
+            fill(&mut two, bio, 1);
+            let near = last.sector + u64::from(last.nr) == bio.sector
+                || bio.sector + u64::from(bio.nr) == last.sector;
+            prop_assert_eq!(touch(&one, &two), near);
+            let found = try_merge(&mut one, two, &limits);
+            let expected = joined(last, bio, &limits);
+            match (found, expected) {
+                (Ok(kind), Some((as_kind, order, start, nr))) => {
+                    prop_assert_eq!(kind, as_kind);
+                    prop_assert_eq!((one.dev_sector, one.chain_sectors), (start, nr));
+                    prop_assert_eq!(one.chain_segments, last.segments + bio.segments);
+                    let second = one.chained.take().expect("the other one");
+                    let bios = [one.bio.user_data(), second.bio.user_data()];
+                    prop_assert_eq!(bios, order);
+                    prop_assert_eq!(one.tail, second.as_ptr());
+                    core::mem::forget(second);
+                }
+                (Err(back), None) => {
+                    prop_assert_eq!(back.bio.user_data(), 1);
+                    prop_assert!(one.chained.is_none() && back.chained.is_none());
+                    core::mem::forget(back);
+                }
+                (found, expected) => prop_assert!(false, "{found:?} and not {expected:?}"),
+            }
+            core::mem::forget(one);
+        }
+    }
+}

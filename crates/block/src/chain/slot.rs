@@ -1,0 +1,629 @@
+//! Slots: the descriptors that bios live in from submission to completion, and handles to them.
+//!
+//! A channel's `Home` owns a fixed number of slots; a `BioRef` is the one handle of a slot that is
+//! in use, and moves through plug, software queue, request and completion list like a value. So a
+//! slot has one owner at any time and its contents need no lock. Homes of channels that vanish with
+//! I/O in flight are leaked, so a handle is always valid. Invariant: a handle is never dropped,
+//! only released into a free list (dropping one would lose an I/O, and panics). 128 bytes, two
+//! cache lines (\[OLS\]: light descriptors). Kernel counterpart: `struct bio` from a bio set.
+#![allow(unsafe_code)]
+
+use core::mem::ManuallyDrop;
+use core::ops::{Deref, DerefMut};
+use core::ptr::{NonNull, null_mut};
+
+use millrace_machine::{Line, Machine};
+
+use crate::bio::status::Status;
+use crate::bio::{Bio, Op, SECTOR_SHIFT, Sector, SectorCount, Segment};
+use crate::chain::home::Home;
+
+/// Where a bio stands in the flush machinery and the splitter; all in one byte of the slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Stage {
+    /// Goes to one drive as it is.
+    Whole,
+    /// A part of a split bio, or a flush made on its behalf.
+    Child,
+    /// A parent: the flush before its data is under way.
+    Preflush,
+    /// A parent: its parts are under way.
+    Data,
+    /// A parent: the flush that stands in for FUA is under way.
+    Postflush,
+}
+
+/// How a part of a striped bio jumps through the parent's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stride {
+    /// log2 of the chunk in sectors.
+    pub(crate) chunk_shift: u8,
+    /// Number of drives; 1 means that memory is contiguous.
+    pub(crate) width: u16,
+}
+
+impl Stride {
+    pub(crate) const NONE: Stride = Stride { chunk_shift: 0, width: 1 };
+}
+
+/// When a bio that waited in the layer came to its later steps: nanoseconds after Q, 4.29 s at
+/// most. One that went straight from the plug to the driver has none of it: G with Q, I with D.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Waited {
+    /// To G.
+    pub(crate) g_ns: u32,
+    /// To I; 0: it was in no queue.
+    pub(crate) i_ns: u32,
+}
+
+impl Waited {
+    pub(crate) const NOT: Waited = Waited { g_ns: 0, i_ns: 0 };
+}
+
+fn since(q_ns: u64, now_ns: u64) -> u32 {
+    u32::try_from(now_ns.saturating_sub(q_ns)).unwrap_or(u32::MAX)
+}
+
+/// A bio and what the layer knows of it.
+#[derive(Debug)]
+pub(crate) struct Slot<M: Machine> {
+    /// Link of whatever list the slot is in.
+    pub(crate) next: Option<BioRef<M>>,
+    /// Next bio of the same request, in sector order.
+    pub(crate) chained: Option<BioRef<M>>,
+    /// Last bio of the chain that this one heads.
+    pub(crate) tail: *mut Slot<M>,
+    /// The bio that this one is a part of, as `BioRef::as_bits`; the channel's thread only.
+    pub(crate) parent: u64,
+    /// The channel to answer.
+    pub(crate) home: *const Home<M>,
+    /// Written whole at submission and taken whole at the end, so it is never dropped in place.
+    pub(crate) bio: ManuallyDrop<Bio>,
+    /// Where it starts on the drive.
+    pub(crate) dev_sector: Sector,
+    /// When it was queued.
+    pub(crate) q_ns: u64,
+    /// What came when after that, if it waited in the layer; all zero while it has not.
+    pub(crate) waited: Waited,
+    /// Sectors of the chain that this one heads.
+    pub(crate) chain_sectors: SectorCount,
+    /// First byte of its data within the bio's memory; in a parent, how far the splitter got.
+    pub(crate) offset: u32,
+    /// Parts that have not completed yet.
+    pub(crate) remaining: u32,
+    /// Pieces of memory of the chain that this one heads.
+    pub(crate) chain_segments: u16,
+    /// Which of the volume's drives.
+    pub(crate) member: u16,
+    stride: Stride,
+    pub(crate) stage: Stage,
+    pub(crate) status: Status,
+    /// A parent: all its parts of this stage have been made.
+    pub(crate) all_made: bool,
+    /// The memory belongs to somebody outside: it is answered only when the drive confirms.
+    pub(crate) foreign: bool,
+}
+
+// SAFETY: a slot moves between threads with its only handle; the raw pointers in it are followed by
+// the thread that holds the handle (`tail`) or by the channel's own thread (`parent`), and `home`
+// is shared and outlives every handle.
+unsafe impl<M: Machine> Send for Slot<M> {}
+
+impl<M: Machine> Slot<M> {
+    pub(crate) fn empty(home: *const Home<M>) -> Self {
+        Slot {
+            next: None,
+            chained: None,
+            tail: null_mut(),
+            parent: 0,
+            home,
+            bio: ManuallyDrop::new(Bio::flush()),
+            dev_sector: 0,
+            q_ns: 0,
+            waited: Waited::NOT,
+            chain_sectors: 0,
+            offset: 0,
+            remaining: 0,
+            chain_segments: 0,
+            member: 0,
+            stride: Stride::NONE,
+            stage: Stage::Whole,
+            status: Status::Ok,
+            all_made: false,
+            foreign: false,
+        }
+    }
+
+    pub(crate) fn set_stride(&mut self, stride: Stride) {
+        self.stride = stride;
+    }
+
+    /// One past the last sector of the chain.
+    #[inline]
+    pub(crate) fn chain_end(&self) -> Sector {
+        self.dev_sector + u64::from(self.chain_sectors)
+    }
+
+    /// In how many pieces the first `sectors` of this part lie in memory, if the bio's memory is
+    /// one segment; else more than any request has.
+    #[inline]
+    pub(crate) fn memory_pieces(&self, sectors: SectorCount) -> u32 {
+        if self.bio.nr_segments() != 1 {
+            return u32::MAX;
+        }
+        if self.stride.width == 1 {
+            return 1;
+        }
+        let within = self.dev_sector as u32 & ((1 << self.stride.chunk_shift) - 1);
+        ((within + sectors - 1) >> self.stride.chunk_shift) + 1
+    }
+
+    /// The piece of memory that holds the data `done` bytes into this bio's part, and how long it
+    /// runs without a jump; the bio has data and `done` is below its length.
+    #[inline]
+    pub(crate) fn piece(&self, done: u32) -> Segment {
+        let len = (self.bio.nr_sectors << SECTOR_SHIFT) - done;
+        if self.stride.width == 1 {
+            return self.bio.data().piece(u64::from(self.offset) + u64::from(done), len);
+        }
+        self.strided_piece(done, len)
+    }
+
+    /// A worked case: chunk 8 sectors, 4 drives, part from drive sector 6: 2 sectors of the first
+    /// chunk lie at `offset`; the next chunk's 8 lie 2 + 3 * 8 sectors further in memory.
+    fn strided_piece(&self, done: u32, len: u32) -> Segment {
+        let chunk_bytes = 1u64 << (u32::from(self.stride.chunk_shift) + SECTOR_SHIFT);
+        let in_chunk = (self.dev_sector << SECTOR_SHIFT) & (chunk_bytes - 1);
+        let place = in_chunk + u64::from(done);
+        let whole_chunks = place & !(chunk_bytes - 1);
+        let skipped = whole_chunks * u64::from(self.stride.width - 1);
+        let left = chunk_bytes - (place - whole_chunks);
+        let memory = u64::from(self.offset) + u64::from(done) + skipped;
+        self.bio.data().piece(memory, len.min(left as u32))
+    }
+
+    /// It gets its request, or waits for one, later than it came; the last time counts.
+    pub(crate) fn mark_admitted(&mut self, now_ns: u64) {
+        self.waited.g_ns = since(self.q_ns, now_ns).max(1);
+    }
+
+    /// It was inserted into a queue, where it is to wait; the first time counts.
+    #[inline]
+    pub(crate) fn mark_inserted(&mut self, now_ns: u64) {
+        if self.waited.i_ns == 0 {
+            self.waited.i_ns = since(self.q_ns, now_ns).max(1);
+        }
+    }
+
+    /// When it came to G and I, if it waited.
+    #[inline]
+    pub(crate) fn waits(&self) -> Option<(u64, u64)> {
+        let Waited { g_ns, i_ns } = self.waited;
+        (i_ns != 0).then(|| (self.q_ns + u64::from(g_ns), self.q_ns + u64::from(i_ns)))
+    }
+
+    /// Takes the bio out of a slot whose I/O is done, just before the slot is freed.
+    #[inline]
+    pub(crate) fn take_bio(&mut self) -> Bio {
+        // SAFETY: every submission writes a bio, and every completion takes it once.
+        unsafe { ManuallyDrop::take(&mut self.bio) }
+    }
+
+    pub(crate) fn op(&self) -> Op {
+        self.bio.op
+    }
+}
+
+/// The handle of a slot in use. Not `Clone`; dropping one is a bug and panics.
+pub(crate) struct BioRef<M: Machine>(NonNull<M::Line<Slot<M>>>);
+
+// SAFETY: the handle is the only way to the slot, which is Send.
+unsafe impl<M: Machine> Send for BioRef<M> {}
+
+impl<M: Machine> core::fmt::Debug for BioRef<M> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "BioRef({:p})", self.0)
+    }
+}
+
+impl<M: Machine> BioRef<M> {
+    /// The first and only handle of a line of a home that is never freed while handles exist.
+    pub(crate) fn first(line: &M::Line<Slot<M>>) -> Self {
+        BioRef(NonNull::from(line))
+    }
+
+    /// Charges for the slot's coming to this CPU.
+    #[inline]
+    pub(crate) fn touch(&self) {
+        // SAFETY: the line outlives its handle.
+        let _ = unsafe { self.0.as_ref() }.write();
+    }
+
+    #[inline]
+    pub(crate) fn as_ptr(&self) -> *mut Slot<M> {
+        // SAFETY: the line outlives its handle.
+        unsafe { self.0.as_ref() }.held()
+    }
+
+    /// As a number, keeping the handle.
+    pub(crate) fn as_bits(&self) -> u64 {
+        self.0.as_ptr() as u64
+    }
+
+    /// Sets `next` without dropping what it was.
+    pub(crate) fn link(&mut self, next: Option<Self>) {
+        core::mem::forget(core::mem::replace(&mut self.next, next));
+    }
+
+    /// Back from [`BioRef::as_bits`]; 0 is none.
+    ///
+    /// # Safety
+    /// The slot's handle was forgotten in favour of this number, and is taken back once.
+    pub(crate) unsafe fn from_bits(bits: u64) -> Option<Self> {
+        NonNull::new(bits as *mut M::Line<Slot<M>>).map(BioRef)
+    }
+}
+
+impl<M: Machine> Deref for BioRef<M> {
+    type Target = Slot<M>;
+    #[inline]
+    fn deref(&self) -> &Slot<M> {
+        // SAFETY: the handle is unique, so nobody else touches the slot.
+        unsafe { &*self.0.as_ref().held() }
+    }
+}
+
+impl<M: Machine> DerefMut for BioRef<M> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Slot<M> {
+        // SAFETY: the handle is unique and borrowed mutably.
+        unsafe { &mut *self.0.as_ref().held() }
+    }
+}
+
+impl<M: Machine> Drop for BioRef<M> {
+    #[inline]
+    fn drop(&mut self) {
+        dropped_unanswered();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn dropped_unanswered() {
+    panic!("a bio was dropped unanswered");
+}
+
+/// A list of slots linked by `next`; first in, first out unless `push_front` is used.
+#[derive(Debug)]
+pub(crate) struct BioList<M: Machine> {
+    head: Option<BioRef<M>>,
+    tail: *mut Slot<M>,
+    len: u32,
+}
+
+// SAFETY: owns its slots' handles; `tail` points into one of them.
+unsafe impl<M: Machine> Send for BioList<M> {}
+
+impl<M: Machine> BioList<M> {
+    pub(crate) const fn new() -> Self {
+        BioList { head: None, tail: null_mut(), len: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head.is_none()
+    }
+
+    #[inline]
+    pub(crate) fn push_back(&mut self, bio: BioRef<M>) {
+        debug_assert!(bio.next.is_none());
+        let last = bio.as_ptr();
+        self.len += 1;
+        if self.head.is_none() {
+            // The old value is None: nothing is dropped.
+            core::mem::forget(self.head.replace(bio));
+        } else {
+            // SAFETY: the list is not empty, so `tail` is its last slot, owned by this list.
+            let old = unsafe { (*self.tail).next.replace(bio) };
+            core::mem::forget(old);
+        }
+        self.tail = last;
+    }
+
+    #[inline]
+    pub(crate) fn push_front(&mut self, mut bio: BioRef<M>) {
+        match self.head.take() {
+            None => self.tail = bio.as_ptr(),
+            old => bio.link(old),
+        }
+        core::mem::forget(self.head.replace(bio));
+        self.len += 1;
+    }
+
+    #[inline]
+    pub(crate) fn pop_front(&mut self) -> Option<BioRef<M>> {
+        let mut bio = self.head.take()?;
+        core::mem::forget(core::mem::replace(&mut self.head, bio.next.take()));
+        self.len -= 1;
+        Some(bio)
+    }
+
+    /// Moves all of `other` behind this list's last.
+    #[inline]
+    pub(crate) fn append(&mut self, other: &mut BioList<M>) {
+        let Some(first) = other.head.take() else { return };
+        if self.head.is_none() {
+            core::mem::forget(self.head.replace(first));
+        } else {
+            // SAFETY: the list is not empty, so `tail` is its last slot, owned by this list.
+            let old = unsafe { (*self.tail).next.replace(first) };
+            core::mem::forget(old);
+        }
+        self.tail = other.tail;
+        self.len += other.len;
+        other.len = 0;
+    }
+
+    pub(crate) fn first(&self) -> Option<&Slot<M>> {
+        self.head.as_deref()
+    }
+
+    #[inline]
+    pub(crate) fn take(&mut self) -> BioList<M> {
+        core::mem::replace(self, BioList::new())
+    }
+
+    /// Marks the first bio of each chain as inserted into a queue now.
+    pub(crate) fn mark_inserted(&mut self, now_ns: u64) {
+        let mut at = self.head.as_mut();
+        while let Some(bio) = at {
+            bio.mark_inserted(now_ns);
+            at = bio.next.as_mut();
+        }
+    }
+
+    /// They were not inserted after all.
+    #[cold]
+    pub(crate) fn unmark_inserted(&mut self) {
+        let mut at = self.head.as_mut();
+        while let Some(bio) = at {
+            bio.waited.i_ns = 0;
+            at = bio.next.as_mut();
+        }
+    }
+
+    /// The bios in order, for looking only.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(&Slot<M>)) {
+        let mut at = self.head.as_ref();
+        while let Some(bio) = at {
+            f(bio);
+            at = bio.next.as_ref();
+        }
+    }
+
+    /// Forgets the handles, slot by slot: for a home that is about to be freed.
+    pub(crate) fn unlink(&mut self) {
+        while let Some(bio) = self.pop_front() {
+            core::mem::forget(bio);
+        }
+    }
+
+    /// Forgets the slots: only for a home that is leaked.
+    pub(crate) fn leak(&mut self) {
+        core::mem::forget(self.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use crate::bio::buffer::Buffer;
+    use crate::chain::home::tests::home;
+    use alloc::collections::VecDeque;
+    use alloc::vec::Vec;
+    use millrace_machine::Native;
+    use proptest::prelude::*;
+
+    #[test]
+    fn slot_is_two_cache_lines() {
+        assert!(size_of::<Slot<Native>>() <= 128, "{}", size_of::<Slot<Native>>());
+    }
+
+    #[test]
+    fn strided_piece_jumps_over_the_other_drives_chunks() {
+        let mut slot = Slot::<Native>::empty(core::ptr::null());
+        let base = 0x10_0000 as *mut u8;
+        // SAFETY: the memory is never touched.
+        slot.bio = ManuallyDrop::new(unsafe { Bio::foreign(Op::Read, 0, base, 18 << 9) });
+        slot.set_stride(Stride { chunk_shift: 3, width: 4 });
+        (slot.dev_sector, slot.offset) = (6, 512);
+        let at = |done| {
+            let piece = slot.piece(done);
+            (piece.start as usize - base as usize, piece.len_bytes)
+        };
+        assert_eq!(at(0), (512, 1024));
+        assert_eq!(at(1024), (512 + 1024 + 3 * 4096, 4096));
+        assert_eq!(at(5120), (512 + 5120 + 2 * 3 * 4096, 4096));
+    }
+
+    /// Where each sector of a part lies in memory: all of a drive's chunk, then over the chunks of
+    /// the others.
+    fn places(first: u64, nr: u32, offset: u64, stride: Stride) -> Vec<u64> {
+        let chunk = 1u64 << stride.chunk_shift;
+        let others = chunk * u64::from(stride.width - 1);
+        let jumps = |at: u64| at / chunk - first / chunk;
+        (0..u64::from(nr)).map(|n| offset + n + jumps(first + n) * others).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_of_a_part_are_as_long_as_they_can_be_and_lie_where_the_stripe_says(
+            first in 0u64..100,
+            nr in 1u32..80,
+            offset in 0u64..50,
+            chunk_shift in 0u8..6,
+            width in 1u16..6,
+            within in 0u32..512,
+        ) {
+            let stride = Stride { chunk_shift, width };
+            let mut slot = Slot::<Native>::empty(core::ptr::null());
+            let base = 0x10_0000 as *mut u8;
+            // SAFETY: the memory is never touched.
+            slot.bio = ManuallyDrop::new(unsafe { Bio::foreign(Op::Read, 0, base, nr << 9) });
+            slot.set_stride(stride);
+            (slot.dev_sector, slot.offset) = (first, (offset << 9) as u32);
+            let places = places(first, nr, offset, stride);
+            let (mut at, mut pieces) = (0, 0);
+            while at < nr {
+                let run = places[at as usize..].windows(2).take_while(|two| two[0] + 1 == two[1]);
+                let run = run.count() as u32 + 1;
+                // From the middle of a sector, too.
+                let starts = [(at << 9, run << 9), ((at << 9) + within, (run << 9) - within)];
+                for (done, len) in starts {
+                    let piece = slot.piece(done);
+                    let start = (places[at as usize] << 9) + u64::from(done - (at << 9));
+                    prop_assert_eq!(piece.start as u64 - base as u64, start);
+                    prop_assert_eq!(piece.len_bytes, len);
+                }
+                pieces += 1;
+                for sectors in at + 1..=at + run {
+                    prop_assert_eq!(slot.memory_pieces(sectors), pieces);
+                }
+                at += run;
+            }
+            prop_assert_eq!(slot.chain_end(), first);
+            slot.chain_sectors = nr;
+            prop_assert_eq!(slot.chain_end(), first + u64::from(nr));
+        }
+
+        #[test]
+        fn a_list_of_slots_is_like_any_queue(
+            steps in proptest::collection::vec((0u8..6, any::<bool>()), 1..100),
+        ) {
+            let home = home(100);
+            let mut free = home.handles(0..100);
+            let mut lists = [(); 2].map(|()| (BioList::<Native>::new(), VecDeque::new()));
+            for (number, (step, which)) in (0..).zip(steps) {
+                let [one, two] = &mut lists;
+                let (to, other) = if which { (one, two) } else { (two, one) };
+                match step {
+                    0 | 1 => {
+                        let mut slot = free.pop_front().expect("one for each step");
+                        slot.dev_sector = number;
+                        if step == 0 {
+                            to.0.push_back(slot);
+                            to.1.push_back(number);
+                        } else {
+                            to.0.push_front(slot);
+                            to.1.push_front(number);
+                        }
+                    }
+                    2 | 3 => {
+                        let slot = to.0.pop_front();
+                        let number = slot.as_ref().map(|slot| slot.dev_sector);
+                        prop_assert_eq!(number, to.1.pop_front());
+                        slot.into_iter().for_each(|slot| free.push_front(slot));
+                    }
+                    4 => {
+                        to.0.append(&mut other.0);
+                        to.1.append(&mut other.1);
+                    }
+                    _ => {
+                        let mut all = to.0.take();
+                        prop_assert_eq!((to.0.is_empty(), to.0.len()), (true, 0));
+                        to.0.append(&mut all);
+                    }
+                }
+                let mut held = 0;
+                for (list, model) in &lists {
+                    let mut seen = VecDeque::new();
+                    list.for_each(|slot| seen.push_back(slot.dev_sector));
+                    prop_assert_eq!(&seen, model);
+                    let first = list.first().map(|slot| slot.dev_sector);
+                    prop_assert_eq!(first.as_ref(), model.front());
+                    prop_assert_eq!(list.len() as usize, model.len());
+                    prop_assert_eq!(list.is_empty(), model.is_empty());
+                    held += list.len();
+                }
+                prop_assert_eq!(free.len() + held, 100);
+            }
+            for (list, _) in &mut lists {
+                free.append(list);
+            }
+            prop_assert_eq!(free.len(), 100);
+            free.unlink();
+            prop_assert!(free.is_empty());
+        }
+    }
+
+    #[test]
+    fn memory_in_several_segments_is_more_pieces_than_a_request_has() {
+        let mut slot = Slot::<Native>::empty(core::ptr::null());
+        let buffers = alloc::vec![Buffer::new(512), Buffer::new(512)];
+        slot.bio = ManuallyDrop::new(Bio::readv(0, buffers));
+        assert_eq!(slot.memory_pieces(2), u32::MAX);
+        drop(slot.take_bio());
+    }
+
+    #[test]
+    fn a_bio_waits_from_its_first_insertion_and_gets_its_request_at_the_last_try() {
+        let mut slot = Slot::<Native>::empty(core::ptr::null());
+        slot.q_ns = 1_000;
+        slot.mark_admitted(1_200);
+        assert_eq!(slot.waits(), None, "it was in no queue");
+        slot.mark_inserted(1_500);
+        slot.mark_inserted(1_700);
+        assert_eq!(slot.waits(), Some((1_200, 1_500)));
+        slot.mark_admitted(1_400);
+        assert_eq!(slot.waits(), Some((1_400, 1_500)));
+        // However short it was, or long.
+        slot.waited = Waited::NOT;
+        slot.mark_inserted(1_000);
+        assert_eq!(slot.waits(), Some((1_000, 1_001)));
+        slot.waited = Waited::NOT;
+        slot.mark_inserted(1 << 40);
+        assert_eq!(slot.waits(), Some((1_000, 1_000 + u64::from(u32::MAX))));
+    }
+
+    #[test]
+    fn marks_of_a_list_are_those_of_each_slot_and_can_be_taken_back() {
+        let home = home(3);
+        let mut list = home.handles(0..3);
+        let marks = |list: &BioList<Native>| {
+            let mut marks = Vec::new();
+            list.for_each(|slot| marks.push(slot.waits()));
+            marks
+        };
+        list.mark_inserted(7);
+        list.mark_inserted(9);
+        assert_eq!(marks(&list), [Some((0, 7)); 3]);
+        list.unmark_inserted();
+        assert_eq!(marks(&list), [None; 3]);
+        list.unlink();
+    }
+
+    #[test]
+    #[should_panic(expected = "a bio was dropped unanswered")]
+    fn a_handle_that_is_dropped_is_a_lost_io_and_stops_the_program() {
+        let home = home(1);
+        drop(home.handles(0..1).pop_front());
+    }
+
+    #[test]
+    fn a_list_that_is_leaked_lets_its_handles_go() {
+        let home = home(2);
+        let mut list = home.handles(0..2);
+        list.leak();
+        assert_eq!((list.is_empty(), list.len()), (true, 0));
+        core::mem::forget(home);
+    }
+}

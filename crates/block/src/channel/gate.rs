@@ -1,0 +1,248 @@
+//! `Gate`: what `Channel::submit` must know of a volume, at hand, and whether it takes a bio at
+//! all.
+//!
+//! Plain values copied out of the volume when a channel is opened, so that the check of a plain
+//! read or write touches one cache line and follows no pointer. Owned by a `Channel`. A volume only
+//! grows, so an old size refuses too much and never takes too much: it is renewed when a bio lies
+//! behind it. Kernel counterpart: `bio_check_eod` and the checks of `submit_bio_noacct`.
+
+use millrace_machine::Machine;
+
+use crate::bio::status::Status;
+use crate::bio::{Bio, Op, OpFlags};
+use crate::queue::driver::QueueKind;
+use crate::volume::Volume;
+use crate::volume::serving::Serving;
+
+/// What `submit` must know of the volume, at hand.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gate {
+    capacity: u64,
+    /// Sectors of a block, less one.
+    block_mask: u64,
+    /// Longest plain read or write that any of the drives takes whole, and that takes the usual
+    /// way; 0: look closer always.
+    plain_sectors: u32,
+    /// The same, when the usual way is open.
+    plain_max: u32,
+    /// The same, while its events are recorded; 0 while they are not.
+    recorded_sectors: u32,
+    read_only: bool,
+    /// Some drive's events are told to a sink, or recorded.
+    pub(crate) traced: bool,
+    /// They are told to a sink.
+    told: bool,
+    /// Traced, or with one list for all drives.
+    pub(crate) watched: bool,
+    /// Bios go into one list for all drives.
+    pub(crate) per_volume: bool,
+    /// Too much waits in the stack: it takes nothing until there is relief.
+    pub(crate) pressed: bool,
+    /// Some queue may have completions that no other sign tells of: several drives, or queues
+    /// that belong to the thread.
+    pub(crate) polls_always: bool,
+}
+
+impl Gate {
+    pub(crate) fn new<M: Machine>(volume: &Volume<M>) -> Gate {
+        let (limits, disks) = (volume.limits(), volume.disks());
+        let simple =
+            disks.iter().all(|d| d.limits().takes_any_segment() && d.limits().chunk_sectors == 0);
+        let mut gate = Gate {
+            capacity: volume.size.made(),
+            block_mask: u64::from(limits.logical_sectors()) - 1,
+            plain_sectors: 0,
+            plain_max: match simple && !limits.features.read_only {
+                true => limits.max_sectors,
+                false => 0,
+            },
+            recorded_sectors: 0,
+            read_only: limits.features.read_only,
+            polls_always: disks.len() > 1 || disks.iter().any(|d| d.kind() == QueueKind::OwnerOnly),
+            traced: disks.iter().any(|d| d.config.trace.is_some()),
+            told: disks.iter().any(|d| d.config.trace.is_some()),
+            watched: false,
+            per_volume: volume.serving() == Serving::PerVolume,
+            pressed: false,
+        };
+        gate.settle();
+        gate
+    }
+
+    /// Somebody records from now on, or no longer.
+    pub(crate) fn trace(&mut self, recorded: bool) {
+        self.traced = self.told || recorded;
+    }
+
+    /// After a change of `traced`, `per_volume` or `pressed`: nothing is plain while one is set.
+    pub(crate) fn settle(&mut self) {
+        self.watched = self.traced || self.per_volume;
+        let usual = !(self.told || self.per_volume || self.pressed);
+        let open = if usual { self.plain_max } else { 0 };
+        (self.plain_sectors, self.recorded_sectors) =
+            if self.traced { (0, open) } else { (open, 0) };
+    }
+
+    /// Whether a bio is a read or write of one segment, without flags, that can be served and that
+    /// any drive takes in one piece.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self, bio: &Bio) -> bool {
+        self.is_plain_up_to(self.plain_sectors, bio)
+    }
+
+    /// The same, while that is recorded.
+    pub(crate) fn is_plain_to_record(&self, bio: &Bio) -> bool {
+        self.recorded_sectors > 0 && self.is_plain_up_to(self.recorded_sectors, bio)
+    }
+
+    #[inline(always)]
+    fn is_plain_up_to(&self, sectors: u32, bio: &Bio) -> bool {
+        let nr = u64::from(bio.nr_sectors);
+        // A bio with a segment has data, and memory for it.
+        bio.nr_segments() == 1
+            && bio.flags == OpFlags::NONE
+            && bio.nr_sectors.wrapping_sub(1) < sectors
+            && (bio.sector | nr) & self.block_mask == 0
+            && self.capacity >= nr
+            && bio.sector <= self.capacity - nr
+    }
+
+    /// Whether a bio can be served at all; learns the volume's size if it is behind the known end.
+    pub(crate) fn check<M: Machine>(
+        &mut self,
+        bio: &Bio,
+        volume: &Volume<M>,
+    ) -> Result<(), Status> {
+        match self.check_as_known(bio) {
+            Err(Status::OutOfRange) => {
+                self.capacity = volume.capacity();
+                self.check_as_known(bio)
+            }
+            checked => checked,
+        }
+    }
+
+    fn check_as_known(&self, bio: &Bio) -> Result<(), Status> {
+        let nr = u64::from(bio.nr_sectors);
+        let fits = bio.sector.checked_add(nr).is_some_and(|end| end <= self.capacity);
+        match bio.op {
+            Op::Flush => Ok(()),
+            _ if !bio.has_memory() => Err(Status::Invalid),
+            _ if nr == 0 || (bio.sector | nr) & self.block_mask != 0 => Err(Status::Invalid),
+            _ if !fits => Err(Status::OutOfRange),
+            op if self.read_only && op.is_write() => Err(Status::ReadOnly),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bio::buffer::Buffer;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    /// A gate of 64 sectors in blocks of so many, whose drives take 16 sectors in one piece.
+    fn gate(block_sectors: u64, read_only: bool) -> Gate {
+        let mut gate = Gate {
+            capacity: 64,
+            block_mask: block_sectors - 1,
+            plain_sectors: 0,
+            plain_max: 16,
+            recorded_sectors: 0,
+            read_only,
+            traced: false,
+            told: false,
+            watched: false,
+            per_volume: false,
+            pressed: false,
+            polls_always: false,
+        };
+        gate.settle();
+        gate
+    }
+
+    /// What a gate lets through in one piece: usually, and while events are recorded.
+    fn open(gate: &Gate) -> (bool, bool) {
+        let bio = Bio::read(0, Buffer::new(4096));
+        (gate.is_plain(&bio), gate.is_plain_to_record(&bio))
+    }
+
+    #[test]
+    fn nothing_goes_the_short_way_unlooked_at_while_somebody_must_look() {
+        for bits in 0..16u8 {
+            let is = |bit: u8| bits & 1 << bit != 0;
+            let (told, recorded, per_volume, pressed) = (is(0), is(1), is(2), is(3));
+            let mut gate = gate(1, false);
+            (gate.told, gate.per_volume, gate.pressed) = (told, per_volume, pressed);
+            gate.trace(recorded);
+            gate.settle();
+            let held = told || per_volume || pressed;
+            assert_eq!(open(&gate), (!held && !recorded, !held && recorded), "{bits:04b}");
+            assert_eq!(gate.traced, told || recorded, "{bits:04b}");
+            assert_eq!(gate.watched, told || recorded || per_volume, "{bits:04b}");
+        }
+    }
+
+    #[test]
+    fn a_drive_that_must_be_asked_about_segments_takes_nothing_unlooked_at() {
+        let mut gate = gate(1, false);
+        gate.plain_max = 0;
+        gate.settle();
+        assert_eq!(open(&gate), (false, false));
+        gate.trace(true);
+        gate.settle();
+        assert_eq!(open(&gate), (false, false));
+    }
+
+    /// A bio over so many segments, if it carries data and is long enough for them.
+    fn bio(op: Op, sector: u64, nr: u32, segments: u32, flags: OpFlags) -> Bio {
+        let mut bio = match segments.min(nr) {
+            _ if !op.has_data() => Bio::discard(sector, nr),
+            0 => Bio::readv(sector, Vec::new()),
+            1 => Bio::read(sector, Buffer::new((nr as usize) << 9)),
+            _ => {
+                let first = Buffer::new((nr as usize - 1) << 9);
+                Bio::readv(sector, alloc::vec![first, Buffer::new(512)])
+            }
+        };
+        (bio.op, bio.nr_sectors) = (op, nr);
+        bio.with_flags(flags)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #[test]
+        fn a_bio_is_taken_if_it_is_whole_blocks_of_what_the_volume_has(
+            op in (0..Op::ALL.len()).prop_map(|at| Op::ALL[at]),
+            sector in prop_oneof![8 => 0u64..80, 1 => Just(u64::MAX - 7), 1 => Just(u64::MAX)],
+            nr in 0u32..80,
+            segments in 0u32..3,
+            durable in any::<bool>(),
+            block in prop_oneof![Just(1u64), Just(8)],
+            read_only in any::<bool>(),
+        ) {
+            let gate = gate(block, read_only);
+            let flags = if durable { OpFlags::FUA } else { OpFlags::NONE };
+            let bio = bio(op, sector, nr, segments, flags);
+            let whole = nr > 0 && u64::from(nr) % block == 0 && sector % block == 0;
+            let inside = u128::from(sector) + u128::from(nr) <= 64;
+            let expected = if op == Op::Flush {
+                Ok(())
+            } else if (op.has_data() && segments.min(nr) == 0) || !whole {
+                Err(Status::Invalid)
+            } else if !inside {
+                Err(Status::OutOfRange)
+            } else if read_only && op != Op::Read {
+                Err(Status::ReadOnly)
+            } else {
+                Ok(())
+            };
+            prop_assert_eq!(gate.check_as_known(&bio), expected);
+            let one_piece = op.has_data() && segments.min(nr) == 1 && !durable;
+            let plain = one_piece && nr <= 16 && whole && inside;
+            prop_assert_eq!(gate.is_plain(&bio), plain);
+        }
+    }
+}

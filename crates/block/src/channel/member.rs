@@ -1,0 +1,322 @@
+//! `Member`: one drive of a channel's volume: its plug, its route, and what is out there.
+//!
+//! Owned by a `Channel`, one for each drive. Knows the two ways of a batch: into the drive's queues
+//! and served here, or handed over to the drive's worker. Also which of its queues this channel
+//! must look at for completions. Called by channel.rs and reap.rs.
+#![allow(unsafe_code)]
+
+use alloc::sync::Arc;
+
+use millrace_machine::plant::{Plant, planted};
+use millrace_machine::{Counter, Machine, Stage};
+
+use crate::account::DiskStats;
+use crate::chain::merge::Merged;
+use crate::chain::slot::{BioList, BioRef};
+use crate::channel::plug::Plug;
+use crate::channel::split::Room;
+use crate::disk::dispatch::Route;
+use crate::disk::runner::Runner;
+use crate::disk::{Disk, Stack, Way};
+use crate::queue::driver::QueueKind;
+use crate::queue::request::Tag;
+
+/// One drive of the volume, as the channel sees it.
+pub(crate) struct Member<M: Machine> {
+    pub(crate) disk: Arc<Disk<M>>,
+    pub(crate) stats: Arc<DiskStats<M>>,
+    plug: Plug<M>,
+    /// Slots for parts of this channel's bios that go to the drive.
+    pub(crate) room: Room<M>,
+    pub(crate) route: Route,
+    /// Bios of this channel that the drive has, or that wait for one of its tags.
+    pub(crate) outstanding: u32,
+    /// The channel's own queue of the drive may hold some of them.
+    served_here: bool,
+    /// A flush of this channel may wait for another one to end, and come back to that queue.
+    flushes: bool,
+    merges: bool,
+    /// How the last bio was merged, for the trace.
+    merged: Option<Merged>,
+    /// To the drive any piece of memory is one segment, and it has no boundaries.
+    pub(crate) takes_plain: bool,
+}
+
+impl<M: Machine> Member<M> {
+    /// Nothing plugged, and no room for parts yet; `thread` is the number of the I/O thread, if it
+    /// is one.
+    pub(crate) fn new(disk: &Arc<Disk<M>>, thread: Option<u16>) -> Self {
+        let (route, stats) = disk.join(thread);
+        Member {
+            stats,
+            plug: Plug::new(),
+            room: Room::of(BioList::new()),
+            route,
+            outstanding: 0,
+            served_here: false,
+            flushes: false,
+            merges: disk.config.stack == Stack::Mq,
+            merged: None,
+            takes_plain: disk.limits.takes_any_segment() && disk.limits.chunk_sectors == 0,
+            disk: Arc::clone(disk),
+        }
+    }
+
+    /// Puts a chain into the plug, or into the plug's last chain.
+    #[inline(always)]
+    pub(crate) fn plug(&mut self, slot: BioRef<M>) {
+        if !self.merges {
+            self.plug.push(slot);
+            return;
+        }
+        M::work(Stage::Submit, 1);
+        if let Some(kind) = self.plug.merge_or_push(slot, &self.disk.limits) {
+            self.count_merge(kind);
+        }
+    }
+
+    /// Hands what is plugged to the drive's queues; returns how many chains these refused.
+    #[inline(always)]
+    pub(crate) fn flush(&mut self, run: &mut Runner<M>) -> u32 {
+        self.served_here = true;
+        if self.disk.way == Way::Direct && self.plug.is_short() {
+            let Some(bio) = self.plug.take_last() else { return 0 };
+            self.count();
+            match self.disk.issue_single(self.route.hctx, bio, run, &self.stats) {
+                Ok(()) => return 0,
+                Err(bio) => self.plug.put_back(bio),
+            }
+        } else if self.plug.is_empty() {
+            return 0;
+        }
+        self.flush_list(false, run)
+    }
+
+    /// Counts what was plugged since the last time as the drive's; returns how much.
+    #[inline(always)]
+    fn count(&mut self) -> u32 {
+        let bios = self.plug.take_count();
+        self.outstanding += bios;
+        self.stats.queued.add(bios.into());
+        bios
+    }
+
+    #[inline(never)]
+    fn flush_list(&mut self, traced: bool, run: &mut Runner<M>) -> u32 {
+        let fresh = self.count();
+        let list = self.plug.list();
+        // What was refused is tried again, and was unplugged before.
+        if traced && fresh > 0 {
+            self.disk.trace_unplug(list, run);
+        }
+        match self.disk.config.stack {
+            Stack::Sq => self.disk.submit_single(list, run, &self.stats),
+            Stack::Mq | Stack::Raw => self.disk.submit_batch(self.route, list, run, &self.stats),
+        }
+        list.len()
+    }
+
+    /// [`Member::flush`] where workers may serve, too: the drive's if `handed` and there is one,
+    /// else this thread.
+    pub(crate) fn flush_served(&mut self, handed: bool, traced: bool, run: &mut Runner<M>) -> u32 {
+        if self.plug.is_empty() {
+            return 0;
+        }
+        if !handed || !self.disk.has_worker() {
+            if !traced {
+                return self.flush(run);
+            }
+            // A batch of one has a shorter way than this, on which nobody looks.
+            self.served_here = true;
+            return self.flush_list(true, run);
+        }
+        let fresh = self.count();
+        let list = self.plug.list();
+        if traced && fresh > 0 {
+            self.disk.trace_unplug(list, run);
+        }
+        self.disk.hand_over(self.route, list, run);
+        list.len()
+    }
+
+    /// Looks for completions where this channel must.
+    pub(crate) fn run_queues(&mut self, quarantine: bool, run: &mut Runner<M>) {
+        let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
+        if !mine && !quarantine {
+            return;
+        }
+        if self.disk.seat.is_none() {
+            self.disk.run_queue(self.route.hctx, run, &self.stats);
+            return;
+        }
+        if self.outstanding > 0 || quarantine {
+            self.stand_in(run);
+        }
+        if self.looks_here() || quarantine {
+            // What waits for a flush to end is in no queue: none of that before and after the look,
+            // nor moved meanwhile.
+            let before = if self.flushes { self.disk.flush_moves() } else { None };
+            // If somebody else serves it at this moment, nothing is known.
+            run.left_busy = true;
+            self.disk.run_queue(self.route.hctx, run, &self.stats);
+            self.served_here = run.left_busy;
+            if self.flushes {
+                let idle = before.is_some() && self.disk.flush_moves() == before;
+                self.flushes = run.left_busy || !idle || self.holds_plugged();
+            }
+        }
+    }
+
+    /// Looks after what a worker that is gone has left behind.
+    pub(crate) fn stand_in(&self, run: &mut Runner<M>) {
+        if self.disk.seat.is_some() && !self.disk.has_worker() {
+            self.disk.stand_in(self.route, run, &self.stats);
+        }
+    }
+
+    /// Looks for requests that the drive does not answer: those of the channel's own queue, and of
+    /// a worker that is gone.
+    pub(crate) fn check_timeouts(&self, now_ns: u64, run: &mut Runner<M>) {
+        let own = self.route.hctx;
+        self.disk.check_timeouts(own, now_ns, run, &self.stats);
+        let seat = self.disk.seat.as_ref().filter(|seat| !seat.is_taken() && seat.hctx != own);
+        if let Some(seat) = seat {
+            let theirs = self.disk.stats_of(seat.hctx, run);
+            self.disk.check_timeouts(seat.hctx, now_ns, run, &theirs);
+        }
+    }
+
+    /// Whether the channel's own queue of the drive may hold something of it.
+    fn looks_here(&self) -> bool {
+        let handed = self.disk.seat.is_some() && self.disk.kind() == QueueKind::AnyThread;
+        self.served_here || self.flushes || !handed || !self.disk.has_worker()
+    }
+
+    /// Whether there is something to do for this channel without sleeping, in this drive.
+    pub(crate) fn has_work(&self, owner: u64) -> bool {
+        // Of a queue that anybody may run, only what this channel polls for itself.
+        let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
+        mine && self.looks_here() && self.disk.has_pending_for(self.route.hctx, owner)
+            || self.outstanding > 0 && self.disk.is_orphaned()
+    }
+
+    /// A flush is about to go to the drive.
+    pub(crate) fn expect_flush(&mut self) {
+        self.flushes = true;
+    }
+
+    /// Whether something is in the plug.
+    pub(crate) fn holds_plugged(&self) -> bool {
+        !self.plug.is_empty()
+    }
+
+    /// Forgets what is plugged, and what waits for slots: only for a home that is leaked.
+    pub(crate) fn leak(&mut self) {
+        self.plug.list().leak();
+        self.room.stalled.leak();
+    }
+
+    /// What was plugged before anybody recorded, as if somebody had.
+    #[cold]
+    pub(crate) fn trace_plugged(&mut self, drives: usize, run: &mut Runner<M>) {
+        let (disk, mut first) = (&self.disk, true);
+        self.plug.list().for_each(|chain| {
+            disk.record_own(chain, (drives, core::mem::take(&mut first)), run);
+            let mut merged = chain.chained.as_deref();
+            while let Some(bio) = merged {
+                disk.record_entry(bio, drives, run);
+                disk.record_merge(bio, run);
+                merged = bio.chained.as_deref();
+            }
+        });
+    }
+
+    /// [`Member::plug`] while somebody listens.
+    #[inline]
+    pub(crate) fn plug_traced(&mut self, slot: BioRef<M>, drives: usize, run: &mut Runner<M>) {
+        self.disk.tell_entry(&slot);
+        let first = self.plug.is_empty();
+        self.plug(slot);
+        let Some(last) = self.plug.last() else { return };
+        match self.merged.take() {
+            Some(kind) => self.disk.trace_plug_merged(kind, last, drives, run),
+            None => self.disk.record_own(last, (drives, first), run),
+        }
+    }
+
+    #[cold]
+    fn count_merge(&mut self, kind: Merged) {
+        let last = self.plug.last().expect("something was merged with it");
+        self.stats.count_merge(last.op());
+        self.merged = Some(kind);
+    }
+}
+
+/// The ways of a volume that has one list for all its drives.
+impl<M: Machine> Member<M> {
+    /// A tag of the drive, taken while plugging.
+    pub(crate) fn take_tag(&self, run: &mut Runner<M>) -> Option<Tag> {
+        let hctx = &self.disk.hctxs[usize::from(self.route.hctx)];
+        hctx.tags.take(&mut run.hint, 1).and_then(|mut one| one.next())
+    }
+
+    /// A bio that became a request, or part of one that was plugged before.
+    pub(crate) fn count_plugged(&mut self) {
+        M::work(Stage::Submit, 1);
+        self.outstanding += u32::from(planted(Plant::TagUnlooked));
+        self.stats.queued.add(1);
+    }
+
+    /// A bio waits for a tag: the channel looks at its own queue, since whoever has the tags may be
+    /// gone, or away for long.
+    pub(crate) fn expect_tag(&mut self) {
+        self.served_here = true;
+    }
+
+    /// Makes a chain a request, without handing that over.
+    pub(crate) fn fill(&self, tag: Tag, chain: BioRef<M>) {
+        // SAFETY: the tag was taken for it and is in nobody else's hands.
+        let rq = unsafe { self.disk.hctxs[usize::from(self.route.hctx)].tags.request(tag) };
+        rq.fill_waited(chain, self.route.hctx, self.disk.flags_taken);
+    }
+
+    /// The other way round; the tag goes back.
+    pub(crate) fn unfill(&self, tag: Tag) -> BioRef<M> {
+        self.disk.hctxs[usize::from(self.route.hctx)].tags.take_back(tag)
+    }
+
+    /// After that: whoever waits for a tag looks for it.
+    pub(crate) fn wake_waiters(&self) {
+        self.disk.hctxs[usize::from(self.route.hctx)].tags.wake_all();
+    }
+
+    /// For the recorder, that so many filled requests are about to be handed over, such as this.
+    pub(crate) fn record_unplug(&self, tag: Tag, count: u32, run: &mut Runner<M>) {
+        // SAFETY: the tag was taken for it and is in nobody else's hands.
+        let rq = unsafe { self.disk.hctxs[usize::from(self.route.hctx)].tags.request(tag) };
+        if let Some(head) = rq.chain.as_deref() {
+            self.disk.record_unplug(head, count, run);
+        }
+    }
+
+    /// Hands filled requests over, one drive's in one go; false if the drive is frozen.
+    pub(crate) fn send_requests(
+        &mut self,
+        tags: impl Iterator<Item = Tag>,
+        run: &mut Runner<M>,
+    ) -> bool {
+        self.served_here = true;
+        self.disk.submit_filled(self.route.hctx, tags, run, &self.stats)
+    }
+
+    /// Sends a flush by itself.
+    pub(crate) fn send_flush(&mut self, slot: BioRef<M>, traced: bool, run: &mut Runner<M>) {
+        M::work(Stage::Submit, 1);
+        self.expect_flush();
+        if traced {
+            self.disk.trace_plugged(&slot, true, run);
+        }
+        self.plug.push(slot);
+        self.flush_served(false, traced, run);
+    }
+}

@@ -1,0 +1,254 @@
+//! The way back: what is done is collected, credited to its parents, and handed to the program.
+//!
+//! The half of `Channel` behind the queues; channel.rs is the half before them. Bios come from the
+//! runner (completed on this thread) and from the home (delivered by others); parts go to their
+//! parents (split.rs). Memory that a drive may still write after a timeout stays in quarantine.
+//! Kernel counterpart: `bio_endio`, `io_uring`'s completion queue.
+
+use core::mem::ManuallyDrop;
+
+use millrace_machine::{Machine, Order, Word};
+
+use crate::bio::Bio;
+use crate::bio::status::Status;
+use crate::chain::slot::{BioRef, Stage};
+use crate::channel::Channel;
+
+/// A channel that always has something at hand looks at all its queues every so many polls.
+const POLLS_PER_LOOK: u32 = 8;
+
+/// A bio that is done.
+#[derive(Debug)]
+pub struct Completion {
+    /// The submitter's number.
+    pub user_data: u64,
+    /// The outcome.
+    pub status: Status,
+    /// The bio with its memory. After a timeout that the drive has not confirmed, the memory stays
+    /// with the channel and the bio comes back without.
+    pub bio: Bio,
+}
+
+/// What is to become of a completed bio.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// Submit it again, as it stands now.
+    Submit,
+    /// Drop it, and its memory with it if it owns that.
+    Drop,
+}
+
+impl<M: Machine> Channel<M> {
+    /// Hands each completed bio to `take`; starts what was submitted and drives the queues. Does
+    /// not wait. Returns how many were handed over.
+    #[inline]
+    pub fn poll(&mut self, mut take: impl FnMut(Completion)) -> usize {
+        self.gather();
+        let handed = self.reap(&mut take);
+        self.start_parts();
+        handed
+    }
+
+    /// Starts the next stage of parents whose last one has just ended.
+    #[inline(always)]
+    fn start_parts(&mut self) {
+        if self.batch.has_parts {
+            self.flush();
+        }
+    }
+
+    /// Starts what was submitted and collects what is done.
+    #[inline(always)]
+    fn gather(&mut self) {
+        self.flush();
+        let mut look = self.run.done.is_empty() || (self.gate.polls_always && self.is_look_due());
+        if self.home().has_delivered() {
+            let mut delivered = self.home().take_delivered();
+            // When others completed them, they did not say.
+            let now_ns = M::now();
+            self.run.accounts.c_ns = now_ns;
+            delivered.for_each(|bio| {
+                if bio.stage == Stage::Whole {
+                    self.run.accounts.tenants.count_one(bio, now_ns);
+                }
+            });
+            self.run.accounts.tenants.end_run();
+            self.run.done.append(&mut delivered);
+            look = true;
+        }
+        if look {
+            self.run_queues();
+        }
+    }
+
+    /// What one queue completed at once must not keep the others from being polled for long.
+    #[inline]
+    fn is_look_due(&mut self) -> bool {
+        self.batch.polls = self.batch.polls.wrapping_add(1);
+        self.batch.polls.is_multiple_of(POLLS_PER_LOOK)
+    }
+
+    /// Polls the queues that have I/O of this channel, or belong to its thread.
+    #[inline(never)]
+    fn run_queues(&mut self) {
+        self.run.forget_wake();
+        let quarantine = !self.quarantine.is_empty();
+        for member in &mut self.members {
+            member.run_queues(quarantine, &mut self.run);
+        }
+        self.run.publish();
+    }
+
+    /// As [`Channel::poll`], for a program that streams I/O through the same memory: `next` sees
+    /// each completed bio where it is, and sends it off again (with another sector, operation,
+    /// contents) or has it handed back to be dropped. What is sent off starts with the next call.
+    ///
+    /// A bio sent off that can never be served comes back at once with the reason as its status.
+    #[inline]
+    pub fn poll_again(&mut self, mut next: impl FnMut(&mut Bio, Status) -> Again) -> usize {
+        self.gather();
+        let mut handed = 0;
+        // What is in parts, or refused, may be done again before this ends: each has one go.
+        while let Some(mut slot) = self.next_whole().or_else(|| self.next_of_others(handed)) {
+            handed += 1;
+            if slot.status == Status::TimedOut && !slot.bio.is_foreign() {
+                let bio = slot.take_bio();
+                slot.bio = ManuallyDrop::new(self.quarantined(bio));
+            }
+            let status = slot.status;
+            match next(&mut slot.bio, status) {
+                Again::Submit => self.restart(slot),
+                Again::Drop => self.free_slot(slot),
+            }
+        }
+        if !self.served.again.is_empty() {
+            self.send_again();
+        }
+        self.start_parts();
+        handed
+    }
+
+    /// Starts what was to be sent off again at the end.
+    #[cold]
+    fn send_again(&mut self) {
+        while let Some(slot) = self.served.again.pop_front() {
+            self.start(slot, false);
+        }
+    }
+
+    /// Sends a completed bio off again, or to the end of the finished ones with what is wrong.
+    #[inline(always)]
+    fn restart(&mut self, slot: BioRef<M>) {
+        match self.gate.is_plain(&slot.bio) {
+            true => self.start(slot, true),
+            false => self.restart_slowly(slot),
+        }
+    }
+
+    #[inline(never)]
+    fn restart_slowly(&mut self, mut slot: BioRef<M>) {
+        if self.gate.is_plain_to_record(&slot.bio) {
+            return self.start(slot, false);
+        }
+        match self.gate.check(&slot.bio, &self.volume) {
+            // The one list may unplug at once, and what that completes is for the next call.
+            Ok(()) if self.gate.per_volume => self.served.again.push_back(slot),
+            Ok(()) => self.start(slot, false),
+            Err(status) => {
+                // It was refused as soon as it came.
+                (slot.status, slot.q_ns) = (status, self.run.accounts.c_ns);
+                self.finished.push_back(slot);
+            }
+        }
+    }
+
+    fn free_slot(&mut self, mut slot: BioRef<M>) {
+        drop(slot.take_bio());
+        self.free.push_front(slot);
+    }
+
+    #[inline(always)]
+    fn reap(&mut self, take: &mut impl FnMut(Completion)) -> usize {
+        let mut handed = 0;
+        while let Some(slot) = self.next_done() {
+            self.hand_over(slot, take);
+            handed += 1;
+        }
+        handed
+    }
+
+    /// The next bio to hand over; parts are credited to their parents on the way.
+    #[inline(always)]
+    fn next_done(&mut self) -> Option<BioRef<M>> {
+        self.next_whole().or_else(|| self.next_finished(true))
+    }
+
+    /// The next bio that went to a drive in one piece.
+    #[inline(always)]
+    fn next_whole(&mut self) -> Option<BioRef<M>> {
+        while let Some(slot) = self.run.done.pop_front() {
+            self.members[usize::from(slot.member)].outstanding -= 1;
+            if slot.stage != Stage::Child {
+                return Some(slot);
+            }
+            self.part_done(slot);
+        }
+        None
+    }
+
+    /// For [`Channel::poll_again`], which has handed over so many, the next of all others.
+    #[inline(always)]
+    fn next_of_others(&mut self, handed: usize) -> Option<BioRef<M>> {
+        match self.finished.is_empty() && self.stalled == 0 {
+            true => None,
+            false => self.next_finished(handed <= self.in_flight() as usize),
+        }
+    }
+
+    /// The next bio that was in parts or got to no drive, unless `wanted` is false.
+    #[inline(always)]
+    fn next_finished(&mut self, wanted: bool) -> Option<BioRef<M>> {
+        if self.stalled > 0 {
+            self.resume_stalled();
+        }
+        if wanted && !self.finished.is_empty() { self.pop_finished() } else { None }
+    }
+
+    #[inline(never)]
+    fn pop_finished(&mut self) -> Option<BioRef<M>> {
+        let parent = self.finished.pop_front()?;
+        let now_ns = self.run.accounts.c_ns.max(parent.q_ns);
+        self.run.accounts.tenants.count_one(&parent, now_ns);
+        if self.finished.is_empty() {
+            self.run.accounts.tenants.end_run();
+        }
+        Some(parent)
+    }
+
+    #[inline(always)]
+    fn hand_over(&mut self, mut slot: BioRef<M>, take: &mut impl FnMut(Completion)) {
+        let (mut bio, status) = (slot.take_bio(), slot.status);
+        self.free.push_front(slot);
+        if !status.is_ok() && status == Status::TimedOut && !bio.is_foreign() {
+            bio = self.quarantined(bio);
+        }
+        take(Completion { user_data: bio.user_data(), status, bio });
+    }
+
+    /// A timed-out bio without its memory, while a drive may still write that.
+    #[cold]
+    fn quarantined(&mut self, bio: Bio) -> Bio {
+        if self.home().abandoned.load(Order::SeqCst) == 0 {
+            return bio;
+        }
+        let hollow = bio.hollow();
+        self.quarantine.push(bio);
+        hollow
+    }
+
+    /// Bios whose memory is held back because a drive may still write it.
+    #[must_use]
+    pub fn quarantined_bios(&self) -> usize {
+        self.quarantine.len()
+    }
+}

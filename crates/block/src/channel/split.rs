@@ -1,0 +1,351 @@
+//! Splitting: a bio that is too big, lies on several drives, or needs flushes around it becomes a
+//! parent, and its parts are children over the same memory.
+//!
+//! Part of `Channel`; all of it runs on the channel's own thread, so a parent's counts need no
+//! atomic. Parts for a drive come one by one out of that drive's share of the channel's child
+//! slots; when there is none left the parent waits in the drive's list and goes on when a part for
+//! the drive has completed. So one child slot for each drive is enough for progress, memory is
+//! bounded, and a drive that answers nothing holds up only what touches it. Stages: flush before
+//! (PREFLUSH), data, flush after (FUA where a drive lacks it). Kernel counterpart: `bio_split`,
+//! blk-flush.c.
+#![allow(unsafe_code)]
+
+use core::mem::ManuallyDrop;
+
+use millrace_machine::plant::{Plant, planted};
+use millrace_machine::{Counter, Machine};
+
+use crate::bio::limits::{Features, QueueLimits};
+use crate::bio::status::Status;
+use crate::bio::{Op, OpFlags, SECTOR_SHIFT, SectorCount};
+use crate::chain::slot::{BioList, BioRef, Slot, Stage, Stride, Waited};
+use crate::channel::Channel;
+use crate::disk::trace::Action;
+use crate::volume::{Part, Range};
+
+/// What `member` of a parent says: its parts are one for each drive, or one for each chunk.
+const BY_DRIVES: u16 = 0;
+const BY_CHUNKS: u16 = 1;
+
+/// A drive's share of a channel's child slots.
+pub(crate) struct Room<M: Machine> {
+    pub(crate) free: BioList<M>,
+    /// Parents that wait for one.
+    pub(crate) stalled: BioList<M>,
+}
+
+impl<M: Machine> Room<M> {
+    pub(crate) fn of(free: BioList<M>) -> Self {
+        Room { free, stalled: BioList::new() }
+    }
+}
+
+/// What comes next of a parent's stage.
+enum Next<M: Machine> {
+    /// This part.
+    Part(BioRef<M>),
+    /// A part for a drive that has no child slot left.
+    NoRoom(u16),
+    /// Nothing: all parts are made.
+    Made,
+}
+
+/// [`cut_to_limits`] of a read or write, for a drive to which any piece of memory is one segment
+/// and that has no boundaries: a part that fits is taken as it is.
+#[inline(always)]
+fn cut_plainly<M: Machine>(part: &Slot<M>, limits: &QueueLimits) -> (SectorCount, u16) {
+    let sectors = part.bio.nr_sectors;
+    let pieces = part.memory_pieces(sectors);
+    if sectors <= limits.max_sectors && pieces <= limits.max_segments.into() {
+        return (sectors, pieces as u16);
+    }
+    cut_to_limits(part, limits)
+}
+
+/// Whether a drive takes the FUA flag with the data.
+fn fua_by_drive<M: Machine>(parent: &Slot<M>, features: Features) -> bool {
+    features.fua && parent.bio.op == Op::Write
+}
+
+/// Longest start of a part that one request of the drive can carry: its sectors and segments. No
+/// sectors if not even one block fits.
+pub(crate) fn cut_to_limits<M: Machine>(
+    part: &Slot<M>,
+    limits: &QueueLimits,
+) -> (SectorCount, u16) {
+    let op = part.bio.op;
+    let most = match op {
+        Op::Read | Op::Write => limits.max_sectors,
+        Op::Discard => limits.max_discard_sectors,
+        Op::WriteZeroes => limits.max_write_zeroes_sectors,
+        Op::Flush => return (0, 0),
+    };
+    let mut sectors = part.bio.nr_sectors.min(most);
+    let chunk = u64::from(limits.chunk_sectors);
+    if chunk != 0 && op.has_data() {
+        sectors = u64::from(sectors).min(chunk - part.dev_sector % chunk) as u32;
+    }
+    if !op.has_data() {
+        return (sectors, 0);
+    }
+    let (rule, bytes) = (limits.segment_rule(), sectors << SECTOR_SHIFT);
+    let (mut done, mut segments) = (0, 0);
+    while done < bytes && segments < limits.max_segments {
+        done += rule.cut(part.piece(done)).len_bytes;
+        segments += 1;
+    }
+    let whole = done.min(bytes) >> SECTOR_SHIFT;
+    (whole - whole % limits.logical_sectors(), segments)
+}
+
+impl<M: Machine> Channel<M> {
+    /// Takes a bio that is not a plain one-drive read or write.
+    pub(crate) fn submit_parent(&mut self, mut parent: BioRef<M>) {
+        let first = match (parent.bio.op, parent.bio.flags.has(OpFlags::PREFLUSH)) {
+            (Op::Flush, _) | (_, true) => Stage::Preflush,
+            _ => Stage::Data,
+        };
+        enter_stage(&mut parent, first);
+        parent.remaining = 0;
+        let by_chunks = self.gate.per_volume && parent.bio.op.has_data();
+        parent.member = if by_chunks { BY_CHUNKS } else { BY_DRIVES };
+        self.make_parts(parent);
+    }
+
+    /// Makes as many parts of the present stage as there are slots for; then the parent waits for
+    /// slots, for its parts, or for nothing any more.
+    fn make_parts(&mut self, mut parent: BioRef<M>) {
+        // To the drive, parts come when they are made: later than their parent if there was no slot
+        // for them, or if they are a stage that another has to end before.
+        self.batch.parts_ns = match self.batch.now_ns {
+            0 => M::now(),
+            now_ns => now_ns,
+        };
+        let (sector, nr) = (parent.bio.sector, parent.bio.nr_sectors);
+        let span = match parent.stage {
+            Stage::Data => self.volume.span(sector, nr),
+            _ => (0, self.members.len() as u16),
+        };
+        // A flush has no range, and asks for no data parts.
+        let range = self.volume.range(sector, nr.max(1));
+        loop {
+            match self.next_part(&mut parent, span, &range) {
+                Next::Part(child) => {
+                    parent.remaining += 1;
+                    self.admit_part(child);
+                }
+                Next::NoRoom(member) => {
+                    self.stalled += 1;
+                    return self.members[usize::from(member)].room.stalled.push_back(parent);
+                }
+                Next::Made => break,
+            }
+        }
+        parent.all_made = true;
+        if parent.remaining == 0 {
+            self.next_stage(parent);
+        } else {
+            // The children carry it from here on; `part_done` takes the handle back.
+            core::mem::forget(parent);
+        }
+    }
+
+    /// All parts of a stage are done.
+    fn next_stage(&mut self, mut parent: BioRef<M>) {
+        let next = match parent.stage {
+            _ if !parent.status.is_ok() => None,
+            Stage::Preflush if parent.bio.op != Op::Flush => Some(Stage::Data),
+            Stage::Data if parent.bio.flags.has(OpFlags::FUA) => Some(Stage::Postflush),
+            _ => None,
+        };
+        match next {
+            Some(stage) => {
+                enter_stage(&mut parent, stage);
+                self.make_parts(parent);
+            }
+            None => self.finished.push_back(parent),
+        }
+    }
+
+    /// A child has completed: its parent may go on.
+    #[inline(never)]
+    pub(crate) fn part_done(&mut self, mut child: BioRef<M>) {
+        let (status, bits) = (child.status, core::mem::take(&mut child.parent));
+        self.members[usize::from(child.member)].room.free.push_front(child);
+        // SAFETY: the number was made from the parent's handle, which is forgotten or in `stalled`;
+        // this alias is not kept, and all of it happens on this thread.
+        let mut parent = ManuallyDrop::new(
+            unsafe { BioRef::<M>::from_bits(bits) }.expect("a child has a parent"),
+        );
+        // A timeout outweighs any other error: it is what keeps the memory in quarantine.
+        parent.status = match status {
+            Status::TimedOut => status,
+            _ => parent.status.or(status),
+        };
+        parent.remaining -= 1;
+        let left = u32::from(planted(Plant::DoubleCompletion));
+        if parent.all_made && parent.remaining <= left {
+            self.next_stage(ManuallyDrop::into_inner(parent));
+        }
+    }
+
+    /// Parents that waited for child slots go on.
+    #[cold]
+    pub(crate) fn resume_stalled(&mut self) {
+        for member in 0..self.members.len() {
+            while !self.members[member].room.free.is_empty() {
+                let Some(parent) = self.members[member].room.stalled.pop_front() else { break };
+                self.stalled -= 1;
+                self.make_parts(parent);
+            }
+        }
+    }
+
+    /// The next part of the parent's stage, in a child slot. `span` is the first drive and how
+    /// many; `offset` of the parent counts them, `dev_sector` is how much of the present drive's
+    /// part is made.
+    fn next_part(&mut self, parent: &mut BioRef<M>, span: (u16, u16), range: &Range) -> Next<M> {
+        if parent.member == BY_CHUNKS && parent.stage == Stage::Data {
+            return self.next_chunk(parent);
+        }
+        let drives = self.members.len() as u32;
+        while parent.offset < span.1.into() && parent.status.is_ok() {
+            let ahead = u32::from(span.0) + parent.offset;
+            let member = if ahead < drives { ahead } else { ahead - drives } as u16;
+            let next = match parent.stage {
+                Stage::Data => self.next_data_part(parent, range, member),
+                _ => self.next_flush_part(parent, member),
+            };
+            if !matches!(next, Next::Made) {
+                return next;
+            }
+            parent.offset += 1;
+            parent.dev_sector = 0;
+        }
+        Next::Made
+    }
+
+    /// Whether there is no child slot left for parts for a drive.
+    #[inline(always)]
+    fn is_full(&self, member: u16) -> bool {
+        self.members[usize::from(member)].room.free.is_empty()
+    }
+
+    fn next_flush_part(&mut self, parent: &mut BioRef<M>, member: u16) -> Next<M> {
+        let features = self.members[usize::from(member)].disk.limits().features;
+        let after = parent.stage == Stage::Postflush;
+        let (sector, nr) = (parent.bio.sector, parent.bio.nr_sectors);
+        let touched = !after || self.volume.part(sector, nr, member).is_some();
+        let dropped = planted(Plant::DroppedMemberFlush) && member > 0;
+        let wanted = features.volatile_cache && touched && parent.dev_sector == 0 && !dropped;
+        if !wanted || (after && fua_by_drive(parent, features)) {
+            return Next::Made;
+        }
+        if self.is_full(member) {
+            return Next::NoRoom(member);
+        }
+        parent.dev_sector = 1;
+        let part = Part { member, dev_sector: 0, nr_sectors: 0, offset: 0, stride: Stride::NONE };
+        Next::Part(self.child_of(parent, Op::Flush, part))
+    }
+
+    fn next_data_part(&mut self, parent: &mut BioRef<M>, range: &Range, member: u16) -> Next<M> {
+        let Some(part) = self.volume.part_of(range, member) else { return Next::Made };
+        let made = parent.dev_sector as SectorCount;
+        if made >= part.nr_sectors {
+            return Next::Made;
+        }
+        if self.is_full(member) {
+            return Next::NoRoom(member);
+        }
+        let rest = if made == 0 { part } else { part.skip(made) };
+        let Some(child) = self.data_part(parent, rest) else { return Next::Made };
+        if made + child.bio.nr_sectors == part.nr_sectors {
+            (parent.offset, parent.dev_sector) = (parent.offset + 1, 0);
+        } else {
+            parent.dev_sector += u64::from(child.bio.nr_sectors);
+        }
+        Next::Part(child)
+    }
+
+    /// The next part where a bio is split at every chunk, as Linux's raid0 does it; `offset` of the
+    /// parent is how much of it is made.
+    fn next_chunk(&mut self, parent: &mut BioRef<M>) -> Next<M> {
+        let (made, nr) = (parent.offset, parent.bio.nr_sectors);
+        if made >= nr || !parent.status.is_ok() {
+            return Next::Made;
+        }
+        let (sector, end) = (parent.bio.sector, parent.bio.sector + u64::from(nr));
+        let (member, dev_sector, run) = self.volume.run_at(sector + u64::from(made), end);
+        if self.is_full(member) {
+            return Next::NoRoom(member);
+        }
+        let stride = Stride::NONE;
+        let part = Part { member, dev_sector, nr_sectors: run as u32, offset: made, stride };
+        let Some(child) = self.data_part(parent, part) else { return Next::Made };
+        parent.offset += child.bio.nr_sectors;
+        Next::Part(child)
+    }
+
+    /// A child for as much of a part as one request of the drive can carry; none, and the parent
+    /// has failed, if that is nothing.
+    #[inline(always)]
+    fn data_part(&mut self, parent: &mut BioRef<M>, part: Part) -> Option<BioRef<M>> {
+        let mut child = self.child_of(parent, parent.bio.op, part);
+        let member = &self.members[usize::from(part.member)];
+        let limits = member.disk.limits();
+        let (sectors, segments) = match member.takes_plain && parent.bio.op.has_data() {
+            true => cut_plainly(&child, limits),
+            false => cut_to_limits(&child, limits),
+        };
+        if sectors == 0 {
+            parent.status = match parent.bio.op.has_data() {
+                true => Status::Invalid,
+                false => Status::NotSupported,
+            };
+            child.parent = 0;
+            self.members[usize::from(part.member)].room.free.push_front(child);
+            return None;
+        }
+        child.bio.nr_sectors = sectors;
+        (child.chain_sectors, child.chain_segments) = (sectors, segments);
+        if parent.bio.flags != OpFlags::NONE {
+            if parent.bio.flags.has(OpFlags::FUA) && fua_by_drive(parent, limits.features) {
+                child.bio.flags = child.bio.flags.with(OpFlags::FUA);
+            }
+            let kept = OpFlags(parent.bio.flags.0 & OpFlags::NOUNMAP.0);
+            child.bio.flags = child.bio.flags.with(kept);
+        }
+        Some(child)
+    }
+
+    fn child_of(&mut self, parent: &BioRef<M>, op: Op, part: Part) -> BioRef<M> {
+        let room = &mut self.members[usize::from(part.member)].room;
+        let mut child = room.free.pop_front().expect("whoever asks has looked for a slot");
+        child.bio = ManuallyDrop::new(parent.bio.part(op, part.nr_sectors));
+        child.stage = Stage::Child;
+        child.status = Status::Ok;
+        child.parent = parent.as_bits();
+        child.member = part.member;
+        child.dev_sector = part.dev_sector;
+        child.offset = part.offset << SECTOR_SHIFT;
+        debug_assert_eq!(child.waited, Waited::NOT);
+        child.q_ns = self.batch.parts_ns;
+        child.foreign = parent.foreign;
+        child.tail = child.as_ptr();
+        (child.chain_sectors, child.chain_segments) = (part.nr_sectors, 0);
+        child.set_stride(part.stride);
+        let member = &self.members[usize::from(part.member)];
+        member.stats.parts.add(1);
+        if self.gate.traced {
+            member.disk.trace_slot(Action::Split, &child, &mut self.run);
+        }
+        child
+    }
+}
+
+fn enter_stage<M: Machine>(parent: &mut BioRef<M>, stage: Stage) {
+    parent.stage = stage;
+    parent.all_made = false;
+    (parent.offset, parent.dev_sector) = (0, 0);
+}

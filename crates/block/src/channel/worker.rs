@@ -1,0 +1,215 @@
+//! `Worker`: a thread that serves drives for others.
+//!
+//! Owns a seat in each of its drives (handover.rs); usually one, more where drives outnumber CPUs.
+//! It submits nothing of its own: what it completes goes home to the channels that submitted.
+//! `turn` does what there is to do; a reactor's thread calls it between its turns, any other lets
+//! [`Worker::run`] sleep in its bell. Dropped while there is work, it leaves that to the
+//! submitters, but for what a drive has from a queue that is the worker's own: for that it waits a
+//! while. Source: \[FALCON\], one thread per drive.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use millrace_machine::plant::{Plant, planted};
+use millrace_machine::{Doorbell, Machine, Order, Word};
+
+use crate::account::DiskStats;
+use crate::bio::error::Error;
+use crate::chain::home::Home;
+use crate::channel::{DRAIN_NS, IoThread, Turn};
+use crate::disk::Disk;
+use crate::disk::handover::Seat;
+use crate::disk::runner::{Runner, Stamp};
+use crate::queue::driver::QueueKind;
+use crate::trace::tracer::Tracer;
+
+/// How long a worker looks for more before it sleeps, unless told otherwise: about what a sleep and
+/// a wake-up cost.
+pub const WORKER_SPIN_NS: u64 = 5_000;
+/// How often requests that no drive answers are looked for.
+const TICK_NS: u64 = 100_000_000;
+
+/// A drive that a worker serves.
+struct Post<M: Machine> {
+    disk: Arc<Disk<M>>,
+    stats: Arc<DiskStats<M>>,
+    /// The rounds of others that it has looked after.
+    rounds: u64,
+    /// Somebody else was inside at the last turn: what the drive has now is not known.
+    missed: bool,
+}
+
+impl<M: Machine> Post<M> {
+    fn seat(&self) -> Option<&Seat<M>> {
+        self.disk.seat.as_ref()
+    }
+
+    /// Whether something was put there since the last turn.
+    fn has_work(&self) -> bool {
+        self.missed
+            || self.seat().is_some_and(|seat| {
+                seat.rounds() != self.rounds
+                    || self.disk.hctxs[usize::from(seat.hctx)].has_pending()
+            })
+    }
+}
+
+/// A thread that serves drives for others.
+pub struct Worker<M: Machine> {
+    posts: Vec<Post<M>>,
+    run: Runner<M>,
+    owner: u64,
+    bell: Arc<Doorbell<M>>,
+    next_tick_ns: u64,
+    turn_drives: Option<Turn<M>>,
+    /// Whose completions the runner keeps: nobody's. Boxed, so that it does not move.
+    _home: Box<Home<M>>,
+}
+
+// SAFETY: the raw pointers inside are to the worker's own boxed home, which has no slots.
+#[allow(unsafe_code)]
+unsafe impl<M: Machine> Send for Worker<M> {}
+
+impl<M: Machine> Worker<M> {
+    /// A worker of no drives yet; `thread.number` is not used.
+    #[must_use]
+    pub fn new(thread: &IoThread<M>) -> Self {
+        let home = Home::new(0, Arc::clone(&thread.bell));
+        Worker {
+            posts: Vec::new(),
+            run: Runner::new(&home, thread.owner, Stamp::Batch, 0),
+            owner: thread.owner,
+            bell: Arc::clone(&thread.bell),
+            next_tick_ns: 0,
+            turn_drives: thread.turn,
+            _home: home,
+        }
+    }
+
+    /// Becomes a drive's worker, on the thread that will serve it. False if the drive has no place
+    /// for one ([`DiskConfig::worker`](crate::DiskConfig::worker)), or another is there.
+    ///
+    /// # Errors
+    /// If the driver cannot open the queue.
+    pub fn serve(&mut self, disk: &Arc<Disk<M>>) -> Result<bool, Error> {
+        let taken = disk.take_seat(self.owner, &self.bell)?;
+        if taken {
+            let hctx = disk.seat.as_ref().map_or(0, |seat| seat.hctx);
+            let (disk, stats) = (Arc::clone(disk), disk.new_stats(hctx));
+            self.posts.push(Post { disk, stats, rounds: 0, missed: false });
+        }
+        Ok(taken)
+    }
+
+    /// Sends on what was handed over, and completes what is done. Does not wait.
+    pub fn turn(&mut self) {
+        self.run.forget_wake();
+        let now_ns = M::now();
+        let ticks = now_ns >= self.next_tick_ns;
+        let tracer = self.posts.iter().find_map(|post| post.disk.config.tracer.as_deref());
+        if tracer.is_some_and(Tracer::is_on) != self.run.trace.is_some() {
+            self.run.follow(tracer);
+        }
+        for post in &mut self.posts {
+            let Some(seat) = &post.disk.seat else { continue };
+            let (hctx, rounds) = (seat.hctx, seat.rounds());
+            // Whoever else is inside need not tell when it leaves: only a turn that got in may be
+            // the last before a sleep. Its flag would keep that thread there instead.
+            post.missed = !post.disk.run_queue(hctx, &mut self.run, &post.stats)
+                && !planted(Plant::MissForgotten);
+            if !post.missed {
+                post.rounds = rounds;
+            }
+            if ticks {
+                post.disk.check_timeouts(hctx, now_ns, &mut self.run, &post.stats);
+            }
+        }
+        self.run.publish();
+        if ticks {
+            self.next_tick_ns = now_ns + TICK_NS;
+        }
+    }
+
+    /// Whether there is something to do without sleeping: for a last look after arming the bell.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.posts.iter().any(Post::has_work)
+    }
+
+    /// When to turn again at the latest, if there is such a time.
+    #[must_use]
+    pub fn sleep_until(&self) -> Option<u64> {
+        let in_use = self.posts.iter().any(|post| post.disk.tags_in_use() > 0);
+        let tick = in_use.then_some(self.next_tick_ns);
+        match (self.run.wake_ns(), tick) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Whether a drive asked to be polled again without being rung for.
+    #[cfg(test)]
+    pub(crate) fn asks_for_turn(&self) -> bool {
+        self.run.wake_ns().is_some()
+    }
+
+    /// Takes nothing new: submitters serve their drives themselves from now on. What it has it
+    /// goes on with, as long as it is turned.
+    pub fn close(&mut self) {
+        self.posts.iter().for_each(|post| post.disk.leave_seat(self.owner));
+    }
+
+    /// Whether its queues hold nothing that only it can finish: then it may be dropped without
+    /// leaving a drive's work behind. Meaningful after [`Worker::close`].
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.posts.iter().all(|post| {
+            let shared = post.disk.kind() == QueueKind::AnyThread;
+            shared || post.seat().is_none_or(|seat| post.disk.is_queue_empty(seat.hctx))
+        })
+    }
+
+    /// The bell that wakes it.
+    #[must_use]
+    pub fn bell(&self) -> &Arc<Doorbell<M>> {
+        &self.bell
+    }
+
+    /// Serves until `stop` is not 0 and the bell rings; for drives whose queues any thread may run.
+    /// Looks for work for `spin_ns` before it sleeps.
+    pub fn run(&mut self, stop: &M::Word, spin_ns: u64) {
+        // Acquire pairs with the store of whoever stops it.
+        let stops = || stop.load(Order::Acquire) != 0;
+        while !stops() {
+            self.turn();
+            let (deadline_ns, spin_ns) = (self.sleep_until(), M::now().saturating_add(spin_ns));
+            let until_ns = deadline_ns.map_or(spin_ns, |deadline_ns| deadline_ns.min(spin_ns));
+            let found = M::spin_until(until_ns, || self.has_work() || stops());
+            if !found && until_ns == spin_ns {
+                self.bell.sleep_unless(deadline_ns, || self.has_work() || stops());
+            }
+        }
+    }
+}
+
+impl<M: Machine> Drop for Worker<M> {
+    /// What drives have from queues of its own is waited for, since nobody else can poll them.
+    fn drop(&mut self) {
+        self.posts.iter().for_each(|post| post.disk.leave_seat(self.owner));
+        let owner = self.owner;
+        let in_flight = |post: &Post<M>| post.disk.in_flight_of(owner) > 0;
+        let deadline_ns = M::now().saturating_add(DRAIN_NS);
+        while self.posts.iter().any(in_flight) && M::now() < deadline_ns {
+            self.turn();
+            if let Some(turn) = self.turn_drives {
+                // A ring that fails is reported by the next real turn.
+                let _ = turn(&self.bell, None, &|| true);
+            }
+            if self.posts.iter().any(in_flight) {
+                M::spin_until(M::now() + 100_000, || false);
+            }
+        }
+        self.posts.iter().for_each(|post| post.disk.close_seat(self.owner));
+    }
+}

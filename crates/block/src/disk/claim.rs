@@ -1,0 +1,53 @@
+//! Which thread owns which hardware queue, where queues belong to threads.
+//!
+//! Part of `Disk`: a server's I/O thread brings up the queue of its number (`Disk::bring_up`); a
+//! program's thread, which has no number, claims the first one that nobody owns. Called by the
+//! context of an I/O thread before it opens a channel, and by channels. Kernel counterpart: none; a
+//! queue there belongs to CPUs.
+
+use alloc::format;
+use alloc::sync::Arc;
+
+use millrace_machine::{Doorbell, Machine};
+
+use crate::bio::error::{Error, ErrorKind};
+use crate::disk::Disk;
+use crate::queue::driver::QueueKind;
+
+impl<M: Machine> Disk<M> {
+    /// Makes the calling thread the owner of the first queue that nobody owns, and opens that
+    /// there. Nothing to do if it owns one already, or any thread may run the drive's queues.
+    /// `owner` is the thread's identity, above 0; `bell` wakes it.
+    ///
+    /// # Errors
+    /// `Busy` if other threads own all queues, or what opening one says.
+    pub fn claim(&self, owner: u64, bell: &Arc<Doorbell<M>>) -> Result<(), Error> {
+        if self.kind == QueueKind::AnyThread || self.queue_of(owner).is_some() {
+            return Ok(());
+        }
+        let queues = self.owned_queues();
+        for hctx in 0..queues {
+            match self.own(hctx as u16, owner, Arc::clone(bell)) {
+                Err(error) if error.kind() == ErrorKind::Busy => {}
+                claimed => return claimed,
+            }
+        }
+        let text = format!(
+            "drive {}: each of its {queues} queues belongs to another thread; open the drive for \
+             as many I/O threads as use it at a time (io_threads)",
+            self.name()
+        );
+        Err(Error::new(ErrorKind::Busy, text))
+    }
+
+    /// The queue that a thread owns, if it owns one.
+    pub(crate) fn queue_of(&self, owner: u64) -> Option<u16> {
+        let queues = self.hctxs.iter().take(self.owned_queues());
+        queues.zip(0..).find(|(hctx, _)| hctx.is_owned_by(owner)).map(|(_, number)| number)
+    }
+
+    /// Whether some thread serves a queue.
+    pub(crate) fn is_served(&self, hctx: u16) -> bool {
+        self.kind == QueueKind::AnyThread || self.hctxs[usize::from(hctx)].has_owner()
+    }
+}

@@ -1,0 +1,257 @@
+//! `Controller`: what drives hang on, as far as the layer is told: how many tags, and whose.
+//!
+//! Hardware has tags in three places: each hardware queue its own (NVMe, 1,024), each drive its own
+//! (AHCI, 32), or a controller some for all its drives (SCU 250, HBA 10,140). A driver knows only
+//! of its own drive; a `Controller` in a `DiskConfig` says more, and `queue_tags` is where both
+//! become tag sets. Invariant: a hardware queue never has more requests in flight than its driver
+//! takes, however many tags the controller has: the rest waits without a tag, so that a slow drive
+//! keeps none from others. Flushes go beyond it by those reserved. Kernel counterparts: host tags
+//! (`scsi_host->can_queue`, `BLK_MQ_F_TAG_HCTX_SHARED`) and a device's `queue_depth`.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use millrace_machine::{Machine, NodeId, Topology};
+
+use crate::bio::error::{Error, ErrorKind};
+use crate::disk::DiskConfig;
+use crate::queue::driver::{HwQueues, TagScope};
+use crate::queue::tag::TagSet;
+
+/// Who shares the tags of a controller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// Nobody: each hardware queue of each drive has that many.
+    Queue,
+    /// The hardware queues of a drive: each drive has that many.
+    Drive,
+    /// All drives: they have that many together.
+    Controller,
+}
+
+/// Settings of a controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControllerConfig {
+    /// Name, for drives that hang on it and for errors.
+    pub name: String,
+    /// Tags, 1 to 65,536.
+    pub tags: u32,
+    /// Who shares them.
+    pub sharing: Sharing,
+    /// The NUMA node that it hangs on; none if that is not known.
+    pub node: Option<NodeId>,
+}
+
+impl ControllerConfig {
+    /// Most tags.
+    pub const TAGS_MAX: u32 = 65_536;
+
+    /// Whether it makes sense on a machine.
+    ///
+    /// # Errors
+    /// `InvalidSetting` with the controller, the value and its range.
+    pub fn validate(&self, topology: &Topology) -> Result<(), Error> {
+        let wrong = |what: String| {
+            let text = format!("controller {}: {what}", self.name);
+            Err(Error::new(ErrorKind::InvalidSetting, text))
+        };
+        if self.tags == 0 || self.tags > Self::TAGS_MAX {
+            return wrong(format!("{} tags: 1 to {}", self.tags, Self::TAGS_MAX));
+        }
+        let nodes = topology.nodes() as u32;
+        match self.node {
+            Some(node) if node.0 >= nodes && nodes == 1 => {
+                wrong(format!("there is no NUMA node {}: this machine has node 0 alone", node.0))
+            }
+            Some(node) if node.0 >= nodes => {
+                let most = nodes - 1;
+                wrong(format!("there is no NUMA node {}: this machine has 0 to {most}", node.0))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A controller of a machine, for the `DiskConfig` of each of its drives.
+pub struct Controller<M: Machine> {
+    config: ControllerConfig,
+    /// The one set of all its drives, if they share one.
+    shared: Option<Arc<TagSet<M>>>,
+}
+
+impl<M: Machine> Controller<M> {
+    /// A controller without drives; all its tags are free.
+    ///
+    /// # Errors
+    /// As [`ControllerConfig::validate`].
+    pub fn new(config: ControllerConfig) -> Result<Arc<Self>, Error> {
+        config.validate(&M::topology())?;
+        let shared =
+            (config.sharing == Sharing::Controller).then(|| Arc::new(TagSet::new(config.tags)));
+        Ok(Arc::new(Controller { config, shared }))
+    }
+
+    /// Its settings.
+    #[must_use]
+    pub fn config(&self) -> &ControllerConfig {
+        &self.config
+    }
+
+    /// Tags of the set that its drives share in use; none if they share none.
+    #[must_use]
+    pub fn tags_in_use(&self) -> Option<u32> {
+        self.shared.as_ref().map(|tags| tags.in_use())
+    }
+}
+
+/// Tags of one hardware queue.
+pub(crate) struct QueueTags<M: Machine> {
+    pub(crate) tags: Arc<TagSet<M>>,
+    /// Requests that it may have in flight, flushes apart; as many as there are if the set has not
+    /// more than the driver takes.
+    pub(crate) depth_max: Option<u32>,
+}
+
+/// Hardware queues that a disk may have for its tags: a drive that numbers them for all its queues
+/// is held to them in one place, so it has one queue behind a controller that has more.
+pub(crate) fn queues_max<M: Machine>(config: &DiskConfig<M>, hw: HwQueues) -> u16 {
+    let shares = |c: &Controller<M>| c.shared.is_some() && c.config.tags > own_depth(config, hw);
+    match (&config.controller, hw.tags) {
+        (Some(controller), TagScope::PerDrive) if shares(controller) => 1,
+        _ => hw.count,
+    }
+}
+
+/// Tags that a queue may use by its drive alone.
+fn own_depth<M: Machine>(config: &DiskConfig<M>, hw: HwQueues) -> u32 {
+    config.queue_depth.unwrap_or(hw.depth).clamp(1, hw.depth)
+}
+
+/// The tags of each of `hctxs` hardware queues: the drive's, within the controller's.
+pub(crate) fn queue_tags<M: Machine>(
+    config: &DiskConfig<M>,
+    hw: HwQueues,
+    hctxs: usize,
+) -> Vec<QueueTags<M>> {
+    let own = own_depth(config, hw);
+    let given = config.controller.as_ref().map(|controller| &controller.config);
+    let (sharing, most) = given.map_or((Sharing::Queue, own), |c| (c.sharing, c.tags));
+    let set = |depth: u32| Arc::new(TagSet::new(depth));
+    // One set of all queues, or none if each has its own.
+    let one = match (config.controller.as_ref().and_then(|c| c.shared.clone()), hw.tags) {
+        (Some(shared), _) => Some((shared, most)),
+        (None, TagScope::PerDrive) => Some((set(most.min(own)), most.min(own))),
+        (None, TagScope::PerQueue) if sharing == Sharing::Drive => {
+            let depth = most.min(own.saturating_mul(hctxs as u32));
+            Some((set(depth), depth))
+        }
+        (None, TagScope::PerQueue) => None,
+    };
+    let tags = |_| match &one {
+        Some((tags, depth)) => {
+            QueueTags { tags: Arc::clone(tags), depth_max: (*depth > own).then_some(own) }
+        }
+        None => QueueTags { tags: set(most.min(own)), depth_max: None },
+    };
+    (0..hctxs).map(tags).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::driver::QueueKind;
+    use alloc::string::ToString;
+    use millrace_machine::Native;
+
+    fn settings(tags: u32, sharing: Sharing) -> ControllerConfig {
+        ControllerConfig { name: "hba".into(), tags, sharing, node: None }
+    }
+
+    #[test]
+    fn a_setting_that_makes_no_sense_is_named_with_its_range() {
+        let said = |tags, node: Option<u32>, nodes| {
+            let node = node.map(NodeId);
+            let config = ControllerConfig { node, ..settings(tags, Sharing::Queue) };
+            let error = config.validate(&Topology::uniform(nodes, 2)).err();
+            error.map_or("fine".to_string(), |error| error.to_string())
+        };
+        let fine = [said(1, None, 1), said(65_536, Some(0), 1), said(5, Some(2), 3)];
+        assert_eq!(fine, ["fine"; 3]);
+        assert_eq!(said(0, None, 1), "controller hba: 0 tags: 1 to 65536");
+        assert_eq!(said(65_537, None, 1), "controller hba: 65537 tags: 1 to 65536");
+        let alone = "controller hba: there is no NUMA node 1: this machine has node 0 alone";
+        assert_eq!(said(1, Some(1), 1), alone);
+        let three = "controller hba: there is no NUMA node 3: this machine has 0 to 2";
+        assert_eq!(said(1, Some(3), 3), three);
+    }
+
+    #[test]
+    fn a_controller_says_what_it_was_given_and_how_many_of_its_shared_tags_are_taken() {
+        let shared = Controller::<Native>::new(settings(9, Sharing::Controller)).expect("valid");
+        assert_eq!(shared.config(), &settings(9, Sharing::Controller));
+        assert_eq!(shared.tags_in_use(), Some(0));
+        let tags = shared.shared.as_ref().expect("one set");
+        let taken = [tags.take(&mut 0, 2), tags.take(&mut 1, 2)];
+        assert_eq!(shared.tags_in_use(), Some(4));
+        taken.into_iter().flatten().for_each(|batch| tags.give_rest(batch));
+        let apart = Controller::<Native>::new(settings(9, Sharing::Drive)).expect("valid");
+        assert_eq!(apart.tags_in_use(), None);
+    }
+
+    /// How many queues a drive of 4 queues of 8 tags has, the tags of the first one's set, in how
+    /// many sets, and what a queue may have in flight where that is less.
+    fn tags_of(
+        scope: TagScope,
+        controller: Option<(u32, Sharing)>,
+        queue_depth: Option<u32>,
+    ) -> (u16, u32, usize, Option<u32>) {
+        let controller = controller
+            .map(|(tags, sharing)| Controller::new(settings(tags, sharing)).expect("valid"));
+        let config = DiskConfig::<Native> { controller, queue_depth, ..DiskConfig::default() };
+        let hw = HwQueues { count: 4, depth: 8, kind: QueueKind::AnyThread, tags: scope };
+        let count = queues_max(&config, hw);
+        let queues = queue_tags(&config, hw, usize::from(count));
+        assert_eq!(queues.len(), usize::from(count));
+        let first = |queue: &QueueTags<Native>| {
+            queues.iter().position(|other| Arc::ptr_eq(&other.tags, &queue.tags))
+        };
+        let mut sets: Vec<_> = queues.iter().map(first).collect();
+        sets.dedup();
+        let (tags, depth_max) = (&queues[0].tags, queues[0].depth_max);
+        assert!(queues.iter().all(|queue| queue.depth_max == depth_max));
+        (count, tags.depth_with_reserved() - 2, sets.len(), depth_max)
+    }
+
+    #[test]
+    fn a_drive_has_its_own_tags_within_those_of_its_controller() {
+        use Sharing::{Controller, Drive, Queue};
+        use TagScope::{PerDrive, PerQueue};
+        for (scope, controller, depth, expected) in [
+            (PerQueue, None, None, (4, 8, 4, None)),
+            (PerQueue, None, Some(3), (4, 3, 4, None)),
+            (PerQueue, None, Some(100), (4, 8, 4, None)),
+            (PerDrive, None, None, (4, 8, 1, None)),
+            (PerQueue, Some((5, Queue)), None, (4, 5, 4, None)),
+            (PerQueue, Some((20, Queue)), None, (4, 8, 4, None)),
+            (PerDrive, Some((20, Queue)), None, (4, 8, 1, None)),
+            // All queues of the drive together; each as many as the driver takes in it.
+            (PerQueue, Some((5, Drive)), None, (4, 5, 1, None)),
+            (PerQueue, Some((8, Drive)), None, (4, 8, 1, None)),
+            (PerQueue, Some((9, Drive)), None, (4, 9, 1, Some(8))),
+            (PerQueue, Some((100, Drive)), None, (4, 32, 1, Some(8))),
+            (PerDrive, Some((100, Drive)), None, (4, 8, 1, None)),
+            // A drive that numbers its tags for all queues has one, if there are more than it has.
+            (PerQueue, Some((20, Controller)), None, (4, 20, 1, Some(8))),
+            (PerDrive, Some((20, Controller)), None, (1, 20, 1, Some(8))),
+            (PerDrive, Some((9, Controller)), None, (1, 9, 1, Some(8))),
+            (PerDrive, Some((8, Controller)), None, (4, 8, 1, None)),
+            (PerDrive, Some((8, Controller)), Some(7), (1, 8, 1, Some(7))),
+            (PerDrive, Some((5, Controller)), None, (4, 5, 1, None)),
+        ] {
+            let case = (scope, controller, depth);
+            assert_eq!(tags_of(scope, controller, depth), expected, "{case:?}");
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! `TagSet`: tags, the requests they name, and the queues that wait for one.
+//!
+//! Owned by a hardware queue, by all queues of a drive, or by several drives (shared sets are apart
+//! from hardware queues: design, three things kept apart). Tags are taken for requests in hand and
+//! what is left of a batch is given back at once. A queue that finds none joins a first-come list;
+//! whoever gives tags back wakes the first of it, which passes the wake on. A few reserved tags
+//! serve flushes, so that durability never waits behind data. Kernel counterpart: `struct
+//! blk_mq_tags`.
+#![allow(unsafe_code)]
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Weak;
+
+use millrace_machine::plant::{Plant, planted, weaker};
+use millrace_machine::{Line, Lock, Machine, Order, Word};
+
+use crate::bio::Op;
+use crate::chain::slot::BioRef;
+use crate::disk::Disk;
+use crate::queue::request::{Request, Tag};
+use crate::queue::sbitmap::{Bits, Sbitmap};
+
+/// A hardware queue that waits for a tag.
+pub(crate) struct Waiter<M: Machine> {
+    pub(crate) disk: Weak<Disk<M>>,
+    pub(crate) hctx: u16,
+}
+
+/// Tags and requests.
+pub struct TagSet<M: Machine> {
+    map: Sbitmap<M>,
+    requests: Box<[M::Line<Request<M>>]>,
+    /// Reserved tags are numbered from the map's depth on.
+    reserved: Sbitmap<M>,
+    /// Length of the list below, for a look without the lock.
+    waiting: M::Word,
+    waiters: M::Lock<VecDeque<Waiter<M>>>,
+}
+
+/// Tags kept for flushes.
+const RESERVED: u32 = 2;
+
+impl<M: Machine> TagSet<M> {
+    /// `depth` tags, 1 to 65,536, and a few reserved ones above them.
+    #[must_use]
+    pub fn new(depth: u32) -> Self {
+        let map = Sbitmap::new(depth.clamp(1, 65_536));
+        let request = |tag| {
+            let bits = if tag < map.depth() { map.bit_of(tag) } else { Bits::NONE };
+            M::Line::new(Request::idle(Tag(tag), bits))
+        };
+        TagSet {
+            requests: (0..depth + RESERVED).map(request).collect(),
+            map,
+            reserved: Sbitmap::new(RESERVED),
+            waiting: M::Word::new(0),
+            waiters: M::Lock::new("tag-waiters", VecDeque::with_capacity(64)),
+        }
+    }
+
+    /// Tags that a driver may see: data tags and reserved ones.
+    #[must_use]
+    pub fn depth_with_reserved(&self) -> u32 {
+        self.map.depth() + RESERVED
+    }
+
+    /// Tags in use.
+    #[must_use]
+    pub fn in_use(&self) -> u32 {
+        self.map.weight() + self.reserved.weight()
+    }
+
+    #[inline(always)]
+    pub(crate) fn take(&self, hint: &mut u32, want: u32) -> Option<TagBatch> {
+        self.map.take(hint, want).map(|bits| TagBatch { bits, base: self.map.number(bits.word, 0) })
+    }
+
+    /// Gives back what is left of a batch.
+    pub(crate) fn give_rest(&self, batch: TagBatch) {
+        if batch.bits.mask != 0 {
+            self.map.give(batch.bits);
+        }
+    }
+
+    /// A tag of those kept for flushes.
+    pub(crate) fn take_reserved(&self) -> Option<Tag> {
+        let bits = self.reserved.take(&mut 0, 1)?;
+        let bit = bits.mask.trailing_zeros();
+        Some(Tag(self.map.depth() + self.reserved.number(bits.word, bit)))
+    }
+
+    /// Puts an idle request's tag into a batch of tags to give back; gives the batch when it must
+    /// start another.
+    #[inline(always)]
+    pub(crate) fn give(&self, gather: &mut TagBatch, rq: &Request<M>) {
+        let (tag, bits) = (rq.tag(), rq.bits);
+        if planted(Plant::LeakedTag) && matches!(rq.op(), Op::WriteZeroes) {
+            return;
+        }
+        if bits.mask == 0 {
+            return self.give_reserved(tag);
+        }
+        if gather.bits.mask != 0 && gather.bits.word != bits.word {
+            self.map.give(gather.bits);
+            gather.bits.mask = 0;
+        }
+        gather.bits.word = bits.word;
+        assert!(gather.bits.mask & bits.mask == 0, "tag {} completed twice", tag.0);
+        gather.bits.mask |= bits.mask;
+    }
+
+    /// Takes the bios out of a filled request that no driver has, and gives its tag back.
+    pub(crate) fn take_back(&self, tag: Tag) -> BioRef<M> {
+        // SAFETY: filled and in no driver's hands: the caller took it off the only list it was on.
+        let rq = unsafe { self.request(tag) };
+        let chain = rq.empty();
+        let mut batch = TagBatch::EMPTY;
+        self.give(&mut batch, rq);
+        self.give_rest(batch);
+        chain
+    }
+
+    #[cold]
+    fn give_reserved(&self, tag: Tag) {
+        self.reserved.give(self.reserved.bit_of(tag.0 - self.map.depth()));
+    }
+
+    /// Whether somebody could take a tag at this moment.
+    pub(crate) fn has_free(&self) -> bool {
+        self.map.weight() < self.map.depth()
+    }
+
+    /// The request of a tag. Charged as a write.
+    ///
+    /// # Safety
+    /// The caller owns the tag: it has just taken it, or a driver's completion or the serve lock of
+    /// the queue in which it is in flight gives it the right; and it makes no second reference.
+    #[inline]
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn request(&self, tag: Tag) -> &mut Request<M> {
+        // SAFETY: exclusive by the contract above.
+        unsafe { &mut *self.requests[tag.0 as usize].write() }
+    }
+
+    /// Joins the list of those who wait. The caller must try once more afterwards: either it sees a
+    /// tag given back, or whoever gives one back sees it waiting (all four accesses are SeqCst).
+    pub(crate) fn wait(&self, waiter: Waiter<M>) {
+        let mut waiters = self.waiters.lock();
+        waiters.push_back(waiter);
+        self.waiting.store(waiters.len() as u64, Order::SeqCst);
+    }
+
+    /// Whether somebody waits; asked after tags were given back.
+    #[inline]
+    pub(crate) fn has_waiters(&self) -> bool {
+        // Relaxed: a planted bug.
+        self.waiting.load(weaker(Plant::WaitersRelaxed, Order::SeqCst, Order::Relaxed)) != 0
+    }
+
+    /// Lets all who wait look for themselves: for whoever gives tags back and runs no queues.
+    pub(crate) fn wake_all(&self) {
+        while let Some(waiter) = self.wake_one() {
+            if let Some(disk) = waiter.disk.upgrade() {
+                disk.look_for_tag(waiter.hctx);
+            }
+        }
+    }
+
+    /// Takes the first who waits off the list.
+    pub(crate) fn wake_one(&self) -> Option<Waiter<M>> {
+        let mut waiters = self.waiters.lock();
+        let first = waiters.pop_front();
+        self.waiting.store(waiters.len() as u64, Order::SeqCst);
+        first
+    }
+}
+
+impl<M: Machine> Drop for TagSet<M> {
+    /// Bios that a drive never answered stay with their home, which was leaked because of them.
+    fn drop(&mut self) {
+        for line in &self.requests {
+            // SAFETY: nobody else has the set any more.
+            core::mem::forget(unsafe { &mut *line.write() }.chain.take());
+        }
+    }
+}
+
+/// Some tags of one word, taken together or to be given back together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TagBatch {
+    bits: Bits,
+    /// Number of the word's first tag.
+    base: u32,
+}
+
+impl TagBatch {
+    pub(crate) const EMPTY: TagBatch = TagBatch { bits: Bits::NONE, base: 0 };
+
+    /// The tag of an idle request, not a reserved one.
+    #[inline(always)]
+    pub(crate) fn of<M: Machine>(rq: &Request<M>) -> TagBatch {
+        TagBatch { bits: rq.bits, base: 0 }
+    }
+
+    /// Takes out the first tag.
+    #[inline(always)]
+    pub(crate) fn next(&mut self) -> Option<Tag> {
+        let bit = self.bits.mask.trailing_zeros();
+        if self.bits.mask == 0 {
+            return None;
+        }
+        self.bits.mask &= self.bits.mask - 1;
+        Some(Tag(self.base + bit))
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bits.mask == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeSet;
+    use alloc::vec::Vec;
+    use millrace_machine::Native;
+    use proptest::prelude::*;
+
+    fn waiter(hctx: u16) -> Waiter<Native> {
+        Waiter { disk: Weak::new(), hctx }
+    }
+
+    #[test]
+    fn who_waits_for_a_tag_is_woken_in_the_order_of_coming() {
+        let tags = TagSet::new(1);
+        assert!(!tags.has_waiters());
+        (1..4).for_each(|hctx| tags.wait(waiter(hctx)));
+        for hctx in 1..3 {
+            assert!(tags.has_waiters());
+            assert_eq!(tags.wake_one().map(|waiter| waiter.hctx), Some(hctx));
+        }
+        tags.wait(waiter(4));
+        tags.wake_all();
+        assert!(!tags.has_waiters() && tags.wake_one().is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "tag 0 completed twice")]
+    fn a_tag_given_back_twice_in_a_batch_is_a_bug() {
+        let tags = TagSet::<Native>::new(4);
+        let tag = tags.take(&mut 0, 1).and_then(|mut batch| batch.next()).expect("it is free");
+        let mut batch = TagBatch::EMPTY;
+        // SAFETY: nobody else uses the set.
+        (0..2).for_each(|_| tags.give(&mut batch, unsafe { tags.request(tag) }));
+    }
+
+    proptest! {
+        #[test]
+        fn tags_of_both_kinds_agree_with_a_set(
+            depth in 1u32..150,
+            steps in proptest::collection::vec((0u8..4, 0u32..40, 1u32..70), 1..100),
+        ) {
+            let tags = TagSet::<Native>::new(depth);
+            prop_assert_eq!(tags.depth_with_reserved(), depth + RESERVED);
+            let mut taken = BTreeSet::new();
+            for (step, hint, want) in steps {
+                let data = taken.iter().filter(|tag| **tag < depth).count() as u32;
+                match step {
+                    0 => match tags.take(&mut hint.clone(), want) {
+                        Some(mut batch) => {
+                            prop_assert!(!batch.is_empty());
+                            let all: Vec<u32> = core::iter::from_fn(|| batch.next().map(|t| t.0))
+                                // The rest goes back as it is.
+                                .take(want as usize / 2 + 1)
+                                .collect();
+                            prop_assert!(all.iter().all(|tag| *tag < depth && taken.insert(*tag)));
+                            tags.give_rest(batch);
+                        }
+                        None => prop_assert_eq!(data, depth),
+                    },
+                    1 => match tags.take_reserved() {
+                        Some(tag) => prop_assert!(tag.0 >= depth && taken.insert(tag.0)),
+                        None => prop_assert_eq!(taken.len() as u32 - data, RESERVED),
+                    },
+                    _ => {
+                        let mut batch = TagBatch::EMPTY;
+                        let some = taken.iter().skip(hint as usize / 4).take(want as usize);
+                        let back: Vec<u32> = some.copied().collect();
+                        for tag in back {
+                            // SAFETY: nobody else uses the set.
+                            let rq = unsafe { tags.request(Tag(tag)) };
+                            prop_assert_eq!(rq.tag(), Tag(tag));
+                            tags.give(&mut batch, rq);
+                            taken.remove(&tag);
+                        }
+                        tags.give_rest(batch);
+                    }
+                }
+                let data = taken.iter().filter(|tag| **tag < depth).count() as u32;
+                prop_assert_eq!(tags.in_use() as usize, taken.len());
+                prop_assert_eq!(tags.has_free(), data < depth);
+                prop_assert!(taken.iter().all(|tag| *tag < tags.depth_with_reserved()));
+            }
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! What a ring of trace events holds: words of 16 bytes, and the entries that a reader makes of
+//! them.
+//!
+//! Memory is what tracing costs most, so a word says only what the one before did not: a *group*
+//! has the time, device, tenant and categories of the words behind it, a *step* the sectors of one
+//! I/O and what happened to it, which may be several of the kernel's events with one stamp. A
+//! remap's source and a driver's data stand in words before the step. Written by `TraceWriter`
+//! (tracer.rs), read by [`Decoder`]; the top 4 bits of a word's first half say what it is. Owns no
+//! memory but itself.
+
+use alloc::vec::Vec;
+
+use crate::queue::driver::DriverData;
+use crate::trace::blktrace::Act;
+
+/// One word of a ring.
+pub(crate) type Word = [u64; 2];
+/// Most words of one event: group, driver's data, step. A remap has one word for its source instead
+/// of data.
+pub(crate) const WORDS_MAX: u64 = 2 + DriverData::BYTES.div_ceil(8) as u64;
+
+/// Bits of a word that do not say what it is: enough for sectors of 512 EiB, and for 36 years.
+const VALUE: u64 = (1 << KIND_SHIFT) - 1;
+const KIND_SHIFT: u32 = 60;
+const STEP: u64 = 0;
+const GROUP: u64 = 1;
+const FROM: u64 = 2;
+const DATA: u64 = 3;
+
+/// Codes beyond the kernel's: several of its events in one step.
+const QUEUE_GET: u8 = 32;
+const REMAP_QUEUE: u8 = 33;
+const REMAP_QUEUE_GET: u8 = 34;
+const INSERT_ISSUE: u8 = 35;
+
+/// One event, as whoever records gets it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// When.
+    pub time_ns: u64,
+    /// First sector on the drive; of an unplug, how many requests.
+    pub sector: u64,
+    /// Of a remap: the first sector on the volume.
+    pub from: u64,
+    /// How long.
+    pub bytes: u32,
+    /// Code and categories.
+    pub action: u32,
+    /// Whom it is accounted to.
+    pub tenant: u32,
+    /// The drive's device number.
+    pub device: u32,
+    /// Of a completion: 0, or a negative errno.
+    pub error: i32,
+    /// What the driver had to say, if that is the event.
+    pub data: DriverData,
+}
+
+/// What happened to an I/O at one time, or at two that lie close together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// One event.
+    One(Act),
+    /// C, with a negative errno or 0.
+    Complete(i16),
+    /// Q and G.
+    QueueGet,
+    /// A and Q.
+    RemapQueue,
+    /// A, Q and G.
+    RemapQueueGet,
+    /// I so many nanoseconds before, and D.
+    InsertIssue(u16),
+}
+
+impl Step {
+    /// Its code, and the number that belongs to it.
+    #[inline(always)]
+    fn parts(self) -> (u8, u16) {
+        match self {
+            Step::One(act) => (act as u8, 0),
+            Step::Complete(error) => (Act::Complete as u8, error as u16),
+            Step::QueueGet => (QUEUE_GET, 0),
+            Step::RemapQueue => (REMAP_QUEUE, 0),
+            Step::RemapQueueGet => (REMAP_QUEUE_GET, 0),
+            Step::InsertIssue(before_ns) => (INSERT_ISSUE, before_ns),
+        }
+    }
+
+    /// How many events it stands for.
+    pub(crate) fn events(self) -> u64 {
+        match self {
+            Step::One(_) | Step::Complete(_) => 1,
+            Step::QueueGet | Step::RemapQueue | Step::InsertIssue(_) => 2,
+            Step::RemapQueueGet => 3,
+        }
+    }
+}
+
+/// Which I/O it is about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Subject {
+    /// Device, tenant and categories: see [`group_of`].
+    pub(crate) group: u64,
+    /// First sector on the drive; of an unplug, how many requests.
+    pub(crate) sector: u64,
+    /// How long.
+    pub(crate) bytes: u32,
+}
+
+/// What I/Os of a batch mostly share.
+#[inline(always)]
+pub(crate) fn group_of(device: u32, tenant: u16, categories: u16) -> u64 {
+    u64::from(device) | u64::from(tenant) << 32 | u64::from(categories) << 48
+}
+
+/// The word that begins a group.
+#[inline(always)]
+pub(crate) fn group_word(time_ns: u64, group: u64) -> Word {
+    [GROUP << KIND_SHIFT | time_ns & VALUE, group]
+}
+
+/// The word of what happened.
+#[inline(always)]
+pub(crate) fn step_word(of: &Subject, step: Step) -> Word {
+    let (code, number) = step.parts();
+    let what = u64::from(of.bytes) | u64::from(code) << 32 | u64::from(number) << 48;
+    const { assert!(STEP == 0, "a step's first word is its sector alone") };
+    [of.sector & VALUE, what]
+}
+
+/// The word of a remap's source, before the remap.
+#[inline(always)]
+pub(crate) fn from_word(sector: u64) -> Word {
+    [FROM << KIND_SHIFT, sector]
+}
+
+/// The words of a driver's data, before their step.
+pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = Word> + '_ {
+    data.bytes().chunks(8).map(|chunk| {
+        let mut bytes = [0; 8];
+        bytes[..chunk.len()].copy_from_slice(chunk);
+        [DATA << KIND_SHIFT | chunk.len() as u64, u64::from_ne_bytes(bytes)]
+    })
+}
+
+/// Makes entries of words, in order of time as far as the writer had them so; knows the group that
+/// is open.
+#[derive(Debug, Default)]
+pub(crate) struct Decoder {
+    /// The D of steps of one time that began with an I: they come behind the last of these.
+    issued: Vec<Entry>,
+    time_ns: u64,
+    group: u64,
+    from: u64,
+    data: DriverData,
+}
+
+impl Decoder {
+    /// One word, which may be no entry, or several.
+    pub(crate) fn take(&mut self, word: Word, out: &mut Vec<Entry>) {
+        let value = word[0] & VALUE;
+        let is_issue = word[0] >> KIND_SHIFT == STEP && (word[1] >> 32) as u8 == INSERT_ISSUE;
+        if !is_issue && !self.issued.is_empty() {
+            self.end(out);
+        }
+        match word[0] >> KIND_SHIFT {
+            GROUP => (self.time_ns, self.group) = (value, word[1]),
+            FROM => self.from = word[1],
+            DATA => {
+                let length = (value as usize).min(8);
+                self.data.push(&word[1].to_ne_bytes()[..length]);
+            }
+            _ => self.step(value, word[1], out),
+        }
+    }
+
+    /// Lets go of what waits for others of its time.
+    pub(crate) fn end(&mut self, out: &mut Vec<Entry>) {
+        out.append(&mut self.issued);
+    }
+
+    fn step(&mut self, sector: u64, what: u64, out: &mut Vec<Entry>) {
+        let (code, number) = ((what >> 32) as u8, (what >> 48) as u16);
+        let mut put = |act: Act, before_ns: u64| {
+            let of_remap = act == Act::Remap;
+            out.push(Entry {
+                time_ns: self.time_ns - before_ns,
+                sector,
+                from: if of_remap { self.from } else { 0 },
+                bytes: what as u32,
+                action: act.with((self.group >> 48) as u16),
+                tenant: (self.group >> 32) as u32 & 0xffff,
+                device: self.group as u32,
+                error: if act == Act::Complete { (number as i16).into() } else { 0 },
+                data: match act {
+                    Act::DriverData => core::mem::take(&mut self.data),
+                    _ => DriverData::default(),
+                },
+            });
+        };
+        if matches!(code, REMAP_QUEUE | REMAP_QUEUE_GET) {
+            put(Act::Remap, 0);
+        }
+        if matches!(code, QUEUE_GET | REMAP_QUEUE | REMAP_QUEUE_GET) {
+            put(Act::Queue, 0);
+        }
+        match code {
+            QUEUE_GET | REMAP_QUEUE_GET => put(Act::GetRequest, 0),
+            INSERT_ISSUE => {
+                put(Act::Insert, number.into());
+                put(Act::Issue, 0);
+                self.issued.extend(out.pop());
+            }
+            code => {
+                if let Some(act) = Act::from_code(code.into()) {
+                    put(act, 0);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::blktrace::category;
+    use alloc::vec;
+
+    fn decoded(words: &[Word]) -> Vec<Entry> {
+        let (mut decoder, mut out) = (Decoder::default(), Vec::new());
+        words.iter().for_each(|word| decoder.take(*word, &mut out));
+        decoder.end(&mut out);
+        out
+    }
+
+    fn subject() -> Subject {
+        Subject { group: group_of(7, 3, category::WRITE), sector: 40, bytes: 4096 }
+    }
+
+    #[test]
+    fn a_step_becomes_the_events_that_it_stands_for_in_their_order() {
+        let group = group_word(1000, subject().group);
+        for (step, acts) in [
+            (Step::One(Act::Bounce), vec![(Act::Bounce, 1000)]),
+            (Step::Complete(-5), vec![(Act::Complete, 1000)]),
+            (Step::QueueGet, vec![(Act::Queue, 1000), (Act::GetRequest, 1000)]),
+            (Step::RemapQueue, vec![(Act::Remap, 1000), (Act::Queue, 1000)]),
+            (
+                Step::RemapQueueGet,
+                vec![(Act::Remap, 1000), (Act::Queue, 1000), (Act::GetRequest, 1000)],
+            ),
+            (Step::InsertIssue(30), vec![(Act::Insert, 970), (Act::Issue, 1000)]),
+        ] {
+            let entries = decoded(&[group, from_word(99), step_word(&subject(), step)]);
+            assert_eq!(entries.len() as u64, step.events());
+            for (entry, (act, time_ns)) in entries.iter().zip(acts) {
+                assert_eq!(entry.action, act.with(category::WRITE), "{step:?}");
+                let (error, from) = (if act == Act::Complete { -5 } else { 0 }, entry.from);
+                assert_eq!(from, if act == Act::Remap { 99 } else { 0 });
+                let rest = Entry { from, time_ns, error, action: entry.action, ..entry_of() };
+                assert_eq!(*entry, rest, "{step:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_inserted_and_issued_together_comes_in_order_of_time() {
+        let (issue, group) = (step_word(&subject(), Step::InsertIssue(30)), subject().group);
+        let complete = step_word(&subject(), Step::Complete(0));
+        let (first, next) = (group_word(1000, group), group_word(1100, group));
+        let entries = decoded(&[first, issue, issue, next, issue, complete, issue]);
+        let times: Vec<u64> = entries.iter().map(|entry| entry.time_ns).collect();
+        assert_eq!(times, [970, 970, 1000, 1000, 1070, 1100, 1100, 1070, 1100]);
+    }
+
+    #[test]
+    fn words_are_their_kind_and_what_they_say_side_by_side() {
+        let group = group_of(0x0810_0001, 0x1234, 0x8002);
+        assert_eq!(group, 0x8002_1234_0810_0001);
+        assert_eq!(group_word(0xf123, group), [0x1000_0000_0000_f123, group]);
+        // A time is cut before it becomes another kind.
+        assert_eq!(group_word(u64::MAX, 0), [0x1fff_ffff_ffff_ffff, 0]);
+        let of = Subject { group, sector: 0x55, bytes: 0xffff_fe00 };
+        assert_eq!(step_word(&of, Step::One(Act::Remap)), [0x55, 0x0000_000f_ffff_fe00]);
+        assert_eq!(step_word(&of, Step::Complete(-5)), [0x55, 0xfffb_0008_ffff_fe00]);
+        assert_eq!(step_word(&of, Step::InsertIssue(7)), [0x55, 0x0007_0023_ffff_fe00]);
+        let far = Subject { sector: u64::MAX, ..of };
+        assert_eq!(step_word(&far, Step::QueueGet), [u64::MAX >> 4, 0x0000_0020_ffff_fe00]);
+        assert_eq!(from_word(9), [0x2000_0000_0000_0000, 9]);
+        let longest = DriverData::new(&[1; DriverData::BYTES]);
+        let heads: Vec<u64> = data_words(&longest).map(|word| word[0] & 0xff).collect();
+        assert_eq!(heads, [8, 8, 3]);
+        assert_eq!(heads.len() as u64 + 2, WORDS_MAX);
+        assert!(data_words(&longest).all(|word| word[0] >> 4 == 0x0300_0000_0000_0000));
+    }
+
+    /// A tenant's number may be the code of a step, and a time or a source any bits.
+    #[test]
+    fn what_words_say_is_never_taken_for_their_kind() {
+        let tenant = INSERT_ISSUE.into();
+        let of = Subject { group: group_of(7, tenant, category::READ), sector: 8, bytes: 512 };
+        let issue = step_word(&of, Step::InsertIssue(10));
+        let from = u64::from(INSERT_ISSUE) << 32;
+        let entries = decoded(&[
+            group_word(100, of.group),
+            issue,
+            group_word(200, of.group),
+            issue,
+            from_word(from),
+            step_word(&of, Step::RemapQueue),
+        ]);
+        let seen: Vec<_> = entries.iter().map(|e| (e.action & 0xff, e.time_ns, e.from)).collect();
+        let code = |act: Act| act as u32;
+        assert_eq!(
+            seen,
+            [
+                (code(Act::Insert), 90, 0),
+                (code(Act::Issue), 100, 0),
+                (code(Act::Insert), 190, 0),
+                (code(Act::Issue), 200, 0),
+                (code(Act::Remap), 200, from),
+                (code(Act::Queue), 200, 0),
+            ]
+        );
+        let whose = |e: &Entry| (e.tenant, e.device, e.action >> 16 & u32::from(category::READ));
+        assert!(entries.iter().all(|e| whose(e) == (tenant.into(), 7, category::READ.into())));
+    }
+
+    #[test]
+    fn batches_of_one_time_are_in_order_whenever_they_were_inserted() {
+        let issue = |before_ns| step_word(&subject(), Step::InsertIssue(before_ns));
+        let entries =
+            decoded(&[group_word(1000, subject().group), issue(30), issue(30), issue(20)]);
+        let times: Vec<u64> = entries.iter().map(|entry| entry.time_ns).collect();
+        assert_eq!(times, [970, 970, 980, 1000, 1000, 1000]);
+    }
+
+    fn entry_of() -> Entry {
+        Entry { sector: 40, bytes: 4096, tenant: 3, device: 7, ..Entry::default() }
+    }
+
+    #[test]
+    fn data_of_any_length_arrive_with_their_step_and_only_with_that() {
+        for length in 0..=DriverData::BYTES {
+            let bytes: Vec<u8> = (1..=length as u8).collect();
+            let data = DriverData::new(&bytes);
+            let mut words = vec![group_word(5, subject().group)];
+            words.extend(data_words(&data));
+            words.push(step_word(&subject(), Step::One(Act::DriverData)));
+            assert!(words.len() as u64 <= WORDS_MAX);
+            words.push(step_word(&subject(), Step::One(Act::Issue)));
+            let entries = decoded(&words);
+            assert_eq!((entries[0].data.bytes(), entries[1].data.bytes()), (&bytes[..], &[][..]));
+        }
+    }
+}

@@ -1,0 +1,511 @@
+//! `Tracer`: rings of trace events, one for each thread that makes them, and who empties them.
+//!
+//! A ring has one writer (the `Runner` of a channel or worker) and one reader (the recorder), and
+//! neither waits for the other: what finds no room is counted as dropped. It holds words
+//! (entry.rs), which the writer shows to the reader once a batch, and of which the reader makes
+//! entries. Off, none of this is touched. Lock order: the list of rings, then a ring's reader.
+//! Kernel counterpart: kernel/trace/blktrace.c and its relay channels.
+#![allow(unsafe_code)]
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
+
+use millrace_machine::{CpuId, Lock, Machine, Order, Word as _};
+
+use crate::queue::driver::DriverData;
+use crate::trace::blktrace::Act;
+use crate::trace::entry::{
+    Decoder, Entry, Step, Subject, WORDS_MAX, Word, data_words, from_word, group_word, step_word,
+};
+
+/// Events of a ring unless told otherwise: 2 MiB.
+pub const TRACE_RING_EVENTS: usize = 1 << 16;
+/// Words of a ring for each event that it is to have room for, even if no two share anything.
+const WORDS_PER_EVENT: usize = 2;
+/// Entries that the reader makes at once.
+const ENTRIES_AT_ONCE: usize = 1024;
+
+/// Which time an event is recorded with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TraceStamp {
+    /// That of its batch, or of its I/O where the channel stamps each.
+    #[default]
+    Batch,
+    /// Its own: the clock is read for each event.
+    Event,
+}
+
+/// A ring of words: one writer, one reader.
+struct Ring<M: Machine> {
+    words: Box<[UnsafeCell<Word>]>,
+    /// Words ever written; by the writer only.
+    head: M::Word,
+    /// Words ever read; by the reader only.
+    tail: M::Word,
+    /// Events that found no room; by the writer only.
+    dropped: M::Word,
+    /// 1 if each event is to have its own time.
+    exact: M::Word,
+    /// The reader's side: what the words read so far said of the next.
+    reader: M::Lock<Decoder>,
+    cpu: CpuId,
+}
+
+// SAFETY: the writer touches the words from `tail` + length on, the reader, who holds `reader`,
+// those from `tail` to `head`; both counts are handed over with Release and Acquire.
+unsafe impl<M: Machine> Sync for Ring<M> {}
+// SAFETY: nothing in it belongs to a thread.
+unsafe impl<M: Machine> Send for Ring<M> {}
+
+impl<M: Machine> Ring<M> {
+    /// Empties it piece by piece.
+    fn read(&self, mut take: impl FnMut(CpuId, &[Entry])) {
+        let mut decoder = self.reader.lock();
+        // Acquire pairs with the Release of `publish`. Relaxed: the reader's own.
+        let (head, mut tail) = (self.head.load(Order::Acquire), self.tail.load(Order::Relaxed));
+        let mut entries = Vec::with_capacity(ENTRIES_AT_ONCE);
+        while tail < head {
+            // A step becomes three entries at most.
+            while tail < head && entries.len() + 3 <= ENTRIES_AT_ONCE {
+                let place = tail as usize & (self.words.len() - 1);
+                // SAFETY: the writer published this word and does not touch it until `tail` has
+                // passed it.
+                decoder.take(unsafe { *self.words[place].get() }, &mut entries);
+                tail += 1;
+            }
+            // A batch is there whole, so this waits for nothing that comes later.
+            if tail == head {
+                decoder.end(&mut entries);
+            }
+            // Release pairs with the Acquire of `find_room`.
+            self.tail.store(tail, Order::Release);
+            take(self.cpu, &entries);
+            entries.clear();
+        }
+    }
+}
+
+/// Where a thread puts its events.
+pub(crate) struct TraceWriter<M: Machine> {
+    ring: Arc<Ring<M>>,
+    mask: u64,
+    head: u64,
+    /// How far there was room when the reader's place was last looked at.
+    limit: u64,
+    /// The group that is open.
+    time_ns: u64,
+    group: u64,
+    stamp: TraceStamp,
+}
+
+impl<M: Machine> TraceWriter<M> {
+    /// Something that happened to an I/O.
+    #[inline]
+    pub(crate) fn put(&mut self, time_ns: u64, of: &Subject, step: Step) {
+        if self.open(time_ns, of, step) {
+            self.push(step_word(of, step));
+        }
+    }
+
+    /// The same, of a remap from a sector.
+    #[inline]
+    pub(crate) fn put_from(&mut self, time_ns: u64, of: &Subject, step: Step, from: u64) {
+        if self.open(time_ns, of, step) {
+            self.push(from_word(from));
+            self.push(step_word(of, step));
+        }
+    }
+
+    /// What a driver has to say of an I/O.
+    #[cold]
+    pub(crate) fn put_data(&mut self, time_ns: u64, of: &Subject, data: &DriverData) {
+        let step = Step::One(Act::DriverData);
+        if self.open(time_ns, of, step) {
+            data_words(data).for_each(|word| self.push(word));
+            self.push(step_word(of, step));
+        }
+    }
+
+    /// Which time events have.
+    #[inline]
+    pub(crate) fn stamp(&self) -> TraceStamp {
+        self.stamp
+    }
+
+    /// Whether each event has its own.
+    #[inline]
+    pub(crate) fn is_exact(&self) -> bool {
+        self.stamp == TraceStamp::Event
+    }
+
+    /// Lets the reader see what was put, and sees what it wants by now.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        // Release pairs with the Acquire of `Ring::read`.
+        self.ring.head.store(self.head, Order::Release);
+        // Relaxed: the next batch is soon enough.
+        let exact = self.ring.exact.load(Order::Relaxed) != 0;
+        self.stamp = if exact { TraceStamp::Event } else { TraceStamp::Batch };
+    }
+
+    /// Makes room, and a group of this time and I/O; false if there is no room.
+    #[inline]
+    fn open(&mut self, mut time_ns: u64, of: &Subject, step: Step) -> bool {
+        if self.limit - self.head < WORDS_MAX && !self.find_room(step) {
+            return false;
+        }
+        if self.stamp == TraceStamp::Event {
+            time_ns = M::now();
+        }
+        if (time_ns, of.group) != (self.time_ns, self.group) {
+            (self.time_ns, self.group) = (time_ns, of.group);
+            self.push(group_word(time_ns, of.group));
+        }
+        true
+    }
+
+    /// For which there is room.
+    #[inline]
+    fn push(&mut self, word: Word) {
+        let place = (self.head & self.mask) as usize;
+        // SAFETY: the place is in the ring by the mask, and the writer's alone: `limit` is never
+        // past what the reader has left behind.
+        unsafe { *self.ring.words.get_unchecked(place).get() = word };
+        self.head += 1;
+    }
+
+    #[cold]
+    fn find_room(&mut self, step: Step) -> bool {
+        // Acquire pairs with the Release of `Ring::read`: the reader has copied the words.
+        self.limit = self.ring.tail.load(Order::Acquire) + self.mask + 1;
+        if self.limit - self.head >= WORDS_MAX {
+            return true;
+        }
+        // What waits for the end of the batch may be what fills it.
+        // Release pairs with the Acquire of `Ring::read`.
+        self.ring.head.store(self.head, Order::Release);
+        // Relaxed: a statistic with one writer.
+        let dropped = self.ring.dropped.load(Order::Relaxed) + step.events();
+        self.ring.dropped.store(dropped, Order::Relaxed);
+        false
+    }
+}
+
+/// What was lost, and what is still to come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TraceStatus {
+    /// Events that found their ring full, since the recording began.
+    pub dropped: u64,
+    /// Threads that have a ring.
+    pub writers: usize,
+}
+
+/// Rings of trace records, of all threads that use some drives.
+pub struct Tracer<M: Machine> {
+    /// 1 while somebody records.
+    on: M::Word,
+    rings: M::Lock<Vec<Arc<Ring<M>>>>,
+    /// Dropped by those that are gone, and before the recording began.
+    dropped: M::Word,
+    /// 1 if each event is to have its own time.
+    exact: M::Word,
+    words: usize,
+}
+
+impl<M: Machine> Tracer<M> {
+    /// No rings yet; each thread's will have room for so many events (rounded up to a power of two)
+    /// and mostly for more, as those of a batch share much.
+    #[must_use]
+    pub fn new(events: usize) -> Arc<Tracer<M>> {
+        Arc::new(Tracer {
+            on: M::Word::new(0),
+            rings: M::Lock::new("trace-rings", Vec::new()),
+            dropped: M::Word::new(0),
+            exact: M::Word::new(0),
+            words: (events.next_power_of_two() * WORDS_PER_EVENT).max(16),
+        })
+    }
+
+    /// Whether somebody records.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        // Relaxed: threads notice in time.
+        self.on.load(Order::Relaxed) != 0
+    }
+
+    /// Starts to take events, and forgets those of an earlier recording; false if one is under
+    /// way. Channels notice with their next batch once their volume is told
+    /// ([`Volume::set_traced`](crate::Volume::set_traced)).
+    pub fn start(&self, stamp: TraceStamp) -> bool {
+        let mut rings = self.rings.lock();
+        // Written under the lock.
+        if self.is_on() {
+            return false;
+        }
+        rings.retain(|ring| Arc::strong_count(ring) > 1);
+        let exact = u64::from(stamp == TraceStamp::Event);
+        // Relaxed: written under the lock, and threads notice in time.
+        self.exact.store(exact, Order::Relaxed);
+        for ring in rings.iter() {
+            ring.read(|_, _| ());
+            // Relaxed: as above.
+            ring.exact.store(exact, Order::Relaxed);
+        }
+        // Relaxed: statistics.
+        let before: u64 = rings.iter().map(|ring| ring.dropped.load(Order::Relaxed)).sum();
+        self.dropped.store(before.wrapping_neg(), Order::Relaxed);
+        self.on.store(1, Order::Relaxed);
+        true
+    }
+
+    /// Ends that. What is in the rings can still be drained.
+    pub fn stop(&self) {
+        let _rings = self.rings.lock();
+        // Relaxed: written under the lock, and threads notice in time.
+        self.on.store(0, Order::Relaxed);
+    }
+
+    /// A ring for the calling thread.
+    pub(crate) fn writer(&self) -> TraceWriter<M> {
+        // Written here, and not with zeroes, so that no page is new when the first event comes.
+        let words = (0..self.words).map(|_| UnsafeCell::new([u64::MAX; 2])).collect();
+        let mut rings = self.rings.lock();
+        let word = || M::Word::new(0);
+        let (head, tail, dropped) = (word(), word(), word());
+        // Relaxed: written under the lock.
+        let exact = M::Word::new(self.exact.load(Order::Relaxed));
+        let reader = M::Lock::new("trace-ring", Decoder::default());
+        let ring = Arc::new(Ring { words, head, tail, dropped, exact, reader, cpu: M::cpu() });
+        rings.push(Arc::clone(&ring));
+        drop(rings);
+        let mask = self.words as u64 - 1;
+        // The first event looks how far there is room.
+        let (head, limit, stamp) = (0, 0, TraceStamp::Batch);
+        let mut writer = TraceWriter { ring, mask, head, limit, time_ns: 0, group: 0, stamp };
+        writer.publish();
+        writer
+    }
+
+    /// Empties the rings: `take` sees pieces of each ring in the order in which they were written,
+    /// with the CPU on which its thread was when it began.
+    pub fn drain(&self, mut take: impl FnMut(CpuId, &[Entry])) -> TraceStatus {
+        // Threads that join meanwhile do not wait for `take`.
+        let rings: Vec<_> = self.rings.lock().iter().map(Arc::clone).collect();
+        // Relaxed: a statistic.
+        let mut dropped = self.dropped.load(Order::Relaxed);
+        for ring in &rings {
+            ring.read(&mut take);
+            // Relaxed: a statistic.
+            dropped = dropped.wrapping_add(ring.dropped.load(Order::Relaxed));
+        }
+        let writers = rings.len();
+        drop(rings);
+        self.forget_the_gone();
+        TraceStatus { dropped, writers }
+    }
+
+    /// Lets go of the empty rings of threads that are gone.
+    fn forget_the_gone(&self) {
+        self.rings.lock().retain(|ring| {
+            let gone = Arc::strong_count(ring) == 1;
+            // Pairs with the Release of the writer's letting go: what it wrote last is seen.
+            M::fence(Order::Acquire);
+            // Acquire: the writer's last words. Relaxed: the reader's own, and a statistic.
+            let empty = ring.head.load(Order::Acquire) == ring.tail.load(Order::Relaxed);
+            if gone && empty {
+                self.dropped.fetch_add(ring.dropped.load(Order::Relaxed), Order::Relaxed);
+            }
+            !(gone && empty)
+        });
+    }
+}
+
+impl<M: Machine> Drop for TraceWriter<M> {
+    fn drop(&mut self) {
+        self.publish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use crate::trace::blktrace::category;
+    use crate::trace::entry::group_of;
+    use millrace_machine::Native;
+
+    fn of(sector: u64) -> Subject {
+        Subject { group: group_of(1, 0, category::READ), sector, bytes: 512 }
+    }
+
+    const QUEUED: Step = Step::One(Act::Queue);
+
+    #[test]
+    fn a_full_ring_drops_and_counts_and_goes_on() {
+        let tracer = Tracer::<Native>::new(8);
+        assert!(tracer.start(TraceStamp::Batch) && !tracer.start(TraceStamp::Batch));
+        let mut writer = tracer.writer();
+        // Times that differ: two words each, and the last one must leave room for the largest.
+        (0..9).for_each(|n| writer.put(n + 1, &of(n), QUEUED));
+        writer.put(9, &of(9), Step::QueueGet);
+        let mut seen = Vec::new();
+        let status = tracer.drain(|_, entries| seen.extend(entries.iter().map(|e| e.sector)));
+        assert_eq!((seen.as_slice(), status.dropped), ([0, 1, 2, 3, 4, 5].as_slice(), 3 + 2));
+        writer.put(6, &of(7), QUEUED);
+        writer.put(6, &of(8), QUEUED);
+        drop(writer);
+        seen.clear();
+        let status = tracer.drain(|_, entries| {
+            seen.extend(entries.iter().map(|e| e.sector * 1000 + e.time_ns));
+        });
+        assert_eq!(
+            (seen.as_slice(), status),
+            ([7006, 8006].as_slice(), TraceStatus { dropped: 5, writers: 1 })
+        );
+        assert_eq!(tracer.drain(|_, _| ()).writers, 0);
+        tracer.stop();
+        assert!(tracer.start(TraceStamp::Batch));
+        assert_eq!(tracer.drain(|_, _| ()).dropped, 0);
+    }
+
+    #[test]
+    fn a_ring_that_was_emptied_has_as_much_room_as_at_first() {
+        let tracer = Tracer::<Native>::new(8);
+        tracer.start(TraceStamp::Batch);
+        let mut writer = tracer.writer();
+        for round in 1..4 {
+            // Of one time: a word each and one for all, and the last one that fits leaves room for
+            // fewer words than the largest event has.
+            (0..20).for_each(|n| writer.put(round, &of(n), QUEUED));
+            let mut seen = Vec::new();
+            let status = tracer.drain(|_, entries| seen.extend(entries.iter().map(|e| e.sector)));
+            let fit = 16 - WORDS_MAX;
+            assert_eq!((seen, status.dropped), ((0..fit).collect(), round * (20 - fit)), "{round}");
+        }
+    }
+
+    #[test]
+    fn the_usual_ring_is_two_mib() {
+        let tracer = Tracer::<Native>::new(TRACE_RING_EVENTS);
+        assert_eq!(tracer.words * size_of::<Word>(), 2 << 20);
+        assert_eq!([1, 9, 100].map(|events| Tracer::<Native>::new(events).words), [16, 32, 256]);
+    }
+
+    #[test]
+    fn a_tracer_is_on_from_its_start_to_its_stop() {
+        let tracer = Tracer::<Native>::new(8);
+        assert!(!tracer.is_on());
+        for _ in 0..3 {
+            assert!(tracer.start(TraceStamp::Batch) && tracer.is_on());
+            assert!(!tracer.start(TraceStamp::Batch) && tracer.is_on());
+            tracer.stop();
+            assert!(!tracer.is_on());
+            tracer.stop();
+            assert!(!tracer.is_on());
+        }
+    }
+
+    #[test]
+    fn a_start_forgets_rings_of_those_who_are_gone_with_what_is_in_them() {
+        let tracer = Tracer::<Native>::new(8);
+        tracer.start(TraceStamp::Batch);
+        let (mut gone, mut stays) = (tracer.writer(), tracer.writer());
+        (0..9).for_each(|n| gone.put(n, &of(n), QUEUED));
+        stays.put(1, &of(1), QUEUED);
+        drop(gone);
+        stays.publish();
+        tracer.stop();
+        tracer.start(TraceStamp::Batch);
+        let mut seen = 0;
+        let status = tracer.drain(|_, entries| seen += entries.len());
+        assert_eq!((seen, status), (0, TraceStatus { dropped: 0, writers: 1 }));
+    }
+
+    #[test]
+    fn a_long_ring_is_read_in_long_pieces_each_word_once() {
+        let tracer = Tracer::<Native>::new(1 << 12);
+        tracer.start(TraceStamp::Batch);
+        let mut writer = tracer.writer();
+        let issue = |n: u64| (n / 100, of(n), Step::InsertIssue(0));
+        (100..2100).map(issue).for_each(|(time_ns, of, step)| writer.put(time_ns, &of, step));
+        writer.publish();
+        let (mut pieces, mut issued) = (Vec::new(), Vec::new());
+        tracer.drain(|_, entries| {
+            pieces.push(entries.len());
+            let of_issue = |e: &&Entry| e.action & 0xffff == Act::Issue as u32;
+            issued.extend(entries.iter().filter(of_issue).map(|e| e.sector));
+        });
+        assert_eq!(issued, (100..2100).collect::<Vec<_>>());
+        assert_eq!(pieces.iter().sum::<usize>(), 4000);
+        let (last, full) = pieces.split_last().unwrap();
+        assert!(full.iter().all(|len| *len > ENTRIES_AT_ONCE / 2) && *last > 0, "{pieces:?}");
+    }
+
+    #[test]
+    fn a_thread_that_slept_through_a_stop_goes_on_where_the_reader_is() {
+        let tracer = Tracer::<Native>::new(64);
+        tracer.start(TraceStamp::Batch);
+        let mut writer = tracer.writer();
+        writer.put(5, &of(1), QUEUED);
+        writer.publish();
+        tracer.stop();
+        tracer.start(TraceStamp::Event);
+        // Of the group that was opened before.
+        writer.put(5, &of(2), QUEUED);
+        writer.publish();
+        writer.put(5, &of(3), QUEUED);
+        writer.publish();
+        let mut seen = Vec::new();
+        tracer.drain(|_, entries| seen.extend(entries.iter().map(|e| (e.sector, e.time_ns))));
+        assert_eq!((seen[0], seen.len()), ((2, 5), 2));
+        assert!(seen[1].0 == 3 && seen[1].1 > 5, "{seen:?}");
+    }
+
+    #[test]
+    fn what_is_not_published_is_not_seen() {
+        let tracer = Tracer::<Native>::new(64);
+        tracer.start(TraceStamp::Batch);
+        let mut writer = tracer.writer();
+        let count = || {
+            let mut seen = 0;
+            tracer.drain(|_, entries| seen += entries.len());
+            seen
+        };
+        writer.put(5, &of(1), Step::QueueGet);
+        assert_eq!(count(), 0);
+        writer.publish();
+        assert_eq!(count(), 2);
+    }
+
+    #[test]
+    fn reader_and_writer_share_a_ring_and_lose_nothing_but_what_is_counted() {
+        const EVENTS: u64 = 200_000;
+        let tracer = Tracer::<Native>::new(64);
+        let theirs = Arc::clone(&tracer);
+        tracer.start(TraceStamp::Batch);
+        let thread = std::thread::spawn(move || {
+            let mut writer = theirs.writer();
+            for n in 0..EVENTS {
+                writer.put(n / 3, &of(n), QUEUED);
+                writer.publish();
+            }
+        });
+        let (mut last, mut seen, mut dropped) = (None, 0, 0);
+        while !thread.is_finished() || seen + dropped < EVENTS {
+            dropped = tracer
+                .drain(|_, entries| {
+                    for entry in entries {
+                        assert!(last < Some(entry.sector) && entry.time_ns == entry.sector / 3);
+                        last = Some(entry.sector);
+                        seen += 1;
+                    }
+                })
+                .dropped;
+        }
+        thread.join().unwrap();
+        assert_eq!(seen + dropped, EVENTS);
+    }
+}
