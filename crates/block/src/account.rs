@@ -18,14 +18,11 @@ use millrace_machine::{Counter, Machine};
 
 use crate::account::histogram::{Histogram, bucket_of};
 use crate::account::ledger::Entry;
-use crate::account::stats::{OpSnapshot, StatsSnapshot};
+use crate::account::stats::{BATCH_SIZES, OpSnapshot, StatsSnapshot};
 use crate::account::tenants::Tenants;
 use crate::bio::{OPS, Op};
 use crate::chain::home::Home;
 use crate::chain::slot::{Slot, Stage};
-
-/// Sizes of batches are counted by powers of two: 1, 2 to 3, 4 to 7, ... 256 and more.
-pub const BATCH_SIZES: usize = 9;
 
 /// Counters and histograms of one operation.
 struct OpStats<M: Machine> {

@@ -37,8 +37,8 @@ use crate::channel::served::Served;
 use crate::channel::split::{Room, cut_to_limits};
 use crate::disk::Disk;
 use crate::disk::runner::{Runner, Stamp};
-use crate::disk::trace::Unplug;
 use crate::queue::driver::QueueKind;
+use crate::trace::Unplug;
 use crate::volume::Volume;
 
 /// How long a dropped channel waits for its I/O before it gives memory up for lost.

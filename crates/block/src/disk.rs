@@ -12,6 +12,7 @@ pub(crate) mod dispatch;
 pub(crate) mod freeze;
 pub(crate) mod handover;
 pub(crate) mod runner;
+pub(crate) mod seat;
 pub(crate) mod sq;
 pub(crate) mod trace;
 pub(crate) mod waiters;
@@ -35,13 +36,12 @@ use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, Sector};
 use crate::chain::home::{Home, HomeRef};
 use crate::chain::slot::{BioList, Waited};
-use crate::disk::dispatch::Route;
-use crate::disk::handover::Seat;
-use crate::disk::trace::TraceSink;
-use crate::queue::controller::{Controller, queue_tags, queues_max};
+use crate::disk::seat::Seat;
+use crate::queue::controller::{Controller, TagSettings, queue_tags, queues_max};
 use crate::queue::driver::{Driver, Extent, HwQueues, QueueKind};
 use crate::queue::request::Tag;
-use crate::queue::{HardwareQueue, Serve, SoftwareQueue, Spread};
+use crate::queue::{HardwareQueue, Route, Serve, SoftwareQueue, Spread};
+use crate::trace::TraceSink;
 use crate::trace::tracer::Tracer;
 
 /// Which design the layer follows.
@@ -109,6 +109,12 @@ impl<M: Machine> Default for DiskConfig<M> {
             tracer: None,
             device: 0,
         }
+    }
+}
+
+impl<M: Machine> DiskConfig<M> {
+    fn tag_settings(&self) -> TagSettings<'_, M> {
+        TagSettings { controller: self.controller.as_deref(), queue_depth: self.queue_depth }
     }
 }
 
@@ -212,11 +218,11 @@ impl<M: Machine> Disk<M> {
             }
             QueueKind::AnyThread => 0,
         };
-        let hw = HwQueues { count: queues_max(&config, hw), ..hw };
+        let hw = HwQueues { count: queues_max(config.tag_settings(), hw), ..hw };
         let (ctxs, shared) = queue_counts(&config, hw, &topology, threads);
         let worker = worker_queue(&config, hw, &topology, shared);
         let hctxs = shared.max(worker.map_or(0, |hctx| usize::from(hctx) + 1));
-        let hctxs: Box<[HardwareQueue<M>]> = queue_tags(&config, hw, hctxs)
+        let hctxs: Box<[HardwareQueue<M>]> = queue_tags(config.tag_settings(), hw, hctxs)
             .into_iter()
             .map(|tags| HardwareQueue::new(ctxs, tags))
             .collect();

@@ -62,6 +62,13 @@ impl Spread {
     }
 }
 
+/// Software and hardware queue of a submitter.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Route {
+    pub(crate) ctx: u16,
+    pub(crate) hctx: u16,
+}
+
 /// Where bios wait.
 pub(crate) struct SoftwareQueue<M: Machine> {
     pub(crate) ctx: M::Lock<Ctx<M>>,

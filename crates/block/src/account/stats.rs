@@ -7,9 +7,11 @@
 
 use alloc::vec::Vec;
 
-use crate::account::BATCH_SIZES;
 use crate::account::histogram::Snapshot;
 use crate::bio::OPS;
+
+/// Sizes of batches are counted by powers of two: 1, 2 to 3, 4 to 7, ... 256 and more.
+pub const BATCH_SIZES: usize = 9;
 
 /// Sums of one operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -15,9 +15,9 @@ use crate::chain::merge::Merged;
 use crate::chain::slot::{BioList, BioRef};
 use crate::channel::plug::Plug;
 use crate::channel::split::Room;
-use crate::disk::dispatch::Route;
 use crate::disk::runner::Runner;
 use crate::disk::{Disk, Stack, Way};
+use crate::queue::Route;
 use crate::queue::driver::QueueKind;
 use crate::queue::request::Tag;
 

@@ -20,7 +20,7 @@ use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, SectorCount};
 use crate::chain::slot::{BioList, BioRef, Slot, Stage, Stride, Waited};
 use crate::channel::Channel;
-use crate::disk::trace::Action;
+use crate::trace::Action;
 use crate::volume::{Part, Range};
 
 /// What `member` of a parent says: its parts are one for each drive, or one for each chunk.

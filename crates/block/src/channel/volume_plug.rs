@@ -23,10 +23,10 @@ use crate::channel::Channel;
 use crate::channel::member::Member;
 use crate::disk::Disk;
 use crate::disk::runner::Runner;
-use crate::disk::trace::{Action, Unplug};
 use crate::queue::Serve;
 use crate::queue::request::Tag;
 use crate::queue::serve::Serving;
+use crate::trace::{Action, Unplug};
 use crate::volume::Volume;
 
 /// Requests for one drive that unplug the list: the kernel's BLK_MAX_REQUEST_COUNT.

@@ -19,8 +19,8 @@ use crate::bio::error::Error;
 use crate::chain::home::Home;
 use crate::channel::{DRAIN_NS, IoThread, Turn};
 use crate::disk::Disk;
-use crate::disk::handover::Seat;
 use crate::disk::runner::{Runner, Stamp};
+use crate::disk::seat::Seat;
 use crate::queue::driver::QueueKind;
 use crate::trace::tracer::Tracer;
 

@@ -19,12 +19,12 @@ use crate::chain::home::{Home, HomeRef};
 use crate::chain::merge;
 use crate::chain::slot::{BioRef, Slot, Waited};
 use crate::disk::runner::{Runner, Stamp};
-use crate::disk::trace::Action;
 use crate::disk::{AbandonedRequest, Disk, Stack};
 use crate::queue::Serve;
 use crate::queue::driver::{DriverQueue, Expired, Moment, QueueKind};
 use crate::queue::request::{Request, State, Tag};
 use crate::queue::tag::TagBatch;
+use crate::trace::Action;
 
 impl<M: Machine> Disk<M> {
     /// Ends all requests of the runner's batch and empties it; true if that put new work into the

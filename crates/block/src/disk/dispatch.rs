@@ -15,25 +15,18 @@ use crate::account::DiskStats;
 use crate::bio::Op;
 use crate::chain::slot::{BioList, BioRef};
 use crate::disk::runner::{Runner, Stamp};
-use crate::disk::trace::Action;
 use crate::disk::{Disk, Stack, Way};
 use crate::queue::driver::{Dispatch, Moment, QueueKind};
 use crate::queue::request::{Request, Tag};
 use crate::queue::serve::Serving;
 use crate::queue::tag::TagBatch;
-use crate::queue::{HardwareQueue, Serve};
+use crate::queue::{HardwareQueue, Route, Serve};
+use crate::trace::Action;
 
 /// How often a server goes round again for latecomers.
 const SERVE_ROUNDS: u32 = 32;
 /// How long to wait after `HostBusy`.
 const HOST_BUSY_RETRY_NS: u64 = 1_000_000;
-
-/// Software and hardware queue of a submitter.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Route {
-    pub(crate) ctx: u16,
-    pub(crate) hctx: u16,
-}
 
 impl<M: Machine> Disk<M> {
     /// Takes a batch of chains from a plug into the layer and runs the queue; a frozen disk leaves

@@ -18,51 +18,10 @@ use crate::chain::home::Home;
 use crate::chain::slot::BioList;
 use crate::chain::sort::{merge_into, sort};
 use crate::disk::Disk;
-use crate::disk::dispatch::Route;
 use crate::disk::runner::Runner;
-use crate::queue::Serve;
+use crate::disk::seat::Seat;
 use crate::queue::driver::QueueKind;
-
-/// A worker's place in a disk.
-pub(crate) struct Seat<M: Machine> {
-    /// Its hardware queue.
-    pub(crate) hctx: u16,
-    /// The worker's identity while it is there, else 0.
-    worker: M::Word,
-    /// Chains put into software queues for it, ever.
-    handed: M::Word,
-    /// Of these, those that went to the driver or into another's request; written by who serves.
-    settled: M::Word,
-    /// How often somebody else took work from its lists and left it in its queue.
-    rounds: M::Word,
-}
-
-impl<M: Machine> Seat<M> {
-    pub(crate) fn new(hctx: u16) -> Self {
-        let word = || M::Word::new(0);
-        Seat { hctx, worker: word(), handed: word(), settled: word(), rounds: word() }
-    }
-
-    /// Whether a worker is there.
-    #[inline]
-    pub(crate) fn is_taken(&self) -> bool {
-        // Acquire pairs with the Release of `take_seat`: the queue is open.
-        self.worker.load(Order::Acquire) != 0
-    }
-
-    /// Chains that wait for the worker to send them on.
-    pub(crate) fn waiting(&self) -> u64 {
-        // Relaxed: a measure, of which the two halves may be from different moments.
-        let settled = self.settled.load(Order::Relaxed);
-        self.handed.load(Order::Relaxed).saturating_sub(settled)
-    }
-
-    /// How often others left work in its queue: the worker looks once more if this has changed.
-    pub(crate) fn rounds(&self) -> u64 {
-        // Relaxed: ordered by the fence of `Doorbell::arm` where it decides about sleeping.
-        self.rounds.load(Order::Relaxed)
-    }
-}
+use crate::queue::{Route, Serve};
 
 impl<M: Machine> Disk<M> {
     /// Whether a worker serves this drive for others.

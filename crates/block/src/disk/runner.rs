@@ -15,8 +15,8 @@ use crate::account::tenants::{TenantLedger, Tenants};
 use crate::chain::home::Home;
 use crate::chain::slot::{BioList, BioRef};
 use crate::disk::Disk;
-use crate::disk::trace::Unplug;
 use crate::queue::driver::CompletionBatch;
+use crate::trace::Unplug;
 use crate::trace::tracer::{TraceWriter, Tracer};
 
 /// When times are taken.

@@ -15,10 +15,10 @@ use crate::chain::merge::try_merge;
 use crate::chain::slot::{BioList, BioRef, Waited};
 use crate::disk::Disk;
 use crate::disk::runner::{Runner, Stamp};
-use crate::disk::trace::Action;
 use crate::queue::Serve;
 use crate::queue::request::{Request, Tag};
 use crate::queue::tag::{TagBatch, TagSet};
+use crate::trace::Action;
 
 impl<M: Machine> Disk<M> {
     /// Inserts each bio under the lock and runs the queue; what found no request stays in the list.

@@ -7,6 +7,7 @@
 //! `sbitmap_queue_wake_up`.
 
 use alloc::sync::{Arc, Weak};
+use core::any::Any;
 
 use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Machine};
@@ -17,9 +18,9 @@ use crate::chain::home::Home;
 use crate::chain::slot::Slot;
 use crate::disk::Disk;
 use crate::disk::runner::{OtherStats, Runner};
-use crate::disk::trace::Action;
 use crate::queue::HardwareQueue;
-use crate::queue::tag::{TagBatch, Waiter};
+use crate::queue::tag::{TagBatch, TagUser, Waiter};
+use crate::trace::Action;
 
 impl<M: Machine> Disk<M> {
     /// Tags for what is in hand; without any, joins those who wait and looks once more.
@@ -59,16 +60,9 @@ impl<M: Machine> Disk<M> {
         if hctx.start_waiting() {
             stats.tag_waits.add(1);
             self.trace_slot(Action::Sleep, chain, run);
-            hctx.tags.wait(Waiter { disk: self.this.clone(), hctx: index });
+            let drive = Weak::clone(&self.this);
+            hctx.tags.wait(Waiter { drive, hctx: index });
         }
-    }
-
-    /// It was taken off the list of those who wait: its own threads are to look for a tag.
-    pub(crate) fn look_for_tag(&self, index: u16) {
-        let hctx = &self.hctxs[usize::from(index)];
-        hctx.stop_waiting();
-        hctx.mark_pending(self.a_ctx_of(index));
-        hctx.ring();
     }
 
     #[cold]
@@ -150,11 +144,22 @@ impl<M: Machine> Disk<M> {
     #[cold]
     fn wake_first_waiter(&self, hctx: &HardwareQueue<M>, run: &mut Runner<M>) {
         while let Some(waiter) = hctx.tags.wake_one() {
-            if let Some(disk) = waiter.disk.upgrade() {
+            let Some(drive) = waiter.drive.upgrade() else { continue };
+            let drive: Arc<dyn Any + Send + Sync> = drive;
+            if let Ok(disk) = drive.downcast::<Disk<M>>() {
                 disk.hctxs[usize::from(waiter.hctx)].stop_waiting();
                 run.woken.push((disk, waiter.hctx));
                 return;
             }
         }
+    }
+}
+
+impl<M: Machine> TagUser for Disk<M> {
+    fn look_for_tag(&self, index: u16) {
+        let hctx = &self.hctxs[usize::from(index)];
+        hctx.stop_waiting();
+        hctx.mark_pending(self.a_ctx_of(index));
+        hctx.ring();
     }
 }

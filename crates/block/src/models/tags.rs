@@ -6,7 +6,7 @@
 #![cfg(test)]
 #![allow(unsafe_code)]
 
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use millrace_machine::checked::{Checked, CheckedParker, Explorer, ensure};
@@ -20,7 +20,8 @@ use crate::bio::buffer::Buffer;
 use crate::channel::{Channel, ChannelConfig, IoThread};
 use crate::disk::DiskConfig;
 use crate::queue::driver::QueueKind;
-use crate::queue::tag::{TagBatch, TagSet, Waiter};
+use crate::queue::tag::tests::waiter;
+use crate::queue::tag::{TagBatch, TagSet};
 
 /// Uses the request of each tag of a batch, and gives the tags back.
 fn use_tags(tags: &TagSet<Checked>, mut batch: TagBatch) {
@@ -75,7 +76,7 @@ fn wait_and_wake(threads: u16) {
                 if let Some(batch) = tags.take(&mut 0, 1) {
                     break batch;
                 }
-                tags.wait(Waiter { disk: Weak::new(), hctx: me });
+                tags.wait(waiter(me));
                 if let Some(batch) = tags.take(&mut 0, 1) {
                     break batch;
                 }

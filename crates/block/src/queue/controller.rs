@@ -16,7 +16,6 @@ use alloc::vec::Vec;
 use millrace_machine::{Machine, NodeId, Topology};
 
 use crate::bio::error::{Error, ErrorKind};
-use crate::disk::DiskConfig;
 use crate::queue::driver::{HwQueues, TagScope};
 use crate::queue::tag::TagSet;
 
@@ -114,33 +113,43 @@ pub(crate) struct QueueTags<M: Machine> {
     pub(crate) depth_max: Option<u32>,
 }
 
+/// What a drive's settings say of its tags.
+#[derive(Clone, Copy)]
+pub(crate) struct TagSettings<'a, M: Machine> {
+    /// What the drive hangs on, if that has a say.
+    pub(crate) controller: Option<&'a Controller<M>>,
+    /// Tags that the drive is to use, if not as many as its driver takes.
+    pub(crate) queue_depth: Option<u32>,
+}
+
 /// Hardware queues that a disk may have for its tags: a drive that numbers them for all its queues
 /// is held to them in one place, so it has one queue behind a controller that has more.
-pub(crate) fn queues_max<M: Machine>(config: &DiskConfig<M>, hw: HwQueues) -> u16 {
-    let shares = |c: &Controller<M>| c.shared.is_some() && c.config.tags > own_depth(config, hw);
-    match (&config.controller, hw.tags) {
+pub(crate) fn queues_max<M: Machine>(settings: TagSettings<'_, M>, hw: HwQueues) -> u16 {
+    let own = own_depth(settings.queue_depth, hw);
+    let shares = |c: &Controller<M>| c.shared.is_some() && c.config.tags > own;
+    match (settings.controller, hw.tags) {
         (Some(controller), TagScope::PerDrive) if shares(controller) => 1,
         _ => hw.count,
     }
 }
 
 /// Tags that a queue may use by its drive alone.
-fn own_depth<M: Machine>(config: &DiskConfig<M>, hw: HwQueues) -> u32 {
-    config.queue_depth.unwrap_or(hw.depth).clamp(1, hw.depth)
+fn own_depth(queue_depth: Option<u32>, hw: HwQueues) -> u32 {
+    queue_depth.unwrap_or(hw.depth).clamp(1, hw.depth)
 }
 
 /// The tags of each of `hctxs` hardware queues: the drive's, within the controller's.
 pub(crate) fn queue_tags<M: Machine>(
-    config: &DiskConfig<M>,
+    settings: TagSettings<'_, M>,
     hw: HwQueues,
     hctxs: usize,
 ) -> Vec<QueueTags<M>> {
-    let own = own_depth(config, hw);
-    let given = config.controller.as_ref().map(|controller| &controller.config);
+    let own = own_depth(settings.queue_depth, hw);
+    let given = settings.controller.map(|controller| &controller.config);
     let (sharing, most) = given.map_or((Sharing::Queue, own), |c| (c.sharing, c.tags));
     let set = |depth: u32| Arc::new(TagSet::new(depth));
     // One set of all queues, or none if each has its own.
-    let one = match (config.controller.as_ref().and_then(|c| c.shared.clone()), hw.tags) {
+    let one = match (settings.controller.and_then(|c| c.shared.clone()), hw.tags) {
         (Some(shared), _) => Some((shared, most)),
         (None, TagScope::PerDrive) => Some((set(most.min(own)), most.min(own))),
         (None, TagScope::PerQueue) if sharing == Sharing::Drive => {
@@ -209,10 +218,10 @@ mod tests {
     ) -> (u16, u32, usize, Option<u32>) {
         let controller = controller
             .map(|(tags, sharing)| Controller::new(settings(tags, sharing)).expect("valid"));
-        let config = DiskConfig::<Native> { controller, queue_depth, ..DiskConfig::default() };
+        let settings = TagSettings { controller: controller.as_deref(), queue_depth };
         let hw = HwQueues { count: 4, depth: 8, kind: QueueKind::AnyThread, tags: scope };
-        let count = queues_max(&config, hw);
-        let queues = queue_tags(&config, hw, usize::from(count));
+        let count = queues_max(settings, hw);
+        let queues = queue_tags(settings, hw, usize::from(count));
         assert_eq!(queues.len(), usize::from(count));
         let first = |queue: &QueueTags<Native>| {
             queues.iter().position(|other| Arc::ptr_eq(&other.tags, &queue.tags))

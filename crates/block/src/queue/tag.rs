@@ -11,19 +11,25 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Weak;
+use core::any::Any;
 
 use millrace_machine::plant::{Plant, planted, weaker};
 use millrace_machine::{Line, Lock, Machine, Order, Word};
 
 use crate::bio::Op;
 use crate::chain::slot::BioRef;
-use crate::disk::Disk;
 use crate::queue::request::{Request, Tag};
 use crate::queue::sbitmap::{Bits, Sbitmap};
 
+/// A drive, as the tag set sees it for whose tags the drive's queues wait.
+pub(crate) trait TagUser: Any + Send + Sync {
+    /// Has the threads of queue `hctx`, which is no longer on the list of waiters, look for a tag.
+    fn look_for_tag(&self, hctx: u16);
+}
+
 /// A hardware queue that waits for a tag.
-pub(crate) struct Waiter<M: Machine> {
-    pub(crate) disk: Weak<Disk<M>>,
+pub(crate) struct Waiter {
+    pub(crate) drive: Weak<dyn TagUser>,
     pub(crate) hctx: u16,
 }
 
@@ -35,7 +41,7 @@ pub struct TagSet<M: Machine> {
     reserved: Sbitmap<M>,
     /// Length of the list below, for a look without the lock.
     waiting: M::Word,
-    waiters: M::Lock<VecDeque<Waiter<M>>>,
+    waiters: M::Lock<VecDeque<Waiter>>,
 }
 
 /// Tags kept for flushes.
@@ -145,7 +151,7 @@ impl<M: Machine> TagSet<M> {
 
     /// Joins the list of those who wait. The caller must try once more afterwards: either it sees a
     /// tag given back, or whoever gives one back sees it waiting (all four accesses are SeqCst).
-    pub(crate) fn wait(&self, waiter: Waiter<M>) {
+    pub(crate) fn wait(&self, waiter: Waiter) {
         let mut waiters = self.waiters.lock();
         waiters.push_back(waiter);
         self.waiting.store(waiters.len() as u64, Order::SeqCst);
@@ -161,14 +167,14 @@ impl<M: Machine> TagSet<M> {
     /// Lets all who wait look for themselves: for whoever gives tags back and runs no queues.
     pub(crate) fn wake_all(&self) {
         while let Some(waiter) = self.wake_one() {
-            if let Some(disk) = waiter.disk.upgrade() {
-                disk.look_for_tag(waiter.hctx);
+            if let Some(drive) = waiter.drive.upgrade() {
+                drive.look_for_tag(waiter.hctx);
             }
         }
     }
 
     /// Takes the first who waits off the list.
-    pub(crate) fn wake_one(&self) -> Option<Waiter<M>> {
+    pub(crate) fn wake_one(&self) -> Option<Waiter> {
         let mut waiters = self.waiters.lock();
         let first = waiters.pop_front();
         self.waiting.store(waiters.len() as u64, Order::SeqCst);
@@ -221,20 +227,28 @@ impl TagBatch {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use alloc::collections::BTreeSet;
     use alloc::vec::Vec;
     use millrace_machine::Native;
     use proptest::prelude::*;
 
-    fn waiter(hctx: u16) -> Waiter<Native> {
-        Waiter { disk: Weak::new(), hctx }
+    /// A drive that is gone.
+    struct Gone;
+
+    impl TagUser for Gone {
+        fn look_for_tag(&self, _: u16) {}
+    }
+
+    /// Queue `hctx` of a drive that is gone.
+    pub(crate) fn waiter(hctx: u16) -> Waiter {
+        Waiter { drive: Weak::<Gone>::new(), hctx }
     }
 
     #[test]
     fn who_waits_for_a_tag_is_woken_in_the_order_of_coming() {
-        let tags = TagSet::new(1);
+        let tags = TagSet::<Native>::new(1);
         assert!(!tags.has_waiters());
         (1..4).for_each(|hctx| tags.wait(waiter(hctx)));
         for hctx in 1..3 {
