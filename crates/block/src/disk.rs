@@ -9,6 +9,7 @@ pub(crate) mod claim;
 pub(crate) mod complete;
 pub(crate) mod direct;
 pub(crate) mod dispatch;
+pub(crate) mod filled;
 pub(crate) mod freeze;
 pub(crate) mod handover;
 pub(crate) mod runner;

@@ -27,7 +27,8 @@ use millrace_machine::checked::{Checked, CheckedThread, Explorer, ensure};
 use millrace_machine::plant::{self, Plant};
 use millrace_machine::{Doorbell, Machine};
 
-use crate::channel::{Channel, ChannelConfig, IoThread};
+use crate::channel::io_thread::IoThread;
+use crate::channel::{Channel, ChannelConfig};
 use crate::disk::Disk;
 use crate::volume::Volume;
 use drive::{Notes, locked};

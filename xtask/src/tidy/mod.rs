@@ -11,6 +11,7 @@ mod banned;
 mod block;
 mod documents;
 mod header;
+mod layers;
 mod layout;
 mod places;
 mod size;
@@ -104,6 +105,7 @@ fn check_sources(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
         findings.extend(unsafety::check(source));
         findings.extend(block::check(source));
     }
+    findings.extend(layers::check(sources));
     findings.extend(size::check(sources, &sizes));
     findings.extend(unsafety::check_list(sources, &unsafe_files));
     findings.extend(block::check_list(sources, &atomic_files));

@@ -14,7 +14,7 @@ use crate::account::DiskStats;
 use crate::chain::merge::Merged;
 use crate::chain::slot::{BioList, BioRef};
 use crate::channel::plug::Plug;
-use crate::channel::split::Room;
+use crate::channel::room::Room;
 use crate::disk::runner::Runner;
 use crate::disk::{Disk, Stack, Way};
 use crate::queue::Route;

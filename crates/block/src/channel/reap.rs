@@ -13,30 +13,10 @@ use crate::bio::Bio;
 use crate::bio::status::Status;
 use crate::chain::slot::{BioRef, Stage};
 use crate::channel::Channel;
+use crate::channel::completion::{Again, Completion};
 
 /// A channel that always has something at hand looks at all its queues every so many polls.
 const POLLS_PER_LOOK: u32 = 8;
-
-/// A bio that is done.
-#[derive(Debug)]
-pub struct Completion {
-    /// The submitter's number.
-    pub user_data: u64,
-    /// The outcome.
-    pub status: Status,
-    /// The bio with its memory. After a timeout that the drive has not confirmed, the memory stays
-    /// with the channel and the bio comes back without.
-    pub bio: Bio,
-}
-
-/// What is to become of a completed bio.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Again {
-    /// Submit it again, as it stands now.
-    Submit,
-    /// Drop it, and its memory with it if it owns that.
-    Drop,
-}
 
 impl<M: Machine> Channel<M> {
     /// Hands each completed bio to `take`; starts what was submitted and drives the queues. Does
@@ -52,7 +32,7 @@ impl<M: Machine> Channel<M> {
     /// Starts the next stage of parents whose last one has just ended.
     #[inline(always)]
     fn start_parts(&mut self) {
-        if self.batch.has_parts {
+        if self.sub.batch.has_parts {
             self.flush();
         }
     }
@@ -61,19 +41,20 @@ impl<M: Machine> Channel<M> {
     #[inline(always)]
     fn gather(&mut self) {
         self.flush();
-        let mut look = self.run.done.is_empty() || (self.gate.polls_always && self.is_look_due());
+        let mut look =
+            self.sub.run.done.is_empty() || (self.sub.gate.polls_always && self.is_look_due());
         if self.home().has_delivered() {
             let mut delivered = self.home().take_delivered();
             // When others completed them, they did not say.
             let now_ns = M::now();
-            self.run.accounts.c_ns = now_ns;
+            self.sub.run.accounts.c_ns = now_ns;
             delivered.for_each(|bio| {
                 if bio.stage == Stage::Whole {
-                    self.run.accounts.tenants.count_one(bio, now_ns);
+                    self.sub.run.accounts.tenants.count_one(bio, now_ns);
                 }
             });
-            self.run.accounts.tenants.end_run();
-            self.run.done.append(&mut delivered);
+            self.sub.run.accounts.tenants.end_run();
+            self.sub.run.done.append(&mut delivered);
             look = true;
         }
         if look {
@@ -84,19 +65,19 @@ impl<M: Machine> Channel<M> {
     /// What one queue completed at once must not keep the others from being polled for long.
     #[inline]
     fn is_look_due(&mut self) -> bool {
-        self.batch.polls = self.batch.polls.wrapping_add(1);
-        self.batch.polls.is_multiple_of(POLLS_PER_LOOK)
+        self.polls = self.polls.wrapping_add(1);
+        self.polls.is_multiple_of(POLLS_PER_LOOK)
     }
 
     /// Polls the queues that have I/O of this channel, or belong to its thread.
     #[inline(never)]
     fn run_queues(&mut self) {
-        self.run.forget_wake();
+        self.sub.run.forget_wake();
         let quarantine = !self.quarantine.is_empty();
-        for member in &mut self.members {
-            member.run_queues(quarantine, &mut self.run);
+        for member in &mut self.sub.members {
+            member.run_queues(quarantine, &mut self.sub.run);
         }
-        self.run.publish();
+        self.sub.run.publish();
     }
 
     /// As [`Channel::poll`], for a program that streams I/O through the same memory: `next` sees
@@ -121,7 +102,7 @@ impl<M: Machine> Channel<M> {
                 Again::Drop => self.free_slot(slot),
             }
         }
-        if !self.served.again.is_empty() {
+        if !self.again.is_empty() {
             self.send_again();
         }
         self.start_parts();
@@ -131,40 +112,40 @@ impl<M: Machine> Channel<M> {
     /// Starts what was to be sent off again at the end.
     #[cold]
     fn send_again(&mut self) {
-        while let Some(slot) = self.served.again.pop_front() {
-            self.start(slot, false);
+        while let Some(slot) = self.again.pop_front() {
+            self.sub.start(slot, false);
         }
     }
 
     /// Sends a completed bio off again, or to the end of the finished ones with what is wrong.
     #[inline(always)]
     fn restart(&mut self, slot: BioRef<M>) {
-        match self.gate.is_plain(&slot.bio) {
-            true => self.start(slot, true),
+        match self.sub.gate.is_plain(&slot.bio) {
+            true => self.sub.start(slot, true),
             false => self.restart_slowly(slot),
         }
     }
 
     #[inline(never)]
     fn restart_slowly(&mut self, mut slot: BioRef<M>) {
-        if self.gate.is_plain_to_record(&slot.bio) {
-            return self.start(slot, false);
+        if self.sub.gate.is_plain_to_record(&slot.bio) {
+            return self.sub.start(slot, false);
         }
-        match self.gate.check(&slot.bio, &self.volume) {
+        match self.sub.gate.check(&slot.bio, &self.sub.volume) {
             // The one list may unplug at once, and what that completes is for the next call.
-            Ok(()) if self.gate.per_volume => self.served.again.push_back(slot),
-            Ok(()) => self.start(slot, false),
+            Ok(()) if self.sub.gate.per_volume => self.again.push_back(slot),
+            Ok(()) => self.sub.start(slot, false),
             Err(status) => {
                 // It was refused as soon as it came.
-                (slot.status, slot.q_ns) = (status, self.run.accounts.c_ns);
-                self.finished.push_back(slot);
+                (slot.status, slot.q_ns) = (status, self.sub.run.accounts.c_ns);
+                self.sub.finished.push_back(slot);
             }
         }
     }
 
     fn free_slot(&mut self, mut slot: BioRef<M>) {
         drop(slot.take_bio());
-        self.free.push_front(slot);
+        self.sub.free.push_front(slot);
     }
 
     #[inline(always)]
@@ -186,12 +167,12 @@ impl<M: Machine> Channel<M> {
     /// The next bio that went to a drive in one piece.
     #[inline(always)]
     fn next_whole(&mut self) -> Option<BioRef<M>> {
-        while let Some(slot) = self.run.done.pop_front() {
-            self.members[usize::from(slot.member)].outstanding -= 1;
+        while let Some(slot) = self.sub.run.done.pop_front() {
+            self.sub.members[usize::from(slot.member)].outstanding -= 1;
             if slot.stage != Stage::Child {
                 return Some(slot);
             }
-            self.part_done(slot);
+            self.sub.part_done(slot);
         }
         None
     }
@@ -199,7 +180,7 @@ impl<M: Machine> Channel<M> {
     /// For [`Channel::poll_again`], which has handed over so many, the next of all others.
     #[inline(always)]
     fn next_of_others(&mut self, handed: usize) -> Option<BioRef<M>> {
-        match self.finished.is_empty() && self.stalled == 0 {
+        match self.sub.finished.is_empty() && self.sub.stalled == 0 {
             true => None,
             false => self.next_finished(handed <= self.in_flight() as usize),
         }
@@ -208,19 +189,19 @@ impl<M: Machine> Channel<M> {
     /// The next bio that was in parts or got to no drive, unless `wanted` is false.
     #[inline(always)]
     fn next_finished(&mut self, wanted: bool) -> Option<BioRef<M>> {
-        if self.stalled > 0 {
-            self.resume_stalled();
+        if self.sub.stalled > 0 {
+            self.sub.resume_stalled();
         }
-        if wanted && !self.finished.is_empty() { self.pop_finished() } else { None }
+        if wanted && !self.sub.finished.is_empty() { self.pop_finished() } else { None }
     }
 
     #[inline(never)]
     fn pop_finished(&mut self) -> Option<BioRef<M>> {
-        let parent = self.finished.pop_front()?;
-        let now_ns = self.run.accounts.c_ns.max(parent.q_ns);
-        self.run.accounts.tenants.count_one(&parent, now_ns);
-        if self.finished.is_empty() {
-            self.run.accounts.tenants.end_run();
+        let parent = self.sub.finished.pop_front()?;
+        let now_ns = self.sub.run.accounts.c_ns.max(parent.q_ns);
+        self.sub.run.accounts.tenants.count_one(&parent, now_ns);
+        if self.sub.finished.is_empty() {
+            self.sub.run.accounts.tenants.end_run();
         }
         Some(parent)
     }
@@ -228,7 +209,7 @@ impl<M: Machine> Channel<M> {
     #[inline(always)]
     fn hand_over(&mut self, mut slot: BioRef<M>, take: &mut impl FnMut(Completion)) {
         let (mut bio, status) = (slot.take_bio(), slot.status);
-        self.free.push_front(slot);
+        self.sub.free.push_front(slot);
         if !status.is_ok() && status == Status::TimedOut && !bio.is_foreign() {
             bio = self.quarantined(bio);
         }

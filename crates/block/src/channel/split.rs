@@ -1,7 +1,7 @@
 //! Splitting: a bio that is too big, lies on several drives, or needs flushes around it becomes a
 //! parent, and its parts are children over the same memory.
 //!
-//! Part of `Channel`; all of it runs on the channel's own thread, so a parent's counts need no
+//! Part of `Submission`; all of it runs on the channel's own thread, so a parent's counts need no
 //! atomic. Parts for a drive come one by one out of that drive's share of the channel's child
 //! slots; when there is none left the parent waits in the drive's list and goes on when a part for
 //! the drive has completed. So one child slot for each drive is enough for progress, memory is
@@ -15,30 +15,18 @@ use core::mem::ManuallyDrop;
 use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Machine};
 
-use crate::bio::limits::{Features, QueueLimits};
+use crate::bio::limits::Features;
 use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, SectorCount};
-use crate::chain::slot::{BioList, BioRef, Slot, Stage, Stride, Waited};
-use crate::channel::Channel;
+use crate::chain::slot::{BioRef, Slot, Stage, Stride, Waited};
+use crate::channel::cut::{cut_plainly, cut_to_limits};
+use crate::channel::submission::Submission;
 use crate::trace::Action;
 use crate::volume::{Part, Range};
 
 /// What `member` of a parent says: its parts are one for each drive, or one for each chunk.
 const BY_DRIVES: u16 = 0;
 const BY_CHUNKS: u16 = 1;
-
-/// A drive's share of a channel's child slots.
-pub(crate) struct Room<M: Machine> {
-    pub(crate) free: BioList<M>,
-    /// Parents that wait for one.
-    pub(crate) stalled: BioList<M>,
-}
-
-impl<M: Machine> Room<M> {
-    pub(crate) fn of(free: BioList<M>) -> Self {
-        Room { free, stalled: BioList::new() }
-    }
-}
 
 /// What comes next of a parent's stage.
 enum Next<M: Machine> {
@@ -50,55 +38,12 @@ enum Next<M: Machine> {
     Made,
 }
 
-/// [`cut_to_limits`] of a read or write, for a drive to which any piece of memory is one segment
-/// and that has no boundaries: a part that fits is taken as it is.
-#[inline(always)]
-fn cut_plainly<M: Machine>(part: &Slot<M>, limits: &QueueLimits) -> (SectorCount, u16) {
-    let sectors = part.bio.nr_sectors;
-    let pieces = part.memory_pieces(sectors);
-    if sectors <= limits.max_sectors && pieces <= limits.max_segments.into() {
-        return (sectors, pieces as u16);
-    }
-    cut_to_limits(part, limits)
-}
-
 /// Whether a drive takes the FUA flag with the data.
 fn fua_by_drive<M: Machine>(parent: &Slot<M>, features: Features) -> bool {
     features.fua && parent.bio.op == Op::Write
 }
 
-/// Longest start of a part that one request of the drive can carry: its sectors and segments. No
-/// sectors if not even one block fits.
-pub(crate) fn cut_to_limits<M: Machine>(
-    part: &Slot<M>,
-    limits: &QueueLimits,
-) -> (SectorCount, u16) {
-    let op = part.bio.op;
-    let most = match op {
-        Op::Read | Op::Write => limits.max_sectors,
-        Op::Discard => limits.max_discard_sectors,
-        Op::WriteZeroes => limits.max_write_zeroes_sectors,
-        Op::Flush => return (0, 0),
-    };
-    let mut sectors = part.bio.nr_sectors.min(most);
-    let chunk = u64::from(limits.chunk_sectors);
-    if chunk != 0 && op.has_data() {
-        sectors = u64::from(sectors).min(chunk - part.dev_sector % chunk) as u32;
-    }
-    if !op.has_data() {
-        return (sectors, 0);
-    }
-    let (rule, bytes) = (limits.segment_rule(), sectors << SECTOR_SHIFT);
-    let (mut done, mut segments) = (0, 0);
-    while done < bytes && segments < limits.max_segments {
-        done += rule.cut(part.piece(done)).len_bytes;
-        segments += 1;
-    }
-    let whole = done.min(bytes) >> SECTOR_SHIFT;
-    (whole - whole % limits.logical_sectors(), segments)
-}
-
-impl<M: Machine> Channel<M> {
+impl<M: Machine> Submission<M> {
     /// Takes a bio that is not a plain one-drive read or write.
     pub(crate) fn submit_parent(&mut self, mut parent: BioRef<M>) {
         let first = match (parent.bio.op, parent.bio.flags.has(OpFlags::PREFLUSH)) {

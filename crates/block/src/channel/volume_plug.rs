@@ -5,27 +5,21 @@
 //! tag there and then, and if the drive has none everything stops until it has; 16 requests for one
 //! drive unplug them all, sorted by drive and sector, drive after drive. A single drive with
 //! several hardware queues keeps one request back, tries the next bio with it alone, and sends the
-//! older one on. Part of `Channel`. Kernel counterpart: blk_mq_make_request, blk_attempt_plug_merge
-//! and blk_mq_flush_plug_list of the 4.x series; md/raid0.c splits by chunks.
+//! older one on. Owned by a `Submission`. Kernel counterpart: blk_mq_make_request
+//! with blk_attempt_plug_merge and blk_mq_flush_plug_list, 4.x; md/raid0.c splits by chunks.
 #![allow(unsafe_code)]
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Machine, Stage as Work};
 
-use crate::account::DiskStats;
 use crate::bio::Op;
 use crate::chain::merge::try_merge;
 use crate::chain::slot::{BioList, BioRef, Stage, Waited};
-use crate::channel::Channel;
 use crate::channel::member::Member;
-use crate::disk::Disk;
 use crate::disk::runner::Runner;
-use crate::queue::Serve;
 use crate::queue::request::Tag;
-use crate::queue::serve::Serving;
 use crate::trace::{Action, Unplug};
 use crate::volume::Volume;
 
@@ -51,6 +45,13 @@ pub(crate) struct VolumePlug<M: Machine> {
     refused: BioList<M>,
     /// One drive with several queues: one request is kept.
     keeps_one: bool,
+}
+
+/// Where the list sends its requests, and whether somebody listens.
+pub(crate) struct Drives<'a, M: Machine> {
+    pub(crate) members: &'a mut [Member<M>],
+    pub(crate) run: &'a mut Runner<M>,
+    pub(crate) traced: bool,
 }
 
 impl<M: Machine> VolumePlug<M> {
@@ -108,204 +109,127 @@ impl<M: Machine> VolumePlug<M> {
         M::work(Work::Search, looks);
         left
     }
-}
 
-impl<M: Machine> Channel<M> {
-    /// Puts a bio that goes to one drive into the list, as a request or into another's.
-    pub(crate) fn plug_request(&mut self, slot: BioRef<M>) {
-        if self.gate.traced {
-            let drives = self.members.len();
-            let disk = &self.members[usize::from(slot.member)].disk;
-            disk.tell_entry(&slot);
-            disk.record_entry(&slot, drives, &mut self.run);
-        }
-        let Some(mut plug) = self.served.plug.take() else {
-            unreachable!("made when the channel began to follow this mode");
-        };
-        if slot.op() != Op::Flush {
-            // A flush is counted when it goes its own way.
-            let counted = u32::from(!planted(Plant::TagUnlooked));
-            self.members[usize::from(slot.member)].outstanding += counted;
-        }
-        if plug.blocked.is_empty() {
-            self.plug_or_block(slot, &mut plug);
+    /// What is plugged: requests, what is blocked, and flushes that were refused.
+    pub(crate) fn plugged(&self, members: &[Member<M>]) -> u32 {
+        let flushes = members.iter().filter(|member| member.holds_plugged()).count();
+        self.len() + flushes as u32
+    }
+
+    /// Takes a bio into the list, as a request or into another's; behind those that are blocked, if
+    /// there are any.
+    pub(crate) fn plug(&mut self, slot: BioRef<M>, to: &mut Drives<'_, M>) {
+        if self.blocked.is_empty() {
+            self.plug_or_block(slot, to);
         } else {
-            plug.blocked.push_back(slot);
+            self.blocked.push_back(slot);
         }
-        self.batch.plugged = self.plugged_in(&plug);
-        self.served.plug = Some(plug);
-        self.run.publish();
     }
 
-    /// What this channel has plugged: requests, what is blocked, and flushes that were refused.
-    fn plugged_in(&self, plug: &VolumePlug<M>) -> u32 {
-        let flushes = self.members.iter().filter(|member| member.holds_plugged()).count();
-        plug.len() + flushes as u32
-    }
-
-    /// One bio's way; what has no tag blocks all that come after it.
-    fn plug_or_block(&mut self, slot: BioRef<M>, plug: &mut VolumePlug<M>) {
+    /// Takes one bio on its way; what has no tag blocks all that come after it.
+    fn plug_or_block(&mut self, slot: BioRef<M>, to: &mut Drives<'_, M>) {
         let at = usize::from(slot.member);
         // Split bios are taken to be as large as they get: never merged again.
         let mergeable = slot.op().has_data() && slot.stage != Stage::Child;
         let slot = match mergeable {
-            true => match plug.merge(slot, &self.members, &mut self.run) {
+            true => match self.merge(slot, to.members, to.run) {
                 Some(slot) => slot,
-                None => return self.members[at].count_plugged(),
+                None => return to.members[at].count_plugged(),
             },
             false => slot,
         };
-        if plug.keeps_one && !plug.requests.is_empty() {
-            self.unplug(plug);
+        if self.keeps_one && !self.requests.is_empty() {
+            self.unplug(to);
         }
         if slot.op() == Op::Flush {
             // Flushes have a path of their own, past the list.
-            let traced = self.gate.traced;
-            self.members[at].send_flush(slot, traced, &mut self.run);
-            return;
+            return to.members[at].send_flush(slot, to.traced, to.run);
         }
-        let Some(tag) = self.members[at].take_tag(&mut self.run) else {
-            // Who sleeps unplugs first; then the whole context waits.
-            let why = core::mem::replace(&mut self.run.told.unplug, Unplug::ToWait);
-            self.unplug(plug);
-            self.run.told.unplug = why;
-            let member = &mut self.members[at];
-            member.expect_tag();
-            member.stats.tag_waits.add(1);
-            if slot.waited == Waited::NOT {
-                // For the first time; the next ones are looks.
-                member.disk.trace_slot(Action::Sleep, &slot, &mut self.run);
-            }
-            plug.blocked.push_front(slot);
-            return;
-        };
+        let Some(tag) = to.members[at].take_tag(to.run) else { return self.block(slot, to) };
         let (member, sector) = (slot.member, slot.dev_sector);
-        if self.gate.traced {
-            let first = plug.requests.is_empty();
-            self.members[at].disk.trace_plugged(&slot, first, &mut self.run);
+        if to.traced {
+            let first = self.requests.is_empty();
+            to.members[at].disk.trace_plugged(&slot, first, to.run);
         }
-        self.members[at].count_plugged();
-        self.members[at].fill(tag, slot);
-        plug.requests.push(Plugged { member, sector, tag });
-        plug.counts[at] += 1;
-        if plug.counts[at] >= REQUESTS_MAX {
-            self.unplug(plug);
+        to.members[at].count_plugged();
+        to.members[at].fill(tag, slot);
+        self.requests.push(Plugged { member, sector, tag });
+        self.counts[at] += 1;
+        if self.counts[at] >= REQUESTS_MAX {
+            self.unplug(to);
         }
+    }
+
+    /// A bio found no tag of its drive: whoever sleeps unplugs first, then the whole context waits.
+    fn block(&mut self, slot: BioRef<M>, to: &mut Drives<'_, M>) {
+        let why = core::mem::replace(&mut to.run.told.unplug, Unplug::ToWait);
+        self.unplug(to);
+        to.run.told.unplug = why;
+        let member = &mut to.members[usize::from(slot.member)];
+        member.expect_tag();
+        member.stats.tag_waits.add(1);
+        if slot.waited == Waited::NOT {
+            // For the first time; the next ones are looks.
+            member.disk.trace_slot(Action::Sleep, &slot, to.run);
+        }
+        self.blocked.push_front(slot);
     }
 
     /// Sends all requests on: sorted by drive and sector, one drive after the other. What a frozen
     /// drive refuses waits without a tag, which others may need for the drive to be drained.
-    fn unplug(&mut self, plug: &mut VolumePlug<M>) {
-        let count = plug.requests.len() as u32;
+    fn unplug(&mut self, to: &mut Drives<'_, M>) {
+        let count = self.requests.len() as u32;
         M::work(Work::Search, count * (32 - count.leading_zeros()));
-        plug.requests.sort_unstable_by_key(|plugged| (plugged.member, plugged.sector));
-        plug.counts.fill(0);
-        for group in plug.requests.chunk_by(|a, b| a.member == b.member) {
-            let member = &mut self.members[usize::from(group[0].member)];
+        self.requests.sort_unstable_by_key(|plugged| (plugged.member, plugged.sector));
+        self.counts.fill(0);
+        for group in self.requests.chunk_by(|a, b| a.member == b.member) {
+            let member = &mut to.members[usize::from(group[0].member)];
             let tags = group.iter().map(|plugged| plugged.tag);
-            if self.gate.traced {
-                member.record_unplug(group[0].tag, group.len() as u32, &mut self.run);
+            if to.traced {
+                member.record_unplug(group[0].tag, group.len() as u32, to.run);
             }
-            if !member.send_requests(tags.clone(), &mut self.run) {
-                tags.for_each(|tag| plug.refused.push_back(member.unfill(tag)));
+            if !member.send_requests(tags.clone(), to.run) {
+                tags.for_each(|tag| self.refused.push_back(member.unfill(tag)));
                 member.wake_waiters();
             }
         }
-        plug.requests.clear();
+        self.requests.clear();
     }
 
-    /// Unplugs, and goes on with what was refused or blocked; returns what is left.
-    pub(crate) fn flush_requests(&mut self) -> u32 {
-        let Some(mut plug) = self.served.plug.take() else { return 0 };
-        self.unplug(&mut plug);
-        while let Some(chain) = plug.refused.pop_front() {
+    /// Unplugs, and goes on with what was refused or blocked.
+    pub(crate) fn flush(&mut self, to: &mut Drives<'_, M>) {
+        self.unplug(to);
+        while let Some(chain) = self.refused.pop_front() {
             let (member, sector) = (chain.member, chain.dev_sector);
-            let Some(tag) = self.members[usize::from(member)].take_tag(&mut self.run) else {
-                plug.refused.push_front(chain);
+            let Some(tag) = to.members[usize::from(member)].take_tag(to.run) else {
+                self.refused.push_front(chain);
                 break;
             };
-            self.members[usize::from(member)].fill(tag, chain);
-            plug.requests.push(Plugged { member, sector, tag });
+            to.members[usize::from(member)].fill(tag, chain);
+            self.requests.push(Plugged { member, sector, tag });
         }
         // Once through what was blocked; the first that blocks again stops it.
-        let mut waiting = plug.blocked.take();
+        let mut waiting = self.blocked.take();
         let now_ns = if waiting.is_empty() { 0 } else { M::now() };
         while let Some(mut slot) = waiting.pop_front() {
             slot.mark_admitted(now_ns);
-            self.plug_or_block(slot, &mut plug);
-            if !plug.blocked.is_empty() {
+            self.plug_or_block(slot, to);
+            if !self.blocked.is_empty() {
                 break;
             }
         }
-        plug.blocked.append(&mut waiting);
-        self.unplug(&mut plug);
-        let left = self.plugged_in(&plug);
-        self.served.plug = Some(plug);
-        left
+        self.blocked.append(&mut waiting);
+        self.unplug(to);
     }
 
     /// Takes plugged requests apart again: only for a home that is leaked.
-    pub(crate) fn leak_requests(&mut self) {
-        let Some(mut plug) = self.served.plug.take() else { return };
-        plug.blocked.leak();
-        plug.refused.leak();
-        for plugged in plug.requests.drain(..) {
-            let member = &self.members[usize::from(plugged.member)];
+    pub(crate) fn leak(&mut self, members: &[Member<M>]) {
+        self.blocked.leak();
+        self.refused.leak();
+        for plugged in self.requests.drain(..) {
+            let member = &members[usize::from(plugged.member)];
             core::mem::forget(member.unfill(plugged.tag));
             member.wake_waiters();
         }
-    }
-}
-
-impl<M: Machine> Disk<M> {
-    /// Takes filled requests and runs the queue; false, and nothing taken, if it is frozen.
-    pub(crate) fn submit_filled(
-        &self,
-        index: u16,
-        tags: impl Iterator<Item = Tag>,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-    ) -> bool {
-        let hctx = &self.hctxs[usize::from(index)];
-        let mut serving = hctx.serve.enter();
-        if serving.frozen {
-            self.leave_to_others(index, serving, run, stats);
-            return false;
-        }
-        let (mut count, now_ns) = (0, M::now());
-        for tag in tags {
-            count += 1;
-            // SAFETY: filled by the caller, and in nobody else's hands.
-            let rq = unsafe { hctx.tags.request(tag) };
-            rq.mark_inserted(now_ns);
-            if self.is_traced(run) {
-                self.trace_request(Action::Insert, rq, M::now(), run);
-            }
-            serving.requeued.push_back(tag);
-        }
-        M::work(Work::Insert, count);
-        self.leave_to_others(index, serving, run, stats);
-        true
-    }
-
-    /// Serves a queue that was entered, or leaves it to its owner.
-    fn leave_to_others<'a>(
-        &'a self,
-        index: u16,
-        serving: Serving<'a, M, Serve<M>>,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-    ) {
-        let hctx = &self.hctxs[usize::from(index)];
-        if self.may_serve(hctx, run) {
-            return self.serve(index, serving, run, stats);
-        }
-        // A flag that somebody left meanwhile stands for work that is marked: the owner sees it.
-        let mut inside = Some(serving);
-        while let Some(serving) = inside.take() {
-            inside = serving.leave();
-        }
-        hctx.mark_pending(self.a_ctx_of(index));
-        hctx.ring();
     }
 }

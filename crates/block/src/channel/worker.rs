@@ -17,7 +17,7 @@ use millrace_machine::{Doorbell, Machine, Order, Word};
 use crate::account::DiskStats;
 use crate::bio::error::Error;
 use crate::chain::home::Home;
-use crate::channel::{DRAIN_NS, IoThread, Turn};
+use crate::channel::io_thread::{DRAIN_NS, IoThread, Turn};
 use crate::disk::Disk;
 use crate::disk::runner::{Runner, Stamp};
 use crate::disk::seat::Seat;

@@ -1,5 +1,5 @@
-//! `Seat`: a worker's place in a disk: which hardware queue is the worker's own, whether a worker is
-//! there, and how many chains wait for it.
+//! `Seat`: a worker's place in a disk: the worker's own hardware queue, whether a worker is there,
+//! and how many chains wait for it.
 //!
 //! Owned by a `Disk`; written by handover.rs, read by channels, which count what waits (back
 //! pressure), and by the worker before it sleeps. Source: \[FALCON\], block layer.

@@ -26,7 +26,7 @@ fn freeze(config: &DiskConfig<Checked>) {
     let theirs = Arc::clone(&volume);
     let reader = spawn(move || {
         let mut channel = Channel::open(&theirs, small()).expect("its queues are served");
-        channel.run.hint = 0;
+        channel.sub.run.hint = 0;
         let bio = Bio::read(0, Buffer::new(512));
         ensure(channel.submit(bio).is_ok(), "refused");
         poll_for(&mut channel, 1);
@@ -47,7 +47,7 @@ fn look_at_an_owner(look: fn(&Disk<Checked>)) {
     let owner = spawn(move || {
         let config = ChannelConfig { thread: Some(thread), ..small() };
         let mut channel = Channel::open(&theirs, config).expect("its queues are served");
-        channel.run.hint = 0;
+        channel.sub.run.hint = 0;
         ensure(channel.submit(Bio::read(0, Buffer::new(512))).is_ok(), "refused");
         let mut handed = 0;
         while handed == 0 {

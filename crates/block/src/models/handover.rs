@@ -28,7 +28,7 @@ fn read_one(volume: &Arc<Volume<Checked>>) {
 /// Submits a bio and sleeps until it is answered.
 fn one(volume: &Arc<Volume<Checked>>, bio: Bio) {
     let mut channel = Channel::open(volume, small()).expect("its queues are served");
-    channel.run.hint = 0;
+    channel.sub.run.hint = 0;
     ensure(channel.submit(bio).is_ok(), "refused");
     let mut ok = false;
     channel.wait(1, |done| ok = done.status.is_ok());
@@ -44,7 +44,7 @@ fn serve_another() {
     let reader = spawn(move || read_one(&theirs));
     let config = ChannelConfig { thread: Some(thread), ..small() };
     let mut channel = Channel::open(&volume, config).expect("its queues are served");
-    channel.run.hint = 0;
+    channel.sub.run.hint = 0;
     while locked(&notes).seen == 0 {
         channel.poll(|_| ensure(false, "a bio of another channel came here"));
         if locked(&notes).seen == 0 {

@@ -24,7 +24,8 @@ use crate::bio::buffer::Buffer;
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::limits::QueueLimits;
 use crate::bio::status::Status;
-use crate::channel::{Channel, Reject};
+use crate::channel::Channel;
+use crate::channel::completion::Reject;
 use crate::disk::{Disk, DiskConfig};
 use crate::queue::driver::{Driver, DriverQueue, HwQueues, QueueKind, TagScope};
 use crate::volume::Volume;
@@ -71,7 +72,7 @@ fn grow_under_a_submitter() {
     let theirs = Arc::clone(&volume);
     let reader = spawn(move || {
         let mut channel = Channel::open(&theirs, small()).expect("its queues are served");
-        channel.run.hint = 0;
+        channel.sub.run.hint = 0;
         match channel.submit(Bio::read(64, Buffer::new(512))) {
             Ok(()) => {
                 // SAFETY: written before the size grew, and by nobody afterwards.

@@ -17,7 +17,8 @@ use super::drive::{locked, volume};
 use super::{bounded, holds_but_for, small, spawn};
 use crate::bio::Bio;
 use crate::bio::buffer::Buffer;
-use crate::channel::{Channel, ChannelConfig, IoThread};
+use crate::channel::io_thread::IoThread;
+use crate::channel::{Channel, ChannelConfig};
 use crate::disk::DiskConfig;
 use crate::queue::driver::QueueKind;
 use crate::queue::tag::tests::waiter;
@@ -112,7 +113,7 @@ fn share_a_tag(cpus: u32) {
         let volume = Arc::clone(&volume);
         let run = move || {
             let mut channel = Channel::open(&volume, small()).expect("its queues are served");
-            channel.run.hint = 0;
+            channel.sub.run.hint = 0;
             let bio = Bio::read(0, Buffer::new(512));
             ensure(channel.submit(bio).is_ok(), "refused");
             let mut ok = false;
@@ -173,7 +174,7 @@ fn owners_share_a_tag() {
             let bell = Arc::clone(&thread.bell);
             let config = ChannelConfig { thread: Some(thread), ..small() };
             let mut channel = Channel::open(&volume, config).expect("its queues are served");
-            channel.run.hint = 0;
+            channel.sub.run.hint = 0;
             if number == 0 {
                 return drive(&mut channel, &bell, |_| locked(&notes).by_queue[0] == 1);
             }

@@ -16,8 +16,9 @@ use super::drive::{locked, served_volume};
 use super::{bounded, freeze_and_look, holds_but_for, owner, poll_for, spawn};
 use crate::bio::Bio;
 use crate::bio::buffer::Buffer;
+use crate::channel::io_thread::IoThread;
 use crate::channel::worker::Worker;
-use crate::channel::{Channel, ChannelConfig, IoThread};
+use crate::channel::{Channel, ChannelConfig};
 use crate::disk::Disk;
 use crate::queue::driver::QueueKind;
 use crate::volume::Volume;
@@ -39,7 +40,7 @@ fn worker(volume: &Volume<Checked>, bell: CheckedBell) -> Worker<Checked> {
 fn hand_over(volume: &Arc<Volume<Checked>>, thread: Option<IoThread<Checked>>) -> Channel<Checked> {
     let config = ChannelConfig { depth: 3, thread, ..ChannelConfig::default() };
     let mut channel = Channel::open(volume, config).expect("its queues are served");
-    channel.run.hint = 0;
+    channel.sub.run.hint = 0;
     submit_two(&mut channel);
     channel
 }

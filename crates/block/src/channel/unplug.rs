@@ -1,46 +1,23 @@
 //! How a channel unplugs where others than itself may serve: by the volume's mode.
 //!
-//! The half of `Channel` behind the plug for volumes that are not served inline: who serves a
+//! The part of `Submission` behind the plug for volumes that are not served inline: who serves a
 //! batch (the low watermark and, with `auto`, what turned out faster), and back pressure: above the
 //! high pressure point the channel takes no bio until the stack has emptied to the low one. Source:
 //! \[FALCON\], watermarks and back pressure.
 
 use alloc::boxed::Box;
-use alloc::sync::Arc;
 
 use millrace_machine::Machine;
+use millrace_machine::plant::{Plant, planted};
 
-use crate::bio::Bio;
-use crate::chain::slot::BioList;
-use crate::channel::gate::Gate;
-use crate::channel::reap::Completion;
-use crate::channel::volume_plug::VolumePlug;
-use crate::channel::{Channel, Reject, Rejected};
-use crate::volume::Volume;
-use crate::volume::serving::{Choice, Serving};
+use crate::bio::Op;
+use crate::chain::slot::BioRef;
+use crate::channel::submission::Submission;
+use crate::channel::volume_plug::{Drives, VolumePlug};
+use crate::volume::serving::Serving;
 
-/// What a channel knows of who serves.
-pub(crate) struct Served<M: Machine> {
-    choice: Choice,
-    /// The drive that a batch begins with: another one each time, since the later ones wait for
-    /// the earlier to be served here, or for their workers to be woken.
-    first: usize,
-    /// The one list of all drives; made when it is first needed.
-    pub(crate) plug: Option<Box<VolumePlug<M>>>,
-    /// Bios to be sent off again at the end of a poll; empty between polls.
-    pub(crate) again: BioList<M>,
-}
-
-impl<M: Machine> Served<M> {
-    /// As the channel's gate says, whatever the volume's mode is by now.
-    pub(crate) fn new(volume: &Arc<Volume<M>>, gate: &Gate) -> Self {
-        let plug = gate.per_volume.then(|| Box::new(VolumePlug::new(volume)));
-        Served { choice: Choice::new(), first: 0, plug, again: BioList::new() }
-    }
-}
-
-impl<M: Machine> Channel<M> {
-    /// [`Channel::flush`] of a volume that is not simply served inline.
+impl<M: Machine> Submission<M> {
+    /// [`Submission::flush`] of a volume that is not simply served inline.
     #[inline(never)]
     pub(crate) fn flush_served(&mut self) {
         let (serving, traced) = self.volume.mode();
@@ -50,11 +27,11 @@ impl<M: Machine> Channel<M> {
         let bios = self.batch.plugged;
         self.batch.plugged = 0;
         let handed = self.hands_over(serving, bios);
-        let (last, first) = self.members.split_at_mut(self.served.first);
+        let (last, first) = self.members.split_at_mut(self.first_member);
         for member in first.iter_mut().chain(last) {
             self.batch.plugged += member.flush_served(handed, self.gate.traced, &mut self.run);
         }
-        self.served.first = (self.served.first + 1) % self.members.len();
+        self.first_member = (self.first_member + 1) % self.members.len();
         if handed {
             self.press();
         }
@@ -76,7 +53,7 @@ impl<M: Machine> Channel<M> {
             // The batch was stamped when its first bio came: that is late enough to be now.
             Serving::Auto if drives > 1 && bios > 0 => {
                 let (in_flight, now_ns) = (self.in_flight(), self.batch.now_ns);
-                self.served.choice.next(bios, in_flight, now_ns) && enough
+                self.choice.next(bios, in_flight, now_ns) && enough
             }
             Serving::Auto | Serving::Inline | Serving::PerVolume => false,
         }
@@ -86,8 +63,8 @@ impl<M: Machine> Channel<M> {
     pub(crate) fn follow(&mut self, serving: Serving) {
         self.gate.per_volume = serving == Serving::PerVolume;
         self.gate.settle();
-        if self.gate.per_volume && self.served.plug.is_none() {
-            self.served.plug = Some(Box::new(VolumePlug::new(&self.volume)));
+        if self.gate.per_volume && self.volume_plug.is_none() {
+            self.volume_plug = Some(Box::new(VolumePlug::new(&self.volume)));
         }
     }
 
@@ -128,23 +105,45 @@ impl<M: Machine> Channel<M> {
         u64::from(self.volume.serving_config().pressure_low) * self.members.len() as u64
     }
 
-    /// Submits a bio, waiting while the channel is full or too much waits in the stack; hands what
-    /// completes meanwhile to `take`. For threads that own no queues.
-    ///
-    /// # Errors
-    /// Gives the bio back if it can never be served.
-    pub fn submit_wait(
+    /// Puts a bio that goes to one drive into the list, as a request or into another's.
+    pub(crate) fn plug_request(&mut self, slot: BioRef<M>) {
+        if self.gate.traced {
+            let drives = self.members.len();
+            let disk = &self.members[usize::from(slot.member)].disk;
+            disk.tell_entry(&slot);
+            disk.record_entry(&slot, drives, &mut self.run);
+        }
+        if slot.op() != Op::Flush {
+            // A flush is counted when it goes its own way.
+            let counted = u32::from(!planted(Plant::TagUnlooked));
+            self.members[usize::from(slot.member)].outstanding += counted;
+        }
+        self.batch.plugged = self.with_volume_plug(|plug, to| plug.plug(slot, to));
+        self.run.publish();
+    }
+
+    /// Unplugs the list, and goes on with what was refused or blocked; returns what is left.
+    pub(crate) fn flush_requests(&mut self) -> u32 {
+        self.with_volume_plug(VolumePlug::flush)
+    }
+
+    /// Does something with the list; returns what is plugged then.
+    fn with_volume_plug(
         &mut self,
-        mut bio: Bio,
-        mut take: impl FnMut(Completion),
-    ) -> Result<(), Rejected> {
-        loop {
-            match self.submit(bio) {
-                Err(Rejected { bio: back, reason: Reject::Full }) => bio = back,
-                other => return other,
-            }
-            // A channel with nothing in flight is never full, so that this ends.
-            self.wait(1, &mut take);
+        act: impl FnOnce(&mut VolumePlug<M>, &mut Drives<'_, M>),
+    ) -> u32 {
+        let Some(plug) = &mut self.volume_plug else {
+            unreachable!("made when the channel began to follow this mode");
+        };
+        let (members, run) = (&mut self.members, &mut self.run);
+        act(plug, &mut Drives { members, run, traced: self.gate.traced });
+        plug.plugged(&self.members)
+    }
+
+    /// Takes plugged requests apart again: only for a home that is leaked.
+    pub(crate) fn leak_requests(&mut self) {
+        if let Some(plug) = &mut self.volume_plug {
+            plug.leak(&self.members);
         }
     }
 }

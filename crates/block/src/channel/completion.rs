@@ -1,0 +1,46 @@
+//! What a program gets from a channel: completed bios, and bios that were not accepted.
+//!
+//! Plain values that carry the bio and its memory back to whoever submitted it. Made by channel.rs
+//! and reap.rs.
+
+use crate::bio::Bio;
+use crate::bio::status::Status;
+
+/// A bio that was not accepted, and why.
+#[derive(Debug)]
+pub struct Rejected {
+    /// The bio, with its memory.
+    pub bio: Bio,
+    /// Why.
+    pub reason: Reject,
+}
+
+/// Why a bio was not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reject {
+    /// The channel is full: poll, then try again.
+    Full,
+    /// It can never be accepted.
+    Invalid(Status),
+}
+
+/// A bio that is done.
+#[derive(Debug)]
+pub struct Completion {
+    /// The submitter's number.
+    pub user_data: u64,
+    /// The outcome.
+    pub status: Status,
+    /// The bio with its memory. After a timeout that the drive has not confirmed, the memory stays
+    /// with the channel and the bio comes back without.
+    pub bio: Bio,
+}
+
+/// What is to become of a completed bio.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// Submit it again, as it stands now.
+    Submit,
+    /// Drop it, and its memory with it if it owns that.
+    Drop,
+}

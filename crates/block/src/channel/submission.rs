@@ -1,0 +1,236 @@
+//! `Submission`: the half of a channel before the queues: an accepted bio goes into a drive's plug,
+//! and the plugs go to the drives.
+//!
+//! Owned by a `Channel` and used by its thread alone, so nothing here is locked. Owns the slots of
+//! bios that may be submitted, the members (one for each drive, with its plug) and the runner. A
+//! plain read or write of one drive goes straight into that drive's plug; whatever else becomes a
+//! parent with parts (split.rs). Where others than this thread may serve a batch, unplug.rs decides
+//! who does. Kernel counterpart: `submit_bio_noacct`, `blk_flush_plug`.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use millrace_machine::Machine;
+
+use crate::bio::error::{Error, ErrorKind};
+use crate::bio::limits::MAX_DATA_SECTORS;
+use crate::bio::status::Status;
+use crate::bio::{Bio, Op, OpFlags};
+use crate::chain::slot::{BioList, BioRef, Stage, Stride, Waited};
+use crate::channel::completion::Reject;
+use crate::channel::cut::cut_to_limits;
+use crate::channel::gate::Gate;
+use crate::channel::io_thread::IoThread;
+use crate::channel::member::Member;
+use crate::channel::volume_plug::VolumePlug;
+use crate::disk::Disk;
+use crate::disk::runner::{Runner, Stamp};
+use crate::volume::Volume;
+use crate::volume::serving::Choice;
+
+/// What is in the plugs.
+pub(crate) struct Batch {
+    /// Bios in all plugs.
+    pub(crate) plugged: u32,
+    /// Bios at which they are emptied.
+    pub(crate) plugged_max: u32,
+    /// Stamp of what goes in; 0: none taken yet.
+    pub(crate) now_ns: u64,
+    /// Stamp of the parts that are made.
+    pub(crate) parts_ns: u64,
+    /// Parts were put in on the way back, by a stage that ended.
+    pub(crate) has_parts: bool,
+}
+
+/// The half of a channel before the queues.
+pub(crate) struct Submission<M: Machine> {
+    pub(crate) volume: Arc<Volume<M>>,
+    pub(crate) members: Vec<Member<M>>,
+    pub(crate) run: Runner<M>,
+    /// Slots that no bio is in.
+    pub(crate) free: BioList<M>,
+    /// How many slots there are.
+    pub(crate) depth: u32,
+    /// Parents that wait for a child slot of some drive.
+    pub(crate) stalled: u32,
+    /// Parents that are done, and bios that got to no drive.
+    pub(crate) finished: BioList<M>,
+    pub(crate) batch: Batch,
+    pub(crate) gate: Gate,
+    /// Whether workers serve, where that is measured.
+    pub(crate) choice: Choice,
+    /// The member that a batch begins with: another one each time, since the later ones wait for
+    /// the earlier to be served here, or for their workers to be woken.
+    pub(crate) first_member: usize,
+    /// The one list of all drives; made when it is first needed.
+    pub(crate) volume_plug: Option<Box<VolumePlug<M>>>,
+}
+
+impl<M: Machine> Submission<M> {
+    /// Bios accepted and not yet handed back.
+    #[inline(always)]
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.depth - self.free.len()
+    }
+
+    /// Puts a checked bio, in its slot, on its way into a plug; `plain` is what the gate said.
+    #[inline(always)]
+    pub(crate) fn start(&mut self, mut slot: BioRef<M>, plain: bool) {
+        if self.batch.now_ns == 0 || self.run.stamp == Stamp::Io {
+            self.batch.now_ns = M::now();
+        }
+        debug_assert_eq!(slot.waited, Waited::NOT);
+        slot.q_ns = self.batch.now_ns;
+        slot.status = Status::Ok;
+        slot.foreign = slot.bio.is_foreign();
+        if plain
+            && let Some((member, dev_sector)) =
+                self.volume.locate(slot.bio.sector, slot.bio.nr_sectors)
+        {
+            self.make_whole(&mut slot, member, dev_sector, 1);
+            self.batch.plugged += 1;
+            return self.members[usize::from(member)].plug(slot);
+        }
+        self.submit_slowly(slot);
+    }
+
+    /// Whether a bio that is not plain, or no longer, is taken.
+    #[inline(never)]
+    pub(crate) fn look_closer(&mut self, bio: &Bio) -> Result<(), Reject> {
+        self.gate.check(bio, &self.volume).map_err(Reject::Invalid)?;
+        // With nothing in flight nobody would come back to ask again: one always gets in.
+        match self.gate.pressed && self.in_flight() > 0 && !self.has_relief() {
+            true => Err(Reject::Full),
+            false => Ok(()),
+        }
+    }
+
+    /// Flushes, discards, flags, lists of segments, whatever is too long for one request, and all
+    /// that is recorded.
+    #[inline(never)]
+    fn submit_slowly(&mut self, mut slot: BioRef<M>) {
+        if self.gate.is_plain_to_record(&slot.bio)
+            && let Some((member, dev_sector)) =
+                self.volume.locate(slot.bio.sector, slot.bio.nr_sectors)
+        {
+            self.make_whole(&mut slot, member, dev_sector, 1);
+            self.batch.plugged += 1;
+            return self.plug_traced(slot);
+        }
+        if slot.bio.op.has_data() && slot.bio.nr_sectors > MAX_DATA_SECTORS {
+            slot.status = Status::Invalid;
+            return self.finished.push_back(slot);
+        }
+        let (sector, nr_sectors) = (slot.bio.sector, slot.bio.nr_sectors);
+        let located = match slot.bio.op {
+            Op::Flush => None,
+            _ => self.volume.locate(sector, nr_sectors),
+        };
+        if let Some((member, dev_sector)) = located {
+            let limits = *self.members[usize::from(member)].disk.limits();
+            let fua_by_drive = limits.features.fua || !limits.features.volatile_cache;
+            let flags_fit = !slot.bio.flags.has(OpFlags::PREFLUSH)
+                && (!slot.bio.flags.has(OpFlags::FUA) || fua_by_drive && slot.bio.op == Op::Write);
+            (slot.dev_sector, slot.offset) = (dev_sector, 0);
+            slot.set_stride(Stride::NONE);
+            let (sectors, segments) = cut_to_limits(&slot, &limits);
+            if flags_fit && sectors == nr_sectors {
+                self.make_whole(&mut slot, member, dev_sector, segments);
+                return self.admit(slot);
+            }
+        }
+        self.submit_parent(slot);
+    }
+
+    #[inline(always)]
+    fn make_whole(&self, slot: &mut BioRef<M>, member: u16, dev_sector: u64, segments: u16) {
+        slot.stage = Stage::Whole;
+        slot.member = member;
+        slot.dev_sector = dev_sector;
+        slot.offset = 0;
+        slot.chain_sectors = slot.bio.nr_sectors;
+        slot.chain_segments = segments;
+        slot.tail = slot.as_ptr();
+        slot.set_stride(Stride::NONE);
+    }
+
+    /// Puts a bio that goes to one drive into that drive's plug, or into the one list of all.
+    pub(crate) fn admit(&mut self, slot: BioRef<M>) {
+        if self.gate.per_volume {
+            return self.plug_request(slot);
+        }
+        let member = &mut self.members[usize::from(slot.member)];
+        if slot.op() == Op::Flush {
+            member.expect_flush();
+        }
+        self.batch.plugged += 1;
+        match self.gate.traced {
+            true => self.plug_traced(slot),
+            false => member.plug(slot),
+        }
+    }
+
+    #[inline(never)]
+    fn plug_traced(&mut self, slot: BioRef<M>) {
+        let drives = self.members.len();
+        self.members[usize::from(slot.member)].plug_traced(slot, drives, &mut self.run);
+    }
+
+    /// [`Channel::admit`] off the hot path, for parts.
+    pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
+        self.batch.has_parts = true;
+        // Only where something is plugged, so that the stamp goes with it.
+        self.batch.now_ns = self.batch.parts_ns;
+        self.admit(slot);
+        if self.batch.plugged >= self.batch.plugged_max {
+            self.flush();
+        }
+    }
+
+    /// Starts all that was submitted.
+    #[inline]
+    pub(crate) fn flush(&mut self) {
+        self.batch.has_parts = false;
+        if self.batch.plugged != 0 {
+            self.flush_plugs();
+        }
+        self.batch.now_ns = 0;
+    }
+
+    #[inline(always)]
+    fn flush_plugs(&mut self) {
+        if !self.volume.is_usual() || self.gate.watched {
+            return self.flush_served();
+        }
+        self.batch.plugged = 0;
+        for member in &mut self.members {
+            self.batch.plugged += member.flush(&mut self.run);
+        }
+    }
+}
+
+/// The drives of a volume as a thread sees them.
+pub(crate) fn members_of<M: Machine>(
+    volume: &Volume<M>,
+    thread: Option<&IoThread<M>>,
+) -> Result<Vec<Member<M>>, Error> {
+    let member = |disk: &Arc<Disk<M>>| {
+        // A thread that claimed a queue uses that one, whatever its own number is.
+        let number = thread.map(|t| disk.queue_of(t.owner).unwrap_or(t.number));
+        let member = Member::new(disk, number);
+        if thread.is_none() && !disk.is_served(member.route.hctx) {
+            let text = format!(
+                "volume {}: the queues of drive {} belong to I/O threads, and there is none; open \
+                 the channel on one, with IoContext::channel, or with millrace::Channel, which \
+                 makes the calling thread one",
+                volume.name(),
+                disk.name()
+            );
+            return Err(Error::new(ErrorKind::NotSupported, text));
+        }
+        Ok(member)
+    };
+    volume.disks().iter().map(member).collect()
+}
