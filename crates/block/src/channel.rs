@@ -108,7 +108,7 @@ impl<M: Machine> Channel<M> {
         let plug = gate.per_volume.then(|| Box::new(VolumePlug::new(volume)));
         let mut sub = Submission {
             members,
-            run: Runner::new(&home, owner, config.stamp, volume.disks()[0].channels())
+            run: Runner::new(&home, owner, config.stamp, volume.disks()[0].accounts.opened())
                 .accounting_to(&volume.tenants),
             free: home.handles(0..parents),
             depth: config.depth,
@@ -255,11 +255,7 @@ impl<M: Machine> Channel<M> {
         // An owner looks after what others have put into its queues, too.
         let waits = self.in_flight() > 0
             || !self.quarantine.is_empty()
-            || self
-                .sub
-                .members
-                .iter()
-                .any(|m| m.disk.owner_has_tags(m.route.hctx, self.sub.run.owner));
+            || self.sub.members.iter().any(|m| m.hctx().has_tags_of(self.sub.run.owner));
         let timeouts = waits.then_some(self.next_timeout_check_ns);
         match (wake_ns, timeouts) {
             (Some(a), Some(b)) => Some(a.min(b)),

@@ -12,10 +12,13 @@ pub(crate) mod dispatch;
 pub(crate) mod filled;
 pub(crate) mod freeze;
 pub(crate) mod handover;
+pub(crate) mod post;
 pub(crate) mod runner;
 pub(crate) mod seat;
 pub(crate) mod sq;
+pub(crate) mod timeouts;
 pub(crate) mod trace;
+pub(crate) mod visit;
 pub(crate) mod waiters;
 
 use alloc::boxed::Box;
@@ -129,6 +132,14 @@ pub(crate) struct FlushState<M: Machine> {
     pub(crate) moves: u64,
 }
 
+impl<M: Machine> FlushState<M> {
+    /// How often joined flushes were moved so far; none while there is a flush.
+    pub(crate) fn moves_while_idle(&self) -> Option<u64> {
+        let idle = !self.issued && self.pending.is_empty() && self.moves.is_multiple_of(2);
+        idle.then_some(self.moves)
+    }
+}
+
 /// The one queue of the `sq` stack: filled requests by tag.
 pub(crate) struct SingleQueue {
     pub(crate) queue: VecDeque<Tag>,
@@ -144,7 +155,7 @@ pub(crate) struct AbandonedRequest<M: Machine> {
 }
 
 /// What a drive has done, and what it failed to do.
-struct Accounts<M: Machine> {
+pub(crate) struct Accounts<M: Machine> {
     ledger: M::Lock<Ledger<DiskStats<M>>>,
     failures: M::Lock<FailureLog>,
 }
@@ -153,6 +164,22 @@ impl<M: Machine> Accounts<M> {
     fn new() -> Self {
         let ledger = M::Lock::new("stats", Ledger::new());
         Accounts { ledger, failures: M::Lock::new("failures", FailureLog::default()) }
+    }
+
+    /// Notes an I/O that ends with an error.
+    #[cold]
+    pub(crate) fn note_failure(&self, failure: Failure) {
+        self.failures.lock().note(failure);
+    }
+
+    /// Accounts opened so far: one or more a channel.
+    pub(crate) fn opened(&self) -> u32 {
+        self.ledger.lock().opened()
+    }
+
+    /// An account for what the calling thread does through a hardware queue.
+    pub(crate) fn open(&self, hctx: u16) -> Arc<DiskStats<M>> {
+        self.ledger.lock().open(DiskStats::new(hctx))
     }
 }
 
@@ -184,7 +211,7 @@ pub struct Disk<M: Machine> {
     pub(crate) sq: M::Lock<SingleQueue>,
     pub(crate) flush: M::Lock<FlushState<M>>,
     pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
-    accounts: Accounts<M>,
+    pub(crate) accounts: Accounts<M>,
     /// Where a worker sits, if the drive may have one.
     pub(crate) seat: Option<Seat<M>>,
     pub(crate) this: Weak<Disk<M>>,
@@ -225,7 +252,8 @@ impl<M: Machine> Disk<M> {
         let hctxs = shared.max(worker.map_or(0, |hctx| usize::from(hctx) + 1));
         let hctxs: Box<[HardwareQueue<M>]> = queue_tags(config.tag_settings(), hw, hctxs)
             .into_iter()
-            .map(|tags| HardwareQueue::new(ctxs, tags))
+            .zip(0..)
+            .map(|(tags, number)| HardwareQueue::new(number, hw.kind, ctxs, tags))
             .collect();
         if M::Meter::is_on() {
             hctxs.iter().for_each(|hctx| hctx.serve.meter());
@@ -378,22 +406,6 @@ impl<M: Machine> Disk<M> {
         self.accounts.failures.lock().read()
     }
 
-    /// Notes an I/O that ends with an error.
-    #[cold]
-    pub(crate) fn note_failure(&self, failure: Failure) {
-        self.accounts.failures.lock().note(failure);
-    }
-
-    /// Accounts opened so far: one or more a channel.
-    pub(crate) fn channels(&self) -> u32 {
-        self.accounts.ledger.lock().opened()
-    }
-
-    /// An account for what the calling thread does through a hardware queue.
-    pub(crate) fn new_stats(&self, hctx: u16) -> Arc<DiskStats<M>> {
-        self.accounts.ledger.lock().open(DiskStats::new(hctx))
-    }
-
     /// Makes the calling I/O thread the owner of queue `hctx` and opens it there, if there is a
     /// queue of that number and it is not kept for a worker. `owner` is the thread's identity,
     /// above 0; `bell` wakes it.
@@ -445,7 +457,9 @@ impl<M: Machine> Disk<M> {
             }
             drop(flush);
             hctx.tags.wake_all();
-            self.abort(index, left);
+            if !left.is_empty() {
+                abort(&self.accounts.open(index), left);
+            }
         }
     }
 
@@ -467,26 +481,6 @@ impl<M: Machine> Disk<M> {
             left.push_back(chain);
         }
         left
-    }
-
-    /// Answers bios of a queue that nobody will serve any more.
-    fn abort(&self, hctx: u16, mut list: BioList<M>) {
-        if list.is_empty() {
-            return;
-        }
-        let (stats, now_ns) = (self.new_stats(hctx), M::now());
-        while let Some(chain) = list.pop_front() {
-            let mut next = Some(chain);
-            while let Some(mut bio) = next {
-                next = bio.chained.take();
-                bio.status = Status::Aborted;
-                bio.waited = Waited::NOT;
-                stats.count_aborted(&bio, now_ns);
-                let (home, mut one) = (bio.home, BioList::new());
-                one.push_back(bio);
-                Home::deliver_to(home, one);
-            }
-        }
     }
 
     /// Hardware queues that are not a worker's own.
@@ -544,6 +538,23 @@ impl<M: Machine> Drop for Disk<M> {
         self.ctxs.iter().for_each(|ctx| ctx.ctx.lock().leak());
         self.hctxs.iter().for_each(|hctx| hctx.serve.enter().staged.leak());
         self.flush.lock().pending.leak();
+    }
+}
+
+/// Answers bios of a queue that nobody will serve any more.
+fn abort<M: Machine>(stats: &DiskStats<M>, mut list: BioList<M>) {
+    let now_ns = M::now();
+    while let Some(chain) = list.pop_front() {
+        let mut next = Some(chain);
+        while let Some(mut bio) = next {
+            next = bio.chained.take();
+            bio.status = Status::Aborted;
+            bio.waited = Waited::NOT;
+            stats.count_aborted(&bio, now_ns);
+            let (home, mut one) = (bio.home, BioList::new());
+            one.push_back(bio);
+            Home::deliver_to(home, one);
+        }
     }
 }
 

@@ -22,9 +22,9 @@ use millrace_machine::{Doorbell, Lock, Machine, Order, Topology, Word};
 
 use crate::chain::slot::BioList;
 use crate::queue::controller::QueueTags;
-use crate::queue::driver::DriverQueue;
+use crate::queue::driver::{DriverQueue, QueueKind};
 use crate::queue::request::Tag;
-use crate::queue::serve::ServeLock;
+use crate::queue::serve::{ServeLock, Serving};
 use crate::queue::tag::TagSet;
 
 /// How queues are spread over a machine.
@@ -131,6 +131,11 @@ const RESERVED: u64 = u64::MAX;
 
 /// Where requests are handed to the driver.
 pub(crate) struct HardwareQueue<M: Machine> {
+    /// Its number among the drive's.
+    pub(crate) number: u16,
+    /// A software queue in which only this queue finds its list.
+    pub(crate) own_ctx: u16,
+    kind: QueueKind,
     pub(crate) serve: ServeLock<M, Serve<M>>,
     /// A bit for each software queue that has something for this one.
     pending: Box<[M::Word]>,
@@ -170,8 +175,17 @@ pub(crate) struct Serve<M: Machine> {
     pub(crate) inserted_ns: u64,
 }
 
+impl<M: Machine> Serve<M> {
+    /// Whether chains or filled requests wait here.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.staged.is_empty() || !self.requeued.is_empty()
+    }
+}
+
 impl<M: Machine> HardwareQueue<M> {
-    pub(crate) fn new(ctxs: usize, queue: QueueTags<M>) -> Self {
+    /// Queue `number` of a drive that has `ctxs` software queues.
+    pub(crate) fn new(number: u16, kind: QueueKind, ctxs: usize, queue: QueueTags<M>) -> Self {
         let tags = queue.tags;
         let depth = tags.depth_with_reserved() as usize;
         let serve = Serve {
@@ -188,6 +202,9 @@ impl<M: Machine> HardwareQueue<M> {
             inserted_ns: 0,
         };
         HardwareQueue {
+            number,
+            own_ctx: (usize::from(number) % ctxs) as u16,
+            kind,
             serve: ServeLock::new(serve),
             pending: (0..ctxs.div_ceil(64)).map(|_| M::Word::new(0)).collect(),
             owner: M::Word::new(0),
@@ -202,6 +219,60 @@ impl<M: Machine> HardwareQueue<M> {
     #[inline]
     pub(crate) fn room(&self, serve: &Serve<M>) -> u32 {
         self.depth_max.saturating_sub(serve.in_flight)
+    }
+
+    /// Whether the thread of this identity may run the queue.
+    #[inline]
+    pub(crate) fn may_serve(&self, owner: u64) -> bool {
+        self.kind == QueueKind::AnyThread || self.is_owned_by(owner)
+    }
+
+    /// Whether a queue that the thread may run has been given work that nobody took yet.
+    pub(crate) fn has_pending_for(&self, owner: u64) -> bool {
+        self.may_serve(owner) && self.has_pending()
+    }
+
+    /// Whether the queue belongs to the thread and has tags in use, as far as its set tells.
+    pub(crate) fn has_tags_of(&self, owner: u64) -> bool {
+        self.is_owned_by(owner) && self.tags.in_use() > 0
+    }
+
+    /// Whether some thread serves the queue.
+    pub(crate) fn is_served(&self) -> bool {
+        self.kind == QueueKind::AnyThread || self.has_owner()
+    }
+
+    /// Changes what the serve lock protects; goes on behind a latecomer's flag.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Serve<M>)) {
+        let mut serve = self.serve.enter();
+        change(&mut serve);
+        if self.leave(serve) {
+            // The latecomer's work is marked, and it looks for marks before it sleeps.
+            self.ring();
+        }
+    }
+
+    /// Leaves the queue for good, also over flags; whether there were any.
+    pub(crate) fn leave(&self, serving: Serving<'_, M, Serve<M>>) -> bool {
+        let mut flagged = false;
+        let mut inside = Some(serving);
+        while let Some(serving) = inside.take() {
+            inside = serving.leave();
+            flagged |= inside.is_some();
+        }
+        flagged
+    }
+
+    /// Whether nothing waits here, and nothing is in flight.
+    pub(crate) fn is_empty(&self) -> bool {
+        let mut empty = false;
+        self.change(|serve| empty = !serve.has_waiting() && serve.in_flight == 0);
+        empty
+    }
+
+    /// Has the queue looked at: there is something to do, but nothing new.
+    pub(crate) fn mark_own(&self) {
+        self.mark_pending(self.own_ctx.into());
     }
 
     /// Says that software queue `ctx` has something for this queue. After the insertion.
@@ -334,7 +405,8 @@ mod tests {
     }
 
     fn hardware_queue(ctxs: usize, depth_max: Option<u32>) -> HardwareQueue<Native> {
-        HardwareQueue::new(ctxs, QueueTags { tags: Arc::new(TagSet::new(4)), depth_max })
+        let tags = QueueTags { tags: Arc::new(TagSet::new(4)), depth_max };
+        HardwareQueue::new(0, QueueKind::AnyThread, ctxs, tags)
     }
 
     #[test]

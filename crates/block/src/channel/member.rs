@@ -8,7 +8,7 @@
 use alloc::sync::Arc;
 
 use millrace_machine::plant::{Plant, planted};
-use millrace_machine::{Counter, Machine, Stage};
+use millrace_machine::{Counter, Lock, Machine, Stage};
 
 use crate::account::DiskStats;
 use crate::chain::merge::Merged;
@@ -16,10 +16,12 @@ use crate::chain::slot::{BioList, BioRef};
 use crate::channel::plug::Plug;
 use crate::channel::room::Room;
 use crate::disk::runner::Runner;
+use crate::disk::visit::Visit;
 use crate::disk::{Disk, Stack, Way};
-use crate::queue::Route;
+use crate::disk::{direct, filled, sq, timeouts};
 use crate::queue::driver::QueueKind;
 use crate::queue::request::Tag;
+use crate::queue::{HardwareQueue, Route};
 
 /// One drive of the volume, as the channel sees it.
 pub(crate) struct Member<M: Machine> {
@@ -62,6 +64,17 @@ impl<M: Machine> Member<M> {
         }
     }
 
+    /// The channel's own queue of the drive.
+    pub(crate) fn hctx(&self) -> &HardwareQueue<M> {
+        &self.disk.hctxs[usize::from(self.route.hctx)]
+    }
+
+    /// A visit of the channel's thread to that queue.
+    #[inline(always)]
+    fn visit<'a>(&'a self, run: &'a mut Runner<M>) -> Visit<'a, M> {
+        Visit::new(&self.disk, self.route.hctx, run, &self.stats)
+    }
+
     /// Puts a chain into the plug, or into the plug's last chain.
     #[inline(always)]
     pub(crate) fn plug(&mut self, slot: BioRef<M>) {
@@ -82,7 +95,7 @@ impl<M: Machine> Member<M> {
         if self.disk.way == Way::Direct && self.plug.is_short() {
             let Some(bio) = self.plug.take_last() else { return 0 };
             self.count();
-            match self.disk.issue_single(self.route.hctx, bio, run, &self.stats) {
+            match direct::issue_single(&mut self.visit(run), bio) {
                 Ok(()) => return 0,
                 Err(bio) => self.plug.put_back(bio),
             }
@@ -107,11 +120,12 @@ impl<M: Machine> Member<M> {
         let list = self.plug.list();
         // What was refused is tried again, and was unplugged before.
         if traced && fresh > 0 {
-            self.disk.trace_unplug(list, run);
+            self.disk.trace(run).unplug(list);
         }
+        let mut visit = Visit::new(&self.disk, self.route.hctx, run, &self.stats);
         match self.disk.config.stack {
-            Stack::Sq => self.disk.submit_single(list, run, &self.stats),
-            Stack::Mq | Stack::Raw => self.disk.submit_batch(self.route, list, run, &self.stats),
+            Stack::Sq => sq::submit(&mut visit, list),
+            Stack::Mq | Stack::Raw => visit.submit_batch(self.route.ctx, list),
         }
         list.len()
     }
@@ -133,9 +147,10 @@ impl<M: Machine> Member<M> {
         let fresh = self.count();
         let list = self.plug.list();
         if traced && fresh > 0 {
-            self.disk.trace_unplug(list, run);
+            self.disk.trace(run).unplug(list);
         }
-        self.disk.hand_over(self.route, list, run);
+        let mut visit = Visit::new(&self.disk, self.route.hctx, run, &self.stats);
+        visit.hand_over(self.route.ctx, list);
         list.len()
     }
 
@@ -146,7 +161,7 @@ impl<M: Machine> Member<M> {
             return;
         }
         if self.disk.seat.is_none() {
-            self.disk.run_queue(self.route.hctx, run, &self.stats);
+            self.visit(run).run_queue();
             return;
         }
         if self.outstanding > 0 || quarantine {
@@ -155,13 +170,14 @@ impl<M: Machine> Member<M> {
         if self.looks_here() || quarantine {
             // What waits for a flush to end is in no queue: none of that before and after the look,
             // nor moved meanwhile.
-            let before = if self.flushes { self.disk.flush_moves() } else { None };
+            let before =
+                if self.flushes { self.disk.flush.lock().moves_while_idle() } else { None };
             // If somebody else serves it at this moment, nothing is known.
             run.left_busy = true;
-            self.disk.run_queue(self.route.hctx, run, &self.stats);
+            self.visit(run).run_queue();
             self.served_here = run.left_busy;
             if self.flushes {
-                let idle = before.is_some() && self.disk.flush_moves() == before;
+                let idle = before.is_some() && self.disk.flush.lock().moves_while_idle() == before;
                 self.flushes = run.left_busy || !idle || self.holds_plugged();
             }
         }
@@ -170,19 +186,20 @@ impl<M: Machine> Member<M> {
     /// Looks after what a worker that is gone has left behind.
     pub(crate) fn stand_in(&self, run: &mut Runner<M>) {
         if self.disk.seat.is_some() && !self.disk.has_worker() {
-            self.disk.stand_in(self.route, run, &self.stats);
+            self.visit(run).stand_in(self.route.ctx);
         }
     }
 
     /// Looks for requests that the drive does not answer: those of the channel's own queue, and of
     /// a worker that is gone.
     pub(crate) fn check_timeouts(&self, now_ns: u64, run: &mut Runner<M>) {
+        timeouts::check(&mut self.visit(run), now_ns);
         let own = self.route.hctx;
-        self.disk.check_timeouts(own, now_ns, run, &self.stats);
         let seat = self.disk.seat.as_ref().filter(|seat| !seat.is_taken() && seat.hctx != own);
         if let Some(seat) = seat {
-            let theirs = self.disk.stats_of(seat.hctx, run);
-            self.disk.check_timeouts(seat.hctx, now_ns, run, &theirs);
+            let theirs = run.stats_of(&self.disk, seat.hctx);
+            let mut visit = Visit::new(&self.disk, seat.hctx, run, &theirs);
+            timeouts::check(&mut visit, now_ns);
         }
     }
 
@@ -196,7 +213,7 @@ impl<M: Machine> Member<M> {
     pub(crate) fn has_work(&self, owner: u64) -> bool {
         // Of a queue that anybody may run, only what this channel polls for itself.
         let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
-        mine && self.looks_here() && self.disk.has_pending_for(self.route.hctx, owner)
+        mine && self.looks_here() && self.hctx().has_pending_for(owner)
             || self.outstanding > 0 && self.disk.is_orphaned()
     }
 
@@ -221,11 +238,11 @@ impl<M: Machine> Member<M> {
     pub(crate) fn trace_plugged(&mut self, drives: usize, run: &mut Runner<M>) {
         let (disk, mut first) = (&self.disk, true);
         self.plug.list().for_each(|chain| {
-            disk.record_own(chain, (drives, core::mem::take(&mut first)), run);
+            disk.trace(run).record_own(chain, (drives, core::mem::take(&mut first)));
             let mut merged = chain.chained.as_deref();
             while let Some(bio) = merged {
-                disk.record_entry(bio, drives, run);
-                disk.record_merge(bio, run);
+                disk.trace(run).record_entry(bio, drives);
+                disk.trace(run).record_merge(bio);
                 merged = bio.chained.as_deref();
             }
         });
@@ -234,13 +251,13 @@ impl<M: Machine> Member<M> {
     /// [`Member::plug`] while somebody listens.
     #[inline]
     pub(crate) fn plug_traced(&mut self, slot: BioRef<M>, drives: usize, run: &mut Runner<M>) {
-        self.disk.tell_entry(&slot);
+        self.disk.trace(run).tell_entry(&slot);
         let first = self.plug.is_empty();
         self.plug(slot);
         let Some(last) = self.plug.last() else { return };
         match self.merged.take() {
-            Some(kind) => self.disk.trace_plug_merged(kind, last, drives, run),
-            None => self.disk.record_own(last, (drives, first), run),
+            Some(kind) => self.disk.trace(run).plug_merged(kind, last, drives),
+            None => self.disk.trace(run).record_own(last, (drives, first)),
         }
     }
 
@@ -256,7 +273,7 @@ impl<M: Machine> Member<M> {
 impl<M: Machine> Member<M> {
     /// A tag of the drive, taken while plugging.
     pub(crate) fn take_tag(&self, run: &mut Runner<M>) -> Option<Tag> {
-        let hctx = &self.disk.hctxs[usize::from(self.route.hctx)];
+        let hctx = self.hctx();
         hctx.tags.take(&mut run.hint, 1).and_then(|mut one| one.next())
     }
 
@@ -276,26 +293,26 @@ impl<M: Machine> Member<M> {
     /// Makes a chain a request, without handing that over.
     pub(crate) fn fill(&self, tag: Tag, chain: BioRef<M>) {
         // SAFETY: the tag was taken for it and is in nobody else's hands.
-        let rq = unsafe { self.disk.hctxs[usize::from(self.route.hctx)].tags.request(tag) };
+        let rq = unsafe { self.hctx().tags.request(tag) };
         rq.fill_waited(chain, self.route.hctx, self.disk.flags_taken);
     }
 
     /// The other way round; the tag goes back.
     pub(crate) fn unfill(&self, tag: Tag) -> BioRef<M> {
-        self.disk.hctxs[usize::from(self.route.hctx)].tags.take_back(tag)
+        self.hctx().tags.take_back(tag)
     }
 
     /// After that: whoever waits for a tag looks for it.
     pub(crate) fn wake_waiters(&self) {
-        self.disk.hctxs[usize::from(self.route.hctx)].tags.wake_all();
+        self.hctx().tags.wake_all();
     }
 
     /// For the recorder, that so many filled requests are about to be handed over, such as this.
     pub(crate) fn record_unplug(&self, tag: Tag, count: u32, run: &mut Runner<M>) {
         // SAFETY: the tag was taken for it and is in nobody else's hands.
-        let rq = unsafe { self.disk.hctxs[usize::from(self.route.hctx)].tags.request(tag) };
+        let rq = unsafe { self.hctx().tags.request(tag) };
         if let Some(head) = rq.chain.as_deref() {
-            self.disk.record_unplug(head, count, run);
+            self.disk.trace(run).record_unplug(head, count);
         }
     }
 
@@ -306,7 +323,7 @@ impl<M: Machine> Member<M> {
         run: &mut Runner<M>,
     ) -> bool {
         self.served_here = true;
-        self.disk.submit_filled(self.route.hctx, tags, run, &self.stats)
+        filled::submit(&mut self.visit(run), tags)
     }
 
     /// Sends a flush by itself.
@@ -314,7 +331,7 @@ impl<M: Machine> Member<M> {
         M::work(Stage::Submit, 1);
         self.expect_flush();
         if traced {
-            self.disk.trace_plugged(&slot, true, run);
+            self.disk.trace(run).plugged(&slot, true);
         }
         self.plug.push(slot);
         self.flush_served(false, traced, run);

@@ -283,7 +283,7 @@ impl<M: Machine> Submission<M> {
         let member = &self.members[usize::from(part.member)];
         member.stats.parts.add(1);
         if self.gate.traced {
-            member.disk.trace_slot(Action::Split, &child, &mut self.run);
+            member.disk.trace(&mut self.run).slot(Action::Split, &child);
         }
         child
     }

@@ -220,7 +220,7 @@ pub(crate) fn members_of<M: Machine>(
         // A thread that claimed a queue uses that one, whatever its own number is.
         let number = thread.map(|t| disk.queue_of(t.owner).unwrap_or(t.number));
         let member = Member::new(disk, number);
-        if thread.is_none() && !disk.is_served(member.route.hctx) {
+        if thread.is_none() && !member.hctx().is_served() {
             let text = format!(
                 "volume {}: the queues of drive {} belong to I/O threads, and there is none; open \
                  the channel on one, with IoContext::channel, or with millrace::Channel, which \

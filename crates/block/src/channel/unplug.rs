@@ -110,8 +110,8 @@ impl<M: Machine> Submission<M> {
         if self.gate.traced {
             let drives = self.members.len();
             let disk = &self.members[usize::from(slot.member)].disk;
-            disk.tell_entry(&slot);
-            disk.record_entry(&slot, drives, &mut self.run);
+            disk.trace(&mut self.run).tell_entry(&slot);
+            disk.trace(&mut self.run).record_entry(&slot, drives);
         }
         if slot.op() != Op::Flush {
             // A flush is counted when it goes its own way.

@@ -86,7 +86,7 @@ impl<M: Machine> VolumePlug<M> {
                 left = Some(bio);
                 continue;
             }
-            let hctx = &member.disk.hctxs[usize::from(member.route.hctx)];
+            let hctx = member.hctx();
             // SAFETY: plugged requests belong to the list, and the tag is on it once.
             let rq = unsafe { hctx.tags.request(plugged.tag) };
             if rq.chain.as_ref().is_some_and(|chain| chain.stage == Stage::Child) {
@@ -99,7 +99,7 @@ impl<M: Machine> VolumePlug<M> {
             match try_merge(&mut chain, bio, limits) {
                 Ok(kind) => {
                     member.stats.count_merge(chain.op());
-                    member.disk.trace_merged(kind, &chain, run);
+                    member.disk.trace(run).merged(kind, &chain);
                     plugged.sector = chain.dev_sector;
                 }
                 Err(bio) => left = Some(bio),
@@ -149,7 +149,7 @@ impl<M: Machine> VolumePlug<M> {
         let (member, sector) = (slot.member, slot.dev_sector);
         if to.traced {
             let first = self.requests.is_empty();
-            to.members[at].disk.trace_plugged(&slot, first, to.run);
+            to.members[at].disk.trace(to.run).plugged(&slot, first);
         }
         to.members[at].count_plugged();
         to.members[at].fill(tag, slot);
@@ -170,7 +170,7 @@ impl<M: Machine> VolumePlug<M> {
         member.stats.tag_waits.add(1);
         if slot.waited == Waited::NOT {
             // For the first time; the next ones are looks.
-            member.disk.trace_slot(Action::Sleep, &slot, to.run);
+            member.disk.trace(to.run).slot(Action::Sleep, &slot);
         }
         self.blocked.push_front(slot);
     }

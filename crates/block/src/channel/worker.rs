@@ -11,17 +11,14 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Doorbell, Machine, Order, Word};
 
-use crate::account::DiskStats;
 use crate::bio::error::Error;
 use crate::chain::home::Home;
 use crate::channel::io_thread::{DRAIN_NS, IoThread, Turn};
 use crate::disk::Disk;
+use crate::disk::post::Post;
 use crate::disk::runner::{Runner, Stamp};
-use crate::disk::seat::Seat;
-use crate::queue::driver::QueueKind;
 use crate::trace::tracer::Tracer;
 
 /// How long a worker looks for more before it sleeps, unless told otherwise: about what a sleep and
@@ -29,31 +26,6 @@ use crate::trace::tracer::Tracer;
 pub const WORKER_SPIN_NS: u64 = 5_000;
 /// How often requests that no drive answers are looked for.
 const TICK_NS: u64 = 100_000_000;
-
-/// A drive that a worker serves.
-struct Post<M: Machine> {
-    disk: Arc<Disk<M>>,
-    stats: Arc<DiskStats<M>>,
-    /// The rounds of others that it has looked after.
-    rounds: u64,
-    /// Somebody else was inside at the last turn: what the drive has now is not known.
-    missed: bool,
-}
-
-impl<M: Machine> Post<M> {
-    fn seat(&self) -> Option<&Seat<M>> {
-        self.disk.seat.as_ref()
-    }
-
-    /// Whether something was put there since the last turn.
-    fn has_work(&self) -> bool {
-        self.missed
-            || self.seat().is_some_and(|seat| {
-                seat.rounds() != self.rounds
-                    || self.disk.hctxs[usize::from(seat.hctx)].has_pending()
-            })
-    }
-}
 
 /// A thread that serves drives for others.
 pub struct Worker<M: Machine> {
@@ -93,12 +65,9 @@ impl<M: Machine> Worker<M> {
     /// # Errors
     /// If the driver cannot open the queue.
     pub fn serve(&mut self, disk: &Arc<Disk<M>>) -> Result<bool, Error> {
-        let taken = disk.take_seat(self.owner, &self.bell)?;
-        if taken {
-            let hctx = disk.seat.as_ref().map_or(0, |seat| seat.hctx);
-            let (disk, stats) = (Arc::clone(disk), disk.new_stats(hctx));
-            self.posts.push(Post { disk, stats, rounds: 0, missed: false });
-        }
+        let post = Post::take(disk, self.owner, &self.bell)?;
+        let taken = post.is_some();
+        self.posts.extend(post);
         Ok(taken)
     }
 
@@ -112,17 +81,9 @@ impl<M: Machine> Worker<M> {
             self.run.follow(tracer);
         }
         for post in &mut self.posts {
-            let Some(seat) = &post.disk.seat else { continue };
-            let (hctx, rounds) = (seat.hctx, seat.rounds());
-            // Whoever else is inside need not tell when it leaves: only a turn that got in may be
-            // the last before a sleep. Its flag would keep that thread there instead.
-            post.missed = !post.disk.run_queue(hctx, &mut self.run, &post.stats)
-                && !planted(Plant::MissForgotten);
-            if !post.missed {
-                post.rounds = rounds;
-            }
+            post.turn(&mut self.run);
             if ticks {
-                post.disk.check_timeouts(hctx, now_ns, &mut self.run, &post.stats);
+                post.check_timeouts(now_ns, &mut self.run);
             }
         }
         self.run.publish();
@@ -157,17 +118,14 @@ impl<M: Machine> Worker<M> {
     /// Takes nothing new: submitters serve their drives themselves from now on. What it has it
     /// goes on with, as long as it is turned.
     pub fn close(&mut self) {
-        self.posts.iter().for_each(|post| post.disk.leave_seat(self.owner));
+        self.posts.iter().for_each(|post| post.leave(self.owner));
     }
 
     /// Whether its queues hold nothing that only it can finish: then it may be dropped without
     /// leaving a drive's work behind. Meaningful after [`Worker::close`].
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.posts.iter().all(|post| {
-            let shared = post.disk.kind() == QueueKind::AnyThread;
-            shared || post.seat().is_none_or(|seat| post.disk.is_queue_empty(seat.hctx))
-        })
+        self.posts.iter().all(Post::is_idle)
     }
 
     /// The bell that wakes it.
@@ -196,9 +154,9 @@ impl<M: Machine> Worker<M> {
 impl<M: Machine> Drop for Worker<M> {
     /// What drives have from queues of its own is waited for, since nobody else can poll them.
     fn drop(&mut self) {
-        self.posts.iter().for_each(|post| post.disk.leave_seat(self.owner));
+        self.posts.iter().for_each(|post| post.leave(self.owner));
         let owner = self.owner;
-        let in_flight = |post: &Post<M>| post.disk.in_flight_of(owner) > 0;
+        let in_flight = |post: &Post<M>| post.in_flight(owner) > 0;
         let deadline_ns = M::now().saturating_add(DRAIN_NS);
         while self.posts.iter().any(in_flight) && M::now() < deadline_ns {
             self.turn();
@@ -210,6 +168,6 @@ impl<M: Machine> Drop for Worker<M> {
                 M::spin_until(M::now() + 100_000, || false);
             }
         }
-        self.posts.iter().for_each(|post| post.disk.close_seat(self.owner));
+        self.posts.iter().for_each(|post| post.close(self.owner));
     }
 }

@@ -45,9 +45,4 @@ impl<M: Machine> Disk<M> {
         let queues = self.hctxs.iter().take(self.owned_queues());
         queues.zip(0..).find(|(hctx, _)| hctx.is_owned_by(owner)).map(|(_, number)| number)
     }
-
-    /// Whether some thread serves a queue.
-    pub(crate) fn is_served(&self, hctx: u16) -> bool {
-        self.kind == QueueKind::AnyThread || self.hctxs[usize::from(hctx)].has_owner()
-    }
 }

@@ -11,16 +11,18 @@
 use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Lock, Machine, Stage};
 
-use crate::account::DiskStats;
 use crate::bio::Op;
 use crate::chain::slot::{BioList, BioRef};
-use crate::disk::runner::{Runner, Stamp};
-use crate::disk::{Disk, Stack, Way};
+use crate::disk::direct;
+use crate::disk::runner::Stamp;
+use crate::disk::sq;
+use crate::disk::visit::Visit;
+use crate::disk::{Stack, Way};
+use crate::queue::Serve;
 use crate::queue::driver::{Dispatch, Moment, QueueKind};
 use crate::queue::request::{Request, Tag};
 use crate::queue::serve::Serving;
 use crate::queue::tag::TagBatch;
-use crate::queue::{HardwareQueue, Route, Serve};
 use crate::trace::Action;
 
 /// How often a server goes round again for latecomers.
@@ -28,171 +30,135 @@ const SERVE_ROUNDS: u32 = 32;
 /// How long to wait after `HostBusy`.
 const HOST_BUSY_RETRY_NS: u64 = 1_000_000;
 
-impl<M: Machine> Disk<M> {
+impl<'a, M: Machine> Visit<'a, M> {
     /// Takes a batch of chains from a plug into the layer and runs the queue; a frozen disk leaves
     /// the batch in the list.
-    pub(crate) fn submit_batch(
-        &self,
-        route: Route,
-        list: &mut BioList<M>,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-    ) {
-        self.begin_insert(list, run);
-        let hctx = &self.hctxs[usize::from(route.hctx)];
-        let may_serve = self.may_serve(hctx, run);
-        let entered = match self.config.stack {
+    pub(crate) fn submit_batch(&mut self, ctx: u16, list: &mut BioList<M>) {
+        self.trace().begin_insert(list);
+        let (hctx, may_serve) = (self.hctx, self.may_serve());
+        let entered = match self.disk.config.stack {
             _ if !may_serve => None,
             // Past the software queue: waits for the driver's queue.
             Stack::Raw => Some(hctx.serve.enter()),
-            _ => hctx.serve.enter_within(self.config.serve_wait_ns),
+            _ => hctx.serve.enter_within(self.disk.config.serve_wait_ns),
         };
         if let Some(mut serving) = entered {
-            if self.is_plain(&serving, run) {
-                return self.issue_directly(route.hctx, serving, list, run, stats);
+            if direct::is_plain(self, &serving) {
+                return direct::issue_batch(self, serving, list);
             }
-            self.stage(route, list, &mut serving, run, stats);
-            self.serve(route.hctx, serving, run, stats);
-        } else if self.insert(route, list, run) {
-            self.kick(route.hctx, run, stats);
+            self.stage(ctx, list, &mut serving);
+            self.serve(serving);
+        } else if self.insert(ctx, list) {
+            self.kick();
         }
     }
 
     /// A server's own batch: through the software queue, and all that is there with it. A software
     /// queue that no other hardware queue takes from is private to whoever serves, and passed by.
     #[inline(always)]
-    fn stage(
-        &self,
-        route: Route,
-        list: &mut BioList<M>,
-        serve: &mut Serve<M>,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-    ) {
-        if self.way != Way::Queues {
-            if self.config.stack != Stack::Raw {
+    fn stage(&mut self, ctx: u16, list: &mut BioList<M>, serve: &mut Serve<M>) {
+        if self.disk.way != Way::Queues {
+            if self.disk.config.stack != Stack::Raw {
                 M::work(Stage::Insert, list.len());
             }
             if !serve.frozen {
                 serve.inserted_ns = M::now();
                 list.mark_inserted(serve.inserted_ns);
-                self.record_inserts(list, run);
+                self.trace().record_inserts(list);
                 serve.staged.append(list);
             }
             return;
         }
-        let mut ctx = self.ctxs[usize::from(route.ctx)].ctx.lock();
+        let mut ctx = self.disk.ctxs[usize::from(ctx)].ctx.lock();
         if ctx.frozen {
             return;
         }
         serve.inserted_ns = M::now();
         list.mark_inserted(serve.inserted_ns);
-        self.record_inserts(list, run);
-        if self.is_workers(route.hctx) {
+        self.trace().record_inserts(list);
+        if self.disk.is_workers(self.hctx.number) {
             drop(ctx);
-            return self.stage_sorted(list, serve, run, stats);
+            return self.stage_sorted(list, serve);
         }
         M::work(Stage::Insert, list.len());
-        serve.staged.append(ctx.list(route.hctx));
+        serve.staged.append(ctx.list(self.hctx.number));
         serve.staged.append(list);
     }
 
     /// Inserts into the software queue for whoever serves; false if that is frozen.
     #[inline(never)]
-    fn insert(&self, route: Route, list: &mut BioList<M>, run: &mut Runner<M>) -> bool {
+    fn insert(&mut self, ctx: u16, list: &mut BioList<M>) -> bool {
         list.mark_inserted(M::now());
-        let mut ctx = self.ctxs[usize::from(route.ctx)].ctx.lock();
-        if ctx.frozen {
-            drop(ctx);
+        let mut queue = self.disk.ctxs[usize::from(ctx)].ctx.lock();
+        if queue.frozen {
+            drop(queue);
             list.unmark_inserted();
             return false;
         }
-        self.record_inserts(list, run);
+        self.trace().record_inserts(list);
         M::work(Stage::Insert, list.len());
-        self.count_handed(route.hctx, list.len());
-        ctx.list(route.hctx).append(list);
-        drop(ctx);
-        self.hctxs[usize::from(route.hctx)].mark_pending(route.ctx.into());
+        self.disk.count_handed(self.hctx.number, list.len());
+        queue.list(self.hctx.number).append(list);
+        drop(queue);
+        self.hctx.mark_pending(ctx.into());
         true
     }
 
-    /// Makes sure that somebody runs a queue that has just been given work.
-    pub(crate) fn kick(&self, hctx: u16, run: &mut Runner<M>, stats: &DiskStats<M>) {
-        let queue = &self.hctxs[usize::from(hctx)];
-        if !self.may_serve(queue, run) {
-            queue.ring();
-        } else if let Some(serving) = queue.serve.enter_or_flag() {
-            self.serve(hctx, serving, run, stats);
+    /// Makes sure that somebody runs the queue, which has just been given work.
+    pub(crate) fn kick(&mut self) {
+        let hctx = self.hctx;
+        if !self.may_serve() {
+            hctx.ring();
+        } else if let Some(serving) = hctx.serve.enter_or_flag() {
+            self.serve(serving);
         }
     }
 
-    /// Polls a queue and continues what waits in it, if this thread may and nobody else does; says
-    /// whether.
-    pub(crate) fn run_queue(&self, hctx: u16, run: &mut Runner<M>, stats: &DiskStats<M>) -> bool {
-        let queue = &self.hctxs[usize::from(hctx)];
-        let entered = match self.try_serve(queue, run) {
-            None if self.kind == QueueKind::OwnerOnly => self.insist(hctx, run),
+    /// Polls the queue and continues what waits in it, if this thread may and nobody else does;
+    /// whether it did.
+    pub(crate) fn run_queue(&mut self) -> bool {
+        let hctx = self.hctx;
+        let entered = match self.may_serve() {
+            true => hctx.serve.try_enter(),
+            false => None,
+        };
+        let entered = match entered {
+            None if self.disk.kind == QueueKind::OwnerOnly => self.insist(),
             entered => entered,
         };
         let Some(serving) = entered else { return false };
-        self.serve(hctx, serving, run, stats);
+        self.serve(serving);
         true
     }
 
     /// An owner found somebody looking at its queue: nobody else polls it, so it comes back. The
     /// mark keeps it from sleeping.
     #[cold]
-    fn insist(&self, hctx: u16, run: &Runner<M>) -> Option<Serving<'_, M, Serve<M>>> {
-        let queue = &self.hctxs[usize::from(hctx)];
-        if !self.may_serve(queue, run) || planted(Plant::OwnerGivesUp) {
+    fn insist(&self) -> Option<Serving<'a, M, Serve<M>>> {
+        if !self.may_serve() || planted(Plant::OwnerGivesUp) {
             return None;
         }
-        queue.mark_pending(self.a_ctx_of(hctx));
-        queue.serve.enter_or_flag()
-    }
-
-    /// A software queue in which only this hardware queue finds its list, to mark when there is
-    /// something to do but nothing new.
-    pub(crate) fn a_ctx_of(&self, hctx: u16) -> usize {
-        usize::from(hctx) % self.ctxs.len()
-    }
-
-    fn try_serve<'a>(
-        &self,
-        hctx: &'a HardwareQueue<M>,
-        run: &Runner<M>,
-    ) -> Option<Serving<'a, M, Serve<M>>> {
-        if self.may_serve(hctx, run) { hctx.serve.try_enter() } else { None }
-    }
-
-    #[inline]
-    pub(crate) fn may_serve(&self, hctx: &HardwareQueue<M>, run: &Runner<M>) -> bool {
-        self.kind == QueueKind::AnyThread || hctx.is_owned_by(run.owner)
+        self.hctx.mark_own();
+        self.hctx.serve.enter_or_flag()
     }
 
     /// Dispatches and polls until there is nothing left to do, then leaves.
-    pub(crate) fn serve<'a>(
-        &'a self,
-        index: u16,
-        mut serving: Serving<'a, M, Serve<M>>,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-    ) {
-        let hctx = &self.hctxs[usize::from(index)];
+    pub(crate) fn serve(&mut self, mut serving: Serving<'a, M, Serve<M>>) {
+        let hctx = self.hctx;
         let mut rounds = 0;
         loop {
-            self.take_staged(index, &mut serving, run, stats);
-            self.dispatch(index, &mut serving, run, stats);
-            self.reap(index, &mut serving, run);
-            let waiting = !serving.staged.is_empty() || !serving.requeued.is_empty();
-            run.left_busy = waiting || serving.in_flight > 0;
-            self.note_round(index, &mut serving, run);
-            if run.batch.is_full() || (waiting && !run.batch.is_empty()) {
-                self.complete(index, run, stats);
+            self.take_staged(&mut serving);
+            self.dispatch(&mut serving);
+            self.reap(&mut serving);
+            let waiting = serving.has_waiting();
+            self.run.left_busy = waiting || serving.in_flight > 0;
+            self.note_round(&mut serving);
+            if self.run.batch.is_full() || (waiting && !self.run.batch.is_empty()) {
+                self.complete();
                 continue;
             }
             let stays = serving.leave();
-            let again = self.complete(index, run, stats);
+            let again = self.complete();
             rounds += 1;
             serving = match stays {
                 // Latecomers keep this thread here for a while, not for ever: they have marked
@@ -202,9 +168,9 @@ impl<M: Machine> Disk<M> {
                     break;
                 }
                 // Nor do those who pass a wake on, while others wait for their turn: after that.
-                Some(serving) if rounds > SERVE_ROUNDS && !run.woken.is_empty() => {
+                Some(serving) if rounds > SERVE_ROUNDS && !self.run.woken.is_empty() => {
                     drop(serving);
-                    run.woken.extend(self.this.upgrade().map(|disk| (disk, index)));
+                    self.run.woken.extend(self.disk.this.upgrade().map(|disk| (disk, hctx.number)));
                     break;
                 }
                 Some(serving) => serving,
@@ -213,62 +179,52 @@ impl<M: Machine> Disk<M> {
                 None if again => match hctx.serve.enter_or_flag() {
                     Some(serving) => serving,
                     None => {
-                        run.left_busy = true;
+                        self.run.left_busy = true;
                         break;
                     }
                 },
                 None => break,
             };
         }
-        run.deliver();
-        if !run.woken.is_empty() {
+        self.run.deliver();
+        if !self.run.woken.is_empty() {
             // Of this queue, not of those that come now.
-            let left_busy = run.left_busy;
-            self.run_woken(run);
-            run.left_busy |= left_busy;
+            let left_busy = self.run.left_busy;
+            self.run_woken();
+            self.run.left_busy |= left_busy;
         }
     }
 
     /// Takes the driver's completions.
     #[inline(always)]
-    pub(crate) fn reap(
-        &self,
-        index: u16,
-        serving: &mut Serving<'_, M, Serve<M>>,
-        run: &mut Runner<M>,
-    ) {
+    pub(crate) fn reap(&mut self, serving: &mut Serving<'_, M, Serve<M>>) {
         let serve: &mut Serve<M> = serving;
         if serve.in_flight == 0 {
             return;
         }
         let Some(queue) = &mut serve.queue else { return };
-        queue.poll(&mut run.batch);
-        if run.trace.is_some() {
-            self.trace_reaped(index, &**queue, run);
+        queue.poll(&mut self.run.batch);
+        if self.run.trace.is_some() {
+            let tags = &*self.hctx.tags;
+            self.trace().reaped(&**queue, tags);
         }
-        self.check_reaped(serve, run);
+        self.check_reaped(serve);
     }
 
     /// Checks that each completion names a request in flight.
     #[inline(always)]
-    pub(crate) fn check_reaped(&self, serve: &mut Serve<M>, run: &mut Runner<M>) {
-        for (tag, _) in run.batch.entries() {
+    pub(crate) fn check_reaped(&mut self, serve: &mut Serve<M>) {
+        for (tag, _) in self.run.batch.entries() {
             let issued = &mut serve.issued_ns[tag.0 as usize];
-            assert!(*issued != 0, "{}: driver completed idle tag {}", self.config.name, tag.0);
+            assert!(*issued != 0, "{}: driver completed idle tag {}", self.disk.config.name, tag.0);
             *issued = 0;
         }
-        serve.in_flight -= run.batch.entries().len() as u32;
-        run.take_wake();
+        serve.in_flight -= self.run.batch.entries().len() as u32;
+        self.run.take_wake();
     }
 
     /// Hands as much as possible to the driver.
-    fn dispatch(
-        &self,
-        index: u16,
-        serving: &mut Serving<'_, M, Serve<M>>,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-    ) {
+    fn dispatch(&mut self, serving: &mut Serving<'_, M, Serve<M>>) {
         let serve: &mut Serve<M> = serving;
         let mut now_ns = core::mem::take(&mut serve.inserted_ns);
         if serve.quiesced || serve.queue.is_none() {
@@ -276,36 +232,29 @@ impl<M: Machine> Disk<M> {
         }
         let mut sent = 0;
         if !serve.requeued.is_empty() {
-            sent = self.dispatch_requeued(index, serve, run, stats, &mut now_ns);
+            sent = self.dispatch_requeued(serve, &mut now_ns);
         }
         if serve.requeued.is_empty() {
-            sent += match self.config.stack {
-                Stack::Mq | Stack::Raw => self.dispatch_staged(index, serve, run, stats, now_ns),
-                Stack::Sq => self.dispatch_single(serve, run, stats),
+            sent += match self.disk.config.stack {
+                Stack::Mq | Stack::Raw => self.dispatch_staged(serve, now_ns),
+                Stack::Sq => sq::dispatch(self, serve),
             };
         }
         if sent > 0 {
-            self.commit(serve, sent, stats);
+            self.commit(serve, sent);
         }
     }
 
     /// Requests that were given back as busy, or that got their tags while plugging, go first.
     #[cold]
-    fn dispatch_requeued(
-        &self,
-        index: u16,
-        serve: &mut Serve<M>,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-        now_ns: &mut u64,
-    ) -> u32 {
-        let (hctx, mut sent) = (&self.hctxs[usize::from(index)], 0);
+    fn dispatch_requeued(&mut self, serve: &mut Serve<M>, now_ns: &mut u64) -> u32 {
+        let (hctx, mut sent) = (self.hctx, 0);
         while hctx.room(serve) > 0 {
             let Some(tag) = serve.requeued.pop_front() else { break };
             if *now_ns == 0 {
                 *now_ns = M::now();
             }
-            if !self.issue_tag(index, serve, (tag, *now_ns), run, stats) {
+            if !self.issue_tag(serve, (tag, *now_ns)) {
                 break;
             }
             sent += 1;
@@ -313,21 +262,14 @@ impl<M: Machine> Disk<M> {
         sent
     }
 
-    pub(crate) fn dispatch_staged(
-        &self,
-        index: u16,
-        serve: &mut Serve<M>,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-        mut now_ns: u64,
-    ) -> u32 {
-        let hctx = &self.hctxs[usize::from(index)];
+    pub(crate) fn dispatch_staged(&mut self, serve: &mut Serve<M>, mut now_ns: u64) -> u32 {
+        let hctx = self.hctx;
         let tags = &*hctx.tags;
         let (mut batch, mut sent) = (TagBatch::EMPTY, 0);
-        let plain = run.stamp == Stamp::Batch && !self.is_traced(run);
+        let plain = self.run.stamp == Stamp::Batch && !self.is_traced();
         while let Some(chain) = serve.staged.pop_front() {
             if chain.op() == Op::Flush {
-                match self.dispatch_flush(index, serve, chain, run, stats) {
+                match self.dispatch_flush(serve, chain) {
                     Ok(issued) => sent += issued,
                     Err(chain) => {
                         serve.staged.push_front(chain);
@@ -344,10 +286,10 @@ impl<M: Machine> Disk<M> {
                 let want = (serve.staged.len() + 1).min(64).min(hctx.room(serve));
                 let taken = match want {
                     0 => {
-                        stats.tag_waits.add(1);
+                        self.stats.tag_waits.add(1);
                         None
                     }
-                    want => self.take_tags(index, &chain, run, stats, want),
+                    want => self.take_tags(&chain, want),
                 };
                 let Some(taken) = taken else {
                     serve.staged.push_front(chain);
@@ -362,9 +304,9 @@ impl<M: Machine> Disk<M> {
             chain.touch();
             // SAFETY: the tag was taken above and is in nobody else's hands.
             let rq = unsafe { tags.request(tag) };
-            rq.fill_waited(chain, index, self.flags_taken);
-            if !self.issue(serve, rq, now_ns, run) {
-                self.requeue(serve, rq, run, stats);
+            rq.fill_waited(chain, self.hctx.number, self.disk.flags_taken);
+            if !self.issue(serve, rq, now_ns) {
+                self.requeue(serve, rq);
                 break;
             }
             sent += 1;
@@ -375,13 +317,7 @@ impl<M: Machine> Disk<M> {
 
     /// Hands one filled request to the driver; false if the driver is busy.
     #[inline(always)]
-    pub(crate) fn issue(
-        &self,
-        serve: &mut Serve<M>,
-        rq: &mut Request<M>,
-        now_ns: u64,
-        run: &mut Runner<M>,
-    ) -> bool {
+    pub(crate) fn issue(&mut self, serve: &mut Serve<M>, rq: &mut Request<M>, now_ns: u64) -> bool {
         rq.d_ns = now_ns;
         let queue = serve.queue.as_mut().expect("dispatch checked that the queue is up");
         rq.outcome = queue.queue_rq(rq);
@@ -390,73 +326,53 @@ impl<M: Machine> Disk<M> {
         }
         serve.issued_ns[rq.tag().0 as usize] = now_ns | 1;
         serve.in_flight += 1;
-        if self.is_traced(run) {
+        if self.is_traced() {
             if queue.has_trace_data() {
-                self.trace_driver(&**queue, rq, (Moment::Issue, now_ns), run);
+                self.trace().driver(&**queue, rq, (Moment::Issue, now_ns));
             }
-            self.trace_request(Action::Issue, rq, now_ns, run);
+            self.trace().request(Action::Issue, rq, now_ns);
         }
         true
     }
 
     /// Issues the filled request of a tag; one that the driver is too busy for is requeued.
-    pub(crate) fn issue_tag(
-        &self,
-        index: u16,
-        serve: &mut Serve<M>,
-        (tag, now_ns): (Tag, u64),
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-    ) -> bool {
+    pub(crate) fn issue_tag(&mut self, serve: &mut Serve<M>, (tag, now_ns): (Tag, u64)) -> bool {
         // SAFETY: the tag is filled and not handed over yet; this thread holds the serve lock.
-        let rq = unsafe { self.hctxs[usize::from(index)].tags.request(tag) };
-        let issued = self.issue(serve, rq, now_ns, run);
+        let rq = unsafe { self.hctx.tags.request(tag) };
+        let issued = self.issue(serve, rq, now_ns);
         if !issued {
-            self.requeue(serve, rq, run, stats);
+            self.requeue(serve, rq);
         }
         issued
     }
 
     /// The driver was busy: the request goes first next time.
     #[cold]
-    pub(crate) fn requeue(
-        &self,
-        serve: &mut Serve<M>,
-        rq: &mut Request<M>,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-    ) {
+    pub(crate) fn requeue(&mut self, serve: &mut Serve<M>, rq: &mut Request<M>) {
         rq.mark_inserted(rq.d_ns);
         serve.requeued.push_front(rq.tag());
-        stats.requeues.add(1);
-        self.trace_request(Action::Requeue, rq, rq.d_ns, run);
+        self.stats.requeues.add(1);
+        self.trace().request(Action::Requeue, rq, rq.d_ns);
         if rq.outcome == Dispatch::HostBusy {
-            run.wake_at(rq.d_ns + HOST_BUSY_RETRY_NS);
+            self.run.wake_at(rq.d_ns + HOST_BUSY_RETRY_NS);
         }
     }
 
     /// One flush is issued at a time; what comes meanwhile joins the next. Gives the flush back if
     /// there is no tag for it.
-    fn dispatch_flush(
-        &self,
-        index: u16,
-        serve: &mut Serve<M>,
-        chain: BioRef<M>,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-    ) -> Result<u32, BioRef<M>> {
-        let tags = &self.hctxs[usize::from(index)].tags;
-        let mut flush = self.flush.lock();
+    fn dispatch_flush(&mut self, serve: &mut Serve<M>, chain: BioRef<M>) -> Result<u32, BioRef<M>> {
+        let tags = &self.hctx.tags;
+        let mut flush = self.disk.flush.lock();
         if flush.issued {
             if flush.pending.is_empty() {
-                flush.pending_hctx = index;
+                flush.pending_hctx = self.hctx.number;
             }
             flush.pending.push_back(chain);
             return Ok(0);
         }
         let tag = match tags.take_reserved() {
             Some(tag) => tag,
-            None => match self.take_tags(index, &chain, run, stats, 1) {
+            None => match self.take_tags(&chain, 1) {
                 Some(mut batch) => batch.next().expect("a batch of one"),
                 None => return Err(chain),
             },
@@ -464,7 +380,26 @@ impl<M: Machine> Disk<M> {
         flush.issued = true;
         drop(flush);
         // SAFETY: the tag was taken above and is in nobody else's hands.
-        unsafe { tags.request(tag) }.fill_waited(chain, index, self.flags_taken);
-        Ok(u32::from(self.issue_tag(index, serve, (tag, M::now()), run, stats)))
+        unsafe { tags.request(tag) }.fill_waited(chain, self.hctx.number, self.disk.flags_taken);
+        Ok(u32::from(self.issue_tag(serve, (tag, M::now()))))
+    }
+
+    /// Starts what was handed to the driver.
+    #[inline(always)]
+    pub(crate) fn commit(&mut self, serve: &mut Serve<M>, sent: u32) {
+        self.charge(sent);
+        if let Some(queue) = &mut serve.queue {
+            queue.commit_rqs();
+        }
+    }
+
+    /// Counts requests handed to the driver, and charges for them.
+    #[inline(always)]
+    pub(crate) fn charge(&self, sent: u32) {
+        if self.disk.config.stack == Stack::Mq {
+            M::work(Stage::Dispatch, sent);
+        }
+        M::work(Stage::Driver, sent);
+        self.stats.count_batch(sent);
     }
 }

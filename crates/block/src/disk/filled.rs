@@ -7,63 +7,46 @@
 
 use millrace_machine::{Machine, Stage};
 
-use crate::account::DiskStats;
-use crate::disk::Disk;
-use crate::disk::runner::Runner;
+use crate::disk::visit::Visit;
 use crate::queue::Serve;
 use crate::queue::request::Tag;
 use crate::queue::serve::Serving;
 use crate::trace::Action;
 
-impl<M: Machine> Disk<M> {
-    /// Takes filled requests and runs the queue; false, and nothing taken, if it is frozen.
-    pub(crate) fn submit_filled(
-        &self,
-        index: u16,
-        tags: impl Iterator<Item = Tag>,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-    ) -> bool {
-        let hctx = &self.hctxs[usize::from(index)];
-        let mut serving = hctx.serve.enter();
-        if serving.frozen {
-            self.leave_to_others(index, serving, run, stats);
-            return false;
-        }
-        let (mut count, now_ns) = (0, M::now());
-        for tag in tags {
-            count += 1;
-            // SAFETY: filled by the caller, and in nobody else's hands.
-            let rq = unsafe { hctx.tags.request(tag) };
-            rq.mark_inserted(now_ns);
-            if self.is_traced(run) {
-                self.trace_request(Action::Insert, rq, M::now(), run);
-            }
-            serving.requeued.push_back(tag);
-        }
-        M::work(Stage::Insert, count);
-        self.leave_to_others(index, serving, run, stats);
-        true
+/// Takes filled requests and runs the queue; false, and nothing taken, if it is frozen.
+pub(crate) fn submit<'a, M: Machine>(
+    visit: &mut Visit<'a, M>,
+    tags: impl Iterator<Item = Tag>,
+) -> bool {
+    let hctx = visit.hctx;
+    let mut serving = hctx.serve.enter();
+    if serving.frozen {
+        leave_to_others(visit, serving);
+        return false;
     }
+    let (mut count, now_ns) = (0, M::now());
+    for tag in tags {
+        count += 1;
+        // SAFETY: filled by the caller, and in nobody else's hands.
+        let rq = unsafe { hctx.tags.request(tag) };
+        rq.mark_inserted(now_ns);
+        if visit.is_traced() {
+            visit.trace().request(Action::Insert, rq, M::now());
+        }
+        serving.requeued.push_back(tag);
+    }
+    M::work(Stage::Insert, count);
+    leave_to_others(visit, serving);
+    true
+}
 
-    /// Serves a queue that was entered, or leaves it to its owner.
-    fn leave_to_others<'a>(
-        &'a self,
-        index: u16,
-        serving: Serving<'a, M, Serve<M>>,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-    ) {
-        let hctx = &self.hctxs[usize::from(index)];
-        if self.may_serve(hctx, run) {
-            return self.serve(index, serving, run, stats);
-        }
-        // A flag that somebody left meanwhile stands for work that is marked: the owner sees it.
-        let mut inside = Some(serving);
-        while let Some(serving) = inside.take() {
-            inside = serving.leave();
-        }
-        hctx.mark_pending(self.a_ctx_of(index));
-        hctx.ring();
+/// Serves a queue that was entered, or leaves it to its owner.
+fn leave_to_others<'a, M: Machine>(visit: &mut Visit<'a, M>, serving: Serving<'a, M, Serve<M>>) {
+    if visit.may_serve() {
+        return visit.serve(serving);
     }
+    // A flag that somebody left meanwhile stands for work that is marked: the owner sees it.
+    visit.hctx.leave(serving);
+    visit.hctx.mark_own();
+    visit.hctx.ring();
 }

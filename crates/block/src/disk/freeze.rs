@@ -9,6 +9,7 @@ use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Lock, Machine, Parker};
 
 use crate::disk::Disk;
+use crate::queue::HardwareQueue;
 
 /// Time between two looks whether a disk is drained, at first and at most.
 const LOOK_FIRST_NS: u64 = 1_000;
@@ -38,7 +39,7 @@ impl<M: Machine> Disk<M> {
         }
         let hctxs = self.hctxs.iter().skip(missed);
         for hctx in hctxs.filter(|_| !planted(Plant::FreezeMissesServers)) {
-            self.change(hctx, |serve| serve.frozen = frozen);
+            hctx.change(|serve| serve.frozen = frozen);
         }
     }
 
@@ -48,42 +49,9 @@ impl<M: Machine> Disk<M> {
         // A flush that others joined goes back from a queue's end to a software queue, perhaps
         // behind this look: so no flush may be there before and after it, nor pass meanwhile. The
         // same holds for what a worker left behind.
-        let before = (self.flush_moves(), self.seat_moves());
-        let idle = before.0.is_some() && self.has_empty_queues();
-        idle && (self.flush_moves(), self.seat_moves()) == before
-    }
-
-    /// How often work of a worker's queue was moved to others so far.
-    fn seat_moves(&self) -> u64 {
-        let mut moves = 0;
-        if let Some(seat) = &self.seat {
-            self.change(&self.hctxs[usize::from(seat.hctx)], |serve| moves = serve.moves);
-        }
-        moves
-    }
-
-    /// How often joined flushes were moved so far; none while there is a flush.
-    pub(crate) fn flush_moves(&self) -> Option<u64> {
-        let flush = self.flush.lock();
-        let idle = !flush.issued && flush.pending.is_empty() && flush.moves.is_multiple_of(2);
-        idle.then_some(flush.moves)
-    }
-
-    /// Whether no queue holds anything.
-    fn has_empty_queues(&self) -> bool {
-        self.ctxs.iter().all(|ctx| ctx.ctx.lock().is_empty())
-            && self.sq.lock().queue.is_empty()
-            && (0..).zip(&self.hctxs).all(|(index, _)| self.is_queue_empty(index))
-    }
-
-    /// Whether a hardware queue holds nothing.
-    pub(crate) fn is_queue_empty(&self, index: u16) -> bool {
-        let mut empty = false;
-        self.change(&self.hctxs[usize::from(index)], |serve| {
-            let waiting = !serve.staged.is_empty() || !serve.requeued.is_empty();
-            empty = !waiting && serve.in_flight == 0;
-        });
-        empty
+        let moves = || (self.flush.lock().moves_while_idle(), seat_moves(self));
+        let before = moves();
+        before.0.is_some() && has_empty_queues(self) && moves() == before
     }
 
     /// Waits until it is drained or `deadline_ns` is reached; says which. Other threads must poll
@@ -112,35 +80,31 @@ impl<M: Machine> Disk<M> {
 
     /// Hands nothing to the driver from now on; bios queue up inside.
     pub fn quiesce(&self) {
-        self.hctxs.iter().for_each(|hctx| self.change(hctx, |serve| serve.quiesced = true));
+        self.hctxs.iter().for_each(|hctx| hctx.change(|serve| serve.quiesced = true));
     }
 
     /// Hands requests to the driver again, at the next poll of a channel.
     pub fn unquiesce(&self) {
-        for (index, hctx) in (0..).zip(&self.hctxs) {
-            self.change(hctx, |serve| serve.quiesced = false);
-            hctx.mark_pending(self.a_ctx_of(index));
+        for hctx in &self.hctxs {
+            hctx.change(|serve| serve.quiesced = false);
+            hctx.mark_own();
             hctx.ring();
         }
     }
+}
 
-    /// Changes what the serve lock protects; goes on behind a latecomer's flag.
-    pub(crate) fn change(
-        &self,
-        hctx: &crate::queue::HardwareQueue<M>,
-        change: impl FnOnce(&mut crate::queue::Serve<M>),
-    ) {
-        let mut serve = hctx.serve.enter();
-        change(&mut serve);
-        let mut flagged = false;
-        let mut inside = Some(serve);
-        while let Some(serve) = inside.take() {
-            inside = serve.leave();
-            flagged |= inside.is_some();
-        }
-        if flagged {
-            // The latecomer's work is marked, and it looks for marks before it sleeps.
-            hctx.ring();
-        }
+/// How often work of a worker's queue was moved to others so far.
+fn seat_moves<M: Machine>(disk: &Disk<M>) -> u64 {
+    let mut moves = 0;
+    if let Some(seat) = &disk.seat {
+        disk.hctxs[usize::from(seat.hctx)].change(|serve| moves = serve.moves);
     }
+    moves
+}
+
+/// Whether no queue holds anything.
+fn has_empty_queues<M: Machine>(disk: &Disk<M>) -> bool {
+    disk.ctxs.iter().all(|ctx| ctx.ctx.lock().is_empty())
+        && disk.sq.lock().queue.is_empty()
+        && disk.hctxs.iter().all(HardwareQueue::is_empty)
 }

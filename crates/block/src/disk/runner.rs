@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use millrace_machine::Machine;
 
 use crate::account::DiskStats;
+use crate::account::ledger::Entry;
 use crate::account::tenants::{TenantLedger, Tenants};
 use crate::chain::home::Home;
 use crate::chain::slot::{BioList, BioRef};
@@ -122,6 +123,23 @@ impl<M: Machine> Runner<M> {
         if let Some(writer) = &mut self.trace {
             writer.publish();
         }
+    }
+
+    /// The account of a queue that is not the thread's own: of a disk of its volume, or of one that
+    /// has tags in common with those.
+    #[cold]
+    pub(crate) fn stats_of(&mut self, disk: &Disk<M>, hctx: u16) -> Arc<DiskStats<M>> {
+        let is_it = |other: &&OtherStats<M>| {
+            core::ptr::eq(other.disk.as_ptr(), disk) && other.stats.key() == hctx
+        };
+        if let Some(other) = self.accounts.others.iter().find(is_it) {
+            return Arc::clone(&other.stats);
+        }
+        self.accounts.others.retain(|other| other.disk.strong_count() > 0);
+        let stats = disk.accounts.open(hctx);
+        let disk = Weak::clone(&disk.this);
+        self.accounts.others.push(OtherStats { disk, stats: Arc::clone(&stats) });
+        stats
     }
 
     /// Whose runner it is.

@@ -9,164 +9,148 @@
 use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Lock, Machine, Stage};
 
-use crate::account::DiskStats;
 use crate::bio::Op;
 use crate::chain::merge::try_merge;
 use crate::chain::slot::{BioList, BioRef, Waited};
-use crate::disk::Disk;
-use crate::disk::runner::{Runner, Stamp};
+use crate::disk::runner::Stamp;
+use crate::disk::visit::Visit;
 use crate::queue::Serve;
 use crate::queue::request::{Request, Tag};
 use crate::queue::tag::{TagBatch, TagSet};
 use crate::trace::Action;
 
-impl<M: Machine> Disk<M> {
-    /// Inserts each bio under the lock and runs the queue; what found no request stays in the list.
-    pub(crate) fn submit_single(
-        &self,
-        list: &mut BioList<M>,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-    ) {
-        let now_ns = M::now();
-        while let Some(bio) = list.pop_front() {
-            if let Err(bio) = self.insert_single(bio, now_ns, run, stats) {
-                list.push_front(bio);
-                break;
-            }
+/// Inserts each bio under the lock and runs the queue; what found no request stays in the list.
+pub(crate) fn submit<'a, M: Machine>(visit: &mut Visit<'a, M>, list: &mut BioList<M>) {
+    let now_ns = M::now();
+    while let Some(bio) = list.pop_front() {
+        if let Err(bio) = insert(visit, bio, now_ns) {
+            list.push_front(bio);
+            break;
         }
-        if !self.may_serve(&self.hctxs[0], run) {
-            // So that the owner sees it in its last look before it sleeps.
-            self.hctxs[0].mark_pending(0);
-        }
-        self.kick(0, run, stats);
     }
+    if !visit.may_serve() {
+        // So that the owner sees it in its last look before it sleeps.
+        visit.hctx.mark_pending(0);
+    }
+    visit.kick();
+}
 
-    fn insert_single(
-        &self,
-        mut bio: BioRef<M>,
-        now_ns: u64,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-    ) -> Result<(), BioRef<M>> {
-        let hctx = &self.hctxs[0];
-        if bio.op() == Op::Flush {
-            // Flushes wait apart, as they did: the lock of their list is the software queue's.
-            let mut ctx = self.ctxs[0].ctx.lock();
-            if ctx.frozen {
-                return Err(bio);
-            }
-            self.trace_slot(Action::Insert, &bio, run);
-            bio.mark_inserted(now_ns);
-            ctx.list(0).push_back(bio);
-            hctx.mark_pending(0);
-            return Ok(());
-        }
-        let mut single = self.sq.lock();
-        if single.frozen {
+fn insert<'a, M: Machine>(
+    visit: &mut Visit<'a, M>,
+    mut bio: BioRef<M>,
+    now_ns: u64,
+) -> Result<(), BioRef<M>> {
+    let hctx = visit.hctx;
+    if bio.op() == Op::Flush {
+        // Flushes wait apart, as they did: the lock of their list is the software queue's.
+        let mut ctx = visit.disk.ctxs[0].ctx.lock();
+        if ctx.frozen {
             return Err(bio);
         }
-        // All of it inside the lock, as it was: search for a request, accounting, insertion.
-        M::work(Stage::Submit, 1);
-        M::work(Stage::Insert, 1);
-        let bio = match single.queue.back() {
-            Some(last) => self.merge_single(*last, bio, now_ns, run, stats),
-            None => Some(bio),
-        };
-        let Some(mut bio) = bio else { return Ok(()) };
-        // Queued requests have tags: no more of them than the drive takes, or they would keep
-        // those of other drives.
-        let held = single.queue.len() as u32 + single.in_flight;
-        let taken = match held < hctx.depth_max {
-            true => hctx.tags.take(&mut run.hint, 1),
-            false => None,
-        };
-        let Some(mut batch) = taken else {
-            stats.tag_waits.add(1);
-            if bio.waited == Waited::NOT {
-                // For the first time; the next ones are looks.
-                self.trace_slot(Action::Sleep, &bio, run);
-                bio.mark_admitted(now_ns);
-            }
-            return Err(bio);
-        };
-        let tag = batch.next().expect("a batch of one");
-        // The tag is taken here, so this is G, too.
-        self.record_get(&bio, now_ns, run);
-        self.trace_slot(Action::Insert, &bio, run);
-        bio.mark_admitted(now_ns);
+        visit.trace().slot(Action::Insert, &bio);
         bio.mark_inserted(now_ns);
-        // SAFETY: the tag was taken above and is in nobody else's hands.
-        unsafe { hctx.tags.request(tag) }.fill_waited(bio, 0, self.flags_taken);
-        single.queue.push_back(tag);
-        Ok(())
+        ctx.list(0).push_back(bio);
+        hctx.mark_pending(0);
+        return Ok(());
     }
-
-    /// Merges a bio with a queued request, or gives it back.
-    fn merge_single(
-        &self,
-        last: Tag,
-        bio: BioRef<M>,
-        now_ns: u64,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-    ) -> Option<BioRef<M>> {
-        // SAFETY: queued requests belong to the queue, whose lock the caller holds.
-        let rq = unsafe { self.hctxs[0].tags.request(last) };
-        let mut chain = rq.empty();
-        let merged = try_merge(&mut chain, bio, &self.limits);
-        if let Ok(kind) = merged {
-            // It may be the first of the chain now.
-            chain.mark_inserted(now_ns);
-            stats.count_merge(chain.op());
-            self.trace_merged(kind, &chain, run);
+    let disk = visit.disk;
+    let mut single = disk.sq.lock();
+    if single.frozen {
+        return Err(bio);
+    }
+    // All of it inside the lock, as it was: search for a request, accounting, insertion.
+    M::work(Stage::Submit, 1);
+    M::work(Stage::Insert, 1);
+    let bio = match single.queue.back() {
+        Some(last) => merge(visit, *last, bio, now_ns),
+        None => Some(bio),
+    };
+    let Some(mut bio) = bio else { return Ok(()) };
+    // Queued requests have tags: no more of them than the drive takes, or they would keep
+    // those of other drives.
+    let held = single.queue.len() as u32 + single.in_flight;
+    let taken = match held < hctx.depth_max {
+        true => hctx.tags.take(&mut visit.run.hint, 1),
+        false => None,
+    };
+    let Some(mut batch) = taken else {
+        visit.stats.tag_waits.add(1);
+        if bio.waited == Waited::NOT {
+            // For the first time; the next ones are looks.
+            visit.trace().slot(Action::Sleep, &bio);
+            bio.mark_admitted(now_ns);
         }
-        rq.fill_waited(chain, 0, self.flags_taken);
-        merged.err()
-    }
+        return Err(bio);
+    };
+    let tag = batch.next().expect("a batch of one");
+    // The tag is taken here, so this is G, too.
+    visit.trace().record_get(&bio, now_ns);
+    visit.trace().slot(Action::Insert, &bio);
+    bio.mark_admitted(now_ns);
+    bio.mark_inserted(now_ns);
+    // SAFETY: the tag was taken above and is in nobody else's hands.
+    unsafe { hctx.tags.request(tag) }.fill_waited(bio, 0, visit.disk.flags_taken);
+    single.queue.push_back(tag);
+    Ok(())
+}
 
-    /// Removes one request after another under the lock and hands it to the driver.
-    pub(crate) fn dispatch_single(
-        &self,
-        serve: &mut Serve<M>,
-        run: &mut Runner<M>,
-        stats: &DiskStats<M>,
-    ) -> u32 {
-        let mut sent = self.dispatch_staged(0, serve, run, stats, 0);
-        let mut now_ns = 0;
-        // Until the driver is too busy, perhaps for a flush already.
-        while serve.requeued.is_empty() {
-            let tag = {
-                let mut single = self.sq.lock();
-                let tag = match planted(Plant::SqUnlockTooEarly) {
-                    true => single.queue.front().copied(),
-                    false => single.queue.pop_front(),
-                };
-                single.in_flight += u32::from(tag.is_some());
-                M::work(Stage::Dispatch, tag.is_some().into());
-                tag
+/// Merges a bio with a queued request, or gives it back.
+fn merge<'a, M: Machine>(
+    visit: &mut Visit<'a, M>,
+    last: Tag,
+    bio: BioRef<M>,
+    now_ns: u64,
+) -> Option<BioRef<M>> {
+    // SAFETY: queued requests belong to the queue, whose lock the caller holds.
+    let rq = unsafe { visit.hctx.tags.request(last) };
+    let mut chain = rq.empty();
+    let merged = try_merge(&mut chain, bio, &visit.disk.limits);
+    if let Ok(kind) = merged {
+        // It may be the first of the chain now.
+        chain.mark_inserted(now_ns);
+        visit.stats.count_merge(chain.op());
+        visit.trace().merged(kind, &chain);
+    }
+    rq.fill_waited(chain, 0, visit.disk.flags_taken);
+    merged.err()
+}
+
+/// Removes one request after another under the lock and hands it to the driver.
+pub(crate) fn dispatch<'a, M: Machine>(visit: &mut Visit<'a, M>, serve: &mut Serve<M>) -> u32 {
+    let mut sent = visit.dispatch_staged(serve, 0);
+    let mut now_ns = 0;
+    // Until the driver is too busy, perhaps for a flush already.
+    while serve.requeued.is_empty() {
+        let tag = {
+            let mut single = visit.disk.sq.lock();
+            let tag = match planted(Plant::SqUnlockTooEarly) {
+                true => single.queue.front().copied(),
+                false => single.queue.pop_front(),
             };
-            let Some(tag) = tag else { break };
-            if now_ns == 0 || run.stamp == Stamp::Io {
-                now_ns = M::now();
-            }
-            let issued = self.issue_tag(0, serve, (tag, now_ns), run, stats);
-            if planted(Plant::SqUnlockTooEarly) {
-                self.sq.lock().queue.pop_front();
-            }
-            sent += u32::from(issued);
+            single.in_flight += u32::from(tag.is_some());
+            M::work(Stage::Dispatch, tag.is_some().into());
+            tag
+        };
+        let Some(tag) = tag else { break };
+        if now_ns == 0 || visit.run.stamp == Stamp::Io {
+            now_ns = M::now();
         }
-        sent
+        let issued = visit.issue_tag(serve, (tag, now_ns));
+        if planted(Plant::SqUnlockTooEarly) {
+            visit.disk.sq.lock().queue.pop_front();
+        }
+        sent += u32::from(issued);
     }
+    sent
+}
 
-    /// Ends one request under the lock.
-    pub(crate) fn single_queue_done(&self, tags: &TagSet<M>, rq: &Request<M>) {
-        let mut single = self.sq.lock();
-        M::work(Stage::Complete, 1);
-        // Flushes were never queued.
-        single.in_flight = single.in_flight.saturating_sub((rq.op() != Op::Flush).into());
-        let mut batch = TagBatch::EMPTY;
-        tags.give(&mut batch, rq);
-        tags.give_rest(batch);
-    }
+/// Ends one request under the lock.
+pub(crate) fn end<'a, M: Machine>(visit: &Visit<'a, M>, tags: &TagSet<M>, rq: &Request<M>) {
+    let mut single = visit.disk.sq.lock();
+    M::work(Stage::Complete, 1);
+    // Flushes were never queued.
+    single.in_flight = single.in_flight.saturating_sub((rq.op() != Op::Flush).into());
+    let mut batch = TagBatch::EMPTY;
+    tags.give(&mut batch, rq);
+    tags.give_rest(batch);
 }

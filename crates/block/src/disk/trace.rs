@@ -6,6 +6,7 @@
 //! predictable branch per event point. Order promised for every bio: Q <= G <= I <= D <= C, with B,
 //! if any, just before D.
 //! Kernel counterpart: include/trace/events/block.h and blktrace's actions.
+#![allow(unsafe_code)]
 
 use millrace_machine::Machine;
 
@@ -17,27 +18,42 @@ use crate::disk::runner::Runner;
 use crate::disk::{Disk, Stack};
 use crate::queue::driver::{Dispatch, DriverQueue, Moment};
 use crate::queue::request::Request;
+use crate::queue::tag::TagSet;
 use crate::trace::blktrace::{Act, category};
 use crate::trace::entry::{Step, Subject, group_of};
 use crate::trace::tracer::TraceStamp;
 use crate::trace::{Action, Event, Unplug};
 
+/// What one thread tells those who listen of what it does to a drive.
+pub(crate) struct Tracing<'a, M: Machine> {
+    pub(crate) disk: &'a Disk<M>,
+    pub(crate) run: &'a mut Runner<M>,
+}
+
 impl<M: Machine> Disk<M> {
-    /// Whether anybody listens to what this thread does to the drive.
+    /// Tells listeners what the runner's thread does to the drive.
     #[inline(always)]
-    pub(crate) fn is_traced(&self, run: &Runner<M>) -> bool {
-        run.trace.is_some() || self.config.trace.is_some()
+    pub(crate) fn trace<'a>(&'a self, run: &'a mut Runner<M>) -> Tracing<'a, M> {
+        Tracing { disk: self, run }
+    }
+}
+
+impl<M: Machine> Tracing<'_, M> {
+    /// Whether anybody listens.
+    #[inline(always)]
+    fn is_on(&self) -> bool {
+        self.run.trace.is_some() || self.disk.config.trace.is_some()
     }
 
     /// One event about a bio, now.
     #[inline]
-    pub(crate) fn trace_slot(&self, action: Action, bio: &Slot<M>, run: &mut Runner<M>) {
-        if self.is_traced(run) {
+    pub(crate) fn slot(&mut self, action: Action, bio: &Slot<M>) {
+        if self.is_on() {
             let now_ns = M::now();
-            if self.config.trace.is_some() {
+            if self.disk.config.trace.is_some() {
                 self.tell(action, bio, now_ns);
             }
-            self.record(action, bio, (now_ns, bio.bio.nr_sectors), run);
+            self.record(action, bio, (now_ns, bio.bio.nr_sectors));
         }
     }
 
@@ -45,7 +61,7 @@ impl<M: Machine> Disk<M> {
     /// that it is here, and that there is room for it.
     #[inline]
     pub(crate) fn tell_entry(&self, bio: &Slot<M>) {
-        if self.config.trace.is_some() {
+        if self.disk.config.trace.is_some() {
             for action in [Action::Queue, Action::Remap, Action::GetRequest, Action::Plug] {
                 self.tell(action, bio, bio.q_ns);
             }
@@ -53,9 +69,9 @@ impl<M: Machine> Disk<M> {
     }
 
     /// For the recorder, where a bio came from and that it is here.
-    pub(crate) fn record_entry(&self, bio: &Slot<M>, drives: usize, run: &mut Runner<M>) {
-        let Some(writer) = &mut run.trace else { return };
-        let of = self.subject(bio, bio.bio.nr_sectors);
+    pub(crate) fn record_entry(&mut self, bio: &Slot<M>, drives: usize) {
+        let Some(writer) = &mut self.run.trace else { return };
+        let of = subject(self.disk, bio, bio.bio.nr_sectors);
         if !is_remapped(bio, drives) {
             return writer.put(bio.q_ns, &of, Step::One(Act::Queue));
         }
@@ -70,185 +86,157 @@ impl<M: Machine> Disk<M> {
 
     /// The same of one that is to be a request of its own, in a plug that was empty or not.
     #[inline]
-    pub(crate) fn record_own(
-        &self,
-        bio: &Slot<M>,
-        (drives, first): (usize, bool),
-        run: &mut Runner<M>,
-    ) {
-        let Some(writer) = &mut run.trace else { return };
-        if self.config.stack == Stack::Sq {
+    pub(crate) fn record_own(&mut self, bio: &Slot<M>, (drives, first): (usize, bool)) {
+        let Some(writer) = &mut self.run.trace else { return };
+        if self.disk.config.stack == Stack::Sq {
             // It gets its request later.
-            self.record_entry(bio, drives, run);
+            self.record_entry(bio, drives);
             if first {
-                self.record_plug(bio, run);
+                self.record_plug(bio);
             }
             return;
         }
         if writer.is_exact() {
-            self.record_entry(bio, drives, run);
-            return self.trace_plugged(bio, first, run);
+            self.record_entry(bio, drives);
+            return self.plugged(bio, first);
         }
-        let of = self.subject(bio, bio.bio.nr_sectors);
+        let of = subject(self.disk, bio, bio.bio.nr_sectors);
         match is_remapped(bio, drives) {
             false => writer.put(bio.q_ns, &of, Step::QueueGet),
             true => writer.put_from(bio.q_ns, &of, Step::RemapQueueGet, source(bio)),
         }
         if first {
-            self.record_plug(bio, run);
+            self.record_plug(bio);
         }
     }
 
     /// A bio that is to be a request of its own, in a plug that was empty or not.
-    pub(crate) fn trace_plugged(&self, bio: &Slot<M>, first: bool, run: &mut Runner<M>) {
-        self.record_get(bio, bio.q_ns + u64::from(bio.waited.g_ns), run);
+    pub(crate) fn plugged(&mut self, bio: &Slot<M>, first: bool) {
+        self.record_get(bio, bio.q_ns + u64::from(bio.waited.g_ns));
         if first {
-            self.record_plug(bio, run);
+            self.record_plug(bio);
         }
     }
 
     /// For the recorder, that a bio got its request.
-    pub(crate) fn record_get(&self, bio: &Slot<M>, now_ns: u64, run: &mut Runner<M>) {
-        self.record(Action::GetRequest, bio, (now_ns, bio.bio.nr_sectors), run);
+    pub(crate) fn record_get(&mut self, bio: &Slot<M>, now_ns: u64) {
+        self.record(Action::GetRequest, bio, (now_ns, bio.bio.nr_sectors));
     }
 
-    fn record_plug(&self, bio: &Slot<M>, run: &mut Runner<M>) {
-        if let Some(writer) = &mut run.trace {
-            writer.put(bio.q_ns, &self.plug_subject(bio, 0), Step::One(Act::Plug));
+    fn record_plug(&mut self, bio: &Slot<M>) {
+        if let Some(writer) = &mut self.run.trace {
+            writer.put(bio.q_ns, &plug_subject(self.disk, bio, 0), Step::One(Act::Plug));
         }
     }
 
     /// The event of a merge: about the last bio of the chain, or the first.
     #[inline]
-    pub(crate) fn trace_merged(&self, kind: Merged, chain: &Slot<M>, run: &mut Runner<M>) {
-        if !self.is_traced(run) {
+    pub(crate) fn merged(&mut self, kind: Merged, chain: &Slot<M>) {
+        if !self.is_on() {
             return;
         }
         match kind {
-            Merged::Back => self.trace_slot(Action::BackMerge, last_of(chain), run),
-            Merged::Front => self.trace_slot(Action::FrontMerge, chain, run),
+            Merged::Back => self.slot(Action::BackMerge, last_of(chain)),
+            Merged::Front => self.slot(Action::FrontMerge, chain),
         }
     }
 
     /// A bio that came into the plug and became a part of its last chain.
-    pub(crate) fn trace_plug_merged(
-        &self,
-        kind: Merged,
-        chain: &Slot<M>,
-        drives: usize,
-        run: &mut Runner<M>,
-    ) {
+    pub(crate) fn plug_merged(&mut self, kind: Merged, chain: &Slot<M>, drives: usize) {
         let merged = if kind == Merged::Back { last_of(chain) } else { chain };
-        self.record_entry(merged, drives, run);
-        self.trace_merged(kind, chain, run);
+        self.record_entry(merged, drives);
+        self.merged(kind, chain);
     }
 
     /// For the recorder, that a bio became a part of what it is chained to.
-    pub(crate) fn record_merge(&self, bio: &Slot<M>, run: &mut Runner<M>) {
-        self.record(Action::BackMerge, bio, (bio.q_ns, bio.bio.nr_sectors), run);
+    pub(crate) fn record_merge(&mut self, bio: &Slot<M>) {
+        self.record(Action::BackMerge, bio, (bio.q_ns, bio.bio.nr_sectors));
     }
 
     /// An event about a request.
     #[cold]
-    pub(crate) fn trace_request(
-        &self,
-        action: Action,
-        rq: &Request<M>,
-        time_ns: u64,
-        run: &mut Runner<M>,
-    ) {
-        if self.config.trace.is_some() {
+    pub(crate) fn request(&mut self, action: Action, rq: &Request<M>, time_ns: u64) {
+        if self.disk.config.trace.is_some() {
             let mut next = rq.chain.as_deref();
             while let Some(bio) = next {
                 self.tell(action, bio, time_ns);
                 next = bio.chained.as_deref();
             }
         }
-        self.record_request(action, rq, (time_ns, Status::Ok), run);
+        self.record_request(action, rq, (time_ns, Status::Ok));
     }
 
     /// That a list goes from the plug to where it is served.
     #[inline]
-    pub(crate) fn trace_unplug(&self, list: &BioList<M>, run: &mut Runner<M>) {
+    pub(crate) fn unplug(&mut self, list: &BioList<M>) {
         self.tell_list(Action::Unplug, list);
         if let Some(first) = list.first() {
-            self.record_unplug(first, list.len(), run);
+            self.record_unplug(first, list.len());
         }
     }
 
     /// For the recorder, that so many requests go there, of which one is this bio's.
-    pub(crate) fn record_unplug(&self, bio: &Slot<M>, count: u32, run: &mut Runner<M>) {
-        let step = match run.told.unplug {
+    pub(crate) fn record_unplug(&mut self, bio: &Slot<M>, count: u32) {
+        let step = match self.run.told.unplug {
             Unplug::Explicit => Step::One(Act::Unplug),
             Unplug::ToWait => Step::One(Act::UnplugTimer),
         };
-        if let Some(writer) = &mut run.trace {
-            writer.put(M::now(), &self.plug_subject(bio, count), step);
+        if let Some(writer) = &mut self.run.trace {
+            writer.put(M::now(), &plug_subject(self.disk, bio, count), step);
         }
     }
 
     /// That a list is about to be inserted into a queue: tells the sink, and notes the time.
     #[inline(always)]
-    pub(crate) fn begin_insert(&self, list: &BioList<M>, run: &mut Runner<M>) {
-        if self.is_traced(run) {
-            self.note_insert(list, run);
+    pub(crate) fn begin_insert(&mut self, list: &BioList<M>) {
+        if self.is_on() {
+            self.note_insert(list);
         }
     }
 
     #[inline(never)]
-    fn note_insert(&self, list: &BioList<M>, run: &mut Runner<M>) {
+    fn note_insert(&mut self, list: &BioList<M>) {
         self.tell_list(Action::Insert, list);
-        run.told.inserted_ns = M::now();
+        self.run.told.inserted_ns = M::now();
     }
 
     /// For the recorder, that it was.
     #[inline(always)]
-    pub(crate) fn record_inserts(&self, list: &BioList<M>, run: &mut Runner<M>) {
-        if run.trace.is_some() {
-            self.record_list(list, run);
+    pub(crate) fn record_inserts(&mut self, list: &BioList<M>) {
+        if self.run.trace.is_some() {
+            self.record_list(list);
         }
     }
 
     /// The same if events are stamped so: with stamps of a batch, I is recorded together with D
     /// where that follows at once.
-    pub(crate) fn record_inserts_if(
-        &self,
-        stamp: TraceStamp,
-        list: &BioList<M>,
-        run: &mut Runner<M>,
-    ) {
-        if run.trace.as_ref().is_some_and(|writer| writer.stamp() == stamp) {
-            self.record_list(list, run);
+    pub(crate) fn record_inserts_if(&mut self, stamp: TraceStamp, list: &BioList<M>) {
+        if self.run.trace.as_ref().is_some_and(|writer| writer.stamp() == stamp) {
+            self.record_list(list);
         }
     }
 
     #[inline(never)]
-    fn record_list(&self, list: &BioList<M>, run: &mut Runner<M>) {
-        let inserted_ns = run.told.inserted_ns;
+    fn record_list(&mut self, list: &BioList<M>) {
+        let inserted_ns = self.run.told.inserted_ns;
         list.for_each(|head| {
-            self.record(Action::Insert, head, (inserted_ns, head.chain_sectors), run);
+            self.record(Action::Insert, head, (inserted_ns, head.chain_sectors));
         });
     }
 
     /// For the recorder, that a request, whose I is not recorded yet with stamps of a batch, was
     /// offered to the driver.
     #[inline(always)]
-    pub(crate) fn record_issue(
-        &self,
-        rq: &Request<M>,
-        d_ns: u64,
-        sent: Dispatch,
-        run: &mut Runner<M>,
-    ) {
-        let (Some(writer), Some(head)) = (&mut run.trace, rq.chain.as_deref()) else { return };
-        let of = self.subject(head, rq.nr_sectors());
+    pub(crate) fn record_issue(&mut self, rq: &Request<M>, d_ns: u64, sent: Dispatch) {
+        let (Some(writer), Some(head)) = (&mut self.run.trace, rq.chain.as_deref()) else { return };
+        let of = subject(self.disk, head, rq.nr_sectors());
         let (exact, sent) = (writer.is_exact(), sent == Dispatch::Queued);
-        let before_ns = d_ns.wrapping_sub(run.told.inserted_ns);
+        let before_ns = d_ns.wrapping_sub(self.run.told.inserted_ns);
         if sent && !exact && before_ns <= u16::MAX.into() {
             return writer.put(d_ns, &of, Step::InsertIssue(before_ns as u16));
         }
         if !exact {
-            writer.put(run.told.inserted_ns, &of, Step::One(Act::Insert));
+            writer.put(self.run.told.inserted_ns, &of, Step::One(Act::Insert));
         }
         if sent {
             writer.put(d_ns, &of, Step::One(Act::Issue));
@@ -258,35 +246,49 @@ impl<M: Machine> Disk<M> {
     /// What a driver has to say of a request, to whoever listens: that it was bounced, and its
     /// data.
     #[cold]
-    pub(crate) fn trace_driver(
-        &self,
+    pub(crate) fn driver(
+        &mut self,
         queue: &dyn DriverQueue<M>,
         rq: &Request<M>,
         (moment, time_ns): (Moment, u64),
-        run: &mut Runner<M>,
     ) {
         if moment == Moment::Issue && queue.is_bounced(rq.tag()) {
-            self.trace_request(Action::Bounce, rq, time_ns, run);
+            self.request(Action::Bounce, rq, time_ns);
         }
-        let (Some(writer), Some(head)) = (&mut run.trace, rq.chain.as_deref()) else { return };
+        let (Some(writer), Some(head)) = (&mut self.run.trace, rq.chain.as_deref()) else { return };
         let data = queue.trace_data(rq.tag(), moment);
         if !data.is_empty() {
-            let of = self.subject(head, rq.nr_sectors());
+            let of = subject(self.disk, head, rq.nr_sectors());
             writer.put_data(time_ns, &of, &data);
+        }
+    }
+
+    /// What the driver has to say of the requests that it has just completed; the caller holds the
+    /// serve lock of their queue.
+    #[cold]
+    pub(crate) fn reaped(&mut self, queue: &dyn DriverQueue<M>, tags: &TagSet<M>) {
+        if !queue.has_trace_data() {
+            return;
+        }
+        let now_ns = M::now();
+        for entry in 0..self.run.batch.entries().len() {
+            let (tag, _) = self.run.batch.entries()[entry];
+            // SAFETY: the driver has just given it back, and this thread holds the serve lock.
+            let rq = unsafe { tags.request(tag) };
+            self.driver(queue, rq, (Moment::Complete, now_ns));
         }
     }
 
     /// For the recorder, an event about a whole request.
     #[inline]
     pub(crate) fn record_request(
-        &self,
+        &mut self,
         action: Action,
         rq: &Request<M>,
         (time_ns, status): (u64, Status),
-        run: &mut Runner<M>,
     ) {
-        let (Some(writer), Some(head)) = (&mut run.trace, rq.chain.as_deref()) else { return };
-        let of = self.subject(head, rq.nr_sectors());
+        let (Some(writer), Some(head)) = (&mut self.run.trace, rq.chain.as_deref()) else { return };
+        let of = subject(self.disk, head, rq.nr_sectors());
         let step = match action {
             Action::Complete => Step::Complete(-status.errno() as i16),
             action => Step::One(action.act()),
@@ -296,40 +298,17 @@ impl<M: Machine> Disk<M> {
 
     /// For the recorder, that a request of one bio has succeeded.
     #[inline(always)]
-    pub(crate) fn record_success(&self, rq: &Request<M>, c_ns: u64, run: &mut Runner<M>) {
-        let (Some(writer), Some(bio)) = (&mut run.trace, rq.chain.as_deref()) else { return };
-        writer.put(c_ns, &self.subject(bio, bio.bio.nr_sectors), Step::Complete(0));
+    pub(crate) fn record_success(&mut self, rq: &Request<M>, c_ns: u64) {
+        let (Some(writer), Some(bio)) = (&mut self.run.trace, rq.chain.as_deref()) else { return };
+        writer.put(c_ns, &subject(self.disk, bio, bio.bio.nr_sectors), Step::Complete(0));
     }
 
     /// For the recorder, an event about a bio or a chain.
     #[inline(always)]
-    fn record(
-        &self,
-        action: Action,
-        bio: &Slot<M>,
-        (time_ns, sectors): (u64, SectorCount),
-        run: &mut Runner<M>,
-    ) {
-        if let Some(writer) = &mut run.trace {
-            writer.put(time_ns, &self.subject(bio, sectors), Step::One(action.act()));
+    fn record(&mut self, action: Action, bio: &Slot<M>, (time_ns, sectors): (u64, SectorCount)) {
+        if let Some(writer) = &mut self.run.trace {
+            writer.put(time_ns, &subject(self.disk, bio, sectors), Step::One(action.act()));
         }
-    }
-
-    /// What events of a bio are about.
-    #[inline(always)]
-    fn subject(&self, bio: &Slot<M>, sectors: SectorCount) -> Subject {
-        let categories = categories(bio.bio.op, bio.bio.flags);
-        Subject {
-            group: group_of(self.config.device, bio.bio.tenant, categories),
-            sector: bio.dev_sector,
-            bytes: sectors.saturating_mul(1 << SECTOR_SHIFT),
-        }
-    }
-
-    /// What events of a plug are about: no sectors, and no operation.
-    fn plug_subject(&self, bio: &Slot<M>, count: u32) -> Subject {
-        let group = group_of(self.config.device, bio.bio.tenant, 0);
-        Subject { group, sector: count.into(), bytes: 0 }
     }
 
     /// Tells the sink of one event of a bio.
@@ -346,7 +325,7 @@ impl<M: Machine> Disk<M> {
             user_data: bio.bio.user_data(),
             tenant: bio.bio.tenant,
         };
-        if let Some(sink) = &self.config.trace {
+        if let Some(sink) = &self.disk.config.trace {
             sink.trace(&event);
         }
     }
@@ -354,7 +333,7 @@ impl<M: Machine> Disk<M> {
     /// Tells it of each bio of each chain of a list.
     #[inline]
     fn tell_list(&self, action: Action, list: &BioList<M>) {
-        if self.config.trace.is_some() {
+        if self.disk.config.trace.is_some() {
             let now_ns = M::now();
             list.for_each(|head| {
                 let mut next = Some(head);
@@ -365,6 +344,23 @@ impl<M: Machine> Disk<M> {
             });
         }
     }
+}
+
+/// What events of a bio are about.
+#[inline(always)]
+fn subject<M: Machine>(disk: &Disk<M>, bio: &Slot<M>, sectors: SectorCount) -> Subject {
+    let categories = categories(bio.bio.op, bio.bio.flags);
+    Subject {
+        group: group_of(disk.config.device, bio.bio.tenant, categories),
+        sector: bio.dev_sector,
+        bytes: sectors.saturating_mul(1 << SECTOR_SHIFT),
+    }
+}
+
+/// What events of a plug are about: no sectors, and no operation.
+fn plug_subject<M: Machine>(disk: &Disk<M>, bio: &Slot<M>, count: u32) -> Subject {
+    let group = group_of(disk.config.device, bio.bio.tenant, 0);
+    Subject { group, sector: count.into(), bytes: 0 }
 }
 
 /// Whether a bio came from a place on a volume of several drives.

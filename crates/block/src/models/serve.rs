@@ -17,6 +17,7 @@ use millrace_machine::{Line, Machine, Order, Thread};
 use super::{bounded, holds_but_for, spawn};
 use crate::queue::HardwareQueue;
 use crate::queue::controller::QueueTags;
+use crate::queue::driver::QueueKind;
 use crate::queue::tag::TagSet;
 
 struct Scene {
@@ -41,6 +42,8 @@ fn submit(ctxs: &'static [usize], asks: Asks) {
     let most = ctxs.iter().max().map_or(0, |ctx| ctx + 1);
     let scene = Arc::new(Scene {
         hctx: HardwareQueue::new(
+            0,
+            QueueKind::AnyThread,
             most,
             QueueTags { tags: Arc::new(TagSet::new(1)), depth_max: None },
         ),

@@ -119,24 +119,6 @@ fn raise<W: Word>(word: &W, size: Sector) {
     }
 }
 
-impl<M: Machine> Disk<M> {
-    /// Asks the drive for its size, and leaves all as it is: whole blocks.
-    fn revalidate(&self) -> Result<Sector, Error> {
-        let (old, new) = (self.capacity(), whole_blocks(self.driver.revalidate()?, &self.limits));
-        if new < old {
-            let text = format!(
-                "drive {}: it has {} bytes now, and {} are served; a drive only grows while it is \
-                 served: give it back what it had, or stop and start again with less",
-                self.name(),
-                new << SECTOR_SHIFT,
-                old << SECTOR_SHIFT
-            );
-            return Err(Error::new(ErrorKind::InvalidSetting, text));
-        }
-        Ok(new)
-    }
-}
-
 impl<M: Machine> Volume<M> {
     /// Size in sectors; it grows with [`Volume::resize`].
     #[must_use]
@@ -159,7 +141,7 @@ impl<M: Machine> Volume<M> {
             let text = format!("volume {}: its size is being changed; try again", self.name());
             return Err(Error::new(ErrorKind::Busy, text));
         };
-        let sizes = self.disks().iter().map(|disk| disk.revalidate());
+        let sizes = self.disks().iter().map(|disk| revalidate(disk));
         let sizes: Vec<Sector> = sizes.collect::<Result<_, Error>>()?;
         self.check_places(&sizes)?;
         let drives = self.disks().iter().zip(&sizes).map(|(disk, new)| {
@@ -217,6 +199,22 @@ impl<M: Machine> Volume<M> {
         watchers.list.push((number, Arc::new(call)));
         SizeWatch { volume: Arc::downgrade(self), number }
     }
+}
+
+/// Asks the drive for its size, and leaves all as it is: whole blocks.
+fn revalidate<M: Machine>(disk: &Disk<M>) -> Result<Sector, Error> {
+    let (old, new) = (disk.capacity(), whole_blocks(disk.driver.revalidate()?, &disk.limits));
+    if new < old {
+        let text = format!(
+            "drive {}: it has {} bytes now, and {} are served; a drive only grows while it is \
+             served: give it back what it had, or stop and start again with less",
+            disk.name(),
+            new << SECTOR_SHIFT,
+            old << SECTOR_SHIFT
+        );
+        return Err(Error::new(ErrorKind::InvalidSetting, text));
+    }
+    Ok(new)
 }
 
 impl<M: Machine> Drop for SizeWatch<M> {

@@ -1,0 +1,107 @@
+//! The clock's side of completion: requests that no drive answers.
+//!
+//! Called by channels and workers now and then, for the queues that they run. A request that is
+//! given up on leaves its tag and its memory behind in quarantine (`AbandonedRequest`), until the
+//! drive answers after all (complete.rs). Memory of somebody outside is never given back here.
+//! Lock order: as dispatch.rs; the abandoned list last. Kernel counterpart: `blk_mq_timeout_work`.
+#![allow(unsafe_code)]
+
+use alloc::vec::Vec;
+
+use millrace_machine::{Counter, Lock, Machine};
+
+use crate::account::Run;
+use crate::account::failures::Failure;
+use crate::bio::Op;
+use crate::bio::status::Status;
+use crate::chain::home::HomeRef;
+use crate::chain::slot::{BioRef, Slot};
+use crate::disk::AbandonedRequest;
+use crate::disk::visit::Visit;
+use crate::queue::Serve;
+use crate::queue::driver::Expired;
+use crate::queue::request::{Request, State, Tag};
+use crate::trace::Action;
+
+/// Looks for requests that this queue handed over before `now_ns` less the timeout.
+pub(crate) fn check<'a, M: Machine>(visit: &mut Visit<'a, M>, now_ns: u64) {
+    let timeout_ns = visit.disk.config.timeout_ns;
+    let hctx = visit.hctx;
+    if timeout_ns == 0 || !visit.may_serve() {
+        return;
+    }
+    let Some(mut serving) = hctx.serve.try_enter() else { return };
+    for tag in 0..serving.issued_ns.len() {
+        let issued = serving.issued_ns[tag];
+        if issued != 0 && now_ns.saturating_sub(issued) >= timeout_ns {
+            expire(visit, &mut serving, Tag(tag as u32), now_ns);
+        }
+    }
+    // Goes on with what an expired flush held up, or a latecomer left.
+    visit.serve(serving);
+}
+
+fn expire<'a, M: Machine>(visit: &mut Visit<'a, M>, serve: &mut Serve<M>, tag: Tag, now_ns: u64) {
+    // SAFETY: in flight in this queue, whose serve lock is held; the driver only reads it.
+    let rq = unsafe { visit.hctx.tags.request(tag) };
+    if rq.state == State::Abandoned {
+        return;
+    }
+    visit.stats.timeouts.add(1);
+    serve.issued_ns[tag.0 as usize] = now_ns | 1;
+    let Some(queue) = &mut serve.queue else { return };
+    if queue.timeout(tag) == Expired::Extend {
+        return;
+    }
+    if has_foreign_memory(rq) {
+        // Whoever owns the memory decides what becomes of the request; the drive is at fault.
+        if rq.state != State::Overdue {
+            rq.state = State::Overdue;
+            let (op, sector, nr_sectors) = (rq.op(), rq.sector(), rq.nr_sectors());
+            visit.disk.accounts.note_failure(Failure {
+                op,
+                sector,
+                nr_sectors,
+                status: Status::TimedOut,
+            });
+        }
+        return;
+    }
+    if visit.run.trace.is_some() {
+        visit.trace().record_request(Action::Complete, rq, (now_ns, Status::TimedOut));
+    }
+    let (op, d_ns, chain) = (rq.op(), rq.d_ns, rq.empty());
+    rq.state = State::Abandoned;
+    let homes = homes_of(&chain);
+    visit.disk.abandoned.lock().push(AbandonedRequest { hctx: visit.hctx.number, tag, homes });
+    let mut equal = Run::EMPTY;
+    let stamps = (d_ns, now_ns);
+    visit.run.accounts.c_ns = now_ns;
+    visit.end_bios(chain, Status::TimedOut, stamps, &mut equal);
+    visit.stats.record(&mut equal, &mut visit.run.accounts.tenants);
+    if op == Op::Flush {
+        visit.flush_done();
+    }
+}
+
+/// Whether the drive might write memory that cannot be put into quarantine here.
+fn has_foreign_memory<M: Machine>(rq: &Request<M>) -> bool {
+    let mut next = rq.chain.as_deref();
+    while let Some(bio) = next {
+        if bio.foreign && bio.bio.op.has_data() {
+            return true;
+        }
+        next = bio.chained.as_deref();
+    }
+    false
+}
+
+fn homes_of<M: Machine>(chain: &BioRef<M>) -> Vec<HomeRef<M>> {
+    let mut homes = Vec::new();
+    let mut next: Option<&Slot<M>> = Some(chain);
+    while let Some(bio) = next {
+        homes.push(HomeRef::new(bio.home));
+        next = bio.chained.as_deref();
+    }
+    homes
+}

@@ -1,0 +1,55 @@
+//! `Visit`: one thread at one hardware queue of a drive, with what the steps of an I/O need there.
+//!
+//! Made for each call from a channel or a worker, and for each queue that a thread runs for others
+//! on the way. The steps are in the files beside: dispatch.rs, direct.rs, complete.rs, sq.rs,
+//! waiters.rs, handover.rs, filled.rs. Whoever is inside the queue holds its `Serving` beside the
+//! visit. Kernel counterpart: `struct blk_mq_alloc_data`, which carries the same group.
+
+use millrace_machine::Machine;
+
+use crate::account::DiskStats;
+use crate::disk::Disk;
+use crate::disk::runner::Runner;
+use crate::disk::trace::Tracing;
+use crate::queue::HardwareQueue;
+
+/// One thread at one hardware queue of a drive.
+pub(crate) struct Visit<'a, M: Machine> {
+    pub(crate) disk: &'a Disk<M>,
+    pub(crate) hctx: &'a HardwareQueue<M>,
+    /// What the thread carries along from queue to queue.
+    pub(crate) run: &'a mut Runner<M>,
+    /// The thread's account of this queue.
+    pub(crate) stats: &'a DiskStats<M>,
+}
+
+impl<'a, M: Machine> Visit<'a, M> {
+    /// A visit to hardware queue `hctx` of a drive.
+    #[inline(always)]
+    pub(crate) fn new(
+        disk: &'a Disk<M>,
+        hctx: u16,
+        run: &'a mut Runner<M>,
+        stats: &'a DiskStats<M>,
+    ) -> Self {
+        Visit { disk, hctx: &disk.hctxs[usize::from(hctx)], run, stats }
+    }
+
+    /// Whether this thread may run the queue.
+    #[inline(always)]
+    pub(crate) fn may_serve(&self) -> bool {
+        self.hctx.may_serve(self.run.owner)
+    }
+
+    /// Whether anybody listens to what this thread does to the drive.
+    #[inline(always)]
+    pub(crate) fn is_traced(&self) -> bool {
+        self.run.trace.is_some() || self.disk.config.trace.is_some()
+    }
+
+    /// Tells listeners what this thread does to the drive.
+    #[inline(always)]
+    pub(crate) fn trace(&mut self) -> Tracing<'_, M> {
+        Tracing { disk: self.disk, run: self.run }
+    }
+}
