@@ -7,6 +7,7 @@
 
 pub(crate) mod claim;
 pub(crate) mod complete;
+pub(crate) mod config;
 pub(crate) mod direct;
 pub(crate) mod dispatch;
 pub(crate) mod filled;
@@ -24,7 +25,6 @@ pub(crate) mod waiters;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
-use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
@@ -41,86 +41,12 @@ use crate::bio::{Op, OpFlags, Sector};
 use crate::chain::home::{Home, HomeRef};
 use crate::chain::slot::{BioList, Waited};
 use crate::disk::seat::Seat;
-use crate::queue::controller::{Controller, TagSettings, queue_tags, queues_max};
+use crate::queue::controller::{queue_tags, queues_max};
 use crate::queue::driver::{Driver, Extent, HwQueues, QueueKind};
-use crate::queue::request::Tag;
+use crate::queue::request::{RequestRef, Tag};
 use crate::queue::{HardwareQueue, Route, Serve, SoftwareQueue, Spread};
-use crate::trace::TraceSink;
-use crate::trace::tracer::Tracer;
 
-/// Which design the layer follows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Stack {
-    /// Two levels of queues (\[MQ\]).
-    #[default]
-    Mq,
-    /// One request queue under one lock, as before 2013.
-    Sq,
-    /// Past the layer, straight to the driver's queue.
-    Raw,
-}
-
-/// Settings of a disk.
-#[derive(Clone)]
-pub struct DiskConfig<M: Machine> {
-    /// Name for reports and errors.
-    pub name: String,
-    /// Design.
-    pub stack: Stack,
-    /// Software queues.
-    pub software_queues: Spread,
-    /// Hardware queues, as far as the driver has them.
-    pub hardware_queues: Spread,
-    /// Tags of a set, 1 to 65,536; the driver's depth if not given. Behind a controller that has
-    /// more: requests in flight in each hardware queue.
-    pub queue_depth: Option<u32>,
-    /// A request not answered in this time is given to `DriverQueue::timeout`; 0 for never.
-    pub timeout_ns: u64,
-    /// How long a submitter waits for whoever serves its queue, before it leaves its batch to them;
-    /// 0 for not at all. A server's round is shorter than 2 us, and two that serve in turn get more
-    /// done than one for both.
-    pub serve_wait_ns: u64,
-    /// I/O threads that will use the drive: each owns a queue of it, or has one for itself as far
-    /// as the drive has queues.
-    pub io_threads: u16,
-    /// The CPU that a worker belongs to which may serve the drive for others; none: the drive has
-    /// no place for one.
-    pub worker: Option<CpuId>,
-    /// What the drive hangs on, and whose tags it therefore uses; the driver's own word if none.
-    pub controller: Option<Arc<Controller<M>>>,
-    /// Where events go.
-    pub trace: Option<Arc<dyn TraceSink>>,
-    /// Where they are recorded, while somebody does.
-    pub tracer: Option<Arc<Tracer<M>>>,
-    /// The drive's number in records: see [`blktrace::device`](crate::trace::blktrace::device).
-    pub device: u32,
-}
-
-impl<M: Machine> Default for DiskConfig<M> {
-    fn default() -> Self {
-        DiskConfig {
-            name: String::from("disk"),
-            stack: Stack::Mq,
-            software_queues: Spread::Core,
-            hardware_queues: Spread::Core,
-            queue_depth: None,
-            timeout_ns: 30_000_000_000,
-            serve_wait_ns: 2_000,
-            io_threads: 0,
-            worker: None,
-            controller: None,
-            trace: None,
-            tracer: None,
-            device: 0,
-        }
-    }
-}
-
-impl<M: Machine> DiskConfig<M> {
-    fn tag_settings(&self) -> TagSettings<'_, M> {
-        TagSettings { controller: self.controller.as_deref(), queue_depth: self.queue_depth }
-    }
-}
+pub use config::{DiskConfig, Stack};
 
 /// Flushes of one drive: at most one is issued, later ones join the next.
 pub(crate) struct FlushState<M: Machine> {
@@ -140,9 +66,9 @@ impl<M: Machine> FlushState<M> {
     }
 }
 
-/// The one queue of the `sq` stack: filled requests by tag.
-pub(crate) struct SingleQueue {
-    pub(crate) queue: VecDeque<Tag>,
+/// The one queue of the `sq` stack: filled requests.
+pub(crate) struct SingleQueue<M: Machine> {
+    pub(crate) queue: VecDeque<RequestRef<M>>,
     pub(crate) frozen: bool,
     pub(crate) in_flight: u32,
 }
@@ -208,7 +134,7 @@ pub struct Disk<M: Machine> {
     pub(crate) ctxs: Box<[SoftwareQueue<M>]>,
     pub(crate) hctxs: Box<[HardwareQueue<M>]>,
     pub(crate) way: Way,
-    pub(crate) sq: M::Lock<SingleQueue>,
+    pub(crate) sq: M::Lock<SingleQueue<M>>,
     pub(crate) flush: M::Lock<FlushState<M>>,
     pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
     pub(crate) accounts: Accounts<M>,
@@ -448,8 +374,8 @@ impl<M: Machine> Disk<M> {
             let mut serve = hctx.serve.enter();
             left.append(&mut self.empty_queue(index, &mut serve));
             drop(serve);
-            for tag in core::mem::take(&mut self.sq.lock().queue) {
-                left.push_back(hctx.tags.take_back(tag));
+            for rq in core::mem::take(&mut self.sq.lock().queue) {
+                left.push_back(hctx.tags.take_apart(rq));
             }
             let mut flush = self.flush.lock();
             if !flush.issued {
@@ -467,8 +393,8 @@ impl<M: Machine> Disk<M> {
     pub(crate) fn empty_queue(&self, index: u16, serve: &mut Serve<M>) -> BioList<M> {
         serve.queue = None;
         let mut left = serve.staged.take();
-        for tag in core::mem::take(&mut serve.requeued) {
-            let chain = self.hctxs[usize::from(index)].tags.take_back(tag);
+        for rq in core::mem::take(&mut serve.requeued) {
+            let chain = self.hctxs[usize::from(index)].tags.take_apart(rq);
             if chain.op() == Op::Flush {
                 // It was next, and never issued: with it go those that wait for it.
                 let mut flush = self.flush.lock();
@@ -536,7 +462,12 @@ impl<M: Machine> Drop for Disk<M> {
     /// Bios that are still inside belong to homes that were leaked because of them.
     fn drop(&mut self) {
         self.ctxs.iter().for_each(|ctx| ctx.ctx.lock().leak());
-        self.hctxs.iter().for_each(|hctx| hctx.serve.enter().staged.leak());
+        for hctx in &self.hctxs {
+            let mut serve = hctx.serve.enter();
+            serve.staged.leak();
+            serve.requeued.drain(..).for_each(core::mem::forget);
+        }
+        self.sq.lock().queue.drain(..).for_each(core::mem::forget);
         self.flush.lock().pending.leak();
     }
 }

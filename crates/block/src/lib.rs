@@ -42,10 +42,10 @@ pub use disk::{Disk, DiskConfig, Stack};
 pub use queue::Spread;
 pub use queue::controller::{Controller, ControllerConfig, Sharing};
 pub use queue::driver::{
-    CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Expired, Extent, HwQueues, Moment,
-    QueueKind, TagScope, align_inwards,
+    CompletionBatch, Driver, DriverData, DriverQueue, Expired, Extent, HwQueues, Moment, QueueKind,
+    TagScope, align_inwards,
 };
-pub use queue::request::{Request, Segments, Tag};
+pub use queue::request::{Dispatch, Request, Segments, Tag};
 pub use queue::tag::TagSet;
 pub use trace::blktrace;
 pub use trace::entry::Entry;

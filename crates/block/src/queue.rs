@@ -8,6 +8,7 @@
 
 pub(crate) mod controller;
 pub(crate) mod driver;
+pub(crate) mod in_flight;
 pub(crate) mod request;
 pub(crate) mod sbitmap;
 pub(crate) mod serve;
@@ -23,7 +24,8 @@ use millrace_machine::{Doorbell, Lock, Machine, Order, Topology, Word};
 use crate::chain::slot::BioList;
 use crate::queue::controller::QueueTags;
 use crate::queue::driver::{DriverQueue, QueueKind};
-use crate::queue::request::Tag;
+use crate::queue::in_flight::InFlight;
+use crate::queue::request::RequestRef;
 use crate::queue::serve::{ServeLock, Serving};
 use crate::queue::tag::TagSet;
 
@@ -157,11 +159,9 @@ pub(crate) struct Serve<M: Machine> {
     /// Taken from software queues, without a tag yet.
     pub(crate) staged: BioList<M>,
     /// Filled requests that the driver gave back as busy; they go first.
-    pub(crate) requeued: VecDeque<Tag>,
-    /// When each tag was handed to the driver; 0: not in flight in this queue.
-    pub(crate) issued_ns: Box<[u64]>,
-    /// How many of them are in flight.
-    pub(crate) in_flight: u32,
+    pub(crate) requeued: VecDeque<RequestRef<M>>,
+    /// What the driver has.
+    pub(crate) in_flight: InFlight,
     pub(crate) quiesced: bool,
     /// Takes nothing new; for the stack that has no software queue.
     pub(crate) frozen: bool,
@@ -192,8 +192,7 @@ impl<M: Machine> HardwareQueue<M> {
             queue: None,
             staged: BioList::new(),
             requeued: VecDeque::with_capacity(depth),
-            issued_ns: alloc::vec![0; depth].into_boxed_slice(),
-            in_flight: 0,
+            in_flight: InFlight::new(depth),
             quiesced: false,
             frozen: false,
             taken: 0,
@@ -218,7 +217,7 @@ impl<M: Machine> HardwareQueue<M> {
     /// How many more requests it may hand to the driver.
     #[inline]
     pub(crate) fn room(&self, serve: &Serve<M>) -> u32 {
-        self.depth_max.saturating_sub(serve.in_flight)
+        self.depth_max.saturating_sub(serve.in_flight.count())
     }
 
     /// Whether the thread of this identity may run the queue.
@@ -266,7 +265,7 @@ impl<M: Machine> HardwareQueue<M> {
     /// Whether nothing waits here, and nothing is in flight.
     pub(crate) fn is_empty(&self) -> bool {
         let mut empty = false;
-        self.change(|serve| empty = !serve.has_waiting() && serve.in_flight == 0);
+        self.change(|serve| empty = !serve.has_waiting() && serve.in_flight.count() == 0);
         empty
     }
 
@@ -454,7 +453,7 @@ mod tests {
         {
             let queue = hardware_queue(1, depth_max);
             let mut serve = queue.serve.enter();
-            serve.in_flight = in_flight;
+            serve.in_flight.pretend(in_flight);
             assert_eq!(queue.room(&serve), room);
         }
     }

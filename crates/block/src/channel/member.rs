@@ -3,7 +3,6 @@
 //! Owned by a `Channel`, one for each drive. Knows the two ways of a batch: into the drive's queues
 //! and served here, or handed over to the drive's worker. Also which of its queues this channel
 //! must look at for completions. Called by channel.rs and reap.rs.
-#![allow(unsafe_code)]
 
 use alloc::sync::Arc;
 
@@ -20,7 +19,7 @@ use crate::disk::visit::Visit;
 use crate::disk::{Disk, Stack, Way};
 use crate::disk::{direct, filled, sq, timeouts};
 use crate::queue::driver::QueueKind;
-use crate::queue::request::Tag;
+use crate::queue::request::RequestRef;
 use crate::queue::{HardwareQueue, Route};
 
 /// One drive of the volume, as the channel sees it.
@@ -271,10 +270,9 @@ impl<M: Machine> Member<M> {
 
 /// The ways of a volume that has one list for all its drives.
 impl<M: Machine> Member<M> {
-    /// A tag of the drive, taken while plugging.
-    pub(crate) fn take_tag(&self, run: &mut Runner<M>) -> Option<Tag> {
-        let hctx = self.hctx();
-        hctx.tags.take(&mut run.hint, 1).and_then(|mut one| one.next())
+    /// A request of the drive, taken while plugging.
+    pub(crate) fn take_request(&self, run: &mut Runner<M>) -> Option<RequestRef<M>> {
+        self.hctx().tags.take_one(&mut run.hint)
     }
 
     /// A bio that became a request, or part of one that was plugged before.
@@ -290,40 +288,41 @@ impl<M: Machine> Member<M> {
         self.served_here = true;
     }
 
-    /// Makes a chain a request, without handing that over.
-    pub(crate) fn fill(&self, tag: Tag, chain: BioRef<M>) {
-        // SAFETY: the tag was taken for it and is in nobody else's hands.
-        let rq = unsafe { self.hctx().tags.request(tag) };
+    /// Fills a request with a chain, without handing it over.
+    pub(crate) fn fill(&self, mut rq: RequestRef<M>, chain: BioRef<M>) -> RequestRef<M> {
+        rq.touch();
         rq.fill_waited(chain, self.route.hctx, self.disk.flags_taken);
+        rq
     }
 
-    /// The other way round; the tag goes back.
-    pub(crate) fn unfill(&self, tag: Tag) -> BioRef<M> {
-        self.hctx().tags.take_back(tag)
+    /// Takes the chain out of a filled request, and gives the tag back.
+    pub(crate) fn unfill(&self, rq: RequestRef<M>) -> BioRef<M> {
+        self.hctx().tags.take_apart(rq)
     }
 
-    /// After that: whoever waits for a tag looks for it.
+    /// After tags went back: whoever waits for one looks for it.
     pub(crate) fn wake_waiters(&self) {
         self.hctx().tags.wake_all();
     }
 
-    /// For the recorder, that so many filled requests are about to be handed over, such as this.
-    pub(crate) fn record_unplug(&self, tag: Tag, count: u32, run: &mut Runner<M>) {
-        // SAFETY: the tag was taken for it and is in nobody else's hands.
-        let rq = unsafe { self.hctx().tags.request(tag) };
+    /// Tells the recorder that `count` filled requests, of which `rq` is the first, are about to be
+    /// handed over.
+    pub(crate) fn record_unplug(&self, rq: &RequestRef<M>, count: u32, run: &mut Runner<M>) {
+        rq.touch();
         if let Some(head) = rq.chain.as_deref() {
             self.disk.trace(run).record_unplug(head, count);
         }
     }
 
-    /// Hands filled requests over, one drive's in one go; false if the drive is frozen.
+    /// Hands filled requests over, one drive's in one go; false, and none taken, if the drive is
+    /// frozen.
     pub(crate) fn send_requests(
         &mut self,
-        tags: impl Iterator<Item = Tag>,
+        requests: impl Iterator<Item = RequestRef<M>>,
         run: &mut Runner<M>,
     ) -> bool {
         self.served_here = true;
-        filled::submit(&mut self.visit(run), tags)
+        filled::submit(&mut self.visit(run), requests)
     }
 
     /// Sends a flush by itself.

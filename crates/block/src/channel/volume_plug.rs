@@ -7,7 +7,6 @@
 //! several hardware queues keeps one request back, tries the next bio with it alone, and sends the
 //! older one on. Owned by a `Submission`. Kernel counterpart: blk_mq_make_request
 //! with blk_attempt_plug_merge and blk_mq_flush_plug_list, 4.x; md/raid0.c splits by chunks.
-#![allow(unsafe_code)]
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -19,7 +18,7 @@ use crate::chain::merge::try_merge;
 use crate::chain::slot::{BioList, BioRef, Stage, Waited};
 use crate::channel::member::Member;
 use crate::disk::runner::Runner;
-use crate::queue::request::Tag;
+use crate::queue::request::RequestRef;
 use crate::trace::{Action, Unplug};
 use crate::volume::Volume;
 
@@ -27,16 +26,16 @@ use crate::volume::Volume;
 const REQUESTS_MAX: u32 = 16;
 
 /// A filled request that no driver has yet.
-#[derive(Debug, Clone, Copy)]
-struct Plugged {
+struct Plugged<M: Machine> {
     member: u16,
     sector: u64,
-    tag: Tag,
+    /// None once it was handed over, just before the list is cleared.
+    rq: Option<RequestRef<M>>,
 }
 
 /// The list.
 pub(crate) struct VolumePlug<M: Machine> {
-    requests: Vec<Plugged>,
+    requests: Vec<Plugged<M>>,
     /// How many of them each drive has.
     counts: Vec<u32>,
     /// Bios that wait for the first one's drive to have a tag.
@@ -86,9 +85,8 @@ impl<M: Machine> VolumePlug<M> {
                 left = Some(bio);
                 continue;
             }
-            let hctx = member.hctx();
-            // SAFETY: plugged requests belong to the list, and the tag is on it once.
-            let rq = unsafe { hctx.tags.request(plugged.tag) };
+            let Some(rq) = &mut plugged.rq else { continue };
+            rq.touch();
             if rq.chain.as_ref().is_some_and(|chain| chain.stage == Stage::Child) {
                 // Neither is a part merged with what comes after it.
                 left = Some(bio);
@@ -145,15 +143,15 @@ impl<M: Machine> VolumePlug<M> {
             // Flushes have a path of their own, past the list.
             return to.members[at].send_flush(slot, to.traced, to.run);
         }
-        let Some(tag) = to.members[at].take_tag(to.run) else { return self.block(slot, to) };
+        let Some(rq) = to.members[at].take_request(to.run) else { return self.block(slot, to) };
         let (member, sector) = (slot.member, slot.dev_sector);
         if to.traced {
             let first = self.requests.is_empty();
             to.members[at].disk.trace(to.run).plugged(&slot, first);
         }
         to.members[at].count_plugged();
-        to.members[at].fill(tag, slot);
-        self.requests.push(Plugged { member, sector, tag });
+        let rq = Some(to.members[at].fill(rq, slot));
+        self.requests.push(Plugged { member, sector, rq });
         self.counts[at] += 1;
         if self.counts[at] >= REQUESTS_MAX {
             self.unplug(to);
@@ -182,14 +180,17 @@ impl<M: Machine> VolumePlug<M> {
         M::work(Work::Search, count * (32 - count.leading_zeros()));
         self.requests.sort_unstable_by_key(|plugged| (plugged.member, plugged.sector));
         self.counts.fill(0);
-        for group in self.requests.chunk_by(|a, b| a.member == b.member) {
-            let member = &mut to.members[usize::from(group[0].member)];
-            let tags = group.iter().map(|plugged| plugged.tag);
-            if to.traced {
-                member.record_unplug(group[0].tag, group.len() as u32, to.run);
+        for group in self.requests.chunk_by_mut(|a, b| a.member == b.member) {
+            let (member, count) = (usize::from(group[0].member), group.len() as u32);
+            let member = &mut to.members[member];
+            if to.traced
+                && let Some(first) = &group[0].rq
+            {
+                member.record_unplug(first, count, to.run);
             }
-            if !member.send_requests(tags.clone(), to.run) {
-                tags.for_each(|tag| self.refused.push_back(member.unfill(tag)));
+            let mut requests = group.iter_mut().filter_map(|plugged| plugged.rq.take());
+            if !member.send_requests(&mut requests, to.run) {
+                requests.for_each(|rq| self.refused.push_back(member.unfill(rq)));
                 member.wake_waiters();
             }
         }
@@ -201,12 +202,12 @@ impl<M: Machine> VolumePlug<M> {
         self.unplug(to);
         while let Some(chain) = self.refused.pop_front() {
             let (member, sector) = (chain.member, chain.dev_sector);
-            let Some(tag) = to.members[usize::from(member)].take_tag(to.run) else {
+            let Some(rq) = to.members[usize::from(member)].take_request(to.run) else {
                 self.refused.push_front(chain);
                 break;
             };
-            to.members[usize::from(member)].fill(tag, chain);
-            self.requests.push(Plugged { member, sector, tag });
+            let rq = Some(to.members[usize::from(member)].fill(rq, chain));
+            self.requests.push(Plugged { member, sector, rq });
         }
         // Once through what was blocked; the first that blocks again stops it.
         let mut waiting = self.blocked.take();
@@ -228,7 +229,7 @@ impl<M: Machine> VolumePlug<M> {
         self.refused.leak();
         for plugged in self.requests.drain(..) {
             let member = &members[usize::from(plugged.member)];
-            core::mem::forget(member.unfill(plugged.tag));
+            core::mem::forget(plugged.rq.map(|rq| member.unfill(rq)));
             member.wake_waiters();
         }
     }

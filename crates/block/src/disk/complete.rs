@@ -4,7 +4,6 @@
 //! to be dispatched. No search: the tag is the index of the request (\[MQ\] point 4). Also the
 //! clock's side of it: requests that no drive answers. Lock order: as dispatch.rs; the abandoned
 //! list last. Kernel counterpart: `blk_mq_end_request_batch`, `blk_mq_timeout_work`.
-#![allow(unsafe_code)]
 
 use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Lock, Machine, Stage};
@@ -35,17 +34,14 @@ impl<'a, M: Machine> Visit<'a, M> {
         if self.disk.config.stack != Stack::Sq {
             M::work(Stage::Complete, count as u32);
         }
-        let tags = &self.hctx.tags;
+        let tags = &*self.hctx.tags;
         let (mut given, mut equal) = (TagBatch::EMPTY, Run::EMPTY);
         let (mut c_ns, mut again) = (M::now(), false);
-        for entry in 0..count {
-            let (tag, status) = self.run.batch.entries()[entry];
+        while let Some((mut rq, status)) = self.run.batch.take(tags) {
             if self.run.stamp == Stamp::Io {
                 c_ns = M::now();
             }
-            // SAFETY: the driver named it, and `reap` checked that it was in flight here.
-            let rq = unsafe { tags.request(tag) };
-            again |= self.end_request(rq, (status, c_ns), &mut equal);
+            again |= self.end_request(&mut rq, (status, c_ns), &mut equal);
             match self.disk.config.stack {
                 Stack::Sq => sq::end(self, tags, rq),
                 Stack::Mq | Stack::Raw => tags.give(&mut given, rq),

@@ -5,7 +5,6 @@
 //! the way (no tag, a busy driver, a flush, a full completion batch, a latecomer's flag) goes on in
 //! `Visit::serve`, which takes over at any point. Does just what that does, in fewer instructions.
 //! Kernel counterpart: `blk_mq_try_issue_list_directly`.
-#![allow(unsafe_code)]
 
 use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Machine, Stage};
@@ -18,9 +17,10 @@ use crate::disk::runner::{Runner, Stamp};
 use crate::disk::visit::Visit;
 use crate::disk::{Stack, Way};
 use crate::queue::Serve;
-use crate::queue::driver::{CompletionBatch, Dispatch, Moment};
+use crate::queue::driver::{CompletionBatch, Moment};
+use crate::queue::request::Dispatch;
 use crate::queue::serve::Serving;
-use crate::queue::tag::{TagBatch, TagSet};
+use crate::queue::tag::TagBatch;
 use crate::trace::tracer::TraceStamp;
 
 /// How many requests go to the driver before it is asked what it has answered: as many as a batch
@@ -118,18 +118,17 @@ pub(crate) fn issue_single<'a, M: Machine>(
         return stage_single(visit, serving, bio);
     }
     let tags = &*hctx.tags;
-    let tag = tags.take(&mut visit.run.hint, 1).and_then(|mut one| one.next());
+    let taken = tags.take_one(&mut visit.run.hint);
     let serve: &mut Serve<M> = &mut serving;
-    let (Some(tag), Some(queue)) = (tag, &mut serve.queue) else {
+    let (Some(mut rq), Some(queue)) = (taken, &mut serve.queue) else {
         return stage_single(visit, serving, bio);
     };
     bio.touch();
-    // SAFETY: the tag was taken above and is in nobody else's hands; the driver only reads it.
-    let rq = unsafe { tags.request(tag) };
+    rq.touch();
     rq.fill(bio, hctx.number, visit.disk.flags_taken);
     let d_ns = M::now();
     rq.d_ns = d_ns;
-    let outcome = queue.queue_rq(rq);
+    let outcome = queue.queue_rq(&rq);
     if outcome != Dispatch::Queued {
         rq.outcome = outcome;
         visit.requeue(serve, rq);
@@ -139,9 +138,8 @@ pub(crate) fn issue_single<'a, M: Machine>(
     visit.charge(1);
     queue.commit_rqs();
     queue.poll(&mut visit.run.batch);
-    if !visit.run.batch.is_just(tag) {
-        serve.issued_ns[tag.0 as usize] = d_ns | 1;
-        serve.in_flight += 1;
+    if !visit.run.batch.is_just(rq.tag()) {
+        serve.in_flight.lend(rq, d_ns);
         end_single(visit, serving);
         return Ok(());
     }
@@ -154,7 +152,7 @@ pub(crate) fn issue_single<'a, M: Machine>(
     let c_ns = M::now();
     visit.run.accounts.c_ns = c_ns;
     visit.stats.record_one(&bio, (d_ns, c_ns), &mut visit.run.accounts.tenants);
-    tags.give_rest(TagBatch::of(rq));
+    tags.give_one(rq);
     // From this channel's own plug, so that is where it goes home to.
     visit.run.done.push_back(bio);
     visit.wake_waiter();
@@ -227,7 +225,7 @@ fn issue_list<'a, M: Machine, const RECORDED: bool>(
     list: &mut BioList<M>,
 ) -> bool {
     let tags = &*visit.hctx.tags;
-    let Serve { queue: Some(queue), issued_ns, in_flight, .. } = serve else { return false };
+    let Serve { queue: Some(queue), in_flight, .. } = serve else { return false };
     let Some(mut batch) = tags.take(&mut visit.run.hint, list.len().min(64)) else {
         return false;
     };
@@ -236,40 +234,39 @@ fn issue_list<'a, M: Machine, const RECORDED: bool>(
     let has_data = RECORDED && queue.has_trace_data();
     let mut rest = list.take();
     while let Some(chain) = rest.pop_front() {
-        let mut tag = None;
+        let mut taken = None;
         if chain.op() != Op::Flush {
-            tag = batch.next();
-            if tag.is_none() && sent < MOST_AT_ONCE {
+            taken = tags.next(&mut batch);
+            if taken.is_none() && sent < MOST_AT_ONCE {
                 // The set's words may hold less than is in hand.
-                batch = tags.take(&mut visit.run.hint, rest.len() + 1).unwrap_or(TagBatch::EMPTY);
-                tag = batch.next();
+                let more = tags.take(&mut visit.run.hint, rest.len() + 1);
+                batch = more.unwrap_or(TagBatch::EMPTY);
+                taken = tags.next(&mut batch);
             }
         }
-        let Some(tag) = tag else {
+        let Some(mut rq) = taken else {
             rest.push_front(chain);
             break;
         };
         chain.touch();
-        // SAFETY: the tag was taken above and is in nobody else's hands.
-        let rq = unsafe { tags.request(tag) };
+        rq.touch();
         rq.fill(chain, visit.hctx.number, visit.disk.flags_taken);
         rq.d_ns = now_ns;
-        let outcome = queue.queue_rq(rq);
+        let outcome = queue.queue_rq(&rq);
         if RECORDED {
             if has_data && outcome == Dispatch::Queued {
-                visit.trace().driver(&**queue, rq, (Moment::Issue, now_ns));
+                visit.trace().driver(&**queue, &rq, (Moment::Issue, now_ns));
             }
-            visit.trace().record_issue(rq, now_ns, outcome);
+            visit.trace().record_issue(&rq, now_ns, outcome);
         }
         if outcome != Dispatch::Queued {
             rq.outcome = outcome;
             refused = Some(rq);
             break;
         }
-        issued_ns[tag.0 as usize] = now_ns | 1;
+        in_flight.lend(rq, now_ns);
         sent += 1;
     }
-    *in_flight += sent;
     list.append(&mut rest);
     tags.give_rest(batch);
     if let Some(rq) = refused {
@@ -281,57 +278,28 @@ fn issue_list<'a, M: Machine, const RECORDED: bool>(
     sent >= MOST_AT_ONCE
 }
 
-/// [`end_alike`] while somebody records.
-#[inline(never)]
-fn end_recorded<'a, M: Machine>(
-    visit: &mut Visit<'a, M>,
-    tags: &TagSet<M>,
-    at: usize,
-    given: &mut TagBatch,
-    equal: &mut Run,
-) -> usize {
-    let mut end = at;
-    while let Some((tag, status)) = visit.run.batch.entries().get(end).copied() {
-        // SAFETY: the driver named it, and `reap` checked that it was in flight here.
-        let rq = unsafe { tags.request(tag) };
-        if !status.is_ok() || !rq.ends_alike(visit.run.home(), equal) {
-            break;
-        }
-        visit.trace().record_success(rq, equal.c_ns());
-        end += 1;
-    }
-    if end == at { at } else { end_alike(visit.run, tags, (at, given, equal)) }
-}
-
-/// [`Visit::complete`] of a batch that is not empty, most of which is alike.
+/// Completes a batch that is not empty, most of which is alike; as [`Visit::complete`].
 #[inline(always)]
-fn complete_batch<'a, M: Machine>(visit: &mut Visit<'a, M>) -> bool {
+fn complete_batch<M: Machine>(visit: &mut Visit<'_, M>) -> bool {
     let tags = &*visit.hctx.tags;
-    let count = visit.run.batch.entries().len();
-    M::work(Stage::Complete, count as u32);
+    M::work(Stage::Complete, visit.run.batch.entries().len() as u32);
     let c_ns = M::now();
     visit.run.accounts.c_ns = c_ns;
-    let (mut given, mut again, mut at) = (TagBatch::EMPTY, false, 0);
-    // SAFETY: the driver named it, and `reap` checked that it was in flight here.
-    let mut equal = unsafe { tags.request(visit.run.batch.entries()[0].0) }.times(c_ns);
+    let (mut given, mut again) = (TagBatch::EMPTY, false);
+    let first = visit.run.batch.looks(tags).next();
+    let mut equal = first.map_or(Run::EMPTY, |(rq, _)| rq.times(c_ns));
     loop {
-        at = match visit.run.trace.is_some() {
-            false => end_alike(visit.run, tags, (at, &mut given, &mut equal)),
-            true => end_recorded(visit, tags, at, &mut given, &mut equal),
-        };
-        if at == count {
-            break;
+        if visit.run.trace.is_some() {
+            record_alike(visit, &equal);
         }
-        let (tag, status) = visit.run.batch.entries()[at];
-        // SAFETY: as above.
-        let rq = unsafe { tags.request(tag) };
-        again |= visit.end_request(rq, (status, c_ns), &mut equal);
+        end_alike(visit, &mut given, &mut equal);
+        let Some((mut rq, status)) = visit.run.batch.take(tags) else { break };
+        again |= visit.end_request(&mut rq, (status, c_ns), &mut equal);
         if !equal.is_straight() {
             visit.stats.record(&mut equal, &mut visit.run.accounts.tenants);
             equal.forget();
         }
         tags.give(&mut given, rq);
-        at += 1;
     }
     visit.stats.record(&mut equal, &mut visit.run.accounts.tenants);
     tags.give_rest(given);
@@ -340,22 +308,18 @@ fn complete_batch<'a, M: Machine>(visit: &mut Visit<'a, M>) -> bool {
     again
 }
 
-/// Ends the requests of the batch from `at` on, up to the first one that failed, is no plain
-/// request of one bio of this channel, or has other times; returns its place, or the length.
+/// Ends the next requests of the batch, up to the first one that failed, is no plain request of one
+/// bio of this channel, or has other times.
 #[inline(always)]
-fn end_alike<M: Machine>(
-    run: &mut Runner<M>,
-    tags: &TagSet<M>,
-    (mut at, given, equal): (usize, &mut TagBatch, &mut Run),
-) -> usize {
-    let (home, done, batch) = run.parts();
-    let (mut ios, mut sectors) = (0, 0);
-    for (tag, status) in &batch.entries()[at..] {
-        // SAFETY: the driver named it, and `reap` checked that it was in flight here.
-        let rq = unsafe { tags.request(*tag) };
+fn end_alike<M: Machine>(visit: &mut Visit<'_, M>, given: &mut TagBatch, equal: &mut Run) {
+    let (tags, home) = (&*visit.hctx.tags, visit.run.home());
+    let Runner { batch, done, .. } = &mut *visit.run;
+    let (mut ios, mut sectors, mut rest) = (0, 0, batch.rest(tags));
+    while let Some((rq, status)) = rest.peek() {
         if !status.is_ok() || !rq.ends_alike(home, equal) {
             break;
         }
+        let Some((mut rq, _)) = rest.take() else { break };
         let mut bio = rq.empty();
         bio.touch();
         bio.status = Status::Ok;
@@ -363,8 +327,14 @@ fn end_alike<M: Machine>(
         sectors += u64::from(bio.bio.nr_sectors);
         done.push_back(bio);
         tags.give(given, rq);
-        at += 1;
     }
     equal.add(ios, sectors);
-    at
+}
+
+/// Records that the next requests of the batch have succeeded, as many as [`end_alike`] ends.
+#[inline(never)]
+fn record_alike<M: Machine>(visit: &mut Visit<'_, M>, equal: &Run) {
+    let (tags, home) = (&*visit.hctx.tags, visit.run.home());
+    let mut tracing = visit.disk.trace(visit.run);
+    tracing.record_successes(tags, equal.c_ns(), |rq| rq.ends_alike(home, equal));
 }

@@ -6,7 +6,6 @@
 //! dispatch, for as many as are in hand. Lock order: serve, then software queue or request queue,
 //! then flush. Kernel counterpart: block/blk-mq.c, `blk_mq_dispatch_rq_list`,
 //! `blk_mq_run_hw_queue`.
-#![allow(unsafe_code)]
 
 use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Lock, Machine, Stage};
@@ -19,8 +18,8 @@ use crate::disk::sq;
 use crate::disk::visit::Visit;
 use crate::disk::{Stack, Way};
 use crate::queue::Serve;
-use crate::queue::driver::{Dispatch, Moment, QueueKind};
-use crate::queue::request::{Request, Tag};
+use crate::queue::driver::{Moment, QueueKind};
+use crate::queue::request::{Dispatch, RequestRef};
 use crate::queue::serve::Serving;
 use crate::queue::tag::TagBatch;
 use crate::trace::Action;
@@ -151,7 +150,7 @@ impl<'a, M: Machine> Visit<'a, M> {
             self.dispatch(&mut serving);
             self.reap(&mut serving);
             let waiting = serving.has_waiting();
-            self.run.left_busy = waiting || serving.in_flight > 0;
+            self.run.left_busy = waiting || serving.in_flight.count() > 0;
             self.note_round(&mut serving);
             if self.run.batch.is_full() || (waiting && !self.run.batch.is_empty()) {
                 self.complete();
@@ -199,14 +198,14 @@ impl<'a, M: Machine> Visit<'a, M> {
     #[inline(always)]
     pub(crate) fn reap(&mut self, serving: &mut Serving<'_, M, Serve<M>>) {
         let serve: &mut Serve<M> = serving;
-        if serve.in_flight == 0 {
+        if serve.in_flight.count() == 0 {
             return;
         }
         let Some(queue) = &mut serve.queue else { return };
         queue.poll(&mut self.run.batch);
         if self.run.trace.is_some() {
             let tags = &*self.hctx.tags;
-            self.trace().reaped(&**queue, tags);
+            self.trace().reaped(&**queue, tags, &mut serve.in_flight);
         }
         self.check_reaped(serve);
     }
@@ -214,12 +213,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     /// Checks that each completion names a request in flight.
     #[inline(always)]
     pub(crate) fn check_reaped(&mut self, serve: &mut Serve<M>) {
-        for (tag, _) in self.run.batch.entries() {
-            let issued = &mut serve.issued_ns[tag.0 as usize];
-            assert!(*issued != 0, "{}: driver completed idle tag {}", self.disk.config.name, tag.0);
-            *issued = 0;
-        }
-        serve.in_flight -= self.run.batch.entries().len() as u32;
+        serve.in_flight.take_back(&mut self.run.batch, &self.disk.config.name);
         self.run.take_wake();
     }
 
@@ -250,11 +244,12 @@ impl<'a, M: Machine> Visit<'a, M> {
     fn dispatch_requeued(&mut self, serve: &mut Serve<M>, now_ns: &mut u64) -> u32 {
         let (hctx, mut sent) = (self.hctx, 0);
         while hctx.room(serve) > 0 {
-            let Some(tag) = serve.requeued.pop_front() else { break };
+            let Some(rq) = serve.requeued.pop_front() else { break };
             if *now_ns == 0 {
                 *now_ns = M::now();
             }
-            if !self.issue_tag(serve, (tag, *now_ns)) {
+            rq.touch();
+            if !self.issue(serve, rq, *now_ns) {
                 break;
             }
             sent += 1;
@@ -300,13 +295,11 @@ impl<'a, M: Machine> Visit<'a, M> {
             if now_ns == 0 || !plain {
                 now_ns = M::now();
             }
-            let tag = batch.next().expect("the batch is not empty");
+            let mut rq = tags.next(&mut batch).expect("the batch is not empty");
             chain.touch();
-            // SAFETY: the tag was taken above and is in nobody else's hands.
-            let rq = unsafe { tags.request(tag) };
+            rq.touch();
             rq.fill_waited(chain, self.hctx.number, self.disk.flags_taken);
             if !self.issue(serve, rq, now_ns) {
-                self.requeue(serve, rq);
                 break;
             }
             sent += 1;
@@ -315,47 +308,43 @@ impl<'a, M: Machine> Visit<'a, M> {
         sent
     }
 
-    /// Hands one filled request to the driver; false if the driver is busy.
+    /// Hands one filled request to the driver; false if the driver is busy: the request goes first
+    /// next time.
     #[inline(always)]
-    pub(crate) fn issue(&mut self, serve: &mut Serve<M>, rq: &mut Request<M>, now_ns: u64) -> bool {
+    pub(crate) fn issue(
+        &mut self,
+        serve: &mut Serve<M>,
+        mut rq: RequestRef<M>,
+        now_ns: u64,
+    ) -> bool {
         rq.d_ns = now_ns;
         let queue = serve.queue.as_mut().expect("dispatch checked that the queue is up");
-        rq.outcome = queue.queue_rq(rq);
+        rq.outcome = queue.queue_rq(&rq);
         if rq.outcome != Dispatch::Queued {
+            self.requeue(serve, rq);
             return false;
         }
-        serve.issued_ns[rq.tag().0 as usize] = now_ns | 1;
-        serve.in_flight += 1;
         if self.is_traced() {
             if queue.has_trace_data() {
-                self.trace().driver(&**queue, rq, (Moment::Issue, now_ns));
+                self.trace().driver(&**queue, &rq, (Moment::Issue, now_ns));
             }
-            self.trace().request(Action::Issue, rq, now_ns);
+            self.trace().request(Action::Issue, &rq, now_ns);
         }
+        serve.in_flight.lend(rq, now_ns);
         true
-    }
-
-    /// Issues the filled request of a tag; one that the driver is too busy for is requeued.
-    pub(crate) fn issue_tag(&mut self, serve: &mut Serve<M>, (tag, now_ns): (Tag, u64)) -> bool {
-        // SAFETY: the tag is filled and not handed over yet; this thread holds the serve lock.
-        let rq = unsafe { self.hctx.tags.request(tag) };
-        let issued = self.issue(serve, rq, now_ns);
-        if !issued {
-            self.requeue(serve, rq);
-        }
-        issued
     }
 
     /// The driver was busy: the request goes first next time.
     #[cold]
-    pub(crate) fn requeue(&mut self, serve: &mut Serve<M>, rq: &mut Request<M>) {
-        rq.mark_inserted(rq.d_ns);
-        serve.requeued.push_front(rq.tag());
+    pub(crate) fn requeue(&mut self, serve: &mut Serve<M>, mut rq: RequestRef<M>) {
+        let d_ns = rq.d_ns;
+        rq.mark_inserted(d_ns);
         self.stats.requeues.add(1);
-        self.trace().request(Action::Requeue, rq, rq.d_ns);
+        self.trace().request(Action::Requeue, &rq, d_ns);
         if rq.outcome == Dispatch::HostBusy {
-            self.run.wake_at(rq.d_ns + HOST_BUSY_RETRY_NS);
+            self.run.wake_at(d_ns + HOST_BUSY_RETRY_NS);
         }
+        serve.requeued.push_front(rq);
     }
 
     /// One flush is issued at a time; what comes meanwhile joins the next. Gives the flush back if
@@ -370,18 +359,18 @@ impl<'a, M: Machine> Visit<'a, M> {
             flush.pending.push_back(chain);
             return Ok(0);
         }
-        let tag = match tags.take_reserved() {
-            Some(tag) => tag,
+        let mut rq = match tags.take_reserved() {
+            Some(rq) => rq,
             None => match self.take_tags(&chain, 1) {
-                Some(mut batch) => batch.next().expect("a batch of one"),
+                Some(mut batch) => tags.next(&mut batch).expect("a batch of one"),
                 None => return Err(chain),
             },
         };
         flush.issued = true;
         drop(flush);
-        // SAFETY: the tag was taken above and is in nobody else's hands.
-        unsafe { tags.request(tag) }.fill_waited(chain, self.hctx.number, self.disk.flags_taken);
-        Ok(u32::from(self.issue_tag(serve, (tag, M::now()))))
+        rq.touch();
+        rq.fill_waited(chain, self.hctx.number, self.disk.flags_taken);
+        Ok(u32::from(self.issue(serve, rq, M::now())))
     }
 
     /// Starts what was handed to the driver.

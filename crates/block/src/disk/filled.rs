@@ -3,20 +3,19 @@
 //! Part of `Disk`; called by the channel's one list for all drives (channel/volume_plug.rs). Such
 //! requests go where those go that the driver gave back as busy: first, and past the software
 //! queue. Kernel counterpart: `blk_mq_insert_requests` of the 4.x series.
-#![allow(unsafe_code)]
 
 use millrace_machine::{Machine, Stage};
 
 use crate::disk::visit::Visit;
 use crate::queue::Serve;
-use crate::queue::request::Tag;
+use crate::queue::request::RequestRef;
 use crate::queue::serve::Serving;
 use crate::trace::Action;
 
 /// Takes filled requests and runs the queue; false, and nothing taken, if it is frozen.
 pub(crate) fn submit<'a, M: Machine>(
     visit: &mut Visit<'a, M>,
-    tags: impl Iterator<Item = Tag>,
+    requests: impl Iterator<Item = RequestRef<M>>,
 ) -> bool {
     let hctx = visit.hctx;
     let mut serving = hctx.serve.enter();
@@ -25,15 +24,14 @@ pub(crate) fn submit<'a, M: Machine>(
         return false;
     }
     let (mut count, now_ns) = (0, M::now());
-    for tag in tags {
+    for mut rq in requests {
         count += 1;
-        // SAFETY: filled by the caller, and in nobody else's hands.
-        let rq = unsafe { hctx.tags.request(tag) };
+        rq.touch();
         rq.mark_inserted(now_ns);
         if visit.is_traced() {
-            visit.trace().request(Action::Insert, rq, M::now());
+            visit.trace().request(Action::Insert, &rq, M::now());
         }
-        serving.requeued.push_back(tag);
+        serving.requeued.push_back(rq);
     }
     M::work(Stage::Insert, count);
     leave_to_others(visit, serving);

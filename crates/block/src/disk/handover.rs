@@ -153,7 +153,7 @@ impl<M: Machine> Visit<'_, M> {
         let settled = serve.taken.saturating_sub(serve.staged.len().into());
         // Relaxed: one writer at a time, by the serve lock; read as a measure.
         seat.settled.store(settled, Order::Relaxed);
-        serve.holds_handed &= serve.has_waiting() || serve.in_flight > 0;
+        serve.holds_handed &= serve.has_waiting() || serve.in_flight.count() > 0;
         // Relaxed: the worker itself knows.
         if serve.holds_handed && seat.worker.load(Order::Relaxed) != self.run.owner {
             // Relaxed: ordered by the fence of `Doorbell::ring`.

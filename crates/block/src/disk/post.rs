@@ -131,7 +131,7 @@ impl<M: Machine> Post<M> {
     pub(crate) fn in_flight(&self, owner: u64) -> u32 {
         let mut in_flight = 0;
         if self.queue().is_owned_by(owner) {
-            self.queue().change(|serve| in_flight = serve.in_flight);
+            self.queue().change(|serve| in_flight = serve.in_flight.count());
         }
         in_flight
     }

@@ -147,12 +147,6 @@ impl<M: Machine> Runner<M> {
         self.home
     }
 
-    /// Whose completions go where, and what a driver completed.
-    #[inline(always)]
-    pub(crate) fn parts(&mut self) -> (*const Home<M>, &mut BioList<M>, &CompletionBatch) {
-        (self.home, &mut self.done, &self.batch)
-    }
-
     /// A bio has its final status.
     #[inline(always)]
     pub(crate) fn finish(&mut self, bio: BioRef<M>) {

@@ -4,7 +4,6 @@
 //! bio comes (G), merged with the last one queued, removed one at a time for the driver, and ended
 //! one at a time, each under the one lock of the queue. Part of `Disk`; the rest of its path is
 //! dispatch.rs. Kernel counterpart: blk-core.c before 5.0, `blk_queue_bio`, `blk_fetch_request`.
-#![allow(unsafe_code)]
 
 use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Lock, Machine, Stage};
@@ -15,7 +14,7 @@ use crate::chain::slot::{BioList, BioRef, Waited};
 use crate::disk::runner::Stamp;
 use crate::disk::visit::Visit;
 use crate::queue::Serve;
-use crate::queue::request::{Request, Tag};
+use crate::queue::request::RequestRef;
 use crate::queue::tag::{TagBatch, TagSet};
 use crate::trace::Action;
 
@@ -61,8 +60,8 @@ fn insert<'a, M: Machine>(
     // All of it inside the lock, as it was: search for a request, accounting, insertion.
     M::work(Stage::Submit, 1);
     M::work(Stage::Insert, 1);
-    let bio = match single.queue.back() {
-        Some(last) => merge(visit, *last, bio, now_ns),
+    let bio = match single.queue.back_mut() {
+        Some(last) => merge(visit, last, bio, now_ns),
         None => Some(bio),
     };
     let Some(mut bio) = bio else { return Ok(()) };
@@ -70,10 +69,10 @@ fn insert<'a, M: Machine>(
     // those of other drives.
     let held = single.queue.len() as u32 + single.in_flight;
     let taken = match held < hctx.depth_max {
-        true => hctx.tags.take(&mut visit.run.hint, 1),
+        true => hctx.tags.take_one(&mut visit.run.hint),
         false => None,
     };
-    let Some(mut batch) = taken else {
+    let Some(mut rq) = taken else {
         visit.stats.tag_waits.add(1);
         if bio.waited == Waited::NOT {
             // For the first time; the next ones are looks.
@@ -82,27 +81,25 @@ fn insert<'a, M: Machine>(
         }
         return Err(bio);
     };
-    let tag = batch.next().expect("a batch of one");
     // The tag is taken here, so this is G, too.
     visit.trace().record_get(&bio, now_ns);
     visit.trace().slot(Action::Insert, &bio);
     bio.mark_admitted(now_ns);
     bio.mark_inserted(now_ns);
-    // SAFETY: the tag was taken above and is in nobody else's hands.
-    unsafe { hctx.tags.request(tag) }.fill_waited(bio, 0, visit.disk.flags_taken);
-    single.queue.push_back(tag);
+    rq.touch();
+    rq.fill_waited(bio, 0, visit.disk.flags_taken);
+    single.queue.push_back(rq);
     Ok(())
 }
 
 /// Merges a bio with a queued request, or gives it back.
 fn merge<'a, M: Machine>(
     visit: &mut Visit<'a, M>,
-    last: Tag,
+    rq: &mut RequestRef<M>,
     bio: BioRef<M>,
     now_ns: u64,
 ) -> Option<BioRef<M>> {
-    // SAFETY: queued requests belong to the queue, whose lock the caller holds.
-    let rq = unsafe { visit.hctx.tags.request(last) };
+    rq.touch();
     let mut chain = rq.empty();
     let merged = try_merge(&mut chain, bio, &visit.disk.limits);
     if let Ok(kind) = merged {
@@ -121,23 +118,24 @@ pub(crate) fn dispatch<'a, M: Machine>(visit: &mut Visit<'a, M>, serve: &mut Ser
     let mut now_ns = 0;
     // Until the driver is too busy, perhaps for a flush already.
     while serve.requeued.is_empty() {
-        let tag = {
+        let rq = {
             let mut single = visit.disk.sq.lock();
-            let tag = match planted(Plant::SqUnlockTooEarly) {
-                true => single.queue.front().copied(),
+            let rq = match planted(Plant::SqUnlockTooEarly) {
+                true => single.queue.front().map(RequestRef::planted_copy),
                 false => single.queue.pop_front(),
             };
-            single.in_flight += u32::from(tag.is_some());
-            M::work(Stage::Dispatch, tag.is_some().into());
-            tag
+            single.in_flight += u32::from(rq.is_some());
+            M::work(Stage::Dispatch, rq.is_some().into());
+            rq
         };
-        let Some(tag) = tag else { break };
+        let Some(rq) = rq else { break };
         if now_ns == 0 || visit.run.stamp == Stamp::Io {
             now_ns = M::now();
         }
-        let issued = visit.issue_tag(serve, (tag, now_ns));
+        rq.touch();
+        let issued = visit.issue(serve, rq, now_ns);
         if planted(Plant::SqUnlockTooEarly) {
-            visit.disk.sq.lock().queue.pop_front();
+            core::mem::forget(visit.disk.sq.lock().queue.pop_front());
         }
         sent += u32::from(issued);
     }
@@ -145,7 +143,7 @@ pub(crate) fn dispatch<'a, M: Machine>(visit: &mut Visit<'a, M>, serve: &mut Ser
 }
 
 /// Ends one request under the lock.
-pub(crate) fn end<'a, M: Machine>(visit: &Visit<'a, M>, tags: &TagSet<M>, rq: &Request<M>) {
+pub(crate) fn end<'a, M: Machine>(visit: &Visit<'a, M>, tags: &TagSet<M>, rq: RequestRef<M>) {
     let mut single = visit.disk.sq.lock();
     M::work(Stage::Complete, 1);
     // Flushes were never queued.

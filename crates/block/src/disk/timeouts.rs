@@ -4,7 +4,6 @@
 //! given up on leaves its tag and its memory behind in quarantine (`AbandonedRequest`), until the
 //! drive answers after all (complete.rs). Memory of somebody outside is never given back here.
 //! Lock order: as dispatch.rs; the abandoned list last. Kernel counterpart: `blk_mq_timeout_work`.
-#![allow(unsafe_code)]
 
 use alloc::vec::Vec;
 
@@ -31,28 +30,27 @@ pub(crate) fn check<'a, M: Machine>(visit: &mut Visit<'a, M>, now_ns: u64) {
         return;
     }
     let Some(mut serving) = hctx.serve.try_enter() else { return };
-    for tag in 0..serving.issued_ns.len() {
-        let issued = serving.issued_ns[tag];
-        if issued != 0 && now_ns.saturating_sub(issued) >= timeout_ns {
-            expire(visit, &mut serving, Tag(tag as u32), now_ns);
-        }
+    let mut from = 0;
+    while let Some(tag) = serving.in_flight.next_overdue(from, now_ns, timeout_ns) {
+        expire(visit, &mut serving, tag, now_ns);
+        from = tag.0 + 1;
     }
     // Goes on with what an expired flush held up, or a latecomer left.
     visit.serve(serving);
 }
 
 fn expire<'a, M: Machine>(visit: &mut Visit<'a, M>, serve: &mut Serve<M>, tag: Tag, now_ns: u64) {
-    // SAFETY: in flight in this queue, whose serve lock is held; the driver only reads it.
-    let rq = unsafe { visit.hctx.tags.request(tag) };
-    if rq.state == State::Abandoned {
+    let (tags, Serve { queue, in_flight, .. }) = (&*visit.hctx.tags, serve);
+    if in_flight.lent(tags, tag).is_none_or(|rq| rq.state == State::Abandoned) {
         return;
     }
     visit.stats.timeouts.add(1);
-    serve.issued_ns[tag.0 as usize] = now_ns | 1;
-    let Some(queue) = &mut serve.queue else { return };
+    in_flight.restart(tag, now_ns);
+    let Some(queue) = queue else { return };
     if queue.timeout(tag) == Expired::Extend {
         return;
     }
+    let Some(rq) = in_flight.lent(tags, tag) else { return };
     if has_foreign_memory(rq) {
         // Whoever owns the memory decides what becomes of the request; the drive is at fault.
         if rq.state != State::Overdue {

@@ -6,7 +6,6 @@
 //! predictable branch per event point. Order promised for every bio: Q <= G <= I <= D <= C, with B,
 //! if any, just before D.
 //! Kernel counterpart: include/trace/events/block.h and blktrace's actions.
-#![allow(unsafe_code)]
 
 use millrace_machine::Machine;
 
@@ -16,8 +15,9 @@ use crate::chain::merge::Merged;
 use crate::chain::slot::{BioList, Slot};
 use crate::disk::runner::Runner;
 use crate::disk::{Disk, Stack};
-use crate::queue::driver::{Dispatch, DriverQueue, Moment};
-use crate::queue::request::Request;
+use crate::queue::driver::{DriverQueue, Moment};
+use crate::queue::in_flight::InFlight;
+use crate::queue::request::{Dispatch, Request};
 use crate::queue::tag::TagSet;
 use crate::trace::blktrace::{Act, category};
 use crate::trace::entry::{Step, Subject, group_of};
@@ -266,16 +266,21 @@ impl<M: Machine> Tracing<'_, M> {
     /// What the driver has to say of the requests that it has just completed; the caller holds the
     /// serve lock of their queue.
     #[cold]
-    pub(crate) fn reaped(&mut self, queue: &dyn DriverQueue<M>, tags: &TagSet<M>) {
+    pub(crate) fn reaped(
+        &mut self,
+        queue: &dyn DriverQueue<M>,
+        tags: &TagSet<M>,
+        in_flight: &mut InFlight,
+    ) {
         if !queue.has_trace_data() {
             return;
         }
         let now_ns = M::now();
         for entry in 0..self.run.batch.entries().len() {
             let (tag, _) = self.run.batch.entries()[entry];
-            // SAFETY: the driver has just given it back, and this thread holds the serve lock.
-            let rq = unsafe { tags.request(tag) };
-            self.driver(queue, rq, (Moment::Complete, now_ns));
+            if let Some(rq) = in_flight.lent(tags, tag) {
+                self.driver(queue, rq, (Moment::Complete, now_ns));
+            }
         }
     }
 
@@ -296,11 +301,24 @@ impl<M: Machine> Tracing<'_, M> {
         writer.put(time_ns, &of, step);
     }
 
-    /// For the recorder, that a request of one bio has succeeded.
-    #[inline(always)]
-    pub(crate) fn record_success(&mut self, rq: &Request<M>, c_ns: u64) {
-        let (Some(writer), Some(bio)) = (&mut self.run.trace, rq.chain.as_deref()) else { return };
-        writer.put(c_ns, &subject(self.disk, bio, bio.bio.nr_sectors), Step::Complete(0));
+    /// Records that requests of one bio each have succeeded: the next ones of the batch, as long as
+    /// they did and are as `wanted`.
+    pub(crate) fn record_successes(
+        &mut self,
+        tags: &TagSet<M>,
+        c_ns: u64,
+        mut wanted: impl FnMut(&Request<M>) -> bool,
+    ) {
+        let Some(writer) = &mut self.run.trace else { return };
+        let disk = self.disk;
+        for (rq, status) in self.run.batch.looks(tags) {
+            if !status.is_ok() || !wanted(rq) {
+                break;
+            }
+            if let Some(bio) = rq.chain.as_deref() {
+                writer.put(c_ns, &subject(disk, bio, bio.bio.nr_sectors), Step::Complete(0));
+            }
+        }
     }
 
     /// For the recorder, an event about a bio or a chain.

@@ -18,9 +18,9 @@ use crate::bio::limits::{Features, QueueLimits};
 use crate::bio::status::Status;
 use crate::disk::{Disk, DiskConfig};
 use crate::queue::driver::{
-    CompletionBatch, Dispatch, Driver, DriverQueue, Expired, HwQueues, QueueKind, TagScope,
+    CompletionBatch, Driver, DriverQueue, Expired, HwQueues, QueueKind, TagScope,
 };
-use crate::queue::request::{Request, Tag};
+use crate::queue::request::{Dispatch, Request, Tag};
 use crate::volume::serving::{Serving, ServingConfig};
 use crate::volume::{Layout, Volume};
 

@@ -27,9 +27,9 @@ use crate::queue::tag::{TagBatch, TagSet};
 /// Uses the request of each tag of a batch, and gives the tags back.
 fn use_tags(tags: &TagSet<Checked>, mut batch: TagBatch) {
     let mut gather = TagBatch::EMPTY;
-    while let Some(tag) = batch.next() {
-        // SAFETY: the tag was taken; two owners would be a race of the request's line.
-        let rq = unsafe { tags.request(tag) };
+    // Two owners of a tag would be a race of the request's line.
+    while let Some(mut rq) = tags.next(&mut batch) {
+        rq.touch();
         rq.hctx += 1;
         tags.give(&mut gather, rq);
     }

@@ -4,6 +4,7 @@
 //! block layer's tags and never sees a bio (\[MQ\] design, points 2-4). Queues are opened one by
 //! one and called under the hardware queue's serve lock, so `&mut self` is the lock. `Status` is an
 //! I/O's outcome; `Dispatch` is flow control. Kernel counterpart: `struct blk_mq_ops`.
+#![allow(unsafe_code)]
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -15,7 +16,8 @@ use crate::bio::error::Error;
 use crate::bio::limits::QueueLimits;
 use crate::bio::status::Status;
 use crate::bio::{SECTOR_SHIFT, Sector, SectorCount};
-use crate::queue::request::{Request, Tag};
+use crate::queue::request::{Dispatch, Request, RequestRef, Tag};
+use crate::queue::tag::TagSet;
 
 /// Who may run a hardware queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,17 +48,6 @@ pub struct HwQueues {
     pub kind: QueueKind,
     /// How far tags reach.
     pub tags: TagScope,
-}
-
-/// What became of a request handed over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dispatch {
-    /// The driver has it and will name its tag in a later `poll`.
-    Queued,
-    /// The queue is full; try again after a completion of this queue.
-    DeviceBusy,
-    /// Something in the host is short; try again a little later.
-    HostBusy,
 }
 
 /// What a driver makes of a timeout.
@@ -229,7 +220,48 @@ pub trait DriverQueue<M: Machine>: Send {
 pub struct CompletionBatch {
     entries: [(Tag, Status); CompletionBatch::CAPACITY],
     len: usize,
+    /// How many of them were found to be in flight.
+    checked: usize,
+    /// How many of those were taken out.
+    taken: usize,
     wake_ns: Option<u64>,
+}
+
+/// Requests of a batch that were checked and not taken out yet, one after the other.
+pub(crate) struct Rest<'a, M: Machine> {
+    tags: &'a TagSet<M>,
+    entries: &'a [(Tag, Status)],
+    at: usize,
+    /// Where the batch keeps how many were taken out.
+    taken: &'a mut usize,
+}
+
+impl<M: Machine> Rest<'_, M> {
+    /// The next one, to look at, and its status.
+    #[inline(always)]
+    pub(crate) fn peek(&self) -> Option<(&Request<M>, Status)> {
+        let (tag, status) = *self.entries.get(self.at)?;
+        // SAFETY: the driver has given the request back, and only from here, which stays borrowed,
+        // can a handle of it come.
+        Some((unsafe { self.tags.lent(tag) }, status))
+    }
+
+    /// Takes out the one that was looked at.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Option<(RequestRef<M>, Status)> {
+        let (tag, status) = *self.entries.get(self.at)?;
+        self.at += 1;
+        // SAFETY: the driver has given the request back, and it was in flight, so nobody else has
+        // it; and it is taken out once.
+        Some((unsafe { self.tags.reclaim(tag) }, status))
+    }
+}
+
+impl<M: Machine> Drop for Rest<'_, M> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        *self.taken = self.at;
+    }
 }
 
 impl CompletionBatch {
@@ -239,7 +271,13 @@ impl CompletionBatch {
     /// An empty batch.
     #[must_use]
     pub fn new() -> Self {
-        CompletionBatch { entries: [(Tag(0), Status::Ok); Self::CAPACITY], len: 0, wake_ns: None }
+        CompletionBatch {
+            entries: [(Tag(0), Status::Ok); Self::CAPACITY],
+            len: 0,
+            checked: 0,
+            taken: 0,
+            wake_ns: None,
+        }
     }
 
     /// A request is done; its memory is no longer touched.
@@ -299,7 +337,40 @@ impl CompletionBatch {
 
     /// Empties it for the next poll; a wake-up asked for stays.
     pub fn clear(&mut self) {
-        self.len = 0;
+        (self.len, self.checked, self.taken) = (0, 0, 0);
+    }
+
+    /// Says that the tags named so far were in flight, each of them once, in the queue that the
+    /// batch was filled from, and are no longer.
+    #[inline(always)]
+    pub(crate) fn set_checked(&mut self) {
+        self.checked = self.len;
+    }
+
+    /// The requests that were checked and not taken out yet. `tags` is the set of the queue that
+    /// the batch was filled from.
+    #[inline(always)]
+    pub(crate) fn rest<'a, M: Machine>(&'a mut self, tags: &'a TagSet<M>) -> Rest<'a, M> {
+        let CompletionBatch { entries, checked, taken, .. } = self;
+        Rest { tags, entries: &entries[..*checked], at: *taken, taken }
+    }
+
+    /// A look at each of those requests, which stay.
+    pub(crate) fn looks<'a, M: Machine>(
+        &'a mut self,
+        tags: &'a TagSet<M>,
+    ) -> impl Iterator<Item = (&'a Request<M>, Status)> {
+        let entries = &self.entries[self.taken..self.checked];
+        // SAFETY: as in `Rest::peek`; the batch stays borrowed.
+        entries.iter().map(|(tag, status)| (unsafe { &*tags.lent(*tag) }, *status))
+    }
+
+    /// Takes out the next request that was checked, with its status.
+    #[inline(always)]
+    pub(crate) fn take<M: Machine>(&mut self, tags: &TagSet<M>) -> Option<(RequestRef<M>, Status)> {
+        let (rq, status) = self.rest(tags).take()?;
+        rq.touch();
+        Some((rq, status))
     }
 }
 

@@ -5,20 +5,34 @@
 //! tag set) -> `InFlight` or `Waited` (owned by the driver) -> `Idle`, or -> `Abandoned` (timed
 //! out, its bios answered, memory in quarantine) -> `Idle` when the driver confirms after all.
 //! Kernel counterpart: `struct request` with `enum mq_rq_state`.
+#![allow(unsafe_code)]
 
-use millrace_machine::Machine;
+use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
+
+use millrace_machine::{Line, Machine};
 
 use crate::account::{Run, Whose};
 use crate::bio::limits::{QueueLimits, SegmentRule};
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
 use crate::chain::home::Home;
 use crate::chain::slot::{BioRef, Slot};
-use crate::queue::driver::Dispatch;
 use crate::queue::sbitmap::Bits;
 
 /// Names an in-flight request of a tag set; the driver uses the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u32);
+
+/// What became of a request handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dispatch {
+    /// The driver has it and will name its tag in a later `poll`.
+    Queued,
+    /// The queue is full; try again after a completion of this queue.
+    DeviceBusy,
+    /// Something in the host is short; try again a little later.
+    HostBusy,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -201,6 +215,69 @@ impl<M: Machine> Request<M> {
         let has_data = self.op.has_data();
         Segments { bio: self.chain.as_deref().filter(|_| has_data), done: 0, rule }
     }
+}
+
+/// The one handle of a request whose tag is taken and that no driver has.
+///
+/// It comes from a batch of tags, goes to the driver's queue (`InFlight::lend`), comes back when
+/// the driver names the tag (`CompletionBatch::take`), and ends when the tag is given back
+/// (`TagSet::give`). Not `Clone`; dropping one would lose a tag, and panics.
+pub(crate) struct RequestRef<M: Machine>(NonNull<M::Line<Request<M>>>);
+
+// SAFETY: the handle is the only way to the request, which is Send.
+unsafe impl<M: Machine> Send for RequestRef<M> {}
+
+impl<M: Machine> RequestRef<M> {
+    /// The handle of the request on a line of a tag set, which outlives it.
+    ///
+    /// # Safety
+    /// The caller owns the request: no other handle of it exists, and no driver has it.
+    #[inline(always)]
+    pub(crate) unsafe fn of(line: &M::Line<Request<M>>) -> Self {
+        RequestRef(NonNull::from(line))
+    }
+
+    /// Charges for the request's coming to this CPU.
+    #[inline(always)]
+    pub(crate) fn touch(&self) {
+        // SAFETY: the tag set outlives its handles.
+        let _ = unsafe { self.0.as_ref() }.write();
+    }
+
+    /// A second handle, which no sound code can have: for bugs that are planted.
+    pub(crate) fn planted_copy(&self) -> Self {
+        RequestRef(self.0)
+    }
+}
+
+impl<M: Machine> Deref for RequestRef<M> {
+    type Target = Request<M>;
+    #[inline(always)]
+    fn deref(&self) -> &Request<M> {
+        // SAFETY: the handle is unique, so nobody else touches the request.
+        unsafe { &*self.0.as_ref().held() }
+    }
+}
+
+impl<M: Machine> DerefMut for RequestRef<M> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Request<M> {
+        // SAFETY: the handle is unique and borrowed mutably.
+        unsafe { &mut *self.0.as_ref().held() }
+    }
+}
+
+impl<M: Machine> Drop for RequestRef<M> {
+    #[inline]
+    fn drop(&mut self) {
+        dropped_with_its_tag();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn dropped_with_its_tag() {
+    panic!("a request was dropped with its tag");
 }
 
 /// The pieces of memory of a request.

@@ -18,7 +18,7 @@ use millrace_machine::{Line, Lock, Machine, Order, Word};
 
 use crate::bio::Op;
 use crate::chain::slot::BioRef;
-use crate::queue::request::{Request, Tag};
+use crate::queue::request::{Request, RequestRef, Tag};
 use crate::queue::sbitmap::{Bits, Sbitmap};
 
 /// A drive, as the tag set sees it for whose tags the drive's queues wait.
@@ -82,6 +82,24 @@ impl<M: Machine> TagSet<M> {
         self.map.take(hint, want).map(|bits| TagBatch { bits, base: self.map.number(bits.word, 0) })
     }
 
+    /// Takes one tag.
+    #[inline(always)]
+    pub(crate) fn take_one(&self, hint: &mut u32) -> Option<RequestRef<M>> {
+        self.take(hint, 1).and_then(|mut one| self.next(&mut one))
+    }
+
+    /// Takes the first tag out of a batch that was taken from this set.
+    #[inline(always)]
+    pub(crate) fn next(&self, batch: &mut TagBatch) -> Option<RequestRef<M>> {
+        let bit = batch.bits.mask.trailing_zeros();
+        if batch.bits.mask == 0 {
+            return None;
+        }
+        batch.bits.mask &= batch.bits.mask - 1;
+        // SAFETY: the tag was taken with the batch, of which it is no longer a part.
+        Some(unsafe { self.reclaim(Tag(batch.base + bit)) })
+    }
+
     /// Gives back what is left of a batch.
     pub(crate) fn give_rest(&self, batch: TagBatch) {
         if batch.bits.mask != 0 {
@@ -89,19 +107,23 @@ impl<M: Machine> TagSet<M> {
         }
     }
 
-    /// A tag of those kept for flushes.
-    pub(crate) fn take_reserved(&self) -> Option<Tag> {
+    /// A request of those kept for flushes.
+    pub(crate) fn take_reserved(&self) -> Option<RequestRef<M>> {
         let bits = self.reserved.take(&mut 0, 1)?;
         let bit = bits.mask.trailing_zeros();
-        Some(Tag(self.map.depth() + self.reserved.number(bits.word, bit)))
+        let tag = Tag(self.map.depth() + self.reserved.number(bits.word, bit));
+        // SAFETY: the tag was taken just now.
+        Some(unsafe { self.reclaim(tag) })
     }
 
     /// Puts an idle request's tag into a batch of tags to give back; gives the batch when it must
     /// start another.
     #[inline(always)]
-    pub(crate) fn give(&self, gather: &mut TagBatch, rq: &Request<M>) {
+    pub(crate) fn give(&self, gather: &mut TagBatch, rq: RequestRef<M>) {
         let (tag, bits) = (rq.tag(), rq.bits);
-        if planted(Plant::LeakedTag) && matches!(rq.op(), Op::WriteZeroes) {
+        let leaks = planted(Plant::LeakedTag) && matches!(rq.op(), Op::WriteZeroes);
+        core::mem::forget(rq);
+        if leaks {
             return;
         }
         if bits.mask == 0 {
@@ -116,10 +138,17 @@ impl<M: Machine> TagSet<M> {
         gather.bits.mask |= bits.mask;
     }
 
+    /// Gives back the tag of one idle request, not a reserved one.
+    #[inline(always)]
+    pub(crate) fn give_one(&self, rq: RequestRef<M>) {
+        let bits = rq.bits;
+        core::mem::forget(rq);
+        self.map.give(bits);
+    }
+
     /// Takes the bios out of a filled request that no driver has, and gives its tag back.
-    pub(crate) fn take_back(&self, tag: Tag) -> BioRef<M> {
-        // SAFETY: filled and in no driver's hands: the caller took it off the only list it was on.
-        let rq = unsafe { self.request(tag) };
+    pub(crate) fn take_apart(&self, mut rq: RequestRef<M>) -> BioRef<M> {
+        rq.touch();
         let chain = rq.empty();
         let mut batch = TagBatch::EMPTY;
         self.give(&mut batch, rq);
@@ -137,15 +166,25 @@ impl<M: Machine> TagSet<M> {
         self.map.weight() < self.map.depth()
     }
 
-    /// The request of a tag. Charged as a write.
+    /// The handle of a tag's request.
     ///
     /// # Safety
-    /// The caller owns the tag: it has just taken it, or a driver's completion or the serve lock of
-    /// the queue in which it is in flight gives it the right; and it makes no second reference.
-    #[inline]
+    /// The caller owns the tag: it has just taken it, or the driver that had the request has given
+    /// it back; and no other handle of it exists.
+    #[inline(always)]
+    pub(crate) unsafe fn reclaim(&self, tag: Tag) -> RequestRef<M> {
+        // SAFETY: by the contract above.
+        unsafe { RequestRef::of(&self.requests[tag.0 as usize]) }
+    }
+
+    /// A request that was lent to a driver. Charged as a write.
+    ///
+    /// # Safety
+    /// The request is in flight in a queue that the caller serves, and the caller makes no second
+    /// reference.
     #[allow(clippy::mut_from_ref)]
-    pub(crate) unsafe fn request(&self, tag: Tag) -> &mut Request<M> {
-        // SAFETY: exclusive by the contract above.
+    pub(crate) unsafe fn lent(&self, tag: Tag) -> &mut Request<M> {
+        // SAFETY: exclusive by the contract above; the driver only reads it.
         unsafe { &mut *self.requests[tag.0 as usize].write() }
     }
 
@@ -193,7 +232,7 @@ impl<M: Machine> Drop for TagSet<M> {
 }
 
 /// Some tags of one word, taken together or to be given back together.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct TagBatch {
     bits: Bits,
     /// Number of the word's first tag.
@@ -202,23 +241,6 @@ pub(crate) struct TagBatch {
 
 impl TagBatch {
     pub(crate) const EMPTY: TagBatch = TagBatch { bits: Bits::NONE, base: 0 };
-
-    /// The tag of an idle request, not a reserved one.
-    #[inline(always)]
-    pub(crate) fn of<M: Machine>(rq: &Request<M>) -> TagBatch {
-        TagBatch { bits: rq.bits, base: 0 }
-    }
-
-    /// Takes out the first tag.
-    #[inline(always)]
-    pub(crate) fn next(&mut self) -> Option<Tag> {
-        let bit = self.bits.mask.trailing_zeros();
-        if self.bits.mask == 0 {
-            return None;
-        }
-        self.bits.mask &= self.bits.mask - 1;
-        Some(Tag(self.base + bit))
-    }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -246,6 +268,14 @@ pub(crate) mod tests {
         Waiter { drive: Weak::<Gone>::new(), hctx }
     }
 
+    /// The tag of a request, whose handle is forgotten.
+    fn number(rq: Option<RequestRef<Native>>) -> Option<u32> {
+        let rq = rq?;
+        let tag = rq.tag().0;
+        core::mem::forget(rq);
+        Some(tag)
+    }
+
     #[test]
     fn who_waits_for_a_tag_is_woken_in_the_order_of_coming() {
         let tags = TagSet::<Native>::new(1);
@@ -264,10 +294,10 @@ pub(crate) mod tests {
     #[should_panic(expected = "tag 0 completed twice")]
     fn a_tag_given_back_twice_in_a_batch_is_a_bug() {
         let tags = TagSet::<Native>::new(4);
-        let tag = tags.take(&mut 0, 1).and_then(|mut batch| batch.next()).expect("it is free");
-        let mut batch = TagBatch::EMPTY;
-        // SAFETY: nobody else uses the set.
-        (0..2).for_each(|_| tags.give(&mut batch, unsafe { tags.request(tag) }));
+        let rq = tags.take_one(&mut 0).expect("it is free");
+        let (second, mut batch) = (rq.planted_copy(), TagBatch::EMPTY);
+        tags.give(&mut batch, rq);
+        tags.give(&mut batch, second);
     }
 
     proptest! {
@@ -285,7 +315,8 @@ pub(crate) mod tests {
                     0 => match tags.take(&mut hint.clone(), want) {
                         Some(mut batch) => {
                             prop_assert!(!batch.is_empty());
-                            let all: Vec<u32> = core::iter::from_fn(|| batch.next().map(|t| t.0))
+                            let each = || number(tags.next(&mut batch));
+                            let all: Vec<u32> = core::iter::from_fn(each)
                                 // The rest goes back as it is.
                                 .take(want as usize / 2 + 1)
                                 .collect();
@@ -295,7 +326,10 @@ pub(crate) mod tests {
                         None => prop_assert_eq!(data, depth),
                     },
                     1 => match tags.take_reserved() {
-                        Some(tag) => prop_assert!(tag.0 >= depth && taken.insert(tag.0)),
+                        Some(rq) => {
+                            let tag = number(Some(rq)).expect("it has one");
+                            prop_assert!(tag >= depth && taken.insert(tag));
+                        }
                         None => prop_assert_eq!(taken.len() as u32 - data, RESERVED),
                     },
                     _ => {
@@ -303,8 +337,8 @@ pub(crate) mod tests {
                         let some = taken.iter().skip(hint as usize / 4).take(want as usize);
                         let back: Vec<u32> = some.copied().collect();
                         for tag in back {
-                            // SAFETY: nobody else uses the set.
-                            let rq = unsafe { tags.request(Tag(tag)) };
+                            // SAFETY: the tag was taken above, and its handle forgotten.
+                            let rq = unsafe { tags.reclaim(Tag(tag)) };
                             prop_assert_eq!(rq.tag(), Tag(tag));
                             tags.give(&mut batch, rq);
                             taken.remove(&tag);

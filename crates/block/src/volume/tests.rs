@@ -14,9 +14,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::disk::DiskConfig;
 use crate::queue::driver::{
-    CompletionBatch, Dispatch, Driver, DriverQueue, Expired, HwQueues, QueueKind, TagScope,
+    CompletionBatch, Driver, DriverQueue, Expired, HwQueues, QueueKind, TagScope,
 };
-use crate::queue::request::{Request, Tag};
+use crate::queue::request::{Dispatch, Request, Tag};
 use crate::trace::tracer::TraceStamp;
 
 /// A drive that is asked for its size, its limits and its extents, and never for an I/O.

@@ -1,0 +1,88 @@
+//! Settings of a disk: which design it follows, how its queues are spread, and who looks on.
+//!
+//! Given to `Disk::new`, which checks what does not fit the driver; kept by the disk and read where
+//! it matters.
+
+use alloc::string::String;
+use alloc::sync::Arc;
+
+use millrace_machine::{CpuId, Machine};
+
+use crate::queue::Spread;
+use crate::queue::controller::{Controller, TagSettings};
+use crate::trace::TraceSink;
+use crate::trace::tracer::Tracer;
+
+/// Which design the layer follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Stack {
+    /// Two levels of queues (\[MQ\]).
+    #[default]
+    Mq,
+    /// One request queue under one lock, as before 2013.
+    Sq,
+    /// Past the layer, straight to the driver's queue.
+    Raw,
+}
+
+/// Settings of a disk.
+#[derive(Clone)]
+pub struct DiskConfig<M: Machine> {
+    /// Name for reports and errors.
+    pub name: String,
+    /// Design.
+    pub stack: Stack,
+    /// Software queues.
+    pub software_queues: Spread,
+    /// Hardware queues, as far as the driver has them.
+    pub hardware_queues: Spread,
+    /// Tags of a set, 1 to 65,536; the driver's depth if not given. Behind a controller that has
+    /// more: requests in flight in each hardware queue.
+    pub queue_depth: Option<u32>,
+    /// A request not answered in this time is given to `DriverQueue::timeout`; 0 for never.
+    pub timeout_ns: u64,
+    /// How long a submitter waits for whoever serves its queue, before it leaves its batch to them;
+    /// 0 for not at all. A server's round is shorter than 2 us, and two that serve in turn get more
+    /// done than one for both.
+    pub serve_wait_ns: u64,
+    /// I/O threads that will use the drive: each owns a queue of it, or has one for itself as far
+    /// as the drive has queues.
+    pub io_threads: u16,
+    /// The CPU that a worker belongs to which may serve the drive for others; none: the drive has
+    /// no place for one.
+    pub worker: Option<CpuId>,
+    /// What the drive hangs on, and whose tags it therefore uses; the driver's own word if none.
+    pub controller: Option<Arc<Controller<M>>>,
+    /// Where events go.
+    pub trace: Option<Arc<dyn TraceSink>>,
+    /// Where they are recorded, while somebody does.
+    pub tracer: Option<Arc<Tracer<M>>>,
+    /// The drive's number in records: see [`blktrace::device`](crate::trace::blktrace::device).
+    pub device: u32,
+}
+
+impl<M: Machine> Default for DiskConfig<M> {
+    fn default() -> Self {
+        DiskConfig {
+            name: String::from("disk"),
+            stack: Stack::Mq,
+            software_queues: Spread::Core,
+            hardware_queues: Spread::Core,
+            queue_depth: None,
+            timeout_ns: 30_000_000_000,
+            serve_wait_ns: 2_000,
+            io_threads: 0,
+            worker: None,
+            controller: None,
+            trace: None,
+            tracer: None,
+            device: 0,
+        }
+    }
+}
+
+impl<M: Machine> DiskConfig<M> {
+    pub(crate) fn tag_settings(&self) -> TagSettings<'_, M> {
+        TagSettings { controller: self.controller.as_deref(), queue_depth: self.queue_depth }
+    }
+}
