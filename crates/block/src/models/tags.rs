@@ -4,7 +4,6 @@
 //! Production code: `TagSet` alone, then whole disks whose queues share one tag, run by any thread
 //! or by their owners.
 #![cfg(test)]
-#![allow(unsafe_code)]
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
