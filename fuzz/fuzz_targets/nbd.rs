@@ -2,7 +2,7 @@
 //!
 //! As a client's stream: the server's negotiation, whole and in pieces, then requests with their
 //! checks. As a server's stream: the client's negotiation and its reply parser in each style. As
-//! text: the URI parser. The core is compiled from its source, so that nothing else must build.
+//! text: the URI parser.
 //!
 //! Besides "no panic" it demands: no more consumed than given, the same outcome however the bytes
 //! are cut, and that an accepted request lies inside the export and on its block boundaries.
@@ -10,13 +10,9 @@
 
 #![no_main]
 
-#[path = "../../crates/exports/src/nbd/mod.rs"]
-#[allow(dead_code, unused_imports)]
-mod nbd;
-
 use libfuzzer_sys::fuzz_target;
-use nbd::{
-    Catalog, ClientHandshake, ClientProgress, Command, ExportInfo, Handshake, Parsed, Progress,
+use millrace_exports::nbd::{
+    self, Catalog, ClientHandshake, ClientProgress, Command, ExportInfo, Handshake, Parsed, Progress,
     ReplyParsed, ReplyStyle, Rules, ServerReply, Session, TransmissionFlags, Verdict,
 };
 

@@ -74,7 +74,7 @@ const GROUPS: [Group; 6] = [
     Group {
         name: "exports-vhost",
         package: "millrace-exports",
-        files: &["crates/exports/src/vhost/**", "crates/exports/src/vhost_client/**"],
+        files: &["crates/exports/src/vhost*.rs", "crates/exports/src/vhost*/**"],
         but: &[],
         // Without those of idleness and places, which measure for long.
         tests: &[
@@ -92,7 +92,7 @@ const GROUPS: [Group; 6] = [
     Group {
         name: "exports-server",
         package: "millrace-exports",
-        files: &["crates/exports/src/server/**"],
+        files: &["crates/exports/src/nbd/server.rs", "crates/exports/src/nbd/server/**"],
         but: &[],
         tests: &["--lib", "--test=server_*"],
         quick: &["--lib", "--test=server_bounds", "--test=server_commands"],
@@ -102,7 +102,12 @@ const GROUPS: [Group; 6] = [
         name: "exports-rest",
         package: "millrace-exports",
         files: &[],
-        but: &["crates/exports/src/vhost*/**", "crates/exports/src/server/**"],
+        but: &[
+            "crates/exports/src/vhost*.rs",
+            "crates/exports/src/vhost*/**",
+            "crates/exports/src/nbd/server.rs",
+            "crates/exports/src/nbd/server/**",
+        ],
         tests: &["--lib", "--test=server_*"],
         quick: &["--lib", "--test=server_bounds", "--test=server_commands"],
         skipped: &["model::"],
@@ -382,7 +387,7 @@ mod tests {
             ("crates/block/src/chain/merge.rs", "block"),
             ("crates/exports/src/vhost/ring.rs", "exports-vhost"),
             ("crates/exports/src/vhost_client/ring.rs", "exports-vhost"),
-            ("crates/exports/src/server/budget.rs", "exports-server"),
+            ("crates/exports/src/nbd/server/budget.rs", "exports-server"),
             ("crates/exports/src/nbd/wire.rs", "exports-rest"),
         ] {
             let names: Vec<&str> =

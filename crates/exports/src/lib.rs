@@ -7,6 +7,7 @@
 pub mod client;
 mod mailbox;
 pub mod nbd;
-pub mod server;
 pub mod vhost;
 pub mod vhost_client;
+
+pub use self::nbd::server;

@@ -6,7 +6,7 @@
 //! does nothing: whatever else the thread waits in goes on after it. The interrupt that is lost is
 //! none, since a descriptor that is full is one that interrupts.
 //!
-//! Called by mod.rs (at the end) and device.rs (for a ring that stops).
+//! Called by vhost.rs (at the end) and device.rs (for a ring that stops).
 #![allow(unsafe_code)]
 
 use std::sync::Once;

@@ -4,7 +4,7 @@
 //! done shown to the guest, with one interrupt for all of it. Nothing to do: it polls rings and
 //! drives for a while that adapts to what polls catch (polling.rs), unless its CPU is shared with
 //! those it serves, then asks for kicks and sleeps in its ring. Where submitting costs a system
-//! call it may wait for more requests first (pace.rs). Made by mod.rs; told what to do by the
+//! call it may wait for more requests first (pace.rs). Made by vhost.rs; told what to do by the
 //! device's control thread (orders.rs). How it waits is in waiting.rs, how it ends in ending.rs.
 //!
 //! Invariants: what is dropped at the end goes in the order channel, ring, queues; memory that a

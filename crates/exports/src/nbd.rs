@@ -18,6 +18,7 @@ pub mod export;
 pub mod handshake;
 pub mod option;
 pub mod reply;
+pub mod server;
 pub mod server_reply;
 pub mod status;
 pub mod transmission;
