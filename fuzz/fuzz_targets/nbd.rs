@@ -11,10 +11,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millrace_exports::nbd::{
-    self, Catalog, ClientHandshake, ClientProgress, Command, ExportInfo, Handshake, Parsed, Progress,
-    ReplyParsed, ReplyStyle, Rules, ServerReply, Session, TransmissionFlags, Verdict,
-};
+use millrace_clients::nbd::{NbdUri, parse_reply, ClientHandshake, ClientProgress, ReplyParsed, ServerReply};
+use millrace_exports::nbd::{self, Catalog, Command, ExportInfo, Handshake, Parsed, Progress, ReplyStyle, Rules, Session, TransmissionFlags, Verdict};
 
 const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
 
@@ -34,7 +32,7 @@ fuzz_target!(|input: &[u8]| {
         client(style, input);
     }
     if let Ok(text) = std::str::from_utf8(input) {
-        let _ = text.parse::<nbd::NbdUri>();
+        let _ = text.parse::<NbdUri>();
     }
 });
 
@@ -114,7 +112,7 @@ fn requests(export: &ExportInfo, session: &Session, mut input: &[u8]) {
 }
 
 fn replies(style: ReplyStyle, mut input: &[u8]) {
-    while let Ok(ReplyParsed::Reply { reply, header_bytes }) = nbd::parse_reply(input, style) {
+    while let Ok(ReplyParsed::Reply { reply, header_bytes }) = parse_reply(input, style) {
         assert!(header_bytes <= input.len() && header_bytes > 0, "consumed more than given");
         input = &input[header_bytes..];
         let follows = match reply {

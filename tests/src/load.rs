@@ -13,9 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_exports::client::{Client, Completion};
+use millrace_clients::nbd::{Address, NbdUri};
+use millrace_clients::nbd::{Client, Completion};
 use millrace_exports::nbd::wire::CMD_FLAG_FUA;
-use millrace_exports::nbd::{Address, Command, Errno, NbdUri, Request};
+use millrace_exports::nbd::{Command, Errno, Request};
 
 use crate::durability::{Model, Outcome, SECTOR, Write, contents};
 

@@ -12,10 +12,9 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use millrace_clients::nbd::{ClientHandshake, ClientProgress};
 use millrace_exports::nbd::wire::{CMD_FLAG_FUA, EXTENDED_REQUEST_BYTES};
-use millrace_exports::nbd::{
-    ClientHandshake, ClientProgress, Command, ReplyStyle, Request, encode_request,
-};
+use millrace_exports::nbd::{Command, ReplyStyle, Request, encode_request};
 use millrace_tests::{Daemon, require_clients};
 
 /// Cookies that are nowhere else in a trace.

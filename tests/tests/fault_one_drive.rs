@@ -7,7 +7,7 @@ use std::fs::File;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_exports::client::Client;
+use millrace_clients::nbd::Client;
 use millrace_exports::nbd::{Command, Errno, Request};
 use millrace_tests::load::{self, Dice, connect, request};
 use millrace_tests::{Daemon, poll_within};

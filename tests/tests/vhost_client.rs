@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Output;
 
-use millrace_exports::vhost_client::{
+use millrace_clients::vhost::{
     Client, ClientError, Descriptors, Options, Queue, Request, Status, Wait,
 };
 use millrace_tests::storage_daemon::StorageDaemon;

@@ -15,10 +15,11 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use millrace_block::{Disk, DiskConfig, Volume};
+use millrace_clients::nbd::Client;
+use millrace_clients::nbd::{Address, NbdUri};
 use millrace_drives::open;
-use millrace_exports::client::Client;
 use millrace_exports::nbd::wire::{OPT_EXPORT_NAME, put_option};
-use millrace_exports::nbd::{Address, Command, NbdUri, ReplyStyle, Request, encode_request};
+use millrace_exports::nbd::{Command, ReplyStyle, Request, encode_request};
 use millrace_exports::server::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
 
 const MIB: u64 = 1 << 20;

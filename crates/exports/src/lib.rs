@@ -4,10 +4,8 @@
 //! of their outcomes into its replies. A protocol core is sans-I/O (bytes in, bytes out), so the
 //! same code is driven by sockets in production, by the simulator in tests and by the fuzzer.
 
-pub mod client;
 mod mailbox;
 pub mod nbd;
 pub mod vhost;
-pub mod vhost_client;
 
 pub use self::nbd::server;

@@ -20,10 +20,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use common::{BACKENDS, MIB, Running, order, request, serve, write};
-use millrace_exports::client::Client;
+use millrace_clients::nbd::Client;
+use millrace_clients::vhost::{Client as Guest, Descriptors, Options, Queue, Request, Wait};
 use millrace_exports::nbd::Command;
 use millrace_exports::vhost::Threads;
-use millrace_exports::vhost_client::{Client as Guest, Descriptors, Options, Queue, Request, Wait};
 use vhost_support::guest::{GUEST, Guest as ByHand, IN, INDIRECT, NEXT, WRITE};
 
 /// The first I/O threads of the NBD server and of an export to virtual machines.

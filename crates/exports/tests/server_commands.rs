@@ -5,7 +5,7 @@
 mod common;
 
 use common::{BACKENDS, MIB, call, order, pattern, read, request, serve, write};
-use millrace_exports::client::Client;
+use millrace_clients::nbd::Client;
 use millrace_exports::nbd::wire::{
     CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE,
 };

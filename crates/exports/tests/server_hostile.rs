@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use common::{BACKENDS, MIB, order, pattern, read, read_to_end, request, serve, write};
-use millrace_exports::client::Client;
+use millrace_clients::nbd::Client;
 use millrace_exports::nbd::wire::{OPT_EXPORT_NAME, put_option};
 use millrace_exports::nbd::{Command, ReplyStyle, Request, encode_request};
 

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{BACKENDS, MIB, Running, header, pattern, read, request, serve, write};
-use millrace_exports::client::Client;
+use millrace_clients::nbd::Client;
 use millrace_exports::nbd::{Command, Request};
 
 /// A client that asks for 200 reads of 1 MiB and receives nothing.

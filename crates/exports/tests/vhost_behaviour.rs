@@ -10,9 +10,9 @@ use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use millrace_block::{Op, Status};
+use millrace_clients::vhost::{Client, Options, Request, Wait};
 use millrace_drives::{Effect, FaultCache, FaultRule};
 use millrace_exports::vhost::{Threads, VhostSocket};
-use millrace_exports::vhost_client::{Client, Options, Request, Wait};
 use millrace_reactor::Backend;
 use vhost_support::guest::{
     AVAIL, CONFIG_WCE, DISCARD, EVENT_IDX, FLUSH, GET_ID, GUEST, Guest, IN, INDIRECT, NEXT, OUT,

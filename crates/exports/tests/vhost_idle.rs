@@ -7,7 +7,7 @@ mod vhost_support;
 
 use std::time::Duration;
 
-use millrace_exports::vhost_client::{Client, Options, Queue, Request, Wait};
+use millrace_clients::vhost::{Client, Options, Queue, Request, Wait};
 use vhost_support::{BACKENDS, Export, volume};
 
 const IDLE: Duration = Duration::from_secs(2);

@@ -7,7 +7,7 @@ mod vhost_support;
 
 use std::path::Path;
 
-use millrace_exports::vhost_client::{Client, Options, Request, Wait};
+use millrace_clients::vhost::{Client, Options, Request, Wait};
 use millrace_machine::{CpuId, Machine, Native, Thread};
 use vhost_support::{BACKENDS, Export, volume};
 

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use comfy_table::{CellAlignment, Table, presets};
 use millrace_block::Stamp;
-use millrace_exports::vhost_client::Wait;
+use millrace_clients::vhost::Wait;
 use millrace_lab::{Notifications, Plan, Row, Rw, Workload, run_vhost_row};
 use millrace_machine::{CpuId, Machine, Native, Thread};
 

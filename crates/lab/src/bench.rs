@@ -33,13 +33,13 @@ pub enum BenchError {
     #[error("NBD server at {address}: {source}{}", remedy(source))]
     Server {
         /// Where it is.
-        address: millrace_exports::nbd::Address,
+        address: millrace_clients::nbd::Address,
         /// What happened.
         source: std::io::Error,
     },
     /// A vhost-user server could not be reached, lacks something, went away or broke the rules.
     #[error("{0}")]
-    Vhost(#[from] millrace_exports::vhost_client::ClientError),
+    Vhost(#[from] millrace_clients::vhost::ClientError),
     /// A machine to simulate is no machine, or its simulation did not end.
     #[error("{text}")]
     Machine {

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use millrace_block::Op;
-use millrace_exports::client::{Client, Completion};
-use millrace_exports::nbd::{Command, NbdUri, Request};
+use millrace_clients::nbd::NbdUri;
+use millrace_clients::nbd::{Client, Completion};
+use millrace_exports::nbd::{Command, Request};
 use millrace_machine::{CpuId, Machine, Native};
 
 use crate::bench::{BenchError, Plan, Progress, Shared, check_capacity, check_verify, client_row};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use millrace_block::Op;
-use millrace_exports::vhost_client::{
+use millrace_clients::vhost::{
     Client, Counters, DiskConfig, Options, Queue, RING_SIZE_MAX, Request, Status, Wait,
 };
 use millrace_machine::{CpuId, Machine, Native};

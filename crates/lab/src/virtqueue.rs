@@ -9,12 +9,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use millrace_block::Volume;
+use millrace_clients::vhost::{
+    Counters, Descriptors, DriverRing, Request, RingLayout, RingOptions, Status, Wait,
+};
 use millrace_exports::vhost::LocalDevice;
 use millrace_exports::vhost::memory::{GuestMemory, Region};
 use millrace_exports::vhost::ring::RingFeatures;
-use millrace_exports::vhost_client::{
-    Counters, Descriptors, DriverRing, Request, RingLayout, RingOptions, Status, Wait,
-};
 use millrace_machine::{CpuId, Machine, Native};
 
 use crate::bench::{BenchError, Plan, Progress, Shared, check, client_row};

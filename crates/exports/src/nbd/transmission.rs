@@ -15,7 +15,7 @@ use super::wire::{
     CMD_BLOCK_STATUS, CMD_CACHE, CMD_DISC, CMD_FLAG_DF, CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA,
     CMD_FLAG_NO_HOLE, CMD_FLAG_PAYLOAD_LEN, CMD_FLAG_REQ_ONE, CMD_FLUSH, CMD_READ, CMD_TRIM,
     CMD_WRITE, CMD_WRITE_ZEROES, EXTENDED_REQUEST_BYTES, EXTENDED_REQUEST_MAGIC, REQUEST_BYTES,
-    REQUEST_MAGIC, Reader,
+    REQUEST_MAGIC, Reader, Writer,
 };
 
 /// Largest payload of a read or a write, in bytes, whatever the export says.
@@ -290,4 +290,27 @@ fn check_range(request: &Request, rules: &Rules) -> Check {
         Command::Write | Command::WriteZeroes => Err((Errno::Enospc, "beyond the end")),
         _ => Err((Errno::Einval, "beyond the end")),
     }
+}
+
+/// Writes the header of `request` and returns its bytes: 28, or 32 when extended. The payload of a
+/// write follows; its flag of extended headers is set here.
+///
+/// # Panics
+///
+/// When the length does not fit 32 bits and headers are not extended.
+pub fn encode_request(
+    request: &Request,
+    style: ReplyStyle,
+    out: &mut [u8; EXTENDED_REQUEST_BYTES],
+) -> usize {
+    let &Request { cookie, flags, command, offset, length } = request;
+    let mut writer = Writer::new(out);
+    if style == ReplyStyle::Extended {
+        let payload = if command == Command::Write { CMD_FLAG_PAYLOAD_LEN } else { 0 };
+        writer.u32(EXTENDED_REQUEST_MAGIC).u16(flags | payload).u16(command.to_wire());
+        return writer.u64(cookie).u64(offset).u64(length).len();
+    }
+    let length = u32::try_from(length).expect("compact requests have 32-bit lengths");
+    writer.u32(REQUEST_MAGIC).u16(flags).u16(command.to_wire());
+    writer.u64(cookie).u64(offset).u32(length).len()
 }

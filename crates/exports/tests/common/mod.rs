@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_block::{Disk, DiskConfig, Volume};
+use millrace_clients::nbd::{Address, NbdUri};
+use millrace_clients::nbd::{Client, Completion};
 use millrace_drives::{FaultControl, open};
-use millrace_exports::client::{Client, Completion};
 use millrace_exports::nbd::wire::{OPT_EXPORT_NAME, put_option};
-use millrace_exports::nbd::{Address, Command, Errno, NbdUri, ReplyStyle, Request, encode_request};
+use millrace_exports::nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 use millrace_exports::server::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
 use millrace_machine::Native;
 use millrace_reactor::Backend;

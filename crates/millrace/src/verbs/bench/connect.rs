@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
-use millrace_exports::nbd::NbdUri;
-use millrace_exports::vhost_client::Wait;
+use millrace_clients::nbd::NbdUri;
+use millrace_clients::vhost::Wait;
 use millrace_lab::{Plan, Row};
 
 const VHOST_USER: &str = "vhost-user:";
@@ -47,7 +47,7 @@ impl FromStr for Server {
         }
         text.parse()
             .map(Server::Nbd)
-            .map_err(|error: millrace_exports::nbd::UriError| error.to_string())
+            .map_err(|error: millrace_clients::nbd::UriError| error.to_string())
     }
 }
 

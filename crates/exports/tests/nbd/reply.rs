@@ -1,12 +1,13 @@
 //! Exact bytes of every reply, and of block status; the client's parser reads each back.
 
-use super::super::status::descriptors;
-use super::super::wire::*;
-use super::super::{
-    Command, Errno, Extent, Position, REPLY_BYTES_MAX, Reply, ReplyBuffer, ReplyParsed, ReplyStyle,
-    Request, ServerReply, StatusError, StatusQuery, parse_reply,
-};
 use super::session;
+use millrace_clients::nbd::{ReplyParsed, ServerReply, parse_reply};
+use millrace_exports::nbd::status::descriptors;
+use millrace_exports::nbd::wire::*;
+use millrace_exports::nbd::{
+    Command, Errno, Extent, Position, REPLY_BYTES_MAX, Reply, ReplyBuffer, ReplyStyle, Request,
+    StatusError, StatusQuery,
+};
 
 const COOKIE: u64 = 0x0102_0304_0506_0708;
 const REQUEST: Request =

@@ -1,6 +1,7 @@
 //! Tests of the NBD protocol core: exact bytes, round trips, and properties over random bytes.
 //!
 //! Owns the helpers that play a client or a server to the core.
+#![allow(clippy::unwrap_used)] // Tests may.
 
 mod bounds;
 mod client;
@@ -9,11 +10,10 @@ mod handshake;
 mod properties;
 mod reply;
 mod transmission;
-mod uri;
 mod values;
 
-use super::wire::put_option;
-use super::{
+use millrace_exports::nbd::wire::put_option;
+use millrace_exports::nbd::{
     ExportInfo, Handshake, Progress, ProtocolError, ReplyStyle, Session, TransmissionFlags,
 };
 
@@ -103,8 +103,8 @@ fn negotiate(options: &[(u32, Vec<u8>)]) -> (Vec<u8>, Result<Progress, ProtocolE
 fn answers(mut out: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
     let mut all = Vec::new();
     while !out.is_empty() {
-        let mut reader = super::wire::Reader::new(out);
-        assert_eq!(reader.u64(), Some(super::wire::OPTION_REPLY_MAGIC));
+        let mut reader = millrace_exports::nbd::wire::Reader::new(out);
+        assert_eq!(reader.u64(), Some(millrace_exports::nbd::wire::OPTION_REPLY_MAGIC));
         let (option, kind) = (reader.u32().unwrap(), reader.u32().unwrap());
         all.push((option, kind, reader.counted().unwrap().to_vec()));
         out = reader.rest();

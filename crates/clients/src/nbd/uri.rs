@@ -12,9 +12,8 @@ use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
+use millrace_exports::nbd::wire::{PORT_DEFAULT, STRING_BYTES_MAX};
 use thiserror::Error;
-
-use super::wire::{PORT_DEFAULT, STRING_BYTES_MAX};
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -221,3 +220,6 @@ fn percent_decode(text: &str) -> Result<Vec<u8>, UriError> {
     }
     Ok(out)
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::Instant;
 
-use millrace_exports::vhost_client::{
+use millrace_clients::vhost::{
     Descriptors, DriverRing, PAGE_BYTES, Request, RingLayout, RingOptions, Wait,
 };
 

@@ -1,4 +1,4 @@
-//! A client's side: negotiation as a state machine over bytes, and the encoding of requests.
+//! A client's side of the negotiation, as a state machine over bytes.
 //!
 //! Owns what the benchmark client needs to reach any NBD server. Called with the bytes that were
 //! received; what is to be sent is appended to a buffer of the caller.
@@ -10,17 +10,14 @@
 //! negotiation needs; information of unknown kinds is ignored.
 //! Specification: "Fixed newstyle negotiation", "Option types", "Block size constraints".
 
-use super::error::ProtocolError;
-use super::export::{ReplyStyle, TransmissionFlags};
-use super::transmission::{Command, Request};
-use super::wire::{
-    CMD_FLAG_PAYLOAD_LEN, EXPORT_NAME_ZEROES, EXTENDED_REQUEST_BYTES, EXTENDED_REQUEST_MAGIC,
-    FLAG_C_FIXED_NEWSTYLE, FLAG_C_NO_ZEROES, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, INFO_BLOCK_SIZE,
-    INFO_EXPORT, NBD_MAGIC, OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS, OPT_GO, OPT_LIST,
-    OPT_STRUCTURED_REPLY, OPTION_MAGIC, OPTION_REPLY_HEADER_BYTES, OPTION_REPLY_MAGIC, REP_ACK,
-    REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_ERROR_BIT, REP_INFO, REP_SERVER, REQUEST_MAGIC, Reader,
-    STRING_BYTES_MAX, Writer, put_option,
+use millrace_exports::nbd::wire::{
+    EXPORT_NAME_ZEROES, FLAG_C_FIXED_NEWSTYLE, FLAG_C_NO_ZEROES, FLAG_FIXED_NEWSTYLE,
+    FLAG_NO_ZEROES, INFO_BLOCK_SIZE, INFO_EXPORT, NBD_MAGIC, OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS,
+    OPT_GO, OPT_LIST, OPT_STRUCTURED_REPLY, OPTION_MAGIC, OPTION_REPLY_HEADER_BYTES,
+    OPTION_REPLY_MAGIC, REP_ACK, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_ERROR_BIT, REP_INFO,
+    REP_SERVER, Reader, STRING_BYTES_MAX, put_option,
 };
+use millrace_exports::nbd::{ProtocolError, ReplyStyle, TransmissionFlags};
 
 /// Longest data of a reply to an option, in bytes.
 pub const REPLY_DATA_BYTES_MAX: u32 = 64 * 1024;
@@ -323,27 +320,4 @@ impl ClientHandshake {
 /// A text of the server's, which ends up before a person, on a terminal perhaps.
 fn printable(text: &[u8]) -> String {
     String::from_utf8_lossy(text).replace(char::is_control, "\u{fffd}")
-}
-
-/// Writes the header of `request` and returns its bytes: 28, or 32 when extended. The payload of a
-/// write follows; its flag of extended headers is set here.
-///
-/// # Panics
-///
-/// When the length does not fit 32 bits and headers are not extended.
-pub fn encode_request(
-    request: &Request,
-    style: ReplyStyle,
-    out: &mut [u8; EXTENDED_REQUEST_BYTES],
-) -> usize {
-    let &Request { cookie, flags, command, offset, length } = request;
-    let mut writer = Writer::new(out);
-    if style == ReplyStyle::Extended {
-        let payload = if command == Command::Write { CMD_FLAG_PAYLOAD_LEN } else { 0 };
-        writer.u32(EXTENDED_REQUEST_MAGIC).u16(flags | payload).u16(command.to_wire());
-        return writer.u64(cookie).u64(offset).u64(length).len();
-    }
-    let length = u32::try_from(length).expect("compact requests have 32-bit lengths");
-    writer.u32(REQUEST_MAGIC).u16(flags).u16(command.to_wire());
-    writer.u64(cookie).u64(offset).u32(length).len()
 }

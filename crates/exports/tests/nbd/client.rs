@@ -1,11 +1,12 @@
 //! The client's codec: against the server's negotiation, and against servers that cannot do much.
 
-use super::super::wire::*;
-use super::super::{
-    ClientHandshake, ClientProgress, ClientSession, Command, Handshake, Parsed, Progress,
-    ProtocolError, ReplyStyle, Request, Session, encode_request, parse,
-};
 use super::{ALL_FLAGS, STYLES, catalog, session};
+use millrace_clients::nbd::{ClientHandshake, ClientProgress, ClientSession};
+use millrace_exports::nbd::wire::*;
+use millrace_exports::nbd::{
+    Command, Handshake, Parsed, Progress, ProtocolError, ReplyStyle, Request, Session,
+    encode_request, parse,
+};
 
 type Agreed = Result<(ClientSession, Session), ProtocolError>;
 

@@ -1,14 +1,15 @@
 //! Every bound of the protocol core at its edge: the last that is taken, the first that is not.
 
-use super::super::export::Catalog;
-use super::super::handshake::{ANSWER_BYTES_MAX, INPUT_BYTES_MAX};
-use super::super::option::{ContextRequest, InfoRequest, LIST_BYTES_MAX};
-use super::super::wire::*;
-use super::super::{
-    Command, ExportInfo, Handshake, Progress, ProtocolError, ReplyParsed, ReplyStyle, Request,
-    Rules, ServerReply, Verdict, check, parse_reply,
-};
 use super::{answers, catalog, context_data, disk, info_data, negotiate, session, stream};
+use millrace_clients::nbd::{ReplyParsed, ServerReply, parse_reply};
+use millrace_exports::nbd::export::Catalog;
+use millrace_exports::nbd::handshake::{ANSWER_BYTES_MAX, INPUT_BYTES_MAX};
+use millrace_exports::nbd::option::{ContextRequest, InfoRequest, LIST_BYTES_MAX};
+use millrace_exports::nbd::wire::*;
+use millrace_exports::nbd::{
+    Command, ExportInfo, Handshake, Progress, ProtocolError, ReplyStyle, Request, Rules, Verdict,
+    check,
+};
 
 /// What is wrong with an export after a change, if something is.
 fn wrong(change: impl FnOnce(&mut ExportInfo)) -> Option<&'static str> {

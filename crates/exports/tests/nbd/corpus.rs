@@ -2,13 +2,13 @@
 //!
 //! `NBD_CORPUS=<directory> cargo test -- --ignored fuzz_seeds` writes them.
 
-use super::super::wire::*;
-use super::super::{
+use super::client::converse;
+use super::{STYLES, context_data, info_data, play, session, stream};
+use millrace_exports::nbd::wire::*;
+use millrace_exports::nbd::{
     Command, Errno, Extent, Position, REPLY_BYTES_MAX, Reply, ReplyStyle, Request, StatusQuery,
     encode_request,
 };
-use super::client::converse;
-use super::{STYLES, context_data, info_data, play, session, stream};
 
 /// One request of every command, with the payload of the write.
 fn requests(style: ReplyStyle) -> Vec<u8> {

@@ -8,10 +8,11 @@
 
 use std::io;
 
+use millrace_exports::nbd::status::descriptors;
+use millrace_exports::nbd::{Command, ReplyStyle};
+
 use super::socket::Socket;
-use super::{Pending, invalid};
-use crate::nbd::status::descriptors;
-use crate::nbd::{Command, ReplyParsed, ReplyStyle, ServerReply, parse_reply};
+use super::{Pending, ReplyParsed, ServerReply, invalid, parse_reply};
 
 /// Payload that is being received.
 #[derive(Debug, Clone, Copy)]

@@ -2,12 +2,12 @@
 
 use proptest::prelude::*;
 
-use super::super::wire::*;
-use super::super::{
+use super::{STYLES, catalog, disk, session};
+use millrace_exports::nbd::wire::*;
+use millrace_exports::nbd::{
     Command, Errno, Parsed, ProtocolError, ReplyStyle, Request, Rules, Session, TransmissionFlags,
     Verdict, check, parse,
 };
-use super::{STYLES, catalog, disk, session};
 
 const SIZE: u64 = 1 << 30;
 

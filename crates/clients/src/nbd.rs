@@ -9,8 +9,11 @@
 //! server that waits for its replies to be read never waits for ever; lengths a server announces
 //! are checked against the request before anything is written.
 
+mod handshake;
 mod replies;
+mod reply;
 mod socket;
+mod uri;
 
 use std::io;
 use std::net::TcpStream;
@@ -19,15 +22,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::Path;
 
-use crate::nbd::status::Extent;
-use crate::nbd::wire::EXTENDED_REQUEST_BYTES;
-use crate::nbd::{
-    Address, ClientHandshake, ClientProgress, ClientSession, Command, Errno, NbdUri, ReplyStyle,
-    Request, encode_request,
-};
+use millrace_exports::nbd::status::Extent;
+use millrace_exports::nbd::wire::EXTENDED_REQUEST_BYTES;
+use millrace_exports::nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 
 use self::replies::Replies;
 use self::socket::{Ready, Socket};
+
+pub use self::handshake::{ClientHandshake, ClientProgress, ClientSession, REPLY_DATA_BYTES_MAX};
+pub use self::reply::{DATA_BYTES_MAX, ERROR_BYTES_MAX, ReplyParsed, ServerReply, parse_reply};
+pub use self::uri::{Address, NbdUri, UriError};
 
 /// Bytes of the receive buffer.
 const RECEIVE_BYTES: usize = 256 * 1024;

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 
-use millrace_exports::vhost_client::{
+use millrace_clients::vhost::{
     Descriptors, DriverRing, Kind, Request, RingError, RingLayout, RingOptions, Status, Wait,
 };
 use proptest::prelude::*;

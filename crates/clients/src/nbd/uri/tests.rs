@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::super::{Address, NbdUri, UriError};
+use super::{Address, NbdUri, UriError};
 
 fn tcp(host: &str, port: u16, name: &str) -> Result<NbdUri, UriError> {
     let address = Address::Tcp { host: host.to_owned(), port };
