@@ -12,10 +12,11 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use millrace_reactor::{Completion, Handle, Op, Source};
+use rustix::fs::{FlockOperation, flock};
+use rustix::net;
 
 /// What completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -228,37 +229,18 @@ fn option(fd: RawFd, level: i32, name: i32) -> Option<i32> {
 /// # Errors
 /// `WouldBlock` if another open file has it.
 pub(crate) fn lock_file(file: &File) -> io::Result<()> {
-    // SAFETY: touches no memory; the descriptor is open as long as the borrow.
-    let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    Ok(flock(file, FlockOperation::NonBlockingLockExclusive)?)
 }
 
 /// Whether nobody listens on a socket file: connecting is refused. Never waits, so a listener whose
 /// queue is full counts as alive.
 pub(crate) fn refuses(path: &Path) -> bool {
-    // SAFETY: all-zero bytes are an address of no family and an empty path.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    let bytes = path.as_os_str().as_bytes();
-    // One byte stays zero and ends the path.
-    if bytes.len() >= address.sun_path.len() {
-        return false;
-    }
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    for (place, byte) in address.sun_path.iter_mut().zip(bytes) {
-        *place = *byte as libc::c_char;
-    }
-    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: touches no memory.
-    let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
-    if fd < 0 {
-        return false;
-    }
-    // SAFETY: the descriptor is new and known to nobody else.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    let len = size_of::<libc::sockaddr_un>() as u32;
-    // SAFETY: the address is a live local of the length given.
-    let result = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) };
-    result < 0 && io::Error::last_os_error().kind() == io::ErrorKind::ConnectionRefused
+    // A path that is too long for an address is no socket's.
+    let Ok(address) = net::SocketAddrUnix::new(path) else { return false };
+    let flags = net::SocketFlags::NONBLOCK | net::SocketFlags::CLOEXEC;
+    let socket = net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, flags, None);
+    let outcome = socket.and_then(|socket| net::connect(&socket, &address));
+    outcome == Err(rustix::io::Errno::CONNREFUSED)
 }
 
 /// Closes a descriptor that never became a connection.
