@@ -4,8 +4,12 @@
 //! of their outcomes into its replies. A protocol core is sans-I/O (bytes in, bytes out), so the
 //! same code is driven by sockets in production, by the simulator in tests and by the fuzzer.
 
+mod faults;
 mod mailbox;
 pub mod nbd;
+mod unix_socket;
 pub mod vhost;
 
+pub use self::faults::ExportErrors;
 pub use self::nbd::server;
+pub use self::unix_socket::UnixSocket;

@@ -48,7 +48,7 @@ use self::device::Device;
 use self::log::Log;
 use self::queue::DeviceFlags;
 use self::thread::{Common, Desk, IoThread, ThreadConfig};
-use crate::server::{ExportErrors, UnixSocket};
+use crate::{ExportErrors, UnixSocket};
 
 pub use self::local::LocalDevice;
 pub use self::log::Say;

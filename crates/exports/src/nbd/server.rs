@@ -56,9 +56,9 @@ use self::worker::Worker;
 use crate::mailbox::Mailbox;
 
 pub use self::drain::StopReport;
-pub use self::listen::{Listen, UnixSocket};
-pub(crate) use self::stats::Faults;
-pub use self::stats::{Copied, ExportErrors, ServerStats};
+pub use self::listen::Listen;
+pub use self::stats::{Copied, ServerStats};
+pub use crate::{ExportErrors, UnixSocket};
 
 /// How long a client may neither read its replies nor send the rest of a payload, in nanoseconds.
 const STALL_TIMEOUT_NS: u64 = 30_000_000_000;

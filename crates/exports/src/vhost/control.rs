@@ -25,8 +25,8 @@ use vhost::vhost_user::{BackendReqHandler, Error};
 
 use super::device::Device;
 use super::log::Log;
+use crate::UnixSocket;
 use crate::mailbox::lock;
-use crate::server::UnixSocket;
 
 /// Bytes of a message's header.
 const HEADER_BYTES: usize = 12;

@@ -31,8 +31,8 @@ use super::polling::Polling;
 use super::queue::Queue;
 use super::sigbus;
 use super::stats::{Published, VhostStats};
+use crate::faults::Faults;
 use crate::mailbox::Mailbox;
-use crate::server::Faults;
 
 pub(crate) use self::orders::Order;
 

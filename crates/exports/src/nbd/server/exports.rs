@@ -14,8 +14,8 @@ use millrace_block::{Error, ErrorKind, QueueLimits, Volume};
 use millrace_machine::Native;
 
 use super::ranges::Ranges;
-use super::stats::Faults;
 use super::{ExportConfig, ListenConfig};
+use crate::faults::Faults;
 use crate::nbd::{Catalog, ExportInfo, TransmissionFlags};
 
 /// Largest payload that is advertised, in bytes.

@@ -9,14 +9,9 @@
 //! the reactor still holds operations leaks its connections and its pool.
 #![allow(unsafe_code)]
 
-use std::fs::File;
-use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::path::Path;
 
 use millrace_reactor::{Completion, Handle, Op, Source};
-use rustix::fs::{FlockOperation, flock};
-use rustix::net;
 
 /// What completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,25 +219,6 @@ fn option(fd: RawFd, level: i32, name: i32) -> Option<i32> {
     (result == 0).then_some(value)
 }
 
-/// Takes the lock of an open file without waiting; it lasts until the file is closed.
-///
-/// # Errors
-/// `WouldBlock` if another open file has it.
-pub(crate) fn lock_file(file: &File) -> io::Result<()> {
-    Ok(flock(file, FlockOperation::NonBlockingLockExclusive)?)
-}
-
-/// Whether nobody listens on a socket file: connecting is refused. Never waits, so a listener whose
-/// queue is full counts as alive.
-pub(crate) fn refuses(path: &Path) -> bool {
-    // A path that is too long for an address is no socket's.
-    let Ok(address) = net::SocketAddrUnix::new(path) else { return false };
-    let flags = net::SocketFlags::NONBLOCK | net::SocketFlags::CLOEXEC;
-    let socket = net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, flags, None);
-    let outcome = socket.and_then(|socket| net::connect(&socket, &address));
-    outcome == Err(rustix::io::Errno::CONNREFUSED)
-}
-
 /// Closes a descriptor that never became a connection.
 pub(crate) fn close_now(fd: RawFd) {
     // SAFETY: the descriptor was just accepted and is known to nobody else.
@@ -253,7 +229,6 @@ pub(crate) fn close_now(fd: RawFd) {
 #[allow(clippy::unwrap_used)] // Tests may.
 mod tests {
     use std::net::{TcpListener, TcpStream};
-    use std::os::unix::net::UnixListener;
 
     use super::*;
 
@@ -284,22 +259,6 @@ mod tests {
         let allowed = SEND_BUFFER_BYTES.min(most.trim().parse().unwrap());
         assert_eq!(room(unix.as_raw_fd()), 2 * allowed);
         assert_eq!(room(tcp.as_raw_fd()), before);
-    }
-
-    #[test]
-    fn only_a_socket_without_a_listener_refuses() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("s");
-        assert!(!refuses(&path), "nothing is there");
-        let listener = UnixListener::bind(&path).unwrap();
-        // SAFETY: touches no memory; the descriptor is open. The queue becomes one long.
-        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
-        assert!((0..8).all(|_| !refuses(&path)), "a full queue is no refusal");
-        drop(listener);
-        assert!(refuses(&path));
-        let other = dir.path().join("other");
-        let _listener = UnixListener::bind(&other).unwrap();
-        assert!(!refuses(&other), "whatever errno the last one left");
     }
 
     #[test]
@@ -343,35 +302,11 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_one_open_files_until_that_is_closed() {
-        let dir = tempfile::tempdir().unwrap();
-        let open = || File::create(dir.path().join("l")).unwrap();
-        let (one, other) = (open(), open());
-        assert!(lock_file(&one).is_ok());
-        assert_eq!(lock_file(&other).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        drop(one);
-        assert!(lock_file(&other).is_ok());
-    }
-
-    #[test]
-    fn a_path_that_is_too_long_for_a_socket_refuses_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let long = |len: usize| {
-            let path = dir.path().to_str().unwrap().to_owned() + "/";
-            path.clone() + &"s".repeat(len - path.len())
-        };
-        let longest = long(107);
-        drop(UnixListener::bind(&longest).unwrap());
-        assert!(refuses(Path::new(&longest)));
-        assert!([108, 109, 200].into_iter().all(|len| !refuses(Path::new(&long(len)))));
-    }
-
-    #[test]
     fn options_are_read_where_there_are_some() {
         let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
         let domain = |fd| option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
         assert_eq!(domain(socket.as_raw_fd()), Some(libc::AF_UNIX));
-        assert_eq!(domain(File::open("/dev/null").unwrap().as_raw_fd()), None);
+        assert_eq!(domain(std::fs::File::open("/dev/null").unwrap().as_raw_fd()), None);
         assert_eq!(SEND_BUFFER_BYTES, 1 << 18);
     }
 }

@@ -1,0 +1,404 @@
+//! Unix sockets: bound before any thread starts, unlinked when their server ends.
+//!
+//! Called by the start-up of both servers, and by the program for its control socket. A file that a
+//! dead server left behind is replaced: nobody accepts on it, so connecting to it is refused. One
+//! that answers is left alone.
+//!
+//! Invariants: only a socket file made here is removed, and only while it is still the same file;
+//! whoever checks, removes and binds `PATH` holds the lock of `PATH.lock` before and as long as it
+//! listens. Whoever has the lock looks whether the file that it locked is still the one at that
+//! path, and takes the next one if it is not: so the file may go with its lock, and two servers
+//! never have it.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use millrace_block::{Error, ErrorKind};
+use millrace_drives::flock_holder;
+use rustix::fs::{FlockOperation, Mode, fchmod, flock};
+use rustix::net;
+
+/// Connections that may wait to be accepted on a private socket.
+const BACKLOG: i32 = 16;
+
+/// A Unix socket that is listened on; its file goes when this is dropped.
+#[derive(Debug)]
+pub struct UnixSocket {
+    socket: UnixListener,
+    path: PathBuf,
+    /// Device and inode of its file.
+    file: Option<(u64, u64)>,
+    /// Dropped last: what goes before is done under it.
+    _lock: LockFile,
+}
+
+/// The locked file beside a socket's path; it goes when this is dropped.
+#[derive(Debug)]
+struct LockFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl UnixSocket {
+    /// Listens at a path where only the user of this process may connect: the file has mode 0600
+    /// from the moment that it is there.
+    ///
+    /// # Errors
+    /// `Busy` if somebody serves there, `System` if the system refuses; the message says where.
+    pub fn bind_private(path: &Path) -> Result<UnixSocket, Error> {
+        Self::bind_with(path, Some(0o600))
+    }
+
+    /// Listens at a path; its file has this mode, if one is given, from the moment that it is
+    /// there.
+    ///
+    /// # Errors
+    /// `Busy` if somebody serves there, `System` if the system refuses; the message says where.
+    pub fn bind_with(path: &Path, mode: Option<u32>) -> Result<UnixSocket, Error> {
+        let bound = match mode {
+            Some(mode) => {
+                Self::bind_by(path, |path| listen_with(path, Mode::from_bits_truncate(mode)))
+            }
+            None => Self::bind_by(path, |path| UnixListener::bind(path)),
+        };
+        bound.map_err(|error| cannot_listen(path, &error))
+    }
+
+    /// The socket, to accept on.
+    #[must_use]
+    pub fn socket(&self) -> &UnixListener {
+        &self.socket
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn bind_by(
+        path: &Path,
+        bind: impl Fn(&Path) -> io::Result<UnixListener>,
+    ) -> io::Result<UnixSocket> {
+        let lock = lock(path)?;
+        let socket = match bind(path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
+                std::fs::remove_file(path)?;
+                bind(path)?
+            }
+            other => other?,
+        };
+        Ok(UnixSocket { socket, path: path.to_owned(), file: identity(path), _lock: lock })
+    }
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        if self.file.is_some() && identity(&self.path) == self.file {
+            // If it cannot be removed, the next server finds it refused and replaces it.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Why a socket cannot listen at a path: the error for whoever configured it.
+fn cannot_listen(path: &Path, error: &io::Error) -> Error {
+    let (kind, why) = match error.kind() {
+        io::ErrorKind::AddrInUse => (ErrorKind::Busy, who_is_at(path)),
+        _ => (ErrorKind::System, why_not_at(path, error)),
+    };
+    Error::new(kind, format!("unix:{}: {why}", path.display()))
+}
+
+/// What is at a path where no socket can be made.
+fn who_is_at(path: &Path) -> String {
+    let kind = std::fs::symlink_metadata(path).map(|meta| meta.file_type());
+    if let Some(kind) = kind.ok().filter(|kind| !kind.is_socket()) {
+        let what = if kind.is_dir() { "a folder" } else { "a file that is no socket" };
+        return format!("there is {what}; move it away, or choose another path");
+    }
+    match File::open(beside(path)).ok().and_then(|file| flock_holder(&file)) {
+        Some(holder) if holder.is_this() => {
+            "in use by this process already; choose another path".to_owned()
+        }
+        Some(holder) => format!("in use by {holder}; stop that, or choose another path"),
+        None => "in use by another server; choose another path".to_owned(),
+    }
+}
+
+/// Why no file can be made at a path, and what to do about it.
+fn why_not_at(path: &Path, error: &io::Error) -> String {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let shown = folder.display();
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            format!("its folder {shown} is not there; make it, or choose another path")
+        }
+        io::ErrorKind::NotADirectory => format!("{shown} is no folder; choose another path"),
+        io::ErrorKind::PermissionDenied => format!(
+            "this user may not make files in the folder {shown}; change its mode, or choose \
+             another path"
+        ),
+        io::ErrorKind::StorageFull => {
+            format!("the file system of {shown} is full; make room, or choose another path")
+        }
+        _ => format!("cannot listen: {error}"),
+    }
+}
+
+/// Linux gives the file of a socket the mode of the socket, so it is set before there is a file;
+/// a umask would be the whole process's, and its threads make files of their own meanwhile.
+fn listen_with(path: &Path, mode: Mode) -> io::Result<UnixListener> {
+    let kind = (net::SocketType::STREAM, net::SocketFlags::CLOEXEC);
+    let socket = net::socket_with(net::AddressFamily::UNIX, kind.0, kind.1, None)?;
+    fchmod(&socket, mode)?;
+    net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
+    // The umask took bits away from it. Nobody gets in before it listens.
+    std::fs::set_permissions(path, Permissions::from_mode(mode.bits()))?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let meta = std::fs::symlink_metadata(path).ok()?;
+    Some((meta.dev(), meta.ino()))
+}
+
+/// The path of the lock of a socket's path.
+fn beside(path: &Path) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".lock");
+    beside.into()
+}
+
+/// The open and locked file beside a socket's path; `AddrInUse` if another server has it.
+fn lock(path: &Path) -> io::Result<LockFile> {
+    let path = beside(path);
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    loop {
+        let locked = options.open(&path).and_then(|file| lock_file(&file).map(|()| file));
+        let file = locked.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => io::ErrorKind::AddrInUse.into(),
+            kind => io::Error::new(kind, format!("lock file {}: {error}", path.display())),
+        })?;
+        let meta = file.metadata()?;
+        if identity(&path) == Some((meta.dev(), meta.ino())) {
+            return Ok(LockFile { file, path });
+        }
+        // Its last owner removed it after it was opened here.
+    }
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        let own = self.file.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
+        if own.is_some() && identity(&self.path) == own {
+            // Still locked. If it cannot be removed, it is empty, and the next server's.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Whether the file is a socket on which nobody accepts.
+fn is_stale(path: &Path) -> bool {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
+    is_socket && refuses(path)
+}
+
+/// Takes the lock of an open file without waiting; it lasts until the file is closed.
+///
+/// # Errors
+/// `WouldBlock` if another open file has it.
+fn lock_file(file: &File) -> io::Result<()> {
+    Ok(flock(file, FlockOperation::NonBlockingLockExclusive)?)
+}
+
+/// Whether nobody listens on a socket file: connecting is refused. Never waits, so a listener whose
+/// queue is full counts as alive.
+fn refuses(path: &Path) -> bool {
+    // A path that is too long for an address is no socket's.
+    let Ok(address) = net::SocketAddrUnix::new(path) else { return false };
+    let flags = net::SocketFlags::NONBLOCK | net::SocketFlags::CLOEXEC;
+    let socket = net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, flags, None);
+    let outcome = socket.and_then(|socket| net::connect(&socket, &address));
+    outcome == Err(rustix::io::Errno::CONNREFUSED)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::Ordering;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn a_private_socket_is_for_its_owner_and_goes_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let socket = UnixSocket::bind_private(&path).unwrap();
+        let mode = std::fs::symlink_metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let _client = UnixStream::connect(&path).unwrap();
+        assert!(socket.socket().accept().is_ok());
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_has_the_mode_that_was_asked_for_from_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        for mode in [0o600, 0o660, 0o666] {
+            let path = dir.path().join(format!("{mode:o}"));
+            let _socket = UnixSocket::bind_with(&path, Some(mode)).unwrap();
+            let file = std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777;
+            assert_eq!(file, mode, "whatever the umask is");
+        }
+    }
+
+    #[test]
+    fn the_socket_of_a_live_server_is_refused_and_that_of_a_dead_one_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let live = UnixSocket::bind_private(&path).unwrap();
+        let error = UnixSocket::bind_private(&path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(error.to_string().contains("in use by this process already"), "{error}");
+        drop(live);
+        // Closed without being unlinked, as by a crash.
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        assert!(UnixSocket::bind_private(&path).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        std::fs::write(&path, "precious").unwrap();
+        let error = UnixSocket::bind_private(&path).unwrap_err().to_string();
+        assert!(error.contains("there is a file that is no socket"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        let left: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().path()).collect();
+        assert_eq!(left, [path]);
+    }
+
+    #[test]
+    fn a_missing_folder_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = UnixSocket::bind_private(&dir.path().join("no/s")).unwrap_err().to_string();
+        let folder = format!("its folder {} is not there", dir.path().join("no").display());
+        assert!(error.contains(&folder), "{error}");
+    }
+
+    #[test]
+    fn a_lock_goes_with_its_socket_and_is_never_had_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let (bound, stop) = (std::sync::atomic::AtomicU32::new(0), Instant::now());
+        // Whoever binds is alone until the socket is dropped, however often files come and go.
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while stop.elapsed() < Duration::from_millis(300) {
+                        let Ok(socket) = UnixSocket::bind_private(&path) else { continue };
+                        assert_eq!(bound.fetch_add(1, Ordering::SeqCst), 0);
+                        assert!(path.exists());
+                        bound.fetch_sub(1, Ordering::SeqCst);
+                        drop(socket);
+                    }
+                });
+            }
+        });
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "nothing is left");
+    }
+
+    #[test]
+    fn what_is_no_socket_is_named_and_a_lock_of_nobody_is_somebodys() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(who_is_at(dir.path()).contains("there is a folder"));
+        let path = dir.path().join("s");
+        let _live = UnixListener::bind(&path).unwrap();
+        assert_eq!(who_is_at(&path), "in use by another server; choose another path");
+        assert!(!is_stale(&path) && !is_stale(dir.path()));
+        assert!(!is_stale(&dir.path().join("none")));
+    }
+
+    #[test]
+    fn every_reason_not_to_listen_is_told_with_what_to_do() {
+        let (folder, bare) = (Path::new("/run/x/s"), Path::new("s"));
+        let said = |kind: io::ErrorKind, path| why_not_at(path, &kind.into());
+        assert!(said(io::ErrorKind::NotFound, folder).contains("its folder /run/x is not there"));
+        assert!(said(io::ErrorKind::NotFound, bare).contains("its folder . is not there"));
+        assert!(said(io::ErrorKind::NotADirectory, folder).contains("/run/x is no folder"));
+        assert!(said(io::ErrorKind::PermissionDenied, folder).contains("may not make files"));
+        assert!(said(io::ErrorKind::StorageFull, folder).contains("of /run/x is full"));
+        assert!(said(io::ErrorKind::TimedOut, folder).contains("cannot listen: "));
+        let error = cannot_listen(Path::new("/no/s"), &io::ErrorKind::NotFound.into());
+        assert_eq!(error.kind(), ErrorKind::System);
+        let text = error.to_string();
+        assert!(text.contains("unix:/no/s: its folder /no is not there"), "{text}");
+    }
+
+    #[test]
+    fn only_a_socket_without_a_listener_refuses() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        assert!(!refuses(&path), "nothing is there");
+        let listener = UnixListener::bind(&path).unwrap();
+        // The queue becomes one long.
+        net::listen(&listener, 0).unwrap();
+        assert!((0..8).all(|_| !refuses(&path)), "a full queue is no refusal");
+        drop(listener);
+        assert!(refuses(&path));
+        let other = dir.path().join("other");
+        let _listener = UnixListener::bind(&other).unwrap();
+        assert!(!refuses(&other), "whatever errno the last one left");
+    }
+
+    #[test]
+    fn a_lock_is_one_open_files_until_that_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || File::create(dir.path().join("l")).unwrap();
+        let (one, other) = (open(), open());
+        assert!(lock_file(&one).is_ok());
+        assert_eq!(lock_file(&other).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(one);
+        assert!(lock_file(&other).is_ok());
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_for_a_socket_refuses_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let long = |len: usize| {
+            let path = dir.path().to_str().unwrap().to_owned() + "/";
+            path.clone() + &"s".repeat(len - path.len())
+        };
+        let longest = long(107);
+        drop(UnixListener::bind(&longest).unwrap());
+        assert!(refuses(Path::new(&longest)));
+        assert!([108, 109, 200].into_iter().all(|len| !refuses(Path::new(&long(len)))));
+    }
+
+    #[test]
+    fn a_file_that_took_the_place_of_a_socket_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let socket = UnixSocket::bind_with(&path, None).unwrap();
+        assert_eq!(socket.path(), path);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "another's").unwrap();
+        let lock = beside(&path);
+        std::fs::remove_file(&lock).unwrap();
+        std::fs::write(&lock, "").unwrap();
+        drop(socket);
+        assert!(path.exists() && lock.exists());
+    }
+}
