@@ -4,9 +4,12 @@
 //! of their outcomes into its replies. A protocol core is sans-I/O (bytes in, bytes out), so the
 //! same code is driven by sockets in production, by the simulator in tests and by the fuzzer.
 
+mod counters;
 mod faults;
+mod io_threads;
 mod mailbox;
 pub mod nbd;
+mod stop;
 mod unix_socket;
 pub mod vhost;
 

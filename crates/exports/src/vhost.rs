@@ -34,20 +34,22 @@ mod threads;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind, SizeWatch, Volume};
-use millrace_machine::{CpuId, Lock, Machine, Native, Thread};
+use millrace_machine::{Lock, Machine, Native, Thread};
 use millrace_reactor::{Backend, Config};
 
 use self::blk::ID_BYTES;
 use self::control::{Line, Meeting};
 use self::device::Device;
 use self::log::Log;
+use self::nudge::Nudged;
 use self::queue::DeviceFlags;
 use self::thread::{Common, Desk, IoThread, ThreadConfig};
+use crate::io_threads::{Failed, IoThreads, NativeThread, Place, Service, cpu_of};
+use crate::stop::deadline_after;
 use crate::{ExportErrors, UnixSocket};
 
 pub use self::local::LocalDevice;
@@ -66,9 +68,6 @@ const STOP_NS: u64 = 8_000_000_000;
 
 /// How long a stop waits for I/O threads before it nudges them, and how often it does so then.
 const NUDGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(20)];
-
-/// A thread of this machine.
-type NativeThread = <Native as Machine>::Thread;
 
 /// Where an export and its frontend meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,9 +129,7 @@ struct Running {
     common: Arc<Common>,
     desks: Arc<[Arc<Desk>]>,
     line: Arc<Line>,
-    /// Hung up when all I/O threads have ended.
-    alive: Receiver<()>,
-    threads: Vec<NativeThread>,
+    threads: IoThreads<Vec<String>>,
     control: Option<NativeThread>,
     /// Guests hear of a new size of their volume as long as this is here.
     _size: SizeWatch<Native>,
@@ -141,8 +138,7 @@ struct Running {
 /// Running exports to virtual machines. Dropped without [`VhostServer::stop`], they stop at once.
 pub struct VhostServer {
     exports: Vec<Running>,
-    failures: Receiver<String>,
-    failed: Arc<AtomicBool>,
+    failed: Failed,
     notes: Vec<String>,
 }
 
@@ -156,15 +152,10 @@ impl VhostServer {
         config.exports.iter().try_for_each(check)?;
         let meetings = config.exports.iter().map(|export| meet(&export.socket));
         let meetings = meetings.collect::<Result<Vec<_>, Error>>()?;
-        let (report, failures) = channel();
-        let mut server = VhostServer {
-            exports: Vec::new(),
-            failures,
-            failed: Arc::default(),
-            notes: Vec::new(),
-        };
+        let mut server =
+            VhostServer { exports: Vec::new(), failed: Failed::default(), notes: Vec::new() };
         for export in &config.exports {
-            server.start_threads(export, &config, &report)?;
+            server.start_threads(export, &config)?;
         }
         // Only now that all of them can serve does the first frontend get an answer.
         for (index, (export, meeting)) in config.exports.iter().zip(meetings).enumerate() {
@@ -175,12 +166,7 @@ impl VhostServer {
     }
 
     /// Starts the I/O threads of an export and waits until they serve.
-    fn start_threads(
-        &mut self,
-        export: &VhostExport,
-        config: &VhostConfig,
-        report: &Sender<String>,
-    ) -> Result<(), Error> {
+    fn start_threads(&mut self, export: &VhostExport, config: &VhostConfig) -> Result<(), Error> {
         let log = Log::new(&export.name, &config.say);
         let count = export.threads.count(export.queues);
         let settings = settings(export, config.backend);
@@ -193,32 +179,19 @@ impl VhostServer {
         let tell = move |_| {
             told.tell_of_change();
         };
-        let (living, alive) = channel();
-        self.exports.push(Running {
-            name: export.name.clone(),
-            common,
-            desks: (0..count).map(|_| Arc::default()).collect(),
-            _size: export.volume.watch_size(tell),
-            line,
-            alive,
-            threads: Vec::new(),
-            control: None,
+        let _size = export.volume.watch_size(tell);
+        let desks: Arc<[Arc<Desk>]> = (0..count).map(|_| Arc::default()).collect();
+        let places = (0..count).map(|index| {
+            let (common, desk) = (Arc::clone(&common), Arc::clone(&desks[usize::from(index)]));
+            let number = export.first_thread + index;
+            let name = format!("millrace-vm{number}");
+            let place = Place { name, cpu: cpu_of(&export.cpus, index.into()) };
+            (place, move || NudgedThread::new(&common, desk, number, count))
         });
-        let (up, ups) = channel();
-        let ways = Ways { up, report: report.clone(), living };
-        let running = self.exports.last_mut().expect("just pushed");
-        for index in 0..count {
-            let thread = running.spawn(export, index, &ways, &self.failed);
-            running.threads.push(thread);
-        }
-        drop(ways);
-        for _ in 0..count {
-            match ups.recv() {
-                Ok(Ok(note)) => self.notes.extend(note),
-                Ok(Err(error)) => return Err(error),
-                Err(_) => return Err(Error::new(ErrorKind::System, "an I/O thread died")),
-            }
-        }
+        let (threads, notes) = IoThreads::start(&self.failed, places);
+        let name = export.name.clone();
+        self.exports.push(Running { name, common, desks, line, threads, control: None, _size });
+        self.notes.extend(notes?);
         Ok(())
     }
 
@@ -231,8 +204,7 @@ impl VhostServer {
     /// Whether an I/O thread panicked or lost its ring: its queues are served no more. Cheap.
     #[must_use]
     pub fn failed(&self) -> bool {
-        // Acquire pairs with the Release of the thread that failed.
-        self.failed.load(Ordering::Acquire)
+        self.failed.is_set()
     }
 
     /// A view of the counters for another thread, which may outlive the server.
@@ -250,22 +222,19 @@ impl VhostServer {
     }
 
     fn halt(&mut self, drain_timeout: Duration) -> Vec<String> {
-        let drain_ns = u64::try_from(drain_timeout.as_nanos()).unwrap_or(u64::MAX);
-        let deadline_ns = Native::now().saturating_add(drain_ns);
+        let deadline_ns = deadline_after(drain_timeout);
         for export in &self.exports {
-            // Only the first call sets it; there is one.
-            let _ = export.common.stop_deadline_ns.set(deadline_ns);
-            export.common.stop.store(true, Ordering::SeqCst);
+            export.common.stop.give(deadline_ns);
             export.desks.iter().for_each(|desk| desk.orders.ring());
         }
         let mut failures = Vec::new();
-        for export in self.exports.drain(..) {
+        for mut export in self.exports.drain(..) {
             let mut whole = true;
-            if !export.has_ended(deadline_ns.saturating_add(STOP_NS)) {
+            if export.has_ended(deadline_ns.saturating_add(STOP_NS)) {
+                whole &= export.threads.join();
+            } else {
                 let text = "an I/O thread is stuck in what a frontend shares, and is left behind";
                 failures.push(format!("export {}: {text}", export.name));
-            } else {
-                export.threads.into_iter().for_each(|thread| whole &= thread.join());
             }
             // Only now, so that guests hear of the last answers.
             export.line.hang_up();
@@ -273,8 +242,8 @@ impl VhostServer {
             if !whole {
                 failures.push("an I/O thread panicked".to_owned());
             }
+            failures.extend(export.threads.reports().flatten());
         }
-        failures.extend(self.failures.try_iter());
         failures
     }
 }
@@ -334,13 +303,6 @@ fn settings(export: &VhostExport, backend: Backend) -> ThreadConfig {
     }
 }
 
-/// Number and CPU of I/O thread `index` of an export.
-fn seat(export: &VhostExport, index: u16) -> (u16, Option<CpuId>) {
-    let cpus = &export.cpus;
-    let cpu = (!cpus.is_empty()).then(|| CpuId(cpus[usize::from(index) % cpus.len()]));
-    (export.first_thread + index, cpu)
-}
-
 fn check(export: &VhostExport) -> Result<(), Error> {
     let name = &export.name;
     let wrong = |text: String| Err(Error::new(ErrorKind::InvalidSetting, text));
@@ -361,35 +323,48 @@ fn meet(socket: &VhostSocket) -> Result<Meeting, Error> {
     })
 }
 
-/// Tells the others if a thread ends by a panic.
-struct OnPanic(Arc<AtomicBool>);
+/// An I/O thread that can be nudged, one of `count` of its export.
+struct NudgedThread {
+    thread: IoThread,
+    count: u16,
+    _nudged: Nudged,
+}
 
-impl Drop for OnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            // Release pairs with the Acquire of `VhostServer::failed`.
-            self.0.store(true, Ordering::Release);
-        }
+impl NudgedThread {
+    /// Makes the calling thread number `number` of those that have queues of the volume's drives.
+    fn new(
+        common: &Arc<Common>,
+        desk: Arc<Desk>,
+        number: u16,
+        count: u16,
+    ) -> Result<NudgedThread, Error> {
+        let thread = IoThread::new(common, &desk, number)?;
+        thread.set_bell();
+        Ok(NudgedThread { thread, count, _nudged: desk.nudge.take() })
     }
 }
 
-/// What an I/O thread says on its way.
-#[derive(Clone)]
-struct Ways {
-    /// Whether it could start, with a note if it has one.
-    up: Sender<Result<Option<String>, Error>>,
-    /// What went wrong at its end.
-    report: Sender<String>,
-    /// Nothing: dropped when it has ended.
-    living: Sender<()>,
+impl Service for NudgedThread {
+    type Report = Vec<String>;
+
+    fn fallback_reason(&mut self) -> Option<String> {
+        self.thread.fallback_reason()
+    }
+
+    fn serve(&mut self) -> Result<(), Error> {
+        self.thread.serve()
+    }
+
+    fn finish(self, served: Result<(), Error>) -> Vec<String> {
+        self.thread.finish(served, self.count)
+    }
 }
 
 impl Running {
     /// Waits until all I/O threads have ended, at most until then; nudges those that hang.
     fn has_ended(&self, until_ns: u64) -> bool {
         let mut wait = NUDGE[0];
-        // Nobody sends anything: the last of them to end hangs up.
-        while self.alive.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+        while !self.threads.wait(wait) {
             if Native::now() >= until_ns {
                 return false;
             }
@@ -397,49 +372,6 @@ impl Running {
             wait = NUDGE[1];
         }
         true
-    }
-
-    /// Starts I/O thread `index` of an export.
-    fn spawn(
-        &self,
-        export: &VhostExport,
-        index: u16,
-        ways: &Ways,
-        failed: &Arc<AtomicBool>,
-    ) -> NativeThread {
-        let (number, cpu) = seat(export, index);
-        let (common, desk) =
-            (Arc::clone(&self.common), Arc::clone(&self.desks[usize::from(index)]));
-        let (Ways { up, report, living }, failed) = (ways.clone(), Arc::clone(failed));
-        let threads = self.desks.len() as u16;
-        let body = move || {
-            let _on_panic = OnPanic(Arc::clone(&failed));
-            // Goes with the thread.
-            let _living = living;
-            let _nudged = desk.nudge.take();
-            let mut thread = match IoThread::new(&common, &desk, number) {
-                Ok(thread) => thread,
-                Err(error) => {
-                    // Start-up may have given up already because of another thread.
-                    let _ = up.send(Err(error));
-                    return;
-                }
-            };
-            let why = thread.introduce();
-            let note =
-                why.map(|why| format!("io_uring is refused ({why}); using epoll and threads"));
-            let _ = up.send(Ok(note));
-            drop(up);
-            let served = thread.serve();
-            if served.is_err() {
-                // Release: as in `OnPanic`.
-                failed.store(true, Ordering::Release);
-            }
-            thread.finish(served, threads).into_iter().for_each(|text| {
-                let _ = report.send(text);
-            });
-        };
-        Native::spawn(&format!("millrace-vm{number}"), cpu, Box::new(body))
     }
 
     /// Starts the control thread.

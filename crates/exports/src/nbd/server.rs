@@ -38,12 +38,11 @@ mod ticket;
 mod worker;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind, Volume};
-use millrace_machine::{CpuId, Machine, Native, Thread};
+use millrace_machine::Native;
 use millrace_reactor::{Backend, Config};
 
 use self::budget::Budget;
@@ -51,9 +50,11 @@ use self::exports::Exports;
 use self::listen::Listener;
 use self::memory::Zeroes;
 use self::shared::{Ending, Shared};
-use self::stats::Published;
 use self::worker::Worker;
+use crate::counters::{Counters, Published};
+use crate::io_threads::{IoThreads, Place, Service, cpu_of};
 use crate::mailbox::Mailbox;
+use crate::stop::deadline_after;
 
 pub use self::drain::StopReport;
 pub use self::listen::Listen;
@@ -66,9 +67,6 @@ const STALL_TIMEOUT_NS: u64 = 30_000_000_000;
 /// Longest busy poll before a thread sleeps, in nanoseconds: what it may take on a virtual machine
 /// to wake the client that is to send the next request, and its own work.
 const SPIN_NS: u64 = 100_000;
-
-/// A thread of this machine.
-type NativeThread = <Native as Machine>::Thread;
 
 /// A volume under a name.
 #[derive(Clone)]
@@ -135,8 +133,7 @@ impl Default for ServerConfig {
 /// A running server. Dropped without [`Server::stop`], it stops at once.
 pub struct Server {
     shared: Arc<Shared>,
-    threads: Vec<NativeThread>,
-    reports: Receiver<StopReport>,
+    threads: IoThreads<StopReport>,
     addresses: Vec<Listen>,
     notes: Vec<String>,
     /// Dropped last: closes the sockets and removes their files.
@@ -165,27 +162,20 @@ impl Server {
         let listeners = config.listeners.iter().map(|one| Listener::bind(&one.listen));
         let listeners = listeners.collect::<Result<Vec<_>, Error>>()?;
         let shared = Arc::new(share(&config, exports, &listeners)?);
-        let (report, reports) = channel();
+        let places = (0..usize::from(config.threads)).map(|number| {
+            let (name, shared) = (format!("millrace-io{number}"), Arc::clone(&shared));
+            let place = Place { name, cpu: cpu_of(&config.cpus, number) };
+            (place, move || Worker::new(&shared, number))
+        });
+        let (threads, notes) = IoThreads::start(&shared.ending.failed, places);
         let mut server = Server {
-            threads: Vec::new(),
-            reports,
+            threads,
             addresses: listeners.iter().map(Listener::address).collect(),
             notes: Vec::new(),
             _listeners: listeners,
             shared,
         };
-        let (up, ups) = channel();
-        for number in 0..usize::from(config.threads) {
-            server.threads.push(spawn(&server.shared, number, &config.cpus, &up, &report));
-        }
-        drop(up);
-        for _ in 0..config.threads {
-            match ups.recv() {
-                Ok(Ok(note)) => server.notes.extend(note),
-                Ok(Err(error)) => return Err(error),
-                Err(_) => return Err(Error::new(ErrorKind::System, "an I/O thread died")),
-            }
-        }
+        server.notes = notes?;
         server.notes.dedup();
         Ok(server)
     }
@@ -217,8 +207,7 @@ impl Server {
     /// Whether an I/O thread panicked or lost its ring: its connections are served no more. Cheap.
     #[must_use]
     pub fn failed(&self) -> bool {
-        // Acquire pairs with the Release of the thread that failed.
-        self.shared.ending.failed.load(Ordering::Acquire)
+        self.shared.ending.failed.is_set()
     }
 
     /// Sets how long a connection is kept whose client neither reads its replies nor sends the rest
@@ -245,18 +234,13 @@ impl Server {
     }
 
     fn halt(&mut self, drain_timeout: Duration) -> StopReport {
-        let drain_ns = u64::try_from(drain_timeout.as_nanos()).unwrap_or(u64::MAX);
-        // Only the first call sets it; there is one.
-        let _ = self.shared.ending.stop_deadline_ns.set(Native::now().saturating_add(drain_ns));
-        self.shared.ending.stop.store(true, Ordering::SeqCst);
+        self.shared.ending.stop.give(deadline_after(drain_timeout));
         self.shared.mailboxes.iter().for_each(Mailbox::ring);
         let mut report = StopReport::default();
-        for thread in self.threads.drain(..) {
-            if !thread.join() {
-                report.failures.push("an I/O thread panicked".to_owned());
-            }
+        if !self.threads.join() {
+            report.failures.push("an I/O thread panicked".to_owned());
         }
-        self.reports.try_iter().for_each(|part| report.add(part));
+        self.threads.reports().for_each(|part| report.add(part));
         report
     }
 }
@@ -270,7 +254,7 @@ impl Observer {
     #[must_use]
     pub fn stats(&self) -> ServerStats {
         let mut total = ServerStats::default();
-        self.0.published.iter().for_each(|thread| thread.add_to(&mut total));
+        self.0.published.iter().for_each(|thread| total.add_fields(thread.read()));
         total.buffer_bytes = self.0.budget.mapped_bytes() as u64;
         total
     }
@@ -320,51 +304,18 @@ fn share(
     })
 }
 
-/// Tells the others if an I/O thread ends by a panic.
-struct OnPanic(Arc<Shared>);
+impl Service for Worker {
+    type Report = StopReport;
 
-impl Drop for OnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            // Release pairs with the Acquire of `Server::failed`.
-            self.0.ending.failed.store(true, Ordering::Release);
-            self.0.flush_ended();
-        }
+    fn fallback_reason(&mut self) -> Option<String> {
+        self.ctx.reactor().fallback_reason().map(str::to_owned)
     }
-}
 
-/// Starts I/O thread `number`, which says through `up` whether it could, with a note if it has one.
-fn spawn(
-    shared: &Arc<Shared>,
-    number: usize,
-    cpus: &[u32],
-    up: &Sender<Result<Option<String>, Error>>,
-    report: &Sender<StopReport>,
-) -> NativeThread {
-    let cpu = (!cpus.is_empty()).then(|| CpuId(cpus[number % cpus.len()]));
-    let (shared, up, report) = (Arc::clone(shared), up.clone(), report.clone());
-    let body = move || {
-        let _on_panic = OnPanic(Arc::clone(&shared));
-        let mut worker = match Worker::new(&shared, number) {
-            Ok(worker) => worker,
-            Err(error) => {
-                // Start-up may have given up already because of another thread.
-                let _ = up.send(Err(error));
-                shared.flush_ended();
-                return;
-            }
-        };
-        shared.mailboxes[number].set_bell(Arc::clone(worker.ctx.bell()));
-        let why = worker.ctx.reactor().fallback_reason().map(str::to_owned);
-        let note = why.map(|why| format!("io_uring is refused ({why}); using epoll and threads"));
-        let _ = up.send(Ok(note));
-        drop(up);
-        let served = worker.serve();
-        if served.is_err() {
-            // Release: as in `OnPanic`.
-            shared.ending.failed.store(true, Ordering::Release);
-        }
-        let _ = report.send(worker.finish(served));
-    };
-    Native::spawn(&format!("millrace-io{number}"), cpu, Box::new(body))
+    fn serve(&mut self) -> Result<(), Error> {
+        Worker::serve(self)
+    }
+
+    fn finish(self, served: Result<(), Error>) -> StopReport {
+        Worker::finish(self, served)
+    }
 }

@@ -128,8 +128,7 @@ impl Device {
     fn hear<T>(&self, answer: &Receiver<T>, what: &str) -> Option<T> {
         let mut patience = Some(Instant::now() + PATIENCE);
         loop {
-            // Acquire pairs with the Release of who stops the export.
-            let stops = self.common.stop.load(Ordering::Acquire);
+            let stops = self.common.stop.is_given();
             // Not a wait for each of hundreds of queues whose threads listen no more.
             let wait = if stops { Duration::ZERO } else { Duration::from_millis(100) };
             match answer.recv_timeout(wait) {
@@ -256,8 +255,7 @@ impl Device {
             let _ = self.hear(&answer, "a change of memory");
         }
         let until = Instant::now() + REMOVAL_WAIT;
-        // Acquire pairs with the Release of who stops the export.
-        let stops = || self.common.stop.load(Ordering::Acquire);
+        let stops = || self.common.stop.is_given();
         let is_mapped = |region: &Weak<Region>| region.strong_count() > 0;
         while gone.iter().any(is_mapped) && Instant::now() < until && !stops() {
             std::thread::sleep(Duration::from_millis(1));

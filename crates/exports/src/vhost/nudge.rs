@@ -9,8 +9,8 @@
 //! Called by vhost.rs (at the end) and device.rs (for a ring that stops).
 #![allow(unsafe_code)]
 
-use std::sync::Once;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Once};
 
 /// Ignored by those that have no handler, should one of these go astray.
 const SIGNAL: i32 = libc::SIGURG;
@@ -18,20 +18,20 @@ const SIGNAL: i32 = libc::SIGURG;
 static INSTALL: Once = Once::new();
 
 /// The way to one thread; 0 while there is none.
-#[derive(Debug, Default)]
-pub(crate) struct Nudge(AtomicI32);
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Nudge(Arc<AtomicI32>);
 
 /// The calling thread can be nudged as long as this is here.
-pub(crate) struct Nudged<'a>(&'a Nudge);
+pub(crate) struct Nudged(Nudge);
 
 impl Nudge {
     /// The calling thread is the one.
-    pub(crate) fn take(&self) -> Nudged<'_> {
+    pub(crate) fn take(&self) -> Nudged {
         INSTALL.call_once(install);
         // SeqCst, as below: rare, and nothing else hangs on it.
         // SAFETY: a plain system call.
         self.0.store(unsafe { libc::gettid() }, Ordering::SeqCst);
-        Nudged(self)
+        Nudged(self.clone())
     }
 
     /// Ends what the thread waits in.
@@ -46,7 +46,7 @@ impl Nudge {
     }
 }
 
-impl Drop for Nudged<'_> {
+impl Drop for Nudged {
     fn drop(&mut self) {
         // SeqCst: as above.
         self.0.0.store(0, Ordering::SeqCst);

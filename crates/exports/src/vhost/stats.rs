@@ -1,9 +1,8 @@
-//! Counters of vhost-user exports: written by each I/O thread for itself, summed by whoever asks.
+//! Counters of vhost-user exports: what each I/O thread counts for itself, summed by whoever asks.
 //!
-//! As the NBD server's (server/stats.rs): plain numbers, published once per round of the loop.
-//! Invariant: one writer per [`Published`]; a reader may see counters of different rounds.
+//! Published by the threads (counters.rs); read by the server's observers.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::counters::Counters;
 
 /// What an export, or one of its threads, did so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -38,9 +37,10 @@ pub struct VhostStats {
     pub queues: u64,
 }
 
-const FIELDS: usize = 14;
+/// Counters of a thread.
+pub(crate) const FIELDS: usize = 14;
 
-impl VhostStats {
+impl Counters<FIELDS> for VhostStats {
     fn fields(&mut self) -> [&mut u64; FIELDS] {
         [
             &mut self.requests,
@@ -59,34 +59,11 @@ impl VhostStats {
             &mut self.queues,
         ]
     }
-
-    /// Adds another's.
-    pub fn add(&mut self, mut other: VhostStats) {
-        for (sum, value) in self.fields().into_iter().zip(other.fields()) {
-            *sum += *value;
-        }
-    }
 }
 
-/// The counters of one thread, for other threads to read.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct Published([AtomicU64; FIELDS]);
-
-impl Published {
-    pub(crate) fn publish(&self, mut counts: VhostStats) {
-        for (cell, value) in self.0.iter().zip(counts.fields()) {
-            // Relaxed: statistics, which order nothing.
-            cell.store(*value, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn read(&self) -> VhostStats {
-        let mut counts = VhostStats::default();
-        for (cell, field) in self.0.iter().zip(counts.fields()) {
-            // Relaxed: as above.
-            *field = cell.load(Ordering::Relaxed);
-        }
-        counts
+impl VhostStats {
+    /// Adds another's counters to these.
+    pub fn add(&mut self, other: VhostStats) {
+        self.add_fields(other);
     }
 }

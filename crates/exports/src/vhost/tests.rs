@@ -8,6 +8,7 @@ use std::path::Path;
 use millrace_drives::FaultCache;
 
 use super::*;
+use crate::io_threads::tests::{Played, played};
 
 fn export(socket: &Path) -> VhostExport {
     VhostExport {
@@ -55,12 +56,8 @@ fn settings_that_make_no_sense_are_refused_and_those_at_the_limit_are_not() {
 }
 
 #[test]
-fn threads_are_dealt_out_to_cpus_in_turn_and_have_the_settings_of_their_export() {
-    let mut export = export(Path::new("/nowhere"));
-    assert_eq!([0, 1, 5].map(|index| seat(&export, index)), [(2, None), (3, None), (7, None)]);
-    export.cpus = vec![8, 3, 5];
-    let cpus = [0, 1, 2, 3, 7].map(|index| seat(&export, index).1.unwrap().0);
-    assert_eq!(cpus, [8, 3, 5, 8, 3]);
+fn threads_have_the_settings_of_their_export() {
+    let export = export(Path::new("/nowhere"));
     for backend in [Backend::Uring, Backend::Epoll] {
         let settings = settings(&export, backend);
         assert_eq!((settings.reactor.backend, settings.pin_memory), (backend, false));
@@ -87,54 +84,38 @@ fn only_the_older_design_has_a_lock_and_a_server_that_is_dropped_lets_go_of_its_
     }
 }
 
-/// A server without exports.
-fn empty() -> (VhostServer, Sender<String>) {
-    let (report, failures) = channel();
-    let (exports, notes) = (Vec::new(), vec!["a note".to_owned()]);
-    (VhostServer { exports, failures, failed: Arc::default(), notes }, report)
-}
-
 #[test]
 fn what_went_wrong_and_what_there_is_to_know_is_passed_on() {
-    let (server, report) = empty();
-    assert_eq!(server.notes(), ["a note"]);
-    let failed = Arc::clone(&server.failed);
-    for panics in [false, true] {
-        let on_panic = OnPanic(Arc::clone(&failed));
-        let thread = std::thread::spawn(move || {
-            let _on_panic = on_panic;
-            assert!(!panics, "as is expected");
-        });
-        assert_eq!(thread.join().is_err(), panics);
-        assert_eq!(server.failed(), panics);
-    }
-    report.send("it went wrong".to_owned()).unwrap();
-    assert_eq!(server.stop(Duration::ZERO), ["it went wrong"]);
-}
-
-#[test]
-fn a_thread_that_panics_is_told_of_at_the_end_whichever_it_is() {
-    let spawn = |panics: bool| {
-        Native::spawn("t", None, Box::new(move || assert!(!panics, "as is expected")))
-    };
-    for (io, control) in [(false, false), (true, false), (false, true)] {
-        let (mut server, _report) = empty();
+    let panicked = "an I/O thread panicked";
+    for (io, control, expected) in [
+        (Played::Serves, Played::Serves, vec![]),
+        (Played::Fails, Played::Serves, vec!["the ring failed"]),
+        (Played::Panics, Played::Serves, vec![panicked]),
+        (Played::Serves, Played::Panics, vec![panicked]),
+        (Played::Fails, Played::Panics, vec![panicked, "the ring failed"]),
+    ] {
         let export = export(Path::new("/nowhere"));
         let (say, line): (Say, _) = (Arc::new(|_| {}), Arc::new(Line::new().unwrap()));
         let (log, settings) = (Log::new("v", &say), settings(&export, Backend::Epoll));
         let volume = Arc::clone(&export.volume);
-        server.exports.push(Running {
+        let (threads, failed) = played(&[Played::Serves, io, Played::Serves]);
+        let panics = control == Played::Panics;
+        let control = Native::spawn("t", None, Box::new(move || assert!(!panics, "as expected")));
+        let running = Running {
             name: "v".to_owned(),
             common: Arc::new(Common::new(volume, settings, log, None)),
             desks: Arc::new([Arc::default()]),
             line,
-            alive: channel().1,
-            threads: vec![spawn(false), spawn(io), spawn(false)],
-            control: Some(spawn(control)),
+            threads,
+            control: Some(control),
             _size: export.volume.watch_size(|_| {}),
-        });
+        };
+        let server = VhostServer { exports: vec![running], failed, notes: vec!["a note".into()] };
+        assert_eq!(server.notes(), ["a note"]);
+        assert!(server.exports[0].threads.wait(Duration::from_secs(20)));
+        assert_eq!(server.failed(), io != Played::Serves, "{io:?}");
         let failures = server.stop(Duration::ZERO);
-        let expected: &[&str] = if io || control { &["an I/O thread panicked"] } else { &[] };
-        assert_eq!(failures, expected, "{io} {control}");
+        assert_eq!(failures.len(), expected.len(), "{failures:?}");
+        assert!(failures.iter().zip(&expected).all(|(found, text)| found.contains(text)));
     }
 }

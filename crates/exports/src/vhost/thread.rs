@@ -14,8 +14,8 @@ mod ending;
 mod orders;
 mod waiting;
 
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16};
 
 use millrace_block::{Channel, Error, ErrorKind, QueueKind, Stamp, Volume};
 use millrace_drives::{IoConfig, IoContext};
@@ -30,9 +30,11 @@ use super::pinned::Pinned;
 use super::polling::Polling;
 use super::queue::Queue;
 use super::sigbus;
-use super::stats::{Published, VhostStats};
+use super::stats::{self, VhostStats};
+use crate::counters::Published;
 use crate::faults::Faults;
 use crate::mailbox::Mailbox;
+use crate::stop::StopOrder;
 
 pub(crate) use self::orders::Order;
 
@@ -61,7 +63,7 @@ pub(crate) struct ThreadConfig {
 #[derive(Default)]
 pub(crate) struct Desk {
     pub(crate) orders: Mailbox<Order>,
-    pub(crate) published: Published,
+    pub(crate) published: Published<{ stats::FIELDS }>,
     pub(crate) nudge: Nudge,
 }
 
@@ -79,9 +81,7 @@ pub(crate) struct Common {
     pub(crate) drained: AtomicU16,
     /// Of the design with one lock for all queues.
     pub(crate) lock: Option<<Native as Machine>::Lock<()>>,
-    pub(crate) stop: AtomicBool,
-    /// When a stopping export gives up on what is in flight, by the layer's clock.
-    pub(crate) stop_deadline_ns: OnceLock<u64>,
+    pub(crate) stop: StopOrder,
 }
 
 impl Common {
@@ -91,10 +91,9 @@ impl Common {
         log: Log,
         lock: Option<<Native as Machine>::Lock<()>>,
     ) -> Common {
-        let (stop, stop_deadline_ns) = (AtomicBool::new(false), OnceLock::new());
-        let faults = Faults::default();
+        let (stop, faults) = (StopOrder::default(), Faults::default());
         let (write_back, drained) = (AtomicBool::new(true), AtomicU16::new(0));
-        Common { volume, config, log, faults, write_back, drained, lock, stop, stop_deadline_ns }
+        Common { volume, config, log, faults, write_back, drained, lock, stop }
     }
 }
 
@@ -197,15 +196,14 @@ impl IoThread {
         })
     }
 
-    /// What wakes it, and why it does not use io_uring if it does not.
-    pub(crate) fn introduce(&mut self) -> Option<String> {
+    /// Has orders to this thread end its sleeps.
+    pub(crate) fn set_bell(&self) {
         self.desk.orders.set_bell(Arc::clone(self.ctx.bell()));
-        self.ctx.reactor().fallback_reason().map(str::to_owned)
     }
 
-    fn is_stopping(&self) -> bool {
-        // Acquire pairs with the Release of who stops the export.
-        self.common.stop.load(Ordering::Acquire)
+    /// Why it does not use io_uring, if it does not.
+    pub(crate) fn fallback_reason(&mut self) -> Option<String> {
+        self.ctx.reactor().fallback_reason().map(str::to_owned)
     }
 
     /// Serves until the export stops.
@@ -214,7 +212,7 @@ impl IoThread {
     /// `System` if the ring fails.
     pub(crate) fn serve(&mut self) -> Result<(), Error> {
         let mut since = 0;
-        while !self.is_stopping() {
+        while !self.common.stop.is_given() {
             self.take_orders();
             let mut rounds = 0;
             while rounds < ROUNDS_MAX && self.round()? {

@@ -14,15 +14,10 @@ use millrace_machine::{Machine, Native};
 use super::connection::Phase;
 use super::ring::{close_now, shut_down_input};
 use super::worker::{Worker, touch};
+use crate::stop::{FLUSH_NS, FLUSH_USER_DATA, TURN_NS};
 
-/// User data of a flush, which no ticket has.
-const FLUSH: u64 = 1 << 32;
-/// Longest sleep of one turn while draining.
-const TURN_NS: u64 = 10_000_000;
 /// Longest time between the deadline and the end of all connections.
 const CUT_OFF_NS: u64 = 500_000_000;
-/// Longest time from then to the end of all flushes.
-const FLUSH_NS: u64 = 1_000_000_000;
 
 /// What the end of a server was like.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,14 +49,8 @@ impl Worker {
             Ok(()) => self.drain(&mut report).and_then(|()| self.flush(&mut report)),
             Err(error) => Err(error),
         };
-        let ended = match ended {
-            Ok(()) => self.await_others(),
-            Err(error) => {
-                self.shared.flush_ended();
-                Err(error)
-            }
-        };
-        if let Err(error) = ended {
+        self.flush_part = None;
+        if let Err(error) = ended.and_then(|()| self.await_others()) {
             report.failures.push(error.to_string());
         }
         self.publish();
@@ -98,7 +87,7 @@ impl Worker {
 
     /// When to give up on what is in flight; 0 if the thread ends before the order to stop.
     fn stop_deadline(&self) -> u64 {
-        self.shared.ending.stop_deadline_ns.get().copied().unwrap_or(0)
+        self.shared.ending.stop.deadline_ns()
     }
 
     /// When to give up on flushes.
@@ -141,7 +130,7 @@ impl Worker {
             if lane.channel.volume().limits().features.read_only {
                 continue;
             }
-            match lane.channel.submit(Bio::flush().with_user_data(FLUSH)) {
+            match lane.channel.submit(Bio::flush().with_user_data(FLUSH_USER_DATA)) {
                 Ok(()) => asked.push(index),
                 Err(rejected) => {
                     let name = self.core.exports.volumes[index].name();
@@ -157,7 +146,7 @@ impl Worker {
         for (index, lane) in self.core.lanes.iter_mut().enumerate() {
             let mut outcome = None;
             lane.channel.poll(|done| {
-                outcome = outcome.or((done.user_data == FLUSH).then_some(done.status));
+                outcome = outcome.or((done.user_data == FLUSH_USER_DATA).then_some(done.status));
             });
             let Some(status) = outcome else { continue };
             asked.retain(|lane| *lane != index);
@@ -171,7 +160,6 @@ impl Worker {
     /// Serves the drives until the flushes of all threads are answered: a flush that joined another
     /// may have been issued on this thread's queue.
     fn await_others(&mut self) -> Result<(), Error> {
-        self.shared.flush_ended();
         let deadline_ns = self.flush_deadline().saturating_add(CUT_OFF_NS);
         let (core, shared) = (&mut self.core, &self.shared);
         let done = || shared.all_flushed();
@@ -244,7 +232,7 @@ mod tests {
     fn limits_of_the_end_follow_the_order_to_stop() {
         let rig = Rig::new(&["null:size=1m"], |_| ());
         assert_eq!((rig.stop_deadline(), rig.flush_deadline()), (0, CUT_OFF_NS + FLUSH_NS));
-        rig.shared.ending.stop_deadline_ns.set(77).expect("it is set once");
+        rig.shared.ending.stop.give(77);
         assert_eq!((rig.stop_deadline(), rig.flush_deadline()), (77, 77 + 1_500_000_000));
     }
 
@@ -283,7 +271,7 @@ mod tests {
         let half = [header(&request(Command::Write, 0, 65_536)), vec![1; 1000]].concat();
         std::io::Write::write_all(&mut client, &half).expect("the socket has room");
         rig.until("the write has begun", |rig| rig.core.counts.requests == 1);
-        rig.shared.ending.stop_deadline_ns.set(Native::now()).expect("it is set once");
+        rig.shared.ending.stop.give(Native::now());
         let shared = Arc::clone(&rig.shared);
         let report = rig.finish();
         assert_eq!((report.cut_off, report.failures.len()), (1, 0), "{report:?}");
@@ -304,7 +292,7 @@ mod tests {
     #[test]
     fn a_thread_serves_its_drives_until_the_last_thread_has_flushed() {
         let mut rig = Rig::new(&["null:size=1m"], |config| config.threads = 3);
-        rig.shared.ending.stop_deadline_ns.set(Native::now() + (1 << 40)).expect("it is set once");
+        rig.shared.ending.stop.give(Native::now() + (1 << 40));
         let (shared, ended) = (Arc::clone(&rig.shared), AtomicU32::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -315,6 +303,7 @@ mod tests {
                     shared.flush_ended();
                 }
             });
+            rig.flush_part = None;
             rig.await_others().expect("the ring turns");
             assert_eq!(ended.load(Ordering::SeqCst), 2);
         });

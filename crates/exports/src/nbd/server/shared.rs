@@ -7,26 +7,35 @@
 //! connection counts against the limit from [`Shared::admit`] to [`Shared::dismiss`].
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::budget::Budget;
 use super::exports::Exports;
 use super::memory::Zeroes;
-use super::stats::Published;
+use super::stats;
+use crate::counters::Published;
+use crate::io_threads::Failed;
 use crate::mailbox::{Mailbox, lock};
+use crate::stop::StopOrder;
 
 /// How far the end of the server is.
 #[derive(Default)]
 pub(crate) struct Ending {
-    /// The order to stop.
-    pub(crate) stop: AtomicBool,
-    /// An I/O thread panicked, or ended before the order to stop.
-    pub(crate) failed: AtomicBool,
+    pub(crate) stop: StopOrder,
+    pub(crate) failed: Failed,
     /// Threads whose flushes are answered, while the server stops.
     pub(crate) flushed: AtomicUsize,
-    /// When a stopping server gives up on what is in flight, by the layer's clock.
-    pub(crate) stop_deadline_ns: OnceLock<u64>,
+}
+
+/// A thread's part in the flush at the end. Dropped when the thread has flushed, or when it ends
+/// in any other way, so that the other threads do not wait for it any longer.
+pub(crate) struct FlushPart(pub(crate) Arc<Shared>);
+
+impl Drop for FlushPart {
+    fn drop(&mut self) {
+        self.0.flush_ended();
+    }
 }
 
 /// What the threads share.
@@ -44,7 +53,7 @@ pub(crate) struct Shared {
     pub(crate) listeners: Vec<RawFd>,
     pub(crate) failed_accepts: Mutex<Vec<usize>>,
     pub(crate) mailboxes: Vec<Mailbox<(RawFd, usize)>>,
-    pub(crate) published: Vec<Published>,
+    pub(crate) published: Vec<Published<{ stats::FIELDS }>>,
     /// Raised whenever something changed that other threads are to look at: who waits for memory
     /// or for a range, and what was given back.
     pub(crate) news: AtomicU64,
@@ -69,7 +78,7 @@ impl Shared {
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// An I/O thread has flushed, or never will: the others do not wait for it any longer.
+    /// Counts an I/O thread that has flushed, or never will.
     pub(crate) fn flush_ended(&self) {
         self.ending.flushed.fetch_add(1, Ordering::SeqCst);
         self.mailboxes.iter().for_each(Mailbox::ring);

@@ -1,11 +1,8 @@
-//! Counters of the server: written by each I/O thread for itself, summed by whoever asks.
+//! Counters of the server: what each I/O thread counts for itself, summed by whoever asks.
 //!
-//! A thread counts in plain numbers and publishes them once per turn of its loop. Owned by the
-//! shared state; called by the workers and by `Server::stats`.
-//!
-//! Invariant: one writer per [`Published`]; a reader may see counters of different turns.
+//! Published by the threads (counters.rs); read by `Server::stats`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::counters::Counters;
 
 /// What a server did so far and what it holds now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,10 +48,10 @@ pub struct Copied {
     pub bounced: u64,
 }
 
-const FIELDS: usize = 15;
+/// Counters that are summed over threads.
+pub(crate) const FIELDS: usize = 15;
 
-impl ServerStats {
-    /// The fields that are summed over threads.
+impl Counters<FIELDS> for ServerStats {
     fn fields(&mut self) -> [&mut u64; FIELDS] {
         [
             &mut self.connections,
@@ -76,27 +73,6 @@ impl ServerStats {
     }
 }
 
-/// The counters of one thread, for other threads to read.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct Published([AtomicU64; FIELDS]);
-
-impl Published {
-    pub(crate) fn publish(&self, mut counts: ServerStats) {
-        for (cell, value) in self.0.iter().zip(counts.fields()) {
-            // Relaxed: statistics, which order nothing.
-            cell.store(*value, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn add_to(&self, total: &mut ServerStats) {
-        for (cell, sum) in self.0.iter().zip(total.fields()) {
-            // Relaxed: as above.
-            *sum += cell.load(Ordering::Relaxed);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,11 +84,11 @@ mod tests {
             *field = number;
         }
         assert_eq!((counts.connections, counts.copied.bytes, counts.buffers_in_use), (1, 9, 15));
-        let (published, mut total) = (Published::default(), ServerStats::default());
+        let published = crate::counters::Published::default();
         published.publish(counts);
-        published.add_to(&mut total);
+        let mut total: ServerStats = published.read();
         assert_eq!(total, counts);
-        published.add_to(&mut total);
+        total.add_fields(published.read());
         assert_eq!(
             total.fields().map(|field| *field),
             [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].map(|one| 2 * one)

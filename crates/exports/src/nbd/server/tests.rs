@@ -20,7 +20,7 @@ use super::memory::Pool;
 use super::shared::Shared;
 use super::ticket::{Claim, Life, Memory, Owner, Ticket};
 use super::worker::Worker;
-use super::{ExportConfig, ListenConfig, OnPanic, Server, ServerConfig, StopReport, share};
+use super::{ExportConfig, ListenConfig, Server, ServerConfig, StopReport, share};
 use crate::nbd::wire::{OPT_EXPORT_NAME, put_option};
 use crate::nbd::{Command, Reply, ReplyStyle, Request, Session, encode_request};
 
@@ -130,7 +130,6 @@ impl Rig {
         let listeners: Vec<Listener> = listeners.collect();
         let shared = Arc::new(share(&config, Arc::new(exports.unwrap()), &listeners).unwrap());
         let worker = Worker::new(&shared, 0).unwrap();
-        shared.mailboxes[0].set_bell(Arc::clone(worker.ctx.bell()));
         Rig { worker: Some(worker), shared, _listeners: listeners, _dir: dir }
     }
 
@@ -203,7 +202,7 @@ impl Rig {
             std::mem::forget(worker);
             return None;
         }
-        let _ = self.shared.ending.stop_deadline_ns.set(Native::now() + 2_000_000_000);
+        self.shared.ending.stop.give(Native::now() + 2_000_000_000);
         (1..self.shared.mailboxes.len()).for_each(|_| self.shared.flush_ended());
         Some(worker.finish(Ok(())))
     }
@@ -230,19 +229,19 @@ impl DerefMut for Rig {
 }
 
 #[test]
-fn thread_that_panics_fails_its_server_and_keeps_no_other_from_its_end() {
-    let rig = Rig::new(&["null:size=1m"], |_| ());
+fn thread_that_panics_keeps_no_other_from_its_end() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let shared = Arc::clone(&rig.shared);
     assert!(!shared.all_flushed());
+    let part = rig.flush_part.take();
     let died = std::thread::spawn(move || {
-        let _on_panic = OnPanic(shared);
+        let _part = part;
         std::panic::resume_unwind(Box::new("planted"));
     });
     assert!(died.join().is_err());
-    assert!(rig.shared.ending.failed.load(std::sync::atomic::Ordering::SeqCst));
-    assert!(rig.shared.all_flushed());
-    drop(OnPanic(Arc::clone(&rig.shared)));
-    assert_eq!(rig.shared.ending.flushed.load(std::sync::atomic::Ordering::SeqCst), 1);
+    assert!(shared.all_flushed());
+    drop(rig);
+    assert_eq!(shared.ending.flushed.load(std::sync::atomic::Ordering::SeqCst), 1);
 }
 
 #[test]
@@ -276,7 +275,7 @@ fn settings_that_make_no_sense_are_refused_and_the_least_that_does_is_taken() {
     let server = Server::start(good()).unwrap();
     assert_eq!(server.addresses(), [Listen::Unix(dir.path().join("s"))]);
     assert!(!server.failed());
-    server.shared.ending.failed.store(true, std::sync::atomic::Ordering::SeqCst);
+    server.shared.ending.failed.set();
     assert!(server.failed());
     server.set_stall_timeout(Duration::from_nanos(77));
     assert_eq!(server.shared.stall_timeout(), 77);

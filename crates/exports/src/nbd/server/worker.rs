@@ -11,7 +11,6 @@
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use millrace_block::{Error, Stamp};
 use millrace_drives::{IoConfig, IoContext};
@@ -25,7 +24,7 @@ use super::lane::Lane;
 use super::memory::{Pool, trim_heap};
 use super::patience::Patience;
 use super::ring::{Event, Ring, close_now, set_send_buffer, set_tcp_options};
-use super::shared::Shared;
+use super::shared::{FlushPart, Shared};
 use super::shares::Hunger;
 use super::stats::ServerStats;
 use super::ticket::{Life, Memory, Ticket, Tickets};
@@ -53,19 +52,20 @@ pub(crate) struct Worker {
     /// Connections that left requests for the next turn.
     unfinished: Vec<usize>,
     completions: Vec<Completion>,
-    /// Connections that ended since the heap was trimmed.
-    closed: u32,
     /// Deadline, index and serial of connections in negotiation, the oldest first.
     handshakes: VecDeque<(u64, usize, u64)>,
     pub(crate) patience: Patience,
     /// Of the threads' news, what this one has looked at.
     pub(crate) seen_news: u64,
     accepting: Accepting,
+    pub(crate) flush_part: Option<FlushPart>,
 }
 
-/// How a thread takes connections.
+/// How connections of a thread begin and end.
 #[derive(Default)]
 struct Accepting {
+    /// Connections that ended since the heap was trimmed.
+    closed: u32,
     /// Number of the connection that it opened last.
     serial: u64,
     /// The thread that gets the next one, modulo their number.
@@ -80,8 +80,10 @@ impl Worker {
     /// # Errors
     /// If there is no ring or a drive cannot open its queue.
     pub(crate) fn new(shared: &Arc<Shared>, number: usize) -> Result<Worker, Error> {
+        let flush_part = Some(FlushPart(Arc::clone(shared)));
         let config = IoConfig { number: number as u16, reactor: shared.reactor };
         let mut ctx = IoContext::new(config)?;
+        shared.mailboxes[number].set_bell(Arc::clone(ctx.bell()));
         let mut lanes = Vec::new();
         for volume in &shared.exports.volumes {
             let channel = ctx.channel(volume, CHANNEL_DEPTH, Stamp::Batch)?;
@@ -117,11 +119,11 @@ impl Worker {
             touched: Vec::new(),
             unfinished: Vec::new(),
             completions: Vec::with_capacity(256),
-            closed: 0,
             handshakes: VecDeque::new(),
             patience: Patience::new(),
             seen_news: 0,
             accepting: Accepting::default(),
+            flush_part,
         })
     }
 
@@ -131,8 +133,7 @@ impl Worker {
     /// `System` if the ring fails.
     pub(crate) fn serve(&mut self) -> Result<(), Error> {
         self.accept_all();
-        // Acquire pairs with the Release of `Server::stop`.
-        while !self.shared.ending.stop.load(Ordering::Acquire) {
+        while !self.shared.ending.stop.is_given() {
             self.turn(None)?;
         }
         Ok(())
@@ -152,7 +153,7 @@ impl Worker {
                 || core.lanes.iter().any(|lane| lane.channel.has_work())
                 || !shared.mailboxes[number].is_empty()
                 || shared.news() != seen
-                || (!stopping && shared.ending.stop.load(Ordering::SeqCst))
+                || (!stopping && shared.ending.stop.is_given())
         })?;
         self.hear_news();
         self.take_unfinished();
@@ -262,7 +263,7 @@ impl Worker {
     }
 
     fn accepted(&mut self, listener: usize, result: i32) {
-        if result == -libc::ECANCELED || self.shared.ending.stop.load(Ordering::SeqCst) {
+        if result == -libc::ECANCELED || self.shared.ending.stop.is_given() {
             if result >= 0 {
                 close_now(result);
             }
@@ -291,7 +292,7 @@ impl Worker {
     /// Takes over connections that thread 0 accepted.
     fn adopt(&mut self) {
         while let Some((fd, listener)) = self.shared.mailboxes[self.number].take() {
-            if self.shared.ending.stop.load(Ordering::SeqCst) {
+            if self.shared.ending.stop.is_given() {
                 close_now(fd);
                 self.shared.dismiss();
             } else {
@@ -424,13 +425,13 @@ impl Worker {
         self.free.push(index);
         self.core.counts.connections -= 1;
         self.shared.dismiss();
-        self.closed += 1;
+        self.accepting.closed += 1;
         let is_last = self.free.len() == self.conns.len();
         if is_last {
             self.core.pool.trim();
         }
-        if self.closed >= if is_last { CLOSED_FEW } else { CLOSED_MANY } {
-            self.closed = 0;
+        if self.accepting.closed >= if is_last { CLOSED_FEW } else { CLOSED_MANY } {
+            self.accepting.closed = 0;
             trim_heap();
         }
     }

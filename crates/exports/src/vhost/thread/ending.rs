@@ -9,16 +9,14 @@ use millrace_block::{Bio, Error};
 use millrace_machine::{Machine, Native};
 
 use super::IoThread;
-
-/// User data of the flush at the end, which no request has.
-const FLUSH: u64 = 1 << 32;
+use crate::stop::{FLUSH_NS, FLUSH_USER_DATA, TURN_NS};
 
 impl IoThread {
     /// Ends the thread, of so many: answers what is in flight until the deadline, and flushes if it
     /// is the last.
     pub(crate) fn finish(mut self, served: Result<(), Error>, threads: u16) -> Vec<String> {
         let mut failures = Vec::new();
-        let deadline_ns = self.common.stop_deadline_ns.get().copied().unwrap_or(0);
+        let deadline_ns = self.common.stop.deadline_ns();
         let drained = served.and_then(|()| self.drain(deadline_ns));
         // The last to have nothing in flight flushes: what the others wrote is done by then.
         let before = self.common.drained.fetch_add(1, Ordering::SeqCst);
@@ -51,7 +49,7 @@ impl IoThread {
             if !waits || Native::now() >= deadline_ns {
                 return Ok(());
             }
-            self.sleep(Some(Native::now() + 10_000_000))?;
+            self.sleep(Some(Native::now() + TURN_NS))?;
         }
     }
 
@@ -60,19 +58,19 @@ impl IoThread {
             return Ok(());
         }
         let name = self.common.volume.name().to_owned();
-        if let Err(rejected) = self.channel.submit(Bio::flush().with_user_data(FLUSH)) {
+        if let Err(rejected) = self.channel.submit(Bio::flush().with_user_data(FLUSH_USER_DATA)) {
             failures.push(format!("{name}: no flush: {:?}", rejected.reason));
             return Ok(());
         }
         let mut outcome = None;
-        let deadline_ns = deadline_ns.max(Native::now()).saturating_add(1_000_000_000);
+        let deadline_ns = deadline_ns.max(Native::now()).saturating_add(FLUSH_NS);
         while outcome.is_none() && Native::now() < deadline_ns {
             self.channel.poll(|done| {
-                outcome = outcome.or((done.user_data == FLUSH).then_some(done.status));
+                outcome = outcome.or((done.user_data == FLUSH_USER_DATA).then_some(done.status));
             });
             let channel = &self.channel;
             let done = outcome.is_some();
-            let turn_ns = Native::now() + 10_000_000;
+            let turn_ns = Native::now() + TURN_NS;
             self.ctx.turn(Some(turn_ns), || done || channel.has_work())?;
         }
         match outcome {

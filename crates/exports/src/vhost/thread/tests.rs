@@ -3,6 +3,7 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, Weak};
 
@@ -162,7 +163,7 @@ fn a_queue_that_breaks_is_told_once_and_makes_no_batch() {
     assert_eq!((bench.thread.stats.batches, count(&ours)), (0, 1));
     for _ in 0..3 {
         bench.thread.look_after();
-        assert_eq!(bench.desk.published.read().broken, 1);
+        assert_eq!(bench.desk.published.read::<VhostStats>().broken, 1);
     }
     assert_eq!(lock(&bench.said).len(), 1, "{:?}", lock(&bench.said));
 }
@@ -237,7 +238,8 @@ fn a_kick_ends_a_sleep_and_is_counted() {
     }
     bench.thread.stats.system_calls = 1000;
     bench.thread.publish();
-    let (seen, counters) = (bench.desk.published.read(), bench.thread.ctx.reactor().counters());
+    let (seen, counters): (VhostStats, _) =
+        (bench.desk.published.read(), bench.thread.ctx.reactor().counters());
     assert_eq!((seen.system_calls, seen.sleeps), (1000 + counters.system_calls, counters.sleeps));
     assert!(counters.system_calls > 0 && counters.sleeps > 0);
     assert_eq!((seen.kicks, seen.queues, seen.in_flight), (2, 1, 0));
@@ -265,7 +267,7 @@ fn whatever_there_is_to_do_is_news_and_keeps_the_thread_from_sleeping() {
     bench.thread.take_orders();
     assert!(!bench.thread.has_news());
     // The end, unless it has come already and the thread only waits for answers.
-    bench.common.stop.store(true, Ordering::SeqCst);
+    bench.common.stop.give(0);
     bench.thread.sleep(None).unwrap();
     assert_eq!(bench.thread.ctx.reactor().counters().sleeps, sleeps, "it did not sleep");
     until("it sleeps", || {
@@ -305,7 +307,7 @@ fn a_queue_that_stops_says_its_base_when_it_is_empty_and_lets_go_of_all() {
     bench.thread.look_after();
     assert!(base.try_recv().is_err(), "three are in flight");
     let memory = Arc::downgrade(bench.queue(0).memory());
-    assert_eq!(bench.desk.published.read().queues, 2);
+    assert_eq!(bench.desk.published.read::<VhostStats>().queues, 2);
     bench.release();
     bench.serve(0, 3);
     bench.thread.look_after();
@@ -313,7 +315,7 @@ fn a_queue_that_stops_says_its_base_when_it_is_empty_and_lets_go_of_all() {
     assert!(memory.upgrade().is_none());
     let mut byte = [0];
     assert_eq!(std::io::Read::read(&mut &theirs, &mut byte).unwrap(), 0, "the kick is closed");
-    let stats = bench.desk.published.read();
+    let stats: VhostStats = bench.desk.published.read();
     assert_eq!((stats.queues, stats.in_flight, stats.requests), (1, 0, 3));
     // A ring that is none has no base.
     let (reply, base) = channel();
@@ -329,8 +331,7 @@ fn a_queue_that_stops_says_its_base_when_it_is_empty_and_lets_go_of_all() {
 fn finish(mut bench: Bench, threads: u16, drain_ns: u64) -> (Vec<String>, Weak<GuestMemory>) {
     bench.settle();
     let memory = Arc::downgrade(bench.queue(0).memory());
-    bench.common.stop_deadline_ns.set(Native::now() + drain_ns).unwrap();
-    bench.common.stop.store(true, Ordering::SeqCst);
+    bench.common.stop.give(Native::now() + drain_ns);
     (bench.thread.finish(Ok(()), threads), memory)
 }
 
@@ -405,18 +406,20 @@ fn it_polls_if_that_has_paid_and_there_is_a_queue_and_counts_what_came_of_it() {
 #[test]
 fn a_thread_sleeps_while_nothing_is_to_be_done_and_serves_until_the_export_stops() {
     let mut bench = Bench::with(&[SIZE]);
-    bench.thread.introduce();
+    bench.thread.set_bell();
     let (desk, common) = (Arc::clone(&bench.desk), Arc::clone(&bench.common));
     let sleeps = std::thread::scope(|scope| {
         let told = scope.spawn(move || {
             let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
             // Orders end its sleeps, and between them it says how many there were.
-            while desk.published.read().sleeps < 3 && std::time::Instant::now() < deadline {
+            while desk.published.read::<VhostStats>().sleeps < 3
+                && std::time::Instant::now() < deadline
+            {
                 desk.orders.put(Order::Enable(0, true));
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
-            let seen = desk.published.read().sleeps;
-            common.stop.store(true, Ordering::SeqCst);
+            let seen = desk.published.read::<VhostStats>().sleeps;
+            common.stop.give(0);
             desk.orders.ring();
             seen
         });

@@ -4,8 +4,6 @@
 //! Called by thread.rs between rounds. Invariant: before a sleep every guest was asked for a kick,
 //! and its ring looked at once more.
 
-use std::sync::atomic::Ordering;
-
 use millrace_block::Error;
 use millrace_machine::{Machine, Native, Poll, Polled};
 
@@ -36,9 +34,7 @@ impl IoThread {
         let stopping = limit_ns.is_some();
         let slept_ns = Native::now();
         self.ctx.turn(deadline_ns, || {
-            channel.has_work()
-                || !desk.orders.is_empty()
-                || (!stopping && common.stop.load(Ordering::SeqCst))
+            channel.has_work() || !desk.orders.is_empty() || (!stopping && common.stop.is_given())
         })?;
         let answered = usize::from(std::mem::take(&mut self.waits.answered));
         let spun_ns = std::mem::take(&mut self.waits.spun_ns);

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_block::{Op, Status};
 
@@ -57,7 +57,7 @@ fn a_connection_that_comes_while_the_server_stops_is_closed() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     assert!(rig.shared.admit());
     rig.shared.mailboxes[0].put((ours.into_raw_fd(), 0));
-    rig.shared.ending.stop.store(true, Ordering::SeqCst);
+    rig.shared.ending.stop.give(0);
     let late = accept(&mut rig, 0);
     rig.adopt();
     assert!(is_closed(&late) && is_closed(&theirs));
@@ -193,11 +193,11 @@ fn an_order_to_stop_ends_the_sleep_of_a_thread_that_serves_and_not_of_one_that_d
                 shared.mailboxes[0].ring();
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
-            shared.ending.stop.store(true, Ordering::SeqCst);
+            shared.ending.stop.give(0);
             shared.mailboxes[0].ring();
             sleeps.load(Ordering::SeqCst)
         });
-        while !rig.shared.ending.stop.load(Ordering::SeqCst) {
+        while !rig.shared.ending.stop.is_given() {
             rig.turn(None).unwrap();
             sleeps.store(rig.ctx.reactor().counters().sleeps, Ordering::SeqCst);
         }
@@ -261,11 +261,17 @@ fn memory_goes_back_with_the_last_connection() {
     let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
     rig.core.pool.give(buffer);
     rig.close(0);
-    assert_eq!((rig.core.pool.idle_bytes(), rig.closed, rig.core.counts.connections), (MIB, 1, 1));
+    assert_eq!(
+        (rig.core.pool.idle_bytes(), rig.accepting.closed, rig.core.counts.connections),
+        (MIB, 1, 1)
+    );
     rig.close(0);
-    assert_eq!(rig.closed, 1, "it is gone");
+    assert_eq!(rig.accepting.closed, 1, "it is gone");
     rig.close(1);
-    assert_eq!((rig.core.pool.idle_bytes(), rig.closed, rig.core.counts.connections), (0, 2, 0));
+    assert_eq!(
+        (rig.core.pool.idle_bytes(), rig.accepting.closed, rig.core.counts.connections),
+        (0, 2, 0)
+    );
     assert_eq!(rig.shared.connections.load(Ordering::SeqCst), 0);
 }
 
@@ -281,19 +287,19 @@ fn places_are_used_again_and_the_heap_is_trimmed_after_many_connections() {
     assert_eq!((third, rig.conns.len()), (0, 2));
     drop((one, other));
     rig.until("both are gone", |rig| rig.core.counts.connections == 0);
-    assert_eq!(rig.closed, 3);
+    assert_eq!(rig.accepting.closed, 3);
     for closed in 4..CLOSED_FEW {
         drop(rig.connect());
         rig.until("it is gone", |rig| rig.core.counts.connections == 0);
-        assert_eq!(rig.closed, closed);
+        assert_eq!(rig.accepting.closed, closed);
     }
     let (keeper, _) = rig.connect();
     drop(rig.connect());
     rig.until("it is gone", |rig| rig.core.counts.connections == 1);
-    assert_eq!(rig.closed, CLOSED_FEW, "not the last one");
+    assert_eq!(rig.accepting.closed, CLOSED_FEW, "not the last one");
     drop(keeper);
     rig.until("it is gone", |rig| rig.core.counts.connections == 0);
-    assert_eq!(rig.closed, 0, "the heap was trimmed");
+    assert_eq!(rig.accepting.closed, 0, "the heap was trimmed");
 }
 
 #[test]

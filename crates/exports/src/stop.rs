@@ -1,0 +1,50 @@
+//! The order to stop a server, and the limits of what its I/O threads do about it.
+//!
+//! Given once by the owner of the server, looked at by its threads. Used by both servers.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use millrace_machine::{Machine, Native};
+
+/// User data of the flush at the end, which no request has.
+pub(crate) const FLUSH_USER_DATA: u64 = 1 << 32;
+/// Longest sleep of one turn while a thread ends, in nanoseconds.
+pub(crate) const TURN_NS: u64 = 10_000_000;
+/// Longest time for the flush of a volume at the end, in nanoseconds.
+pub(crate) const FLUSH_NS: u64 = 1_000_000_000;
+
+/// Whether a server is to stop, and until when it may answer what is in flight.
+#[derive(Debug, Default)]
+pub(crate) struct StopOrder {
+    is_given: AtomicBool,
+    deadline_ns: OnceLock<u64>,
+}
+
+impl StopOrder {
+    /// Orders the stop. What is in flight at the deadline, by the layer's clock, is given up. Only
+    /// the first order counts.
+    pub(crate) fn give(&self, deadline_ns: u64) {
+        let _ = self.deadline_ns.set(deadline_ns);
+        self.is_given.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the server is to stop. SeqCst: a thread looks for the last time after it has armed
+    /// its doorbell.
+    #[inline]
+    pub(crate) fn is_given(&self) -> bool {
+        self.is_given.load(Ordering::SeqCst)
+    }
+
+    /// When to give up on what is in flight; 0 for a thread that ends before the order.
+    pub(crate) fn deadline_ns(&self) -> u64 {
+        self.deadline_ns.get().copied().unwrap_or(0)
+    }
+}
+
+/// The time by the layer's clock after so long.
+pub(crate) fn deadline_after(time: Duration) -> u64 {
+    let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    Native::now().saturating_add(time_ns)
+}
