@@ -14,6 +14,7 @@ use libfuzzer_sys::fuzz_target;
 use millrace_exports::vhost::blk::{self, Asked};
 use millrace_exports::vhost::memory::{GuestMemory, Region};
 use millrace_exports::vhost::ring::{Areas, Chain, RingFeatures, SplitRing};
+use millrace_exports::virtio::ID_BYTES;
 
 const SIZE: u16 = 8;
 /// Two regions, with nothing between them and the second behind the first.
@@ -66,7 +67,7 @@ fn run(memory: &GuestMemory, flags: u8, image: &[u8]) {
                     assert_eq!(Some(plain.status), request.status);
                 }
             }
-            Asked::Id => assert!(u64::from(blk::copy_in(data, &[7; blk::ID_BYTES])) <= bytes),
+            Asked::Id => assert!(u64::from(blk::copy_in(data, &[7; ID_BYTES])) <= bytes),
             _ => assert_eq!(request.data_bytes, 0),
         }
         if let Some(status) = request.status {

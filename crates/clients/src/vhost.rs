@@ -26,6 +26,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_exports::virtio::{self, feature};
 use rustix::fs::{MemfdFlags, memfd_create};
 use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures,
@@ -40,10 +41,10 @@ pub use self::layout::{
     Descriptors, LayoutError, PAGE_BYTES, RING_SIZE_MAX, RingLayout, RingOptions, Wait, slots_max,
 };
 pub use self::queue::{Counters, Queue};
-pub use self::request::{ID_BYTES, Kind, RANGE_BYTES, Request, Status, range};
+pub use self::request::{Kind, Request, Status, range};
 pub use self::ring::{DriverRing, RingError};
 
-use self::config::CONFIG_BYTES;
+use self::config::WANTED;
 use self::notify::Notify;
 use self::queue::Shared;
 
@@ -134,7 +135,7 @@ fn ring_options(options: &Options, features: u64) -> RingOptions {
         depth: options.depth,
         data_bytes: options.data_bytes,
         descriptors,
-        event_idx: features & config::EVENT_IDX != 0,
+        event_idx: features & feature::EVENT_IDX != 0,
         wait: options.wait,
     }
 }
@@ -185,10 +186,10 @@ impl Session {
     /// Features of both kinds and the configuration space.
     fn negotiate(&mut self, options: &Options) -> Result<DiskConfig, ClientError> {
         let offered = self.step("GET_FEATURES", self.frontend.get_features())?;
-        if offered & config::VERSION_1 == 0 {
+        if offered & feature::VERSION_1 == 0 {
             return Err(self.missing("VIRTIO_F_VERSION_1", "legacy devices are not supported"));
         }
-        if offered & config::PROTOCOL_FEATURES == 0 {
+        if offered & feature::PROTOCOL_FEATURES == 0 {
             let remedy = "without protocol features the size of its disk cannot be asked for";
             return Err(self.missing("VHOST_USER_F_PROTOCOL_FEATURES", remedy));
         }
@@ -208,11 +209,11 @@ impl Session {
             self.frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
         }
         self.step("SET_OWNER", self.frontend.set_owner())?;
-        let unwanted = if options.event_idx { 0 } else { config::EVENT_IDX };
-        let features = offered & config::WANTED & !unwanted;
+        let unwanted = if options.event_idx { 0 } else { feature::EVENT_IDX };
+        let features = offered & WANTED & !unwanted;
         self.check_queues(options, features, agreed)?;
         let ring = ring_options(options, features);
-        if ring.descriptors == Descriptors::Indirect && features & config::INDIRECT == 0 {
+        if ring.descriptors == Descriptors::Indirect && features & feature::INDIRECT_DESC == 0 {
             let remedy = "take a ring of three entries for each request in flight, 1024 at most";
             return Err(self.missing("VIRTIO_RING_F_INDIRECT_DESC", remedy));
         }
@@ -230,7 +231,7 @@ impl Session {
         features: u64,
         protocol: VhostUserProtocolFeatures,
     ) -> Result<(), ClientError> {
-        let several = features & config::MULTI_QUEUE != 0;
+        let several = features & feature::MQ != 0;
         let offered = match several && protocol.contains(VhostUserProtocolFeatures::MQ) {
             true => {
                 let result = self.frontend.get_queue_num();
@@ -249,9 +250,9 @@ impl Session {
     }
 
     fn disk_config(&mut self, features: u64) -> Result<DiskConfig, ClientError> {
-        let mut space = [0; CONFIG_BYTES];
+        let mut space = [0; virtio::config::BYTES];
         let flags = VhostUserConfigFlags::empty();
-        let result = self.frontend.get_config(0, CONFIG_BYTES as u32, flags, &space);
+        let result = self.frontend.get_config(0, virtio::config::BYTES as u32, flags, &space);
         let (_, bytes) = self.step("GET_CONFIG", result)?;
         space.copy_from_slice(&bytes);
         Ok(DiskConfig::parse(&space, features))

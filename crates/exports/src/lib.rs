@@ -12,6 +12,7 @@ pub mod nbd;
 mod stop;
 mod unix_socket;
 pub mod vhost;
+pub mod virtio;
 
 pub use self::faults::ExportErrors;
 pub use self::nbd::server;

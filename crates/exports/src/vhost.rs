@@ -41,7 +41,6 @@ use millrace_block::{Error, ErrorKind, SizeWatch, Volume};
 use millrace_machine::{Lock, Machine, Native, Thread};
 use millrace_reactor::{Backend, Config};
 
-use self::blk::ID_BYTES;
 use self::control::{Line, Meeting};
 use self::device::Device;
 use self::log::Log;
@@ -50,6 +49,7 @@ use self::queue::DeviceFlags;
 use self::thread::{Common, Desk, IoThread, ThreadConfig};
 use crate::io_threads::{Failed, IoThreads, NativeThread, Place, Service, cpu_of};
 use crate::stop::deadline_after;
+use crate::virtio::ID_BYTES;
 use crate::{ExportErrors, UnixSocket};
 
 pub use self::local::LocalDevice;

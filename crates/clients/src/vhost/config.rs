@@ -3,47 +3,21 @@
 //! Plain arithmetic over bits and bytes (virtio 1.2, sections 5.2.3 and 5.2.4). Called when a
 //! client connects.
 
-/// Largest segment.
-pub(crate) const SIZE_MAX: u64 = 1 << 1;
-/// Most segments of a request.
-pub(crate) const SEG_MAX: u64 = 1 << 2;
-/// Nothing may be written.
-pub(crate) const READ_ONLY: u64 = 1 << 5;
-/// A logical block that is not 512 bytes.
-pub(crate) const BLK_SIZE: u64 = 1 << 6;
-/// Flushes.
-pub(crate) const FLUSH: u64 = 1 << 9;
-/// Several queues.
-pub(crate) const MULTI_QUEUE: u64 = 1 << 12;
-/// Discards.
-pub(crate) const DISCARD: u64 = 1 << 13;
-/// Writes of zeroes.
-pub(crate) const WRITE_ZEROES: u64 = 1 << 14;
-/// Indirect descriptors.
-pub(crate) const INDIRECT: u64 = 1 << 28;
-/// Events by index.
-pub(crate) const EVENT_IDX: u64 = 1 << 29;
-/// vhost-user's own: there are protocol features.
-pub(crate) const PROTOCOL_FEATURES: u64 = 1 << 30;
-/// virtio 1.0.
-pub(crate) const VERSION_1: u64 = 1 << 32;
+use millrace_exports::virtio::{config, feature};
 
 /// What the client takes of what a server offers.
-pub(crate) const WANTED: u64 = SIZE_MAX
-    | SEG_MAX
-    | READ_ONLY
-    | BLK_SIZE
-    | FLUSH
-    | MULTI_QUEUE
-    | DISCARD
-    | WRITE_ZEROES
-    | INDIRECT
-    | EVENT_IDX
-    | PROTOCOL_FEATURES
-    | VERSION_1;
-
-/// Bytes of the configuration space that are read: up to the fields of virtio 1.1.
-pub(crate) const CONFIG_BYTES: usize = 60;
+pub(crate) const WANTED: u64 = feature::SIZE_MAX
+    | feature::SEG_MAX
+    | feature::RO
+    | feature::BLK_SIZE
+    | feature::FLUSH
+    | feature::MQ
+    | feature::DISCARD
+    | feature::WRITE_ZEROES
+    | feature::INDIRECT_DESC
+    | feature::EVENT_IDX
+    | feature::PROTOCOL_FEATURES
+    | feature::VERSION_1;
 
 /// What the server says of its disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,29 +42,34 @@ pub struct DiskConfig {
 
 impl DiskConfig {
     /// Reads the space; fields without their feature have what the specification says.
-    pub(crate) fn parse(bytes: &[u8; CONFIG_BYTES], features: u64) -> DiskConfig {
+    pub(crate) fn parse(bytes: &[u8; config::BYTES], features: u64) -> DiskConfig {
         let has = |feature| features & feature != 0;
         let word32 = |at: usize| {
             let mut word = [0; 4];
             word.copy_from_slice(&bytes[at..at + 4]);
             u32::from_le_bytes(word)
         };
-        let capacity_sectors = u64::from(word32(0)) | u64::from(word32(4)) << 32;
+        let capacity_sectors =
+            u64::from(word32(config::CAPACITY)) | u64::from(word32(config::CAPACITY + 4)) << 32;
         let field = |feature, at, otherwise| if has(feature) { word32(at) } else { otherwise };
         // qemu-storage-daemon offers the feature and says 0.
-        let segment_bytes_max = match field(SIZE_MAX, 8, 0) {
+        let segment_bytes_max = match field(feature::SIZE_MAX, config::SIZE_MAX, 0) {
             0 => u32::MAX,
             most => most,
         };
-        let queues = u16::from_le_bytes([bytes[34], bytes[35]]);
+        let queues = u16::from_le_bytes([0, 1].map(|byte| bytes[config::NUM_QUEUES + byte]));
         DiskConfig {
             capacity_sectors,
-            block_bytes: field(BLK_SIZE, 20, 512),
+            block_bytes: field(feature::BLK_SIZE, config::BLK_SIZE, 512),
             segment_bytes_max,
-            segments_max: field(SEG_MAX, 12, 1),
-            queues: if has(MULTI_QUEUE) { queues } else { 1 },
-            discard_sectors_max: field(DISCARD, 36, 0),
-            write_zeroes_sectors_max: field(WRITE_ZEROES, 48, 0),
+            segments_max: field(feature::SEG_MAX, config::SEG_MAX, 1),
+            queues: if has(feature::MQ) { queues } else { 1 },
+            discard_sectors_max: field(feature::DISCARD, config::MAX_DISCARD_SECTORS, 0),
+            write_zeroes_sectors_max: field(
+                feature::WRITE_ZEROES,
+                config::MAX_WRITE_ZEROES_SECTORS,
+                0,
+            ),
             features,
         }
     }
@@ -98,13 +77,13 @@ impl DiskConfig {
     /// Whether nothing may be written.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.features & READ_ONLY != 0
+        self.features & feature::RO != 0
     }
 
     /// Whether it takes flushes.
     #[must_use]
     pub fn has_flush(&self) -> bool {
-        self.features & FLUSH != 0
+        self.features & feature::FLUSH != 0
     }
 
     /// Size in bytes.
@@ -120,9 +99,9 @@ mod tests {
 
     #[test]
     fn fields_without_their_feature_have_their_defaults() {
-        let mut bytes = [0xff; CONFIG_BYTES];
+        let mut bytes = [0xff; config::BYTES];
         bytes[..8].copy_from_slice(&0x1_0000_0001u64.to_le_bytes());
-        let plain = DiskConfig::parse(&bytes, VERSION_1);
+        let plain = DiskConfig::parse(&bytes, feature::VERSION_1);
         assert_eq!(plain.size_bytes(), 0x200_0000_0200);
         assert_eq!((plain.block_bytes, plain.queues, plain.segments_max), (512, 1, 1));
         assert_eq!((plain.discard_sectors_max, plain.write_zeroes_sectors_max), (0, 0));

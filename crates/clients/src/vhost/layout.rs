@@ -5,12 +5,11 @@
 //! hands with every batch (indices, headers, statuses); headers and statuses are packed, so that a
 //! batch moves a line for 4 headers and one for 64 statuses.
 
+use millrace_exports::virtio::{HEADER_BYTES, area_bytes};
 use thiserror::Error;
 
 /// Entries of a ring at most: more than any server takes.
 pub const RING_SIZE_MAX: u16 = 1024;
-/// Bytes of one descriptor.
-pub(crate) const DESCRIPTOR_BYTES: usize = 16;
 /// An indirect table: three descriptors in a cache line.
 pub(crate) const TABLE_BYTES: usize = 64;
 /// Alignment of the whole and of the data.
@@ -117,7 +116,8 @@ impl RingLayout {
         if depth == 0 || depth > most {
             return Err(LayoutError::Depth { depth, size, most });
         }
-        let (size, depth) = (usize::from(size), usize::from(depth));
+        let areas = area_bytes(size).map(|bytes| bytes as usize);
+        let depth = usize::from(depth);
         let tables = match descriptors {
             Descriptors::Chained => 0,
             Descriptors::Indirect => depth * TABLE_BYTES,
@@ -133,11 +133,11 @@ impl RingLayout {
             stride if stride >= PAGE_BYTES => stride.next_multiple_of(PAGE_BYTES),
             stride => stride.next_power_of_two(),
         };
-        let descriptors = part(size * DESCRIPTOR_BYTES, LINE_BYTES);
-        let available = part(6 + 2 * size, LINE_BYTES);
-        let used = part(6 + 8 * size, LINE_BYTES);
+        let descriptors = part(areas[0], LINE_BYTES);
+        let available = part(areas[1], LINE_BYTES);
+        let used = part(areas[2], LINE_BYTES);
         let tables = part(tables, LINE_BYTES);
-        let headers = part(depth * 16, LINE_BYTES);
+        let headers = part(depth * HEADER_BYTES, LINE_BYTES);
         let statuses = part(depth, PAGE_BYTES);
         let data = part(depth * data_stride, PAGE_BYTES);
         Ok(RingLayout {

@@ -10,12 +10,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use millrace_exports::virtio::{ID_BYTES, RANGE_BYTES, RANGE_UNMAP};
 use vm_memory::MmapRegion;
 
 use super::error::ClientError;
 use super::layout::Wait;
 use super::notify::{Notify, Woken};
-use super::request::{ID_BYTES, Kind, RANGE_BYTES, Request, Status, range};
+use super::request::{Kind, Request, Status, range};
 use super::ring::{DriverRing, RingError};
 
 /// Looks at the ring in one `wait` before it gives the caller a chance to do something else.
@@ -176,8 +177,8 @@ impl Queue {
     /// # Errors
     /// As [`Queue::call`].
     pub fn identity(&mut self) -> Result<(Status, Vec<u8>), ClientError> {
-        let status = self.call(Request { kind: Kind::GetId, sector: 0, bytes: ID_BYTES })?;
-        let mut id = [0; ID_BYTES as usize];
+        let status = self.call(Request { kind: Kind::GetId, sector: 0, bytes: ID_BYTES as u32 })?;
+        let mut id = [0; ID_BYTES];
         self.ring.read_data(0, &mut id);
         Ok((status, id.into_iter().take_while(|byte| *byte != 0).collect()))
     }
@@ -195,12 +196,12 @@ impl Queue {
     /// # Errors
     /// As [`Queue::call`].
     pub fn write_zeroes(&mut self, sector: u64, sectors: u32) -> Result<Status, ClientError> {
-        self.call_range(Kind::WriteZeroes, &range(sector, sectors, 1))
+        self.call_range(Kind::WriteZeroes, &range(sector, sectors, RANGE_UNMAP))
     }
 
     fn call_range(&mut self, kind: Kind, range: &[u8]) -> Result<Status, ClientError> {
         self.ring.write_data(0, range);
-        self.call(Request { kind, sector: 0, bytes: RANGE_BYTES })
+        self.call(Request { kind, sector: 0, bytes: RANGE_BYTES as u32 })
     }
 
     /// Copies bytes into a free slot's buffer, before a write.

@@ -3,12 +3,7 @@
 //! Plain values of the virtio specification (1.2, section 5.2.6). Made by whoever submits, read by
 //! the ring; a slot's descriptors are rewritten only when the [`Shape`] of its request changes.
 
-/// Bytes of a request's header: type, reserved, sector.
-pub(crate) const HEADER_BYTES: u32 = 16;
-/// Bytes of a disk's identity.
-pub const ID_BYTES: u32 = 20;
-/// Bytes of the range of a discard or a write of zeroes.
-pub const RANGE_BYTES: u32 = 16;
+use millrace_exports::virtio::{RANGE_BYTES, kind, status};
 
 /// What a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,12 +26,12 @@ impl Kind {
     /// The number of the type on the ring.
     pub(crate) const fn number(self) -> u32 {
         match self {
-            Kind::Read => 0,
-            Kind::Write => 1,
-            Kind::Flush => 4,
-            Kind::GetId => 8,
-            Kind::Discard => 11,
-            Kind::WriteZeroes => 13,
+            Kind::Read => kind::IN,
+            Kind::Write => kind::OUT,
+            Kind::Flush => kind::FLUSH,
+            Kind::GetId => kind::GET_ID,
+            Kind::Discard => kind::DISCARD,
+            Kind::WriteZeroes => kind::WRITE_ZEROES,
         }
     }
 }
@@ -110,26 +105,26 @@ pub struct Status(pub u8);
 
 impl Status {
     /// Done.
-    pub const OK: Status = Status(0);
+    pub const OK: Status = Status(status::OK);
     /// The device failed.
-    pub const IO_ERROR: Status = Status(1);
+    pub const IO_ERROR: Status = Status(status::IOERR);
     /// The device does not do such requests.
-    pub const UNSUPPORTED: Status = Status(2);
+    pub const UNSUPPORTED: Status = Status(status::UNSUPP);
 
     /// Whether it is done.
     #[inline]
     #[must_use]
     pub const fn is_ok(self) -> bool {
-        self.0 == 0
+        self.0 == status::OK
     }
 }
 
 impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
-            0 => f.write_str("ok"),
-            1 => f.write_str("I/O error"),
-            2 => f.write_str("not supported"),
+            status::OK => f.write_str("ok"),
+            status::IOERR => f.write_str("I/O error"),
+            status::UNSUPP => f.write_str("not supported"),
             other => write!(f, "status {other}, which virtio-blk does not have"),
         }
     }
@@ -137,8 +132,8 @@ impl std::fmt::Display for Status {
 
 /// The data of a discard or a write of zeroes: one range; `flags` 1 allows to unmap it.
 #[must_use]
-pub fn range(sector: u64, sectors: u32, flags: u32) -> [u8; RANGE_BYTES as usize] {
-    let mut bytes = [0; RANGE_BYTES as usize];
+pub fn range(sector: u64, sectors: u32, flags: u32) -> [u8; RANGE_BYTES] {
+    let mut bytes = [0; RANGE_BYTES];
     bytes[..8].copy_from_slice(&sector.to_le_bytes());
     bytes[8..12].copy_from_slice(&sectors.to_le_bytes());
     bytes[12..].copy_from_slice(&flags.to_le_bytes());

@@ -21,18 +21,13 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, fence};
 
+use millrace_exports::virtio::descriptor::{INDIRECT, NEXT, WRITE};
+use millrace_exports::virtio::{DESCRIPTOR_BYTES, HEADER_BYTES, NO_INTERRUPT, NO_NOTIFY};
 use thiserror::Error;
 
-use super::layout::{
-    DESCRIPTOR_BYTES, Descriptors, LayoutError, RingLayout, RingOptions, TABLE_BYTES, Wait,
-};
-use super::request::{HEADER_BYTES, Request, Shape, Status};
+use super::layout::{Descriptors, LayoutError, RingLayout, RingOptions, TABLE_BYTES, Wait};
+use super::request::{Request, Shape, Status};
 
-const NEXT: u16 = 1;
-const DEVICE_WRITES: u16 = 2;
-const INDIRECT: u16 = 4;
-/// In the flags of either ring: the other side is not to notify.
-const QUIET: u16 = 1;
 /// After so many completions the used event is moved along, long before the index comes round.
 const QUIET_LAPSE: u16 = 1 << 14;
 
@@ -126,7 +121,7 @@ impl DriverRing {
         };
         // Relaxed here and wherever only the device reads: it looks when it is shown something.
         ring.used_event_word().store(u16::MAX.to_le(), Relaxed);
-        ring.set_flags(if options.event_idx { 0 } else { QUIET });
+        ring.set_flags(if options.event_idx { 0 } else { NO_INTERRUPT });
         Ok(ring)
     }
 
@@ -162,7 +157,7 @@ impl DriverRing {
             state.shape = shape;
             self.write_chain(slot, shape);
         }
-        let header = self.layout.headers + usize::from(slot) * HEADER_BYTES as usize;
+        let header = self.layout.headers + usize::from(slot) * HEADER_BYTES;
         // Relaxed: the release store of the index in `publish` makes these visible.
         self.word64(header).store(u64::from(request.kind.number()).to_le(), Relaxed);
         self.word64(header + 8).store(request.sector.to_le(), Relaxed);
@@ -230,7 +225,7 @@ impl DriverRing {
             let event = u16::from_le(self.available_event_word().load(Relaxed));
             self.published.wrapping_sub(event).wrapping_sub(1) < count
         } else {
-            u16::from_le(self.word16(self.layout.used).load(Relaxed)) & QUIET == 0
+            u16::from_le(self.word16(self.layout.used).load(Relaxed)) & NO_NOTIFY == 0
         };
         if due {
             self.confirmed = self.published;
@@ -331,16 +326,16 @@ impl DriverRing {
     fn write_chain(&mut self, slot: u16, shape: Shape) {
         assert!(shape.bytes() <= self.options.data_bytes, "more than a slot has");
         let index = usize::from(slot);
-        let header = self.layout.headers + index * HEADER_BYTES as usize;
+        let header = self.layout.headers + index * HEADER_BYTES;
         let data = self.layout.data + index * self.layout.data_stride;
-        let direction = if shape.to_driver() { DEVICE_WRITES } else { 0 };
-        let mut parts = [(header, HEADER_BYTES, 0); 3];
+        let direction = if shape.to_driver() { WRITE } else { 0 };
+        let mut parts = [(header, HEADER_BYTES as u32, 0); 3];
         let mut count = 1;
         if shape.bytes() > 0 {
             parts[count] = (data, shape.bytes(), direction);
             count += 1;
         }
-        parts[count] = (self.layout.statuses + index, 1, DEVICE_WRITES);
+        parts[count] = (self.layout.statuses + index, 1, WRITE);
         count += 1;
         let (table, places) = match self.options.descriptors {
             Descriptors::Chained => {
@@ -379,7 +374,7 @@ impl DriverRing {
         if self.armed {
             self.armed = false;
             if !self.options.event_idx {
-                self.set_flags(QUIET);
+                self.set_flags(NO_INTERRUPT);
             }
         }
         if self.next_used.wrapping_sub(self.used_event) > QUIET_LAPSE {

@@ -11,6 +11,7 @@ use millrace_block::{Op, OpFlags, QueueLimits, Sector, Segment, Status};
 
 use super::memory::read_once;
 use super::ring::{Chain, Plain};
+use crate::virtio::{HEADER_BYTES, RANGE_BYTES, RANGE_UNMAP, config, feature, kind, status};
 
 /// Most pieces of data in a request that a guest is told of: two descriptors less than the smallest
 /// ring that frontends commonly make, for guests without indirect tables.
@@ -21,62 +22,13 @@ const PIECE_BYTES_MAX: u32 = 16 << 20;
 /// Smallest limit of a piece that guests take: their page.
 const PAGE_BYTES: u32 = 4096;
 
-/// Bits of the device's features.
-#[allow(missing_docs)] // The names are the specification's.
-pub mod feature {
-    pub const SIZE_MAX: u64 = 1 << 1;
-    pub const SEG_MAX: u64 = 1 << 2;
-    pub const RO: u64 = 1 << 5;
-    pub const BLK_SIZE: u64 = 1 << 6;
-    pub const FLUSH: u64 = 1 << 9;
-    pub const TOPOLOGY: u64 = 1 << 10;
-    pub const CONFIG_WCE: u64 = 1 << 11;
-    pub const MQ: u64 = 1 << 12;
-    pub const DISCARD: u64 = 1 << 13;
-    pub const WRITE_ZEROES: u64 = 1 << 14;
-    pub const INDIRECT_DESC: u64 = 1 << 28;
-    pub const EVENT_IDX: u64 = 1 << 29;
-    pub const PROTOCOL_FEATURES: u64 = 1 << 30;
-    pub const VERSION_1: u64 = 1 << 32;
-}
-
-/// Types of requests.
-#[allow(missing_docs)] // The names are the specification's.
-pub mod kind {
-    pub const IN: u32 = 0;
-    pub const OUT: u32 = 1;
-    pub const FLUSH: u32 = 4;
-    pub const GET_ID: u32 = 8;
-    pub const DISCARD: u32 = 11;
-    pub const WRITE_ZEROES: u32 = 13;
-}
-
-/// Outcomes, as the last byte of a request has them.
-pub const STATUS_OK: u8 = 0;
-/// It failed.
-pub const STATUS_IOERR: u8 = 1;
-/// It is not supported.
-pub const STATUS_UNSUPP: u8 = 2;
-
-/// Of a zeroing: the range may be given back to the drive.
-const FLAG_UNMAP: u32 = 1;
-/// Bytes of a serial number.
-pub const ID_BYTES: usize = 20;
-/// Bytes of the configuration space.
-pub const CONFIG_BYTES: usize = 60;
-/// Where in it the write-back switch stands.
-pub const WCE_OFFSET: usize = 32;
-
-const HEADER_BYTES: usize = 16;
-const RANGE_BYTES: usize = 16;
-
 /// The one table from the block layer's outcomes to the device's.
 #[must_use]
 pub fn status_of(status: Status) -> u8 {
     match status {
-        Status::Ok => STATUS_OK,
-        Status::NotSupported => STATUS_UNSUPP,
-        _ => STATUS_IOERR,
+        Status::Ok => status::OK,
+        Status::NotSupported => status::UNSUPP,
+        _ => status::IOERR,
     }
 }
 
@@ -141,32 +93,38 @@ impl Config {
 
     /// The configuration space.
     #[must_use]
-    pub fn bytes(&self) -> [u8; CONFIG_BYTES] {
+    pub fn bytes(&self) -> [u8; config::BYTES] {
         let limits = &self.limits;
         let block = limits.logical_block_size;
         let blocks = |bytes: u32| (bytes / block).max(1);
         let (size_max, seg_max) = self.segments();
-        let mut bytes = [0; CONFIG_BYTES];
+        let mut bytes = [0; config::BYTES];
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-        put(0, &self.capacity.to_le_bytes());
-        put(8, &size_max.to_le_bytes());
-        put(12, &seg_max.to_le_bytes());
-        put(20, &block.to_le_bytes());
-        put(24, &[blocks(limits.physical_block_size).trailing_zeros() as u8, 0]);
+        put(config::CAPACITY, &self.capacity.to_le_bytes());
+        put(config::SIZE_MAX, &size_max.to_le_bytes());
+        put(config::SEG_MAX, &seg_max.to_le_bytes());
+        put(config::BLK_SIZE, &block.to_le_bytes());
+        put(
+            config::PHYSICAL_BLOCK_EXP,
+            &[blocks(limits.physical_block_size).trailing_zeros() as u8, 0],
+        );
         let io_min = u16::try_from(blocks(limits.io_min)).unwrap_or(u16::MAX);
-        put(26, &io_min.to_le_bytes());
-        put(28, &(limits.io_opt / block).to_le_bytes());
-        put(WCE_OFFSET, &[u8::from(self.write_back)]);
-        put(34, &self.queues.to_le_bytes());
+        put(config::MIN_IO_SIZE, &io_min.to_le_bytes());
+        put(config::OPT_IO_SIZE, &(limits.io_opt / block).to_le_bytes());
+        put(config::WRITEBACK, &[u8::from(self.write_back)]);
+        put(config::NUM_QUEUES, &self.queues.to_le_bytes());
         if limits.max_discard_sectors > 0 {
-            put(36, &limits.max_discard_sectors.to_le_bytes());
-            put(40, &1u32.to_le_bytes());
-            put(44, &(limits.discard_granularity >> 9).max(1).to_le_bytes());
+            put(config::MAX_DISCARD_SECTORS, &limits.max_discard_sectors.to_le_bytes());
+            put(config::MAX_DISCARD_SEG, &1u32.to_le_bytes());
+            put(
+                config::DISCARD_SECTOR_ALIGNMENT,
+                &(limits.discard_granularity >> 9).max(1).to_le_bytes(),
+            );
         }
         if limits.max_write_zeroes_sectors > 0 {
-            put(48, &limits.max_write_zeroes_sectors.to_le_bytes());
-            put(52, &1u32.to_le_bytes());
-            put(56, &[u8::from(limits.max_discard_sectors > 0)]);
+            put(config::MAX_WRITE_ZEROES_SECTORS, &limits.max_write_zeroes_sectors.to_le_bytes());
+            put(config::MAX_WRITE_ZEROES_SEG, &1u32.to_le_bytes());
+            put(config::WRITE_ZEROES_MAY_UNMAP, &[u8::from(limits.max_discard_sectors > 0)]);
         }
         bytes
     }
@@ -235,7 +193,7 @@ pub fn parse(chain: &mut Chain) -> Request {
     let mut header = [0; HEADER_BYTES];
     let first = cut_front(&mut parts[..readable], &mut header);
     let Some(first) = first.filter(|_| status.is_some()) else {
-        let asked = Asked::Refused(STATUS_IOERR);
+        let asked = Asked::Refused(status::IOERR);
         return Request { asked, status, data: (0, 0), data_bytes: 0 };
     };
     let (kind, rest) = header.split_at(4);
@@ -257,19 +215,19 @@ pub fn parse(chain: &mut Chain) -> Request {
     let known = written || matches!(kind, kind::IN | kind::FLUSH | kind::GET_ID);
     let asked = match kind {
         // First of all, since a driver goes by it.
-        _ if !known => Asked::Refused(STATUS_UNSUPP),
-        _ if stray || has_empty => Asked::Refused(STATUS_IOERR),
+        _ if !known => Asked::Refused(status::UNSUPP),
+        _ if stray || has_empty => Asked::Refused(status::IOERR),
         kind::IN | kind::OUT => {
             let op = if written { Op::Write } else { Op::Read };
             match data_bytes > 0 && data_bytes.is_multiple_of(512) && data_bytes < 1 << 32 {
                 true => Asked::Transfer(op, sector),
-                false => Asked::Refused(STATUS_IOERR),
+                false => Asked::Refused(status::IOERR),
             }
         }
         kind::FLUSH if data_bytes == 0 => Asked::Flush,
         kind::GET_ID => Asked::Id,
         kind::DISCARD | kind::WRITE_ZEROES => range(kind, data_bytes, &mut parts[data.0..data.1]),
-        _ => Asked::Refused(STATUS_IOERR),
+        _ => Asked::Refused(status::IOERR),
     };
     if !matches!(asked, Asked::Transfer(..) | Asked::Id) {
         data_bytes = 0;
@@ -341,7 +299,7 @@ fn range(kind: u32, data_bytes: u64, parts: &mut [Segment]) -> Asked {
     let mut bytes = [0; RANGE_BYTES];
     // A guest was told that it may name one range.
     if data_bytes != RANGE_BYTES as u64 || cut_front(parts, &mut bytes).is_none() {
-        return Asked::Refused(STATUS_IOERR);
+        return Asked::Refused(status::IOERR);
     }
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
     let sector = u64::from(word(0)) | u64::from(word(4)) << 32;
@@ -349,8 +307,8 @@ fn range(kind: u32, data_bytes: u64, parts: &mut [Segment]) -> Asked {
     let (op, flags) = match (kind, unmap) {
         (kind::DISCARD, 0) => (Op::Discard, OpFlags::NONE),
         (kind::WRITE_ZEROES, 0) => (Op::WriteZeroes, OpFlags::NOUNMAP),
-        (kind::WRITE_ZEROES, FLAG_UNMAP) => (Op::WriteZeroes, OpFlags::NONE),
-        _ => return Asked::Refused(STATUS_UNSUPP),
+        (kind::WRITE_ZEROES, RANGE_UNMAP) => (Op::WriteZeroes, OpFlags::NONE),
+        _ => return Asked::Refused(status::UNSUPP),
     };
     Asked::Range { op, flags, sector, nr_sectors }
 }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
 
-use super::blk::{Config, feature};
+use super::blk::Config;
 use super::control::Line;
 use super::inflight::Inflight;
 use super::memory::{GuestMemory, Region, RegionAddress};
@@ -28,6 +28,7 @@ use super::notifiers::Notifiers;
 use super::queue::{DeviceFlags, Queue, QueueParts, RingParts};
 use super::ring::{Areas, RingFeatures};
 use super::thread::{Common, Desk, Order};
+use crate::virtio::feature;
 
 /// Largest configuration space that may be asked for.
 const CONFIG_MAX: usize = 256;

@@ -11,7 +11,6 @@ use std::sync::atomic::AtomicBool;
 use millrace_block::{Error, ErrorKind, Volume};
 use millrace_machine::Native;
 
-use super::blk::ID_BYTES;
 use super::log::Log;
 use super::memory::GuestMemory;
 use super::notifiers::Notifiers;
@@ -19,6 +18,7 @@ use super::queue::{DeviceFlags, Queue, QueueParts, RingParts};
 use super::ring::{Areas, RingFeatures};
 use super::thread::{Common, Desk, IoThread, Order, ThreadConfig};
 use super::{VhostStats, WAIT_MAX_NS};
+use crate::virtio::ID_BYTES;
 
 /// A device with one queue, on the thread that made it.
 pub struct LocalDevice {

@@ -19,13 +19,14 @@ use std::sync::mpsc::Sender;
 use millrace_block::{Bio, Channel, Op, OpFlags, Reject, Rejected, Segment, Status};
 use millrace_machine::Native;
 
-use super::blk::{self, Asked, ID_BYTES, STATUS_OK};
+use super::blk::{self, Asked};
 use super::inflight::QueueInflight;
 use super::memory::GuestMemory;
 use super::notifiers::{Notifiers, signal};
 use super::ring::{Areas, Chain, RingError, RingFeatures, SplitRing};
 use super::sigbus;
 use super::stats::VhostStats;
+use crate::virtio::{ID_BYTES, status};
 
 /// What all queues of a device share.
 #[derive(Debug)]
@@ -369,7 +370,7 @@ impl Queue {
             Asked::Id => {
                 let data = &self.chain.parts[request.data.0..request.data.1];
                 slot.read_bytes = blk::copy_in(data, &self.flags.id);
-                self.answer(head, STATUS_OK);
+                self.answer(head, status::OK);
                 // Nothing more from memory that went away meanwhile: the thread looks whose it was.
                 return sigbus::hits() == hits;
             }
@@ -435,7 +436,7 @@ impl Queue {
     #[inline]
     pub(crate) fn complete(&mut self, head: u16, status: Status, stats: &mut VhostStats) {
         if status.is_ok() {
-            return self.answer(head, STATUS_OK);
+            return self.answer(head, status::OK);
         }
         stats.errors += 1;
         self.slots[usize::from(head)].read_bytes = 0;

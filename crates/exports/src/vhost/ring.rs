@@ -21,6 +21,8 @@ use millrace_machine::plant::{Plant, planted, weaker};
 use millrace_machine::{Machine, Native};
 
 use super::memory::{GuestMemory, read_once};
+use crate::virtio::descriptor::{INDIRECT, NEXT, WRITE};
+use crate::virtio::{DESCRIPTOR_BYTES, HEADER_BYTES, NO_INTERRUPT, NO_NOTIFY, area_bytes};
 
 pub use self::cells::Cells;
 pub use self::error::RingError;
@@ -28,20 +30,8 @@ pub use self::error::RingError;
 /// Largest ring.
 pub const SIZE_MAX: u16 = 1024;
 
-const NEXT: u16 = 1;
-const WRITE: u16 = 2;
-const INDIRECT: u16 = 4;
-/// Of avail.flags: the driver wants no interrupts.
-const NO_INTERRUPT: u16 = 1;
-/// Of used.flags: the device wants no kicks.
-const NO_NOTIFY: u16 = 1;
-
-/// Bytes of the three areas of a ring.
-#[must_use]
-pub fn area_bytes(size: u16) -> [u64; 3] {
-    let size = u64::from(size);
-    [16 * size, 6 + 2 * size, 6 + 8 * size]
-}
+/// Bytes of the indirect table of a plain chain: header, data, status.
+const PLAIN_TABLE_BYTES: u32 = 3 * DESCRIPTOR_BYTES as u32;
 
 /// A descriptor as the guest wrote it.
 #[derive(Debug, Clone, Copy)]
@@ -399,12 +389,13 @@ impl SplitRing {
             return None;
         }
         let mut first = read(table, head);
-        if first.flags == INDIRECT && first.len == 48 && self.features.indirect {
-            table = memory.find(first.addr, 48)?;
+        if first.flags == INDIRECT && first.len == PLAIN_TABLE_BYTES && self.features.indirect {
+            table = memory.find(first.addr, PLAIN_TABLE_BYTES.into())?;
             count = 3;
             first = read(table, 0);
         }
-        if first.flags != NEXT || first.len != 16 || u32::from(first.next) >= count {
+        if first.flags != NEXT || first.len != HEADER_BYTES as u32 || u32::from(first.next) >= count
+        {
             return None;
         }
         let data = read(table, first.next);
@@ -417,7 +408,7 @@ impl SplitRing {
             return None;
         }
         Some(Plain {
-            header: memory.find(first.addr, 16)?,
+            header: memory.find(first.addr, HEADER_BYTES as u64)?,
             data: Segment { start: memory.find(data.addr, data.len.into())?, len_bytes: data.len },
             writable,
             status: memory.find(last.addr, 1)?,
@@ -446,12 +437,12 @@ impl SplitRing {
             let Descriptor { addr, len, flags, next } = read(table, index);
             if flags & INDIRECT != 0 {
                 let allowed = self.features.indirect && !indirect && flags & NEXT == 0;
-                if !allowed || len == 0 || !len.is_multiple_of(16) {
+                if !allowed || len == 0 || !len.is_multiple_of(DESCRIPTOR_BYTES as u32) {
                     return Err(RingError::Indirect { len });
                 }
                 let place = memory.translate(addr).filter(|at| at.room_bytes >= len.into());
                 table = place.ok_or(RingError::NotMemory { addr, len })?.start;
-                (count, index, indirect) = (len / 16, 0, true);
+                (count, index, indirect) = (len / DESCRIPTOR_BYTES as u32, 0, true);
                 continue;
             }
             if left == 0 {

@@ -7,6 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::virtio::ID_BYTES;
 
 /// A chain over two buffers, each cut at some places.
 fn chain(readable: &mut [u8], writable: &mut [u8], cuts: &[usize]) -> Chain {
@@ -132,7 +133,7 @@ fn data_of_four_gib_is_too_much_and_a_sector_less_is_not() {
             Segment { start: &raw mut status, len_bytes: 1 },
         ];
         let request = parse(&mut Chain { parts, readable: 1, has_empty: false });
-        let (read, refused) = (Asked::Transfer(Op::Read, 5), Asked::Refused(STATUS_IOERR));
+        let (read, refused) = (Asked::Transfer(Op::Read, 5), Asked::Refused(status::IOERR));
         assert_eq!(request.asked, if fits { read } else { refused }, "{last}");
         assert_eq!(request.data_bytes, if fits { (1 << 31) + u64::from(last) } else { 0 });
     }
@@ -177,8 +178,8 @@ fn ranges_have_their_flags_and_no_others() {
     assert_eq!(ask(kind::DISCARD, 8, 0), range(Op::Discard, OpFlags::NONE));
     assert_eq!(ask(kind::WRITE_ZEROES, 8, 0), range(Op::WriteZeroes, OpFlags::NOUNMAP));
     assert_eq!(ask(kind::WRITE_ZEROES, 8, 1), range(Op::WriteZeroes, OpFlags::NONE));
-    assert_eq!(ask(kind::DISCARD, 8, 1), Asked::Refused(STATUS_UNSUPP));
-    assert_eq!(ask(kind::WRITE_ZEROES, 8, 2), Asked::Refused(STATUS_UNSUPP));
+    assert_eq!(ask(kind::DISCARD, 8, 1), Asked::Refused(status::UNSUPP));
+    assert_eq!(ask(kind::WRITE_ZEROES, 8, 2), Asked::Refused(status::UNSUPP));
     // All eight bytes of a sector count.
     let far = [&(5u64 << 32 | 7).to_le_bytes()[..], &8u32.to_le_bytes(), &[0; 4]].concat();
     let mut readable = [header(kind::DISCARD, 0), far].concat();
@@ -188,7 +189,7 @@ fn ranges_have_their_flags_and_no_others() {
     // More ranges than a guest was told of.
     let mut two = [header(kind::DISCARD, 0), vec![0; 32]].concat();
     let asked = parse(&mut chain(&mut two, &mut [0], &[])).asked;
-    assert_eq!(asked, Asked::Refused(STATUS_IOERR));
+    assert_eq!(asked, Asked::Refused(status::IOERR));
 }
 
 #[test]
@@ -197,25 +198,25 @@ fn what_cannot_be_a_request_is_refused_with_its_status() {
         let request = parse(&mut chain(&mut readable, &mut vec![0; room], &[]));
         (request.asked, request.status.is_some())
     };
-    assert_eq!(ask(header(99, 0), 1), (Asked::Refused(STATUS_UNSUPP), true));
+    assert_eq!(ask(header(99, 0), 1), (Asked::Refused(status::UNSUPP), true));
     // Types that there are elsewhere, with data: to read, to write, both.
     for kind in [9, 10, 14, 16, 24, 99] {
-        let refused = (Asked::Refused(STATUS_UNSUPP), true);
+        let refused = (Asked::Refused(status::UNSUPP), true);
         assert_eq!(ask([header(kind, 0), vec![0; 16]].concat(), 1), refused);
         assert_eq!(ask(header(kind, 0), 513), refused);
         assert_eq!(ask([header(kind, 0), vec![0; 16]].concat(), 513), refused);
     }
     let strange = [kind::FLUSH, kind::GET_ID, kind::IN].map(|kind| [header(kind, 0), vec![0]]);
     for readable in strange {
-        assert_eq!(ask(readable.concat(), 513), (Asked::Refused(STATUS_IOERR), true));
+        assert_eq!(ask(readable.concat(), 513), (Asked::Refused(status::IOERR), true));
     }
-    assert_eq!(ask(vec![0; 15], 513), (Asked::Refused(STATUS_IOERR), true));
-    assert_eq!(ask(header(kind::IN, 0), 100), (Asked::Refused(STATUS_IOERR), true));
-    assert_eq!(ask(header(kind::IN, 0), 1), (Asked::Refused(STATUS_IOERR), true));
-    assert_eq!(ask(header(kind::OUT, 0), 1), (Asked::Refused(STATUS_IOERR), true));
+    assert_eq!(ask(vec![0; 15], 513), (Asked::Refused(status::IOERR), true));
+    assert_eq!(ask(header(kind::IN, 0), 100), (Asked::Refused(status::IOERR), true));
+    assert_eq!(ask(header(kind::IN, 0), 1), (Asked::Refused(status::IOERR), true));
+    assert_eq!(ask(header(kind::OUT, 0), 1), (Asked::Refused(status::IOERR), true));
     assert_eq!(ask(header(kind::FLUSH, 0), 1), (Asked::Flush, true));
-    assert_eq!(ask(header(kind::FLUSH, 0), 2), (Asked::Refused(STATUS_IOERR), true));
-    assert_eq!(ask(header(kind::FLUSH, 0), 0), (Asked::Refused(STATUS_IOERR), false));
+    assert_eq!(ask(header(kind::FLUSH, 0), 2), (Asked::Refused(status::IOERR), true));
+    assert_eq!(ask(header(kind::FLUSH, 0), 0), (Asked::Refused(status::IOERR), false));
     assert_eq!(ask(header(kind::GET_ID, 0), 21), (Asked::Id, true));
 }
 
@@ -236,7 +237,7 @@ fn the_configuration_space_says_what_the_volume_is_like() {
     assert_eq!((word(0), word(20)), (1000, 512));
     assert_eq!((word(8), word(12)), (1 << 20, 126));
     assert_eq!((bytes[24], u16::from_le_bytes([bytes[26], bytes[27]]), word(28)), (3, 128, 512));
-    assert_eq!((bytes[WCE_OFFSET], bytes[34]), (1, 4));
+    assert_eq!((bytes[config::WRITEBACK], bytes[34]), (1, 4));
     assert_eq!([word(36), word(40), word(44)], [1 << 20, 1, 8]);
     assert_eq!([word(48), word(52), bytes[56].into()], [1 << 21, 1, 1]);
     assert_eq!(config(limits).features() & feature::RO, 0);

@@ -16,11 +16,12 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 use super::{CONFIG_MAX, Device, map};
-use crate::vhost::blk::{Config, WCE_OFFSET};
+use crate::vhost::blk::Config;
 use crate::vhost::inflight::Inflight;
 use crate::vhost::memory::{REGIONS_MAX, Region};
 use crate::vhost::ring::SIZE_MAX;
 use crate::vhost::thread::Order;
+use crate::virtio::config;
 
 impl VhostUserBackendReqHandlerMut for Device {
     fn set_owner(&mut self) -> Result<()> {
@@ -242,7 +243,7 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn set_config(&mut self, offset: u32, buf: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
         // All else is not the guest's to set; a guest that tries is ignored, as the hardware would.
-        let place = WCE_OFFSET.checked_sub(offset as usize).and_then(|at| buf.get(at));
+        let place = config::WRITEBACK.checked_sub(offset as usize).and_then(|at| buf.get(at));
         if let Some(value) = place {
             // Whatever is negotiated so far: a frontend keeps it, and does not say it again.
             self.common.write_back.store(*value != 0, Ordering::SeqCst);

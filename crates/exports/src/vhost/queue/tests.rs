@@ -4,9 +4,9 @@
 use millrace_block::Stamp;
 use millrace_drives::{Effect, FaultCache, FaultControl, FaultRule, IoConfig, IoContext};
 
-use super::super::blk::kind;
 use super::super::tests::played::{Played, count, event, until, volume};
 use super::*;
+use crate::virtio::kind;
 
 const SIZE: u16 = 64;
 const LANE: u64 = 3;

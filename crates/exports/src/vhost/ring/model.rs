@@ -11,8 +11,9 @@ use millrace_machine::checked::{Checked, CheckedLine, CheckedParker, CheckedWord
 use millrace_machine::plant::Plant;
 use millrace_machine::{Line, Machine, Order, Parker, Thread, Word};
 
-use super::{Cells, NO_INTERRUPT, NO_NOTIFY, RingFeatures, SplitRing};
+use super::{Cells, RingFeatures, SplitRing};
 use crate::vhost::models::{holds_but_for, spawn};
+use crate::virtio::{NO_INTERRUPT, NO_NOTIFY};
 
 const SIZE: u16 = 2;
 /// The index goes round with the second request.

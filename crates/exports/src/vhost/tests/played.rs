@@ -16,11 +16,12 @@ use millrace_drives::{FaultCache, FaultConfig, FaultControl, FaultDriver, open};
 use millrace_machine::Native;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::vhost::blk::{ID_BYTES, kind};
 use crate::vhost::memory::{GuestMemory, Region, RegionAddress, memory_file};
 use crate::vhost::notifiers::Notifiers;
 use crate::vhost::queue::{DeviceFlags, Queue, QueueParts, RingParts};
 use crate::vhost::ring::{Areas, RingFeatures};
+use crate::virtio::descriptor::{NEXT, WRITE};
+use crate::virtio::{ID_BYTES, kind};
 
 const QUEUE_BYTES: u64 = 0x1_0000;
 const AVAIL: u64 = 0x4000;
@@ -31,9 +32,6 @@ const STATUSES: u64 = 0xc000;
 pub(in crate::vhost) const DATA: u64 = 4 * QUEUE_BYTES;
 const MEMORY_BYTES: u64 = DATA + (1 << 20);
 const USER: u64 = 1 << 40;
-
-pub(in crate::vhost) const NEXT: u16 = 1;
-pub(in crate::vhost) const WRITE: u16 = 2;
 
 /// A volume of RAM with which something may go wrong.
 pub(in crate::vhost) fn volume(cache: FaultCache) -> (Arc<Volume<Native>>, FaultControl) {

@@ -10,12 +10,12 @@ use std::sync::{Mutex, Weak};
 use millrace_block::{Disk, DiskConfig, Op, Status};
 use millrace_drives::{Effect, FaultCache, FaultControl, FaultRule};
 
-use super::super::blk::kind;
 use super::super::memory::GuestMemory;
 use super::super::queue::QueueParts;
 use super::super::tests::played::{Played, count, event, until, volume, volume_with};
 use super::*;
 use crate::mailbox::lock;
+use crate::virtio::kind;
 
 const SIZE: u16 = 64;
 const LONG_NS: u64 = 30_000_000_000;

@@ -180,7 +180,7 @@ fn vhost_config(plan: &Checked, opened: &Opened, threads: u16) -> VhostConfig {
         let same = exports.iter().filter(|other| Arc::ptr_eq(&other.volume, volume));
         let before: u16 = same.map(|other| other.threads.count(other.queues)).sum();
         let mut serial = vhost.serial.clone().unwrap_or_else(|| export.name.clone());
-        while serial.len() > millrace_exports::vhost::blk::ID_BYTES {
+        while serial.len() > millrace_exports::virtio::ID_BYTES {
             serial.pop();
         }
         exports.push(VhostExport {

@@ -1,0 +1,95 @@
+//! Numbers of virtio, for both sides of a ring: the device here and the drivers that test it.
+//!
+//! Names are the specification's. Called by `vhost`, which plays the device, and by the clients of
+//! `millrace-clients`, which play the driver; calls nothing.
+//!
+//! Source: virtio 1.2, sections 2.7 (rings) and 5.2 (the block device).
+#![allow(missing_docs)] // A number's name is its document.
+
+/// Bits of the device's features.
+pub mod feature {
+    pub const SIZE_MAX: u64 = 1 << 1;
+    pub const SEG_MAX: u64 = 1 << 2;
+    pub const RO: u64 = 1 << 5;
+    pub const BLK_SIZE: u64 = 1 << 6;
+    pub const FLUSH: u64 = 1 << 9;
+    pub const TOPOLOGY: u64 = 1 << 10;
+    pub const CONFIG_WCE: u64 = 1 << 11;
+    pub const MQ: u64 = 1 << 12;
+    pub const DISCARD: u64 = 1 << 13;
+    pub const WRITE_ZEROES: u64 = 1 << 14;
+    pub const INDIRECT_DESC: u64 = 1 << 28;
+    pub const EVENT_IDX: u64 = 1 << 29;
+    /// vhost-user's own: there are protocol features.
+    pub const PROTOCOL_FEATURES: u64 = 1 << 30;
+    pub const VERSION_1: u64 = 1 << 32;
+}
+
+/// Types of requests.
+pub mod kind {
+    pub const IN: u32 = 0;
+    pub const OUT: u32 = 1;
+    pub const FLUSH: u32 = 4;
+    pub const GET_ID: u32 = 8;
+    pub const DISCARD: u32 = 11;
+    pub const WRITE_ZEROES: u32 = 13;
+}
+
+/// Outcomes, as the last byte of a request has them.
+pub mod status {
+    pub const OK: u8 = 0;
+    pub const IOERR: u8 = 1;
+    pub const UNSUPP: u8 = 2;
+}
+
+/// Flags of a descriptor.
+pub mod descriptor {
+    pub const NEXT: u16 = 1;
+    /// The device writes the buffer.
+    pub const WRITE: u16 = 2;
+    pub const INDIRECT: u16 = 4;
+}
+
+/// Where the fields of the configuration space are, in bytes.
+pub mod config {
+    pub const CAPACITY: usize = 0;
+    pub const SIZE_MAX: usize = 8;
+    pub const SEG_MAX: usize = 12;
+    pub const BLK_SIZE: usize = 20;
+    pub const PHYSICAL_BLOCK_EXP: usize = 24;
+    pub const MIN_IO_SIZE: usize = 26;
+    pub const OPT_IO_SIZE: usize = 28;
+    pub const WRITEBACK: usize = 32;
+    pub const NUM_QUEUES: usize = 34;
+    pub const MAX_DISCARD_SECTORS: usize = 36;
+    pub const MAX_DISCARD_SEG: usize = 40;
+    pub const DISCARD_SECTOR_ALIGNMENT: usize = 44;
+    pub const MAX_WRITE_ZEROES_SECTORS: usize = 48;
+    pub const MAX_WRITE_ZEROES_SEG: usize = 52;
+    pub const WRITE_ZEROES_MAY_UNMAP: usize = 56;
+    /// Bytes of it, up to the fields of virtio 1.1.
+    pub const BYTES: usize = 60;
+}
+
+/// Of the flags of the avail ring: the driver wants no interrupts.
+pub const NO_INTERRUPT: u16 = 1;
+/// Of the flags of the used ring: the device wants no kicks.
+pub const NO_NOTIFY: u16 = 1;
+
+/// Bytes of a descriptor.
+pub const DESCRIPTOR_BYTES: usize = 16;
+/// Bytes of a request's header: type, reserved, sector.
+pub const HEADER_BYTES: usize = 16;
+/// Bytes of the range of a discard or a write of zeroes.
+pub const RANGE_BYTES: usize = 16;
+/// Bytes of a serial number.
+pub const ID_BYTES: usize = 20;
+/// Of the flags of a range of zeroes: it may be given back to the drive.
+pub const RANGE_UNMAP: u32 = 1;
+
+/// Bytes of the three areas of a ring of `size` entries: descriptor table, avail ring, used ring.
+#[must_use]
+pub const fn area_bytes(size: u16) -> [u64; 3] {
+    let size = size as u64;
+    [DESCRIPTOR_BYTES as u64 * size, 6 + 2 * size, 6 + 8 * size]
+}
