@@ -5,7 +5,7 @@
 //! and a hardware queue of its drives; the queues of a guest are dealt out to the threads evenly.
 //! [`VhostServer::stop`] answers what is in flight, flushes, joins.
 //!
-//! A request's walk: thread.rs (rounds) -> queue.rs (slots) -> ring.rs (virtqueue) -> blk.rs
+//! A request's walk: io_thread.rs (rounds) -> queue.rs (slots) -> ring.rs (virtqueue) -> blk.rs
 //! (request) -> channel of the block layer -> queue.rs (answer). Guest memory goes to the drives as
 //! it is. The protocol is that of the crate `vhost` (device.rs), on a thread that does no I/O
 //! (control.rs). Paper: \[MIOT\]: a dedicated queue and I/O thread for each vCPU.
@@ -14,6 +14,7 @@ pub mod blk;
 mod control;
 mod device;
 mod inflight;
+mod io_thread;
 mod kicks;
 mod local;
 mod log;
@@ -29,8 +30,7 @@ mod queue;
 pub mod ring;
 mod sigbus;
 mod stats;
-mod thread;
-mod threads;
+mod thread_count;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -43,10 +43,10 @@ use millrace_reactor::{Backend, Config};
 
 use self::control::{Line, Meeting};
 use self::device::Device;
+use self::io_thread::{Common, Desk, IoThread, ThreadConfig};
 use self::log::Log;
 use self::nudge::Nudged;
 use self::queue::DeviceFlags;
-use self::thread::{Common, Desk, IoThread, ThreadConfig};
 use crate::io_threads::{Failed, IoThreads, NativeThread, Place, Service, cpu_of};
 use crate::stop::deadline_after;
 use crate::virtio::ID_BYTES;
@@ -55,7 +55,7 @@ use crate::{ExportErrors, UnixSocket};
 pub use self::local::LocalDevice;
 pub use self::log::Say;
 pub use self::stats::VhostStats;
-pub use self::threads::{QUEUES_MAX, Threads};
+pub use self::thread_count::{QUEUES_MAX, Threads};
 
 /// Longest poll before a sleep unless set otherwise: 200 us, as KVM's `halt_poll_ns`. On hosts that
 /// are virtual machines themselves, waking a thread and being woken cost up to as much.

@@ -12,7 +12,8 @@
 //! bio nor payload (holes.rs).
 
 mod budget;
-mod clients;
+mod client_log;
+mod client_timers;
 mod connection;
 mod drain;
 mod execute;
@@ -22,19 +23,18 @@ mod input;
 mod lane;
 mod listen;
 mod memory;
+mod memory_wait;
 mod outgoing;
 mod overdue;
-mod patience;
-mod ragged;
 mod ranges;
 mod receive;
 mod ring;
 mod shared;
-mod shares;
 mod stats;
 #[cfg(test)]
 mod tests;
 mod ticket;
+mod unaligned;
 mod worker;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -23,11 +23,11 @@ use vhost::vhost_user::{Error, Result};
 use super::blk::Config;
 use super::control::Line;
 use super::inflight::Inflight;
+use super::io_thread::{Common, Desk, Order};
 use super::memory::{GuestMemory, Region, RegionAddress};
 use super::notifiers::Notifiers;
 use super::queue::{DeviceFlags, Queue, QueueParts, RingParts};
 use super::ring::{Areas, RingFeatures};
-use super::thread::{Common, Desk, Order};
 use crate::virtio::feature;
 
 /// Largest configuration space that may be asked for.

@@ -1,7 +1,7 @@
 //! Kicks: the eventfds by which guests say that there is something, on the reactor of a thread.
 //!
 //! A kick wakes the thread out of its ring: a poll for readability stands there while it sleeps.
-//! The descriptors are the frontend's, so nothing here ever waits on one. Called by thread.rs.
+//! The descriptors are the frontend's, so nothing here ever waits on one. Called by io_thread.rs.
 //!
 //! Invariant (the reactor's contract): a descriptor lives until no operation on it is outstanding.
 #![allow(unsafe_code)]

@@ -11,12 +11,12 @@ use std::sync::atomic::AtomicBool;
 use millrace_block::{Error, ErrorKind, Volume};
 use millrace_machine::Native;
 
+use super::io_thread::{Common, Desk, IoThread, Order, ThreadConfig};
 use super::log::Log;
 use super::memory::GuestMemory;
 use super::notifiers::Notifiers;
 use super::queue::{DeviceFlags, Queue, QueueParts, RingParts};
 use super::ring::{Areas, RingFeatures};
-use super::thread::{Common, Desk, IoThread, Order, ThreadConfig};
 use super::{VhostStats, WAIT_MAX_NS};
 use crate::virtio::ID_BYTES;
 

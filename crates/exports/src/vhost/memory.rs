@@ -2,8 +2,8 @@
 //!
 //! A [`GuestMemory`] is a fixed list of regions; a change of memory makes a new list that shares
 //! the regions that stay. A region is unmapped when the last list that has it is gone, and each
-//! request in flight keeps the list that it was translated by (thread.rs), so nothing is unmapped
-//! under a drive. Made by device.rs, read by the rings.
+//! request in flight keeps the list that it was translated by (io_thread.rs), so nothing is
+//! unmapped under a drive. Made by device.rs, read by the rings.
 //!
 //! Invariants: regions are not empty, do not wrap and do not overlap in guest addresses; whatever
 //! `translate` returns lies inside one mapping. A frontend that truncates its file meanwhile makes

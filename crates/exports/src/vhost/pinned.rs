@@ -3,7 +3,7 @@
 //! A registered region saves the kernel a look-up of pages per I/O and costs that all of it is
 //! pinned: a balloon or free page reporting in the guest would then read and write pages that the
 //! guest no longer has. So it is off unless the configuration says that guests have neither.
-//! Called by thread.rs.
+//! Called by io_thread.rs.
 //!
 //! Invariant: a region is unregistered only when no request in flight can lie in it.
 #![allow(unsafe_code)]

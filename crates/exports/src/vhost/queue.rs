@@ -1,6 +1,6 @@
 //! A virtqueue in service: its ring, its requests in flight, its notifications.
 //!
-//! Owned by one I/O thread (thread.rs), which asks it to take requests into a channel and hands
+//! Owned by one I/O thread (io_thread.rs), which asks it to take requests into a channel and hands
 //! back what completed. Guest memory goes to the drives as it is. Made by device.rs from what the
 //! frontend said.
 //!

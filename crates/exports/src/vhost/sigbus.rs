@@ -2,8 +2,9 @@
 //!
 //! Touching such memory raises SIGBUS, which would end the process. While guest memory is mapped, a
 //! handler puts zeroes of our own in place of the mapping that the fault was in and marks it; the
-//! thread goes on, and the device whose memory it was is failed (thread.rs). Faults elsewhere go to
-//! whoever handled them before. The table is fixed, since a handler may neither allocate nor lock.
+//! thread goes on, and the device whose memory it was is failed (io_thread.rs). Faults elsewhere go
+//! to whoever handled them before. The table is fixed, since a handler may neither allocate nor
+//! lock.
 //!
 //! The whole mapping goes, since a process may have 65,530 only: a page on its own here and there
 //! would cut one mapping into any number. Other threads find zeroes in it from then on, too, and

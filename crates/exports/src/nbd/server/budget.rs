@@ -5,7 +5,7 @@
 //! large that is, first come first served over all threads; while one waits, nobody maps more but
 //! for a few small buffers. Above that, memory goes by demand: each connection may hold an eighth
 //! of what is free, so that those that hold least get more first (dynamic thresholds).
-//! Called by the pools and by shares.rs; calls nothing.
+//! Called by the pools and by memory_wait.rs; calls nothing.
 //!
 //! Two slices of an eighth each are kept: the last for connections that hold no more than each is
 //! guaranteed, the one before for those that hold little. So whatever others do, small requests go

@@ -16,20 +16,20 @@ use std::os::fd::RawFd;
 
 use millrace_machine::{Machine, Native};
 
+use super::client_timers::Progress;
 use super::holes::HoleSearch;
 use super::input::Input;
 use super::memory::Pool;
+use super::memory_wait::Hunger;
 use super::outgoing::{BATCH_REPLIES, Freed, Outgoing};
-use super::patience::Progress;
 use super::ring::{Ring, shut_down};
-use super::shares::Hunger;
 use super::ticket::{Memory, Ticket, Tickets};
 use crate::nbd::{Handshake, Request, Rules, Session};
 
 /// After this many bytes of replies a connection receives only when its client has caught up. Until
 /// then the client has replies to read before it could see those of new requests, so waiting costs
 /// it nothing, and the requests it sends meanwhile come in one receive and not one by one. A hint
-/// only: a client may send before it reads, so patience.rs ends the wait.
+/// only: a client may send before it reads, so client_timers.rs ends the wait.
 const BACKLOG_BYTES: usize = 32 * 1024;
 /// And only after this many replies: long ones are few at a time in the socket, and a client that
 /// has to wait for the next ones to be made gains nothing from requests taken together.
@@ -38,7 +38,7 @@ const BACKLOG_REPLIES: u32 = 8;
 /// copied is still in the cache when it is sent, and the client gets the first of it soon.
 const TURN_BYTES: usize = 256 * 1024;
 /// With this many bytes of replies waiting for the socket a connection takes no more requests. As
-/// above a hint only, and patience.rs ends the wait.
+/// above a hint only, and client_timers.rs ends the wait.
 const UNSENT_BYTES: usize = 512 * 1024;
 
 /// Where a connection is in its life.

@@ -14,7 +14,7 @@ use super::exports::Exports;
 use super::holes::HOLE_BYTES_MIN;
 use super::lane::Lane;
 use super::memory::{Pool, Zeroes};
-use super::shares::NoBuffer;
+use super::memory_wait::NoBuffer;
 use super::stats::ServerStats;
 use super::ticket::{Claim, Life, Memory, Owner, Ticket, Tickets};
 use crate::nbd::status::Extent;

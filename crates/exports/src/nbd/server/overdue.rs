@@ -14,7 +14,7 @@ use millrace_machine::{Machine, Native};
 
 use super::execute::Core;
 use super::lane::Lane;
-use super::shares::Hunger;
+use super::memory_wait::Hunger;
 use super::ticket::{Claim, Life, Memory, Ticket};
 use super::worker::{Worker, touch};
 

@@ -10,11 +10,11 @@
 
 use std::fmt::Display;
 
-use super::clients;
+use super::client_log;
 use super::connection::{Connection, Granted, Incoming, Phase};
 use super::execute::{Core, Taken};
 use super::input::COPY_BYTES_MAX;
-use super::shares::Hunger;
+use super::memory_wait::Hunger;
 use super::ticket::{Memory, Ticket};
 use crate::nbd::{Catalog, Parsed, Progress, Rules, Verdict, check, parse};
 
@@ -79,7 +79,7 @@ impl Core {
             }
             Err(error) => {
                 self.counts.protocol_errors += 1;
-                clients::ended(self.pool.thread(), conn, error);
+                client_log::ended(self.pool.thread(), conn, error);
                 conn.kill(&mut self.tickets, &mut self.pool);
             }
         }
@@ -116,7 +116,7 @@ impl Core {
         let catalog = &self.exports.catalogs[listener];
         let export = catalog.exports[session.export];
         let info = &self.exports.list[export].info;
-        clients::granted(self.pool.thread(), conn, &info.name, session.style());
+        client_log::granted(self.pool.thread(), conn, &info.name, session.style());
         let rules = Rules::new(info, &session);
         // Or a little more than it was told, if the volume grew in between.
         let rules = Rules { size_bytes: catalog.size_bytes(session.export), ..rules };
@@ -178,7 +178,7 @@ impl Core {
     /// The client broke the protocol.
     fn violated(&mut self, conn: &mut Connection, why: impl Display) {
         self.counts.protocol_errors += 1;
-        clients::ended(self.pool.thread(), conn, why);
+        client_log::ended(self.pool.thread(), conn, why);
         conn.kill(&mut self.tickets, &mut self.pool);
     }
 

@@ -10,7 +10,7 @@
 use millrace_block::{Op, OpFlags, Sector};
 
 use super::memory::PoolBuffer;
-use super::ragged::Bounce;
+use super::unaligned::Bounce;
 use crate::nbd::Reply;
 
 /// What a request's payload lies in.

@@ -17,15 +17,15 @@ use millrace_drives::{IoConfig, IoContext};
 use millrace_machine::{Machine, Native};
 use millrace_reactor::Completion;
 
-use super::clients;
+use super::client_log;
+use super::client_timers::Patience;
 use super::connection::{Connection, Phase};
 use super::execute::Core;
 use super::lane::Lane;
 use super::memory::{Pool, trim_heap};
-use super::patience::Patience;
+use super::memory_wait::Hunger;
 use super::ring::{Event, Ring, close_now, set_send_buffer, set_tcp_options};
 use super::shared::{FlushPart, Shared};
-use super::shares::Hunger;
 use super::stats::ServerStats;
 use super::ticket::{Life, Memory, Ticket, Tickets};
 
@@ -313,7 +313,7 @@ impl Worker {
         let conn =
             self.conns[index].insert(Connection::new(fd, index, self.accepting.serial, listener));
         let catalog = &self.shared.exports.catalogs[listener];
-        clients::connected(self.number, conn, &catalog.address);
+        client_log::connected(self.number, conn, &catalog.address);
         let deadline_ns = Native::now().saturating_add(self.shared.handshake_timeout_ns);
         self.handshakes.push_back((deadline_ns, index, self.accepting.serial));
         touch(&mut self.touched, conn);
@@ -344,7 +344,7 @@ impl Worker {
             let conn = self.conns[index].as_mut().filter(|conn| conn.serial == serial);
             if let Some(conn) = conn.filter(|conn| conn.phase == Phase::Handshake) {
                 self.core.counts.handshake_timeouts += 1;
-                clients::ended(self.number, conn, "the handshake took longer than its timeout");
+                client_log::ended(self.number, conn, "the handshake took longer than its timeout");
                 conn.kill(&mut self.core.tickets, &mut self.core.pool);
                 touch(&mut self.touched, conn);
             }
@@ -416,7 +416,7 @@ impl Worker {
 
     fn close(&mut self, index: usize) {
         let Some(conn) = self.conns[index].take() else { return };
-        clients::left(self.number, &conn);
+        client_log::left(self.number, &conn);
         self.ring.close(conn.fd);
         if conn.in_flight > 0 {
             // Drives have the rest; its memory comes back without the connection.

@@ -14,10 +14,10 @@ use vhost::vhost_user::{GpuBackend, VhostUserBackendReqHandlerMut};
 use super::*;
 use crate::mailbox::lock;
 use crate::vhost::Say;
+use crate::vhost::io_thread::ThreadConfig;
 use crate::vhost::log::Log;
 use crate::vhost::memory::memory_file;
 use crate::vhost::tests::played::volume;
-use crate::vhost::thread::ThreadConfig;
 use crate::virtio::ID_BYTES;
 
 /// A device of which no ring is served, and what it said.

@@ -1,6 +1,6 @@
 //! What a guest may do to its ring that it must not.
 //!
-//! Plain values with a text for the log. Made by ring.rs, said by thread.rs.
+//! Plain values with a text for the log. Made by ring.rs, said by io_thread.rs.
 
 /// What a guest must not do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

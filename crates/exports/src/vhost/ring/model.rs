@@ -1,8 +1,8 @@
 //! Models of a ring between driver and device: both see what the other wrote before its index; no
 //! kick and no interrupt is lost, with event indices and with flags, around the end of the index.
 //!
-//! The device's side is production code in the order of thread.rs and waiting.rs; the driver's side
-//! is written here as virtio 1.2, section 2.7.13 has it. Both sleep without a deadline.
+//! The device's side is production code in the order of io_thread.rs and waiting.rs; the driver's
+//! side is written here as virtio 1.2, section 2.7.13 has it. Both sleep without a deadline.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! A guest that unit tests play: memory in one file, and rings in it that are written by hand.
 //!
 //! Each queue has [`QUEUE_BYTES`] for its ring, headers and status bytes; all of them read
-//! into data from [`DATA`] on. Used by the tests of queue.rs and of thread.rs.
+//! into data from [`DATA`] on. Used by the tests of queue.rs and of io_thread.rs.
 #![allow(clippy::unwrap_used)] // Tests may.
 
 use std::fs::File;

@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 
-use super::clients;
+use super::client_log;
 use super::connection::Connection;
 use super::ring::is_gone;
 use super::worker::{Worker, touch};
@@ -187,7 +187,7 @@ impl Worker {
             if conn.habits.progress.is_slow(waits, times, period_ns) {
                 self.core.counts.stalled += 1;
                 let why = "it reads too slowly while other clients wait for memory";
-                clients::ended(self.number, conn, why);
+                client_log::ended(self.number, conn, why);
                 conn.kill(&mut self.core.tickets, &mut self.core.pool);
                 touch(&mut self.touched, conn);
             }
@@ -251,7 +251,7 @@ impl Worker {
             let waits = conn.waits_for_client();
             if conn.habits.progress.is_stalled(waits) {
                 self.core.counts.stalled += 1;
-                clients::ended(self.number, conn, "it reads or sends nothing for too long");
+                client_log::ended(self.number, conn, "it reads or sends nothing for too long");
                 conn.kill(&mut self.core.tickets, &mut self.core.pool);
                 touch(&mut self.touched, conn);
             }

@@ -1,8 +1,8 @@
 //! Nothing to do: an I/O thread polls for as long as that has paid lately, then sleeps in its ring.
 //!
 //! It does not poll where its CPU is shared: then it keeps from running whoever has work for it.
-//! Called by thread.rs between rounds. Invariant: before a sleep every guest was asked for a kick,
-//! and its ring looked at once more.
+//! Called by io_thread.rs between rounds. Invariant: before a sleep every guest was asked for a
+//! kick, and its ring looked at once more.
 
 use millrace_block::Error;
 use millrace_machine::{Machine, Native, Poll, Polled};

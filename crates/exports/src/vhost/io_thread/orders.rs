@@ -1,7 +1,7 @@
 //! What a control thread tells an I/O thread, and what that does about it.
 //!
 //! Orders come through the thread's mailbox and are taken between rounds; those that somebody waits
-//! for carry the way back. Called by thread.rs.
+//! for carry the way back. Called by io_thread.rs.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
