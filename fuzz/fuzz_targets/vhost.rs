@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use millrace_exports::vhost::blk::{self, Asked};
+use millrace_exports::vhost::blk::{self, Action};
 use millrace_exports::vhost::memory::{GuestMemory, Region};
 use millrace_exports::vhost::ring::{Areas, Chain, RingFeatures, SplitRing};
 use millrace_exports::virtio::ID_BYTES;
@@ -56,8 +56,8 @@ fn run(memory: &GuestMemory, flags: u8, image: &[u8]) {
         let request = blk::parse(&mut chain);
         let data = &chain.parts[request.data.0..request.data.1];
         let bytes: u64 = data.iter().map(|part| u64::from(part.len_bytes)).sum();
-        match request.asked {
-            Asked::Transfer(op, sector) => {
+        match request.action {
+            Action::Transfer(op, sector) => {
                 assert!(bytes == request.data_bytes && bytes > 0 && bytes % 512 == 0);
                 if let Some(plain) = plain
                     && let Some(short) = blk::parse_plain(&plain)
@@ -67,7 +67,7 @@ fn run(memory: &GuestMemory, flags: u8, image: &[u8]) {
                     assert_eq!(Some(plain.status), request.status);
                 }
             }
-            Asked::Id => assert!(u64::from(blk::copy_in(data, &[7; ID_BYTES])) <= bytes),
+            Action::Id => assert!(u64::from(blk::copy_in(data, &[7; ID_BYTES])) <= bytes),
             _ => assert_eq!(request.data_bytes, 0),
         }
         if let Some(status) = request.status {

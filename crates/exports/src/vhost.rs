@@ -41,9 +41,9 @@ use millrace_block::{Error, ErrorKind, SizeWatch, Volume};
 use millrace_machine::{Lock, Machine, Native, Thread};
 use millrace_reactor::{Backend, Config};
 
-use self::control::{Line, Meeting};
+use self::control::{Endpoint, FrontendLink};
 use self::device::Device;
-use self::io_thread::{Common, Desk, IoThread, ThreadConfig};
+use self::io_thread::{Common, IoThread, ThreadConfig, ThreadState};
 use self::log::Log;
 use self::nudge::Nudged;
 use self::queue::DeviceFlags;
@@ -124,11 +124,11 @@ pub struct VhostConfig {
 }
 
 /// One export that runs.
-struct Running {
+struct RunningExport {
     name: String,
     common: Arc<Common>,
-    desks: Arc<[Arc<Desk>]>,
-    line: Arc<Line>,
+    thread_states: Arc<[Arc<ThreadState>]>,
+    link: Arc<FrontendLink>,
     threads: IoThreads<Vec<String>>,
     control: Option<NativeThread>,
     /// Guests hear of a new size of their volume as long as this is here.
@@ -137,7 +137,7 @@ struct Running {
 
 /// Running exports to virtual machines. Dropped without [`VhostServer::stop`], they stop at once.
 pub struct VhostServer {
-    exports: Vec<Running>,
+    exports: Vec<RunningExport>,
     failed: Failed,
     notes: Vec<String>,
 }
@@ -150,16 +150,16 @@ impl VhostServer {
     /// `System` if the system refuses a socket, a ring or memory; nothing is left running.
     pub fn start(config: VhostConfig) -> Result<VhostServer, Error> {
         config.exports.iter().try_for_each(check)?;
-        let meetings = config.exports.iter().map(|export| meet(&export.socket));
-        let meetings = meetings.collect::<Result<Vec<_>, Error>>()?;
+        let endpoints = config.exports.iter().map(|export| bind(&export.socket));
+        let endpoints = endpoints.collect::<Result<Vec<_>, Error>>()?;
         let mut server =
             VhostServer { exports: Vec::new(), failed: Failed::default(), notes: Vec::new() };
         for export in &config.exports {
             server.start_threads(export, &config)?;
         }
         // Only now that all of them can serve does the first frontend get an answer.
-        for (index, (export, meeting)) in config.exports.iter().zip(meetings).enumerate() {
-            server.exports[index].start_control(export, meeting);
+        for (index, (export, endpoint)) in config.exports.iter().zip(endpoints).enumerate() {
+            server.exports[index].start_control(export, endpoint);
         }
         server.notes.dedup();
         Ok(server)
@@ -172,25 +172,34 @@ impl VhostServer {
         let settings = settings(export, config.backend);
         let lock = (export.threads == Threads::Shared).then(|| Lock::new("vhost queues", ()));
         let common = Arc::new(Common::new(Arc::clone(&export.volume), settings, log, lock));
-        let line = Line::new()
+        let link = FrontendLink::new()
             .map_err(|error| Error::new(ErrorKind::System, format!("eventfd: {error}")))?;
-        let line = Arc::new(line);
-        let told = Arc::clone(&line);
+        let link = Arc::new(link);
+        let told = Arc::clone(&link);
         let tell = move |_| {
-            told.tell_of_change();
+            told.notify_config_change();
         };
         let _size = export.volume.watch_size(tell);
-        let desks: Arc<[Arc<Desk>]> = (0..count).map(|_| Arc::default()).collect();
+        let thread_states: Arc<[Arc<ThreadState>]> = (0..count).map(|_| Arc::default()).collect();
         let places = (0..count).map(|index| {
-            let (common, desk) = (Arc::clone(&common), Arc::clone(&desks[usize::from(index)]));
+            let (common, state) =
+                (Arc::clone(&common), Arc::clone(&thread_states[usize::from(index)]));
             let number = export.first_thread + index;
             let name = format!("millrace-vm{number}");
             let place = Place { name, cpu: cpu_of(&export.cpus, index.into()) };
-            (place, move || NudgedThread::new(&common, desk, number, count))
+            (place, move || NudgedThread::new(&common, state, number, count))
         });
         let (threads, notes) = IoThreads::start(&self.failed, places);
         let name = export.name.clone();
-        self.exports.push(Running { name, common, desks, line, threads, control: None, _size });
+        self.exports.push(RunningExport {
+            name,
+            common,
+            thread_states,
+            link,
+            threads,
+            control: None,
+            _size,
+        });
         self.notes.extend(notes?);
         Ok(())
     }
@@ -211,7 +220,7 @@ impl VhostServer {
     #[must_use]
     pub fn observer(&self) -> VhostObserver {
         let exports = self.exports.iter();
-        VhostObserver(exports.map(Seen::of).collect())
+        VhostObserver(exports.map(ExportObserver::of).collect())
     }
 
     /// Takes nothing more from guests, answers what is in flight for at most `drain_timeout`,
@@ -225,7 +234,7 @@ impl VhostServer {
         let deadline_ns = deadline_after(drain_timeout);
         for export in &self.exports {
             export.common.stop.give(deadline_ns);
-            export.desks.iter().for_each(|desk| desk.orders.ring());
+            export.thread_states.iter().for_each(|state| state.orders.ring());
         }
         let mut failures = Vec::new();
         for mut export in self.exports.drain(..) {
@@ -237,7 +246,7 @@ impl VhostServer {
                 failures.push(format!("export {}: {text}", export.name));
             }
             // Only now, so that guests hear of the last answers.
-            export.line.hang_up();
+            export.link.shut_down();
             export.control.into_iter().for_each(|thread| whole &= thread.join());
             if !whole {
                 failures.push("an I/O thread panicked".to_owned());
@@ -258,22 +267,22 @@ impl Drop for VhostServer {
 
 /// Reads the counters of a server.
 #[derive(Clone)]
-pub struct VhostObserver(Vec<Seen>);
+pub struct VhostObserver(Vec<ExportObserver>);
 
 /// What is seen of an export.
 #[derive(Clone)]
-struct Seen {
+struct ExportObserver {
     name: String,
     common: Arc<Common>,
-    desks: Arc<[Arc<Desk>]>,
+    thread_states: Arc<[Arc<ThreadState>]>,
 }
 
-impl Seen {
-    fn of(running: &Running) -> Seen {
-        Seen {
+impl ExportObserver {
+    fn of(running: &RunningExport) -> ExportObserver {
+        ExportObserver {
             name: running.name.clone(),
             common: Arc::clone(&running.common),
-            desks: Arc::clone(&running.desks),
+            thread_states: Arc::clone(&running.thread_states),
         }
     }
 }
@@ -282,7 +291,9 @@ impl VhostObserver {
     /// The counters of each thread of each export, by the export's name.
     #[must_use]
     pub fn stats(&self) -> Vec<(String, Vec<VhostStats>)> {
-        let threads = |seen: &Seen| seen.desks.iter().map(|desk| desk.published.read()).collect();
+        let threads = |seen: &ExportObserver| {
+            seen.thread_states.iter().map(|state| state.published.read()).collect()
+        };
         self.0.iter().map(|seen| (seen.name.clone(), threads(seen))).collect()
     }
 
@@ -316,10 +327,10 @@ fn check(export: &VhostExport) -> Result<(), Error> {
     Ok(())
 }
 
-fn meet(socket: &VhostSocket) -> Result<Meeting, Error> {
+fn bind(socket: &VhostSocket) -> Result<Endpoint, Error> {
     Ok(match socket {
-        VhostSocket::Listen(path, mode) => Meeting::Listen(UnixSocket::bind_with(path, *mode)?),
-        VhostSocket::Connect(path) => Meeting::Connect(path.clone()),
+        VhostSocket::Listen(path, mode) => Endpoint::Listen(UnixSocket::bind_with(path, *mode)?),
+        VhostSocket::Connect(path) => Endpoint::Connect(path.clone()),
     })
 }
 
@@ -334,13 +345,13 @@ impl NudgedThread {
     /// Makes the calling thread number `number` of those that have queues of the volume's drives.
     fn new(
         common: &Arc<Common>,
-        desk: Arc<Desk>,
+        state: Arc<ThreadState>,
         number: u16,
         count: u16,
     ) -> Result<NudgedThread, Error> {
-        let thread = IoThread::new(common, &desk, number)?;
+        let thread = IoThread::new(common, &state, number)?;
         thread.set_bell();
-        Ok(NudgedThread { thread, count, _nudged: desk.nudge.take() })
+        Ok(NudgedThread { thread, count, _nudged: state.nudge.take() })
     }
 }
 
@@ -360,7 +371,7 @@ impl Service for NudgedThread {
     }
 }
 
-impl Running {
+impl RunningExport {
     /// Waits until all I/O threads have ended, at most until then; nudges those that hang.
     fn has_ended(&self, until_ns: u64) -> bool {
         let mut wait = NUDGE[0];
@@ -368,16 +379,16 @@ impl Running {
             if Native::now() >= until_ns {
                 return false;
             }
-            self.desks.iter().for_each(|desk| desk.nudge.give());
+            self.thread_states.iter().for_each(|state| state.nudge.give());
             wait = NUDGE[1];
         }
         true
     }
 
     /// Starts the control thread.
-    fn start_control(&mut self, export: &VhostExport, meeting: Meeting) {
-        let (common, desks) = (Arc::clone(&self.common), Arc::clone(&self.desks));
-        let (line, log) = (Arc::clone(&self.line), self.common.log.clone());
+    fn start_control(&mut self, export: &VhostExport, endpoint: Endpoint) {
+        let (common, thread_states) = (Arc::clone(&self.common), Arc::clone(&self.thread_states));
+        let (link, log) = (Arc::clone(&self.link), self.common.log.clone());
         let limits = *export.volume.limits();
         let config = blk::Config {
             capacity: export.volume.capacity(),
@@ -395,10 +406,10 @@ impl Running {
                 let write_back = AtomicBool::new(true);
                 let read_only = config.read_only;
                 let flags = DeviceFlags { write_back, read_only, id, tenant };
-                let line = Arc::clone(&line);
-                Device::new(Arc::clone(&common), Arc::clone(&desks), line, (config, flags))
+                let link = Arc::clone(&link);
+                Device::new(Arc::clone(&common), Arc::clone(&thread_states), link, (config, flags))
             };
-            control::run(&meeting, &line, make, &log);
+            control::run(&endpoint, &link, make, &log);
         };
         self.control = Some(Native::spawn("millrace-vhost", None, Box::new(body)));
     }

@@ -26,7 +26,7 @@ const WAITS_PER_YIELD: u32 = 32;
 /// Waits in vain after which the connection is looked at: some milliseconds.
 const WAITS_PER_CHECK: u32 = 2048;
 /// How long a server may take for one completion.
-const PATIENCE: Duration = Duration::from_secs(30);
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What several queues share, and what must live as long as one of them.
 #[derive(Debug)]
@@ -248,7 +248,7 @@ impl Queue {
         }
         match self.checked {
             (completed, Some(since)) if completed == self.completed => {
-                if since.elapsed() > PATIENCE && self.in_flight() > 0 {
+                if since.elapsed() > COMPLETION_TIMEOUT && self.in_flight() > 0 {
                     return Err(self.stuck());
                 }
             }
@@ -264,7 +264,7 @@ impl Queue {
             return Ok(());
         }
         self.counters.system_calls += 1;
-        match self.notify.wait(PATIENCE).map_err(failed)? {
+        match self.notify.wait(COMPLETION_TIMEOUT).map_err(failed)? {
             Woken::Interrupted => {
                 self.counters.interrupts += 1;
                 Ok(())
@@ -288,7 +288,12 @@ impl Queue {
     #[cold]
     fn stuck(&self) -> ClientError {
         let (path, in_flight) = (self.shared.path.clone(), self.in_flight());
-        ClientError::Stuck { path, queue: self.number, in_flight, seconds: PATIENCE.as_secs() }
+        ClientError::Stuck {
+            path,
+            queue: self.number,
+            in_flight,
+            seconds: COMPLETION_TIMEOUT.as_secs(),
+        }
     }
 }
 

@@ -299,7 +299,7 @@ fn share(
         failed_accepts: Mutex::new(Vec::new()),
         mailboxes: (0..threads).map(|_| Mailbox::default()).collect(),
         published: (0..threads).map(|_| Published::default()).collect(),
-        news: AtomicU64::new(0),
+        changes: AtomicU64::new(0),
         ending: Ending::default(),
     })
 }

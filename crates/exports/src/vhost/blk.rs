@@ -132,7 +132,7 @@ impl Config {
 
 /// What a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum Action {
     /// A read or a write of the data.
     Transfer(Op, Sector),
     /// A flush.
@@ -158,7 +158,7 @@ pub enum Asked {
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
     /// What it asks for.
-    pub asked: Asked,
+    pub action: Action,
     /// Where its outcome goes; none for a chain without a byte to write.
     pub status: Option<*mut u8>,
     /// Its data, as a range of the chain's pieces.
@@ -193,8 +193,8 @@ pub fn parse(chain: &mut Chain) -> Request {
     let mut header = [0; HEADER_BYTES];
     let first = cut_front(&mut parts[..readable], &mut header);
     let Some(first) = first.filter(|_| status.is_some()) else {
-        let asked = Asked::Refused(status::IOERR);
-        return Request { asked, status, data: (0, 0), data_bytes: 0 };
+        let action = Action::Refused(status::IOERR);
+        return Request { action, status, data: (0, 0), data_bytes: 0 };
     };
     let (kind, rest) = header.split_at(4);
     let kind = u32::from_le_bytes([kind[0], kind[1], kind[2], kind[3]]);
@@ -213,26 +213,26 @@ pub fn parse(chain: &mut Chain) -> Request {
     // What belongs to no part of the request has no meaning.
     let stray = bytes(other, parts) > 0;
     let known = written || matches!(kind, kind::IN | kind::FLUSH | kind::GET_ID);
-    let asked = match kind {
+    let action = match kind {
         // First of all, since a driver goes by it.
-        _ if !known => Asked::Refused(status::UNSUPP),
-        _ if stray || has_empty => Asked::Refused(status::IOERR),
+        _ if !known => Action::Refused(status::UNSUPP),
+        _ if stray || has_empty => Action::Refused(status::IOERR),
         kind::IN | kind::OUT => {
             let op = if written { Op::Write } else { Op::Read };
             match data_bytes > 0 && data_bytes.is_multiple_of(512) && data_bytes < 1 << 32 {
-                true => Asked::Transfer(op, sector),
-                false => Asked::Refused(status::IOERR),
+                true => Action::Transfer(op, sector),
+                false => Action::Refused(status::IOERR),
             }
         }
-        kind::FLUSH if data_bytes == 0 => Asked::Flush,
-        kind::GET_ID => Asked::Id,
+        kind::FLUSH if data_bytes == 0 => Action::Flush,
+        kind::GET_ID => Action::Id,
         kind::DISCARD | kind::WRITE_ZEROES => range(kind, data_bytes, &mut parts[data.0..data.1]),
-        _ => Asked::Refused(status::IOERR),
+        _ => Action::Refused(status::IOERR),
     };
-    if !matches!(asked, Asked::Transfer(..) | Asked::Id) {
+    if !matches!(action, Action::Transfer(..) | Action::Id) {
         data_bytes = 0;
     }
-    Request { asked, status, data, data_bytes }
+    Request { action, status, data, data_bytes }
 }
 
 /// Cuts the last byte that can be written off.
@@ -295,11 +295,11 @@ pub fn copy_in(parts: &[Segment], from: &[u8]) -> u32 {
 }
 
 /// The range of a discard or zeroing.
-fn range(kind: u32, data_bytes: u64, parts: &mut [Segment]) -> Asked {
+fn range(kind: u32, data_bytes: u64, parts: &mut [Segment]) -> Action {
     let mut bytes = [0; RANGE_BYTES];
     // A guest was told that it may name one range.
     if data_bytes != RANGE_BYTES as u64 || cut_front(parts, &mut bytes).is_none() {
-        return Asked::Refused(status::IOERR);
+        return Action::Refused(status::IOERR);
     }
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
     let sector = u64::from(word(0)) | u64::from(word(4)) << 32;
@@ -308,9 +308,9 @@ fn range(kind: u32, data_bytes: u64, parts: &mut [Segment]) -> Asked {
         (kind::DISCARD, 0) => (Op::Discard, OpFlags::NONE),
         (kind::WRITE_ZEROES, 0) => (Op::WriteZeroes, OpFlags::NOUNMAP),
         (kind::WRITE_ZEROES, RANGE_UNMAP) => (Op::WriteZeroes, OpFlags::NONE),
-        _ => return Asked::Refused(status::UNSUPP),
+        _ => return Action::Refused(status::UNSUPP),
     };
-    Asked::Range { op, flags, sector, nr_sectors }
+    Action::Range { op, flags, sector, nr_sectors }
 }
 
 #[cfg(test)]

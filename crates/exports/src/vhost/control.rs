@@ -41,7 +41,7 @@ const CONFIG_CHANGE: [u32; 3] = [2, 1, 0];
 const RETRY: Duration = Duration::from_secs(1);
 
 /// How a frontend and the export meet.
-pub(crate) enum Meeting {
+pub(crate) enum Endpoint {
     /// It connects to us.
     Listen(UnixSocket),
     /// We connect to it.
@@ -49,7 +49,7 @@ pub(crate) enum Meeting {
 }
 
 /// What the rest of the program has of the control thread.
-pub(crate) struct Line {
+pub(crate) struct FrontendLink {
     /// The connection there is, to end it.
     stream: Mutex<Option<UnixStream>>,
     /// Where the frontend hears of changes.
@@ -58,16 +58,16 @@ pub(crate) struct Line {
     stop: OwnedFd,
 }
 
-impl Line {
+impl FrontendLink {
     /// # Errors
     /// If there are no descriptors left.
-    pub(crate) fn new() -> io::Result<Line> {
+    pub(crate) fn new() -> io::Result<FrontendLink> {
         let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
-        Ok(Line { stream: Mutex::default(), changes: Mutex::default(), stop })
+        Ok(FrontendLink { stream: Mutex::default(), changes: Mutex::default(), stop })
     }
 
     /// Ends the connection, and the thread.
-    pub(crate) fn hang_up(&self) {
+    pub(crate) fn shut_down(&self) {
         // An eventfd that nobody reads takes a one.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         if let Some(stream) = &*lock(&self.stream) {
@@ -77,7 +77,7 @@ impl Line {
     }
 
     /// Tells the frontend that the configuration space has changed; false if none listens.
-    pub(crate) fn tell_of_change(&self) -> bool {
+    pub(crate) fn notify_config_change(&self) -> bool {
         let Some(fd) = &*lock(&self.changes) else { return false };
         let mut message = [0; HEADER_BYTES];
         for (bytes, word) in message.chunks_mut(4).zip(CONFIG_CHANGE) {
@@ -109,32 +109,37 @@ impl Line {
 }
 
 /// Serves frontends one after the other until the export stops.
-pub(crate) fn run(meeting: &Meeting, line: &Line, mut make: impl FnMut() -> Device, log: &Log) {
-    let mut told = false;
+pub(crate) fn run(
+    endpoint: &Endpoint,
+    link: &FrontendLink,
+    mut make: impl FnMut() -> Device,
+    log: &Log,
+) {
+    let mut reported = false;
     loop {
-        let stream = match meeting {
-            Meeting::Listen(socket) => {
-                if line.wait(&[socket.socket()], None).is_none() {
+        let stream = match endpoint {
+            Endpoint::Listen(socket) => {
+                if link.wait(&[socket.socket()], None).is_none() {
                     return;
                 }
                 socket.socket().accept().map(|(stream, _)| stream)
             }
-            Meeting::Connect(path) => connect(path),
+            Endpoint::Connect(path) => connect(path),
         };
         match stream {
             Ok(stream) => {
-                told = false;
-                let socket = match meeting {
-                    Meeting::Listen(socket) => Some(socket.socket()),
-                    Meeting::Connect(_) => None,
+                reported = false;
+                let socket = match endpoint {
+                    Endpoint::Listen(socket) => Some(socket.socket()),
+                    Endpoint::Connect(_) => None,
                 };
-                serve(stream, socket, (line, log), make());
+                serve(stream, socket, (link, log), make());
             }
             Err(error) => {
-                if !std::mem::replace(&mut told, true) {
-                    let what = match meeting {
-                        Meeting::Listen(_) => "cannot accept a frontend".to_owned(),
-                        Meeting::Connect(path) => {
+                if !std::mem::replace(&mut reported, true) {
+                    let what = match endpoint {
+                        Endpoint::Listen(_) => "cannot accept a frontend".to_owned(),
+                        Endpoint::Connect(path) => {
                             format!("cannot connect to {}", path.display())
                         }
                     };
@@ -142,11 +147,11 @@ pub(crate) fn run(meeting: &Meeting, line: &Line, mut make: impl FnMut() -> Devi
                 }
             }
         }
-        let pause = match meeting {
-            Meeting::Listen(_) if !told => Duration::ZERO,
+        let pause = match endpoint {
+            Endpoint::Listen(_) if !reported => Duration::ZERO,
             _ => RETRY,
         };
-        if line.wait(&[], Some(pause)).is_none() {
+        if link.wait(&[], Some(pause)).is_none() {
             return;
         }
     }
@@ -166,7 +171,7 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
 fn serve(
     stream: UnixStream,
     mut socket: Option<&UnixListener>,
-    (line, log): (&Line, &Log),
+    (link, log): (&FrontendLink, &Log),
     device: Device,
 ) {
     let Ok(copy) = stream.try_clone() else {
@@ -175,20 +180,20 @@ fn serve(
     let Ok(peeked) = stream.try_clone() else {
         return log.say("no descriptors left for a frontend");
     };
-    *lock(&line.stream) = Some(copy);
+    *lock(&link.stream) = Some(copy);
     let device = Arc::new(Mutex::new(device));
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&device));
     // A stop between the last look and the registration above must not be missed.
     loop {
         let mut fds: Vec<&dyn AsFd> = vec![&peeked];
         fds.extend(socket.map(|socket| socket as &dyn AsFd));
-        let Some(ready) = line.wait(&fds, None) else { break };
+        let Some(ready) = link.wait(&fds, None) else { break };
         if !ready[0] {
             socket = None;
             log.say("another frontend waits until this one has gone: one guest to a socket");
             continue;
         }
-        let answered = look_ahead(&peeked, line);
+        let answered = look_ahead(&peeked, link);
         match handler.handle_request() {
             Ok(()) => {}
             Err(Error::Disconnected) => break,
@@ -206,15 +211,15 @@ fn serve(
             }
         }
     }
-    *lock(&line.stream) = None;
-    *lock(&line.changes) = None;
+    *lock(&link.stream) = None;
+    *lock(&link.changes) = None;
     drop(handler);
     lock(&device).stop_all();
 }
 
 /// Keeps the descriptor for messages to the frontend, if the next message brings it; whether that
 /// asks for an answer.
-fn look_ahead(stream: &UnixStream, line: &Line) -> bool {
+fn look_ahead(stream: &UnixStream, link: &FrontendLink) -> bool {
     let mut header = [0u8; HEADER_BYTES];
     let peek = RecvFlags::PEEK;
     let mut none = RecvAncillaryBuffer::default();
@@ -238,7 +243,7 @@ fn look_ahead(stream: &UnixStream, line: &Line) -> bool {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
     });
-    *lock(&line.changes) = fd;
+    *lock(&link.changes) = fd;
     answered
 }
 
@@ -250,24 +255,24 @@ mod tests {
 
     #[test]
     fn a_frontend_that_never_reads_of_changes_stops_nobody() {
-        let line = Line::new().unwrap();
-        assert!(!line.tell_of_change(), "nobody listens");
+        let link = FrontendLink::new().unwrap();
+        assert!(!link.notify_config_change(), "nobody listens");
         let (ours, theirs) = UnixStream::pair().unwrap();
-        *lock(&line.changes) = Some(ours.into());
-        let told = (0..1_000_000).take_while(|_| line.tell_of_change()).count();
+        *lock(&link.changes) = Some(ours.into());
+        let told = (0..1_000_000).take_while(|_| link.notify_config_change()).count();
         assert!((1..1_000_000).contains(&told), "it is full after {told}");
         drop(theirs);
-        assert!(!line.tell_of_change());
+        assert!(!link.notify_config_change());
     }
 
     #[test]
     fn a_wait_goes_on_after_a_signal() {
-        let (line, nudge) = (Line::new().unwrap(), Nudge::default());
+        let (link, nudge) = (FrontendLink::new().unwrap(), Nudge::default());
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
                 let _nudged = nudge.take();
-                line.wait(&[&ours], None)
+                link.wait(&[&ours], None)
             });
             for _ in 0..1000 {
                 nudge.give();
@@ -276,9 +281,9 @@ mod tests {
             drop(theirs);
             assert_eq!(waiting.join().unwrap(), Some(vec![true]));
         });
-        assert_eq!(line.wait(&[], Some(Duration::ZERO)), Some(vec![]));
-        line.hang_up();
-        assert_eq!(line.wait(&[&ours], None), None, "the end comes first");
+        assert_eq!(link.wait(&[], Some(Duration::ZERO)), Some(vec![]));
+        link.shut_down();
+        assert_eq!(link.wait(&[&ours], None), None, "the end comes first");
     }
 
     #[test]
@@ -286,10 +291,10 @@ mod tests {
         let said = Arc::<Mutex<Vec<String>>>::default();
         let into = Arc::clone(&said);
         let say: super::super::Say = Arc::new(move |line: &str| lock(&into).push(line.to_owned()));
-        let (line, log) = (Line::new().unwrap(), Log::new("v", &say));
-        line.hang_up();
-        let meeting = Meeting::Connect("/nowhere/at/all".into());
-        run(&meeting, &line, || unreachable!("there is no frontend"), &log);
+        let (link, log) = (FrontendLink::new().unwrap(), Log::new("v", &say));
+        link.shut_down();
+        let endpoint = Endpoint::Connect("/nowhere/at/all".into());
+        run(&endpoint, &link, || unreachable!("there is no frontend"), &log);
         let said = lock(&said);
         assert_eq!(said.len(), 1);
         assert!(said[0].starts_with("export v: cannot connect to /nowhere/at/all: "), "{said:?}");

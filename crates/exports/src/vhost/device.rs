@@ -21,9 +21,9 @@ use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
 
 use super::blk::Config;
-use super::control::Line;
+use super::control::FrontendLink;
 use super::inflight::Inflight;
-use super::io_thread::{Common, Desk, Order};
+use super::io_thread::{Common, Order, ThreadState};
 use super::memory::{GuestMemory, Region, RegionAddress};
 use super::notifiers::Notifiers;
 use super::queue::{DeviceFlags, Queue, QueueParts, RingParts};
@@ -35,7 +35,7 @@ const CONFIG_MAX: usize = 256;
 /// How long the answer to a removal waits for requests in the memory that goes.
 const REMOVAL_WAIT: Duration = Duration::from_secs(5);
 /// After this long without the end of what is in flight, a line says what is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REMINDER_AFTER: Duration = Duration::from_secs(5);
 
 /// One ring as the frontend described it.
 #[derive(Default)]
@@ -54,7 +54,7 @@ struct Vring {
 /// The device of one export, while a frontend is connected.
 pub(crate) struct Device {
     common: Arc<Common>,
-    desks: Arc<[Arc<Desk>]>,
+    thread_states: Arc<[Arc<ThreadState>]>,
     /// What guests are told, but for the size, which may have changed.
     config: Config,
     flags: Arc<DeviceFlags>,
@@ -63,7 +63,7 @@ pub(crate) struct Device {
     inflight: Option<Inflight>,
     vrings: Vec<Vring>,
     /// To the frontend.
-    line: Arc<Line>,
+    link: Arc<FrontendLink>,
     /// A session has begun on this connection.
     owned: bool,
     /// The frontend asked for the configuration space, so it knows the size.
@@ -77,21 +77,21 @@ pub(crate) struct Device {
 impl Device {
     pub(crate) fn new(
         common: Arc<Common>,
-        desks: Arc<[Arc<Desk>]>,
-        line: Arc<Line>,
+        thread_states: Arc<[Arc<ThreadState>]>,
+        link: Arc<FrontendLink>,
         (config, flags): (Config, DeviceFlags),
     ) -> Device {
         let vrings = (0..config.queues).map(|_| Vring::default()).collect();
         Device {
             common,
-            desks,
+            thread_states,
             config,
             flags: Arc::new(flags),
             features: 0,
             memory: Arc::default(),
             inflight: None,
             vrings,
-            line,
+            link,
             owned: false,
             config_read: false,
             answers: false,
@@ -122,12 +122,12 @@ impl Device {
 
     /// Tells the thread of a queue.
     fn tell(&self, index: u32, order: Order) {
-        self.desks[index as usize % self.desks.len()].orders.put(order);
+        self.thread_states[index as usize % self.thread_states.len()].orders.put(order);
     }
 
     /// Waits for an I/O thread; none if the export ends meanwhile.
     fn hear<T>(&self, answer: &Receiver<T>, what: &str) -> Option<T> {
-        let mut patience = Some(Instant::now() + PATIENCE);
+        let mut remind_at = Some(Instant::now() + REMINDER_AFTER);
         loop {
             let stops = self.common.stop.is_given();
             // Not a wait for each of hundreds of queues whose threads listen no more.
@@ -138,13 +138,13 @@ impl Device {
                 Err(RecvTimeoutError::Timeout) if stops => return None,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if patience.is_some_and(|until| Instant::now() > until) {
-                patience = None;
+            if remind_at.is_some_and(|until| Instant::now() > until) {
+                remind_at = None;
                 self.common.log.say(format!("{what}: still waiting for answers of a drive"));
             }
-            if patience.is_none() {
+            if remind_at.is_none() {
                 // It may wait for the frontend instead.
-                self.desks.iter().for_each(|desk| desk.nudge.give());
+                self.thread_states.iter().for_each(|state| state.nudge.give());
             }
         }
     }

@@ -61,7 +61,7 @@ pub(crate) struct ThreadConfig {
 
 /// What an I/O thread shares with the rest of its export.
 #[derive(Default)]
-pub(crate) struct Desk {
+pub(crate) struct ThreadState {
     pub(crate) orders: Mailbox<Order>,
     pub(crate) published: Published<{ stats::FIELDS }>,
     pub(crate) nudge: Nudge,
@@ -98,7 +98,7 @@ impl Common {
 }
 
 /// How a thread waits while there is nothing to do.
-struct Waits {
+struct IdleState {
     /// Of waits for anything, and of those for what guests make of answers that they just got.
     polling: [Polling; 2],
     /// Whether others want its CPU.
@@ -116,15 +116,15 @@ pub(crate) struct IoThread {
     reactor: Handle,
     kicks: Kicks,
     /// By place, which completions name: a queue never moves.
-    queues: Vec<Option<Served>>,
+    queues: Vec<Option<ServedQueue>>,
     /// The queue that is taken from first.
     first: usize,
     common: Arc<Common>,
-    desk: Arc<Desk>,
+    state: Arc<ThreadState>,
     /// The volume's queues are served by turns of the ring.
     turns: bool,
-    pace: Paced,
-    waits: Waits,
+    pace: PaceState,
+    idle: IdleState,
     pinned: Pinned,
     stats: VhostStats,
     /// Of `sigbus::hits` when memory was last found whole.
@@ -132,17 +132,17 @@ pub(crate) struct IoThread {
 }
 
 /// A queue and the place of its kick.
-struct Served {
+struct ServedQueue {
     queue: Box<Queue>,
     kick: Option<usize>,
     /// Requests that this round found.
     available: u32,
     /// Its failure was said.
-    told: bool,
+    reported: bool,
 }
 
 /// Holding back of submissions.
-struct Paced {
+struct PaceState {
     /// Submitting costs system calls, and waiting is allowed.
     is_on: bool,
     pace: Pace,
@@ -159,7 +159,7 @@ impl IoThread {
     /// If there is no ring or a drive cannot open its queue.
     pub(crate) fn new(
         common: &Arc<Common>,
-        desk: &Arc<Desk>,
+        state: &Arc<ThreadState>,
         number: u16,
     ) -> Result<IoThread, Error> {
         let config = common.config;
@@ -177,15 +177,15 @@ impl IoThread {
             queues: Vec::new(),
             first: 0,
             common: Arc::clone(common),
-            desk: Arc::clone(desk),
+            state: Arc::clone(state),
             turns,
-            pace: Paced {
+            pace: PaceState {
                 is_on: turns && config.wait_max_ns > 0,
                 pace: Pace::new(PaceConfig { wait_max_ns: config.wait_max_ns }),
                 since_ns: 0,
                 waiting: 0,
             },
-            waits: Waits {
+            idle: IdleState {
                 polling: [Polling::new(config.poll_max_ns); 2],
                 share: CpuShare::new(),
                 answered: false,
@@ -198,7 +198,7 @@ impl IoThread {
 
     /// Has orders to this thread end its sleeps.
     pub(crate) fn set_bell(&self) {
-        self.desk.orders.set_bell(Arc::clone(self.ctx.bell()));
+        self.state.orders.set_bell(Arc::clone(self.ctx.bell()));
     }
 
     /// Why it does not use io_uring, if it does not.
@@ -254,7 +254,7 @@ impl IoThread {
             self.find_damage();
         }
         for served in self.queues.iter_mut().flatten() {
-            self.waits.answered |= served.queue.publish(&mut self.stats);
+            self.idle.answered |= served.queue.publish(&mut self.stats);
         }
         Ok(moved > 0 || holds)
     }
@@ -263,7 +263,7 @@ impl IoThread {
     #[inline]
     fn hold(&mut self, available: u32) -> bool {
         // On a CPU that is shared with the guest nothing more comes while it is held.
-        if !self.pace.is_on || self.waits.share.is_shared() {
+        if !self.pace.is_on || self.idle.share.is_shared() {
             return false;
         }
         let (paced, now_ns) = (&mut self.pace, Native::now());
@@ -286,7 +286,7 @@ impl IoThread {
         // Drives that answer later want all of it in one submission, but for what others need. A
         // guest on this CPU takes nothing before the thread sleeps, whatever it is served.
         let count = self.queues.len().max(1);
-        let whole = self.turns || self.waits.share.is_shared();
+        let whole = self.turns || self.idle.share.is_shared();
         let most = if whole { (CHANNEL_DEPTH / count as u32).max(AT_ONCE) } else { AT_ONCE };
         // In turn, so that none is always last where the channel has no room for all.
         self.first = (self.first + 1) % count;
@@ -359,8 +359,8 @@ impl IoThread {
         self.find_damage();
         for place in &mut self.queues {
             let Some(served) = place else { continue };
-            if let Some(why) = served.queue.broken.as_ref().filter(|_| !served.told) {
-                served.told = true;
+            if let Some(why) = served.queue.broken.as_ref().filter(|_| !served.reported) {
+                served.reported = true;
                 self.stats.broken += 1;
                 let number = served.queue.number;
                 self.common.log.say(format!(
@@ -388,7 +388,7 @@ impl IoThread {
         self.hits = hits;
         for served in self.queues.iter_mut().flatten() {
             // Also if it broke by the zeroes that are in its ring now.
-            if !served.told
+            if !served.reported
                 && let Some(why) = served.queue.damage()
             {
                 served.queue.lose(why.to_owned());
@@ -403,7 +403,7 @@ impl IoThread {
         let mut stats = self.stats;
         stats.system_calls += counters.system_calls;
         stats.sleeps = counters.sleeps;
-        self.desk.published.publish(stats);
+        self.state.published.publish(stats);
     }
 }
 

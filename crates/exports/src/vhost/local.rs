@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use millrace_block::{Error, ErrorKind, Volume};
 use millrace_machine::Native;
 
-use super::io_thread::{Common, Desk, IoThread, Order, ThreadConfig};
+use super::io_thread::{Common, IoThread, Order, ThreadConfig, ThreadState};
 use super::log::Log;
 use super::memory::GuestMemory;
 use super::notifiers::Notifiers;
@@ -23,7 +23,7 @@ use crate::virtio::ID_BYTES;
 /// A device with one queue, on the thread that made it.
 pub struct LocalDevice {
     thread: IoThread,
-    desk: Arc<Desk>,
+    state: Arc<ThreadState>,
 }
 
 impl LocalDevice {
@@ -50,8 +50,8 @@ impl LocalDevice {
             pin_memory: false,
         };
         let common = Common::new(Arc::clone(volume), config, Log::new("local", &nobody), None);
-        let desk = Arc::<Desk>::default();
-        let mut thread = IoThread::new(&Arc::new(common), &desk, number)?;
+        let state = Arc::<ThreadState>::default();
+        let mut thread = IoThread::new(&Arc::new(common), &state, number)?;
         let flags = DeviceFlags {
             write_back: AtomicBool::new(true),
             read_only: false,
@@ -68,9 +68,9 @@ impl LocalDevice {
             again: Vec::new(),
             flags: Arc::new(flags),
         });
-        desk.orders.put(Order::Start(Box::new(queue)));
+        state.orders.put(Order::Start(Box::new(queue)));
         thread.take_orders();
-        Ok(LocalDevice { thread, desk })
+        Ok(LocalDevice { thread, state })
     }
 
     /// Takes, submits, completes and shows what there is; false if nothing was to be done.
@@ -84,6 +84,6 @@ impl LocalDevice {
     /// What it did so far.
     pub fn stats(&mut self) -> VhostStats {
         self.thread.publish();
-        self.desk.published.read()
+        self.state.published.read()
     }
 }

@@ -19,7 +19,7 @@ use std::sync::mpsc::Sender;
 use millrace_block::{Bio, Channel, Op, OpFlags, Reject, Rejected, Segment, Status};
 use millrace_machine::Native;
 
-use super::blk::{self, Asked};
+use super::blk::{self, Action};
 use super::inflight::QueueInflight;
 use super::memory::GuestMemory;
 use super::notifiers::{Notifiers, signal};
@@ -344,8 +344,8 @@ impl Queue {
         let request = blk::parse(&mut self.chain);
         self.enter(head, request.status.unwrap_or(null_mut()), 0);
         let slot = &mut self.slots[usize::from(head)];
-        let bio = match request.asked {
-            Asked::Transfer(op, sector) => {
+        let bio = match request.action {
+            Action::Transfer(op, sector) => {
                 if op == Op::Read {
                     slot.read_bytes = request.data_bytes as u32;
                 }
@@ -360,21 +360,21 @@ impl Queue {
                 // 4 GiB, which `parse` checked.
                 unsafe { Bio::foreign_vectored(op, sector, &raw const **parts) }
             }
-            Asked::Flush => Bio::flush(),
-            Asked::Range { op: Op::Discard, sector, nr_sectors, .. } => {
+            Action::Flush => Bio::flush(),
+            Action::Range { op: Op::Discard, sector, nr_sectors, .. } => {
                 Bio::discard(sector, nr_sectors)
             }
-            Asked::Range { sector, nr_sectors, flags, .. } => {
+            Action::Range { sector, nr_sectors, flags, .. } => {
                 Bio::write_zeroes(sector, nr_sectors).with_flags(flags)
             }
-            Asked::Id => {
+            Action::Id => {
                 let data = &self.chain.parts[request.data.0..request.data.1];
                 slot.read_bytes = blk::copy_in(data, &self.flags.id);
                 self.answer(head, status::OK);
                 // Nothing more from memory that went away meanwhile: the thread looks whose it was.
                 return sigbus::hits() == hits;
             }
-            Asked::Refused(status) => {
+            Action::Refused(status) => {
                 stats.errors += 1;
                 self.answer(head, status);
                 return sigbus::hits() == hits;

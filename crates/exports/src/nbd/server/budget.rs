@@ -30,7 +30,7 @@ const SHARE: usize = 8;
 
 /// A connection that waits for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Turn {
+pub(crate) struct Waiter {
     /// The I/O thread.
     pub(crate) thread: usize,
     /// The connection's index there, and its serial.
@@ -49,7 +49,7 @@ pub(crate) struct Budget {
     guarantee_bytes: usize,
     /// Length of the list, for a look without the lock.
     waiting: AtomicUsize,
-    turns: Mutex<VecDeque<Turn>>,
+    waiters: Mutex<VecDeque<Waiter>>,
 }
 
 impl Budget {
@@ -62,7 +62,7 @@ impl Budget {
             slice_bytes,
             guarantee_bytes: slice_bytes / (connections_max.max(1) as usize),
             waiting: AtomicUsize::new(0),
-            turns: Mutex::new(VecDeque::new()),
+            waiters: Mutex::new(VecDeque::new()),
         })
     }
 
@@ -124,25 +124,25 @@ impl Budget {
     }
 
     /// Adds a connection that is not on the list to its end.
-    pub(crate) fn join(&self, turn: Turn) {
-        let mut turns = lock(&self.turns);
-        turns.push_back(turn);
-        self.waiting.store(turns.len(), Ordering::Relaxed); // Relaxed: as in `is_wanted`.
+    pub(crate) fn join(&self, waiter: Waiter) {
+        let mut waiters = lock(&self.waiters);
+        waiters.push_back(waiter);
+        self.waiting.store(waiters.len(), Ordering::Relaxed); // Relaxed: as in `is_wanted`.
     }
 
     /// Takes a connection off the list.
     pub(crate) fn leave(&self, thread: usize, serial: u64) {
-        let mut turns = lock(&self.turns);
-        turns.retain(|turn| (turn.thread, turn.serial) != (thread, serial));
-        self.waiting.store(turns.len(), Ordering::Relaxed); // Relaxed: as in `is_wanted`.
+        let mut waiters = lock(&self.waiters);
+        waiters.retain(|waiter| (waiter.thread, waiter.serial) != (thread, serial));
+        self.waiting.store(waiters.len(), Ordering::Relaxed); // Relaxed: as in `is_wanted`.
     }
 
     /// Whose turn it is.
-    pub(crate) fn first(&self) -> Option<Turn> {
+    pub(crate) fn first(&self) -> Option<Waiter> {
         if !self.is_wanted() {
             return None;
         }
-        lock(&self.turns).front().copied()
+        lock(&self.waiters).front().copied()
     }
 }
 
@@ -187,11 +187,13 @@ mod tests {
     fn turns_come_in_order_over_threads_and_the_dead_leave() {
         let budget = Budget::new(8 * MIB, 4);
         assert_eq!(budget.first(), None);
-        let turn = |thread, serial| Turn { thread, index: 0, serial };
-        [turn(0, 1), turn(1, 1), turn(0, 2)].into_iter().for_each(|turn| budget.join(turn));
-        assert_eq!(budget.first(), Some(turn(0, 1)));
+        let waiter = |thread, serial| Waiter { thread, index: 0, serial };
+        [waiter(0, 1), waiter(1, 1), waiter(0, 2)]
+            .into_iter()
+            .for_each(|waiter| budget.join(waiter));
+        assert_eq!(budget.first(), Some(waiter(0, 1)));
         budget.leave(0, 1);
-        assert_eq!(budget.first(), Some(turn(1, 1)));
+        assert_eq!(budget.first(), Some(waiter(1, 1)));
         budget.leave(0, 2);
         budget.leave(1, 1);
         assert!(!budget.is_wanted());

@@ -28,7 +28,7 @@ const PRESSED_BYTES_PER_S: u64 = 64 << 10;
 /// For how long that is measured; the stall timeout if that is shorter.
 const PRESSED_NS: u64 = 4_000_000_000;
 /// How often connections that wait for something else are asked whether their client is there.
-const DEAF_NS: u64 = 500_000_000;
+const UNWATCHED_NS: u64 = 500_000_000;
 /// How long memory is kept that nobody uses.
 const IDLE_NS: u64 = 2_000_000_000;
 
@@ -90,7 +90,7 @@ impl Progress {
 }
 
 /// What an I/O thread is waiting for.
-pub(crate) struct Patience {
+pub(crate) struct ClientTimers {
     /// Since when which connections catch up.
     catching: VecDeque<(u64, usize)>,
     /// When to look for stalls again.
@@ -101,20 +101,20 @@ pub(crate) struct Patience {
     /// When to give unused memory back.
     idle_ns: u64,
     /// Connections that may not hear of their clients' leaving, and when to ask.
-    deaf: Vec<usize>,
-    deaf_ns: u64,
+    unwatched: Vec<usize>,
+    unwatched_ns: u64,
 }
 
-impl Patience {
-    pub(crate) fn new() -> Patience {
-        Patience {
+impl ClientTimers {
+    pub(crate) fn new() -> ClientTimers {
+        ClientTimers {
             catching: VecDeque::with_capacity(256),
             look_ns: 0,
             rates_ns: 0,
             pressed_ns: 0,
             idle_ns: 0,
-            deaf: Vec::with_capacity(256),
-            deaf_ns: 0,
+            unwatched: Vec::with_capacity(256),
+            unwatched_ns: 0,
         }
     }
 
@@ -128,9 +128,9 @@ impl Patience {
 
     /// Remembers that a connection has nothing outstanding on its socket.
     #[cold]
-    pub(crate) fn watch_deaf(&mut self, conn: &mut Connection) {
-        if !std::mem::replace(&mut conn.lists.deaf, true) {
-            self.deaf.push(conn.index);
+    pub(crate) fn watch_unwatched(&mut self, conn: &mut Connection) {
+        if !std::mem::replace(&mut conn.lists.unwatched, true) {
+            self.unwatched.push(conn.index);
         }
     }
 
@@ -148,19 +148,20 @@ impl Patience {
 
 impl Worker {
     /// When to look again, whatever for.
-    pub(crate) fn patience_deadline(&mut self) -> Option<u64> {
-        let clients = self.patience.deadline(&self.conns, self.core.counts.connections);
+    pub(crate) fn client_timer_deadline(&mut self) -> Option<u64> {
+        let clients = self.client_timers.deadline(&self.conns, self.core.counts.connections);
         let pool = &self.core.pool;
-        let idle = (pool.idle_bytes() > 0).then_some(self.patience.idle_ns);
-        let rates = pool.budget().is_wanted().then_some(self.patience.rates_ns);
-        let deaf = (!self.patience.deaf.is_empty()).then_some(self.patience.deaf_ns);
-        [clients, idle, rates, deaf].into_iter().flatten().min()
+        let idle = (pool.idle_bytes() > 0).then_some(self.client_timers.idle_ns);
+        let rates = pool.budget().is_wanted().then_some(self.client_timers.rates_ns);
+        let unwatched =
+            (!self.client_timers.unwatched.is_empty()).then_some(self.client_timers.unwatched_ns);
+        [clients, idle, rates, unwatched].into_iter().flatten().min()
     }
 
     /// Gives memory back that was not used for a while.
     pub(crate) fn give_back_unused(&mut self, now_ns: u64) {
-        if self.core.pool.idle_bytes() > 0 && self.patience.idle_ns <= now_ns {
-            self.patience.idle_ns = now_ns + IDLE_NS;
+        if self.core.pool.idle_bytes() > 0 && self.client_timers.idle_ns <= now_ns {
+            self.client_timers.idle_ns = now_ns + IDLE_NS;
             self.core.pool.give_back_unneeded();
         }
     }
@@ -169,22 +170,22 @@ impl Worker {
     fn end_slow(&mut self, now_ns: u64) {
         let budget = self.core.pool.budget();
         if !budget.is_wanted() {
-            self.patience.pressed_ns = 0;
+            self.client_timers.pressed_ns = 0;
             return;
         }
-        if self.patience.rates_ns > now_ns {
+        if self.client_timers.rates_ns > now_ns {
             return;
         }
         let guarantee_bytes = budget.guarantee_bytes();
         let period_ns = PRESSED_NS.min(self.shared.stall_timeout());
-        if self.patience.pressed_ns == 0 {
-            self.patience.pressed_ns = now_ns;
+        if self.client_timers.pressed_ns == 0 {
+            self.client_timers.pressed_ns = now_ns;
         }
-        self.patience.rates_ns = now_ns + (period_ns / u64::from(LOOKS)).max(1);
-        let times = (self.patience.pressed_ns, now_ns);
+        self.client_timers.rates_ns = now_ns + (period_ns / u64::from(LOOKS)).max(1);
+        let times = (self.client_timers.pressed_ns, now_ns);
         for conn in self.conns.iter_mut().flatten() {
             let waits = conn.waits_for_client() && conn.held_bytes > guarantee_bytes;
-            if conn.habits.progress.is_slow(waits, times, period_ns) {
+            if conn.history.progress.is_slow(waits, times, period_ns) {
                 self.core.counts.stalled += 1;
                 let why = "it reads too slowly while other clients wait for memory";
                 client_log::ended(self.number, conn, why);
@@ -195,12 +196,12 @@ impl Worker {
     }
 
     /// Receives from those that had their time to catch up, and ends those that stand still.
-    pub(crate) fn lose_patience(&mut self, now_ns: u64) {
-        while let Some((since_ns, index)) = self.patience.catching.front().copied() {
+    pub(crate) fn run_client_timers(&mut self, now_ns: u64) {
+        while let Some((since_ns, index)) = self.client_timers.catching.front().copied() {
             if since_ns + CATCH_UP_NS > now_ns {
                 break;
             }
-            self.patience.catching.pop_front();
+            self.client_timers.catching.pop_front();
             let conn = self.conns[index].as_mut();
             let Some(conn) = conn.filter(|conn| conn.out.catching_ns == since_ns) else { continue };
             if conn.input.busy {
@@ -208,17 +209,17 @@ impl Worker {
                 continue;
             }
             conn.out.catching_ns = 0;
-            conn.turn.impatient = true;
+            conn.turn.reads_late = true;
             self.core.take_input(conn);
             touch(&mut self.touched, conn);
         }
         let timeout_ns = self.shared.stall_timeout();
         let period_ns = (timeout_ns / u64::from(LOOKS)).max(1);
         // The timeout may have become shorter since the last look.
-        let at_ns = self.patience.look_ns.min(now_ns.saturating_add(period_ns));
-        self.patience.look_ns = at_ns;
+        let at_ns = self.client_timers.look_ns.min(now_ns.saturating_add(period_ns));
+        self.client_timers.look_ns = at_ns;
         if at_ns <= now_ns {
-            self.patience.look_ns = now_ns.saturating_add(period_ns);
+            self.client_timers.look_ns = now_ns.saturating_add(period_ns);
             self.end_stalled();
         }
         self.end_slow(now_ns);
@@ -227,29 +228,29 @@ impl Worker {
 
     /// Ends connections that wait for drives or memory and whose clients have left.
     fn end_gone(&mut self, now_ns: u64) {
-        if self.patience.deaf.is_empty() || self.patience.deaf_ns > now_ns {
+        if self.client_timers.unwatched.is_empty() || self.client_timers.unwatched_ns > now_ns {
             return;
         }
-        self.patience.deaf_ns = now_ns + DEAF_NS;
-        let mut deaf = std::mem::take(&mut self.patience.deaf);
-        deaf.retain(|index| {
-            let Some(conn) = self.conns[*index].as_mut().filter(|conn| conn.lists.deaf) else {
+        self.client_timers.unwatched_ns = now_ns + UNWATCHED_NS;
+        let mut unwatched = std::mem::take(&mut self.client_timers.unwatched);
+        unwatched.retain(|index| {
+            let Some(conn) = self.conns[*index].as_mut().filter(|conn| conn.lists.unwatched) else {
                 return false;
             };
-            conn.lists.deaf = conn.is_deaf() && !is_gone(conn.fd);
-            if conn.is_deaf() && !conn.lists.deaf {
+            conn.lists.unwatched = conn.is_unwatched() && !is_gone(conn.fd);
+            if conn.is_unwatched() && !conn.lists.unwatched {
                 conn.kill(&mut self.core.tickets, &mut self.core.pool);
                 touch(&mut self.touched, conn);
             }
-            conn.lists.deaf
+            conn.lists.unwatched
         });
-        self.patience.deaf = deaf;
+        self.client_timers.unwatched = unwatched;
     }
 
     fn end_stalled(&mut self) {
         for conn in self.conns.iter_mut().flatten() {
             let waits = conn.waits_for_client();
-            if conn.habits.progress.is_stalled(waits) {
+            if conn.history.progress.is_stalled(waits) {
                 self.core.counts.stalled += 1;
                 client_log::ended(self.number, conn, "it reads or sends nothing for too long");
                 conn.kill(&mut self.core.tickets, &mut self.core.pool);

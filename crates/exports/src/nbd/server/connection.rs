@@ -20,7 +20,7 @@ use super::client_timers::Progress;
 use super::holes::HoleSearch;
 use super::input::Input;
 use super::memory::Pool;
-use super::memory_wait::Hunger;
+use super::memory_wait::MemoryWait;
 use super::outgoing::{BATCH_REPLIES, Freed, Outgoing};
 use super::ring::{Ring, shut_down};
 use super::ticket::{Memory, Ticket, Tickets};
@@ -87,7 +87,7 @@ pub(crate) struct Turn {
     /// The connection has received more requests, which are for the next turn.
     pub(crate) has_more: bool,
     /// Its client has read nothing for a while, and may do so only after it has sent more.
-    pub(crate) impatient: bool,
+    pub(crate) reads_late: bool,
 }
 
 impl Turn {
@@ -120,15 +120,15 @@ pub(crate) struct Granted {
     /// Index in the server's list of exports.
     pub(crate) export: usize,
     /// Bytes of a block of it.
-    pub(crate) grain: u32,
+    pub(crate) block_bytes: u32,
 }
 
 impl Granted {
     /// Whether a request begins or ends within a block, and may.
     #[inline]
-    pub(crate) fn is_ragged(&self, request: &Request) -> bool {
-        let within = (request.offset | request.length) & u64::from(self.grain - 1);
-        self.rules.block_min < self.grain && within != 0
+    pub(crate) fn is_unaligned(&self, request: &Request) -> bool {
+        let within = (request.offset | request.length) & u64::from(self.block_bytes - 1);
+        self.rules.block_min < self.block_bytes && within != 0
     }
 }
 
@@ -138,12 +138,12 @@ pub(crate) struct Lists {
     /// Those to look at before the next turn.
     pub(crate) touched: bool,
     /// Those that hear nothing of their client.
-    pub(crate) deaf: bool,
+    pub(crate) unwatched: bool,
 }
 
 /// What a thread learns of a client while it serves it.
 #[derive(Debug, Default)]
-pub(crate) struct Habits {
+pub(crate) struct ClientHistory {
     /// When to look for holes.
     pub(crate) holes: HoleSearch,
     /// Whether the client moves.
@@ -166,13 +166,13 @@ pub(crate) struct Connection {
     /// Requests in the block layer and replies not sent yet.
     pub(crate) in_flight: u32,
     /// What its next request waits for.
-    pub(crate) hunger: Hunger,
+    pub(crate) memory_wait: MemoryWait,
     /// Bytes of the pool's buffers that it has.
     pub(crate) held_bytes: usize,
     /// What it took in this turn of its thread.
     pub(crate) turn: Turn,
     /// What was learnt of its client.
-    pub(crate) habits: Habits,
+    pub(crate) history: ClientHistory,
     /// Which lists of the worker it is on.
     pub(crate) lists: Lists,
 }
@@ -194,10 +194,10 @@ impl Connection {
             incoming: None,
             out: Outgoing::new(fd),
             in_flight: 0,
-            hunger: Hunger::No,
+            memory_wait: MemoryWait::None,
             held_bytes: 0,
             turn: Turn::default(),
-            habits: Habits::default(),
+            history: ClientHistory::default(),
             lists: Lists::default(),
         })
     }
@@ -206,21 +206,21 @@ impl Connection {
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         (self.in_flight as usize) < BATCH_REPLIES
-            && (self.turn.impatient || self.out.unsent_bytes() < UNSENT_BYTES)
+            && (self.turn.reads_late || self.out.unsent_bytes() < UNSENT_BYTES)
     }
 
     /// Whether it takes no requests because replies wait for the socket.
     #[inline]
     pub(crate) fn waits_to_send(&self) -> bool {
         let listens = self.phase == Phase::Transmission && !self.input.busy;
-        listens && !self.turn.impatient && self.out.unsent_bytes() >= UNSENT_BYTES
+        listens && !self.turn.reads_late && self.out.unsent_bytes() >= UNSENT_BYTES
     }
 
     /// So many bytes of its replies have left.
     #[inline]
     pub(crate) fn moved(&mut self, bytes: usize) {
-        self.habits.progress.moved(bytes);
-        self.turn.impatient = false;
+        self.history.progress.moved(bytes);
+        self.turn.reads_late = false;
         if !self.input.busy {
             self.out.catching_ns = 0;
         }
@@ -272,7 +272,7 @@ impl Connection {
 
     /// It waits for memory no longer.
     pub(crate) fn stop_waiting(&mut self, pool: &Pool) {
-        if std::mem::replace(&mut self.hunger, Hunger::No) == Hunger::Turn {
+        if std::mem::replace(&mut self.memory_wait, MemoryWait::None) == MemoryWait::Queued {
             pool.budget().leave(pool.thread(), self.serial);
         }
     }
@@ -333,14 +333,14 @@ impl Connection {
     #[inline]
     pub(crate) fn pump_send(&mut self, ring: &Ring) {
         if !self.out.busy && (self.out.has_gathered() || self.out.has_rest()) {
-            self.habits.progress.note();
+            self.history.progress.note();
             ring.send_message(self.index, self.fd, self.out.start());
         }
     }
 
     #[inline]
     fn pump_receive(&mut self, ring: &Ring, tickets: &mut Tickets) {
-        let waits = self.hunger != Hunger::No || self.turn.has_more;
+        let waits = self.memory_wait != MemoryWait::None || self.turn.has_more;
         if self.input.busy || waits || !self.has_room() {
             return;
         }
@@ -366,7 +366,7 @@ impl Connection {
     /// Whether nothing is outstanding on its socket, so that it does not hear of a client that
     /// leaves: it waits for drives or for memory.
     #[inline]
-    pub(crate) fn is_deaf(&self) -> bool {
+    pub(crate) fn is_unwatched(&self) -> bool {
         !self.input.busy && !self.out.busy && self.phase != Phase::Dead
     }
 

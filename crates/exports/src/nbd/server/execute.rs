@@ -16,7 +16,7 @@ use super::lane::Lane;
 use super::memory::{Pool, Zeroes};
 use super::memory_wait::NoBuffer;
 use super::stats::ServerStats;
-use super::ticket::{Claim, Life, Memory, Owner, Ticket, Tickets};
+use super::ticket::{Claim, Memory, Owner, Ticket, TicketState, Tickets};
 use crate::nbd::status::Extent;
 use crate::nbd::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE};
 use crate::nbd::{Command, Errno, Reply, Request, StatusQuery};
@@ -41,9 +41,9 @@ pub(crate) struct Core {
     /// Connections that wait for memory and have reason to try again.
     pub(crate) retry: Vec<usize>,
     /// The list of connections that wait for memory has changed: other threads should know.
-    pub(crate) news: bool,
+    pub(crate) waiters_changed: bool,
     /// Writes that wait for their ranges have got some, perhaps of other threads.
-    pub(crate) ranges_news: bool,
+    pub(crate) ranges_changed: bool,
     /// I/O threads of the server.
     pub(crate) threads: usize,
     /// Tickets that are done and their outcome, until their connections are looked up.
@@ -61,7 +61,7 @@ pub(crate) enum Taken {
     /// This ticket waits for payload.
     Awaits(u32),
     /// There is no memory now, and the connection waits for some; show it again.
-    Starved,
+    NoMemory,
 }
 
 /// The one table from the block layer's outcomes to the protocol's; success has none.
@@ -132,7 +132,7 @@ impl Core {
         let fua = request.has(CMD_FLAG_FUA) && op.is_write();
         Ticket {
             owner: Owner { conn: conn.index as u32, serial: conn.serial },
-            life: Life::Filling,
+            state: TicketState::Filling,
             lane: self.exports.list[granted.export].lane,
             reply: Reply::new(request, &granted.session),
             op,
@@ -159,8 +159,8 @@ impl Core {
         if request.length >= HOLE_BYTES_MIN && self.answer_hole(conn, granted, request) {
             return Taken::Done;
         }
-        if granted.is_ragged(request) {
-            return self.transfer_ragged(conn, granted, request, lane);
+        if granted.is_unaligned(request) {
+            return self.transfer_unaligned(conn, granted, request, lane);
         }
         let op = if request.command == Command::Read { Op::Read } else { Op::Write };
         let memory = if self.exports.list[granted.export].no_payload {
@@ -193,7 +193,7 @@ impl Core {
         none: NoBuffer,
     ) -> Taken {
         match none {
-            NoBuffer::Wait => Taken::Starved,
+            NoBuffer::Wait => Taken::NoMemory,
             NoBuffer::Stuck => self.refuse_stuck(conn, granted, request),
             NoBuffer::TooLong => {
                 let why = "longer than the server's memory-max allows";
@@ -228,8 +228,8 @@ impl Core {
         if op == Op::Discard && ticket.flags.has(OpFlags::FUA) {
             (ticket.then_flush, ticket.flags) = (true, OpFlags::NONE);
         }
-        if granted.is_ragged(request) {
-            return self.command_ragged(conn, granted, request, ticket);
+        if granted.is_unaligned(request) {
+            return self.command_unaligned(conn, granted, request, ticket);
         }
         conn.in_flight += 1;
         let id = self.tickets.insert(ticket);
@@ -279,8 +279,8 @@ impl Core {
         self.fresh = true;
         let ticket = self.tickets.get(id);
         let lane = &mut self.lanes[ticket.lane as usize];
-        let is_new = ticket.life == Life::Filling;
-        ticket.life = Life::Started(0);
+        let is_new = ticket.state == TicketState::Filling;
+        ticket.state = TicketState::Started(0);
         if is_new {
             lane.start(ticket);
             let is_entered = lane.tracks || ticket.bounce.is_some();
@@ -351,7 +351,7 @@ impl Core {
             }
             ticket = self.tickets.get(id);
         }
-        if status.is_ok() && !ticket.op.has_data() && ticket.life != Life::Overdue {
+        if status.is_ok() && !ticket.op.has_data() && ticket.state != TicketState::Overdue {
             let part = ticket.left_sectors.min(PART_SECTORS);
             ticket.sector += part;
             ticket.left_sectors -= part;
@@ -373,9 +373,9 @@ impl Core {
     pub(crate) fn end(&mut self, id: u32) -> Ticket {
         let ticket = self.tickets.remove(id);
         let lane = &mut self.lanes[ticket.lane as usize];
-        lane.end(&ticket, ticket.life == Life::Overdue);
-        if !lane.hungry.is_empty() {
-            self.retry.append(&mut lane.hungry);
+        lane.end(&ticket, ticket.state == TicketState::Overdue);
+        if !lane.memory_waiters.is_empty() {
+            self.retry.append(&mut lane.memory_waiters);
         }
         if ticket.claim != Claim::None {
             self.release(id, &ticket);

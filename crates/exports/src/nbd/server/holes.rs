@@ -58,14 +58,14 @@ impl Core {
         if request.command != Command::Read || !has_chunks || export.no_payload {
             return false;
         }
-        if !conn.habits.holes.is_due() {
+        if !conn.history.holes.is_due() {
             return false;
         }
         let volume = &self.exports.volumes[export.lane as usize];
         let length = request.length as u32;
         let (sector, end) = (request.offset >> 9, (request.offset + request.length).div_ceil(512));
         let is_hole = volume.reads_as_zeroes(sector, (end - sector) as u32);
-        conn.habits.holes.note(is_hole);
+        conn.history.holes.note(is_hole);
         if is_hole {
             conn.in_flight += 1;
             let reply = Reply::new(request, &granted.session);

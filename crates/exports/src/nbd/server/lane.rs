@@ -35,7 +35,7 @@ pub(crate) struct Lane {
     /// Its writes are entered in the volume's ranges.
     pub(crate) tracks: bool,
     /// Connections whose next request waits until the lane holds less.
-    pub(crate) hungry: Vec<usize>,
+    pub(crate) memory_waiters: Vec<usize>,
 }
 
 impl Lane {
@@ -50,7 +50,7 @@ impl Lane {
             overdue: 0,
             held_bytes: 0,
             tracks: false,
-            hungry: Vec::new(),
+            memory_waiters: Vec::new(),
         }
     }
 

@@ -7,7 +7,7 @@
 //! Invariants: a connection that holds nothing waits on the budget's list, or for its volume; one
 //! that holds something is tried again whenever some of that came back, so none is forgotten.
 
-use super::budget::Turn;
+use super::budget::Waiter;
 use super::connection::Connection;
 use super::execute::Core;
 use super::memory::{PoolBuffer, buffer_bytes};
@@ -15,15 +15,15 @@ use super::worker::{Worker, touch};
 
 /// What a connection's next request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hunger {
+pub(crate) enum MemoryWait {
     /// Nothing.
-    No,
+    None,
     /// Some of what the connection itself holds to come back.
     Own,
     /// The volume to hold less.
-    Lane,
+    Volume,
     /// Its turn on the budget's list.
-    Turn,
+    Queued,
 }
 
 /// Why there is no buffer.
@@ -80,7 +80,7 @@ impl Core {
         if conn.held_bytes == 0 {
             // Its first request: in its turn, whatever it takes.
             let first = is_crowded.then(|| budget.first()).flatten();
-            let me = |turn: Turn| (turn.thread, turn.serial) == (self.pool.thread(), conn.serial);
+            let me = |turn: Waiter| (turn.thread, turn.serial) == (self.pool.thread(), conn.serial);
             return match first.is_none_or(me) {
                 true => Ok(limit),
                 false => Err(self.wait(conn)),
@@ -97,22 +97,22 @@ impl Core {
     #[cold]
     fn wait(&mut self, conn: &mut Connection) -> NoBuffer {
         if conn.held_bytes > 0 {
-            conn.hunger = Hunger::Own;
+            conn.memory_wait = MemoryWait::Own;
             return NoBuffer::Wait;
         }
-        if conn.hunger != Hunger::Turn {
-            conn.hunger = Hunger::Turn;
+        if conn.memory_wait != MemoryWait::Queued {
+            conn.memory_wait = MemoryWait::Queued;
             let (thread, index, serial) = (self.pool.thread(), conn.index, conn.serial);
-            self.pool.budget().join(Turn { thread, index, serial });
-            self.news = true;
+            self.pool.budget().join(Waiter { thread, index, serial });
+            self.waiters_changed = true;
         }
         NoBuffer::Wait
     }
 
     /// The connection's request waits no longer.
     #[cold]
-    pub(crate) fn end_hunger(&mut self, conn: &mut Connection) {
-        self.news |= conn.hunger == Hunger::Turn;
+    pub(crate) fn end_memory_wait(&mut self, conn: &mut Connection) {
+        self.waiters_changed |= conn.memory_wait == MemoryWait::Queued;
         conn.stop_waiting(&self.pool);
     }
 
@@ -134,20 +134,22 @@ impl Core {
         if lane.overdue > 0 {
             return NoBuffer::Stuck;
         }
-        lane.hungry.push(conn.index);
+        lane.memory_waiters.push(conn.index);
         // It must not keep others from their turn meanwhile.
-        self.end_hunger(conn);
-        conn.hunger = Hunger::Lane;
+        self.end_memory_wait(conn);
+        conn.memory_wait = MemoryWait::Volume;
         NoBuffer::Wait
     }
 }
 
 impl Worker {
     /// Connections that wait for memory try again, if they have reason to.
-    pub(crate) fn feed_starving(&mut self) {
+    pub(crate) fn retry_memory_waits(&mut self) {
         while let Some(index) = self.core.retry.pop() {
             let conn = self.conns[index].as_mut();
-            let Some(conn) = conn.filter(|conn| conn.hunger != Hunger::No) else { continue };
+            let Some(conn) = conn.filter(|conn| conn.memory_wait != MemoryWait::None) else {
+                continue;
+            };
             self.core.take_input(conn);
             touch(&mut self.touched, conn);
         }
@@ -156,15 +158,15 @@ impl Worker {
                 return;
             }
             let conn = self.conns[turn.index].as_mut();
-            let Some(conn) =
-                conn.filter(|conn| conn.serial == turn.serial && conn.hunger == Hunger::Turn)
-            else {
+            let Some(conn) = conn.filter(|conn| {
+                conn.serial == turn.serial && conn.memory_wait == MemoryWait::Queued
+            }) else {
                 self.core.pool.budget().leave(turn.thread, turn.serial);
                 continue;
             };
             self.core.take_input(conn);
             touch(&mut self.touched, conn);
-            if conn.hunger == Hunger::Turn {
+            if conn.memory_wait == MemoryWait::Queued {
                 return;
             }
         }
@@ -173,20 +175,20 @@ impl Worker {
     /// While somebody waits: gives back what is unused here, and tells the other threads if
     /// something changed.
     pub(crate) fn share_memory(&mut self) {
-        let news = std::mem::take(&mut self.core.news);
+        let changes = std::mem::take(&mut self.core.waiters_changed);
         if self.core.pool.budget().is_wanted() {
             let returned = self.core.pool.trim_for_others();
-            if news || returned {
+            if changes || returned {
                 self.ring_others();
             }
         }
     }
 
     /// Looks at what other threads did with ranges, if they did something.
-    pub(crate) fn hear_news(&mut self) {
-        let news = self.shared.news();
-        if news != self.seen_news {
-            self.seen_news = news;
+    pub(crate) fn follow_changes(&mut self) {
+        let changes = self.shared.changes();
+        if changes != self.seen_changes {
+            self.seen_changes = changes;
             self.follow_ranges();
         }
     }
@@ -194,7 +196,7 @@ impl Worker {
     /// Tells all other threads that there is something to look at.
     pub(crate) fn ring_others(&self) {
         // Before the bells. This thread has one more turn, too: what it gave back may be its own.
-        self.shared.add_news();
+        self.shared.note_change();
         let others = self.shared.mailboxes.iter().enumerate();
         others.filter(|(thread, _)| *thread != self.number).for_each(|(_, mailbox)| mailbox.ring());
     }

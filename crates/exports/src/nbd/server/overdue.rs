@@ -14,8 +14,8 @@ use millrace_machine::{Machine, Native};
 
 use super::execute::Core;
 use super::lane::Lane;
-use super::memory_wait::Hunger;
-use super::ticket::{Claim, Life, Memory, Ticket};
+use super::memory_wait::MemoryWait;
+use super::ticket::{Claim, Memory, Ticket, TicketState};
 use super::worker::{Worker, touch};
 
 /// Looks at every ticket per timeout. One more makes it overdue, as the first may come at once.
@@ -51,18 +51,18 @@ impl Worker {
             if ticket.lane as usize != lane {
                 continue;
             }
-            match &mut ticket.life {
-                Life::Started(looks) if *looks >= LOOKS => found.push(id),
-                Life::Started(looks) => *looks += 1,
-                Life::Filling | Life::Overdue => {}
+            match &mut ticket.state {
+                TicketState::Started(looks) if *looks >= LOOKS => found.push(id),
+                TicketState::Started(looks) => *looks += 1,
+                TicketState::Filling | TicketState::Overdue => {}
             }
         }
         found.iter().for_each(|id| self.give_up(*id));
         if !found.is_empty() {
             // What never got to the block layer is nobody's any more; who waits is to know.
-            self.core.drop_waiting(lane, |ticket| ticket.life == Life::Overdue);
-            let hungry = &mut self.core.lanes[lane].hungry;
-            self.core.retry.append(hungry);
+            self.core.drop_waiting(lane, |ticket| ticket.state == TicketState::Overdue);
+            let memory_waiters = &mut self.core.lanes[lane].memory_waiters;
+            self.core.retry.append(memory_waiters);
         }
     }
 
@@ -72,7 +72,7 @@ impl Worker {
         let (reply, number, serial) =
             (ticket.reply, ticket.owner.conn as usize, ticket.owner.serial);
         let (lane, bytes) = (ticket.lane as usize, ticket.memory.pool_bytes());
-        ticket.life = Life::Overdue;
+        ticket.state = TicketState::Overdue;
         self.core.lanes[lane].started -= 1;
         self.core.lanes[lane].overdue += 1;
         let conn = self.conns[number].as_mut().filter(|conn| conn.serial == serial);
@@ -81,7 +81,7 @@ impl Worker {
             return;
         };
         conn.held_bytes -= bytes;
-        if conn.hunger != Hunger::No {
+        if conn.memory_wait != MemoryWait::None {
             self.core.retry.push(number);
         }
         self.core.fail(conn, &reply, Status::TimedOut);

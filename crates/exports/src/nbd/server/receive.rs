@@ -14,7 +14,7 @@ use super::client_log;
 use super::connection::{Connection, Granted, Incoming, Phase};
 use super::execute::{Core, Taken};
 use super::input::COPY_BYTES_MAX;
-use super::memory_wait::Hunger;
+use super::memory_wait::MemoryWait;
 use super::ticket::{Memory, Ticket};
 use crate::nbd::{Catalog, Parsed, Progress, Rules, Verdict, check, parse};
 
@@ -30,7 +30,7 @@ impl Core {
             // The end, or a broken connection: what is in flight is still answered if it can be.
             return conn.drain(&mut self.tickets, &mut self.pool);
         };
-        conn.habits.progress.moved(bytes);
+        conn.history.progress.moved(bytes);
         let mut bytes = bytes;
         if let Some(incoming) = conn.incoming.as_mut().filter(|incoming| incoming.kept) {
             let into_payload = bytes.min((incoming.total - incoming.filled) as usize);
@@ -120,8 +120,8 @@ impl Core {
         let rules = Rules::new(info, &session);
         // Or a little more than it was told, if the volume grew in between.
         let rules = Rules { size_bytes: catalog.size_bytes(session.export), ..rules };
-        let grain = self.exports.list[export].info.block_min;
-        conn.granted = Some(Granted { session, rules, export, grain });
+        let block_bytes = self.exports.list[export].info.block_min;
+        conn.granted = Some(Granted { session, rules, export, block_bytes });
         conn.phase = Phase::Transmission;
     }
 
@@ -152,11 +152,11 @@ impl Core {
                 }
                 Verdict::Disconnect(why) => return self.violated(conn, why),
             };
-            if conn.hunger != Hunger::No && !matches!(taken, Taken::Starved) {
-                self.end_hunger(conn);
+            if conn.memory_wait != MemoryWait::None && !matches!(taken, Taken::NoMemory) {
+                self.end_memory_wait(conn);
             }
             let (ticket, kept) = match taken {
-                Taken::Starved => return,
+                Taken::NoMemory => return,
                 Taken::Done => (None, false),
                 Taken::Awaits(id) => {
                     (Some(id), matches!(self.tickets.get(id).memory, Memory::Buffer(_)))

@@ -56,7 +56,7 @@ pub(crate) struct Shared {
     pub(crate) published: Vec<Published<{ stats::FIELDS }>>,
     /// Raised whenever something changed that other threads are to look at: who waits for memory
     /// or for a range, and what was given back.
-    pub(crate) news: AtomicU64,
+    pub(crate) changes: AtomicU64,
     pub(crate) ending: Ending,
 }
 
@@ -97,14 +97,14 @@ impl Shared {
 
     /// Tells threads that are awake, or about to sleep, that there is something to look at.
     /// SeqCst: whoever arms its doorbell looks at it afterwards.
-    pub(crate) fn add_news(&self) {
-        self.news.fetch_add(1, Ordering::SeqCst);
+    pub(crate) fn note_change(&self) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
     /// How often threads were told something.
     #[inline]
-    pub(crate) fn news(&self) -> u64 {
-        self.news.load(Ordering::SeqCst)
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
     }
 
     /// Notes a listener on which accepting is to be tried again.
@@ -149,8 +149,8 @@ mod tests {
         [1, 0].into_iter().for_each(|listener| rig.shared.accept_failed(listener));
         assert_eq!(rig.shared.take_failed_accepts(), [1, 0]);
         assert!(rig.shared.take_failed_accepts().is_empty());
-        let before = rig.shared.news();
-        rig.shared.add_news();
-        assert_eq!(rig.shared.news(), before + 1);
+        let before = rig.shared.changes();
+        rig.shared.note_change();
+        assert_eq!(rig.shared.changes(), before + 1);
     }
 }

@@ -18,7 +18,7 @@ use super::exports::Exports;
 use super::listen::{Listen, Listener};
 use super::memory::Pool;
 use super::shared::Shared;
-use super::ticket::{Claim, Life, Memory, Owner, Ticket};
+use super::ticket::{Claim, Memory, Owner, Ticket, TicketState};
 use super::worker::Worker;
 use super::{ExportConfig, ListenConfig, Server, ServerConfig, StopReport, share};
 use crate::nbd::wire::{OPT_EXPORT_NAME, put_option};
@@ -74,7 +74,7 @@ pub(crate) fn ticket(op: Op, serial: u64, memory: Memory) -> Ticket {
     Ticket {
         owner: Owner { conn: 0, serial },
         lane: 0,
-        life: Life::Filling,
+        state: TicketState::Filling,
         reply: Reply::new(&request(Command::Write, 0, 512), &session()),
         op,
         flags: OpFlags::NONE,

@@ -37,7 +37,7 @@ impl Memory {
 
 /// How far a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Life {
+pub(crate) enum TicketState {
     /// Its payload is being received.
     Filling,
     /// The block layer has it, or it waits for that; found so at this many looks (overdue.rs).
@@ -69,7 +69,7 @@ pub(crate) enum Claim {
 pub(crate) struct Ticket {
     pub(crate) owner: Owner,
     pub(crate) lane: u32,
-    pub(crate) life: Life,
+    pub(crate) state: TicketState,
     pub(crate) reply: Reply,
     pub(crate) op: Op,
     pub(crate) flags: OpFlags,

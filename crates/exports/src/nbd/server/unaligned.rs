@@ -18,15 +18,15 @@ use millrace_block::{Bio, Op, OpFlags, Sector, Status};
 use super::connection::{Connection, Granted};
 use super::execute::{Core, Taken};
 use super::memory::PoolBuffer;
-use super::ticket::{Claim, Life, Memory, Ticket};
+use super::ticket::{Claim, Memory, Ticket, TicketState};
 use super::worker::Worker;
 use crate::nbd::{Command, Reply, Request};
 
 /// A range of bytes, and the blocks that it touches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ragged {
+pub(crate) struct Unaligned {
     /// Bytes of a block, a power of two.
-    grain: u64,
+    block_bytes: u64,
     /// First byte of the first block.
     start: u64,
     /// Bytes of all blocks.
@@ -36,29 +36,29 @@ pub(crate) struct Ragged {
     tail: u64,
 }
 
-impl Ragged {
-    pub(crate) fn new(offset: u64, length: u64, grain: u32) -> Ragged {
-        let grain = u64::from(grain);
-        let start = offset & !(grain - 1);
-        let end = (offset + length).next_multiple_of(grain);
+impl Unaligned {
+    pub(crate) fn new(offset: u64, length: u64, block_bytes: u32) -> Unaligned {
+        let block_bytes = u64::from(block_bytes);
+        let start = offset & !(block_bytes - 1);
+        let end = (offset + length).next_multiple_of(block_bytes);
         let (head, tail) = (offset - start, end - (offset + length));
-        Ragged { grain, start, cover: end - start, head, tail }
+        Unaligned { block_bytes, start, cover: end - start, head, tail }
     }
 
     /// Whether the first block has to be read: the range begins within it, or is within it.
     fn first(&self) -> bool {
-        self.head > 0 || (self.tail > 0 && self.cover == self.grain)
+        self.head > 0 || (self.tail > 0 && self.cover == self.block_bytes)
     }
 
     /// Whether a last block that is not the first has to be read.
     fn last(&self) -> bool {
-        self.tail > 0 && self.cover > self.grain
+        self.tail > 0 && self.cover > self.block_bytes
     }
 
     /// The whole blocks between: first byte and length, perhaps none.
     fn inner(&self) -> (u64, u64) {
-        let start = self.start + if self.first() { self.grain } else { 0 };
-        let end = self.start + self.cover - if self.last() { self.grain } else { 0 };
+        let start = self.start + if self.first() { self.block_bytes } else { 0 };
+        let end = self.start + self.cover - if self.last() { self.block_bytes } else { 0 };
         (start, end.saturating_sub(start))
     }
 
@@ -80,7 +80,7 @@ enum Step {
 /// The ends of a write or of zeroes.
 #[derive(Debug)]
 pub(crate) struct Bounce {
-    ragged: Ragged,
+    unaligned: Unaligned,
     step: Step,
     /// Where the blocks at the ends are in the buffer.
     edges_at: usize,
@@ -89,18 +89,18 @@ pub(crate) struct Bounce {
 impl Bounce {
     /// Where an edge is in the buffer, and on the volume.
     fn edge(&self) -> (usize, Sector) {
-        let Ragged { grain, start, cover, .. } = self.ragged;
+        let Unaligned { block_bytes, start, cover, .. } = self.unaligned;
         match self.step {
             Step::ReadFirst | Step::WriteFirst => (self.edges_at, start >> 9),
             Step::ReadLast | Step::WriteLast => {
-                (self.edges_at + grain as usize, (start + cover - grain) >> 9)
+                (self.edges_at + block_bytes as usize, (start + cover - block_bytes) >> 9)
             }
         }
     }
 
     /// The bio of this step.
     pub(crate) fn bio(&self, buffer: &PoolBuffer, flags: OpFlags) -> Bio {
-        let ((at, sector), len_bytes) = (self.edge(), self.ragged.grain as u32);
+        let ((at, sector), len_bytes) = (self.edge(), self.unaligned.block_bytes as u32);
         match self.step {
             Step::ReadFirst | Step::ReadLast => buffer.bio_at(at, Op::Read, sector, len_bytes),
             Step::WriteFirst | Step::WriteLast => {
@@ -112,24 +112,25 @@ impl Bounce {
 
     /// The bytes of the edge that has been read, and which of them are the request's.
     fn ours(&self) -> Range<usize> {
-        let Ragged { grain, head, tail, cover, .. } = self.ragged;
+        let Unaligned { block_bytes, head, tail, cover, .. } = self.unaligned;
         let is_first = matches!(self.step, Step::ReadFirst | Step::WriteFirst);
         let start = if is_first { head } else { 0 };
-        let end = if is_first && cover > grain { grain } else { grain - tail };
+        let end = if is_first && cover > block_bytes { block_bytes } else { block_bytes - tail };
         start as usize..end as usize
     }
 
     /// Puts the bytes around the payload into place: of the edge that was read, all that is not the
     /// request's goes to the blocks to write.
     fn surround(&self, buffer: &mut PoolBuffer) {
-        let (grain, (at, _), ours) = (self.ragged.grain as usize, self.edge(), self.ours());
+        let (block_bytes, (at, _), ours) =
+            (self.unaligned.block_bytes as usize, self.edge(), self.ours());
         let to = match self.step {
             Step::ReadFirst => 0,
-            _ => self.ragged.cover as usize - grain,
+            _ => self.unaligned.cover as usize - block_bytes,
         };
         let bytes = buffer.bytes_mut();
         bytes.copy_within(at..at + ours.start, to);
-        bytes.copy_within(at + ours.end..at + grain, to + ours.end);
+        bytes.copy_within(at + ours.end..at + block_bytes, to + ours.end);
     }
 
     /// Zeroes the request's part of the edge that was read.
@@ -148,7 +149,7 @@ impl Bounce {
         self.step = match (self.step, op) {
             (Step::ReadFirst, Op::WriteZeroes) => Step::WriteFirst,
             (Step::ReadLast, Op::WriteZeroes) => Step::WriteLast,
-            (Step::ReadFirst | Step::WriteFirst, _) if self.ragged.last() => Step::ReadLast,
+            (Step::ReadFirst | Step::WriteFirst, _) if self.unaligned.last() => Step::ReadLast,
             _ => return false,
         };
         true
@@ -158,22 +159,22 @@ impl Bounce {
 impl Core {
     /// A read or write that is not one of whole blocks.
     #[cold]
-    pub(crate) fn transfer_ragged(
+    pub(crate) fn transfer_unaligned(
         &mut self,
         conn: &mut Connection,
         granted: &Granted,
         request: &Request,
         lane: u32,
     ) -> Taken {
-        let ragged = Ragged::new(request.offset, request.length, granted.grain);
+        let unaligned = Unaligned::new(request.offset, request.length, granted.block_bytes);
         let op = if request.command == Command::Read { Op::Read } else { Op::Write };
-        let edges_at = ragged.cover as usize;
+        let edges_at = unaligned.cover as usize;
         let mut bounce = None;
         let memory = if self.exports.list[granted.export].no_payload {
             Memory::Zeroes
         } else {
-            let edges = if op == Op::Write { 2 * ragged.grain as usize } else { 0 };
-            bounce = (op == Op::Write).then(|| first_bounce(ragged, edges_at)).flatten();
+            let edges = if op == Op::Write { 2 * unaligned.block_bytes as usize } else { 0 };
+            bounce = (op == Op::Write).then(|| first_bounce(unaligned, edges_at)).flatten();
             match self.buffer(edges_at + edges, conn, lane) {
                 Ok(buffer) => Memory::Buffer(buffer),
                 Err(none) => return self.without_buffer(conn, granted, request, none),
@@ -183,9 +184,9 @@ impl Core {
         let ticket = self.ticket(conn, granted, request, op);
         let id = self.tickets.insert(Ticket {
             len_bytes: request.length as u32,
-            bio_bytes: ragged.cover as u32,
-            head_bytes: ragged.head as u32,
-            sector: ragged.start >> 9,
+            bio_bytes: unaligned.cover as u32,
+            head_bytes: unaligned.head as u32,
+            sector: unaligned.start >> 9,
             memory,
             bounce,
             ..ticket
@@ -200,15 +201,15 @@ impl Core {
 
     /// Zeroes, or a discard, that are not of whole blocks.
     #[cold]
-    pub(crate) fn command_ragged(
+    pub(crate) fn command_unaligned(
         &mut self,
         conn: &mut Connection,
         granted: &Granted,
         request: &Request,
         mut ticket: Ticket,
     ) -> Taken {
-        let ragged = Ragged::new(request.offset, request.length, granted.grain);
-        let (start, length) = ragged.inner();
+        let unaligned = Unaligned::new(request.offset, request.length, granted.block_bytes);
+        let (start, length) = unaligned.inner();
         (ticket.sector, ticket.left_sectors) = (start >> 9, length >> 9);
         if ticket.op == Op::Discard && length == 0 && !ticket.then_flush {
             return self.succeed(conn, granted, request);
@@ -218,14 +219,14 @@ impl Core {
         }
         let no_payload = self.exports.list[granted.export].no_payload;
         if ticket.op == Op::WriteZeroes && no_payload {
-            let sectors = ragged.sectors();
+            let sectors = unaligned.sectors();
             (ticket.sector, ticket.left_sectors) = (sectors.start, sectors.end - sectors.start);
         } else if ticket.op == Op::WriteZeroes {
-            match self.buffer(2 * ragged.grain as usize, conn, ticket.lane) {
+            match self.buffer(2 * unaligned.block_bytes as usize, conn, ticket.lane) {
                 Ok(buffer) => ticket.memory = Memory::Buffer(buffer),
                 Err(none) => return self.without_buffer(conn, granted, request, none),
             }
-            ticket.bounce = first_bounce(ragged, 0);
+            ticket.bounce = first_bounce(unaligned, 0);
             self.counts.copied.bounced += 1;
         }
         conn.in_flight += 1;
@@ -251,7 +252,7 @@ impl Core {
         else {
             return false;
         };
-        if !status.is_ok() || ticket.life == Life::Overdue {
+        if !status.is_ok() || ticket.state == TicketState::Overdue {
             return false;
         }
         if !bounce.next(ticket.op, buffer) {
@@ -272,7 +273,7 @@ impl Core {
         let (lane, alone) = (ticket.lane as usize, ticket.bounce.is_some());
         if alone && !self.exports.ranges[lane].is_started() {
             self.exports.ranges[lane].start();
-            self.ranges_news = true;
+            self.ranges_changed = true;
         }
         self.follow_ranges(lane);
         let ticket = self.tickets.get(id);
@@ -286,7 +287,7 @@ impl Core {
     #[cold]
     pub(crate) fn release(&mut self, id: u32, ticket: &Ticket) {
         let ranges = &self.exports.ranges[ticket.lane as usize];
-        self.ranges_news |= ranges.release((self.pool.thread(), id));
+        self.ranges_changed |= ranges.release((self.pool.thread(), id));
     }
 
     /// Enters the writes in flight of a lane, if that has become necessary.
@@ -297,13 +298,13 @@ impl Core {
         }
         self.lanes[lane].tracks = true;
         for (id, ticket) in self.tickets.iter_mut() {
-            let is_known = ticket.life == Life::Filling || ticket.claim != Claim::None;
+            let is_known = ticket.state == TicketState::Filling || ticket.claim != Claim::None;
             if ticket.lane as usize == lane && ticket.op.is_write() && !is_known {
                 ranges.adopt((self.pool.thread(), id), sectors_of(ticket));
                 ticket.claim = Claim::Held;
             }
         }
-        self.ranges_news |= ranges.confirm();
+        self.ranges_changed |= ranges.confirm();
     }
 
     /// Lets go on whoever waited for a range and has it.
@@ -330,15 +331,15 @@ impl Worker {
     }
 }
 
-fn first_bounce(ragged: Ragged, edges_at: usize) -> Option<Box<Bounce>> {
-    let step = if ragged.first() { Step::ReadFirst } else { Step::ReadLast };
-    (ragged.first() || ragged.last()).then(|| Box::new(Bounce { ragged, step, edges_at }))
+fn first_bounce(unaligned: Unaligned, edges_at: usize) -> Option<Box<Bounce>> {
+    let step = if unaligned.first() { Step::ReadFirst } else { Step::ReadLast };
+    (unaligned.first() || unaligned.last()).then(|| Box::new(Bounce { unaligned, step, edges_at }))
 }
 
 /// What a write touches that has not begun, in sectors.
 fn sectors_of(ticket: &Ticket) -> Range<Sector> {
     match &ticket.bounce {
-        Some(bounce) => bounce.ragged.sectors(),
+        Some(bounce) => bounce.unaligned.sectors(),
         None => {
             let sectors = u64::from(ticket.bio_bytes >> 9) + ticket.left_sectors;
             ticket.sector..ticket.sector + sectors

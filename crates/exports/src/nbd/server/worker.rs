@@ -18,16 +18,16 @@ use millrace_machine::{Machine, Native};
 use millrace_reactor::Completion;
 
 use super::client_log;
-use super::client_timers::Patience;
+use super::client_timers::ClientTimers;
 use super::connection::{Connection, Phase};
 use super::execute::Core;
 use super::lane::Lane;
 use super::memory::{Pool, trim_heap};
-use super::memory_wait::Hunger;
+use super::memory_wait::MemoryWait;
 use super::ring::{Event, Ring, close_now, set_send_buffer, set_tcp_options};
 use super::shared::{FlushPart, Shared};
 use super::stats::ServerStats;
-use super::ticket::{Life, Memory, Ticket, Tickets};
+use super::ticket::{Memory, Ticket, TicketState, Tickets};
 
 /// Bios in flight per volume and thread.
 const CHANNEL_DEPTH: u32 = 1024;
@@ -54,9 +54,9 @@ pub(crate) struct Worker {
     completions: Vec<Completion>,
     /// Deadline, index and serial of connections in negotiation, the oldest first.
     handshakes: VecDeque<(u64, usize, u64)>,
-    pub(crate) patience: Patience,
+    pub(crate) client_timers: ClientTimers,
     /// Of the threads' news, what this one has looked at.
-    pub(crate) seen_news: u64,
+    pub(crate) seen_changes: u64,
     accepting: Accepting,
     pub(crate) flush_part: Option<FlushPart>,
 }
@@ -100,8 +100,8 @@ impl Worker {
             zeroes: Arc::clone(&shared.zeroes),
             counts: ServerStats::default(),
             retry: Vec::with_capacity(256),
-            news: false,
-            ranges_news: false,
+            waiters_changed: false,
+            ranges_changed: false,
             threads: shared.mailboxes.len(),
             done: Vec::with_capacity(CHANNEL_DEPTH as usize),
             fresh: false,
@@ -120,8 +120,8 @@ impl Worker {
             unfinished: Vec::new(),
             completions: Vec::with_capacity(256),
             handshakes: VecDeque::new(),
-            patience: Patience::new(),
-            seen_news: 0,
+            client_timers: ClientTimers::new(),
+            seen_changes: 0,
             accepting: Accepting::default(),
             flush_part,
         })
@@ -146,16 +146,16 @@ impl Worker {
     pub(crate) fn turn(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
         let deadline_ns = self.deadline(limit_ns);
         let (core, shared, number) = (&self.core, &self.shared, self.number);
-        let (seen, unfinished) = (self.seen_news, !self.unfinished.is_empty());
+        let (seen, unfinished) = (self.seen_changes, !self.unfinished.is_empty());
         let stopping = limit_ns.is_some();
         self.ctx.turn(deadline_ns, || {
             unfinished
                 || core.lanes.iter().any(|lane| lane.channel.has_work())
                 || !shared.mailboxes[number].is_empty()
-                || shared.news() != seen
+                || shared.changes() != seen
                 || (!stopping && shared.ending.stop.is_given())
         })?;
-        self.hear_news();
+        self.follow_changes();
         self.take_unfinished();
         self.take_completions();
         self.adopt();
@@ -164,17 +164,17 @@ impl Worker {
             self.core.fresh = false;
             self.core.poll();
             self.answer();
-            if self.core.ranges_news {
+            if self.core.ranges_changed {
                 self.follow_ranges();
             }
-            self.feed_starving();
+            self.retry_memory_waits();
             if !self.core.fresh {
                 break;
             }
         }
         self.pump();
         self.share_memory();
-        if std::mem::take(&mut self.core.ranges_news) {
+        if std::mem::take(&mut self.core.ranges_changed) {
             self.ring_others();
         }
         self.publish();
@@ -183,7 +183,7 @@ impl Worker {
 
     /// Until when it may sleep.
     fn deadline(&mut self, limit_ns: Option<u64>) -> Option<u64> {
-        let patience = self.patience_deadline();
+        let client_timers = self.client_timer_deadline();
         while let Some((_, index, serial)) = self.handshakes.front().copied() {
             let conn = self.conns[index].as_ref().filter(|conn| conn.serial == serial);
             if conn.is_some_and(|conn| conn.phase == Phase::Handshake) {
@@ -194,7 +194,7 @@ impl Worker {
         let handshake = self.handshakes.front().map(|(deadline_ns, ..)| *deadline_ns);
         let overdue = self.overdue_deadline();
         let channels = self.core.lanes.iter_mut().filter_map(|lane| lane.channel.sleep_until());
-        let others = [limit_ns, handshake, self.accepting.again_ns, patience, overdue];
+        let others = [limit_ns, handshake, self.accepting.again_ns, client_timers, overdue];
         channels.chain(others.into_iter().flatten()).min()
     }
 
@@ -328,14 +328,14 @@ impl Worker {
         self.end_overdue();
         // What `deadline` may have waited for is looked at, or the thread would never sleep again.
         let now_ns = Native::now();
-        let patience_ns = self.patience_deadline();
-        let is_due = patience_ns.is_some_and(|at_ns| at_ns <= now_ns);
+        let client_timer_ns = self.client_timer_deadline();
+        let is_due = client_timer_ns.is_some_and(|at_ns| at_ns <= now_ns);
         let is_bare = self.core.counts.connections == 0 && !is_due;
         if is_bare && self.accepting.again_ns.is_none() {
             return;
         }
         self.give_back_unused(now_ns);
-        self.lose_patience(now_ns);
+        self.run_client_timers(now_ns);
         while let Some((deadline_ns, index, serial)) = self.handshakes.front().copied() {
             if deadline_ns > now_ns {
                 break;
@@ -374,7 +374,7 @@ impl Worker {
                 conn.give_back(ticket.memory, &mut self.core.pool);
             } else {
                 self.core.answer(conn, ticket, status);
-                if conn.hunger == Hunger::Own {
+                if conn.memory_wait == MemoryWait::Own {
                     self.core.retry.push(conn.index);
                 }
             }
@@ -400,15 +400,15 @@ impl Worker {
                 conn.out.catching_ns = Native::now();
             }
             if conn.out.catching_ns != catching_ns {
-                self.patience.watch(conn);
+                self.client_timers.watch(conn);
             }
             if conn.turn.end() && conn.phase == Phase::Transmission {
                 self.unfinished.push(index);
             }
             if conn.is_over() {
                 self.close(index);
-            } else if conn.is_deaf() {
-                self.patience.watch_deaf(conn);
+            } else if conn.is_unwatched() {
+                self.client_timers.watch_unwatched(conn);
             }
         }
         self.touched.clear();
@@ -447,7 +447,7 @@ impl Worker {
 /// Whether this is the connection of a ticket, and it has no answer yet.
 #[inline]
 fn awaits(conn: &Connection, ticket: &Ticket) -> bool {
-    conn.serial == ticket.owner.serial && ticket.life != Life::Overdue
+    conn.serial == ticket.owner.serial && ticket.state != TicketState::Overdue
 }
 
 /// Puts a connection on the list of those to look at.

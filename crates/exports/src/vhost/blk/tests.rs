@@ -57,11 +57,11 @@ proptest! {
         let mut one = chain(&mut whole, &mut writable, &[]);
         let mut many = chain(&mut cut, &mut other, &cuts);
         let (first, second) = (parse(&mut one), parse(&mut many));
-        prop_assert_eq!(first.asked, second.asked);
+        prop_assert_eq!(first.action, second.action);
         prop_assert_eq!(first.data_bytes, second.data_bytes);
         prop_assert_eq!(first.status.is_some(), second.status.is_some());
         prop_assert_eq!(first.status.is_some(), room > 0);
-        if let Asked::Transfer(op, at) = first.asked {
+        if let Action::Transfer(op, at) = first.action {
             prop_assert_eq!((op == Op::Write, at), (kind == kind::OUT, sector));
             prop_assert_eq!(data_of(&one, &first), data_of(&many, &second));
             let expected = if op == Op::Write { extra } else { room - 1 };
@@ -133,8 +133,8 @@ fn data_of_four_gib_is_too_much_and_a_sector_less_is_not() {
             Segment { start: &raw mut status, len_bytes: 1 },
         ];
         let request = parse(&mut Chain { parts, readable: 1, has_empty: false });
-        let (read, refused) = (Asked::Transfer(Op::Read, 5), Asked::Refused(status::IOERR));
-        assert_eq!(request.asked, if fits { read } else { refused }, "{last}");
+        let (read, refused) = (Action::Transfer(Op::Read, 5), Action::Refused(status::IOERR));
+        assert_eq!(request.action, if fits { read } else { refused }, "{last}");
         assert_eq!(request.data_bytes, if fits { (1 << 31) + u64::from(last) } else { 0 });
     }
 }
@@ -172,52 +172,52 @@ fn ranges_have_their_flags_and_no_others() {
     let ask = |kind, nr: u32, flags: u32| {
         let range = [&77u64.to_le_bytes()[..], &nr.to_le_bytes(), &flags.to_le_bytes()].concat();
         let mut readable = [header(kind, 0), range].concat();
-        parse(&mut chain(&mut readable, &mut [0], &[])).asked
+        parse(&mut chain(&mut readable, &mut [0], &[])).action
     };
-    let range = |op, flags| Asked::Range { op, flags, sector: 77, nr_sectors: 8 };
+    let range = |op, flags| Action::Range { op, flags, sector: 77, nr_sectors: 8 };
     assert_eq!(ask(kind::DISCARD, 8, 0), range(Op::Discard, OpFlags::NONE));
     assert_eq!(ask(kind::WRITE_ZEROES, 8, 0), range(Op::WriteZeroes, OpFlags::NOUNMAP));
     assert_eq!(ask(kind::WRITE_ZEROES, 8, 1), range(Op::WriteZeroes, OpFlags::NONE));
-    assert_eq!(ask(kind::DISCARD, 8, 1), Asked::Refused(status::UNSUPP));
-    assert_eq!(ask(kind::WRITE_ZEROES, 8, 2), Asked::Refused(status::UNSUPP));
+    assert_eq!(ask(kind::DISCARD, 8, 1), Action::Refused(status::UNSUPP));
+    assert_eq!(ask(kind::WRITE_ZEROES, 8, 2), Action::Refused(status::UNSUPP));
     // All eight bytes of a sector count.
     let far = [&(5u64 << 32 | 7).to_le_bytes()[..], &8u32.to_le_bytes(), &[0; 4]].concat();
     let mut readable = [header(kind::DISCARD, 0), far].concat();
-    let asked = parse(&mut chain(&mut readable, &mut [0], &[])).asked;
+    let action = parse(&mut chain(&mut readable, &mut [0], &[])).action;
     let (op, flags, nr_sectors) = (Op::Discard, OpFlags::NONE, 8);
-    assert_eq!(asked, Asked::Range { op, flags, sector: 5 << 32 | 7, nr_sectors });
+    assert_eq!(action, Action::Range { op, flags, sector: 5 << 32 | 7, nr_sectors });
     // More ranges than a guest was told of.
     let mut two = [header(kind::DISCARD, 0), vec![0; 32]].concat();
-    let asked = parse(&mut chain(&mut two, &mut [0], &[])).asked;
-    assert_eq!(asked, Asked::Refused(status::IOERR));
+    let action = parse(&mut chain(&mut two, &mut [0], &[])).action;
+    assert_eq!(action, Action::Refused(status::IOERR));
 }
 
 #[test]
 fn what_cannot_be_a_request_is_refused_with_its_status() {
     let ask = |mut readable: Vec<u8>, room: usize| {
         let request = parse(&mut chain(&mut readable, &mut vec![0; room], &[]));
-        (request.asked, request.status.is_some())
+        (request.action, request.status.is_some())
     };
-    assert_eq!(ask(header(99, 0), 1), (Asked::Refused(status::UNSUPP), true));
+    assert_eq!(ask(header(99, 0), 1), (Action::Refused(status::UNSUPP), true));
     // Types that there are elsewhere, with data: to read, to write, both.
     for kind in [9, 10, 14, 16, 24, 99] {
-        let refused = (Asked::Refused(status::UNSUPP), true);
+        let refused = (Action::Refused(status::UNSUPP), true);
         assert_eq!(ask([header(kind, 0), vec![0; 16]].concat(), 1), refused);
         assert_eq!(ask(header(kind, 0), 513), refused);
         assert_eq!(ask([header(kind, 0), vec![0; 16]].concat(), 513), refused);
     }
     let strange = [kind::FLUSH, kind::GET_ID, kind::IN].map(|kind| [header(kind, 0), vec![0]]);
     for readable in strange {
-        assert_eq!(ask(readable.concat(), 513), (Asked::Refused(status::IOERR), true));
+        assert_eq!(ask(readable.concat(), 513), (Action::Refused(status::IOERR), true));
     }
-    assert_eq!(ask(vec![0; 15], 513), (Asked::Refused(status::IOERR), true));
-    assert_eq!(ask(header(kind::IN, 0), 100), (Asked::Refused(status::IOERR), true));
-    assert_eq!(ask(header(kind::IN, 0), 1), (Asked::Refused(status::IOERR), true));
-    assert_eq!(ask(header(kind::OUT, 0), 1), (Asked::Refused(status::IOERR), true));
-    assert_eq!(ask(header(kind::FLUSH, 0), 1), (Asked::Flush, true));
-    assert_eq!(ask(header(kind::FLUSH, 0), 2), (Asked::Refused(status::IOERR), true));
-    assert_eq!(ask(header(kind::FLUSH, 0), 0), (Asked::Refused(status::IOERR), false));
-    assert_eq!(ask(header(kind::GET_ID, 0), 21), (Asked::Id, true));
+    assert_eq!(ask(vec![0; 15], 513), (Action::Refused(status::IOERR), true));
+    assert_eq!(ask(header(kind::IN, 0), 100), (Action::Refused(status::IOERR), true));
+    assert_eq!(ask(header(kind::IN, 0), 1), (Action::Refused(status::IOERR), true));
+    assert_eq!(ask(header(kind::OUT, 0), 1), (Action::Refused(status::IOERR), true));
+    assert_eq!(ask(header(kind::FLUSH, 0), 1), (Action::Flush, true));
+    assert_eq!(ask(header(kind::FLUSH, 0), 2), (Action::Refused(status::IOERR), true));
+    assert_eq!(ask(header(kind::FLUSH, 0), 0), (Action::Refused(status::IOERR), false));
+    assert_eq!(ask(header(kind::GET_ID, 0), 21), (Action::Id, true));
 }
 
 #[test]

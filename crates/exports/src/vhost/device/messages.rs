@@ -213,7 +213,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         }
         if enable && !std::mem::replace(&mut self.config_read, true) {
             // A frontend that comes back does not ask: the size may be another by now.
-            self.line.tell_of_change();
+            self.link.notify_config_change();
         }
         Ok(())
     }

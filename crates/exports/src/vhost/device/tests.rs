@@ -34,9 +34,9 @@ fn device() -> (Device, Arc<Mutex<Vec<String>>>) {
     let common = Common::new(volume, settings, Log::new("v", &say), None);
     let write_back = AtomicBool::new(true);
     let flags = DeviceFlags { write_back, read_only, id: [0; ID_BYTES], tenant: 0 };
-    let line = Arc::new(Line::new().unwrap());
-    let desks: Arc<[Arc<Desk>]> = Arc::new([Arc::default()]);
-    (Device::new(Arc::new(common), desks, line, (config, flags)), said)
+    let link = Arc::new(FrontendLink::new().unwrap());
+    let thread_states: Arc<[Arc<ThreadState>]> = Arc::new([Arc::default()]);
+    (Device::new(Arc::new(common), thread_states, link, (config, flags)), said)
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use super::{IoThread, Served};
+use super::{IoThread, ServedQueue};
 use crate::vhost::kicks::Kicks;
 use crate::vhost::memory::GuestMemory;
 use crate::vhost::queue::Queue;
@@ -34,7 +34,7 @@ pub(crate) enum Order {
 impl IoThread {
     /// Does what the control thread says.
     pub(crate) fn take_orders(&mut self) {
-        while let Some(order) = self.desk.orders.take() {
+        while let Some(order) = self.state.orders.take() {
             match order {
                 Order::Start(queue) => self.start(queue),
                 Order::Stop(number, reply) => match self.find(number) {
@@ -82,7 +82,7 @@ impl IoThread {
         }
     }
 
-    pub(super) fn find(&mut self, number: u16) -> Option<&mut Served> {
+    pub(super) fn find(&mut self, number: u16) -> Option<&mut ServedQueue> {
         self.queues.iter_mut().flatten().find(|served| served.queue.number == number)
     }
 
@@ -97,12 +97,12 @@ impl IoThread {
         if free == self.queues.len() {
             self.queues.push(None);
         }
-        self.queues[free] = Some(Served { queue, kick, available: 0, told: false });
+        self.queues[free] = Some(ServedQueue { queue, kick, available: 0, reported: false });
         self.hits = 0;
     }
 }
 
-impl Served {
+impl ServedQueue {
     /// Lets go of a queue that is empty, and says its base.
     pub(super) fn end(mut self, kicks: &mut Kicks) {
         if let Some(place) = self.kick.take() {

@@ -23,7 +23,7 @@ const LONG_NS: u64 = 30_000_000_000;
 /// An I/O thread that only does what a test says, with its guest.
 struct Bench {
     thread: IoThread,
-    desk: Arc<Desk>,
+    state: Arc<ThreadState>,
     common: Arc<Common>,
     control: FaultControl,
     played: Played,
@@ -51,9 +51,9 @@ impl Bench {
             pin_memory: false,
         };
         let common = Arc::new(Common::new(volume, config, Log::new("t", &say), None));
-        let desk = Arc::<Desk>::default();
-        let thread = IoThread::new(&common, &desk, 0).unwrap();
-        Bench { thread, desk, common, control, played: Played::new(), said }
+        let state = Arc::<ThreadState>::default();
+        let thread = IoThread::new(&common, &state, 0).unwrap();
+        Bench { thread, state, common, control, played: Played::new(), said }
     }
 
     /// With a queue of this size for each number.
@@ -67,7 +67,7 @@ impl Bench {
 
     fn add(&mut self, q: u16, size: u16, change: impl FnOnce(&mut QueueParts)) {
         let queue = self.played.queue(q, size, change);
-        self.desk.orders.put(Order::Start(Box::new(queue)));
+        self.state.orders.put(Order::Start(Box::new(queue)));
         self.thread.take_orders();
     }
 
@@ -97,17 +97,17 @@ impl Bench {
 #[test]
 fn a_round_says_whether_anything_moved() {
     let mut bench = Bench::with(&[SIZE]);
-    assert!(!bench.thread.round().unwrap() && !bench.thread.waits.answered);
+    assert!(!bench.thread.round().unwrap() && !bench.thread.idle.answered);
     bench.control.add_rule(FaultRule::always(Effect::Stick));
     bench.played.offer_reads(0, SIZE, 0, 2);
     assert!(bench.thread.round().unwrap(), "two are taken");
     bench.settle();
     assert_eq!((bench.queue(0).in_flight(), bench.played.used(0)[1]), (2, 0));
-    assert!(!bench.thread.round().unwrap() && !bench.thread.waits.answered);
+    assert!(!bench.thread.round().unwrap() && !bench.thread.idle.answered);
     bench.release();
     until("they end", || bench.thread.round().unwrap());
     bench.serve(0, 2);
-    assert!(bench.thread.waits.answered && !bench.thread.round().unwrap());
+    assert!(bench.thread.idle.answered && !bench.thread.round().unwrap());
     let stats = bench.thread.stats;
     assert_eq!((stats.requests, stats.batches, stats.errors, stats.holds), (2, 1, 0, 0));
     assert_eq!(bench.common.faults.report("t").count, 0);
@@ -153,17 +153,17 @@ fn a_queue_takes_a_few_for_drives_that_answer_at_once_and_its_part_of_the_channe
 
 #[test]
 fn a_queue_that_breaks_is_told_once_and_makes_no_batch() {
-    let (told, error) = (event(), event());
+    let (reported, error) = (event(), event());
     let mut bench = Bench::new();
-    let ours = told.try_clone().unwrap();
-    bench.add(0, SIZE, |parts| parts.notifiers.error = Some(Arc::new(told)));
+    let ours = reported.try_clone().unwrap();
+    bench.add(0, SIZE, |parts| parts.notifiers.error = Some(Arc::new(reported)));
     drop(error);
     bench.played.offer(0, SIZE, 0, &[SIZE]);
     assert!(!bench.thread.round().unwrap());
     assert_eq!((bench.thread.stats.batches, count(&ours)), (0, 1));
     for _ in 0..3 {
         bench.thread.look_after();
-        assert_eq!(bench.desk.published.read::<VhostStats>().broken, 1);
+        assert_eq!(bench.state.published.read::<VhostStats>().broken, 1);
     }
     assert_eq!(lock(&bench.said).len(), 1, "{:?}", lock(&bench.said));
 }
@@ -239,7 +239,7 @@ fn a_kick_ends_a_sleep_and_is_counted() {
     bench.thread.stats.system_calls = 1000;
     bench.thread.publish();
     let (seen, counters): (VhostStats, _) =
-        (bench.desk.published.read(), bench.thread.ctx.reactor().counters());
+        (bench.state.published.read(), bench.thread.ctx.reactor().counters());
     assert_eq!((seen.system_calls, seen.sleeps), (1000 + counters.system_calls, counters.sleeps));
     assert!(counters.system_calls > 0 && counters.sleeps > 0);
     assert_eq!((seen.kicks, seen.queues, seen.in_flight), (2, 1, 0));
@@ -260,7 +260,7 @@ fn whatever_there_is_to_do_is_news_and_keeps_the_thread_from_sleeping() {
     bench.settle();
     assert!(!bench.thread.has_news());
     // Orders.
-    bench.desk.orders.put(Order::Enable(0, true));
+    bench.state.orders.put(Order::Enable(0, true));
     assert!(bench.thread.has_news());
     bench.thread.sleep(None).unwrap();
     bench.thread.sleep(far()).unwrap();
@@ -280,14 +280,14 @@ fn whatever_there_is_to_do_is_news_and_keeps_the_thread_from_sleeping() {
 fn it_polls_next_time_for_as_long_as_it_slept() {
     let mut bench = Bench::with(&[SIZE]);
     for answered in [false, true] {
-        bench.thread.waits.answered = answered;
+        bench.thread.idle.answered = answered;
         let (before, sleeps) = (Native::now(), bench.thread.ctx.reactor().counters().sleeps);
         bench.thread.sleep(Some(before + 1_000_000)).unwrap();
         let longest = (Native::now() - before).max(10_000);
         assert!(bench.thread.ctx.reactor().counters().sleeps >= sleeps);
-        let spin_ns = bench.thread.waits.polling[usize::from(answered)].spin_ns();
+        let spin_ns = bench.thread.idle.polling[usize::from(answered)].spin_ns();
         assert!(spin_ns > 0 && spin_ns <= longest, "{spin_ns} after {longest}");
-        assert!(!bench.thread.waits.answered);
+        assert!(!bench.thread.idle.answered);
     }
 }
 
@@ -302,12 +302,12 @@ fn a_queue_that_stops_says_its_base_when_it_is_empty_and_lets_go_of_all() {
     bench.played.offer_reads(0, SIZE, 0, 3);
     bench.settle();
     let (reply, base) = channel();
-    bench.desk.orders.put(Order::Stop(0, reply));
+    bench.state.orders.put(Order::Stop(0, reply));
     bench.thread.take_orders();
     bench.thread.look_after();
     assert!(base.try_recv().is_err(), "three are in flight");
     let memory = Arc::downgrade(bench.queue(0).memory());
-    assert_eq!(bench.desk.published.read::<VhostStats>().queues, 2);
+    assert_eq!(bench.state.published.read::<VhostStats>().queues, 2);
     bench.release();
     bench.serve(0, 3);
     bench.thread.look_after();
@@ -315,11 +315,11 @@ fn a_queue_that_stops_says_its_base_when_it_is_empty_and_lets_go_of_all() {
     assert!(memory.upgrade().is_none());
     let mut byte = [0];
     assert_eq!(std::io::Read::read(&mut &theirs, &mut byte).unwrap(), 0, "the kick is closed");
-    let stats: VhostStats = bench.desk.published.read();
+    let stats: VhostStats = bench.state.published.read();
     assert_eq!((stats.queues, stats.in_flight, stats.requests), (1, 0, 3));
     // A ring that is none has no base.
     let (reply, base) = channel();
-    bench.desk.orders.put(Order::Stop(0, reply));
+    bench.state.orders.put(Order::Stop(0, reply));
     bench.thread.take_orders();
     assert_eq!(base.recv(), Err(std::sync::mpsc::RecvError));
     // The next one takes its place.
@@ -375,30 +375,30 @@ fn requests_that_never_end_are_told_of_and_their_memory_is_left_to_the_drives() 
 fn it_polls_if_that_has_paid_and_there_is_a_queue_and_counts_what_came_of_it() {
     let mut bench = Bench::new();
     let paid = |bench: &mut Bench| {
-        bench.thread.waits.polling[0].slept(0, 20_000);
-        assert_eq!(bench.thread.waits.polling[0].spin_ns(), 20_000);
+        bench.thread.idle.polling[0].slept(0, 20_000);
+        assert_eq!(bench.thread.idle.polling[0].spin_ns(), 20_000);
     };
     let counts = |bench: &Bench| (bench.thread.stats.poll_hits, bench.thread.stats.poll_misses);
     paid(&mut bench);
     assert!(!bench.thread.spin().unwrap(), "there is no queue");
     bench.add(0, SIZE, |_| {});
     bench.played.offer_reads(0, SIZE, 0, 1);
-    bench.thread.waits.answered = true;
+    bench.thread.idle.answered = true;
     assert!(!bench.thread.spin().unwrap(), "no wait for guests has paid so far");
     assert_eq!((counts(&bench), bench.thread.stats.poll_ns), ((0, 0), 0));
-    bench.thread.waits.answered = false;
+    bench.thread.idle.answered = false;
     for hits in 1..3 {
         assert!(bench.thread.spin().unwrap());
-        assert_eq!((counts(&bench), bench.thread.waits.spun_ns), ((hits, 0), 0));
+        assert_eq!((counts(&bench), bench.thread.idle.spun_ns), ((hits, 0), 0));
     }
     bench.serve(0, 1);
     bench.settle();
     // In vain, for as long as that has paid or until somebody else wants the CPU.
     let before_ns = bench.thread.stats.poll_ns;
-    bench.thread.waits.answered = false;
+    bench.thread.idle.answered = false;
     assert!(!bench.thread.spin().unwrap());
     assert_eq!(counts(&bench), (2, 1));
-    let spun_ns = bench.thread.waits.spun_ns;
+    let spun_ns = bench.thread.idle.spun_ns;
     assert!(spun_ns > 0);
     assert_eq!(bench.thread.stats.poll_ns, before_ns + spun_ns);
 }
@@ -407,20 +407,20 @@ fn it_polls_if_that_has_paid_and_there_is_a_queue_and_counts_what_came_of_it() {
 fn a_thread_sleeps_while_nothing_is_to_be_done_and_serves_until_the_export_stops() {
     let mut bench = Bench::with(&[SIZE]);
     bench.thread.set_bell();
-    let (desk, common) = (Arc::clone(&bench.desk), Arc::clone(&bench.common));
+    let (state, common) = (Arc::clone(&bench.state), Arc::clone(&bench.common));
     let sleeps = std::thread::scope(|scope| {
         let told = scope.spawn(move || {
             let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
             // Orders end its sleeps, and between them it says how many there were.
-            while desk.published.read::<VhostStats>().sleeps < 3
+            while state.published.read::<VhostStats>().sleeps < 3
                 && std::time::Instant::now() < deadline
             {
-                desk.orders.put(Order::Enable(0, true));
+                state.orders.put(Order::Enable(0, true));
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
-            let seen = desk.published.read::<VhostStats>().sleeps;
+            let seen = state.published.read::<VhostStats>().sleeps;
             common.stop.give(0);
-            desk.orders.ring();
+            state.orders.ring();
             seen
         });
         bench.thread.serve().unwrap();

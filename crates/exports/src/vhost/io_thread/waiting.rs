@@ -15,56 +15,56 @@ impl IoThread {
     pub(super) fn has_news(&self) -> bool {
         self.queues.iter().flatten().any(|served| served.queue.has_news())
             || self.channel.has_work()
-            || !self.desk.orders.is_empty()
+            || !self.state.orders.is_empty()
     }
 
     /// Sleeps until something comes, or until `limit_ns`.
     pub(super) fn sleep(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
-        let mut news = false;
+        let mut available = false;
         for served in self.queues.iter_mut().flatten() {
-            news |= served.queue.request_kick();
+            available |= served.queue.request_kick();
         }
-        if news {
+        if available {
             self.suppress_kicks();
             return Ok(());
         }
         self.kicks.arm();
         let deadline_ns = [self.channel.sleep_until(), limit_ns].into_iter().flatten().min();
-        let (common, desk, channel) = (&self.common, &self.desk, &self.channel);
+        let (common, state, channel) = (&self.common, &self.state, &self.channel);
         let stopping = limit_ns.is_some();
         let slept_ns = Native::now();
         self.ctx.turn(deadline_ns, || {
-            channel.has_work() || !desk.orders.is_empty() || (!stopping && common.stop.is_given())
+            channel.has_work() || !state.orders.is_empty() || (!stopping && common.stop.is_given())
         })?;
-        let answered = usize::from(std::mem::take(&mut self.waits.answered));
-        let spun_ns = std::mem::take(&mut self.waits.spun_ns);
-        self.waits.polling[answered].slept(spun_ns, Native::now() - slept_ns);
+        let answered = usize::from(std::mem::take(&mut self.idle.answered));
+        let spun_ns = std::mem::take(&mut self.idle.spun_ns);
+        self.idle.polling[answered].slept(spun_ns, Native::now() - slept_ns);
         self.suppress_kicks();
         Ok(())
     }
 
     /// Polls for as long as has paid lately; true if something came.
     pub(super) fn spin(&mut self) -> Result<bool, Error> {
-        let polling = usize::from(self.waits.answered);
-        let spin_ns = self.waits.polling[polling].spin_ns();
-        if spin_ns == 0 || self.queues.is_empty() || !self.waits.share.may_poll() {
+        let polling = usize::from(self.idle.answered);
+        let spin_ns = self.idle.polling[polling].spin_ns();
+        if spin_ns == 0 || self.queues.is_empty() || !self.idle.share.may_poll() {
             return Ok(false);
         }
         let turns = self.turns && self.channel.in_flight() > 0;
         let mut poll = Poll::new(Native::now().saturating_add(spin_ns));
         let Polled { came, waited_ns } = loop {
             let came = self.has_news() || (turns && self.turn_now(0)? > 0);
-            if let Some(polled) = self.waits.share.step(&mut poll, came) {
+            if let Some(polled) = self.idle.share.step(&mut poll, came) {
                 break polled;
             }
         };
-        self.waits.spun_ns = if came { 0 } else { waited_ns };
+        self.idle.spun_ns = if came { 0 } else { waited_ns };
         self.stats.poll_ns += waited_ns;
         self.stats.poll_hits += u64::from(came);
         self.stats.poll_misses += u64::from(!came);
         if came {
-            self.waits.polling[polling].caught(waited_ns);
-            self.waits.answered = false;
+            self.idle.polling[polling].caught(waited_ns);
+            self.idle.answered = false;
         }
         Ok(came)
     }

@@ -175,7 +175,7 @@ proptest! {
             let request = blk::parse(&mut chain);
             let (from, to) = request.data;
             prop_assert!(from <= to && to <= chain.parts.len());
-            prop_assert!(!has_empty || matches!(request.asked, blk::Asked::Refused(_)));
+            prop_assert!(!has_empty || matches!(request.action, blk::Action::Refused(_)));
         }
     }
 

@@ -1,6 +1,6 @@
 //! When a thread looks after its clients, and whom it ends, at times that the test makes up.
 
-use super::super::budget::Turn;
+use super::super::budget::Waiter;
 use super::super::connection::Phase;
 use super::super::tests::{MIB, Rig, connection, header, request};
 use super::*;
@@ -88,55 +88,55 @@ fn every_move_counts_even_one_of_no_bytes() {
 
 #[test]
 fn a_thread_looks_after_those_that_catch_up_and_otherwise_when_the_next_look_is_due() {
-    let mut patience = Patience::new();
-    patience.look_ns = 9_000_000;
-    assert_eq!(patience.deadline(&[], 0), None, "nobody is there");
-    assert_eq!(patience.deadline(&[], 1), Some(9_000_000));
+    let mut client_timers = ClientTimers::new();
+    client_timers.look_ns = 9_000_000;
+    assert_eq!(client_timers.deadline(&[], 0), None, "nobody is there");
+    assert_eq!(client_timers.deadline(&[], 1), Some(9_000_000));
     let (mut conn, _sockets) = connection(1);
-    patience.watch(&conn);
-    assert!(patience.catching.is_empty(), "it does not catch up");
+    client_timers.watch(&conn);
+    assert!(client_timers.catching.is_empty(), "it does not catch up");
     conn.out.catching_ns = 1_000_000;
-    patience.watch(&conn);
+    client_timers.watch(&conn);
     let mut conns = [Some(conn)];
-    assert_eq!(patience.deadline(&conns, 1), Some(3_000_000), "2 ms after it began");
-    patience.look_ns = 2_500_000;
-    assert_eq!(patience.deadline(&conns, 1), Some(2_500_000));
+    assert_eq!(client_timers.deadline(&conns, 1), Some(3_000_000), "2 ms after it began");
+    client_timers.look_ns = 2_500_000;
+    assert_eq!(client_timers.deadline(&conns, 1), Some(2_500_000));
     conns[0].as_mut().unwrap().out.catching_ns = 2_000_000;
-    assert_eq!(patience.deadline(&conns, 1), Some(2_500_000));
-    assert!(patience.catching.is_empty(), "it waits anew, and has another entry");
+    assert_eq!(client_timers.deadline(&conns, 1), Some(2_500_000));
+    assert!(client_timers.catching.is_empty(), "it waits anew, and has another entry");
 }
 
 #[test]
 fn a_deaf_connection_is_listed_once() {
-    let mut patience = Patience::new();
+    let mut client_timers = ClientTimers::new();
     let (mut conn, _sockets) = connection(1);
-    patience.watch_deaf(&mut conn);
-    patience.watch_deaf(&mut conn);
-    assert_eq!(patience.deaf, [0]);
+    client_timers.watch_unwatched(&mut conn);
+    client_timers.watch_unwatched(&mut conn);
+    assert_eq!(client_timers.unwatched, [0]);
 }
 
-fn turn(serial: u64) -> Turn {
-    Turn { thread: 1, index: 0, serial }
+fn turn(serial: u64) -> Waiter {
+    Waiter { thread: 1, index: 0, serial }
 }
 
 #[test]
 fn the_next_look_is_the_earliest_of_those_that_there_is_reason_for() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
-    let patience = &mut rig.patience;
-    (patience.look_ns, patience.idle_ns) = (50, 40);
-    (patience.rates_ns, patience.deaf_ns) = (30, 20);
-    assert_eq!(rig.patience_deadline(), None);
+    let client_timers = &mut rig.client_timers;
+    (client_timers.look_ns, client_timers.idle_ns) = (50, 40);
+    (client_timers.rates_ns, client_timers.unwatched_ns) = (30, 20);
+    assert_eq!(rig.client_timer_deadline(), None);
     rig.core.counts.connections = 1;
-    assert_eq!(rig.patience_deadline(), Some(50));
+    assert_eq!(rig.client_timer_deadline(), Some(50));
     let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
-    assert_eq!(rig.patience_deadline(), Some(50), "none of its memory is unused");
+    assert_eq!(rig.client_timer_deadline(), Some(50), "none of its memory is unused");
     rig.core.pool.give(buffer);
-    assert_eq!(rig.patience_deadline(), Some(40));
+    assert_eq!(rig.client_timer_deadline(), Some(40));
     rig.shared.budget.join(turn(5));
-    assert_eq!(rig.patience_deadline(), Some(30));
-    rig.patience.deaf.push(0);
-    assert_eq!(rig.patience_deadline(), Some(20));
-    rig.patience.deaf.clear();
+    assert_eq!(rig.client_timer_deadline(), Some(30));
+    rig.client_timers.unwatched.push(0);
+    assert_eq!(rig.client_timer_deadline(), Some(20));
+    rig.client_timers.unwatched.clear();
     rig.shared.budget.leave(1, 5);
     rig.core.counts.connections = 0;
 }
@@ -145,12 +145,12 @@ fn the_next_look_is_the_earliest_of_those_that_there_is_reason_for() {
 fn unused_memory_is_looked_at_every_two_seconds() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     rig.give_back_unused(7 * S);
-    assert_eq!(rig.patience.idle_ns, 0, "there is none");
+    assert_eq!(rig.client_timers.idle_ns, 0, "there is none");
     let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
     rig.core.pool.give(buffer);
     let idle = |rig: &mut Rig, now_ns| {
         rig.give_back_unused(now_ns);
-        (rig.core.pool.idle_bytes(), rig.patience.idle_ns)
+        (rig.core.pool.idle_bytes(), rig.client_timers.idle_ns)
     };
     assert_eq!(idle(&mut rig, 7 * S), (MIB, 9 * S), "it was in use just now");
     assert_eq!(idle(&mut rig, 9 * S - 1), (MIB, 9 * S));
@@ -178,12 +178,12 @@ fn clients_are_looked_at_four_times_per_timeout_and_ended_when_they_stood_still_
     rig.shared.stall_timeout_ns.store(40 * S, std::sync::atomic::Ordering::Relaxed);
     let (_idle, idle) = rig.by_hand("0");
     let (_still, still) = half_a_write(&mut rig);
-    let start_ns = rig.patience.look_ns;
+    let start_ns = rig.client_timers.look_ns;
     let mut ended = Vec::new();
     for look in 0..7u64 {
-        rig.lose_patience(start_ns + look * 10 * S - 1);
-        rig.lose_patience(start_ns + look * 10 * S);
-        assert_eq!(rig.patience.look_ns, start_ns + (look + 1) * 10 * S);
+        rig.run_client_timers(start_ns + look * 10 * S - 1);
+        rig.run_client_timers(start_ns + look * 10 * S);
+        assert_eq!(rig.client_timers.look_ns, start_ns + (look + 1) * 10 * S);
         ended.push(rig.core.counts.stalled);
     }
     // The first look sees that it moved.
@@ -191,8 +191,8 @@ fn clients_are_looked_at_four_times_per_timeout_and_ended_when_they_stood_still_
     assert_eq!((phase(&rig, still), phase(&rig, idle)), (Phase::Dead, Phase::Transmission));
     // A timeout that is shorter from now on brings the next look forward.
     rig.shared.stall_timeout_ns.store(4 * S, std::sync::atomic::Ordering::Relaxed);
-    rig.lose_patience(start_ns + 61 * S);
-    assert_eq!(rig.patience.look_ns, start_ns + 62 * S);
+    rig.run_client_timers(start_ns + 61 * S);
+    assert_eq!(rig.client_timers.look_ns, start_ns + 62 * S);
 }
 
 #[test]
@@ -203,15 +203,15 @@ fn under_pressure_a_slow_client_is_ended_if_it_holds_more_than_its_guarantee() {
         });
         // Its write of 4 MiB is above 512 KiB, and below 8 MiB.
         let (_slow, slow) = half_a_write(&mut rig);
-        let from_ns = rig.patience.look_ns + 1000 * S;
+        let from_ns = rig.client_timers.look_ns + 1000 * S;
         rig.end_slow(from_ns);
-        assert_eq!(rig.patience.pressed_ns, 0, "nobody waits");
+        assert_eq!(rig.client_timers.pressed_ns, 0, "nobody waits");
         rig.shared.budget.join(turn(5));
         let mut ended = Vec::new();
         for at_s in 1..=6 {
             rig.end_slow(from_ns + at_s * S - 1);
             rig.end_slow(from_ns + at_s * S);
-            assert_eq!(rig.patience.pressed_ns, from_ns + S - 1);
+            assert_eq!(rig.client_timers.pressed_ns, from_ns + S - 1);
             ended.push(rig.core.counts.stalled);
         }
         let expected = if ends { [0, 0, 0, 0, 1, 1] } else { [0; 6] };
@@ -219,7 +219,7 @@ fn under_pressure_a_slow_client_is_ended_if_it_holds_more_than_its_guarantee() {
         assert_eq!(phase(&rig, slow) == Phase::Dead, ends);
         rig.shared.budget.leave(1, 5);
         rig.end_slow(from_ns + 8 * S);
-        assert_eq!(rig.patience.pressed_ns, 0);
+        assert_eq!(rig.client_timers.pressed_ns, 0);
     }
 }
 
@@ -229,9 +229,9 @@ fn rates_are_looked_at_four_times_in_the_shorter_of_four_seconds_and_the_stall_t
     rig.shared.budget.join(turn(5));
     for (timeout_ns, next_ns) in [(30 * S, S), (2 * S, S / 2), (0, 1)] {
         rig.shared.stall_timeout_ns.store(timeout_ns, std::sync::atomic::Ordering::Relaxed);
-        rig.patience.rates_ns = 0;
+        rig.client_timers.rates_ns = 0;
         rig.end_slow(1000 * S);
-        assert_eq!(rig.patience.rates_ns, 1000 * S + next_ns);
+        assert_eq!(rig.client_timers.rates_ns, 1000 * S + next_ns);
     }
     rig.shared.budget.leave(1, 5);
 }
@@ -239,31 +239,35 @@ fn rates_are_looked_at_four_times_in_the_shorter_of_four_seconds_and_the_stall_t
 #[test]
 fn a_deaf_connection_is_asked_every_half_second_and_ended_when_its_client_has_left() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
-    for (leaves, deaf) in [(false, true), (true, true), (true, false)] {
+    for (leaves, unwatched) in [(false, true), (true, true), (true, false)] {
         let (conn, [_ours, theirs]) = connection(1);
         rig.conns.clear();
         rig.conns.push(Some(conn));
         let conn = rig.conns[0].as_mut().unwrap();
-        (conn.phase, conn.negotiation, conn.lists.deaf) = (Phase::Transmission, None, true);
-        conn.input.busy = !deaf;
-        rig.patience.deaf = vec![0];
-        rig.patience.deaf_ns = 5 * S;
+        (conn.phase, conn.negotiation, conn.lists.unwatched) = (Phase::Transmission, None, true);
+        conn.input.busy = !unwatched;
+        rig.client_timers.unwatched = vec![0];
+        rig.client_timers.unwatched_ns = 5 * S;
         if leaves {
             drop(theirs);
         } else {
             std::mem::forget(theirs);
         }
         rig.end_gone(5 * S - 1);
-        assert_eq!((rig.patience.deaf.len(), rig.patience.deaf_ns), (1, 5 * S), "not yet");
+        assert_eq!(
+            (rig.client_timers.unwatched.len(), rig.client_timers.unwatched_ns),
+            (1, 5 * S),
+            "not yet"
+        );
         rig.end_gone(5 * S);
-        assert_eq!(rig.patience.deaf_ns, 5 * S + S / 2);
-        let stays = deaf && !leaves;
-        assert_eq!(rig.patience.deaf.len(), usize::from(stays));
-        assert_eq!(rig.conns[0].as_ref().unwrap().lists.deaf, stays);
-        assert_eq!(phase(&rig, 0) == Phase::Dead, deaf && leaves);
-        rig.patience.deaf.clear();
+        assert_eq!(rig.client_timers.unwatched_ns, 5 * S + S / 2);
+        let stays = unwatched && !leaves;
+        assert_eq!(rig.client_timers.unwatched.len(), usize::from(stays));
+        assert_eq!(rig.conns[0].as_ref().unwrap().lists.unwatched, stays);
+        assert_eq!(phase(&rig, 0) == Phase::Dead, unwatched && leaves);
+        rig.client_timers.unwatched.clear();
         rig.end_gone(50 * S);
-        assert_eq!(rig.patience.deaf_ns, 5 * S + S / 2, "nobody is deaf");
+        assert_eq!(rig.client_timers.unwatched_ns, 5 * S + S / 2, "nobody is deaf");
     }
     rig.conns.clear();
     rig.touched.clear();
@@ -277,28 +281,28 @@ fn whoever_had_two_milliseconds_to_catch_up_is_heard_all_the_same() {
     let watch = |rig: &mut Rig| {
         let conn = rig.conns[0].as_mut().unwrap();
         (conn.phase, conn.negotiation) = (Phase::Transmission, None);
-        (conn.out.catching_ns, conn.turn.impatient) = (5 * S, false);
+        (conn.out.catching_ns, conn.turn.reads_late) = (5 * S, false);
         let conn = rig.conns[0].take().unwrap();
-        rig.patience.watch(&conn);
+        rig.client_timers.watch(&conn);
         rig.conns[0] = Some(conn);
     };
     let state = |rig: &Rig| {
         let conn = rig.conns[0].as_ref().unwrap();
-        (rig.patience.catching.len(), conn.turn.impatient, conn.out.catching_ns)
+        (rig.client_timers.catching.len(), conn.turn.reads_late, conn.out.catching_ns)
     };
     watch(&mut rig);
-    rig.lose_patience(5 * S + CATCH_UP_NS - 1);
+    rig.run_client_timers(5 * S + CATCH_UP_NS - 1);
     assert_eq!(state(&rig), (1, false, 5 * S));
-    rig.lose_patience(5 * S + CATCH_UP_NS);
+    rig.run_client_timers(5 * S + CATCH_UP_NS);
     assert_eq!(state(&rig), (0, true, 0));
     assert_eq!(rig.touched, [0]);
     watch(&mut rig);
     rig.conns[0].as_mut().unwrap().out.catching_ns = 6 * S;
-    rig.lose_patience(9 * S);
+    rig.run_client_timers(9 * S);
     assert_eq!(state(&rig), (0, false, 6 * S), "it waits anew");
     watch(&mut rig);
     rig.conns[0].as_mut().unwrap().input.busy = true;
-    rig.lose_patience(9 * S);
+    rig.run_client_timers(9 * S);
     assert_eq!(state(&rig), (0, false, 5 * S), "its poll is cancelled");
     assert_eq!(rig.ring.pending(), 1);
     rig.conns.clear();

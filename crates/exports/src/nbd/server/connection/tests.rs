@@ -4,7 +4,7 @@ use millrace_block::Op;
 
 use super::*;
 use crate::nbd::{Command, ExportInfo, TransmissionFlags};
-use crate::server::budget::{Budget, Turn as Place};
+use crate::server::budget::{Budget, Waiter};
 use crate::server::tests::{MIB, Rig, connection, pool, request, session, ticket};
 
 const PHASES: [Phase; 4] = [Phase::Handshake, Phase::Transmission, Phase::Draining, Phase::Dead];
@@ -45,17 +45,22 @@ fn ragged_is_what_begins_or_ends_within_a_block_of_a_client_that_never_asked_for
         block_preferred: 4096,
         block_max: 1 << 25,
     };
-    for grain in [512, 4096] {
+    for block_bytes in [512, 4096] {
         for block_sizes in BOTH {
             let session = Session { block_sizes, ..session() };
-            let rules = Rules::new(&info(grain), &session);
-            let granted = Granted { session, rules, export: 0, grain };
+            let rules = Rules::new(&info(block_bytes), &session);
+            let granted = Granted { session, rules, export: 0, block_bytes };
             for offset in [0, 1, 511, 512, 4095, 4096, 4608] {
                 for length in [1, 512, 513, 4096, 8192, 8704] {
-                    let grain = u64::from(grain);
-                    let expected = !block_sizes && (offset % grain != 0 || length % grain != 0);
+                    let block_bytes = u64::from(block_bytes);
+                    let expected =
+                        !block_sizes && (offset % block_bytes != 0 || length % block_bytes != 0);
                     let request = request(Command::Read, offset, length);
-                    assert_eq!(granted.is_ragged(&request), expected, "{grain}: {request:?}");
+                    assert_eq!(
+                        granted.is_unaligned(&request),
+                        expected,
+                        "{block_bytes}: {request:?}"
+                    );
                 }
             }
         }
@@ -64,7 +69,7 @@ fn ragged_is_what_begins_or_ends_within_a_block_of_a_client_that_never_asked_for
 
 #[test]
 fn requests_are_taken_below_256_in_flight_and_512_kib_unsent_or_of_an_impatient_client() {
-    for (in_flight, bytes, impatient, expected) in [
+    for (in_flight, bytes, reads_late, expected) in [
         (0, 0, false, true),
         (255, 512 * 1024 - 1, false, true),
         (256, 0, false, false),
@@ -76,20 +81,20 @@ fn requests_are_taken_below_256_in_flight_and_512_kib_unsent_or_of_an_impatient_
     ] {
         let (mut conn, _sockets) = connection(1);
         owe(&mut conn, bytes);
-        (conn.in_flight, conn.turn.impatient) = (in_flight, impatient);
-        assert_eq!(conn.has_room(), expected, "{in_flight} {bytes} {impatient}");
+        (conn.in_flight, conn.turn.reads_late) = (in_flight, reads_late);
+        assert_eq!(conn.has_room(), expected, "{in_flight} {bytes} {reads_late}");
     }
 }
 
 #[test]
 fn a_connection_waits_for_the_socket_only_if_it_would_receive_otherwise() {
     for phase in PHASES {
-        for (busy, impatient) in [(false, false), (false, true), (true, false), (true, true)] {
+        for (busy, reads_late) in [(false, false), (false, true), (true, false), (true, true)] {
             for bytes in [512 * 1024 - 1, 512 * 1024, MIB] {
                 let (mut conn, _sockets) = connection(1);
                 owe(&mut conn, bytes);
-                (conn.phase, conn.input.busy, conn.turn.impatient) = (phase, busy, impatient);
-                let listens = phase == Phase::Transmission && !busy && !impatient;
+                (conn.phase, conn.input.busy, conn.turn.reads_late) = (phase, busy, reads_late);
+                let listens = phase == Phase::Transmission && !busy && !reads_late;
                 assert_eq!(conn.waits_to_send(), listens && bytes >= 512 * 1024);
             }
         }
@@ -100,10 +105,10 @@ fn a_connection_waits_for_the_socket_only_if_it_would_receive_otherwise() {
 fn bytes_that_leave_end_impatience_and_the_wait_for_the_socket() {
     for busy in BOTH {
         let (mut conn, _sockets) = connection(1);
-        conn.turn.impatient = true;
+        conn.turn.reads_late = true;
         (conn.out.catching_ns, conn.input.busy) = (77, busy);
         conn.moved(1);
-        assert!(!conn.turn.impatient);
+        assert!(!conn.turn.reads_late);
         assert_eq!(conn.out.catching_ns, if busy { 77 } else { 0 }, "a poll ends by itself");
     }
 }
@@ -121,7 +126,7 @@ fn a_client_is_waited_for_deaf_or_over_by_what_is_outstanding_on_its_socket() {
                 let waits = serves && (sends || (receives && payload));
                 assert_eq!(conn.waits_for_client(), waits, "{state}");
                 let is_quiet = !sends && !receives;
-                assert_eq!(conn.is_deaf(), is_quiet && phase != Phase::Dead, "{state}");
+                assert_eq!(conn.is_unwatched(), is_quiet && phase != Phase::Dead, "{state}");
                 assert_eq!(conn.is_over(), is_quiet && phase == Phase::Dead, "{state}");
             }
         }
@@ -137,9 +142,10 @@ fn a_write_that_is_incomplete_is_given_up_when_nothing_can_be_received_into_it()
         let (mut conn, _sockets) = connection(9);
         let buffer = pool.take(4096, usize::MAX).unwrap();
         let id = tickets.insert(ticket(Op::Write, 9, Memory::Buffer(buffer)));
-        budget.join(Place { thread: 0, index: 0, serial: 9 });
-        budget.join(Place { thread: 0, index: 0, serial: 10 });
-        (conn.phase, conn.input.busy, conn.hunger) = (Phase::Transmission, busy, Hunger::Turn);
+        budget.join(Waiter { thread: 0, index: 0, serial: 9 });
+        budget.join(Waiter { thread: 0, index: 0, serial: 10 });
+        (conn.phase, conn.input.busy, conn.memory_wait) =
+            (Phase::Transmission, busy, MemoryWait::Queued);
         (conn.incoming, conn.in_flight, conn.held_bytes) = (incoming(Some(id)), 3, 8192);
         conn.input.room();
         conn.input.received(5);
@@ -179,12 +185,12 @@ fn only_a_turn_is_left_on_the_budgets_list() {
     let budget = Budget::new(8 * MIB, 1);
     let (_reactor, pool) = pool(&budget, 0);
     let (mut conn, _sockets) = connection(9);
-    budget.join(Place { thread: 0, index: 0, serial: 9 });
-    for hunger in [Hunger::Own, Hunger::Lane, Hunger::No, Hunger::Turn] {
+    budget.join(Waiter { thread: 0, index: 0, serial: 9 });
+    for memory_wait in [MemoryWait::Own, MemoryWait::Volume, MemoryWait::None, MemoryWait::Queued] {
         assert!(budget.is_wanted());
-        conn.hunger = hunger;
+        conn.memory_wait = memory_wait;
         conn.stop_waiting(&pool);
-        assert_eq!(conn.hunger, Hunger::No);
+        assert_eq!(conn.memory_wait, MemoryWait::None);
     }
     assert!(!budget.is_wanted());
 }
@@ -232,7 +238,7 @@ fn a_pump_sends_what_has_gathered_and_receives_where_there_is_room() {
     };
     assert_eq!(pump(both), (true, true, false), "one send at a time");
     assert_eq!(pump(|conn| conn.input.busy = true), (false, true, false));
-    assert_eq!(pump(|conn| conn.hunger = Hunger::Own), (false, false, false));
+    assert_eq!(pump(|conn| conn.memory_wait = MemoryWait::Own), (false, false, false));
     assert_eq!(pump(|conn| conn.turn.has_more = true), (false, false, false));
     assert_eq!(pump(|conn| conn.in_flight = 256), (false, false, false));
     assert_eq!(pump(|conn| conn.phase = Phase::Dead), (false, false, false));

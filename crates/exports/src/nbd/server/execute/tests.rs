@@ -57,7 +57,7 @@ fn granted() -> Granted {
         block_preferred: 4096,
         block_max: 1 << 25,
     };
-    Granted { session, rules: Rules::new(&info, &session), export: 0, grain: 512 }
+    Granted { session, rules: Rules::new(&info, &session), export: 0, block_bytes: 512 }
 }
 
 /// A connection with structured replies and `base:allocation`.

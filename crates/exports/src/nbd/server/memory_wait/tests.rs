@@ -44,12 +44,15 @@ fn a_request_above_the_volumes_part_waits_for_the_volume_or_learns_that_it_is_st
     let (mut conn, _sockets) = connection(3);
     rig.core.lanes[1].held_bytes = 64 * MIB;
     assert_eq!(rig.core.buffer(4096, &mut conn, 1).unwrap_err(), NoBuffer::Wait);
-    assert_eq!((conn.hunger, &rig.core.lanes[1].hungry[..]), (Hunger::Lane, &[0][..]));
-    assert!(!rig.core.news, "nobody else waits for that");
+    assert_eq!(
+        (conn.memory_wait, &rig.core.lanes[1].memory_waiters[..]),
+        (MemoryWait::Volume, &[0][..])
+    );
+    assert!(!rig.core.waiters_changed, "nobody else waits for that");
     rig.core.lanes[1].overdue = 1;
-    conn.hunger = Hunger::No;
+    conn.memory_wait = MemoryWait::None;
     assert_eq!(rig.core.buffer(4096, &mut conn, 1).unwrap_err(), NoBuffer::Stuck);
-    assert_eq!((conn.hunger, rig.core.lanes[1].hungry.len()), (Hunger::No, 1));
+    assert_eq!((conn.memory_wait, rig.core.lanes[1].memory_waiters.len()), (MemoryWait::None, 1));
     let buffer = rig.core.buffer(4096, &mut conn, 0).unwrap();
     assert_eq!(conn.held_bytes, 4096);
     rig.core.pool.give(buffer);
@@ -69,11 +72,11 @@ fn whoever_waited_in_turn_and_now_for_the_volume_leaves_the_list() {
     let mut rig = rig();
     let (mut conn, _sockets) = connection(3);
     let thread = 0;
-    rig.shared.budget.join(Turn { thread, index: 0, serial: 3 });
-    conn.hunger = Hunger::Turn;
+    rig.shared.budget.join(Waiter { thread, index: 0, serial: 3 });
+    conn.memory_wait = MemoryWait::Queued;
     rig.core.lanes[1].held_bytes = 64 * MIB;
     assert_eq!(rig.core.buffer(4096, &mut conn, 1).unwrap_err(), NoBuffer::Wait);
-    assert!(!rig.shared.budget.is_wanted() && rig.core.news);
+    assert!(!rig.shared.budget.is_wanted() && rig.core.waiters_changed);
 }
 
 #[test]
@@ -83,22 +86,22 @@ fn what_a_connection_is_guaranteed_comes_whatever_others_hold() {
     let (mut conn, _sockets) = connection(3);
     assert_eq!(rig.core.buffer(65 * MIB, &mut conn, 0).unwrap_err(), NoBuffer::TooLong);
     assert_eq!(rig.core.buffer(4 * MIB, &mut conn, 0).unwrap_err(), NoBuffer::Wait);
-    assert_eq!(conn.hunger, Hunger::Turn, "it holds nothing");
-    assert!(rig.core.news);
-    rig.core.news = false;
+    assert_eq!(conn.memory_wait, MemoryWait::Queued, "it holds nothing");
+    assert!(rig.core.waiters_changed);
+    rig.core.waiters_changed = false;
     assert_eq!(rig.core.buffer(4 * MIB, &mut conn, 0).unwrap_err(), NoBuffer::Wait);
-    assert!(!rig.core.news, "it is on the list already");
+    assert!(!rig.core.waiters_changed, "it is on the list already");
     let first = rig.core.buffer(MIB, &mut conn, 0).unwrap();
     let second = rig.core.buffer(MIB, &mut conn, 0).unwrap();
     assert_eq!(conn.held_bytes, 2 * MIB);
-    rig.core.end_hunger(&mut conn);
-    assert!(rig.core.news && !rig.shared.budget.is_wanted(), "it was there once");
+    rig.core.end_memory_wait(&mut conn);
+    assert!(rig.core.waiters_changed && !rig.shared.budget.is_wanted(), "it was there once");
     assert_eq!(rig.core.buffer(4096, &mut conn, 0).unwrap_err(), NoBuffer::Wait);
-    assert_eq!(conn.hunger, Hunger::Own, "some of what it holds has to come back");
+    assert_eq!(conn.memory_wait, MemoryWait::Own, "some of what it holds has to come back");
     assert!(!rig.shared.budget.is_wanted());
-    rig.core.news = false;
-    rig.core.end_hunger(&mut conn);
-    assert!(!rig.core.news, "which is nobody else's business");
+    rig.core.waiters_changed = false;
+    rig.core.end_memory_wait(&mut conn);
+    assert!(!rig.core.waiters_changed, "which is nobody else's business");
     [first, second].into_iter().for_each(|buffer| rig.core.pool.give(buffer));
     rig.shared.budget.give(62 * MIB);
 }
@@ -113,7 +116,7 @@ fn above_its_guarantee_a_connection_holds_an_eighth_of_what_is_free() {
         conn.held_bytes = 2 * MIB;
         let found = rig.core.buffer(4 * MIB, &mut conn, 0);
         assert_eq!(found.is_ok(), fits, "{others}");
-        assert_eq!(conn.hunger, if fits { Hunger::No } else { Hunger::Own });
+        assert_eq!(conn.memory_wait, if fits { MemoryWait::None } else { MemoryWait::Own });
         assert_eq!(conn.held_bytes, if fits { 6 * MIB } else { 2 * MIB });
         found.into_iter().for_each(|buffer| rig.core.pool.give(buffer));
         rig.shared.budget.give(others);
@@ -126,10 +129,10 @@ fn while_somebody_waits_only_the_first_gets_its_first_and_nobody_maps_more() {
     let (mut first, _sockets) = connection(3);
     let (mut second, _other_sockets) = connection(4);
     let thread = 0;
-    rig.shared.budget.join(Turn { thread, index: 0, serial: 3 });
-    first.hunger = Hunger::Turn;
+    rig.shared.budget.join(Waiter { thread, index: 0, serial: 3 });
+    first.memory_wait = MemoryWait::Queued;
     assert_eq!(rig.core.buffer(4 * MIB, &mut second, 0).unwrap_err(), NoBuffer::Wait);
-    assert_eq!(second.hunger, Hunger::Turn, "behind the first");
+    assert_eq!(second.memory_wait, MemoryWait::Queued, "behind the first");
     let mut holder = connection(5).0;
     holder.held_bytes = 2 * MIB;
     assert_eq!(rig.core.buffer(MIB, &mut holder, 0).unwrap_err(), NoBuffer::Wait);
@@ -137,8 +140,8 @@ fn while_somebody_waits_only_the_first_gets_its_first_and_nobody_maps_more() {
     rig.core.pool.give(buffer);
     let buffer = rig.core.buffer(4 * MIB, &mut holder, 0);
     rig.core.pool.give(buffer.expect("what is mapped may be used"));
-    rig.core.end_hunger(&mut first);
-    rig.core.end_hunger(&mut second);
+    rig.core.end_memory_wait(&mut first);
+    rig.core.end_memory_wait(&mut second);
 }
 
 #[test]
@@ -155,28 +158,28 @@ fn turns_of_connections_that_are_gone_are_passed_over_and_those_of_others_left_a
     let mut rig = rig();
     let (client, index) = rig.by_hand("0");
     let serial = rig.conns[index].as_ref().unwrap().serial;
-    let join = |rig: &Rig, thread, serial| rig.shared.budget.join(Turn { thread, index, serial });
+    let join = |rig: &Rig, thread, serial| rig.shared.budget.join(Waiter { thread, index, serial });
     // The index is somebody else's by now; then one that waits no longer.
     join(&rig, 0, serial + 7);
     join(&rig, 0, serial);
     join(&rig, 1, 77);
     join(&rig, 0, serial + 8);
-    rig.feed_starving();
+    rig.retry_memory_waits();
     assert_eq!(rig.shared.budget.first().map(|turn| turn.serial), Some(77), "not this thread's");
     rig.shared.budget.leave(1, 77);
-    rig.feed_starving();
+    rig.retry_memory_waits();
     assert!(!rig.shared.budget.is_wanted());
     // One that waits stays until its request has its memory.
-    rig.conns[index].as_mut().unwrap().hunger = Hunger::Turn;
+    rig.conns[index].as_mut().unwrap().memory_wait = MemoryWait::Queued;
     join(&rig, 0, serial);
     join(&rig, 0, serial + 8);
     rig.touched.clear();
     rig.conns[index].as_mut().unwrap().lists.touched = false;
-    rig.feed_starving();
+    rig.retry_memory_waits();
     assert_eq!(rig.shared.budget.first().map(|turn| turn.serial), Some(serial));
     assert_eq!(rig.touched, [index]);
-    rig.conns[index].as_mut().unwrap().hunger = Hunger::No;
-    rig.feed_starving();
+    rig.conns[index].as_mut().unwrap().memory_wait = MemoryWait::None;
+    rig.retry_memory_waits();
     assert!(!rig.shared.budget.is_wanted());
     drop(client);
 }
@@ -185,14 +188,14 @@ fn turns_of_connections_that_are_gone_are_passed_over_and_those_of_others_left_a
 fn of_those_to_try_again_only_those_that_wait_are_looked_at() {
     let mut rig = rig();
     let (_client, index) = rig.by_hand("0");
-    for (hunger, touches) in [(Hunger::No, false), (Hunger::Own, true)] {
+    for (memory_wait, touches) in [(MemoryWait::None, false), (MemoryWait::Own, true)] {
         rig.touched.clear();
         let conn = rig.conns[index].as_mut().unwrap();
-        (conn.hunger, conn.lists.touched) = (hunger, false);
+        (conn.memory_wait, conn.lists.touched) = (memory_wait, false);
         assert_eq!(conn.phase, Phase::Transmission);
         rig.core.retry.push(index);
-        rig.feed_starving();
-        assert_eq!(rig.touched.len(), usize::from(touches), "{hunger:?}");
+        rig.retry_memory_waits();
+        assert_eq!(rig.touched.len(), usize::from(touches), "{memory_wait:?}");
         assert!(rig.core.retry.is_empty());
     }
 }
@@ -202,15 +205,15 @@ fn other_threads_are_told_of_news_and_of_memory_while_somebody_waits() {
     let mut rig = Rig::new(&["null:size=1m"], |config| {
         (config.threads, config.memory_max_bytes) = (2, 8 << 20);
     });
-    let told = |rig: &mut Rig, news| {
-        let before = rig.shared.news();
-        rig.core.news = news;
+    let told = |rig: &mut Rig, changes| {
+        let before = rig.shared.changes();
+        rig.core.waiters_changed = changes;
         rig.share_memory();
-        assert!(!rig.core.news);
-        rig.shared.news() - before
+        assert!(!rig.core.waiters_changed);
+        rig.shared.changes() - before
     };
     assert_eq!(told(&mut rig, true), 0, "nobody waits");
-    rig.shared.budget.join(Turn { thread: 1, index: 0, serial: 5 });
+    rig.shared.budget.join(Waiter { thread: 1, index: 0, serial: 5 });
     assert_eq!(told(&mut rig, false), 0);
     assert_eq!(told(&mut rig, true), 1);
     let idle = rig.core.pool.take(4096, usize::MAX).unwrap();
@@ -218,6 +221,6 @@ fn other_threads_are_told_of_news_and_of_memory_while_somebody_waits() {
     assert_eq!(told(&mut rig, false), 1, "something was given back");
     assert_eq!(told(&mut rig, false), 0);
     rig.shared.budget.leave(1, 5);
-    rig.hear_news();
-    assert_eq!(rig.seen_news, rig.shared.news());
+    rig.follow_changes();
+    assert_eq!(rig.seen_changes, rig.shared.changes());
 }

@@ -26,7 +26,7 @@ fn end(mut rig: Rig) {
 fn started(rig: &mut Rig, lane: u32, serial: u64) -> u32 {
     let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
     let ticket = ticket(Op::Read, serial, Memory::Buffer(buffer));
-    let ticket = Ticket { lane, life: Life::Started(0), ..ticket };
+    let ticket = Ticket { lane, state: TicketState::Started(0), ..ticket };
     rig.core.lanes[lane as usize].start(&ticket);
     rig.core.tickets.insert(ticket)
 }
@@ -53,7 +53,7 @@ fn the_next_look_is_a_quarter_of_the_timeout_later_and_none_comes_early() {
     const QUARTER: u64 = 1 << 60;
     let (mut rig, _sockets) = rig();
     let ids = [0, 1].map(|lane| started(&mut rig, lane, 1));
-    let looks = |rig: &mut Rig| ids.map(|id| rig.core.tickets.get(id).life);
+    let looks = |rig: &mut Rig| ids.map(|id| rig.core.tickets.get(id).state);
     for (started, timeout_ns, look_ns, seen) in [
         (1, 4 * QUARTER - 1, u64::MAX, false),
         (1, 0, 0, false),
@@ -66,7 +66,7 @@ fn the_next_look_is_a_quarter_of_the_timeout_later_and_none_comes_early() {
         let before_ns = Native::now();
         rig.end_overdue();
         let after_ns = Native::now();
-        assert_eq!(looks(&mut rig), [Life::Started(seen.into()), Life::Started(0)]);
+        assert_eq!(looks(&mut rig), [TicketState::Started(seen.into()), TicketState::Started(0)]);
         let next_ns = rig.core.lanes[0].look_ns;
         match seen {
             true => {
@@ -88,14 +88,14 @@ fn a_request_is_overdue_at_one_look_more_than_there_are_per_timeout() {
     let filling = rig.core.tickets.insert(ticket(Op::Write, 1, Memory::None));
     let conn = rig.conns[0].as_mut().unwrap();
     (conn.held_bytes, conn.in_flight) = (3 * 4096, 2);
-    rig.core.lanes[0].hungry.push(5);
+    rig.core.lanes[0].memory_waiters.push(5);
     for look in 1..=LOOKS {
         rig.look_for_overdue(0);
-        assert_eq!(rig.core.tickets.get(id).life, Life::Started(look));
+        assert_eq!(rig.core.tickets.get(id).state, TicketState::Started(look));
     }
     assert_eq!(rig.core.counts.errors, 0);
     rig.look_for_overdue(0);
-    assert_eq!(rig.core.tickets.get(id).life, Life::Overdue);
+    assert_eq!(rig.core.tickets.get(id).state, TicketState::Overdue);
     let lane = &rig.core.lanes[0];
     assert_eq!((lane.started, lane.overdue, lane.held_bytes), (0, 1, 4096));
     assert_eq!(rig.core.counts.errors, 1);
@@ -103,8 +103,8 @@ fn a_request_is_overdue_at_one_look_more_than_there_are_per_timeout() {
     assert!(conn.out.has_gathered(), "it is answered");
     assert_eq!((conn.held_bytes, conn.in_flight), (2 * 4096, 2));
     assert_eq!((&rig.touched[..], &rig.core.retry[..]), (&[0][..], &[5][..]));
-    assert_eq!(rig.core.tickets.get(other).life, Life::Started(0), "of another volume");
-    assert_eq!(rig.core.tickets.get(filling).life, Life::Filling);
+    assert_eq!(rig.core.tickets.get(other).state, TicketState::Started(0), "of another volume");
+    assert_eq!(rig.core.tickets.get(filling).state, TicketState::Filling);
     let faults = |rig: &Rig, export: usize| rig.shared.exports.list[export].faults.report("").count;
     assert_eq!((faults(&rig, 0), faults(&rig, 1)), (0, 0), "no export was granted to it");
     rig.look_for_overdue(0);
@@ -119,7 +119,7 @@ fn a_request_is_overdue_at_one_look_more_than_there_are_per_timeout() {
 fn nobody_is_tried_again_while_nothing_is_overdue() {
     let (mut rig, _sockets) = rig();
     let id = started(&mut rig, 0, 1);
-    rig.core.lanes[0].hungry.push(5);
+    rig.core.lanes[0].memory_waiters.push(5);
     rig.look_for_overdue(0);
     assert!(rig.core.retry.is_empty());
     rig.core.forget(id);
@@ -144,10 +144,10 @@ fn what_a_client_leaves_overdue_counts_for_the_first_export_of_its_volume() {
 #[test]
 fn a_connection_that_waits_is_tried_again_when_its_request_is_overdue() {
     let (mut rig, _sockets) = rig();
-    for (hunger, retries) in [(Hunger::No, 0), (Hunger::Own, 1)] {
+    for (memory_wait, retries) in [(MemoryWait::None, 0), (MemoryWait::Own, 1)] {
         let id = started(&mut rig, 0, 1);
         let conn = rig.conns[0].as_mut().unwrap();
-        (conn.hunger, conn.held_bytes) = (hunger, 4096);
+        (conn.memory_wait, conn.held_bytes) = (memory_wait, 4096);
         rig.core.retry.clear();
         rig.give_up(id);
         assert_eq!(rig.core.retry.len(), retries);
@@ -189,26 +189,26 @@ fn what_no_drive_has_is_let_go_of_when_it_is_overdue_and_the_rest_keeps_its_memo
     let mut all = Vec::new();
     for looks in [LOOKS, 0] {
         let ids = [(); 3].map(|()| started(&mut rig, 0, 99));
-        ids.iter().for_each(|id| rig.core.tickets.get(*id).life = Life::Started(looks));
+        ids.iter().for_each(|id| rig.core.tickets.get(*id).state = TicketState::Started(looks));
         rig.core.lanes[0].waiting.push_back(ids[1]);
         rig.core.tickets.get(ids[2]).claim = Claim::Waits;
         all.extend(ids);
     }
     // Of another volume, which nobody looks at now.
     let other = started(&mut rig, 1, 99);
-    rig.core.tickets.get(other).life = Life::Started(LOOKS);
+    rig.core.tickets.get(other).state = TicketState::Started(LOOKS);
     rig.core.lanes[1].waiting.push_back(other);
     rig.look_for_overdue(0);
-    let mut left: Vec<(u32, Life)> =
-        rig.core.tickets.iter_mut().map(|(id, ticket)| (id, ticket.life)).collect();
+    let mut left: Vec<(u32, TicketState)> =
+        rig.core.tickets.iter_mut().map(|(id, ticket)| (id, ticket.state)).collect();
     left.sort_unstable_by_key(|(id, _)| *id);
-    let next = Life::Started(1);
+    let next = TicketState::Started(1);
     let expected = [
-        (all[0], Life::Overdue),
+        (all[0], TicketState::Overdue),
         (all[3], next),
         (all[4], next),
         (all[5], next),
-        (other, Life::Started(LOOKS)),
+        (other, TicketState::Started(LOOKS)),
     ];
     assert_eq!(left, expected);
     assert_eq!(

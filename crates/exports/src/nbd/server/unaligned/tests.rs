@@ -10,9 +10,9 @@ use crate::nbd::wire::CMD_FLAG_FUA;
 #[test]
 fn ragged_range_knows_its_blocks() {
     let of = |offset, length| {
-        let ragged = Ragged::new(offset, length, 512);
-        let Ragged { start, cover, head, tail, .. } = ragged;
-        ((start, cover, head, tail), (ragged.first(), ragged.last()), ragged.inner())
+        let unaligned = Unaligned::new(offset, length, 512);
+        let Unaligned { start, cover, head, tail, .. } = unaligned;
+        ((start, cover, head, tail), (unaligned.first(), unaligned.last()), unaligned.inner())
     };
     assert_eq!(of(5, 10), ((0, 512, 5, 497), (true, false), (512, 0)));
     assert_eq!(of(512, 10), ((512, 512, 0, 502), (true, false), (1024, 0)));
@@ -25,23 +25,23 @@ fn ragged_range_knows_its_blocks() {
 }
 
 /// Does a write or zeroes step by step on `disk`, with whole blocks only.
-fn bounced(disk: &mut [u8], op: Op, offset: u64, data: &[u8], grain: u32) -> usize {
+fn bounced(disk: &mut [u8], op: Op, offset: u64, data: &[u8], block_bytes: u32) -> usize {
     let (_reactor, mut pool) = pool(&Budget::new(MIB, 1), 0);
-    let ragged = Ragged::new(offset, data.len() as u64, grain);
-    let cover = if op == Op::Write { ragged.cover as usize } else { 0 };
-    let mut buffer = pool.take(cover + 2 * grain as usize, usize::MAX).unwrap();
+    let unaligned = Unaligned::new(offset, data.len() as u64, block_bytes);
+    let cover = if op == Op::Write { unaligned.cover as usize } else { 0 };
+    let mut buffer = pool.take(cover + 2 * block_bytes as usize, usize::MAX).unwrap();
     if op == Op::Write {
-        buffer.fill(ragged.head as usize, data);
+        buffer.fill(unaligned.head as usize, data);
     }
     let flags = OpFlags::FUA.with(OpFlags::NOUNMAP);
-    let (mut bounce, mut reads) = (first_bounce(ragged, cover), 0);
+    let (mut bounce, mut reads) = (first_bounce(unaligned, cover), 0);
     while let Some(step) = &mut bounce {
         let bio = step.bio(&buffer, flags);
-        assert_eq!(u64::from(bio.nr_sectors()) << 9, u64::from(grain));
+        assert_eq!(u64::from(bio.nr_sectors()) << 9, u64::from(block_bytes));
         let (at, _) = step.edge();
         let on_disk =
-            (bio.sector() << 9) as usize..((bio.sector() << 9) + u64::from(grain)) as usize;
-        let in_buffer = at..at + grain as usize;
+            (bio.sector() << 9) as usize..((bio.sector() << 9) + u64::from(block_bytes)) as usize;
+        let in_buffer = at..at + block_bytes as usize;
         match bio.op() {
             Op::Read => {
                 reads += 1;
@@ -55,12 +55,12 @@ fn bounced(disk: &mut [u8], op: Op, offset: u64, data: &[u8], grain: u32) -> usi
     }
     match op {
         Op::Write => {
-            let sectors = ragged.sectors();
+            let sectors = unaligned.sectors();
             let place = (sectors.start << 9) as usize..(sectors.end << 9) as usize;
             disk[place].copy_from_slice(&buffer.bytes_mut()[..cover]);
         }
         _ => {
-            let (start, length) = ragged.inner();
+            let (start, length) = unaligned.inner();
             disk[start as usize..(start + length) as usize].fill(0);
         }
     }
@@ -75,19 +75,19 @@ proptest! {
         length in prop_oneof![1usize..600, 1usize..9000],
         is_write: bool,
     ) {
-        let grain = 512 << shift;
+        let block_bytes = 512 << shift;
         let old: Vec<u8> = (0..32 * 1024u32).map(|at| (at % 251) as u8 | 1).collect();
         let byte = |at: usize| if is_write { (at % 13) as u8 } else { 0 };
         let data: Vec<u8> = (0..length).map(byte).collect();
         let (mut disk, mut expected) = (old.clone(), old);
         expected[offset as usize..offset as usize + length].copy_from_slice(&data);
         let op = if is_write { Op::Write } else { Op::WriteZeroes };
-        let reads = bounced(&mut disk, op, offset, &data, grain);
+        let reads = bounced(&mut disk, op, offset, &data, block_bytes);
         prop_assert!(disk == expected);
         let end = offset + length as u64;
-        let ends = [offset, end].map(|edge| edge % u64::from(grain) != 0);
-        let blocks = ends[0].then_some(offset / u64::from(grain)).into_iter();
-        let blocks = blocks.chain(ends[1].then_some(end / u64::from(grain)));
+        let ends = [offset, end].map(|edge| edge % u64::from(block_bytes) != 0);
+        let blocks = ends[0].then_some(offset / u64::from(block_bytes)).into_iter();
+        let blocks = blocks.chain(ends[1].then_some(end / u64::from(block_bytes)));
         let touched: std::collections::BTreeSet<u64> = blocks.collect();
         prop_assert_eq!(reads, touched.len(), "each block at an end once");
     }
@@ -97,7 +97,7 @@ proptest! {
 fn steps_of_a_bounce_read_and_write_one_block_and_keep_fua_for_writes() {
     let (_reactor, mut pool) = pool(&Budget::new(MIB, 1), 0);
     let buffer = pool.take(8192, usize::MAX).unwrap();
-    let mut bounce = first_bounce(Ragged::new(511, 1026, 512), 2048).unwrap();
+    let mut bounce = first_bounce(Unaligned::new(511, 1026, 512), 2048).unwrap();
     for (step, op, sector, at) in [
         (Step::ReadFirst, Op::Read, 0, 2048),
         (Step::WriteFirst, Op::Write, 0, 2048),
@@ -109,7 +109,7 @@ fn steps_of_a_bounce_read_and_write_one_block_and_keep_fua_for_writes() {
         assert_eq!((bio.op(), bio.sector(), bio.nr_sectors()), (op, sector, 1));
         assert_eq!(bounce.edge(), (at, sector));
     }
-    assert!(first_bounce(Ragged::new(512, 1024, 512), 0).is_none(), "whole blocks");
+    assert!(first_bounce(Unaligned::new(512, 1024, 512), 0).is_none(), "whole blocks");
     pool.give(buffer);
 }
 
@@ -120,7 +120,7 @@ fn a_write_holds_all_of_its_blocks_and_everything_else_its_sectors() {
     assert_eq!(sectors_of(&write), 5..7);
     let zeroes = Ticket { sector: 5, bio_bytes: 0, left_sectors: 9, ..ticket(Op::WriteZeroes) };
     assert_eq!(sectors_of(&zeroes), 5..14);
-    let bounce = first_bounce(Ragged::new(700, 5000, 4096), 0);
+    let bounce = first_bounce(Unaligned::new(700, 5000, 4096), 0);
     assert_eq!(sectors_of(&Ticket { bounce, ..zeroes }), 0..16);
 }
 
@@ -178,14 +178,14 @@ fn zeroes_for_drives_without_payload_cover_whole_blocks_and_need_no_memory() {
 #[test]
 fn every_write_in_flight_is_entered_when_the_first_ragged_one_starts() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
-    let enter = |rig: &mut Rig, op, sector, life, claim| {
+    let enter = |rig: &mut Rig, op, sector, state, claim| {
         let ticket = super::super::tests::ticket(op, 1, Memory::None);
-        rig.core.tickets.insert(Ticket { sector, life, claim, ..ticket })
+        rig.core.tickets.insert(Ticket { sector, state, claim, ..ticket })
     };
-    let started = Life::Started(0);
+    let started = TicketState::Started(0);
     let write = enter(&mut rig, Op::Write, 10, started, Claim::None);
     let read = enter(&mut rig, Op::Read, 20, started, Claim::None);
-    let filling = enter(&mut rig, Op::Write, 30, Life::Filling, Claim::None);
+    let filling = enter(&mut rig, Op::Write, 30, TicketState::Filling, Claim::None);
     let waits = enter(&mut rig, Op::Write, 40, started, Claim::Waits);
     rig.core.follow_ranges(0);
     assert!(!rig.core.lanes[0].tracks, "nobody has started it");

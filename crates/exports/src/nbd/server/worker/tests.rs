@@ -146,7 +146,7 @@ fn a_turn_does_not_sleep_while_something_is_left_to_do() {
     let fd = coming.into_raw_fd();
     let left: [&dyn Fn(&mut Rig); 3] = [
         &|rig| rig.unfinished.push(index),
-        &|rig| rig.seen_news = rig.shared.news().wrapping_sub(1),
+        &|rig| rig.seen_changes = rig.shared.changes().wrapping_sub(1),
         &|rig| rig.shared.mailboxes[0].put((fd, 0)),
     ];
     for (number, leave) in left.into_iter().enumerate() {
@@ -220,7 +220,7 @@ fn a_thread_sleeps_until_the_earliest_of_its_limits() {
     let (client, index) = rig.connect();
     let (since_ns, _, serial) = rig.handshakes[0];
     assert!((before_ns..=Native::now()).contains(&(since_ns - (1 << 60))));
-    let look_ns = rig.patience_deadline();
+    let look_ns = rig.client_timer_deadline();
     assert_eq!(rig.deadline(None), look_ns);
     // Two whose places others have now, and the one of this connection.
     rig.handshakes = [(3, index, serial + 1), (3, index, serial - 1), (4, index, serial)].into();
@@ -305,15 +305,15 @@ fn places_are_used_again_and_the_heap_is_trimmed_after_many_connections() {
 #[test]
 fn a_ticket_is_its_connections_by_number_and_serial_until_it_is_overdue() {
     let (conn, _sockets) = connection(4);
-    for (serial, life, expected) in [
-        (4, Life::Started(0), true),
-        (4, Life::Filling, true),
-        (4, Life::Overdue, false),
-        (5, Life::Started(0), false),
-        (5, Life::Overdue, false),
+    for (serial, state, expected) in [
+        (4, TicketState::Started(0), true),
+        (4, TicketState::Filling, true),
+        (4, TicketState::Overdue, false),
+        (5, TicketState::Started(0), false),
+        (5, TicketState::Overdue, false),
     ] {
-        let ticket = Ticket { life, ..ticket(Op::Read, serial, Memory::None) };
-        assert_eq!(awaits(&conn, &ticket), expected, "{serial} {life:?}");
+        let ticket = Ticket { state, ..ticket(Op::Read, serial, Memory::None) };
+        assert_eq!(awaits(&conn, &ticket), expected, "{serial} {state:?}");
     }
 }
 
@@ -339,10 +339,10 @@ fn what_is_done_goes_to_its_connection_and_else_its_memory_to_the_pool() {
         let (mut conn, _sockets) = connection(1);
         let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
         (conn.phase, conn.in_flight, conn.held_bytes) = (phase, 3, 8192);
-        (conn.negotiation, conn.hunger) = (None, Hunger::Own);
+        (conn.negotiation, conn.memory_wait) = (None, MemoryWait::Own);
         rig.conns.push(Some(conn));
         let ticket = ticket(Op::Write, serial, Memory::Buffer(buffer));
-        let ticket = Ticket { life: Life::Started(0), ..ticket };
+        let ticket = Ticket { state: TicketState::Started(0), ..ticket };
         rig.core.lanes[0].start(&ticket);
         let id = rig.core.tickets.insert(ticket);
         rig.core.done.push((id, Status::Ok));
