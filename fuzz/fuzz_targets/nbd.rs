@@ -117,9 +117,9 @@ fn replies(style: ReplyStyle, mut input: &[u8]) {
         input = &input[header_bytes..];
         let follows = match reply {
             ServerReply::Data { length, .. } => length,
-            ServerReply::Status { descriptor_bytes, wide, .. } => {
+            ServerReply::Status { descriptor_bytes, width, .. } => {
                 let there = input.len().min(descriptor_bytes as usize);
-                nbd::status::descriptors(&input[..there], wide).for_each(drop);
+                nbd::status::descriptors(&input[..there], width).for_each(drop);
                 descriptor_bytes
             }
             _ => 0,

@@ -27,5 +27,5 @@ pub use error::{Errno, ProtocolError};
 pub use export::{Catalog, ExportInfo, ReplyStyle, Session, TransmissionFlags};
 pub use handshake::{Handshake, Progress};
 pub use reply::{Position, REPLY_BYTES_MAX, Reply, ReplyBuffer};
-pub use status::{Extent, StatusError, StatusQuery};
+pub use status::{DescriptorWidth, Extent, StatusError, StatusQuery};
 pub use transmission::{Command, Parsed, Request, Rules, Verdict, check, encode_request, parse};

@@ -101,22 +101,23 @@ impl Replies {
             ReplyParsed::NeedMore => return Ok(false),
             ReplyParsed::Reply { reply, header_bytes } => (reply, header_bytes),
         };
-        let taken = Replies::reply(input, reply, header, pending, done)?;
+        let Some(taken) = Replies::reply(&input[header..], reply, pending, done)? else {
+            return Ok(false);
+        };
         self.payload = taken.payload;
-        self.start += taken.used;
-        Ok(taken.used > 0)
+        self.start += header + taken.list_bytes;
+        Ok(true)
     }
 
-    /// Takes one reply; returns the bytes used, `None` if what follows its header is not all there.
+    /// Takes one reply, with the bytes behind its header; `None` if what belongs to it is not all
+    /// there.
     fn reply(
-        input: &[u8],
+        behind: &[u8],
         reply: ServerReply<'_>,
-        header: usize,
         pending: &mut [Option<Pending>],
         done: &mut impl FnMut(u32, Pending),
-    ) -> io::Result<Taken> {
-        let mut payload = None;
-        let mut used = header;
+    ) -> io::Result<Option<Taken>> {
+        let mut taken = Taken { list_bytes: 0, payload: None };
         match reply {
             ServerReply::Simple { cookie, errno } => {
                 let (index, request) = lookup(pending, cookie)?;
@@ -124,7 +125,7 @@ impl Replies {
                 if request.command == Command::Read && errno.is_none() {
                     request.received = request.length;
                     let left = request.buffer.len();
-                    payload = Some(Payload { index, at: 0, left, last: true });
+                    taken.payload = Some(Payload { index, at: 0, left, last: true });
                 } else {
                     finish(pending, index, done)?;
                 }
@@ -143,7 +144,7 @@ impl Replies {
             ServerReply::Data { cookie, offset, length, last } => {
                 let (index, request) = lookup(pending, cookie)?;
                 let (at, left) = place(request, offset, length)?;
-                payload = Some(Payload { index, at, left, last });
+                taken.payload = Some(Payload { index, at, left, last });
             }
             ServerReply::Hole { cookie, offset, length, last } => {
                 let (index, request) = lookup(pending, cookie)?;
@@ -153,26 +154,26 @@ impl Replies {
                     finish(pending, index, done)?;
                 }
             }
-            ServerReply::Status { cookie, wide, descriptor_bytes, last, .. } => {
+            ServerReply::Status { cookie, width, descriptor_bytes, last, .. } => {
                 let (index, request) = lookup(pending, cookie)?;
                 let bytes = usize::try_from(descriptor_bytes).map_err(invalid)?;
-                let Some(list) = input.get(header..header + bytes) else {
-                    return Ok(Taken { used: 0, payload });
-                };
-                request.extents.extend(descriptors(list, wide));
-                used += bytes;
+                let Some(list) = behind.get(..bytes) else { return Ok(None) };
+                request.extents.extend(descriptors(list, width));
+                taken.list_bytes = bytes;
                 if last {
                     finish(pending, index, done)?;
                 }
             }
         }
-        Ok(Taken { used, payload })
+        Ok(Some(taken))
     }
 }
 
-/// What one reply used up, nothing if it is not complete, and the payload that follows.
+/// What belongs to a reply behind its header.
 struct Taken {
-    used: usize,
+    /// Bytes of a list of extents, which is used up.
+    list_bytes: usize,
+    /// Payload that is to be received.
     payload: Option<Payload>,
 }
 

@@ -15,7 +15,7 @@ use millrace_exports::nbd::wire::{
     REPLY_TYPE_OFFSET_HOLE, Reader, SIMPLE_REPLY_MAGIC, STRING_BYTES_MAX, STRUCTURED_REPLY_MAGIC,
     string,
 };
-use millrace_exports::nbd::{Errno, ProtocolError, ReplyStyle};
+use millrace_exports::nbd::{DescriptorWidth, Errno, ProtocolError, ReplyStyle};
 
 /// Longest data of one chunk that a client accepts, in bytes.
 pub const DATA_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -78,8 +78,8 @@ pub enum ServerReply<'a> {
         cookie: u64,
         /// Id of the metadata context.
         context_id: u32,
-        /// Whether descriptors have 64-bit lengths.
-        wide: bool,
+        /// How long the descriptors are.
+        width: DescriptorWidth,
         /// Bytes of descriptors that follow, at least one descriptor.
         descriptor_bytes: u64,
         /// Whether the reply ends here.
@@ -164,9 +164,9 @@ fn chunk<'a>(reader: &mut Reader<'a>, style: ReplyStyle) -> Maybe<'a> {
         REPLY_TYPE_NONE => Some(Ok(ServerReply::Done { cookie })),
         REPLY_TYPE_OFFSET_DATA => data(reader, &chunk),
         REPLY_TYPE_OFFSET_HOLE => hole(reader, &chunk),
-        REPLY_TYPE_BLOCK_STATUS => status(reader, &chunk, false),
+        REPLY_TYPE_BLOCK_STATUS => status(reader, &chunk, DescriptorWidth::Bits32),
         REPLY_TYPE_BLOCK_STATUS_EXT if style == ReplyStyle::Extended => {
-            status(reader, &chunk, true)
+            status(reader, &chunk, DescriptorWidth::Bits64)
         }
         _ if kind & REPLY_TYPE_ERROR_BIT != 0 => error(reader, &chunk),
         _ => bad("chunk type", kind.into()),
@@ -196,22 +196,23 @@ fn hole<'a>(reader: &mut Reader<'a>, chunk: &Chunk) -> Maybe<'a> {
     Some(Ok(ServerReply::Hole { cookie: chunk.cookie, offset, length, last: chunk.last }))
 }
 
-fn status<'a>(reader: &mut Reader<'a>, chunk: &Chunk, wide: bool) -> Maybe<'a> {
-    let (head, each) = if wide { (8, 16) } else { (4, 8) };
+fn status<'a>(reader: &mut Reader<'a>, chunk: &Chunk, width: DescriptorWidth) -> Maybe<'a> {
+    let (head, each) = width.sizes();
+    let (head, each) = (head as u64, each as u64);
     let descriptor_bytes = chunk.length.saturating_sub(head);
     let count = descriptor_bytes / each;
     if count == 0 || !descriptor_bytes.is_multiple_of(each) || count > DESCRIPTORS_MAX as u64 {
         return bad("length of a block status chunk", chunk.length);
     }
     let context_id = reader.u32()?;
-    if wide {
+    if width == DescriptorWidth::Bits64 {
         let said = u64::from(reader.u32()?);
         if said != 0 && said != count {
             return bad("descriptor count of a block status chunk", said);
         }
     }
     let (cookie, last) = (chunk.cookie, chunk.last);
-    Some(Ok(ServerReply::Status { cookie, context_id, wide, descriptor_bytes, last }))
+    Some(Ok(ServerReply::Status { cookie, context_id, width, descriptor_bytes, last }))
 }
 
 fn error<'a>(reader: &mut Reader<'a>, chunk: &Chunk) -> Maybe<'a> {

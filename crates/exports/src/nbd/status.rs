@@ -41,6 +41,26 @@ impl Extent {
     }
 }
 
+/// How long the descriptors of a status chunk are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DescriptorWidth {
+    /// Lengths and flags of 32 bits, in structured replies.
+    Bits32,
+    /// Lengths and flags of 64 bits, in extended ones.
+    Bits64,
+}
+
+impl DescriptorWidth {
+    /// Bytes of what stands before the descriptors, and of each descriptor.
+    #[must_use]
+    pub const fn sizes(self) -> (usize, usize) {
+        match self {
+            DescriptorWidth::Bits32 => (4, 8),
+            DescriptorWidth::Bits64 => (8, 16),
+        }
+    }
+}
+
 /// Why there is no status chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -92,12 +112,13 @@ impl StatusQuery {
         extents: impl IntoIterator<Item = Extent>,
         out: &mut [u8],
     ) -> Result<usize, StatusError> {
-        let (wide, limit) = match reply.style() {
+        let (width, limit) = match reply.style() {
             ReplyStyle::Simple => return Err(StatusError::NoChunks),
-            ReplyStyle::Structured => (false, self.length.min(COMPACT_BYTES_MAX)),
-            ReplyStyle::Extended => (true, self.length),
+            ReplyStyle::Structured => (DescriptorWidth::Bits32, self.length.min(COMPACT_BYTES_MAX)),
+            ReplyStyle::Extended => (DescriptorWidth::Bits64, self.length),
         };
-        let (head, each) = if wide { (8, 16) } else { (4, 8) };
+        let (head, each) = width.sizes();
+        let is_wide = width == DescriptorWidth::Bits64;
         let len_bytes = out.len();
         let (header, descriptors) = out
             .split_at_mut_checked(reply.chunk_bytes() + head)
@@ -107,16 +128,16 @@ impl StatusQuery {
             return Err(StatusError::NoRoom { len_bytes });
         }
         let count = merge(extents, limit, room, |index, len, flags| {
-            put(&mut descriptors[index * each..], wide, len, flags);
+            put(&mut descriptors[index * each..], width, len, flags);
         });
         if count == 0 {
             return Err(StatusError::NoExtent);
         }
-        let kind = if wide { REPLY_TYPE_BLOCK_STATUS_EXT } else { REPLY_TYPE_BLOCK_STATUS };
+        let kind = if is_wide { REPLY_TYPE_BLOCK_STATUS_EXT } else { REPLY_TYPE_BLOCK_STATUS };
         let mut writer = Writer::new(header);
         reply.chunk(&mut writer, Position::Last, kind, (head + count * each) as u64);
         writer.u32(self.context_id);
-        if wide {
+        if is_wide {
             writer.u32(u32::try_from(count).expect("at most 2^20 descriptors"));
         }
         Ok(writer.len() + count * each)
@@ -160,23 +181,24 @@ fn merge(
     count
 }
 
-fn put(out: &mut [u8], wide: bool, len: u64, flags: u32) {
+fn put(out: &mut [u8], width: DescriptorWidth, len: u64, flags: u32) {
     let mut writer = Writer::new(out);
-    if wide {
-        writer.u64(len).u64(flags.into());
-    } else {
-        writer.u32(u32::try_from(len).expect("limited to 32 bits")).u32(flags);
-    }
+    match width {
+        DescriptorWidth::Bits64 => writer.u64(len).u64(flags.into()),
+        DescriptorWidth::Bits32 => {
+            writer.u32(u32::try_from(len).expect("limited to 32 bits")).u32(flags)
+        }
+    };
 }
 
-/// Reads descriptors back, as the payload of a status chunk after its head has them; `wide` ones
-/// have 64 bits. Flags of later specifications are ignored, an incomplete descriptor ends it.
-pub fn descriptors(bytes: &[u8], wide: bool) -> impl Iterator<Item = Extent> + '_ {
+/// Reads the descriptors of a status chunk back. Flags of later specifications are ignored, an
+/// incomplete descriptor ends it.
+pub fn descriptors(bytes: &[u8], width: DescriptorWidth) -> impl Iterator<Item = Extent> + '_ {
     let mut reader = Reader::new(bytes);
     std::iter::from_fn(move || {
-        let (len, flags) = match wide {
-            true => (reader.u64()?, reader.u64()?),
-            false => (reader.u32()?.into(), reader.u32()?.into()),
+        let (len, flags) = match width {
+            DescriptorWidth::Bits64 => (reader.u64()?, reader.u64()?),
+            DescriptorWidth::Bits32 => (reader.u32()?.into(), reader.u32()?.into()),
         };
         let has = |flag: u32| flags & u64::from(flag) != 0;
         Some(Extent { len, hole: has(STATE_HOLE), zero: has(STATE_ZERO) })

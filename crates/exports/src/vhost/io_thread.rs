@@ -172,7 +172,7 @@ impl IoThread {
             channel,
             ctx,
             kicks: Kicks::new(handle.clone()),
-            pinned: Pinned::new(handle.clone(), config.pin_memory),
+            pinned: Pinned::new(config.pin_memory.then(|| handle.clone())),
             reactor: handle,
             queues: Vec::new(),
             first: 0,

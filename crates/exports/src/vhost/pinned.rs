@@ -20,21 +20,22 @@ const PIECE_BYTES: u64 = 1 << 30;
 
 /// What a thread has registered.
 pub(crate) struct Pinned {
-    handle: Handle,
-    wanted: bool,
+    /// Of the ring that memory is registered with; none if none is to be.
+    handle: Option<Handle>,
     /// The memory whose regions are registered.
     memory: Option<Arc<GuestMemory>>,
     regions: Vec<(Arc<Region>, Vec<u16>)>,
 }
 
 impl Pinned {
-    pub(crate) fn new(handle: Handle, wanted: bool) -> Pinned {
-        Pinned { handle, wanted, memory: None, regions: Vec::new() }
+    pub(crate) fn new(handle: Option<Handle>) -> Pinned {
+        Pinned { handle, memory: None, regions: Vec::new() }
     }
 
     /// Registers the memory of these queues, and lets go of what none of them has any more.
     pub(crate) fn follow<'a>(&mut self, queues: impl Iterator<Item = &'a Queue> + Clone) {
-        if !self.wanted || queues.clone().any(Queue::has_old_memory) {
+        let Some(handle) = &self.handle else { return };
+        if queues.clone().any(Queue::has_old_memory) {
             return;
         }
         let now = queues.clone().map(Queue::memory).next();
@@ -52,7 +53,6 @@ impl Pinned {
             let regions = now.iter().flat_map(|memory| memory.regions());
             regions.into_iter().any(|other| Arc::ptr_eq(other, region))
         };
-        let handle = &self.handle;
         self.regions.retain(|(region, pieces)| {
             let stays = has(region);
             if !stays {
@@ -122,10 +122,10 @@ mod tests {
                 })
             };
             let mut queues = [queue(0, &first), queue(1, &first)];
-            let mut off = Pinned::new(handle.clone(), false);
+            let mut off = Pinned::new(None);
             off.follow(queues.iter());
             assert!(off.memory.is_none() && off.regions.is_empty());
-            let mut pinned = Pinned::new(handle.clone(), true);
+            let mut pinned = Pinned::new(Some(handle.clone()));
             let has = |pinned: &Pinned, memory: &Arc<GuestMemory>| {
                 let known = pinned.memory.as_ref().is_some_and(|known| Arc::ptr_eq(known, memory));
                 let [(region, pieces)] = &pinned.regions[..] else { return false };

@@ -314,7 +314,7 @@ impl Queue {
             // SAFETY: in guest memory that the queue keeps mapped until the request is answered,
             // which is after its completion; a guest that changes it meanwhile harms itself alone.
             let bio = unsafe { Bio::foreign(op, sector, start, len_bytes) };
-            return self.send(bio, head, lane, channel, stats);
+            return self.send(bio.with_user_data(user_data(lane, head)), channel, stats);
         }
         self.start_slowly(head, lane, channel, stats)
     }
@@ -380,24 +380,16 @@ impl Queue {
                 return sigbus::hits() == hits;
             }
         };
-        self.send(bio, head, lane, channel, stats)
+        self.send(bio.with_user_data(user_data(lane, head)), channel, stats)
     }
 
     /// Gives the bio of a request to the channel; false if that is full.
     #[inline(always)]
-    fn send(
-        &mut self,
-        bio: Bio,
-        head: u16,
-        lane: u64,
-        channel: &mut Channel<Native>,
-        stats: &mut VhostStats,
-    ) -> bool {
-        let mut bio =
-            bio.with_user_data(lane << 16 | u64::from(head)).with_tenant(self.flags.tenant);
+    fn send(&mut self, bio: Bio, channel: &mut Channel<Native>, stats: &mut VhostStats) -> bool {
+        let mut bio = bio.with_tenant(self.flags.tenant);
         if bio.op().is_write() {
             if self.flags.read_only {
-                self.complete(head, Status::ReadOnly, stats);
+                self.complete(bio.user_data() as u16, Status::ReadOnly, stats);
                 return true;
             }
             // Relaxed: the guest changes it while nothing of what depends on it is in flight.
@@ -568,6 +560,12 @@ impl Queue {
     pub(crate) fn is_drained(&self) -> bool {
         self.stopping.is_some() && self.in_flight == 0 && self.tracking.again.is_empty()
     }
+}
+
+/// What the bio of a request carries: the place of its queue on the thread, and its head.
+#[inline(always)]
+fn user_data(lane: u64, head: u16) -> u64 {
+    lane << 16 | u64::from(head)
 }
 
 impl Memory {

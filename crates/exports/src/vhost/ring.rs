@@ -434,7 +434,7 @@ impl SplitRing {
             if u32::from(index) >= count {
                 return Err(RingError::Index { index, count });
             }
-            let Descriptor { addr, len, flags, next } = read(table, index);
+            let descriptor @ Descriptor { addr, len, flags, next } = read(table, index);
             if flags & INDIRECT != 0 {
                 let allowed = self.features.indirect && !indirect && flags & NEXT == 0;
                 if !allowed || len == 0 || !len.is_multiple_of(DESCRIPTOR_BYTES as u32) {
@@ -449,7 +449,7 @@ impl SplitRing {
                 return Err(RingError::TooLong { limit: self.chain_max });
             }
             left -= 1;
-            self.add((addr, len), flags & WRITE != 0, memory, chain)?;
+            self.add(descriptor, memory, chain)?;
             if flags & NEXT == 0 {
                 return Ok(());
             }
@@ -461,11 +461,11 @@ impl SplitRing {
     #[inline]
     fn add(
         &self,
-        (mut addr, mut len): (u64, u32),
-        writable: bool,
+        Descriptor { mut addr, mut len, flags, .. }: Descriptor,
         memory: &GuestMemory,
         chain: &mut Chain,
     ) -> Result<(), RingError> {
+        let writable = flags & WRITE != 0;
         if !writable && chain.readable < chain.parts.len() {
             return Err(RingError::Order);
         }
@@ -490,7 +490,7 @@ impl SplitRing {
 /// Reads a descriptor once.
 #[inline]
 fn read(table: *const u8, index: u16) -> Descriptor {
-    let place = table.wrapping_add(16 * usize::from(index));
+    let place = table.wrapping_add(DESCRIPTOR_BYTES * usize::from(index));
     // SAFETY: the caller compared the index with the table's length, and the table is mapped; an
     // indirect one need not be aligned.
     let [addr, rest] = unsafe { read_once(place) };

@@ -5,8 +5,8 @@ use millrace_clients::nbd::{ReplyParsed, ServerReply, parse_reply};
 use millrace_exports::nbd::status::descriptors;
 use millrace_exports::nbd::wire::*;
 use millrace_exports::nbd::{
-    Command, Errno, Extent, Position, REPLY_BYTES_MAX, Reply, ReplyBuffer, ReplyStyle, Request,
-    StatusError, StatusQuery,
+    Command, DescriptorWidth, Errno, Extent, Position, REPLY_BYTES_MAX, Reply, ReplyBuffer,
+    ReplyStyle, Request, StatusError, StatusQuery,
 };
 
 const COOKIE: u64 = 0x0102_0304_0506_0708;
@@ -169,13 +169,18 @@ fn block_status_merges_neighbours_and_stops_at_the_length() {
         (&[0, 0, 0, 0, 0, 0, 0, 56][..], &b"\0\0\0\x01\0\0\0\x03"[..])
     );
     let two = Extent { len: 2048, ..HOLE };
-    let back: Vec<Extent> = descriptors(&wide[40..], true).collect();
+    let back: Vec<Extent> = descriptors(&wide[40..], DescriptorWidth::Bits64).collect();
     assert_eq!(back, [DATA, two, Extent { len: 2048, ..DATA }]);
-    assert_eq!(descriptors(&got[24..], false).collect::<Vec<_>>(), back);
+    assert_eq!(descriptors(&got[24..], DescriptorWidth::Bits32).collect::<Vec<_>>(), back);
     let head = parse_reply(&wide, ReplyStyle::Extended).unwrap();
     let (cookie, context_id, descriptor_bytes) = (COOKIE, 1, 48);
-    let reply =
-        ServerReply::Status { cookie, context_id, wide: true, descriptor_bytes, last: true };
+    let reply = ServerReply::Status {
+        cookie,
+        context_id,
+        width: DescriptorWidth::Bits64,
+        descriptor_bytes,
+        last: true,
+    };
     assert_eq!(head, ReplyParsed::Reply { reply, header_bytes: 40 });
 }
 
@@ -185,10 +190,10 @@ fn block_status_bounds_the_number_of_descriptors() {
     let one = StatusQuery::new(&request, 1);
     let got = status(ReplyStyle::Structured, one, &[DATA, HOLE], 128).unwrap();
     let short = Extent { len: 2048, ..DATA };
-    assert_eq!(descriptors(&got[24..], false).collect::<Vec<_>>(), [short]);
+    assert_eq!(descriptors(&got[24..], DescriptorWidth::Bits32).collect::<Vec<_>>(), [short]);
     let got =
         status(ReplyStyle::Structured, QUERY, &[HOLE, DATA, HOLE, DATA], 24 + 16 + 7).unwrap();
-    assert_eq!(descriptors(&got[24..], false).collect::<Vec<_>>(), [HOLE, DATA]);
+    assert_eq!(descriptors(&got[24..], DescriptorWidth::Bits32).collect::<Vec<_>>(), [HOLE, DATA]);
     let no_room = status(ReplyStyle::Structured, QUERY, &[DATA], 31);
     assert_eq!(no_room, Err(StatusError::NoRoom { len_bytes: 31 }));
     let none = status(ReplyStyle::Structured, QUERY, &[], 128);
@@ -202,10 +207,10 @@ fn wide_descriptors_hold_64_bit_lengths_and_narrow_ones_do_not_overflow() {
     let query = StatusQuery { length: 1 << 40, ..QUERY };
     let all = [Extent { len: u64::MAX, ..HOLE }];
     let wide = status(ReplyStyle::Extended, query, &all, 128).unwrap();
-    let got: Vec<_> = descriptors(&wide[40..], true).collect();
+    let got: Vec<_> = descriptors(&wide[40..], DescriptorWidth::Bits64).collect();
     assert_eq!(got, [Extent { len: 1 << 40, ..HOLE }]);
     let narrow = status(ReplyStyle::Structured, query, &all, 128).unwrap();
-    let got: Vec<_> = descriptors(&narrow[24..], false).collect();
+    let got: Vec<_> = descriptors(&narrow[24..], DescriptorWidth::Bits32).collect();
     assert_eq!(got, [Extent { len: 0xffff_0000, ..HOLE }]);
 }
 
@@ -227,15 +232,17 @@ fn states_of_an_extent_are_bits_of_their_own() {
         for (style, at) in [(ReplyStyle::Structured, 31), (ReplyStyle::Extended, 55)] {
             let got = status(style, QUERY, &[extent], 128).unwrap();
             assert_eq!((got[at], got.len()), (flags, at + 1));
-            let wide = style == ReplyStyle::Extended;
-            let head = if wide { 40 } else { 24 };
-            assert_eq!(descriptors(&got[head..], wide).collect::<Vec<_>>(), [extent]);
+            let (head, width) = match style {
+                ReplyStyle::Extended => (40, DescriptorWidth::Bits64),
+                _ => (24, DescriptorWidth::Bits32),
+            };
+            assert_eq!(descriptors(&got[head..], width).collect::<Vec<_>>(), [extent]);
         }
     }
     // Flags of later specifications are passed over.
     let later = [&8192u32.to_be_bytes()[..], &0xfffc_u32.to_be_bytes()].concat();
     let plain = Extent { len: 8192, hole: false, zero: false };
-    assert_eq!(descriptors(&later, false).collect::<Vec<_>>(), [plain]);
+    assert_eq!(descriptors(&later, DescriptorWidth::Bits32).collect::<Vec<_>>(), [plain]);
 }
 
 #[test]

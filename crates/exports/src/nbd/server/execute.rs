@@ -113,8 +113,7 @@ impl Core {
         conn: &mut Connection,
         granted: &Granted,
         request: &Request,
-        errno: Errno,
-        why: &str,
+        (errno, why): (Errno, &str),
     ) {
         self.counts.errors += 1;
         conn.in_flight += 1;
@@ -197,7 +196,7 @@ impl Core {
             NoBuffer::Stuck => self.refuse_stuck(conn, granted, request),
             NoBuffer::TooLong => {
                 let why = "longer than the server's memory-max allows";
-                self.refuse(conn, granted, request, Errno::Enomem, why);
+                self.refuse(conn, granted, request, (Errno::Enomem, why));
                 Taken::Done
             }
         }
@@ -213,7 +212,7 @@ impl Core {
         let no_hole = op == Op::WriteZeroes && request.has(CMD_FLAG_NO_HOLE);
         if no_hole && request.has(CMD_FLAG_FAST_ZERO) {
             let why = "zeroes that stay allocated are not faster than a write";
-            self.refuse(conn, granted, request, Errno::Enotsup, why);
+            self.refuse(conn, granted, request, (Errno::Enotsup, why));
             return Taken::Done;
         }
         let lane = self.exports.list[granted.export].lane as usize;
@@ -239,7 +238,7 @@ impl Core {
 
     fn block_status(&mut self, conn: &mut Connection, granted: &Granted, req: &Request) -> Taken {
         let Some(context_id) = granted.session.base_allocation else {
-            self.refuse(conn, granted, req, Errno::Einval, "no context was selected");
+            self.refuse(conn, granted, req, (Errno::Einval, "no context was selected"));
             return Taken::Done;
         };
         let lane = self.exports.list[granted.export].lane;
@@ -267,7 +266,7 @@ impl Core {
             }
             Err(_) => {
                 conn.give_back(Memory::Buffer(buffer), &mut self.pool);
-                self.refuse(conn, granted, req, Errno::Eio, "the drive does not say");
+                self.refuse(conn, granted, req, (Errno::Eio, "the drive does not say"));
             }
         }
         Taken::Done
@@ -373,7 +372,7 @@ impl Core {
     pub(crate) fn end(&mut self, id: u32) -> Ticket {
         let ticket = self.tickets.remove(id);
         let lane = &mut self.lanes[ticket.lane as usize];
-        lane.end(&ticket, ticket.state == TicketState::Overdue);
+        lane.end(&ticket);
         if !lane.memory_waiters.is_empty() {
             self.retry.append(&mut lane.memory_waiters);
         }
@@ -392,7 +391,7 @@ impl Core {
         request: &Request,
     ) -> Taken {
         self.exports.list[granted.export].faults.note(Status::TimedOut);
-        self.refuse(conn, granted, request, Errno::Eio, STUCK);
+        self.refuse(conn, granted, request, (Errno::Eio, STUCK));
         Taken::Done
     }
 

@@ -130,6 +130,13 @@ fn catalog(
     Ok(ListenerCatalog { address, infos, volumes, exports })
 }
 
+/// What clients may do with an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
 /// What clients are told of an export.
 ///
 /// # Errors
@@ -137,6 +144,10 @@ fn catalog(
 fn describe(config: ExportConfig) -> Result<ExportInfo, Error> {
     let limits = config.volume.limits();
     let block_min = limits.logical_block_size;
+    let access = match config.read_only || limits.features.read_only {
+        true => Access::ReadOnly,
+        false => Access::ReadWrite,
+    };
     let sectors = config.volume.capacity();
     if sectors > SECTORS_MAX {
         let name = &config.name;
@@ -150,20 +161,20 @@ fn describe(config: ExportConfig) -> Result<ExportInfo, Error> {
         name: config.name,
         description: config.description,
         size_bytes: sectors << 9,
-        flags: flags_of(limits, config.read_only || limits.features.read_only),
+        flags: flags_of(limits, access),
         block_min,
         block_preferred: limits.physical_block_size.max(4096).next_power_of_two(),
         block_max: BLOCK_MAX,
     })
 }
 
-fn flags_of(limits: &QueueLimits, read_only: bool) -> TransmissionFlags {
+fn flags_of(limits: &QueueLimits, access: Access) -> TransmissionFlags {
     let mut flags = TransmissionFlags::FLUSH
         .with(TransmissionFlags::FUA)
         .with(TransmissionFlags::DF)
         .with(TransmissionFlags::MULTI_CONN)
         .with(TransmissionFlags::CACHE);
-    if read_only {
+    if access == Access::ReadOnly {
         return flags.with(TransmissionFlags::READ_ONLY);
     }
     if limits.max_discard_sectors > 0 {
@@ -190,7 +201,7 @@ mod tests {
             max_write_zeroes_sectors: 8,
             ..QueueLimits::default()
         };
-        let offered = |discard, flag| flags_of(&limits(discard), false).contains(flag);
+        let offered = |discard, flag| flags_of(&limits(discard), Access::ReadWrite).contains(flag);
         assert!(offered(8, TransmissionFlags::FAST_ZERO));
         assert!(!offered(0, TransmissionFlags::FAST_ZERO));
         assert!(offered(0, TransmissionFlags::WRITE_ZEROES));
@@ -224,7 +235,7 @@ mod tests {
             max_write_zeroes_sectors: 0,
             ..QueueLimits::default()
         };
-        assert!(changes.iter().all(|flag| !flags_of(&limits, false).contains(*flag)));
+        assert!(changes.iter().all(|flag| !flags_of(&limits, Access::ReadWrite).contains(*flag)));
     }
 
     #[test]

@@ -36,9 +36,14 @@ impl HoleSearch {
         is_due
     }
 
-    /// Notes the answer.
-    fn note(&mut self, is_hole: bool) {
-        let passes = if is_hole { 0 } else { (2 * self.passes).clamp(1, PASSES_MAX) };
+    /// A read found a hole: the next one is looked up, too.
+    fn note_hole(&mut self) {
+        (self.left, self.passes) = (0, 0);
+    }
+
+    /// A read found data: twice as many as the last time are not looked up.
+    fn note_data(&mut self) {
+        let passes = (2 * self.passes).clamp(1, PASSES_MAX);
         (self.left, self.passes) = (passes, passes);
     }
 }
@@ -65,14 +70,15 @@ impl Core {
         let length = request.length as u32;
         let (sector, end) = (request.offset >> 9, (request.offset + request.length).div_ceil(512));
         let is_hole = volume.reads_as_zeroes(sector, (end - sector) as u32);
-        conn.history.holes.note(is_hole);
-        if is_hole {
-            conn.in_flight += 1;
-            let reply = Reply::new(request, &granted.session);
-            conn.out
-                .push(|buffer| reply.offset_hole(buffer, Position::Last, request.offset, length));
+        if !is_hole {
+            conn.history.holes.note_data();
+            return false;
         }
-        is_hole
+        conn.history.holes.note_hole();
+        conn.in_flight += 1;
+        let reply = Reply::new(request, &granted.session);
+        conn.out.push(|buffer| reply.offset_hole(buffer, Position::Last, request.offset, length));
+        true
     }
 }
 
@@ -85,7 +91,10 @@ mod tests {
         let mut ask = |_: &u32| {
             let is_due = search.is_due();
             if is_due {
-                search.note(is_hole);
+                match is_hole {
+                    true => search.note_hole(),
+                    false => search.note_data(),
+                }
             }
             is_due
         };

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use millrace_block::{Channel, Volume};
 use millrace_machine::Native;
 
-use super::ticket::Ticket;
+use super::ticket::{Ticket, TicketState};
 
 /// Requests of a lane that may be overdue before it takes no more.
 const OVERDUE_MAX: u32 = 64;
@@ -69,11 +69,11 @@ impl Lane {
 
     /// A started ticket is over.
     #[inline]
-    pub(crate) fn end(&mut self, ticket: &Ticket, was_overdue: bool) {
+    pub(crate) fn end(&mut self, ticket: &Ticket) {
         self.held_bytes -= ticket.memory.pool_bytes();
-        match was_overdue {
-            true => self.overdue -= 1,
-            false => self.started -= 1,
+        match ticket.state {
+            TicketState::Overdue => self.overdue -= 1,
+            _ => self.started -= 1,
         }
     }
 }
@@ -96,17 +96,20 @@ mod tests {
     fn a_lane_counts_what_is_started_and_is_stuck_with_64_overdue() {
         let mut rig = Rig::new(&["null:size=1m"], |_| ());
         let buffer = rig.core.pool.take(4096, usize::MAX).expect("the pool is empty");
-        let ticket = ticket(Op::Read, 1, Memory::Buffer(buffer));
+        let mut ticket = ticket(Op::Read, 1, Memory::Buffer(buffer));
+        ticket.state = TicketState::Started(0);
         let lane = &mut rig.core.lanes[0];
         lane.start(&ticket);
         lane.start(&ticket);
         assert_eq!((lane.started, lane.held_bytes), (2, 8192));
         (lane.started, lane.overdue) = (1, 64);
         assert!(lane.is_stuck());
-        lane.end(&ticket, true);
+        ticket.state = TicketState::Overdue;
+        lane.end(&ticket);
         assert_eq!((lane.started, lane.overdue, lane.held_bytes), (1, 63, 4096));
         assert!(!lane.is_stuck());
-        lane.end(&ticket, false);
+        ticket.state = TicketState::Started(0);
+        lane.end(&ticket);
         assert_eq!((lane.started, lane.overdue, lane.held_bytes), (0, 63, 0));
         lane.overdue = 0;
     }

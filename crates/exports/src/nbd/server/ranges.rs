@@ -23,20 +23,28 @@ use crate::mailbox::lock;
 /// The holder of a range, or whoever waits for one: a ticket of an I/O thread.
 pub(crate) type Key = (usize, u32);
 
+/// Who else may write to a range while it is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Other writers of whole blocks.
+    Shared,
+    /// Nobody.
+    Exclusive,
+}
+
 /// A range and who has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     key: Key,
     sectors: Range<Sector>,
-    /// Nobody else may write there.
-    alone: bool,
+    mode: Mode,
 }
 
 impl Entry {
     fn conflicts(&self, other: &Entry) -> bool {
         let overlaps =
             self.sectors.start < other.sectors.end && other.sectors.start < self.sectors.end;
-        overlaps && (self.alone || other.alone)
+        overlaps && (self.mode == Mode::Exclusive || other.mode == Mode::Exclusive)
     }
 }
 
@@ -58,7 +66,7 @@ impl Table {
         let (mut at, mut any) = (0, false);
         while let Some(entry) = self.waiting.get(at) {
             let blocks = |other: &Entry| other.conflicts(entry);
-            let early = entry.alone && self.unconfirmed > 0;
+            let early = entry.mode == Mode::Exclusive && self.unconfirmed > 0;
             if early || self.held.iter().any(blocks) || self.waiting.range(..at).any(blocks) {
                 at += 1;
                 continue;
@@ -96,7 +104,7 @@ impl Ranges {
 
     /// Enters a write of whole blocks that is in flight already, before `confirm`.
     pub(crate) fn adopt(&self, key: Key, sectors: Range<Sector>) {
-        lock(&self.0).held.push(Entry { key, sectors, alone: false });
+        lock(&self.0).held.push(Entry { key, sectors, mode: Mode::Shared });
     }
 
     /// A thread has entered all of its writes and will enter each new one; true if somebody who
@@ -108,11 +116,11 @@ impl Ranges {
     }
 
     /// Asks for a range; false if it has to wait, and then comes through `take_ready`.
-    pub(crate) fn claim(&self, key: Key, sectors: Range<Sector>, alone: bool) -> bool {
-        let entry = Entry { key, sectors, alone };
+    pub(crate) fn claim(&self, key: Key, sectors: Range<Sector>, mode: Mode) -> bool {
+        let entry = Entry { key, sectors, mode };
         let mut table = lock(&self.0);
         let blocks = |other: &Entry| other.conflicts(&entry);
-        let early = alone && table.unconfirmed > 0;
+        let early = mode == Mode::Exclusive && table.unconfirmed > 0;
         if early || table.held.iter().any(blocks) || table.waiting.iter().any(blocks) {
             table.waiting.push_back(entry);
             return false;
@@ -153,7 +161,7 @@ mod tests {
         let ranges = Ranges::new(2);
         ranges.start();
         assert!(!ranges.confirm());
-        assert!(!ranges.claim((0, 1), 0..8, true), "thread 1 may have a write there");
+        assert!(!ranges.claim((0, 1), 0..8, Mode::Exclusive), "thread 1 may have a write there");
         ranges.adopt((1, 7), 4..12);
         assert!(!ranges.confirm(), "and it had");
         assert!(ranges.release((1, 7)));
@@ -165,11 +173,11 @@ mod tests {
     fn only_those_wait_who_overlap_and_in_their_order() {
         let ranges = Ranges::new(1);
         ranges.confirm();
-        assert!(ranges.claim((0, 1), 0..8, false));
-        assert!(ranges.claim((0, 2), 4..12, false), "whole blocks need no order");
-        assert!(!ranges.claim((0, 3), 8..16, true));
-        assert!(ranges.claim((0, 4), 16..24, true), "it overlaps nobody");
-        assert!(!ranges.claim((0, 5), 12..16, false), "it must not overtake");
+        assert!(ranges.claim((0, 1), 0..8, Mode::Shared));
+        assert!(ranges.claim((0, 2), 4..12, Mode::Shared), "whole blocks need no order");
+        assert!(!ranges.claim((0, 3), 8..16, Mode::Exclusive));
+        assert!(ranges.claim((0, 4), 16..24, Mode::Exclusive), "it overlaps nobody");
+        assert!(!ranges.claim((0, 5), 12..16, Mode::Shared), "it must not overtake");
         assert!(!ranges.release((0, 1)));
         assert!(ranges.release((0, 2)));
         assert_eq!(ready(&ranges, 0), [3]);
@@ -181,16 +189,17 @@ mod tests {
     fn whoever_gives_up_waiting_lets_those_behind_go_on() {
         let ranges = Ranges::new(1);
         ranges.confirm();
-        assert!(ranges.claim((0, 1), 0..8, true));
-        assert!(!ranges.claim((0, 2), 0..16, true));
-        assert!(!ranges.claim((0, 3), 8..16, false));
+        assert!(ranges.claim((0, 1), 0..8, Mode::Exclusive));
+        assert!(!ranges.claim((0, 2), 0..16, Mode::Exclusive));
+        assert!(!ranges.claim((0, 3), 8..16, Mode::Shared));
         assert!(ranges.release((0, 2)));
         assert_eq!(ready(&ranges, 0), [3]);
     }
 
     #[test]
     fn ranges_that_touch_are_apart_and_those_that_share_a_sector_are_not() {
-        let entry = |sectors: Range<Sector>, alone| Entry { key: (0, 0), sectors, alone };
+        let entry = |sectors: Range<Sector>, mode| Entry { key: (0, 0), sectors, mode };
+        let all = [Mode::Shared, Mode::Exclusive];
         for (other, overlaps) in [
             (0..8, false),
             (0..9, true),
@@ -200,9 +209,10 @@ mod tests {
             (16..20, false),
             (0..30, true),
         ] {
-            for (one, two) in [(false, false), (true, false), (false, true), (true, true)] {
+            for (one, two) in all.into_iter().flat_map(|one| all.map(|two| (one, two))) {
                 let found = entry(8..16, one).conflicts(&entry(other.clone(), two));
-                assert_eq!(found, overlaps && (one || two), "{other:?}");
+                let alone = [one, two].contains(&Mode::Exclusive);
+                assert_eq!(found, overlaps && alone, "{other:?}");
             }
         }
     }
@@ -214,10 +224,10 @@ mod tests {
         ranges.start();
         assert!(ranges.is_started());
         assert!(!ranges.confirm() && !ranges.confirm());
-        assert!(ranges.claim((0, 1), 0..8, true));
-        assert!(!ranges.claim((1, 2), 0..8, true));
-        assert!(!ranges.claim((1, 3), 4..8, true));
-        assert!(ranges.claim((0, 4), 20..28, false), "it is apart");
+        assert!(ranges.claim((0, 1), 0..8, Mode::Exclusive));
+        assert!(!ranges.claim((1, 2), 0..8, Mode::Exclusive));
+        assert!(!ranges.claim((1, 3), 4..8, Mode::Exclusive));
+        assert!(ranges.claim((0, 4), 20..28, Mode::Shared), "it is apart");
         assert!(!ranges.release((0, 4)));
         assert!(ranges.release((0, 1)));
         assert_eq!((ready(&ranges, 0), ready(&ranges, 1)), (vec![], vec![2]));
@@ -225,17 +235,17 @@ mod tests {
         assert!(ranges.release((1, 2)), "the next one goes on");
         assert!(!ranges.release((1, 3)), "it gave up before it was told");
         assert_eq!(ready(&ranges, 1), [0; 0]);
-        assert!(ranges.claim((0, 5), 0..100, true), "nothing is held");
+        assert!(ranges.claim((0, 5), 0..100, Mode::Exclusive), "nothing is held");
     }
 
     #[test]
     fn others_stay_ready_when_one_gives_up() {
         let ranges = Ranges::new(1);
         ranges.confirm();
-        assert!(ranges.claim((0, 1), 0..8, true));
-        assert!(!ranges.claim((0, 2), 0..4, true));
-        assert!(!ranges.claim((0, 3), 4..8, true));
-        assert!(!ranges.claim((0, 4), 0..2, true));
+        assert!(ranges.claim((0, 1), 0..8, Mode::Exclusive));
+        assert!(!ranges.claim((0, 2), 0..4, Mode::Exclusive));
+        assert!(!ranges.claim((0, 3), 4..8, Mode::Exclusive));
+        assert!(!ranges.claim((0, 4), 0..2, Mode::Exclusive));
         assert!(ranges.release((0, 1)));
         assert!(!ranges.release((0, 3)));
         assert_eq!(ready(&ranges, 0), [2]);

@@ -147,7 +147,7 @@ impl Core {
             let taken = match check(&request, &granted.rules, &granted.session) {
                 Verdict::Accept => self.execute(conn, &granted, &request),
                 Verdict::Refuse { errno, why, .. } => {
-                    self.refuse(conn, &granted, &request, errno, why);
+                    self.refuse(conn, &granted, &request, (errno, why));
                     Taken::Done
                 }
                 Verdict::Disconnect(why) => return self.violated(conn, why),

@@ -18,6 +18,7 @@ use millrace_block::{Bio, Op, OpFlags, Sector, Status};
 use super::connection::{Connection, Granted};
 use super::execute::{Core, Taken};
 use super::memory::PoolBuffer;
+use super::ranges::Mode;
 use super::ticket::{Claim, Memory, Ticket, TicketState};
 use super::worker::Worker;
 use crate::nbd::{Command, Reply, Request};
@@ -270,15 +271,16 @@ impl Core {
     pub(crate) fn claim(&mut self, id: u32) -> bool {
         let ticket = self.tickets.get(id);
         ticket.claim = Claim::Waits;
-        let (lane, alone) = (ticket.lane as usize, ticket.bounce.is_some());
-        if alone && !self.exports.ranges[lane].is_started() {
+        let lane = ticket.lane as usize;
+        let mode = if ticket.bounce.is_some() { Mode::Exclusive } else { Mode::Shared };
+        if mode == Mode::Exclusive && !self.exports.ranges[lane].is_started() {
             self.exports.ranges[lane].start();
             self.ranges_changed = true;
         }
         self.follow_ranges(lane);
         let ticket = self.tickets.get(id);
         let key = (self.pool.thread(), id);
-        let holds = self.exports.ranges[lane].claim(key, sectors_of(ticket), alone);
+        let holds = self.exports.ranges[lane].claim(key, sectors_of(ticket), mode);
         ticket.claim = if holds { Claim::Held } else { Claim::Waits };
         holds
     }

@@ -32,7 +32,7 @@ impl IoThread {
             failures.push(format!("{left} requests of a guest are cut off: no answer of a drive"));
         }
         self.publish();
-        self.let_go(deadline_ns, left > 0);
+        self.let_go(deadline_ns);
         failures
     }
 
@@ -82,8 +82,9 @@ impl IoThread {
     }
 
     /// Drops channel, ring and queues in this order; leaks what is still written to.
-    fn let_go(self, deadline_ns: u64, leaks: bool) {
+    fn let_go(self, deadline_ns: u64) {
         let IoThread { mut channel, ctx, kicks, queues, pinned, reactor, .. } = self;
+        let leaks = channel.in_flight() > 0;
         channel.set_drain_ns(deadline_ns.saturating_sub(Native::now()));
         drop(channel);
         drop(ctx);

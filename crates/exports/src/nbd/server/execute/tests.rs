@@ -3,7 +3,7 @@
 use super::super::connection::Phase;
 use super::super::tests::{MIB, Rig, connection, header, request, ticket};
 use super::*;
-use crate::nbd::status::descriptors;
+use crate::nbd::status::{DescriptorWidth, descriptors};
 use crate::nbd::wire::{OPT_GO, OPT_SET_META_CONTEXT, OPT_STRUCTURED_REPLY, put_option};
 use crate::nbd::{ExportInfo, Rules, Session, TransmissionFlags};
 
@@ -88,7 +88,9 @@ fn status(
     let payload = u32::from_be_bytes(head[16..20].try_into().unwrap());
     let payload = rig.receive(client, payload as usize);
     assert_eq!(payload[..4], [0, 0, 0, 1], "id of the context");
-    descriptors(&payload[4..], false).map(|one| (one.len, one.hole, one.zero)).collect()
+    descriptors(&payload[4..], DescriptorWidth::Bits32)
+        .map(|one| (one.len, one.hole, one.zero))
+        .collect()
 }
 
 #[test]

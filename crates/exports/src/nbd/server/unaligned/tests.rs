@@ -196,7 +196,10 @@ fn every_write_in_flight_is_entered_when_the_first_ragged_one_starts() {
     assert_eq!(claims, [Claim::Held, Claim::None, Claim::None, Claim::Waits]);
     for (sector, free) in [(10, false), (20, true), (30, true), (40, true)] {
         let ranges = &rig.core.exports.ranges[0];
-        assert_eq!(ranges.claim((0, 900 + sector as u32), sector..sector + 1, true), free);
+        assert_eq!(
+            ranges.claim((0, 900 + sector as u32), sector..sector + 1, Mode::Exclusive),
+            free
+        );
     }
     // Once is enough: nobody is entered twice.
     rig.core.tickets.get(write).claim = Claim::None;
