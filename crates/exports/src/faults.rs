@@ -45,7 +45,7 @@ impl Faults {
     }
 
     pub(crate) fn report(&self, export: &str) -> ExportErrors {
-        // Relaxed: as above.
+        // Relaxed: statistics, which order nothing.
         let count = self.count.load(Ordering::Relaxed);
         let errno = self.last_errno.load(Ordering::Relaxed);
         let last = if errno == 0 { "" } else { Status::from_errno(errno).text() };

@@ -73,7 +73,7 @@ impl UnixSocket {
         &self.socket
     }
 
-    /// Where it is.
+    /// The socket's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

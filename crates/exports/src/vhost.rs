@@ -69,7 +69,7 @@ const STOP_NS: u64 = 8_000_000_000;
 /// How long a stop waits for I/O threads before it nudges them, and how often it does so then.
 const NUDGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(20)];
 
-/// Where an export and its frontend meet.
+/// Which side of an export's connection listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VhostSocket {
     /// The frontend connects to us there; the mode of the socket's file, if it is to be another
@@ -82,7 +82,7 @@ pub enum VhostSocket {
 /// An export to virtual machines.
 #[derive(Clone)]
 pub struct VhostExport {
-    /// Its name, for messages.
+    /// The export's name, for messages.
     pub name: String,
     /// What is exported.
     pub volume: Arc<Volume<Native>>,
@@ -92,7 +92,7 @@ pub struct VhostExport {
     pub socket: VhostSocket,
     /// Most queues of a guest, 1 to [`QUEUES_MAX`].
     pub queues: u16,
-    /// Who serves the queues.
+    /// Which threads serve the queues.
     pub threads: Threads,
     /// Thread `i` is pinned to `cpus[i % len]`; empty: threads are not pinned.
     pub cpus: Vec<u32>,
@@ -108,7 +108,7 @@ pub struct VhostExport {
     pub event_idx: bool,
     /// Pin guest memory and register it with the rings; not for guests with a balloon.
     pub pin_memory: bool,
-    /// Whom its I/O is accounted to.
+    /// The tenant that the export's I/O is accounted to.
     pub tenant: u16,
 }
 
@@ -119,11 +119,11 @@ pub struct VhostConfig {
     pub exports: Vec<VhostExport>,
     /// How the threads talk to the kernel.
     pub backend: Backend,
-    /// Takes what there is to say to a person.
+    /// Takes the lines that are for a person.
     pub say: Say,
 }
 
-/// One export that runs.
+/// A running export.
 struct RunningExport {
     name: String,
     common: Arc<Common>,
@@ -269,7 +269,7 @@ impl Drop for VhostServer {
 #[derive(Clone)]
 pub struct VhostObserver(Vec<ExportObserver>);
 
-/// What is seen of an export.
+/// What an observer reads of one export.
 #[derive(Clone)]
 struct ExportObserver {
     name: String,

@@ -71,9 +71,9 @@ pub mod config {
     pub const BYTES: usize = 60;
 }
 
-/// Of the flags of the avail ring: the driver wants no interrupts.
+/// Flag of the avail ring: the driver wants no interrupts.
 pub const NO_INTERRUPT: u16 = 1;
-/// Of the flags of the used ring: the device wants no kicks.
+/// Flag of the used ring: the device wants no kicks.
 pub const NO_NOTIFY: u16 = 1;
 
 /// Bytes of a descriptor.
@@ -84,7 +84,7 @@ pub const HEADER_BYTES: usize = 16;
 pub const RANGE_BYTES: usize = 16;
 /// Bytes of a serial number.
 pub const ID_BYTES: usize = 20;
-/// Of the flags of a range of zeroes: it may be given back to the drive.
+/// Flag of a range of zeroes: the device may unmap it.
 pub const RANGE_UNMAP: u32 = 1;
 
 /// Bytes of the three areas of a ring of `size` entries: descriptor table, avail ring, used ring.

@@ -47,7 +47,7 @@ pub enum ClientError {
         /// What the protocol's crate says.
         source: vhost::Error,
     },
-    /// It lacks what the client needs.
+    /// The server lacks what the client needs.
     #[error("{}: the vhost-user server does not offer {feature}; {remedy}", path.display())]
     Feature {
         /// The socket.

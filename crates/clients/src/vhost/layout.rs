@@ -28,12 +28,12 @@ pub enum Descriptors {
 /// How the driver learns of completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// It looks, again and again, and asks for no interrupts; now and then it offers its CPU to
-    /// others.
+    /// The driver looks, again and again, and asks for no interrupts; now and then it offers its
+    /// CPU to others.
     Poll,
-    /// As `Poll`, but it never gives its CPU away: so do clients that have one for themselves.
+    /// The driver polls and never gives its CPU away: so do clients that have one for themselves.
     Spin,
-    /// It asks for an interrupt before it sleeps.
+    /// The driver asks for an interrupt before it sleeps.
     Events,
 }
 
@@ -98,7 +98,7 @@ pub struct RingLayout {
     pub(crate) data: usize,
     /// From one buffer to the next.
     pub(crate) data_stride: usize,
-    /// Where it ends: a multiple of a page.
+    /// Where the ring ends: a multiple of a page.
     pub end: usize,
 }
 

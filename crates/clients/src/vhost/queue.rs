@@ -32,7 +32,7 @@ const COMPLETION_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) path: PathBuf,
-    /// Where the rings are: they point into it.
+    /// The memory that the rings point into.
     pub(super) _memory: MmapRegion,
     /// Closed with the last queue, which ends the server's session.
     pub(super) _stream: UnixStream,

@@ -82,7 +82,7 @@ impl Request {
 pub(crate) struct Shape(u64);
 
 impl Shape {
-    /// Of a slot that has had no request.
+    /// The shape of a slot that has had no request.
     pub(crate) const NONE: Shape = Shape(u64::MAX);
     const NO_DATA: u64 = 0;
     const TO_DRIVER: u64 = 1;

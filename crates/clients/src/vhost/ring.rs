@@ -9,9 +9,9 @@
 //! Kicks: whether one is due is exact only if a barrier stands between the index and the look at
 //! the event, and that barrier waits for a line that a polling device is reading. So there is none
 //! while the device has more to do than the batch, and an answer may miss that it goes to sleep
-//! nevertheless; who polls in vain for a while asks again ([`DriverRing::recheck_kick`]). Asking
-//! again sooner would not do: some devices move their event along with every entry that they take,
-//! and look asleep in the middle of a batch. Rings with interrupts always have the barrier.
+//! nevertheless; whoever polls in vain for a while asks again ([`DriverRing::recheck_kick`]).
+//! Asking again sooner would not do: some devices move their event along with every entry that they
+//! take, and look asleep in the middle of a batch. Rings with interrupts always have the barrier.
 //!
 //! Invariants: the device is not trusted: an index or slot that it cannot have done is an error;
 //! `in_flight` is the number of slots that are. Specification: virtio 1.2, section 2.7.
@@ -72,7 +72,7 @@ pub struct DriverRing {
     /// Index of the next available entry, and the one that the device was shown.
     next_available: u16,
     published: u16,
-    /// Up to here a kick was sent or was not due, for sure.
+    /// Index up to which a kick was certainly sent or not due.
     confirmed: u16,
     next_used: u16,
     in_flight: u16,
@@ -125,13 +125,13 @@ impl DriverRing {
         Ok(ring)
     }
 
-    /// Where its parts are.
+    /// Where the ring's parts are.
     #[must_use]
     pub fn layout(&self) -> &RingLayout {
         &self.layout
     }
 
-    /// What it is like.
+    /// The ring's options.
     #[must_use]
     pub fn options(&self) -> &RingOptions {
         &self.options
@@ -197,8 +197,9 @@ impl DriverRing {
         self.is_kick_due(batch)
     }
 
-    /// Whether the device wants a kick for something that it was shown without a barrier; for who
-    /// found nothing done for a while. True once for one kick, which the caller owes it.
+    /// Whether the device wants a kick for something that it was shown without a barrier; for a
+    /// caller that found nothing done for a while. True once for one kick, which the caller owes
+    /// it.
     #[must_use]
     pub fn recheck_kick(&mut self) -> bool {
         let unconfirmed = self.unconfirmed();
@@ -306,7 +307,7 @@ impl DriverRing {
     /// Copies bytes out of a free slot's buffer.
     ///
     /// # Panics
-    /// As [`DriverRing::write_data`].
+    /// If the slot is in flight, or the bytes are more than it has.
     pub fn read_data(&self, slot: u16, bytes: &mut [u8]) {
         let (from, len) = (self.data(slot, bytes.len()), bytes.len());
         // SAFETY: as in `write_data`; what a hostile device does meanwhile changes bytes only.
@@ -367,8 +368,8 @@ impl DriverRing {
         self.word64(at + 8).store(rest.to_le(), Relaxed);
     }
 
-    /// No interrupts until the next `prepare_sleep`: with event indices, by an event that has just
-    /// passed, which must not come round.
+    /// Asks for no interrupts until the next `prepare_sleep`: with event indices, by an event that
+    /// has just passed, which must not come round.
     #[inline(always)]
     fn keep_quiet(&mut self) {
         if self.armed {

@@ -90,7 +90,7 @@ pub enum ProtocolError {
     NoExport {
         /// What was asked for.
         name: String,
-        /// Those that there are, if the server says so; the first ones of many.
+        /// The exports that there are, if the server says so; the first ones of many.
         known: Vec<String>,
     },
     /// A reply to another option than the one that is open.

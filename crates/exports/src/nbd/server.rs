@@ -84,7 +84,7 @@ pub struct ExportConfig {
 /// A socket and the exports that are offered on it.
 #[derive(Debug, Clone)]
 pub struct ListenConfig {
-    /// Where.
+    /// The address.
     pub listen: Listen,
     /// Indices into [`ServerConfig::exports`]; the first is the default export.
     pub exports: Vec<usize>,
@@ -95,7 +95,7 @@ pub struct ListenConfig {
 pub struct ServerConfig {
     /// What is exported.
     pub exports: Vec<ExportConfig>,
-    /// Where.
+    /// The address.
     pub listeners: Vec<ListenConfig>,
     /// I/O threads, at least 1. File drives need as many in their disk's settings.
     pub threads: u16,
@@ -180,7 +180,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens, with real ports, in the order of the configuration.
+    /// The addresses that the server listens on, with real ports, in the order of the
+    /// configuration.
     #[must_use]
     pub fn addresses(&self) -> &[Listen] {
         &self.addresses
@@ -192,7 +193,7 @@ impl Server {
         Observer(Arc::clone(&self.shared))
     }
 
-    /// What it did so far.
+    /// What the server did so far.
     #[must_use]
     pub fn stats(&self) -> ServerStats {
         self.observer().stats()

@@ -157,13 +157,13 @@ pub enum Action {
 /// A request.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
-    /// What it asks for.
+    /// What the request asks for.
     pub action: Action,
-    /// Where its outcome goes; none for a chain without a byte to write.
+    /// Where the request's outcome goes; none for a chain without a byte to write.
     pub status: Option<*mut u8>,
-    /// Its data, as a range of the chain's pieces.
+    /// The request's data, as a range of the chain's pieces.
     pub data: (usize, usize),
-    /// Bytes of its data.
+    /// Bytes of the request's data.
     pub data_bytes: u64,
 }
 

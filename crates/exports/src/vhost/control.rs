@@ -32,7 +32,7 @@ use crate::mailbox::lock;
 const HEADER_BYTES: usize = 12;
 /// The message that brings the descriptor for messages to the frontend.
 const SET_BACKEND_REQ_FD: u32 = 21;
-/// Of a header's second word: the frontend asks for an answer.
+/// Bit of a header's second word: the frontend asks for an answer.
 const NEED_REPLY: u32 = 8;
 /// The message to the frontend that the configuration space has changed: its number, version 1
 /// without a wish for a reply, no payload.
@@ -40,19 +40,19 @@ const CONFIG_CHANGE: [u32; 3] = [2, 1, 0];
 /// How soon a frontend is called again that did not answer.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How a frontend and the export meet.
+/// Which side of a frontend's connection listens.
 pub(crate) enum Endpoint {
-    /// It connects to us.
+    /// The frontend connects to this socket.
     Listen(UnixSocket),
-    /// We connect to it.
+    /// The control thread connects to the frontend's socket.
     Connect(PathBuf),
 }
 
-/// What the rest of the program has of the control thread.
+/// The control thread's connection to its frontend, for other threads.
 pub(crate) struct FrontendLink {
-    /// The connection there is, to end it.
+    /// The connection, if there is one, to shut it down.
     stream: Mutex<Option<UnixStream>>,
-    /// Where the frontend hears of changes.
+    /// The descriptor by which the frontend is notified of changes.
     changes: Mutex<Option<OwnedFd>>,
     /// Readable when the export stops.
     stop: OwnedFd,

@@ -23,7 +23,7 @@ const HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 16;
 const ALIGN: usize = 64;
 const VERSION: u16 = 1;
-/// Of the word for features at the start, which has none so far: ours.
+/// Bit of the word for features at the start, which the specification leaves unused.
 const WRITE_THROUGH: u64 = 1 << 63;
 
 /// The region of all queues of a device.
@@ -71,7 +71,7 @@ impl Inflight {
     /// The region that a frontend kept.
     ///
     /// # Errors
-    /// As [`Inflight::create`], and if the file is too short.
+    /// If the file is too short, and the errors of [`Inflight::create`].
     pub fn open(
         file: File,
         offset: u64,
@@ -107,7 +107,7 @@ impl Inflight {
     /// What [`Inflight::set_write_through`] noted.
     #[must_use]
     pub fn is_write_through(&self) -> bool {
-        // SAFETY: as above.
+        // SAFETY: the first word of the region, which is mapped and aligned.
         unsafe { self.region.start().cast::<u64>().read_volatile() & WRITE_THROUGH != 0 }
     }
 
@@ -161,7 +161,7 @@ impl QueueInflight {
 
     #[inline]
     fn set(&mut self, offset: usize, value: u16) {
-        // SAFETY: as above.
+        // SAFETY: inside the part, which is mapped and aligned to 16.
         unsafe { self.u16_at(offset).write_volatile(value) }
     }
 
@@ -172,12 +172,12 @@ impl QueueInflight {
 
     #[inline]
     fn mark(&mut self, head: u16, inflight: u8) {
-        // SAFETY: as above.
+        // SAFETY: the head is below the size.
         unsafe { self.entry(head).write_volatile(inflight) }
     }
 
     fn counter_of(&self, head: u16) -> u64 {
-        // SAFETY: as above; entries are aligned to 16.
+        // SAFETY: the head is below the size; entries are aligned to 16.
         unsafe { self.entry(head).wrapping_add(8).cast::<u64>().read_volatile() }
     }
 

@@ -72,14 +72,14 @@ pub(crate) struct Common {
     pub(crate) volume: Arc<Volume<Native>>,
     pub(crate) config: ThreadConfig,
     pub(crate) log: Log,
-    /// What its drives failed at.
+    /// What the volume's drives failed at.
     pub(crate) faults: Faults,
     /// The write-back switch as the frontend set it last; it says it once, and not again after a
     /// reset or when it comes back.
     pub(crate) write_back: AtomicBool,
     /// Threads that have nothing in flight any more, while the export stops.
     pub(crate) drained: AtomicU16,
-    /// Of the design with one lock for all queues.
+    /// The lock around all queues, in the design that has one.
     pub(crate) lock: Option<<Native as Machine>::Lock<()>>,
     pub(crate) stop: StopOrder,
 }
@@ -99,7 +99,7 @@ impl Common {
 
 /// How a thread waits while there is nothing to do.
 struct IdleState {
-    /// Of waits for anything, and of those for what guests make of answers that they just got.
+    /// Polling for anything, and polling for what guests make of answers that they just got.
     polling: [Polling; 2],
     /// Whether others want its CPU.
     share: CpuShare,
@@ -127,7 +127,7 @@ pub(crate) struct IoThread {
     idle: IdleState,
     pinned: Pinned,
     stats: VhostStats,
-    /// Of `sigbus::hits` when memory was last found whole.
+    /// The value of `sigbus::hits` when memory was last found whole.
     hits: usize,
 }
 
@@ -137,7 +137,7 @@ struct ServedQueue {
     kick: Option<usize>,
     /// Requests that this round found.
     available: u32,
-    /// Its failure was said.
+    /// The queue's failure was reported.
     reported: bool,
 }
 
@@ -201,7 +201,7 @@ impl IoThread {
         self.state.orders.set_bell(Arc::clone(self.ctx.bell()));
     }
 
-    /// Why it does not use io_uring, if it does not.
+    /// Why the thread does not use io_uring, if it does not.
     pub(crate) fn fallback_reason(&mut self) -> Option<String> {
         self.ctx.reactor().fallback_reason().map(str::to_owned)
     }
@@ -333,7 +333,7 @@ impl IoThread {
         done as u32
     }
 
-    /// One turn of the ring that does not wait; returns what came of it.
+    /// Turns the ring once without waiting; returns how many completions came of it.
     fn turn_now(&mut self, submitted: u32) -> Result<u32, Error> {
         let failed = |error| Error::new(ErrorKind::System, format!("I/O ring: {error}"));
         let measured = self.pace.is_on && submitted > 0;

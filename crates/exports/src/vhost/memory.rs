@@ -53,7 +53,7 @@ pub struct Region {
 
 // SAFETY: a region is plain shared bytes, only ever touched through raw pointers.
 unsafe impl Send for Region {}
-// SAFETY: as above.
+// SAFETY: a region is plain shared bytes, whatever thread touches them.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -101,13 +101,13 @@ impl Region {
         Region::map(file, RegionAddress { guest, len_bytes, user, offset: 0 })
     }
 
-    /// Where it lies.
+    /// Where the region lies.
     #[must_use]
     pub fn address(&self) -> RegionAddress {
         self.address
     }
 
-    /// Its first byte here.
+    /// The region's first byte in this process.
     #[must_use]
     pub fn start(&self) -> *mut u8 {
         self.start
@@ -220,7 +220,7 @@ impl GuestMemory {
         Ok(GuestMemory { regions })
     }
 
-    /// Its regions, by guest address.
+    /// The regions, by guest address.
     #[must_use]
     pub fn regions(&self) -> &[Arc<Region>] {
         &self.regions

@@ -48,7 +48,7 @@ impl Nudge {
 
 impl Drop for Nudged {
     fn drop(&mut self) {
-        // SeqCst: as above.
+        // SeqCst: rare, and nothing else hangs on it.
         self.0.0.store(0, Ordering::SeqCst);
     }
 }

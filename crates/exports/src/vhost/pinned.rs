@@ -20,7 +20,7 @@ const PIECE_BYTES: u64 = 1 << 30;
 
 /// What a thread has registered.
 pub(crate) struct Pinned {
-    /// Of the ring that memory is registered with; none if none is to be.
+    /// The ring that memory is registered with; none if none is to be.
     handle: Option<Handle>,
     /// The memory whose regions are registered.
     memory: Option<Arc<GuestMemory>>,

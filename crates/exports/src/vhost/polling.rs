@@ -55,7 +55,8 @@ impl Polling {
         }
     }
 
-    /// It spun in vain for so long, or 0 if it did not spin, then slept so long until woken.
+    /// Notes a sleep: how long the thread spun in vain before (0: not at all), and how long it
+    /// slept.
     #[inline]
     pub fn slept(&mut self, spun_ns: u64, slept_ns: u64) {
         let waited_ns = spun_ns.saturating_add(slept_ns);

@@ -37,23 +37,23 @@ pub(crate) struct DeviceFlags {
     pub(crate) read_only: bool,
     /// The serial number.
     pub(crate) id: [u8; ID_BYTES],
-    /// Whom its I/O is accounted to.
+    /// The tenant that the device's I/O is accounted to.
     pub(crate) tenant: u16,
 }
 
 /// Pieces for which a slot keeps its memory; guests were told to make no more of a request.
 const PARTS_KEPT: usize = blk::SEG_MAX as usize;
-/// Of [`Slot::state`]: in flight.
+/// Bit of [`Slot::state`]: the request is in flight.
 const BUSY: u32 = 1 << 31;
-/// Of [`Slot::state`]: its list of pieces is longer than guests were told to make them.
+/// Bit of [`Slot::state`]: the list of pieces is longer than guests were told to make them.
 const LONG: u32 = 1 << 30;
-/// Of [`Slot::state`]: the epoch of [`Memory`] when it was taken.
+/// Bits of [`Slot::state`]: the epoch of [`Memory`] when the request was taken.
 const EPOCH: u32 = LONG - 1;
 
 /// A request in flight; four to a cache line.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    /// Where its outcome goes, in guest memory; null if nowhere.
+    /// Where the request's outcome goes, in guest memory; null if nowhere.
     status: *mut u8,
     state: u32,
     /// Bytes that the drive writes to its memory.
@@ -68,11 +68,11 @@ impl Slot {
 
 /// A virtqueue in service.
 pub(crate) struct Queue {
-    /// Its number in the device.
+    /// The queue's number in the device.
     pub(crate) number: u16,
     pub(crate) enabled: bool,
     pub(crate) notifiers: Notifiers,
-    /// Who waits for it to be empty: it takes nothing any more.
+    /// The way back to whoever stops the queue, which takes nothing more then.
     pub(crate) stopping: Option<Sender<u16>>,
     /// What the guest did that it must not.
     pub(crate) broken: Option<String>,
@@ -97,7 +97,7 @@ struct Memory {
     now: Arc<GuestMemory>,
     /// Counts changes, up to [`EPOCH`].
     epoch: u32,
-    /// Of earlier epochs, with what is in flight of each.
+    /// Memory of earlier epochs: the epoch, its requests in flight, and the memory.
     old: Vec<(u32, u32, Arc<GuestMemory>)>,
 }
 
@@ -319,7 +319,7 @@ impl Queue {
         self.start_slowly(head, lane, channel, stats)
     }
 
-    /// A request in flight from here on.
+    /// Enters a request in flight into its slot.
     #[inline(always)]
     fn enter(&mut self, head: u16, status: *mut u8, read_bytes: u32) {
         let state = BUSY | self.memory.epoch;
@@ -327,7 +327,7 @@ impl Queue {
         self.in_flight += 1;
     }
 
-    /// Any request but a plain read or write.
+    /// Starts a request that is no plain read or write.
     #[inline(never)]
     fn start_slowly(
         &mut self,
@@ -531,7 +531,7 @@ impl Queue {
         }
     }
 
-    /// Its ring is unmapped with the memory that it was in: what is in flight has nowhere to go.
+    /// The ring is unmapped with the memory that it was in: what is in flight has nowhere to go.
     fn lose_ring(&mut self) {
         self.tracking.again.clear();
         self.lose("its ring is not in the new memory".to_owned());

@@ -183,7 +183,7 @@ pub struct SplitRing<C = Areas> {
     seen: u16,
     /// Heads put on the used ring.
     used: u16,
-    /// Of those, published.
+    /// Heads of the used ring that the guest was shown.
     published: u16,
 }
 
@@ -210,7 +210,7 @@ impl SplitRing {
     /// Moves the ring to where its areas are now mapped.
     ///
     /// # Safety
-    /// As [`SplitRing::new`].
+    /// The promises of [`SplitRing::new`].
     pub unsafe fn move_to(&mut self, areas: Areas) {
         self.areas = areas;
     }
@@ -340,7 +340,7 @@ impl<C: Cells> SplitRing<C> {
         if !self.features.event_idx {
             return self.areas.avail(0, Ordering::Relaxed) & NO_INTERRUPT == 0;
         }
-        // Relaxed: as above.
+        // Relaxed: ordered by the fence.
         let event = self.areas.avail(2 + usize::from(self.size), Ordering::Relaxed);
         let new = self.published;
         new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(before)

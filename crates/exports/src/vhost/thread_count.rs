@@ -7,15 +7,15 @@
 /// Most queues of a guest.
 pub const QUEUES_MAX: u16 = 256;
 
-/// Who serves the queues of a guest.
+/// Which threads serve the queues of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Threads {
-    /// One thread for all of them, under one lock: the older design.
+    /// One thread for all queues, under one lock: the older design.
     Shared,
     /// A thread for each, as far as there are CPUs; beyond, queues share threads evenly.
     #[default]
     PerQueue,
-    /// So many threads.
+    /// This many threads.
     Count(u16),
 }
 

@@ -1,4 +1,4 @@
-//! How much memory for payload there is, who may have how much of it, and whose turn it is.
+//! How much memory for payload there is, how much each connection may have, and whose turn it is.
 //!
 //! One [`Budget`] for all pools of a server. It counts what they have mapped, and keeps the list of
 //! connections that wait. A connection that holds nothing gets its next request's memory however
@@ -38,7 +38,7 @@ pub(crate) struct Waiter {
     pub(crate) serial: u64,
 }
 
-/// Bytes mapped by all pools of a server, how many may be, and who waits for some.
+/// Bytes mapped by all pools of a server, how many may be, and the connections that wait for some.
 #[derive(Debug)]
 pub(crate) struct Budget {
     mapped_bytes: AtomicUsize,
@@ -82,7 +82,8 @@ impl Budget {
         self.max_bytes
     }
 
-    /// Up to how many mapped bytes a connection may map more that then holds `held_bytes`.
+    /// The most bytes that may be mapped in all when a connection maps more and then holds
+    /// `held_bytes`.
     pub(crate) fn limit(&self, held_bytes: usize) -> usize {
         match held_bytes {
             bytes if bytes <= self.guarantee_bytes => self.max_bytes,
@@ -137,7 +138,7 @@ impl Budget {
         self.waiting.store(waiters.len(), Ordering::Relaxed); // Relaxed: as in `is_wanted`.
     }
 
-    /// Whose turn it is.
+    /// The connection that is first on the list.
     pub(crate) fn first(&self) -> Option<Waiter> {
         if !self.is_wanted() {
             return None;

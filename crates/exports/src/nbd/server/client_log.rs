@@ -26,28 +26,28 @@ fn client(thread: usize, conn: &Connection) -> Client {
     Client { thread, serial: conn.serial }
 }
 
-/// It connected to the listener of this address.
+/// Logs that a client connected to the listener of this address.
 #[cold]
 pub(crate) fn connected(thread: usize, conn: &Connection, address: &str) {
     let client = client(thread, conn);
     tracing::debug!(%client, address, "client {client} connected to {address}");
 }
 
-/// It may use an export.
+/// Logs that a client may use an export.
 #[cold]
 pub(crate) fn granted(thread: usize, conn: &Connection, export: &str, style: ReplyStyle) {
     let (client, replies) = (client(thread, conn), format!("{style:?}").to_lowercase());
     tracing::debug!(%client, export, "client {client} uses export {export:?}, {replies} replies");
 }
 
-/// The server closes its connection, for this reason.
+/// Logs that the server closes a client's connection, and why.
 #[cold]
 pub(crate) fn ended(thread: usize, conn: &Connection, why: impl fmt::Display) {
     let client = client(thread, conn);
     tracing::debug!(%client, %why, "client {client} is disconnected: {why}");
 }
 
-/// Its connection is closed.
+/// Logs that a client's connection is closed.
 #[cold]
 pub(crate) fn left(thread: usize, conn: &Connection) {
     let client = client(thread, conn);

@@ -25,6 +25,8 @@ const CATCH_UP_NS: u64 = 2_000_000;
 const LOOKS: u32 = 4;
 /// Fewest bytes a second of a client that keeps memory from others.
 const PRESSED_BYTES_PER_S: u64 = 64 << 10;
+/// Nanoseconds of a second.
+const NS_PER_S: u128 = 1_000_000_000;
 /// For how long that is measured; the stall timeout if that is shorter.
 const PRESSED_NS: u64 = 4_000_000_000;
 /// How often connections that wait for something else are asked whether their client is there.
@@ -32,7 +34,7 @@ const UNWATCHED_NS: u64 = 500_000_000;
 /// How long memory is kept that nobody uses.
 const IDLE_NS: u64 = 2_000_000_000;
 
-/// Whether the client of a connection moves.
+/// Whether a connection's client moves data.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// Sends and receives that moved something, and sends that were started.
@@ -43,19 +45,19 @@ pub(crate) struct Progress {
     still: u32,
     /// Bytes sent and received.
     bytes: u64,
-    /// Since when its rate is measured, and `bytes` then; 0: it is not.
+    /// Since when the client's rate is measured, and `bytes` then; 0: it is not measured.
     since_ns: u64,
     since_bytes: u64,
 }
 
 impl Progress {
-    /// Something moved, or began to wait for its client.
+    /// Notes that something moved, or began to wait for the client.
     #[inline]
     pub(crate) fn note(&mut self) {
         self.moves = self.moves.wrapping_add(1);
     }
 
-    /// So many bytes moved.
+    /// Notes that this many bytes moved.
     #[inline]
     pub(crate) fn moved(&mut self, bytes: usize) {
         self.note();
@@ -73,7 +75,7 @@ impl Progress {
         if took_ns < period_ns {
             return false;
         }
-        let moved = u128::from(self.bytes - self.since_bytes) * 1_000_000_000;
+        let moved = u128::from(self.bytes - self.since_bytes) * NS_PER_S;
         (self.since_ns, self.since_bytes) = (now_ns, self.bytes);
         moved < u128::from(PRESSED_BYTES_PER_S) * u128::from(took_ns)
     }
@@ -89,9 +91,9 @@ impl Progress {
     }
 }
 
-/// What an I/O thread is waiting for.
+/// When an I/O thread looks at its clients again, and what for.
 pub(crate) struct ClientTimers {
-    /// Since when which connections catch up.
+    /// Connections that catch up, with the time since when.
     catching: VecDeque<(u64, usize)>,
     /// When to look for stalls again.
     look_ns: u64,

@@ -31,8 +31,9 @@ use crate::nbd::{Handshake, Request, Rules, Session};
 /// it nothing, and the requests it sends meanwhile come in one receive and not one by one. A hint
 /// only: a client may send before it reads, so client_timers.rs ends the wait.
 const BACKLOG_BYTES: usize = 32 * 1024;
-/// And only after this many replies: long ones are few at a time in the socket, and a client that
-/// has to wait for the next ones to be made gains nothing from requests taken together.
+/// It receives then only after this many replies, too: long ones are few at a time in the socket,
+/// and a client that has to wait for the next ones to be made gains nothing from requests taken
+/// together.
 const BACKLOG_REPLIES: u32 = 8;
 /// Bytes of reads that a connection may take in one turn, and one request at least: what a turn has
 /// copied is still in the cache when it is sent, and the client gets the first of it soon.
@@ -41,7 +42,7 @@ const TURN_BYTES: usize = 256 * 1024;
 /// above a hint only, and client_timers.rs ends the wait.
 const UNSENT_BYTES: usize = 512 * 1024;
 
-/// Where a connection is in its life.
+/// The phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Options are negotiated.
@@ -57,7 +58,7 @@ pub(crate) enum Phase {
 /// What the negotiation needs.
 #[derive(Debug)]
 pub(crate) struct Negotiation {
-    /// Where it came in, which decides what it may be granted.
+    /// The listener that accepted the connection, which decides what it may be granted.
     pub(crate) listener: usize,
     pub(crate) handshake: Handshake,
     pub(crate) out: Vec<u8>,
@@ -75,7 +76,7 @@ pub(crate) struct Incoming {
     pub(crate) filled: u64,
     /// Bytes in all.
     pub(crate) total: u64,
-    /// It goes to the ticket's buffer, not nowhere.
+    /// The payload goes to the ticket's buffer, not nowhere.
     pub(crate) kept: bool,
 }
 
@@ -86,12 +87,12 @@ pub(crate) struct Turn {
     read_bytes: usize,
     /// The connection has received more requests, which are for the next turn.
     pub(crate) has_more: bool,
-    /// Its client has read nothing for a while, and may do so only after it has sent more.
+    /// The client has read nothing for a while, and may do so only after it has sent more.
     pub(crate) reads_late: bool,
 }
 
 impl Turn {
-    /// A read was taken.
+    /// Notes a read that was taken.
     #[inline]
     pub(crate) fn note_read(&mut self, len_bytes: usize) {
         self.read_bytes += len_bytes;
@@ -135,9 +136,9 @@ impl Granted {
 /// Lists of connections that an I/O thread keeps.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Lists {
-    /// Those to look at before the next turn.
+    /// The connection is to be looked at before the next turn.
     pub(crate) touched: bool,
-    /// Those that hear nothing of their client.
+    /// Nothing is outstanding on the connection's socket that would tell of a client that leaves.
     pub(crate) unwatched: bool,
 }
 
@@ -216,7 +217,7 @@ impl Connection {
         listens && !self.turn.reads_late && self.out.unsent_bytes() >= UNSENT_BYTES
     }
 
-    /// So many bytes of its replies have left.
+    /// Notes that this many bytes of replies have left.
     #[inline]
     pub(crate) fn moved(&mut self, bytes: usize) {
         self.history.progress.moved(bytes);
@@ -261,7 +262,7 @@ impl Connection {
         }
     }
 
-    /// A buffer that it had goes back to the pool.
+    /// Gives a buffer of the connection back to the pool.
     #[inline]
     pub(crate) fn give_back(&mut self, memory: Memory, pool: &mut Pool) {
         if let Memory::Buffer(buffer) = memory {
@@ -270,14 +271,14 @@ impl Connection {
         }
     }
 
-    /// It waits for memory no longer.
+    /// Takes the connection off the list of those that wait for memory.
     pub(crate) fn stop_waiting(&mut self, pool: &Pool) {
         if std::mem::replace(&mut self.memory_wait, MemoryWait::None) == MemoryWait::Queued {
             pool.budget().leave(pool.thread(), self.serial);
         }
     }
 
-    /// Replies left, and their buffers with them.
+    /// Notes replies that have left, and their buffers with them.
     #[inline]
     pub(crate) fn freed(&mut self, freed: Freed) {
         self.in_flight -= freed.replies;

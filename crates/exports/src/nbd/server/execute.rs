@@ -56,7 +56,7 @@ pub(crate) struct Core {
 
 /// What became of a request.
 pub(crate) enum Taken {
-    /// It is answered or on its way.
+    /// The request is answered or on its way.
     Done,
     /// This ticket waits for payload.
     Awaits(u32),

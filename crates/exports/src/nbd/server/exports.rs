@@ -20,6 +20,8 @@ use crate::nbd::{Catalog, ExportInfo, TransmissionFlags};
 
 /// Largest payload that is advertised, in bytes.
 const BLOCK_MAX: u32 = 32 << 20;
+/// Smallest preferred size of a request that is advertised, in bytes: a page of clients.
+const BLOCK_PREFERRED_MIN: u32 = 4096;
 /// Most sectors of an export: clients take its size in bytes as a file offset.
 const SECTORS_MAX: u64 = i64::MAX as u64 >> 9;
 
@@ -28,9 +30,9 @@ pub(crate) struct Export {
     pub(crate) info: ExportInfo,
     /// Index of its volume in [`Exports::volumes`].
     pub(crate) lane: u32,
-    /// Its drives never touch payload.
+    /// The volume's drives never touch payload.
     pub(crate) no_payload: bool,
-    /// What its drives failed at.
+    /// What the volume's drives failed at.
     pub(crate) faults: Faults,
 }
 
@@ -45,7 +47,7 @@ pub(crate) struct Exports {
 
 /// The exports of one listener.
 pub(crate) struct ListenerCatalog {
-    /// Where it listens, for the log.
+    /// The listener's address, for the log.
     pub(crate) address: String,
     infos: Vec<ExportInfo>,
     /// The volume of each, whose size may grow.
@@ -163,7 +165,7 @@ fn describe(config: ExportConfig) -> Result<ExportInfo, Error> {
         size_bytes: sectors << 9,
         flags: flags_of(limits, access),
         block_min,
-        block_preferred: limits.physical_block_size.max(4096).next_power_of_two(),
+        block_preferred: limits.physical_block_size.max(BLOCK_PREFERRED_MIN).next_power_of_two(),
         block_max: BLOCK_MAX,
     })
 }

@@ -14,6 +14,8 @@ use crate::nbd::wire::EXTENDED_REQUEST_BYTES;
 
 /// Bytes of a receive buffer; above `INPUT_BYTES_MAX` of the negotiation.
 const INPUT_BYTES: usize = 128 * 1024;
+/// Fewer bytes than this are moved to the front of the buffer before the next receive.
+const MOVE_BYTES_MAX: usize = 4096;
 /// Payloads above this are received in place, in bytes.
 pub(crate) const COPY_BYTES_MAX: usize = 16 * 1024;
 
@@ -66,7 +68,7 @@ impl Input {
     pub(crate) fn room(&mut self) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-        } else if self.end - self.start < 4096 || self.end == self.buffer.len() {
+        } else if self.end - self.start < MOVE_BYTES_MAX || self.end == self.buffer.len() {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }

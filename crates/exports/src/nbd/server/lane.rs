@@ -22,7 +22,7 @@ pub(crate) struct Lane {
     pub(crate) channel: Channel<Native>,
     /// Tickets that the channel had no room for.
     pub(crate) waiting: VecDeque<u32>,
-    /// How long its drives may take for a request, in nanoseconds; 0 for ever.
+    /// How long the volume's drives may take for a request, in nanoseconds; 0 for ever.
     pub(crate) timeout_ns: u64,
     /// When to look for overdue requests again.
     pub(crate) look_ns: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Lane {
     pub(crate) overdue: u32,
     /// Bytes of buffers of started tickets.
     pub(crate) held_bytes: usize,
-    /// Its writes are entered in the volume's ranges.
+    /// Writes of this thread are entered in the volume's ranges.
     pub(crate) tracks: bool,
     /// Connections whose next request waits until the lane holds less.
     pub(crate) memory_waiters: Vec<usize>,
@@ -54,20 +54,20 @@ impl Lane {
         }
     }
 
-    /// Its drives have left so many requests unanswered that another would fare no better.
+    /// Whether the drives have left so many requests unanswered that another would fare no better.
     #[inline]
     pub(crate) fn is_stuck(&self) -> bool {
         self.overdue >= OVERDUE_MAX
     }
 
-    /// A ticket is started.
+    /// Counts a ticket that is started.
     #[inline]
     pub(crate) fn start(&mut self, ticket: &Ticket) {
         self.started += 1;
         self.held_bytes += ticket.memory.pool_bytes();
     }
 
-    /// A started ticket is over.
+    /// Counts a started ticket that is over.
     #[inline]
     pub(crate) fn end(&mut self, ticket: &Ticket) {
         self.held_bytes -= ticket.memory.pool_bytes();

@@ -49,7 +49,7 @@ impl Listener {
         }
     }
 
-    /// Where it listens, with the real port.
+    /// The address that the socket is bound to, with the real port.
     pub(crate) fn address(&self) -> Listen {
         match self {
             Listener::Unix(unix) => Listen::Unix(unix.path().to_owned()),

@@ -39,9 +39,9 @@ struct Mapping {
     len_bytes: usize,
 }
 
-// SAFETY: a mapping is plain memory; who may touch it is settled by its owner.
+// SAFETY: a mapping is plain memory; its owner settles which thread may touch it.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; a shared reference gives out nothing but the address.
+// SAFETY: a mapping is plain memory; a shared reference gives out nothing but the address.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -107,12 +107,12 @@ pub(crate) struct PoolBuffer {
 }
 
 impl PoolBuffer {
-    /// Its first byte; valid until the buffer is given back.
+    /// The buffer's first byte; valid until the buffer is given back.
     pub(crate) fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Its size in bytes.
+    /// The buffer's size in bytes.
     pub(crate) fn len(&self) -> usize {
         class_bytes(usize::from(self.class))
     }

@@ -1,4 +1,4 @@
-//! Who gets a buffer now, and who waits: for its own, for its volume, or for its turn.
+//! Which connections get a buffer now, and which wait: for their own, their volume, or their turn.
 //!
 //! Called by execute.rs for every request with payload and by the worker's turn for those that
 //! wait; asks the pool, by the rules of the [`Budget`](super::budget::Budget). A connection that
@@ -22,14 +22,14 @@ pub(crate) enum MemoryWait {
     Own,
     /// The volume to hold less.
     Volume,
-    /// Its turn on the budget's list.
+    /// The connection's turn on the budget's list.
     Queued,
 }
 
-/// Why there is no buffer.
+/// Why a request gets no buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoBuffer {
-    /// Not now; the connection is remembered.
+    /// There is none now; the connection is tried again.
     Wait,
     /// There is less memory than that in all.
     TooLong,

@@ -59,7 +59,8 @@ impl Worker {
         }
         found.iter().for_each(|id| self.give_up(*id));
         if !found.is_empty() {
-            // What never got to the block layer is nobody's any more; who waits is to know.
+            // What never got to the block layer is nobody's any more; connections that wait try
+            // again.
             self.core.drop_waiting(lane, |ticket| ticket.state == TicketState::Overdue);
             let memory_waiters = &mut self.core.lanes[lane].memory_waiters;
             self.core.retry.append(memory_waiters);

@@ -32,7 +32,7 @@ pub(crate) enum Mode {
     Exclusive,
 }
 
-/// A range and who has it.
+/// A range and the ticket that holds it or waits for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     key: Key,

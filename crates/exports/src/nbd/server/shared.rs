@@ -38,7 +38,7 @@ impl Drop for FlushPart {
     }
 }
 
-/// What the threads share.
+/// What the I/O threads of a server share.
 pub(crate) struct Shared {
     pub(crate) exports: Arc<Exports>,
     pub(crate) reactor: millrace_reactor::Config,
@@ -54,8 +54,8 @@ pub(crate) struct Shared {
     pub(crate) failed_accepts: Mutex<Vec<usize>>,
     pub(crate) mailboxes: Vec<Mailbox<(RawFd, usize)>>,
     pub(crate) published: Vec<Published<{ stats::FIELDS }>>,
-    /// Raised whenever something changed that other threads are to look at: who waits for memory
-    /// or for a range, and what was given back.
+    /// Raised whenever something changed that other threads are to look at: a wait for memory or
+    /// for a range, or that some was given back.
     pub(crate) changes: AtomicU64,
     pub(crate) ending: Ending,
 }
@@ -72,7 +72,7 @@ impl Shared {
         true
     }
 
-    /// A connection is gone.
+    /// Counts a connection that is gone.
     pub(crate) fn dismiss(&self) {
         // Relaxed: as in `admit`.
         self.connections.fetch_sub(1, Ordering::Relaxed);
@@ -101,7 +101,7 @@ impl Shared {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How often threads were told something.
+    /// How often [`Shared::note_change`] was called.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)

@@ -35,14 +35,14 @@ impl Memory {
     }
 }
 
-/// How far a request is.
+/// The state of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TicketState {
-    /// Its payload is being received.
+    /// The request's payload is being received.
     Filling,
     /// The block layer has it, or it waits for that; found so at this many looks (overdue.rs).
     Started(u8),
-    /// Its client was told that the drive does not answer; the drive may still use the memory.
+    /// The client was told that the drive does not answer; the drive may still use the memory.
     Overdue,
 }
 
@@ -56,9 +56,9 @@ pub(crate) struct Owner {
 /// Whether a write is entered in its volume's ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// It is not.
+    /// The write is not entered.
     None,
-    /// It waits there, and is not with the block layer.
+    /// The write waits for its range, and the block layer does not have it.
     Waits,
     /// The ticket holds its range.
     Held,

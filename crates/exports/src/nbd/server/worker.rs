@@ -55,7 +55,7 @@ pub(crate) struct Worker {
     /// Deadline, index and serial of connections in negotiation, the oldest first.
     handshakes: VecDeque<(u64, usize, u64)>,
     pub(crate) client_timers: ClientTimers,
-    /// Of the threads' news, what this one has looked at.
+    /// The value of [`Shared::changes`] that this thread has looked at.
     pub(crate) seen_changes: u64,
     accepting: Accepting,
     pub(crate) flush_part: Option<FlushPart>,
@@ -139,7 +139,7 @@ impl Worker {
         Ok(())
     }
 
-    /// One turn of the loop; sleeps if there is nothing to do, until `limit_ns` at most.
+    /// Turns the loop once; sleeps if there is nothing to do, until `limit_ns` at most.
     ///
     /// # Errors
     /// `System` if the ring fails.
@@ -181,7 +181,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Until when it may sleep.
+    /// Until when the thread may sleep.
     fn deadline(&mut self, limit_ns: Option<u64>) -> Option<u64> {
         let client_timers = self.client_timer_deadline();
         while let Some((_, index, serial)) = self.handshakes.front().copied() {

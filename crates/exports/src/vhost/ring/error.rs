@@ -38,7 +38,7 @@ pub enum RingError {
     /// A buffer or table is not, or not wholly, in guest memory.
     #[error("{len} bytes at {addr:#x} are not in guest memory")]
     NotMemory {
-        /// Its guest address.
+        /// The buffer's guest address.
         addr: u64,
         /// Its length.
         len: u32,

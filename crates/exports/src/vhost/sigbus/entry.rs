@@ -26,7 +26,7 @@ const GENERATION: u64 = 4;
 pub(super) struct Mapping {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// Of the pages that it is mapped in.
+    /// Size of the pages that the mapping consists of.
     pub(super) page: u64,
 }
 
