@@ -2,12 +2,15 @@
 //!
 //! Owns the descriptor. Called by the client; calls the kernel. Invariant: the socket itself stays
 //! blocking, so the negotiation can use it plainly; the transmission says `MSG_DONTWAIT`.
-#![allow(unsafe_code)]
 
 use std::io;
 use std::net::TcpStream;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 /// What to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,11 +36,8 @@ impl Socket {
 
     /// Sends what fits now; `None` if nothing does.
     pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: the slice is valid for its length during the call.
-        retry(|| unsafe {
-            libc::send(self.0.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags)
-        })
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        at_once(retry_on_intr(|| send(&self.0, bytes, flags)))
     }
 
     /// Sends everything, and waits for that.
@@ -58,11 +58,8 @@ impl Socket {
     /// # Errors
     /// `UnexpectedEof` at the end.
     pub(crate) fn receive(&self, room: &mut [u8]) -> io::Result<Option<usize>> {
-        let (start, len) = (room.as_mut_ptr().cast(), room.len());
-        // SAFETY: the slice is valid for its length during the call.
-        let received =
-            retry(|| unsafe { libc::recv(self.0.as_raw_fd(), start, len, libc::MSG_DONTWAIT) })?;
-        match received {
+        let receive = || recv(&self.0, &mut *room, RecvFlags::DONTWAIT).map(|(bytes, _)| bytes);
+        match at_once(retry_on_intr(receive))? {
             Some(0) => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
             other => Ok(other),
         }
@@ -83,27 +80,20 @@ impl Socket {
     /// Waits; true if there is something to receive (the end of the connection too).
     pub(crate) fn wait(&self, ready: Ready) -> io::Result<bool> {
         let events = match ready {
-            Ready::ToReceive => libc::POLLIN,
-            Ready::Either => libc::POLLIN | libc::POLLOUT,
+            Ready::ToReceive => PollFlags::IN,
+            Ready::Either => PollFlags::IN | PollFlags::OUT,
         };
-        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events, revents: 0 };
-        // SAFETY: one entry, a live local.
-        retry(|| unsafe { libc::poll(&raw mut poll, 1, -1) as isize })?;
-        Ok(poll.revents & !libc::POLLOUT != 0)
+        let mut fds = [PollFd::new(&self.0, events)];
+        retry_on_intr(|| poll(&mut fds, None))?;
+        Ok(!(fds[0].revents() - PollFlags::OUT).is_empty())
     }
 }
 
-/// Calls again when a signal came; `None` when the call would have to wait.
-fn retry(mut call: impl FnMut() -> isize) -> io::Result<Option<usize>> {
-    loop {
-        if let Ok(returned) = usize::try_from(call()) {
-            return Ok(Some(returned));
-        }
-        let error = io::Error::last_os_error();
-        match error.kind() {
-            io::ErrorKind::Interrupted => {}
-            io::ErrorKind::WouldBlock => return Ok(None),
-            _ => return Err(error),
-        }
+/// What a call did; `None` when it would have to wait.
+fn at_once(outcome: rustix::io::Result<usize>) -> io::Result<Option<usize>> {
+    match outcome {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(Errno::AGAIN) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }

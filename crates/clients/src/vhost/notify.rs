@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
-use vmm_sys_util::eventfd::EventFd;
+use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 const CALL: u64 = 0;
 const CONNECTION: u64 = 1;
@@ -81,4 +81,4 @@ impl Notify {
 }
 
 /// Non-blocking, as a server that reads without waiting expects.
-const EVENTFD_FLAGS: i32 = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
+const EVENTFD_FLAGS: i32 = EFD_CLOEXEC | EFD_NONBLOCK;
