@@ -95,9 +95,9 @@ impl Client {
             Address::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port))?;
                 stream.set_nodelay(true)?;
-                Socket::from_tcp(stream)
+                Socket::new(stream)
             }
-            Address::Unix { path } => Socket::from_unix(connect_unix(path)?),
+            Address::Unix { path } => Socket::new(connect_unix(path)?),
         };
         let mut handshake = ClientHandshake::new(&uri.name, style).map_err(invalid)?;
         let (mut input, mut out) = (Vec::new(), Vec::new());

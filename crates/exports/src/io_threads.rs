@@ -74,22 +74,9 @@ pub(crate) fn cpu_of(cpus: &[u32], index: usize) -> Option<CpuId> {
     (!cpus.is_empty()).then(|| CpuId(cpus[index % cpus.len()]))
 }
 
-/// What a thread says on its way.
-struct Reporter<R> {
-    /// Whether it could start, with a note if it has one.
-    started: Sender<Result<Option<String>, Error>>,
-    /// How it ended.
-    ended: Sender<R>,
-    /// Nothing: dropped when the thread ends.
-    _alive: Sender<()>,
-}
-
-impl<R> Clone for Reporter<R> {
-    fn clone(&self) -> Self {
-        let Reporter { started, ended, _alive } = self;
-        Reporter { started: started.clone(), ended: ended.clone(), _alive: _alive.clone() }
-    }
-}
+/// How a thread reports: whether it could start, with a note if it has one; how it ended; and that
+/// it lives, by a sender that is dropped when the thread ends.
+type Reporter<R> = (Sender<Result<Option<String>, Error>>, Sender<R>, Sender<()>);
 
 /// The I/O threads of a server or of one of its exports, which report an `R` each.
 pub(crate) struct IoThreads<R> {
@@ -112,7 +99,7 @@ impl<R: Send + 'static> IoThreads<R> {
         F: FnOnce() -> Result<S, Error> + Send + 'static,
     {
         let ((started, starts), (ended, ends), (living, alive)) = (channel(), channel(), channel());
-        let reporter = Reporter { started, ended, _alive: living };
+        let reporter: Reporter<R> = (started, ended, living);
         let spawn = |(place, make)| spawn(place, failed.clone(), reporter.clone(), make);
         let threads: Vec<NativeThread> = places.map(spawn).collect();
         drop(reporter);
@@ -153,7 +140,7 @@ where
 {
     let body = move || {
         let _on_panic = OnPanic(failed.clone());
-        let Reporter { started, ended, _alive } = reporter;
+        let (started, ended, _alive) = reporter;
         let mut service = match make() {
             Ok(service) => service,
             Err(error) => {

@@ -4,9 +4,7 @@
 //! blocking, so the negotiation can use it plainly; the transmission says `MSG_DONTWAIT`.
 
 use std::io;
-use std::net::TcpStream;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
@@ -26,11 +24,8 @@ pub(crate) enum Ready {
 pub(crate) struct Socket(OwnedFd);
 
 impl Socket {
-    pub(crate) fn from_tcp(stream: TcpStream) -> Socket {
-        Socket(stream.into())
-    }
-
-    pub(crate) fn from_unix(stream: UnixStream) -> Socket {
+    /// A socket out of a connected stream, TCP or Unix.
+    pub(crate) fn new(stream: impl Into<OwnedFd>) -> Socket {
         Socket(stream.into())
     }
 

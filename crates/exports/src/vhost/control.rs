@@ -108,6 +108,35 @@ impl FrontendLink {
     }
 }
 
+impl Endpoint {
+    /// The socket that a frontend connects to, if it does.
+    fn listener(&self) -> Option<&UnixListener> {
+        match self {
+            Endpoint::Listen(socket) => Some(socket.socket()),
+            Endpoint::Connect(_) => None,
+        }
+    }
+
+    /// Makes a connection; none if the export stops meanwhile.
+    fn open(&self, link: &FrontendLink) -> Option<io::Result<UnixStream>> {
+        match self {
+            Endpoint::Listen(socket) => {
+                link.wait(&[socket.socket()], None)?;
+                Some(socket.socket().accept().map(|(stream, _)| stream))
+            }
+            Endpoint::Connect(path) => Some(connect(path)),
+        }
+    }
+
+    /// What it means for a person that no connection can be made.
+    fn failure(&self) -> String {
+        match self {
+            Endpoint::Listen(_) => "cannot accept a frontend".to_owned(),
+            Endpoint::Connect(path) => format!("cannot connect to {}", path.display()),
+        }
+    }
+}
+
 /// Serves frontends one after the other until the export stops.
 pub(crate) fn run(
     endpoint: &Endpoint,
@@ -116,36 +145,16 @@ pub(crate) fn run(
     log: &Log,
 ) {
     let mut reported = false;
-    loop {
-        let stream = match endpoint {
-            Endpoint::Listen(socket) => {
-                if link.wait(&[socket.socket()], None).is_none() {
-                    return;
-                }
-                socket.socket().accept().map(|(stream, _)| stream)
-            }
-            Endpoint::Connect(path) => connect(path),
-        };
+    while let Some(stream) = endpoint.open(link) {
         match stream {
             Ok(stream) => {
                 reported = false;
-                let socket = match endpoint {
-                    Endpoint::Listen(socket) => Some(socket.socket()),
-                    Endpoint::Connect(_) => None,
-                };
-                serve(stream, socket, (link, log), make());
+                serve(stream, endpoint.listener(), (link, log), make());
             }
-            Err(error) => {
-                if !std::mem::replace(&mut reported, true) {
-                    let what = match endpoint {
-                        Endpoint::Listen(_) => "cannot accept a frontend".to_owned(),
-                        Endpoint::Connect(path) => {
-                            format!("cannot connect to {}", path.display())
-                        }
-                    };
-                    log.say(format!("{what}: {error}; trying again every second"));
-                }
+            Err(error) if !std::mem::replace(&mut reported, true) => {
+                log.say(format!("{}: {error}; trying again every second", endpoint.failure()));
             }
+            Err(_) => {}
         }
         let pause = match endpoint {
             Endpoint::Listen(_) if !reported => Duration::ZERO,

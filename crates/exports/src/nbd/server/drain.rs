@@ -70,15 +70,18 @@ impl Worker {
             shut_down_input(conn.fd);
             touch(&mut self.touched, conn);
         }
-        while !self.is_idle() && Native::now() < deadline_ns {
-            self.turn(Some(Native::now() + TURN_NS))?;
-        }
+        self.turn_until_idle(deadline_ns)?;
         for conn in self.conns.iter_mut().flatten() {
             report.cut_off += u64::from(conn.phase != Phase::Dead);
             conn.kill(&mut self.core.tickets, &mut self.core.pool);
             touch(&mut self.touched, conn);
         }
         let deadline_ns = deadline_ns.max(Native::now()).saturating_add(CUT_OFF_NS);
+        self.turn_until_idle(deadline_ns)
+    }
+
+    /// Turns until nothing is left of the connections, or until the deadline.
+    fn turn_until_idle(&mut self, deadline_ns: u64) -> Result<(), Error> {
         while !self.is_idle() && Native::now() < deadline_ns {
             self.turn(Some(Native::now() + TURN_NS))?;
         }
