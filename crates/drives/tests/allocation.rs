@@ -17,11 +17,12 @@ use millrace_block::{
     Again, Bio, Buffer, Channel, Disk, DiskConfig, Driver, Op, OpFlags, Stack, Stamp, Volume,
 };
 use millrace_drives::{
-    Aio, Direct, FileConfig, FileCounters, FileDriver, IoConfig, IoContext, ModelConfig,
-    ModelContents, ModelController, ModelDriver, model_presets,
+    Aio, Direct, FileConfig, FileCounters, FileDriver, ModelConfig, ModelContents, ModelController,
+    ModelDriver, model_presets,
 };
 use millrace_machine::{Machine, Native};
 use millrace_reactor::{Backend, Config, Reactor};
+use millrace_runtime::{IoConfig, IoContext};
 use tempfile::TempDir;
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];

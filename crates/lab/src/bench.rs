@@ -10,9 +10,9 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use millrace_block::{Disk, Snapshot, Stamp, Volume};
-use millrace_drives::{DriveWorkers, IoConfig, IoContext, Pinning};
 use millrace_machine::{CpuId, Machine, Native, Thread};
 use millrace_reactor::Config;
+use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
 use crate::job::{Job, JobResult, Until};
 use crate::row::{Cost, DriveStates, LatencyNs, Outcome, Row};

@@ -10,8 +10,9 @@ use millrace_block::{
     Controller, ControllerConfig, Disk, DiskConfig, Error, ErrorKind, Layout, ServingConfig,
     Spread, Stack, TRACE_RING_EVENTS, Tracer, Volume, blktrace,
 };
-use millrace_drives::{FaultControl, Spec, SpecError, WorkerCpus, controller_of};
+use millrace_drives::{FaultControl, Spec, SpecError, controller_of};
 use millrace_machine::{CpuId, Machine, Native, NodeId};
+use millrace_runtime::WorkerCpus;
 
 use crate::serving::{check_serving, needs_workers};
 use crate::space::Space;

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use millrace_block::{
     Again, Bio, ChannelConfig, Completion, Error, ErrorKind, QueueKind, Rejected, Status,
 };
-use millrace_drives::{IoConfig, IoContext, current_reactor};
 use millrace_machine::Native;
+use millrace_runtime::{IoConfig, IoContext, current_reactor};
 
 use crate::{ThreadChannel, Volume};
 

@@ -73,10 +73,9 @@ pub use millrace_block::{
     Layout, Op, OpFlags, QueueLimits, Reject, Rejected, Sector, SectorCount, Serving,
     ServingConfig, Sharing, Spread, Stack, Stamp, Status,
 };
-pub use millrace_drives::{
-    DriveWorkers, IoConfig, IoContext, Pinning, Spec, WorkerCpus, worker_cpus,
-};
+pub use millrace_drives::Spec;
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
+pub use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning, WorkerCpus, worker_cpus};
 pub use serving::{check_serving, default_serving, needs_workers};
 pub use space::{CHUNK_SECTORS, DriveSpace, Space, default_layout};
 

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use millrace_block::{Error, Stamp};
-use millrace_drives::{IoConfig, IoContext};
 use millrace_machine::{Machine, Native};
 use millrace_reactor::Completion;
+use millrace_runtime::{IoConfig, IoContext};
 
 use super::clients;
 use super::connection::{Connection, Phase};

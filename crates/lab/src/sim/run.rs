@@ -7,10 +7,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{Controller, Disk, DiskConfig, ErrorKind, Snapshot, StatsSnapshot, Volume};
-use millrace_drives::{SpecError, WorkerCpus, controller_of, open_on};
+use millrace_drives::{SpecError, controller_of, open_on};
 use millrace_machine::{
     CpuId, LockMeter, LockRow, Machine, Model, Native, Report, Simulated, Simulation, Thread,
 };
+use millrace_runtime::WorkerCpus;
 
 use super::interface::Host;
 use super::irq::{Interrupts, IrqDriver, Signal};

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use millrace_block::{Disk, IoThread, WORKER_SPIN_NS, Worker};
-use millrace_drives::worker_posts;
 use millrace_machine::{Doorbell, Machine, Order, Parker, Thread, Word};
+use millrace_runtime::worker_posts;
 
 /// Owners from here on are workers; jobs have their number and one.
 const FIRST_OWNER: u64 = 1 << 32;

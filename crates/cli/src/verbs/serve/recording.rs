@@ -11,8 +11,10 @@ use std::time::Duration;
 use millrace::volume_device;
 use millrace_block::blktrace::Act;
 use millrace_block::{Disk, Volume};
-use millrace_drives::{Recorder, RecorderConfig, TraceFilter, categories_of, stamp_of, trace_file};
 use millrace_machine::Native;
+use millrace_runtime::{
+    Recorder, RecorderConfig, TraceFilter, categories_of, stamp_of, trace_file,
+};
 
 use crate::views::report::Traced;
 use crate::views::{Refusal, TraceStart};

@@ -2,7 +2,7 @@
 //!
 //! From a [`Model`] to a frame of any size. 80 columns hold all of it, wider screens longer graphs
 //! and names; narrower ones lose columns, the least asked for first, and their head and keys take
-//! more lines. Owns nothing. Called by mod.rs for each frame.
+//! more lines. Owns nothing. Called by top.rs for each frame.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};

@@ -1,7 +1,7 @@
 //! What `top` knows: the last two reports, how the rows went on, and how the user wants them.
 //!
 //! Plain data and arithmetic; no terminal. Rates are those of stat's columns. Of each row the I/Os
-//! a second of the last reports are kept, for its graph. Called by mod.rs and draw.rs.
+//! a second of the last reports are kept, for its graph. Called by top.rs and draw.rs.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

@@ -19,19 +19,22 @@ use millrace_reactor::{Backend, Config, Handle, Reactor, Wait, now_ns};
 
 /// What drivers need of the reactor of their thread.
 #[derive(Clone)]
-pub(crate) struct Current {
-    pub(crate) handle: Handle,
+pub struct Current {
+    /// The reactor itself.
+    pub handle: Handle,
     /// Ends a blocked turn, from any thread.
-    pub(crate) wake: Arc<OwnedFd>,
-    pub(crate) backend: Backend,
+    pub wake: Arc<OwnedFd>,
+    /// What the reactor runs on.
+    pub backend: Backend,
 }
 
 thread_local! {
     static REACTOR: RefCell<Option<Current>> = const { RefCell::new(None) };
 }
 
-/// The same with what wakes it.
-pub(crate) fn current() -> Option<Current> {
+/// The calling I/O thread's reactor, with what wakes it; none if the thread has no [`IoContext`].
+#[must_use]
+pub fn current() -> Option<Current> {
     REACTOR.with_borrow(Clone::clone)
 }
 

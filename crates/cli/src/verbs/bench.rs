@@ -26,8 +26,8 @@ use millrace::{
     CpuId, DriveOptions, Volume, VolumeOptions, build_volume, drive_device, volume_device,
 };
 use millrace_block::{Stack, TraceStamp};
-use millrace_drives::{Recorded, Recorder, RecorderConfig};
 use millrace_lab::{Interrupt, Queues, Row};
+use millrace_runtime::{Recorded, Recorder, RecorderConfig};
 
 pub use args::BenchArgs;
 
