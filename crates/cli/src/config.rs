@@ -7,7 +7,7 @@
 mod checked;
 mod controller;
 mod document;
-pub mod paths;
+mod paths;
 mod problem;
 mod raw;
 #[cfg(test)]
@@ -19,7 +19,7 @@ pub mod words;
 
 use std::path::Path;
 
-pub use checked::{Checked, Drive, ExportPlan, ListenerPlan, VolumePlan};
+pub use checked::{Checked, DriveLines, ListenerPlan};
 pub use problem::{BUILT_IN, Place, Problems};
 
 /// Reads a configuration; `file` is its name in messages, `base` where its relative paths lie.

@@ -7,6 +7,7 @@
 //! when the drive is opened.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::model::MODEL_KEYS;
@@ -192,6 +193,15 @@ impl Spec {
             options.push((key, value));
         }
         Ok(Spec { driver: driver.into(), controller: None, options })
+    }
+
+    /// The file that it names, or that the drive inside it names; none if there is none.
+    #[must_use]
+    pub fn file(&self) -> Option<PathBuf> {
+        if let Some(path) = self.get("path") {
+            return Some(path.into());
+        }
+        self.get("drive").and_then(|inner| inner.parse::<Spec>().ok()?.file())
     }
 
     /// The value of a key, if it is given.

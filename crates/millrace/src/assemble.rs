@@ -136,6 +136,19 @@ pub enum SetupError {
         /// Why.
         source: SpecError,
     },
+    /// The drive's file is another drive's already.
+    #[error(
+        "drive {name}: its file is that of drive {other_name}, too; give each drive a file of its \
+         own"
+    )]
+    SameFile {
+        /// Its name.
+        name: String,
+        /// Number of the other drive, in the order of opening.
+        other: usize,
+        /// Name of the other drive.
+        other_name: String,
+    },
     /// A queue setting or the volume makes no sense.
     #[error(transparent)]
     Layer(#[from] Error),

@@ -60,6 +60,10 @@
 
 mod assemble;
 mod channel;
+mod config;
+mod opening;
+#[cfg(feature = "serve")]
+mod serve;
 mod serving;
 mod space;
 
@@ -68,6 +72,7 @@ pub use assemble::{
     open_drive, unused_space, volume_device,
 };
 pub use channel::Channel;
+pub use config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
 pub use millrace_block::{
     Again, Bio, Buffer, ChannelConfig, Completion, ControllerConfig, Disk, Error, ErrorKind,
     Layout, Op, OpFlags, QueueLimits, Reject, Rejected, Sector, SectorCount, Serving,
@@ -76,6 +81,12 @@ pub use millrace_block::{
 pub use millrace_drives::Spec;
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
 pub use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning, WorkerCpus, worker_cpus};
+pub use opening::{FileId, Opened, Opening, file_id};
+#[cfg(feature = "serve")]
+pub use serve::{
+    ExportConfig, ExportFailures, GuestConfig, Listen, Observers, Say, ServeConfig, Server,
+    ServerConfig, Servers, StopReport, Threads, VhostSocket,
+};
 pub use serving::{check_serving, default_serving, needs_workers};
 pub use space::{CHUNK_SECTORS, DriveSpace, Space, default_layout};
 

@@ -4,18 +4,19 @@
 //! drive, one name per listener. Called by `config::load`; touches no file but what tells the
 //! machine's NUMA nodes and no socket, so `--check` is this far and opening starts from here.
 
+use std::net::SocketAddr;
+
 use millrace::{
-    CHUNK_SECTORS, DriveOptions, check_serving, default_layout, default_serving, needs_workers,
+    CHUNK_SECTORS, DriveConfig, ExportConfig, GuestConfig, Listen, ServeConfig, VolumeConfig,
+    check_serving, default_layout, default_serving,
 };
-use millrace_block::{ControllerConfig, Layout, ServingConfig};
-use millrace_drives::Spec;
+use millrace_block::{Layout, ServingConfig};
 
 use super::controller;
 use super::document::Located;
 use super::problem::{Problems, nearest};
-use super::raw::{RawConfig, RawExport, RawServer, RawVolume};
-use super::vhost::VhostPlan;
-use super::words::{Address, LayoutWord};
+use super::raw::{RawConfig, RawExport, RawVolume};
+use super::words::{ControlWord, LayoutWord};
 
 /// Longest name of an export or description in bytes, by the NBD protocol.
 const EXPORT_NAME_BYTES_MAX: usize = 4096;
@@ -25,82 +26,74 @@ const EXPORT_NAME_BYTES_MAX: usize = 4096;
 pub struct Checked {
     /// The file, for messages.
     pub file: String,
-    /// What drives hang on.
-    pub controllers: Vec<ControllerConfig>,
-    /// Drives that belong to a volume.
-    pub drives: Vec<Drive>,
-    /// Volumes.
-    pub volumes: Vec<VolumePlan>,
-    /// Exports.
-    pub exports: Vec<ExportPlan>,
-    /// Listeners.
+    /// What the library opens and serves.
+    pub config: ServeConfig,
+    /// Where parts of it stand in the file.
+    pub lines: Lines,
+    /// Addresses of NBD, as `ServeConfig::listeners` has them.
     pub listeners: Vec<ListenerPlan>,
-    /// Threads and limits.
-    pub server: RawServer,
+    /// The control socket, if it is said where, or that there is none.
+    pub control: Option<Located<ControlWord>>,
+    /// Where metrics are served.
+    pub metrics: Option<Located<SocketAddr>>,
     /// What is allowed but perhaps not meant.
     pub warnings: Vec<String>,
 }
 
-/// A drive to open.
-#[derive(Debug)]
-pub struct Drive {
-    /// Its name.
-    pub name: String,
-    /// Where it stands in the file.
+/// Lines of a file at which parts of the configuration stand.
+#[derive(Debug, Default)]
+pub struct Lines {
+    /// Drives, in the order in which they are opened.
+    pub drives: Vec<DriveLines>,
+    /// Volumes.
+    pub volumes: Vec<usize>,
+    /// For each export, its socket for virtual machines.
+    pub guests: Vec<Option<usize>>,
+}
+
+/// Lines of a drive.
+#[derive(Debug, Clone)]
+pub struct DriveLines {
+    /// Where it says what it is.
     pub line: usize,
-    /// What it is.
-    pub spec: Spec,
     /// Where each of its driver's keys stands, if they have lines of their own.
-    pub key_lines: Vec<(String, usize)>,
-    /// Its queues.
-    pub options: DriveOptions,
+    pub keys: Vec<(String, usize)>,
 }
 
-/// A volume to make.
-#[derive(Debug)]
-pub struct VolumePlan {
-    /// Its name.
-    pub name: String,
-    /// Where it stands in the file.
-    pub line: usize,
-    /// Its layout.
-    pub layout: Layout,
-    /// Its drives, by place in `Checked::drives`.
-    pub drives: Vec<usize>,
-    /// Who serves them.
-    pub serving: ServingConfig,
-}
-
-impl VolumePlan {
-    /// Whether its drives have use for workers.
-    pub fn needs_workers(&self) -> bool {
-        needs_workers(self.serving.serving, self.drives.len())
+impl DriveLines {
+    /// The line of a key; that of the drive if the key has none.
+    pub fn of_key(&self, key: &str) -> usize {
+        let line = self.keys.iter().find(|(known, _)| known == key);
+        line.map_or(self.line, |(_, line)| *line)
     }
 }
 
-/// An export to offer.
-#[derive(Debug)]
-pub struct ExportPlan {
-    /// Its name.
-    pub name: String,
-    /// For people.
-    pub description: String,
-    /// Its volume, by place in `Checked::volumes`.
-    pub volume: usize,
-    /// Nobody may write.
-    pub read_only: bool,
-    /// How virtual machines get it, if they do.
-    pub vhost: Option<VhostPlan>,
+impl Checked {
+    /// The drives, in the order in which they are opened.
+    pub fn drives(&self) -> impl Iterator<Item = (&DriveConfig, &DriveLines)> {
+        self.config.drives().zip(&self.lines.drives)
+    }
+
+    /// The volumes, with their lines.
+    pub fn volumes(&self) -> impl Iterator<Item = (&VolumeConfig, usize)> {
+        self.config.volumes.iter().zip(self.lines.volumes.iter().copied())
+    }
+
+    /// The sockets for virtual machines, with their exports and their lines.
+    pub fn guests(&self) -> impl Iterator<Item = (&ExportConfig, &GuestConfig, usize)> {
+        let exports = self.config.exports.iter().zip(&self.lines.guests);
+        exports.filter_map(|(export, line)| Some((export, export.guests.as_ref()?, (*line)?)))
+    }
 }
 
 /// An address to listen on.
 #[derive(Debug)]
 pub struct ListenerPlan {
     /// The address.
-    pub address: Address,
+    pub address: Listen,
     /// Where it stands in the file first.
     pub line: usize,
-    /// What is served there, by place in `Checked::exports`.
+    /// What is served there, by place in `ServeConfig::exports`.
     pub exports: Vec<usize>,
 }
 
@@ -108,12 +101,15 @@ pub struct ListenerPlan {
 pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
     let mut checked = Checked {
         file: file.to_owned(),
-        controllers: controller::controllers(&raw, problems),
-        drives: Vec::new(),
-        volumes: Vec::new(),
-        exports: Vec::new(),
+        config: ServeConfig {
+            controllers: controller::controllers(&raw, problems),
+            server: raw.server.over_defaults(),
+            ..ServeConfig::default()
+        },
+        lines: Lines::default(),
         listeners: Vec::new(),
-        server: raw.server.clone(),
+        control: raw.server.control.clone(),
+        metrics: raw.server.metrics.clone(),
         warnings: Vec::new(),
     };
     unique("controller", raw.controllers.iter().map(|controller| &controller.name), problems);
@@ -121,7 +117,7 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
     unique("volume", raw.volumes.iter().map(|volume| &volume.name), problems);
     volumes(&raw, &mut checked, problems);
     for export in &raw.exports {
-        let known = checked.volumes.iter().any(|volume| volume.name == export.volume.value);
+        let known = checked.config.volume_number(&export.volume.value).is_some();
         if known || !raw.has_gaps {
             add_export(export, &mut checked, problems);
         }
@@ -160,7 +156,7 @@ fn unique<'a>(
 fn volumes(raw: &RawConfig, checked: &mut Checked, problems: &mut Problems) {
     let mut users: Vec<Option<&Located<String>>> = vec![None; raw.drives.len()];
     for volume in &raw.volumes {
-        let mut members = Vec::new();
+        let mut drives = Vec::new();
         for wanted in &volume.drives.value {
             let found = raw.drives.iter().position(|drive| drive.name.value == wanted.value);
             let Some(place) = found else {
@@ -182,39 +178,33 @@ fn volumes(raw: &RawConfig, checked: &mut Checked, problems: &mut Problems) {
                 continue;
             }
             users[place] = Some(&volume.name);
-            members.push(checked.drives.len());
             let drive = &raw.drives[place];
-            checked.drives.push(Drive {
+            let (line, keys) = (drive.spec.line, drive.key_lines.clone());
+            checked.lines.drives.push(DriveLines { line, keys });
+            drives.push(DriveConfig {
                 name: drive.name.value.clone(),
-                line: drive.spec.line,
                 spec: drive.spec.value.clone(),
-                key_lines: drive.key_lines.clone(),
                 options: drive.queues.over(volume.queues),
             });
         }
-        checked.volumes.push(VolumePlan {
+        checked.lines.volumes.push(volume.name.line);
+        checked.config.volumes.push(VolumeConfig {
             name: volume.name.value.clone(),
-            line: volume.name.line,
             layout: layout(volume, problems),
-            serving: serving(volume, &checked.drives, &members, problems),
-            drives: members,
+            serving: serving(volume, &drives, problems),
+            drives,
         });
     }
 }
 
 /// Who serves a volume: what it says, the defaults where it says nothing, all of it checked.
-fn serving(
-    volume: &RawVolume,
-    drives: &[Drive],
-    members: &[usize],
-    problems: &mut Problems,
-) -> ServingConfig {
+fn serving(volume: &RawVolume, drives: &[DriveConfig], problems: &mut Problems) -> ServingConfig {
     let (raw, default) = (&volume.serving, ServingConfig::default());
     let value =
         |key: &Option<Located<u32>>, default: u32| key.as_ref().map_or(default, |k| k.value);
     let plug_high = value(&raw.plug_high, default.plug_high);
     let pressure_high = value(&raw.pressure_high, default.pressure_high);
-    let stacks: Vec<_> = members.iter().map(|member| drives[*member].options.stack).collect();
+    let stacks: Vec<_> = drives.iter().map(|drive| drive.options.stack).collect();
     let config = ServingConfig {
         serving: raw.mode.as_ref().map_or_else(|| default_serving(&stacks), |mode| mode.value),
         plug_high,
@@ -233,7 +223,7 @@ fn serving(
         let line = named.and_then(|(_, at)| at.as_ref()).map_or(volume.name.line, |at| at.line);
         problems.add(line, text);
     }
-    for drive in members.iter().map(|member| &drives[*member]) {
+    for drive in drives {
         if let Err(text) = check_serving(config.serving, drive.options.stack) {
             let line = raw.mode.as_ref().map_or(volume.name.line, |mode| mode.line);
             problems.add(line, format!("serving: drive \"{}\": {text}", drive.name));
@@ -265,29 +255,28 @@ fn layout(volume: &RawVolume, problems: &mut Problems) -> Layout {
 }
 
 /// A socket is one export's, for one protocol.
-fn check_socket(vhost: &VhostPlan, checked: &Checked, problems: &mut Problems) {
-    let path = vhost.path();
+fn check_socket(guests: &Located<GuestConfig>, checked: &Checked, problems: &mut Problems) {
+    let path = guests.value.path();
     let nbd = checked.listeners.iter().find(|listener| match &listener.address {
-        Address::Unix(other) => other == path,
-        Address::Tcp(_) => false,
+        Listen::Unix(other) => other == path,
+        Listen::Tcp(_) => false,
     });
-    let others = checked.exports.iter().filter_map(|export| export.vhost.as_ref());
-    let line = others.filter(|other| other.path() == path).map(|other| other.line).next();
+    let line = checked.guests().find(|(_, other, _)| other.path() == path).map(|(.., line)| line);
     if let Some(line) = line.or(nbd.map(|listener| listener.line)) {
         let text = format!(
             "vhost-user-blk: the socket of line {line}; a virtual disk has a socket of its own"
         );
-        problems.add(vhost.line, text);
+        problems.add(guests.line, text);
     }
 }
 
 fn add_export(raw: &RawExport, checked: &mut Checked, problems: &mut Problems) {
     let wanted = &raw.volume;
-    let Some(volume) = checked.volumes.iter().position(|volume| volume.name == wanted.value) else {
-        let like = nearest(&wanted.value, checked.volumes.iter().map(|v| v.name.as_str()));
+    if checked.config.volume_number(&wanted.value).is_none() {
+        let like = nearest(&wanted.value, checked.config.volumes.iter().map(|v| v.name.as_str()));
         problems.add(wanted.line, format!("volume: there is no volume \"{}\"{like}", wanted.value));
         return;
-    };
+    }
     let name = raw.name.as_ref().unwrap_or(wanted);
     let description = raw.description.clone().unwrap_or_default();
     for (key, text) in [("name", &name.value), ("description", &description)] {
@@ -296,22 +285,29 @@ fn add_export(raw: &RawExport, checked: &mut Checked, problems: &mut Problems) {
             problems.add(name.line, format!("{key}: at most {most} bytes, and no NUL among them"));
         }
     }
-    let export = checked.exports.len();
+    let export = checked.config.exports.len();
     let name = name.clone();
     for listen in raw.nbd.iter().flat_map(|nbd| &nbd.value) {
         add_listener(listen, export, &name, checked, problems);
     }
-    let vhost = raw.vhost.check(problems);
-    if let Some(vhost) = &vhost {
-        check_socket(vhost, checked, problems);
+    let guests = raw.vhost.check(problems);
+    if let Some(guests) = &guests {
+        check_socket(guests, checked, problems);
     }
-    let read_only = raw.read_only;
-    checked.exports.push(ExportPlan { name: name.value, description, volume, read_only, vhost });
+    checked.lines.guests.push(guests.as_ref().map(|guests| guests.line));
+    checked.config.exports.push(ExportConfig {
+        name: name.value,
+        description,
+        volume: wanted.value.clone(),
+        read_only: raw.read_only,
+        nbd: raw.nbd.iter().flat_map(|nbd| &nbd.value).map(|at| at.value.clone()).collect(),
+        guests: guests.map(|guests| guests.value),
+    });
 }
 
 /// Adds an export to its listener; names differ on one listener.
 fn add_listener(
-    listen: &Located<Address>,
+    listen: &Located<Listen>,
     export: usize,
     name: &Located<String>,
     checked: &mut Checked,
@@ -324,7 +320,7 @@ fn add_listener(
         return;
     };
     let clash = listener.exports.iter().any(|other| {
-        *other == export || checked.exports.get(*other).is_some_and(|e| e.name == name.value)
+        *other == export || checked.config.exports.get(*other).is_some_and(|e| e.name == name.value)
     });
     if clash {
         let text = format!(
@@ -341,16 +337,15 @@ fn add_listener(
 fn warn_of_idle(raw: &RawConfig, checked: &mut Checked) {
     let file = &checked.file;
     for drive in &raw.drives {
-        if !checked.drives.iter().any(|used| used.name == drive.name.value) {
+        if !checked.config.drives().any(|used| used.name == drive.name.value) {
             let (name, line) = (&drive.name.value, drive.name.line);
             let text = format!("{file}:{line}: drive \"{name}\" is in no volume; it is not opened");
             checked.warnings.push(text);
         }
     }
-    for (place, volume) in checked.volumes.iter().enumerate() {
-        if !checked.exports.iter().any(|export| export.volume == place) {
-            let (name, line) = (&volume.name, volume.line);
-            let text = format!("{file}:{line}: volume \"{name}\" is not exported");
+    for (volume, line) in checked.config.volumes.iter().zip(&checked.lines.volumes) {
+        if !checked.config.exports.iter().any(|export| export.volume == volume.name) {
+            let text = format!("{file}:{line}: volume \"{}\" is not exported", volume.name);
             checked.warnings.push(text);
         }
     }

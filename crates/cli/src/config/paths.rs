@@ -1,10 +1,9 @@
-//! Paths inside drive specs: made relative to the configuration, and found again.
+//! Paths inside drive specs, made relative to the configuration.
 //!
 //! A path stands at the key `path` of a spec; a drive around another (`fault`) has that one's spec
-//! at the key `drive`. Called by raw.rs, which resolves them, and by `serve`, which must know
-//! whether opening a drive will create its file.
+//! at the key `drive`. Called by raw.rs; `Spec::file` finds them again.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use millrace_drives::Spec;
 
@@ -28,14 +27,6 @@ pub fn resolve(spec: &mut Spec, base: &Path) {
     }
 }
 
-/// The file that a spec names, if it names one.
-pub fn file_of(spec: &Spec) -> Option<PathBuf> {
-    if let Some(path) = spec.get("path") {
-        return Some(path.into());
-    }
-    spec.get("drive").and_then(|inner| file_of(&inner.parse().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,17 +39,17 @@ mod tests {
 
     #[test]
     fn relative_paths_are_put_into_the_folder_and_absolute_ones_stay() {
-        let file = |text: &str, base: &str| file_of(&resolved(text, base)).unwrap();
+        let file = |text: &str, base: &str| resolved(text, base).file().unwrap();
         assert_eq!(file("file:path=d0,size=1g", "conf"), Path::new("conf/d0"));
         assert_eq!(file("file:path=/x/d0", "conf"), Path::new("/x/d0"));
         assert_eq!(file("file:path=d0", ""), Path::new("d0"));
-        assert_eq!(file_of(&resolved("null:size=1g", "conf")), None);
+        assert_eq!(resolved("null:size=1g", "conf").file(), None);
     }
 
     #[test]
     fn the_path_of_a_drive_inside_a_drive_is_resolved_too() {
         let spec = resolved("fault:drive=(file:path=d0,size=1g),every=9", "conf");
         assert_eq!(spec.to_string(), "fault:drive=(file:path=conf/d0,size=1g),every=9");
-        assert_eq!(file_of(&spec).unwrap(), Path::new("conf/d0"));
+        assert_eq!(spec.file().unwrap(), Path::new("conf/d0"));
     }
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use millrace::DriveOptions;
+use millrace::{DriveOptions, Listen, ServerConfig};
 use millrace_block::{Serving, Spread, Stack};
 use millrace_drives::{Spec, SpecError};
 use millrace_reactor::Backend;
@@ -18,7 +18,7 @@ use super::document::{Located, Section, parse};
 use super::paths;
 use super::problem::{Problems, nearest};
 use super::vhost::RawVhost;
-use super::words::{self, Address, ControlWord, LayoutWord};
+use super::words::{self, ControlWord, LayoutWord};
 
 /// How long a request may take before it is looked after; 0: for ever.
 const TIMEOUTS_NS: RangeInclusive<u64> = 0..=24 * 3600 * SECOND_NS;
@@ -133,7 +133,7 @@ pub struct RawExport {
     /// The volume by name.
     pub volume: Located<String>,
     /// Where it is served.
-    pub nbd: Option<Located<Vec<Located<Address>>>>,
+    pub nbd: Option<Located<Vec<Located<Listen>>>>,
     /// How virtual machines get it.
     pub vhost: RawVhost,
     /// Its name, the volume's if not given.
@@ -165,6 +165,22 @@ pub struct RawServer {
     pub control: Option<Located<ControlWord>>,
     /// Where metrics are served.
     pub metrics: Option<Located<SocketAddr>>,
+}
+
+impl RawServer {
+    /// These settings, and the defaults where they say nothing.
+    pub fn over_defaults(&self) -> ServerConfig {
+        let default = ServerConfig::default();
+        ServerConfig {
+            threads: self.threads.unwrap_or(default.threads),
+            cpus: self.cpus.clone(),
+            backend: self.backend.unwrap_or(default.backend),
+            connections_max: self.connections_max.unwrap_or(default.connections_max),
+            handshake_timeout_ns: self.handshake_timeout_ns.unwrap_or(default.handshake_timeout_ns),
+            memory_max_bytes: self.memory_max_bytes.unwrap_or(default.memory_max_bytes),
+            spin_ns: self.spin_ns.unwrap_or(default.spin_ns),
+        }
+    }
 }
 
 /// A whole file.

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use millrace::Listen;
+
 use super::*;
 
 const DRIVE: &str = "[[drive]]\nname = \"d0\"\nspec = \"null:size=1g\"\n";
@@ -24,22 +26,22 @@ fn whole(drive: &str, volume: &str, export: &str) -> String {
 #[test]
 fn the_smallest_configuration_has_defaults() {
     let plan = plan(&whole("", "", ""));
-    assert_eq!(plan.volumes[0].layout, millrace_block::Layout::Linear);
-    assert_eq!(plan.exports[0].name, "v");
-    assert_eq!(plan.listeners[0].address, words::Address::Unix("conf/s".into()));
-    assert_eq!(plan.drives[0].options, millrace::DriveOptions::default());
+    assert_eq!(plan.config.volumes[0].layout, millrace_block::Layout::Linear);
+    assert_eq!(plan.config.exports[0].name, "v");
+    assert_eq!(plan.listeners[0].address, Listen::Unix("conf/s".into()));
+    assert_eq!(plan.config.volumes[0].drives[0].options, millrace::DriveOptions::default());
     assert!(plan.warnings.is_empty());
 }
 
 #[test]
 fn one_drive_is_linear_unless_told_otherwise_and_several_are_a_stripe() {
-    let layout = |volume: &str| plan(&whole("", volume, "")).volumes[0].layout;
+    let layout = |volume: &str| plan(&whole("", volume, "")).config.volumes[0].layout;
     let stripe = |chunk_sectors| millrace_block::Layout::Stripe { chunk_sectors };
     assert_eq!(layout(""), millrace_block::Layout::Linear);
     assert_eq!(layout("layout = \"stripe\"\n"), stripe(128));
     assert_eq!(layout("chunk = \"4k\"\n"), stripe(8));
     let two = whole(&DRIVE.replace("d0", "d1"), "", "").replace("[\"d0\"]", "[\"d0\", \"d1\"]");
-    assert_eq!(plan(&two).volumes[0].layout, stripe(128));
+    assert_eq!(plan(&two).config.volumes[0].layout, stripe(128));
 }
 
 #[test]
@@ -64,7 +66,7 @@ fn values_of_drivers_are_checked_with_the_rest_at_the_line_of_their_key() {
 #[test]
 fn queue_settings_of_a_drive_go_before_those_of_its_volume() {
     let plan = plan(&whole("stack = \"raw\"\n", "stack = \"sq\"\nqueue-depth = 7\n", ""));
-    let options = plan.drives[0].options;
+    let options = plan.config.volumes[0].drives[0].options;
     assert_eq!((options.stack, options.queue_depth), (millrace_block::Stack::Raw, Some(7)));
 }
 
@@ -84,7 +86,10 @@ fn unknown_keys_name_the_nearest_known_one() {
 fn a_driver_spelled_out_takes_its_own_keys_and_those_of_a_drive() {
     let text = "[[drive]]\nname = \"d0\"\ndriver = \"null\"\nsize = \"1g\"\nqueue-depth = 4\n";
     let rest = format!("{VOLUME}{EXPORT}");
-    assert_eq!(plan(&format!("{text}{rest}")).drives[0].spec.to_string(), "null:size=1g");
+    assert_eq!(
+        plan(&format!("{text}{rest}")).config.volumes[0].drives[0].spec.to_string(),
+        "null:size=1g"
+    );
     let found = problems(&format!("{text}sise = \"1g\"\n{rest}"));
     assert!(found[0].starts_with("m.toml:6: unknown key \"sise\""), "{}", found[0]);
     assert!(found[0].contains("did you mean \"size\"?"), "{}", found[0]);
@@ -96,7 +101,7 @@ fn a_driver_spelled_out_takes_its_own_keys_and_those_of_a_drive() {
 fn numbers_and_switches_are_as_good_as_their_text() {
     let text = "[[drive]]\nname = \"d0\"\ndriver = \"file\"\npath = \"x\"\nsize = 0x1000\n\
                 direct = false\n";
-    let spec = &plan(&format!("{text}{VOLUME}{EXPORT}")).drives[0].spec;
+    let spec = &plan(&format!("{text}{VOLUME}{EXPORT}")).config.volumes[0].drives[0].spec;
     assert_eq!(spec.to_string(), "file:path=conf/x,size=4096,direct=off");
 }
 
@@ -216,8 +221,8 @@ fn the_server_section_is_checked() {
     let server = "[server]\nthreads = 2\ncpus = [0, 0]\nbackend = \"epoll\"\nmemory-max = \"64m\"\n\
                   connections-max = 9\nhandshake-timeout = \"5s\"\nspin = \"20us\"\n";
     let text = format!("{}{server}", whole("", "", ""));
-    let plan = plan(&text).server;
-    assert_eq!((plan.threads, plan.cpus, plan.spin_ns), (Some(2), vec![0, 0], Some(20_000)));
+    let server = plan(&text).config.server;
+    assert_eq!((server.threads, server.cpus, server.spin_ns), (2, vec![0, 0], 20_000));
     let found = problems(&text.replace("threads = 2", "threads = 0"));
     assert!(found[0].ends_with("threads = \"0\": write a whole number from 1 to 1024"));
     let long = "18446744073s";
@@ -237,15 +242,15 @@ fn drives_name_their_controller_at_a_key_or_in_their_spec() {
     let spec = format!("{SCU}{}", whole("", "", "").replace("\"null:", "\"null@scu:"));
     for text in [key, spec] {
         let plan = plan(&text);
-        assert_eq!(plan.drives[0].spec.to_string(), "null@scu:size=1g");
-        let controller = &plan.controllers[0];
+        assert_eq!(plan.config.volumes[0].drives[0].spec.to_string(), "null@scu:size=1g");
+        let controller = &plan.config.controllers[0];
         assert_eq!((controller.tags, controller.node), (250, None));
         assert_eq!(controller.sharing, millrace_block::Sharing::Controller);
         assert!(plan.warnings.is_empty());
     }
     let settings = "sharing = \"drive\"\nnode = 0\n";
     let plan = plan(&format!("{SCU}{settings}{}", whole("controller = \"scu\"\n", "", "")));
-    let controller = &plan.controllers[0];
+    let controller = &plan.config.controllers[0];
     assert_eq!(controller.sharing, millrace_block::Sharing::Drive);
     assert_eq!(controller.node, Some(millrace_machine::NodeId(0)));
 }
@@ -292,20 +297,23 @@ fn a_controller_that_no_drive_names_is_a_warning() {
 fn a_modelled_controller_is_told_from_the_one_that_the_layer_knows() {
     let drive = "[[drive]]\nname = \"d0\"\ndriver = \"model\"\ncontroller = \"scu\"\n";
     let rest = format!("{VOLUME}{EXPORT}{SCU}");
-    assert_eq!(plan(&format!("{drive}{rest}")).drives[0].spec.to_string(), "model@scu:");
+    assert_eq!(
+        plan(&format!("{drive}{rest}")).config.volumes[0].drives[0].spec.to_string(),
+        "model@scu:"
+    );
     let found = problems(&format!("{drive}controller-tags = 5\n{rest}"));
     assert!(found[0].starts_with("m.toml:5: controller-tags is of a modelled controller"));
     assert!(found[0].contains("spec = \"model:controller=NAME,controller-tags=5,...\""));
     let spec = "spec = \"model@scu:controller=x,controller-tags=5\"\n";
     let text = format!("[[drive]]\nname = \"d0\"\n{spec}{rest}");
-    assert_eq!(plan(&text).drives[0].spec.get("controller"), Some("x"));
+    assert_eq!(plan(&text).config.volumes[0].drives[0].spec.get("controller"), Some("x"));
 }
 
 #[test]
 fn an_export_to_virtual_machines_needs_nothing_but_its_socket() {
     let plan =
         plan(&format!("{DRIVE}{VOLUME}[[export]]\nvolume = \"v\"\nvhost-user-blk = \"unix:m\"\n"));
-    let vhost = plan.exports[0].vhost.as_ref().unwrap();
+    let vhost = plan.config.exports[0].guests.as_ref().unwrap();
     assert_eq!(vhost.path(), Path::new("conf/m"));
     assert!(vhost.queues >= 16 && vhost.event_idx && !vhost.pin_memory);
     assert_eq!(vhost.cpus, [0; 0], "nothing is pinned unless `cpus` says so");
@@ -316,7 +324,7 @@ fn an_export_to_virtual_machines_needs_nothing_but_its_socket() {
 fn keys_for_virtual_machines_are_checked() {
     let keys = "vhost-user-blk = \"unix:m\"\nqueues = 2\nthreads = \"shared\"\nserial = \"disk-1\"\n\
                 poll-max = \"0\"\nbatch-wait = \"5us\"\npin-memory = true\nsocket-mode = \"0660\"\n";
-    let vhost = plan(&whole("", "", keys)).exports[0].vhost.clone().unwrap();
+    let vhost = plan(&whole("", "", keys)).config.exports[0].guests.clone().unwrap();
     assert_eq!((vhost.queues, vhost.thread_count(), vhost.cpus.len()), (2, 1, 0));
     assert_eq!((vhost.poll_max_ns, vhost.batch_wait_ns, vhost.pin_memory), (0, 5000, true));
     let found = |keys: &str| problems(&whole("", "", keys)).join("; ");

@@ -7,15 +7,14 @@
 
 use std::path::{Path, PathBuf};
 
-use millrace_exports::vhost::{POLL_MAX_NS, QUEUES_MAX, Threads, VhostSocket, WAIT_MAX_NS};
+use millrace::{GuestConfig, Listen, Threads, VhostSocket};
+use millrace_exports::vhost::QUEUES_MAX;
 use millrace_machine::{Machine, Native};
 
 use super::document::{Located, Section};
 use super::problem::Problems;
-use super::words::{self, Address};
+use super::words;
 
-/// Queues of a guest where nobody says how many and the machine has fewer CPUs.
-const QUEUES_DEFAULT_MIN: usize = 16;
 /// Bytes of a serial number.
 const SERIAL_BYTES_MAX: usize = 20;
 
@@ -42,50 +41,6 @@ enum Role {
     Client,
 }
 
-/// How an export is served to virtual machines.
-#[derive(Debug, Clone)]
-pub struct VhostPlan {
-    /// Where it stands in the file.
-    pub line: usize,
-    /// Where.
-    pub socket: VhostSocket,
-    /// Most queues of a guest.
-    pub queues: u16,
-    /// Who serves them.
-    pub threads: Threads,
-    /// CPUs that the threads are pinned to, dealt out in turn; none: they are not pinned.
-    pub cpus: Vec<u32>,
-    /// Serial number; the export's name if it is not given.
-    pub serial: Option<String>,
-    /// Longest poll before a sleep, in nanoseconds.
-    pub poll_max_ns: u64,
-    /// Longest wait for more requests, in nanoseconds.
-    pub batch_wait_ns: u64,
-    /// Guest memory is pinned.
-    pub pin_memory: bool,
-    /// Notifications are suppressed by index.
-    pub event_idx: bool,
-}
-
-impl VhostPlan {
-    /// I/O threads that it has on this machine.
-    pub fn thread_count(&self) -> u16 {
-        self.threads.count(self.queues)
-    }
-
-    /// The CPUs that its threads are pinned to.
-    pub fn pinned_cpus(&self) -> impl Iterator<Item = u32> {
-        self.cpus.iter().copied().take(usize::from(self.thread_count()))
-    }
-
-    /// The path of its socket.
-    pub fn path(&self) -> &Path {
-        match &self.socket {
-            VhostSocket::Listen(path, _) | VhostSocket::Connect(path) => path,
-        }
-    }
-}
-
 impl RawVhost {
     /// Reads the keys of a section.
     pub fn read(section: &mut Section<'_>, base: &Path, problems: &mut Problems) -> RawVhost {
@@ -107,7 +62,7 @@ impl RawVhost {
     }
 
     /// What the keys come to.
-    pub fn check(&self, problems: &mut Problems) -> Option<VhostPlan> {
+    pub fn check(&self, problems: &mut Problems) -> Option<Located<GuestConfig>> {
         let Some(socket) = &self.socket else {
             for (key, line) in self.lines() {
                 let text = format!("{key}: only with vhost-user-blk = \"unix:PATH\"; add that");
@@ -127,9 +82,6 @@ impl RawVhost {
         }
         let path = socket.value.clone();
         let machine: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
-        let queues_default = machine.len().clamp(QUEUES_DEFAULT_MIN, QUEUES_MAX.into()) as u16;
-        let queues = self.queues.as_ref().map_or(queues_default, |queues| queues.value as u16);
-        let threads = self.threads.as_ref().map_or(Threads::PerQueue, |threads| threads.value);
         let cpus = match &self.cpus {
             Some(cpus) => {
                 for cpu in cpus.value.iter().filter(|cpu| !machine.contains(&cpu.value)) {
@@ -140,21 +92,23 @@ impl RawVhost {
             }
             None => Vec::new(),
         };
-        Some(VhostPlan {
-            line: socket.line,
-            socket: match listens {
-                true => VhostSocket::Listen(path, self.mode.as_ref().map(|mode| mode.value)),
-                false => VhostSocket::Connect(path),
-            },
-            queues,
-            threads,
+        let default = GuestConfig::new(match listens {
+            true => VhostSocket::Listen(path, self.mode.as_ref().map(|mode| mode.value)),
+            false => VhostSocket::Connect(path),
+        });
+        let or = |time: &Option<Located<u64>>, default| time.as_ref().map_or(default, |t| t.value);
+        let guests = GuestConfig {
+            queues: self.queues.as_ref().map_or(default.queues, |queues| queues.value as u16),
+            threads: self.threads.as_ref().map_or(default.threads, |threads| threads.value),
             cpus,
             serial: self.serial.as_ref().map(|serial| serial.value.clone()),
-            poll_max_ns: self.poll_max_ns.as_ref().map_or(POLL_MAX_NS, |time| time.value),
-            batch_wait_ns: self.batch_wait_ns.as_ref().map_or(WAIT_MAX_NS, |time| time.value),
-            pin_memory: self.pin_memory.as_ref().is_some_and(|pin| pin.value),
-            event_idx: self.event_idx.as_ref().is_none_or(|event_idx| event_idx.value),
-        })
+            poll_max_ns: or(&self.poll_max_ns, default.poll_max_ns),
+            batch_wait_ns: or(&self.batch_wait_ns, default.batch_wait_ns),
+            pin_memory: self.pin_memory.as_ref().map_or(default.pin_memory, |pin| pin.value),
+            event_idx: self.event_idx.as_ref().map_or(default.event_idx, |index| index.value),
+            ..default
+        };
+        Some(Located { value: guests, line: socket.line })
     }
 
     /// The keys that are there, and where.
@@ -177,7 +131,7 @@ impl RawVhost {
 
 fn socket(text: &str, base: &Path) -> Result<PathBuf, String> {
     match text.strip_prefix("unix:").map(|_| words::address(text, base)) {
-        Some(Ok(Address::Unix(path))) => Ok(path),
+        Some(Ok(Listen::Unix(path))) => Ok(path),
         Some(Err(error)) => Err(error),
         _ => Err("write \"unix:PATH\"".to_owned()),
     }

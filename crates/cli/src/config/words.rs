@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command};
+use millrace::Listen;
 use millrace_block::{Serving, Sharing, Spread, Stack};
 use millrace_drives::SHARINGS;
 use millrace_machine::{Machine, Native};
@@ -294,20 +295,11 @@ pub fn layout(text: &str) -> Result<LayoutWord, String> {
     choice(text, &[("stripe", LayoutWord::Stripe), ("linear", LayoutWord::Linear)])
 }
 
-/// Where to listen.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Address {
-    /// A Unix socket.
-    Unix(PathBuf),
-    /// A TCP port.
-    Tcp(SocketAddr),
-}
-
 /// `unix:PATH`, `tcp:ADDRESS:PORT`, or `tcp:PORT` on loopback; a relative path is in `base`.
 ///
 /// # Errors
 /// What to write instead.
-pub fn address(text: &str, base: &Path) -> Result<Address, String> {
+pub fn address(text: &str, base: &Path) -> Result<Listen, String> {
     match text.split_once(':') {
         Some(("unix", "")) => Err("the path of the socket is missing: unix:PATH".to_owned()),
         Some(("unix", path)) if path.starts_with('@') => Err(format!(
@@ -315,7 +307,7 @@ pub fn address(text: &str, base: &Path) -> Result<Address, String> {
              the path of a file, or unix:./{path} for a file of that name"
         )),
         Some(("unix", path)) => socket_path(base.join(path)),
-        Some(("tcp", place)) => tcp(place, NBD_PORT).map(Address::Tcp),
+        Some(("tcp", place)) => tcp(place, NBD_PORT).map(Listen::Tcp),
         _ => Err("write \"unix:PATH\" or \"tcp:ADDRESS:PORT\"".to_owned()),
     }
 }
@@ -337,8 +329,8 @@ pub fn control(text: &str, base: &Path) -> Result<ControlWord, String> {
     match (text, text.strip_prefix("unix:")) {
         ("off", _) => Ok(ControlWord::Off),
         (_, Some(_)) => match address(text, base)? {
-            Address::Unix(path) => Ok(ControlWord::At(path)),
-            Address::Tcp(_) => unreachable!("it begins with unix:"),
+            Listen::Unix(path) => Ok(ControlWord::At(path)),
+            Listen::Tcp(_) => unreachable!("it begins with unix:"),
         },
         _ => Err("a control socket is \"unix:PATH\", or \"off\"".to_owned()),
     }
@@ -361,7 +353,7 @@ pub fn control_beside(socket: &Path) -> Option<PathBuf> {
     (beside.len() <= SOCKET_PATH_BYTES_MAX).then(|| beside.into())
 }
 
-fn socket_path(path: PathBuf) -> Result<Address, String> {
+fn socket_path(path: PathBuf) -> Result<Listen, String> {
     let length = path.as_os_str().len();
     if length > SOCKET_PATH_BYTES_MAX {
         return Err(format!(
@@ -370,7 +362,7 @@ fn socket_path(path: PathBuf) -> Result<Address, String> {
             path.display()
         ));
     }
-    Ok(Address::Unix(path))
+    Ok(Listen::Unix(path))
 }
 
 /// Loopback unless an address stands there.
@@ -436,7 +428,7 @@ mod tests {
     fn an_abstract_socket_is_refused_with_what_to_write() {
         let error = address("unix:@abc", Path::new("")).unwrap_err();
         assert!(error.contains("abstract sockets") && error.contains("unix:./@abc"), "{error}");
-        let file = Ok(Address::Unix("./@abc".into()));
+        let file = Ok(Listen::Unix("./@abc".into()));
         assert_eq!(address("unix:./@abc", Path::new("")), file);
     }
 
@@ -458,8 +450,8 @@ mod tests {
     fn tcp_is_loopback_unless_an_address_is_written() {
         let tcp = |text: &str| {
             address(text, Path::new("")).map(|address| match address {
-                Address::Tcp(tcp) => tcp.to_string(),
-                Address::Unix(path) => path.display().to_string(),
+                Listen::Tcp(tcp) => tcp.to_string(),
+                Listen::Unix(path) => path.display().to_string(),
             })
         };
         assert_eq!(tcp("tcp:10809").unwrap(), "127.0.0.1:10809");

@@ -3,9 +3,9 @@
 //! Owns the order: configuration checked, drives opened, volumes made, drives' workers started,
 //! sockets bound, views started, then `ready`; on a signal to stop drain, flush, stop the workers,
 //! exit.
-//! Calls `config` for the plan, opening.rs for drives, `millrace_exports` for the server, report.rs
-//! for what is printed, remarks.rs for what is logged besides, signals.rs for signals. Until
-//! everything stands nothing is served, and what a failed start created is removed again.
+//! Calls `config` for the plan, opening.rs for drives, `millrace::Servers` for the servers,
+//! report.rs for what is printed, remarks.rs for what is logged besides, signals.rs for signals.
+//! Until everything stands nothing is served, and what a failed start created is removed again.
 
 mod created;
 mod images;
@@ -19,7 +19,6 @@ mod recording;
 mod remarks;
 mod report;
 mod resizing;
-mod servers;
 mod signals;
 mod source;
 mod viewed;
@@ -32,29 +31,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace::DriveWorkers;
-use millrace_exports::server::Listen;
-use millrace_machine::{Machine, Native};
-use millrace_reactor::{Backend, Config};
+use millrace::{DriveWorkers, Listen, Servers};
+use millrace_reactor::Backend;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::config::words::{self, Address};
+use crate::config::words;
 use crate::config::{self, Checked};
 use crate::verbs::say;
 use crate::views::Views;
 use created::Created;
 use observed::Observed;
-use opening::Opened;
 use report::Whose;
-use servers::Servers;
 use signals::{Asked, Signals};
 use source::{Asked as AskedSource, Source};
 use watch::Watch;
 
 /// How long I/O in flight may take to finish when the daemon is asked to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// I/O threads where nobody says how many: one per CPU, but not more than these.
-const THREADS_DEFAULT_MAX: usize = 4;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -126,8 +119,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut plan = config::load(&source.name, &source.text, &source.base)?;
-    plan.server.threads = args.threads.or(plan.server.threads);
-    plan.server.backend = args.backend.or(plan.server.backend);
+    let server = &mut plan.config.server;
+    server.threads = args.threads.unwrap_or(server.threads);
+    server.backend = args.backend.unwrap_or(server.backend);
     if args.check {
         remarks::on_plan(&plan);
         let found = measured::measure(&plan, source.data_dir.as_deref(), args.metrics);
@@ -140,11 +134,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(folder) = &source.data_dir {
         created.folder(folder)?;
     }
-    let threads = threads(&plan);
-    let mut opened = opening::open(&plan, threads, &mut created)?;
-    let mut workers = start_workers(&plan, &opened)?;
+    let mut opened = opening::open(&plan, &mut created)?;
+    let mut workers = opened
+        .start_workers(plan.config.server.backend)
+        .context("cannot start the drives' workers; serving = \"inline\" does without")?;
     let sockets = viewed::bind(&plan, args.metrics)?;
-    let server = Servers::start(&plan, &opened, threads)?;
+    let warn = Arc::new(|text: &str| tracing::warn!("{text}"));
+    let server = Servers::start(&plan.config, &opened, warn);
+    let server = server.map_err(|error| opening::problem(&plan, &error))?;
     created.keep();
     take_real_ports(&mut plan, &server);
     let whose = if source.data_dir.is_some() { Whose::Demo } else { Whose::Users };
@@ -181,20 +178,11 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// The threads that serve drives for the I/O threads, of volumes that want it.
-fn start_workers(plan: &Checked, opened: &Opened) -> anyhow::Result<DriveWorkers> {
-    let default = Config::default();
-    let reactor = Config { backend: plan.server.backend.unwrap_or(default.backend), ..default };
-    let disks = opened.volumes.iter().flat_map(|volume| volume.disks().iter().cloned());
-    DriveWorkers::start(&disks.collect::<Vec<_>>(), reactor, opened.workers)
-        .context("cannot start the drives' workers; serving = \"inline\" does without")
-}
-
 /// Port 0 becomes the port that the system chose.
 fn take_real_ports(plan: &mut Checked, server: &Servers) {
     for (listener, real) in plan.listeners.iter_mut().zip(server.addresses()) {
         if let Listen::Tcp(address) = real {
-            listener.address = Address::Tcp(*address);
+            listener.address = Listen::Tcp(*address);
         }
     }
 }
@@ -233,9 +221,4 @@ fn stop(
         false => tracing::error!("{}", report::stopped(&outcome)),
     }
     if outcome.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn threads(plan: &Checked) -> u16 {
-    let cpus = Native::topology().cpus().len().clamp(1, THREADS_DEFAULT_MAX);
-    plan.server.threads.unwrap_or(cpus as u16)
 }

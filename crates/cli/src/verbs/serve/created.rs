@@ -5,21 +5,16 @@
 //! nobody else's file is ever removed. Used by `serve` and opening.rs.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use millrace::{FileId, file_id};
 
 /// Files and folders of this start; dropping it removes them.
 #[derive(Debug, Default)]
 pub struct Created {
-    files: Vec<(PathBuf, (u64, u64))>,
+    files: Vec<(PathBuf, FileId)>,
     folder: Option<PathBuf>,
-}
-
-/// Device and inode of what lies at a path; none if nothing does.
-pub fn identity(path: &Path) -> Option<(u64, u64)> {
-    fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
 impl Created {
@@ -39,7 +34,7 @@ impl Created {
     }
 
     /// Notes a file that was not there before it was opened.
-    pub fn file(&mut self, path: PathBuf, opened: (u64, u64)) {
+    pub fn file(&mut self, path: PathBuf, opened: FileId) {
         self.files.push((path, opened));
     }
 
@@ -53,7 +48,7 @@ impl Created {
 impl Drop for Created {
     fn drop(&mut self) {
         for (path, opened) in &self.files {
-            if identity(path) == Some(*opened) {
+            if file_id(path) == Some(*opened) {
                 let _ = fs::remove_file(path);
             }
         }

@@ -8,11 +8,12 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
+use millrace::Listen;
 use millrace_drives::Spec;
 
 use super::looks;
 use super::source::TEXT_BYTES_MAX;
-use crate::config::words::{self, Address, LayoutWord};
+use crate::config::words::{self, LayoutWord};
 
 /// How files are served that no configuration names.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -142,7 +143,7 @@ fn text(images: &[Image], name: &str, args: &ImageArgs) -> String {
         text.push_str("read-only = true\n");
     }
     let is_unix =
-        |text: &String| matches!(words::address(text, Path::new("")), Ok(Address::Unix(_)));
+        |text: &String| matches!(words::address(text, Path::new("")), Ok(Listen::Unix(_)));
     if args.vhost_user.is_none() && !nbd.iter().any(is_unix) {
         // There is no socket of a client's beside which it could be.
         let control = quoted(&format!("unix:{}.control", as_file_name(name)));
@@ -255,23 +256,23 @@ mod tests {
     fn one_file_is_one_linear_export_on_a_socket_of_its_name() {
         let (plan, dir) = plan(&["disk.img"], &ImageArgs::default());
         assert_eq!(
-            (plan.volumes[0].layout, plan.exports[0].name.as_str()),
+            (plan.config.volumes[0].layout, plan.config.exports[0].name.as_str()),
             (Layout::Linear, "disk")
         );
-        assert_eq!(plan.listeners[0].address, Address::Unix("disk.sock".into()));
+        assert_eq!(plan.listeners[0].address, Listen::Unix("disk.sock".into()));
         let path = dir.path().join("disk.img");
-        assert_eq!(plan.drives[0].spec.get("path"), path.to_str());
-        assert!(plan.warnings.is_empty() && !plan.exports[0].read_only);
+        assert_eq!(plan.config.volumes[0].drives[0].spec.get("path"), path.to_str());
+        assert!(plan.warnings.is_empty() && !plan.config.exports[0].read_only);
     }
 
     #[test]
     fn odd_names_are_quoted_and_equal_ones_numbered() {
         let (odd, _dir) = plan(&["a \"b\\\u{7f}\u{fc}.x.img"], &ImageArgs::default());
-        assert_eq!(odd.exports[0].name, "disk");
+        assert_eq!(odd.config.exports[0].name, "disk");
         let (twins, _dir) = plan(&["a.img", "a.raw"], &ImageArgs::default());
-        let names: Vec<&str> = twins.drives.iter().map(|drive| drive.name.as_str()).collect();
-        assert_eq!((names, twins.exports[0].name.as_str()), (vec!["d0", "d1"], "vol0"));
-        assert_eq!(twins.volumes[0].layout, Layout::Linear);
+        let names: Vec<&str> = twins.config.drives().map(|drive| drive.name.as_str()).collect();
+        assert_eq!((names, twins.config.exports[0].name.as_str()), (vec!["d0", "d1"], "vol0"));
+        assert_eq!(twins.config.volumes[0].layout, Layout::Linear);
     }
 
     #[test]
@@ -284,10 +285,10 @@ mod tests {
             name: Some("a/b".to_owned()),
         };
         let (plan, _dir) = plan(&["a", "b"], &args);
-        assert!(matches!(plan.volumes[0].layout, Layout::Stripe { chunk_sectors: 128 }));
-        assert!(plan.exports[0].read_only && plan.exports[0].vhost.is_some());
-        assert_eq!(plan.drives[1].spec.get("read-only"), Some("on"));
-        assert_eq!((plan.listeners.len(), plan.exports[0].name.as_str()), (1, "a/b"));
+        assert!(matches!(plan.config.volumes[0].layout, Layout::Stripe { chunk_sectors: 128 }));
+        assert!(plan.config.exports[0].read_only && plan.config.exports[0].guests.is_some());
+        assert_eq!(plan.config.volumes[0].drives[1].spec.get("read-only"), Some("on"));
+        assert_eq!((plan.listeners.len(), plan.config.exports[0].name.as_str()), (1, "a/b"));
         let all = ["--layout", "--read-only", "--nbd", "--vhost-user", "--name"];
         assert_eq!((args.given(), ImageArgs::default().given()), (Some(all[0]), None));
     }

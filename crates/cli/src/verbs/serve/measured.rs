@@ -8,16 +8,15 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use millrace::{DriveSpace, Space};
+use millrace::{DriveConfig, DriveSpace, Listen, Space, VhostSocket};
 use millrace_block::Layout;
 use millrace_drives::measure as measure_drive;
-use millrace_exports::vhost::VhostSocket;
 
 use super::looks;
 use super::members;
 use super::viewed::{control, metrics};
-use crate::config::words::{Address, bytes_for_people};
-use crate::config::{Checked, Drive, Place, Problems, paths};
+use crate::config::words::bytes_for_people;
+use crate::config::{Checked, Place, Problems};
 use crate::visible::visible;
 
 /// What was found, for people.
@@ -33,13 +32,16 @@ pub struct Measured {
 /// a folder that starting makes, of which nothing can be said.
 pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketAddr>) -> Measured {
     let mut found = Measured { starts: true, volumes: String::new() };
-    let spaces: Vec<Option<DriveSpace>> =
-        plan.drives.iter().map(|drive| found.drive(plan, drive, made)).collect();
-    for volume in &plan.volumes {
-        let drives: Option<Vec<DriveSpace>> =
-            volume.drives.iter().map(|drive| spaces[*drive].clone()).collect();
-        if let Some(drives) = drives {
-            let place = place(plan, volume.line);
+    let measured: Vec<Option<DriveSpace>> = plan
+        .drives()
+        .map(|(drive, lines)| found.drive(drive, &place(plan, lines.line), made))
+        .collect();
+    let mut spaces = measured.into_iter();
+    for (volume, line) in plan.volumes() {
+        // All of them in any case: the next volume's follow.
+        let drives: Vec<_> = spaces.by_ref().take(volume.drives.len()).collect();
+        if let Some(drives) = drives.into_iter().collect() {
+            let place = place(plan, line);
             found.volume(&place, &volume.name, &Space { layout: volume.layout, drives });
         }
     }
@@ -65,18 +67,23 @@ fn place(plan: &Checked, line: usize) -> String {
 }
 
 impl Measured {
-    fn drive(&mut self, plan: &Checked, drive: &Drive, made: Option<&Path>) -> Option<DriveSpace> {
+    fn drive(
+        &mut self,
+        drive: &DriveConfig,
+        place: &str,
+        made: Option<&Path>,
+    ) -> Option<DriveSpace> {
         let name = drive.name.clone();
         let measured = match measure_drive(&drive.spec) {
             Ok(measured) => measured,
             Err(error) => {
-                self.refuse(&format!("{}drive {name}: {error}", place(plan, drive.line)));
+                self.refuse(&format!("{place}drive {name}: {error}"));
                 return None;
             }
         };
-        let is_made = paths::file_of(&drive.spec).is_some_and(|file| is_in(&file, made));
+        let is_made = drive.spec.file().is_some_and(|file| is_in(&file, made));
         if let Some(why) = looks::drive(&drive.spec).filter(|_| !is_made) {
-            self.refuse(&format!("{}drive {name}: {why}", place(plan, drive.line)));
+            self.refuse(&format!("{place}drive {name}: {why}"));
         }
         let of_drive = |text: &String| format!("drive {name}: {text}");
         let warnings = measured.warnings.iter().map(of_drive);
@@ -96,12 +103,11 @@ impl Measured {
     /// the one beside which it is cannot be either.
     fn sockets(&mut self, plan: &Checked, made: Option<&Path>) {
         let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
-            Address::Unix(path) => Some(("nbd", path.clone(), listener.line)),
-            Address::Tcp(_) => None,
+            Listen::Unix(path) => Some(("nbd", path.clone(), listener.line)),
+            Listen::Tcp(_) => None,
         });
-        let vhost = plan.exports.iter().filter_map(|export| export.vhost.as_ref());
-        let vhost = vhost.filter_map(|vhost| match &vhost.socket {
-            VhostSocket::Listen(path, _) => Some(("vhost-user-blk", path.clone(), vhost.line)),
+        let vhost = plan.guests().filter_map(|(_, guests, line)| match &guests.socket {
+            VhostSocket::Listen(path, _) => Some(("vhost-user-blk", path.clone(), line)),
             VhostSocket::Connect(_) => None,
         });
         let mut sockets: Vec<_> = nbd.chain(vhost).collect();
@@ -121,8 +127,8 @@ impl Measured {
     /// The TCP ports that a start would listen on: those of clients, and that of metrics.
     fn ports(&mut self, plan: &Checked, metrics_flag: Option<SocketAddr>) {
         let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
-            Address::Unix(_) => None,
-            Address::Tcp(address) => Some((*address, Place::Line(listener.line), "nbd: tcp:")),
+            Listen::Unix(_) => None,
+            Listen::Tcp(address) => Some((*address, Place::Line(listener.line), "nbd: tcp:")),
         });
         let wanted: Vec<_> = nbd.chain(metrics(plan, metrics_flag)).collect();
         for (address, place, key) in wanted {

@@ -9,9 +9,10 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use millrace::VolumeConfig;
 use millrace_block::Layout;
 
-use crate::config::{Checked, Problems, VolumePlan, paths};
+use crate::config::{Checked, DriveLines, Problems};
 
 /// What lies at a drive's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,12 +48,18 @@ fn lost(states: &[Option<State>], layout: Layout) -> Option<(usize, usize)> {
 /// # Errors
 /// The first one, with the line of its drive.
 pub fn check(plan: &Checked) -> Result<(), Problems> {
-    plan.volumes.iter().try_for_each(|volume| check_volume(plan, volume))
+    let mut lines = plan.lines.drives.as_slice();
+    plan.config.volumes.iter().try_for_each(|volume| {
+        let (own, rest) = lines.split_at(volume.drives.len());
+        lines = rest;
+        check_volume(&plan.file, volume, own)
+    })
 }
 
-fn check_volume(plan: &Checked, volume: &VolumePlan) -> Result<(), Problems> {
-    let drives: Vec<_> = volume.drives.iter().map(|drive| &plan.drives[*drive]).collect();
-    let files: Vec<_> = drives.iter().map(|drive| paths::file_of(&drive.spec)).collect();
+fn check_volume(file: &str, volume: &VolumeConfig, lines: &[DriveLines]) -> Result<(), Problems> {
+    let mut problems = Problems::new(file);
+    let drives = &volume.drives;
+    let files: Vec<_> = drives.iter().map(|drive| drive.spec.file()).collect();
     let states: Vec<_> = files.iter().map(|file| file.as_deref().map(state_of)).collect();
     let Some((at, written)) = lost(&states, volume.layout) else { return Ok(()) };
     let Some(file) = &files[at] else { return Ok(()) };
@@ -64,9 +71,7 @@ fn check_volume(plan: &Checked, volume: &VolumePlan) -> Result<(), Problems> {
         file.display(),
         volume.name
     );
-    let line = drives[at].key_lines.iter().find(|(key, _)| key == "path");
-    let mut problems = Problems::new(&plan.file);
-    problems.add(line.map_or(drives[at].line, |(_, line)| *line), text);
+    problems.add(lines[at].of_key("path"), text);
     Err(problems)
 }
 

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use millrace::Space;
+use millrace::{ExportFailures, Observers, Opened, Space};
 use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
 use millrace_exports::server::{Observer, ServerStats};
 use millrace_exports::vhost::VhostObserver;
@@ -18,10 +18,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::metering::Metering;
-use super::opening::Opened;
 use super::recording::Recording;
 use super::resizing;
-use super::servers::Observers;
 use crate::config::Checked;
 use crate::views::guests::GuestThread;
 use crate::views::{self, Answers, Refusal, Verb, report};
@@ -40,9 +38,9 @@ pub struct Observed {
 impl Observed {
     /// A daemon that begins to serve.
     pub fn new(plan: &Checked, opened: &Opened, servers: Observers) -> Observed {
-        let exports = plan.exports.iter().map(|export| report::Export {
+        let exports = plan.config.exports.iter().map(|export| report::Export {
             name: export.name.clone(),
-            volume: plan.volumes[export.volume].name.clone(),
+            volume: export.volume.clone(),
             read_only: export.read_only,
             ..report::Export::default()
         });
@@ -61,10 +59,9 @@ impl Observed {
         self.metering.end_if_silent();
     }
 
-    /// The requests of each export that failed because of drives: its name, how many, and why the
-    /// last one did.
-    pub fn errors(&self) -> Vec<(String, u64, &'static str)> {
-        self.servers.errors()
+    /// The requests of each export that failed because of drives.
+    pub fn failed_exports(&self) -> Vec<ExportFailures> {
+        self.servers.failures()
     }
 
     /// All drives, in the order of the volumes.
@@ -77,9 +74,11 @@ impl Observed {
             .volumes
             .iter()
             .flat_map(|volume| volume.disks().iter().map(|disk| drive(volume.name(), disk)));
-        let errors = self.servers.errors();
-        let exports = self.exports.iter().zip(errors).map(|(export, (_, count, last))| {
-            report::Export { errors: count, last_error: last.to_owned(), ..export.clone() }
+        let failures = self.servers.failures();
+        let exports = self.exports.iter().zip(failures).map(|(export, failed)| report::Export {
+            errors: failed.count,
+            last_error: failed.last.to_owned(),
+            ..export.clone()
         });
         report::Report {
             uptime_ns: u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX),

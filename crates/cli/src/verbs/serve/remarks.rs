@@ -4,11 +4,9 @@
 //! should know besides goes to standard error, as text or JSON, as the flags say. Called by `serve`
 //! and measured.rs.
 
-use millrace::DriveWorkers;
+use millrace::{DriveWorkers, Listen, Opened};
 use millrace_block::Serving;
 
-use super::opening::Opened;
-use crate::config::words::Address;
 use crate::config::{Checked, ListenerPlan};
 
 /// Remarks on a plan itself: what is allowed but hardly meant.
@@ -22,7 +20,9 @@ pub fn on_plan(plan: &Checked) {
 /// Remarks on what was opened, and on how it is served.
 pub fn on_start(plan: &Checked, opened: &Opened, workers: &DriveWorkers) {
     let per_drive = |serving| serving == Serving::PerDrive;
-    if workers.threads() == 0 && plan.volumes.iter().any(|one| per_drive(one.serving.serving)) {
+    if workers.threads() == 0
+        && plan.config.volumes.iter().any(|one| per_drive(one.serving.serving))
+    {
         tracing::info!("one CPU: drives have no workers, I/O threads serve them");
     }
     opened.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -31,12 +31,12 @@ pub fn on_start(plan: &Checked, opened: &Opened, workers: &DriveWorkers) {
 
 /// Warns of a listener that other hosts reach: NBD asks nobody who they are.
 fn open_to_all(plan: &Checked, listener: &ListenerPlan) -> Option<String> {
-    let Address::Tcp(tcp) = &listener.address else { return None };
+    let Listen::Tcp(tcp) = &listener.address else { return None };
     if tcp.ip().is_loopback() {
         return None;
     }
     let names = |read_only: bool| {
-        let exports = listener.exports.iter().map(|export| &plan.exports[*export]);
+        let exports = listener.exports.iter().map(|export| &plan.config.exports[*export]);
         let exports = exports.filter(|export| export.read_only == read_only);
         let names: Vec<String> = exports.map(|export| format!("\"{}\"", export.name)).collect();
         names.join(", ")

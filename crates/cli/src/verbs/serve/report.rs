@@ -9,17 +9,14 @@ use std::path::Path;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use millrace::DriveWorkers;
+use millrace::{DriveWorkers, ExportConfig, Listen, Opened, StopReport, VhostSocket};
 use millrace_block::{Disk, Layout, QueueKind, SECTOR_SHIFT, ServingConfig, Sharing, Stack};
 use millrace_drives::size_text;
-use millrace_exports::server::StopReport;
-use millrace_exports::vhost::VhostSocket;
 use millrace_machine::Native;
 
 use super::measured::Measured;
-use super::opening::Opened;
-use crate::config::words::{Address, bytes_for_people};
-use crate::config::{Checked, ExportPlan, ListenerPlan};
+use crate::config::words::bytes_for_people;
+use crate::config::{Checked, ListenerPlan};
 use crate::verbs::counted;
 use crate::visible::visible;
 
@@ -38,18 +35,19 @@ pub enum Whose {
 /// What `--check` says of a plan in order.
 pub fn checked(plan: &Checked, found: &Measured) -> String {
     let mut text = controllers(plan);
-    let machines = plan.exports.iter().filter(|export| export.vhost.is_some()).count();
+    let machines = plan.guests().count();
     let counts = [
-        counted(plan.drives.len(), "drive"),
-        counted(plan.volumes.len(), "volume"),
-        counted(plan.exports.len(), "export"),
+        counted(plan.config.drives().count(), "drive"),
+        counted(plan.config.volumes.len(), "volume"),
+        counted(plan.config.exports.len(), "export"),
         counted(plan.listeners.len() + machines, "listener"),
     ];
     let name = if plan.file.is_empty() { "command line" } else { &plan.file };
     let verdict = if found.starts { "in order" } else { "in order, but would not start here" };
     let _ = writeln!(text, "{name}: {verdict}: {}", counts.join(", "));
     text.push_str(&found.volumes);
-    for volume in plan.volumes.iter().filter(|volume| volume.serving != ServingConfig::default()) {
+    let volumes = plan.config.volumes.iter();
+    for volume in volumes.filter(|volume| volume.serving != ServingConfig::default()) {
         let (name, serving) = (&volume.name, &volume.serving);
         let _ = writeln!(
             text,
@@ -78,7 +76,7 @@ pub fn serving(plan: &Checked, opened: &Opened, workers: &DriveWorkers, whose: W
         let _ = writeln!(text, "drives' workers, {}", workers.describe());
     }
     if let Some((listener, export)) = pairs(plan).next() {
-        let size_bytes = opened.volumes[export.volume].capacity() << SECTOR_SHIFT;
+        let size_bytes = opened.volume(&export.volume).capacity() << SECTOR_SHIFT;
         text.push_str(&lines_to_paste(&uri(listener, export), export, size_bytes, whose));
     }
     text
@@ -87,7 +85,7 @@ pub fn serving(plan: &Checked, opened: &Opened, workers: &DriveWorkers, whose: W
 /// A line for each controller: its tags, whose they are, and its drives.
 fn controllers(plan: &Checked) -> String {
     let mut text = String::new();
-    for controller in &plan.controllers {
+    for controller in &plan.config.controllers {
         let whose = match controller.sharing {
             Sharing::Queue => "for each hardware queue of each drive",
             Sharing::Drive => "for each drive",
@@ -95,7 +93,7 @@ fn controllers(plan: &Checked) -> String {
         };
         let node = controller.node.map_or(String::new(), |node| format!(", NUMA node {}", node.0));
         let name = Some(&controller.name);
-        let hung = plan.drives.iter().filter(|drive| drive.spec.controller.as_ref() == name);
+        let hung = plan.config.drives().filter(|drive| drive.spec.controller.as_ref() == name);
         let hung: Vec<&str> = hung.map(|drive| drive.name.as_str()).collect();
         let (name, tags, drives) = (&controller.name, controller.tags, hung.join(" "));
         let drives = if drives.is_empty() { "none" } else { &drives };
@@ -106,19 +104,19 @@ fn controllers(plan: &Checked) -> String {
 }
 
 /// What clients may not do: an export of drives that take no writes takes none either.
-fn access(export: &ExportPlan, opened: &Opened) -> &'static str {
-    let features = &opened.volumes[export.volume].limits().features;
+fn access(export: &ExportConfig, opened: &Opened) -> &'static str {
+    let features = &opened.volume(&export.volume).limits().features;
     if export.read_only || features.read_only { ", read-only" } else { "" }
 }
 
 /// A line for each export to virtual machines.
 fn machines(plan: &Checked, opened: &Opened) -> String {
     let mut text = String::new();
-    for (export, vhost) in plan.exports.iter().filter_map(|e| Some((e, e.vhost.as_ref()?))) {
+    for (export, guests, _) in plan.guests() {
         let access = access(export, opened);
-        let path = vhost.path().to_string_lossy();
-        let threads = usize::from(vhost.thread_count());
-        let cpus: Vec<String> = vhost.pinned_cpus().map(|cpu| cpu.to_string()).collect();
+        let path = guests.path().to_string_lossy();
+        let threads = usize::from(guests.thread_count());
+        let cpus: Vec<String> = guests.pinned_cpus().map(|cpu| cpu.to_string()).collect();
         let cpus = match cpus.is_empty() {
             true => String::new(),
             false => format!(" on CPU {}", cpus.join(" ")),
@@ -128,27 +126,27 @@ fn machines(plan: &Checked, opened: &Opened) -> String {
             "export \"{}\" at vhost-user-blk unix:{}{access}: up to {}, {}{cpus}",
             export.name,
             visible(&path),
-            counted(vhost.queues.into(), "queue"),
+            counted(guests.queues.into(), "queue"),
             counted(threads, "I/O thread"),
         );
-        if let VhostSocket::Listen(..) = vhost.socket {
+        if let VhostSocket::Listen(..) = guests.socket {
             let _ = writeln!(
                 text,
                 "  for QEMU, with shared memory (docs/vm.md): -chardev \
                  socket,id=disk,path={},reconnect=1 -device \
                  vhost-user-blk-pci,chardev=disk,num-queues={}",
                 visible(&path),
-                vhost.queues.min(2)
+                guests.queues.min(2)
             );
         }
     }
     text
 }
 
-fn pairs(plan: &Checked) -> impl Iterator<Item = (&ListenerPlan, &ExportPlan)> {
+fn pairs(plan: &Checked) -> impl Iterator<Item = (&ListenerPlan, &ExportConfig)> {
     let exports = |listener: &ListenerPlan| listener.exports.clone();
     plan.listeners.iter().flat_map(move |listener| {
-        exports(listener).into_iter().map(move |export| (listener, &plan.exports[export]))
+        exports(listener).into_iter().map(move |export| (listener, &plan.config.exports[export]))
     })
 }
 
@@ -160,14 +158,14 @@ fn table(header: &[&str]) -> Table {
 
 fn volumes(plan: &Checked, opened: &Opened) -> String {
     let mut table = table(&["volume", "size", "layout", "chunk", "serving", "drives"]);
-    for (volume, named) in opened.volumes.iter().zip(&plan.volumes) {
+    for (volume, named) in opened.volumes.iter().zip(&plan.config.volumes) {
         let (layout, chunk) = match volume.layout() {
             Layout::Stripe { chunk_sectors } => {
                 ("stripe", bytes_for_people(u64::from(chunk_sectors) << 9))
             }
             Layout::Linear => ("linear", "-".to_owned()),
         };
-        let names: Vec<&str> = named.drives.iter().map(|d| plan.drives[*d].name.as_str()).collect();
+        let names: Vec<&str> = named.drives.iter().map(|drive| drive.name.as_str()).collect();
         let size = bytes_for_people(volume.capacity() << 9);
         let serving = volume.serving().name();
         table.add_row([volume.name(), &size, layout, &chunk, serving, &names.join(" ")]);
@@ -178,7 +176,7 @@ fn volumes(plan: &Checked, opened: &Opened) -> String {
 fn drives(plan: &Checked, opened: &Opened) -> String {
     let mut table = table(&["drive", "size", "queues", "what"]);
     for disk in opened.volumes.iter().flat_map(|volume| volume.disks()) {
-        let Some(drive) = plan.drives.iter().find(|drive| drive.name == disk.name()) else {
+        let Some(drive) = plan.config.drives().find(|drive| drive.name == disk.name()) else {
             continue;
         };
         let size = bytes_for_people(disk.capacity() << 9);
@@ -205,7 +203,7 @@ fn queues(disk: &Disk<Native>, stack: Stack) -> String {
 }
 
 /// The lines leave the user's disks and files as they are: copies have names of their own.
-fn lines_to_paste(uri: &str, export: &ExportPlan, size_bytes: u64, whose: Whose) -> String {
+fn lines_to_paste(uri: &str, export: &ExportConfig, size_bytes: u64, whose: Whose) -> String {
     let (uri, copy) = (quoted(uri), quoted(&format!("{}-copy.img", file_name(&export.name))));
     let rw = match whose {
         Whose::Demo if !export.read_only => "randrw",
@@ -233,14 +231,14 @@ fn quoted(text: &str) -> String {
 }
 
 /// The NBD URI of an export.
-fn uri(listener: &ListenerPlan, export: &ExportPlan) -> String {
+fn uri(listener: &ListenerPlan, export: &ExportConfig) -> String {
     let name = encoded(&export.name);
     match &listener.address {
-        Address::Unix(path) => format!("nbd+unix:///{name}?socket={}", encoded_path(path)),
-        Address::Tcp(tcp) if tcp.ip().is_unspecified() => {
+        Listen::Unix(path) => format!("nbd+unix:///{name}?socket={}", encoded_path(path)),
+        Listen::Tcp(tcp) if tcp.ip().is_unspecified() => {
             format!("nbd://localhost:{}/{name}", tcp.port())
         }
-        Address::Tcp(tcp) => format!("nbd://{tcp}/{name}"),
+        Listen::Tcp(tcp) => format!("nbd://{tcp}/{name}"),
     }
 }
 
@@ -278,15 +276,14 @@ pub fn stopped(report: &StopReport) -> String {
 mod tests {
     use super::*;
 
-    fn export(name: &str) -> ExportPlan {
-        let (name, description) = (name.into(), String::new());
-        ExportPlan { name, description, volume: 0, read_only: false, vhost: None }
+    fn export(name: &str) -> ExportConfig {
+        ExportConfig { name: name.into(), ..ExportConfig::default() }
     }
 
     #[test]
     fn uris_are_encoded_and_quoted_for_a_shell() {
         let unix = |path: &str| ListenerPlan {
-            address: Address::Unix(path.into()),
+            address: Listen::Unix(path.into()),
             line: 1,
             exports: vec![0],
         };
@@ -301,7 +298,7 @@ mod tests {
     #[test]
     fn a_tcp_uri_has_the_port_and_brackets_of_ipv6() {
         let tcp = |text: &str| ListenerPlan {
-            address: Address::Tcp(text.parse().unwrap()),
+            address: Listen::Tcp(text.parse().unwrap()),
             line: 1,
             exports: vec![0],
         };

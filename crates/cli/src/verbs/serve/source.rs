@@ -155,8 +155,8 @@ mod tests {
             let source = Source::embedded(folder);
             let plan = config::load(&source.name, &source.text, &source.base);
             let plan = plan.map_err(|problems| problems.to_string()).unwrap();
-            assert_eq!((plan.drives.len(), plan.warnings.len()), (4, 0));
-            let path = plan.drives[0].spec.get("path").unwrap();
+            assert_eq!((plan.config.drives().count(), plan.warnings.len()), (4, 0));
+            let path = plan.config.volumes[0].drives[0].spec.get("path").unwrap();
             assert_eq!(path, format!("{}/d0", folder.trim_end_matches('/')));
         }
     }

@@ -7,11 +7,11 @@ use std::fmt::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
+use millrace::{Listen, VhostSocket};
 use millrace_exports::server::UnixSocket;
-use millrace_exports::vhost::VhostSocket;
 
 use super::looks;
-use crate::config::words::{Address, ControlWord, control_beside};
+use crate::config::words::{ControlWord, control_beside};
 use crate::config::{Checked, Place, Problems};
 use crate::views::Sockets;
 use crate::visible::visible;
@@ -28,7 +28,7 @@ pub struct Control<'a> {
 
 /// Where the control socket is: where the plan says, or beside the first Unix socket of a server.
 pub fn control(plan: &Checked) -> Control<'_> {
-    if let Some(control) = &plan.server.control {
+    if let Some(control) = &plan.control {
         let path = match &control.value {
             ControlWord::At(path) => Some(path.clone()),
             ControlWord::Off => None,
@@ -36,17 +36,16 @@ pub fn control(plan: &Checked) -> Control<'_> {
         return Control { path, line: control.line, beside: None };
     }
     let sockets = plan.listeners.iter().filter_map(|listener| match &listener.address {
-        Address::Unix(path) => Some(("nbd", path.as_path(), listener.line)),
-        Address::Tcp(_) => None,
+        Listen::Unix(path) => Some(("nbd", path.as_path(), listener.line)),
+        Listen::Tcp(_) => None,
     });
-    let machines = plan.exports.iter().filter_map(|export| export.vhost.as_ref());
-    let machines = machines.map(|vhost| ("vhost-user-blk", vhost.path(), vhost.line));
+    let machines = plan.guests().map(|(_, guests, line)| ("vhost-user-blk", guests.path(), line));
     let Some((key, socket, line)) = sockets.chain(machines).next() else {
         return Control { path: None, line: 1, beside: None };
     };
-    let own = !plan.exports.iter().filter_map(|export| export.vhost.as_ref()).any(|vhost| {
+    let own = !plan.guests().any(|(_, guests, _)| {
         // That socket is the virtual machine's.
-        matches!(vhost.socket, VhostSocket::Connect(_)) && vhost.path() == socket
+        matches!(guests.socket, VhostSocket::Connect(_)) && guests.path() == socket
     });
     Control { path: control_beside(socket), line, beside: own.then_some((key, socket)) }
 }
@@ -56,7 +55,7 @@ pub fn metrics(
     plan: &Checked,
     flag: Option<SocketAddr>,
 ) -> Option<(SocketAddr, Place, &'static str)> {
-    match (flag, &plan.server.metrics) {
+    match (flag, &plan.metrics) {
         (Some(address), _) => Some((address, Place::Flag("--metrics"), "")),
         (None, Some(key)) => Some((key.value, Place::Line(key.line), "metrics: ")),
         (None, None) => None,

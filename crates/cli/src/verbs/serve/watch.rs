@@ -8,12 +8,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use millrace::DriveWorkers;
+use millrace::{DriveWorkers, Servers};
 use millrace_block::{Failure, Failures, Op};
 use signal_hook::consts::SIGTERM;
 
 use super::observed::Observed;
-use super::servers::Servers;
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -53,7 +52,7 @@ impl Said {
 impl Watch {
     /// A watch over a daemon of which nothing was said yet.
     pub fn new(observed: &Arc<Observed>) -> Watch {
-        let exports = vec![Said::default(); observed.errors().len()];
+        let exports = vec![Said::default(); observed.failed_exports().len()];
         let drives = vec![Said::default(); observed.disks().count()];
         Watch { observed: Arc::clone(observed), exports, drives }
     }
@@ -80,9 +79,10 @@ impl Watch {
             let failures = disk.failures();
             log_drive(disk.name(), &failures, said.news(failures.count));
         }
-        let errors = self.observed.errors();
-        for (said, (export, count, last)) in self.exports.iter_mut().zip(errors) {
-            match said.news(count) {
+        let exports = self.observed.failed_exports();
+        for (said, failures) in self.exports.iter_mut().zip(exports) {
+            let (export, last) = (failures.export, failures.last);
+            match said.news(failures.count) {
                 0 => {}
                 1 => tracing::warn!(export, "export {export}: a request failed: {last}"),
                 new => {
