@@ -11,6 +11,7 @@ mod mapping;
 mod model;
 mod null;
 mod open;
+mod payload;
 mod ram;
 mod spec;
 mod store;
@@ -28,6 +29,7 @@ pub use model::{
 };
 pub use null::NullDriver;
 pub use open::{Measured, Opened, check, measure, open, open_on};
+pub use payload::{copy_from_request, copy_to_request};
 pub use ram::{RamConfig, RamDriver};
 pub use spec::{Spec, SpecError, drivers, known_keys};
 pub use system::{Holder, flock_holder, memory_bytes};
