@@ -17,8 +17,9 @@ mod spec;
 mod store;
 mod system;
 mod value;
+mod words;
 
-pub use controller::{SHARINGS, controller_config, controller_of, sharing_word};
+pub use controller::{controller_config, controller_of};
 pub use fault::{
     Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule, fault_controls,
 };
@@ -34,3 +35,4 @@ pub use ram::{RamConfig, RamDriver};
 pub use spec::{Spec, SpecError, drivers, known_keys};
 pub use system::{Holder, flock_holder, memory_bytes};
 pub use value::{size_bytes, size_text, time_ns};
+pub use words::{Words, nearest};

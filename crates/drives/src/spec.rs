@@ -12,6 +12,7 @@ use std::str::FromStr;
 
 use crate::model::MODEL_KEYS;
 use crate::value::{split_outside, unwrapped};
+use crate::words::nearest;
 
 /// Drivers and their keys.
 const DRIVERS: [(&str, &[&str]); 5] = [
@@ -153,18 +154,6 @@ pub fn drivers() -> impl Iterator<Item = &'static str> {
 #[must_use]
 pub fn known_keys(driver: &str) -> Option<&'static [&'static str]> {
     DRIVERS.iter().find(|(name, _)| *name == driver).map(|(_, keys)| *keys)
-}
-
-/// The known word most like `word`, if one is like it at all.
-pub(crate) fn nearest(
-    word: &str,
-    known: impl Iterator<Item = &'static str>,
-) -> Option<&'static str> {
-    known
-        .map(|name| (strsim::jaro_winkler(word, name), name))
-        .filter(|(likeness, _)| *likeness > 0.65)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, name)| name)
 }
 
 impl Spec {

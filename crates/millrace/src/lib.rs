@@ -105,7 +105,7 @@ pub use millrace_block::{
     ErrorKind, Layout, Op, OpFlags, QueueLimits, Reject, Rejected, Sector, SectorCount, Serving,
     ServingConfig, Sharing, Spread, Stack, Stamp, Status,
 };
-pub use millrace_drives::{Spec, open_on};
+pub use millrace_drives::{Spec, Words, nearest, open_on};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
 pub use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning, WorkerCpus, worker_cpus};
 pub use opening::{FileId, Opened, Opening, file_id};

@@ -6,6 +6,7 @@
 //! [`build_volume`]: crate::build_volume
 
 use millrace_block::{Serving, Stack};
+use millrace_drives::Words;
 
 /// Whether a volume of so many drives has use for workers.
 #[must_use]
@@ -31,12 +32,9 @@ pub fn default_serving(stacks: &[Stack]) -> Serving {
 /// # Errors
 /// What to choose instead.
 pub fn check_serving(serving: Serving, stack: Stack) -> Result<(), String> {
-    let other = match stack {
-        _ if serving == Serving::Inline => return Ok(()),
-        Stack::Mq => return Ok(()),
-        Stack::Sq => "sq",
-        Stack::Raw => "raw",
-    };
-    let serving = serving.name();
-    Err(format!("serving {serving} goes with stack mq only, not {other}: use mq, or inline"))
+    if serving == Serving::Inline || stack == Stack::Mq {
+        return Ok(());
+    }
+    let (serving, stack) = (serving.name(), stack.word());
+    Err(format!("serving {serving} goes with stack mq only, not {stack}: use mq, or inline"))
 }

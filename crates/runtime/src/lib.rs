@@ -13,6 +13,5 @@ mod recorder;
 pub use drive_workers::{DriveWorkers, Pinning, WorkerCpus, worker_cpus, worker_posts};
 pub use io_context::{Current, IoConfig, IoContext, current, current_reactor};
 pub use recorder::{
-    DEVICE_NAME, Recorded, Recorder, RecorderConfig, TraceFilter, categories_of, stamp_of,
-    trace_file,
+    DEVICE_NAME, Recorded, Recorder, RecorderConfig, TraceFilter, categories_of, trace_file,
 };

@@ -423,16 +423,6 @@ fn file_of<'a>(
     })
 }
 
-/// The stamps of a word, as `--stamp` has them.
-#[must_use]
-pub fn stamp_of(word: &str) -> Option<TraceStamp> {
-    match word {
-        "batch" => Some(TraceStamp::Batch),
-        "event" => Some(TraceStamp::Event),
-        _ => None,
-    }
-}
-
 /// The categories of an operation's word, as `--op` has them.
 #[must_use]
 pub fn categories_of(word: &str) -> Option<u16> {

@@ -31,7 +31,7 @@ pub fn read(mut section: Section<'_>, problems: &mut Problems) -> Option<RawCont
         section.missing("it has no tags; add tags = 250, or as many as it has", problems);
     }
     let tags = section.word("tags", problems, number);
-    let sharing = section.word("sharing", problems, words::sharing);
+    let sharing = section.word("sharing", problems, words::setting);
     let node = section.word("node", problems, |text| words::number(text, 0, 65_535));
     section.finish(problems);
     let (name, tags) = (name?, tags?.value);

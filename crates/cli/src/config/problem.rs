@@ -131,12 +131,8 @@ impl std::error::Error for Problems {}
 
 /// The known word that is most like `word`, as `; did you mean "x"?`, or the empty text.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    let likeness = |name: &str| strsim::jaro_winkler(word, name);
-    let best = known.into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-    match best.filter(|name| likeness(name) > 0.65) {
-        Some(name) => format!("; did you mean \"{name}\"?"),
-        None => String::new(),
-    }
+    let near = millrace::nearest(word, known);
+    near.map_or_else(String::new, |name| format!("; did you mean \"{name}\"?"))
 }
 
 #[cfg(test)]

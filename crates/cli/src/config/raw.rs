@@ -47,9 +47,9 @@ impl Queues {
         let depth = |text: &str| words::number(text, 1, 65_536);
         let timeout = |text: &str| words::duration(text, &TIMEOUTS_NS);
         Queues {
-            stack: section.word("stack", problems, words::stack).map(|s| s.value),
-            software: section.word("software-queues", problems, words::spread).map(|s| s.value),
-            hardware: section.word("hardware-queues", problems, words::spread).map(|s| s.value),
+            stack: section.word("stack", problems, words::setting).map(|s| s.value),
+            software: section.word("software-queues", problems, words::setting).map(|s| s.value),
+            hardware: section.word("hardware-queues", problems, words::setting).map(|s| s.value),
             depth: section.word("queue-depth", problems, depth).map(|d| d.value),
             timeout_ns: section.word("timeout", problems, timeout).map(|t| t.value),
         }
@@ -89,7 +89,7 @@ impl RawServing {
     fn read(section: &mut Section<'_>, problems: &mut Problems) -> Self {
         let count = |text: &str| words::number(text, 0, 65_536);
         RawServing {
-            mode: section.word("serving", problems, words::serving),
+            mode: section.word("serving", problems, words::setting),
             plug_high: section.word("plug-high", problems, count),
             plug_low: section.word("plug-low", problems, count),
             pressure_high: section.word("pressure-high", problems, count),
@@ -433,7 +433,7 @@ fn server_section(mut section: Section<'_>, base: &Path, problems: &mut Problems
     let server = RawServer {
         threads: section.word("threads", problems, threads).map(|t| t.value),
         cpus: cpus.into_iter().map(|cpu| cpu.value).collect(),
-        backend: section.word("backend", problems, words::backend).map(|b| b.value),
+        backend: section.word("backend", problems, words::setting).map(|b| b.value),
         connections_max: section.word("connections-max", problems, connections).map(|c| c.value),
         memory_max_bytes: section.word("memory-max", problems, words::memory_max).map(|m| m.value),
         handshake_timeout_ns: section

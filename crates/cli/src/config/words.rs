@@ -11,11 +11,8 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command};
-use millrace::Listen;
-use millrace_block::{Serving, Sharing, Spread, Stack};
-use millrace_drives::SHARINGS;
+use millrace::{Listen, Words};
 use millrace_machine::{Machine, Native};
-use millrace_reactor::Backend;
 
 use super::problem::nearest;
 
@@ -201,45 +198,13 @@ pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Stri
     Err(format!("there are {}{}", names.join(", "), nearest(text, names.iter().copied())))
 }
 
-/// A design of the layer.
+/// The value of a setting's word.
 ///
 /// # Errors
-/// Which there are.
-pub fn stack(text: &str) -> Result<Stack, String> {
-    choice(text, &[("mq", Stack::Mq), ("sq", Stack::Sq), ("raw", Stack::Raw)])
-}
-
-/// How queues are spread.
-///
-/// # Errors
-/// Which there are.
-pub fn spread(text: &str) -> Result<Spread, String> {
-    choice(text, &[("core", Spread::Core), ("node", Spread::Node), ("one", Spread::One)])
-}
-
-/// Who shares the tags of a controller.
-///
-/// # Errors
-/// Which there are.
-pub fn sharing(text: &str) -> Result<Sharing, String> {
-    choice(text, &SHARINGS)
-}
-
-/// What carries the I/O.
-///
-/// # Errors
-/// Which there are.
-pub fn backend(text: &str) -> Result<Backend, String> {
-    let words = [("auto", Backend::Auto), ("io_uring", Backend::Uring), ("epoll", Backend::Epoll)];
+/// Which words there are.
+pub fn setting<T: Words>(text: &str) -> Result<T, String> {
+    let words: Vec<(&str, T)> = T::WORDS.iter().map(|(value, word)| (*word, *value)).collect();
     choice(text, &words)
-}
-
-/// Who serves a volume's drives.
-///
-/// # Errors
-/// Which there are.
-pub fn serving(text: &str) -> Result<Serving, String> {
-    choice(text, &Serving::NAMES.map(|(serving, name)| (name, serving)))
 }
 
 /// `stripe` or `linear`.
@@ -493,7 +458,7 @@ mod tests {
 
     #[test]
     fn a_wrong_word_lists_the_words_there_are() {
-        let error = stack("mw").unwrap_err();
+        let error = setting::<millrace::Stack>("mw").unwrap_err();
         assert!(error.starts_with("there are mq, sq, raw"), "{error}");
     }
 }

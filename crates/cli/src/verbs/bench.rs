@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use millrace::{
-    CpuId, DriveOptions, Volume, VolumeOptions, build_volume, drive_device, volume_device,
+    CpuId, DriveOptions, Volume, VolumeOptions, Words, build_volume, drive_device, volume_device,
 };
 use millrace_block::{Stack, TraceStamp};
 use millrace_lab::{Interrupt, Queues, Row};
@@ -181,7 +181,7 @@ fn run_drives(
         let mut row = millrace_lab::run_virtqueue_row(&volume, &plan.plan, progress)?;
         row.drives = drive_names(args)?;
         if plan.stack != Stack::Mq {
-            row.queues.stack = format!("virtqueue-{}", args::name_of(plan.stack));
+            row.queues.stack = format!("virtqueue-{}", plan.stack.word());
         }
         return Ok(row);
     }
@@ -190,9 +190,9 @@ fn run_drives(
         notes.push(recorded(&recorder.stop()?));
     }
     row.queues = Queues {
-        stack: args::name_of(plan.stack).to_owned(),
-        software_queues: args::name_of(plan.software_queues).to_owned(),
-        hardware_queues: args::name_of(plan.hardware_queues).to_owned(),
+        stack: plan.stack.word().to_owned(),
+        software_queues: plan.software_queues.word().to_owned(),
+        hardware_queues: plan.hardware_queues.word().to_owned(),
         cpus: plan.cpus,
         ..row.queues
     };

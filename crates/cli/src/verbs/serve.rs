@@ -94,7 +94,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = words::whole::<u16>(1..=1024))]
     threads: Option<u16>,
     /// What carries the I/O: auto, io_uring or epoll [default: auto]
-    #[arg(long, value_parser = words::backend)]
+    #[arg(long, value_parser = words::setting::<Backend>)]
     backend: Option<Backend>,
     /// Serve metrics for Prometheus here, at /metrics: a port of loopback, or ADDRESS:PORT
     #[arg(long, value_name = "ADDR", value_parser = words::metrics)]

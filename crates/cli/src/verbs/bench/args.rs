@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use millrace::{ControllerConfig, Layout, Serving, ServingConfig, Spec, Spread, Stack, Stamp};
+use millrace::{
+    ControllerConfig, Layout, Serving, ServingConfig, Spec, Spread, Stack, Stamp, Words,
+};
 use millrace_block::{TRACE_RING_EVENTS, TraceStamp};
 use millrace_drives::controller_config;
 use millrace_exports::vhost_client::Wait;
@@ -132,7 +134,7 @@ pub struct TargetArgs {
     /// With --connect vhost-user:SOCKET, how jobs learn of completions: poll (each job looks all
     /// the time, and uses a CPU), events (a job sleeps until the server interrupts it) [default:
     /// poll]
-    #[arg(long, value_name = "HOW", requires = "connect", value_parser = word::<Wait>)]
+    #[arg(long, value_name = "HOW", requires = "connect", value_parser = wait)]
     pub wait: Option<Wait>,
     /// Submit as a virtual machine does, through a virtqueue for each job; guest and device take
     /// turns on the job's thread, so that no second CPU has a part in the figures
@@ -330,54 +332,18 @@ impl TargetArgs {
     }
 }
 
-/// Words of a setting, each with its value.
-pub trait Words: Copy + PartialEq + Sized + 'static {
-    /// All of them.
-    const WORDS: &'static [(Self, &'static str)];
-}
-
-impl Words for Stack {
-    const WORDS: &'static [(Stack, &'static str)] =
-        &[(Stack::Mq, "mq"), (Stack::Sq, "sq"), (Stack::Raw, "raw")];
-}
-
-impl Words for Spread {
-    const WORDS: &'static [(Spread, &'static str)] =
-        &[(Spread::Core, "core"), (Spread::Node, "node"), (Spread::One, "one")];
-}
-
-impl Words for TraceStamp {
-    const WORDS: &'static [(TraceStamp, &'static str)] =
-        &[(TraceStamp::Batch, "batch"), (TraceStamp::Event, "event")];
-}
-
-impl Words for Stamp {
-    const WORDS: &'static [(Stamp, &'static str)] = &[(Stamp::Batch, "batch"), (Stamp::Io, "io")];
-}
-
-impl Words for Wait {
-    const WORDS: &'static [(Wait, &'static str)] =
-        &[(Wait::Poll, "poll"), (Wait::Events, "events")];
-}
-
-impl Words for Serving {
-    const WORDS: &'static [(Serving, &'static str)] = &Serving::NAMES;
-}
-
-impl Words for Backend {
-    const WORDS: &'static [(Backend, &'static str)] =
-        &[(Backend::Auto, "auto"), (Backend::Uring, "io_uring"), (Backend::Epoll, "epoll")];
-}
-
-/// The word of a value.
-pub fn name_of<T: Words>(value: T) -> &'static str {
-    T::WORDS.iter().find(|(known, _)| *known == value).map_or("?", |(_, name)| name)
+/// How a client of virtual machines waits, by its word.
+fn wait(text: &str) -> Result<Wait, String> {
+    match text {
+        "poll" => Ok(Wait::Poll),
+        "events" => Ok(Wait::Events),
+        _ => Err("one of poll, events".to_owned()),
+    }
 }
 
 fn word<T: Words>(text: &str) -> Result<T, String> {
-    let found = T::WORDS.iter().find(|(_, name)| *name == text);
     let names: Vec<&str> = T::WORDS.iter().map(|(_, name)| *name).collect();
-    found.map(|(value, _)| *value).ok_or_else(|| format!("one of {}", names.join(", ")))
+    T::from_word(text).ok_or_else(|| format!("one of {}", names.join(", ")))
 }
 
 /// What `--cpus all` stands for.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use millrace::{
-    CpuId, Machine, Native, Serving, ServingConfig, Spread, Stack, Stamp, Topology, check_serving,
-    default_serving, needs_workers, worker_cpus,
+    CpuId, Machine, Native, Serving, ServingConfig, Spread, Stack, Stamp, Topology, Words,
+    check_serving, default_serving, needs_workers, worker_cpus,
 };
 use millrace_drives::{memory_bytes, size_text};
 use millrace_lab::{Interrupt, Plan, Workload};
@@ -18,7 +18,7 @@ use millrace_reactor::Config;
 
 use crate::config::words::{bytes_for_people, ranges};
 
-use super::args::{ALL_CPUS, BenchArgs, name_of, size};
+use super::args::{ALL_CPUS, BenchArgs, size};
 
 /// How long a row runs on this machine unless told otherwise.
 const RUNTIME: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ pub struct RowPlan {
 impl RowPlan {
     /// A few words for the progress bar.
     pub fn label(&self) -> String {
-        let (stack, plan) = (name_of(self.stack), &self.plan);
+        let (stack, plan) = (self.stack.word(), &self.plan);
         let (workload, serving) = (&plan.workload, self.serving.serving.name());
         format!(
             "{stack} {serving} {} bs={} depth={} jobs={}",

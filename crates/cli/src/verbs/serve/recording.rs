@@ -8,13 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use millrace::volume_device;
+use millrace::{Words, volume_device};
 use millrace_block::blktrace::Act;
-use millrace_block::{Disk, Volume};
+use millrace_block::{Disk, TraceStamp, Volume};
 use millrace_machine::Native;
-use millrace_runtime::{
-    Recorder, RecorderConfig, TraceFilter, categories_of, stamp_of, trace_file,
-};
+use millrace_runtime::{Recorder, RecorderConfig, TraceFilter, categories_of, trace_file};
 
 use crate::views::report::Traced;
 use crate::views::{Refusal, TraceStart};
@@ -56,7 +54,7 @@ impl Recording {
         }
         let filter = filter(volumes, start)?;
         let word = start.stamp.as_deref().unwrap_or("batch");
-        let stamp = stamp_of(word)
+        let stamp = TraceStamp::from_word(word)
             .ok_or_else(|| bad(format!("there is no stamp {word:?}; there are batch, event")))?;
         let tracer = volumes.iter().find_map(|volume| volume.tracer());
         let tracer = tracer.ok_or_else(|| bad("there is nothing to record".to_owned()))?;

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use millrace::{DriveWorkers, ExportConfig, Listen, Opened, StopReport, VhostSocket};
+use millrace::{DriveWorkers, ExportConfig, Listen, Opened, StopReport, VhostSocket, Words};
 use millrace_block::{Disk, Layout, QueueKind, SECTOR_SHIFT, ServingConfig, Sharing, Stack};
 use millrace_drives::size_text;
 use millrace_machine::Native;
@@ -194,11 +194,7 @@ fn queues(disk: &Disk<Native>, stack: Stack) -> String {
         QueueKind::AnyThread => "any thread",
         QueueKind::OwnerOnly => "I/O threads",
     };
-    let stack = match stack {
-        Stack::Mq => "mq",
-        Stack::Sq => "sq",
-        Stack::Raw => "raw",
-    };
+    let stack = stack.word();
     format!("{stack} {software} -> {hardware}, {runner}")
 }
 
