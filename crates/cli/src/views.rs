@@ -24,7 +24,7 @@ pub use prometheus::render as prometheus;
 pub use protocol::{CONTROL_VERSION, Refusal, Resize, TraceStart, Verb, greeting};
 pub use thread::{Sockets, Views};
 
-/// Who knows the answers: the daemon.
+/// What answers a verb and gives the metrics: the daemon.
 pub trait Answers: Send + Sync {
     /// The value of `ok` in the reply to a verb.
     ///

@@ -34,7 +34,7 @@ use millrace_machine::{Native, Topology};
 use millrace_reactor::Backend;
 
 use engine::{Engine, Ring, ThreadBound};
-pub use locks::lock_refusal;
+pub use locks::{FileAccess, lock_refusal};
 pub(crate) use open::measure;
 use pool::Pool;
 use probe::{Geometry, Next};
@@ -57,7 +57,7 @@ pub enum Direct {
     Off,
 }
 
-/// Who carries out file operations.
+/// What carries out file operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Aio {
     /// The reactor of the I/O thread, whatever it runs on.

@@ -23,7 +23,7 @@ pub use controller::{controller_config, controller_of};
 pub use fault::{
     Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule, fault_controls,
 };
-pub use file::{Aio, Direct, FileConfig, FileCounters, FileDriver, lock_refusal};
+pub use file::{Aio, Direct, FileAccess, FileConfig, FileCounters, FileDriver, lock_refusal};
 pub use model::{
     ModelConfig, ModelContents, ModelController, ModelDriver, ModelIo, ModelIoKind, ModelPreset,
     ModelTiming, Timing, model_presets,

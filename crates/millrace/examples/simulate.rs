@@ -51,7 +51,7 @@ fn measure<M: Machine>(cpus: u32, stack: Stack) -> f64 {
     (READS * u64::from(cpus)) as f64 * 1e9 / (M::now() - start_ns) as f64
 }
 
-/// The same on a simulated machine of two sockets.
+/// Runs `measure` on a simulated machine of two sockets with eight cores each.
 pub fn simulate(cpus: u32, stack: Stack) -> Result<f64, Box<dyn Error>> {
     let model = Model::plain(2, 8);
     let result = Arc::new(Mutex::new(0.0));

@@ -1,7 +1,7 @@
-//! Who may serve a volume's drives: what goes with which design, and who has use for workers.
+//! Which threads may serve a volume's drives: rules between modes, designs and workers.
 //!
-//! Pure rules, of which the front ends (configuration, `bench`, [`build_volume`]) each ask the
-//! same. The modes themselves are in `millrace_block`, the threads in `millrace_drives`.
+//! Pure rules that configuration, `bench` and [`build_volume`] share. The modes themselves are in
+//! `millrace_block`, the threads in `millrace_runtime`.
 //!
 //! [`build_volume`]: crate::build_volume
 
@@ -14,8 +14,8 @@ pub fn needs_workers(serving: Serving, drives: usize) -> bool {
     matches!(serving, Serving::PerDrive | Serving::Auto) && drives > 1
 }
 
-/// Who serves a volume that does not say, by the designs of its drives: whoever turns out faster
-/// where that is a question at all.
+/// The mode of a volume that names none, by the designs of its drives: `auto` if all are `mq` and
+/// there are several, else `inline`.
 #[must_use]
 pub fn default_serving(stacks: &[Stack]) -> Serving {
     match stacks {

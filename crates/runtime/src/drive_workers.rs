@@ -1,4 +1,4 @@
-//! `DriveWorkers`: threads that serve the drives of volumes for those who submit.
+//! `DriveWorkers`: threads that serve the drives of volumes for the threads that submit.
 //!
 //! Started after the disks and before the channels that hand work over, stopped after those are
 //! done. Owns one I/O thread (`millrace-drive0`...) for each CPU that some drive's worker belongs
@@ -77,16 +77,16 @@ impl WorkerCpus {
 
 /// The disks that have a place for a worker, by its CPU, in order of their first.
 #[must_use]
-pub fn worker_posts<M: Machine>(disks: &[Arc<Disk<M>>]) -> Vec<(CpuId, Vec<Arc<Disk<M>>>)> {
-    let mut posts: Vec<(CpuId, Vec<Arc<Disk<M>>>)> = Vec::new();
+pub fn disks_by_worker<M: Machine>(disks: &[Arc<Disk<M>>]) -> Vec<(CpuId, Vec<Arc<Disk<M>>>)> {
+    let mut workers: Vec<(CpuId, Vec<Arc<Disk<M>>>)> = Vec::new();
     for disk in disks {
         let Some(cpu) = disk.worker_cpu() else { continue };
-        match posts.iter_mut().find(|(known, _)| *known == cpu) {
+        match workers.iter_mut().find(|(known, _)| *known == cpu) {
             Some((_, mine)) => mine.push(Arc::clone(disk)),
-            None => posts.push((cpu, vec![Arc::clone(disk)])),
+            None => workers.push((cpu, vec![Arc::clone(disk)])),
         }
     }
-    posts
+    workers
 }
 
 /// What the threads share with whoever started them.
@@ -133,7 +133,7 @@ impl DriveWorkers {
         let shared = Arc::new(Shared::default());
         let mut workers = DriveWorkers { threads: Vec::new(), pinning, bells: Vec::new(), shared };
         let (up, ups) = channel();
-        for (number, (cpu, mine)) in worker_posts(disks).into_iter().enumerate() {
+        for (number, (cpu, mine)) in disks_by_worker(disks).into_iter().enumerate() {
             let names = mine.iter().map(|disk| disk.name().to_owned()).collect();
             let (shared, up) = (Arc::clone(&workers.shared), up.clone());
             let body = Box::new(move || run(&mine, reactor, &shared, up));
@@ -213,7 +213,7 @@ impl DriveWorkers {
 
 impl Drop for DriveWorkers {
     fn drop(&mut self) {
-        // Who wants to know stops it.
+        // Whoever wants to know how the workers ended calls `stop`.
         let _ = self.stop();
     }
 }

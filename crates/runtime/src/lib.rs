@@ -10,7 +10,7 @@ mod drive_workers;
 mod io_context;
 mod recorder;
 
-pub use drive_workers::{DriveWorkers, Pinning, WorkerCpus, worker_cpus, worker_posts};
+pub use drive_workers::{DriveWorkers, Pinning, WorkerCpus, disks_by_worker, worker_cpus};
 pub use io_context::{Current, IoConfig, IoContext, current, current_reactor};
 pub use recorder::{
     DEVICE_NAME, Recorded, Recorder, RecorderConfig, TraceFilter, categories_of, trace_file,

@@ -197,7 +197,7 @@ fn volumes(raw: &RawConfig, checked: &mut Checked, problems: &mut Problems) {
     }
 }
 
-/// Who serves a volume: what it says, the defaults where it says nothing, all of it checked.
+/// How a volume is served: what it says, the defaults where it says nothing, all of it checked.
 fn serving(volume: &RawVolume, drives: &[DriveConfig], problems: &mut Problems) -> ServingConfig {
     let (raw, default) = (&volume.serving, ServingConfig::default());
     let value =
@@ -285,10 +285,9 @@ fn add_export(raw: &RawExport, checked: &mut Checked, problems: &mut Problems) {
             problems.add(name.line, format!("{key}: at most {most} bytes, and no NUL among them"));
         }
     }
-    let export = checked.config.exports.len();
     let name = name.clone();
     for listen in raw.nbd.iter().flat_map(|nbd| &nbd.value) {
-        add_listener(listen, export, &name, checked, problems);
+        add_listener(listen, &name, checked, problems);
     }
     let guests = raw.vhost.check(problems);
     if let Some(guests) = &guests {
@@ -305,14 +304,14 @@ fn add_export(raw: &RawExport, checked: &mut Checked, problems: &mut Problems) {
     });
 }
 
-/// Adds an export to its listener; names differ on one listener.
+/// Adds the export that comes next to a listener; names differ on one listener.
 fn add_listener(
     listen: &Located<Listen>,
-    export: usize,
     name: &Located<String>,
     checked: &mut Checked,
     problems: &mut Problems,
 ) {
+    let export = checked.config.exports.len();
     let same = checked.listeners.iter_mut().find(|other| other.address == listen.value);
     let Some(listener) = same else {
         let (address, line) = (listen.value.clone(), listen.line);

@@ -18,14 +18,12 @@ use super::document::{Located, Section, parse};
 use super::paths;
 use super::problem::{Problems, nearest};
 use super::vhost::RawVhost;
-use super::words::{self, ControlWord, LayoutWord};
+use super::words::{self, ControlWord, LayoutWord, MILLISECOND_NS, SECOND_NS};
 
 /// How long a request may take before it is looked after; 0: for ever.
 const TIMEOUTS_NS: RangeInclusive<u64> = 0..=24 * 3600 * SECOND_NS;
 /// How long a client may take to say what it wants.
-const HANDSHAKES_NS: RangeInclusive<u64> = 1_000_000..=3600 * SECOND_NS;
-/// A second in nanoseconds.
-const SECOND_NS: u64 = 1_000_000_000;
+const HANDSHAKES_NS: RangeInclusive<u64> = MILLISECOND_NS..=3600 * SECOND_NS;
 
 /// Queue settings that a drive or a volume may have.
 #[derive(Debug, Clone, Copy, Default)]
@@ -70,18 +68,18 @@ impl Queues {
     }
 }
 
-/// Who serves a volume, and from where on.
+/// Which threads serve a volume, and the watermarks of its plug and its pressure.
 #[derive(Debug, Clone, Default)]
 pub struct RawServing {
     /// The mode.
     pub mode: Option<Located<Serving>>,
-    /// The high watermark.
+    /// The plug's high watermark.
     pub plug_high: Option<Located<u32>>,
-    /// The low one.
+    /// The plug's low watermark.
     pub plug_low: Option<Located<u32>>,
     /// The high pressure point.
     pub pressure_high: Option<Located<u32>>,
-    /// The low one.
+    /// The low pressure point.
     pub pressure_low: Option<Located<u32>>,
 }
 
@@ -124,7 +122,7 @@ pub struct RawVolume {
     pub drives: Located<Vec<Located<String>>>,
     /// Queues of drives that say nothing themselves.
     pub queues: Queues,
-    /// Who serves its drives.
+    /// Which threads serve its drives.
     pub serving: RawServing,
 }
 

@@ -1,9 +1,9 @@
 //! The keys of an `[[export]]` that serve it to virtual machines, and what they come to.
 //!
-//! Called by raw.rs for the keys and by checked.rs for how they go together. Who serves the queues
-//! of a guest, and on which CPUs, is decided here. Without `cpus` no thread is pinned: where the
-//! guest's own threads run is known to the kernel only, and a pinned thread that shares its CPU
-//! with the guest that it serves cannot get out of the guest's way.
+//! Called by raw.rs for the keys and by checked.rs for how they go together. Which threads serve
+//! the queues of a guest, and on which CPUs, is decided here. Without `cpus` no thread is pinned:
+//! where the guest's own threads run is known to the kernel only, and a pinned thread that shares
+//! its CPU with the guest that it serves cannot get out of the guest's way.
 
 use std::path::{Path, PathBuf};
 
@@ -34,10 +34,12 @@ pub struct RawVhost {
     event_idx: Option<Located<bool>>,
 }
 
-/// Who connects to whom.
+/// Whether the daemon or the frontend makes the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
+    /// The daemon, to which the frontend connects.
     Server,
+    /// The frontend, to which the daemon connects.
     Client,
 }
 

@@ -16,6 +16,10 @@ use millrace_machine::{Machine, Native};
 
 use super::problem::nearest;
 
+/// A second in nanoseconds.
+pub const SECOND_NS: u64 = 1_000_000_000;
+/// A millisecond in nanoseconds.
+pub const MILLISECOND_NS: u64 = 1_000_000;
 /// The port of NBD.
 const NBD_PORT: u16 = 10809;
 /// The port of Prometheus's exporter of a host's metrics, and so the first of their range.
@@ -72,8 +76,8 @@ pub fn duration_ns(text: &str) -> Result<u64, String> {
     let unit_ns: u64 = match &text[unit_at..] {
         "ns" => 1,
         "us" => 1_000,
-        "ms" => 1_000_000,
-        "s" => 1_000_000_000,
+        "ms" => MILLISECOND_NS,
+        "s" => SECOND_NS,
         "m" => 60_000_000_000,
         "h" => 3_600_000_000_000,
         _ => return Err(wrong()),
@@ -107,7 +111,7 @@ pub fn duration(text: &str, range_ns: &RangeInclusive<u64>) -> Result<u64, Strin
 /// # Errors
 /// What to write instead.
 pub fn up_to_a_second(text: &str) -> Result<u64, String> {
-    duration(text, &(0..=1_000_000_000))
+    duration(text, &(0..=SECOND_NS))
 }
 
 /// A time as a person would write it.
@@ -115,8 +119,8 @@ fn time_text(time_ns: u64) -> String {
     let units = [
         ("h", 3_600_000_000_000),
         ("m", 60_000_000_000),
-        ("s", 1_000_000_000),
-        ("ms", 1_000_000),
+        ("s", SECOND_NS),
+        ("ms", MILLISECOND_NS),
         ("us", 1_000),
         ("ns", 1),
     ];

@@ -3,7 +3,7 @@
 //! Made by verbs; writes to standard error, on a terminal only.
 #![allow(clippy::print_stderr)]
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 use super::grid::WIDTH;
 
@@ -17,9 +17,14 @@ pub struct Bar {
 }
 
 impl Bar {
-    /// A bar over so many rows, shown on terminals only.
-    pub fn new(rows: usize, terminal: bool) -> Bar {
-        Bar { rows, shown: terminal }
+    /// A bar over so many rows, shown if standard error is a terminal.
+    pub fn new(rows: usize) -> Bar {
+        Bar { rows, shown: std::io::stderr().is_terminal() }
+    }
+
+    /// A bar that is never shown.
+    pub fn hidden() -> Bar {
+        Bar { rows: 0, shown: false }
     }
 
     /// Row `index` is at `fraction`.

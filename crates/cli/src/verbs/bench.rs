@@ -16,7 +16,6 @@ mod states;
 pub mod table;
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -69,7 +68,7 @@ fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
         bail!("--trace: {} rows; choose one, such as by --stack mq --iodepth 32", plans.len());
     }
     let mut rows: Vec<Row> = Vec::new();
-    let mut bar = crate::verbs::bar::Bar::new(plans.len(), std::io::stderr().is_terminal());
+    let mut bar = crate::verbs::bar::Bar::new(plans.len());
     let mut notes = Vec::new();
     for (index, plan) in plans.iter().enumerate() {
         if interrupt.is_set() {

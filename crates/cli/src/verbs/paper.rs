@@ -5,7 +5,6 @@
 //! then, and writes no page, which would take the place of a whole one.
 #![allow(clippy::print_stderr)]
 
-use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -184,9 +183,8 @@ fn failed(pages: &[(&str, Page)]) -> String {
 
 /// Runs one paper and writes its page, unless it was interrupted.
 fn page_of(paper: &Wanted, args: &Args, interrupt: &Interrupt) -> Result<Page> {
-    let terminal = std::io::stderr().is_terminal();
     let start = Instant::now();
-    let mut bar = Bar::new(0, terminal);
+    let mut bar = Bar::new(0);
     let page = paper.run(args.seed, |step| {
         bar.step(step.done, step.of, &format!("{}: {}", paper.name(), step.task));
         if interrupt.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -165,7 +165,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     watch.watch(&server, &workers, &done);
     let signals = signals.join().map_err(|_| anyhow::anyhow!("the signal thread panicked"))?;
     let code = stop(server, &mut workers, signals, watch);
-    // Last, so that who watches sees it stop.
+    // Last, so that whoever watches sees it stop.
     drop(views);
     Ok(code)
 }

@@ -9,7 +9,7 @@ mod report;
 mod show;
 mod spans;
 
-use std::io::{ErrorKind, IsTerminal};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -91,14 +91,16 @@ impl Input {
         self.names.iter().map(|name| TraceName::new(name, self.dir.as_deref())).collect()
     }
 
-    /// Gives each event to `each`, until the end or until that says stop. A bar is for walks that
-    /// print nothing on the way: it would tear lines on the same terminal.
+    /// Gives each event to `each`, until the end or until that says stop, and shows in `bar` how
+    /// far it is. A bar is for walks that print nothing on the way: it would tear lines on the same
+    /// terminal.
     ///
     /// # Errors
     /// If a trace cannot be read, or not to its end: then after all that precedes.
-    fn walk(&self, with_bar: bool, mut each: impl FnMut(&Entry, &Reader) -> Next) -> Result<Names> {
+    fn walk(&self, bar: Bar, mut each: impl FnMut(&Entry, &Reader) -> Next) -> Result<Names> {
         let mut reader = Reader::open(&self.names())?;
-        let mut progress = Progress::new(self.names.join(" "), with_bar);
+        let mut progress =
+            Progress { bar, label: self.names.join(" "), events: 0, shown: Instant::now() };
         while let Some(entry) = reader.read()? {
             if self.numbers {
                 reader.names_mut().forget_devices();
@@ -128,11 +130,6 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(label: String, wanted: bool) -> Progress {
-        let shown = wanted && std::io::stderr().is_terminal();
-        Progress { bar: Bar::new(1, shown), label, events: 0, shown: Instant::now() }
-    }
-
     fn event(&mut self, reader: &Reader) {
         self.events = self.events.wrapping_add(1);
         if self.events.is_multiple_of(EVENTS_A_LOOK) && self.shown.elapsed() >= BAR_EVERY {

@@ -1,4 +1,4 @@
-//! The other end of the control socket: for the verbs that look at a running daemon.
+//! The client's end of the control socket: for the verbs that look at a running daemon.
 //!
 //! Owns one connection, blocking, with a time limit. Checks the daemon's greeting, then asks one
 //! question after the other. Errors say which path was tried and what to do.

@@ -166,13 +166,13 @@ pub struct Volume {
     pub size_bytes: u64,
     /// Bytes of its drives that it does not have.
     pub unused_bytes: u64,
-    /// Who serves its drives.
+    /// Which threads serve its drives, as configurations name the mode.
     pub serving: String,
     /// Its drives by name.
     pub drives: Vec<String>,
     /// I/Os of its clients, as they saw them: before splitting.
     pub ops: Vec<Ended>,
-    /// The same by client.
+    /// I/Os by client, before splitting, too.
     pub clients: Vec<Client>,
 }
 

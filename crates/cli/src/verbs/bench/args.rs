@@ -174,7 +174,7 @@ pub struct QueueArgs {
     pub numjobs: Vec<u32>,
 }
 
-/// Who serves the drives of a volume.
+/// Flags for which threads serve the drives of a volume.
 #[derive(Debug, Args)]
 pub struct ServingArgs {
     /// Which thread serves a volume's drives: inline (the one that submits), per-drive (a worker

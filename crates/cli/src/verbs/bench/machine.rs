@@ -1,11 +1,10 @@
 //! Rows of `bench` on a simulated machine, or on this one with lock statistics.
 //!
-//! The same combinations of the same lists as on this machine (plan.rs), and of the interfaces.
+//! Combines the lists of the flags as plan.rs does for this machine, and the interfaces besides.
 //! Simulated rows run side by side, and the order of the output does not depend on which ends
 //! first; the rate of the simulator goes to standard error, since it is not the same twice.
 #![allow(clippy::print_stderr)]
 
-use std::io::IsTerminal;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -18,6 +17,7 @@ use millrace_machine::{Machine, Native};
 
 use super::args::BenchArgs;
 use super::plan::{self, RowPlan};
+use crate::config::words::SECOND_NS;
 use crate::verbs::bar::Bar;
 
 /// All rows of `--machine` or `--locks`.
@@ -32,7 +32,7 @@ fn simulated_rows(args: &BenchArgs, name: &str, interrupt: &Interrupt) -> Result
     let model = machine(name).context("--machine")?;
     let all: Vec<u32> = (0..model.cpus()).collect();
     let plans = plans(args, &plan::rows_on(args, &all)?, Length::Rounds)?;
-    let mut bar = Bar::new(plans.len(), std::io::stderr().is_terminal());
+    let mut bar = Bar::new(plans.len());
     let start = Instant::now();
     let mut ended = 0;
     bar.show(0, name, 0.0);
@@ -59,8 +59,8 @@ fn simulated_rows(args: &BenchArgs, name: &str, interrupt: &Interrupt) -> Result
 /// On this machine rows run one after another, or they would measure each other.
 fn metered_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
     let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
-    let plans = plans(args, &plan::rows_on(args, &all)?, Length::Time(1_000_000_000))?;
-    let mut bar = Bar::new(plans.len(), std::io::stderr().is_terminal());
+    let plans = plans(args, &plan::rows_on(args, &all)?, Length::Time(SECOND_NS))?;
+    let mut bar = Bar::new(plans.len());
     let mut rows = Vec::new();
     for (index, plan) in plans.iter().enumerate().take_while(|_| !interrupt.is_set()) {
         bar.show(index, "with lock statistics", 0.0);

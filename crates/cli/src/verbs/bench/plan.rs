@@ -120,7 +120,7 @@ fn workers(args: &BenchArgs, serving: Serving, jobs: &[u32], all: &[u32]) -> Res
     Ok(worker_cpus(&topology, &busy).into_iter().map(|cpu| cpu.0).collect())
 }
 
-/// The rows without what says who serves.
+/// The rows without the modes of serving.
 fn queue_plans(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     let default = args.target.drive.is_empty() && args.target.connect.is_none();
     let bare = default
@@ -137,9 +137,11 @@ fn queue_plans(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
         [] => vec![32],
         given => given.to_vec(),
     };
-    let (kinds, sizes) = (args.workload.kinds()?, block_sizes(args, default)?);
+    let (kinds, sizes) =
+        (args.workload.kinds()?, block_sizes(args, if default { 512 } else { 4096 })?);
     let mut rows = Vec::new();
-    for place in places(args, bare, all)? {
+    let unasked = if bare { core_counts(all.len()) } else { vec![0] };
+    for place in places(args, unasked, all)? {
         for (rw, bs_bytes) in product(&kinds, &sizes) {
             for (iodepth, stamp) in product(&depths, &args.workload.stamp) {
                 let workload = Workload {
@@ -200,9 +202,10 @@ fn queue_rows(
     rows
 }
 
-fn block_sizes(args: &BenchArgs, null: bool) -> Result<Vec<u32>> {
+/// The sizes of I/Os, `default_bytes` if none is given.
+fn block_sizes(args: &BenchArgs, default_bytes: u32) -> Result<Vec<u32>> {
     if args.workload.bs.is_empty() {
-        return Ok(vec![if null { 512 } else { 4096 }]);
+        return Ok(vec![default_bytes]);
     }
     let mut sizes = Vec::new();
     for text in &args.workload.bs {
@@ -216,15 +219,15 @@ fn block_sizes(args: &BenchArgs, null: bool) -> Result<Vec<u32>> {
     Ok(sizes)
 }
 
-/// Which CPUs and how many jobs each row has.
-fn places(args: &BenchArgs, bare: bool, all: &[u32]) -> Result<Vec<Place>> {
+/// Which CPUs and how many jobs each row has; `unasked` are the counts of CPUs where no flag says
+/// any, 0 for as many as there are jobs.
+fn places(args: &BenchArgs, unasked: Vec<usize>, all: &[u32]) -> Result<Vec<Place>> {
     if let Some(cpu) = args.queues.cpu_list.iter().find(|cpu| !all.contains(cpu)) {
         bail!("--cpu-list {cpu}: there is no such CPU to use here; there are {}", ranges(all));
     }
     let counts = match args.queues.cpus.as_slice() {
         _ if !args.queues.cpu_list.is_empty() => vec![args.queues.cpu_list.len()],
-        [] if bare => core_counts(all.len()),
-        [] => vec![0],
+        [] => unasked,
         given => given.iter().map(|count| count_of(*count, all.len())).collect(),
     };
     let mut places = Vec::new();

@@ -84,7 +84,7 @@ struct Image {
 /// If one is not there, or looks like a configuration itself.
 pub fn configuration(files: &[PathBuf], args: &ImageArgs) -> anyhow::Result<String> {
     refuse_an_address_twice(args)?;
-    let images = files.iter().map(|file| image(file, args.read_only));
+    let images = files.iter().map(|file| image(file, args));
     let mut images = images.collect::<anyhow::Result<Vec<Image>>>()?;
     let mut names: Vec<&str> = images.iter().map(|image| image.name.as_str()).collect();
     names.sort_unstable();
@@ -153,7 +153,7 @@ fn text(images: &[Image], name: &str, args: &ImageArgs) -> String {
 }
 
 /// The drive of a file, or of a spec such as `ram:size=1g`.
-fn image(file: &Path, read_only: bool) -> anyhow::Result<Image> {
+fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<Image> {
     let shown = file.display();
     let Some(path) = file.to_str() else {
         bail!("{shown}: the name is not UTF-8; give the file another, or a link to it");
@@ -183,7 +183,7 @@ fn image(file: &Path, read_only: bool) -> anyhow::Result<Image> {
         bail!("{shown}: {why}");
     }
     let mut what = format!("driver = \"file\"\npath = {}\n", quoted(path));
-    if read_only {
+    if args.read_only {
         what.push_str("read-only = true\n");
     }
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or("disk");

@@ -11,7 +11,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use millrace_drives::{Holder, Spec, flock_holder, lock_refusal, size_bytes, size_text};
+use millrace_drives::{
+    FileAccess, Holder, Spec, flock_holder, lock_refusal, size_bytes, size_text,
+};
 use rustix::fs::{Access, Mode, OFlags, access, ftruncate, open};
 use rustix::process::{Resource, getrlimit};
 
@@ -55,7 +57,7 @@ pub fn drive(spec: &Spec) -> Option<String> {
     let spec = &innermost(spec);
     let path = Path::new(spec.get("path")?);
     let shown = path.display();
-    let read_only = is_on(spec, "read-only", false);
+    let read_only = switch(spec, "read-only").unwrap_or(false);
     if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink()) && !path.exists() {
         return Some(format!("{shown}: this is a link to a file that is not there; make that"));
     }
@@ -79,10 +81,11 @@ pub fn drive(spec: &Spec) -> Option<String> {
              read-only=on, or `serve --read-only`"
         ));
     }
-    if !is_on(spec, "lock", true) {
+    if !locks(spec) {
         return None;
     }
-    lock_refusal(path, read_only)
+    let access = if read_only { FileAccess::ReadOnly } else { FileAccess::ReadWrite };
+    lock_refusal(path, access)
 }
 
 /// Why nobody can listen at a TCP address, and what to do; none if somebody can. Port 0 is any.
@@ -110,7 +113,7 @@ pub fn unreadable(path: &Path) -> Option<String> {
 /// The process that has locked a drive's file, if another has, and the file.
 pub fn locker(spec: &Spec) -> Option<(PathBuf, Holder)> {
     let spec = &innermost(spec);
-    let path = PathBuf::from(spec.get("path").filter(|_| is_on(spec, "lock", true))?);
+    let path = PathBuf::from(spec.get("path").filter(|_| locks(spec))?);
     let holder = holder_of(&path).filter(|holder| !holder.is_this())?;
     Some((path, holder))
 }
@@ -148,8 +151,14 @@ fn innermost(spec: &Spec) -> Spec {
     inner.map_or_else(|| spec.clone(), |inner| innermost(&inner))
 }
 
-fn is_on(spec: &Spec, key: &str, default: bool) -> bool {
-    spec.get(key).map_or(default, |value| ["on", "true", "yes", "1"].contains(&value))
+/// Whether a switch of a file drive is on, where the spec says so or not.
+fn switch(spec: &Spec, key: &str) -> Option<bool> {
+    spec.get(key).map(|value| ["on", "true", "yes", "1"].contains(&value))
+}
+
+/// Whether the drive locks its file.
+fn locks(spec: &Spec) -> bool {
+    switch(spec, "lock").unwrap_or(true)
 }
 
 fn folder_of(path: &Path) -> &Path {

@@ -2,8 +2,8 @@
 //!
 //! Owns handles to the volumes and to the server's counters, and the recording of a trace if there
 //! is one (recording.rs), and lock statistics while they are taken (metering.rs); has volumes grow
-//! on request (resizing.rs). Else counters are read and nothing else, so that who asks costs the
-//! I/O threads no more than the transfer of the cache lines that are read.
+//! on request (resizing.rs). Else counters are read and nothing else, so that whoever asks costs
+//! the I/O threads no more than the transfer of the cache lines that are read.
 //! Called by the thread of `views`; made by `serve` when all stands.
 
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Observed {
         }
     }
 
-    /// Looks whether who wanted something is still there; now and then.
+    /// Ends lock statistics whose client has gone away; to be called now and then.
     pub fn tick(&self) {
         self.metering.end_if_silent();
     }

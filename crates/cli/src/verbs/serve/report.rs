@@ -187,7 +187,7 @@ fn drives(plan: &Checked, opened: &Opened) -> String {
     table.trim_fmt()
 }
 
-/// Design, software and hardware queues, and who runs these: `mq 2 -> 2, I/O threads`.
+/// Design, software and hardware queues, and which threads run these: `mq 2 -> 2, I/O threads`.
 fn queues(disk: &Disk<Native>, stack: Stack) -> String {
     let (software, hardware) = disk.queue_count();
     let runner = match disk.kind() {

@@ -112,10 +112,8 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<Row> {
     for volume in &now.volumes {
         let drives: Vec<&Drive> =
             now.drives.iter().filter(|drive| drive.volume == volume.name).collect();
-        let of_drives: Vec<Row> = drives
-            .iter()
-            .map(|drive| row("drive", &drive.name, &[drive], before, seconds))
-            .collect();
+        let of_drives: Vec<Row> =
+            drives.iter().map(|drive| row("drive", drive, before, seconds)).collect();
         let earlier = before.and_then(|b| b.volumes.iter().find(|e| e.name == volume.name));
         let ended = earlier.map(|earlier| earlier.ops.as_slice());
         let mut whole = row_of_ended(&volume.name, (&volume.ops, ended), volume, seconds);
@@ -160,26 +158,18 @@ fn row_of_ended(
         ..Drive::default()
     };
     let before = before.map(|ops| Report { drives: vec![drive(ops)], ..Report::default() });
-    row("client", name, &[&drive(now)], before.as_ref(), seconds)
+    row("client", &drive(now), before.as_ref(), seconds)
 }
 
-fn row(
-    kind: &'static str,
-    name: &str,
-    drives: &[&Drive],
-    before: Option<&Report>,
-    seconds: f64,
-) -> Row {
+/// A row of what a drive has done since the report `before`.
+fn row(kind: &'static str, drive: &Drive, before: Option<&Report>, seconds: f64) -> Row {
+    let earlier = before.and_then(|before| before.drives.iter().find(|e| e.name == drive.name));
     let sums = |wanted: &[Op]| {
         let mut sum = Sum::default();
-        for drive in drives {
-            let earlier = before
-                .and_then(|before| before.drives.iter().find(|earlier| earlier.name == drive.name));
-            let ops = drive.ops.iter().filter(|op| wanted.iter().any(|one| one.name() == op.op));
-            for op in ops {
-                let earlier = earlier.and_then(|drive| drive.ops.iter().find(|e| e.op == op.op));
-                sum.add(op, earlier.unwrap_or(&OpCounts::default()));
-            }
+        let ops = drive.ops.iter().filter(|op| wanted.iter().any(|one| one.name() == op.op));
+        for op in ops {
+            let earlier = earlier.and_then(|drive| drive.ops.iter().find(|e| e.op == op.op));
+            sum.add(op, earlier.unwrap_or(&OpCounts::default()));
         }
         sum
     };
@@ -189,14 +179,14 @@ fn row(
     let total_ns: u64 = all.iter().map(|sum| sum.total.sum_ns()).sum();
     let service_ns: u64 = all.iter().map(|sum| sum.service_ns).sum();
     Row {
-        name: name.to_owned(),
+        name: drive.name.clone(),
         kind,
-        volume: drives.first().map_or_else(String::new, |drive| drive.volume.clone()),
+        volume: drive.volume.clone(),
         seconds,
         aqu_sz: total_ns as f64 / 1e9 / seconds,
         util: (service_ns as f64 / 1e7 / seconds).min(100.0),
-        in_flight: drives.iter().map(|drive| drive.in_flight).sum(),
-        tags_in_use: drives.iter().map(|drive| drive.tags_in_use).sum(),
+        in_flight: drive.in_flight,
+        tags_in_use: drive.tags_in_use,
         read: read.columns(seconds),
         write: write.columns(seconds),
         discard: discard.columns(seconds),

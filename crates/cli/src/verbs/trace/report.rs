@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use millrace_lab::trace::{Spans, Timeline, report_html};
 
 use super::{Input, Next};
+use crate::verbs::bar::Bar;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,7 +35,7 @@ pub struct Args {
 /// If a trace cannot be read to its end, or the page cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let (mut spans, mut timeline) = (Spans::new(), Timeline::new());
-    let walked = args.input.walk(true, |entry, _| {
+    let walked = args.input.walk(Bar::new(1), |entry, _| {
         spans.entry(entry, &mut timeline);
         timeline.entry(entry, &spans);
         Next::Event

@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use millrace_lab::trace::{DriverData, Show};
 
 use super::{Input, Next, is_gone};
+use crate::verbs::bar::Bar;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,7 +62,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let show = Show::new(names.iter().map(|name| name.name()).collect());
     let mut show = show.with_data(data);
     let mut written = Ok(());
-    let walked = args.input.walk(!on_terminal, |entry, reader| {
+    let bar = if on_terminal { Bar::hidden() } else { Bar::new(1) };
+    let walked = args.input.walk(bar, |entry, reader| {
         written = out.write_all(show.entry(entry, reader.names()));
         if written.is_ok() { Next::Event } else { Next::Stop }
     });

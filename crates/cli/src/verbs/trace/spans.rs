@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use millrace_lab::trace::{Columns, Per, Spans, json_line};
 
 use super::{Input, Next};
+use crate::verbs::bar::Bar;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -60,7 +61,7 @@ pub struct Args {
 /// If a trace cannot be read to its end.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut spans = Spans::new();
-    let names = args.input.walk(true, |entry, _| {
+    let names = args.input.walk(Bar::new(1), |entry, _| {
         spans.entry(entry, &mut ());
         Next::Event
     })?;
