@@ -23,7 +23,8 @@ const KILLED_PERCENT_MIN: f64 = 90.0;
 const USAGE: &str =
     "usage: cargo xtask mutants [--short] [--package NAME]... [--shard K/N | --sample N]
   --short        only the mutants of xtask/mutants/short.txt, as CI does
-  --package      one of block, exports-vhost, exports-server, exports-rest, drives, reactor
+  --package      one of block, exports-vhost, exports-server, exports-rest, runtime, drives,
+                 reactor
   --shard K/N    every Nth mutant, from the Kth on, counted from 0
   --sample N     the same as --shard 0/N";
 
@@ -31,6 +32,8 @@ const USAGE: &str =
 struct Group {
     name: &'static str,
     package: &'static str,
+    /// The package whose tests judge them, if it is another.
+    judge: Option<&'static str>,
     /// Globs of files; none for all.
     files: &'static [&'static str],
     /// Globs of files left to other groups.
@@ -44,10 +47,11 @@ struct Group {
 }
 
 /// In the order of importance.
-const GROUPS: [Group; 6] = [
+const GROUPS: [Group; 7] = [
     Group {
         name: "block",
         package: "millrace-block",
+        judge: None,
         files: &[],
         but: &[],
         // Without `allocation` and `simulated`, which take longer than all others together.
@@ -74,6 +78,7 @@ const GROUPS: [Group; 6] = [
     Group {
         name: "exports-vhost",
         package: "millrace-exports",
+        judge: None,
         files: &["crates/exports/src/vhost/**", "crates/exports/src/vhost_client/**"],
         but: &[],
         // Without those of idleness and places, which measure for long.
@@ -92,6 +97,7 @@ const GROUPS: [Group; 6] = [
     Group {
         name: "exports-server",
         package: "millrace-exports",
+        judge: None,
         files: &["crates/exports/src/server/**"],
         but: &[],
         tests: &["--lib", "--test=server_*"],
@@ -101,15 +107,28 @@ const GROUPS: [Group; 6] = [
     Group {
         name: "exports-rest",
         package: "millrace-exports",
+        judge: None,
         files: &[],
         but: &["crates/exports/src/vhost*/**", "crates/exports/src/server/**"],
         tests: &["--lib", "--test=server_*"],
         quick: &["--lib", "--test=server_bounds", "--test=server_commands"],
         skipped: &["model::"],
     },
+    // I/O threads and drives' workers show what they do on drives only.
+    Group {
+        name: "runtime",
+        package: "millrace-runtime",
+        judge: Some("millrace-drives"),
+        files: &[],
+        but: &[],
+        tests: &["--lib", "--test=conformance", "--test=workers"],
+        quick: &["--lib", "--test=conformance"],
+        skipped: &[],
+    },
     Group {
         name: "drives",
         package: "millrace-drives",
+        judge: None,
         files: &[],
         but: &[],
         tests: &["--lib", "--test=conformance", "--test=workers"],
@@ -119,6 +138,7 @@ const GROUPS: [Group; 6] = [
     Group {
         name: "reactor",
         package: "millrace-reactor",
+        judge: None,
         files: &[],
         but: &[],
         tests: &["--lib", "--tests"],
@@ -214,6 +234,7 @@ fn plant(place: &Place, group: &Group, choice: &Choice, wanted: &[&Entry]) -> Re
     // A hang costs that much; twice what the tests need allows for a machine that is busy.
     command.args(["--timeout-multiplier=2", "--minimum-test-timeout=20", "--build-timeout=300"]);
     command.args(["--package", group.package]).arg("--output").arg(&report);
+    command.args(group.judge.iter().flat_map(|package| ["--test-package", package]));
     // Names alone do not do for wanted ones: "delete field" passes each `--re` (27.1.0).
     let files: Vec<&str> = wanted.iter().map(|entry| entry.key.path()).collect();
     let files = if files.is_empty() { group.files } else { &files };
@@ -384,6 +405,7 @@ mod tests {
             ("crates/exports/src/vhost_client/ring.rs", "exports-vhost"),
             ("crates/exports/src/server/budget.rs", "exports-server"),
             ("crates/exports/src/nbd/wire.rs", "exports-rest"),
+            ("crates/runtime/src/io_context.rs", "runtime"),
         ] {
             let names: Vec<&str> =
                 GROUPS.iter().filter(|group| group.has(path)).map(|group| group.name).collect();
