@@ -277,7 +277,7 @@ fn long_list() -> Vec<Buffer> {
 fn allocator_calls_are_counted_and_traced_to_their_line() {
     let (calls, first) = calls_in(|| drop(Buffer::new(512)));
     assert_eq!(calls, 2);
-    assert!(first.contains("src/buffer.rs:"), "{first}");
+    assert!(first.contains("src/bio/buffer.rs:"), "{first}");
 }
 
 #[test]

@@ -93,7 +93,7 @@ mod tests {
         let locks = [lock(None), lock(Some("crates/block/src/disk/sq.rs:12")), lock(Some(site))];
         let text = lock_table(&locks, Form::Short);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
-        assert!(text.contains("\n  block/sq.rs:12 ") && text.contains(":1234 "), "{text}");
+        assert!(text.contains("\n  block/disk/sq.rs:12 ") && text.contains(":1234 "), "{text}");
         let text = lock_table(&locks, Form::Whole);
         assert!(text.contains("max hold us") && text.contains(&site["crates/".len()..]), "{text}");
     }
