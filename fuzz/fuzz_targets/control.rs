@@ -10,9 +10,9 @@
 
 #![no_main]
 
-#[path = "../../crates/millrace/src/views/http.rs"]
+#[path = "../../crates/cli/src/views/http.rs"]
 mod http;
-#[path = "../../crates/millrace/src/views/protocol.rs"]
+#[path = "../../crates/cli/src/views/protocol.rs"]
 #[allow(dead_code)]
 mod protocol;
 

@@ -52,7 +52,7 @@ fn workspace() -> PathBuf {
 fn build(profile_dir: &Path) {
     let target_dir = profile_dir.parent().expect("a profile lies in the target directory");
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--package", "millrace", "--bin", "millrace", "--target-dir"]);
+    cargo.args(["build", "--package", "millrace-cli", "--bin", "millrace", "--target-dir"]);
     cargo.arg(target_dir).current_dir(workspace());
     if profile_dir.ends_with("release") {
         cargo.arg("--release");

@@ -99,7 +99,7 @@ pub fn run(root: &Path, binary: Option<&str>) -> Result<bool> {
 /// Builds the program and gives its path.
 fn built(root: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--release", "--package", "millrace"]).current_dir(root);
+    cargo.args(["build", "--release", "--package", "millrace-cli"]).current_dir(root);
     if !cargo.status().context("cannot start cargo")?.success() {
         bail!("cargo build failed: see above");
     }

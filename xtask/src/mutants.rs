@@ -23,7 +23,8 @@ const KILLED_PERCENT_MIN: f64 = 90.0;
 const USAGE: &str =
     "usage: cargo xtask mutants [--short] [--package NAME]... [--shard K/N | --sample N]
   --short        only the mutants of xtask/mutants/short.txt, as CI does
-  --package      one of block, exports-vhost, exports-server, exports-rest, clients, drives, reactor
+  --package      one of block, exports-vhost, exports-server, exports-rest, clients, runtime,
+                 drives, reactor
   --shard K/N    every Nth mutant, from the Kth on, counted from 0
   --sample N     the same as --shard 0/N";
 
@@ -46,7 +47,7 @@ struct Group {
 }
 
 /// In the order of importance.
-const GROUPS: [Group; 7] = [
+const GROUPS: [Group; 8] = [
     Group {
         name: "block",
         package: "millrace-block",
@@ -133,6 +134,17 @@ const GROUPS: [Group; 7] = [
         ],
         quick: &["--lib", "--test=nbd", "--test=vhost_ring"],
         skipped: &["model::"],
+    },
+    // I/O threads and drives' workers show what they do on drives only.
+    Group {
+        name: "runtime",
+        package: "millrace-runtime",
+        judge: Some("millrace-drives"),
+        files: &[],
+        but: &[],
+        tests: &["--lib", "--test=conformance", "--test=workers"],
+        quick: &["--lib", "--test=conformance"],
+        skipped: &[],
     },
     Group {
         name: "drives",
@@ -415,6 +427,7 @@ mod tests {
             ("crates/clients/src/vhost/ring.rs", "clients"),
             ("crates/exports/src/nbd/server/budget.rs", "exports-server"),
             ("crates/exports/src/nbd/wire.rs", "exports-rest"),
+            ("crates/runtime/src/io_context.rs", "runtime"),
         ] {
             let names: Vec<&str> =
                 GROUPS.iter().filter(|group| group.has(path)).map(|group| group.name).collect();

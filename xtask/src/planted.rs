@@ -33,7 +33,7 @@ pub fn run(root: &Path) -> Result<bool> {
     let target = root.join("target/planted");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
-        .args(["build", "--package", "millrace", "--features", "planted"])
+        .args(["build", "--package", "millrace-cli", "--features", "planted"])
         .env("CARGO_TARGET_DIR", &target)
         .current_dir(root)
         .status()

@@ -11,10 +11,7 @@ use millrace_block::{Controller, ControllerConfig, Sharing};
 use millrace_machine::{Machine, NodeId};
 
 use crate::spec::{Spec, SpecError};
-
-/// The words of a sharing.
-pub const SHARINGS: [(&str, Sharing); 3] =
-    [("queue", Sharing::Queue), ("drive", Sharing::Drive), ("controller", Sharing::Controller)];
+use crate::words::Words;
 
 /// Reads `NAME:tags=N,sharing=queue|drive|controller,node=N`; `tags` is needed, `sharing` is
 /// `controller` and `node` unknown if not given. Whether the node exists is for the machine to say.
@@ -40,11 +37,11 @@ pub fn controller_config(text: &str) -> Result<ControllerConfig, SpecError> {
                 tags.replace(number).is_some()
             }
             "sharing" => {
-                let Some((_, word)) = SHARINGS.iter().find(|(word, _)| *word == value) else {
+                let Some(word) = Sharing::from_word(value) else {
                     let words = "queue, drive and controller";
                     return Err(wrong(format!("sharing={value} is unknown; there are {words}")));
                 };
-                sharing.replace(*word).is_some()
+                sharing.replace(word).is_some()
             }
             "node" => {
                 let Some(number) = number(u32::MAX) else {
@@ -61,12 +58,6 @@ pub fn controller_config(text: &str) -> Result<ControllerConfig, SpecError> {
     let Some(tags) = tags else { return Err(wrong("it needs tags=N".into())) };
     let sharing = sharing.unwrap_or(Sharing::Controller);
     Ok(ControllerConfig { name: name.into(), tags, sharing, node })
-}
-
-/// The word of a sharing.
-#[must_use]
-pub fn sharing_word(sharing: Sharing) -> &'static str {
-    SHARINGS.iter().find(|(_, known)| *known == sharing).map_or("?", |(word, _)| word)
 }
 
 /// The controller that a drive's spec names, if it names one.

@@ -26,7 +26,7 @@ const MAX_CACHE_SECTORS: u32 = 64 << 11;
 /// What kind of cache a fault drive pretends to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FaultCache {
-    /// That of the drive below.
+    /// The cache of the drive below.
     #[default]
     Inner,
     /// A volatile one, with FUA writes.
@@ -70,13 +70,13 @@ impl FaultDriver {
         Ok(FaultDriver { inner, control, cache: config.cache })
     }
 
-    /// Whether the drive below may say where its holes are. Who knows of a hole does not read it,
-    /// so while anything may go wrong with a read all is data. What is in a cache is data too.
+    /// Whether the drive below may say where its holes are. Whoever knows of a hole does not read
+    /// it, so while anything may go wrong with a read all is data. What is in a cache is data too.
     fn vouches_for_holes(&self) -> bool {
         self.cache == FaultCache::Inner && !self.control.state.may_strike()
     }
 
-    /// The hand on it.
+    /// Controls its faults while it is used.
     #[must_use]
     pub fn control(&self) -> FaultControl {
         self.control.clone()

@@ -33,9 +33,8 @@ use millrace_block::{
 use millrace_machine::{Native, Topology};
 use millrace_reactor::Backend;
 
-use crate::io_context;
 use engine::{Engine, Ring, ThreadBound};
-pub use locks::lock_refusal;
+pub use locks::{FileAccess, lock_refusal};
 pub(crate) use open::measure;
 use pool::Pool;
 use probe::{Geometry, Next};
@@ -58,7 +57,7 @@ pub enum Direct {
     Off,
 }
 
-/// Who carries out file operations.
+/// What carries out file operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Aio {
     /// The reactor of the I/O thread, whatever it runs on.
@@ -264,7 +263,7 @@ impl Driver<Native> for FileDriver {
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
         let path = self.config.path.display();
-        let Some(current) = io_context::current() else {
+        let Some(current) = millrace_runtime::current() else {
             let text = format!("{path}: queue {index} opened on a thread that is no I/O thread");
             return Err(Error::new(ErrorKind::NotSupported, text));
         };

@@ -5,39 +5,34 @@
 //! and through the reactor below. Called by the `millrace` binary, exports and the lab.
 
 mod controller;
-mod drive_workers;
 mod fault;
 mod file;
-mod io_context;
 mod mapping;
 mod model;
 mod null;
 mod open;
+mod payload;
 mod ram;
-mod recorder;
 mod spec;
 mod store;
 mod system;
 mod value;
+mod words;
 
-pub use controller::{SHARINGS, controller_config, controller_of, sharing_word};
-pub use drive_workers::{DriveWorkers, Pinning, WorkerCpus, worker_cpus, worker_posts};
+pub use controller::{controller_config, controller_of};
 pub use fault::{
     Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule, fault_controls,
 };
-pub use file::{Aio, Direct, FileConfig, FileCounters, FileDriver, lock_refusal};
-pub use io_context::{IoConfig, IoContext, current_reactor};
+pub use file::{Aio, Direct, FileAccess, FileConfig, FileCounters, FileDriver, lock_refusal};
 pub use model::{
     ModelConfig, ModelContents, ModelController, ModelDriver, ModelIo, ModelIoKind, ModelPreset,
     ModelTiming, Timing, model_presets,
 };
 pub use null::NullDriver;
 pub use open::{Measured, Opened, check, measure, open, open_on};
+pub use payload::{copy_from_request, copy_to_request};
 pub use ram::{RamConfig, RamDriver};
-pub use recorder::{
-    DEVICE_NAME, Recorded, Recorder, RecorderConfig, TraceFilter, categories_of, stamp_of,
-    trace_file,
-};
 pub use spec::{Spec, SpecError, drivers, known_keys};
 pub use system::{Holder, flock_holder, memory_bytes};
 pub use value::{size_bytes, size_text, time_ns};
+pub use words::{Words, nearest};

@@ -25,7 +25,7 @@ use millrace_machine::{Machine, Topology};
 
 pub use config::{ModelConfig, ModelContents, ModelTiming};
 pub use controller::ModelController;
-use controller::Seat;
+use controller::Port;
 pub(crate) use open::{MODEL_KEYS, config_of};
 pub use preset::{ModelPreset, model_presets};
 use queue::ModelQueue;
@@ -45,7 +45,7 @@ pub struct ModelDriver {
 struct Shared {
     timing: Mutex<Timing>,
     store: Option<Store>,
-    seat: Option<Seat>,
+    port: Option<Port>,
 }
 
 impl ModelDriver {
@@ -60,9 +60,9 @@ impl ModelDriver {
             ModelContents::None => None,
             ModelContents::Ram => Some(Store::new(config.size_bytes)?),
         };
-        let seat = config.controller.clone().map(Seat::new);
+        let port = config.controller.clone().map(Port::new);
         let timing = Mutex::new(Timing::new(&config.timing));
-        Ok(ModelDriver { config, shared: Arc::new(Shared { timing, store, seat }) })
+        Ok(ModelDriver { config, shared: Arc::new(Shared { timing, store, port }) })
     }
 }
 

@@ -30,7 +30,7 @@ pub struct Measured {
     pub block_bytes: u32,
     /// Lines that a person should see.
     pub notes: Vec<String>,
-    /// Those of things that are hardly meant.
+    /// Lines about things that are hardly meant.
     pub warnings: Vec<String>,
 }
 

@@ -7,10 +7,12 @@
 //! when the drive is opened.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::model::MODEL_KEYS;
 use crate::value::{split_outside, unwrapped};
+use crate::words::nearest;
 
 /// Drivers and their keys.
 const DRIVERS: [(&str, &[&str]); 5] = [
@@ -154,18 +156,6 @@ pub fn known_keys(driver: &str) -> Option<&'static [&'static str]> {
     DRIVERS.iter().find(|(name, _)| *name == driver).map(|(_, keys)| *keys)
 }
 
-/// The known word most like `word`, if one is like it at all.
-pub(crate) fn nearest(
-    word: &str,
-    known: impl Iterator<Item = &'static str>,
-) -> Option<&'static str> {
-    known
-        .map(|name| (strsim::jaro_winkler(word, name), name))
-        .filter(|(likeness, _)| *likeness > 0.65)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, name)| name)
-}
-
 impl Spec {
     /// A spec of keys that are spelled out elsewhere, as in a configuration file.
     ///
@@ -192,6 +182,15 @@ impl Spec {
             options.push((key, value));
         }
         Ok(Spec { driver: driver.into(), controller: None, options })
+    }
+
+    /// The file that it names, or that the drive inside it names; none if there is none.
+    #[must_use]
+    pub fn file(&self) -> Option<PathBuf> {
+        if let Some(path) = self.get("path") {
+            return Some(path.into());
+        }
+        self.get("drive").and_then(|inner| inner.parse::<Spec>().ok()?.file())
     }
 
     /// The value of a key, if it is given.

@@ -52,7 +52,7 @@ pub fn flock_holder(file: &File) -> Option<Holder> {
     pid.map(Holder::of)
 }
 
-/// Who has the flock(2) lock of the file whose id is the one that is looked for.
+/// The process that has the flock(2) lock of the file whose id `is_it` accepts.
 fn locker(table: &str, is_it: impl Fn(&str) -> bool) -> Option<u32> {
     // `1: FLOCK  ADVISORY  WRITE 4711 fe:01:1234 0 EOF`; whoever waits has `->` behind the number.
     table.lines().find_map(|line| {

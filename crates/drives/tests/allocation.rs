@@ -17,11 +17,12 @@ use millrace_block::{
     Again, Bio, Buffer, Channel, Disk, DiskConfig, Driver, Op, OpFlags, Stack, Stamp, Volume,
 };
 use millrace_drives::{
-    Aio, Direct, FileConfig, FileCounters, FileDriver, IoConfig, IoContext, ModelConfig,
-    ModelContents, ModelController, ModelDriver, model_presets,
+    Aio, Direct, FileConfig, FileCounters, FileDriver, ModelConfig, ModelContents, ModelController,
+    ModelDriver, model_presets,
 };
 use millrace_machine::{Machine, Native};
 use millrace_reactor::{Backend, Config, Reactor};
+use millrace_runtime::{IoConfig, IoContext};
 use tempfile::TempDir;
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
@@ -276,7 +277,7 @@ fn long_list() -> Vec<Buffer> {
 fn allocator_calls_are_counted_and_traced_to_their_line() {
     let (calls, first) = calls_in(|| drop(Buffer::new(512)));
     assert_eq!(calls, 2);
-    assert!(first.contains("src/buffer.rs:"), "{first}");
+    assert!(first.contains("src/bio/buffer.rs:"), "{first}");
 }
 
 #[test]

@@ -11,9 +11,10 @@ use millrace_block::{
     Bio, Buffer, Channel, Disk, DiskConfig, ErrorKind, Layout, Op, Serving, ServingConfig, Spread,
     Stamp, Status, Volume,
 };
-use millrace_drives::{DriveWorkers, IoConfig, IoContext, Pinning, Spec, WorkerCpus, open};
+use millrace_drives::{Spec, open};
 use millrace_machine::{CpuId, Machine, Native};
 use millrace_reactor::{Backend, Config};
+use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning, WorkerCpus};
 
 const DRIVES: usize = 4;
 const THREADS: u64 = 2;

@@ -10,9 +10,10 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use millrace_block::{Disk, Snapshot, Stamp, Volume};
-use millrace_drives::{DriveWorkers, IoConfig, IoContext, Pinning};
+use millrace_drives::Words;
 use millrace_machine::{CpuId, Machine, Native, Thread};
 use millrace_reactor::Config;
+use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
 use crate::job::{Job, JobResult, Until};
 use crate::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
@@ -378,7 +379,7 @@ pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: 
         iodepth: plan.workload.iodepth,
         bs,
         rw: plan.workload.rw.to_string(),
-        stamp: stamp_name(plan.stamp).to_owned(),
+        stamp: plan.stamp.word().to_owned(),
         ios,
         seconds: times.seconds,
         iops: ios as f64 / times.seconds,
@@ -397,11 +398,6 @@ pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: 
         },
         ..Row::default()
     }
-}
-
-/// The word of a setting.
-pub(crate) fn stamp_name(stamp: Stamp) -> &'static str {
-    if stamp == Stamp::Io { "io" } else { "batch" }
 }
 
 /// User and system time of this process.

@@ -8,8 +8,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use millrace_block::{Again, Bio, Buffer, Channel, Completion, Error, Op, Reject, Snapshot};
-use millrace_drives::IoContext;
 use millrace_machine::{Machine, Native};
+use millrace_runtime::IoContext;
 
 use crate::verify::Written;
 use crate::workload::{Offsets, Workload};

@@ -12,9 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_block::{Disk, DiskConfig, Stamp, TRACE_RING_EVENTS, Tracer, Volume, blktrace};
-use millrace_drives::{Recorder, RecorderConfig, open};
+use millrace_drives::open;
 use millrace_machine::Native;
 use millrace_reactor::Config;
+use millrace_runtime::{Recorder, RecorderConfig};
 
 use crate::bench::{BenchError, Interrupt, Plan, run_row};
 use crate::page::{Check, CheckKind, DataTable, Page, Quantity};

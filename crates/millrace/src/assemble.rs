@@ -10,8 +10,9 @@ use millrace_block::{
     Controller, ControllerConfig, Disk, DiskConfig, Error, ErrorKind, Layout, ServingConfig,
     Spread, Stack, TRACE_RING_EVENTS, Tracer, Volume, blktrace,
 };
-use millrace_drives::{FaultControl, Spec, SpecError, WorkerCpus, controller_of};
+use millrace_drives::{FaultControl, Spec, SpecError, controller_of};
 use millrace_machine::{CpuId, Machine, Native, NodeId};
+use millrace_runtime::WorkerCpus;
 
 use crate::serving::{check_serving, needs_workers};
 use crate::space::Space;
@@ -60,7 +61,7 @@ pub struct VolumeOptions {
     pub io_threads: u16,
     /// Controllers that its drives may name.
     pub controllers: Vec<ControllerConfig>,
-    /// Who serves the drives.
+    /// Which threads serve the drives.
     pub serving: ServingConfig,
     /// CPUs of the drives' workers, dealt out in turn; not used where [`needs_workers`] says no.
     pub worker_cpus: Vec<CpuId>,
@@ -68,16 +69,21 @@ pub struct VolumeOptions {
     pub trace_ring: usize,
 }
 
-/// The device of a drive in traces: of a major number for local use.
+/// Major number of drives in traces: the first of those that Linux leaves to local use.
+const MAJOR_LOCAL: u32 = 240;
+/// Major number of volumes in traces: md's, which tools take to map to other devices.
+const MAJOR_MD: u32 = 9;
+
+/// The device of a drive in traces, by its minor number.
 #[must_use]
 pub fn drive_device(minor: u32) -> u32 {
-    blktrace::device(240, minor)
+    blktrace::device(MAJOR_LOCAL, minor)
 }
 
-/// The device of a volume in traces: of md's major number, which tools take to map to others.
+/// The device of a volume in traces, by its minor number.
 #[must_use]
 pub fn volume_device(minor: u32) -> u32 {
-    blktrace::device(9, minor)
+    blktrace::device(MAJOR_MD, minor)
 }
 
 /// What drives are opened on.
@@ -134,6 +140,19 @@ pub enum SetupError {
         name: String,
         /// Why.
         source: SpecError,
+    },
+    /// The drive's file is another drive's already.
+    #[error(
+        "drive {name}: its file is that of drive {other_name}, too; give each drive a file of its \
+         own"
+    )]
+    SameFile {
+        /// Its name.
+        name: String,
+        /// Number of the other drive, in the order of opening.
+        other: usize,
+        /// Name of the other drive.
+        other_name: String,
     },
     /// A queue setting or the volume makes no sense.
     #[error(transparent)]

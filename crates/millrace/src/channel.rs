@@ -13,8 +13,8 @@ use std::sync::Arc;
 use millrace_block::{
     Again, Bio, ChannelConfig, Completion, Error, ErrorKind, QueueKind, Rejected, Status,
 };
-use millrace_drives::{IoConfig, IoContext, current_reactor};
 use millrace_machine::Native;
+use millrace_runtime::{IoConfig, IoContext, current_reactor};
 
 use crate::{ThreadChannel, Volume};
 
@@ -42,41 +42,41 @@ use crate::{ThreadChannel, Volume};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Channel {
-    // Before the seat: it drains through the thread's ring when it is dropped.
+    // Before the claim: a channel that is dropped drains through the thread's ring.
     inner: ThreadChannel,
-    seat: Option<Rc<Seat>>,
+    claim: Option<Rc<Claim>>,
 }
 
-/// A thread's place at a volume whose queues belong to threads.
-struct Seat {
+/// The queues of a volume's drives that the calling thread owns.
+struct Claim {
     context: Rc<RefCell<IoContext>>,
     volume: Arc<Volume>,
 }
 
-impl Drop for Seat {
+impl Drop for Claim {
     fn drop(&mut self) {
         self.context.borrow_mut().leave(&self.volume);
     }
 }
 
-/// What the channels of a thread share.
-struct Shared {
+/// What the channels of the calling thread share: its ring, and its claims on volumes.
+struct ThreadClaims {
     context: Weak<RefCell<IoContext>>,
-    seats: Vec<Weak<Seat>>,
+    claims: Vec<Weak<Claim>>,
 }
 
 thread_local! {
-    static SHARED: RefCell<Shared> =
-        const { RefCell::new(Shared { context: Weak::new(), seats: Vec::new() }) };
+    static CLAIMS: RefCell<ThreadClaims> =
+        const { RefCell::new(ThreadClaims { context: Weak::new(), claims: Vec::new() }) };
 }
 
-impl Shared {
-    /// The thread's seat at a volume, made if this is the first channel there.
-    fn seat(&mut self, volume: &Arc<Volume>) -> Result<Rc<Seat>, Error> {
-        self.seats.retain(|seat| seat.strong_count() > 0);
-        let mut seats = self.seats.iter().filter_map(Weak::upgrade);
-        if let Some(seat) = seats.find(|seat| Arc::ptr_eq(&seat.volume, volume)) {
-            return Ok(seat);
+impl ThreadClaims {
+    /// The thread's claim on a volume, made if this is its first channel there.
+    fn claim(&mut self, volume: &Arc<Volume>) -> Result<Rc<Claim>, Error> {
+        self.claims.retain(|claim| claim.strong_count() > 0);
+        let mut claims = self.claims.iter().filter_map(Weak::upgrade);
+        if let Some(claim) = claims.find(|claim| Arc::ptr_eq(&claim.volume, volume)) {
+            return Ok(claim);
         }
         let context = match self.context.upgrade() {
             Some(context) => context,
@@ -91,10 +91,10 @@ impl Shared {
             None => Rc::new(RefCell::new(IoContext::new(IoConfig::default())?)),
         };
         context.borrow_mut().join(volume)?;
-        let seat = Rc::new(Seat { context: Rc::clone(&context), volume: Arc::clone(volume) });
+        let claim = Rc::new(Claim { context: Rc::clone(&context), volume: Arc::clone(volume) });
         self.context = Rc::downgrade(&context);
-        self.seats.push(Rc::downgrade(&seat));
-        Ok(seat)
+        self.claims.push(Rc::downgrade(&claim));
+        Ok(claim)
     }
 }
 
@@ -113,11 +113,11 @@ impl Channel {
     pub fn open(volume: &Arc<Volume>, config: ChannelConfig<Native>) -> Result<Channel, Error> {
         let of_threads = volume.disks().iter().any(|disk| disk.kind() == QueueKind::OwnerOnly);
         if !of_threads || config.thread.is_some() {
-            return Ok(Channel { inner: ThreadChannel::open(volume, config)?, seat: None });
+            return Ok(Channel { inner: ThreadChannel::open(volume, config)?, claim: None });
         }
-        let seat = SHARED.with_borrow_mut(|shared| shared.seat(volume))?;
-        let inner = seat.context.borrow_mut().channel(volume, config.depth, config.stamp)?;
-        Ok(Channel { inner, seat: Some(seat) })
+        let claim = CLAIMS.with_borrow_mut(|claims| claims.claim(volume))?;
+        let inner = claim.context.borrow_mut().channel(volume, config.depth, config.stamp)?;
+        Ok(Channel { inner, claim: Some(claim) })
     }
 
     /// The volume.
@@ -198,8 +198,8 @@ impl Channel {
     /// Has the thread's ring take what was started, and bring what is done.
     #[inline]
     fn turn(&mut self) {
-        if let Some(seat) = &self.seat {
-            let turned = seat.context.borrow_mut().turn(None, || true);
+        if let Some(claim) = &self.claim {
+            let turned = claim.context.borrow_mut().turn(None, || true);
             turned.expect("the ring works");
         }
     }

@@ -1,16 +1,39 @@
 //! millrace as a library: a volume of drives under a program, with a queue pair for each thread.
 //!
-//! Re-exports what a program needs, and puts drives and volumes together ([`open_drive`],
-//! [`build_volume`]) for programs and for the verbs of the `millrace` binary. A program opens a
-//! [`Channel`] per submitting thread, submits bios with a number of its own, and polls completions,
-//! as with io_uring. The layer itself is `millrace_block`; everything here runs on [`Native`].
+//! Puts drives and volumes together and gives a program ways into them. It prints nothing, handles
+//! no signal and starts no thread unasked. Everything here runs on [`Native`]; the block layer
+//! itself is [`block`], which is generic over the machine that it runs on ([`machine`]).
 //!
-//! File drives work through the ring of the thread that uses them: a [`Channel`] makes one when it
-//! needs it (`examples/file_volume.rs` reads and writes files). A program that has sockets or
-//! timers on the same ring, or runs many channels in one loop, makes the ring itself:
-//! [`IoContext`].
+//! | to | use | example |
+//! |---|---|---|
+//! | read and write bytes at offsets, one thing after another | [`BlockDevice`] | `stripe.rs` |
+//! | keep many I/Os in flight from one thread, without copies | [`Channel`] | `file_volume.rs` |
+//! | await I/O on any runtime | [`AsyncDevice`] | `async_tokio.rs` |
+//! | serve NBD and virtual machines (feature `serve`) | `Server` | |
+//! | serve with a protocol of one's own | [`BlockDevice`] or [`Channel`] | `own_export.rs` |
+//! | write a driver | [`driver`] | `own_driver.rs` |
+//! | run one's own code in virtual time (feature `simulated`) | [`machine`] | `simulate.rs` |
 //!
-//! # Example
+//! Drives are written as specs, such as `ram:size=1g` or `file:path=/x/d0,size=1g`. The
+//! examples are in `crates/millrace/examples`.
+
+//! # Bytes at offsets
+//!
+//! ```
+//! let mut disk = millrace::BlockDevice::stripe(&["ram:size=1m", "ram:size=1m"])?;
+//! disk.write_at(0, b"sixteen bytes...".repeat(32).as_slice())?;
+//! let mut block = [0; 512];
+//! disk.read_at(0, &mut block)?;
+//! assert!(block.starts_with(b"sixteen"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+//! # Channels
+//!
+//! A program opens a [`Channel`] per submitting thread, submits bios with a number of its own, and
+//! polls completions, as with io_uring. File drives work through the ring of the thread that uses
+//! them: a [`Channel`] makes one when it needs it. A program that has sockets or timers on the same
+//! ring, or runs many channels in one loop, makes the ring itself: [`IoContext`].
 //!
 //! ```
 //! use millrace::{Bio, Buffer, Channel, ChannelConfig, Layout, VolumeOptions, build_volume};
@@ -20,14 +43,15 @@
 //! let (volume, _notes) = build_volume("demo", layout, &drives, &VolumeOptions::default())?;
 //! let mut channel = Channel::open(&volume, ChannelConfig::default())?;
 //! for number in 0..8 {
-//!     let bio = Bio::read(number * 8, Buffer::new(4096)).with_user_data(number);
-//!     channel.submit(bio).map_err(|rejected| format!("{:?}", rejected.reason))?;
+//!     channel.submit(Bio::read(number * 8, Buffer::new(4096)).with_user_data(number))?;
 //! }
 //! let done = channel.wait(8, |completion| assert!(completion.status.is_ok()));
 //! assert_eq!(done, 8);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-
+//!
+//! # Threads for drives
+//!
 //! A volume of several drives may be served by a thread for each drive ([`Serving::PerDrive`]).
 //! The submitting thread then only hands batches to these threads:
 //!
@@ -49,8 +73,7 @@
 //! let workers = DriveWorkers::start(volume.disks(), Default::default(), Pinning::Free)?;
 //! let mut channel = Channel::open(&volume, ChannelConfig::default())?;
 //! for number in 0..64 {
-//!     let bio = Bio::write(number * 8, Buffer::new(4096));
-//!     channel.submit(bio).map_err(|rejected| format!("{:?}", rejected.reason))?;
+//!     channel.submit(Bio::write(number * 8, Buffer::new(4096)))?;
 //! }
 //! let done = channel.wait(64, |completion| assert!(completion.status.is_ok()));
 //! assert_eq!(done, 64);
@@ -59,7 +82,13 @@
 //! ```
 
 mod assemble;
+mod async_device;
+mod block_device;
 mod channel;
+mod config;
+mod opening;
+#[cfg(feature = "serve")]
+mod serve;
 mod serving;
 mod space;
 
@@ -67,18 +96,40 @@ pub use assemble::{
     DriveOptions, Host, OpenedDrive, SetupError, VolumeOptions, build_volume, drive_device,
     open_drive, unused_space, volume_device,
 };
+pub use async_device::{AsyncDevice, Pending};
+pub use block_device::BlockDevice;
 pub use channel::Channel;
+pub use config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
 pub use millrace_block::{
-    Again, Bio, Buffer, ChannelConfig, Completion, ControllerConfig, Disk, Error, ErrorKind,
-    Layout, Op, OpFlags, QueueLimits, Reject, Rejected, Sector, SectorCount, Serving,
+    Again, Bio, Buffer, ChannelConfig, Completion, ControllerConfig, Disk, DiskConfig, Error,
+    ErrorKind, Layout, Op, OpFlags, QueueLimits, Reject, Rejected, Sector, SectorCount, Serving,
     ServingConfig, Sharing, Spread, Stack, Stamp, Status,
 };
-pub use millrace_drives::{
-    DriveWorkers, IoConfig, IoContext, Pinning, Spec, WorkerCpus, worker_cpus,
-};
+pub use millrace_drives::{Spec, Words, nearest, open_on};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
+pub use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning, WorkerCpus, worker_cpus};
+pub use opening::{FileId, Opened, Opening, file_id};
+#[cfg(feature = "serve")]
+pub use serve::{
+    ExportConfig, ExportFailures, GuestConfig, Listen, Observers, Say, ServeConfig, Server,
+    ServerConfig, Servers, StopReport, Threads, VhostSocket,
+};
 pub use serving::{check_serving, default_serving, needs_workers};
 pub use space::{CHUNK_SECTORS, DriveSpace, Space, default_layout};
+
+/// The block layer, generic over the machine that it runs on.
+pub use millrace_block as block;
+/// Machines: this one, and the simulated one.
+pub use millrace_machine as machine;
+
+/// What a driver of one's own is made of.
+pub mod driver {
+    pub use millrace_block::{
+        CompletionBatch, Dispatch, Driver, DriverQueue, Expired, HwQueues, QueueKind, Request, Tag,
+        TagScope,
+    };
+    pub use millrace_drives::{copy_from_request, copy_to_request};
+}
 
 /// One thread's way into a volume, on an I/O thread that the program turns itself: what
 /// [`IoContext::channel`] gives.

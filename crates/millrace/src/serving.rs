@@ -1,11 +1,12 @@
-//! Who may serve a volume's drives: what goes with which design, and who has use for workers.
+//! Which threads may serve a volume's drives: rules between modes, designs and workers.
 //!
-//! Pure rules, of which the front ends (configuration, `bench`, [`build_volume`]) each ask the
-//! same. The modes themselves are in `millrace_block`, the threads in `millrace_drives`.
+//! Pure rules that configuration, `bench` and [`build_volume`] share. The modes themselves are in
+//! `millrace_block`, the threads in `millrace_runtime`.
 //!
 //! [`build_volume`]: crate::build_volume
 
 use millrace_block::{Serving, Stack};
+use millrace_drives::Words;
 
 /// Whether a volume of so many drives has use for workers.
 #[must_use]
@@ -13,8 +14,8 @@ pub fn needs_workers(serving: Serving, drives: usize) -> bool {
     matches!(serving, Serving::PerDrive | Serving::Auto) && drives > 1
 }
 
-/// Who serves a volume that does not say, by the designs of its drives: whoever turns out faster
-/// where that is a question at all.
+/// The mode of a volume that names none, by the designs of its drives: `auto` if all are `mq` and
+/// there are several, else `inline`.
 #[must_use]
 pub fn default_serving(stacks: &[Stack]) -> Serving {
     match stacks {
@@ -31,12 +32,9 @@ pub fn default_serving(stacks: &[Stack]) -> Serving {
 /// # Errors
 /// What to choose instead.
 pub fn check_serving(serving: Serving, stack: Stack) -> Result<(), String> {
-    let other = match stack {
-        _ if serving == Serving::Inline => return Ok(()),
-        Stack::Mq => return Ok(()),
-        Stack::Sq => "sq",
-        Stack::Raw => "raw",
-    };
-    let serving = serving.name();
-    Err(format!("serving {serving} goes with stack mq only, not {other}: use mq, or inline"))
+    if serving == Serving::Inline || stack == Stack::Mq {
+        return Ok(());
+    }
+    let (serving, stack) = (serving.name(), stack.word());
+    Err(format!("serving {serving} goes with stack mq only, not {stack}: use mq, or inline"))
 }

@@ -42,7 +42,7 @@ pub struct Space {
 }
 
 impl Space {
-    /// That of a volume, as it is by now.
+    /// The sizes of a volume's drives, as they are by now.
     #[must_use]
     pub fn of(volume: &Volume<Native>) -> Space {
         let drives = volume.disks().iter().map(|disk| DriveSpace {

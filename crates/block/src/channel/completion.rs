@@ -3,6 +3,8 @@
 //! Plain values that carry the bio and its memory back to whoever submitted it. Made by channel.rs
 //! and reap.rs.
 
+use core::fmt;
+
 use crate::bio::Bio;
 use crate::bio::status::Status;
 
@@ -14,6 +16,17 @@ pub struct Rejected {
     /// Why.
     pub reason: Reject,
 }
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.reason {
+            Reject::Full => f.write_str("the channel is full: poll, then submit again"),
+            Reject::Invalid(status) => write!(f, "the bio can never be served: {status}"),
+        }
+    }
+}
+
+impl core::error::Error for Rejected {}
 
 /// Why a bio was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

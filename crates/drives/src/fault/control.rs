@@ -55,21 +55,21 @@ impl FaultRule {
         FaultRule { op: None, sectors: None, chance: Chance::Always, effect }
     }
 
-    /// The same for one operation only.
+    /// Restricts the rule to one operation.
     #[must_use]
     pub fn on(mut self, op: Op) -> FaultRule {
         self.op = Some(op);
         self
     }
 
-    /// The same for requests that touch these sectors only.
+    /// Restricts the rule to requests that touch these sectors.
     #[must_use]
     pub fn within(mut self, sectors: Range<Sector>) -> FaultRule {
         self.sectors = Some(sectors);
         self
     }
 
-    /// The same, less often.
+    /// Has the rule strike as often as `chance` says.
     #[must_use]
     pub fn with_chance(mut self, chance: Chance) -> FaultRule {
         self.chance = chance;

@@ -29,7 +29,7 @@ pub(crate) enum Inner {
 
 /// What is known of a tag in use.
 #[derive(Clone, Copy, Default)]
-struct Fate {
+struct TagState {
     /// Decided and not taken by the inner queue yet, which was busy.
     decided: Option<Verdict>,
     /// Not to complete before.
@@ -38,9 +38,9 @@ struct Fate {
     stuck_at: Option<u64>,
     /// Power cuts before it.
     cuts: u64,
-    /// The drive below has it.
+    /// The inner drive has it.
     inside: bool,
-    /// It has had it.
+    /// The inner drive accepted it once.
     entered: bool,
     /// What was decided.
     verdict: Verdict,
@@ -50,7 +50,7 @@ struct Fate {
 pub(crate) struct FaultQueue {
     state: Arc<State>,
     inner: Inner,
-    fates: Box<[Fate]>,
+    tags: Box<[TagState]>,
     /// Done below, and held back here.
     held: Vec<(Tag, Status)>,
     ready: VecDeque<(Tag, Status)>,
@@ -64,7 +64,7 @@ impl FaultQueue {
         FaultQueue {
             state,
             inner,
-            fates: vec![Fate::default(); depth].into(),
+            tags: vec![TagState::default(); depth].into(),
             held: Vec::with_capacity(depth),
             ready: VecDeque::with_capacity(depth),
             scratch: CompletionBatch::new(),
@@ -91,9 +91,9 @@ impl FaultQueue {
 
     /// Done below: ready, or held back.
     fn done(&mut self, tag: Tag, status: Status) {
-        let fate = &mut self.fates[tag.0 as usize];
-        fate.inside = false;
-        if fate.deadline_ns == 0 && fate.stuck_at.is_none() {
+        let state = &mut self.tags[tag.0 as usize];
+        state.inside = false;
+        if state.deadline_ns == 0 && state.stuck_at.is_none() {
             self.ready.push_back((tag, status));
         } else {
             self.held.push((tag, status));
@@ -107,13 +107,13 @@ impl FaultQueue {
         }
         let (now_ns, releases) = (Native::now(), self.state.releases());
         let (dead, mut wake_ns) = (self.state.is_dead(), None::<u64>);
-        let (fates, ready) = (&self.fates, &mut self.ready);
+        let (tags, ready) = (&self.tags, &mut self.ready);
         self.held.retain(|&(tag, status)| {
-            let fate = fates[tag.0 as usize];
-            let stuck = fate.stuck_at.is_some_and(|count| count >= releases);
-            let holds = !dead && (stuck || fate.deadline_ns > now_ns);
+            let state = tags[tag.0 as usize];
+            let stuck = state.stuck_at.is_some_and(|count| count >= releases);
+            let holds = !dead && (stuck || state.deadline_ns > now_ns);
             if holds {
-                let look_ns = if stuck { now_ns + STUCK_LOOK_NS } else { fate.deadline_ns };
+                let look_ns = if stuck { now_ns + STUCK_LOOK_NS } else { state.deadline_ns };
                 wake_ns = Some(wake_ns.map_or(look_ns, |old| old.min(look_ns)));
             } else {
                 ready.push_back((tag, status));
@@ -128,7 +128,7 @@ impl FaultQueue {
         if self.state.is_dead() {
             return Status::Offline;
         }
-        let cut = self.state.cache.is_some() && self.fates[tag.0 as usize].cuts != cuts;
+        let cut = self.state.cache.is_some() && self.tags[tag.0 as usize].cuts != cuts;
         if cut { Status::IoError } else { status }
     }
 
@@ -144,18 +144,18 @@ impl DriverQueue<Native> for FaultQueue {
             Op::Flush => rq.sector(),
             _ => rq.sector() + u64::from(rq.nr_sectors()),
         };
-        let fate = &mut self.fates[index];
-        let verdict = match fate.decided.take() {
+        let state = &mut self.tags[index];
+        let verdict = match state.decided.take() {
             Some(verdict) => verdict,
             None => self.state.verdict(rq.op(), rq.sector()..end),
         };
         let deadline_ns =
             if verdict.delay_ns > 0 { Native::now().saturating_add(verdict.delay_ns) } else { 0 };
         let stuck_at = verdict.sticks.then(|| self.state.releases());
-        *fate = Fate { deadline_ns, stuck_at, verdict, ..Fate::default() };
+        *state = TagState { deadline_ns, stuck_at, verdict, ..TagState::default() };
         let fails = if self.state.is_dead() { Some(Status::Offline) } else { verdict.fails };
         if let Some(status) = fails {
-            self.fates[index].cuts = self.cuts();
+            self.tags[index].cuts = self.cuts();
             self.done(tag, status);
             return Dispatch::Queued;
         }
@@ -163,12 +163,12 @@ impl DriverQueue<Native> for FaultQueue {
             (Inner::Queue(queue), _) => {
                 let outcome = queue.queue_rq(rq);
                 let queued = outcome == Dispatch::Queued;
-                (self.fates[index].inside, self.fates[index].entered) = (queued, queued);
-                self.fates[index].decided = (!queued).then_some(verdict);
+                (self.tags[index].inside, self.tags[index].entered) = (queued, queued);
+                self.tags[index].decided = (!queued).then_some(verdict);
                 outcome
             }
             (Inner::Cache, Some(cache)) => {
-                self.fates[index].cuts = cache.run(rq);
+                self.tags[index].cuts = cache.run(rq);
                 self.done(tag, Status::Ok);
                 Dispatch::Queued
             }
@@ -178,14 +178,14 @@ impl DriverQueue<Native> for FaultQueue {
 
     fn is_bounced(&self, tag: Tag) -> bool {
         match &self.inner {
-            Inner::Queue(queue) => self.fates[tag.0 as usize].inside && queue.is_bounced(tag),
+            Inner::Queue(queue) => self.tags[tag.0 as usize].inside && queue.is_bounced(tag),
             Inner::Cache => false,
         }
     }
 
     /// What was done to it, if anything; what the drive below says of it, else.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
-        let Fate { verdict, entered, .. } = self.fates[tag.0 as usize];
+        let TagState { verdict, entered, .. } = self.tags[tag.0 as usize];
         match &self.inner {
             _ if moment == Moment::Issue && verdict != Verdict::default() => verdict.data(),
             Inner::Queue(queue) if entered => queue.trace_data(tag, moment),
@@ -213,7 +213,7 @@ impl DriverQueue<Native> for FaultQueue {
 
     fn timeout(&mut self, tag: Tag) -> Expired {
         match &mut self.inner {
-            Inner::Queue(queue) if self.fates[tag.0 as usize].inside => queue.timeout(tag),
+            Inner::Queue(queue) if self.tags[tag.0 as usize].inside => queue.timeout(tag),
             _ => Expired::Abandon,
         }
     }

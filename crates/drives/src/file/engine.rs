@@ -1,5 +1,5 @@
-//! Who carries out a file queue's operations: the reactor of its I/O thread, or the drive's
-//! threads.
+//! `Engine`: what carries out a file queue's operations, the reactor of its I/O thread or the
+//! drive's threads.
 //!
 //! Owned by one file queue, on the thread that opened it. The reactor's handle cannot leave its
 //! thread, but a queue must be `Send`; `ThreadBound` makes that safe by checking the thread on

@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 use libc::{c_void, iovec};
-use millrace_block::{Buffer, Request};
+use millrace_block::{Buffer, Request, Status};
 use millrace_machine::Native;
 use millrace_reactor::{FileRef, Op};
 
@@ -113,10 +113,10 @@ impl Flight {
         self.bounce = Some(buffer);
     }
 
-    /// Copies read data to where they belong; gives the buffer back.
-    pub(crate) fn end_bounce(&mut self, is_ok: bool) -> Option<Buffer> {
+    /// Copies the data of a read that has succeeded to where they belong; gives the buffer back.
+    pub(crate) fn end_bounce(&mut self, status: Status) -> Option<Buffer> {
         let mut buffer = self.bounce.take()?;
-        if is_ok && self.work == Work::Read {
+        if status.is_ok() && self.work == Work::Read {
             self.copy(buffer.as_mut_ptr(), Way::FromBounce, &self.scattered);
         }
         Some(buffer)

@@ -41,7 +41,7 @@ pub(super) fn lock(file: &File, config: &FileConfig) -> Result<(), Error> {
     // machine later.
     let mut found = Found::Flock;
     for _ in 0..TRIES {
-        found = match attempt(file, config.read_only) {
+        found = match attempt(file, FileAccess::of(config)) {
             Ok(None) => return Ok(()),
             Ok(Some(found)) => found,
             Err(error) => return Err(system(&config.path, "lock", &error)),
@@ -51,12 +51,27 @@ pub(super) fn lock(file: &File, config: &FileConfig) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Busy, text(&config.path, file, found)))
 }
 
+/// What a drive does with its file, and so which locks it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileAccess {
+    /// It only reads: others may read, too.
+    ReadOnly,
+    /// It reads and writes, for itself alone.
+    ReadWrite,
+}
+
+impl FileAccess {
+    fn of(config: &FileConfig) -> FileAccess {
+        if config.read_only { FileAccess::ReadOnly } else { FileAccess::ReadWrite }
+    }
+}
+
 /// Why the file at a path cannot be locked now, and what to do; none if nobody else has it. A lock
 /// that is had is given back at once.
 #[must_use]
-pub fn lock_refusal(path: &Path, read_only: bool) -> Option<String> {
+pub fn lock_refusal(path: &Path, access: FileAccess) -> Option<String> {
     let file = File::open(path).ok()?;
-    let found = attempt(&file, read_only).ok()??;
+    let found = attempt(&file, access).ok()??;
     Some(text(path, &file, found))
 }
 
@@ -68,15 +83,21 @@ enum Found {
 }
 
 /// Takes both kinds of locks; the one that somebody else has, if there is one.
-fn attempt(file: &File, read_only: bool) -> io::Result<Option<Found>> {
-    let kind = if read_only { libc::LOCK_SH } else { libc::LOCK_EX };
+fn attempt(file: &File, access: FileAccess) -> io::Result<Option<Found>> {
+    let kind = match access {
+        FileAccess::ReadOnly => libc::LOCK_SH,
+        FileAccess::ReadWrite => libc::LOCK_EX,
+    };
     // SAFETY: no memory is involved.
     if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } != 0 {
         let error = io::Error::last_os_error();
         let is_held = error.raw_os_error() == Some(libc::EWOULDBLOCK);
         return if is_held { Ok(Some(Found::Flock)) } else { Err(error) };
     }
-    let does: &[i64] = if read_only { &[READ] } else { &[READ, WRITE, RESIZE] };
+    let does: &[i64] = match access {
+        FileAccess::ReadOnly => &[READ],
+        FileAccess::ReadWrite => &[READ, WRITE, RESIZE],
+    };
     let forbids = [WRITE, RESIZE];
     // First its own, then a look for others': of two that come at once, one sees the other.
     let own = does.iter().map(|byte| DOES + byte).chain(forbids.map(|byte| FORBIDS + byte));
@@ -173,9 +194,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         std::fs::write(&path, [0; 512]).unwrap();
-        let is_refused = |read_only: bool| {
-            let file = open(&path, !read_only);
-            attempt(&file, read_only).unwrap().is_some()
+        let is_refused = |access: FileAccess| {
+            let file = open(&path, access == FileAccess::ReadWrite);
+            attempt(&file, access).unwrap().is_some()
         };
         // As QEMU opens the disk of a virtual machine, and one that it only reads.
         let locked = |bytes: &[i64]| {
@@ -184,13 +205,14 @@ mod tests {
             image
         };
         let machine = locked(&[100, 101, 201, 203]);
-        assert!(is_refused(false) && is_refused(true));
+        let (read, write) = (FileAccess::ReadOnly, FileAccess::ReadWrite);
+        assert!(is_refused(write) && is_refused(read));
         drop(machine);
         let reader = locked(&[100, 201, 203]);
-        assert!(is_refused(false) && !is_refused(true));
+        assert!(is_refused(write) && !is_refused(read));
         drop(reader);
         let ours = open(&path, true);
-        assert!(attempt(&ours, false).unwrap().is_none());
+        assert!(attempt(&ours, FileAccess::ReadWrite).unwrap().is_none());
         let image = open(&path, true);
         let is_seen = |byte: i64| is_shared(&image, byte).unwrap();
         assert!([100, 101, 103, 201, 203].into_iter().all(is_seen));

@@ -162,7 +162,7 @@ impl FileQueue {
             Some(status) => status,
         };
         let flight = &mut self.flights[index];
-        if let Some(buffer) = flight.end_bounce(status.is_ok()) {
+        if let Some(buffer) = flight.end_bounce(status) {
             self.bounces.push(buffer);
         }
         flight.work = Work::Idle;

@@ -16,12 +16,12 @@ use millrace_block::{
 };
 use millrace_machine::{Machine, Native, Topology};
 use millrace_reactor::{Completion, Op};
+use millrace_runtime::{IoConfig, IoContext};
 use tempfile::TempDir;
 
 use super::engine::{Engine, Ring, ThreadBound};
 use super::queue::FileQueue;
 use super::{FileConfig, FileDriver};
-use crate::io_context::{self, IoConfig, IoContext};
 
 /// An operation without its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl Driver<Native> for ScriptedDriver {
         self.0.hw_queues(topology)
     }
     fn open_queue(&self, _: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
-        let (current, shared) = (io_context::current().unwrap(), Arc::clone(&self.0.shared));
+        let (current, shared) = (millrace_runtime::current().unwrap(), Arc::clone(&self.0.shared));
         let ring = Ring::new(current.handle, shared.file.as_raw_fd(), depth);
         let engine = Engine::Ring(ThreadBound::new(ring));
         let engine = Engine::Script(Box::new(Scripted { engine, script: Arc::clone(&self.1) }));

@@ -105,7 +105,7 @@ pub struct ModelTiming {
     /// Time for which a read keeps the controller from other commands: a second of it is the most
     /// random reads that the drive does in a second.
     pub read_command_ns: u64,
-    /// The same for all other commands.
+    /// Time for which any other command than a read keeps the controller from other commands.
     pub write_command_ns: u64,
     /// Most bytes a second to the host; 0 for no limit.
     pub read_bytes_per_s: u64,

@@ -1,9 +1,9 @@
 //! `ModelController`: what several modelled drives share: a number of tags and a link.
 //!
-//! An AHCI port, an SCU or an HBA of \[FALCON\]'s test bed. Each drive holds a `Seat`, which takes
-//! and gives back tags. Fair: while a drive waits for its first tags, drives above an equal share
-//! get none. Controllers have names, by which specs find them; a name lives as long as a drive
-//! holds it. Called by the model's queues; its mutexes are leaves and never held over a call.
+//! An AHCI controller, an SCU or an HBA of \[FALCON\]'s test bed. Each drive holds a `Port`, which
+//! takes and gives back tags. Fair: while a drive waits for its first tags, drives above an equal
+//! share get none. Controllers have names, by which specs find them; a name lives as long as a
+//! drive holds it. Called by the model's queues; its mutexes are leaves and never held over a call.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -15,20 +15,20 @@ pub struct ModelController {
     name: String,
     tags: u32,
     bytes_per_s: u64,
-    seats: Mutex<Seats>,
+    ports: Mutex<Ports>,
     to_host: Mutex<Link>,
     from_host: Mutex<Link>,
 }
 
-/// Who has how many tags.
+/// The tags that each drive has.
 #[derive(Debug, Default)]
-struct Seats {
+struct Ports {
     in_flight: u32,
-    list: Vec<SeatState>,
+    list: Vec<PortState>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct SeatState {
+struct PortState {
     taken: bool,
     in_flight: u32,
     waiting: bool,
@@ -51,7 +51,7 @@ impl ModelController {
             name: name.into(),
             tags,
             bytes_per_s,
-            seats: Mutex::default(),
+            ports: Mutex::default(),
             to_host: Mutex::new(Link::new(bytes_per_s)),
             from_host: Mutex::new(Link::new(bytes_per_s)),
         })
@@ -101,24 +101,24 @@ impl ModelController {
     }
 }
 
-/// A drive's place at a controller.
+/// The port of a controller that a drive hangs on.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct Port {
     pub(crate) controller: Arc<ModelController>,
     index: usize,
 }
 
-impl Seat {
-    /// A place with no tags taken.
-    pub(crate) fn new(controller: Arc<ModelController>) -> Seat {
-        let mut seats = lock(&controller.seats);
-        let index = seats.list.iter().position(|seat| !seat.taken).unwrap_or(seats.list.len());
-        if index == seats.list.len() {
-            seats.list.push(SeatState::default());
+impl Port {
+    /// A free port, with no tags taken.
+    pub(crate) fn new(controller: Arc<ModelController>) -> Port {
+        let mut ports = lock(&controller.ports);
+        let index = ports.list.iter().position(|port| !port.taken).unwrap_or(ports.list.len());
+        if index == ports.list.len() {
+            ports.list.push(PortState::default());
         }
-        seats.list[index] = SeatState { taken: true, ..SeatState::default() };
-        drop(seats);
-        Seat { controller, index }
+        ports.list[index] = PortState { taken: true, ..PortState::default() };
+        drop(ports);
+        Port { controller, index }
     }
 
     /// Takes a tag; false if there is none, or if another drive has more right to it.
@@ -127,20 +127,20 @@ impl Seat {
         if tags == 0 {
             return true;
         }
-        let mut seats = lock(&self.controller.seats);
-        let busy = seats.list.iter().filter(|seat| seat.in_flight > 0 || seat.waiting).count();
+        let mut ports = lock(&self.controller.ports);
+        let busy = ports.list.iter().filter(|port| port.in_flight > 0 || port.waiting).count();
         let share = (tags / busy.max(1) as u32).max(1);
-        let others_wait = seats
+        let others_wait = ports
             .list
             .iter()
             .enumerate()
-            .any(|(index, seat)| index != self.index && seat.waiting && seat.in_flight < share);
-        let own = seats.list[self.index].in_flight;
-        let granted = seats.in_flight < tags && !(others_wait && own >= share);
-        seats.list[self.index].waiting = !granted;
+            .any(|(index, port)| index != self.index && port.waiting && port.in_flight < share);
+        let own = ports.list[self.index].in_flight;
+        let granted = ports.in_flight < tags && !(others_wait && own >= share);
+        ports.list[self.index].waiting = !granted;
         if granted {
-            seats.in_flight += 1;
-            seats.list[self.index].in_flight += 1;
+            ports.in_flight += 1;
+            ports.list[self.index].in_flight += 1;
         }
         granted
     }
@@ -148,18 +148,18 @@ impl Seat {
     /// Gives tags back.
     pub(crate) fn give(&self, count: u32) {
         if self.controller.tags > 0 {
-            let mut seats = lock(&self.controller.seats);
-            seats.in_flight -= count;
-            seats.list[self.index].in_flight -= count;
+            let mut ports = lock(&self.controller.ports);
+            ports.in_flight -= count;
+            ports.list[self.index].in_flight -= count;
         }
     }
 }
 
-impl Drop for Seat {
+impl Drop for Port {
     fn drop(&mut self) {
-        let mut seats = lock(&self.controller.seats);
-        let left = std::mem::take(&mut seats.list[self.index]);
-        seats.in_flight -= left.in_flight;
+        let mut ports = lock(&self.controller.ports);
+        let left = std::mem::take(&mut ports.list[self.index]);
+        ports.in_flight -= left.in_flight;
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn drives_share_the_tags_of_their_controller() {
         let controller = ModelController::new("c", 3, 0);
-        let (a, b) = (Seat::new(Arc::clone(&controller)), Seat::new(Arc::clone(&controller)));
+        let (a, b) = (Port::new(Arc::clone(&controller)), Port::new(Arc::clone(&controller)));
         assert!(a.take() && a.take() && a.take());
         assert!(!a.take() && !b.take());
         a.give(1);
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn drive_that_waits_gets_its_share_before_one_that_has_more() {
         let controller = ModelController::new("c", 4, 0);
-        let (a, b) = (Seat::new(Arc::clone(&controller)), Seat::new(Arc::clone(&controller)));
+        let (a, b) = (Port::new(Arc::clone(&controller)), Port::new(Arc::clone(&controller)));
         assert!((0..4).all(|_| a.take()));
         assert!(!b.take());
         a.give(1);
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn drive_that_is_gone_leaves_its_tags_and_its_wait() {
         let controller = ModelController::new("c", 2, 0);
-        let (a, b) = (Seat::new(Arc::clone(&controller)), Seat::new(Arc::clone(&controller)));
+        let (a, b) = (Port::new(Arc::clone(&controller)), Port::new(Arc::clone(&controller)));
         assert!(a.take() && a.take() && !b.take());
         drop(a);
         assert!(b.take() && b.take());

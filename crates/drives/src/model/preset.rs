@@ -38,6 +38,8 @@ pub struct ModelPreset {
 }
 
 const MB: u64 = 1_000_000;
+/// A second in nanoseconds.
+const SECOND_NS: u64 = 1_000_000_000;
 const GB: u64 = 1_000 * MB;
 
 const EVO_850: ModelPreset = ModelPreset {
@@ -155,8 +157,8 @@ impl ModelPreset {
                 read_ns: self.read_ns,
                 write_ns: self.write_ns,
                 latency_ns: self.fixed_ns,
-                read_command_ns: 1_000_000_000 / self.random_iops.0,
-                write_command_ns: 1_000_000_000 / self.random_iops.1,
+                read_command_ns: SECOND_NS / self.random_iops.0,
+                write_command_ns: SECOND_NS / self.random_iops.1,
                 read_bytes_per_s: self.bytes_per_s.0,
                 write_bytes_per_s: self.bytes_per_s.1,
                 buffer_bytes: self.buffer_bytes,

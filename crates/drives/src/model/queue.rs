@@ -39,8 +39,8 @@ impl ModelQueue {
     }
 
     fn give_back(&self, count: usize) {
-        if let Some(seat) = self.shared.seat.as_ref().filter(|_| count > 0) {
-            seat.give(count as u32);
+        if let Some(port) = self.shared.port.as_ref().filter(|_| count > 0) {
+            port.give(count as u32);
         }
     }
 }
@@ -58,8 +58,8 @@ fn io_of<M: Machine>(rq: &Request<M>) -> ModelIo {
 
 impl<M: Machine> DriverQueue<M> for ModelQueue {
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
-        if let Some(seat) = &self.shared.seat
-            && !seat.take()
+        if let Some(port) = &self.shared.port
+            && !port.take()
         {
             // Without anything in flight no completion of this queue would bring it back.
             let idle = self.staged.is_empty() && self.busy.is_empty();
@@ -87,7 +87,7 @@ impl<M: Machine> DriverQueue<M> for ModelQueue {
             return;
         }
         let now_ns = M::now();
-        let controller = self.shared.seat.as_ref().map(|seat| &*seat.controller);
+        let controller = self.shared.port.as_ref().map(|port| &*port.controller);
         // Times of a panicked thread are whole numbers like any others.
         let timing = self.shared.timing.lock();
         let mut timing = timing.unwrap_or_else(PoisonError::into_inner);

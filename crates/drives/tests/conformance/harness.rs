@@ -12,11 +12,12 @@ use millrace_block::{
 };
 use millrace_drives::{
     Aio, Direct, FaultCache, FaultConfig, FaultControl, FaultDriver, FileConfig, FileCounters,
-    FileDriver, IoConfig, IoContext, ModelConfig, ModelContents, ModelDriver, ModelTiming,
-    NullDriver, RamConfig, RamDriver,
+    FileDriver, ModelConfig, ModelContents, ModelDriver, ModelTiming, NullDriver, RamConfig,
+    RamDriver,
 };
 use millrace_machine::{Machine, Native};
 use millrace_reactor::{Backend, Config};
+use millrace_runtime::{IoConfig, IoContext};
 use tempfile::TempDir;
 
 /// Longest that a test waits for anything.

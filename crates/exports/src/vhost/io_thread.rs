@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16};
 
 use millrace_block::{Channel, Error, ErrorKind, QueueKind, Stamp, Volume};
-use millrace_drives::{IoConfig, IoContext};
 use millrace_machine::{CpuShare, Lock, Machine, Native};
 use millrace_reactor::Handle;
+use millrace_runtime::{IoConfig, IoContext};
 
 use super::kicks::Kicks;
 use super::log::Log;

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use millrace_drives::nearest;
 use millrace_machine::Model;
 
 /// Names and files.
@@ -72,17 +73,12 @@ pub fn machine(name: &str) -> Result<Model, MachineError> {
     }
     match MACHINES.iter().find(|(known, _)| *known == name) {
         Some((_, text)) => parse(name, text),
-        None => Err(MachineError::Unknown { name: name.into(), hint: nearest(name) }),
+        None => Err(MachineError::Unknown { name: name.into(), hint: hint(name) }),
     }
 }
 
-fn nearest(name: &str) -> String {
-    let near = machine_names()
-        .max_by(|a, b| strsim::jaro_winkler(a, name).total_cmp(&strsim::jaro_winkler(b, name)));
-    match near.filter(|near| strsim::jaro_winkler(near, name) > 0.7) {
-        Some(near) => format!("did you mean {near}? "),
-        None => String::new(),
-    }
+fn hint(name: &str) -> String {
+    nearest(name, machine_names()).map_or_else(String::new, |near| format!("did you mean {near}? "))
 }
 
 fn parse(name: &str, text: &str) -> Result<Model, MachineError> {

@@ -20,7 +20,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use millrace_block::{ControllerConfig, Layout, ServingConfig, Spread, Stack, Stamp};
-use millrace_drives::Spec;
+use millrace_drives::{Spec, Words};
 
 use crate::bench::BenchError;
 use crate::row::Queues;
@@ -169,20 +169,10 @@ impl SimPlan {
     }
 
     fn queues(&self) -> Queues {
-        let spread = |spread| match spread {
-            Spread::Core => "core",
-            Spread::Node => "node",
-            Spread::One => "one",
-        };
-        let stack = match self.stack {
-            Stack::Mq => "mq",
-            Stack::Sq => "sq",
-            Stack::Raw => "raw",
-        };
         Queues {
-            stack: stack.into(),
-            software_queues: spread(self.software_queues).into(),
-            hardware_queues: spread(self.hardware_queues).into(),
+            stack: self.stack.word().into(),
+            software_queues: self.software_queues.word().into(),
+            hardware_queues: self.hardware_queues.word().into(),
             cpus: self.cpus.len() as u32,
             serving: self.service.serving.serving.name().into(),
         }

@@ -7,10 +7,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{Controller, Disk, DiskConfig, ErrorKind, Snapshot, StatsSnapshot, Volume};
-use millrace_drives::{SpecError, WorkerCpus, controller_of, open_on};
+use millrace_drives::{SpecError, Words, controller_of, open_on};
 use millrace_machine::{
     CpuId, LockMeter, LockRow, Machine, Model, Native, Report, Simulated, Simulation, Thread,
 };
+use millrace_runtime::WorkerCpus;
 
 use super::interface::Host;
 use super::irq::{Interrupts, IrqDriver, Signal};
@@ -19,7 +20,7 @@ use super::poller::PollerDriver;
 use super::tags::{TagSample, TagWatch};
 use super::workers::Workers;
 use super::{Irq, SimPlan};
-use crate::bench::{BenchError, process_cpu_ns, stamp_name};
+use crate::bench::{BenchError, process_cpu_ns};
 use crate::row::{Cost, DriveStates, LatencyNs, LockLine, MachineRow, Outcome, Row, Span};
 
 /// Most memory that the bios of a row may have in all.
@@ -259,7 +260,7 @@ fn row_of<M: Host>(plan: &SimPlan, measured: &Measured<M>) -> Row {
         iodepth: plan.workload.iodepth,
         bs,
         rw: plan.workload.rw.to_string(),
-        stamp: stamp_name(plan.stamp).to_owned(),
+        stamp: plan.stamp.word().to_owned(),
         ios: measured.ios,
         seconds,
         iops,

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use millrace_block::{Disk, IoThread, WORKER_SPIN_NS, Worker};
-use millrace_drives::worker_posts;
 use millrace_machine::{Doorbell, Machine, Order, Parker, Thread, Word};
+use millrace_runtime::disks_by_worker;
 
 /// Owners from here on are workers; jobs have their number and one.
 const FIRST_OWNER: u64 = 1 << 32;
@@ -25,7 +25,7 @@ impl<M: Machine> Workers<M> {
         let stop = Arc::new(M::Word::new(0));
         let up = Arc::new(M::Word::new(0));
         let mut workers = Workers { threads: Vec::new(), bells: Vec::new(), stop };
-        let posts = worker_posts(disks);
+        let posts = disks_by_worker(disks);
         let used = posts.len();
         for (number, (cpu, mine)) in posts.into_iter().enumerate() {
             let bell = Arc::new(Doorbell::<M>::new(M::Parker::new()));

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use millrace_block::blktrace::{major, minor};
-use millrace_drives::DEVICE_NAME;
+use millrace_runtime::DEVICE_NAME;
 
 /// Names that are kept; about 4 MiB.
 const NAMES_MAX: usize = 65_536;

@@ -307,7 +307,7 @@ mod tests {
     fn the_short_tables_fit_80_columns_and_name_devices() {
         let (mut spans, mut names) = (Spans::new(), Names::default());
         for (minor, name) in [(0, "d0"), (1, "a-drive-with-a-long-name")] {
-            let message = format!("{}{name}", millrace_drives::DEVICE_NAME);
+            let message = format!("{}{name}", millrace_runtime::DEVICE_NAME);
             names.add_message(device(240, minor), message.as_bytes());
         }
         spans.set_names(&names);

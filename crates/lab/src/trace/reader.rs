@@ -15,7 +15,7 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use millrace_block::blktrace::{Note, Record, category};
-use millrace_drives::trace_file;
+use millrace_runtime::trace_file;
 
 use super::file::{CpuFile, Item};
 use super::{Names, TraceError};

@@ -293,7 +293,7 @@ mod tests {
     fn a_device_with_a_name_is_shown_by_it() {
         let mut names = Names::default();
         names.add(42, b"fio");
-        let say = |name: &str| format!("{}{name}", millrace_drives::DEVICE_NAME).into_bytes();
+        let say = |name: &str| format!("{}{name}", millrace_runtime::DEVICE_NAME).into_bytes();
         names.add_message(device(240, 0), &say("d0"));
         names.add_message(device(9, 0), &say("vol0"));
         let remap = Remap { device_from: device(9, 0), device_to: device(240, 0), sector_from: 1 };

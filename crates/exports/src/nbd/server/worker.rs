@@ -13,9 +13,9 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use millrace_block::{Error, Stamp};
-use millrace_drives::{IoConfig, IoContext};
 use millrace_machine::{Machine, Native};
 use millrace_reactor::Completion;
+use millrace_runtime::{IoConfig, IoContext};
 
 use super::client_log;
 use super::client_timers::ClientTimers;

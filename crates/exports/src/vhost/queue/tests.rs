@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used)] // Tests may.
 
 use millrace_block::Stamp;
-use millrace_drives::{Effect, FaultCache, FaultControl, FaultRule, IoConfig, IoContext};
+use millrace_drives::{Effect, FaultCache, FaultControl, FaultRule};
+use millrace_runtime::{IoConfig, IoContext};
 
 use super::super::tests::played::{Played, count, event, until, volume};
 use super::*;

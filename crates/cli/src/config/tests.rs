@@ -1,0 +1,350 @@
+//! Tests of the configuration: every mistake with its line, key and remedy.
+
+use std::path::Path;
+
+use millrace::Listen;
+
+use super::*;
+
+const DRIVE: &str = "[[drive]]\nname = \"d0\"\nspec = \"null:size=1g\"\n";
+const VOLUME: &str = "[[volume]]\nname = \"v\"\ndrives = [\"d0\"]\n";
+const EXPORT: &str = "[[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n";
+
+fn plan(text: &str) -> Checked {
+    load("m.toml", text, Path::new("conf")).map_err(|problems| problems.to_string()).unwrap()
+}
+
+fn problems(text: &str) -> Vec<String> {
+    let error = load("m.toml", text, Path::new("")).expect_err("the text is wrong").to_string();
+    error.lines().map(ToOwned::to_owned).collect()
+}
+
+fn whole(drive: &str, volume: &str, export: &str) -> String {
+    format!("{DRIVE}{drive}{VOLUME}{volume}{EXPORT}{export}")
+}
+
+#[test]
+fn the_smallest_configuration_has_defaults() {
+    let plan = plan(&whole("", "", ""));
+    assert_eq!(plan.config.volumes[0].layout, millrace_block::Layout::Linear);
+    assert_eq!(plan.config.exports[0].name, "v");
+    assert_eq!(plan.listeners[0].address, Listen::Unix("conf/s".into()));
+    assert_eq!(plan.config.volumes[0].drives[0].options, millrace::DriveOptions::default());
+    assert!(plan.warnings.is_empty());
+}
+
+#[test]
+fn one_drive_is_linear_unless_told_otherwise_and_several_are_a_stripe() {
+    let layout = |volume: &str| plan(&whole("", volume, "")).config.volumes[0].layout;
+    let stripe = |chunk_sectors| millrace_block::Layout::Stripe { chunk_sectors };
+    assert_eq!(layout(""), millrace_block::Layout::Linear);
+    assert_eq!(layout("layout = \"stripe\"\n"), stripe(128));
+    assert_eq!(layout("chunk = \"4k\"\n"), stripe(8));
+    let two = whole(&DRIVE.replace("d0", "d1"), "", "").replace("[\"d0\"]", "[\"d0\", \"d1\"]");
+    assert_eq!(plan(&two).config.volumes[0].layout, stripe(128));
+}
+
+#[test]
+fn values_of_drivers_are_checked_with_the_rest_at_the_line_of_their_key() {
+    let drive = |keys: &str| {
+        let text = format!("[[drive]]\nname = \"d0\"\ndriver = \"file\"\n{keys}{VOLUME}{EXPORT}");
+        problems(&text)
+    };
+    let found = drive("path = \"x\"\nsize = \"1x\"\n");
+    assert!(found[0].starts_with("m.toml:5: driver file: size=1x is wrong; write"), "{found:?}");
+    let found = drive("path = \"\"\n");
+    assert!(found[0].starts_with("m.toml:4: driver file: path= is wrong; write"), "{found:?}");
+    let found = drive("path = \"x\"\ngrow = true\n");
+    assert_eq!(found, ["m.toml:5: driver file: grow=on is wrong; it goes with size="]);
+    let text = whole("", "", "").replace("null:size=1g", "fault:drive=[null:size=1g]");
+    let found = problems(&text);
+    assert_eq!(found.len(), 1);
+    let said = "write the other drive's spec in parentheses, as in drive=(ram:size=1g)";
+    assert!(found[0].starts_with("m.toml:3: ") && found[0].ends_with(said), "{found:?}");
+}
+
+#[test]
+fn queue_settings_of_a_drive_go_before_those_of_its_volume() {
+    let plan = plan(&whole("stack = \"raw\"\n", "stack = \"sq\"\nqueue-depth = 7\n", ""));
+    let options = plan.config.volumes[0].drives[0].options;
+    assert_eq!((options.stack, options.queue_depth), (millrace_block::Stack::Raw, Some(7)));
+}
+
+#[test]
+fn unknown_keys_name_the_nearest_known_one() {
+    let found = problems(&whole("stak = \"mq\"\n", "chnk = \"64k\"\n", "readonly = true\n"));
+    assert_eq!(found.len(), 3);
+    assert!(found[0].starts_with("m.toml:4: unknown key \"stak\" in [[drive]]; did you mean"));
+    let volume = "m.toml:8: unknown key \"chnk\" in [[volume]]; did you mean \"chunk\"? (known: ";
+    assert!(found[1].starts_with(volume), "{}", found[1]);
+    assert!(found[2].contains("did you mean \"read-only\"?"), "{}", found[2]);
+    let found = problems(&format!("{}[sever]\nthreads = 1\n", whole("", "", "")));
+    assert!(found[0].contains("unknown key \"sever\" in the file; did you mean \"server\"?"));
+}
+
+#[test]
+fn a_driver_spelled_out_takes_its_own_keys_and_those_of_a_drive() {
+    let text = "[[drive]]\nname = \"d0\"\ndriver = \"null\"\nsize = \"1g\"\nqueue-depth = 4\n";
+    let rest = format!("{VOLUME}{EXPORT}");
+    assert_eq!(
+        plan(&format!("{text}{rest}")).config.volumes[0].drives[0].spec.to_string(),
+        "null:size=1g"
+    );
+    let found = problems(&format!("{text}sise = \"1g\"\n{rest}"));
+    assert!(found[0].starts_with("m.toml:6: unknown key \"sise\""), "{}", found[0]);
+    assert!(found[0].contains("did you mean \"size\"?"), "{}", found[0]);
+    let found = problems(&text.replace("\"null\"", "\"nul\""));
+    assert!(found[0].starts_with("m.toml:3: driver = \"nul\": no driver"), "{}", found[0]);
+}
+
+#[test]
+fn numbers_and_switches_are_as_good_as_their_text() {
+    let text = "[[drive]]\nname = \"d0\"\ndriver = \"file\"\npath = \"x\"\nsize = 0x1000\n\
+                direct = false\n";
+    let spec = &plan(&format!("{text}{VOLUME}{EXPORT}")).config.volumes[0].drives[0].spec;
+    assert_eq!(spec.to_string(), "file:path=conf/x,size=4096,direct=off");
+}
+
+#[test]
+fn names_with_control_characters_are_refused_and_shown_escaped() {
+    let forged = "a\\nready 7";
+    let text = whole("", "", &format!("name = \"{forged}\"\n{EXPORT}"));
+    let said = "is a control character; write the name without";
+    assert_eq!(problems(&text), [format!("m.toml:10: name = \"{forged}\": \\n {said}")]);
+    let escape = "\\u{1b}";
+    let raw = "\\u001b";
+    let text = format!("{SCU}{}", whole("", "", ""));
+    for (name, line) in [("scu", 2), ("d0", 5)] {
+        let text = text.replacen(&format!("\"{name}\""), &format!("\"{name}{raw}\""), 1);
+        let found = format!("m.toml:{line}: name = \"{name}{escape}\": {escape} {said}");
+        assert_eq!(problems(&text), [found]);
+    }
+    let text = text.replacen("name = \"v\"", "name = \"v\\t\"", 1);
+    assert_eq!(problems(&text), [format!("m.toml:8: name = \"v\\t\": \\t {said}")]);
+    // Nor does what is wrong otherwise bring any out.
+    let found = problems(&whole("", "", "\"\\nready\" = 1\n"));
+    assert!(found.len() == 1 && found[0].contains("unknown key \"\\nready\""), "{found:?}");
+}
+
+#[test]
+fn names_are_unique_and_drives_are_in_one_volume_once() {
+    let text = format!("{DRIVE}{DRIVE}{VOLUME}{}{EXPORT}", VOLUME.replace("\"v\"", "\"w\""));
+    let found = problems(&text);
+    assert!(found[0].starts_with("m.toml:5: name = \"d0\": the drive of line 2 has this name"));
+    assert!(found[1].starts_with("m.toml:12: drives: drive \"d0\" is in volume \"v\" already"));
+    let twice = VOLUME.replace("\"d0\"", "\"d0\",\n  \"d0\"");
+    let found = problems(&format!("{DRIVE}{twice}{EXPORT}"));
+    assert!(found[0].starts_with("m.toml:7: drives: drive \"d0\" is in volume"), "{}", found[0]);
+}
+
+#[test]
+fn drives_and_volumes_that_are_missing_name_the_nearest() {
+    let text = whole("", "", "").replace("[\"d0\"]", "[\"d1\"]").replace("= \"v\"", "= \"vol\"");
+    let text = text.replacen("volume = \"vol\"", "volume = \"vil\"", 1);
+    let found = problems(&text);
+    assert_eq!(found[0], "m.toml:6: drives: there is no drive \"d1\"; did you mean \"d0\"?");
+    assert_eq!(found[1], "m.toml:8: volume: there is no volume \"vil\"; did you mean \"vol\"?");
+}
+
+#[test]
+fn what_names_a_section_that_is_wrong_is_not_wrong_itself() {
+    let text = whole("", "", "");
+    let found = problems(&text.replace("null:", "nul:"));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("m.toml:3: spec = \"nul:"), "{}", found[0]);
+    let found = problems(&text.replace("[[drive]]", "[[driv]]"));
+    assert!(found.len() == 1 && found[0].contains("unknown key \"driv\""), "{found:?}");
+    let found = problems(&text.replace("drives = [\"d0\"]", "drives = []"));
+    assert!(found.len() == 1 && found[0].contains("it has no drive"), "{found:?}");
+}
+
+#[test]
+fn wrong_values_say_what_may_stand_there() {
+    let volume = "chunk = \"60k\"\nstack = \"mqq\"\nserving = \"per-disk\"\ntimeout = 5\n";
+    let found = problems(&whole("", volume, "read-only = \"yes\"\n"));
+    let chunk = "m.toml:7: chunk = \"60k\": a chunk is a power of two from 4k to 1g, such as 64k";
+    assert_eq!(found[0], chunk);
+    assert!(found[1].starts_with("m.toml:8: stack = \"mqq\": there are mq, sq, raw"));
+    assert!(found[2].starts_with("m.toml:9: serving = \"per-disk\": there are inline"));
+    assert!(found[3].starts_with("m.toml:10: timeout = \"5\": not a time"), "{}", found[3]);
+    assert!(found[4].starts_with("m.toml:14: read-only: write true or false"), "{}", found[4]);
+}
+
+#[test]
+fn two_exports_of_one_name_on_one_listener_clash() {
+    let found = problems(&whole("", "", EXPORT));
+    assert!(found[0].starts_with("m.toml:12: nbd: an export named \"v\" is on this listener"));
+    let other = EXPORT.replace("\"unix:s\"", "[\"unix:s\", \"tcp::0\"]\nname = \"w\"");
+    let plan = plan(&whole("", "", &other));
+    assert_eq!(plan.listeners.iter().map(|l| l.exports.len()).collect::<Vec<_>>(), [2, 1]);
+}
+
+#[test]
+fn what_nobody_can_reach_is_a_warning() {
+    let spare = "[[drive]]\nname = \"d1\"\nspec = \"null:\"\n";
+    let volume = "[[drive]]\nname = \"d2\"\nspec = \"null:\"\n[[volume]]\nname = \"w\"\n\
+                  drives = [\"d2\"]\n";
+    let plan = plan(&whole(spare, volume, ""));
+    assert_eq!(plan.warnings.len(), 2);
+    assert!(plan.warnings[0].contains("m.toml:5: drive \"d1\" is in no volume"));
+    assert!(plan.warnings[1].contains("volume \"w\" is not exported"));
+}
+
+#[test]
+fn sections_that_lack_something_say_what() {
+    let found = problems("[[drive]]\n[[volume]]\n[[export]]\n");
+    let expected = [
+        "m.toml:1: [[drive]]: it has no name; add name = \"...\"",
+        "m.toml:1: [[drive]]: add spec = \"driver:key=value,...\" or driver = \"...\"",
+        "m.toml:2: [[volume]]: it has no name; add name = \"...\"",
+        "m.toml:2: [[volume]]: it has no drive; add drives = [\"...\"]",
+        "m.toml:3: [[export]]: it names no volume; add volume = \"...\"",
+        "m.toml:3: [[export]]: it has no listener; add nbd = \"unix:PATH\", or vhost-user-blk for \
+         machines",
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(problems("").len(), 1);
+    let found = problems("[drive]\nname = \"x\"\n");
+    assert_eq!(found[0], "m.toml:1: drive is a list of sections: write [[drive]]");
+}
+
+#[test]
+fn a_text_that_is_no_toml_says_where() {
+    let found = problems("[[drive]]\nname = d0\n");
+    assert!(found[0].starts_with("m.toml:2: not valid TOML: "), "{}", found[0]);
+    let found = problems("[[drive]]\nname = \"a\"\nname = \"b\"\n");
+    assert!(found[0].starts_with("m.toml:3: not valid TOML: duplicate key"), "{}", found[0]);
+}
+
+#[test]
+fn the_server_section_is_checked() {
+    let server = "[server]\nthreads = 2\ncpus = [0, 0]\nbackend = \"epoll\"\nmemory-max = \"64m\"\n\
+                  connections-max = 9\nhandshake-timeout = \"5s\"\nspin = \"20us\"\n";
+    let text = format!("{}{server}", whole("", "", ""));
+    let server = plan(&text).config.server;
+    assert_eq!((server.threads, server.cpus, server.spin_ns), (2, vec![0, 0], 20_000));
+    let found = problems(&text.replace("threads = 2", "threads = 0"));
+    assert!(found[0].ends_with("threads = \"0\": write a whole number from 1 to 1024"));
+    let long = "18446744073s";
+    let found = problems(&text.replace("5s", long).replace("20us", long));
+    assert!(found[0].ends_with("write a time from 1ms to 1h"), "{found:?}");
+    assert!(found[1].ends_with("spin = \"18446744073s\": write a time from 0 to 1s"), "{found:?}");
+    let found = problems(&text.replace("64m", "1k").replace("[0, 0]", "[0, 65535]"));
+    assert!(found[0].contains(": cpus: \"65535\": no CPU that this process may use"), "{found:?}");
+    assert!(found[1].contains(": memory-max = \"1k\": write a size of 64m or more"), "{found:?}");
+}
+
+const SCU: &str = "[[controller]]\nname = \"scu\"\ntags = 250\n";
+
+#[test]
+fn drives_name_their_controller_at_a_key_or_in_their_spec() {
+    let key = format!("{SCU}{}", whole("controller = \"scu\"\n", "", ""));
+    let spec = format!("{SCU}{}", whole("", "", "").replace("\"null:", "\"null@scu:"));
+    for text in [key, spec] {
+        let plan = plan(&text);
+        assert_eq!(plan.config.volumes[0].drives[0].spec.to_string(), "null@scu:size=1g");
+        let controller = &plan.config.controllers[0];
+        assert_eq!((controller.tags, controller.node), (250, None));
+        assert_eq!(controller.sharing, millrace_block::Sharing::Controller);
+        assert!(plan.warnings.is_empty());
+    }
+    let settings = "sharing = \"drive\"\nnode = 0\n";
+    let plan = plan(&format!("{SCU}{settings}{}", whole("controller = \"scu\"\n", "", "")));
+    let controller = &plan.config.controllers[0];
+    assert_eq!(controller.sharing, millrace_block::Sharing::Drive);
+    assert_eq!(controller.node, Some(millrace_machine::NodeId(0)));
+}
+
+#[test]
+fn a_controller_that_is_missing_names_the_nearest() {
+    let found = problems(&format!("{SCU}{}", whole("controller = \"scv\"\n", "", "")));
+    let line = "m.toml:7: controller: there is no controller \"scv\"; did you mean \"scu\"?";
+    assert_eq!(found, [line]);
+    let found = problems(&whole("controller = \"hba\"\n", "", ""));
+    let line = "m.toml:4: controller: there is no controller \"hba\"; add [[controller]] with this \
+                name";
+    assert_eq!(found, [line]);
+}
+
+#[test]
+fn controllers_are_checked_each_with_its_line() {
+    let text = |more: &str| format!("{SCU}{more}{}", whole("controller = \"scu\"\n", "", ""));
+    let found = problems(&text(SCU));
+    assert!(found[0].starts_with("m.toml:5: name = \"scu\": the controller of line 2 has this"));
+    let found = problems(&text("sharing = \"drives\"\nnode = 4000\nshare = 1\n"));
+    let sharing = "m.toml:4: sharing = \"drives\": there are queue, drive, controller; did you mean \
+                   \"drive\"?";
+    assert_eq!(found[0], sharing);
+    assert!(found[1].starts_with("m.toml:5: node: controller scu: there is no NUMA node 4000: "));
+    assert!(
+        found[2].contains("unknown key \"share\" in [[controller]]; did you mean \"sharing\"?")
+    );
+    let found = problems(&text("").replace("250", "65537"));
+    assert_eq!(found[0], "m.toml:3: tags = \"65537\": write a whole number from 1 to 65536");
+    let found = problems(&text("").replace("tags = 250\n", ""));
+    assert!(found[0].starts_with("m.toml:1: [[controller]]: it has no tags; add"), "{}", found[0]);
+    let both = text("").replace("\"null:", "\"null@hba:");
+    assert!(problems(&both)[0].contains("the spec says @hba; remove one of them"));
+}
+
+#[test]
+fn a_controller_that_no_drive_names_is_a_warning() {
+    let plan = plan(&format!("{SCU}{}", whole("", "", "")));
+    assert_eq!(plan.warnings, ["m.toml:2: controller \"scu\" is named by no drive"]);
+}
+
+#[test]
+fn a_modelled_controller_is_told_from_the_one_that_the_layer_knows() {
+    let drive = "[[drive]]\nname = \"d0\"\ndriver = \"model\"\ncontroller = \"scu\"\n";
+    let rest = format!("{VOLUME}{EXPORT}{SCU}");
+    assert_eq!(
+        plan(&format!("{drive}{rest}")).config.volumes[0].drives[0].spec.to_string(),
+        "model@scu:"
+    );
+    let found = problems(&format!("{drive}controller-tags = 5\n{rest}"));
+    assert!(found[0].starts_with("m.toml:5: controller-tags is of a modelled controller"));
+    assert!(found[0].contains("spec = \"model:controller=NAME,controller-tags=5,...\""));
+    let spec = "spec = \"model@scu:controller=x,controller-tags=5\"\n";
+    let text = format!("[[drive]]\nname = \"d0\"\n{spec}{rest}");
+    assert_eq!(plan(&text).config.volumes[0].drives[0].spec.get("controller"), Some("x"));
+}
+
+#[test]
+fn an_export_to_virtual_machines_needs_nothing_but_its_socket() {
+    let plan =
+        plan(&format!("{DRIVE}{VOLUME}[[export]]\nvolume = \"v\"\nvhost-user-blk = \"unix:m\"\n"));
+    let vhost = plan.config.exports[0].guests.as_ref().unwrap();
+    assert_eq!(vhost.path(), Path::new("conf/m"));
+    assert!(vhost.queues >= 16 && vhost.event_idx && !vhost.pin_memory);
+    assert_eq!(vhost.cpus, [0; 0], "nothing is pinned unless `cpus` says so");
+    assert!(plan.listeners.is_empty());
+}
+
+#[test]
+fn keys_for_virtual_machines_are_checked() {
+    let keys = "vhost-user-blk = \"unix:m\"\nqueues = 2\nthreads = \"shared\"\nserial = \"disk-1\"\n\
+                poll-max = \"0\"\nbatch-wait = \"5us\"\npin-memory = true\nsocket-mode = \"0660\"\n";
+    let vhost = plan(&whole("", "", keys)).config.exports[0].guests.clone().unwrap();
+    assert_eq!((vhost.queues, vhost.thread_count(), vhost.cpus.len()), (2, 1, 0));
+    assert_eq!((vhost.poll_max_ns, vhost.batch_wait_ns, vhost.pin_memory), (0, 5000, true));
+    let found = |keys: &str| problems(&whole("", "", keys)).join("; ");
+    let wrong = found("vhost-user-blk = \"tcp:7\"\n");
+    assert_eq!(wrong, "m.toml:10: vhost-user-blk = \"tcp:7\": write \"unix:PATH\"");
+    let alone = "[[export]]\nvolume = \"v\"\nvhost-user-blk = \"m\"\n";
+    let wrong = problems(&format!("{DRIVE}{VOLUME}{alone}"));
+    assert_eq!(wrong, ["m.toml:9: vhost-user-blk = \"m\": write \"unix:PATH\""]);
+    let wrong = found("queues = 2\n");
+    assert!(wrong.contains("m.toml:10: queues: only with vhost-user-blk"), "{wrong}");
+    let wrong = found("vhost-user-blk = \"unix:m\"\nqueues = 257\n");
+    assert!(wrong.contains("write a whole number from 1 to 256"), "{wrong}");
+    let wrong = found("vhost-user-blk = \"unix:m\"\nthreads = \"queues\"\n");
+    assert!(wrong.contains("write \"shared\", \"queue\", or a number from 1 to 256"), "{wrong}");
+    let wrong = found("vhost-user-blk = \"unix:m\"\ncpus = [9999]\n");
+    assert!(wrong.contains("m.toml:11: cpus: this process may not use CPU 9999"), "{wrong}");
+    let wrong = found("vhost-user-blk = \"unix:m\"\nsocket-mode = \"rw\"\n");
+    assert!(wrong.contains("octal digits"), "{wrong}");
+    let wrong = found("vhost-user-blk = \"unix:s\"\n");
+    assert!(wrong.contains("a virtual disk has a socket of its own"), "{wrong}");
+    let wrong = found("vhost-user-blk = \"unix:m\"\nrole = \"client\"\nsocket-mode = \"0660\"\n");
+    assert!(wrong.contains("the socket is the frontend's"), "{wrong}");
+}

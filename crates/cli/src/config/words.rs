@@ -1,0 +1,468 @@
+//! The words of a configuration: sizes, times, listeners, names of designs.
+//!
+//! Pure functions from a text to a value or to what is wrong with it and what to write instead.
+//! Called by raw.rs through `Section`, which adds file, line and key, and by the command line for
+//! the same words.
+
+use std::ffi::OsStr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Arg, Command};
+use millrace::{Listen, Words};
+use millrace_machine::{Machine, Native};
+
+use super::problem::nearest;
+
+/// A second in nanoseconds.
+pub const SECOND_NS: u64 = 1_000_000_000;
+/// A millisecond in nanoseconds.
+pub const MILLISECOND_NS: u64 = 1_000_000;
+/// The port of NBD.
+const NBD_PORT: u16 = 10809;
+/// The port of Prometheus's exporter of a host's metrics, and so the first of their range.
+const METRICS_PORT: u16 = 9100;
+/// Least memory for payload that a server takes.
+const MEMORY_BYTES_MIN: u64 = 64 << 20;
+/// `sun_path` holds 108 bytes with the NUL at its end.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// A size in bytes: a number with k, m, g or t (powers of 1024) after it, or without.
+///
+/// # Errors
+/// What to write instead.
+pub fn size(text: &str) -> Result<u64, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let (digits, shift) = match lower.char_indices().next_back() {
+        Some((at, 'k')) => (&lower[..at], 10),
+        Some((at, 'm')) => (&lower[..at], 20),
+        Some((at, 'g')) => (&lower[..at], 30),
+        Some((at, 't')) => (&lower[..at], 40),
+        _ => (&lower[..], 0),
+    };
+    let number: Option<u64> = digits.parse().ok();
+    number
+        .and_then(|n| n.checked_mul(1 << shift))
+        .ok_or_else(|| "not a size; write bytes, or a number with k, m, g or t: 64k, 1g".to_owned())
+}
+
+/// A chunk in sectors: a power of two, 4 KiB to 1 GiB.
+///
+/// # Errors
+/// What to write instead.
+pub fn chunk_sectors(text: &str) -> Result<u32, String> {
+    let bytes = size(text)?;
+    if !bytes.is_power_of_two() || !(4096..=1 << 30).contains(&bytes) {
+        let better = bytes.clamp(4096, 1 << 30).next_power_of_two() >> 10;
+        return Err(format!("a chunk is a power of two from 4k to 1g, such as {better}k"));
+    }
+    Ok((bytes >> 9) as u32)
+}
+
+/// A time in nanoseconds: a number with ns, us, ms, s, m or h after it; 0 needs none. More than can
+/// be counted is the most that can.
+///
+/// # Errors
+/// What to write instead.
+pub fn duration_ns(text: &str) -> Result<u64, String> {
+    let wrong = || "not a time; write a number with ns, us, ms, s, m or h: 500ms, 30s".to_owned();
+    let text = text.trim();
+    if text == "0" {
+        return Ok(0);
+    }
+    let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let unit_ns: u64 = match &text[unit_at..] {
+        "ns" => 1,
+        "us" => 1_000,
+        "ms" => MILLISECOND_NS,
+        "s" => SECOND_NS,
+        "m" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        _ => return Err(wrong()),
+    };
+    let digits = &text[..unit_at];
+    if digits.is_empty() {
+        return Err(wrong());
+    }
+    // Whatever is too long to be counted is longer than any range allows.
+    let number: u64 = digits.parse().unwrap_or(u64::MAX);
+    Ok(number.saturating_mul(unit_ns))
+}
+
+/// A time within a range of nanoseconds.
+///
+/// # Errors
+/// What to write instead.
+pub fn duration(text: &str, range_ns: &RangeInclusive<u64>) -> Result<u64, String> {
+    let time_ns = duration_ns(text);
+    let (least, most) = (time_text(*range_ns.start()), time_text(*range_ns.end()));
+    match time_ns {
+        Ok(time_ns) if !range_ns.contains(&time_ns) => {
+            Err(format!("write a time from {least} to {most}"))
+        }
+        other => other,
+    }
+}
+
+/// A time for which a thread may poll or wait before it does something else.
+///
+/// # Errors
+/// What to write instead.
+pub fn up_to_a_second(text: &str) -> Result<u64, String> {
+    duration(text, &(0..=SECOND_NS))
+}
+
+/// A time as a person would write it.
+fn time_text(time_ns: u64) -> String {
+    let units = [
+        ("h", 3_600_000_000_000),
+        ("m", 60_000_000_000),
+        ("s", SECOND_NS),
+        ("ms", MILLISECOND_NS),
+        ("us", 1_000),
+        ("ns", 1),
+    ];
+    let unit = units.iter().find(|(_, unit)| time_ns > 0 && time_ns.is_multiple_of(*unit));
+    unit.map_or_else(|| "0".to_owned(), |(name, unit)| format!("{}{name}", time_ns / unit))
+}
+
+/// Memory for payload in bytes: 64 MiB or more.
+///
+/// # Errors
+/// What to write instead.
+pub fn memory_max(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
+    match bytes {
+        MEMORY_BYTES_MIN.. => Ok(bytes),
+        _ => {
+            let why = "NBD clients may ask for 32m at once, and others want some beside that";
+            Err(format!("write a size of 64m or more: {why}"))
+        }
+    }
+}
+
+/// A CPU that this process may use.
+///
+/// # Errors
+/// Which those are.
+pub fn cpu(text: &str) -> Result<u32, String> {
+    let cpus: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
+    let number = text.trim().parse().ok().filter(|number| cpus.contains(number));
+    number.ok_or_else(|| format!("no CPU that this process may use; it may use {}", ranges(&cpus)))
+}
+
+/// Numbers in order, with runs as ranges: `0-3,8`.
+pub fn ranges(numbers: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *number => *last = *number,
+            _ => runs.push((*number, *number)),
+        }
+    }
+    let text = |(first, last): &(u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    runs.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+/// A whole number from `min` to `max`.
+///
+/// # Errors
+/// What to write instead.
+pub fn number(text: &str, min: u32, max: u32) -> Result<u32, String> {
+    let value: Option<u32> = text.trim().parse().ok();
+    let within = value.filter(|value| (min..=max).contains(value));
+    within.ok_or_else(|| format!("write a whole number from {min} to {max}"))
+}
+
+/// What reads a flag's whole number within a range.
+pub fn whole<T: TryFrom<u64>>(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let value = text.parse().ok().filter(|value| range.contains(value));
+        let value = value.and_then(|value| T::try_from(value).ok());
+        value.ok_or_else(|| match (range.start(), range.end()) {
+            (min, &u64::MAX) => format!("write a whole number from {min}"),
+            (min, max) => format!("write a whole number from {min} to {max}"),
+        })
+    }
+}
+
+/// One of several words.
+pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
+    if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
+        return Ok(*value);
+    }
+    let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+    Err(format!("there are {}{}", names.join(", "), nearest(text, names.iter().copied())))
+}
+
+/// The value of a setting's word.
+///
+/// # Errors
+/// Which words there are.
+pub fn setting<T: Words>(text: &str) -> Result<T, String> {
+    let words: Vec<(&str, T)> = T::WORDS.iter().map(|(value, word)| (*word, *value)).collect();
+    choice(text, &words)
+}
+
+/// `stripe` or `linear`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayoutWord {
+    /// Chunks round robin.
+    Stripe,
+    /// One drive behind the other.
+    Linear,
+}
+
+/// Words of a flag, with what reads them: shells complete the words, and wrong ones are answered as
+/// `read` does.
+#[derive(Debug, Clone)]
+pub struct OneOf<R> {
+    /// The words there are.
+    pub words: &'static [&'static str],
+    /// What reads one.
+    pub read: R,
+}
+
+impl<T, R> TypedValueParser for OneOf<R>
+where
+    T: Clone + Send + Sync + 'static,
+    R: Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static,
+{
+    type Value = T;
+
+    fn parse_ref(&self, cmd: &Command, arg: Option<&Arg>, text: &OsStr) -> Result<T, clap::Error> {
+        self.read.parse_ref(cmd, arg, text)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.words.iter().map(PossibleValue::new)))
+    }
+}
+
+/// The layouts of a flag.
+pub fn layouts() -> impl TypedValueParser<Value = LayoutWord> {
+    OneOf { words: &["linear", "stripe"], read: layout }
+}
+
+/// How a volume is laid out.
+///
+/// # Errors
+/// Which there are.
+pub fn layout(text: &str) -> Result<LayoutWord, String> {
+    if text == "mirror" {
+        return Err("a volume has no mirrors yet: no drive's contents are kept twice; there are \
+                    linear and stripe"
+            .to_owned());
+    }
+    choice(text, &[("stripe", LayoutWord::Stripe), ("linear", LayoutWord::Linear)])
+}
+
+/// `unix:PATH`, `tcp:ADDRESS:PORT`, or `tcp:PORT` on loopback; a relative path is in `base`.
+///
+/// # Errors
+/// What to write instead.
+pub fn address(text: &str, base: &Path) -> Result<Listen, String> {
+    match text.split_once(':') {
+        Some(("unix", "")) => Err("the path of the socket is missing: unix:PATH".to_owned()),
+        Some(("unix", path)) if path.starts_with('@') => Err(format!(
+            "abstract sockets are not served, since whoever is on this host could connect; write \
+             the path of a file, or unix:./{path} for a file of that name"
+        )),
+        Some(("unix", path)) => socket_path(base.join(path)),
+        Some(("tcp", place)) => tcp(place, NBD_PORT).map(Listen::Tcp),
+        _ => Err("write \"unix:PATH\" or \"tcp:ADDRESS:PORT\"".to_owned()),
+    }
+}
+
+/// Where the control socket is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ControlWord {
+    /// At this path.
+    At(PathBuf),
+    /// There is none.
+    Off,
+}
+
+/// `unix:PATH` or `off`; a relative path is in `base`.
+///
+/// # Errors
+/// What to write instead.
+pub fn control(text: &str, base: &Path) -> Result<ControlWord, String> {
+    match (text, text.strip_prefix("unix:")) {
+        ("off", _) => Ok(ControlWord::Off),
+        (_, Some(_)) => match address(text, base)? {
+            Listen::Unix(path) => Ok(ControlWord::At(path)),
+            Listen::Tcp(_) => unreachable!("it begins with unix:"),
+        },
+        _ => Err("a control socket is \"unix:PATH\", or \"off\"".to_owned()),
+    }
+}
+
+/// `ADDRESS:PORT`, or a port on loopback.
+///
+/// # Errors
+/// What to write instead.
+pub fn metrics(text: &str) -> Result<SocketAddr, String> {
+    tcp(text, METRICS_PORT).map_err(|error| error.replace("tcp:", ""))
+}
+
+/// The control socket of a server that says nothing of it: beside its first Unix socket, and named
+/// like it, so that servers with sockets of their own have one of their own. None if that path is
+/// too long for a socket.
+pub fn control_beside(socket: &Path) -> Option<PathBuf> {
+    let mut beside = socket.as_os_str().to_owned();
+    beside.push(".control");
+    (beside.len() <= SOCKET_PATH_BYTES_MAX).then(|| beside.into())
+}
+
+fn socket_path(path: PathBuf) -> Result<Listen, String> {
+    let length = path.as_os_str().len();
+    if length > SOCKET_PATH_BYTES_MAX {
+        return Err(format!(
+            "the path of a socket is at most {SOCKET_PATH_BYTES_MAX} bytes long, but {} has \
+             {length}; put it into a folder with a shorter path",
+            path.display()
+        ));
+    }
+    Ok(Listen::Unix(path))
+}
+
+/// Loopback unless an address stands there.
+fn tcp(place: &str, port_default: u16) -> Result<SocketAddr, String> {
+    if let Ok(address) = place.parse::<SocketAddr>() {
+        return Ok(address);
+    }
+    let (host, port) = match place.parse::<IpAddr>() {
+        Ok(ip) => return Ok(SocketAddr::new(ip, port_default)),
+        Err(_) => place.rsplit_once(':').unwrap_or(("", place)),
+    };
+    if !matches!(host, "" | "localhost") {
+        return Err(format!(
+            "\"{host}\" is no IP address; write tcp:127.0.0.1:{port_default}, or \
+                            tcp:0.0.0.0:{port_default} for all interfaces"
+        ));
+    }
+    let port: u16 = port.parse().map_err(|_| format!("\"{port}\" is no port from 0 to 65535"))?;
+    Ok(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port))
+}
+
+/// Bytes for people: the largest unit that leaves no fraction, or one decimal.
+pub fn bytes_for_people(bytes: u64) -> String {
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    match units.iter().find(|(_, shift)| bytes >= 1 << shift) {
+        Some((unit, shift)) if bytes.is_multiple_of(1 << shift) => {
+            format!("{} {unit}", bytes >> shift)
+        }
+        Some((unit, shift)) => format!("{:.1} {unit}", bytes as f64 / (1u64 << shift) as f64),
+        None => format!("{bytes} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_have_units() {
+        assert_eq!((size("64k"), size("3"), size("1T")), (Ok(65_536), Ok(3), Ok(1 << 40)));
+        assert!(size("64kk").is_err() && size("").is_err() && size("99999999999t").is_err());
+        assert_eq!(duration_ns("500ms"), Ok(500_000_000));
+        assert!(duration_ns("5").is_err() && duration_ns("s").is_err());
+        assert_eq!(duration_ns("99999999999999999999s"), Ok(u64::MAX));
+        let hour = 0..=3_600_000_000_000;
+        assert_eq!(duration("1m", &hour), Ok(60_000_000_000));
+        let error = Err("write a time from 0 to 1h".to_owned());
+        assert_eq!(duration("18446744073s", &hour), error);
+        assert_eq!(duration("3601s", &hour), error);
+        assert_eq!((memory_max("64m"), memory_max("63m").is_err()), (Ok(64 << 20), true));
+    }
+
+    #[test]
+    fn a_cpu_is_one_that_this_process_may_use() {
+        let cpus: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
+        assert_eq!(cpu(&cpus[0].to_string()), Ok(cpus[0]));
+        let error = cpu("65535").unwrap_err();
+        assert!(error.contains("no CPU") && error.ends_with(&ranges(&cpus)), "{error}");
+        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+    }
+
+    #[test]
+    fn an_abstract_socket_is_refused_with_what_to_write() {
+        let error = address("unix:@abc", Path::new("")).unwrap_err();
+        assert!(error.contains("abstract sockets") && error.contains("unix:./@abc"), "{error}");
+        let file = Ok(Listen::Unix("./@abc".into()));
+        assert_eq!(address("unix:./@abc", Path::new("")), file);
+    }
+
+    #[test]
+    fn a_number_of_a_flag_says_what_to_write() {
+        assert_eq!(whole::<u16>(1..=9)("9"), Ok(9));
+        assert_eq!(whole::<u16>(1..=9)("0").unwrap_err(), "write a whole number from 1 to 9");
+        assert_eq!(whole::<u64>(1..=u64::MAX)("x").unwrap_err(), "write a whole number from 1");
+    }
+
+    #[test]
+    fn a_chunk_that_is_no_power_of_two_names_one() {
+        assert_eq!(chunk_sectors("64k"), Ok(128));
+        let error = chunk_sectors("60k").unwrap_err();
+        assert_eq!(error, "a chunk is a power of two from 4k to 1g, such as 64k");
+    }
+
+    #[test]
+    fn tcp_is_loopback_unless_an_address_is_written() {
+        let tcp = |text: &str| {
+            address(text, Path::new("")).map(|address| match address {
+                Listen::Tcp(tcp) => tcp.to_string(),
+                Listen::Unix(path) => path.display().to_string(),
+            })
+        };
+        assert_eq!(tcp("tcp:10809").unwrap(), "127.0.0.1:10809");
+        assert_eq!(tcp("tcp::7").unwrap(), "127.0.0.1:7");
+        assert_eq!(tcp("tcp:localhost:7").unwrap(), "127.0.0.1:7");
+        assert_eq!(tcp("tcp:0.0.0.0:7").unwrap(), "0.0.0.0:7");
+        assert_eq!(tcp("tcp:[::1]:7").unwrap(), "[::1]:7");
+        assert!(tcp("tcp:example.org:7").is_err() && tcp("tcp:x").is_err() && tcp("a").is_err());
+    }
+
+    #[test]
+    fn metrics_are_on_loopback_unless_an_address_is_written() {
+        let at = |text: &str| metrics(text).map(|address| address.to_string());
+        assert_eq!(at("127.0.0.1:9100").unwrap(), "127.0.0.1:9100");
+        assert_eq!(at("9200").unwrap(), "127.0.0.1:9200");
+        assert_eq!(at("0.0.0.0").unwrap(), "0.0.0.0:9100");
+        let error = "\"a\" is no IP address; write 127.0.0.1:9100, or 0.0.0.0:9100 for all \
+                     interfaces";
+        assert_eq!(at("a:1").unwrap_err(), error);
+    }
+
+    #[test]
+    fn a_control_socket_is_a_path_or_off() {
+        let base = Path::new("/x");
+        assert_eq!(control("off", base), Ok(ControlWord::Off));
+        assert_eq!(control("unix:c", base), Ok(ControlWord::At("/x/c".into())));
+        assert!(control("tcp:7", base).is_err() && control("unix:", base).is_err());
+        assert_eq!(control_beside(Path::new("a/s")), Some("a/s.control".into()));
+        assert_eq!(control_beside(Path::new(&"x".repeat(100))), None);
+    }
+
+    #[test]
+    fn a_socket_path_that_is_too_long_is_refused_with_its_length() {
+        let text = format!("unix:{}", "x".repeat(104));
+        assert!(address(&text, Path::new("")).is_ok());
+        let error = address(&text, Path::new("/tmp")).unwrap_err();
+        assert!(error.contains("at most 107") && error.contains("109"), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_word_lists_the_words_there_are() {
+        let error = setting::<millrace::Stack>("mw").unwrap_err();
+        assert!(error.starts_with("there are mq, sq, raw"), "{error}");
+    }
+}

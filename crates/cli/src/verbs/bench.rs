@@ -1,0 +1,204 @@
+//! `millrace bench`: runs workloads on drives or against a server, and prints a row for each.
+//!
+//! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
+//! the lab (those of other machines: machine.rs; servers': connect.rs), tables (table.rs,
+//! states.rs, lock_table.rs) or JSON at the end. Ctrl-C ends the row under way, and what was
+//! measured until then is printed. Reads nothing but its arguments and the machine file they name;
+//! creates no file but those that a `file:` spec names.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod args;
+mod connect;
+pub mod lock_table;
+mod machine;
+mod plan;
+mod states;
+pub mod table;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use millrace::{
+    CpuId, DriveOptions, Volume, VolumeOptions, Words, build_volume, drive_device, volume_device,
+};
+use millrace_block::{Stack, TraceStamp};
+use millrace_lab::{Interrupt, Queues, Row};
+use millrace_runtime::{Recorded, Recorder, RecorderConfig};
+
+pub use args::BenchArgs;
+
+use super::interrupt::{self, INTERRUPTED};
+use plan::RowPlan;
+use table::Form;
+
+/// Runs the verb: 0 if every I/O of every row succeeded, 1 if some failed.
+///
+/// # Errors
+/// If an argument makes no sense, or a drive, a server or a thread could not be set up.
+pub fn run(args: &BenchArgs) -> Result<ExitCode> {
+    let interrupt = interrupt::on_ctrl_c()?;
+    let mut rows = match args.machine.machine.is_some() || args.machine.locks {
+        true => machine::rows(args, &interrupt)?,
+        false if !args.machine.interface.is_empty() || args.machine.batch.is_some() => {
+            bail!("--interface and --batch go with --machine or --locks")
+        }
+        false => native_rows(args, &interrupt)?,
+    };
+    if !args.serving.states {
+        rows.iter_mut().for_each(|row| row.outcome.states.clear());
+    }
+    let failed = print(args, &rows)?;
+    if interrupt.is_set() {
+        eprintln!("interrupted: above is what was measured until then");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    Ok(failed)
+}
+
+/// Runs the rows one after another on this machine.
+fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
+    let plans = plan::rows(args)?;
+    if let Some(server) = &args.target.connect {
+        server.check_wait(args.target.wait)?;
+    }
+    if args.trace.trace.is_some() && plans.len() > 1 {
+        bail!("--trace: {} rows; choose one, such as by --stack mq --iodepth 32", plans.len());
+    }
+    let mut rows: Vec<Row> = Vec::new();
+    let mut bar = crate::verbs::bar::Bar::new(plans.len());
+    let mut notes = Vec::new();
+    for (index, plan) in plans.iter().enumerate() {
+        if interrupt.is_set() {
+            break;
+        }
+        let mut plan = plan.clone();
+        plan.plan.interrupt = interrupt.clone();
+        let mut progress = |fraction| bar.show(index, &plan.label(), fraction);
+        let row = match &args.target.connect {
+            Some(server) => server.run(args.target.wait, &plan.plan, &mut progress)?,
+            None => run_drives(&plan, args, &mut notes, &mut progress)?,
+        };
+        rows.push(row);
+    }
+    bar.clear();
+    notes.dedup();
+    // What a volume leaves out comes with a key of configurations, which `bench` does not have.
+    let without_key = |note: &String| note.split("; layout = ").next().unwrap_or(note).to_owned();
+    notes.iter().map(without_key).for_each(|note| eprintln!("note: {note}"));
+    Ok(rows)
+}
+
+/// Prints the rows and says whether all I/Os succeeded.
+fn print(args: &BenchArgs, rows: &[Row]) -> Result<ExitCode> {
+    if args.workload.json {
+        println!("{}", serde_json::to_string_pretty(rows).context("rows as JSON")?);
+    } else {
+        let form = Form::of(args.workload.extended);
+        println!("{}", table::table(rows, form));
+        let states = rows.iter().filter_map(|row| states::states(row, form));
+        let locks = rows.iter().filter_map(|row| lock_table::locks(row, form));
+        states.chain(locks).for_each(|text| println!("\n{text}"));
+    }
+    let failed: Vec<&Row> = rows.iter().filter(|row| row.outcome.errors > 0).collect();
+    for row in &failed {
+        let first = row.outcome.first_error.as_deref().unwrap_or("no detail");
+        eprintln!(
+            "{} errors ({} {} bs={}): {first}",
+            row.outcome.errors, row.queues.stack, row.rw, row.bs
+        );
+    }
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Starts to record what a volume does.
+fn record(name: &Path, stamp: TraceStamp, volume: &Arc<Volume>) -> Result<Recorder> {
+    let Some(tracer) = volume.tracer() else { bail!("--trace: the drives have no tracer") };
+    let parts = (0..volume.disks().len() as u32).map(drive_device);
+    let config = RecorderConfig {
+        name: name.to_owned(),
+        volumes: parts.map(|drive| (drive, volume_device(0))).collect(),
+        names: BTreeMap::from([(0, "bench".to_owned())]),
+        devices: (0..)
+            .zip(volume.disks())
+            .map(|(minor, disk)| (drive_device(minor), disk.name().to_owned()))
+            .chain((volume.disks().len() > 1).then(|| (volume_device(0), "bench".to_owned())))
+            .collect(),
+        stamp,
+        ..RecorderConfig::default()
+    };
+    Recorder::start(&tracer, &[Arc::clone(volume)], config)
+        .with_context(|| format!("--trace {}", name.display()))
+}
+
+/// What came of it.
+fn recorded(recorded: &Recorded) -> String {
+    let Recorded { events, dropped, files } = recorded;
+    let name = files
+        .first()
+        .map_or_else(String::new, |file| file.with_extension("").display().to_string());
+    let name = name.trim_end_matches(".blktrace").to_owned();
+    let lost = match dropped {
+        0 => String::new(),
+        _ => format!(", {dropped} dropped: use a larger --trace-ring"),
+    };
+    format!("{events} events recorded{lost}; see them with millrace trace spans {name}")
+}
+
+/// One row on drives opened for it, so that its accounting starts at zero.
+fn run_drives(
+    plan: &RowPlan,
+    args: &BenchArgs,
+    notes: &mut Vec<String>,
+    progress: &mut dyn FnMut(f64),
+) -> Result<Row> {
+    let Ok(io_threads) = u16::try_from(plan.plan.jobs) else {
+        bail!("--numjobs {}: at most 65535", plan.plan.jobs)
+    };
+    let drive = DriveOptions {
+        stack: plan.stack,
+        software_queues: plan.software_queues,
+        hardware_queues: plan.hardware_queues,
+        ..DriveOptions::default()
+    };
+    let options = VolumeOptions {
+        drive,
+        io_threads,
+        controllers: args.target.controllers()?,
+        serving: plan.serving,
+        worker_cpus: plan.workers.iter().copied().map(CpuId).collect(),
+        trace_ring: args.trace.trace_ring as usize,
+    };
+    let (volume, mut remarks) =
+        build_volume("bench", args.target.layout(), &args.target.drives()?, &options)?;
+    notes.append(&mut remarks);
+    let record = |name| record(name, args.trace.trace_stamp, &volume);
+    let recorder = args.trace.trace.as_deref().map(record).transpose()?;
+    if args.target.virtqueue {
+        let mut row = millrace_lab::run_virtqueue_row(&volume, &plan.plan, progress)?;
+        row.drives = drive_names(args)?;
+        if plan.stack != Stack::Mq {
+            row.queues.stack = format!("virtqueue-{}", plan.stack.word());
+        }
+        return Ok(row);
+    }
+    let mut row = millrace_lab::run_row(&volume, &plan.plan, progress)?;
+    if let Some(recorder) = recorder {
+        notes.push(recorded(&recorder.stop()?));
+    }
+    row.queues = Queues {
+        stack: plan.stack.word().to_owned(),
+        software_queues: plan.software_queues.word().to_owned(),
+        hardware_queues: plan.hardware_queues.word().to_owned(),
+        cpus: plan.cpus,
+        ..row.queues
+    };
+    row.drives = drive_names(args)?;
+    Ok(row)
+}
+
+fn drive_names(args: &BenchArgs) -> Result<String> {
+    Ok(args.target.drives()?.iter().map(ToString::to_string).collect::<Vec<_>>().join("+"))
+}

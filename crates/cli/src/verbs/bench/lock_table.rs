@@ -1,0 +1,100 @@
+//! Lock statistics as a table, in lockmeter's columns: 80 columns wide, or with all of them.
+//!
+//! Pure text out of what locks did. Times are microseconds everywhere; a place in the source stands
+//! below its lock, indented. Called by `bench --locks` and by `millrace locks`.
+
+use millrace_lab::{LockLine, Row};
+
+use super::table::Form;
+use crate::verbs::grid::{Grid, Side, WIDTH, fitted, shortened, wrapped};
+
+/// Characters of a lock's name or place in the short form.
+const NAME_WIDTH: usize = 22;
+
+/// A column: its name, whether the short form has it, and its value.
+type Column = (&'static str, bool, fn(&LockLine) -> String);
+
+const COLUMNS: [Column; 9] = [
+    ("taken", true, |lock| lock.acquisitions.to_string()),
+    ("rejected", false, |lock| lock.rejected.to_string()),
+    ("contended", true, |lock| percent(lock.contended_share)),
+    ("wait us", true, |lock| micros(lock.wait_ns_mean)),
+    ("max wait us", false, |lock| micros(lock.wait_ns_max)),
+    ("hold us", true, |lock| micros(lock.hold_ns_mean)),
+    ("max hold us", false, |lock| micros(lock.hold_ns_max)),
+    ("held", true, |lock| percent(lock.held_share)),
+    ("spinning", false, |lock| percent(lock.spin_share)),
+];
+
+/// What the locks of a row did, under a line that says which row, if that was asked for.
+pub fn locks(row: &Row, form: Form) -> Option<String> {
+    let machine = row.machine.as_ref()?;
+    let locks = machine.locks.as_ref()?;
+    let (queues, depth, interface) = (&row.queues, row.iodepth, &machine.interface);
+    let title = format!(
+        "locks of {} {} {interface} on {} CPUs, iodepth {depth}:",
+        queues.stack, row.rw, queues.cpus
+    );
+    let title = wrapped(title.split(' ').map(str::to_owned), WIDTH);
+    Some(format!("{title}\n{}", lock_table(locks, form)))
+}
+
+/// Lock statistics as a table, without a line feed at the end.
+pub fn lock_table(locks: &[LockLine], form: Form) -> String {
+    let shown: Vec<&Column> =
+        COLUMNS.iter().filter(|(_, short, _)| *short || form == Form::Whole).collect();
+    let heads = shown.iter().map(|(name, ..)| (*name, Side::Right));
+    let mut grid = Grid::new(std::iter::once(("lock, taken at", Side::Left)).chain(heads));
+    for lock in locks {
+        let cells = shown.iter().map(|(_, _, value)| value(lock));
+        grid.row(std::iter::once(label(lock, form)).chain(cells));
+    }
+    grid.text()
+}
+
+/// A lock's name, or the place that took it.
+fn label(lock: &LockLine, form: Form) -> String {
+    let name = match &lock.site {
+        None => lock.name.clone(),
+        Some(site) => format!("  {}", site.strip_prefix("crates/").unwrap_or(site)),
+    };
+    match form {
+        Form::Whole => name,
+        // The folder that all sources lie in says nothing.
+        Form::Short => shortened(&name.replacen("/src/", "/", 1), NAME_WIDTH),
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.2} %", share * 100.0)
+}
+
+fn micros(ns: u64) -> String {
+    fitted(ns as f64 / 1e3, 8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_short_table_fits_80_columns_and_the_whole_one_has_all() {
+        let lock = |site: Option<&str>| LockLine {
+            name: "software-queue".to_owned(),
+            site: site.map(str::to_owned),
+            acquisitions: 123_456_789_012,
+            contended_share: 1.0,
+            wait_ns_mean: 123_456_789_012,
+            hold_ns_mean: 99_999_999,
+            held_share: 10.0,
+            ..LockLine::default()
+        };
+        let site = "crates/exports/src/vhost/thread/waiting_for_a_long_time.rs:1234";
+        let locks = [lock(None), lock(Some("crates/block/src/disk/sq.rs:12")), lock(Some(site))];
+        let text = lock_table(&locks, Form::Short);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.contains("\n  block/disk/sq.rs:12 ") && text.contains(":1234 "), "{text}");
+        let text = lock_table(&locks, Form::Whole);
+        assert!(text.contains("max hold us") && text.contains(&site["crates/".len()..]), "{text}");
+    }
+}

@@ -1,0 +1,267 @@
+//! Rows of `bench` on a simulated machine, or on this one with lock statistics.
+//!
+//! Combines the lists of the flags as plan.rs does for this machine, and the interfaces besides.
+//! Simulated rows run side by side, and the order of the output does not depend on which ends
+//! first; the rate of the simulator goes to standard error, since it is not the same twice.
+#![allow(clippy::print_stderr)]
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use millrace_lab::sim::{
+    InterfaceKind, Irq, Length, Service, SimPlan, Watch, machine, run_metered, run_rows,
+    run_simulated,
+};
+use millrace_lab::{Interrupt, Row, Workload};
+use millrace_machine::{Machine, Native};
+
+use super::args::BenchArgs;
+use super::plan::{self, RowPlan};
+use crate::config::words::SECOND_NS;
+use crate::verbs::bar::Bar;
+
+/// All rows of `--machine` or `--locks`.
+pub fn rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
+    match &args.machine.machine {
+        Some(name) => simulated_rows(args, name, interrupt),
+        None => metered_rows(args, interrupt),
+    }
+}
+
+fn simulated_rows(args: &BenchArgs, name: &str, interrupt: &Interrupt) -> Result<Vec<Row>> {
+    let model = machine(name).context("--machine")?;
+    let all: Vec<u32> = (0..model.cpus()).collect();
+    let plans = plans(args, &plan::rows_on(args, &all)?, Length::Rounds)?;
+    let mut bar = Bar::new(plans.len());
+    let start = Instant::now();
+    let mut ended = 0;
+    bar.show(0, name, 0.0);
+    let done = |_| {
+        ended += 1;
+        bar.show((ended - 1).min(plans.len() - 1), name, 1.0);
+    };
+    // Rows that have not begun when Ctrl-C comes are left out.
+    let run = |index: usize| match interrupt.is_set() {
+        true => Ok(None),
+        false => run_simulated(&model, &plans[index]).map(Some),
+    };
+    let rows: Vec<Row> = run_rows(plans.len(), run, done)?.into_iter().flatten().collect();
+    bar.clear();
+    let events: u64 = rows.iter().filter_map(|row| row.machine.as_ref()?.sim_events).sum();
+    let seconds = start.elapsed().as_secs_f64();
+    eprintln!(
+        "note: {events} events simulated in {seconds:.2} s, {:.1} M a second",
+        events as f64 / seconds / 1e6
+    );
+    Ok(rows)
+}
+
+/// On this machine rows run one after another, or they would measure each other.
+fn metered_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
+    let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
+    let plans = plans(args, &plan::rows_on(args, &all)?, Length::Time(SECOND_NS))?;
+    let mut bar = Bar::new(plans.len());
+    let mut rows = Vec::new();
+    for (index, plan) in plans.iter().enumerate().take_while(|_| !interrupt.is_set()) {
+        bar.show(index, "with lock statistics", 0.0);
+        rows.push(run_metered(plan).context("--locks")?);
+    }
+    bar.clear();
+    Ok(rows)
+}
+
+/// The plans of the lab: each row with each interface.
+fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<SimPlan>> {
+    let drives = args.target.drives()?;
+    let interfaces = match args.machine.interface.as_slice() {
+        [] => vec![InterfaceKind::default()],
+        given => given.to_vec(),
+    };
+    let length = match (args.workload.ios, args.workload.runtime) {
+        (Some(ios), _) => Length::Ios(ios),
+        (None, Some(runtime)) => Length::Time(runtime.as_nanos().try_into().unwrap_or(u64::MAX)),
+        (None, None) => length,
+    };
+    if args.machine.irq != Irq::Submitter {
+        let inline =
+            |drive: &millrace::Spec| drive.driver == "null" && drive.get("delay").is_none();
+        if let Some(drive) = drives.iter().find(|drive| inline(drive)) {
+            bail!("--irq {}: drive {drive} completes at once; give it a delay", args.machine.irq);
+        }
+    }
+    let mut plans = Vec::new();
+    for row in rows {
+        for interface in &interfaces {
+            let Some(iodepth) = depth_of(args, row, *interface, rows)? else { continue };
+            plans.push(SimPlan {
+                drives: drives.clone(),
+                layout: args.target.layout(),
+                service: Service {
+                    controllers: args.target.controllers()?,
+                    serving: row.serving,
+                    worker_cpus: row.workers.clone(),
+                    apart: false,
+                },
+                stack: row.stack,
+                software_queues: row.software_queues,
+                hardware_queues: row.hardware_queues,
+                cpus: row.plan.cpus.clone(),
+                jobs: row.plan.jobs,
+                workload: Workload { iodepth, ..row.plan.workload },
+                length,
+                stamp: row.plan.stamp,
+                interface: *interface,
+                batch: args.machine.batch,
+                irq: args.machine.irq,
+                watch: Watch { locks: args.machine.locks, tags: None },
+            });
+        }
+    }
+    Ok(plans)
+}
+
+/// I/Os in flight of a row: one for `sync`, whatever the default is for others; none for a row that
+/// there is already with that.
+fn depth_of(
+    args: &BenchArgs,
+    row: &RowPlan,
+    interface: InterfaceKind,
+    rows: &[RowPlan],
+) -> Result<Option<u32>> {
+    let depth = row.plan.workload.iodepth;
+    if interface != InterfaceKind::Sync || depth == 1 {
+        return Ok(Some(depth));
+    }
+    if !args.workload.iodepth.is_empty() {
+        bail!("--interface sync has one I/O in flight, not --iodepth {depth}");
+    }
+    Ok(if rows.iter().any(|row| row.plan.workload.iodepth == 1) { None } else { Some(1) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    fn parse(text: &str) -> Result<Command, clap::Error> {
+        Command::try_parse_from(std::iter::once("bench").chain(text.split_whitespace()))
+    }
+
+    fn json(text: &str) -> serde_json::Value {
+        serde_json::to_value(
+            super::rows(&parse(text).unwrap().bench, &Interrupt::default()).unwrap(),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn each_interface_on_each_count_of_cpus_has_a_row_with_its_names() {
+        let rows = json(
+            "--machine x5690 --cpus 1,all --interface libaio,ring --ios 64 --seed 7 --locks \
+             --hardware-queues node",
+        );
+        let rows = rows.as_array().unwrap();
+        let heads: Vec<String> = rows
+            .iter()
+            .map(|row| format!("{} {} {}", row["cpus"], row["machine"], row["interface"]))
+            .collect();
+        let expected = [
+            r#"1 "x5690" "libaio""#,
+            r#"1 "x5690" "ring""#,
+            r#"12 "x5690" "libaio""#,
+            r#"12 "x5690" "ring""#,
+        ];
+        assert_eq!(heads, expected);
+        let last = &rows[3];
+        assert_eq!(
+            (&last["seed"], &last["irq"], &last["numjobs"]),
+            (&7.into(), &"submitter".into(), &12.into())
+        );
+        assert!(last["sim_events"].as_u64().unwrap() > 10_000, "{last}");
+        assert!(last["total_ios"].as_u64().unwrap() >= 64 * 12, "{last}");
+        let lock = &last["locks"][0];
+        for key in [
+            "name",
+            "acquisitions",
+            "contended_share",
+            "wait_ns_mean",
+            "wait_ns_max",
+            "hold_ns_mean",
+            "spin_share",
+            "site",
+        ] {
+            assert!(lock.get(key).is_some(), "{key}: {lock}");
+        }
+    }
+
+    #[test]
+    fn sync_has_one_io_in_flight_without_being_told() {
+        let rows = json("--machine x5690 --cpus 1 --interface sync,ring --ios 64");
+        let depths: Vec<_> = rows.as_array().unwrap().iter().map(|row| &row["iodepth"]).collect();
+        assert_eq!(depths, [1, 32]);
+        let bare = json("--machine i7-3930k --interface sync --ios 64");
+        assert!(bare.as_array().unwrap().iter().all(|row| row["iodepth"] == 1), "{bare}");
+    }
+
+    #[test]
+    fn drives_of_one_controller_do_together_what_its_tags_allow() {
+        let iops = |more: &str| {
+            let drives = "--drive null@hba:delay=100us --drive null@hba:delay=100us";
+            let rows = json(&format!("--machine x5690 --ios 500 --iodepth 64 {drives} {more}"));
+            assert_eq!(rows[0]["drives"], "null@hba:delay=100us+null@hba:delay=100us");
+            rows[0]["iops"].as_f64().unwrap()
+        };
+        let most = |tags: f64| tags / 100e-6;
+        let together = iops("--cpus 1 --controller hba:tags=8");
+        assert!(together < most(8.0) && together > most(4.0), "{together}");
+        let each = iops("--cpus 1 --controller hba:tags=8,sharing=drive,node=1");
+        assert!(each < most(16.0) && each > most(8.0), "{each}");
+        assert!(iops("--cpus 4 --controller hba:tags=8,sharing=queue") > most(16.0));
+    }
+
+    #[test]
+    fn what_makes_no_sense_on_a_simulated_machine_is_refused() {
+        for text in [
+            "--machine x5690 --connect nbd://localhost/",
+            "--machine x5690 --verify --rw write",
+            "--machine x5690 --backend epoll",
+            "--irq core0",
+            "--machine x5690 --interface aio",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        for (text, expected) in [
+            ("--machine x5960", "machine x5960: did you mean x5690?"),
+            ("--locks --interface sync --iodepth 8", "interface sync has one I/O in flight"),
+            (
+                "--machine x5690 --cpus 13",
+                "--cpus 13: this program may use 12 CPUs; write 1 to 12, or all",
+            ),
+            ("--machine x5690 --drive file:path=/x", "drive file runs on this machine only"),
+            ("--machine x5690 --irq core0", "completes at once; give it a delay"),
+            ("--locks --drive file:path=/x", "drive file runs on this machine only"),
+            ("--machine x5690 --drive null@a:", "drive null@a:: there is no controller `a`"),
+            ("--machine x5690 --controller a:tags=1", "no drive names it; write --drive DRIVER@a:"),
+            ("--locks --controller a:tag=1", "it has no key `tag`; write NAME:tags=N"),
+            (
+                "--machine x5690 --drive null@a: --controller a:tags=1 --controller a:tags=2",
+                "there is one of this name; choose another",
+            ),
+            (
+                "--machine x5690 --drive null@a: --controller a:tags=1,node=2",
+                "controller a: there is no NUMA node 2: this machine has 0 to 1",
+            ),
+        ] {
+            let error =
+                super::rows(&parse(text).unwrap().bench, &Interrupt::default()).expect_err(text);
+            let text = format!("{error:#}");
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! `millrace serve`: opens the drives of a configuration and serves its volumes until told to stop.
+//!
+//! Owns the order: configuration checked, drives opened, volumes made, drives' workers started,
+//! sockets bound, views started, then `ready`; on a signal to stop drain, flush, stop the workers,
+//! exit.
+//! Calls `config` for the plan, opening.rs for drives, `millrace::Servers` for the servers,
+//! report.rs for what is printed, remarks.rs for what is logged besides, signals.rs for signals.
+//! Until everything stands nothing is served, and what a failed start created is removed again.
+
+mod created;
+mod images;
+mod looks;
+mod measured;
+mod members;
+mod metering;
+mod observed;
+mod opening;
+mod recording;
+mod remarks;
+mod report;
+mod resizing;
+mod signals;
+mod source;
+mod viewed;
+mod watch;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use millrace::{DriveWorkers, Listen, Servers};
+use millrace_reactor::Backend;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::config::words;
+use crate::config::{self, Checked};
+use crate::verbs::say;
+use crate::views::Views;
+use created::Created;
+use observed::Observed;
+use report::Whose;
+use signals::{Asked, Signals};
+use source::{Asked as AskedSource, Source};
+use watch::Watch;
+
+/// How long I/O in flight may take to finish when the daemon is asked to stop.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace serve                        four 1 GiB drives in ./millrace-data, as volume vol0
+  millrace serve disk.img               a disk of yours, over NBD on the Unix socket disk.sock
+  millrace serve /dev/sdb --read-only --nbd tcp:10809
+  millrace serve a.img b.img --layout stripe --vhost-user vm.sock
+  millrace serve disk.img --print-config > my.toml    a configuration to begin your own with
+  millrace serve my.toml --check        is the file in order, and would it start here?
+  millrace serve my.toml --threads 2    serve it from two I/O threads
+  millrace serve --metrics 9100         with metrics at http://127.0.0.1:9100/metrics
+
+`millrace stat` shows what it does meanwhile.
+
+Signals: SIGTERM, SIGINT and SIGQUIT finish what is in flight, flush, and exit with 0; a second \
+one, half a second later or more, exits at once with 1. SIGHUP and SIGUSR2 are ignored with a line \
+in the log. SIGUSR1 cuts the power of all `fault` drives with a volatile cache (for tests).
+
+The log goes to standard error, with all warnings and notes, and results to standard output. \
+MILLRACE_LOG=debug, or -v, logs more.";
+
+/// Arguments of `serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Files or block devices to serve, several as one volume; or a configuration, NAME.toml, or -
+    /// for one on standard input; nothing: a volume in a data folder
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Serve this configuration, a TOML file, whatever its name is
+    #[arg(long, value_name = "FILE", conflicts_with = "files")]
+    config: Option<PathBuf>,
+    /// Check the configuration, change nothing, say what would be served, and exit: with 1 if it
+    /// would not start here, since a drive or socket is missing, in use or not allowed
+    #[arg(long)]
+    check: bool,
+    /// Print the configuration and exit
+    #[arg(long)]
+    print_config: bool,
+    /// Folder of the volume that is served without a file [default: millrace-data]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "files"])]
+    data_dir: Option<String>,
+    /// I/O threads [default: one per CPU, at most 4]
+    #[arg(long, value_name = "N", value_parser = words::whole::<u16>(1..=1024))]
+    threads: Option<u16>,
+    /// What carries the I/O: auto, io_uring or epoll [default: auto]
+    #[arg(long, value_parser = words::setting::<Backend>)]
+    backend: Option<Backend>,
+    /// Serve metrics for Prometheus here, at /metrics: a port of loopback, or ADDRESS:PORT
+    #[arg(long, value_name = "ADDR", value_parser = words::metrics)]
+    metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    images: images::ImageArgs,
+}
+
+/// Serves until a signal; 0 if everything was flushed, 1 if not.
+///
+/// # Errors
+/// If the configuration is wrong, or a drive or socket cannot be opened.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let source = Source::read(&AskedSource {
+        files: &args.files,
+        config: args.config.as_deref(),
+        data_dir: args.data_dir.as_deref(),
+        images: &args.images,
+    })?;
+    if args.print_config {
+        say(&source.text);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut plan = config::load(&source.name, &source.text, &source.base)?;
+    let server = &mut plan.config.server;
+    server.threads = args.threads.unwrap_or(server.threads);
+    server.backend = args.backend.unwrap_or(server.backend);
+    if args.check {
+        remarks::on_plan(&plan);
+        let found = measured::measure(&plan, source.data_dir.as_deref(), args.metrics);
+        say(&report::checked(&plan, &found));
+        return Ok(if found.starts { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    let mut signals = Signals::install().context("cannot install signal handlers")?;
+    raise_descriptor_limit();
+    let mut created = Created::default();
+    if let Some(folder) = &source.data_dir {
+        created.folder(folder)?;
+    }
+    let mut opened = opening::open(&plan, &mut created)?;
+    let mut workers = opened
+        .start_workers(plan.config.server.backend)
+        .context("cannot start the drives' workers; serving = \"inline\" does without")?;
+    let sockets = viewed::bind(&plan, args.metrics)?;
+    let warn = Arc::new(|text: &str| tracing::warn!("{text}"));
+    let server = Servers::start(&plan.config, &opened, warn);
+    let server = server.map_err(|error| opening::problem(&plan, &error))?;
+    created.keep();
+    take_real_ports(&mut plan, &server);
+    let whose = if source.data_dir.is_some() { Whose::Demo } else { Whose::Users };
+    opened.notes.extend(server.notes());
+    remarks::on_plan(&plan);
+    remarks::on_start(&plan, &opened, &workers);
+    say(&report::serving(&plan, &opened, &workers, whose));
+    say(&viewed::describe(&sockets));
+    let observed = Arc::new(Observed::new(&plan, &opened, server.observers()));
+    let views = Views::start(sockets, observed.clone());
+    let views = views.context("cannot start the thread of the control socket")?;
+    signals::tell_manager(signals::Phase::Ready);
+    say(&format!("ready {}\n", std::process::id()));
+    let (alive, done) = std::sync::mpsc::channel::<()>();
+    let signals = std::thread::spawn(move || {
+        wait(&mut signals);
+        drop(alive);
+        signals
+    });
+    let mut watch = Watch::new(&observed);
+    watch.watch(&server, &workers, &done);
+    let signals = signals.join().map_err(|_| anyhow::anyhow!("the signal thread panicked"))?;
+    let code = stop(server, &mut workers, signals, watch);
+    // Last, so that whoever watches sees it stop.
+    drop(views);
+    Ok(code)
+}
+
+/// As many descriptors as the system allows: a guest brings three for each of its queues, a client
+/// one, and shells start programs with 1,024.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Refused, what there is has to do.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+/// Port 0 becomes the port that the system chose.
+fn take_real_ports(plan: &mut Checked, server: &Servers) {
+    for (listener, real) in plan.listeners.iter_mut().zip(server.addresses()) {
+        if let Listen::Tcp(address) = real {
+            listener.address = Listen::Tcp(*address);
+        }
+    }
+}
+
+/// Waits for the signal to stop; serves the test aid meanwhile. On a thread of its own.
+fn wait(signals: &mut Signals) {
+    let mut cuts = 0;
+    loop {
+        match signals.next() {
+            Asked::Stop => return,
+            Asked::Nothing(said) => tracing::info!("{said}"),
+            Asked::PowerCut => {
+                cuts += 1;
+                say(&signals::cut_power(cuts));
+            }
+        }
+    }
+}
+
+fn stop(
+    server: Servers,
+    workers: &mut DriveWorkers,
+    signals: Signals,
+    mut watch: Watch,
+) -> ExitCode {
+    signals::tell_manager(signals::Phase::Stopping);
+    tracing::info!("stopping: finishing what is in flight, {} s at most", DRAIN_TIMEOUT.as_secs());
+    signals.exit_at_the_next_one();
+    let mut outcome = server.stop(DRAIN_TIMEOUT);
+    // After all that could hand something over to them.
+    outcome.failures.extend(workers.stop().err().map(|error| error.to_string()));
+    // What failed since the last look, down to the last flush.
+    watch.last_look();
+    match outcome.is_clean() {
+        true => tracing::info!("{}", report::stopped(&outcome)),
+        false => tracing::error!("{}", report::stopped(&outcome)),
+    }
+    if outcome.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

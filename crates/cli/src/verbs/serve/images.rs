@@ -1,0 +1,308 @@
+//! `millrace serve disk.img`: files and devices served at once, without a configuration.
+//!
+//! Makes the configuration that says the same, so that there is one way from a text to a server,
+//! and `--print-config` has something to begin with. Files must be there: nothing is made. Called
+//! by source.rs.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{anyhow, bail};
+use millrace::Listen;
+use millrace_drives::Spec;
+
+use super::looks;
+use super::source::TEXT_BYTES_MAX;
+use crate::config::words::{self, LayoutWord};
+
+/// How files are served that no configuration names.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Of files that are served without a configuration")]
+pub struct ImageArgs {
+    /// How several files make one volume: linear (one behind the other) or stripe (chunks of 64 KiB
+    /// in turn) [default: linear; drives of a configuration or of `bench` are a stripe]
+    #[arg(long, value_name = "LAYOUT", hide_possible_values = true)]
+    #[arg(value_parser = words::layouts())]
+    pub layout: Option<LayoutWord>,
+    /// Nobody may write; files need not be writable
+    #[arg(long)]
+    pub read_only: bool,
+    /// Serve NBD there: unix:PATH, tcp:ADDRESS:PORT, or tcp:PORT on loopback; may be repeated
+    /// [default: unix:NAME.sock]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
+    pub nbd: Vec<String>,
+    /// Serve virtual machines there, as a vhost-user-blk disk
+    #[arg(long, value_name = "PATH", value_parser = socket)]
+    pub vhost_user: Option<String>,
+    /// Name of the export [default: that of the file without its ending; vol0 for several]
+    #[arg(long, value_name = "NAME", value_parser = export_name)]
+    pub name: Option<String>,
+}
+
+impl ImageArgs {
+    /// A flag that is given; they mean nothing beside a configuration.
+    pub fn given(&self) -> Option<&'static str> {
+        let given = [
+            ("--layout", self.layout.is_some()),
+            ("--read-only", self.read_only),
+            ("--nbd", !self.nbd.is_empty()),
+            ("--vhost-user", self.vhost_user.is_some()),
+            ("--name", self.name.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
+    }
+}
+
+fn address(text: &str) -> Result<String, String> {
+    words::address(text, Path::new("")).map(|_| text.to_owned())
+}
+
+/// A name that clients can ask for, and that fits a line of a message.
+fn export_name(text: &str) -> Result<String, String> {
+    match text.is_empty() || text.contains(char::is_control) {
+        true => Err("write a name without control characters, such as disk".to_owned()),
+        false => Ok(text.to_owned()),
+    }
+}
+
+/// A socket as a path, or as `unix:PATH`.
+fn socket(text: &str) -> Result<String, String> {
+    let text = if text.starts_with("unix:") { text.to_owned() } else { format!("unix:{text}") };
+    address(&text)
+}
+
+/// A drive of the volume.
+struct Image {
+    name: String,
+    /// The lines that say what it is.
+    what: String,
+}
+
+/// The text of a configuration that serves these files.
+///
+/// # Errors
+/// If one is not there, or looks like a configuration itself.
+pub fn configuration(files: &[PathBuf], args: &ImageArgs) -> anyhow::Result<String> {
+    refuse_an_address_twice(args)?;
+    let images = files.iter().map(|file| image(file, args));
+    let mut images = images.collect::<anyhow::Result<Vec<Image>>>()?;
+    let mut names: Vec<&str> = images.iter().map(|image| image.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.len() < images.len() {
+        images.iter_mut().zip(0..).for_each(|(image, number)| image.name = format!("d{number}"));
+    }
+    let name = match (&args.name, images.as_slice()) {
+        (Some(name), _) => name.clone(),
+        (None, [image]) => image.name.clone(),
+        (None, _) => "vol0".to_owned(),
+    };
+    Ok(text(&images, &name, args))
+}
+
+/// Each address is one listener, which has the one export once.
+fn refuse_an_address_twice(args: &ImageArgs) -> anyhow::Result<()> {
+    let place = |text: &str| words::address(text, Path::new("")).ok();
+    for (index, address) in args.nbd.iter().enumerate() {
+        if args.nbd[..index].iter().any(|other| place(other) == place(address)) {
+            bail!("--nbd {address}: this address is given twice; give it once");
+        }
+        if args.vhost_user.as_ref().is_some_and(|socket| place(socket) == place(address)) {
+            bail!("--vhost-user {address}: the socket of --nbd; give each a socket of its own");
+        }
+    }
+    Ok(())
+}
+
+fn text(images: &[Image], name: &str, args: &ImageArgs) -> String {
+    let mut text = String::new();
+    for image in images {
+        let _ = write!(text, "[[drive]]\nname = {}\n{}\n", quoted(&image.name), image.what);
+    }
+    let names: Vec<String> = images.iter().map(|image| quoted(&image.name)).collect();
+    let layout = match args.layout {
+        Some(LayoutWord::Stripe) => "stripe",
+        Some(LayoutWord::Linear) | None => "linear",
+    };
+    let _ = writeln!(text, "[[volume]]\nname = {}\nlayout = \"{layout}\"", quoted(name));
+    let _ = writeln!(text, "drives = [{}]\n", names.join(", "));
+    let _ = writeln!(text, "[[export]]\nvolume = {}", quoted(name));
+    let nbd = match (args.nbd.as_slice(), &args.vhost_user) {
+        ([], Some(_)) => Vec::new(),
+        ([], None) => vec![format!("unix:{}.sock", as_file_name(name))],
+        (given, _) => given.to_vec(),
+    };
+    if !nbd.is_empty() {
+        let list: Vec<String> = nbd.iter().map(|address| quoted(address)).collect();
+        let _ = writeln!(text, "nbd = [{}]", list.join(", "));
+    }
+    if let Some(socket) = &args.vhost_user {
+        let _ = writeln!(text, "vhost-user-blk = {}", quoted(socket));
+    }
+    if args.read_only {
+        text.push_str("read-only = true\n");
+    }
+    let is_unix =
+        |text: &String| matches!(words::address(text, Path::new("")), Ok(Listen::Unix(_)));
+    if args.vhost_user.is_none() && !nbd.iter().any(is_unix) {
+        // There is no socket of a client's beside which it could be.
+        let control = quoted(&format!("unix:{}.control", as_file_name(name)));
+        let _ = writeln!(text, "\n[server]\ncontrol = {control}");
+    }
+    text
+}
+
+/// The drive of a file, or of a spec such as `ram:size=1g`.
+fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<Image> {
+    let shown = file.display();
+    let Some(path) = file.to_str() else {
+        bail!("{shown}: the name is not UTF-8; give the file another, or a link to it");
+    };
+    let meta = match std::fs::metadata(file) {
+        Ok(meta) => meta,
+        Err(error) => match path.parse::<Spec>() {
+            // No file of this name is there, so none is meant.
+            Ok(spec) if path.contains(':') => {
+                let what = format!("spec = {}\n", quoted(path));
+                return Ok(Image { name: spec.driver, what });
+            }
+            _ => return Err(missing(file, &error)),
+        },
+    };
+    if meta.is_file() && meta.len() <= TEXT_BYTES_MAX && is_configuration(file) {
+        bail!("{shown}: this looks like a configuration; to serve what it says: --config {shown}");
+    }
+    if meta.is_file() && meta.len() < 512 {
+        let has = match meta.len() {
+            0 => "the file is empty".to_owned(),
+            bytes => format!("{bytes} bytes are too few"),
+        };
+        bail!("{shown}: {has}; `truncate -s 10G {shown}` makes it a disk of 10 GiB");
+    }
+    if let Some(why) = looks::unreadable(file) {
+        bail!("{shown}: {why}");
+    }
+    let mut what = format!("driver = \"file\"\npath = {}\n", quoted(path));
+    if args.read_only {
+        what.push_str("read-only = true\n");
+    }
+    let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or("disk");
+    Ok(Image { name: printable(stem), what })
+}
+
+fn missing(file: &Path, error: &std::io::Error) -> anyhow::Error {
+    let shown = file.display();
+    match error.kind() {
+        std::io::ErrorKind::NotFound => anyhow!(
+            "{shown}: there is no such file or device; `truncate -s 10G {shown}` makes a disk of \
+             10 GiB, and a configuration has a name that ends with .toml"
+        ),
+        _ => anyhow!("{shown}: {error}"),
+    }
+}
+
+/// Whether a small file is a text with sections that configurations have.
+fn is_configuration(file: &Path) -> bool {
+    let Ok(text) = std::fs::read_to_string(file) else { return false };
+    let sections = ["[[drive]]", "[[volume]]", "[[export]]"];
+    text.lines().any(|line| sections.contains(&line.trim()))
+}
+
+/// A name for people and programs, of a file's name.
+fn printable(stem: &str) -> String {
+    match stem.chars().any(char::is_control) {
+        true => "disk".to_owned(),
+        false => stem.to_owned(),
+    }
+}
+
+fn as_file_name(name: &str) -> String {
+    name.replace('/', "_")
+}
+
+/// A string of TOML.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => out.extend(['\\', letter]),
+            letter if letter.is_control() => {
+                let _ = write!(out, "\\u{:04x}", letter as u32);
+            }
+            letter => out.push(letter),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, Checked};
+    use millrace_block::Layout;
+
+    /// What files of these names in a folder come to.
+    fn plan(names: &[&str], args: &ImageArgs) -> (Checked, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let files: Vec<PathBuf> = names.iter().map(|name| dir.path().join(name)).collect();
+        files.iter().for_each(|file| std::fs::write(file, [0; 512]).unwrap());
+        let text = configuration(&files, args).unwrap();
+        let plan = config::load("", &text, Path::new(""));
+        (plan.unwrap_or_else(|problems| panic!("{problems}\n{text}")), dir)
+    }
+
+    #[test]
+    fn one_file_is_one_linear_export_on_a_socket_of_its_name() {
+        let (plan, dir) = plan(&["disk.img"], &ImageArgs::default());
+        assert_eq!(
+            (plan.config.volumes[0].layout, plan.config.exports[0].name.as_str()),
+            (Layout::Linear, "disk")
+        );
+        assert_eq!(plan.listeners[0].address, Listen::Unix("disk.sock".into()));
+        let path = dir.path().join("disk.img");
+        assert_eq!(plan.config.volumes[0].drives[0].spec.get("path"), path.to_str());
+        assert!(plan.warnings.is_empty() && !plan.config.exports[0].read_only);
+    }
+
+    #[test]
+    fn odd_names_are_quoted_and_equal_ones_numbered() {
+        let (odd, _dir) = plan(&["a \"b\\\u{7f}\u{fc}.x.img"], &ImageArgs::default());
+        assert_eq!(odd.config.exports[0].name, "disk");
+        let (twins, _dir) = plan(&["a.img", "a.raw"], &ImageArgs::default());
+        let names: Vec<&str> = twins.config.drives().map(|drive| drive.name.as_str()).collect();
+        assert_eq!((names, twins.config.exports[0].name.as_str()), (vec!["d0", "d1"], "vol0"));
+        assert_eq!(twins.config.volumes[0].layout, Layout::Linear);
+    }
+
+    #[test]
+    fn flags_reach_the_plan() {
+        let args = ImageArgs {
+            layout: Some(LayoutWord::Stripe),
+            read_only: true,
+            nbd: vec!["tcp:0".to_owned()],
+            vhost_user: Some("unix:vm".to_owned()),
+            name: Some("a/b".to_owned()),
+        };
+        let (plan, _dir) = plan(&["a", "b"], &args);
+        assert!(matches!(plan.config.volumes[0].layout, Layout::Stripe { chunk_sectors: 128 }));
+        assert!(plan.config.exports[0].read_only && plan.config.exports[0].guests.is_some());
+        assert_eq!(plan.config.volumes[0].drives[1].spec.get("read-only"), Some("on"));
+        assert_eq!((plan.listeners.len(), plan.config.exports[0].name.as_str()), (1, "a/b"));
+        let all = ["--layout", "--read-only", "--nbd", "--vhost-user", "--name"];
+        assert_eq!((args.given(), ImageArgs::default().given()), (Some(all[0]), None));
+    }
+
+    #[test]
+    fn a_spec_is_a_drive_and_what_is_not_there_is_said_to_be() {
+        let one = |name: &str| configuration(&[name.into()], &ImageArgs::default());
+        assert!(one("ram:size=1m").unwrap().contains("spec = \"ram:size=1m\""));
+        let error = one("no.img").unwrap_err().to_string();
+        assert!(error.contains("no such file") && error.contains("truncate"), "{error}");
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("m.conf");
+        std::fs::write(&file, " [[volume]]\nname = \"v\"\n").unwrap();
+        let error = one(file.to_str().unwrap()).unwrap_err().to_string();
+        assert!(error.contains("--config "), "{error}");
+    }
+}

@@ -1,0 +1,160 @@
+//! What `--check` finds out without opening anything for use: sizes, and what a start would refuse.
+//!
+//! Called by `serve` for report.rs; asks looks.rs. Files, devices and sockets are looked at, never
+//! made or changed. What is not there, or in use, is a warning, since a configuration may be
+//! checked elsewhere than where it will serve, but the answer is then that it would not start here.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use millrace::{DriveConfig, DriveSpace, Listen, Space, VhostSocket};
+use millrace_block::Layout;
+use millrace_drives::measure as measure_drive;
+
+use super::looks;
+use super::members;
+use super::viewed::{control, metrics};
+use crate::config::words::bytes_for_people;
+use crate::config::{Checked, Place, Problems};
+use crate::visible::visible;
+
+/// What was found, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Measured {
+    /// Whether every drive and socket can be had, and every volume is large enough.
+    pub starts: bool,
+    /// A line for each volume whose drives are there.
+    pub volumes: String,
+}
+
+/// Looks at the drives and sockets of a plan; logs warnings and notes as starting would. `made` is
+/// a folder that starting makes, of which nothing can be said.
+pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketAddr>) -> Measured {
+    let mut found = Measured { starts: true, volumes: String::new() };
+    let measured: Vec<Option<DriveSpace>> = plan
+        .drives()
+        .map(|(drive, lines)| found.drive(drive, &place(plan, lines.line), made))
+        .collect();
+    let mut spaces = measured.into_iter();
+    for (volume, line) in plan.volumes() {
+        // All of them in any case: the next volume's follow.
+        let drives: Vec<_> = spaces.by_ref().take(volume.drives.len()).collect();
+        if let Some(drives) = drives.into_iter().collect() {
+            let place = place(plan, line);
+            found.volume(&place, &volume.name, &Space { layout: volume.layout, drives });
+        }
+    }
+    if let Err(problems) = members::check(plan) {
+        found.refuse(&problems.to_string());
+    }
+    found.sockets(plan, made);
+    found.ports(plan, metrics_flag);
+    found
+}
+
+/// Whether a file will lie in a folder that is not there yet.
+fn is_in(file: &Path, made: Option<&Path>) -> bool {
+    made.is_some_and(|folder| !folder.exists() && file.parent() == Some(folder))
+}
+
+/// A line of the configuration, if there are lines.
+fn place(plan: &Checked, line: usize) -> String {
+    match plan.file.as_str() {
+        "" => String::new(),
+        file => format!("{}:{line}: ", visible(file)),
+    }
+}
+
+impl Measured {
+    fn drive(
+        &mut self,
+        drive: &DriveConfig,
+        place: &str,
+        made: Option<&Path>,
+    ) -> Option<DriveSpace> {
+        let name = drive.name.clone();
+        let measured = match measure_drive(&drive.spec) {
+            Ok(measured) => measured,
+            Err(error) => {
+                self.refuse(&format!("{place}drive {name}: {error}"));
+                return None;
+            }
+        };
+        let is_made = drive.spec.file().is_some_and(|file| is_in(&file, made));
+        if let Some(why) = looks::drive(&drive.spec).filter(|_| !is_made) {
+            self.refuse(&format!("{place}drive {name}: {why}"));
+        }
+        let of_drive = |text: &String| format!("drive {name}: {text}");
+        let warnings = measured.warnings.iter().map(of_drive);
+        warnings.for_each(|text| tracing::warn!("{text}"));
+        measured.notes.iter().map(of_drive).for_each(|text| tracing::info!("{text}"));
+        let (size_bytes, block_bytes) = (measured.size_bytes, measured.block_bytes);
+        Some(DriveSpace { name, size_bytes, block_bytes })
+    }
+
+    /// Warns of what a start would refuse.
+    fn refuse(&mut self, text: &str) {
+        tracing::warn!("{text}");
+        self.starts = false;
+    }
+
+    /// The sockets that a start would listen on: those of clients, and the control socket, unless
+    /// the one beside which it is cannot be either.
+    fn sockets(&mut self, plan: &Checked, made: Option<&Path>) {
+        let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
+            Listen::Unix(path) => Some(("nbd", path.clone(), listener.line)),
+            Listen::Tcp(_) => None,
+        });
+        let vhost = plan.guests().filter_map(|(_, guests, line)| match &guests.socket {
+            VhostSocket::Listen(path, _) => Some(("vhost-user-blk", path.clone(), line)),
+            VhostSocket::Connect(_) => None,
+        });
+        let mut sockets: Vec<_> = nbd.chain(vhost).collect();
+        let control = control(plan);
+        let reachable = control.beside.is_none_or(|(_, path)| looks::socket(path).is_none());
+        sockets
+            .extend(control.path.filter(|_| reachable).map(|path| ("control", path, control.line)));
+        for (key, path, line) in sockets.into_iter().filter(|(_, path, _)| !is_in(path, made)) {
+            if let Some(why) = looks::socket(&path) {
+                let mut problem = Problems::new(&plan.file);
+                problem.add(line, format!("{key}: unix:{}: {why}", path.display()));
+                self.refuse(&problem.to_string());
+            }
+        }
+    }
+
+    /// The TCP ports that a start would listen on: those of clients, and that of metrics.
+    fn ports(&mut self, plan: &Checked, metrics_flag: Option<SocketAddr>) {
+        let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
+            Listen::Unix(_) => None,
+            Listen::Tcp(address) => Some((*address, Place::Line(listener.line), "nbd: tcp:")),
+        });
+        let wanted: Vec<_> = nbd.chain(metrics(plan, metrics_flag)).collect();
+        for (address, place, key) in wanted {
+            if let Some(why) = looks::tcp(address) {
+                let mut problem = Problems::new(&plan.file);
+                problem.add_at(place, format!("{key}{address}: {why}"));
+                self.refuse(&problem.to_string());
+            }
+        }
+    }
+
+    fn volume(&mut self, place: &str, name: &str, space: &Space) {
+        let size_bytes = space.used_bytes();
+        let layout = match space.layout {
+            Layout::Linear => "linear",
+            Layout::Stripe { .. } => "stripe",
+        };
+        if size_bytes == 0 {
+            self.refuse(&format!("{place}volume {name}: a drive is too small for a {layout}"));
+            return;
+        }
+        if let Some(note) = space.note(name) {
+            tracing::info!("{note}");
+        }
+        let size = bytes_for_people(size_bytes);
+        let name = visible(name);
+        let _ = writeln!(self.volumes, "volume \"{name}\": {size} ({size_bytes} bytes), {layout}");
+    }
+}

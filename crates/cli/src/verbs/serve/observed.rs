@@ -1,0 +1,199 @@
+//! The running daemon as its views see it: answers of the control socket, and metrics.
+//!
+//! Owns handles to the volumes and to the server's counters, and the recording of a trace if there
+//! is one (recording.rs), and lock statistics while they are taken (metering.rs); has volumes grow
+//! on request (resizing.rs). Else counters are read and nothing else, so that whoever asks costs
+//! the I/O threads no more than the transfer of the cache lines that are read.
+//! Called by the thread of `views`; made by `serve` when all stands.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use millrace::{ExportFailures, Observers, Opened, Space};
+use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
+use millrace_exports::server::{Observer, ServerStats};
+use millrace_exports::vhost::VhostObserver;
+use millrace_machine::Native;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::metering::Metering;
+use super::recording::Recording;
+use super::resizing;
+use crate::config::Checked;
+use crate::views::guests::GuestThread;
+use crate::views::{self, Answers, Refusal, Verb, report};
+
+/// What is seen of the daemon.
+pub struct Observed {
+    started: Instant,
+    volumes: Vec<Arc<Volume<Native>>>,
+    /// Without their errors.
+    exports: Vec<report::Export>,
+    servers: Observers,
+    recording: Recording,
+    metering: Metering,
+}
+
+impl Observed {
+    /// A daemon that begins to serve.
+    pub fn new(plan: &Checked, opened: &Opened, servers: Observers) -> Observed {
+        let exports = plan.config.exports.iter().map(|export| report::Export {
+            name: export.name.clone(),
+            volume: export.volume.clone(),
+            read_only: export.read_only,
+            ..report::Export::default()
+        });
+        Observed {
+            started: Instant::now(),
+            exports: exports.collect(),
+            volumes: opened.volumes.clone(),
+            servers,
+            recording: Recording::default(),
+            metering: Metering::default(),
+        }
+    }
+
+    /// Ends lock statistics whose client has gone away; to be called now and then.
+    pub fn tick(&self) {
+        self.metering.end_if_silent();
+    }
+
+    /// The requests of each export that failed because of drives.
+    pub fn failed_exports(&self) -> Vec<ExportFailures> {
+        self.servers.failures()
+    }
+
+    /// All drives, in the order of the volumes.
+    pub fn disks(&self) -> impl Iterator<Item = &Arc<Disk<Native>>> {
+        self.volumes.iter().flat_map(|volume| volume.disks())
+    }
+
+    fn report(&self) -> report::Report {
+        let drives = self
+            .volumes
+            .iter()
+            .flat_map(|volume| volume.disks().iter().map(|disk| drive(volume.name(), disk)));
+        let failures = self.servers.failures();
+        let exports = self.exports.iter().zip(failures).map(|(export, failed)| report::Export {
+            errors: failed.count,
+            last_error: failed.last.to_owned(),
+            ..export.clone()
+        });
+        report::Report {
+            uptime_ns: u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            drives: drives.collect(),
+            volumes: self.volumes.iter().map(|one| volume(one)).collect(),
+            exports: exports.collect(),
+            guests: self.guests(),
+            server: server(&self.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default()),
+        }
+    }
+}
+
+impl Observed {
+    fn guests(&self) -> Vec<GuestThread> {
+        let exports = self.servers.vhost.iter().flat_map(VhostObserver::stats);
+        let thread = |name: &str, at, stats: &_| GuestThread::new(name, at, stats);
+        exports
+            .flat_map(|(name, threads)| {
+                let threads = threads.iter().enumerate();
+                threads.map(|(at, stats)| thread(&name, at, stats)).collect::<Vec<_>>()
+            })
+            .collect()
+    }
+}
+
+impl Answers for Observed {
+    fn answer(&self, verb: &Verb) -> Result<Value, Refusal> {
+        match verb {
+            Verb::Version => Ok(views::greeting()),
+            Verb::Stats => value(self.report()),
+            Verb::TraceStart(start) => self.recording.start(&self.volumes, start).map(nothing),
+            Verb::TraceStatus => self.recording.status().and_then(value),
+            Verb::TraceStop => self.recording.stop().and_then(value),
+            Verb::LocksStart => self.metering.start(&self.volumes).map(nothing),
+            Verb::LocksStatus => self.metering.status().and_then(value),
+            Verb::LocksStop => self.metering.stop().and_then(value),
+            Verb::Resize(asked) => resizing::resize(&self.volumes, &asked.volume).and_then(value),
+        }
+    }
+
+    fn metrics(&self) -> String {
+        views::prometheus(&self.report())
+    }
+}
+
+fn nothing((): ()) -> Value {
+    Value::Object(Map::new())
+}
+
+fn value(answer: impl Serialize) -> Result<Value, Refusal> {
+    serde_json::to_value(answer).map_err(|error| Refusal::new("internal", error.to_string()))
+}
+
+fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
+    let queues = disk.queue_stats();
+    let mut stats = StatsSnapshot::default();
+    queues.iter().for_each(|(_, queue)| stats.merge(queue));
+    let ops = Op::ALL.into_iter().zip(&stats.ops);
+    report::Drive {
+        name: disk.name().to_owned(),
+        volume: volume.to_owned(),
+        size_bytes: disk.capacity() << millrace_block::SECTOR_SHIFT,
+        in_flight: stats.in_flight(),
+        tags_in_use: disk.tags_in_use(),
+        waiting: disk.waiting(),
+        counts: report::Counts::from(&stats),
+        ops: ops.map(|(op, stats)| report::OpCounts::new(op, stats)).collect(),
+        // Threads have accounts of queues that they may use, and perhaps never do.
+        queues: queues
+            .iter()
+            .filter(|(_, stats)| stats.requests > 0 || stats.ios() > 0)
+            .map(|(hctx, stats)| report::Queue::new(*hctx, stats))
+            .collect(),
+    }
+}
+
+fn volume(volume: &Volume<Native>) -> report::Volume {
+    let (tenants, mut all) = (volume.tenants(), TenantSnapshot::default());
+    tenants.iter().for_each(|(_, stats)| all.merge(stats));
+    let clients = tenants.iter();
+    report::Volume {
+        name: volume.name().to_owned(),
+        size_bytes: volume.capacity() << millrace_block::SECTOR_SHIFT,
+        unused_bytes: Space::of(volume).unused_bytes(),
+        serving: volume.serving().name().to_owned(),
+        drives: volume.disks().iter().map(|disk| disk.name().to_owned()).collect(),
+        ops: report::Ended::all(&all),
+        clients: clients
+            .map(|(client, stats)| report::Client {
+                client: *client,
+                ops: report::Ended::all(stats),
+            })
+            .collect(),
+    }
+}
+
+fn server(stats: &ServerStats) -> report::Server {
+    report::Server {
+        connections: report::Connections {
+            open: stats.connections,
+            accepted: stats.accepted,
+            refused: stats.refused,
+            protocol_errors: stats.protocol_errors,
+            handshake_timeouts: stats.handshake_timeouts,
+            stalled: stats.stalled,
+        },
+        requests: stats.requests,
+        errors: stats.errors,
+        requests_in_flight: stats.requests_in_flight,
+        buffers_in_use: stats.buffers_in_use,
+        buffer_bytes: stats.buffer_bytes,
+        copied_bytes: stats.copied.bytes,
+        bounced: stats.copied.bounced,
+        receives: stats.receives,
+        sends: stats.sends,
+        system_calls: stats.system_calls,
+    }
+}

@@ -1,0 +1,118 @@
+//! Opens the drives of a plan and makes its volumes; the first failure undoes it all.
+//!
+//! Called by `serve` between checking and binding. `millrace::Opening` does it; what is done here
+//! is for people: errors point at the line of the drive or of its key, files that a start makes are
+//! noted, and a drive whose file another process has is waited for with a word.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use millrace::{DriveConfig, Opened, Opening, Part, SetupError, StartError, file_id};
+use millrace_drives::SpecError;
+
+use super::created::Created;
+use super::{looks, members};
+use crate::config::{Checked, Place, Problems};
+
+/// How long a file may be locked before a person hears of it.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Opens all drives of a plan and makes its volumes.
+///
+/// # Errors
+/// The first thing that cannot be opened, with its line.
+pub fn open(plan: &Checked, created: &mut Created) -> Result<Opened, Problems> {
+    members::check(plan)?;
+    let problem = |error| problem(plan, &error);
+    let config = plan.config.to_open();
+    let mut opening = Opening::new(&config).map_err(problem)?;
+    while let Some(drive) = opening.next_drive() {
+        let file = drive.spec.file();
+        let before = file.as_deref().and_then(file_id);
+        let opened = saying_what_it_waits_for(drive, || opening.open_next()).map_err(problem)?;
+        if let (Some(file), Some(opened), None) = (file, opened, before) {
+            created.file(file, opened);
+        }
+    }
+    opening.finish().map_err(problem)
+}
+
+/// An error at the line of what it is about.
+pub fn problem(plan: &Checked, error: &StartError) -> Problems {
+    let mut problems = Problems::new(&plan.file);
+    let text = error.to_string();
+    match error.part {
+        Part::Drive(number) => {
+            let (line, text) = drive_problem(plan, number, &error.source);
+            problems.add(line, text);
+        }
+        Part::Volume(number) => problems.add(plan.lines.volumes[number], text),
+        Part::Listener(number) => problems.add(plan.listeners[number].line, format!("nbd: {text}")),
+        Part::Guests(number) => {
+            let line = plan.lines.guests[number].unwrap_or(1);
+            problems.add(line, format!("vhost-user-blk: {text}"));
+        }
+        _ => problems.add_at(Place::File, text),
+    }
+    problems
+}
+
+/// The line and text of an error about a drive: of its key if it names one.
+fn drive_problem(plan: &Checked, number: usize, error: &SetupError) -> (usize, String) {
+    let lines = &plan.lines.drives[number];
+    let text = error.to_string();
+    match error {
+        SetupError::SameFile { other, .. } => {
+            (lines.of_key("path"), same_file(plan, number, *other))
+        }
+        SetupError::Drive { source: SpecError::InvalidValue { key, .. }, .. } => {
+            (lines.of_key(key), text)
+        }
+        SetupError::Drive { source: SpecError::Open(_), .. } => {
+            // What the drive itself says may name a key, too, as in `size=4g`.
+            let named = |key: &&str| text.contains(&format!(" {key}="));
+            let named = lines.keys.iter().map(|(key, _)| key.as_str()).find(named);
+            (lines.of_key(named.unwrap_or("path")), text)
+        }
+        _ => (lines.line, text),
+    }
+}
+
+/// Opens a drive; if another process has its file and does not let it go soon, says so meanwhile.
+fn saying_what_it_waits_for<T>(drive: &DriveConfig, open: impl FnOnce() -> T) -> T {
+    let Some((path, holder)) = looks::locker(&drive.spec) else { return open() };
+    let (opened, waiting) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                let (name, path) = (&drive.name, path.display());
+                tracing::info!("drive {name}: waiting some seconds for {holder} to release {path}");
+            }
+        });
+        let result = open();
+        drop(opened);
+        result
+    })
+}
+
+/// Two drives of one file, in words.
+fn same_file(plan: &Checked, number: usize, other: usize) -> String {
+    let drives: Vec<_> = plan.drives().collect();
+    let ((drive, _), (other, other_lines)) = (drives[number], drives[other]);
+    match (plan.file.as_str(), (drive.spec.file(), other.spec.file())) {
+        // Whoever has named files has named no drives.
+        ("", (Some(file), Some(same))) if file == same => {
+            format!("{}: this file is named twice; name it once", file.display())
+        }
+        ("", (Some(file), Some(same))) => {
+            let (file, same) = (file.display(), same.display());
+            format!("{file}: this is the same file as {same}; name one of them")
+        }
+        _ => format!(
+            "drive {}: its file is that of drive {} (line {}) too; give each drive a file of its \
+             own",
+            drive.name, other.name, other_lines.line
+        ),
+    }
+}

@@ -1,0 +1,305 @@
+//! What `serve` prints: the volumes and drives it serves, lines to paste, how it stopped.
+//!
+//! Pure functions from a plan and what was opened to text. The lines to paste work from the folder
+//! in which the daemon was started: paths are as the plan has them, quoted for a shell, and names
+//! and sockets are percent-encoded as an NBD URI needs them. Called by `serve`.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use millrace::{DriveWorkers, ExportConfig, Listen, Opened, StopReport, VhostSocket, Words};
+use millrace_block::{Disk, Layout, QueueKind, SECTOR_SHIFT, ServingConfig, Sharing, Stack};
+use millrace_drives::size_text;
+use millrace_machine::Native;
+
+use super::measured::Measured;
+use crate::config::words::bytes_for_people;
+use crate::config::{Checked, ListenerPlan};
+use crate::verbs::counted;
+use crate::visible::visible;
+
+/// How much of an export the line for fio touches, at most.
+const TRY_BYTES: u64 = 256 << 20;
+
+/// Whose data a volume has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// Nobody's: it was made to be tried.
+    Demo,
+    /// The user's, which no line to paste may change.
+    Users,
+}
+
+/// What `--check` says of a plan in order.
+pub fn checked(plan: &Checked, found: &Measured) -> String {
+    let mut text = controllers(plan);
+    let machines = plan.guests().count();
+    let counts = [
+        counted(plan.config.drives().count(), "drive"),
+        counted(plan.config.volumes.len(), "volume"),
+        counted(plan.config.exports.len(), "export"),
+        counted(plan.listeners.len() + machines, "listener"),
+    ];
+    let name = if plan.file.is_empty() { "command line" } else { &plan.file };
+    let verdict = if found.starts { "in order" } else { "in order, but would not start here" };
+    let _ = writeln!(text, "{name}: {verdict}: {}", counts.join(", "));
+    text.push_str(&found.volumes);
+    let volumes = plan.config.volumes.iter();
+    for volume in volumes.filter(|volume| volume.serving != ServingConfig::default()) {
+        let (name, serving) = (&volume.name, &volume.serving);
+        let _ = writeln!(
+            text,
+            "volume \"{name}\": served {}; plug {} / {}, pressure {} / {} for each of {} drives",
+            serving.serving.name(),
+            serving.plug_high,
+            serving.plug_low,
+            serving.pressure_high,
+            serving.pressure_low,
+            volume.drives.len()
+        );
+    }
+    text
+}
+
+/// What is served, and lines to paste.
+pub fn serving(plan: &Checked, opened: &Opened, workers: &DriveWorkers, whose: Whose) -> String {
+    let mut text = format!("{}\n\n{}\n\n", volumes(plan, opened), drives(plan, opened));
+    text.push_str(&controllers(plan));
+    for (listener, export) in pairs(plan) {
+        let access = access(export, opened);
+        let _ = writeln!(text, "export \"{}\" at {}{access}", export.name, uri(listener, export));
+    }
+    text.push_str(&machines(plan, opened));
+    if workers.threads() > 0 {
+        let _ = writeln!(text, "drives' workers, {}", workers.describe());
+    }
+    if let Some((listener, export)) = pairs(plan).next() {
+        let size_bytes = opened.volume(&export.volume).capacity() << SECTOR_SHIFT;
+        text.push_str(&lines_to_paste(&uri(listener, export), export, size_bytes, whose));
+    }
+    text
+}
+
+/// A line for each controller: its tags, whose they are, and its drives.
+fn controllers(plan: &Checked) -> String {
+    let mut text = String::new();
+    for controller in &plan.config.controllers {
+        let whose = match controller.sharing {
+            Sharing::Queue => "for each hardware queue of each drive",
+            Sharing::Drive => "for each drive",
+            Sharing::Controller => "for all its drives together",
+        };
+        let node = controller.node.map_or(String::new(), |node| format!(", NUMA node {}", node.0));
+        let name = Some(&controller.name);
+        let hung = plan.config.drives().filter(|drive| drive.spec.controller.as_ref() == name);
+        let hung: Vec<&str> = hung.map(|drive| drive.name.as_str()).collect();
+        let (name, tags, drives) = (&controller.name, controller.tags, hung.join(" "));
+        let drives = if drives.is_empty() { "none" } else { &drives };
+        let _ =
+            writeln!(text, "controller \"{name}\": {tags} tags {whose}{node}; drives: {drives}");
+    }
+    text
+}
+
+/// What clients may not do: an export of drives that take no writes takes none either.
+fn access(export: &ExportConfig, opened: &Opened) -> &'static str {
+    let features = &opened.volume(&export.volume).limits().features;
+    if export.read_only || features.read_only { ", read-only" } else { "" }
+}
+
+/// A line for each export to virtual machines.
+fn machines(plan: &Checked, opened: &Opened) -> String {
+    let mut text = String::new();
+    for (export, guests, _) in plan.guests() {
+        let access = access(export, opened);
+        let path = guests.path().to_string_lossy();
+        let threads = usize::from(guests.thread_count());
+        let cpus: Vec<String> = guests.pinned_cpus().map(|cpu| cpu.to_string()).collect();
+        let cpus = match cpus.is_empty() {
+            true => String::new(),
+            false => format!(" on CPU {}", cpus.join(" ")),
+        };
+        let _ = writeln!(
+            text,
+            "export \"{}\" at vhost-user-blk unix:{}{access}: up to {}, {}{cpus}",
+            export.name,
+            visible(&path),
+            counted(guests.queues.into(), "queue"),
+            counted(threads, "I/O thread"),
+        );
+        if let VhostSocket::Listen(..) = guests.socket {
+            let _ = writeln!(
+                text,
+                "  for QEMU, with shared memory (docs/vm.md): -chardev \
+                 socket,id=disk,path={},reconnect=1 -device \
+                 vhost-user-blk-pci,chardev=disk,num-queues={}",
+                visible(&path),
+                guests.queues.min(2)
+            );
+        }
+    }
+    text
+}
+
+fn pairs(plan: &Checked) -> impl Iterator<Item = (&ListenerPlan, &ExportConfig)> {
+    let exports = |listener: &ListenerPlan| listener.exports.clone();
+    plan.listeners.iter().flat_map(move |listener| {
+        exports(listener).into_iter().map(move |export| (listener, &plan.config.exports[export]))
+    })
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(header);
+    table
+}
+
+fn volumes(plan: &Checked, opened: &Opened) -> String {
+    let mut table = table(&["volume", "size", "layout", "chunk", "serving", "drives"]);
+    for (volume, named) in opened.volumes.iter().zip(&plan.config.volumes) {
+        let (layout, chunk) = match volume.layout() {
+            Layout::Stripe { chunk_sectors } => {
+                ("stripe", bytes_for_people(u64::from(chunk_sectors) << 9))
+            }
+            Layout::Linear => ("linear", "-".to_owned()),
+        };
+        let names: Vec<&str> = named.drives.iter().map(|drive| drive.name.as_str()).collect();
+        let size = bytes_for_people(volume.capacity() << 9);
+        let serving = volume.serving().name();
+        table.add_row([volume.name(), &size, layout, &chunk, serving, &names.join(" ")]);
+    }
+    table.trim_fmt()
+}
+
+fn drives(plan: &Checked, opened: &Opened) -> String {
+    let mut table = table(&["drive", "size", "queues", "what"]);
+    for disk in opened.volumes.iter().flat_map(|volume| volume.disks()) {
+        let Some(drive) = plan.config.drives().find(|drive| drive.name == disk.name()) else {
+            continue;
+        };
+        let size = bytes_for_people(disk.capacity() << 9);
+        let queues = queues(disk, drive.options.stack);
+        let spec = drive.spec.to_string();
+        table.add_row([disk.name(), &size, &queues, &*visible(&spec)]);
+    }
+    table.trim_fmt()
+}
+
+/// Design, software and hardware queues, and which threads run these: `mq 2 -> 2, I/O threads`.
+fn queues(disk: &Disk<Native>, stack: Stack) -> String {
+    let (software, hardware) = disk.queue_count();
+    let runner = match disk.kind() {
+        QueueKind::AnyThread => "any thread",
+        QueueKind::OwnerOnly => "I/O threads",
+    };
+    let stack = stack.word();
+    format!("{stack} {software} -> {hardware}, {runner}")
+}
+
+/// The lines leave the user's disks and files as they are: copies have names of their own.
+fn lines_to_paste(uri: &str, export: &ExportConfig, size_bytes: u64, whose: Whose) -> String {
+    let (uri, copy) = (quoted(uri), quoted(&format!("{}-copy.img", file_name(&export.name))));
+    let rw = match whose {
+        Whose::Demo if !export.read_only => "randrw",
+        Whose::Demo | Whose::Users => "randread",
+    };
+    let size = size_text(size_bytes.min(TRY_BYTES) & !0xfff);
+    format!(
+        "\nTry it, in this folder:\n\
+         \x20 qemu-img info {uri}\n\
+         \x20 nbdcopy {uri} {copy}\n\
+         \x20 fio --name=try --ioengine=nbd --uri={uri} --rw={rw} --bs=4k --iodepth=32 \
+         --size={size} --time_based --runtime=5\n\n"
+    )
+}
+
+/// The export's name as the name of a file.
+fn file_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let text: String = name.chars().map(plain).collect();
+    if text.is_empty() { "export".to_owned() } else { text }
+}
+
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// The NBD URI of an export.
+fn uri(listener: &ListenerPlan, export: &ExportConfig) -> String {
+    let name = encoded(&export.name);
+    match &listener.address {
+        Listen::Unix(path) => format!("nbd+unix:///{name}?socket={}", encoded_path(path)),
+        Listen::Tcp(tcp) if tcp.ip().is_unspecified() => {
+            format!("nbd://localhost:{}/{name}", tcp.port())
+        }
+        Listen::Tcp(tcp) => format!("nbd://{tcp}/{name}"),
+    }
+}
+
+fn encoded_path(path: &Path) -> String {
+    encoded(&path.to_string_lossy())
+}
+
+/// Percent-encodes all but what a path or query may hold as it is.
+fn encoded(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            out.push(byte.into());
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+/// How the server stopped.
+pub fn stopped(report: &StopReport) -> String {
+    if report.is_clean() {
+        return "stopped: everything is answered and flushed".to_owned();
+    }
+    let cut_off = match report.cut_off {
+        0 => None,
+        count => Some(format!("{count} connections cut off with requests unanswered")),
+    };
+    let all: Vec<_> = cut_off.iter().chain(&report.failures).map(String::as_str).collect();
+    format!("stopped: {}", all.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn export(name: &str) -> ExportConfig {
+        ExportConfig { name: name.into(), ..ExportConfig::default() }
+    }
+
+    #[test]
+    fn uris_are_encoded_and_quoted_for_a_shell() {
+        let unix = |path: &str| ListenerPlan {
+            address: Listen::Unix(path.into()),
+            line: 1,
+            exports: vec![0],
+        };
+        let plain = uri(&unix("millrace-data/vol0.sock"), &export("vol0"));
+        assert_eq!(plain, "nbd+unix:///vol0?socket=millrace-data/vol0.sock");
+        let odd = uri(&unix("a b/s&x"), &export("v 1?"));
+        assert_eq!(odd, "nbd+unix:///v%201%3F?socket=a%20b/s%26x");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
+        assert_eq!(file_name("a/b c"), "a_b_c");
+    }
+
+    #[test]
+    fn a_tcp_uri_has_the_port_and_brackets_of_ipv6() {
+        let tcp = |text: &str| ListenerPlan {
+            address: Listen::Tcp(text.parse().unwrap()),
+            line: 1,
+            exports: vec![0],
+        };
+        assert_eq!(uri(&tcp("127.0.0.1:7"), &export("v")), "nbd://127.0.0.1:7/v");
+        assert_eq!(uri(&tcp("[::1]:7"), &export("v")), "nbd://[::1]:7/v");
+        assert_eq!(uri(&tcp("0.0.0.0:7"), &export("v")), "nbd://localhost:7/v");
+    }
+}

@@ -1,0 +1,113 @@
+//! The sockets of the daemon's views: where they are, bound just before those of clients.
+//!
+//! Owns the rule for a control socket that the configuration does not name. An address that is
+//! taken is a problem with the line that names it. Called by `serve`.
+
+use std::fmt::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+use millrace::{Listen, VhostSocket};
+use millrace_exports::server::UnixSocket;
+
+use super::looks;
+use crate::config::words::{ControlWord, control_beside};
+use crate::config::{Checked, Place, Problems};
+use crate::views::Sockets;
+use crate::visible::visible;
+
+/// Where the control socket of a plan is.
+pub struct Control<'a> {
+    /// Its path, if there is one.
+    pub path: Option<PathBuf>,
+    /// The line that says so.
+    pub line: usize,
+    /// The key and path of the socket beside which it is, unless it was named itself.
+    pub beside: Option<(&'static str, &'a Path)>,
+}
+
+/// Where the control socket is: where the plan says, or beside the first Unix socket of a server.
+pub fn control(plan: &Checked) -> Control<'_> {
+    if let Some(control) = &plan.control {
+        let path = match &control.value {
+            ControlWord::At(path) => Some(path.clone()),
+            ControlWord::Off => None,
+        };
+        return Control { path, line: control.line, beside: None };
+    }
+    let sockets = plan.listeners.iter().filter_map(|listener| match &listener.address {
+        Listen::Unix(path) => Some(("nbd", path.as_path(), listener.line)),
+        Listen::Tcp(_) => None,
+    });
+    let machines = plan.guests().map(|(_, guests, line)| ("vhost-user-blk", guests.path(), line));
+    let Some((key, socket, line)) = sockets.chain(machines).next() else {
+        return Control { path: None, line: 1, beside: None };
+    };
+    let own = !plan.guests().any(|(_, guests, _)| {
+        // That socket is the virtual machine's.
+        matches!(guests.socket, VhostSocket::Connect(_)) && guests.path() == socket
+    });
+    Control { path: control_beside(socket), line, beside: own.then_some((key, socket)) }
+}
+
+/// Where metrics are served, where that was said, and how a message begins: the flag has the word.
+pub fn metrics(
+    plan: &Checked,
+    flag: Option<SocketAddr>,
+) -> Option<(SocketAddr, Place, &'static str)> {
+    match (flag, &plan.metrics) {
+        (Some(address), _) => Some((address, Place::Flag("--metrics"), "")),
+        (None, Some(key)) => Some((key.value, Place::Line(key.line), "metrics: ")),
+        (None, None) => None,
+    }
+}
+
+/// Binds what the plan asks for; metrics where the flag says, if it was given.
+///
+/// # Errors
+/// If an address is in use, or the system refuses it.
+pub fn bind(plan: &Checked, metrics_flag: Option<SocketAddr>) -> Result<Sockets, Problems> {
+    let problem = |place: Place, text: String| {
+        let mut problems = Problems::new(&plan.file);
+        problems.add_at(place, text);
+        problems
+    };
+    let Control { path, line, beside } = control(plan);
+    if let Some((key, socket)) = beside {
+        // What is wrong is where clients are served, not what was put beside it unasked.
+        if let Some(why) = looks::socket(socket) {
+            let text = format!("{key}: unix:{}: {why}", socket.display());
+            return Err(problem(Place::Line(line), text));
+        }
+    }
+    let control = path.map(|path| UnixSocket::bind_private(&path)).transpose();
+    let control =
+        control.map_err(|error| problem(Place::Line(line), format!("control: {error}")))?;
+    let metrics = metrics(plan, metrics_flag).map(|(address, place, key)| {
+        TcpListener::bind(address)
+            .map_err(|error| problem(place, format!("{key}{address}: {}", looks::no_tcp(&error))))
+    });
+    Ok(Sockets { control, metrics: metrics.transpose()? })
+}
+
+/// Where they are, for people; logs what is missing, or open to others.
+pub fn describe(sockets: &Sockets) -> String {
+    let mut text = String::new();
+    match &sockets.control {
+        Some(control) => {
+            let path = control.path().to_string_lossy();
+            let _ = writeln!(text, "control at unix:{}", visible(&path));
+        }
+        None => tracing::info!(
+            "no control socket; [server] control = \"unix:PATH\" is for `millrace stat`"
+        ),
+    }
+    if let Some(address) = sockets.metrics.as_ref().and_then(|socket| socket.local_addr().ok()) {
+        let _ = writeln!(text, "metrics at http://{address}/metrics");
+        let _ = writeln!(text, "dashboard at http://{address}/");
+        if !address.ip().is_loopback() {
+            tracing::warn!("metrics at {address}: everybody on the network may read them");
+        }
+    }
+    text
+}

@@ -1,0 +1,154 @@
+//! `Watch`: what a daemon has to say of its own accord: I/Os that its drives failed, and its end.
+//!
+//! Runs on the main thread while another waits for signals, and wakes once a second, which is all
+//! that an idle daemon does. Owns what was said already: of each drive and each export one line in
+//! five looks at most, with the count since the last one, and one more when the daemon stops.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use millrace::{DriveWorkers, Servers};
+use millrace_block::{Failure, Failures, Op};
+use signal_hook::consts::SIGTERM;
+
+use super::observed::Observed;
+
+/// How often it looks.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Looks after a line about a drive or an export that bring no other one about it.
+const QUIET: u32 = 4;
+
+/// What was said so far.
+pub struct Watch {
+    observed: Arc<Observed>,
+    exports: Vec<Said>,
+    drives: Vec<Said>,
+}
+
+/// What was said about the failures of a drive or an export.
+#[derive(Debug, Clone, Copy, Default)]
+struct Said {
+    count: u64,
+    /// Looks that still say nothing.
+    quiet: u32,
+}
+
+impl Said {
+    /// How many of `count` failures are to be said now; 0: there is none, or it is too early.
+    fn news(&mut self, count: u64) -> u64 {
+        if self.quiet > 0 {
+            self.quiet -= 1;
+            return 0;
+        }
+        let new = count.saturating_sub(self.count);
+        if new > 0 {
+            *self = Said { count, quiet: QUIET };
+        }
+        new
+    }
+}
+
+impl Watch {
+    /// A watch over a daemon of which nothing was said yet.
+    pub fn new(observed: &Arc<Observed>) -> Watch {
+        let exports = vec![Said::default(); observed.failed_exports().len()];
+        let drives = vec![Said::default(); observed.disks().count()];
+        Watch { observed: Arc::clone(observed), exports, drives }
+    }
+
+    /// Looks after the server until the other end of `done` is dropped. A server that has lost an
+    /// I/O thread, or a drive's worker, is stopped as by SIGTERM.
+    pub fn watch(&mut self, server: &Servers, workers: &DriveWorkers, done: &Receiver<()>) {
+        while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+            self.look();
+            self.observed.tick();
+            let failure = workers.failure().map(|error| error.to_string());
+            let failed = server.failed().then(|| "an I/O thread has died".to_owned());
+            if let Some(failure) = failed.or(failure) {
+                tracing::error!("{failure}; the daemon stops");
+                // If it cannot be raised, the next look tries again.
+                let _ = signal_hook::low_level::raise(SIGTERM);
+            }
+        }
+    }
+
+    /// Logs what has failed since it was said last, but for what was said just before.
+    fn look(&mut self) {
+        for (said, disk) in self.drives.iter_mut().zip(self.observed.disks()) {
+            let failures = disk.failures();
+            log_drive(disk.name(), &failures, said.news(failures.count));
+        }
+        let exports = self.observed.failed_exports();
+        for (said, failures) in self.exports.iter_mut().zip(exports) {
+            let (export, last) = (failures.export, failures.last);
+            match said.news(failures.count) {
+                0 => {}
+                1 => tracing::warn!(export, "export {export}: a request failed: {last}"),
+                new => {
+                    tracing::warn!(
+                        export,
+                        "export {export}: {new} requests failed; the last: {last}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Logs what was not said yet: the daemon stops.
+    pub fn last_look(&mut self) {
+        self.drives.iter_mut().chain(&mut self.exports).for_each(|said| said.quiet = 0);
+        self.look();
+    }
+}
+
+/// A line of the last `new` I/Os that a drive has failed; those before the last one at -v.
+fn log_drive(drive: &str, failures: &Failures, new: u64) {
+    let known = failures.last.len() as u64;
+    let first = known.saturating_sub(new) as usize;
+    let Some((last, others)) = failures.last[first..].split_last() else { return };
+    for failure in others {
+        tracing::debug!("drive {drive}: {}", described(failure));
+    }
+    let (op, sector, status) = (last.op.name(), last.sector, last.status.text());
+    let count = if new > 1 { format!("{new} I/Os failed; the last: ") } else { String::new() };
+    tracing::warn!(drive, op, sector, status, "drive {drive}: {count}{}", described(last));
+}
+
+/// A failed I/O in words: what, where, why.
+fn described(failure: &Failure) -> String {
+    let Failure { op, sector, nr_sectors, status } = *failure;
+    let (name, errno) = (op.name(), status.errno());
+    match (op, nr_sectors) {
+        (Op::Flush, _) => format!("flush: {} (errno {errno})", status.text()),
+        (_, 1) => format!("{name} of sector {sector}: {} (errno {errno})", status.text()),
+        (_, count) => {
+            let end = sector + u64::from(count) - 1;
+            format!("{name} of sectors {sector} to {end}: {} (errno {errno})", status.text())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_block::Status;
+
+    use super::*;
+
+    #[test]
+    fn the_first_failure_is_said_at_once_and_those_after_it_together() {
+        let mut said = Said::default();
+        let counts = [0, 1, 5, 6, 7, 8, 9, 9, 9, 9, 9, 9, 10];
+        assert_eq!(counts.map(|count| said.news(count)), [0, 1, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn a_failure_is_described_by_operation_sectors_and_reason() {
+        let failure = |op, nr_sectors| {
+            described(&Failure { op, sector: 64, nr_sectors, status: Status::IoError })
+        };
+        assert_eq!(failure(Op::Write, 8), "write of sectors 64 to 71: I/O error (errno 5)");
+        assert_eq!(failure(Op::Read, 1), "read of sector 64: I/O error (errno 5)");
+        assert_eq!(failure(Op::Flush, 0), "flush: I/O error (errno 5)");
+    }
+}

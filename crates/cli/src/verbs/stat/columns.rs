@@ -1,0 +1,332 @@
+//! The columns of `stat`: what iostat -x prints, out of the difference of two reports.
+//!
+//! Pure arithmetic. A row is of a drive, a hardware queue, a volume or a client. Rates of drives
+//! count I/Os as iostat does, after merging; times are of I/Os as they were submitted, before.
+//! `HELP` says how each column that iostat defines by what the kernel counts is defined here, by
+//! what the layer counts. The names are those of sysstat 12.
+
+use millrace_block::{Op, Snapshot};
+use serde::Serialize;
+
+use crate::views::report::{self, Drive, Ended, OpCounts, Report, Volume};
+
+/// How the columns are defined; for `--help`.
+pub const HELP: &str = "\
+Columns, over the interval (in the first report: since the daemon began to serve); those marked *
+come with -x:
+  r/s w/s d/s* f/s*   reads, writes, discards and flushes that completed, a second, after merging;
+                      d counts discards and writes of zeroes together
+  rkB/s wkB/s dkB/s*  KiB that they moved, a second
+  rrqm/s %rrqm ... *  I/Os that were merged into another's request, a second, and their share
+  r_await w_await     milliseconds from submission to completion, on average (d_await* f_await*);
+                      a merged I/O counts its own time, where iostat counts its request's
+  rareq-sz ... *      KiB of a request, on average
+  aqu-sz              I/Os waiting or in the drive, on average: the time that all I/Os which
+                      completed took together, divided by the interval
+  %util               the time that I/Os spent in the drive, divided by the interval, 100 at
+                      most. With one I/O in the drive at a time that is how long the drive was
+                      busy; with several it is an upper bound, as they overlap
+  r_p99 w_p99 *       milliseconds that 99 % of reads and writes did not exceed, to an eighth
+
+Times begin when the daemon has a request and end when the daemon has its answer. The way through a
+socket, and the time that a client takes to read its answer, are not in them: a client that measures
+for itself sees more.
+
+A volume's and a client's I/Os are those of clients: an I/O that was split counts once there, and once
+on each drive that it touched. A volume's %util is that of its busiest drive. A hardware queue's I/Os
+are those that came back through it, each counted as it was before merging.";
+
+/// A row: what one drive or volume did in an interval.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// The drive or volume; `DRIVE:N` for a queue, `client-N` for a client.
+    pub name: String,
+    /// `volume`, `drive`, `queue` or `client`.
+    pub kind: &'static str,
+    /// The volume that it belongs to; its own name for a volume.
+    pub volume: String,
+    /// Seconds of the interval.
+    pub seconds: f64,
+    /// What was read.
+    pub read: Columns,
+    /// What was written.
+    pub write: Columns,
+    /// What was discarded or zeroed.
+    pub discard: Columns,
+    /// Flushes.
+    pub flush: Columns,
+    /// Average number of I/Os.
+    pub aqu_sz: f64,
+    /// Share of the time, in percent.
+    pub util: f64,
+    /// I/Os queued or in the drive at the end.
+    pub in_flight: u64,
+    /// Tags in use at the end.
+    pub tags_in_use: u32,
+}
+
+/// One kind of operation.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Columns {
+    /// I/Os completed, before merging.
+    pub ios: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those merged into another's request.
+    pub merges: u64,
+    /// Those that failed.
+    pub errors: u64,
+    /// Requests a second, after merging.
+    pub per_second: f64,
+    /// KiB a second.
+    pub kib_per_second: f64,
+    /// Merged a second.
+    pub merged_per_second: f64,
+    /// Share of the I/Os that were merged, in percent.
+    pub merged_percent: f64,
+    /// Mean time in milliseconds.
+    pub await_ms: f64,
+    /// KiB of a request.
+    pub request_kib: f64,
+    /// Time that 99 % did not exceed, in milliseconds.
+    pub p99_ms: f64,
+}
+
+/// One kind of operation in an interval.
+#[derive(Debug, Default)]
+struct Sum {
+    ios: u64,
+    bytes: u64,
+    merges: u64,
+    errors: u64,
+    total: Snapshot,
+    service_ns: u64,
+}
+
+/// The rows between two reports of a daemon: each volume, then its drives, then their queues, then
+/// its clients; all since it began without an earlier one.
+pub fn rows(now: &Report, before: Option<&Report>) -> Vec<Row> {
+    let since_ns = before.map_or(0, |before| before.uptime_ns);
+    let seconds = now.uptime_ns.saturating_sub(since_ns).max(1) as f64 / 1e9;
+    let mut rows = Vec::new();
+    for volume in &now.volumes {
+        let drives: Vec<&Drive> =
+            now.drives.iter().filter(|drive| drive.volume == volume.name).collect();
+        let of_drives: Vec<Row> =
+            drives.iter().map(|drive| row("drive", drive, before, seconds)).collect();
+        let earlier = before.and_then(|b| b.volumes.iter().find(|e| e.name == volume.name));
+        let ended = earlier.map(|earlier| earlier.ops.as_slice());
+        let mut whole = row_of_ended(&volume.name, (&volume.ops, ended), volume, seconds);
+        whole.kind = "volume";
+        whole.util = of_drives.iter().map(|row| row.util).fold(0.0, f64::max);
+        whole.in_flight = of_drives.iter().map(|row| row.in_flight).sum();
+        whole.tags_in_use = of_drives.iter().map(|row| row.tags_in_use).sum();
+        rows.push(whole);
+        rows.extend(of_drives);
+        for drive in drives {
+            let earlier = before.and_then(|b| b.drives.iter().find(|e| e.name == drive.name));
+            for queue in &drive.queues {
+                let of = |earlier: &&report::Queue| earlier.queue == queue.queue;
+                let earlier = earlier.and_then(|e| e.queues.iter().find(of)).map(|e| &e.ops[..]);
+                let name = format!("{}:{}", drive.name, queue.queue);
+                let row = row_of_ended(&name, (&queue.ops, earlier), volume, seconds);
+                rows.push(Row { kind: "queue", ..row });
+            }
+        }
+        for client in &volume.clients {
+            let of = |earlier: &&report::Client| earlier.client == client.client;
+            let earlier = earlier.and_then(|e| e.clients.iter().find(of)).map(|e| &e.ops[..]);
+            let name = format!("client-{}", client.client);
+            let row = row_of_ended(&name, (&client.ops, earlier), volume, seconds);
+            rows.push(Row { kind: "client", ..row });
+        }
+    }
+    rows
+}
+
+/// A row of what is counted by operation when it ends, and in no other way.
+fn row_of_ended(
+    name: &str,
+    (now, before): (&[Ended], Option<&[Ended]>),
+    volume: &Volume,
+    seconds: f64,
+) -> Row {
+    let drive = |ops: &[Ended]| Drive {
+        name: name.to_owned(),
+        volume: volume.name.clone(),
+        ops: ops.iter().map(OpCounts::from).collect(),
+        ..Drive::default()
+    };
+    let before = before.map(|ops| Report { drives: vec![drive(ops)], ..Report::default() });
+    row("client", &drive(now), before.as_ref(), seconds)
+}
+
+/// A row of what a drive has done since the report `before`.
+fn row(kind: &'static str, drive: &Drive, before: Option<&Report>, seconds: f64) -> Row {
+    let earlier = before.and_then(|before| before.drives.iter().find(|e| e.name == drive.name));
+    let sums = |wanted: &[Op]| {
+        let mut sum = Sum::default();
+        let ops = drive.ops.iter().filter(|op| wanted.iter().any(|one| one.name() == op.op));
+        for op in ops {
+            let earlier = earlier.and_then(|drive| drive.ops.iter().find(|e| e.op == op.op));
+            sum.add(op, earlier.unwrap_or(&OpCounts::default()));
+        }
+        sum
+    };
+    let (read, write) = (sums(&[Op::Read]), sums(&[Op::Write]));
+    let (discard, flush) = (sums(&[Op::Discard, Op::WriteZeroes]), sums(&[Op::Flush]));
+    let all = [&read, &write, &discard, &flush];
+    let total_ns: u64 = all.iter().map(|sum| sum.total.sum_ns()).sum();
+    let service_ns: u64 = all.iter().map(|sum| sum.service_ns).sum();
+    Row {
+        name: drive.name.clone(),
+        kind,
+        volume: drive.volume.clone(),
+        seconds,
+        aqu_sz: total_ns as f64 / 1e9 / seconds,
+        util: (service_ns as f64 / 1e7 / seconds).min(100.0),
+        in_flight: drive.in_flight,
+        tags_in_use: drive.tags_in_use,
+        read: read.columns(seconds),
+        write: write.columns(seconds),
+        discard: discard.columns(seconds),
+        flush: flush.columns(seconds),
+    }
+}
+
+impl Sum {
+    fn add(&mut self, now: &OpCounts, before: &OpCounts) {
+        self.ios += now.ios.saturating_sub(before.ios);
+        self.bytes += now.bytes.saturating_sub(before.bytes);
+        self.merges += now.merges.saturating_sub(before.merges);
+        self.errors += now.errors.saturating_sub(before.errors);
+        let since = Snapshot::from(&now.total).since(&Snapshot::from(&before.total));
+        self.total.merge(&since);
+        self.service_ns += now.service.sum_ns.saturating_sub(before.service.sum_ns);
+    }
+
+    fn columns(&self, seconds: f64) -> Columns {
+        // A merge is counted when it happens, an I/O when it ends: in an interval there may be
+        // more of the former.
+        let requests = self.ios.saturating_sub(self.merges);
+        let kib = self.bytes as f64 / 1024.0;
+        let share = |part: f64, whole: u64| if whole == 0 { 0.0 } else { part / whole as f64 };
+        Columns {
+            ios: self.ios,
+            bytes: self.bytes,
+            merges: self.merges,
+            errors: self.errors,
+            per_second: requests as f64 / seconds,
+            kib_per_second: kib / seconds,
+            merged_per_second: self.merges as f64 / seconds,
+            merged_percent: share(self.merges as f64 * 100.0, requests + self.merges),
+            await_ms: share(self.total.sum_ns() as f64 / 1e6, self.total.count()),
+            request_kib: share(kib, requests),
+            p99_ms: self.total.quantile_ns(0.99) as f64 / 1e6,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::views::report::{Times, Volume};
+
+    fn op(name: &str, ios: u64, merges: u64, sum_ns: u64) -> OpCounts {
+        let times = |sum_ns| Times { sum_ns, max_ns: 1 << 30, buckets: vec![(1 << 20, ios)] };
+        OpCounts {
+            op: name.to_owned(),
+            ios,
+            bytes: ios * 4096,
+            merges,
+            total: times(sum_ns),
+            service: times(sum_ns / 2),
+            ..OpCounts::default()
+        }
+    }
+
+    fn report(uptime_s: u64, ops: &[Vec<OpCounts>]) -> Report {
+        let names = ["d0", "d1"];
+        let drive = |(name, ops): (&&str, &Vec<OpCounts>)| Drive {
+            name: (*name).to_owned(),
+            volume: "v".to_owned(),
+            ops: ops.clone(),
+            ..Drive::default()
+        };
+        Report {
+            uptime_ns: uptime_s * 1_000_000_000,
+            drives: names.iter().zip(ops).map(drive).collect(),
+            volumes: vec![Volume { name: "v".to_owned(), ..Volume::default() }],
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn an_interval_is_the_difference_of_two_reports() {
+        let before = report(10, &[vec![op("read", 100, 0, 1_000_000)]]);
+        let now = report(12, &[vec![op("read", 300, 50, 1_001_000_000)]]);
+        let rows = rows(&now, Some(&before));
+        assert_eq!((rows.len(), rows[0].kind, rows[1].kind), (2, "volume", "drive"));
+        let read = &rows[1].read;
+        assert_eq!((read.ios, read.bytes, read.merges), (200, 200 * 4096, 50));
+        assert_eq!((read.per_second, read.merged_per_second), (75.0, 25.0));
+        assert_eq!((read.merged_percent, read.kib_per_second), (25.0, 400.0));
+        assert_eq!((read.await_ms, read.request_kib), (5.0, 800.0 / 150.0));
+        assert!((read.p99_ms - 1.1).abs() < 0.1, "{}", read.p99_ms);
+        assert_eq!((rows[1].aqu_sz, rows[1].util), (0.5, 25.0));
+    }
+
+    #[test]
+    fn a_volume_is_what_its_clients_got_and_as_busy_as_its_busiest_drive() {
+        let ended = |op: OpCounts| Ended {
+            op: op.op,
+            ios: op.ios,
+            bytes: op.bytes,
+            errors: 0,
+            total: op.total,
+        };
+        let ops = [vec![op("write", 10, 0, 1_000)], vec![op("write", 30, 0, 8_000_000_000)]];
+        let mut now = report(1, &ops);
+        now.volumes[0].ops = vec![ended(op("write", 20, 0, 8_000_000_000))];
+        now.volumes[0].clients = vec![
+            report::Client { client: 1, ops: vec![ended(op("write", 5, 0, 1))] },
+            report::Client { client: 7, ops: vec![ended(op("write", 15, 0, 1))] },
+        ];
+        now.drives[1].queues = vec![report::Queue {
+            queue: 3,
+            ops: vec![ended(op("write", 30, 0, 1))],
+            ..report::Queue::default()
+        }];
+        let rows = rows(&now, None);
+        let found: Vec<_> = rows
+            .iter()
+            .map(|row| (row.kind, row.name.as_str(), row.volume.as_str(), row.write.ios))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("volume", "v", "v", 20),
+                ("drive", "d0", "v", 10),
+                ("drive", "d1", "v", 30),
+                ("queue", "d1:3", "v", 30),
+                ("client", "client-1", "v", 5),
+                ("client", "client-7", "v", 15),
+            ]
+        );
+        assert_eq!((rows[0].util, rows[1].util < 1.0), (100.0, true));
+        assert!((rows[0].aqu_sz - 8.0).abs() < 0.01);
+        let mut later = now.clone();
+        later.uptime_ns *= 2;
+        later.volumes[0].clients[1].ops[0].ios += 4;
+        let rows = super::rows(&later, Some(&now));
+        assert_eq!((rows[0].write.ios, rows[4].write.ios, rows[5].write.ios), (0, 0, 4));
+    }
+
+    #[test]
+    fn an_idle_interval_is_all_zeroes() {
+        let same = report(5, &[vec![op("read", 7, 1, 9)]]);
+        let rows = rows(&same, Some(&same));
+        assert_eq!(rows[0].read, Columns::default());
+        assert_eq!((rows[0].aqu_sz, rows[0].util), (0.0, 0.0));
+    }
+}

@@ -1,0 +1,326 @@
+//! What `top` shows: a head, the volumes, drives or queues or clients, the keys.
+//!
+//! From a [`Model`] to a frame of any size. 80 columns hold all of it, wider screens longer graphs
+//! and names; narrower ones lose columns, the least asked for first, and their head and keys take
+//! more lines. Owns nothing. Called by top.rs for each frame.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table};
+
+use super::model::{Model, Sort};
+use crate::verbs::grid::{shortened, wrapped};
+use crate::verbs::stat::columns::Row;
+
+/// A column: its name, its width, how soon it is given up (0 never), and its value.
+type Column = (&'static str, u16, u8, fn(&Row) -> String);
+
+const COLUMNS: [Column; 8] = [
+    ("r/s", 6, 0, |row| short(row.read.per_second)),
+    ("w/s", 6, 0, |row| short(row.write.per_second)),
+    ("rMB/s", 6, 3, |row| short(row.read.kib_per_second * 1024.0 / 1e6)),
+    ("wMB/s", 6, 3, |row| short(row.write.kib_per_second * 1024.0 / 1e6)),
+    ("r_p99", 6, 1, |row| time(row.read.p99_ms)),
+    ("w_p99", 6, 1, |row| time(row.write.p99_ms)),
+    ("aqu-sz", 6, 4, |row| short(row.aqu_sz)),
+    ("%util", 5, 2, |row| format!("{:.0}", row.util)),
+];
+const NAME_WIDTH: u16 = 12;
+/// From here on there is a graph.
+const GRAPH_WIDTH: u16 = 76;
+/// Rows of volumes that are shown at most, for drives to have room.
+const VOLUMES_MAX: usize = 5;
+const KEYS: [&str; 7] = [
+    "q quit",
+    "tab queues/clients",
+    "s sort",
+    "r reverse",
+    "space hold",
+    "+/- interval",
+    "up/down",
+];
+
+/// Draws everything.
+pub fn draw(frame: &mut Frame<'_>, model: &Model) {
+    let width = frame.area().width;
+    let volumes = model.rows("volume");
+    let shown = volumes.len().min(VOLUMES_MAX);
+    let (summary, keys) = (summary(model, width.into()), lines(&KEYS, width.into()));
+    let areas = Layout::vertical([
+        Constraint::Length(summary.len() as u16),
+        Constraint::Length(shown as u16 + 2),
+        Constraint::Min(2),
+        Constraint::Length(keys.len() as u16),
+    ]);
+    let [head, above, below, foot] = areas.areas(frame.area());
+    frame.render_widget(Paragraph::new(summary), head);
+    let title = match volumes.len() > shown {
+        true => format!("Volume 1-{shown}/{}", volumes.len()),
+        false => "Volume".to_owned(),
+    };
+    table(frame, above, model, (&title, &volumes[..shown]));
+    let (rows, name) = (model.rows(model.below().kind()), model.below().title());
+    let room = usize::from(below.height.saturating_sub(1));
+    let first = model.first(room);
+    let last = rows.len().min(first + room);
+    let title = match (rows.len() > room, width >= GRAPH_WIDTH) {
+        (true, true) => format!("{name} {}-{last}/{}", first + 1, rows.len()),
+        (true, false) => format!("{name} {last}/{}", rows.len()),
+        (false, _) => name.to_owned(),
+    };
+    table(frame, below, model, (&title, &rows[first..last]));
+    let keys: Vec<Line<'_>> = keys.into_iter().map(Line::raw).collect();
+    frame.render_widget(Paragraph::new(keys).style(Style::new().fg(Color::DarkGray)), foot);
+}
+
+/// Pieces in lines of at most `width` characters, two blanks apart; no piece is torn.
+fn lines(pieces: &[impl AsRef<str>], width: usize) -> Vec<String> {
+    // A blank that does not break, until the lines are made.
+    let words = pieces.iter().map(|piece| format!("{}\u{1f}", piece.as_ref()));
+    let text = wrapped(words, width + 1);
+    text.lines().map(|line| line.replace('\u{1f}', " ").trim_end().to_owned()).collect()
+}
+
+/// The lines at the top.
+fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
+    let (report, server) = (model.report(), &model.report().server);
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let (sort, reversed) = model.sorted();
+    let order = match (sort, reversed) {
+        (Sort::Given, false) => "as configured".to_owned(),
+        (_, false) => format!("sorted by {}", sort.name()),
+        (_, true) => format!("sorted by {}, reversed", sort.name()),
+    };
+    let failed: u64 = report.exports.iter().map(|export| export.errors).sum();
+    let up = format!("up {}", clock(report.uptime_ns / 1_000_000_000));
+    let every = format!("every {:.1} s", model.interval().as_secs_f64());
+    let mut first = vec!["millrace".to_owned(), up, every, order];
+    if model.is_held() {
+        first.push("HELD".to_owned());
+    }
+    let clients = &server.connections;
+    let dropped = clients.protocol_errors + clients.handshake_timeouts + clients.stalled;
+    let second = [
+        format!("clients {}", clients.open),
+        format!("accepted {}", clients.accepted),
+        format!("refused {}", clients.refused),
+        format!("dropped {dropped}"),
+        format!("buffers {} MiB", server.buffer_bytes >> 20),
+    ];
+    let third = [
+        format!("requests/s {}", short(model.server_rate(|server| server.requests))),
+        format!("in flight {}", server.requests_in_flight),
+        format!("errors/s {}", short(model.server_rate(|server| server.errors))),
+        format!("failed by drives {failed}"),
+    ];
+    let alarm = if failed > 0 { Style::new().fg(Color::Red) } else { Style::new() };
+    let name = |line: String| match (line.strip_prefix("millrace"), line.strip_suffix("HELD")) {
+        (Some(rest), None) => {
+            Line::from(vec![Span::styled("millrace", bold), Span::raw(rest.to_owned())])
+        }
+        (name, Some(rest)) => {
+            let rest = name.map_or(rest, |_| &rest["millrace".len()..]).to_owned();
+            let name = if name.is_some() { "millrace" } else { "" };
+            let held = Span::styled("HELD", bold.fg(Color::Yellow));
+            Line::from(vec![Span::styled(name, bold), Span::raw(rest), held])
+        }
+        (None, None) => Line::raw(line),
+    };
+    let mut all: Vec<Line<'static>> = lines(&first, width).into_iter().map(name).collect();
+    all.extend(lines(&second, width).into_iter().map(Line::raw));
+    all.extend(lines(&third, width).into_iter().map(|line| Line::styled(line, alarm)));
+    all
+}
+
+/// The columns that fit beside a name.
+fn columns(width: u16) -> Vec<&'static Column> {
+    let mut columns: Vec<&Column> = COLUMNS.iter().collect();
+    let wide = |columns: &[&Column]| columns.iter().map(|column| column.1 + 1).sum::<u16>();
+    while NAME_WIDTH + wide(&columns) > width {
+        let Some(first) = columns.iter().map(|column| column.2).filter(|order| *order > 0).max()
+        else {
+            break;
+        };
+        columns.retain(|column| column.2 != first);
+    }
+    columns
+}
+
+fn table(frame: &mut Frame<'_>, area: Rect, model: &Model, (title, rows): (&str, &[&Row])) {
+    let columns = columns(area.width);
+    let numbers: u16 = columns.iter().map(|column| column.1 + 1).sum();
+    let (graph, name) = match area.width >= GRAPH_WIDTH {
+        true => {
+            let name = NAME_WIDTH.max(title.chars().count().min(24) as u16);
+            (usize::from(area.width.saturating_sub(name + numbers + 1)), name)
+        }
+        false => (0, area.width.saturating_sub(numbers)),
+    };
+    let right = |text: String, width: u16| Cell::from(format!("{text:>0$}", usize::from(width)));
+    let cut = |text: &str| shortened(text, usize::from(name));
+    let mut head = vec![Cell::from(cut(title))];
+    head.extend(columns.iter().map(|column| right(column.0.to_owned(), column.1)));
+    let lines = rows.iter().map(|row| {
+        let mut cells = vec![Cell::from(cut(&row.name.escape_debug().to_string()))];
+        cells.extend(columns.iter().map(|column| right((column.3)(row), column.1)));
+        if graph > 0 {
+            let graph = Cell::from(model.graph(row, graph)).style(Style::new().fg(Color::Cyan));
+            cells.push(graph);
+        }
+        TableRow::new(cells)
+    });
+    let mut widths = vec![Constraint::Length(name)];
+    widths.extend(columns.iter().map(|column| Constraint::Length(column.1)));
+    if graph > 0 {
+        head.push(Cell::from("I/Os"));
+        widths.push(Constraint::Fill(1));
+    }
+    let head = TableRow::new(head).style(Style::new().add_modifier(Modifier::REVERSED));
+    frame.render_widget(Table::new(lines, widths).header(head), area);
+}
+
+/// A number in five characters or so.
+fn short(value: f64) -> String {
+    match value {
+        ..0.005 => "0".to_owned(),
+        ..9.995 => format!("{value:.2}"),
+        ..99.95 => format!("{value:.1}"),
+        ..9_999.5 => format!("{value:.0}"),
+        ..999_500.0 => format!("{:.1}k", value / 1e3),
+        ..999_500_000.0 => format!("{:.1}M", value / 1e6),
+        _ => format!("{:.1}G", value / 1e9),
+    }
+}
+
+/// Milliseconds in the unit that fits.
+fn time(ms: f64) -> String {
+    match ms {
+        0.0 => "-".to_owned(),
+        ..0.9995 => format!("{:.0}us", ms * 1e3),
+        ..99.95 => format!("{ms:.1}ms"),
+        ..999.5 => format!("{ms:.0}ms"),
+        _ => format!("{:.1}s", ms / 1e3),
+    }
+}
+
+fn clock(seconds: u64) -> String {
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match hours / 24 {
+        0 => format!("{hours}:{minutes:02}:{seconds:02}"),
+        days => format!("{days} d {}:{minutes:02}:{seconds:02}", hours % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::super::model::tests::report;
+    use super::*;
+
+    /// The screen as lines of text.
+    fn screen(model: &Model, width: u16, height: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, model)).unwrap();
+        let buffer = terminal.backend().buffer().clone();
+        let lines = buffer.content().chunks(usize::from(width));
+        lines.map(|line| line.iter().map(|cell| cell.symbol()).collect::<String>()).collect()
+    }
+
+    fn model(drives: u64) -> Model {
+        let mut model = Model::new(Duration::from_secs(1));
+        model.update(report(3600, drives, 0));
+        model.update(report(3602, drives, 2000));
+        model
+    }
+
+    #[test]
+    fn eighty_by_twenty_four_hold_volumes_drives_clients_and_keys() {
+        let lines = screen(&model(4), 80, 24);
+        let text = lines.join("\n");
+        assert!(
+            lines[0].starts_with("millrace  up 1:00:02  every 1.0 s  sorted by I/Os"),
+            "{text}"
+        );
+        assert!(lines[1].starts_with("clients 3  accepted 5  refused 0"), "{text}");
+        assert!(lines[2].starts_with("requests/s 10.0k  in flight 0"), "{text}");
+        let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
+        let head = "Volume r/s w/s rMB/s wMB/s r_p99 w_p99 aqu-sz %util I/Os";
+        assert_eq!(words(3), head.split(' ').collect::<Vec<_>>(), "{text}");
+        assert_eq!(words(4)[..4], ["v", "6000", "0", "24.6"], "{text}");
+        assert_eq!(words(6)[0], "Drive", "{text}");
+        assert_eq!(
+            words(7),
+            ["d3", "3000", "0", "12.3", "0", "1.1ms", "-", "3.15", "0", "\u{2581}\u{2588}"]
+        );
+        assert_eq!(words(10)[0], "d0", "{text}");
+        assert!(lines[23].starts_with("q quit"), "{text}");
+    }
+
+    #[test]
+    fn more_drives_than_lines_are_numbered_and_scrolled() {
+        let mut model = model(40);
+        assert!(screen(&model, 80, 24)[6].starts_with("Drive 1-16/40 "), "16 of 40 fit");
+        model.scroll(10);
+        assert!(screen(&model, 80, 24)[7].starts_with("d29 "));
+        model.scroll(100);
+        assert!(screen(&model, 80, 24)[22].starts_with("d0 "));
+    }
+
+    #[test]
+    fn forty_columns_hold_whole_words_and_whole_numbers() {
+        let lines = screen(&model(40), 40, 24);
+        let text = lines.join("\n");
+        assert_eq!(lines[0].trim_end(), "millrace  up 1:00:02  every 1.0 s", "{text}");
+        assert_eq!(lines[1].trim_end(), "sorted by I/Os", "{text}");
+        assert_eq!(lines[2].trim_end(), "clients 3  accepted 5  refused 0", "{text}");
+        let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
+        let volume = lines.iter().position(|line| line.starts_with("Volume")).unwrap();
+        assert_eq!(words(volume), ["Volume", "r/s", "w/s", "r_p99", "w_p99"], "{text}");
+        assert_eq!(words(volume + 1), ["v", "780.0k", "0", "1.1ms", "-"], "{text}");
+        let drive = lines.iter().position(|line| line.starts_with("Drive ")).unwrap();
+        assert!(
+            lines[drive].contains("/40 ") && lines[drive].trim_end().ends_with("w_p99"),
+            "{text}"
+        );
+        assert_eq!(words(drive + 1)[0], "d39", "{text}");
+        let keys = lines[22..].join(" ");
+        for key in KEYS {
+            assert!(text.contains(key), "{key}: {keys}");
+        }
+    }
+
+    #[test]
+    fn a_held_display_says_so_at_any_width() {
+        let mut model = model(4);
+        model.hold();
+        for width in [20, 40, 60, 80, 200] {
+            let text = screen(&model, width, 24).join("\n");
+            assert!(text.contains("HELD") && text.starts_with("millrace"), "{width}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_screen_of_any_size_is_drawn() {
+        for (width, height) in [(1, 1), (10, 3), (40, 12), (79, 7), (300, 100)] {
+            screen(&model(20), width, height);
+        }
+    }
+
+    #[test]
+    fn numbers_fit_their_columns() {
+        for value in [0.0, 0.01, 9.999, 99.99, 9999.9, 99_999.0, 999_499.0, 12_345_678.0, 9e10] {
+            assert!(short(value).len() <= 6, "{value}: {}", short(value));
+            assert!(time(value.min(1e6)).len() <= 7, "{value}: {}", time(value));
+        }
+        assert_eq!((short(12_345.0), time(0.05), time(12.34)), {
+            ("12.3k".into(), "50us".into(), "12.3ms".into())
+        });
+        assert_eq!(clock(90_061), "1 d 1:01:01");
+    }
+}

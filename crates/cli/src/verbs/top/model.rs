@@ -1,0 +1,348 @@
+//! What `top` knows: the last two reports, how the rows went on, and how the user wants them.
+//!
+//! Plain data and arithmetic; no terminal. Rates are those of stat's columns. Of each row the I/Os
+//! a second of the last reports are kept, for its graph. Called by top.rs and draw.rs.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use crate::verbs::stat::columns::{self, Row};
+use crate::views::report::{Report, Server};
+
+/// Points of a graph that are kept.
+pub const HISTORY: usize = 64;
+
+/// What rows are sorted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sort {
+    /// As the daemon has them.
+    Given,
+    /// I/Os a second.
+    Ios,
+    /// Bytes a second.
+    Bytes,
+    /// The 99th percentile.
+    P99,
+    /// Queue length.
+    Queue,
+}
+
+impl Sort {
+    const ALL: [Sort; 5] = [Sort::Given, Sort::Ios, Sort::Bytes, Sort::P99, Sort::Queue];
+
+    /// Its name on the screen.
+    pub fn name(self) -> &'static str {
+        match self {
+            Sort::Given => "configuration",
+            Sort::Ios => "I/Os",
+            Sort::Bytes => "bandwidth",
+            Sort::P99 => "p99",
+            Sort::Queue => "queue",
+        }
+    }
+
+    fn key(self, row: &Row) -> f64 {
+        match self {
+            Sort::Given => 0.0,
+            Sort::Ios => ios(row),
+            Sort::Bytes => row.read.kib_per_second + row.write.kib_per_second,
+            Sort::P99 => row.read.p99_ms.max(row.write.p99_ms),
+            Sort::Queue => row.aqu_sz,
+        }
+    }
+}
+
+/// Everything on the screen.
+pub struct Model {
+    report: Report,
+    /// The server's counters one report earlier, and the seconds since.
+    before: (Server, f64),
+    rows: Vec<Row>,
+    /// By kind, volume and name.
+    history: HashMap<Key, VecDeque<f64>>,
+    interval: Duration,
+    sort: Sort,
+    reversed: bool,
+    held: bool,
+    below: Below,
+    first: usize,
+}
+
+/// What the lower table is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Below {
+    /// Drives.
+    Drives,
+    /// Hardware queues of all drives.
+    Queues,
+    /// Clients of all volumes.
+    Clients,
+}
+
+impl Below {
+    /// The kind of its rows.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Below::Drives => "drive",
+            Below::Queues => "queue",
+            Below::Clients => "client",
+        }
+    }
+
+    /// Its name on the screen.
+    pub fn title(self) -> &'static str {
+        match self {
+            Below::Drives => "Drive",
+            Below::Queues => "Queue",
+            Below::Clients => "Client",
+        }
+    }
+}
+
+impl Model {
+    /// Nothing yet.
+    pub fn new(interval: Duration) -> Model {
+        Model {
+            report: Report::default(),
+            before: (Server::default(), 0.0),
+            rows: Vec::new(),
+            history: HashMap::new(),
+            interval,
+            sort: Sort::Ios,
+            reversed: false,
+            held: false,
+            below: Below::Drives,
+            first: 0,
+        }
+    }
+
+    /// Takes the next report in, unless the display is held.
+    pub fn update(&mut self, report: Report) {
+        if self.held {
+            return;
+        }
+        let earlier = (self.report.uptime_ns > 0).then_some(&self.report);
+        self.rows = columns::rows(&report, earlier);
+        let seconds = report.uptime_ns.saturating_sub(self.report.uptime_ns) as f64 / 1e9;
+        self.before = (self.report.server, seconds);
+        for row in &self.rows {
+            let history = self.history.entry(key(row)).or_default();
+            history.push_back(ios(row));
+            if history.len() > HISTORY {
+                history.pop_front();
+            }
+        }
+        self.report = report;
+    }
+
+    /// The last report.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// How fast a counter of the server grows.
+    pub fn server_rate(&self, counter: impl Fn(&Server) -> u64) -> f64 {
+        let grown = counter(&self.report.server).saturating_sub(counter(&self.before.0));
+        if self.before.1 > 0.0 { grown as f64 / self.before.1 } else { 0.0 }
+    }
+
+    /// The rows of a kind, sorted.
+    pub fn rows(&self, kind: &str) -> Vec<&Row> {
+        let mut rows: Vec<&Row> = self.rows.iter().filter(|row| row.kind == kind).collect();
+        // Stable: equal rows do not dance.
+        rows.sort_by(|a, b| self.sort.key(b).total_cmp(&self.sort.key(a)));
+        if self.reversed {
+            rows.reverse();
+        }
+        rows
+    }
+
+    /// How a row's I/Os a second went, in `width` characters at most; the highest of all is full.
+    pub fn graph(&self, row: &Row, width: usize) -> String {
+        const LEVELS: [char; 8] = [
+            '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}',
+            '\u{2588}',
+        ];
+        let Some(history) = self.history.get(&key(row)) else {
+            return String::new();
+        };
+        let highest = history.iter().copied().fold(0.0, f64::max);
+        let last = history.iter().skip(history.len().saturating_sub(width));
+        last.map(|value| match highest > 0.0 {
+            true => LEVELS[((value / highest * 8.0) as usize).min(7)],
+            false => LEVELS[0],
+        })
+        .collect()
+    }
+
+    /// Time between reports.
+    pub fn interval(&self) -> Duration {
+        self.interval
+    }
+
+    /// How it is sorted, and whether the other way round.
+    pub fn sorted(&self) -> (Sort, bool) {
+        (self.sort, self.reversed)
+    }
+
+    /// Whether the display is held.
+    pub fn is_held(&self) -> bool {
+        self.held
+    }
+
+    /// The first row of the lower table, if `room` of them fit.
+    pub fn first(&self, room: usize) -> usize {
+        self.first.min(self.lower_rows().saturating_sub(room))
+    }
+
+    fn lower_rows(&self) -> usize {
+        self.rows.iter().filter(|row| row.kind == self.below.kind()).count()
+    }
+
+    /// What the lower table is of.
+    pub fn below(&self) -> Below {
+        self.below
+    }
+
+    /// The next one.
+    pub fn next_below(&mut self) {
+        self.below = match self.below {
+            Below::Drives => Below::Queues,
+            Below::Queues => Below::Clients,
+            Below::Clients => Below::Drives,
+        };
+        self.first = 0;
+    }
+
+    /// Sorts by the next column.
+    pub fn sort_by_next(&mut self) {
+        let place = Sort::ALL.iter().position(|sort| *sort == self.sort).unwrap_or(0);
+        self.sort = Sort::ALL[(place + 1) % Sort::ALL.len()];
+    }
+
+    /// Sorts the other way round.
+    pub fn reverse(&mut self) {
+        self.reversed = !self.reversed;
+    }
+
+    /// Holds the display, or lets it go on.
+    pub fn hold(&mut self) {
+        self.held = !self.held;
+    }
+
+    /// Makes the interval longer or shorter, between a tenth of a second and a minute.
+    pub fn change_interval(&mut self, factor: f64) {
+        let (least, most) = (Duration::from_millis(100), Duration::from_secs(60));
+        self.interval = self.interval.mul_f64(factor).clamp(least, most);
+    }
+
+    /// Moves through the lower table.
+    pub fn scroll(&mut self, by: isize) {
+        let last = self.lower_rows().saturating_sub(1);
+        self.first = self.first.saturating_add_signed(by).min(last);
+    }
+}
+
+/// Kind, volume and name.
+type Key = (&'static str, String, String);
+
+fn key(row: &Row) -> Key {
+    (row.kind, row.volume.clone(), row.name.clone())
+}
+
+fn ios(row: &Row) -> f64 {
+    [&row.read, &row.write, &row.discard, &row.flush].iter().map(|op| op.per_second).sum()
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::views::report::{Client, Connections, Drive, Ended, OpCounts, Queue, Times, Volume};
+
+    /// A daemon with so many drives; drive n has read `n * reads` times.
+    pub fn report(uptime_s: u64, drives: u64, reads: u64) -> Report {
+        let drive = |number: u64| {
+            let ios = number * reads;
+            let total = Times { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
+            let op = OpCounts {
+                op: "read".to_owned(),
+                ios,
+                bytes: ios << 12,
+                total,
+                ..Default::default()
+            };
+            let (name, volume) = (format!("d{number}"), "v".to_owned());
+            let queues = vec![Queue::default()];
+            Drive { name, volume, ops: vec![op], queues, ..Drive::default() }
+        };
+        let ios = drives * (drives - 1) / 2 * reads;
+        let total = Times { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
+        let ops = vec![Ended { op: "read".into(), ios, bytes: ios << 12, errors: 0, total }];
+        let clients = [1, 2].map(|client| Client { client, ops: Vec::new() }).into();
+        let connections = Connections { open: 3, accepted: 5, ..Connections::default() };
+        Report {
+            uptime_ns: uptime_s * 1_000_000_000,
+            drives: (0..drives).map(drive).collect(),
+            volumes: vec![Volume { name: "v".to_owned(), ops, clients, ..Volume::default() }],
+            server: Server { connections, requests: reads * 10, ..Server::default() },
+            ..Report::default()
+        }
+    }
+
+    fn names(model: &Model) -> Vec<&str> {
+        model.rows("drive").iter().map(|row| row.name.as_str()).collect()
+    }
+
+    #[test]
+    fn rows_are_sorted_by_the_column_that_was_asked_for() {
+        let mut model = Model::new(Duration::from_secs(1));
+        model.update(report(1, 3, 100));
+        assert_eq!(names(&model), ["d2", "d1", "d0"]);
+        model.reverse();
+        assert_eq!(names(&model), ["d0", "d1", "d2"]);
+        model.reverse();
+        (0..4).for_each(|_| model.sort_by_next());
+        assert_eq!((model.sorted().0, names(&model)), (Sort::Given, vec!["d0", "d1", "d2"]));
+    }
+
+    #[test]
+    fn the_lower_table_is_of_drives_then_queues_then_clients() {
+        let mut model = Model::new(Duration::from_secs(1));
+        model.update(report(1, 3, 100));
+        let kinds = [(); 4].map(|()| {
+            let kind = model.below().kind();
+            model.next_below();
+            (kind, model.rows(kind).len())
+        });
+        assert_eq!(kinds, [("drive", 3), ("queue", 3), ("client", 2), ("drive", 3)]);
+    }
+
+    #[test]
+    fn graphs_follow_the_rates_and_a_held_display_stands_still() {
+        let mut model = Model::new(Duration::from_secs(1));
+        model.update(report(1, 2, 0));
+        for step in 1..4 {
+            model.update(report(1 + step, 2, [0, 800, 1200, 1200][step as usize]));
+        }
+        let drives = model.rows("drive");
+        let drive = (*drives.iter().find(|drive| drive.name == "d1").unwrap()).clone();
+        assert_eq!(model.graph(&drive, 9), "\u{2581}\u{2588}\u{2585}\u{2581}");
+        assert_eq!(model.graph(&drive, 2), "\u{2585}\u{2581}");
+        assert_eq!(model.server_rate(|server| server.requests), 0.0);
+        model.hold();
+        model.update(report(9, 2, 9999));
+        assert_eq!(model.report().uptime_ns, 4_000_000_000);
+    }
+
+    #[test]
+    fn scrolling_ends_where_the_drives_end() {
+        let mut model = Model::new(Duration::from_secs(1));
+        model.update(report(1, 5, 1));
+        model.scroll(-1);
+        assert_eq!(model.first(2), 0);
+        model.scroll(100);
+        assert_eq!((model.first(2), model.first(9)), (3, 0));
+        (0..20).for_each(|_| model.change_interval(2.0));
+        assert_eq!(model.interval(), Duration::from_secs(60));
+    }
+}

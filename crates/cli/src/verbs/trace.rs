@@ -1,0 +1,151 @@
+//! `millrace trace`: what blktrace files hold, ours and the kernel's.
+//!
+//! Owns the list of what can be done with a trace, a file each, and what these share: how traces
+//! are named on the command line, and the walk over their events with a progress bar. Called by
+//! cli.rs; everything about traces is the lab's.
+
+mod record;
+mod report;
+mod show;
+mod spans;
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Subcommand;
+use millrace_lab::trace::{Entry, Names, Reader, TraceName};
+
+use super::bar::Bar;
+
+/// Events between two looks at the clock.
+const EVENTS_A_LOOK: u32 = 4_096;
+/// Time between two changes of the progress bar.
+const BAR_EVERY: Duration = Duration::from_millis(100);
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace trace record -o /tmp/t --duration 10s
+      ten seconds of the daemon of this folder: /tmp/t.blktrace.0, ...
+  millrace trace show sda | less
+      the files sda.blktrace.0, sda.blktrace.1, ... as blkparse prints them
+  millrace trace spans sda --per op
+      how long I/Os took from step to step, as btt tells, of reads and of writes
+  millrace trace report sda
+      the same over time, as plots: sda.html
+
+A trace NAME is the files NAME.blktrace.0, NAME.blktrace.1 and so on, one for each CPU, as \
+blktrace writes them; blkparse and btt read the same files.";
+
+/// Arguments of `trace`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Have a running daemon record every step of its I/Os
+    Record(record::Args),
+    /// Print each event, as blkparse does
+    Show(show::Args),
+    /// Print how long I/Os took from one step to the next, as btt does
+    Spans(spans::Args),
+    /// Write a page of plots
+    Report(report::Args),
+}
+
+/// Runs the verb.
+///
+/// # Errors
+/// If a trace is missing, cannot be read, or is broken: with its file and byte.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    match &args.verb {
+        Verb::Record(args) => record::run(args),
+        Verb::Show(args) => show::run(args),
+        Verb::Spans(args) => spans::run(args),
+        Verb::Report(args) => report::run(args),
+    }
+}
+
+/// Which traces.
+#[derive(Debug, clap::Args)]
+struct Input {
+    /// Names of recordings; several are merged by time, as blkparse does
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+    /// The folder of the recordings
+    #[arg(short = 'D', long = "dir", value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Show drives and volumes by their device numbers, as blkparse and btt do, not by their names
+    #[arg(long)]
+    numbers: bool,
+}
+
+impl Input {
+    fn names(&self) -> Vec<TraceName> {
+        self.names.iter().map(|name| TraceName::new(name, self.dir.as_deref())).collect()
+    }
+
+    /// Gives each event to `each`, until the end or until that says stop, and shows in `bar` how
+    /// far it is. A bar is for walks that print nothing on the way: it would tear lines on the same
+    /// terminal.
+    ///
+    /// # Errors
+    /// If a trace cannot be read, or not to its end: then after all that precedes.
+    fn walk(&self, bar: Bar, mut each: impl FnMut(&Entry, &Reader) -> Next) -> Result<Names> {
+        let mut reader = Reader::open(&self.names())?;
+        let mut progress =
+            Progress { bar, label: self.names.join(" "), events: 0, shown: Instant::now() };
+        while let Some(entry) = reader.read()? {
+            if self.numbers {
+                reader.names_mut().forget_devices();
+            }
+            if each(&entry, &reader) == Next::Stop {
+                break;
+            }
+            progress.event(&reader);
+        }
+        Ok(reader.names().clone())
+    }
+}
+
+/// Whether a walk goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Event,
+    Stop,
+}
+
+/// The progress bar of a walk; wiped when dropped.
+struct Progress {
+    bar: Bar,
+    label: String,
+    events: u32,
+    shown: Instant,
+}
+
+impl Progress {
+    fn event(&mut self, reader: &Reader) {
+        self.events = self.events.wrapping_add(1);
+        if self.events.is_multiple_of(EVENTS_A_LOOK) && self.shown.elapsed() >= BAR_EVERY {
+            self.shown = Instant::now();
+            self.bar.show(0, &self.label, reader.progress());
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.clear();
+    }
+}
+
+/// Whether whoever read our output has gone away, as `head` does: no reason to complain.
+fn is_gone(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::BrokenPipe
+}

@@ -1,0 +1,81 @@
+//! `millrace trace show`: a trace as lines, byte for byte those of `blkparse -i NAME`, but for
+//! names of drives where blkparse has numbers.
+//!
+//! Called by `trace::run`; the lines are the lab's. What precedes a broken record is printed before
+//! the error. A reader of our output that goes away ends it quietly.
+
+use std::io::{BufWriter, IsTerminal, Write};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use millrace_lab::trace::{DriverData, Show};
+
+use super::{Input, Next, is_gone};
+use crate::verbs::bar::Bar;
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace trace show sda | head
+  millrace trace show -q -D /var/tmp dm-0 nvme0n1 > both.txt
+
+Columns: drive or volume (or device number, if the recording has no name for it), CPU, sequence \
+number, seconds since the first event, process or client, action, kind, and what the action needs, \
+mostly the first sector, + and the number of sectors.
+Actions:
+  Q  a client queued an I/O              G  the I/O got a place in the layer
+  I  a request entered a queue           D  the driver took the request
+  C  the request completed               M  F  an I/O was merged at the end or front of a request
+  A  a volume's I/O became a drive's     X  an I/O was split
+  P  a batch began                       U  UT  the batch was handed on (UT: since its thread waits)
+  R  the driver gave a request back      S  an I/O waits for a place
+  B  data were copied once more
+Kinds: R read, W write, D discard, F before these flush, F after them FUA, S sync, A read-ahead, \
+M metadata, N none.";
+
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Arguments of `trace show`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// Print no counts at the end
+    #[arg(short, long)]
+    quiet: bool,
+    /// Also print what drivers said of requests, as lines with the action d, which blkparse leaves
+    /// out
+    #[arg(long)]
+    driver_data: bool,
+}
+
+/// Runs the verb.
+///
+/// # Errors
+/// If a trace cannot be read, or the lines cannot be written.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let stdout = std::io::stdout();
+    let on_terminal = stdout.is_terminal();
+    let mut out = BufWriter::with_capacity(BUFFER_BYTES, stdout.lock());
+    let names = args.input.names();
+    let data = if args.driver_data { DriverData::Shown } else { DriverData::Hidden };
+    let show = Show::new(names.iter().map(|name| name.name()).collect());
+    let mut show = show.with_data(data);
+    let mut written = Ok(());
+    let bar = if on_terminal { Bar::hidden() } else { Bar::new(1) };
+    let walked = args.input.walk(bar, |entry, reader| {
+        written = out.write_all(show.entry(entry, reader.names()));
+        if written.is_ok() { Next::Event } else { Next::Stop }
+    });
+    if written.is_ok() && walked.is_ok() && !args.quiet {
+        written = out.write_all(show.summary().as_bytes());
+    }
+    if written.is_ok() && walked.is_ok() {
+        written = out.write_all(show.last_words().as_bytes());
+    }
+    match written.and_then(|()| out.flush()) {
+        Err(error) if is_gone(&error) => return Ok(ExitCode::SUCCESS),
+        written => written.context("standard output: cannot write")?,
+    }
+    walked.map(|_| ExitCode::SUCCESS)
+}

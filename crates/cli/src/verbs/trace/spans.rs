@@ -1,0 +1,80 @@
+//! `millrace trace spans`: how long I/Os took from step to step, in btt's words and digits.
+//!
+//! Called by `trace::run`; measuring and layout are the lab's. Prints nothing of a broken trace,
+//! since numbers of a part would pass for those of the whole.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use millrace_lab::trace::{Columns, Per, Spans, json_line};
+
+use super::{Input, Next};
+use crate::verbs::bar::Bar;
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace trace spans sda
+  millrace trace spans dm-0 nvme0n1 --per drive
+  millrace trace spans sda --json | jq .spans.Q2C.p99_ns
+
+Spans, in seconds; percentiles are known to an eighth:
+  Q2Q       from one I/O to the next
+  Q2G       until an I/O has a place in the layer (S2G: from when it began to wait for one)
+  G2I       until its request enters a queue
+  Q2M  M2D  until an I/O is merged into another; from there until the driver has it
+  Q2A       until a volume's I/O has become a drive's
+  I2D       until the driver has the request
+  D2C       in the drive
+  Q2C       the whole way
+Spans of devices that only map I/Os to others (device majors 9, 253, 254) have dm in their \
+names; btt keeps them apart.";
+
+/// By what the numbers are split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum By {
+    Drive,
+    Cpu,
+    Op,
+}
+
+/// Arguments of `trace spans`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// Print all columns, btt's among them; without it those that fit 80
+    #[arg(short = 'x', long)]
+    extended: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Also print the spans of each drive, CPU or kind of I/O
+    #[arg(long, value_enum)]
+    per: Option<By>,
+}
+
+/// Runs the verb.
+///
+/// # Errors
+/// If a trace cannot be read to its end.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mut spans = Spans::new();
+    let names = args.input.walk(Bar::new(1), |entry, _| {
+        spans.entry(entry, &mut ());
+        Next::Event
+    })?;
+    spans.set_names(&names);
+    let per = args.per.map(|by| match by {
+        By::Drive => Per::Drive,
+        By::Cpu => Per::Cpu,
+        By::Op => Per::Op,
+    });
+    let columns = if args.extended { Columns::All } else { Columns::Short };
+    match args.json {
+        true => crate::verbs::say(&json_line(&spans.json(per))),
+        false => crate::verbs::say(&spans.text(per, columns)),
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,256 @@
+//! The client's end of the control socket: for the verbs that look at a running daemon.
+//!
+//! Owns one connection, blocking, with a time limit. Checks the daemon's greeting, then asks one
+//! question after the other. Errors say which path was tried and what to do.
+
+use std::fs::DirEntry;
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+use super::locks::Locks;
+use super::report::{Report, Traced};
+use super::resized::Resized;
+use super::{CONTROL_VERSION, Resize, TraceStart};
+use crate::visible::visible;
+
+/// Longest wait for an answer, which takes milliseconds.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for the greeting, which is sent at once: other servers may wait for a question.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The control socket of a daemon without a configuration of the user's; where it is not there, one
+/// of the working folder is meant.
+const DEFAULT_PATH: &str = "millrace-data/control.sock";
+
+/// What to do about a socket that is none.
+const CONNECT: &str = "name the daemon's control socket, which it prints when it starts as \
+                       \"control at ...\": --connect unix:PATH";
+
+/// A connection to a daemon.
+pub struct Client {
+    socket: BufReader<UnixStream>,
+    path: PathBuf,
+    asked: u64,
+}
+
+impl Client {
+    /// Connects to the control socket at a path.
+    ///
+    /// # Errors
+    /// If nobody serves there, or not this protocol.
+    pub fn connect(path: &Path) -> anyhow::Result<Client> {
+        let here = (path == Path::new(DEFAULT_PATH) && !path.exists()).then(sockets_here);
+        let path = match here.as_deref() {
+            None | Some([]) => path,
+            Some([only]) => only,
+            Some(several) => {
+                let list: Vec<String> =
+                    several.iter().map(|path| format!("unix:{}", path.display())).collect();
+                bail!(
+                    "there are several daemons' control sockets here: --connect one of {}",
+                    list.join(", ")
+                )
+            }
+        };
+        let socket = UnixStream::connect(path).map_err(|error| nobody(path, &error))?;
+        socket.set_read_timeout(Some(GREETING_TIMEOUT))?;
+        socket.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+        let socket = BufReader::new(socket);
+        let mut client = Client { socket, path: path.to_owned(), asked: 0 };
+        client.expect_greeting()?;
+        let greeting = client.line()?;
+        client.socket.get_ref().set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        if let Some(message) = greeting["error"]["message"].as_str() {
+            bail!("unix:{}: the daemon refuses: {}", path.display(), visible(message));
+        }
+        match greeting["control"].as_u64() {
+            Some(version) if version == u64::from(CONTROL_VERSION) => Ok(client),
+            Some(version) => bail!(
+                "unix:{}: the daemon speaks version {version} of the control protocol, this program \
+                 {CONTROL_VERSION}; use the millrace that the daemon is of",
+                path.display()
+            ),
+            None => Err(other(path, "this is no control socket of millrace")),
+        }
+    }
+
+    /// Waits for what begins like a greeting: of another protocol no line may ever end.
+    fn expect_greeting(&mut self) -> anyhow::Result<()> {
+        let begins = match self.socket.fill_buf() {
+            Ok(bytes) => bytes,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                let silence = GREETING_TIMEOUT.as_secs();
+                let why = format!("it says nothing for {silence} s, so it is no control socket");
+                return Err(other(&self.path, &why));
+            }
+            Err(error) => return Err(self.gone(&error)),
+        };
+        match begins.first() {
+            // The end, which the line will find, too.
+            None | Some(b'{') => Ok(()),
+            _ if begins.starts_with(b"NBD") => {
+                let why = "this is the NBD socket of an export, not a control socket";
+                Err(other(&self.path, why))
+            }
+            _ => Err(other(&self.path, "this is no control socket of millrace")),
+        }
+    }
+
+    /// All counters.
+    ///
+    /// # Errors
+    /// If the daemon has gone, or refuses.
+    pub fn stats(&mut self) -> anyhow::Result<Report> {
+        let answer = self.ask("stats", &json!({}))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    /// Has the daemon record.
+    ///
+    /// # Errors
+    /// If the daemon has gone, or refuses.
+    pub fn trace_start(&mut self, start: &TraceStart) -> anyhow::Result<()> {
+        self.ask("trace-start", &json!(start)).map(|_| ())
+    }
+
+    /// How that goes; it ends if nobody asks for long.
+    ///
+    /// # Errors
+    /// If the daemon has gone, nothing is recorded, or the recording has failed.
+    pub fn trace_status(&mut self) -> anyhow::Result<Traced> {
+        let answer = self.ask("trace-status", &json!({}))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// As [`Client::trace_status`].
+    pub fn trace_stop(&mut self) -> anyhow::Result<Traced> {
+        let answer = self.ask("trace-stop", &json!({}))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    /// Has the daemon take lock statistics.
+    ///
+    /// # Errors
+    /// If the daemon has gone, or refuses.
+    pub fn locks_start(&mut self) -> anyhow::Result<()> {
+        self.ask("locks-start", &json!({})).map(|_| ())
+    }
+
+    /// What they are so far; it ends if nobody asks for long.
+    ///
+    /// # Errors
+    /// If the daemon has gone, or takes none.
+    pub fn locks_status(&mut self) -> anyhow::Result<Locks> {
+        let answer = self.ask("locks-status", &json!({}))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// As [`Client::locks_status`].
+    pub fn locks_stop(&mut self) -> anyhow::Result<Locks> {
+        let answer = self.ask("locks-stop", &json!({}))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    /// Has the daemon look whether a volume's drives have grown.
+    ///
+    /// # Errors
+    /// If the daemon has gone, or refuses: there is no such volume, or it cannot grow so.
+    pub fn resize(&mut self, volume: &str) -> anyhow::Result<Resized> {
+        let answer = self.ask("resize", &json!(Resize { volume: volume.to_owned() }))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    fn ask(&mut self, verb: &str, arguments: &Value) -> anyhow::Result<Value> {
+        self.asked += 1;
+        let mut request = json!({ "id": self.asked, "verb": verb });
+        if let (Some(request), Some(more)) = (request.as_object_mut(), arguments.as_object()) {
+            request.extend(more.iter().map(|(key, value)| (key.clone(), value.clone())));
+        }
+        let mut line = request.to_string();
+        line.push('\n');
+        let sent = self.socket.get_mut().write_all(line.as_bytes());
+        sent.map_err(|error| self.gone(&error))?;
+        let mut reply = self.line()?;
+        if let Some(message) = reply["error"]["message"].as_str() {
+            let (path, message) = (self.path.display(), visible(message));
+            bail!("unix:{path}: the daemon refuses {verb}: {message}");
+        }
+        match reply["id"].as_u64() == Some(self.asked) {
+            true => Ok(reply["ok"].take()),
+            false => bail!(self.broken()),
+        }
+    }
+
+    fn line(&mut self) -> anyhow::Result<Value> {
+        let mut line = String::new();
+        let count = self.socket.read_line(&mut line).map_err(|error| self.gone(&error))?;
+        if count == 0 {
+            return Err(self.gone(&ErrorKind::UnexpectedEof.into()));
+        }
+        serde_json::from_str(&line).with_context(|| self.broken())
+    }
+
+    /// The error of a connection that a question or its answer did not get through.
+    fn gone(&self, error: &io::Error) -> anyhow::Error {
+        let path = self.path.display();
+        match error.kind() {
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => {
+                anyhow::anyhow!("unix:{path}: the daemon has stopped")
+            }
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                let limit = ANSWER_TIMEOUT.as_secs();
+                anyhow::anyhow!("unix:{path}: the daemon has not answered for {limit} s")
+            }
+            _ => anyhow::anyhow!("unix:{path}: the daemon cannot be asked: {error}"),
+        }
+    }
+
+    fn broken(&self) -> String {
+        format!("unix:{}: this is no answer of a millrace daemon", self.path.display())
+    }
+}
+
+/// The error of a socket that is something else.
+fn other(path: &Path, why: &str) -> anyhow::Error {
+    anyhow::anyhow!("unix:{}: {why}; {CONNECT}", path.display())
+}
+
+/// The control sockets in the working folder, as daemons put them beside those of clients.
+fn sockets_here() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(".").into_iter().flatten().flatten();
+    let is_control = |entry: &DirEntry| {
+        let ends = entry.file_name().as_encoded_bytes().ends_with(b".control");
+        ends && entry.file_type().is_ok_and(|kind| kind.is_socket())
+    };
+    let mut found: Vec<PathBuf> =
+        entries.filter(is_control).map(|entry| entry.file_name().into()).collect();
+    found.sort();
+    found
+}
+
+fn nobody(path: &Path, error: &std::io::Error) -> anyhow::Error {
+    let is_socket = std::fs::metadata(path).map(|meta| meta.file_type().is_socket());
+    if let Ok(false) = is_socket {
+        return other(path, "this is no socket");
+    }
+    let path = path.display();
+    let why = match error.kind() {
+        ErrorKind::NotFound => "there is no socket",
+        ErrorKind::ConnectionRefused => "nobody serves this socket any more",
+        ErrorKind::PermissionDenied => "it belongs to another user",
+        _ => return anyhow::anyhow!("unix:{path}: cannot connect: {error}"),
+    };
+    anyhow::anyhow!("unix:{path}: {why}; start `millrace serve`, or {CONNECT}")
+}

@@ -1,0 +1,341 @@
+//! What the counters of a daemon look like on the control socket.
+//!
+//! Plain data for serde, made by `serve` from the layer's snapshots and read back by the client
+//! verbs. Counters only grow while the daemon runs, so a reader takes the difference of two reports
+//! for what came in between. Histograms are sent as the buckets that hold something: pairs of the
+//! smallest value of a bucket in nanoseconds and its count, eight buckets an octave.
+//! Fields may be added; whoever reads ignores those that it does not know.
+
+use millrace_block::{Op, OpSnapshot, SECTOR_SHIFT, Snapshot, StatsSnapshot, TenantSnapshot};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+use super::guests::GuestThread;
+
+/// The answer to `stats`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Report {
+    /// How long the daemon serves, in nanoseconds.
+    pub uptime_ns: u64,
+    /// Drives, in the order of the volumes.
+    pub drives: Vec<Drive>,
+    /// Volumes.
+    pub volumes: Vec<Volume>,
+    /// Exports.
+    pub exports: Vec<Export>,
+    /// The NBD server.
+    pub server: Server,
+    /// I/O threads of exports to virtual machines.
+    pub guests: Vec<GuestThread>,
+}
+
+/// The answer to `trace-status` and `trace-stop`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Traced {
+    /// Events in the files.
+    pub events: u64,
+    /// Events for which there was no room.
+    pub dropped: u64,
+    /// The files, once it has ended.
+    pub files: Vec<PathBuf>,
+}
+
+/// A drive.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Drive {
+    /// Its name.
+    pub name: String,
+    /// The volume that it belongs to.
+    pub volume: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// I/Os in its queues or in the drive now.
+    pub in_flight: u64,
+    /// Tags in use now; of a set that it shares with other drives, by all of them.
+    pub tags_in_use: u32,
+    /// Lists of I/Os that wait for the drive's worker now.
+    pub waiting: u64,
+    /// What it did so far.
+    pub counts: Counts,
+    /// By operation.
+    pub ops: Vec<OpCounts>,
+    /// By hardware queue: those through which anything went.
+    pub queues: Vec<Queue>,
+}
+
+/// A hardware queue of a drive.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Queue {
+    /// Its number.
+    pub queue: u16,
+    /// Requests handed to the driver through it.
+    pub requests: u64,
+    /// Batches in which they were: those of 1, 2 to 3, 4 to 7, ... 256 and more.
+    pub batches: Vec<u64>,
+    /// I/Os that came back through it, by operation.
+    pub ops: Vec<Ended>,
+}
+
+/// I/Os of one operation that ended, so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ended {
+    /// Its name.
+    pub op: String,
+    /// I/Os.
+    pub ios: u64,
+    /// Bytes of their ranges.
+    pub bytes: u64,
+    /// Those that failed.
+    pub errors: u64,
+    /// From submission to completion.
+    pub total: Times,
+}
+
+/// What happened in a drive's queues so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counts {
+    /// I/Os handed to its queues.
+    pub queued: u64,
+    /// Of these, parts of I/Os that were split.
+    pub parts: u64,
+    /// Requests handed to the driver, after merging.
+    pub requests: u64,
+    /// Batches in which they were.
+    pub dispatches: u64,
+    /// Requests that the driver gave back as busy.
+    pub requeues: u64,
+    /// Requests not answered in time.
+    pub timeouts: u64,
+    /// Times that no tag was free.
+    pub tag_waits: u64,
+}
+
+/// One operation on a drive, so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OpCounts {
+    /// Its name.
+    pub op: String,
+    /// I/Os completed.
+    pub ios: u64,
+    /// Bytes of their ranges.
+    pub bytes: u64,
+    /// Those that failed.
+    pub errors: u64,
+    /// Those that were merged into the request of another.
+    pub merges: u64,
+    /// Time before they had a place in the layer (btt's Q2G).
+    pub q2g: Times,
+    /// Time in a plug (G2I).
+    pub g2i: Times,
+    /// Time in a software queue, or waiting for a tag (I2D).
+    pub i2d: Times,
+    /// Time in the layer before the driver had them: the three together.
+    pub queue: Times,
+    /// Time in the drive (D2C).
+    pub service: Times,
+    /// All of it (Q2C).
+    pub total: Times,
+}
+
+/// A histogram.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Times {
+    /// All added up.
+    pub sum_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// Smallest value and count of each bucket that holds something.
+    pub buckets: Vec<(u64, u64)>,
+}
+
+/// A volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Volume {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Bytes of its drives that it does not have.
+    pub unused_bytes: u64,
+    /// Which threads serve its drives, as configurations name the mode.
+    pub serving: String,
+    /// Its drives by name.
+    pub drives: Vec<String>,
+    /// I/Os of its clients, as they saw them: before splitting.
+    pub ops: Vec<Ended>,
+    /// I/Os by client, before splitting, too.
+    pub clients: Vec<Client>,
+}
+
+/// What a client of a volume got.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Client {
+    /// Its number, as in traces. A connection may get that of one that is gone, whose counts it
+    /// continues.
+    pub client: u16,
+    /// By operation: those that it used.
+    pub ops: Vec<Ended>,
+}
+
+/// An export.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Export {
+    /// Its name.
+    pub name: String,
+    /// Its volume.
+    pub volume: String,
+    /// Nobody may write.
+    pub read_only: bool,
+    /// Requests that failed because of its drives.
+    pub errors: u64,
+    /// The last of these failures, in words.
+    pub last_error: String,
+}
+
+/// The NBD server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Server {
+    /// Clients now and so far.
+    pub connections: Connections,
+    /// Requests received.
+    pub requests: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Requests in flight now.
+    pub requests_in_flight: u64,
+    /// Payload buffers in use now.
+    pub buffers_in_use: u64,
+    /// Bytes mapped for payload now.
+    pub buffer_bytes: u64,
+    /// Bytes of write payload that were copied.
+    pub copied_bytes: u64,
+    /// Requests that began or ended within a block.
+    pub bounced: u64,
+    /// Receives completed.
+    pub receives: u64,
+    /// Sends completed.
+    pub sends: u64,
+    /// System calls of the I/O threads for data.
+    pub system_calls: u64,
+}
+
+/// Clients of the NBD server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Connections {
+    /// Open now.
+    pub open: u64,
+    /// Accepted so far.
+    pub accepted: u64,
+    /// Turned away because there were too many.
+    pub refused: u64,
+    /// Closed because the client broke the protocol.
+    pub protocol_errors: u64,
+    /// Closed because the negotiation took too long.
+    pub handshake_timeouts: u64,
+    /// Closed because the client stood still.
+    pub stalled: u64,
+}
+
+impl From<&StatsSnapshot> for Counts {
+    fn from(stats: &StatsSnapshot) -> Counts {
+        Counts {
+            queued: stats.queued,
+            parts: stats.parts,
+            requests: stats.requests,
+            dispatches: stats.dispatches(),
+            requeues: stats.requeues,
+            timeouts: stats.timeouts,
+            tag_waits: stats.tag_waits,
+        }
+    }
+}
+
+impl OpCounts {
+    /// What a snapshot says of an operation.
+    pub fn new(op: Op, stats: &OpSnapshot) -> OpCounts {
+        OpCounts {
+            op: op.name().to_owned(),
+            ios: stats.ios,
+            bytes: stats.sectors << SECTOR_SHIFT,
+            errors: stats.errors,
+            merges: stats.merges,
+            q2g: Times::from(&stats.q2g),
+            g2i: Times::from(&stats.g2i),
+            i2d: Times::from(&stats.i2d),
+            queue: Times::from(&stats.queue),
+            service: Times::from(&stats.service),
+            total: Times::from(&stats.total),
+        }
+    }
+}
+
+impl Queue {
+    /// What a snapshot says of a queue.
+    pub fn new(queue: u16, stats: &StatsSnapshot) -> Queue {
+        let ops = Op::ALL.into_iter().zip(&stats.ops).filter(|(_, op)| op.ios > 0);
+        let ended = |(op, stats): (Op, &OpSnapshot)| Ended {
+            op: op.name().to_owned(),
+            ios: stats.ios,
+            bytes: stats.sectors << SECTOR_SHIFT,
+            errors: stats.errors,
+            total: Times::from(&stats.total),
+        };
+        let ops = ops.map(ended).collect();
+        Queue { queue, requests: stats.requests, batches: stats.batches.to_vec(), ops }
+    }
+}
+
+impl Ended {
+    /// What a snapshot says of the operations that were used.
+    pub fn all(stats: &TenantSnapshot) -> Vec<Ended> {
+        let ops = Op::ALL.into_iter().zip(&stats.ops).filter(|(_, op)| op.ios > 0);
+        ops.map(|(op, stats)| Ended {
+            op: op.name().to_owned(),
+            ios: stats.ios,
+            bytes: stats.sectors << SECTOR_SHIFT,
+            errors: stats.errors,
+            total: Times::from(&stats.total),
+        })
+        .collect()
+    }
+}
+
+impl From<&Ended> for OpCounts {
+    /// What is known of it.
+    fn from(ended: &Ended) -> OpCounts {
+        OpCounts {
+            op: ended.op.clone(),
+            ios: ended.ios,
+            bytes: ended.bytes,
+            errors: ended.errors,
+            total: ended.total.clone(),
+            ..OpCounts::default()
+        }
+    }
+}
+
+impl From<&Snapshot> for Times {
+    fn from(snapshot: &Snapshot) -> Times {
+        let buckets = snapshot.buckets().collect();
+        Times { sum_ns: snapshot.sum_ns(), max_ns: snapshot.max_ns(), buckets }
+    }
+}
+
+impl From<&Times> for Snapshot {
+    fn from(times: &Times) -> Snapshot {
+        Snapshot::from_parts(&times.buckets, times.sum_ns, times.max_ns)
+    }
+}

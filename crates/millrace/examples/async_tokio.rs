@@ -1,0 +1,47 @@
+//! A volume under async tasks: `cargo run -p millrace --example async_tokio`.
+//!
+//! `AsyncDevice` has futures that any runtime can poll; here many tasks of tokio share one device.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use millrace::{AsyncDevice, Buffer, Layout, VolumeOptions, build_volume};
+
+const TASKS: u64 = 64;
+const BLOCK: u64 = 4096;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    run()
+}
+
+/// Has tasks write a block each, then reads all of them back.
+pub fn run() -> Result<(), Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build()?;
+    runtime.block_on(tasks())
+}
+
+async fn tasks() -> Result<(), Box<dyn Error>> {
+    let drives = ["ram:size=1m".parse()?, "ram:size=1m".parse()?];
+    let layout = Layout::Stripe { chunk_sectors: 8 };
+    let (volume, _notes) = build_volume("demo", layout, &drives, &VolumeOptions::default())?;
+    let disk = Arc::new(AsyncDevice::start(&volume)?);
+    let write = |number: u64| {
+        let disk = Arc::clone(&disk);
+        tokio::spawn(async move {
+            let mut buffer = Buffer::new(BLOCK as usize);
+            buffer.fill(number as u8);
+            disk.write(number * BLOCK, buffer).await
+        })
+    };
+    // All of them are under way at once; the first await is for the first of them.
+    let tasks: Vec<_> = (0..TASKS).map(write).collect();
+    for task in tasks {
+        task.await??;
+    }
+    disk.flush().await?;
+    for number in 0..TASKS {
+        let block = disk.read(number * BLOCK, BLOCK as usize).await?;
+        assert!(block.iter().all(|byte| *byte == number as u8), "block {number}");
+    }
+    Ok(())
+}

@@ -1,0 +1,456 @@
+//! `AsyncDevice`: a volume for async programs: futures from any thread, on any runtime.
+//!
+//! Owns a thread (`millrace-async`) with a ring and a channel, since a channel stays with its
+//! thread and tasks do not. A task hands a bio over through a list and the thread's doorbell; the
+//! thread submits it, and wakes the task's waker when it is done. No runtime is needed, only
+//! what the standard library has. Bios that the channel has no room for wait in the order in which
+//! they came. Lock order: the list, then an answer; neither is held while a waker is called.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use millrace_block::{
+    Bio, Buffer, Completion, Error, ErrorKind, Reject, SECTOR_SHIFT, Stamp, Status,
+};
+use millrace_machine::{Doorbell, Machine, Native, Thread};
+use millrace_runtime::{IoConfig, IoContext};
+
+use crate::block_device::result;
+use crate::{ThreadChannel, Volume};
+
+/// Bios in flight.
+const DEPTH: u32 = 256;
+
+/// A volume for async programs. Dropped, it ends what is in flight and then its thread, and waits
+/// for both.
+///
+/// # Example
+///
+/// ```
+/// # fn block_on<T>(future: impl Future<Output = T>) -> T {
+/// #     struct Unpark(std::thread::Thread);
+/// #     impl std::task::Wake for Unpark {
+/// #         fn wake(self: std::sync::Arc<Self>) { self.0.unpark(); }
+/// #     }
+/// #     let waker = std::sync::Arc::new(Unpark(std::thread::current())).into();
+/// #     let mut context = std::task::Context::from_waker(&waker);
+/// #     let mut future = std::pin::pin!(future);
+/// #     loop {
+/// #         if let std::task::Poll::Ready(value) = future.as_mut().poll(&mut context) {
+/// #             return value;
+/// #         }
+/// #         std::thread::park();
+/// #     }
+/// # }
+/// use millrace::{AsyncDevice, Buffer, Layout, VolumeOptions, build_volume};
+///
+/// let drive = "ram:size=1m".parse()?;
+/// let (volume, _) = build_volume("v", Layout::Linear, &[drive], &VolumeOptions::default())?;
+/// let disk = AsyncDevice::start(&volume)?;
+/// let read = block_on(async {
+///     let mut buffer = Buffer::new(4096);
+///     buffer.fill(7);
+///     disk.write(0, buffer).await?;
+///     disk.flush().await?;
+///     disk.read(0, 4096).await
+/// })?;
+/// assert_eq!(&read[..], [7; 4096]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct AsyncDevice {
+    volume: Arc<Volume>,
+    inbox: Arc<Inbox>,
+    bell: Arc<Doorbell<Native>>,
+    thread: Option<<Native as Machine>::Thread>,
+}
+
+/// What tasks hand over to the thread.
+#[derive(Default)]
+struct Inbox(Mutex<Orders>);
+
+#[derive(Default)]
+struct Orders {
+    jobs: VecDeque<Job>,
+    /// Nothing more comes: the thread ends when all is answered.
+    is_closed: bool,
+}
+
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, Orders> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_orders(&self) -> bool {
+        let orders = self.lock();
+        orders.is_closed || !orders.jobs.is_empty()
+    }
+}
+
+/// A bio on its way to the channel.
+struct Job {
+    bio: Bio,
+    answer: Promise,
+}
+
+/// The thread's end of an answer. Dropped unanswered, it answers that the device is gone.
+struct Promise {
+    /// None once it is kept.
+    answer: Option<Arc<Answer>>,
+    /// The number that the program gave the bio.
+    user_data: u64,
+}
+
+#[derive(Default)]
+struct Answer(Mutex<Progress>);
+
+#[derive(Default)]
+struct Progress {
+    completion: Option<Completion>,
+    waker: Option<Waker>,
+}
+
+impl Answer {
+    fn give(&self, completion: Completion) {
+        let mut progress = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.completion = Some(completion);
+        let waker = progress.waker.take();
+        drop(progress);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Promise {
+    fn keep(mut self, completion: Completion) {
+        if let Some(answer) = self.answer.take() {
+            answer.give(Completion { user_data: self.user_data, ..completion });
+        }
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if let Some(answer) = self.answer.take() {
+            let (user_data, status, bio) = (self.user_data, Status::Aborted, Bio::flush());
+            answer.give(Completion { user_data, status, bio });
+        }
+    }
+}
+
+/// A bio with both ends of its answer.
+fn promised(bio: Bio) -> (Pending, Job) {
+    let answer = Arc::new(Answer::default());
+    let pending = Pending(Arc::clone(&answer));
+    let answer = Promise { answer: Some(answer), user_data: bio.user_data() };
+    (pending, Job { bio, answer })
+}
+
+/// A bio under way. The bio goes on if this is dropped.
+#[must_use = "the outcome of the I/O is lost unless this is awaited"]
+pub struct Pending(Arc<Answer>);
+
+impl Future for Pending {
+    type Output = Completion;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
+        let mut progress = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match progress.completion.take() {
+            Some(completion) => Poll::Ready(completion),
+            None => {
+                progress.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl AsyncDevice {
+    /// Starts a thread with a ring for the volume, beside whatever else uses that.
+    ///
+    /// # Errors
+    /// `Busy` if as many threads use the volume as its drives were opened for; `System` if no ring
+    /// can be made; whatever opening a queue says.
+    pub fn start(volume: &Arc<Volume>) -> Result<AsyncDevice, Error> {
+        let inbox = Arc::new(Inbox::default());
+        let (up, ups) = channel();
+        let body = {
+            let (volume, inbox) = (Arc::clone(volume), Arc::clone(&inbox));
+            move || run(&volume, &inbox, up)
+        };
+        let thread = Some(Native::spawn("millrace-async", None, Box::new(body)));
+        let died = |_| Error::new(ErrorKind::System, "the device's thread panicked");
+        let bell = ups.recv().map_err(died)??;
+        Ok(AsyncDevice { volume: Arc::clone(volume), inbox, bell, thread })
+    }
+
+    /// The volume.
+    #[must_use]
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// Starts a bio, which is under way whether the future is awaited or not.
+    pub fn submit(&self, bio: Bio) -> Pending {
+        let (pending, job) = promised(bio);
+        let mut orders = self.inbox.lock();
+        let was_empty = orders.jobs.is_empty();
+        orders.jobs.push_back(job);
+        drop(orders);
+        if was_empty {
+            self.bell.ring();
+        }
+        pending
+    }
+
+    /// Reads `len_bytes` at `offset_bytes`, both multiples of the logical block.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a range that is not of whole sectors; the errno of the drive that failed.
+    ///
+    /// # Panics
+    /// If the length is 0 or more than 1 GiB.
+    pub async fn read(&self, offset_bytes: u64, len_bytes: usize) -> io::Result<Buffer> {
+        let sector = whole_sectors(offset_bytes, len_bytes)?;
+        let done = self.submit(Bio::read(sector, Buffer::new(len_bytes))).await;
+        result(done.status)?;
+        done.bio.into_buffer().ok_or_else(|| io::ErrorKind::Other.into())
+    }
+
+    /// Writes a buffer at `offset_bytes`, a multiple of the logical block. Gives the buffer back.
+    ///
+    /// # Errors
+    /// As [`AsyncDevice::read`].
+    pub async fn write(&self, offset_bytes: u64, buffer: Buffer) -> io::Result<Buffer> {
+        let sector = whole_sectors(offset_bytes, buffer.len())?;
+        let done = self.submit(Bio::write(sector, buffer)).await;
+        result(done.status)?;
+        done.bio.into_buffer().ok_or_else(|| io::ErrorKind::Other.into())
+    }
+
+    /// Makes all writes that have completed durable.
+    ///
+    /// # Errors
+    /// The errno of the drive that failed.
+    pub async fn flush(&self) -> io::Result<()> {
+        result(self.submit(Bio::flush()).await.status)
+    }
+}
+
+impl Drop for AsyncDevice {
+    fn drop(&mut self) {
+        self.inbox.lock().is_closed = true;
+        self.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            thread.join();
+        }
+    }
+}
+
+/// The first sector of a range.
+fn whole_sectors(offset_bytes: u64, len_bytes: usize) -> io::Result<u64> {
+    let whole = |bytes: u64| bytes.is_multiple_of(1 << SECTOR_SHIFT);
+    match whole(offset_bytes) && whole(len_bytes as u64) {
+        true => Ok(offset_bytes >> SECTOR_SHIFT),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{len_bytes} bytes at {offset_bytes}: not of whole sectors of 512 bytes"),
+        )),
+    }
+}
+
+/// The device's thread.
+fn run(volume: &Arc<Volume>, inbox: &Inbox, up: Sender<Result<Arc<Doorbell<Native>>, Error>>) {
+    let made = IoContext::new(IoConfig::default()).and_then(|mut io| {
+        io.join(volume)?;
+        let channel = io.channel(volume, DEPTH, Stamp::Batch)?;
+        Ok((io, channel))
+    });
+    // The channel goes before the ring through which it drains.
+    let (mut io, channel) = match made {
+        Ok(made) => made,
+        Err(error) => {
+            let _ = up.send(Err(error));
+            return;
+        }
+    };
+    let _ = up.send(Ok(Arc::clone(io.bell())));
+    let mut work =
+        Work { channel, waiting: VecDeque::new(), promises: Vec::new(), free: Vec::new() };
+    loop {
+        let mut orders = inbox.lock();
+        work.waiting.append(&mut orders.jobs);
+        let is_closed = orders.is_closed;
+        drop(orders);
+        work.turn();
+        if is_closed && work.is_idle() {
+            return;
+        }
+        let deadline_ns = work.channel.sleep_until();
+        let has_work = || work.channel.has_work() || (!is_closed && inbox.has_orders());
+        if io.turn(deadline_ns, has_work).is_err() {
+            // What is under way is answered as it is dropped.
+            return;
+        }
+        work.channel.tick();
+    }
+}
+
+/// What the thread has in hand.
+struct Work {
+    channel: ThreadChannel,
+    /// Bios that the channel had no room for.
+    waiting: VecDeque<Job>,
+    /// Promises of bios in flight, by their numbers there.
+    promises: Vec<Option<Promise>>,
+    /// Numbers that no bio has.
+    free: Vec<usize>,
+}
+
+impl Work {
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.channel.in_flight() == 0
+    }
+
+    /// Submits what there is room for and answers what is done, until either gives out: completions
+    /// make room, for which nothing else would wake the thread.
+    fn turn(&mut self) {
+        loop {
+            self.submit();
+            if self.reap() == 0 || self.waiting.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn submit(&mut self) {
+        while let Some(Job { bio, answer }) = self.waiting.pop_front() {
+            let number = self.free.pop().unwrap_or_else(|| {
+                self.promises.push(None);
+                self.promises.len() - 1
+            });
+            match self.channel.submit(bio.with_user_data(number as u64)) {
+                Ok(()) => self.promises[number] = Some(answer),
+                Err(rejected) => {
+                    self.free.push(number);
+                    let bio = rejected.bio.with_user_data(answer.user_data);
+                    match rejected.reason {
+                        Reject::Invalid(status) => {
+                            answer.keep(Completion { user_data: 0, status, bio });
+                        }
+                        Reject::Full => {
+                            self.waiting.push_front(Job { bio, answer });
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Answers what is done; returns how many bios were.
+    fn reap(&mut self) -> usize {
+        let (promises, free) = (&mut self.promises, &mut self.free);
+        self.channel.poll(|completion| {
+            let number = completion.user_data as usize;
+            free.push(number);
+            if let Some(promise) = promises[number].take() {
+                promise.keep(completion);
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Wake;
+    use std::thread::{self, Thread};
+
+    use super::*;
+    use crate::{DriveConfig, OpenConfig, Opened, VolumeConfig};
+
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        let waker = Arc::new(Unpark(thread::current())).into();
+        let mut future = std::pin::pin!(future);
+        loop {
+            match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(value) => return value,
+                Poll::Pending => thread::park(),
+            }
+        }
+    }
+
+    fn device(specs: &[&str]) -> AsyncDevice {
+        let drive =
+            |(at, spec): (usize, &&str)| DriveConfig::new(format!("d{at}"), spec.parse().unwrap());
+        let drives = specs.iter().enumerate().map(drive).collect();
+        let volumes = vec![VolumeConfig::new("v", drives)];
+        let opened = Opened::open(&OpenConfig { volumes, ..OpenConfig::default() }).unwrap();
+        AsyncDevice::start(&opened.volumes[0]).unwrap()
+    }
+
+    #[test]
+    fn more_bios_than_the_channel_takes_are_all_answered_with_their_own_numbers() {
+        let disk = device(&["ram:size=8m", "ram:size=8m"]);
+        let count = u64::from(DEPTH) * 3;
+        let bio = |number| Bio::write(number * 8, Buffer::new(4096)).with_user_data(number);
+        // The thread finds all of them at once.
+        let (pending, jobs): (Vec<Pending>, Vec<Job>) =
+            (0..count).map(|number| promised(bio(number))).unzip();
+        disk.inbox.lock().jobs.extend(jobs);
+        disk.bell.ring();
+        for (number, pending) in (0..).zip(pending) {
+            let done = block_on(pending);
+            assert_eq!((done.user_data, done.status), (number, Status::Ok));
+        }
+    }
+
+    #[test]
+    fn a_file_is_written_and_read_from_several_threads() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = format!("file:path={}/d,size=4m", dir.path().display());
+        let disk = device(&[&spec]);
+        thread::scope(|scope| {
+            for place in 0..4_u64 {
+                let disk = &disk;
+                scope.spawn(move || {
+                    let mut buffer = Buffer::new(4096);
+                    buffer.fill(place as u8 + 1);
+                    block_on(disk.write(place << 20, buffer)).unwrap();
+                    block_on(disk.flush()).unwrap();
+                    let read = block_on(disk.read(place << 20, 4096)).unwrap();
+                    assert!(read.iter().all(|byte| *byte == place as u8 + 1));
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn what_was_submitted_is_answered_although_the_device_is_dropped() {
+        let disk = device(&["null:size=1m,delay=20ms"]);
+        let pending = disk.submit(Bio::read(0, Buffer::new(4096)));
+        drop(disk);
+        assert_eq!(block_on(pending).status, Status::Ok);
+    }
+
+    #[test]
+    fn what_can_never_be_served_is_answered_with_the_reason() {
+        let disk = device(&["ram:size=1m"]);
+        let error = block_on(disk.read(1 << 20, 4096)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Status::OutOfRange.errno()));
+        assert_eq!(block_on(disk.read(1, 512)).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}

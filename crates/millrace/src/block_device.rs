@@ -1,0 +1,300 @@
+//! `BlockDevice`: a volume as bytes at offsets, for a program that does one thing after another.
+//!
+//! Owns a channel of the calling thread, and copies between the caller's memory and buffers of its
+//! own, in pieces of which several are in flight at a time. Whoever wants no copies and many I/Os
+//! in flight uses [`Channel`]; whoever awaits uses [`AsyncDevice`](crate::AsyncDevice). Ranges are
+//! whole logical blocks: for others it would have to read, change and write back a block, and a
+//! write of another thread in between would be lost. Kernel counterpart: an open block device with
+//! `O_DIRECT`.
+
+use std::io;
+use std::sync::Arc;
+
+use millrace_block::{
+    Bio, Buffer, ChannelConfig, Error, Reject, SECTOR_SHIFT, Serving, ServingConfig, Status,
+};
+use millrace_drives::Spec;
+
+use crate::assemble::SetupError;
+use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
+use crate::opening::Opened;
+use crate::{Channel, Volume};
+
+/// Bytes of a piece of a transfer.
+const PIECE_BYTES: usize = 256 << 10;
+/// Pieces in flight.
+const PIECES_MAX: usize = 8;
+
+/// A volume as bytes at offsets.
+///
+/// Offsets and lengths are multiples of [`BlockDevice::block_bytes`]; others are refused with
+/// `InvalidInput`, as are ranges behind the end. A write is durable after [`BlockDevice::flush`].
+///
+/// # Example
+///
+/// ```
+/// let mut disk = millrace::BlockDevice::stripe(&["ram:size=1m", "ram:size=1m"])?;
+/// disk.write_at(65_536, &[7; 4096])?;
+/// disk.flush()?;
+/// let mut bytes = [0; 4096];
+/// disk.read_at(65_536, &mut bytes)?;
+/// assert_eq!((bytes, disk.size_bytes()), ([7; 4096], 2 << 20));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct BlockDevice {
+    channel: Channel,
+    /// Buffers of whole pieces that no bio has.
+    free: Vec<Buffer>,
+}
+
+impl BlockDevice {
+    /// A device of the calling thread on a volume, beside whatever else uses that.
+    ///
+    /// # Errors
+    /// As [`Channel::open`].
+    pub fn open(volume: &Arc<Volume>) -> Result<BlockDevice, Error> {
+        let config = ChannelConfig { depth: PIECES_MAX as u32, ..ChannelConfig::default() };
+        Ok(BlockDevice { channel: Channel::open(volume, config)?, free: Vec::new() })
+    }
+
+    /// Opens drives, written as specs (`ram:size=1g`, `file:path=/x/d0`), and makes a volume of
+    /// them that stripes over them in chunks of 64 KiB; of a single drive, that drive as it is.
+    ///
+    /// # Errors
+    /// If a spec is wrong or its drive cannot be opened.
+    pub fn stripe(specs: &[&str]) -> Result<BlockDevice, StartError> {
+        let drive = |(number, text): (usize, &&str)| {
+            let name = format!("d{number}");
+            match text.parse::<Spec>() {
+                Ok(spec) => Ok(DriveConfig::new(name, spec)),
+                Err(source) => {
+                    Err(StartError::new(Part::Drive(number), SetupError::Drive { name, source }))
+                }
+            }
+        };
+        let drives = specs.iter().enumerate().map(drive).collect::<Result<_, _>>()?;
+        // One thread uses it, which serves its drives itself.
+        let serving = ServingConfig::of(Serving::Inline);
+        let volume = VolumeConfig { serving, ..VolumeConfig::new("stripe", drives) };
+        let opened = Opened::open(&OpenConfig { volumes: vec![volume], ..OpenConfig::default() })?;
+        BlockDevice::open(&opened.volumes[0]).map_err(|error| StartError::new(Part::Whole, error))
+    }
+
+    /// The volume.
+    #[must_use]
+    pub fn volume(&self) -> &Arc<Volume> {
+        self.channel.volume()
+    }
+
+    /// Size in bytes, as it is by now.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.volume().capacity() << SECTOR_SHIFT
+    }
+
+    /// The logical block in bytes, of which offsets and lengths are multiples.
+    #[must_use]
+    pub fn block_bytes(&self) -> u32 {
+        self.volume().limits().logical_block_size
+    }
+
+    /// Fills `into` with the bytes at `offset_bytes`. After an error, what it holds is anything.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a range that is not of whole blocks or reaches behind the end; the errno
+    /// of the first drive that failed.
+    pub fn read_at(&mut self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+        self.check(offset_bytes, into.len() as u64)?;
+        self.transfer(
+            into.len(),
+            |at, buffer| Bio::read(sector(offset_bytes, at), buffer),
+            |at, buffer| into[at..at + buffer.len()].copy_from_slice(buffer),
+        )
+    }
+
+    /// Writes `from` at `offset_bytes`. After an error, any of its blocks may have been written.
+    ///
+    /// # Errors
+    /// As [`BlockDevice::read_at`].
+    pub fn write_at(&mut self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
+        self.check(offset_bytes, from.len() as u64)?;
+        let start = |at: usize, mut buffer: Buffer| {
+            let end = at + buffer.len();
+            buffer.copy_from_slice(&from[at..end]);
+            Bio::write(sector(offset_bytes, at), buffer)
+        };
+        self.transfer(from.len(), start, |_, _| ())
+    }
+
+    /// Makes all writes that have returned durable.
+    ///
+    /// # Errors
+    /// The errno of the first drive that failed.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.run(Bio::flush())
+    }
+
+    /// Writes zeroes, where drives can without sending them. `len_bytes` is at most 2 TiB.
+    ///
+    /// # Errors
+    /// As [`BlockDevice::read_at`].
+    pub fn write_zeroes_at(&mut self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+        let nr_sectors = self.check(offset_bytes, len_bytes)?;
+        self.run(Bio::write_zeroes(sector(offset_bytes, 0), nr_sectors))
+    }
+
+    /// Gives up what is stored in a range, whose contents are anything from then on. `len_bytes` is
+    /// at most 2 TiB.
+    ///
+    /// # Errors
+    /// As [`BlockDevice::read_at`].
+    pub fn discard_at(&mut self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+        let nr_sectors = self.check(offset_bytes, len_bytes)?;
+        self.run(Bio::discard(sector(offset_bytes, 0), nr_sectors))
+    }
+
+    /// Refuses a range that is none of whole blocks on the device; gives its length in sectors.
+    fn check(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<u32> {
+        let (name, block) = (self.volume().name(), u64::from(self.block_bytes()));
+        let wrong = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        if !offset_bytes.is_multiple_of(block) || !len_bytes.is_multiple_of(block) {
+            return wrong(format!(
+                "volume {name}: {len_bytes} bytes at {offset_bytes}: offset and length must be \
+                 multiples of its logical block of {block} bytes"
+            ));
+        }
+        let size_bytes = self.size_bytes();
+        if offset_bytes.checked_add(len_bytes).is_none_or(|end_bytes| end_bytes > size_bytes) {
+            return wrong(format!(
+                "volume {name}: {len_bytes} bytes at {offset_bytes} reach behind its end at \
+                 {size_bytes}"
+            ));
+        }
+        u32::try_from(len_bytes >> SECTOR_SHIFT).or_else(|_| {
+            wrong(format!("volume {name}: {len_bytes} bytes are too many for one call"))
+        })
+    }
+
+    /// Transfers `len_bytes` in pieces. `start` makes the bio of the piece at a place from its
+    /// buffer, `end` sees the buffer of a piece that has succeeded.
+    fn transfer(
+        &mut self,
+        len_bytes: usize,
+        mut start: impl FnMut(usize, Buffer) -> Bio,
+        mut end: impl FnMut(usize, &[u8]),
+    ) -> io::Result<()> {
+        let (mut begun, mut outcome) = (0, Status::Ok);
+        loop {
+            let is_room = (self.channel.in_flight() as usize) < PIECES_MAX;
+            if begun < len_bytes && outcome.is_ok() && is_room {
+                let buffer = self.buffer(PIECE_BYTES.min(len_bytes - begun));
+                let (at, piece_bytes) = (begun, buffer.len());
+                begun += piece_bytes;
+                let bio = start(at, buffer).with_user_data(at as u64);
+                outcome = outcome.or(self.submit(bio));
+                continue;
+            }
+            if self.channel.in_flight() == 0 {
+                return result(outcome);
+            }
+            let free = &mut self.free;
+            self.channel.wait(1, |completion| {
+                outcome = outcome.or(completion.status);
+                let Some(buffer) = completion.bio.into_buffer() else { return };
+                if completion.status.is_ok() {
+                    end(completion.user_data as usize, &buffer);
+                }
+                if buffer.len() == PIECE_BYTES {
+                    free.push(buffer);
+                }
+            });
+        }
+    }
+
+    /// Runs one bio without data.
+    fn run(&mut self, bio: Bio) -> io::Result<()> {
+        let mut outcome = self.submit(bio);
+        self.channel.wait(1, |completion| outcome = outcome.or(completion.status));
+        result(outcome)
+    }
+
+    /// Submits a bio, of which there is room for one more.
+    fn submit(&mut self, bio: Bio) -> Status {
+        match self.channel.submit(bio).map_err(|rejected| rejected.reason) {
+            Ok(()) => Status::Ok,
+            Err(Reject::Invalid(status)) => status,
+            Err(Reject::Full) => unreachable!("the channel takes as many bios as there are pieces"),
+        }
+    }
+
+    /// A buffer of a piece.
+    fn buffer(&mut self, len_bytes: usize) -> Buffer {
+        let kept = if len_bytes == PIECE_BYTES { self.free.pop() } else { None };
+        kept.unwrap_or_else(|| Buffer::new(len_bytes))
+    }
+}
+
+/// The sector of the byte `at` of a range.
+fn sector(offset_bytes: u64, at: usize) -> u64 {
+    (offset_bytes + at as u64) >> SECTOR_SHIFT
+}
+
+/// An outcome as programs know it.
+pub(crate) fn result(status: Status) -> io::Result<()> {
+    match status {
+        Status::Ok => Ok(()),
+        failed => Err(io::Error::from_raw_os_error(failed.errno())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_ranges_come_back_as_they_were_written() {
+        let mut disk = BlockDevice::stripe(&["ram:size=8m", "ram:size=8m"]).unwrap();
+        // More pieces than are in flight at a time, and a short one at the end.
+        let bytes: Vec<u8> = (0..3_000_320_u32).map(|at| (at >> 9) as u8 ^ at as u8).collect();
+        disk.write_at(512, &bytes).unwrap();
+        let mut read = vec![0; bytes.len()];
+        disk.read_at(512, &mut read).unwrap();
+        assert!(read == bytes);
+        disk.write_zeroes_at(512, 1024).unwrap();
+        disk.read_at(512, &mut read).unwrap();
+        assert!(read[..1024] == [0; 1024] && read[1024..] == bytes[1024..]);
+        disk.read_at(0, &mut []).unwrap();
+    }
+
+    #[test]
+    fn ranges_that_are_not_of_whole_blocks_are_refused_with_the_block() {
+        let mut disk = BlockDevice::stripe(&["ram:size=1m,block=4k"]).unwrap();
+        let text = |result: io::Result<()>| {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+            error.to_string()
+        };
+        let said = "volume stripe: 4096 bytes at 512: offset and length must be multiples of its \
+                    logical block of 4096 bytes";
+        assert_eq!(text(disk.write_at(512, &[0; 4096])), said);
+        let said = "volume stripe: 8192 bytes at 1044480 reach behind its end at 1048576";
+        assert_eq!(text(disk.read_at((1 << 20) - 4096, &mut [0; 8192])), said);
+        assert!(text(disk.discard_at(u64::MAX - 4095, 4096)).contains("behind its end"));
+    }
+
+    #[test]
+    fn an_error_of_a_drive_has_its_errno_and_leaves_the_device_usable() {
+        let faulty = "fault:drive=(ram:size=4m),dead=on";
+        let mut disk = BlockDevice::stripe(&["ram:size=4m", faulty]).unwrap();
+        let error = disk.write_at(0, &[1; 1 << 20]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Status::Offline.errno()));
+        disk.write_at(0, &[1; 4096]).unwrap();
+    }
+
+    #[test]
+    fn a_wrong_spec_names_its_drive() {
+        let error = BlockDevice::stripe(&["ram:size=1m", "rom:"]).err().unwrap();
+        assert_eq!(error.part, Part::Drive(1));
+        assert!(error.to_string().starts_with("drive d1: no driver `rom`"), "{error}");
+    }
+}

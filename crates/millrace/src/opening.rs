@@ -1,0 +1,244 @@
+//! `Opening`: the drives of a configuration opened one after the other, and volumes made of them.
+//!
+//! Drives come in the order of the volumes, so that a program may do something of its own around
+//! each; [`Opened::open`] does it all in one go. Owns the rule that one file is one drive's: files
+//! are told apart by device and inode, before the second drive would run into the lock of the
+//! first. Decides which CPUs the drives' workers belong to. Whatever is dropped is closed again.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use millrace_block::{Disk, Error, Volume};
+use millrace_machine::{Cpu, CpuId, Machine, Native, Topology};
+use millrace_reactor::{Backend, Config};
+use millrace_runtime::{DriveWorkers, Pinning, WorkerCpus, worker_cpus};
+
+use crate::assemble::{DriveOptions, Host, SetupError, open_drive, unused_space};
+use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
+
+/// A file's device and inode, which tell it apart from all others.
+pub type FileId = (u64, u64);
+
+/// The file that lies at a path, if one does.
+#[must_use]
+pub fn file_id(path: &Path) -> Option<FileId> {
+    std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
+/// Volumes that are open.
+pub struct Opened {
+    /// In the order of the configuration.
+    pub volumes: Vec<Arc<Volume<Native>>>,
+    /// Whether the drives' workers are to be pinned.
+    pub pinning: Pinning,
+    /// Remarks for a person.
+    pub notes: Vec<String>,
+    /// What is hardly meant, such as that a drive's file is a qcow2 image.
+    pub warnings: Vec<String>,
+}
+
+impl Opened {
+    /// The volume of this name.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn volume(&self, name: &str) -> &Arc<Volume<Native>> {
+        let volume = self.volumes.iter().find(|volume| volume.name() == name);
+        volume.expect("the caller names a volume of the configuration that was opened")
+    }
+
+    /// Opens all drives and makes all volumes.
+    ///
+    /// # Errors
+    /// The first thing that cannot be opened; what was opened before is closed again.
+    pub fn open(config: &OpenConfig) -> Result<Opened, StartError> {
+        let mut opening = Opening::new(config)?;
+        while opening.next_drive().is_some() {
+            opening.open_next()?;
+        }
+        opening.finish()
+    }
+
+    /// Starts the threads that serve drives for others, of volumes that have use for them.
+    ///
+    /// # Errors
+    /// As [`DriveWorkers::start`].
+    pub fn start_workers(&self, backend: Backend) -> Result<DriveWorkers, Error> {
+        let disks = self.volumes.iter().flat_map(|volume| volume.disks().iter().cloned());
+        let reactor = Config { backend, ..Config::default() };
+        DriveWorkers::start(&disks.collect::<Vec<_>>(), reactor, self.pinning)
+    }
+}
+
+/// Drives that are being opened.
+pub struct Opening<'a> {
+    config: &'a OpenConfig,
+    host: Host,
+    /// For each drive, the CPU of its worker.
+    workers: Vec<Option<CpuId>>,
+    disks: Vec<Arc<Disk<Native>>>,
+    /// Files of the drives that are open, and the drives' numbers.
+    files: Vec<(FileId, usize)>,
+    opened: Opened,
+}
+
+impl<'a> Opening<'a> {
+    /// Begins: nothing is open yet.
+    ///
+    /// # Errors
+    /// What [`OpenConfig::validate`] finds, or a controller that makes no sense on this machine.
+    pub fn new(config: &'a OpenConfig) -> Result<Opening<'a>, StartError> {
+        config.validate()?;
+        let host = Host::new(0, &config.controllers);
+        let host = host.map_err(|error| StartError::new(Part::Whole, error))?;
+        let topology = Native::topology();
+        let cpus = worker_cpus(&topology, &config.pinned_cpus);
+        let workers = workers(config, &host, &mut WorkerCpus::new(&cpus, &topology));
+        let opened = Opened {
+            volumes: Vec::new(),
+            pinning: pinning(&topology, &config.pinned_cpus),
+            notes: Vec::new(),
+            warnings: Vec::new(),
+        };
+        Ok(Opening { config, host, workers, disks: Vec::new(), files: Vec::new(), opened })
+    }
+
+    /// The drive that [`Opening::open_next`] opens; none if all are open.
+    #[must_use]
+    pub fn next_drive(&self) -> Option<&'a DriveConfig> {
+        self.config.drives().nth(self.disks.len())
+    }
+
+    /// Opens the next drive. Gives the file that it is on, if it is on one.
+    ///
+    /// # Errors
+    /// If the drive cannot be opened, or its file is another drive's already.
+    ///
+    /// # Panics
+    /// If all drives are open.
+    pub fn open_next(&mut self) -> Result<Option<FileId>, StartError> {
+        let number = self.disks.len();
+        let drive = self.next_drive().expect("the caller asks for as many drives as there are");
+        if let Some(before) = drive.spec.file().and_then(|file| file_id(&file)) {
+            self.refuse_twice(number, before)?;
+        }
+        let options =
+            DriveOptions { worker: self.workers[number], minor: number as u32, ..drive.options };
+        self.host.io_threads = self.io_threads_of(number);
+        let mut opened = open_drive(&drive.name, &drive.spec, &options, &self.host)
+            .map_err(|error| StartError::new(Part::Drive(number), error))?;
+        if let Some(after) = opened.identity {
+            self.refuse_twice(number, after)?;
+            self.files.push((after, number));
+        }
+        self.opened.notes.append(&mut opened.notes);
+        self.opened.warnings.append(&mut opened.warnings);
+        self.disks.push(opened.disk);
+        Ok(opened.identity)
+    }
+
+    /// Makes the volumes, when all drives are open.
+    ///
+    /// # Errors
+    /// If drives do not make a volume.
+    ///
+    /// # Panics
+    /// If a drive is not open yet.
+    pub fn finish(mut self) -> Result<Opened, StartError> {
+        assert!(self.next_drive().is_none(), "all drives are open");
+        let mut disks = self.disks.drain(..);
+        for (number, volume) in self.config.volumes.iter().enumerate() {
+            let members = disks.by_ref().take(volume.drives.len()).collect();
+            let made =
+                Volume::with_serving(volume.name.as_str(), volume.layout, members, volume.serving)
+                    .map_err(|error| StartError::new(Part::Volume(number), error))?;
+            self.opened.volumes.push(made);
+        }
+        let unused = self.opened.volumes.iter().filter_map(|volume| unused_space(volume));
+        self.opened.notes.extend(unused);
+        Ok(self.opened)
+    }
+
+    /// The I/O threads of the volume that a drive belongs to.
+    fn io_threads_of(&self, drive: usize) -> u16 {
+        let mut before = 0;
+        let is_its = |volume: &VolumeConfig| {
+            before += volume.drives.len();
+            drive < before
+        };
+        let volume = self.config.volumes.iter().position(is_its);
+        volume.and_then(|volume| self.config.io_threads.get(volume)).copied().unwrap_or(1)
+    }
+
+    /// Refuses a file that a drive has already.
+    fn refuse_twice(&self, number: usize, file: FileId) -> Result<(), StartError> {
+        let Some((_, other)) = self.files.iter().find(|(known, _)| *known == file) else {
+            return Ok(());
+        };
+        let name = |number| self.config.drives().nth(number).map_or("", |drive| &drive.name);
+        let source = SetupError::SameFile {
+            name: name(number).to_owned(),
+            other_name: name(*other).to_owned(),
+            other: *other,
+        };
+        Err(StartError::new(Part::Drive(number), source))
+    }
+}
+
+/// The CPU of each drive's worker, in the order of the drives; none where a volume has no use for
+/// one.
+fn workers(config: &OpenConfig, host: &Host, cpus: &mut WorkerCpus) -> Vec<Option<CpuId>> {
+    let mut workers = Vec::new();
+    for volume in &config.volumes {
+        let is_served = volume.needs_workers();
+        let cpu = |drive: &DriveConfig| match is_served {
+            true => cpus.next(host.node_of(&drive.spec)),
+            false => None,
+        };
+        workers.extend(volume.drives.iter().map(cpu));
+    }
+    workers
+}
+
+/// Whether the drives' workers are pinned: only where the configuration pins I/O threads and leaves
+/// the workers a CPU that it pins none to. Elsewhere the kernel finds a CPU that is free.
+fn pinning(topology: &Topology, busy: &[CpuId]) -> Pinning {
+    let is_free = |cpu: &Cpu| !busy.contains(&cpu.id);
+    match !busy.is_empty() && topology.cpus().iter().any(is_free) {
+        true => Pinning::Pinned,
+        false => Pinning::Free,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_pinned_only_beside_threads_that_are_and_where_a_cpu_is_left() {
+        let topology = Topology::uniform(1, 2);
+        let ids = |cpus: &[u32]| cpus.iter().copied().map(CpuId).collect::<Vec<_>>();
+        let place = |busy: &[u32]| {
+            let busy = ids(busy);
+            (pinning(&topology, &busy), worker_cpus(&topology, &busy))
+        };
+        assert_eq!(place(&[]), (Pinning::Free, ids(&[1])));
+        assert_eq!(place(&[1]), (Pinning::Pinned, ids(&[0])), "CPU 0 is free");
+        assert_eq!(place(&[0, 0]), (Pinning::Pinned, ids(&[1])));
+        assert_eq!(place(&[0, 1]).0, Pinning::Free, "no CPU is");
+    }
+
+    #[test]
+    fn a_file_of_two_drives_is_refused_at_the_second() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = |path: &str| format!("file:path={}/{path},size=1m", dir.path().display());
+        let drive = |name: &str, path: &str| DriveConfig::new(name, spec(path).parse().unwrap());
+        let drives = vec![drive("a", "x"), drive("b", "./x")];
+        let volumes = vec![VolumeConfig::new("v", drives)];
+        let error = Opened::open(&OpenConfig { volumes, ..OpenConfig::default() }).err().unwrap();
+        let text = "drive b: its file is that of drive a, too; give each drive a file of its own";
+        assert_eq!((error.part, error.to_string().as_str()), (Part::Drive(1), text));
+    }
+}

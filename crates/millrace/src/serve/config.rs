@@ -1,0 +1,285 @@
+//! What is to be served, as plain structs: exports, where they are reached, and I/O threads.
+//!
+//! A program fills them in; the `millrace` program makes them of a configuration file. Pure data
+//! and the rules over all of it: who listens where, and how many I/O threads a volume's drives have
+//! queues for. Called by serve.rs and servers.rs.
+
+use std::path::Path;
+
+use millrace_block::ControllerConfig;
+use millrace_exports::server::{self, Listen, ListenConfig};
+use millrace_exports::vhost::{POLL_MAX_NS, QUEUES_MAX, Threads, VhostSocket, WAIT_MAX_NS};
+use millrace_machine::{CpuId, Machine, Native};
+use millrace_reactor::Backend;
+
+use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
+
+/// I/O threads where nobody says how many: one per CPU, but not more than these.
+const THREADS_DEFAULT_MAX: usize = 4;
+/// Queues of a guest where nobody says how many and the machine has fewer CPUs.
+const QUEUES_DEFAULT_MIN: usize = 16;
+
+/// All that is opened and served.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServeConfig {
+    /// Controllers that drives may name.
+    pub controllers: Vec<ControllerConfig>,
+    /// Volumes with their drives.
+    pub volumes: Vec<VolumeConfig>,
+    /// Exports of the volumes.
+    pub exports: Vec<ExportConfig>,
+    /// Threads and limits.
+    pub server: ServerConfig,
+}
+
+/// A volume under a name that clients ask for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ExportConfig {
+    /// The name that clients ask for.
+    pub name: String,
+    /// Text for people, possibly empty.
+    pub description: String,
+    /// Name of its volume.
+    pub volume: String,
+    /// Clients may not write.
+    pub read_only: bool,
+    /// Where it is served over NBD. The first export of an address is that address's default.
+    pub nbd: Vec<Listen>,
+    /// How virtual machines get it, if they do.
+    pub guests: Option<GuestConfig>,
+}
+
+/// How an export is served to virtual machines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestConfig {
+    /// Where it meets the virtual machine's frontend.
+    pub socket: VhostSocket,
+    /// Most queues of a guest, 1 to 256.
+    pub queues: u16,
+    /// How many I/O threads serve the queues.
+    pub threads: Threads,
+    /// CPUs that the threads are pinned to, dealt out in turn; none: they are not pinned.
+    pub cpus: Vec<u32>,
+    /// Serial number, at most 20 bytes; the export's name if it is not given.
+    pub serial: Option<String>,
+    /// Longest poll before a sleep, in nanoseconds.
+    pub poll_max_ns: u64,
+    /// Longest wait for more requests, in nanoseconds.
+    pub batch_wait_ns: u64,
+    /// Guest memory is pinned; not for guests with a balloon.
+    pub pin_memory: bool,
+    /// Notifications are suppressed by index.
+    pub event_idx: bool,
+}
+
+impl GuestConfig {
+    /// An export at this socket with the default settings: as many queues as CPUs and 16 at least,
+    /// a thread for each as far as there are CPUs.
+    #[must_use]
+    pub fn new(socket: VhostSocket) -> GuestConfig {
+        let cpus = Native::topology().cpus().len();
+        GuestConfig {
+            socket,
+            queues: cpus.clamp(QUEUES_DEFAULT_MIN, QUEUES_MAX.into()) as u16,
+            threads: Threads::PerQueue,
+            cpus: Vec::new(),
+            serial: None,
+            poll_max_ns: POLL_MAX_NS,
+            batch_wait_ns: WAIT_MAX_NS,
+            pin_memory: false,
+            event_idx: true,
+        }
+    }
+
+    /// I/O threads that it has on this machine.
+    #[must_use]
+    pub fn thread_count(&self) -> u16 {
+        self.threads.count(self.queues)
+    }
+
+    /// The CPUs that its threads are pinned to.
+    pub fn pinned_cpus(&self) -> impl Iterator<Item = u32> {
+        self.cpus.iter().copied().take(usize::from(self.thread_count()))
+    }
+
+    /// The path of its socket.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        match &self.socket {
+            VhostSocket::Listen(path, _) | VhostSocket::Connect(path) => path,
+        }
+    }
+}
+
+/// Threads and limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// I/O threads for NBD, 1 at least.
+    pub threads: u16,
+    /// Thread `i` is pinned to `cpus[i % len]`; empty: threads are not pinned.
+    pub cpus: Vec<u32>,
+    /// What carries the I/O of all threads.
+    pub backend: Backend,
+    /// Most NBD connections at a time; above it new ones are closed at once.
+    pub connections_max: u32,
+    /// Longest negotiation in nanoseconds.
+    pub handshake_timeout_ns: u64,
+    /// Most memory for NBD's payload, of all connections, in bytes; at least 1 MiB.
+    pub memory_max_bytes: u64,
+    /// Longest busy poll before a thread sleeps, in nanoseconds; 0: never.
+    pub spin_ns: u64,
+}
+
+impl Default for ServerConfig {
+    /// One I/O thread per CPU, but 4 at most; limits as the NBD server has them.
+    fn default() -> ServerConfig {
+        let default = server::ServerConfig::default();
+        ServerConfig {
+            threads: Native::topology().cpus().len().clamp(1, THREADS_DEFAULT_MAX) as u16,
+            cpus: default.cpus,
+            backend: default.backend,
+            connections_max: default.connections_max,
+            handshake_timeout_ns: default.handshake_timeout_ns,
+            memory_max_bytes: default.memory_max_bytes,
+            spin_ns: default.spin_ns,
+        }
+    }
+}
+
+impl ServeConfig {
+    /// All drives in the order in which they are opened: volume after volume.
+    pub fn drives(&self) -> impl Iterator<Item = &DriveConfig> {
+        self.volumes.iter().flat_map(|volume| &volume.drives)
+    }
+
+    /// The number of a volume.
+    #[must_use]
+    pub fn volume_number(&self, name: &str) -> Option<usize> {
+        self.volumes.iter().position(|volume| volume.name == name)
+    }
+
+    /// The addresses of NBD in the order in which exports name them, each with its exports.
+    #[must_use]
+    pub fn listeners(&self) -> Vec<ListenConfig> {
+        let mut listeners: Vec<ListenConfig> = Vec::new();
+        for (number, export) in self.exports.iter().enumerate() {
+            for listen in &export.nbd {
+                match listeners.iter_mut().find(|known| known.listen == *listen) {
+                    Some(known) => known.exports.push(number),
+                    None => listeners
+                        .push(ListenConfig { listen: listen.clone(), exports: vec![number] }),
+                }
+            }
+        }
+        listeners
+    }
+
+    /// What is to be opened for it.
+    #[must_use]
+    pub fn to_open(&self) -> OpenConfig {
+        let guests = self.exports.iter().filter_map(|export| export.guests.as_ref());
+        let pinned = guests.flat_map(GuestConfig::pinned_cpus);
+        OpenConfig {
+            controllers: self.controllers.clone(),
+            volumes: self.volumes.clone(),
+            io_threads: self.volumes.iter().map(|volume| self.threads_of(&volume.name)).collect(),
+            pinned_cpus: self.server.cpus.iter().copied().chain(pinned).map(CpuId).collect(),
+        }
+    }
+
+    /// Looks for contradictions among exports that starting servers would not find, or would find
+    /// late. Touches neither file nor socket.
+    ///
+    /// # Errors
+    /// The first one, with its part.
+    pub fn validate(&self) -> Result<(), StartError> {
+        for (number, export) in self.exports.iter().enumerate() {
+            let wrong = |what: &str| {
+                StartError::invalid(Part::Export(number), format!("export {}: {what}", export.name))
+            };
+            if self.volume_number(&export.volume).is_none() {
+                return Err(wrong(&format!("there is no volume {}", export.volume)));
+            }
+            if export.nbd.is_empty() && export.guests.is_none() {
+                return Err(wrong("nothing serves it; give it an address of NBD or a socket"));
+            }
+            if export.guests.as_ref().is_some_and(|one| !(1..=QUEUES_MAX).contains(&one.queues)) {
+                return Err(wrong(&format!("a guest has 1 to {QUEUES_MAX} queues")));
+            }
+        }
+        if self.exports.is_empty() {
+            return Err(StartError::invalid(Part::Whole, "nothing is exported"));
+        }
+        Ok(())
+    }
+
+    /// I/O threads of NBD, if there is anything for them to do.
+    pub(super) fn nbd_threads(&self) -> u16 {
+        match self.exports.iter().all(|export| export.nbd.is_empty()) {
+            true => 0,
+            false => self.server.threads,
+        }
+    }
+
+    /// I/O threads that have queues of the drives of a volume.
+    fn threads_of(&self, volume: &str) -> u16 {
+        let exports = self.exports.iter().filter(|export| export.volume == volume);
+        let guests = exports.filter_map(|export| export.guests.as_ref());
+        self.nbd_threads() + guests.map(GuestConfig::thread_count).sum::<u16>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(exports: &[(&str, &[&str])]) -> ServeConfig {
+        let drive = DriveConfig::new("d", "null:size=1m".parse().unwrap());
+        let unix = |path: &&str| Listen::Unix(path.into());
+        let export = |(name, nbd): &(&str, &[&str])| ExportConfig {
+            name: (*name).to_owned(),
+            volume: "v".to_owned(),
+            nbd: nbd.iter().map(unix).collect(),
+            ..ExportConfig::default()
+        };
+        ServeConfig {
+            volumes: vec![VolumeConfig::new("v", vec![drive])],
+            exports: exports.iter().map(export).collect(),
+            ..ServeConfig::default()
+        }
+    }
+
+    #[test]
+    fn exports_of_one_address_share_a_listener_in_their_order() {
+        let config = config(&[("a", &["x"]), ("b", &["y", "x"])]);
+        let listeners = config.listeners();
+        let exports: Vec<_> = listeners.iter().map(|one| one.exports.as_slice()).collect();
+        assert_eq!(exports, [&[0, 1][..], &[1]]);
+        assert_eq!(listeners[1].listen, Listen::Unix("y".into()));
+    }
+
+    #[test]
+    fn drives_have_queues_for_the_threads_that_serve_their_volume() {
+        let mut config = config(&[("a", &["x"]), ("b", &[])]);
+        config.server.threads = 3;
+        let guests = GuestConfig::new(VhostSocket::Connect("g".into()));
+        config.exports[1].guests = Some(GuestConfig { threads: Threads::Count(2), ..guests });
+        assert_eq!(config.to_open().io_threads, [5]);
+        config.exports[0].nbd.clear();
+        assert_eq!(config.to_open().io_threads, [2]);
+    }
+
+    #[test]
+    fn an_export_of_nothing_or_nowhere_is_refused() {
+        let said = |config: &ServeConfig| {
+            let error = config.validate().unwrap_err();
+            (error.part, error.to_string())
+        };
+        let nowhere = "export a: nothing serves it; give it an address of NBD or a socket";
+        assert_eq!(said(&config(&[("a", &[])])), (Part::Export(0), nowhere.to_owned()));
+        let mut other = config(&[("a", &["x"])]);
+        other.exports[0].volume = "w".to_owned();
+        assert_eq!(said(&other).1, "export a: there is no volume w");
+        assert_eq!(said(&ServeConfig::default()), (Part::Whole, "nothing is exported".to_owned()));
+    }
+}

@@ -1,0 +1,73 @@
+//! The examples, each run as a newcomer would run it.
+// Each example is a module here, whose `main` nobody calls.
+#![allow(missing_docs, clippy::unwrap_used, dead_code)]
+
+#[path = "../examples/async_tokio.rs"]
+mod async_tokio;
+#[path = "../examples/own_driver.rs"]
+mod own_driver;
+#[path = "../examples/own_export.rs"]
+mod own_export;
+#[path = "../examples/simulate.rs"]
+mod simulate;
+#[path = "../examples/stripe.rs"]
+mod stripe;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+
+use millrace::{BlockDevice, Stack};
+
+#[test]
+fn stripe_reads_what_it_wrote_on_memory_and_on_files() {
+    stripe::run(&["ram:size=4m", "ram:size=4m"]).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let spec = |name: &str| format!("file:path={},size=4m", dir.path().join(name).display());
+    stripe::run(&[&spec("a"), &spec("b")]).unwrap();
+}
+
+#[test]
+fn own_driver_keeps_its_bytes_inverted() {
+    own_driver::run().unwrap();
+}
+
+#[test]
+fn async_tokio_shares_a_device_among_tasks() {
+    async_tokio::run().unwrap();
+}
+
+#[test]
+fn own_export_answers_a_client_and_refuses_what_makes_no_sense() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let listener = UnixListener::bind(&path).unwrap();
+    let mut disk = BlockDevice::stripe(&["ram:size=1m", "ram:size=1m"]).unwrap();
+    disk.write_at(512, &[b'm'; 512]).unwrap();
+    let volume = Arc::clone(disk.volume());
+    // It ends with the process.
+    std::thread::spawn(move || own_export::serve(&listener, &volume));
+    let mut client = UnixStream::connect(&path).unwrap();
+    let mut answers = BufReader::new(client.try_clone().unwrap());
+    let mut ask = |line: &str, length: usize| {
+        writeln!(client, "{line}").unwrap();
+        let mut said = String::new();
+        answers.read_line(&mut said).unwrap();
+        let mut bytes = vec![0; length];
+        answers.read_exact(&mut bytes).unwrap();
+        (said, bytes)
+    };
+    assert_eq!(ask("read 512 512", 512), ("ok\n".to_owned(), vec![b'm'; 512]));
+    assert_eq!(ask("rm -rf", 0).0, "write: read OFFSET LENGTH\n");
+    assert!(ask("read 1 512", 0).0.contains("multiples of its logical block of 512 bytes"));
+    assert_eq!(ask("read 0 9999999", 0).0, "at most 1048576 bytes at a time\n");
+    assert_eq!(ask("read 0 0", 0).0, "ok\n");
+}
+
+#[test]
+fn simulate_gives_the_same_rate_twice_and_scales_with_queues_only() {
+    let rate = |cpus, stack| simulate::simulate(cpus, stack).unwrap();
+    assert_eq!(rate(4, Stack::Mq).to_bits(), rate(4, Stack::Mq).to_bits());
+    assert!(rate(16, Stack::Mq) > 8.0 * rate(1, Stack::Mq));
+    assert!(rate(16, Stack::Sq) < 4.0 * rate(1, Stack::Sq));
+}

@@ -1,0 +1,224 @@
+//! `IoContext`: an I/O thread: one reactor, one doorbell, and the channels that run on it.
+//!
+//! Made on the thread that will run it, by a server's I/O thread or for a program's thread that
+//! uses file drives. Owns the reactor; makes the thread the owner of a hardware queue of every
+//! drive: of its number ([`IoContext::channel`]), or of the first that nobody owns
+//! ([`IoContext::join`]). A channel's `wait` arms the bell, looks once more, and sleeps in the
+//! ring. File drives find the reactor through a thread-local that lives as long as this value.
+
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use millrace_block::{
+    Channel, ChannelConfig, Disk, Error, ErrorKind, IoThread, Stamp, Volume, Worker,
+};
+use millrace_machine::{Doorbell, Machine, Native, NativeParker};
+use millrace_reactor::{Backend, Config, Handle, Reactor, Wait, now_ns};
+
+/// What drivers need of the reactor of their thread.
+#[derive(Clone)]
+pub struct Current {
+    /// The reactor itself.
+    pub handle: Handle,
+    /// Ends a blocked turn, from any thread.
+    pub wake: Arc<OwnedFd>,
+    /// What the reactor runs on.
+    pub backend: Backend,
+}
+
+thread_local! {
+    static REACTOR: RefCell<Option<Current>> = const { RefCell::new(None) };
+}
+
+/// The calling I/O thread's reactor, with what wakes it; none if the thread has no [`IoContext`].
+#[must_use]
+pub fn current() -> Option<Current> {
+    REACTOR.with_borrow(Clone::clone)
+}
+
+/// The reactor of the I/O thread that calls, for drivers that open a queue on it.
+#[must_use]
+pub fn current_reactor() -> Option<Handle> {
+    current().map(|current| current.handle)
+}
+
+/// A turn of the calling I/O thread's reactor.
+fn turn_current(
+    bell: &Doorbell<Native>,
+    deadline_ns: Option<u64>,
+    has_work: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    let Some(handle) = current_reactor() else {
+        let text = "this thread's IoContext is gone; drop its channels first";
+        return Err(Error::new(ErrorKind::System, text));
+    };
+    turn_ring(|wait| handle.turn(wait), bell, deadline_ns, has_work).map(|_| ())
+}
+
+/// A turn of a reactor that sleeps unless there is work, asked after the bell is armed.
+fn turn_ring(
+    turn: impl FnOnce(Wait) -> Result<usize, std::io::Error>,
+    bell: &Doorbell<Native>,
+    deadline_ns: Option<u64>,
+    has_work: impl FnOnce() -> bool,
+) -> Result<usize, Error> {
+    bell.arm();
+    let wait = match deadline_ns {
+        _ if has_work() => Wait::No,
+        None => Wait::Forever,
+        // The layer's clock and the reactor's have different origins.
+        Some(deadline) => Wait::Until(now_ns() + deadline.saturating_sub(Native::now())),
+    };
+    let turned = turn(wait);
+    bell.disarm();
+    turned.map_err(|error| Error::new(ErrorKind::System, format!("I/O ring: {error}")))
+}
+
+/// Settings of an I/O thread.
+#[derive(Debug, Clone, Default)]
+pub struct IoConfig {
+    /// Number of the thread, from 0; it owns the hardware queue of that number of each drive.
+    pub number: u16,
+    /// The ring's settings.
+    pub reactor: Config,
+}
+
+/// An I/O thread.
+pub struct IoContext {
+    reactor: Reactor,
+    thread: IoThread<Native>,
+    volumes: Vec<Arc<Volume<Native>>>,
+}
+
+impl IoContext {
+    /// Makes the calling thread an I/O thread.
+    ///
+    /// # Errors
+    /// `System` if there is no ring and no epoll, `Busy` if the thread is one already.
+    pub fn new(config: IoConfig) -> Result<IoContext, Error> {
+        static NEXT_OWNER: AtomicU64 = AtomicU64::new(1);
+        if current_reactor().is_some() {
+            return Err(Error::new(ErrorKind::Busy, "this thread is an I/O thread already"));
+        }
+        let reactor = Reactor::new(config.reactor)
+            .map_err(|error| Error::new(ErrorKind::System, format!("I/O thread: {error}")))?;
+        let bell = Arc::new(Doorbell::new(NativeParker::from_eventfd(reactor.wake_fd())));
+        REACTOR.set(Some(Current {
+            handle: reactor.handle(),
+            wake: reactor.wake_fd(),
+            backend: reactor.backend(),
+        }));
+        let owner = NEXT_OWNER.fetch_add(1, Ordering::Relaxed);
+        let thread = IoThread { number: config.number, owner, bell, turn: Some(turn_current) };
+        Ok(IoContext { reactor, thread, volumes: Vec::new() })
+    }
+
+    /// A channel of this thread to a volume; brings up the thread's queue of each drive first.
+    ///
+    /// # Errors
+    /// If a drive cannot open its queue.
+    pub fn channel(
+        &mut self,
+        volume: &Arc<Volume<Native>>,
+        depth: u32,
+        stamp: Stamp,
+    ) -> Result<Channel<Native>, Error> {
+        if !self.volumes.iter().any(|known| Arc::ptr_eq(known, volume)) {
+            for disk in volume.disks() {
+                let bell = Arc::clone(&self.thread.bell);
+                disk.bring_up(self.thread.number, self.thread.owner, bell)?;
+            }
+            self.volumes.push(Arc::clone(volume));
+        }
+        let thread = Some(self.thread.clone());
+        Channel::open(volume, ChannelConfig { depth, stamp, thread })
+    }
+
+    /// Claims for this thread, whatever its number is, a queue of each of the volume's drives that
+    /// no other thread owns; [`IoContext::channel`] uses these from then on.
+    ///
+    /// # Errors
+    /// `Busy` if other threads own all queues of a drive, or what opening one says; nothing is
+    /// claimed then.
+    pub fn join(&mut self, volume: &Arc<Volume<Native>>) -> Result<(), Error> {
+        if self.volumes.iter().any(|known| Arc::ptr_eq(known, volume)) {
+            return Ok(());
+        }
+        self.volumes.push(Arc::clone(volume));
+        let mut disks = volume.disks().iter();
+        disks
+            .try_for_each(|disk| disk.claim(self.thread.owner, &self.thread.bell))
+            .inspect_err(|_| self.leave(volume))
+    }
+
+    /// Gives up this thread's queues of the volume's drives, for others to claim; its channels on
+    /// the volume are gone. The drives' files stay open as long as the volume lives.
+    pub fn leave(&mut self, volume: &Arc<Volume<Native>>) {
+        self.volumes.retain(|known| !Arc::ptr_eq(known, volume));
+        for disk in volume.disks() {
+            let mut others = self.volumes.iter().flat_map(|volume| volume.disks());
+            if !others.any(|other| Arc::ptr_eq(other, disk)) {
+                disk.bring_down(self.thread.owner);
+            }
+        }
+    }
+
+    /// A worker on this thread that serves these disks for others; to be turned between the turns
+    /// of the reactor, and dropped before this.
+    ///
+    /// # Errors
+    /// `Busy` if a disk has no place for a worker or another is there, or what opening its queue
+    /// says.
+    pub fn worker(&mut self, disks: &[Arc<Disk<Native>>]) -> Result<Worker<Native>, Error> {
+        let mut worker = Worker::new(&self.thread);
+        for disk in disks {
+            if !worker.serve(disk)? {
+                let text = format!(
+                    "drive {}: no place for a worker, or another worker serves it; give its disk \
+                     a worker's CPU, and start its workers once",
+                    disk.name()
+                );
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+        }
+        Ok(worker)
+    }
+
+    /// The reactor, for sockets and timers beside the drives.
+    #[must_use]
+    pub fn reactor(&mut self) -> &mut Reactor {
+        &mut self.reactor
+    }
+
+    /// Rings when another thread has something for this one.
+    #[must_use]
+    pub fn bell(&self) -> &Arc<Doorbell<Native>> {
+        &self.thread.bell
+    }
+
+    /// One turn of the reactor: submits everything, and sleeps until something happens unless
+    /// `has_work` (asked after the bell is armed) says no, or `deadline_ns` of `Native::now` comes.
+    ///
+    /// # Errors
+    /// `System` if the ring itself fails.
+    pub fn turn(
+        &mut self,
+        deadline_ns: Option<u64>,
+        has_work: impl FnOnce() -> bool,
+    ) -> Result<usize, Error> {
+        let reactor = &mut self.reactor;
+        turn_ring(|wait| reactor.turn(wait), &self.thread.bell, deadline_ns, has_work)
+    }
+}
+
+impl Drop for IoContext {
+    fn drop(&mut self) {
+        for disk in self.volumes.iter().flat_map(|volume| volume.disks()) {
+            disk.bring_down(self.thread.owner);
+        }
+        // At the end of a thread that variable may be gone before this value.
+        let _ = REACTOR.try_with(|current| current.replace(None));
+    }
+}

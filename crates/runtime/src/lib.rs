@@ -1,0 +1,17 @@
+//! Threads that run the block layer on this machine: I/O threads, drives' workers, the recorder.
+//!
+//! Stands on the block layer and the reactor, which do not know each other, and puts them together:
+//! [`IoContext`] turns a thread's ring for its channels, [`DriveWorkers`] serves drives from
+//! threads of their own, [`Recorder`] writes traces to files. Stands below the drivers, since a
+//! file drive opens its queue on the ring of the thread that calls ([`current`]), and below the
+//! servers and the lab, which run I/O threads; it knows none of them.
+
+mod drive_workers;
+mod io_context;
+mod recorder;
+
+pub use drive_workers::{DriveWorkers, Pinning, WorkerCpus, disks_by_worker, worker_cpus};
+pub use io_context::{Current, IoConfig, IoContext, current, current_reactor};
+pub use recorder::{
+    DEVICE_NAME, Recorded, Recorder, RecorderConfig, TraceFilter, categories_of, trace_file,
+};

@@ -1,0 +1,478 @@
+//! `Recorder`: a thread that empties a `Tracer`'s rings into files that blkparse and btt read.
+//!
+//! Owns `NAME.blktrace.N`, one for each CPU N on which a traced thread was when it began, and empty
+//! ones for those below. Events reach a file in order of time as far as they came in within 10 ms
+//! of it; sequence numbers count a file's events. What rings had no room for is counted. A file
+//! that cannot be written ends the recording with an error, and nothing else. Called by `bench
+//! --trace` and by the daemon.
+//! Format: include/uapi/linux/blktrace_api.h.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry::{Occupied, Vacant};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use millrace_block::blktrace::{Act, Note, RECORD_BYTES, Record, Remap, category, encode_number};
+use millrace_block::{DriverData, Entry, TraceStamp, Tracer, Volume};
+use millrace_machine::{Machine, Native, Thread};
+
+/// How often the rings are emptied.
+const TURN: Duration = Duration::from_millis(10);
+/// Events younger than this wait for the next turn: other threads' may be older.
+const HELD_NS: u64 = 10_000_000;
+/// Bytes of a record with the longest data, which are a driver's.
+const RECORD_BYTES_MAX: usize = RECORD_BYTES + DriverData::BYTES;
+const _: () = assert!(DriverData::BYTES >= Remap::BYTES && DriverData::BYTES >= NAME_BYTES);
+/// Bytes of the buffer of a file.
+const BUFFER_BYTES: usize = 1 << 18;
+/// Bytes of a submitter's name, with the zero at its end.
+const NAME_BYTES: usize = 16;
+/// How a message begins that names its device; the name follows. blkparse prints it as it is.
+pub const DEVICE_NAME: &str = "millrace names this device ";
+/// Bytes of a message, as in the kernel.
+const MESSAGE_BYTES_MAX: usize = 128;
+
+/// Which events are recorded: those that pass all that is set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TraceFilter {
+    /// Devices, as records name them; empty: all.
+    pub devices: Vec<u32>,
+    /// What happened; empty: all.
+    pub acts: Vec<Act>,
+    /// Categories of which one must be there (`category::WRITE`...); 0: all.
+    pub categories: u16,
+    /// Whom the I/O is accounted to.
+    pub tenant: Option<u32>,
+    /// First and one past the last sector, on the drive, of which an I/O must touch some.
+    pub sectors: Option<(u64, u64)>,
+}
+
+impl TraceFilter {
+    /// Whether it lets all of these pass, without a look at each but for its time.
+    fn passes_all(&self, entries: &[Entry], began_ns: u64) -> bool {
+        self.devices.is_empty()
+            && self.acts.is_empty()
+            && self.categories == 0
+            && self.tenant.is_none()
+            && self.sectors.is_none()
+            && entries.iter().all(|entry| entry.time_ns >= began_ns)
+    }
+
+    fn passes(&self, entry: &Entry) -> bool {
+        let code = entry.action & 0xffff;
+        let end = entry.sector + u64::from(entry.bytes >> 9).max(1);
+        let of_plug = [Act::Plug, Act::Unplug, Act::UnplugTimer];
+        let unplugs = of_plug.iter().any(|act| *act as u32 == code);
+        (self.devices.is_empty() || self.devices.contains(&entry.device))
+            && (self.acts.is_empty() || self.acts.iter().any(|act| *act as u32 == code))
+            && (self.categories == 0
+                || unplugs
+                || (entry.action >> 16) as u16 & self.categories != 0)
+            && self.tenant.is_none_or(|tenant| tenant == entry.tenant)
+            && (unplugs
+                || self.sectors.is_none_or(|(first, last)| entry.sector < last && end > first))
+    }
+}
+
+/// What is to be recorded, and where to.
+#[derive(Debug, Clone, Default)]
+pub struct RecorderConfig {
+    /// The files' name, before `.blktrace.N`.
+    pub name: PathBuf,
+    /// What of it.
+    pub filter: TraceFilter,
+    /// Of each drive's device the one that it is a part of: where remaps come from.
+    pub volumes: BTreeMap<u32, u32>,
+    /// Submitters' names by tenant.
+    pub names: BTreeMap<u32, String>,
+    /// Names of drives and volumes by their devices.
+    pub devices: BTreeMap<u32, String>,
+    /// Which time events have.
+    pub stamp: TraceStamp,
+    /// It ends by itself if [`Recorder::renew`] is not called for so long.
+    pub lease: Option<Duration>,
+}
+
+/// What a recording came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// Events written.
+    pub events: u64,
+    /// Events that found their thread's ring full.
+    pub dropped: u64,
+    /// The files, by CPU.
+    pub files: Vec<PathBuf>,
+}
+
+/// A file of one CPU's events.
+struct CpuFile {
+    path: PathBuf,
+    file: BufWriter<File>,
+    cpu: u32,
+    sequence: u32,
+    /// Submitters whose names it has.
+    named: Vec<u32>,
+    /// Events that are too young.
+    held: Vec<Entry>,
+}
+
+impl CpuFile {
+    fn create(config: &RecorderConfig, cpu: u32) -> io::Result<CpuFile> {
+        let path = trace_file(&config.name, cpu);
+        let file = File::create(&path).map_err(|error| named(&path, &error))?;
+        let file = BufWriter::with_capacity(BUFFER_BYTES, file);
+        let mut this =
+            CpuFile { path, file, cpu, sequence: 0, named: Vec::new(), held: Vec::new() };
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut data = [0; 8];
+        data[..4].copy_from_slice(&(wall.as_secs() as u32).to_ne_bytes());
+        data[4..].copy_from_slice(&wall.subsec_nanos().to_ne_bytes());
+        this.note(Note::Timestamp, 0, &data)?;
+        Ok(this)
+    }
+
+    fn note(&mut self, note: Note, pid: u32, data: &[u8]) -> io::Result<()> {
+        let record = Record {
+            time_ns: Native::now(),
+            action: note.action(),
+            pid,
+            cpu: self.cpu,
+            pdu_len: data.len() as u16,
+            ..Record::default()
+        };
+        self.write(&record, data)
+    }
+
+    /// Writes messages that say what devices are called.
+    fn name_devices(&mut self, devices: &BTreeMap<u32, String>) -> io::Result<()> {
+        for (device, name) in devices {
+            let mut text = format!("{DEVICE_NAME}{name}");
+            let end = (0..=MESSAGE_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end));
+            text.truncate(end.unwrap_or(0));
+            let record = Record {
+                time_ns: Native::now(),
+                action: Note::Message.action(),
+                device: *device,
+                cpu: self.cpu,
+                pdu_len: text.len() as u16,
+                ..Record::default()
+            };
+            let bytes = [&record.encode()[..], text.as_bytes()].concat();
+            self.file.write_all(&bytes).map_err(|error| named(&self.path, &error))?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, record: &Record, data: &[u8]) -> io::Result<()> {
+        // In one piece, so that the buffer always ends where a record does.
+        let (mut bytes, end) = ([0; RECORD_BYTES_MAX], RECORD_BYTES + data.len());
+        bytes[..RECORD_BYTES].copy_from_slice(&record.encode());
+        bytes[RECORD_BYTES..end].copy_from_slice(data);
+        self.file.write_all(&bytes[..end]).map_err(|error| named(&self.path, &error))
+    }
+
+    /// Writes what is older than `until_ns`, in order, so that it is in the file: a program that
+    /// is killed leaves whole records.
+    fn write_held(&mut self, until_ns: u64, config: &RecorderConfig) -> io::Result<u64> {
+        self.held.sort_by_key(|entry| entry.time_ns);
+        let ready = self.held.partition_point(|entry| entry.time_ns < until_ns);
+        let entries: Vec<Entry> = self.held.drain(..ready).collect();
+        for entry in &entries {
+            self.event(entry, config)?;
+        }
+        self.file.flush().map_err(|error| named(&self.path, &error))?;
+        Ok(ready as u64)
+    }
+
+    fn event(&mut self, entry: &Entry, config: &RecorderConfig) -> io::Result<()> {
+        if !self.named.contains(&entry.tenant) {
+            self.named.push(entry.tenant);
+            let own = || format!("client-{}", entry.tenant);
+            let name = config.names.get(&entry.tenant).cloned().unwrap_or_else(own);
+            let mut data = [0; NAME_BYTES];
+            let bytes = name.as_bytes().iter().take(NAME_BYTES - 1);
+            data.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+            self.note(Note::Process, entry.tenant, &data)?;
+        }
+        self.sequence += 1;
+        let mut record = Record {
+            sequence: self.sequence,
+            time_ns: entry.time_ns,
+            sector: entry.sector,
+            bytes: entry.bytes,
+            action: entry.action,
+            pid: entry.tenant,
+            device: entry.device,
+            cpu: self.cpu,
+            error: entry.error as u16,
+            pdu_len: 0,
+        };
+        let number = encode_number(match record.act() {
+            Some(Act::Split) => entry.sector + u64::from(entry.bytes >> 9),
+            _ => entry.sector,
+        });
+        let device_from = config.volumes.get(&entry.device).copied().unwrap_or(entry.device);
+        let remap = Remap { device_from, device_to: entry.device, sector_from: entry.from };
+        let (number, remap) = (&number[..], &remap.encode()[..]);
+        let data = match record.act() {
+            Some(Act::Unplug | Act::UnplugTimer) => {
+                record.sector = 0;
+                number
+            }
+            Some(Act::DriverData) => entry.data.bytes(),
+            Some(Act::Split) => number,
+            Some(Act::Remap) => remap,
+            _ => &[],
+        };
+        record.pdu_len = data.len() as u16;
+        self.write(&record, data)
+    }
+}
+
+/// An error with the path that it is about.
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    let path = path.display();
+    let text = match error.kind() {
+        io::ErrorKind::NotFound => format!("trace file {path}: its folder is not there; make it"),
+        _ => format!("trace file {path}: {error}"),
+    };
+    io::Error::new(error.kind(), text)
+}
+
+/// The file of a CPU's events in the trace `name`.
+#[must_use]
+pub fn trace_file(name: &Path, cpu: u32) -> PathBuf {
+    let mut path = name.as_os_str().to_owned();
+    path.push(format!(".blktrace.{cpu}"));
+    path.into()
+}
+
+/// What the thread shares with whoever started it.
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    ended: AtomicBool,
+    events: AtomicU64,
+    dropped: AtomicU64,
+    /// When the lease was renewed.
+    renewed_ns: AtomicU64,
+    failure: Mutex<Option<io::Error>>,
+    files: Mutex<Vec<PathBuf>>,
+}
+
+impl Shared {
+    /// Whether nobody has asked for it for longer than the lease.
+    fn is_left(&self, now_ns: u64, lease: Option<Duration>) -> bool {
+        let silent_ns = now_ns.saturating_sub(self.renewed_ns.load(Ordering::SeqCst));
+        lease.is_some_and(|lease| u128::from(silent_ns) > lease.as_nanos())
+    }
+}
+
+/// A recording under way. Dropped, it ends.
+pub struct Recorder {
+    thread: Option<<Native as Machine>::Thread>,
+    shared: Arc<Shared>,
+}
+
+impl Recorder {
+    /// Starts to record what these volumes do; their drives have `tracer`. Channels take part from
+    /// their next batch on. The files of an earlier recording of this name go.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if somebody records with this tracer, or what creating the first file says.
+    pub fn start(
+        tracer: &Arc<Tracer<Native>>,
+        volumes: &[Arc<Volume<Native>>],
+        config: RecorderConfig,
+    ) -> io::Result<Recorder> {
+        // Before any file is touched: it may be one of the recording that is under way.
+        if !tracer.start(config.stamp) {
+            let text = "a recording is under way: stop it first";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+        }
+        // At once, so that a folder that is not there is an error of whoever asks.
+        let mut first = CpuFile::create(&config, 0).inspect_err(|_| tracer.stop())?;
+        first.name_devices(&config.devices).inspect_err(|_| tracer.stop())?;
+        // An earlier recording's, of more CPUs perhaps, would be read as if they were of this one.
+        let others = (1..).map(|cpu| trace_file(&config.name, cpu));
+        others.take_while(|path| std::fs::remove_file(path).is_ok()).for_each(drop);
+        let shared = Arc::new(Shared::default());
+        // What is older is of an earlier recording.
+        let began_ns = Native::now();
+        shared.renewed_ns.store(began_ns, Ordering::SeqCst);
+        let (tracer, volumes) = (Arc::clone(tracer), volumes.to_vec());
+        volumes.iter().for_each(|volume| _ = volume.set_traced(true));
+        let theirs = Arc::clone(&shared);
+        let body = Box::new(move || {
+            let mut files = BTreeMap::from([(0, first)]);
+            if let Err(error) = record(&tracer, &config, (&mut files, began_ns), &theirs) {
+                *theirs.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            }
+            volumes.iter().for_each(|volume| _ = volume.set_traced(false));
+            tracer.stop();
+            let paths = files.into_values().map(|file| file.path).collect();
+            *theirs.files.lock().unwrap_or_else(PoisonError::into_inner) = paths;
+            theirs.ended.store(true, Ordering::SeqCst);
+        });
+        let thread = Some(Native::spawn("millrace-trace", None, body));
+        Ok(Recorder { thread, shared })
+    }
+
+    /// Somebody still wants it.
+    pub fn renew(&self) {
+        self.shared.renewed_ns.store(Native::now(), Ordering::SeqCst);
+    }
+
+    /// Events written and dropped so far.
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        // Relaxed: statistics.
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (count(&self.shared.events), count(&self.shared.dropped))
+    }
+
+    /// Whether it has ended by itself: because of an error, or as nobody renewed its lease.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.shared.ended.load(Ordering::SeqCst)
+    }
+
+    /// Ends it, when all that happened before is in the files.
+    ///
+    /// # Errors
+    /// What writing said, with the file.
+    pub fn stop(mut self) -> io::Result<Recorded> {
+        let whole = self.end();
+        let failure = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (events, dropped) = self.progress();
+        let mut files = self.shared.files.lock().unwrap_or_else(PoisonError::into_inner);
+        match failure {
+            Some(error) => Err(error),
+            None if !whole => Err(io::Error::other("the recording thread panicked: see above")),
+            None => Ok(Recorded { events, dropped, files: std::mem::take(&mut *files) }),
+        }
+    }
+
+    fn end(&mut self) -> bool {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.thread.take().is_none_or(Thread::join)
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Empties the rings until told to stop, and once more.
+fn record(
+    tracer: &Tracer<Native>,
+    config: &RecorderConfig,
+    (files, began_ns): (&mut BTreeMap<u32, CpuFile>, u64),
+    shared: &Shared,
+) -> io::Result<()> {
+    loop {
+        let turn_ns = Native::now();
+        let last = shared.stop.load(Ordering::SeqCst) || shared.is_left(turn_ns, config.lease);
+        let mut missing = Vec::new();
+        let status = tracer.drain(|cpu, entries| {
+            let wanted = |entry: &&Entry| entry.time_ns >= began_ns && config.filter.passes(entry);
+            let all = config.filter.passes_all(entries, began_ns);
+            match files.get_mut(&cpu.0) {
+                Some(file) if all => file.held.extend_from_slice(entries),
+                Some(file) => file.held.extend(entries.iter().filter(wanted)),
+                None => missing.push((cpu.0, entries.iter().filter(wanted).copied().collect())),
+            }
+        });
+        for (cpu, entries) in missing {
+            // Readers look for one file after another.
+            for cpu in 0..cpu {
+                file_of(files, cpu, config)?;
+            }
+            let mut entries: Vec<Entry> = entries;
+            file_of(files, cpu, config)?.held.append(&mut entries);
+        }
+        let until_ns = if last { u64::MAX } else { turn_ns.saturating_sub(HELD_NS) };
+        for file in files.values_mut() {
+            let written = file.write_held(until_ns, config)?;
+            // Relaxed: statistics.
+            shared.events.fetch_add(written, Ordering::Relaxed);
+        }
+        shared.dropped.store(status.dropped, Ordering::Relaxed);
+        if last {
+            return Ok(());
+        }
+        std::thread::sleep(TURN);
+    }
+}
+
+/// The file of a CPU, made if it is not there.
+fn file_of<'a>(
+    files: &'a mut BTreeMap<u32, CpuFile>,
+    cpu: u32,
+    config: &RecorderConfig,
+) -> io::Result<&'a mut CpuFile> {
+    Ok(match files.entry(cpu) {
+        Occupied(file) => file.into_mut(),
+        Vacant(place) => place.insert(CpuFile::create(config, cpu)?),
+    })
+}
+
+/// The categories of an operation's word, as `--op` has them.
+#[must_use]
+pub fn categories_of(word: &str) -> Option<u16> {
+    Some(match word {
+        "read" => category::READ,
+        "write" => category::WRITE,
+        "flush" => category::FLUSH,
+        "discard" => category::DISCARD,
+        "sync" => category::SYNC,
+        "fua" => category::FUA,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    fn config(name: &Path) -> RecorderConfig {
+        RecorderConfig { name: name.to_owned(), ..RecorderConfig::default() }
+    }
+
+    #[test]
+    fn a_recording_that_is_refused_touches_no_file_of_the_one_under_way() {
+        let (dir, tracer) = (tempfile::tempdir().unwrap(), Tracer::new(16));
+        let (name, other) = (dir.path().join("t"), dir.path().join("u"));
+        let first = Recorder::start(&tracer, &[], config(&name)).unwrap();
+        let file = trace_file(&name, 0);
+        // Far behind all that the first one may write meanwhile.
+        const PLACE: u64 = 1 << 16;
+        let open = std::fs::File::options().write(true).open(&file).unwrap();
+        open.write_all_at(b"of the first", PLACE).unwrap();
+        for name in [&name, &other] {
+            let error = Recorder::start(&tracer, &[], config(name)).err().unwrap();
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        }
+        let kept = std::fs::read(&file).unwrap();
+        assert_eq!(kept.get(PLACE as usize..), Some(&b"of the first"[..]));
+        assert!(!trace_file(&other, 0).exists());
+        first.stop().unwrap();
+    }
+
+    #[test]
+    fn a_recording_whose_file_cannot_be_created_leaves_the_tracer_free() {
+        let (dir, tracer) = (tempfile::tempdir().unwrap(), Tracer::new(16));
+        let error = Recorder::start(&tracer, &[], config(&dir.path().join("no/t"))).err().unwrap();
+        assert!(error.to_string().ends_with("its folder is not there; make it"), "{error}");
+        let recorder = Recorder::start(&tracer, &[], config(&dir.path().join("t"))).unwrap();
+        assert_eq!(recorder.stop().unwrap().files, [trace_file(&dir.path().join("t"), 0)]);
+    }
+}
