@@ -12,6 +12,8 @@ use std::string::{String, ToString};
 use std::time::{Duration, Instant};
 use std::vec::Vec;
 
+use millrace_random::SplitMix64;
+
 use super::execute::{Pool, hook_panics};
 use super::session::{Bounds, Entered, Session};
 use super::trail::{Mode, Trail};
@@ -191,7 +193,7 @@ impl Explorer {
         let start = Instant::now();
         let mode = match self.random {
             // The generator must not start at 0; neighbouring seeds must not start alike.
-            Some((seed, _)) => Mode::Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            Some((seed, _)) => Mode::Random(seed.wrapping_mul(SplitMix64::STEP) | 1),
             None => Mode::DepthFirst,
         };
         let mut session = Session::new(self.bounds, mode);

@@ -17,6 +17,7 @@ use std::vec;
 use std::vec::Vec;
 
 use corosensei::Yielder;
+use millrace_random::SplitMix64;
 
 use super::fabric::Fabric;
 use super::fairness::FairCpu;
@@ -144,7 +145,7 @@ pub(super) struct Pool {
 pub(super) struct RunState {
     pub(super) limit_ps: u64,
     pub(super) failure: Option<SimError>,
-    random: u64,
+    random: SplitMix64,
 }
 
 /// One running simulation.
@@ -284,7 +285,7 @@ impl World {
             pool: Pool { threads: Vec::new(), live: 0, next_cpu: 0 },
             watches: Vec::new(),
             locks: LockTable::default(),
-            run: RunState { limit_ps, failure: None, random: seed },
+            run: RunState { limit_ps, failure: None, random: SplitMix64::new(seed) },
         };
         world.make_cpus(cpus);
         world
@@ -315,13 +316,9 @@ impl World {
         }));
     }
 
-    /// SplitMix64.
+    /// The next number of the seed's stream.
     pub(super) fn next_random(&mut self) -> u64 {
-        self.run.random = self.run.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.run.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.run.random.next()
     }
 
     /// Whether it is the running CPU's turn.
