@@ -291,7 +291,7 @@ fn fio(server: &Server, cell: &Cell, size: &str, seconds: Option<u64>) -> Outcom
     Ok(numbers.ok_or_else(failed)?)
 }
 
-/// The same by our own client.
+/// The cell's I/Os a second, and their number, by our own client.
 fn own(server: &Server, cell: &Cell, size: &str, seconds: u64) -> Outcome<(f64, u64)> {
     let bs_bytes = u32::try_from(bytes(&cell.bs)?)?;
     let rw: Rw = cell.rw.parse()?;

@@ -24,7 +24,7 @@ pub struct Scenario {
     pub layout: LayoutSpec,
     /// The drives, 1 or more.
     pub drives: Vec<DriveSpec>,
-    /// Who serves them.
+    /// How the drives are served.
     #[serde(default, skip_serializing_if = "ServingSpec::is_inline")]
     pub serving: ServingSpec,
     /// The submitting threads, 1 or more.

@@ -26,7 +26,7 @@ pub enum ModeSpec {
     Auto,
 }
 
-/// Who serves the drives.
+/// How the drives are served.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServingSpec {

@@ -44,7 +44,7 @@ impl Show {
         Show { summary, line: Vec::new(), data, has_hidden: false }
     }
 
-    /// The same, and what becomes of drivers' data.
+    /// This view, with drivers' data hidden or shown.
     #[must_use]
     pub fn with_data(self, data: DriverData) -> Show {
         Show { data, ..self }

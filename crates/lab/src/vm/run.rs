@@ -131,7 +131,7 @@ pub(crate) struct Seen {
     pub(crate) events: u64,
 }
 
-/// Runs a row. The same model, costs and plan give the same to the bit.
+/// Runs a row; equal models, costs and plans give equal numbers to the bit.
 ///
 /// # Errors
 /// If the plan does not fit, or the simulation fails.

@@ -228,7 +228,7 @@ impl Explorer {
         session.failure.is_some()
     }
 
-    /// The same execution again, with a log.
+    /// The last execution once more, with a log.
     fn logged(
         &self,
         session: &mut Session,

@@ -25,7 +25,7 @@ struct Store {
     stamp: u32,
     /// What whoever acquires it learns: an index into the arena.
     view: u32,
-    /// Who stored it, and when by that thread's clock.
+    /// When it was stored, by the clock of `thread`, which stored it.
     epoch: u32,
     thread: u8,
     /// It read the store before it, so nothing comes between.
@@ -35,7 +35,8 @@ struct Store {
 #[derive(Debug, Default)]
 struct Location {
     stores: Vec<Store>,
-    /// Who stored last, when, and when somebody else had stored before: by `Memory::stored`.
+    /// The thread that stored last and when; in `other`, when another stored before. Kept by
+    /// `Memory::stored`.
     last: (u8, u64),
     other: u64,
 }

@@ -1,7 +1,8 @@
 //! `Session`: the state of one execution: its threads, memory, choices and, in a replay, its log.
 //!
 //! Owned by explorer.rs, which points the exploring thread at it; the primitives reach it through
-//! [`with`], and give up their turn through the functions here. Who gets it, schedule.rs decides.
+//! [`with`], and give up their turn through the functions here. schedule.rs decides which
+//! thread goes on.
 //! Invariants: one thread runs at a time; nothing suspends inside [`with`]; after a failure no
 //! thread is resumed.
 #![allow(unsafe_code)]

@@ -47,17 +47,17 @@ impl CpuSet {
     }
 }
 
-/// Who holds a line.
+/// The CPUs that hold a line.
 #[derive(Debug)]
 pub(super) struct LineState {
     /// The simulation that the rest belongs to.
     epoch: AtomicU32,
-    /// Who fetched it last.
+    /// The CPU that fetched it last.
     holder: AtomicU32,
     /// List of the threads that wait for a write to it; 0: none.
     pub(super) watch: AtomicU32,
     busy_until_ps: AtomicU64,
-    /// Who holds it, unless somebody does exclusively.
+    /// The CPUs that hold it, unless one does exclusively.
     sharers: [AtomicU64; 4],
 }
 

@@ -71,7 +71,7 @@ impl Simulation {
 
     /// Runs `main` as a thread of the machine, and all that it starts, until all have ended.
     ///
-    /// The same model, seed and program give the same report to the bit, in debug and release
+    /// Equal models, seeds and programs give equal reports to the bit, in debug and release
     /// builds, as long as the program does the same: no clock, random state, address or thread
     /// but the machine's. Results leave `main` through memory that it shares with the caller.
     ///

@@ -1,8 +1,8 @@
 //! Threads and parkers of the simulated machine.
 //!
-//! Who sleeps gives its CPU to the next in its queue; who wakes it pays, and the sleeper goes on
-//! after a latency if its CPU was idle, else when its turn comes. A wake-up that comes before the
-//! sleep is kept. Kernel counterpart: an eventfd and `try_to_wake_up`.
+//! A thread that sleeps gives its CPU to the next in its queue; the one that wakes it pays, and the
+//! sleeper goes on after a latency if its CPU was idle, else when its turn comes. A wake-up that
+//! comes before the sleep is kept. Kernel counterpart: an eventfd and `try_to_wake_up`.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Thread for SimThread {
 struct Sleep {
     /// A wake-up that nobody has used up.
     pending: AtomicBool,
-    /// Who sleeps.
+    /// The number of the thread that sleeps.
     sleeper: AtomicU32,
     /// The simulation in which it does.
     epoch: AtomicU32,

@@ -120,7 +120,7 @@ struct Turn {
     yielder: *const Yielder<(), ()>,
 }
 
-/// Who comes next.
+/// The clocks that decide which CPU comes next.
 #[derive(Debug)]
 pub(super) struct Clocks {
     /// The clocks of CPUs whose thread can run, by position, and the first of `timers`.
