@@ -68,8 +68,8 @@ impl Machine for Checked {
         }
         with(|s| {
             s.acted();
-            let (memory, views, _) = s.access();
-            memory.fence(views, order);
+            let (memory, turn) = s.access();
+            memory.fence(turn.views, order);
             s.note(|| format!("fence {order:?}"));
         });
     }

@@ -292,8 +292,8 @@ impl Judge {
         Some(&mut self.bios[id as usize])
     }
 
-    /// A bio came back. `hollow`: without its memory.
-    pub(super) fn end(&mut self, id: u64, status: Status, hollow: bool, now_ns: u64) {
+    /// A bio came back, with or without its memory.
+    pub(super) fn end(&mut self, id: u64, status: Status, memory: Memory, now_ns: u64) {
         self.events += 1;
         self.ios += 1;
         self.note(id << 8 | status as u64);
@@ -318,7 +318,7 @@ impl Judge {
             let text = format!("{name} took {took_ns} ns; the bound is {bound_ns} ns");
             self.accuse("starvation", text);
         }
-        if !hollow {
+        if memory == Memory::Back {
             self.check_memory_is_free(&name, &bio.memory);
         }
         if status.is_ok() {
@@ -482,7 +482,11 @@ impl Judge {
 
 impl BioRecord {
     /// A bio that is about to be submitted.
-    pub(super) fn new(channel: usize, op: Op, flags: OpFlags, sector: u64, nr: u64) -> BioRecord {
+    pub(super) fn new(
+        channel: usize,
+        (op, flags): (Op, OpFlags),
+        (sector, nr): (u64, u64),
+    ) -> BioRecord {
         BioRecord {
             channel,
             op,
@@ -501,6 +505,15 @@ impl BioRecord {
             expects: Expects::default(),
         }
     }
+}
+
+/// What became of the memory of a bio that came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Memory {
+    /// It came back, or there is none.
+    Back,
+    /// A drive may still write it, so it was kept.
+    Kept,
 }
 
 /// What a bio leaves in a sector.

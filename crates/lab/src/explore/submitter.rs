@@ -12,7 +12,7 @@ use millrace_block::{
 };
 use millrace_machine::{Doorbell, Machine, Order, Parker, Simulated, Word};
 
-use super::judge::{Court, hold};
+use super::judge::{Court, Memory, hold};
 use super::random::Random;
 use super::scenario::{ChannelSpec, Scenario};
 use super::workers::Post;
@@ -89,7 +89,7 @@ impl Submitter {
         let map = hold(&stage.court).map.clone();
         let channels = stage.scenario.channels.len();
         Submitter {
-            workload: Workload::new(seed, index, channels, spec, &map),
+            workload: Workload::new(seed, (index, channels), spec, &map),
             random: Random::new(seed, 2_000 + index as u64),
             foreign: BTreeMap::new(),
             bell: stage.bells.get(index).cloned(),
@@ -313,7 +313,8 @@ impl Submitter {
         let hollow = op.has_data() && done.bio.nr_segments() == 0;
         let foreign = self.foreign.remove(&id);
         let mut judge = hold(&self.stage.court);
-        judge.end(id, status, hollow, now_ns);
+        let memory = if hollow { Memory::Kept } else { Memory::Back };
+        judge.end(id, status, memory, now_ns);
         if op == Op::Read && status == Status::Ok {
             let found = found(done.bio, foreign.as_ref());
             judge.check_read(id, &found);

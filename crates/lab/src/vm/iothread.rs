@@ -28,6 +28,15 @@ struct Queue {
     published: u64,
 }
 
+/// What a look at a ring does about the guest's notifications.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kicks {
+    /// Asks for one with the next request.
+    Asked,
+    /// Leaves them off: somebody polls.
+    AsTheyAre,
+}
+
 /// How others reach an I/O thread.
 pub(super) struct Post {
     pub(super) cpu: u32,
@@ -135,14 +144,14 @@ impl Io<'_> {
                 self.system_call(&self.vm.costs.device.event);
             }
             if notified || polls {
-                self.empty(index, polls);
+                self.empty(index, if polls { Kicks::AsTheyAre } else { Kicks::Asked });
             }
         }
         self.in_hand > before
     }
 
-    /// Takes all that is on a ring.
-    fn empty(&mut self, index: usize, polls: bool) {
+    /// Takes all that is on a ring, and leaves the guest's kicks on or off.
+    fn empty(&mut self, index: usize, kicks: Kicks) {
         let ring = Arc::clone(&self.queues[index].ring);
         loop {
             let available = ring.available();
@@ -155,7 +164,7 @@ impl Io<'_> {
                 self.start(self.queues[index].number, request);
             }
             self.queues[index].taken = available;
-            if polls || ring.ask_for_kicks(available) {
+            if kicks == Kicks::AsTheyAre || ring.ask_for_kicks(available) {
                 return;
             }
         }
@@ -208,7 +217,7 @@ impl Io<'_> {
             if !Simulated::spin_until(until_ns, more) {
                 break;
             }
-            (0..self.queues.len()).for_each(|index| self.empty(index, false));
+            (0..self.queues.len()).for_each(|index| self.empty(index, Kicks::Asked));
         }
         let count = std::mem::take(&mut self.in_hand);
         let costs = &self.vm.costs.device;

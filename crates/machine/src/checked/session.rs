@@ -17,7 +17,7 @@ use std::vec::Vec;
 
 use corosensei::Yielder;
 
-use super::memory::Memory;
+use super::memory::{Memory, Turn};
 use super::race::{Lines, Race};
 use super::trail::{Mode, Trail};
 use super::view::{THREADS_MAX, View, Views};
@@ -242,9 +242,9 @@ impl Session {
 
     /// Memory, the current thread's views, and the choices.
     #[inline]
-    pub(super) fn access(&mut self) -> (&mut Memory, &mut Views, &mut Trail) {
+    pub(super) fn access(&mut self) -> (&mut Memory, Turn<'_>) {
         let thread = &mut self.threads[self.current];
-        (&mut self.memory, &mut thread.views, &mut self.trail)
+        (&mut self.memory, Turn { views: &mut thread.views, trail: &mut self.trail })
     }
 
     /// The current thread did something that others may see.

@@ -16,7 +16,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::vec::Vec;
 
-use super::line::{CpuSet, LineState};
+use super::line::{CpuSet, LineState, Written};
 use super::meter::Told;
 use super::model::SOCKETS_MAX;
 use super::report::SimError;
@@ -282,7 +282,7 @@ impl World {
         let row = self.locks.row(lock, site);
         let (thread, cpu, since_ps) = (self.thread, self.cpu, self.now_ps);
         self.me().locks += 1;
-        self.write_line(word, 1, true);
+        self.write_line(word, 1, Written::Locked);
         self.wake_watchers(word, since_ps);
         let socket = self.fabric.socket_of(cpu);
         let state = &mut self.locks.locks[lock as usize];
@@ -316,7 +316,7 @@ impl World {
         }
         let since_ps = self.now_ps;
         self.me().locks += 1;
-        self.write_line(word, 1, true);
+        self.write_line(word, 1, Written::Locked);
         self.wake_watchers(word, since_ps);
         let (thread, now_ps) = (self.thread, self.now_ps);
         let state = &mut self.locks.locks[lock as usize];
@@ -329,7 +329,7 @@ impl World {
     fn fetch_data(&mut self, data: &LineState, lines: u64) {
         if lines > 0 {
             let recording = core::mem::take(&mut self.recording);
-            self.write_line(data, lines, false);
+            self.write_line(data, lines, Written::Plain);
             self.recording = recording;
         }
     }
@@ -337,7 +337,7 @@ impl World {
     fn unlock(&mut self, lock: u32, word: &LineState) {
         let start_ps = self.now_ps;
         self.me().locks -= 1;
-        self.write_line(word, 1, false);
+        self.write_line(word, 1, Written::Plain);
         self.wake_watchers(word, start_ps);
         let state = &mut self.locks.locks[lock as usize];
         state.holder = NO_THREAD;
