@@ -31,7 +31,7 @@ pub enum CheckKind {
 }
 
 impl CheckKind {
-    /// As people and JSON read it.
+    /// The kind as people and JSON read it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -46,16 +46,16 @@ impl CheckKind {
 /// Whether a check holds. In JSON `true`, `false` or `"not there yet"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holds {
-    /// It does.
+    /// The check holds.
     Yes,
-    /// It does not.
+    /// The check does not hold.
     No,
     /// What it needs is not written, or was not run.
     NotYet,
 }
 
 impl Holds {
-    /// As people read it.
+    /// The verdict as people read it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -166,7 +166,7 @@ pub fn deviation(paper: &[f64], ours: &[f64]) -> Option<f64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
-    /// As they are.
+    /// Numbers shown as they are.
     Plain,
     /// Counts or rates, shown with K, M and G (factors of 1,000).
     Count,

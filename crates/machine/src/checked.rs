@@ -56,7 +56,7 @@ impl Machine for Checked {
         CpuId(with(|s| s.here().cpu))
     }
 
-    /// As many CPUs as the explorer was told, on one node.
+    /// The number of CPUs that the explorer was told, all on one node.
     fn topology() -> Topology {
         Topology::uniform(1, with(|s| s.bounds.cpus))
     }

@@ -51,7 +51,7 @@ pub(super) struct BioRecord {
     submitted_ns: u64,
     /// The longest that it may take.
     bound_ns: u64,
-    /// That, once the layer has taken it.
+    /// The bound that holds once the layer has taken the bio.
     taken_bound_ns: u64,
     log_len: usize,
     expects: Expects,
@@ -121,7 +121,7 @@ pub(super) struct Judge {
 }
 
 /// The judge, shared.
-pub(super) type Court = Arc<Mutex<Judge>>;
+pub(super) type SharedJudge = Arc<Mutex<Judge>>;
 
 /// The judge, for a moment in which nothing happens on the machine.
 pub(super) struct Held<'a> {
@@ -148,8 +148,8 @@ impl DerefMut for Held<'_> {
 /// If another simulated thread has it: that one called the machine meanwhile, and will not go on
 /// before this one does.
 #[track_caller]
-pub(super) fn hold(court: &Court) -> Held<'_> {
-    let judge = match court.try_lock() {
+pub(super) fn hold(shared: &SharedJudge) -> Held<'_> {
+    let judge = match shared.try_lock() {
         Ok(judge) => judge,
         Err(TryLockError::Poisoned(judge)) => judge.into_inner(),
         Err(TryLockError::WouldBlock) => {
@@ -510,7 +510,7 @@ impl BioRecord {
 /// What became of the memory of a bio that came back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Memory {
-    /// It came back, or there is none.
+    /// The memory came back, or the bio had none.
     Back,
     /// A drive may still write it, so it was kept.
     Kept,

@@ -25,7 +25,7 @@ struct Cell {
 pub(super) struct Fate {
     pub(super) status: Status,
     pub(super) takes_ns: u64,
-    /// It is forgotten for so long: nobody is told when to look.
+    /// The request is forgotten for so long: nobody is told when to look.
     pub(super) stuck: bool,
 }
 
@@ -75,7 +75,7 @@ impl Media {
         self.start_ns = start_ns;
     }
 
-    /// It has all that it will have.
+    /// The drive has all that it will have.
     pub(super) fn grow(&mut self) {
         self.sectors = self.cells.len() as u64;
     }
@@ -155,7 +155,7 @@ impl Media {
         self.dirty.iter().map(|sector| (*sector, cells[*sector as usize].number)).collect()
     }
 
-    /// That flush is done.
+    /// The flush of this number is done.
     pub(super) fn end_flush(&mut self, covered: &[(u32, u32)]) {
         for (sector, number) in covered {
             let cell = &mut self.cells[*sector as usize];

@@ -48,7 +48,7 @@ pub struct MachineSpec {
     pub work_percent: u32,
     /// Costs of sleeping and waking, likewise.
     pub thread_percent: u32,
-    /// Greatest deviation of a stage's cost, 0 to 100.
+    /// Greatest deviation of a state's cost, 0 to 100.
     pub jitter_percent: u32,
 }
 
@@ -303,7 +303,7 @@ impl MachineSpec {
 }
 
 impl LimitSpec {
-    /// As the layer wants them.
+    /// The limits as the layer takes them.
     pub(super) fn limits(&self) -> QueueLimits {
         QueueLimits {
             logical_block_size: self.block,

@@ -64,12 +64,12 @@ impl Default for ServingSpec {
 }
 
 impl ServingSpec {
-    /// As everything was before there were modes.
+    /// Served inline by the submitters.
     pub fn is_inline(&self) -> bool {
         *self == ServingSpec::default()
     }
 
-    /// As the layer wants it.
+    /// The mode as the layer takes it.
     pub(super) fn config(&self) -> ServingConfig {
         let ([plug_low, plug_high], [pressure_low, pressure_high]) = (self.plug, self.pressure);
         let serving = self.mode.into();

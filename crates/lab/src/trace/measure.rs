@@ -148,7 +148,7 @@ impl Measures {
         self.0[span as usize].add(value);
     }
 
-    /// Those that there are any of, in btt's order.
+    /// Spans that occurred, in btt's order, with their measures.
     pub fn there(&self) -> impl Iterator<Item = (Span, &Measure)> {
         Span::ALL.into_iter().zip(&self.0).filter(|(_, measure)| measure.n > 0)
     }

@@ -29,7 +29,7 @@ pub struct Show {
 /// What becomes of drivers' data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DriverData {
-    /// They are not shown, as by blkparse.
+    /// Drivers' data are not shown, as by blkparse.
     #[default]
     Hidden,
     /// A line each, with the action d.

@@ -38,24 +38,24 @@ enum Kicks {
 }
 
 /// How others reach an I/O thread.
-pub(super) struct Post {
+pub(super) struct ThreadHandle {
     pub(super) cpu: u32,
     pub(super) bell: Arc<Doorbell<Simulated>>,
     /// Queues whose notification nobody has looked at.
     pub(super) kicked: std::sync::Mutex<u64>,
 }
 
-impl Post {
-    pub(super) fn new(cpu: u32) -> Post {
+impl ThreadHandle {
+    pub(super) fn new(cpu: u32) -> ThreadHandle {
         let bell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
-        Post { cpu, bell, kicked: std::sync::Mutex::new(0) }
+        ThreadHandle { cpu, bell, kicked: std::sync::Mutex::new(0) }
     }
 }
 
 /// An I/O thread.
 pub(super) struct Io<'a> {
     vm: &'a Vm,
-    post: &'a Post,
+    handle: &'a ThreadHandle,
     queues: Vec<Queue>,
     channel: Channel<Simulated>,
     pace: Pace,
@@ -72,7 +72,7 @@ pub(super) struct Io<'a> {
 /// Runs I/O thread `number` until the processes have ended.
 pub(super) fn run(vm: &Vm, number: u32) {
     let served = vm.plan.served;
-    let post = &vm.posts[number as usize];
+    let handle = &vm.handles[number as usize];
     let queue = |queue: u32| Queue {
         number: queue,
         ring: Arc::clone(&vm.rings[queue as usize]),
@@ -85,7 +85,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
     let thread = IoThread {
         number: number as u16,
         owner: u64::from(number) + 1,
-        bell: Arc::clone(&post.bell),
+        bell: Arc::clone(&handle.bell),
         turn: None,
     };
     // A ring's slots each, so that the channel is never full.
@@ -96,7 +96,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
     };
     let mut io = Io {
         vm,
-        post,
+        handle,
         queues,
         channel: Channel::open(&vm.volume, config).expect("its queues are served"),
         pace: Pace::new(PaceConfig { wait_max_ns: served.wait_max_ns }),
@@ -113,7 +113,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
 impl Io<'_> {
     /// One turn; false when all is over.
     fn turn(&mut self) -> bool {
-        self.vm.cores.enter(self.post.cpu, None);
+        self.vm.cores.enter(self.handle.cpu, None);
         self.system_call(&self.vm.costs.device.poll);
         let mut busy = self.take();
         busy |= self.submit();
@@ -135,7 +135,7 @@ impl Io<'_> {
 
     /// Looks at the rings of which there was a notification, or at all while it polls.
     fn take(&mut self) -> bool {
-        let kicked = std::mem::take(&mut *lock(&self.post.kicked));
+        let kicked = std::mem::take(&mut *lock(&self.handle.kicked));
         let polls = self.polling.spin_ns() > 0;
         let before = self.in_hand;
         for index in 0..self.queues.len() {
@@ -274,7 +274,7 @@ impl Io<'_> {
         self.vm.count(|counts| counts.signals += 1);
         self.system_call(&self.vm.costs.device.signal);
         let vcpu = &self.vm.vcpus[self.vm.plan.served.target(queue) as usize];
-        vcpu.interrupt(1 << queue, self.post.cpu, &self.vm.cores);
+        vcpu.interrupt(1 << queue, self.handle.cpu, &self.vm.cores);
     }
 
     /// Polls, then sleeps until notified or until the drive has something.
@@ -299,11 +299,11 @@ impl Io<'_> {
             }
         }
         let deadline_ns = self.channel.sleep_until();
-        let (channel, vm, post) = (&self.channel, self.vm, self.post);
+        let (channel, vm, handle) = (&self.channel, self.vm, self.handle);
         let slept_ns = Simulated::now();
         vm.count(|counts| counts.sleeps += 1);
-        let ready = || *lock(&post.kicked) != 0 || channel.has_work() || vm.is_over();
-        post.bell.sleep_unless(deadline_ns, ready);
+        let ready = || *lock(&handle.kicked) != 0 || channel.has_work() || vm.is_over();
+        handle.bell.sleep_unless(deadline_ns, ready);
         self.polling.slept(spin_ns, Simulated::now() - slept_ns);
         self.channel.tick();
     }

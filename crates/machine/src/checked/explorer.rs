@@ -155,7 +155,7 @@ impl Explorer {
     /// The first failure of `body`, or None if it has none within the bounds.
     ///
     /// # Panics
-    /// As [`Explorer::check`], but for the failure.
+    /// Explores like [`Explorer::check`], and returns a failure instead of panicking.
     pub fn find(&self, body: impl Fn()) -> Option<Failure> {
         self.explore(&body).err()
     }

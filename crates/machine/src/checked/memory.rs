@@ -28,7 +28,7 @@ struct Store {
     /// When it was stored, by the clock of `thread`, which stored it.
     epoch: u32,
     thread: u8,
-    /// It read the store before it, so nothing comes between.
+    /// Stored by a step that read the store before it, so nothing comes between.
     atomic: bool,
 }
 

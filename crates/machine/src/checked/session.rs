@@ -76,7 +76,7 @@ pub(super) struct Thread {
     pub(super) views: Views,
     pub(super) wait: Wait,
     pub(super) turns: *const Turns,
-    /// It has not done anything that others could see: its first turn was just decided.
+    /// The thread has not done anything that others could see: its first turn was just decided.
     pub(super) fresh: bool,
     pub(super) cpu: u32,
 }
@@ -142,7 +142,7 @@ pub(super) fn with<R>(step: impl FnOnce(&mut Session) -> R) -> R {
     step(unsafe { &mut *session })
 }
 
-/// As [`with`], for destructors: None outside an exploration.
+/// Calls `f` like [`with`], for destructors: None outside an exploration.
 pub(super) fn try_with<R>(step: impl FnOnce(&mut Session) -> R) -> Option<R> {
     is_exploring().then(|| with(step))
 }

@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::vec::Vec;
 
 use super::line::{CpuSet, LineState, Written};
-use super::meter::Told;
+use super::meter::WordLockRows;
 use super::model::SOCKETS_MAX;
 use super::report::SimError;
 use super::world::{NO_THREAD, State, World, private, shared, suspend};
@@ -78,7 +78,7 @@ pub(super) struct LockTable {
     /// Rows by the addresses of name and place: only looked up, never walked.
     index: HashMap<(usize, usize), u32>,
     /// Of locks that are made of words.
-    pub(super) told: Told,
+    pub(super) word_locks: WordLockRows,
 }
 
 #[derive(Debug, Default)]
@@ -143,12 +143,12 @@ impl LockTable {
             hold_ns_max: sum.hold_ps_max / 1_000,
         };
         let own = self.rows.iter().map(|(name, site, sum)| (*name, *site, counts(sum)));
-        table(own.chain(self.told.rows()))
+        table(own.chain(self.word_locks.rows()))
     }
 }
 
 impl<T> SimLock<T> {
-    /// Its place in the table of the running simulation.
+    /// The lock's place in the table of the running simulation.
     fn place_in(&self, world: &mut World) -> u32 {
         let place = self.place.load(Relaxed);
         if (place >> 32) as u32 == world.epoch {

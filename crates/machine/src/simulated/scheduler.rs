@@ -23,7 +23,7 @@ pub(super) enum Next {
     Start(u32, Body),
     /// All threads have ended.
     Done,
-    /// It cannot go on.
+    /// The simulation cannot go on.
     Failed(SimError),
 }
 

@@ -15,7 +15,7 @@ use crate::{Parker, Thread};
 pub(super) struct Ended(AtomicBool);
 
 impl Ended {
-    /// It returned from its body.
+    /// The thread returned from its body.
     pub(super) fn set(&self) {
         self.0.store(true, Relaxed);
     }

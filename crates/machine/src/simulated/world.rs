@@ -43,7 +43,7 @@ pub(super) type Body = Box<dyn FnOnce() + Send>;
 /// A simulated CPU.
 #[derive(Debug)]
 pub(super) struct CpuState {
-    /// Its time, unless it is the one that runs now.
+    /// The CPU's time, unless it is the one that runs now.
     pub(super) clock_ps: u64,
     /// The thread that has it.
     pub(super) current: u32,
@@ -54,7 +54,7 @@ pub(super) struct CpuState {
     pub(super) slice_end_ps: u64,
     /// Time taken by interrupts, not charged yet.
     pub(super) stolen_ps: u64,
-    /// Its place among CPUs with the same time.
+    /// The CPU's place among those with equal times.
     pub(super) position: usize,
     pub(super) idle_ps: u64,
     pub(super) spin_ps: u64,
@@ -65,17 +65,17 @@ pub(super) struct CpuState {
 /// What a thread does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// It has its CPU.
+    /// The thread has its CPU.
     Running,
-    /// It waits for its CPU.
+    /// The thread waits for its CPU.
     Ready,
-    /// It sleeps in a parker.
+    /// The thread sleeps in a parker.
     Parked,
-    /// It waits for the end of a thread.
+    /// The thread waits for the end of another.
     Joining(u32),
-    /// It spins on this lock of the table.
+    /// The thread spins on this lock of the table.
     Locking(u32),
-    /// It spins in `spin_until`.
+    /// The thread spins in `spin_until`.
     Spinning,
 }
 
@@ -101,7 +101,7 @@ pub(super) struct ThreadState {
 /// What a thread in `spin_until` looks at.
 #[derive(Debug, Default)]
 pub(super) struct SpinState {
-    /// It evaluates the condition at this moment.
+    /// The thread evaluates its condition at this moment.
     pub(super) recording: bool,
     /// Something that it looked at was written since the evaluation began.
     pub(super) dirty: bool,
@@ -115,7 +115,7 @@ pub(super) struct SpinState {
 #[derive(Debug)]
 struct Turn {
     slice_end_ps: u64,
-    /// Its place among CPUs with the same time.
+    /// The CPU's place among those with equal times.
     position: usize,
     yielder: *const Yielder<(), ()>,
 }
