@@ -11,13 +11,13 @@ use millrace_block::ErrorKind;
 use millrace_machine::{Machine, Order, Parker, Simulated, Word};
 
 use super::judge::hold;
-use super::scenario::{Disturbance, What};
+use super::scenario::{Disturbance, NS_PER_US, What};
 use super::serving::ModeSpec;
 use super::submitter::RunState;
 
 /// Sleeps until a time, and does one thing.
 pub(super) fn disturb(state: &Arc<RunState>, disturbance: Disturbance, start_ns: u64) {
-    sleep_until(start_ns + u64::from(disturbance.at_us) * 1_000);
+    sleep_until(start_ns + u64::from(disturbance.at_us) * NS_PER_US);
     match disturbance.what {
         What::Freeze(drive, for_us) => freeze(state, drive as usize, for_us),
         What::Quiesce(drive, for_us) => quiesce(state, drive as usize, for_us),
@@ -60,7 +60,7 @@ fn freeze(state: &RunState, drive: usize, for_us: u32) {
             judge.accuse("starvation", text);
         }
     }
-    sleep_until(Simulated::now() + u64::from(for_us) * 1_000);
+    sleep_until(Simulated::now() + u64::from(for_us) * NS_PER_US);
     hold(&state.judge).media[drive].frozen = false;
     disk.unfreeze();
 }
@@ -103,7 +103,7 @@ fn quiesce(state: &RunState, drive: usize, for_us: u32) {
     let Some(disk) = state.volume.disks().get(drive) else { return };
     disk.quiesce();
     hold(&state.judge).media[drive].quiesced = true;
-    sleep_until(Simulated::now() + u64::from(for_us) * 1_000);
+    sleep_until(Simulated::now() + u64::from(for_us) * NS_PER_US);
     hold(&state.judge).media[drive].quiesced = false;
     disk.unquiesce();
 }

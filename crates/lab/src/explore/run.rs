@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::disturb::{disturb, watch};
 use super::drive::Drive;
 use super::judge::{Judge, SharedJudge, Violation, hold};
-use super::scenario::{ChannelSpec, LayoutSpec, Scenario, What};
+use super::scenario::{ChannelSpec, LayoutSpec, NS_PER_US, Scenario, What};
 use super::submitter::{RunState, Submitter};
 use super::workers;
 
@@ -206,7 +206,7 @@ const SWEEPS_MAX: u32 = 16;
 /// Polls every queue that any thread may run, after the time of all that was forgotten.
 fn sweep(state: &Arc<RunState>) {
     let latest = state.scenario.drives.iter().map(|d| {
-        u64::from(d.faults.stuck_us + d.faults.slow_us) * 1_000 + u64::from(d.latency_ns[1])
+        u64::from(d.faults.stuck_us + d.faults.slow_us) * NS_PER_US + u64::from(d.latency_ns[1])
     });
     hold(&state.judge).media.iter_mut().for_each(super::media::Media::calm);
     Simulated::charge(latest.max().unwrap_or(0) + 1_000);
@@ -279,7 +279,7 @@ fn build(scenario: &Scenario, judge: &SharedJudge) -> Arc<Volume<Simulated>> {
             software_queues: layer.software.into(),
             hardware_queues: layer.hardware.into(),
             queue_depth: None,
-            timeout_ns: u64::from(layer.timeout_us) * 1_000,
+            timeout_ns: u64::from(layer.timeout_us) * NS_PER_US,
             // Not at all, a little, or as long as by default.
             serve_wait_ns: scenario.seed % 3 * 1_000,
             io_threads: scenario.channels.len() as u16,

@@ -10,6 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use super::serving::{ModeSpec, ServingSpec};
 
+/// Nanoseconds in a microsecond, in which scenarios count.
+pub(super) const NS_PER_US: u64 = 1_000;
+/// Longest time after which whoever waits in vain looks again.
+const LOOK_NS: u64 = 1_000_000;
+
 /// A machine, a volume on it, programs that use it, and what goes wrong.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -438,7 +443,7 @@ impl Scenario {
             || self.layer.stack == StackSpec::Sq
             || self.drives.iter().any(|d| d.drive_tags)
             || self.plugs_requests();
-        let look_ns = if shares { 1_000_000 } else { 0 };
+        let look_ns = if shares { LOOK_NS } else { 0 };
         let each_ns = most(&|d| u64::from(d.latency_ns[1])) + 10_000 + busy_ns + look_ns;
         let held_us: u64 = self
             .disturbances

@@ -14,7 +14,7 @@ use millrace_machine::{Doorbell, Machine, Order, Parker, Simulated, Word};
 
 use super::judge::{Memory, SharedJudge, hold};
 use super::random::Random;
-use super::scenario::{ChannelSpec, Scenario};
+use super::scenario::{ChannelSpec, NS_PER_US, Scenario};
 use super::workers::WorkerHandle;
 use super::workload::{Foreign, Workload, found};
 
@@ -183,7 +183,7 @@ impl Submitter {
         let stamp = if self.state.scenario.layer.stamp_each { Stamp::Io } else { Stamp::Batch };
         let config = ChannelConfig { depth: self.spec.depth, stamp, thread };
         let mut channel = Channel::open(&self.state.volume, config).expect("its queues are served");
-        channel.set_drain_ns(u64::from(self.spec.drain_us) * 1_000);
+        channel.set_drain_ns(u64::from(self.spec.drain_us) * NS_PER_US);
         channel
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use millrace_block::{IoThread, WORKER_SPIN_NS, Worker};
 use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Simulated, Thread, Word};
 
-use super::scenario::Scenario;
+use super::scenario::{NS_PER_US, Scenario};
 use super::submitter::{Bell, RunState};
 
 type SimWord = <Simulated as Machine>::Word;
@@ -88,7 +88,7 @@ fn work(state: &RunState, number: usize, up: &SimWord) {
         worker.run(&handle.leave, WORKER_SPIN_NS);
         drop(worker);
         let back_us = handle.leave.swap(0, Order::AcqRel) - 1;
-        let back_ns = Simulated::now() + back_us * 1_000;
+        let back_ns = Simulated::now() + back_us * NS_PER_US;
         while back_us > 0 && Simulated::now() < back_ns && handle.over.load(Order::Acquire) == 0 {
             parker.park(Some(back_ns));
         }

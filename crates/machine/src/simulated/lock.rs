@@ -20,7 +20,7 @@ use super::line::{CpuSet, LineState, Written};
 use super::meter::WordLockRows;
 use super::model::SOCKETS_MAX;
 use super::report::SimError;
-use super::world::{NO_THREAD, State, World, private, shared, suspend};
+use super::world::{NO_THREAD, PS_PER_NS, State, World, private, shared, suspend};
 use crate::Lock;
 use crate::lock_row::{CallSite, LockCounts, LockRow, Site, table};
 
@@ -137,10 +137,10 @@ impl LockTable {
             acquisitions: sum.acquisitions,
             contended: sum.contended,
             rejected: sum.rejected,
-            wait_ns: sum.wait_ps / 1_000,
-            wait_ns_max: sum.wait_ps_max / 1_000,
-            hold_ns: sum.hold_ps / 1_000,
-            hold_ns_max: sum.hold_ps_max / 1_000,
+            wait_ns: sum.wait_ps / PS_PER_NS,
+            wait_ns_max: sum.wait_ps_max / PS_PER_NS,
+            hold_ns: sum.hold_ps / PS_PER_NS,
+            hold_ns_max: sum.hold_ps_max / PS_PER_NS,
         };
         let own = self.rows.iter().map(|(name, site, sum)| (*name, *site, counts(sum)));
         table(own.chain(self.word_locks.rows()))
@@ -301,7 +301,7 @@ impl World {
             let name = self.me().name.clone();
             let message = "it panicked, and its destructors wait for a lock".into();
             self.run.failure =
-                Some(SimError::Panic { thread: name, at_ns: self.now_ps / 1_000, message });
+                Some(SimError::Panic { thread: name, at_ns: self.now_ps / PS_PER_NS, message });
         }
         true
     }

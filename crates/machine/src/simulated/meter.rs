@@ -6,7 +6,7 @@
 
 use std::vec::Vec;
 
-use super::world::private;
+use super::world::{PS_PER_NS, private};
 use crate::Meter;
 use crate::lock_row::{CallSite, Hold, LockCounts, Site};
 
@@ -42,7 +42,7 @@ impl Meter for SimMeter {
 
     #[inline]
     fn now() -> u64 {
-        private(|world| world.now_ps / 1_000).unwrap_or(0)
+        private(|world| world.now_ps / PS_PER_NS).unwrap_or(0)
     }
 
     fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts) {

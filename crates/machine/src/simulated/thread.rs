@@ -7,7 +7,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::Arc;
 
-use super::world::{NO_THREAD, State, World, shared, suspend};
+use super::world::{NO_THREAD, PS_PER_NS, State, World, shared, suspend};
 use crate::{Parker, Thread};
 
 /// How a thread ended, for those that join it.
@@ -101,7 +101,7 @@ impl World {
     fn park(&mut self, sleep: &Sleep, deadline_ns: Option<u64>) -> bool {
         self.events += 1;
         self.now_ps += self.prices.threads.system_call;
-        let deadline_ps = deadline_ns.map_or(u64::MAX, |ns| ns.saturating_mul(1_000));
+        let deadline_ps = deadline_ns.map_or(u64::MAX, |ns| ns.saturating_mul(PS_PER_NS));
         if sleep.pending.swap(false, Relaxed) || deadline_ps <= self.now_ps {
             return false;
         }

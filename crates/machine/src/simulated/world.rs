@@ -30,6 +30,8 @@ use super::thread::Ended;
 use super::tournament::{Tournament, key};
 use crate::{CpuId, NodeId, Topology};
 
+/// Picoseconds, in which the simulation counts, in a nanosecond, in which its users do.
+pub(super) const PS_PER_NS: u64 = 1_000;
 /// Where virtual time begins: programs may take a time of 0 for "none".
 pub(super) const BEGIN_PS: u64 = 1_000_000;
 /// No thread.
