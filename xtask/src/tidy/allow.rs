@@ -12,6 +12,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use super::Finding;
+use super::source::Source;
 
 /// A violation that a list may allow: so much of it, under a key.
 pub struct Excess {
@@ -32,6 +33,14 @@ pub struct Entry {
     pub key: String,
     /// The number after the key, where the list has them.
     pub limit: Option<usize>,
+}
+
+impl Excess {
+    /// A file that breaks a rule at this line, whatever else is in it.
+    pub fn of_file(source: &Source, line: usize, message: impl Into<String>) -> Excess {
+        let finding = Finding::new(&source.path, line, message);
+        Excess { key: source.path.clone(), amount: 1, finding }
+    }
 }
 
 /// The exceptions to one rule.
@@ -93,7 +102,10 @@ impl AllowList {
             *sums.entry(&excess.key).or_default() += excess.amount;
         }
         let limit = |entry: &Entry| entry.limit.unwrap_or(1);
-        let mut findings = Vec::new();
+        let allowed = |key: &str| self.get(key).map_or(0, limit);
+        let over =
+            excesses.iter().filter(|excess| sums[excess.key.as_str()] > allowed(&excess.key));
+        let mut findings: Vec<_> = over.map(|excess| excess.finding.clone()).collect();
         for entry in &self.entries {
             let sum = sums.get(entry.key.as_str()).copied().unwrap_or(0);
             if sum < limit(entry) {
@@ -104,10 +116,6 @@ impl AllowList {
                 findings.push(Finding::new(&self.path, entry.line, message));
             }
         }
-        let allowed = |key: &str| self.get(key).map_or(0, limit);
-        let over =
-            excesses.iter().filter(|excess| sums[excess.key.as_str()] > allowed(&excess.key));
-        findings.extend(over.map(|excess| excess.finding.clone()));
         findings
     }
 
@@ -147,10 +155,10 @@ mod tests {
         assert_eq!(
             shown,
             [
-                "x.txt:2: b has shrunk to 2; write that after it",
-                "x.txt:3: c needs no entry; remove it",
                 "a:7: too much",
-                "a:7: too much"
+                "a:7: too much",
+                "x.txt:2: b has shrunk to 2; write that after it",
+                "x.txt:3: c needs no entry; remove it"
             ]
         );
     }

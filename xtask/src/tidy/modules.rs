@@ -17,11 +17,7 @@ pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     let excess = |source: &Source| {
         let folder = source.path.trim_end_matches("/mod.rs");
         let message = format!("module file of the other style; move it to {folder}.rs");
-        Excess {
-            key: source.path.clone(),
-            amount: 1,
-            finding: Finding::new(&source.path, 1, message),
-        }
+        Excess::of_file(source, 1, message)
     };
     list.check(others.map(excess).collect())
 }
