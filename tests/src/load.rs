@@ -17,6 +17,7 @@ use millrace_clients::nbd::{Address, NbdUri};
 use millrace_clients::nbd::{Client, Completion};
 use millrace_exports::nbd::wire::CMD_FLAG_FUA;
 use millrace_exports::nbd::{Command, Errno, Request};
+use millrace_random::SplitMix64;
 
 use crate::durability::{Model, Outcome, SECTOR, Write, contents};
 
@@ -85,21 +86,6 @@ pub fn request(command: Command, sector: u64, sectors: u64) -> Request {
     Request { cookie: 0, flags: 0, command, offset, length }
 }
 
-/// Numbers from a seed. Source: Vigna, splitmix64.
-#[derive(Debug, Clone)]
-pub struct Dice(pub u64);
-
-impl Dice {
-    /// 0 up to, not including, `sides`.
-    pub fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % sides
-    }
-}
-
 /// What the rounds so far came to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -128,7 +114,7 @@ enum Sent {
 pub struct Load {
     clients: Vec<Client>,
     shared: Mutex<Shared>,
-    dice: Dice,
+    dice: SplitMix64,
 }
 
 impl Load {
@@ -137,7 +123,7 @@ impl Load {
     pub fn new(nr_sectors: u64, seed: u64) -> Self {
         let model = Model::new(nr_sectors);
         let shared = Shared { model, counts: Counts::default(), mix: MIXES[0], stop: false };
-        Load { clients: Vec::new(), shared: Mutex::new(shared), dice: Dice(seed) }
+        Load { clients: Vec::new(), shared: Mutex::new(shared), dice: SplitMix64::new(seed) }
     }
 
     /// Replaces its connections by `count` new ones.
@@ -173,9 +159,9 @@ impl Load {
     /// When a request fails that has no excuse ([`Model::is_excused`]), or not with EIO, or is not
     /// answered at all.
     pub fn round(&mut self, action: impl FnOnce(&Load)) {
-        let seeds: Vec<u64> = self.clients.iter().map(|_| self.dice.roll(u64::MAX)).collect();
+        let seeds: Vec<u64> = self.clients.iter().map(|_| self.dice.below(u64::MAX)).collect();
         let mut clients = std::mem::take(&mut self.clients);
-        let mix = MIXES[self.dice.roll(MIXES.len() as u64) as usize];
+        let mix = MIXES[self.dice.below(MIXES.len() as u64) as usize];
         {
             let shared = &mut *self.lock();
             (shared.stop, shared.mix) = (false, mix);
@@ -183,7 +169,7 @@ impl Load {
         let this = &*self;
         thread::scope(|scope| {
             for (client, seed) in clients.iter_mut().zip(seeds) {
-                scope.spawn(move || this.one_connection(client, Dice(seed)));
+                scope.spawn(move || this.one_connection(client, SplitMix64::new(seed)));
             }
             action(this);
             this.lock().stop = true;
@@ -191,7 +177,7 @@ impl Load {
         self.clients = clients;
     }
 
-    fn one_connection(&self, client: &mut Client, mut dice: Dice) {
+    fn one_connection(&self, client: &mut Client, mut dice: SplitMix64) {
         let mut sent = HashMap::new();
         let mut goes_on = true;
         while goes_on || !sent.is_empty() {
@@ -209,7 +195,7 @@ impl Load {
         &self,
         client: &mut Client,
         sent: &mut HashMap<u64, Sent>,
-        dice: &mut Dice,
+        dice: &mut SplitMix64,
         goes_on: bool,
     ) -> io::Result<()> {
         while goes_on && sent.len() < DEPTH {
@@ -224,16 +210,16 @@ impl Load {
         Ok(())
     }
 
-    fn begin(&self, dice: &mut Dice) -> (u64, Request, Vec<u8>, Sent) {
+    fn begin(&self, dice: &mut SplitMix64) -> (u64, Request, Vec<u8>, Sent) {
         let Shared { model, mix, .. } = &mut *self.lock();
         let (flush_one_in, fua_one_in) = *mix;
-        if dice.roll(flush_one_in) == 0 {
+        if dice.below(flush_one_in) == 0 {
             let tick = model.begin_flush();
             return (tick, request(Command::Flush, 0, 0), Vec::new(), Sent::Flush(tick));
         }
-        let first = dice.roll(model.nr_sectors());
-        let count = (1 + dice.roll(WRITE_SECTORS_MAX)).min(model.nr_sectors() - first);
-        let write = model.begin_write(first..first + count, dice.roll(fua_one_in) == 0);
+        let first = dice.below(model.nr_sectors());
+        let count = (1 + dice.below(WRITE_SECTORS_MAX)).min(model.nr_sectors() - first);
+        let write = model.begin_write(first..first + count, dice.below(fua_one_in) == 0);
         let flags = if write.fua { CMD_FLAG_FUA } else { 0 };
         let request = Request { flags, ..request(Command::Write, first, count) };
         (write.stamp, request, contents(&write), Sent::Write(write))

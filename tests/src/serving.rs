@@ -8,6 +8,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
+use millrace_random::XorShift64;
+
 use crate::{Daemon, run};
 
 const PROBE: &str = "[[drive]]\nname = \"d0\"\nspec = \"null:size=1m\"\n\
@@ -78,19 +80,12 @@ pub fn succeed(command: &mut Command) -> String {
 }
 
 /// Bytes that differ from place to place and from seed to seed, and never are zero.
-///
-/// # Source
-///
-/// Marsaglia, xorshift64.
 #[must_use]
 pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut random = XorShift64::of_seed(seed);
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend(state.to_le_bytes().map(|byte| byte | 1));
+        bytes.extend(random.next().to_le_bytes().map(|byte| byte | 1));
     }
     bytes.truncate(length);
     bytes

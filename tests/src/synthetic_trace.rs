@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use millrace_block::blktrace::{Act, Note, Record, Remap, category, device, encode_number};
+use millrace_random::{SplitMix64, XorShift64};
 
 /// CPUs of a trace.
 const CPUS: usize = 4;
@@ -14,15 +15,12 @@ const CPUS: usize = 4;
 const DRIVES: [u32; 2] = [device(8, 0), device(259, 3)];
 const VOLUME: u32 = device(253, 1);
 
-/// Small and good enough; the same everywhere.
-struct Random(u64);
+/// Numbers from a seed, the same everywhere.
+struct Random(XorShift64);
 
 impl Random {
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
+        self.0.next() % bound
     }
 
     fn one_in(&mut self, chances: u64) -> bool {
@@ -44,7 +42,7 @@ struct Writer {
 /// If a file cannot be written.
 pub fn write(dir: &Path, name: &str, ios: u32, seed: u64) {
     let mut writer = Writer {
-        random: Random(seed * 2 + 0x9e37_79b9_7f4a_7c15),
+        random: Random(XorShift64::new(seed * 2 + SplitMix64::STEP)),
         now_ns: 5_000_000_000,
         files: Default::default(),
         sequences: [0; CPUS],

@@ -1,8 +1,9 @@
 //! `millrace ctl resize`: drives that grow under a running daemon, seen by clients old and new.
 //!
-//! Files behind NBD, one behind the other or striped. Who was connected goes on with the size that
-//! it was told, who comes later is told the new one; counters and metrics have it at once. What
-//! cannot be is refused with status 2, and changes nothing. Every test runs the real binary.
+//! Files behind NBD, one behind the other or striped. A client that was connected goes on with the
+//! size that it was told, one that comes later is told the new one; counters and metrics have it at
+//! once. What cannot be is refused with status 2, and changes nothing. Every test runs the real
+//! binary.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use millrace_tests::load::{Dice, Load};
+use millrace_random::SplitMix64;
+use millrace_tests::load::Load;
 use millrace_tests::{Daemon, poll_within, tempdir};
 
 const SECTORS: u64 = 2048;
@@ -31,14 +32,14 @@ fn config(dir: &Path, backend: &str) -> String {
 fn acknowledged_writes_survive_14_kills_of_the_daemon() {
     let dir = tempdir();
     let socket = dir.path().join("s");
-    let (mut load, mut dice) = (Load::new(SECTORS, 3), Dice(11));
+    let (mut load, mut dice) = (Load::new(SECTORS, 3), SplitMix64::new(11));
     for kill in 1..=KILLS {
         let backend = if kill % 2 == 0 { "epoll" } else { "auto" };
         // The socket file of the killed daemon is still there.
         let mut daemon = Daemon::start(&config(dir.path(), backend), &[]);
         load.connect(&socket, "v", CONNECTIONS);
         load.check(&format!("after kill {} ({backend})", kill - 1));
-        let pause = 20 + dice.roll(100);
+        let pause = 20 + dice.below(100);
         load.round(|load| {
             let before = load.counts().acknowledged;
             let goes_on = || (load.counts().acknowledged >= before + 100).then_some(());

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use millrace_clients::nbd::Client;
 use millrace_exports::nbd::{Command, Errno, Request};
-use millrace_tests::load::{self, Dice, connect, request};
+use millrace_random::SplitMix64;
+use millrace_tests::load::{self, connect, request};
 use millrace_tests::{Daemon, poll_within};
 
 /// Sectors of a chunk.
@@ -90,10 +91,10 @@ enum Fate {
 fn storm(daemon: &Daemon, command: Command, fate: impl Fn(u64, u64) -> Fate) {
     let socket = daemon.dir().join("s");
     let mut clients = [0; 2].map(|_| connect(&socket, "v").unwrap());
-    let mut dice = Dice(5);
+    let mut dice = SplitMix64::new(5);
     let mut sent = Vec::new();
     for number in 0..400 {
-        let (first, chunks) = (dice.roll(CHUNKS - 5), 1 + dice.roll(5));
+        let (first, chunks) = (dice.below(CHUNKS - 5), 1 + dice.below(5));
         sent.push((first, chunks));
         let bytes = match command {
             Command::Write => (first..first + chunks).flat_map(data).collect(),

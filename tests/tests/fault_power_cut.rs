@@ -7,8 +7,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use millrace_random::SplitMix64;
 use millrace_tests::Daemon;
-use millrace_tests::load::{Dice, Load};
+use millrace_tests::load::Load;
 
 const SECTORS: u64 = 4096;
 const CONNECTIONS: usize = 4;
@@ -64,9 +65,9 @@ fn survives(fua: &str, backend: &str, cuts: u64) {
     let socket = daemon.dir().join("s");
     let mut load = Load::new(SECTORS, cuts);
     load.connect(&socket, "v", CONNECTIONS);
-    let (mut dice, mut lost) = (Dice(7), 0);
+    let (mut dice, mut lost) = (SplitMix64::new(7), 0);
     for number in 1..=cuts {
-        let (before, after) = (5 + dice.roll(15), dice.roll(4));
+        let (before, after) = (5 + dice.below(15), dice.below(4));
         load.round(|load| {
             thread::sleep(Duration::from_millis(before));
             lost += cut(&mut daemon, load, number);

@@ -1,4 +1,4 @@
-//! Who serves the drives of a volume: workers, one list, whichever is faster; in the daemon.
+//! Ways to serve the drives of a volume: workers, one list, whichever is faster; in the daemon.
 //!
 //! Four file drives in each mode, with watermarks so low that workers get nearly everything: fio
 //! writes and verifies, a raw load is stopped in the middle, and nothing moves while nobody asks.

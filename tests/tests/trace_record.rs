@@ -203,7 +203,7 @@ fn a_running_daemon_is_recorded_whole_and_goes_on() {
         assert_eq!(count(&ours, letter, 'W'), each(10), "{letter}\n{ours}");
         assert_eq!(count(&ours, letter, 'R'), each(7), "{letter}\n{ours}");
     }
-    // Who did it, and a flush on each drive.
+    // The client that did it, and a flush on each drive.
     assert!(ours.contains("[client-"), "{ours}");
     assert_eq!(count(&ours, "D", 'F'), each(1), "{ours}");
     load(&daemon);

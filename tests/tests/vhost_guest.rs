@@ -1,7 +1,7 @@
 //! A real guest with a volume as its disk, while an NBD client uses the same volume.
 //!
 //! One boot, and the steps one after the other: two queues, a file system, fio, discard, both
-//! protocols at once. The same steps run against QEMU's own server if asked for
+//! protocols at once. They run against QEMU's own server if asked for
 //! (`cargo test -p millrace-tests --test vhost_guest -- --ignored`): what fails there too is a
 //! mistake of the steps.
 

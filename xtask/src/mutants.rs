@@ -40,7 +40,7 @@ struct Group {
     but: &'static [&'static str],
     /// The test targets.
     tests: &'static [&'static str],
-    /// Those that judge the short list.
+    /// Test programs that judge the short list.
     quick: &'static [&'static str],
     /// Tests left out by name: they take long, and what they see others see, too.
     skipped: &'static [&'static str],

@@ -1,20 +1,17 @@
 //! After warm-up an I/O allocates nothing, on any stack, whole or split, plain or vectored.
 //!
-//! Owns the allocator of this test binary, which counts the calls of a thread while that thread
-//! asks for it; the layer serves inline, so all of an I/O happens on the thread that submits it.
-//! The first counted call keeps its backtrace, so a failure names the line. Bios and their memory
-//! go round: the completion gives a bio back, and it is moved and submitted again. The test drive
+//! The allocator of this test binary counts the calls of the thread that measures; the layer serves
+//! inline, so all of an I/O happens on the thread that submits it. Bios and their memory go round:
+//! the completion gives a bio back, and it is moved and submitted again. The test drive
 //! of `support` lists segments in a vector to check them, so its `queue_rq` is not counted; the
 //! walk over the segments that any driver makes is.
-#![allow(missing_docs, unsafe_code)]
+#![allow(missing_docs)]
 
 mod support;
 
-use std::alloc::{GlobalAlloc, System};
-use std::backtrace::Backtrace;
-use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
+use millrace_allocations::{Counting, uncounted};
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Disk, DiskConfig, Dispatch, Driver,
     DriverQueue, Error, Expired, HwQueues, Layout, OpFlags, QueueLimits, Request, Sector, Stack,
@@ -28,72 +25,8 @@ const IOS: u64 = 10_000;
 /// Sectors of a test drive: 8 MiB.
 const SECTORS: Sector = 1 << 14;
 
-thread_local! {
-    static COUNTING: Cell<bool> = const { Cell::new(false) };
-    static CALLS: Cell<u64> = const { Cell::new(0) };
-    static FIRST: RefCell<Option<Backtrace>> = const { RefCell::new(None) };
-}
-
-/// The system's allocator, with a count of its calls by threads that asked for it.
-struct Counting;
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-impl Counting {
-    fn count() {
-        if COUNTING.get() {
-            CALLS.set(CALLS.get() + 1);
-            if CALLS.get() == 1 {
-                // Taking it allocates.
-                uncounted(|| FIRST.set(Some(Backtrace::force_capture())));
-            }
-        }
-    }
-}
-
-// SAFETY: hands every call to the system's allocator as it is.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: std::alloc::Layout) -> *mut u8 {
-        Counting::count();
-        // SAFETY: the caller upholds what the system's allocator asks for.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn alloc_zeroed(&self, layout: std::alloc::Layout) -> *mut u8 {
-        Counting::count();
-        // SAFETY: as for `alloc`.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-    unsafe fn realloc(&self, old: *mut u8, layout: std::alloc::Layout, size: usize) -> *mut u8 {
-        Counting::count();
-        // SAFETY: as for `alloc`; `old` came from there.
-        unsafe { System.realloc(old, layout, size) }
-    }
-    unsafe fn dealloc(&self, old: *mut u8, layout: std::alloc::Layout) {
-        Counting::count();
-        // SAFETY: as for `realloc`.
-        unsafe { System.dealloc(old, layout) }
-    }
-}
-
-/// Runs `body` without counting, and counts on if that was so.
-fn uncounted<R>(body: impl FnOnce() -> R) -> R {
-    let before = COUNTING.replace(false);
-    let result = body();
-    COUNTING.set(before);
-    result
-}
-
-/// Allocator calls of this thread in `body`, and where the first came from.
-fn calls_in(body: impl FnOnce()) -> (u64, String) {
-    CALLS.set(0);
-    FIRST.set(None);
-    COUNTING.set(true);
-    body();
-    COUNTING.set(false);
-    let first = FIRST.take().map_or_else(String::new, |first| first.to_string());
-    (CALLS.get(), first)
-}
+static ALLOCATOR: Counting = Counting::of_caller();
 
 /// The test drive, whose checks are not counted, but a driver's walk over the segments is.
 struct Drive(TestDrive);
@@ -188,7 +121,7 @@ fn assert_no_call(
     gap: u64,
 ) -> Counts {
     turn(&mut channel, &mut bios, 2_000, gap);
-    let (calls, first) = calls_in(|| turn(&mut channel, &mut bios, IOS, gap));
+    let (calls, first) = ALLOCATOR.calls_in(|| turn(&mut channel, &mut bios, IOS, gap));
     assert!(calls == 0, "{case}: {calls} allocator calls in {IOS} I/Os; the first:\n{first}");
     let mut counts = Counts::default();
     for disk in channel.volume().disks() {
@@ -232,10 +165,10 @@ fn long_in_pieces() -> Vec<Buffer> {
 
 #[test]
 fn allocator_calls_are_counted_and_traced_to_their_line() {
-    let (calls, first) = calls_in(|| drop(Buffer::new(512)));
+    let (calls, first) = ALLOCATOR.calls_in(|| drop(Buffer::new(512)));
     assert_eq!(calls, 2);
     assert!(first.contains("src/bio/buffer.rs:"), "{first}");
-    assert_eq!(calls_in(|| uncounted(|| drop(Buffer::new(512)))).0, 0);
+    assert_eq!(ALLOCATOR.calls_in(|| uncounted(|| drop(Buffer::new(512)))).0, 0);
 }
 
 #[test]

@@ -1,18 +1,15 @@
 //! After warm-up an I/O to a file, by whatever engine, or to a modelled drive allocates nothing on
 //! its I/O thread.
 //!
-//! Owns the allocator of this test binary, which counts the calls of a thread while that thread
-//! asks for it; here that is the I/O thread, which runs the channel, the queue and the ring. The
-//! first counted call keeps its backtrace, so a failure names the line. The threads of a pool are
-//! not counted: a list of results grows there until it holds all that is in flight. Bios go round
+//! The allocator of this test binary counts the calls of the thread that measures: the I/O thread,
+//! which runs the channel, the queue and the ring. The threads of a pool are not counted: a list of
+//! results grows there until it holds all that is in flight. Bios go round
 //! by `poll_again`, so one set of them and of buffers serves a whole case.
-#![allow(missing_docs, unsafe_code, clippy::unwrap_used, clippy::print_stdout)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
-use std::alloc::{GlobalAlloc, System};
-use std::backtrace::Backtrace;
-use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
+use millrace_allocations::Counting;
 use millrace_block::{
     Again, Bio, Buffer, Channel, Disk, DiskConfig, Driver, Op, OpFlags, Stack, Stamp, Volume,
 };
@@ -34,66 +31,8 @@ const SECTORS: u64 = SIZE_BYTES >> 9;
 /// Longest that a test waits for one completion.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
-thread_local! {
-    static COUNTING: Cell<bool> = const { Cell::new(false) };
-    static CALLS: Cell<u64> = const { Cell::new(0) };
-    static FIRST: RefCell<Option<Backtrace>> = const { RefCell::new(None) };
-}
-
-/// The system's allocator, with a count of its calls by threads that asked for it.
-struct Counting;
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-impl Counting {
-    fn count() {
-        if COUNTING.get() {
-            CALLS.set(CALLS.get() + 1);
-            if CALLS.get() == 1 {
-                // Taking it allocates.
-                COUNTING.set(false);
-                FIRST.set(Some(Backtrace::force_capture()));
-                COUNTING.set(true);
-            }
-        }
-    }
-}
-
-// SAFETY: hands every call to the system's allocator as it is.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: std::alloc::Layout) -> *mut u8 {
-        Counting::count();
-        // SAFETY: the caller upholds what the system's allocator asks for.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn alloc_zeroed(&self, layout: std::alloc::Layout) -> *mut u8 {
-        Counting::count();
-        // SAFETY: as for `alloc`.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-    unsafe fn realloc(&self, old: *mut u8, layout: std::alloc::Layout, size: usize) -> *mut u8 {
-        Counting::count();
-        // SAFETY: as for `alloc`; `old` came from there.
-        unsafe { System.realloc(old, layout, size) }
-    }
-    unsafe fn dealloc(&self, old: *mut u8, layout: std::alloc::Layout) {
-        Counting::count();
-        // SAFETY: as for `realloc`.
-        unsafe { System.dealloc(old, layout) }
-    }
-}
-
-/// Allocator calls of this thread in `body`, and where the first came from.
-fn calls_in(body: impl FnOnce()) -> (u64, String) {
-    CALLS.set(0);
-    FIRST.set(None);
-    COUNTING.set(true);
-    body();
-    COUNTING.set(false);
-    let first = FIRST.take().map_or_else(String::new, |first| first.to_string());
-    (CALLS.get(), first)
-}
+static ALLOCATOR: Counting = Counting::of_caller();
 
 /// Who carries out the operations of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -246,7 +185,7 @@ fn assert_no_call(case: &str, rig: &mut Rig, bios: Vec<Bio>, gap: u64) {
     let mut at = 0;
     rig.submit(bios, &mut at, gap);
     rig.turn(&mut at, WARM_UP, gap);
-    let (calls, first) = calls_in(|| rig.turn(&mut at, IOS, gap));
+    let (calls, first) = ALLOCATOR.calls_in(|| rig.turn(&mut at, IOS, gap));
     rig.drain();
     assert!(calls == 0, "{case}: {calls} allocator calls in {IOS} I/Os; the first:\n{first}");
 }
@@ -275,7 +214,7 @@ fn long_list() -> Vec<Buffer> {
 
 #[test]
 fn allocator_calls_are_counted_and_traced_to_their_line() {
-    let (calls, first) = calls_in(|| drop(Buffer::new(512)));
+    let (calls, first) = ALLOCATOR.calls_in(|| drop(Buffer::new(512)));
     assert_eq!(calls, 2);
     assert!(first.contains("src/bio/buffer.rs:"), "{first}");
 }

@@ -1,25 +1,21 @@
 //! After warm-up a request to a server allocates nothing on the server's I/O thread.
 //!
-//! Owns the allocator of this test binary, which counts the calls of the thread that has the name
-//! of a server's first I/O thread, while a test measures; the client runs in the test's own thread
-//! and is not counted. The first counted call keeps its backtrace, so a failure names the line.
-//! Tests take turns, as their servers' threads have equal names. The warm-up keeps more requests
-//! in flight than what is measured, so that buffers and lists are there for any number of them, and
-//! its client stalls once, so that the server has waited for room to send.
+//! The allocator of this test binary counts the calls of the thread that has the name of a server's
+//! first I/O thread; the client runs in the test's own thread and is not counted. Tests take turns,
+//! as their servers' threads have equal names. The warm-up keeps more requests in flight than what
+//! is measured, so that buffers and lists are there for any number of them, and its client stalls
+//! once, so that the server has waited for room to send.
 #![allow(missing_docs, unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // Helpers of tests may fail like tests.
 
 mod common;
 mod vhost_support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::backtrace::Backtrace;
-use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use common::{BACKENDS, MIB, Running, order, request, serve, write};
+use millrace_allocations::{Counting, held_bytes};
 use millrace_clients::nbd::Client;
 use millrace_clients::vhost::{Client as Guest, Descriptors, Options, Queue, Request, Wait};
 use millrace_exports::nbd::Command;
@@ -35,50 +31,10 @@ const REQUESTS: u64 = 10_000;
 const DEPTH: usize = 32;
 const STALL: Duration = Duration::from_millis(20);
 
-static MEASURING: AtomicBool = AtomicBool::new(false);
-static CALLS: AtomicU64 = AtomicU64::new(0);
-/// Bytes that the whole process holds.
-static HELD: AtomicI64 = AtomicI64::new(0);
-static FIRST: Mutex<Option<Backtrace>> = Mutex::new(None);
 static TURN: Mutex<()> = Mutex::new(());
 
-thread_local! {
-    /// Whether this is the I/O thread, once it was looked up.
-    static COUNTED: Cell<Option<bool>> = const { Cell::new(None) };
-}
-
-/// The system's allocator, with a count of its calls by the I/O thread while a test measures.
-struct Counting;
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-impl Counting {
-    /// Notes what is taken and what is given back.
-    fn hold(taken: usize, given: usize) {
-        // Relaxed: read while nothing goes on.
-        HELD.fetch_add(taken as i64 - given as i64, Ordering::Relaxed);
-    }
-
-    fn count() {
-        if !MEASURING.load(Ordering::SeqCst) {
-            return;
-        }
-        let counted = COUNTED.get().unwrap_or_else(has_counted_name);
-        COUNTED.set(Some(counted));
-        if counted && CALLS.fetch_add(1, Ordering::SeqCst) == 0 {
-            // Taking it allocates.
-            COUNTED.set(Some(false));
-            *first() = Some(Backtrace::force_capture());
-            COUNTED.set(Some(true));
-        }
-    }
-}
-
-/// Bytes that the process holds now.
-fn held() -> i64 {
-    HELD.load(Ordering::SeqCst)
-}
+static ALLOCATOR: Counting = Counting::of_threads(has_counted_name);
 
 fn has_counted_name() -> bool {
     let mut name = [0u8; 16];
@@ -87,52 +43,9 @@ fn has_counted_name() -> bool {
     IO_THREADS.iter().any(|io_thread| name.starts_with(io_thread))
 }
 
-fn first() -> MutexGuard<'static, Option<Backtrace>> {
-    FIRST.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-// SAFETY: hands every call to the system's allocator as it is.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        Counting::count();
-        Counting::hold(layout.size(), 0);
-        // SAFETY: the caller upholds what the system's allocator asks for.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        Counting::count();
-        Counting::hold(layout.size(), 0);
-        // SAFETY: as for `alloc`.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-    unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        Counting::count();
-        Counting::hold(size, layout.size());
-        // SAFETY: as for `alloc`; `old` came from there.
-        unsafe { System.realloc(old, layout, size) }
-    }
-    unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
-        Counting::count();
-        Counting::hold(0, layout.size());
-        // SAFETY: as for `realloc`.
-        unsafe { System.dealloc(old, layout) }
-    }
-}
-
 /// Lets no other test of this file run until it is dropped.
 fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Allocator calls of the I/O thread during `body`, and where the first came from.
-fn calls_in(body: impl FnOnce()) -> (u64, String) {
-    CALLS.store(0, Ordering::SeqCst);
-    *first() = None;
-    MEASURING.store(true, Ordering::SeqCst);
-    body();
-    MEASURING.store(false, Ordering::SeqCst);
-    let text = first().take().map_or_else(String::new, |first| first.to_string());
-    (CALLS.load(Ordering::SeqCst), text)
 }
 
 /// A client that keeps requests of one size in flight, eight reads and eight writes in turn.
@@ -194,7 +107,7 @@ fn assert_no_call(case: &str, client: Client, bytes: u64) {
     (0..1024).for_each(|n| write(&mut load.client, n << 16, &[1; 512]));
     load.stall();
     load.run(WARM_UP, WARM_UP_DEPTH);
-    let (calls, first) = calls_in(|| load.run(REQUESTS, DEPTH));
+    let (calls, first) = ALLOCATOR.calls_in(|| load.run(REQUESTS, DEPTH));
     assert!(calls == 0, "{case}: {calls} calls in {REQUESTS} requests; the first:\n{first}");
     load.client.disconnect().unwrap();
 }
@@ -212,11 +125,11 @@ fn on_each_backend(spec: &str, mut body: impl FnMut(&str, &Running)) {
 fn allocator_calls_of_the_io_thread_are_counted_and_those_of_the_client_are_not() {
     let _turn = turn();
     on_each_backend(SPECS[0], |case, running| {
-        let (calls, first) = calls_in(|| drop(running.unix("0")));
+        let (calls, first) = ALLOCATOR.calls_in(|| drop(running.unix("0")));
         assert!(calls > 0, "{case}");
         assert!(first.contains("server::"), "{first}");
     });
-    assert_eq!(calls_in(|| drop(vec![0u8; 512])).0, 0);
+    assert_eq!(ALLOCATOR.calls_in(|| drop(vec![0u8; 512])).0, 0);
 }
 
 #[test]
@@ -256,7 +169,7 @@ fn reads_of_holes_allocate_nothing() {
                 }
             };
             run(100);
-            let (calls, first) = calls_in(|| run(500));
+            let (calls, first) = ALLOCATOR.calls_in(|| run(500));
             assert!(calls == 0, "{case}: {calls} calls in 500 requests; the first:\n{first}");
         });
     }
@@ -277,7 +190,7 @@ fn flushes_and_trims_allocate_nothing() {
                 }
             };
             run(100);
-            let (calls, first) = calls_in(|| run(500));
+            let (calls, first) = ALLOCATOR.calls_in(|| run(500));
             assert!(calls == 0, "{case}: {calls} calls in 1000 requests; the first:\n{first}");
         });
     }
@@ -331,7 +244,7 @@ fn requests_of_guests_allocate_nothing() {
                 std::thread::sleep(Duration::from_millis(20));
                 guest_load(&mut queue, 64, 32);
             }
-            let (calls, first) = calls_in(|| guest_load(&mut queue, 5_000, 32));
+            let (calls, first) = ALLOCATOR.calls_in(|| guest_load(&mut queue, 5_000, 32));
             assert!(calls == 0, "{spec} {backend} {kind:?}: {calls} calls; the first:\n{first}");
             drop(queue);
             export.stop();
@@ -373,11 +286,12 @@ fn requests_of_more_pieces_than_guests_are_told_of_leave_no_memory_behind() {
         for pieces in [3, 64, 100, 126, 126, 100] {
             ask(pieces, 1000);
         }
-        let (calls, first) = calls_in(|| [126, 2, 100].into_iter().for_each(|n| ask(n, 1000)));
+        let (calls, first) =
+            ALLOCATOR.calls_in(|| [126, 2, 100].into_iter().for_each(|n| ask(n, 1000)));
         assert!(calls == 0, "{backend}: {calls} calls; the first:\n{first}");
-        let before = held();
+        let before = held_bytes();
         ask(1000, 1000);
-        let grown = held() - before;
+        let grown = held_bytes() - before;
         assert!(grown < 1 << 20, "{backend}: {grown} bytes are kept for answered requests");
         drop(guest);
         export.stop();

@@ -12,7 +12,9 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-use std::error::Error;
+#[path = "shared/compare.rs"]
+mod compare;
+
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,13 +22,15 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table};
 use millrace_block::{
-    Disk, DiskConfig, Driver, DriverQueue, Extent, HwQueues, QueueLimits, Sector, Stamp, Volume,
+    Disk, DiskConfig, Driver, DriverQueue, Extent, HwQueues, QueueLimits, Sector, Volume,
 };
 use millrace_drives::{Spec, open, size_bytes};
-use millrace_lab::{Plan, Rw, Workload, run_row};
+use millrace_lab::{Rw, Workload, run_row};
 use millrace_machine::{Native, Topology};
+
+use compare::{Outcome, fio_job, in_turns, median, ratio, table};
 
 const USAGE: &str = "\
 usage: file_compare [OPTIONS] --dir DIR
@@ -40,8 +44,6 @@ usage: file_compare [OPTIONS] --dir DIR
 
 example:
   cargo run --release -p millrace-lab --example file_compare -- --dir /var/tmp";
-
-type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// What is measured in one row of the table.
 struct Cell {
@@ -175,23 +177,14 @@ fn ours(path: &Path, cell: &Cell, ms: u64, merge_sectors: Option<u32>) -> Outcom
     let driver = Limited(open(&spec, 1)?.driver, merge_sectors);
     let disk = Disk::new(Box::new(driver), DiskConfig { io_threads: 1, ..DiskConfig::default() })?;
     let volume: Arc<Volume<Native>> = Volume::single(disk)?;
-    let plan = Plan {
-        workload: Workload {
-            rw: cell.rw,
-            bs_bytes: cell.bs,
-            iodepth: cell.depth,
-            verify: false,
-            seed: u64::from(std::process::id()) ^ ms,
-        },
-        jobs: 1,
-        cpus: vec![],
-        runtime: Duration::from_millis(ms),
-        ios: None,
-        stamp: Stamp::Batch,
-        reactor: millrace_reactor::Config::default(),
-        interrupt: millrace_lab::Interrupt::default(),
-        size_bytes: None,
+    let workload = Workload {
+        rw: cell.rw,
+        bs_bytes: cell.bs,
+        iodepth: cell.depth,
+        verify: false,
+        seed: u64::from(std::process::id()) ^ ms,
     };
+    let plan = compare::plan(workload, Duration::from_millis(ms));
     let row = run_row(&volume, &plan, &mut |_| ())?;
     match row.outcome.errors {
         0 => Ok(row.iops),
@@ -211,51 +204,25 @@ fn fio(path: &Path, cell: &Cell, ms: u64) -> Outcome<f64> {
         .arg(format!("--runtime={ms}ms"))
         .output()
         .map_err(|error| format!("fio: {error}; install it"))?;
-    let text = String::from_utf8(output.stdout)?;
-    // Notes may come before the document.
-    let start = text.find('{').ok_or_else(|| format!("fio: no result: {text}"))?;
-    let found: serde_json::Value = serde_json::from_str(&text[start..])?;
     let way = if cell.rw.writes() { "write" } else { "read" };
-    found["jobs"][0][way]["iops"].as_f64().ok_or_else(|| format!("fio: no IOPS: {text}").into())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => 0.0,
-        len if len.is_multiple_of(2) => f64::midpoint(values[middle - 1], values[middle]),
-        _ => values[middle],
-    }
-}
-
-/// Median of the ratios of two series, round by round.
-fn ratio(one: &[f64], other: &[f64]) -> f64 {
-    median(one.iter().zip(other).map(|(one, other)| one / other.max(1e-9)).collect())
+    let job = fio_job(&output)?;
+    job[way]["iops"].as_f64().ok_or_else(|| format!("fio: no IOPS in {job}").into())
 }
 
 const HEAD: [&str; 7] = ["cell", "side", "IOPS", "least", "most", "to fio", "millrace to it"];
 
-fn compare(settings: &Settings) -> Outcome<Table> {
+fn compare_all(settings: &Settings) -> Outcome<Table> {
     let scratch = Scratch::new(&settings.dir, settings.size_bytes)?;
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(HEAD);
+    let mut table = table(HEAD);
     for cell in &settings.cells {
         let mut sides = vec![Side::Fio, Side::OURS];
         if cell.rw.is_sequential() && cell.depth > 1 {
             sides.extend([Side::ALONE, Side::LONGEST]);
         }
-        let mut found: Vec<Vec<f64>> = sides.iter().map(|_| Vec::new()).collect();
-        for round in 0..settings.rounds {
-            for place in 0..sides.len() {
-                let index = (place + round) % sides.len();
-                found[index].push(match sides[index] {
-                    Side::Fio => fio(&scratch.0, cell, settings.ms)?,
-                    Side::Ours(_, limit) => ours(&scratch.0, cell, settings.ms, limit)?,
-                });
-            }
-        }
+        let found = in_turns(settings.rounds, sides.len(), |index| match sides[index] {
+            Side::Fio => fio(&scratch.0, cell, settings.ms),
+            Side::Ours(_, limit) => ours(&scratch.0, cell, settings.ms, limit),
+        })?;
         for (side, iops) in sides.iter().zip(&found) {
             table.add_row([
                 format!("{}/{}k/{}", cell.rw, cell.bs >> 10, cell.depth),
@@ -273,12 +240,6 @@ fn compare(settings: &Settings) -> Outcome<Table> {
 }
 
 fn main() -> std::process::ExitCode {
-    match Settings::parse(std::env::args().skip(1)).and_then(|settings| compare(&settings)) {
-        Ok(table) => println!("{table}"),
-        Err(error) => {
-            eprintln!("{error}");
-            return std::process::ExitCode::from(2);
-        }
-    }
-    std::process::ExitCode::SUCCESS
+    let settings = Settings::parse(std::env::args().skip(1));
+    compare::print(settings.and_then(|settings| compare_all(&settings)))
 }

@@ -12,16 +12,19 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-use std::error::Error;
+#[path = "shared/compare.rs"]
+mod compare;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
-use millrace_block::Stamp;
+use comfy_table::CellAlignment;
+use millrace_drives::size_bytes;
 use millrace_lab::{Plan, Rw, Workload, run_nbd_row};
-use serde_json::Value;
+
+use compare::{Outcome, Server, ServerArgs, fio_job, in_turns, median, server_args, table};
 
 const USAGE: &str = "\
 usage: nbd_compare [OPTIONS] [--server NAME,SOCKET,COMMAND ...]
@@ -44,8 +47,6 @@ example, the whole matrix, then few requests at a time:
   cargo run --release -p millrace-lab --example nbd_compare
   cargo run --release -p millrace-lab --example nbd_compare -- --bs 4k --loads few";
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
-
 /// What a user gave, as text; checked when it is used.
 struct Settings {
     millrace: String,
@@ -58,7 +59,7 @@ struct Settings {
     seconds: u64,
     own_client: bool,
     fill: bool,
-    servers: Vec<(String, PathBuf, String)>,
+    servers: Vec<ServerArgs>,
 }
 
 impl Default for Settings {
@@ -110,10 +111,7 @@ impl Settings {
             "--client" => self.own_client = either("own", "fio")?,
             "--fill" => self.fill = either("yes", "no")?,
             "--server" => {
-                let mut parts = value.splitn(3, ',').map(str::to_owned);
-                let all = parts.next().zip(parts.next()).zip(parts.next());
-                let ((name, socket), command) = all.ok_or("NAME,SOCKET,COMMAND")?;
-                self.servers.push((name, socket.into(), command));
+                self.servers.push(server_args(&value)?);
             }
             _ => return Err(format!("unknown\n{USAGE}").into()),
         }
@@ -173,71 +171,22 @@ fn load(text: &str) -> Outcome<(u32, u32)> {
     Ok((depth.parse()?, connections.parse()?))
 }
 
-/// A size with k, m or g.
 fn bytes(text: &str) -> Outcome<u64> {
-    let digits = text.trim_end_matches(['k', 'm', 'g']);
-    let shift = match &text[digits.len()..] {
-        "" => 0,
-        "k" => 10,
-        "m" => 20,
-        "g" => 30,
-        _ => return Err(format!("{text}: a number with k, m or g").into()),
-    };
-    Ok(digits.parse::<u64>()? << shift)
+    size_bytes(text).ok_or_else(|| format!("{text}: a number with k, m or g").into())
 }
 
-/// A server under measurement; killed by its pid and reaped when dropped.
-struct Server {
-    name: String,
-    socket: PathBuf,
-    child: Child,
+fn uri(server: &Server) -> String {
+    format!("nbd+unix:///?socket={}", server.socket.display())
 }
 
-impl Server {
-    fn start(name: &str, socket: &Path, command: &str) -> Outcome<Server> {
-        if socket.exists() {
-            return Err(format!("{}: is there already; remove it", socket.display()).into());
-        }
-        let shell = format!("exec {command} >/dev/null");
-        let child = Command::new("sh").args(["-c", &shell]).stdin(Stdio::null()).spawn()?;
-        let mut server = Server { name: name.to_owned(), socket: socket.to_owned(), child };
-        let start = Instant::now();
-        while !socket.exists() {
-            if let Some(status) = server.child.try_wait()? {
-                return Err(format!("{name}: ended with {status} before it listened").into());
-            }
-            if start.elapsed() > Duration::from_secs(20) {
-                return Err(format!("{name}: no socket {} after 20 s", socket.display()).into());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        // It may listen a moment after the socket is there.
-        std::thread::sleep(Duration::from_millis(100));
-        Ok(server)
-    }
-
-    fn uri(&self) -> String {
-        format!("nbd+unix:///?socket={}", self.socket.display())
-    }
-
-    /// CPU time of its process so far, with threads that have ended.
-    fn cpu_us(&self) -> Outcome<f64> {
-        const US_PER_TICK: f64 = 10_000.0;
-        let text = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // The name in parentheses may hold anything; what follows are numbers.
-        let fields = text.rsplit_once(") ").ok_or("/proc/PID/stat has changed")?.1;
-        let ticks = fields.split(' ').skip(11).take(2).map(str::parse::<u64>);
-        Ok(ticks.sum::<Result<u64, _>>()? as f64 * US_PER_TICK)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // A child that is not reaped keeps its pid, so this meets no other process.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = fs::remove_file(&self.socket);
-    }
+/// CPU time of a server's process so far, with threads that have ended.
+fn cpu_us(server: &Server) -> Outcome<f64> {
+    const US_PER_TICK: f64 = 10_000.0;
+    let text = fs::read_to_string(server.proc("stat"))?;
+    // The name in parentheses may hold anything; what follows are numbers.
+    let fields = text.rsplit_once(") ").ok_or("/proc/PID/stat has changed")?.1;
+    let ticks = fields.split(' ').skip(11).take(2).map(str::parse::<u64>);
+    Ok(ticks.sum::<Result<u64, _>>()? as f64 * US_PER_TICK)
 }
 
 /// One cell of the matrix.
@@ -267,68 +216,41 @@ fn fio(server: &Server, cell: &Cell, size: &str, seconds: Option<u64>) -> Outcom
     // fio leaves files of state where it runs.
     command.current_dir(std::env::temp_dir()).args(["--name=c", "--ioengine=nbd", "--thread"]);
     command.args(["--group_reporting", "--output-format=json"]);
-    command.arg(format!("--uri={}", server.uri())).arg(format!("--size={size}"));
+    command.arg(format!("--uri={}", uri(server))).arg(format!("--size={size}"));
     command.arg(format!("--rw={}", cell.rw)).arg(format!("--bs={}", cell.bs));
     command.arg(format!("--iodepth={}", cell.depth));
     command.arg(format!("--numjobs={}", cell.connections));
     if let Some(seconds) = seconds {
         command.args(["--time_based".to_owned(), format!("--runtime={seconds}")]);
     }
-    let output = command.output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let failed = || {
-        let said = String::from_utf8_lossy(&output.stderr);
-        format!("{}: fio: {}: {said}{text}", server.name, output.status)
-    };
-    let json = text.find('{').ok_or_else(failed)?;
-    let report: Value = serde_json::from_str(&text[json..])?;
-    let job = &report["jobs"][0];
-    if !output.status.success() || job["error"] != 0 {
-        return Err(failed().into());
-    }
+    let job = fio_job(&command.output()?).map_err(|error| format!("{}: {error}", server.name))?;
     let part = if cell.rw.contains("read") { &job["read"] } else { &job["write"] };
     let numbers = part["iops"].as_f64().zip(part["total_ios"].as_u64());
-    Ok(numbers.ok_or_else(failed)?)
+    numbers.ok_or_else(|| format!("{}: fio: no IOPS in {part}", server.name).into())
 }
 
-/// The same by our own client.
+/// The cell's I/Os a second, and their number, by our own client.
 fn own(server: &Server, cell: &Cell, size: &str, seconds: u64) -> Outcome<(f64, u64)> {
     let bs_bytes = u32::try_from(bytes(&cell.bs)?)?;
     let rw: Rw = cell.rw.parse()?;
     let workload = Workload { rw, bs_bytes, iodepth: cell.depth, verify: false, seed: 1 };
     let plan = Plan {
-        workload,
         jobs: cell.connections,
-        cpus: Vec::new(),
-        runtime: Duration::from_secs(seconds),
-        ios: None,
-        stamp: Stamp::Batch,
-        reactor: millrace_reactor::Config::default(),
         size_bytes: Some(bytes(size)?),
-        interrupt: millrace_lab::Interrupt::default(),
+        ..compare::plan(workload, Duration::from_secs(seconds))
     };
-    let row = run_nbd_row(&server.uri().parse()?, &plan, &mut |_| ())?;
+    let row = run_nbd_row(&uri(server).parse()?, &plan, &mut |_| ())?;
     Ok((row.iops, row.ios))
 }
 
 fn measure(server: &Server, cell: &Cell, settings: &Settings) -> Outcome<Sample> {
-    let before_us = server.cpu_us()?;
+    let before_us = cpu_us(server)?;
     let (iops, ios) = match settings.own_client {
         true => own(server, cell, &settings.size, settings.seconds),
         false => fio(server, cell, &settings.size, Some(settings.seconds)),
     }
     .map_err(|error| format!("{}: {cell}: {error}", server.name))?;
-    Ok(Sample { iops, server_us: (server.cpu_us()? - before_us) / ios.max(1) as f64 })
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => 0.0,
-        len if len.is_multiple_of(2) => f64::midpoint(values[middle - 1], values[middle]),
-        _ => values[middle],
-    }
+    Ok(Sample { iops, server_us: (cpu_us(server)? - before_us) / ios.max(1) as f64 })
 }
 
 /// The first server's I/Os a second by the best of the others', and its CPU time by the least of
@@ -371,29 +293,23 @@ fn row(cell: &Cell, samples: &[Vec<Sample>]) -> Vec<String> {
 }
 
 fn compare(settings: &Settings) -> Outcome<String> {
-    let start =
-        |(name, socket, command): &(String, PathBuf, String)| Server::start(name, socket, command);
+    let start = |(name, socket, command): &ServerArgs| {
+        Server::start(name, socket, &format!("exec {command} >/dev/null"))
+    };
     let servers = settings.servers.iter().map(start).collect::<Outcome<Vec<Server>>>()?;
     let fill = ("write".to_owned(), "1m".to_owned());
     let fill = Cell { rw: fill.0, bs: fill.1, depth: 4, connections: 1 };
     for server in servers.iter().filter(|_| settings.fill) {
         fio(server, &fill, &settings.size, None)?;
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
     let mut head = vec!["cell".to_owned()];
     head.extend(servers.iter().flat_map(|s| [format!("{} K/s", s.name), "us/IO".to_owned()]));
     head.extend(["IOPS/best", "us/least"].iter().take(2 * (servers.len() - 1)).map(|&h| h.into()));
-    table.set_header(head);
+    let mut table = table(head);
     let mut found = Vec::new();
     for cell in cells(settings) {
-        let mut samples: Vec<Vec<Sample>> = servers.iter().map(|_| Vec::new()).collect();
-        for round in 0..settings.rounds {
-            for place in 0..servers.len() {
-                let index = (place + round) % servers.len();
-                samples[index].push(measure(&servers[index], &cell, settings)?);
-            }
-        }
+        let measure = |index: usize| measure(&servers[index], &cell, settings);
+        let samples = in_turns(settings.rounds, servers.len(), measure)?;
         if servers.len() > 1 {
             found.push((ratios(&samples).0, cell.clone()));
         }
@@ -431,12 +347,5 @@ fn run() -> Outcome<String> {
 }
 
 fn main() -> std::process::ExitCode {
-    match run() {
-        Ok(table) => println!("{table}"),
-        Err(error) => {
-            eprintln!("{error}");
-            return std::process::ExitCode::from(2);
-        }
-    }
-    std::process::ExitCode::SUCCESS
+    compare::print(run())
 }

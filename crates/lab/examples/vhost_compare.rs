@@ -15,19 +15,21 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-use std::error::Error;
+#[path = "shared/compare.rs"]
+mod compare;
+
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use comfy_table::{CellAlignment, Table, presets};
-use millrace_block::Stamp;
+use comfy_table::{CellAlignment, Table};
 use millrace_clients::vhost::Wait;
 use millrace_lab::{Notifications, Plan, Row, Rw, Workload, run_vhost_row};
 use millrace_machine::{CpuId, Machine, Native, Thread};
+
+use compare::{Outcome, Server, ServerArgs, in_turns, median, server_args, table};
 
 const USAGE: &str = "\
 usage: vhost_compare [OPTIONS] --server NAME,SOCKET,COMMAND [--server ...]
@@ -58,8 +60,6 @@ addr.type=unix,addr.path=/tmp/q.sock,node-name=d,num-queues=2,writable=on,iothre
 
 /// Exchanges of the cache line in one measurement.
 const PINGS: u32 = 50_000;
-
-type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Where client and servers run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,24 +110,14 @@ struct Settings {
     rounds: usize,
     server_cpu: u32,
     least: f64,
-    servers: Vec<(String, PathBuf, String)>,
+    servers: Vec<ServerArgs>,
 }
 
 impl Settings {
     fn parse(mut arguments: impl Iterator<Item = String>) -> Outcome<Settings> {
         let workload =
             Workload { rw: Rw::RandRead, bs_bytes: 4096, iodepth: 1, verify: false, seed: 1 };
-        let plan = Plan {
-            workload,
-            jobs: 1,
-            cpus: vec![0],
-            runtime: Duration::from_secs(1),
-            ios: None,
-            stamp: Stamp::Batch,
-            reactor: millrace_reactor::Config::default(),
-            size_bytes: None,
-            interrupt: millrace_lab::Interrupt::default(),
-        };
+        let plan = Plan { cpus: vec![0], ..compare::plan(workload, Duration::from_secs(1)) };
         let (depths, servers) = (vec![1, 32, 128], Vec::new());
         let (waits, places, least) = (vec![WAITS[0]], Vec::new(), 1.2);
         let mut settings =
@@ -172,11 +162,7 @@ impl Settings {
                 self.waits = waits.ok_or("poll, spin or events")?;
             }
             "--server" => {
-                let mut parts = value.splitn(3, ',').map(str::to_owned);
-                let (name, socket, command) = (parts.next(), parts.next(), parts.next());
-                let all = name.zip(socket).zip(command).ok_or("NAME,SOCKET,COMMAND")?;
-                let ((name, socket), command) = all;
-                self.servers.push((name, socket.into(), command));
+                self.servers.push(server_args(value)?);
             }
             _ => return Err(format!("unknown\n{USAGE}").into()),
         }
@@ -184,54 +170,15 @@ impl Settings {
     }
 }
 
-/// A server under measurement; killed by its pid and reaped when dropped.
-struct Server {
-    name: String,
-    socket: PathBuf,
-    child: Child,
-}
-
-impl Server {
-    fn start(name: &str, socket: &Path, command: &str) -> Outcome<Server> {
-        if socket.exists() {
-            return Err(format!("{}: is there already; remove it", socket.display()).into());
-        }
-        let child = Command::new("sh").args(["-c", command]).stdin(Stdio::null()).spawn()?;
-        let mut server = Server { name: name.to_owned(), socket: socket.to_owned(), child };
-        let start = Instant::now();
-        while !socket.exists() {
-            if let Some(status) = server.child.try_wait()? {
-                return Err(format!("{name}: ended with {status} before it listened").into());
-            }
-            if start.elapsed() > Duration::from_secs(20) {
-                return Err(format!("{name}: no socket {} after 20 s", socket.display()).into());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        // It may listen a moment after the socket is there.
-        std::thread::sleep(Duration::from_millis(100));
-        Ok(server)
+/// CPU time of all threads of a server so far.
+fn cpu_ns(server: &Server) -> Outcome<u64> {
+    let mut sum = 0;
+    for thread in fs::read_dir(server.proc("task"))? {
+        // A thread may end meanwhile.
+        let text = fs::read_to_string(thread?.path().join("schedstat")).unwrap_or_default();
+        sum += text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
     }
-
-    /// CPU time of all its threads so far.
-    fn cpu_ns(&self) -> Outcome<u64> {
-        let mut sum = 0;
-        for thread in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
-            // A thread may end meanwhile.
-            let text = fs::read_to_string(thread?.path().join("schedstat")).unwrap_or_default();
-            sum += text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
-        }
-        Ok(sum)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // A child that is not reaped keeps its pid, so this meets no other process.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = fs::remove_file(&self.socket);
-    }
+    Ok(sum)
 }
 
 /// One run.
@@ -261,10 +208,10 @@ fn measure(server: &Server, settings: &Settings, cell: Cell) -> Outcome<Sample> 
         Place::SameCpu => plan.cpus = vec![settings.client_cpu()],
         Place::Unpinned => plan.cpus.clear(),
     }
-    let before = server.cpu_ns()?;
+    let before = cpu_ns(server)?;
     let row = run_vhost_row(&server.socket, cell.wait.1, &plan, &mut |_| ())
         .map_err(|error| format!("{}: {error}", server.name))?;
-    let server_ns_per_io = (server.cpu_ns()? - before) as f64 / row.ios.max(1) as f64;
+    let server_ns_per_io = (cpu_ns(server)? - before) as f64 / row.ios.max(1) as f64;
     if row.outcome.errors > 0 {
         let first = row.outcome.first_error.unwrap_or_default();
         return Err(format!("{}: {} errors: {first}", server.name, row.outcome.errors).into());
@@ -297,16 +244,6 @@ fn ping_pong(here: u32, there: u32) -> f64 {
     start.elapsed().as_nanos() as f64 / f64::from(PINGS)
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => 0.0,
-        len if len.is_multiple_of(2) => f64::midpoint(values[middle - 1], values[middle]),
-        _ => values[middle],
-    }
-}
-
 const HEAD: [&str; 15] = [
     "place",
     "client",
@@ -327,8 +264,8 @@ const HEAD: [&str; 15] = [
 
 /// Ratio of something of a server to that of the first, in each round; the median.
 fn ratio(samples: &[Sample], first: &[Sample], f: fn(&Sample) -> f64) -> f64 {
-    let pairs = samples.iter().zip(first);
-    median(pairs.map(|(one, first)| f(one) / f(first).max(1e-9)).collect())
+    let of = |samples: &[Sample]| samples.iter().map(f).collect::<Vec<f64>>();
+    compare::ratio(&of(samples), &of(first))
 }
 
 fn cells(cell: Cell, name: &str, samples: &[Sample], first: &[Sample]) -> Vec<String> {
@@ -361,12 +298,10 @@ fn cells(cell: Cell, name: &str, samples: &[Sample], first: &[Sample]) -> Vec<St
 
 /// Measures all servers in all cells; the table, and what is to be said of ratios that are too low.
 fn compare(settings: &Settings) -> Outcome<(Table, Vec<String>)> {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(HEAD);
+    let mut table = table(HEAD);
     let mut low = Vec::new();
     for &place in &settings.places {
-        let start = |(name, socket, command): &(String, PathBuf, String)| {
+        let start = |(name, socket, command): &ServerArgs| {
             Server::start(name, socket, &place.bind(command, settings))
         };
         let servers = settings.servers.iter().map(start).collect::<Outcome<Vec<Server>>>()?;
@@ -376,7 +311,9 @@ fn compare(settings: &Settings) -> Outcome<(Table, Vec<String>)> {
         };
         let all = settings.waits.iter().flat_map(|w| settings.depths.iter().map(move |d| (w, d)));
         for cell in all.map(cell) {
-            let samples = sample(&servers, settings, cell)?;
+            let samples = in_turns(settings.rounds, servers.len(), |index| {
+                measure(&servers[index], settings, cell)
+            })?;
             for (server, found) in servers.iter().zip(&samples) {
                 table.add_row(cells(cell, &server.name, found, &samples[0]));
                 let ratio = ratio(found, &samples[0], |sample| sample.row.iops);
@@ -392,33 +329,14 @@ fn compare(settings: &Settings) -> Outcome<(Table, Vec<String>)> {
     Ok((table, low))
 }
 
-/// The rounds of a cell, by server.
-fn sample(servers: &[Server], settings: &Settings, cell: Cell) -> Outcome<Vec<Vec<Sample>>> {
-    let mut samples: Vec<Vec<Sample>> = servers.iter().map(|_| Vec::new()).collect();
-    for round in 0..settings.rounds {
-        for place in 0..servers.len() {
-            let index = (place + round) % servers.len();
-            samples[index].push(measure(&servers[index], settings, cell)?);
-        }
-    }
-    Ok(samples)
+fn run() -> Outcome<String> {
+    let settings = Settings::parse(std::env::args().skip(1))?;
+    let (table, low) = compare(&settings)?;
+    let below = if low.is_empty() { "none" } else { "these" };
+    let lines: String = low.iter().map(|line| format!("\n  {line}")).collect();
+    Ok(format!("{table}\n\nIOPS/first below {}: {below}{lines}", settings.least))
 }
 
-fn main() -> std::process::ExitCode {
-    match Settings::parse(std::env::args().skip(1)).and_then(|settings| {
-        let (table, low) = compare(&settings)?;
-        Ok((table, low, settings.least))
-    }) {
-        Ok((table, low, least)) => {
-            println!("{table}");
-            let below = if low.is_empty() { "none" } else { "these" };
-            println!("\nIOPS/first below {least}: {below}");
-            low.iter().for_each(|line| println!("  {line}"));
-        }
-        Err(error) => {
-            eprintln!("{error}");
-            return std::process::ExitCode::from(2);
-        }
-    }
-    std::process::ExitCode::SUCCESS
+fn main() -> ExitCode {
+    compare::print(run())
 }

@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 
 use crate::bench::BenchError;
 use crate::page::Page;
-use crate::paper::{self, Step, machine_table};
+use crate::paper::{self, Repetition, Step};
 
 use runs::Results;
 
@@ -53,20 +53,20 @@ pub fn atc17(
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
     let (results, parts) = Results::run(parts, seed, tell)?;
+    let repetition = Repetition {
+        paper: "atc17",
+        title: "Per-drive processing for volumes of several SSDs, repeated on a simulated machine",
+        intro: &INTRO,
+        seed,
+        rows: results.len(),
+        events: results.events(),
+        models: results.machines(),
+    };
     let page = Page {
-        title: "Per-drive processing for volumes of several SSDs, repeated on a simulated machine"
-            .into(),
-        intro: INTRO.iter().map(ToString::to_string).collect(),
-        facts: vec![
-            ("command".into(), paper::command("atc17", Part::NAMES, &parts, seed)),
-            ("seed".into(), seed.to_string()),
-            ("rows run".into(), results.len().to_string()),
-            ("events simulated".into(), results.events().to_string()),
-        ],
         checks: checks::all(&results),
         figures: figures::all(&parts, &results),
         tables: tables::all(&parts, &results),
-        machines: results.machines().iter().map(machine_table::of).collect(),
+        ..repetition.page(Part::NAMES, &parts)
     };
     Ok((page, parts))
 }

@@ -16,14 +16,14 @@ use std::ops::ControlFlow;
 
 use crate::bench::BenchError;
 use crate::page::Page;
-use crate::paper::{self, Step, machine_table};
+use crate::paper::{self, Repetition, Step};
 
 use runs::Results;
 
 paper::parts! { "msst15":
     /// Three modes, 1 to 8 processes and four workloads on the null device.
     Null "null",
-    /// The same on an NVMe SSD.
+    /// Three modes, 1 to 8 processes and four workloads on an NVMe SSD.
     Nvme "nvme",
     /// The guest beside the host itself.
     Gap "gap",
@@ -47,22 +47,22 @@ pub fn msst15(
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
     let (results, parts) = Results::run(parts, seed, tell)?;
-    let machines = results.machines().iter().map(machine_table::of);
-    let page = Page {
-        title: "Queues and I/O threads for virtual machines, repeated on a simulated machine"
-            .into(),
-        intro: INTRO.iter().map(ToString::to_string).collect(),
-        facts: vec![
-            ("command".into(), paper::command("msst15", Part::NAMES, &parts, seed)),
-            ("seed".into(), seed.to_string()),
-            ("rows run".into(), results.len().to_string()),
-            ("events simulated".into(), results.events().to_string()),
-        ],
+    let repetition = Repetition {
+        paper: "msst15",
+        title: "Queues and I/O threads for virtual machines, repeated on a simulated machine",
+        intro: &INTRO,
+        seed,
+        rows: results.len(),
+        events: results.events(),
+        models: results.machines(),
+    };
+    let mut page = Page {
         checks: checks::all(&results),
         figures: figures::all(&parts, &results),
         tables: tables::all(&parts, &results),
-        machines: machines.chain([tables::virtualisation(results.costs())]).collect(),
+        ..repetition.page(Part::NAMES, &parts)
     };
+    page.machines.push(tables::virtualisation(results.costs()));
     Ok((page, parts))
 }
 

@@ -3,8 +3,8 @@
 //! Owns no logic but the arithmetic of a deviation. Filled by experiments such as `millrace paper`;
 //! rendered by `html` (one file that needs no network), `text` (for a terminal) and `json`. The
 //! plots are SVG written here: they follow the reader's colours, print, and need no script, which
-//! neither uPlot (a canvas and 50 KB of script) nor plotters (fixed colours) does. The same page
-//! gives the same bytes, always.
+//! neither uPlot (a canvas and 50 KB of script) nor plotters (fixed colours) does. A page
+//! gives the same bytes each time.
 
 mod heat;
 mod html;
@@ -31,7 +31,7 @@ pub enum CheckKind {
 }
 
 impl CheckKind {
-    /// As people and JSON read it.
+    /// The kind as people and JSON read it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -46,16 +46,16 @@ impl CheckKind {
 /// Whether a check holds. In JSON `true`, `false` or `"not there yet"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holds {
-    /// It does.
+    /// The check holds.
     Yes,
-    /// It does not.
+    /// The check does not hold.
     No,
     /// What it needs is not written, or was not run.
     NotYet,
 }
 
 impl Holds {
-    /// As people read it.
+    /// The verdict as people read it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -144,7 +144,7 @@ impl Check {
         Check::new(id, kind, (paper, Quantity::default()), Holds::NotYet)
     }
 
-    /// The same with a note.
+    /// This check with a note.
     #[must_use]
     pub fn with_note(self, note: impl Into<String>) -> Check {
         Check { note: note.into(), ..self }
@@ -166,7 +166,7 @@ pub fn deviation(paper: &[f64], ours: &[f64]) -> Option<f64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
-    /// As they are.
+    /// Numbers shown as they are.
     Plain,
     /// Counts or rates, shown with K, M and G (factors of 1,000).
     Count,
@@ -215,6 +215,11 @@ impl Series {
         Series { name: name.into(), kind: SeriesKind::Ours, points }
     }
 
+    /// What a paper states.
+    pub fn theirs(name: impl Into<String>, points: impl Into<Vec<(f64, f64)>>) -> Series {
+        Series { name: name.into(), kind: SeriesKind::Paper, points: points.into() }
+    }
+
     /// The name with its kind, as legends and tables show it.
     #[must_use]
     pub fn label(&self) -> String {
@@ -254,6 +259,26 @@ pub struct Panel {
     pub marks: Vec<Mark>,
 }
 
+impl Panel {
+    /// A plot on even axes without marks; y has a label and a unit.
+    pub fn new(
+        title: impl Into<String>,
+        x_label: &str,
+        (y_label, y_unit): (&str, Unit),
+        series: Vec<Series>,
+    ) -> Panel {
+        Panel {
+            title: title.into(),
+            x_label: x_label.into(),
+            y_label: y_label.into(),
+            y_unit,
+            y_scale: Scale::Linear,
+            series,
+            marks: Vec::new(),
+        }
+    }
+}
+
 /// A figure: panels under one title.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
@@ -265,6 +290,19 @@ pub struct Figure {
     pub caption: String,
     /// Its plots.
     pub panels: Vec<Panel>,
+}
+
+impl Figure {
+    /// A figure of these plots.
+    pub fn new(
+        id: &str,
+        title: impl Into<String>,
+        caption: &str,
+        panels: impl IntoIterator<Item = Panel>,
+    ) -> Figure {
+        let panels = panels.into_iter().collect();
+        Figure { id: id.into(), title: title.into(), caption: caption.into(), panels }
+    }
 }
 
 /// A table of a paper, or of a result.
@@ -280,6 +318,19 @@ pub struct DataTable {
     pub head: Vec<String>,
     /// Rows, each as long as the head.
     pub rows: Vec<Vec<String>>,
+}
+
+impl DataTable {
+    /// A table; every row is as long as the head.
+    pub fn new(
+        (id, title): (&str, impl Into<String>),
+        caption: &str,
+        head: impl IntoIterator<Item = impl Into<String>>,
+        rows: Vec<Vec<String>>,
+    ) -> DataTable {
+        let head = head.into_iter().map(Into::into).collect();
+        DataTable { id: id.into(), title: title.into(), caption: caption.into(), head, rows }
+    }
 }
 
 /// One constant of a modelled machine.
@@ -359,7 +410,7 @@ impl Page {
         html::page(self, &[])
     }
 
-    /// The same with heat maps between the figures and the tables.
+    /// One HTML file, with heat maps between the figures and the tables.
     #[must_use]
     pub fn html_with(&self, maps: &[HeatMap]) -> String {
         html::page(self, maps)

@@ -1,4 +1,5 @@
-//! What the repetitions of all papers share: named parts, rules that become checks, machine tables.
+//! What the repetitions of all papers share: named parts, the frame of a page, rules that become
+//! checks, machine tables.
 //!
 //! A paper's module lists its parts, runs its points, draws its figures, and gives its checks as
 //! `Rule`s over its own results. Nothing here knows a paper. Called by `systor13`, `atc17`
@@ -13,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use millrace_machine::Model;
 
 use crate::bench::BenchError;
+use crate::page::Page;
 use crate::sim::{machine, run_rows};
 
 /// The type of a paper's parts, with their names, from a list of `/// What. Part "name",`.
@@ -57,18 +59,51 @@ pub(crate) fn part_named<P: Copy>(
     found.map(|(part, _)| *part).ok_or_else(|| format!("{paper}:{text}: one of {}", all()))
 }
 
-/// The command that runs these parts again.
-pub(crate) fn command<P: PartialEq>(
-    paper: &str,
-    names: &[(P, &'static str)],
-    parts: &[P],
-    seed: u64,
-) -> String {
-    let chosen: Vec<&str> =
-        names.iter().filter(|(part, _)| parts.contains(part)).map(|(_, name)| *name).collect();
-    match chosen.len() == names.len() {
-        true => format!("millrace paper {paper} --seed {seed}"),
-        false => format!("millrace paper {paper}:{} --seed {seed}", chosen.join(",")),
+/// A repetition of a paper that was run: what its page says before checks, figures and tables.
+pub(crate) struct Repetition<'a> {
+    /// The paper's name on the command line.
+    pub(crate) paper: &'static str,
+    /// The page's title.
+    pub(crate) title: &'static str,
+    /// Paragraphs of introduction.
+    pub(crate) intro: &'static [&'static str],
+    /// The seed of all simulations.
+    pub(crate) seed: u64,
+    /// How many points were run.
+    pub(crate) rows: usize,
+    /// Line and lock events in all of them.
+    pub(crate) events: u64,
+    /// The machines they ran on.
+    pub(crate) models: &'a [Model],
+}
+
+impl Repetition<'_> {
+    /// The page of these parts, with neither checks nor figures nor tables.
+    pub(crate) fn page<P: PartialEq>(&self, names: &[(P, &'static str)], parts: &[P]) -> Page {
+        let facts = [
+            ("command", self.command(names, parts)),
+            ("seed", self.seed.to_string()),
+            ("rows run", self.rows.to_string()),
+            ("events simulated", self.events.to_string()),
+        ];
+        Page {
+            title: self.title.into(),
+            intro: self.intro.iter().map(ToString::to_string).collect(),
+            facts: facts.map(|(name, value)| (name.to_owned(), value)).into(),
+            machines: self.models.iter().map(machine_table::of).collect(),
+            ..Page::default()
+        }
+    }
+
+    /// The command that runs these parts again.
+    fn command<P: PartialEq>(&self, names: &[(P, &'static str)], parts: &[P]) -> String {
+        let Repetition { paper, seed, .. } = self;
+        let chosen: Vec<&str> =
+            names.iter().filter(|(part, _)| parts.contains(part)).map(|(_, name)| *name).collect();
+        match chosen.len() == names.len() {
+            true => format!("millrace paper {paper} --seed {seed}"),
+            false => format!("millrace paper {paper}:{} --seed {seed}", chosen.join(",")),
+        }
     }
 }
 

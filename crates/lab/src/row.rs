@@ -62,7 +62,8 @@ pub struct Queues {
     pub hardware_queues: String,
     /// CPUs used.
     pub cpus: u32,
-    /// Who serves the drives: `inline`, `per-drive`, `per-volume`, `auto`; nothing for a server.
+    /// How the drives are served: `inline`, `per-drive`, `per-volume`, `auto`; nothing for a
+    /// server.
     pub serving: String,
 }
 
@@ -187,7 +188,7 @@ pub struct MachineRow {
     pub machine: String,
     /// How programs submit: `sync`, `libaio`, `libaio-fixed`, `ring`.
     pub interface: String,
-    /// Who takes interrupts: `submitter`, `core0`, `steered`.
+    /// The taker of interrupts: `submitter`, `core0`, `steered`.
     pub irq: String,
     /// Seed of the offsets and of the simulation.
     pub seed: u64,
@@ -243,7 +244,7 @@ impl LockLine {
         LockLine::of(row.name, site, &row.counts, span)
     }
 
-    /// The same of counts that came from elsewhere.
+    /// A line of a lock's name, place and counts in a time.
     #[must_use]
     pub fn of(name: &str, site: Option<String>, counts: &LockCounts, span: Span) -> LockLine {
         LockLine {

@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 
 use crate::bench::BenchError;
 use crate::page::Page;
-use crate::paper::{self, Step, machine_table};
+use crate::paper::{self, Repetition, Step};
 
 use runs::Results;
 
@@ -49,21 +49,20 @@ pub fn systor13(
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
     let (results, parts) = Results::run(parts, seed, tell)?;
-    let command = paper::command("systor13", Part::NAMES, &parts, seed);
+    let repetition = Repetition {
+        paper: "systor13",
+        title: "Multi-queue SSD access on multi-core systems, repeated on simulated machines",
+        intro: &INTRO,
+        seed,
+        rows: results.len(),
+        events: results.events(),
+        models: results.machines(),
+    };
     let page = Page {
-        title: "Multi-queue SSD access on multi-core systems, repeated on simulated machines"
-            .into(),
-        intro: INTRO.iter().map(ToString::to_string).collect(),
-        facts: vec![
-            ("command".into(), command),
-            ("seed".into(), seed.to_string()),
-            ("rows run".into(), results.len().to_string()),
-            ("events simulated".into(), results.events().to_string()),
-        ],
         checks: checks::all(&results),
         figures: figures::all(&parts, &results),
         tables: figures::tables(&parts, &results),
-        machines: results.machines().iter().map(machine_table::of).collect(),
+        ..repetition.page(Part::NAMES, &parts)
     };
     Ok((page, parts))
 }

@@ -45,7 +45,7 @@ pub fn run_vhost_row(
     let shared = Arc::new(Shared::new(plan));
     let queues = client.into_queues().into_iter().zip(0..);
     let threads: Vec<_> =
-        queues.map(|(queue, job)| spawn(queue, sectors, plan, &shared, job)).collect();
+        queues.map(|(queue, job)| spawn((queue, job), sectors, plan, &shared)).collect();
     let (mut row, results) = client_row(threads, &shared, plan, progress)?;
     let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>() as f64;
     let ios = row.ios.max(1) as f64;
@@ -163,12 +163,12 @@ impl GuestQueue for Queue {
     }
 }
 
+/// Starts the job of a queue, by the queue's number.
 fn spawn(
-    queue: Queue,
+    (queue, job): (Queue, u32),
     sectors: u64,
     plan: &Plan,
     shared: &Arc<Shared>,
-    job: u32,
 ) -> <Native as Machine>::Thread {
     let cpu = plan.cpu_of(job).map(CpuId);
     let (plan, shared) = (plan.clone(), Arc::clone(shared));

@@ -181,17 +181,14 @@ fn page(walked: &[Walked], seed: u64) -> Page {
             ("I/Os measured".into(), counts),
         ],
         checks: vec![check(walked)],
-        figures: Vec::new(),
-        tables: vec![DataTable {
-            id: "spans".into(),
-            title: "Spans of one 4 KiB read at a time".into(),
-            caption: "Q queued, G request got, I inserted, D issued to the driver, C completed; \
-                      every step stamped for each I/O."
-                .into(),
+        tables: vec![DataTable::new(
+            ("spans", "Spans of one 4 KiB read at a time"),
+            "Q queued, G request got, I inserted, D issued to the driver, C completed; every step \
+             stamped for each I/O.",
             head,
             rows,
-        }],
-        machines: Vec::new(),
+        )],
+        ..Page::default()
     }
 }
 

@@ -8,6 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use millrace_block::Op;
+use millrace_random::{SplitMix64, XorShift64};
 
 /// Kind of I/O, by fio's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +94,7 @@ pub struct Workload {
 /// Offsets of one job, in blocks of the workload's size.
 #[derive(Debug, Clone)]
 pub struct Offsets {
-    state: u64,
+    random: XorShift64,
     next: u64,
     first: u64,
     blocks: u64,
@@ -108,8 +109,14 @@ impl Offsets {
         let share = (blocks / jobs).max(1);
         let whole = !workload.verify && !workload.rw.is_sequential();
         let (first, count) = if whole { (0, blocks) } else { (job * share % blocks, share) };
-        let state = (workload.seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (job << 32 | 1);
-        Offsets { state: state | 1, next: 0, first, blocks: count.max(1), rw: workload.rw }
+        let state = (workload.seed + 1).wrapping_mul(SplitMix64::STEP) ^ (job << 32 | 1);
+        Offsets {
+            random: XorShift64::new(state),
+            next: 0,
+            first,
+            blocks: count.max(1),
+            rw: workload.rw,
+        }
     }
 
     /// The next block and what to do there.
@@ -121,15 +128,13 @@ impl Offsets {
             let op = if self.rw == Rw::Read { Op::Read } else { Op::Write };
             return (block, op);
         }
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        let block = (u128::from(self.state) * u128::from(self.blocks)) >> 64;
+        let drawn = self.random.next();
+        let block = (u128::from(drawn) * u128::from(self.blocks)) >> 64;
         let op = match self.rw {
             Rw::RandRead => Op::Read,
             Rw::RandWrite => Op::Write,
             // The low half says what, since the high bits say where.
-            Rw::RandRw { read_percent } if part(self.state, 100) < read_percent.into() => Op::Read,
+            Rw::RandRw { read_percent } if part(drawn, 100) < read_percent.into() => Op::Read,
             _ => Op::Write,
         };
         (self.first + block as u64, op)

@@ -39,7 +39,7 @@ macro_rules! pair {
     };
 }
 
-/// The same for a method that `Word` shares with `AtomicU64`, with these orderings.
+/// Both functions of a method that `Word` shares with `AtomicU64`, with these orderings.
 macro_rules! word {
     ($name:ident, $method:ident($($arg:ident),*), $($order:ident),+ $(-> $result:ty)?) => {
         pair!($name(word: NativeWord | AtomicU64 $(, $arg)*) $(-> $result)?:

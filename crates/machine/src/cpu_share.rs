@@ -55,7 +55,7 @@ pub struct Poll {
 enum Next {
     Look,
     Offer,
-    /// It is over; somebody may have kept the CPU.
+    /// The poll is over; somebody may have kept the CPU.
     End {
         kept: bool,
     },

@@ -86,7 +86,7 @@ impl LockCounts {
 /// One time that a lock is held.
 #[derive(Debug, Clone, Copy)]
 pub struct Hold {
-    /// Who took it.
+    /// The place in the code that took it.
     pub site: Site,
     since_ns: u64,
     /// Time waited for it; none: it was free.

@@ -121,7 +121,7 @@ pub trait Meter {
     const ALWAYS: bool;
     /// Whether somebody asks at this moment; never, if it is told always.
     fn is_on() -> bool;
-    /// As [`Machine::now`], but of no cost to what is measured if it is told always.
+    /// The time of [`Machine::now`], at no cost to what is measured if it is told always.
     fn now() -> u64;
     /// Somebody had a lock of this name; after it was given up.
     fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts);

@@ -22,6 +22,9 @@ use crate::lock_meter::NativeMeter;
 use crate::native_lock::NativeLock;
 use crate::{Counter, CpuId, Line, Machine, Order, Parker, Stage, Thread, Topology, Word};
 
+const NS_PER_S: u64 = 1_000_000_000;
+const NS_PER_MS: u64 = 1_000_000;
+
 /// The machine that the process runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Native;
@@ -260,7 +263,7 @@ impl Parker for NativeParker {
             None => -1,
             Some(deadline) => {
                 let left = deadline.saturating_sub(Native::now());
-                i32::try_from(left.div_ceil(1_000_000)).unwrap_or(i32::MAX)
+                i32::try_from(left.div_ceil(NS_PER_MS)).unwrap_or(i32::MAX)
             }
         };
         if self.poll(timeout_ms) {
@@ -292,6 +295,8 @@ impl Thread for NativeThread {
 mod clock {
     use core::sync::atomic::{AtomicU64, Ordering};
     use std::sync::Once;
+
+    use super::NS_PER_S;
 
     /// Nanoseconds of 2^32 ticks; 0: not calibrated yet, or there is no invariant counter.
     static MULT: AtomicU64 = AtomicU64::new(0);
@@ -327,7 +332,7 @@ mod clock {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: writes one timespec; CLOCK_MONOTONIC always exists.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+        time.tv_sec as u64 * NS_PER_S + time.tv_nsec as u64
     }
 
     /// What `read` says, and CLOCK_MONOTONIC at that moment. The thread may lose its CPU between

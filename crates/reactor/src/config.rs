@@ -42,7 +42,8 @@ pub struct Config {
     /// the rate of one at a time, 8 cost 5 %).
     pub submit_batch: u32,
     /// Most threads, for each source, for operations that have no asynchronous form (at least 1).
-    /// They start when first needed; a source whose operations hang leaves those of others alone.
+    /// Pool threads start when first needed; a source whose operations hang leaves those of others
+    /// alone.
     pub pool_threads: usize,
     /// Longest busy poll before a blocking turn sleeps, in nanoseconds; 0 sleeps at once. A turn
     /// polls only while the waits before it were that short, and lets others have its CPU.
@@ -68,7 +69,7 @@ pub enum Wait {
     No,
     /// Until something completes or the wake eventfd is written.
     Forever,
-    /// As `Forever`, and at most until this `CLOCK_MONOTONIC` time in nanoseconds.
+    /// Until something happens, and at most until this `CLOCK_MONOTONIC` time in nanoseconds.
     Until(u64),
 }
 

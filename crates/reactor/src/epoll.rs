@@ -21,6 +21,7 @@ use crate::waiters::Waiters;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+const NS_PER_MS: u64 = 1_000_000;
 /// Epoll data of the wake eventfd: no descriptor has this number.
 const WAKE: u64 = u64::MAX;
 /// Events taken per system call.
@@ -309,7 +310,7 @@ impl Epoll {
     /// Before Linux 5.11: milliseconds, rounded up so that nothing is early.
     fn wait_ms(&mut self, limit_ns: Option<u64>) -> i64 {
         let limit_ms = match limit_ns {
-            Some(ns) => i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX),
+            Some(ns) => i32::try_from(ns.div_ceil(NS_PER_MS)).unwrap_or(i32::MAX),
             None => -1,
         };
         let (epoll, events) = (self.epoll.as_raw_fd(), self.events.as_mut_ptr());

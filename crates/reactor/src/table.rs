@@ -217,7 +217,7 @@ impl Table {
         self.delivered
     }
 
-    /// As `delivered`, and starts counting anew.
+    /// The count of `delivered`, which starts anew.
     pub(crate) fn take_delivered(&mut self) -> usize {
         std::mem::take(&mut self.delivered)
     }

@@ -62,7 +62,7 @@ struct Wake {
     /// Its target: a leaked box, freed with the ring.
     value: *mut u64,
     armed: bool,
-    /// It completed in this turn.
+    /// The operation completed in this turn.
     seen: bool,
 }
 

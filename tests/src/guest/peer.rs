@@ -1,5 +1,5 @@
-//! Who serves a guest's disk: millrace, or QEMU's own server, which tells a mistake of the harness
-//! from one of ours.
+//! The server of a guest's disk: millrace, or QEMU's own, which tells a mistake of the harness from
+//! one of ours.
 //!
 //! Both export the file `disk` of a folder, as `vm` there to a guest by two queues, and as `nbd` to
 //! clients of NBD under the name `v`. Owns the process of QEMU's, which is killed and reaped on

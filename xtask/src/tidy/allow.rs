@@ -1,13 +1,28 @@
 //! Allow-lists: the exceptions to a rule, one a line, in `xtask/allow/*.txt`.
 //!
 //! An entry is a path and, where the rule has a number, a limit; `#` starts a comment. The rules
-//! ask for an entry and report those nobody needed, so that a list can only shrink. Called by
+//! ask for an entry and report those nobody needed, so that a list can only shrink. Rules that
+//! count make `Excess`es, which `AllowList::check` compares with the numbers in the list. Called by
 //! `tidy::run` and the rules.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+
+use super::Finding;
+use super::source::Source;
+
+/// A violation that a list may allow: so much of it, under a key.
+pub struct Excess {
+    /// What the list calls it.
+    pub key: String,
+    /// How much is too much here; summed up over all of one key.
+    pub amount: usize,
+    /// Where, and what to do, if the list does not allow it.
+    pub finding: Finding,
+}
 
 /// One exception.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +33,14 @@ pub struct Entry {
     pub key: String,
     /// The number after the key, where the list has them.
     pub limit: Option<usize>,
+}
+
+impl Excess {
+    /// A file that breaks a rule at this line, whatever else is in it.
+    pub fn of_file(source: &Source, line: usize, message: impl Into<String>) -> Excess {
+        let finding = Finding::new(&source.path, line, message);
+        Excess { key: source.path.clone(), amount: 1, finding }
+    }
 }
 
 /// The exceptions to one rule.
@@ -71,6 +94,31 @@ impl AllowList {
         Ok(Self { path: path.to_owned(), entries })
     }
 
+    /// The findings of keys whose sum is above what the list says, and entries above their sum; an
+    /// entry without a number allows one.
+    pub fn check(&self, excesses: Vec<Excess>) -> Vec<Finding> {
+        let mut sums: BTreeMap<&str, usize> = BTreeMap::new();
+        for excess in &excesses {
+            *sums.entry(&excess.key).or_default() += excess.amount;
+        }
+        let limit = |entry: &Entry| entry.limit.unwrap_or(1);
+        let allowed = |key: &str| self.get(key).map_or(0, limit);
+        let over =
+            excesses.iter().filter(|excess| sums[excess.key.as_str()] > allowed(&excess.key));
+        let mut findings: Vec<_> = over.map(|excess| excess.finding.clone()).collect();
+        for entry in &self.entries {
+            let sum = sums.get(entry.key.as_str()).copied().unwrap_or(0);
+            if sum < limit(entry) {
+                let message = match sum {
+                    0 => format!("{} needs no entry; remove it", entry.key),
+                    _ => format!("{} has shrunk to {sum}; write that after it", entry.key),
+                };
+                findings.push(Finding::new(&self.path, entry.line, message));
+            }
+        }
+        findings
+    }
+
     /// The entry for `key`, if there is one.
     pub fn get(&self, key: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.key == key)
@@ -91,6 +139,28 @@ mod tests {
         );
         assert_eq!(list.get("b.rs").unwrap().limit, None);
         assert_eq!(list.get("c.rs"), None);
+    }
+
+    #[test]
+    fn a_sum_above_its_entry_fails_at_each_place_and_one_below_fails_in_the_list() {
+        let list = AllowList::parse("x.txt", "a 2\nb 3\nc\n").unwrap();
+        let excess = |key: &str, amount| Excess {
+            key: key.to_owned(),
+            amount,
+            finding: Finding::new(key, 7, "too much"),
+        };
+        assert_eq!(list.check(vec![excess("a", 2), excess("b", 3), excess("c", 1)]), []);
+        let found = list.check(vec![excess("a", 2), excess("a", 1), excess("b", 2)]);
+        let shown: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            shown,
+            [
+                "a:7: too much",
+                "a:7: too much",
+                "x.txt:2: b has shrunk to 2; write that after it",
+                "x.txt:3: c needs no entry; remove it"
+            ]
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! `tidy::run`.
 
 use super::Finding;
-use super::allow::AllowList;
+use super::allow::{AllowList, Excess};
 use super::source::{Source, find_word, has_word, numbered};
 
 const BLOCK: &str = "crates/block/src/";
@@ -62,24 +62,13 @@ pub fn check(source: &Source) -> Vec<Finding> {
 
 /// Checks that the files with atomics outside their home crates are exactly the listed ones.
 pub fn check_list(sources: &[Source], list: &AllowList) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let listed = |source: &Source| list.get(&source.path).is_some();
-    for source in sources.iter().filter(|source| !is_home(&source.path) && !listed(source)) {
-        for (line, _) in source.product_code().filter(|(_, code)| names_atomics(code)) {
-            let message = format!("atomics outside machine and reactor; {} may list it", list.path);
-            findings.push(Finding::new(&source.path, line, message));
-        }
-    }
-    for entry in &list.entries {
-        let used = sources.iter().filter(|source| source.path == entry.key).any(|source| {
-            !is_home(&source.path) && source.product_code().any(|(_, code)| names_atomics(code))
-        });
-        if !used {
-            let message = format!("{} needs no entry; remove it", entry.key);
-            findings.push(Finding::new(&list.path, entry.line, message));
-        }
-    }
-    findings
+    let message = "atomics outside machine and reactor; xtask/allow/atomics.txt may list the file";
+    let others = sources.iter().filter(|source| !is_home(&source.path));
+    let uses = others.filter_map(|source| {
+        let (line, _) = source.product_code().find(|(_, code)| names_atomics(code))?;
+        Some(Excess::of_file(source, line, message))
+    });
+    list.check(uses.collect())
 }
 
 /// Machine and reactor may; the block layer may not at all, and is reported by `check`.

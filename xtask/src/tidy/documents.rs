@@ -1,5 +1,5 @@
 //! Rule: README.md and ARCHITECTURE.md are there and short, and the latter gives a reason for every
-//! dependency.
+//! dependency and names functions that exist (`walk_table`).
 //!
 //! A dependency of `[workspace.dependencies]` that the document does not name has no stated reason.
 //! The block layer's own crates are not dependencies in this sense. Called by `tidy::run`.
@@ -9,8 +9,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::Finding;
-use super::source::{has_word, numbered};
+use super::source::{Source, has_word, numbered};
+use super::{Finding, walk_table};
 
 const README: &str = "README.md";
 const README_LINES_MAX: usize = 150;
@@ -23,7 +23,7 @@ const OWN_CRATES: &str = "millrace";
 /// # Errors
 ///
 /// When `Cargo.toml` cannot be read.
-pub fn check(root: &Path) -> Result<Vec<Finding>> {
+pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     match fs::read_to_string(root.join(README)) {
         Ok(text) => findings.extend(check_length(README, &text, README_LINES_MAX)),
@@ -36,6 +36,7 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
         let manifest = fs::read_to_string(root.join("Cargo.toml"))
             .context("cannot read the workspace's Cargo.toml")?;
         findings.extend(check_architecture(&text, &manifest));
+        findings.extend(walk_table::check(ARCHITECTURE, &text, sources));
     }
     Ok(findings)
 }

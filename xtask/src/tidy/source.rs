@@ -8,7 +8,7 @@
 mod lexer;
 mod outline;
 
-pub use outline::{Item, ItemKind};
+pub use outline::{Definition, Item, ItemKind};
 
 /// A parsed file.
 #[derive(Debug, Default)]
@@ -25,6 +25,8 @@ pub struct Source {
     pub strings: String,
     /// Functions and structs, in order.
     pub items: Vec<Item>,
+    /// Names that the file defines, in order.
+    pub definitions: Vec<Definition>,
     /// Where and why the file is not Rust, if it is not.
     pub parse_error: Option<(usize, String)>,
     test_lines: Vec<(usize, usize)>,
@@ -48,6 +50,7 @@ impl Source {
             Ok(file) => {
                 let outline = outline::of(&file);
                 source.items = outline.items;
+                source.definitions = outline.definitions;
                 source.test_lines = outline.test_lines;
                 source.all_test |= outline.all_test;
             }
@@ -61,6 +64,13 @@ impl Source {
     /// Whether line `line` (from 1) is only compiled for tests.
     pub fn is_test(&self, line: usize) -> bool {
         self.all_test || self.test_lines.iter().any(|&(first, last)| first <= line && line <= last)
+    }
+
+    /// The crate whose file this is: the first two folders under `crates` and `tests`, else one.
+    pub fn crate_path(&self) -> &str {
+        let depth = if self.path.starts_with("crates/") { 2 } else { 1 };
+        let end = self.path.match_indices('/').nth(depth - 1).map_or(self.path.len(), |(at, _)| at);
+        &self.path[..end]
     }
 
     /// Number of lines that are not test code.

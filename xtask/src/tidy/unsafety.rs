@@ -5,7 +5,7 @@
 //! whose file holds none (any more) is a finding. Called by `tidy::run`.
 
 use super::Finding;
-use super::allow::AllowList;
+use super::allow::{AllowList, Excess};
 use super::source::{Source, find_word, numbered};
 
 /// How far above the keyword the comment may stand.
@@ -45,24 +45,11 @@ pub fn check(source: &Source) -> Vec<Finding> {
 
 /// Checks that the files with unsafe code are exactly the listed ones.
 pub fn check_list(sources: &[Source], list: &AllowList) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for source in sources {
-        if let Some(line) = first_use(source)
-            && list.get(&source.path).is_none()
-        {
-            let message =
-                format!("unsafe code in a file that {} does not list; do without", list.path);
-            findings.push(Finding::new(&source.path, line, message));
-        }
-    }
-    for entry in &list.entries {
-        let used = sources.iter().any(|s| s.path == entry.key && first_use(s).is_some());
-        if !used {
-            let message = format!("{} has no unsafe code; remove the entry", entry.key);
-            findings.push(Finding::new(&list.path, entry.line, message));
-        }
-    }
-    findings
+    let message = "unsafe code in a file that xtask/allow/unsafe.txt does not list; do without";
+    let uses = sources
+        .iter()
+        .filter_map(|source| first_use(source).map(|line| Excess::of_file(source, line, message)));
+    list.check(uses.collect())
 }
 
 fn first_use(source: &Source) -> Option<usize> {

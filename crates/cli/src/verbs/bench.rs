@@ -96,7 +96,7 @@ fn print(args: &BenchArgs, rows: &[Row]) -> Result<ExitCode> {
     if args.workload.json {
         println!("{}", serde_json::to_string_pretty(rows).context("rows as JSON")?);
     } else {
-        let form = Form::of(args.workload.extended);
+        let form = if args.workload.extended { Form::Whole } else { Form::Short };
         println!("{}", table::table(rows, form));
         let states = rows.iter().filter_map(|row| states::states(row, form));
         let locks = rows.iter().filter_map(|row| lock_table::locks(row, form));

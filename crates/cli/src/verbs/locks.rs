@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     } else if lines.is_empty() {
         say(&format!("no lock was taken in {seconds:.2} s\n"));
     } else {
-        let table = lock_table(&lines, Form::of(args.extended));
+        let table = lock_table(&lines, if args.extended { Form::Whole } else { Form::Short });
         say(&format!("locks in {seconds:.2} s on {} CPUs:\n{table}\n", locks.cpus));
     }
     Ok(ExitCode::SUCCESS)

@@ -115,7 +115,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => 1,
         Some(_) => args.count.unwrap_or(u64::MAX),
     };
-    let form = Form::of(args.extended);
+    let form = if args.extended { Form::Whole } else { Form::Short };
     let (start, mut before) = (Instant::now(), None);
     for number in 0..count {
         let report = client.stats()?;

@@ -13,8 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use millrace_block::{Error, Op, OpFlags, Request, Sector};
 use millrace_machine::Native;
+use millrace_random::SplitMix64;
 
-use super::control::Random;
 use crate::mapping::Mapping;
 
 /// A drive with a volatile cache.
@@ -27,7 +27,7 @@ struct Images {
     current: Mapping,
     dirty: HashSet<Sector>,
     /// Decides about early evictions.
-    random: Random,
+    random: SplitMix64,
     /// Power cuts so far.
     cuts: u64,
 }
@@ -42,7 +42,7 @@ impl Cache {
             durable: Mapping::new(nr_sectors << 9)?,
             current: Mapping::new(nr_sectors << 9)?,
             dirty: HashSet::new(),
-            random: Random::new(seed),
+            random: SplitMix64::new(seed),
             cuts: 0,
         };
         Ok(Cache { images: Mutex::new(images) })
@@ -70,7 +70,7 @@ impl Cache {
     }
 
     /// Cuts the power; returns how many sectors lost their newest contents.
-    pub(crate) fn power_cut(&self, random: &mut Random) -> u64 {
+    pub(crate) fn power_cut(&self, random: &mut SplitMix64) -> u64 {
         let mut images = self.lock();
         let images = &mut *images;
         // In order of their numbers, so that the seed alone decides.

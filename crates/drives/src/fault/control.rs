@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use millrace_block::{DriverData, Op, Sector, Status};
+use millrace_random::SplitMix64;
 
 use super::cache::Cache;
 
@@ -104,7 +105,7 @@ impl Verdict {
 struct Rules {
     /// Each with the number of requests that it has matched.
     list: Vec<(FaultRule, u64)>,
-    random: Random,
+    random: SplitMix64,
 }
 
 /// State of a fault drive.
@@ -146,7 +147,7 @@ impl FaultControl {
     pub(crate) fn new(name: &str, seed: u64, cache: Option<Cache>) -> FaultControl {
         let state = Arc::new(State {
             name: Mutex::new(name.into()),
-            rules: Mutex::new(Rules { list: Vec::new(), random: Random::new(seed) }),
+            rules: Mutex::new(Rules { list: Vec::new(), random: SplitMix64::new(seed) }),
             is_dead: AtomicBool::new(false),
             releases: AtomicU64::new(0),
             cache,
@@ -192,7 +193,7 @@ impl FaultControl {
     /// cache. Returns how many sectors were lost. To a program that goes on it is as a crash: a
     /// flush after the cut does not cover writes acknowledged before it.
     pub fn power_cut(&self, seed: u64) -> u64 {
-        self.state.cache.as_ref().map_or(0, |cache| cache.power_cut(&mut Random::new(seed)))
+        self.state.cache.as_ref().map_or(0, |cache| cache.power_cut(&mut SplitMix64::new(seed)))
     }
 
     /// Requests that failed, were delayed or got stuck by a rule so far.
@@ -240,29 +241,6 @@ impl State {
             self.struck.fetch_add(1, Ordering::Relaxed);
         }
         verdict
-    }
-}
-
-/// Numbers from a seed. Source: Vigna, splitmix64.
-#[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// 0 up to, not including, 1.
-    fn fraction(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -9,6 +9,8 @@
 //! link never carries more than its rate, and an I/O on a slow unit does not hold up the link for
 //! others. Programs of buffered writes do not delay reads, as controllers suspend them for reads.
 
+use millrace_random::{SplitMix64, mixed};
+
 use super::config::ModelTiming;
 use super::controller::ModelController;
 
@@ -51,7 +53,7 @@ pub struct Timing {
     from_host: Link,
     /// When the units will have written all that is buffered.
     drained_ns: u64,
-    dice: Dice,
+    random: SplitMix64,
 }
 
 impl Timing {
@@ -64,7 +66,7 @@ impl Timing {
             to_host: Link::new(config.read_bytes_per_s),
             from_host: Link::new(config.write_bytes_per_s),
             drained_ns: 0,
-            dice: Dice(config.seed),
+            random: SplitMix64::new(config.seed),
             config: config.clone(),
         }
     }
@@ -139,7 +141,7 @@ impl Timing {
         let (first, pages) = pages_of(io);
         let page_ns = self.vary(page_ns);
         let units = self.units_free_ns.len() as u64;
-        let start = scattered(first) % units;
+        let start = mixed(first) % units;
         let mut last_ns = from_ns;
         for step in 0..pages.min(units) {
             let on_this = pages / units + u64::from(step < pages % units);
@@ -154,12 +156,12 @@ impl Timing {
     fn vary(&mut self, base_ns: u64) -> u64 {
         let mut time_ns = base_ns;
         if self.config.jitter > 0.0 {
-            let factor = 1.0 + self.config.jitter * (2.0 * self.dice.roll() - 1.0);
+            let factor = 1.0 + self.config.jitter * (2.0 * self.random.fraction() - 1.0);
             time_ns = (base_ns as f64 * factor) as u64;
         }
-        if self.config.tail_share > 0.0 && self.dice.roll() < self.config.tail_share {
-            // 1 - roll is never 0.
-            time_ns += (-(1.0 - self.dice.roll()).ln() * self.config.tail_ns as f64) as u64;
+        if self.config.tail_share > 0.0 && self.random.fraction() < self.config.tail_share {
+            // 1 - fraction is never 0.
+            time_ns += (-(1.0 - self.random.fraction()).ln() * self.config.tail_ns as f64) as u64;
         }
         time_ns
     }
@@ -169,25 +171,6 @@ impl Timing {
 fn pages_of(io: ModelIo) -> (u64, u64) {
     let (first, end) = (io.sector / PAGE_SECTORS, io.sector + u64::from(io.nr_sectors));
     (first, (end.div_ceil(PAGE_SECTORS) - first).max(1))
-}
-
-/// A bijection that makes neighbours strangers: the finaliser of splitmix64.
-fn scattered(number: u64) -> u64 {
-    let mixed = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
-}
-
-/// splitmix64: small, and any seed is as good as another.
-#[derive(Debug)]
-struct Dice(u64);
-
-impl Dice {
-    /// A number from 0 up to but not including 1.
-    fn roll(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        (scattered(self.0) >> 11) as f64 / (1u64 << 53) as f64
-    }
 }
 
 /// One direction of a link.

@@ -9,7 +9,7 @@ use super::Part;
 use super::checks::share;
 use super::rigs::{LOADS, Load, Point, Rig};
 use super::runs::{CHUNKS_KIB, COUNTS, HIGHS, LOWS, Results, SERVINGS, swept};
-use crate::page::{Figure, Panel, Scale, Series, SeriesKind, Unit};
+use crate::page::{Figure, Panel, Series, Unit};
 
 /// The figures of these parts.
 pub(super) fn all(parts: &[Part], results: &Results) -> Vec<Figure> {
@@ -18,20 +18,20 @@ pub(super) fn all(parts: &[Part], results: &Results) -> Vec<Figure> {
 
 fn one(part: Part, results: &Results) -> Option<Figure> {
     Some(match part {
-        Part::Scaling => figure(
+        Part::Scaling => Figure::new(
             "scaling",
             "Scaling over drives",
             "I/Os a second of a volume on the HBA. Hollow: the paper's factors on our one drive.",
             LOADS.map(|load| scaling(results, load)),
         ),
-        Part::Stripes => figure(
+        Part::Stripes => Figure::new(
             "stripes",
             "Stripe sizes",
             "Bytes a second of eight drives on the HBA. Sequential I/Os are of 64 KiB: Linux's path \
              splits them at every chunk and never merges the parts again.",
             LOADS.map(|load| stripes(results, load)),
         ),
-        Part::Controllers => figure(
+        Part::Controllers => Figure::new(
             "controllers",
             "Controllers",
             "Rate over that of the per-volume path; 1 random read, 2 random write, 3 sequential \
@@ -39,7 +39,7 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
             [(Rig::Ahci, [0.0; 4]), (Rig::Scu, SCU), (Rig::Hba, HBA)]
                 .map(|(rig, paper)| controller(results, rig, paper)),
         ),
-        Part::Watermarks => figure(
+        Part::Watermarks => Figure::new(
             "watermarks",
             "Watermarks",
             "Eight drives on the HBA served per drive, 256 I/Os in flight for each. Left: high \
@@ -47,21 +47,21 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
              high one of 32. The paper's are 32 and 16.",
             [highs(results), lows(results)],
         ),
-        Part::Ideal => figure(
+        Part::Ideal => Figure::new(
             "ideal",
             "Share of the ideal system",
             "The volume served per drive, over as many threads as drives, each with a drive of its \
              own. Hollow: the paper's shares.",
             [ideal(results)],
         ),
-        Part::Tags => figure(
+        Part::Tags => Figure::new(
             "tags",
             "Tags in use over time",
             "Two drives on AHCI ports with 32 tags each, random reads. Linux's path takes tags \
              while it plugs, and stops for all drives when one has none.",
             [Serving::PerVolume, Serving::PerDrive].map(|serving| tags(results, serving)),
         ),
-        Part::Fairness => figure(
+        Part::Fairness => Figure::new(
             "fairness",
             "Stack latency by drive",
             "Mean time from queueing to the drive's driver, of eight drives on the HBA in their \
@@ -72,35 +72,9 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
     })
 }
 
-fn figure(id: &str, title: &str, caption: &str, panels: impl IntoIterator<Item = Panel>) -> Figure {
-    let panels = panels.into_iter().collect();
-    Figure { id: id.into(), title: title.into(), caption: caption.into(), panels }
-}
-
-fn panel(
-    title: &str,
-    x_label: &str,
-    (y_label, y_unit): (&str, Unit),
-    series: Vec<Series>,
-) -> Panel {
-    Panel {
-        title: title.into(),
-        x_label: x_label.into(),
-        y_label: y_label.into(),
-        y_unit,
-        y_scale: Scale::Linear,
-        series,
-        marks: Vec::new(),
-    }
-}
-
 /// A line of the points that were run.
 fn line(name: &str, xs: impl IntoIterator<Item = u32>, y: impl Fn(u32) -> Option<f64>) -> Series {
     Series::ours(name, xs.into_iter().filter_map(|x| Some((f64::from(x), y(x)?))).collect())
-}
-
-fn paper(name: &str, points: Vec<(f64, f64)>) -> Series {
-    Series { name: name.into(), kind: SeriesKind::Paper, points }
 }
 
 const IOPS: (&str, Unit) = ("IOPS", Unit::Count);
@@ -119,9 +93,9 @@ fn scaling(results: &Results, load: Load) -> Panel {
     if let Some(one) = results.iops(point(Serving::PerDrive).drives(1)).filter(|_| factors[0] > 0.0)
     {
         let theirs = [2.0, 4.0, 8.0].into_iter().zip(factors.map(|factor| factor * one));
-        series.push(paper(Serving::PerDrive.name(), theirs.collect()));
+        series.push(Series::theirs(Serving::PerDrive.name(), theirs.collect::<Vec<_>>()));
     }
-    panel(load.name, "drives", IOPS, series)
+    Panel::new(load.name, "drives", IOPS, series)
 }
 
 fn stripes(results: &Results, load: Load) -> Panel {
@@ -131,7 +105,7 @@ fn stripes(results: &Results, load: Load) -> Panel {
     };
     let of = |serving: Serving| line(serving.name(), CHUNKS_KIB, |chunk| rate(serving, chunk));
     let series = SERVINGS.map(of).to_vec();
-    panel(load.name, "stripe, KiB", ("bytes/s", Unit::Count), series)
+    Panel::new(load.name, "stripe, KiB", ("bytes/s", Unit::Count), series)
 }
 
 /// What the paper has of per-drive over per-volume, by load.
@@ -146,16 +120,16 @@ fn controller(results: &Results, rig: Rig, theirs: [f64; 4]) -> Panel {
     let of = |serving: Serving| line(serving.name(), 1..=4, |number| gain(serving, number));
     let mut series: Vec<Series> = SERVINGS.map(of).to_vec();
     if theirs[0] > 0.0 {
-        let points = [1.0, 2.0, 3.0, 4.0].into_iter().zip(theirs).collect();
-        series.push(paper(Serving::PerDrive.name(), points));
+        let points: Vec<_> = [1.0, 2.0, 3.0, 4.0].into_iter().zip(theirs).collect();
+        series.push(Series::theirs(Serving::PerDrive.name(), points));
     }
     let title = format!("{}, {} drives", rig.name(), rig.drives());
-    panel(&title, "load", ("over per-volume", Unit::Plain), series)
+    Panel::new(title, "load", ("over per-volume", Unit::Plain), series)
 }
 
 fn sweep(results: &Results, title: &str, xs: [u32; 6], marks: fn(u32) -> (u32, u32)) -> Panel {
     let of = |load: usize| line(LOADS[load].name, xs, |x| results.iops(swept(load, marks(x))));
-    panel(title, "bios for each drive", IOPS, [0, 1].map(of).to_vec())
+    Panel::new(title, "bios for each drive", IOPS, [0, 1].map(of).to_vec())
 }
 
 fn highs(results: &Results) -> Panel {
@@ -169,9 +143,9 @@ fn lows(results: &Results) -> Panel {
 fn ideal(results: &Results) -> Panel {
     let of = |load: usize| line(LOADS[load].name, COUNTS, |drives| share(results, load, drives));
     let mut series = [0, 1].map(of).to_vec();
-    series.push(paper(LOADS[0].name, vec![(8.0, 0.976)]));
-    series.push(paper(LOADS[1].name, vec![(8.0, 0.989)]));
-    panel("HBA", "drives", ("of the ideal", Unit::Percent), series)
+    series.push(Series::theirs(LOADS[0].name, [(8.0, 0.976)]));
+    series.push(Series::theirs(LOADS[1].name, [(8.0, 0.989)]));
+    Panel::new("HBA", "drives", ("of the ideal", Unit::Percent), series)
 }
 
 /// Samples that are shown: the first two milliseconds.
@@ -190,7 +164,7 @@ fn tags(results: &Results, serving: Serving) -> Panel {
         Series::ours(format!("drive {}", drive + 1), samples().map(point).collect())
     };
     let series = (0..Rig::Ahci.drives() as usize).map(of).collect();
-    panel(serving.name(), "microseconds", ("tags in use", Unit::Plain), series)
+    Panel::new(serving.name(), "microseconds", ("tags in use", Unit::Plain), series)
 }
 
 fn fairness(results: &Results, load: Load) -> Panel {
@@ -200,5 +174,5 @@ fn fairness(results: &Results, load: Load) -> Panel {
         line(serving.name(), 1..=Rig::Hba.drives(), mean)
     };
     let series = SERVINGS.map(of).to_vec();
-    panel(load.name, "drive", ("stack latency", Unit::Nanoseconds), series)
+    Panel::new(load.name, "drive", ("stack latency", Unit::Nanoseconds), series)
 }

@@ -15,9 +15,9 @@ pub(super) const MACHINES: [&str; 2] = ["e5-2620", "e5-2620-nvme"];
 
 /// I/Os in flight for each drive.
 const DEPTH: u32 = 64;
-/// What is measured.
+/// Virtual time that is measured.
 const LENGTH_NS: u64 = 100_000_000;
-/// The same of `auto`, which must have tried both ways and settled.
+/// Virtual time that is measured of `auto`, which must have tried both ways and settled.
 const AUTO_LENGTH_NS: u64 = 1_000_000_000;
 /// The CPU that looks at tags, and how often.
 const WATCH: (u32, u64) = (11, 10_000);
@@ -150,7 +150,7 @@ impl Point {
         Point { watched: true, ..self }
     }
 
-    /// The same row, served otherwise.
+    /// This point, served otherwise.
     pub(super) fn served(self, serving: Serving) -> Point {
         Point { serving, ..self }
     }

@@ -22,7 +22,6 @@ fn one(part: Part, results: &Results) -> Option<DataTable> {
             "Rates on the controllers",
             "Thousands of I/Os a second: 4 KiB random, 64 KiB sequential. The last columns are \
              per-drive over per-volume, ours and the paper's.",
-            ["per-drive over per-volume", "paper"],
             controllers(results),
         ),
         Part::Latency => table(
@@ -30,7 +29,6 @@ fn one(part: Part, results: &Results) -> Option<DataTable> {
             "One I/O at a time",
             "Mean latency of 4 KiB on eight drives on the HBA. Below the low watermark the \
              submitting thread serves the drives itself.",
-            ["per-drive over per-volume", "paper"],
             LOADS[..2].iter().map(|load| latency(results, *load)).collect(),
         ),
         Part::Nvme => table(
@@ -38,23 +36,17 @@ fn one(part: Part, results: &Results) -> Option<DataTable> {
             "A single NVMe drive",
             "Thousands of 4 KiB random reads a second. A single drive is served by the submitting \
              thread in every mode; the per-volume path keeps one request back to merge with.",
-            ["per-drive over per-volume", "paper"],
             vec![rates(results, Point::on(Rig::Nvme, LOADS[0], Serving::PerDrive), Some(1.13))],
         ),
         _ => return None,
     })
 }
 
-fn table(
-    id: &str,
-    title: &str,
-    caption: &str,
-    last: [&str; 2],
-    rows: Vec<Vec<String>>,
-) -> DataTable {
-    let servings = SERVINGS.map(Serving::name);
-    let head = ["load"].into_iter().chain(servings).chain(last).map(String::from).collect();
-    DataTable { id: id.into(), title: title.into(), caption: caption.into(), head, rows }
+/// A table with a column for each way of serving, then our gain and the paper's.
+fn table(id: &str, title: &str, caption: &str, rows: Vec<Vec<String>>) -> DataTable {
+    let last = ["per-drive over per-volume", "paper"];
+    let head = ["load"].into_iter().chain(SERVINGS.map(Serving::name)).chain(last);
+    DataTable::new((id, title), caption, head, rows)
 }
 
 fn controllers(results: &Results) -> Vec<Vec<String>> {

@@ -20,7 +20,7 @@ impl Scenario {
         let random = &mut Random::new(seed, 1);
         let machine = machine(random);
         let faulty = random.per_mille(500);
-        let mut drives = drives(random, faulty);
+        let mut drives = drives(random, if faulty { faults } else { no_faults });
         let layout = layout(random, &drives);
         let mut layer = layer(random, &drives);
         let mut channels = channels(random, &machine);
@@ -128,7 +128,7 @@ fn machine(random: &mut Random) -> MachineSpec {
     }
 }
 
-fn drives(random: &mut Random, faulty: bool) -> Vec<DriveSpec> {
+fn drives(random: &mut Random, faults: fn(&mut Random) -> FaultSpec) -> Vec<DriveSpec> {
     let count = random.pick(&[1, 1, 1, 2, 2, 3, 4]);
     let owned = random.pick(&[0, 0, 500, 1000]);
     let like = random.per_mille(600).then(|| limits(random));
@@ -141,7 +141,7 @@ fn drives(random: &mut Random, faulty: bool) -> Vec<DriveSpec> {
             drive_tags: random.per_mille(400),
             limits: like.unwrap_or_else(|| limits(random)),
             latency_ns: latency(random),
-            faults: if faulty { faults(random) } else { FaultSpec::default() },
+            faults: faults(random),
         })
         .collect()
 }
@@ -167,6 +167,10 @@ fn limits(random: &mut Random) -> LimitSpec {
         cache: random.per_mille(600),
         fua: random.per_mille(400),
     }
+}
+
+fn no_faults(_: &mut Random) -> FaultSpec {
+    FaultSpec::default()
 }
 
 fn faults(random: &mut Random) -> FaultSpec {

@@ -14,7 +14,7 @@ use millrace_block::{
 };
 use millrace_machine::{Machine, Simulated, Topology};
 
-use super::judge::{Court, Judge, Span, Suspect, hold};
+use super::judge::{Judge, SharedJudge, Span, Suspect, hold};
 use super::media::Fate;
 use super::scenario::DriveSpec;
 
@@ -22,12 +22,12 @@ use super::scenario::DriveSpec;
 pub(super) struct Drive {
     pub(super) number: usize,
     pub(super) spec: DriveSpec,
-    pub(super) court: Court,
+    pub(super) judge: SharedJudge,
 }
 
 impl Driver<Simulated> for Drive {
     fn capacity(&self) -> Sector {
-        hold(&self.court).media[self.number].sectors
+        hold(&self.judge).media[self.number].sectors
     }
 
     fn revalidate(&self) -> Result<Sector, Error> {
@@ -49,7 +49,7 @@ impl Driver<Simulated> for Drive {
             drive: self.number,
             limits: self.spec.limits.limits(),
             depth,
-            court: Arc::clone(&self.court),
+            judge: Arc::clone(&self.judge),
             inside: Vec::new(),
             given_up: 0,
         }))
@@ -80,7 +80,7 @@ struct Queue {
     drive: usize,
     limits: QueueLimits,
     depth: u32,
-    court: Court,
+    judge: SharedJudge,
     inside: Vec<Inside>,
     /// How many of them were given up.
     given_up: usize,
@@ -89,8 +89,8 @@ struct Queue {
 impl DriverQueue<Simulated> for Queue {
     fn queue_rq(&mut self, rq: &Request<Simulated>) -> Dispatch {
         let now_ns = Simulated::now();
-        let court = Arc::clone(&self.court);
-        let mut judge = hold(&court);
+        let shared = Arc::clone(&self.judge);
+        let mut judge = hold(&shared);
         let judge = &mut *judge;
         if judge.media[self.drive].is_busy() {
             // Busy until a completion: only if one is to come.
@@ -141,8 +141,8 @@ impl DriverQueue<Simulated> for Queue {
             return;
         }
         let now_ns = Simulated::now();
-        let court = Arc::clone(&self.court);
-        let mut judge = hold(&court);
+        let shared = Arc::clone(&self.judge);
+        let mut judge = hold(&shared);
         while !batch.is_full() {
             let due = self.inside.iter().enumerate().filter(|(_, rq)| rq.done_ns <= now_ns);
             let Some((place, _)) = due.min_by_key(|(_, rq)| (rq.done_ns, rq.tag.0)) else { break };
@@ -158,8 +158,8 @@ impl DriverQueue<Simulated> for Queue {
     }
 
     fn timeout(&mut self, tag: Tag) -> Expired {
-        let court = Arc::clone(&self.court);
-        let mut judge = hold(&court);
+        let shared = Arc::clone(&self.judge);
+        let mut judge = hold(&shared);
         let drive = self.drive;
         let Some(rq) = self.inside.iter_mut().find(|rq| rq.tag == tag) else {
             judge.accuse("timeout", format!("drive {drive} was asked about idle tag {}", tag.0));

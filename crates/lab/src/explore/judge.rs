@@ -51,7 +51,7 @@ pub(super) struct BioRecord {
     submitted_ns: u64,
     /// The longest that it may take.
     bound_ns: u64,
-    /// That, once the layer has taken it.
+    /// The bound that holds once the layer has taken the bio.
     taken_bound_ns: u64,
     log_len: usize,
     expects: Expects,
@@ -121,7 +121,7 @@ pub(super) struct Judge {
 }
 
 /// The judge, shared.
-pub(super) type Court = Arc<Mutex<Judge>>;
+pub(super) type SharedJudge = Arc<Mutex<Judge>>;
 
 /// The judge, for a moment in which nothing happens on the machine.
 pub(super) struct Held<'a> {
@@ -148,8 +148,8 @@ impl DerefMut for Held<'_> {
 /// If another simulated thread has it: that one called the machine meanwhile, and will not go on
 /// before this one does.
 #[track_caller]
-pub(super) fn hold(court: &Court) -> Held<'_> {
-    let judge = match court.try_lock() {
+pub(super) fn hold(shared: &SharedJudge) -> Held<'_> {
+    let judge = match shared.try_lock() {
         Ok(judge) => judge,
         Err(TryLockError::Poisoned(judge)) => judge.into_inner(),
         Err(TryLockError::WouldBlock) => {
@@ -292,8 +292,8 @@ impl Judge {
         Some(&mut self.bios[id as usize])
     }
 
-    /// A bio came back. `hollow`: without its memory.
-    pub(super) fn end(&mut self, id: u64, status: Status, hollow: bool, now_ns: u64) {
+    /// A bio came back, with or without its memory.
+    pub(super) fn end(&mut self, id: u64, status: Status, memory: Memory, now_ns: u64) {
         self.events += 1;
         self.ios += 1;
         self.note(id << 8 | status as u64);
@@ -318,7 +318,7 @@ impl Judge {
             let text = format!("{name} took {took_ns} ns; the bound is {bound_ns} ns");
             self.accuse("starvation", text);
         }
-        if !hollow {
+        if memory == Memory::Back {
             self.check_memory_is_free(&name, &bio.memory);
         }
         if status.is_ok() {
@@ -482,7 +482,11 @@ impl Judge {
 
 impl BioRecord {
     /// A bio that is about to be submitted.
-    pub(super) fn new(channel: usize, op: Op, flags: OpFlags, sector: u64, nr: u64) -> BioRecord {
+    pub(super) fn new(
+        channel: usize,
+        (op, flags): (Op, OpFlags),
+        (sector, nr): (u64, u64),
+    ) -> BioRecord {
         BioRecord {
             channel,
             op,
@@ -501,6 +505,15 @@ impl BioRecord {
             expects: Expects::default(),
         }
     }
+}
+
+/// What became of the memory of a bio that came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Memory {
+    /// The memory came back, or the bio had none.
+    Back,
+    /// A drive may still write it, so it was kept.
+    Kept,
 }
 
 /// What a bio leaves in a sector.

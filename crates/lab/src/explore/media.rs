@@ -8,7 +8,7 @@
 use millrace_block::{Op, OpFlags, Status};
 
 use super::random::Random;
-use super::scenario::{DriveSpec, FaultSpec, LimitSpec};
+use super::scenario::{DriveSpec, FaultSpec, LimitSpec, NS_PER_US};
 
 /// One sector.
 #[derive(Debug, Clone, Copy, Default)]
@@ -25,7 +25,7 @@ struct Cell {
 pub(super) struct Fate {
     pub(super) status: Status,
     pub(super) takes_ns: u64,
-    /// It is forgotten for so long: nobody is told when to look.
+    /// The request is forgotten for so long: nobody is told when to look.
     pub(super) stuck: bool,
 }
 
@@ -75,7 +75,7 @@ impl Media {
         self.start_ns = start_ns;
     }
 
-    /// It has all that it will have.
+    /// The drive has all that it will have.
     pub(super) fn grow(&mut self) {
         self.sectors = self.cells.len() as u64;
     }
@@ -101,7 +101,7 @@ impl Media {
         let [least, most] = self.latency_ns;
         let mut takes_ns = u64::from(self.random.within(least, most));
         if self.random.per_mille(faults.slow) {
-            takes_ns += u64::from(faults.slow_us) * 1_000;
+            takes_ns += u64::from(faults.slow_us) * NS_PER_US;
         }
         let mut status = Status::Ok;
         if self.random.per_mille(faults.errors) {
@@ -115,22 +115,22 @@ impl Media {
         }
         let stuck = self.random.per_mille(faults.stuck);
         if stuck {
-            takes_ns += u64::from(faults.stuck_us) * 1_000;
+            takes_ns += u64::from(faults.stuck_us) * NS_PER_US;
         }
         Fate { status, takes_ns, stuck }
     }
 
     /// Whether it is dead by now.
     pub(super) fn is_dead(&self, now_ns: u64) -> bool {
-        let dead_ns = self.faults.dead_us.map(|us| u64::from(us) * 1_000);
+        let dead_ns = self.faults.dead_us.map(|us| u64::from(us) * NS_PER_US);
         dead_ns.is_some_and(|dead_ns| now_ns - self.start_ns >= dead_ns)
     }
 
     /// When a request is done that takes until `done_ns`: not while the drive stalls.
     pub(super) fn after_stall(&self, done_ns: u64) -> u64 {
         let Some([at_us, for_us]) = self.faults.stall_us else { return done_ns };
-        let from_ns = self.start_ns + u64::from(at_us) * 1_000;
-        let until_ns = from_ns + u64::from(for_us) * 1_000;
+        let from_ns = self.start_ns + u64::from(at_us) * NS_PER_US;
+        let until_ns = from_ns + u64::from(for_us) * NS_PER_US;
         if (from_ns..until_ns).contains(&done_ns) { until_ns } else { done_ns }
     }
 
@@ -155,7 +155,7 @@ impl Media {
         self.dirty.iter().map(|sector| (*sector, cells[*sector as usize].number)).collect()
     }
 
-    /// That flush is done.
+    /// The flush of this number is done.
     pub(super) fn end_flush(&mut self, covered: &[(u32, u32)]) {
         for (sector, number) in covered {
             let cell = &mut self.cells[*sector as usize];

@@ -1,28 +1,28 @@
 //! `Random`: the only source of chance in a scenario: SplitMix64, from a seed.
 //!
-//! Called by everything in `explore` that decides something. The same seed gives the same numbers
-//! in every build, so a scenario is a pure function of its seed. Source: Steele, Lea and Flood,
-//! "Fast splittable pseudorandom number generators", OOPSLA 2014.
+//! Called by everything in `explore` that decides something. A seed gives equal numbers in every
+//! build, so a scenario is a pure function of its seed.
+
+use millrace_random::SplitMix64;
+
+/// An odd number, so that streams of one seed start apart from each other.
+const STREAM: u64 = 0xd605_1d4b_2af3_8e55;
 
 /// A stream of numbers.
 #[derive(Debug, Clone)]
-pub(super) struct Random(u64);
+pub(super) struct Random(SplitMix64);
 
 impl Random {
     /// The stream number `stream` of a seed; streams of one seed have nothing in common.
     pub(super) fn new(seed: u64, stream: u64) -> Random {
-        let mut random = Random(seed ^ stream.wrapping_mul(0xd605_1d4b_2af3_8e55));
+        let mut random = SplitMix64::new(seed ^ stream.wrapping_mul(STREAM));
         random.next();
-        Random(random.next())
+        Random(SplitMix64::new(random.next()))
     }
 
     /// The next number.
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next()
     }
 
     /// A number below `end`, which is above 0.

@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use super::disturb::{disturb, watch};
 use super::drive::Drive;
-use super::judge::{Court, Judge, Violation, hold};
-use super::scenario::{ChannelSpec, LayoutSpec, Scenario, What};
-use super::submitter::{Stage, Submitter};
+use super::judge::{Judge, SharedJudge, Violation, hold};
+use super::scenario::{ChannelSpec, LayoutSpec, NS_PER_US, Scenario, What};
+use super::submitter::{RunState, Submitter};
 use super::workers;
 
 /// What came of a run.
@@ -39,13 +39,13 @@ pub struct Outcome {
 }
 
 thread_local! {
-    static CURRENT: RefCell<Option<Court>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<SharedJudge>> = const { RefCell::new(None) };
 }
 
 /// What the judge of the run in progress on this thread has found, for a program that panics.
 #[must_use]
 pub fn violation_so_far() -> Option<Violation> {
-    CURRENT.with_borrow(|court| court.as_ref()?.try_lock().ok()?.violation.clone())
+    CURRENT.with_borrow(|shared| shared.as_ref()?.try_lock().ok()?.violation.clone())
 }
 
 /// Runs a scenario.
@@ -58,15 +58,15 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
     let simulation = simulation.map_err(|error| error.to_string())?;
     // The watchdog is there long before; this ends what even that does not see.
     let simulation = simulation.time_limit_ns(scenario.bound_ns().saturating_mul(200));
-    let court: Court = Arc::new(Mutex::new(Judge::new(scenario)));
-    CURRENT.set(Some(Arc::clone(&court)));
+    let shared: SharedJudge = Arc::new(Mutex::new(Judge::new(scenario)));
+    CURRENT.set(Some(Arc::clone(&shared)));
     let main = {
-        let (scenario, court) = (scenario.clone(), Arc::clone(&court));
-        move || play(&scenario, &court)
+        let (scenario, shared) = (scenario.clone(), Arc::clone(&shared));
+        move || play(&scenario, &shared)
     };
     let result = simulation.run(main);
     CURRENT.set(None);
-    let mut judge = hold(&court);
+    let mut judge = hold(&shared);
     let (events, virtual_ns) = match result {
         Ok(report) => (report.events, report.elapsed_ns()),
         Err(error) => {
@@ -93,57 +93,57 @@ fn panic_text(error: &SimError) -> String {
 }
 
 /// The first thread of the machine.
-fn play(scenario: &Scenario, court: &Court) {
-    let volume = build(scenario, court);
-    let (capacity, expected) = (volume.capacity(), hold(court).map.told);
+fn play(scenario: &Scenario, shared: &SharedJudge) {
+    let volume = build(scenario, shared);
+    let (capacity, expected) = (volume.capacity(), hold(shared).map.told);
     if capacity != expected {
-        hold(court).accuse("capacity", format!("{capacity} sectors, not {expected}"));
+        hold(shared).accuse("capacity", format!("{capacity} sectors, not {expected}"));
         return;
     }
     let channels = scenario.channels.len();
     let bells = if scenario.has_owned() { channels } else { 0 };
     let bell = |_| Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
-    let stage = Arc::new(Stage {
+    let state = Arc::new(RunState {
         scenario: scenario.clone(),
         volume,
-        court: Arc::clone(court),
+        judge: Arc::clone(shared),
         bells: (0..bells).map(bell).collect(),
         up: Word::new(0),
         busy: Word::new(channels as u64),
         watchdog: Parker::new(),
-        workers: workers::posts(scenario),
+        workers: workers::handles(scenario),
         switching: Word::new(0),
         kept: Mutex::default(),
     });
     let start_ns = Simulated::now();
-    for (drive, media) in hold(court).media.iter_mut().enumerate() {
+    for (drive, media) in hold(shared).media.iter_mut().enumerate() {
         media.start(scenario.seed, drive, start_ns);
     }
-    let watcher = Arc::clone(court);
-    let watch = || stage.volume.watch_size(move |sectors| hold(&watcher).grown(sectors));
+    let watcher = Arc::clone(shared);
+    let watch = || state.volume.watch_size(move |sectors| hold(&watcher).grown(sectors));
     let watch = scenario.grows().then(watch);
-    let serving = workers::start(&stage);
-    start_threads(&stage, start_ns).into_iter().for_each(|thread| assert!(thread.join()));
+    let serving = workers::start(&state);
+    start_threads(&state, start_ns).into_iter().for_each(|thread| assert!(thread.join()));
     drop(watch);
-    workers::stop(&stage, serving);
-    finish(&stage);
+    workers::stop(&state, serving);
+    finish(&state);
 }
 
 type SimThread = <Simulated as Machine>::Thread;
 
-fn start_threads(stage: &Arc<Stage>, start_ns: u64) -> Vec<SimThread> {
+fn start_threads(state: &Arc<RunState>, start_ns: u64) -> Vec<SimThread> {
     let mut threads = Vec::new();
     let mut spawn = |name: &str, cpu, body: Box<dyn FnOnce() + Send>| {
         threads.push(Simulated::spawn(name, Some(CpuId(cpu)), body));
     };
-    let on = Arc::clone(stage);
+    let on = Arc::clone(state);
     spawn("watchdog", 0, Box::new(move || watch(&on)));
-    for (index, spec) in stage.scenario.channels.iter().enumerate() {
-        let submitter = Submitter::new(stage, index, *spec);
+    for (index, spec) in state.scenario.channels.iter().enumerate() {
+        let submitter = Submitter::new(state, index, *spec);
         spawn(&format!("channel {index}"), spec.cpu, Box::new(move || submitter.run()));
     }
-    for disturbance in stage.scenario.disturbances.iter().copied() {
-        let on = Arc::clone(stage);
+    for disturbance in state.scenario.disturbances.iter().copied() {
+        let on = Arc::clone(state);
         let body = Box::new(move || disturb(&on, disturbance, start_ns));
         spawn("disturbance", disturbance.cpu, body);
     }
@@ -151,18 +151,18 @@ fn start_threads(stage: &Arc<Stage>, start_ns: u64) -> Vec<SimThread> {
 }
 
 /// All threads have ended: nothing may be left.
-fn finish(stage: &Arc<Stage>) {
-    let used = |stage: &Stage| stage.volume.disks().iter().any(|disk| disk.tags_in_use() > 0);
-    let keeps = hold(&stage.court).may_keep_requests();
+fn finish(state: &Arc<RunState>) {
+    let used = |state: &RunState| state.volume.disks().iter().any(|disk| disk.tags_in_use() > 0);
+    let keeps = hold(&state.judge).may_keep_requests();
     let shut_down = |d: &super::scenario::Disturbance| d.what == What::Shutdown;
-    let leaves = stage.scenario.disturbances.iter().any(shut_down);
-    if used(stage) && keeps && !leaves {
-        sweep(stage);
+    let leaves = state.scenario.disturbances.iter().any(shut_down);
+    if used(state) && keeps && !leaves {
+        sweep(state);
     }
-    let disks = stage.volume.disks().iter();
+    let disks = state.volume.disks().iter();
     let leftovers: Vec<_> = disks.map(|disk| (disk.tags_in_use(), disk.stats())).collect();
-    let (waiting, handed_back) = (stage.volume.waiting(), stage.volume.stats().ios());
-    let mut judge = hold(&stage.court);
+    let (waiting, handed_back) = (state.volume.waiting(), state.volume.stats().ios());
+    let mut judge = hold(&state.judge);
     let (told, all) = (judge.map.told, judge.map.capacity);
     if told != all {
         judge.accuse("capacity", format!("{told} sectors in the end, not {all}"));
@@ -194,8 +194,8 @@ fn finish(stage: &Arc<Stage>) {
 /// Whether the stages of an operation's I/Os come to the whole.
 fn adds_up(op: &OpSnapshot) -> bool {
     let stages = [&op.q2g, &op.g2i, &op.i2d];
-    let before_d: u64 = stages.iter().map(|stage| stage.sum_ns()).sum();
-    stages.iter().all(|stage| stage.count() == op.ios)
+    let before_d: u64 = stages.iter().map(|state| state.sum_ns()).sum();
+    stages.iter().all(|state| state.count() == op.ios)
         && before_d == op.queue.sum_ns()
         && before_d + op.service.sum_ns() == op.total.sum_ns()
 }
@@ -204,13 +204,13 @@ fn adds_up(op: &OpSnapshot) -> bool {
 const SWEEPS_MAX: u32 = 16;
 
 /// Polls every queue that any thread may run, after the time of all that was forgotten.
-fn sweep(stage: &Arc<Stage>) {
-    let latest = stage.scenario.drives.iter().map(|d| {
-        u64::from(d.faults.stuck_us + d.faults.slow_us) * 1_000 + u64::from(d.latency_ns[1])
+fn sweep(state: &Arc<RunState>) {
+    let latest = state.scenario.drives.iter().map(|d| {
+        u64::from(d.faults.stuck_us + d.faults.slow_us) * NS_PER_US + u64::from(d.latency_ns[1])
     });
-    hold(&stage.court).media.iter_mut().for_each(super::media::Media::calm);
+    hold(&state.judge).media.iter_mut().for_each(super::media::Media::calm);
     Simulated::charge(latest.max().unwrap_or(0) + 1_000);
-    let disks = stage.volume.disks();
+    let disks = state.volume.disks();
     let any: Vec<usize> =
         (0..disks.len()).filter(|at| disks[*at].kind() == QueueKind::AnyThread).collect();
     if any.is_empty() {
@@ -242,16 +242,16 @@ fn sweep(stage: &Arc<Stage>) {
             break;
         }
         let start = |cpu| {
-            let index = stage.scenario.channels.len() + (round * 64 + cpu) as usize;
-            let sweeper = Submitter::sweeper(stage, index, spec, &any);
+            let index = state.scenario.channels.len() + (round * 64 + cpu) as usize;
+            let sweeper = Submitter::sweeper(state, index, spec, &any);
             Simulated::spawn("sweeper", Some(CpuId(cpu)), Box::new(move || sweeper.sweep()))
         };
-        let threads: Vec<_> = (0..stage.scenario.machine.cpus()).map(start).collect();
+        let threads: Vec<_> = (0..state.scenario.machine.cpus()).map(start).collect();
         threads.into_iter().for_each(|thread| assert!(thread.join()));
     }
 }
 
-struct Sink(Court);
+struct Sink(SharedJudge);
 
 impl TraceSink for Sink {
     fn trace(&self, event: &Event) {
@@ -259,7 +259,7 @@ impl TraceSink for Sink {
     }
 }
 
-fn build(scenario: &Scenario, court: &Court) -> Arc<Volume<Simulated>> {
+fn build(scenario: &Scenario, judge: &SharedJudge) -> Arc<Volume<Simulated>> {
     let layer = &scenario.layer;
     let depth = scenario.drives.iter().map(|drive| drive.depth).min().unwrap_or(1);
     let controller = || ControllerConfig {
@@ -271,15 +271,15 @@ fn build(scenario: &Scenario, court: &Court) -> Arc<Volume<Simulated>> {
     let shared = || Controller::new(controller()).expect("a checked scenario");
     let shared = layer.shared_tags.then(shared);
     let disk = |(number, spec): (usize, &super::scenario::DriveSpec)| {
-        let drive = Drive { number, spec: spec.clone(), court: Arc::clone(court) };
-        let trace = layer.traced.then(|| Arc::new(Sink(Arc::clone(court))) as Arc<dyn TraceSink>);
+        let drive = Drive { number, spec: spec.clone(), judge: Arc::clone(judge) };
+        let trace = layer.traced.then(|| Arc::new(Sink(Arc::clone(judge))) as Arc<dyn TraceSink>);
         let config = DiskConfig {
             name: format!("drive{number}"),
             stack: layer.stack.into(),
             software_queues: layer.software.into(),
             hardware_queues: layer.hardware.into(),
             queue_depth: None,
-            timeout_ns: u64::from(layer.timeout_us) * 1_000,
+            timeout_ns: u64::from(layer.timeout_us) * NS_PER_US,
             // Not at all, a little, or as long as by default.
             serve_wait_ns: scenario.seed % 3 * 1_000,
             io_threads: scenario.channels.len() as u16,

@@ -10,6 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use super::serving::{ModeSpec, ServingSpec};
 
+/// Nanoseconds in a microsecond, in which scenarios count.
+pub(super) const NS_PER_US: u64 = 1_000;
+/// Longest time after which whoever waits in vain looks again.
+const LOOK_NS: u64 = 1_000_000;
+
 /// A machine, a volume on it, programs that use it, and what goes wrong.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,7 +29,7 @@ pub struct Scenario {
     pub layout: LayoutSpec,
     /// The drives, 1 or more.
     pub drives: Vec<DriveSpec>,
-    /// Who serves them.
+    /// How the drives are served.
     #[serde(default, skip_serializing_if = "ServingSpec::is_inline")]
     pub serving: ServingSpec,
     /// The submitting threads, 1 or more.
@@ -48,7 +53,7 @@ pub struct MachineSpec {
     pub work_percent: u32,
     /// Costs of sleeping and waking, likewise.
     pub thread_percent: u32,
-    /// Greatest deviation of a stage's cost, 0 to 100.
+    /// Greatest deviation of a state's cost, 0 to 100.
     pub jitter_percent: u32,
 }
 
@@ -303,7 +308,7 @@ impl MachineSpec {
 }
 
 impl LimitSpec {
-    /// As the layer wants them.
+    /// The limits as the layer takes them.
     pub(super) fn limits(&self) -> QueueLimits {
         QueueLimits {
             logical_block_size: self.block,
@@ -438,7 +443,7 @@ impl Scenario {
             || self.layer.stack == StackSpec::Sq
             || self.drives.iter().any(|d| d.drive_tags)
             || self.plugs_requests();
-        let look_ns = if shares { 1_000_000 } else { 0 };
+        let look_ns = if shares { LOOK_NS } else { 0 };
         let each_ns = most(&|d| u64::from(d.latency_ns[1])) + 10_000 + busy_ns + look_ns;
         let held_us: u64 = self
             .disturbances

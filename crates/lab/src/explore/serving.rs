@@ -9,7 +9,7 @@ use millrace_block::{Serving, ServingConfig};
 use serde::{Deserialize, Serialize};
 
 use super::random::Random;
-use super::scenario::{DriveSpec, FaultSpec, Scenario, What};
+use super::scenario::{DriveSpec, FaultSpec, NS_PER_US, Scenario, What};
 
 /// `Serving`, in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub enum ModeSpec {
     Auto,
 }
 
-/// Who serves the drives.
+/// How the drives are served.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServingSpec {
@@ -64,12 +64,12 @@ impl Default for ServingSpec {
 }
 
 impl ServingSpec {
-    /// As everything was before there were modes.
+    /// Served inline by the submitters.
     pub fn is_inline(&self) -> bool {
         *self == ServingSpec::default()
     }
 
-    /// As the layer wants it.
+    /// The mode as the layer takes it.
     pub(super) fn config(&self) -> ServingConfig {
         let ([plug_low, plug_high], [pressure_low, pressure_high]) = (self.plug, self.pressure);
         let serving = self.mode.into();
@@ -133,7 +133,7 @@ impl Scenario {
     /// The longest that drives stall.
     pub(super) fn stall_ns(&self) -> u64 {
         let stall = |drive: &DriveSpec| drive.faults.stall_us.map_or(0, |[_, us]| us);
-        u64::from(self.drives.iter().map(stall).max().unwrap_or(0)) * 1_000
+        u64::from(self.drives.iter().map(stall).max().unwrap_or(0)) * NS_PER_US
     }
 
     /// Whether the volume is some time served through one list.

@@ -12,10 +12,10 @@ use millrace_block::{
 };
 use millrace_machine::{Doorbell, Machine, Order, Parker, Simulated, Word};
 
-use super::judge::{Court, hold};
+use super::judge::{Memory, SharedJudge, hold};
 use super::random::Random;
-use super::scenario::{ChannelSpec, Scenario};
-use super::workers::Post;
+use super::scenario::{ChannelSpec, NS_PER_US, Scenario};
+use super::workers::WorkerHandle;
 use super::workload::{Foreign, Workload, found};
 
 /// A bell on the simulated machine.
@@ -24,10 +24,10 @@ type SimWord = <Simulated as Machine>::Word;
 type SimParker = <Simulated as Machine>::Parker;
 
 /// What the threads of a run share.
-pub(super) struct Stage {
+pub(super) struct RunState {
     pub(super) scenario: Scenario,
     pub(super) volume: Arc<Volume<Simulated>>,
-    pub(super) court: Court,
+    pub(super) judge: SharedJudge,
     /// A bell of each submitter, where they are I/O threads.
     pub(super) bells: Vec<Bell>,
     /// I/O threads that have brought up their queues.
@@ -37,14 +37,14 @@ pub(super) struct Stage {
     /// Wakes the watchdog when that is none.
     pub(super) watchdog: SimParker,
     /// Threads that serve drives for others.
-    pub(super) workers: Vec<Post>,
+    pub(super) workers: Vec<WorkerHandle>,
     /// 1 while the volume changes its mode.
     pub(super) switching: SimWord,
     /// Memory of channels that are gone, which drives may use as long as the run goes on.
     pub(super) kept: Mutex<Vec<Foreign>>,
 }
 
-impl Stage {
+impl RunState {
     /// Submitters that are not done.
     pub(super) fn busy(&self) -> u64 {
         self.busy.load(Order::Acquire)
@@ -66,13 +66,13 @@ impl Stage {
 
     /// Whether a submitter is to stop.
     fn stops(&self, index: usize) -> bool {
-        hold(&self.court).stop.get(index).copied().unwrap_or(false)
+        hold(&self.judge).stop.get(index).copied().unwrap_or(false)
     }
 }
 
 /// A submitting thread.
 pub(super) struct Submitter {
-    stage: Arc<Stage>,
+    state: Arc<RunState>,
     index: usize,
     spec: ChannelSpec,
     workload: Workload,
@@ -84,17 +84,17 @@ pub(super) struct Submitter {
 }
 
 impl Submitter {
-    pub(super) fn new(stage: &Arc<Stage>, index: usize, spec: ChannelSpec) -> Submitter {
-        let seed = stage.scenario.seed;
-        let map = hold(&stage.court).map.clone();
-        let channels = stage.scenario.channels.len();
+    pub(super) fn new(state: &Arc<RunState>, index: usize, spec: ChannelSpec) -> Submitter {
+        let seed = state.scenario.seed;
+        let map = hold(&state.judge).map.clone();
+        let channels = state.scenario.channels.len();
         Submitter {
-            workload: Workload::new(seed, index, channels, spec, &map),
+            workload: Workload::new(seed, (index, channels), spec, &map),
             random: Random::new(seed, 2_000 + index as u64),
             foreign: BTreeMap::new(),
-            bell: stage.bells.get(index).cloned(),
+            bell: state.bells.get(index).cloned(),
             refused: None,
-            stage: Arc::clone(stage),
+            state: Arc::clone(state),
             index,
             spec,
         }
@@ -102,13 +102,13 @@ impl Submitter {
 
     /// A thread that reads a block from each of these drives.
     pub(super) fn sweeper(
-        stage: &Arc<Stage>,
+        state: &Arc<RunState>,
         index: usize,
         spec: ChannelSpec,
         drives: &[usize],
     ) -> Submitter {
-        let mut sweeper = Submitter::new(stage, index, spec);
-        let map = hold(&stage.court).map.clone();
+        let mut sweeper = Submitter::new(state, index, spec);
+        let map = hold(&state.judge).map.clone();
         sweeper.workload.visit(&map, drives);
         sweeper.bell = None;
         sweeper
@@ -128,14 +128,14 @@ impl Submitter {
         } else if dropped {
             drop(channel);
             self.forget();
-            return self.stage.leave();
+            return self.state.leave();
         }
         self.forget();
-        self.stage.leave();
+        self.state.leave();
         if self.bell.is_some() {
             self.serve_others(&mut channel);
             drop(channel);
-            for disk in self.stage.volume.disks() {
+            for disk in self.state.volume.disks() {
                 disk.bring_down(self.owner());
             }
         }
@@ -160,12 +160,12 @@ impl Submitter {
     /// An I/O thread opens the queues of its number, and waits until all have done so.
     fn bring_up(&self) {
         let Some(bell) = &self.bell else { return };
-        for disk in self.stage.volume.disks() {
+        for disk in self.state.volume.disks() {
             let number = self.index as u16;
             let up = disk.bring_up(number, self.owner(), Arc::clone(bell));
             up.expect("a queue of this thread's own, of a driver that opens every queue");
         }
-        let (up, all) = (&self.stage.up, self.stage.bells.len() as u64);
+        let (up, all) = (&self.state.up, self.state.bells.len() as u64);
         up.fetch_add(1, Order::AcqRel);
         Simulated::spin_until(u64::MAX, || up.load(Order::Acquire) == all);
     }
@@ -174,21 +174,21 @@ impl Submitter {
         // A sweeper owns no queue, and sends nothing to drives whose queues I/O threads owned.
         let owner = if self.bell.is_some() { self.owner() } else { u64::MAX - 1 };
         let new_bell = || Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
-        let thread = self.stage.scenario.has_owned().then(|| IoThread {
+        let thread = self.state.scenario.has_owned().then(|| IoThread {
             number: self.index as u16,
             owner,
             bell: self.bell.clone().unwrap_or_else(new_bell),
             turn: None,
         });
-        let stamp = if self.stage.scenario.layer.stamp_each { Stamp::Io } else { Stamp::Batch };
+        let stamp = if self.state.scenario.layer.stamp_each { Stamp::Io } else { Stamp::Batch };
         let config = ChannelConfig { depth: self.spec.depth, stamp, thread };
-        let mut channel = Channel::open(&self.stage.volume, config).expect("its queues are served");
-        channel.set_drain_ns(u64::from(self.spec.drain_us) * 1_000);
+        let mut channel = Channel::open(&self.state.volume, config).expect("its queues are served");
+        channel.set_drain_ns(u64::from(self.spec.drain_us) * NS_PER_US);
         channel
     }
 
     fn work(&mut self, channel: &mut Channel<Simulated>) {
-        while !self.stage.stops(self.index) {
+        while !self.state.stops(self.index) {
             let mut batch = self.spec.batch;
             while batch > 0 && self.has_more() && channel.in_flight() < self.spec.depth {
                 if !self.submit(channel) {
@@ -224,7 +224,7 @@ impl Submitter {
             return refused;
         }
         let now_ns = Simulated::now();
-        let mut judge = hold(&self.stage.court);
+        let mut judge = hold(&self.state.judge);
         let id = judge.next_id();
         let made = self.workload.next(id);
         judge.submit(made.record, now_ns);
@@ -238,7 +238,7 @@ impl Submitter {
     /// Submits a bio; false if too much waits in the stack.
     fn submit(&mut self, channel: &mut Channel<Simulated>) -> bool {
         let (id, bio) = self.next();
-        let known_sectors = hold(&self.stage.court).map.told;
+        let known_sectors = hold(&self.state.judge).map.told;
         let waits = self.bell.is_none() && self.random.per_mille(100);
         let submitted = match waits {
             true => channel.submit_wait(bio, |done| self.end(done)),
@@ -246,10 +246,10 @@ impl Submitter {
         };
         let Err(refused) = submitted else {
             let now_ns = Simulated::now();
-            hold(&self.stage.court).accept(id, now_ns);
+            hold(&self.state.judge).accept(id, now_ns);
             return true;
         };
-        if refused.reason == Reject::Full && !self.stage.scenario.serving.is_inline() && !waits {
+        if refused.reason == Reject::Full && !self.state.scenario.serving.is_inline() && !waits {
             self.refused = Some((id, refused.bio));
             if channel.in_flight() == 0 {
                 // Nothing of its own to wait for.
@@ -257,8 +257,8 @@ impl Submitter {
             }
             return false;
         }
-        let mut judge = hold(&self.stage.court);
-        if refused.reason == Reject::Invalid(Status::OutOfRange) && self.stage.scenario.grows() {
+        let mut judge = hold(&self.state.judge);
+        if refused.reason == Reject::Invalid(Status::OutOfRange) && self.state.scenario.grows() {
             judge.refuse_outside(id, known_sectors);
             return true;
         }
@@ -275,7 +275,7 @@ impl Submitter {
             return;
         };
         let mut handed = channel.poll(|done| self.end(done));
-        while handed == 0 && channel.in_flight() > 0 && !self.stage.stops(self.index) {
+        while handed == 0 && channel.in_flight() > 0 && !self.state.stops(self.index) {
             let deadline_ns = channel.sleep_until();
             bell.sleep_unless(deadline_ns, || channel.has_work());
             channel.tick();
@@ -286,23 +286,23 @@ impl Submitter {
     /// An I/O thread without work of its own goes on until nobody needs it.
     fn serve_others(&mut self, channel: &mut Channel<Simulated>) {
         let Some(bell) = self.bell.clone() else { return };
-        let patience_ns = self.stage.scenario.bound_ns();
+        let patience_ns = self.state.scenario.bound_ns();
         let mut alone_ns = None;
         loop {
             channel.poll(|done| self.end(done));
-            let busy = self.stage.busy() > 0;
+            let busy = self.state.busy() > 0;
             let mut deadline_ns = channel.sleep_until();
             if !busy {
                 let now_ns = Simulated::now();
                 let since_ns = *alone_ns.get_or_insert(now_ns);
-                if !self.stage.owned_in_use() || now_ns - since_ns > patience_ns {
+                if !self.state.owned_in_use() || now_ns - since_ns > patience_ns {
                     return;
                 }
                 // What timed out, or was left by dropped channels, comes back some time.
                 deadline_ns = Some(now_ns + 500_000);
             }
-            let stage = &self.stage;
-            bell.sleep_unless(deadline_ns, || channel.has_work() || busy != (stage.busy() > 0));
+            let state = &self.state;
+            bell.sleep_unless(deadline_ns, || channel.has_work() || busy != (state.busy() > 0));
             channel.tick();
         }
     }
@@ -312,8 +312,9 @@ impl Submitter {
         let (id, status, op) = (done.user_data, done.status, done.bio.op());
         let hollow = op.has_data() && done.bio.nr_segments() == 0;
         let foreign = self.foreign.remove(&id);
-        let mut judge = hold(&self.stage.court);
-        judge.end(id, status, hollow, now_ns);
+        let mut judge = hold(&self.state.judge);
+        let memory = if hollow { Memory::Kept } else { Memory::Back };
+        judge.end(id, status, memory, now_ns);
         if op == Op::Read && status == Status::Ok {
             let found = found(done.bio, foreign.as_ref());
             judge.check_read(id, &found);
@@ -322,9 +323,9 @@ impl Submitter {
 
     /// The channel is gone. Memory that a drive may still use is kept until the run is over.
     fn forget(&mut self) {
-        hold(&self.stage.court).forget(self.index);
+        hold(&self.state.judge).forget(self.index);
         let left = std::mem::take(&mut self.foreign);
-        let mut kept = self.stage.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.state.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.extend(left.into_values());
     }
 }

@@ -50,8 +50,7 @@ pub(super) struct Made {
 impl Workload {
     pub(super) fn new(
         seed: u64,
-        channel: usize,
-        channels: usize,
+        (channel, channels): (usize, usize),
         spec: ChannelSpec,
         map: &Map,
     ) -> Self {
@@ -100,7 +99,7 @@ impl Workload {
             flags = flags.with(OpFlags::PREFLUSH);
         }
         let (sector, nr) = if op == Op::Flush { (0, 0) } else { (sector, nr) };
-        let record = BioRecord::new(self.channel, op, flags, sector, nr);
+        let record = BioRecord::new(self.channel, (op, flags), (sector, nr));
         let mut made = match op {
             Op::Flush => Made { bio: Bio::flush(), record, foreign: None },
             Op::Discard => Made { bio: Bio::discard(sector, nr as u32), record, foreign: None },

@@ -5,7 +5,7 @@
 use super::Part;
 use super::rigs::{Device, LOADS, Load, MODES, PROCESSES, Point};
 use super::runs::{Results, THREADS};
-use crate::page::{Figure, Panel, Scale, Series, SeriesKind, Unit};
+use crate::page::{Figure, Panel, Series, Unit};
 use crate::vm::Served;
 
 /// What the paper has of miot, by device and load: I/Os or bytes a second.
@@ -26,36 +26,10 @@ fn of(part: Part, results: &Results) -> Vec<Figure> {
     }
 }
 
-fn figure(id: &str, title: &str, caption: &str, panels: impl IntoIterator<Item = Panel>) -> Figure {
-    let panels = panels.into_iter().collect();
-    Figure { id: id.into(), title: title.into(), caption: caption.into(), panels }
-}
-
-fn panel(
-    title: &str,
-    x_label: &str,
-    (y_label, y_unit): (&str, Unit),
-    series: Vec<Series>,
-) -> Panel {
-    Panel {
-        title: title.into(),
-        x_label: x_label.into(),
-        y_label: y_label.into(),
-        y_unit,
-        y_scale: Scale::Linear,
-        series,
-        marks: Vec::new(),
-    }
-}
-
 /// A line over processes, of what was run.
 fn line(name: &str, y: impl Fn(u32) -> Option<f64>) -> Series {
     let points = (1..=PROCESSES).filter_map(|x| Some((f64::from(x), y(x)?))).collect();
     Series::ours(name, points)
-}
-
-fn paper(name: &str, points: Vec<(f64, f64)>) -> Series {
-    Series { name: name.into(), kind: SeriesKind::Paper, points }
 }
 
 fn rates(results: &Results, device: Device) -> Figure {
@@ -67,7 +41,7 @@ fn rates(results: &Results, device: Device) -> Figure {
                    say at how many processes, here at 8. One to three processes leave cores idle, \
                    but a vCPU and its I/O thread share one: nothing is moved here, where Linux would \
                    move the vCPU.";
-    figure(id, title, caption, LOADS.map(|load| rate(results, device, load)))
+    Figure::new(id, title, caption, LOADS.map(|load| rate(results, device, load)))
 }
 
 fn rate(results: &Results, device: Device, load: Load) -> Panel {
@@ -81,19 +55,24 @@ fn rate(results: &Results, device: Device, load: Load) -> Panel {
     let mut series: Vec<Series> = MODES.map(of).to_vec();
     let number = LOADS.iter().position(|known| *known == load).unwrap_or(0);
     let theirs = PAPER[usize::from(device == Device::Nvme)][number];
-    series.push(paper("miot", vec![(f64::from(PROCESSES), theirs)]));
-    panel(load.name, "processes", (label, Unit::Count), series)
+    series.push(Series::theirs("miot", [(f64::from(PROCESSES), theirs)]));
+    Panel::new(load.name, "processes", (label, Unit::Count), series)
 }
 
 fn locks(results: &Results) -> Figure {
     let of =
         |(name, served): (&str, Served)| line(name, |count| results.lock_wait_ns(served, count));
-    figure(
+    Figure::new(
         "locks",
         "Waiting for the lock of a queue",
         "Null device, random read: time that vCPUs wait for a virtqueue's lock, for each I/O. With \
          a queue of its own, whose interrupt it takes itself, a vCPU waits for nobody.",
-        [panel("null device", "processes", ("wait", Unit::Nanoseconds), MODES.map(of).to_vec())],
+        [Panel::new(
+            "null device",
+            "processes",
+            ("wait", Unit::Nanoseconds),
+            MODES.map(of).to_vec(),
+        )],
     )
 }
 
@@ -104,10 +83,10 @@ fn gap(results: &Results) -> Figure {
         };
         let mut series: Vec<Series> = MODES.map(of).to_vec();
         if device == Device::Nvme {
-            series.push(paper("baseline, at most", vec![(f64::from(PROCESSES), 0.74)]));
+            series.push(Series::theirs("baseline, at most", [(f64::from(PROCESSES), 0.74)]));
         }
         let title = format!("{}: part of the host's rate lost", device.name());
-        panel(&title, "processes", ("lost", Unit::Percent), series)
+        Panel::new(title, "processes", ("lost", Unit::Percent), series)
     };
     let host = |device: Device| {
         let of = |(name, served): (&str, Served)| {
@@ -115,10 +94,10 @@ fn gap(results: &Results) -> Figure {
         };
         let mut series: Vec<Series> = MODES.map(of).to_vec();
         series.push(line("host", |count| results.iops(Point::host(device, LOADS[0], count))));
-        panel(device.name(), "processes", ("IOPS", Unit::Count), series)
+        Panel::new(device.name(), "processes", ("IOPS", Unit::Count), series)
     };
     let panels = Device::ALL.map(host).into_iter().chain(Device::ALL.map(losses));
-    figure("gap", "The guest beside the host", "4 KiB random read.", panels)
+    Figure::new("gap", "The guest beside the host", "4 KiB random read.", panels)
 }
 
 fn threads(results: &Results) -> Figure {
@@ -128,11 +107,11 @@ fn threads(results: &Results) -> Figure {
         };
         Series::ours(device.name(), THREADS.into_iter().filter_map(rate).collect())
     };
-    figure(
+    Figure::new(
         "threads",
         "I/O threads",
         "A guest with 4 vCPUs, a queue and a process for each, random read: queue q belongs to \
          thread q mod threads.",
-        [panel("4 vCPUs", "I/O threads", ("IOPS", Unit::Count), Device::ALL.map(of).to_vec())],
+        [Panel::new("4 vCPUs", "I/O threads", ("IOPS", Unit::Count), Device::ALL.map(of).to_vec())],
     )
 }

@@ -119,7 +119,7 @@ pub(super) const VARIANTS: [(&str, Served); 12] = [
     ("miot with polling", polling(MIOT)),
 ];
 
-/// Who does the I/O.
+/// The place of the processes that do the I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
     /// Processes on the host itself.
@@ -171,7 +171,7 @@ impl Point {
         format!("{}, {}, {processes} processes, {who}", device.name(), load.name)
     }
 
-    /// The same where guest and exits cost so many times as much.
+    /// This point with a guest and exits that cost so many times as much.
     pub(super) fn dearer(self, dearer: u32) -> Point {
         Point { dearer, ..self }
     }

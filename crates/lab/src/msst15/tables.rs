@@ -25,16 +25,6 @@ fn of(part: Part, results: &Results) -> Vec<DataTable> {
     }
 }
 
-fn table(
-    (id, title): (&str, String),
-    caption: &str,
-    head: &[&str],
-    rows: Vec<Vec<String>>,
-) -> DataTable {
-    let head = head.iter().map(ToString::to_string).collect();
-    DataTable { id: id.into(), title, caption: caption.into(), head, rows }
-}
-
 fn id_of(what: &str, device: Device) -> String {
     let device = if device == Device::Null { "null" } else { "nvme" };
     format!("{what}-{device}")
@@ -61,10 +51,10 @@ fn best(results: &Results, device: Device) -> DataTable {
         let theirs = PAPER[usize::from(device == Device::Nvme)][number].to_owned();
         [load.name.to_owned()].into_iter().chain(modes).chain([theirs]).collect()
     };
-    table(
+    DataTable::new(
         (&id_of("best", device), format!("{}: best rates", device.name())),
         "The best of 1 to 8 processes. Last: what the paper states of miot.",
-        &["load", "baseline", "mq", "miot", "paper, miot"],
+        ["load", "baseline", "mq", "miot", "paper, miot"],
         LOADS.iter().enumerate().map(row).collect(),
     )
 }
@@ -121,10 +111,10 @@ fn counts(results: &Results, device: Device) -> DataTable {
             counted(format!("{name}, {count} process{plural}"), seen)
         })
     });
-    table(
+    DataTable::new(
         (&id_of("counts", device), format!("{}: what an I/O costs", device.name())),
         &format!("4 KiB random read. {EACH}"),
-        &COUNTED,
+        COUNTED,
         rows.collect(),
     )
 }
@@ -134,14 +124,14 @@ fn ablations(results: &Results, device: Device) -> DataTable {
         let seen = results.at(Point::guest(device, LOADS[0], served, PROCESSES));
         counted(name.to_owned(), seen)
     };
-    table(
+    DataTable::new(
         (&id_of("ablations", device), format!("{}: optimisations", device.name())),
         &format!(
             "4 KiB random read, 8 processes; each alone, and all but one. {EACH} By the bound of \
              aware batching, waiting hardly ever pays here: a process makes a request every 1.2 us \
              or so, and the system calls that one submission less would save take 0.8."
         ),
-        &COUNTED,
+        COUNTED,
         VARIANTS.map(row).to_vec(),
     )
 }
@@ -157,13 +147,13 @@ fn dearer(results: &Results, device: Device) -> DataTable {
         let over = [0, 1].map(|other| format!("{:.2}", rates[2] / rates[other]));
         [format!("{factor}")].into_iter().chain(shown).chain(over).collect()
     };
-    table(
+    DataTable::new(
         (&id_of("dearer", device), format!("{}: if the guest took more", device.name())),
         "No part of the paper, and no check is taken from it: 4 KiB random read, 8 processes, K \
          IOPS, with every constant of exits and guest multiplied, those of QEMU and the host as \
          they are. The paper's miot does 440 K on the null device and 460 K on the NVMe SSD, up to \
          2.67 and 2.87 times baseline, 1.38 and 1.42 times mq.",
-        &["times", "baseline", "mq", "miot", "miot over baseline", "miot over mq"],
+        ["times", "baseline", "mq", "miot", "miot over baseline", "miot over mq"],
         DEARER.map(row).to_vec(),
     )
 }

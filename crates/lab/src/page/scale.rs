@@ -43,7 +43,7 @@ impl Axis {
         }
     }
 
-    /// The same axis ending at the last of these values, which need not be a tick.
+    /// This axis ending at the last of these values, which need not be a tick.
     pub(super) fn ending_at(mut self, values: impl Iterator<Item = f64>) -> Axis {
         let last = values.filter(|value| value.is_finite()).fold(self.least, f64::max);
         if last > self.least {

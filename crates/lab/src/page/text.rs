@@ -149,9 +149,9 @@ fn wrapped(text: &str, indent: usize) -> String {
 /// What becomes of a table that is wider than `WIDTH`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fit {
-    /// It stays so.
+    /// The column stays as wide as its longest cell.
     AsItIs,
-    /// Its cells break.
+    /// The column's cells break into lines.
     Within,
 }
 

@@ -3,7 +3,7 @@
 //! A rule whose part was not run becomes a check that is listed as not there. Numbers count by the
 //! list's tolerance of 25 % unless a rule says itself whether it holds.
 
-use crate::page::{Check, CheckKind, Quantity};
+use crate::page::{Check, CheckKind, Holds, Quantity};
 
 /// How far quantitative checks may be off.
 pub(crate) const TOLERANCE: f64 = 0.25;
@@ -21,7 +21,7 @@ pub(crate) struct Rule<R> {
 pub(crate) struct Found {
     text: String,
     numbers: Vec<f64>,
-    holds: Option<bool>,
+    holds: Option<Holds>,
     note: String,
 }
 
@@ -30,8 +30,8 @@ impl Found {
         Found { text, numbers, holds: None, note: String::new() }
     }
 
-    pub(crate) fn holds(self, holds: bool) -> Found {
-        Found { holds: Some(holds), ..self }
+    pub(crate) fn holds(self, holds: impl Into<Holds>) -> Found {
+        Found { holds: Some(holds.into()), ..self }
     }
 
     pub(crate) fn note(self, note: impl Into<String>) -> Found {

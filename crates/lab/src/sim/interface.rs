@@ -56,7 +56,7 @@ pub enum InterfaceKind {
     Sync,
     /// Linux's asynchronous I/O as \[MQ\] found it.
     Libaio,
-    /// The same with \[MQ\]'s fixes.
+    /// Linux's asynchronous I/O with \[MQ\]'s fixes.
     LibaioFixed,
     /// Shared memory rings, as millrace's channels: no system call, nothing shared.
     #[default]

@@ -216,7 +216,8 @@ impl<'a, M: Host> Job<'a, M> {
         true
     }
 
-    /// Waits until something may be done. Who is interrupted sleeps at once, as in a system call.
+    /// Waits until something may be done; a job that interrupts wake sleeps at once, as in a
+    /// system call.
     fn wait(&mut self) {
         let deadline_ns = self.channel.sleep_until();
         let (channel, signal) = (&self.channel, self.signal);

@@ -15,8 +15,8 @@ const MACHINES: [(&str, &str); 9] = [
     ("x7560", include_str!("../../machines/x7560.toml")),
     ("e7-2870", include_str!("../../machines/e7-2870.toml")),
     ("epyc-2x64", include_str!("../../machines/epyc-2x64.toml")),
-    ("e5-2620", include_str!("../../machines/falcon.toml")),
-    ("e5-2620-nvme", include_str!("../../machines/falcon-nvme.toml")),
+    ("e5-2620", include_str!("../../machines/e5-2620.toml")),
+    ("e5-2620-nvme", include_str!("../../machines/e5-2620-nvme.toml")),
     ("miot", include_str!("../../machines/miot.toml")),
     ("miot-nvme", include_str!("../../machines/miot-nvme.toml")),
 ];

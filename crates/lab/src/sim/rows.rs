@@ -13,7 +13,7 @@ use crate::bench::BenchError;
 /// of each that has ended. After an error no further rows start.
 ///
 /// # Errors
-/// That of the first row in order that has one.
+/// The error of the first row in order that has one.
 pub fn run_rows<T: Send>(
     count: usize,
     run: impl Fn(usize) -> Result<T, BenchError> + Sync,

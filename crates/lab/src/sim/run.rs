@@ -60,7 +60,7 @@ pub fn run_simulated(model: &Model, plan: &SimPlan) -> Result<Row, BenchError> {
     run_observed(model, plan).map(|observed| observed.row)
 }
 
-/// As [`run_simulated`], with what else was seen.
+/// Runs a row as [`run_simulated`] does, and gives what else was seen.
 ///
 /// # Errors
 /// As [`run_simulated`].

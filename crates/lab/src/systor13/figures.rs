@@ -38,10 +38,6 @@ fn series(
     Some(Series::ours(name, points.iter().map(|(x, point)| (f64::from(*x), y(point))).collect()))
 }
 
-fn paper(name: &str, points: &[(f64, f64)]) -> Series {
-    Series { name: name.into(), kind: SeriesKind::Paper, points: points.to_vec() }
-}
-
 fn marks(model: &Model) -> Vec<Mark> {
     let begins = |socket: u32| Mark {
         x: f64::from(socket * model.cores_per_socket + 1),
@@ -55,21 +51,19 @@ fn title(model: &Model) -> String {
     format!("{} socket{plural}: {}, {} cores", model.sockets, model.name, model.cpus())
 }
 
-fn panel(results: &Results, machine: &str, latency: bool, series: Vec<Series>) -> Option<Panel> {
+/// How y axes are labelled, in what they are, and how they are divided.
+const IOPS: (&str, Unit, Scale) = ("IOPS", Unit::Count, Scale::Linear);
+const LATENCY: (&str, Unit, Scale) = ("mean latency", Unit::Nanoseconds, Scale::Log);
+
+fn panel(
+    results: &Results,
+    machine: &str,
+    (y_label, y_unit, y_scale): (&str, Unit, Scale),
+    series: Vec<Series>,
+) -> Option<Panel> {
     let model = results.model(machine)?;
-    let (y_label, y_unit, y_scale) = match latency {
-        true => ("mean latency", Unit::Nanoseconds, Scale::Log),
-        false => ("IOPS", Unit::Count, Scale::Linear),
-    };
-    Some(Panel {
-        title: title(model),
-        x_label: "cores".into(),
-        y_label: y_label.into(),
-        y_unit,
-        y_scale,
-        series,
-        marks: marks(model),
-    })
+    let panel = Panel::new(title(model), "cores", (y_label, y_unit), series);
+    Some(Panel { y_scale, marks: marks(model), ..panel })
 }
 
 /// A panel for each machine, a line for each of the designs.
@@ -87,19 +81,15 @@ fn four_panels(
         let mut lines: Vec<Series> = stacks.iter().filter_map(line).collect();
         if interface == InterfaceKind::Libaio && stacks.contains(&Stack::Mq) {
             let peak = [(6.0, 3.5e6), (6.0, 5e6), (7.0, 3.8e6), (9.0, 4e6)][place];
-            lines.push(paper("MQ", &[peak]));
+            lines.push(Series::theirs("MQ", [peak]));
         }
         if interface == InterfaceKind::Libaio && place >= 2 {
-            lines.push(paper("SQ", &[([32.0, 80.0][place - 2], 0.125e6)]));
+            lines.push(Series::theirs("SQ", [([32.0, 80.0][place - 2], 0.125e6)]));
         }
-        let latency = interface == InterfaceKind::Sync;
-        panels.extend(panel(results, machine, latency, lines));
+        let y = if interface == InterfaceKind::Sync { LATENCY } else { IOPS };
+        panels.extend(panel(results, machine, y, lines));
     }
     panels
-}
-
-fn figure(id: &str, title: &str, caption: &str, panels: Vec<Panel>) -> Figure {
-    Figure { id: id.into(), title: title.into(), caption: caption.into(), panels }
 }
 
 fn iops(point: &Point) -> f64 {
@@ -117,21 +107,21 @@ pub(super) fn all(parts: &[Part], results: &Results) -> Vec<Figure> {
 
 fn one(part: Part, results: &Results) -> Option<Figure> {
     Some(match part {
-        Part::Fig4 => figure(
+        Part::Fig4 => Figure::new(
             "fig4",
             "The single-queue design",
             "IOPS of the old design as cores join: one lock for insert, merge, remove and \
              completion. Vertical lines: where a socket begins.",
             four_panels(results, &[Stack::Sq], InterfaceKind::Libaio, iops),
         ),
-        Part::Fig6 => figure(
+        Part::Fig6 => Figure::new(
             "fig6",
             "Single queue, multi queue and raw",
             "IOPS through the submission interface of the time (libaio), whose shared counters are \
              one line for all cores. Hollow: peaks and ends that the paper states.",
             four_panels(results, &STACKS, InterfaceKind::Libaio, iops),
         ),
-        Part::Fig7 => figure(
+        Part::Fig7 => Figure::new(
             "fig7",
             "Latency of one I/O at a time",
             "Mean time from queueing to completion, a synchronous I/O on each core; logarithmic.",
@@ -154,13 +144,13 @@ fn fig8(results: &Results) -> Option<Figure> {
             lines.extend(series(results, name, Curve::new(EIGHT, stack, interface), iops));
         }
     }
-    lines.push(paper("MQ, fixed", &[(70.0, 10e6)]));
-    Some(figure(
+    lines.push(Series::theirs("MQ, fixed", [(70.0, 10e6)]));
+    Some(Figure::new(
         "fig8",
         "The repaired submission interface",
         "Eight sockets, with the interface as it was and with the paper's fixes: a lockless \
          context list, no extra lock of the completion ring, atomic counters.",
-        vec![panel(results, EIGHT, false, lines)?],
+        vec![panel(results, EIGHT, IOPS, lines)?],
     ))
 }
 
@@ -169,11 +159,11 @@ fn mappings(results: &Results, id: &str, software: Spread, title: &str) -> Optio
     let line =
         |spread: Spread| series(results, spread_of(spread), mq.queues(software, spread), iops);
     let lines = SPREADS.into_iter().filter_map(line).collect();
-    Some(figure(
+    Some(Figure::new(
         id,
-        &format!("{title}, several mappings to hardware queues"),
+        format!("{title}, several mappings to hardware queues"),
         "MQ on eight sockets with the repaired interface.",
-        vec![panel(results, EIGHT, false, lines)?],
+        vec![panel(results, EIGHT, IOPS, lines)?],
     ))
 }
 
@@ -190,12 +180,12 @@ fn present_day(results: &Results) -> Option<Figure> {
         Some(Series { kind: SeriesKind::Prediction, ..line })
     };
     let lines = curves.into_iter().filter_map(line).collect();
-    Some(figure(
+    Some(Figure::new(
         "today",
         "Prediction: a server of today",
         "Two sockets of 64 cores with shared-memory rings for submission. Nobody has measured \
          this: it is what the model predicts.",
-        vec![panel(results, TODAY, false, lines)?],
+        vec![panel(results, TODAY, IOPS, lines)?],
     ))
 }
 
@@ -215,18 +205,13 @@ pub(super) fn tables(parts: &[Part], results: &Results) -> Vec<DataTable> {
         }
         cells
     };
-    let head = ["machine", "SQ", "paper", "MQ", "paper", "Raw", "paper"];
-    vec![DataTable {
-        id: "table2".into(),
-        title: "Maximum latency, one I/O at a time on every core".into(),
-        caption:
-            "The paper's maxima are those of a whole system over minutes, with interrupts and \
-                  a scheduler; the model has neither, and runs milliseconds. Only the order can be \
-                  compared."
-                .into(),
-        head: head.map(String::from).to_vec(),
-        rows: (0..MACHINES.len()).map(row).collect(),
-    }]
+    vec![DataTable::new(
+        ("table2", "Maximum latency, one I/O at a time on every core"),
+        "The paper's maxima are those of a whole system over minutes, with interrupts and a \
+         scheduler; the model has neither, and runs milliseconds. Only the order can be compared.",
+        ["machine", "SQ", "paper", "MQ", "paper", "Raw", "paper"],
+        (0..MACHINES.len()).map(row).collect(),
+    )]
 }
 
 fn title_of(results: &Results, machine: &str) -> String {

@@ -53,7 +53,7 @@ pub enum TraceError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// It is none.
+    /// The file is no trace.
     #[error("{0}")]
     NoRecord(NoRecord),
     /// The file ends inside of it.
@@ -67,7 +67,7 @@ pub enum Problem {
         /// Bytes of the record and its data.
         want: usize,
     },
-    /// Its CPU is not that of the file.
+    /// The record's CPU is not that of the file.
     #[error("a record of CPU {cpu} in the file of CPU {file_cpu}: files of several traces mixed?")]
     OtherCpu {
         /// CPU of the record.
@@ -75,7 +75,7 @@ pub enum Problem {
         /// CPU of the file.
         file_cpu: u32,
     },
-    /// Its data are too short for what it is.
+    /// The record's data are too short for its kind.
     #[error("a record {letters} with {have} bytes of data; there must be {want}")]
     ShortData {
         /// blkparse's letters of the event.

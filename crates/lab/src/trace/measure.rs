@@ -64,14 +64,14 @@ impl Span {
         }
     }
 
-    /// The span for a device: its kind for devices that only map, if there is one.
+    /// The span of this kind for devices that only map, if there is one, else itself.
     #[must_use]
-    pub(super) fn on(self, maps: bool) -> Span {
-        match (self, maps) {
-            (Span::Q2Q, true) => Span::Q2Qdm,
-            (Span::Q2A, true) => Span::Q2Adm,
-            (Span::Q2C, true) => Span::Q2Cdm,
-            (span, _) => span,
+    pub(super) fn mapped(self) -> Span {
+        match self {
+            Span::Q2Q => Span::Q2Qdm,
+            Span::Q2A => Span::Q2Adm,
+            Span::Q2C => Span::Q2Cdm,
+            span => span,
         }
     }
 }
@@ -148,7 +148,7 @@ impl Measures {
         self.0[span as usize].add(value);
     }
 
-    /// Those that there are any of, in btt's order.
+    /// Spans that occurred, in btt's order, with their measures.
     pub fn there(&self) -> impl Iterator<Item = (Span, &Measure)> {
         Span::ALL.into_iter().zip(&self.0).filter(|(_, measure)| measure.n > 0)
     }
@@ -178,8 +178,8 @@ mod tests {
     #[test]
     fn only_spans_that_occurred_are_shown() {
         let mut measures = Measures::default();
-        measures.add(Span::D2C.on(true), 5);
-        measures.add(Span::Q2C.on(true), 7);
+        measures.add(Span::D2C.mapped(), 5);
+        measures.add(Span::Q2C.mapped(), 7);
         let json = serde_json::to_string(&measures).unwrap();
         assert!(
             json.starts_with("{\"Q2Cdm\":{\"min_ns\":7,") && json.contains("\"D2C\""),

@@ -208,7 +208,11 @@ impl<R: Read> Reader<R> {
         };
         let (trace, cpu) = (stream.trace, stream.file.cpu());
         let more = !stream.waiting.is_empty() || stream.prime(&mut self.names);
-        self.requeue_first(number, more);
+        if more {
+            self.requeue_first(number);
+        } else {
+            self.order.pop_front();
+        }
         let mut record = item.record;
         record.time_ns = record.time_ns.wrapping_sub(self.genesis_ns);
         Ok(Some(Entry { record, data: item.data, trace, cpu }))
@@ -242,13 +246,11 @@ impl<R: Read> Reader<R> {
     }
 
     /// The first stream has told an event: it stays first unless the next one is now earlier.
-    fn requeue_first(&mut self, number: usize, more: bool) {
+    fn requeue_first(&mut self, number: usize) {
         let time = self.streams[number].first_time();
-        if !more || (self.order.len() > 1 && time > self.time_at(1)) {
+        if self.order.len() > 1 && time > self.time_at(1) {
             self.order.pop_front();
-            if more {
-                self.queue(number);
-            }
+            self.queue(number);
         }
     }
 

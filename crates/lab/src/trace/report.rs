@@ -95,15 +95,8 @@ impl Report<'_> {
     }
 
     fn panel(&self, title: &str, y: (&str, Unit, Scale), series: Vec<Series>) -> Panel {
-        Panel {
-            title: title.into(),
-            x_label: self.time.name.into(),
-            y_label: y.0.into(),
-            y_unit: y.1,
-            y_scale: y.2,
-            series: series.into_iter().filter(|line| !line.points.is_empty()).collect(),
-            marks: Vec::new(),
-        }
+        let series = series.into_iter().filter(|line| !line.points.is_empty()).collect();
+        Panel { y_scale: y.2, ..Panel::new(title, self.time.name, (y.0, y.1), series) }
     }
 
     /// A count of a slot as a rate.
@@ -119,16 +112,14 @@ impl Report<'_> {
             })
         });
         let y = ("mean", Unit::Nanoseconds, Scale::Log);
-        Figure {
-            id: "stages".into(),
-            title: "Stages over time".into(),
-            caption:
-                "Mean of what ended in each slot of time. Q2G until an I/O has a request, G2I \
-                      until that is inserted, I2D or (merged) M2D until it is given to the driver, \
-                      D2C at the driver, Q2C all together."
-                    .into(),
-            panels: vec![self.panel("all devices", y, lines.collect())],
-        }
+        Figure::new(
+            "stages",
+            "Stages over time",
+            "Mean of what ended in each slot of time. Q2G until an I/O has a request, G2I until that is \
+             inserted, I2D or (merged) M2D until it is given to the driver, D2C at the driver, Q2C \
+             all together.",
+            [self.panel("all devices", y, lines.collect())],
+        )
     }
 
     fn rates(&self) -> Figure {
@@ -142,14 +133,12 @@ impl Report<'_> {
             self.panel("completions", ("IOPS", Unit::Count, Scale::Linear), iops.collect()),
             self.panel("bandwidth", ("bytes/s", Unit::Count, Scale::Linear), vec![bandwidth]),
         ];
-        Figure {
-            id: "rates".into(),
-            title: "Rates".into(),
-            caption: "What was completed, on all devices together; a volume and its drives both \
-                      count."
-                .into(),
+        Figure::new(
+            "rates",
+            "Rates",
+            "What was completed, on all devices together; a volume and its drives both count.",
             panels,
-        }
+        )
     }
 
     fn depths(&self) -> Figure {
@@ -175,14 +164,13 @@ impl Report<'_> {
                 issued.collect(),
             ),
         ];
-        Figure {
-            id: "depth".into(),
-            title: "Queue depth and drives".into(),
-            caption: "Requests at the driver when one was given to it, the most of each slot of \
-                      time, and how many were given to each."
-                .into(),
+        Figure::new(
+            "depth",
+            "Queue depth and drives",
+            "Requests at the driver when one was given to it, the most of each slot of time, and how \
+             many were given to each.",
             panels,
-        }
+        )
     }
 
     fn cpus(&self) -> Figure {
@@ -192,16 +180,12 @@ impl Report<'_> {
             let line = || self.series(format!("CPU {cpu}{rest}"), |s| Some(self.rate(s.cpus[cpu])));
             there.then(line)
         });
-        Figure {
-            id: "cpus".into(),
-            title: "CPUs and their queues".into(),
-            caption: "I/Os queued on each CPU, which has a software queue of its own.".into(),
-            panels: vec![self.panel(
-                "queued",
-                ("Q/s", Unit::Count, Scale::Linear),
-                lines.collect(),
-            )],
-        }
+        Figure::new(
+            "cpus",
+            "CPUs and their queues",
+            "I/Os queued on each CPU, which has a software queue of its own.",
+            [self.panel("queued", ("Q/s", Unit::Count, Scale::Linear), lines.collect())],
+        )
     }
 
     fn x_edges(&self) -> Vec<f64> {
@@ -273,13 +257,7 @@ impl Report<'_> {
             let rows = groups.iter().flat_map(|(name, all)| rows(name, all)).collect();
             let mut head = head();
             head.insert(0, "of".into());
-            tables.push(DataTable {
-                id: id.into(),
-                title: title.into(),
-                caption: String::new(),
-                head,
-                rows,
-            });
+            tables.push(DataTable::new((id, title), "", head, rows));
         }
         tables
     }
@@ -293,7 +271,7 @@ fn table(id: &str, title: &str, measures: &Measures) -> DataTable {
     let caption = "As btt defines them; dm is for devices that only map. Times in us; percentiles \
                    are known to an eighth.";
     let rows = rows("", measures).map(|mut row| row.split_off(1)).collect();
-    DataTable { id: id.into(), title: title.into(), caption: caption.into(), head: head(), rows }
+    DataTable::new((id, title), caption, head(), rows)
 }
 
 /// A row of each span that occurred, after a name.

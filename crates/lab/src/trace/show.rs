@@ -29,7 +29,7 @@ pub struct Show {
 /// What becomes of drivers' data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DriverData {
-    /// They are not shown, as by blkparse.
+    /// Drivers' data are not shown, as by blkparse.
     #[default]
     Hidden,
     /// A line each, with the action d.
@@ -44,7 +44,7 @@ impl Show {
         Show { summary, line: Vec::new(), data, has_hidden: false }
     }
 
-    /// The same, and what becomes of drivers' data.
+    /// This view, with drivers' data hidden or shown.
     #[must_use]
     pub fn with_data(self, data: DriverData) -> Show {
         Show { data, ..self }

@@ -194,7 +194,7 @@ impl Spans {
             false => self.flights += 1,
         }
         let (kind, time_ns) = (Kind::of(record), record.time_ns);
-        let span = Span::Q2Q.on(self.drives[drive].maps());
+        let span = self.span_on(drive, Span::Q2Q);
         if let Some(last) = self.all.last_queued_ns {
             let value_ns = delta(last, time_ns);
             watch.sample(&Sample { span, value_ns, time_ns, drive, cpu: record.cpu });
@@ -303,6 +303,11 @@ impl Spans {
         found
     }
 
+    /// The span as it is called on a drive: apart from others' on one that only maps.
+    fn span_on(&self, drive: usize, span: Span) -> Span {
+        if self.drives[drive].maps() { span.mapped() } else { span }
+    }
+
     fn span(
         &mut self,
         (span, drive): (Span, usize),
@@ -310,7 +315,7 @@ impl Spans {
         (from_ns, time_ns): (u64, u64),
         watch: &mut impl Watch,
     ) {
-        let span = span.on(self.drives[drive].maps());
+        let span = self.span_on(drive, span);
         let value_ns = delta(from_ns, time_ns);
         self.all.measures.add(span, value_ns);
         self.drives[drive].group.measures.add(span, value_ns);

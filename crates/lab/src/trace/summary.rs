@@ -186,9 +186,12 @@ impl Trace {
     }
 }
 
+/// Prefixes of numbers; those of sizes in KiB begin with the second.
+const PREFIXES: [&str; 5] = ["", "K", "M", "G", "P"];
+
 /// Eight places or more, then a prefix: past a million in thousands of it, and so on.
-fn short(mut number: u64, in_kib: bool) -> String {
-    let mut prefixes = ["", "K", "M", "G", "P"].into_iter().skip(usize::from(in_kib)).peekable();
+fn short(mut number: u64, prefixes: &[&str]) -> String {
+    let mut prefixes = prefixes.iter().copied().peekable();
     let mut prefix = prefixes.next().unwrap_or_default();
     while number > 1_000_000 && prefixes.peek().is_some() {
         number /= 1_000;
@@ -204,12 +207,13 @@ fn row(text: &mut String, names: [&str; 2], cells: [String; 2], gap: &str) {
 }
 
 fn put(text: &mut String, title: &str, cpu: &Cpu, depth_max: Option<[u64; 2]>) {
-    let sized =
-        |tally: &Tally| format!("{}, {}iB", short(tally.count, false), short(tally.kib(), true));
+    let sized = |tally: &Tally| {
+        format!("{}, {}iB", short(tally.count, &PREFIXES), short(tally.kib(), &PREFIXES[1..]))
+    };
     let plain = |count: u64| format!("{count:8}{:8}", ' ');
     let [read, write] = &cpu.ways;
     let both = |of: fn(&Counts) -> &Tally| [sized(of(read)), sized(of(write))];
-    let requeued = [read, write].map(|way| short(way.requeued.count, false));
+    let requeued = [read, write].map(|way| short(way.requeued.count, &PREFIXES));
     let _ = writeln!(text, "{title}");
     row(text, ["Reads Queued:", "Writes Queued:"], both(|way| &way.queued), "\t");
     row(text, ["Read Dispatches:", "Write Dispatches:"], both(|way| &way.issued), "\t");
@@ -231,9 +235,10 @@ fn passed(text: &mut String, cpu: &Cpu) {
     if cpu.passed.iter().flat_map(of).all(|tally| tally.count == 0) {
         return;
     }
-    let sized =
-        |tally: &Tally| format!("{}, {}iB", short(tally.count, false), short(tally.kib(), true));
-    let count = |tally: &Tally| short(tally.count, false);
+    let sized = |tally: &Tally| {
+        format!("{}, {}iB", short(tally.count, &PREFIXES), short(tally.kib(), &PREFIXES[1..]))
+    };
+    let count = |tally: &Tally| short(tally.count, &PREFIXES);
     let [read, write] = &cpu.passed;
     let cells = [sized(&read.queued), sized(&write.queued)];
     row(text, ["PC Reads Queued:", "PC Writes Queued:"], cells, "\t");

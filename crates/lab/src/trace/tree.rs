@@ -70,7 +70,7 @@ impl<T> RangeTree<T> {
         None
     }
 
-    /// Those that a search comes upon that lie inside this range, each before what is below it.
+    /// The I/Os inside this range that a search comes upon, each before what is below it.
     pub(super) fn inside(&self, (start, end): (u64, u64), found: &mut Vec<Place>) {
         found.clear();
         let mut open = vec![self.root];

@@ -28,25 +28,34 @@ struct Queue {
     published: u64,
 }
 
+/// What a look at a ring does about the guest's notifications.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kicks {
+    /// Asks for one with the next request.
+    Asked,
+    /// Leaves them off: somebody polls.
+    AsTheyAre,
+}
+
 /// How others reach an I/O thread.
-pub(super) struct Post {
+pub(super) struct ThreadHandle {
     pub(super) cpu: u32,
     pub(super) bell: Arc<Doorbell<Simulated>>,
     /// Queues whose notification nobody has looked at.
     pub(super) kicked: std::sync::Mutex<u64>,
 }
 
-impl Post {
-    pub(super) fn new(cpu: u32) -> Post {
+impl ThreadHandle {
+    pub(super) fn new(cpu: u32) -> ThreadHandle {
         let bell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
-        Post { cpu, bell, kicked: std::sync::Mutex::new(0) }
+        ThreadHandle { cpu, bell, kicked: std::sync::Mutex::new(0) }
     }
 }
 
 /// An I/O thread.
 pub(super) struct Io<'a> {
     vm: &'a Vm,
-    post: &'a Post,
+    handle: &'a ThreadHandle,
     queues: Vec<Queue>,
     channel: Channel<Simulated>,
     pace: Pace,
@@ -63,7 +72,7 @@ pub(super) struct Io<'a> {
 /// Runs I/O thread `number` until the processes have ended.
 pub(super) fn run(vm: &Vm, number: u32) {
     let served = vm.plan.served;
-    let post = &vm.posts[number as usize];
+    let handle = &vm.handles[number as usize];
     let queue = |queue: u32| Queue {
         number: queue,
         ring: Arc::clone(&vm.rings[queue as usize]),
@@ -76,7 +85,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
     let thread = IoThread {
         number: number as u16,
         owner: u64::from(number) + 1,
-        bell: Arc::clone(&post.bell),
+        bell: Arc::clone(&handle.bell),
         turn: None,
     };
     // A ring's slots each, so that the channel is never full.
@@ -87,7 +96,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
     };
     let mut io = Io {
         vm,
-        post,
+        handle,
         queues,
         channel: Channel::open(&vm.volume, config).expect("its queues are served"),
         pace: Pace::new(PaceConfig { wait_max_ns: served.wait_max_ns }),
@@ -104,7 +113,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
 impl Io<'_> {
     /// One turn; false when all is over.
     fn turn(&mut self) -> bool {
-        self.vm.cores.enter(self.post.cpu, None);
+        self.vm.cores.enter(self.handle.cpu, None);
         self.system_call(&self.vm.costs.device.poll);
         let mut busy = self.take();
         busy |= self.submit();
@@ -126,7 +135,7 @@ impl Io<'_> {
 
     /// Looks at the rings of which there was a notification, or at all while it polls.
     fn take(&mut self) -> bool {
-        let kicked = std::mem::take(&mut *lock(&self.post.kicked));
+        let kicked = std::mem::take(&mut *lock(&self.handle.kicked));
         let polls = self.polling.spin_ns() > 0;
         let before = self.in_hand;
         for index in 0..self.queues.len() {
@@ -135,14 +144,14 @@ impl Io<'_> {
                 self.system_call(&self.vm.costs.device.event);
             }
             if notified || polls {
-                self.empty(index, polls);
+                self.empty(index, if polls { Kicks::AsTheyAre } else { Kicks::Asked });
             }
         }
         self.in_hand > before
     }
 
-    /// Takes all that is on a ring.
-    fn empty(&mut self, index: usize, polls: bool) {
+    /// Takes all that is on a ring, and leaves the guest's kicks on or off.
+    fn empty(&mut self, index: usize, kicks: Kicks) {
         let ring = Arc::clone(&self.queues[index].ring);
         loop {
             let available = ring.available();
@@ -155,7 +164,7 @@ impl Io<'_> {
                 self.start(self.queues[index].number, request);
             }
             self.queues[index].taken = available;
-            if polls || ring.ask_for_kicks(available) {
+            if kicks == Kicks::AsTheyAre || ring.ask_for_kicks(available) {
                 return;
             }
         }
@@ -208,7 +217,7 @@ impl Io<'_> {
             if !Simulated::spin_until(until_ns, more) {
                 break;
             }
-            (0..self.queues.len()).for_each(|index| self.empty(index, false));
+            (0..self.queues.len()).for_each(|index| self.empty(index, Kicks::Asked));
         }
         let count = std::mem::take(&mut self.in_hand);
         let costs = &self.vm.costs.device;
@@ -265,7 +274,7 @@ impl Io<'_> {
         self.vm.count(|counts| counts.signals += 1);
         self.system_call(&self.vm.costs.device.signal);
         let vcpu = &self.vm.vcpus[self.vm.plan.served.target(queue) as usize];
-        vcpu.interrupt(1 << queue, self.post.cpu, &self.vm.cores);
+        vcpu.interrupt(1 << queue, self.handle.cpu, &self.vm.cores);
     }
 
     /// Polls, then sleeps until notified or until the drive has something.
@@ -290,11 +299,11 @@ impl Io<'_> {
             }
         }
         let deadline_ns = self.channel.sleep_until();
-        let (channel, vm, post) = (&self.channel, self.vm, self.post);
+        let (channel, vm, handle) = (&self.channel, self.vm, self.handle);
         let slept_ns = Simulated::now();
         vm.count(|counts| counts.sleeps += 1);
-        let ready = || *lock(&post.kicked) != 0 || channel.has_work() || vm.is_over();
-        post.bell.sleep_unless(deadline_ns, ready);
+        let ready = || *lock(&handle.kicked) != 0 || channel.has_work() || vm.is_over();
+        handle.bell.sleep_unless(deadline_ns, ready);
         self.polling.slept(spin_ns, Simulated::now() - slept_ns);
         self.channel.tick();
     }

@@ -9,7 +9,7 @@ use millrace_block::{Disk, DiskConfig, Layout, Volume};
 use millrace_drives::open_on;
 use millrace_machine::{CpuId, Machine, Model, Report, Simulated, Simulation, Thread};
 
-use super::iothread::{self, Post};
+use super::iothread::{self, ThreadHandle};
 use super::ring::Ring;
 use super::vcpu::{Cores, Vcpu};
 use super::{Counts, VmCosts, VmPlan, guest, lock};
@@ -50,7 +50,7 @@ pub(super) struct Vm {
     pub(super) volume: Arc<Volume<Simulated>>,
     pub(super) vcpus: Vec<Vcpu>,
     pub(super) rings: Vec<Arc<Ring>>,
-    pub(super) posts: Vec<Post>,
+    pub(super) handles: Vec<ThreadHandle>,
     pub(super) cores: Cores,
     pub(super) window: Window,
     pub(super) counts: Mutex<Windowed>,
@@ -75,7 +75,9 @@ impl Vm {
             volume,
             vcpus: (0..plan.vcpus).map(|number| Vcpu::new(number, number % cpus)).collect(),
             rings: (0..served.queues).map(|_| Arc::new(Ring::new())).collect(),
-            posts: (0..served.threads).map(|t| Post::new(served.thread_cpu(t, cpus))).collect(),
+            handles: (0..served.threads)
+                .map(|t| ThreadHandle::new(served.thread_cpu(t, cpus)))
+                .collect(),
             cores: Cores::new(model),
             window: Window::new(plan.length, plan.processes, plan.workload.iodepth),
             counts: Mutex::default(),
@@ -90,9 +92,9 @@ impl Vm {
 
     /// Notifies the I/O thread of a queue.
     pub(super) fn kick(&self, queue: u32) {
-        let post = &self.posts[(queue % self.plan.served.threads) as usize];
-        *lock(&post.kicked) |= 1 << queue;
-        post.bell.ring();
+        let handle = &self.handles[(queue % self.plan.served.threads) as usize];
+        *lock(&handle.kicked) |= 1 << queue;
+        handle.bell.ring();
     }
 
     /// Whether every process has ended.
@@ -104,7 +106,7 @@ impl Vm {
     pub(super) fn process_ended(&self) {
         *lock(&self.processes) -= 1;
         self.vcpus.iter().for_each(|vcpu| vcpu.bell.ring());
-        self.posts.iter().for_each(|post| post.bell.ring());
+        self.handles.iter().for_each(|handle| handle.bell.ring());
     }
 }
 
@@ -131,7 +133,7 @@ pub(crate) struct Seen {
     pub(crate) events: u64,
 }
 
-/// Runs a row. The same model, costs and plan give the same to the bit.
+/// Runs a row; equal models, costs and plans give equal numbers to the bit.
 ///
 /// # Errors
 /// If the plan does not fit, or the simulation fails.
@@ -157,7 +159,7 @@ fn run_threads(vm: Vm) -> Arc<Vm> {
     let vm = Arc::new(vm);
     let mut threads = Vec::new();
     for number in 0..vm.plan.served.threads {
-        let (inner, cpu) = (Arc::clone(&vm), vm.posts[number as usize].cpu);
+        let (inner, cpu) = (Arc::clone(&vm), vm.handles[number as usize].cpu);
         let body = Box::new(move || iothread::run(&inner, number));
         threads.push(Simulated::spawn(&format!("io-{number}"), Some(CpuId(cpu)), body));
     }

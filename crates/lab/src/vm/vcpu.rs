@@ -16,7 +16,7 @@ use super::ring::VmRequest;
 /// The bit of IPIs; those below are queues.
 pub(super) const IPI: u64 = 1 << 63;
 
-/// Who runs on each core at this moment, as far as the threads have said.
+/// The vCPU that runs on each core at this moment, as far as the threads have said.
 #[derive(Debug)]
 pub(super) struct Cores {
     running: Mutex<Vec<Option<u32>>>,

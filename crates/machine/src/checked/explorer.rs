@@ -12,6 +12,8 @@ use std::string::{String, ToString};
 use std::time::{Duration, Instant};
 use std::vec::Vec;
 
+use millrace_random::SplitMix64;
+
 use super::execute::{Pool, hook_panics};
 use super::session::{Bounds, Entered, Session};
 use super::trail::{Mode, Trail};
@@ -153,7 +155,7 @@ impl Explorer {
     /// The first failure of `body`, or None if it has none within the bounds.
     ///
     /// # Panics
-    /// As [`Explorer::check`], but for the failure.
+    /// Explores like [`Explorer::check`], and returns a failure instead of panicking.
     pub fn find(&self, body: impl Fn()) -> Option<Failure> {
         self.explore(&body).err()
     }
@@ -191,7 +193,7 @@ impl Explorer {
         let start = Instant::now();
         let mode = match self.random {
             // The generator must not start at 0; neighbouring seeds must not start alike.
-            Some((seed, _)) => Mode::Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            Some((seed, _)) => Mode::Random(seed.wrapping_mul(SplitMix64::STEP) | 1),
             None => Mode::DepthFirst,
         };
         let mut session = Session::new(self.bounds, mode);
@@ -226,7 +228,7 @@ impl Explorer {
         session.failure.is_some()
     }
 
-    /// The same execution again, with a log.
+    /// The last execution once more, with a log.
     fn logged(
         &self,
         session: &mut Session,

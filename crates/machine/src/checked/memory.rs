@@ -25,17 +25,34 @@ struct Store {
     stamp: u32,
     /// What whoever acquires it learns: an index into the arena.
     view: u32,
-    /// Who stored it, and when by that thread's clock.
+    /// When it was stored, by the clock of `thread`, which stored it.
     epoch: u32,
     thread: u8,
-    /// It read the store before it, so nothing comes between.
+    /// Stored by a step that read the store before it, so nothing comes between.
     atomic: bool,
+}
+
+/// A store that is to be put into modification order.
+#[derive(Debug, Clone, Copy)]
+struct New {
+    value: u64,
+    order: Order,
+    /// The store that the same step read.
+    read: Option<Store>,
+}
+
+/// What the thread whose turn it is brings to an access: what it knows, and the choices.
+#[derive(Debug)]
+pub(super) struct Turn<'a> {
+    pub(super) views: &'a mut Views,
+    pub(super) trail: &'a mut Trail,
 }
 
 #[derive(Debug, Default)]
 struct Location {
     stores: Vec<Store>,
-    /// Who stored last, when, and when somebody else had stored before: by `Memory::stored`.
+    /// The thread that stored last and when; in `other`, when another stored before. Kept by
+    /// `Memory::stored`.
     last: (u8, u64),
     other: u64,
 }
@@ -139,13 +156,7 @@ impl Memory {
     }
 
     /// Reads one of the stores that the thread may still see.
-    pub(super) fn load(
-        &mut self,
-        views: &mut Views,
-        trail: &mut Trail,
-        at: u32,
-        order: Order,
-    ) -> u64 {
+    pub(super) fn load(&mut self, Turn { views, trail }: Turn<'_>, at: u32, order: Order) -> u64 {
         let at = at as usize;
         let floor = self.floor(views, at, order);
         let stores = &self.locations[at].stores;
@@ -158,8 +169,7 @@ impl Memory {
     /// Stores, at one of the places in modification order that are left.
     pub(super) fn store(
         &mut self,
-        views: &mut Views,
-        trail: &mut Trail,
+        Turn { views, trail }: Turn<'_>,
         at: u32,
         value: u64,
         order: Order,
@@ -176,18 +186,12 @@ impl Memory {
             None => stores.len(),
             Some(nth) => newer().filter(place).nth(nth).unwrap_or(stores.len()),
         };
-        self.insert(views, at, index, (value, order), None);
+        self.insert(views, at, index, New { value, order, read: None });
     }
 
-    /// Puts a store before position `index`; `read` is the store that it read in the same step.
-    fn insert(
-        &mut self,
-        views: &mut Views,
-        at: usize,
-        index: usize,
-        (value, order): (u64, Order),
-        read: Option<Store>,
-    ) {
+    /// Puts a store before position `index`.
+    fn insert(&mut self, views: &mut Views, at: usize, index: usize, new: New) {
+        let New { value, order, read } = new;
         let stores = &self.locations[at].stores;
         let before = stores[index - 1].stamp;
         let stamp = match stores.get(index) {
@@ -199,7 +203,7 @@ impl Memory {
         if order == Order::SeqCst {
             self.sc_stores[at] = self.sc_stores[at].max(stamp);
         }
-        let view = self.carried(views, at, stamp, order, read);
+        let view = self.carried(views, at, stamp, &new);
         let (epoch, thread) = (views.epoch(), views.thread);
         let store = Store { value, stamp, view, epoch, thread, atomic: read.is_some() };
         self.stored += 1;
@@ -214,16 +218,9 @@ impl Memory {
 
     /// What a store carries: all that its thread knows, or knew at its last release fence; and,
     /// in a release sequence, what the store that it read carries.
-    fn carried(
-        &mut self,
-        views: &Views,
-        at: usize,
-        stamp: u32,
-        order: Order,
-        read: Option<Store>,
-    ) -> u32 {
-        let inherited = read.map_or(NO_VIEW, |store| store.view);
-        let own = match (releases(order), views.has_released) {
+    fn carried(&mut self, views: &Views, at: usize, stamp: u32, new: &New) -> u32 {
+        let inherited = new.read.map_or(NO_VIEW, |store| store.view);
+        let own = match (releases(new.order), views.has_released) {
             (true, _) => &views.current,
             (false, true) => &views.released,
             (false, false) => return inherited,
@@ -245,8 +242,7 @@ impl Memory {
     /// Reads a store and writes directly behind it.
     pub(super) fn update(
         &mut self,
-        views: &mut Views,
-        trail: &mut Trail,
+        Turn { views, trail }: Turn<'_>,
         at: u32,
         order: Order,
         new: impl FnOnce(u64) -> u64,
@@ -262,15 +258,15 @@ impl Memory {
         let chosen = if ways > 1 { trail.choose(ways) } else { 0 };
         let index = open().nth(chosen).unwrap_or(stores.len() - 1);
         let read = self.observe(views, at, index, order);
-        self.insert(views, at, index + 1, (new(read.value), order), Some(read));
+        let value = new(read.value);
+        self.insert(views, at, index + 1, New { value, order, read: Some(read) });
         read.value
     }
 
     /// Exchanges if it reads `old`; a failure may read any other value that is still visible.
     pub(super) fn compare_exchange(
         &mut self,
-        views: &mut Views,
-        trail: &mut Trail,
+        Turn { views, trail }: Turn<'_>,
         at: u32,
         (old, new): (u64, u64),
         (order, fail): (Order, Order),
@@ -291,7 +287,7 @@ impl Memory {
             return Err(self.observe(views, at, index, fail).value);
         }
         let read = self.observe(views, at, index, order);
-        self.insert(views, at, index + 1, (new, order), Some(read));
+        self.insert(views, at, index + 1, New { value: new, order, read: Some(read) });
         Ok(old)
     }
 
@@ -299,13 +295,14 @@ impl Memory {
     pub(super) fn take_lock(&mut self, views: &mut Views, at: u32) {
         let (at, last) = (at as usize, self.locations[at as usize].stores.len() - 1);
         let read = self.observe(views, at, last, Order::Acquire);
-        self.insert(views, at, last + 1, (1, Order::Acquire), Some(read));
+        let new = New { value: 1, order: Order::Acquire, read: Some(read) };
+        self.insert(views, at, last + 1, new);
     }
 
     /// Gives a lock back: behind everything.
     pub(super) fn give_lock(&mut self, views: &mut Views, at: u32) {
         let (at, len) = (at as usize, self.locations[at as usize].stores.len());
-        self.insert(views, at, len, (0, Order::Release), None);
+        self.insert(views, at, len, New { value: 0, order: Order::Release, read: None });
     }
 
     /// The last value in modification order.

@@ -21,8 +21,8 @@ pub struct CheckedWord(u32);
 
 fn add_location(value: u64) -> u32 {
     let location = with(|s| {
-        let (memory, views, _) = s.access();
-        memory.add(views, value)
+        let (memory, turn) = s.access();
+        memory.add(turn.views, value)
     });
     location.unwrap_or_else(|| {
         fail("more than 64 words and locks in one execution".to_string());
@@ -46,8 +46,8 @@ impl CheckedWord {
     fn update(&self, name: &str, order: Order, new: impl Fn(u64) -> u64) -> u64 {
         let at = self.0;
         self.step(|s| {
-            let (memory, views, trail) = s.access();
-            let old = memory.update(views, trail, at, order, &new);
+            let (memory, turn) = s.access();
+            let old = memory.update(turn, at, order, &new);
             s.note(|| format!("word {at} {name} {order:?}: {old:#x} -> {:#x}", new(old)));
             old
         })
@@ -63,8 +63,8 @@ impl Word for CheckedWord {
         assert!(!matches!(order, Order::Release | Order::AcqRel), "a load cannot release");
         let at = self.0;
         self.step(|s| {
-            let (memory, views, trail) = s.access();
-            let value = memory.load(views, trail, at, order);
+            let (memory, turn) = s.access();
+            let value = memory.load(turn, at, order);
             s.note(|| format!("word {at} load {order:?}: {value:#x}"));
             value
         })
@@ -79,8 +79,8 @@ impl Word for CheckedWord {
         with(|s| {
             s.touched |= 1 << at;
             s.acted();
-            let (memory, views, trail) = s.access();
-            memory.store(views, trail, at, value, order);
+            let (memory, turn) = s.access();
+            memory.store(turn, at, value, order);
             s.note(|| format!("word {at} store {order:?}: {value:#x}"));
         });
     }
@@ -105,8 +105,8 @@ impl Word for CheckedWord {
         assert!(!matches!(fail, Order::Release | Order::AcqRel), "a failure cannot release");
         let at = self.0;
         self.step(|s| {
-            let (memory, views, trail) = s.access();
-            let result = memory.compare_exchange(views, trail, at, (old, new), (order, fail));
+            let (memory, turn) = s.access();
+            let result = memory.compare_exchange(turn, at, (old, new), (order, fail));
             s.note(|| {
                 format!("word {at} exchange {old:#x} -> {new:#x} {order:?}/{fail:?}: {result:x?}")
             });
@@ -157,8 +157,8 @@ impl<T: Send> Lock<T> for CheckedLock<T> {
         with(|s| {
             s.touched |= 1 << at;
             s.acted();
-            let (memory, views, _) = s.access();
-            memory.take_lock(views, at);
+            let (memory, turn) = s.access();
+            memory.take_lock(turn.views, at);
             self.note(s, "taken");
         });
         CheckedGuard { lock: self }
@@ -170,9 +170,9 @@ impl<T: Send> Lock<T> for CheckedLock<T> {
         with(|s| {
             s.touched |= 1 << at;
             s.acted();
-            let (memory, views, trail) = s.access();
+            let (memory, turn) = s.access();
             let orders = (Order::Acquire, Order::Relaxed);
-            let taken = memory.compare_exchange(views, trail, at, (0, 1), orders).is_ok();
+            let taken = memory.compare_exchange(turn, at, (0, 1), orders).is_ok();
             self.note(s, if taken { "taken by a try" } else { "tried" });
             taken.then_some(CheckedGuard { lock: self })
         })
@@ -182,8 +182,8 @@ impl<T: Send> Lock<T> for CheckedLock<T> {
 impl<T> Drop for CheckedGuard<'_, T> {
     fn drop(&mut self) {
         session::try_with(|s| {
-            let (memory, views, _) = s.access();
-            memory.give_lock(views, self.lock.at);
+            let (memory, turn) = s.access();
+            memory.give_lock(turn.views, self.lock.at);
             self.lock.note(s, "given back");
         });
     }

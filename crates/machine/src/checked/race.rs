@@ -24,7 +24,7 @@ pub(super) struct Lines {
 /// An access that races with an earlier one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Race {
-    /// Who made the earlier access.
+    /// The thread that made the earlier access.
     pub(super) other: u8,
     /// Whether that was a write.
     pub(super) wrote: bool,

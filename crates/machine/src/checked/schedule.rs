@@ -19,7 +19,7 @@ impl Session {
     pub(super) fn end(&mut self) {
         self.note(|| "ends".to_string());
         self.here().wait = Wait::Ended;
-        match self.pick(true) {
+        match self.pick(Some(self.current)) {
             Some(next) => (self.current, self.spent.in_a_row) = (next, 0),
             None if self.threads.iter().all(|thread| thread.wait == Wait::Ended) => {
                 self.current = NOBODY;
@@ -53,7 +53,7 @@ impl Session {
             return None;
         }
         let old = self.current;
-        let next = self.pick(true).unwrap_or(old);
+        let next = self.pick(Some(self.current)).unwrap_or(old);
         if next == old {
             return None;
         }
@@ -68,7 +68,7 @@ impl Session {
     fn give_way(&mut self) -> Option<*const Turns> {
         self.spent.in_a_row = 0;
         let turns = self.here().turns;
-        let next = self.pick(false)?;
+        let next = self.pick(None)?;
         self.note(|| format!("gives way to T{next}"));
         self.current = next;
         Some(turns)
@@ -81,7 +81,7 @@ impl Session {
         self.here().wait = wait;
         self.here().fresh = false;
         let (old, turns) = (self.current, self.here().turns);
-        match self.pick(true) {
+        match self.pick(Some(self.current)) {
             Some(next) if next == old => None,
             Some(next) => {
                 self.note(|| "waits".to_string());
@@ -92,12 +92,12 @@ impl Session {
         }
     }
 
-    /// One of the threads that can run; the current one, if it can and may, is the plainest choice.
-    fn pick(&mut self, with_current: bool) -> Option<usize> {
+    /// One of the threads that can run, of the others and `current`, which is the plainest choice.
+    fn pick(&mut self, current: Option<usize>) -> Option<usize> {
         let (mut ready, mut count) = ([0u8; THREADS_MAX], 0);
-        let first = self.current;
-        let others = (0..self.threads.len()).filter(|thread| *thread != first);
-        for thread in core::iter::once(first).filter(|_| with_current).chain(others) {
+        let before = self.current;
+        let others = (0..self.threads.len()).filter(|thread| *thread != before);
+        for thread in current.into_iter().chain(others) {
             if self.can_run(thread) {
                 ready[count] = thread as u8;
                 count += 1;

@@ -1,7 +1,8 @@
 //! `Session`: the state of one execution: its threads, memory, choices and, in a replay, its log.
 //!
 //! Owned by explorer.rs, which points the exploring thread at it; the primitives reach it through
-//! [`with`], and give up their turn through the functions here. Who gets it, schedule.rs decides.
+//! [`with`], and give up their turn through the functions here. schedule.rs decides which
+//! thread goes on.
 //! Invariants: one thread runs at a time; nothing suspends inside [`with`]; after a failure no
 //! thread is resumed.
 #![allow(unsafe_code)]
@@ -16,7 +17,7 @@ use std::vec::Vec;
 
 use corosensei::Yielder;
 
-use super::memory::Memory;
+use super::memory::{Memory, Turn};
 use super::race::{Lines, Race};
 use super::trail::{Mode, Trail};
 use super::view::{THREADS_MAX, View, Views};
@@ -75,7 +76,7 @@ pub(super) struct Thread {
     pub(super) views: Views,
     pub(super) wait: Wait,
     pub(super) turns: *const Turns,
-    /// It has not done anything that others could see: its first turn was just decided.
+    /// The thread has not done anything that others could see: its first turn was just decided.
     pub(super) fresh: bool,
     pub(super) cpu: u32,
 }
@@ -141,7 +142,7 @@ pub(super) fn with<R>(step: impl FnOnce(&mut Session) -> R) -> R {
     step(unsafe { &mut *session })
 }
 
-/// As [`with`], for destructors: None outside an exploration.
+/// Calls `f` like [`with`], for destructors: None outside an exploration.
 pub(super) fn try_with<R>(step: impl FnOnce(&mut Session) -> R) -> Option<R> {
     is_exploring().then(|| with(step))
 }
@@ -241,9 +242,9 @@ impl Session {
 
     /// Memory, the current thread's views, and the choices.
     #[inline]
-    pub(super) fn access(&mut self) -> (&mut Memory, &mut Views, &mut Trail) {
+    pub(super) fn access(&mut self) -> (&mut Memory, Turn<'_>) {
         let thread = &mut self.threads[self.current];
-        (&mut self.memory, &mut thread.views, &mut self.trail)
+        (&mut self.memory, Turn { views: &mut thread.views, trail: &mut self.trail })
     }
 
     /// The current thread did something that others may see.

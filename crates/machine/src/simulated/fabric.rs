@@ -8,17 +8,18 @@ use std::vec;
 use std::vec::Vec;
 
 use super::model::{Cost, Model, Rate, Wiring};
+use super::world::PS_PER_NS;
 
 /// Bytes that a line takes on a link: its 64, and a header.
 const LINE_BYTES: u64 = 80;
 
 /// Picoseconds of a cost, rounded.
 pub(super) fn picoseconds(cost: &Cost) -> u64 {
-    (cost.ns * 1_000.0).round() as u64
+    (cost.ns * PS_PER_NS as f64).round() as u64
 }
 
 fn line_ps(rate: &Rate) -> u64 {
-    (LINE_BYTES as f64 * 1_000.0 / rate.bytes_per_ns).round() as u64
+    (LINE_BYTES as f64 * PS_PER_NS as f64 / rate.bytes_per_ns).round() as u64
 }
 
 /// No link.
@@ -138,7 +139,7 @@ impl Fabric {
                 from: (index / side) as u32,
                 to: (index % side) as u32,
                 bytes: link.lines * LINE_BYTES,
-                busy_ns: link.lines * link.line_ps / 1_000,
+                busy_ns: link.lines * link.line_ps / PS_PER_NS,
             }
         };
         self.links.iter().enumerate().filter(|(_, link)| link.lines > 0).map(row).collect()

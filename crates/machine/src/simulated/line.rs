@@ -15,6 +15,15 @@ const NOBODY: u32 = u32::MAX;
 /// In `holder`: it is the only one.
 const EXCLUSIVE: u32 = 1 << 31;
 
+/// The instruction that writes a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Written {
+    /// By an ordinary store.
+    Plain,
+    /// By an atomic instruction, which costs more.
+    Locked,
+}
+
 /// A set of CPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct CpuSet([u64; 4]);
@@ -47,17 +56,17 @@ impl CpuSet {
     }
 }
 
-/// Who holds a line.
+/// The CPUs that hold a line.
 #[derive(Debug)]
 pub(super) struct LineState {
     /// The simulation that the rest belongs to.
     epoch: AtomicU32,
-    /// Who fetched it last.
+    /// The CPU that fetched it last.
     holder: AtomicU32,
     /// List of the threads that wait for a write to it; 0: none.
     pub(super) watch: AtomicU32,
     busy_until_ps: AtomicU64,
-    /// Who holds it, unless somebody does exclusively.
+    /// The CPUs that hold it, unless one does exclusively.
     sharers: [AtomicU64; 4],
 }
 
@@ -131,9 +140,9 @@ impl World {
         line.share(sharers, self.cpu, self.now_ps);
     }
 
-    /// The running CPU writes `lines` lines that move together; a `locked` instruction costs more.
+    /// The running CPU writes `lines` lines that move together.
     #[inline]
-    pub(super) fn write_line(&mut self, line: &LineState, lines: u64, locked: bool) {
+    pub(super) fn write_line(&mut self, line: &LineState, lines: u64, written: Written) {
         self.events += 1;
         line.renew(self.epoch);
         if self.recording {
@@ -147,7 +156,10 @@ impl World {
             self.invalidate(line, holder, lines)
         };
         line.holder.store(mine, Relaxed);
-        self.now_ps = end_ps + if locked { self.prices.locked } else { 0 };
+        self.now_ps = match written {
+            Written::Plain => end_ps,
+            Written::Locked => end_ps + self.prices.locked,
+        };
         line.busy_until_ps.store(self.now_ps, Relaxed);
     }
 

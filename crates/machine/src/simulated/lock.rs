@@ -16,11 +16,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::vec::Vec;
 
-use super::line::{CpuSet, LineState};
-use super::meter::Told;
+use super::line::{CpuSet, LineState, Written};
+use super::meter::WordLockRows;
 use super::model::SOCKETS_MAX;
 use super::report::SimError;
-use super::world::{NO_THREAD, State, World, private, shared, suspend};
+use super::world::{NO_THREAD, PS_PER_NS, State, World, private, shared, suspend};
 use crate::Lock;
 use crate::lock_row::{CallSite, LockCounts, LockRow, Site, table};
 
@@ -78,7 +78,7 @@ pub(super) struct LockTable {
     /// Rows by the addresses of name and place: only looked up, never walked.
     index: HashMap<(usize, usize), u32>,
     /// Of locks that are made of words.
-    pub(super) told: Told,
+    pub(super) word_locks: WordLockRows,
 }
 
 #[derive(Debug, Default)]
@@ -137,18 +137,18 @@ impl LockTable {
             acquisitions: sum.acquisitions,
             contended: sum.contended,
             rejected: sum.rejected,
-            wait_ns: sum.wait_ps / 1_000,
-            wait_ns_max: sum.wait_ps_max / 1_000,
-            hold_ns: sum.hold_ps / 1_000,
-            hold_ns_max: sum.hold_ps_max / 1_000,
+            wait_ns: sum.wait_ps / PS_PER_NS,
+            wait_ns_max: sum.wait_ps_max / PS_PER_NS,
+            hold_ns: sum.hold_ps / PS_PER_NS,
+            hold_ns_max: sum.hold_ps_max / PS_PER_NS,
         };
         let own = self.rows.iter().map(|(name, site, sum)| (*name, *site, counts(sum)));
-        table(own.chain(self.told.rows()))
+        table(own.chain(self.word_locks.rows()))
     }
 }
 
 impl<T> SimLock<T> {
-    /// Its place in the table of the running simulation.
+    /// The lock's place in the table of the running simulation.
     fn place_in(&self, world: &mut World) -> u32 {
         let place = self.place.load(Relaxed);
         if (place >> 32) as u32 == world.epoch {
@@ -282,7 +282,7 @@ impl World {
         let row = self.locks.row(lock, site);
         let (thread, cpu, since_ps) = (self.thread, self.cpu, self.now_ps);
         self.me().locks += 1;
-        self.write_line(word, 1, true);
+        self.write_line(word, 1, Written::Locked);
         self.wake_watchers(word, since_ps);
         let socket = self.fabric.socket_of(cpu);
         let state = &mut self.locks.locks[lock as usize];
@@ -301,7 +301,7 @@ impl World {
             let name = self.me().name.clone();
             let message = "it panicked, and its destructors wait for a lock".into();
             self.run.failure =
-                Some(SimError::Panic { thread: name, at_ns: self.now_ps / 1_000, message });
+                Some(SimError::Panic { thread: name, at_ns: self.now_ps / PS_PER_NS, message });
         }
         true
     }
@@ -316,7 +316,7 @@ impl World {
         }
         let since_ps = self.now_ps;
         self.me().locks += 1;
-        self.write_line(word, 1, true);
+        self.write_line(word, 1, Written::Locked);
         self.wake_watchers(word, since_ps);
         let (thread, now_ps) = (self.thread, self.now_ps);
         let state = &mut self.locks.locks[lock as usize];
@@ -329,7 +329,7 @@ impl World {
     fn fetch_data(&mut self, data: &LineState, lines: u64) {
         if lines > 0 {
             let recording = core::mem::take(&mut self.recording);
-            self.write_line(data, lines, false);
+            self.write_line(data, lines, Written::Plain);
             self.recording = recording;
         }
     }
@@ -337,7 +337,7 @@ impl World {
     fn unlock(&mut self, lock: u32, word: &LineState) {
         let start_ps = self.now_ps;
         self.me().locks -= 1;
-        self.write_line(word, 1, false);
+        self.write_line(word, 1, Written::Plain);
         self.wake_watchers(word, start_ps);
         let state = &mut self.locks.locks[lock as usize];
         state.holder = NO_THREAD;

@@ -6,15 +6,15 @@
 
 use std::vec::Vec;
 
-use super::world::private;
+use super::world::{PS_PER_NS, private};
 use crate::Meter;
 use crate::lock_row::{CallSite, Hold, LockCounts, Site};
 
-/// What such locks have told; few rows, so they are searched.
+/// Statistics of locks that are made of words, by name and place; few rows, so they are searched.
 #[derive(Debug, Default)]
-pub(super) struct Told(Vec<(&'static str, CallSite, LockCounts)>);
+pub(super) struct WordLockRows(Vec<(&'static str, CallSite, LockCounts)>);
 
-impl Told {
+impl WordLockRows {
     fn add(&mut self, name: &'static str, site: Site, counts: &LockCounts) {
         let site = CallSite::from(site);
         match self.0.iter_mut().find(|row| (row.0, row.1) == (name, site)) {
@@ -42,14 +42,14 @@ impl Meter for SimMeter {
 
     #[inline]
     fn now() -> u64 {
-        private(|world| world.now_ps / 1_000).unwrap_or(0)
+        private(|world| world.now_ps / PS_PER_NS).unwrap_or(0)
     }
 
     fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts) {
-        private(|world| world.locks.told.add(name, hold.site, counts));
+        private(|world| world.locks.word_locks.add(name, hold.site, counts));
     }
 
     fn count_rejection(name: &'static str, site: Site, wait_ns: u64) {
-        private(|world| world.locks.told.add(name, site, &LockCounts::rejection(wait_ns)));
+        private(|world| world.locks.word_locks.add(name, site, &LockCounts::rejection(wait_ns)));
     }
 }

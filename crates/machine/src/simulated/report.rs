@@ -8,11 +8,11 @@ use std::string::String;
 use std::vec::Vec;
 
 use super::fabric::LinkUse;
-use super::world::{BEGIN_PS, NO_THREAD, World};
+use super::world::{BEGIN_PS, NO_THREAD, PS_PER_NS, World};
 use crate::LockRow;
 
 /// What the clock shows when a simulation begins.
-pub const BEGIN_NS: u64 = BEGIN_PS / 1_000;
+pub const BEGIN_NS: u64 = BEGIN_PS / PS_PER_NS;
 
 /// What one CPU did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -55,14 +55,14 @@ impl Report {
             let rest_ps = if cpu.current == NO_THREAD { end_ps - cpu.clock_ps } else { 0 };
             let idle_ps = cpu.idle_ps + rest_ps;
             CpuTimes {
-                busy_ns: (end_ps - BEGIN_PS).saturating_sub(idle_ps + cpu.spin_ps) / 1_000,
-                spin_ns: cpu.spin_ps / 1_000,
-                idle_ns: idle_ps / 1_000,
+                busy_ns: (end_ps - BEGIN_PS).saturating_sub(idle_ps + cpu.spin_ps) / PS_PER_NS,
+                spin_ns: cpu.spin_ps / PS_PER_NS,
+                idle_ns: idle_ps / PS_PER_NS,
                 context_switches: cpu.switches,
             }
         };
         Report {
-            end_ns: end_ps / 1_000,
+            end_ns: end_ps / PS_PER_NS,
             events: world.events,
             locks: world.locks.table(),
             cpus: world.cpus.iter().map(times).collect(),

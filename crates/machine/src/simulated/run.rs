@@ -22,7 +22,7 @@ use super::model::{Model, ModelError};
 use super::report::{Report, SimError};
 use super::scheduler::Next;
 use super::tournament::TIME_MAX_PS;
-use super::world::{Body, Entered, World, private, shared};
+use super::world::{Body, Entered, PS_PER_NS, World, private, shared};
 
 /// Size of a thread's stack; only what is touched takes memory.
 const STACK_BYTES: usize = 256 << 10;
@@ -58,7 +58,7 @@ impl Simulation {
     /// default.
     #[must_use]
     pub fn time_limit_ns(mut self, limit_ns: u64) -> Self {
-        self.limit_ps = limit_ns.saturating_mul(1_000).min(TIME_MAX_PS);
+        self.limit_ps = limit_ns.saturating_mul(PS_PER_NS).min(TIME_MAX_PS);
         self
     }
 
@@ -71,7 +71,7 @@ impl Simulation {
 
     /// Runs `main` as a thread of the machine, and all that it starts, until all have ended.
     ///
-    /// The same model, seed and program give the same report to the bit, in debug and release
+    /// Equal models, seeds and programs give equal reports to the bit, in debug and release
     /// builds, as long as the program does the same: no clock, random state, address or thread
     /// but the machine's. Results leave `main` through memory that it shares with the caller.
     ///
@@ -176,7 +176,7 @@ fn finish(panic: Option<Box<dyn Any + Send>>) {
         Some(payload) => {
             let message = message_of(&*payload);
             private(|world| {
-                let (thread, at_ns) = (world.me().name.clone(), world.now_ps / 1_000);
+                let (thread, at_ns) = (world.me().name.clone(), world.now_ps / PS_PER_NS);
                 world.run.failure = Some(SimError::Panic { thread, at_ns, message });
             });
         }

@@ -13,7 +13,9 @@ use std::vec::Vec;
 use super::report::{BlockedThread, SimError};
 use super::thread::Ended;
 use super::tournament::{POSITIONS_MAX, TIME_MAX_PS};
-use super::world::{BEGIN_PS, Body, NO_THREAD, SpinState, State, TIMERS, ThreadState, World};
+use super::world::{
+    BEGIN_PS, Body, NO_THREAD, PS_PER_NS, SpinState, State, TIMERS, ThreadState, World,
+};
 
 /// What the run loop has to do next.
 pub(super) enum Next {
@@ -23,7 +25,7 @@ pub(super) enum Next {
     Start(u32, Body),
     /// All threads have ended.
     Done,
-    /// It cannot go on.
+    /// The simulation cannot go on.
     Failed(SimError),
 }
 
@@ -74,7 +76,7 @@ impl World {
     }
 
     fn too_late(&self) -> Next {
-        Next::Failed(SimError::TimeLimit(self.run.limit_ps / 1_000, self.blocked()))
+        Next::Failed(SimError::TimeLimit(self.run.limit_ps / PS_PER_NS, self.blocked()))
     }
 
     /// The earliest deadline of a thread has come.

@@ -12,14 +12,14 @@ use std::vec::Vec;
 
 use super::line::LineState;
 use super::report::SimError;
-use super::world::{State, World, private, suspend};
+use super::world::{PS_PER_NS, State, World, private, suspend};
 
 /// Longest interval between two looks, in intervals of the model.
 const POLL_GROWTH_MAX: u64 = 64;
 
 /// Polls until `ready` or the deadline.
 pub(super) fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
-    let deadline_ps = deadline_ns.saturating_mul(1_000);
+    let deadline_ps = deadline_ns.saturating_mul(PS_PER_NS);
     let Some(outer) = private(|world| world.me().spin.recording) else {
         return spin_outside(deadline_ns, ready);
     };
@@ -109,7 +109,7 @@ impl World {
             self.now_ps = deadline_ps;
             return Look::Over(false);
         }
-        let (thread, at_ns) = (self.me().name.clone(), self.now_ps / 1_000);
+        let (thread, at_ns) = (self.me().name.clone(), self.now_ps / PS_PER_NS);
         let message = "it panicked, and its destructors wait for another thread".into();
         self.run.failure = Some(SimError::Panic { thread, at_ns, message });
         Look::Wait

@@ -1,13 +1,13 @@
 //! Threads and parkers of the simulated machine.
 //!
-//! Who sleeps gives its CPU to the next in its queue; who wakes it pays, and the sleeper goes on
-//! after a latency if its CPU was idle, else when its turn comes. A wake-up that comes before the
-//! sleep is kept. Kernel counterpart: an eventfd and `try_to_wake_up`.
+//! A thread that sleeps gives its CPU to the next in its queue; the one that wakes it pays, and the
+//! sleeper goes on after a latency if its CPU was idle, else when its turn comes. A wake-up that
+//! comes before the sleep is kept. Kernel counterpart: an eventfd and `try_to_wake_up`.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::Arc;
 
-use super::world::{NO_THREAD, State, World, shared, suspend};
+use super::world::{NO_THREAD, PS_PER_NS, State, World, shared, suspend};
 use crate::{Parker, Thread};
 
 /// How a thread ended, for those that join it.
@@ -15,7 +15,7 @@ use crate::{Parker, Thread};
 pub(super) struct Ended(AtomicBool);
 
 impl Ended {
-    /// It returned from its body.
+    /// The thread returned from its body.
     pub(super) fn set(&self) {
         self.0.store(true, Relaxed);
     }
@@ -60,7 +60,7 @@ impl Thread for SimThread {
 struct Sleep {
     /// A wake-up that nobody has used up.
     pending: AtomicBool,
-    /// Who sleeps.
+    /// The number of the thread that sleeps.
     sleeper: AtomicU32,
     /// The simulation in which it does.
     epoch: AtomicU32,
@@ -101,7 +101,7 @@ impl World {
     fn park(&mut self, sleep: &Sleep, deadline_ns: Option<u64>) -> bool {
         self.events += 1;
         self.now_ps += self.prices.threads.system_call;
-        let deadline_ps = deadline_ns.map_or(u64::MAX, |ns| ns.saturating_mul(1_000));
+        let deadline_ps = deadline_ns.map_or(u64::MAX, |ns| ns.saturating_mul(PS_PER_NS));
         if sleep.pending.swap(false, Relaxed) || deadline_ps <= self.now_ps {
             return false;
         }

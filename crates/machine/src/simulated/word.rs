@@ -9,7 +9,7 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::line::LineState;
+use super::line::{LineState, Written};
 use super::world::shared;
 use crate::{Counter, Line, Order, Word};
 
@@ -30,7 +30,7 @@ impl SimWord {
     fn replace(&self, new: impl FnOnce(u64) -> u64) -> Option<u64> {
         shared(|world| {
             let start_ps = world.now_ps;
-            world.write_line(&self.line, 1, true);
+            world.write_line(&self.line, 1, Written::Locked);
             let old = self.value.load(Relaxed);
             let new = new(old);
             if new != old {
@@ -60,7 +60,9 @@ impl Word for SimWord {
     fn store(&self, value: u64, order: Order) {
         let inside = shared(|world| {
             let start_ps = world.now_ps;
-            world.write_line(&self.line, 1, order == Order::SeqCst);
+            let seq_cst = order == Order::SeqCst;
+            let written = if seq_cst { Written::Locked } else { Written::Plain };
+            world.write_line(&self.line, 1, written);
             if self.value.load(Relaxed) != value {
                 self.value.store(value, Relaxed);
                 world.wake_watchers(&self.line, start_ps);
@@ -136,7 +138,7 @@ impl<T: Send> Line<T> for SimLine<T> {
         if Self::LINES > 0 {
             shared(|world| {
                 let start_ps = world.now_ps;
-                world.write_line(&self.line, Self::LINES, false);
+                world.write_line(&self.line, Self::LINES, Written::Plain);
                 world.wake_watchers(&self.line, start_ps);
             });
         }

@@ -17,6 +17,7 @@ use std::vec;
 use std::vec::Vec;
 
 use corosensei::Yielder;
+use millrace_random::SplitMix64;
 
 use super::fabric::Fabric;
 use super::fairness::FairCpu;
@@ -29,6 +30,8 @@ use super::thread::Ended;
 use super::tournament::{Tournament, key};
 use crate::{CpuId, NodeId, Topology};
 
+/// Picoseconds, in which the simulation counts, in a nanosecond, in which its users do.
+pub(super) const PS_PER_NS: u64 = 1_000;
 /// Where virtual time begins: programs may take a time of 0 for "none".
 pub(super) const BEGIN_PS: u64 = 1_000_000;
 /// No thread.
@@ -42,7 +45,7 @@ pub(super) type Body = Box<dyn FnOnce() + Send>;
 /// A simulated CPU.
 #[derive(Debug)]
 pub(super) struct CpuState {
-    /// Its time, unless it is the one that runs now.
+    /// The CPU's time, unless it is the one that runs now.
     pub(super) clock_ps: u64,
     /// The thread that has it.
     pub(super) current: u32,
@@ -53,7 +56,7 @@ pub(super) struct CpuState {
     pub(super) slice_end_ps: u64,
     /// Time taken by interrupts, not charged yet.
     pub(super) stolen_ps: u64,
-    /// Its place among CPUs with the same time.
+    /// The CPU's place among those with equal times.
     pub(super) position: usize,
     pub(super) idle_ps: u64,
     pub(super) spin_ps: u64,
@@ -64,17 +67,17 @@ pub(super) struct CpuState {
 /// What a thread does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// It has its CPU.
+    /// The thread has its CPU.
     Running,
-    /// It waits for its CPU.
+    /// The thread waits for its CPU.
     Ready,
-    /// It sleeps in a parker.
+    /// The thread sleeps in a parker.
     Parked,
-    /// It waits for the end of a thread.
+    /// The thread waits for the end of another.
     Joining(u32),
-    /// It spins on this lock of the table.
+    /// The thread spins on this lock of the table.
     Locking(u32),
-    /// It spins in `spin_until`.
+    /// The thread spins in `spin_until`.
     Spinning,
 }
 
@@ -100,7 +103,7 @@ pub(super) struct ThreadState {
 /// What a thread in `spin_until` looks at.
 #[derive(Debug, Default)]
 pub(super) struct SpinState {
-    /// It evaluates the condition at this moment.
+    /// The thread evaluates its condition at this moment.
     pub(super) recording: bool,
     /// Something that it looked at was written since the evaluation began.
     pub(super) dirty: bool,
@@ -114,12 +117,12 @@ pub(super) struct SpinState {
 #[derive(Debug)]
 struct Turn {
     slice_end_ps: u64,
-    /// Its place among CPUs with the same time.
+    /// The CPU's place among those with equal times.
     position: usize,
     yielder: *const Yielder<(), ()>,
 }
 
-/// Who comes next.
+/// The clocks that decide which CPU comes next.
 #[derive(Debug)]
 pub(super) struct Clocks {
     /// The clocks of CPUs whose thread can run, by position, and the first of `timers`.
@@ -144,7 +147,7 @@ pub(super) struct Pool {
 pub(super) struct RunState {
     pub(super) limit_ps: u64,
     pub(super) failure: Option<SimError>,
-    random: u64,
+    random: SplitMix64,
 }
 
 /// One running simulation.
@@ -284,7 +287,7 @@ impl World {
             pool: Pool { threads: Vec::new(), live: 0, next_cpu: 0 },
             watches: Vec::new(),
             locks: LockTable::default(),
-            run: RunState { limit_ps, failure: None, random: seed },
+            run: RunState { limit_ps, failure: None, random: SplitMix64::new(seed) },
         };
         world.make_cpus(cpus);
         world
@@ -315,13 +318,9 @@ impl World {
         }));
     }
 
-    /// SplitMix64.
+    /// The next number of the seed's stream.
     pub(super) fn next_random(&mut self) -> u64 {
-        self.run.random = self.run.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.run.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.run.random.next()
     }
 
     /// Whether it is the running CPU's turn.

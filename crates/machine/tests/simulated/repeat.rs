@@ -1,4 +1,4 @@
-//! The same seed gives the same run, in every build.
+//! A seed gives the same run each time, in every build.
 
 use std::sync::Arc;
 

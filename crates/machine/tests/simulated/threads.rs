@@ -136,7 +136,7 @@ fn spinner_gives_its_cpu_to_the_thread_that_it_waits_for() {
         let thread = spawn("writer", 0, move || written.store(1, Order::Release));
         assert!(Simulated::spin_until(u64::MAX, || word.load(Order::Acquire) == 1));
         assert!(thread.join());
-        // The same with a writer that sleeps first.
+        // A writer that sleeps first is let in, too.
         let written = Arc::clone(&word);
         let thread = spawn("late", 0, move || {
             SimParker::new().park(Some(Simulated::now() + 100_000));

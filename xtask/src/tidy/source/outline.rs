@@ -31,6 +31,28 @@ pub struct Item {
     pub is_unsafe: bool,
     /// Text of its doc comment.
     pub docs: String,
+    /// What a function takes; nothing where a trait demands it.
+    pub takes: Takes,
+}
+
+/// The arguments of a function besides `self`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Takes {
+    /// All of them.
+    pub arguments: usize,
+    /// Those of the type `bool`.
+    pub bools: usize,
+}
+
+/// A name that the file defines: a function, type, trait, constant or variant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Definition {
+    /// The bare name.
+    pub name: String,
+    /// The type whose method it is, if it is one of an `impl` without a trait.
+    pub method_of: Option<String>,
+    /// The line of its name, from 1.
+    pub line: usize,
 }
 
 /// The outline of one file.
@@ -38,11 +60,14 @@ pub struct Item {
 pub struct Outline {
     /// In the order of the file.
     pub items: Vec<Item>,
+    /// Names that the file defines, in its order.
+    pub definitions: Vec<Definition>,
     /// First and last lines of test items, counted from 1.
     pub test_lines: Vec<(usize, usize)>,
     /// The whole file is under `#![cfg(test)]`.
     pub all_test: bool,
     in_trait_impl: bool,
+    impl_of: Option<String>,
 }
 
 /// Reads the outline off a syntax tree.
@@ -69,15 +94,19 @@ impl Outline {
             size,
             is_unsafe: is_unsafe(sig) && !self.in_trait_impl,
             docs: docs(attrs),
+            takes: if self.in_trait_impl { Takes::default() } else { takes(sig) },
         });
+        let method_of = self.impl_of.clone();
+        self.definitions.push(Definition { method_of, ..definition(&sig.ident) });
     }
 }
 
-/// Visits an item of a plain kind only to see whether it is test code.
+/// Visits an item of a plain kind only to see whether it is test code, and for its name.
 macro_rules! mark_only {
-    ($($method:ident: $kind:ident),* $(,)?) => {
+    ($($method:ident: $kind:ident $($named:ident)?),* $(,)?) => {
         $(fn $method(&mut self, item: &'ast syn::$kind) {
             self.mark(&item.attrs, item.span());
+            $(self.definitions.push(definition(&item.$named));)?
             visit::$method(self, item);
         })*
     };
@@ -88,11 +117,11 @@ impl<'ast> Visit<'ast> for Outline {
         visit_item_mod: ItemMod,
         visit_item_use: ItemUse,
         visit_item_extern_crate: ItemExternCrate,
-        visit_item_const: ItemConst,
-        visit_item_static: ItemStatic,
-        visit_item_enum: ItemEnum,
-        visit_item_trait: ItemTrait,
-        visit_item_type: ItemType,
+        visit_item_const: ItemConst ident,
+        visit_item_static: ItemStatic ident,
+        visit_item_enum: ItemEnum ident,
+        visit_item_trait: ItemTrait ident,
+        visit_item_type: ItemType ident,
         visit_item_macro: ItemMacro,
         visit_local: Local,
         visit_field: Field,
@@ -100,9 +129,11 @@ impl<'ast> Visit<'ast> for Outline {
 
     fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
         self.mark(&item.attrs, item.span());
+        let of = type_name(&item.self_ty).filter(|_| item.trait_.is_none());
+        let outer_of = std::mem::replace(&mut self.impl_of, of);
         let outer = std::mem::replace(&mut self.in_trait_impl, item.trait_.is_some());
         visit::visit_item_impl(self, item);
-        self.in_trait_impl = outer;
+        (self.in_trait_impl, self.impl_of) = (outer, outer_of);
     }
 
     fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
@@ -114,7 +145,9 @@ impl<'ast> Visit<'ast> for Outline {
             size: item.fields.len(),
             is_unsafe: false,
             docs: docs(&item.attrs),
+            takes: Takes::default(),
         });
+        self.definitions.push(definition(&item.ident));
         visit::visit_item_struct(self, item);
     }
 
@@ -136,6 +169,27 @@ impl<'ast> Visit<'ast> for Outline {
         self.function(&item.attrs, &item.sig, body);
         visit::visit_trait_item_fn(self, item);
     }
+}
+
+fn definition(ident: &syn::Ident) -> Definition {
+    Definition { name: ident.to_string(), method_of: None, line: ident.span().start().line }
+}
+
+/// The last name of a type's path.
+fn type_name(of: &syn::Type) -> Option<String> {
+    match of {
+        syn::Type::Path(path) => Some(path.path.segments.last()?.ident.to_string()),
+        _ => None,
+    }
+}
+
+fn takes(sig: &syn::Signature) -> Takes {
+    let typed = sig.inputs.iter().filter_map(|input| match input {
+        syn::FnArg::Typed(typed) => Some(&*typed.ty),
+        syn::FnArg::Receiver(_) => None,
+    });
+    let is_bool = |of: &&syn::Type| matches!(of, syn::Type::Path(p) if p.path.is_ident("bool"));
+    Takes { arguments: typed.clone().count(), bools: typed.filter(is_bool).count() }
 }
 
 fn is_test(attrs: &[syn::Attribute]) -> bool {
@@ -188,6 +242,18 @@ mod tests {
     fn a_struct_is_as_large_as_its_fields() {
         let items = outline("struct A { x: u8, y: u8 }\nstruct B(u8);\nstruct C;\n").items;
         assert_eq!(items.iter().map(|item| item.size).collect::<Vec<_>>(), [2, 1, 0]);
+    }
+
+    #[test]
+    fn arguments_are_counted_without_self_and_not_where_a_trait_demands_them() {
+        let text = "impl A { fn f(&self, a: bool, b: &bool) {} }\n\
+                    impl T for A { fn g(&self, a: bool) {} }\nfn h() {}\n";
+        let outline = outline(text);
+        let takes: Vec<_> =
+            outline.items.iter().map(|i| (i.takes.arguments, i.takes.bools)).collect();
+        assert_eq!(takes, [(2, 1), (0, 0), (0, 0)]);
+        let of: Vec<_> = outline.definitions.iter().map(|d| d.method_of.as_deref()).collect();
+        assert_eq!(of, [Some("A"), None, None]);
     }
 
     #[test]

@@ -40,13 +40,6 @@ pub enum Form {
     Whole,
 }
 
-impl Form {
-    /// By whether all was asked for.
-    pub fn of(extended: bool) -> Form {
-        if extended { Form::Whole } else { Form::Short }
-    }
-}
-
 /// The rows as text, without a line feed at the end.
 pub fn table(rows: &[Row], form: Form) -> String {
     let varies = |(_, value): &&Setting| rows.iter().any(|row| value(row) != value(&rows[0]));

@@ -47,7 +47,7 @@ fn closed_loop(
 }
 
 fn random(kind: ModelIoKind) -> impl FnMut(u64) -> ModelIo {
-    move |number| page(kind, scattered(number) >> 40)
+    move |number| page(kind, mixed(number) >> 40)
 }
 
 fn sequential(kind: ModelIoKind) -> impl FnMut(u64) -> ModelIo {

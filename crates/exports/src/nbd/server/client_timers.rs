@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 
 use super::client_log;
 use super::connection::Connection;
+use super::memory::Pool;
 use super::ring::is_gone;
 use super::worker::{Worker, touch};
 
@@ -146,6 +147,14 @@ impl ClientTimers {
         }
         (connections > 0).then_some(self.look_ns)
     }
+
+    /// Gives memory of the pool back that was not used for a while.
+    pub(crate) fn give_back_unused(&mut self, pool: &mut Pool, now_ns: u64) {
+        if pool.idle_bytes() > 0 && self.idle_ns <= now_ns {
+            self.idle_ns = now_ns + IDLE_NS;
+            pool.give_back_unneeded();
+        }
+    }
 }
 
 impl Worker {
@@ -158,14 +167,6 @@ impl Worker {
         let unwatched =
             (!self.client_timers.unwatched.is_empty()).then_some(self.client_timers.unwatched_ns);
         [clients, idle, rates, unwatched].into_iter().flatten().min()
-    }
-
-    /// Gives memory back that was not used for a while.
-    pub(crate) fn give_back_unused(&mut self, now_ns: u64) {
-        if self.core.pool.idle_bytes() > 0 && self.client_timers.idle_ns <= now_ns {
-            self.client_timers.idle_ns = now_ns + IDLE_NS;
-            self.core.pool.give_back_unneeded();
-        }
     }
 
     /// While others wait for memory: ends connections that hold much and whose clients hardly move.

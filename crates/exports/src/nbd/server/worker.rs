@@ -334,7 +334,7 @@ impl Worker {
         if is_bare && self.accepting.again_ns.is_none() {
             return;
         }
-        self.give_back_unused(now_ns);
+        self.client_timers.give_back_unused(&mut self.core.pool, now_ns);
         self.run_client_timers(now_ns);
         while let Some((deadline_ns, index, serial)) = self.handshakes.front().copied() {
             if deadline_ns > now_ns {

@@ -141,15 +141,19 @@ fn the_next_look_is_the_earliest_of_those_that_there_is_reason_for() {
     rig.core.counts.connections = 0;
 }
 
+fn give_back_unused(worker: &mut Worker, now_ns: u64) {
+    worker.client_timers.give_back_unused(&mut worker.core.pool, now_ns);
+}
+
 #[test]
 fn unused_memory_is_looked_at_every_two_seconds() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
-    rig.give_back_unused(7 * S);
+    give_back_unused(&mut rig, 7 * S);
     assert_eq!(rig.client_timers.idle_ns, 0, "there is none");
     let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
     rig.core.pool.give(buffer);
     let idle = |rig: &mut Rig, now_ns| {
-        rig.give_back_unused(now_ns);
+        give_back_unused(rig, now_ns);
         (rig.core.pool.idle_bytes(), rig.client_timers.idle_ns)
     };
     assert_eq!(idle(&mut rig, 7 * S), (MIB, 9 * S), "it was in use just now");

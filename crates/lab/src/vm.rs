@@ -63,7 +63,7 @@ pub(crate) struct VmPlan {
     pub(crate) vcpus: u32,
     /// Submitting processes, process p on vCPU p.
     pub(crate) processes: u32,
-    /// Who serves them.
+    /// How the guest's queues are served.
     pub(crate) served: Served,
     /// What each process does.
     pub(crate) workload: Workload,

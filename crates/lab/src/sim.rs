@@ -35,19 +35,19 @@ pub use tags::TagSample;
 pub use window::Length;
 pub(crate) use window::{Passed, Window};
 
-/// Who takes the interrupts of drives that complete later.
+/// The thread or CPU that takes the interrupts of drives that complete later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Irq {
-    /// Nobody: who submitted looks for completions, and finds them on its own core.
+    /// None: the submitter looks for completions, and finds them on its own core.
     #[default]
     Submitter,
     /// CPU 0 takes them all and forwards them.
     Core0,
     /// The first CPU of the hardware queue's socket takes and forwards them.
     Steered,
-    /// Who polls a queue: one for each look that finds something done, as if the drive had
-    /// interrupted it. Who was busy elsewhere finds several and pays once, where a drive that does
-    /// not gather them would have interrupted it for each.
+    /// The poller of a queue: one for each look that finds something done, as if the drive had
+    /// interrupted it. A poller that was busy elsewhere finds several and pays once, where a drive
+    /// that does not gather them would have interrupted it for each.
     Poller,
 }
 
@@ -83,12 +83,12 @@ impl FromStr for Irq {
     }
 }
 
-/// Who serves a row's drives, and what these hang on.
+/// How a row's drives are served, and what these hang on.
 #[derive(Debug, Clone, Default)]
 pub struct Service {
     /// Controllers that drives may name.
     pub controllers: Vec<ControllerConfig>,
-    /// Who serves the volume's drives.
+    /// How the volume's drives are served.
     pub serving: ServingConfig,
     /// The CPUs of the drives' workers; none if empty.
     pub worker_cpus: Vec<u32>,
@@ -103,7 +103,7 @@ pub struct SimPlan {
     pub drives: Vec<Spec>,
     /// How they are joined.
     pub layout: Layout,
-    /// Who serves them.
+    /// How the drives are served.
     pub service: Service,
     /// Design of the layer.
     pub stack: Stack,
@@ -126,7 +126,7 @@ pub struct SimPlan {
     /// I/Os that go in at once, 1 or more, as fio's `iodepth_batch_submit`; all that are free if
     /// not given.
     pub batch: Option<u32>,
-    /// Who takes interrupts.
+    /// The taker of interrupts.
     pub irq: Irq,
     /// What is reported besides the row.
     pub watch: Watch,

@@ -56,7 +56,7 @@ impl Machine for Checked {
         CpuId(with(|s| s.here().cpu))
     }
 
-    /// As many CPUs as the explorer was told, on one node.
+    /// The number of CPUs that the explorer was told, all on one node.
     fn topology() -> Topology {
         Topology::uniform(1, with(|s| s.bounds.cpus))
     }
@@ -68,8 +68,8 @@ impl Machine for Checked {
         }
         with(|s| {
             s.acted();
-            let (memory, views, _) = s.access();
-            memory.fence(views, order);
+            let (memory, turn) = s.access();
+            memory.fence(turn.views, order);
             s.note(|| format!("fence {order:?}"));
         });
     }

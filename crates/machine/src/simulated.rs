@@ -40,7 +40,7 @@ pub use still::Still;
 pub use thread::{SimParker, SimThread};
 pub use word::{SimCounter, SimLine, SimWord};
 
-use self::world::{pass, private, shared};
+use self::world::{PS_PER_NS, pass, private, shared};
 use crate::{CpuId, Machine, Order, Stage, Topology};
 
 /// The machine that runs in a [`Simulation`].
@@ -67,7 +67,7 @@ impl Machine for Simulated {
             }
             world.prices.clock_read
         });
-        private(|world| world.now_ps / 1_000).unwrap_or(BEGIN_NS)
+        private(|world| world.now_ps / PS_PER_NS).unwrap_or(BEGIN_NS)
     }
 
     /// Outside a simulation, 0.
@@ -115,6 +115,9 @@ impl Machine for Simulated {
 }
 
 /// What only programs made for the simulated machine do.
+/// Longest time that one charge takes: two hours.
+const CHARGE_NS_MAX: u64 = 2 * 3_600 * 1_000_000_000;
+
 impl Simulated {
     /// Whether the caller runs in a simulation.
     #[must_use]
@@ -124,7 +127,7 @@ impl Simulated {
 
     /// Lets the caller's CPU work for a time, two hours at most.
     pub fn charge(ns: u64) {
-        pass(|_| ns.min(7_200_000_000_000) * 1_000);
+        pass(|_| ns.min(CHARGE_NS_MAX) * PS_PER_NS);
     }
 
     /// Charges a system call that does nothing.

@@ -1,22 +1,28 @@
 //! `cargo xtask tidy`: the house style as a test.
 //!
 //! Reads the tree once into `Source`s and hands them to the rules, one rule a file. A rule is a
-//! pure function from text to `Finding`s, so each is tested on strings; only this file and `allow`
-//! touch the disk. Whatever a rule tolerates is written in a list under `xtask/allow`, and an
-//! entry that is not needed is itself a finding, so the lists can only shrink. Called by `main`
-//! and `check`.
+//! pure function from text to `Finding`s, so each is tested on strings; only this file, `allow`,
+//! `commits`, `documents` and `places` read anything. Whatever a rule tolerates is written in a
+//! list under `xtask/allow`, and an entry that is not needed is itself a finding, so the lists can
+//! only shrink. Called by `main` and `check`.
 
 mod allow;
+mod arguments;
 mod banned;
 mod block;
+mod comments;
+mod commits;
 mod documents;
 mod header;
 mod layers;
 mod layout;
+mod methods;
+mod modules;
 mod places;
 mod size;
 mod source;
 mod unsafety;
+mod walk_table;
 
 use std::fmt;
 use std::fs;
@@ -66,7 +72,8 @@ pub fn run(root: &Path) -> Result<bool> {
     sources.sort_by(|a, b| a.path.cmp(&b.path));
 
     let mut findings = check_sources(root, &sources)?;
-    findings.extend(documents::check(root)?);
+    findings.extend(documents::check(root, &sources)?);
+    findings.extend(commits::check(root));
     findings.extend(places::check(root)?);
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
 
@@ -89,10 +96,7 @@ pub fn run(root: &Path) -> Result<bool> {
 }
 
 fn check_sources(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
-    let sizes = AllowList::read(root, "xtask/allow/size.txt")?;
-    let unsafe_files = AllowList::read(root, "xtask/allow/unsafe.txt")?;
-    let atomic_files = AllowList::read(root, "xtask/allow/atomics.txt")?;
-
+    let list = |name: &str| AllowList::read(root, &format!("xtask/allow/{name}.txt"));
     let mut findings = Vec::new();
     for source in sources {
         if let Some((line, why)) = &source.parse_error {
@@ -106,9 +110,14 @@ fn check_sources(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
         findings.extend(block::check(source));
     }
     findings.extend(layers::check(sources));
-    findings.extend(size::check(sources, &sizes));
-    findings.extend(unsafety::check_list(sources, &unsafe_files));
-    findings.extend(block::check_list(sources, &atomic_files));
+    findings.extend(size::check(sources, &list("size")?));
+    findings.extend(unsafety::check_list(sources, &list("unsafe")?));
+    findings.extend(block::check_list(sources, &list("atomics")?));
+    findings.extend(arguments::check_number(sources, &list("arguments")?));
+    findings.extend(arguments::check_bools(sources, &list("bools")?));
+    findings.extend(methods::check(sources, &list("methods")?));
+    findings.extend(modules::check(sources, &list("modules")?));
+    findings.extend(comments::check(sources, &list("comments")?));
     Ok(findings)
 }
 

@@ -1,0 +1,113 @@
+//! Rule: every sentence of a comment stands by itself.
+//!
+//! A sentence that begins with "The same", "That of" or "As above" means nothing without its
+//! neighbour, and one that begins with "Who" and does not ask lacks its noun. Only what a program
+//! can see; the rest is the reader's. `xtask/allow/comments.txt` lists how many each crate still
+//! has. Called by `tidy::run`.
+
+use super::Finding;
+use super::allow::{AllowList, Excess};
+use super::source::{Source, numbered};
+
+/// How a sentence may not begin, and what to write.
+const LEANING: [(&str, &str); 4] = [
+    ("The same", "name the thing"),
+    ("That of", "name the thing"),
+    ("As above", "say it, or name where it is said"),
+    ("Who", "name the person or thing, or write `Whoever`"),
+];
+
+/// Checks the comments of all files.
+pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
+    let excesses = sources.iter().flat_map(|source| {
+        leaning(source).into_iter().map(|(line, start, advice)| {
+            let message = format!("a sentence that begins with \"{start}\"; {advice}");
+            let finding = Finding::new(&source.path, line, message);
+            Excess { key: source.crate_path().to_owned(), amount: 1, finding }
+        })
+    });
+    list.check(excesses.collect())
+}
+
+/// The sentences that lean, with their lines.
+fn leaning(source: &Source) -> Vec<(usize, &'static str, &'static str)> {
+    let mut found = Vec::new();
+    for paragraph in paragraphs(source) {
+        for (line, sentence) in sentences(&paragraph) {
+            let starts = |start: &str| {
+                let rest = sentence.strip_prefix(start);
+                rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric()))
+            };
+            let asks = sentence.ends_with('?');
+            if let Some((start, advice)) = LEANING.iter().find(|(start, _)| starts(start) && !asks)
+            {
+                found.push((line, *start, *advice));
+            }
+        }
+    }
+    found
+}
+
+/// Lines of comments that belong together, without their slashes, each with its number.
+fn paragraphs(source: &Source) -> Vec<Vec<(usize, &str)>> {
+    let mut all: Vec<Vec<(usize, &str)>> = vec![Vec::new()];
+    let mut before = "";
+    for ((line, comment), code) in numbered(&source.comments).zip(source.code.lines()) {
+        let comment = comment.trim();
+        let slashes = &comment[..comment.len() - comment.trim_start_matches(['/', '!', '*']).len()];
+        let text = comment[slashes.len()..].trim();
+        let is_item = ["- ", "* ", "# "].iter().any(|mark| text.starts_with(mark));
+        let goes_on = slashes == before && code.trim().is_empty() && !is_item && !text.is_empty();
+        if !goes_on {
+            all.push(Vec::new());
+        }
+        before = slashes;
+        let text = text.trim_start_matches(['-', '*', '#', ' ']);
+        all.last_mut().expect("made above").push((line, text));
+    }
+    all
+}
+
+/// The sentences of a paragraph, each with the line on which it begins.
+fn sentences(paragraph: &[(usize, &str)]) -> Vec<(usize, String)> {
+    let mut all: Vec<(usize, String)> = Vec::new();
+    let mut ended = true;
+    for (line, text) in paragraph {
+        for word in text.split_whitespace() {
+            if ended {
+                all.push((*line, String::new()));
+            }
+            let sentence = &mut all.last_mut().expect("the first word begins one").1;
+            if !sentence.is_empty() {
+                sentence.push(' ');
+            }
+            sentence.push_str(word);
+            ended = word.ends_with(['.', '?', '!']);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<usize> {
+        leaning(&Source::parse("a.rs", text)).iter().map(|found| found.0).collect()
+    }
+
+    #[test]
+    fn sentences_with_their_subjects_pass() {
+        let text = "/// Takes a tag. Whoever waits is woken.\n/// The samest, who asks?\nfn f() {}\n\
+                    // In the middle: The same\nlet a = \"// The same\"; // Who asks?\n";
+        assert_eq!(lines(text), [0_usize; 0]);
+    }
+
+    #[test]
+    fn sentences_that_lean_on_their_neighbours_fail_wherever_they_begin() {
+        let text = "/// The same with what wakes it.\nfn f() {}\n/// Takes a tag. That\n\
+                    /// of another. As above.\nfn g() {} // Who finds it takes it.\n\
+                    //! - The same.\n";
+        assert_eq!(lines(text), [1, 3, 4, 5, 6]);
+    }
+}

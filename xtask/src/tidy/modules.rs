@@ -1,0 +1,39 @@
+//! Rule: one module style, `x.rs` beside a folder `x`, so that a file has its module's name.
+//!
+//! No `mod.rs` but in the folders of integration tests, where Cargo would take any other file for
+//! a test of its own. `xtask/allow/modules.txt` lists the files that are left. Called by
+//! `tidy::run`.
+
+use super::Finding;
+use super::allow::{AllowList, Excess};
+use super::source::Source;
+
+/// Checks the names of all files.
+pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
+    let others = sources.iter().filter(|source| {
+        let in_tests = source.path.contains("/tests/") && !source.path.contains("/src/");
+        source.path.ends_with("/mod.rs") && !in_tests
+    });
+    let excess = |source: &Source| {
+        let folder = source.path.trim_end_matches("/mod.rs");
+        let message = format!("module file of the other style; move it to {folder}.rs");
+        Excess::of_file(source, 1, message)
+    };
+    list.check(others.map(excess).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(path: &str) -> usize {
+        check(&[Source::parse(path, "//! X.\n")], &AllowList::default()).len()
+    }
+
+    #[test]
+    fn only_integration_tests_have_mod_files() {
+        assert_eq!(found("crates/a/src/b.rs") + found("crates/a/tests/common/mod.rs"), 0);
+        assert_eq!(found("crates/a/src/b/mod.rs"), 1);
+        assert_eq!(found("crates/a/src/b/tests/mod.rs"), 1);
+    }
+}
