@@ -21,8 +21,8 @@ use crate::account::ledger::Entry;
 use crate::account::stats::{BATCH_SIZES, OpSnapshot, StatsSnapshot};
 use crate::account::tenants::Tenants;
 use crate::bio::{OPS, Op};
-use crate::chain::home::Home;
-use crate::chain::slot::{Slot, Stage};
+use crate::chain::bio_set::BioSet;
+use crate::chain::slot::{BioStage, Slot};
 
 /// Counters and histograms of one operation.
 struct OpStats<M: Machine> {
@@ -64,23 +64,23 @@ pub struct DiskStats<M: Machine> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Whose {
     pub(crate) tenant: u16,
-    pub(crate) stage: Stage,
+    pub(crate) stage: BioStage,
     /// This thread submitted it.
     pub(crate) own: bool,
 }
 
 impl Whose {
-    /// `home` is the thread's own.
+    /// `bio_set` is the thread's own.
     #[inline(always)]
-    pub(crate) fn of<M: Machine>(bio: &Slot<M>, home: *const Home<M>) -> Whose {
-        Whose { tenant: bio.bio.tenant, stage: bio.stage, own: bio.home == home }
+    pub(crate) fn of<M: Machine>(bio: &Slot<M>, bio_set: *const BioSet<M>) -> Whose {
+        Whose { tenant: bio.bio.tenant, stage: bio.stage, own: bio.bio_set == bio_set }
     }
 
     /// Whether its tenant's account gets it here: a part's parent is counted when it ends, and what
     /// others submitted when they get it.
     #[inline(always)]
     pub(crate) fn is_counted(self) -> bool {
-        self.own && self.stage == Stage::Whole
+        self.own && self.stage == BioStage::Whole
     }
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Times {
 
 /// I/Os of a kind with equal stamps, not yet added to the statistics.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Run {
+pub(crate) struct EqualIos {
     op: Op,
     times: Times,
     whose: Whose,
@@ -104,14 +104,21 @@ pub(crate) struct Run {
     sectors: u64,
 }
 
-impl Run {
-    pub(crate) const EMPTY: Run =
-        Run::like(Op::Read, Whose { tenant: 0, stage: Stage::Child, own: false }, (0, 0, 0));
+impl EqualIos {
+    pub(crate) const EMPTY: EqualIos = EqualIos::like(
+        Op::Read,
+        Whose { tenant: 0, stage: BioStage::Child, own: false },
+        (0, 0, 0),
+    );
 
     /// No I/O yet, of an operation and with times (Q, D, C) that I/Os may share.
     #[inline(always)]
-    pub(crate) const fn like(op: Op, whose: Whose, (q_ns, d_ns, c_ns): (u64, u64, u64)) -> Run {
-        Run { op, whose, times: Times { q_ns, waits: None, d_ns, c_ns }, ios: 0, sectors: 0 }
+    pub(crate) const fn like(
+        op: Op,
+        whose: Whose,
+        (q_ns, d_ns, c_ns): (u64, u64, u64),
+    ) -> EqualIos {
+        EqualIos { op, whose, times: Times { q_ns, waits: None, d_ns, c_ns }, ios: 0, sectors: 0 }
     }
 
     /// Whether a bio that this thread submitted, and that waited in no queue, is of the same kind
@@ -184,7 +191,7 @@ impl<M: Machine> DiskStats<M> {
     #[inline(always)]
     pub(crate) fn begin(
         &self,
-        run: &mut Run,
+        run: &mut EqualIos,
         (op, whose): (Op, Whose),
         times: Times,
         tenants: &mut Tenants<M>,
@@ -199,7 +206,7 @@ impl<M: Machine> DiskStats<M> {
     #[inline(always)]
     pub(crate) fn count(
         &self,
-        run: &mut Run,
+        run: &mut EqualIos,
         (q_ns, whose): (u64, Whose),
         sectors: u32,
         tenants: &mut Tenants<M>,
@@ -213,7 +220,7 @@ impl<M: Machine> DiskStats<M> {
 
     /// Records what a run holds.
     #[inline]
-    pub(crate) fn record(&self, run: &mut Run, tenants: &mut Tenants<M>) {
+    pub(crate) fn record(&self, run: &mut EqualIos, tenants: &mut Tenants<M>) {
         if run.ios == 0 {
             return;
         }
@@ -226,7 +233,7 @@ impl<M: Machine> DiskStats<M> {
 
     /// Those that waited in no queue.
     #[inline(always)]
-    fn record_straight(&self, run: &Run, tenants: &mut Tenants<M>) {
+    fn record_straight(&self, run: &EqualIos, tenants: &mut Tenants<M>) {
         let stats = &self.ops[run.op as usize];
         let Times { q_ns, d_ns, .. } = run.times;
         let q2d_ns = d_ns.saturating_sub(q_ns);
@@ -236,7 +243,13 @@ impl<M: Machine> DiskStats<M> {
 
     /// From D on.
     #[inline(always)]
-    fn record_end(&self, stats: &OpStats<M>, run: &Run, q2d_ns: u64, tenants: &mut Tenants<M>) {
+    fn record_end(
+        &self,
+        stats: &OpStats<M>,
+        run: &EqualIos,
+        q2d_ns: u64,
+        tenants: &mut Tenants<M>,
+    ) {
         let d2c_ns = run.times.c_ns.saturating_sub(run.times.d_ns);
         let total_ns = q2d_ns + d2c_ns;
         let bucket = bucket_of(total_ns);
@@ -252,7 +265,7 @@ impl<M: Machine> DiskStats<M> {
     /// Those that did. One that was merged into another's request waited as that did, from when it
     /// came.
     #[inline(never)]
-    fn record_waited(&self, run: &Run, (g_ns, i_ns): (u64, u64), tenants: &mut Tenants<M>) {
+    fn record_waited(&self, run: &EqualIos, (g_ns, i_ns): (u64, u64), tenants: &mut Tenants<M>) {
         let (stats, Times { q_ns, d_ns, .. }) = (&self.ops[run.op as usize], run.times);
         let q2d_ns = d_ns.saturating_sub(q_ns);
         let (g_ns, i_ns) = (g_ns.clamp(q_ns, q_ns + q2d_ns), i_ns.clamp(q_ns, q_ns + q2d_ns));
@@ -273,7 +286,7 @@ impl<M: Machine> DiskStats<M> {
         tenants: &mut Tenants<M>,
     ) {
         let whose = Whose { tenant: bio.bio.tenant, stage: bio.stage, own: true };
-        let mut one = Run::like(bio.bio.op, whose, (bio.q_ns, d_ns, c_ns));
+        let mut one = EqualIos::like(bio.bio.op, whose, (bio.q_ns, d_ns, c_ns));
         one.add(1, bio.bio.nr_sectors.into());
         self.record_straight(&one, tenants);
     }
@@ -283,7 +296,7 @@ impl<M: Machine> DiskStats<M> {
     pub(crate) fn count_aborted(&self, bio: &Slot<M>, now_ns: u64) {
         // Its tenant's account gets it where it is delivered.
         let whose = Whose { own: false, tenant: bio.bio.tenant, stage: bio.stage };
-        let mut one = Run::like(bio.op(), whose, (bio.q_ns, now_ns, now_ns));
+        let mut one = EqualIos::like(bio.op(), whose, (bio.q_ns, now_ns, now_ns));
         one.add(1, bio.bio.nr_sectors.into());
         self.record_straight(&one, &mut Tenants::new(None));
         self.count_error(bio.op());

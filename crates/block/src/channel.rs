@@ -1,20 +1,20 @@
 //! `Channel`: one thread's way into a volume: submit, flush, poll, wait.
 //!
 //! Owned by its thread (not `Sync`, and it does not move once in use). Owns the slots, the plugs
-//! and the runner; shares nothing with other threads but the queues and its `Home`. Feels like
+//! and the runner; shares nothing with other threads but the queues and its `BioSet`. Feels like
 //! io_uring: submit with user data, reap completions. Back pressure: a full channel gives the bio
 //! back. On drop it drains for a while, then leaks what a drive may still write. Kernel
 //! counterpart: a task with its plug, and its io_uring.
 #![allow(unsafe_code)]
 
+pub(crate) mod checks;
+pub(crate) mod child_slots;
 pub(crate) mod completion;
 pub(crate) mod cut;
-pub(crate) mod gate;
 pub(crate) mod io_thread;
 pub(crate) mod member;
 pub(crate) mod plug;
 pub(crate) mod reap;
-pub(crate) mod room;
 pub(crate) mod split;
 pub(crate) mod submission;
 pub(crate) mod unplug;
@@ -30,13 +30,13 @@ use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
 
 use crate::bio::Bio;
 use crate::bio::error::Error;
-use crate::chain::home::Home;
+use crate::chain::bio_set::BioSet;
 use crate::chain::slot::BioList;
+use crate::channel::checks::BioChecks;
+use crate::channel::child_slots::ChildSlots;
 use crate::channel::completion::{Completion, Reject, Rejected};
-use crate::channel::gate::Gate;
 use crate::channel::io_thread::{DRAIN_NS, IoThread, Turn};
 use crate::channel::member::Member;
-use crate::channel::room::Room;
 use crate::channel::submission::{Batch, Submission, members_of};
 use crate::channel::volume_plug::VolumePlug;
 use crate::disk::runner::{Runner, Stamp};
@@ -71,13 +71,13 @@ pub struct Channel<M: Machine> {
     next_timeout_check_ns: u64,
     pub(crate) quarantine: Vec<Bio>,
     /// Boxed so that slots can point to it; leaked if a drive may still write their memory.
-    home: Option<Box<Home<M>>>,
+    bio_set: Option<Box<BioSet<M>>>,
     turn: Option<Turn<M>>,
     /// How long a drop waits for what went out.
     drain_ns: u64,
 }
 
-// SAFETY: the raw pointers inside are to the channel's own boxed home.
+// SAFETY: the raw pointers inside are to the channel's own boxed set.
 unsafe impl<M: Machine> Send for Channel<M> {}
 
 impl<M: Machine> Channel<M> {
@@ -99,18 +99,18 @@ impl<M: Machine> Channel<M> {
         let drives = volume.disks().len();
         let parents = config.depth as usize;
         let share = volume.parts_for(config.depth) / drives;
-        let home = Home::new(parents + share * drives, bell);
-        let gate = Gate::new(volume);
+        let bio_set = BioSet::new(parents + share * drives, bell);
+        let checks = BioChecks::new(volume);
         for (at, member) in members.iter_mut().enumerate() {
             let first = parents + at * share;
-            member.room = Room::of(home.handles(first..first + share));
+            member.child_slots = ChildSlots::of(bio_set.handles(first..first + share));
         }
-        let plug = gate.per_volume.then(|| Box::new(VolumePlug::new(volume)));
+        let plug = checks.per_volume.then(|| Box::new(VolumePlug::new(volume)));
         let mut sub = Submission {
             members,
-            run: Runner::new(&home, owner, config.stamp, volume.disks()[0].accounts.opened())
+            run: Runner::new(&bio_set, owner, config.stamp, volume.disks()[0].accounts.opened())
                 .accounting_to(&volume.tenants),
-            free: home.handles(0..parents),
+            free: bio_set.handles(0..parents),
             depth: config.depth,
             stalled: 0,
             finished: BioList::new(),
@@ -121,7 +121,7 @@ impl<M: Machine> Channel<M> {
                 parts_ns: 0,
                 has_parts: false,
             },
-            gate,
+            checks,
             choice: Choice::new(),
             first_member: 0,
             volume_plug: plug,
@@ -136,7 +136,7 @@ impl<M: Machine> Channel<M> {
             polls: 0,
             next_timeout_check_ns: 0,
             quarantine: Vec::new(),
-            home: Some(home),
+            bio_set: Some(bio_set),
             turn,
             drain_ns: DRAIN_NS,
         })
@@ -161,7 +161,7 @@ impl<M: Machine> Channel<M> {
     /// Gives the bio back if the channel is full or the bio can never be served.
     #[inline(always)]
     pub fn submit(&mut self, bio: Bio) -> Result<(), Rejected> {
-        let plain = self.sub.gate.is_plain(&bio);
+        let plain = self.sub.checks.is_plain(&bio);
         if !plain && let Err(reason) = self.sub.look_closer(&bio) {
             return refuse(bio, reason);
         }
@@ -210,9 +210,9 @@ impl<M: Machine> Channel<M> {
     /// If the I/O thread's ring itself fails, which nothing that was submitted survives.
     pub fn wait(&mut self, min: usize, mut take: impl FnMut(Completion)) -> usize {
         if min > 0 && self.sub.batch.plugged > 0 {
-            self.sub.run.told.unplug = Unplug::ToWait;
+            self.sub.run.trace_context.unplug = Unplug::ToWait;
             self.flush();
-            self.sub.run.told.unplug = Unplug::Explicit;
+            self.sub.run.trace_context.unplug = Unplug::Explicit;
         }
         let mut plugged = self.sub.batch.plugged;
         let mut got = self.poll(&mut take);
@@ -235,7 +235,7 @@ impl<M: Machine> Channel<M> {
     /// Sleeps until something comes or is due.
     fn sleep(&mut self) {
         let deadline_ns = self.sleep_until();
-        let (bell, has_work) = (&self.home().bell, || self.has_work());
+        let (bell, has_work) = (&self.bio_set().bell, || self.has_work());
         match self.turn {
             Some(turn) => turn(bell, deadline_ns, &has_work).expect("the ring works"),
             None => bell.sleep_unless(deadline_ns, has_work),
@@ -267,7 +267,7 @@ impl<M: Machine> Channel<M> {
     /// Whether there is something to do without sleeping: for a last look after arming the bell.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.home().has_delivered()
+        self.bio_set().has_delivered()
             || !self.sub.run.done.is_empty()
             || !self.sub.finished.is_empty()
             || self.sub.members.iter().any(|m| m.has_work(self.sub.run.owner))
@@ -296,13 +296,13 @@ impl<M: Machine> Channel<M> {
         }
         self.sub.run.publish();
         self.next_timeout_check_ns = now_ns + period_ns;
-        if !self.quarantine.is_empty() && self.home().abandoned.load(Order::SeqCst) == 0 {
+        if !self.quarantine.is_empty() && self.bio_set().abandoned.load(Order::SeqCst) == 0 {
             self.quarantine.clear();
         }
     }
 
-    pub(crate) fn home(&self) -> &Home<M> {
-        self.home.as_ref().expect("taken only by drop")
+    pub(crate) fn bio_set(&self) -> &BioSet<M> {
+        self.bio_set.as_ref().expect("taken only by drop")
     }
 }
 
@@ -320,19 +320,19 @@ impl<M: Machine> Drop for Channel<M> {
                 self.tick();
                 if let Some(turn) = self.turn {
                     // A ring that fails is reported by the next real turn.
-                    let _ = turn(&self.home().bell, None, &|| true);
+                    let _ = turn(&self.bio_set().bell, None, &|| true);
                 }
-                M::spin_until(M::now() + 100_000, || self.home().has_delivered());
+                M::spin_until(M::now() + 100_000, || self.bio_set().has_delivered());
             }
         }
         // Before the free slots, by which it is counted, are forgotten.
         let in_flight = self.in_flight();
         self.sub.free.unlink();
-        self.sub.members.iter_mut().for_each(|member| member.room.free.unlink());
-        let abandoned = self.home().abandoned.load(Order::SeqCst);
+        self.sub.members.iter_mut().for_each(|member| member.child_slots.free.unlink());
+        let abandoned = self.bio_set().abandoned.load(Order::SeqCst);
         if in_flight > 0 || abandoned > 0 {
-            // A drive may still write the memory of these bios, and answer to this home.
-            core::mem::forget(self.home.take());
+            // A drive may still write the memory of these bios, and answer to this set.
+            core::mem::forget(self.bio_set.take());
             core::mem::forget(core::mem::take(&mut self.quarantine));
             self.sub.leak_requests();
             self.sub.members.iter_mut().for_each(Member::leak);

@@ -13,14 +13,14 @@ pub(crate) mod dispatch;
 pub(crate) mod filled;
 pub(crate) mod freeze;
 pub(crate) mod handover;
-pub(crate) mod post;
 pub(crate) mod runner;
-pub(crate) mod seat;
 pub(crate) mod sq;
 pub(crate) mod timeouts;
 pub(crate) mod trace;
 pub(crate) mod visit;
 pub(crate) mod waiters;
+pub(crate) mod worker_drive;
+pub(crate) mod worker_state;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -38,9 +38,9 @@ use crate::bio::error::{Error, ErrorKind};
 use crate::bio::limits::QueueLimits;
 use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, Sector};
-use crate::chain::home::{Home, HomeRef};
+use crate::chain::bio_set::{BioSet, BioSetRef};
 use crate::chain::slot::{BioList, Waited};
-use crate::disk::seat::Seat;
+use crate::disk::worker_state::WorkerState;
 use crate::queue::controller::{queue_tags, queues_max};
 use crate::queue::driver::{Driver, Extent, HwQueues, QueueKind};
 use crate::queue::request::{RequestRef, Tag};
@@ -77,7 +77,7 @@ pub(crate) struct SingleQueue<M: Machine> {
 pub(crate) struct AbandonedRequest<M: Machine> {
     pub(crate) hctx: u16,
     pub(crate) tag: Tag,
-    pub(crate) homes: Vec<HomeRef<M>>,
+    pub(crate) bio_sets: Vec<BioSetRef<M>>,
 }
 
 /// What a drive has done, and what it failed to do.
@@ -111,12 +111,12 @@ impl<M: Machine> Accounts<M> {
 
 /// How a batch of whoever serves gets to the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum SubmitPath {
     /// Through a software queue, with what others have put there.
     Queues,
     /// Past it: each software queue feeds one hardware queue, which takes from no other, or there
     /// is none.
-    PastQueues,
+    Bypass,
     /// Past it, and by direct.rs: nothing is traced.
     Direct,
 }
@@ -133,13 +133,13 @@ pub struct Disk<M: Machine> {
     pub(crate) flags_taken: OpFlags,
     pub(crate) ctxs: Box<[SoftwareQueue<M>]>,
     pub(crate) hctxs: Box<[HardwareQueue<M>]>,
-    pub(crate) way: Way,
+    pub(crate) path: SubmitPath,
     pub(crate) sq: M::Lock<SingleQueue<M>>,
     pub(crate) flush: M::Lock<FlushState<M>>,
     pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
     pub(crate) accounts: Accounts<M>,
     /// Where a worker sits, if the drive may have one.
-    pub(crate) seat: Option<Seat<M>>,
+    pub(crate) worker_state: Option<WorkerState<M>>,
     pub(crate) this: Weak<Disk<M>>,
 }
 
@@ -197,16 +197,16 @@ impl<M: Machine> Disk<M> {
             FlushState { issued: false, pending: BioList::new(), pending_hctx: 0, moves: 0 };
         let private = one_to_one(&config, ctxs, shared);
         let feeds = if private { 1 } else { hctxs.len() };
-        let way = match config.stack {
-            Stack::Mq if !private => Way::Queues,
-            Stack::Sq => Way::Queues,
-            Stack::Mq | Stack::Raw if config.trace.is_some() => Way::PastQueues,
+        let path = match config.stack {
+            Stack::Mq if !private => SubmitPath::Queues,
+            Stack::Sq => SubmitPath::Queues,
+            Stack::Mq | Stack::Raw if config.trace.is_some() => SubmitPath::Bypass,
             // The short way does not count what is in flight.
-            Stack::Mq | Stack::Raw if hctxs[0].depth_max != u32::MAX => Way::PastQueues,
-            Stack::Mq | Stack::Raw => Way::Direct,
+            Stack::Mq | Stack::Raw if hctxs[0].depth_max != u32::MAX => SubmitPath::Bypass,
+            Stack::Mq | Stack::Raw => SubmitPath::Direct,
         };
         Ok(Arc::new_cyclic(|this| Disk {
-            way,
+            path,
             limits,
             capacity: M::Word::new(capacity),
             driver,
@@ -221,7 +221,7 @@ impl<M: Machine> Disk<M> {
             flush: M::Lock::new("flush", flush),
             abandoned: M::Lock::new("abandoned", Vec::new()),
             accounts: Accounts::new(),
-            seat: worker.map(Seat::new),
+            worker_state: worker.map(WorkerState::new),
             config,
             this: Weak::clone(this),
         }))
@@ -273,7 +273,7 @@ impl<M: Machine> Disk<M> {
     /// The CPU of the worker that may serve it for others; none if it has no place for one.
     #[must_use]
     pub fn worker_cpu(&self) -> Option<CpuId> {
-        self.config.worker.filter(|_| self.seat.is_some())
+        self.config.worker.filter(|_| self.worker_state.is_some())
     }
 
     /// Who may run its queues.
@@ -411,7 +411,7 @@ impl<M: Machine> Disk<M> {
 
     /// Hardware queues that are not a worker's own.
     pub(crate) fn owned_queues(&self) -> usize {
-        let workers = self.kind == QueueKind::OwnerOnly && self.seat.is_some();
+        let workers = self.kind == QueueKind::OwnerOnly && self.worker_state.is_some();
         self.hctxs.len() - usize::from(workers)
     }
 
@@ -432,8 +432,8 @@ impl<M: Machine> Disk<M> {
                 let count = self.ctxs.len();
                 let routes = (0..count).map(|more| self.route((place + more) % count, node));
                 let users = |route: &Route| {
-                    let seat = usize::from(self.is_workers(route.hctx));
-                    stats.keys_in_use().filter(|hctx| *hctx == route.hctx).count() + seat
+                    let worker_state = usize::from(self.is_workers(route.hctx));
+                    stats.keys_in_use().filter(|hctx| *hctx == route.hctx).count() + worker_state
                 };
                 routes.min_by_key(users).expect("a disk has a software queue")
             }
@@ -459,7 +459,7 @@ impl<M: Machine> Disk<M> {
 }
 
 impl<M: Machine> Drop for Disk<M> {
-    /// Bios that are still inside belong to homes that were leaked because of them.
+    /// Bios that are still inside belong to sets that were leaked because of them.
     fn drop(&mut self) {
         self.ctxs.iter().for_each(|ctx| ctx.ctx.lock().leak());
         for hctx in &self.hctxs {
@@ -482,9 +482,9 @@ fn abort<M: Machine>(stats: &DiskStats<M>, mut list: BioList<M>) {
             bio.status = Status::Aborted;
             bio.waited = Waited::NOT;
             stats.count_aborted(&bio, now_ns);
-            let (home, mut one) = (bio.home, BioList::new());
+            let (bio_set, mut one) = (bio.bio_set, BioList::new());
             one.push_back(bio);
-            Home::deliver_to(home, one);
+            BioSet::deliver_to(bio_set, one);
         }
     }
 }

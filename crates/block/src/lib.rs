@@ -6,8 +6,8 @@
 //! [`Driver`]. Source: \[MQ\] (Bjorling et al., SYSTOR 2013); kernel counterpart: block/.
 //!
 //! The walk of one I/O: `Channel::submit` (checks, maps, plugs) -> `Channel::flush` (one lock
-//! acquisition per drive) -> `Disk::submit_batch` / `serve` (software queue, tag, `queue_rq`) ->
-//! `Disk::complete` (tag to request to bios) -> `Channel::poll` (the bio comes back).
+//! acquisition per drive) -> `Visit::submit_batch` / `serve` (software queue, tag, `queue_rq`) ->
+//! `Visit::complete` (tag to request to bios) -> `Channel::poll` (the bio comes back).
 
 #![no_std]
 

@@ -26,7 +26,7 @@ use crate::queue::controller::QueueTags;
 use crate::queue::driver::{DriverQueue, QueueKind};
 use crate::queue::in_flight::InFlight;
 use crate::queue::request::RequestRef;
-use crate::queue::serve::{ServeLock, Serving};
+use crate::queue::serve::{ServeGuard, ServeLock};
 use crate::queue::tag::TagSet;
 
 /// How queues are spread over a machine.
@@ -122,7 +122,7 @@ impl<M: Machine> Ctx<M> {
         self.lists.iter().all(BioList::is_empty)
     }
 
-    /// Forgets what waits: it belongs to homes that were leaked.
+    /// Forgets what waits: it belongs to sets that were leaked.
     pub(crate) fn leak(&mut self) {
         self.lists.iter_mut().for_each(BioList::leak);
     }
@@ -252,7 +252,7 @@ impl<M: Machine> HardwareQueue<M> {
     }
 
     /// Leaves the queue for good, also over flags; whether there were any.
-    pub(crate) fn leave(&self, serving: Serving<'_, M, Serve<M>>) -> bool {
+    pub(crate) fn leave(&self, serving: ServeGuard<'_, M, Serve<M>>) -> bool {
         let mut flagged = false;
         let mut inside = Some(serving);
         while let Some(serving) = inside.take() {

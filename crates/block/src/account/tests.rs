@@ -44,7 +44,7 @@ fn ops() -> impl Strategy<Value = Op> {
 }
 
 fn ones() -> impl Strategy<Value = One> {
-    let stage = prop::sample::select(&[Stage::Whole, Stage::Whole, Stage::Child][..]);
+    let stage = prop::sample::select(&[BioStage::Whole, BioStage::Whole, BioStage::Child][..]);
     let whose = (0u16..3, stage, prop::bool::weighted(0.7))
         .prop_map(|(tenant, stage, own)| Whose { tenant: tenant * 7, stage, own });
     (0u64..6, whose, 0u32..50).prop_map(|(q_ns, whose, sectors)| One { q_ns, whose, sectors })
@@ -75,7 +75,10 @@ fn slot(op: Op, one: One) -> Slot<Native> {
     slot
 }
 
-fn tell((stats, run, tenants): (&DiskStats<Native>, &mut Run, &mut Tenants<Native>), told: &Told) {
+fn tell(
+    (stats, run, tenants): (&DiskStats<Native>, &mut EqualIos, &mut Tenants<Native>),
+    told: &Told,
+) {
     match *told {
         Told::Request(op, waits, d_ns, c_ns, ref ones) => {
             let times = Times { q_ns: ones[0].q_ns, waits, d_ns, c_ns };
@@ -163,7 +166,7 @@ impl Model {
         stages.into_iter().for_each(|(stage, ns)| stage.add(ns, 1));
         sum.ios += 1;
         sum.sectors += sectors;
-        if one.whose.own && one.whose.stage == Stage::Whole {
+        if one.whose.own && one.whose.stage == BioStage::Whole {
             let tenant = &mut self.tenants.entry(one.whose.tenant).or_default().ops[op as usize];
             tenant.ios += 1;
             tenant.sectors += sectors;
@@ -185,7 +188,7 @@ proptest! {
         for list in [first, second] {
             let stats = DiskStats::<Native>::new(3);
             let mut tenants = Tenants::new(Some(Arc::clone(&ledger)));
-            let mut run = Run::EMPTY;
+            let mut run = EqualIos::EMPTY;
             for told in &list {
                 tell((&stats, &mut run, &mut tenants), told);
                 model.add(told);
@@ -203,9 +206,9 @@ proptest! {
 
 #[test]
 fn an_io_is_like_a_run_only_if_operation_times_tenant_and_stage_are_its_own() {
-    let whose = Whose { tenant: 4, stage: Stage::Whole, own: true };
+    let whose = Whose { tenant: 4, stage: BioStage::Whole, own: true };
     let one = One { q_ns: 10, whose, sectors: 8 };
-    let mut run = Run::like(Op::Write, whose, (10, 20, 30));
+    let mut run = EqualIos::like(Op::Write, whose, (10, 20, 30));
     assert_eq!(run.c_ns(), 30);
     assert!(run.is_like(Op::Write, &slot(Op::Write, one), 20));
     let others = [
@@ -213,7 +216,7 @@ fn an_io_is_like_a_run_only_if_operation_times_tenant_and_stage_are_its_own() {
         (Op::Write, one, 21),
         (Op::Write, One { q_ns: 11, ..one }, 20),
         (Op::Write, One { whose: Whose { tenant: 5, ..whose }, ..one }, 20),
-        (Op::Write, One { whose: Whose { stage: Stage::Child, ..whose }, ..one }, 20),
+        (Op::Write, One { whose: Whose { stage: BioStage::Child, ..whose }, ..one }, 20),
     ];
     for (op, other, d_ns) in others {
         assert!(!run.is_like(op, &slot(op, other), d_ns), "{op:?} {other:?} {d_ns}");
@@ -226,8 +229,8 @@ fn an_io_is_like_a_run_only_if_operation_times_tenant_and_stage_are_its_own() {
 fn a_run_is_straight_if_its_ios_are_the_threads_own_and_waited_in_no_queue() {
     for own in [false, true] {
         for waits in [None, Some((1, 2))] {
-            let whose = Whose { tenant: 0, stage: Stage::Child, own };
-            let mut run = Run::like(Op::Read, whose, (0, 3, 4));
+            let whose = Whose { tenant: 0, stage: BioStage::Child, own };
+            let mut run = EqualIos::like(Op::Read, whose, (0, 3, 4));
             run.times.waits = waits;
             assert_eq!(run.is_straight(), own && waits.is_none(), "{own} {waits:?}");
         }
@@ -236,18 +239,18 @@ fn a_run_is_straight_if_its_ios_are_the_threads_own_and_waited_in_no_queue() {
 
 #[test]
 fn a_tenant_is_billed_here_for_whole_bios_of_this_thread_only() {
-    let mine: *const Home<Native> = NonNull::dangling().as_ptr();
-    for (home, stage, counted) in [
-        (mine, Stage::Whole, true),
-        (mine, Stage::Child, false),
-        (null(), Stage::Whole, false),
-        (null(), Stage::Data, false),
+    let mine: *const BioSet<Native> = NonNull::dangling().as_ptr();
+    for (bio_set, stage, counted) in [
+        (mine, BioStage::Whole, true),
+        (mine, BioStage::Child, false),
+        (null(), BioStage::Whole, false),
+        (null(), BioStage::Data, false),
     ] {
-        let mut bio = Slot::<Native>::empty(home);
+        let mut bio = Slot::<Native>::empty(bio_set);
         bio.stage = stage;
         bio.bio.tenant = 9;
         let whose = Whose::of(&bio, mine);
-        assert_eq!(whose, Whose { tenant: 9, stage, own: home == mine });
+        assert_eq!(whose, Whose { tenant: 9, stage, own: bio_set == mine });
         assert_eq!(whose.is_counted(), counted, "{whose:?}");
     }
 }

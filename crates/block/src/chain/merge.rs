@@ -78,7 +78,7 @@ pub(crate) fn join<M: Machine>(first: &mut BioRef<M>, second: BioRef<M>) {
 mod tests {
     use super::*;
     use crate::bio::{Bio, Op, OpFlags};
-    use crate::chain::home::tests::home;
+    use crate::chain::bio_set::tests::bio_set;
     use core::mem::ManuallyDrop;
     use millrace_machine::Native;
     use proptest::prelude::*;
@@ -155,8 +155,8 @@ mod tests {
             let limits = QueueLimits {
                 max_sectors, merge_sectors, max_segments, chunk_sectors, ..QueueLimits::default()
             };
-            let home = home(2);
-            let mut slots = home.handles(0..2);
+            let bio_set = bio_set(2);
+            let mut slots = bio_set.handles(0..2);
             let (mut one, mut two) = (slots.pop_front().expect("two"), slots.pop_front().expect("one"));
             fill(&mut one, last, 0);
             fill(&mut two, bio, 1);

@@ -1,9 +1,9 @@
 //! Slots: the descriptors that bios live in from submission to completion, and handles to them.
 //!
-//! A channel's `Home` owns a fixed number of slots; a `BioRef` is the one handle of a slot that is
-//! in use, and moves through plug, software queue, request and completion list like a value. So a
-//! slot has one owner at any time and its contents need no lock. Homes of channels that vanish with
-//! I/O in flight are leaked, so a handle is always valid. Invariant: a handle is never dropped,
+//! A channel's `BioSet` owns a fixed number of slots; a `BioRef` is the one handle of one in use,
+//! and moves through plug, software queue, request and completion list like a value. So a slot has
+//! one owner at any time and its contents need no lock. Sets of channels that vanish with I/O in
+//! flight are leaked, so a handle is always valid. Invariant: a handle is never dropped,
 //! only released into a free list (dropping one would lose an I/O, and panics). 128 bytes, two
 //! cache lines (\[OLS\]: light descriptors). Kernel counterpart: `struct bio` from a bio set.
 #![allow(unsafe_code)]
@@ -16,12 +16,12 @@ use millrace_machine::{Line, Machine};
 
 use crate::bio::status::Status;
 use crate::bio::{Bio, Op, SECTOR_SHIFT, Sector, SectorCount, Segment};
-use crate::chain::home::Home;
+use crate::chain::bio_set::BioSet;
 
 /// Where a bio stands in the flush machinery and the splitter; all in one byte of the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Stage {
+pub(crate) enum BioStage {
     /// Goes to one drive as it is.
     Whole,
     /// A part of a split bio, or a flush made on its behalf.
@@ -77,7 +77,7 @@ pub(crate) struct Slot<M: Machine> {
     /// The bio that this one is a part of, as `BioRef::as_bits`; the channel's thread only.
     pub(crate) parent: u64,
     /// The channel to answer.
-    pub(crate) home: *const Home<M>,
+    pub(crate) bio_set: *const BioSet<M>,
     /// Written whole at submission and taken whole at the end, so it is never dropped in place.
     pub(crate) bio: ManuallyDrop<Bio>,
     /// Where it starts on the drive.
@@ -97,7 +97,7 @@ pub(crate) struct Slot<M: Machine> {
     /// Which of the volume's drives.
     pub(crate) member: u16,
     stride: Stride,
-    pub(crate) stage: Stage,
+    pub(crate) stage: BioStage,
     pub(crate) status: Status,
     /// A parent: all its parts of this stage have been made.
     pub(crate) all_made: bool,
@@ -106,18 +106,18 @@ pub(crate) struct Slot<M: Machine> {
 }
 
 // SAFETY: a slot moves between threads with its only handle; the raw pointers in it are followed by
-// the thread that holds the handle (`tail`) or by the channel's own thread (`parent`), and `home`
-// is shared and outlives every handle.
+// the thread that holds the handle (`tail`) or by the channel's own thread (`parent`), and
+// `bio_set` is shared and outlives every handle.
 unsafe impl<M: Machine> Send for Slot<M> {}
 
 impl<M: Machine> Slot<M> {
-    pub(crate) fn empty(home: *const Home<M>) -> Self {
+    pub(crate) fn empty(bio_set: *const BioSet<M>) -> Self {
         Slot {
             next: None,
             chained: None,
             tail: null_mut(),
             parent: 0,
-            home,
+            bio_set,
             bio: ManuallyDrop::new(Bio::flush()),
             dev_sector: 0,
             q_ns: 0,
@@ -128,7 +128,7 @@ impl<M: Machine> Slot<M> {
             chain_segments: 0,
             member: 0,
             stride: Stride::NONE,
-            stage: Stage::Whole,
+            stage: BioStage::Whole,
             status: Status::Ok,
             all_made: false,
             foreign: false,
@@ -228,7 +228,7 @@ impl<M: Machine> core::fmt::Debug for BioRef<M> {
 }
 
 impl<M: Machine> BioRef<M> {
-    /// The first and only handle of a line of a home that is never freed while handles exist.
+    /// The first and only handle of a line of a `BioSet` that is never freed while handles exist.
     pub(crate) fn first(line: &M::Line<Slot<M>>) -> Self {
         BioRef(NonNull::from(line))
     }
@@ -408,14 +408,14 @@ impl<M: Machine> BioList<M> {
         }
     }
 
-    /// Forgets the handles, slot by slot: for a home that is about to be freed.
+    /// Forgets the handles, slot by slot: for a `BioSet` that is about to be freed.
     pub(crate) fn unlink(&mut self) {
         while let Some(bio) = self.pop_front() {
             core::mem::forget(bio);
         }
     }
 
-    /// Forgets the slots: only for a home that is leaked.
+    /// Forgets the slots: only for a `BioSet` that is leaked.
     pub(crate) fn leak(&mut self) {
         core::mem::forget(self.take());
     }
@@ -427,7 +427,7 @@ mod tests {
 
     use super::*;
     use crate::bio::buffer::Buffer;
-    use crate::chain::home::tests::home;
+    use crate::chain::bio_set::tests::bio_set;
     use alloc::collections::VecDeque;
     use alloc::vec::Vec;
     use millrace_machine::Native;
@@ -509,8 +509,8 @@ mod tests {
         fn a_list_of_slots_is_like_any_queue(
             steps in proptest::collection::vec((0u8..6, any::<bool>()), 1..100),
         ) {
-            let home = home(100);
-            let mut free = home.handles(0..100);
+            let bio_set = bio_set(100);
+            let mut free = bio_set.handles(0..100);
             let mut lists = [(); 2].map(|()| (BioList::<Native>::new(), VecDeque::new()));
             for (number, (step, which)) in (0..).zip(steps) {
                 let [one, two] = &mut lists;
@@ -596,8 +596,8 @@ mod tests {
 
     #[test]
     fn marks_of_a_list_are_those_of_each_slot_and_can_be_taken_back() {
-        let home = home(3);
-        let mut list = home.handles(0..3);
+        let bio_set = bio_set(3);
+        let mut list = bio_set.handles(0..3);
         let marks = |list: &BioList<Native>| {
             let mut marks = Vec::new();
             list.for_each(|slot| marks.push(slot.waits()));
@@ -614,16 +614,16 @@ mod tests {
     #[test]
     #[should_panic(expected = "a bio was dropped unanswered")]
     fn a_handle_that_is_dropped_is_a_lost_io_and_stops_the_program() {
-        let home = home(1);
-        drop(home.handles(0..1).pop_front());
+        let bio_set = bio_set(1);
+        drop(bio_set.handles(0..1).pop_front());
     }
 
     #[test]
     fn a_list_that_is_leaked_lets_its_handles_go() {
-        let home = home(2);
-        let mut list = home.handles(0..2);
+        let bio_set = bio_set(2);
+        let mut list = bio_set.handles(0..2);
         list.leak();
         assert_eq!((list.is_empty(), list.len()), (true, 0));
-        core::mem::forget(home);
+        core::mem::forget(bio_set);
     }
 }

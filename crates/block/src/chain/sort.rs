@@ -85,8 +85,8 @@ mod tests {
     use super::*;
     use crate::bio::Bio;
     use crate::bio::buffer::Buffer;
-    use crate::chain::home::Home;
-    use crate::chain::home::tests::home;
+    use crate::chain::bio_set::BioSet;
+    use crate::chain::bio_set::tests::bio_set;
     use crate::chain::slot::BioRef;
     use alloc::vec::Vec;
     use core::mem::ManuallyDrop;
@@ -94,8 +94,8 @@ mod tests {
     use proptest::prelude::*;
 
     /// Chains of one read each, at these sectors and of these lengths.
-    fn chains(home: &Home<Native>, ios: &[(u64, u32)]) -> BioList<Native> {
-        let mut free = home.handles(0..ios.len());
+    fn chains(bio_set: &BioSet<Native>, ios: &[(u64, u32)]) -> BioList<Native> {
+        let mut free = bio_set.handles(0..ios.len());
         let mut list = BioList::new();
         for (number, (sector, nr)) in (0..).zip(ios) {
             let mut slot: BioRef<Native> = free.pop_front().expect("one for each");
@@ -159,9 +159,9 @@ mod tests {
             max_sectors in 4u32..32,
             merge_sectors in prop_oneof![Just(u32::MAX), 0u32..40],
         ) {
-            let home = home(ios.len());
+            let bio_set = bio_set(ios.len());
             let limits = QueueLimits { max_sectors, merge_sectors, ..QueueLimits::default() };
-            let (mut list, mut out, mut merges) = (chains(&home, &ios), BioList::new(), 0);
+            let (mut list, mut out, mut merges) = (chains(&bio_set, &ios), BioList::new(), 0);
             sort(&mut list);
             merge_into(&mut out, &mut list, &limits, |_, _| merges += 1);
             let chains = out.len() as usize;

@@ -12,11 +12,11 @@ use millrace_machine::{Counter, Lock, Machine, Stage};
 use crate::account::DiskStats;
 use crate::chain::merge::Merged;
 use crate::chain::slot::{BioList, BioRef};
+use crate::channel::child_slots::ChildSlots;
 use crate::channel::plug::Plug;
-use crate::channel::room::Room;
 use crate::disk::runner::Runner;
 use crate::disk::visit::Visit;
-use crate::disk::{Disk, Stack, Way};
+use crate::disk::{Disk, Stack, SubmitPath};
 use crate::disk::{direct, filled, sq, timeouts};
 use crate::queue::driver::QueueKind;
 use crate::queue::request::RequestRef;
@@ -28,7 +28,7 @@ pub(crate) struct Member<M: Machine> {
     pub(crate) stats: Arc<DiskStats<M>>,
     plug: Plug<M>,
     /// Slots for parts of this channel's bios that go to the drive.
-    pub(crate) room: Room<M>,
+    pub(crate) child_slots: ChildSlots<M>,
     pub(crate) route: Route,
     /// Bios of this channel that the drive has, or that wait for one of its tags.
     pub(crate) outstanding: u32,
@@ -51,7 +51,7 @@ impl<M: Machine> Member<M> {
         Member {
             stats,
             plug: Plug::new(),
-            room: Room::of(BioList::new()),
+            child_slots: ChildSlots::of(BioList::new()),
             route,
             outstanding: 0,
             served_here: false,
@@ -91,7 +91,7 @@ impl<M: Machine> Member<M> {
     #[inline(always)]
     pub(crate) fn flush(&mut self, run: &mut Runner<M>) -> u32 {
         self.served_here = true;
-        if self.disk.way == Way::Direct && self.plug.is_short() {
+        if self.disk.path == SubmitPath::Direct && self.plug.is_short() {
             let Some(bio) = self.plug.take_last() else { return 0 };
             self.count();
             match direct::issue_single(&mut self.visit(run), bio) {
@@ -159,7 +159,7 @@ impl<M: Machine> Member<M> {
         if !mine && !quarantine {
             return;
         }
-        if self.disk.seat.is_none() {
+        if self.disk.worker_state.is_none() {
             self.visit(run).run_queue();
             return;
         }
@@ -184,7 +184,7 @@ impl<M: Machine> Member<M> {
 
     /// Looks after what a worker that is gone has left behind.
     pub(crate) fn stand_in(&self, run: &mut Runner<M>) {
-        if self.disk.seat.is_some() && !self.disk.has_worker() {
+        if self.disk.worker_state.is_some() && !self.disk.has_worker() {
             self.visit(run).stand_in(self.route.ctx);
         }
     }
@@ -194,17 +194,21 @@ impl<M: Machine> Member<M> {
     pub(crate) fn check_timeouts(&self, now_ns: u64, run: &mut Runner<M>) {
         timeouts::check(&mut self.visit(run), now_ns);
         let own = self.route.hctx;
-        let seat = self.disk.seat.as_ref().filter(|seat| !seat.is_taken() && seat.hctx != own);
-        if let Some(seat) = seat {
-            let theirs = run.stats_of(&self.disk, seat.hctx);
-            let mut visit = Visit::new(&self.disk, seat.hctx, run, &theirs);
+        let worker_state = self
+            .disk
+            .worker_state
+            .as_ref()
+            .filter(|worker_state| !worker_state.is_taken() && worker_state.hctx != own);
+        if let Some(worker_state) = worker_state {
+            let theirs = run.stats_of(&self.disk, worker_state.hctx);
+            let mut visit = Visit::new(&self.disk, worker_state.hctx, run, &theirs);
             timeouts::check(&mut visit, now_ns);
         }
     }
 
     /// Whether the channel's own queue of the drive may hold something of it.
     fn looks_here(&self) -> bool {
-        let handed = self.disk.seat.is_some() && self.disk.kind() == QueueKind::AnyThread;
+        let handed = self.disk.worker_state.is_some() && self.disk.kind() == QueueKind::AnyThread;
         self.served_here || self.flushes || !handed || !self.disk.has_worker()
     }
 
@@ -226,10 +230,10 @@ impl<M: Machine> Member<M> {
         !self.plug.is_empty()
     }
 
-    /// Forgets what is plugged, and what waits for slots: only for a home that is leaked.
+    /// Forgets what is plugged, and what waits for slots: only for a `BioSet` that is leaked.
     pub(crate) fn leak(&mut self) {
         self.plug.list().leak();
-        self.room.stalled.leak();
+        self.child_slots.stalled.leak();
     }
 
     /// What was plugged before anybody recorded, as if somebody had.

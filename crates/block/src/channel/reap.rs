@@ -1,7 +1,7 @@
 //! The way back: what is done is collected, credited to its parents, and handed to the program.
 //!
 //! The half of `Channel` behind the queues; channel.rs is the half before them. Bios come from the
-//! runner (completed on this thread) and from the home (delivered by others); parts go to their
+//! runner (completed on this thread) and from the set (delivered by others); parts go to their
 //! parents (split.rs). Memory that a drive may still write after a timeout stays in quarantine.
 //! Kernel counterpart: `bio_endio`, `io_uring`'s completion queue.
 
@@ -11,7 +11,7 @@ use millrace_machine::{Machine, Order, Word};
 
 use crate::bio::Bio;
 use crate::bio::status::Status;
-use crate::chain::slot::{BioRef, Stage};
+use crate::chain::slot::{BioRef, BioStage};
 use crate::channel::Channel;
 use crate::channel::completion::{Again, Completion};
 
@@ -42,14 +42,14 @@ impl<M: Machine> Channel<M> {
     fn gather(&mut self) {
         self.flush();
         let mut look =
-            self.sub.run.done.is_empty() || (self.sub.gate.polls_always && self.is_look_due());
-        if self.home().has_delivered() {
-            let mut delivered = self.home().take_delivered();
+            self.sub.run.done.is_empty() || (self.sub.checks.polls_always && self.is_look_due());
+        if self.bio_set().has_delivered() {
+            let mut delivered = self.bio_set().take_delivered();
             // When others completed them, they did not say.
             let now_ns = M::now();
             self.sub.run.accounts.c_ns = now_ns;
             delivered.for_each(|bio| {
-                if bio.stage == Stage::Whole {
+                if bio.stage == BioStage::Whole {
                     self.sub.run.accounts.tenants.count_one(bio, now_ns);
                 }
             });
@@ -120,7 +120,7 @@ impl<M: Machine> Channel<M> {
     /// Sends a completed bio off again, or to the end of the finished ones with what is wrong.
     #[inline(always)]
     fn restart(&mut self, slot: BioRef<M>) {
-        match self.sub.gate.is_plain(&slot.bio) {
+        match self.sub.checks.is_plain(&slot.bio) {
             true => self.sub.start(slot, true),
             false => self.restart_slowly(slot),
         }
@@ -128,12 +128,12 @@ impl<M: Machine> Channel<M> {
 
     #[inline(never)]
     fn restart_slowly(&mut self, mut slot: BioRef<M>) {
-        if self.sub.gate.is_plain_to_record(&slot.bio) {
+        if self.sub.checks.is_plain_to_record(&slot.bio) {
             return self.sub.start(slot, false);
         }
-        match self.sub.gate.check(&slot.bio, &self.sub.volume) {
+        match self.sub.checks.check(&slot.bio, &self.sub.volume) {
             // The one list may unplug at once, and what that completes is for the next call.
-            Ok(()) if self.sub.gate.per_volume => self.again.push_back(slot),
+            Ok(()) if self.sub.checks.per_volume => self.again.push_back(slot),
             Ok(()) => self.sub.start(slot, false),
             Err(status) => {
                 // It was refused as soon as it came.
@@ -169,7 +169,7 @@ impl<M: Machine> Channel<M> {
     fn next_whole(&mut self) -> Option<BioRef<M>> {
         while let Some(slot) = self.sub.run.done.pop_front() {
             self.sub.members[usize::from(slot.member)].outstanding -= 1;
-            if slot.stage != Stage::Child {
+            if slot.stage != BioStage::Child {
                 return Some(slot);
             }
             self.sub.part_done(slot);
@@ -219,7 +219,7 @@ impl<M: Machine> Channel<M> {
     /// A timed-out bio without its memory, while a drive may still write that.
     #[cold]
     fn quarantined(&mut self, bio: Bio) -> Bio {
-        if self.home().abandoned.load(Order::SeqCst) == 0 {
+        if self.bio_set().abandoned.load(Order::SeqCst) == 0 {
             return bio;
         }
         let hollow = bio.hollow();

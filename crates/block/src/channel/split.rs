@@ -18,7 +18,7 @@ use millrace_machine::{Counter, Machine};
 use crate::bio::limits::Features;
 use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, SectorCount};
-use crate::chain::slot::{BioRef, Slot, Stage, Stride, Waited};
+use crate::chain::slot::{BioRef, BioStage, Slot, Stride, Waited};
 use crate::channel::cut::{cut_plainly, cut_to_limits};
 use crate::channel::submission::Submission;
 use crate::trace::Action;
@@ -47,12 +47,12 @@ impl<M: Machine> Submission<M> {
     /// Takes a bio that is not a plain one-drive read or write.
     pub(crate) fn submit_parent(&mut self, mut parent: BioRef<M>) {
         let first = match (parent.bio.op, parent.bio.flags.has(OpFlags::PREFLUSH)) {
-            (Op::Flush, _) | (_, true) => Stage::Preflush,
-            _ => Stage::Data,
+            (Op::Flush, _) | (_, true) => BioStage::Preflush,
+            _ => BioStage::Data,
         };
         enter_stage(&mut parent, first);
         parent.remaining = 0;
-        let by_chunks = self.gate.per_volume && parent.bio.op.has_data();
+        let by_chunks = self.checks.per_volume && parent.bio.op.has_data();
         parent.member = if by_chunks { BY_CHUNKS } else { BY_DRIVES };
         self.make_parts(parent);
     }
@@ -68,7 +68,7 @@ impl<M: Machine> Submission<M> {
         };
         let (sector, nr) = (parent.bio.sector, parent.bio.nr_sectors);
         let span = match parent.stage {
-            Stage::Data => self.volume.span(sector, nr),
+            BioStage::Data => self.volume.span(sector, nr),
             _ => (0, self.members.len() as u16),
         };
         // A flush has no range, and asks for no data parts.
@@ -81,7 +81,7 @@ impl<M: Machine> Submission<M> {
                 }
                 Next::NoRoom(member) => {
                     self.stalled += 1;
-                    return self.members[usize::from(member)].room.stalled.push_back(parent);
+                    return self.members[usize::from(member)].child_slots.stalled.push_back(parent);
                 }
                 Next::Made => break,
             }
@@ -99,8 +99,8 @@ impl<M: Machine> Submission<M> {
     fn next_stage(&mut self, mut parent: BioRef<M>) {
         let next = match parent.stage {
             _ if !parent.status.is_ok() => None,
-            Stage::Preflush if parent.bio.op != Op::Flush => Some(Stage::Data),
-            Stage::Data if parent.bio.flags.has(OpFlags::FUA) => Some(Stage::Postflush),
+            BioStage::Preflush if parent.bio.op != Op::Flush => Some(BioStage::Data),
+            BioStage::Data if parent.bio.flags.has(OpFlags::FUA) => Some(BioStage::Postflush),
             _ => None,
         };
         match next {
@@ -116,7 +116,7 @@ impl<M: Machine> Submission<M> {
     #[inline(never)]
     pub(crate) fn part_done(&mut self, mut child: BioRef<M>) {
         let (status, bits) = (child.status, core::mem::take(&mut child.parent));
-        self.members[usize::from(child.member)].room.free.push_front(child);
+        self.members[usize::from(child.member)].child_slots.free.push_front(child);
         // SAFETY: the number was made from the parent's handle, which is forgotten or in `stalled`;
         // this alias is not kept, and all of it happens on this thread.
         let mut parent = ManuallyDrop::new(
@@ -138,8 +138,10 @@ impl<M: Machine> Submission<M> {
     #[cold]
     pub(crate) fn resume_stalled(&mut self) {
         for member in 0..self.members.len() {
-            while !self.members[member].room.free.is_empty() {
-                let Some(parent) = self.members[member].room.stalled.pop_front() else { break };
+            while !self.members[member].child_slots.free.is_empty() {
+                let Some(parent) = self.members[member].child_slots.stalled.pop_front() else {
+                    break;
+                };
                 self.stalled -= 1;
                 self.make_parts(parent);
             }
@@ -150,7 +152,7 @@ impl<M: Machine> Submission<M> {
     /// many; `offset` of the parent counts them, `dev_sector` is how much of the present drive's
     /// part is made.
     fn next_part(&mut self, parent: &mut BioRef<M>, span: (u16, u16), range: &Range) -> Next<M> {
-        if parent.member == BY_CHUNKS && parent.stage == Stage::Data {
+        if parent.member == BY_CHUNKS && parent.stage == BioStage::Data {
             return self.next_chunk(parent);
         }
         let drives = self.members.len() as u32;
@@ -158,7 +160,7 @@ impl<M: Machine> Submission<M> {
             let ahead = u32::from(span.0) + parent.offset;
             let member = if ahead < drives { ahead } else { ahead - drives } as u16;
             let next = match parent.stage {
-                Stage::Data => self.next_data_part(parent, range, member),
+                BioStage::Data => self.next_data_part(parent, range, member),
                 _ => self.next_flush_part(parent, member),
             };
             if !matches!(next, Next::Made) {
@@ -173,12 +175,12 @@ impl<M: Machine> Submission<M> {
     /// Whether there is no child slot left for parts for a drive.
     #[inline(always)]
     fn is_full(&self, member: u16) -> bool {
-        self.members[usize::from(member)].room.free.is_empty()
+        self.members[usize::from(member)].child_slots.free.is_empty()
     }
 
     fn next_flush_part(&mut self, parent: &mut BioRef<M>, member: u16) -> Next<M> {
         let features = self.members[usize::from(member)].disk.limits().features;
-        let after = parent.stage == Stage::Postflush;
+        let after = parent.stage == BioStage::Postflush;
         let (sector, nr) = (parent.bio.sector, parent.bio.nr_sectors);
         let touched = !after || self.volume.part(sector, nr, member).is_some();
         let dropped = planted(Plant::DroppedMemberFlush) && member > 0;
@@ -249,7 +251,7 @@ impl<M: Machine> Submission<M> {
                 false => Status::NotSupported,
             };
             child.parent = 0;
-            self.members[usize::from(part.member)].room.free.push_front(child);
+            self.members[usize::from(part.member)].child_slots.free.push_front(child);
             return None;
         }
         child.bio.nr_sectors = sectors;
@@ -265,10 +267,10 @@ impl<M: Machine> Submission<M> {
     }
 
     fn child_of(&mut self, parent: &BioRef<M>, op: Op, part: Part) -> BioRef<M> {
-        let room = &mut self.members[usize::from(part.member)].room;
+        let room = &mut self.members[usize::from(part.member)].child_slots;
         let mut child = room.free.pop_front().expect("whoever asks has looked for a slot");
         child.bio = ManuallyDrop::new(parent.bio.part(op, part.nr_sectors));
-        child.stage = Stage::Child;
+        child.stage = BioStage::Child;
         child.status = Status::Ok;
         child.parent = parent.as_bits();
         child.member = part.member;
@@ -282,14 +284,14 @@ impl<M: Machine> Submission<M> {
         child.set_stride(part.stride);
         let member = &self.members[usize::from(part.member)];
         member.stats.parts.add(1);
-        if self.gate.traced {
+        if self.checks.traced {
             member.disk.trace(&mut self.run).slot(Action::Split, &child);
         }
         child
     }
 }
 
-fn enter_stage<M: Machine>(parent: &mut BioRef<M>, stage: Stage) {
+fn enter_stage<M: Machine>(parent: &mut BioRef<M>, stage: BioStage) {
     parent.stage = stage;
     parent.all_made = false;
     (parent.offset, parent.dev_sector) = (0, 0);

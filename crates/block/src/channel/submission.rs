@@ -18,10 +18,10 @@ use crate::bio::error::{Error, ErrorKind};
 use crate::bio::limits::MAX_DATA_SECTORS;
 use crate::bio::status::Status;
 use crate::bio::{Bio, Op, OpFlags};
-use crate::chain::slot::{BioList, BioRef, Stage, Stride, Waited};
+use crate::chain::slot::{BioList, BioRef, BioStage, Stride, Waited};
+use crate::channel::checks::BioChecks;
 use crate::channel::completion::Reject;
 use crate::channel::cut::cut_to_limits;
-use crate::channel::gate::Gate;
 use crate::channel::io_thread::IoThread;
 use crate::channel::member::Member;
 use crate::channel::volume_plug::VolumePlug;
@@ -58,7 +58,7 @@ pub(crate) struct Submission<M: Machine> {
     /// Parents that are done, and bios that got to no drive.
     pub(crate) finished: BioList<M>,
     pub(crate) batch: Batch,
-    pub(crate) gate: Gate,
+    pub(crate) checks: BioChecks,
     /// Whether workers serve, where that is measured.
     pub(crate) choice: Choice,
     /// The member that a batch begins with: another one each time, since the later ones wait for
@@ -75,7 +75,7 @@ impl<M: Machine> Submission<M> {
         self.depth - self.free.len()
     }
 
-    /// Puts a checked bio, in its slot, on its way into a plug; `plain` is what the gate said.
+    /// Puts a checked bio, in its slot, on its way into a plug; `plain` is what the checks said.
     #[inline(always)]
     pub(crate) fn start(&mut self, mut slot: BioRef<M>, plain: bool) {
         if self.batch.now_ns == 0 || self.run.stamp == Stamp::Io {
@@ -99,9 +99,9 @@ impl<M: Machine> Submission<M> {
     /// Whether a bio that is not plain, or no longer, is taken.
     #[inline(never)]
     pub(crate) fn look_closer(&mut self, bio: &Bio) -> Result<(), Reject> {
-        self.gate.check(bio, &self.volume).map_err(Reject::Invalid)?;
+        self.checks.check(bio, &self.volume).map_err(Reject::Invalid)?;
         // With nothing in flight nobody would come back to ask again: one always gets in.
-        match self.gate.pressed && self.in_flight() > 0 && !self.has_relief() {
+        match self.checks.pressed && self.in_flight() > 0 && !self.has_relief() {
             true => Err(Reject::Full),
             false => Ok(()),
         }
@@ -111,7 +111,7 @@ impl<M: Machine> Submission<M> {
     /// that is recorded.
     #[inline(never)]
     fn submit_slowly(&mut self, mut slot: BioRef<M>) {
-        if self.gate.is_plain_to_record(&slot.bio)
+        if self.checks.is_plain_to_record(&slot.bio)
             && let Some((member, dev_sector)) =
                 self.volume.locate(slot.bio.sector, slot.bio.nr_sectors)
         {
@@ -146,7 +146,7 @@ impl<M: Machine> Submission<M> {
 
     #[inline(always)]
     fn make_whole(&self, slot: &mut BioRef<M>, member: u16, dev_sector: u64, segments: u16) {
-        slot.stage = Stage::Whole;
+        slot.stage = BioStage::Whole;
         slot.member = member;
         slot.dev_sector = dev_sector;
         slot.offset = 0;
@@ -158,7 +158,7 @@ impl<M: Machine> Submission<M> {
 
     /// Puts a bio that goes to one drive into that drive's plug, or into the one list of all.
     pub(crate) fn admit(&mut self, slot: BioRef<M>) {
-        if self.gate.per_volume {
+        if self.checks.per_volume {
             return self.plug_request(slot);
         }
         let member = &mut self.members[usize::from(slot.member)];
@@ -166,7 +166,7 @@ impl<M: Machine> Submission<M> {
             member.expect_flush();
         }
         self.batch.plugged += 1;
-        match self.gate.traced {
+        match self.checks.traced {
             true => self.plug_traced(slot),
             false => member.plug(slot),
         }
@@ -201,7 +201,7 @@ impl<M: Machine> Submission<M> {
 
     #[inline(always)]
     fn flush_plugs(&mut self) {
-        if !self.volume.is_usual() || self.gate.watched {
+        if !self.volume.is_usual() || self.checks.watched {
             return self.flush_served();
         }
         self.batch.plugged = 0;

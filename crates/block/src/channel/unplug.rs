@@ -29,16 +29,16 @@ impl<M: Machine> Submission<M> {
         let handed = self.hands_over(serving, bios);
         let (last, first) = self.members.split_at_mut(self.first_member);
         for member in first.iter_mut().chain(last) {
-            self.batch.plugged += member.flush_served(handed, self.gate.traced, &mut self.run);
+            self.batch.plugged += member.flush_served(handed, self.checks.traced, &mut self.run);
         }
         self.first_member = (self.first_member + 1) % self.members.len();
         if handed {
             self.press();
         }
-        if self.gate.per_volume {
+        if self.checks.per_volume {
             self.batch.plugged += self.flush_requests();
         }
-        if self.batch.plugged == 0 && self.gate.per_volume != (serving == Serving::PerVolume) {
+        if self.batch.plugged == 0 && self.checks.per_volume != (serving == Serving::PerVolume) {
             self.follow(serving);
         }
         self.run.publish();
@@ -61,9 +61,9 @@ impl<M: Machine> Submission<M> {
 
     /// With nothing plugged, does as the volume's mode says from now on.
     pub(crate) fn follow(&mut self, serving: Serving) {
-        self.gate.per_volume = serving == Serving::PerVolume;
-        self.gate.settle();
-        if self.gate.per_volume && self.volume_plug.is_none() {
+        self.checks.per_volume = serving == Serving::PerVolume;
+        self.checks.settle();
+        if self.checks.per_volume && self.volume_plug.is_none() {
             self.volume_plug = Some(Box::new(VolumePlug::new(&self.volume)));
         }
     }
@@ -74,8 +74,8 @@ impl<M: Machine> Submission<M> {
         let disks = self.volume.disks();
         let tracer = disks.iter().find_map(|disk| disk.config.tracer.as_deref());
         self.run.follow(tracer.filter(|_| traced));
-        self.gate.trace(self.run.trace.is_some());
-        self.gate.settle();
+        self.checks.trace(self.run.trace.is_some());
+        self.checks.settle();
         let drives = self.members.len();
         for member in &mut self.members {
             member.trace_plugged(drives, &mut self.run);
@@ -86,8 +86,8 @@ impl<M: Machine> Submission<M> {
     fn press(&mut self) {
         let high = self.volume.serving_config().pressure_high;
         let drives = self.members.len() as u64;
-        self.gate.pressed = self.volume.waiting() > u64::from(high) * drives;
-        self.gate.settle();
+        self.checks.pressed = self.volume.waiting() > u64::from(high) * drives;
+        self.checks.settle();
     }
 
     /// Whether enough of what waited has gone out.
@@ -95,9 +95,9 @@ impl<M: Machine> Submission<M> {
     pub(crate) fn has_relief(&mut self) -> bool {
         // What a worker left behind may belong to channels that nobody polls.
         self.members.iter().for_each(|member| member.stand_in(&mut self.run));
-        self.gate.pressed = self.volume.waiting() > self.pressure_low();
-        self.gate.settle();
-        !self.gate.pressed
+        self.checks.pressed = self.volume.waiting() > self.pressure_low();
+        self.checks.settle();
+        !self.checks.pressed
     }
 
     /// The low pressure point of all drives together.
@@ -107,7 +107,7 @@ impl<M: Machine> Submission<M> {
 
     /// Puts a bio that goes to one drive into the list, as a request or into another's.
     pub(crate) fn plug_request(&mut self, slot: BioRef<M>) {
-        if self.gate.traced {
+        if self.checks.traced {
             let drives = self.members.len();
             let disk = &self.members[usize::from(slot.member)].disk;
             disk.trace(&mut self.run).tell_entry(&slot);
@@ -136,11 +136,11 @@ impl<M: Machine> Submission<M> {
             unreachable!("made when the channel began to follow this mode");
         };
         let (members, run) = (&mut self.members, &mut self.run);
-        act(plug, &mut Drives { members, run, traced: self.gate.traced });
+        act(plug, &mut Drives { members, run, traced: self.checks.traced });
         plug.plugged(&self.members)
     }
 
-    /// Takes plugged requests apart again: only for a home that is leaked.
+    /// Takes plugged requests apart again: only for a `BioSet` that is leaked.
     pub(crate) fn leak_requests(&mut self) {
         if let Some(plug) = &mut self.volume_plug {
             plug.leak(&self.members);

@@ -15,7 +15,7 @@ use millrace_machine::{Counter, Machine, Stage as Work};
 
 use crate::bio::Op;
 use crate::chain::merge::try_merge;
-use crate::chain::slot::{BioList, BioRef, Stage, Waited};
+use crate::chain::slot::{BioList, BioRef, BioStage, Waited};
 use crate::channel::member::Member;
 use crate::disk::runner::Runner;
 use crate::queue::request::RequestRef;
@@ -87,7 +87,7 @@ impl<M: Machine> VolumePlug<M> {
             }
             let Some(rq) = &mut plugged.rq else { continue };
             rq.touch();
-            if rq.chain.as_ref().is_some_and(|chain| chain.stage == Stage::Child) {
+            if rq.chain.as_ref().is_some_and(|chain| chain.stage == BioStage::Child) {
                 // Neither is a part merged with what comes after it.
                 left = Some(bio);
                 continue;
@@ -128,7 +128,7 @@ impl<M: Machine> VolumePlug<M> {
     fn plug_or_block(&mut self, slot: BioRef<M>, to: &mut Drives<'_, M>) {
         let at = usize::from(slot.member);
         // Split bios are taken to be as large as they get: never merged again.
-        let mergeable = slot.op().has_data() && slot.stage != Stage::Child;
+        let mergeable = slot.op().has_data() && slot.stage != BioStage::Child;
         let slot = match mergeable {
             true => match self.merge(slot, to.members, to.run) {
                 Some(slot) => slot,
@@ -160,9 +160,9 @@ impl<M: Machine> VolumePlug<M> {
 
     /// A bio found no tag of its drive: whoever sleeps unplugs first, then the whole context waits.
     fn block(&mut self, slot: BioRef<M>, to: &mut Drives<'_, M>) {
-        let why = core::mem::replace(&mut to.run.told.unplug, Unplug::ToWait);
+        let why = core::mem::replace(&mut to.run.trace_context.unplug, Unplug::ToWait);
         self.unplug(to);
-        to.run.told.unplug = why;
+        to.run.trace_context.unplug = why;
         let member = &mut to.members[usize::from(slot.member)];
         member.expect_tag();
         member.stats.tag_waits.add(1);
@@ -223,7 +223,7 @@ impl<M: Machine> VolumePlug<M> {
         self.unplug(to);
     }
 
-    /// Takes plugged requests apart again: only for a home that is leaked.
+    /// Takes plugged requests apart again: only for a `BioSet` that is leaked.
     pub(crate) fn leak(&mut self, members: &[Member<M>]) {
         self.blocked.leak();
         self.refused.leak();

@@ -1,7 +1,7 @@
 //! `Worker`: a thread that serves drives for others.
 //!
-//! Owns a seat in each of its drives (handover.rs); usually one, more where drives outnumber CPUs.
-//! It submits nothing of its own: what it completes goes home to the channels that submitted.
+//! Serves drives, each a `WorkerDrive`; usually one, more where drives outnumber CPUs.
+//! It submits nothing of its own: what it completes goes back to the channels that submitted.
 //! `turn` does what there is to do; a reactor's thread calls it between its turns, any other lets
 //! [`Worker::run`] sleep in its bell. Dropped while there is work, it leaves that to the
 //! submitters, but for what a drive has from a queue that is the worker's own: for that it waits a
@@ -14,11 +14,11 @@ use alloc::vec::Vec;
 use millrace_machine::{Doorbell, Machine, Order, Word};
 
 use crate::bio::error::Error;
-use crate::chain::home::Home;
+use crate::chain::bio_set::BioSet;
 use crate::channel::io_thread::{DRAIN_NS, IoThread, Turn};
 use crate::disk::Disk;
-use crate::disk::post::Post;
 use crate::disk::runner::{Runner, Stamp};
+use crate::disk::worker_drive::WorkerDrive;
 use crate::trace::tracer::Tracer;
 
 /// How long a worker looks for more before it sleeps, unless told otherwise: about what a sleep and
@@ -29,17 +29,17 @@ const TICK_NS: u64 = 100_000_000;
 
 /// A thread that serves drives for others.
 pub struct Worker<M: Machine> {
-    posts: Vec<Post<M>>,
+    drives: Vec<WorkerDrive<M>>,
     run: Runner<M>,
     owner: u64,
     bell: Arc<Doorbell<M>>,
     next_tick_ns: u64,
     turn_drives: Option<Turn<M>>,
     /// Whose completions the runner keeps: nobody's. Boxed, so that it does not move.
-    _home: Box<Home<M>>,
+    _bio_set: Box<BioSet<M>>,
 }
 
-// SAFETY: the raw pointers inside are to the worker's own boxed home, which has no slots.
+// SAFETY: the raw pointers inside are to the worker's own boxed set, which has no slots.
 #[allow(unsafe_code)]
 unsafe impl<M: Machine> Send for Worker<M> {}
 
@@ -47,15 +47,15 @@ impl<M: Machine> Worker<M> {
     /// A worker of no drives yet; `thread.number` is not used.
     #[must_use]
     pub fn new(thread: &IoThread<M>) -> Self {
-        let home = Home::new(0, Arc::clone(&thread.bell));
+        let bio_set = BioSet::new(0, Arc::clone(&thread.bell));
         Worker {
-            posts: Vec::new(),
-            run: Runner::new(&home, thread.owner, Stamp::Batch, 0),
+            drives: Vec::new(),
+            run: Runner::new(&bio_set, thread.owner, Stamp::Batch, 0),
             owner: thread.owner,
             bell: Arc::clone(&thread.bell),
             next_tick_ns: 0,
             turn_drives: thread.turn,
-            _home: home,
+            _bio_set: bio_set,
         }
     }
 
@@ -65,9 +65,9 @@ impl<M: Machine> Worker<M> {
     /// # Errors
     /// If the driver cannot open the queue.
     pub fn serve(&mut self, disk: &Arc<Disk<M>>) -> Result<bool, Error> {
-        let post = Post::take(disk, self.owner, &self.bell)?;
-        let taken = post.is_some();
-        self.posts.extend(post);
+        let drive = WorkerDrive::take(disk, self.owner, &self.bell)?;
+        let taken = drive.is_some();
+        self.drives.extend(drive);
         Ok(taken)
     }
 
@@ -76,14 +76,14 @@ impl<M: Machine> Worker<M> {
         self.run.forget_wake();
         let now_ns = M::now();
         let ticks = now_ns >= self.next_tick_ns;
-        let tracer = self.posts.iter().find_map(|post| post.disk.config.tracer.as_deref());
+        let tracer = self.drives.iter().find_map(|drive| drive.disk.config.tracer.as_deref());
         if tracer.is_some_and(Tracer::is_on) != self.run.trace.is_some() {
             self.run.follow(tracer);
         }
-        for post in &mut self.posts {
-            post.turn(&mut self.run);
+        for drive in &mut self.drives {
+            drive.turn(&mut self.run);
             if ticks {
-                post.check_timeouts(now_ns, &mut self.run);
+                drive.check_timeouts(now_ns, &mut self.run);
             }
         }
         self.run.publish();
@@ -95,13 +95,13 @@ impl<M: Machine> Worker<M> {
     /// Whether there is something to do without sleeping: for a last look after arming the bell.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.posts.iter().any(Post::has_work)
+        self.drives.iter().any(WorkerDrive::has_work)
     }
 
     /// When to turn again at the latest, if there is such a time.
     #[must_use]
     pub fn sleep_until(&self) -> Option<u64> {
-        let in_use = self.posts.iter().any(|post| post.disk.tags_in_use() > 0);
+        let in_use = self.drives.iter().any(|drive| drive.disk.tags_in_use() > 0);
         let tick = in_use.then_some(self.next_tick_ns);
         match (self.run.wake_ns(), tick) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -118,14 +118,14 @@ impl<M: Machine> Worker<M> {
     /// Takes nothing new: submitters serve their drives themselves from now on. What it has it
     /// goes on with, as long as it is turned.
     pub fn close(&mut self) {
-        self.posts.iter().for_each(|post| post.leave(self.owner));
+        self.drives.iter().for_each(|drive| drive.leave(self.owner));
     }
 
     /// Whether its queues hold nothing that only it can finish: then it may be dropped without
     /// leaving a drive's work behind. Meaningful after [`Worker::close`].
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.posts.iter().all(Post::is_idle)
+        self.drives.iter().all(WorkerDrive::is_idle)
     }
 
     /// The bell that wakes it.
@@ -154,20 +154,20 @@ impl<M: Machine> Worker<M> {
 impl<M: Machine> Drop for Worker<M> {
     /// What drives have from queues of its own is waited for, since nobody else can poll them.
     fn drop(&mut self) {
-        self.posts.iter().for_each(|post| post.leave(self.owner));
+        self.drives.iter().for_each(|drive| drive.leave(self.owner));
         let owner = self.owner;
-        let in_flight = |post: &Post<M>| post.in_flight(owner) > 0;
+        let in_flight = |drive: &WorkerDrive<M>| drive.in_flight(owner) > 0;
         let deadline_ns = M::now().saturating_add(DRAIN_NS);
-        while self.posts.iter().any(in_flight) && M::now() < deadline_ns {
+        while self.drives.iter().any(in_flight) && M::now() < deadline_ns {
             self.turn();
             if let Some(turn) = self.turn_drives {
                 // A ring that fails is reported by the next real turn.
                 let _ = turn(&self.bell, None, &|| true);
             }
-            if self.posts.iter().any(in_flight) {
+            if self.drives.iter().any(in_flight) {
                 M::spin_until(M::now() + 100_000, || false);
             }
         }
-        self.posts.iter().for_each(|post| post.close(self.owner));
+        self.drives.iter().for_each(|drive| drive.close(self.owner));
     }
 }

@@ -9,10 +9,10 @@ use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Lock, Machine, Stage};
 
 use crate::account::failures::Failure;
-use crate::account::{Run, Times, Whose};
+use crate::account::{EqualIos, Times, Whose};
 use crate::bio::Op;
 use crate::bio::status::Status;
-use crate::chain::home::Home;
+use crate::chain::bio_set::BioSet;
 use crate::chain::merge;
 use crate::chain::slot::{BioRef, Waited};
 use crate::disk::Stack;
@@ -35,7 +35,7 @@ impl<'a, M: Machine> Visit<'a, M> {
             M::work(Stage::Complete, count as u32);
         }
         let tags = &*self.hctx.tags;
-        let (mut given, mut equal) = (TagBatch::EMPTY, Run::EMPTY);
+        let (mut given, mut equal) = (TagBatch::EMPTY, EqualIos::EMPTY);
         let (mut c_ns, mut again) = (M::now(), false);
         while let Some((mut rq, status)) = self.run.batch.take(tags) {
             if self.run.stamp == Stamp::Io {
@@ -60,7 +60,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         &mut self,
         rq: &mut Request<M>,
         (status, c_ns): (Status, u64),
-        equal: &mut Run,
+        equal: &mut EqualIos,
     ) -> bool {
         if !rq.is_in_flight() {
             self.confirm_abandoned(rq);
@@ -78,18 +78,18 @@ impl<'a, M: Machine> Visit<'a, M> {
         op == Op::Flush && self.flush_done()
     }
 
-    /// Gives each bio of a chain its status and sends it home.
+    /// Gives each bio of a chain its status and sends it back to its channel.
     #[inline(always)]
     pub(crate) fn end_bios(
         &mut self,
         chain: BioRef<M>,
         status: Status,
         (d_ns, c_ns): (u64, u64),
-        equal: &mut Run,
+        equal: &mut EqualIos,
     ) {
         let times = Times { q_ns: chain.q_ns, waits: chain.waits(), d_ns, c_ns };
-        let home = self.run.home();
-        let (op, whose) = (chain.op(), Whose::of(&chain, home));
+        let bio_set = self.run.bio_set();
+        let (op, whose) = (chain.op(), Whose::of(&chain, bio_set));
         self.stats.begin(equal, (op, whose), times, &mut self.run.accounts.tenants);
         let mut next = Some(chain);
         while let Some(mut bio) = next {
@@ -97,7 +97,7 @@ impl<'a, M: Machine> Visit<'a, M> {
             bio.touch();
             bio.status = status;
             bio.waited = Waited::NOT;
-            let whose = Whose::of(&bio, home);
+            let whose = Whose::of(&bio, bio_set);
             self.stats.count(
                 equal,
                 (bio.q_ns, whose),
@@ -136,7 +136,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         }
         // Admitted before: a freeze does not stop it. Which software queue does not matter, but it
         // goes through the hardware queue of its submitter, who is there to poll for it.
-        let (hctx, bell) = (&self.disk.hctxs[usize::from(target)], Home::bell_of(&first));
+        let (hctx, bell) = (&self.disk.hctxs[usize::from(target)], BioSet::bell_of(&first));
         self.disk.count_handed(target, 1);
         self.disk.ctxs[usize::from(hctx.own_ctx)].ctx.lock().list(target).push_back(first);
         self.disk.flush.lock().moves += 1;
@@ -157,6 +157,6 @@ impl<'a, M: Machine> Visit<'a, M> {
         let mut list = self.disk.abandoned.lock();
         let place = list.iter().position(|a| a.tag == rq.tag() && a.hctx == self.hctx.number);
         let entry = list.swap_remove(place.expect("abandoned requests are on the list"));
-        drop(entry.homes);
+        drop(entry.bio_sets);
     }
 }

@@ -9,17 +9,17 @@
 use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Machine, Stage};
 
-use crate::account::Run;
+use crate::account::EqualIos;
 use crate::bio::Op;
 use crate::bio::status::Status;
 use crate::chain::slot::{BioList, BioRef};
 use crate::disk::runner::{Runner, Stamp};
 use crate::disk::visit::Visit;
-use crate::disk::{Stack, Way};
+use crate::disk::{Stack, SubmitPath};
 use crate::queue::Serve;
 use crate::queue::driver::{CompletionBatch, Moment};
 use crate::queue::request::Dispatch;
-use crate::queue::serve::Serving;
+use crate::queue::serve::ServeGuard;
 use crate::queue::tag::TagBatch;
 use crate::trace::tracer::TraceStamp;
 
@@ -31,7 +31,7 @@ const MOST_AT_ONCE: u32 = CompletionBatch::CAPACITY as u32;
 /// obstacle: they have left a flag, or rung the owner, who polls all its queues.
 #[inline(always)]
 pub(crate) fn is_plain<'a, M: Machine>(visit: &Visit<'a, M>, serve: &Serve<M>) -> bool {
-    visit.disk.way == Way::Direct && is_free(visit, serve)
+    visit.disk.path == SubmitPath::Direct && is_free(visit, serve)
 }
 
 /// Whether nothing waits before a batch that would go the short way.
@@ -48,7 +48,7 @@ fn is_free<'a, M: Machine>(visit: &Visit<'a, M>, serve: &Serve<M>) -> bool {
 #[inline(never)]
 pub(crate) fn issue_batch<'a, M: Machine>(
     visit: &mut Visit<'a, M>,
-    mut serving: Serving<'a, M, Serve<M>>,
+    mut serving: ServeGuard<'a, M, Serve<M>>,
     list: &mut BioList<M>,
 ) {
     if visit.disk.config.stack == Stack::Mq {
@@ -153,7 +153,7 @@ pub(crate) fn issue_single<'a, M: Machine>(
     visit.run.accounts.c_ns = c_ns;
     visit.stats.record_one(&bio, (d_ns, c_ns), &mut visit.run.accounts.tenants);
     tags.give_one(rq);
-    // From this channel's own plug, so that is where it goes home to.
+    // From this channel's own plug, so that it goes back there.
     visit.run.done.push_back(bio);
     visit.wake_waiter();
     if stays.is_some() || !visit.run.woken.is_empty() {
@@ -166,7 +166,7 @@ pub(crate) fn issue_single<'a, M: Machine>(
 #[inline(never)]
 fn stage_single<'a, M: Machine>(
     visit: &mut Visit<'a, M>,
-    mut serving: Serving<'a, M, Serve<M>>,
+    mut serving: ServeGuard<'a, M, Serve<M>>,
     mut bio: BioRef<M>,
 ) -> Result<(), BioRef<M>> {
     if serving.frozen {
@@ -182,14 +182,14 @@ fn stage_single<'a, M: Machine>(
 
 /// What the driver has completed is not just the one.
 #[inline(never)]
-fn end_single<'a, M: Machine>(visit: &mut Visit<'a, M>, mut serving: Serving<'a, M, Serve<M>>) {
+fn end_single<'a, M: Machine>(visit: &mut Visit<'a, M>, mut serving: ServeGuard<'a, M, Serve<M>>) {
     visit.check_reaped(&mut serving);
     leave_and_end(visit, serving);
 }
 
 /// Leaves the queue and ends what the driver has completed.
 #[inline(always)]
-fn leave_and_end<'a, M: Machine>(visit: &mut Visit<'a, M>, serving: Serving<'a, M, Serve<M>>) {
+fn leave_and_end<'a, M: Machine>(visit: &mut Visit<'a, M>, serving: ServeGuard<'a, M, Serve<M>>) {
     if visit.run.batch.is_full() {
         // More may be done, and a full batch has no room for it: the general way looks again,
         // with an empty one.
@@ -206,7 +206,7 @@ fn leave_and_end<'a, M: Machine>(visit: &mut Visit<'a, M>, serving: Serving<'a, 
 
 /// The rest of a round: latecomers, other channels' completions, queues that got tags.
 #[inline(never)]
-fn go_on<'a, M: Machine>(visit: &mut Visit<'a, M>, stays: Option<Serving<'a, M, Serve<M>>>) {
+fn go_on<'a, M: Machine>(visit: &mut Visit<'a, M>, stays: Option<ServeGuard<'a, M, Serve<M>>>) {
     if let Some(serving) = stays {
         return visit.serve(serving);
     }
@@ -287,7 +287,7 @@ fn complete_batch<M: Machine>(visit: &mut Visit<'_, M>) -> bool {
     visit.run.accounts.c_ns = c_ns;
     let (mut given, mut again) = (TagBatch::EMPTY, false);
     let first = visit.run.batch.looks(tags).next();
-    let mut equal = first.map_or(Run::EMPTY, |(rq, _)| rq.times(c_ns));
+    let mut equal = first.map_or(EqualIos::EMPTY, |(rq, _)| rq.times(c_ns));
     loop {
         if visit.run.trace.is_some() {
             record_alike(visit, &equal);
@@ -311,12 +311,12 @@ fn complete_batch<M: Machine>(visit: &mut Visit<'_, M>) -> bool {
 /// Ends the next requests of the batch, up to the first one that failed, is no plain request of one
 /// bio of this channel, or has other times.
 #[inline(always)]
-fn end_alike<M: Machine>(visit: &mut Visit<'_, M>, given: &mut TagBatch, equal: &mut Run) {
-    let (tags, home) = (&*visit.hctx.tags, visit.run.home());
+fn end_alike<M: Machine>(visit: &mut Visit<'_, M>, given: &mut TagBatch, equal: &mut EqualIos) {
+    let (tags, bio_set) = (&*visit.hctx.tags, visit.run.bio_set());
     let Runner { batch, done, .. } = &mut *visit.run;
     let (mut ios, mut sectors, mut rest) = (0, 0, batch.rest(tags));
     while let Some((rq, status)) = rest.peek() {
-        if !status.is_ok() || !rq.ends_alike(home, equal) {
+        if !status.is_ok() || !rq.ends_alike(bio_set, equal) {
             break;
         }
         let Some((mut rq, _)) = rest.take() else { break };
@@ -333,8 +333,8 @@ fn end_alike<M: Machine>(visit: &mut Visit<'_, M>, given: &mut TagBatch, equal: 
 
 /// Records that the next requests of the batch have succeeded, as many as [`end_alike`] ends.
 #[inline(never)]
-fn record_alike<M: Machine>(visit: &mut Visit<'_, M>, equal: &Run) {
-    let (tags, home) = (&*visit.hctx.tags, visit.run.home());
+fn record_alike<M: Machine>(visit: &mut Visit<'_, M>, equal: &EqualIos) {
+    let (tags, bio_set) = (&*visit.hctx.tags, visit.run.bio_set());
     let mut tracing = visit.disk.trace(visit.run);
-    tracing.record_successes(tags, equal.c_ns(), |rq| rq.ends_alike(home, equal));
+    tracing.record_successes(tags, equal.c_ns(), |rq| rq.ends_alike(bio_set, equal));
 }

@@ -16,11 +16,11 @@ use crate::disk::direct;
 use crate::disk::runner::Stamp;
 use crate::disk::sq;
 use crate::disk::visit::Visit;
-use crate::disk::{Stack, Way};
+use crate::disk::{Stack, SubmitPath};
 use crate::queue::Serve;
 use crate::queue::driver::{Moment, QueueKind};
 use crate::queue::request::{Dispatch, RequestRef};
-use crate::queue::serve::Serving;
+use crate::queue::serve::ServeGuard;
 use crate::queue::tag::TagBatch;
 use crate::trace::Action;
 
@@ -56,7 +56,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     /// queue that no other hardware queue takes from is private to whoever serves, and passed by.
     #[inline(always)]
     fn stage(&mut self, ctx: u16, list: &mut BioList<M>, serve: &mut Serve<M>) {
-        if self.disk.way != Way::Queues {
+        if self.disk.path != SubmitPath::Queues {
             if self.disk.config.stack != Stack::Raw {
                 M::work(Stage::Insert, list.len());
             }
@@ -133,7 +133,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     /// An owner found somebody looking at its queue: nobody else polls it, so it comes back. The
     /// mark keeps it from sleeping.
     #[cold]
-    fn insist(&self) -> Option<Serving<'a, M, Serve<M>>> {
+    fn insist(&self) -> Option<ServeGuard<'a, M, Serve<M>>> {
         if !self.may_serve() || planted(Plant::OwnerGivesUp) {
             return None;
         }
@@ -142,7 +142,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     }
 
     /// Dispatches and polls until there is nothing left to do, then leaves.
-    pub(crate) fn serve(&mut self, mut serving: Serving<'a, M, Serve<M>>) {
+    pub(crate) fn serve(&mut self, mut serving: ServeGuard<'a, M, Serve<M>>) {
         let hctx = self.hctx;
         let mut rounds = 0;
         loop {
@@ -196,7 +196,7 @@ impl<'a, M: Machine> Visit<'a, M> {
 
     /// Takes the driver's completions.
     #[inline(always)]
-    pub(crate) fn reap(&mut self, serving: &mut Serving<'_, M, Serve<M>>) {
+    pub(crate) fn reap(&mut self, serving: &mut ServeGuard<'_, M, Serve<M>>) {
         let serve: &mut Serve<M> = serving;
         if serve.in_flight.count() == 0 {
             return;
@@ -218,7 +218,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     }
 
     /// Hands as much as possible to the driver.
-    fn dispatch(&mut self, serving: &mut Serving<'_, M, Serve<M>>) {
+    fn dispatch(&mut self, serving: &mut ServeGuard<'_, M, Serve<M>>) {
         let serve: &mut Serve<M> = serving;
         let mut now_ns = core::mem::take(&mut serve.inserted_ns);
         if serve.quiesced || serve.queue.is_none() {

@@ -9,7 +9,7 @@ use millrace_machine::{Machine, Stage};
 use crate::disk::visit::Visit;
 use crate::queue::Serve;
 use crate::queue::request::RequestRef;
-use crate::queue::serve::Serving;
+use crate::queue::serve::ServeGuard;
 use crate::trace::Action;
 
 /// Takes filled requests and runs the queue; false, and nothing taken, if it is frozen.
@@ -39,7 +39,7 @@ pub(crate) fn submit<'a, M: Machine>(
 }
 
 /// Serves a queue that was entered, or leaves it to its owner.
-fn leave_to_others<'a, M: Machine>(visit: &mut Visit<'a, M>, serving: Serving<'a, M, Serve<M>>) {
+fn leave_to_others<'a, M: Machine>(visit: &mut Visit<'a, M>, serving: ServeGuard<'a, M, Serve<M>>) {
     if visit.may_serve() {
         return visit.serve(serving);
     }

@@ -49,7 +49,7 @@ impl<M: Machine> Disk<M> {
         // A flush that others joined goes back from a queue's end to a software queue, perhaps
         // behind this look: so no flush may be there before and after it, nor pass meanwhile. The
         // same holds for what a worker left behind.
-        let moves = || (self.flush.lock().moves_while_idle(), seat_moves(self));
+        let moves = || (self.flush.lock().moves_while_idle(), worker_moves(self));
         let before = moves();
         before.0.is_some() && has_empty_queues(self) && moves() == before
     }
@@ -94,10 +94,10 @@ impl<M: Machine> Disk<M> {
 }
 
 /// How often work of a worker's queue was moved to others so far.
-fn seat_moves<M: Machine>(disk: &Disk<M>) -> u64 {
+fn worker_moves<M: Machine>(disk: &Disk<M>) -> u64 {
     let mut moves = 0;
-    if let Some(seat) = &disk.seat {
-        disk.hctxs[usize::from(seat.hctx)].change(|serve| moves = serve.moves);
+    if let Some(worker_state) = &disk.worker_state {
+        disk.hctxs[usize::from(worker_state.hctx)].change(|serve| moves = serve.moves);
     }
     moves
 }

@@ -1,7 +1,7 @@
 //! Handing a batch over to a drive's worker, and what the worker's queue does with it.
 //!
-//! A `Seat` is a worker's place in a disk: which hardware queue is its own, whether it is there,
-//! and how much it has been handed and not yet sent on. Submitters put a batch into their software
+//! `WorkerState` says which hardware queue is the worker's own, whether the worker is there, and
+//! how much it has been handed and not yet sent on. Submitters put a batch into their software
 //! queue, mark it, and ring; whoever serves that hardware queue (the worker, as a rule) takes the
 //! lists of all software queues, sorts and merges them (sort.rs), and goes on as with any batch. If
 //! the worker is gone the submitters serve its queue, or take their bios back to their own. Lock
@@ -13,8 +13,8 @@ use millrace_machine::{Lock, Machine, Order, Stage, Word};
 use crate::chain::slot::BioList;
 use crate::chain::sort::{merge_into, sort};
 use crate::disk::Disk;
-use crate::disk::seat::Seat;
 use crate::disk::visit::Visit;
+use crate::disk::worker_state::WorkerState;
 use crate::queue::Serve;
 use crate::queue::driver::QueueKind;
 
@@ -22,34 +22,36 @@ impl<M: Machine> Disk<M> {
     /// Whether a worker serves this drive for others.
     #[must_use]
     pub fn has_worker(&self) -> bool {
-        self.seat.as_ref().is_some_and(Seat::is_taken)
+        self.worker_state.as_ref().is_some_and(WorkerState::is_taken)
     }
 
     /// Whether this hardware queue is the one that the worker has, or would have.
     #[inline]
     pub(crate) fn is_workers(&self, hctx: u16) -> bool {
-        self.seat.as_ref().is_some_and(|seat| seat.hctx == hctx)
+        self.worker_state.as_ref().is_some_and(|worker_state| worker_state.hctx == hctx)
     }
 
     /// Whether something was left for a worker that is gone.
     pub(crate) fn is_orphaned(&self) -> bool {
-        self.seat.as_ref().is_some_and(|seat| {
-            !seat.is_taken() && self.hctxs[usize::from(seat.hctx)].has_pending()
+        self.worker_state.as_ref().is_some_and(|worker_state| {
+            !worker_state.is_taken() && self.hctxs[usize::from(worker_state.hctx)].has_pending()
         })
     }
 
     /// Chains that wait for the worker to send them on; 0 without one.
     #[must_use]
     pub fn waiting(&self) -> u64 {
-        self.seat.as_ref().map_or(0, Seat::waiting)
+        self.worker_state.as_ref().map_or(0, WorkerState::waiting)
     }
 
     /// Counts chains that go into a list for a worker's queue, whoever puts them there: all that is
     /// taken from those lists is counted, too.
     pub(crate) fn count_handed(&self, hctx: u16, chains: u32) {
-        if let Some(seat) = self.seat.as_ref().filter(|seat| seat.hctx == hctx) {
+        if let Some(worker_state) =
+            self.worker_state.as_ref().filter(|worker_state| worker_state.hctx == hctx)
+        {
             // Relaxed: a measure.
-            seat.handed.fetch_add(chains.into(), Order::Relaxed);
+            worker_state.handed.fetch_add(chains.into(), Order::Relaxed);
         }
     }
 }
@@ -59,7 +61,7 @@ impl<M: Machine> Visit<'_, M> {
     /// the worker; a frozen disk leaves the batch in the list.
     pub(crate) fn hand_over(&mut self, ctx: u16, list: &mut BioList<M>) {
         let disk = self.disk;
-        let Some(seat) = &disk.seat else { return };
+        let Some(worker_state) = &disk.worker_state else { return };
         let chains = list.len();
         self.trace().begin_insert(list);
         list.mark_inserted(M::now());
@@ -70,10 +72,10 @@ impl<M: Machine> Visit<'_, M> {
                 return list.unmark_inserted();
             }
             self.trace().record_inserts(list);
-            queue.list(seat.hctx).append(list);
+            queue.list(worker_state.hctx).append(list);
         }
-        disk.count_handed(seat.hctx, chains);
-        let theirs = &disk.hctxs[usize::from(seat.hctx)];
+        disk.count_handed(worker_state.hctx, chains);
+        let theirs = &disk.hctxs[usize::from(worker_state.hctx)];
         if !planted(Plant::HandoverUnmarked) {
             theirs.mark_pending(ctx.into());
         }
@@ -85,13 +87,13 @@ impl<M: Machine> Visit<'_, M> {
     #[cold]
     pub(crate) fn stand_in(&mut self, ctx: u16) {
         let disk = self.disk;
-        let Some(seat) = &disk.seat else { return };
+        let Some(worker_state) = &disk.worker_state else { return };
         if disk.kind == QueueKind::AnyThread {
-            let stats = self.run.stats_of(disk, seat.hctx);
-            Visit::new(disk, seat.hctx, self.run, &stats).run_queue();
+            let stats = self.run.stats_of(disk, worker_state.hctx);
+            Visit::new(disk, worker_state.hctx, self.run, &stats).run_queue();
             return;
         }
-        let theirs = &disk.hctxs[usize::from(seat.hctx)];
+        let theirs = &disk.hctxs[usize::from(worker_state.hctx)];
         if !theirs.has_pending() {
             return;
         }
@@ -99,11 +101,12 @@ impl<M: Machine> Visit<'_, M> {
         // Under the serve lock, so that nobody finds the disk drained between two lists.
         theirs.change(|serve| {
             let mut left = BioList::new();
-            theirs.take_pending(|ctx| left.append(disk.ctxs[ctx].ctx.lock().list(seat.hctx)));
+            theirs
+                .take_pending(|ctx| left.append(disk.ctxs[ctx].ctx.lock().list(worker_state.hctx)));
             moved = !left.is_empty();
             serve.moves += u64::from(moved);
             // Relaxed: a measure.
-            seat.handed.fetch_add(u64::from(left.len()).wrapping_neg(), Order::Relaxed);
+            worker_state.handed.fetch_add(u64::from(left.len()).wrapping_neg(), Order::Relaxed);
             // Admitted before: a freeze does not stop it.
             disk.ctxs[usize::from(ctx)].ctx.lock().list(self.hctx.number).append(&mut left);
         });
@@ -146,18 +149,22 @@ impl<M: Machine> Visit<'_, M> {
     /// Before a worker's queue is left: notes what went out. Who is not the worker, and leaves
     /// something that was meant for it, wakes it: nobody else would look for its completion.
     pub(crate) fn note_round(&self, serve: &mut Serve<M>) {
-        let Some(seat) = self.disk.seat.as_ref().filter(|seat| seat.hctx == self.hctx.number)
+        let Some(worker_state) = self
+            .disk
+            .worker_state
+            .as_ref()
+            .filter(|worker_state| worker_state.hctx == self.hctx.number)
         else {
             return;
         };
         let settled = serve.taken.saturating_sub(serve.staged.len().into());
         // Relaxed: one writer at a time, by the serve lock; read as a measure.
-        seat.settled.store(settled, Order::Relaxed);
+        worker_state.settled.store(settled, Order::Relaxed);
         serve.holds_handed &= serve.has_waiting() || serve.in_flight.count() > 0;
         // Relaxed: the worker itself knows.
-        if serve.holds_handed && seat.worker.load(Order::Relaxed) != self.run.owner {
+        if serve.holds_handed && worker_state.worker.load(Order::Relaxed) != self.run.owner {
             // Relaxed: ordered by the fence of `Doorbell::ring`.
-            seat.rounds.fetch_add(1, Order::Relaxed);
+            worker_state.rounds.fetch_add(1, Order::Relaxed);
             self.hctx.ring();
         }
     }

@@ -13,7 +13,7 @@ use millrace_machine::Machine;
 use crate::account::DiskStats;
 use crate::account::ledger::Entry;
 use crate::account::tenants::{TenantLedger, Tenants};
-use crate::chain::home::Home;
+use crate::chain::bio_set::BioSet;
 use crate::chain::slot::{BioList, BioRef};
 use crate::disk::Disk;
 use crate::queue::driver::CompletionBatch;
@@ -48,7 +48,7 @@ pub(crate) struct Accounts<M: Machine> {
 
 /// Context of a thread that runs queues.
 pub(crate) struct Runner<M: Machine> {
-    home: *const Home<M>,
+    bio_set: *const BioSet<M>,
     /// Identity for queues that have an owner.
     pub(crate) owner: u64,
     pub(crate) stamp: Stamp,
@@ -59,7 +59,7 @@ pub(crate) struct Runner<M: Machine> {
     /// Earliest time at which a driver wants to be polled again.
     wake_ns: Option<u64>,
     outbox: BioList<M>,
-    outbox_home: *const Home<M>,
+    outbox_set: *const BioSet<M>,
     /// Queues that got a tag they waited for.
     pub(crate) woken: Vec<(Arc<Disk<M>>, u16)>,
     /// Those of them whose turn it is, in a list that is there while nobody runs them.
@@ -70,12 +70,12 @@ pub(crate) struct Runner<M: Machine> {
     /// Where this thread's events go while somebody records.
     pub(crate) trace: Option<TraceWriter<M>>,
     /// What events are to say that those who make them do not know.
-    pub(crate) told: Told,
+    pub(crate) trace_context: TraceContext,
 }
 
 /// What a thread notes for the events that it is about to make.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Told {
+pub(crate) struct TraceContext {
     /// When what is traced was inserted last.
     pub(crate) inserted_ns: u64,
     /// Why plugs are emptied.
@@ -84,9 +84,9 @@ pub(crate) struct Told {
 
 impl<M: Machine> Runner<M> {
     /// `hint` tells channels apart.
-    pub(crate) fn new(home: &Home<M>, owner: u64, stamp: Stamp, hint: u32) -> Self {
+    pub(crate) fn new(bio_set: &BioSet<M>, owner: u64, stamp: Stamp, hint: u32) -> Self {
         Runner {
-            home,
+            bio_set,
             owner,
             stamp,
             hint,
@@ -94,13 +94,13 @@ impl<M: Machine> Runner<M> {
             batch: CompletionBatch::new(),
             wake_ns: None,
             outbox: BioList::new(),
-            outbox_home: core::ptr::null(),
+            outbox_set: core::ptr::null(),
             woken: Vec::with_capacity(8),
             turn: Some(Vec::with_capacity(8)),
             left_busy: false,
             accounts: Accounts { c_ns: 0, tenants: Tenants::new(None), others: Vec::new() },
             trace: None,
-            told: Told::default(),
+            trace_context: TraceContext::default(),
         }
     }
 
@@ -143,14 +143,14 @@ impl<M: Machine> Runner<M> {
     }
 
     /// Whose runner it is.
-    pub(crate) fn home(&self) -> *const Home<M> {
-        self.home
+    pub(crate) fn bio_set(&self) -> *const BioSet<M> {
+        self.bio_set
     }
 
     /// A bio has its final status.
     #[inline(always)]
     pub(crate) fn finish(&mut self, bio: BioRef<M>) {
-        if bio.home == self.home {
+        if bio.bio_set == self.bio_set {
             self.done.push_back(bio);
         } else {
             self.finish_foreign(bio);
@@ -159,9 +159,9 @@ impl<M: Machine> Runner<M> {
 
     #[inline(never)]
     fn finish_foreign(&mut self, bio: BioRef<M>) {
-        if self.outbox_home != bio.home {
+        if self.outbox_set != bio.bio_set {
             self.deliver();
-            self.outbox_home = bio.home;
+            self.outbox_set = bio.bio_set;
         }
         self.outbox.push_back(bio);
     }
@@ -170,7 +170,7 @@ impl<M: Machine> Runner<M> {
     #[inline]
     pub(crate) fn deliver(&mut self) {
         if !self.outbox.is_empty() {
-            Home::deliver_to(self.outbox_home, self.outbox.take());
+            BioSet::deliver_to(self.outbox_set, self.outbox.take());
         }
     }
 

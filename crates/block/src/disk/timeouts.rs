@@ -9,11 +9,11 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Counter, Lock, Machine};
 
-use crate::account::Run;
+use crate::account::EqualIos;
 use crate::account::failures::Failure;
 use crate::bio::Op;
 use crate::bio::status::Status;
-use crate::chain::home::HomeRef;
+use crate::chain::bio_set::BioSetRef;
 use crate::chain::slot::{BioRef, Slot};
 use crate::disk::AbandonedRequest;
 use crate::disk::visit::Visit;
@@ -70,9 +70,9 @@ fn expire<'a, M: Machine>(visit: &mut Visit<'a, M>, serve: &mut Serve<M>, tag: T
     }
     let (op, d_ns, chain) = (rq.op(), rq.d_ns, rq.empty());
     rq.state = State::Abandoned;
-    let homes = homes_of(&chain);
-    visit.disk.abandoned.lock().push(AbandonedRequest { hctx: visit.hctx.number, tag, homes });
-    let mut equal = Run::EMPTY;
+    let bio_sets = bio_sets_of(&chain);
+    visit.disk.abandoned.lock().push(AbandonedRequest { hctx: visit.hctx.number, tag, bio_sets });
+    let mut equal = EqualIos::EMPTY;
     let stamps = (d_ns, now_ns);
     visit.run.accounts.c_ns = now_ns;
     visit.end_bios(chain, Status::TimedOut, stamps, &mut equal);
@@ -94,12 +94,12 @@ fn has_foreign_memory<M: Machine>(rq: &Request<M>) -> bool {
     false
 }
 
-fn homes_of<M: Machine>(chain: &BioRef<M>) -> Vec<HomeRef<M>> {
-    let mut homes = Vec::new();
+fn bio_sets_of<M: Machine>(chain: &BioRef<M>) -> Vec<BioSetRef<M>> {
+    let mut bio_sets = Vec::new();
     let mut next: Option<&Slot<M>> = Some(chain);
     while let Some(bio) = next {
-        homes.push(HomeRef::new(bio.home));
+        bio_sets.push(BioSetRef::new(bio.bio_set));
         next = bio.chained.as_deref();
     }
-    homes
+    bio_sets
 }

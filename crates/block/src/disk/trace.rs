@@ -177,7 +177,7 @@ impl<M: Machine> Tracing<'_, M> {
 
     /// For the recorder, that so many requests go there, of which one is this bio's.
     pub(crate) fn record_unplug(&mut self, bio: &Slot<M>, count: u32) {
-        let step = match self.run.told.unplug {
+        let step = match self.run.trace_context.unplug {
             Unplug::Explicit => Step::One(Act::Unplug),
             Unplug::ToWait => Step::One(Act::UnplugTimer),
         };
@@ -197,7 +197,7 @@ impl<M: Machine> Tracing<'_, M> {
     #[inline(never)]
     fn note_insert(&mut self, list: &BioList<M>) {
         self.tell_list(Action::Insert, list);
-        self.run.told.inserted_ns = M::now();
+        self.run.trace_context.inserted_ns = M::now();
     }
 
     /// For the recorder, that it was.
@@ -218,7 +218,7 @@ impl<M: Machine> Tracing<'_, M> {
 
     #[inline(never)]
     fn record_list(&mut self, list: &BioList<M>) {
-        let inserted_ns = self.run.told.inserted_ns;
+        let inserted_ns = self.run.trace_context.inserted_ns;
         list.for_each(|head| {
             self.record(Action::Insert, head, (inserted_ns, head.chain_sectors));
         });
@@ -231,12 +231,12 @@ impl<M: Machine> Tracing<'_, M> {
         let (Some(writer), Some(head)) = (&mut self.run.trace, rq.chain.as_deref()) else { return };
         let of = subject(self.disk, head, rq.nr_sectors());
         let (exact, sent) = (writer.is_exact(), sent == Dispatch::Queued);
-        let before_ns = d_ns.wrapping_sub(self.run.told.inserted_ns);
+        let before_ns = d_ns.wrapping_sub(self.run.trace_context.inserted_ns);
         if sent && !exact && before_ns <= u16::MAX.into() {
             return writer.put(d_ns, &of, Step::InsertIssue(before_ns as u16));
         }
         if !exact {
-            writer.put(self.run.told.inserted_ns, &of, Step::One(Act::Insert));
+            writer.put(self.run.trace_context.inserted_ns, &of, Step::One(Act::Insert));
         }
         if sent {
             writer.put(d_ns, &of, Step::One(Act::Issue));

@@ -12,7 +12,7 @@ use core::any::Any;
 use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Machine};
 
-use crate::chain::home::Home;
+use crate::chain::bio_set::BioSet;
 use crate::chain::slot::Slot;
 use crate::disk::Disk;
 use crate::disk::visit::Visit;
@@ -94,7 +94,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         } else if let Some(serving) = hctx.serve.enter_or_flag() {
             // Whoever waits for these will look for their completion; it may sleep, and knows of
             // none.
-            let bell = serving.staged.first().map(Home::bell_of);
+            let bell = serving.staged.first().map(BioSet::bell_of);
             self.serve(serving);
             bell.into_iter().for_each(|bell| bell.ring());
         }

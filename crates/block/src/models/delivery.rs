@@ -1,6 +1,6 @@
 //! Completions handed from the threads that found them to the channel's thread, which sleeps.
 //!
-//! Production code: `Home::deliver_to`, `take_delivered`, `has_delivered`, and the `Doorbell`.
+//! Production code: `BioSet::deliver_to`, `take_delivered`, `has_delivered`, and the `Doorbell`.
 //! Checked: every bio arrives, with what was written to it, and the sleeper wakes.
 #![cfg(test)]
 
@@ -11,20 +11,20 @@ use millrace_machine::plant::Plant;
 use millrace_machine::{Doorbell, Parker, Thread};
 
 use super::{bounded, holds_but_for, spawn};
-use crate::chain::home::Home;
+use crate::chain::bio_set::BioSet;
 use crate::chain::slot::BioList;
 
 /// Threads deliver lists of these lengths; the channel's thread sleeps until it has all.
 fn deliver(lists: &[usize]) {
     let total: usize = lists.iter().sum();
     let bell = Arc::new(Doorbell::<Checked>::new(CheckedParker::new()));
-    let home = Arc::new(Home::new(total, bell));
+    let bio_set = Arc::new(BioSet::new(total, bell));
     let mut first = 0;
     let mut threads = alloc::vec::Vec::new();
     for len in lists {
-        let mut list = home.handles(first..first + len);
+        let mut list = bio_set.handles(first..first + len);
         first += len;
-        let theirs = Arc::clone(&home);
+        let theirs = Arc::clone(&bio_set);
         threads.push(spawn(move || {
             let mut done = BioList::new();
             while let Some(mut bio) = list.pop_front() {
@@ -32,14 +32,14 @@ fn deliver(lists: &[usize]) {
                 bio.dev_sector = 7;
                 done.push_back(bio);
             }
-            Home::deliver_to(&raw const **theirs, done);
+            BioSet::deliver_to(&raw const **theirs, done);
         }));
     }
     let mut got = BioList::new();
     while got.len() < total as u32 {
-        got.append(&mut home.take_delivered());
+        got.append(&mut bio_set.take_delivered());
         if got.len() < total as u32 {
-            home.bell.sleep_unless(None, || home.has_delivered());
+            bio_set.bell.sleep_unless(None, || bio_set.has_delivered());
         }
     }
     got.for_each(|bio| ensure(bio.dev_sector == 7, "an old bio came back"));

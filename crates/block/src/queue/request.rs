@@ -12,10 +12,10 @@ use core::ptr::NonNull;
 
 use millrace_machine::{Line, Machine};
 
-use crate::account::{Run, Whose};
+use crate::account::{EqualIos, Whose};
 use crate::bio::limits::{QueueLimits, SegmentRule};
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
-use crate::chain::home::Home;
+use crate::chain::bio_set::BioSet;
 use crate::chain::slot::{BioRef, Slot};
 use crate::queue::sbitmap::Bits;
 
@@ -122,23 +122,23 @@ impl<M: Machine> Request<M> {
 
     /// Its operation and times, to compare others with.
     #[inline]
-    pub(crate) fn times(&self, c_ns: u64) -> Run {
-        let Some(bio) = &self.chain else { return Run::EMPTY };
+    pub(crate) fn times(&self, c_ns: u64) -> EqualIos {
+        let Some(bio) = &self.chain else { return EqualIos::EMPTY };
         // If it is not this thread's own, it is like no other.
         let whose = Whose { tenant: bio.bio.tenant, stage: bio.stage, own: true };
-        Run::like(self.op, whose, (bio.q_ns, self.d_ns, c_ns))
+        EqualIos::like(self.op, whose, (bio.q_ns, self.d_ns, c_ns))
     }
 
     /// Whether it is in flight with one bio of this channel, no flush, that waited in no queue, and
     /// has these times.
     #[inline(always)]
-    pub(crate) fn ends_alike(&self, home: *const Home<M>, times: &Run) -> bool {
+    pub(crate) fn ends_alike(&self, bio_set: *const BioSet<M>, times: &EqualIos) -> bool {
         let Some(bio) = &self.chain else { return false };
         self.state == State::InFlight
             && self.op != Op::Flush
             && times.is_like(self.op, bio, self.d_ns)
             && bio.chained.is_none()
-            && bio.home == home
+            && bio.bio_set == bio_set
     }
 
     /// Takes the chain back out.

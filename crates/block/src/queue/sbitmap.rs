@@ -78,7 +78,7 @@ impl<M: Machine> Sbitmap<M> {
     #[inline(always)]
     pub(crate) fn take(&self, hint: &mut u32, want: u32) -> Option<Bits> {
         let word = *hint;
-        match self.words.get(word as usize).and_then(|home| self.take_from(home, want)) {
+        match self.words.get(word as usize).and_then(|bio_set| self.take_from(bio_set, want)) {
             Some(mask) => Some(Bits { word, mask }),
             None => self.take_elsewhere(hint, want),
         }
@@ -229,9 +229,9 @@ mod tests {
         /// behind it.
         fn take(&mut self, hint: u32, want: u32) -> Option<(u32, Vec<u32>)> {
             let words = self.depth.div_ceil(self.width);
-            let home = (hint < words).then_some(hint);
+            let bio_set = (hint < words).then_some(hint);
             let others = (1..=words).map(|step| (hint + step) % words);
-            let found = home.into_iter().chain(others).find_map(|word| {
+            let found = bio_set.into_iter().chain(others).find_map(|word| {
                 let numbers = word * self.width..((word + 1) * self.width).min(self.depth);
                 let free = numbers.filter(|number| !self.taken.contains(number));
                 let free: Vec<u32> = free.take(want as usize).collect();

@@ -43,7 +43,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     /// Enters if nobody is inside.
     #[inline]
     #[track_caller]
-    pub(crate) fn try_enter(&self) -> Option<Serving<'_, M, T>> {
+    pub(crate) fn try_enter(&self) -> Option<ServeGuard<'_, M, T>> {
         let entered = self.attempt(Location::caller(), None);
         if entered.is_none() {
             Self::count_rejection(Location::caller(), None);
@@ -53,7 +53,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
 
     /// Enters, or makes whoever is inside go round again. Call after publishing the work.
     #[track_caller]
-    pub(crate) fn enter_or_flag(&self) -> Option<Serving<'_, M, T>> {
+    pub(crate) fn enter_or_flag(&self) -> Option<ServeGuard<'_, M, T>> {
         let site = Location::caller();
         loop {
             let entered = self.attempt(site, None);
@@ -70,14 +70,14 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     /// Enters, or gives up after a while.
     #[inline]
     #[track_caller]
-    pub(crate) fn enter_within(&self, wait_ns: u64) -> Option<Serving<'_, M, T>> {
+    pub(crate) fn enter_within(&self, wait_ns: u64) -> Option<ServeGuard<'_, M, T>> {
         let entered = self.attempt(Location::caller(), None);
         if entered.is_some() { entered } else { self.wait_to_enter(wait_ns, Location::caller()) }
     }
 
     /// Waits until it can enter.
     #[track_caller]
-    pub(crate) fn enter(&self) -> Serving<'_, M, T> {
+    pub(crate) fn enter(&self) -> ServeGuard<'_, M, T> {
         let (site, mut tried_ns, mut entered) = (Location::caller(), None, None);
         M::spin_until(u64::MAX, || {
             entered = self.attempt(site, tried_ns);
@@ -90,7 +90,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     }
 
     #[inline(never)]
-    fn wait_to_enter(&self, wait_ns: u64, site: Site) -> Option<Serving<'_, M, T>> {
+    fn wait_to_enter(&self, wait_ns: u64, site: Site) -> Option<ServeGuard<'_, M, T>> {
         let (mut entered, tried_ns) = (None, Self::counts().then(M::Meter::now));
         if wait_ns > 0 {
             M::spin_until(M::now().saturating_add(wait_ns), || {
@@ -109,7 +109,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
 
     /// Enters if nobody is inside, having tried since `tried_ns` if not for the first time.
     #[inline(always)]
-    fn attempt(&self, site: Site, tried_ns: Option<u64>) -> Option<Serving<'_, M, T>> {
+    fn attempt(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
         // Acquire pairs with the Release of `leave`; Relaxed: a failure reads nothing.
         let acquire = weaker(Plant::EnterRelaxed, Order::Acquire, Order::Relaxed);
         match self.state.compare_exchange(FREE, HELD, acquire, Order::Relaxed) {
@@ -117,7 +117,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
                 if M::Meter::ALWAYS {
                     self.set_hold(Some(Hold::begin(site, M::Meter::now(), tried_ns)));
                 }
-                Some(Serving { lock: self })
+                Some(ServeGuard { lock: self })
             }
             Err(METERED) => self.attempt_counting(site, tried_ns),
             Err(_) => None,
@@ -127,7 +127,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     /// The same where it is free and counts, or did.
     #[cold]
     #[inline(never)]
-    fn attempt_counting(&self, site: Site, tried_ns: Option<u64>) -> Option<Serving<'_, M, T>> {
+    fn attempt_counting(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
         let counts = M::Meter::is_on();
         let held = if counts { HELD | METERED } else { HELD };
         // Acquire pairs with the Release of `leave`; Relaxed: a failure reads nothing.
@@ -138,7 +138,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
             // Somebody asked between the look and the exchange.
             self.meter();
         }
-        Some(Serving { lock: self })
+        Some(ServeGuard { lock: self })
     }
 
     /// Makes whoever is inside go round again; false if nobody is, or it is to be asked again.
@@ -200,12 +200,12 @@ fn count<M: Machine>(ended: Option<(Hold, LockCounts)>) {
     }
 }
 
-/// The right to serve; given up by [`Serving::leave`] or by dropping it.
-pub(crate) struct Serving<'a, M: Machine, T: Send> {
+/// The right to serve; given up by [`ServeGuard::leave`] or by dropping it.
+pub(crate) struct ServeGuard<'a, M: Machine, T: Send> {
     lock: &'a ServeLock<M, T>,
 }
 
-impl<M: Machine, T: Send> Serving<'_, M, T> {
+impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
     /// Leaves, unless somebody left a flag: then clears it and stays.
     #[inline]
     pub(crate) fn leave(self) -> Option<Self> {
@@ -262,7 +262,7 @@ impl<M: Machine, T: Send> Serving<'_, M, T> {
     }
 }
 
-impl<M: Machine, T: Send> Drop for Serving<'_, M, T> {
+impl<M: Machine, T: Send> Drop for ServeGuard<'_, M, T> {
     fn drop(&mut self) {
         let (state, ended) = (&self.lock.state, self.lock.ended());
         self.lock.set_hold(None);
@@ -277,19 +277,19 @@ impl<M: Machine, T: Send> Drop for Serving<'_, M, T> {
     }
 }
 
-impl<M: Machine, T: Send> Deref for Serving<'_, M, T> {
+impl<M: Machine, T: Send> Deref for ServeGuard<'_, M, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the state word makes this the only `Serving`.
+        // SAFETY: the state word makes this the only `ServeGuard`.
         unsafe { &*self.lock.value.held() }
     }
 }
 
-impl<M: Machine, T: Send> DerefMut for Serving<'_, M, T> {
+impl<M: Machine, T: Send> DerefMut for ServeGuard<'_, M, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the state word makes this the only `Serving`.
+        // SAFETY: the state word makes this the only `ServeGuard`.
         unsafe { &mut *self.lock.value.held() }
     }
 }

@@ -222,7 +222,7 @@ impl<M: Machine> TagSet<M> {
 }
 
 impl<M: Machine> Drop for TagSet<M> {
-    /// Bios that a drive never answered stay with their home, which was leaked because of them.
+    /// Bios that a drive never answered stay with their set, which was leaked because of them.
     fn drop(&mut self) {
         for line in &self.requests {
             // SAFETY: nobody else has the set any more.

@@ -3,7 +3,7 @@
 //! Called by whoever was told that a drive has grown, from any thread, with I/O under way. Sizes
 //! only grow: so a size that somebody still has from before is never wrong, only late, and nothing
 //! on the way of an I/O pays for this. A channel looks at the volume's size when a bio lies behind
-//! the end that it knows (gate.rs); exports that told clients a size may ask to be called
+//! the end that it knows (checks.rs); exports that told clients a size may ask to be called
 //! ([`Volume::watch_size`]). All drives are asked before any of them counts, so a refused growth
 //! changes nothing. Growing must not move what is stored: of drives one behind the other only the
 //! last may grow. Lock order: the list of watchers is locked alone, and never over a call. Kernel
@@ -72,7 +72,7 @@ pub struct SizeWatch<M: Machine> {
 }
 
 /// The right to change a volume's size; one at a time.
-struct Turn<'a, M: Machine>(&'a Size<M>);
+struct ResizeGuard<'a, M: Machine>(&'a Size<M>);
 
 impl<M: Machine> Size<M> {
     pub(crate) fn new(made: Sector) -> Self {
@@ -90,14 +90,14 @@ impl<M: Machine> Size<M> {
         self.made
     }
 
-    fn begin(&self) -> Option<Turn<'_, M>> {
+    fn begin(&self) -> Option<ResizeGuard<'_, M>> {
         // Acquire: pairs with the end of the turn before, whose sizes and calls are done.
         let order = weaker(Plant::SizeTurnRelaxed, Order::Acquire, Order::Relaxed);
-        (self.busy.swap(1, order) == 0).then(|| Turn(self))
+        (self.busy.swap(1, order) == 0).then(|| ResizeGuard(self))
     }
 }
 
-impl<M: Machine> Drop for Turn<'_, M> {
+impl<M: Machine> Drop for ResizeGuard<'_, M> {
     fn drop(&mut self) {
         // Release: pairs with `begin`.
         self.0.busy.store(0, Order::Release);

@@ -1,6 +1,6 @@
-//! `Home`: the shared part of a channel: its slots, and where other threads deliver completions.
+//! `BioSet`: the shared part of a channel: its slots, and where other threads deliver completions.
 //!
-//! Owned by a `Channel`; other threads reach it through `Slot::home` to push completed bios on a
+//! Owned by a `Channel`; other threads reach it through `Slot::bio_set` to push completed bios on a
 //! lock-free list (many producers, one consumer that takes all) and to ring the channel's bell.
 //! Invariant: freed only when no slot is in use and no drive may still write memory of its bios;
 //! else leaked. Lock order: none. Kernel counterpart: `llist_head` of the completion softirq.
@@ -15,7 +15,7 @@ use millrace_machine::{Doorbell, Line, Machine, Order, Word};
 use crate::chain::slot::{BioList, BioRef, Slot};
 
 /// Slots and completion list of a channel.
-pub(crate) struct Home<M: Machine> {
+pub(crate) struct BioSet<M: Machine> {
     /// A linked list of completed slots, last pushed first; 0 when empty.
     completed: M::Word,
     /// Requests that timed out and that a drive has not confirmed yet.
@@ -24,10 +24,10 @@ pub(crate) struct Home<M: Machine> {
     slots: Box<[M::Line<Slot<M>>]>,
 }
 
-impl<M: Machine> Home<M> {
+impl<M: Machine> BioSet<M> {
     pub(crate) fn new(slots: usize, bell: Arc<Doorbell<M>>) -> Box<Self> {
         let make = |_| M::Line::new(Slot::empty(core::ptr::null()));
-        Box::new(Home {
+        Box::new(BioSet {
             completed: M::Word::new(0),
             abandoned: M::Word::new(0),
             bell,
@@ -40,23 +40,23 @@ impl<M: Machine> Home<M> {
         let mut list = BioList::new();
         for line in &self.slots[range] {
             // SAFETY: no handle of this slot exists yet, and the home does not move (it is boxed).
-            unsafe { (*line.write()).home = self };
+            unsafe { (*line.write()).bio_set = self };
             list.push_back(BioRef::first(line));
         }
         list
     }
 
-    /// [`Home::deliver`] by the pointer that the bios carry.
-    pub(crate) fn deliver_to(home: *const Home<M>, list: BioList<M>) {
+    /// [`BioSet::deliver`] by the pointer that the bios carry.
+    pub(crate) fn deliver_to(bio_set: *const BioSet<M>, list: BioList<M>) {
         // SAFETY: a home outlives its bios in use, and the list holds some of them.
-        unsafe { &*home }.deliver(list);
+        unsafe { &*bio_set }.deliver(list);
     }
 
     /// The bell of a bio's channel, to be rung after the bio has been given away: from then on the
     /// home may be gone.
     pub(crate) fn bell_of(bio: &Slot<M>) -> Arc<Doorbell<M>> {
         // SAFETY: a home outlives its bios in use, and this is one.
-        Arc::clone(unsafe { &(*bio.home).bell })
+        Arc::clone(unsafe { &(*bio.bio_set).bell })
     }
 
     /// Hands a list of completed bios to the channel's thread and wakes it if it sleeps.
@@ -113,21 +113,21 @@ impl<M: Machine> Home<M> {
 }
 
 /// A home that has requests given up on: it is not freed as long as this exists.
-pub(crate) struct HomeRef<M: Machine>(*const Home<M>);
+pub(crate) struct BioSetRef<M: Machine>(*const BioSet<M>);
 
 // SAFETY: used only to count in an atomic of a home that is never freed meanwhile.
-unsafe impl<M: Machine> Send for HomeRef<M> {}
+unsafe impl<M: Machine> Send for BioSetRef<M> {}
 
-impl<M: Machine> HomeRef<M> {
+impl<M: Machine> BioSetRef<M> {
     /// Counts one request given up on, by the pointer that its bio carries.
-    pub(crate) fn new(home: *const Home<M>) -> Self {
+    pub(crate) fn new(bio_set: *const BioSet<M>) -> Self {
         // SAFETY: the bio is still in use, so its home exists.
-        unsafe { &*home }.abandoned.fetch_add(1, Order::SeqCst);
-        HomeRef(home)
+        unsafe { &*bio_set }.abandoned.fetch_add(1, Order::SeqCst);
+        BioSetRef(bio_set)
     }
 }
 
-impl<M: Machine> Drop for HomeRef<M> {
+impl<M: Machine> Drop for BioSetRef<M> {
     /// The drive confirmed it.
     fn drop(&mut self) {
         // SAFETY: counted up in `new`, so the home has not been freed.
@@ -142,40 +142,41 @@ pub(crate) mod tests {
     use millrace_machine::{Native, Parker};
 
     /// A home of so many slots.
-    pub(crate) fn home(slots: usize) -> Box<Home<Native>> {
-        Home::new(slots, Arc::new(Doorbell::new(<Native as Machine>::Parker::new())))
+    pub(crate) fn bio_set(slots: usize) -> Box<BioSet<Native>> {
+        BioSet::new(slots, Arc::new(Doorbell::new(<Native as Machine>::Parker::new())))
     }
 
     #[test]
     fn what_is_delivered_comes_in_its_order_and_the_sleeper_is_woken() {
-        let home = home(4);
+        let bio_set = bio_set(4);
         let (mut slots, mut first, mut second) =
-            (home.handles(0..4), BioList::new(), BioList::new());
+            (bio_set.handles(0..4), BioList::new(), BioList::new());
         for number in 0..4 {
             let mut slot = slots.pop_front().expect("one of four");
             slot.dev_sector = number;
             if number < 2 { first.push_back(slot) } else { second.push_back(slot) }
         }
-        assert!(!home.has_delivered() && home.take_delivered().is_empty());
-        home.bell.arm();
-        Home::deliver_to(&raw const *home, first);
+        assert!(!bio_set.has_delivered() && bio_set.take_delivered().is_empty());
+        bio_set.bell.arm();
+        BioSet::deliver_to(&raw const *bio_set, first);
         // Rung after it was armed: this does not sleep.
-        home.bell.sleep_unless(None, || false);
-        assert!(home.has_delivered());
-        home.deliver(second);
-        let mut list = home.take_delivered();
+        bio_set.bell.sleep_unless(None, || false);
+        assert!(bio_set.has_delivered());
+        bio_set.deliver(second);
+        let mut list = bio_set.take_delivered();
         let mut order = Vec::new();
         list.for_each(|slot| order.push(slot.dev_sector));
         assert_eq!(order, [0, 1, 2, 3]);
-        assert!(!home.has_delivered() && home.take_delivered().is_empty());
+        assert!(!bio_set.has_delivered() && bio_set.take_delivered().is_empty());
         list.unlink();
     }
 
     #[test]
     fn requests_given_up_on_count_until_the_drive_confirms_them() {
-        let home = home(0);
-        let count = || home.abandoned.load(Order::SeqCst);
-        let (first, second) = (HomeRef::new(&raw const *home), HomeRef::new(&raw const *home));
+        let bio_set = bio_set(0);
+        let count = || bio_set.abandoned.load(Order::SeqCst);
+        let (first, second) =
+            (BioSetRef::new(&raw const *bio_set), BioSetRef::new(&raw const *bio_set));
         assert_eq!(count(), 2);
         drop(first);
         assert_eq!(count(), 1);

@@ -1,5 +1,4 @@
-//! `Gate`: what `Channel::submit` must know of a volume, at hand, and whether it takes a bio at
-//! all.
+//! `BioChecks`: what `Channel::submit` must know of a volume, at hand, and whether a bio is taken.
 //!
 //! Plain values copied out of the volume when a channel is opened, so that the check of a plain
 //! read or write touches one cache line and follows no pointer. Owned by a `Channel`. A volume only
@@ -16,7 +15,7 @@ use crate::volume::serving::Serving;
 
 /// What `submit` must know of the volume, at hand.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Gate {
+pub(crate) struct BioChecks {
     capacity: u64,
     /// Sectors of a block, less one.
     block_mask: u64,
@@ -28,10 +27,10 @@ pub(crate) struct Gate {
     /// The same, while its events are recorded; 0 while they are not.
     recorded_sectors: u32,
     read_only: bool,
-    /// Some drive's events are told to a sink, or recorded.
+    /// Some drive's events are has_sink to a sink, or recorded.
     pub(crate) traced: bool,
-    /// They are told to a sink.
-    told: bool,
+    /// They are has_sink to a sink.
+    has_sink: bool,
     /// Traced, or with one list for all drives.
     pub(crate) watched: bool,
     /// Bios go into one list for all drives.
@@ -43,12 +42,12 @@ pub(crate) struct Gate {
     pub(crate) polls_always: bool,
 }
 
-impl Gate {
-    pub(crate) fn new<M: Machine>(volume: &Volume<M>) -> Gate {
+impl BioChecks {
+    pub(crate) fn new<M: Machine>(volume: &Volume<M>) -> BioChecks {
         let (limits, disks) = (volume.limits(), volume.disks());
         let simple =
             disks.iter().all(|d| d.limits().takes_any_segment() && d.limits().chunk_sectors == 0);
-        let mut gate = Gate {
+        let mut checks = BioChecks {
             capacity: volume.size.made(),
             block_mask: u64::from(limits.logical_sectors()) - 1,
             plain_sectors: 0,
@@ -60,24 +59,24 @@ impl Gate {
             read_only: limits.features.read_only,
             polls_always: disks.len() > 1 || disks.iter().any(|d| d.kind() == QueueKind::OwnerOnly),
             traced: disks.iter().any(|d| d.config.trace.is_some()),
-            told: disks.iter().any(|d| d.config.trace.is_some()),
+            has_sink: disks.iter().any(|d| d.config.trace.is_some()),
             watched: false,
             per_volume: volume.serving() == Serving::PerVolume,
             pressed: false,
         };
-        gate.settle();
-        gate
+        checks.settle();
+        checks
     }
 
     /// Somebody records from now on, or no longer.
     pub(crate) fn trace(&mut self, recorded: bool) {
-        self.traced = self.told || recorded;
+        self.traced = self.has_sink || recorded;
     }
 
     /// After a change of `traced`, `per_volume` or `pressed`: nothing is plain while one is set.
     pub(crate) fn settle(&mut self) {
         self.watched = self.traced || self.per_volume;
-        let usual = !(self.told || self.per_volume || self.pressed);
+        let usual = !(self.has_sink || self.per_volume || self.pressed);
         let open = if usual { self.plain_max } else { 0 };
         (self.plain_sectors, self.recorded_sectors) =
             if self.traced { (0, open) } else { (open, 0) };
@@ -143,9 +142,9 @@ mod tests {
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
-    /// A gate of 64 sectors in blocks of so many, whose drives take 16 sectors in one piece.
-    fn gate(block_sectors: u64, read_only: bool) -> Gate {
-        let mut gate = Gate {
+    /// A checks of 64 sectors in blocks of so many, whose drives take 16 sectors in one piece.
+    fn checks(block_sectors: u64, read_only: bool) -> BioChecks {
+        let mut checks = BioChecks {
             capacity: 64,
             block_mask: block_sectors - 1,
             plain_sectors: 0,
@@ -153,47 +152,47 @@ mod tests {
             recorded_sectors: 0,
             read_only,
             traced: false,
-            told: false,
+            has_sink: false,
             watched: false,
             per_volume: false,
             pressed: false,
             polls_always: false,
         };
-        gate.settle();
-        gate
+        checks.settle();
+        checks
     }
 
-    /// What a gate lets through in one piece: usually, and while events are recorded.
-    fn open(gate: &Gate) -> (bool, bool) {
+    /// What a checks lets through in one piece: usually, and while events are recorded.
+    fn open(checks: &BioChecks) -> (bool, bool) {
         let bio = Bio::read(0, Buffer::new(4096));
-        (gate.is_plain(&bio), gate.is_plain_to_record(&bio))
+        (checks.is_plain(&bio), checks.is_plain_to_record(&bio))
     }
 
     #[test]
     fn nothing_goes_the_short_way_unlooked_at_while_somebody_must_look() {
         for bits in 0..16u8 {
             let is = |bit: u8| bits & 1 << bit != 0;
-            let (told, recorded, per_volume, pressed) = (is(0), is(1), is(2), is(3));
-            let mut gate = gate(1, false);
-            (gate.told, gate.per_volume, gate.pressed) = (told, per_volume, pressed);
-            gate.trace(recorded);
-            gate.settle();
-            let held = told || per_volume || pressed;
-            assert_eq!(open(&gate), (!held && !recorded, !held && recorded), "{bits:04b}");
-            assert_eq!(gate.traced, told || recorded, "{bits:04b}");
-            assert_eq!(gate.watched, told || recorded || per_volume, "{bits:04b}");
+            let (has_sink, recorded, per_volume, pressed) = (is(0), is(1), is(2), is(3));
+            let mut checks = checks(1, false);
+            (checks.has_sink, checks.per_volume, checks.pressed) = (has_sink, per_volume, pressed);
+            checks.trace(recorded);
+            checks.settle();
+            let held = has_sink || per_volume || pressed;
+            assert_eq!(open(&checks), (!held && !recorded, !held && recorded), "{bits:04b}");
+            assert_eq!(checks.traced, has_sink || recorded, "{bits:04b}");
+            assert_eq!(checks.watched, has_sink || recorded || per_volume, "{bits:04b}");
         }
     }
 
     #[test]
     fn a_drive_that_must_be_asked_about_segments_takes_nothing_unlooked_at() {
-        let mut gate = gate(1, false);
-        gate.plain_max = 0;
-        gate.settle();
-        assert_eq!(open(&gate), (false, false));
-        gate.trace(true);
-        gate.settle();
-        assert_eq!(open(&gate), (false, false));
+        let mut checks = checks(1, false);
+        checks.plain_max = 0;
+        checks.settle();
+        assert_eq!(open(&checks), (false, false));
+        checks.trace(true);
+        checks.settle();
+        assert_eq!(open(&checks), (false, false));
     }
 
     /// A bio over so many segments, if it carries data and is long enough for them.
@@ -223,7 +222,7 @@ mod tests {
             block in prop_oneof![Just(1u64), Just(8)],
             read_only in any::<bool>(),
         ) {
-            let gate = gate(block, read_only);
+            let checks = checks(block, read_only);
             let flags = if durable { OpFlags::FUA } else { OpFlags::NONE };
             let bio = bio(op, sector, nr, segments, flags);
             let whole = nr > 0 && u64::from(nr) % block == 0 && sector % block == 0;
@@ -239,10 +238,10 @@ mod tests {
             } else {
                 Ok(())
             };
-            prop_assert_eq!(gate.check_as_known(&bio), expected);
+            prop_assert_eq!(checks.check_as_known(&bio), expected);
             let one_piece = op.has_data() && segments.min(nr) == 1 && !durable;
             let plain = one_piece && nr <= 16 && whole && inside;
-            prop_assert_eq!(gate.is_plain(&bio), plain);
+            prop_assert_eq!(checks.is_plain(&bio), plain);
         }
     }
 }

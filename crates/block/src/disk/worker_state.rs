@@ -1,13 +1,13 @@
-//! `Seat`: a worker's place in a disk: the worker's own hardware queue, whether a worker is there,
-//! and how many chains wait for it.
+//! `WorkerState`: what a disk knows of its worker: the worker's own hardware queue, whether it is
+//! there, and how many chains wait for it.
 //!
 //! Owned by a `Disk`; written by handover.rs, read by channels, which count what waits (back
 //! pressure), and by the worker before it sleeps. Source: \[FALCON\], block layer.
 
 use millrace_machine::{Machine, Order, Word};
 
-/// A worker's place in a disk.
-pub(crate) struct Seat<M: Machine> {
+/// What a disk knows of its worker.
+pub(crate) struct WorkerState<M: Machine> {
     /// Its hardware queue.
     pub(crate) hctx: u16,
     /// The worker's identity while it is there, else 0.
@@ -20,10 +20,10 @@ pub(crate) struct Seat<M: Machine> {
     pub(crate) rounds: M::Word,
 }
 
-impl<M: Machine> Seat<M> {
+impl<M: Machine> WorkerState<M> {
     pub(crate) fn new(hctx: u16) -> Self {
         let word = || M::Word::new(0);
-        Seat { hctx, worker: word(), handed: word(), settled: word(), rounds: word() }
+        WorkerState { hctx, worker: word(), handed: word(), settled: word(), rounds: word() }
     }
 
     /// Whether a worker is there.

@@ -1,7 +1,7 @@
-//! `Post`: one drive that a worker serves: how the worker comes, serves its queue there, and goes.
+//! `WorkerDrive`: a drive that a worker serves: the worker comes, serves its queue there, and goes.
 //!
 //! Owned by a `Worker`, one for each of its drives, and used by the worker's thread alone. Coming
-//! takes the drive's `Seat`; going leaves what waits to the submitters, who look after it
+//! takes the drive's `WorkerState`; going leaves what waits to the submitters, who look after it
 //! (handover.rs). A queue that belongs to its thread is the worker's own until it is closed, which
 //! needs an empty drive. Source: \[FALCON\], one thread per drive.
 
@@ -12,18 +12,18 @@ use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 
 use crate::account::DiskStats;
 use crate::bio::error::Error;
-use crate::chain::home::Home;
+use crate::chain::bio_set::BioSet;
 use crate::chain::slot::BioList;
 use crate::disk::Disk;
 use crate::disk::runner::Runner;
-use crate::disk::seat::Seat;
 use crate::disk::timeouts;
 use crate::disk::visit::Visit;
+use crate::disk::worker_state::WorkerState;
 use crate::queue::HardwareQueue;
 use crate::queue::driver::QueueKind;
 
 /// One drive that a worker serves.
-pub(crate) struct Post<M: Machine> {
+pub(crate) struct WorkerDrive<M: Machine> {
     pub(crate) disk: Arc<Disk<M>>,
     stats: Arc<DiskStats<M>>,
     /// The worker's hardware queue there.
@@ -34,7 +34,7 @@ pub(crate) struct Post<M: Machine> {
     missed: bool,
 }
 
-impl<M: Machine> Post<M> {
+impl<M: Machine> WorkerDrive<M> {
     /// Makes the calling thread the drive's worker. None if the drive has no place for one, or it
     /// is taken.
     ///
@@ -45,19 +45,22 @@ impl<M: Machine> Post<M> {
         owner: u64,
         bell: &Arc<Doorbell<M>>,
     ) -> Result<Option<Self>, Error> {
-        let Some(seat) = disk.seat.as_ref().filter(|seat| !seat.is_taken()) else {
+        let Some(worker_state) =
+            disk.worker_state.as_ref().filter(|worker_state| !worker_state.is_taken())
+        else {
             return Ok(None);
         };
-        let hctx = &disk.hctxs[usize::from(seat.hctx)];
+        let hctx = &disk.hctxs[usize::from(worker_state.hctx)];
         if disk.kind == QueueKind::OwnerOnly {
             if hctx.has_owner() {
                 // The last worker is about to go.
                 return Ok(None);
             }
-            disk.own(seat.hctx, owner, Arc::clone(bell))?;
+            disk.own(worker_state.hctx, owner, Arc::clone(bell))?;
         }
         // Release pairs with the Acquire of `is_taken`.
-        let taken = seat.worker.compare_exchange(0, owner, Order::AcqRel, Order::Relaxed).is_ok();
+        let taken =
+            worker_state.worker.compare_exchange(0, owner, Order::AcqRel, Order::Relaxed).is_ok();
         if !taken {
             return Ok(None);
         }
@@ -65,12 +68,12 @@ impl<M: Machine> Post<M> {
             // What is handed over before this is found by the worker's first turn.
             hctx.set_bell(Some(Arc::clone(bell)));
         }
-        let (disk, stats) = (Arc::clone(disk), disk.accounts.open(seat.hctx));
-        Ok(Some(Post { disk, stats, hctx: seat.hctx, rounds: 0, missed: false }))
+        let (disk, stats) = (Arc::clone(disk), disk.accounts.open(worker_state.hctx));
+        Ok(Some(WorkerDrive { disk, stats, hctx: worker_state.hctx, rounds: 0, missed: false }))
     }
 
-    fn seat(&self) -> Option<&Seat<M>> {
-        self.disk.seat.as_ref()
+    fn worker_state(&self) -> Option<&WorkerState<M>> {
+        self.disk.worker_state.as_ref()
     }
 
     fn queue(&self) -> &HardwareQueue<M> {
@@ -79,13 +82,13 @@ impl<M: Machine> Post<M> {
 
     /// Whether something was put there since the last turn.
     pub(crate) fn has_work(&self) -> bool {
-        let rounds = self.seat().map_or(0, Seat::rounds);
+        let rounds = self.worker_state().map_or(0, WorkerState::rounds);
         self.missed || rounds != self.rounds || self.queue().has_pending()
     }
 
     /// Sends on what was handed over, and completes what is done.
     pub(crate) fn turn(&mut self, run: &mut Runner<M>) {
-        let rounds = self.seat().map_or(0, Seat::rounds);
+        let rounds = self.worker_state().map_or(0, WorkerState::rounds);
         // Whoever else is inside need not tell when it leaves: only a turn that got in may be the
         // last before a sleep. Its flag would keep that thread there instead.
         let entered = Visit::new(&self.disk, self.hctx, run, &self.stats).run_queue();
@@ -101,20 +104,22 @@ impl<M: Machine> Post<M> {
     }
 
     /// Goes away: nothing more is handed over, and a queue that any thread may run is left to the
-    /// submitters as it is. One that belongs to the worker is its own until [`Post::close`].
+    /// submitters as it is. One that belongs to the worker is its own until [`WorkerDrive::close`].
     pub(crate) fn leave(&self, owner: u64) {
-        let Some(seat) = self.seat() else { return };
+        let Some(worker_state) = self.worker_state() else { return };
         // Relaxed: what this thread itself wrote, or not its own.
-        if self.disk.kind == QueueKind::AnyThread && seat.worker.load(Order::Relaxed) == owner {
+        if self.disk.kind == QueueKind::AnyThread
+            && worker_state.worker.load(Order::Relaxed) == owner
+        {
             // Before the next worker can come: the bell is its own then.
             self.queue().set_bell(None);
         }
-        if seat.worker.compare_exchange(owner, 0, Order::SeqCst, Order::SeqCst).is_err() {
+        if worker_state.worker.compare_exchange(owner, 0, Order::SeqCst, Order::SeqCst).is_err() {
             return;
         }
         for ctx in &self.disk.ctxs {
-            // Whoever waits for these looks at the seat when it wakes. Whoever inserts after this
-            // look sees that the worker is gone: the lock orders them.
+            // Whoever waits for these looks at the worker's state when it wakes. Whoever inserts
+            // after this look sees that the worker is gone: the lock orders them.
             let mut ctx = ctx.ctx.lock();
             if !planted(Plant::LeaveUnrung) {
                 ring_all(ctx.list(self.hctx));
@@ -146,9 +151,9 @@ impl<M: Machine> Post<M> {
         hctx.change(|serve| {
             let mut left = disk.empty_queue(self.hctx, serve);
             serve.taken = serve.taken.saturating_sub(left.len().into());
-            if let Some(seat) = self.seat() {
+            if let Some(worker_state) = self.worker_state() {
                 // Relaxed: as in `note_round`.
-                seat.settled.store(serve.taken, Order::Relaxed);
+                worker_state.settled.store(serve.taken, Order::Relaxed);
             }
             serve.moves += u64::from(!left.is_empty());
             let mut ctx = disk.ctxs[usize::from(hctx.own_ctx)].ctx.lock();
@@ -166,7 +171,7 @@ fn ring_all<M: Machine>(list: &BioList<M>) {
     list.for_each(|chain| {
         let mut next = Some(chain);
         while let Some(bio) = next {
-            Home::bell_of(bio).ring();
+            BioSet::bell_of(bio).ring();
             next = bio.chained.as_deref();
         }
     });
