@@ -7,8 +7,11 @@
 //! drive. Source: \[FALCON\] (volume, stripe). Kernel counterpart: md's raid0 and linear,
 //! `queue_limits_stack`.
 
+pub(crate) mod linear;
+pub(crate) mod placement;
 pub(crate) mod resize;
 pub(crate) mod serving;
+pub(crate) mod stripe;
 
 use alloc::format;
 use alloc::string::String;
@@ -21,12 +24,14 @@ use crate::account::tenants::{TenantLedger, TenantSnapshot};
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::limits::QueueLimits;
 use crate::bio::{Sector, SectorCount};
-use crate::chain::slot::Stride;
 use crate::disk::Disk;
 use crate::queue::driver::Extent;
 use crate::trace::tracer::Tracer;
+use crate::volume::linear::Linear;
+use crate::volume::placement::{Part, Placement, Range};
 use crate::volume::resize::Size;
 use crate::volume::serving::{Serving, ServingConfig};
+use crate::volume::stripe::Stripe;
 
 /// Most runs of one drive that one question about extents looks at: bounds the time it takes.
 const EXTENT_STEPS: u32 = 4096;
@@ -50,14 +55,9 @@ impl Layout {
     /// chunk is a multiple; 0 if they are too small.
     #[must_use]
     pub fn capacity(self, sizes: &[Sector], block_sectors: SectorCount) -> Sector {
-        let block = u64::from(block_sectors.max(1));
         match self {
-            Layout::Linear => sizes.iter().map(|size| size / block * block).sum(),
-            Layout::Stripe { chunk_sectors } => {
-                let chunk = u64::from(chunk_sectors.max(1));
-                let smallest = sizes.iter().min().copied().unwrap_or(0);
-                smallest / chunk * chunk * sizes.len() as u64
-            }
+            Layout::Linear => Linear::capacity(sizes, block_sectors.max(1).into()),
+            Layout::Stripe { chunk_sectors } => Stripe::capacity(sizes, chunk_sectors),
         }
     }
 }
@@ -72,55 +72,18 @@ pub struct Volume<M: Machine> {
     mode: M::Word,
     pub(crate) size: Size<M>,
     limits: QueueLimits,
-    /// Linear: where each drive starts; the last one, which may grow, ends nowhere.
-    pub(crate) starts: Vec<Sector>,
-    /// Stripe: log2 of the chunk, and of the width if that is a power of two.
-    chunk_shift: u32,
-    width_shift: Option<u32>,
+    map: Map,
     pub(crate) tenants: Arc<TenantLedger<M>>,
+}
+
+/// Where the sectors lie, by the layout.
+enum Map {
+    Linear(Linear),
+    Stripe(Stripe),
 }
 
 /// Of a mode: somebody records.
 const TRACED: u64 = 1 << 8;
-
-/// What of a range lies on one drive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Part {
-    pub(crate) member: u16,
-    pub(crate) dev_sector: Sector,
-    pub(crate) nr_sectors: SectorCount,
-    /// How far into the range its first sector lies.
-    pub(crate) offset: SectorCount,
-    pub(crate) stride: Stride,
-}
-
-/// Where a range begins and ends, for all drives that it touches.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Range {
-    sector: Sector,
-    end: Sector,
-    /// Row and drive of the first chunk, and how far into it the range begins.
-    first: (u64, u16),
-    within: u64,
-    /// Row and drive of the last chunk, and how much of it is left out.
-    last: (u64, u16),
-    short: u64,
-}
-
-impl Part {
-    /// The part without its first `sectors`.
-    pub(crate) fn skip(self, sectors: SectorCount) -> Part {
-        let chunk = 1u64 << self.stride.chunk_shift;
-        let place = self.dev_sector % chunk + u64::from(sectors);
-        let jumped = place / chunk * chunk * u64::from(self.stride.width - 1);
-        Part {
-            dev_sector: self.dev_sector + u64::from(sectors),
-            nr_sectors: self.nr_sectors - sectors,
-            offset: self.offset + sectors + jumped as u32,
-            ..self
-        }
-    }
-}
 
 /// Sectors of a volume of drives of these sizes; 0 if they are too small.
 pub(crate) fn capacity_of(layout: Layout, sizes: &[Sector], limits: &QueueLimits) -> Sector {
@@ -171,18 +134,14 @@ impl<M: Machine> Volume<M> {
         let mut limits = disks.iter().fold(*first.limits(), |sum, d| sum.stack(*d.limits()));
         let sizes: Vec<Sector> = disks.iter().map(|disk| disk.capacity()).collect();
         let capacity = capacity_of(layout, &sizes, &limits);
-        let (mut starts, mut chunk_shift) = (Vec::new(), 0);
-        match layout {
+        let map = match layout {
             Layout::Linear => {
-                let mut start = 0;
-                for size in &sizes {
-                    starts.push(start);
-                    start += whole_blocks(*size, &limits);
-                }
                 if capacity == 0 {
                     return wrong(format!("volume {name}: smaller than one block"));
                 }
-                starts.push(Sector::MAX);
+                let sizes: Vec<Sector> =
+                    sizes.iter().map(|size| whole_blocks(*size, &limits)).collect();
+                Map::Linear(Linear::new(&sizes))
             }
             Layout::Stripe { chunk_sectors } => {
                 let block = limits.logical_sectors().max(8);
@@ -193,17 +152,15 @@ impl<M: Machine> Volume<M> {
                         "volume {name}: chunk of {bytes} bytes; a power of two, {least} to 2 GiB"
                     ));
                 }
-                let chunk = u64::from(chunk_sectors);
                 if capacity == 0 {
                     return wrong(format!("volume {name}: a drive is smaller than the chunk"));
                 }
-                chunk_shift = chunk_sectors.trailing_zeros();
-                let stripe_bytes = (chunk << 9) * disks.len() as u64;
+                let stripe_bytes = (u64::from(chunk_sectors) << 9) * disks.len() as u64;
                 limits.io_opt = u32::try_from(stripe_bytes).unwrap_or(limits.io_opt);
                 limits.io_min = chunk_sectors << 9;
+                Map::Stripe(Stripe::new(chunk_sectors, disks.len()))
             }
-        }
-        let width = disks.len();
+        };
         Ok(Arc::new(Volume {
             name,
             layout,
@@ -211,9 +168,7 @@ impl<M: Machine> Volume<M> {
             serving,
             size: Size::new(capacity),
             limits,
-            starts,
-            chunk_shift,
-            width_shift: width.is_power_of_two().then(|| width.trailing_zeros()),
+            map,
             tenants: Arc::new(TenantLedger::new()),
             disks,
         }))
@@ -353,66 +308,30 @@ impl<M: Machine> Volume<M> {
     /// Drive and place on it, if the whole range lies on one drive in one piece.
     #[inline(always)]
     pub(crate) fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)> {
-        match self.layout {
-            Layout::Linear if self.disks.len() == 1 => Some((0, sector)),
-            Layout::Linear => {
-                let member = self.starts.partition_point(|start| *start <= sector) - 1;
-                let place = sector - self.starts[member];
-                let fits = sector + u64::from(nr_sectors) <= self.starts[member + 1];
-                fits.then_some((member as u16, place))
-            }
-            Layout::Stripe { .. } => {
-                let within = sector & ((1 << self.chunk_shift) - 1);
-                if within + u64::from(nr_sectors) > 1 << self.chunk_shift {
-                    return None;
-                }
-                let (row, member) = self.row_of(sector >> self.chunk_shift);
-                Some((member, (row << self.chunk_shift) + within))
-            }
+        match &self.map {
+            Map::Stripe(stripe) => stripe.locate(sector, nr_sectors),
+            Map::Linear(_) if self.disks.len() == 1 => Some((0, sector)),
+            Map::Linear(linear) => linear.locate(sector, nr_sectors),
+        }
+    }
+
+    /// Where the sectors lie.
+    #[inline]
+    pub(crate) fn placement(&self) -> &dyn Placement {
+        match &self.map {
+            Map::Linear(linear) => linear,
+            Map::Stripe(stripe) => stripe,
         }
     }
 
     /// The first drive that a range touches, and how many drives from there on, round robin.
     pub(crate) fn span(&self, sector: Sector, nr: SectorCount) -> (u16, u16) {
-        let (last, drives) = (sector + u64::from(nr.max(1)) - 1, self.disks.len() as u64);
-        match self.layout {
-            Layout::Linear => {
-                let of = |at: Sector| self.starts.partition_point(|start| *start <= at) - 1;
-                (of(sector) as u16, (of(last) - of(sector) + 1) as u16)
-            }
-            Layout::Stripe { .. } => {
-                let (first, last) = (sector >> self.chunk_shift, last >> self.chunk_shift);
-                (self.row_of(first).1, (last - first + 1).min(drives) as u16)
-            }
-        }
-    }
-
-    /// Row and drive of a chunk.
-    #[inline]
-    fn row_of(&self, chunk: u64) -> (u64, u16) {
-        match self.width_shift {
-            Some(shift) => (chunk >> shift, (chunk & ((1 << shift) - 1)) as u16),
-            None => {
-                let width = self.disks.len() as u64;
-                (chunk / width, (chunk % width) as u16)
-            }
-        }
+        self.placement().span(sector, sector + u64::from(nr.max(1)) - 1)
     }
 
     /// What [`Volume::part_of`] must know of a range.
     pub(crate) fn range(&self, sector: Sector, nr: SectorCount) -> Range {
-        let end = sector + u64::from(nr);
-        match self.layout {
-            Layout::Linear => {
-                Range { sector, end, first: (0, 0), within: 0, last: (0, 0), short: 0 }
-            }
-            Layout::Stripe { .. } => {
-                let (shift, mask) = (self.chunk_shift, (1u64 << self.chunk_shift) - 1);
-                let (first, last) = (self.row_of(sector >> shift), self.row_of((end - 1) >> shift));
-                let (within, short) = (sector & mask, mask - ((end - 1) & mask));
-                Range { sector, end, first, within, last, short }
-            }
-        }
+        self.placement().range(sector, sector + u64::from(nr))
     }
 
     /// What of a range lies on drive `member`; none if nothing does.
@@ -420,44 +339,12 @@ impl<M: Machine> Volume<M> {
         self.part_of(&self.range(sector, nr), member)
     }
 
-    /// The same of a range that is known.
+    /// What of a range that is known lies on drive `member`; none if nothing does.
     #[inline]
     pub(crate) fn part_of(&self, range: &Range, member: u16) -> Option<Part> {
-        let Range { sector, end, .. } = *range;
-        match self.layout {
-            Layout::Linear => {
-                let start = self.starts[usize::from(member)];
-                let drive_end = self.starts[usize::from(member) + 1];
-                let (from, to) = (sector.max(start), end.min(drive_end));
-                (from < to).then(|| Part {
-                    member,
-                    dev_sector: from - start,
-                    nr_sectors: (to - from) as u32,
-                    offset: (from - sector) as u32,
-                    stride: Stride::NONE,
-                })
-            }
-            Layout::Stripe { .. } => {
-                let (shift, width) = (self.chunk_shift, self.disks.len() as u64);
-                let ((first_row, first), (last_row, last)) = (range.first, range.last);
-                // The drive's rows: one less at either end where the range begins behind its chunk
-                // or ends before it.
-                let row = first_row + u64::from(member < first);
-                let end_row = last_row + u64::from(member <= last);
-                if row >= end_row {
-                    return None;
-                }
-                let within = if member == first { range.within } else { 0 };
-                let short = if member == last { range.short } else { 0 };
-                let dev_sector = (row << shift) + within;
-                Some(Part {
-                    member,
-                    dev_sector,
-                    nr_sectors: ((end_row << shift) - short - dev_sector) as u32,
-                    offset: (((row * width + u64::from(member)) << shift) + within - sector) as u32,
-                    stride: Stride { chunk_shift: shift as u8, width: width as u16 },
-                })
-            }
+        match &self.map {
+            Map::Linear(linear) => linear.part_of(range, member),
+            Map::Stripe(stripe) => stripe.part_of(range, member),
         }
     }
 
@@ -504,13 +391,7 @@ impl<M: Machine> Volume<M> {
     /// Drive, place and length of the longest one-drive run that starts at a sector.
     pub(crate) fn run_at(&self, at: Sector, end: Sector) -> (u16, Sector, u64) {
         let (member, place) = self.locate(at, 1).expect("one sector lies on one drive");
-        let run = match self.layout {
-            Layout::Linear => self.starts[usize::from(member) + 1] - at,
-            Layout::Stripe { chunk_sectors } => {
-                u64::from(chunk_sectors) - (at & u64::from(chunk_sectors - 1))
-            }
-        };
-        (member, place, run.min(end - at))
+        (member, place, self.placement().run_from(at).min(end - at))
     }
 }
 

@@ -22,7 +22,7 @@ use crate::chain::slot::{BioRef, BioStage, Slot, Stride, Waited};
 use crate::channel::cut::{cut_plainly, cut_to_limits};
 use crate::channel::submission::Submission;
 use crate::trace::Action;
-use crate::volume::{Part, Range};
+use crate::volume::placement::{Part, Range};
 
 /// What `member` of a parent says: its parts are one for each drive, or one for each chunk.
 const BY_DRIVES: u16 = 0;

@@ -20,7 +20,7 @@ use millrace_machine::{Lock, Machine, Order, Word};
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::{SECTOR_SHIFT, Sector};
 use crate::disk::Disk;
-use crate::volume::{Layout, Volume, capacity_of, whole_blocks};
+use crate::volume::{Volume, capacity_of, whole_blocks};
 
 /// Who wants to hear of a new size.
 type Watcher = Arc<dyn Fn(Sector) + Send + Sync>;
@@ -165,25 +165,18 @@ impl<M: Machine> Volume<M> {
 
     /// Growth must not move the sectors of drives behind the one that grew.
     fn check_places(&self, sizes: &[Sector]) -> Result<(), Error> {
-        if self.layout() != Layout::Linear {
-            return Ok(());
-        }
-        let ahead = self.starts.windows(2).zip(sizes).zip(self.disks()).rev().skip(1);
-        for ((ends, size), disk) in ahead {
-            let (old, new) = (ends[1] - ends[0], whole_blocks(*size, self.limits()));
-            if new != old {
-                let text = format!(
-                    "drive {}: it has {} bytes now, which would move what is on the drives behind \
-                     it; of a linear volume only the last drive may grow: give this one back its \
-                     {} bytes, before the next start, too",
-                    disk.name(),
-                    new << SECTOR_SHIFT,
-                    old << SECTOR_SHIFT
-                );
-                return Err(Error::new(ErrorKind::InvalidSetting, text));
-            }
-        }
-        Ok(())
+        let blocks = sizes.iter().map(|size| whole_blocks(*size, self.limits()));
+        let blocks: Vec<Sector> = blocks.collect();
+        let Some((member, old)) = self.placement().moved(&blocks) else { return Ok(()) };
+        let text = format!(
+            "drive {}: it has {} bytes now, which would move what is on the drives behind it; of a \
+             linear volume only the last drive may grow: give this one back its {} bytes, before \
+             the next start, too",
+            self.disks()[member].name(),
+            blocks[member] << SECTOR_SHIFT,
+            old << SECTOR_SHIFT
+        );
+        Err(Error::new(ErrorKind::InvalidSetting, text))
     }
 
     /// Calls `call` with the new size in sectors after each growth, on the thread that made it grow

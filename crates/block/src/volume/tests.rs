@@ -12,6 +12,7 @@ use millrace_machine::{Native, Topology};
 use proptest::prelude::*;
 
 use super::*;
+use crate::chain::slot::Stride;
 use crate::disk::DiskConfig;
 use crate::queue::driver::{
     CompletionBatch, Driver, DriverQueue, Expired, HwQueues, QueueKind, TagScope,

@@ -1,0 +1,105 @@
+//! Chunks round robin over the drives: RAID-0.
+//!
+//! A row is one chunk of each drive. A drive's chunks of a range are neighbours on the drive, so
+//! that a range is one contiguous part of each drive, whose memory jumps by a `Stride`. Source:
+//! \[FALCON\] (volume, stripe). Kernel counterpart: md's raid0.
+
+use crate::bio::{Sector, SectorCount};
+use crate::chain::slot::Stride;
+use crate::volume::placement::{Part, Placement, Range};
+
+/// Chunks round robin.
+pub(crate) struct Stripe {
+    /// log2 of the chunk in sectors.
+    chunk_shift: u32,
+    /// How many drives, and log2 of that if it is a power of two.
+    width: u64,
+    width_shift: Option<u32>,
+}
+
+impl Stripe {
+    /// Over `width` drives; the chunk in sectors is a power of two.
+    pub(crate) fn new(chunk_sectors: u32, width: usize) -> Self {
+        Stripe {
+            chunk_shift: chunk_sectors.trailing_zeros(),
+            width: width as u64,
+            width_shift: width.is_power_of_two().then(|| width.trailing_zeros()),
+        }
+    }
+
+    /// Sectors of drives of these sizes: whole chunks, as many on each as the smallest has.
+    pub(crate) fn capacity(sizes: &[Sector], chunk_sectors: u32) -> Sector {
+        let chunk = u64::from(chunk_sectors.max(1));
+        let smallest = sizes.iter().min().copied().unwrap_or(0);
+        smallest / chunk * chunk * sizes.len() as u64
+    }
+
+    /// Sectors of a chunk, less one.
+    fn mask(&self) -> u64 {
+        (1 << self.chunk_shift) - 1
+    }
+
+    /// Row and drive of a chunk.
+    #[inline]
+    fn row_of(&self, chunk: u64) -> (u64, u16) {
+        match self.width_shift {
+            Some(shift) => (chunk >> shift, (chunk & ((1 << shift) - 1)) as u16),
+            None => (chunk / self.width, (chunk % self.width) as u16),
+        }
+    }
+}
+
+impl Placement for Stripe {
+    #[inline(always)]
+    fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)> {
+        let within = sector & self.mask();
+        if within + u64::from(nr_sectors) > 1 << self.chunk_shift {
+            return None;
+        }
+        let (row, member) = self.row_of(sector >> self.chunk_shift);
+        Some((member, (row << self.chunk_shift) + within))
+    }
+
+    fn span(&self, sector: Sector, last: Sector) -> (u16, u16) {
+        let (first, last) = (sector >> self.chunk_shift, last >> self.chunk_shift);
+        (self.row_of(first).1, (last - first + 1).min(self.width) as u16)
+    }
+
+    fn range(&self, sector: Sector, end: Sector) -> Range {
+        let (shift, mask) = (self.chunk_shift, self.mask());
+        let (first, last) = (self.row_of(sector >> shift), self.row_of((end - 1) >> shift));
+        let (within, short) = (sector & mask, mask - ((end - 1) & mask));
+        Range { sector, end, first, within, last, short }
+    }
+
+    fn part_of(&self, range: &Range, member: u16) -> Option<Part> {
+        let (shift, width) = (self.chunk_shift, self.width);
+        let ((first_row, first), (last_row, last)) = (range.first, range.last);
+        // The drive's rows: one less at either end where the range begins behind its chunk or ends
+        // before it.
+        let row = first_row + u64::from(member < first);
+        let end_row = last_row + u64::from(member <= last);
+        if row >= end_row {
+            return None;
+        }
+        let within = if member == first { range.within } else { 0 };
+        let short = if member == last { range.short } else { 0 };
+        let dev_sector = (row << shift) + within;
+        let start = ((row * width + u64::from(member)) << shift) + within;
+        Some(Part {
+            member,
+            dev_sector,
+            nr_sectors: ((end_row << shift) - short - dev_sector) as u32,
+            offset: (start - range.sector) as u32,
+            stride: Stride { chunk_shift: shift as u8, width: width as u16 },
+        })
+    }
+
+    fn run_from(&self, at: Sector) -> u64 {
+        (1 << self.chunk_shift) - (at & self.mask())
+    }
+
+    fn moved(&self, _: &[Sector]) -> Option<(usize, Sector)> {
+        None
+    }
+}
