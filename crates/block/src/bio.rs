@@ -116,7 +116,7 @@ pub struct Segment {
     pub len_bytes: u32,
 }
 
-/// Who frees the memory of a bio.
+/// Whether a bio frees its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Owner {
@@ -249,7 +249,7 @@ impl Bio {
         bio
     }
 
-    /// The same for several pieces of memory, whose list is foreign too.
+    /// A bio over several pieces of foreign memory, whose list is foreign, too.
     ///
     /// # Safety
     /// As [`Bio::foreign`], for the list and for each piece; their lengths add up to a multiple of
@@ -367,7 +367,7 @@ impl Bio {
         self.owner == Owner::Foreign
     }
 
-    /// The same bio without its memory.
+    /// This bio without its memory.
     pub(crate) fn hollow(&self) -> Bio {
         let mut hollow = self.part(self.op, self.nr_sectors);
         hollow.flags = self.flags;

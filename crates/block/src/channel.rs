@@ -35,7 +35,7 @@ use crate::chain::slot::BioList;
 use crate::channel::checks::BioChecks;
 use crate::channel::child_slots::ChildSlots;
 use crate::channel::completion::{Completion, Reject, Rejected};
-use crate::channel::io_thread::{DRAIN_NS, IoThread, Turn};
+use crate::channel::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread, Turn};
 use crate::channel::member::Member;
 use crate::channel::submission::{Batch, Submission, members_of};
 use crate::channel::volume_plug::VolumePlug;
@@ -44,6 +44,12 @@ use crate::queue::driver::QueueKind;
 use crate::trace::Unplug;
 use crate::volume::Volume;
 use crate::volume::serving::Choice;
+
+/// Pause before what a drive refused is tried again, or a queue that anybody may run is polled.
+const LOOK_AGAIN_NS: u64 = 1_000_000;
+/// Longest and shortest time between two looks for requests that no drive answers.
+const TIMEOUT_LOOK_MAX_NS: u64 = 1_000_000_000;
+const TIMEOUT_LOOK_MIN_NS: u64 = 1_000_000;
 
 /// Settings of a channel.
 pub struct ChannelConfig<M: Machine> {
@@ -249,7 +255,7 @@ impl<M: Machine> Channel<M> {
         // that anybody may run are found by whoever polls, and the others may have gone away.
         let shared = |m: &Member<M>| m.outstanding > 0 && m.disk.kind() == QueueKind::AnyThread;
         if self.sub.batch.plugged > 0 || self.sub.members.iter().any(shared) {
-            let soon = M::now() + 1_000_000;
+            let soon = M::now() + LOOK_AGAIN_NS;
             return Some(wake_ns.map_or(soon, |wake_ns| wake_ns.min(soon)));
         }
         // An owner looks after what others have put into its queues, too.
@@ -286,11 +292,11 @@ impl<M: Machine> Channel<M> {
         if now_ns < self.next_timeout_check_ns {
             return;
         }
-        let mut period_ns = 1_000_000_000;
+        let mut period_ns = TIMEOUT_LOOK_MAX_NS;
         for member in &mut self.sub.members {
             let timeout_ns = member.disk.config.timeout_ns;
             if timeout_ns != 0 {
-                period_ns = period_ns.min(timeout_ns / 2).max(1_000_000);
+                period_ns = period_ns.min(timeout_ns / 2).max(TIMEOUT_LOOK_MIN_NS);
             }
             member.check_timeouts(now_ns, &mut self.sub.run);
         }
@@ -322,7 +328,7 @@ impl<M: Machine> Drop for Channel<M> {
                     // A ring that fails is reported by the next real turn.
                     let _ = turn(&self.bio_set().bell, None, &|| true);
                 }
-                M::spin_until(M::now() + 100_000, || self.bio_set().has_delivered());
+                M::spin_until(M::now() + DRAIN_LOOK_NS, || self.bio_set().has_delivered());
             }
         }
         // Before the free slots, by which it is counted, are forgotten.

@@ -276,7 +276,7 @@ impl<M: Machine> Disk<M> {
         self.config.worker.filter(|_| self.worker_state.is_some())
     }
 
-    /// Who may run its queues.
+    /// Which threads may run its queues.
     #[must_use]
     pub fn kind(&self) -> QueueKind {
         self.kind
@@ -317,7 +317,7 @@ impl<M: Machine> Disk<M> {
         sum
     }
 
-    /// The same by hardware queue: its number and sums, of those that some thread may use.
+    /// All counters by hardware queue: number and sums of each queue that some thread may use.
     /// What was submitted or merged is counted at the submitter's own queue, what was dispatched
     /// and completed at the queue that it went through.
     #[must_use]

@@ -333,7 +333,7 @@ impl<M: Machine> HardwareQueue<M> {
         self.owner.load(Order::Acquire) != 0
     }
 
-    /// Who is to be woken for a queue that has no owner: its worker, or nobody any more.
+    /// Names the bell to ring for a queue that has no owner: its worker's, or none any more.
     pub(crate) fn set_bell(&self, bell: Option<Arc<Doorbell<M>>>) {
         *self.bell.lock() = bell;
     }

@@ -200,14 +200,14 @@ impl<M: Machine> Volume<M> {
         self.layout
     }
 
-    /// Who serves them at this moment.
+    /// Which threads serve the drives at this moment.
     #[must_use]
     pub fn serving(&self) -> Serving {
         // Relaxed: it changes only while nothing is inside.
         self.mode().0
     }
 
-    /// The same, and whether somebody records what happens.
+    /// Which threads serve the drives, and whether somebody records what happens.
     pub(crate) fn mode(&self) -> (Serving, bool) {
         // Relaxed: the mode changes only while nothing is inside, and a recording misses a little.
         let mode = self.mode.load(Order::Relaxed);

@@ -120,7 +120,7 @@ fn operations_and_flags_have_the_kernels_letters() {
     for (bio, expected) in [
         (Bio::read(8, Buffer::new(512)), vec!["R"]),
         (write(), vec!["W"]),
-        // Who asks for durability waits for it.
+        // Whoever asks for durability waits for it.
         (write().with_flags(OpFlags::FUA), vec!["WFS"]),
         // The flush before is a request of its own, as in the kernel.
         (write().with_flags(both), vec!["FN", "WFS"]),

@@ -54,14 +54,14 @@ impl<M: Machine> Histogram<M> {
         self.record_in(bucket_of(value_ns), value_ns, times);
     }
 
-    /// The same, in the value's bucket.
+    /// Records a value whose bucket is known.
     #[inline(always)]
     pub(crate) fn record_in(&self, bucket: usize, value_ns: u64, times: u64) {
         self.tally(bucket, value_ns, times);
         self.sum.add(value_ns.wrapping_mul(times));
     }
 
-    /// The same where the sum is known from elsewhere.
+    /// Counts a value whose bucket is known, and leaves the sum to whoever has it elsewhere.
     #[inline(always)]
     pub(crate) fn tally(&self, bucket: usize, value_ns: u64, times: u64) {
         self.counts[bucket].add(times);
@@ -128,7 +128,7 @@ impl Snapshot {
         self.max_ns = self.max_ns.max(value_ns);
     }
 
-    /// The same with a sum that is known from elsewhere.
+    /// These counts with a sum that is known from elsewhere.
     #[must_use]
     pub(crate) fn with_sum(self, sum_ns: u64) -> Snapshot {
         Snapshot { sum_ns, ..self }

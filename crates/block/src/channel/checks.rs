@@ -22,12 +22,12 @@ pub(crate) struct BioChecks {
     /// Longest plain read or write that any of the drives takes whole, and that takes the usual
     /// way; 0: look closer always.
     plain_sectors: u32,
-    /// The same, when the usual way is open.
+    /// `plain_sectors`, when the usual way is open.
     plain_max: u32,
-    /// The same, while its events are recorded; 0 while they are not.
+    /// `plain_sectors`, while the volume's events are recorded; 0 while they are not.
     recorded_sectors: u32,
     read_only: bool,
-    /// Some drive's events are has_sink to a sink, or recorded.
+    /// Some drive's events are told to a sink, or recorded.
     pub(crate) traced: bool,
     /// They are has_sink to a sink.
     has_sink: bool,
@@ -89,7 +89,7 @@ impl BioChecks {
         self.is_plain_up_to(self.plain_sectors, bio)
     }
 
-    /// The same, while that is recorded.
+    /// Whether a bio is plain while the volume's events are recorded.
     pub(crate) fn is_plain_to_record(&self, bio: &Bio) -> bool {
         self.recorded_sectors > 0 && self.is_plain_up_to(self.recorded_sectors, bio)
     }

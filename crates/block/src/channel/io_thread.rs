@@ -12,6 +12,8 @@ use crate::bio::error::Error;
 
 /// How long a dropped channel or worker waits for its I/O before it gives memory up for lost.
 pub(crate) const DRAIN_NS: u64 = 5_000_000_000;
+/// Pause between two looks while it waits.
+pub(crate) const DRAIN_LOOK_NS: u64 = 100_000;
 
 /// An I/O thread that owns hardware queues.
 pub struct IoThread<M: Machine> {

@@ -15,12 +15,31 @@ use crate::chain::slot::{BioList, BioRef};
 use crate::channel::child_slots::ChildSlots;
 use crate::channel::plug::Plug;
 use crate::disk::runner::Runner;
+use crate::disk::trace::PlugPlace;
 use crate::disk::visit::Visit;
 use crate::disk::{Disk, Stack, SubmitPath};
 use crate::disk::{direct, filled, sq, timeouts};
 use crate::queue::driver::QueueKind;
 use crate::queue::request::RequestRef;
 use crate::queue::{HardwareQueue, Route};
+
+/// Which thread is to serve a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Server {
+    /// The thread that submits it.
+    Submitter,
+    /// The drive's worker.
+    Worker,
+}
+
+/// Where a channel looks for completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// In the queues that may hold some of its own.
+    WhereExpected,
+    /// In each queue that it may run: a drive may confirm what was given up on.
+    Everywhere,
+}
 
 /// One drive of the volume, as the channel sees it.
 pub(crate) struct Member<M: Machine> {
@@ -101,7 +120,7 @@ impl<M: Machine> Member<M> {
         } else if self.plug.is_empty() {
             return 0;
         }
-        self.flush_list(false, run)
+        self.flush_list(run)
     }
 
     /// Counts what was plugged since the last time as the drive's; returns how much.
@@ -114,8 +133,8 @@ impl<M: Machine> Member<M> {
     }
 
     #[inline(never)]
-    fn flush_list(&mut self, traced: bool, run: &mut Runner<M>) -> u32 {
-        let fresh = self.count();
+    fn flush_list(&mut self, run: &mut Runner<M>) -> u32 {
+        let (fresh, traced) = (self.count(), self.disk.trace(run).is_on());
         let list = self.plug.list();
         // What was refused is tried again, and was unplugged before.
         if traced && fresh > 0 {
@@ -129,19 +148,20 @@ impl<M: Machine> Member<M> {
         list.len()
     }
 
-    /// [`Member::flush`] where workers may serve, too: the drive's if `handed` and there is one,
-    /// else this thread.
-    pub(crate) fn flush_served(&mut self, handed: bool, traced: bool, run: &mut Runner<M>) -> u32 {
+    /// [`Member::flush`] where workers may serve, too: the drive's worker if `server` says so and
+    /// there is one, else this thread.
+    pub(crate) fn flush_served(&mut self, server: Server, run: &mut Runner<M>) -> u32 {
         if self.plug.is_empty() {
             return 0;
         }
-        if !handed || !self.disk.has_worker() {
+        let traced = self.disk.trace(run).is_on();
+        if server == Server::Submitter || !self.disk.has_worker() {
             if !traced {
                 return self.flush(run);
             }
             // A batch of one has a shorter way than this, on which nobody looks.
             self.served_here = true;
-            return self.flush_list(true, run);
+            return self.flush_list(run);
         }
         let fresh = self.count();
         let list = self.plug.list();
@@ -154,19 +174,20 @@ impl<M: Machine> Member<M> {
     }
 
     /// Looks for completions where this channel must.
-    pub(crate) fn run_queues(&mut self, quarantine: bool, run: &mut Runner<M>) {
+    pub(crate) fn run_queues(&mut self, look: Look, run: &mut Runner<M>) {
         let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
-        if !mine && !quarantine {
+        let everywhere = look == Look::Everywhere;
+        if !mine && !everywhere {
             return;
         }
         if self.disk.worker_state.is_none() {
             self.visit(run).run_queue();
             return;
         }
-        if self.outstanding > 0 || quarantine {
+        if self.outstanding > 0 || everywhere {
             self.stand_in(run);
         }
-        if self.looks_here() || quarantine {
+        if self.looks_here() || everywhere {
             // What waits for a flush to end is in no queue: none of that before and after the look,
             // nor moved meanwhile.
             let before =
@@ -225,6 +246,11 @@ impl<M: Machine> Member<M> {
         self.flushes = true;
     }
 
+    /// Where the next bio comes in the plug.
+    fn next_place(&self) -> PlugPlace {
+        if self.plug.is_empty() { PlugPlace::First } else { PlugPlace::Later }
+    }
+
     /// Whether something is in the plug.
     pub(crate) fn holds_plugged(&self) -> bool {
         !self.plug.is_empty()
@@ -239,9 +265,10 @@ impl<M: Machine> Member<M> {
     /// What was plugged before anybody recorded, as if somebody had.
     #[cold]
     pub(crate) fn trace_plugged(&mut self, drives: usize, run: &mut Runner<M>) {
-        let (disk, mut first) = (&self.disk, true);
+        let (disk, mut place) = (&self.disk, PlugPlace::First);
         self.plug.list().for_each(|chain| {
-            disk.trace(run).record_own(chain, (drives, core::mem::take(&mut first)));
+            disk.trace(run).record_own(chain, (drives, place));
+            place = PlugPlace::Later;
             let mut merged = chain.chained.as_deref();
             while let Some(bio) = merged {
                 disk.trace(run).record_entry(bio, drives);
@@ -255,12 +282,12 @@ impl<M: Machine> Member<M> {
     #[inline]
     pub(crate) fn plug_traced(&mut self, slot: BioRef<M>, drives: usize, run: &mut Runner<M>) {
         self.disk.trace(run).tell_entry(&slot);
-        let first = self.plug.is_empty();
+        let place = self.next_place();
         self.plug(slot);
         let Some(last) = self.plug.last() else { return };
         match self.merged.take() {
             Some(kind) => self.disk.trace(run).plug_merged(kind, last, drives),
-            None => self.disk.trace(run).record_own(last, (drives, first)),
+            None => self.disk.trace(run).record_own(last, (drives, place)),
         }
     }
 
@@ -330,13 +357,13 @@ impl<M: Machine> Member<M> {
     }
 
     /// Sends a flush by itself.
-    pub(crate) fn send_flush(&mut self, slot: BioRef<M>, traced: bool, run: &mut Runner<M>) {
+    pub(crate) fn send_flush(&mut self, slot: BioRef<M>, run: &mut Runner<M>) {
         M::work(Stage::Submit, 1);
         self.expect_flush();
-        if traced {
-            self.disk.trace(run).plugged(&slot, true);
+        if self.disk.trace(run).is_on() {
+            self.disk.trace(run).plugged(&slot, PlugPlace::First);
         }
         self.plug.push(slot);
-        self.flush_served(false, traced, run);
+        self.flush_served(Server::Submitter, run);
     }
 }

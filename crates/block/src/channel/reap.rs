@@ -14,6 +14,7 @@ use crate::bio::status::Status;
 use crate::chain::slot::{BioRef, BioStage};
 use crate::channel::Channel;
 use crate::channel::completion::{Again, Completion};
+use crate::channel::member::Look;
 
 /// A channel that always has something at hand looks at all its queues every so many polls.
 const POLLS_PER_LOOK: u32 = 8;
@@ -73,9 +74,12 @@ impl<M: Machine> Channel<M> {
     #[inline(never)]
     fn run_queues(&mut self) {
         self.sub.run.forget_wake();
-        let quarantine = !self.quarantine.is_empty();
+        let look = match self.quarantine.is_empty() {
+            true => Look::WhereExpected,
+            false => Look::Everywhere,
+        };
         for member in &mut self.sub.members {
-            member.run_queues(quarantine, &mut self.sub.run);
+            member.run_queues(look, &mut self.sub.run);
         }
         self.sub.run.publish();
     }

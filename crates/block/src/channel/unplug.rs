@@ -12,6 +12,7 @@ use millrace_machine::plant::{Plant, planted};
 
 use crate::bio::Op;
 use crate::chain::slot::BioRef;
+use crate::channel::member::Server;
 use crate::channel::submission::Submission;
 use crate::channel::volume_plug::{Drives, VolumePlug};
 use crate::volume::serving::Serving;
@@ -26,13 +27,13 @@ impl<M: Machine> Submission<M> {
         }
         let bios = self.batch.plugged;
         self.batch.plugged = 0;
-        let handed = self.hands_over(serving, bios);
+        let server = self.server_of(serving, bios);
         let (last, first) = self.members.split_at_mut(self.first_member);
         for member in first.iter_mut().chain(last) {
-            self.batch.plugged += member.flush_served(handed, self.checks.traced, &mut self.run);
+            self.batch.plugged += member.flush_served(server, &mut self.run);
         }
         self.first_member = (self.first_member + 1) % self.members.len();
-        if handed {
+        if server == Server::Worker {
             self.press();
         }
         if self.checks.per_volume {
@@ -44,11 +45,11 @@ impl<M: Machine> Submission<M> {
         self.run.publish();
     }
 
-    /// Whether a batch of so many bios goes to the workers.
-    fn hands_over(&mut self, serving: Serving, bios: u32) -> bool {
+    /// Which threads serve a batch of so many bios.
+    fn server_of(&mut self, serving: Serving, bios: u32) -> Server {
         let drives = self.members.len() as u32;
         let enough = drives > 1 && bios >= self.volume.serving_config().plug_low * drives;
-        match serving {
+        let handed = match serving {
             Serving::PerDrive => enough,
             // The batch was stamped when its first bio came: that is late enough to be now.
             Serving::Auto if drives > 1 && bios > 0 => {
@@ -56,7 +57,8 @@ impl<M: Machine> Submission<M> {
                 self.choice.next(bios, in_flight, now_ns) && enough
             }
             Serving::Auto | Serving::Inline | Serving::PerVolume => false,
-        }
+        };
+        if handed { Server::Worker } else { Server::Submitter }
     }
 
     /// With nothing plugged, does as the volume's mode says from now on.

@@ -18,6 +18,7 @@ use crate::chain::merge::try_merge;
 use crate::chain::slot::{BioList, BioRef, BioStage, Waited};
 use crate::channel::member::Member;
 use crate::disk::runner::Runner;
+use crate::disk::trace::PlugPlace;
 use crate::queue::request::RequestRef;
 use crate::trace::{Action, Unplug};
 use crate::volume::Volume;
@@ -141,13 +142,16 @@ impl<M: Machine> VolumePlug<M> {
         }
         if slot.op() == Op::Flush {
             // Flushes have a path of their own, past the list.
-            return to.members[at].send_flush(slot, to.traced, to.run);
+            return to.members[at].send_flush(slot, to.run);
         }
         let Some(rq) = to.members[at].take_request(to.run) else { return self.block(slot, to) };
         let (member, sector) = (slot.member, slot.dev_sector);
         if to.traced {
-            let first = self.requests.is_empty();
-            to.members[at].disk.trace(to.run).plugged(&slot, first);
+            let place = match self.requests.is_empty() {
+                true => PlugPlace::First,
+                false => PlugPlace::Later,
+            };
+            to.members[at].disk.trace(to.run).plugged(&slot, place);
         }
         to.members[at].count_plugged();
         let rq = Some(to.members[at].fill(rq, slot));

@@ -15,7 +15,7 @@ use millrace_machine::{Doorbell, Machine, Order, Word};
 
 use crate::bio::error::Error;
 use crate::chain::bio_set::BioSet;
-use crate::channel::io_thread::{DRAIN_NS, IoThread, Turn};
+use crate::channel::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread, Turn};
 use crate::disk::Disk;
 use crate::disk::runner::{Runner, Stamp};
 use crate::disk::worker_drive::WorkerDrive;
@@ -165,7 +165,7 @@ impl<M: Machine> Drop for Worker<M> {
                 let _ = turn(&self.bell, None, &|| true);
             }
             if self.drives.iter().any(in_flight) {
-                M::spin_until(M::now() + 100_000, || false);
+                M::spin_until(M::now() + DRAIN_LOOK_NS, || false);
             }
         }
         self.drives.iter().for_each(|drive| drive.close(self.owner));

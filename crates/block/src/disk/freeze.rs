@@ -47,8 +47,8 @@ impl<M: Machine> Disk<M> {
     #[must_use]
     pub fn is_drained(&self) -> bool {
         // A flush that others joined goes back from a queue's end to a software queue, perhaps
-        // behind this look: so no flush may be there before and after it, nor pass meanwhile. The
-        // same holds for what a worker left behind.
+        // behind this look: so no flush may be there before and after it, nor pass meanwhile. What
+        // a worker left behind moves in this way, too.
         let moves = || (self.flush.lock().moves_while_idle(), worker_moves(self));
         let before = moves();
         before.0.is_some() && has_empty_queues(self) && moves() == before

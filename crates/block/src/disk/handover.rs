@@ -146,8 +146,8 @@ impl<M: Machine> Visit<'_, M> {
         });
     }
 
-    /// Before a worker's queue is left: notes what went out. Who is not the worker, and leaves
-    /// something that was meant for it, wakes it: nobody else would look for its completion.
+    /// Notes what went out, before a worker's queue is left. A thread other than the worker that
+    /// leaves work there wakes the worker: nobody else would look for the work's completion.
     pub(crate) fn note_round(&self, serve: &mut Serve<M>) {
         let Some(worker_state) = self
             .disk

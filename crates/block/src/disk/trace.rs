@@ -24,6 +24,15 @@ use crate::trace::entry::{Step, Subject, group_of};
 use crate::trace::tracer::TraceStamp;
 use crate::trace::{Action, Event, Unplug};
 
+/// Whether a bio is the first one in its plug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PlugPlace {
+    /// The plug was empty.
+    First,
+    /// Others are in the plug.
+    Later,
+}
+
 /// What one thread tells those who listen of what it does to a drive.
 pub(crate) struct Tracing<'a, M: Machine> {
     pub(crate) disk: &'a Disk<M>,
@@ -41,7 +50,7 @@ impl<M: Machine> Disk<M> {
 impl<M: Machine> Tracing<'_, M> {
     /// Whether anybody listens.
     #[inline(always)]
-    fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.run.trace.is_some() || self.disk.config.trace.is_some()
     }
 
@@ -84,36 +93,36 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// The same of one that is to be a request of its own, in a plug that was empty or not.
+    /// Records the entry of a bio that is to be a request of its own, in a plug at this `place`.
     #[inline]
-    pub(crate) fn record_own(&mut self, bio: &Slot<M>, (drives, first): (usize, bool)) {
+    pub(crate) fn record_own(&mut self, bio: &Slot<M>, (drives, place): (usize, PlugPlace)) {
         let Some(writer) = &mut self.run.trace else { return };
         if self.disk.config.stack == Stack::Sq {
             // It gets its request later.
             self.record_entry(bio, drives);
-            if first {
+            if place == PlugPlace::First {
                 self.record_plug(bio);
             }
             return;
         }
         if writer.is_exact() {
             self.record_entry(bio, drives);
-            return self.plugged(bio, first);
+            return self.plugged(bio, place);
         }
         let of = subject(self.disk, bio, bio.bio.nr_sectors);
         match is_remapped(bio, drives) {
             false => writer.put(bio.q_ns, &of, Step::QueueGet),
             true => writer.put_from(bio.q_ns, &of, Step::RemapQueueGet, source(bio)),
         }
-        if first {
+        if place == PlugPlace::First {
             self.record_plug(bio);
         }
     }
 
     /// A bio that is to be a request of its own, in a plug that was empty or not.
-    pub(crate) fn plugged(&mut self, bio: &Slot<M>, first: bool) {
+    pub(crate) fn plugged(&mut self, bio: &Slot<M>, place: PlugPlace) {
         self.record_get(bio, bio.q_ns + u64::from(bio.waited.g_ns));
-        if first {
+        if place == PlugPlace::First {
             self.record_plug(bio);
         }
     }
@@ -208,8 +217,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// The same if events are stamped so: with stamps of a batch, I is recorded together with D
-    /// where that follows at once.
+    /// Records I of a list if events are stamped by `stamp`: with stamps of a batch, I is recorded
+    /// together with D where D follows at once.
     pub(crate) fn record_inserts_if(&mut self, stamp: TraceStamp, list: &BioList<M>) {
         if self.run.trace.as_ref().is_some_and(|writer| writer.stamp() == stamp) {
             self.record_list(list);

@@ -31,7 +31,7 @@ pub(super) struct Notes {
     pub(super) closed: bool,
     /// Requests handed over so far.
     pub(super) seen: u32,
-    /// The same by hardware queue.
+    /// Requests handed over so far by hardware queue.
     pub(super) by_queue: [u32; 2],
     /// Requests stay inside.
     pub(super) held: bool,

@@ -26,7 +26,7 @@ struct Scene {
     work: Vec<CheckedLine<u32>>,
 }
 
-/// Who asks for lock statistics.
+/// When somebody asks for lock statistics.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asks {
     Never,

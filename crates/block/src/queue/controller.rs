@@ -19,7 +19,7 @@ use crate::bio::error::{Error, ErrorKind};
 use crate::queue::driver::{HwQueues, TagScope};
 use crate::queue::tag::TagSet;
 
-/// Who shares the tags of a controller.
+/// Which hardware queues share the tags of a controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
     /// Nobody: each hardware queue of each drive has that many.
@@ -37,7 +37,7 @@ pub struct ControllerConfig {
     pub name: String,
     /// Tags, 1 to 65,536.
     pub tags: u32,
-    /// Who shares them.
+    /// Which hardware queues share the tags.
     pub sharing: Sharing,
     /// The NUMA node that it hangs on; none if that is not known.
     pub node: Option<NodeId>,

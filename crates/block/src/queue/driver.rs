@@ -19,7 +19,7 @@ use crate::bio::{SECTOR_SHIFT, Sector, SectorCount};
 use crate::queue::request::{Dispatch, Request, RequestRef, Tag};
 use crate::queue::tag::TagSet;
 
-/// Who may run a hardware queue.
+/// Which threads may run a hardware queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueKind {
     /// Whichever submitter comes, under the serve lock.
@@ -44,7 +44,7 @@ pub struct HwQueues {
     pub count: u16,
     /// Tags, 1 to 65,536.
     pub depth: u32,
-    /// Who may run them.
+    /// Which threads may run the queues.
     pub kind: QueueKind,
     /// How far tags reach.
     pub tags: TagScope,

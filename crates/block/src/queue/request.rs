@@ -40,9 +40,9 @@ pub(crate) enum State {
     Idle,
     /// Straight from a plug.
     InFlight,
-    /// The same, but that its bios waited in a queue.
+    /// In flight, with bios that waited in a queue.
     Waited,
-    /// Not answered in time, which was told; its memory is not ours to take away.
+    /// Not answered in time, which was noted; its memory belongs to somebody outside.
     Overdue,
     Abandoned,
 }
@@ -204,8 +204,8 @@ impl<M: Machine> Request<M> {
         self.segments_by(SegmentRule::NONE)
     }
 
-    /// The same for a drive that limits the size of a piece or has a boundary: pieces are cut so
-    /// that they keep `max_segment_size` and `seg_boundary_mask`.
+    /// Its memory in order, for a drive that limits the size of a piece or has a boundary: pieces
+    /// are cut so that they keep `max_segment_size` and `seg_boundary_mask`.
     #[must_use]
     pub fn segments_within(&self, limits: &QueueLimits) -> Segments<'_, M> {
         self.segments_by(limits.segment_rule())

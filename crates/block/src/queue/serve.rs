@@ -30,7 +30,7 @@ const NAME: &str = "serve";
 pub(crate) struct ServeLock<M: Machine, T: Send> {
     state: M::Word,
     value: M::Line<T>,
-    /// Who is inside, and since when, if that counts.
+    /// The thread inside, and since when, if holds are counted.
     hold: M::Line<Option<Hold>>,
 }
 
@@ -124,7 +124,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
-    /// The same where it is free and counts, or did.
+    /// Enters if nobody is inside, where the lock counts its holds or did.
     #[cold]
     #[inline(never)]
     fn attempt_counting(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
@@ -227,7 +227,7 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         }
     }
 
-    /// The same where it counts, or did.
+    /// Leaves unless somebody left a flag, where the lock counts its holds or did.
     #[cold]
     #[inline(never)]
     fn leave_counting(self) -> Option<Self> {

@@ -195,7 +195,7 @@ pub struct Record {
     pub bytes: u32,
     /// Categories in the upper half, code in the lower.
     pub action: u32,
-    /// Who.
+    /// The process that caused the event.
     pub pid: u32,
     /// Which device: see [`device`].
     pub device: u32,

@@ -30,7 +30,7 @@ const ENTRIES_AT_ONCE: usize = 1024;
 /// Which time an event is recorded with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TraceStamp {
-    /// That of its batch, or of its I/O where the channel stamps each.
+    /// The stamp of its batch, or of its I/O where the channel stamps each.
     #[default]
     Batch,
     /// Its own: the clock is read for each event.
@@ -109,7 +109,7 @@ impl<M: Machine> TraceWriter<M> {
         }
     }
 
-    /// The same, of a remap from a sector.
+    /// Records a step that begins with a remap from a sector.
     #[inline]
     pub(crate) fn put_from(&mut self, time_ns: u64, of: &Subject, step: Step, from: u64) {
         if self.open(time_ns, of, step) {

@@ -22,7 +22,7 @@ use crate::bio::{SECTOR_SHIFT, Sector};
 use crate::disk::Disk;
 use crate::volume::{Volume, capacity_of, whole_blocks};
 
-/// Who wants to hear of a new size.
+/// A call that a new size is told to.
 type Watcher = Arc<dyn Fn(Sector) + Send + Sync>;
 
 /// A volume's size, which only grows, and who wants to hear of it.

@@ -1,4 +1,4 @@
-//! Who serves a volume's drives: the modes, their settings, and how `auto` chooses.
+//! Which threads serve a volume's drives: the modes, their settings, and how `auto` chooses.
 //!
 //! `Serving` and `ServingConfig` belong to a `Volume`; `Choice` to a channel, which asks it at each
 //! unplug of a batch that workers may serve. `auto` measures: it lets each way serve for a while,
@@ -8,7 +8,7 @@
 use alloc::format;
 use alloc::string::String;
 
-/// Who serves a volume's drives.
+/// Which threads serve a volume's drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Serving {
     /// The submitting thread, to completion.
@@ -46,7 +46,7 @@ impl Serving {
 /// How a volume's drives are served; all counts are for each drive of the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServingConfig {
-    /// Who.
+    /// Which threads serve the drives.
     pub serving: Serving,
     /// High watermark: bios that unplug a batch, 1 or more. \[FALCON\]: 32.
     pub plug_high: u32,
