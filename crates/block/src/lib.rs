@@ -9,6 +9,7 @@
 //! acquisition per drive) -> `Visit::submit_batch` / `serve` (software queue, tag, `queue_rq`) ->
 //! `Visit::complete` (tag to request to bios) -> `Channel::poll` (the bio comes back).
 
+#![doc = include_str!("../README.md")]
 #![no_std]
 
 extern crate alloc;

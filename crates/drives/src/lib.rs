@@ -4,6 +4,8 @@
 //! Drives are named by specs, `driver:key=value,...`. All data I/O of the project goes through here
 //! and through the reactor below. Called by the `millrace` binary, exports and the lab.
 
+#![doc = include_str!("../README.md")]
+
 mod controller;
 mod fault;
 mod file;

@@ -4,6 +4,8 @@
 //! of their outcomes into its replies. A protocol core is sans-I/O (bytes in, bytes out), so the
 //! same code is driven by sockets in production, by the simulator in tests and by the fuzzer.
 
+#![doc = include_str!("../README.md")]
+
 mod counters;
 mod faults;
 mod io_threads;

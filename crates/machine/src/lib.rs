@@ -1,14 +1,14 @@
 //! What millrace's code runs on: CPUs, locks, shared cache lines, a clock, threads and parking.
 //!
 //! This crate owns the [`Machine`] trait and its implementations; no other crate knows real
-//! threads, atomics or clocks. `crates/block` is generic over it and built without std. [`Native`]
-//! (feature
-//! `std`) is the machine the process runs on: every primitive there is the plain thing and `work`
-//! is empty; its locks count while a `LockMeter` asks. `Simulated` (feature `simulated`) charges
-//! virtual time at the same calls; a checked machine explores interleavings. [`Doorbell`] is
-//! written once over the primitives, so that the sleep protocol that gets checked is the one that
-//! runs.
+//! threads, atomics or clocks. `millrace-block` is generic over it and built without std. `Native`
+//! (feature `std`) is the machine the process runs on: every primitive there is the plain thing and
+//! `work` is empty; its locks count while a `LockMeter` asks. `Simulated` (feature `simulated`)
+//! charges virtual time at the same calls; a checked machine explores interleavings. [`Doorbell`]
+//! is written once over the primitives, so that the sleep protocol that gets checked is the one
+//! that runs.
 
+#![doc = include_str!("../README.md")]
 #![no_std]
 
 #[cfg(feature = "std")]

@@ -81,6 +81,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+//! # Feature flags
+//!
+//! None is on by default.
+//!
+//! - `serve`: `Server`, for volumes over NBD, and to virtual machines by vhost-user-blk.
+//! - `simulated`: `machine::Simulated`, for one's own code in virtual time.
+
+/// The example of README.md runs as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
 mod assemble;
 mod async_device;
 mod block_device;

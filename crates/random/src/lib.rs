@@ -4,6 +4,7 @@
 //! tests, so that whatever they do can be repeated. Plain values without a lock or an allocation;
 //! not for secrets. Whoever draws numbers owns the generator.
 
+#![doc = include_str!("../README.md")]
 #![no_std]
 
 /// SplitMix64: one state word, and any seed is as good as another.

@@ -11,24 +11,8 @@
 //! - memory named by an operation belongs to the reactor until its completion is taken;
 //! - `turn` may return early with 0 (a signal, a wake-up, an internal completion): loop on it;
 //! - a socket operation never completes with `-EAGAIN`; file operations pass every errno through.
-//!
-//! # Example
-//!
-//! ```
-//! use millrace_reactor::{Config, Op, Reactor, Wait};
-//! let mut reactor = Reactor::new(Config::default())?;
-//! let handle = reactor.handle();
-//! let source = handle.source();
-//! // SAFETY: a no-op names no memory.
-//! unsafe { handle.push(source, 7, Op::Nop) };
-//! let mut done = Vec::new();
-//! while done.is_empty() {
-//!     reactor.turn(Wait::Forever)?;
-//!     handle.take(source, &mut done);
-//! }
-//! assert_eq!((done[0].user_data, done[0].result), (7, 0));
-//! # Ok::<(), std::io::Error>(())
-//! ```
+
+#![doc = include_str!("../README.md")]
 
 mod config;
 mod epoll;

@@ -6,6 +6,8 @@
 //! file drive opens its queue on the ring of the thread that calls ([`current`]), and below the
 //! servers and the lab, which run I/O threads; it knows none of them.
 
+#![doc = include_str!("../README.md")]
+
 mod drive_workers;
 mod io_context;
 mod recorder;
