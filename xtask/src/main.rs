@@ -5,6 +5,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)] // A tool for people: it talks to them.
 
+mod api;
 mod check;
 mod deb;
 mod models;
@@ -16,8 +17,8 @@ mod tidy;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy | primitives | models | planted | mutants [--short | ...] \
-                     | deb [PROGRAM] | check [--skip-tests]";
+const USAGE: &str = "usage: cargo xtask tidy | api [--write] | primitives | models | planted \
+                     | mutants [--short | ...] | deb [PROGRAM] | check [--skip-tests]";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -25,6 +26,8 @@ fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
     let clean = match words.as_slice() {
         ["tidy"] => tidy::run(root),
+        ["api"] => api::run(root, api::Mode::Check),
+        ["api", "--write"] => api::run(root, api::Mode::Write),
         ["primitives"] => primitives::run(root),
         ["models"] => models::run(root),
         ["planted"] => planted::run(root),

@@ -1,0 +1,300 @@
+//! The public items of a crate, one line each, sorted by their names.
+//!
+//! A line is the public name, then what it is, as written in the source but on one line, then the
+//! features that it needs. Items come before their fields, variants and methods, and these before
+//! the traits of a type. Called by `api::stale`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use syn::spanned::Spanned;
+use syn::{Attribute, Fields, Generics, ImplItem, Item, ItemImpl, TraitItem, Type, Visibility};
+
+use super::tree::{Target, Tree, is_test, join, leaves, name_of};
+
+/// What stands in a line after the name, from the first to the last of a name's lines.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Item,
+    Part,
+    Trait,
+}
+
+/// What is written shorter on one line than on many; bindings of arguments are nobody's concern.
+const SHORTENED: [(&str, &str); 7] = [
+    ("( ", "("),
+    (", )", ")"),
+    (" )", ")"),
+    (", >", ">"),
+    ("< ", "<"),
+    ("(mut ", "("),
+    (", mut ", ", "),
+];
+
+/// The listing of a crate.
+pub fn of(tree: &Tree) -> String {
+    let mut listing = Listing { tree, impls: impls(tree), lines: BTreeSet::new() };
+    listing.module("", "", "");
+    let line = |(name, _, text): &(String, Rank, String)| format!("{name}: {text}\n");
+    listing.lines.iter().map(line).collect()
+}
+
+/// All `impl` blocks by the type that they are for.
+fn impls(tree: &Tree) -> BTreeMap<Target, Vec<&ItemImpl>> {
+    let mut found: BTreeMap<Target, Vec<&ItemImpl>> = BTreeMap::new();
+    for (module, items) in tree.modules() {
+        for item in items {
+            let Item::Impl(block) = item else { continue };
+            let target = path_of(&block.self_ty).and_then(|path| tree.resolve(module, &path));
+            if let Some(target) = target.filter(|_| !is_test(&block.attrs)) {
+                found.entry(target).or_default().push(block);
+            }
+        }
+    }
+    found
+}
+
+struct Listing<'a> {
+    tree: &'a Tree,
+    impls: BTreeMap<Target, Vec<&'a ItemImpl>>,
+    lines: BTreeSet<(String, Rank, String)>,
+}
+
+impl Listing<'_> {
+    fn line(&mut self, name: &str, rank: Rank, text: String) {
+        self.lines.insert((name.to_owned(), rank, text));
+    }
+
+    /// Lists the public items of `module` under the public path `above`.
+    fn module(&mut self, module: &str, above: &str, when: &str) {
+        let tree = self.tree;
+        for item in tree.items(module) {
+            match item {
+                Item::Mod(inner) if is_public(&inner.vis, &inner.attrs) => {
+                    let name = inner.ident.to_string();
+                    let when = also(when, &inner.attrs);
+                    self.line(&join(above, &name), Rank::Item, format!("mod{when}"));
+                    self.module(&join(module, &name), &join(above, &name), &when);
+                }
+                Item::Use(line) if is_public(&line.vis, &line.attrs) => {
+                    let when = also(when, &line.attrs);
+                    for leaf in leaves(item).unwrap_or_default() {
+                        self.reexport(module, above, (&leaf.path, leaf.name), &when);
+                    }
+                }
+                item => {
+                    if let Some(name) = name_of(item) {
+                        self.item(module, item, &join(above, &name.to_string()), when);
+                    }
+                }
+            }
+        }
+    }
+
+    fn reexport(
+        &mut self,
+        module: &str,
+        above: &str,
+        (path, name): (&[String], Option<String>),
+        when: &str,
+    ) {
+        let tree = self.tree;
+        let public = join(above, name.as_deref().unwrap_or("*"));
+        match tree.resolve(module, path) {
+            Some(Target::Module(inner)) if name.is_none() => self.module(&inner, above, when),
+            Some(Target::Module(inner)) => {
+                self.line(&public, Rank::Item, format!("mod{when}"));
+                self.module(&inner, &public, when);
+            }
+            Some(Target::Item(inner, original)) => {
+                let named = |item: &&Item| name_of(item).is_some_and(|name| *name == original);
+                for item in tree.items(&inner).iter().filter(named) {
+                    self.item(&inner, item, &public, when);
+                }
+            }
+            _ => self.line(&public, Rank::Item, format!("use {}{when}", path.join("::"))),
+        }
+    }
+
+    /// Lists one item with its parts, if it is public.
+    fn item(&mut self, module: &str, item: &Item, name: &str, when: &str) {
+        let (vis, attrs, head) = match item {
+            Item::Const(item) => {
+                (&item.vis, &item.attrs, format!("const {}: {}", item.ident, source(&item.ty)))
+            }
+            Item::Static(item) => {
+                (&item.vis, &item.attrs, format!("static {}: {}", item.ident, source(&item.ty)))
+            }
+            Item::Fn(item) => (&item.vis, &item.attrs, source(&item.sig)),
+            Item::Type(item) => {
+                let head = headed("type", &item.ident, &item.generics);
+                (&item.vis, &item.attrs, format!("{head} = {}", source(&item.ty)))
+            }
+            Item::Struct(item) => {
+                (&item.vis, &item.attrs, headed("struct", &item.ident, &item.generics))
+            }
+            Item::Enum(item) => {
+                (&item.vis, &item.attrs, headed("enum", &item.ident, &item.generics))
+            }
+            Item::Trait(item) => {
+                let mut head = headed("trait", &item.ident, &item.generics);
+                if !item.supertraits.is_empty() {
+                    head.push_str(&format!(": {}", source(&item.supertraits)));
+                }
+                let safety = if item.unsafety.is_some() { "unsafe " } else { "" };
+                (&item.vis, &item.attrs, format!("{safety}{head}"))
+            }
+            _ => return,
+        };
+        if !is_public(vis, attrs) {
+            return;
+        }
+        let open = attrs.iter().any(|attr| attr.path().is_ident("non_exhaustive"));
+        let open = if open { " #[non_exhaustive]" } else { "" };
+        let when = also(when, attrs);
+        self.line(name, Rank::Item, format!("{head}{open}{when}"));
+        match item {
+            Item::Struct(item) => self.fields(name, &item.fields, &when),
+            Item::Enum(item) => {
+                for variant in &item.variants {
+                    let fields = source(&variant.fields);
+                    let text = format!("variant {}{fields}{when}", variant.ident);
+                    self.line(name, Rank::Part, text);
+                }
+            }
+            Item::Trait(item) => {
+                item.items.iter().for_each(|part| self.of_trait(name, part, &when))
+            }
+            _ => return,
+        }
+        self.derives(name, attrs, &when);
+        let own = name_of(item).map(ToString::to_string).unwrap_or_default();
+        let target = Target::Item(module.to_owned(), own);
+        for block in self.impls.get(&target).cloned().unwrap_or_default() {
+            self.of_impl(name, block, &when);
+        }
+    }
+
+    fn fields(&mut self, name: &str, fields: &Fields, when: &str) {
+        for (index, field) in fields.iter().enumerate() {
+            if is_public(&field.vis, &field.attrs) {
+                let own = field.ident.as_ref().map_or(index.to_string(), ToString::to_string);
+                let when = also(when, &field.attrs);
+                self.line(name, Rank::Part, format!("field {own}: {}{when}", source(&field.ty)));
+            }
+        }
+    }
+
+    fn derives(&mut self, name: &str, attrs: &[Attribute], when: &str) {
+        for attr in attrs.iter().filter(|attr| attr.path().is_ident("derive")) {
+            let syn::Meta::List(list) = &attr.meta else { continue };
+            for derived in list.tokens.to_string().split(',') {
+                let derived = derived.replace(' ', "");
+                let last = derived.rsplit("::").next().unwrap_or_default();
+                if !last.is_empty() {
+                    self.line(name, Rank::Trait, format!("impl {last}{when}"));
+                }
+            }
+        }
+    }
+
+    fn of_trait(&mut self, name: &str, part: &TraitItem, when: &str) {
+        let (attrs, text, provided) = match part {
+            TraitItem::Fn(part) => (&part.attrs, source(&part.sig), part.default.is_some()),
+            TraitItem::Const(part) => {
+                let text = format!("const {}: {}", part.ident, source(&part.ty));
+                (&part.attrs, text, part.default.is_some())
+            }
+            TraitItem::Type(part) => {
+                (&part.attrs, source(part).trim_end_matches(';').to_owned(), part.default.is_some())
+            }
+            _ => return,
+        };
+        let provided = if provided { " { .. }" } else { "" };
+        let when = also(when, attrs);
+        self.line(name, Rank::Part, format!("{text}{provided}{when}"));
+    }
+
+    fn of_impl(&mut self, name: &str, block: &ItemImpl, when: &str) {
+        let when = also(when, &block.attrs);
+        let (parameters, of) = (source(&block.generics), source(&block.self_ty));
+        if let Some((path, _)) = &block.trait_ {
+            let text = format!("impl{parameters} {} for {of}{when}", source(path));
+            return self.line(name, Rank::Trait, text);
+        }
+        let head = format!("impl{parameters} {of}");
+        let within = if head.contains('<') { format!(" in {head}") } else { String::new() };
+        for part in &block.items {
+            let (vis, attrs, text) = match part {
+                ImplItem::Fn(part) => (&part.vis, &part.attrs, source(&part.sig)),
+                ImplItem::Const(part) => {
+                    let text = format!("const {}: {}", part.ident, source(&part.ty));
+                    (&part.vis, &part.attrs, text)
+                }
+                _ => continue,
+            };
+            if is_public(vis, attrs) {
+                let when = also(&when, attrs);
+                self.line(name, Rank::Part, format!("{text}{within}{when}"));
+            }
+        }
+    }
+}
+
+/// Whether an item is seen from outside, and not hidden or only there for tests.
+fn is_public(vis: &Visibility, attrs: &[Attribute]) -> bool {
+    let hidden = attrs.iter().any(|attr| {
+        matches!(&attr.meta, syn::Meta::List(list)
+            if list.path.is_ident("doc") && list.tokens.to_string() == "hidden")
+    });
+    matches!(vis, Visibility::Public(_)) && !hidden && !is_test(attrs)
+}
+
+/// `when` and the conditions of an item: ` if feature = "std"`.
+fn also(when: &str, attrs: &[Attribute]) -> String {
+    let mut all = when.to_owned();
+    for attr in attrs.iter().filter(|attr| attr.path().is_ident("cfg")) {
+        if let syn::Meta::List(list) = &attr.meta {
+            let condition = format!(" if {}", list.tokens);
+            if !all.contains(&condition) {
+                all.push_str(&condition);
+            }
+        }
+    }
+    all
+}
+
+fn headed(kind: &str, ident: &syn::Ident, generics: &Generics) -> String {
+    let parameters = source(generics);
+    let bounds =
+        generics.where_clause.as_ref().map_or(String::new(), |w| format!(" {}", source(w)));
+    format!("{kind} {ident}{parameters}{bounds}")
+}
+
+/// A part of the source as it is written, on one line and without comments; empty if the part is.
+fn source(part: &impl Spanned) -> String {
+    one_line(&part.span().source_text().unwrap_or_default())
+}
+
+fn one_line(text: &str) -> String {
+    let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+    let words: Vec<&str> = code.flat_map(str::split_whitespace).collect();
+    let mut line = words.join(" ");
+    for (long, short) in SHORTENED {
+        line = line.replace(long, short);
+    }
+    line
+}
+
+/// The path of a type, without references to it and arguments.
+fn path_of(of: &Type) -> Option<Vec<String>> {
+    match of {
+        Type::Path(path) => {
+            Some(path.path.segments.iter().map(|segment| segment.ident.to_string()).collect())
+        }
+        Type::Reference(inner) => path_of(&inner.elem),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;
