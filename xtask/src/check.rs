@@ -1,8 +1,8 @@
 //! `cargo xtask check`: everything that must pass before a commit, in order of rising cost.
 //!
-//! Runs rustfmt, clippy, rustdoc, the tests, `primitives` and `tidy`; stops at the first that
-//! fails, because later output would bury it. Called by `main`; calls cargo as a child process,
-//! `primitives::run` and `tidy::run`.
+//! Runs rustfmt, clippy, rustdoc, `cargo package`, the tests, `primitives` and `tidy`; stops at the
+//! first that fails, because later output would bury it. Called by `main`; calls cargo as a child
+//! process, `primitives::run` and `tidy::run`.
 
 use std::path::Path;
 use std::process::Command;
@@ -31,7 +31,7 @@ pub struct Step {
     pub env: Option<(&'static str, &'static str)>,
 }
 
-const LINTS: [Step; 3] = [
+const LINTS: [Step; 4] = [
     Step { name: "fmt", args: &["fmt", "--all", "--check"], env: None },
     Step {
         name: "clippy",
@@ -42,6 +42,27 @@ const LINTS: [Step; 3] = [
         name: "doc",
         args: &["doc", "--workspace", "--no-deps"],
         env: Some(("RUSTDOCFLAGS", "-D warnings")),
+    },
+    // Packages of all crates that can be published, not built: CI builds them. Without the network.
+    Step {
+        name: "package",
+        args: &[
+            "package",
+            "--quiet",
+            "--offline",
+            "--no-verify",
+            "--allow-dirty",
+            "--exclude-lockfile",
+            "-pmillrace",
+            "-pmillrace-block",
+            "-pmillrace-drives",
+            "-pmillrace-exports",
+            "-pmillrace-machine",
+            "-pmillrace-random",
+            "-pmillrace-reactor",
+            "-pmillrace-runtime",
+        ],
+        env: None,
     },
 ];
 
