@@ -6,7 +6,6 @@
 //! the few that CI plants. Called by `main`; calls cargo-mutants, in the copy of `tree`.
 
 mod list;
-mod tree;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,6 +14,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::tree;
 use list::{Entry, Key};
 
 /// Of a whole crate, or an even sample, so many in a hundred must die.
