@@ -7,7 +7,7 @@
 
 mod list;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -211,8 +211,7 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
         false => Vec::new(),
     };
     let place = Place::new(root);
-    fs::create_dir_all(&place.tree).context("cannot make target/mutants/tree")?;
-    tree::mirror(root, &place.tree)?;
+    tree::mirror(root, &place.tree, &BTreeMap::new())?;
     let mut clean = true;
     let mut table = String::from("| part | caught | timeout | missed | unviable | killed |\n");
     table.push_str("|---|---|---|---|---|---|\n");
