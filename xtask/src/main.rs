@@ -13,6 +13,7 @@ mod mutants;
 mod planted;
 mod primitives;
 mod tidy;
+mod tree;
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -2,13 +2,19 @@
 //!
 //! Runs, in release, the litmus tests of the checked machine and the models of the block layer and
 //! of vhost-user on it, with their output: how many executions each took, and after how many each
-//! planted bug was found. Called by `main` and by CI; calls cargo as a child process.
+//! planted bug was found. They are built from the patched copy of `planted`, which has hooks for
+//! bugs. Called by `main` and by CI; calls cargo as a child process.
 
 use std::path::Path;
 
 use anyhow::Result;
 
 use crate::check::{Step, cargo, timed};
+use crate::planted;
+
+/// The folder around the copy, in which it is built: beside the copy, which is cleared of all that
+/// git does not know.
+const TARGET: Option<(&str, &str)> = Some(("CARGO_TARGET_DIR", ".."));
 
 const STEPS: [Step; 3] = [
     Step {
@@ -23,7 +29,7 @@ const STEPS: [Step; 3] = [
             "--",
             "--nocapture",
         ],
-        env: None,
+        env: TARGET,
     },
     Step {
         name: "models of the block layer",
@@ -36,7 +42,7 @@ const STEPS: [Step; 3] = [
             "models::",
             "--nocapture",
         ],
-        env: None,
+        env: TARGET,
     },
     Step {
         name: "models of what serves virtual machines",
@@ -49,7 +55,7 @@ const STEPS: [Step; 3] = [
             "model::",
             "--nocapture",
         ],
-        env: None,
+        env: TARGET,
     },
 ];
 
@@ -57,10 +63,11 @@ const STEPS: [Step; 3] = [
 ///
 /// # Errors
 ///
-/// When cargo cannot be started.
+/// When the tree cannot be copied and patched, or cargo cannot be started.
 pub fn run(root: &Path) -> Result<bool> {
+    let tree = planted::patched_tree(root)?;
     for step in &STEPS {
-        if !timed(step.name, || cargo(root, step))? {
+        if !timed(step.name, || cargo(&tree, step))? {
             return Ok(false);
         }
     }

@@ -6,15 +6,15 @@
 //! the few that CI plants. Called by `main`; calls cargo-mutants, in the copy of `tree`.
 
 mod list;
-mod tree;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::tree;
 use list::{Entry, Key};
 
 /// Of a whole crate, or an even sample, so many in a hundred must die.
@@ -211,8 +211,7 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
         false => Vec::new(),
     };
     let place = Place::new(root);
-    fs::create_dir_all(&place.tree).context("cannot make target/mutants/tree")?;
-    tree::mirror(root, &place.tree)?;
+    tree::mirror(root, &place.tree, &BTreeMap::new())?;
     let mut clean = true;
     let mut table = String::from("| part | caught | timeout | missed | unviable | killed |\n");
     table.push_str("|---|---|---|---|---|---|\n");

@@ -1,28 +1,56 @@
 //! `cargo xtask planted`: that `millrace explore` finds every planted bug, and how many seeds it
 //! takes.
 //!
-//! Builds the program with the feature `planted` in a target folder of its own, runs it with each
-//! bug and without one, and prints a row for each. Called by `main`; calls cargo and the program as
+//! Copies the tree to `target/planted/tree`, patches hooks for bugs into the copy, builds the
+//! program there with the feature `planted`, runs it with each bug and without one, and prints a
+//! row for each. Called by `main`; `models` uses the copy, too. Calls cargo and the program as
 //! child processes. A bug that 1,000 seeds do not find fails the check.
 
-use std::path::Path;
+pub mod patch;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail};
 
-/// Names that the program knows, and the production line of each.
-const PLANTS: [(&str, &str); 10] = [
-    ("skipped-wake-up", "home.rs, deliver"),
-    ("leaked-tag", "tag.rs, give"),
-    ("double-completion", "split.rs, part_done"),
-    ("dropped-member-flush", "split.rs, next_flush_part"),
-    ("flush-joined-too-late", "complete.rs, end_request"),
-    ("freeze-misses-one", "freeze.rs, set_frozen"),
-    ("merge-across-chunk", "merge.rs, fits"),
-    ("sq-unlock-too-early", "sq.rs, dispatch_single"),
-    ("tag-unlooked", "volume_plug.rs, plug_request"),
-    ("busy-forgotten", "direct.rs, issue_directly"),
+use crate::tree;
+use patch::Patch;
+
+/// Target folder of whatever is built in the patched copy.
+const TARGET: &str = "target/planted";
+
+/// Names that the program knows: those of `Plant`, in small letters.
+const PLANTS: [&str; 10] = [
+    "skipped-wake-up",
+    "leaked-tag",
+    "double-completion",
+    "dropped-member-flush",
+    "flush-joined-too-late",
+    "freeze-misses-one",
+    "merge-across-chunk",
+    "sq-unlock-too-early",
+    "tag-unlooked",
+    "busy-forgotten",
 ];
+
+/// Brings the patched copy of the tree at `root` up to date and returns its folder. cargo is to
+/// build it in [`target`], and builds only what is new.
+///
+/// # Errors
+///
+/// If git fails, a file cannot be read or written, or a patch does not fit.
+pub fn patched_tree(root: &Path) -> Result<PathBuf> {
+    let copy = target(root).join("tree");
+    let lists = patch::read(root)?;
+    tree::mirror(root, &copy, &patch::apply_all(root, lists.values().flatten())?)?;
+    Ok(copy)
+}
+
+/// Where cargo is to build the patched copy.
+pub fn target(root: &Path) -> PathBuf {
+    root.join(TARGET)
+}
 
 /// Runs the program with each bug planted; true if all were found, and nothing without one.
 ///
@@ -30,12 +58,13 @@ const PLANTS: [(&str, &str); 10] = [
 ///
 /// If the program cannot be built or run.
 pub fn run(root: &Path) -> Result<bool> {
-    let target = root.join("target/planted");
+    let (tree, target) = (patched_tree(root)?, target(root));
+    let lists = patch::read(root)?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
         .args(["build", "--package", "millrace-cli", "--features", "planted"])
         .env("CARGO_TARGET_DIR", &target)
-        .current_dir(root)
+        .current_dir(tree)
         .status()
         .context("cannot run cargo")?;
     if !built.success() {
@@ -45,8 +74,9 @@ pub fn run(root: &Path) -> Result<bool> {
     let clean = explore(&program, &[])?;
     println!("planted: without a bug: {}", String::from_utf8_lossy(&clean.stdout).trim());
     let mut all = clean.status.success();
-    println!("| planted bug | where, in crates/block/src | found as | seeds |\n|---|---|---|---|");
-    for (plant, place) in PLANTS {
+    println!("| planted bug | where | found as | seeds |\n|---|---|---|---|");
+    for plant in PLANTS {
+        let place = place_of(plant, &lists);
         let output = explore(&program, &["--plant", plant, "--json"])?;
         let found = first_of(&String::from_utf8_lossy(&output.stdout));
         let (kind, seeds) = found.unwrap_or(("not found".to_owned(), "more than 1,000".to_owned()));
@@ -66,6 +96,16 @@ fn explore(program: &Path, more: &[&str]) -> Result<Output> {
     }
 }
 
+/// File and function of a bug: those of the first hunk that names it.
+fn place_of(plant: &str, lists: &BTreeMap<String, Vec<Patch>>) -> String {
+    let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
+    let hook = format!("Plant::{}", plant.split('-').map(capital).collect::<String>());
+    let patches = lists.values().flatten();
+    let mut hunks = patches.flat_map(|patch| patch.hunks.iter().map(|hunk| (&patch.path, hunk)));
+    let found = hunks.find(|(_, hunk)| hunk.after.contains(&hook));
+    found.map_or_else(|| "nowhere".to_owned(), |(path, hunk)| format!("{path}, {}", hunk.name))
+}
+
 /// Kind of the first violation in a summary, and how many seeds it took: seeds begin with 0.
 fn first_of(summary: &str) -> Option<(String, String)> {
     let (_, list) = summary.split_once("\"violating_seeds\":[[")?;
@@ -83,5 +123,13 @@ mod tests {
         let summary = r#"{"seeds":8,"violating_seeds":[[6,"tags"],[7,"data"]]}"#;
         assert_eq!(first_of(summary), Some(("tags".to_owned(), "7".to_owned())));
         assert_eq!(first_of(r#"{"violating_seeds":[]}"#), None);
+    }
+
+    #[test]
+    fn the_place_of_a_bug_is_that_of_its_patch() {
+        let list = "--- a.rs\n@@ f\n+x();\n@@ give\n+if planted(Plant::LeakedTag) {}\n";
+        let lists = BTreeMap::from([("a".to_owned(), patch::parse(list).expect("a list"))]);
+        assert_eq!(place_of("leaked-tag", &lists), "a.rs, give");
+        assert_eq!(place_of("busy-forgotten", &lists), "nowhere");
     }
 }

@@ -18,6 +18,7 @@ mod layers;
 mod layout;
 mod methods;
 mod modules;
+mod patches;
 mod places;
 mod size;
 mod source;
@@ -74,6 +75,7 @@ pub fn run(root: &Path) -> Result<bool> {
     let mut findings = check_sources(root, &sources)?;
     findings.extend(documents::check(root, &sources)?);
     findings.extend(commits::check(root));
+    findings.extend(patches::check(root, &sources)?);
     findings.extend(places::check(root)?);
     let stale = crate::api::stale(root)?.into_iter();
     findings.extend(stale.map(|file| Finding::new(&file.path, file.line, crate::api::ADVICE)));

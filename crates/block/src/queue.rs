@@ -18,7 +18,6 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
-use millrace_machine::plant::{Plant, planted, weaker};
 use millrace_machine::{Doorbell, Lock, Machine, Order, Topology, Word};
 
 use crate::chain::slot::BioList;
@@ -290,8 +289,7 @@ impl<M: Machine> HardwareQueue<M> {
                 continue;
             }
             // Acquire pairs with the Release of `mark_pending`.
-            let acquire = weaker(Plant::TakePendingRelaxed, Order::Acquire, Order::Relaxed);
-            let mut bits = word.swap(0, acquire);
+            let mut bits = word.swap(0, Order::Acquire);
             while bits != 0 {
                 f(index * 64 + bits.trailing_zeros() as usize);
                 bits &= bits - 1;
@@ -357,9 +355,7 @@ impl<M: Machine> HardwareQueue<M> {
 
     /// Wakes the owner, if there is one yet.
     pub(crate) fn ring(&self) {
-        if let Some(bell) = &*self.bell.lock()
-            && !planted(Plant::RingSkipped)
-        {
+        if let Some(bell) = &*self.bell.lock() {
             bell.ring();
         }
     }

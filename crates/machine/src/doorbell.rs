@@ -6,7 +6,6 @@
 //! the word. One of the two must see the other (store buffering is excluded by the two fences).
 //! Kernel counterpart: `wait_event` with `prepare_to_wait`.
 
-use crate::plant::{Plant, planted, weaker};
 use crate::{Machine, Order, Parker, Word};
 
 const AWAKE: u64 = 0;
@@ -28,7 +27,7 @@ impl<M: Machine> Doorbell<M> {
     pub fn arm(&self) {
         self.state.store(ARMED, Order::Relaxed);
         // Pairs with the fence in `ring`: either the owner sees the work or the ringer sees ARMED.
-        M::fence(weaker(Plant::ArmUnordered, Order::SeqCst, Order::AcqRel));
+        M::fence(Order::SeqCst);
     }
 
     /// The owner is awake again.
@@ -38,7 +37,7 @@ impl<M: Machine> Doorbell<M> {
 
     /// Wakes the owner if it sleeps or is about to. Call after the work has been published.
     pub fn ring(&self) {
-        M::fence(weaker(Plant::RingUnordered, Order::SeqCst, Order::AcqRel));
+        M::fence(Order::SeqCst);
         if self.state.load(Order::Relaxed) == ARMED
             && self.state.swap(AWAKE, Order::Relaxed) == ARMED
         {
@@ -50,7 +49,7 @@ impl<M: Machine> Doorbell<M> {
     /// at the deadline, or for no reason.
     pub fn sleep_unless(&self, deadline_ns: Option<u64>, has_work: impl FnOnce() -> bool) {
         self.arm();
-        if planted(Plant::LastLookSkipped) || !has_work() {
+        if !has_work() {
             self.parker.park(deadline_ns);
         }
         self.disarm();

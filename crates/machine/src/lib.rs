@@ -27,6 +27,7 @@ mod machine;
 mod native;
 #[cfg(feature = "std")]
 mod native_lock;
+#[cfg(feature = "planted")]
 pub mod plant;
 #[cfg(feature = "simulated")]
 pub mod simulated;

@@ -1,10 +1,10 @@
 //! Planted bugs: deviations of a production line, one token each, that tests must find.
 //!
-//! A production line asks [`planted`] or [`weaker`]; both are constants unless the feature
-//! `planted` is on, so they leave no instruction behind. With it, the bug that `with` names is on
-//! for the length of a closure, on its thread only: checked and simulated machines run all threads
-//! of a model on one. Called by `crates/block` and `crates/exports`; switched by their models and
-//! by simulation tests.
+//! Production lines know nothing of them. `cargo xtask planted` and `cargo xtask models` copy the
+//! tree and patch hooks into the copy (`xtask/planted/*.patch`), which ask [`planted`] or
+//! [`weaker`]. There, the bug that [`with`] names is on for the length of a closure, on its thread
+//! only: checked and simulated machines run all threads of a model on one. Switched by the models
+//! of `crates/block` and `crates/exports` and by `crates/lab`. Only with the feature `planted`.
 
 use crate::Order;
 
@@ -101,24 +101,18 @@ pub enum Plant {
     BusyForgotten,
 }
 
-#[cfg(feature = "planted")]
+/// Whether this tree's production lines ask for bugs: in the copy that is patched, and only there.
+pub const HOOKS: bool = false;
+
 std::thread_local! {
     static CURRENT: core::cell::Cell<Option<Plant>> = const { core::cell::Cell::new(None) };
 }
 
-/// Whether this bug is planted; false at compile time without the feature `planted`.
+/// Whether this bug is planted.
 #[inline(always)]
 #[must_use]
 pub fn planted(plant: Plant) -> bool {
-    #[cfg(feature = "planted")]
-    {
-        CURRENT.get() == Some(plant)
-    }
-    #[cfg(not(feature = "planted"))]
-    {
-        let _ = plant;
-        false
-    }
+    CURRENT.get() == Some(plant)
 }
 
 /// `order`, or `weak` where this bug is planted.
@@ -129,7 +123,6 @@ pub fn weaker(plant: Plant, order: Order, weak: Order) -> Order {
 }
 
 /// Runs `body` with a bug planted on the calling thread.
-#[cfg(feature = "planted")]
 pub fn with<R>(plant: Plant, body: impl FnOnce() -> R) -> R {
     struct Restore(Option<Plant>);
     impl Drop for Restore {
@@ -141,7 +134,7 @@ pub fn with<R>(plant: Plant, body: impl FnOnce() -> R) -> R {
     body()
 }
 
-#[cfg(all(test, feature = "planted"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -9,7 +9,6 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use millrace_machine::plant::{Plant, planted, weaker};
 use millrace_machine::{Doorbell, Line, Machine, Order, Word};
 
 use crate::chain::slot::{BioList, BioRef, Slot};
@@ -71,18 +70,14 @@ impl<M: Machine> BioSet<M> {
                 // because the exchange replaces it, or the link is forgotten again.
                 bio.link(unsafe { BioRef::from_bits(old) });
                 // Release pairs with the Acquire of `take_delivered`.
-                let release = weaker(Plant::DeliverRelaxed, Order::Release, Order::Relaxed);
-                let swapped = self.completed.compare_exchange(old, bits, release, Order::Relaxed);
-                match swapped {
+                match self.completed.compare_exchange(old, bits, Order::Release, Order::Relaxed) {
                     Ok(_) => break,
                     Err(now) => old = now,
                 }
             }
             core::mem::forget(bio);
         }
-        if !planted(Plant::SkippedWakeUp) {
-            bell.ring();
-        }
+        bell.ring();
     }
 
     /// All delivered bios, in the order of delivery. Only the channel's thread calls this.
@@ -93,8 +88,7 @@ impl<M: Machine> BioSet<M> {
             return list;
         }
         // Acquire pairs with the Release of `deliver`.
-        let acquire = weaker(Plant::TakeDeliveredRelaxed, Order::Acquire, Order::Relaxed);
-        let bits = self.completed.swap(0, acquire);
+        let bits = self.completed.swap(0, Order::Acquire);
         // SAFETY: the swap took the list away from everybody else.
         let mut next = unsafe { BioRef::from_bits(bits) };
         while let Some(mut bio) = next {

@@ -7,7 +7,6 @@
 #![allow(unsafe_code)]
 
 use millrace_machine::Machine;
-use millrace_machine::plant::{Plant, planted};
 
 use crate::bio::limits::QueueLimits;
 use crate::chain::slot::{BioRef, Slot};
@@ -30,9 +29,7 @@ fn fits<M: Machine>(first: &Slot<M>, second: &Slot<M>, limits: &QueueLimits) -> 
     if !first.op().has_data() || first.op() != second.op() {
         return false;
     }
-    let crosses = chunk != 0
-        && !planted(Plant::MergeAcrossChunk)
-        && first.dev_sector / chunk != (second.chain_end() - 1) / chunk;
+    let crosses = chunk != 0 && first.dev_sector / chunk != (second.chain_end() - 1) / chunk;
     first.bio.flags == second.bio.flags
         && sectors <= u64::from(limits.merge_max())
         && segments <= u32::from(limits.max_segments)

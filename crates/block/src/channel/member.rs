@@ -6,7 +6,6 @@
 
 use alloc::sync::Arc;
 
-use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Lock, Machine, Stage};
 
 use crate::account::DiskStats;
@@ -309,7 +308,6 @@ impl<M: Machine> Member<M> {
     /// A bio that became a request, or part of one that was plugged before.
     pub(crate) fn count_plugged(&mut self) {
         M::work(Stage::Submit, 1);
-        self.outstanding += u32::from(planted(Plant::TagUnlooked));
         self.stats.queued.add(1);
     }
 

@@ -12,7 +12,6 @@
 
 use core::mem::ManuallyDrop;
 
-use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Machine};
 
 use crate::bio::limits::Features;
@@ -128,8 +127,7 @@ impl<M: Machine> Submission<M> {
             _ => parent.status.or(status),
         };
         parent.remaining -= 1;
-        let left = u32::from(planted(Plant::DoubleCompletion));
-        if parent.all_made && parent.remaining <= left {
+        if parent.all_made && parent.remaining == 0 {
             self.next_stage(ManuallyDrop::into_inner(parent));
         }
     }
@@ -183,8 +181,7 @@ impl<M: Machine> Submission<M> {
         let after = parent.stage == BioStage::Postflush;
         let (sector, nr) = (parent.bio.sector, parent.bio.nr_sectors);
         let touched = !after || self.volume.part(sector, nr, member).is_some();
-        let dropped = planted(Plant::DroppedMemberFlush) && member > 0;
-        let wanted = features.volatile_cache && touched && parent.dev_sector == 0 && !dropped;
+        let wanted = features.volatile_cache && touched && parent.dev_sector == 0;
         if !wanted || (after && fua_by_drive(parent, features)) {
             return Next::Made;
         }

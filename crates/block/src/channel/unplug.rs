@@ -8,7 +8,6 @@
 use alloc::boxed::Box;
 
 use millrace_machine::Machine;
-use millrace_machine::plant::{Plant, planted};
 
 use crate::bio::Op;
 use crate::chain::slot::BioRef;
@@ -117,8 +116,7 @@ impl<M: Machine> Submission<M> {
         }
         if slot.op() != Op::Flush {
             // A flush is counted when it goes its own way.
-            let counted = u32::from(!planted(Plant::TagUnlooked));
-            self.members[usize::from(slot.member)].outstanding += counted;
+            self.members[usize::from(slot.member)].outstanding += 1;
         }
         self.batch.plugged = self.with_volume_plug(|plug, to| plug.plug(slot, to));
         self.run.publish();

@@ -5,7 +5,6 @@
 //! clock's side of it: requests that no drive answers. Lock order: as dispatch.rs; the abandoned
 //! list last. Kernel counterpart: `blk_mq_end_request_batch`, `blk_mq_timeout_work`.
 
-use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Lock, Machine, Stage};
 
 use crate::account::failures::Failure;
@@ -69,11 +68,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         if self.run.trace.is_some() {
             self.trace().record_request(Action::Complete, rq, (c_ns, status));
         }
-        let (op, d_ns, mut chain) = (rq.op(), rq.d_ns, rq.empty());
-        if planted(Plant::FlushJoinedTooLate) && matches!(op, Op::Flush) {
-            let mut late = self.disk.flush.lock().pending.take();
-            core::iter::from_fn(|| late.pop_front()).for_each(|bio| merge::join(&mut chain, bio));
-        }
+        let (op, d_ns, chain) = (rq.op(), rq.d_ns, rq.empty());
         self.end_bios(chain, status, (d_ns, c_ns), equal);
         op == Op::Flush && self.flush_done()
     }

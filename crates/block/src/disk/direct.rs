@@ -6,7 +6,6 @@
 //! `Visit::serve`, which takes over at any point. Does just what that does, in fewer instructions.
 //! Kernel counterpart: `blk_mq_try_issue_list_directly`.
 
-use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Machine, Stage};
 
 use crate::account::EqualIos;
@@ -77,7 +76,7 @@ pub(crate) fn issue_batch<'a, M: Machine>(
         }
     }
     visit.reap(&mut serving);
-    if !serving.requeued.is_empty() && !planted(Plant::BusyForgotten) {
+    if !serving.requeued.is_empty() {
         // The driver may have been too busy for it just because of what it has answered now:
         // then no completion is to come that would have it tried again.
         if !visit.run.batch.is_empty() {

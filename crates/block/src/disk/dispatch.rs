@@ -7,7 +7,6 @@
 //! then flush. Kernel counterpart: block/blk-mq.c, `blk_mq_dispatch_rq_list`,
 //! `blk_mq_run_hw_queue`.
 
-use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Lock, Machine, Stage};
 
 use crate::bio::Op;
@@ -134,7 +133,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     /// mark keeps it from sleeping.
     #[cold]
     fn insist(&self) -> Option<ServeGuard<'a, M, Serve<M>>> {
-        if !self.may_serve() || planted(Plant::OwnerGivesUp) {
+        if !self.may_serve() {
             return None;
         }
         self.hctx.mark_own();

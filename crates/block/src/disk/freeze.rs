@@ -5,7 +5,6 @@
 //! with `unfreeze`, `quiesce` with `unquiesce`. Kernel counterpart: `blk_mq_freeze_queue`,
 //! `blk_mq_quiesce_queue`.
 
-use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Lock, Machine, Parker};
 
 use crate::disk::Disk;
@@ -32,13 +31,10 @@ impl<M: Machine> Disk<M> {
 
     fn set_frozen(&self, frozen: bool) {
         self.sq.lock().frozen = frozen;
-        let missed = usize::from(planted(Plant::FreezeMissesOne));
-        let ctxs = self.ctxs.iter().skip(missed);
-        for ctx in ctxs.filter(|_| !planted(Plant::FreezeMissesQueues)) {
+        for ctx in &self.ctxs {
             ctx.ctx.lock().frozen = frozen;
         }
-        let hctxs = self.hctxs.iter().skip(missed);
-        for hctx in hctxs.filter(|_| !planted(Plant::FreezeMissesServers)) {
+        for hctx in &self.hctxs {
             hctx.change(|serve| serve.frozen = frozen);
         }
     }

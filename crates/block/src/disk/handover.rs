@@ -7,7 +7,6 @@
 //! the worker is gone the submitters serve its queue, or take their bios back to their own. Lock
 //! order: as dispatch.rs. Source: \[FALCON\], management and block layer.
 
-use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Lock, Machine, Order, Stage, Word};
 
 use crate::chain::slot::BioList;
@@ -76,9 +75,7 @@ impl<M: Machine> Visit<'_, M> {
         }
         disk.count_handed(worker_state.hctx, chains);
         let theirs = &disk.hctxs[usize::from(worker_state.hctx)];
-        if !planted(Plant::HandoverUnmarked) {
-            theirs.mark_pending(ctx.into());
-        }
+        theirs.mark_pending(ctx.into());
         theirs.ring();
     }
 

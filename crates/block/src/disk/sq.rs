@@ -5,7 +5,6 @@
 //! one at a time, each under the one lock of the queue. Part of `Disk`; the rest of its path is
 //! dispatch.rs. Kernel counterpart: blk-core.c before 5.0, `blk_queue_bio`, `blk_fetch_request`.
 
-use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Lock, Machine, Stage};
 
 use crate::bio::Op;
@@ -120,10 +119,7 @@ pub(crate) fn dispatch<'a, M: Machine>(visit: &mut Visit<'a, M>, serve: &mut Ser
     while serve.requeued.is_empty() {
         let rq = {
             let mut single = visit.disk.sq.lock();
-            let rq = match planted(Plant::SqUnlockTooEarly) {
-                true => single.queue.front().map(RequestRef::planted_copy),
-                false => single.queue.pop_front(),
-            };
+            let rq = single.queue.pop_front();
             single.in_flight += u32::from(rq.is_some());
             M::work(Stage::Dispatch, rq.is_some().into());
             rq
@@ -133,11 +129,7 @@ pub(crate) fn dispatch<'a, M: Machine>(visit: &mut Visit<'a, M>, serve: &mut Ser
             now_ns = M::now();
         }
         rq.touch();
-        let issued = visit.issue(serve, rq, now_ns);
-        if planted(Plant::SqUnlockTooEarly) {
-            core::mem::forget(visit.disk.sq.lock().queue.pop_front());
-        }
-        sent += u32::from(issued);
+        sent += u32::from(visit.issue(serve, rq, now_ns));
     }
     sent
 }

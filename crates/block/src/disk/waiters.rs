@@ -9,7 +9,6 @@
 use alloc::sync::{Arc, Weak};
 use core::any::Any;
 
-use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Counter, Machine};
 
 use crate::chain::bio_set::BioSet;
@@ -62,9 +61,6 @@ impl<'a, M: Machine> Visit<'a, M> {
     fn wait_for_tags(&mut self, chain: &Slot<M>, want: u32) -> Option<TagBatch> {
         let hctx = self.hctx;
         self.join_waiters(chain);
-        if planted(Plant::SecondTakeSkipped) {
-            return None;
-        }
         hctx.tags.take(&mut self.run.hint, want)
     }
 

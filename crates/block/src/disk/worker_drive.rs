@@ -7,7 +7,6 @@
 
 use alloc::sync::Arc;
 
-use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 
 use crate::account::DiskStats;
@@ -92,7 +91,7 @@ impl<M: Machine> WorkerDrive<M> {
         // Whoever else is inside need not tell when it leaves: only a turn that got in may be the
         // last before a sleep. Its flag would keep that thread there instead.
         let entered = Visit::new(&self.disk, self.hctx, run, &self.stats).run_queue();
-        self.missed = !entered && !planted(Plant::MissForgotten);
+        self.missed = !entered;
         if !self.missed {
             self.rounds = rounds;
         }
@@ -121,9 +120,7 @@ impl<M: Machine> WorkerDrive<M> {
             // Whoever waits for these looks at the worker's state when it wakes. Whoever inserts
             // after this look sees that the worker is gone: the lock orders them.
             let mut ctx = ctx.ctx.lock();
-            if !planted(Plant::LeaveUnrung) {
-                ring_all(ctx.list(self.hctx));
-            }
+            ring_all(ctx.list(self.hctx));
         }
     }
 

@@ -243,11 +243,6 @@ impl<M: Machine> RequestRef<M> {
         // SAFETY: the tag set outlives its handles.
         let _ = unsafe { self.0.as_ref() }.write();
     }
-
-    /// A second handle, which no sound code can have: for bugs that are planted.
-    pub(crate) fn planted_copy(&self) -> Self {
-        RequestRef(self.0)
-    }
 }
 
 impl<M: Machine> Deref for RequestRef<M> {

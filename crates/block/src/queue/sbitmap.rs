@@ -8,7 +8,6 @@
 
 use alloc::boxed::Box;
 
-use millrace_machine::plant::{Plant, weaker};
 use millrace_machine::{Machine, Order, Word};
 
 /// Bits of one word: `word` index and a mask.
@@ -103,8 +102,7 @@ impl<M: Machine> Sbitmap<M> {
     fn take_from(&self, word: &M::Word, want: u32) -> Option<u64> {
         loop {
             // SeqCst: pairs with the SeqCst of `TagSet::wait`, see there.
-            let look = weaker(Plant::TakeLookRelaxed, Order::SeqCst, Order::Relaxed);
-            let old = word.load(look);
+            let old = word.load(Order::SeqCst);
             let free = !old & self.mask;
             if free == 0 {
                 return None;
@@ -112,8 +110,7 @@ impl<M: Machine> Sbitmap<M> {
             let wanted = lowest(free, want);
             // Acquire pairs with the Release in `give`: what the last user of the number wrote has
             // happened before. Relaxed: a failure starts anew.
-            let acquire = weaker(Plant::TakeRelaxed, Order::Acquire, Order::Relaxed);
-            if word.compare_exchange(old, old | wanted, acquire, Order::Relaxed).is_ok() {
+            if word.compare_exchange(old, old | wanted, Order::Acquire, Order::Relaxed).is_ok() {
                 return Some(wanted);
             }
         }
@@ -123,11 +120,8 @@ impl<M: Machine> Sbitmap<M> {
     #[inline(always)]
     pub(crate) fn give(&self, bits: Bits) {
         // SeqCst: Release for the next user of the number, and before the look at the waiters.
-        // Relaxed: only as a planted bug, and so is Release alone.
-        let order = weaker(Plant::GiveRelease, Order::SeqCst, Order::Release);
-        let order = weaker(Plant::GiveRelaxed, order, Order::Relaxed);
         // Taken bits are set, so that subtracting clears just them: one instruction.
-        let old = self.words[bits.word as usize].fetch_add(bits.mask.wrapping_neg(), order);
+        let old = self.words[bits.word as usize].fetch_add(bits.mask.wrapping_neg(), Order::SeqCst);
         assert!(old & bits.mask == bits.mask, "a tag was given back twice");
     }
 

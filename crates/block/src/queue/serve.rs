@@ -13,7 +13,6 @@
 use core::ops::{Deref, DerefMut};
 use core::panic::Location;
 
-use millrace_machine::plant::{Plant, planted, weaker};
 use millrace_machine::{Hold, Line, LockCounts, Machine, Meter, Order, Site, Word};
 
 const FREE: u64 = 0;
@@ -111,8 +110,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     #[inline(always)]
     fn attempt(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
         // Acquire pairs with the Release of `leave`; Relaxed: a failure reads nothing.
-        let acquire = weaker(Plant::EnterRelaxed, Order::Acquire, Order::Relaxed);
-        match self.state.compare_exchange(FREE, HELD, acquire, Order::Relaxed) {
+        match self.state.compare_exchange(FREE, HELD, Order::Acquire, Order::Relaxed) {
             Ok(_) => {
                 if M::Meter::ALWAYS {
                     self.set_hold(Some(Hold::begin(site, M::Meter::now(), tried_ns)));
@@ -131,8 +129,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         let counts = M::Meter::is_on();
         let held = if counts { HELD | METERED } else { HELD };
         // Acquire pairs with the Release of `leave`; Relaxed: a failure reads nothing.
-        let acquire = weaker(Plant::EnterRelaxed, Order::Acquire, Order::Relaxed);
-        self.state.compare_exchange(METERED, held, acquire, Order::Relaxed).ok()?;
+        self.state.compare_exchange(METERED, held, Order::Acquire, Order::Relaxed).ok()?;
         self.set_hold(counts.then(|| Hold::begin(site, M::Meter::now(), tried_ns)));
         if !counts && M::Meter::is_on() {
             // Somebody asked between the look and the exchange.
@@ -144,11 +141,9 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     /// Makes whoever is inside go round again; false if nobody is, or it is to be asked again.
     fn flag(&self) -> bool {
         // Release pairs with the Acquire of a failing `leave`: the server sees the work.
-        let release = weaker(Plant::FlagRelaxed, Order::Release, Order::Relaxed);
-        match self.state.compare_exchange(HELD, HELD | FLAG, release, Order::Relaxed) {
+        match self.state.compare_exchange(HELD, HELD | FLAG, Order::Release, Order::Relaxed) {
             Ok(_) => true,
             Err(found) if found & HELD == 0 => false,
-            Err(_) if planted(Plant::FlagAssumed) => true,
             // Flagged already, but perhaps before our work: the exchange below orders it. Or it
             // counts.
             Err(found) => {
@@ -213,8 +208,7 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         let ended = if M::Meter::ALWAYS { self.lock.ended() } else { None };
         // Release pairs with the Acquire of the next `try_enter`; Acquire with the flagger's
         // Release.
-        let release = weaker(Plant::LeaveRelaxed, Order::Release, Order::Relaxed);
-        match state.compare_exchange(HELD, FREE, release, Order::Acquire) {
+        match state.compare_exchange(HELD, FREE, Order::Release, Order::Acquire) {
             Ok(_) => {
                 core::mem::forget(self);
                 if M::Meter::ALWAYS {
@@ -237,9 +231,8 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
             lock.set_hold(None);
         }
         // As in `leave`: Release pairs with the Acquire of the next to enter.
-        let release = weaker(Plant::LeaveRelaxed, Order::Release, Order::Relaxed);
         let held = HELD | METERED;
-        if lock.state.compare_exchange(held, free, release, Order::Acquire).is_err() {
+        if lock.state.compare_exchange(held, free, Order::Release, Order::Acquire).is_err() {
             return Some(self.stay());
         }
         core::mem::forget(self);
@@ -256,8 +249,7 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
     fn stay(self) -> Self {
         // Acquire pairs with the Release of every flagger so far, also of one that found the flag
         // set: what they marked is seen by the round that follows.
-        let acquire = weaker(Plant::StayRelaxed, Order::Acquire, Order::Relaxed);
-        self.lock.state.fetch_and(!FLAG, acquire);
+        self.lock.state.fetch_and(!FLAG, Order::Acquire);
         self
     }
 }

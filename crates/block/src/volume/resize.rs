@@ -14,7 +14,6 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use millrace_machine::plant::{Plant, weaker};
 use millrace_machine::{Lock, Machine, Order, Word};
 
 use crate::bio::error::{Error, ErrorKind};
@@ -92,8 +91,7 @@ impl<M: Machine> Size<M> {
 
     fn begin(&self) -> Option<ResizeGuard<'_, M>> {
         // Acquire: pairs with the end of the turn before, whose sizes and calls are done.
-        let order = weaker(Plant::SizeTurnRelaxed, Order::Acquire, Order::Relaxed);
-        (self.busy.swap(1, order) == 0).then(|| ResizeGuard(self))
+        (self.busy.swap(1, Order::Acquire) == 0).then(|| ResizeGuard(self))
     }
 }
 
@@ -111,8 +109,7 @@ fn raise<W: Word>(word: &W, size: Sector) {
     while old < size {
         // Release: pairs with the loads of capacities: who sees a size sees the drive that has it,
         // whatever its driver wrote down. Relaxed: a failure starts anew.
-        let order = weaker(Plant::RaiseRelaxed, Order::Release, Order::Relaxed);
-        match word.compare_exchange(old, size, order, Order::Relaxed) {
+        match word.compare_exchange(old, size, Order::Release, Order::Relaxed) {
             Ok(_) => return,
             Err(found) => old = found,
         }
@@ -124,7 +121,7 @@ impl<M: Machine> Volume<M> {
     #[must_use]
     pub fn capacity(&self) -> Sector {
         // Acquire: pairs with `raise`.
-        self.size.now.load(weaker(Plant::CapacityRelaxed, Order::Acquire, Order::Relaxed))
+        self.size.now.load(Order::Acquire)
     }
 
     /// Asks the drives for their sizes and grows the volume by what they have more: a stripe by

@@ -17,7 +17,6 @@ mod error;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use millrace_block::Segment;
-use millrace_machine::plant::{Plant, planted, weaker};
 use millrace_machine::{Machine, Native};
 
 use super::memory::{GuestMemory, read_once};
@@ -253,7 +252,7 @@ impl<C: Cells> SplitRing<C> {
     #[inline]
     fn avail_idx(&self) -> u16 {
         // Acquire pairs with the driver's release of the index.
-        self.areas.avail(1, weaker(Plant::AvailRelaxed, Ordering::Acquire, Ordering::Relaxed))
+        self.areas.avail(1, Ordering::Acquire)
     }
 
     /// How many heads are available.
@@ -324,8 +323,7 @@ impl<C: Cells> SplitRing<C> {
     #[inline]
     pub fn publish(&mut self) -> Published {
         // Release pairs with the driver's acquire of the index.
-        let order = weaker(Plant::PublishRelaxed, Ordering::Release, Ordering::Relaxed);
-        self.areas.set_used(1, self.used, order);
+        self.areas.set_used(1, self.used, Ordering::Release);
         self.published = self.used;
         Published(self.used)
     }
@@ -335,7 +333,7 @@ impl<C: Cells> SplitRing<C> {
     #[must_use]
     pub fn wants_interrupt(&self, before: u16) -> bool {
         // Pairs with the driver's barrier between its wish and its last look at used.idx.
-        fence::<C>(Plant::InterruptUnordered);
+        C::Machine::fence(Ordering::SeqCst);
         // Relaxed: ordered by the fence.
         if !self.features.event_idx {
             return self.areas.avail(0, Ordering::Relaxed) & NO_INTERRUPT == 0;
@@ -366,15 +364,9 @@ impl<C: Cells> SplitRing<C> {
             self.areas.set_used(0, 0, Ordering::Relaxed);
         }
         // Pairs with the driver's barrier between avail.idx and its look at our wish.
-        fence::<C>(Plant::KickUnordered);
-        !planted(Plant::KickLookSkipped) && self.avail_idx() != self.taken
+        C::Machine::fence(Ordering::SeqCst);
+        self.avail_idx() != self.taken
     }
-}
-
-/// Orders a store before a load of what the other side stores before it loads.
-#[inline]
-fn fence<C: Cells>(bug: Plant) {
-    C::Machine::fence(weaker(bug, Ordering::SeqCst, Ordering::AcqRel));
 }
 
 impl SplitRing {

@@ -1,7 +1,7 @@
 //! Planted bugs by name, for the proof that the explorer finds them.
 //!
-//! Only a build with the feature `planted` has any: see `millrace_machine::plant`. Called by
-//! workers.
+//! Only the build of `cargo xtask planted` has any: it patches the production lines and turns the
+//! feature `planted` on, see `millrace_machine::plant`. Called by workers.
 
 /// Names of the bugs that the explorer must find.
 pub const PLANTS: [&str; 10] = [
@@ -32,10 +32,10 @@ pub fn with_bug<R>(name: Option<&str>, body: impl FnOnce() -> R) -> Result<R, St
 /// Runs `body` with the bug of this name planted, or with none.
 ///
 /// # Errors
-/// If there is no such bug.
+/// If there is no such bug, or the tree is not patched.
 #[cfg(feature = "planted")]
 pub fn with_bug<R>(name: Option<&str>, body: impl FnOnce() -> R) -> Result<R, String> {
-    use millrace_machine::plant::{Plant, with};
+    use millrace_machine::plant::{HOOKS, Plant, with};
     let bugs = [
         Plant::SkippedWakeUp,
         Plant::LeakedTag,
@@ -51,6 +51,9 @@ pub fn with_bug<R>(name: Option<&str>, body: impl FnOnce() -> R) -> Result<R, St
     let Some(name) = name else { return Ok(body()) };
     let found = PLANTS.iter().zip(bugs).find(|(known, _)| **known == name);
     match found {
+        Some(_) if !HOOKS => {
+            Err(format!("--plant {name}: no hooks in this tree; use cargo xtask planted"))
+        }
         Some((_, bug)) => Ok(with(bug, body)),
         None => Err(format!("--plant {name}: one of {}", PLANTS.join(", "))),
     }

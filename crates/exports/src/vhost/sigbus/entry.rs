@@ -8,7 +8,6 @@
 //! Invariants: start, end and page change only while the state says so, and a pinned entry keeps
 //! its mapping; an entry is in force only while its mapping exists.
 
-use millrace_machine::plant::{Plant, planted};
 use millrace_machine::{Machine, Order, Word};
 
 /// Of [`Entry::state`], lowest bits: nobody's.
@@ -74,10 +73,8 @@ impl<W: Word> Entry<W> {
         let idle = self.state.load(Order::Relaxed) & !PHASE;
         // SeqCst, and of the look at pins, too: a handler sees this state, or its pin is seen here.
         self.state.store(idle | CHANGING, Order::SeqCst);
-        if !planted(Plant::FaultUnpinned) {
-            // Pairs with the Release of `unpin`, too.
-            M::spin_until(u64::MAX, || self.pins.load(Order::SeqCst) == 0);
-        }
+        // Pairs with the Release of `unpin`, too.
+        M::spin_until(u64::MAX, || self.pins.load(Order::SeqCst) == 0);
         // Release pairs with the Acquire of `claim`.
         self.state.store(idle | FREE, Order::Release);
     }
@@ -100,7 +97,7 @@ impl<W: Word> Entry<W> {
         self.pins.fetch_add(1, Order::SeqCst);
         let now = self.state.load(Order::SeqCst);
         // What changed meanwhile has not the address: a mapping in which a thread is stays.
-        if now != state && !planted(Plant::FaultLooksOnce) {
+        if now != state {
             self.unpin();
             return None;
         }

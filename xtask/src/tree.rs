@@ -1,25 +1,29 @@
-//! The copy of the tree in which mutants are made.
+//! The copies of the tree in which mutants are made and bugs are planted.
 //!
-//! cargo-mutants changes files while it runs, and a killed run leaves them changed: so it works on
-//! a copy that only it uses. The copy stays where it is from run to run, and files that are equal
-//! stay untouched, so that cargo builds only what is new. Called by `mutants::run`; calls git.
+//! cargo-mutants changes files while it runs, and a killed run leaves them changed; planted bugs
+//! are patched in: so each works on a copy that only it uses. A copy stays where it is from run to
+//! run, and files that are equal stay untouched, so that cargo builds only what is new. Called by
+//! `mutants` and `planted`; calls git.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Makes `copy` equal to the files of `root` that git knows or would add.
+/// Makes `copy` equal to the files of `root` that git knows or would add, but for those that
+/// `changed` has another text for.
 ///
 /// # Errors
 ///
 /// If git fails, or a file cannot be read, written or removed.
-pub fn mirror(root: &Path, copy: &Path) -> Result<()> {
+pub fn mirror(root: &Path, copy: &Path, changed: &BTreeMap<PathBuf, String>) -> Result<()> {
+    fs::create_dir_all(copy).with_context(|| format!("cannot make {}", copy.display()))?;
     let wanted = listed(root)?;
     for path in &wanted {
-        copy_changed(&root.join(path), &copy.join(path))?;
+        let text = changed.get(path).map(String::as_bytes);
+        copy_changed(&root.join(path), text, &copy.join(path))?;
     }
     remove_others(copy, copy, &wanted)
 }
@@ -38,8 +42,11 @@ fn listed(root: &Path) -> Result<BTreeSet<PathBuf>> {
     Ok(names.split_terminator('\0').map(PathBuf::from).filter(|p| root.join(p).is_file()).collect())
 }
 
-fn copy_changed(from: &Path, to: &Path) -> Result<()> {
-    let bytes = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
+fn copy_changed(from: &Path, text: Option<&[u8]>, to: &Path) -> Result<()> {
+    let bytes = match text {
+        Some(text) => text.to_owned(),
+        None => fs::read(from).with_context(|| format!("cannot read {}", from.display()))?,
+    };
     if fs::read(to).is_ok_and(|old| old == bytes) {
         return Ok(());
     }

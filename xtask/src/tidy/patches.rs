@@ -1,0 +1,84 @@
+//! Rule: bugs are planted by patches that fit, not by production lines.
+//!
+//! The production lines of each hunk of `xtask/planted/*.patch` stand exactly once in the file that
+//! it changes, so that a patch cannot rot; and no file asks `planted` or `weaker` itself, but for
+//! the one that defines both. Called by `tidy::run`; `planted::patch` reads the lists.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::Finding;
+use super::source::{Source, numbered};
+use crate::planted::patch::{self, Patch};
+
+const HOOKS: [&str; 2] = ["planted(Plant::", "weaker(Plant::"];
+/// The file that defines the hooks, and tests them.
+const DEFINITION: &str = "crates/machine/src/plant.rs";
+
+/// Checks all lists of patches below `root`, and that `sources` have no hooks.
+///
+/// # Errors
+///
+/// When a list cannot be read or parsed.
+pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
+    let mut findings: Vec<Finding> = sources.iter().flat_map(check_hooks).collect();
+    for (list, patches) in patch::read(root)? {
+        findings.extend(check_list(&list, &patches, sources));
+    }
+    Ok(findings)
+}
+
+fn check_hooks(source: &Source) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (line, code) in numbered(&source.code).filter(|_| source.path != DEFINITION) {
+        if HOOKS.iter().any(|hook| code.contains(hook)) {
+            let message = "a hook for a planted bug; move it to a patch in xtask/planted";
+            findings.push(Finding::new(&source.path, line, message));
+        }
+    }
+    findings
+}
+
+/// Checks that each hunk of a list has its place.
+fn check_list(list: &str, patches: &[Patch], sources: &[Source]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for patch in patches {
+        let source = sources.iter().find(|source| source.path == patch.path);
+        for hunk in &patch.hunks {
+            let place = match source {
+                Some(source) => hunk.place(&source.text).map(|_| ()),
+                None => Err("there is no such file".to_owned()),
+            };
+            if let Err(why) = place {
+                let message = format!("`{}` of {}: {why}", hunk.name, patch.path);
+                findings.push(Finding::new(list, hunk.line, message));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(findings: &[Finding]) -> Vec<usize> {
+        findings.iter().map(|finding| finding.line).collect()
+    }
+
+    #[test]
+    fn a_patch_whose_lines_are_gone_is_found() {
+        let list = "--- a.rs\n@@ f\n-    x();\n+    y();\n@@ g\n-    z();\n--- b.rs\n@@ h\n-v();\n";
+        let patches = patch::parse(list).expect("it is a list");
+        let sources = [Source::parse("a.rs", "fn f() {\n    x();\n}\n")];
+        assert_eq!(lines(&check_list("l", &patches, &sources)), [5, 8]);
+    }
+
+    #[test]
+    fn a_hook_stands_only_where_hooks_are_defined() {
+        let text = "fn f() {\n    // planted(Plant::A)\n    if planted(Plant::A) {}\n}\n";
+        assert_eq!(lines(&check_hooks(&Source::parse("crates/a/src/a.rs", text))), [3]);
+        assert!(check_hooks(&Source::parse(DEFINITION, text)).is_empty());
+    }
+}
