@@ -20,14 +20,17 @@ use millrace_block::{
 use millrace_machine::{Doorbell, Machine, Native, Thread};
 use millrace_runtime::{IoConfig, IoContext};
 
-use crate::block_device::result;
+use crate::block_device::{check_range, result};
 use crate::{ThreadChannel, Volume};
 
 /// Bios in flight.
 const DEPTH: u32 = 256;
+/// Most bytes of a buffer.
+const BUFFER_MAX_BYTES: usize = 1 << 30;
 
 /// A volume for async programs. Dropped, it ends what is in flight and then its thread, and waits
-/// for both.
+/// for both: for as long as a drive takes to answer or to run into its timeout, 30 s unless set. So
+/// drop it where the thread may block.
 ///
 /// # Example
 ///
@@ -211,12 +214,10 @@ impl AsyncDevice {
     /// Reads `len_bytes` at `offset_bytes`, both multiples of the logical block.
     ///
     /// # Errors
-    /// `InvalidInput` for a range that is not of whole sectors; the errno of the drive that failed.
-    ///
-    /// # Panics
-    /// If the length is 0 or more than 1 GiB.
+    /// `InvalidInput` for a range that is empty, longer than 1 GiB, not of whole blocks, or reaches
+    /// behind the end; the errno of the drive that failed.
     pub async fn read(&self, offset_bytes: u64, len_bytes: usize) -> io::Result<Buffer> {
-        let sector = whole_sectors(offset_bytes, len_bytes)?;
+        let sector = self.check(offset_bytes, len_bytes)?;
         let done = self.submit(Bio::read(sector, Buffer::new(len_bytes))).await;
         result(done.status)?;
         done.bio.into_buffer().ok_or_else(|| io::ErrorKind::Other.into())
@@ -227,10 +228,23 @@ impl AsyncDevice {
     /// # Errors
     /// As [`AsyncDevice::read`].
     pub async fn write(&self, offset_bytes: u64, buffer: Buffer) -> io::Result<Buffer> {
-        let sector = whole_sectors(offset_bytes, buffer.len())?;
+        let sector = self.check(offset_bytes, buffer.len())?;
         let done = self.submit(Bio::write(sector, buffer)).await;
         result(done.status)?;
         done.bio.into_buffer().ok_or_else(|| io::ErrorKind::Other.into())
+    }
+
+    /// Refuses what a bio cannot carry; gives the range's first sector.
+    fn check(&self, offset_bytes: u64, len_bytes: usize) -> io::Result<u64> {
+        check_range(&self.volume, offset_bytes, len_bytes as u64)?;
+        if !(1..=BUFFER_MAX_BYTES).contains(&len_bytes) {
+            let name = self.volume.name();
+            let text = format!(
+                "volume {name}: {len_bytes} bytes at {offset_bytes}: 1 to {BUFFER_MAX_BYTES} bytes"
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        Ok(offset_bytes >> SECTOR_SHIFT)
     }
 
     /// Makes all writes that have completed durable.
@@ -249,18 +263,6 @@ impl Drop for AsyncDevice {
         if let Some(thread) = self.thread.take() {
             thread.join();
         }
-    }
-}
-
-/// The first sector of a range.
-fn whole_sectors(offset_bytes: u64, len_bytes: usize) -> io::Result<u64> {
-    let whole = |bytes: u64| bytes.is_multiple_of(1 << SECTOR_SHIFT);
-    match whole(offset_bytes) && whole(len_bytes as u64) {
-        true => Ok(offset_bytes >> SECTOR_SHIFT),
-        false => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("{len_bytes} bytes at {offset_bytes}: not of whole sectors of 512 bytes"),
-        )),
     }
 }
 
@@ -449,8 +451,17 @@ mod tests {
     #[test]
     fn what_can_never_be_served_is_answered_with_the_reason() {
         let disk = device(&["ram:size=1m"]);
+        let behind_the_end = "volume v: 4096 bytes at 1048576 reach behind its end at 1048576";
         let error = block_on(disk.read(1 << 20, 4096)).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(Status::OutOfRange.errno()));
-        assert_eq!(block_on(disk.read(1, 512)).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(
+            (error.kind(), error.to_string()),
+            (io::ErrorKind::InvalidInput, behind_the_end.into())
+        );
+        for (offset_bytes, len_bytes) in [(1, 512), (0, 0), (0, 2 << 30), (u64::MAX - 511, 512)] {
+            let error = block_on(disk.read(offset_bytes, len_bytes)).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{error}");
+        }
+        let direct = block_on(disk.submit(Bio::read(1 << 11, Buffer::new(4096))));
+        assert_eq!(direct.status, Status::OutOfRange);
     }
 }

@@ -29,6 +29,9 @@ const PIECES_MAX: usize = 8;
 ///
 /// Offsets and lengths are multiples of [`BlockDevice::block_bytes`]; others are refused with
 /// `InvalidInput`, as are ranges behind the end. A write is durable after [`BlockDevice::flush`].
+/// A device stays with the thread that opened it: it is not `Send`. For several threads, open one
+/// on each with [`BlockDevice::open`]; file drives must be opened for as many threads
+/// ([`VolumeOptions::io_threads`](crate::VolumeOptions), [`build_volume`](crate::build_volume)).
 ///
 /// # Example
 ///
@@ -45,6 +48,8 @@ pub struct BlockDevice {
     channel: Channel,
     /// Buffers of whole pieces that no bio has.
     free: Vec<Buffer>,
+    /// What a person should know of the drives.
+    warnings: Vec<String>,
 }
 
 impl BlockDevice {
@@ -54,18 +59,20 @@ impl BlockDevice {
     /// As [`Channel::open`].
     pub fn open(volume: &Arc<Volume>) -> Result<BlockDevice, Error> {
         let config = ChannelConfig { depth: PIECES_MAX as u32, ..ChannelConfig::default() };
-        Ok(BlockDevice { channel: Channel::open(volume, config)?, free: Vec::new() })
+        let channel = Channel::open(volume, config)?;
+        Ok(BlockDevice { channel, free: Vec::new(), warnings: Vec::new() })
     }
 
     /// Opens drives, written as specs (`ram:size=1g`, `file:path=/x/d0`), and makes a volume of
-    /// them that stripes over them in chunks of 64 KiB; of a single drive, that drive as it is.
+    /// them that stripes over them in chunks of 64 KiB; of a single drive, that drive as it is. The
+    /// drives are opened for this thread alone.
     ///
     /// # Errors
     /// If a spec is wrong or its drive cannot be opened.
-    pub fn stripe(specs: &[&str]) -> Result<BlockDevice, StartError> {
-        let drive = |(number, text): (usize, &&str)| {
+    pub fn stripe(specs: &[impl AsRef<str>]) -> Result<BlockDevice, StartError> {
+        let drive = |(number, text): (usize, &_)| {
             let name = format!("d{number}");
-            match text.parse::<Spec>() {
+            match AsRef::<str>::as_ref(text).parse::<Spec>() {
                 Ok(spec) => Ok(DriveConfig::new(name, spec)),
                 Err(source) => {
                     Err(StartError::new(Part::Drive(number), SetupError::Drive { name, source }))
@@ -77,7 +84,18 @@ impl BlockDevice {
         let serving = ServingConfig::of(Serving::Inline);
         let volume = VolumeConfig { serving, ..VolumeConfig::new("stripe", drives) };
         let opened = Opened::open(&OpenConfig { volumes: vec![volume], ..OpenConfig::default() })?;
-        BlockDevice::open(&opened.volumes[0]).map_err(|error| StartError::new(Part::Whole, error))
+        let mut device = BlockDevice::open(&opened.volumes[0])
+            .map_err(|error| StartError::new(Part::Whole, error))?;
+        device.warnings = opened.warnings;
+        device.warnings.extend(opened.notes);
+        Ok(device)
+    }
+
+    /// What a person should know of the drives that [`BlockDevice::stripe`] opened: that a file
+    /// holds an image which writes would destroy, or that a part of a drive stays unused.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// The volume.
@@ -104,7 +122,7 @@ impl BlockDevice {
     /// `InvalidInput` for a range that is not of whole blocks or reaches behind the end; the errno
     /// of the first drive that failed.
     pub fn read_at(&mut self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
-        self.check(offset_bytes, into.len() as u64)?;
+        check_range(self.volume(), offset_bytes, into.len() as u64)?;
         self.transfer(
             into.len(),
             |at, buffer| Bio::read(sector(offset_bytes, at), buffer),
@@ -117,7 +135,7 @@ impl BlockDevice {
     /// # Errors
     /// As [`BlockDevice::read_at`].
     pub fn write_at(&mut self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
-        self.check(offset_bytes, from.len() as u64)?;
+        check_range(self.volume(), offset_bytes, from.len() as u64)?;
         let start = |at: usize, mut buffer: Buffer| {
             let end = at + buffer.len();
             buffer.copy_from_slice(&from[at..end]);
@@ -134,45 +152,29 @@ impl BlockDevice {
         self.run(Bio::flush())
     }
 
-    /// Writes zeroes, where drives can without sending them. `len_bytes` is at most 2 TiB.
+    /// Writes zeroes, where drives can without sending them. `len_bytes` is below 2 TiB.
     ///
     /// # Errors
     /// As [`BlockDevice::read_at`].
     pub fn write_zeroes_at(&mut self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
-        let nr_sectors = self.check(offset_bytes, len_bytes)?;
+        let nr_sectors = check_range(self.volume(), offset_bytes, len_bytes)?;
+        if nr_sectors == 0 {
+            return Ok(());
+        }
         self.run(Bio::write_zeroes(sector(offset_bytes, 0), nr_sectors))
     }
 
     /// Gives up what is stored in a range, whose contents are anything from then on. `len_bytes` is
-    /// at most 2 TiB.
+    /// below 2 TiB.
     ///
     /// # Errors
     /// As [`BlockDevice::read_at`].
     pub fn discard_at(&mut self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
-        let nr_sectors = self.check(offset_bytes, len_bytes)?;
+        let nr_sectors = check_range(self.volume(), offset_bytes, len_bytes)?;
+        if nr_sectors == 0 {
+            return Ok(());
+        }
         self.run(Bio::discard(sector(offset_bytes, 0), nr_sectors))
-    }
-
-    /// Refuses a range that is none of whole blocks on the device; gives its length in sectors.
-    fn check(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<u32> {
-        let (name, block) = (self.volume().name(), u64::from(self.block_bytes()));
-        let wrong = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-        if !offset_bytes.is_multiple_of(block) || !len_bytes.is_multiple_of(block) {
-            return wrong(format!(
-                "volume {name}: {len_bytes} bytes at {offset_bytes}: offset and length must be \
-                 multiples of its logical block of {block} bytes"
-            ));
-        }
-        let size_bytes = self.size_bytes();
-        if offset_bytes.checked_add(len_bytes).is_none_or(|end_bytes| end_bytes > size_bytes) {
-            return wrong(format!(
-                "volume {name}: {len_bytes} bytes at {offset_bytes} reach behind its end at \
-                 {size_bytes}"
-            ));
-        }
-        u32::try_from(len_bytes >> SECTOR_SHIFT).or_else(|_| {
-            wrong(format!("volume {name}: {len_bytes} bytes are too many for one call"))
-        })
     }
 
     /// Transfers `len_bytes` in pieces. `start` makes the bio of the piece at a place from its
@@ -232,6 +234,27 @@ impl BlockDevice {
         let kept = if len_bytes == PIECE_BYTES { self.free.pop() } else { None };
         kept.unwrap_or_else(|| Buffer::new(len_bytes))
     }
+}
+
+/// Refuses a range that is none of whole blocks on a volume; gives its length in sectors.
+pub(crate) fn check_range(volume: &Volume, offset_bytes: u64, len_bytes: u64) -> io::Result<u32> {
+    let (name, block) = (volume.name(), u64::from(volume.limits().logical_block_size));
+    let wrong = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    if !offset_bytes.is_multiple_of(block) || !len_bytes.is_multiple_of(block) {
+        return wrong(format!(
+            "volume {name}: {len_bytes} bytes at {offset_bytes}: offset and length must be \
+             multiples of its logical block of {block} bytes"
+        ));
+    }
+    let size_bytes = volume.capacity() << SECTOR_SHIFT;
+    if offset_bytes.checked_add(len_bytes).is_none_or(|end_bytes| end_bytes > size_bytes) {
+        return wrong(format!(
+            "volume {name}: {len_bytes} bytes at {offset_bytes} reach behind its end at \
+             {size_bytes}"
+        ));
+    }
+    u32::try_from(len_bytes >> SECTOR_SHIFT)
+        .or_else(|_| wrong(format!("volume {name}: {len_bytes} bytes are too many for one call")))
 }
 
 /// The sector of the byte `at` of a range.

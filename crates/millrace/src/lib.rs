@@ -6,7 +6,7 @@
 //!
 //! | to | use | example |
 //! |---|---|---|
-//! | read and write bytes at offsets, one thing after another | [`BlockDevice`] | `stripe.rs` |
+//! | read and write blocks at byte offsets, one by one | [`BlockDevice`] | `stripe.rs` |
 //! | keep many I/Os in flight from one thread, without copies | [`Channel`] | `file_volume.rs` |
 //! | await I/O on any runtime | [`AsyncDevice`] | `async_tokio.rs` |
 //! | serve NBD and virtual machines (feature `serve`) | `Server` | |

@@ -38,7 +38,7 @@ impl<M: Machine> BioSet<M> {
     pub(crate) fn handles(&self, range: core::ops::Range<usize>) -> BioList<M> {
         let mut list = BioList::new();
         for line in &self.slots[range] {
-            // SAFETY: no handle of this slot exists yet, and the home does not move (it is boxed).
+            // SAFETY: no handle of this slot exists yet, and the set does not move (it is boxed).
             unsafe { (*line.write()).bio_set = self };
             list.push_back(BioRef::first(line));
         }
@@ -47,20 +47,20 @@ impl<M: Machine> BioSet<M> {
 
     /// [`BioSet::deliver`] by the pointer that the bios carry.
     pub(crate) fn deliver_to(bio_set: *const BioSet<M>, list: BioList<M>) {
-        // SAFETY: a home outlives its bios in use, and the list holds some of them.
+        // SAFETY: a set outlives its bios in use, and the list holds some of them.
         unsafe { &*bio_set }.deliver(list);
     }
 
     /// The bell of a bio's channel, to be rung after the bio has been given away: from then on the
-    /// home may be gone.
+    /// set may be gone.
     pub(crate) fn bell_of(bio: &Slot<M>) -> Arc<Doorbell<M>> {
-        // SAFETY: a home outlives its bios in use, and this is one.
+        // SAFETY: a set outlives its bios in use, and this is one.
         Arc::clone(unsafe { &(*bio.bio_set).bell })
     }
 
     /// Hands a list of completed bios to the channel's thread and wakes it if it sleeps.
     pub(crate) fn deliver(&self, mut list: BioList<M>) {
-        // With its last bio back the channel may free this home: the bell is held apart.
+        // With its last bio back the channel may free this set: the bell is held apart.
         let bell = Arc::clone(&self.bell);
         while let Some(mut bio) = list.pop_front() {
             let mut old = self.completed.load(Order::Relaxed); // Relaxed: the exchange decides
@@ -106,16 +106,16 @@ impl<M: Machine> BioSet<M> {
     }
 }
 
-/// A home that has requests given up on: it is not freed as long as this exists.
+/// A set that has requests given up on: it is not freed as long as this exists.
 pub(crate) struct BioSetRef<M: Machine>(*const BioSet<M>);
 
-// SAFETY: used only to count in an atomic of a home that is never freed meanwhile.
+// SAFETY: used only to count in an atomic of a set that is never freed meanwhile.
 unsafe impl<M: Machine> Send for BioSetRef<M> {}
 
 impl<M: Machine> BioSetRef<M> {
     /// Counts one request given up on, by the pointer that its bio carries.
     pub(crate) fn new(bio_set: *const BioSet<M>) -> Self {
-        // SAFETY: the bio is still in use, so its home exists.
+        // SAFETY: the bio is still in use, so its set exists.
         unsafe { &*bio_set }.abandoned.fetch_add(1, Order::SeqCst);
         BioSetRef(bio_set)
     }
@@ -124,7 +124,7 @@ impl<M: Machine> BioSetRef<M> {
 impl<M: Machine> Drop for BioSetRef<M> {
     /// The drive confirmed it.
     fn drop(&mut self) {
-        // SAFETY: counted up in `new`, so the home has not been freed.
+        // SAFETY: counted up in `new`, so the set has not been freed.
         unsafe { &*self.0 }.abandoned.fetch_add(u64::MAX, Order::SeqCst);
     }
 }
@@ -135,7 +135,7 @@ pub(crate) mod tests {
     use alloc::vec::Vec;
     use millrace_machine::{Native, Parker};
 
-    /// A home of so many slots.
+    /// A set of so many slots.
     pub(crate) fn bio_set(slots: usize) -> Box<BioSet<Native>> {
         BioSet::new(slots, Arc::new(Doorbell::new(<Native as Machine>::Parker::new())))
     }

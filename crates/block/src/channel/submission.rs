@@ -178,7 +178,7 @@ impl<M: Machine> Submission<M> {
         self.members[usize::from(slot.member)].plug_traced(slot, drives, &mut self.run);
     }
 
-    /// [`Channel::admit`] off the hot path, for parts.
+    /// [`Submission::admit`] off the hot path, for parts.
     pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
         self.batch.has_parts = true;
         // Only where something is plugged, so that the stamp goes with it.

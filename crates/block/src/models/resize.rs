@@ -1,6 +1,6 @@
 //! A volume that grows against who submits, and against another who makes it grow.
 //!
-//! Production code: `Volume::resize`, and a channel's gate. What a drive knows of its own growth is
+//! Production code: `Volume::resize`, and a channel's checks. What a drive knows of its growth is
 //! a line that nothing but the volume's size publishes, so the orders of sizes and turns are what
 //! is checked: who is served behind the old end sees it, and two who grow a volume never write it
 //! at a time.
