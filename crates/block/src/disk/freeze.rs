@@ -45,7 +45,11 @@ impl<M: Machine> Disk<M> {
         // A flush that others joined goes back from a queue's end to a software queue, perhaps
         // behind this look: so no flush may be there before and after it, nor pass meanwhile. What
         // a worker left behind moves in this way, too.
-        let moves = || (self.flush.lock().moves_while_idle(), worker_moves(self));
+        let moves = || {
+            // In two statements: the flush state is the last lock, and no other is taken under it.
+            let flushes = self.flush.lock().moves_while_idle();
+            (flushes, worker_moves(self))
+        };
         let before = moves();
         before.0.is_some() && has_empty_queues(self) && moves() == before
     }
