@@ -4,7 +4,8 @@
 //! whether it could, serves until the order to stop (stop.rs), and reports how it ended. Called by
 //! the start and the end of both servers.
 //!
-//! Invariant: whenever a thread panics or its service fails, [`Failed`] is set.
+//! Invariant: whenever a thread panics or its service fails, [`Failed`] is set before
+//! [`IoThreads::wait`] sees the thread ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -139,8 +140,9 @@ where
     F: FnOnce() -> Result<S, Error> + Send + 'static,
 {
     let body = move || {
-        let _on_panic = OnPanic(failed.clone());
+        // Dropped last: whoever sees all threads ended sees `Failed` too.
         let (started, ended, _alive) = reporter;
+        let _on_panic = OnPanic(failed.clone());
         let mut service = match make() {
             Ok(service) => service,
             Err(error) => {
