@@ -10,25 +10,15 @@
 //! it is. The protocol is that of the crate `vhost` (device.rs), on a thread that does no I/O
 //! (control.rs). Paper: \[MIOT\]: a dedicated queue and I/O thread for each vCPU.
 
-pub mod blk;
-mod control;
 mod device;
-mod inflight;
 mod io_thread;
-mod kicks;
 mod local;
 mod log;
 pub mod memory;
 #[cfg(test)]
 mod models;
-mod notifiers;
-mod nudge;
-pub mod pace;
-mod pinned;
-pub mod polling;
 mod queue;
 pub mod ring;
-mod sigbus;
 mod stats;
 mod thread_count;
 
@@ -41,19 +31,21 @@ use millrace_block::{Error, ErrorKind, SizeWatch, Volume};
 use millrace_machine::{Lock, Machine, Native, Thread};
 use millrace_reactor::{Backend, Config};
 
-use self::control::{Endpoint, FrontendLink};
 use self::device::Device;
+use self::device::control::{Endpoint, FrontendLink};
+use self::io_thread::nudge::Nudged;
 use self::io_thread::{Common, IoThread, ThreadConfig, ThreadState};
 use self::log::Log;
-use self::nudge::Nudged;
 use self::queue::DeviceFlags;
 use crate::io_threads::{Failed, IoThreads, NativeThread, Place, Service, cpu_of};
 use crate::stop::deadline_after;
 use crate::virtio::ID_BYTES;
 use crate::{ExportErrors, UnixSocket};
 
+pub use self::io_thread::{pace, polling};
 pub use self::local::LocalDevice;
 pub use self::log::Say;
+pub use self::queue::blk;
 pub use self::stats::VhostStats;
 pub use self::thread_count::{QUEUES_MAX, Threads};
 
@@ -409,7 +401,7 @@ impl RunningExport {
                 let link = Arc::clone(&link);
                 Device::new(Arc::clone(&common), Arc::clone(&thread_states), link, (config, flags))
             };
-            control::run(&endpoint, &link, make, &log);
+            device::control::run(&endpoint, &link, make, &log);
         };
         self.control = Some(Native::spawn("millrace-vhost", None, Box::new(body)));
     }

@@ -8,6 +8,7 @@
 //! queue `q` is served by thread `q` modulo their number; memory that a message takes away is
 //! unmapped when no request lies in it any more. Source: the vhost-user specification of QEMU.
 
+pub(crate) mod control;
 mod messages;
 
 use std::fs::File;
@@ -20,12 +21,12 @@ use std::time::{Duration, Instant};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
 
-use super::blk::Config;
-use super::control::FrontendLink;
-use super::inflight::Inflight;
+use self::control::FrontendLink;
 use super::io_thread::{Common, Order, ThreadState};
 use super::memory::{GuestMemory, Region, RegionAddress};
-use super::notifiers::Notifiers;
+use super::queue::blk::Config;
+use super::queue::inflight::Inflight;
+use super::queue::notifiers::Notifiers;
 use super::queue::{DeviceFlags, Queue, QueueParts, RingParts};
 use super::ring::{Areas, RingFeatures};
 use crate::virtio::feature;

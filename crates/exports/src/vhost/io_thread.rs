@@ -11,7 +11,12 @@
 //! drive may still touch then is leaked with its queue.
 
 mod ending;
+pub(crate) mod kicks;
+pub(crate) mod nudge;
 mod orders;
+pub mod pace;
+pub(crate) mod pinned;
+pub mod polling;
 mod waiting;
 
 use std::sync::Arc;
@@ -22,14 +27,14 @@ use millrace_machine::{CpuShare, Lock, Machine, Native};
 use millrace_reactor::Handle;
 use millrace_runtime::{IoConfig, IoContext};
 
-use super::kicks::Kicks;
+use self::kicks::Kicks;
+use self::nudge::Nudge;
+use self::pace::{Pace, PaceConfig};
+use self::pinned::Pinned;
+use self::polling::Polling;
 use super::log::Log;
-use super::nudge::Nudge;
-use super::pace::{Pace, PaceConfig};
-use super::pinned::Pinned;
-use super::polling::Polling;
+use super::memory::sigbus;
 use super::queue::Queue;
-use super::sigbus;
 use super::stats::{self, VhostStats};
 use crate::counters::Published;
 use crate::faults::Faults;

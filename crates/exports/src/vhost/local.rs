@@ -14,7 +14,7 @@ use millrace_machine::Native;
 use super::io_thread::{Common, IoThread, Order, ThreadConfig, ThreadState};
 use super::log::Log;
 use super::memory::GuestMemory;
-use super::notifiers::Notifiers;
+use super::queue::notifiers::Notifiers;
 use super::queue::{DeviceFlags, Queue, QueueParts, RingParts};
 use super::ring::{Areas, RingFeatures};
 use super::{VhostStats, WAIT_MAX_NS};

@@ -10,6 +10,8 @@
 //! accesses fault, which sigbus.rs turns into zeroes and a mark.
 #![allow(unsafe_code)]
 
+pub(crate) mod sigbus;
+
 use std::fs::File;
 use std::sync::Arc;
 
@@ -17,8 +19,6 @@ use millrace_block::{Error, ErrorKind};
 use rustix::fs::{MemfdFlags, fstatfs, ftruncate, memfd_create};
 use vm_memory::FileOffset;
 use vm_memory::mmap::MmapRegion;
-
-use super::sigbus;
 
 /// The magic number of hugetlbfs; linux/magic.h.
 const HUGETLBFS: u64 = 0x9584_58f6;

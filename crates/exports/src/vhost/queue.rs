@@ -9,6 +9,10 @@
 //! was translated stays mapped. A broken ring takes nothing more until the guest resets it.
 #![allow(unsafe_code)]
 
+pub mod blk;
+pub(crate) mod inflight;
+pub(crate) mod notifiers;
+
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
@@ -19,12 +23,12 @@ use std::sync::mpsc::Sender;
 use millrace_block::{Bio, Channel, Op, OpFlags, Reject, Rejected, Segment, Status};
 use millrace_machine::Native;
 
-use super::blk::{self, Action};
-use super::inflight::QueueInflight;
+use self::blk::Action;
+use self::inflight::QueueInflight;
+use self::notifiers::{Notifiers, signal};
 use super::memory::GuestMemory;
-use super::notifiers::{Notifiers, signal};
+use super::memory::sigbus;
 use super::ring::{Areas, Chain, RingError, RingFeatures, SplitRing};
-use super::sigbus;
 use super::stats::VhostStats;
 use crate::virtio::{ID_BYTES, status};
 

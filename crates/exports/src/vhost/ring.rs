@@ -228,7 +228,7 @@ impl<C: Cells> SplitRing<C> {
             size,
             mask: size - 1,
             features,
-            chain_max: size.max(super::blk::SEG_MAX as u16 + 2),
+            chain_max: size.max(super::queue::blk::SEG_MAX as u16 + 2),
             taken,
             seen: taken,
             used,

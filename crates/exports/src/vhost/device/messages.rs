@@ -16,10 +16,10 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 use super::{CONFIG_MAX, Device, map};
-use crate::vhost::blk::Config;
-use crate::vhost::inflight::Inflight;
 use crate::vhost::io_thread::Order;
 use crate::vhost::memory::{REGIONS_MAX, Region};
+use crate::vhost::queue::blk::Config;
+use crate::vhost::queue::inflight::Inflight;
 use crate::vhost::ring::SIZE_MAX;
 use crate::virtio::config;
 

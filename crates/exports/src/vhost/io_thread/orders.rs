@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use super::kicks::Kicks;
 use super::{IoThread, ServedQueue};
-use crate::vhost::kicks::Kicks;
 use crate::vhost::memory::GuestMemory;
 use crate::vhost::queue::Queue;
 use crate::vhost::ring::Areas;

@@ -11,9 +11,9 @@ use proptest::prelude::*;
 use virtio_queue::{Queue as OracleQueue, QueueT};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap};
 
-use super::super::blk;
 use super::super::memory::{GuestMemory, Region, RegionAddress};
 use super::*;
+use crate::vhost::queue::blk;
 
 const SIZE: u16 = 8;
 const MEMORY_BYTES: u64 = 0x10_000;

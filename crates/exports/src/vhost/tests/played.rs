@@ -17,7 +17,7 @@ use millrace_machine::Native;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::vhost::memory::{GuestMemory, Region, RegionAddress, memory_file};
-use crate::vhost::notifiers::Notifiers;
+use crate::vhost::queue::notifiers::Notifiers;
 use crate::vhost::queue::{DeviceFlags, Queue, QueueParts, RingParts};
 use crate::vhost::ring::{Areas, RingFeatures};
 use crate::virtio::descriptor::{NEXT, WRITE};

@@ -212,7 +212,7 @@ fn faults_elsewhere_go_to_whoever_handled_them_before() {
     use std::os::unix::process::ExitStatusExt;
     let ends = |before: &str| {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "vhost::sigbus::tests::the_child_of_the_next_test_faults"]);
+        child.args(["--exact", "vhost::memory::sigbus::tests::the_child_of_the_next_test_faults"]);
         let output = child.env(BEFORE, before).output().unwrap();
         (output.status.signal(), output.status.code())
     };

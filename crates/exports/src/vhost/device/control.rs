@@ -23,10 +23,10 @@ use rustix::net::{
 };
 use vhost::vhost_user::{BackendReqHandler, Error};
 
-use super::device::Device;
-use super::log::Log;
+use super::Device;
 use crate::UnixSocket;
 use crate::mailbox::lock;
+use crate::vhost::log::Log;
 
 /// Bytes of a message's header.
 const HEADER_BYTES: usize = 12;
@@ -260,7 +260,7 @@ fn look_ahead(stream: &UnixStream, link: &FrontendLink) -> bool {
 #[allow(clippy::unwrap_used)] // Tests may.
 mod tests {
     use super::*;
-    use crate::vhost::nudge::Nudge;
+    use crate::vhost::io_thread::nudge::Nudge;
 
     #[test]
     fn a_frontend_that_never_reads_of_changes_stops_nobody() {
@@ -299,7 +299,7 @@ mod tests {
     fn what_keeps_it_from_a_frontend_is_said_when_it_fails_first() {
         let said = Arc::<Mutex<Vec<String>>>::default();
         let into = Arc::clone(&said);
-        let say: super::super::Say = Arc::new(move |line: &str| lock(&into).push(line.to_owned()));
+        let say: crate::vhost::Say = Arc::new(move |line: &str| lock(&into).push(line.to_owned()));
         let (link, log) = (FrontendLink::new().unwrap(), Log::new("v", &say));
         link.shut_down();
         let endpoint = Endpoint::Connect("/nowhere/at/all".into());

@@ -9,8 +9,8 @@
 
 use millrace_block::{Op, OpFlags, QueueLimits, Sector, Segment, Status};
 
-use super::memory::read_once;
-use super::ring::{Chain, Plain};
+use crate::vhost::memory::read_once;
+use crate::vhost::ring::{Chain, Plain};
 use crate::virtio::{HEADER_BYTES, RANGE_BYTES, RANGE_UNMAP, config, feature, kind, status};
 
 /// Most pieces of data in a request that a guest is told of: two descriptors less than the smallest

@@ -16,8 +16,8 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use millrace_block::{Error, ErrorKind};
 
-use super::memory::{Region, RegionAddress, memory_file};
-use super::ring::{Published, SIZE_MAX};
+use crate::vhost::memory::{Region, RegionAddress, memory_file};
+use crate::vhost::ring::{Published, SIZE_MAX};
 
 const HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 16;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use millrace_reactor::Handle;
 
-use super::memory::{GuestMemory, Region};
-use super::queue::Queue;
+use crate::vhost::memory::{GuestMemory, Region};
+use crate::vhost::queue::Queue;
 
 /// The reactor takes regions up to this length.
 const PIECE_BYTES: u64 = 1 << 30;
