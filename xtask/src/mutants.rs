@@ -424,7 +424,7 @@ mod tests {
             ("crates/block/src/chain/merge.rs", "block"),
             ("crates/exports/src/vhost/ring.rs", "exports-vhost"),
             ("crates/clients/src/vhost/ring.rs", "clients"),
-            ("crates/exports/src/nbd/server/budget.rs", "exports-server"),
+            ("crates/exports/src/nbd/server/memory/budget.rs", "exports-server"),
             ("crates/exports/src/nbd/wire.rs", "exports-rest"),
             ("crates/runtime/src/io_context.rs", "runtime"),
         ] {

@@ -11,30 +11,17 @@
 //! never copied, but for small writes out of the receive buffer. Long reads of holes need neither
 //! bio nor payload (holes.rs).
 
-mod budget;
-mod client_log;
-mod client_timers;
 mod connection;
-mod drain;
 mod execute;
 mod exports;
-mod holes;
-mod input;
-mod lane;
 mod listen;
 mod memory;
-mod memory_wait;
-mod outgoing;
-mod overdue;
-mod ranges;
-mod receive;
 mod ring;
 mod shared;
 mod stats;
+mod submit;
 #[cfg(test)]
 mod tests;
-mod ticket;
-mod unaligned;
 mod worker;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -45,10 +32,10 @@ use millrace_block::{Error, ErrorKind, Volume};
 use millrace_machine::Native;
 use millrace_reactor::{Backend, Config};
 
-use self::budget::Budget;
 use self::exports::Exports;
 use self::listen::Listener;
 use self::memory::Zeroes;
+use self::memory::budget::Budget;
 use self::shared::{Ending, Shared};
 use self::worker::Worker;
 use crate::counters::{Counters, Published};
@@ -56,9 +43,9 @@ use crate::io_threads::{IoThreads, Place, Service, cpu_of};
 use crate::mailbox::Mailbox;
 use crate::stop::deadline_after;
 
-pub use self::drain::StopReport;
 pub use self::listen::Listen;
 pub use self::stats::{Copied, ServerStats};
+pub use self::worker::drain::StopReport;
 pub use crate::{ExportErrors, UnixSocket};
 
 /// How long a client may neither read its replies nor send the rest of a payload, in nanoseconds.

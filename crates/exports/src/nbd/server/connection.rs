@@ -12,18 +12,22 @@
 //! not sent are at most [`BATCH_REPLIES`]; above that nothing is received. `held_bytes` is the sum
 //! of the pool's buffers that its tickets and its batches have.
 
+pub(crate) mod client_log;
+pub(crate) mod input;
+pub(crate) mod outgoing;
+
 use std::os::fd::RawFd;
 
 use millrace_machine::{Machine, Native};
 
-use super::client_timers::Progress;
-use super::holes::HoleSearch;
-use super::input::Input;
+use self::input::Input;
+use self::outgoing::{BATCH_REPLIES, Freed, Outgoing};
+use super::execute::holes::HoleSearch;
+use super::execute::memory_wait::MemoryWait;
 use super::memory::Pool;
-use super::memory_wait::MemoryWait;
-use super::outgoing::{BATCH_REPLIES, Freed, Outgoing};
 use super::ring::{Ring, shut_down};
-use super::ticket::{Memory, Ticket, Tickets};
+use super::submit::ticket::{Memory, Ticket, Tickets};
+use super::worker::client_timers::Progress;
 use crate::nbd::{Handshake, Request, Rules, Session};
 
 /// After this many bytes of replies a connection receives only when its client has caught up. Until

@@ -7,16 +7,21 @@
 //! payload is sent only if the drive said that it filled it; buffers stay in the ticket until the
 //! completion, then in the connection's batch until they are sent.
 
+pub(crate) mod holes;
+pub(crate) mod memory_wait;
+pub(crate) mod receive;
+pub(crate) mod unaligned;
+
 use std::sync::Arc;
 
+use self::holes::HOLE_BYTES_MIN;
+use self::memory_wait::NoBuffer;
 use super::connection::{Connection, Granted};
 use super::exports::Exports;
-use super::holes::HOLE_BYTES_MIN;
-use super::lane::Lane;
 use super::memory::{Pool, Zeroes};
-use super::memory_wait::NoBuffer;
 use super::stats::ServerStats;
-use super::ticket::{Claim, Memory, Owner, Ticket, TicketState, Tickets};
+use super::submit::lane::Lane;
+use super::submit::ticket::{Claim, Memory, Owner, Ticket, TicketState, Tickets};
 use crate::nbd::status::Extent;
 use crate::nbd::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE};
 use crate::nbd::{Command, Errno, Reply, Request, StatusQuery};

@@ -8,12 +8,14 @@
 //! Invariant: every `ExportInfo` here was validated; the catalog of a listener names existing
 //! exports, the default one first.
 
+pub(crate) mod ranges;
+
 use std::sync::Arc;
 
 use millrace_block::{Error, ErrorKind, QueueLimits, Volume};
 use millrace_machine::Native;
 
-use super::ranges::Ranges;
+use self::ranges::Ranges;
 use super::{ExportConfig, ListenConfig};
 use crate::faults::Faults;
 use crate::nbd::{Catalog, ExportInfo, TransmissionFlags};

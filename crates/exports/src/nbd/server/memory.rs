@@ -12,6 +12,8 @@
 //! buffer's bytes but a drive, a socket send of what a drive has just filled, and nobody else.
 #![allow(unsafe_code)]
 
+pub(crate) mod budget;
+
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use std::sync::Arc;
 use millrace_block::{Bio, Op, Sector};
 use millrace_reactor::Handle;
 
-use super::budget::Budget;
+use self::budget::Budget;
 
 /// Smallest buffer in bytes, and the alignment of all.
 const CLASS_BYTES_MIN: usize = 4096;

@@ -10,9 +10,9 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::budget::Budget;
 use super::exports::Exports;
 use super::memory::Zeroes;
+use super::memory::budget::Budget;
 use super::stats;
 use crate::counters::Published;
 use crate::io_threads::Failed;

@@ -12,13 +12,13 @@ use millrace_block::{Disk, DiskConfig, Op, OpFlags, Volume};
 use millrace_machine::{Machine, Native};
 use millrace_reactor::{Backend, Config, Reactor};
 
-use super::budget::Budget;
 use super::connection::Connection;
 use super::exports::Exports;
 use super::listen::{Listen, Listener};
 use super::memory::Pool;
+use super::memory::budget::Budget;
 use super::shared::Shared;
-use super::ticket::{Claim, Memory, Owner, Ticket, TicketState};
+use super::submit::ticket::{Claim, Memory, Owner, Ticket, TicketState};
 use super::worker::Worker;
 use super::{ExportConfig, ListenConfig, Server, ServerConfig, StopReport, share};
 use crate::nbd::wire::{OPT_EXPORT_NAME, put_option};

@@ -8,6 +8,10 @@
 //! Invariants: what is dropped at the end goes in the order channels, ring, connections, pool; what
 //! the kernel or a drive may still touch then is leaked.
 
+pub(crate) mod client_timers;
+pub(crate) mod drain;
+pub(crate) mod overdue;
+
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -17,17 +21,17 @@ use millrace_machine::{Machine, Native};
 use millrace_reactor::Completion;
 use millrace_runtime::{IoConfig, IoContext};
 
-use super::client_log;
-use super::client_timers::ClientTimers;
+use self::client_timers::ClientTimers;
+use super::connection::client_log;
 use super::connection::{Connection, Phase};
 use super::execute::Core;
-use super::lane::Lane;
+use super::execute::memory_wait::MemoryWait;
 use super::memory::{Pool, trim_heap};
-use super::memory_wait::MemoryWait;
 use super::ring::{Event, Ring, close_now, set_send_buffer, set_tcp_options};
 use super::shared::{FlushPart, Shared};
 use super::stats::ServerStats;
-use super::ticket::{Memory, Ticket, TicketState, Tickets};
+use super::submit::lane::Lane;
+use super::submit::ticket::{Memory, Ticket, TicketState, Tickets};
 
 /// Bios in flight per volume and thread.
 const CHANNEL_DEPTH: u32 = 1024;

@@ -4,7 +4,7 @@ use millrace_block::Op;
 
 use super::*;
 use crate::nbd::{Command, ExportInfo, TransmissionFlags};
-use crate::server::budget::{Budget, Waiter};
+use crate::server::memory::budget::{Budget, Waiter};
 use crate::server::tests::{MIB, Rig, connection, pool, request, session, ticket};
 
 const PHASES: [Phase; 4] = [Phase::Handshake, Phase::Transmission, Phase::Draining, Phase::Dead];

@@ -9,7 +9,7 @@
 
 use libc::iovec;
 
-use super::ring::empty_message;
+use crate::nbd::server::ring::empty_message;
 use crate::nbd::wire::EXTENDED_REQUEST_BYTES;
 
 /// Bytes of a receive buffer; above `INPUT_BYTES_MAX` of the negotiation.

@@ -15,12 +15,12 @@ use std::ops::Range;
 
 use millrace_block::{Bio, Op, OpFlags, Sector, Status};
 
-use super::connection::{Connection, Granted};
-use super::execute::{Core, Taken};
-use super::memory::PoolBuffer;
-use super::ranges::Mode;
-use super::ticket::{Claim, Memory, Ticket, TicketState};
-use super::worker::Worker;
+use super::{Core, Taken};
+use crate::nbd::server::connection::{Connection, Granted};
+use crate::nbd::server::exports::ranges::Mode;
+use crate::nbd::server::memory::PoolBuffer;
+use crate::nbd::server::submit::ticket::{Claim, Memory, Ticket, TicketState};
+use crate::nbd::server::worker::Worker;
 use crate::nbd::{Command, Reply, Request};
 
 /// A range of bytes, and the blocks that it touches.

@@ -12,8 +12,8 @@ use std::os::fd::RawFd;
 
 use libc::iovec;
 
-use super::memory::{Pool, PoolBuffer};
-use super::ring::{Backlog, empty_message};
+use crate::nbd::server::memory::{Pool, PoolBuffer};
+use crate::nbd::server::ring::{Backlog, empty_message};
 use crate::nbd::{REPLY_BYTES_MAX, ReplyBuffer};
 
 /// Requests in flight and replies not sent of one connection: what a batch must have room for.

@@ -2,9 +2,9 @@
 
 use millrace_block::Op;
 
-use super::super::connection::Phase;
-use super::super::tests::{Rig, connection, ticket};
 use super::*;
+use crate::nbd::server::connection::Phase;
+use crate::nbd::server::tests::{Rig, connection, ticket};
 
 /// Two volumes, and connection 0 of serial 1.
 fn rig() -> (Rig, [std::os::unix::net::UnixStream; 2]) {

@@ -1,17 +1,17 @@
 //! Which connections get a buffer now, and which wait: for their own, their volume, or their turn.
 //!
 //! Called by execute.rs for every request with payload and by the worker's turn for those that
-//! wait; asks the pool, by the rules of the [`Budget`](super::budget::Budget). A connection that
-//! waits receives nothing, so its client waits too; nobody is refused because of somebody else.
+//! wait; asks the pool, by the rules of the `Budget`. A connection that waits receives nothing, so
+//! its client waits too; nobody is refused because of somebody else.
 //!
 //! Invariants: a connection that holds nothing waits on the budget's list, or for its volume; one
 //! that holds something is tried again whenever some of that came back, so none is forgotten.
 
-use super::budget::Waiter;
-use super::connection::Connection;
-use super::execute::Core;
-use super::memory::{PoolBuffer, buffer_bytes};
-use super::worker::{Worker, touch};
+use super::Core;
+use crate::nbd::server::connection::Connection;
+use crate::nbd::server::memory::budget::Waiter;
+use crate::nbd::server::memory::{PoolBuffer, buffer_bytes};
+use crate::nbd::server::worker::{Worker, touch};
 
 /// What a connection's next request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,11 +14,11 @@
 
 use std::collections::VecDeque;
 
-use super::client_log;
-use super::connection::Connection;
-use super::memory::Pool;
-use super::ring::is_gone;
-use super::worker::{Worker, touch};
+use super::{Worker, touch};
+use crate::nbd::server::connection::Connection;
+use crate::nbd::server::connection::client_log;
+use crate::nbd::server::memory::Pool;
+use crate::nbd::server::ring::is_gone;
 
 /// Longest wait for a client to catch up before the next receive.
 const CATCH_UP_NS: u64 = 2_000_000;

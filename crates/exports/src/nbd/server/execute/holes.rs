@@ -9,8 +9,8 @@
 //! the read came. Writes in flight may be seen or not: the protocol leaves them unordered.
 //! Specification: "Structured reply types".
 
-use super::connection::{Connection, Granted};
-use super::execute::Core;
+use super::Core;
+use crate::nbd::server::connection::{Connection, Granted};
 use crate::nbd::{Command, Position, Reply, ReplyStyle, Request};
 
 /// Shortest read that drives are asked about, in bytes; a shorter one costs little more than that.

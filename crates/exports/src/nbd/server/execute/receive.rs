@@ -10,12 +10,12 @@
 
 use std::fmt::Display;
 
-use super::client_log;
-use super::connection::{Connection, Granted, Incoming, Phase};
-use super::execute::{Core, Taken};
-use super::input::COPY_BYTES_MAX;
 use super::memory_wait::MemoryWait;
-use super::ticket::{Memory, Ticket};
+use super::{Core, Taken};
+use crate::nbd::server::connection::client_log;
+use crate::nbd::server::connection::input::COPY_BYTES_MAX;
+use crate::nbd::server::connection::{Connection, Granted, Incoming, Phase};
+use crate::nbd::server::submit::ticket::{Memory, Ticket};
 use crate::nbd::{Catalog, Parsed, Progress, Rules, Verdict, check, parse};
 
 impl Core {

@@ -12,11 +12,11 @@
 use millrace_block::Status;
 use millrace_machine::{Machine, Native};
 
-use super::execute::Core;
-use super::lane::Lane;
-use super::memory_wait::MemoryWait;
-use super::ticket::{Claim, Memory, Ticket, TicketState};
-use super::worker::{Worker, touch};
+use super::{Worker, touch};
+use crate::nbd::server::execute::Core;
+use crate::nbd::server::execute::memory_wait::MemoryWait;
+use crate::nbd::server::submit::lane::Lane;
+use crate::nbd::server::submit::ticket::{Claim, Memory, Ticket, TicketState};
 
 /// Looks at every ticket per timeout. One more makes it overdue, as the first may come at once.
 const LOOKS: u8 = 4;

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::super::budget::Budget;
-use super::super::tests::{MIB, Rig, pool, request};
 use super::*;
+use crate::nbd::server::memory::budget::Budget;
+use crate::nbd::server::tests::{MIB, Rig, pool, request};
 use crate::nbd::wire::CMD_FLAG_FUA;
 
 #[test]
@@ -115,7 +115,7 @@ fn steps_of_a_bounce_read_and_write_one_block_and_keep_fua_for_writes() {
 
 #[test]
 fn a_write_holds_all_of_its_blocks_and_everything_else_its_sectors() {
-    let ticket = |op| super::super::tests::ticket(op, 1, Memory::None);
+    let ticket = |op| crate::nbd::server::tests::ticket(op, 1, Memory::None);
     let write = Ticket { sector: 5, bio_bytes: 1024, ..ticket(Op::Write) };
     assert_eq!(sectors_of(&write), 5..7);
     let zeroes = Ticket { sector: 5, bio_bytes: 0, left_sectors: 9, ..ticket(Op::WriteZeroes) };
@@ -179,7 +179,7 @@ fn zeroes_for_drives_without_payload_cover_whole_blocks_and_need_no_memory() {
 fn every_write_in_flight_is_entered_when_the_first_ragged_one_starts() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let enter = |rig: &mut Rig, op, sector, state, claim| {
-        let ticket = super::super::tests::ticket(op, 1, Memory::None);
+        let ticket = crate::nbd::server::tests::ticket(op, 1, Memory::None);
         rig.core.tickets.insert(Ticket { sector, state, claim, ..ticket })
     };
     let started = TicketState::Started(0);

@@ -1,10 +1,10 @@
 //! When a thread looks after its clients, and whom it ends, at times that the test makes up.
 
-use super::super::budget::Waiter;
-use super::super::connection::Phase;
-use super::super::tests::{MIB, Rig, connection, header, request};
 use super::*;
 use crate::nbd::Command;
+use crate::nbd::server::connection::Phase;
+use crate::nbd::server::memory::budget::Waiter;
+use crate::nbd::server::tests::{MIB, Rig, connection, header, request};
 
 const S: u64 = 1_000_000_000;
 

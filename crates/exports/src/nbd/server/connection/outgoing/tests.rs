@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::server::budget::Budget;
+use crate::server::memory::budget::Budget;
 use crate::server::tests::{MIB, pool};
 
 const KIB: usize = 1 << 10;

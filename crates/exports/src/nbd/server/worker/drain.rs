@@ -11,9 +11,9 @@ use std::sync::Arc;
 use millrace_block::{Bio, Error};
 use millrace_machine::{Machine, Native};
 
-use super::connection::Phase;
-use super::ring::{close_now, shut_down_input};
-use super::worker::{Worker, touch};
+use super::{Worker, touch};
+use crate::nbd::server::connection::Phase;
+use crate::nbd::server::ring::{close_now, shut_down_input};
 use crate::stop::{FLUSH_NS, FLUSH_USER_DATA, TURN_NS};
 
 /// Longest time between the deadline and the end of all connections.
@@ -203,9 +203,9 @@ mod tests {
 
     use millrace_block::Op;
 
-    use super::super::ticket::Memory;
     use super::*;
     use crate::nbd::Command;
+    use crate::nbd::server::submit::ticket::Memory;
     use crate::server::tests::{Rig, header, request, ticket};
 
     #[test]

@@ -9,9 +9,9 @@
 
 use millrace_block::{Op, OpFlags, Sector};
 
-use super::memory::PoolBuffer;
-use super::unaligned::Bounce;
 use crate::nbd::Reply;
+use crate::nbd::server::execute::unaligned::Bounce;
+use crate::nbd::server::memory::PoolBuffer;
 
 /// What a request's payload lies in.
 #[derive(Debug)]
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn only_buffers_take_up_memory_of_the_pool() {
-        let budget = crate::server::budget::Budget::new(1 << 20, 1);
+        let budget = crate::server::memory::budget::Budget::new(1 << 20, 1);
         let (_reactor, mut pool) = crate::server::tests::pool(&budget, 0);
         let buffer = Memory::Buffer(pool.take(5000, usize::MAX).expect("the pool is empty"));
         assert_eq!(

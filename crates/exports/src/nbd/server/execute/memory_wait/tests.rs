@@ -1,9 +1,9 @@
 //! Which connection gets a buffer, by exact bytes: its volume's part, its guarantee, its share, and
 //! its turn among those that wait.
 
-use super::super::connection::Phase;
-use super::super::tests::{MIB, Rig, connection};
 use super::*;
+use crate::nbd::server::connection::Phase;
+use crate::nbd::server::tests::{MIB, Rig, connection};
 
 /// A thread of two volumes: slices of 8 MiB, and a guarantee of 2 MiB.
 fn rig() -> Rig {

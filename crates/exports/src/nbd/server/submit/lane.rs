@@ -1,7 +1,7 @@
 //! A volume as one I/O thread sees it: its channel, what waits for that, what its drives hold.
 //!
-//! Owned by the thread's [`Core`](super::execute::Core), one for each volume; execute.rs submits
-//! and collects, overdue.rs looks for requests that no drive answers.
+//! Owned by the thread's `Core`, one for each volume; execute.rs submits and collects, overdue.rs
+//! looks for requests that no drive answers.
 //!
 //! Invariants: `held_bytes` is the sum of the pool's buffers of this lane's started tickets, of
 //! those too whose clients have their answer or are gone; `overdue` counts the latter kind. Both

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use super::connection::Connection;
+use super::Connection;
 use crate::nbd::ReplyStyle;
 
 /// A client's number in the log.
