@@ -5,11 +5,10 @@
 //! accepts and deals connections out in turn. Nothing is shared between threads on the path of a
 //! request. [`Server::stop`] answers what is in flight, flushes, joins.
 //!
-//! A request's walk: worker.rs (ring) -> receive.rs (parse) -> execute.rs (bio, channel,
-//! completion)
-//! -> outgoing.rs (one send of many replies). Payload lies in the thread's pool (memory.rs) and is
-//! never copied, but for small writes out of the receive buffer. Long reads of holes need neither
-//! bio nor payload (holes.rs).
+//! A request's walk: worker.rs (ring) -> receive.rs (parse) -> execute.rs (ticket) -> submit.rs
+//! (bio, channel, completion) -> execute.rs (reply) -> outgoing.rs (one send of many replies).
+//! Payload lies in the thread's pool (memory.rs) and is never copied, but for small writes out of
+//! the receive buffer. Long reads of holes need neither bio nor payload (holes.rs).
 
 mod connection;
 mod execute;

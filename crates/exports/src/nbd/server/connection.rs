@@ -13,21 +13,23 @@
 //! of the pool's buffers that its tickets and its batches have.
 
 pub(crate) mod client_log;
+pub(crate) mod hole_search;
 pub(crate) mod input;
 pub(crate) mod outgoing;
+pub(crate) mod progress;
 
 use std::os::fd::RawFd;
 
 use millrace_machine::{Machine, Native};
 
+use self::hole_search::HoleSearch;
 use self::input::Input;
 use self::outgoing::{BATCH_REPLIES, Freed, Outgoing};
-use super::execute::holes::HoleSearch;
-use super::execute::memory_wait::MemoryWait;
+use self::progress::Progress;
 use super::memory::Pool;
+use super::memory::budget::MemoryWait;
 use super::ring::{Ring, shut_down};
 use super::submit::ticket::{Memory, Ticket, Tickets};
-use super::worker::client_timers::Progress;
 use crate::nbd::{Handshake, Request, Rules, Session};
 
 /// After this many bytes of replies a connection receives only when its client has caught up. Until
@@ -205,6 +207,15 @@ impl Connection {
             history: ClientHistory::default(),
             lists: Lists::default(),
         })
+    }
+
+    /// Puts the connection on the list of those to look at before the next turn.
+    #[inline]
+    pub(crate) fn touch(&mut self, touched: &mut Vec<usize>) {
+        if !self.lists.touched {
+            self.lists.touched = true;
+            touched.push(self.index);
+        }
     }
 
     /// Whether another request may be taken before more replies have left.

@@ -1,7 +1,8 @@
-//! From a checked request to bios, and from their completions to its reply.
+//! From a checked request to its ticket, and from the ticket's end to its reply.
 //!
-//! [`Core`] is what all connections of an I/O thread share: channels, tickets, buffers, counters.
-//! Called by receive.rs with requests and by the worker with completions; calls the block layer.
+//! [`Core`] is what all connections of an I/O thread share: submitter, buffers, counters. Called by
+//! receive.rs with requests and by the worker with tickets that are over; gives tickets to the
+//! submitter (submit.rs).
 //!
 //! Invariants: an accepted request is answered exactly once, or its connection is dead; a read's
 //! payload is sent only if the drive said that it filled it; buffers stay in the ticket until the
@@ -14,18 +15,17 @@ pub(crate) mod unaligned;
 
 use std::sync::Arc;
 
-use self::holes::HOLE_BYTES_MIN;
-use self::memory_wait::NoBuffer;
+use super::connection::hole_search::HOLE_BYTES_MIN;
 use super::connection::{Connection, Granted};
 use super::exports::Exports;
 use super::memory::{Pool, Zeroes};
 use super::stats::ServerStats;
-use super::submit::lane::Lane;
-use super::submit::ticket::{Claim, Memory, Owner, Ticket, TicketState, Tickets};
+use super::submit::Submitter;
+use super::submit::ticket::{Claim, Memory, Owner, Ticket, TicketState};
 use crate::nbd::status::Extent;
 use crate::nbd::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE};
 use crate::nbd::{Command, Errno, Reply, Request, StatusQuery};
-use millrace_block::{Bio, Op, OpFlags, Reject, Status};
+use millrace_block::{Op, OpFlags, Status};
 
 /// Most extents in a block status reply.
 const EXTENTS_MAX: usize = 1024;
@@ -33,30 +33,19 @@ const EXTENTS_MAX: usize = 1024;
 const STATUS_BYTES: usize = 32 * 1024;
 /// Why a request is refused whose drives answer nothing any more.
 const STUCK: &str = "the drive does not answer";
-/// Longest part of a discard or zeroing given to the block layer at once: 1 TiB.
-const PART_SECTORS: u64 = 1 << 31;
+
 /// What the connections of a thread share.
 pub(crate) struct Core {
     pub(crate) exports: Arc<Exports>,
-    pub(crate) lanes: Vec<Lane>,
-    pub(crate) tickets: Tickets,
+    /// The requests of the connections at the block layer.
+    pub(crate) submitter: Submitter,
     pub(crate) pool: Pool,
     pub(crate) zeroes: Arc<Zeroes>,
     pub(crate) counts: ServerStats,
-    /// Connections that wait for memory and have reason to try again.
-    pub(crate) retry: Vec<usize>,
     /// The list of connections that wait for memory has changed: other threads should know.
     pub(crate) waiters_changed: bool,
-    /// Writes that wait for their ranges have got some, perhaps of other threads.
-    pub(crate) ranges_changed: bool,
     /// I/O threads of the server.
     pub(crate) threads: usize,
-    /// Tickets that are done and their outcome, until their connections are looked up.
-    pub(crate) done: Vec<(u32, Status)>,
-    /// Something was submitted since the channels were polled.
-    pub(crate) fresh: bool,
-    /// The thread's clients are tenants of numbers from here on.
-    pub(crate) tenants: u16,
 }
 
 /// What became of a request.
@@ -96,7 +85,7 @@ impl Core {
         match request.command {
             Command::Read | Command::Write => self.transfer(conn, granted, request),
             Command::Disc => {
-                conn.drain(&mut self.tickets, &mut self.pool);
+                conn.drain(&mut self.submitter.tickets, &mut self.pool);
                 Taken::Done
             }
             Command::Cache | Command::Unknown(_) => {
@@ -157,7 +146,7 @@ impl Core {
     #[inline]
     fn transfer(&mut self, conn: &mut Connection, granted: &Granted, request: &Request) -> Taken {
         let lane = self.exports.list[granted.export].lane;
-        if self.lanes[lane as usize].is_stuck() {
+        if self.submitter.lanes[lane as usize].is_stuck() {
             return self.refuse_stuck(conn, granted, request);
         }
         if request.length >= HOLE_BYTES_MIN && self.answer_hole(conn, granted, request) {
@@ -177,34 +166,19 @@ impl Core {
         };
         let ticket = self.ticket(conn, granted, request, op);
         let len_bytes = request.length as u32;
-        let id = self.tickets.insert(Ticket { len_bytes, bio_bytes: len_bytes, memory, ..ticket });
+        let id = self.submitter.tickets.insert(Ticket {
+            len_bytes,
+            bio_bytes: len_bytes,
+            memory,
+            ..ticket
+        });
         conn.in_flight += 1;
         if op == Op::Write {
             return Taken::Awaits(id);
         }
         conn.turn.note_read(len_bytes as usize);
-        self.submit(id);
+        self.submitter.submit(id);
         Taken::Done
-    }
-
-    /// A request for which there is no buffer waits, or is refused.
-    #[cold]
-    pub(crate) fn without_buffer(
-        &mut self,
-        conn: &mut Connection,
-        granted: &Granted,
-        request: &Request,
-        none: NoBuffer,
-    ) -> Taken {
-        match none {
-            NoBuffer::Wait => Taken::NoMemory,
-            NoBuffer::Stuck => self.refuse_stuck(conn, granted, request),
-            NoBuffer::TooLong => {
-                let why = "longer than the server's memory-max allows";
-                self.refuse(conn, granted, request, (Errno::Enomem, why));
-                Taken::Done
-            }
-        }
     }
 
     /// A flush, a discard or a zeroing.
@@ -221,7 +195,7 @@ impl Core {
             return Taken::Done;
         }
         let lane = self.exports.list[granted.export].lane as usize;
-        if self.lanes[lane].is_stuck() {
+        if self.submitter.lanes[lane].is_stuck() {
             return self.refuse_stuck(conn, granted, request);
         }
         let mut ticket = self.ticket(conn, granted, request, op);
@@ -236,8 +210,8 @@ impl Core {
             return self.command_unaligned(conn, granted, request, ticket);
         }
         conn.in_flight += 1;
-        let id = self.tickets.insert(ticket);
-        self.submit(id);
+        let id = self.submitter.tickets.insert(ticket);
+        self.submitter.submit(id);
         Taken::Done
     }
 
@@ -277,116 +251,6 @@ impl Core {
         Taken::Done
     }
 
-    /// Gives the next part of a request to the block layer.
-    #[inline]
-    pub(crate) fn submit(&mut self, id: u32) {
-        self.fresh = true;
-        let ticket = self.tickets.get(id);
-        let lane = &mut self.lanes[ticket.lane as usize];
-        let is_new = ticket.state == TicketState::Filling;
-        ticket.state = TicketState::Started(0);
-        if is_new {
-            lane.start(ticket);
-            let is_entered = lane.tracks || ticket.bounce.is_some();
-            if is_entered && ticket.op.is_write() && !self.claim(id) {
-                return;
-            }
-        }
-        self.push(id);
-    }
-
-    /// Gives it to the channel, or puts it behind those that wait for that.
-    #[inline]
-    fn push(&mut self, id: u32) {
-        let ticket = self.tickets.get(id);
-        let lane = &mut self.lanes[ticket.lane as usize];
-        if !lane.waiting.is_empty() {
-            return lane.waiting.push_back(id);
-        }
-        let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
-        if let Err(rejected) = lane.channel.submit(bio) {
-            match rejected.reason {
-                Reject::Full => lane.waiting.push_back(id),
-                Reject::Invalid(status) => self.done.push((id, status)),
-            }
-        }
-    }
-
-    /// Lets requests go on for which the channel had no room; true if one did.
-    fn submit_waiting(&mut self, lane: usize) -> bool {
-        let mut moved = false;
-        while let Some(id) = self.lanes[lane].waiting.front().copied() {
-            let ticket = self.tickets.get(id);
-            let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
-            match self.lanes[lane].channel.submit(bio).map_err(|rejected| rejected.reason) {
-                Err(Reject::Full) => return moved,
-                Err(Reject::Invalid(status)) => self.done.push((id, status)),
-                Ok(()) => {}
-            }
-            self.lanes[lane].waiting.pop_front();
-            moved = true;
-        }
-        moved
-    }
-
-    /// Starts what was submitted and gathers what is done.
-    pub(crate) fn poll(&mut self) {
-        for index in 0..self.lanes.len() {
-            loop {
-                let done = &mut self.done;
-                let lane = &mut self.lanes[index];
-                let polled = lane.channel.poll(|completion| {
-                    done.push((completion.user_data as u32, completion.status));
-                });
-                if polled == 0 || lane.waiting.is_empty() || !self.submit_waiting(index) {
-                    break;
-                }
-            }
-        }
-    }
-
-    /// The request of a ticket goes on with its next part (`None`), or is over.
-    #[inline]
-    pub(crate) fn advance(&mut self, id: u32, status: Status) -> Option<Ticket> {
-        let mut ticket = self.tickets.get(id);
-        if ticket.bounce.is_some() {
-            if self.go_on_bouncing(id, status) {
-                return None;
-            }
-            ticket = self.tickets.get(id);
-        }
-        if status.is_ok() && !ticket.op.has_data() && ticket.state != TicketState::Overdue {
-            let part = ticket.left_sectors.min(PART_SECTORS);
-            ticket.sector += part;
-            ticket.left_sectors -= part;
-            if ticket.left_sectors == 0 && ticket.then_flush {
-                (ticket.op, ticket.then_flush) = (Op::Flush, false);
-                self.submit(id);
-                return None;
-            }
-            if ticket.left_sectors > 0 {
-                self.submit(id);
-                return None;
-            }
-        }
-        Some(self.end(id))
-    }
-
-    /// Removes a started ticket.
-    #[inline]
-    pub(crate) fn end(&mut self, id: u32) -> Ticket {
-        let ticket = self.tickets.remove(id);
-        let lane = &mut self.lanes[ticket.lane as usize];
-        lane.end(&ticket);
-        if !lane.memory_waiters.is_empty() {
-            self.retry.append(&mut lane.memory_waiters);
-        }
-        if ticket.claim != Claim::None {
-            self.release(id, &ticket);
-        }
-        ticket
-    }
-
     /// Refuses a request whose drives answer nothing any more.
     #[cold]
     pub(crate) fn refuse_stuck(
@@ -398,15 +262,6 @@ impl Core {
         self.exports.list[granted.export].faults.note(Status::TimedOut);
         self.refuse(conn, granted, request, (Errno::Eio, STUCK));
         Taken::Done
-    }
-
-    /// A drive failed at a request whose client is gone: it counts for the volume's first export.
-    #[cold]
-    pub(crate) fn note_fault(&self, lane: usize, status: Status) {
-        let mut exports = self.exports.list.iter();
-        if let Some(export) = exports.find(|export| export.lane as usize == lane) {
-            export.faults.note(status);
-        }
     }
 
     /// Answers a request that a drive failed at.
@@ -442,24 +297,6 @@ impl Core {
             _ => conn.out.push_with(encode, (self.zeroes.start(), len), None),
         }
     }
-}
-
-/// The bio of a ticket's next part.
-#[inline]
-fn bio_of(ticket: &Ticket, zeroes: &Zeroes, tenants: u16) -> Bio {
-    let tenant = tenants.wrapping_add(ticket.owner.conn as u16);
-    if let (Some(bounce), Memory::Buffer(buffer)) = (&ticket.bounce, &ticket.memory) {
-        return bounce.bio(buffer, ticket.flags).with_tenant(tenant);
-    }
-    let sectors = ticket.left_sectors.min(PART_SECTORS) as u32;
-    let bio = match (ticket.op, &ticket.memory) {
-        (Op::Flush, _) => Bio::flush(),
-        (Op::Discard, _) => Bio::discard(ticket.sector, sectors),
-        (Op::WriteZeroes, _) => Bio::write_zeroes(ticket.sector, sectors),
-        (op, Memory::Buffer(buffer)) => buffer.bio(op, ticket.sector, ticket.bio_bytes),
-        (op, _) => zeroes.bio(op, ticket.sector, ticket.bio_bytes),
-    };
-    bio.with_flags(ticket.flags).with_tenant(tenant)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ pub(crate) mod ranges;
 
 use std::sync::Arc;
 
-use millrace_block::{Error, ErrorKind, QueueLimits, Volume};
+use millrace_block::{Error, ErrorKind, QueueLimits, Status, Volume};
 use millrace_machine::Native;
 
 use self::ranges::Ranges;
@@ -99,6 +99,15 @@ impl Exports {
         let catalogs = catalogs.collect::<Result<Vec<_>, Error>>()?;
         let ranges = volumes.iter().map(|_| Ranges::new(threads.into())).collect();
         Ok(Exports { list, volumes, ranges, catalogs })
+    }
+
+    /// A drive failed at a request whose client is gone: it counts for the volume's first export.
+    #[cold]
+    pub(crate) fn note_fault(&self, lane: usize, status: Status) {
+        let mut exports = self.list.iter();
+        if let Some(export) = exports.find(|export| export.lane as usize == lane) {
+            export.faults.note(status);
+        }
     }
 }
 

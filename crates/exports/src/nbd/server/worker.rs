@@ -10,6 +10,8 @@
 
 pub(crate) mod client_timers;
 pub(crate) mod drain;
+mod flush;
+mod memory_retry;
 pub(crate) mod overdue;
 
 use std::collections::VecDeque;
@@ -25,16 +27,15 @@ use self::client_timers::ClientTimers;
 use super::connection::client_log;
 use super::connection::{Connection, Phase};
 use super::execute::Core;
-use super::execute::memory_wait::MemoryWait;
 use super::memory::{Pool, trim_heap};
 use super::ring::{Event, Ring, close_now, set_send_buffer, set_tcp_options};
 use super::shared::{FlushPart, Shared};
 use super::stats::ServerStats;
-use super::submit::lane::Lane;
-use super::submit::ticket::{Memory, Ticket, TicketState, Tickets};
+use super::submit::Submitter;
+use super::submit::lane::{CHANNEL_DEPTH, Lane};
+use super::submit::ticket::{Memory, Ticket, TicketState};
+use crate::nbd::server::memory::budget::MemoryWait;
 
-/// Bios in flight per volume and thread.
-const CHANNEL_DEPTH: u32 = 1024;
 /// Connections that must have ended before the heap is trimmed: when none is left, and else. Each
 /// has some 200 KiB of it.
 const CLOSED_FEW: u32 = 16;
@@ -96,21 +97,16 @@ impl Worker {
         let handle = ctx.reactor().handle();
         let budget = Arc::clone(&shared.budget);
         let pool = Pool::new(budget, handle.clone(), shared.idle_bytes_max, number);
+        let (exports, zeroes) = (Arc::clone(&shared.exports), Arc::clone(&shared.zeroes));
+        let submitter = Submitter::new(Arc::clone(&exports), Arc::clone(&zeroes), lanes, number);
         let core = Core {
-            exports: Arc::clone(&shared.exports),
-            lanes,
-            tickets: Tickets::default(),
+            exports,
+            submitter,
             pool,
-            zeroes: Arc::clone(&shared.zeroes),
+            zeroes,
             counts: ServerStats::default(),
-            retry: Vec::with_capacity(256),
             waiters_changed: false,
-            ranges_changed: false,
             threads: shared.mailboxes.len(),
-            done: Vec::with_capacity(CHANNEL_DEPTH as usize),
-            fresh: false,
-            // A thousand clients to a thread, before numbers are used twice; 0 is nobody's.
-            tenants: (number as u16).wrapping_mul(1000).wrapping_add(1),
         };
         Ok(Worker {
             ctx,
@@ -154,7 +150,7 @@ impl Worker {
         let stopping = limit_ns.is_some();
         self.ctx.turn(deadline_ns, || {
             unfinished
-                || core.lanes.iter().any(|lane| lane.channel.has_work())
+                || core.submitter.lanes.iter().any(|lane| lane.channel.has_work())
                 || !shared.mailboxes[number].is_empty()
                 || shared.changes() != seen
                 || (!stopping && shared.ending.stop.is_given())
@@ -165,20 +161,20 @@ impl Worker {
         self.adopt();
         self.timers();
         loop {
-            self.core.fresh = false;
-            self.core.poll();
+            self.core.submitter.fresh = false;
+            self.core.submitter.poll();
             self.answer();
-            if self.core.ranges_changed {
-                self.follow_ranges();
+            if self.core.submitter.ranges_changed {
+                self.core.submitter.follow_ranges();
             }
             self.retry_memory_waits();
-            if !self.core.fresh {
+            if !self.core.submitter.fresh {
                 break;
             }
         }
         self.pump();
         self.share_memory();
-        if std::mem::take(&mut self.core.ranges_changed) {
+        if std::mem::take(&mut self.core.submitter.ranges_changed) {
             self.ring_others();
         }
         self.publish();
@@ -196,8 +192,9 @@ impl Worker {
             self.handshakes.pop_front();
         }
         let handshake = self.handshakes.front().map(|(deadline_ns, ..)| *deadline_ns);
-        let overdue = self.overdue_deadline();
-        let channels = self.core.lanes.iter_mut().filter_map(|lane| lane.channel.sleep_until());
+        let overdue = self.core.submitter.overdue_deadline();
+        let channels =
+            self.core.submitter.lanes.iter_mut().filter_map(|lane| lane.channel.sleep_until());
         let others = [limit_ns, handshake, self.accepting.again_ns, client_timers, overdue];
         channels.chain(others.into_iter().flatten()).min()
     }
@@ -207,7 +204,7 @@ impl Worker {
         for index in self.unfinished.drain(..) {
             let Some(conn) = self.conns[index].as_mut() else { continue };
             self.core.take_input(conn);
-            touch(&mut self.touched, conn);
+            conn.touch(&mut self.touched);
         }
     }
 
@@ -219,12 +216,12 @@ impl Worker {
                 Event::Received(index) => {
                     let Some(conn) = self.conns[index].as_mut() else { continue };
                     self.core.received(conn, completion.result);
-                    touch(&mut self.touched, conn);
+                    conn.touch(&mut self.touched);
                 }
                 Event::Caught(index) => {
                     let Some(conn) = self.conns[index].as_mut() else { continue };
                     self.core.caught_up(conn);
-                    touch(&mut self.touched, conn);
+                    conn.touch(&mut self.touched);
                 }
                 Event::Sent(index) => self.sent(index, completion.result),
                 Event::Accepted(listener) => self.accepted(listener, completion.result),
@@ -237,7 +234,7 @@ impl Worker {
     fn sent(&mut self, index: usize, result: i32) {
         let Some(conn) = self.conns[index].as_mut() else { return };
         self.core.counts.sends += 1;
-        touch(&mut self.touched, conn);
+        conn.touch(&mut self.touched);
         if conn.negotiation.is_some() {
             return self.core.sent_answers(conn, result);
         }
@@ -245,7 +242,7 @@ impl Worker {
         let freed = conn.out.sent(bytes, &mut self.core.pool);
         conn.freed(freed);
         if result <= 0 {
-            return conn.kill(&mut self.core.tickets, &mut self.core.pool);
+            return conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
         }
         conn.moved(bytes);
         // Room for more requests: those that were received already are next, and after the rest of
@@ -320,11 +317,11 @@ impl Worker {
         client_log::connected(self.number, conn, &catalog.address);
         let deadline_ns = Native::now().saturating_add(self.shared.handshake_timeout_ns);
         self.handshakes.push_back((deadline_ns, index, self.accepting.serial));
-        touch(&mut self.touched, conn);
+        conn.touch(&mut self.touched);
     }
 
     fn timers(&mut self) {
-        for lane in &mut self.core.lanes {
+        for lane in &mut self.core.submitter.lanes {
             if lane.channel.in_flight() > 0 {
                 lane.channel.tick();
             }
@@ -349,8 +346,8 @@ impl Worker {
             if let Some(conn) = conn.filter(|conn| conn.phase == Phase::Handshake) {
                 self.core.counts.handshake_timeouts += 1;
                 client_log::ended(self.number, conn, "the handshake took longer than its timeout");
-                conn.kill(&mut self.core.tickets, &mut self.core.pool);
-                touch(&mut self.touched, conn);
+                conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
+                conn.touch(&mut self.touched);
             }
         }
         if self.accepting.again_ns.is_some_and(|at_ns| at_ns <= now_ns) {
@@ -363,9 +360,9 @@ impl Worker {
 
     /// Turns completed bios into replies.
     fn answer(&mut self) {
-        let mut done = std::mem::take(&mut self.core.done);
+        let mut done = std::mem::take(&mut self.core.submitter.done);
         for (id, status) in done.drain(..) {
-            let Some(ticket) = self.core.advance(id, status) else { continue };
+            let Some(ticket) = self.core.submitter.advance(id, status) else { continue };
             let conn = self.conns[ticket.owner.conn as usize].as_mut();
             let Some(conn) = conn.filter(|conn| awaits(conn, &ticket)) else {
                 if let Memory::Buffer(buffer) = ticket.memory {
@@ -379,14 +376,14 @@ impl Worker {
             } else {
                 self.core.answer(conn, ticket, status);
                 if conn.memory_wait == MemoryWait::Own {
-                    self.core.retry.push(conn.index);
+                    self.core.submitter.retry.push(conn.index);
                 }
             }
-            touch(&mut self.touched, conn);
+            conn.touch(&mut self.touched);
         }
         // What `advance` submitted may have been rejected at once; `fresh` says so.
-        done.append(&mut self.core.done);
-        self.core.done = done;
+        done.append(&mut self.core.submitter.done);
+        self.core.submitter.done = done;
     }
 
     /// Starts the sends and receives of every connection that was touched.
@@ -396,9 +393,9 @@ impl Worker {
             let Some(conn) = self.conns[index].as_mut() else { continue };
             conn.lists.touched = false;
             let catching_ns = conn.out.catching_ns;
-            conn.pump(&self.ring, &mut self.core.tickets, &mut self.core.pool);
+            conn.pump(&self.ring, &mut self.core.submitter.tickets, &mut self.core.pool);
             if conn.phase == Phase::Dead {
-                conn.pump(&self.ring, &mut self.core.tickets, &mut self.core.pool);
+                conn.pump(&self.ring, &mut self.core.submitter.tickets, &mut self.core.pool);
             }
             if conn.out.catching_ns == 0 && conn.waits_to_send() {
                 conn.out.catching_ns = Native::now();
@@ -424,7 +421,7 @@ impl Worker {
         self.ring.close(conn.fd);
         if conn.in_flight > 0 {
             // Drives have the rest; its memory comes back without the connection.
-            self.drop_waiting_of(conn.serial);
+            self.core.submitter.drop_waiting_of(conn.serial, &mut self.core.pool);
         }
         self.free.push(index);
         self.core.counts.connections -= 1;
@@ -441,7 +438,7 @@ impl Worker {
     }
 
     pub(crate) fn publish(&mut self) {
-        self.core.counts.requests_in_flight = self.core.tickets.in_use() as u64;
+        self.core.counts.requests_in_flight = self.core.submitter.tickets.in_use() as u64;
         self.core.counts.buffers_in_use = self.core.pool.in_use() as u64;
         self.core.counts.system_calls = self.ctx.reactor().counters().system_calls;
         self.shared.published[self.number].publish(self.core.counts);
@@ -452,15 +449,6 @@ impl Worker {
 #[inline]
 fn awaits(conn: &Connection, ticket: &Ticket) -> bool {
     conn.serial == ticket.owner.serial && ticket.state != TicketState::Overdue
-}
-
-/// Puts a connection on the list of those to look at.
-#[inline]
-pub(crate) fn touch(touched: &mut Vec<usize>, conn: &mut Connection) {
-    if !conn.lists.touched {
-        conn.lists.touched = true;
-        touched.push(conn.index);
-    }
 }
 
 #[cfg(test)]

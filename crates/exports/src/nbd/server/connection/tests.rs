@@ -211,7 +211,7 @@ fn pumped(rig: &mut Rig, change: impl FnOnce(&mut Connection)) -> (bool, bool, b
     change(&mut conn);
     let before = (conn.out.busy, conn.input.busy);
     let worker = &mut **rig;
-    conn.pump(&worker.ring, &mut worker.core.tickets, &mut worker.core.pool);
+    conn.pump(&worker.ring, &mut worker.core.submitter.tickets, &mut worker.core.pool);
     let started =
         usize::from(conn.out.busy && !before.0) + usize::from(conn.input.busy && !before.1);
     assert_eq!(worker.ring.pending(), started);
@@ -291,7 +291,7 @@ fn a_draining_connection_ends_with_its_last_reply() {
         let (mut conn, _sockets) = connection(1);
         (conn.phase, conn.in_flight) = (Phase::Draining, in_flight);
         let worker = &mut *rig;
-        conn.pump(&worker.ring, &mut worker.core.tickets, &mut worker.core.pool);
+        conn.pump(&worker.ring, &mut worker.core.submitter.tickets, &mut worker.core.pool);
         assert_eq!(conn.phase, phase);
     }
 }

@@ -1,30 +1,17 @@
 //! Which connections get a buffer now, and which wait: for their own, their volume, or their turn.
 //!
-//! Called by execute.rs for every request with payload and by the worker's turn for those that
-//! wait; asks the pool, by the rules of the `Budget`. A connection that waits receives nothing, so
-//! its client waits too; nobody is refused because of somebody else.
+//! Called by execute.rs for every request with payload; asks the pool, by the rules of the
+//! `Budget`. A connection that waits receives nothing, so its client waits too; nobody is refused
+//! because of somebody else. Whoever waits is tried again by the worker's turn (memory_retry.rs).
 //!
 //! Invariants: a connection that holds nothing waits on the budget's list, or for its volume; one
 //! that holds something is tried again whenever some of that came back, so none is forgotten.
 
-use super::Core;
-use crate::nbd::server::connection::Connection;
-use crate::nbd::server::memory::budget::Waiter;
+use super::{Core, Taken};
+use crate::nbd::server::connection::{Connection, Granted};
+use crate::nbd::server::memory::budget::{MemoryWait, Waiter};
 use crate::nbd::server::memory::{PoolBuffer, buffer_bytes};
-use crate::nbd::server::worker::{Worker, touch};
-
-/// What a connection's next request waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MemoryWait {
-    /// Nothing.
-    None,
-    /// Some of what the connection itself holds to come back.
-    Own,
-    /// The volume to hold less.
-    Volume,
-    /// The connection's turn on the budget's list.
-    Queued,
-}
+use crate::nbd::{Errno, Request};
 
 /// Why a request gets no buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +34,7 @@ impl Core {
         lane: u32,
     ) -> Result<PoolBuffer, NoBuffer> {
         let Some(bytes) = buffer_bytes(len_bytes) else { return Err(NoBuffer::TooLong) };
-        if self.lanes.len() > 1 && !self.lane_may_hold(lane, bytes) {
+        if self.submitter.lanes.len() > 1 && !self.lane_may_hold(lane, bytes) {
             return Err(self.wait_for_lane(conn, lane));
         }
         let held_bytes = conn.held_bytes + bytes;
@@ -93,6 +80,26 @@ impl Core {
         Ok(if is_crowded { 0 } else { limit })
     }
 
+    /// A request for which there is no buffer waits, or is refused.
+    #[cold]
+    pub(crate) fn without_buffer(
+        &mut self,
+        conn: &mut Connection,
+        granted: &Granted,
+        request: &Request,
+        none: NoBuffer,
+    ) -> Taken {
+        match none {
+            NoBuffer::Wait => Taken::NoMemory,
+            NoBuffer::Stuck => self.refuse_stuck(conn, granted, request),
+            NoBuffer::TooLong => {
+                let why = "longer than the server's memory-max allows";
+                self.refuse(conn, granted, request, (Errno::Enomem, why));
+                Taken::Done
+            }
+        }
+    }
+
     /// The connection waits for what it holds, or if that is nothing, for its turn.
     #[cold]
     fn wait(&mut self, conn: &mut Connection) -> NoBuffer {
@@ -121,16 +128,16 @@ impl Core {
     fn lane_may_hold(&self, lane: u32, bytes: usize) -> bool {
         let budget = self.pool.budget();
         let threads = self.threads.max(1);
-        let held_bytes = self.lanes[lane as usize].held_bytes;
+        let held_bytes = self.submitter.lanes[lane as usize].held_bytes;
         let free_bytes = budget.max_bytes().saturating_sub(budget.mapped_bytes());
         let free_bytes = (free_bytes + self.pool.idle_bytes()) / threads;
-        let least_bytes = budget.max_bytes() / (4 * threads * self.lanes.len());
+        let least_bytes = budget.max_bytes() / (4 * threads * self.submitter.lanes.len());
         held_bytes == 0 || held_bytes + bytes <= free_bytes.max(least_bytes)
     }
 
     #[cold]
     fn wait_for_lane(&mut self, conn: &mut Connection, lane: u32) -> NoBuffer {
-        let lane = &mut self.lanes[lane as usize];
+        let lane = &mut self.submitter.lanes[lane as usize];
         if lane.overdue > 0 {
             return NoBuffer::Stuck;
         }
@@ -139,66 +146,6 @@ impl Core {
         self.end_memory_wait(conn);
         conn.memory_wait = MemoryWait::Volume;
         NoBuffer::Wait
-    }
-}
-
-impl Worker {
-    /// Connections that wait for memory try again, if they have reason to.
-    pub(crate) fn retry_memory_waits(&mut self) {
-        while let Some(index) = self.core.retry.pop() {
-            let conn = self.conns[index].as_mut();
-            let Some(conn) = conn.filter(|conn| conn.memory_wait != MemoryWait::None) else {
-                continue;
-            };
-            self.core.take_input(conn);
-            touch(&mut self.touched, conn);
-        }
-        while let Some(turn) = self.core.pool.budget().first() {
-            if turn.thread != self.number {
-                return;
-            }
-            let conn = self.conns[turn.index].as_mut();
-            let Some(conn) = conn.filter(|conn| {
-                conn.serial == turn.serial && conn.memory_wait == MemoryWait::Queued
-            }) else {
-                self.core.pool.budget().leave(turn.thread, turn.serial);
-                continue;
-            };
-            self.core.take_input(conn);
-            touch(&mut self.touched, conn);
-            if conn.memory_wait == MemoryWait::Queued {
-                return;
-            }
-        }
-    }
-
-    /// While somebody waits: gives back what is unused here, and tells the other threads if
-    /// something changed.
-    pub(crate) fn share_memory(&mut self) {
-        let changes = std::mem::take(&mut self.core.waiters_changed);
-        if self.core.pool.budget().is_wanted() {
-            let returned = self.core.pool.trim_for_others();
-            if changes || returned {
-                self.ring_others();
-            }
-        }
-    }
-
-    /// Looks at what other threads did with ranges, if they did something.
-    pub(crate) fn follow_changes(&mut self) {
-        let changes = self.shared.changes();
-        if changes != self.seen_changes {
-            self.seen_changes = changes;
-            self.follow_ranges();
-        }
-    }
-
-    /// Tells all other threads that there is something to look at.
-    pub(crate) fn ring_others(&self) {
-        // Before the bells. This thread has one more turn, too: what it gave back may be its own.
-        self.shared.note_change();
-        let others = self.shared.mailboxes.iter().enumerate();
-        others.filter(|(thread, _)| *thread != self.number).for_each(|(_, mailbox)| mailbox.ring());
     }
 }
 

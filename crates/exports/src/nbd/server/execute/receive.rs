@@ -10,11 +10,11 @@
 
 use std::fmt::Display;
 
-use super::memory_wait::MemoryWait;
 use super::{Core, Taken};
 use crate::nbd::server::connection::client_log;
 use crate::nbd::server::connection::input::COPY_BYTES_MAX;
 use crate::nbd::server::connection::{Connection, Granted, Incoming, Phase};
+use crate::nbd::server::memory::budget::MemoryWait;
 use crate::nbd::server::submit::ticket::{Memory, Ticket};
 use crate::nbd::{Catalog, Parsed, Progress, Rules, Verdict, check, parse};
 
@@ -24,11 +24,11 @@ impl Core {
         conn.input.busy = false;
         self.counts.receives += 1;
         if matches!(conn.phase, Phase::Draining | Phase::Dead) {
-            return conn.receive_ended(&mut self.tickets, &mut self.pool);
+            return conn.receive_ended(&mut self.submitter.tickets, &mut self.pool);
         }
         let Ok(bytes @ 1..) = usize::try_from(result) else {
             // The end, or a broken connection: what is in flight is still answered if it can be.
-            return conn.drain(&mut self.tickets, &mut self.pool);
+            return conn.drain(&mut self.submitter.tickets, &mut self.pool);
         };
         conn.history.progress.moved(bytes);
         let mut bytes = bytes;
@@ -48,7 +48,7 @@ impl Core {
         (conn.out.backlog_bytes, conn.out.backlog_replies) = (0, 0);
         conn.out.catching_ns = 0;
         if matches!(conn.phase, Phase::Draining | Phase::Dead) {
-            conn.receive_ended(&mut self.tickets, &mut self.pool);
+            conn.receive_ended(&mut self.submitter.tickets, &mut self.pool);
         }
     }
 
@@ -80,7 +80,7 @@ impl Core {
             Err(error) => {
                 self.counts.protocol_errors += 1;
                 client_log::ended(self.pool.thread(), conn, error);
-                conn.kill(&mut self.tickets, &mut self.pool);
+                conn.kill(&mut self.submitter.tickets, &mut self.pool);
             }
         }
     }
@@ -93,7 +93,7 @@ impl Core {
         }
         let (Ok(bytes), Some(negotiation)) = (usize::try_from(result), &mut conn.negotiation)
         else {
-            return conn.kill(&mut self.tickets, &mut self.pool);
+            return conn.kill(&mut self.submitter.tickets, &mut self.pool);
         };
         negotiation.sent += bytes;
         if negotiation.sent == negotiation.out.len() {
@@ -111,7 +111,7 @@ impl Core {
         let listener = negotiation.listener;
         conn.negotiation = None;
         let Some(session) = then else {
-            return conn.kill(&mut self.tickets, &mut self.pool);
+            return conn.kill(&mut self.submitter.tickets, &mut self.pool);
         };
         let catalog = &self.exports.catalogs[listener];
         let export = catalog.exports[session.export];
@@ -159,7 +159,7 @@ impl Core {
                 Taken::NoMemory => return,
                 Taken::Done => (None, false),
                 Taken::Awaits(id) => {
-                    (Some(id), matches!(self.tickets.get(id).memory, Memory::Buffer(_)))
+                    (Some(id), matches!(self.submitter.tickets.get(id).memory, Memory::Buffer(_)))
                 }
             };
             self.counts.requests += 1;
@@ -179,7 +179,7 @@ impl Core {
     fn violated(&mut self, conn: &mut Connection, why: impl Display) {
         self.counts.protocol_errors += 1;
         client_log::ended(self.pool.thread(), conn, why);
-        conn.kill(&mut self.tickets, &mut self.pool);
+        conn.kill(&mut self.submitter.tickets, &mut self.pool);
     }
 
     /// Takes payload out of the receive buffer; true when the payload is complete.
@@ -189,7 +189,8 @@ impl Core {
         let bytes = &bytes[..bytes.len().min((incoming.total - incoming.filled) as usize)];
         let len = bytes.len();
         if let (Some(id), true) = (incoming.ticket, incoming.kept)
-            && let Ticket { memory: Memory::Buffer(buffer), head_bytes, .. } = self.tickets.get(id)
+            && let Ticket { memory: Memory::Buffer(buffer), head_bytes, .. } =
+                self.submitter.tickets.get(id)
         {
             buffer.fill(*head_bytes as usize + incoming.filled as usize, bytes);
             self.counts.copied.bytes += len as u64;
@@ -200,7 +201,7 @@ impl Core {
             return false;
         }
         if let Some(id) = conn.incoming.take().and_then(|incoming| incoming.ticket) {
-            self.submit(id);
+            self.submitter.submit(id);
         }
         true
     }

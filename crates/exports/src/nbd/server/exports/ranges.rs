@@ -4,7 +4,7 @@
 //! written to that block meanwhile would be lost, so such a write has its blocks for itself. One
 //! [`Ranges`] for each volume, shared by all I/O threads. Nobody pays for it until the first such
 //! write *starts* it: from then on each thread enters its writes here, those in flight too, and
-//! says so (`confirm`); only then a range is given to one writer alone. Called by unaligned.rs.
+//! says so (`confirm`); only then a range is given to one writer alone. Called by claims.rs.
 //!
 //! Invariants: ranges that overlap are held at the same time only by writers of whole blocks; those
 //! that wait come in order, and nobody overtakes one that waits for the same block. Discards and

@@ -38,6 +38,19 @@ pub(crate) struct Waiter {
     pub(crate) serial: u64,
 }
 
+/// What a connection's next request waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MemoryWait {
+    /// Nothing.
+    None,
+    /// Some of what the connection itself holds to come back.
+    Own,
+    /// The volume to hold less.
+    Volume,
+    /// The connection's turn on the budget's list.
+    Queued,
+}
+
 /// Bytes mapped by all pools of a server, how many may be, and the connections that wait for some.
 #[derive(Debug)]
 pub(crate) struct Budget {

@@ -1,6 +1,6 @@
 //! A volume as one I/O thread sees it: its channel, what waits for that, what its drives hold.
 //!
-//! Owned by the thread's `Core`, one for each volume; execute.rs submits and collects, overdue.rs
+//! Owned by the thread's `Submitter`, one for each volume, which submits and collects; overdue.rs
 //! looks for requests that no drive answers.
 //!
 //! Invariants: `held_bytes` is the sum of the pool's buffers of this lane's started tickets, of
@@ -14,6 +14,8 @@ use millrace_machine::Native;
 
 use super::ticket::{Ticket, TicketState};
 
+/// Bios in flight per volume and thread.
+pub(crate) const CHANNEL_DEPTH: u32 = 1024;
 /// Requests of a lane that may be overdue before it takes no more.
 const OVERDUE_MAX: u32 = 64;
 
@@ -98,7 +100,7 @@ mod tests {
         let buffer = rig.core.pool.take(4096, usize::MAX).expect("the pool is empty");
         let mut ticket = ticket(Op::Read, 1, Memory::Buffer(buffer));
         ticket.state = TicketState::Started(0);
-        let lane = &mut rig.core.lanes[0];
+        let lane = &mut rig.core.submitter.lanes[0];
         lane.start(&ticket);
         lane.start(&ticket);
         assert_eq!((lane.started, lane.held_bytes), (2, 8192));

@@ -7,10 +7,12 @@
 //! Invariants: a ticket names its connection by number and serial, since the connection may be gone
 //! before it; an overdue ticket's connection has its answer and gets no second one.
 
+use std::ops::Range;
+
 use millrace_block::{Op, OpFlags, Sector};
 
+use super::bounce::Bounce;
 use crate::nbd::Reply;
-use crate::nbd::server::execute::unaligned::Bounce;
 use crate::nbd::server::memory::PoolBuffer;
 
 /// What a request's payload lies in.
@@ -87,6 +89,19 @@ pub(crate) struct Ticket {
     /// What comes before the operation, if it begins or ends within a block.
     pub(crate) bounce: Option<Box<Bounce>>,
     pub(crate) claim: Claim,
+}
+
+impl Ticket {
+    /// What a write touches that has not begun, in sectors.
+    pub(crate) fn sectors(&self) -> Range<Sector> {
+        match &self.bounce {
+            Some(bounce) => bounce.unaligned.sectors(),
+            None => {
+                let sectors = u64::from(self.bio_bytes >> 9) + self.left_sectors;
+                self.sector..self.sector + sectors
+            }
+        }
+    }
 }
 
 /// All tickets of a thread.

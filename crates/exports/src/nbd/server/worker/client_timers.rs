@@ -4,93 +4,32 @@
 //! so after [`CATCH_UP_NS`] anyway: the client may be one that reads nothing before it has sent a
 //! long write. A connection whose send, or whose receive of a payload that has begun, moves nothing
 //! for the stall timeout is closed. While others wait for memory, so is one that holds more than it
-//! is guaranteed and moves less than [`PRESSED_BYTES_PER_S`]. One that waits for drives or memory
+//! is guaranteed and moves too little (progress.rs). One that waits for drives or memory
 //! has no operation on its socket that would tell of a client that leaves, so it is asked now and
 //! then. What nobody used for a while goes back to the system. Called by the worker's turn.
 //!
 //! Invariants: the list of those that catch up is in the order of time; an entry whose connection
 //! waits no longer, or waits anew, is passed over. A stall is found by looking a few times per
-//! timeout, so progress costs an addition and no clock; it is never found early.
+//! timeout.
 
 use std::collections::VecDeque;
 
-use super::{Worker, touch};
+use super::Worker;
 use crate::nbd::server::connection::Connection;
 use crate::nbd::server::connection::client_log;
+use crate::nbd::server::connection::progress::LOOKS;
 use crate::nbd::server::memory::Pool;
 use crate::nbd::server::ring::is_gone;
 
 /// Longest wait for a client to catch up before the next receive.
 const CATCH_UP_NS: u64 = 2_000_000;
-/// Looks at every connection per stall timeout, and per time of a measured rate.
-const LOOKS: u32 = 4;
-/// Fewest bytes a second of a client that keeps memory from others.
-const PRESSED_BYTES_PER_S: u64 = 64 << 10;
-/// Nanoseconds of a second.
-const NS_PER_S: u128 = 1_000_000_000;
-/// For how long that is measured; the stall timeout if that is shorter.
+/// For how long the rate of a client that keeps memory from others is measured; the stall timeout
+/// if that is shorter.
 const PRESSED_NS: u64 = 4_000_000_000;
 /// How often connections that wait for something else are asked whether their client is there.
 const UNWATCHED_NS: u64 = 500_000_000;
 /// How long memory is kept that nobody uses.
 const IDLE_NS: u64 = 2_000_000_000;
-
-/// Whether a connection's client moves data.
-#[derive(Debug, Default)]
-pub(crate) struct Progress {
-    /// Sends and receives that moved something, and sends that were started.
-    moves: u32,
-    /// `moves` at the last look.
-    seen: u32,
-    /// Looks in a row that found no move.
-    still: u32,
-    /// Bytes sent and received.
-    bytes: u64,
-    /// Since when the client's rate is measured, and `bytes` then; 0: it is not measured.
-    since_ns: u64,
-    since_bytes: u64,
-}
-
-impl Progress {
-    /// Notes that something moved, or began to wait for the client.
-    #[inline]
-    pub(crate) fn note(&mut self) {
-        self.moves = self.moves.wrapping_add(1);
-    }
-
-    /// Notes that this many bytes moved.
-    #[inline]
-    pub(crate) fn moved(&mut self, bytes: usize) {
-        self.note();
-        self.bytes += bytes as u64;
-    }
-
-    /// Looks at its rate; true if it has waited for its client for `period_ns`, measured from
-    /// `from_ns` on, and moved too little.
-    fn is_slow(&mut self, waits: bool, (from_ns, now_ns): (u64, u64), period_ns: u64) -> bool {
-        if !waits || self.since_ns < from_ns {
-            (self.since_ns, self.since_bytes) = (now_ns, self.bytes);
-            return false;
-        }
-        let took_ns = now_ns - self.since_ns;
-        if took_ns < period_ns {
-            return false;
-        }
-        let moved = u128::from(self.bytes - self.since_bytes) * NS_PER_S;
-        (self.since_ns, self.since_bytes) = (now_ns, self.bytes);
-        moved < u128::from(PRESSED_BYTES_PER_S) * u128::from(took_ns)
-    }
-
-    /// Looks at it; true if it waits and nothing has moved for [`LOOKS`] whole periods.
-    fn is_stalled(&mut self, waits: bool) -> bool {
-        if !waits || self.moves != self.seen {
-            (self.seen, self.still) = (self.moves, 0);
-            return false;
-        }
-        self.still += 1;
-        self.still >= LOOKS
-    }
-}
 
 /// When an I/O thread looks at its clients again, and what for.
 pub(crate) struct ClientTimers {
@@ -192,8 +131,8 @@ impl Worker {
                 self.core.counts.stalled += 1;
                 let why = "it reads too slowly while other clients wait for memory";
                 client_log::ended(self.number, conn, why);
-                conn.kill(&mut self.core.tickets, &mut self.core.pool);
-                touch(&mut self.touched, conn);
+                conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
+                conn.touch(&mut self.touched);
             }
         }
     }
@@ -214,7 +153,7 @@ impl Worker {
             conn.out.catching_ns = 0;
             conn.turn.reads_late = true;
             self.core.take_input(conn);
-            touch(&mut self.touched, conn);
+            conn.touch(&mut self.touched);
         }
         let timeout_ns = self.shared.stall_timeout();
         let period_ns = (timeout_ns / u64::from(LOOKS)).max(1);
@@ -242,8 +181,8 @@ impl Worker {
             };
             conn.lists.unwatched = conn.is_unwatched() && !is_gone(conn.fd);
             if conn.is_unwatched() && !conn.lists.unwatched {
-                conn.kill(&mut self.core.tickets, &mut self.core.pool);
-                touch(&mut self.touched, conn);
+                conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
+                conn.touch(&mut self.touched);
             }
             conn.lists.unwatched
         });
@@ -256,8 +195,8 @@ impl Worker {
             if conn.history.progress.is_stalled(waits) {
                 self.core.counts.stalled += 1;
                 client_log::ended(self.number, conn, "it reads or sends nothing for too long");
-                conn.kill(&mut self.core.tickets, &mut self.core.pool);
-                touch(&mut self.touched, conn);
+                conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
+                conn.touch(&mut self.touched);
             }
         }
     }

@@ -8,13 +8,14 @@
 
 use std::sync::Arc;
 
-use millrace_block::{Bio, Error};
+use millrace_block::Error;
 use millrace_machine::{Machine, Native};
 
-use super::{Worker, touch};
+use super::Worker;
+use super::flush::Flush;
 use crate::nbd::server::connection::Phase;
 use crate::nbd::server::ring::{close_now, shut_down_input};
-use crate::stop::{FLUSH_NS, FLUSH_USER_DATA, TURN_NS};
+use crate::stop::{FLUSH_NS, TURN_NS};
 
 /// Longest time between the deadline and the end of all connections.
 const CUT_OFF_NS: u64 = 500_000_000;
@@ -46,11 +47,11 @@ impl Worker {
     pub(crate) fn finish(mut self, served: Result<(), Error>) -> StopReport {
         let mut report = StopReport::default();
         let ended = match served {
-            Ok(()) => self.drain(&mut report).and_then(|()| self.flush(&mut report)),
+            Ok(()) => self.drain(&mut report).and_then(|()| self.flush().run(&mut report.failures)),
             Err(error) => Err(error),
         };
         self.flush_part = None;
-        if let Err(error) = ended.and_then(|()| self.await_others()) {
+        if let Err(error) = ended.and_then(|()| self.flush().await_others(CUT_OFF_NS)) {
             report.failures.push(error.to_string());
         }
         self.publish();
@@ -66,15 +67,15 @@ impl Worker {
             }
         }
         for conn in self.conns.iter_mut().flatten() {
-            conn.drain(&mut self.core.tickets, &mut self.core.pool);
+            conn.drain(&mut self.core.submitter.tickets, &mut self.core.pool);
             shut_down_input(conn.fd);
-            touch(&mut self.touched, conn);
+            conn.touch(&mut self.touched);
         }
         self.turn_until_idle(deadline_ns)?;
         for conn in self.conns.iter_mut().flatten() {
             report.cut_off += u64::from(conn.phase != Phase::Dead);
-            conn.kill(&mut self.core.tickets, &mut self.core.pool);
-            touch(&mut self.touched, conn);
+            conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
+            conn.touch(&mut self.touched);
         }
         let deadline_ns = deadline_ns.max(Native::now()).saturating_add(CUT_OFF_NS);
         self.turn_until_idle(deadline_ns)
@@ -98,82 +99,18 @@ impl Worker {
         self.stop_deadline().saturating_add(CUT_OFF_NS + FLUSH_NS)
     }
 
+    /// The thread's part of the flush of all volumes.
+    fn flush(&mut self) -> Flush<'_> {
+        Flush {
+            deadline_ns: self.flush_deadline(),
+            ctx: &mut self.ctx,
+            lanes: &mut self.core.submitter.lanes,
+            shared: &self.shared,
+        }
+    }
+
     fn is_idle(&self) -> bool {
         self.conns.iter().flatten().next().is_none() && self.ring.pending() == 0
-    }
-
-    /// Flushes all volumes at the same time, so that one that is stuck holds up no other.
-    fn flush(&mut self, report: &mut StopReport) -> Result<(), Error> {
-        let deadline_ns = self.flush_deadline();
-        let mut asked = self.submit_flushes(report);
-        while !asked.is_empty() && Native::now() < deadline_ns {
-            self.take_flushed(&mut asked, report);
-            if !asked.is_empty() {
-                let has_work = || self.core.lanes.iter().any(|lane| lane.channel.has_work());
-                self.ctx.turn(Some(Native::now() + TURN_NS), has_work)?;
-            }
-        }
-        for lane in asked {
-            let name = self.core.exports.volumes[lane].name();
-            report.failures.push(format!("{name}: flush: no answer in time"));
-        }
-        for (lane, volume) in self.core.lanes.iter().zip(&self.core.exports.volumes) {
-            if lane.overdue > 0 {
-                let (count, name) = (lane.overdue, volume.name());
-                report.failures.push(format!("{name}: {count} requests its drives never answered"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks every volume that can be written for a flush; returns the lanes that took it.
-    fn submit_flushes(&mut self, report: &mut StopReport) -> Vec<usize> {
-        let mut asked = Vec::new();
-        for (index, lane) in self.core.lanes.iter_mut().enumerate() {
-            if lane.channel.volume().limits().features.read_only {
-                continue;
-            }
-            match lane.channel.submit(Bio::flush().with_user_data(FLUSH_USER_DATA)) {
-                Ok(()) => asked.push(index),
-                Err(rejected) => {
-                    let name = self.core.exports.volumes[index].name();
-                    report.failures.push(format!("{name}: no flush: {:?}", rejected.reason));
-                }
-            }
-        }
-        asked
-    }
-
-    /// Serves all volumes and takes those off the list whose flush is answered.
-    fn take_flushed(&mut self, asked: &mut Vec<usize>, report: &mut StopReport) {
-        for (index, lane) in self.core.lanes.iter_mut().enumerate() {
-            let mut outcome = None;
-            lane.channel.poll(|done| {
-                outcome = outcome.or((done.user_data == FLUSH_USER_DATA).then_some(done.status));
-            });
-            let Some(status) = outcome else { continue };
-            asked.retain(|lane| *lane != index);
-            if !status.is_ok() {
-                let name = self.core.exports.volumes[index].name();
-                report.failures.push(format!("{name}: flush: {status}"));
-            }
-        }
-    }
-
-    /// Serves the drives until the flushes of all threads are answered: a flush that joined another
-    /// may have been issued on this thread's queue.
-    fn await_others(&mut self) -> Result<(), Error> {
-        let deadline_ns = self.flush_deadline().saturating_add(CUT_OFF_NS);
-        let (core, shared) = (&mut self.core, &self.shared);
-        let done = || shared.all_flushed();
-        while !done() && Native::now() < deadline_ns {
-            core.lanes.iter_mut().for_each(|lane| {
-                lane.channel.poll(|_| ());
-            });
-            let has_work = || done() || core.lanes.iter().any(|lane| lane.channel.has_work());
-            self.ctx.turn(Some(Native::now() + TURN_NS), has_work)?;
-        }
-        Ok(())
     }
 
     /// Drops channels, ring, connections and buffers in this order.
@@ -181,15 +118,15 @@ impl Worker {
         let left_ns = self.stop_deadline().saturating_sub(Native::now());
         let Worker { ctx, mut core, ring, shared, number, conns, .. } = self;
         // Each would wait on its own for drives that have had their time.
-        core.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));
-        core.lanes.clear();
+        core.submitter.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));
+        core.submitter.lanes.clear();
         drop(ctx);
         while let Some((fd, _)) = shared.mailboxes[number].take() {
             close_now(fd);
             shared.dismiss();
         }
         // The ring waited for everything it could; what is left may still be written to.
-        if ring.pending() > 0 || core.tickets.in_use() > 0 {
+        if ring.pending() > 0 || core.submitter.tickets.in_use() > 0 {
             std::mem::forget(conns);
             std::mem::forget(Arc::clone(&core.zeroes));
             std::mem::forget(core.pool);
@@ -258,7 +195,7 @@ mod tests {
             let shared = Arc::clone(&rig.shared);
             let buffer = rig.core.pool.take(4096, usize::MAX).expect("the pool is empty");
             if is_busy {
-                rig.core.tickets.insert(ticket(Op::Read, 1, Memory::Buffer(buffer)));
+                rig.core.submitter.tickets.insert(ticket(Op::Read, 1, Memory::Buffer(buffer)));
             } else {
                 rig.core.pool.give(buffer);
             }
@@ -307,7 +244,7 @@ mod tests {
                 }
             });
             rig.flush_part = None;
-            rig.await_others().expect("the ring turns");
+            rig.flush().await_others(CUT_OFF_NS).expect("the ring turns");
             assert_eq!(ended.load(Ordering::SeqCst), 2);
         });
     }

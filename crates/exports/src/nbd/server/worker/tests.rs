@@ -321,8 +321,8 @@ fn a_ticket_is_its_connections_by_number_and_serial_until_it_is_overdue() {
 fn a_connection_is_touched_once() {
     let (mut conn, _sockets) = connection(4);
     let mut touched = Vec::new();
-    touch(&mut touched, &mut conn);
-    touch(&mut touched, &mut conn);
+    conn.touch(&mut touched);
+    conn.touch(&mut touched);
     assert_eq!(touched, [0]);
 }
 
@@ -343,19 +343,19 @@ fn what_is_done_goes_to_its_connection_and_else_its_memory_to_the_pool() {
         rig.conns.push(Some(conn));
         let ticket = ticket(Op::Write, serial, Memory::Buffer(buffer));
         let ticket = Ticket { state: TicketState::Started(0), ..ticket };
-        rig.core.lanes[0].start(&ticket);
-        let id = rig.core.tickets.insert(ticket);
-        rig.core.done.push((id, Status::Ok));
+        rig.core.submitter.lanes[0].start(&ticket);
+        let id = rig.core.submitter.tickets.insert(ticket);
+        rig.core.submitter.done.push((id, Status::Ok));
         rig.answer();
         let conn = rig.conns[0].as_ref().unwrap();
         assert_eq!((conn.in_flight, conn.out.has_gathered()), (in_flight, answered));
         assert_eq!(conn.held_bytes, if serial == 1 { 4096 } else { 8192 });
-        assert_eq!((rig.core.pool.in_use(), rig.core.tickets.in_use()), (0, 0));
+        assert_eq!((rig.core.pool.in_use(), rig.core.submitter.tickets.in_use()), (0, 0));
         assert_eq!(rig.touched.len(), usize::from(serial == 1));
-        assert_eq!(rig.core.retry.len(), usize::from(answered), "it waited for that");
+        assert_eq!(rig.core.submitter.retry.len(), usize::from(answered), "it waited for that");
         rig.conns.clear();
         rig.touched.clear();
-        rig.core.retry.clear();
+        rig.core.submitter.retry.clear();
     }
 }
 

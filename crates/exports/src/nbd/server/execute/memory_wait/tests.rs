@@ -19,7 +19,7 @@ fn a_volume_holds_what_is_left_for_others_or_its_part_of_a_quarter() {
         [0, 1].map(|more| rig.core.lane_may_hold(0, bytes + more)) == [true, false]
     };
     assert!(rig.core.lane_may_hold(0, 100 * MIB), "whatever its first request takes");
-    rig.core.lanes[0].held_bytes = 4 * MIB;
+    rig.core.submitter.lanes[0].held_bytes = 4 * MIB;
     assert!(rig.core.lane_may_hold(1, 100 * MIB), "the other one has nothing");
     assert!(most(&rig, 60 * MIB));
     // 4 MiB are mapped and unused, and 10 MiB are left.
@@ -29,11 +29,11 @@ fn a_volume_holds_what_is_left_for_others_or_its_part_of_a_quarter() {
     assert!(most(&rig, 10 * MIB));
     rig.core.threads = 2;
     assert!(most(&rig, 3 * MIB), "half of it for each thread");
-    rig.core.lanes[0].held_bytes = MIB;
+    rig.core.submitter.lanes[0].held_bytes = MIB;
     assert!(rig.shared.budget.take(10 * MIB, usize::MAX));
     assert!(most(&rig, 3 * MIB), "a part of 4 MiB, for two volumes of two threads");
     rig.core.threads = 1;
-    rig.core.lanes[0].held_bytes = 4 * MIB;
+    rig.core.submitter.lanes[0].held_bytes = 4 * MIB;
     assert!(most(&rig, 4 * MIB), "a part of 8 MiB");
     rig.shared.budget.give(60 * MIB);
 }
@@ -42,17 +42,20 @@ fn a_volume_holds_what_is_left_for_others_or_its_part_of_a_quarter() {
 fn a_request_above_the_volumes_part_waits_for_the_volume_or_learns_that_it_is_stuck() {
     let mut rig = rig();
     let (mut conn, _sockets) = connection(3);
-    rig.core.lanes[1].held_bytes = 64 * MIB;
+    rig.core.submitter.lanes[1].held_bytes = 64 * MIB;
     assert_eq!(rig.core.buffer(4096, &mut conn, 1).unwrap_err(), NoBuffer::Wait);
     assert_eq!(
-        (conn.memory_wait, &rig.core.lanes[1].memory_waiters[..]),
+        (conn.memory_wait, &rig.core.submitter.lanes[1].memory_waiters[..]),
         (MemoryWait::Volume, &[0][..])
     );
     assert!(!rig.core.waiters_changed, "nobody else waits for that");
-    rig.core.lanes[1].overdue = 1;
+    rig.core.submitter.lanes[1].overdue = 1;
     conn.memory_wait = MemoryWait::None;
     assert_eq!(rig.core.buffer(4096, &mut conn, 1).unwrap_err(), NoBuffer::Stuck);
-    assert_eq!((conn.memory_wait, rig.core.lanes[1].memory_waiters.len()), (MemoryWait::None, 1));
+    assert_eq!(
+        (conn.memory_wait, rig.core.submitter.lanes[1].memory_waiters.len()),
+        (MemoryWait::None, 1)
+    );
     let buffer = rig.core.buffer(4096, &mut conn, 0).unwrap();
     assert_eq!(conn.held_bytes, 4096);
     rig.core.pool.give(buffer);
@@ -62,7 +65,7 @@ fn a_request_above_the_volumes_part_waits_for_the_volume_or_learns_that_it_is_st
 fn a_volume_alone_keeps_nothing_from_others() {
     let mut single = Rig::new(&["null:size=1m"], |_| ());
     let (mut conn, _sockets) = connection(3);
-    single.core.lanes[0].held_bytes = 1 << 40;
+    single.core.submitter.lanes[0].held_bytes = 1 << 40;
     let buffer = single.core.buffer(4096, &mut conn, 0);
     single.core.pool.give(buffer.unwrap());
 }
@@ -74,7 +77,7 @@ fn whoever_waited_in_turn_and_now_for_the_volume_leaves_the_list() {
     let thread = 0;
     rig.shared.budget.join(Waiter { thread, index: 0, serial: 3 });
     conn.memory_wait = MemoryWait::Queued;
-    rig.core.lanes[1].held_bytes = 64 * MIB;
+    rig.core.submitter.lanes[1].held_bytes = 64 * MIB;
     assert_eq!(rig.core.buffer(4096, &mut conn, 1).unwrap_err(), NoBuffer::Wait);
     assert!(!rig.shared.budget.is_wanted() && rig.core.waiters_changed);
 }
@@ -193,10 +196,10 @@ fn of_those_to_try_again_only_those_that_wait_are_looked_at() {
         let conn = rig.conns[index].as_mut().unwrap();
         (conn.memory_wait, conn.lists.touched) = (memory_wait, false);
         assert_eq!(conn.phase, Phase::Transmission);
-        rig.core.retry.push(index);
+        rig.core.submitter.retry.push(index);
         rig.retry_memory_waits();
         assert_eq!(rig.touched.len(), usize::from(touches), "{memory_wait:?}");
-        assert!(rig.core.retry.is_empty());
+        assert!(rig.core.submitter.retry.is_empty());
     }
 }
 

@@ -1,0 +1,83 @@
+//! When a client is found to stand still or to move too little, at times that the test makes up.
+
+use super::*;
+
+const S: u64 = 1_000_000_000;
+
+#[test]
+fn stall_takes_as_many_looks_without_a_move_as_there_are_per_timeout() {
+    let mut progress = Progress::default();
+    progress.note();
+    assert!(!progress.is_stalled(true), "it moved since the last look");
+    assert!((1..LOOKS).all(|_| !progress.is_stalled(true)));
+    progress.note();
+    assert!((0..LOOKS).all(|_| !progress.is_stalled(true)));
+    assert!(!progress.is_stalled(false), "idle");
+    assert!((1..LOOKS).all(|_| !progress.is_stalled(true)));
+    assert!(progress.is_stalled(true));
+}
+
+#[test]
+fn client_is_slow_if_it_takes_too_little_in_a_whole_period_under_pressure() {
+    let from_ns = 10 * S;
+    let looks = |bytes_per_s: usize| {
+        let mut progress = Progress::default();
+        let mut look = |at_s: u64| {
+            progress.moved(bytes_per_s);
+            progress.is_slow(true, (from_ns, at_s * S), 4 * S)
+        };
+        (10..20).map(&mut look).collect::<Vec<bool>>()
+    };
+    let slow = looks(8 << 10);
+    assert_eq!(slow.iter().position(|slow| *slow), Some(4), "not before the period is over");
+    assert!(looks(64 << 10).iter().all(|slow| !slow));
+    let mut idle = Progress::default();
+    assert!((10..20).all(|at_s| !idle.is_slow(false, (from_ns, at_s * S), 4 * S)));
+}
+
+/// Whether a client is slow that moved so many bytes in `took_ns`, after a look at 10 s.
+fn slow(from_ns: u64, bytes: usize, took_ns: u64) -> bool {
+    let mut progress = Progress::default();
+    progress.moved(1000);
+    assert!(!progress.is_slow(true, (from_ns, 10 * S), 4 * S), "the first look");
+    progress.moved(bytes);
+    progress.is_slow(true, (from_ns, 10 * S + took_ns), 4 * S)
+}
+
+#[test]
+fn a_client_is_slow_below_64_kib_a_second_and_not_before_a_whole_period() {
+    const ENOUGH: usize = 256 << 10;
+    assert!(!slow(10 * S, ENOUGH, 4 * S));
+    assert!(slow(10 * S, ENOUGH - 1, 4 * S));
+    assert!(!slow(10 * S, 0, 4 * S - 1));
+    assert!(slow(10 * S, ENOUGH, 4 * S + 1));
+    assert!(!slow(11 * S, 0, 4 * S), "pressure that began since then begins the measure anew");
+}
+
+#[test]
+fn a_rate_is_measured_anew_after_every_period_and_pause() {
+    let mut progress = Progress::default();
+    let mut look = |at_s, waits, bytes| {
+        progress.moved(bytes);
+        progress.is_slow(waits, (S, at_s * S), 4 * S)
+    };
+    assert!(!look(2, true, 0));
+    assert!(!look(6, true, 1 << 20), "enough");
+    assert!(!look(9, true, 0));
+    assert!(look(10, true, 0), "nothing of the second period");
+    assert!(!look(13, false, 0), "it waits for nobody");
+    assert!(!look(16, true, 0));
+    assert!(look(17, true, 0));
+}
+
+#[test]
+fn every_move_counts_even_one_of_no_bytes() {
+    let mut progress = Progress::default();
+    let stalls = |progress: &mut Progress| (0..LOOKS).any(|_| progress.is_stalled(true));
+    progress.moved(0);
+    assert!(!stalls(&mut progress));
+    progress.moved(512);
+    assert!(!stalls(&mut progress));
+    assert!(progress.is_stalled(true));
+    assert_eq!(progress.bytes, 512);
+}

@@ -1,0 +1,70 @@
+//! Connections that wait for memory try again, here and on the other threads.
+//!
+//! Called by the worker's turn. A connection is tried again when its volume, itself or its turn on
+//! the budget's list has given it reason to (memory_wait.rs says which); what this thread has to
+//! spare goes back to the system while somebody waits, and the other threads hear of it.
+//!
+//! Invariant: whatever changes what another thread waits for is noted before that thread is rung.
+
+use super::Worker;
+use crate::nbd::server::memory::budget::MemoryWait;
+
+impl Worker {
+    /// Connections that wait for memory try again, if they have reason to.
+    pub(crate) fn retry_memory_waits(&mut self) {
+        while let Some(index) = self.core.submitter.retry.pop() {
+            let conn = self.conns[index].as_mut();
+            let Some(conn) = conn.filter(|conn| conn.memory_wait != MemoryWait::None) else {
+                continue;
+            };
+            self.core.take_input(conn);
+            conn.touch(&mut self.touched);
+        }
+        while let Some(turn) = self.core.pool.budget().first() {
+            if turn.thread != self.number {
+                return;
+            }
+            let conn = self.conns[turn.index].as_mut();
+            let Some(conn) = conn.filter(|conn| {
+                conn.serial == turn.serial && conn.memory_wait == MemoryWait::Queued
+            }) else {
+                self.core.pool.budget().leave(turn.thread, turn.serial);
+                continue;
+            };
+            self.core.take_input(conn);
+            conn.touch(&mut self.touched);
+            if conn.memory_wait == MemoryWait::Queued {
+                return;
+            }
+        }
+    }
+
+    /// While somebody waits: gives back what is unused here, and tells the other threads if
+    /// something changed.
+    pub(crate) fn share_memory(&mut self) {
+        let changes = std::mem::take(&mut self.core.waiters_changed);
+        if self.core.pool.budget().is_wanted() {
+            let returned = self.core.pool.trim_for_others();
+            if changes || returned {
+                self.ring_others();
+            }
+        }
+    }
+
+    /// Looks at what other threads did with ranges, if they did something.
+    pub(crate) fn follow_changes(&mut self) {
+        let changes = self.shared.changes();
+        if changes != self.seen_changes {
+            self.seen_changes = changes;
+            self.core.submitter.follow_ranges();
+        }
+    }
+
+    /// Tells all other threads that there is something to look at.
+    pub(crate) fn ring_others(&self) {
+        // Before the bells. This thread has one more turn, too: what it gave back may be its own.
+        self.shared.note_change();
+        let others = self.shared.mailboxes.iter().enumerate();
+        others.filter(|(thread, _)| *thread != self.number).for_each(|(_, mailbox)| mailbox.ring());
+    }
+}
