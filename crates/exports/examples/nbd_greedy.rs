@@ -94,12 +94,21 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Keeps greedy clients, of whom the slow ones receive a little now and then; ends with the sender.
-fn keep(mut greedy: Vec<UnixStream>, slow: bool, ended: &mpsc::Receiver<()>) {
+/// What greedy clients do with their replies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Greed {
+    /// They receive nothing.
+    Silent,
+    /// They receive a little now and then.
+    Slow,
+}
+
+/// Keeps greedy clients; ends with the sender.
+fn keep(mut greedy: Vec<UnixStream>, greed: Greed, ended: &mpsc::Receiver<()>) {
     let mut last = Instant::now();
     let period = Duration::from_millis(50);
     while ended.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
-        if slow && last.elapsed() > Duration::from_secs(8) {
+        if greed == Greed::Slow && last.elapsed() > Duration::from_secs(8) {
             last = Instant::now();
             let mut bytes = vec![0; 64 << 10];
             greedy.iter_mut().for_each(|one| drop(one.read(&mut bytes)));
@@ -120,11 +129,11 @@ fn main() {
         }
     }
     println!("greedy clients        depth  alone K/s  beside K/s  ratio");
-    for (count, slow) in [(8, false), (20, false), (200, false), (8, true), (20, true), (200, true)]
-    {
+    let greeds = [Greed::Silent, Greed::Slow].into_iter();
+    for (greed, count) in greeds.flat_map(|greed| [8, 20, 200].map(|count| (greed, count))) {
         let others: Vec<UnixStream> = (0..count).map(|_| greedy(&sockets[1])).collect();
         let (stop, ended) = mpsc::channel::<()>();
-        let keeper = std::thread::spawn(move || keep(others, slow, &ended));
+        let keeper = std::thread::spawn(move || keep(others, greed, &ended));
         std::thread::sleep(Duration::from_millis(500));
         for depth in [1, 16] {
             let mut rates = [const { Vec::new() }; 3];
@@ -134,7 +143,8 @@ fn main() {
                 rates.iter_mut().zip(all).for_each(|(list, value)| list.push(value));
             }
             let [alone, beside, ratio] = rates.map(median);
-            let what = format!("{count}{}", if slow { ", 64 KiB each 8 s" } else { "" });
+            let what =
+                format!("{count}{}", if greed == Greed::Slow { ", 64 KiB each 8 s" } else { "" });
             println!("{what:<22}{depth:>5}{alone:>11.1}{beside:>12.1}{ratio:>7.2}");
         }
         drop(stop);

@@ -25,7 +25,7 @@ use self::control::FrontendLink;
 use super::io_thread::{Common, Order, ThreadState};
 use super::memory::{GuestMemory, Region, RegionAddress};
 use super::queue::blk::Config;
-use super::queue::inflight::Inflight;
+use super::queue::inflight::{Inflight, WriteCache};
 use super::queue::notifiers::Notifiers;
 use super::queue::{DeviceFlags, Queue, QueueParts, RingParts};
 use super::ring::{Areas, RingFeatures};
@@ -289,7 +289,10 @@ impl Device {
         };
         self.flags.write_back.store(on, Ordering::SeqCst);
         if let Some(inflight) = &self.inflight {
-            inflight.set_write_through(!self.common.write_back.load(Ordering::SeqCst));
+            inflight.note_cache(match self.common.write_back.load(Ordering::SeqCst) {
+                true => WriteCache::WriteBack,
+                false => WriteCache::WriteThrough,
+            });
         }
     }
 

@@ -26,6 +26,15 @@ const VERSION: u16 = 1;
 /// Bit of the word for features at the start, which the specification leaves unused.
 const WRITE_THROUGH: u64 = 1 << 63;
 
+/// What becomes of writes that are answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteCache {
+    /// They are durable after the next flush.
+    WriteBack,
+    /// They are durable.
+    WriteThrough,
+}
+
 /// The region of all queues of a device.
 #[derive(Debug, Clone)]
 pub struct Inflight {
@@ -98,13 +107,17 @@ impl Inflight {
 
     /// Notes whether writes are durable when they are answered, for a later daemon: frontends say
     /// so once only.
-    pub fn set_write_through(&self, on: bool) {
+    pub fn note_cache(&self, cache: WriteCache) {
         let start = self.region.start().cast::<u64>();
+        let note = match cache {
+            WriteCache::WriteBack => 0,
+            WriteCache::WriteThrough => WRITE_THROUGH,
+        };
         // SAFETY: the first word of the region, which is mapped and aligned; nobody else writes it.
-        unsafe { start.write_volatile(if on { WRITE_THROUGH } else { 0 }) };
+        unsafe { start.write_volatile(note) };
     }
 
-    /// What [`Inflight::set_write_through`] noted.
+    /// What [`Inflight::note_cache`] noted.
     #[must_use]
     pub fn is_write_through(&self) -> bool {
         // SAFETY: the first word of the region, which is mapped and aligned.
@@ -351,11 +364,11 @@ mod tests {
         let mut queue = first.queue(0, 8).unwrap();
         queue.recover(0);
         queue.taken(3);
-        first.set_write_through(true);
+        first.note_cache(WriteCache::WriteThrough);
         let next = Inflight::open(file, 0, (2, 8)).unwrap();
         assert!(next.is_write_through());
         assert_eq!(next.queue(0, 8).unwrap().recover(0).heads, [3]);
-        next.set_write_through(false);
+        next.note_cache(WriteCache::WriteBack);
         assert!(!first.is_write_through());
     }
 

@@ -156,13 +156,17 @@ impl Driver {
         came
     }
 
-    fn wants_interrupts(&self, wants: bool) {
-        let shared = &self.shared;
-        match (self.event_idx, wants) {
-            (true, true) => shared.used_event.store(self.seen.into(), Order::Relaxed),
-            (true, false) => {}
-            (false, true) => shared.avail_flags.store(0, Order::Relaxed),
-            (false, false) => shared.avail_flags.store(NO_INTERRUPT.into(), Order::Relaxed),
+    fn ask_for_interrupts(&self) {
+        match self.event_idx {
+            true => self.shared.used_event.store(self.seen.into(), Order::Relaxed),
+            false => self.shared.avail_flags.store(0, Order::Relaxed),
+        }
+        Checked::fence(Order::SeqCst);
+    }
+
+    fn refuse_interrupts(&self) {
+        if !self.event_idx {
+            self.shared.avail_flags.store(NO_INTERRUPT.into(), Order::Relaxed);
         }
         Checked::fence(Order::SeqCst);
     }
@@ -170,21 +174,21 @@ impl Driver {
     /// Waits for an answer at least.
     fn wait(&mut self) {
         while !self.take_answers() {
-            self.wants_interrupts(true);
+            self.ask_for_interrupts();
             if !self.take_answers() {
                 self.shared.call.park(None);
-                self.wants_interrupts(false);
+                self.refuse_interrupts();
                 continue;
             }
-            self.wants_interrupts(false);
+            self.refuse_interrupts();
             return;
         }
     }
 }
 
 /// Two requests, `depth` at a time.
-fn two_requests(event_idx: bool, depth: u16) {
-    let (shared, features) = (Shared::new(), RingFeatures { event_idx, indirect: false });
+fn two_requests(features: RingFeatures, depth: u16) {
+    let (shared, event_idx) = (Shared::new(), features.event_idx);
     let theirs = Arc::clone(&shared);
     let served = spawn(move || device(theirs, features, 2));
     let mut driver = Driver { shared, event_idx, added: BASE, seen: BASE };
@@ -212,6 +216,7 @@ fn no_kick_and_no_interrupt_is_lost_and_all_is_seen_that_was_written_before() {
         let name = format!("ring, event_idx {event_idx}, depth {depth}");
         let bound = if cfg!(debug_assertions) { 2 } else { 3 };
         let explorer = Explorer::new().preemptions(bound);
-        holds_but_for(&name, explorer, &bugs, || two_requests(event_idx, depth));
+        let features = RingFeatures { event_idx, indirect: false };
+        holds_but_for(&name, explorer, &bugs, || two_requests(features, depth));
     }
 }

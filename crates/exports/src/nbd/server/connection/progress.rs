@@ -42,16 +42,16 @@ impl Progress {
         self.bytes += bytes as u64;
     }
 
-    /// Looks at its rate; true if it has waited for its client for `period_ns`, measured from
-    /// `from_ns` on, and moved too little.
-    pub(crate) fn is_slow(
-        &mut self,
-        waits: bool,
-        (from_ns, now_ns): (u64, u64),
-        period_ns: u64,
-    ) -> bool {
-        if !waits || self.since_ns < from_ns {
-            (self.since_ns, self.since_bytes) = (now_ns, self.bytes);
+    /// Has the client's rate measured from now on: until now nothing waited for it.
+    pub(crate) fn restart_rate(&mut self, now_ns: u64) {
+        (self.since_ns, self.since_bytes) = (now_ns, self.bytes);
+    }
+
+    /// Looks at the rate of a client that is waited for; true if that lasts for `period_ns`,
+    /// measured from `from_ns` on, and too little has moved.
+    pub(crate) fn is_slow(&mut self, (from_ns, now_ns): (u64, u64), period_ns: u64) -> bool {
+        if self.since_ns < from_ns {
+            self.restart_rate(now_ns);
             return false;
         }
         let took_ns = now_ns - self.since_ns;
@@ -59,14 +59,19 @@ impl Progress {
             return false;
         }
         let moved = u128::from(self.bytes - self.since_bytes) * NS_PER_S;
-        (self.since_ns, self.since_bytes) = (now_ns, self.bytes);
+        self.restart_rate(now_ns);
         moved < u128::from(PRESSED_BYTES_PER_S) * u128::from(took_ns)
     }
 
-    /// Looks at it; true if it waits and nothing has moved for [`LOOKS`] whole periods.
-    pub(crate) fn is_stalled(&mut self, waits: bool) -> bool {
-        if !waits || self.moves != self.seen {
-            (self.seen, self.still) = (self.moves, 0);
+    /// Has looks counted from now on: until now nothing waited for the client.
+    pub(crate) fn restart_looks(&mut self) {
+        (self.seen, self.still) = (self.moves, 0);
+    }
+
+    /// Looks at a client that is waited for; true if nothing has moved for [`LOOKS`] whole periods.
+    pub(crate) fn is_stalled(&mut self) -> bool {
+        if self.moves != self.seen {
+            self.restart_looks();
             return false;
         }
         self.still += 1;

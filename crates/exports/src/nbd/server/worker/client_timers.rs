@@ -126,8 +126,10 @@ impl Worker {
         self.client_timers.rates_ns = now_ns + (period_ns / u64::from(LOOKS)).max(1);
         let times = (self.client_timers.pressed_ns, now_ns);
         for conn in self.conns.iter_mut().flatten() {
-            let waits = conn.waits_for_client() && conn.held_bytes > guarantee_bytes;
-            if conn.history.progress.is_slow(waits, times, period_ns) {
+            let is_watched = conn.waits_for_client() && conn.held_bytes > guarantee_bytes;
+            if !is_watched {
+                conn.history.progress.restart_rate(now_ns);
+            } else if conn.history.progress.is_slow(times, period_ns) {
                 self.core.counts.stalled += 1;
                 let why = "it reads too slowly while other clients wait for memory";
                 client_log::ended(self.number, conn, why);
@@ -191,8 +193,9 @@ impl Worker {
 
     fn end_stalled(&mut self) {
         for conn in self.conns.iter_mut().flatten() {
-            let waits = conn.waits_for_client();
-            if conn.history.progress.is_stalled(waits) {
+            if !conn.waits_for_client() {
+                conn.history.progress.restart_looks();
+            } else if conn.history.progress.is_stalled() {
                 self.core.counts.stalled += 1;
                 client_log::ended(self.number, conn, "it reads or sends nothing for too long");
                 conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);

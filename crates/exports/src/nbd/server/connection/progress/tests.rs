@@ -8,13 +8,13 @@ const S: u64 = 1_000_000_000;
 fn stall_takes_as_many_looks_without_a_move_as_there_are_per_timeout() {
     let mut progress = Progress::default();
     progress.note();
-    assert!(!progress.is_stalled(true), "it moved since the last look");
-    assert!((1..LOOKS).all(|_| !progress.is_stalled(true)));
+    assert!(!progress.is_stalled(), "it moved since the last look");
+    assert!((1..LOOKS).all(|_| !progress.is_stalled()));
     progress.note();
-    assert!((0..LOOKS).all(|_| !progress.is_stalled(true)));
-    assert!(!progress.is_stalled(false), "idle");
-    assert!((1..LOOKS).all(|_| !progress.is_stalled(true)));
-    assert!(progress.is_stalled(true));
+    assert!((0..LOOKS).all(|_| !progress.is_stalled()));
+    progress.restart_looks();
+    assert!((1..LOOKS).all(|_| !progress.is_stalled()));
+    assert!(progress.is_stalled());
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn client_is_slow_if_it_takes_too_little_in_a_whole_period_under_pressure() {
         let mut progress = Progress::default();
         let mut look = |at_s: u64| {
             progress.moved(bytes_per_s);
-            progress.is_slow(true, (from_ns, at_s * S), 4 * S)
+            progress.is_slow((from_ns, at_s * S), 4 * S)
         };
         (10..20).map(&mut look).collect::<Vec<bool>>()
     };
@@ -32,16 +32,18 @@ fn client_is_slow_if_it_takes_too_little_in_a_whole_period_under_pressure() {
     assert_eq!(slow.iter().position(|slow| *slow), Some(4), "not before the period is over");
     assert!(looks(64 << 10).iter().all(|slow| !slow));
     let mut idle = Progress::default();
-    assert!((10..20).all(|at_s| !idle.is_slow(false, (from_ns, at_s * S), 4 * S)));
+    assert!(!idle.is_slow((from_ns, 10 * S), 4 * S));
+    (11..20).for_each(|at_s| idle.restart_rate(at_s * S));
+    assert!(!idle.is_slow((from_ns, 20 * S), 4 * S), "nothing waited for it");
 }
 
 /// Whether a client is slow that moved so many bytes in `took_ns`, after a look at 10 s.
 fn slow(from_ns: u64, bytes: usize, took_ns: u64) -> bool {
     let mut progress = Progress::default();
     progress.moved(1000);
-    assert!(!progress.is_slow(true, (from_ns, 10 * S), 4 * S), "the first look");
+    assert!(!progress.is_slow((from_ns, 10 * S), 4 * S), "the first look");
     progress.moved(bytes);
-    progress.is_slow(true, (from_ns, 10 * S + took_ns), 4 * S)
+    progress.is_slow((from_ns, 10 * S + took_ns), 4 * S)
 }
 
 #[test]
@@ -57,9 +59,13 @@ fn a_client_is_slow_below_64_kib_a_second_and_not_before_a_whole_period() {
 #[test]
 fn a_rate_is_measured_anew_after_every_period_and_pause() {
     let mut progress = Progress::default();
-    let mut look = |at_s, waits, bytes| {
+    let mut look = |at_s, waits: bool, bytes| {
         progress.moved(bytes);
-        progress.is_slow(waits, (S, at_s * S), 4 * S)
+        if !waits {
+            progress.restart_rate(at_s * S);
+            return false;
+        }
+        progress.is_slow((S, at_s * S), 4 * S)
     };
     assert!(!look(2, true, 0));
     assert!(!look(6, true, 1 << 20), "enough");
@@ -73,11 +79,11 @@ fn a_rate_is_measured_anew_after_every_period_and_pause() {
 #[test]
 fn every_move_counts_even_one_of_no_bytes() {
     let mut progress = Progress::default();
-    let stalls = |progress: &mut Progress| (0..LOOKS).any(|_| progress.is_stalled(true));
+    let stalls = |progress: &mut Progress| (0..LOOKS).any(|_| progress.is_stalled());
     progress.moved(0);
     assert!(!stalls(&mut progress));
     progress.moved(512);
     assert!(!stalls(&mut progress));
-    assert!(progress.is_stalled(true));
+    assert!(progress.is_stalled());
     assert_eq!(progress.bytes, 512);
 }
