@@ -1,7 +1,7 @@
 //! The floor under the server: receives requests and sends canned replies, and nothing else.
 //!
-//! Usage: `nbd_floor SOCKET [BACKEND]`. The same reactor, the same negotiation, the same sizes of
-//! receive and send; every request is taken for a read and answered with zeroes. No checks, no
+//! Usage: `nbd_floor SOCKET [BACKEND]`. It has the server's reactor, its negotiation, and its sizes
+//! of receive and send; every request is taken for a read and answered with zeroes. No checks, no
 //! block layer, no buffers: what the server costs beyond this is the server's own.
 #![allow(unsafe_code)]
 

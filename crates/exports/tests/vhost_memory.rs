@@ -179,7 +179,7 @@ fn a_second_session_on_a_connection_has_nothing_of_the_first() {
         assert_eq!(mapped(&guest), all);
         guest.start(0, 64, 0);
         assert_eq!(guest.read(0, 0, 4096), [6; 4096]);
-        // The same in the midst of requests: they end before the session does.
+        // A second session begins in the midst of requests: they end before the first one does.
         stick(&mut guest, &control, 0..4);
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -50,7 +50,7 @@ pub fn serve(specs: &[&str], change: impl FnOnce(&mut ServerConfig)) -> Running 
     serve_volumes(specs.len(), change, open)
 }
 
-/// The same for volumes that are made once the number of threads is known.
+/// A server of `count` volumes that are made once the number of threads is known.
 pub fn serve_volumes(
     count: usize,
     change: impl FnOnce(&mut ServerConfig),

@@ -198,7 +198,7 @@ impl Guest {
         self.start_with(index, size, base, err);
     }
 
-    /// The same, where the device was told of a descriptor for errors before.
+    /// Starts a ring whose descriptor for errors the device was told of before.
     pub fn start_with(&mut self, index: u32, size: u16, base: u16, err: OwnedFd) {
         let at = u64::from(index) * QUEUE_BYTES;
         let ring =

@@ -44,8 +44,8 @@ const BACKLOG_REPLIES: u32 = 8;
 /// Bytes of reads that a connection may take in one turn, and one request at least: what a turn has
 /// copied is still in the cache when it is sent, and the client gets the first of it soon.
 const TURN_BYTES: usize = 256 * 1024;
-/// With this many bytes of replies waiting for the socket a connection takes no more requests. As
-/// above a hint only, and client_timers.rs ends the wait.
+/// With this many bytes of replies waiting for the socket a connection takes no more requests. Like
+/// [`BACKLOG_BYTES`] it is a hint only, and client_timers.rs ends the wait.
 const UNSENT_BYTES: usize = 512 * 1024;
 
 /// The phase of a connection.

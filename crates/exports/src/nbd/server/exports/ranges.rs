@@ -23,7 +23,7 @@ use crate::mailbox::lock;
 /// The holder of a range, or whoever waits for one: a ticket of an I/O thread.
 pub(crate) type Key = (usize, u32);
 
-/// Who else may write to a range while it is held.
+/// Which other writers may write to a range while it is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Other writers of whole blocks.
