@@ -28,6 +28,9 @@ pub use self::error::RingError;
 
 /// Largest ring.
 pub const SIZE_MAX: u16 = 1024;
+/// Descriptors of the longest chain that every ring takes, however small: the smallest ring that
+/// frontends commonly make.
+pub const CHAIN_LEN: u16 = 128;
 
 /// Bytes of the indirect table of a plain chain: header, data, status.
 const PLAIN_TABLE_BYTES: u32 = 3 * DESCRIPTOR_BYTES as u32;
@@ -228,7 +231,7 @@ impl<C: Cells> SplitRing<C> {
             size,
             mask: size - 1,
             features,
-            chain_max: size.max(super::queue::blk::SEG_MAX as u16 + 2),
+            chain_max: size.max(CHAIN_LEN),
             taken,
             seen: taken,
             used,

@@ -16,7 +16,7 @@ use millrace_block::{Error, ErrorKind, QueueLimits, Status, Volume};
 use millrace_machine::Native;
 
 use self::ranges::Ranges;
-use super::{ExportConfig, ListenConfig};
+use super::config::{ExportConfig, ListenConfig};
 use crate::faults::Faults;
 use crate::nbd::{Catalog, ExportInfo, TransmissionFlags};
 

@@ -1,0 +1,78 @@
+//! Settings of a server, as plain structs: what is exported, where, and with which limits.
+//!
+//! Filled in by whoever starts a server; checked by `Server::start` and by exports.rs. Calls
+//! nothing.
+
+use std::sync::Arc;
+
+use millrace_block::Volume;
+use millrace_machine::Native;
+use millrace_reactor::Backend;
+
+use super::listen::Listen;
+
+/// Longest busy poll before a thread sleeps, in nanoseconds: what it may take on a virtual machine
+/// to wake the client that is to send the next request, and its own work.
+const SPIN_NS: u64 = 100_000;
+
+/// A volume under a name.
+#[derive(Clone)]
+pub struct ExportConfig {
+    /// The name clients ask for.
+    pub name: String,
+    /// Text for people, possibly empty.
+    pub description: String,
+    /// What is exported.
+    pub volume: Arc<Volume<Native>>,
+    /// Clients may not write.
+    pub read_only: bool,
+}
+
+/// A socket and the exports that are offered on it.
+#[derive(Debug, Clone)]
+pub struct ListenConfig {
+    /// The address.
+    pub listen: Listen,
+    /// Indices into [`ServerConfig::exports`]; the first is the default export.
+    pub exports: Vec<usize>,
+}
+
+/// Settings of a server.
+#[derive(Clone)]
+pub struct ServerConfig {
+    /// What is exported.
+    pub exports: Vec<ExportConfig>,
+    /// The address.
+    pub listeners: Vec<ListenConfig>,
+    /// I/O threads, at least 1. File drives need as many in their disk's settings.
+    pub threads: u16,
+    /// Thread `i` is pinned to `cpus[i % len]`; empty: threads are not pinned.
+    pub cpus: Vec<u32>,
+    /// How the threads talk to the kernel.
+    pub backend: Backend,
+    /// Most connections at a time; above it new ones are closed at once.
+    pub connections_max: u32,
+    /// Longest negotiation in nanoseconds.
+    pub handshake_timeout_ns: u64,
+    /// Most memory for payload, of all connections, in bytes; at least 1 MiB.
+    pub memory_max_bytes: u64,
+    /// Longest busy poll before a thread sleeps, in nanoseconds. A thread polls only while its
+    /// waits are that short, and lets others have its CPU; 0: never.
+    pub spin_ns: u64,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        ServerConfig {
+            exports: Vec::new(),
+            listeners: Vec::new(),
+            threads: 1,
+            cpus: Vec::new(),
+            backend: Backend::Auto,
+            connections_max: 1024,
+            handshake_timeout_ns: 10_000_000_000,
+            memory_max_bytes: 256 << 20,
+            spin_ns: SPIN_NS,
+        }
+    }
+}
