@@ -8,12 +8,15 @@
 //! made, read and dropped there. An object belongs to one simulation at a time. Source: \[MQ\] for
 //! what to model.
 
+mod cpu;
 mod fabric;
 mod fairness;
 mod line;
 mod lock;
+mod lock_table;
 mod meter;
 mod model;
+mod pool;
 mod prices;
 mod report;
 mod run;
@@ -21,6 +24,7 @@ mod scheduler;
 mod spin;
 mod still;
 mod thread;
+mod time;
 mod tournament;
 mod word;
 mod world;
@@ -40,7 +44,8 @@ pub use still::Still;
 pub use thread::{SimParker, SimThread};
 pub use word::{SimCounter, SimLine, SimWord};
 
-use self::world::{PS_PER_NS, pass, private, shared};
+use self::time::PS_PER_NS;
+use self::world::{pass, private, shared};
 use crate::{CpuId, Machine, Order, Stage, Topology};
 
 /// The machine that runs in a [`Simulation`].

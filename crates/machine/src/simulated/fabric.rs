@@ -8,15 +8,10 @@ use std::vec;
 use std::vec::Vec;
 
 use super::model::{Cost, Model, Rate, Wiring};
-use super::world::PS_PER_NS;
+use super::time::{PS_PER_NS, picoseconds};
 
 /// Bytes that a line takes on a link: its 64, and a header.
 const LINE_BYTES: u64 = 80;
-
-/// Picoseconds of a cost, rounded.
-pub(super) fn picoseconds(cost: &Cost) -> u64 {
-    (cost.ns * PS_PER_NS as f64).round() as u64
-}
 
 fn line_ps(rate: &Rate) -> u64 {
     (LINE_BYTES as f64 * PS_PER_NS as f64 / rate.bytes_per_ns).round() as u64

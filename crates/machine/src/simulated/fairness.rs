@@ -6,26 +6,11 @@
 //! taken away here either, but as soon as it does not. Not modelled: weights, groups, migration.
 //! Kernel counterpart: `check_preempt_wakeup` and `place_entity` of CFS.
 
+use super::prices::FairPrices;
 use super::world::World;
 
 /// How soon a CPU that could not be taken is asked again: 1 us.
 const RETRY_PS: u64 = 1_000_000;
-
-/// Costs of `Fairness` in picoseconds.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct FairPrices {
-    pub(super) granularity: u64,
-    pub(super) credit: u64,
-}
-
-/// What a CPU knows of its threads' run times.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct FairCpu {
-    /// Since when the run time of its thread is not yet counted.
-    since_ps: u64,
-    /// Run time of the one that had run least when it last chose.
-    pub(super) least_ps: u64,
-}
 
 impl World {
     /// A CPU's thread is to be taken off: its run time is counted.

@@ -12,17 +12,16 @@
 use core::ops::{Deref, DerefMut};
 use core::panic::Location;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
-use std::vec::Vec;
 
-use super::line::{CpuSet, LineState, Written};
-use super::meter::WordLockRows;
-use super::model::SOCKETS_MAX;
+use super::line::{LineState, Written};
+use super::lock_table::Waiter;
+use super::pool::{NO_THREAD, State};
 use super::report::SimError;
-use super::world::{NO_THREAD, PS_PER_NS, State, World, private, shared, suspend};
+use super::time::PS_PER_NS;
+use super::world::{World, private, shared, suspend};
 use crate::Lock;
-use crate::lock_row::{CallSite, LockCounts, LockRow, Site, table};
+use crate::lock_row::Site;
 
 /// Name of the lock whose lines the model counts: the one of the block layer's `sq`.
 const REQUEST_QUEUE: &str = "request-queue";
@@ -44,107 +43,6 @@ pub struct SimGuard<'a, T: Send> {
     lock: &'a SimLock<T>,
     /// Until it is dropped.
     value: Option<MutexGuard<'a, T>>,
-}
-
-/// A lock in use by a simulation.
-#[derive(Debug)]
-struct LockState {
-    name: &'static str,
-    holder: u32,
-    since_ps: u64,
-    /// Row of the place that took it.
-    row: u32,
-    waiters: VecDeque<Waiter>,
-    waiting: CpuSet,
-    waiting_by_socket: [u16; SOCKETS_MAX as usize],
-    /// Rows of the places that have taken it.
-    rows: Vec<(usize, u32)>,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    thread: u32,
-    cpu: usize,
-    since_ps: u64,
-    row: u32,
-}
-
-/// All locks in use by a simulation, and their statistics.
-#[derive(Debug, Default)]
-pub(super) struct LockTable {
-    locks: Vec<LockState>,
-    free: Vec<u32>,
-    rows: Vec<(&'static str, CallSite, LockPicoseconds)>,
-    /// Rows by the addresses of name and place: only looked up, never walked.
-    index: HashMap<(usize, usize), u32>,
-    /// Of locks that are made of words.
-    pub(super) word_locks: WordLockRows,
-}
-
-#[derive(Debug, Default)]
-struct LockPicoseconds {
-    acquisitions: u64,
-    contended: u64,
-    rejected: u64,
-    wait_ps: u64,
-    wait_ps_max: u64,
-    hold_ps: u64,
-    hold_ps_max: u64,
-}
-
-impl LockTable {
-    pub(super) fn name_and_holder(&self, lock: u32) -> (&'static str, u32) {
-        let lock = &self.locks[lock as usize];
-        (lock.name, lock.holder)
-    }
-
-    fn add(&mut self, name: &'static str) -> u32 {
-        let state = LockState {
-            name,
-            holder: NO_THREAD,
-            since_ps: 0,
-            row: 0,
-            waiters: VecDeque::new(),
-            waiting: CpuSet::default(),
-            waiting_by_socket: [0; SOCKETS_MAX as usize],
-            rows: Vec::new(),
-        };
-        if let Some(free) = self.free.pop() {
-            self.locks[free as usize] = state;
-            return free;
-        }
-        self.locks.push(state);
-        self.locks.len() as u32 - 1
-    }
-
-    fn row(&mut self, lock: u32, site: Site) -> u32 {
-        let address = core::ptr::from_ref(site).addr();
-        let lock = &mut self.locks[lock as usize];
-        if let Some((_, row)) = lock.rows.iter().find(|(known, _)| *known == address) {
-            return *row;
-        }
-        let rows = &mut self.rows;
-        let row = self.index.entry((lock.name.as_ptr().addr(), address)).or_insert_with(|| {
-            rows.push((lock.name, site.into(), LockPicoseconds::default()));
-            rows.len() as u32 - 1
-        });
-        lock.rows.push((address, *row));
-        *row
-    }
-
-    pub(super) fn table(&self) -> Vec<LockRow> {
-        let counts = |sum: &LockPicoseconds| LockCounts {
-            acquisitions: sum.acquisitions,
-            contended: sum.contended,
-            rejected: sum.rejected,
-            wait_ns: sum.wait_ps / PS_PER_NS,
-            wait_ns_max: sum.wait_ps_max / PS_PER_NS,
-            hold_ns: sum.hold_ps / PS_PER_NS,
-            hold_ns_max: sum.hold_ps_max / PS_PER_NS,
-        };
-        let own = self.rows.iter().map(|(name, site, sum)| (*name, *site, counts(sum)));
-        table(own.chain(self.word_locks.rows()))
-    }
 }
 
 impl<T> SimLock<T> {

@@ -4,29 +4,10 @@
 //! table of lock.rs knows it of the others. Owned by that table; called by the block layer through
 //! `Machine::Meter`. Outside a simulation nothing is counted.
 
-use std::vec::Vec;
-
-use super::world::{PS_PER_NS, private};
+use super::time::PS_PER_NS;
+use super::world::private;
 use crate::Meter;
-use crate::lock_row::{CallSite, Hold, LockCounts, Site};
-
-/// Statistics of locks that are made of words, by name and place; few rows, so they are searched.
-#[derive(Debug, Default)]
-pub(super) struct WordLockRows(Vec<(&'static str, CallSite, LockCounts)>);
-
-impl WordLockRows {
-    fn add(&mut self, name: &'static str, site: Site, counts: &LockCounts) {
-        let site = CallSite::from(site);
-        match self.0.iter_mut().find(|row| (row.0, row.1) == (name, site)) {
-            Some((_, _, sum)) => sum.add(counts),
-            None => self.0.push((name, site, *counts)),
-        }
-    }
-
-    pub(super) fn rows(&self) -> impl Iterator<Item = (&'static str, CallSite, LockCounts)> {
-        self.0.iter().copied()
-    }
-}
+use crate::lock_row::{Hold, LockCounts, Site};
 
 /// Statistics of locks that are made of words.
 #[derive(Debug, Clone, Copy)]

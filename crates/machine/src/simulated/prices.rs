@@ -3,9 +3,8 @@
 //! Made once per simulation. Shares are in 1/65536, so that no run depends on how a compiler orders
 //! floating point operations.
 
-use super::fabric::picoseconds;
-use super::fairness::FairPrices;
 use super::model::Model;
+use super::time::picoseconds;
 use super::world::World;
 use crate::Stage;
 
@@ -39,6 +38,13 @@ pub(super) struct ThreadPrices {
     pub(super) interrupt_handle: u64,
     pub(super) time_slice: u64,
     pub(super) fairness: Option<FairPrices>,
+}
+
+/// Costs of `Fairness` in picoseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FairPrices {
+    pub(super) granularity: u64,
+    pub(super) credit: u64,
 }
 
 impl Prices {

@@ -8,7 +8,9 @@ use std::string::String;
 use std::vec::Vec;
 
 use super::fabric::LinkUse;
-use super::world::{BEGIN_PS, NO_THREAD, PS_PER_NS, World};
+use super::pool::NO_THREAD;
+use super::time::{BEGIN_PS, PS_PER_NS};
+use super::world::World;
 use crate::LockRow;
 
 /// What the clock shows when a simulation begins.
@@ -51,7 +53,7 @@ impl Report {
 
     pub(super) fn new(world: &World) -> Self {
         let end_ps = world.end_ps();
-        let times = |cpu: &super::world::CpuState| {
+        let times = |cpu: &super::cpu::CpuState| {
             let rest_ps = if cpu.current == NO_THREAD { end_ps - cpu.clock_ps } else { 0 };
             let idle_ps = cpu.idle_ps + rest_ps;
             CpuTimes {

@@ -19,10 +19,12 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 
 use super::model::{Model, ModelError};
+use super::pool::Body;
 use super::report::{Report, SimError};
 use super::scheduler::Next;
+use super::time::PS_PER_NS;
 use super::tournament::TIME_MAX_PS;
-use super::world::{Body, Entered, PS_PER_NS, World, private, shared};
+use super::world::{Entered, World, private, shared};
 
 /// Size of a thread's stack; only what is touched takes memory.
 const STACK_BYTES: usize = 256 << 10;

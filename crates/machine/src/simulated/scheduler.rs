@@ -10,12 +10,11 @@
 use std::sync::Arc;
 use std::vec::Vec;
 
+use super::pool::{Body, Ended, NO_THREAD, SpinState, State, ThreadState};
 use super::report::{BlockedThread, SimError};
-use super::thread::Ended;
+use super::time::{BEGIN_PS, PS_PER_NS};
 use super::tournament::{POSITIONS_MAX, TIME_MAX_PS};
-use super::world::{
-    BEGIN_PS, Body, NO_THREAD, PS_PER_NS, SpinState, State, TIMERS, ThreadState, World,
-};
+use super::world::{TIMERS, World};
 
 /// What the run loop has to do next.
 pub(super) enum Next {

@@ -11,8 +11,10 @@ use core::sync::atomic::Ordering::Relaxed;
 use std::vec::Vec;
 
 use super::line::LineState;
+use super::pool::State;
 use super::report::SimError;
-use super::world::{PS_PER_NS, State, World, private, suspend};
+use super::time::PS_PER_NS;
+use super::world::{World, private, suspend};
 
 /// Longest interval between two looks, in intervals of the model.
 const POLL_GROWTH_MAX: u64 = 64;

@@ -7,23 +7,10 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::Arc;
 
-use super::world::{NO_THREAD, PS_PER_NS, State, World, shared, suspend};
+use super::pool::{Ended, NO_THREAD, State};
+use super::time::PS_PER_NS;
+use super::world::{World, shared, suspend};
 use crate::{Parker, Thread};
-
-/// How a thread ended, for those that join it.
-#[derive(Debug, Default)]
-pub(super) struct Ended(AtomicBool);
-
-impl Ended {
-    /// The thread returned from its body.
-    pub(super) fn set(&self) {
-        self.0.store(true, Relaxed);
-    }
-
-    fn is_set(&self) -> bool {
-        self.0.load(Relaxed)
-    }
-}
 
 /// A started thread of the simulated machine.
 #[derive(Debug)]

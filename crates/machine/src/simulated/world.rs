@@ -9,109 +9,27 @@
 
 use core::cell::{Cell, RefCell};
 use core::ptr;
-use std::boxed::Box;
 use std::collections::VecDeque;
-use std::string::String;
-use std::sync::Arc;
 use std::vec;
 use std::vec::Vec;
 
 use corosensei::Yielder;
 use millrace_random::SplitMix64;
 
+use super::cpu::{CpuState, FairCpu};
 use super::fabric::Fabric;
-use super::fairness::FairCpu;
-use super::lock::LockTable;
+use super::lock_table::LockTable;
 use super::model::Model;
+use super::pool::{NO_THREAD, Pool, ThreadState};
 use super::prices::Prices;
 use super::report::SimError;
 use super::still;
-use super::thread::Ended;
+use super::time::BEGIN_PS;
 use super::tournament::{Tournament, key};
 use crate::{CpuId, NodeId, Topology};
 
-/// Picoseconds, in which the simulation counts, in a nanosecond, in which its users do.
-pub(super) const PS_PER_NS: u64 = 1_000;
-/// Where virtual time begins: programs may take a time of 0 for "none".
-pub(super) const BEGIN_PS: u64 = 1_000_000;
-/// No thread.
-pub(super) const NO_THREAD: u32 = u32::MAX;
 /// Position of the threads' deadlines among the CPUs; the CPUs come behind it.
 pub(super) const TIMERS: usize = 0;
-
-/// What a simulated thread runs.
-pub(super) type Body = Box<dyn FnOnce() + Send>;
-
-/// A simulated CPU.
-#[derive(Debug)]
-pub(super) struct CpuState {
-    /// The CPU's time, unless it is the one that runs now.
-    pub(super) clock_ps: u64,
-    /// The thread that has it.
-    pub(super) current: u32,
-    /// The thread that had it last.
-    pub(super) last: u32,
-    /// Threads that wait for it.
-    pub(super) queue: VecDeque<u32>,
-    pub(super) slice_end_ps: u64,
-    /// Time taken by interrupts, not charged yet.
-    pub(super) stolen_ps: u64,
-    /// The CPU's place among those with equal times.
-    pub(super) position: usize,
-    pub(super) idle_ps: u64,
-    pub(super) spin_ps: u64,
-    pub(super) switches: u64,
-    pub(super) fair: FairCpu,
-}
-
-/// What a thread does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    /// The thread has its CPU.
-    Running,
-    /// The thread waits for its CPU.
-    Ready,
-    /// The thread sleeps in a parker.
-    Parked,
-    /// The thread waits for the end of another.
-    Joining(u32),
-    /// The thread spins on this lock of the table.
-    Locking(u32),
-    /// The thread spins in `spin_until`.
-    Spinning,
-}
-
-/// A simulated thread.
-pub(super) struct ThreadState {
-    pub(super) name: String,
-    pub(super) cpu: usize,
-    pub(super) state: State,
-    /// Since when it spins.
-    pub(super) since_ps: u64,
-    /// Until it has run for the first time.
-    pub(super) body: Option<Body>,
-    pub(super) yielder: *const Yielder<(), ()>,
-    pub(super) ended: Arc<Ended>,
-    pub(super) joiners: Vec<u32>,
-    /// Locks held or waited for: above 0 the CPU is not taken away.
-    pub(super) locks: u32,
-    /// How long it has run, as the scheduler counts.
-    pub(super) ran_ps: u64,
-    pub(super) spin: SpinState,
-}
-
-/// What a thread in `spin_until` looks at.
-#[derive(Debug, Default)]
-pub(super) struct SpinState {
-    /// The thread evaluates its condition at this moment.
-    pub(super) recording: bool,
-    /// Something that it looked at was written since the evaluation began.
-    pub(super) dirty: bool,
-    /// The condition asked for the time.
-    pub(super) read_clock: bool,
-    /// Lists that it stands in.
-    pub(super) watching: Vec<u32>,
-}
 
 /// When the running CPU's turn ends, and how.
 #[derive(Debug)]
@@ -131,15 +49,6 @@ pub(super) struct Clocks {
     pub(super) by_position: Vec<usize>,
     /// When threads want to go on although nobody wakes them, by their number.
     pub(super) timers: Tournament,
-}
-
-/// All threads.
-pub(super) struct Pool {
-    pub(super) threads: Vec<Option<ThreadState>>,
-    /// How many have not ended.
-    pub(super) live: u32,
-    /// Where the next one goes that has no wish.
-    pub(super) next_cpu: usize,
 }
 
 /// What decides how the run ends.
