@@ -8,6 +8,7 @@
 //! made, read and dropped there. An object belongs to one simulation at a time. Source: \[MQ\] for
 //! what to model.
 
+mod clocks;
 mod cpu;
 mod fabric;
 mod fairness;
@@ -67,18 +68,18 @@ impl Machine for Simulated {
     #[inline]
     fn now() -> u64 {
         pass(|world| {
-            if world.recording {
-                world.me().spin.read_clock = true;
+            if world.scheduler.recording {
+                world.scheduler.me().spin.read_clock = true;
             }
             world.prices.clock_read
         });
-        private(|world| world.now_ps / PS_PER_NS).unwrap_or(BEGIN_NS)
+        private(|world| world.scheduler.now_ps / PS_PER_NS).unwrap_or(BEGIN_NS)
     }
 
     /// Outside a simulation, 0.
     #[inline]
     fn cpu() -> CpuId {
-        CpuId(private(|world| world.cpu as u32).unwrap_or(0))
+        CpuId(private(|world| world.scheduler.cpu as u32).unwrap_or(0))
     }
 
     /// Outside a simulation, one CPU.
@@ -98,12 +99,12 @@ impl Machine for Simulated {
     /// # Panics
     /// Outside a simulation, if there is no such CPU, or if there are 4,096 threads.
     fn spawn(name: &str, cpu: Option<CpuId>, body: Box<dyn FnOnce() + Send>) -> SimThread {
-        let cpus = private(|world| world.cpus.len() as u32);
+        let cpus = private(|world| world.scheduler.cpus.len() as u32);
         let cpus = cpus.expect("simulated threads are started by simulated threads");
         assert!(cpu.is_none_or(|cpu| cpu.0 < cpus), "thread {name}: there is no CPU {cpu:?}");
         let started = shared(|world| {
-            world.now_ps += world.prices.threads.system_call;
-            world.add_thread(name, cpu.map(|cpu| cpu.0 as usize), body)
+            world.scheduler.charge_system_call();
+            world.scheduler.add_thread(name, cpu.map(|cpu| cpu.0 as usize), body)
         });
         let (thread, ended) = started.expect("asked for above");
         SimThread { thread, ended }
@@ -115,7 +116,7 @@ impl Machine for Simulated {
 
     #[inline]
     fn work(stage: Stage, units: u32) {
-        pass(|world| world.work_ps(stage, units));
+        pass(|world| world.prices.work_ps(stage, units, &mut world.random));
     }
 }
 
@@ -137,7 +138,7 @@ impl Simulated {
 
     /// Charges a system call that does nothing.
     pub fn system_call() {
-        pass(|world| world.prices.threads.system_call);
+        pass(|world| world.scheduler.prices.system_call);
     }
 
     /// Interrupts another CPU: charges both.
@@ -145,6 +146,9 @@ impl Simulated {
     /// # Panics
     /// If there is no such CPU.
     pub fn interrupt(cpu: CpuId) {
-        shared(|world| world.interrupt(cpu.0 as usize));
+        shared(|world| {
+            world.events += 1;
+            world.scheduler.interrupt(cpu.0 as usize);
+        });
     }
 }

@@ -1,8 +1,12 @@
 //! `CpuState`: a simulated CPU: its clock, its queue of threads, and how it spent its time.
 //!
-//! Plain data. Owned by the world; changed by the scheduler.
+//! Plain data. Owned and changed by the scheduler; a report has its times.
 
 use std::collections::VecDeque;
+
+use super::pool::NO_THREAD;
+use super::report::CpuTimes;
+use super::time::{BEGIN_PS, PS_PER_NS};
 
 /// A simulated CPU.
 #[derive(Debug)]
@@ -24,6 +28,37 @@ pub(super) struct CpuState {
     pub(super) spin_ps: u64,
     pub(super) switches: u64,
     pub(super) fair: FairCpu,
+}
+
+impl CpuState {
+    /// An idle CPU at the beginning of time, with its place among those with equal times.
+    pub(super) fn new(position: usize) -> Self {
+        CpuState {
+            clock_ps: BEGIN_PS,
+            current: NO_THREAD,
+            last: NO_THREAD,
+            queue: VecDeque::new(),
+            slice_end_ps: 0,
+            stolen_ps: 0,
+            position,
+            idle_ps: 0,
+            spin_ps: 0,
+            switches: 0,
+            fair: FairCpu::default(),
+        }
+    }
+
+    /// What the CPU did in a simulation that ended at this time.
+    pub(super) fn times(&self, end_ps: u64) -> CpuTimes {
+        let rest_ps = if self.current == NO_THREAD { end_ps - self.clock_ps } else { 0 };
+        let idle_ps = self.idle_ps + rest_ps;
+        CpuTimes {
+            busy_ns: (end_ps - BEGIN_PS).saturating_sub(idle_ps + self.spin_ps) / PS_PER_NS,
+            spin_ns: self.spin_ps / PS_PER_NS,
+            idle_ns: idle_ps / PS_PER_NS,
+            context_switches: self.switches,
+        }
+    }
 }
 
 /// What a CPU knows of its threads' run times.

@@ -7,12 +7,12 @@
 //! Kernel counterpart: `check_preempt_wakeup` and `place_entity` of CFS.
 
 use super::prices::FairPrices;
-use super::world::World;
+use super::scheduler::Scheduler;
 
 /// How soon a CPU that could not be taken is asked again: 1 us.
 const RETRY_PS: u64 = 1_000_000;
 
-impl World {
+impl Scheduler {
     /// A CPU's thread is to be taken off: its run time is counted.
     pub(super) fn count_run_time(&mut self, cpu: usize) {
         let state = &mut self.cpus[cpu];
@@ -25,14 +25,14 @@ impl World {
 
     /// Takes the next thread from a CPU's queue.
     pub(super) fn take_next(&mut self, cpu: usize) -> Option<u32> {
-        if self.prices.threads.fairness.is_none() {
+        if self.prices.fairness.is_none() {
             return self.cpus[cpu].queue.pop_front();
         }
         let queue = &self.cpus[cpu].queue;
-        let ran_ps = |place: &usize| self.thread(queue[*place]).ran_ps;
+        let ran_ps = |place: &usize| self.pool.thread(queue[*place]).ran_ps;
         let place = (0..queue.len()).min_by_key(ran_ps)?;
         let next = queue[place];
-        let least_ps = self.thread(next).ran_ps;
+        let least_ps = self.pool.thread(next).ran_ps;
         let state = &mut self.cpus[cpu];
         state.queue.remove(place);
         state.fair.least_ps = state.fair.least_ps.max(least_ps);
@@ -41,23 +41,23 @@ impl World {
 
     /// A thread that slept is about to join its CPU's queue.
     pub(super) fn limit_credit(&mut self, thread: u32) {
-        let Some(FairPrices { credit, .. }) = self.prices.threads.fairness else { return };
-        let cpu = self.thread(thread).cpu;
+        let Some(FairPrices { credit, .. }) = self.prices.fairness else { return };
+        let cpu = self.pool.thread(thread).cpu;
         let least_ps = self.cpus[cpu].fair.least_ps.saturating_sub(credit);
-        let state = self.thread_mut(thread);
+        let state = self.pool.thread_mut(thread);
         state.ran_ps = state.ran_ps.max(least_ps);
     }
 
     /// A thread has joined the queue of a CPU that runs another: takes the CPU from that at its
     /// next step, if it may.
     pub(super) fn preempt(&mut self, thread: u32, time_ps: u64) {
-        let Some(FairPrices { granularity, .. }) = self.prices.threads.fairness else { return };
-        let cpu = self.thread(thread).cpu;
+        let Some(FairPrices { granularity, .. }) = self.prices.fairness else { return };
+        let cpu = self.pool.thread(thread).cpu;
         let (own, state) = (cpu == self.cpu, &self.cpus[cpu]);
         let now_ps = if own { self.now_ps } else { state.clock_ps };
-        let running = self.thread(state.current);
+        let running = self.pool.thread(state.current);
         let ran_ps = running.ran_ps + now_ps.saturating_sub(state.fair.since_ps);
-        if ran_ps <= self.thread(thread).ran_ps.saturating_add(granularity) {
+        if ran_ps <= self.pool.thread(thread).ran_ps.saturating_add(granularity) {
             return;
         }
         let runs_now = own && state.current == self.thread;
@@ -70,7 +70,7 @@ impl World {
 
     /// The next slice of a thread that keeps its CPU at the end of one.
     pub(super) fn next_slice_ps(&self, cpu: usize) -> u64 {
-        let threads = &self.prices.threads;
+        let threads = &self.prices;
         match threads.fairness.is_some() && !self.cpus[cpu].queue.is_empty() {
             true => threads.time_slice.min(RETRY_PS),
             false => threads.time_slice,

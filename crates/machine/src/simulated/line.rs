@@ -1,4 +1,4 @@
-//! Cache lines: who holds one, and what an access to it costs.
+//! Cache lines: who holds one, and what an access to it costs (`Caches`).
 //!
 //! A `LineState` lies beside each word, line and lock. Its fields are atomics only so that it may
 //! be shared; within a simulation one thread of the system touches it. It belongs to the simulation
@@ -8,7 +8,9 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use super::world::World;
+use super::fabric::Fabric;
+use super::model::Model;
+use super::prices::LinePrices;
 
 /// No CPU holds the line.
 const NOBODY: u32 = u32::MAX;
@@ -112,22 +114,37 @@ impl LineState {
     }
 }
 
-impl World {
-    /// The running CPU reads `lines` lines that move together.
+/// Who accesses how much, and when.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Access {
+    pub(super) cpu: usize,
+    pub(super) now_ps: u64,
+    /// Lines that move together.
+    pub(super) lines: u64,
+}
+
+/// The caches of all CPUs, and what joins them.
+#[derive(Debug)]
+pub(super) struct Caches {
+    pub(super) fabric: Fabric,
+    prices: LinePrices,
+}
+
+impl Caches {
+    pub(super) fn new(model: &Model) -> Self {
+        let prices = LinePrices::new(&model.cache, &model.cpu);
+        Caches { fabric: Fabric::new(model), prices }
+    }
+
+    /// A CPU reads a line: when it has it.
     #[inline]
-    pub(super) fn read_line(&mut self, line: &LineState, lines: u64) {
-        self.events += 1;
-        line.renew(self.epoch);
-        if self.recording {
-            self.record(line);
-        }
-        let me = self.cpu as u32;
+    pub(super) fn read(&mut self, line: &LineState, access: Access) -> u64 {
+        let Access { cpu, now_ps, lines } = access;
         let holder = line.holder.load(Relaxed);
         let exclusive = holder != NOBODY && holder & EXCLUSIVE != 0;
         let mut sharers = line.sharers();
-        if holder == me | EXCLUSIVE || !exclusive && sharers.has(self.cpu) {
-            self.now_ps += self.prices.l1 * lines;
-            return;
+        if holder == cpu as u32 | EXCLUSIVE || !exclusive && sharers.has(cpu) {
+            return now_ps + self.prices.l1 * lines;
         }
         let source = holder & !EXCLUSIVE;
         if exclusive {
@@ -135,54 +152,51 @@ impl World {
             sharers.add(source as usize);
         }
         let from = (holder != NOBODY).then_some(source as usize);
-        self.now_ps = self.fetch(line, from.map(|cpu| self.fabric.socket_of(cpu)), lines);
-        sharers.add(self.cpu);
-        line.share(sharers, self.cpu, self.now_ps);
+        let end_ps = self.fetch(line, from.map(|cpu| self.fabric.socket_of(cpu)), access);
+        sharers.add(cpu);
+        line.share(sharers, cpu, end_ps);
+        end_ps
     }
 
-    /// The running CPU writes `lines` lines that move together.
+    /// A CPU writes a line: when it has.
     #[inline]
-    pub(super) fn write_line(&mut self, line: &LineState, lines: u64, written: Written) {
-        self.events += 1;
-        line.renew(self.epoch);
-        if self.recording {
-            self.record(line);
-        }
-        let mine = self.cpu as u32 | EXCLUSIVE;
+    pub(super) fn write(&mut self, line: &LineState, access: Access, written: Written) -> u64 {
+        let mine = access.cpu as u32 | EXCLUSIVE;
         let holder = line.holder.load(Relaxed);
         let end_ps = if holder == mine {
-            self.now_ps + self.prices.l1 * lines
+            access.now_ps + self.prices.l1 * access.lines
         } else {
-            self.invalidate(line, holder, lines)
+            self.invalidate(line, holder, access)
         };
         line.holder.store(mine, Relaxed);
-        self.now_ps = match written {
+        let end_ps = match written {
             Written::Plain => end_ps,
             Written::Locked => end_ps + self.prices.locked,
         };
-        line.busy_until_ps.store(self.now_ps, Relaxed);
+        line.busy_until_ps.store(end_ps, Relaxed);
+        end_ps
     }
 
     /// Takes a line from all others: the farthest of them decides how long that takes.
-    fn invalidate(&mut self, line: &LineState, holder: u32, lines: u64) -> u64 {
+    fn invalidate(&mut self, line: &LineState, holder: u32, access: Access) -> u64 {
         if holder == NOBODY {
-            return self.fetch(line, None, lines);
+            return self.fetch(line, None, access);
         }
         if holder & EXCLUSIVE != 0 {
             let socket = self.fabric.socket_of((holder & !EXCLUSIVE) as usize);
-            return self.fetch(line, Some(socket), lines);
+            return self.fetch(line, Some(socket), access);
         }
         let mut others = line.sharers();
-        others.remove(self.cpu);
-        match self.farthest(&others) {
-            Some(socket) => self.fetch(line, Some(socket), lines),
-            None => self.now_ps + self.prices.l1 * lines,
+        others.remove(access.cpu);
+        match self.farthest(&others, access.cpu) {
+            Some(socket) => self.fetch(line, Some(socket), access),
+            None => access.now_ps + self.prices.l1 * access.lines,
         }
     }
 
-    /// The socket of a set's CPU that is farthest from the running one.
-    pub(super) fn farthest(&self, set: &CpuSet) -> Option<usize> {
-        let here = self.fabric.socket_of(self.cpu);
+    /// The socket of a set's CPU that is farthest from a CPU.
+    fn farthest(&self, set: &CpuSet, cpu: usize) -> Option<usize> {
+        let here = self.fabric.socket_of(cpu);
         let holds = |socket: &usize| {
             let (first, count) = self.fabric.cpus_of(*socket);
             set.has_any(first, count)
@@ -191,14 +205,15 @@ impl World {
         sockets.max_by_key(|socket| self.fabric.transfer_ps(*socket, here))
     }
 
-    /// When a transfer from a socket (or from memory) to the running CPU ends.
-    fn fetch(&mut self, line: &LineState, from: Option<usize>, lines: u64) -> u64 {
-        let here = self.fabric.socket_of(self.cpu);
+    /// When a transfer from a socket (or from memory) to a CPU ends.
+    fn fetch(&mut self, line: &LineState, from: Option<usize>, access: Access) -> u64 {
+        let Access { cpu, now_ps, lines } = access;
+        let here = self.fabric.socket_of(cpu);
         let takes_ps = match from {
-            Some(socket) => self.fabric.send(self.now_ps, socket, here, lines),
+            Some(socket) => self.fabric.send(now_ps, socket, here, lines),
             None => self.prices.memory * lines,
         };
-        let end_ps = self.now_ps.max(line.busy_until_ps.load(Relaxed)) + takes_ps;
+        let end_ps = now_ps.max(line.busy_until_ps.load(Relaxed)) + takes_ps;
         line.busy_until_ps.store(end_ps, Relaxed);
         end_ps
     }

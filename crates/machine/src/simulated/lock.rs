@@ -1,7 +1,7 @@
 //! Ticket locks: who waits spins, first come first served.
 //!
-//! `SimLock` keeps its value in a mutex of the system, which is never contended: the table here
-//! decides whose turn it is. Taking a lock costs a locked instruction on its line; handing it over
+//! `SimLock` keeps its value in a mutex of the system, which is never contended: the table
+//! (lock_table.rs) decides whose turn it is. Taking a lock costs a locked instruction on its line; handing it over
 //! costs the transfer of that line to the next holder and a part of a transfer for every other
 //! spinner, all of whom read the line again; the value's own lines follow if another CPU held it
 //! last: as many as it fills, or for the lock of the single-queue design as many as the model says
@@ -15,10 +15,9 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::line::{LineState, Written};
-use super::lock_table::Waiter;
-use super::pool::{NO_THREAD, State};
-use super::report::SimError;
-use super::time::PS_PER_NS;
+use super::lock_table::Claim;
+use super::pool::State;
+use super::scheduler::Scheduler;
 use super::world::{World, private, shared, suspend};
 use crate::Lock;
 use crate::lock_row::Site;
@@ -142,7 +141,7 @@ impl<T> Drop for SimLock<T> {
         private(|world| {
             let place = self.place.load(Relaxed);
             if (place >> 32) as u32 == world.epoch {
-                world.locks.free.push(place as u32);
+                world.locks.remove(place as u32);
             }
         });
     }
@@ -175,109 +174,90 @@ impl<T: Send> DerefMut for SimGuard<'_, T> {
 }
 
 impl World {
+    /// The running thread asks for a lock.
+    fn claim(&mut self, lock: u32, site: Site) -> Claim {
+        let Scheduler { thread, cpu, now_ps: since_ps, .. } = self.scheduler;
+        let socket = self.caches.fabric.socket_of(cpu);
+        Claim { thread, cpu, socket, since_ps, row: self.locks.row(lock, site) }
+    }
+
+    /// The running thread writes a lock's line for what it claims.
+    fn write_claim(&mut self, word: &LineState, claim: &Claim) {
+        self.scheduler.me().locks += 1;
+        self.write_line(word, 1, Written::Locked);
+        self.wake_watchers(word, claim.since_ps);
+    }
+
     /// Takes a lock or queues up for it; true if the thread has to wait until it is handed over.
     fn lock(&mut self, lock: u32, word: &LineState, site: Site) -> bool {
-        let row = self.locks.row(lock, site);
-        let (thread, cpu, since_ps) = (self.thread, self.cpu, self.now_ps);
-        self.me().locks += 1;
-        self.write_line(word, 1, Written::Locked);
-        self.wake_watchers(word, since_ps);
-        let socket = self.fabric.socket_of(cpu);
-        let state = &mut self.locks.locks[lock as usize];
-        if state.holder == NO_THREAD {
-            (state.holder, state.row, state.since_ps) = (thread, row, self.now_ps);
-            self.locks.rows[row as usize].2.acquisitions += 1;
+        let claim = self.claim(lock, site);
+        self.write_claim(word, &claim);
+        if !self.locks.is_held(lock) {
+            self.locks.take(lock, &claim, self.scheduler.now_ps);
             return false;
         }
-        state.waiters.push_back(Waiter { thread, cpu, since_ps, row });
-        state.waiting.add(cpu);
-        state.waiting_by_socket[socket] += 1;
+        let waiting = self.locks.wait(lock, claim);
         // The other spinners read it again behind this one's instruction.
-        word.share(state.waiting, cpu, self.now_ps);
-        self.spin(State::Locking(lock));
+        word.share(waiting, claim.cpu, self.scheduler.now_ps);
+        self.scheduler.spin(State::Locking(lock));
         if std::thread::panicking() {
-            let name = self.me().name.clone();
-            let message = "it panicked, and its destructors wait for a lock".into();
-            self.run.failure =
-                Some(SimError::Panic { thread: name, at_ns: self.now_ps / PS_PER_NS, message });
+            self.fail("it panicked, and its destructors wait for a lock".into());
         }
         true
     }
 
     fn try_lock(&mut self, lock: u32, word: &LineState, site: Site) -> bool {
-        let row = self.locks.row(lock, site);
-        if self.locks.locks[lock as usize].holder != NO_THREAD {
-            let sum = &mut self.locks.rows[row as usize].2;
-            (sum.contended, sum.rejected) = (sum.contended + 1, sum.rejected + 1);
+        let claim = self.claim(lock, site);
+        if self.locks.is_held(lock) {
+            self.locks.reject(claim.row);
             self.read_line(word, 1);
             return false;
         }
-        let since_ps = self.now_ps;
-        self.me().locks += 1;
-        self.write_line(word, 1, Written::Locked);
-        self.wake_watchers(word, since_ps);
-        let (thread, now_ps) = (self.thread, self.now_ps);
-        let state = &mut self.locks.locks[lock as usize];
-        (state.holder, state.row, state.since_ps) = (thread, row, now_ps);
-        self.locks.rows[row as usize].2.acquisitions += 1;
+        self.write_claim(word, &claim);
+        self.locks.take(lock, &claim, self.scheduler.now_ps);
         true
     }
 
     /// The value's own lines come along if another CPU held the lock last.
     fn fetch_data(&mut self, data: &LineState, lines: u64) {
         if lines > 0 {
-            let recording = core::mem::take(&mut self.recording);
+            let recording = core::mem::take(&mut self.scheduler.recording);
             self.write_line(data, lines, Written::Plain);
-            self.recording = recording;
+            self.scheduler.recording = recording;
         }
     }
 
     fn unlock(&mut self, lock: u32, word: &LineState) {
-        let start_ps = self.now_ps;
-        self.me().locks -= 1;
+        let start_ps = self.scheduler.now_ps;
+        self.scheduler.me().locks -= 1;
         self.write_line(word, 1, Written::Plain);
         self.wake_watchers(word, start_ps);
-        let state = &mut self.locks.locks[lock as usize];
-        state.holder = NO_THREAD;
-        let held_ps = start_ps - state.since_ps;
-        let sum = &mut self.locks.rows[state.row as usize].2;
-        sum.hold_ps += held_ps;
-        sum.hold_ps_max = sum.hold_ps_max.max(held_ps);
-        if !state.waiters.is_empty() {
+        if self.locks.release(lock, start_ps) {
             self.hand_over(lock, word);
         }
     }
 
     /// The longest waiter gets the lock when its turn to read the line has come.
     fn hand_over(&mut self, lock: u32, word: &LineState) {
-        let here = self.fabric.socket_of(self.cpu);
-        let state = &mut self.locks.locks[lock as usize];
-        let next = state.waiters.pop_front().expect("the caller has looked");
-        let there = self.fabric.socket_of(next.cpu);
-        state.waiting.remove(next.cpu);
-        state.waiting_by_socket[there] -= 1;
-        let first_ps = self.fabric.send(self.now_ps, here, there, 1);
+        let Scheduler { cpu, now_ps, .. } = self.scheduler;
+        let fabric = &mut self.caches.fabric;
+        let here = fabric.socket_of(cpu);
+        let (next, waiting, waiting_by_socket) = self.locks.next(lock);
+        let first_ps = fabric.send(now_ps, here, next.socket, 1);
         let mut readers_ps = 0;
-        for socket in 0..self.fabric.sockets() {
-            let spinners = u64::from(state.waiting_by_socket[socket]);
-            if spinners > 0 {
-                readers_ps += spinners * self.fabric.transfer_ps(here, socket);
-                self.fabric.send(self.now_ps, here, socket, spinners);
-            }
+        let waiting_by_socket = waiting_by_socket.iter().enumerate();
+        for (socket, spinners) in waiting_by_socket.filter(|(_, spinners)| **spinners > 0) {
+            let spinners = u64::from(*spinners);
+            readers_ps += spinners * fabric.transfer_ps(here, socket);
+            fabric.send(now_ps, here, socket, spinners);
         }
-        let granted_ps = self.now_ps + first_ps + ((readers_ps * self.prices.spinner) >> 16);
-        let mut sharers = state.waiting;
+        let granted_ps = now_ps + first_ps + ((readers_ps * self.prices.spinner) >> 16);
+        let mut sharers = waiting;
         sharers.add(next.cpu);
-        sharers.add(self.cpu);
+        sharers.add(cpu);
         word.share(sharers, next.cpu, granted_ps);
         self.events += 1;
-        (state.holder, state.row, state.since_ps) = (next.thread, next.row, granted_ps);
-        let waited_ps = granted_ps - next.since_ps;
-        let sum = &mut self.locks.rows[next.row as usize].2;
-        sum.acquisitions += 1;
-        sum.contended += 1;
-        sum.wait_ps += waited_ps;
-        sum.wait_ps_max = sum.wait_ps_max.max(waited_ps);
-        self.end_spin(next.thread, granted_ps);
+        self.locks.hand_over(lock, &next, granted_ps);
+        self.scheduler.end_spin(next.thread, granted_ps);
     }
 }

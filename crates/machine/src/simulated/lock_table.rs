@@ -13,48 +13,58 @@ use crate::lock_row::{CallSite, LockCounts, LockRow, Site, table};
 
 /// A lock in use by a simulation.
 #[derive(Debug)]
-pub(super) struct LockState {
-    pub(super) name: &'static str,
-    pub(super) holder: u32,
-    pub(super) since_ps: u64,
+struct LockState {
+    name: &'static str,
+    holder: u32,
+    since_ps: u64,
     /// Row of the place that took it.
-    pub(super) row: u32,
-    pub(super) waiters: VecDeque<Waiter>,
-    pub(super) waiting: CpuSet,
-    pub(super) waiting_by_socket: [u16; SOCKETS_MAX as usize],
+    row: u32,
+    waiters: VecDeque<Claim>,
+    waiting: CpuSet,
+    waiting_by_socket: [u16; SOCKETS_MAX as usize],
     /// Rows of the places that have taken it.
-    pub(super) rows: Vec<(usize, u32)>,
+    rows: Vec<(usize, u32)>,
 }
 
-#[derive(Debug)]
-pub(super) struct Waiter {
+/// A thread that asks for a lock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Claim {
     pub(super) thread: u32,
     pub(super) cpu: usize,
+    pub(super) socket: usize,
+    /// Since when.
     pub(super) since_ps: u64,
+    /// Row of the place that asks.
     pub(super) row: u32,
 }
 
 /// All locks in use by a simulation, and their statistics.
 #[derive(Debug, Default)]
 pub(super) struct LockTable {
-    pub(super) locks: Vec<LockState>,
-    pub(super) free: Vec<u32>,
-    pub(super) rows: Vec<(&'static str, CallSite, LockPicoseconds)>,
+    locks: Vec<LockState>,
+    free: Vec<u32>,
+    rows: Vec<(&'static str, CallSite, LockPicoseconds)>,
     /// Rows by the addresses of name and place: only looked up, never walked.
-    pub(super) index: HashMap<(usize, usize), u32>,
+    index: HashMap<(usize, usize), u32>,
     /// Of locks that are made of words.
     pub(super) word_locks: WordLockRows,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct LockPicoseconds {
-    pub(super) acquisitions: u64,
-    pub(super) contended: u64,
-    pub(super) rejected: u64,
-    pub(super) wait_ps: u64,
-    pub(super) wait_ps_max: u64,
-    pub(super) hold_ps: u64,
-    pub(super) hold_ps_max: u64,
+struct LockPicoseconds {
+    acquisitions: u64,
+    contended: u64,
+    rejected: u64,
+    wait_ps: u64,
+    wait_ps_max: u64,
+    hold_ps: u64,
+    hold_ps_max: u64,
+}
+
+impl LockState {
+    fn hold(&mut self, claim: &Claim, since_ps: u64) {
+        (self.holder, self.row, self.since_ps) = (claim.thread, claim.row, since_ps);
+    }
 }
 
 impl LockTable {
@@ -95,6 +105,68 @@ impl LockTable {
         });
         lock.rows.push((address, *row));
         *row
+    }
+
+    /// No simulated thread uses the lock any more.
+    pub(super) fn remove(&mut self, lock: u32) {
+        self.free.push(lock);
+    }
+
+    pub(super) fn is_held(&self, lock: u32) -> bool {
+        self.locks[lock as usize].holder != NO_THREAD
+    }
+
+    /// A thread has a free lock from this time on.
+    pub(super) fn take(&mut self, lock: u32, claim: &Claim, now_ps: u64) {
+        self.locks[lock as usize].hold(claim, now_ps);
+        self.rows[claim.row as usize].2.acquisitions += 1;
+    }
+
+    /// A thread did not wait for a lock that another holds.
+    pub(super) fn reject(&mut self, row: u32) {
+        let sum = &mut self.rows[row as usize].2;
+        (sum.contended, sum.rejected) = (sum.contended + 1, sum.rejected + 1);
+    }
+
+    /// A thread waits for a lock; all CPUs that do now.
+    pub(super) fn wait(&mut self, lock: u32, claim: Claim) -> CpuSet {
+        let state = &mut self.locks[lock as usize];
+        state.waiters.push_back(claim);
+        state.waiting.add(claim.cpu);
+        state.waiting_by_socket[claim.socket] += 1;
+        state.waiting
+    }
+
+    /// The holder gives a lock up that it had until this time; true if others wait for it.
+    pub(super) fn release(&mut self, lock: u32, end_ps: u64) -> bool {
+        let state = &mut self.locks[lock as usize];
+        state.holder = NO_THREAD;
+        let held_ps = end_ps - state.since_ps;
+        let sum = &mut self.rows[state.row as usize].2;
+        sum.hold_ps += held_ps;
+        sum.hold_ps_max = sum.hold_ps_max.max(held_ps);
+        !state.waiters.is_empty()
+    }
+
+    /// Takes the longest waiter out of a lock's queue; with it the CPUs that wait on, all and by
+    /// socket.
+    pub(super) fn next(&mut self, lock: u32) -> (Claim, CpuSet, &[u16]) {
+        let state = &mut self.locks[lock as usize];
+        let next = state.waiters.pop_front().expect("the caller has looked");
+        state.waiting.remove(next.cpu);
+        state.waiting_by_socket[next.socket] -= 1;
+        (next, state.waiting, &state.waiting_by_socket)
+    }
+
+    /// A thread has a lock from this time on that it waited for.
+    pub(super) fn hand_over(&mut self, lock: u32, next: &Claim, granted_ps: u64) {
+        self.locks[lock as usize].hold(next, granted_ps);
+        let waited_ps = granted_ps - next.since_ps;
+        let sum = &mut self.rows[next.row as usize].2;
+        sum.acquisitions += 1;
+        sum.contended += 1;
+        sum.wait_ps += waited_ps;
+        sum.wait_ps_max = sum.wait_ps_max.max(waited_ps);
     }
 
     pub(super) fn table(&self) -> Vec<LockRow> {

@@ -1,7 +1,7 @@
 //! `SimMeter`: statistics of locks that are made of words.
 //!
 //! Such locks tell of each time that they are held, always and at no cost in virtual time, as the
-//! table of lock.rs knows it of the others. Owned by that table; called by the block layer through
+//! table (lock_table.rs) knows it of the others. Owned by that table; called by the block layer through
 //! `Machine::Meter`. Outside a simulation nothing is counted.
 
 use super::time::PS_PER_NS;
@@ -23,7 +23,7 @@ impl Meter for SimMeter {
 
     #[inline]
     fn now() -> u64 {
-        private(|world| world.now_ps / PS_PER_NS).unwrap_or(0)
+        private(|world| world.scheduler.now_ps / PS_PER_NS).unwrap_or(0)
     }
 
     fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts) {

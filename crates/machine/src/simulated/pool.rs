@@ -1,6 +1,6 @@
 //! `Pool`: the threads of a simulation, and what each of them does.
 //!
-//! Plain data. Owned by the world; changed by the scheduler and by whatever a thread waits for.
+//! Plain data. Owned by the scheduler; changed by it and by whatever a thread waits for.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::boxed::Box;
@@ -63,6 +63,24 @@ pub(super) struct SpinState {
     pub(super) read_clock: bool,
     /// Lists that it stands in.
     pub(super) watching: Vec<u32>,
+}
+
+impl Pool {
+    pub(super) fn thread(&self, thread: u32) -> &ThreadState {
+        self.threads[thread as usize].as_ref().expect("threads are named while they live")
+    }
+
+    pub(super) fn thread_mut(&mut self, thread: u32) -> &mut ThreadState {
+        self.threads[thread as usize].as_mut().expect("threads are named while they live")
+    }
+
+    /// The name of a thread that may have ended.
+    pub(super) fn name(&self, thread: u32) -> &str {
+        match self.threads.get(thread as usize) {
+            Some(Some(thread)) => thread.name.as_str(),
+            _ => "nobody",
+        }
+    }
 }
 
 /// How a thread ended, for those that join it.

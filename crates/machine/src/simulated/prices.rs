@@ -1,25 +1,31 @@
 //! `Prices`: a model's costs as the simulation charges them, integers in picoseconds.
 //!
-//! Made once per simulation. Shares are in 1/65536, so that no run depends on how a compiler orders
+//! Made once per simulation: what lines cost for the caches, what threads cost for the scheduler,
+//! the rest for the world. Shares are in 1/65536, so that no run depends on how a compiler orders
 //! floating point operations.
 
-use super::model::Model;
+use millrace_random::SplitMix64;
+
+use super::model::{CacheCosts, CpuCosts, Model, ThreadCosts};
 use super::time::picoseconds;
-use super::world::World;
 use crate::Stage;
 
-/// Costs of a model in picoseconds.
+/// Costs of accesses to cache lines in picoseconds.
 #[derive(Debug)]
-pub(super) struct Prices {
+pub(super) struct LinePrices {
     pub(super) l1: u64,
     pub(super) memory: u64,
+    pub(super) locked: u64,
+}
+
+/// All other costs of a model in picoseconds.
+#[derive(Debug)]
+pub(super) struct Prices {
     /// In 1/65536.
     pub(super) spinner: u64,
-    pub(super) locked: u64,
     pub(super) fence: u64,
     pub(super) clock_read: u64,
     pub(super) spin_poll: u64,
-    pub(super) threads: ThreadPrices,
     work: [u64; 7],
     /// Lines under the lock of the single-queue design.
     pub(super) request_queue_lines: u64,
@@ -47,47 +53,56 @@ pub(super) struct FairPrices {
     pub(super) credit: u64,
 }
 
-impl Prices {
-    pub(super) fn new(model: &Model) -> Self {
-        let (cache, cpu, threads) = (&model.cache, &model.cpu, &model.threads);
-        let share = |share: f64| (share * 65_536.0).round() as u64;
-        Prices {
+impl LinePrices {
+    pub(super) fn new(cache: &CacheCosts, cpu: &CpuCosts) -> Self {
+        LinePrices {
             l1: picoseconds(&cache.l1),
             memory: picoseconds(&cache.memory),
-            spinner: share(cache.spinner.share),
             locked: picoseconds(&cpu.locked),
-            fence: picoseconds(&cpu.fence),
-            clock_read: picoseconds(&cpu.clock_read),
-            spin_poll: picoseconds(&cpu.spin_poll),
-            threads: ThreadPrices {
-                system_call: picoseconds(&threads.system_call),
-                context_switch: picoseconds(&threads.context_switch),
-                wake: picoseconds(&threads.wake),
-                wake_latency: picoseconds(&threads.wake_latency),
-                interrupt_send: picoseconds(&threads.interrupt_send),
-                interrupt_handle: picoseconds(&threads.interrupt_handle),
-                time_slice: picoseconds(&threads.time_slice),
-                fairness: threads.fairness.as_ref().map(|fairness| FairPrices {
-                    granularity: picoseconds(&fairness.granularity),
-                    credit: picoseconds(&fairness.credit),
-                }),
-            },
+        }
+    }
+}
+
+impl ThreadPrices {
+    pub(super) fn new(threads: &ThreadCosts) -> Self {
+        ThreadPrices {
+            system_call: picoseconds(&threads.system_call),
+            context_switch: picoseconds(&threads.context_switch),
+            wake: picoseconds(&threads.wake),
+            wake_latency: picoseconds(&threads.wake_latency),
+            interrupt_send: picoseconds(&threads.interrupt_send),
+            interrupt_handle: picoseconds(&threads.interrupt_handle),
+            time_slice: picoseconds(&threads.time_slice),
+            fairness: threads.fairness.as_ref().map(|fairness| FairPrices {
+                granularity: picoseconds(&fairness.granularity),
+                credit: picoseconds(&fairness.credit),
+            }),
+        }
+    }
+}
+
+impl Prices {
+    pub(super) fn new(model: &Model) -> Self {
+        let share = |share: f64| (share * 65_536.0).round() as u64;
+        Prices {
+            spinner: share(model.cache.spinner.share),
+            fence: picoseconds(&model.cpu.fence),
+            clock_read: picoseconds(&model.cpu.clock_read),
+            spin_poll: picoseconds(&model.cpu.spin_poll),
             work: Stage::ALL.map(|stage| picoseconds(model.work_of(stage))),
             request_queue_lines: model.work.request_queue.lines.into(),
             jitter: share(model.work.jitter.share),
         }
     }
-}
 
-impl World {
     /// What units of a stage take this time.
-    pub(super) fn work_ps(&mut self, stage: Stage, units: u32) -> u64 {
-        let work_ps = self.prices.work[stage as usize] * u64::from(units);
-        if self.prices.jitter == 0 || work_ps == 0 {
+    pub(super) fn work_ps(&self, stage: Stage, units: u32, random: &mut SplitMix64) -> u64 {
+        let work_ps = self.work[stage as usize] * u64::from(units);
+        if self.jitter == 0 || work_ps == 0 {
             return work_ps;
         }
         // Up to `jitter` more or less: 2^16 stands for one.
-        let spread = ((self.next_random() >> 48) * self.prices.jitter) >> 15;
-        (work_ps * (65_536 + spread - self.prices.jitter)) >> 16
+        let spread = ((random.next() >> 48) * self.jitter) >> 15;
+        (work_ps * (65_536 + spread - self.jitter)) >> 16
     }
 }

@@ -8,9 +8,7 @@ use std::string::String;
 use std::vec::Vec;
 
 use super::fabric::LinkUse;
-use super::pool::NO_THREAD;
 use super::time::{BEGIN_PS, PS_PER_NS};
-use super::world::World;
 use crate::LockRow;
 
 /// What the clock shows when a simulation begins.
@@ -49,27 +47,6 @@ impl Report {
     #[must_use]
     pub fn elapsed_ns(&self) -> u64 {
         self.end_ns - BEGIN_NS
-    }
-
-    pub(super) fn new(world: &World) -> Self {
-        let end_ps = world.end_ps();
-        let times = |cpu: &super::cpu::CpuState| {
-            let rest_ps = if cpu.current == NO_THREAD { end_ps - cpu.clock_ps } else { 0 };
-            let idle_ps = cpu.idle_ps + rest_ps;
-            CpuTimes {
-                busy_ns: (end_ps - BEGIN_PS).saturating_sub(idle_ps + cpu.spin_ps) / PS_PER_NS,
-                spin_ns: cpu.spin_ps / PS_PER_NS,
-                idle_ns: idle_ps / PS_PER_NS,
-                context_switches: cpu.switches,
-            }
-        };
-        Report {
-            end_ns: end_ps / PS_PER_NS,
-            events: world.events,
-            locks: world.locks.table(),
-            cpus: world.cpus.iter().map(times).collect(),
-            links: world.fabric.link_use(),
-        }
     }
 }
 

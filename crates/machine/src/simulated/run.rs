@@ -88,23 +88,20 @@ impl Simulation {
         let world = RefCell::new(World::new(&self.model, self.seed, epoch, self.limit_ps));
         // SAFETY: `entered` is dropped before `world`, at the end of this function.
         let entered = unsafe { Entered::new(&world) };
-        world.borrow_mut().add_first_thread(self.cpu as usize, Box::new(main));
+        world.borrow_mut().scheduler.add_first_thread(self.cpu as usize, Box::new(main));
         let mut fibers = Fibers(Vec::new());
-        let failure = loop {
+        let ended = loop {
             let next = world.borrow_mut().pick();
             match next {
-                Next::Resume(thread) => fibers.resume(thread),
-                Next::Start(thread, body) => fibers.start(thread, body),
-                Next::Done => break None,
-                Next::Failed(error) => break Some(error),
+                Ok(Next::Resume(thread)) => fibers.resume(thread),
+                Ok(Next::Start(thread, body)) => fibers.start(thread, body),
+                Ok(Next::Done) => break Ok(()),
+                Err(error) => break Err(error),
             }
         };
         fibers.reset();
         drop(entered);
-        match failure {
-            None => Ok(Report::new(&world.borrow())),
-            Some(error) => Err(error),
-        }
+        ended.map(|()| world.borrow().report())
     }
 }
 
@@ -118,7 +115,7 @@ impl Fibers {
             DefaultStack::new(STACK_BYTES).expect("the system refuses memory for another stack")
         });
         let fiber = Coroutine::with_stack(stack, move |yielder, ()| {
-            private(|world| world.set_yielder(yielder));
+            private(|world| world.scheduler.set_yielder(yielder));
             let result = catch_unwind(AssertUnwindSafe(body));
             finish(result.err());
         });
@@ -171,16 +168,13 @@ fn finish(panic: Option<Box<dyn Any + Send>>) {
     match panic {
         None => {
             shared(|world| {
-                world.me().ended.set();
-                world.end_thread();
+                world.scheduler.me().ended.set();
+                world.scheduler.end_thread();
             });
         }
         Some(payload) => {
             let message = message_of(&*payload);
-            private(|world| {
-                let (thread, at_ns) = (world.me().name.clone(), world.now_ps / PS_PER_NS);
-                world.run.failure = Some(SimError::Panic { thread, at_ns, message });
-            });
+            private(|world| world.fail(message));
         }
     }
 }

@@ -7,14 +7,19 @@
 //! ask for turns by run time, and preemption by who wakes (fairness.rs).
 //! Kernel counterpart: `SCHED_RR` with pinned tasks.
 
+use core::ptr;
 use std::sync::Arc;
 use std::vec::Vec;
 
-use super::pool::{Body, Ended, NO_THREAD, SpinState, State, ThreadState};
-use super::report::{BlockedThread, SimError};
-use super::time::{BEGIN_PS, PS_PER_NS};
-use super::tournament::{POSITIONS_MAX, TIME_MAX_PS};
-use super::world::{TIMERS, World};
+use corosensei::Yielder;
+
+use super::clocks::{Clocks, Due};
+use super::cpu::CpuState;
+use super::model::Model;
+use super::pool::{Body, Ended, NO_THREAD, Pool, SpinState, State, ThreadState};
+use super::prices::ThreadPrices;
+use super::time::BEGIN_PS;
+use super::tournament::{POSITIONS_MAX, TIME_MAX_PS, key};
 
 /// What the run loop has to do next.
 pub(super) enum Next {
@@ -24,82 +29,170 @@ pub(super) enum Next {
     Start(u32, Body),
     /// All threads have ended.
     Done,
-    /// The simulation cannot go on.
-    Failed(SimError),
 }
 
-impl World {
-    /// The next thread to run, which becomes the running one.
-    pub(super) fn pick(&mut self) -> Next {
-        if let Some(failure) = self.run.failure.take() {
-            return Next::Failed(failure);
+/// Why no thread can run next.
+pub(super) enum Stuck {
+    /// Every thread waits, and nothing is to come.
+    Deadlock,
+    /// The time limit has come.
+    TimeLimit,
+}
+
+/// When the running CPU's turn ends, and how.
+#[derive(Debug)]
+struct Turn {
+    slice_end_ps: u64,
+    /// The CPU's place among those with equal times.
+    position: usize,
+    yielder: *const Yielder<(), ()>,
+}
+
+/// The CPUs and threads of a simulation, and which of them runs.
+pub(super) struct Scheduler {
+    // What every access touches: the running CPU and thread.
+    pub(super) now_ps: u64,
+    pub(super) cpu: usize,
+    pub(super) thread: u32,
+    /// The running thread evaluates a condition of `spin_until`.
+    pub(super) recording: bool,
+    turn: Turn,
+    clocks: Clocks,
+    // What waiting and switching touch.
+    pub(super) cpus: Vec<CpuState>,
+    pub(super) pool: Pool,
+    pub(super) prices: ThreadPrices,
+    pub(super) limit_ps: u64,
+}
+
+impl Scheduler {
+    /// CPUs without threads; `places` is their order at equal times.
+    pub(super) fn new(model: &Model, places: &[usize], limit_ps: u64) -> Self {
+        let cpu = |place: &usize| CpuState::new(Clocks::position(*place));
+        Scheduler {
+            now_ps: BEGIN_PS,
+            cpu: 0,
+            thread: NO_THREAD,
+            recording: false,
+            turn: Turn { slice_end_ps: 0, position: 0, yielder: ptr::null() },
+            clocks: Clocks::new(places),
+            cpus: places.iter().map(cpu).collect(),
+            pool: Pool { threads: Vec::new(), live: 0, next_cpu: 0 },
+            prices: ThreadPrices::new(&model.threads),
+            limit_ps,
         }
+    }
+
+    /// The next thread to run, which becomes the running one.
+    pub(super) fn pick(&mut self) -> Result<Next, Stuck> {
         loop {
-            let Some((time_ps, position)) = self.clocks.tree.first() else {
+            let Some((time_ps, due)) = self.clocks.first() else {
                 return self.nobody_left();
             };
-            if time_ps > self.run.limit_ps {
-                return self.too_late();
+            if time_ps > self.limit_ps {
+                return Err(Stuck::TimeLimit);
             }
-            if position == TIMERS {
-                self.expire(time_ps);
-                continue;
-            }
-            let cpu = self.clocks.by_position[position];
+            let cpu = match due {
+                Due::Cpu(cpu) => cpu,
+                Due::Deadline(thread) => {
+                    self.expire(thread, time_ps);
+                    continue;
+                }
+            };
             let state = &mut self.cpus[cpu];
             if state.stolen_ps > 0 {
                 state.clock_ps += core::mem::take(&mut state.stolen_ps);
-                self.clocks.tree.set(position, state.clock_ps);
+                self.clocks.set_cpu(state.position, state.clock_ps);
                 continue;
             }
             let thread = state.current;
-            self.clocks.tree.set(position, u64::MAX);
+            self.clocks.set_cpu(state.position, u64::MAX);
             self.enter(cpu, thread);
-            return match self.me().body.take() {
+            return Ok(match self.me().body.take() {
                 Some(body) => Next::Start(thread, body),
                 None => Next::Resume(thread),
-            };
+            });
         }
     }
 
     /// No CPU has anything to do.
-    fn nobody_left(&self) -> Next {
+    fn nobody_left(&self) -> Result<Next, Stuck> {
         if self.pool.live == 0 {
-            return Next::Done;
+            return Ok(Next::Done);
         }
         // A clock beyond the last time that counts takes no part any more.
-        match self.cpus.iter().any(|cpu| cpu.clock_ps > self.run.limit_ps) {
-            true => self.too_late(),
-            false => Next::Failed(SimError::Deadlock(self.blocked())),
+        match self.cpus.iter().any(|cpu| cpu.clock_ps > self.limit_ps) {
+            true => Err(Stuck::TimeLimit),
+            false => Err(Stuck::Deadlock),
         }
     }
 
-    fn too_late(&self) -> Next {
-        Next::Failed(SimError::TimeLimit(self.run.limit_ps / PS_PER_NS, self.blocked()))
+    /// The thread that is about to run becomes the running one.
+    fn enter(&mut self, cpu: usize, thread: u32) {
+        let state = &self.cpus[cpu];
+        (self.now_ps, self.cpu, self.thread) = (state.clock_ps, cpu, thread);
+        (self.turn.position, self.turn.slice_end_ps) = (state.position, state.slice_end_ps);
+        let state = self.pool.thread(thread);
+        (self.recording, self.turn.yielder) = (state.spin.recording, state.yielder);
     }
 
-    /// The earliest deadline of a thread has come.
-    fn expire(&mut self, time_ps: u64) {
-        let (_, thread) = self.clocks.timers.first().expect("its time is among the clocks");
-        self.set_timer(thread as u32, u64::MAX);
-        match self.thread(thread as u32).state {
-            State::Parked => self.make_ready(thread as u32, time_ps),
-            State::Spinning => self.end_spin(thread as u32, time_ps),
+    /// Whether it is the running CPU's turn.
+    #[inline]
+    pub(super) fn may_go(&self) -> bool {
+        key(self.now_ps, self.turn.position) < self.clocks.least() && !self.slice_is_over()
+    }
+
+    /// Whether the running CPU's time slice is over.
+    #[inline]
+    pub(super) fn slice_is_over(&self) -> bool {
+        self.now_ps >= self.turn.slice_end_ps
+    }
+
+    /// The running CPU's turn ends at this time, if not before.
+    pub(super) fn end_turn(&mut self, time_ps: u64) {
+        self.turn.slice_end_ps = self.turn.slice_end_ps.min(time_ps);
+    }
+
+    /// How to suspend the running coroutine.
+    pub(super) fn yielder(&self) -> *const Yielder<(), ()> {
+        self.turn.yielder
+    }
+
+    /// The running coroutine tells how to suspend it.
+    pub(super) fn set_yielder(&mut self, yielder: *const Yielder<(), ()>) {
+        self.turn.yielder = yielder;
+        self.me().yielder = yielder;
+    }
+
+    /// The running thread's own state.
+    pub(super) fn me(&mut self) -> &mut ThreadState {
+        self.pool.thread_mut(self.thread)
+    }
+
+    /// The running thread enters and leaves the kernel.
+    pub(super) fn charge_system_call(&mut self) {
+        self.now_ps += self.prices.system_call;
+    }
+
+    /// The deadline of a thread, the earliest of all, has come.
+    fn expire(&mut self, thread: u32, time_ps: u64) {
+        self.set_timer(thread, u64::MAX);
+        match self.pool.thread(thread).state {
+            State::Parked => self.make_ready(thread, time_ps),
+            State::Spinning => self.end_spin(thread, time_ps),
             _ => {}
         }
     }
 
     /// Sets the time at which a thread is to go on without being woken.
     pub(super) fn set_timer(&mut self, thread: u32, time_ps: u64) {
-        self.clocks.timers.set(thread as usize, time_ps);
-        let first_ps = self.clocks.timers.first().map_or(u64::MAX, |(time_ps, _)| time_ps);
-        self.clocks.tree.set(TIMERS, first_ps);
+        self.clocks.set_timer(thread, time_ps);
     }
 
     /// The running thread has to wait for its turn, or its time slice is over.
     pub(super) fn step_aside(&mut self) {
         let locks = self.me().locks;
-        let (cpu, limit_ps) = (self.cpu, self.run.limit_ps);
+        let (cpu, limit_ps) = (self.cpu, self.limit_ps);
         let slice_ps = self.next_slice_ps(cpu);
         let state = &mut self.cpus[cpu];
         state.clock_ps = self.now_ps;
@@ -110,7 +203,7 @@ impl World {
             // The limit must be noticed by a CPU that is alone, too.
             state.slice_end_ps = (state.clock_ps + slice_ps).min(limit_ps.max(state.clock_ps) + 1);
         }
-        self.clocks.tree.set(state.position, state.clock_ps);
+        self.clocks.set_cpu(state.position, state.clock_ps);
     }
 
     /// The running thread goes to the end of its CPU's queue.
@@ -129,7 +222,7 @@ impl World {
         self.switch(self.cpu);
     }
 
-    /// The running thread keeps its CPU busy until [`World::end_spin`].
+    /// The running thread keeps its CPU busy until [`Scheduler::end_spin`].
     pub(super) fn spin(&mut self, state: State) {
         let now_ps = self.now_ps;
         let me = self.me();
@@ -139,25 +232,25 @@ impl World {
 
     /// A thread that spins goes on at this time, at the earliest.
     pub(super) fn end_spin(&mut self, thread: u32, time_ps: u64) {
-        let state = self.thread_mut(thread);
+        let state = self.pool.thread_mut(thread);
         state.state = State::Running;
         let (cpu, since_ps) = (state.cpu, state.since_ps);
         let cpu = &mut self.cpus[cpu];
         cpu.clock_ps = cpu.clock_ps.max(time_ps);
         cpu.spin_ps += cpu.clock_ps - since_ps;
         let (position, clock_ps) = (cpu.position, cpu.clock_ps);
-        self.clocks.tree.set(position, clock_ps);
+        self.clocks.set_cpu(position, clock_ps);
     }
 
     /// A CPU goes on with the first thread of its queue, or idles.
     fn switch(&mut self, cpu: usize) {
         self.count_run_time(cpu);
         let next = self.take_next(cpu);
-        let prices = &self.prices.threads;
+        let prices = &self.prices;
         let state = &mut self.cpus[cpu];
         let Some(next) = next else {
             state.current = NO_THREAD;
-            self.clocks.tree.set(state.position, u64::MAX);
+            self.clocks.set_cpu(state.position, u64::MAX);
             return;
         };
         if state.last != next {
@@ -166,17 +259,17 @@ impl World {
         }
         (state.current, state.last) = (next, next);
         state.slice_end_ps = state.clock_ps + prices.time_slice;
-        self.clocks.tree.set(state.position, state.clock_ps);
-        self.thread_mut(next).state = State::Running;
+        self.clocks.set_cpu(state.position, state.clock_ps);
+        self.pool.thread_mut(next).state = State::Running;
     }
 
     /// A thread that has no CPU wants its own again, from this time on.
     pub(super) fn make_ready(&mut self, thread: u32, time_ps: u64) {
         self.limit_credit(thread);
-        let target = self.thread_mut(thread);
+        let target = self.pool.thread_mut(thread);
         target.state = State::Ready;
         let cpu = target.cpu;
-        let latency_ps = self.prices.threads.wake_latency;
+        let latency_ps = self.prices.wake_latency;
         let state = &mut self.cpus[cpu];
         state.queue.push_back(thread);
         let current = state.current;
@@ -186,11 +279,11 @@ impl World {
             state.clock_ps = start_ps;
             self.switch(cpu);
         } else {
-            let spinner = self.thread(current);
+            let spinner = self.pool.thread(current);
             if spinner.state == State::Spinning && spinner.locks == 0 {
                 self.set_timer(current, u64::MAX);
                 self.end_spin(current, time_ps);
-                self.thread_mut(current).state = State::Ready;
+                self.pool.thread_mut(current).state = State::Ready;
                 self.cpus[cpu].queue.push_back(current);
                 self.switch(cpu);
             } else {
@@ -231,7 +324,7 @@ impl World {
         assert!(thread < POSITIONS_MAX, "thread {name}: there are {POSITIONS_MAX} already");
         if free.is_none() {
             self.pool.threads.push(None);
-            self.clocks.timers.grow(self.pool.threads.len());
+            self.clocks.grow(self.pool.threads.len());
         }
         self.pool.threads[thread] = Some(state);
         self.pool.live += 1;
@@ -247,9 +340,9 @@ impl World {
         self.add_thread("main", Some(cpu), body);
         let state = &mut self.cpus[cpu];
         state.clock_ps = BEGIN_PS;
-        state.slice_end_ps = BEGIN_PS + self.prices.threads.time_slice;
+        state.slice_end_ps = BEGIN_PS + self.prices.time_slice;
         (state.idle_ps, state.switches) = (0, 0);
-        self.clocks.tree.set(state.position, BEGIN_PS);
+        self.clocks.set_cpu(state.position, BEGIN_PS);
     }
 
     /// The running thread ends: those that wait for it are woken.
@@ -273,48 +366,14 @@ impl World {
         !self.cpus[self.cpu].queue.is_empty() && self.me().locks == 0
     }
 
-    /// All threads, with what they wait for.
-    pub(super) fn blocked(&self) -> Vec<BlockedThread> {
-        let describe = |thread: &ThreadState| BlockedThread {
-            name: thread.name.clone(),
-            cpu: thread.cpu as u32,
-            waits_for: self.wait_of(thread),
-        };
-        self.pool.threads.iter().flatten().map(describe).collect()
-    }
-
-    fn wait_of(&self, thread: &ThreadState) -> std::string::String {
-        let name = |thread: u32| match self.pool.threads.get(thread as usize) {
-            Some(Some(thread)) => thread.name.as_str(),
-            _ => "nobody",
-        };
-        match thread.state {
-            State::Running => "nothing, it runs".into(),
-            State::Ready => "its CPU".into(),
-            State::Parked => "a wake-up".into(),
-            State::Joining(other) => std::format!("the end of thread {}", name(other)),
-            State::Spinning => {
-                let lines = thread.spin.watching.len();
-                std::format!("a write to one of {lines} cache lines, spinning")
-            }
-            State::Locking(lock) => {
-                let (lock, holder) = self.locks.name_and_holder(lock);
-                std::format!("lock {lock}, held by {}", name(holder))
-            }
-        }
-    }
-
     /// The latest time that a CPU has come to.
     pub(super) fn end_ps(&self) -> u64 {
         self.cpus.iter().map(|cpu| cpu.clock_ps).max().unwrap_or(0).min(TIME_MAX_PS)
     }
-}
 
-impl World {
     /// The running CPU interrupts another one.
     pub(super) fn interrupt(&mut self, cpu: usize) {
-        let prices = &self.prices.threads;
-        self.events += 1;
+        let prices = &self.prices;
         let state = &mut self.cpus[cpu];
         if state.current == NO_THREAD {
             let start_ps = state.clock_ps.max(self.now_ps);

@@ -12,7 +12,6 @@ use std::vec::Vec;
 
 use super::line::LineState;
 use super::pool::State;
-use super::report::SimError;
 use super::time::PS_PER_NS;
 use super::world::{World, private, suspend};
 
@@ -22,16 +21,18 @@ const POLL_GROWTH_MAX: u64 = 64;
 /// Polls until `ready` or the deadline.
 pub(super) fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
     let deadline_ps = deadline_ns.saturating_mul(PS_PER_NS);
-    let Some(outer) = private(|world| world.me().spin.recording) else {
+    let Some(outer) = private(|world| world.scheduler.me().spin.recording) else {
         return spin_outside(deadline_ns, ready);
     };
     let mut growth = 1;
     let hit = loop {
         private(World::begin_look);
-        let hit = ready();
-        let wait = private(|world| world.end_look(hit, deadline_ps, &mut growth));
+        if ready() {
+            break true;
+        }
+        let wait = private(|world| world.end_look(deadline_ps, &mut growth));
         match wait.expect("inside a simulation") {
-            Look::Over(hit) => break hit,
+            Look::TimedOut => break false,
             Look::Again => {}
             Look::Wait => suspend(),
         }
@@ -40,8 +41,8 @@ pub(super) fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> b
         if !outer {
             world.forget_lines();
         }
-        world.me().spin.recording = outer;
-        world.recording = outer;
+        world.scheduler.me().spin.recording = outer;
+        world.scheduler.recording = outer;
     });
     hit
 }
@@ -60,60 +61,59 @@ fn spin_outside(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// What follows an evaluation.
+/// What follows an evaluation that was false.
 enum Look {
-    Over(bool),
+    TimedOut,
     Again,
     Wait,
 }
 
 impl World {
     fn begin_look(&mut self) {
-        self.recording = true;
-        let spin = &mut self.me().spin;
+        self.scheduler.recording = true;
+        let spin = &mut self.scheduler.me().spin;
         spin.recording = true;
         (spin.dirty, spin.read_clock) = (false, false);
     }
 
-    fn end_look(&mut self, hit: bool, deadline_ps: u64, growth: &mut u64) -> Look {
-        if hit || self.now_ps >= deadline_ps {
-            return Look::Over(hit);
+    fn end_look(&mut self, deadline_ps: u64, growth: &mut u64) -> Look {
+        if self.scheduler.now_ps >= deadline_ps {
+            return Look::TimedOut;
         }
         if std::thread::panicking() {
             return self.spin_in_panic(deadline_ps);
         }
         let poll_ps = self.prices.spin_poll;
-        let spin = &self.me().spin;
+        let scheduler = &mut self.scheduler;
+        let spin = &scheduler.me().spin;
         let polls = spin.watching.is_empty() || spin.read_clock;
         if spin.dirty {
-            self.now_ps += poll_ps;
+            scheduler.now_ps += poll_ps;
             return Look::Again;
         }
-        if self.wanted() {
+        if scheduler.wanted() {
             // Time goes on even where switching is free.
-            self.now_ps += poll_ps;
-            self.give_way();
+            scheduler.now_ps += poll_ps;
+            scheduler.give_way();
             return Look::Wait;
         }
         let mut wake_ps = deadline_ps;
         if polls {
-            wake_ps = wake_ps.min(self.now_ps + poll_ps * *growth);
+            wake_ps = wake_ps.min(scheduler.now_ps + poll_ps * *growth);
             *growth = (*growth * 2).min(POLL_GROWTH_MAX);
         }
-        self.spin(State::Spinning);
-        self.set_timer(self.thread, wake_ps);
+        scheduler.spin(State::Spinning);
+        scheduler.set_timer(scheduler.thread, wake_ps);
         Look::Wait
     }
 
     /// Others do not run while a thread unwinds: the deadline is there at once.
     fn spin_in_panic(&mut self, deadline_ps: u64) -> Look {
         if deadline_ps < u64::MAX {
-            self.now_ps = deadline_ps;
-            return Look::Over(false);
+            self.scheduler.now_ps = deadline_ps;
+            return Look::TimedOut;
         }
-        let (thread, at_ns) = (self.me().name.clone(), self.now_ps / PS_PER_NS);
-        let message = "it panicked, and its destructors wait for another thread".into();
-        self.run.failure = Some(SimError::Panic { thread, at_ns, message });
+        self.fail("it panicked, and its destructors wait for another thread".into());
         Look::Wait
     }
 
@@ -126,8 +126,8 @@ impl World {
             watch = self.watches.len() as u32;
             line.watch.store(watch, Relaxed);
         }
-        let thread = self.thread;
-        let watching = &mut self.me().spin.watching;
+        let thread = self.scheduler.thread;
+        let watching = &mut self.scheduler.me().spin.watching;
         if !watching.contains(&watch) {
             watching.push(watch);
             self.watches[watch as usize - 1].push(thread);
@@ -135,8 +135,8 @@ impl World {
     }
 
     fn forget_lines(&mut self) {
-        let thread = self.thread;
-        for watch in core::mem::take(&mut self.me().spin.watching) {
+        let thread = self.scheduler.thread;
+        for watch in core::mem::take(&mut self.scheduler.me().spin.watching) {
             self.watches[watch as usize - 1].retain(|watcher| *watcher != thread);
         }
     }
@@ -153,12 +153,13 @@ impl World {
     #[cold]
     fn wake_list(&mut self, watch: u32, time_ps: u64) {
         let watchers = core::mem::take(&mut self.watches[watch as usize - 1]);
-        let me = self.thread;
+        let me = self.scheduler.thread;
         for &thread in watchers.iter().filter(|watcher| **watcher != me) {
-            self.thread_mut(thread).spin.dirty = true;
-            if self.thread(thread).state == State::Spinning {
-                self.set_timer(thread, u64::MAX);
-                self.end_spin(thread, time_ps);
+            let state = self.scheduler.pool.thread_mut(thread);
+            state.spin.dirty = true;
+            if state.state == State::Spinning {
+                self.scheduler.set_timer(thread, u64::MAX);
+                self.scheduler.end_spin(thread, time_ps);
             }
         }
         self.watches[watch as usize - 1] = watchers;

@@ -29,10 +29,11 @@ impl Thread for SimThread {
             if self.ended.is_set() {
                 return false;
             }
-            let me = world.thread;
-            world.thread_mut(self.thread).joiners.push(me);
-            world.now_ps += world.prices.threads.system_call;
-            world.block(State::Joining(self.thread));
+            let scheduler = &mut world.scheduler;
+            let me = scheduler.thread;
+            scheduler.pool.thread_mut(self.thread).joiners.push(me);
+            scheduler.charge_system_call();
+            scheduler.block(State::Joining(self.thread));
             true
         });
         if waits == Some(true) {
@@ -87,35 +88,37 @@ impl World {
     /// True if the thread sleeps now.
     fn park(&mut self, sleep: &Sleep, deadline_ns: Option<u64>) -> bool {
         self.events += 1;
-        self.now_ps += self.prices.threads.system_call;
+        let scheduler = &mut self.scheduler;
+        scheduler.charge_system_call();
         let deadline_ps = deadline_ns.map_or(u64::MAX, |ns| ns.saturating_mul(PS_PER_NS));
-        if sleep.pending.swap(false, Relaxed) || deadline_ps <= self.now_ps {
+        if sleep.pending.swap(false, Relaxed) || deadline_ps <= scheduler.now_ps {
             return false;
         }
         if std::thread::panicking() {
             // Others do not run while a thread unwinds: time goes on, without them.
-            self.now_ps = deadline_ps.min(self.now_ps + 1_000_000_000);
+            scheduler.now_ps = deadline_ps.min(scheduler.now_ps + 1_000_000_000);
             return false;
         }
-        sleep.sleeper.store(self.thread, Relaxed);
+        sleep.sleeper.store(scheduler.thread, Relaxed);
         sleep.epoch.store(self.epoch, Relaxed);
-        self.set_timer(self.thread, deadline_ps);
-        self.block(State::Parked);
+        scheduler.set_timer(scheduler.thread, deadline_ps);
+        scheduler.block(State::Parked);
         true
     }
 
     fn unpark(&mut self, sleep: &Sleep) {
         self.events += 1;
-        let time_ps = self.now_ps;
+        let scheduler = &mut self.scheduler;
+        let time_ps = scheduler.now_ps;
         let sleeper = sleep.sleeper.load(Relaxed);
         let was_pending = sleep.pending.swap(true, Relaxed);
         let asleep = sleeper != NO_THREAD && sleep.epoch.load(Relaxed) == self.epoch;
-        if was_pending || !asleep || self.thread(sleeper).state != State::Parked {
-            self.now_ps += self.prices.threads.system_call;
+        if was_pending || !asleep || scheduler.pool.thread(sleeper).state != State::Parked {
+            scheduler.charge_system_call();
             return;
         }
-        self.now_ps += self.prices.threads.wake;
-        self.set_timer(sleeper, u64::MAX);
-        self.make_ready(sleeper, time_ps);
+        scheduler.now_ps += scheduler.prices.wake;
+        scheduler.set_timer(sleeper, u64::MAX);
+        scheduler.make_ready(sleeper, time_ps);
     }
 }

@@ -29,7 +29,7 @@ impl SimWord {
     #[inline]
     fn replace(&self, new: impl FnOnce(u64) -> u64) -> Option<u64> {
         shared(|world| {
-            let start_ps = world.now_ps;
+            let start_ps = world.scheduler.now_ps;
             world.write_line(&self.line, 1, Written::Locked);
             let old = self.value.load(Relaxed);
             let new = new(old);
@@ -59,7 +59,7 @@ impl Word for SimWord {
     #[inline]
     fn store(&self, value: u64, order: Order) {
         let inside = shared(|world| {
-            let start_ps = world.now_ps;
+            let start_ps = world.scheduler.now_ps;
             let seq_cst = order == Order::SeqCst;
             let written = if seq_cst { Written::Locked } else { Written::Plain };
             world.write_line(&self.line, 1, written);
@@ -137,7 +137,7 @@ impl<T: Send> Line<T> for SimLine<T> {
     fn write(&self) -> *mut T {
         if Self::LINES > 0 {
             shared(|world| {
-                let start_ps = world.now_ps;
+                let start_ps = world.scheduler.now_ps;
                 world.write_line(&self.line, Self::LINES, Written::Plain);
                 world.wake_watchers(&self.line, start_ps);
             });

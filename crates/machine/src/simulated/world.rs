@@ -9,77 +9,35 @@
 
 use core::cell::{Cell, RefCell};
 use core::ptr;
-use std::collections::VecDeque;
-use std::vec;
+use std::string::String;
 use std::vec::Vec;
 
-use corosensei::Yielder;
 use millrace_random::SplitMix64;
 
-use super::cpu::{CpuState, FairCpu};
-use super::fabric::Fabric;
+use super::line::{Access, Caches, LineState, Written};
 use super::lock_table::LockTable;
 use super::model::Model;
-use super::pool::{NO_THREAD, Pool, ThreadState};
+use super::pool::{State, ThreadState};
 use super::prices::Prices;
-use super::report::SimError;
+use super::report::{BlockedThread, Report, SimError};
+use super::scheduler::{Next, Scheduler, Stuck};
 use super::still;
-use super::time::BEGIN_PS;
-use super::tournament::{Tournament, key};
+use super::time::PS_PER_NS;
 use crate::{CpuId, NodeId, Topology};
-
-/// Position of the threads' deadlines among the CPUs; the CPUs come behind it.
-pub(super) const TIMERS: usize = 0;
-
-/// When the running CPU's turn ends, and how.
-#[derive(Debug)]
-struct Turn {
-    slice_end_ps: u64,
-    /// The CPU's place among those with equal times.
-    position: usize,
-    yielder: *const Yielder<(), ()>,
-}
-
-/// The clocks that decide which CPU comes next.
-#[derive(Debug)]
-pub(super) struct Clocks {
-    /// The clocks of CPUs whose thread can run, by position, and the first of `timers`.
-    pub(super) tree: Tournament,
-    /// CPUs by their position in it.
-    pub(super) by_position: Vec<usize>,
-    /// When threads want to go on although nobody wakes them, by their number.
-    pub(super) timers: Tournament,
-}
-
-/// What decides how the run ends.
-#[derive(Debug)]
-pub(super) struct RunState {
-    pub(super) limit_ps: u64,
-    pub(super) failure: Option<SimError>,
-    random: SplitMix64,
-}
 
 /// One running simulation.
 pub(super) struct World {
-    // What every access touches.
-    pub(super) now_ps: u64,
-    pub(super) cpu: usize,
-    pub(super) thread: u32,
+    pub(super) scheduler: Scheduler,
+    pub(super) caches: Caches,
     pub(super) epoch: u32,
-    /// The running thread evaluates a condition of `spin_until`.
-    pub(super) recording: bool,
-    turn: Turn,
-    pub(super) clocks: Clocks,
     pub(super) events: u64,
     pub(super) prices: Prices,
-    pub(super) fabric: Fabric,
-    // What waiting and switching touch.
-    pub(super) cpus: Vec<CpuState>,
-    pub(super) pool: Pool,
+    pub(super) random: SplitMix64,
     /// Threads that wait for a write to a line, by its `watch` less one.
     pub(super) watches: Vec<Vec<u32>>,
     pub(super) locks: LockTable,
-    pub(super) run: RunState,
+    /// Why the run ends before its threads do.
+    failure: Option<SimError>,
 }
 
 std::thread_local! {
@@ -131,7 +89,7 @@ pub(super) fn shared<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
     let cell = current()?;
     still::check();
     let mut world = cell.borrow_mut();
-    if !world.may_go() {
+    if !world.scheduler.may_go() {
         drop(world);
         wait_for_turn(cell);
         world = cell.borrow_mut();
@@ -147,8 +105,8 @@ pub(super) fn pass(price: impl FnOnce(&mut World) -> u64) {
     still::check();
     let mut world = cell.borrow_mut();
     let price_ps = price(&mut world);
-    world.now_ps += price_ps;
-    if world.now_ps >= world.turn.slice_end_ps {
+    world.scheduler.now_ps += price_ps;
+    if world.scheduler.slice_is_over() {
         drop(world);
         wait_for_turn(cell);
     }
@@ -160,7 +118,7 @@ fn wait_for_turn(cell: &RefCell<World>) {
     // Destructors of a thread that panics run to their end without the others: a switch in the
     // middle of unwinding would mix up two threads' panics.
     if !std::thread::panicking() {
-        cell.borrow_mut().step_aside();
+        cell.borrow_mut().scheduler.step_aside();
         suspend();
     }
 }
@@ -168,7 +126,7 @@ fn wait_for_turn(cell: &RefCell<World>) {
 /// Lets other CPUs run until the scheduler returns to the running thread, whose state says why it
 /// waits.
 pub(super) fn suspend() {
-    let yielder = current().expect("inside a simulation").borrow().turn.yielder;
+    let yielder = current().expect("inside a simulation").borrow().scheduler.yielder();
     // SAFETY: the scheduler set it to the running coroutine's own yielder, which lives on that
     // coroutine's stack as long as the coroutine runs.
     unsafe { (*yielder).suspend(()) };
@@ -176,108 +134,123 @@ pub(super) fn suspend() {
 
 impl World {
     pub(super) fn new(model: &Model, seed: u64, epoch: u32, limit_ps: u64) -> Self {
-        let cpus = model.cpus() as usize;
-        let mut world = World {
-            now_ps: BEGIN_PS,
-            cpu: 0,
-            thread: NO_THREAD,
+        let mut random = SplitMix64::new(seed);
+        let places = shuffled(model.cpus() as usize, &mut random);
+        World {
+            scheduler: Scheduler::new(model, &places, limit_ps),
+            caches: Caches::new(model),
             epoch,
-            recording: false,
-            turn: Turn { slice_end_ps: 0, position: 0, yielder: ptr::null() },
-            clocks: Clocks {
-                tree: Tournament::new(cpus + 1),
-                by_position: vec![0; cpus + 1],
-                timers: Tournament::new(16),
-            },
             events: 0,
             prices: Prices::new(model),
-            fabric: Fabric::new(model),
-            cpus: Vec::with_capacity(cpus),
-            pool: Pool { threads: Vec::new(), live: 0, next_cpu: 0 },
+            random,
             watches: Vec::new(),
             locks: LockTable::default(),
-            run: RunState { limit_ps, failure: None, random: SplitMix64::new(seed) },
-        };
-        world.make_cpus(cpus);
-        world
-    }
-
-    /// CPUs in an order among equals that the seed decides.
-    fn make_cpus(&mut self, cpus: usize) {
-        let mut order: Vec<usize> = (0..cpus).collect();
-        for last in (1..cpus).rev() {
-            let other = (self.next_random() % (last as u64 + 1)) as usize;
-            order.swap(last, other);
+            failure: None,
         }
-        for (cpu, place) in order.iter().enumerate() {
-            self.clocks.by_position[TIMERS + 1 + place] = cpu;
+    }
+
+    /// The next thread to run, which becomes the running one.
+    ///
+    /// # Errors
+    /// Why the simulation cannot go on.
+    pub(super) fn pick(&mut self) -> Result<Next, SimError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
         }
-        self.cpus.extend(order.into_iter().map(|place| CpuState {
-            clock_ps: BEGIN_PS,
-            current: NO_THREAD,
-            last: NO_THREAD,
-            queue: VecDeque::new(),
-            slice_end_ps: 0,
-            stolen_ps: 0,
-            position: TIMERS + 1 + place,
-            idle_ps: 0,
-            spin_ps: 0,
-            switches: 0,
-            fair: FairCpu::default(),
-        }));
+        self.scheduler.pick().map_err(|stuck| match stuck {
+            Stuck::Deadlock => SimError::Deadlock(self.blocked()),
+            Stuck::TimeLimit => {
+                SimError::TimeLimit(self.scheduler.limit_ps / PS_PER_NS, self.blocked())
+            }
+        })
     }
 
-    /// The next number of the seed's stream.
-    pub(super) fn next_random(&mut self) -> u64 {
-        self.run.random.next()
+    /// The running thread has panicked: the simulation ends with its message.
+    pub(super) fn fail(&mut self, message: String) {
+        let at_ns = self.scheduler.now_ps / PS_PER_NS;
+        let thread = self.scheduler.me().name.clone();
+        self.failure = Some(SimError::Panic { thread, at_ns, message });
     }
 
-    /// Whether it is the running CPU's turn.
+    /// The running CPU reads `lines` lines that move together.
     #[inline]
-    fn may_go(&self) -> bool {
-        key(self.now_ps, self.turn.position) < self.clocks.tree.least()
-            && self.now_ps < self.turn.slice_end_ps
+    pub(super) fn read_line(&mut self, line: &LineState, lines: u64) {
+        let access = self.begin_access(line, lines);
+        self.scheduler.now_ps = self.caches.read(line, access);
     }
 
-    /// The thread that is about to run becomes the running one.
-    pub(super) fn enter(&mut self, cpu: usize, thread: u32) {
-        let state = &self.cpus[cpu];
-        (self.now_ps, self.cpu, self.thread) = (state.clock_ps, cpu, thread);
-        (self.turn.position, self.turn.slice_end_ps) = (state.position, state.slice_end_ps);
-        let state = self.thread(thread);
-        (self.recording, self.turn.yielder) = (state.spin.recording, state.yielder);
+    /// The running CPU writes `lines` lines that move together.
+    #[inline]
+    pub(super) fn write_line(&mut self, line: &LineState, lines: u64, written: Written) {
+        let access = self.begin_access(line, lines);
+        self.scheduler.now_ps = self.caches.write(line, access, written);
     }
 
-    /// The running CPU's turn ends at this time, if not before.
-    pub(super) fn end_turn(&mut self, time_ps: u64) {
-        self.turn.slice_end_ps = self.turn.slice_end_ps.min(time_ps);
-    }
-
-    /// The running coroutine tells how to suspend it.
-    pub(super) fn set_yielder(&mut self, yielder: *const Yielder<(), ()>) {
-        self.turn.yielder = yielder;
-        let thread = self.thread;
-        self.thread_mut(thread).yielder = yielder;
-    }
-
-    pub(super) fn thread(&self, thread: u32) -> &ThreadState {
-        self.pool.threads[thread as usize].as_ref().expect("threads are named while they live")
-    }
-
-    pub(super) fn thread_mut(&mut self, thread: u32) -> &mut ThreadState {
-        self.pool.threads[thread as usize].as_mut().expect("threads are named while they live")
-    }
-
-    /// The running thread's own state.
-    pub(super) fn me(&mut self) -> &mut ThreadState {
-        self.thread_mut(self.thread)
+    #[inline]
+    fn begin_access(&mut self, line: &LineState, lines: u64) -> Access {
+        self.events += 1;
+        line.renew(self.epoch);
+        if self.scheduler.recording {
+            self.record(line);
+        }
+        Access { cpu: self.scheduler.cpu, now_ps: self.scheduler.now_ps, lines }
     }
 
     pub(super) fn topology(&self) -> Topology {
         let cpu = |cpu| crate::Cpu {
             id: CpuId(cpu as u32),
-            node: NodeId(self.fabric.socket_of(cpu) as u32),
+            node: NodeId(self.caches.fabric.socket_of(cpu) as u32),
         };
-        Topology::new((0..self.cpus.len()).map(cpu).collect())
+        Topology::new((0..self.scheduler.cpus.len()).map(cpu).collect())
     }
+
+    /// What the simulation was like, at its end.
+    pub(super) fn report(&self) -> Report {
+        let end_ps = self.scheduler.end_ps();
+        Report {
+            end_ns: end_ps / PS_PER_NS,
+            events: self.events,
+            locks: self.locks.table(),
+            cpus: self.scheduler.cpus.iter().map(|cpu| cpu.times(end_ps)).collect(),
+            links: self.caches.fabric.link_use(),
+        }
+    }
+
+    /// All threads, with what they wait for.
+    fn blocked(&self) -> Vec<BlockedThread> {
+        let describe = |thread: &ThreadState| BlockedThread {
+            name: thread.name.clone(),
+            cpu: thread.cpu as u32,
+            waits_for: self.wait_of(thread),
+        };
+        self.scheduler.pool.threads.iter().flatten().map(describe).collect()
+    }
+
+    fn wait_of(&self, thread: &ThreadState) -> String {
+        let pool = &self.scheduler.pool;
+        match thread.state {
+            State::Running => "nothing, it runs".into(),
+            State::Ready => "its CPU".into(),
+            State::Parked => "a wake-up".into(),
+            State::Joining(other) => std::format!("the end of thread {}", pool.name(other)),
+            State::Spinning => {
+                let lines = thread.spin.watching.len();
+                std::format!("a write to one of {lines} cache lines, spinning")
+            }
+            State::Locking(lock) => {
+                let (lock, holder) = self.locks.name_and_holder(lock);
+                std::format!("lock {lock}, held by {}", pool.name(holder))
+            }
+        }
+    }
+}
+
+/// The numbers below `count` in an order that the seed decides.
+fn shuffled(count: usize, random: &mut SplitMix64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    for last in (1..count).rev() {
+        let other = (random.next() % (last as u64 + 1)) as usize;
+        order.swap(last, other);
+    }
+    order
 }
