@@ -10,6 +10,7 @@
 
 mod config;
 mod controller;
+mod link;
 mod open;
 mod preset;
 mod queue;

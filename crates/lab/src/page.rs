@@ -6,6 +6,7 @@
 //! neither uPlot (a canvas and 50 KB of script) nor plotters (fixed colours) does. A page
 //! gives the same bytes each time.
 
+mod escape;
 mod heat;
 mod html;
 mod plot;

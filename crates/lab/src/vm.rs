@@ -1,9 +1,9 @@
 //! A virtual machine on the simulated machine: guest, virtqueues and I/O threads in virtual time.
 //!
 //! `costs` is what virtualisation costs, from a file; `ring` a virtqueue with its lock and its
-//! suppression of notifications; `vcpu` a vCPU as others see it; `guest` what runs on it: a process
-//! and the guest's driver; `iothread` the host's side: the production block layer with the
-//! production policies of vhost (`Pace`, `Polling`); `run` one row. vCPUs and I/O threads are
+//! suppression of notifications; `vcpu` a vCPU as others see it; `machine` what all threads share;
+//! `guest` what runs on a vCPU: a process and the guest's driver; `iothread` the host's side: the
+//! production block layer with the production policies of vhost (`Pace`, `Polling`); `run` one row. vCPUs and I/O threads are
 //! simulated threads that share the host's cores. Called by papers' experiments. Source: \[MIOT\].
 //!
 //! What is left out: hyper-threads; a scheduler that moves threads, or takes a core from a vCPU
@@ -12,6 +12,7 @@
 mod costs;
 mod guest;
 mod iothread;
+mod machine;
 mod ring;
 mod run;
 mod vcpu;

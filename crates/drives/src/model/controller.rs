@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::timing::{Booked, Link};
+use super::link::{Booked, Link};
 
 /// Something that several modelled drives hang on.
 #[derive(Debug)]

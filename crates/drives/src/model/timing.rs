@@ -13,6 +13,7 @@ use millrace_random::{SplitMix64, mixed};
 
 use super::config::ModelTiming;
 use super::controller::ModelController;
+use super::link::{Booked, Link};
 
 /// Sectors of a page.
 const PAGE_SECTORS: u64 = 8;
@@ -171,54 +172,6 @@ impl Timing {
 fn pages_of(io: ModelIo) -> (u64, u64) {
     let (first, end) = (io.sector / PAGE_SECTORS, io.sector + u64::from(io.nr_sectors));
     (first, (end.div_ceil(PAGE_SECTORS) - first).max(1))
-}
-
-/// One direction of a link.
-#[derive(Debug)]
-pub(crate) struct Link {
-    bytes_per_s: u64,
-    free_ns: u64,
-}
-
-impl Link {
-    /// An idle one; 0 for one without a limit.
-    pub(crate) fn new(bytes_per_s: u64) -> Link {
-        Link { bytes_per_s, free_ns: 0 }
-    }
-
-    /// Books a transfer.
-    pub(crate) fn book(&mut self, now_ns: u64, nr_sectors: u32) -> Booked {
-        if self.bytes_per_s == 0 {
-            return Booked::default();
-        }
-        // At most 2^32 sectors of 2^9 bytes: 2^41 times 10^9 needs more than 64 bits.
-        let bytes_ns = (u128::from(nr_sectors) << 9) * 1_000_000_000;
-        let transfer_ns = (bytes_ns / u128::from(self.bytes_per_s)) as u64;
-        self.free_ns = self.free_ns.max(now_ns) + transfer_ns;
-        Booked { transfer_ns, free_ns: self.free_ns }
-    }
-}
-
-/// A transfer on a link.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Booked {
-    transfer_ns: u64,
-    free_ns: u64,
-}
-
-impl Booked {
-    /// Over two links at the same time: the slower one counts.
-    fn with(self, other: Booked) -> Booked {
-        Booked {
-            transfer_ns: self.transfer_ns.max(other.transfer_ns),
-            free_ns: self.free_ns.max(other.free_ns),
-        }
-    }
-
-    /// When it is over, for data that are ready at `ready_ns`.
-    fn end_ns(self, ready_ns: u64) -> u64 {
-        (ready_ns + self.transfer_ns).max(self.free_ns)
-    }
 }
 
 #[cfg(test)]

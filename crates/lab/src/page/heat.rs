@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use super::html::{anchor, escape};
+use super::escape::{anchor, escape};
 use super::plot::{self, BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH};
 use super::scale::Axis;
 use super::{Panel, Scale, Unit};

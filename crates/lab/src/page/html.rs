@@ -4,6 +4,7 @@
 //! `assets/page.css`. Called by `Page::html`. Invariant: every text of the page goes through
 //! `escape`, and every id through `anchor`.
 
+use super::escape::{anchor, escape};
 use super::heat::{self, HeatMap};
 use super::plot;
 use super::scale::{percent_off, short};
@@ -13,28 +14,6 @@ use super::{
 
 const STYLE: &str = include_str!("../../assets/page.css");
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
-
-/// Text as HTML shows it, in elements and in quoted attributes.
-pub(super) fn escape(text: &str) -> String {
-    let mut html = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => html.push_str("&amp;"),
-            '<' => html.push_str("&lt;"),
-            '>' => html.push_str("&gt;"),
-            '"' => html.push_str("&quot;"),
-            '\'' => html.push_str("&#39;"),
-            c => html.push(c),
-        }
-    }
-    html
-}
-
-/// An id as a link names it.
-pub(super) fn anchor(id: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
-    id.chars().map(plain).collect()
-}
 
 /// The whole file.
 pub(super) fn page(page: &Page, maps: &[HeatMap]) -> String {

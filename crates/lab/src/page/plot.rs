@@ -4,7 +4,7 @@
 //! points differ too, so that nothing hangs on colour alone. Each point has a title that browsers
 //! show under the pointer. Called by `html.rs`. Every text goes through `escape`.
 
-use super::html::escape;
+use super::escape::escape;
 use super::scale::{Axis, short};
 use super::{Mark, Panel, Scale, Series, SeriesKind, Unit};
 

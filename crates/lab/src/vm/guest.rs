@@ -15,8 +15,8 @@ use millrace_machine::{Machine, Simulated, Stage};
 
 use super::costs::charge;
 use super::lock;
+use super::machine::Vm;
 use super::ring::VmRequest;
-use super::run::Vm;
 use super::vcpu::{IPI, Vcpu};
 use crate::sim::Passed;
 use crate::workload::Offsets;

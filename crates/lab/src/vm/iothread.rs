@@ -11,12 +11,12 @@ use std::sync::Arc;
 use millrace_block::{Bio, Buffer, Channel, ChannelConfig, IoThread, Op, Stamp};
 use millrace_exports::vhost::pace::{Pace, PaceConfig};
 use millrace_exports::vhost::polling::Polling;
-use millrace_machine::{CpuId, Doorbell, Machine, Parker, Simulated, Stage};
+use millrace_machine::{CpuId, Machine, Simulated, Stage};
 
 use super::costs::charge;
 use super::lock;
+use super::machine::{ThreadHandle, Vm};
 use super::ring::{Ring, VmRequest};
-use super::run::Vm;
 
 /// A queue, as its I/O thread has it.
 struct Queue {
@@ -35,21 +35,6 @@ enum Kicks {
     Asked,
     /// Leaves them off: somebody polls.
     AsTheyAre,
-}
-
-/// How others reach an I/O thread.
-pub(super) struct ThreadHandle {
-    pub(super) cpu: u32,
-    pub(super) bell: Arc<Doorbell<Simulated>>,
-    /// Queues whose notification nobody has looked at.
-    pub(super) kicked: std::sync::Mutex<u64>,
-}
-
-impl ThreadHandle {
-    pub(super) fn new(cpu: u32) -> ThreadHandle {
-        let bell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
-        ThreadHandle { cpu, bell, kicked: std::sync::Mutex::new(0) }
-    }
 }
 
 /// An I/O thread.
