@@ -8,6 +8,10 @@
 
 pub mod patch;
 
+/// The file of `crates/lab` that lists the bugs.
+#[path = "../../crates/lab/src/explore/planted/names.rs"]
+mod names;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -15,24 +19,11 @@ use std::process::{Command, Output};
 use anyhow::{Context, Result, bail};
 
 use crate::tree;
+use names::PLANTS;
 use patch::Patch;
 
 /// Target folder of whatever is built in the patched copy.
 const TARGET: &str = "target/planted";
-
-/// Names that the program knows: those of `Plant`, in small letters.
-const PLANTS: [&str; 10] = [
-    "skipped-wake-up",
-    "leaked-tag",
-    "double-completion",
-    "dropped-member-flush",
-    "flush-joined-too-late",
-    "freeze-misses-one",
-    "merge-across-chunk",
-    "sq-unlock-too-early",
-    "tag-unlooked",
-    "busy-forgotten",
-];
 
 /// Brings the patched copy of the tree at `root` up to date and returns its folder. cargo is to
 /// build it in [`target`], and builds only what is new.

@@ -3,19 +3,9 @@
 //! Only the build of `cargo xtask planted` has any: it patches the production lines and turns the
 //! feature `planted` on, see `millrace_machine::plant`. Called by workers.
 
-/// Names of the bugs that the explorer must find.
-pub const PLANTS: [&str; 10] = [
-    "skipped-wake-up",
-    "leaked-tag",
-    "double-completion",
-    "dropped-member-flush",
-    "flush-joined-too-late",
-    "freeze-misses-one",
-    "merge-across-chunk",
-    "sq-unlock-too-early",
-    "tag-unlooked",
-    "busy-forgotten",
-];
+mod names;
+
+pub use names::PLANTS;
 
 /// Runs `body` with the bug of this name planted, or with none.
 ///

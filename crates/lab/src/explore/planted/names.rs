@@ -1,0 +1,17 @@
+//! The names of planted bugs, as `--plant` takes them: those of `Plant`, in small letters.
+//!
+//! Compiled by the explorer and by `cargo xtask planted`, so that both know the same.
+
+/// Names of the bugs that the explorer must find.
+pub const PLANTS: [&str; 10] = [
+    "skipped-wake-up",
+    "leaked-tag",
+    "double-completion",
+    "dropped-member-flush",
+    "flush-joined-too-late",
+    "freeze-misses-one",
+    "merge-across-chunk",
+    "sq-unlock-too-early",
+    "tag-unlooked",
+    "busy-forgotten",
+];
