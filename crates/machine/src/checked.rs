@@ -21,7 +21,7 @@ mod view;
 pub use explorer::{Explorer, Failure, Report};
 pub use primitives::{
     CheckedCounter, CheckedGuard, CheckedLine, CheckedLock, CheckedMeter, CheckedParker,
-    CheckedThread, CheckedWord, meter_locks,
+    CheckedThread, CheckedWord, meter_locks, unmeter_locks,
 };
 
 use std::boxed::Box;

@@ -50,7 +50,7 @@ pub struct Poll {
     offer_ns: u64,
 }
 
-/// What to do after a look.
+/// What to do after a look that found no work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     Look,
@@ -74,12 +74,19 @@ impl Poll {
         Poll { start_ns, until_ns, seen_ns: start_ns, offer_ns: start_ns + OFFER_NS }
     }
 
-    /// After a look at this time that found work or not.
+    /// A look was at this time; true if somebody may have kept the CPU since the one before.
     #[inline]
-    fn next(&mut self, now_ns: u64, came: bool) -> Next {
+    fn looked(&mut self, now_ns: u64) -> bool {
         let kept = now_ns - self.seen_ns > KEPT_NS;
         self.seen_ns = now_ns;
-        if came || kept || now_ns >= self.until_ns {
+        kept
+    }
+
+    /// What to do after a look at this time that found no work.
+    #[inline]
+    fn next(&mut self, now_ns: u64) -> Next {
+        let kept = self.looked(now_ns);
+        if kept || now_ns >= self.until_ns {
             return Next::End { kept };
         }
         if now_ns >= self.offer_ns { Next::Offer } else { Next::Look }
@@ -143,17 +150,32 @@ impl CpuShare {
     pub fn poll(&mut self, until_ns: u64, mut ready: impl FnMut() -> bool) -> Polled {
         let mut poll = Poll::new(until_ns);
         loop {
-            if let Some(polled) = self.step(&mut poll, ready()) {
+            if ready() {
+                return self.hit(&mut poll);
+            }
+            if let Some(polled) = self.missed(&mut poll) {
                 return polled;
             }
         }
     }
 
-    /// A step of a poll, after a look that found work or not; what came of it if it was the last.
+    /// The end of a poll whose last look found work.
     #[inline]
-    pub fn step(&mut self, poll: &mut Poll, came: bool) -> Option<Polled> {
+    pub fn hit(&mut self, poll: &mut Poll) -> Polled {
         let now_ns = Native::now();
-        match poll.next(now_ns, came) {
+        if poll.looked(now_ns) && self.was_taken() {
+            self.lose();
+        } else {
+            self.pauses.caught();
+        }
+        Polled { came: true, waited_ns: now_ns - poll.start_ns }
+    }
+
+    /// A step of a poll, after a look that found no work; what came of the poll if it is over.
+    #[inline]
+    pub fn missed(&mut self, poll: &mut Poll) -> Option<Polled> {
+        let now_ns = Native::now();
+        match poll.next(now_ns) {
             Next::Look => {}
             Next::Offer => {
                 // The next look tells what came of it.
@@ -165,11 +187,9 @@ impl CpuShare {
                 let kept = kept && self.was_taken();
                 if kept {
                     self.lose();
-                } else if came {
-                    self.pauses.caught();
                 }
-                if kept || came || now_ns >= poll.until_ns {
-                    return Some(Polled { came, waited_ns: now_ns - poll.start_ns });
+                if kept || now_ns >= poll.until_ns {
+                    return Some(Polled { came: false, waited_ns: now_ns - poll.start_ns });
                 }
             }
         }
@@ -354,7 +374,7 @@ mod tests {
         let (mut poll, mut now_ns, mut offers) = (Poll::at(0, 1_000_000), 0, [0, 0]);
         for (taken, until_ns) in [(0, 500_000), (1, 900_000)] {
             while now_ns < until_ns {
-                match poll.next(now_ns, false) {
+                match poll.next(now_ns) {
                     Next::Look => now_ns += 100,
                     Next::Offer => {
                         offers[taken] += 1;
@@ -367,20 +387,21 @@ mod tests {
         }
         assert!(offers[0] < 9, "{offers:?}");
         assert!((7..=14).contains(&offers[1]), "{offers:?}: 30 us each");
-        assert_eq!(poll.next(1_000_000, false), Next::End { kept: true });
+        assert_eq!(poll.next(1_000_000), Next::End { kept: true });
     }
 
     #[test]
     fn whoever_keeps_the_cpu_for_long_ends_the_poll_with_or_without_work() {
-        for came in [false, true] {
-            let mut poll = Poll::at(0, u64::MAX);
-            assert_eq!(poll.next(OFFER_NS, false), Next::Offer);
-            assert_eq!(poll.next(OFFER_NS + KEPT_NS + 1, came), Next::End { kept: true });
-        }
+        let mut poll = Poll::at(0, u64::MAX);
+        assert_eq!(poll.next(OFFER_NS), Next::Offer);
+        assert_eq!(poll.next(OFFER_NS + KEPT_NS + 1), Next::End { kept: true });
+        let mut poll = Poll::at(0, u64::MAX);
+        assert_eq!(poll.next(OFFER_NS), Next::Offer);
+        assert!(poll.looked(OFFER_NS + KEPT_NS + 1));
         let mut poll = Poll::at(0, 50_000);
-        assert_eq!(poll.next(OFFER_NS, false), Next::Offer);
-        assert_eq!(poll.next(OFFER_NS + KEPT_NS, true), Next::End { kept: false }, "took turns");
-        assert_eq!(poll.next(50_000, false), Next::End { kept: false }, "its time is over");
+        assert_eq!(poll.next(OFFER_NS), Next::Offer);
+        assert!(!poll.looked(OFFER_NS + KEPT_NS), "took turns");
+        assert_eq!(poll.next(50_000), Next::End { kept: false }, "its time is over");
     }
 
     #[test]

@@ -10,7 +10,9 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_machine::checked::{Checked, CheckedLine, Explorer, ensure, meter_locks};
+use millrace_machine::checked::{
+    Checked, CheckedLine, Explorer, ensure, meter_locks, unmeter_locks,
+};
 use millrace_machine::plant::Plant;
 use millrace_machine::{Line, Machine, Order, Thread};
 
@@ -38,7 +40,7 @@ enum Asks {
 
 /// A submitter for each of these software queues; all the work must be done in the end.
 fn submit(ctxs: &'static [usize], asks: Asks) {
-    meter_locks(false);
+    unmeter_locks();
     let most = ctxs.iter().max().map_or(0, |ctx| ctx + 1);
     let scene = Arc::new(Scene {
         hctx: HardwareQueue::new(
@@ -55,13 +57,13 @@ fn submit(ctxs: &'static [usize], asks: Asks) {
     };
     let threads: Vec<_> = ctxs.iter().map(|ctx| submitter(*ctx)).collect();
     if asks != Asks::Never {
-        meter_locks(true);
+        meter_locks();
         scene.hctx.serve.meter();
     }
     if asks == Asks::ForAWhile {
         // Others go on meanwhile.
         Checked::fence(Order::SeqCst);
-        meter_locks(false);
+        unmeter_locks();
     }
     threads.into_iter().for_each(|thread| ensure(thread.join(), "a thread failed"));
     for ctx in ctxs {
@@ -119,5 +121,5 @@ fn statistics_asked_for_in_the_midst_lose_no_work_and_let_nobody_else_in() {
         let name = format!("serve lock, 2 threads, {name}");
         holds_but_for(&name, bounded(3), &bugs, move || submit(&[0, 1], asks));
     }
-    meter_locks(false);
+    unmeter_locks();
 }

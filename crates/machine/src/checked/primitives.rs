@@ -242,10 +242,16 @@ std::thread_local! {
     static METERED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Turns lock statistics on or off, for the models that the calling thread explores. A model sets
-/// it when it begins; changes are no step, and are seen at once.
-pub fn meter_locks(on: bool) {
-    METERED.set(on);
+/// Turns lock statistics on for the models that the calling thread explores, until
+/// [`unmeter_locks`]. A model says what it wants when it begins; changes are no step, and are seen
+/// at once.
+pub fn meter_locks() {
+    METERED.set(true);
+}
+
+/// Turns lock statistics off for the models that the calling thread explores.
+pub fn unmeter_locks() {
+    METERED.set(false);
 }
 
 /// Lock statistics that somebody may ask for, and nobody reads.

@@ -53,8 +53,10 @@ impl IoThread {
         let turns = self.turns && self.channel.in_flight() > 0;
         let mut poll = Poll::new(Native::now().saturating_add(spin_ns));
         let Polled { came, waited_ns } = loop {
-            let came = self.has_news() || (turns && self.turn_now(0)? > 0);
-            if let Some(polled) = self.idle.share.step(&mut poll, came) {
+            if self.has_news() || (turns && self.turn_now(0)? > 0) {
+                break self.idle.share.hit(&mut poll);
+            }
+            if let Some(polled) = self.idle.share.missed(&mut poll) {
                 break polled;
             }
         };
