@@ -1,35 +1,48 @@
-//! Rule: the folders of a crate are layers, and a file imports only downwards.
+//! Rule: files do not import each other in circles, and the folders of a crate are layers.
 //!
-//! A layer is a folder with the file of its name; it stands on the layers that `HOUSES` lists
-//! before it. Within a layer files may import each other, but no more than two of them in a circle.
-//! An import is any path of the product code that begins with `crate::` or `super::`; calls of
-//! methods are not seen. Called by `tidy::run` with all files at once.
+//! In every crate under `crates` and in `xtask` no more than two files may import each other in a
+//! circle. Where `LAYERS` lists a crate's layers, lowest first, a file imports only downwards, too;
+//! a layer is a folder with the file of its name, within which only circles count. An import is any
+//! path of the product code that begins with `crate::` or `super::`; calls of methods, and paths to
+//! a file's own children, are not seen. Called by `tidy::run` with all files at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Finding;
 use super::source::Source;
 
-/// A crate's source folder and its layers, the lowest first.
-struct House {
-    src: &'static str,
-    layers: &'static [&'static str],
+/// A crate's source folder and its layers, the lowest first; none if any file may import any.
+struct House<'a> {
+    src: &'a str,
+    layers: &'a [&'a str],
 }
 
-const HOUSES: [House; 1] = [House {
-    src: "crates/block/src/",
-    layers: &["bio", "chain", "account", "queue", "trace", "disk", "volume", "channel"],
-}];
+/// The layers of crates that have some.
+const LAYERS: [(&str, &[&str]); 1] = [(
+    "crates/block/src/",
+    &["bio", "chain", "account", "queue", "trace", "disk", "volume", "channel"],
+)];
 
 /// Most files of one circle of imports.
 const CIRCLE_MAX: usize = 2;
 
+/// TO BE REMOVED: a circle of exactly this many files that one crate still has.
+const KNOWN_CIRCLE: (&str, usize) = ("crates/exports/src/", 10);
+
 /// Imports of a house: from which file to which other one, with the first line that says so.
 type Arrows = BTreeMap<String, BTreeMap<String, usize>>;
 
-/// Checks the crates of `HOUSES`.
+/// Checks every crate under `crates`, and `xtask`.
 pub fn check(sources: &[Source]) -> Vec<Finding> {
-    HOUSES.iter().flat_map(|house| check_house(sources, house)).collect()
+    let checked =
+        |source: &&Source| ["crates/", "xtask/"].iter().any(|r| source.path.starts_with(r));
+    let srcs: BTreeSet<String> = sources
+        .iter()
+        .filter(checked)
+        .map(|source| format!("{}/src/", source.crate_path()))
+        .collect();
+    let layers = |src: &str| LAYERS.iter().find(|(of, _)| *of == src).map_or(&[][..], |(_, l)| *l);
+    srcs.iter().flat_map(|src| check_house(sources, &House { src, layers: layers(src) })).collect()
 }
 
 fn check_house(sources: &[Source], house: &House) -> Vec<Finding> {
@@ -40,7 +53,7 @@ fn check_house(sources: &[Source], house: &House) -> Vec<Finding> {
     let mut arrows = Arrows::new();
     for (name, source) in &files {
         let layer = layer_of(house, name);
-        if layer.is_none() && name != "lib" {
+        if layer.is_none() && !house.layers.is_empty() && name != "lib" {
             let text = "is in no layer; put it into one, or list its folder in tidy's layers";
             findings.push(Finding::new(&source.path, 1, text));
         }
@@ -59,7 +72,10 @@ fn check_house(sources: &[Source], house: &House) -> Vec<Finding> {
             }
         }
     }
-    for circle in circles(&arrows).into_iter().filter(|circle| circle.len() > CIRCLE_MAX) {
+    let allowed = |circle: &Vec<String>| {
+        circle.len() <= CIRCLE_MAX || (house.src, circle.len()) == KNOWN_CIRCLE
+    };
+    for circle in circles(&arrows).into_iter().filter(|circle| !allowed(circle)) {
         let text = format!(
             "{} files import each other in a circle, {CIRCLE_MAX} at most: {}",
             circle.len(),
@@ -82,19 +98,53 @@ fn layer_of(house: &House, module: &str) -> Option<usize> {
 
 /// The files that a file's paths lead to, with their lines.
 fn imports(name: &str, source: &Source, exists: &dyn Fn(&str) -> bool) -> Vec<(usize, String)> {
+    let lines: Vec<(usize, &str)> = source.product_code().collect();
     let mut found = Vec::new();
-    for (line, code) in source.product_code() {
+    for (index, (line, code)) in lines.iter().enumerate() {
         for (start, root) in [("crate::", ""), ("super::", parent(name))] {
             for (at, _) in code.match_indices(start) {
                 if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':') {
                     continue;
                 }
-                let rest = &code[at + start.len()..];
-                found.extend(target(root, rest, exists).map(|file| (line, file)));
+                let mut path = code[at + start.len()..].to_owned();
+                for (_, more) in &lines[index + 1..] {
+                    if path.contains(';') || path.matches('{').count() == path.matches('}').count()
+                    {
+                        break;
+                    }
+                    path += more.trim();
+                }
+                let files = expand("", &path);
+                found.extend(files.iter().filter_map(|p| Some((*line, target(root, p, exists)?))));
             }
         }
     }
     found
+}
+
+/// The paths that `path`, which may hold braces, stands for, each behind `prefix`.
+fn expand(prefix: &str, path: &str) -> Vec<String> {
+    let in_path = |c: char| c == '_' || c == ':' || c.is_alphanumeric();
+    let end = path.find(|c| !in_path(c)).unwrap_or(path.len());
+    let whole = format!("{prefix}{}", &path[..end]);
+    let Some(group) = path[end..].strip_prefix('{') else { return vec![whole] };
+    if !whole.is_empty() && !whole.ends_with("::") {
+        return vec![whole];
+    }
+    let (mut depth, mut from, mut paths) = (0, 0, Vec::new());
+    for (at, c) in group.char_indices() {
+        if depth == 0 && (c == ',' || c == '}') {
+            paths.extend(expand(&whole, group[from..at].trim()));
+            from = at + 1;
+        }
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    paths
 }
 
 fn parent(name: &str) -> &str {
@@ -153,10 +203,13 @@ mod tests {
     use super::*;
 
     fn findings(files: &[(&str, &str)]) -> Vec<String> {
-        let house = House { src: "s/", layers: &["low", "high"] };
+        findings_in(&House { src: "s/", layers: &["low", "high"] }, files)
+    }
+
+    fn findings_in(house: &House<'_>, files: &[(&str, &str)]) -> Vec<String> {
         let parse = |(path, text): &(&str, &str)| Source::parse(&format!("s/{path}.rs"), text);
         let sources: Vec<Source> = files.iter().map(parse).collect();
-        check_house(&sources, &house).into_iter().map(|finding| finding.to_string()).collect()
+        check_house(&sources, house).into_iter().map(|finding| finding.to_string()).collect()
     }
 
     #[test]
@@ -191,6 +244,40 @@ mod tests {
         let found = findings(&files);
         assert_eq!(found.len(), 1);
         assert!(found[0].ends_with("low/a, low/b, low/c"), "{found:?}");
+    }
+
+    #[test]
+    fn circles_count_in_crates_without_layers_too_and_through_braces() {
+        let files = [
+            ("lib", "pub use a::A;\n"),
+            ("a", "use crate::{\n    b::B,\n    t::T,\n};\n"),
+            ("b", "use super::{a::A, b::{self, c::{self, C}}};\n"),
+            ("b/c", "fn f() -> crate::t::T { T {} }\n"),
+            ("t", "use crate::a;\n"),
+        ];
+        let found = findings_in(&House { src: "s/", layers: &[] }, &files);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].ends_with("4 files import each other in a circle, 2 at most: a, b, b/c, t")
+        );
+    }
+
+    #[test]
+    fn every_crate_is_checked_by_itself() {
+        let sources: Vec<Source> = ["a", "b", "c"]
+            .into_iter()
+            .zip(["b", "c", "a"])
+            .flat_map(|(from, to)| {
+                let text = format!("use crate::{to}::X;\n");
+                [
+                    Source::parse(&format!("xtask/src/{from}.rs"), &text),
+                    Source::parse(&format!("crates/{from}/src/{from}.rs"), &text),
+                ]
+            })
+            .collect();
+        let found = check(&sources);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].path, "xtask/src/a.rs");
     }
 
     #[test]
