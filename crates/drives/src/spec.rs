@@ -1,8 +1,8 @@
 //! `Spec`: a drive as a person writes it: `driver:key=value,key=value`, or `driver@controller:...`.
 //!
 //! Plain data and its text form; `open.rs` makes drives of it. A value that holds commas stands in
-//! parentheses, so specs nest: `fault:drive=(file:path=/x/d0,size=4g),every=100`. The same keys
-//! come from configuration files by `from_pairs`. Called by the binary and by tests. Invariant: a
+//! parentheses, so specs nest: `fault:drive=(file:path=/x/d0,size=4g),every=100`. Configuration
+//! files give the keys one by one, to `from_pairs`. Called by the binary and by tests. Invariant: a
 //! `Spec` names a known driver and only keys that this driver has, each once; values are checked
 //! when the drive is opened.
 

@@ -34,7 +34,7 @@ const PATIENCE_NS: u64 = 10_000_000_000;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting::of_caller();
 
-/// Who carries out the operations of a queue.
+/// What carries out the operations of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// The ring.

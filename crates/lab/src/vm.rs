@@ -3,8 +3,9 @@
 //! `costs` is what virtualisation costs, from a file; `ring` a virtqueue with its lock and its
 //! suppression of notifications; `vcpu` a vCPU as others see it; `machine` what all threads share;
 //! `guest` what runs on a vCPU: a process and the guest's driver; `iothread` the host's side: the
-//! production block layer with the production policies of vhost (`Pace`, `Polling`); `run` one row. vCPUs and I/O threads are
-//! simulated threads that share the host's cores. Called by papers' experiments. Source: \[MIOT\].
+//! production block layer with the production policies of vhost (`Pace`, `Polling`); `run` one row.
+//! vCPUs and I/O threads are simulated threads that share the host's cores. Called by papers'
+//! experiments. Source: \[MIOT\].
 //!
 //! What is left out: hyper-threads; a scheduler that moves threads, or takes a core from a vCPU
 //! that holds a lock of the guest; caches and TLBs that an exit pollutes; nested paging; ticks.

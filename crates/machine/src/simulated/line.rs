@@ -114,7 +114,7 @@ impl LineState {
     }
 }
 
-/// Who accesses how much, and when.
+/// An access of a CPU: when, and how much.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Access {
     pub(super) cpu: usize,

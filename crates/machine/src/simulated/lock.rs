@@ -1,11 +1,12 @@
 //! Ticket locks: who waits spins, first come first served.
 //!
 //! `SimLock` keeps its value in a mutex of the system, which is never contended: the table
-//! (lock_table.rs) decides whose turn it is. Taking a lock costs a locked instruction on its line; handing it over
-//! costs the transfer of that line to the next holder and a part of a transfer for every other
-//! spinner, all of whom read the line again; the value's own lines follow if another CPU held it
-//! last: as many as it fills, or for the lock of the single-queue design as many as the model says
-//! that it protected in the kernel. A CPU that holds or waits for a lock is not taken away.
+//! (lock_table.rs) decides whose turn it is. Taking a lock costs a locked instruction on its line;
+//! handing it over costs the transfer of that line to the next holder and a part of a transfer for
+//! every other spinner, all of whom read the line again; the value's own lines follow if another
+//! CPU held it last: as many as it fills, or for the lock of the single-queue design as many as the
+//! model says that it protected in the kernel. A CPU that holds or waits for a lock is not taken
+//! away.
 //! Source: \[MQ\]'s kernels (`ticket_spin_lock`); Boyd-Wickizer et al., Non-scalable locks are
 //! dangerous, OLS 2012.
 

@@ -1,8 +1,8 @@
 //! `SimMeter`: statistics of locks that are made of words.
 //!
 //! Such locks tell of each time that they are held, always and at no cost in virtual time, as the
-//! table (lock_table.rs) knows it of the others. Owned by that table; called by the block layer through
-//! `Machine::Meter`. Outside a simulation nothing is counted.
+//! table (lock_table.rs) knows it of the others. That table owns the counts; called by the block
+//! layer through `Machine::Meter`. Outside a simulation nothing is counted.
 
 use super::time::PS_PER_NS;
 use super::world::private;

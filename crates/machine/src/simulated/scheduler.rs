@@ -1,6 +1,7 @@
-//! The scheduler of a simulation: which CPU comes next, and which thread it runs.
+//! `Scheduler`: which CPU of a simulation comes next, and which thread it runs.
 //!
-//! Called by run.rs between two coroutines (`pick`) and by whatever blocks or wakes a thread. A CPU
+//! Owns CPUs, threads and their clocks. Called by the world, for the run loop between two
+//! coroutines (`pick`), and by whatever blocks or wakes a thread. A CPU
 //! runs one thread until that blocks, ends, or has used up its time slice while others wait; they
 //! take turns in order of arrival. A CPU is never taken from a thread that holds or waits for a
 //! lock. A CPU that spins in `spin_until` is given up as soon as somebody else wants it. Models may

@@ -2,9 +2,12 @@
 //!
 //! Found through a thread-local pointer that the run loop (run.rs) sets; one thread of the system
 //! runs a whole simulation. Invariant that makes the simulation sequentially consistent: a CPU
-//! accesses shared state only when its clock is the earliest of all CPUs that can run (`gate`), so
-//! accesses happen in the order of virtual time. The `RefCell` is never borrowed over a suspension.
-//! All times are integers in picoseconds, so that debug and release builds agree to the bit.
+//! accesses shared state only when its clock is the earliest of all CPUs that can run (`shared`),
+//! so accesses happen in the order of virtual time. The `RefCell` is never borrowed over a
+//! suspension.
+//! All times are integers in picoseconds, so that debug and release builds agree to the bit. Owns
+//! the scheduler, the caches and the table of locks, which know nothing of each other nor of it;
+//! lock.rs, spin.rs and thread.rs add what concerns several of them.
 #![allow(unsafe_code)]
 
 use core::cell::{Cell, RefCell};
