@@ -16,8 +16,7 @@ use crate::channel::plug::Plug;
 use crate::disk::runner::Runner;
 use crate::disk::trace::PlugPlace;
 use crate::disk::visit::Visit;
-use crate::disk::{Disk, Stack, SubmitPath};
-use crate::disk::{direct, filled, sq, timeouts};
+use crate::disk::{Disk, Stack, SubmitPath, direct, filled, sq, timeouts};
 use crate::queue::driver::QueueKind;
 use crate::queue::request::RequestRef;
 use crate::queue::{HardwareQueue, Route};
@@ -131,14 +130,20 @@ impl<M: Machine> Member<M> {
         bios
     }
 
+    /// Counts what is plugged as the drive's, and tells listeners that it is unplugged.
+    #[inline(always)]
+    fn unplug(&mut self, run: &mut Runner<M>) {
+        let (fresh, mut tracing) = (self.count(), self.disk.trace(run));
+        // What was refused is tried again, and was unplugged before.
+        if tracing.is_on() && fresh > 0 {
+            tracing.unplug(self.plug.list());
+        }
+    }
+
     #[inline(never)]
     fn flush_list(&mut self, run: &mut Runner<M>) -> u32 {
-        let (fresh, traced) = (self.count(), self.disk.trace(run).is_on());
+        self.unplug(run);
         let list = self.plug.list();
-        // What was refused is tried again, and was unplugged before.
-        if traced && fresh > 0 {
-            self.disk.trace(run).unplug(list);
-        }
         let mut visit = Visit::new(&self.disk, self.route.hctx, run, &self.stats);
         match self.disk.config.stack {
             Stack::Sq => sq::submit(&mut visit, list),
@@ -153,20 +158,16 @@ impl<M: Machine> Member<M> {
         if self.plug.is_empty() {
             return 0;
         }
-        let traced = self.disk.trace(run).is_on();
         if server == Server::Submitter || !self.disk.has_worker() {
-            if !traced {
+            if !self.disk.trace(run).is_on() {
                 return self.flush(run);
             }
             // A batch of one has a shorter way than this, on which nobody looks.
             self.served_here = true;
             return self.flush_list(run);
         }
-        let fresh = self.count();
+        self.unplug(run);
         let list = self.plug.list();
-        if traced && fresh > 0 {
-            self.disk.trace(run).unplug(list);
-        }
         let mut visit = Visit::new(&self.disk, self.route.hctx, run, &self.stats);
         visit.hand_over(self.route.ctx, list);
         list.len()

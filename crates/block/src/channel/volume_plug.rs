@@ -82,11 +82,10 @@ impl<M: Machine> VolumePlug<M> {
         for plugged in self.requests.iter_mut().rev() {
             looks += 1;
             let Some(bio) = left.take() else { break };
-            if plugged.member != bio.member {
+            let Some(rq) = plugged.rq.as_mut().filter(|_| plugged.member == bio.member) else {
                 left = Some(bio);
                 continue;
-            }
-            let Some(rq) = &mut plugged.rq else { continue };
+            };
             rq.touch();
             if rq.chain.as_ref().is_some_and(|chain| chain.stage == BioStage::Child) {
                 // Neither is a part merged with what comes after it.

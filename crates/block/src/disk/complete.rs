@@ -1,9 +1,9 @@
 //! Completion: from a tag to its request to its bios to the channels that submitted them.
 //!
 //! Called by dispatch.rs with the batch that a driver named, outside the serve lock unless more is
-//! to be dispatched. No search: the tag is the index of the request (\[MQ\] point 4). Also the
-//! clock's side of it: requests that no drive answers. Lock order: as dispatch.rs; the abandoned
-//! list last. Kernel counterpart: `blk_mq_end_request_batch`, `blk_mq_timeout_work`.
+//! to be dispatched. No search: the tag is the index of the request (\[MQ\] point 4). Requests
+//! that no drive answers end in timeouts.rs. Lock order: as dispatch.rs; the abandoned list last.
+//! Kernel counterpart: `blk_mq_end_request_batch`.
 
 use millrace_machine::{Lock, Machine, Stage};
 

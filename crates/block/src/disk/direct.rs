@@ -29,13 +29,13 @@ const MOST_AT_ONCE: u32 = CompletionBatch::CAPACITY as u32;
 /// Whether a batch may go the short way. What others marked as pending meanwhile is no
 /// obstacle: they have left a flag, or rung the owner, who polls all its queues.
 #[inline(always)]
-pub(crate) fn is_plain<'a, M: Machine>(visit: &Visit<'a, M>, serve: &Serve<M>) -> bool {
+pub(crate) fn is_plain<M: Machine>(visit: &Visit<'_, M>, serve: &Serve<M>) -> bool {
     visit.disk.path == SubmitPath::Direct && is_free(visit, serve)
 }
 
 /// Whether nothing waits before a batch that would go the short way.
 #[inline(always)]
-fn is_free<'a, M: Machine>(visit: &Visit<'a, M>, serve: &Serve<M>) -> bool {
+fn is_free<M: Machine>(visit: &Visit<'_, M>, serve: &Serve<M>) -> bool {
     visit.run.stamp == Stamp::Batch
         && visit.run.woken.is_empty()
         && serve.staged.is_empty()
@@ -87,10 +87,10 @@ pub(crate) fn issue_batch<'a, M: Machine>(
     leave_and_end(visit, serving);
 }
 
-/// [`Visit::issue_list`] while somebody records.
+/// [`issue_list`] while somebody records.
 #[inline(never)]
-fn issue_recorded<'a, M: Machine>(
-    visit: &mut Visit<'a, M>,
+fn issue_recorded<M: Machine>(
+    visit: &mut Visit<'_, M>,
     serve: &mut Serve<M>,
     list: &mut BioList<M>,
 ) -> bool {
@@ -101,8 +101,8 @@ fn issue_recorded<'a, M: Machine>(
 /// often answers with that one at once. Gives it back if it is more than one bio, or this
 /// thread cannot serve the queue or must not. The disk's way is the short one.
 #[inline(never)]
-pub(crate) fn issue_single<'a, M: Machine>(
-    visit: &mut Visit<'a, M>,
+pub(crate) fn issue_single<M: Machine>(
+    visit: &mut Visit<'_, M>,
     bio: BioRef<M>,
 ) -> Result<(), BioRef<M>> {
     let hctx = visit.hctx;
@@ -218,8 +218,8 @@ fn go_on<'a, M: Machine>(visit: &mut Visit<'a, M>, stays: Option<ServeGuard<'a, 
 /// Gives bios of a list tags and requests and hands them to the driver, up to the first that
 /// cannot go this way; true if it is only that enough have gone at once.
 #[inline(always)]
-fn issue_list<'a, M: Machine, const RECORDED: bool>(
-    visit: &mut Visit<'a, M>,
+fn issue_list<M: Machine, const RECORDED: bool>(
+    visit: &mut Visit<'_, M>,
     serve: &mut Serve<M>,
     list: &mut BioList<M>,
 ) -> bool {

@@ -1,6 +1,6 @@
 //! Requests that got their tags while they were plugged: the way in of the `per-volume` mode.
 //!
-//! Part of `Disk`; called by the channel's one list for all drives (channel/volume_plug.rs). Such
+//! Called by the channel's one list for all drives (channel/volume_plug.rs). Such
 //! requests go where those go that the driver gave back as busy: first, and past the software
 //! queue. Kernel counterpart: `blk_mq_insert_requests` of the 4.x series.
 
@@ -13,8 +13,8 @@ use crate::queue::serve::ServeGuard;
 use crate::trace::Action;
 
 /// Takes filled requests and runs the queue; false, and nothing taken, if it is frozen.
-pub(crate) fn submit<'a, M: Machine>(
-    visit: &mut Visit<'a, M>,
+pub(crate) fn submit<M: Machine>(
+    visit: &mut Visit<'_, M>,
     requests: impl Iterator<Item = RequestRef<M>>,
 ) -> bool {
     let hctx = visit.hctx;

@@ -118,7 +118,7 @@ impl<M: Machine> Visit<'_, M> {
     /// on the way.
     pub(crate) fn take_staged(&mut self, serve: &mut Serve<M>) {
         let (disk, hctx) = (self.disk, self.hctx);
-        if !self.disk.is_workers(self.hctx.number) {
+        if !disk.is_workers(hctx.number) {
             return hctx.take_pending(|ctx| {
                 serve.staged.append(disk.ctxs[ctx].ctx.lock().list(hctx.number));
             });
@@ -159,7 +159,7 @@ impl<M: Machine> Visit<'_, M> {
         worker_state.settled.store(settled, Order::Relaxed);
         serve.holds_handed &= serve.has_waiting() || serve.in_flight.count() > 0;
         // Relaxed: the worker itself knows.
-        if serve.holds_handed && worker_state.worker.load(Order::Relaxed) != self.run.owner {
+        if serve.holds_handed && worker_state.owner.load(Order::Relaxed) != self.run.owner {
             // Relaxed: ordered by the fence of `Doorbell::ring`.
             worker_state.rounds.fetch_add(1, Order::Relaxed);
             self.hctx.ring();

@@ -2,8 +2,8 @@
 //!
 //! Kept to be measured against (\[MQ\] problem statement): a request with its tag is taken when the
 //! bio comes (G), merged with the last one queued, removed one at a time for the driver, and ended
-//! one at a time, each under the one lock of the queue. Part of `Disk`; the rest of its path is
-//! dispatch.rs. Kernel counterpart: blk-core.c before 5.0, `blk_queue_bio`, `blk_fetch_request`.
+//! one at a time, each under the one lock of the queue. Called by dispatch.rs and complete.rs,
+//! which have the rest of the path. Kernel counterpart: blk-core.c before 5.0, `blk_queue_bio`, `blk_fetch_request`.
 
 use millrace_machine::{Counter, Lock, Machine, Stage};
 
@@ -18,7 +18,7 @@ use crate::queue::tag::{TagBatch, TagSet};
 use crate::trace::Action;
 
 /// Inserts each bio under the lock and runs the queue; what found no request stays in the list.
-pub(crate) fn submit<'a, M: Machine>(visit: &mut Visit<'a, M>, list: &mut BioList<M>) {
+pub(crate) fn submit<M: Machine>(visit: &mut Visit<'_, M>, list: &mut BioList<M>) {
     let now_ns = M::now();
     while let Some(bio) = list.pop_front() {
         if let Err(bio) = insert(visit, bio, now_ns) {
@@ -33,8 +33,8 @@ pub(crate) fn submit<'a, M: Machine>(visit: &mut Visit<'a, M>, list: &mut BioLis
     visit.kick();
 }
 
-fn insert<'a, M: Machine>(
-    visit: &mut Visit<'a, M>,
+fn insert<M: Machine>(
+    visit: &mut Visit<'_, M>,
     mut bio: BioRef<M>,
     now_ns: u64,
 ) -> Result<(), BioRef<M>> {
@@ -92,8 +92,8 @@ fn insert<'a, M: Machine>(
 }
 
 /// Merges a bio with a queued request, or gives it back.
-fn merge<'a, M: Machine>(
-    visit: &mut Visit<'a, M>,
+fn merge<M: Machine>(
+    visit: &mut Visit<'_, M>,
     rq: &mut RequestRef<M>,
     bio: BioRef<M>,
     now_ns: u64,
@@ -112,7 +112,7 @@ fn merge<'a, M: Machine>(
 }
 
 /// Removes one request after another under the lock and hands it to the driver.
-pub(crate) fn dispatch<'a, M: Machine>(visit: &mut Visit<'a, M>, serve: &mut Serve<M>) -> u32 {
+pub(crate) fn dispatch<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>) -> u32 {
     let mut sent = visit.dispatch_staged(serve, 0);
     let mut now_ns = 0;
     // Until the driver is too busy, perhaps for a flush already.
@@ -135,7 +135,7 @@ pub(crate) fn dispatch<'a, M: Machine>(visit: &mut Visit<'a, M>, serve: &mut Ser
 }
 
 /// Ends one request under the lock.
-pub(crate) fn end<'a, M: Machine>(visit: &Visit<'a, M>, tags: &TagSet<M>, rq: RequestRef<M>) {
+pub(crate) fn end<M: Machine>(visit: &Visit<'_, M>, tags: &TagSet<M>, rq: RequestRef<M>) {
     let mut single = visit.disk.sq.lock();
     M::work(Stage::Complete, 1);
     // Flushes were never queued.

@@ -1,4 +1,4 @@
-//! The clock's side of completion: requests that no drive answers.
+//! Timeouts: requests that no drive answers.
 //!
 //! Called by channels and workers now and then, for the queues that they run. A request that is
 //! given up on leaves its tag and its memory behind in quarantine (`AbandonedRequest`), until the
@@ -23,7 +23,7 @@ use crate::queue::request::{Request, State, Tag};
 use crate::trace::Action;
 
 /// Looks for requests that this queue handed over before `now_ns` less the timeout.
-pub(crate) fn check<'a, M: Machine>(visit: &mut Visit<'a, M>, now_ns: u64) {
+pub(crate) fn check<M: Machine>(visit: &mut Visit<'_, M>, now_ns: u64) {
     let timeout_ns = visit.disk.config.timeout_ns;
     let hctx = visit.hctx;
     if timeout_ns == 0 || !visit.may_serve() {
@@ -39,7 +39,7 @@ pub(crate) fn check<'a, M: Machine>(visit: &mut Visit<'a, M>, now_ns: u64) {
     visit.serve(serving);
 }
 
-fn expire<'a, M: Machine>(visit: &mut Visit<'a, M>, serve: &mut Serve<M>, tag: Tag, now_ns: u64) {
+fn expire<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>, tag: Tag, now_ns: u64) {
     let (tags, Serve { queue, in_flight, .. }) = (&*visit.hctx.tags, serve);
     if in_flight.lent(tags, tag).is_none_or(|rq| rq.state == State::Abandoned) {
         return;

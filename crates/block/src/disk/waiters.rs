@@ -1,9 +1,9 @@
 //! Queues that wait for tags: who joins, who is next, and whose turn it is.
 //!
-//! Part of `Disk`, between dispatch.rs, which finds no tag, and complete.rs, which gives some back.
-//! Waiters queue up at the tag set, first come first served; who gave tags back runs the first of
-//! them, perhaps of another disk, and passes the wake on while tags are left. What it does for
-//! others is counted as theirs. Kernel counterpart: `blk_mq_mark_tag_wait`,
+//! Steps of a `Visit` between dispatch.rs, which finds no tag, and complete.rs, which gives some
+//! back. Waiters queue up at the tag set, first come first served; a thread that gave tags back
+//! runs the first of them, perhaps of another disk, and passes the wake on while tags are left.
+//! What the thread does for others is counted as theirs. Kernel counterpart: `blk_mq_mark_tag_wait`,
 //! `sbitmap_queue_wake_up`.
 
 use alloc::sync::{Arc, Weak};

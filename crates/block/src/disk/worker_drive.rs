@@ -59,7 +59,7 @@ impl<M: Machine> WorkerDrive<M> {
         }
         // Release pairs with the Acquire of `is_taken`.
         let taken =
-            worker_state.worker.compare_exchange(0, owner, Order::AcqRel, Order::Relaxed).is_ok();
+            worker_state.owner.compare_exchange(0, owner, Order::AcqRel, Order::Relaxed).is_ok();
         if !taken {
             return Ok(None);
         }
@@ -108,12 +108,12 @@ impl<M: Machine> WorkerDrive<M> {
         let Some(worker_state) = self.worker_state() else { return };
         // Relaxed: what this thread itself wrote, or not its own.
         if self.disk.kind == QueueKind::AnyThread
-            && worker_state.worker.load(Order::Relaxed) == owner
+            && worker_state.owner.load(Order::Relaxed) == owner
         {
             // Before the next worker can come: the bell is its own then.
             self.queue().set_bell(None);
         }
-        if worker_state.worker.compare_exchange(owner, 0, Order::SeqCst, Order::SeqCst).is_err() {
+        if worker_state.owner.compare_exchange(owner, 0, Order::SeqCst, Order::SeqCst).is_err() {
             return;
         }
         for ctx in &self.disk.ctxs {

@@ -11,10 +11,10 @@ pub(crate) struct WorkerState<M: Machine> {
     /// Its hardware queue.
     pub(crate) hctx: u16,
     /// The worker's identity while it is there, else 0.
-    pub(crate) worker: M::Word,
+    pub(crate) owner: M::Word,
     /// Chains put into software queues for it, ever.
     pub(crate) handed: M::Word,
-    /// Of these, those that went to the driver or into another's request; written by who serves.
+    /// Of these, those that went to the driver or into another's request; written by whoever serves.
     pub(crate) settled: M::Word,
     /// How often somebody else took work from its lists and left it in its queue.
     pub(crate) rounds: M::Word,
@@ -23,14 +23,14 @@ pub(crate) struct WorkerState<M: Machine> {
 impl<M: Machine> WorkerState<M> {
     pub(crate) fn new(hctx: u16) -> Self {
         let word = || M::Word::new(0);
-        WorkerState { hctx, worker: word(), handed: word(), settled: word(), rounds: word() }
+        WorkerState { hctx, owner: word(), handed: word(), settled: word(), rounds: word() }
     }
 
     /// Whether a worker is there.
     #[inline]
     pub(crate) fn is_taken(&self) -> bool {
         // Acquire pairs with the Release of `take_seat`: the queue is open.
-        self.worker.load(Order::Acquire) != 0
+        self.owner.load(Order::Acquire) != 0
     }
 
     /// Chains that wait for the worker to send them on.

@@ -20,7 +20,7 @@ pub(crate) struct InFlight {
     count: u32,
 }
 
-/// A stamp that is not 0, which says that nothing is in flight: a nanosecond off at most.
+/// When a tag was handed over, as `issued_ns` keeps it: never 0, and off by a nanosecond at most.
 #[inline(always)]
 fn stamp(now_ns: u64) -> u64 {
     now_ns | 1
