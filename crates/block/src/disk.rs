@@ -14,6 +14,7 @@ pub(crate) mod filled;
 pub(crate) mod freeze;
 pub(crate) mod handover;
 pub(crate) mod runner;
+pub(crate) mod scheduled;
 pub(crate) mod sq;
 pub(crate) mod timeouts;
 pub(crate) mod trace;
@@ -134,6 +135,8 @@ pub struct Disk<M: Machine> {
     pub(crate) ctxs: Box<[SoftwareQueue<M>]>,
     pub(crate) hctxs: Box<[HardwareQueue<M>]>,
     pub(crate) path: SubmitPath,
+    /// 1 if a scheduler is set, for whoever asks; the queues know their own.
+    pub(crate) scheduled: M::Word,
     pub(crate) sq: M::Lock<SingleQueue<M>>,
     pub(crate) flush: M::Lock<FlushState<M>>,
     pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
@@ -209,6 +212,7 @@ impl<M: Machine> Disk<M> {
             path,
             limits,
             capacity: M::Word::new(capacity),
+            scheduled: M::Word::new(0),
             driver,
             kind: hw.kind,
             flags_taken: match limits.features.fua {
@@ -392,7 +396,7 @@ impl<M: Machine> Disk<M> {
     /// Closes a queue with nothing in flight; gives what waits in it.
     pub(crate) fn empty_queue(&self, index: u16, serve: &mut Serve<M>) -> BioList<M> {
         serve.queue = None;
-        let mut left = serve.staged.take();
+        let mut left = serve.take_chains();
         for rq in core::mem::take(&mut serve.requeued) {
             let chain = self.hctxs[usize::from(index)].tags.take_apart(rq);
             if chain.op() == Op::Flush {
@@ -465,6 +469,7 @@ impl<M: Machine> Drop for Disk<M> {
         for hctx in &self.hctxs {
             let mut serve = hctx.serve.enter();
             serve.staged.leak();
+            core::mem::forget(serve.scheduling.take());
             serve.requeued.drain(..).for_each(core::mem::forget);
         }
         self.sq.lock().queue.drain(..).for_each(core::mem::forget);

@@ -47,6 +47,8 @@ pub use queue::driver::{
     TagScope, align_inwards,
 };
 pub use queue::request::{Dispatch, Request, Segments, Tag};
+pub use queue::scheduler::deadline::{Deadline, DeadlineConfig};
+pub use queue::scheduler::{Batch, Chain, Done, Leftover, Pick, Scheduler};
 pub use queue::tag::TagSet;
 pub use trace::blktrace;
 pub use trace::entry::Entry;

@@ -11,6 +11,7 @@ pub(crate) mod driver;
 pub(crate) mod in_flight;
 pub(crate) mod request;
 pub(crate) mod sbitmap;
+pub(crate) mod scheduler;
 pub(crate) mod serve;
 pub(crate) mod tag;
 
@@ -25,6 +26,7 @@ use crate::queue::controller::QueueTags;
 use crate::queue::driver::{DriverQueue, QueueKind};
 use crate::queue::in_flight::InFlight;
 use crate::queue::request::RequestRef;
+use crate::queue::scheduler::Scheduling;
 use crate::queue::serve::{ServeGuard, ServeLock};
 use crate::queue::tag::TagSet;
 
@@ -157,6 +159,8 @@ pub(crate) struct Serve<M: Machine> {
     pub(crate) queue: Option<Box<dyn DriverQueue<M>>>,
     /// Taken from software queues, without a tag yet.
     pub(crate) staged: BioList<M>,
+    /// Orders what was staged, if the drive has a scheduler.
+    pub(crate) scheduling: Option<Box<Scheduling<M>>>,
     /// Filled requests that the driver gave back as busy; they go first.
     pub(crate) requeued: VecDeque<RequestRef<M>>,
     /// What the driver has.
@@ -178,7 +182,25 @@ impl<M: Machine> Serve<M> {
     /// Whether chains or filled requests wait here.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
-        !self.staged.is_empty() || !self.requeued.is_empty()
+        !self.staged.is_empty() || !self.requeued.is_empty() || self.has_scheduled()
+    }
+
+    /// Whether chains wait in a scheduler.
+    #[inline]
+    fn has_scheduled(&self) -> bool {
+        self.scheduling.as_ref().is_some_and(|scheduling| scheduling.len() > 0)
+    }
+
+    /// Takes out all chains that wait here without a tag. The scheduler stays, empty.
+    pub(crate) fn take_chains(&mut self) -> BioList<M> {
+        let mut left = self.scheduling.as_mut().map_or(BioList::new(), |inside| inside.empty());
+        left.append(&mut self.staged);
+        left
+    }
+
+    /// Chains that wait here without a tag.
+    pub(crate) fn chains(&self) -> u32 {
+        self.staged.len() + self.scheduling.as_ref().map_or(0, |scheduling| scheduling.len())
     }
 }
 
@@ -190,6 +212,7 @@ impl<M: Machine> HardwareQueue<M> {
         let serve = Serve {
             queue: None,
             staged: BioList::new(),
+            scheduling: None,
             requeued: VecDeque::with_capacity(depth),
             in_flight: InFlight::new(depth),
             quiesced: false,

@@ -1,19 +1,21 @@
 //! Random histories of three channels of a thread on one drive, compared with what the drive saw.
 //!
-//! Whatever the stack, the queues, the stamps and who listens: all that the drive has room for is
-//! with it, in the order of its coming; every bio ends once, with the status of its request; every
+//! Whatever the stack, the queues, the stamps, the scheduler and who listens: all that the drive has room for is
+//! with it, in the order of its coming unless it is sorted; every bio ends once, with the status of its request; every
 //! tag comes back; and statistics, failures and traces say just what the drive was asked.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod support;
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use millrace_block::blktrace::Act;
 use millrace_block::{
-    Action, BATCH_SIZES, Bio, Buffer, Channel, ChannelConfig, Completion, Controller,
-    ControllerConfig, Disk, DiskConfig, Dispatch, Entry, Event, IoThread, Op, OpFlags, QueueKind,
-    Sharing, Spread, Stack, Stamp, Status, TagScope, TraceSink, TraceStamp, Tracer, Volume,
+    Action, BATCH_SIZES, Batch, Bio, Buffer, Chain, Channel, ChannelConfig, Completion, Controller,
+    ControllerConfig, Deadline, DeadlineConfig, Disk, DiskConfig, Dispatch, Done, Entry, Event,
+    IoThread, Leftover, Op, OpFlags, Pick, QueueKind, Scheduler, Sharing, Spread, Stack, Stamp,
+    Status, TagScope, TraceSink, TraceStamp, Tracer, Volume,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use proptest::prelude::*;
@@ -64,7 +66,42 @@ enum Step {
     Refuse(Vec<Dispatch>),
     Freeze(bool),
     Quiesce(bool),
+    Schedule(Order),
     Settle,
+}
+
+/// The scheduler of the drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    None,
+    Fifo,
+    Deadline,
+}
+
+/// First come, first served, as it is without a scheduler; counts what is in flight.
+struct Fifo {
+    chains: VecDeque<Chain<Native>>,
+    picked: usize,
+    done: usize,
+}
+
+impl Scheduler<Native> for Fifo {
+    fn insert(&mut self, batch: &mut Batch<'_, Native>) {
+        self.chains.extend(batch);
+    }
+    fn next(&mut self, _: u64) -> Pick<Native> {
+        let next = self.chains.pop_front();
+        self.picked += usize::from(next.is_some());
+        next.map_or(Pick::Nothing, Pick::Chain)
+    }
+    fn completed(&mut self, done: &Done) {
+        self.done += 1;
+        assert!(self.done <= self.picked && done.op != Op::Flush, "{done:?}");
+        assert!(done.queued_ns <= done.picked_ns && done.picked_ns <= done.done_ns, "{done:?}");
+    }
+    fn drain(&mut self, left: &mut Leftover<Native>) {
+        self.chains.drain(..).for_each(|chain| left.push(chain));
+    }
 }
 
 fn setting() -> impl Strategy<Value = Setting> {
@@ -125,6 +162,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => proptest::collection::vec(refusal, 1..3).prop_map(Step::Refuse),
         1 => any::<bool>().prop_map(Step::Freeze),
         1 => any::<bool>().prop_map(Step::Quiesce),
+        1 => prop_oneof![Just(Order::None), Just(Order::Fifo), Just(Order::Deadline)]
+            .prop_map(Step::Schedule),
         2 => Just(Step::Settle),
     ]
 }
@@ -159,6 +198,8 @@ struct Rig {
     bios: Vec<Submitted>,
     frozen: bool,
     quiesced: bool,
+    /// Some of it was sorted.
+    sorted: bool,
     /// How many bios came before the disk was frozen last, and when all of this began.
     before_freeze: usize,
     start_ns: u64,
@@ -216,7 +257,7 @@ impl Rig {
             Channel::open(&volume, config).unwrap()
         });
         let channels = channels.collect();
-        let (frozen, quiesced) = (false, false);
+        let (frozen, quiesced, sorted) = (false, false, false);
         let bios = Vec::new();
         let rig = Rig {
             drive,
@@ -228,6 +269,7 @@ impl Rig {
             bios,
             frozen,
             quiesced,
+            sorted,
             before_freeze: 0,
             start_ns: Native::now(),
             range: (1000, 1000),
@@ -371,8 +413,28 @@ impl Rig {
                 self.quiesced = *quiesced;
                 if *quiesced { self.disk.quiesce() } else { self.disk.unquiesce() }
             }
+            Step::Schedule(order) => self.schedule(*order),
             Step::Settle => self.settle(),
         }
+    }
+
+    fn schedule(&mut self, order: Order) {
+        let (_, queues) = self.disk.queue_count();
+        let deadline = Deadline::new(DeadlineConfig::default(), queues);
+        let set = match order {
+            Order::None => {
+                self.disk.clear_scheduler();
+                Ok(())
+            }
+            Order::Fifo => self
+                .disk
+                .set_scheduler(|_| Box::new(Fifo { chains: VecDeque::new(), picked: 0, done: 0 })),
+            Order::Deadline => self.disk.set_scheduler(|hctx| deadline.queue(hctx)),
+        };
+        let takes_one = self.setting.stack == Stack::Mq;
+        assert_eq!(set.is_ok(), takes_one || order == Order::None, "{set:?}");
+        assert_eq!(self.disk.is_scheduled(), takes_one && order != Order::None);
+        self.sorted |= order == Order::Deadline;
     }
 
     /// Lets everything end and compares what all of it came to.
@@ -428,7 +490,7 @@ impl Rig {
             (first.unwrap(), last.unwrap())
         };
         let (_, queues) = self.disk.queue_count();
-        if queues == 1 && self.bios.iter().all(|bio| bio.channel == 0) {
+        if queues == 1 && !self.sorted && self.bios.iter().all(|bio| bio.channel == 0) {
             let numbers: Vec<_> = took.map(number).collect();
             assert!(numbers.is_sorted(), "{numbers:?}");
         }

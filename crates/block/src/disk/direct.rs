@@ -41,6 +41,7 @@ fn is_free<M: Machine>(visit: &Visit<'_, M>, serve: &Serve<M>) -> bool {
         && serve.staged.is_empty()
         && serve.requeued.is_empty()
         && !(serve.quiesced | serve.frozen)
+        && serve.scheduling.is_none()
 }
 
 /// Issues a batch and takes back what the driver has completed.

@@ -13,6 +13,7 @@ use crate::bio::Op;
 use crate::chain::slot::{BioList, BioRef};
 use crate::disk::direct;
 use crate::disk::runner::Stamp;
+use crate::disk::scheduled;
 use crate::disk::sq;
 use crate::disk::visit::Visit;
 use crate::disk::{Stack, SubmitPath};
@@ -213,6 +214,9 @@ impl<'a, M: Machine> Visit<'a, M> {
     #[inline(always)]
     pub(crate) fn check_reaped(&mut self, serve: &mut Serve<M>) {
         serve.in_flight.take_back(&mut self.run.batch, &self.disk.config.name);
+        if serve.scheduling.is_some() {
+            scheduled::tell(self, serve);
+        }
         self.run.take_wake();
     }
 
@@ -229,6 +233,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         }
         if serve.requeued.is_empty() {
             sent += match self.disk.config.stack {
+                _ if serve.scheduling.is_some() => scheduled::dispatch(self, serve, now_ns),
                 Stack::Mq | Stack::Raw => self.dispatch_staged(serve, now_ns),
                 Stack::Sq => sq::dispatch(self, serve),
             };

@@ -154,7 +154,7 @@ impl<M: Machine> Visit<'_, M> {
         else {
             return;
         };
-        let settled = serve.taken.saturating_sub(serve.staged.len().into());
+        let settled = serve.taken.saturating_sub(serve.chains().into());
         // Relaxed: one writer at a time, by the serve lock; read as a measure.
         worker_state.settled.store(settled, Order::Relaxed);
         serve.holds_handed &= serve.has_waiting() || serve.in_flight.count() > 0;

@@ -1,0 +1,155 @@
+//! A hardware queue with a scheduler: in with what was staged, out with what the scheduler names.
+//!
+//! `dispatch` stands in for `Visit::dispatch_staged` in dispatch.rs, with its contract: under the
+//! serve lock, tags taken just before dispatch. Flushes stay staged, and go past the scheduler.
+//! `Disk::set_scheduler` changes it while I/O is under way: what waits goes over to the next one,
+//! and what the driver has is no concern of the next one. Kernel counterpart: block/blk-mq-sched.c,
+//! `elevator_switch`.
+
+use alloc::boxed::Box;
+use alloc::format;
+
+use millrace_machine::{Machine, Order, Word};
+
+use crate::bio::Op;
+use crate::bio::error::{Error, ErrorKind};
+use crate::chain::slot::BioList;
+use crate::disk::visit::Visit;
+use crate::disk::{Disk, Stack};
+use crate::queue::scheduler::{Pick, Scheduler, Scheduling};
+use crate::queue::tag::TagBatch;
+use crate::queue::{HardwareQueue, Serve};
+
+impl<M: Machine> Disk<M> {
+    /// Has chains scheduled from now on: `make` makes the scheduler of each hardware queue, by its
+    /// number. What waits in the scheduler before goes over to the new one. May be called at any
+    /// time, from any thread.
+    ///
+    /// # Errors
+    /// If the drive's stack has no place for a scheduler: only `mq` has.
+    pub fn set_scheduler(
+        &self,
+        mut make: impl FnMut(u16) -> Box<dyn Scheduler<M>>,
+    ) -> Result<(), Error> {
+        if self.config.stack != Stack::Mq {
+            let text = format!(
+                "drive {}: only the stack mq takes a scheduler; set stack to mq",
+                self.name()
+            );
+            return Err(Error::new(ErrorKind::InvalidSetting, text));
+        }
+        // Release pairs with the Acquire of `is_scheduled`.
+        self.scheduled.store(1, Order::Release);
+        for hctx in &self.hctxs {
+            let depth = hctx.tags.depth_with_reserved() as usize;
+            let scheduling = Scheduling::new(make(hctx.number), depth);
+            change(hctx, Some(Box::new(scheduling)));
+        }
+        Ok(())
+    }
+
+    /// Has chains go first come, first served from now on. May be called at any time, from any
+    /// thread.
+    pub fn clear_scheduler(&self) {
+        self.hctxs.iter().for_each(|hctx| change(hctx, None));
+        // Release pairs with the Acquire of `is_scheduled`.
+        self.scheduled.store(0, Order::Release);
+    }
+
+    /// Whether a scheduler is set.
+    #[must_use]
+    pub fn is_scheduled(&self) -> bool {
+        // Acquire pairs with the Release of those who set it.
+        self.scheduled.load(Order::Acquire) != 0
+    }
+}
+
+/// Gives a hardware queue another scheduler, or none.
+fn change<M: Machine>(hctx: &HardwareQueue<M>, next: Option<Box<Scheduling<M>>>) {
+    hctx.change(|serve| {
+        serve.staged = serve.take_chains();
+        serve.scheduling = next;
+    });
+    hctx.mark_own();
+    hctx.ring();
+}
+
+/// Hands what waits to the driver, in the scheduler's order; how many requests that were.
+pub(crate) fn dispatch<M: Machine>(
+    visit: &mut Visit<'_, M>,
+    serve: &mut Serve<M>,
+    mut now_ns: u64,
+) -> u32 {
+    insert(visit, serve);
+    // Only flushes are left there.
+    let mut sent = visit.dispatch_staged(serve, now_ns);
+    let tags = &*visit.hctx.tags;
+    let mut batch = TagBatch::EMPTY;
+    while serve.requeued.is_empty() {
+        let room = visit.hctx.room(serve);
+        let Some(scheduling) = serve.scheduling.as_deref_mut() else { break };
+        if room == 0 || scheduling.len() == 0 {
+            break;
+        }
+        if now_ns == 0 {
+            now_ns = M::now();
+        }
+        let chain = match scheduling.next(now_ns) {
+            Pick::Chain(chain) => chain,
+            Pick::WaitUntil(wake_ns) => {
+                visit.run.wake_at(wake_ns);
+                break;
+            }
+            Pick::Nothing => break,
+        };
+        if batch.is_empty() {
+            let want = scheduling.len().min(64).min(room);
+            match visit.take_tags(chain.head(), want) {
+                Some(taken) => batch = taken,
+                None => {
+                    scheduling.put_back(chain);
+                    break;
+                }
+            }
+        }
+        let mut rq = tags.next(&mut batch).expect("the batch is not empty");
+        let chain = scheduling.issue(chain, rq.tag(), now_ns);
+        chain.touch();
+        rq.touch();
+        rq.fill_waited(chain, visit.hctx.number, visit.disk.flags_taken);
+        sent += u32::from(visit.issue(serve, rq, now_ns));
+    }
+    tags.give_rest(batch);
+    sent
+}
+
+/// Moves what is staged into the scheduler, but for flushes.
+fn insert<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>) {
+    let Some(scheduling) = serve.scheduling.as_deref_mut() else { return };
+    let mut staged = serve.staged.take();
+    let mut fresh = BioList::new();
+    while let Some(chain) = staged.pop_front() {
+        match chain.op() {
+            Op::Flush => serve.staged.push_back(chain),
+            _ => fresh.push_back(chain),
+        }
+    }
+    if fresh.is_empty() {
+        return;
+    }
+    scheduling.insert(fresh, &visit.disk.limits, &mut |kind, chain| {
+        visit.stats.count_merge(chain.op());
+        visit.disk.trace(visit.run).merged(kind, chain);
+    });
+}
+
+/// Tells the scheduler of what the driver has answered.
+#[cold]
+pub(crate) fn tell<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>) {
+    let Some(scheduling) = serve.scheduling.as_deref_mut() else { return };
+    let entries = visit.run.batch.entries();
+    let now_ns = if entries.is_empty() { 0 } else { M::now() };
+    for (tag, status) in entries {
+        scheduling.completed(*tag, *status, now_ns);
+    }
+}

@@ -1,0 +1,291 @@
+//! `Scheduler`: which of the chains that wait at a hardware queue goes to the driver next.
+//!
+//! A drive without one is served first come, first served. With one, what software queues hand to a
+//! hardware queue goes through [`Scheduler::insert`], and [`Scheduler::next`] names the chain that
+//! becomes the next request. Each hardware queue has a `Scheduler` of its own, called under that
+//! queue's serve lock by one thread at a time; what those of a drive share is theirs to agree on
+//! (deadline.rs shares one lock, as the kernel's do). Flushes go past it. `Scheduling` is the
+//! layer's side: it counts what is inside, and tells the scheduler only of requests that came from
+//! it. Called by disk/scheduled.rs. Source: \[MQ\], "scheduling in the software queues". Kernel
+//! counterpart: `struct elevator_mq_ops`.
+
+pub(crate) mod deadline;
+
+use alloc::boxed::Box;
+use core::mem::forget;
+
+use millrace_machine::Machine;
+
+use crate::bio::limits::QueueLimits;
+use crate::bio::status::Status;
+use crate::bio::{Op, OpFlags, Sector, SectorCount};
+use crate::chain::merge::{Merged, try_merge};
+use crate::chain::slot::{BioList, BioRef, Slot};
+use crate::queue::request::Tag;
+
+/// Bios that wait to become one request: one bio, or several that follow each other on the drive.
+///
+/// Dropping one would lose its I/O, and panics.
+#[derive(Debug)]
+pub struct Chain<M: Machine>(BioRef<M>);
+
+impl<M: Machine> Chain<M> {
+    /// Its first bio.
+    pub(crate) fn head(&self) -> &Slot<M> {
+        &self.0
+    }
+
+    /// What to do: never a flush.
+    #[must_use]
+    pub fn op(&self) -> Op {
+        self.0.op()
+    }
+
+    /// Modifiers, FUA among them.
+    #[must_use]
+    pub fn flags(&self) -> OpFlags {
+        self.0.bio.flags
+    }
+
+    /// First sector on the drive.
+    #[must_use]
+    pub fn sector(&self) -> Sector {
+        self.0.dev_sector
+    }
+
+    /// Length in sectors, at least 1.
+    #[must_use]
+    pub fn nr_sectors(&self) -> SectorCount {
+        self.0.chain_sectors
+    }
+
+    /// The sector behind its last one.
+    #[must_use]
+    pub fn end(&self) -> Sector {
+        self.0.chain_end()
+    }
+
+    /// For whom it is ([`Bio::with_tenant`](crate::Bio::with_tenant)); the first bio's.
+    #[must_use]
+    pub fn tenant(&self) -> u16 {
+        self.0.bio.tenant
+    }
+
+    /// When its first bio was submitted, on the clock of the machine.
+    #[must_use]
+    pub fn queued_ns(&self) -> u64 {
+        self.0.q_ns
+    }
+}
+
+/// Chains on their way into a scheduler, in the order in which they came.
+pub struct Batch<'a, M: Machine> {
+    list: BioList<M>,
+    merged: u32,
+    limits: &'a QueueLimits,
+    /// Hears of each merge: for accounts and traces.
+    on_merge: &'a mut dyn FnMut(Merged, &Slot<M>),
+}
+
+impl<'a, M: Machine> Batch<'a, M> {
+    /// How many chains are left.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.list.len()
+    }
+
+    /// Whether none is left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Merges `chain` with `waiting`, at its end or in front of it, if they follow each other on
+    /// the drive and the drive takes both as one request; gives `chain` back if not.
+    ///
+    /// # Errors
+    /// `chain`, if the two stay apart.
+    pub fn merge(&mut self, waiting: &mut Chain<M>, chain: Chain<M>) -> Result<(), Chain<M>> {
+        let kind = try_merge(&mut waiting.0, chain.0, self.limits).map_err(Chain)?;
+        self.merged += 1;
+        (self.on_merge)(kind, &waiting.0);
+        Ok(())
+    }
+}
+
+impl<M: Machine> Iterator for Batch<'_, M> {
+    type Item = Chain<M>;
+
+    /// The oldest chain that is left.
+    fn next(&mut self) -> Option<Chain<M>> {
+        self.list.pop_front().map(Chain)
+    }
+}
+
+/// Where a scheduler that goes away leaves the chains that wait in it.
+#[derive(Debug)]
+pub struct Leftover<M: Machine>(BioList<M>);
+
+impl<M: Machine> Leftover<M> {
+    /// Takes a chain; the first one is the first to be scheduled anew.
+    pub fn push(&mut self, chain: Chain<M>) {
+        self.0.push_back(chain.0);
+    }
+}
+
+/// What a scheduler answers when it is asked for a chain.
+#[derive(Debug)]
+pub enum Pick<M: Machine> {
+    /// The chain that goes to the driver next.
+    Chain(Chain<M>),
+    /// Nothing yet, although chains wait: ask again after a completion, or at this time on the
+    /// clock of the machine, in nanoseconds.
+    WaitUntil(u64),
+    /// Nothing before the next insertion or completion. A scheduler in which chains wait answers
+    /// so only while the driver has requests that came from it.
+    Nothing,
+}
+
+/// A request that has come back from the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Done {
+    /// What it did.
+    pub op: Op,
+    /// Its length in sectors.
+    pub nr_sectors: SectorCount,
+    /// For whom: the tenant of the chain that it was made from.
+    pub tenant: u16,
+    /// When its first bio was submitted.
+    pub queued_ns: u64,
+    /// When the scheduler named its chain.
+    pub picked_ns: u64,
+    /// When the driver was found to have answered.
+    pub done_ns: u64,
+    /// What the driver answered.
+    pub status: Status,
+}
+
+/// Decides in which order a hardware queue's chains go to the driver.
+///
+/// The layer calls all methods of one object under one lock, from one thread at a time. None of
+/// them may block. The example `own_scheduler.rs` of the crate `millrace` is an elevator.
+pub trait Scheduler<M: Machine>: Send {
+    /// Takes all chains of a batch; what is left in the batch is lost, and panics.
+    fn insert(&mut self, batch: &mut Batch<'_, M>);
+
+    /// The chain that goes to the driver next, at `now_ns` on the clock of the machine. Called
+    /// while the driver has room.
+    fn next(&mut self, now_ns: u64) -> Pick<M>;
+
+    /// A request from a chain that [`Scheduler::next`] named has come back from the driver. Each
+    /// is told of once, also those that failed or came too late.
+    fn completed(&mut self, done: &Done);
+
+    /// Gives back all chains that wait: another scheduler takes over, or the queue is closed. It may be
+    /// given others after that.
+    fn drain(&mut self, left: &mut Leftover<M>);
+}
+
+/// A request in flight that came from a scheduler's chain.
+#[derive(Debug, Clone, Copy)]
+struct Issued {
+    /// 0: the request with this tag, if there is one, did not come from this scheduler.
+    nr_sectors: SectorCount,
+    op: Op,
+    tenant: u16,
+    queued_ns: u64,
+    picked_ns: u64,
+}
+
+impl Issued {
+    const NONE: Issued =
+        Issued { nr_sectors: 0, op: Op::Read, tenant: 0, queued_ns: 0, picked_ns: 0 };
+}
+
+/// A hardware queue's scheduler, with what the layer knows of it.
+pub(crate) struct Scheduling<M: Machine> {
+    scheduler: Box<dyn Scheduler<M>>,
+    /// Named by the scheduler, but there was no tag for it.
+    picked: Option<BioRef<M>>,
+    /// Chains inside, `picked` among them.
+    len: u32,
+    /// What is in flight, by tag.
+    issued: Box<[Issued]>,
+}
+
+impl<M: Machine> Scheduling<M> {
+    /// A scheduler for a queue with so many tags.
+    pub(crate) fn new(scheduler: Box<dyn Scheduler<M>>, depth: usize) -> Self {
+        let issued = alloc::vec![Issued::NONE; depth].into_boxed_slice();
+        Scheduling { scheduler, picked: None, len: 0, issued }
+    }
+
+    /// Chains that wait inside.
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Hands chains that are no flushes to the scheduler; `on_merge` hears of each merge.
+    pub(crate) fn insert(
+        &mut self,
+        list: BioList<M>,
+        limits: &QueueLimits,
+        on_merge: &mut dyn FnMut(Merged, &Slot<M>),
+    ) {
+        self.len += list.len();
+        let mut batch = Batch { list, merged: 0, limits, on_merge };
+        self.scheduler.insert(&mut batch);
+        assert!(batch.is_empty(), "a scheduler left {} chains in a batch", batch.len());
+        self.len -= batch.merged;
+    }
+
+    /// The chain that goes to the driver next.
+    pub(crate) fn next(&mut self, now_ns: u64) -> Pick<M> {
+        match self.picked.take() {
+            Some(chain) => Pick::Chain(Chain(chain)),
+            None if self.len == 0 => Pick::Nothing,
+            None => self.scheduler.next(now_ns),
+        }
+    }
+
+    /// Keeps a chain that `next` named until there is a tag for it.
+    pub(crate) fn put_back(&mut self, chain: Chain<M>) {
+        forget(self.picked.replace(chain.0));
+    }
+
+    /// A chain that `next` named becomes the request with this tag.
+    pub(crate) fn issue(&mut self, chain: Chain<M>, tag: Tag, now_ns: u64) -> BioRef<M> {
+        self.len -= 1;
+        self.issued[tag.0 as usize] = Issued {
+            nr_sectors: chain.nr_sectors(),
+            op: chain.op(),
+            tenant: chain.tenant(),
+            queued_ns: chain.queued_ns(),
+            picked_ns: now_ns,
+        };
+        chain.0
+    }
+
+    /// The driver has answered the request with this tag.
+    pub(crate) fn completed(&mut self, tag: Tag, status: Status, done_ns: u64) {
+        let issued = core::mem::replace(&mut self.issued[tag.0 as usize], Issued::NONE);
+        if issued.nr_sectors == 0 {
+            return;
+        }
+        let Issued { nr_sectors, op, tenant, queued_ns, picked_ns } = issued;
+        let done = Done { op, nr_sectors, tenant, queued_ns, picked_ns, done_ns, status };
+        self.scheduler.completed(&done);
+    }
+
+    /// Takes out all chains that wait inside.
+    pub(crate) fn empty(&mut self) -> BioList<M> {
+        let mut left = Leftover(BioList::new());
+        if let Some(chain) = self.picked.take() {
+            left.0.push_back(chain);
+        }
+        self.scheduler.drain(&mut left);
+        assert!(left.0.len() == self.len, "a scheduler gave {} of {}", left.0.len(), self.len);
+        self.len = 0;
+        left.0
+    }
+}
