@@ -15,6 +15,7 @@ mod history;
 mod judge;
 mod map;
 mod media;
+mod orders;
 mod planted;
 mod random;
 mod run;

@@ -59,6 +59,7 @@ impl Scenario {
         scenario.be_served(&mut Random::new(seed, 2));
         scenario.grow_one(&mut Random::new(seed, 3));
         scenario.follow_theme(&mut Random::new(seed, 4));
+        scenario.be_scheduled(&mut Random::new(seed, 5));
         scenario
     }
 
@@ -285,6 +286,7 @@ fn one_freeze_per_drive(list: &mut Vec<Disturbance>) {
             What::Quiesce(drive, _) => (1, drive),
             What::Drop(channel) => (2, channel),
             What::Shutdown | What::Switch(_) | What::Leave(..) | What::Grow(..) => (3, 0),
+            What::Schedule(..) => (4, 0),
         };
         let fresh = !seen.contains(&key);
         seen.push(key);

@@ -1,5 +1,5 @@
 //! What is done to a volume while it is used: freeze, quiesce, drop, shutdown, switch of its mode,
-//! workers that leave, drives that grow; and the watchdog.
+//! workers that leave, drives that grow or get another scheduler; and the watchdog.
 //!
 //! Each disturbance is a thread of its own that sleeps until its time. After a freeze has drained,
 //! and after a quiesce has returned, the drive is closed in the judge: a request that enters it is
@@ -25,6 +25,9 @@ pub(super) fn disturb(state: &Arc<RunState>, disturbance: Disturbance, start_ns:
         What::Shutdown => stop(state, 0..state.scenario.channels.len()),
         What::Switch(mode) => switch(state, mode),
         What::Grow(drive, _) => grow(state, drive as usize),
+        What::Schedule(drive, order) => {
+            state.volume.disks().get(drive as usize).into_iter().for_each(|disk| order.set(disk));
+        }
         What::Leave(worker, back_us) => {
             if let Some(handle) = state.workers.get(worker as usize) {
                 handle.leave(back_us);

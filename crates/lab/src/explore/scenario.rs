@@ -8,6 +8,7 @@ use millrace_block::{Features, QueueLimits, Spread, Stack};
 use millrace_machine::Model;
 use serde::{Deserialize, Serialize};
 
+use super::orders::OrderSpec;
 use super::serving::{ModeSpec, ServingSpec};
 
 /// Nanoseconds in a microsecond, in which scenarios count.
@@ -257,6 +258,8 @@ pub enum What {
     /// A drive has so many eighths of its sectors until then, and its volume grows: drive and
     /// eighths; the last drive of a linear volume, once.
     Grow(u32, u32),
+    /// A drive has this scheduler from now on: drive and scheduler; the stack mq only.
+    Schedule(u32, OrderSpec),
 }
 
 impl From<StackSpec> for Stack {
@@ -362,6 +365,10 @@ impl Scenario {
                 "growth of its drives, of a linear volume of the last one",
             ),
             (
+                self.is_scheduled() && self.layer.stack != StackSpec::Mq,
+                "the stack mq for a scheduler",
+            ),
+            (
                 self.channels.iter().any(|c| c.mix.iter().sum::<u32>() == 0),
                 "a share above 0 in every mix",
             ),
@@ -411,6 +418,11 @@ impl Scenario {
         self.disturbances.iter().any(|d| matches!(d.what, What::Grow(..)))
     }
 
+    /// Whether some drive has a scheduler at some time.
+    fn is_scheduled(&self) -> bool {
+        self.disturbances.iter().any(|d| matches!(d.what, What::Schedule(..)))
+    }
+
     /// Whether some drive's queues belong to threads.
     pub(super) fn has_owned(&self) -> bool {
         self.drives.iter().any(|drive| drive.owned)
@@ -452,12 +464,20 @@ impl Scenario {
                 What::Freeze(_, us) | What::Quiesce(_, us) => u64::from(us),
                 // Until the drives are drained, and everybody has looked again.
                 What::Switch(_) => 2_000,
+                What::Schedule(_, order) => order.longest_us(),
                 _ => 0,
             })
             .sum();
         // Without timeouts an owner looks at its queue once a second only: too late.
         let timeout_ns = if stuck_ns > 0 { 2_000_000_000 } else { 0 };
-        100_000_000 + 3 * requests * each_ns + late_ns + stuck_ns + 2_000 * held_us + timeout_ns
+        // A chain may see each of the others go before it, and batches of what came later.
+        let passes = if self.is_scheduled() { 12 } else { 3 };
+        100_000_000
+            + passes * requests * each_ns
+            + late_ns
+            + stuck_ns
+            + 2_000 * held_us
+            + timeout_ns
     }
 
     /// Requests that can be in flight or wait at a time, at most.

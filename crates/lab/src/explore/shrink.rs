@@ -64,15 +64,18 @@ fn without_drives(scenario: &Scenario, list: &mut Vec<Scenario>) {
         with(scenario, list, |s| {
             s.drives.remove(at);
             let of = |what: &What| match what {
-                What::Freeze(drive, _) | What::Quiesce(drive, _) | What::Grow(drive, _) => {
-                    Some(*drive as usize)
-                }
+                What::Freeze(drive, _)
+                | What::Quiesce(drive, _)
+                | What::Grow(drive, _)
+                | What::Schedule(drive, _) => Some(*drive as usize),
                 _ => None,
             };
             s.disturbances.retain(|d| of(&d.what) != Some(at));
             for disturbance in &mut s.disturbances {
-                if let What::Freeze(drive, _) | What::Quiesce(drive, _) | What::Grow(drive, _) =
-                    &mut disturbance.what
+                if let What::Freeze(drive, _)
+                | What::Quiesce(drive, _)
+                | What::Grow(drive, _)
+                | What::Schedule(drive, _) = &mut disturbance.what
                 {
                     *drive -= u32::from(*drive as usize > at);
                 }
