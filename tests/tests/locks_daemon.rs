@@ -97,7 +97,7 @@ fn the_table_and_the_json_of_the_verb_are_lockmeters_columns() {
         let text = succeed(&mut locks(&daemon, "--for 300ms"));
         (text, succeed(&mut locks(&daemon, "--for 300ms --json")))
     });
-    for word in ["taken at", "contended", "wait us", "hold us", "serve", "block/dispatch.rs:"] {
+    for word in ["taken at", "contended", "wait us", "hold us", "serve", "disk/dispatch.rs:"] {
         assert!(text.contains(word), "{word}: {text}");
     }
     let report: Value = serde_json::from_str(&line).unwrap();

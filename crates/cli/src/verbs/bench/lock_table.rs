@@ -54,15 +54,25 @@ pub fn lock_table(locks: &[LockLine], form: Form) -> String {
 
 /// A lock's name, or the place that took it.
 fn label(lock: &LockLine, form: Form) -> String {
-    let name = match &lock.site {
-        None => lock.name.clone(),
-        Some(site) => format!("  {}", site.strip_prefix("crates/").unwrap_or(site)),
+    let Some(site) = &lock.site else {
+        return match form {
+            Form::Whole => lock.name.clone(),
+            Form::Short => shortened(&lock.name, NAME_WIDTH),
+        };
     };
-    match form {
-        Form::Whole => name,
-        // The folder that all sources lie in says nothing.
-        Form::Short => shortened(&name.replacen("/src/", "/", 1), NAME_WIDTH),
+    let whole = site.strip_prefix("crates/").unwrap_or(site);
+    if form == Form::Whole {
+        return format!("  {whole}");
     }
+    // The folder that all sources lie in says nothing, and file and line say most.
+    let short = whole.replacen("/src/", "/", 1);
+    let mut place = short.as_str();
+    while place.len() > NAME_WIDTH - 2
+        && let Some((_, rest)) = place.split_once('/')
+    {
+        place = rest;
+    }
+    format!("  {}", shortened(place, NAME_WIDTH - 2))
 }
 
 fn percent(share: f64) -> String {
@@ -90,10 +100,14 @@ mod tests {
             ..LockLine::default()
         };
         let site = "crates/exports/src/vhost/thread/waiting_for_a_long_time.rs:1234";
-        let locks = [lock(None), lock(Some("crates/block/src/disk/sq.rs:12")), lock(Some(site))];
+        let deep = "crates/block/src/disk/dispatch.rs:1234";
+        let places = [Some("crates/block/src/disk/sq.rs:12"), Some(deep), Some(site)];
+        let locks: Vec<LockLine> = [None].into_iter().chain(places).map(lock).collect();
         let text = lock_table(&locks, Form::Short);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
-        assert!(text.contains("\n  block/disk/sq.rs:12 ") && text.contains(":1234 "), "{text}");
+        for place in ["block/disk/sq.rs:12", "dispatch.rs:1234", "waiting_fo\u{2026}e.rs:1234"] {
+            assert!(text.contains(&format!("\n  {place} ")), "{place}: {text}");
+        }
         let text = lock_table(&locks, Form::Whole);
         assert!(text.contains("max hold us") && text.contains(&site["crates/".len()..]), "{text}");
     }
