@@ -27,8 +27,8 @@ pub use fault::{
 };
 pub use file::{Aio, Direct, FileAccess, FileConfig, FileCounters, FileDriver, lock_refusal};
 pub use model::{
-    ModelConfig, ModelContents, ModelController, ModelDriver, ModelIo, ModelIoKind, ModelPreset,
-    ModelTiming, Timing, model_presets,
+    ModelConfig, ModelContents, ModelController, ModelDisk, ModelDriver, ModelIo, ModelIoKind,
+    ModelPreset, ModelTiming, Timing, model_presets,
 };
 pub use null::NullDriver;
 pub use open::{Measured, Opened, check, measure, open, open_on};

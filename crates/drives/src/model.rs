@@ -14,6 +14,7 @@ mod link;
 mod open;
 mod preset;
 mod queue;
+mod rotating;
 mod timing;
 
 use std::sync::{Arc, Mutex};
@@ -30,6 +31,7 @@ use controller::Port;
 pub(crate) use open::{MODEL_KEYS, config_of};
 pub use preset::{ModelPreset, model_presets};
 use queue::ModelQueue;
+pub use rotating::ModelDisk;
 pub use timing::{ModelIo, ModelIoKind, Timing};
 
 use crate::store::Store;

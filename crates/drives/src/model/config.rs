@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::controller::ModelController;
+use super::rotating::ModelDisk;
 
 /// Longest time that a setting may name: a minute.
 const LONGEST_NS: u64 = 60_000_000_000;
@@ -84,7 +85,7 @@ impl ModelConfig {
                 return Err(format!("model drive: {name} is {share}, not 0 to 1"));
             }
         }
-        Ok(())
+        timing.disk.map_or(Ok(()), |disk| disk.validate())
     }
 }
 
@@ -122,6 +123,8 @@ pub struct ModelTiming {
     pub tail_ns: u64,
     /// Decides all that is random.
     pub seed: u64,
+    /// The drive is a disk that rotates, which takes such times instead of all those above.
+    pub disk: Option<ModelDisk>,
 }
 
 impl ModelTiming {
@@ -145,6 +148,7 @@ impl Default for ModelTiming {
             tail_share: 0.0,
             tail_ns: 0,
             seed: 0,
+            disk: None,
         }
     }
 }

@@ -67,6 +67,12 @@ fn base_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
 }
 
 fn timing_of(spec: &Spec, base: ModelTiming) -> Result<ModelTiming, SpecError> {
+    let given = FLASH_KEYS.into_iter().find(|key| base.disk.is_some() && spec.get(key).is_some());
+    if let Some(key) = given {
+        return Err(
+            spec.invalid(key, "its preset is a disk that rotates, which has no such setting")
+        );
+    }
     let fraction = |key| {
         let parse = |text: &str| text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
         spec.value::<f64>(key, parse, "write a number from 0 to 1")
@@ -88,8 +94,24 @@ fn timing_of(spec: &Spec, base: ModelTiming) -> Result<ModelTiming, SpecError> {
         tail_share: fraction("tail-share")?.unwrap_or(base.tail_share),
         tail_ns: spec.time("tail")?.unwrap_or(base.tail_ns),
         seed: seed.unwrap_or(base.seed),
+        disk: base.disk,
     })
 }
+
+/// Keys of what only drives without a disk have.
+const FLASH_KEYS: [&str; 11] = [
+    "units",
+    "read",
+    "write",
+    "latency",
+    "read-command",
+    "write-command",
+    "read-bandwidth",
+    "write-bandwidth",
+    "buffer",
+    "tail-share",
+    "tail",
+];
 
 const RATE_FORM: &str = "write bytes a second with k, m or g (factors of 1,000), as in 540m";
 
@@ -159,6 +181,7 @@ mod tests {
             tail_share: 0.25,
             tail_ns: 9_000,
             seed: 10,
+            disk: None,
         };
         assert_eq!(config.timing, expected);
         let controller = config.controller.unwrap();
@@ -170,8 +193,17 @@ mod tests {
         assert_eq!(
             error("model:preset=950por"),
             "driver model: preset=950por is wrong; did you mean `950pro`? there are 850evo, 950pro, \
-             520, 520-sata2, miot-nvme, p5800x"
+             520, 520-sata2, miot-nvme, p5800x, hdd7200"
         );
+    }
+
+    #[test]
+    fn a_disk_that_rotates_refuses_the_settings_of_flash() {
+        assert!(config("model:preset=hdd7200,size=1t,data=ram,depth=4").timing.disk.is_some());
+        for key in FLASH_KEYS {
+            let text = error(&format!("model:preset=hdd7200,{key}=1"));
+            assert!(text.contains(key) && text.contains("rotates"), "{text}");
+        }
     }
 
     #[test]

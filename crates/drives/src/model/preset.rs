@@ -8,9 +8,11 @@
 //! Sources: Samsung's data sheets of SSD 850 EVO 500 GB and 950 PRO 512 GB (at queue depth 1: 10 K
 //! and 40 K, 12 K and 43 K IOPS); Intel's product specifications of SSD 520 (80 us read latency)
 //! and Optane P5800X 800 GB; \[FALCON\] evaluation for the 520's link; \[MIOT\] evaluation for the
-//! limits of its NVMe drive, whose latency is a guess.
+//! limits of its NVMe drive, whose latency is a guess; Western Digital's OEM specification of the
+//! Ultrastar DC HC310 (seeks and rotation; its rate, a mean over the zones, is a guess).
 
 use super::config::{ModelConfig, ModelTiming};
+use super::rotating::ModelDisk;
 
 /// A known drive.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,6 +37,8 @@ pub struct ModelPreset {
     write_ns: u64,
     fixed_ns: u64,
     buffer_bytes: u64,
+    /// It rotates.
+    disk: Option<ModelDisk>,
 }
 
 const MB: u64 = 1_000_000;
@@ -57,6 +61,7 @@ const EVO_850: ModelPreset = ModelPreset {
     write_ns: 160_000,
     fixed_ns: 7_000,
     buffer_bytes: 32 << 20,
+    disk: None,
 };
 
 const PRO_950: ModelPreset = ModelPreset {
@@ -74,6 +79,7 @@ const PRO_950: ModelPreset = ModelPreset {
     write_ns: 300_000,
     fixed_ns: 11_000,
     buffer_bytes: 64 << 20,
+    disk: None,
 };
 
 const INTEL_520: ModelPreset = ModelPreset {
@@ -91,10 +97,11 @@ const INTEL_520: ModelPreset = ModelPreset {
     write_ns: 70_000,
     fixed_ns: 3_000,
     buffer_bytes: 0,
+    disk: None,
 };
 
 /// All presets.
-const PRESETS: [ModelPreset; 6] = [
+const PRESETS: [ModelPreset; 7] = [
     EVO_850,
     PRO_950,
     INTEL_520,
@@ -135,6 +142,31 @@ const PRESETS: [ModelPreset; 6] = [
         write_ns: 2_000,
         fixed_ns: 2_500,
         buffer_bytes: 0,
+        disk: None,
+    },
+    ModelPreset {
+        name: "hdd7200",
+        about: "SATA disk of 7,200 rpm, one command at a time: Ultrastar DC HC310 6 TB class",
+        // A seek and half a revolution each.
+        random_iops: (86, 81),
+        depth: 32,
+        bytes_per_s: (200 * MB, 200 * MB),
+        latency_ns: (11_590_000, 12_390_000),
+        size_bytes: 6_000 * GB,
+        queues: 1,
+        queue_depth: 1,
+        units: 1,
+        read_ns: 0,
+        write_ns: 0,
+        fixed_ns: 0,
+        buffer_bytes: 0,
+        disk: Some(ModelDisk {
+            stroke_bytes: 6_000 * GB,
+            rpm: 7_200,
+            bytes_per_s: 200 * MB,
+            track_seek_ns: (230_000, 320_000),
+            average_seek_ns: (7_400_000, 8_200_000),
+        }),
     },
 ];
 
@@ -162,6 +194,7 @@ impl ModelPreset {
                 read_bytes_per_s: self.bytes_per_s.0,
                 write_bytes_per_s: self.bytes_per_s.1,
                 buffer_bytes: self.buffer_bytes,
+                disk: self.disk,
                 jitter: 0.1,
                 ..ModelTiming::default()
             },

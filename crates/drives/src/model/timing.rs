@@ -14,6 +14,7 @@ use millrace_random::{SplitMix64, mixed};
 use super::config::ModelTiming;
 use super::controller::ModelController;
 use super::link::{Booked, Link};
+use super::rotating::Rotating;
 
 /// Sectors of a page.
 const PAGE_SECTORS: u64 = 8;
@@ -55,6 +56,7 @@ pub struct Timing {
     /// When the units will have written all that is buffered.
     drained_ns: u64,
     random: SplitMix64,
+    disk: Option<Rotating>,
 }
 
 impl Timing {
@@ -68,6 +70,7 @@ impl Timing {
             from_host: Link::new(config.write_bytes_per_s),
             drained_ns: 0,
             random: SplitMix64::new(config.seed),
+            disk: config.disk.map(Rotating::new),
             config: config.clone(),
         }
     }
@@ -79,6 +82,9 @@ impl Timing {
         io: ModelIo,
         controller: Option<&ModelController>,
     ) -> u64 {
+        if let Some(disk) = &mut self.disk {
+            return disk.submit(now_ns, io);
+        }
         let command_ns = match io.kind {
             ModelIoKind::Read => self.config.read_command_ns,
             _ => self.config.write_command_ns,

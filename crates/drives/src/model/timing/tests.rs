@@ -47,7 +47,11 @@ fn closed_loop(
 }
 
 fn random(kind: ModelIoKind) -> impl FnMut(u64) -> ModelIo {
-    move |number| page(kind, mixed(number) >> 40)
+    random_within(kind, 1 << 24)
+}
+
+fn random_within(kind: ModelIoKind, pages: u64) -> impl FnMut(u64) -> ModelIo {
+    move |number| page(kind, mixed(number) % pages)
 }
 
 fn sequential(kind: ModelIoKind) -> impl FnMut(u64) -> ModelIo {
@@ -99,6 +103,7 @@ fn presets_reach_their_stated_rates() {
     for preset in model_presets() {
         let config = preset.config();
         let new = || [Timing::new(&config.timing)];
+        let random = |kind| random_within(kind, config.size_bytes >> 12);
         let iops = |kind| closed_loop(&mut new(), preset.depth, None, random(kind)).0;
         near(&format!("{} random reads", preset.name), iops(READ), preset.random_iops.0);
         near(&format!("{} random writes", preset.name), iops(WRITE), preset.random_iops.1);
