@@ -135,8 +135,6 @@ pub struct Disk<M: Machine> {
     pub(crate) ctxs: Box<[SoftwareQueue<M>]>,
     pub(crate) hctxs: Box<[HardwareQueue<M>]>,
     pub(crate) path: SubmitPath,
-    /// 1 if a scheduler is set, for whoever asks; the queues know their own.
-    pub(crate) scheduled: M::Word,
     pub(crate) sq: M::Lock<SingleQueue<M>>,
     pub(crate) flush: M::Lock<FlushState<M>>,
     pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
@@ -212,7 +210,6 @@ impl<M: Machine> Disk<M> {
             path,
             limits,
             capacity: M::Word::new(capacity),
-            scheduled: M::Word::new(0),
             driver,
             kind: hw.kind,
             flags_taken: match limits.features.fua {

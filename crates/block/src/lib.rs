@@ -48,7 +48,7 @@ pub use queue::driver::{
 };
 pub use queue::request::{Dispatch, Request, Segments, Tag};
 pub use queue::scheduler::deadline::{Deadline, DeadlineConfig};
-pub use queue::scheduler::{Batch, Chain, Done, Leftover, Pick, Scheduler};
+pub use queue::scheduler::{Batch, Chain, Done, Leftover, Pick, Scheduler, SchedulerKind};
 pub use queue::tag::TagSet;
 pub use trace::blktrace;
 pub use trace::entry::Entry;

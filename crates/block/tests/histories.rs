@@ -1,8 +1,9 @@
 //! Random histories of three channels of a thread on one drive, compared with what the drive saw.
 //!
-//! Whatever the stack, the queues, the stamps, the scheduler and who listens: all that the drive has room for is
-//! with it, in the order of its coming unless it is sorted; every bio ends once, with the status of its request; every
-//! tag comes back; and statistics, failures and traces say just what the drive was asked.
+//! Whatever the stack, the queues, the stamps, the scheduler and who listens: all that the drive
+//! has room for is with it, in the order of its coming unless it is sorted; every bio ends once,
+//! with the status of its request; every tag comes back; and statistics, failures and traces say
+//! just what the drive was asked.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod support;
@@ -13,9 +14,9 @@ use std::sync::{Arc, Mutex};
 use millrace_block::blktrace::Act;
 use millrace_block::{
     Action, BATCH_SIZES, Batch, Bio, Buffer, Chain, Channel, ChannelConfig, Completion, Controller,
-    ControllerConfig, Deadline, DeadlineConfig, Disk, DiskConfig, Dispatch, Done, Entry, Event,
-    IoThread, Leftover, Op, OpFlags, Pick, QueueKind, Scheduler, Sharing, Spread, Stack, Stamp,
-    Status, TagScope, TraceSink, TraceStamp, Tracer, Volume,
+    ControllerConfig, Disk, DiskConfig, Dispatch, Done, Entry, Event, IoThread, Leftover, Op,
+    OpFlags, Pick, QueueKind, Scheduler, SchedulerKind, Sharing, Spread, Stack, Stamp, Status,
+    TagScope, TraceSink, TraceStamp, Tracer, Volume,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use proptest::prelude::*;
@@ -419,21 +420,21 @@ impl Rig {
     }
 
     fn schedule(&mut self, order: Order) {
-        let (_, queues) = self.disk.queue_count();
-        let deadline = Deadline::new(DeadlineConfig::default(), queues);
         let set = match order {
-            Order::None => {
-                self.disk.clear_scheduler();
-                Ok(())
-            }
-            Order::Fifo => self
-                .disk
-                .set_scheduler(|_| Box::new(Fifo { chains: VecDeque::new(), picked: 0, done: 0 })),
-            Order::Deadline => self.disk.set_scheduler(|hctx| deadline.queue(hctx)),
+            Order::None => self.disk.set_scheduler(SchedulerKind::None),
+            Order::Fifo => self.disk.set_own_scheduler(|_| {
+                Box::new(Fifo { chains: VecDeque::new(), picked: 0, done: 0 })
+            }),
+            Order::Deadline => self.disk.set_scheduler(SchedulerKind::Deadline),
         };
         let takes_one = self.setting.stack == Stack::Mq;
         assert_eq!(set.is_ok(), takes_one || order == Order::None, "{set:?}");
-        assert_eq!(self.disk.is_scheduled(), takes_one && order != Order::None);
+        let kind = match (order, takes_one) {
+            (Order::Fifo, true) => None,
+            (Order::Deadline, true) => Some(SchedulerKind::Deadline),
+            _ => Some(SchedulerKind::None),
+        };
+        assert_eq!(self.disk.scheduler(), kind);
         self.sorted |= order == Order::Deadline;
     }
 

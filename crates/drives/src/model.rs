@@ -10,6 +10,7 @@
 
 mod config;
 mod controller;
+mod io;
 mod link;
 mod open;
 mod preset;
@@ -28,11 +29,12 @@ use millrace_machine::{Machine, Topology};
 pub use config::{ModelConfig, ModelContents, ModelTiming};
 pub use controller::ModelController;
 use controller::Port;
+pub use io::{ModelIo, ModelIoKind};
 pub(crate) use open::{MODEL_KEYS, config_of};
 pub use preset::{ModelPreset, model_presets};
 use queue::ModelQueue;
 pub use rotating::ModelDisk;
-pub use timing::{ModelIo, ModelIoKind, Timing};
+pub use timing::Timing;
 
 use crate::store::Store;
 

@@ -24,6 +24,7 @@ mod serving;
 mod shrink;
 mod submitter;
 mod themes;
+mod time;
 mod workers;
 mod workload;
 

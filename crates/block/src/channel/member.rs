@@ -16,7 +16,7 @@ use crate::channel::plug::Plug;
 use crate::disk::runner::Runner;
 use crate::disk::trace::PlugPlace;
 use crate::disk::visit::Visit;
-use crate::disk::{Disk, Stack, SubmitPath, direct, filled, sq, timeouts};
+use crate::disk::{Disk, Stack, SubmitPath, direct, filled, handover, sq, timeouts};
 use crate::queue::driver::QueueKind;
 use crate::queue::request::RequestRef;
 use crate::queue::{HardwareQueue, Route};
@@ -238,7 +238,7 @@ impl<M: Machine> Member<M> {
         // Of a queue that anybody may run, only what this channel polls for itself.
         let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
         mine && self.looks_here() && self.hctx().has_pending_for(owner)
-            || self.outstanding > 0 && self.disk.is_orphaned()
+            || self.outstanding > 0 && handover::is_orphaned(&self.disk)
     }
 
     /// A flush is about to go to the drive.

@@ -15,6 +15,7 @@ use crate::chain::bio_set::BioSet;
 use crate::chain::merge;
 use crate::chain::slot::{BioRef, Waited};
 use crate::disk::Stack;
+use crate::disk::handover::count_handed;
 use crate::disk::runner::Stamp;
 use crate::disk::sq;
 use crate::disk::visit::Visit;
@@ -132,7 +133,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         // Admitted before: a freeze does not stop it. Which software queue does not matter, but it
         // goes through the hardware queue of its submitter, who is there to poll for it.
         let (hctx, bell) = (&self.disk.hctxs[usize::from(target)], BioSet::bell_of(&first));
-        self.disk.count_handed(target, 1);
+        count_handed(self.disk, target, 1);
         self.disk.ctxs[usize::from(hctx.own_ctx)].ctx.lock().list(target).push_back(first);
         self.disk.flush.lock().moves += 1;
         hctx.mark_own();

@@ -12,6 +12,7 @@ use millrace_machine::{Counter, Lock, Machine, Stage};
 use crate::bio::Op;
 use crate::chain::slot::{BioList, BioRef};
 use crate::disk::direct;
+use crate::disk::handover::count_handed;
 use crate::disk::runner::Stamp;
 use crate::disk::scheduled;
 use crate::disk::sq;
@@ -96,7 +97,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         }
         self.trace().record_inserts(list);
         M::work(Stage::Insert, list.len());
-        self.disk.count_handed(self.hctx.number, list.len());
+        count_handed(self.disk, self.hctx.number, list.len());
         queue.list(self.hctx.number).append(list);
         drop(queue);
         self.hctx.mark_pending(ctx.into());

@@ -21,22 +21,12 @@ impl<M: Machine> Disk<M> {
     /// Takes nothing new from now on: bios stay in their channels, which `submit` until they are
     /// full. What is inside goes on; [`Disk::is_drained`] says when it is done.
     pub fn freeze(&self) {
-        self.set_frozen(true);
+        set_frozen(self, true);
     }
 
     /// Takes bios again; channels come back at their next poll, a millisecond later at most.
     pub fn unfreeze(&self) {
-        self.set_frozen(false);
-    }
-
-    fn set_frozen(&self, frozen: bool) {
-        self.sq.lock().frozen = frozen;
-        for ctx in &self.ctxs {
-            ctx.ctx.lock().frozen = frozen;
-        }
-        for hctx in &self.hctxs {
-            hctx.change(|serve| serve.frozen = frozen);
-        }
+        set_frozen(self, false);
     }
 
     /// Whether nothing is queued or in flight. Meaningful while frozen.
@@ -90,6 +80,16 @@ impl<M: Machine> Disk<M> {
             hctx.mark_own();
             hctx.ring();
         }
+    }
+}
+
+fn set_frozen<M: Machine>(disk: &Disk<M>, frozen: bool) {
+    disk.sq.lock().frozen = frozen;
+    for ctx in &disk.ctxs {
+        ctx.ctx.lock().frozen = frozen;
+    }
+    for hctx in &disk.hctxs {
+        hctx.change(|serve| serve.frozen = frozen);
     }
 }
 

@@ -30,28 +30,28 @@ impl<M: Machine> Disk<M> {
         self.worker_state.as_ref().is_some_and(|worker_state| worker_state.hctx == hctx)
     }
 
-    /// Whether something was left for a worker that is gone.
-    pub(crate) fn is_orphaned(&self) -> bool {
-        self.worker_state.as_ref().is_some_and(|worker_state| {
-            !worker_state.is_taken() && self.hctxs[usize::from(worker_state.hctx)].has_pending()
-        })
-    }
-
     /// Chains that wait for the worker to send them on; 0 without one.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.worker_state.as_ref().map_or(0, WorkerState::waiting)
     }
+}
 
-    /// Counts chains that go into a list for a worker's queue, whoever puts them there: all that is
-    /// taken from those lists is counted, too.
-    pub(crate) fn count_handed(&self, hctx: u16, chains: u32) {
-        if let Some(worker_state) =
-            self.worker_state.as_ref().filter(|worker_state| worker_state.hctx == hctx)
-        {
-            // Relaxed: a measure.
-            worker_state.handed.fetch_add(chains.into(), Order::Relaxed);
-        }
+/// Whether something was left for a worker that is gone.
+pub(crate) fn is_orphaned<M: Machine>(disk: &Disk<M>) -> bool {
+    disk.worker_state.as_ref().is_some_and(|worker_state| {
+        !worker_state.is_taken() && disk.hctxs[usize::from(worker_state.hctx)].has_pending()
+    })
+}
+
+/// Counts chains that go into a list for a worker's queue, whoever puts them there: all that is
+/// taken from those lists is counted, too.
+pub(crate) fn count_handed<M: Machine>(disk: &Disk<M>, hctx: u16, chains: u32) {
+    if let Some(worker_state) =
+        disk.worker_state.as_ref().filter(|worker_state| worker_state.hctx == hctx)
+    {
+        // Relaxed: a measure.
+        worker_state.handed.fetch_add(chains.into(), Order::Relaxed);
     }
 }
 
@@ -73,7 +73,7 @@ impl<M: Machine> Visit<'_, M> {
             self.trace().record_inserts(list);
             queue.list(worker_state.hctx).append(list);
         }
-        disk.count_handed(worker_state.hctx, chains);
+        count_handed(disk, worker_state.hctx, chains);
         let theirs = &disk.hctxs[usize::from(worker_state.hctx)];
         theirs.mark_pending(ctx.into());
         theirs.ring();

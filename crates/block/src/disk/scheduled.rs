@@ -9,59 +9,82 @@
 use alloc::boxed::Box;
 use alloc::format;
 
-use millrace_machine::{Machine, Order, Word};
+use millrace_machine::Machine;
 
 use crate::bio::Op;
 use crate::bio::error::{Error, ErrorKind};
 use crate::chain::slot::BioList;
 use crate::disk::visit::Visit;
 use crate::disk::{Disk, Stack};
-use crate::queue::scheduler::{Pick, Scheduler, Scheduling};
+use crate::queue::scheduler::deadline::{Deadline, DeadlineConfig};
+use crate::queue::scheduler::{Pick, Scheduler, SchedulerKind, Scheduling};
 use crate::queue::tag::TagBatch;
 use crate::queue::{HardwareQueue, Serve};
 
 impl<M: Machine> Disk<M> {
-    /// Has chains scheduled from now on: `make` makes the scheduler of each hardware queue, by its
-    /// number. What waits in the scheduler before goes over to the new one. May be called at any
-    /// time, from any thread.
+    /// Gives the drive one of the layer's schedulers, or none; may be called at any time, from any
+    /// thread.
+    ///
+    /// # Errors
+    /// If it is one and the drive's stack has no place for it: only `mq` has.
+    pub fn set_scheduler(&self, kind: SchedulerKind) -> Result<(), Error> {
+        match kind {
+            SchedulerKind::None => {
+                self.hctxs.iter().for_each(|hctx| change(hctx, None));
+                Ok(())
+            }
+            SchedulerKind::Deadline => {
+                let deadline = Deadline::new(DeadlineConfig::default(), self.hctxs.len());
+                set_all(self, Some(kind), |hctx| deadline.queue(hctx))
+            }
+        }
+    }
+
+    /// Has a program's own scheduler order what waits: `make` makes that of each hardware queue, by
+    /// its number. What waits in the scheduler before goes over to the new one. May be called at
+    /// any time, from any thread.
     ///
     /// # Errors
     /// If the drive's stack has no place for a scheduler: only `mq` has.
-    pub fn set_scheduler(
+    pub fn set_own_scheduler(
         &self,
-        mut make: impl FnMut(u16) -> Box<dyn Scheduler<M>>,
+        make: impl FnMut(u16) -> Box<dyn Scheduler<M>>,
     ) -> Result<(), Error> {
-        if self.config.stack != Stack::Mq {
-            let text = format!(
-                "drive {}: only the stack mq takes a scheduler; set stack to mq",
-                self.name()
-            );
-            return Err(Error::new(ErrorKind::InvalidSetting, text));
-        }
-        // Release pairs with the Acquire of `is_scheduled`.
-        self.scheduled.store(1, Order::Release);
-        for hctx in &self.hctxs {
-            let depth = hctx.tags.depth_with_reserved() as usize;
-            let scheduling = Scheduling::new(make(hctx.number), depth);
-            change(hctx, Some(Box::new(scheduling)));
-        }
-        Ok(())
+        set_all(self, None, make)
     }
 
-    /// Has chains go first come, first served from now on. May be called at any time, from any
-    /// thread.
-    pub fn clear_scheduler(&self) {
-        self.hctxs.iter().for_each(|hctx| change(hctx, None));
-        // Release pairs with the Acquire of `is_scheduled`.
-        self.scheduled.store(0, Order::Release);
-    }
-
-    /// Whether a scheduler is set.
+    /// The scheduler that the drive has; none if it is a program's own.
     #[must_use]
-    pub fn is_scheduled(&self) -> bool {
-        // Acquire pairs with the Release of those who set it.
-        self.scheduled.load(Order::Acquire) != 0
+    pub fn scheduler(&self) -> Option<SchedulerKind> {
+        let mut kind = Some(SchedulerKind::None);
+        self.hctxs[0].change(|serve| {
+            if let Some(scheduling) = &serve.scheduling {
+                kind = scheduling.kind();
+            }
+        });
+        kind
     }
+}
+
+fn set_all<M: Machine>(
+    disk: &Disk<M>,
+    kind: Option<SchedulerKind>,
+    mut make: impl FnMut(u16) -> Box<dyn Scheduler<M>>,
+) -> Result<(), Error> {
+    if disk.config.stack != Stack::Mq {
+        let name = disk.name();
+        let text = format!(
+            "drive {name}: only the stack mq takes a scheduler; set stack to mq, or scheduler to \
+             none"
+        );
+        return Err(Error::new(ErrorKind::InvalidSetting, text));
+    }
+    for hctx in &disk.hctxs {
+        let depth = hctx.tags.depth_with_reserved() as usize;
+        let scheduling = Scheduling::new(kind, make(hctx.number), depth);
+        change(hctx, Some(Box::new(scheduling)));
+    }
+    Ok(())
 }
 
 /// Gives a hardware queue another scheduler, or none.

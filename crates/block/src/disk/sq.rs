@@ -3,7 +3,8 @@
 //! Kept to be measured against (\[MQ\] problem statement): a request with its tag is taken when the
 //! bio comes (G), merged with the last one queued, removed one at a time for the driver, and ended
 //! one at a time, each under the one lock of the queue. Called by dispatch.rs and complete.rs,
-//! which have the rest of the path. Kernel counterpart: blk-core.c before 5.0, `blk_queue_bio`, `blk_fetch_request`.
+//! which have the rest of the path. Kernel counterpart: blk-core.c before 5.0, `blk_queue_bio`,
+//! `blk_fetch_request`.
 
 use millrace_machine::{Counter, Lock, Machine, Stage};
 

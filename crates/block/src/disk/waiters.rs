@@ -3,8 +3,8 @@
 //! Steps of a `Visit` between dispatch.rs, which finds no tag, and complete.rs, which gives some
 //! back. Waiters queue up at the tag set, first come first served; a thread that gave tags back
 //! runs the first of them, perhaps of another disk, and passes the wake on while tags are left.
-//! What the thread does for others is counted as theirs. Kernel counterpart: `blk_mq_mark_tag_wait`,
-//! `sbitmap_queue_wake_up`.
+//! What the thread does for others is counted as theirs. Kernel counterpart:
+//! `blk_mq_mark_tag_wait`, `sbitmap_queue_wake_up`.
 
 use alloc::sync::{Arc, Weak};
 use core::any::Any;

@@ -14,7 +14,8 @@ pub(crate) struct WorkerState<M: Machine> {
     pub(crate) owner: M::Word,
     /// Chains put into software queues for it, ever.
     pub(crate) handed: M::Word,
-    /// Of these, those that went to the driver or into another's request; written by whoever serves.
+    /// Of these, those that went to the driver or into another's request; written by whoever
+    /// serves.
     pub(crate) settled: M::Word,
     /// How often somebody else took work from its lists and left it in its queue.
     pub(crate) rounds: M::Word,

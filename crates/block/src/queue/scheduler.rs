@@ -23,6 +23,16 @@ use crate::chain::merge::{Merged, try_merge};
 use crate::chain::slot::{BioList, BioRef, Slot};
 use crate::queue::request::Tag;
 
+/// The schedulers that the layer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SchedulerKind {
+    /// First come, first served.
+    #[default]
+    None,
+    /// [`Deadline`](crate::Deadline) with its usual settings.
+    Deadline,
+}
+
 /// Bios that wait to become one request: one bio, or several that follow each other on the drive.
 ///
 /// Dropping one would lose its I/O, and panics.
@@ -181,8 +191,8 @@ pub trait Scheduler<M: Machine>: Send {
     /// is told of once, also those that failed or came too late.
     fn completed(&mut self, done: &Done);
 
-    /// Gives back all chains that wait: another scheduler takes over, or the queue is closed. It may be
-    /// given others after that.
+    /// Gives back all chains that wait: another scheduler takes over, or the queue is closed. It
+    /// may be given others after that.
     fn drain(&mut self, left: &mut Leftover<M>);
 }
 
@@ -204,6 +214,8 @@ impl Issued {
 
 /// A hardware queue's scheduler, with what the layer knows of it.
 pub(crate) struct Scheduling<M: Machine> {
+    /// None: a program's own.
+    kind: Option<SchedulerKind>,
     scheduler: Box<dyn Scheduler<M>>,
     /// Named by the scheduler, but there was no tag for it.
     picked: Option<BioRef<M>>,
@@ -215,9 +227,18 @@ pub(crate) struct Scheduling<M: Machine> {
 
 impl<M: Machine> Scheduling<M> {
     /// A scheduler for a queue with so many tags.
-    pub(crate) fn new(scheduler: Box<dyn Scheduler<M>>, depth: usize) -> Self {
+    pub(crate) fn new(
+        kind: Option<SchedulerKind>,
+        scheduler: Box<dyn Scheduler<M>>,
+        depth: usize,
+    ) -> Self {
         let issued = alloc::vec![Issued::NONE; depth].into_boxed_slice();
-        Scheduling { scheduler, picked: None, len: 0, issued }
+        Scheduling { kind, scheduler, picked: None, len: 0, issued }
+    }
+
+    /// Which one it is; none if it is a program's own.
+    pub(crate) fn kind(&self) -> Option<SchedulerKind> {
+        self.kind
     }
 
     /// Chains that wait inside.

@@ -16,7 +16,7 @@ use millrace_block::{
 use millrace_machine::Machine;
 
 use super::Shared;
-use super::timing::{ModelIo, ModelIoKind};
+use super::io::{ModelIo, ModelIoKind};
 
 /// A hardware queue of a modelled SSD.
 #[derive(Debug)]

@@ -8,7 +8,7 @@
 //! head in place, as read-ahead and the write cache of a real disk have it. Pure arithmetic, called
 //! by timing.rs. Source: Ruemmler and Wilkes, "An introduction to disk drive modeling", 1994.
 
-use super::timing::{ModelIo, ModelIoKind};
+use super::io::{ModelIo, ModelIoKind};
 
 /// How long things take in a modelled disk that rotates.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -232,6 +232,7 @@ fn model(plan: &Plan, contents: ModelContents) -> ModelDriver {
         tail_share: 0.01,
         tail_ns: 20_000,
         seed: 1,
+        disk: None,
     };
     let (size_bytes, block_size) = (plan.size_bytes, plan.block);
     let config = ModelConfig { size_bytes, block_size, contents, timing, ..ModelConfig::default() };

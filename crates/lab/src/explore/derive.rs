@@ -6,6 +6,7 @@
 //! together is met once in a hundred thousand seeds; themes.rs draws such combinations as a whole.
 //! Invariant: a pure function of the seed; what it makes is valid.
 
+use super::orders::OrderSpec;
 use super::random::Random;
 use super::scenario::{
     ChannelSpec, Disturbance, DriveSpec, FaultSpec, LayerSpec, LayoutSpec, LimitSpec, MachineSpec,
@@ -114,6 +115,24 @@ impl Scenario {
         let at_us = random.within(0, most);
         let cpu = random.within(0, self.machine.cpus() - 1);
         self.disturbances.push(Disturbance { at_us, cpu, what });
+    }
+}
+
+impl Scenario {
+    /// Decides whether drives have schedulers, which change while I/O is under way; by chances of
+    /// its own: other scenarios stay as they are.
+    fn be_scheduled(&mut self, random: &mut Random) {
+        if self.layer.stack != StackSpec::Mq || !random.per_mille(250) {
+            return;
+        }
+        for _ in 0..random.within(1, 3) {
+            let drive = random.below(self.drives.len() as u64) as u32;
+            let what = What::Schedule(drive, OrderSpec::draw(random));
+            let most = random.pick(&[0, 0, 20, 100, 500]);
+            let at_us = random.within(0, most);
+            let cpu = random.within(0, self.machine.cpus() - 1);
+            self.disturbances.push(Disturbance { at_us, cpu, what });
+        }
     }
 }
 

@@ -11,9 +11,10 @@ use millrace_block::ErrorKind;
 use millrace_machine::{Machine, Order, Parker, Simulated, Word};
 
 use super::judge::hold;
-use super::scenario::{Disturbance, NS_PER_US, What};
+use super::scenario::{Disturbance, What};
 use super::serving::ModeSpec;
 use super::submitter::RunState;
+use super::time::NS_PER_US;
 
 /// Sleeps until a time, and does one thing.
 pub(super) fn disturb(state: &Arc<RunState>, disturbance: Disturbance, start_ns: u64) {

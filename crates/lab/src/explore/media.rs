@@ -8,7 +8,8 @@
 use millrace_block::{Op, OpFlags, Status};
 
 use super::random::Random;
-use super::scenario::{DriveSpec, FaultSpec, LimitSpec, NS_PER_US};
+use super::scenario::{DriveSpec, FaultSpec, LimitSpec};
+use super::time::NS_PER_US;
 
 /// One sector.
 #[derive(Debug, Clone, Copy, Default)]

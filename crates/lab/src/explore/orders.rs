@@ -7,13 +7,13 @@
 use std::collections::VecDeque;
 
 use millrace_block::{
-    Batch, Chain, Deadline, DeadlineConfig, Disk, Done, Leftover, Pick, Scheduler,
+    Batch, Chain, Deadline, DeadlineConfig, Disk, Done, Leftover, Pick, Scheduler, SchedulerKind,
 };
 use millrace_machine::Simulated;
 use serde::{Deserialize, Serialize};
 
 use super::random::Random;
-use super::scenario::{Disturbance, NS_PER_US, Scenario, StackSpec, What};
+use super::time::NS_PER_US;
 
 /// A scheduler, in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,13 +37,19 @@ impl OrderSpec {
         }
     }
 
+    /// A scheduler, drawn.
+    pub(super) fn draw(random: &mut Random) -> OrderSpec {
+        match random.below(6) {
+            0 => OrderSpec::None,
+            1 => OrderSpec::Delay(random.pick(&[1, 20, 200])),
+            _ => OrderSpec::Deadline(random.pick(&[1, 20, 200, 1_000])),
+        }
+    }
+
     /// Gives a drive this scheduler.
     pub(super) fn set(self, disk: &Disk<Simulated>) {
         let set = match self {
-            OrderSpec::None => {
-                disk.clear_scheduler();
-                Ok(())
-            }
+            OrderSpec::None => disk.set_scheduler(SchedulerKind::None),
             OrderSpec::Deadline(expire_us) => {
                 let read_expire_ns = u64::from(expire_us) * NS_PER_US;
                 let config = DeadlineConfig {
@@ -53,36 +59,14 @@ impl OrderSpec {
                     ..DeadlineConfig::default()
                 };
                 let deadline = Deadline::new(config, disk.queue_count().1);
-                disk.set_scheduler(|hctx| deadline.queue(hctx))
+                disk.set_own_scheduler(|hctx| deadline.queue(hctx))
             }
-            OrderSpec::Delay(us) => disk.set_scheduler(|_| {
+            OrderSpec::Delay(us) => disk.set_own_scheduler(|_| {
                 let delay_ns = u64::from(us) * NS_PER_US;
                 Box::new(Delay { chains: VecDeque::new(), delay_ns })
             }),
         };
         set.expect("a checked scenario");
-    }
-}
-
-impl Scenario {
-    /// Decides whether drives have schedulers, which change while I/O is under way; by chances of
-    /// its own: other scenarios stay as they are.
-    pub(super) fn be_scheduled(&mut self, random: &mut Random) {
-        if self.layer.stack != StackSpec::Mq || !random.per_mille(250) {
-            return;
-        }
-        for _ in 0..random.within(1, 3) {
-            let drive = random.below(self.drives.len() as u64) as u32;
-            let order = match random.below(6) {
-                0 => OrderSpec::None,
-                1 => OrderSpec::Delay(random.pick(&[1, 20, 200])),
-                _ => OrderSpec::Deadline(random.pick(&[1, 20, 200, 1_000])),
-            };
-            let most = random.pick(&[0, 0, 20, 100, 500]);
-            let at_us = random.within(0, most);
-            let cpu = random.within(0, self.machine.cpus() - 1);
-            self.disturbances.push(Disturbance { at_us, cpu, what: What::Schedule(drive, order) });
-        }
     }
 }
 

@@ -19,8 +19,9 @@ use serde::{Deserialize, Serialize};
 use super::disturb::{disturb, watch};
 use super::drive::Drive;
 use super::judge::{Judge, SharedJudge, Violation, hold};
-use super::scenario::{ChannelSpec, LayoutSpec, NS_PER_US, Scenario, What};
+use super::scenario::{ChannelSpec, LayoutSpec, Scenario, What};
 use super::submitter::{RunState, Submitter};
+use super::time::NS_PER_US;
 use super::workers;
 
 /// What came of a run.

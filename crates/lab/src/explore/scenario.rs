@@ -11,8 +11,6 @@ use serde::{Deserialize, Serialize};
 use super::orders::OrderSpec;
 use super::serving::{ModeSpec, ServingSpec};
 
-/// Nanoseconds in a microsecond, in which scenarios count.
-pub(super) const NS_PER_US: u64 = 1_000;
 /// Longest time after which whoever waits in vain looks again.
 const LOOK_NS: u64 = 1_000_000;
 

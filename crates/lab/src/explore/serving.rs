@@ -9,7 +9,8 @@ use millrace_block::{Serving, ServingConfig};
 use serde::{Deserialize, Serialize};
 
 use super::random::Random;
-use super::scenario::{DriveSpec, FaultSpec, NS_PER_US, Scenario, What};
+use super::scenario::{DriveSpec, FaultSpec, Scenario, What};
+use super::time::NS_PER_US;
 
 /// `Serving`, in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

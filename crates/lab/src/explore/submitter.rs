@@ -14,7 +14,8 @@ use millrace_machine::{Doorbell, Machine, Order, Parker, Simulated, Word};
 
 use super::judge::{Memory, SharedJudge, hold};
 use super::random::Random;
-use super::scenario::{ChannelSpec, NS_PER_US, Scenario};
+use super::scenario::{ChannelSpec, Scenario};
+use super::time::NS_PER_US;
 use super::workers::WorkerHandle;
 use super::workload::{Foreign, Workload, found};
 

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use millrace_block::{IoThread, WORKER_SPIN_NS, Worker};
 use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Simulated, Thread, Word};
 
-use super::scenario::{NS_PER_US, Scenario};
+use super::scenario::Scenario;
 use super::submitter::{Bell, RunState};
+use super::time::NS_PER_US;
 
 type SimWord = <Simulated as Machine>::Word;
 

@@ -296,7 +296,7 @@ mod tests {
     impl Rig {
         fn new(chains: usize) -> Rig {
             let deadline = Deadline::new(CONFIG, 1);
-            let scheduling = Scheduling::new(deadline.queue(0), 1);
+            let scheduling = Scheduling::new(None, deadline.queue(0), 1);
             Rig { bio_set: bio_set(chains), scheduling, coming: 0 }
         }
 
