@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::disturb::{disturb, watch};
 use super::drive::Drive;
 use super::judge::{Judge, SharedJudge, Violation, hold};
+use super::orders::OrderSpec;
 use super::scenario::{ChannelSpec, LayoutSpec, Scenario, What};
 use super::submitter::{RunState, Submitter};
 use super::time::NS_PER_US;
@@ -212,6 +213,8 @@ fn sweep(state: &Arc<RunState>) {
     hold(&state.judge).media.iter_mut().for_each(super::media::Media::calm);
     Simulated::charge(latest.max().unwrap_or(0) + 1_000);
     let disks = state.volume.disks();
+    // A scheduler would let the sweepers' reads go before what others left behind.
+    disks.iter().for_each(|disk| OrderSpec::None.set(disk));
     let any: Vec<usize> =
         (0..disks.len()).filter(|at| disks[*at].kind() == QueueKind::AnyThread).collect();
     if any.is_empty() {
