@@ -10,15 +10,10 @@
 use std::io;
 use std::sync::Arc;
 
-use millrace_block::{
-    Bio, Buffer, ChannelConfig, Error, Reject, SECTOR_SHIFT, Serving, ServingConfig, Status,
-};
-use millrace_drives::Spec;
+use millrace_block::{Bio, Buffer, ChannelConfig, Error, Reject, SECTOR_SHIFT, Status};
 
-use crate::assemble::SetupError;
-use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
-use crate::opening::Opened;
-use crate::{Channel, Volume};
+use crate::config::{Part, StartError};
+use crate::{Channel, Volume, stripe};
 
 /// Bytes of a piece of a transfer.
 const PIECE_BYTES: usize = 256 << 10;
@@ -30,8 +25,10 @@ const PIECES_MAX: usize = 8;
 /// Offsets and lengths are multiples of [`BlockDevice::block_bytes`]; others are refused with
 /// `InvalidInput`, as are ranges behind the end. A write is durable after [`BlockDevice::flush`].
 /// A device stays with the thread that opened it: it is not `Send`. For several threads, open one
-/// on each with [`BlockDevice::open`]; file drives must be opened for as many threads
-/// ([`VolumeOptions::io_threads`](crate::VolumeOptions), [`build_volume`](crate::build_volume)).
+/// on each with [`BlockDevice::open`]. File drives are opened for so many threads at a time:
+/// [`BlockDevice::stripe`] does it for [`STRIPE_THREADS`](crate::STRIPE_THREADS),
+/// [`build_volume`](crate::build_volume) for as many as
+/// [`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads) says.
 ///
 /// # Example
 ///
@@ -56,7 +53,8 @@ impl BlockDevice {
     /// A device of the calling thread on a volume, beside whatever else uses that.
     ///
     /// # Errors
-    /// As [`Channel::open`].
+    /// As [`Channel::open`]: `Busy` if as many threads use the volume as its file drives were
+    /// opened for; the text says how many these are.
     pub fn open(volume: &Arc<Volume>) -> Result<BlockDevice, Error> {
         let config = ChannelConfig { depth: PIECES_MAX as u32, ..ChannelConfig::default() };
         let channel = Channel::open(volume, config)?;
@@ -64,26 +62,17 @@ impl BlockDevice {
     }
 
     /// Opens drives, written as specs (`ram:size=1g`, `file:path=/x/d0`), and makes a volume of
-    /// them that stripes over them in chunks of 64 KiB; of a single drive, that drive as it is. The
-    /// drives are opened for this thread alone.
+    /// them that stripes over them in chunks of 64 KiB; of a single drive, that drive as it is.
+    ///
+    /// Other threads open devices of their own on [`BlockDevice::volume`] with
+    /// [`BlockDevice::open`]: any number of them, but where a drive is a file no more than
+    /// [`STRIPE_THREADS`](crate::STRIPE_THREADS) at a time, this one included. For more than these,
+    /// open the drives with [`build_volume`](crate::build_volume).
     ///
     /// # Errors
     /// If a spec is wrong or its drive cannot be opened.
     pub fn stripe(specs: &[impl AsRef<str>]) -> Result<BlockDevice, StartError> {
-        let drive = |(number, text): (usize, &_)| {
-            let name = format!("d{number}");
-            match AsRef::<str>::as_ref(text).parse::<Spec>() {
-                Ok(spec) => Ok(DriveConfig::new(name, spec)),
-                Err(source) => {
-                    Err(StartError::new(Part::Drive(number), SetupError::Drive { name, source }))
-                }
-            }
-        };
-        let drives = specs.iter().enumerate().map(drive).collect::<Result<_, _>>()?;
-        // One thread uses it, which serves its drives itself.
-        let serving = ServingConfig::of(Serving::Inline);
-        let volume = VolumeConfig { serving, ..VolumeConfig::new("stripe", drives) };
-        let opened = Opened::open(&OpenConfig { volumes: vec![volume], ..OpenConfig::default() })?;
+        let opened = stripe::open(specs)?;
         let mut device = BlockDevice::open(&opened.volumes[0])
             .map_err(|error| StartError::new(Part::Whole, error))?;
         device.warnings = opened.warnings;

@@ -103,6 +103,7 @@ mod opening;
 mod serve;
 mod serving;
 mod space;
+mod stripe;
 
 pub use assemble::{
     DriveOptions, Host, OpenedDrive, SetupError, VolumeOptions, build_volume, drive_device,
@@ -128,6 +129,7 @@ pub use serve::{
 };
 pub use serving::{check_serving, default_serving, needs_workers};
 pub use space::{CHUNK_SECTORS, DriveSpace, Space, default_layout};
+pub use stripe::STRIPE_THREADS;
 
 /// The block layer, generic over the machine that it runs on.
 pub use millrace_block as block;

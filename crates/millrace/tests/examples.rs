@@ -15,9 +15,11 @@ mod stripe;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use millrace::{BlockDevice, Stack};
+use millrace::{BlockDevice, Layout, Stack, build_volume};
 
 #[test]
 fn stripe_reads_what_it_wrote_on_memory_and_on_files() {
@@ -62,6 +64,38 @@ fn own_export_answers_a_client_and_refuses_what_makes_no_sense() {
     assert!(ask("read 1 512", 0).0.contains("multiples of its logical block of 512 bytes"));
     assert_eq!(ask("read 0 9999999", 0).0, "at most 1048576 bytes at a time\n");
     assert_eq!(ask("read 0 0", 0).0, "ok\n");
+}
+
+/// The first line that a client hears.
+fn heard(path: &Path, ask: &str) -> String {
+    let mut client = UnixStream::connect(path).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    writeln!(client, "{ask}").unwrap();
+    let mut said = String::new();
+    BufReader::new(client).read_line(&mut said).unwrap();
+    said
+}
+
+#[test]
+fn own_export_serves_several_clients_from_files_and_tells_one_too_many_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let spec = |name: &str| format!("file:path={},size=1m", dir.path().join(name).display());
+    let disk = BlockDevice::stripe(&[spec("a"), spec("b")]).unwrap();
+    let path = dir.path().join("s");
+    let (listener, volume) = (UnixListener::bind(&path).unwrap(), Arc::clone(disk.volume()));
+    std::thread::spawn(move || own_export::serve(&listener, &volume));
+    let waiting: Vec<_> = (0..4).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    assert_eq!(heard(&path, "read 0 512"), "ok\n", "beside four others");
+    drop(waiting);
+    // The drives of this one are opened for one thread, which is this.
+    let drives = [spec("c").parse().unwrap()];
+    let (volume, _) = build_volume("v", Layout::Linear, &drives, &Default::default()).unwrap();
+    let _disk = BlockDevice::open(&volume).unwrap();
+    let path = dir.path().join("t");
+    let listener = UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || own_export::serve(&listener, &volume));
+    let said = heard(&path, "read 0 512");
+    assert!(said.contains("each of its 1 queues belongs to another thread; open the"), "{said}");
 }
 
 #[test]

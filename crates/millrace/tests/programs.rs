@@ -12,8 +12,8 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
 use millrace::{
-    Bio, Buffer, Channel, ChannelConfig, ErrorKind, IoConfig, IoContext, Layout, Stamp,
-    ThreadChannel, Volume, VolumeOptions, build_volume,
+    Bio, BlockDevice, Buffer, Channel, ChannelConfig, ErrorKind, IoConfig, IoContext, Layout,
+    STRIPE_THREADS, Stamp, ThreadChannel, Volume, VolumeOptions, build_volume,
 };
 
 /// Runs a body on a thread of its own, which has to end in time.
@@ -99,6 +99,39 @@ fn threads_have_queues_of_their_own_and_one_too_many_is_told_what_to_do() {
         });
         // They are gone, and their queues are free.
         work(&mut open(&volume), 0);
+    });
+}
+
+#[test]
+fn a_stripe_over_files_is_used_by_threads_and_the_first_too_many_hears_how_many_may() {
+    within(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = |name| format!("file:path={},size=8m", folder.path().join(name).display());
+        let disk = BlockDevice::stripe(&[spec("a"), spec("b")]).unwrap();
+        let threads = usize::from(STRIPE_THREADS) - 1;
+        let all_open = Barrier::new(threads + 1);
+        std::thread::scope(|scope| {
+            for number in 0..threads as u64 {
+                let (volume, all_open) = (disk.volume(), &all_open);
+                scope.spawn(move || {
+                    let opened = BlockDevice::open(volume);
+                    all_open.wait();
+                    let mut disk = opened.unwrap();
+                    disk.write_at(number << 17, &[number as u8; 1 << 17]).unwrap();
+                    let mut bytes = [0; 4096];
+                    disk.read_at(number << 17, &mut bytes).unwrap();
+                    assert_eq!(bytes, [number as u8; 4096]);
+                    all_open.wait();
+                });
+            }
+            all_open.wait();
+            let volume = disk.volume();
+            let refused = scope.spawn(|| BlockDevice::open(volume).err()).join().unwrap().unwrap();
+            all_open.wait();
+            assert_eq!(refused.kind(), ErrorKind::Busy);
+            let text = refused.to_string();
+            assert!(text.contains("its 64 queues") && text.contains("io_threads"), "{text}");
+        });
     });
 }
 

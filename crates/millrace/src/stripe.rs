@@ -1,0 +1,38 @@
+//! Drives written as specs, opened and striped over: what `stripe` of the devices has in common.
+//!
+//! Owns how many threads a volume of files is opened for where nobody says it. Called by
+//! block_device.rs; opening.rs does the work.
+
+use millrace_block::{Serving, ServingConfig};
+use millrace_drives::Spec;
+
+use crate::assemble::SetupError;
+use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
+use crate::opening::Opened;
+
+/// Threads that may use a volume of [`BlockDevice::stripe`](crate::BlockDevice::stripe) at a time,
+/// if one of its drives is a file: each has a queue of its own of every drive, of which 64 take
+/// about 1 MiB for each file. [`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads) takes
+/// another number.
+pub const STRIPE_THREADS: u16 = 64;
+
+/// Opens the drives of specs, called `d0`, `d1` and so on, as the volume `stripe`.
+pub(crate) fn open(specs: &[impl AsRef<str>]) -> Result<Opened, StartError> {
+    let drive = |(number, text): (usize, &_)| {
+        let name = format!("d{number}");
+        match AsRef::<str>::as_ref(text).parse::<Spec>() {
+            Ok(spec) => Ok(DriveConfig::new(name, spec)),
+            Err(source) => {
+                Err(StartError::new(Part::Drive(number), SetupError::Drive { name, source }))
+            }
+        }
+    };
+    let drives: Vec<_> = specs.iter().enumerate().map(drive).collect::<Result<_, _>>()?;
+    // Any thread may run the queues of the other drives, however many there are.
+    let has_files = drives.iter().any(|drive| drive.spec.file().is_some());
+    let io_threads = vec![if has_files { STRIPE_THREADS } else { 1 }];
+    // Whoever submits serves the drives: there are no workers.
+    let serving = ServingConfig::of(Serving::Inline);
+    let volumes = vec![VolumeConfig { serving, ..VolumeConfig::new("stripe", drives) }];
+    Opened::open(&OpenConfig { volumes, io_threads, ..OpenConfig::default() })
+}
