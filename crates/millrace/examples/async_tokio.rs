@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use millrace::{AsyncDevice, Buffer, Layout, VolumeOptions, build_volume};
+use millrace::{AsyncDevice, Buffer};
 
 const TASKS: u64 = 64;
 const BLOCK: u64 = 4096;
@@ -21,10 +21,7 @@ pub fn run() -> Result<(), Box<dyn Error>> {
 }
 
 async fn tasks() -> Result<(), Box<dyn Error>> {
-    let drives = ["ram:size=1m".parse()?, "ram:size=1m".parse()?];
-    let layout = Layout::Stripe { chunk_sectors: 8 };
-    let (volume, _notes) = build_volume("demo", layout, &drives, &VolumeOptions::default())?;
-    let disk = Arc::new(AsyncDevice::start(&volume)?);
+    let disk = Arc::new(AsyncDevice::stripe(&["ram:size=1m", "ram:size=1m"])?);
     let write = |number: u64| {
         let disk = Arc::clone(&disk);
         tokio::spawn(async move {

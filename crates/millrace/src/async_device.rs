@@ -21,7 +21,8 @@ use millrace_machine::{Doorbell, Machine, Native, Thread};
 use millrace_runtime::{IoConfig, IoContext};
 
 use crate::block_device::{check_range, result};
-use crate::{ThreadChannel, Volume};
+use crate::config::{Part, StartError};
+use crate::{ThreadChannel, Volume, stripe};
 
 /// Bios in flight.
 const DEPTH: u32 = 256;
@@ -50,11 +51,9 @@ const BUFFER_MAX_BYTES: usize = 1 << 30;
 /// #         std::thread::park();
 /// #     }
 /// # }
-/// use millrace::{AsyncDevice, Buffer, Layout, VolumeOptions, build_volume};
+/// use millrace::{AsyncDevice, Buffer};
 ///
-/// let drive = "ram:size=1m".parse()?;
-/// let (volume, _) = build_volume("v", Layout::Linear, &[drive], &VolumeOptions::default())?;
-/// let disk = AsyncDevice::start(&volume)?;
+/// let disk = AsyncDevice::stripe(&["ram:size=1m", "ram:size=1m"])?;
 /// let read = block_on(async {
 ///     let mut buffer = Buffer::new(4096);
 ///     buffer.fill(7);
@@ -70,6 +69,8 @@ pub struct AsyncDevice {
     inbox: Arc<Inbox>,
     bell: Arc<Doorbell<Native>>,
     thread: Option<<Native as Machine>::Thread>,
+    /// What a person should know of the drives.
+    warnings: Vec<String>,
 }
 
 /// What tasks hand over to the thread.
@@ -189,13 +190,48 @@ impl AsyncDevice {
         let thread = Some(Native::spawn("millrace-async", None, Box::new(body)));
         let died = |_| Error::new(ErrorKind::System, "the device's thread panicked");
         let bell = ups.recv().map_err(died)??;
-        Ok(AsyncDevice { volume: Arc::clone(volume), inbox, bell, thread })
+        let volume = Arc::clone(volume);
+        Ok(AsyncDevice { volume, inbox, bell, thread, warnings: Vec::new() })
+    }
+
+    /// Opens drives, written as specs (`ram:size=1g`, `file:path=/x/d0`), makes a volume of them as
+    /// [`BlockDevice::stripe`](crate::BlockDevice::stripe) does, and starts a thread with a ring
+    /// for it. Blocks while files are opened: for three seconds if another process has one of them.
+    ///
+    /// # Errors
+    /// If a spec is wrong, its drive cannot be opened, or no ring can be made.
+    pub fn stripe(specs: &[impl AsRef<str>]) -> Result<AsyncDevice, StartError> {
+        let opened = stripe::open(specs)?;
+        let mut device = AsyncDevice::start(&opened.volumes[0])
+            .map_err(|error| StartError::new(Part::Whole, error))?;
+        device.warnings = opened.warnings;
+        device.warnings.extend(opened.notes);
+        Ok(device)
+    }
+
+    /// What a person should know of the drives that [`AsyncDevice::stripe`] opened: that a file
+    /// holds an image which writes would destroy, or that a part of a drive stays unused.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// The volume.
     #[must_use]
     pub fn volume(&self) -> &Arc<Volume> {
         &self.volume
+    }
+
+    /// Size in bytes, as it is by now.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.volume.capacity() << SECTOR_SHIFT
+    }
+
+    /// The logical block in bytes, of which offsets and lengths are multiples.
+    #[must_use]
+    pub fn block_bytes(&self) -> u32 {
+        self.volume.limits().logical_block_size
     }
 
     /// Starts a bio, which is under way whether the future is awaited or not.
@@ -253,6 +289,36 @@ impl AsyncDevice {
     /// The errno of the drive that failed.
     pub async fn flush(&self) -> io::Result<()> {
         result(self.submit(Bio::flush()).await.status)
+    }
+
+    /// Writes zeroes, where drives can without sending them. `len_bytes` is below 2 TiB.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a range that is not of whole blocks, reaches behind the end, or has 2 TiB
+    /// or more; the errno of the first drive that failed.
+    pub async fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+        match check_range(&self.volume, offset_bytes, len_bytes)? {
+            0 => Ok(()),
+            count => {
+                let bio = Bio::write_zeroes(offset_bytes >> SECTOR_SHIFT, count);
+                result(self.submit(bio).await.status)
+            }
+        }
+    }
+
+    /// Gives up what is stored in a range, whose contents are anything from then on. `len_bytes` is
+    /// below 2 TiB.
+    ///
+    /// # Errors
+    /// As [`AsyncDevice::write_zeroes`].
+    pub async fn discard(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+        match check_range(&self.volume, offset_bytes, len_bytes)? {
+            0 => Ok(()),
+            count => {
+                let bio = Bio::discard(offset_bytes >> SECTOR_SHIFT, count);
+                result(self.submit(bio).await.status)
+            }
+        }
     }
 }
 
@@ -374,8 +440,6 @@ mod tests {
     use std::thread::{self, Thread};
 
     use super::*;
-    use crate::{DriveConfig, OpenConfig, Opened, VolumeConfig};
-
     struct Unpark(Thread);
 
     impl Wake for Unpark {
@@ -396,12 +460,7 @@ mod tests {
     }
 
     fn device(specs: &[&str]) -> AsyncDevice {
-        let drive =
-            |(at, spec): (usize, &&str)| DriveConfig::new(format!("d{at}"), spec.parse().unwrap());
-        let drives = specs.iter().enumerate().map(drive).collect();
-        let volumes = vec![VolumeConfig::new("v", drives)];
-        let opened = Opened::open(&OpenConfig { volumes, ..OpenConfig::default() }).unwrap();
-        AsyncDevice::start(&opened.volumes[0]).unwrap()
+        AsyncDevice::stripe(specs).unwrap()
     }
 
     #[test]
@@ -441,6 +500,31 @@ mod tests {
     }
 
     #[test]
+    fn a_stripe_has_a_size_a_block_and_zeroes_where_they_are_written() {
+        let disk = device(&["ram:size=1m,block=4k", "ram:size=2m"]);
+        assert_eq!((disk.size_bytes(), disk.block_bytes()), (2 << 20, 4096));
+        assert!(disk.warnings()[0].contains("not served: 1 MiB"), "{:?}", disk.warnings());
+        let mut buffer = Buffer::new(16_384);
+        buffer.fill(7);
+        block_on(disk.write(0, buffer)).unwrap();
+        block_on(disk.write_zeroes(4096, 8192)).unwrap();
+        block_on(disk.discard(1 << 20, 1 << 20)).unwrap();
+        let read = block_on(disk.read(0, 16_384)).unwrap();
+        let expected = [7, 0, 0, 7].map(|byte: u8| [byte; 4096]).concat();
+        assert!(read[..] == expected[..]);
+        block_on(disk.write_zeroes(0, 0)).unwrap();
+        for len_bytes in [512, 4 << 20] {
+            for done in
+                [block_on(disk.write_zeroes(0, len_bytes)), block_on(disk.discard(0, len_bytes))]
+            {
+                assert_eq!(done.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+            }
+        }
+        let error = AsyncDevice::stripe(&["rom:"]).err().unwrap();
+        assert_eq!(error.part, Part::Drive(0));
+    }
+
+    #[test]
     fn what_was_submitted_is_answered_although_the_device_is_dropped() {
         let disk = device(&["null:size=1m,delay=20ms"]);
         let pending = disk.submit(Bio::read(0, Buffer::new(4096)));
@@ -451,7 +535,7 @@ mod tests {
     #[test]
     fn what_can_never_be_served_is_answered_with_the_reason() {
         let disk = device(&["ram:size=1m"]);
-        let behind_the_end = "volume v: 4096 bytes at 1048576 reach behind its end at 1048576";
+        let behind_the_end = "volume stripe: 4096 bytes at 1048576 reach behind its end at 1048576";
         let error = block_on(disk.read(1 << 20, 4096)).unwrap_err();
         assert_eq!(
             (error.kind(), error.to_string()),
