@@ -14,6 +14,7 @@ use millrace_drives::{FaultControl, Spec, SpecError, controller_of};
 use millrace_machine::{CpuId, Machine, Native, NodeId};
 use millrace_runtime::WorkerCpus;
 
+use crate::created::{Created, Unfinished};
 use crate::serving::{check_serving, needs_workers};
 use crate::space::Space;
 
@@ -125,6 +126,8 @@ pub struct OpenedDrive {
     pub warnings: Vec<String>,
     /// What file it is (device and inode), if it is one.
     pub identity: Option<(u64, u64)>,
+    /// Its file, if it was not there before.
+    pub created: Created,
     /// Controls its faults, if it is a fault drive.
     pub fault: Option<FaultControl>,
 }
@@ -162,7 +165,7 @@ pub enum SetupError {
 /// Opens what a spec names and makes a disk of it.
 ///
 /// # Errors
-/// If the drive cannot be opened or the options do not fit it.
+/// If the drive cannot be opened or the options do not fit it; a file that was made is removed.
 pub fn open_drive(
     name: &str,
     spec: &Spec,
@@ -174,7 +177,10 @@ pub fn open_drive(
     let queues = io_threads.saturating_add(u16::from(options.worker.is_some()));
     let failed = |source| SetupError::Drive { name: name.to_owned(), source };
     let controller = controller_of(spec, &host.controllers).map_err(failed)?;
+    let makes = Unfinished::before(spec);
     let opened = millrace_drives::open(spec, queues).map_err(failed)?;
+    let mut created = Unfinished::default();
+    created.note(makes, opened.identity);
     let config = DiskConfig {
         name: name.to_owned(),
         stack: options.stack,
@@ -197,13 +203,13 @@ pub fn open_drive(
         control.set_name(name);
     }
     let (identity, fault) = (opened.identity, opened.fault);
-    Ok(OpenedDrive { disk, notes, warnings, identity, fault })
+    Ok(OpenedDrive { disk, notes, warnings, identity, created: created.keep(), fault })
 }
 
 /// A volume of freshly opened drives, called `d0`, `d1` and so on, and remarks for a person.
 ///
 /// # Errors
-/// If a drive cannot be opened or they do not make a volume.
+/// If a drive cannot be opened or they do not make a volume; files that were made are removed.
 pub fn build_volume(
     name: &str,
     layout: Layout,
@@ -221,18 +227,20 @@ pub fn build_volume(
         false => &[],
     };
     let mut workers = WorkerCpus::new(workers, &Native::topology());
-    let (mut disks, mut notes) = (Vec::new(), Vec::new());
+    let (mut disks, mut notes, mut created) = (Vec::new(), Vec::new(), Unfinished::default());
     for (index, spec) in drives.iter().enumerate() {
         let name = format!("d{index}");
         let (worker, minor) = (workers.next(host.node_of(spec)), index as u32);
         let drive = DriveOptions { worker, minor, ..options.drive };
         let mut drive = open_drive(&name, spec, &drive, &host)?;
+        created.take(&mut drive.created);
         notes.append(&mut drive.warnings);
         notes.append(&mut drive.notes);
         disks.push(drive.disk);
     }
     let volume = Volume::with_serving(name, layout, disks, options.serving)?;
     notes.extend(unused_space(&volume));
+    created.keep();
     Ok((volume, notes))
 }
 

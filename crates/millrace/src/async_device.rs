@@ -199,11 +199,14 @@ impl AsyncDevice {
     /// for it. Blocks while files are opened: for three seconds if another process has one of them.
     ///
     /// # Errors
-    /// If a spec is wrong, its drive cannot be opened, or no ring can be made.
+    /// If a spec is wrong, its drive cannot be opened, or no ring can be made. Files that this call
+    /// has made are removed.
     pub fn stripe(specs: &[impl AsRef<str>]) -> Result<AsyncDevice, StartError> {
-        let opened = stripe::open(specs)?;
-        let mut device = AsyncDevice::start(&opened.volumes[0])
-            .map_err(|error| StartError::new(Part::Whole, error))?;
+        let mut opened = stripe::open(specs)?;
+        let mut device = AsyncDevice::start(&opened.volumes[0]).map_err(|error| {
+            opened.created.remove();
+            StartError::new(Part::Whole, error)
+        })?;
         device.warnings = opened.warnings;
         device.warnings.extend(opened.notes);
         Ok(device)

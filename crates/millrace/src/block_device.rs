@@ -70,11 +70,13 @@ impl BlockDevice {
     /// open the drives with [`build_volume`](crate::build_volume).
     ///
     /// # Errors
-    /// If a spec is wrong or its drive cannot be opened.
+    /// If a spec is wrong or its drive cannot be opened. Files that this call has made are removed.
     pub fn stripe(specs: &[impl AsRef<str>]) -> Result<BlockDevice, StartError> {
-        let opened = stripe::open(specs)?;
-        let mut device = BlockDevice::open(&opened.volumes[0])
-            .map_err(|error| StartError::new(Part::Whole, error))?;
+        let mut opened = stripe::open(specs)?;
+        let mut device = BlockDevice::open(&opened.volumes[0]).map_err(|error| {
+            opened.created.remove();
+            StartError::new(Part::Whole, error)
+        })?;
         device.warnings = opened.warnings;
         device.warnings.extend(opened.notes);
         Ok(device)

@@ -98,6 +98,7 @@ mod async_device;
 mod block_device;
 mod channel;
 mod config;
+mod created;
 mod opening;
 #[cfg(feature = "serve")]
 mod serve;
@@ -113,6 +114,7 @@ pub use async_device::{AsyncDevice, Pending};
 pub use block_device::BlockDevice;
 pub use channel::Channel;
 pub use config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
+pub use created::{Created, FileId, file_id};
 pub use millrace_block::{
     Again, Bio, Buffer, ChannelConfig, Completion, ControllerConfig, Disk, DiskConfig, Error,
     ErrorKind, Layout, Op, OpFlags, QueueLimits, Reject, Rejected, Sector, SectorCount, Serving,
@@ -121,7 +123,7 @@ pub use millrace_block::{
 pub use millrace_drives::{Spec, Words, nearest, open_on};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
 pub use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning, WorkerCpus, worker_cpus};
-pub use opening::{FileId, Opened, Opening, file_id};
+pub use opening::{Opened, Opening};
 #[cfg(feature = "serve")]
 pub use serve::{
     ExportConfig, ExportFailures, GuestConfig, Listen, Observers, Say, ServeConfig, Server,

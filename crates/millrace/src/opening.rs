@@ -3,10 +3,9 @@
 //! Drives come in the order of the volumes, so that a program may do something of its own around
 //! each; [`Opened::open`] does it all in one go. Owns the rule that one file is one drive's: files
 //! are told apart by device and inode, before the second drive would run into the lock of the
-//! first. Decides which CPUs the drives' workers belong to. Whatever is dropped is closed again.
+//! first. Decides which CPUs the drives' workers belong to. Whatever is dropped is closed again,
+//! and a file that it has made is removed.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::Arc;
 
 use millrace_block::{Disk, Error, Volume};
@@ -16,15 +15,7 @@ use millrace_runtime::{DriveWorkers, Pinning, WorkerCpus, worker_cpus};
 
 use crate::assemble::{DriveOptions, Host, SetupError, open_drive, unused_space};
 use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
-
-/// A file's device and inode, which tell it apart from all others.
-pub type FileId = (u64, u64);
-
-/// The file that lies at a path, if one does.
-#[must_use]
-pub fn file_id(path: &Path) -> Option<FileId> {
-    std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
-}
+use crate::created::{Created, FileId, Unfinished, file_id};
 
 /// Volumes that are open.
 pub struct Opened {
@@ -36,6 +27,8 @@ pub struct Opened {
     pub notes: Vec<String>,
     /// What is hardly meant, such as that a drive's file is a qcow2 image.
     pub warnings: Vec<String>,
+    /// Files that were not there before, for a program that fails later and takes them back.
+    pub created: Created,
 }
 
 impl Opened {
@@ -52,7 +45,8 @@ impl Opened {
     /// Opens all drives and makes all volumes.
     ///
     /// # Errors
-    /// The first thing that cannot be opened; what was opened before is closed again.
+    /// The first thing that cannot be opened; what was opened before is closed again, and files
+    /// that were made are removed.
     pub fn open(config: &OpenConfig) -> Result<Opened, StartError> {
         let mut opening = Opening::new(config)?;
         while opening.next_drive().is_some() {
@@ -72,7 +66,8 @@ impl Opened {
     }
 }
 
-/// Drives that are being opened.
+/// Drives that are being opened. Dropped before [`Opening::finish`], it removes the files that it
+/// has made.
 pub struct Opening<'a> {
     config: &'a OpenConfig,
     host: Host,
@@ -81,6 +76,7 @@ pub struct Opening<'a> {
     disks: Vec<Arc<Disk<Native>>>,
     /// Files of the drives that are open, and the drives' numbers.
     files: Vec<(FileId, usize)>,
+    created: Unfinished,
     opened: Opened,
 }
 
@@ -101,8 +97,10 @@ impl<'a> Opening<'a> {
             pinning: pinning(&topology, &config.pinned_cpus),
             notes: Vec::new(),
             warnings: Vec::new(),
+            created: Created::default(),
         };
-        Ok(Opening { config, host, workers, disks: Vec::new(), files: Vec::new(), opened })
+        let (disks, files, created) = (Vec::new(), Vec::new(), Unfinished::default());
+        Ok(Opening { config, host, workers, disks, files, created, opened })
     }
 
     /// The drive that [`Opening::open_next`] opens; none if all are open.
@@ -129,6 +127,7 @@ impl<'a> Opening<'a> {
         self.host.io_threads = self.io_threads_of(number);
         let mut opened = open_drive(&drive.name, &drive.spec, &options, &self.host)
             .map_err(|error| StartError::new(Part::Drive(number), error))?;
+        self.created.take(&mut opened.created);
         if let Some(after) = opened.identity {
             self.refuse_twice(number, after)?;
             self.files.push((after, number));
@@ -158,6 +157,7 @@ impl<'a> Opening<'a> {
         }
         let unused = self.opened.volumes.iter().filter_map(|volume| unused_space(volume));
         self.opened.notes.extend(unused);
+        self.opened.created = self.created.keep();
         Ok(self.opened)
     }
 

@@ -68,14 +68,22 @@ impl Server {
     /// person about guests that break the protocol.
     ///
     /// # Errors
-    /// The first thing that cannot be opened or served; nothing is left running.
+    /// The first thing that cannot be opened or served; nothing is left running, and files that
+    /// were made are removed.
     pub fn start(config: &ServeConfig, say: Say) -> Result<Server, StartError> {
         config.validate()?;
-        let opened = Opened::open(&config.to_open())?;
-        let workers = opened.start_workers(config.server.backend);
-        let workers = workers.map_err(|error| StartError::new(Part::Whole, error))?;
-        let servers = Servers::start(config, &opened, say)?;
-        Ok(Server { servers, workers, opened })
+        let mut opened = Opened::open(&config.to_open())?;
+        let started = opened
+            .start_workers(config.server.backend)
+            .map_err(|error| StartError::new(Part::Whole, error))
+            .and_then(|workers| Ok((workers, Servers::start(config, &opened, say)?)));
+        match started {
+            Ok((workers, servers)) => Ok(Server { servers, workers, opened }),
+            Err(error) => {
+                opened.created.remove();
+                Err(error)
+            }
+        }
     }
 
     /// The volumes, and remarks on their drives.
@@ -99,5 +107,34 @@ impl Server {
         report.failures.extend(workers.stop().err().map(|error| error.to_string()));
         drop(opened);
         report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{DriveConfig, VolumeConfig};
+
+    #[test]
+    fn a_server_that_cannot_listen_removes_the_files_that_it_has_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d");
+        let spec = format!("file:path={},size=1m", path.display()).parse().unwrap();
+        let export = ExportConfig {
+            name: "v".into(),
+            volume: "v".into(),
+            nbd: vec![Listen::Unix(dir.path().join("no/s"))],
+            ..ExportConfig::default()
+        };
+        let config = ServeConfig {
+            volumes: vec![VolumeConfig::new("v", vec![DriveConfig::new("d", spec)])],
+            exports: vec![export],
+            ..ServeConfig::default()
+        };
+        let error = Server::start(&config, Arc::new(|_| ())).err().unwrap();
+        assert_eq!(error.part, Part::Listener(0));
+        assert!(!path.exists());
     }
 }

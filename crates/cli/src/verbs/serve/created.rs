@@ -1,19 +1,17 @@
 //! What a start has created, removed again unless the start succeeds.
 //!
-//! Owns the list of files and the data folder. A file counts as created here only if it was not
-//! there before its drive was opened and is the very file (device and inode) that was opened, so
-//! nobody else's file is ever removed. Used by `serve` and opening.rs.
+//! Owns the data folder, and the list of files that opening drives has made, which the library
+//! keeps: only the very files that were made are ever removed. Used by `serve` and opening.rs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use millrace::{FileId, file_id};
 
 /// Files and folders of this start; dropping it removes them.
 #[derive(Debug, Default)]
 pub struct Created {
-    files: Vec<(PathBuf, FileId)>,
+    files: millrace::Created,
     folder: Option<PathBuf>,
 }
 
@@ -33,25 +31,21 @@ impl Created {
         Ok(())
     }
 
-    /// Notes a file that was not there before it was opened.
-    pub fn file(&mut self, path: PathBuf, opened: FileId) {
-        self.files.push((path, opened));
+    /// Takes over the files of drives that were opened.
+    pub fn files(&mut self, files: &mut millrace::Created) {
+        self.files.append(files);
     }
 
     /// The start has succeeded: all stays.
     pub fn keep(mut self) {
-        self.files.clear();
+        self.files = millrace::Created::default();
         self.folder = None;
     }
 }
 
 impl Drop for Created {
     fn drop(&mut self) {
-        for (path, opened) in &self.files {
-            if file_id(path) == Some(*opened) {
-                let _ = fs::remove_file(path);
-            }
-        }
+        self.files.remove();
         if let Some(folder) = &self.folder {
             // Refused by the system if anything else is in it.
             let _ = fs::remove_dir(folder);

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use millrace::{DriveConfig, Opened, Opening, Part, SetupError, StartError, file_id};
+use millrace::{DriveConfig, Opened, Opening, Part, SetupError, StartError};
 use millrace_drives::SpecError;
 
 use super::created::Created;
@@ -28,14 +28,11 @@ pub fn open(plan: &Checked, created: &mut Created) -> Result<Opened, Problems> {
     let config = plan.config.to_open();
     let mut opening = Opening::new(&config).map_err(problem)?;
     while let Some(drive) = opening.next_drive() {
-        let file = drive.spec.file();
-        let before = file.as_deref().and_then(file_id);
-        let opened = saying_what_it_waits_for(drive, || opening.open_next()).map_err(problem)?;
-        if let (Some(file), Some(opened), None) = (file, opened, before) {
-            created.file(file, opened);
-        }
+        saying_what_it_waits_for(drive, || opening.open_next()).map_err(problem)?;
     }
-    opening.finish().map_err(problem)
+    let mut opened = opening.finish().map_err(problem)?;
+    created.files(&mut opened.created);
+    Ok(opened)
 }
 
 /// An error at the line of what it is about.
