@@ -19,6 +19,7 @@ pub mod stat;
 pub mod top;
 pub mod trace;
 
+use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
 
@@ -29,19 +30,20 @@ use crate::visible::visible_lines;
 /// that reads the log.
 pub fn complain(error: &anyhow::Error) {
     match logging::is_json() {
-        true => tracing::error!("{}", reasons(error)),
+        true => tracing::error!("{}", reasons(error.as_ref())),
         false => {
             // A full disk under standard error is no reason to panic.
-            let text = format!("millrace: {}\n", visible_lines(&reasons(error)));
+            let text = format!("millrace: {}\n", visible_lines(&reasons(error.as_ref())));
             let _ = std::io::stderr().lock().write_all(text.as_bytes());
         }
     }
 }
 
 /// An error and its causes, but for those that it has said itself.
-fn reasons(error: &anyhow::Error) -> String {
+pub fn reasons(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
+    let chain = std::iter::successors(Some(error), |error| Error::source(*error));
+    for cause in chain.map(ToString::to_string) {
         if text.is_empty() {
             text = cause;
         } else if !text.contains(&cause) {
@@ -104,6 +106,6 @@ mod tests {
     #[test]
     fn no_reason_is_given_twice() {
         let error = anyhow!("not there").context("d0: not there").context("cannot open");
-        assert_eq!(reasons(&error), "cannot open: d0: not there");
+        assert_eq!(reasons(error.as_ref()), "cannot open: d0: not there");
     }
 }

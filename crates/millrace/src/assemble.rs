@@ -132,12 +132,13 @@ pub struct OpenedDrive {
     pub fault: Option<FaultControl>,
 }
 
-/// Why drives or a volume could not be put together.
+/// Why drives or a volume could not be put together. Each error says its own part, and its
+/// `source()` the rest.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
     /// A drive could not be opened.
-    #[error("drive {name}: {source}")]
+    #[error("cannot open drive {name}")]
     Drive {
         /// Its name.
         name: String,
@@ -285,8 +286,9 @@ mod tests {
         let hung = ["null@a:", "null@a:", "null@b:", "null:"].map(|text| open(text).unwrap());
         let users = host.controllers.iter().map(Arc::strong_count).collect::<Vec<_>>();
         assert_eq!((hung.len(), users), (4, vec![3, 2]));
-        let error = open("null@c:").err().unwrap().to_string();
-        assert_eq!(error, "drive d: there is no controller `c`; there are: a, b");
+        let error = open("null@c:").err().unwrap();
+        let why = std::error::Error::source(&error).unwrap().to_string();
+        assert_eq!(why, "there is no controller `c`; there are: a, b");
     }
 
     #[test]

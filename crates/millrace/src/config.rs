@@ -4,6 +4,9 @@
 //! opening.rs opens what they say, and `serve/config.rs` has what is served of it. A drive stands
 //! in its volume, since it belongs to one volume, once.
 
+use std::error::Error;
+use std::fmt;
+
 use millrace_block::{ControllerConfig, ErrorKind, Layout, ServingConfig, Stack};
 use millrace_drives::Spec;
 use millrace_machine::CpuId;
@@ -156,14 +159,26 @@ pub enum Part {
     Guests(usize),
 }
 
-/// Why what a configuration says could not be opened or served.
-#[derive(Debug, thiserror::Error)]
-#[error("{source}")]
+/// Why what a configuration says could not be opened or served. To a person it is what is wrong
+/// with the part: `Display` and `source()` are those of [`StartError::source`].
+#[derive(Debug)]
 pub struct StartError {
     /// What it is about.
     pub part: Part,
     /// What is wrong.
     pub source: Box<SetupError>,
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.source, f)
+    }
+}
+
+impl Error for StartError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.source()
+    }
 }
 
 impl StartError {
@@ -202,6 +217,24 @@ mod tests {
         let text = "volume v: another volume has this name; choose another";
         let found = wrong(vec![volume("v", &["a"]), volume("v", &["b"])]);
         assert_eq!(found, (Part::Volume(1), text.to_owned()));
+    }
+
+    #[test]
+    fn a_chain_of_errors_says_each_thing_once() {
+        let inner = "driver ram needs size=...";
+        let source = "ram:".parse::<Spec>().map(|spec| millrace_drives::check(&spec).unwrap_err());
+        let drive = SetupError::Drive { name: "d0".into(), source: source.unwrap() };
+        let error = StartError::new(Part::Drive(0), drive);
+        let error: &dyn Error = &error;
+        let chain: Vec<String> = std::iter::successors(Some(error), |error| Error::source(*error))
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(chain, ["cannot open drive d0", inner]);
+        let layer = StartError::invalid(Part::Whole, "nothing is exported");
+        assert_eq!(
+            (layer.to_string().as_str(), layer.source().is_none()),
+            ("nothing is exported", true)
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ use millrace_drives::SpecError;
 use super::created::Created;
 use super::{looks, members};
 use crate::config::{Checked, Place, Problems};
+use crate::verbs::reasons;
 
 /// How long a file may be locked before a person hears of it.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -38,7 +39,7 @@ pub fn open(plan: &Checked, created: &mut Created) -> Result<Opened, Problems> {
 /// An error at the line of what it is about.
 pub fn problem(plan: &Checked, error: &StartError) -> Problems {
     let mut problems = Problems::new(&plan.file);
-    let text = error.to_string();
+    let text = text_of(&error.source);
     match error.part {
         Part::Drive(number) => {
             let (line, text) = drive_problem(plan, number, &error.source);
@@ -55,10 +56,18 @@ pub fn problem(plan: &Checked, error: &StartError) -> Problems {
     problems
 }
 
+/// The whole text of an error; what a drive's is about needs no more than its name.
+fn text_of(error: &SetupError) -> String {
+    match error {
+        SetupError::Drive { name, source } => format!("drive {name}: {}", reasons(source)),
+        other => reasons(other),
+    }
+}
+
 /// The line and text of an error about a drive: of its key if it names one.
 fn drive_problem(plan: &Checked, number: usize, error: &SetupError) -> (usize, String) {
     let lines = &plan.lines.drives[number];
-    let text = error.to_string();
+    let text = text_of(error);
     match error {
         SetupError::SameFile { other, .. } => {
             (lines.of_key("path"), same_file(plan, number, *other))
