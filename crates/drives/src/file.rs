@@ -34,6 +34,7 @@ use millrace_machine::{Native, Topology};
 use millrace_reactor::Backend;
 
 use engine::{Engine, Ring, ThreadBound};
+use locks::Held;
 pub use locks::{FileAccess, lock_refusal};
 pub(crate) use open::measure;
 use pool::Pool;
@@ -135,6 +136,8 @@ impl FileCounters {
 /// What all queues of a drive share.
 pub(crate) struct Shared {
     pub(crate) file: File,
+    /// Behind the file, which is closed before it counts as free.
+    _held: Option<Held>,
     /// For questions about holes, which move the file position; none where they cannot be asked.
     map: Option<File>,
     /// Operations in flight that change the allocation. They lock the file against questions about

@@ -2,14 +2,17 @@
 //!
 //! Two kinds: flock, which other instances of this program take, and the bytes that QEMU locks in
 //! the images of its virtual machines, so that neither opens what the other writes. Taken by
-//! open.rs before anything is changed; they last as long as the file is open. Source: QEMU's
+//! open.rs before anything is changed; they last as long as the file is open. A list of the
+//! files that this process has locked tells at once what it would wait for in vain. Source: QEMU's
 //! block/file-posix.c (`RAW_LOCK_PERM_BASE`, `RAW_LOCK_SHARED_BASE`) and docs/system/images.
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind};
@@ -31,24 +34,55 @@ const READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
 
+/// Files that drives of this process have locked (device and inode), once for each drive.
+static HELD: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+
+fn held() -> MutexGuard<'static, Vec<(u64, u64)>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A lock that a drive of this process has, for as long as the drive keeps its file open.
+#[derive(Debug)]
+pub(super) struct Held((u64, u64));
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut all = held();
+        if let Some(place) = all.iter().position(|one| *one == self.0) {
+            all.swap_remove(place);
+        }
+    }
+}
+
 /// Locks the open file: exclusively, or shared with other readers.
 ///
 /// # Errors
-/// `Busy` if somebody else has it and keeps it for three seconds.
-pub(super) fn lock(file: &File, config: &FileConfig) -> Result<(), Error> {
+/// `Busy` if a drive of this process has it, or somebody else who keeps it for three seconds.
+pub(super) fn lock(file: &File, config: &FileConfig) -> Result<Held, Error> {
+    let path = &config.path;
+    let meta = file.metadata().map_err(|error| system(path, "stat", &error))?;
+    let identity = (meta.dev(), meta.ino());
     // The ring of a process that was killed holds its files longer than the process itself:
     // mostly 30 to 50 ms, but the kernel tears rings down when it comes to it, and on a busy
     // machine later.
     let mut found = Found::Flock;
     for _ in 0..TRIES {
         found = match attempt(file, FileAccess::of(config)) {
-            Ok(None) => return Ok(()),
+            Ok(None) => {
+                held().push(identity);
+                return Ok(Held(identity));
+            }
             Ok(Some(found)) => found,
-            Err(error) => return Err(system(&config.path, "lock", &error)),
+            Err(error) => return Err(system(path, "lock", &error)),
         };
+        // A drive that is open here lets go when its program wants it to, not by and by. What a
+        // drive that was closed leaves to its ring is in the list no more.
+        if held().contains(&identity) {
+            return Err(Error::new(ErrorKind::Busy, used_here(path)));
+        }
         std::thread::sleep(PAUSE);
     }
-    Err(Error::new(ErrorKind::Busy, text(&config.path, file, found)))
+    Err(Error::new(ErrorKind::Busy, text(path, file, found)))
 }
 
 /// What a drive does with its file, and so which locks it takes.
@@ -157,33 +191,39 @@ fn is_shared(file: &File, byte: i64) -> io::Result<bool> {
 
 /// The message of a refusal: the holder of the file, as far as it is known, and what to do.
 fn text(path: &Path, file: &File, found: Found) -> String {
-    let path = path.display();
+    let name = path.display();
     let holder = match found {
         Found::Bytes => {
             return format!(
-                "{path}: another program has locked this file as QEMU locks the disks of virtual \
+                "{name}: another program has locked this file as QEMU locks the disks of virtual \
                  machines; stop that, or name another file"
             );
         }
         Found::Flock => flock_holder(file),
     };
     match holder {
-        Some(holder) if holder.is_this() => {
-            format!("{path}: another drive of this process uses this file; name another file")
-        }
+        Some(holder) if holder.is_this() => used_here(path),
         Some(holder) => {
-            format!("{path}: {holder} uses this file and has locked it; stop it, or name another")
+            format!("{name}: {holder} uses this file and has locked it; stop it, or name another")
         }
-        None => format!("{path}: another process uses this file; stop it, or name another file"),
+        None => format!("{name}: another process uses this file; stop it, or name another file"),
     }
+}
+
+/// The message where a drive of this process has the file.
+fn used_here(path: &Path) -> String {
+    let path = path.display();
+    format!("{path}: another drive of this process uses this file; name another file")
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // Tests may.
 mod tests {
     use std::fs::OpenOptions;
+    use std::time::Instant;
 
     use super::*;
+    use crate::file::FileDriver;
 
     fn open(path: &Path, writes: bool) -> File {
         OpenOptions::new().read(true).write(writes).open(path).unwrap()
@@ -217,5 +257,44 @@ mod tests {
         let is_seen = |byte: i64| is_shared(&image, byte).unwrap();
         assert!([100, 101, 103, 201, 203].into_iter().all(is_seen));
         assert!(![102, 104, 200, 202].into_iter().any(is_seen));
+    }
+
+    #[test]
+    fn a_file_of_another_drive_here_is_refused_at_once_and_others_are_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d");
+        let config = |read_only| FileConfig {
+            path: path.clone(),
+            size_bytes: Some(1 << 20),
+            read_only,
+            ..FileConfig::default()
+        };
+        let first = FileDriver::open(config(false)).unwrap();
+        for read_only in [false, true] {
+            let began = Instant::now();
+            let refused = FileDriver::open(config(read_only)).err().unwrap();
+            assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+            assert_eq!(refused.kind(), ErrorKind::Busy);
+            assert_eq!(refused.to_string(), used_here(&path));
+        }
+        drop(first);
+        let readers = [true, true].map(|read_only| FileDriver::open(config(read_only)).unwrap());
+        assert!(FileDriver::open(config(false)).is_err(), "beside two readers");
+        drop(readers);
+        // Somebody else, who lets it go while the drive waits.
+        let other = open(&path, true);
+        other.lock().unwrap();
+        let letting_go = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            drop(other);
+        });
+        drop(FileDriver::open(config(false)).unwrap());
+        letting_go.join().unwrap();
+        assert!(!held().contains(&identity(&path)));
+    }
+
+    fn identity(path: &Path) -> (u64, u64) {
+        let meta = std::fs::metadata(path).unwrap();
+        (meta.dev(), meta.ino())
     }
 }

@@ -35,9 +35,7 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     let mut notes = Vec::new();
     check_engine(&config, &mut notes)?;
     let (file, direct, made) = open_file(&config)?;
-    if config.lock {
-        lock(&file, &config)?;
-    }
+    let held = if config.lock { Some(lock(&file, &config)?) } else { None };
     let mut geometry = geometry_of(&file, &config, &mut notes)?;
     let align = match direct {
         true => probe::direct_align(&file),
@@ -67,6 +65,7 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     let unit = align.map_or(1, |_| geometry.logical);
     let shared = Shared {
         file,
+        _held: held,
         map,
         allocating: AtomicU64::new(0),
         size_bytes: AtomicU64::new(geometry.size_bytes),
