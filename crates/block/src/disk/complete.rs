@@ -101,7 +101,7 @@ impl<'a, M: Machine> Visit<'a, M> {
                 &mut self.run.accounts.tenants,
             );
             if !status.is_ok() {
-                let (op, sector, nr_sectors) = (bio.bio.op, bio.bio.sector, bio.bio.nr_sectors);
+                let (op, sector, nr_sectors) = (bio.bio.op, bio.dev_sector, bio.bio.nr_sectors);
                 self.disk.accounts.note_failure(Failure { op, sector, nr_sectors, status });
                 self.stats.count_error(op);
                 if whose.is_counted() {
