@@ -15,13 +15,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use millrace_block::{
-    Bio, Buffer, Completion, Error, ErrorKind, Reject, SECTOR_SHIFT, Stamp, Status,
+    Bio, Buffer, Completion, Error, ErrorKind, Op, Reject, SECTOR_SHIFT, Stamp, Status,
 };
 use millrace_machine::{Doorbell, Machine, Native, Thread};
 use millrace_runtime::{IoConfig, IoContext};
 
-use crate::block_device::{check_range, result};
+use crate::block_device::check_range;
 use crate::config::{Part, StartError};
+use crate::io_error::Io;
 use crate::{ThreadChannel, Volume, stripe};
 
 /// Bios in flight.
@@ -254,11 +255,12 @@ impl AsyncDevice {
     ///
     /// # Errors
     /// `InvalidInput` for a range that is empty, longer than 1 GiB, not of whole blocks, or reaches
-    /// behind the end; the errno of the drive that failed.
+    /// behind the end; an [`IoError`](crate::IoError) if a drive failed.
     pub async fn read(&self, offset_bytes: u64, len_bytes: usize) -> io::Result<Buffer> {
         let sector = self.check(offset_bytes, len_bytes)?;
+        let io = Io { op: Op::Read, offset_bytes, len_bytes: len_bytes as u64 };
         let done = self.submit(Bio::read(sector, Buffer::new(len_bytes))).await;
-        result(done.status)?;
+        io.outcome(&self.volume, done.status)?;
         done.bio.into_buffer().ok_or_else(|| io::ErrorKind::Other.into())
     }
 
@@ -268,8 +270,9 @@ impl AsyncDevice {
     /// As [`AsyncDevice::read`].
     pub async fn write(&self, offset_bytes: u64, buffer: Buffer) -> io::Result<Buffer> {
         let sector = self.check(offset_bytes, buffer.len())?;
+        let io = Io { op: Op::Write, offset_bytes, len_bytes: buffer.len() as u64 };
         let done = self.submit(Bio::write(sector, buffer)).await;
-        result(done.status)?;
+        io.outcome(&self.volume, done.status)?;
         done.bio.into_buffer().ok_or_else(|| io::ErrorKind::Other.into())
     }
 
@@ -289,22 +292,23 @@ impl AsyncDevice {
     /// Makes all writes that have completed durable.
     ///
     /// # Errors
-    /// The errno of the drive that failed.
+    /// An [`IoError`](crate::IoError) if a drive failed.
     pub async fn flush(&self) -> io::Result<()> {
-        result(self.submit(Bio::flush()).await.status)
+        Io::FLUSH.outcome(&self.volume, self.submit(Bio::flush()).await.status)
     }
 
     /// Writes zeroes, where drives can without sending them. `len_bytes` is below 2 TiB.
     ///
     /// # Errors
     /// `InvalidInput` for a range that is not of whole blocks, reaches behind the end, or has 2 TiB
-    /// or more; the errno of the first drive that failed.
+    /// or more; an [`IoError`](crate::IoError) if a drive failed.
     pub async fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
         match check_range(&self.volume, offset_bytes, len_bytes)? {
             0 => Ok(()),
             count => {
                 let bio = Bio::write_zeroes(offset_bytes >> SECTOR_SHIFT, count);
-                result(self.submit(bio).await.status)
+                let io = Io { op: Op::WriteZeroes, offset_bytes, len_bytes };
+                io.outcome(&self.volume, self.submit(bio).await.status)
             }
         }
     }
@@ -319,7 +323,8 @@ impl AsyncDevice {
             0 => Ok(()),
             count => {
                 let bio = Bio::discard(offset_bytes >> SECTOR_SHIFT, count);
-                result(self.submit(bio).await.status)
+                let io = Io { op: Op::Discard, offset_bytes, len_bytes };
+                io.outcome(&self.volume, self.submit(bio).await.status)
             }
         }
     }

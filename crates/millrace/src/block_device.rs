@@ -10,9 +10,10 @@
 use std::io;
 use std::sync::Arc;
 
-use millrace_block::{Bio, Buffer, ChannelConfig, Error, Reject, SECTOR_SHIFT, Status};
+use millrace_block::{Bio, Buffer, ChannelConfig, Error, Op, Reject, SECTOR_SHIFT, Status};
 
 use crate::config::{Part, StartError};
+use crate::io_error::Io;
 use crate::{Channel, Volume, stripe};
 
 /// Bytes of a piece of a transfer.
@@ -110,12 +111,13 @@ impl BlockDevice {
     /// Fills `into` with the bytes at `offset_bytes`. After an error, what it holds is anything.
     ///
     /// # Errors
-    /// `InvalidInput` for a range that is not of whole blocks or reaches behind the end; the errno
-    /// of the first drive that failed.
+    /// `InvalidInput` for a range that is not of whole blocks or reaches behind the end; an
+    /// [`IoError`](crate::IoError) with the first part that failed.
     pub fn read_at(&mut self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
         check_range(self.volume(), offset_bytes, into.len() as u64)?;
+        let io = Io { op: Op::Read, offset_bytes, len_bytes: into.len() as u64 };
         self.transfer(
-            into.len(),
+            io,
             |at, buffer| Bio::read(sector(offset_bytes, at), buffer),
             |at, buffer| into[at..at + buffer.len()].copy_from_slice(buffer),
         )
@@ -132,15 +134,16 @@ impl BlockDevice {
             buffer.copy_from_slice(&from[at..end]);
             Bio::write(sector(offset_bytes, at), buffer)
         };
-        self.transfer(from.len(), start, |_, _| ())
+        let io = Io { op: Op::Write, offset_bytes, len_bytes: from.len() as u64 };
+        self.transfer(io, start, |_, _| ())
     }
 
     /// Makes all writes that have returned durable.
     ///
     /// # Errors
-    /// The errno of the first drive that failed.
+    /// An [`IoError`](crate::IoError) with the first drive that failed.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.run(Bio::flush())
+        self.run(Io::FLUSH, Bio::flush())
     }
 
     /// Writes zeroes, where drives can without sending them. `len_bytes` is below 2 TiB.
@@ -152,7 +155,8 @@ impl BlockDevice {
         if nr_sectors == 0 {
             return Ok(());
         }
-        self.run(Bio::write_zeroes(sector(offset_bytes, 0), nr_sectors))
+        let io = Io { op: Op::WriteZeroes, offset_bytes, len_bytes };
+        self.run(io, Bio::write_zeroes(sector(offset_bytes, 0), nr_sectors))
     }
 
     /// Gives up what is stored in a range, whose contents are anything from then on. `len_bytes` is
@@ -165,50 +169,61 @@ impl BlockDevice {
         if nr_sectors == 0 {
             return Ok(());
         }
-        self.run(Bio::discard(sector(offset_bytes, 0), nr_sectors))
+        let io = Io { op: Op::Discard, offset_bytes, len_bytes };
+        self.run(io, Bio::discard(sector(offset_bytes, 0), nr_sectors))
     }
 
-    /// Transfers `len_bytes` in pieces. `start` makes the bio of the piece at a place from its
+    /// Transfers what `io` says in pieces. `start` makes the bio of the piece at a place from its
     /// buffer, `end` sees the buffer of a piece that has succeeded.
     fn transfer(
         &mut self,
-        len_bytes: usize,
+        io: Io,
         mut start: impl FnMut(usize, Buffer) -> Bio,
         mut end: impl FnMut(usize, &[u8]),
     ) -> io::Result<()> {
-        let (mut begun, mut outcome) = (0, Status::Ok);
+        let len_bytes = io.len_bytes as usize;
+        // Where the piece begins that failed first, and how.
+        let (mut begun, mut failed) = (0, None);
         loop {
             let is_room = (self.channel.in_flight() as usize) < PIECES_MAX;
-            if begun < len_bytes && outcome.is_ok() && is_room {
+            if begun < len_bytes && failed.is_none() && is_room {
                 let buffer = self.buffer(PIECE_BYTES.min(len_bytes - begun));
                 let (at, piece_bytes) = (begun, buffer.len());
                 begun += piece_bytes;
                 let bio = start(at, buffer).with_user_data(at as u64);
-                outcome = outcome.or(self.submit(bio));
+                let status = self.submit(bio);
+                failed = (!status.is_ok()).then_some((at, status));
                 continue;
             }
             if self.channel.in_flight() == 0 {
-                return result(outcome);
+                break;
             }
             let free = &mut self.free;
             self.channel.wait(1, |completion| {
-                outcome = outcome.or(completion.status);
+                let at = completion.user_data as usize;
+                if !completion.status.is_ok() {
+                    failed = failed.or(Some((at, completion.status)));
+                }
                 let Some(buffer) = completion.bio.into_buffer() else { return };
                 if completion.status.is_ok() {
-                    end(completion.user_data as usize, &buffer);
+                    end(at, &buffer);
                 }
                 if buffer.len() == PIECE_BYTES {
                     free.push(buffer);
                 }
             });
         }
+        let Some((at, status)) = failed else { return Ok(()) };
+        let (offset_bytes, len_bytes) = (io.offset_bytes + at as u64, io.len_bytes - at as u64);
+        let piece = Io { offset_bytes, len_bytes: len_bytes.min(PIECE_BYTES as u64), ..io };
+        piece.outcome(self.volume(), status)
     }
 
     /// Runs one bio without data.
-    fn run(&mut self, bio: Bio) -> io::Result<()> {
+    fn run(&mut self, io: Io, bio: Bio) -> io::Result<()> {
         let mut outcome = self.submit(bio);
         self.channel.wait(1, |completion| outcome = outcome.or(completion.status));
-        result(outcome)
+        io.outcome(self.volume(), outcome)
     }
 
     /// Submits a bio, of which there is room for one more.
@@ -253,14 +268,6 @@ fn sector(offset_bytes: u64, at: usize) -> u64 {
     (offset_bytes + at as u64) >> SECTOR_SHIFT
 }
 
-/// An outcome as programs know it.
-pub(crate) fn result(status: Status) -> io::Result<()> {
-    match status {
-        Status::Ok => Ok(()),
-        failed => Err(io::Error::from_raw_os_error(failed.errno())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -297,11 +304,12 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_a_drive_has_its_errno_and_leaves_the_device_usable() {
+    fn an_error_of_a_drive_has_its_status_and_leaves_the_device_usable() {
         let faulty = "fault:drive=(ram:size=4m),dead=on";
         let mut disk = BlockDevice::stripe(&["ram:size=4m", faulty]).unwrap();
         let error = disk.write_at(0, &[1; 1 << 20]).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(Status::Offline.errno()));
+        let why = error.get_ref().and_then(|why| why.downcast_ref::<crate::IoError>()).unwrap();
+        assert_eq!((why.status, why.drive.as_deref()), (Status::Offline, Some("d1")));
         disk.write_at(0, &[1; 4096]).unwrap();
     }
 

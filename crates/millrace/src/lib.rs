@@ -99,6 +99,7 @@ mod block_device;
 mod channel;
 mod config;
 mod created;
+mod io_error;
 mod opening;
 #[cfg(feature = "serve")]
 mod serve;
@@ -115,6 +116,7 @@ pub use block_device::BlockDevice;
 pub use channel::Channel;
 pub use config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
 pub use created::{Created, FileId, file_id};
+pub use io_error::IoError;
 pub use millrace_block::{
     Again, Bio, Buffer, ChannelConfig, Completion, ControllerConfig, Disk, DiskConfig, Error,
     ErrorKind, Layout, Op, OpFlags, QueueLimits, Reject, Rejected, Sector, SectorCount, Serving,

@@ -1,0 +1,168 @@
+//! `IoError`: what an I/O of a device came to, with its place, for people and programs.
+//!
+//! Made of a status when an I/O of block_device.rs or async_device.rs fails, and wrapped in an
+//! [`io::Error`]. Finds the drive that failed in the drives' own logs of failures: the drive that
+//! has answered the same operation with the same status, at a sector that lies in the range. Never
+//! on the way of an I/O that succeeds.
+
+use std::fmt;
+use std::io;
+
+use millrace_block::{Layout, Op, SECTOR_SHIFT, Status};
+
+use crate::Volume;
+
+/// Why a drive failed an I/O of [`BlockDevice`](crate::BlockDevice) or
+/// [`AsyncDevice`](crate::AsyncDevice).
+///
+/// It is inside the [`io::Error`], whose kind is that of the status's errno.
+///
+/// # Example
+///
+/// ```
+/// use millrace::{BlockDevice, IoError, Status};
+///
+/// let mut disk = BlockDevice::stripe(&["fault:drive=(ram:size=1m),dead=on"])?;
+/// let error = disk.write_at(4096, &[0; 512]).unwrap_err();
+/// let text = "volume stripe: write of 512 bytes at 4096 failed on drive d0: drive is offline";
+/// assert_eq!(error.to_string(), text);
+/// let why = error.get_ref().and_then(|why| why.downcast_ref::<IoError>());
+/// assert_eq!(why.map(|why| why.status), Some(Status::Offline));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IoError {
+    /// What was asked for.
+    pub op: Op,
+    /// Where in the volume, in bytes; 0 for a flush. Of a long transfer it is the part that failed.
+    pub offset_bytes: u64,
+    /// How much, in bytes; 0 for a flush.
+    pub len_bytes: u64,
+    /// The volume's name.
+    pub volume: String,
+    /// The name of the drive that failed, if it is known.
+    pub drive: Option<String>,
+    /// What came of it; [`Status::errno`] is its number on Linux.
+    pub status: Status,
+}
+
+impl fmt::Display for IoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "volume {}: {}", self.volume, self.op.name())?;
+        if self.op != Op::Flush {
+            write!(f, " of {} bytes at {}", self.len_bytes, self.offset_bytes)?;
+        }
+        f.write_str(" failed")?;
+        if let Some(drive) = &self.drive {
+            write!(f, " on drive {drive}")?;
+        }
+        write!(f, ": {}", self.status)
+    }
+}
+
+impl std::error::Error for IoError {}
+
+impl From<IoError> for io::Error {
+    fn from(error: IoError) -> io::Error {
+        let kind = io::Error::from_raw_os_error(error.status.errno()).kind();
+        io::Error::new(kind, error)
+    }
+}
+
+/// An I/O of a device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Io {
+    pub(crate) op: Op,
+    pub(crate) offset_bytes: u64,
+    pub(crate) len_bytes: u64,
+}
+
+impl Io {
+    pub(crate) const FLUSH: Io = Io { op: Op::Flush, offset_bytes: 0, len_bytes: 0 };
+
+    /// The outcome of this I/O of a volume, as programs know it.
+    pub(crate) fn outcome(self, volume: &Volume, status: Status) -> io::Result<()> {
+        if status.is_ok() {
+            return Ok(());
+        }
+        Err(self.failed(volume, status).into())
+    }
+
+    #[cold]
+    fn failed(self, volume: &Volume, status: Status) -> IoError {
+        let Io { op, offset_bytes, len_bytes } = self;
+        let (volume_name, drive) = (volume.name().to_owned(), self.drive(volume, status));
+        IoError { op, offset_bytes, len_bytes, volume: volume_name, drive, status }
+    }
+
+    /// The drive that failed this I/O: the one whose log has it. None if the layer itself refused
+    /// it, or more than one drive has an entry that could be meant.
+    fn drive(self, volume: &Volume, status: Status) -> Option<String> {
+        let range = self.offset_bytes..self.offset_bytes + self.len_bytes;
+        let mut failed = (0..volume.disks().len()).filter(|number| {
+            volume.disks()[*number].failures().last.iter().any(|failure| {
+                let at = || place(volume, *number, failure.sector) << SECTOR_SHIFT;
+                let is_there = self.op == Op::Flush || range.contains(&at());
+                failure.op == self.op && failure.status == status && is_there
+            })
+        });
+        let first = failed.next()?;
+        failed.next().is_none().then(|| volume.disks()[first].name().to_owned())
+    }
+}
+
+/// The sector of a volume that lies at a sector of one of its drives.
+fn place(volume: &Volume, drive: usize, sector: u64) -> u64 {
+    match volume.layout() {
+        Layout::Linear => {
+            let block = u64::from(volume.limits().logical_block_size) >> SECTOR_SHIFT;
+            let whole = |sectors: u64| sectors / block.max(1) * block.max(1);
+            sector + volume.disks()[..drive].iter().map(|disk| whole(disk.capacity())).sum::<u64>()
+        }
+        Layout::Stripe { chunk_sectors } => {
+            let (chunk, drives) = (u64::from(chunk_sectors), volume.disks().len() as u64);
+            (sector / chunk * drives + drive as u64) * chunk + sector % chunk
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BlockDevice, VolumeOptions, build_volume};
+
+    fn text(result: io::Result<()>) -> String {
+        result.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_drive_that_failed_is_named_with_the_place() {
+        let bad = "fault:drive=(ram:size=4m),range=64k-128k,status=eio,op=write";
+        let drives = ["ram:size=4m", bad];
+        let mut disk = BlockDevice::stripe(&drives).unwrap();
+        // The second chunk of the second drive is the fourth of the stripe.
+        let said = "volume stripe: write of 4096 bytes at 200704 failed on drive d1: I/O error";
+        assert_eq!(text(disk.write_at(200_704, &[1; 4096])), said);
+        let error = disk.write_at(0, &[1; 1 << 20]).unwrap_err();
+        let said = "volume stripe: write of 262144 bytes at 0 failed on drive d1: I/O error";
+        assert_eq!((error.to_string().as_str(), error.raw_os_error()), (said, None));
+        let drives = drives.map(|spec| spec.parse().unwrap());
+        let options = VolumeOptions::default();
+        let (volume, _) = build_volume("v", Layout::Linear, &drives, &options).unwrap();
+        let mut disk = BlockDevice::open(&volume).unwrap();
+        let said = "volume v: write of 512 bytes at 4259840 failed on drive d1: I/O error";
+        assert_eq!(text(disk.write_at((4 << 20) + (64 << 10), &[1; 512])), said);
+        disk.write_at(4 << 20, &[1; 512]).unwrap();
+    }
+
+    #[test]
+    fn of_two_drives_that_may_be_meant_none_is_named() {
+        let mut disk =
+            BlockDevice::stripe(&["fault:drive=(ram:size=1m),op=flush,status=eio,volatile=on"; 2]);
+        let said = text(disk.as_mut().unwrap().flush());
+        assert!(said.starts_with("volume stripe: flush failed"), "{said}");
+        let said = text(disk.unwrap().flush());
+        assert_eq!(said, "volume stripe: flush failed: I/O error");
+    }
+}
