@@ -1,5 +1,6 @@
-//! A driver of one's own, in 70 lines: a drive in a plain vector that keeps its bytes inverted.
+//! A driver of one's own: a drive in a plain vector that keeps its bytes inverted.
 //!
+//! The driver is all that stands between `use` and `main`, less than 70 lines.
 //! A driver says how large it is and what it takes, and opens hardware queues. A queue gets
 //! requests with a tag each, starts them, and names the tags of those that are done. Nothing else
 //! of the block layer is its business: splitting, merging, tags, timeouts and statistics are there
@@ -34,11 +35,7 @@ impl Driver<Native> for Inverted {
         HwQueues { count: 64, depth: 32, kind: QueueKind::AnyThread, tags: TagScope::PerQueue }
     }
 
-    fn open_queue(
-        &self,
-        _index: u16,
-        _depth: u32,
-    ) -> Result<Box<dyn DriverQueue<Native>>, millrace::Error> {
+    fn open_queue(&self, _: u16, _: u32) -> Result<Box<dyn DriverQueue<Native>>, millrace::Error> {
         Ok(Box::new(Queue { bytes: Arc::clone(&self.0), done: Vec::new() }))
     }
 }

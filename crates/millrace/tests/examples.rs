@@ -35,6 +35,18 @@ fn own_driver_keeps_its_bytes_inverted() {
 }
 
 #[test]
+fn own_driver_is_as_short_as_it_says() {
+    let text = include_str!("../examples/own_driver.rs");
+    let (head, rest) = text.split_once("\n/// The drive: ").unwrap();
+    let (driver, _) = rest.split_once("\nfn main() ").unwrap();
+    assert!(head.contains("less than 70 lines"));
+    let imports = head.rsplit("\nuse ").next().unwrap();
+    assert_eq!(imports.matches(';').count(), 1, "the driver begins behind the imports");
+    let lines = driver.trim_end().lines().count();
+    assert!(lines < 70, "{lines} lines");
+}
+
+#[test]
 fn async_tokio_shares_a_device_among_tasks() {
     async_tokio::run().unwrap();
 }
