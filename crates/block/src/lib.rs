@@ -56,4 +56,4 @@ pub use trace::tracer::{TRACE_RING_EVENTS, TraceStamp, TraceStatus, Tracer};
 pub use trace::{Action, Event, TraceSink};
 pub use volume::resize::{DriveResized, Resized, SizeWatch};
 pub use volume::serving::{Serving, ServingConfig};
-pub use volume::{Layout, Volume};
+pub use volume::{CHUNK_SECTORS_MAX, Layout, Volume};

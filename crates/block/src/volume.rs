@@ -38,10 +38,14 @@ const EXTENT_STEPS: u32 = 4096;
 /// Most parts that a channel has room for beyond its depth: a megabyte of descriptors.
 const PARTS_MAX: u32 = 8192;
 
+/// Largest chunk of a stripe, in sectors: 2 GiB.
+pub const CHUNK_SECTORS_MAX: u32 = 1 << 22;
+
 /// How a volume lays its sectors over its drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// Chunks round robin (RAID-0); the chunk in sectors is a power of two, 8 or more.
+    /// Chunks round robin (RAID-0); the chunk in sectors is a power of two, 8 to
+    /// [`CHUNK_SECTORS_MAX`].
     Stripe {
         /// Sectors of a chunk.
         chunk_sectors: u32,
@@ -101,7 +105,7 @@ impl<M: Machine> Volume<M> {
     ///
     /// # Errors
     /// `InvalidSetting` if there is no disk or more than 1,024, or the chunk is not a power of two
-    /// of 4 KiB or more, is no multiple of the block size, or is larger than a drive.
+    /// of 4 KiB to 2 GiB, is no multiple of the block size, or is larger than a drive.
     pub fn new(
         name: impl Into<String>,
         layout: Layout,
@@ -145,15 +149,24 @@ impl<M: Machine> Volume<M> {
             }
             Layout::Stripe { chunk_sectors } => {
                 let block = limits.logical_sectors().max(8);
-                if !chunk_sectors.is_power_of_two() || !(block..=1 << 22).contains(&chunk_sectors) {
+                if !chunk_sectors.is_power_of_two()
+                    || !(block..=CHUNK_SECTORS_MAX).contains(&chunk_sectors)
+                {
                     let bytes = u64::from(chunk_sectors) << 9;
-                    let least = u64::from(block) << 9;
+                    let (least, most) = (u64::from(block) << 9, CHUNK_SECTORS_MAX >> 21);
                     return wrong(format!(
-                        "volume {name}: chunk of {bytes} bytes; a power of two, {least} to 2 GiB"
+                        "volume {name}: chunk of {bytes} bytes; a power of two, {least} to {most} GiB"
                     ));
                 }
-                if capacity == 0 {
-                    return wrong(format!("volume {name}: a drive is smaller than the chunk"));
+                if let Some(small) =
+                    disks.iter().find(|disk| disk.capacity() < chunk_sectors.into())
+                {
+                    let (drive, bytes) = (small.name(), small.capacity() << 9);
+                    let chunk = u64::from(chunk_sectors) << 9;
+                    return wrong(format!(
+                        "volume {name}: drive {drive} has {bytes} bytes, less than one chunk of \
+                         {chunk} bytes; make the chunk smaller or the drive larger"
+                    ));
                 }
                 let stripe_bytes = (u64::from(chunk_sectors) << 9) * disks.len() as u64;
                 limits.io_opt = u32::try_from(stripe_bytes).unwrap_or(limits.io_opt);

@@ -130,7 +130,7 @@ fn limits_of_numbers_and_times_are_those_of_the_program() {
         ("SERVER", "spin", "0", "1s", "1001ms"),
         ("VOLUME", "queue-depth", "1", "65536", "65537"),
         ("VOLUME", "timeout", "0", "24h", "1441m"),
-        ("VOLUME", "chunk", "4k", "1g", "2g"),
+        ("VOLUME", "chunk", "4k", "2g", "4g"),
         ("VOLUME", "plug-high", "16", "65536", "65537"),
         ("VOLUME", "pressure-high", "128", "65536", "65537"),
         ("EXPORT", "queues", "1", "256", "257"),

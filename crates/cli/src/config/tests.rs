@@ -162,7 +162,7 @@ fn what_names_a_section_that_is_wrong_is_not_wrong_itself() {
 fn wrong_values_say_what_may_stand_there() {
     let volume = "chunk = \"60k\"\nstack = \"mqq\"\nserving = \"per-disk\"\ntimeout = 5\n";
     let found = problems(&whole("", volume, "read-only = \"yes\"\n"));
-    let chunk = "m.toml:7: chunk = \"60k\": a chunk is a power of two from 4k to 1g, such as 64k";
+    let chunk = "m.toml:7: chunk = \"60k\": a chunk is a power of two from 4k to 2g, such as 64k";
     assert_eq!(found[0], chunk);
     assert!(found[1].starts_with("m.toml:8: stack = \"mqq\": there are mq, sq, raw"));
     assert!(found[2].starts_with("m.toml:9: serving = \"per-disk\": there are inline"));

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command};
-use millrace::{Listen, Words};
+use millrace::{CHUNK_SECTORS_MAX, Listen, Words};
+use millrace_drives::size_text;
 use millrace_machine::{Machine, Native};
 
 use super::problem::nearest;
@@ -48,15 +49,19 @@ pub fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "not a size; write bytes, or a number with k, m, g or t: 64k, 1g".to_owned())
 }
 
-/// A chunk in sectors: a power of two, 4 KiB to 1 GiB.
+/// Largest chunk in bytes.
+const CHUNK_BYTES_MAX: u64 = (CHUNK_SECTORS_MAX as u64) << 9;
+
+/// A chunk in sectors: a power of two, 4 KiB to 2 GiB.
 ///
 /// # Errors
 /// What to write instead.
 pub fn chunk_sectors(text: &str) -> Result<u32, String> {
     let bytes = size(text)?;
-    if !bytes.is_power_of_two() || !(4096..=1 << 30).contains(&bytes) {
-        let better = bytes.clamp(4096, 1 << 30).next_power_of_two() >> 10;
-        return Err(format!("a chunk is a power of two from 4k to 1g, such as {better}k"));
+    if !bytes.is_power_of_two() || !(4096..=CHUNK_BYTES_MAX).contains(&bytes) {
+        let better = bytes.clamp(4096, CHUNK_BYTES_MAX).next_power_of_two() >> 10;
+        let most = size_text(CHUNK_BYTES_MAX);
+        return Err(format!("a chunk is a power of two from 4k to {most}, such as {better}k"));
     }
     Ok((bytes >> 9) as u32)
 }
@@ -411,8 +416,9 @@ mod tests {
     #[test]
     fn a_chunk_that_is_no_power_of_two_names_one() {
         assert_eq!(chunk_sectors("64k"), Ok(128));
+        assert_eq!(chunk_sectors("2g"), Ok(CHUNK_SECTORS_MAX));
         let error = chunk_sectors("60k").unwrap_err();
-        assert_eq!(error, "a chunk is a power of two from 4k to 1g, such as 64k");
+        assert_eq!(error, "a chunk is a power of two from 4k to 2g, such as 64k");
     }
 
     #[test]

@@ -147,7 +147,7 @@ impl Measured {
             Layout::Stripe { .. } => "stripe",
         };
         if size_bytes == 0 {
-            self.refuse(&format!("{place}volume {name}: a drive is too small for a {layout}"));
+            self.refuse(&format!("{place}volume {name}: {}", too_small(space, layout)));
             return;
         }
         if let Some(note) = space.note(name) {
@@ -156,5 +156,41 @@ impl Measured {
         let size = bytes_for_people(size_bytes);
         let name = visible(name);
         let _ = writeln!(self.volumes, "volume \"{name}\": {size} ({size_bytes} bytes), {layout}");
+    }
+}
+
+/// Why a volume of drives of these sizes has no block at all.
+fn too_small(space: &Space, layout: &str) -> String {
+    let least_bytes = match space.layout {
+        Layout::Linear => 0,
+        Layout::Stripe { chunk_sectors } => u64::from(chunk_sectors) << 9,
+    };
+    match space.drives.iter().find(|drive| drive.size_bytes < least_bytes) {
+        Some(DriveSpace { name, size_bytes, .. }) => format!(
+            "drive {} has {size_bytes} bytes, less than one chunk of {least_bytes} bytes; make the \
+             chunk smaller or the drive larger",
+            visible(name)
+        ),
+        None => format!("its drives are too small for a {layout}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drive_that_has_no_chunk_is_named_with_both_sizes() {
+        let drive = |name: &str, size_bytes| DriveSpace {
+            name: name.to_owned(),
+            size_bytes,
+            block_bytes: 512,
+        };
+        let drives = vec![drive("a", 1 << 20), drive("b", 65_024)];
+        let layout = Layout::Stripe { chunk_sectors: 128 };
+        let said = too_small(&Space { layout, drives }, "stripe");
+        let expected = "drive b has 65024 bytes, less than one chunk of 65536 bytes; make the \
+                        chunk smaller or the drive larger";
+        assert_eq!(said, expected);
     }
 }
