@@ -40,7 +40,7 @@ const DRIVERS: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// A drive as a person writes it.
+#[doc = include_str!("spec.md")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
     /// Which driver: `null`, `ram`, `model`, `file` or `fault`.
@@ -293,6 +293,41 @@ mod tests {
         let expected = SpecError::UnknownKey { driver, key, nearest: Some("path") };
         assert_eq!(error("file:pth=/x"), expected);
         assert!(expected.to_string().contains("did you mean `path`?"));
+    }
+
+    /// The first cells of a driver's table in the documentation, each `key=value`.
+    fn table(driver: &str) -> Vec<&'static str> {
+        let text = include_str!("spec.md");
+        let heading = format!("\n## `{driver}`\n");
+        let rest = &text[text.find(&heading).expect(driver) + heading.len()..];
+        let section = rest.split("\n## ").next().unwrap();
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+        rows.map(|row| row.split_once('`').unwrap().0).collect()
+    }
+
+    #[test]
+    fn the_keys_of_the_documentation_are_those_that_parse_and_their_values_are_taken() {
+        for driver in drivers() {
+            let rows = table(driver);
+            let keys: Vec<&str> = rows.iter().map(|row| row.split_once('=').unwrap().0).collect();
+            let mut known = known_keys(driver).unwrap().to_vec();
+            known.sort_unstable();
+            let mut documented = keys.clone();
+            documented.sort_unstable();
+            assert_eq!(documented, known, "{driver}");
+            // All keys together, but for the two that exclude each other.
+            for without in ["every=", "error-rate="] {
+                let rows: Vec<&str> =
+                    rows.iter().copied().filter(|row| !row.starts_with(without)).collect();
+                let spec: Spec = format!("{driver}:{}", rows.join(",")).parse().unwrap();
+                assert_eq!(crate::check(&spec), Ok(()), "{spec}");
+            }
+        }
+        for preset in crate::model_presets() {
+            assert!(include_str!("spec.md").contains(&format!("`{}`", preset.name)));
+        }
+        let headings = include_str!("spec.md").matches("\n## `").count();
+        assert_eq!(headings, drivers().count());
     }
 
     #[test]

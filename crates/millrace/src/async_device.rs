@@ -197,7 +197,8 @@ impl AsyncDevice {
 
     /// Opens drives, written as specs (`ram:size=1g`, `file:path=/x/d0`), makes a volume of them as
     /// [`BlockDevice::stripe`](crate::BlockDevice::stripe) does, and starts a thread with a ring
-    /// for it. Blocks while files are opened: for three seconds if another process has one of them.
+    /// for it. [`Spec`](crate::Spec) has a table of all drivers and keys. Blocks while files are
+    /// opened: for three seconds if another process has one of them.
     ///
     /// # Errors
     /// If a spec is wrong, its drive cannot be opened, or no ring can be made. Files that this call

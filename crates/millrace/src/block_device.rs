@@ -64,6 +64,7 @@ impl BlockDevice {
 
     /// Opens drives, written as specs (`ram:size=1g`, `file:path=/x/d0`), and makes a volume of
     /// them that stripes over them in chunks of 64 KiB; of a single drive, that drive as it is.
+    /// [`Spec`](crate::Spec) has a table of all drivers and keys.
     ///
     /// Other threads open devices of their own on [`BlockDevice::volume`] with
     /// [`BlockDevice::open`]: any number of them, but where a drive is a file no more than

@@ -14,8 +14,8 @@
 //! | write a driver | [`driver`] | `own_driver.rs` |
 //! | run one's own code in virtual time (feature `simulated`) | [`machine`] | `simulate.rs` |
 //!
-//! Drives are written as specs, such as `ram:size=1g` or `file:path=/x/d0,size=1g`. The
-//! examples are in `crates/millrace/examples`.
+//! Drives are written as specs, such as `ram:size=1g` or `file:path=/x/d0,size=1g`; [`Spec`] has a
+//! table of all drivers and keys. The examples are in `crates/millrace/examples`.
 
 //! # Bytes at offsets
 //!
