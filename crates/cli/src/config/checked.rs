@@ -117,12 +117,17 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
     unique("volume", raw.volumes.iter().map(|volume| &volume.name), problems);
     volumes(&raw, &mut checked, problems);
     for export in &raw.exports {
-        let known = checked.config.volume_number(&export.volume.value).is_some();
-        if known || !raw.has_gaps {
-            add_export(export, &mut checked, problems);
+        let wanted = &export.volume;
+        let known = checked.config.volume_number(&wanted.value).is_some();
+        if !known && !raw.lost.contains(&wanted.value) {
+            let names = checked.config.volumes.iter().map(|volume| volume.name.as_str());
+            let like = nearest(&wanted.value, names);
+            let text = format!("volume: there is no volume \"{}\"{like}", wanted.value);
+            problems.add(wanted.line, text);
         }
+        add_export(export, &mut checked, problems);
     }
-    if raw.exports.is_empty() && problems.is_empty() {
+    if !raw.has_exports {
         let text = "nothing is exported; add [[export]] with volume = \"...\" and nbd = \"...\"";
         problems.add(1, text);
     }
@@ -160,7 +165,7 @@ fn volumes(raw: &RawConfig, checked: &mut Checked, problems: &mut Problems) {
         for wanted in &volume.drives.value {
             let found = raw.drives.iter().position(|drive| drive.name.value == wanted.value);
             let Some(place) = found else {
-                if raw.has_gaps {
+                if raw.lost.contains(&wanted.value) {
                     continue;
                 }
                 let names = raw.drives.iter().map(|drive| drive.name.value.as_str());
@@ -272,11 +277,6 @@ fn check_socket(guests: &Located<GuestConfig>, checked: &Checked, problems: &mut
 
 fn add_export(raw: &RawExport, checked: &mut Checked, problems: &mut Problems) {
     let wanted = &raw.volume;
-    if checked.config.volume_number(&wanted.value).is_none() {
-        let like = nearest(&wanted.value, checked.config.volumes.iter().map(|v| v.name.as_str()));
-        problems.add(wanted.line, format!("volume: there is no volume \"{}\"{like}", wanted.value));
-        return;
-    }
     let name = raw.name.as_ref().unwrap_or(wanted);
     let description = raw.description.clone().unwrap_or_default();
     for (key, text) in [("name", &name.value), ("description", &description)] {

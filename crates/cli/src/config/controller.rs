@@ -56,7 +56,7 @@ pub fn controllers(raw: &RawConfig, problems: &mut Problems) -> Vec<ControllerCo
     }
     for wanted in raw.drives.iter().filter_map(|drive| drive.controller.as_ref()) {
         let names = || raw.controllers.iter().map(|controller| controller.name.value.as_str());
-        if !raw.has_gaps && !names().any(|name| name == wanted.value) {
+        if !raw.lost.contains(&wanted.value) && !names().any(|name| name == wanted.value) {
             let like = nearest(&wanted.value, names());
             let like = if like.is_empty() { "; add [[controller]] with this name" } else { &like };
             let text = format!("controller: there is no controller \"{}\"{like}", wanted.value);

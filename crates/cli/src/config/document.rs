@@ -81,6 +81,25 @@ impl<'a> Section<'a> {
         self.entries.iter().any(|entry| entry.key == key)
     }
 
+    /// Its name, if it has one that is text; the key stays there.
+    pub fn name(&self) -> Option<String> {
+        let entry = self.entries.iter().find(|entry| entry.key == "name")?;
+        text_of(entry.value)
+    }
+
+    /// Names that stand in sections that nobody has taken.
+    pub fn names_of_unknown(&self) -> Vec<String> {
+        let tables = self.entries.iter().flat_map(|entry| match entry.value.get_ref() {
+            DeValue::Array(items) => items.iter().collect(),
+            _ => vec![entry.value],
+        });
+        let name = |value: &Spanned<DeValue<'_>>| match value.get_ref() {
+            DeValue::Table(table) => table.get("name").and_then(text_of),
+            _ => None,
+        };
+        tables.filter_map(name).collect()
+    }
+
     /// Takes the `[key]` section out.
     pub fn section(&mut self, key: &'static str, problems: &mut Problems) -> Option<Section<'a>> {
         let entry = self.take(key)?;
@@ -224,6 +243,10 @@ impl<'a> Section<'a> {
             problems.add(entry.line, format!("{text} (known: {known})"));
         }
     }
+}
+
+fn text_of(value: &Spanned<DeValue<'_>>) -> Option<String> {
+    value.get_ref().as_str().map(str::to_owned)
 }
 
 /// A value as the text that a drive spec would have for it; none for lists, sections and dates.

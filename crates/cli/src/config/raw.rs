@@ -194,36 +194,57 @@ pub struct RawConfig {
     pub exports: Vec<RawExport>,
     /// The `[server]` section.
     pub server: RawServer,
-    /// Some section is none that there may be, or could not be read: a name that nothing has may
-    /// be its.
-    pub has_gaps: bool,
+    /// Names of sections that are none that there may be, or could not be read: what names one of
+    /// them is not wrong itself.
+    pub lost: Vec<String>,
+    /// There is a section that may be meant for an export.
+    pub has_exports: bool,
 }
 
 /// Reads the sections of a text; relative paths are in `base`.
 pub fn read(text: &str, base: &Path, problems: &mut Problems) -> RawConfig {
-    let Some(table) = parse(text, problems) else { return RawConfig::default() };
+    let Some(table) = parse(text, problems) else {
+        return RawConfig { has_exports: true, ..RawConfig::default() };
+    };
     let mut root = Section::root(text, &table);
     let controllers = root.sections("controller", problems);
     let drives = root.sections("drive", problems);
     let volumes = root.sections("volume", problems);
     let exports = root.sections("export", problems);
     let server = root.section("server", problems);
+    let mut lost = root.names_of_unknown();
     root.finish(problems);
-    let (unknown, named) = (!problems.is_empty(), controllers.len() + drives.len() + volumes.len());
-    let mut config = RawConfig {
-        controllers: controllers
-            .into_iter()
-            .filter_map(|s| controller::read(s, problems))
-            .collect(),
-        drives: drives.into_iter().filter_map(|s| drive(s, base, problems)).collect(),
-        volumes: volumes.into_iter().filter_map(|s| volume(s, problems)).collect(),
+    let has_exports = !exports.is_empty() || !problems.is_empty();
+    RawConfig {
+        controllers: whole(controllers, &mut lost, |s| controller::read(s, problems)),
+        drives: whole(drives, &mut lost, |s| drive(s, base, problems)),
+        volumes: whole(volumes, &mut lost, |s| volume(s, problems)),
         exports: exports.into_iter().filter_map(|s| export(s, base, problems)).collect(),
         server: server.map(|s| server_section(s, base, problems)).unwrap_or_default(),
-        has_gaps: false,
-    };
-    let read = config.controllers.len() + config.drives.len() + config.volumes.len();
-    config.has_gaps = unknown || read < named;
-    config
+        lost,
+        has_exports,
+    }
+}
+
+/// The sections that can be read; names of the others are lost.
+fn whole<'a, T>(
+    sections: Vec<Section<'a>>,
+    lost: &mut Vec<String>,
+    mut read: impl FnMut(Section<'a>) -> Option<T>,
+) -> Vec<T> {
+    let mut list = Vec::new();
+    for section in sections {
+        let name = section.name();
+        match read(section) {
+            Some(one) => list.push(one),
+            // Whoever names it may have written the name without what is wrong in it.
+            None => lost.extend(name.into_iter().flat_map(|name| {
+                let plain = name.replace(char::is_control, "");
+                [name, plain]
+            })),
+        }
+    }
+    list
 }
 
 /// A name that is there and not empty.
@@ -284,13 +305,22 @@ fn drive(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opti
 
 /// Reports values of a driver's keys that make no sense, at the line of the key if it has one.
 fn check_values(spec: &Spec, line: usize, key_lines: &[(String, usize)], problems: &mut Problems) {
-    let Err(error) = millrace_drives::check(spec) else { return };
-    let key = match &error {
-        SpecError::InvalidValue { key, .. } => key.as_str(),
-        _ => "",
-    };
-    let at = key_lines.iter().find(|(known, _)| known == key);
-    problems.add(at.map_or(line, |(_, line)| *line), error.to_string());
+    let mut rest = spec.clone();
+    while let Err(error) = millrace_drives::check(&rest) {
+        let key = match &error {
+            SpecError::InvalidValue { key, .. } => key.clone(),
+            // A key that was wrong is missing in the rest.
+            SpecError::MissingKey { key, .. } if spec.get(key).is_some() => return,
+            _ => String::new(),
+        };
+        let at = key_lines.iter().find(|(known, _)| *known == key);
+        problems.add(at.map_or(line, |(_, line)| *line), error.to_string());
+        let before = rest.options.len();
+        rest.options.retain(|(known, _)| *known != key);
+        if rest.options.len() == before {
+            return;
+        }
+    }
 }
 
 /// The controller that a drive names, at its key or in its spec.

@@ -93,7 +93,7 @@ fn a_driver_spelled_out_takes_its_own_keys_and_those_of_a_drive() {
     let found = problems(&format!("{text}sise = \"1g\"\n{rest}"));
     assert!(found[0].starts_with("m.toml:6: unknown key \"sise\""), "{}", found[0]);
     assert!(found[0].contains("did you mean \"size\"?"), "{}", found[0]);
-    let found = problems(&text.replace("\"null\"", "\"nul\""));
+    let found = problems(&format!("{}{rest}", text.replace("\"null\"", "\"nul\"")));
     assert!(found[0].starts_with("m.toml:3: driver = \"nul\": no driver"), "{}", found[0]);
 }
 
@@ -156,6 +156,34 @@ fn what_names_a_section_that_is_wrong_is_not_wrong_itself() {
     assert!(found.len() == 1 && found[0].contains("unknown key \"driv\""), "{found:?}");
     let found = problems(&text.replace("drives = [\"d0\"]", "drives = []"));
     assert!(found.len() == 1 && found[0].contains("it has no drive"), "{found:?}");
+}
+
+#[test]
+fn mistakes_of_all_kinds_are_told_in_one_round() {
+    let text = "[[drvie]]\nname = \"d9\"\nspec = \"null\"\n\
+                [[drive]]\nname = \"d0\"\nspec = \"nul:\"\n\
+                [[drive]]\nname = \"d1\"\nspec = \"ram:size=x,block=3\"\ncontroller = \"c\"\n\
+                [[volume]]\nname = \"v\"\ndrives = [\"d0\", \"d1\", \"d2\", \"d9\"]\nchunk = \"60k\"\n\
+                [[export]]\nvolume = \"w\"\nnbd = \"unix:s\"\nname = \"e\"\n\
+                [[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\nname = \"e\"\n";
+    let found = problems(text);
+    let expected = [
+        "m.toml:1: unknown key \"drvie\"",
+        "m.toml:6: spec = \"nul:\": no driver",
+        "m.toml:9: driver ram: size=x is wrong",
+        "m.toml:10: controller: there is no controller \"c\"",
+        "m.toml:13: drives: there is no drive \"d2\"",
+        "m.toml:14: chunk = \"60k\"",
+        "m.toml:16: volume: there is no volume \"w\"",
+        "m.toml:21: nbd: an export named \"e\" is on this listener already",
+    ];
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.starts_with(expected), "{found}");
+    }
+    let both = whole("", "", "").replace("null:size=1g", "null:depth=0,block=3");
+    let found = problems(&both);
+    assert!(found.len() == 2 && found[1].contains("block=3 is wrong"), "{found:?}");
 }
 
 #[test]
