@@ -3,7 +3,7 @@
 //! One table for each setting, for configuration files, the command line, specs and reports. Pure.
 //! The words of [`Serving`] stand beside it, since the block layer's own messages use them.
 
-use millrace_block::{Serving, Sharing, Spread, Stack, Stamp, TraceStamp};
+use millrace_block::{SchedulerKind, Serving, Sharing, Spread, Stack, Stamp, TraceStamp};
 use millrace_reactor::Backend;
 
 /// Least likeness (Jaro and Winkler's, 0 to 1) of a word that is offered in the place of another.
@@ -31,6 +31,11 @@ pub trait Words: Copy + PartialEq + Sized + 'static {
 impl Words for Stack {
     const WORDS: &'static [(Stack, &'static str)] =
         &[(Stack::Mq, "mq"), (Stack::Sq, "sq"), (Stack::Raw, "raw")];
+}
+
+impl Words for SchedulerKind {
+    const WORDS: &'static [(SchedulerKind, &'static str)] =
+        &[(SchedulerKind::None, "none"), (SchedulerKind::Deadline, "deadline")];
 }
 
 impl Words for Spread {

@@ -56,6 +56,8 @@ pub struct Queues {
     /// `mq`, `sq` or `raw`; `nbd` for a connection; `vhost-poll` or `vhost-events` for virtqueues,
     /// by how the client waits.
     pub stack: String,
+    /// The drives' scheduler: `none` or `deadline`; nothing for a server.
+    pub scheduler: String,
     /// Software queues: `core`, `node` or `one`.
     pub software_queues: String,
     /// Hardware queues.

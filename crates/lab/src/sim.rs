@@ -19,7 +19,9 @@ mod workers;
 use std::fmt;
 use std::str::FromStr;
 
-use millrace_block::{ControllerConfig, Layout, ServingConfig, Spread, Stack, Stamp};
+use millrace_block::{
+    ControllerConfig, Layout, SchedulerKind, ServingConfig, Spread, Stack, Stamp,
+};
 use millrace_drives::{Spec, Words};
 
 use crate::bench::BenchError;
@@ -94,6 +96,8 @@ pub struct Service {
     pub worker_cpus: Vec<u32>,
     /// Drive i is a volume of its own, of the jobs i, i + drives and so on.
     pub apart: bool,
+    /// The order in which what waits goes to a drive.
+    pub scheduler: SchedulerKind,
 }
 
 /// One row to run on a simulated machine, or on this one with lock statistics.
@@ -171,6 +175,7 @@ impl SimPlan {
     fn queues(&self) -> Queues {
         Queues {
             stack: self.stack.word().into(),
+            scheduler: self.service.scheduler.word().into(),
             software_queues: self.software_queues.word().into(),
             hardware_queues: self.hardware_queues.word().into(),
             cpus: self.cpus.len() as u32,

@@ -20,6 +20,7 @@ fn plan(serving: Serving, drives: usize, rw: Rw, bs_bytes: u32, workers: &[u32])
             serving: ServingConfig::of(serving),
             worker_cpus: workers.to_vec(),
             apart: false,
+            ..Service::default()
         },
         stack: Stack::Mq,
         software_queues: Spread::Core,

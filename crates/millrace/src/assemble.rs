@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use millrace_block::{
-    Controller, ControllerConfig, Disk, DiskConfig, Error, ErrorKind, Layout, ServingConfig,
-    Spread, Stack, TRACE_RING_EVENTS, Tracer, Volume, blktrace,
+    Controller, ControllerConfig, Disk, DiskConfig, Error, ErrorKind, Layout, SchedulerKind,
+    ServingConfig, Spread, Stack, TRACE_RING_EVENTS, Tracer, Volume, blktrace,
 };
 use millrace_drives::{FaultControl, Spec, SpecError, controller_of};
 use millrace_machine::{CpuId, Machine, Native, NodeId};
@@ -23,6 +23,8 @@ use crate::space::Space;
 pub struct DriveOptions {
     /// Which design the layer follows.
     pub stack: Stack,
+    /// In which order what waits goes to the drive; only the stack `mq` takes another than none.
+    pub scheduler: SchedulerKind,
     /// Software queues: for each core, each node, or one.
     pub software_queues: Spread,
     /// Hardware queues, as far as the driver has them.
@@ -43,6 +45,7 @@ impl Default for DriveOptions {
         let layer = DiskConfig::<Native>::default();
         DriveOptions {
             stack: layer.stack,
+            scheduler: SchedulerKind::None,
             software_queues: layer.software_queues,
             hardware_queues: layer.hardware_queues,
             queue_depth: layer.queue_depth,
@@ -197,6 +200,7 @@ pub fn open_drive(
         ..DiskConfig::default()
     };
     let disk = Disk::new(opened.driver, config)?;
+    disk.set_scheduler(options.scheduler)?;
     let of_drive = |note| format!("drive {name}: {note}");
     let notes = opened.notes.into_iter().map(of_drive).collect();
     let warnings = opened.warnings.into_iter().map(of_drive).collect();

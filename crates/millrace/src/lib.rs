@@ -12,6 +12,7 @@
 //! | serve NBD and virtual machines (feature `serve`) | `Server` | |
 //! | serve with a protocol of one's own | [`BlockDevice`] or [`Channel`] | `own_export.rs` |
 //! | write a driver | [`driver`] | `own_driver.rs` |
+//! | write a scheduler | [`scheduler`] | `own_scheduler.rs` |
 //! | run one's own code in virtual time (feature `simulated`) | [`machine`] | `simulate.rs` |
 //!
 //! Drives are written as specs, such as `ram:size=1g` or `file:path=/x/d0,size=1g`; [`Spec`] has a
@@ -119,8 +120,9 @@ pub use created::{Created, FileId, file_id};
 pub use io_error::IoError;
 pub use millrace_block::{
     Again, Bio, Buffer, CHUNK_SECTORS_MAX, ChannelConfig, Completion, ControllerConfig, Disk,
-    DiskConfig, Error, ErrorKind, Layout, Op, OpFlags, QueueLimits, Reject, Rejected, Sector,
-    SectorCount, Serving, ServingConfig, Sharing, Spread, Stack, Stamp, Status,
+    DiskConfig, Error, ErrorKind, Layout, Op, OpFlags, QueueLimits, Reject, Rejected,
+    SchedulerKind, Sector, SectorCount, Serving, ServingConfig, Sharing, Spread, Stack, Stamp,
+    Status,
 };
 pub use millrace_drives::{Spec, Words, nearest, open_on};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
@@ -147,6 +149,13 @@ pub mod driver {
         TagScope,
     };
     pub use millrace_drives::{copy_from_request, copy_to_request};
+}
+
+/// What a scheduler of one's own is made of.
+pub mod scheduler {
+    pub use millrace_block::{
+        Batch, Chain, Deadline, DeadlineConfig, Done, Leftover, Pick, Scheduler,
+    };
 }
 
 /// One thread's way into a volume, on an I/O thread that the program turns itself: what

@@ -8,6 +8,8 @@ mod async_tokio;
 mod own_driver;
 #[path = "../examples/own_export.rs"]
 mod own_export;
+#[path = "../examples/own_scheduler.rs"]
+mod own_scheduler;
 #[path = "../examples/simulate.rs"]
 mod simulate;
 #[path = "../examples/stripe.rs"]
@@ -27,6 +29,11 @@ fn stripe_reads_what_it_wrote_on_memory_and_on_files() {
     let dir = tempfile::tempdir().unwrap();
     let spec = |name: &str| format!("file:path={},size=4m", dir.path().join(name).display());
     stripe::run(&[&spec("a"), &spec("b")]).unwrap();
+}
+
+#[test]
+fn own_scheduler_serves_a_disk_that_rotates() {
+    own_scheduler::run().unwrap();
 }
 
 #[test]

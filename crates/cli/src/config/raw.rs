@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use millrace::{DriveOptions, Listen, ServerConfig};
-use millrace_block::{Serving, Spread, Stack};
+use millrace_block::{SchedulerKind, Serving, Spread, Stack};
 use millrace_drives::{Spec, SpecError};
 use millrace_reactor::Backend;
 
@@ -30,6 +30,8 @@ const HANDSHAKES_NS: RangeInclusive<u64> = MILLISECOND_NS..=3600 * SECOND_NS;
 pub struct Queues {
     /// Design.
     pub stack: Option<Stack>,
+    /// Order in which what waits goes out.
+    pub scheduler: Option<SchedulerKind>,
     /// Spread of the software queues.
     pub software: Option<Spread>,
     /// Spread of the hardware queues.
@@ -46,6 +48,7 @@ impl Queues {
         let timeout = |text: &str| words::duration(text, &TIMEOUTS_NS);
         Queues {
             stack: section.word("stack", problems, words::setting).map(|s| s.value),
+            scheduler: section.word("scheduler", problems, words::setting).map(|s| s.value),
             software: section.word("software-queues", problems, words::setting).map(|s| s.value),
             hardware: section.word("hardware-queues", problems, words::setting).map(|s| s.value),
             depth: section.word("queue-depth", problems, depth).map(|d| d.value),
@@ -58,6 +61,7 @@ impl Queues {
         let default = DriveOptions::default();
         DriveOptions {
             stack: self.stack.or(general.stack).unwrap_or(default.stack),
+            scheduler: self.scheduler.or(general.scheduler).unwrap_or(default.scheduler),
             software_queues: self.software.or(general.software).unwrap_or(default.software_queues),
             hardware_queues: self.hardware.or(general.hardware).unwrap_or(default.hardware_queues),
             queue_depth: self.depth.or(general.depth),

@@ -159,6 +159,7 @@ fn run_drives(
     };
     let drive = DriveOptions {
         stack: plan.stack,
+        scheduler: plan.scheduler,
         software_queues: plan.software_queues,
         hardware_queues: plan.hardware_queues,
         ..DriveOptions::default()
@@ -190,6 +191,7 @@ fn run_drives(
     }
     row.queues = Queues {
         stack: plan.stack.word().to_owned(),
+        scheduler: plan.scheduler.word().to_owned(),
         software_queues: plan.software_queues.word().to_owned(),
         hardware_queues: plan.hardware_queues.word().to_owned(),
         cpus: plan.cpus,

@@ -213,6 +213,7 @@ impl Point {
             },
             worker_cpus: if has_workers { (1..=self.drives).collect() } else { Vec::new() },
             apart: self.apart,
+            ..Service::default()
         }
     }
 }

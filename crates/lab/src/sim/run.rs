@@ -205,7 +205,9 @@ fn volumes_of<M: Host>(
             controller,
             ..DiskConfig::default()
         };
-        disks.push(Disk::new(driver, config)?);
+        let disk = Disk::new(driver, config)?;
+        disk.set_scheduler(plan.service.scheduler)?;
+        disks.push(disk);
     }
     let together = |disks| Volume::with_serving("bench", plan.layout, disks, plan.service.serving);
     Ok(match plan.service.apart {

@@ -125,6 +125,11 @@ impl<M: Machine> Sorted<M> {
         self.chains.range((self.head, 0)..).next().map(|(place, _)| *place)
     }
 
+    /// The place of the first one of all.
+    fn lowest(&self) -> Option<Place> {
+        self.chains.first_key_value().map(|(place, _)| *place)
+    }
+
     fn take(&mut self, place: Place) -> Option<Chain<M>> {
         let waiting = self.chains.remove(&place)?;
         self.ages.remove(&place.1);
@@ -159,9 +164,10 @@ impl<M: Machine> Queue<M> {
         }
         let way = self.choose(config)?;
         let sorted = &mut self.ways[way as usize];
-        let place = match sorted.onwards() {
-            Some(place) if !sorted.has_expired(now_ns) => place,
-            _ => sorted.oldest()?,
+        let place = match sorted.has_expired(now_ns) {
+            true => sorted.oldest()?,
+            // Upwards, and at the end once more from below.
+            false => sorted.onwards().or_else(|| sorted.lowest())?,
         };
         (self.last, self.batched) = (way, 1);
         sorted.take(place)
@@ -346,13 +352,13 @@ mod tests {
     }
 
     #[test]
-    fn chains_go_out_by_sector_and_a_pass_that_ended_begins_with_the_oldest() {
+    fn chains_go_out_by_sector_and_a_pass_that_ended_begins_with_the_lowest() {
         let mut rig = Rig::new(7);
         rig.insert(&reads(&[50, 10, 30]));
         assert_eq!(rig.sectors(0, 2), [10, 30]);
         rig.insert(&reads(&[5, 40, 1, 3]));
-        // 40 and 50 lie ahead; behind them the oldest, and on from there.
-        assert_eq!(rig.sectors(0, 9), [40, 50, 5, 1, 3]);
+        // 40 and 50 lie ahead; the next pass has the others.
+        assert_eq!(rig.sectors(0, 9), [40, 50, 1, 3, 5]);
         assert_eq!(rig.scheduling.len(), 0);
     }
 

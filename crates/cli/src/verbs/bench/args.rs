@@ -10,7 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use millrace::{
-    ControllerConfig, Layout, Serving, ServingConfig, Spec, Spread, Stack, Stamp, Words,
+    ControllerConfig, Layout, SchedulerKind, Serving, ServingConfig, Spec, Spread, Stack, Stamp,
+    Words,
 };
 use millrace_block::{TRACE_RING_EVENTS, TraceStamp};
 use millrace_clients::vhost::Wait;
@@ -155,6 +156,11 @@ pub struct QueueArgs {
     /// (no queue) [default: mq; all three without arguments]
     #[arg(long, value_delimiter = ',', value_parser = word::<Stack>)]
     pub stack: Vec<Stack>,
+    /// Schedulers of the drives: none (first come, first served), deadline (by sector and by age,
+    /// one lock for a drive); all but none need --stack mq
+    #[arg(long, value_delimiter = ',', value_parser = word::<SchedulerKind>)]
+    #[arg(default_value = "none")]
+    pub scheduler: Vec<SchedulerKind>,
     /// Software queues: one for each core, for each NUMA node, or one for all
     #[arg(long, value_delimiter = ',', value_parser = word::<Spread>, default_value = "core")]
     pub software_queues: Vec<Spread>,

@@ -101,6 +101,7 @@ fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<SimPl
                     serving: row.serving,
                     worker_cpus: row.workers.clone(),
                     apart: false,
+                    scheduler: row.scheduler,
                 },
                 stack: row.stack,
                 software_queues: row.software_queues,

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use millrace::{
-    CpuId, Machine, Native, Serving, ServingConfig, Spread, Stack, Stamp, Topology, Words,
-    check_serving, default_serving, needs_workers, worker_cpus,
+    CpuId, Machine, Native, SchedulerKind, Serving, ServingConfig, Spread, Stack, Stamp, Topology,
+    Words, check_serving, default_serving, needs_workers, worker_cpus,
 };
 use millrace_drives::{memory_bytes, size_text};
 use millrace_lab::{Interrupt, Plan, Workload};
@@ -27,6 +27,7 @@ const RUNTIME: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct RowPlan {
     pub stack: Stack,
+    pub scheduler: SchedulerKind,
     pub software_queues: Spread,
     pub hardware_queues: Spread,
     pub cpus: u32,
@@ -39,12 +40,20 @@ pub struct RowPlan {
 impl RowPlan {
     /// A few words for the progress bar.
     pub fn label(&self) -> String {
-        let (stack, plan) = (self.stack.word(), &self.plan);
+        let (stack, plan) = (design(self.stack, self.scheduler), &self.plan);
         let (workload, serving) = (&plan.workload, self.serving.serving.name());
         format!(
             "{stack} {serving} {} bs={} depth={} jobs={}",
             workload.rw, workload.bs_bytes, workload.iodepth, plan.jobs
         )
+    }
+}
+
+/// The design of a drive's queues in words: `mq`, or `mq/deadline` with a scheduler.
+pub fn design(stack: Stack, scheduler: SchedulerKind) -> String {
+    match scheduler {
+        SchedulerKind::None => stack.word().to_owned(),
+        scheduler => format!("{}/{}", stack.word(), scheduler.word()),
     }
 }
 
@@ -186,10 +195,11 @@ fn queue_rows(
     for (software_queues, hardware_queues) in
         product(&args.queues.software_queues, &args.queues.hardware_queues)
     {
-        for stack in stacks {
+        for (stack, scheduler) in product(stacks, &args.queues.scheduler) {
             let (cpus, plan) = (place.cpus.len() as u32, plan.clone());
             rows.push(RowPlan {
-                stack: *stack,
+                stack,
+                scheduler,
                 software_queues,
                 hardware_queues,
                 cpus,

@@ -12,7 +12,7 @@ use crate::verbs::grid::{Grid, Side, WIDTH, wrapped};
 type Setting = (&'static str, fn(&Row) -> String);
 
 /// Settings, those first that change last from row to row.
-const SETTINGS: [Setting; 13] = [
+const SETTINGS: [Setting; 14] = [
     ("machine", |row| row.machine.as_ref().map_or_else(String::new, |row| row.machine.clone())),
     ("cpus", |row| row.queues.cpus.to_string()),
     ("numjobs", |row| row.jobs.to_string()),
@@ -23,6 +23,7 @@ const SETTINGS: [Setting; 13] = [
     ("sw-queues", |row| row.queues.software_queues.clone()),
     ("hw-queues", |row| row.queues.hardware_queues.clone()),
     ("stack", |row| row.queues.stack.clone()),
+    ("scheduler", |row| row.queues.scheduler.clone()),
     ("serving", |row| row.queues.serving.clone()),
     ("interface", |row| row.machine.as_ref().map_or_else(String::new, |row| row.interface.clone())),
     ("irq", |row| row.machine.as_ref().map_or_else(String::new, |row| row.irq.clone())),
@@ -238,6 +239,7 @@ mod tests {
         let ns = 123_456_789_012 + u64::from(number);
         let queues = Queues {
             stack: text("virtqueue-ra"),
+            scheduler: text("deadlin"),
             software_queues: text("nod"),
             hardware_queues: text("nod"),
             cpus: 4000 + number,
