@@ -18,6 +18,7 @@ mod protocol;
 pub mod report;
 pub mod resized;
 mod session;
+pub mod settings;
 mod thread;
 
 pub use prometheus::render as prometheus;

@@ -7,8 +7,9 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Subcommand;
+use millrace::nearest;
 use serde_json::json;
 
 use crate::config::words::bytes_for_people;
@@ -16,7 +17,19 @@ use crate::verbs::say;
 use crate::verbs::stat::{CONNECT_DEFAULT, socket};
 use crate::views::client::Client;
 use crate::views::resized::Resized;
+use crate::views::settings::Set;
 use crate::visible::visible;
+
+const SET_EXAMPLES: &str = "\
+Examples:
+  millrace ctl set vol0 scheduler=deadline    the drives of vol0 serve by sector and by age
+  millrace ctl set vol0 scheduler=none --connect unix:/run/millrace/fast.sock.control --json
+  millrace ctl get vol0                       what is set
+
+A change holds for all drives of the volume, at once, with I/O under way, and until the daemon ends; \
+write it into the configuration to keep it. If a drive cannot have it, nothing changes.
+Exit status: 0 if it is set, 2 if the daemon refused.
+";
 
 const RESIZE_EXAMPLES: &str = "\
 Examples:
@@ -46,6 +59,10 @@ pub struct Args {
 enum Request {
     /// Let a volume grow by what its drives have grown, while clients use it
     Resize(ResizeArgs),
+    /// Change settings of a volume while clients use it
+    Set(SetArgs),
+    /// Show the settings of a volume that `set` changes
+    Get(GetArgs),
 }
 
 /// Arguments of `ctl resize`.
@@ -62,6 +79,50 @@ struct ResizeArgs {
     json: bool,
 }
 
+/// Arguments of `ctl set`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = SET_EXAMPLES)]
+struct SetArgs {
+    /// The volume's name
+    volume: String,
+    /// What to set: scheduler=none, scheduler=deadline
+    #[arg(required = true, value_name = "KEY=VALUE", value_parser = setting)]
+    settings: Vec<(String, String)>,
+    /// The daemon's control socket, unix:PATH
+    #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
+    connect: PathBuf,
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `ctl get`.
+#[derive(Debug, clap::Args)]
+struct GetArgs {
+    /// The volume's name
+    volume: String,
+    /// The daemon's control socket, unix:PATH
+    #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
+    connect: PathBuf,
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Keys that `set` knows.
+const KEYS: [&str; 1] = ["scheduler"];
+
+/// A key and its value.
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, as in scheduler=deadline")?;
+    if KEYS.contains(&key) {
+        return Ok((key.to_owned(), value.to_owned()));
+    }
+    let like =
+        nearest(key, KEYS).map_or_else(String::new, |like| format!("; did you mean {like}?"));
+    Err(format!("there is no setting {key:?} to change; there is {}{like}", KEYS.join(", ")))
+}
+
 /// Asks, and says what came of it.
 ///
 /// # Errors
@@ -69,7 +130,54 @@ struct ResizeArgs {
 pub fn run(args: &Args) -> Result<ExitCode> {
     match &args.request {
         Request::Resize(args) => resize(args),
+        Request::Set(args) => set(args),
+        Request::Get(args) => get(args),
     }
+}
+
+fn set(args: &SetArgs) -> Result<ExitCode> {
+    let mut asked = Set { volume: args.volume.clone(), ..Set::default() };
+    for (key, value) in &args.settings {
+        if asked.scheduler.replace(value.clone()).is_some() {
+            bail!("{key} is given twice; give it once");
+        }
+    }
+    let changed = Client::connect(&args.connect)?.set(&asked)?;
+    if args.json {
+        say(&format!("{}\n", json!(changed)));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = format!("{}:\n", visible(&changed.volume));
+    for drive in &changed.drives {
+        let (name, now, before) = (visible(&drive.name), &drive.scheduler, &drive.before);
+        let _ = writeln!(text, "  {name}: scheduler={}, before {}", visible(now), visible(before));
+    }
+    say(&text);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn get(args: &GetArgs) -> Result<ExitCode> {
+    let report = Client::connect(&args.connect)?.stats()?;
+    let drives: Vec<_> = report.drives.iter().filter(|drive| drive.volume == args.volume).collect();
+    if drives.is_empty() {
+        let known: Vec<_> = report.volumes.iter().map(|one| visible(&one.name)).collect();
+        bail!("there is no volume {:?}; there are {}", args.volume, known.join(", "));
+    }
+    if args.json {
+        let drives: Vec<_> = drives
+            .iter()
+            .map(|drive| json!({ "name": drive.name, "scheduler": drive.scheduler }))
+            .collect();
+        say(&format!("{}\n", json!({ "volume": args.volume, "drives": drives })));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = format!("{}:\n", visible(&args.volume));
+    for drive in drives {
+        let scheduler = visible(&drive.scheduler);
+        let _ = writeln!(text, "  {}: scheduler={scheduler}", visible(&drive.name));
+    }
+    say(&text);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn resize(args: &ResizeArgs) -> Result<ExitCode> {

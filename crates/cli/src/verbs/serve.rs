@@ -19,6 +19,7 @@ mod recording;
 mod remarks;
 mod report;
 mod resizing;
+mod setting;
 mod signals;
 mod source;
 mod viewed;

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::locks::Locks;
 use super::report::{Report, Traced};
 use super::resized::Resized;
+use super::settings::{Changed, Set};
 use super::{CONTROL_VERSION, Resize, TraceStart};
 use crate::visible::visible;
 
@@ -169,6 +170,15 @@ impl Client {
     /// If the daemon has gone, or refuses: there is no such volume, or it cannot grow so.
     pub fn resize(&mut self, volume: &str) -> anyhow::Result<Resized> {
         let answer = self.ask("resize", &json!(Resize { volume: volume.to_owned() }))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    /// Changes settings of a volume.
+    ///
+    /// # Errors
+    /// If the daemon has gone, or refuses: there is no such volume, or a drive cannot have that.
+    pub fn set(&mut self, asked: &Set) -> anyhow::Result<Changed> {
+        let answer = self.ask("set", &json!(asked))?;
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 

@@ -9,13 +9,15 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::settings::Set;
+
 /// Version of the protocol. It grows when a client for an older one would misunderstand; verbs and
 /// fields that are added leave it as it is.
 pub const CONTROL_VERSION: u32 = 1;
 /// Longest request in bytes, without its newline.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-const VERBS: [&str; 9] = [
+const VERBS: [&str; 10] = [
     "version",
     "stats",
     "trace-start",
@@ -25,6 +27,7 @@ const VERBS: [&str; 9] = [
     "locks-status",
     "locks-stop",
     "resize",
+    "set",
 ];
 /// Fields of a request that belong to no verb.
 const COMMON: [&str; 2] = ["id", "verb"];
@@ -50,6 +53,8 @@ pub enum Verb {
     LocksStop,
     /// Look whether a volume's drives have grown.
     Resize(Resize),
+    /// Change settings of a volume.
+    Set(Set),
 }
 
 /// What is to be recorded; what is not given excludes nothing.
@@ -159,6 +164,7 @@ fn verb(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
         "locks-status" => Verb::LocksStatus,
         "locks-stop" => Verb::LocksStop,
         "resize" => return arguments(name, fields).map(Verb::Resize),
+        "set" => return arguments(name, fields).map(Verb::Set),
         other => {
             let text = format!("there is no verb {other:?}; there are {known}");
             return Err(Refusal::new("unknown-verb", text));
@@ -233,7 +239,7 @@ mod tests {
     fn what_is_wrong_is_said_with_what_to_do() {
         assert_eq!(refusal(r#"{"verb":"stat"}"#).kind, "unknown-verb");
         let text = "there is no verb \"stat\"; there are version, stats, trace-start, \
-                    trace-status, trace-stop, locks-start, locks-status, locks-stop, resize";
+                    trace-status, trace-stop, locks-start, locks-status, locks-stop, resize, set";
         assert_eq!(refusal(r#"{"verb":"stat"}"#).message, text);
         let text = "stats takes no \"drive\"; remove it";
         assert_eq!(refusal(r#"{"verb":"stats","drive":"d0"}"#).message, text);
@@ -249,7 +255,7 @@ mod tests {
         for name in VERBS {
             let more = match name {
                 "trace-start" => ",\"name\":\"/t\"",
-                "resize" => ",\"volume\":\"v\"",
+                "resize" | "set" => ",\"volume\":\"v\"",
                 _ => "",
             };
             let line = format!("{{\"verb\":{name:?}{more}}}");
@@ -262,7 +268,7 @@ mod tests {
         prop_oneof![
             prop::collection::vec(any::<u8>(), 0..300),
             "[\\[\\]{}\":,0-9a-z\\\\ ]{0,80}".prop_map(String::into_bytes),
-            "\\{\"verb\": ?\"(stats|version|trace-start|trace-stop|locks-stop|resize|[a-z]{0,4})\"(,\"id\":(-?[0-9]{1,30}|\"\\PC{0,9}\"))?\\}"
+            "\\{\"verb\": ?\"(stats|version|trace-start|trace-stop|locks-stop|resize|set|[a-z]{0,4})\"(,\"id\":(-?[0-9]{1,30}|\"\\PC{0,9}\"))?\\}"
                 .prop_map(String::into_bytes),
         ]
     }

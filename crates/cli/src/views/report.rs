@@ -56,6 +56,8 @@ pub struct Drive {
     pub in_flight: u64,
     /// Tags in use now; of a set that it shares with other drives, by all of them.
     pub tags_in_use: u32,
+    /// The order in which what waits goes to it: `none` or `deadline`.
+    pub scheduler: String,
     /// Lists of I/Os that wait for the drive's worker now.
     pub waiting: u64,
     /// What it did so far.

@@ -20,6 +20,7 @@ use serde_json::{Map, Value};
 use super::metering::Metering;
 use super::recording::Recording;
 use super::resizing;
+use super::setting;
 use crate::config::Checked;
 use crate::views::guests::GuestThread;
 use crate::views::{self, Answers, Refusal, Verb, report};
@@ -116,6 +117,7 @@ impl Answers for Observed {
             Verb::LocksStatus => self.metering.status().and_then(value),
             Verb::LocksStop => self.metering.stop().and_then(value),
             Verb::Resize(asked) => resizing::resize(&self.volumes, &asked.volume).and_then(value),
+            Verb::Set(asked) => setting::set(&self.volumes, asked).and_then(value),
         }
     }
 
@@ -143,6 +145,7 @@ fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
         size_bytes: disk.capacity() << millrace_block::SECTOR_SHIFT,
         in_flight: stats.in_flight(),
         tags_in_use: disk.tags_in_use(),
+        scheduler: setting::scheduler_of(disk).to_owned(),
         waiting: disk.waiting(),
         counts: report::Counts::from(&stats),
         ops: ops.map(|(op, stats)| report::OpCounts::new(op, stats)).collect(),

@@ -20,13 +20,7 @@ use crate::visible::visible;
 /// `bad-request` if there is none, `busy` if it is growing already, `refused` if a drive is smaller
 /// or must not grow, `io` if one cannot be asked.
 pub fn resize(volumes: &[Arc<Volume<Native>>], name: &str) -> Result<Resized, Refusal> {
-    let Some(volume) = volumes.iter().find(|volume| volume.name() == name) else {
-        let known = volumes.iter().map(|volume| format!("{:?}", volume.name()));
-        let known = known.collect::<Vec<_>>().join(", ");
-        let verb = if volumes.len() == 1 { "is" } else { "are" };
-        let text = format!("there is no volume {name:?}; there {verb} {known}");
-        return Err(Refusal::new("bad-request", text));
-    };
+    let volume = volume_of(volumes, name)?;
     let resized = volume.resize().map_err(|error| {
         let kind = match error.kind() {
             ErrorKind::Busy => "busy",
@@ -42,4 +36,21 @@ pub fn resize(volumes: &[Arc<Volume<Native>>], name: &str) -> Result<Resized, Re
         say(&format!("volume {} has grown to {new}, from {old}\n", visible(name)));
     }
     Ok(resized)
+}
+
+/// The volume of a name.
+///
+/// # Errors
+/// `bad-request` if there is none.
+pub fn volume_of<'a>(
+    volumes: &'a [Arc<Volume<Native>>],
+    name: &str,
+) -> Result<&'a Arc<Volume<Native>>, Refusal> {
+    volumes.iter().find(|volume| volume.name() == name).ok_or_else(|| {
+        let known = volumes.iter().map(|volume| format!("{:?}", volume.name()));
+        let known = known.collect::<Vec<_>>().join(", ");
+        let verb = if volumes.len() == 1 { "is" } else { "are" };
+        let text = format!("there is no volume {name:?}; there {verb} {known}");
+        Refusal::new("bad-request", text)
+    })
 }
