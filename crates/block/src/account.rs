@@ -262,8 +262,8 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Those that did. One that was merged into another's request waited as that did, from when it
-    /// came.
+    /// Records I/Os that waited in a queue. A bio that was merged into another one's request waited
+    /// with that one, from its own coming on.
     #[inline(never)]
     fn record_waited(&self, run: &EqualIos, (g_ns, i_ns): (u64, u64), tenants: &mut Tenants<M>) {
         let (stats, Times { q_ns, d_ns, .. }) = (&self.ops[run.op as usize], run.times);

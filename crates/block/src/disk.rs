@@ -158,7 +158,7 @@ impl<M: Machine> Disk<M> {
     pub fn new(driver: Box<dyn Driver<M>>, config: DiskConfig<M>) -> Result<Arc<Disk<M>>, Error> {
         let topology = M::topology();
         let hw = driver.hw_queues(&topology);
-        let limits = driver.limits().validate()?;
+        let limits = checked_limits(&*driver, &config, hw)?;
         let block = u64::from(limits.logical_sectors());
         let capacity = driver.capacity() / block * block;
         if capacity == 0 {
@@ -472,6 +472,21 @@ impl<M: Machine> Drop for Disk<M> {
         self.sq.lock().queue.drain(..).for_each(core::mem::forget);
         self.flush.lock().pending.leak();
     }
+}
+
+/// The limits of a drive whose queues make sense.
+fn checked_limits<M: Machine>(
+    driver: &dyn Driver<M>,
+    config: &DiskConfig<M>,
+    hw: HwQueues,
+) -> Result<QueueLimits, Error> {
+    let wrong = match (hw.count, hw.depth, config.queue_depth) {
+        (0, ..) => "its driver has no hardware queue",
+        (_, 0, _) => "its driver's queues have depth 0",
+        (.., Some(0)) => "queue depth 0; 1 to 65536",
+        _ => return driver.limits().validate(),
+    };
+    Err(Error::new(ErrorKind::InvalidSetting, format!("drive {}: {wrong}", config.name)))
 }
 
 /// Answers bios of a queue that nobody will serve any more.

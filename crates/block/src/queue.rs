@@ -371,7 +371,7 @@ impl<M: Machine> HardwareQueue<M> {
         self.waiting.swap(1, Order::SeqCst) == 0
     }
 
-    /// It was taken off that list.
+    /// The queue was taken off the list of those that wait for a tag.
     pub(crate) fn stop_waiting(&self) {
         self.waiting.store(0, Order::SeqCst);
     }

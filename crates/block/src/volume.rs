@@ -40,6 +40,8 @@ const PARTS_MAX: u32 = 8192;
 
 /// Largest chunk of a stripe, in sectors: 2 GiB.
 pub const CHUNK_SECTORS_MAX: u32 = 1 << 22;
+/// Most sectors of a volume: as many bytes as a file offset counts.
+const SECTORS_MAX: u64 = i64::MAX as u64 >> 9;
 
 /// How a volume lays its sectors over its drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,6 +140,9 @@ impl<M: Machine> Volume<M> {
         let mut limits = disks.iter().fold(*first.limits(), |sum, d| sum.stack(*d.limits()));
         let sizes: Vec<Sector> = disks.iter().map(|disk| disk.capacity()).collect();
         let capacity = capacity_of(layout, &sizes, &limits);
+        if capacity > SECTORS_MAX {
+            return wrong(format!("volume {name}: larger than 8 EiB; use fewer or smaller drives"));
+        }
         let map = match layout {
             Layout::Linear => {
                 if capacity == 0 {

@@ -262,6 +262,21 @@ fn a_disk_says_what_it_was_made_of() {
     let refused = Disk::new(Box::new(small), DiskConfig::default()).err().unwrap();
     let said = "drive disk: smaller than one block of it";
     assert_eq!((refused.kind(), refused.to_string()), (ErrorKind::InvalidSetting, said.into()));
+    for (queues, depth, queue_depth, said) in [
+        (0, 8, None, "drive disk: its driver has no hardware queue"),
+        (1, 0, None, "drive disk: its driver's queues have depth 0"),
+        (1, 8, Some(0), "drive disk: queue depth 0; 1 to 65536"),
+    ] {
+        let drive = TestDrive { queues, depth, ..TestDrive::new(8) };
+        let config = DiskConfig { queue_depth, ..DiskConfig::default() };
+        let refused = Disk::new(Box::new(drive), config).err().unwrap();
+        assert_eq!((refused.kind(), refused.to_string()), (ErrorKind::InvalidSetting, said.into()));
+    }
+    let endless = TestDrive { depth: u32::MAX, ..TestDrive::new(8) };
+    assert!(Disk::new(Box::new(endless), DiskConfig::default()).is_ok());
+    let large = || Disk::new(Box::new(TestDrive::sparse(1 << 53)), DiskConfig::default()).unwrap();
+    let refused = Volume::new("v", Layout::Linear, vec![large(), large()]).err().unwrap();
+    assert_eq!(refused.to_string(), "volume v: larger than 8 EiB; use fewer or smaller drives");
 }
 
 #[test]

@@ -200,7 +200,9 @@ pub fn open_drive(
         ..DiskConfig::default()
     };
     let disk = Disk::new(opened.driver, config)?;
-    disk.set_scheduler(options.scheduler)?;
+    if options.scheduler != SchedulerKind::None {
+        disk.set_scheduler(options.scheduler)?;
+    }
     let of_drive = |note| format!("drive {name}: {note}");
     let notes = opened.notes.into_iter().map(of_drive).collect();
     let warnings = opened.warnings.into_iter().map(of_drive).collect();

@@ -12,7 +12,7 @@ use millrace_drives::Spec;
 use millrace_machine::CpuId;
 
 use crate::assemble::{DriveOptions, SetupError};
-use crate::serving::{check_serving, default_serving, needs_workers};
+use crate::serving::{check_scheduler, check_serving, default_serving, needs_workers};
 use crate::space::default_layout;
 
 /// A drive to open.
@@ -117,7 +117,10 @@ impl OpenConfig {
             };
             volume.serving.validate().map_err(wrong)?;
             for drive in &volume.drives {
-                check_serving(volume.serving.serving, drive.options.stack).map_err(wrong)?;
+                let options = &drive.options;
+                check_serving(volume.serving.serving, options.stack).map_err(wrong)?;
+                check_scheduler(options.scheduler, options.stack)
+                    .map_err(|text| wrong(format!("drive {}: {text}", drive.name)))?;
             }
         }
         Ok(())

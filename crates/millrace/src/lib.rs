@@ -133,7 +133,7 @@ pub use serve::{
     ExportConfig, ExportFailures, GuestConfig, Listen, Observers, Say, ServeConfig, Server,
     ServerConfig, Servers, StopReport, Threads, VhostSocket,
 };
-pub use serving::{check_serving, default_serving, needs_workers};
+pub use serving::{check_scheduler, check_serving, default_serving, needs_workers};
 pub use space::{CHUNK_SECTORS, DriveSpace, Space, default_layout};
 pub use stripe::STRIPE_THREADS;
 

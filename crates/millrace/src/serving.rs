@@ -5,7 +5,7 @@
 //!
 //! [`build_volume`]: crate::build_volume
 
-use millrace_block::{Serving, Stack};
+use millrace_block::{SchedulerKind, Serving, Stack};
 use millrace_drives::Words;
 
 /// Whether a volume of so many drives has use for workers.
@@ -37,4 +37,16 @@ pub fn check_serving(serving: Serving, stack: Stack) -> Result<(), String> {
     }
     let (serving, stack) = (serving.name(), stack.word());
     Err(format!("serving {serving} goes with stack mq only, not {stack}: use mq, or inline"))
+}
+
+/// Whether a drive of this stack may have this scheduler.
+///
+/// # Errors
+/// What to choose instead.
+pub fn check_scheduler(scheduler: SchedulerKind, stack: Stack) -> Result<(), String> {
+    if scheduler == SchedulerKind::None || stack == Stack::Mq {
+        return Ok(());
+    }
+    let (scheduler, stack) = (scheduler.word(), stack.word());
+    Err(format!("scheduler {scheduler} goes with stack mq only, not {stack}: use mq, or none"))
 }

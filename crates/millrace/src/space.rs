@@ -64,13 +64,14 @@ impl Space {
         let sizes: Vec<Sector> =
             self.drives.iter().map(|drive| drive.size_bytes >> SECTOR_SHIFT).collect();
         let block_sectors = (self.block_bytes() >> SECTOR_SHIFT) as u32;
-        self.layout.capacity(&sizes, block_sectors) << SECTOR_SHIFT
+        self.layout.capacity(&sizes, block_sectors).saturating_mul(1 << SECTOR_SHIFT)
     }
 
     /// Bytes of its drives that it does not have.
     #[must_use]
     pub fn unused_bytes(&self) -> u64 {
-        let all: u64 = self.drives.iter().map(|drive| drive.size_bytes).sum();
+        let sizes = self.drives.iter().map(|drive| drive.size_bytes);
+        let all = sizes.fold(0, u64::saturating_add);
         all.saturating_sub(self.used_bytes())
     }
 

@@ -1,9 +1,10 @@
 //! `BioSet`: the shared part of a channel: its slots, and where other threads deliver completions.
 //!
-//! Owned by a `Channel`; other threads reach it through `Slot::bio_set` to push completed bios on a
-//! lock-free list (many producers, one consumer that takes all) and to ring the channel's bell.
-//! Invariant: freed only when no slot is in use and no drive may still write memory of its bios;
-//! else leaked. Lock order: none. Kernel counterpart: `llist_head` of the completion softirq.
+//! Owned by a `Channel`, or by a `Worker` without slots; other threads reach it through
+//! `Slot::bio_set` to push completed bios on a lock-free list (many producers, one consumer that
+//! takes all) and to ring the channel's bell. Invariant: freed only when no slot is in use and no
+//! drive may still write memory of its bios; else leaked. Lock order: none. Kernel counterpart:
+//! `llist_head` of the completion softirq.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;

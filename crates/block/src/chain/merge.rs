@@ -1,8 +1,9 @@
 //! Merging: two bios that touch on the drive become one request.
 //!
-//! Called by the plug (with the drive's last bio, O(1)) and by `sq`. A chain of bios is headed by
-//! the first in sector order, which carries the sums. Whether two fit is decided here and only
-//! here; how long a request may become is in the drive's limits (`QueueLimits::merge_max`).
+//! Called by plugs (with the drive's last bio, O(1)), `sq`, sort.rs and schedulers. A chain of bios
+//! is headed by the first in sector order, which carries the sums. Whether two fit is decided here
+//! and only here; how long a request may become is in the drive's limits
+//! (`QueueLimits::merge_max`).
 //! Kernel counterpart: block/blk-merge.c, `blk_attempt_bio_merge`.
 #![allow(unsafe_code)]
 

@@ -78,7 +78,7 @@ impl<M: Machine> Plug<M> {
         self.last.take()
     }
 
-    /// Puts that back.
+    /// Returns the bio from [`Plug::take_last`] to the list.
     pub(crate) fn put_back(&mut self, bio: BioRef<M>) {
         self.list.push_back(bio);
     }

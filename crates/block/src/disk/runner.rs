@@ -1,9 +1,10 @@
 //! `Runner`: what a thread carries along while it runs queues: its completions and who else to
 //! wake.
 //!
-//! Owned by a `Channel`, lent to dispatch.rs and complete.rs. Completed bios of the channel itself
-//! gather in `done` without any atomic; those of other channels go out in one delivery for a run of
-//! the same channel. Invariant: empty of foreign bios whenever control returns to the program.
+//! Owned by a `Channel` or a `Worker`, lent to dispatch.rs and complete.rs. Completed bios of the
+//! channel itself gather in `done` without any atomic; those of other channels go out in one
+//! delivery for a run of the same channel. Invariant: empty of foreign bios whenever control
+//! returns to the program.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;

@@ -133,9 +133,12 @@ pub(crate) fn queues_max<M: Machine>(settings: TagSettings<'_, M>, hw: HwQueues)
     }
 }
 
+/// Most tags of a set.
+const DEPTH_MAX: u32 = 65_536;
+
 /// Tags that a queue may use by its drive alone.
 fn own_depth(queue_depth: Option<u32>, hw: HwQueues) -> u32 {
-    queue_depth.unwrap_or(hw.depth).clamp(1, hw.depth)
+    queue_depth.unwrap_or(hw.depth).clamp(1, hw.depth.clamp(1, DEPTH_MAX))
 }
 
 /// The tags of each of `hctxs` hardware queues: the drive's, within the controller's.

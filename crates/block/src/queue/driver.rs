@@ -140,15 +140,15 @@ pub struct Extent {
 pub trait Driver<M: Machine>: Send + Sync {
     /// Size in sectors, as it was when the drive was opened.
     fn capacity(&self) -> Sector;
-    /// Bytes of what it stands on by now, for people: more than its sectors hold if the last of
-    /// them make no whole sector.
+    /// Bytes of the file or device below it by now, for people: more than its sectors hold if the
+    /// last bytes make no whole sector.
     fn size_bytes(&self) -> u64 {
         self.capacity() << SECTOR_SHIFT
     }
-    /// Looks at what it stands on once more: the sectors that it has by now, and takes requests
-    /// for from now on. Asked when somebody says that it has grown; may block. More than it said
-    /// before counts for a volume only once all its drives have answered; fewer is an error of the
-    /// caller's, who goes on with what there was.
+    /// Re-reads the size of the file or device below it: the sectors that the drive has by now, and
+    /// takes requests for from now on. Asked when somebody says that it has grown; may block. More
+    /// than it said before counts for a volume only once all its drives have answered; fewer is an
+    /// error of the caller's, who goes on with what there was.
     ///
     /// # Errors
     /// If that cannot be asked, or it may not grow; the text names the drive's place.

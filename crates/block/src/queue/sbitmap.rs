@@ -27,7 +27,7 @@ pub(crate) struct Sbitmap<M: Machine> {
     words: Box<[M::Word]>,
     /// log2 of the bits used in a word.
     shift: u32,
-    /// Those bits.
+    /// The bits used in a word.
     mask: u64,
     depth: u32,
 }

@@ -178,7 +178,9 @@ pub struct Done {
 /// Decides in which order a hardware queue's chains go to the driver.
 ///
 /// The layer calls all methods of one object under one lock, from one thread at a time. None of
-/// them may block. The example `own_scheduler.rs` of the crate `millrace` is an elevator.
+/// them may block or panic. The layer's timeout counts from dispatch: what a scheduler never names
+/// waits for ever, and [`Disk::set_scheduler`](crate::Disk::set_scheduler) is the way out. The
+/// example `own_scheduler.rs` of the crate `millrace` is an elevator.
 pub trait Scheduler<M: Machine>: Send {
     /// Takes all chains of a batch; what is left in the batch is lost, and panics.
     fn insert(&mut self, batch: &mut Batch<'_, M>);

@@ -1,11 +1,10 @@
 //! `TagSet`: tags, the requests they name, and the queues that wait for one.
 //!
-//! Owned by a hardware queue, by all queues of a drive, or by several drives (shared sets are apart
-//! from hardware queues: design, three things kept apart). Tags are taken for requests in hand and
-//! what is left of a batch is given back at once. A queue that finds none joins a first-come list;
-//! whoever gives tags back wakes the first of it, which passes the wake on. A few reserved tags
-//! serve flushes, so that durability never waits behind data. Kernel counterpart: `struct
-//! blk_mq_tags`.
+//! Owned by a hardware queue, by all queues of a drive, or by several drives. Tags are taken for
+//! requests in hand and what is left of a batch is given back at once. A queue that finds none
+//! joins a first-come list; whoever gives tags back wakes the first of it, which passes the wake
+//! on. A few reserved tags serve flushes, so that durability never waits behind data. Kernel
+//! counterpart: `struct blk_mq_tags`.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;

@@ -103,6 +103,13 @@ impl TestDrive {
     }
 }
 
+impl TestDrive {
+    /// A drive of so many sectors without data, to be looked at only.
+    pub fn sparse(sectors: Sector) -> TestDrive {
+        TestDrive { sectors, ..TestDrive::new(8) }
+    }
+}
+
 impl Driver<Native> for TestDrive {
     fn capacity(&self) -> Sector {
         self.sectors

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use millrace::{
     CHUNK_SECTORS, DriveConfig, ExportConfig, GuestConfig, Listen, ServeConfig, VolumeConfig,
-    check_serving, default_layout, default_serving,
+    check_scheduler, check_serving, default_layout, default_serving,
 };
 use millrace_block::{Layout, ServingConfig};
 
@@ -186,10 +186,16 @@ fn volumes(raw: &RawConfig, checked: &mut Checked, problems: &mut Problems) {
             let drive = &raw.drives[place];
             let (line, keys) = (drive.spec.line, drive.key_lines.clone());
             checked.lines.drives.push(DriveLines { line, keys });
+            let options = drive.queues.over(volume.queues);
+            if let Err(text) = check_scheduler(options.scheduler, options.stack) {
+                let said = drive.queues.scheduler.or(volume.queues.scheduler);
+                let line = said.map_or(line, |(_, line)| line);
+                problems.add(line, format!("drive \"{}\": {text}", drive.name.value));
+            }
             drives.push(DriveConfig {
                 name: drive.name.value.clone(),
                 spec: drive.spec.value.clone(),
-                options: drive.queues.over(volume.queues),
+                options,
             });
         }
         checked.lines.volumes.push(volume.name.line);

@@ -30,8 +30,8 @@ const HANDSHAKES_NS: RangeInclusive<u64> = MILLISECOND_NS..=3600 * SECOND_NS;
 pub struct Queues {
     /// Design.
     pub stack: Option<Stack>,
-    /// Order in which what waits goes out.
-    pub scheduler: Option<SchedulerKind>,
+    /// Order in which what waits goes out, and the line that says so.
+    pub scheduler: Option<(SchedulerKind, usize)>,
     /// Spread of the software queues.
     pub software: Option<Spread>,
     /// Spread of the hardware queues.
@@ -48,7 +48,9 @@ impl Queues {
         let timeout = |text: &str| words::duration(text, &TIMEOUTS_NS);
         Queues {
             stack: section.word("stack", problems, words::setting).map(|s| s.value),
-            scheduler: section.word("scheduler", problems, words::setting).map(|s| s.value),
+            scheduler: section
+                .word("scheduler", problems, words::setting)
+                .map(|s| (s.value, s.line)),
             software: section.word("software-queues", problems, words::setting).map(|s| s.value),
             hardware: section.word("hardware-queues", problems, words::setting).map(|s| s.value),
             depth: section.word("queue-depth", problems, depth).map(|d| d.value),
@@ -58,10 +60,10 @@ impl Queues {
 
     /// These settings, then `general` where they say nothing, then the defaults.
     pub fn over(self, general: Queues) -> DriveOptions {
-        let default = DriveOptions::default();
+        let (default, scheduler) = (DriveOptions::default(), self.scheduler.or(general.scheduler));
         DriveOptions {
             stack: self.stack.or(general.stack).unwrap_or(default.stack),
-            scheduler: self.scheduler.or(general.scheduler).unwrap_or(default.scheduler),
+            scheduler: scheduler.map_or(default.scheduler, |(scheduler, _)| scheduler),
             software_queues: self.software.or(general.software).unwrap_or(default.software_queues),
             hardware_queues: self.hardware.or(general.hardware).unwrap_or(default.hardware_queues),
             queue_depth: self.depth.or(general.depth),

@@ -71,6 +71,21 @@ fn queue_settings_of_a_drive_go_before_those_of_its_volume() {
 }
 
 #[test]
+fn a_scheduler_on_a_stack_without_is_told_of_with_its_line_and_all_else() {
+    let text = "m.toml:4: drive \"d0\": scheduler deadline goes with stack mq only, not raw: use mq, \
+                or none";
+    let found = problems(&whole("scheduler = \"deadline\"\n", "stack = \"raw\"\nchnk = 1\n", ""));
+    assert!(found.len() == 2 && found.contains(&text.to_owned()), "{found:?}");
+    let found = problems(&whole("stack = \"raw\"\n", "scheduler = \"deadline\"\n", ""));
+    assert!(found.len() == 1 && found[0].starts_with("m.toml:8: drive \"d0\""), "{found:?}");
+    let found = problems(&whole("scheduler = \"deadlin\"\n", "", ""));
+    assert!(found[0].starts_with("m.toml:4: scheduler = \"deadlin\": there are none"), "{found:?}");
+    let plan = plan(&whole("", "scheduler = \"deadline\"\n", ""));
+    let options = plan.config.volumes[0].drives[0].options;
+    assert_eq!(options.scheduler, millrace::SchedulerKind::Deadline);
+}
+
+#[test]
 fn unknown_keys_name_the_nearest_known_one() {
     let found = problems(&whole("stak = \"mq\"\n", "chnk = \"64k\"\n", "readonly = true\n"));
     assert_eq!(found.len(), 3);

@@ -1,7 +1,7 @@
 //! Settings of a volume that may be changed while it is served, on the control socket.
 //!
-//! Plain data for serde, as report.rs: `millrace ctl set` asks with [`Set`], the daemon answers with
-//! [`Changed`]. Fields may be added; whoever reads ignores those that it does not know.
+//! Plain data for serde, as report.rs: `millrace ctl set` asks with [`Set`], the daemon answers
+//! with [`Changed`]. Fields may be added; whoever reads ignores those that it does not know.
 
 use serde::{Deserialize, Serialize};
 

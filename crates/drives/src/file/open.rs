@@ -185,7 +185,11 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
             let text = format!("{path}: this is a link to a file that is not there; make that");
             Error::new(ErrorKind::System, text)
         }
-        Some(libc::ENOENT) if config.size_bytes.is_none() => {
+        Some(libc::ENOENT) if has_folder(config) && config.read_only => {
+            let text = format!("{path}: there is no such file; make it, or name another one");
+            Error::new(ErrorKind::System, text)
+        }
+        Some(libc::ENOENT) if config.size_bytes.is_none() && has_folder(config) => {
             let text = format!("{path}: there is no such file; give size= to make it");
             Error::new(ErrorKind::System, text)
         }
@@ -201,6 +205,13 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
             let text = format!("{path}: in use, perhaps mounted; unmount it first");
             Error::new(ErrorKind::Busy, text)
         }
+        Some(libc::EACCES | libc::EROFS) if config.path.symlink_metadata().is_err() => {
+            let text = format!(
+                "{path}: cannot make it ({error}): its folder takes no new files; change that, or \
+                 name another one"
+            );
+            Error::new(ErrorKind::System, text)
+        }
         Some(libc::EACCES | libc::EROFS) if !config.read_only => {
             let text = format!(
                 "{path}: {error}; change its mode, or serve it read-only: \
@@ -210,6 +221,12 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
         }
         _ => system(&config.path, "open", error),
     }
+}
+
+/// Whether the folder of the file is there.
+fn has_folder(config: &FileConfig) -> bool {
+    let folder = config.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.is_none_or(Path::is_dir)
 }
 
 /// Geometry at the size that was asked for; extends a file that is shorter.

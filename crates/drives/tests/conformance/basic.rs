@@ -293,7 +293,12 @@ fn what_a_drive_would_be_is_known_without_opening_it() {
         millrace_drives::measure(&spec.parse().expect("a spec"))
     };
     let error = measure("").expect_err("neither a file nor a size").to_string();
-    assert!(error.contains("there is no such file"), "{error}");
+    assert!(error.contains("there is no such file; give size="), "{error}");
+    for keys in [",read-only=on", ",read-only=on,size=1m"] {
+        let spec = format!("file:path={}{keys}", path.display()).parse().expect("a spec");
+        let error = millrace_drives::open(&spec, 1).err().expect("nothing to read").to_string();
+        assert!(error.contains("there is no such file; make it"), "{keys}: {error}");
+    }
     assert_eq!(measure(",size=1m").expect("to be made").size_bytes, 1 << 20);
     assert!(!path.exists());
     std::fs::write(&path, [7; 1100]).expect("room");

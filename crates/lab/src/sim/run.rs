@@ -6,7 +6,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use millrace_block::{Controller, Disk, DiskConfig, ErrorKind, Snapshot, StatsSnapshot, Volume};
+use millrace_block::{
+    Controller, Disk, DiskConfig, ErrorKind, SchedulerKind, Snapshot, StatsSnapshot, Volume,
+};
 use millrace_drives::{SpecError, Words, controller_of, open_on};
 use millrace_machine::{
     CpuId, LockMeter, LockRow, Machine, Model, Native, Report, Simulated, Simulation, Thread,
@@ -206,7 +208,9 @@ fn volumes_of<M: Host>(
             ..DiskConfig::default()
         };
         let disk = Disk::new(driver, config)?;
-        disk.set_scheduler(plan.service.scheduler)?;
+        if plan.service.scheduler != SchedulerKind::None {
+            disk.set_scheduler(plan.service.scheduler)?;
+        }
         disks.push(disk);
     }
     let together = |disks| Volume::with_serving("bench", plan.layout, disks, plan.service.serving);
