@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command};
-use millrace::{CHUNK_SECTORS_MAX, Listen, Words};
+use millrace::{CHUNK_SECTORS_MAX, Listen, SchedulerKind, Stack, Words};
 use millrace_drives::size_text;
 use millrace_machine::{Machine, Native};
 
@@ -214,6 +214,14 @@ pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Stri
 pub fn setting<T: Words>(text: &str) -> Result<T, String> {
     let words: Vec<(&str, T)> = T::WORDS.iter().map(|(value, word)| (*word, *value)).collect();
     choice(text, &words)
+}
+
+/// The design of a drive's queues in words: `mq`, or `mq/deadline` with a scheduler.
+pub fn design(stack: Stack, scheduler: SchedulerKind) -> String {
+    match scheduler {
+        SchedulerKind::None => stack.word().to_owned(),
+        scheduler => format!("{}/{}", stack.word(), scheduler.word()),
+    }
 }
 
 /// `stripe` or `linear`.

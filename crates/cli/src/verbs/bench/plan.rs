@@ -9,14 +9,14 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use millrace::{
     CpuId, Machine, Native, SchedulerKind, Serving, ServingConfig, Spread, Stack, Stamp, Topology,
-    Words, check_serving, default_serving, needs_workers, worker_cpus,
+    check_serving, default_serving, needs_workers, worker_cpus,
 };
 use millrace_drives::{memory_bytes, size_text};
 use millrace_lab::{Interrupt, Plan, Workload};
 use millrace_machine::{Cpu, NodeId};
 use millrace_reactor::Config;
 
-use crate::config::words::{bytes_for_people, ranges};
+use crate::config::words::{bytes_for_people, design, ranges};
 
 use super::args::{ALL_CPUS, BenchArgs, size};
 
@@ -46,14 +46,6 @@ impl RowPlan {
             "{stack} {serving} {} bs={} depth={} jobs={}",
             workload.rw, workload.bs_bytes, workload.iodepth, plan.jobs
         )
-    }
-}
-
-/// The design of a drive's queues in words: `mq`, or `mq/deadline` with a scheduler.
-pub fn design(stack: Stack, scheduler: SchedulerKind) -> String {
-    match scheduler {
-        SchedulerKind::None => stack.word().to_owned(),
-        scheduler => format!("{}/{}", stack.word(), scheduler.word()),
     }
 }
 

@@ -9,13 +9,13 @@ use std::path::Path;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use millrace::{DriveWorkers, ExportConfig, Listen, Opened, StopReport, VhostSocket, Words};
-use millrace_block::{Disk, Layout, QueueKind, SECTOR_SHIFT, ServingConfig, Sharing, Stack};
+use millrace::{DriveWorkers, ExportConfig, Listen, Opened, StopReport, VhostSocket};
+use millrace_block::{Disk, Layout, QueueKind, SECTOR_SHIFT, ServingConfig, Sharing};
 use millrace_drives::size_text;
 use millrace_machine::Native;
 
 use super::measured::Measured;
-use crate::config::words::bytes_for_people;
+use crate::config::words::{bytes_for_people, design};
 use crate::config::{Checked, ListenerPlan};
 use crate::verbs::counted;
 use crate::visible::visible;
@@ -180,7 +180,7 @@ fn drives(plan: &Checked, opened: &Opened) -> String {
             continue;
         };
         let size = bytes_for_people(disk.capacity() << 9);
-        let queues = queues(disk, drive.options.stack);
+        let queues = queues(disk, &design(drive.options.stack, drive.options.scheduler));
         let spec = drive.spec.to_string();
         table.add_row([disk.name(), &size, &queues, &*visible(&spec)]);
     }
@@ -188,14 +188,13 @@ fn drives(plan: &Checked, opened: &Opened) -> String {
 }
 
 /// Design, software and hardware queues, and which threads run these: `mq 2 -> 2, I/O threads`.
-fn queues(disk: &Disk<Native>, stack: Stack) -> String {
+fn queues(disk: &Disk<Native>, design: &str) -> String {
     let (software, hardware) = disk.queue_count();
     let runner = match disk.kind() {
         QueueKind::AnyThread => "any thread",
         QueueKind::OwnerOnly => "I/O threads",
     };
-    let stack = stack.word();
-    format!("{stack} {software} -> {hardware}, {runner}")
+    format!("{design} {software} -> {hardware}, {runner}")
 }
 
 /// The lines leave the user's disks and files as they are: copies have names of their own.
