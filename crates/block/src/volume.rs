@@ -40,8 +40,8 @@ const PARTS_MAX: u32 = 8192;
 
 /// Largest chunk of a stripe, in sectors: 2 GiB.
 pub const CHUNK_SECTORS_MAX: u32 = 1 << 22;
-/// Most sectors of a volume: as many bytes as a file offset counts.
-const SECTORS_MAX: u64 = i64::MAX as u64 >> 9;
+/// Most sectors of a volume, whose bytes 64 bits can count.
+const SECTORS_MAX: u64 = u64::MAX >> 9;
 
 /// How a volume lays its sectors over its drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,7 +141,7 @@ impl<M: Machine> Volume<M> {
         let sizes: Vec<Sector> = disks.iter().map(|disk| disk.capacity()).collect();
         let capacity = capacity_of(layout, &sizes, &limits);
         if capacity > SECTORS_MAX {
-            return wrong(format!("volume {name}: larger than 8 EiB; use fewer or smaller drives"));
+            return wrong(format!("volume {name}: 16 EiB or more; use fewer or smaller drives"));
         }
         let map = match layout {
             Layout::Linear => {
