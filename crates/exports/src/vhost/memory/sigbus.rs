@@ -152,12 +152,12 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     // Relaxed: a thread that faults in a mapping has heard of it, and so of its entry.
     for entry in &TABLE[..USED.load(Ordering::Relaxed)] {
         let Some(Mapping { start, end, page }) = entry.pin(address as u64) else { continue };
+        // Before zeroes are there: another thread that reads them without a fault of its own must
+        // see, when it looks afterwards, that they are not the guest's.
+        entry.note_hit();
+        // Relaxed: a hint, and `replace` is a system call.
+        HITS.fetch_add(1, Ordering::Relaxed);
         let replaced = replace((start as usize, end as usize), address, page as usize);
-        if replaced {
-            entry.note_hit();
-            // Relaxed: a hint.
-            HITS.fetch_add(1, Ordering::Relaxed);
-        }
         entry.unpin();
         if replaced {
             return;
