@@ -15,9 +15,9 @@ use serde_json::json;
 use crate::config::words::bytes_for_people;
 use crate::verbs::say;
 use crate::verbs::stat::{CONNECT_DEFAULT, socket};
+use crate::views::Set;
 use crate::views::client::Client;
 use crate::views::resized::Resized;
-use crate::views::settings::Set;
 use crate::visible::visible;
 
 const SET_EXAMPLES: &str = "\

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use super::locks::Locks;
 use super::report::{Report, Traced};
 use super::resized::Resized;
-use super::settings::{Changed, Set};
-use super::{CONTROL_VERSION, Resize, TraceStart};
+use super::settings::Changed;
+use super::{CONTROL_VERSION, Resize, Set, TraceStart};
 use crate::visible::visible;
 
 /// Longest wait for an answer, which takes milliseconds.

@@ -9,8 +9,6 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::settings::Set;
-
 /// Version of the protocol. It grows when a client for an older one would misunderstand; verbs and
 /// fields that are added leave it as it is.
 pub const CONTROL_VERSION: u32 = 1;
@@ -92,6 +90,17 @@ pub struct TraceStart {
 pub struct Resize {
     /// Its name.
     pub volume: String,
+}
+
+/// What a volume is to be set to; what is not given stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Set {
+    /// Its name.
+    pub volume: String,
+    /// The scheduler of its drives, by the configuration's word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<String>,
 }
 
 /// Why a request has no answer.

@@ -11,8 +11,8 @@ use millrace_machine::Native;
 
 use crate::verbs::say;
 use crate::verbs::serve::resizing::volume_of;
-use crate::views::Refusal;
-use crate::views::settings::{Changed, Drive, Set};
+use crate::views::settings::{Changed, Drive};
+use crate::views::{Refusal, Set};
 use crate::visible::visible;
 
 /// Sets what is asked of the volume of that name.
