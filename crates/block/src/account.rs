@@ -7,6 +7,7 @@
 //! others have four more. Kernel counterpart: `part_stat_*` per CPU; stages as btt has them.
 
 pub(crate) mod failures;
+pub(crate) mod held;
 pub(crate) mod histogram;
 pub(crate) mod ledger;
 pub(crate) mod stats;
@@ -20,7 +21,7 @@ use crate::account::histogram::{Histogram, bucket_of};
 use crate::account::ledger::Entry;
 use crate::account::stats::{BATCH_SIZES, OpSnapshot, StatsSnapshot};
 use crate::account::tenants::Tenants;
-use crate::bio::{OPS, Op};
+use crate::bio::{OPS, Op, Payer};
 use crate::chain::bio_set::BioSet;
 use crate::chain::slot::{BioStage, Slot};
 
@@ -63,7 +64,7 @@ pub struct DiskStats<M: Machine> {
 /// Whose an I/O is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Whose {
-    pub(crate) tenant: u16,
+    pub(crate) payer: Payer,
     pub(crate) stage: BioStage,
     /// This thread submitted it.
     pub(crate) own: bool,
@@ -73,7 +74,7 @@ impl Whose {
     /// `bio_set` is the thread's own.
     #[inline(always)]
     pub(crate) fn of<M: Machine>(bio: &Slot<M>, bio_set: *const BioSet<M>) -> Whose {
-        Whose { tenant: bio.bio.tenant, stage: bio.stage, own: bio.bio_set == bio_set }
+        Whose { payer: bio.bio.payer, stage: bio.stage, own: bio.bio_set == bio_set }
     }
 
     /// Whether its tenant's account gets it here: a part's parent is counted when it ends, and what
@@ -107,7 +108,7 @@ pub(crate) struct EqualIos {
 impl EqualIos {
     pub(crate) const EMPTY: EqualIos = EqualIos::like(
         Op::Read,
-        Whose { tenant: 0, stage: BioStage::Child, own: false },
+        Whose { payer: Payer::NOBODY, stage: BioStage::Child, own: false },
         (0, 0, 0),
     );
 
@@ -128,7 +129,7 @@ impl EqualIos {
         self.op == op
             && self.times.q_ns == bio.q_ns
             && self.times.d_ns == d_ns
-            && self.whose.tenant == bio.bio.tenant
+            && self.whose.payer == bio.bio.payer
             && self.whose.stage == bio.stage
     }
 
@@ -257,7 +258,7 @@ impl<M: Machine> DiskStats<M> {
         stats.service.record(d2c_ns, run.ios);
         stats.total.tally(bucket, total_ns, run.ios);
         if run.whose.is_counted() {
-            let (whose, counts) = ((run.whose.tenant, run.op), (run.ios, run.sectors));
+            let (whose, counts) = ((run.whose.payer, run.op), (run.ios, run.sectors));
             tenants.count(whose, (bucket, total_ns), counts);
         }
     }
@@ -285,7 +286,7 @@ impl<M: Machine> DiskStats<M> {
         (d_ns, c_ns): (u64, u64),
         tenants: &mut Tenants<M>,
     ) {
-        let whose = Whose { tenant: bio.bio.tenant, stage: bio.stage, own: true };
+        let whose = Whose { payer: bio.bio.payer, stage: bio.stage, own: true };
         let mut one = EqualIos::like(bio.bio.op, whose, (bio.q_ns, d_ns, c_ns));
         one.add(1, bio.bio.nr_sectors.into());
         self.record_straight(&one, tenants);
@@ -295,7 +296,7 @@ impl<M: Machine> DiskStats<M> {
     #[cold]
     pub(crate) fn count_aborted(&self, bio: &Slot<M>, now_ns: u64) {
         // Its tenant's account gets it where it is delivered.
-        let whose = Whose { own: false, tenant: bio.bio.tenant, stage: bio.stage };
+        let whose = Whose { own: false, payer: bio.bio.payer, stage: bio.stage };
         let mut one = EqualIos::like(bio.op(), whose, (bio.q_ns, now_ns, now_ns));
         one.add(1, bio.bio.nr_sectors.into());
         self.record_straight(&one, &mut Tenants::new(None));

@@ -8,6 +8,7 @@
 
 pub(crate) mod buffer;
 pub(crate) mod error;
+pub(crate) mod group_id;
 pub(crate) mod limits;
 pub(crate) mod status;
 
@@ -17,6 +18,7 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 
 use crate::bio::buffer::Buffer;
+use crate::bio::group_id::GroupId;
 
 /// A place on a device, in units of 512 bytes, whatever its block size.
 pub type Sector = u64;
@@ -128,6 +130,18 @@ enum Owner {
     Buffers,
 }
 
+/// To whom an I/O is accounted. Compared as one number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C, align(4))]
+pub(crate) struct Payer {
+    pub(crate) group: GroupId,
+    pub(crate) tenant: u16,
+}
+
+impl Payer {
+    pub(crate) const NOBODY: Payer = Payer { group: GroupId::DEFAULT, tenant: 0 };
+}
+
 /// One I/O.
 #[derive(Debug)]
 pub struct Bio {
@@ -137,7 +151,7 @@ pub struct Bio {
     data: *mut u8,
     pub(crate) nr_sectors: SectorCount,
     nr_segments: u32,
-    pub(crate) tenant: u16,
+    pub(crate) payer: Payer,
     pub(crate) op: Op,
     pub(crate) flags: OpFlags,
     owner: Owner,
@@ -156,7 +170,7 @@ impl Bio {
             data: NonNull::dangling().as_ptr(),
             nr_sectors,
             nr_segments: 0,
-            tenant: 0,
+            payer: Payer::NOBODY,
             op,
             flags: OpFlags::NONE,
             owner: Owner::Foreign,
@@ -286,7 +300,15 @@ impl Bio {
     /// Sets whom it is accounted to, 0 to 65,535.
     #[must_use]
     pub fn with_tenant(mut self, tenant: u16) -> Bio {
-        self.tenant = tenant;
+        self.payer.tenant = tenant;
+        self
+    }
+
+    /// Sets the group whose shares and limits it counts towards; the default group unless set. One
+    /// that was never opened counts as the default one.
+    #[must_use]
+    pub fn with_group(mut self, group: GroupId) -> Bio {
+        self.payer.group = group;
         self
     }
 
@@ -325,6 +347,13 @@ impl Bio {
     #[must_use]
     pub fn user_data(&self) -> u64 {
         self.user_data
+    }
+
+    /// The group that it belongs to.
+    #[inline]
+    #[must_use]
+    pub fn group(&self) -> GroupId {
+        self.payer.group
     }
 
     /// What it does.
@@ -381,7 +410,7 @@ impl Bio {
         part.data = self.data;
         part.nr_segments = self.nr_segments;
         part.user_data = self.user_data;
-        part.tenant = self.tenant;
+        part.payer = self.payer;
         part
     }
 
@@ -582,7 +611,7 @@ mod tests {
         assert_eq!(seen(&Bio::discard(7, 8)), (Op::Discard, 7, 8, 0));
         assert_eq!(seen(&Bio::write_zeroes(9, 10)), (Op::WriteZeroes, 9, 10, 0));
         let mut bio = Bio::read(3, Buffer::new(1024)).with_user_data(7).with_tenant(8);
-        assert_eq!((bio.user_data(), bio.tenant, bio.len_bytes()), (7, 8, 1024));
+        assert_eq!((bio.user_data(), bio.payer.tenant, bio.len_bytes()), (7, 8, 1024));
         assert_eq!(Bio::discard(0, 8).len_bytes(), 0);
         bio.set_op(Op::Write);
         bio.set_sector(11);
@@ -600,12 +629,12 @@ mod tests {
             .with_flags(OpFlags::FUA);
         let part = bio.part(Op::Flush, 1);
         assert_eq!((part.op(), part.sector(), part.nr_sectors()), (Op::Flush, 3, 1));
-        assert_eq!((part.user_data(), part.tenant, part.flags), (7, 8, OpFlags::NONE));
+        assert_eq!((part.user_data(), part.payer.tenant, part.flags), (7, 8, OpFlags::NONE));
         assert!(part.is_foreign() && !bio.is_foreign());
         assert_eq!((part.data().start, part.nr_segments()), (bio.data().start, 1));
         let hollow = bio.hollow();
         assert_eq!((hollow.op(), hollow.sector(), hollow.nr_sectors()), (Op::Write, 3, 2));
-        assert_eq!((hollow.user_data(), hollow.tenant, hollow.flags), (7, 8, OpFlags::FUA));
+        assert_eq!((hollow.user_data(), hollow.payer.tenant, hollow.flags), (7, 8, OpFlags::FUA));
         assert!(!hollow.has_memory() && hollow.is_foreign());
         assert!(hollow.into_buffer().is_none());
     }

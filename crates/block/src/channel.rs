@@ -17,6 +17,7 @@ pub(crate) mod plug;
 pub(crate) mod reap;
 pub(crate) mod split;
 pub(crate) mod submission;
+pub(crate) mod throttle;
 pub(crate) mod unplug;
 pub(crate) mod volume_plug;
 pub(crate) mod worker;
@@ -38,6 +39,7 @@ use crate::channel::completion::{Completion, Reject, Rejected};
 use crate::channel::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread, Turn};
 use crate::channel::member::Member;
 use crate::channel::submission::{Batch, Submission, members_of};
+use crate::channel::throttle::Throttle;
 use crate::channel::volume_plug::VolumePlug;
 use crate::disk::runner::{Runner, Stamp};
 use crate::queue::driver::QueueKind;
@@ -131,6 +133,7 @@ impl<M: Machine> Channel<M> {
             choice: Choice::new(),
             first_member: 0,
             volume_plug: plug,
+            throttle: Throttle::new(volume.groups().cloned()),
             volume: Arc::clone(volume),
         };
         if volume.mode().1 {
@@ -250,7 +253,13 @@ impl<M: Machine> Channel<M> {
 
     /// When to poll again at the latest, if there is such a time; ask just before sleeping.
     pub fn sleep_until(&mut self) -> Option<u64> {
-        let wake_ns = self.sub.run.wake_ns();
+        let wake_ns = match self.sub.throttle.held {
+            0 => self.sub.run.wake_ns(),
+            _ => [self.sub.run.wake_ns(), self.sub.throttle.wake_ns(M::now())]
+                .into_iter()
+                .flatten()
+                .min(),
+        };
         // Refused by a frozen disk or for want of a request: look again soon. Completions of queues
         // that anybody may run are found by whoever polls, and the others may have gone away.
         let shared = |m: &Member<M>| m.outstanding > 0 && m.disk.kind() == QueueKind::AnyThread;
@@ -321,6 +330,7 @@ fn refuse(bio: Bio, reason: Reject) -> Result<(), Rejected> {
 impl<M: Machine> Drop for Channel<M> {
     fn drop(&mut self) {
         let deadline_ns = M::now().saturating_add(self.drain_ns);
+        self.sub.lift_limits();
         while self.in_flight() > 0 && M::now() < deadline_ns {
             if self.poll(|_| ()) == 0 {
                 self.tick();

@@ -19,6 +19,7 @@ mod bio;
 mod chain;
 mod channel;
 mod disk;
+mod group;
 #[cfg(test)]
 mod models;
 mod queue;
@@ -26,11 +27,13 @@ mod trace;
 mod volume;
 
 pub use account::failures::{Failure, Failures};
+pub use account::held::{HeldSnapshot, Hold};
 pub use account::histogram::{Snapshot, bucket_of, bucket_start};
 pub use account::stats::{BATCH_SIZES, OpSnapshot, StatsSnapshot};
 pub use account::tenants::{TenantOpSnapshot, TenantSnapshot};
 pub use bio::buffer::{BUFFER_ALIGN, Buffer};
 pub use bio::error::{Error, ErrorKind};
+pub use bio::group_id::GroupId;
 pub use bio::limits::{Features, QueueLimits};
 pub use bio::status::Status;
 pub use bio::{Bio, OPS, Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
@@ -40,6 +43,8 @@ pub use channel::worker::{WORKER_SPIN_NS, Worker};
 pub use channel::{Channel, ChannelConfig};
 pub use disk::runner::Stamp;
 pub use disk::{Disk, DiskConfig, Stack};
+pub use group::config::{GroupConfig, GroupLimits, LatencyTarget, Priority};
+pub use group::{GROUPS_MAX, Groups};
 pub use queue::Spread;
 pub use queue::controller::{Controller, ControllerConfig, Sharing};
 pub use queue::driver::{

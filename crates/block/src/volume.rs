@@ -22,9 +22,11 @@ use millrace_machine::{Machine, Order, Word};
 
 use crate::account::tenants::{TenantLedger, TenantSnapshot};
 use crate::bio::error::{Error, ErrorKind};
+use crate::bio::group_id::GroupId;
 use crate::bio::limits::QueueLimits;
 use crate::bio::{Sector, SectorCount};
 use crate::disk::Disk;
+use crate::group::Groups;
 use crate::queue::driver::Extent;
 use crate::trace::tracer::Tracer;
 use crate::volume::linear::Linear;
@@ -218,6 +220,12 @@ impl<M: Machine> Volume<M> {
         self.layout
     }
 
+    /// The groups of its drives, if they tell any apart.
+    #[must_use]
+    pub fn groups(&self) -> Option<&Arc<Groups<M>>> {
+        self.disks.iter().find_map(|disk| disk.config.groups.as_ref())
+    }
+
     /// Which threads serve the drives at this moment.
     #[must_use]
     pub fn serving(&self) -> Serving {
@@ -287,14 +295,21 @@ impl<M: Machine> Volume<M> {
     /// up over channels, as its submitters saw it: before splitting.
     #[must_use]
     pub fn tenants(&self) -> Vec<(u16, TenantSnapshot)> {
-        self.tenants.sums().into_iter().collect()
+        self.tenants.sums(|payer| payer.tenant).into_iter().collect()
+    }
+
+    /// What was handed back to each group ([`Bio::with_group`](crate::Bio::with_group)), as
+    /// [`Volume::tenants`].
+    #[must_use]
+    pub fn group_stats(&self) -> Vec<(GroupId, TenantSnapshot)> {
+        self.tenants.sums(|payer| payer.group).into_iter().collect()
     }
 
     /// All of them together.
     #[must_use]
     pub fn stats(&self) -> TenantSnapshot {
         let mut sum = TenantSnapshot::default();
-        self.tenants.sums().values().for_each(|tenant| sum.merge(tenant));
+        self.tenants.sums(|_| ()).values().for_each(|tenant| sum.merge(tenant));
         sum
     }
 

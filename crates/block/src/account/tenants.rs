@@ -15,7 +15,7 @@ use millrace_machine::{Counter, Lock, Machine};
 
 use crate::account::histogram::{Histogram, Snapshot, bucket_of};
 use crate::account::ledger::{Entry, Ledger};
-use crate::bio::{OPS, Op};
+use crate::bio::{OPS, Op, Payer};
 use crate::chain::slot::Slot;
 
 /// Counters and histogram of one operation.
@@ -25,9 +25,9 @@ struct TenantOp<M: Machine> {
     total: Histogram<M>,
 }
 
-/// What one channel gave back to one tenant.
+/// What one channel gave back to one tenant of a group.
 pub(crate) struct TenantStats<M: Machine> {
-    tenant: u16,
+    payer: Payer,
     ops: Box<[TenantOp<M>; OPS]>,
 }
 
@@ -76,7 +76,7 @@ impl TenantSnapshot {
 }
 
 impl<M: Machine> TenantStats<M> {
-    fn new(tenant: u16) -> Self {
+    fn new(payer: Payer) -> Self {
         let op = || TenantOp {
             sectors: M::Counter::new(),
             errors: M::Counter::new(),
@@ -84,16 +84,16 @@ impl<M: Machine> TenantStats<M> {
         };
         let ops: Box<[TenantOp<M>]> = (0..OPS).map(|_| op()).collect();
         let ops = ops.try_into().unwrap_or_else(|_| unreachable!("made with that length"));
-        TenantStats { tenant, ops }
+        TenantStats { payer, ops }
     }
 }
 
 impl<M: Machine> Entry for TenantStats<M> {
-    type Key = u16;
+    type Key = Payer;
     type Sum = TenantSnapshot;
 
-    fn key(&self) -> u16 {
-        self.tenant
+    fn key(&self) -> Payer {
+        self.payer
     }
 
     fn add_to(&self, sum: &mut TenantSnapshot) {
@@ -117,15 +117,20 @@ impl<M: Machine> TenantLedger<M> {
         TenantLedger(M::Lock::new("tenants", Ledger::new()))
     }
 
-    pub(crate) fn sums(&self) -> BTreeMap<u16, TenantSnapshot> {
-        self.0.lock().sums()
+    /// Sums by what `key` makes of whoever pays: tenants, or groups.
+    pub(crate) fn sums<K: Ord>(&self, key: fn(Payer) -> K) -> BTreeMap<K, TenantSnapshot> {
+        let mut sums = BTreeMap::<K, TenantSnapshot>::new();
+        for (payer, sum) in self.0.lock().sums() {
+            sums.entry(key(payer)).or_default().merge(&sum);
+        }
+        sums
     }
 }
 
 /// Bios of a tenant with equal operations and times that are not yet in its account.
 #[derive(Debug, Clone, Copy)]
 struct Run {
-    tenant: u16,
+    payer: Payer,
     op: Op,
     q_ns: u64,
     c_ns: u64,
@@ -137,29 +142,28 @@ struct Run {
 pub(crate) struct Tenants<M: Machine> {
     /// Where they are kept; a worker has nobody's.
     ledger: Option<Arc<TenantLedger<M>>>,
-    /// In order of tenants.
+    /// In order of whoever pays.
     accounts: Vec<Arc<TenantStats<M>>>,
-    /// Whose was used last; more than any number: nobody's yet.
-    last: u32,
-    last_at: usize,
+    /// Place of the one that was used last.
+    last: usize,
     run: Run,
 }
 
 impl<M: Machine> Tenants<M> {
     pub(crate) fn new(ledger: Option<Arc<TenantLedger<M>>>) -> Self {
-        let run = Run { tenant: 0, op: Op::Read, q_ns: 0, c_ns: 0, ios: 0, sectors: 0 };
-        Tenants { ledger, accounts: Vec::new(), last: u32::MAX, last_at: 0, run }
+        let run = Run { payer: Payer::NOBODY, op: Op::Read, q_ns: 0, c_ns: 0, ios: 0, sectors: 0 };
+        Tenants { ledger, accounts: Vec::new(), last: 0, run }
     }
 
     /// Counts bios that took equally long; `bucket` is that of `total_ns`.
     #[inline(always)]
     pub(crate) fn count(
         &mut self,
-        (tenant, op): (u16, Op),
+        (payer, op): (Payer, Op),
         (bucket, total_ns): (usize, u64),
         (ios, sectors): (u64, u64),
     ) {
-        let Some(account) = self.account(tenant) else { return };
+        let Some(account) = self.account(payer) else { return };
         let op = &account.ops[op as usize];
         op.sectors.add(sectors);
         op.total.record_in(bucket, total_ns, ios);
@@ -169,12 +173,12 @@ impl<M: Machine> Tenants<M> {
     /// account.
     #[inline]
     pub(crate) fn count_one(&mut self, slot: &Slot<M>, now_ns: u64) {
-        let key = (slot.bio.tenant, slot.bio.op, slot.q_ns, now_ns);
+        let key = (slot.bio.payer, slot.bio.op, slot.q_ns, now_ns);
         let run = &mut self.run;
-        if (run.tenant, run.op, run.q_ns, run.c_ns) != key {
+        if (run.payer, run.op, run.q_ns, run.c_ns) != key {
             self.end_run();
-            let (tenant, op, q_ns, c_ns) = key;
-            self.run = Run { tenant, op, q_ns, c_ns, ios: 0, sectors: 0 };
+            let (payer, op, q_ns, c_ns) = key;
+            self.run = Run { payer, op, q_ns, c_ns, ios: 0, sectors: 0 };
         }
         self.run.ios += 1;
         self.run.sectors += u64::from(slot.bio.nr_sectors);
@@ -189,7 +193,7 @@ impl<M: Machine> Tenants<M> {
         if run.ios > 0 {
             let total_ns = run.c_ns.saturating_sub(run.q_ns);
             let times = (bucket_of(total_ns), total_ns);
-            self.count((run.tenant, run.op), times, (run.ios, run.sectors));
+            self.count((run.payer, run.op), times, (run.ios, run.sectors));
             (self.run.ios, self.run.sectors) = (0, 0);
         }
     }
@@ -197,26 +201,25 @@ impl<M: Machine> Tenants<M> {
     /// Counts that it failed.
     #[cold]
     pub(crate) fn count_error(&mut self, slot: &Slot<M>) {
-        if let Some(account) = self.account(slot.bio.tenant) {
+        if let Some(account) = self.account(slot.bio.payer) {
             account.ops[slot.bio.op as usize].errors.add(1);
         }
     }
 
     #[inline(always)]
-    fn account(&mut self, tenant: u16) -> Option<&TenantStats<M>> {
-        if self.last != u32::from(tenant) {
-            self.find(tenant);
+    fn account(&mut self, payer: Payer) -> Option<&TenantStats<M>> {
+        if self.accounts.get(self.last).is_none_or(|account| account.payer != payer) {
+            self.find(payer);
         }
-        self.accounts.get(self.last_at).map(|account| &**account)
+        self.accounts.get(self.last).map(|account| &**account)
     }
 
     #[inline(never)]
-    fn find(&mut self, tenant: u16) {
+    fn find(&mut self, payer: Payer) {
         let Some(ledger) = &self.ledger else { return };
-        let found = self.accounts.binary_search_by_key(&tenant, |account| account.tenant);
-        self.last = tenant.into();
-        self.last_at = found.unwrap_or_else(|at| {
-            self.accounts.insert(at, ledger.0.lock().open(TenantStats::new(tenant)));
+        let found = self.accounts.binary_search_by_key(&payer, |account| account.payer);
+        self.last = found.unwrap_or_else(|at| {
+            self.accounts.insert(at, ledger.0.lock().open(TenantStats::new(payer)));
             at
         });
     }
@@ -269,7 +272,7 @@ mod tests {
                     sum.total.add(c_ns.saturating_sub(q_ns), 1);
                 }
                 tenants.end_run();
-                prop_assert_eq!(&ledger.sums(), &expected);
+                prop_assert_eq!(&ledger.sums(|payer| payer.tenant), &expected);
             }
         }
     }

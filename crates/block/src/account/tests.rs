@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::account::tenants::{TenantLedger, TenantSnapshot};
 use crate::bio::Bio;
+use crate::bio::group_id::GroupId;
 
 /// One bio of a request.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +21,10 @@ struct One {
     q_ns: u64,
     whose: Whose,
     sectors: u32,
+}
+
+fn tenant_of(tenant: u16) -> Payer {
+    Payer { group: GroupId::DEFAULT, tenant }
 }
 
 /// What an account is told.
@@ -46,7 +51,7 @@ fn ops() -> impl Strategy<Value = Op> {
 fn ones() -> impl Strategy<Value = One> {
     let stage = prop::sample::select(&[BioStage::Whole, BioStage::Whole, BioStage::Child][..]);
     let whose = (0u16..3, stage, prop::bool::weighted(0.7))
-        .prop_map(|(tenant, stage, own)| Whose { tenant: tenant * 7, stage, own });
+        .prop_map(|(tenant, stage, own)| Whose { payer: tenant_of(tenant * 7), stage, own });
     (0u64..6, whose, 0u32..50).prop_map(|(q_ns, whose, sectors)| One { q_ns, whose, sectors })
 }
 
@@ -68,7 +73,7 @@ fn told() -> impl Strategy<Value = Told> {
 
 /// A bio in its slot.
 fn slot(op: Op, one: One) -> Slot<Native> {
-    let mut bio = Bio::discard(0, one.sectors).with_tenant(one.whose.tenant);
+    let mut bio = Bio::discard(0, one.sectors).with_tenant(one.whose.payer.tenant);
     bio.op = op;
     let mut slot = Slot::empty(null());
     (slot.bio, slot.q_ns, slot.stage) = (ManuallyDrop::new(bio), one.q_ns, one.whose.stage);
@@ -167,7 +172,8 @@ impl Model {
         sum.ios += 1;
         sum.sectors += sectors;
         if one.whose.own && one.whose.stage == BioStage::Whole {
-            let tenant = &mut self.tenants.entry(one.whose.tenant).or_default().ops[op as usize];
+            let tenant =
+                &mut self.tenants.entry(one.whose.payer.tenant).or_default().ops[op as usize];
             tenant.ios += 1;
             tenant.sectors += sectors;
             tenant.total.add(queue + service, 1);
@@ -200,13 +206,13 @@ proptest! {
             stats.add_to(&mut sum);
         }
         prop_assert_eq!(sum, model.stats);
-        prop_assert_eq!(ledger.sums(), model.tenants);
+        prop_assert_eq!(ledger.sums(|payer| payer.tenant), model.tenants);
     }
 }
 
 #[test]
 fn an_io_is_like_a_run_only_if_operation_times_tenant_and_stage_are_its_own() {
-    let whose = Whose { tenant: 4, stage: BioStage::Whole, own: true };
+    let whose = Whose { payer: tenant_of(4), stage: BioStage::Whole, own: true };
     let one = One { q_ns: 10, whose, sectors: 8 };
     let mut run = EqualIos::like(Op::Write, whose, (10, 20, 30));
     assert_eq!(run.c_ns(), 30);
@@ -215,7 +221,7 @@ fn an_io_is_like_a_run_only_if_operation_times_tenant_and_stage_are_its_own() {
         (Op::Read, one, 20),
         (Op::Write, one, 21),
         (Op::Write, One { q_ns: 11, ..one }, 20),
-        (Op::Write, One { whose: Whose { tenant: 5, ..whose }, ..one }, 20),
+        (Op::Write, One { whose: Whose { payer: tenant_of(5), ..whose }, ..one }, 20),
         (Op::Write, One { whose: Whose { stage: BioStage::Child, ..whose }, ..one }, 20),
     ];
     for (op, other, d_ns) in others {
@@ -229,7 +235,7 @@ fn an_io_is_like_a_run_only_if_operation_times_tenant_and_stage_are_its_own() {
 fn a_run_is_straight_if_its_ios_are_the_threads_own_and_waited_in_no_queue() {
     for own in [false, true] {
         for waits in [None, Some((1, 2))] {
-            let whose = Whose { tenant: 0, stage: BioStage::Child, own };
+            let whose = Whose { payer: tenant_of(0), stage: BioStage::Child, own };
             let mut run = EqualIos::like(Op::Read, whose, (0, 3, 4));
             run.times.waits = waits;
             assert_eq!(run.is_straight(), own && waits.is_none(), "{own} {waits:?}");
@@ -248,9 +254,9 @@ fn a_tenant_is_billed_here_for_whole_bios_of_this_thread_only() {
     ] {
         let mut bio = Slot::<Native>::empty(bio_set);
         bio.stage = stage;
-        bio.bio.tenant = 9;
+        bio.bio.payer.tenant = 9;
         let whose = Whose::of(&bio, mine);
-        assert_eq!(whose, Whose { tenant: 9, stage, own: bio_set == mine });
+        assert_eq!(whose, Whose { payer: tenant_of(9), stage, own: bio_set == mine });
         assert_eq!(whose.is_counted(), counted, "{whose:?}");
     }
 }

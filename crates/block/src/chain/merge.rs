@@ -32,6 +32,7 @@ fn fits<M: Machine>(first: &Slot<M>, second: &Slot<M>, limits: &QueueLimits) -> 
     }
     let crosses = chunk != 0 && first.dev_sector / chunk != (second.chain_end() - 1) / chunk;
     first.bio.flags == second.bio.flags
+        && first.bio.payer.group == second.bio.payer.group
         && sectors <= u64::from(limits.merge_max())
         && segments <= u32::from(limits.max_segments)
         && !crosses

@@ -24,6 +24,7 @@ use crate::channel::completion::Reject;
 use crate::channel::cut::cut_to_limits;
 use crate::channel::io_thread::IoThread;
 use crate::channel::member::Member;
+use crate::channel::throttle::Throttle;
 use crate::channel::volume_plug::VolumePlug;
 use crate::disk::Disk;
 use crate::disk::runner::{Runner, Stamp};
@@ -66,6 +67,8 @@ pub(crate) struct Submission<M: Machine> {
     pub(crate) first_member: usize,
     /// The one list of all drives; made when it is first needed.
     pub(crate) volume_plug: Option<Box<VolumePlug<M>>>,
+    /// Bios that wait for a limit of their group.
+    pub(crate) throttle: Throttle<M>,
 }
 
 impl<M: Machine> Submission<M> {
@@ -80,11 +83,20 @@ impl<M: Machine> Submission<M> {
     pub(crate) fn start(&mut self, mut slot: BioRef<M>, plain: bool) {
         if self.batch.now_ns == 0 || self.run.stamp == Stamp::Io {
             self.batch.now_ns = M::now();
+            if self.throttle.is_old() {
+                self.throttle.renew(self.batch.now_ns);
+            }
         }
         debug_assert_eq!(slot.waited, Waited::NOT);
         slot.q_ns = self.batch.now_ns;
         slot.status = Status::Ok;
         slot.foreign = slot.bio.is_foreign();
+        if self.throttle.is_on {
+            match self.throttle.pass(slot, self.batch.now_ns) {
+                Some(free) => slot = free,
+                None => return,
+            }
+        }
         if plain
             && let Some((member, dev_sector)) =
                 self.volume.locate(slot.bio.sector, slot.bio.nr_sectors)
@@ -192,11 +204,36 @@ impl<M: Machine> Submission<M> {
     /// Starts all that was submitted.
     #[inline]
     pub(crate) fn flush(&mut self) {
+        if self.throttle.held != 0 {
+            self.release();
+        }
         self.batch.has_parts = false;
         if self.batch.plugged != 0 {
             self.flush_plugs();
+            self.run.has_waited = false;
         }
         self.batch.now_ns = 0;
+    }
+
+    /// Sends those on that have waited long enough for their limits.
+    #[inline(never)]
+    fn release(&mut self) {
+        let due = self.throttle.take_due(M::now());
+        self.admit_held(due);
+    }
+
+    /// Sends all on that wait for limits, and limits nothing from now on.
+    pub(crate) fn lift_limits(&mut self) {
+        let all = self.throttle.lift();
+        self.admit_held(all);
+    }
+
+    fn admit_held(&mut self, mut held: BioList<M>) {
+        while let Some(slot) = held.pop_front() {
+            // Their waiting is counted only where they are not taken for fresh ones.
+            self.run.has_waited = true;
+            self.submit_slowly(slot);
+        }
     }
 
     #[inline(always)]

@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 
 use millrace_machine::{CpuId, Machine};
 
+use crate::group::Groups;
 use crate::queue::Spread;
 use crate::queue::controller::{Controller, TagSettings};
 use crate::trace::TraceSink;
@@ -53,6 +54,8 @@ pub struct DiskConfig<M: Machine> {
     pub worker: Option<CpuId>,
     /// What the drive hangs on, and whose tags it therefore uses; the driver's own word if none.
     pub controller: Option<Arc<Controller<M>>>,
+    /// Who shares the drive, and what each is promised; none: nobody is told apart.
+    pub groups: Option<Arc<Groups<M>>>,
     /// Where events go.
     pub trace: Option<Arc<dyn TraceSink>>,
     /// Where they are recorded, while somebody does.
@@ -74,6 +77,7 @@ impl<M: Machine> Default for DiskConfig<M> {
             io_threads: 0,
             worker: None,
             controller: None,
+            groups: None,
             trace: None,
             tracer: None,
             device: 0,

@@ -40,7 +40,7 @@ fn is_free<M: Machine>(visit: &Visit<'_, M>, serve: &Serve<M>) -> bool {
         && visit.run.woken.is_empty()
         && serve.staged.is_empty()
         && serve.requeued.is_empty()
-        && !(serve.quiesced | serve.frozen)
+        && !(serve.quiesced | serve.frozen | visit.run.has_waited)
         && serve.scheduling.is_none()
 }
 

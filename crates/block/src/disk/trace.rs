@@ -350,7 +350,7 @@ impl<M: Machine> Tracing<'_, M> {
             sector: bio.dev_sector,
             nr_sectors: bio.bio.nr_sectors,
             user_data: bio.bio.user_data(),
-            tenant: bio.bio.tenant,
+            tenant: bio.bio.payer.tenant,
         };
         if let Some(sink) = &self.disk.config.trace {
             sink.trace(&event);
@@ -378,7 +378,7 @@ impl<M: Machine> Tracing<'_, M> {
 fn subject<M: Machine>(disk: &Disk<M>, bio: &Slot<M>, sectors: SectorCount) -> Subject {
     let categories = categories(bio.bio.op, bio.bio.flags);
     Subject {
-        group: group_of(disk.config.device, bio.bio.tenant, categories),
+        group: group_of(disk.config.device, bio.bio.payer.tenant, categories),
         sector: bio.dev_sector,
         bytes: sectors.saturating_mul(1 << SECTOR_SHIFT),
     }
@@ -386,7 +386,7 @@ fn subject<M: Machine>(disk: &Disk<M>, bio: &Slot<M>, sectors: SectorCount) -> S
 
 /// What events of a plug are about: no sectors, and no operation.
 fn plug_subject<M: Machine>(disk: &Disk<M>, bio: &Slot<M>, count: u32) -> Subject {
-    let group = group_of(disk.config.device, bio.bio.tenant, 0);
+    let group = group_of(disk.config.device, bio.bio.payer.tenant, 0);
     Subject { group, sector: count.into(), bytes: 0 }
 }
 

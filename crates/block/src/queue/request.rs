@@ -125,7 +125,7 @@ impl<M: Machine> Request<M> {
     pub(crate) fn times(&self, c_ns: u64) -> EqualIos {
         let Some(bio) = &self.chain else { return EqualIos::EMPTY };
         // If it is not this thread's own, it is like no other.
-        let whose = Whose { tenant: bio.bio.tenant, stage: bio.stage, own: true };
+        let whose = Whose { payer: bio.bio.payer, stage: bio.stage, own: true };
         EqualIos::like(self.op, whose, (bio.q_ns, self.d_ns, c_ns))
     }
 

@@ -16,6 +16,7 @@ use core::mem::forget;
 
 use millrace_machine::Machine;
 
+use crate::bio::group_id::GroupId;
 use crate::bio::limits::QueueLimits;
 use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, Sector, SectorCount};
@@ -78,7 +79,13 @@ impl<M: Machine> Chain<M> {
     /// For whom it is ([`Bio::with_tenant`](crate::Bio::with_tenant)); the first bio's.
     #[must_use]
     pub fn tenant(&self) -> u16 {
-        self.0.bio.tenant
+        self.0.bio.payer.tenant
+    }
+
+    /// The group that all its bios belong to.
+    #[must_use]
+    pub fn group(&self) -> GroupId {
+        self.0.bio.payer.group
     }
 
     /// When its first bio was submitted, on the clock of the machine.
@@ -165,6 +172,8 @@ pub struct Done {
     pub nr_sectors: SectorCount,
     /// For whom: the tenant of the chain that it was made from.
     pub tenant: u16,
+    /// The group of that chain.
+    pub group: GroupId,
     /// When its first bio was submitted.
     pub queued_ns: u64,
     /// When the scheduler named its chain.
@@ -205,13 +214,20 @@ struct Issued {
     nr_sectors: SectorCount,
     op: Op,
     tenant: u16,
+    group: GroupId,
     queued_ns: u64,
     picked_ns: u64,
 }
 
 impl Issued {
-    const NONE: Issued =
-        Issued { nr_sectors: 0, op: Op::Read, tenant: 0, queued_ns: 0, picked_ns: 0 };
+    const NONE: Issued = Issued {
+        nr_sectors: 0,
+        op: Op::Read,
+        tenant: 0,
+        group: GroupId::DEFAULT,
+        queued_ns: 0,
+        picked_ns: 0,
+    };
 }
 
 /// A hardware queue's scheduler, with what the layer knows of it.
@@ -283,6 +299,7 @@ impl<M: Machine> Scheduling<M> {
             nr_sectors: chain.nr_sectors(),
             op: chain.op(),
             tenant: chain.tenant(),
+            group: chain.group(),
             queued_ns: chain.queued_ns(),
             picked_ns: now_ns,
         };
@@ -295,8 +312,8 @@ impl<M: Machine> Scheduling<M> {
         if issued.nr_sectors == 0 {
             return;
         }
-        let Issued { nr_sectors, op, tenant, queued_ns, picked_ns } = issued;
-        let done = Done { op, nr_sectors, tenant, queued_ns, picked_ns, done_ns, status };
+        let Issued { nr_sectors, op, tenant, group, queued_ns, picked_ns } = issued;
+        let done = Done { op, nr_sectors, tenant, group, queued_ns, picked_ns, done_ns, status };
         self.scheduler.completed(&done);
     }
 

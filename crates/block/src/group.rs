@@ -1,0 +1,196 @@
+//! `Groups`: who shares drives, and what each is promised: weight, priority, limits, latency.
+//!
+//! One for a program, given to its disks. A bio carries the number of its group. What a group is
+//! promised can change at any time: the table stands under a lock, and who acts by it (channels for
+//! limits, schedulers for the rest) keeps a copy and compares one word with each batch. Lock order:
+//! a leaf. Source: \[MQ\] names scheduling in the software queues as open. Kernel counterpart:
+//! blk-cgroup, `io.weight`, `io.max`, `io.latency`.
+
+pub(crate) mod config;
+pub(crate) mod gate;
+pub(crate) mod view;
+
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use millrace_machine::{Lock, Machine, Order, Word};
+
+use crate::account::held::{HeldSnapshot, HoldLedger};
+use crate::bio::error::{Error, ErrorKind};
+use crate::bio::group_id::GroupId;
+use crate::group::config::GroupConfig;
+use crate::group::gate::Gates;
+
+/// Most groups of a program.
+pub const GROUPS_MAX: usize = 16_384;
+
+/// A group as the table has it.
+struct Entry<M: Machine> {
+    config: GroupConfig,
+    /// What its limits let through; made with the first of them, and kept.
+    gates: Option<Arc<Gates<M>>>,
+    /// How often its limits were changed.
+    turns: u64,
+}
+
+struct Table<M: Machine> {
+    entries: Vec<Entry<M>>,
+    by_name: BTreeMap<String, GroupId>,
+}
+
+/// The groups of a program.
+pub struct Groups<M: Machine> {
+    /// Raised with each change, inside the lock.
+    version: M::Word,
+    table: M::Lock<Table<M>>,
+    /// What held their I/Os.
+    holds: HoldLedger<M>,
+}
+
+impl<M: Machine> Groups<M> {
+    /// A table with the default group only: weight 100, no limits, named `default`.
+    #[must_use]
+    pub fn new() -> Arc<Groups<M>> {
+        let config = GroupConfig::new("default");
+        let by_name = BTreeMap::from([(config.name.clone(), GroupId::DEFAULT)]);
+        let table =
+            Table { entries: alloc::vec![Entry { config, gates: None, turns: 0 }], by_name };
+        Arc::new(Groups {
+            version: M::Word::new(1),
+            table: M::Lock::new("groups", table),
+            holds: HoldLedger::new(),
+        })
+    }
+
+    /// A new group.
+    ///
+    /// # Errors
+    /// `InvalidSetting` if a value is out of its range, the name is taken, the parent is not there
+    /// or has a parent itself, or there are [`GROUPS_MAX`] groups.
+    pub fn open(&self, config: GroupConfig) -> Result<GroupId, Error> {
+        config.validate()?;
+        let mut table = self.table.lock();
+        if table.by_name.contains_key(&config.name) {
+            return wrong(format!("group {}: there is one of that name already", config.name));
+        }
+        if table.entries.len() >= GROUPS_MAX {
+            return wrong(format!("group {}: there are {GROUPS_MAX} groups already", config.name));
+        }
+        let id = GroupId(table.entries.len() as u16);
+        table.check_parent(id, &config)?;
+        table.by_name.insert(config.name.clone(), id);
+        let gates = (!config.limits.is_none()).then(|| Arc::new(Gates::new(M::now())));
+        table.entries.push(Entry { config, gates, turns: 0 });
+        self.changed();
+        Ok(id)
+    }
+
+    /// Gives a group other settings, which hold from the next batch of each channel on. It keeps
+    /// its name. Whatever waits for a limit begins to wait anew.
+    ///
+    /// # Errors
+    /// As [`Groups::open`], and if there is no such group; nothing changes then.
+    pub fn set(&self, id: GroupId, mut config: GroupConfig) -> Result<(), Error> {
+        let mut table = self.table.lock();
+        let Some(entry) = table.entries.get(usize::from(id.0)) else {
+            return wrong(format!("group {}: there is none of that number", id.0));
+        };
+        config.name.clone_from(&entry.config.name);
+        config.validate()?;
+        table.check_parent(id, &config)?;
+        let entry = &mut table.entries[usize::from(id.0)];
+        if entry.config.limits != config.limits {
+            entry.turns += 1;
+            match &entry.gates {
+                Some(gates) => gates.reset(M::now()),
+                None => entry.gates = Some(Arc::new(Gates::new(M::now()))),
+            }
+        }
+        entry.config = config;
+        self.changed();
+        Ok(())
+    }
+
+    /// The group of a name.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<GroupId> {
+        self.table.lock().by_name.get(name).copied()
+    }
+
+    /// A group's settings.
+    #[must_use]
+    pub fn config(&self, id: GroupId) -> Option<GroupConfig> {
+        let table = self.table.lock();
+        table.entries.get(usize::from(id.0)).map(|entry| entry.config.clone())
+    }
+
+    /// All groups in the order in which they were opened, the default one first.
+    #[must_use]
+    pub fn list(&self) -> Vec<(GroupId, GroupConfig)> {
+        let table = self.table.lock();
+        let entries = table.entries.iter().zip(0..);
+        entries.map(|(entry, id)| (GroupId(id), entry.config.clone())).collect()
+    }
+
+    /// What held I/Os of each group so far, of those that are on their way again.
+    #[must_use]
+    pub fn held(&self) -> Vec<(GroupId, HeldSnapshot)> {
+        self.holds.sums().into_iter().collect()
+    }
+
+    pub(crate) fn holds(&self) -> &HoldLedger<M> {
+        &self.holds
+    }
+
+    /// Another number after each change.
+    #[inline(always)]
+    pub(crate) fn version(&self) -> u64 {
+        // Acquire: pairs with `changed`. Who sees the number finds its table under the lock anyway.
+        self.version.load(Order::Acquire)
+    }
+
+    fn changed(&self) {
+        self.version.fetch_add(1, Order::Release);
+    }
+}
+
+impl<M: Machine> Table<M> {
+    /// Two levels, and no circles.
+    fn check_parent(&self, id: GroupId, config: &GroupConfig) -> Result<(), Error> {
+        let Some(parent) = config.parent else { return Ok(()) };
+        let name = &config.name;
+        let Some(above) = self.entries.get(usize::from(parent.0)) else {
+            return wrong(format!("group {name}: there is no group {} to be its parent", parent.0));
+        };
+        if parent == id {
+            return wrong(format!("group {name}: it is its own parent; name another, or none"));
+        }
+        if parent == GroupId::DEFAULT || id == GroupId::DEFAULT {
+            return wrong(format!("group {name}: the default group has no parent and no children"));
+        }
+        if let Some(grandparent) = above.config.parent {
+            let (above, top) =
+                (&above.config.name, &self.entries[usize::from(grandparent.0)].config.name);
+            return wrong(format!(
+                "group {name}: its parent {above} has the parent {top}; groups have two levels, so \
+                 name {top} as the parent"
+            ));
+        }
+        let is_child = |entry: &&Entry<M>| entry.config.parent == Some(id);
+        match self.entries.iter().find(is_child) {
+            None => Ok(()),
+            Some(child) => wrong(format!(
+                "group {name}: it is the parent of {}; groups have two levels, so it can have no \
+                 parent itself",
+                child.config.name
+            )),
+        }
+    }
+}
+
+fn wrong<T>(text: String) -> Result<T, Error> {
+    Err(Error::new(ErrorKind::InvalidSetting, text))
+}
