@@ -11,6 +11,7 @@ use millrace_machine::{CpuId, Machine};
 use crate::group::Groups;
 use crate::queue::Spread;
 use crate::queue::controller::{Controller, TagSettings};
+use crate::queue::scheduler::cost::CostModel;
 use crate::trace::TraceSink;
 use crate::trace::tracer::Tracer;
 
@@ -54,6 +55,8 @@ pub struct DiskConfig<M: Machine> {
     pub worker: Option<CpuId>,
     /// What the drive hangs on, and whose tags it therefore uses; the driver's own word if none.
     pub controller: Option<Arc<Controller<M>>>,
+    /// What I/Os cost it, for schedulers that share by that.
+    pub cost: CostModel,
     /// Who shares the drive, and what each is promised; none: nobody is told apart.
     pub groups: Option<Arc<Groups<M>>>,
     /// Where events go.
@@ -77,6 +80,7 @@ impl<M: Machine> Default for DiskConfig<M> {
             io_threads: 0,
             worker: None,
             controller: None,
+            cost: CostModel::default(),
             groups: None,
             trace: None,
             tracer: None,

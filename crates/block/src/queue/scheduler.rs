@@ -9,6 +9,7 @@
 //! it. Called by disk/scheduled.rs. Source: \[MQ\], "scheduling in the software queues". Kernel
 //! counterpart: `struct elevator_mq_ops`.
 
+pub(crate) mod cost;
 pub(crate) mod deadline;
 
 use alloc::boxed::Box;
