@@ -54,6 +54,8 @@ pub use queue::driver::{
 pub use queue::request::{Dispatch, Request, Segments, Tag};
 pub use queue::scheduler::cost::{CostModel, OpCost};
 pub use queue::scheduler::deadline::{Deadline, DeadlineConfig};
+pub use queue::scheduler::fair::Fair;
+pub use queue::scheduler::latency::Latency;
 pub use queue::scheduler::{Batch, Chain, Done, Leftover, Pick, Scheduler, SchedulerKind};
 pub use queue::tag::TagSet;
 pub use trace::blktrace;

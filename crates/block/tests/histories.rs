@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use millrace_block::blktrace::Act;
 use millrace_block::{
     Action, BATCH_SIZES, Batch, Bio, Buffer, Chain, Channel, ChannelConfig, Completion, Controller,
-    ControllerConfig, Disk, DiskConfig, Dispatch, Done, Entry, Event, IoThread, Leftover, Op,
-    OpFlags, Pick, QueueKind, Scheduler, SchedulerKind, Sharing, Spread, Stack, Stamp, Status,
+    ControllerConfig, Disk, DiskConfig, Dispatch, Done, Entry, Event, GroupId, IoThread, Leftover,
+    Op, OpFlags, Pick, QueueKind, Scheduler, SchedulerKind, Sharing, Spread, Stack, Stamp, Status,
     TagScope, TraceSink, TraceStamp, Tracer, Volume,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
@@ -77,6 +77,13 @@ enum Order {
     None,
     Fifo,
     Deadline,
+    Fair,
+    Latency,
+}
+
+impl Order {
+    const ALL: [Order; 5] =
+        [Order::None, Order::Fifo, Order::Deadline, Order::Fair, Order::Latency];
 }
 
 /// First come, first served, as it is without a scheduler; counts what is in flight.
@@ -100,6 +107,10 @@ impl Scheduler<Native> for Fifo {
         assert!(self.done <= self.picked && done.op != Op::Flush, "{done:?}");
         assert!(done.queued_ns <= done.picked_ns && done.picked_ns <= done.done_ns, "{done:?}");
     }
+    fn pass(&mut self, _: GroupId, _: u32, _: u64) -> bool {
+        false
+    }
+
     fn drain(&mut self, left: &mut Leftover<Native>) {
         self.chains.drain(..).for_each(|chain| left.push(chain));
     }
@@ -163,7 +174,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => proptest::collection::vec(refusal, 1..3).prop_map(Step::Refuse),
         1 => any::<bool>().prop_map(Step::Freeze),
         1 => any::<bool>().prop_map(Step::Quiesce),
-        1 => prop_oneof![Just(Order::None), Just(Order::Fifo), Just(Order::Deadline)]
+        1 => prop::sample::select(&Order::ALL[..])
             .prop_map(Step::Schedule),
         2 => Just(Step::Settle),
     ]
@@ -426,12 +437,16 @@ impl Rig {
                 Box::new(Fifo { chains: VecDeque::new(), picked: 0, done: 0 })
             }),
             Order::Deadline => self.disk.set_scheduler(SchedulerKind::Deadline),
+            Order::Fair => self.disk.set_scheduler(SchedulerKind::Fair),
+            Order::Latency => self.disk.set_scheduler(SchedulerKind::Latency),
         };
         let takes_one = self.setting.stack == Stack::Mq;
         assert_eq!(set.is_ok(), takes_one || order == Order::None, "{set:?}");
         let kind = match (order, takes_one) {
             (Order::Fifo, true) => None,
             (Order::Deadline, true) => Some(SchedulerKind::Deadline),
+            (Order::Fair, true) => Some(SchedulerKind::Fair),
+            (Order::Latency, true) => Some(SchedulerKind::Latency),
             _ => Some(SchedulerKind::None),
         };
         assert_eq!(self.disk.scheduler(), kind);

@@ -34,8 +34,12 @@ impl Words for Stack {
 }
 
 impl Words for SchedulerKind {
-    const WORDS: &'static [(SchedulerKind, &'static str)] =
-        &[(SchedulerKind::None, "none"), (SchedulerKind::Deadline, "deadline")];
+    const WORDS: &'static [(SchedulerKind, &'static str)] = &[
+        (SchedulerKind::None, "none"),
+        (SchedulerKind::Deadline, "deadline"),
+        (SchedulerKind::Fair, "fair"),
+        (SchedulerKind::Latency, "latency"),
+    ];
 }
 
 impl Words for Spread {

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 
-use millrace::scheduler::{Batch, Chain, Done, Leftover, Pick, Scheduler};
+use millrace::scheduler::{Batch, Chain, Done, GroupId, Leftover, Pick, Scheduler};
 use millrace::{BlockDevice, Native, Sector, VolumeOptions, build_volume};
 
 /// The elevator of one hardware queue.
@@ -46,6 +46,10 @@ impl Scheduler<Native> for Elevator {
     }
 
     fn completed(&mut self, _: &Done) {}
+
+    fn pass(&mut self, _: GroupId, _: u32, _: u64) -> bool {
+        false
+    }
 
     fn drain(&mut self, left: &mut Leftover<Native>) {
         std::mem::take(&mut self.waiting).into_values().for_each(|chain| left.push(chain));

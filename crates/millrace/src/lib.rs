@@ -154,7 +154,8 @@ pub mod driver {
 /// What a scheduler of one's own is made of.
 pub mod scheduler {
     pub use millrace_block::{
-        Batch, Chain, Deadline, DeadlineConfig, Done, Leftover, Pick, Scheduler,
+        Batch, Chain, Deadline, DeadlineConfig, Done, Fair, GroupId, Latency, Leftover, Pick,
+        Scheduler,
     };
 }
 

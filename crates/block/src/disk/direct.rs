@@ -29,8 +29,20 @@ const MOST_AT_ONCE: u32 = CompletionBatch::CAPACITY as u32;
 /// Whether a batch may go the short way. What others marked as pending meanwhile is no
 /// obstacle: they have left a flag, or rung the owner, who polls all its queues.
 #[inline(always)]
-pub(crate) fn is_plain<M: Machine>(visit: &Visit<'_, M>, serve: &Serve<M>) -> bool {
-    visit.disk.path == SubmitPath::Direct && is_free(visit, serve)
+pub(crate) fn is_plain<M: Machine>(
+    visit: &Visit<'_, M>,
+    serve: &mut Serve<M>,
+    list: &BioList<M>,
+) -> bool {
+    visit.disk.path == SubmitPath::Direct
+        && is_free(visit, serve)
+        && (serve.scheduling.is_none() || passes(serve, list))
+}
+
+/// Whether the scheduler lets a batch pass.
+#[inline(never)]
+fn passes<M: Machine>(serve: &mut Serve<M>, list: &BioList<M>) -> bool {
+    serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes(list))
 }
 
 /// Whether nothing waits before a batch that would go the short way.
@@ -41,7 +53,12 @@ fn is_free<M: Machine>(visit: &Visit<'_, M>, serve: &Serve<M>) -> bool {
         && serve.staged.is_empty()
         && serve.requeued.is_empty()
         && !(serve.quiesced | serve.frozen | visit.run.has_waited)
-        && serve.scheduling.is_none()
+}
+
+/// Whether the scheduler lets a single bio pass.
+#[inline(never)]
+fn passes_single<M: Machine>(serve: &mut Serve<M>, bio: &BioRef<M>) -> bool {
+    serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes_single(bio))
 }
 
 /// Issues a batch and takes back what the driver has completed.
@@ -114,7 +131,11 @@ pub(crate) fn issue_single<M: Machine>(
     if visit.disk.config.stack == Stack::Mq {
         M::work(Stage::Insert, 1);
     }
-    if !is_free(visit, &serving) || serving.queue.is_none() {
+    let has_order = serving.scheduling.is_some();
+    if !is_free(visit, &serving)
+        || serving.queue.is_none()
+        || has_order && !passes_single(&mut serving, &bio)
+    {
         return stage_single(visit, serving, bio);
     }
     let tags = &*hctx.tags;

@@ -43,7 +43,7 @@ impl<'a, M: Machine> Visit<'a, M> {
             _ => hctx.serve.enter_within(self.disk.config.serve_wait_ns),
         };
         if let Some(mut serving) = entered {
-            if direct::is_plain(self, &serving) {
+            if direct::is_plain(self, &mut serving, list) {
                 return direct::issue_batch(self, serving, list);
             }
             self.stage(ctx, list, &mut serving);

@@ -8,6 +8,7 @@
 
 use alloc::boxed::Box;
 use alloc::format;
+use alloc::sync::Arc;
 
 use millrace_machine::Machine;
 
@@ -16,7 +17,10 @@ use crate::bio::error::{Error, ErrorKind};
 use crate::chain::slot::BioList;
 use crate::disk::visit::Visit;
 use crate::disk::{Disk, Stack};
+use crate::group::Groups;
 use crate::queue::scheduler::deadline::{Deadline, DeadlineConfig};
+use crate::queue::scheduler::fair::Fair;
+use crate::queue::scheduler::latency::Latency;
 use crate::queue::scheduler::{Pick, Scheduler, SchedulerKind, Scheduling};
 use crate::queue::tag::TagBatch;
 use crate::queue::{HardwareQueue, Serve};
@@ -36,6 +40,14 @@ impl<M: Machine> Disk<M> {
             SchedulerKind::Deadline => {
                 let deadline = Deadline::new(DeadlineConfig::default(), self.hctxs.len());
                 set_all(self, Some(kind), |hctx| deadline.queue(hctx))
+            }
+            SchedulerKind::Fair => {
+                let fair = Fair::new(&groups_of(self), self.config.cost, self.hctxs.len());
+                set_all(self, Some(kind), |hctx| fair.queue(hctx))
+            }
+            SchedulerKind::Latency => {
+                let latency = Latency::new(&groups_of(self), self.config.cost, self.hctxs.len());
+                set_all(self, Some(kind), |hctx| latency.queue(hctx))
             }
         }
     }
@@ -64,6 +76,11 @@ impl<M: Machine> Disk<M> {
         });
         kind
     }
+}
+
+/// The groups that share a drive; the default one, if nobody is told apart.
+fn groups_of<M: Machine>(disk: &Disk<M>) -> Arc<Groups<M>> {
+    disk.config.groups.as_ref().map_or_else(Groups::new, Arc::clone)
 }
 
 fn set_all<M: Machine>(
@@ -171,7 +188,10 @@ fn insert<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>) {
 pub(crate) fn tell<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>) {
     let Some(scheduling) = serve.scheduling.as_deref_mut() else { return };
     let entries = visit.run.batch.entries();
-    let now_ns = if entries.is_empty() { 0 } else { M::now() };
+    if entries.is_empty() || !scheduling.expects_any() {
+        return;
+    }
+    let now_ns = M::now();
     for (tag, status) in entries {
         scheduling.completed(*tag, *status, now_ns);
     }

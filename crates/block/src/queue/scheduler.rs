@@ -11,6 +11,9 @@
 
 pub(crate) mod cost;
 pub(crate) mod deadline;
+pub(crate) mod fair;
+pub(crate) mod latency;
+pub(crate) mod share;
 
 use alloc::boxed::Box;
 use core::mem::forget;
@@ -33,6 +36,10 @@ pub enum SchedulerKind {
     None,
     /// [`Deadline`](crate::Deadline) with its usual settings.
     Deadline,
+    /// [`Fair`](crate::Fair): by groups' weights.
+    Fair,
+    /// [`Latency`](crate::Latency): by groups' latency targets.
+    Latency,
 }
 
 /// Bios that wait to become one request: one bio, or several that follow each other on the drive.
@@ -203,6 +210,11 @@ pub trait Scheduler<M: Machine>: Send {
     /// is told of once, also those that failed or came too late.
     fn completed(&mut self, done: &Done);
 
+    /// Whether `ios` chains of a group, submitted at `queued_ns`, may go straight to the driver,
+    /// unseen, since there is nothing to order; asked only while nothing waits inside. What goes
+    /// past is not told of when it completes.
+    fn pass(&mut self, group: GroupId, ios: u32, queued_ns: u64) -> bool;
+
     /// Gives back all chains that wait: another scheduler takes over, or the queue is closed. It
     /// may be given others after that.
     fn drain(&mut self, left: &mut Leftover<M>);
@@ -240,8 +252,9 @@ pub(crate) struct Scheduling<M: Machine> {
     picked: Option<BioRef<M>>,
     /// Chains inside, `picked` among them.
     len: u32,
-    /// What is in flight, by tag.
+    /// What is in flight, by tag, and how much that is.
     issued: Box<[Issued]>,
+    in_flight: u32,
 }
 
 impl<M: Machine> Scheduling<M> {
@@ -252,7 +265,7 @@ impl<M: Machine> Scheduling<M> {
         depth: usize,
     ) -> Self {
         let issued = alloc::vec![Issued::NONE; depth].into_boxed_slice();
-        Scheduling { kind, scheduler, picked: None, len: 0, issued }
+        Scheduling { kind, scheduler, picked: None, len: 0, issued, in_flight: 0 }
     }
 
     /// Which one it is; none if it is a program's own.
@@ -263,6 +276,19 @@ impl<M: Machine> Scheduling<M> {
     /// Chains that wait inside.
     pub(crate) fn len(&self) -> u32 {
         self.len
+    }
+
+    /// Whether a batch may go past the scheduler.
+    pub(crate) fn passes(&mut self, list: &BioList<M>) -> bool {
+        let Some(first) = list.first() else { return false };
+        let (group, mut equal) = (first.bio.payer.group, self.len == 0);
+        list.for_each(|chain| equal &= chain.bio.payer.group == group);
+        equal && self.scheduler.pass(group, list.len(), first.q_ns)
+    }
+
+    /// Whether a batch of one may.
+    pub(crate) fn passes_single(&mut self, chain: &Slot<M>) -> bool {
+        self.len == 0 && self.scheduler.pass(chain.bio.payer.group, 1, chain.q_ns)
     }
 
     /// Hands chains that are no flushes to the scheduler; `on_merge` hears of each merge.
@@ -296,6 +322,7 @@ impl<M: Machine> Scheduling<M> {
     /// A chain that `next` named becomes the request with this tag.
     pub(crate) fn issue(&mut self, chain: Chain<M>, tag: Tag, now_ns: u64) -> BioRef<M> {
         self.len -= 1;
+        self.in_flight += 1;
         self.issued[tag.0 as usize] = Issued {
             nr_sectors: chain.nr_sectors(),
             op: chain.op(),
@@ -307,12 +334,18 @@ impl<M: Machine> Scheduling<M> {
         chain.0
     }
 
+    /// Whether it waits to hear of any request.
+    pub(crate) fn expects_any(&self) -> bool {
+        self.in_flight > 0
+    }
+
     /// The driver has answered the request with this tag.
     pub(crate) fn completed(&mut self, tag: Tag, status: Status, done_ns: u64) {
         let issued = core::mem::replace(&mut self.issued[tag.0 as usize], Issued::NONE);
         if issued.nr_sectors == 0 {
             return;
         }
+        self.in_flight -= 1;
         let Issued { nr_sectors, op, tenant, group, queued_ns, picked_ns } = issued;
         let done = Done { op, nr_sectors, tenant, group, queued_ns, picked_ns, done_ns, status };
         self.scheduler.completed(&done);

@@ -7,7 +7,8 @@
 use std::collections::VecDeque;
 
 use millrace_block::{
-    Batch, Chain, Deadline, DeadlineConfig, Disk, Done, Leftover, Pick, Scheduler, SchedulerKind,
+    Batch, Chain, Deadline, DeadlineConfig, Disk, Done, GroupId, Leftover, Pick, Scheduler,
+    SchedulerKind,
 };
 use millrace_machine::Simulated;
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,10 @@ pub enum OrderSpec {
     Deadline(u32),
     /// First come, first served, but each chain waits for so many microseconds.
     Delay(u32),
+    /// By weights of groups.
+    Fair,
+    /// By latency targets of groups.
+    Latency,
 }
 
 impl OrderSpec {
@@ -34,12 +39,16 @@ impl OrderSpec {
             OrderSpec::None => 0,
             OrderSpec::Deadline(expire_us) => 4 * u64::from(expire_us),
             OrderSpec::Delay(us) => us.into(),
+            // A group of priority idle waits longest.
+            OrderSpec::Fair | OrderSpec::Latency => 200_000,
         }
     }
 
     /// A scheduler, drawn.
     pub(super) fn draw(random: &mut Random) -> OrderSpec {
-        match random.below(6) {
+        match random.below(10) {
+            6 | 7 => OrderSpec::Fair,
+            8 | 9 => OrderSpec::Latency,
             0 => OrderSpec::None,
             1 => OrderSpec::Delay(random.pick(&[1, 20, 200])),
             _ => OrderSpec::Deadline(random.pick(&[1, 20, 200, 1_000])),
@@ -61,6 +70,8 @@ impl OrderSpec {
                 let deadline = Deadline::new(config, disk.queue_count().1);
                 disk.set_own_scheduler(|hctx| deadline.queue(hctx))
             }
+            OrderSpec::Fair => disk.set_scheduler(SchedulerKind::Fair),
+            OrderSpec::Latency => disk.set_scheduler(SchedulerKind::Latency),
             OrderSpec::Delay(us) => disk.set_own_scheduler(|_| {
                 let delay_ns = u64::from(us) * NS_PER_US;
                 Box::new(Delay { chains: VecDeque::new(), delay_ns })
@@ -91,6 +102,10 @@ impl Scheduler<Simulated> for Delay {
     }
 
     fn completed(&mut self, _: &Done) {}
+
+    fn pass(&mut self, _: GroupId, _: u32, _: u64) -> bool {
+        false
+    }
 
     fn drain(&mut self, left: &mut Leftover<Simulated>) {
         self.chains.drain(..).for_each(|chain| left.push(chain));

@@ -13,6 +13,7 @@ use alloc::sync::Arc;
 
 use millrace_machine::{Lock, Machine, Stage};
 
+use crate::bio::group_id::GroupId;
 use crate::bio::{Op, Sector};
 use crate::queue::scheduler::{Batch, Chain, Done, Leftover, Pick, Scheduler};
 
@@ -253,6 +254,10 @@ impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
     }
 
     fn completed(&mut self, _: &Done) {}
+
+    fn pass(&mut self, _: GroupId, _: u32, _: u64) -> bool {
+        false
+    }
 
     fn drain(&mut self, left: &mut Leftover<M>) {
         let mut shared = self.shared.lock();

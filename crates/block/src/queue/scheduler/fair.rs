@@ -1,0 +1,33 @@
+//! `Fair`: shares of a drive by weights of groups.
+//!
+//! Start-time fair queueing over a cost model, one list for each group at each hardware queue, with
+//! no lock and no written line shared per I/O; see share.rs. Holds back no more than it must: while
+//! one group uses the drive alone, nothing. Kernel counterpart: block/bfq-iosched.c,
+//! block/blk-iocost.c.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+
+use millrace_machine::Machine;
+
+use crate::group::Groups;
+use crate::queue::scheduler::Scheduler;
+use crate::queue::scheduler::cost::CostModel;
+use crate::queue::scheduler::share::{Policy, Shared};
+
+/// The fair scheduler of a drive, from which each hardware queue gets its part.
+pub struct Fair<M: Machine>(Arc<Shared<M>>);
+
+impl<M: Machine> Fair<M> {
+    /// A scheduler for a drive with so many hardware queues, shared by these groups.
+    #[must_use]
+    pub fn new(groups: &Arc<Groups<M>>, cost: CostModel, hardware_queues: usize) -> Self {
+        Fair(Shared::new(Policy::Weights, groups, cost, hardware_queues))
+    }
+
+    /// The part of hardware queue `hctx`, below the number that the drive has.
+    #[must_use]
+    pub fn queue(&self, hctx: u16) -> Box<dyn Scheduler<M>> {
+        self.0.queue(hctx)
+    }
+}

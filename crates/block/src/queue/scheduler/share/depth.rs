@@ -1,0 +1,313 @@
+//! `Depth`: how much may be at a shared drive.
+//!
+//! As little as keeps it busy: the rest waits where order can still be made. For `fair` the
+//! measure is how long requests take compared with the shortest time that their kind (read or
+//! write, by size) took lately: above 1.6 times the depth shrinks, below 1.3 times it grows if it
+//! held something back. Every few seconds a handful of requests finds the drive nearly empty, so
+//! that the shortest time is known. For `latency` the measure is groups' targets: the others' depth
+//! shrinks while one is missed. Source: Brakmo and Peterson, 1995 (TCP Vegas); Cardwell et al.,
+//! 2016 (BBR's probe). Kernel counterpart: block/kyber-iosched.c, block/blk-iolatency.c.
+
+use alloc::vec::Vec;
+
+use crate::bio::Op;
+use crate::bio::group_id::GroupId;
+use crate::group::config::LatencyTarget;
+use crate::queue::scheduler::Done;
+
+/// Kinds of requests: two ways, eight sizes.
+const CLASSES: usize = 16;
+/// Least requests and time between two decisions.
+const DECIDE_IOS: u64 = 32;
+const DECIDE_NS: u64 = 1_000_000;
+/// How often the shortest times are looked for, and with how many requests.
+const PROBE_NS: u64 = 5_000_000_000;
+const PROBE_IOS: u64 = 24;
+/// Time that does not count: a drive that answers at once has none to compare.
+const SLACK_NS: u64 = 5_000;
+/// Requests of a group with a target between two looks at its percentile; or this time.
+const TARGET_IOS: u64 = 200;
+const TARGET_NS: u64 = 50_000_000;
+/// Buckets of latencies: four for each power of two.
+const BUCKETS: usize = 160;
+
+/// How long requests of each kind took at the drive.
+#[derive(Default, Clone, Copy)]
+pub(crate) struct ClassSums([(u64, u64); CLASSES]);
+
+impl ClassSums {
+    /// Adds a request.
+    #[inline]
+    pub(crate) fn count(&mut self, done: &Done) {
+        let size = (done.nr_sectors >> 3).checked_ilog2().map_or(0, |log| log.min(7));
+        let way = if done.op == Op::Read { 0 } else { CLASSES / 2 };
+        let (ios, sum_ns) = &mut self.0[way + size as usize];
+        *ios += 1;
+        *sum_ns += done.done_ns.saturating_sub(done.picked_ns);
+    }
+
+    /// Adds those of somebody else.
+    pub(crate) fn add(&mut self, other: &ClassSums) {
+        for (sum, (ios, ns)) in self.0.iter_mut().zip(&other.0) {
+            *sum = (sum.0 + ios, sum.1 + ns);
+        }
+    }
+
+    fn ios(&self) -> u64 {
+        self.0.iter().map(|(ios, _)| ios).sum()
+    }
+}
+
+/// How long I/Os of a group took, from their submission.
+pub(crate) struct LatencyCounts {
+    ios: u64,
+    sum_ns: u64,
+    buckets: [u32; BUCKETS],
+}
+
+impl Default for LatencyCounts {
+    fn default() -> Self {
+        LatencyCounts { ios: 0, sum_ns: 0, buckets: [0; BUCKETS] }
+    }
+}
+
+fn bucket(ns: u64) -> usize {
+    let log = (ns | 4).ilog2();
+    ((log as usize) * 4 + ((ns >> (log - 2)) & 3) as usize).min(BUCKETS - 1)
+}
+
+impl LatencyCounts {
+    /// Adds one.
+    pub(crate) fn count(&mut self, ns: u64) {
+        self.ios += 1;
+        self.sum_ns += ns;
+        self.buckets[bucket(ns)] += 1;
+    }
+
+    /// Takes all of another over.
+    pub(crate) fn take(&mut self, other: &mut LatencyCounts) {
+        self.ios += other.ios;
+        self.sum_ns += other.sum_ns;
+        for (own, others) in self.buckets.iter_mut().zip(&mut other.buckets) {
+            *own += core::mem::take(others);
+        }
+        (other.ios, other.sum_ns) = (0, 0);
+    }
+
+    /// How long they took, in 1,024ths of the target.
+    fn over(&self, target: LatencyTarget) -> u64 {
+        let ns = match target {
+            LatencyTarget::Mean(_) => self.sum_ns / self.ios.max(1),
+            LatencyTarget::Percentile(of, _) => {
+                let above = self.ios - self.ios * u64::from(of) / 10_000;
+                let mut left = above.max(1);
+                let place = self.buckets.iter().rposition(|count| {
+                    let count = u64::from(*count);
+                    let found = count >= left;
+                    left -= count.min(left);
+                    found
+                });
+                // The middle of the bucket.
+                let place = place.unwrap_or(0) as u64;
+                let start = (4 + (place & 3)) << (place / 4) >> 2;
+                start + (1 << (place / 4)) / 8
+            }
+        };
+        (ns << 10) / target.ns().max(1)
+    }
+}
+
+/// What all queues have seen since the last agreement.
+#[derive(Default)]
+pub(crate) struct Seen {
+    pub(crate) sums: ClassSums,
+    /// The depth held something back.
+    pub(crate) full: bool,
+    targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
+}
+
+impl Seen {
+    /// Adds what a group with a target has seen.
+    pub(crate) fn count_target(
+        &mut self,
+        group: GroupId,
+        target: LatencyTarget,
+        counts: &mut LatencyCounts,
+    ) {
+        if counts.ios == 0 {
+            return;
+        }
+        if let Some((.., own)) = self.targets.iter_mut().find(|(of, ..)| *of == group) {
+            return own.take(counts);
+        }
+        let mut own = LatencyCounts::default();
+        own.take(counts);
+        self.targets.push((group, target, own));
+    }
+}
+
+/// A look for the shortest times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Probe {
+    /// So many requests that found others at the drive come back first.
+    Drains(u64),
+    /// Those that are looked for come back.
+    Counts,
+}
+
+/// The depth of a drive, and what it hangs on.
+pub(crate) struct Depth {
+    /// Requests at the drive; none: as many as there are.
+    depth: Option<u32>,
+    least: u32,
+    /// Where it was when it was last on, in 16ths.
+    sixteenths: u64,
+    sums: ClassSums,
+    full: bool,
+    decided_ns: u64,
+    /// Shortest mean time of each kind, in this era and in the one before.
+    shortest: [[u64; CLASSES]; 2],
+    era_ns: u64,
+    probing: Option<Probe>,
+    targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
+    targets_ns: u64,
+}
+
+impl Depth {
+    pub(crate) fn new(queues: usize) -> Self {
+        Depth {
+            depth: None,
+            least: (queues as u32).clamp(2, 8),
+            sixteenths: 16 * 16,
+            sums: ClassSums::default(),
+            full: false,
+            decided_ns: 0,
+            shortest: [[u64::MAX; CLASSES]; 2],
+            era_ns: 0,
+            probing: None,
+            targets: Vec::new(),
+            targets_ns: 0,
+        }
+    }
+
+    /// Whether nothing is held back.
+    pub(crate) fn is_off(&self) -> bool {
+        self.depth.is_none()
+    }
+
+    /// From now on nothing is held back.
+    pub(crate) fn off(&mut self) -> u32 {
+        self.depth = None;
+        u32::MAX
+    }
+
+    /// What may be at the drive from now on.
+    pub(crate) fn next(&mut self, seen: &Seen, by_targets: bool, now_ns: u64) -> u32 {
+        self.sums.add(&seen.sums);
+        self.full |= seen.full;
+        match by_targets {
+            true => self.look_at_targets(seen, now_ns),
+            false => self.look_at_times(now_ns),
+        }
+        let depth = match self.probing {
+            Some(_) => self.least,
+            None => ((self.sixteenths / 16) as u32).max(1),
+        };
+        *self.depth.insert(depth)
+    }
+
+    /// Steers by how long requests take.
+    fn look_at_times(&mut self, now_ns: u64) {
+        let ios = self.sums.ios();
+        match self.probing {
+            Some(Probe::Drains(more)) if ios >= more => {
+                self.probing = Some(Probe::Counts);
+                return self.start_over(now_ns);
+            }
+            Some(Probe::Counts) if ios >= PROBE_IOS => {
+                self.learn();
+                self.probing = None;
+                return self.start_over(now_ns);
+            }
+            Some(_) => return,
+            None => {}
+        }
+        if ios < DECIDE_IOS || now_ns < self.decided_ns + DECIDE_NS {
+            return;
+        }
+        if now_ns >= self.era_ns + PROBE_NS {
+            self.shortest = [[u64::MAX; CLASSES], self.shortest[0]];
+            self.era_ns = now_ns;
+            self.probing = Some(Probe::Drains(self.depth.unwrap_or(64).min(1024).into()));
+            return self.start_over(now_ns);
+        }
+        self.learn();
+        let over = self.over();
+        if over > 1638 {
+            self.sixteenths = (self.sixteenths * 4 / 5).max(u64::from(self.least) * 16);
+        } else if over < 1331 && self.full {
+            self.sixteenths = (self.sixteenths * 9 / 8 + 8).min(1 << 20);
+        }
+        self.start_over(now_ns);
+    }
+
+    fn start_over(&mut self, now_ns: u64) {
+        (self.sums, self.full, self.decided_ns) = (ClassSums::default(), false, now_ns);
+    }
+
+    /// Notes the shortest times.
+    fn learn(&mut self) {
+        for ((ios, sum_ns), shortest) in self.sums.0.iter().zip(&mut self.shortest[0]) {
+            if *ios >= 4 {
+                *shortest = (*shortest).min(sum_ns / ios);
+            }
+        }
+    }
+
+    /// How long requests of the kind that suffers most took, in 1,024ths of the shortest time.
+    fn over(&self) -> u64 {
+        let mut most = 0;
+        for (at, (ios, sum_ns)) in self.sums.0.iter().enumerate() {
+            let shortest_ns = self.shortest[0][at].min(self.shortest[1][at]);
+            if *ios >= 4 && shortest_ns != u64::MAX {
+                most = most.max(((sum_ns / ios + SLACK_NS) << 10) / (shortest_ns + SLACK_NS));
+            }
+        }
+        most
+    }
+
+    /// Steers the others' depth by how far groups are from their targets.
+    fn look_at_targets(&mut self, seen: &Seen, now_ns: u64) {
+        for (group, target, counts) in &seen.targets {
+            let place = self.targets.iter().position(|(of, ..)| of == group);
+            let at = place.unwrap_or_else(|| {
+                self.targets.push((*group, *target, LatencyCounts::default()));
+                self.targets.len() - 1
+            });
+            let (_, own_target, own) = &mut self.targets[at];
+            *own_target = *target;
+            own.ios += counts.ios;
+            own.sum_ns += counts.sum_ns;
+            own.buckets.iter_mut().zip(&counts.buckets).for_each(|(own, more)| *own += more);
+        }
+        let most = self.targets.iter().map(|(.., counts)| counts.ios).max().unwrap_or(0);
+        if most < TARGET_IOS && now_ns < self.targets_ns + TARGET_NS {
+            return;
+        }
+        let enough = |counts: &LatencyCounts| counts.ios >= 10;
+        let overs = self.targets.iter().filter(|(.., counts)| enough(counts));
+        let over = overs.map(|(_, target, counts)| counts.over(*target)).max();
+        match over {
+            Some(over) if over > 1024 => {
+                self.sixteenths = (self.sixteenths * 2 / 3).max(16);
+            }
+            Some(over) if over < 870 && self.full => {
+                self.sixteenths = (self.sixteenths * 17 / 16 + 4).min(1 << 20);
+            }
+            None if self.full => self.sixteenths = (self.sixteenths * 5 / 4 + 16).min(1 << 20),
+            _ => {}
+        }
+        self.targets.clear();
+        (self.targets_ns, self.full) = (now_ns, false);
+    }
+}
