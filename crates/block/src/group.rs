@@ -194,3 +194,79 @@ impl<M: Machine> Table<M> {
 fn wrong<T>(text: String) -> Result<T, Error> {
     Err(Error::new(ErrorKind::InvalidSetting, text))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::config::{GroupLimits, LatencyTarget};
+    use millrace_machine::Native;
+
+    fn child(name: &str, parent: GroupId) -> GroupConfig {
+        GroupConfig { parent: Some(parent), ..GroupConfig::new(name) }
+    }
+
+    fn text<T>(result: Result<T, Error>) -> String {
+        result.err().map(|error| alloc::string::ToString::to_string(&error)).unwrap_or_default()
+    }
+
+    #[test]
+    fn groups_have_two_levels_and_no_circles() {
+        let groups = Groups::<Native>::new();
+        let gold = groups.open(GroupConfig::new("gold")).unwrap();
+        let one = groups.open(child("one", gold)).unwrap();
+        assert!(text(groups.open(child("below", one))).contains("name gold as the parent"));
+        assert!(text(groups.set(gold, child("", gold))).contains("its own parent"));
+        assert!(text(groups.set(gold, child("", one))).contains("has the parent gold"));
+        let other = groups.open(GroupConfig::new("other")).unwrap();
+        assert!(text(groups.set(gold, child("", other))).contains("the parent of one"));
+        assert!(text(groups.open(child("x", GroupId::DEFAULT))).contains("default group"));
+        assert!(text(groups.open(child("x", GroupId(99)))).contains("no group 99"));
+        assert!(text(groups.open(GroupConfig::new("one"))).contains("one of that name"));
+        let names: Vec<String> = groups.list().into_iter().map(|(_, c)| c.name).collect();
+        assert_eq!(names, ["default", "gold", "one", "other"]);
+        assert_eq!((groups.find("one"), groups.find("two")), (Some(one), None));
+    }
+
+    #[test]
+    fn a_value_out_of_its_range_is_refused_and_nothing_changes() {
+        let groups = Groups::<Native>::new();
+        let gold = groups.open(GroupConfig::new("gold")).unwrap();
+        let before = (groups.config(gold), groups.version());
+        let plain = GroupConfig::new("gold");
+        let limited = |limits| GroupConfig { limits, ..plain.clone() };
+        let none = GroupLimits::default();
+        let target = |target| GroupConfig { latency_target: Some(target), ..plain.clone() };
+        for (config, part) in [
+            (GroupConfig { weight: 0, ..plain.clone() }, "weight 0"),
+            (GroupConfig { weight: 10_001, ..plain.clone() }, "weight 10001"),
+            (limited(GroupLimits { iops: Some(0), ..none }), "iops 0: below one I/O"),
+            (limited(GroupLimits { write_bandwidth: Some(4095), ..none }), "write-bandwidth 4095"),
+            (limited(GroupLimits { burst_ns: 10, ..none }), "burst of 10 ns"),
+            (target(LatencyTarget::Mean(5)), "latency-target of 5 ns"),
+            (target(LatencyTarget::Percentile(10_000, 5_000)), "percentile 10000"),
+        ] {
+            assert!(text(groups.set(gold, config)).contains(part), "{part}");
+        }
+        assert_eq!((groups.config(gold), groups.version()), before);
+    }
+
+    #[test]
+    fn a_view_is_old_after_each_change_and_knows_only_what_was_opened() {
+        let groups = Groups::<Native>::new();
+        let mut view = view::GroupView::new();
+        assert!(view.is_old(&groups));
+        view.renew(&groups);
+        assert!(!view.is_old(&groups) && !view.has_limits);
+        let limits = GroupLimits { iops: Some(7), ..GroupLimits::default() };
+        let gold = groups.open(GroupConfig { limits, ..GroupConfig::new("gold") }).unwrap();
+        assert!(view.is_old(&groups));
+        assert_eq!(view.known(gold), GroupId::DEFAULT);
+        view.renew(&groups);
+        assert_eq!((view.known(gold), view.known(GroupId(7))), (gold, GroupId::DEFAULT));
+        assert!(view.has_limits && view.row(gold).is_some_and(|row| row.limits.is_some()));
+        groups.set(gold, GroupConfig::new("")).unwrap();
+        view.renew(&groups);
+        assert!(!view.has_limits);
+        assert_eq!(groups.config(gold).map(|config| config.name), Some("gold".into()));
+    }
+}

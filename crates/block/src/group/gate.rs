@@ -119,3 +119,86 @@ impl<M: Machine> Gates<M> {
         word.fetch_add(toll.of(sectors), Order::Relaxed) >> FRACTION_BITS
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use millrace_machine::Native;
+    use proptest::prelude::*;
+
+    fn limits(iops: u64, bandwidth: Option<u64>, burst_ns: u64) -> GroupLimits {
+        GroupLimits { iops: Some(iops), bandwidth, burst_ns, ..GroupLimits::default() }
+    }
+
+    #[test]
+    fn reads_and_writes_have_gates_of_their_own_and_two_in_common() {
+        let limits = GroupLimits {
+            read_iops: Some(1000),
+            write_bandwidth: Some(512_000),
+            iops: Some(2000),
+            burst_ns: 1_000_000,
+            ..GroupLimits::default()
+        };
+        let (tolls, gates) = (Tolls::new(&limits), Gates::<Native>::new(1_000_000_000));
+        let reserve = |stage, op| {
+            let due_ns = gates.reserve(&tolls, (stage, op, 1), 1_000_000_000);
+            due_ns as i64 - 1_000_000_000
+        };
+        let free = |stage, op| tolls.at(stage, op).is_free();
+        assert!(!free(0, Op::Read) && free(0, Op::Write) && free(1, Op::Read));
+        assert!(!free(1, Op::Write) && !free(2, Op::Read) && !free(2, Op::Write));
+        assert_eq!([0, 1, 2].map(|_| reserve(0, Op::Read)), [0, 1_000_000, 2_000_000]);
+        assert_eq!([0, 1].map(|_| reserve(1, Op::Write)), [0, 1_000_000]);
+        assert_eq!(reserve(2, Op::Read), 0);
+        assert_eq!([0, 1].map(|_| reserve(2, Op::Discard)), [500_000, 1_000_000]);
+    }
+
+    #[test]
+    fn what_is_not_used_is_saved_up_for_the_burst_and_no_longer() {
+        let (tolls, gates) = (Tolls::new(&limits(1000, None, 5_000_000)), Gates::<Native>::new(0));
+        let now_ns = 60_000_000_000;
+        let due: Vec<u64> =
+            (0..8).map(|_| gates.reserve(&tolls, (2, Op::Read, 8), now_ns)).collect();
+        let at_once = due.iter().filter(|due_ns| **due_ns <= now_ns).count();
+        assert_eq!((at_once, due[7] - now_ns), (6, 2_000_000));
+        gates.reset(now_ns);
+        assert_eq!(gates.reserve(&tolls, (2, Op::Write, 8), now_ns), now_ns);
+    }
+
+    #[test]
+    fn an_io_of_many_seconds_worth_goes_in_its_turn_and_those_behind_it_pay() {
+        let tolls = Tolls::new(&limits(1 << 50, Some(4096), 1_000_000));
+        let gates = Gates::<Native>::new(0);
+        let reserve = |sectors| gates.reserve(&tolls, (3, Op::Write, sectors), 1_000_000_000);
+        assert!(reserve(1 << 20) <= 1_000_000_000);
+        // 512 MiB at 4 KiB a second.
+        assert_eq!(reserve(1) / 1_000_000_000, 131_072);
+    }
+
+    proptest! {
+        #[test]
+        fn no_window_has_more_than_its_length_and_the_burst_allow(
+            iops in prop_oneof![1u64..2000, 1_000_000u64..3_000_000],
+            burst_ns in 1_000_000u64..50_000_000,
+            pauses in prop::collection::vec(prop_oneof![4 => Just(0u64), 1 => 0u64..30_000_000], 1..300),
+            window_ns in 1u64..100_000_000,
+        ) {
+            let (tolls, gates) =
+                (Tolls::new(&limits(iops, None, burst_ns)), Gates::<Native>::new(0));
+            let mut now_ns = 1_000_000_000;
+            let mut starts = Vec::new();
+            for pause_ns in pauses {
+                now_ns += pause_ns;
+                starts.push(gates.reserve(&tolls, (2, Op::Read, 8), now_ns).max(now_ns));
+            }
+            prop_assert!(starts.is_sorted());
+            let most = (window_ns + burst_ns) as f64 * iops as f64 / 1e9 * 1.0001 + 2.0;
+            for (first, start_ns) in starts.iter().enumerate() {
+                let end_ns = start_ns + window_ns;
+                let inside = starts[first..].iter().take_while(|start| **start < end_ns).count();
+                prop_assert!(inside as f64 <= most, "{inside} in a window, {most} allowed");
+            }
+        }
+    }
+}
