@@ -11,6 +11,7 @@
 mod derive;
 mod disturb;
 mod drive;
+mod groups;
 mod history;
 mod judge;
 mod map;

@@ -55,12 +55,23 @@ impl Scenario {
             disturbances.retain(|d| !matches!(d.what, What::Freeze(..)));
         }
         let serving = ServingSpec::default();
-        let mut scenario =
-            Scenario { seed, machine, layer, layout, drives, serving, channels, disturbances };
+        let groups = Vec::new();
+        let mut scenario = Scenario {
+            seed,
+            machine,
+            layer,
+            layout,
+            drives,
+            serving,
+            groups,
+            channels,
+            disturbances,
+        };
         scenario.be_served(&mut Random::new(seed, 2));
         scenario.grow_one(&mut Random::new(seed, 3));
         scenario.follow_theme(&mut Random::new(seed, 4));
         scenario.be_scheduled(&mut Random::new(seed, 5));
+        scenario.be_grouped(&mut Random::new(seed, 6));
         scenario
     }
 
@@ -305,7 +316,7 @@ fn one_freeze_per_drive(list: &mut Vec<Disturbance>) {
             What::Quiesce(drive, _) => (1, drive),
             What::Drop(channel) => (2, channel),
             What::Shutdown | What::Switch(_) | What::Leave(..) | What::Grow(..) => (3, 0),
-            What::Schedule(..) => (4, 0),
+            What::Schedule(..) | What::Regroup(..) => (4, 0),
         };
         let fresh = !seen.contains(&key);
         seen.push(key);

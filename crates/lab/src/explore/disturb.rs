@@ -10,6 +10,7 @@ use std::sync::Arc;
 use millrace_block::ErrorKind;
 use millrace_machine::{Machine, Order, Parker, Simulated, Word};
 
+use super::groups::regroup;
 use super::judge::hold;
 use super::scenario::{Disturbance, What};
 use super::serving::ModeSpec;
@@ -29,6 +30,7 @@ pub(super) fn disturb(state: &Arc<RunState>, disturbance: Disturbance, start_ns:
         What::Schedule(drive, order) => {
             state.volume.disks().get(drive as usize).into_iter().for_each(|disk| order.set(disk));
         }
+        What::Regroup(group, spec) => regroup(state.volume.groups(), group, spec),
         What::Leave(worker, back_us) => {
             if let Some(handle) = state.workers.get(worker as usize) {
                 handle.leave(back_us);

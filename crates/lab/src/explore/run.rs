@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::disturb::{disturb, watch};
 use super::drive::Drive;
+use super::groups::judge_limits;
 use super::judge::{Judge, SharedJudge, Violation, hold};
 use super::orders::OrderSpec;
 use super::scenario::{ChannelSpec, LayoutSpec, Scenario, What};
@@ -128,6 +129,7 @@ fn play(scenario: &Scenario, shared: &SharedJudge) {
     start_threads(&state, start_ns).into_iter().for_each(|thread| assert!(thread.join()));
     drop(watch);
     workers::stop(&state, serving);
+    judge_limits(&mut hold(shared), scenario);
     finish(&state);
 }
 
@@ -264,6 +266,7 @@ impl TraceSink for Sink {
 }
 
 fn build(scenario: &Scenario, judge: &SharedJudge) -> Arc<Volume<Simulated>> {
+    let groups = scenario.open_groups();
     let layer = &scenario.layer;
     let depth = scenario.drives.iter().map(|drive| drive.depth).min().unwrap_or(1);
     let controller = || ControllerConfig {
@@ -289,6 +292,7 @@ fn build(scenario: &Scenario, judge: &SharedJudge) -> Arc<Volume<Simulated>> {
             io_threads: scenario.channels.len() as u16,
             worker: workers::cpu_of(scenario, number),
             controller: shared.clone(),
+            groups: groups.clone(),
             trace,
             ..DiskConfig::default()
         };

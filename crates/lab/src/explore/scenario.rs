@@ -8,6 +8,7 @@ use millrace_block::{Features, QueueLimits, Spread, Stack};
 use millrace_machine::Model;
 use serde::{Deserialize, Serialize};
 
+use super::groups::GroupSpec;
 use super::orders::OrderSpec;
 use super::serving::{ModeSpec, ServingSpec};
 
@@ -31,6 +32,9 @@ pub struct Scenario {
     /// How the drives are served.
     #[serde(default, skip_serializing_if = "ServingSpec::is_inline")]
     pub serving: ServingSpec,
+    /// The groups beside the default one; bios belong to any of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupSpec>,
     /// The submitting threads, 1 or more.
     pub channels: Vec<ChannelSpec>,
     /// What is done to the volume meanwhile.
@@ -258,6 +262,8 @@ pub enum What {
     Grow(u32, u32),
     /// A drive has this scheduler from now on: drive and scheduler; the stack mq only.
     Schedule(u32, OrderSpec),
+    /// A group has other settings from now on: group and settings.
+    Regroup(u32, GroupSpec),
 }
 
 impl From<StackSpec> for Stack {
@@ -366,6 +372,7 @@ impl Scenario {
                 self.is_scheduled() && self.layer.stack != StackSpec::Mq,
                 "the stack mq for a scheduler",
             ),
+            (!self.has_sound_groups(), "groups that can be opened, and changes of those only"),
             (
                 self.channels.iter().any(|c| c.mix.iter().sum::<u32>() == 0),
                 "a share above 0 in every mix",
@@ -476,6 +483,7 @@ impl Scenario {
             + stuck_ns
             + 2_000 * held_us
             + timeout_ns
+            + self.groups_hold_ns(requests)
     }
 
     /// Requests that can be in flight or wait at a time, at most.

@@ -4,6 +4,7 @@
 //! (greedy delta debugging; source: Zeller and Hildebrandt, "Simplifying and isolating
 //! failure-inducing input", 2002). What removes most comes first.
 
+use super::groups::plainer_groups;
 use super::scenario::{FaultSpec, LayoutSpec, Scenario, SpreadSpec, What};
 use super::serving::{ModeSpec, ServingSpec};
 
@@ -16,6 +17,7 @@ pub fn smaller(scenario: &Scenario) -> Vec<Scenario> {
     without_drives(scenario, &mut list);
     shorter(scenario, &mut list);
     without_faults(scenario, &mut list);
+    plainer_groups(scenario, &mut list);
     plainer_serving(scenario, &mut list);
     plainer_layer(scenario, &mut list);
     plainer_channels(scenario, &mut list);

@@ -78,6 +78,8 @@ pub(super) struct Submitter {
     spec: ChannelSpec,
     workload: Workload,
     random: Random,
+    /// Decides which groups bios belong to.
+    groups: Random,
     foreign: BTreeMap<u64, Foreign>,
     bell: Option<Bell>,
     /// A bio that was refused because too much waits in the stack.
@@ -92,6 +94,7 @@ impl Submitter {
         Submitter {
             workload: Workload::new(seed, (index, channels), spec, &map),
             random: Random::new(seed, 2_000 + index as u64),
+            groups: Random::new(seed, 3_000 + index as u64),
             foreign: BTreeMap::new(),
             bell: state.bells.get(index).cloned(),
             refused: None,
@@ -228,12 +231,13 @@ impl Submitter {
         let mut judge = hold(&self.state.judge);
         let id = judge.next_id();
         let made = self.workload.next(id);
+        let group = self.state.scenario.group_of(&mut self.groups);
         judge.submit(made.record, now_ns);
         drop(judge);
         if let Some(foreign) = made.foreign {
             self.foreign.insert(id, foreign);
         }
-        (id, made.bio)
+        (id, made.bio.with_group(group))
     }
 
     /// Submits a bio; false if too much waits in the stack.
@@ -311,11 +315,13 @@ impl Submitter {
     fn end(&mut self, done: Completion) {
         let now_ns = Simulated::now();
         let (id, status, op) = (done.user_data, done.status, done.bio.op());
+        let group = done.bio.group();
         let hollow = op.has_data() && done.bio.nr_segments() == 0;
         let foreign = self.foreign.remove(&id);
         let mut judge = hold(&self.state.judge);
         let memory = if hollow { Memory::Kept } else { Memory::Back };
         judge.end(id, status, memory, now_ns);
+        judge.group_ends.note((group, op), status, now_ns);
         if op == Op::Read && status == Status::Ok {
             let found = found(done.bio, foreign.as_ref());
             judge.check_read(id, &found);

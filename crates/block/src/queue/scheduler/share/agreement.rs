@@ -170,7 +170,7 @@ impl<M: Machine> Agreement<M> {
             true => self.depth.next(&seen, targets, now_ns),
             false => self.depth.off(),
         };
-        self.share_out(shared);
+        self.share_out(shared, contended);
         self.grant(shared, (depth, contended));
         self.at_ns = now_ns;
         // Release: pairs with the queues' look at it.
@@ -265,7 +265,7 @@ impl<M: Machine> Agreement<M> {
     }
 
     /// What each group may send: up to a window ahead of those that wait.
-    fn share_out(&mut self, shared: &Shared<M>) {
+    fn share_out(&mut self, shared: &Shared<M>, contended: bool) {
         let (active, slopes) = self
             .totals
             .iter()
@@ -282,7 +282,8 @@ impl<M: Machine> Agreement<M> {
             let row = self.view.row(GroupId(at as u16));
             total.steady && row.is_some_and(|row| row.priority != Priority::Idle)
         });
-        let alone = shared.mails.len() == 1;
+        // What is granted last stands until groups meet again.
+        let free = !contended || shared.mails.len() == 1 || shared.policy == Policy::Targets;
         for (total, at) in self.totals.iter_mut().zip(0..) {
             let priority = self.view.row(GroupId(at)).map_or(Priority::BestEffort, |r| r.priority);
             let ahead = self.virtual_ns.saturating_add(window);
@@ -292,9 +293,9 @@ impl<M: Machine> Agreement<M> {
             }
             total.virtual_ns = total.virtual_ns.min(ahead);
             total.budget = match priority {
-                Priority::Idle if held_back => 0,
+                Priority::Idle if contended && held_back => 0,
                 Priority::Realtime => u64::MAX,
-                _ if alone || shared.policy == Policy::Targets => u64::MAX,
+                _ if free => u64::MAX,
                 _ => (ahead - total.virtual_ns) / total.slope.max(1),
             };
         }
