@@ -32,6 +32,7 @@ pub use interface::{Host, InterfaceKind};
 pub use machines::{MachineError, machine, machine_names};
 pub(crate) use poller::PollerDriver;
 pub use rows::run_rows;
+pub(crate) use run::drive_error;
 pub use run::{Observed, run_metered, run_observed, run_simulated};
 pub use tags::TagSample;
 pub use window::Length;

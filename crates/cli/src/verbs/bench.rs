@@ -2,13 +2,15 @@
 //!
 //! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
 //! the lab (those of other machines: machine.rs; servers': connect.rs), tables (table.rs,
-//! states.rs, lock_table.rs) or JSON at the end. Ctrl-C ends the row under way, and what was
-//! measured until then is printed. Reads nothing but its arguments and the machine file they name;
-//! creates no file but those that a `file:` spec names.
+//! states.rs, lock_table.rs) or JSON at the end; with `--client` all of that is contend.rs's.
+//! Ctrl-C ends the row under way, and what was measured until then is printed. Reads nothing but
+//! its arguments and the machine file they name; creates no file but those that a `file:` spec
+//! names.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
 mod connect;
+mod contend;
 pub mod lock_table;
 mod machine;
 mod plan;
@@ -39,6 +41,9 @@ use table::Form;
 /// # Errors
 /// If an argument makes no sense, or a drive, a server or a thread could not be set up.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
+    if !args.contend.client.is_empty() {
+        return contend::run(args);
+    }
     let interrupt = interrupt::on_ctrl_c()?;
     let mut rows = match args.machine.machine.is_some() || args.machine.locks {
         true => machine::rows(args, &interrupt)?,

@@ -220,7 +220,8 @@ fn volumes_of<M: Host>(
     })
 }
 
-fn drive_error(spec: &millrace_drives::Spec, source: &SpecError) -> BenchError {
+/// What opening a drive says, with its spec.
+pub(crate) fn drive_error(spec: &millrace_drives::Spec, source: &SpecError) -> BenchError {
     let text = match source {
         SpecError::Open(error) if error.kind() == ErrorKind::InvalidSetting => error.to_string(),
         other => other.to_string(),

@@ -37,12 +37,8 @@ impl CostModel {
     /// What an I/O costs, in nanoseconds, 1 or more; `last_end` is where the last one of its group
     /// ended.
     #[inline]
-    pub(crate) fn of(
-        &self,
-        op: Op,
-        (sector, sectors): (Sector, SectorCount),
-        last_end: Sector,
-    ) -> u64 {
+    #[must_use]
+    pub fn of(&self, op: Op, (sector, sectors): (Sector, SectorCount), last_end: Sector) -> u64 {
         let cost = if op == Op::Read { &self.read } else { &self.write };
         let base_ns = if sector == last_end { cost.sequential_ns } else { cost.random_ns };
         let bytes = if op.has_data() { u64::from(sectors) << 9 } else { 0 };

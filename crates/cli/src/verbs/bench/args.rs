@@ -21,6 +21,7 @@ use millrace_lab::sim::{InterfaceKind, Irq};
 use millrace_reactor::Backend;
 
 use super::connect::Server;
+use super::contend::ContendArgs;
 use crate::config::words::whole;
 use crate::verbs::duration;
 
@@ -44,6 +45,9 @@ Examples:
       two ways to serve the drives of a volume, and what each drive did
   millrace bench --machine e7-2870 --cpus 1,10,20,80 --stack mq,sq --interface libaio --locks
       the block layer on a simulated machine with 80 cores, and what its locks do there
+  millrace bench --machine epyc-2x64 --drive model:preset=850evo --scheduler none,deadline
+      --client iodepth=1 --client rw=randwrite,bs=128k,iodepth=256
+      two clients at one modelled SSD, and what each gets with either scheduler
   millrace bench --drive file:path=/tmp/d0,size=1g --bs 4k --trace /tmp/t
       a recording of every step of every I/O; read it with `millrace trace spans /tmp/t`
 
@@ -67,6 +71,8 @@ pub struct BenchArgs {
     pub machine: MachineArgs,
     #[command(flatten)]
     pub trace: TraceArgs,
+    #[command(flatten)]
+    pub contend: ContendArgs,
 }
 
 /// What is recorded.

@@ -203,7 +203,7 @@ impl TimeUnit {
 }
 
 /// A size as it is written: `4k`, `512`.
-fn bytes(count: u32) -> String {
+pub fn bytes(count: u32) -> String {
     match count {
         count if count >= 1 << 20 && count.is_multiple_of(1 << 20) => format!("{}m", count >> 20),
         count if count >= 1 << 10 && count.is_multiple_of(1 << 10) => format!("{}k", count >> 10),

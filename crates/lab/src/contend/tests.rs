@@ -1,0 +1,94 @@
+//! Experiments on a small simulated machine: what holds whatever the scheduler does.
+
+use millrace_block::GroupLimits;
+
+use super::*;
+use crate::sim::machine;
+
+fn client(name: &str, group: u16, iodepth: u32) -> Client {
+    Client {
+        name: name.into(),
+        group: GroupId(group),
+        rw: Rw::RandRead,
+        bs_bytes: 4096,
+        iodepth,
+        cpu: None,
+        start_ns: 0,
+    }
+}
+
+fn plan(drive: &str, clients: Vec<Client>) -> ContendPlan {
+    ContendPlan {
+        drives: vec![drive.parse().expect("a spec")],
+        layout: Layout::Linear,
+        scheduler: SchedulerKind::None,
+        queues: (Spread::Core, Spread::Core),
+        cost: CostModel::default(),
+        groups: vec![GroupConfig::new("a"), GroupConfig::new("b")],
+        clients,
+        phases: Phases { warm_up_ns: 20_000_000, length_ns: 100_000_000, step_ns: None },
+        seed: 1,
+    }
+}
+
+fn run(plan: &ContendPlan) -> Contest {
+    contend_simulated(&machine("x5690").expect("known"), plan).expect("it runs")
+}
+
+#[test]
+fn equal_clients_get_equal_parts_and_the_same_plan_gives_the_same_result() {
+    let plan = plan("model:preset=850evo", vec![client("a", 1, 8), client("b", 2, 8)]);
+    let contest = run(&plan);
+    let shares: f64 = contest.clients.iter().map(|row| row.share).sum();
+    assert!((shares - 1.0).abs() < 1e-9 && contest.jain > 0.99, "{contest:?}");
+    assert_eq!(contest.errors(), 0);
+    assert_eq!(run(&plan), contest);
+}
+
+#[test]
+fn without_a_scheduler_a_deep_client_takes_what_a_shallow_one_loses() {
+    let alone = run(&plan("model:preset=850evo", vec![client("a", 1, 1)]));
+    let both = run(&plan("model:preset=850evo", vec![client("a", 1, 1), client("b", 2, 256)]));
+    let iops = |contest: &Contest| contest.client("a").expect("it is there").iops;
+    assert!(iops(&both) < iops(&alone) / 4.0, "{} {}", iops(&both), iops(&alone));
+    assert!(both.jain < 0.6, "{both:?}");
+}
+
+#[test]
+fn a_limit_holds_for_a_group_over_its_clients_that_share_a_cpu() {
+    let mut clients = vec![client("a0", 1, 32), client("a1", 1, 4), client("b", 2, 1)];
+    clients.iter_mut().for_each(|client| client.cpu = Some(3));
+    let mut plan = plan("null:delay=10us", clients);
+    plan.groups[0].limits = GroupLimits { iops: Some(10_000), ..GroupLimits::default() };
+    plan.phases.step_ns = Some(10_000_000);
+    let contest = run(&plan);
+    let iops = contest.clients[0].iops + contest.clients[1].iops;
+    assert!((9_800.0..=10_200.0).contains(&iops), "{iops}");
+    let row = &contest.clients[0];
+    assert_eq!((row.series.len(), row.series.iter().sum::<u64>()), (10, row.ios));
+}
+
+#[test]
+fn a_client_that_starts_late_is_measured_by_the_time_it_had() {
+    let mut plan = plan("null:delay=100us", vec![client("a", 1, 1), client("b", 2, 1)]);
+    plan.clients[1].start_ns = 70_000_000;
+    let contest = run(&plan);
+    let [a, b] = &contest.clients[..] else { panic!("two clients: {contest:?}") };
+    assert!((b.iops / a.iops - 1.0).abs() < 0.02 && b.ios * 3 < a.ios * 2, "{contest:?}");
+}
+
+#[test]
+fn a_plan_that_fits_no_machine_is_refused() {
+    let refuse = |change: fn(&mut ContendPlan), expected: &str| {
+        let mut plan = plan("null", vec![client("a", 1, 1)]);
+        change(&mut plan);
+        let model = machine("x5690").expect("known");
+        let text = contend_simulated(&model, &plan).expect_err(expected).to_string();
+        assert!(text.contains(expected), "{text}");
+    };
+    refuse(|plan| plan.clients.clear(), "0 clients: 1 to 4096");
+    refuse(|plan| plan.clients[0].cpu = Some(12), "client a: CPU 12, but the machine has 12");
+    refuse(|plan| plan.clients[0].start_ns = 1 << 40, "it starts when the run has ended");
+    refuse(|plan| plan.clients[0].bs_bytes = 1000, "client a: bs=1000: not a multiple");
+    refuse(|plan| plan.phases.length_ns = 0, "a time of 0 to measure");
+}
