@@ -2,9 +2,11 @@
 //!
 //! Chains go out in the order of their sectors, a batch at a time, reads before writes, until the
 //! oldest one of a direction has waited as long as it may: then that one goes first. Neighbours
-//! merge at either end. All hardware queues of a drive share one lock, as the kernel's do: right
-//! for a disk that rotates, and what the others are measured against where there are many cores.
-//! Each queue sorts what is its own, since only its submitters look for what it completes. Kernel
+//! merge at either end. Groups of a higher priority go before those of a lower one, until a chain
+//! of the lower one has waited for the ageing time. All hardware queues of a drive share one lock,
+//! as the kernel's do: right for a disk that rotates, and what the others are measured against
+//! where there are many cores. Each queue sorts what is its own, since only its submitters look for
+//! what it completes. Lock order: the table of groups is never locked under this one. Kernel
 //! counterpart: block/mq-deadline.c.
 
 pub(crate) mod sorted;
@@ -15,8 +17,14 @@ use alloc::sync::Arc;
 use millrace_machine::{Lock, Machine, Stage};
 
 use crate::bio::Op;
+use crate::group::Groups;
+use crate::group::config::Priority;
+use crate::group::view::GroupView;
 use crate::queue::scheduler::deadline::sorted::{Sorted, Waiting};
 use crate::queue::scheduler::{Batch, Chain, Done, Leftover, Pick, Scheduler};
+
+/// Values of [`Priority`].
+const PRIORITIES: usize = Priority::Idle as usize + 1;
 
 /// How [`Deadline`] weighs order against age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +38,19 @@ pub struct DeadlineConfig {
     pub fifo_batch: u32,
     /// How often reads may go before writes that wait; 2.
     pub writes_starved: u32,
+    /// How long a chain may wait for others of higher priority before it goes first, in
+    /// nanoseconds; 10 s.
+    pub ageing_ns: u64,
+}
+
+impl DeadlineConfig {
+    /// How long a chain may wait for others of its priority.
+    fn expire_ns(&self, way: Way) -> u64 {
+        match way {
+            Way::Read => self.read_expire_ns,
+            Way::Write => self.write_expire_ns,
+        }
+    }
 }
 
 impl Default for DeadlineConfig {
@@ -39,6 +60,7 @@ impl Default for DeadlineConfig {
             write_expire_ns: 5_000_000_000,
             fifo_batch: 16,
             writes_starved: 2,
+            ageing_ns: 10_000_000_000,
         }
     }
 }
@@ -56,39 +78,20 @@ impl Way {
     }
 }
 
-/// What waits at one hardware queue, and what went out last.
-struct Queue<M: Machine> {
+/// Chains of one priority at one hardware queue.
+struct Class<M: Machine> {
     ways: [Sorted<M>; 2],
-    last: Way,
-    /// Chains that went out of the batch under way; at first, as if one had ended.
-    batched: u32,
     /// How often reads went before writes that waited.
     starved: u32,
 }
 
-impl<M: Machine> Queue<M> {
+impl<M: Machine> Class<M> {
     fn new() -> Self {
-        let ways = [Sorted::new(), Sorted::new()];
-        Queue { ways, last: Way::Read, batched: u32::MAX, starved: 0 }
+        Class { ways: [Sorted::new(), Sorted::new()], starved: 0 }
     }
 
-    /// The next chain.
-    fn next(&mut self, now_ns: u64, config: &DeadlineConfig) -> Option<Chain<M>> {
-        if self.batched < config.fifo_batch
-            && let Some(place) = self.ways[self.last as usize].onwards()
-        {
-            self.batched += 1;
-            return self.ways[self.last as usize].take(place);
-        }
-        let way = self.choose(config)?;
-        let sorted = &mut self.ways[way as usize];
-        let place = match sorted.has_expired(now_ns) {
-            true => sorted.oldest()?,
-            // Upwards, and at the end once more from below.
-            false => sorted.onwards().or_else(|| sorted.lowest())?,
-        };
-        (self.last, self.batched) = (way, 1);
-        sorted.take(place)
+    fn is_empty(&self) -> bool {
+        self.ways.iter().all(|sorted| sorted.chains.is_empty())
     }
 
     /// Which way the next batch is; none if nothing waits.
@@ -100,6 +103,71 @@ impl<M: Machine> Queue<M> {
         }
         self.starved = 0;
         writes.then_some(Way::Write)
+    }
+
+    /// The way of the chain that came first of all, and when that was.
+    fn oldest(&self) -> Option<(Way, u64)> {
+        let came_ns = |way: Way| self.ways[way as usize].came_ns().map(|came_ns| (way, came_ns));
+        let ways = [Way::Read, Way::Write].into_iter().filter_map(came_ns);
+        ways.min_by_key(|(_, came_ns)| *came_ns)
+    }
+}
+
+/// What waits at one hardware queue, and what went out last.
+struct Queue<M: Machine> {
+    /// In the order of [`Priority`].
+    classes: [Class<M>; PRIORITIES],
+    /// Class and way of the batch under way.
+    last: (usize, Way),
+    /// Chains that went out of it; at first, as if it had ended.
+    batched: u32,
+}
+
+impl<M: Machine> Queue<M> {
+    fn new() -> Self {
+        let classes = core::array::from_fn(|_| Class::new());
+        Queue { classes, last: (0, Way::Read), batched: u32::MAX }
+    }
+
+    /// The next chain.
+    fn next(&mut self, now_ns: u64, config: &DeadlineConfig) -> Option<Chain<M>> {
+        let (class, way) = self.last;
+        // A batch ends early for those of higher priority.
+        if self.batched < config.fifo_batch
+            && self.classes[..class].iter().all(Class::is_empty)
+            && let Some(place) = self.classes[class].ways[way as usize].onwards()
+        {
+            self.batched += 1;
+            return self.classes[class].ways[way as usize].take(place);
+        }
+        let aged = self.aged(now_ns, config);
+        let (class, way) = match aged {
+            Some(aged) => aged,
+            None => self.choose(config)?,
+        };
+        let sorted = &mut self.classes[class].ways[way as usize];
+        let place = match aged.is_some() || sorted.has_expired(now_ns, config.expire_ns(way)) {
+            true => sorted.oldest()?,
+            // Upwards, and at the end once more from below.
+            false => sorted.onwards().or_else(|| sorted.lowest())?,
+        };
+        (self.last, self.batched) = ((class, way), 1);
+        sorted.take(place)
+    }
+
+    /// Class and way of the next batch; none if nothing waits.
+    fn choose(&mut self, config: &DeadlineConfig) -> Option<(usize, Way)> {
+        let mut classes = self.classes.iter_mut().enumerate();
+        classes.find_map(|(number, class)| Some((number, class.choose(config)?)))
+    }
+
+    /// Class and way whose oldest chain has waited too long for those of higher priority.
+    fn aged(&self, now_ns: u64, config: &DeadlineConfig) -> Option<(usize, Way)> {
+        let highest = self.classes.iter().position(|class| !class.is_empty())?;
+        let lower = self.classes.iter().enumerate().skip(highest + 1);
+        let oldest = lower.filter_map(|(number, class)| Some((number, class.oldest()?)));
+        let (number, (way, came_ns)) = oldest.min_by_key(|(_, (_, came_ns))| *came_ns)?;
+        (came_ns.saturating_add(config.ageing_ns) <= now_ns).then_some((number, way))
     }
 }
 
@@ -113,6 +181,7 @@ struct Shared<M: Machine> {
 /// The deadline scheduler of a drive, from which each hardware queue gets its part.
 pub struct Deadline<M: Machine> {
     config: DeadlineConfig,
+    groups: Option<Arc<Groups<M>>>,
     shared: Arc<M::Lock<Shared<M>>>,
 }
 
@@ -122,43 +191,53 @@ impl<M: Machine> Deadline<M> {
     pub fn new(config: DeadlineConfig, hardware_queues: usize) -> Self {
         let queues = (0..hardware_queues).map(|_| Queue::new()).collect();
         let shared = Shared { queues, number: 0 };
-        Deadline { config, shared: Arc::new(M::Lock::new("scheduler", shared)) }
+        Deadline { config, groups: None, shared: Arc::new(M::Lock::new("scheduler", shared)) }
+    }
+
+    /// With the groups whose priorities count from a chain's insertion on; without, all chains are
+    /// [`Priority::BestEffort`].
+    #[must_use]
+    pub fn with_groups(self, groups: Option<Arc<Groups<M>>>) -> Self {
+        Deadline { groups, ..self }
     }
 
     /// The part of hardware queue `hctx`, below the number that the drive has.
     #[must_use]
     pub fn queue(&self, hctx: u16) -> Box<dyn Scheduler<M>> {
-        let (config, shared) = (self.config, Arc::clone(&self.shared));
-        Box::new(DeadlineQueue { config, hctx: hctx.into(), shared })
+        let (groups, shared) = (self.groups.clone(), Arc::clone(&self.shared));
+        let (config, view) = (self.config, GroupView::new());
+        Box::new(DeadlineQueue { config, groups, view, hctx: hctx.into(), shared })
     }
 }
 
 /// A hardware queue's part of a [`Deadline`].
 struct DeadlineQueue<M: Machine> {
     config: DeadlineConfig,
+    groups: Option<Arc<Groups<M>>>,
+    view: GroupView<M>,
     hctx: usize,
     shared: Arc<M::Lock<Shared<M>>>,
 }
 
 impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
     fn insert(&mut self, batch: &mut Batch<'_, M>) {
+        if let Some(groups) = self.groups.as_ref().filter(|groups| self.view.is_old(groups)) {
+            self.view.renew(groups);
+        }
         let mut shared = self.shared.lock();
         let Shared { queues, number } = &mut *shared;
         let queue = &mut queues[self.hctx];
         M::work(Stage::Search, batch.len());
         while let Some(chain) = batch.next() {
-            let way = Way::of(chain.op());
-            let sorted = &mut queue.ways[way as usize];
+            let priority = self.view.row(chain.group()).map(|row| row.priority);
+            let class = &mut queue.classes[priority.unwrap_or_default() as usize];
+            let sorted = &mut class.ways[Way::of(chain.op()) as usize];
             let chain = match sorted.merge(chain, batch) {
                 Ok(()) => continue,
                 Err(chain) => chain,
             };
-            let expire_ns = match way {
-                Way::Read => self.config.read_expire_ns,
-                Way::Write => self.config.write_expire_ns,
-            };
-            let expires_ns = chain.queued_ns().saturating_add(expire_ns);
-            sorted.insert(Waiting { chain, expires_ns }, *number);
+            let came_ns = chain.admitted_ns();
+            sorted.insert(Waiting { chain, came_ns }, *number);
             *number += 1;
         }
     }
@@ -174,7 +253,8 @@ impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
 
     fn drain(&mut self, left: &mut Leftover<M>) {
         let mut shared = self.shared.lock();
-        for sorted in &mut shared.queues[self.hctx].ways {
+        let classes = &mut shared.queues[self.hctx].classes;
+        for sorted in classes.iter_mut().flat_map(|class| &mut class.ways) {
             while let Some((number, sector)) = sorted.ages.pop_first() {
                 let waiting = sorted.chains.remove(&(sector, number));
                 waiting.into_iter().for_each(|waiting| left.push(waiting.chain));

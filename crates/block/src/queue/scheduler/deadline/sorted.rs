@@ -17,8 +17,8 @@ pub(crate) type Place = (Sector, u64);
 /// A chain that waits.
 pub(crate) struct Waiting<M: Machine> {
     pub(crate) chain: Chain<M>,
-    /// When it is to go first.
-    pub(crate) expires_ns: u64,
+    /// When its oldest part came.
+    pub(crate) came_ns: u64,
 }
 
 /// Chains of one way at one hardware queue.
@@ -75,10 +75,15 @@ impl<M: Machine> Sorted<M> {
         self.ages.first_key_value().map(|(number, sector)| (*sector, *number))
     }
 
-    /// Whether the oldest one has waited as long as it may.
-    pub(crate) fn has_expired(&self, now_ns: u64) -> bool {
+    /// When the oldest one came.
+    pub(crate) fn came_ns(&self) -> Option<u64> {
         let oldest = self.oldest().and_then(|place| self.chains.get(&place));
-        oldest.is_some_and(|waiting| waiting.expires_ns <= now_ns)
+        oldest.map(|waiting| waiting.came_ns)
+    }
+
+    /// Whether the oldest one has waited as long as it may.
+    pub(crate) fn has_expired(&self, now_ns: u64, expire_ns: u64) -> bool {
+        self.came_ns().is_some_and(|came_ns| came_ns.saturating_add(expire_ns) <= now_ns)
     }
 
     /// The place of the next one behind the last that went out.

@@ -6,6 +6,7 @@ use crate::bio::limits::QueueLimits;
 use crate::chain::bio_set::BioSet;
 use crate::chain::bio_set::tests::bio_set;
 use crate::chain::slot::BioList;
+use crate::group::config::GroupConfig;
 use crate::queue::request::Tag;
 use crate::queue::scheduler::Scheduling;
 use alloc::vec;
@@ -18,25 +19,42 @@ use proptest::prelude::*;
 #[derive(Debug, Clone, Copy)]
 struct Io(Op, u64, u32, u64);
 
-const CONFIG: DeadlineConfig =
-    DeadlineConfig { read_expire_ns: 100, write_expire_ns: 300, fifo_batch: 4, writes_starved: 2 };
+const CONFIG: DeadlineConfig = DeadlineConfig {
+    read_expire_ns: 100,
+    write_expire_ns: 300,
+    fifo_batch: 4,
+    writes_starved: 2,
+    ageing_ns: 500,
+};
 
 /// The one queue of a drive, with room for so many chains.
 struct Rig {
     bio_set: alloc::boxed::Box<BioSet<Native>>,
     scheduling: Scheduling<Native>,
     coming: usize,
+    groups: Arc<Groups<Native>>,
 }
 
 impl Rig {
     fn new(chains: usize) -> Rig {
-        let deadline = Deadline::new(CONFIG, 1);
+        let groups = Groups::new();
+        for priority in [Priority::Realtime, Priority::Idle] {
+            let name = alloc::format!("{priority:?}");
+            groups.open(GroupConfig { priority, ..GroupConfig::new(name) }).unwrap();
+        }
+        let deadline = Deadline::new(CONFIG, 1).with_groups(Some(Arc::clone(&groups)));
         let scheduling = Scheduling::new(None, deadline.queue(0), 1);
-        Rig { bio_set: bio_set(chains), scheduling, coming: 0 }
+        Rig { bio_set: bio_set(chains), scheduling, coming: 0, groups }
     }
 
-    /// Inserts these; how many merges there were.
+    /// Inserts these for the default group; how many merges there were.
     fn insert(&mut self, ios: &[Io]) -> u32 {
+        self.insert_as(Priority::BestEffort, ios)
+    }
+
+    /// Inserts these for a group of a priority; how many merges there were.
+    fn insert_as(&mut self, priority: Priority, ios: &[Io]) -> u32 {
+        let group = self.groups.find(&alloc::format!("{priority:?}")).unwrap_or_default();
         let first = self.coming;
         self.coming += ios.len();
         let mut free = self.bio_set.handles(first..self.coming);
@@ -45,6 +63,7 @@ impl Rig {
             let mut slot = free.pop_front().expect("one for each");
             let mut bio = Bio::discard(0, *nr_sectors).with_user_data(number as u64);
             bio.op = *op;
+            let bio = bio.with_group(group);
             slot.bio = ManuallyDrop::new(bio);
             (slot.dev_sector, slot.chain_sectors, slot.q_ns) = (*sector, *nr_sectors, *queued_ns);
             slot.chain_segments = 1;
@@ -140,47 +159,116 @@ fn what_is_taken_out_comes_oldest_first_and_may_come_back() {
     assert_eq!(rig.sectors(0, 3), [1, 5, 9]);
 }
 
+#[test]
+fn realtime_goes_before_best_effort_before_idle_each_by_sector() {
+    let mut rig = Rig::new(8);
+    rig.insert_as(Priority::Idle, &reads(&[20, 10]));
+    rig.insert(&reads(&[40, 30]));
+    assert_eq!(rig.sectors(0, 1), [30]);
+    // A batch of best effort is under way.
+    rig.insert_as(Priority::Realtime, &[Io(Op::Write, 60, 1, 0), Io(Op::Read, 50, 1, 0)]);
+    assert_eq!(rig.sectors(0, 9), [50, 60, 40, 10, 20]);
+    // Neighbours of two groups stay apart.
+    rig.insert_as(Priority::Idle, &reads(&[7]));
+    assert_eq!(rig.insert_as(Priority::Realtime, &reads(&[8])), 0);
+    assert_eq!(rig.sectors(0, 9), [8, 7]);
+}
+
+#[test]
+fn whatever_has_waited_for_the_ageing_time_goes_before_higher_priorities() {
+    let mut rig = Rig::new(20);
+    rig.insert_as(Priority::Idle, &[Io(Op::Write, 3, 1, 0), Io(Op::Read, 1, 1, 60)]);
+    rig.insert(&[Io(Op::Read, 5, 1, 50), Io(Op::Read, 7, 1, 51)]);
+    rig.insert_as(Priority::Realtime, &reads(&[10, 20, 30, 40, 50, 60, 70]));
+    assert_eq!(rig.sectors(499, 1), [10]);
+    // The batch under way ends first; then what is old, the oldest first.
+    assert_eq!(rig.sectors(550, 7), [20, 30, 40, 3, 5, 50, 60]);
+    assert_eq!(rig.sectors(560, 9), [70, 1, 7]);
+}
+
+#[test]
+fn a_live_change_of_priority_holds_for_what_comes_after_it() {
+    let mut rig = Rig::new(4);
+    rig.insert_as(Priority::Idle, &reads(&[10]));
+    rig.insert(&reads(&[20]));
+    let group = rig.groups.find("Idle").unwrap();
+    let config = rig.groups.config(group).unwrap();
+    rig.groups.set(group, GroupConfig { priority: Priority::Realtime, ..config }).unwrap();
+    rig.insert_as(Priority::Idle, &reads(&[30]));
+    assert_eq!(rig.sectors(0, 9), [30, 20, 10]);
+}
+
 fn io() -> impl Strategy<Value = Io> {
     let op = prop_oneof![3 => Just(Op::Read), 3 => Just(Op::Write), 1 => Just(Op::Discard)];
     (op, 0u64..200, 1u32..6).prop_map(|(op, sector, nr)| Io(op, sector, nr, 0))
+}
+
+/// A bio that waits.
+struct Waits {
+    priority: Priority,
+    is_read: bool,
+    came_ns: u64,
+    /// Chains of its priority that went past it since it expired.
+    passed: u32,
+    /// Younger chains of higher priority that went past it since it is old.
+    overtaken: u32,
+}
+
+impl Waits {
+    /// A chain of another priority, whose oldest bio came at some time, goes before it.
+    fn goes_by(&mut self, priority: Priority, came_ns: u64, now_ns: u64) {
+        let expire_ns = if self.is_read { CONFIG.read_expire_ns } else { CONFIG.write_expire_ns };
+        let waited_ns = now_ns - self.came_ns;
+        self.passed += u32::from(priority == self.priority && waited_ns >= expire_ns);
+        let is_above = priority < self.priority && came_ns > self.came_ns;
+        self.overtaken += u32::from(is_above && waited_ns >= CONFIG.ageing_ns);
+    }
+}
+
+fn priority() -> impl Strategy<Value = Priority> {
+    prop_oneof![Just(Priority::Realtime), Just(Priority::BestEffort), Just(Priority::Idle)]
 }
 
 proptest! {
     #[test]
     fn every_bio_comes_out_once_and_none_waits_much_longer_than_it_may(
         rounds in proptest::collection::vec(
-            (proptest::collection::vec(io(), 0..8), 0usize..6, 0u64..60), 1..40,
+            (proptest::collection::vec((priority(), io()), 0..8), 0usize..6, 0u64..60), 1..60,
         ),
     ) {
         let count = rounds.iter().map(|(ios, ..)| ios.len()).sum::<usize>();
         let mut rig = Rig::new(count);
-        // Of each bio: whether it reads, when it came, and how many chains went past it since
-        // it expired.
-        let mut waiting: Vec<Option<(bool, u64, u32)>> = Vec::new();
+        let mut waiting: Vec<Option<Waits>> = Vec::new();
         let (mut now_ns, mut out) = (0, 0);
         let all = rounds.into_iter().chain([(Vec::new(), usize::MAX, 0)]);
-        for (mut ios, picks, pause_ns) in all {
+        for (ios, picks, pause_ns) in all {
             now_ns += pause_ns;
-            ios.iter_mut().for_each(|io| io.3 = now_ns);
-            waiting.extend(ios.iter().map(|io| Some((io.0 == Op::Read, now_ns, 0))));
-            rig.insert(&ios);
+            for (priority, mut io) in ios {
+                io.3 = now_ns;
+                let (is_read, came_ns) = (io.0 == Op::Read, now_ns);
+                waiting.push(Some(Waits { priority, is_read, came_ns, passed: 0, overtaken: 0 }));
+                rig.insert_as(priority, &[io]);
+            }
             for _ in 0..picks {
                 let Some((_, bios)) = rig.next(now_ns) else { break };
+                let mut gone = Vec::new();
                 for bio in bios {
-                    prop_assert!(waiting[bio as usize].take().is_some(), "bio {bio} twice");
-                    out += 1;
+                    let taken = waiting[bio as usize].take();
+                    prop_assert!(taken.is_some(), "bio {bio} twice");
+                    gone.extend(taken);
                 }
+                out += gone.len();
+                let came_ns = gone.iter().map(|bio| bio.came_ns).min().unwrap_or(0);
                 let mut expired = 0;
-                for (is_read, came_ns, passed) in waiting.iter_mut().flatten() {
-                    let expire_ns = if *is_read { 100 } else { 300 };
-                    if came_ns.saturating_add(expire_ns) <= now_ns {
-                        expired += 1;
-                        *passed += 1;
-                    }
+                for bio in waiting.iter_mut().flatten() {
+                    bio.goes_by(gone[0].priority, came_ns, now_ns);
+                    expired += u32::from(bio.passed > 0);
                     // The batch under way, and for each that expired before it, one batch of
                     // its own way and as many of the other as may go before.
                     let most = 4 + 4 * (1 + 2) * (expired + 8);
-                    prop_assert!(*passed <= most, "{passed} went past it");
+                    prop_assert!(bio.passed <= most, "{} went past it", bio.passed);
+                    // The batch under way.
+                    prop_assert!(bio.overtaken <= 4, "{} overtook it", bio.overtaken);
                 }
             }
         }
