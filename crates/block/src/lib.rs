@@ -52,7 +52,7 @@ pub use queue::driver::{
     TagScope, align_inwards,
 };
 pub use queue::request::{Dispatch, Request, Segments, Tag};
-pub use queue::scheduler::cost::{CostModel, OpCost};
+pub use queue::scheduler::cost::{CostModel, OpCost, OpRates};
 pub use queue::scheduler::deadline::{Deadline, DeadlineConfig};
 pub use queue::scheduler::{Batch, Chain, Done, Leftover, Pick, Scheduler, SchedulerKind};
 pub use queue::tag::TagSet;
