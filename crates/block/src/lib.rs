@@ -52,7 +52,7 @@ pub use queue::driver::{
     TagScope, align_inwards,
 };
 pub use queue::request::{Dispatch, Request, Segments, Tag};
-pub use queue::scheduler::cost::{CostModel, OpCost};
+pub use queue::scheduler::cost::{CostModel, OpCost, OpRates};
 pub use queue::scheduler::deadline::{Deadline, DeadlineConfig};
 pub use queue::scheduler::fair::Fair;
 pub use queue::scheduler::latency::Latency;

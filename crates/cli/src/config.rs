@@ -6,6 +6,7 @@
 
 mod checked;
 mod controller;
+mod cost;
 mod document;
 mod paths;
 mod problem;

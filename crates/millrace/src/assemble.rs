@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use millrace_block::{
-    Controller, ControllerConfig, Disk, DiskConfig, Error, ErrorKind, Layout, SchedulerKind,
-    ServingConfig, Spread, Stack, TRACE_RING_EVENTS, Tracer, Volume, blktrace,
+    Controller, ControllerConfig, CostModel, Disk, DiskConfig, Error, ErrorKind, Layout,
+    SchedulerKind, ServingConfig, Spread, Stack, TRACE_RING_EVENTS, Tracer, Volume, blktrace,
 };
 use millrace_drives::{FaultControl, Spec, SpecError, controller_of};
 use millrace_machine::{CpuId, Machine, Native, NodeId};
@@ -34,6 +34,8 @@ pub struct DriveOptions {
     pub queue_depth: Option<u32>,
     /// A request not answered in this time is looked after; 0 for never.
     pub timeout_ns: u64,
+    /// What I/Os cost it, for schedulers that share by that.
+    pub cost: CostModel,
     /// The CPU of a worker that may serve it for others; the drive has no place for one without.
     pub worker: Option<CpuId>,
     /// Which drive it is in traces: the minor number of its device.
@@ -50,6 +52,7 @@ impl Default for DriveOptions {
             hardware_queues: layer.hardware_queues,
             queue_depth: layer.queue_depth,
             timeout_ns: layer.timeout_ns,
+            cost: layer.cost,
             worker: None,
             minor: 0,
         }
@@ -192,6 +195,7 @@ pub fn open_drive(
         hardware_queues: options.hardware_queues,
         queue_depth: options.queue_depth,
         timeout_ns: options.timeout_ns,
+        cost: options.cost,
         io_threads,
         controller,
         worker: options.worker,

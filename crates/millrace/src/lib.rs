@@ -119,10 +119,10 @@ pub use config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
 pub use created::{Created, FileId, file_id};
 pub use io_error::IoError;
 pub use millrace_block::{
-    Again, Bio, Buffer, CHUNK_SECTORS_MAX, ChannelConfig, Completion, ControllerConfig, Disk,
-    DiskConfig, Error, ErrorKind, Layout, Op, OpFlags, QueueLimits, Reject, Rejected,
-    SchedulerKind, Sector, SectorCount, Serving, ServingConfig, Sharing, Spread, Stack, Stamp,
-    Status,
+    Again, Bio, Buffer, CHUNK_SECTORS_MAX, ChannelConfig, Completion, ControllerConfig, CostModel,
+    Disk, DiskConfig, Error, ErrorKind, Layout, Op, OpCost, OpFlags, OpRates, QueueLimits, Reject,
+    Rejected, SchedulerKind, Sector, SectorCount, Serving, ServingConfig, Sharing, Spread, Stack,
+    Stamp, Status,
 };
 pub use millrace_drives::{Spec, Words, nearest, open_on};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};

@@ -38,7 +38,8 @@ impl<M: Machine> Disk<M> {
                 Ok(())
             }
             SchedulerKind::Deadline => {
-                let deadline = Deadline::new(DeadlineConfig::default(), self.hctxs.len());
+                let deadline = Deadline::new(DeadlineConfig::default(), self.hctxs.len())
+                    .with_groups(self.config.groups.clone());
                 set_all(self, Some(kind), |hctx| deadline.queue(hctx))
             }
             SchedulerKind::Fair => {

@@ -101,6 +101,12 @@ impl<M: Machine> Chain<M> {
     pub fn queued_ns(&self) -> u64 {
         self.0.q_ns
     }
+
+    /// When the limits of its group let its first bio pass: if it never waited for one, when that
+    /// was submitted. Of a wait longer than 4 s, 4 s are known.
+    pub(crate) fn admitted_ns(&self) -> u64 {
+        self.0.q_ns + u64::from(self.0.waited.g_ns)
+    }
 }
 
 /// Chains on their way into a scheduler, in the order in which they came.

@@ -186,7 +186,8 @@ fn volumes(raw: &RawConfig, checked: &mut Checked, problems: &mut Problems) {
             let drive = &raw.drives[place];
             let (line, keys) = (drive.spec.line, drive.key_lines.clone());
             checked.lines.drives.push(DriveLines { line, keys });
-            let options = drive.queues.over(volume.queues);
+            let mut options = drive.queues.over(volume.queues);
+            options.cost = drive.cost.unwrap_or(options.cost);
             if let Err(text) = check_scheduler(options.scheduler, options.stack) {
                 let said = drive.queues.scheduler.or(volume.queues.scheduler);
                 let line = said.map_or(line, |(_, line)| line);

@@ -111,6 +111,18 @@ impl<'a> Section<'a> {
         Some(Section::new(format!("[{key}]"), line, self.text, table))
     }
 
+    /// Takes a table out that stands in this section: `key = { ... }` or `key.... = ...`.
+    pub fn table(&mut self, key: &'static str, problems: &mut Problems) -> Option<Section<'a>> {
+        let entry = self.take(key)?;
+        let title = format!("{key} of {}", self.title);
+        let DeValue::Table(table) = entry.value.get_ref() else {
+            let text = format!("{title}: several keys with values; write {key}.KEY = VALUE");
+            problems.add(entry.line, text);
+            return None;
+        };
+        Some(Section::new(title, entry.line, self.text, table))
+    }
+
     /// Takes all `[[key]]` sections out.
     pub fn sections(&mut self, key: &'static str, problems: &mut Problems) -> Vec<Section<'a>> {
         let Some(entry) = self.take(key) else { return Vec::new() };

@@ -8,12 +8,13 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use millrace::{DriveOptions, Listen, ServerConfig};
+use millrace::{CostModel, DriveOptions, Listen, ServerConfig};
 use millrace_block::{SchedulerKind, Serving, Spread, Stack};
 use millrace_drives::{Spec, SpecError};
 use millrace_reactor::Backend;
 
 use super::controller::{self, RawController};
+use super::cost;
 use super::document::{Located, Section, parse};
 use super::paths;
 use super::problem::{Problems, nearest};
@@ -68,8 +69,7 @@ impl Queues {
             hardware_queues: self.hardware.or(general.hardware).unwrap_or(default.hardware_queues),
             queue_depth: self.depth.or(general.depth),
             timeout_ns: self.timeout_ns.or(general.timeout_ns).unwrap_or(default.timeout_ns),
-            worker: None,
-            minor: 0,
+            ..default
         }
     }
 }
@@ -114,6 +114,8 @@ pub struct RawDrive {
     pub controller: Option<Located<String>>,
     /// Its queues.
     pub queues: Queues,
+    /// What I/Os cost it, if that is said.
+    pub cost: Option<CostModel>,
 }
 
 /// A `[[volume]]`.
@@ -283,6 +285,7 @@ fn printable(name: Located<String>, problems: &mut Problems) -> Option<Located<S
 fn drive(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Option<RawDrive> {
     let name = name(&mut section, problems);
     let queues = Queues::read(&mut section, problems);
+    let cost = cost::read(&mut section, problems);
     let controller = section.string("controller", problems);
     let text = section.string("spec", problems);
     let driver = section.string("driver", problems);
@@ -306,7 +309,7 @@ fn drive(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opti
     paths::resolve(&mut spec, base);
     let controller = one_controller(&mut spec, line, controller, problems);
     let spec = Located { value: spec, line };
-    Some(RawDrive { name: name?, spec, key_lines, controller, queues })
+    Some(RawDrive { name: name?, spec, key_lines, controller, queues, cost })
 }
 
 /// Reports values of a driver's keys that make no sense, at the line of the key if it has one.

@@ -46,6 +46,8 @@ fn the_keys_of_every_section_are_those_of_the_document() {
     // With `spec` the keys of a driver are inside it.
     let drive = known("[[drive]]\nspec = \"null\"");
     assert_eq!(documented("## `[[drive]]`"), drive);
+    let cost = known("[[drive]]\nname = \"d\"\nspec = \"null\"\n[drive.cost]");
+    assert_eq!(documented("### `cost`"), cost);
 }
 
 #[test]

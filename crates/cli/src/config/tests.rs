@@ -45,6 +45,40 @@ fn one_drive_is_linear_unless_told_otherwise_and_several_are_a_stripe() {
 }
 
 #[test]
+fn a_drive_says_what_it_does_in_a_second_and_the_layer_gets_costs() {
+    use millrace::{CostModel, OpCost, OpRates};
+    let cost = |text: &str| plan(&whole(text, "", "")).config.volumes[0].drives[0].options.cost;
+    let rates = |random_iops, sequential_iops, bytes_per_s| {
+        OpCost::of_rates(&OpRates { random_iops, sequential_iops, bytes_per_s })
+    };
+    let dotted = "cost.read-iops = 98000\ncost.read-bandwidth = 540000000\n\
+                  cost.write-iops = 90000\ncost.write-sequential-iops = 95000\n\
+                  cost.write-bandwidth = \"512m\"\n";
+    let expected = CostModel {
+        read: rates(98_000, 98_000, 540_000_000),
+        write: rates(90_000, 95_000, 512 << 20),
+    };
+    assert_eq!((cost(dotted), cost("")), (expected, CostModel::default()));
+    let inline = "cost = { read-iops = 98000, read-bandwidth = 540000000, write-iops = 90000, \
+                  write-sequential-iops = 95000, write-bandwidth = \"512m\" }\n";
+    assert_eq!(cost(inline), expected);
+    let found = problems(&whole("cost.read-iop = 1\ncost.write-iops = 0\n", "", ""));
+    let missing = "m.toml:4: cost of [[drive]]: add read-iops, read-bandwidth, write-bandwidth; \
+                   millrace bench --calibrate DRIVE measures and prints them";
+    let range = "m.toml:5: write-iops = \"0\": write a whole number from 1 to 1000000000";
+    assert!(found.contains(&missing.to_owned()) && found.contains(&range.to_owned()), "{found:?}");
+    let like = "unknown key \"read-iop\" in cost of [[drive]]; did you mean \"read-iops\"?";
+    assert!(found.iter().any(|problem| problem.contains(like)), "{found:?}");
+    let found = problems(&whole("cost = 5\n", "", ""));
+    let text = "m.toml:4: cost of [[drive]]: several keys with values; write cost.KEY = VALUE";
+    assert_eq!(found, [text]);
+    let found = problems(&whole(&dotted.replace("512m", "4095"), "", ""));
+    let text =
+        "m.toml:8: write-bandwidth = \"4095\": write the bytes of a second, from 4k to 1024t";
+    assert_eq!(found, [text]);
+}
+
+#[test]
 fn values_of_drivers_are_checked_with_the_rest_at_the_line_of_their_key() {
     let drive = |keys: &str| {
         let text = format!("[[drive]]\nname = \"d0\"\ndriver = \"file\"\n{keys}{VOLUME}{EXPORT}");

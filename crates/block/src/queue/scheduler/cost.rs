@@ -1,9 +1,21 @@
 //! `CostModel`: what an I/O costs a drive, as if it did nothing else: a base and a price per byte.
 //!
-//! Part of a disk's settings, measured by `millrace bench --calibrate`; `fair` shares by it. Only
-//! ratios matter. Kernel counterpart: `struct ioc_params`, the coefficients of `io.cost.model`.
+//! Part of a disk's settings, made of rates that `millrace bench --calibrate` measures; `fair`
+//! shares by it. Only ratios matter. Kernel counterpart: `struct ioc_params`, the coefficients of
+//! `io.cost.model`.
 
 use crate::bio::{Op, Sector, SectorCount};
+
+/// How much a drive does in a second if it does nothing else, with enough in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpRates {
+    /// I/Os of 4 KiB at random places, 1 or more.
+    pub random_iops: u64,
+    /// I/Os of 4 KiB that follow each other, one request each, 1 or more.
+    pub sequential_iops: u64,
+    /// Bytes of large I/Os that follow each other, 4,096 or more.
+    pub bytes_per_s: u64,
+}
 
 /// What reads, or writes, cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +26,28 @@ pub struct OpCost {
     pub sequential_ns: u32,
     /// For each byte, in picoseconds.
     pub byte_ps: u32,
+}
+
+impl OpCost {
+    /// The cost by which I/Os of 4 KiB, and bytes, come to these rates. A base is 0 where the bytes
+    /// alone take all of the time.
+    ///
+    /// # Source
+    /// `calc_lcoefs` of the kernel's block/blk-iocost.c.
+    #[must_use]
+    pub fn of_rates(rates: &OpRates) -> OpCost {
+        let least = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+        let byte_ps = 1_000_000_000_000 / rates.bytes_per_s.max(1);
+        let base_ns = |iops: u64| {
+            let each_ps = 1_000_000_000_000 / iops.max(1);
+            least(each_ps.saturating_sub(byte_ps.saturating_mul(4_096)) / 1_000)
+        };
+        OpCost {
+            random_ns: base_ns(rates.random_iops),
+            sequential_ns: base_ns(rates.sequential_iops),
+            byte_ps: least(byte_ps),
+        }
+    }
 }
 
 /// What I/Os cost a drive.
@@ -45,5 +79,32 @@ impl CostModel {
         // 2^32 sectors of 512 bytes at 2^32 ps are more than 64 bits: no request is that long.
         let moved_ns = bytes.min(1 << 31) * u64::from(cost.byte_ps) / 1_000;
         (u64::from(base_ns) + moved_ns).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_io_of_4_kib_and_a_long_one_cost_what_they_take_at_their_rates() {
+        let rates =
+            OpRates { random_iops: 98_000, sequential_iops: 120_000, bytes_per_s: 540_000_000 };
+        let read = OpCost::of_rates(&rates);
+        assert_eq!(read, OpCost { random_ns: 2_622, sequential_ns: 751, byte_ps: 1_851 });
+        let model = CostModel { read, ..CostModel::default() };
+        let cost = |sectors, last_end| model.of(Op::Read, (0, sectors), last_end);
+        assert_eq!((cost(8, 1), cost(8, 0)), (10_203, 8_332));
+        // A mebibyte at 540 MB/s is 1.942 ms.
+        assert_eq!(cost(2048, 0), 1_941_665);
+    }
+
+    #[test]
+    fn rates_that_bytes_alone_explain_leave_no_base() {
+        let rates = OpRates { random_iops: 1, sequential_iops: 400_000, bytes_per_s: 1 << 30 };
+        let cost = OpCost::of_rates(&rates);
+        assert_eq!((cost.random_ns, cost.sequential_ns, cost.byte_ps), (999_996_186, 0, 931));
+        let slowest = OpRates { random_iops: 0, sequential_iops: 0, bytes_per_s: 0 };
+        assert_eq!(OpCost::of_rates(&slowest).byte_ps, u32::MAX);
     }
 }
