@@ -43,11 +43,11 @@ impl<M: Machine> Disk<M> {
                 set_all(self, Some(kind), |hctx| deadline.queue(hctx))
             }
             SchedulerKind::Fair => {
-                let fair = Fair::new(&groups_of(self), self.config.cost, self.hctxs.len());
+                let fair = Fair::new(&groups_of(self), self.config.cost, queues_tags(self));
                 set_all(self, Some(kind), |hctx| fair.queue(hctx))
             }
             SchedulerKind::Latency => {
-                let latency = Latency::new(&groups_of(self), self.config.cost, self.hctxs.len());
+                let latency = Latency::new(&groups_of(self), self.config.cost, queues_tags(self));
                 set_all(self, Some(kind), |hctx| latency.queue(hctx))
             }
         }
@@ -77,6 +77,14 @@ impl<M: Machine> Disk<M> {
         });
         kind
     }
+}
+
+/// How many hardware queues a drive has, and how many tags those have together.
+fn queues_tags<M: Machine>(disk: &Disk<M>) -> (usize, u32) {
+    let first = &disk.hctxs[0].tags;
+    let is_own = |at: &usize| *at == 0 || !Arc::ptr_eq(&disk.hctxs[*at].tags, first);
+    let sets = (0..disk.hctxs.len()).filter(is_own).count() as u32;
+    (disk.hctxs.len(), first.depth_with_reserved().saturating_mul(sets))
 }
 
 /// The groups that share a drive; the default one, if nobody is told apart.

@@ -19,10 +19,11 @@ use crate::queue::scheduler::share::{Policy, Shared};
 pub struct Fair<M: Machine>(Arc<Shared<M>>);
 
 impl<M: Machine> Fair<M> {
-    /// A scheduler for a drive with so many hardware queues, shared by these groups.
+    /// A scheduler for a drive, shared by these groups: so many hardware queues, and the tags that
+    /// they have together.
     #[must_use]
-    pub fn new(groups: &Arc<Groups<M>>, cost: CostModel, hardware_queues: usize) -> Self {
-        Fair(Shared::new(Policy::Weights, groups, cost, hardware_queues))
+    pub fn new(groups: &Arc<Groups<M>>, cost: CostModel, queues_tags: (usize, u32)) -> Self {
+        Fair(Shared::new(Policy::Weights, groups, cost, queues_tags))
     }
 
     /// The part of hardware queue `hctx`, below the number that the drive has.

@@ -67,7 +67,7 @@ impl<M: Machine> Shared<M> {
         policy: Policy,
         groups: &Arc<Groups<M>>,
         cost: CostModel,
-        queues: usize,
+        (queues, tags): (usize, u32),
     ) -> Arc<Self> {
         let mail = |_| M::Lock::new("share-mail", Mail::default());
         Arc::new(Shared {
@@ -77,7 +77,7 @@ impl<M: Machine> Shared<M> {
             epoch: M::Word::new(0),
             due_ns: M::Word::new(0),
             mails: (0..queues).map(mail).collect(),
-            agreement: M::Lock::new("share-agreement", Agreement::new(queues)),
+            agreement: M::Lock::new("share-agreement", Agreement::new(queues, tags)),
         })
     }
 
@@ -231,7 +231,10 @@ impl<M: Machine> ShareQueue<M> {
             match self.hold_of(flow, others_wait, now_ns) {
                 Some(held) => hold = held,
                 None => {
-                    let key = (flow.priority, !flow.has_target, flow.start, at);
+                    // One of priority idle that had nothing for too long goes first.
+                    let starved = flow.is_idle() && others_wait;
+                    let priority = if starved { Priority::Realtime } else { flow.priority };
+                    let key = (priority, !flow.has_target, flow.start, at);
                     best = Some(best.map_or(key, |best: (_, _, _, _)| best.min(key)));
                 }
             }

@@ -131,7 +131,7 @@ pub(crate) struct Agreement<M: Machine> {
 }
 
 impl<M: Machine> Agreement<M> {
-    pub(crate) fn new(queues: usize) -> Self {
+    pub(crate) fn new(queues: usize, tags: u32) -> Self {
         Agreement {
             at_ns: 0,
             contended_ns: 0,
@@ -140,7 +140,7 @@ impl<M: Machine> Agreement<M> {
             virtual_ns: 0,
             rate: 1024,
             largest: 0,
-            depth: Depth::new(queues),
+            depth: Depth::new(queues, tags),
             shares: alloc::vec![0; queues],
             machine: PhantomData,
         }
@@ -200,6 +200,7 @@ impl<M: Machine> Agreement<M> {
                 let served = entry.served - entry.known;
                 entry.known = entry.served;
                 total.served += served;
+                seen.in_flight += entry.in_flight;
                 total.demand += entry.demand();
                 if is_fresh {
                     entry.was_steady = core::mem::replace(&mut entry.steady, true);

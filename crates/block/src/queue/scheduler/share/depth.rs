@@ -23,8 +23,10 @@ const DECIDE_NS: u64 = 1_000_000;
 /// How often the shortest times are looked for, and with how many requests.
 const PROBE_NS: u64 = 5_000_000_000;
 const PROBE_IOS: u64 = 24;
+/// And how soon after groups meet.
+const FIRST_PROBE_NS: u64 = 20_000_000;
 /// Time that does not count: a drive that answers at once has none to compare.
-const SLACK_NS: u64 = 5_000;
+const SLACK_NS: u64 = 2_000;
 /// Requests of a group with a target between two looks at its percentile; or this time.
 const TARGET_IOS: u64 = 200;
 const TARGET_NS: u64 = 50_000_000;
@@ -123,6 +125,8 @@ pub(crate) struct Seen {
     pub(crate) sums: ClassSums,
     /// The depth held something back.
     pub(crate) full: bool,
+    /// Requests at the drive, as far as queues have posted.
+    pub(crate) in_flight: u32,
     targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
 }
 
@@ -149,8 +153,8 @@ impl Seen {
 /// A look for the shortest times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Probe {
-    /// So many requests that found others at the drive come back first.
-    Drains(u64),
+    /// Requests that found others at the drive come back first.
+    Drains,
     /// Those that are looked for come back.
     Counts,
 }
@@ -160,30 +164,38 @@ pub(crate) struct Depth {
     /// Requests at the drive; none: as many as there are.
     depth: Option<u32>,
     least: u32,
-    /// Where it was when it was last on, in 16ths.
+    /// Where it was when it was last on, in 16ths, and the most that it may be.
     sixteenths: u64,
+    most: u64,
+    /// Where a target was missed last.
+    missed_at: u64,
     sums: ClassSums,
     full: bool,
     decided_ns: u64,
     /// Shortest mean time of each kind, in this era and in the one before.
     shortest: [[u64; CLASSES]; 2],
-    era_ns: u64,
+    /// When the next era begins.
+    probe_ns: u64,
     probing: Option<Probe>,
     targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
     targets_ns: u64,
 }
 
 impl Depth {
-    pub(crate) fn new(queues: usize) -> Self {
+    /// For a drive with so many queues, which have so many tags together.
+    pub(crate) fn new(queues: usize, tags: u32) -> Self {
+        let most = u64::from((tags - tags / 8).max(1)) * 16;
         Depth {
             depth: None,
             least: (queues as u32).clamp(2, 8),
-            sixteenths: 16 * 16,
+            sixteenths: most.min(16 * 16),
+            most,
+            missed_at: u64::MAX / 16,
             sums: ClassSums::default(),
             full: false,
             decided_ns: 0,
             shortest: [[u64::MAX; CLASSES]; 2],
-            era_ns: 0,
+            probe_ns: 0,
             probing: None,
             targets: Vec::new(),
             targets_ns: 0,
@@ -205,9 +217,14 @@ impl Depth {
     pub(crate) fn next(&mut self, seen: &Seen, by_targets: bool, now_ns: u64) -> u32 {
         self.sums.add(&seen.sums);
         self.full |= seen.full;
+        if self.depth.is_none() && now_ns >= self.probe_ns {
+            // What went past the scheduler while one group was alone comes back first.
+            (self.probe_ns, self.probing) = (now_ns + FIRST_PROBE_NS, None);
+            self.shortest = [[u64::MAX; CLASSES]; 2];
+        }
         match by_targets {
             true => self.look_at_targets(seen, now_ns),
-            false => self.look_at_times(now_ns),
+            false => self.look_at_times(seen.in_flight, now_ns),
         }
         let depth = match self.probing {
             Some(_) => self.least,
@@ -217,10 +234,10 @@ impl Depth {
     }
 
     /// Steers by how long requests take.
-    fn look_at_times(&mut self, now_ns: u64) {
+    fn look_at_times(&mut self, in_flight: u32, now_ns: u64) {
         let ios = self.sums.ios();
         match self.probing {
-            Some(Probe::Drains(more)) if ios >= more => {
+            Some(Probe::Drains) if in_flight <= self.least && ios >= PROBE_IOS => {
                 self.probing = Some(Probe::Counts);
                 return self.start_over(now_ns);
             }
@@ -235,10 +252,10 @@ impl Depth {
         if ios < DECIDE_IOS || now_ns < self.decided_ns + DECIDE_NS {
             return;
         }
-        if now_ns >= self.era_ns + PROBE_NS {
+        if now_ns >= self.probe_ns {
             self.shortest = [[u64::MAX; CLASSES], self.shortest[0]];
-            self.era_ns = now_ns;
-            self.probing = Some(Probe::Drains(self.depth.unwrap_or(64).min(1024).into()));
+            self.probe_ns = now_ns + PROBE_NS;
+            self.probing = Some(Probe::Drains);
             return self.start_over(now_ns);
         }
         self.learn();
@@ -246,9 +263,14 @@ impl Depth {
         if over > 1638 {
             self.sixteenths = (self.sixteenths * 4 / 5).max(u64::from(self.least) * 16);
         } else if over < 1331 && self.full {
-            self.sixteenths = (self.sixteenths * 9 / 8 + 8).min(1 << 20);
+            self.grow(self.sixteenths / 8 + 8);
         }
         self.start_over(now_ns);
+    }
+
+    /// Grows, but leaves an eighth of the tags to whoever has something to do now and then.
+    fn grow(&mut self, by: u64) {
+        self.sixteenths = (self.sixteenths + by).min(self.most);
     }
 
     fn start_over(&mut self, now_ns: u64) {
@@ -299,12 +321,16 @@ impl Depth {
         let over = overs.map(|(_, target, counts)| counts.over(*target)).max();
         match over {
             Some(over) if over > 1024 => {
+                self.missed_at = self.sixteenths;
                 self.sixteenths = (self.sixteenths * 2 / 3).max(16);
             }
+            // Fast where there was no miss lately, slowly where there was.
             Some(over) if over < 870 && self.full => {
-                self.sixteenths = (self.sixteenths * 17 / 16 + 4).min(1 << 20);
+                let near = self.sixteenths * 8 > self.missed_at * 7;
+                self.grow(if near { 1 } else { self.sixteenths / 16 + 4 });
+                self.missed_at += self.missed_at / 512;
             }
-            None if self.full => self.sixteenths = (self.sixteenths * 5 / 4 + 16).min(1 << 20),
+            None if self.full => self.grow(self.sixteenths / 4 + 16),
             _ => {}
         }
         self.targets.clear();
