@@ -109,10 +109,13 @@ impl Seat for BellSeat {
     fn wait(&mut self, channel: &mut Channel<Simulated>, until_ns: u64) -> Result<(), Error> {
         let due_ns = channel.sleep_until().map_or(until_ns, |due_ns| due_ns.min(until_ns));
         let spin_ns = due_ns.min(Simulated::now() + SPIN_NS);
-        if Simulated::spin_until(spin_ns, || channel.has_work()) || spin_ns == due_ns {
+        if Simulated::spin_until(spin_ns, || channel.has_work()) {
             return Ok(());
         }
-        self.0.bell.sleep_unless(Some(due_ns), || channel.has_work());
+        if spin_ns < due_ns {
+            self.0.bell.sleep_unless(Some(due_ns), || channel.has_work());
+        }
+        // What was due may be the tick, which would be due again at once.
         channel.tick();
         Ok(())
     }

@@ -69,6 +69,15 @@ fn a_limit_holds_for_a_group_over_its_clients_that_share_a_cpu() {
 }
 
 #[test]
+fn a_client_that_waits_for_a_limit_sleeps() {
+    let mut plan = plan("null", vec![client("a", 1, 32)]);
+    plan.groups[0].limits = GroupLimits { iops: Some(1_000), ..GroupLimits::default() };
+    let contest = run(&plan);
+    let events = contest.sim_events.expect("it is simulated");
+    assert!((98..=102).contains(&contest.clients[0].ios) && events < 20_000, "{contest:?}");
+}
+
+#[test]
 fn a_client_that_starts_late_is_measured_by_the_time_it_had() {
     let mut plan = plan("null:delay=100us", vec![client("a", 1, 1), client("b", 2, 1)]);
     plan.clients[1].start_ns = 70_000_000;
