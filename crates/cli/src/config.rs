@@ -8,6 +8,7 @@ mod checked;
 mod controller;
 mod cost;
 mod document;
+pub mod group;
 mod paths;
 mod problem;
 mod raw;

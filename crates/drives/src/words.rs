@@ -3,7 +3,7 @@
 //! One table for each setting, for configuration files, the command line, specs and reports. Pure.
 //! The words of [`Serving`] stand beside it, since the block layer's own messages use them.
 
-use millrace_block::{SchedulerKind, Serving, Sharing, Spread, Stack, Stamp, TraceStamp};
+use millrace_block::{Priority, SchedulerKind, Serving, Sharing, Spread, Stack, Stamp, TraceStamp};
 use millrace_reactor::Backend;
 
 /// Least likeness (Jaro and Winkler's, 0 to 1) of a word that is offered in the place of another.
@@ -39,6 +39,14 @@ impl Words for SchedulerKind {
         (SchedulerKind::Deadline, "deadline"),
         (SchedulerKind::Fair, "fair"),
         (SchedulerKind::Latency, "latency"),
+    ];
+}
+
+impl Words for Priority {
+    const WORDS: &'static [(Priority, &'static str)] = &[
+        (Priority::Realtime, "realtime"),
+        (Priority::BestEffort, "best-effort"),
+        (Priority::Idle, "idle"),
     ];
 }
 

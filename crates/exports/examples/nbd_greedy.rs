@@ -38,6 +38,7 @@ fn serve(socket: &Path) -> Server {
         description: String::new(),
         volume: Volume::single(disk).expect(OWN),
         read_only: false,
+        group: millrace_exports::ClientGroup::default(),
     };
     let listen = ListenConfig { listen: Listen::Unix(socket.to_owned()), exports: vec![0] };
     let config = ServerConfig { threads: 2, ..ServerConfig::default() };

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use millrace_block::{Disk, DiskConfig, Volume};
+use millrace_exports::ClientGroup;
 use millrace_exports::server::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
 use millrace_reactor::Backend;
 
@@ -26,9 +27,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = DiskConfig { io_threads: threads, ..DiskConfig::default() };
     let volume = Volume::single(Disk::new(opened.driver, config)?)?;
     let (name, description) = ("vol0".to_owned(), drive);
-    let listen = Listen::Unix(PathBuf::from(socket));
+    let (listen, group) = (Listen::Unix(PathBuf::from(socket)), ClientGroup::default());
     let _server = Server::start(ServerConfig {
-        exports: vec![ExportConfig { name, description, volume, read_only: false }],
+        exports: vec![ExportConfig { name, description, volume, read_only: false, group }],
         listeners: vec![ListenConfig { listen, exports: vec![0] }],
         threads,
         backend,

@@ -6,6 +6,7 @@
 
 #![doc = include_str!("../README.md")]
 
+mod client_groups;
 mod counters;
 mod faults;
 mod io_threads;
@@ -16,6 +17,7 @@ mod unix_socket;
 pub mod vhost;
 pub mod virtio;
 
+pub use self::client_groups::{ClientGroup, GroupSeats, Seat};
 pub use self::faults::ExportErrors;
 pub use self::nbd::server;
 pub use self::unix_socket::UnixSocket;

@@ -40,7 +40,7 @@ use self::queue::DeviceFlags;
 use crate::io_threads::{Failed, IoThreads, NativeThread, Place, Service, cpu_of};
 use crate::stop::deadline_after;
 use crate::virtio::ID_BYTES;
-use crate::{ExportErrors, UnixSocket};
+use crate::{ClientGroup, ExportErrors, Seat, UnixSocket};
 
 pub use self::io_thread::{pace, polling};
 pub use self::local::LocalDevice;
@@ -102,6 +102,8 @@ pub struct VhostExport {
     pub pin_memory: bool,
     /// The tenant that the export's I/O is accounted to.
     pub tenant: u16,
+    /// The group of the virtual machine.
+    pub group: ClientGroup,
 }
 
 /// Settings of all exports to virtual machines.
@@ -125,6 +127,7 @@ struct RunningExport {
     control: Option<NativeThread>,
     /// Guests hear of a new size of their volume as long as this is here.
     _size: SizeWatch<Native>,
+    seat: Seat,
 }
 
 /// Running exports to virtual machines. Dropped without [`VhostServer::stop`], they stop at once.
@@ -191,6 +194,7 @@ impl VhostServer {
             threads,
             control: None,
             _size,
+            seat: export.group.enter(),
         });
         self.notes.extend(notes?);
         Ok(())
@@ -392,12 +396,12 @@ impl RunningExport {
         };
         let mut id = [0; ID_BYTES];
         id[..export.serial.len()].copy_from_slice(export.serial.as_bytes());
-        let tenant = export.tenant;
+        let (tenant, group) = (export.tenant, self.seat.group());
         let body = move || {
             let make = || {
                 let write_back = AtomicBool::new(true);
                 let read_only = config.read_only;
-                let flags = DeviceFlags { write_back, read_only, id, tenant };
+                let flags = DeviceFlags { write_back, read_only, id, tenant, group };
                 let link = Arc::clone(&link);
                 Device::new(Arc::clone(&common), Arc::clone(&thread_states), link, (config, flags))
             };

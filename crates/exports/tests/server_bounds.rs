@@ -40,6 +40,7 @@ fn config(spec: &str, path: PathBuf) -> ServerConfig {
         description: String::new(),
         volume: common::volume(spec, 1),
         read_only: false,
+        group: millrace_exports::ClientGroup::default(),
     };
     let listener = ListenConfig { listen: Listen::Unix(path), exports: vec![0] };
     ServerConfig { exports: vec![export], listeners: vec![listener], ..ServerConfig::default() }

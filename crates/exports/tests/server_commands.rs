@@ -184,6 +184,7 @@ fn read_only_export_refuses_writes_and_serves_reads() {
             description: String::new(),
             volume: common::volume("ram:size=1m", 2),
             read_only: true,
+            group: millrace_exports::ClientGroup::default(),
         });
         config.listeners.iter_mut().for_each(|listener| listener.exports = vec![0]);
     });

@@ -217,6 +217,7 @@ fn socket_file_of_a_dead_server_is_replaced_and_that_of_a_live_one_is_not() {
         description: String::new(),
         volume: common::volume("ram:size=1m", 1),
         read_only: false,
+        group: millrace_exports::ClientGroup::default(),
     });
     let listen = |path| millrace_exports::server::ListenConfig {
         listen: millrace_exports::server::Listen::Unix(path),

@@ -254,6 +254,7 @@ fn the_child_of_the_next_test_serves_until_it_is_killed() {
         pin_memory: false,
         event_idx: true,
         tenant: 0,
+        group: millrace_exports::ClientGroup::default(),
     };
     let say = Arc::new(|_: &str| {});
     let config = VhostConfig { exports: vec![export], backend: Backend::Auto, say };

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use millrace_block::{
-    Controller, ControllerConfig, CostModel, Disk, DiskConfig, Error, ErrorKind, Layout,
+    Controller, ControllerConfig, CostModel, Disk, DiskConfig, Error, ErrorKind, Groups, Layout,
     SchedulerKind, ServingConfig, Spread, Stack, TRACE_RING_EVENTS, Tracer, Volume, blktrace,
 };
 use millrace_drives::{FaultControl, Spec, SpecError, controller_of};
@@ -15,6 +15,7 @@ use millrace_machine::{CpuId, Machine, Native, NodeId};
 use millrace_runtime::WorkerCpus;
 
 use crate::created::{Created, Unfinished};
+use crate::groups::{GroupConfig, open_groups};
 use crate::serving::{check_serving, needs_workers};
 use crate::space::Space;
 
@@ -68,6 +69,8 @@ pub struct VolumeOptions {
     pub io_threads: u16,
     /// Controllers that its drives may name.
     pub controllers: Vec<ControllerConfig>,
+    /// Groups of those who share its drives; without any nobody is told apart, at no cost.
+    pub groups: Vec<GroupConfig>,
     /// Which threads serve the drives.
     pub serving: ServingConfig,
     /// CPUs of the drives' workers, dealt out in turn; not used where [`needs_workers`] says no.
@@ -100,6 +103,8 @@ pub struct Host {
     pub io_threads: u16,
     /// Controllers that drives may name.
     pub controllers: Vec<Arc<Controller<Native>>>,
+    /// Who shares the drives.
+    pub groups: Option<Arc<Groups<Native>>>,
     /// What records the drives' events.
     pub tracer: Option<Arc<Tracer<Native>>>,
 }
@@ -112,7 +117,8 @@ impl Host {
     pub fn new(io_threads: u16, controllers: &[ControllerConfig]) -> Result<Host, Error> {
         let controllers = controllers.iter().cloned().map(Controller::new);
         let controllers = controllers.collect::<Result<_, _>>()?;
-        Ok(Host { io_threads, controllers, tracer: Some(Tracer::new(TRACE_RING_EVENTS)) })
+        let tracer = Some(Tracer::new(TRACE_RING_EVENTS));
+        Ok(Host { io_threads, controllers, groups: None, tracer })
     }
 
     /// The NUMA node of the controller that a drive hangs on, if it is known.
@@ -198,6 +204,7 @@ pub fn open_drive(
         cost: options.cost,
         io_threads,
         controller,
+        groups: host.groups.clone(),
         worker: options.worker,
         tracer: host.tracer.clone(),
         device: drive_device(options.minor),
@@ -228,6 +235,9 @@ pub fn build_volume(
     options: &VolumeOptions,
 ) -> Result<(Arc<Volume<Native>>, Vec<String>), SetupError> {
     let mut host = Host::new(options.io_threads, &options.controllers)?;
+    if !options.groups.is_empty() {
+        host.groups = Some(open_groups(&options.groups)?);
+    }
     if options.trace_ring > 0 {
         host.tracer = Some(Tracer::new(options.trace_ring));
     }

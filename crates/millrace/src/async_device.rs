@@ -15,13 +15,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use millrace_block::{
-    Bio, Buffer, Completion, Error, ErrorKind, Op, Reject, SECTOR_SHIFT, Stamp, Status,
+    Bio, Buffer, Completion, Error, ErrorKind, GroupId, Op, Reject, SECTOR_SHIFT, Stamp, Status,
 };
 use millrace_machine::{Doorbell, Machine, Native, Thread};
 use millrace_runtime::{IoConfig, IoContext};
 
 use crate::block_device::check_range;
 use crate::config::{Part, StartError};
+use crate::groups::group_of;
 use crate::io_error::Io;
 use crate::{ThreadChannel, Volume, stripe};
 
@@ -72,6 +73,8 @@ pub struct AsyncDevice {
     thread: Option<<Native as Machine>::Thread>,
     /// What a person should know of the drives.
     warnings: Vec<String>,
+    /// Of bios that name none.
+    group: GroupId,
 }
 
 /// What tasks hand over to the thread.
@@ -192,7 +195,8 @@ impl AsyncDevice {
         let died = |_| Error::new(ErrorKind::System, "the device's thread panicked");
         let bell = ups.recv().map_err(died)??;
         let volume = Arc::clone(volume);
-        Ok(AsyncDevice { volume, inbox, bell, thread, warnings: Vec::new() })
+        let (warnings, group) = (Vec::new(), GroupId::DEFAULT);
+        Ok(AsyncDevice { volume, inbox, bell, thread, warnings, group })
     }
 
     /// Opens drives, written as specs (`ram:size=1g`, `file:path=/x/d0`), makes a volume of them as
@@ -221,6 +225,15 @@ impl AsyncDevice {
         &self.warnings
     }
 
+    /// Has what it does count towards the group of this name.
+    ///
+    /// # Errors
+    /// `InvalidSetting` if the volume's drives know no such group.
+    pub fn with_group(mut self, name: &str) -> Result<AsyncDevice, Error> {
+        self.group = group_of(&self.volume, name)?;
+        Ok(self)
+    }
+
     /// The volume.
     #[must_use]
     pub fn volume(&self) -> &Arc<Volume> {
@@ -240,7 +253,10 @@ impl AsyncDevice {
     }
 
     /// Starts a bio, which is under way whether the future is awaited or not.
-    pub fn submit(&self, bio: Bio) -> Pending {
+    pub fn submit(&self, mut bio: Bio) -> Pending {
+        if bio.group() == GroupId::DEFAULT {
+            bio = bio.with_group(self.group);
+        }
         let (pending, job) = promised(bio);
         let mut orders = self.inbox.lock();
         let was_empty = orders.jobs.is_empty();

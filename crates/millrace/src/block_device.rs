@@ -91,6 +91,15 @@ impl BlockDevice {
         &self.warnings
     }
 
+    /// Has what it does count towards the group of this name.
+    ///
+    /// # Errors
+    /// `InvalidSetting` if the volume's drives know no such group.
+    pub fn with_group(mut self, name: &str) -> Result<BlockDevice, Error> {
+        self.channel = self.channel.with_group(name)?;
+        Ok(self)
+    }
+
     /// The volume.
     #[must_use]
     pub fn volume(&self) -> &Arc<Volume> {

@@ -11,11 +11,12 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use millrace_block::{
-    Again, Bio, ChannelConfig, Completion, Error, ErrorKind, QueueKind, Rejected, Status,
+    Again, Bio, ChannelConfig, Completion, Error, ErrorKind, GroupId, QueueKind, Rejected, Status,
 };
 use millrace_machine::Native;
 use millrace_runtime::{IoConfig, IoContext, current_reactor};
 
+use crate::groups::group_of;
 use crate::{ThreadChannel, Volume};
 
 /// One thread's way into a volume.
@@ -45,6 +46,8 @@ pub struct Channel {
     // Before the claim: a channel that is dropped drains through the thread's ring.
     inner: ThreadChannel,
     claim: Option<Rc<Claim>>,
+    /// Of bios that name none.
+    group: GroupId,
 }
 
 /// The queues of a volume's drives that the calling thread owns.
@@ -113,11 +116,26 @@ impl Channel {
     pub fn open(volume: &Arc<Volume>, config: ChannelConfig<Native>) -> Result<Channel, Error> {
         let of_threads = volume.disks().iter().any(|disk| disk.kind() == QueueKind::OwnerOnly);
         if !of_threads || config.thread.is_some() {
-            return Ok(Channel { inner: ThreadChannel::open(volume, config)?, claim: None });
+            let inner = ThreadChannel::open(volume, config)?;
+            return Ok(Channel { inner, claim: None, group: GroupId::DEFAULT });
         }
         let claim = CLAIMS.with_borrow_mut(|claims| claims.claim(volume))?;
         let inner = claim.context.borrow_mut().channel(volume, config.depth, config.stamp)?;
-        Ok(Channel { inner, claim: Some(claim) })
+        Ok(Channel { inner, claim: Some(claim), group: GroupId::DEFAULT })
+    }
+
+    /// Has bios that name no group count towards the group of this name.
+    ///
+    /// # Errors
+    /// `InvalidSetting` if the volume's drives know no such group.
+    pub fn with_group(mut self, name: &str) -> Result<Channel, Error> {
+        self.group = group_of(self.volume(), name)?;
+        Ok(self)
+    }
+
+    /// Has bios that name no group, and are submitted from now on, count towards this one.
+    pub fn set_group(&mut self, group: GroupId) {
+        self.group = group;
     }
 
     /// The volume.
@@ -137,7 +155,10 @@ impl Channel {
     /// # Errors
     /// Gives the bio back if the channel is full or the bio can never be served.
     #[inline]
-    pub fn submit(&mut self, bio: Bio) -> Result<(), Rejected> {
+    pub fn submit(&mut self, mut bio: Bio) -> Result<(), Rejected> {
+        if self.group != GroupId::DEFAULT && bio.group() == GroupId::DEFAULT {
+            bio = bio.with_group(self.group);
+        }
         self.inner.submit(bio)
     }
 

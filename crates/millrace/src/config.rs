@@ -12,6 +12,7 @@ use millrace_drives::Spec;
 use millrace_machine::CpuId;
 
 use crate::assemble::{DriveOptions, SetupError};
+use crate::groups::GroupConfig;
 use crate::serving::{check_scheduler, check_serving, default_serving, needs_workers};
 use crate::space::default_layout;
 
@@ -85,6 +86,8 @@ impl VolumeConfig {
 pub struct OpenConfig {
     /// Controllers that drives may name.
     pub controllers: Vec<ControllerConfig>,
+    /// Groups of those who share the drives.
+    pub groups: Vec<GroupConfig>,
     /// The volumes.
     pub volumes: Vec<VolumeConfig>,
     /// For each volume, the I/O threads that will own queues of its file drives; where the list is

@@ -100,6 +100,7 @@ mod block_device;
 mod channel;
 mod config;
 mod created;
+mod groups;
 mod io_error;
 mod opening;
 #[cfg(feature = "serve")]
@@ -117,12 +118,13 @@ pub use block_device::BlockDevice;
 pub use channel::Channel;
 pub use config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
 pub use created::{Created, FileId, file_id};
+pub use groups::{DEFAULT_GROUP, GroupConfig, find_group, open_groups};
 pub use io_error::IoError;
 pub use millrace_block::{
     Again, Bio, Buffer, CHUNK_SECTORS_MAX, ChannelConfig, Completion, ControllerConfig, CostModel,
-    Disk, DiskConfig, Error, ErrorKind, Layout, Op, OpCost, OpFlags, OpRates, QueueLimits, Reject,
-    Rejected, SchedulerKind, Sector, SectorCount, Serving, ServingConfig, Sharing, Spread, Stack,
-    Stamp, Status,
+    Disk, DiskConfig, Error, ErrorKind, GroupId, GroupLimits, Groups, LatencyTarget, Layout, Op,
+    OpCost, OpFlags, OpRates, Priority, QueueLimits, Reject, Rejected, SchedulerKind, Sector,
+    SectorCount, Serving, ServingConfig, Sharing, Spread, Stack, Stamp, Status,
 };
 pub use millrace_drives::{Spec, Words, nearest, open_on};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
@@ -130,8 +132,8 @@ pub use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning, WorkerCpu
 pub use opening::{Opened, Opening};
 #[cfg(feature = "serve")]
 pub use serve::{
-    ExportConfig, ExportFailures, GuestConfig, Listen, Observers, Say, ServeConfig, Server,
-    ServerConfig, Servers, StopReport, Threads, VhostSocket,
+    ExportConfig, ExportFailures, GuestConfig, Listen, Observers, Say, ServeConfig, ServedGroups,
+    Server, ServerConfig, Servers, StopReport, Threads, VhostSocket,
 };
 pub use serving::{check_scheduler, check_serving, default_serving, needs_workers};
 pub use space::{CHUNK_SECTORS, DriveSpace, Space, default_layout};

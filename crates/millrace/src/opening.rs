@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use millrace_block::{Disk, Error, Volume};
+use millrace_block::{Disk, Error, Groups, Volume};
 use millrace_machine::{Cpu, CpuId, Machine, Native, Topology};
 use millrace_reactor::{Backend, Config};
 use millrace_runtime::{DriveWorkers, Pinning, WorkerCpus, worker_cpus};
@@ -16,11 +16,14 @@ use millrace_runtime::{DriveWorkers, Pinning, WorkerCpus, worker_cpus};
 use crate::assemble::{DriveOptions, Host, SetupError, open_drive, unused_space};
 use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
 use crate::created::{Created, FileId, Unfinished, file_id};
+use crate::groups::open_groups;
 
 /// Volumes that are open.
 pub struct Opened {
     /// In the order of the configuration.
     pub volumes: Vec<Arc<Volume<Native>>>,
+    /// Who shares the drives of all volumes.
+    pub groups: Arc<Groups<Native>>,
     /// Whether the drives' workers are to be pinned.
     pub pinning: Pinning,
     /// Remarks for a person.
@@ -84,16 +87,21 @@ impl<'a> Opening<'a> {
     /// Begins: nothing is open yet.
     ///
     /// # Errors
-    /// What [`OpenConfig::validate`] finds, or a controller that makes no sense on this machine.
+    /// What [`OpenConfig::validate`] finds, groups that make no sense, or a controller that makes none
+    /// on this machine.
     pub fn new(config: &'a OpenConfig) -> Result<Opening<'a>, StartError> {
         config.validate()?;
         let host = Host::new(0, &config.controllers);
-        let host = host.map_err(|error| StartError::new(Part::Whole, error))?;
+        let mut host = host.map_err(|error| StartError::new(Part::Whole, error))?;
+        let groups = open_groups(&config.groups);
+        let groups = groups.map_err(|error| StartError::new(Part::Whole, error))?;
+        host.groups = Some(Arc::clone(&groups));
         let topology = Native::topology();
         let cpus = worker_cpus(&topology, &config.pinned_cpus);
         let workers = workers(config, &host, &mut WorkerCpus::new(&cpus, &topology));
         let opened = Opened {
             volumes: Vec::new(),
+            groups,
             pinning: pinning(&topology, &config.pinned_cpus),
             notes: Vec::new(),
             warnings: Vec::new(),

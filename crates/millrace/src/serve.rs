@@ -8,6 +8,7 @@
 //! [`Servers::start`].
 
 mod config;
+mod groups;
 mod servers;
 
 use std::time::Duration;
@@ -17,6 +18,7 @@ pub use millrace_exports::vhost::{Say, Threads, VhostSocket};
 use millrace_runtime::DriveWorkers;
 
 pub use self::config::{ExportConfig, GuestConfig, ServeConfig, ServerConfig};
+pub use self::groups::ServedGroups;
 pub use self::servers::{ExportFailures, Observers, Servers};
 use crate::config::{Part, StartError};
 use crate::opening::Opened;

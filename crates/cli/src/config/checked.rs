@@ -14,6 +14,7 @@ use millrace_block::{Layout, ServingConfig};
 
 use super::controller;
 use super::document::Located;
+use super::group;
 use super::problem::{Problems, nearest};
 use super::raw::{RawConfig, RawExport, RawVolume};
 use super::words::{ControlWord, LayoutWord};
@@ -103,6 +104,7 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
         file: file.to_owned(),
         config: ServeConfig {
             controllers: controller::controllers(&raw, problems),
+            groups: group::groups(&raw, problems),
             server: raw.server.over_defaults(),
             ..ServeConfig::default()
         },
@@ -113,6 +115,7 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
         warnings: Vec::new(),
     };
     unique("controller", raw.controllers.iter().map(|controller| &controller.name), problems);
+    unique("group", raw.groups.iter().map(|group| &group.name), problems);
     unique("drive", raw.drives.iter().map(|drive| &drive.name), problems);
     unique("volume", raw.volumes.iter().map(|volume| &volume.name), problems);
     volumes(&raw, &mut checked, problems);
@@ -127,11 +130,13 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
         }
         add_export(export, &mut checked, problems);
     }
+    group::check_exports(&raw, problems);
     if !raw.has_exports {
         let text = "nothing is exported; add [[export]] with volume = \"...\" and nbd = \"...\"";
         problems.add(1, text);
     }
     controller::warn_of_idle(file, &raw, &mut checked.warnings);
+    group::warn_of_idle(&raw, &mut checked);
     warn_of_idle(&raw, &mut checked);
     checked
 }
@@ -306,6 +311,8 @@ fn add_export(raw: &RawExport, checked: &mut Checked, problems: &mut Problems) {
         description,
         volume: wanted.value.clone(),
         read_only: raw.read_only,
+        group: raw.membership.group.as_ref().map(|group| group.value.clone()),
+        group_each: raw.membership.is_each(),
         nbd: raw.nbd.iter().flat_map(|nbd| &nbd.value).map(|at| at.value.clone()).collect(),
         guests: guests.map(|guests| guests.value),
     });

@@ -16,6 +16,7 @@ use millrace_reactor::Backend;
 use super::controller::{self, RawController};
 use super::cost;
 use super::document::{Located, Section, parse};
+use super::group::{self, RawGroup, RawMembership};
 use super::paths;
 use super::problem::{Problems, nearest};
 use super::vhost::RawVhost;
@@ -148,6 +149,8 @@ pub struct RawExport {
     pub read_only: bool,
     /// For people.
     pub description: Option<String>,
+    /// The group of its clients.
+    pub membership: RawMembership,
 }
 
 /// The `[server]` section.
@@ -194,6 +197,8 @@ impl RawServer {
 pub struct RawConfig {
     /// `[[controller]]` sections.
     pub controllers: Vec<RawController>,
+    /// `[[group]]` sections.
+    pub groups: Vec<RawGroup>,
     /// `[[drive]]` sections.
     pub drives: Vec<RawDrive>,
     /// `[[volume]]` sections.
@@ -216,6 +221,7 @@ pub fn read(text: &str, base: &Path, problems: &mut Problems) -> RawConfig {
     };
     let mut root = Section::root(text, &table);
     let controllers = root.sections("controller", problems);
+    let groups = root.sections("group", problems);
     let drives = root.sections("drive", problems);
     let volumes = root.sections("volume", problems);
     let exports = root.sections("export", problems);
@@ -225,6 +231,7 @@ pub fn read(text: &str, base: &Path, problems: &mut Problems) -> RawConfig {
     let has_exports = !exports.is_empty() || !problems.is_empty();
     RawConfig {
         controllers: whole(controllers, &mut lost, |s| controller::read(s, problems)),
+        groups: whole(groups, &mut lost, |s| group::read(s, problems)),
         drives: whole(drives, &mut lost, |s| drive(s, base, problems)),
         volumes: whole(volumes, &mut lost, |s| volume(s, problems)),
         exports: exports.into_iter().filter_map(|s| export(s, base, problems)).collect(),
@@ -447,6 +454,7 @@ fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opt
     if volume.is_none() {
         section.missing("it names no volume; add volume = \"...\"", problems);
     }
+    let membership = RawMembership::read(&mut section, problems);
     let for_machines = section.has("vhost-user-blk");
     let vhost = RawVhost::read(&mut section, base, problems);
     if nbd.is_none() && !for_machines {
@@ -459,7 +467,7 @@ fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opt
         return None;
     }
     let name = name.flatten();
-    Some(RawExport { volume: volume?, nbd, vhost, name, read_only, description })
+    Some(RawExport { volume: volume?, nbd, vhost, name, read_only, description, membership })
 }
 
 fn server_section(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> RawServer {

@@ -40,7 +40,7 @@ fn known(section: &str) -> Keys {
 
 #[test]
 fn the_keys_of_every_section_are_those_of_the_document() {
-    for section in ["[server]", "[[controller]]", "[[volume]]", "[[export]]"] {
+    for section in ["[server]", "[[controller]]", "[[volume]]", "[[export]]", "[[group]]"] {
         assert_eq!(documented(&format!("## `{section}`")), known(section), "{section}");
     }
     // With `spec` the keys of a driver are inside it.

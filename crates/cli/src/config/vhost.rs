@@ -58,8 +58,8 @@ impl RawVhost {
             serial: section.string("serial", problems),
             poll_max_ns: section.word("poll-max", problems, words::up_to_a_second),
             batch_wait_ns: section.word("batch-wait", problems, words::up_to_a_second),
-            pin_memory: section.word("pin-memory", problems, yes_or_no),
-            event_idx: section.word("event-idx", problems, yes_or_no),
+            pin_memory: section.word("pin-memory", problems, words::yes_or_no),
+            event_idx: section.word("event-idx", problems, words::yes_or_no),
         }
     }
 
@@ -161,14 +161,4 @@ fn threads(text: &str) -> Result<Threads, String> {
                 format!("write \"shared\", \"queue\", or a number from 1 to {QUEUES_MAX}")
             }),
     }
-}
-
-fn yes_or_no(text: &str) -> Result<bool, String> {
-    // Booleans come as these words.
-    let said = match text {
-        "on" => "true",
-        "off" => "false",
-        other => other,
-    };
-    words::choice(said, &[("true", true), ("false", false)])
 }

@@ -120,7 +120,7 @@ pub fn up_to_a_second(text: &str) -> Result<u64, String> {
 }
 
 /// A time as a person would write it.
-fn time_text(time_ns: u64) -> String {
+pub fn time_text(time_ns: u64) -> String {
     let units = [
         ("h", 3_600_000_000_000),
         ("m", 60_000_000_000),
@@ -205,6 +205,20 @@ pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Stri
     }
     let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
     Err(format!("there are {}{}", names.join(", "), nearest(text, names.iter().copied())))
+}
+
+/// `true` or `false`.
+///
+/// # Errors
+/// What to write instead.
+pub fn yes_or_no(text: &str) -> Result<bool, String> {
+    // Booleans come as these words.
+    let said = match text {
+        "on" => "true",
+        "off" => "false",
+        other => other,
+    };
+    choice(said, &[("true", true), ("false", false)])
 }
 
 /// The value of a setting's word.

@@ -172,6 +172,7 @@ fn run_drives(
     let options = VolumeOptions {
         drive,
         io_threads,
+        groups: Vec::new(),
         controllers: args.target.controllers()?,
         serving: plan.serving,
         worker_cpus: plan.workers.iter().copied().map(CpuId).collect(),

@@ -3,20 +3,24 @@
 //! Owns the list of such requests, each one question on the control socket, and what is said of the
 //! answer. The daemon decides: what it refuses is an error here, with its reason.
 
+mod groups;
+mod toml;
+
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::Subcommand;
 use millrace::nearest;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::config::words::bytes_for_people;
 use crate::verbs::say;
 use crate::verbs::stat::{CONNECT_DEFAULT, socket};
 use crate::views::Set;
 use crate::views::client::Client;
+use crate::views::report::{Drive, Report, Volume};
 use crate::views::resized::Resized;
 use crate::visible::visible;
 
@@ -24,11 +28,22 @@ const SET_EXAMPLES: &str = "\
 Examples:
   millrace ctl set vol0 scheduler=deadline    the drives of vol0 serve by sector and by age
   millrace ctl set vol0 scheduler=none --connect unix:/run/millrace/fast.sock.control --json
-  millrace ctl get vol0                       what is set
+  millrace ctl set group gold weight=400 iops=20k bandwidth=none
 
-A change holds for all drives of the volume, at once, with I/O under way, and until the daemon ends; \
-write it into the configuration to keep it. If a drive cannot have it, nothing changes.
+A change holds at once, with I/O under way, and until the daemon ends; `millrace ctl get --toml` \
+prints it for the configuration. The scheduler is that of all drives of the volume. A group has the \
+keys of [[group]] but name, in the same words, and none takes a limit away. If a part of a change \
+cannot be, nothing changes.
 Exit status: 0 if it is set, 2 if the daemon refused.
+";
+
+const GET_EXAMPLES: &str = "\
+Examples:
+  millrace ctl get                all volumes and groups
+  millrace ctl get vol0           the schedulers of the drives of vol0
+  millrace ctl get groups         all groups, those of single clients too
+  millrace ctl get group gold
+  millrace ctl get --toml         groups, and schedulers that were set, as the configuration has them
 ";
 
 const RESIZE_EXAMPLES: &str = "\
@@ -59,9 +74,9 @@ pub struct Args {
 enum Request {
     /// Let a volume grow by what its drives have grown, while clients use it
     Resize(ResizeArgs),
-    /// Change settings of a volume while clients use it
+    /// Change settings of a volume or a group while clients use it
     Set(SetArgs),
-    /// Show the settings of a volume that `set` changes
+    /// Show the settings that `set` changes
     Get(GetArgs),
 }
 
@@ -71,36 +86,41 @@ enum Request {
 struct ResizeArgs {
     /// The volume's name
     volume: String,
-    /// The daemon's control socket, unix:PATH
-    #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
-    connect: PathBuf,
-    /// Print one line of JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    daemon: Daemon,
 }
 
 /// Arguments of `ctl set`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = SET_EXAMPLES)]
 struct SetArgs {
-    /// The volume's name
-    volume: String,
-    /// What to set: scheduler=none, scheduler=deadline
-    #[arg(required = true, value_name = "KEY=VALUE", value_parser = setting)]
-    settings: Vec<(String, String)>,
-    /// The daemon's control socket, unix:PATH
-    #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
-    connect: PathBuf,
-    /// Print one line of JSON
-    #[arg(long)]
-    json: bool,
+    /// The volume's name; or the word group, and before the settings the group's name
+    #[arg(value_name = "VOLUME|group NAME")]
+    target: String,
+    /// What to set: scheduler=none of a volume, weight=400 or iops=20k of a group
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    #[command(flatten)]
+    daemon: Daemon,
 }
 
 /// Arguments of `ctl get`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = GET_EXAMPLES)]
 struct GetArgs {
-    /// The volume's name
-    volume: String,
+    /// The volume's name, `group NAME`, or `groups`; nothing: all volumes and groups
+    #[arg(value_name = "VOLUME|group NAME|groups", num_args = 0..=2)]
+    target: Vec<String>,
+    /// Print lines for the configuration: groups as they are now, and what else was set
+    #[arg(long, conflicts_with_all = ["target", "json"])]
+    toml: bool,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// The daemon that is asked, and how its answer is printed.
+#[derive(Debug, clap::Args)]
+struct Daemon {
     /// The daemon's control socket, unix:PATH
     #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
     connect: PathBuf,
@@ -109,18 +129,26 @@ struct GetArgs {
     json: bool,
 }
 
-/// Keys that `set` knows.
+/// Keys that `set` knows of a volume.
 const KEYS: [&str; 1] = ["scheduler"];
 
-/// A key and its value.
-fn setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, as in scheduler=deadline")?;
-    if KEYS.contains(&key) {
-        return Ok((key.to_owned(), value.to_owned()));
+/// A key of a volume and its value.
+fn setting(text: &str) -> Result<(String, String)> {
+    let (key, value) = pair(text, "scheduler=deadline")?;
+    if KEYS.contains(&key.as_str()) {
+        return Ok((key, value));
     }
     let like =
-        nearest(key, KEYS).map_or_else(String::new, |like| format!("; did you mean {like}?"));
-    Err(format!("there is no setting {key:?} to change; there is {}{like}", KEYS.join(", ")))
+        nearest(&key, KEYS).map_or_else(String::new, |like| format!("; did you mean {like}?"));
+    bail!("there is no setting {key:?} to change; there is {}{like}", KEYS.join(", "))
+}
+
+/// A key and its value, written as the example is.
+fn pair(text: &str, example: &str) -> Result<(String, String)> {
+    match text.split_once('=') {
+        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+        None => bail!("{text:?}: write KEY=VALUE, as in {example}"),
+    }
 }
 
 /// Asks, and says what came of it.
@@ -136,14 +164,20 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn set(args: &SetArgs) -> Result<ExitCode> {
-    let mut asked = Set { volume: args.volume.clone(), ..Set::default() };
-    for (key, value) in &args.settings {
-        if asked.scheduler.replace(value.clone()).is_some() {
+    if let ("group", Some((name, settings))) = (args.target.as_str(), args.settings.split_first())
+        && !name.contains('=')
+    {
+        return groups::set(&args.daemon, name, settings);
+    }
+    let mut asked = Set { volume: args.target.clone(), ..Set::default() };
+    for text in &args.settings {
+        let (key, value) = setting(text)?;
+        if asked.scheduler.replace(value).is_some() {
             bail!("{key} is given twice; give it once");
         }
     }
-    let changed = Client::connect(&args.connect)?.set(&asked)?;
-    if args.json {
+    let changed = Client::connect(&args.daemon.connect)?.set(&asked)?;
+    if args.daemon.json {
         say(&format!("{}\n", json!(changed)));
         return Ok(ExitCode::SUCCESS);
     }
@@ -157,32 +191,72 @@ fn set(args: &SetArgs) -> Result<ExitCode> {
 }
 
 fn get(args: &GetArgs) -> Result<ExitCode> {
-    let report = Client::connect(&args.connect)?.stats()?;
-    let drives: Vec<_> = report.drives.iter().filter(|drive| drive.volume == args.volume).collect();
-    if drives.is_empty() {
-        let known: Vec<_> = report.volumes.iter().map(|one| visible(&one.name)).collect();
-        bail!("there is no volume {:?}; there are {}", args.volume, known.join(", "));
-    }
-    if args.json {
-        let drives: Vec<_> = drives
-            .iter()
-            .map(|drive| json!({ "name": drive.name, "scheduler": drive.scheduler }))
-            .collect();
-        say(&format!("{}\n", json!({ "volume": args.volume, "drives": drives })));
+    let report = Client::connect(&args.daemon.connect)?.stats()?;
+    let target: Vec<&str> = args.target.iter().map(String::as_str).collect();
+    let (volumes, shown) = match target[..] {
+        [] => (report.volumes.iter().collect(), report.groups.iter().collect()),
+        ["groups"] => (Vec::new(), report.groups.iter().collect()),
+        ["group", name] => (Vec::new(), vec![groups::find(&report, name)?]),
+        ["group"] => bail!("which group? write group NAME, or groups for all of them"),
+        [name] => (vec![volume(&report, name)?], Vec::new()),
+        [name, ..] => bail!("{name:?}: write VOLUME, group NAME, or groups"),
+    };
+    if args.toml {
+        say(&toml::lines(&report)?);
         return Ok(ExitCode::SUCCESS);
     }
-    let mut text = format!("{}:\n", visible(&args.volume));
-    for drive in drives {
-        let scheduler = visible(&drive.scheduler);
-        let _ = writeln!(text, "  {}: scheduler={scheduler}", visible(&drive.name));
+    if args.daemon.json {
+        let volumes: Vec<Value> = volumes.iter().map(|one| volume_json(&report, one)).collect();
+        let answer = match (target.len(), &volumes[..]) {
+            (1, [volume]) => volume.clone(),
+            (2, _) => json!(shown[0]),
+            (1, _) => json!({ "groups": shown }),
+            _ => json!({ "volumes": volumes, "groups": shown }),
+        };
+        say(&format!("{answer}\n"));
+        return Ok(ExitCode::SUCCESS);
     }
+    let mut text: String = volumes.iter().map(|one| volume_text(&report, one)).collect();
+    text.push_str(&match target[..] {
+        ["group", _] => groups::describe(shown[0]),
+        _ if shown.is_empty() => String::new(),
+        _ => groups::table(&shown),
+    });
     say(&text);
     Ok(ExitCode::SUCCESS)
 }
 
+/// The volume of a name.
+fn volume<'a>(report: &'a Report, name: &str) -> Result<&'a Volume> {
+    report.volumes.iter().find(|one| one.name == name).ok_or_else(|| {
+        let known: Vec<_> = report.volumes.iter().map(|one| visible(&one.name)).collect();
+        anyhow!("there is no volume {name:?}; there are {}", known.join(", "))
+    })
+}
+
+/// The drives of a volume.
+fn drives<'a>(report: &'a Report, volume: &'a Volume) -> impl Iterator<Item = &'a Drive> {
+    report.drives.iter().filter(|drive| drive.volume == volume.name)
+}
+
+fn volume_json(report: &Report, volume: &Volume) -> Value {
+    let drive = |drive: &Drive| json!({ "name": drive.name, "scheduler": drive.scheduler });
+    let drives: Vec<Value> = drives(report, volume).map(drive).collect();
+    json!({ "volume": volume.name, "drives": drives })
+}
+
+fn volume_text(report: &Report, volume: &Volume) -> String {
+    let mut text = format!("{}:\n", visible(&volume.name));
+    for drive in drives(report, volume) {
+        let (name, scheduler) = (visible(&drive.name), visible(&drive.scheduler));
+        let _ = writeln!(text, "  {name}: scheduler={scheduler}");
+    }
+    text
+}
+
 fn resize(args: &ResizeArgs) -> Result<ExitCode> {
-    let resized = Client::connect(&args.connect)?.resize(&args.volume)?;
-    match args.json {
+    let resized = Client::connect(&args.daemon.connect)?.resize(&args.volume)?;
+    match args.daemon.json {
         true => say(&format!("{}\n", json!(resized))),
         false => say(&describe(&resized)),
     }

@@ -8,6 +8,7 @@
 //! Until everything stands nothing is served, and what a failed start created is removed again.
 
 mod created;
+mod grouping;
 mod images;
 mod looks;
 mod measured;

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use super::locks::Locks;
 use super::report::{Report, Traced};
 use super::resized::Resized;
-use super::settings::Changed;
-use super::{CONTROL_VERSION, Resize, Set, TraceStart};
+use super::settings::{Changed, GroupChanged};
+use super::{CONTROL_VERSION, Resize, Set, SetGroup, TraceStart};
 use crate::visible::visible;
 
 /// Longest wait for an answer, which takes milliseconds.
@@ -179,6 +179,15 @@ impl Client {
     /// If the daemon has gone, or refuses: there is no such volume, or a drive cannot have that.
     pub fn set(&mut self, asked: &Set) -> anyhow::Result<Changed> {
         let answer = self.ask("set", &json!(asked))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    /// Changes settings of a group.
+    ///
+    /// # Errors
+    /// If the daemon has gone, or refuses: there is no such group, or it cannot have that.
+    pub fn set_group(&mut self, asked: &SetGroup) -> anyhow::Result<GroupChanged> {
+        let answer = self.ask("set-group", &json!(asked))?;
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 

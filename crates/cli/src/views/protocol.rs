@@ -4,6 +4,7 @@
 //! bytes, [`Answers`](super::Answers) the answers. Whatever the bytes are, they give a verb or a
 //! refusal. docs/control.md describes it for whoever writes a client.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,7 @@ pub const CONTROL_VERSION: u32 = 1;
 /// Longest request in bytes, without its newline.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-const VERBS: [&str; 10] = [
+const VERBS: [&str; 11] = [
     "version",
     "stats",
     "trace-start",
@@ -26,6 +27,7 @@ const VERBS: [&str; 10] = [
     "locks-stop",
     "resize",
     "set",
+    "set-group",
 ];
 /// Fields of a request that belong to no verb.
 const COMMON: [&str; 2] = ["id", "verb"];
@@ -53,6 +55,8 @@ pub enum Verb {
     Resize(Resize),
     /// Change settings of a volume.
     Set(Set),
+    /// Change settings of a group.
+    SetGroup(SetGroup),
 }
 
 /// What is to be recorded; what is not given excludes nothing.
@@ -101,6 +105,16 @@ pub struct Set {
     /// The scheduler of its drives, by the configuration's word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<String>,
+}
+
+/// What a group is to be set to; what is not given stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetGroup {
+    /// Its name.
+    pub group: String,
+    /// Keys and words as in a configuration.
+    pub settings: BTreeMap<String, String>,
 }
 
 /// Why a request has no answer.
@@ -174,6 +188,7 @@ fn verb(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
         "locks-stop" => Verb::LocksStop,
         "resize" => return arguments(name, fields).map(Verb::Resize),
         "set" => return arguments(name, fields).map(Verb::Set),
+        "set-group" => return arguments(name, fields).map(Verb::SetGroup),
         other => {
             let text = format!("there is no verb {other:?}; there are {known}");
             return Err(Refusal::new("unknown-verb", text));
@@ -248,7 +263,8 @@ mod tests {
     fn what_is_wrong_is_said_with_what_to_do() {
         assert_eq!(refusal(r#"{"verb":"stat"}"#).kind, "unknown-verb");
         let text = "there is no verb \"stat\"; there are version, stats, trace-start, \
-                    trace-status, trace-stop, locks-start, locks-status, locks-stop, resize, set";
+                    trace-status, trace-stop, locks-start, locks-status, locks-stop, resize, set, \
+                    set-group";
         assert_eq!(refusal(r#"{"verb":"stat"}"#).message, text);
         let text = "stats takes no \"drive\"; remove it";
         assert_eq!(refusal(r#"{"verb":"stats","drive":"d0"}"#).message, text);
@@ -265,6 +281,7 @@ mod tests {
             let more = match name {
                 "trace-start" => ",\"name\":\"/t\"",
                 "resize" | "set" => ",\"volume\":\"v\"",
+                "set-group" => ",\"group\":\"g\",\"settings\":{\"weight\":\"7\"}",
                 _ => "",
             };
             let line = format!("{{\"verb\":{name:?}{more}}}");
@@ -277,7 +294,7 @@ mod tests {
         prop_oneof![
             prop::collection::vec(any::<u8>(), 0..300),
             "[\\[\\]{}\":,0-9a-z\\\\ ]{0,80}".prop_map(String::into_bytes),
-            "\\{\"verb\": ?\"(stats|version|trace-start|trace-stop|locks-stop|resize|set|[a-z]{0,4})\"(,\"id\":(-?[0-9]{1,30}|\"\\PC{0,9}\"))?\\}"
+            "\\{\"verb\": ?\"(stats|version|trace-start|trace-stop|locks-stop|resize|set|set-group|[a-z]{0,4})\"(,\"id\":(-?[0-9]{1,30}|\"\\PC{0,9}\"))?\\}"
                 .prop_map(String::into_bytes),
         ]
     }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 use super::guests::GuestThread;
+use super::settings::Group;
 
 /// The answer to `stats`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -22,6 +23,8 @@ pub struct Report {
     pub drives: Vec<Drive>,
     /// Volumes.
     pub volumes: Vec<Volume>,
+    /// Groups: the default one, those of the configuration, those of clients.
+    pub groups: Vec<Group>,
     /// Exports.
     pub exports: Vec<Export>,
     /// The NBD server.
@@ -58,6 +61,8 @@ pub struct Drive {
     pub tags_in_use: u32,
     /// The order in which what waits goes to it: `none` or `deadline`.
     pub scheduler: String,
+    /// What it was at the start.
+    pub scheduler_configured: String,
     /// Lists of I/Os that wait for the drive's worker now.
     pub waiting: u64,
     /// What it did so far.

@@ -1,7 +1,10 @@
-//! Settings of a volume that may be changed while it is served, on the control socket.
+//! Settings of volumes and groups that may be changed while they are served, on the control socket.
 //!
-//! Plain data for serde, as report.rs: what the daemon answers to `millrace ctl set`. Fields may be
+//! Plain data for serde, as report.rs: what the daemon answers to `millrace ctl set`, and groups as
+//! `stats` has them. Fields may be
 //! added; whoever reads ignores those that it does not know.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,4 +28,36 @@ pub struct Drive {
     pub scheduler: String,
     /// Its scheduler before.
     pub before: String,
+}
+
+/// The answer to `set-group`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GroupChanged {
+    /// The group.
+    pub group: String,
+    /// What was asked for, in the order of the keys.
+    pub settings: Vec<GroupSetting>,
+}
+
+/// A setting of a group.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GroupSetting {
+    /// Its key.
+    pub key: String,
+    /// Its word from now on.
+    pub value: String,
+    /// Its word before.
+    pub before: String,
+}
+
+/// A group as it is now.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Group {
+    /// Its name; `GROUP/1` and so on are those of clients.
+    pub name: String,
+    /// Its weight, and what is not as it is without being set, in the configuration's words.
+    pub settings: BTreeMap<String, String>,
 }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use millrace_block::{Error, ErrorKind, Volume};
+use millrace_block::{Error, ErrorKind, GroupId, Volume};
 use millrace_machine::Native;
 
 use super::io_thread::{Common, IoThread, Order, ThreadConfig, ThreadState};
@@ -57,6 +57,7 @@ impl LocalDevice {
             read_only: false,
             id: [0; ID_BYTES],
             tenant: number,
+            group: GroupId::DEFAULT,
         };
         let queue = Queue::new(QueueParts {
             number: 0,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 
-use millrace_block::{Bio, Channel, Op, OpFlags, Reject, Rejected, Segment, Status};
+use millrace_block::{Bio, Channel, GroupId, Op, OpFlags, Reject, Rejected, Segment, Status};
 use millrace_machine::Native;
 
 use self::blk::Action;
@@ -43,6 +43,8 @@ pub(crate) struct DeviceFlags {
     pub(crate) id: [u8; ID_BYTES],
     /// The tenant that the device's I/O is accounted to.
     pub(crate) tenant: u16,
+    /// The group that the device belongs to.
+    pub(crate) group: GroupId,
 }
 
 /// Pieces for which a slot keeps its memory; guests were told to make no more of a request.
@@ -390,7 +392,7 @@ impl Queue {
     /// Gives the bio of a request to the channel; false if that is full.
     #[inline(always)]
     fn send(&mut self, bio: Bio, channel: &mut Channel<Native>, stats: &mut VhostStats) -> bool {
-        let mut bio = bio.with_tenant(self.flags.tenant);
+        let mut bio = bio.with_tenant(self.flags.tenant).with_group(self.flags.group);
         if bio.op().is_write() {
             if self.flags.read_only {
                 self.complete(bio.user_data() as u16, Status::ReadOnly, stats);

@@ -26,6 +26,7 @@ fn export(socket: &Path) -> VhostExport {
         pin_memory: false,
         event_idx: true,
         tenant: 0,
+        group: ClientGroup::default(),
     }
 }
 
@@ -109,6 +110,7 @@ fn what_went_wrong_and_what_there_is_to_know_is_passed_on() {
             threads,
             control: Some(control),
             _size: export.volume.watch_size(|_| {}),
+            seat: ClientGroup::default().enter(),
         };
         let server = VhostServer { exports: vec![running], failed, notes: vec!["a note".into()] };
         assert_eq!(server.notes(), ["a note"]);

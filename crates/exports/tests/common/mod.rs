@@ -70,6 +70,7 @@ pub fn serve_volumes(
             description: String::new(),
             volume,
             read_only: false,
+            group: millrace_exports::ClientGroup::default(),
         });
     }
     Running { server: Server::start(config).unwrap(), dir }

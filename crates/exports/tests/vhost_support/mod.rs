@@ -82,6 +82,7 @@ impl Export {
                 pin_memory: false,
                 event_idx: true,
                 tenant: 0,
+                group: millrace_exports::ClientGroup::default(),
             };
             change(&mut export);
             export

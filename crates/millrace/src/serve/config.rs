@@ -13,6 +13,7 @@ use millrace_machine::{CpuId, Machine, Native};
 use millrace_reactor::Backend;
 
 use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
+use crate::groups::{DEFAULT_GROUP, GroupConfig};
 
 /// I/O threads where nobody says how many: one per CPU, but not more than these.
 const THREADS_DEFAULT_MAX: usize = 4;
@@ -24,6 +25,8 @@ const QUEUES_DEFAULT_MIN: usize = 16;
 pub struct ServeConfig {
     /// Controllers that drives may name.
     pub controllers: Vec<ControllerConfig>,
+    /// Groups of those who share the drives.
+    pub groups: Vec<GroupConfig>,
     /// Volumes with their drives.
     pub volumes: Vec<VolumeConfig>,
     /// Exports of the volumes.
@@ -43,6 +46,10 @@ pub struct ExportConfig {
     pub volume: String,
     /// Clients may not write.
     pub read_only: bool,
+    /// Name of its clients' group; none: the default one.
+    pub group: Option<String>,
+    /// Each client has a group of its own under that one, with its limits and its latency target.
+    pub group_each: bool,
     /// Where it is served over NBD. The first export of an address is that address's default.
     pub nbd: Vec<Listen>,
     /// How virtual machines get it, if they do.
@@ -181,6 +188,7 @@ impl ServeConfig {
         let pinned = guests.flat_map(GuestConfig::pinned_cpus);
         OpenConfig {
             controllers: self.controllers.clone(),
+            groups: self.groups.clone(),
             volumes: self.volumes.clone(),
             io_threads: self.volumes.iter().map(|volume| self.threads_of(&volume.name)).collect(),
             pinned_cpus: self.server.cpus.iter().copied().chain(pinned).map(CpuId).collect(),
@@ -200,6 +208,7 @@ impl ServeConfig {
             if self.volume_number(&export.volume).is_none() {
                 return Err(wrong(&format!("there is no volume {}", export.volume)));
             }
+            self.check_group(export).map_err(|text| wrong(&text))?;
             if export.nbd.is_empty() && export.guests.is_none() {
                 return Err(wrong("nothing serves it; give it an address of NBD or a socket"));
             }
@@ -211,6 +220,24 @@ impl ServeConfig {
             return Err(StartError::invalid(Part::Whole, "nothing is exported"));
         }
         Ok(())
+    }
+
+    /// Whether the group of an export is there, and goes with how other exports use it.
+    fn check_group(&self, export: &ExportConfig) -> Result<(), String> {
+        let name = export.group_name();
+        if name != DEFAULT_GROUP && !self.groups.iter().any(|group| group.name == name) {
+            return Err(format!("there is no group {name}"));
+        }
+        let differs = |other: &&ExportConfig| {
+            other.group_name() == name && other.group_each != export.group_each
+        };
+        match self.exports.iter().find(differs) {
+            Some(other) => Err(format!(
+                "group {name} has a group for each client here, and none at export {}; name two groups",
+                other.name
+            )),
+            None => Ok(()),
+        }
     }
 
     /// I/O threads of NBD, if there is anything for them to do.

@@ -12,6 +12,7 @@ use millrace_exports::vhost::{Say, VhostConfig, VhostExport, VhostObserver, Vhos
 use millrace_exports::virtio;
 
 use super::config::{ExportConfig, ServeConfig};
+use super::groups::ServedGroups;
 use crate::config::{Part, StartError};
 use crate::opening::Opened;
 
@@ -26,6 +27,7 @@ pub struct Servers {
     exports: usize,
     /// Which of them those to virtual machines are.
     places: Vec<usize>,
+    groups: ServedGroups,
 }
 
 /// Requests of an export that failed because of drives.
@@ -45,6 +47,8 @@ pub struct Observers {
     pub nbd: Option<Observer>,
     /// Counters of virtual machines.
     pub vhost: Option<VhostObserver>,
+    /// Groups of clients.
+    pub groups: ServedGroups,
     exports: usize,
     places: Vec<usize>,
 }
@@ -78,9 +82,10 @@ impl Servers {
     pub fn start(config: &ServeConfig, opened: &Opened, say: Say) -> Result<Servers, StartError> {
         config.validate()?;
         let failed = |error| failed(config, error);
-        let vhost = vhost_config(config, opened, say);
+        let groups = ServedGroups::new(config, &opened.groups)?;
+        let vhost = vhost_config(config, (opened, &groups), say);
         let nbd = (config.nbd_threads() > 0)
-            .then(|| server::Server::start(nbd_config(config, opened)))
+            .then(|| server::Server::start(nbd_config(config, (opened, &groups))))
             .transpose()
             .map_err(failed)?;
         let vhost = (!vhost.exports.is_empty())
@@ -89,7 +94,8 @@ impl Servers {
             .map_err(failed)?;
         let exports = config.exports.iter().enumerate();
         let places = exports.filter(|(_, export)| export.guests.is_some()).map(|(at, _)| at);
-        Ok(Servers { nbd, vhost, exports: config.exports.len(), places: places.collect() })
+        let (exports, places) = (config.exports.len(), places.collect());
+        Ok(Servers { nbd, vhost, exports, places, groups })
     }
 
     /// Where NBD is served, with real ports, in the order of [`ServeConfig::listeners`].
@@ -121,6 +127,7 @@ impl Servers {
         Observers {
             nbd: self.nbd.as_ref().map(server::Server::observer),
             vhost: self.vhost.as_ref().map(VhostServer::observer),
+            groups: self.groups.clone(),
             exports: self.exports,
             places: self.places.clone(),
         }
@@ -153,12 +160,16 @@ fn failed(config: &ServeConfig, error: Error) -> StartError {
     StartError::new(part, error)
 }
 
-fn nbd_config(config: &ServeConfig, opened: &Opened) -> server::ServerConfig {
+fn nbd_config(
+    config: &ServeConfig,
+    (opened, groups): (&Opened, &ServedGroups),
+) -> server::ServerConfig {
     let export = |export: &ExportConfig| server::ExportConfig {
         name: export.name.clone(),
         description: export.description.clone(),
         volume: Arc::clone(opened.volume(&export.volume)),
         read_only: export.read_only,
+        group: groups.of_export(export),
     };
     let server = &config.server;
     server::ServerConfig {
@@ -174,7 +185,11 @@ fn nbd_config(config: &ServeConfig, opened: &Opened) -> server::ServerConfig {
     }
 }
 
-fn vhost_config(config: &ServeConfig, opened: &Opened, say: Say) -> VhostConfig {
+fn vhost_config(
+    config: &ServeConfig,
+    (opened, groups): (&Opened, &ServedGroups),
+    say: Say,
+) -> VhostConfig {
     let mut exports: Vec<VhostExport> = Vec::new();
     for (index, export) in config.exports.iter().enumerate() {
         let Some(guests) = &export.guests else { continue };
@@ -201,6 +216,7 @@ fn vhost_config(config: &ServeConfig, opened: &Opened, say: Say) -> VhostConfig 
             pin_memory: guests.pin_memory,
             event_idx: guests.event_idx,
             tenant: VHOST_TENANTS.wrapping_add(index as u16),
+            group: groups.of_export(export),
         });
     }
     VhostConfig { exports, backend: config.server.backend, say }

@@ -17,6 +17,7 @@ use millrace_machine::Native;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::grouping;
 use super::metering::Metering;
 use super::recording::Recording;
 use super::resizing;
@@ -32,6 +33,8 @@ pub struct Observed {
     /// Without their errors.
     exports: Vec<report::Export>,
     servers: Observers,
+    /// Schedulers of the drives at the start.
+    schedulers: Vec<&'static str>,
     recording: Recording,
     metering: Metering,
 }
@@ -48,6 +51,12 @@ impl Observed {
         Observed {
             started: Instant::now(),
             exports: exports.collect(),
+            schedulers: opened
+                .volumes
+                .iter()
+                .flat_map(|volume| volume.disks())
+                .map(|disk| setting::scheduler_of(disk))
+                .collect(),
             volumes: opened.volumes.clone(),
             servers,
             recording: Recording::default(),
@@ -83,8 +92,9 @@ impl Observed {
         });
         report::Report {
             uptime_ns: u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX),
-            drives: drives.collect(),
+            drives: drives.zip(&self.schedulers).map(configured).collect(),
             volumes: self.volumes.iter().map(|one| volume(one)).collect(),
+            groups: grouping::list(&self.servers.groups),
             exports: exports.collect(),
             guests: self.guests(),
             server: server(&self.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default()),
@@ -118,12 +128,18 @@ impl Answers for Observed {
             Verb::LocksStop => self.metering.stop().and_then(value),
             Verb::Resize(asked) => resizing::resize(&self.volumes, &asked.volume).and_then(value),
             Verb::Set(asked) => setting::set(&self.volumes, asked).and_then(value),
+            Verb::SetGroup(asked) => grouping::set(&self.servers.groups, asked).and_then(value),
         }
     }
 
     fn metrics(&self) -> String {
         views::prometheus(&self.report())
     }
+}
+
+/// A drive with the scheduler that it had at the start.
+fn configured((drive, scheduler): (report::Drive, &&'static str)) -> report::Drive {
+    report::Drive { scheduler_configured: (*scheduler).to_owned(), ..drive }
 }
 
 fn nothing((): ()) -> Value {
@@ -146,6 +162,7 @@ fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
         in_flight: stats.in_flight(),
         tags_in_use: disk.tags_in_use(),
         scheduler: setting::scheduler_of(disk).to_owned(),
+        scheduler_configured: String::new(),
         waiting: disk.waiting(),
         counts: report::Counts::from(&stats),
         ops: ops.map(|(op, stats)| report::OpCounts::new(op, stats)).collect(),

@@ -15,6 +15,7 @@ use millrace_drives::size_text;
 use millrace_machine::Native;
 
 use super::measured::Measured;
+use crate::config::group;
 use crate::config::words::{bytes_for_people, design};
 use crate::config::{Checked, ListenerPlan};
 use crate::verbs::counted;
@@ -36,12 +37,16 @@ pub enum Whose {
 pub fn checked(plan: &Checked, found: &Measured) -> String {
     let mut text = controllers(plan);
     let machines = plan.guests().count();
-    let counts = [
+    let groups = plan.config.groups.len();
+    let mut counts = vec![
         counted(plan.config.drives().count(), "drive"),
         counted(plan.config.volumes.len(), "volume"),
         counted(plan.config.exports.len(), "export"),
         counted(plan.listeners.len() + machines, "listener"),
     ];
+    if groups > 0 {
+        counts.insert(2, counted(groups, "group"));
+    }
     let name = if plan.file.is_empty() { "command line" } else { &plan.file };
     let verdict = if found.starts { "in order" } else { "in order, but would not start here" };
     let _ = writeln!(text, "{name}: {verdict}: {}", counts.join(", "));
@@ -66,10 +71,12 @@ pub fn checked(plan: &Checked, found: &Measured) -> String {
 /// What is served, and lines to paste.
 pub fn serving(plan: &Checked, opened: &Opened, workers: &DriveWorkers, whose: Whose) -> String {
     let mut text = format!("{}\n\n{}\n\n", volumes(plan, opened), drives(plan, opened));
+    text.push_str(&groups(plan));
     text.push_str(&controllers(plan));
     for (listener, export) in pairs(plan) {
         let access = access(export, opened);
-        let _ = writeln!(text, "export \"{}\" at {}{access}", export.name, uri(listener, export));
+        let (uri, group) = (uri(listener, export), membership(export));
+        let _ = writeln!(text, "export \"{}\" at {uri}{access}{group}", export.name);
     }
     text.push_str(&machines(plan, opened));
     if workers.threads() > 0 {
@@ -103,6 +110,30 @@ fn controllers(plan: &Checked) -> String {
     text
 }
 
+/// Which group the clients are in.
+fn membership(export: &ExportConfig) -> String {
+    match (&export.group, export.group_each) {
+        (Some(group), true) => format!(", each client in a group under {}", visible(group)),
+        (Some(group), false) => format!(", group {}", visible(group)),
+        (None, _) => String::new(),
+    }
+}
+
+/// A table of the groups and their settings, if there are any.
+fn groups(plan: &Checked) -> String {
+    if plan.config.groups.is_empty() {
+        return String::new();
+    }
+    let mut table = table(&["group", "parent", "settings"]);
+    for group in &plan.config.groups {
+        let settings = group::settings(group).into_iter().filter(|(key, _)| *key != "parent");
+        let settings: Vec<String> = settings.map(|(key, word)| format!("{key}={word}")).collect();
+        let parent = group.parent.as_deref().unwrap_or("-");
+        table.add_row([&*visible(&group.name), &*visible(parent), &*settings.join(" ")]);
+    }
+    format!("{}\n\n", table.trim_fmt())
+}
+
 /// What clients may not do: an export of drives that take no writes takes none either.
 fn access(export: &ExportConfig, opened: &Opened) -> &'static str {
     let features = &opened.volume(&export.volume).limits().features;
@@ -113,7 +144,7 @@ fn access(export: &ExportConfig, opened: &Opened) -> &'static str {
 fn machines(plan: &Checked, opened: &Opened) -> String {
     let mut text = String::new();
     for (export, guests, _) in plan.guests() {
-        let access = access(export, opened);
+        let (access, group) = (access(export, opened), membership(export));
         let path = guests.path().to_string_lossy();
         let threads = usize::from(guests.thread_count());
         let cpus: Vec<String> = guests.pinned_cpus().map(|cpu| cpu.to_string()).collect();
@@ -123,7 +154,7 @@ fn machines(plan: &Checked, opened: &Opened) -> String {
         };
         let _ = writeln!(
             text,
-            "export \"{}\" at vhost-user-blk unix:{}{access}: up to {}, {}{cpus}",
+            "export \"{}\" at vhost-user-blk unix:{}{access}{group}: up to {}, {}{cpus}",
             export.name,
             visible(&path),
             counted(guests.queues.into(), "queue"),

@@ -10,6 +10,7 @@ use millrace_machine::Native;
 use millrace_reactor::Backend;
 
 use super::listen::Listen;
+use crate::ClientGroup;
 
 /// Longest busy poll before a thread sleeps, in nanoseconds: what it may take on a virtual machine
 /// to wake the client that is to send the next request, and its own work.
@@ -26,6 +27,8 @@ pub struct ExportConfig {
     pub volume: Arc<Volume<Native>>,
     /// Clients may not write.
     pub read_only: bool,
+    /// The group of its clients.
+    pub group: ClientGroup,
 }
 
 /// A socket and the exports that are offered on it.

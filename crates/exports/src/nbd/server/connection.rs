@@ -20,6 +20,7 @@ pub(crate) mod progress;
 
 use std::os::fd::RawFd;
 
+use millrace_block::GroupId;
 use millrace_machine::{Machine, Native};
 
 use self::hole_search::HoleSearch;
@@ -30,6 +31,7 @@ use super::memory::Pool;
 use super::memory::budget::MemoryWait;
 use super::ring::{Ring, shut_down};
 use super::submit::ticket::{Memory, Ticket, Tickets};
+use crate::Seat;
 use crate::nbd::{Handshake, Request, Rules, Session};
 
 /// After this many bytes of replies a connection receives only when its client has caught up. Until
@@ -128,6 +130,8 @@ pub(crate) struct Granted {
     pub(crate) export: usize,
     /// Bytes of a block of it.
     pub(crate) block_bytes: u32,
+    /// The client's group.
+    pub(crate) group: GroupId,
 }
 
 impl Granted {
@@ -167,6 +171,8 @@ pub(crate) struct Connection {
     pub(crate) phase: Phase,
     pub(crate) negotiation: Option<Box<Negotiation>>,
     pub(crate) granted: Option<Granted>,
+    /// The place in a group that it gives up when it ends.
+    pub(crate) seat: Option<Seat>,
     pub(crate) input: Input,
     pub(crate) incoming: Option<Incoming>,
     pub(crate) out: Outgoing,
@@ -197,6 +203,7 @@ impl Connection {
             phase: Phase::Handshake,
             negotiation: Some(Box::new(negotiation)),
             granted: None,
+            seat: None,
             input: Input::new(),
             incoming: None,
             out: Outgoing::new(fd),

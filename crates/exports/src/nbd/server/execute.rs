@@ -127,6 +127,7 @@ impl Core {
             owner: Owner { conn: conn.index as u32, serial: conn.serial },
             state: TicketState::Filling,
             lane: self.exports.list[granted.export].lane,
+            group: granted.group,
             reply: Reply::new(request, &granted.session),
             op,
             flags: if fua { OpFlags::FUA } else { OpFlags::NONE },

@@ -17,6 +17,7 @@ use millrace_machine::Native;
 
 use self::ranges::Ranges;
 use super::config::{ExportConfig, ListenConfig};
+use crate::ClientGroup;
 use crate::faults::Faults;
 use crate::nbd::{Catalog, ExportInfo, TransmissionFlags};
 
@@ -36,6 +37,8 @@ pub(crate) struct Export {
     pub(crate) no_payload: bool,
     /// What the volume's drives failed at.
     pub(crate) faults: Faults,
+    /// The group of its clients.
+    pub(crate) group: ClientGroup,
 }
 
 /// All exports of a server.
@@ -89,11 +92,13 @@ impl Exports {
                 volumes.push(Arc::clone(&config.volume));
             }
             let no_payload = config.volume.limits().features.no_payload;
+            let group = config.group.clone();
             let info = describe(config)?;
             info.validate().map_err(|error| {
                 Error::new(ErrorKind::InvalidSetting, format!("export {:?}: {error}", info.name))
             })?;
-            list.push(Export { info, lane: lane as u32, no_payload, faults: Faults::default() });
+            let (lane, faults) = (lane as u32, Faults::default());
+            list.push(Export { info, lane, no_payload, faults, group });
         }
         let catalogs = listeners.iter().map(|listener| catalog(listener, &list, &volumes));
         let catalogs = catalogs.collect::<Result<Vec<_>, Error>>()?;
@@ -223,7 +228,7 @@ mod tests {
     fn config(spec: &str, read_only: bool) -> ExportConfig {
         let volume = crate::server::tests::volume(spec, 1, 0);
         let (name, description) = ("x".to_owned(), String::new());
-        ExportConfig { name, description, volume, read_only }
+        ExportConfig { name, description, volume, read_only, group: ClientGroup::default() }
     }
 
     #[test]

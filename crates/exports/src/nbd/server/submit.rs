@@ -207,7 +207,7 @@ impl Submitter {
 fn bio_of(ticket: &Ticket, zeroes: &Zeroes, tenants: u16) -> Bio {
     let tenant = tenants.wrapping_add(ticket.owner.conn as u16);
     if let (Some(bounce), Memory::Buffer(buffer)) = (&ticket.bounce, &ticket.memory) {
-        return bounce.bio(buffer, ticket.flags).with_tenant(tenant);
+        return bounce.bio(buffer, ticket.flags).with_tenant(tenant).with_group(ticket.group);
     }
     let sectors = ticket.left_sectors.min(PART_SECTORS) as u32;
     let bio = match (ticket.op, &ticket.memory) {
@@ -217,7 +217,7 @@ fn bio_of(ticket: &Ticket, zeroes: &Zeroes, tenants: u16) -> Bio {
         (op, Memory::Buffer(buffer)) => buffer.bio(op, ticket.sector, ticket.bio_bytes),
         (op, _) => zeroes.bio(op, ticket.sector, ticket.bio_bytes),
     };
-    bio.with_flags(ticket.flags).with_tenant(tenant)
+    bio.with_flags(ticket.flags).with_tenant(tenant).with_group(ticket.group)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_block::{Disk, DiskConfig, Op, OpFlags, Volume};
+use millrace_block::{Disk, DiskConfig, GroupId, Op, OpFlags, Volume};
 use millrace_machine::{Machine, Native};
 use millrace_reactor::{Backend, Config, Reactor};
 
@@ -21,6 +21,7 @@ use super::shared::Shared;
 use super::submit::ticket::{Claim, Memory, Owner, Ticket, TicketState};
 use super::worker::Worker;
 use super::{ExportConfig, ListenConfig, Server, ServerConfig, StopReport, share};
+use crate::ClientGroup;
 use crate::nbd::wire::{OPT_EXPORT_NAME, put_option};
 use crate::nbd::{Command, Reply, ReplyStyle, Request, Session, encode_request};
 
@@ -74,6 +75,7 @@ pub(crate) fn ticket(op: Op, serial: u64, memory: Memory) -> Ticket {
     Ticket {
         owner: Owner { conn: 0, serial },
         lane: 0,
+        group: GroupId::DEFAULT,
         state: TicketState::Filling,
         reply: Reply::new(&request(Command::Write, 0, 512), &session()),
         op,
@@ -119,6 +121,7 @@ impl Rig {
                 description: String::new(),
                 volume: volume(spec, config.threads, timeout_ns),
                 read_only: false,
+                group: ClientGroup::default(),
             });
         }
         for name in ["a", "b"] {
@@ -255,6 +258,7 @@ fn settings_that_make_no_sense_are_refused_and_the_least_that_does_is_taken() {
                 description: String::new(),
                 volume: volume("null:size=1m", 1, 1_000_000_000),
                 read_only: false,
+                group: ClientGroup::default(),
             }],
             listeners: vec![ListenConfig { listen, exports: vec![0] }],
             memory_max_bytes: 1 << 20,
@@ -302,7 +306,13 @@ fn start(
 ) -> Server {
     let (name, description) = (String::new(), String::new());
     let mut config = ServerConfig {
-        exports: vec![ExportConfig { name, description, volume, read_only: false }],
+        exports: vec![ExportConfig {
+            name,
+            description,
+            volume,
+            read_only: false,
+            group: ClientGroup::default(),
+        }],
         listeners: vec![ListenConfig { listen: Listen::Unix(path.to_owned()), exports: vec![0] }],
         ..ServerConfig::default()
     };

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
+use millrace_block::GroupId;
 use millrace_drives::FaultCache;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserProtocolFeatures,
@@ -33,7 +34,13 @@ fn device() -> (Device, Arc<Mutex<Vec<String>>>) {
     let settings = ThreadConfig { reactor, poll_max_ns: 0, wait_max_ns: 0, pin_memory: false };
     let common = Common::new(volume, settings, Log::new("v", &say), None);
     let write_back = AtomicBool::new(true);
-    let flags = DeviceFlags { write_back, read_only, id: [0; ID_BYTES], tenant: 0 };
+    let flags = DeviceFlags {
+        write_back,
+        read_only,
+        id: [0; ID_BYTES],
+        tenant: 0,
+        group: GroupId::DEFAULT,
+    };
     let link = Arc::new(FrontendLink::new().unwrap());
     let thread_states: Arc<[Arc<ThreadState>]> = Arc::new([Arc::default()]);
     (Device::new(Arc::new(common), thread_states, link, (config, flags)), said)

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use millrace_block::{Disk, DiskConfig, Volume};
+use millrace_block::{Disk, DiskConfig, GroupId, Volume};
 use millrace_drives::{FaultCache, FaultConfig, FaultControl, FaultDriver, open};
 use millrace_machine::Native;
 use rustix::event::{EventfdFlags, eventfd};
@@ -113,7 +113,13 @@ impl Played {
             memory,
             inflight: None,
             again: Vec::new(),
-            flags: Arc::new(DeviceFlags { write_back, read_only: false, id, tenant: 0 }),
+            flags: Arc::new(DeviceFlags {
+                write_back,
+                read_only: false,
+                id,
+                tenant: 0,
+                group: GroupId::DEFAULT,
+            }),
         };
         change(&mut parts);
         Queue::new(parts)

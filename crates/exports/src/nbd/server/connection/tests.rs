@@ -49,7 +49,8 @@ fn ragged_is_what_begins_or_ends_within_a_block_of_a_client_that_never_asked_for
         for block_sizes in BOTH {
             let session = Session { block_sizes, ..session() };
             let rules = Rules::new(&info(block_bytes), &session);
-            let granted = Granted { session, rules, export: 0, block_bytes };
+            let granted =
+                Granted { session, rules, export: 0, block_bytes, group: GroupId::DEFAULT };
             for offset in [0, 1, 511, 512, 4095, 4096, 4608] {
                 for length in [1, 512, 513, 4096, 8192, 8704] {
                     let block_bytes = u64::from(block_bytes);

@@ -121,7 +121,10 @@ impl Core {
         // Or a little more than it was told, if the volume grew in between.
         let rules = Rules { size_bytes: catalog.size_bytes(session.export), ..rules };
         let block_bytes = self.exports.list[export].info.block_min;
-        conn.granted = Some(Granted { session, rules, export, block_bytes });
+        let seat = self.exports.list[export].group.enter();
+        let group = seat.group();
+        conn.seat = Some(seat);
+        conn.granted = Some(Granted { session, rules, export, block_bytes, group });
         conn.phase = Phase::Transmission;
     }
 

@@ -6,6 +6,7 @@ use super::*;
 use crate::nbd::status::{DescriptorWidth, descriptors};
 use crate::nbd::wire::{OPT_GO, OPT_SET_META_CONTEXT, OPT_STRUCTURED_REPLY, put_option};
 use crate::nbd::{ExportInfo, Rules, Session, TransmissionFlags};
+use millrace_block::GroupId;
 
 #[test]
 fn every_outcome_of_a_drive_has_its_error() {
@@ -57,7 +58,13 @@ fn granted() -> Granted {
         block_preferred: 4096,
         block_max: 1 << 25,
     };
-    Granted { session, rules: Rules::new(&info, &session), export: 0, block_bytes: 512 }
+    Granted {
+        session,
+        rules: Rules::new(&info, &session),
+        export: 0,
+        block_bytes: 512,
+        group: GroupId::DEFAULT,
+    }
 }
 
 /// A connection with structured replies and `base:allocation`.

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use millrace_block::{Op, OpFlags, Sector};
+use millrace_block::{GroupId, Op, OpFlags, Sector};
 
 use super::bounce::Bounce;
 use crate::nbd::Reply;
@@ -71,6 +71,7 @@ pub(crate) enum Claim {
 pub(crate) struct Ticket {
     pub(crate) owner: Owner,
     pub(crate) lane: u32,
+    pub(crate) group: GroupId,
     pub(crate) state: TicketState,
     pub(crate) reply: Reply,
     pub(crate) op: Op,

@@ -1,0 +1,410 @@
+//! `[[group]]` sections, and the same keys for `ctl set group`: who shares drives, on which terms.
+//!
+//! Both steps of a section, as controller.rs: `read` makes it of values, called by raw.rs, `check`
+//! finds what contradicts, called by checked.rs. Owns the one table of keys and their words, from
+//! which a running daemon's settings are read and written, too. Touches no file.
+
+use millrace::{DEFAULT_GROUP, ExportConfig, GroupConfig, LatencyTarget, Words};
+use millrace_drives::size_text;
+
+use super::checked::Checked;
+use super::document::{Located, Section};
+use super::problem::{Problems, nearest};
+use super::raw::{RawConfig, name};
+use super::words::{self, MILLISECOND_NS, SECOND_NS};
+
+/// Least bandwidth: the page that small requests have.
+const BANDWIDTH_MIN: u64 = 4096;
+/// Most I/Os or bytes a second.
+const RATE_MAX: u64 = 1 << 50;
+/// How long a rate may be saved up.
+const BURST_NS: std::ops::RangeInclusive<u64> = MILLISECOND_NS..=60 * SECOND_NS;
+/// Times of a latency target.
+const TARGET_NS: std::ops::RangeInclusive<u64> = 1_000..=60 * SECOND_NS;
+
+/// The word that takes something away.
+const NONE: &str = "none";
+
+/// A key of a group but its name and its parent.
+struct Key {
+    name: &'static str,
+    /// Reads a word into the settings.
+    read: fn(&mut GroupConfig, &str) -> Result<(), String>,
+    /// The word of the settings.
+    word: fn(&GroupConfig) -> String,
+}
+
+/// A limit's key: its place in the settings, with what reads and writes its rate.
+macro_rules! limit {
+    ($name:literal, $field:ident, $read:ident, $write:ident) => {
+        Key {
+            name: $name,
+            read: |group, text| {
+                group.limits.$field = or_none(text, $read)?;
+                Ok(())
+            },
+            word: |group| group.limits.$field.map_or_else(none, $write),
+        }
+    };
+}
+
+const KEYS: [Key; 10] = [
+    Key {
+        name: "weight",
+        read: |group, text| {
+            group.weight = words::number(text, 1, 10_000)?;
+            Ok(())
+        },
+        word: |group| group.weight.to_string(),
+    },
+    Key {
+        name: "priority",
+        read: |group, text| {
+            group.priority = words::setting(text)?;
+            Ok(())
+        },
+        word: |group| group.priority.word().to_owned(),
+    },
+    Key {
+        name: "latency-target",
+        read: |group, text| {
+            group.latency_target = or_none(text, latency_target)?;
+            Ok(())
+        },
+        word: |group| group.latency_target.map_or_else(none, target_text),
+    },
+    limit!("iops", iops, rate, rate_text),
+    limit!("read-iops", read_iops, rate, rate_text),
+    limit!("write-iops", write_iops, rate, rate_text),
+    limit!("bandwidth", bandwidth, bandwidth, size_text),
+    limit!("read-bandwidth", read_bandwidth, bandwidth, size_text),
+    limit!("write-bandwidth", write_bandwidth, bandwidth, size_text),
+    Key {
+        name: "burst",
+        read: |group, text| {
+            group.limits.burst_ns = words::duration(text, &BURST_NS)?;
+            Ok(())
+        },
+        word: |group| words::time_text(group.limits.burst_ns),
+    },
+];
+
+/// Sets a key of a group to what a word means, as a section of a configuration would.
+///
+/// # Errors
+/// What is wrong with the key or the word.
+pub fn set(group: &mut GroupConfig, key: &str, text: &str) -> Result<(), String> {
+    if key == "parent" {
+        group.parent = (text != NONE).then(|| text.to_owned());
+        return Ok(());
+    }
+    match KEYS.iter().find(|known| known.name == key) {
+        Some(known) => {
+            (known.read)(group, text).map_err(|error| format!("{key} = \"{text}\": {error}"))
+        }
+        None => {
+            let known = || std::iter::once("parent").chain(KEYS.iter().map(|key| key.name));
+            let like = nearest(key, known());
+            let known: Vec<&str> = known().collect();
+            Err(format!(
+                "there is no setting \"{key}\" of groups{like} (known: {})",
+                known.join(", ")
+            ))
+        }
+    }
+}
+
+/// The keys of a group with their words: its weight, and what is not as it would be without.
+pub fn settings(group: &GroupConfig) -> Vec<(&'static str, String)> {
+    let parent = group.parent.clone().map(|parent| ("parent", parent));
+    let usual = GroupConfig::new("");
+    let is_said = |key: &&Key| key.name == "weight" || (key.word)(group) != (key.word)(&usual);
+    let keys = KEYS.iter().filter(is_said).map(|key| (key.name, (key.word)(group)));
+    parent.into_iter().chain(keys).collect()
+}
+
+/// The word of a key in a group's settings.
+pub fn word(group: &GroupConfig, key: &str) -> String {
+    let known = KEYS.iter().find(|known| known.name == key);
+    known.map_or_else(|| group.parent.clone().unwrap_or_else(none), |known| (known.word)(group))
+}
+
+/// A group as a section of a configuration.
+pub fn section(group: &GroupConfig) -> String {
+    let quoted = |text: &str| toml::Value::from(text).to_string();
+    let mut text = format!("[[group]]\nname = {}\n", quoted(&group.name));
+    for (key, word) in settings(group) {
+        let value = if word.parse::<u64>().is_ok() { word } else { quoted(&word) };
+        text.push_str(&format!("{key} = {value}\n"));
+    }
+    text
+}
+
+/// The word for what there is not.
+fn none() -> String {
+    NONE.to_owned()
+}
+
+/// `none`, or what `read` makes of a word.
+fn or_none<T>(
+    text: &str,
+    read: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Option<T>, String> {
+    if text == NONE { Ok(None) } else { read(text).map(Some) }
+}
+
+/// I/Os a second: a number with k or m (powers of 1000) after it, or without.
+fn rate(text: &str) -> Result<u64, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let (digits, unit) = match lower.char_indices().next_back() {
+        Some((at, 'k')) => (&lower[..at], 1_000),
+        Some((at, 'm')) => (&lower[..at], 1_000_000),
+        _ => (&lower[..], 1),
+    };
+    let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    match number {
+        Some(0) => Err("that is below one I/O a second; write 1 or more, or none".to_owned()),
+        Some(number) if number <= RATE_MAX => Ok(number),
+        _ => Err("write I/Os a second: 500, 20k, 1m; or none".to_owned()),
+    }
+}
+
+/// The shortest word of a rate that leaves nothing out.
+fn rate_text(rate: u64) -> String {
+    match rate {
+        _ if rate.is_multiple_of(1_000_000) => format!("{}m", rate / 1_000_000),
+        _ if rate.is_multiple_of(1_000) => format!("{}k", rate / 1_000),
+        _ => rate.to_string(),
+    }
+}
+
+/// Bytes a second.
+fn bandwidth(text: &str) -> Result<u64, String> {
+    match words::size(text) {
+        Ok(bytes) if bytes < BANDWIDTH_MIN => {
+            Err("that is below one I/O of 4k a second; write 4k or more, or none".to_owned())
+        }
+        Ok(bytes) if bytes <= RATE_MAX => Ok(bytes),
+        _ => {
+            Err("write bytes a second, or a number with k, m or g: 512k, 100m; or none".to_owned())
+        }
+    }
+}
+
+/// `p99 2ms`, `p99.9 500us` or `mean 1ms`.
+fn latency_target(text: &str) -> Result<LatencyTarget, String> {
+    let wrong =
+        || "write a mean or a percentile, and a time: mean 1ms, p99 2ms, p99.9 500us".to_owned();
+    let (what, time) = text.trim().split_once(char::is_whitespace).ok_or_else(wrong)?;
+    let ns = words::duration(time.trim(), &TARGET_NS)?;
+    if what == "mean" {
+        return Ok(LatencyTarget::Mean(ns));
+    }
+    let percent = what.strip_prefix('p').ok_or_else(wrong)?;
+    let (whole, part) = percent.split_once('.').unwrap_or((percent, ""));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.len() != 2 || part.len() > 2 || !digits(whole) || !digits(part) {
+        return Err(wrong());
+    }
+    let of_10_000: u16 = format!("{whole}{part:0<2}").parse().map_err(|_| wrong())?;
+    match of_10_000 {
+        5_000..=9_999 => Ok(LatencyTarget::Percentile(of_10_000, ns)),
+        _ => Err(format!("{what}: write a percentile from p50 to p99.99")),
+    }
+}
+
+fn target_text(target: LatencyTarget) -> String {
+    match target {
+        LatencyTarget::Mean(ns) => format!("mean {}", words::time_text(ns)),
+        LatencyTarget::Percentile(of_10_000, ns) => {
+            let digits = format!("{}.{:02}", of_10_000 / 100, of_10_000 % 100);
+            let digits = digits.trim_end_matches('0').trim_end_matches('.');
+            format!("p{digits} {}", words::time_text(ns))
+        }
+    }
+}
+
+/// A `[[group]]`.
+pub struct RawGroup {
+    /// Its name.
+    pub name: Located<String>,
+    /// The group that it is under.
+    pub parent: Option<Located<String>>,
+    /// Its settings.
+    pub config: GroupConfig,
+}
+
+/// The group of an `[[export]]`'s clients.
+#[derive(Debug, Default)]
+pub struct RawMembership {
+    /// Its name.
+    pub group: Option<Located<String>>,
+    /// Each client has a group of its own under it.
+    pub each: Option<Located<bool>>,
+}
+
+impl RawMembership {
+    /// Reads the keys of an export.
+    pub fn read(section: &mut Section<'_>, problems: &mut Problems) -> RawMembership {
+        RawMembership {
+            group: section.string("group", problems),
+            each: section.word("group-each", problems, words::yes_or_no),
+        }
+    }
+
+    /// Whether each client has a group of its own.
+    pub fn is_each(&self) -> bool {
+        self.each.as_ref().is_some_and(|each| each.value)
+    }
+}
+
+/// Reads a section.
+pub fn read(mut section: Section<'_>, problems: &mut Problems) -> Option<RawGroup> {
+    let name = name(&mut section, problems);
+    let name = name.and_then(|name| {
+        let wrong = name.value.chars().find(|letter| matches!(letter, '/' | '='));
+        if let Some(wrong) = wrong {
+            let text = format!(
+                "name = \"{}\": a group has no {wrong} in its name; GROUP/1 is the group of a \
+                 client, and KEY=VALUE a setting of ctl",
+                name.value
+            );
+            problems.add(name.line, text);
+        }
+        wrong.is_none().then_some(name)
+    });
+    let parent = section.string("parent", problems);
+    let mut config = GroupConfig::new("");
+    for key in KEYS {
+        section.word(key.name, problems, |text| (key.read)(&mut config, text));
+    }
+    section.finish(problems);
+    let name = name?;
+    config.name.clone_from(&name.value);
+    config.parent = parent.as_ref().map(|parent| parent.value.clone());
+    Some(RawGroup { name, parent, config })
+}
+
+/// Checks how groups stand to each other.
+pub fn groups(raw: &RawConfig, problems: &mut Problems) -> Vec<GroupConfig> {
+    for (group, parent) in
+        raw.groups.iter().filter_map(|group| Some((group, group.parent.as_ref()?)))
+    {
+        if let Err(text) = check_parent(raw, group, &parent.value) {
+            problems.add(parent.line, format!("parent = \"{}\": {text}", parent.value));
+        }
+    }
+    raw.groups.iter().map(|group| group.config.clone()).collect()
+}
+
+/// Two levels, and no circles.
+fn check_parent(raw: &RawConfig, group: &RawGroup, parent: &str) -> Result<(), String> {
+    let find = |name: &str| raw.groups.iter().find(|group| group.name.value == name);
+    let name = &group.name.value;
+    if parent == DEFAULT_GROUP || name == DEFAULT_GROUP {
+        return Err("the default group has no parent and no children; remove this".to_owned());
+    }
+    if parent == name {
+        return Err("a group is not its own parent; name another, or none".to_owned());
+    }
+    let Some(above) = find(parent) else {
+        return if raw.lost.iter().any(|lost| lost == parent) {
+            Ok(())
+        } else {
+            Err(unknown(raw, parent))
+        };
+    };
+    let Some(top) = &above.config.parent else { return Ok(()) };
+    let (mut chain, mut next) = (vec![name.as_str(), parent], Some(top.as_str()));
+    while let Some(one) = next {
+        if chain.contains(&one) {
+            chain.push(one);
+            return Err(format!("a circle: {}; remove one of these parents", chain.join(" -> ")));
+        }
+        chain.push(one);
+        next = find(one).and_then(|one| one.config.parent.as_deref());
+    }
+    Err(format!(
+        "it has the parent \"{top}\" itself, and groups have two levels; write parent = \"{top}\""
+    ))
+}
+
+fn unknown(raw: &RawConfig, wanted: &str) -> String {
+    let names = raw.groups.iter().map(|group| group.name.value.as_str());
+    let like = nearest(wanted, names.chain([DEFAULT_GROUP]));
+    let like = if like.is_empty() { "; add [[group]] with this name" } else { &like };
+    format!("there is no group \"{wanted}\"{like}")
+}
+
+/// Checks the groups that exports name.
+pub fn check_exports(raw: &RawConfig, problems: &mut Problems) {
+    for export in &raw.exports {
+        let membership = &export.membership;
+        let wanted = membership.group.as_ref().map_or(DEFAULT_GROUP, |group| &group.value);
+        let found = raw.groups.iter().find(|group| group.name.value == wanted);
+        if let Some(group) = &membership.group
+            && found.is_none()
+            && wanted != DEFAULT_GROUP
+            && !raw.lost.contains(&group.value)
+        {
+            problems.add(group.line, format!("group: {}", unknown(raw, wanted)));
+        }
+        let Some(each) = membership.each.as_ref().filter(|each| each.value) else { continue };
+        if let Err(text) = check_each(raw, wanted, found) {
+            problems.add(each.line, format!("group-each: {text}"));
+        }
+    }
+}
+
+/// Whether clients can have groups of their own under a group.
+fn check_each(raw: &RawConfig, wanted: &str, found: Option<&RawGroup>) -> Result<(), String> {
+    if wanted == DEFAULT_GROUP {
+        return Err("clients have no groups of their own under the default group; name another \
+                    with group = \"...\""
+            .to_owned());
+    }
+    if let Some(parent) = found.and_then(|group| group.config.parent.as_ref()) {
+        return Err(format!(
+            "group \"{wanted}\" has the parent \"{parent}\", and groups of its clients would be a \
+             third level; remove one of the two"
+        ));
+    }
+    let is_under = |group: &&RawGroup| group.config.parent.as_deref() == Some(wanted);
+    if let Some(child) = raw.groups.iter().find(is_under) {
+        return Err(format!(
+            "group \"{wanted}\" is the parent of \"{}\" (line {}); groups of clients are under a \
+             group of their own",
+            child.name.value, child.name.line
+        ));
+    }
+    let names = |group: &Option<Located<String>>| group.as_ref().is_some_and(|g| g.value == wanted);
+    let other = raw
+        .exports
+        .iter()
+        .find(|other| names(&other.membership.group) && !other.membership.is_each());
+    match other.and_then(|other| other.membership.group.as_ref()) {
+        Some(other) => Err(format!(
+            "clients of the export of line {} are in group \"{wanted}\" together; name another \
+             group here, or group-each there",
+            other.line
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Warns of groups that nobody is in.
+pub fn warn_of_idle(raw: &RawConfig, checked: &mut Checked) {
+    for group in raw.groups.iter().filter(|group| group.name.value != DEFAULT_GROUP) {
+        let name = &group.name.value;
+        let has_clients = |export: &ExportConfig| export.group_name() == name;
+        let is_parent = raw.groups.iter().any(|other| other.config.parent.as_ref() == Some(name));
+        if !is_parent && !checked.config.exports.iter().any(has_clients) {
+            let (file, line) = (&checked.file, group.name.line);
+            let text = format!("{file}:{line}: group \"{name}\" is named by no export");
+            checked.warnings.push(text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

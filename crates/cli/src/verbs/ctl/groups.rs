@@ -1,0 +1,91 @@
+//! `millrace ctl set group` and what `ctl get` says of groups.
+//!
+//! Sends words to the daemon as they were written, which reads them as its configuration. Called by
+//! ctl.rs.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow, bail};
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use millrace::nearest;
+use serde_json::json;
+
+use super::{Daemon, pair};
+use crate::verbs::say;
+use crate::views::SetGroup;
+use crate::views::client::Client;
+use crate::views::report::Report;
+use crate::views::settings::Group;
+use crate::visible::visible;
+
+/// Sets what these words say of a group.
+///
+/// # Errors
+/// If a word is no setting, the daemon is not there, or refuses.
+pub fn set(daemon: &Daemon, name: &str, words: &[String]) -> Result<ExitCode> {
+    let mut settings = BTreeMap::new();
+    for word in words {
+        let (key, value) = pair(word, "weight=400")?;
+        if settings.insert(key.clone(), value).is_some() {
+            bail!("{key} is given twice; give it once");
+        }
+    }
+    let asked = SetGroup { group: name.to_owned(), settings };
+    let changed = Client::connect(&daemon.connect)?.set_group(&asked)?;
+    if daemon.json {
+        say(&format!("{}\n", json!(changed)));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = format!("{}:\n", visible(&changed.group));
+    for setting in &changed.settings {
+        let (key, now, before) = (&setting.key, &setting.value, &setting.before);
+        let _ = writeln!(text, "  {}={}, before {}", visible(key), visible(now), visible(before));
+    }
+    say(&text);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The group of a name.
+///
+/// # Errors
+/// If there is none; the text names the nearest.
+pub fn find<'a>(report: &'a Report, name: &str) -> Result<&'a Group> {
+    report.groups.iter().find(|group| group.name == name).ok_or_else(|| {
+        let names = report.groups.iter().map(|group| group.name.as_str());
+        let like = nearest(name, names);
+        let like = like.map_or_else(String::new, |like| format!("; did you mean {like:?}?"));
+        anyhow!("there is no group {name:?}{like}")
+    })
+}
+
+/// A group with a line for each setting.
+pub fn describe(group: &Group) -> String {
+    let mut text = format!("{}:\n", visible(&group.name));
+    for (key, word) in &group.settings {
+        let _ = writeln!(text, "  {}={}", visible(key), visible(word));
+    }
+    text
+}
+
+/// Groups with a row for each.
+pub fn table(groups: &[&Group]) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(["group", "parent", "weight", "settings"]);
+    for group in groups {
+        let word = |key| group.settings.get(key).map_or("-".into(), |word| visible(word));
+        let others =
+            group.settings.iter().filter(|(key, _)| !["parent", "weight"].contains(&key.as_str()));
+        let others: Vec<String> = others.map(|(key, word)| format!("{key}={word}")).collect();
+        let others = if others.is_empty() { "-".to_owned() } else { others.join(" ") };
+        table.add_row([
+            &*visible(&group.name),
+            &*word("parent"),
+            &*word("weight"),
+            &*visible(&others),
+        ]);
+    }
+    format!("{}\n", table.trim_fmt())
+}

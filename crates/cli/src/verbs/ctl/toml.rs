@@ -1,0 +1,83 @@
+//! `millrace ctl get --toml`: what is in force, as lines of the configuration.
+//!
+//! Pure: a report to text. Groups are whole sections, which replace those of the file; a scheduler
+//! that was set is a line for the drive's own section. Called by ctl.rs.
+
+use std::fmt::Write;
+
+use anyhow::{Result, anyhow};
+use millrace::{DEFAULT_GROUP, GroupConfig};
+
+use crate::config::group;
+use crate::views::report::Report;
+use crate::visible::visible;
+
+/// The lines, with remarks on where they belong.
+///
+/// # Errors
+/// If the daemon has settings that this program does not know.
+pub fn lines(report: &Report) -> Result<String> {
+    let mut text = String::new();
+    // Those of clients, which have a / in their names, come and go with them.
+    for named in report.groups.iter().filter(|group| !group.name.contains('/')) {
+        let mut config = GroupConfig::new(&named.name);
+        for (key, word) in &named.settings {
+            group::set(&mut config, key, word).map_err(|error| {
+                anyhow!("group {:?}: {error}; use the millrace that the daemon is of", named.name)
+            })?;
+        }
+        if config != GroupConfig::new(DEFAULT_GROUP) {
+            let _ = writeln!(text, "{}", group::section(&config));
+        }
+    }
+    let is_set = |drive: &&_| {
+        let drive: &&crate::views::report::Drive = drive;
+        drive.scheduler != drive.scheduler_configured
+    };
+    for drive in report.drives.iter().filter(is_set) {
+        let name = visible(&drive.name);
+        let _ = writeln!(text, "# in the [[drive]] with name = \"{name}\"");
+        let _ = writeln!(text, "scheduler = \"{}\"\n", visible(&drive.scheduler));
+    }
+    if text.is_empty() {
+        text.push_str(
+            "# no groups but the default one, and no schedulers other than at the start\n",
+        );
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::views::report::Drive;
+    use crate::views::settings::Group;
+
+    #[test]
+    fn groups_are_sections_and_a_scheduler_that_was_set_is_a_line() {
+        let group = |name: &str, settings: &[(&str, &str)]| Group {
+            name: name.to_owned(),
+            settings: settings.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect(),
+        };
+        let drive = |name: &str, now: &str| Drive {
+            name: name.to_owned(),
+            scheduler: now.to_owned(),
+            scheduler_configured: "none".to_owned(),
+            ..Drive::default()
+        };
+        let report = Report {
+            groups: vec![
+                group("default", &[("weight", "100")]),
+                group("gold", &[("weight", "400"), ("iops", "20k")]),
+                group("gold/1", &[("weight", "100"), ("parent", "gold")]),
+            ],
+            drives: vec![drive("d0", "deadline"), drive("d1", "none")],
+            ..Report::default()
+        };
+        let expected = "[[group]]\nname = \"gold\"\nweight = 400\niops = \"20k\"\n\n\
+                        # in the [[drive]] with name = \"d0\"\nscheduler = \"deadline\"\n\n";
+        assert_eq!(lines(&report).unwrap(), expected);
+        let nothing = lines(&Report::default()).unwrap();
+        assert!(nothing.starts_with("# no groups"), "{nothing}");
+    }
+}

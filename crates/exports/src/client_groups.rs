@@ -1,0 +1,246 @@
+//! `ClientGroup`: the group of an export's clients, one for all of them or one for each.
+//!
+//! Where each client has a group of its own, [`GroupSeats`] makes these groups under the export's
+//! group when they are first needed and gives them to later clients when earlier ones have left, so
+//! that there are never more than there were clients at a time. Limits and latency target of the
+//! export's group are then those of each client, and its weight and priority those of all together.
+//! Called when a client is granted an export and when it goes; never on the way of an I/O. Lock
+//! order: the seats, then the table of groups.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use millrace_block::{Error, ErrorKind, GroupConfig, GroupId, GroupLimits, Groups};
+use millrace_machine::Native;
+
+use crate::mailbox::lock;
+
+/// The group of an export's clients.
+#[derive(Debug, Clone)]
+pub enum ClientGroup {
+    /// All of them are in this one.
+    Shared(GroupId),
+    /// Each of them has one of its own.
+    Each(Arc<GroupSeats>),
+}
+
+impl Default for ClientGroup {
+    /// The default group.
+    fn default() -> ClientGroup {
+        ClientGroup::Shared(GroupId::DEFAULT)
+    }
+}
+
+impl ClientGroup {
+    /// A client comes; its group is its own until the seat is dropped.
+    #[must_use]
+    pub fn enter(&self) -> Seat {
+        match self {
+            ClientGroup::Shared(group) => Seat { group: *group, seats: None },
+            ClientGroup::Each(seats) => seats.enter(),
+        }
+    }
+}
+
+/// A client's place in its group.
+#[derive(Debug)]
+pub struct Seat {
+    group: GroupId,
+    seats: Option<Arc<GroupSeats>>,
+}
+
+impl Seat {
+    /// The client's group.
+    #[must_use]
+    pub fn group(&self) -> GroupId {
+        self.group
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if let Some(seats) = &self.seats {
+            seats.leave(self.group);
+        }
+    }
+}
+
+/// Groups of single clients under one group, called `GROUP/1`, `GROUP/2` and so on.
+pub struct GroupSeats {
+    groups: Arc<Groups<Native>>,
+    group: GroupId,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// The export's group as it was set, with the limits that its clients have.
+    config: GroupConfig,
+    /// Groups of clients, and how many clients each has now.
+    seats: Vec<(GroupId, u32)>,
+}
+
+impl fmt::Debug for GroupSeats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GroupSeats").field("group", &self.group).finish_non_exhaustive()
+    }
+}
+
+impl GroupSeats {
+    /// Seats under a group of the table. Its limits and latency target become those of each client.
+    ///
+    /// # Errors
+    /// `InvalidSetting` if there is no such group, or it has a parent: groups have two levels.
+    pub fn new(groups: &Arc<Groups<Native>>, group: GroupId) -> Result<Arc<GroupSeats>, Error> {
+        let Some(config) = groups.config(group) else {
+            let text = format!("group {}: there is none of that number", group.0);
+            return Err(Error::new(ErrorKind::InvalidSetting, text));
+        };
+        let state = Mutex::new(State { config: config.clone(), seats: Vec::new() });
+        let seats = Arc::new(GroupSeats { groups: Arc::clone(groups), group, state });
+        seats.set(config)?;
+        Ok(seats)
+    }
+
+    /// The group under which the clients' groups are.
+    #[must_use]
+    pub fn group(&self) -> GroupId {
+        self.group
+    }
+
+    /// Its settings, with the limits that each client has.
+    #[must_use]
+    pub fn config(&self) -> GroupConfig {
+        lock(&self.state).config.clone()
+    }
+
+    /// Gives it other settings, and its clients' groups with it.
+    ///
+    /// # Errors
+    /// As [`Groups::set`], and if it is to have a parent; nothing changes then.
+    pub fn set(&self, config: GroupConfig) -> Result<(), Error> {
+        if config.parent.is_some() || self.group == GroupId::DEFAULT {
+            let name = &config.name;
+            let text = format!(
+                "group {name}: its clients have groups of their own under it (group-each), and \
+                 groups have two levels; it can have no parent, and not be the default group"
+            );
+            return Err(Error::new(ErrorKind::InvalidSetting, text));
+        }
+        config.validate()?;
+        let mut state = lock(&self.state);
+        let (limits, latency_target) = (GroupLimits::default(), None);
+        self.groups.set(self.group, GroupConfig { limits, latency_target, ..config.clone() })?;
+        state.config = config;
+        for (seat, _) in &state.seats {
+            self.groups.set(*seat, self.of_client(&state, String::new()))?;
+        }
+        Ok(())
+    }
+
+    /// The settings of a client's group.
+    fn of_client(&self, state: &State, name: String) -> GroupConfig {
+        let weight = GroupConfig::new("").weight;
+        GroupConfig { name, parent: Some(self.group), weight, ..state.config.clone() }
+    }
+
+    fn enter(self: &Arc<Self>) -> Seat {
+        let mut state = lock(&self.state);
+        let free = state.seats.iter().position(|(_, clients)| *clients == 0);
+        let at = free.or_else(|| self.open(&mut state));
+        // Where no more groups can be had, two clients share one.
+        let fewest = || (0..state.seats.len()).min_by_key(|at| state.seats[*at].1);
+        let Some(at) = at.or_else(fewest) else { return Seat { group: self.group, seats: None } };
+        let group = state.seats[at].0;
+        if free.is_some() {
+            // What was set for the client before it alone has gone with that one. The settings were
+            // in order for the export's group, so they are for this one.
+            let _ = self.groups.set(group, self.of_client(&state, String::new()));
+        }
+        state.seats[at].1 += 1;
+        Seat { group, seats: Some(Arc::clone(self)) }
+    }
+
+    /// Another group, if there can be one.
+    fn open(&self, state: &mut State) -> Option<usize> {
+        let name = format!("{}/{}", state.config.name, state.seats.len() + 1);
+        let group = self.groups.open(self.of_client(state, name)).ok()?;
+        state.seats.push((group, 0));
+        Some(state.seats.len() - 1)
+    }
+
+    fn leave(&self, group: GroupId) {
+        let mut state = lock(&self.state);
+        if let Some((_, clients)) = state.seats.iter_mut().find(|(seat, _)| *seat == group) {
+            *clients -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gold(iops: u64) -> GroupConfig {
+        let limits = GroupLimits { iops: Some(iops), ..GroupLimits::default() };
+        GroupConfig { weight: 400, limits, ..GroupConfig::new("gold") }
+    }
+
+    fn seats() -> (Arc<Groups<Native>>, ClientGroup, Arc<GroupSeats>) {
+        let groups = Groups::<Native>::new();
+        let group = groups.open(gold(500)).unwrap();
+        let seats = GroupSeats::new(&groups, group).unwrap();
+        (groups, ClientGroup::Each(Arc::clone(&seats)), seats)
+    }
+
+    #[test]
+    fn a_client_has_a_group_of_its_own_and_leaves_it_to_the_next_one() {
+        let (groups, clients, _) = seats();
+        let name = |seat: &Seat| groups.config(seat.group()).unwrap().name;
+        let (one, two) = (clients.enter(), clients.enter());
+        assert_eq!((name(&one), name(&two)), ("gold/1".to_owned(), "gold/2".to_owned()));
+        drop(one);
+        let (again, three) = (clients.enter(), clients.enter());
+        assert_eq!((name(&again), name(&three)), ("gold/1".to_owned(), "gold/3".to_owned()));
+        assert_eq!(groups.list().len(), 5, "default, gold and three clients");
+    }
+
+    #[test]
+    fn limits_are_each_clients_own_and_change_with_the_group() {
+        let (groups, clients, seats) = seats();
+        let iops = |group| groups.config(group).unwrap().limits.iops;
+        let (one, two) = (clients.enter(), clients.enter());
+        assert_eq!((iops(seats.group()), iops(one.group())), (None, Some(500)));
+        let weight = |group| groups.config(group).unwrap().weight;
+        assert_eq!((weight(seats.group()), weight(one.group())), (400, 100));
+        let own = GroupLimits { iops: Some(7), ..GroupLimits::default() };
+        let config = groups.config(two.group()).unwrap();
+        groups.set(two.group(), GroupConfig { limits: own, ..config }).unwrap();
+        assert_eq!((iops(one.group()), iops(two.group())), (Some(500), Some(7)));
+        drop(two);
+        assert_eq!(iops(clients.enter().group()), Some(500), "it went with the client");
+        seats.set(gold(900)).unwrap();
+        assert_eq!((iops(one.group()), seats.config().limits.iops), (Some(900), Some(900)));
+    }
+
+    #[test]
+    fn what_the_group_cannot_have_changes_nothing() {
+        let (groups, clients, seats) = seats();
+        let one = clients.enter();
+        let parent = groups.open(GroupConfig::new("silver")).unwrap();
+        let config = GroupConfig { parent: Some(parent), ..gold(900) };
+        let error = seats.set(config).unwrap_err().to_string();
+        assert!(error.contains("group gold: its clients have groups of their own"), "{error}");
+        assert!(seats.set(GroupConfig { weight: 0, ..gold(900) }).is_err());
+        assert_eq!(seats.config(), gold(500));
+        assert_eq!(groups.config(one.group()).unwrap().limits.iops, Some(500));
+    }
+
+    #[test]
+    fn clients_share_groups_where_there_can_be_no_more() {
+        let (groups, clients, _) = seats();
+        let one = clients.enter();
+        while groups.open(GroupConfig::new(format!("{}", groups.list().len()))).is_ok() {}
+        let (two, three) = (clients.enter(), clients.enter());
+        assert_eq!((two.group(), three.group()), (one.group(), one.group()));
+    }
+}

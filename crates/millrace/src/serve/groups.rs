@@ -1,0 +1,170 @@
+//! `ServedGroups`: the groups of a running server, read and changed by name.
+//!
+//! Knows which groups' clients have groups of their own (`ExportConfig::group_each`), so that what
+//! is set for such a group is set for its clients. Made by servers.rs; called by programs from any
+//! thread, never on the way of an I/O.
+
+use std::sync::Arc;
+
+use millrace_block::{Error, ErrorKind, GroupId, Groups};
+use millrace_exports::{ClientGroup, GroupSeats};
+use millrace_machine::Native;
+
+use super::config::{ExportConfig, ServeConfig};
+use crate::config::{Part, StartError};
+use crate::groups::{DEFAULT_GROUP, GroupConfig, find_group};
+
+/// The groups of a running server.
+#[derive(Clone)]
+pub struct ServedGroups {
+    groups: Arc<Groups<Native>>,
+    seats: Vec<Arc<GroupSeats>>,
+}
+
+impl ServedGroups {
+    /// The groups that were opened, with seats for clients of exports that want some.
+    pub(super) fn new(
+        config: &ServeConfig,
+        groups: &Arc<Groups<Native>>,
+    ) -> Result<ServedGroups, StartError> {
+        let mut served = ServedGroups { groups: Arc::clone(groups), seats: Vec::new() };
+        for (at, export) in config.exports.iter().enumerate().filter(|(_, one)| one.group_each) {
+            let wrong = |error| StartError::new(Part::Export(at), error);
+            let group = find_group(groups, export.group_name()).map_err(wrong)?;
+            if served.seats_of(group).is_none() {
+                served.seats.push(GroupSeats::new(groups, group).map_err(wrong)?);
+            }
+        }
+        Ok(served)
+    }
+
+    /// The group of an export's clients.
+    pub(super) fn of_export(&self, export: &ExportConfig) -> ClientGroup {
+        let group = self.groups.find(export.group_name()).unwrap_or_default();
+        match self.seats_of(group) {
+            Some(seats) => ClientGroup::Each(Arc::clone(seats)),
+            None => ClientGroup::Shared(group),
+        }
+    }
+
+    fn seats_of(&self, group: GroupId) -> Option<&Arc<GroupSeats>> {
+        self.seats.iter().find(|seats| seats.group() == group)
+    }
+
+    /// The table that the drives have.
+    #[must_use]
+    pub fn table(&self) -> &Arc<Groups<Native>> {
+        &self.groups
+    }
+
+    /// All groups: the default one, those of the configuration, and those of clients, called
+    /// `GROUP/1` and so on.
+    #[must_use]
+    pub fn list(&self) -> Vec<GroupConfig> {
+        let list = self.groups.list().into_iter();
+        list.map(|(group, config)| {
+            let seats = self.seats_of(group);
+            GroupConfig::of(&self.groups, seats.map_or(config, |seats| seats.config()))
+        })
+        .collect()
+    }
+
+    /// The settings of a group.
+    ///
+    /// # Errors
+    /// `InvalidSetting` if there is none of that name; the text names the nearest.
+    pub fn get(&self, name: &str) -> Result<GroupConfig, Error> {
+        find_group(&self.groups, name)?;
+        let found = self.list().into_iter().find(|group| group.name == name);
+        Ok(found.unwrap_or_else(|| GroupConfig::new(name)))
+    }
+
+    /// Gives the group of that name other settings, in force from the next batch of each thread on,
+    /// and within 20 ms for whatever waits.
+    ///
+    /// # Errors
+    /// `InvalidSetting` if there is no such group, or it cannot have one of the settings; nothing
+    /// changes then.
+    pub fn set(&self, config: &GroupConfig) -> Result<(), Error> {
+        let group = find_group(&self.groups, &config.name)?;
+        let named = config.for_layer(&self.groups)?;
+        let before = self.groups.config(group).and_then(|before| before.parent);
+        let is_of_seats =
+            |parent: Option<GroupId>| parent.is_some_and(|parent| self.seats_of(parent).is_some());
+        if named.parent != before && (is_of_seats(named.parent) || is_of_seats(before)) {
+            let text = format!(
+                "group {}: groups under one with group-each are those of its clients; leave the \
+                 parent as it is",
+                config.name
+            );
+            return Err(Error::new(ErrorKind::InvalidSetting, text));
+        }
+        match self.seats_of(group) {
+            Some(seats) => seats.set(named),
+            None => self.groups.set(group, named),
+        }
+    }
+}
+
+impl ExportConfig {
+    /// The name of its clients' group.
+    #[must_use]
+    pub fn group_name(&self) -> &str {
+        self.group.as_deref().unwrap_or(DEFAULT_GROUP)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_block::GroupLimits;
+
+    use super::*;
+    use crate::groups::open_groups;
+
+    fn served(each: bool) -> ServedGroups {
+        let limits = GroupLimits { iops: Some(500), ..GroupLimits::default() };
+        let gold = GroupConfig { limits, ..GroupConfig::new("gold") };
+        let groups = open_groups(&[gold, GroupConfig::new("other")]).unwrap();
+        let export = |name: &str| ExportConfig {
+            name: name.to_owned(),
+            group: Some("gold".to_owned()),
+            group_each: each,
+            ..ExportConfig::default()
+        };
+        let exports = vec![export("a"), export("b")];
+        ServedGroups::new(&ServeConfig { exports, ..ServeConfig::default() }, &groups).unwrap()
+    }
+
+    fn names(served: &ServedGroups) -> Vec<String> {
+        served.list().into_iter().map(|group| group.name).collect()
+    }
+
+    #[test]
+    fn clients_of_two_exports_have_seats_in_one_group_that_are_set_with_it() {
+        let served = served(true);
+        let export = ExportConfig { group: Some("gold".to_owned()), ..ExportConfig::default() };
+        let clients = [served.of_export(&export).enter(), served.of_export(&export).enter()];
+        assert_eq!(names(&served), ["default", "gold", "other", "gold/1", "gold/2"]);
+        let gold = served.get("gold").unwrap();
+        assert_eq!(gold.limits.iops, Some(500), "as it was set");
+        let limits = GroupLimits { iops: Some(900), ..gold.limits };
+        served.set(&GroupConfig { limits, ..gold }).unwrap();
+        let iops = |name| served.get(name).unwrap().limits.iops;
+        assert_eq!([iops("gold"), iops("gold/1"), iops("gold/2")], [Some(900); 3]);
+        let one = GroupConfig { parent: None, ..served.get("gold/1").unwrap() };
+        assert!(served.set(&one).unwrap_err().to_string().contains("group-each"));
+        let other = GroupConfig { parent: Some("gold".into()), ..GroupConfig::new("other") };
+        assert!(served.set(&other).unwrap_err().to_string().contains("group-each"));
+        drop(clients);
+    }
+
+    #[test]
+    fn a_group_that_is_not_there_names_the_nearest_and_a_wrong_setting_changes_nothing() {
+        let served = served(false);
+        let error = served.get("gol").unwrap_err().to_string();
+        assert_eq!(error, "there is no group \"gol\"; did you mean \"gold\"?");
+        let gold = served.get("gold").unwrap();
+        assert!(served.set(&GroupConfig { weight: 0, ..gold.clone() }).is_err());
+        assert_eq!((served.get("gold").unwrap(), names(&served).len()), (gold, 3));
+    }
+}
