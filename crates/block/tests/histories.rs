@@ -450,7 +450,8 @@ impl Rig {
             _ => Some(SchedulerKind::None),
         };
         assert_eq!(self.disk.scheduler(), kind);
-        self.sorted |= order == Order::Deadline;
+        // Latency has lists of their own for reads and for writes.
+        self.sorted |= matches!(order, Order::Deadline | Order::Latency);
     }
 
     /// Lets everything end and compares what all of it came to.

@@ -20,8 +20,8 @@ use alloc::vec::Vec;
 use millrace_machine::{Lock, Machine, Order, Stage, Word};
 
 use crate::account::held::{Hold, Holds};
-use crate::bio::Sector;
 use crate::bio::group_id::GroupId;
+use crate::bio::{Op, Sector};
 use crate::chain::slot::BioList;
 use crate::group::Groups;
 use crate::group::config::Priority;
@@ -87,9 +87,10 @@ impl<M: Machine> Shared<M> {
     }
 }
 
-/// A group at one hardware queue.
+/// A group at one hardware queue; with [`Policy::Targets`], its reads or its writes.
 struct Flow<M: Machine> {
     group: GroupId,
+    way: usize,
     list: BioList<M>,
     /// Virtual time at which its next chain starts.
     start: u64,
@@ -117,17 +118,17 @@ pub(crate) struct ShareQueue<M: Machine> {
     view: GroupView<M>,
     /// Append-only: the mail's entries stand in the same order.
     flows: Vec<Flow<M>>,
-    /// Places of flows, by number of the group; `u16::MAX`: none yet.
+    /// Places of flows, two for each group, by its number; `u16::MAX`: none yet.
     places: Vec<u16>,
     last_place: usize,
     /// Places of flows in which something waits, in no order.
     active: Vec<u16>,
     waiting: u32,
     in_flight: u32,
-    /// How much may be in flight of this queue; of the groups without a target, with those.
-    depth: u32,
+    /// How much may be in flight of this queue, by way; with targets, of the groups without one.
+    depth: [u32; 2],
     /// What counts towards that.
-    counted: u32,
+    counted: [u32; 2],
     /// Start of the chain that went out last.
     virtual_now: u64,
     epoch: u64,
@@ -156,8 +157,8 @@ impl<M: Machine> ShareQueue<M> {
             active: Vec::new(),
             waiting: 0,
             in_flight: 0,
-            depth: u32::MAX,
-            counted: 0,
+            depth: [u32::MAX; 2],
+            counted: [0; 2],
             virtual_now: 0,
             epoch: 0,
             contended: false,
@@ -172,17 +173,18 @@ impl<M: Machine> ShareQueue<M> {
 
     /// The place of a group's flow, made if it is the first time.
     #[inline]
-    fn place(&mut self, group: GroupId) -> usize {
+    fn place(&mut self, group: GroupId, op: Op) -> usize {
+        let way = usize::from(self.shared.policy == Policy::Targets && op != Op::Read);
         match self.flows.get(self.last_place) {
-            Some(flow) if flow.group == group => self.last_place,
-            _ => self.find_place(group),
+            Some(flow) if flow.group == group && flow.way == way => self.last_place,
+            _ => self.find_place(group, way),
         }
     }
 
     #[inline(never)]
-    fn find_place(&mut self, group: GroupId) -> usize {
+    fn find_place(&mut self, group: GroupId, way: usize) -> usize {
         let group = self.view.known(group);
-        let at = usize::from(group.0);
+        let at = usize::from(group.0) * 2 + way;
         if self.places.len() <= at {
             self.places.resize(at + 1, u16::MAX);
         }
@@ -190,6 +192,7 @@ impl<M: Machine> ShareQueue<M> {
             self.places[at] = self.flows.len() as u16;
             let mut flow = Flow {
                 group,
+                way,
                 list: BioList::new(),
                 start: self.virtual_now,
                 slope: 1,
@@ -217,7 +220,10 @@ impl<M: Machine> ShareQueue<M> {
     fn renew(&mut self) {
         self.view.renew(&self.shared.groups);
         self.flows.iter_mut().for_each(|flow| follow(flow, &self.view));
-        self.counted = self.flows.iter().filter(|flow| !flow.has_target).map(|f| f.in_flight).sum();
+        self.counted = [0; 2];
+        for flow in self.flows.iter().filter(|flow| !flow.has_target) {
+            self.counted[flow.way] += flow.in_flight;
+        }
         (self.last_place, self.post_ns) = (usize::MAX, 0);
     }
 
@@ -250,7 +256,7 @@ impl<M: Machine> ShareQueue<M> {
     /// What holds a flow's first chain, if anything does.
     #[inline]
     fn hold_of(&self, flow: &Flow<M>, others_wait: bool, now_ns: u64) -> Option<Hold> {
-        if self.counted >= self.depth && !flow.has_target {
+        if self.counted[flow.way] >= self.depth[flow.way] && !flow.has_target {
             let targets = self.shared.policy == Policy::Targets;
             return Some(if targets { Hold::LatencyTarget } else { Hold::Depth });
         }
@@ -283,7 +289,7 @@ impl<M: Machine> ShareQueue<M> {
         }
         self.waiting -= 1;
         self.in_flight += 1;
-        self.counted += u32::from(!flow.has_target);
+        self.counted[flow.way] += u32::from(!flow.has_target);
         Pick::Chain(chain)
     }
 
@@ -323,7 +329,7 @@ impl<M: Machine> ShareQueue<M> {
         mail.full |= core::mem::take(&mut self.full);
         mail.sums.add(&core::mem::take(&mut self.sums));
         for (flow, at) in self.flows.iter_mut().zip(0..) {
-            let entry = mail.entry(at, flow.group);
+            let entry = mail.entry(at, (flow.group, flow.way));
             entry.served = flow.served;
             (entry.waiting, entry.in_flight) = (flow.list.len(), flow.in_flight);
             entry.steady &= flow.steady;
@@ -371,8 +377,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         if self.view.is_old(&self.shared.groups) {
             self.renew();
         }
-        while let Some(chain) = batch.next() {
-            let at = self.place(chain.group());
+        for chain in batch {
+            let at = self.place(chain.group(), chain.op());
             let flow = &mut self.flows[at];
             self.waiting += 1;
             if flow.list.is_empty() {
@@ -391,7 +397,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         if now_ns >= self.post_ns {
             self.meet(now_ns, PERIOD_NS);
         }
-        if !self.contended && self.flows.len() == 1 {
+        if !self.contended && self.flows.len() == 1 && self.depth == [u32::MAX; 2] {
             return self.send(0, now_ns);
         }
         let hold = match self.choose(now_ns) {
@@ -411,12 +417,13 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
     }
 
     fn completed(&mut self, done: &Done) {
-        let at = self.place(done.group);
+        let at = self.place(done.group, done.op);
         let flow = &mut self.flows[at];
         flow.in_flight = flow.in_flight.saturating_sub(1);
         self.in_flight = self.in_flight.saturating_sub(1);
         if !flow.has_target {
-            self.counted = self.counted.saturating_sub(1);
+            let counted = &mut self.counted[flow.way];
+            *counted = counted.saturating_sub(1);
         }
         if self.contended {
             self.sums.count(done);

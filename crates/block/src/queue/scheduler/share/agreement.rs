@@ -33,6 +33,7 @@ const WINDOW_IOS: u64 = 4;
 #[derive(Default)]
 pub(crate) struct MailEntry {
     group: GroupId,
+    way: usize,
     /// By the queue: cost of all that it sent, and what is there now.
     pub(crate) served: u64,
     pub(crate) waiting: u32,
@@ -65,7 +66,7 @@ pub(crate) struct Mail {
     pub(crate) largest: u64,
     pub(crate) sums: ClassSums,
     pub(crate) entries: Vec<MailEntry>,
-    pub(crate) depth: u32,
+    pub(crate) depth: [u32; 2],
     pub(crate) contended: bool,
 }
 
@@ -78,7 +79,7 @@ impl Default for Mail {
             largest: 0,
             sums: ClassSums::default(),
             entries: Vec::new(),
-            depth: u32::MAX,
+            depth: [u32::MAX; 2],
             contended: false,
         }
     }
@@ -86,9 +87,9 @@ impl Default for Mail {
 
 impl Mail {
     /// The entry of the queue's flow number `at`.
-    pub(crate) fn entry(&mut self, at: usize, group: GroupId) -> &mut MailEntry {
+    pub(crate) fn entry(&mut self, at: usize, (group, way): (GroupId, usize)) -> &mut MailEntry {
         if self.entries.len() <= at {
-            self.entries.push(MailEntry { group, steady: true, ..MailEntry::default() });
+            self.entries.push(MailEntry { group, way, steady: true, ..MailEntry::default() });
         }
         &mut self.entries[at]
     }
@@ -154,7 +155,9 @@ impl<M: Machine> Agreement<M> {
         self.totals.resize(self.view.len(), Total::default());
         let seen = self.gather(shared, now_ns);
         let active = self.totals.iter().filter(|total| total.is_active).count();
-        if active > 1 {
+        // With targets, reads and writes of one group stand in each other's way, too.
+        let targets = shared.policy == Policy::Targets;
+        if active > 1 || targets && seen.ways == 0b11 {
             self.contended_ns = now_ns + CONTENDED_NS;
         }
         let contended = now_ns < self.contended_ns;
@@ -165,7 +168,6 @@ impl<M: Machine> Agreement<M> {
         }
         self.weigh();
         self.advance(now_ns);
-        let targets = shared.policy == Policy::Targets;
         let depth = match contended {
             true => self.depth.next(&seen, targets, now_ns),
             false => self.depth.off(),
@@ -206,7 +208,9 @@ impl<M: Machine> Agreement<M> {
                     entry.was_steady = core::mem::replace(&mut entry.steady, true);
                 }
                 total.steady |= entry.was_steady && !is_stale;
-                total.is_active |= served > 0 || entry.demand() > 0;
+                let is_active = served > 0 || entry.demand() > 0;
+                total.is_active |= is_active;
+                seen.ways |= u8::from(is_active) << entry.way;
                 let target = self.view.row(entry.group).and_then(|row| row.target);
                 if let (Some(latencies), Some(target)) = (&mut entry.latencies, target) {
                     seen.count_target(entry.group, target, latencies);
@@ -303,7 +307,7 @@ impl<M: Machine> Agreement<M> {
     }
 
     /// Posts budgets and depths to all queues.
-    fn grant(&mut self, shared: &Shared<M>, (depth, contended): (u32, bool)) {
+    fn grant(&mut self, shared: &Shared<M>, (depth, contended): ([u32; 2], bool)) {
         let mut all = 0;
         for (mail, share) in shared.mails.iter().zip(&mut self.shares) {
             let mail = mail.lock();
@@ -320,14 +324,14 @@ impl<M: Machine> Agreement<M> {
         for (mail, share) in shared.mails.iter().zip(&self.shares) {
             let mut mail = mail.lock();
             mail.contended = contended;
-            mail.depth = match *share {
+            mail.depth = depth.map(|depth| match *share {
                 _ if depth == u32::MAX => u32::MAX,
                 0 => depth,
                 share => {
                     let own = u128::from(depth) * u128::from(share) / u128::from(all.max(1));
                     (own as u32).max(1)
                 }
-            };
+            });
             for entry in &mut mail.entries {
                 let Some(total) = self.totals.get(usize::from(entry.group.0)) else { continue };
                 entry.slope = total.slope;

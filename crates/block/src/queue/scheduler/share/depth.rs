@@ -30,6 +30,8 @@ const SLACK_NS: u64 = 2_000;
 /// Requests of a group with a target between two looks at its percentile; or this time.
 const TARGET_IOS: u64 = 200;
 const TARGET_NS: u64 = 50_000_000;
+/// How long reads and writes may take at the drive, on the average, if no group has a target.
+const WAY_TARGETS_NS: [u64; 2] = [2_000_000, 10_000_000];
 /// Buckets of latencies: four for each power of two.
 const BUCKETS: usize = 160;
 
@@ -53,6 +55,12 @@ impl ClassSums {
         for (sum, (ios, ns)) in self.0.iter_mut().zip(&other.0) {
             *sum = (sum.0 + ios, sum.1 + ns);
         }
+    }
+
+    /// I/Os of a way, and how long they took.
+    fn of_way(&self, way: usize) -> (u64, u64) {
+        let classes = self.0[way * CLASSES / 2..][..CLASSES / 2].iter();
+        classes.fold((0, 0), |(ios, ns), (more, more_ns)| (ios + more, ns + more_ns))
     }
 
     fn ios(&self) -> u64 {
@@ -125,6 +133,8 @@ pub(crate) struct Seen {
     pub(crate) sums: ClassSums,
     /// The depth held something back.
     pub(crate) full: bool,
+    /// Which ways were used: bits.
+    pub(crate) ways: u8,
     /// Requests at the drive, as far as queues have posted.
     pub(crate) in_flight: u32,
     targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
@@ -162,13 +172,13 @@ enum Probe {
 /// The depth of a drive, and what it hangs on.
 pub(crate) struct Depth {
     /// Requests at the drive; none: as many as there are.
-    depth: Option<u32>,
+    depth: Option<[u32; 2]>,
     least: u32,
     /// Where it was when it was last on, in 16ths, and the most that it may be.
-    sixteenths: u64,
+    sixteenths: [u64; 2],
     most: u64,
     /// Where a target was missed last.
-    missed_at: u64,
+    missed_at: [u64; 2],
     sums: ClassSums,
     full: bool,
     decided_ns: u64,
@@ -188,9 +198,9 @@ impl Depth {
         Depth {
             depth: None,
             least: (queues as u32).clamp(2, 8),
-            sixteenths: most.min(16 * 16),
+            sixteenths: [most.min(16 * 16); 2],
             most,
-            missed_at: u64::MAX / 16,
+            missed_at: [u64::MAX / 16; 2],
             sums: ClassSums::default(),
             full: false,
             decided_ns: 0,
@@ -208,13 +218,13 @@ impl Depth {
     }
 
     /// From now on nothing is held back.
-    pub(crate) fn off(&mut self) -> u32 {
+    pub(crate) fn off(&mut self) -> [u32; 2] {
         self.depth = None;
-        u32::MAX
+        [u32::MAX; 2]
     }
 
     /// What may be at the drive from now on.
-    pub(crate) fn next(&mut self, seen: &Seen, by_targets: bool, now_ns: u64) -> u32 {
+    pub(crate) fn next(&mut self, seen: &Seen, by_targets: bool, now_ns: u64) -> [u32; 2] {
         self.sums.add(&seen.sums);
         self.full |= seen.full;
         if self.depth.is_none() && now_ns >= self.probe_ns {
@@ -226,10 +236,10 @@ impl Depth {
             true => self.look_at_targets(seen, now_ns),
             false => self.look_at_times(seen.in_flight, now_ns),
         }
-        let depth = match self.probing {
+        let depth = self.sixteenths.map(|sixteenths| match self.probing {
             Some(_) => self.least,
-            None => ((self.sixteenths / 16) as u32).max(1),
-        };
+            None => ((sixteenths / 16) as u32).max(1),
+        });
         *self.depth.insert(depth)
     }
 
@@ -261,16 +271,16 @@ impl Depth {
         self.learn();
         let over = self.over();
         if over > 1638 {
-            self.sixteenths = (self.sixteenths * 4 / 5).max(u64::from(self.least) * 16);
+            self.sixteenths[0] = (self.sixteenths[0] * 4 / 5).max(u64::from(self.least) * 16);
         } else if over < 1331 && self.full {
-            self.grow(self.sixteenths / 8 + 8);
+            self.grow(0, self.sixteenths[0] / 8 + 8);
         }
         self.start_over(now_ns);
     }
 
     /// Grows, but leaves an eighth of the tags to whoever has something to do now and then.
-    fn grow(&mut self, by: u64) {
-        self.sixteenths = (self.sixteenths + by).min(self.most);
+    fn grow(&mut self, way: usize, by: u64) {
+        self.sixteenths[way] = (self.sixteenths[way] + by).min(self.most);
     }
 
     fn start_over(&mut self, now_ns: u64) {
@@ -320,20 +330,33 @@ impl Depth {
         let overs = self.targets.iter().filter(|(.., counts)| enough(counts));
         let over = overs.map(|(_, target, counts)| counts.over(*target)).max();
         match over {
-            Some(over) if over > 1024 => {
-                self.missed_at = self.sixteenths;
-                self.sixteenths = (self.sixteenths * 2 / 3).max(16);
-            }
-            // Fast where there was no miss lately, slowly where there was.
-            Some(over) if over < 870 && self.full => {
-                let near = self.sixteenths * 8 > self.missed_at * 7;
-                self.grow(if near { 1 } else { self.sixteenths / 16 + 4 });
-                self.missed_at += self.missed_at / 512;
-            }
-            None if self.full => self.grow(self.sixteenths / 4 + 16),
-            _ => {}
+            Some(over) => [0, 1].iter().for_each(|way| self.steer(*way, over)),
+            None => self.look_at_ways(),
         }
         self.targets.clear();
-        (self.targets_ns, self.full) = (now_ns, false);
+        (self.targets_ns, self.full, self.sums) = (now_ns, false, ClassSums::default());
+    }
+
+    /// Moves the depth of a way, by how far somebody is above a target in 1,024ths.
+    fn steer(&mut self, way: usize, over: u64) {
+        let depth = self.sixteenths[way];
+        if over > 1024 {
+            (self.missed_at[way], self.sixteenths[way]) = (depth, (depth * 2 / 3).max(16));
+        } else if over < 870 && self.full {
+            // Fast where there was no miss lately, slowly where there was.
+            let near = depth * 8 > self.missed_at[way] * 7;
+            self.grow(way, if near { 1 } else { depth / 16 + 4 });
+            self.missed_at[way] += self.missed_at[way] / 512;
+        }
+    }
+
+    /// Without any target, reads and writes have one each, and too slow ones shrink the others.
+    fn look_at_ways(&mut self) {
+        let over = [0, 1].map(|way| {
+            let (ios, sum_ns) = self.sums.of_way(way);
+            ((sum_ns / ios.max(1)) << 10) / WAY_TARGETS_NS[way]
+        });
+        self.steer(1, over[0]);
+        self.steer(0, over[1]);
     }
 }
