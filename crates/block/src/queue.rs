@@ -21,7 +21,7 @@ use alloc::sync::Arc;
 
 use millrace_machine::{Doorbell, Lock, Machine, Order, Topology, Word};
 
-use crate::chain::slot::BioList;
+use crate::chain::slot::{BioList, Slot};
 use crate::queue::controller::QueueTags;
 use crate::queue::driver::{DriverQueue, QueueKind};
 use crate::queue::in_flight::InFlight;
@@ -196,6 +196,12 @@ impl<M: Machine> Serve<M> {
         let mut left = self.scheduling.as_mut().map_or(BioList::new(), |inside| inside.empty());
         left.append(&mut self.staged);
         left
+    }
+
+    /// The chain that is to get a tag first.
+    pub(crate) fn first_waiting(&self) -> Option<&Slot<M>> {
+        let picked = || self.scheduling.as_ref().and_then(|scheduling| scheduling.picked());
+        self.staged.first().or_else(picked)
     }
 
     /// Chains that wait here without a tag.

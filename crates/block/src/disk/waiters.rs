@@ -90,7 +90,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         } else if let Some(serving) = hctx.serve.enter_or_flag() {
             // Whoever waits for these will look for their completion; it may sleep, and knows of
             // none.
-            let bell = serving.staged.first().map(BioSet::bell_of);
+            let bell = serving.first_waiting().map(BioSet::bell_of);
             self.serve(serving);
             bell.into_iter().for_each(|bell| bell.ring());
         }

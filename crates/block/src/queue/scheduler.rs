@@ -357,6 +357,11 @@ impl<M: Machine> Scheduling<M> {
         self.scheduler.completed(&done);
     }
 
+    /// The chain that waits for a tag.
+    pub(crate) fn picked(&self) -> Option<&Slot<M>> {
+        self.picked.as_deref()
+    }
+
     /// Takes out all chains that wait inside.
     pub(crate) fn empty(&mut self) -> BioList<M> {
         let mut left = Leftover(BioList::new());

@@ -64,6 +64,7 @@ impl Scenario {
             drives,
             serving,
             groups,
+            fair: false,
             channels,
             disturbances,
         };
@@ -72,6 +73,7 @@ impl Scenario {
         scenario.follow_theme(&mut Random::new(seed, 4));
         scenario.be_scheduled(&mut Random::new(seed, 5));
         scenario.be_grouped(&mut Random::new(seed, 6));
+        scenario.be_fair(&mut Random::new(seed, 7));
         scenario
     }
 

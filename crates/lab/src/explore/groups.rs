@@ -15,11 +15,18 @@ use serde::{Deserialize, Serialize};
 use super::judge::Judge;
 use super::orders::OrderSpec;
 use super::random::Random;
-use super::scenario::{Disturbance, Scenario, StackSpec, What};
+use super::scenario::{
+    ChannelSpec, Disturbance, FaultSpec, LayerSpec, LayoutSpec, Scenario, SpreadSpec, StackSpec,
+    What,
+};
+use super::serving::ServingSpec;
 use super::time::NS_PER_US;
 
 /// Rates are saved up for so long, the least that there is.
 const BURST_NS: u64 = 1_000_000;
+/// By then groups have met and agreed, and by how much they may be apart later.
+const FAIR_START_NS: u64 = 2_000_000;
+const FAIR_WINDOW_IOS: f64 = 80.0;
 
 /// A group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,6 +108,60 @@ impl Scenario {
         }
     }
 
+    /// A few scenarios are of nothing but channels that share a drive by weights.
+    pub(super) fn be_fair(&mut self, random: &mut Random) {
+        let cpus = self.machine.cpus().min(4);
+        if !random.per_mille(15) || cpus < 2 {
+            return;
+        }
+        let count = random.within(2, cpus);
+        self.serving = ServingSpec::default();
+        (self.fair, self.layout) = (true, LayoutSpec::Linear);
+        self.layer = LayerSpec {
+            stack: StackSpec::Mq,
+            software: SpreadSpec::Core,
+            hardware: random.pick(&[SpreadSpec::Core, SpreadSpec::Core, SpreadSpec::One]),
+            timeout_us: 0,
+            stamp_each: false,
+            traced: false,
+            shared_tags: false,
+        };
+        self.drives.truncate(1);
+        let drive = &mut self.drives[0];
+        (drive.owned, drive.queues, drive.drive_tags) = (false, 64, true);
+        (drive.depth, drive.latency_ns) = (random.pick(&[4, 8]), [20_000, 21_000]);
+        (drive.sectors, drive.faults) = (2048, FaultSpec::default());
+        drive.limits.max_sectors = drive.limits.max_sectors.max(256);
+        (drive.limits.chunk_sectors, drive.limits.segment_bytes) = (0, 0);
+        let channel = |cpu| ChannelSpec {
+            cpu,
+            depth: 64,
+            ios: 1_200,
+            batch: 16,
+            think_ns: 0,
+            mix: [10, 0, 0, 0, 0],
+            blocks: 1,
+            sequential: 0,
+            vectored: 0,
+            foreign: 0,
+            fua: 0,
+            preflush: 0,
+            away: 0,
+            drain_us: 5_000_000,
+        };
+        self.channels = (0..count).map(channel).collect();
+        let group = |_| GroupSpec {
+            weight: random.pick(&[100, 200, 400]),
+            below: false,
+            priority: 1,
+            iops: 0,
+            target_us: 0,
+        };
+        self.groups = (0..count).map(group).collect();
+        let what = What::Schedule(0, OrderSpec::Fair);
+        self.disturbances = vec![Disturbance { at_us: 0, cpu: 0, what }];
+    }
+
     /// Whether its groups can be opened and changed.
     pub(super) fn has_sound_groups(&self) -> bool {
         let sound = |index: usize, spec: &GroupSpec| {
@@ -126,7 +187,10 @@ impl Scenario {
     }
 
     /// The group of a bio.
-    pub(super) fn group_of(&self, random: &mut Random) -> GroupId {
+    pub(super) fn group_of(&self, random: &mut Random, channel: usize) -> GroupId {
+        if self.fair && channel < self.groups.len() {
+            return GroupId(channel as u16 + 1);
+        }
         match self.groups.len() as u64 {
             0 => GroupId::DEFAULT,
             groups => GroupId(random.below(groups + 1) as u16),
@@ -226,9 +290,42 @@ impl GroupEnds {
     }
 }
 
-/// Accuses the layer if a group did more than its limit allows.
+impl GroupEnds {
+    /// The first group that got far more or less than its share while all had something waiting.
+    fn unfair(&self, scenario: &Scenario) -> Option<String> {
+        let is_fair = |d: &Disturbance| d.what == What::Schedule(0, OrderSpec::Fair);
+        let fair = scenario.fair && scenario.disturbances.iter().any(is_fair);
+        let lists =
+            self.0.get(1..).filter(|lists| fair && lists.len() == scenario.channels.len())?;
+        // From when they had met until the first one had nothing more to submit.
+        let last = |list: &Vec<u64>| list.get(list.len().saturating_sub(65)).copied().unwrap_or(0);
+        let end_ns = lists.iter().map(last).min()?;
+        let start_ns = FAIR_START_NS.min(end_ns / 2);
+        let inside = |list: &Vec<u64>| {
+            list.iter().filter(|ns| (start_ns..end_ns).contains(*ns)).count() as f64
+        };
+        let got: Vec<f64> = lists.iter().map(inside).collect();
+        let all: f64 = got.iter().sum();
+        let weights: f64 = scenario.groups.iter().map(|spec| f64::from(spec.weight)).sum();
+        got.iter().zip(&scenario.groups).zip(1..).find_map(|((got, spec), group)| {
+            let wanted = all * f64::from(spec.weight) / weights;
+            let window = FAIR_WINDOW_IOS + wanted * 0.25;
+            ((got - wanted).abs() > window && end_ns > 2 * FAIR_START_NS).then(|| {
+                format!(
+                    "group {group}: {got} I/Os of {all}, {wanted:.0} by its weight, from \
+                     {start_ns} to {end_ns} ns"
+                )
+            })
+        })
+    }
+}
+
+/// Accuses the layer if a group did more than its limit allows, or did not get its share.
 pub(super) fn judge_limits(judge: &mut Judge, scenario: &Scenario) {
     if let Some(text) = judge.group_ends.excess(scenario) {
         judge.accuse("limit", text);
+    }
+    if let Some(text) = judge.group_ends.unfair(scenario) {
+        judge.accuse("weights", text);
     }
 }

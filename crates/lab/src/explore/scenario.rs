@@ -35,6 +35,9 @@ pub struct Scenario {
     /// The groups beside the default one; bios belong to any of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupSpec>,
+    /// Each channel has the group of its number, always has something waiting, and gets its share.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub fair: bool,
     /// The submitting threads, 1 or more.
     pub channels: Vec<ChannelSpec>,
     /// What is done to the volume meanwhile.

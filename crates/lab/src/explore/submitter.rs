@@ -231,7 +231,7 @@ impl Submitter {
         let mut judge = hold(&self.state.judge);
         let id = judge.next_id();
         let made = self.workload.next(id);
-        let group = self.state.scenario.group_of(&mut self.groups);
+        let group = self.state.scenario.group_of(&mut self.groups, self.index);
         judge.submit(made.record, now_ns);
         drop(judge);
         if let Some(foreign) = made.foreign {

@@ -25,7 +25,7 @@ const STALE_NS: u64 = 5_000_000;
 /// How long a drive counts as contended after several groups were last active.
 const CONTENDED_NS: u64 = 20_000_000;
 /// How far ahead of those that wait a group may get, in time of the drive at its present rate.
-const WINDOW_NS: u64 = 2_000_000;
+const WINDOW_NS: u64 = 1_000_000;
 /// And at least so many I/Os of the largest cost, for each active group.
 const WINDOW_IOS: u64 = 4;
 
