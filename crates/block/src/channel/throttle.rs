@@ -4,8 +4,9 @@
 //! turn (group/gate.rs) and gets a time; until then it waits here, in a slot of the channel, so that
 //! back pressure reaches whoever submits. Times are asked for only so far ahead ([`AHEAD_NS`]): who
 //! goes away before has promised itself little. Groups that wait take up half of the slots at most,
-//! and each a quarter; the rest is for groups that do not. Nobody spins: the earliest time is when the channel asks
-//! to be polled. A flush waits for no limit. Kernel counterpart: `struct throtl_service_queue`.
+//! and each half of what is left; the rest is for groups that do not. Nobody spins: the earliest
+//! time is when the channel asks to be polled. A flush waits for no limit. Kernel counterpart:
+//! `struct throtl_service_queue`.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -28,6 +29,20 @@ const AHEAD_NS: u64 = 20_000_000;
 const NO_TIME: u64 = u64::MAX;
 /// Levels of groups.
 const LEVELS: usize = 2;
+
+/// The place from which on a bio asks gates.
+#[derive(Clone, Copy)]
+struct Way {
+    from: usize,
+    /// The bio is the first of its line there, and does not wait behind others.
+    is_first: bool,
+}
+
+impl Way {
+    fn from(from: usize) -> Way {
+        Way { from, is_first: false }
+    }
+}
 
 /// Bios of a group that wait at one gate, in the order of their times.
 struct Line<M: Machine> {
@@ -57,8 +72,8 @@ pub(crate) struct Throttle<M: Machine> {
     pub(crate) is_on: bool,
     /// Bios that wait.
     pub(crate) held: u32,
-    /// Most bios that may wait, and most of one group.
-    held_max: (u32, u32),
+    /// Most bios that may wait.
+    held_max: u32,
     lines: Vec<Line<M>>,
     /// How many wait of each group that ever had limits.
     held_of: Vec<u32>,
@@ -74,7 +89,7 @@ impl<M: Machine> Throttle<M> {
             view: GroupView::new(),
             is_on: false,
             held: 0,
-            held_max: ((depth / 2).max(1), (depth / 4).max(1)),
+            held_max: (depth / 2).max(1),
             lines: Vec::new(),
             held_of: Vec::new(),
             next_ns: u64::MAX,
@@ -113,7 +128,8 @@ impl<M: Machine> Throttle<M> {
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot);
                 // One that may go at once has a time that has come.
-                if let Some(mut slot) = self.pass_from((line.gate.0 * GATES, None), slot, now_ns) {
+                if let Some(mut slot) = self.pass_from(Way::from(line.gate.0 * GATES), slot, now_ns)
+                {
                     slot.dev_sector = 0;
                     self.hold(slot, LEVELS * GATES);
                 }
@@ -122,13 +138,14 @@ impl<M: Machine> Throttle<M> {
         self.next_ns = self.earliest();
     }
 
-    /// Whether as many of a group wait as may.
+    /// Whether as many of a group wait as may: half as many as there is room for. So each group that
+    /// comes finds room, whatever those before it hold. Source: Choudhury and Hahne, "Dynamic queue
+    /// length thresholds for shared-memory packet switches", 1998.
     #[cold]
     pub(crate) fn is_full(&self, group: GroupId) -> bool {
-        match self.held_of.get(usize::from(group.0)) {
-            Some(0) | None => self.held >= self.held_max.0 && self.view.is_limited(group),
-            Some(held) => self.held >= self.held_max.0 || *held >= self.held_max.1,
-        }
+        let held = self.held_of.get(usize::from(group.0)).copied().unwrap_or(0);
+        let room = self.held_max.saturating_sub(self.held);
+        2 * held >= room && (held > 0 || self.view.is_limited(group))
     }
 
     /// All that wait.
@@ -195,26 +212,21 @@ impl<M: Machine> Throttle<M> {
     /// Gives a bio back that may go now, and keeps it if it has to wait.
     #[inline(never)]
     pub(crate) fn pass(&mut self, slot: BioRef<M>, now_ns: u64) -> Option<BioRef<M>> {
-        self.pass_from((0, None), slot, now_ns)
+        self.pass_from(Way::from(0), slot, now_ns)
     }
 
-    /// Asks the gates from a place on; at `first_at` the bio is the first of its line.
-    fn pass_from(
-        &mut self,
-        (from, first_at): (usize, Option<usize>),
-        mut slot: BioRef<M>,
-        now_ns: u64,
-    ) -> Option<BioRef<M>> {
+    /// Asks the gates on its way.
+    fn pass_from(&mut self, way: Way, mut slot: BioRef<M>, now_ns: u64) -> Option<BioRef<M>> {
         let (op, group) = (slot.op(), slot.bio.payer.group);
         if op == Op::Flush {
             return Some(slot);
         }
-        for place in from..LEVELS * GATES {
+        for place in way.from..LEVELS * GATES {
             let Some((tolls, gates)) = self.gates_at(group, place, op) else { continue };
             let (level, stage) = (place / GATES, place % GATES);
             let gate = (level, stage, op == Op::Read);
             if self.held > 0
-                && Some(place) != first_at
+                && !(way.is_first && place == way.from)
                 && let Some(line) = self.line(group, gate)
                 && line.is_ahead(now_ns)
             {
@@ -306,16 +318,16 @@ impl<M: Machine> Throttle<M> {
         due
     }
 
-    /// The next bio of a line that goes on, and where, as [`Throttle::pass_from`] takes it.
-    fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, (usize, Option<usize>))> {
+    /// The next bio of a line that goes on, and its way.
+    fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, Way)> {
         let line = &mut self.lines[at];
         let place = line.gate.0 * GATES + line.gate.1;
         if line.timed.first().is_some_and(|slot| slot.dev_sector <= now_ns) {
-            return line.timed.pop_front().map(|slot| (slot, (place + 1, None)));
+            return line.timed.pop_front().map(|slot| (slot, Way::from(place + 1)));
         }
         let may_ask = line.timed.is_empty() || line.last_ns <= now_ns + AHEAD_NS;
         let next = if may_ask { line.behind.pop_front() } else { None };
-        next.map(|slot| (slot, (place, Some(place))))
+        next.map(|slot| (slot, Way { from: place, is_first: true }))
     }
 
     /// Lets all go, whatever the limits: nobody will be there to wait for them.

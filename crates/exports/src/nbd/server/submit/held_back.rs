@@ -1,7 +1,7 @@
 //! Tickets of groups that have as much waiting for their limits as may; the channel takes none.
 //!
 //! A list for each group, so that a group that is held back keeps no other from the channel. The
-//! groups have their turns: one that got what it could goes to the end. Owned by a lane (lane.rs);
+//! groups have their turns: one that was served goes behind those that were not. Owned by a lane (lane.rs);
 //! the submitter puts tickets in, and takes them out when completions made room.
 
 use std::collections::VecDeque;
@@ -32,21 +32,30 @@ impl HeldBack {
         }
     }
 
-    /// Offers the tickets of each group in their order, until one is not taken; true if one was.
+    /// Offers tickets, of each group the first and then the next, until none is taken; true if one
+    /// was. Groups of which one was taken come after the others from then on.
     #[cold]
     pub(crate) fn offer(&mut self, mut take: impl FnMut(u32) -> bool) -> bool {
         let mut has_taken = false;
-        for _ in 0..self.0.len() {
-            let Some((group, mut tickets)) = self.0.pop_front() else { break };
-            while tickets.front().is_some_and(|id| take(*id)) {
-                tickets.pop_front();
-                has_taken = true;
+        loop {
+            let mut served = VecDeque::new();
+            for _ in 0..self.0.len() {
+                let Some((group, mut tickets)) = self.0.pop_front() else { break };
+                let is_taken = tickets.front().is_some_and(|id| take(*id));
+                if is_taken {
+                    tickets.pop_front();
+                }
+                let place = if is_taken { &mut served } else { &mut self.0 };
+                if !tickets.is_empty() {
+                    place.push_back((group, tickets));
+                }
+                has_taken |= is_taken;
             }
-            if !tickets.is_empty() {
-                self.0.push_back((group, tickets));
+            if served.is_empty() {
+                return has_taken;
             }
+            self.0.append(&mut served);
         }
-        has_taken
     }
 
     /// Keeps those tickets for which `is_kept` is true.
@@ -82,10 +91,10 @@ mod tests {
             has_room
         };
         assert!(held.offer(&mut take) && !held.offer(&mut take));
-        assert_eq!(taken, [10, 11]);
+        assert_eq!(taken, [10, 30]);
         held.retain(|id| id != 20);
         assert!(!held.has(GroupId(2)) && held.has(GroupId(1)));
-        assert_eq!(held.iter().collect::<Vec<_>>(), [12, 30]);
+        assert_eq!(held.iter().collect::<Vec<_>>(), [11, 12]);
         assert!(held.offer(|_| true) && held.is_empty());
     }
 }
