@@ -190,8 +190,8 @@ impl<M: Machine> Channel<M> {
         Ok(())
     }
 
-    /// Whether bios of a group find the channel full since as many of it wait for its limits as may;
-    /// other groups may have room. Completions of the group make room again.
+    /// Whether bios of a group find the channel full since as many of it wait for its limits as
+    /// may; other groups may have room. Completions of the group make room again.
     #[must_use]
     pub fn is_throttled(&self, group: GroupId) -> bool {
         self.sub.throttle.is_full(group)
@@ -209,14 +209,14 @@ impl<M: Machine> Channel<M> {
         self.sub.abort_held(is_meant);
     }
 
-    /// Lets bios go on that wait for limits of their groups and that `is_meant` is true of: somebody
-    /// waits for them who cannot wait long. Their groups pay for them, and wait the longer after.
+    /// Lets bios go on that wait for limits of their groups and that `is_meant` is true of, for
+    /// somebody who cannot wait long. Their groups pay for them, and wait the longer after.
     pub fn release_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         self.sub.release_held(is_meant);
     }
 
-    /// Lets all bios go on that wait for limits of their groups, and limits nothing from now on: for
-    /// a program that stops and answers what is in flight.
+    /// Lets all bios go on that wait for limits of their groups, and limits nothing from now on:
+    /// for a program that stops and answers what is in flight.
     pub fn lift_limits(&mut self) {
         self.sub.lift_limits();
     }

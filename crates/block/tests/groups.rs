@@ -63,7 +63,7 @@ fn a_group_that_waits_leaves_most_of_the_channel_to_others() {
     let taken = (0..9).take_while(|number| rig.submit(slow, *number).is_ok()).count();
     assert_eq!((taken, rig.submit(slow, 9)), (4, Err(Reject::Full)));
     assert!(rig.channel.is_throttled(slow) && !rig.channel.is_throttled(other));
-    // Who comes later finds room, but half of the channel is for those who do not wait.
+    // Whoever comes later finds room, but half of the channel is for those who do not wait.
     let taken = (20..40).take_while(|number| rig.submit(other, *number).is_ok()).count();
     assert_eq!(taken, 3);
     let taken = (50..60).take_while(|number| rig.submit(more, *number).is_ok()).count();

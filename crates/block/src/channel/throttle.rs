@@ -1,12 +1,12 @@
 //! `Throttle`: bios that wait for a limit of their group, before they get into a plug.
 //!
 //! Owned by a channel's `Submission`. A bio asks each gate of its group and of that one's parent in
-//! turn (group/gate.rs) and gets a time; until then it waits here, in a slot of the channel, so that
-//! back pressure reaches whoever submits. Times are asked for only so far ahead ([`AHEAD_NS`]): who
-//! goes away before has promised itself little. Groups that wait take up half of the slots at most,
-//! and each half of what is left; the rest is for groups that do not. Nobody spins: the earliest
-//! time is when the channel asks to be polled. A flush waits for no limit. Kernel counterpart:
-//! `struct throtl_service_queue`.
+//! turn (group/gate.rs) and gets a time; until then it waits here, in a slot of the channel, so
+//! that back pressure reaches whoever submits. Times are asked for only so far ahead
+//! ([`AHEAD_NS`]): whoever goes away before has promised itself little. Groups that wait take up
+//! half of the slots at most, and each half of what is left; the rest is for groups that do not.
+//! Nobody spins: the earliest time is when the channel asks to be polled. A flush waits for no
+//! limit. Kernel counterpart: `struct throtl_service_queue`.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -103,7 +103,7 @@ impl<M: Machine> Throttle<M> {
         self.groups.as_ref().is_some_and(|groups| self.view.is_old(groups))
     }
 
-    /// Learns what the limits are. Who waits for one that is another now asks again.
+    /// Learns what the limits are. Whoever waits for one that is another now asks again.
     #[cold]
     pub(crate) fn renew(&mut self, now_ns: u64) {
         let Some(groups) = &self.groups else { return };
@@ -138,9 +138,9 @@ impl<M: Machine> Throttle<M> {
         self.next_ns = self.earliest();
     }
 
-    /// Whether as many of a group wait as may: half as many as there is room for. So each group that
-    /// comes finds room, whatever those before it hold. Source: Choudhury and Hahne, "Dynamic queue
-    /// length thresholds for shared-memory packet switches", 1998.
+    /// Whether as many of a group wait as may: half as many as there is room for. So each group
+    /// that comes finds room, whatever those before it hold. Source: Choudhury and Hahne, "Dynamic
+    /// queue length thresholds for shared-memory packet switches", 1998.
     #[cold]
     pub(crate) fn is_full(&self, group: GroupId) -> bool {
         let held = self.held_of.get(usize::from(group.0)).copied().unwrap_or(0);

@@ -136,7 +136,7 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
         problems.add(1, text);
     }
     controller::warn_of_idle(file, &raw, &mut checked.warnings);
-    members::warn_of_idle(&raw, &mut checked);
+    members::warn_of_idle((file, &raw), &checked.config.exports, &mut checked.warnings);
     warn_of_idle(&raw, &mut checked);
     checked
 }

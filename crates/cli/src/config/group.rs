@@ -1,8 +1,8 @@
 //! `[[group]]` sections, and the same keys for `ctl set group`: who shares drives, on which terms.
 //!
-//! Owns the one table of keys and their words, from which sections are read (called by raw.rs) and a
-//! running daemon's settings are changed and printed. How groups go together is in group/members.rs.
-//! Pure.
+//! Owns the one table of keys and their words, from which sections are read (called by raw.rs) and
+//! a running daemon's settings are changed and printed. How groups go together is in
+//! group/members.rs. Pure.
 
 pub(super) mod members;
 
@@ -11,7 +11,6 @@ use millrace_drives::size_text;
 
 use super::document::{Located, Section};
 use super::problem::{Problems, nearest};
-use super::raw::name;
 use super::words::{self, MILLISECOND_NS, SECOND_NS};
 
 /// Least bandwidth: the page that small requests have.
@@ -235,9 +234,33 @@ pub struct RawGroup {
     pub config: GroupConfig,
 }
 
+/// The group of an `[[export]]`'s clients.
+#[derive(Debug, Default)]
+pub struct RawMembership {
+    /// Its name.
+    pub group: Option<Located<String>>,
+    /// Each client has a group of its own under it.
+    pub each: Option<Located<bool>>,
+}
+
+impl RawMembership {
+    /// Reads the keys of an export.
+    pub fn read(section: &mut Section<'_>, problems: &mut Problems) -> RawMembership {
+        RawMembership {
+            group: section.string("group", problems),
+            each: section.word("group-each", problems, words::yes_or_no),
+        }
+    }
+
+    /// Whether each client has a group of its own.
+    pub fn is_each(&self) -> bool {
+        self.each.as_ref().is_some_and(|each| each.value)
+    }
+}
+
 /// Reads a section.
 pub fn read(mut section: Section<'_>, problems: &mut Problems) -> Option<RawGroup> {
-    let name = name(&mut section, problems);
+    let name = section.valid_name(problems);
     let name = name.and_then(|name| {
         let wrong = name.value.chars().find(|letter| matches!(letter, '/' | '='));
         if let Some(wrong) = wrong {

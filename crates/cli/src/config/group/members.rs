@@ -6,35 +6,9 @@
 use millrace::{DEFAULT_GROUP, ExportConfig, GroupConfig};
 
 use super::RawGroup;
-use crate::config::checked::Checked;
-use crate::config::document::{Located, Section};
+use crate::config::document::Located;
 use crate::config::problem::{Problems, nearest};
 use crate::config::raw::RawConfig;
-use crate::config::words;
-
-/// The group of an `[[export]]`'s clients.
-#[derive(Debug, Default)]
-pub struct RawMembership {
-    /// Its name.
-    pub group: Option<Located<String>>,
-    /// Each client has a group of its own under it.
-    pub each: Option<Located<bool>>,
-}
-
-impl RawMembership {
-    /// Reads the keys of an export.
-    pub fn read(section: &mut Section<'_>, problems: &mut Problems) -> RawMembership {
-        RawMembership {
-            group: section.string("group", problems),
-            each: section.word("group-each", problems, words::yes_or_no),
-        }
-    }
-
-    /// Whether each client has a group of its own.
-    pub fn is_each(&self) -> bool {
-        self.each.as_ref().is_some_and(|each| each.value)
-    }
-}
 
 /// Checks how groups stand to each other.
 pub fn groups(raw: &RawConfig, problems: &mut Problems) -> Vec<GroupConfig> {
@@ -144,15 +118,19 @@ fn check_each(raw: &RawConfig, wanted: &str, found: Option<&RawGroup>) -> Result
 }
 
 /// Warns of groups that nobody is in.
-pub fn warn_of_idle(raw: &RawConfig, checked: &mut Checked) {
+pub fn warn_of_idle(
+    (file, raw): (&str, &RawConfig),
+    exports: &[ExportConfig],
+    warnings: &mut Vec<String>,
+) {
     for group in raw.groups.iter().filter(|group| group.name.value != DEFAULT_GROUP) {
         let name = &group.name.value;
         let has_clients = |export: &ExportConfig| export.group_name() == name;
         let is_parent = raw.groups.iter().any(|other| other.config.parent.as_ref() == Some(name));
-        if !is_parent && !checked.config.exports.iter().any(has_clients) {
-            let (file, line) = (&checked.file, group.name.line);
+        if !is_parent && !exports.iter().any(has_clients) {
+            let line = group.name.line;
             let text = format!("{file}:{line}: group \"{name}\" is named by no export");
-            checked.warnings.push(text);
+            warnings.push(text);
         }
     }
 }

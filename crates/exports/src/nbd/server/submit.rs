@@ -93,8 +93,8 @@ impl Submitter {
     fn push(&mut self, id: u32) {
         let ticket = self.tickets.get(id);
         let lane = &mut self.lanes[ticket.lane as usize];
-        if !lane.held_back.is_empty() && lane.held_back.has(ticket.group) {
-            return lane.held_back.push(ticket.group, id);
+        if !lane.held_back.is_empty() && lane.held_back.has(ticket.owner.group) {
+            return lane.held_back.push(ticket.owner.group, id);
         }
         if !lane.waiting.is_empty() {
             return lane.waiting.push_back(id);
@@ -102,7 +102,7 @@ impl Submitter {
         let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
         if let Err(rejected) = lane.channel.submit(bio) {
             match rejected.reason {
-                Reject::Full => lane.wait(id, ticket.group),
+                Reject::Full => lane.wait(id, ticket.owner.group),
                 Reject::Invalid(status) => self.done.push((id, status)),
             }
         }
@@ -115,8 +115,8 @@ impl Submitter {
             let ticket = self.tickets.get(id);
             let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
             match self.lanes[lane].channel.submit(bio).map_err(|rejected| rejected.reason) {
-                Err(Reject::Full) if self.lanes[lane].channel.is_throttled(ticket.group) => {
-                    self.lanes[lane].held_back.push(ticket.group, id);
+                Err(Reject::Full) if self.lanes[lane].channel.is_throttled(ticket.owner.group) => {
+                    self.lanes[lane].held_back.push(ticket.owner.group, id);
                 }
                 Err(Reject::Full) => return moved,
                 Err(Reject::Invalid(status)) => self.done.push((id, status)),
@@ -232,7 +232,7 @@ impl Submitter {
 fn bio_of(ticket: &Ticket, zeroes: &Zeroes, tenants: u16) -> Bio {
     let tenant = tenants.wrapping_add(ticket.owner.conn as u16);
     if let (Some(bounce), Memory::Buffer(buffer)) = (&ticket.bounce, &ticket.memory) {
-        return bounce.bio(buffer, ticket.flags).with_tenant(tenant).with_group(ticket.group);
+        return bounce.bio(buffer, ticket.flags).with_tenant(tenant).with_group(ticket.owner.group);
     }
     let sectors = ticket.left_sectors.min(PART_SECTORS) as u32;
     let bio = match (ticket.op, &ticket.memory) {
@@ -242,7 +242,7 @@ fn bio_of(ticket: &Ticket, zeroes: &Zeroes, tenants: u16) -> Bio {
         (op, Memory::Buffer(buffer)) => buffer.bio(op, ticket.sector, ticket.bio_bytes),
         (op, _) => zeroes.bio(op, ticket.sector, ticket.bio_bytes),
     };
-    bio.with_flags(ticket.flags).with_tenant(tenant).with_group(ticket.group)
+    bio.with_flags(ticket.flags).with_tenant(tenant).with_group(ticket.owner.group)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Tickets of groups that have as much waiting for their limits as may; the channel takes none.
 //!
 //! A list for each group, so that a group that is held back keeps no other from the channel. The
-//! groups have their turns: one that was served goes behind those that were not. Owned by a lane (lane.rs);
-//! the submitter puts tickets in, and takes them out when completions made room.
+//! groups have their turns: one that was served goes behind those that were not. Owned by a lane
+//! (lane.rs); the submitter puts tickets in, and takes them out when completions made room.
 
 use std::collections::VecDeque;
 

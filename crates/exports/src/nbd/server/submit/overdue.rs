@@ -41,8 +41,8 @@ impl Submitter {
         watched.map(|lane| lane.look_ns).min()
     }
 
-    /// Looks once at all started tickets of a lane; returns those that are overdue. What waits for a
-    /// limit of its group is not the drive's fault.
+    /// Looks once at all started tickets of a lane; returns those that are overdue. For what waits
+    /// for a limit of its group no drive is to blame.
     pub(crate) fn find_overdue(&mut self, lane: usize) -> Vec<u32> {
         let (mut found, tickets, its) = (Vec::new(), &mut self.tickets, &self.lanes[lane]);
         let held = its.channel.held().map(|bio| bio.user_data() as u32);
@@ -64,7 +64,7 @@ impl Submitter {
         found
     }
 
-    /// Lets go of what a connection leaves behind that no drive has: tickets that wait for room, or
+    /// Lets go of what a connection leaves behind that no drive has: tickets that wait for room or
     /// for a limit of their group.
     pub(crate) fn drop_waiting_of(&mut self, serial: u64, pool: &mut Pool) {
         for lane in 0..self.lanes.len() {
