@@ -29,8 +29,9 @@ use core::mem::ManuallyDrop;
 
 use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
 
-use crate::bio::Bio;
 use crate::bio::error::Error;
+use crate::bio::group_id::GroupId;
+use crate::bio::{Bio, Op};
 use crate::chain::bio_set::BioSet;
 use crate::chain::slot::BioList;
 use crate::channel::checks::BioChecks;
@@ -133,7 +134,7 @@ impl<M: Machine> Channel<M> {
             choice: Choice::new(),
             first_member: 0,
             volume_plug: plug,
-            throttle: Throttle::new(volume.groups().cloned()),
+            throttle: Throttle::new(volume.groups().cloned(), config.depth),
             volume: Arc::clone(volume),
         };
         if volume.mode().1 {
@@ -174,6 +175,10 @@ impl<M: Machine> Channel<M> {
         if !plain && let Err(reason) = self.sub.look_closer(&bio) {
             return refuse(bio, reason);
         }
+        if self.sub.throttle.held != 0 && bio.op != Op::Flush && self.is_throttled(bio.payer.group)
+        {
+            return refuse(bio, Reject::Full);
+        }
         let Some(mut slot) = self.sub.free.pop_front() else {
             return refuse(bio, Reject::Full);
         };
@@ -183,6 +188,37 @@ impl<M: Machine> Channel<M> {
             self.flush();
         }
         Ok(())
+    }
+
+    /// Whether bios of a group find the channel full since as many of it wait for its limits as
+    /// may; other groups may have room. Completions of the group make room again.
+    #[must_use]
+    pub fn is_throttled(&self, group: GroupId) -> bool {
+        self.sub.throttle.is_full(group)
+    }
+
+    /// Bios that wait for limits of their groups: no drive has them.
+    pub fn held(&self) -> impl Iterator<Item = &Bio> {
+        self.sub.throttle.waiting()
+    }
+
+    /// Ends bios that wait for limits of their groups and that `is_meant` is true of, with the
+    /// status `Aborted`, as if they had never come: nobody wants them any more. Those of them whose
+    /// turn is next go on.
+    pub fn abort_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
+        self.sub.abort_held(is_meant);
+    }
+
+    /// Lets bios go on that wait for limits of their groups and that `is_meant` is true of, for
+    /// somebody who cannot wait long. Their groups pay for them, and wait the longer after.
+    pub fn release_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
+        self.sub.release_held(is_meant);
+    }
+
+    /// Lets all bios go on that wait for limits of their groups, and limits nothing from now on:
+    /// for a program that stops and answers what is in flight.
+    pub fn lift_limits(&mut self) {
+        self.sub.lift_limits();
     }
 
     /// Starts all that was submitted: each drive's list goes to its software queue with one lock

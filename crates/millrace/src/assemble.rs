@@ -103,7 +103,7 @@ pub struct Host {
     pub io_threads: u16,
     /// Controllers that drives may name.
     pub controllers: Vec<Arc<Controller<Native>>>,
-    /// Who shares the drives.
+    /// Groups of those who share the drives.
     pub groups: Option<Arc<Groups<Native>>>,
     /// What records the drives' events.
     pub tracer: Option<Arc<Tracer<Native>>>,

@@ -195,7 +195,8 @@ impl BlockDevice {
         // Where the piece begins that failed first, and how.
         let (mut begun, mut failed) = (0, None);
         loop {
-            let is_room = (self.channel.in_flight() as usize) < PIECES_MAX;
+            let in_flight = self.channel.in_flight() as usize;
+            let is_room = in_flight < PIECES_MAX && !self.channel.is_throttled();
             if begun < len_bytes && failed.is_none() && is_room {
                 let buffer = self.buffer(PIECE_BYTES.min(len_bytes - begun));
                 let (at, piece_bytes) = (begun, buffer.len());

@@ -150,6 +150,11 @@ impl Channel {
         self.inner.in_flight()
     }
 
+    /// Whether the channel takes nothing of its group until some of that has completed.
+    pub(crate) fn is_throttled(&self) -> bool {
+        self.inner.is_throttled(self.group)
+    }
+
     /// Accepts a bio; it starts at the next `flush`, `poll` or `wait`, or when enough have come.
     ///
     /// # Errors

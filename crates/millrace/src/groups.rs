@@ -45,7 +45,7 @@ pub struct GroupConfig {
     pub parent: Option<String>,
     /// Its share beside its siblings', 1 to 10,000; 100.
     pub weight: u32,
-    /// Who goes before whom, whatever the weights.
+    /// Whether it goes before others, whatever the weights.
     pub priority: Priority,
     /// What the scheduler `latency` keeps for it at others' cost.
     pub latency_target: Option<LatencyTarget>,

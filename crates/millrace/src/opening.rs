@@ -22,7 +22,7 @@ use crate::groups::open_groups;
 pub struct Opened {
     /// In the order of the configuration.
     pub volumes: Vec<Arc<Volume<Native>>>,
-    /// Who shares the drives of all volumes.
+    /// Groups of those who share the drives of all volumes.
     pub groups: Arc<Groups<Native>>,
     /// Whether the drives' workers are to be pinned.
     pub pinning: Pinning,
@@ -87,8 +87,8 @@ impl<'a> Opening<'a> {
     /// Begins: nothing is open yet.
     ///
     /// # Errors
-    /// What [`OpenConfig::validate`] finds, groups that make no sense, or a controller that makes none
-    /// on this machine.
+    /// What [`OpenConfig::validate`] finds, groups that make no sense, or a controller that makes
+    /// none on this machine.
     pub fn new(config: &'a OpenConfig) -> Result<Opening<'a>, StartError> {
         config.validate()?;
         let host = Host::new(0, &config.controllers);

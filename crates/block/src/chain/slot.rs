@@ -375,6 +375,10 @@ impl<M: Machine> BioList<M> {
         self.head.as_deref()
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Slot<M>> {
+        core::iter::successors(self.first(), |slot| slot.next.as_deref())
+    }
+
     #[inline]
     pub(crate) fn take(&mut self) -> BioList<M> {
         core::mem::replace(self, BioList::new())

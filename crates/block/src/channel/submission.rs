@@ -228,6 +228,23 @@ impl<M: Machine> Submission<M> {
         self.admit_held(all);
     }
 
+    /// Ends bios that wait for limits and have no time yet, as far as `is_meant` says.
+    pub(crate) fn abort_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
+        let mut aborted = self.throttle.take_behind(is_meant);
+        while let Some(mut slot) = aborted.pop_front() {
+            slot.status = Status::Aborted;
+            self.finished.push_back(slot);
+        }
+    }
+
+    /// Sends bios on that wait for limits, as far as `is_meant` says; their groups pay for them.
+    pub(crate) fn release_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
+        if self.throttle.held > 0 {
+            let paid = self.throttle.take_paid(is_meant);
+            self.admit_held(paid);
+        }
+    }
+
     fn admit_held(&mut self, mut held: BioList<M>) {
         while let Some(slot) = held.pop_front() {
             // Their waiting is counted only where they are not taken for fresh ones.

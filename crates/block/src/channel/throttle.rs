@@ -1,9 +1,12 @@
 //! `Throttle`: bios that wait for a limit of their group, before they get into a plug.
 //!
 //! Owned by a channel's `Submission`. A bio asks each gate of its group and of that one's parent in
-//! turn (group/gate.rs) and gets a time; until then it waits here, in a slot of the channel, so that
-//! back pressure reaches whoever submits. Nobody spins: the earliest time is when the channel asks
-//! to be polled. A flush waits for no limit. Kernel counterpart: `struct throtl_service_queue`.
+//! turn (group/gate.rs) and gets a time; until then it waits here, in a slot of the channel, so
+//! that back pressure reaches whoever submits. Times are asked for only so far ahead
+//! ([`AHEAD_NS`]): whoever goes away before has promised itself little. Groups that wait take up
+//! half of the slots at most, and each half of what is left; the rest is for groups that do not.
+//! Nobody spins: the earliest time is when the channel asks to be polled. A flush waits for no
+//! limit. Kernel counterpart: `struct throtl_service_queue`.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -11,25 +14,54 @@ use alloc::vec::Vec;
 use millrace_machine::Machine;
 
 use crate::account::held::{Hold, Holds};
-use crate::bio::Op;
 use crate::bio::group_id::GroupId;
+use crate::bio::{Bio, Op, SectorCount};
 use crate::chain::slot::{BioList, BioRef};
 use crate::group::Groups;
-use crate::group::gate::GATES;
+use crate::group::gate::{GATES, Gates, Tolls};
 use crate::group::view::{GroupRow, GroupView};
 
 /// Longest sleep while bios wait: limits may be changed meanwhile.
 const LOOK_NS: u64 = 20_000_000;
+/// How far ahead of its time a bio gets it, unless it is the first in its line.
+const AHEAD_NS: u64 = 20_000_000;
+/// The time of a bio that has none yet.
+const NO_TIME: u64 = u64::MAX;
 /// Levels of groups.
 const LEVELS: usize = 2;
+
+/// The place from which on a bio asks gates.
+#[derive(Clone, Copy)]
+struct Way {
+    from: usize,
+    /// The bio is the first of its line there, and does not wait behind others.
+    is_first: bool,
+}
+
+impl Way {
+    fn from(from: usize) -> Way {
+        Way { from, is_first: false }
+    }
+}
 
 /// Bios of a group that wait at one gate, in the order of their times.
 struct Line<M: Machine> {
     group: GroupId,
     /// Level, gate and way of it.
     gate: (usize, usize, bool),
-    /// When each may go stands in its `dev_sector`, which has no meaning yet.
-    list: BioList<M>,
+    /// Those that have a time, which stands in `dev_sector`: that has no meaning yet.
+    timed: BioList<M>,
+    /// The time of the last of them.
+    last_ns: u64,
+    /// Those behind them, that have not asked yet; none unless some have a time.
+    behind: BioList<M>,
+}
+
+impl<M: Machine> Line<M> {
+    /// Whether the next one has to wait before it may ask for a time.
+    fn is_ahead(&self, now_ns: u64) -> bool {
+        !self.behind.is_empty() || (!self.timed.is_empty() && self.last_ns > now_ns + AHEAD_NS)
+    }
 }
 
 /// What a channel's bios wait for before they are plugged.
@@ -40,19 +72,26 @@ pub(crate) struct Throttle<M: Machine> {
     pub(crate) is_on: bool,
     /// Bios that wait.
     pub(crate) held: u32,
+    /// Most bios that may wait.
+    held_max: u32,
     lines: Vec<Line<M>>,
+    /// How many wait of each group that ever had limits.
+    held_of: Vec<u32>,
     next_ns: u64,
     holds: Holds<M>,
 }
 
 impl<M: Machine> Throttle<M> {
-    pub(crate) fn new(groups: Option<Arc<Groups<M>>>) -> Self {
+    /// For a channel of so many slots.
+    pub(crate) fn new(groups: Option<Arc<Groups<M>>>, depth: u32) -> Self {
         Throttle {
             groups,
             view: GroupView::new(),
             is_on: false,
             held: 0,
+            held_max: (depth / 2).max(1),
             lines: Vec::new(),
+            held_of: Vec::new(),
             next_ns: u64::MAX,
             holds: Holds::new(),
         }
@@ -64,7 +103,7 @@ impl<M: Machine> Throttle<M> {
         self.groups.as_ref().is_some_and(|groups| self.view.is_old(groups))
     }
 
-    /// Learns what the limits are. Who waits for one that is another now asks again.
+    /// Learns what the limits are. Whoever waits for one that is another now asks again.
     #[cold]
     pub(crate) fn renew(&mut self, now_ns: u64) {
         let Some(groups) = &self.groups else { return };
@@ -72,18 +111,25 @@ impl<M: Machine> Throttle<M> {
         core::mem::swap(&mut self.view, &mut old);
         self.view.renew(groups);
         self.is_on = self.view.has_limits || self.held > 0;
-        for mut line in core::mem::take(&mut self.lines) {
-            let level = line.gate.0;
-            let id = at_level(&self.view, line.group, level);
-            let turns = |view: &GroupView<M>| id.and_then(|id| view.row(id)).and_then(turns_of);
-            if turns(&old) == turns(&self.view) {
-                self.lines.push(line);
-                continue;
-            }
-            while let Some(slot) = line.list.pop_front() {
-                self.held -= 1;
+        let turns_in = |view: &GroupView<M>, (group, level)| {
+            let id = at_level(&self.view, group, level);
+            id.and_then(|id| view.row(id)).and_then(turns_of)
+        };
+        let is_same = |line: &Line<M>| {
+            let key = (line.group, line.gate.0);
+            turns_in(&old, key) == turns_in(&self.view, key)
+        };
+        let (same, changed): (Vec<_>, Vec<_>) =
+            core::mem::take(&mut self.lines).into_iter().partition(is_same);
+        self.lines = same;
+        for mut line in changed {
+            let mut all = line.timed.take();
+            all.append(&mut line.behind);
+            while let Some(slot) = all.pop_front() {
+                self.count_out(&slot);
                 // One that may go at once has a time that has come.
-                if let Some(mut slot) = self.pass_from(level * GATES, slot, now_ns) {
+                if let Some(mut slot) = self.pass_from(Way::from(line.gate.0 * GATES), slot, now_ns)
+                {
                     slot.dev_sector = 0;
                     self.hold(slot, LEVELS * GATES);
                 }
@@ -92,29 +138,103 @@ impl<M: Machine> Throttle<M> {
         self.next_ns = self.earliest();
     }
 
+    /// Whether as many of a group wait as may: half as many as there is room for. So each group
+    /// that comes finds room, whatever those before it hold. Source: Choudhury and Hahne, "Dynamic
+    /// queue length thresholds for shared-memory packet switches", 1998.
+    #[cold]
+    pub(crate) fn is_full(&self, group: GroupId) -> bool {
+        let held = self.held_of.get(usize::from(group.0)).copied().unwrap_or(0);
+        let room = self.held_max.saturating_sub(self.held);
+        2 * held >= room && (held > 0 || self.view.is_limited(group))
+    }
+
+    /// All that wait.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Bio> {
+        let slots = self.lines.iter().flat_map(|line| line.timed.iter().chain(line.behind.iter()));
+        slots.map(|slot| &*slot.bio)
+    }
+
+    /// Takes those out that have no time yet, as far as `is_meant` says.
+    pub(crate) fn take_behind(&mut self, mut is_meant: impl FnMut(&Bio) -> bool) -> BioList<M> {
+        let mut taken = BioList::new();
+        for at in 0..self.lines.len() {
+            let mut all = self.lines[at].behind.take();
+            while let Some(slot) = all.pop_front() {
+                match is_meant(&slot.bio) {
+                    true => {
+                        self.count_out(&slot);
+                        taken.push_back(slot);
+                    }
+                    false => self.lines[at].behind.push_back(slot),
+                }
+            }
+        }
+        taken
+    }
+
+    /// Takes those out for which `is_meant` is true. Their groups pay for them, and wait the longer
+    /// afterwards.
+    pub(crate) fn take_paid(&mut self, mut is_meant: impl FnMut(&Bio) -> bool) -> BioList<M> {
+        let mut taken = BioList::new();
+        for at in 0..self.lines.len() {
+            let line = &mut self.lines[at];
+            let place = line.gate.0 * GATES + line.gate.1;
+            let (timed, behind) = (line.timed.take(), line.behind.take());
+            for (mut all, unpaid) in [(timed, place + 1), (behind, place)] {
+                while let Some(slot) = all.pop_front() {
+                    if is_meant(&slot.bio) {
+                        self.count_out(&slot);
+                        self.pay(&slot, unpaid);
+                        taken.push_back(slot);
+                        continue;
+                    }
+                    let line = &mut self.lines[at];
+                    if unpaid == place { &mut line.behind } else { &mut line.timed }
+                        .push_back(slot);
+                }
+            }
+        }
+        // A line may have nobody left with a time.
+        self.next_ns = 0;
+        taken
+    }
+
+    /// Pays for a bio at the gates from a place on.
+    fn pay(&self, slot: &BioRef<M>, unpaid: usize) {
+        let op = slot.op();
+        for place in unpaid..LEVELS * GATES {
+            if let Some((tolls, gates)) = self.gates_at(slot.bio.payer.group, place, op) {
+                gates.reserve(tolls, (place % GATES, op, sectors_of(slot)), M::now());
+            }
+        }
+    }
+
     /// Gives a bio back that may go now, and keeps it if it has to wait.
     #[inline(never)]
     pub(crate) fn pass(&mut self, slot: BioRef<M>, now_ns: u64) -> Option<BioRef<M>> {
-        self.pass_from(0, slot, now_ns)
+        self.pass_from(Way::from(0), slot, now_ns)
     }
 
-    fn pass_from(&mut self, from: usize, mut slot: BioRef<M>, now_ns: u64) -> Option<BioRef<M>> {
+    /// Asks the gates on its way.
+    fn pass_from(&mut self, way: Way, mut slot: BioRef<M>, now_ns: u64) -> Option<BioRef<M>> {
         let (op, group) = (slot.op(), slot.bio.payer.group);
         if op == Op::Flush {
             return Some(slot);
         }
-        let sectors = if op.has_data() { slot.bio.nr_sectors } else { 0 };
-        for place in from..LEVELS * GATES {
+        for place in way.from..LEVELS * GATES {
+            let Some((tolls, gates)) = self.gates_at(group, place, op) else { continue };
             let (level, stage) = (place / GATES, place % GATES);
-            let Some(id) = at_level(&self.view, group, level) else { break };
-            let Some((tolls, gates, _)) = self.view.row(id).and_then(|row| row.limits.as_ref())
-            else {
-                continue;
-            };
-            if tolls.at(stage, op).is_free() {
-                continue;
+            let gate = (level, stage, op == Op::Read);
+            if self.held > 0
+                && !(way.is_first && place == way.from)
+                && let Some(line) = self.line(group, gate)
+                && line.is_ahead(now_ns)
+            {
+                slot.dev_sector = NO_TIME;
+                self.hold(slot, place);
+                return None;
             }
-            let due_ns = gates.reserve(tolls, (stage, op, sectors), now_ns);
+            let due_ns = gates.reserve(tolls, (stage, op, sectors_of(&slot)), now_ns);
             if due_ns > now_ns {
                 slot.dev_sector = due_ns;
                 self.hold(slot, place);
@@ -124,19 +244,46 @@ impl<M: Machine> Throttle<M> {
         Some(slot)
     }
 
-    /// Keeps a bio until the time in it.
+    /// The gates of a bio's group at a place, if the bio has to pay there.
+    fn gates_at(&self, group: GroupId, place: usize, op: Op) -> Option<(&Tolls, &Gates<M>)> {
+        let id = at_level(&self.view, group, place / GATES)?;
+        let (tolls, gates, _) = self.view.row(id)?.limits.as_ref()?;
+        (!tolls.at(place % GATES, op).is_free()).then_some((tolls, &**gates))
+    }
+
+    fn line(&self, group: GroupId, gate: (usize, usize, bool)) -> Option<&Line<M>> {
+        self.lines.iter().find(|line| line.group == group && line.gate == gate)
+    }
+
+    /// Keeps a bio until the time in it, if it has one, else until it may ask for one.
     fn hold(&mut self, slot: BioRef<M>, place: usize) {
         let (group, read) = (slot.bio.payer.group, slot.op() == Op::Read);
-        self.held += 1;
-        self.next_ns = self.next_ns.min(slot.dev_sector);
-        let gate = (place / GATES, place % GATES, read);
-        let line = self.lines.iter_mut().find(|line| line.group == group && line.gate == gate);
-        if let Some(line) = line {
-            return line.list.push_back(slot);
+        let of_group = usize::from(group.0);
+        if self.held_of.len() <= of_group {
+            self.held_of.resize(of_group + 1, 0);
         }
-        let mut list = BioList::new();
-        list.push_back(slot);
-        self.lines.push(Line { group, gate, list });
+        self.held += 1;
+        self.held_of[of_group] += 1;
+        let gate = (place / GATES, place % GATES, read);
+        let known = self.lines.iter().position(|line| line.group == group && line.gate == gate);
+        let at = known.unwrap_or_else(|| {
+            let (timed, behind) = (BioList::new(), BioList::new());
+            self.lines.push(Line { group, gate, timed, last_ns: 0, behind });
+            self.lines.len() - 1
+        });
+        let line = &mut self.lines[at];
+        if slot.dev_sector == NO_TIME {
+            return line.behind.push_back(slot);
+        }
+        line.last_ns = slot.dev_sector;
+        self.next_ns = self.next_ns.min(slot.dev_sector);
+        line.timed.push_back(slot);
+    }
+
+    /// A bio waits no longer.
+    fn count_out(&mut self, slot: &BioRef<M>) {
+        self.held -= 1;
+        self.held_of[usize::from(slot.bio.payer.group.0)] -= 1;
     }
 
     /// When the first of those that wait may go on, if any waits; limits may change before that.
@@ -155,11 +302,9 @@ impl<M: Machine> Throttle<M> {
         }
         let mut at = 0;
         while at < self.lines.len() {
-            let (level, stage, _) = self.lines[at].gate;
-            while self.lines[at].list.first().is_some_and(|slot| slot.dev_sector <= now_ns) {
-                let Some(slot) = self.lines[at].list.pop_front() else { break };
-                self.held -= 1;
-                if let Some(mut slot) = self.pass_from(level * GATES + stage + 1, slot, now_ns) {
+            while let Some((slot, next)) = self.next_of(at, now_ns) {
+                self.count_out(&slot);
+                if let Some(mut slot) = self.pass_from(next, slot, now_ns) {
                     self.count(&slot, now_ns);
                     slot.mark_admitted(now_ns);
                     due.push_back(slot);
@@ -167,16 +312,32 @@ impl<M: Machine> Throttle<M> {
             }
             at += 1;
         }
-        self.lines.retain(|line| !line.list.is_empty());
+        self.lines.retain(|line| !line.timed.is_empty());
         self.next_ns = self.earliest();
         self.is_on = self.view.has_limits || self.held > 0;
         due
     }
 
+    /// The next bio of a line that goes on, and its way.
+    fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, Way)> {
+        let line = &mut self.lines[at];
+        let place = line.gate.0 * GATES + line.gate.1;
+        if line.timed.first().is_some_and(|slot| slot.dev_sector <= now_ns) {
+            return line.timed.pop_front().map(|slot| (slot, Way::from(place + 1)));
+        }
+        let may_ask = line.timed.is_empty() || line.last_ns <= now_ns + AHEAD_NS;
+        let next = if may_ask { line.behind.pop_front() } else { None };
+        next.map(|slot| (slot, Way { from: place, is_first: true }))
+    }
+
     /// Lets all go, whatever the limits: nobody will be there to wait for them.
     pub(crate) fn lift(&mut self) -> BioList<M> {
         let mut all = BioList::new();
-        self.lines.drain(..).for_each(|mut line| all.append(&mut line.list));
+        for mut line in self.lines.drain(..) {
+            all.append(&mut line.timed);
+            all.append(&mut line.behind);
+        }
+        self.held_of.clear();
         (self.held, self.is_on, self.groups) = (0, false, None);
         all
     }
@@ -189,7 +350,7 @@ impl<M: Machine> Throttle<M> {
     }
 
     fn earliest(&self) -> u64 {
-        let firsts = self.lines.iter().filter_map(|line| line.list.first());
+        let firsts = self.lines.iter().filter_map(|line| line.timed.first());
         firsts.map(|slot| slot.dev_sector).min().unwrap_or(u64::MAX)
     }
 }
@@ -198,6 +359,11 @@ impl<M: Machine> Throttle<M> {
 fn at_level<M: Machine>(view: &GroupView<M>, group: GroupId, level: usize) -> Option<GroupId> {
     let id = view.known(group);
     if level == 0 { Some(id) } else { view.row(id)?.parent }
+}
+
+/// Sectors that a bio moves.
+fn sectors_of<M: Machine>(slot: &BioRef<M>) -> SectorCount {
+    if slot.op().has_data() { slot.bio.nr_sectors } else { 0 }
 }
 
 /// How often a group's limits were changed; none: it has none.

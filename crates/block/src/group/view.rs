@@ -70,6 +70,13 @@ impl<M: Machine> GroupView<M> {
         if usize::from(id.0) < self.rows.len() { id } else { GroupId::DEFAULT }
     }
 
+    /// Whether a group has limits, or the one that it is under.
+    pub(crate) fn is_limited(&self, id: GroupId) -> bool {
+        let has = |row: &GroupRow<M>| row.limits.is_some();
+        let above = self.row(id).and_then(|row| row.parent).and_then(|parent| self.row(parent));
+        self.row(id).is_some_and(has) || above.is_some_and(has)
+    }
+
     /// What is known of a group.
     pub(crate) fn row(&self, id: GroupId) -> Option<&GroupRow<M>> {
         self.rows.get(usize::from(id.0)).or(self.rows.first())

@@ -14,7 +14,7 @@ use millrace_block::{Layout, ServingConfig};
 
 use super::controller;
 use super::document::Located;
-use super::group;
+use super::group::members;
 use super::problem::{Problems, nearest};
 use super::raw::{RawConfig, RawExport, RawVolume};
 use super::words::{ControlWord, LayoutWord};
@@ -104,7 +104,7 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
         file: file.to_owned(),
         config: ServeConfig {
             controllers: controller::controllers(&raw, problems),
-            groups: group::groups(&raw, problems),
+            groups: members::groups(&raw, problems),
             server: raw.server.over_defaults(),
             ..ServeConfig::default()
         },
@@ -130,13 +130,13 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
         }
         add_export(export, &mut checked, problems);
     }
-    group::check_exports(&raw, problems);
+    members::check_exports(&raw, problems);
     if !raw.has_exports {
         let text = "nothing is exported; add [[export]] with volume = \"...\" and nbd = \"...\"";
         problems.add(1, text);
     }
     controller::warn_of_idle(file, &raw, &mut checked.warnings);
-    group::warn_of_idle(&raw, &mut checked);
+    members::warn_of_idle((file, &raw), &checked.config.exports, &mut checked.warnings);
     warn_of_idle(&raw, &mut checked);
     checked
 }

@@ -10,7 +10,7 @@ use millrace_machine::{Machine, Native, NodeId};
 
 use super::document::{Located, Section};
 use super::problem::{Problems, nearest};
-use super::raw::{RawConfig, name};
+use super::raw::RawConfig;
 use super::words;
 
 /// A `[[controller]]`.
@@ -25,7 +25,7 @@ pub struct RawController {
 
 /// Reads a section.
 pub fn read(mut section: Section<'_>, problems: &mut Problems) -> Option<RawController> {
-    let name = name(&mut section, problems);
+    let name = section.valid_name(problems);
     let number = |text: &str| words::number(text, 1, ControllerConfig::TAGS_MAX);
     if !section.has("tags") {
         section.missing("it has no tags; add tags = 250, or as many as it has", problems);

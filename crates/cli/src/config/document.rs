@@ -87,6 +87,21 @@ impl<'a> Section<'a> {
         text_of(entry.value)
     }
 
+    /// Takes its name out, which is there, not empty, and fits a line of a message.
+    pub fn valid_name(&mut self, problems: &mut Problems) -> Option<Located<String>> {
+        match self.string("name", problems) {
+            Some(name) if name.value.is_empty() => {
+                problems.add(name.line, format!("{}: the name is empty", self.title));
+                None
+            }
+            None => {
+                self.missing("it has no name; add name = \"...\"", problems);
+                None
+            }
+            Some(name) => printable(name, problems),
+        }
+    }
+
     /// Names that stand in sections that nobody has taken.
     pub fn names_of_unknown(&self) -> Vec<String> {
         let tables = self.entries.iter().flat_map(|entry| match entry.value.get_ref() {
@@ -255,6 +270,18 @@ impl<'a> Section<'a> {
             problems.add(entry.line, format!("{text} (known: {known})"));
         }
     }
+}
+
+/// A name that fits a line of a message; others would be taken for lines of their own.
+pub fn printable(name: Located<String>, problems: &mut Problems) -> Option<Located<String>> {
+    let Some(wrong) = name.value.chars().find(|letter| letter.is_control()) else {
+        return Some(name);
+    };
+    let (value, wrong) = (&name.value, wrong.escape_debug());
+    let text =
+        format!("name = \"{value}\": {wrong} is a control character; write the name without");
+    problems.add(name.line, text);
+    None
 }
 
 fn text_of(value: &Spanned<DeValue<'_>>) -> Option<String> {

@@ -1,16 +1,16 @@
 //! `[[group]]` sections, and the same keys for `ctl set group`: who shares drives, on which terms.
 //!
-//! Both steps of a section, as controller.rs: `read` makes it of values, called by raw.rs, `check`
-//! finds what contradicts, called by checked.rs. Owns the one table of keys and their words, from
-//! which a running daemon's settings are read and written, too. Touches no file.
+//! Owns the one table of keys and their words, from which sections are read (called by raw.rs) and
+//! a running daemon's settings are changed and printed. How groups go together is in
+//! group/members.rs. Pure.
 
-use millrace::{DEFAULT_GROUP, ExportConfig, GroupConfig, LatencyTarget, Words};
+pub(super) mod members;
+
+use millrace::{GroupConfig, LatencyTarget, Words};
 use millrace_drives::size_text;
 
-use super::checked::Checked;
 use super::document::{Located, Section};
 use super::problem::{Problems, nearest};
-use super::raw::{RawConfig, name};
 use super::words::{self, MILLISECOND_NS, SECOND_NS};
 
 /// Least bandwidth: the page that small requests have.
@@ -260,7 +260,7 @@ impl RawMembership {
 
 /// Reads a section.
 pub fn read(mut section: Section<'_>, problems: &mut Problems) -> Option<RawGroup> {
-    let name = name(&mut section, problems);
+    let name = section.valid_name(problems);
     let name = name.and_then(|name| {
         let wrong = name.value.chars().find(|letter| matches!(letter, '/' | '='));
         if let Some(wrong) = wrong {
@@ -283,127 +283,6 @@ pub fn read(mut section: Section<'_>, problems: &mut Problems) -> Option<RawGrou
     config.name.clone_from(&name.value);
     config.parent = parent.as_ref().map(|parent| parent.value.clone());
     Some(RawGroup { name, parent, config })
-}
-
-/// Checks how groups stand to each other.
-pub fn groups(raw: &RawConfig, problems: &mut Problems) -> Vec<GroupConfig> {
-    for (group, parent) in
-        raw.groups.iter().filter_map(|group| Some((group, group.parent.as_ref()?)))
-    {
-        if let Err(text) = check_parent(raw, group, &parent.value) {
-            problems.add(parent.line, format!("parent = \"{}\": {text}", parent.value));
-        }
-    }
-    raw.groups.iter().map(|group| group.config.clone()).collect()
-}
-
-/// Two levels, and no circles.
-fn check_parent(raw: &RawConfig, group: &RawGroup, parent: &str) -> Result<(), String> {
-    let find = |name: &str| raw.groups.iter().find(|group| group.name.value == name);
-    let name = &group.name.value;
-    if parent == DEFAULT_GROUP || name == DEFAULT_GROUP {
-        return Err("the default group has no parent and no children; remove this".to_owned());
-    }
-    if parent == name {
-        return Err("a group is not its own parent; name another, or none".to_owned());
-    }
-    let Some(above) = find(parent) else {
-        return if raw.lost.iter().any(|lost| lost == parent) {
-            Ok(())
-        } else {
-            Err(unknown(raw, parent))
-        };
-    };
-    let Some(top) = &above.config.parent else { return Ok(()) };
-    let (mut chain, mut next) = (vec![name.as_str(), parent], Some(top.as_str()));
-    while let Some(one) = next {
-        if chain.contains(&one) {
-            chain.push(one);
-            return Err(format!("a circle: {}; remove one of these parents", chain.join(" -> ")));
-        }
-        chain.push(one);
-        next = find(one).and_then(|one| one.config.parent.as_deref());
-    }
-    Err(format!(
-        "it has the parent \"{top}\" itself, and groups have two levels; write parent = \"{top}\""
-    ))
-}
-
-fn unknown(raw: &RawConfig, wanted: &str) -> String {
-    let names = raw.groups.iter().map(|group| group.name.value.as_str());
-    let like = nearest(wanted, names.chain([DEFAULT_GROUP]));
-    let like = if like.is_empty() { "; add [[group]] with this name" } else { &like };
-    format!("there is no group \"{wanted}\"{like}")
-}
-
-/// Checks the groups that exports name.
-pub fn check_exports(raw: &RawConfig, problems: &mut Problems) {
-    for export in &raw.exports {
-        let membership = &export.membership;
-        let wanted = membership.group.as_ref().map_or(DEFAULT_GROUP, |group| &group.value);
-        let found = raw.groups.iter().find(|group| group.name.value == wanted);
-        if let Some(group) = &membership.group
-            && found.is_none()
-            && wanted != DEFAULT_GROUP
-            && !raw.lost.contains(&group.value)
-        {
-            problems.add(group.line, format!("group: {}", unknown(raw, wanted)));
-        }
-        let Some(each) = membership.each.as_ref().filter(|each| each.value) else { continue };
-        if let Err(text) = check_each(raw, wanted, found) {
-            problems.add(each.line, format!("group-each: {text}"));
-        }
-    }
-}
-
-/// Whether clients can have groups of their own under a group.
-fn check_each(raw: &RawConfig, wanted: &str, found: Option<&RawGroup>) -> Result<(), String> {
-    if wanted == DEFAULT_GROUP {
-        return Err("clients have no groups of their own under the default group; name another \
-                    with group = \"...\""
-            .to_owned());
-    }
-    if let Some(parent) = found.and_then(|group| group.config.parent.as_ref()) {
-        return Err(format!(
-            "group \"{wanted}\" has the parent \"{parent}\", and groups of its clients would be a \
-             third level; remove one of the two"
-        ));
-    }
-    let is_under = |group: &&RawGroup| group.config.parent.as_deref() == Some(wanted);
-    if let Some(child) = raw.groups.iter().find(is_under) {
-        return Err(format!(
-            "group \"{wanted}\" is the parent of \"{}\" (line {}); groups of clients are under a \
-             group of their own",
-            child.name.value, child.name.line
-        ));
-    }
-    let names = |group: &Option<Located<String>>| group.as_ref().is_some_and(|g| g.value == wanted);
-    let other = raw
-        .exports
-        .iter()
-        .find(|other| names(&other.membership.group) && !other.membership.is_each());
-    match other.and_then(|other| other.membership.group.as_ref()) {
-        Some(other) => Err(format!(
-            "clients of the export of line {} are in group \"{wanted}\" together; name another \
-             group here, or group-each there",
-            other.line
-        )),
-        None => Ok(()),
-    }
-}
-
-/// Warns of groups that nobody is in.
-pub fn warn_of_idle(raw: &RawConfig, checked: &mut Checked) {
-    for group in raw.groups.iter().filter(|group| group.name.value != DEFAULT_GROUP) {
-        let name = &group.name.value;
-        let has_clients = |export: &ExportConfig| export.group_name() == name;
-        let is_parent = raw.groups.iter().any(|other| other.config.parent.as_ref() == Some(name));
-        if !is_parent && !checked.config.exports.iter().any(has_clients) {
-            let (file, line) = (&checked.file, group.name.line);
-            let text = format!("{file}:{line}: group \"{name}\" is named by no export");
-            checked.warnings.push(text);
-        }
-    }
 }
 
 #[cfg(test)]

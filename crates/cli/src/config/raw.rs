@@ -15,7 +15,7 @@ use millrace_reactor::Backend;
 
 use super::controller::{self, RawController};
 use super::cost;
-use super::document::{Located, Section, parse};
+use super::document::{Located, Section, parse, printable};
 use super::group::{self, RawGroup, RawMembership};
 use super::paths;
 use super::problem::{Problems, nearest};
@@ -262,35 +262,8 @@ fn whole<'a, T>(
     list
 }
 
-/// A name that is there and not empty.
-pub(super) fn name(section: &mut Section<'_>, problems: &mut Problems) -> Option<Located<String>> {
-    match section.string("name", problems) {
-        Some(name) if name.value.is_empty() => {
-            problems.add(name.line, format!("{}: the name is empty", section.title));
-            None
-        }
-        None => {
-            section.missing("it has no name; add name = \"...\"", problems);
-            None
-        }
-        Some(name) => printable(name, problems),
-    }
-}
-
-/// A name that fits a line of a message; others would be taken for lines of their own.
-fn printable(name: Located<String>, problems: &mut Problems) -> Option<Located<String>> {
-    let Some(wrong) = name.value.chars().find(|letter| letter.is_control()) else {
-        return Some(name);
-    };
-    let (value, wrong) = (&name.value, wrong.escape_debug());
-    let text =
-        format!("name = \"{value}\": {wrong} is a control character; write the name without");
-    problems.add(name.line, text);
-    None
-}
-
 fn drive(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Option<RawDrive> {
-    let name = name(&mut section, problems);
+    let name = section.valid_name(problems);
     let queues = Queues::read(&mut section, problems);
     let cost = cost::read(&mut section, problems);
     let controller = section.string("controller", problems);
@@ -425,7 +398,7 @@ fn spelled_out(
 }
 
 fn volume(mut section: Section<'_>, problems: &mut Problems) -> Option<RawVolume> {
-    let name = name(&mut section, problems);
+    let name = section.valid_name(problems);
     let layout = section.word("layout", problems, words::layout);
     let chunk_sectors = section.word("chunk", problems, words::chunk_sectors);
     let drives = section.list("drives", problems, |text| Ok(text.to_owned()));

@@ -22,7 +22,7 @@ mod waiting;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16};
 
-use millrace_block::{Channel, Error, ErrorKind, QueueKind, Stamp, Volume};
+use millrace_block::{Bio, Channel, Error, ErrorKind, QueueKind, Stamp, Volume};
 use millrace_machine::{CpuShare, Lock, Machine, Native};
 use millrace_reactor::Handle;
 use millrace_runtime::{IoConfig, IoContext};
@@ -362,6 +362,7 @@ impl IoThread {
             self.channel.tick();
         }
         self.find_damage();
+        self.release_stopping();
         for place in &mut self.queues {
             let Some(served) = place else { continue };
             if let Some(why) = served.queue.broken.as_ref().filter(|_| !served.reported) {
@@ -382,6 +383,20 @@ impl IoThread {
         }
         self.pinned.follow(self.queues.iter().flatten().map(|served| &*served.queue));
         self.publish();
+    }
+
+    /// Lets requests go on of queues that stop, whatever the limits of their group: the frontend
+    /// waits for them, and the guest's CPUs with it.
+    fn release_stopping(&mut self) {
+        let stops = |served: &ServedQueue| served.queue.stopping.is_some();
+        let queues = &self.queues;
+        if queues.iter().flatten().any(stops) {
+            let is_its = |bio: &Bio| {
+                let place = queues.get((bio.user_data() >> 16) as usize);
+                place.and_then(Option::as_ref).is_some_and(stops)
+            };
+            self.channel.release_held(is_its);
+        }
     }
 
     /// Fails the queues of a guest whose memory has gone away.

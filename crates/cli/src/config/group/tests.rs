@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::super::load;
 use super::*;
+use crate::config::{Checked, load};
 
 fn group(settings: &[(&str, &str)]) -> Result<GroupConfig, String> {
     let mut group = GroupConfig::new("g");

@@ -152,13 +152,15 @@ pub(crate) struct Lists {
     pub(crate) unwatched: bool,
 }
 
-/// What a thread learns of a client while it serves it.
+/// What a thread knows of a client while it serves it.
 #[derive(Debug, Default)]
 pub(crate) struct ClientHistory {
     /// When to look for holes.
     pub(crate) holes: HoleSearch,
     /// Whether the client moves.
     pub(crate) progress: Progress,
+    /// The client's place in its group, given up when the connection goes.
+    pub(crate) seat: Option<Seat>,
 }
 
 /// One connection.
@@ -171,8 +173,6 @@ pub(crate) struct Connection {
     pub(crate) phase: Phase,
     pub(crate) negotiation: Option<Box<Negotiation>>,
     pub(crate) granted: Option<Granted>,
-    /// The place in a group that it gives up when it ends.
-    pub(crate) seat: Option<Seat>,
     pub(crate) input: Input,
     pub(crate) incoming: Option<Incoming>,
     pub(crate) out: Outgoing,
@@ -184,7 +184,7 @@ pub(crate) struct Connection {
     pub(crate) held_bytes: usize,
     /// What it took in this turn of its thread.
     pub(crate) turn: Turn,
-    /// What was learnt of its client.
+    /// What is known of its client.
     pub(crate) history: ClientHistory,
     /// Which lists of the worker it is on.
     pub(crate) lists: Lists,
@@ -203,7 +203,6 @@ impl Connection {
             phase: Phase::Handshake,
             negotiation: Some(Box::new(negotiation)),
             granted: None,
-            seat: None,
             input: Input::new(),
             incoming: None,
             out: Outgoing::new(fd),

@@ -124,10 +124,9 @@ impl Core {
     ) -> Ticket {
         let fua = request.has(CMD_FLAG_FUA) && op.is_write();
         Ticket {
-            owner: Owner { conn: conn.index as u32, serial: conn.serial },
+            owner: Owner { conn: conn.index as u32, serial: conn.serial, group: granted.group },
             state: TicketState::Filling,
             lane: self.exports.list[granted.export].lane,
-            group: granted.group,
             reply: Reply::new(request, &granted.session),
             op,
             flags: if fua { OpFlags::FUA } else { OpFlags::NONE },

@@ -10,6 +10,7 @@
 
 pub(crate) mod bounce;
 mod claims;
+pub(crate) mod held_back;
 pub(crate) mod lane;
 pub(crate) mod overdue;
 pub(crate) mod ticket;
@@ -92,13 +93,16 @@ impl Submitter {
     fn push(&mut self, id: u32) {
         let ticket = self.tickets.get(id);
         let lane = &mut self.lanes[ticket.lane as usize];
+        if !lane.held_back.is_empty() && lane.held_back.has(ticket.owner.group) {
+            return lane.held_back.push(ticket.owner.group, id);
+        }
         if !lane.waiting.is_empty() {
             return lane.waiting.push_back(id);
         }
         let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
         if let Err(rejected) = lane.channel.submit(bio) {
             match rejected.reason {
-                Reject::Full => lane.waiting.push_back(id),
+                Reject::Full => lane.wait(id, ticket.owner.group),
                 Reject::Invalid(status) => self.done.push((id, status)),
             }
         }
@@ -111,6 +115,9 @@ impl Submitter {
             let ticket = self.tickets.get(id);
             let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
             match self.lanes[lane].channel.submit(bio).map_err(|rejected| rejected.reason) {
+                Err(Reject::Full) if self.lanes[lane].channel.is_throttled(ticket.owner.group) => {
+                    self.lanes[lane].held_back.push(ticket.owner.group, id);
+                }
                 Err(Reject::Full) => return moved,
                 Err(Reject::Invalid(status)) => self.done.push((id, status)),
                 Ok(()) => {}
@@ -118,6 +125,23 @@ impl Submitter {
             self.lanes[lane].waiting.pop_front();
             moved = true;
         }
+        moved | self.submit_held_back(lane)
+    }
+
+    /// Lets requests go on of groups that the channel has room for again; true if one did.
+    fn submit_held_back(&mut self, lane: usize) -> bool {
+        let mut held_back = std::mem::take(&mut self.lanes[lane].held_back);
+        let moved = held_back.offer(|id| {
+            let ticket = self.tickets.get(id);
+            let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
+            match self.lanes[lane].channel.submit(bio).map_err(|rejected| rejected.reason) {
+                Err(Reject::Full) => return false,
+                Err(Reject::Invalid(status)) => self.done.push((id, status)),
+                Ok(()) => {}
+            }
+            true
+        });
+        self.lanes[lane].held_back = held_back;
         moved
     }
 
@@ -130,7 +154,8 @@ impl Submitter {
                 let polled = lane.channel.poll(|completion| {
                     done.push((completion.user_data as u32, completion.status));
                 });
-                if polled == 0 || lane.waiting.is_empty() || !self.submit_waiting(index) {
+                let waits = !lane.waiting.is_empty() || !lane.held_back.is_empty();
+                if polled == 0 || !waits || !self.submit_waiting(index) {
                     break;
                 }
             }
@@ -207,7 +232,7 @@ impl Submitter {
 fn bio_of(ticket: &Ticket, zeroes: &Zeroes, tenants: u16) -> Bio {
     let tenant = tenants.wrapping_add(ticket.owner.conn as u16);
     if let (Some(bounce), Memory::Buffer(buffer)) = (&ticket.bounce, &ticket.memory) {
-        return bounce.bio(buffer, ticket.flags).with_tenant(tenant).with_group(ticket.group);
+        return bounce.bio(buffer, ticket.flags).with_tenant(tenant).with_group(ticket.owner.group);
     }
     let sectors = ticket.left_sectors.min(PART_SECTORS) as u32;
     let bio = match (ticket.op, &ticket.memory) {
@@ -217,7 +242,7 @@ fn bio_of(ticket: &Ticket, zeroes: &Zeroes, tenants: u16) -> Bio {
         (op, Memory::Buffer(buffer)) => buffer.bio(op, ticket.sector, ticket.bio_bytes),
         (op, _) => zeroes.bio(op, ticket.sector, ticket.bio_bytes),
     };
-    bio.with_flags(ticket.flags).with_tenant(tenant).with_group(ticket.group)
+    bio.with_flags(ticket.flags).with_tenant(tenant).with_group(ticket.owner.group)
 }
 
 #[cfg(test)]

@@ -73,9 +73,8 @@ pub(crate) fn header(request: &Request) -> Vec<u8> {
 /// A ticket of connection 0.
 pub(crate) fn ticket(op: Op, serial: u64, memory: Memory) -> Ticket {
     Ticket {
-        owner: Owner { conn: 0, serial },
+        owner: Owner { conn: 0, serial, group: GroupId::DEFAULT },
         lane: 0,
-        group: GroupId::DEFAULT,
         state: TicketState::Filling,
         reply: Reply::new(&request(Command::Write, 0, 512), &session()),
         op,

@@ -123,7 +123,7 @@ impl Core {
         let block_bytes = self.exports.list[export].info.block_min;
         let seat = self.exports.list[export].group.enter();
         let group = seat.group();
-        conn.seat = Some(seat);
+        conn.history.seat = Some(seat);
         conn.granted = Some(Granted { session, rules, export, block_bytes, group });
         conn.phase = Phase::Transmission;
     }

@@ -9,9 +9,10 @@
 
 use std::collections::VecDeque;
 
-use millrace_block::{Channel, Volume};
+use millrace_block::{Channel, GroupId, Volume};
 use millrace_machine::Native;
 
+use super::held_back::HeldBack;
 use super::ticket::{Ticket, TicketState};
 
 /// Bios in flight per volume and thread.
@@ -24,6 +25,8 @@ pub(crate) struct Lane {
     pub(crate) channel: Channel<Native>,
     /// Tickets that the channel had no room for.
     pub(crate) waiting: VecDeque<u32>,
+    /// Tickets of groups that the channel has room for no more of.
+    pub(crate) held_back: HeldBack,
     /// How long the volume's drives may take for a request, in nanoseconds; 0 for ever.
     pub(crate) timeout_ns: u64,
     /// When to look for overdue requests again.
@@ -46,6 +49,7 @@ impl Lane {
         Lane {
             channel,
             waiting: VecDeque::new(),
+            held_back: HeldBack::default(),
             timeout_ns,
             look_ns: 0,
             started: 0,
@@ -60,6 +64,15 @@ impl Lane {
     #[inline]
     pub(crate) fn is_stuck(&self) -> bool {
         self.overdue >= OVERDUE_MAX
+    }
+
+    /// Has a ticket wait that the channel did not take.
+    #[cold]
+    pub(crate) fn wait(&mut self, id: u32, group: GroupId) {
+        match self.channel.is_throttled(group) {
+            true => self.held_back.push(group, id),
+            false => self.waiting.push_back(id),
+        }
     }
 
     /// Counts a ticket that is started.

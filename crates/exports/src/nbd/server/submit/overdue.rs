@@ -7,6 +7,8 @@
 //! Invariants: a request pays nothing for being looked for, and is never found early. A lane looks
 //! only while something is started.
 
+use millrace_block::Bio;
+
 use super::Submitter;
 use super::lane::Lane;
 use super::ticket::{Claim, Memory, Ticket, TicketState};
@@ -39,10 +41,17 @@ impl Submitter {
         watched.map(|lane| lane.look_ns).min()
     }
 
-    /// Looks once at all started tickets of a lane; returns those that are overdue.
+    /// Looks once at all started tickets of a lane; returns those that are overdue. For what waits
+    /// for a limit of its group no drive is to blame.
     pub(crate) fn find_overdue(&mut self, lane: usize) -> Vec<u32> {
-        let mut found = Vec::new();
-        for (id, ticket) in self.tickets.iter_mut() {
+        let (mut found, tickets, its) = (Vec::new(), &mut self.tickets, &self.lanes[lane]);
+        let held = its.channel.held().map(|bio| bio.user_data() as u32);
+        for id in held.chain(its.held_back.iter()) {
+            if let TicketState::Started(looks) = &mut tickets.get(id).state {
+                *looks = 0;
+            }
+        }
+        for (id, ticket) in tickets.iter_mut() {
             if ticket.lane as usize != lane {
                 continue;
             }
@@ -55,10 +64,14 @@ impl Submitter {
         found
     }
 
-    /// Lets go of what a connection leaves behind that no drive has: tickets that wait for room.
+    /// Lets go of what a connection leaves behind that no drive has: tickets that wait for room or
+    /// for a limit of their group.
     pub(crate) fn drop_waiting_of(&mut self, serial: u64, pool: &mut Pool) {
         for lane in 0..self.lanes.len() {
             self.drop_waiting(lane, pool, |ticket| ticket.owner.serial == serial);
+            let tickets = &mut self.tickets;
+            let is_left = |bio: &Bio| tickets.get(bio.user_data() as u32).owner.serial == serial;
+            self.lanes[lane].channel.abort_held(is_left);
         }
     }
 
@@ -74,6 +87,11 @@ impl Submitter {
         lanes[lane].waiting.retain(|id| {
             let is_left = is_left(tickets.get(*id));
             dropped.extend(is_left.then_some(*id));
+            !is_left
+        });
+        lanes[lane].held_back.retain(|id| {
+            let is_left = is_left(tickets.get(id));
+            dropped.extend(is_left.then_some(id));
             !is_left
         });
         let of_lane = tickets.iter_mut().filter(|(_, ticket)| ticket.lane as usize == lane);

@@ -53,6 +53,8 @@ pub(crate) enum TicketState {
 pub(crate) struct Owner {
     pub(crate) conn: u32,
     pub(crate) serial: u64,
+    /// The client's group.
+    pub(crate) group: GroupId,
 }
 
 /// Whether a write is entered in its volume's ranges.
@@ -71,7 +73,6 @@ pub(crate) enum Claim {
 pub(crate) struct Ticket {
     pub(crate) owner: Owner,
     pub(crate) lane: u32,
-    pub(crate) group: GroupId,
     pub(crate) state: TicketState,
     pub(crate) reply: Reply,
     pub(crate) op: Op,

@@ -66,6 +66,8 @@ impl Worker {
                 self.ring.cancel_accept(listener);
             }
         }
+        // What is in flight is answered now, whatever the limits of groups.
+        self.core.submitter.lanes.iter_mut().for_each(|lane| lane.channel.lift_limits());
         for conn in self.conns.iter_mut().flatten() {
             conn.drain(&mut self.core.submitter.tickets, &mut self.core.pool);
             shut_down_input(conn.fd);
