@@ -40,6 +40,8 @@ pub(crate) struct Throttle<M: Machine> {
     pub(crate) is_on: bool,
     /// Bios that wait.
     pub(crate) held: u32,
+    /// When the last one that began to wait may go on.
+    pub(crate) held_until_ns: u64,
     lines: Vec<Line<M>>,
     next_ns: u64,
     holds: Holds<M>,
@@ -52,6 +54,7 @@ impl<M: Machine> Throttle<M> {
             view: GroupView::new(),
             is_on: false,
             held: 0,
+            held_until_ns: 0,
             lines: Vec::new(),
             next_ns: u64::MAX,
             holds: Holds::new(),
@@ -62,6 +65,11 @@ impl<M: Machine> Throttle<M> {
     #[inline(always)]
     pub(crate) fn is_old(&self) -> bool {
         self.groups.as_ref().is_some_and(|groups| self.view.is_old(groups))
+    }
+
+    /// The group that a bio's number stands for.
+    pub(crate) fn known(&self, group: GroupId) -> GroupId {
+        self.view.known(group)
     }
 
     /// Learns what the limits are. Who waits for one that is another now asks again.
@@ -128,6 +136,7 @@ impl<M: Machine> Throttle<M> {
     fn hold(&mut self, slot: BioRef<M>, place: usize) {
         let (group, read) = (slot.bio.payer.group, slot.op() == Op::Read);
         self.held += 1;
+        self.held_until_ns = slot.dev_sector;
         self.next_ns = self.next_ns.min(slot.dev_sector);
         let gate = (place / GATES, place % GATES, read);
         let line = self.lines.iter_mut().find(|line| line.group == group && line.gate == gate);
