@@ -54,11 +54,14 @@ fn btt(dir: &Path, names: &[&str]) -> String {
     text(Command::new("btt").arg("-i").arg(&file).current_dir(dump.path()))
 }
 
-/// The first five fields of each line that begins with a span.
+/// The first five fields of each line that begins with a span of btt's.
 fn span_rows(report: &str) -> Vec<Vec<String>> {
     let is_span = |line: &&str| {
         let name = line.split(' ').next().unwrap_or_default();
-        name.len() >= 3 && name.as_bytes()[1] == b'2'
+        // btt begins with what messages say, each behind its device.
+        name.starts_with(|c: char| c.is_ascii_uppercase())
+            && name.as_bytes().get(1) == Some(&b'2')
+            && !["I2S", "S2D"].contains(&name)
     };
     let all = report.split("Device Overhead").next().unwrap_or_default();
     let fields = |line: &str| line.split_whitespace().take(5).map(str::to_owned).collect();

@@ -210,6 +210,31 @@ fn a_running_daemon_is_recorded_whole_and_goes_on() {
 }
 
 #[test]
+fn blkparse_shows_who_waits_for_a_limit_and_for_how_long() {
+    require_clients!("blkparse", "btt");
+    let config = "[[group]]\nname = \"gold\"\niops = 100\n[[drive]]\nname = \"d0\"\n\
+                  spec = \"ram:size=16m\"\n[[volume]]\nname = \"v\"\ndrives = [\"d0\"]\n\
+                  [[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\ngroup = \"gold\"\n\
+                  [server]\ncontrol = \"unix:c\"\n";
+    let daemon = Daemon::start(config, &["s", "c"]);
+    let child = begin(&daemon, "-o t", "t");
+    let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+    for block in 0..10 {
+        raw.write(block * 4096, &pattern(4096, block)).unwrap();
+    }
+    end(child);
+    let (ours, theirs) = (shown(daemon.dir(), &["t"]), blkparse(daemon.dir(), &["t"]));
+    assert!(ours == theirs, "{ours}\n{theirs}");
+    agrees_with_btt(daemon.dir(), &["t"]);
+    // 10 ms each, but for the first two, and for what a busy machine is late with itself.
+    let notes: Vec<&str> = ours.lines().filter(|line| line.contains("  m   N group ")).collect();
+    let of = |what: &str| notes.iter().filter(|line| line.contains(what)).count();
+    let (wait, go_on) = (of("group gold waits "), of("group gold goes on after "));
+    assert!((4..=9).contains(&wait) && wait == go_on, "{ours}");
+    assert!(notes.iter().all(|line| line.starts_with("240,0 ") && line.ends_with(" us: limit")));
+}
+
+#[test]
 fn what_is_asked_for_is_recorded_and_nothing_else() {
     let daemon = serve("");
     let child = begin(&daemon, "-o t --drive d1 --op write --action D,C --sectors 0-16", "t");

@@ -5,6 +5,7 @@
 
 pub mod blktrace;
 pub(crate) mod entry;
+pub(crate) mod note;
 pub(crate) mod tracer;
 
 use crate::bio::{Op, OpFlags, Sector, SectorCount};

@@ -99,6 +99,8 @@ pub struct Service {
     pub apart: bool,
     /// The order in which what waits goes to a drive.
     pub scheduler: SchedulerKind,
+    /// Neighbours stay apart.
+    pub nomerges: bool,
 }
 
 /// One row to run on a simulated machine, or on this one with lock statistics.

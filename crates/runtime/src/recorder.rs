@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use millrace_block::blktrace::{Act, Note, RECORD_BYTES, Record, Remap, category, encode_number};
-use millrace_block::{DriverData, Entry, TraceStamp, Tracer, Volume};
+use millrace_block::{DriverData, Entry, Groups, TraceNote, TraceStamp, Tracer, Volume};
 use millrace_machine::{Machine, Native, Thread};
 
 /// How often the rings are emptied.
@@ -63,6 +63,10 @@ impl TraceFilter {
     }
 
     fn passes(&self, entry: &Entry) -> bool {
+        if entry.note.is_some() {
+            return self.acts.is_empty()
+                && (self.devices.is_empty() || self.devices.contains(&entry.device));
+        }
         let code = entry.action & 0xffff;
         let end = entry.sector + u64::from(entry.bytes >> 9).max(1);
         let of_plug = [Act::Plug, Act::Unplug, Act::UnplugTimer];
@@ -89,6 +93,8 @@ pub struct RecorderConfig {
     pub volumes: BTreeMap<u32, u32>,
     /// Submitters' names by tenant.
     pub names: BTreeMap<u32, String>,
+    /// Names of groups by their numbers; `Recorder` adds those of the volumes that it records.
+    pub groups: BTreeMap<u16, String>,
     /// Names of drives and volumes by their devices.
     pub devices: BTreeMap<u32, String>,
     /// Which time events have.
@@ -150,21 +156,25 @@ impl CpuFile {
     /// Writes messages that say what devices are called.
     fn name_devices(&mut self, devices: &BTreeMap<u32, String>) -> io::Result<()> {
         for (device, name) in devices {
-            let mut text = format!("{DEVICE_NAME}{name}");
-            let end = (0..=MESSAGE_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end));
-            text.truncate(end.unwrap_or(0));
-            let record = Record {
-                time_ns: Native::now(),
-                action: Note::Message.action(),
-                device: *device,
-                cpu: self.cpu,
-                pdu_len: text.len() as u16,
-                ..Record::default()
-            };
-            let bytes = [&record.encode()[..], text.as_bytes()].concat();
-            self.file.write_all(&bytes).map_err(|error| named(&self.path, &error))?;
+            self.say(*device, Native::now(), format!("{DEVICE_NAME}{name}"))?;
         }
         Ok(())
+    }
+
+    /// Writes a message about a device, as much of it as there is room for.
+    fn say(&mut self, device: u32, time_ns: u64, mut text: String) -> io::Result<()> {
+        let end = (0..=MESSAGE_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or(0));
+        let record = Record {
+            time_ns,
+            action: Note::Message.action(),
+            device,
+            cpu: self.cpu,
+            pdu_len: text.len() as u16,
+            ..Record::default()
+        };
+        let bytes = [&record.encode()[..], text.as_bytes()].concat();
+        self.file.write_all(&bytes).map_err(|error| named(&self.path, &error))
     }
 
     fn write(&mut self, record: &Record, data: &[u8]) -> io::Result<()> {
@@ -188,7 +198,24 @@ impl CpuFile {
         Ok(ready as u64)
     }
 
+    /// Writes a message that says what was noted.
+    fn message(
+        &mut self,
+        entry: &Entry,
+        note: &TraceNote,
+        config: &RecorderConfig,
+    ) -> io::Result<()> {
+        let group = note.group().and_then(|group| config.groups.get(&group.0));
+        let mut text = String::new();
+        // A string takes whatever is written to it.
+        let _ = note.write(&mut text, group.map(String::as_str));
+        self.say(entry.device, entry.time_ns, text)
+    }
+
     fn event(&mut self, entry: &Entry, config: &RecorderConfig) -> io::Result<()> {
+        if let Some(note) = &entry.note {
+            return self.message(entry, note, config);
+        }
         if !self.named.contains(&entry.tenant) {
             self.named.push(entry.tenant);
             let own = || format!("client-{}", entry.tenant);
@@ -287,7 +314,7 @@ impl Recorder {
     pub fn start(
         tracer: &Arc<Tracer<Native>>,
         volumes: &[Arc<Volume<Native>>],
-        config: RecorderConfig,
+        mut config: RecorderConfig,
     ) -> io::Result<Recorder> {
         // Before any file is touched: it may be one of the recording that is under way.
         if !tracer.start(config.stamp) {
@@ -309,7 +336,9 @@ impl Recorder {
         let theirs = Arc::clone(&shared);
         let body = Box::new(move || {
             let mut files = BTreeMap::from([(0, first)]);
-            if let Err(error) = record(&tracer, &config, (&mut files, began_ns), &theirs) {
+            let groups = volumes.iter().find_map(|volume| volume.groups());
+            let source = (&*tracer, groups.map(|groups| &**groups));
+            if let Err(error) = record(source, &mut config, (&mut files, began_ns), &theirs) {
                 *theirs.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             }
             volumes.iter().for_each(|volume| _ = volume.set_traced(false));
@@ -371,8 +400,8 @@ impl Drop for Recorder {
 
 /// Empties the rings until told to stop, and once more.
 fn record(
-    tracer: &Tracer<Native>,
-    config: &RecorderConfig,
+    (tracer, groups): (&Tracer<Native>, Option<&Groups<Native>>),
+    config: &mut RecorderConfig,
     (files, began_ns): (&mut BTreeMap<u32, CpuFile>, u64),
     shared: &Shared,
 ) -> io::Result<()> {
@@ -398,6 +427,9 @@ fn record(
             file_of(files, cpu, config)?.held.append(&mut entries);
         }
         let until_ns = if last { u64::MAX } else { turn_ns.saturating_sub(HELD_NS) };
+        if let Some(groups) = groups {
+            learn(groups, files, config);
+        }
         for file in files.values_mut() {
             let written = file.write_held(until_ns, config)?;
             // Relaxed: statistics.
@@ -408,6 +440,16 @@ fn record(
             return Ok(());
         }
         std::thread::sleep(TURN);
+    }
+}
+
+/// Learns what groups are called, if notes are about some that are not known yet.
+fn learn(groups: &Groups<Native>, files: &BTreeMap<u32, CpuFile>, config: &mut RecorderConfig) {
+    let entries = files.values().flat_map(|file| &file.held);
+    let mut noted = entries.filter_map(|entry| entry.note?.group());
+    if noted.any(|group| !config.groups.contains_key(&group.0)) {
+        let named = groups.list().into_iter().map(|(group, config)| (group.0, config.name));
+        config.groups.extend(named);
     }
 }
 

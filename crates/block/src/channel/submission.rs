@@ -14,10 +14,12 @@ use alloc::vec::Vec;
 
 use millrace_machine::Machine;
 
+use crate::account::held::Hold;
 use crate::bio::error::{Error, ErrorKind};
+use crate::bio::group_id::GroupId;
 use crate::bio::limits::MAX_DATA_SECTORS;
 use crate::bio::status::Status;
-use crate::bio::{Bio, Op, OpFlags};
+use crate::bio::{Bio, Op, OpFlags, Sector, SectorCount};
 use crate::chain::slot::{BioList, BioRef, BioStage, Stride, Waited};
 use crate::channel::checks::BioChecks;
 use crate::channel::completion::Reject;
@@ -28,6 +30,7 @@ use crate::channel::throttle::Throttle;
 use crate::channel::volume_plug::VolumePlug;
 use crate::disk::Disk;
 use crate::disk::runner::{Runner, Stamp};
+use crate::trace::note::Remark;
 use crate::volume::Volume;
 use crate::volume::serving::Choice;
 
@@ -92,9 +95,10 @@ impl<M: Machine> Submission<M> {
         slot.status = Status::Ok;
         slot.foreign = slot.bio.is_foreign();
         if self.throttle.is_on {
+            let bio = (slot.bio.sector, slot.bio.nr_sectors, slot.bio.payer.group);
             match self.throttle.pass(slot, self.batch.now_ns) {
                 Some(free) => slot = free,
-                None => return,
+                None => return self.note_held(bio),
             }
         }
         if plain
@@ -215,10 +219,36 @@ impl<M: Machine> Submission<M> {
         self.batch.now_ns = 0;
     }
 
+    /// For the recorder, that a bio of a place and group begins to wait for a limit.
+    #[inline(never)]
+    fn note_held(&mut self, (sector, sectors, group): (Sector, SectorCount, GroupId)) {
+        if self.run.trace.is_some() {
+            let wait_ns = self.throttle.held_until_ns.saturating_sub(self.batch.now_ns);
+            let remark = Remark::Waits(self.throttle.known(group), Hold::Limit);
+            self.note(sector, sectors, (remark, wait_ns));
+        }
+    }
+
+    /// For the recorder, a remark about a bio's drive; about the first one if it goes to several.
+    fn note(&mut self, sector: Sector, sectors: SectorCount, (remark, time_ns): (Remark, u64)) {
+        let member = self.volume.locate(sector, sectors).map_or(0, |(member, _)| member);
+        let disk = &self.members[usize::from(member)].disk;
+        disk.trace(&mut self.run).note(remark, time_ns);
+    }
+
     /// Sends those on that have waited long enough for their limits.
     #[inline(never)]
     fn release(&mut self) {
-        let due = self.throttle.take_due(M::now());
+        let now_ns = M::now();
+        let due = self.throttle.take_due(now_ns);
+        if self.run.trace.is_some() {
+            due.for_each(|slot| {
+                let group = self.throttle.known(slot.bio.payer.group);
+                let remark = Remark::GoesOn(group, Hold::Limit);
+                let waited_ns = now_ns.saturating_sub(slot.q_ns);
+                self.note(slot.bio.sector, slot.bio.nr_sectors, (remark, waited_ns));
+            });
+        }
         self.admit_held(due);
     }
 

@@ -74,6 +74,8 @@ pub(crate) struct Throttle<M: Machine> {
     pub(crate) held: u32,
     /// Most bios that may wait.
     held_max: u32,
+    /// When the last one that began to wait may go on.
+    pub(crate) held_until_ns: u64,
     lines: Vec<Line<M>>,
     /// How many wait of each group that ever had limits.
     held_of: Vec<u32>,
@@ -90,6 +92,7 @@ impl<M: Machine> Throttle<M> {
             is_on: false,
             held: 0,
             held_max: (depth / 2).max(1),
+            held_until_ns: 0,
             lines: Vec::new(),
             held_of: Vec::new(),
             next_ns: u64::MAX,
@@ -101,6 +104,11 @@ impl<M: Machine> Throttle<M> {
     #[inline(always)]
     pub(crate) fn is_old(&self) -> bool {
         self.groups.as_ref().is_some_and(|groups| self.view.is_old(groups))
+    }
+
+    /// The group that a bio's number stands for.
+    pub(crate) fn known(&self, group: GroupId) -> GroupId {
+        self.view.known(group)
     }
 
     /// Learns what the limits are. Whoever waits for one that is another now asks again.
@@ -273,9 +281,10 @@ impl<M: Machine> Throttle<M> {
         });
         let line = &mut self.lines[at];
         if slot.dev_sector == NO_TIME {
+            self.held_until_ns = line.last_ns;
             return line.behind.push_back(slot);
         }
-        line.last_ns = slot.dev_sector;
+        (line.last_ns, self.held_until_ns) = (slot.dev_sector, slot.dev_sector);
         self.next_ns = self.next_ns.min(slot.dev_sector);
         line.timed.push_back(slot);
     }

@@ -24,6 +24,7 @@ use crate::queue::scheduler::latency::Latency;
 use crate::queue::scheduler::{Pick, Scheduler, SchedulerKind, Scheduling};
 use crate::queue::tag::TagBatch;
 use crate::queue::{HardwareQueue, Serve};
+use crate::trace::note::Remark;
 
 impl<M: Machine> Disk<M> {
     /// Gives the drive one of the layer's schedulers, or none; may be called at any time, from any
@@ -146,6 +147,9 @@ pub(crate) fn dispatch<M: Machine>(
         let chain = match scheduling.next(now_ns) {
             Pick::Chain(chain) => chain,
             Pick::WaitUntil(wake_ns) => {
+                if visit.run.trace.is_some() && scheduling.begins_rest(now_ns, wake_ns) {
+                    visit.trace().note(Remark::Rests, wake_ns.saturating_sub(now_ns));
+                }
                 visit.run.wake_at(wake_ns);
                 break;
             }

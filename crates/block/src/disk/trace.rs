@@ -21,6 +21,7 @@ use crate::queue::request::{Dispatch, Request};
 use crate::queue::tag::TagSet;
 use crate::trace::blktrace::{Act, category};
 use crate::trace::entry::{Step, Subject, group_of};
+use crate::trace::note::{Remark, TraceNote};
 use crate::trace::tracer::TraceStamp;
 use crate::trace::{Action, Event, Unplug};
 
@@ -82,13 +83,13 @@ impl<M: Machine> Tracing<'_, M> {
         let Some(writer) = &mut self.run.trace else { return };
         let of = subject(self.disk, bio, bio.bio.nr_sectors);
         if !is_remapped(bio, drives) {
-            return writer.put(bio.q_ns, &of, Step::One(Act::Queue));
+            return writer.put(entry_ns(bio), &of, Step::One(Act::Queue));
         }
         match writer.is_exact() {
-            false => writer.put_from(bio.q_ns, &of, Step::RemapQueue, source(bio)),
+            false => writer.put_from(entry_ns(bio), &of, Step::RemapQueue, source(bio)),
             true => {
-                writer.put_from(bio.q_ns, &of, Step::One(Act::Remap), source(bio));
-                writer.put(bio.q_ns, &of, Step::One(Act::Queue));
+                writer.put_from(entry_ns(bio), &of, Step::One(Act::Remap), source(bio));
+                writer.put(entry_ns(bio), &of, Step::One(Act::Queue));
             }
         }
     }
@@ -111,8 +112,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
         let of = subject(self.disk, bio, bio.bio.nr_sectors);
         match is_remapped(bio, drives) {
-            false => writer.put(bio.q_ns, &of, Step::QueueGet),
-            true => writer.put_from(bio.q_ns, &of, Step::RemapQueueGet, source(bio)),
+            false => writer.put(entry_ns(bio), &of, Step::QueueGet),
+            true => writer.put_from(entry_ns(bio), &of, Step::RemapQueueGet, source(bio)),
         }
         if place == PlugPlace::First {
             self.record_plug(bio);
@@ -121,7 +122,7 @@ impl<M: Machine> Tracing<'_, M> {
 
     /// A bio that is to be a request of its own, in a plug that was empty or not.
     pub(crate) fn plugged(&mut self, bio: &Slot<M>, place: PlugPlace) {
-        self.record_get(bio, bio.q_ns + u64::from(bio.waited.g_ns));
+        self.record_get(bio, entry_ns(bio));
         if place == PlugPlace::First {
             self.record_plug(bio);
         }
@@ -134,7 +135,7 @@ impl<M: Machine> Tracing<'_, M> {
 
     fn record_plug(&mut self, bio: &Slot<M>) {
         if let Some(writer) = &mut self.run.trace {
-            writer.put(bio.q_ns, &plug_subject(self.disk, bio, 0), Step::One(Act::Plug));
+            writer.put(entry_ns(bio), &plug_subject(self.disk, bio, 0), Step::One(Act::Plug));
         }
     }
 
@@ -159,7 +160,7 @@ impl<M: Machine> Tracing<'_, M> {
 
     /// For the recorder, that a bio became a part of what it is chained to.
     pub(crate) fn record_merge(&mut self, bio: &Slot<M>) {
-        self.record(Action::BackMerge, bio, (bio.q_ns, bio.bio.nr_sectors));
+        self.record(Action::BackMerge, bio, (entry_ns(bio), bio.bio.nr_sectors));
     }
 
     /// An event about a request.
@@ -272,6 +273,16 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
+    /// For the recorder, what is to be said of a group or of the drive's scheduler.
+    #[cold]
+    pub(crate) fn note(&mut self, remark: Remark, time_ns: u64) {
+        if let Some(writer) = &mut self.run.trace {
+            let group = group_of(self.disk.config.device, 0, 0);
+            let of = Subject { group, sector: 0, bytes: 0 };
+            writer.put_note(M::now(), &of, TraceNote { remark, time_ns });
+        }
+    }
+
     /// What the driver has to say of the requests that it has just completed; the caller holds the
     /// serve lock of their queue.
     #[cold]
@@ -371,6 +382,13 @@ impl<M: Machine> Tracing<'_, M> {
             });
         }
     }
+}
+
+/// When a bio came, or when its group's limits let it pass: the kernel, too, has Q behind those,
+/// and it is now that the event can be in its place among others.
+#[inline(always)]
+fn entry_ns<M: Machine>(bio: &Slot<M>) -> u64 {
+    bio.q_ns + u64::from(bio.waited.g_ns)
 }
 
 /// What events of a bio are about.

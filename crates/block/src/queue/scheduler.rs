@@ -261,6 +261,8 @@ pub(crate) struct Scheduling<M: Machine> {
     /// What is in flight, by tag, and how much that is.
     issued: Box<[Issued]>,
     in_flight: u32,
+    /// Until when the scheduler names nothing, as it said last while somebody recorded.
+    rests_until_ns: u64,
 }
 
 impl<M: Machine> Scheduling<M> {
@@ -271,7 +273,15 @@ impl<M: Machine> Scheduling<M> {
         depth: usize,
     ) -> Self {
         let issued = alloc::vec![Issued::NONE; depth].into_boxed_slice();
-        Scheduling { kind, scheduler, picked: None, len: 0, issued, in_flight: 0 }
+        Scheduling {
+            kind,
+            scheduler,
+            picked: None,
+            len: 0,
+            issued,
+            in_flight: 0,
+            rests_until_ns: 0,
+        }
     }
 
     /// Which one it is; none if it is a program's own.
@@ -318,6 +328,15 @@ impl<M: Machine> Scheduling<M> {
             None if self.len == 0 => Pick::Nothing,
             None => self.scheduler.next(now_ns),
         }
+    }
+
+    /// Whether the scheduler, which names nothing until a time, did not say so before.
+    pub(crate) fn begins_rest(&mut self, now_ns: u64, until_ns: u64) -> bool {
+        let begins = self.rests_until_ns <= now_ns;
+        if begins {
+            self.rests_until_ns = until_ns;
+        }
+        begins
     }
 
     /// Keeps a chain that `next` named until there is a tag for it.

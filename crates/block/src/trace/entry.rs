@@ -4,14 +4,15 @@
 //! Memory is what tracing costs most, so a word says only what the one before did not: a *group*
 //! has the time, device, tenant and categories of the words behind it, a *step* the sectors of one
 //! I/O and what happened to it, which may be several of the kernel's events with one stamp. A
-//! remap's source and a driver's data stand in words before the step. Written by `TraceWriter`
-//! (tracer.rs), read by [`Decoder`]; the top 4 bits of a word's first half say what it is. Owns no
-//! memory but itself.
+//! remap's source and a driver's data stand in words before the step. A *note* is of no I/O
+//! (note.rs). Written by `TraceWriter` (tracer.rs), read by [`Decoder`]; the top 4 bits of a word's
+//! first half say what it is. Owns no memory but itself.
 
 use alloc::vec::Vec;
 
 use crate::queue::driver::DriverData;
-use crate::trace::blktrace::Act;
+use crate::trace::blktrace::{Act, Note};
+use crate::trace::note::TraceNote;
 
 /// One word of a ring.
 pub(crate) type Word = [u64; 2];
@@ -26,6 +27,7 @@ const STEP: u64 = 0;
 const GROUP: u64 = 1;
 const FROM: u64 = 2;
 const DATA: u64 = 3;
+const NOTE: u64 = 4;
 
 /// Codes beyond the kernel's: several of its events in one step.
 const QUEUE_GET: u8 = 32;
@@ -54,6 +56,8 @@ pub struct Entry {
     pub error: i32,
     /// What the driver had to say, if that is the event.
     pub data: DriverData,
+    /// If it is no event of an I/O: what it says.
+    pub note: Option<TraceNote>,
 }
 
 /// What happened to an I/O at one time, or at two that lie close together.
@@ -135,6 +139,12 @@ pub(crate) fn from_word(sector: u64) -> Word {
     [FROM << KIND_SHIFT, sector]
 }
 
+/// The word of a note.
+pub(crate) fn note_word(note: TraceNote) -> Word {
+    let (what, time_ns) = note.parts();
+    [NOTE << KIND_SHIFT | what & VALUE, time_ns]
+}
+
 /// The words of a driver's data, before their step.
 pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = Word> + '_ {
     data.bytes().chunks(8).map(|chunk| {
@@ -171,6 +181,14 @@ impl Decoder {
                 let length = (value as usize).min(8);
                 self.data.push(&word[1].to_ne_bytes()[..length]);
             }
+            NOTE => out.extend(TraceNote::from_parts(value, word[1]).map(|note| Entry {
+                time_ns: self.time_ns,
+                action: Note::Message.action(),
+                tenant: (self.group >> 32) as u32 & 0xffff,
+                device: self.group as u32,
+                note: Some(note),
+                ..Entry::default()
+            })),
             _ => self.step(value, word[1], out),
         }
     }
@@ -197,6 +215,7 @@ impl Decoder {
                     Act::DriverData => core::mem::take(&mut self.data),
                     _ => DriverData::default(),
                 },
+                note: None,
             });
         };
         if matches!(code, REMAP_QUEUE | REMAP_QUEUE_GET) {
@@ -262,6 +281,26 @@ mod tests {
                 assert_eq!(*entry, rest, "{step:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_note_is_an_entry_of_its_own_with_its_device_and_time() {
+        use crate::trace::note::Remark;
+        let note = TraceNote { remark: Remark::Rests, time_ns: u64::MAX };
+        let (issue, group) = (step_word(&subject(), Step::InsertIssue(30)), subject().group);
+        let words = [group_word(1000, group), issue, note_word(note)];
+        assert_eq!(note_word(note), [0x4000_0002_0000_0000, u64::MAX]);
+        let entries = decoded(&words);
+        assert_eq!(entries.len(), 3);
+        let expected = Entry {
+            time_ns: 1000,
+            action: Note::Message.action(),
+            tenant: 3,
+            device: 7,
+            note: Some(note),
+            ..Entry::default()
+        };
+        assert_eq!(entries[2], expected);
     }
 
     #[test]

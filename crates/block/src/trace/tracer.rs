@@ -17,8 +17,10 @@ use millrace_machine::{CpuId, Lock, Machine, Order, Word as _};
 use crate::queue::driver::DriverData;
 use crate::trace::blktrace::Act;
 use crate::trace::entry::{
-    Decoder, Entry, Step, Subject, WORDS_MAX, Word, data_words, from_word, group_word, step_word,
+    Decoder, Entry, Step, Subject, WORDS_MAX, Word, data_words, from_word, group_word, note_word,
+    step_word,
 };
+use crate::trace::note::TraceNote;
 
 /// Events of a ring unless told otherwise: 2 MiB.
 pub const TRACE_RING_EVENTS: usize = 1 << 16;
@@ -125,6 +127,15 @@ impl<M: Machine> TraceWriter<M> {
         if self.open(time_ns, of, step) {
             data_words(data).for_each(|word| self.push(word));
             self.push(step_word(of, step));
+        }
+    }
+
+    /// What is to be said of the device of a subject.
+    #[cold]
+    pub(crate) fn put_note(&mut self, time_ns: u64, of: &Subject, note: TraceNote) {
+        // Where there is no room, it counts as one event.
+        if self.open(time_ns, of, Step::One(Act::Queue)) {
+            self.push(note_word(note));
         }
     }
 

@@ -9,6 +9,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
+mod calibrate;
 mod connect;
 mod contend;
 pub mod lock_table;
@@ -45,6 +46,9 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         return contend::run(args);
     }
     let interrupt = interrupt::on_ctrl_c()?;
+    if let Some(drive) = &args.calibrate.calibrate {
+        return calibrate::run(args, drive, &interrupt);
+    }
     let mut rows = match args.machine.machine.is_some() || args.machine.locks {
         true => machine::rows(args, &interrupt)?,
         false if !args.machine.interface.is_empty() || args.machine.batch.is_some() => {

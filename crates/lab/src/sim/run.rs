@@ -24,6 +24,7 @@ use super::workers::Workers;
 use super::{Irq, SimPlan};
 use crate::bench::{BenchError, process_cpu_ns};
 use crate::row::{Cost, DriveStates, LatencyNs, LockLine, MachineRow, Outcome, Row, Span};
+use crate::unmerged::Unmerged;
 
 /// Most memory that the bios of a row may have in all.
 const BUFFERS_MAX: u64 = 1 << 30;
@@ -195,6 +196,9 @@ fn volumes_of<M: Host>(
             driver = Box::new(IrqDriver { inner: driver, interrupts });
         } else if plan.irq == Irq::Poller {
             driver = Box::new(PollerDriver(driver));
+        }
+        if plan.service.nomerges {
+            driver = Box::new(Unmerged(driver));
         }
         let controller = controller_of(spec, &controllers).map_err(failed)?;
         let node = controller.as_ref().and_then(|controller| controller.config().node);

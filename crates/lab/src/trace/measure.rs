@@ -8,6 +8,7 @@ use millrace_block::Snapshot;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 /// From which step to which; `dm` is for devices that only map (md and dm), which btt keeps apart.
+/// `I2S` and `S2D`, the parts of I2D, are not btt's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Span {
@@ -21,6 +22,8 @@ pub enum Span {
     G2I,
     Q2M,
     I2D,
+    I2S,
+    S2D,
     M2D,
     D2C,
     Q2C,
@@ -28,7 +31,7 @@ pub enum Span {
 
 impl Span {
     /// All, in btt's order.
-    pub const ALL: [Span; 13] = [
+    pub const ALL: [Span; 15] = [
         Span::Q2Qdm,
         Span::Q2Adm,
         Span::Q2Cdm,
@@ -39,6 +42,8 @@ impl Span {
         Span::G2I,
         Span::Q2M,
         Span::I2D,
+        Span::I2S,
+        Span::S2D,
         Span::M2D,
         Span::D2C,
         Span::Q2C,
@@ -58,6 +63,8 @@ impl Span {
             Span::G2I => "G2I",
             Span::Q2M => "Q2M",
             Span::I2D => "I2D",
+            Span::I2S => "I2S",
+            Span::S2D => "S2D",
             Span::M2D => "M2D",
             Span::D2C => "D2C",
             Span::Q2C => "Q2C",
@@ -148,9 +155,12 @@ impl Measures {
         self.0[span as usize].add(value);
     }
 
-    /// Spans that occurred, in btt's order, with their measures.
+    /// Spans that occurred, in btt's order, with their measures. Where nothing waited for a tag,
+    /// I2S is I2D, and left out.
     pub fn there(&self) -> impl Iterator<Item = (Span, &Measure)> {
-        Span::ALL.into_iter().zip(&self.0).filter(|(_, measure)| measure.n > 0)
+        let slept = self.of(Span::S2D).n > 0;
+        let all = Span::ALL.into_iter().zip(&self.0);
+        all.filter(move |(span, measure)| measure.n > 0 && (slept || *span != Span::I2S))
     }
 }
 

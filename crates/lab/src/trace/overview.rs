@@ -334,4 +334,40 @@ mod tests {
         let all = spans.text(None, Columns::All);
         assert!(all.contains("P99.9") && !text.contains("P99.9"), "{all}");
     }
+
+    #[test]
+    fn from_its_insertion_an_io_waits_for_the_scheduler_and_from_s_on_for_a_tag() {
+        let mut spans = Spans::new();
+        let mut step = |act: Act, time_ns: u64, sector: u64| {
+            let action = act.with(category::READ);
+            let record = Record { time_ns, sector, bytes: 4096, action, ..Record::default() };
+            spans.entry(&Entry { record, data: Vec::new(), trace: 0, cpu: 0 }, &mut ());
+        };
+        // The kernel's S, before G, is no part of I2D.
+        for (act, time_ns) in [
+            (Act::Queue, 0),
+            (Act::Sleep, 5),
+            (Act::GetRequest, 10),
+            (Act::Insert, 20),
+            (Act::Issue, 50),
+            (Act::Complete, 60),
+        ] {
+            step(act, time_ns, 8);
+        }
+        for (act, time_ns) in [
+            (Act::Queue, 100),
+            (Act::GetRequest, 100),
+            (Act::Insert, 120),
+            (Act::Sleep, 150),
+            (Act::Issue, 220),
+            (Act::Complete, 260),
+        ] {
+            step(act, time_ns, 16);
+        }
+        let total = |span| spans.all().of(span).total;
+        let waits = [Span::I2D, Span::I2S, Span::S2D].map(total);
+        assert_eq!(waits, [30 + 100, 30 + 30, 70]);
+        let text = spans.text(None, Columns::Short);
+        assert!(text.contains("\nI2S ") && text.contains("\nS2D "), "{text}");
+    }
 }

@@ -6,6 +6,8 @@
 //!   so an I/O that was merged into another is issued and completed with it.
 //! - Q2G, S2G, G2I, Q2M, Q2A are taken when their end is seen; I2D, or M2D if it was merged, at D,
 //!   again if it was given back (R) and issued again; D2C and Q2C at C, once for every I/O inside.
+//! - Of our own recordings, in which S comes behind I, I2D has two parts, which btt does not know:
+//!   I2S, until it waits for a tag (all of it, if it never does), and S2D, until it has one.
 //! - Of two I/Os on their way with the same first sector only the later is followed.
 //! - Events without a length, of commands that pass through, and on a device before its first Q or
 //!   A do not count. A time that does not go forward counts as 1 ns.
@@ -274,6 +276,14 @@ impl Spans {
             };
             if from != NEVER {
                 self.span((span, drive), &flight, (from, record.time_ns), watch);
+            }
+            if span == Span::I2D && from != NEVER {
+                let slept = (flight.slept_ns >= from).then_some(flight.slept_ns);
+                let until = slept.unwrap_or(record.time_ns);
+                self.span((Span::I2S, drive), &flight, (from, until), watch);
+                if let Some(slept) = slept {
+                    self.span((Span::S2D, drive), &flight, (slept, record.time_ns), watch);
+                }
             }
         }
         self.found = found;

@@ -50,13 +50,40 @@ Examples:
       two clients at one modelled SSD, and what each gets with either scheduler
   millrace bench --drive file:path=/tmp/d0,size=1g --bs 4k --trace /tmp/t
       a recording of every step of every I/O; read it with `millrace trace spans /tmp/t`
+  millrace bench --calibrate file:path=/srv/new,size=8g
+      what a drive does in a second, as keys `cost.*` for its [[drive]]
 
 Ctrl-C ends the run and prints what was measured until then.
 Exit status: 0 if every I/O succeeded, 1 if one failed, 130 after Ctrl-C.
 docs/bench.md explains the columns and the keys of --json.";
 
+/// Arguments that say what each run of a calibration says itself.
+const CALIBRATED: [&str; 21] = [
+    "client",
+    "drive",
+    "connect",
+    "virtqueue",
+    "chunk",
+    "stack",
+    "scheduler",
+    "software_queues",
+    "hardware_queues",
+    "serving",
+    "workers",
+    "states",
+    "rw",
+    "bs",
+    "rwmixread",
+    "ios",
+    "verify",
+    "stamp",
+    "trace",
+    "locks",
+    "interface",
+];
+
 /// Measure drives, designs and servers.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct BenchArgs {
     #[command(flatten)]
@@ -73,10 +100,12 @@ pub struct BenchArgs {
     pub trace: TraceArgs,
     #[command(flatten)]
     pub contend: ContendArgs,
+    #[command(flatten)]
+    pub calibrate: CalibrateArgs,
 }
 
 /// What is recorded.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct TraceArgs {
     /// Record every step of every I/O into NAME.blktrace.0, ..., for `millrace trace`, blkparse and
     /// btt; the arguments must make one row
@@ -93,8 +122,21 @@ pub struct TraceArgs {
     pub trace_stamp: TraceStamp,
 }
 
+/// What is calibrated.
+#[derive(Debug, Clone, Args)]
+pub struct CalibrateArgs {
+    /// Measure what a drive does in a second, reading and writing, and print it as the keys
+    /// `cost.*` of its [[drive]], by which schedulers share it; writes over what the drive holds;
+    /// takes --runtime in all (30s), --iodepth (128), --numjobs, --size and --machine
+    #[arg(long, value_name = "DRIVE", conflicts_with_all = CALIBRATED)]
+    pub calibrate: Option<String>,
+    /// With --calibrate, write over a drive although it holds something
+    #[arg(long, requires = "calibrate")]
+    pub overwrite: bool,
+}
+
 /// Where it runs, if not plainly here.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct MachineArgs {
     /// Run on a simulated machine, in that machine's time: i7-3930k, x5690, x7560, e7-2870,
     /// epyc-2x64, e5-2620, e5-2620-nvme, miot, miot-nvme, or a file that describes one; for drives
@@ -123,7 +165,7 @@ pub struct MachineArgs {
 }
 
 /// What is measured.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct TargetArgs {
     /// A drive, `DRIVER:KEY=VALUE,...`, or `DRIVER@CONTROLLER:...`; several --drive make a stripe
     /// [default: null]
@@ -156,7 +198,7 @@ pub struct TargetArgs {
 }
 
 /// Designs, queues and threads.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct QueueArgs {
     /// Designs of the block layer: mq (a queue pair for each thread), sq (one queue for all), raw
     /// (no queue) [default: mq; all three without arguments]
@@ -187,7 +229,7 @@ pub struct QueueArgs {
 }
 
 /// Flags for which threads serve the drives of a volume.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct ServingArgs {
     /// Which thread serves a volume's drives: inline (the one that submits), per-drive (a worker
     /// for each drive), per-volume (any one at a time, from one list, as Linux's md does), auto
@@ -249,7 +291,7 @@ impl FromStr for CpuRange {
 }
 
 /// What each job does.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct WorkloadArgs {
     /// Kinds of I/O: read, write, randread, randwrite, randrw
     #[arg(long, value_delimiter = ',', default_value = "randread")]

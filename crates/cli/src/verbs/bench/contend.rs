@@ -54,7 +54,7 @@ const OTHERS: [&str; 22] = [
 ];
 
 /// Clients that differ.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct ContendArgs {
     /// A client of its own kind, `KEY=VALUE,...`; several --client contend for the same drives.
     /// Keys, all optional: name; numjobs (as many such clients), rw, bs, iodepth, cpu, start (it

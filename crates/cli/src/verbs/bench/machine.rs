@@ -71,7 +71,7 @@ fn metered_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
 }
 
 /// The plans of the lab: each row with each interface.
-fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<SimPlan>> {
+pub fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<SimPlan>> {
     let drives = args.target.drives()?;
     let interfaces = match args.machine.interface.as_slice() {
         [] => vec![InterfaceKind::default()],
@@ -102,6 +102,7 @@ fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<SimPl
                     worker_cpus: row.workers.clone(),
                     apart: false,
                     scheduler: row.scheduler,
+                    nomerges: false,
                 },
                 stack: row.stack,
                 software_queues: row.software_queues,

@@ -25,6 +25,7 @@ Spans, in seconds; percentiles are known to an eighth:
   Q2M  M2D  until an I/O is merged into another; from there until the driver has it
   Q2A       until a volume's I/O has become a drive's
   I2D       until the driver has the request
+  I2S, S2D  of I2D, waiting for the scheduler, and from the first wait for a tag
   D2C       in the drive
   Q2C       the whole way
 Spans of devices that only map I/Os to others (device majors 9, 253, 254) have dm in their \
