@@ -13,6 +13,7 @@ extern crate std;
 mod delivery;
 mod drive;
 mod freeze;
+mod groups;
 mod handover;
 mod resize;
 mod serve;

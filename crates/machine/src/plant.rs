@@ -99,6 +99,22 @@ pub enum Plant {
     TagUnlooked,
     /// `Disk::issue_directly` leaves a request that the driver was too busy for to the next poll.
     BusyForgotten,
+    /// `Gates::reserve` reads and writes the time in two steps.
+    GateLost,
+    /// `Throttle` asks no gate of a group's parent.
+    ParentFree,
+    /// `Throttle::hold` does not note when the bio may go.
+    DueForgotten,
+    /// `ShareQueue::completed` does not give the depth back.
+    DepthLeak,
+    /// `Agreement::weigh` takes all weights for equal.
+    SlopeIgnored,
+    /// `Agreement::advance` does not move virtual times on by what was served.
+    ServedUncounted,
+    /// `ShareQueue::pass` lets batches pass while groups contend.
+    PassContended,
+    /// `ShareQueue::drain` leaves a group's chains behind.
+    DrainForgets,
 }
 
 /// Whether this tree's production lines ask for bugs: in the copy that is patched, and only there.

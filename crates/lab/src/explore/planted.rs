@@ -37,6 +37,14 @@ pub fn with_bug<R>(name: Option<&str>, body: impl FnOnce() -> R) -> Result<R, St
         Plant::SqUnlockTooEarly,
         Plant::TagUnlooked,
         Plant::BusyForgotten,
+        Plant::GateLost,
+        Plant::ParentFree,
+        Plant::DueForgotten,
+        Plant::DepthLeak,
+        Plant::SlopeIgnored,
+        Plant::ServedUncounted,
+        Plant::PassContended,
+        Plant::DrainForgets,
     ];
     let Some(name) = name else { return Ok(body()) };
     let found = PLANTS.iter().zip(bugs).find(|(known, _)| **known == name);

@@ -3,7 +3,7 @@
 //! Compiled by the explorer and by `cargo xtask planted`, so that both know the same.
 
 /// Names of the bugs that the explorer must find.
-pub const PLANTS: [&str; 10] = [
+pub const PLANTS: [&str; 18] = [
     "skipped-wake-up",
     "leaked-tag",
     "double-completion",
@@ -14,4 +14,12 @@ pub const PLANTS: [&str; 10] = [
     "sq-unlock-too-early",
     "tag-unlooked",
     "busy-forgotten",
+    "gate-lost",
+    "parent-free",
+    "due-forgotten",
+    "depth-leak",
+    "slope-ignored",
+    "served-uncounted",
+    "pass-contended",
+    "drain-forgets",
 ];

@@ -1,0 +1,83 @@
+//! Models of what threads share of groups: a limit's gate, and the table with its version.
+
+use std::sync::Mutex;
+use std::vec::Vec;
+
+use alloc::sync::Arc;
+
+use millrace_machine::Thread;
+use millrace_machine::checked::{Checked, ensure};
+use millrace_machine::plant::Plant;
+
+use super::{bounded, holds_but_for, spawn};
+use crate::bio::Op;
+use crate::group::Groups;
+use crate::group::config::{GroupConfig, GroupLimits};
+use crate::group::gate::{Gates, Tolls};
+use crate::group::view::GroupView;
+use crate::models::drive::locked;
+
+/// 1,000 I/Os a second, and what is saved up in 1 ms: one of them.
+fn limits() -> GroupLimits {
+    GroupLimits { iops: Some(1_000), burst_ns: 1_000_000, ..GroupLimits::default() }
+}
+
+/// Threads that go through one gate, each at a time of its own.
+fn pass_a_gate(times_ns: &'static [u64]) {
+    let gates = Arc::new(Gates::<Checked>::new(0));
+    let due = Arc::new(Mutex::new(Vec::new()));
+    let threads: Vec<_> = times_ns
+        .iter()
+        .map(|now_ns| {
+            let (gates, due) = (Arc::clone(&gates), Arc::clone(&due));
+            spawn(move || {
+                for _ in 0..2 {
+                    let io = (2, Op::Read, 8);
+                    let due_ns = gates.reserve(&Tolls::new(&limits()), io, *now_ns);
+                    locked(&due).push(due_ns);
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| ensure(thread.join(), "a thread panicked"));
+    let mut due = locked(&due).clone();
+    due.sort_unstable();
+    let apart = due.windows(2).all(|pair| pair[1] - pair[0] >= 1_000_000);
+    ensure(apart, "two I/Os have one time");
+    let last_ns = times_ns.iter().max().copied().unwrap_or(0);
+    let late = due.iter().all(|due_ns| *due_ns < last_ns + 1_000_000 * due.len() as u64);
+    ensure(late, "time was lost");
+}
+
+#[test]
+fn no_two_ios_get_one_time_at_a_gate() {
+    let bugs = [Plant::GateLost];
+    holds_but_for("gate, 2 threads", bounded(3), &bugs, || pass_a_gate(&[5_000_000, 5_000_000]));
+    holds_but_for("gate, unlike clocks", bounded(3), &bugs, || {
+        pass_a_gate(&[5_000_000, 5_500_000]);
+    });
+}
+
+/// One thread gives the default group a limit, another finds its copy old.
+fn look_while_it_changes() {
+    let groups = Groups::<Checked>::new();
+    let mut view = GroupView::new();
+    view.renew(&groups);
+    let changing = Arc::clone(&groups);
+    let thread = spawn(move || {
+        let config = GroupConfig { limits: limits(), ..GroupConfig::new("") };
+        ensure(changing.set(crate::GroupId::DEFAULT, config).is_ok(), "refused");
+    });
+    let was_old = view.is_old(&groups);
+    if was_old {
+        view.renew(&groups);
+        ensure(view.has_limits, "a new version of an old table");
+    }
+    ensure(thread.join(), "the thread panicked");
+    ensure(was_old || view.is_old(&groups), "a change that nobody hears of");
+}
+
+#[test]
+fn a_copy_of_the_table_is_old_once_it_has_changed() {
+    holds_but_for("table of groups", bounded(3), &[], look_while_it_changes);
+}
