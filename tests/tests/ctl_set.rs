@@ -89,7 +89,10 @@ fn what_cannot_be_set_is_refused_and_changes_nothing() {
     assert_eq!(succeed(&mut ctl(&daemon, "get v")), shown);
     for (arguments, text) in [
         ("set w scheduler=none", "there is no volume \"w\"; there is \"v\""),
-        ("set v scheduler=deadlin", "there are none, deadline; did you mean \"deadline\"?"),
+        (
+            "set v scheduler=deadlin",
+            "there are none, deadline, fair, latency; did you mean \"deadline\"?",
+        ),
         ("set v schedular=none", "did you mean scheduler?"),
         ("set v scheduler", "write KEY=VALUE"),
         ("set v", "<KEY=VALUE>"),
