@@ -148,11 +148,12 @@ impl<M: Machine> Groups<M> {
     /// Another number after each change.
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
-        // Acquire: pairs with `changed`. Who sees the number finds its table under the lock anyway.
+        // Acquire: pairs with `changed`. Whoever sees the number finds its table under the lock.
         self.version.load(Order::Acquire)
     }
 
     fn changed(&self) {
+        // Release: pairs with `version`.
         self.version.fetch_add(1, Order::Release);
     }
 }

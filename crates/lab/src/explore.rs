@@ -22,6 +22,7 @@ mod random;
 mod run;
 mod scenario;
 mod serving;
+mod sharing;
 mod shrink;
 mod submitter;
 mod themes;

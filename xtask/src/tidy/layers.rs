@@ -20,7 +20,7 @@ struct House<'a> {
 /// The layers of crates that have some.
 const LAYERS: [(&str, &[&str]); 1] = [(
     "crates/block/src/",
-    &["bio", "chain", "account", "queue", "trace", "disk", "volume", "channel"],
+    &["bio", "chain", "account", "group", "queue", "trace", "disk", "volume", "channel"],
 )];
 
 /// Most files of one circle of imports.

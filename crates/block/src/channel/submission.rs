@@ -214,7 +214,7 @@ impl<M: Machine> Submission<M> {
         self.batch.has_parts = false;
         if self.batch.plugged != 0 {
             self.flush_plugs();
-            self.run.has_waited = false;
+            self.run.trace_context.has_waited = false;
         }
         self.batch.now_ns = 0;
     }
@@ -278,7 +278,7 @@ impl<M: Machine> Submission<M> {
     fn admit_held(&mut self, mut held: BioList<M>) {
         while let Some(slot) = held.pop_front() {
             // Their waiting is counted only where they are not taken for fresh ones.
-            self.run.has_waited = true;
+            self.run.trace_context.has_waited = true;
             self.submit_slowly(slot);
         }
     }

@@ -57,7 +57,7 @@ pub struct DiskConfig<M: Machine> {
     pub controller: Option<Arc<Controller<M>>>,
     /// What I/Os cost it, for schedulers that share by that.
     pub cost: CostModel,
-    /// Who shares the drive, and what each is promised; none: nobody is told apart.
+    /// The groups that share the drive; none: all I/O counts as the default group's.
     pub groups: Option<Arc<Groups<M>>>,
     /// Where events go.
     pub trace: Option<Arc<dyn TraceSink>>,

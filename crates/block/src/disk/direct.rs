@@ -52,7 +52,7 @@ fn is_free<M: Machine>(visit: &Visit<'_, M>, serve: &Serve<M>) -> bool {
         && visit.run.woken.is_empty()
         && serve.staged.is_empty()
         && serve.requeued.is_empty()
-        && !(serve.quiesced | serve.frozen | visit.run.has_waited)
+        && !(serve.quiesced | serve.frozen | visit.run.trace_context.has_waited)
 }
 
 /// Whether the scheduler lets a single bio pass.

@@ -67,8 +67,6 @@ pub(crate) struct Runner<M: Machine> {
     pub(crate) turn: Option<Vec<(Arc<Disk<M>>, u16)>>,
     /// Something was left in the queue that was served last.
     pub(crate) left_busy: bool,
-    /// Bios of the batch under way have waited for limits.
-    pub(crate) has_waited: bool,
     pub(crate) accounts: Accounts<M>,
     /// Where this thread's events go while somebody records.
     pub(crate) trace: Option<TraceWriter<M>>,
@@ -83,6 +81,8 @@ pub(crate) struct TraceContext {
     pub(crate) inserted_ns: u64,
     /// Why plugs are emptied.
     pub(crate) unplug: Unplug,
+    /// Bios of the batch under way have waited for limits.
+    pub(crate) has_waited: bool,
 }
 
 impl<M: Machine> Runner<M> {
@@ -101,7 +101,6 @@ impl<M: Machine> Runner<M> {
             woken: Vec::with_capacity(8),
             turn: Some(Vec::with_capacity(8)),
             left_busy: false,
-            has_waited: false,
             accounts: Accounts { c_ns: 0, tenants: Tenants::new(None), others: Vec::new() },
             trace: None,
             trace_context: TraceContext::default(),

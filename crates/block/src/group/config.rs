@@ -9,7 +9,7 @@ use alloc::string::String;
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
 
-/// Who goes before whom, whatever the weights.
+/// Classes of groups: the higher goes first, whatever the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Priority {
     /// Before all others.
@@ -104,7 +104,7 @@ pub struct GroupConfig {
     pub parent: Option<GroupId>,
     /// Its share beside its siblings', 1 to 10,000; 100.
     pub weight: u32,
-    /// Who goes before whom.
+    /// Its class.
     pub priority: Priority,
     /// What the scheduler `latency` keeps for it at others' cost.
     pub latency_target: Option<LatencyTarget>,

@@ -111,11 +111,13 @@ impl<M: Machine> Gates<M> {
         // Relaxed: a count that nothing else hangs on.
         let mut next = word.load(Order::Relaxed);
         while next < earliest {
+            // Relaxed: as above.
             match word.compare_exchange(next, earliest, Order::Relaxed, Order::Relaxed) {
                 Ok(_) => break,
                 Err(found) => next = found,
             }
         }
+        // Relaxed: as above.
         word.fetch_add(toll.of(sectors), Order::Relaxed) >> FRACTION_BITS
     }
 }
@@ -181,7 +183,9 @@ mod tests {
         fn no_window_has_more_than_its_length_and_the_burst_allow(
             iops in prop_oneof![1u64..2000, 1_000_000u64..3_000_000],
             burst_ns in 1_000_000u64..50_000_000,
-            pauses in prop::collection::vec(prop_oneof![4 => Just(0u64), 1 => 0u64..30_000_000], 1..300),
+            pauses in prop::collection::vec(
+                prop_oneof![4 => Just(0u64), 1 => 0u64..30_000_000], 1..300,
+            ),
             window_ns in 1u64..100_000_000,
         ) {
             let (tolls, gates) =

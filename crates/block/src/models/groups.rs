@@ -1,7 +1,13 @@
 //! Models of what threads share of groups: a limit's gate, and the table with its version.
+//!
+//! A gate hands out times; the table's version says that a thread's copy is old. All else that
+//! schedulers share is under locks.
+#![cfg(test)]
 
-use std::sync::Mutex;
-use std::vec::Vec;
+extern crate std;
+
+use alloc::vec::Vec;
+use std::sync::{Mutex, PoisonError};
 
 use alloc::sync::Arc;
 
@@ -15,7 +21,6 @@ use crate::group::Groups;
 use crate::group::config::{GroupConfig, GroupLimits};
 use crate::group::gate::{Gates, Tolls};
 use crate::group::view::GroupView;
-use crate::models::drive::locked;
 
 /// 1,000 I/Os a second, and what is saved up in 1 ms: one of them.
 fn limits() -> GroupLimits {
@@ -34,13 +39,13 @@ fn pass_a_gate(times_ns: &'static [u64]) {
                 for _ in 0..2 {
                     let io = (2, Op::Read, 8);
                     let due_ns = gates.reserve(&Tolls::new(&limits()), io, *now_ns);
-                    locked(&due).push(due_ns);
+                    due.lock().unwrap_or_else(PoisonError::into_inner).push(due_ns);
                 }
             })
         })
         .collect();
     threads.into_iter().for_each(|thread| ensure(thread.join(), "a thread panicked"));
-    let mut due = locked(&due).clone();
+    let mut due = due.lock().unwrap_or_else(PoisonError::into_inner).clone();
     due.sort_unstable();
     let apart = due.windows(2).all(|pair| pair[1] - pair[0] >= 1_000_000);
     ensure(apart, "two I/Os have one time");

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use millrace_block::ErrorKind;
 use millrace_machine::{Machine, Order, Parker, Simulated, Word};
 
-use super::groups::regroup;
 use super::judge::hold;
 use super::scenario::{Disturbance, What};
 use super::serving::ModeSpec;
+use super::sharing::regroup;
 use super::submitter::RunState;
 use super::time::NS_PER_US;
 

@@ -17,7 +17,6 @@ use millrace_block::{Op, OpFlags, Status};
 use millrace_machine::{Simulated, Still};
 use serde::{Deserialize, Serialize};
 
-use super::groups::GroupEnds;
 use super::history::History;
 use super::map::Map;
 use super::media::Media;
@@ -113,7 +112,6 @@ pub(super) struct Judge {
     events: u64,
     stalls: Stalls,
     leftovers: Leftovers,
-    pub(super) group_ends: GroupEnds,
     /// Channels that are to be dropped.
     pub(super) stop: Vec<bool>,
     pub(super) violation: Option<Violation>,
@@ -184,7 +182,6 @@ impl Judge {
                 longest_ns: scenario.stall_ns(),
             },
             leftovers: Leftovers { strays: false, may_time_out: scenario.may_time_out() },
-            group_ends: GroupEnds::default(),
             stop: vec![false; scenario.channels.len()],
             violation: None,
             ios: 0,

@@ -5,7 +5,7 @@
 //! after the other on one thread. Invariant: the outcome is a function of the scenario.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{
     Controller, ControllerConfig, Disk, DiskConfig, Event, Layout, OpSnapshot, QueueKind, Sharing,
@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use super::disturb::{disturb, watch};
 use super::drive::Drive;
-use super::groups::judge_limits;
 use super::judge::{Judge, SharedJudge, Violation, hold};
 use super::orders::OrderSpec;
 use super::scenario::{ChannelSpec, LayoutSpec, Scenario, What};
+use super::sharing::GroupEnds;
 use super::submitter::{RunState, Submitter};
 use super::time::NS_PER_US;
 use super::workers;
@@ -117,6 +117,7 @@ fn play(scenario: &Scenario, shared: &SharedJudge) {
         workers: workers::handles(scenario),
         switching: Word::new(0),
         kept: Mutex::default(),
+        group_ends: Mutex::new(GroupEnds::default()),
     });
     let start_ns = Simulated::now();
     for (drive, media) in hold(shared).media.iter_mut().enumerate() {
@@ -129,7 +130,11 @@ fn play(scenario: &Scenario, shared: &SharedJudge) {
     start_threads(&state, start_ns).into_iter().for_each(|thread| assert!(thread.join()));
     drop(watch);
     workers::stop(&state, serving);
-    judge_limits(&mut hold(shared), scenario);
+    let ends = state.group_ends.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((kind, text)) = ends.accusation(scenario) {
+        hold(shared).accuse(kind, text);
+    }
+    drop(ends);
     finish(&state);
 }
 

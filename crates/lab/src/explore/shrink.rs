@@ -4,9 +4,9 @@
 //! (greedy delta debugging; source: Zeller and Hildebrandt, "Simplifying and isolating
 //! failure-inducing input", 2002). What removes most comes first.
 
-use super::groups::plainer_groups;
 use super::scenario::{FaultSpec, LayoutSpec, Scenario, SpreadSpec, What};
 use super::serving::{ModeSpec, ServingSpec};
+use super::sharing::plainer_groups;
 
 /// Scenarios with something left out, most first. None of them equals the one given.
 #[must_use]

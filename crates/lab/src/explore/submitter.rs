@@ -15,6 +15,7 @@ use millrace_machine::{Doorbell, Machine, Order, Parker, Simulated, Word};
 use super::judge::{Memory, SharedJudge, hold};
 use super::random::Random;
 use super::scenario::{ChannelSpec, Scenario};
+use super::sharing::GroupEnds;
 use super::time::NS_PER_US;
 use super::workers::WorkerHandle;
 use super::workload::{Foreign, Workload, found};
@@ -43,6 +44,8 @@ pub(super) struct RunState {
     pub(super) switching: SimWord,
     /// Memory of channels that are gone, which drives may use as long as the run goes on.
     pub(super) kept: Mutex<Vec<Foreign>>,
+    /// When I/Os of each group came back.
+    pub(super) group_ends: Mutex<GroupEnds>,
 }
 
 impl RunState {
@@ -318,10 +321,12 @@ impl Submitter {
         let group = done.bio.group();
         let hollow = op.has_data() && done.bio.nr_segments() == 0;
         let foreign = self.foreign.remove(&id);
+        let mut ends = self.state.group_ends.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.note((group, op), status, now_ns);
+        drop(ends);
         let mut judge = hold(&self.state.judge);
         let memory = if hollow { Memory::Kept } else { Memory::Back };
         judge.end(id, status, memory, now_ns);
-        judge.group_ends.note((group, op), status, now_ns);
         if op == Op::Read && status == Status::Ok {
             let found = found(done.bio, foreign.as_ref());
             judge.check_read(id, &found);

@@ -13,7 +13,8 @@ use millrace_machine::Machine;
 use crate::group::Groups;
 use crate::queue::scheduler::Scheduler;
 use crate::queue::scheduler::cost::CostModel;
-use crate::queue::scheduler::share::{Policy, Shared};
+use crate::queue::scheduler::share::Shared;
+use crate::queue::scheduler::share::depth::Policy;
 
 /// The fair scheduler of a drive, from which each hardware queue gets its part.
 pub struct Fair<M: Machine>(Arc<Shared<M>>);

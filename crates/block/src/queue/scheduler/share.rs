@@ -28,7 +28,7 @@ use crate::group::config::Priority;
 use crate::group::view::GroupView;
 use crate::queue::scheduler::cost::CostModel;
 use crate::queue::scheduler::share::agreement::{Agreement, Mail};
-use crate::queue::scheduler::share::depth::{ClassSums, LatencyCounts};
+use crate::queue::scheduler::share::depth::{ClassSums, LatencyCounts, Policy};
 use crate::queue::scheduler::{Batch, Chain, Done, Leftover, Pick, Scheduler};
 
 /// How often a queue posts what it did.
@@ -39,15 +39,6 @@ const BLOCKED_PERIOD_NS: u64 = 50_000;
 const IDLE_STARVED_NS: u64 = 100_000_000;
 /// Virtual time of a nanosecond of cost at weight 1.
 pub(crate) const VIRTUAL_BITS: u32 = 24;
-
-/// What a drive is shared by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Policy {
-    /// Weights, with as much at the drive as keeps it busy.
-    Weights,
-    /// Latency targets of groups, with as much of the others at the drive as those allow.
-    Targets,
-}
 
 /// What all hardware queues of a drive share.
 pub(crate) struct Shared<M: Machine> {
@@ -131,9 +122,18 @@ pub(crate) struct ShareQueue<M: Machine> {
     counted: [u32; 2],
     /// Start of the chain that went out last.
     virtual_now: u64,
+    met: Met,
+    holds: Holds<M>,
+}
+
+/// What a queue tells the others, and has heard of them.
+#[derive(Default)]
+struct Met {
+    /// Number of the agreement that it knows.
     epoch: u64,
     /// Several groups use the drive.
     contended: bool,
+    /// When it posts next.
     post_ns: u64,
     sums: ClassSums,
     /// Most that a request cost.
@@ -142,7 +142,6 @@ pub(crate) struct ShareQueue<M: Machine> {
     full: bool,
     /// Until when waiting times are accounted.
     held_ns: u64,
-    holds: Holds<M>,
 }
 
 impl<M: Machine> ShareQueue<M> {
@@ -160,13 +159,7 @@ impl<M: Machine> ShareQueue<M> {
             depth: [u32::MAX; 2],
             counted: [0; 2],
             virtual_now: 0,
-            epoch: 0,
-            contended: false,
-            post_ns: 0,
-            sums: ClassSums::default(),
-            largest: 0,
-            full: false,
-            held_ns: 0,
+            met: Met::default(),
             holds: Holds::new(),
         }
     }
@@ -209,7 +202,7 @@ impl<M: Machine> ShareQueue<M> {
             follow(&mut flow, &self.view);
             self.flows.push(flow);
             // The others are to hear of it soon.
-            self.post_ns = 0;
+            self.met.post_ns = 0;
         }
         self.last_place = usize::from(self.places[at]);
         self.last_place
@@ -224,21 +217,20 @@ impl<M: Machine> ShareQueue<M> {
         for flow in self.flows.iter().filter(|flow| !flow.has_target) {
             self.counted[flow.way] += flow.in_flight;
         }
-        (self.last_place, self.post_ns) = (usize::MAX, 0);
+        (self.last_place, self.met.post_ns) = (usize::MAX, 0);
     }
 
     /// The flow whose chain goes out next, or why none may.
     fn choose(&self, now_ns: u64) -> Result<usize, Hold> {
         let mut best = None;
         let mut hold = Hold::Weight;
-        let others_wait = self.others_wait();
         for &at in &self.active {
             let flow = &self.flows[usize::from(at)];
-            match self.hold_of(flow, others_wait, now_ns) {
+            match self.hold_of(flow, now_ns) {
                 Some(held) => hold = held,
                 None => {
                     // One of priority idle that had nothing for too long goes first.
-                    let starved = flow.is_idle() && others_wait;
+                    let starved = flow.is_idle() && self.others_wait();
                     let priority = if starved { Priority::Realtime } else { flow.priority };
                     let key = (priority, !flow.has_target, flow.start, at);
                     best = Some(best.map_or(key, |best: (_, _, _, _)| best.min(key)));
@@ -255,13 +247,13 @@ impl<M: Machine> ShareQueue<M> {
 
     /// What holds a flow's first chain, if anything does.
     #[inline]
-    fn hold_of(&self, flow: &Flow<M>, others_wait: bool, now_ns: u64) -> Option<Hold> {
+    fn hold_of(&self, flow: &Flow<M>, now_ns: u64) -> Option<Hold> {
         if self.counted[flow.way] >= self.depth[flow.way] && !flow.has_target {
             let targets = self.shared.policy == Policy::Targets;
             return Some(if targets { Hold::LatencyTarget } else { Hold::Depth });
         }
         let starved = || now_ns.saturating_sub(flow.sent_ns) >= IDLE_STARVED_NS;
-        if flow.is_idle() && !starved() && (others_wait || flow.served >= flow.ceiling) {
+        if flow.is_idle() && !starved() && (flow.served >= flow.ceiling || self.others_wait()) {
             return Some(Hold::Weight);
         }
         (flow.served >= flow.ceiling && !flow.is_idle()).then_some(Hold::Weight)
@@ -276,7 +268,7 @@ impl<M: Machine> ShareQueue<M> {
         let cost = self.shared.cost.of(chain.op(), range, flow.last_end);
         flow.last_end = chain.end();
         flow.served += cost;
-        self.largest = self.largest.max(cost);
+        self.met.largest = self.met.largest.max(cost);
         // A flow that had nothing to send starts where the others are.
         flow.start = flow.start.max(self.virtual_now);
         self.virtual_now = flow.start;
@@ -296,12 +288,11 @@ impl<M: Machine> ShareQueue<M> {
     /// Adds the time since it was last done to the account of what holds each flow's chains.
     #[cold]
     fn account(&mut self, now_ns: u64) {
-        let since_ns = now_ns.saturating_sub(self.held_ns).min(PERIOD_NS * 20);
-        self.held_ns = now_ns;
-        let others_wait = self.others_wait();
+        let since_ns = now_ns.saturating_sub(self.met.held_ns).min(PERIOD_NS * 20);
+        self.met.held_ns = now_ns;
         for at in 0..self.active.len() {
             let flow = &self.flows[usize::from(self.active[at])];
-            let hold = self.hold_of(flow, others_wait, now_ns).unwrap_or(Hold::Order);
+            let hold = self.hold_of(flow, now_ns).unwrap_or(Hold::Order);
             let (group, ns) = (flow.group, since_ns * u64::from(flow.list.len()));
             self.holds.of(self.shared.groups.holds(), group).add(hold, ns);
         }
@@ -310,7 +301,7 @@ impl<M: Machine> ShareQueue<M> {
     /// Posts what was done, sums up with the others if that is due, and takes what was agreed on.
     #[inline(never)]
     fn meet(&mut self, now_ns: u64, period_ns: u64) {
-        self.post_ns = now_ns + period_ns;
+        self.met.post_ns = now_ns + period_ns;
         self.account(now_ns);
         self.post(now_ns);
         let shared = Arc::clone(&self.shared);
@@ -325,9 +316,9 @@ impl<M: Machine> ShareQueue<M> {
 
     fn post(&mut self, now_ns: u64) {
         let mut mail = self.shared.mails[self.hctx].lock();
-        (mail.at_ns, mail.fresh, mail.largest) = (now_ns, true, self.largest);
-        mail.full |= core::mem::take(&mut self.full);
-        mail.sums.add(&core::mem::take(&mut self.sums));
+        (mail.at_ns, mail.fresh, mail.largest) = (now_ns, true, self.met.largest);
+        mail.full |= core::mem::take(&mut self.met.full);
+        mail.sums.add(&core::mem::take(&mut self.met.sums));
         for (flow, at) in self.flows.iter_mut().zip(0..) {
             let entry = mail.entry(at, (flow.group, flow.way));
             entry.served = flow.served;
@@ -343,9 +334,9 @@ impl<M: Machine> ShareQueue<M> {
     /// Takes budgets and depth from the mail.
     #[cold]
     fn take_grants(&mut self, epoch: u64) {
-        self.epoch = epoch;
+        self.met.epoch = epoch;
         let mail = self.shared.mails[self.hctx].lock();
-        (self.depth, self.contended) = (mail.depth, mail.contended);
+        (self.depth, self.met.contended) = (mail.depth, mail.contended);
         for (flow, entry) in self.flows.iter_mut().zip(&mail.entries) {
             if entry.slope != 0 {
                 (flow.ceiling, flow.slope) = (entry.ceiling, entry.slope);
@@ -391,13 +382,13 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
     fn next(&mut self, now_ns: u64) -> Pick<M> {
         // Acquire: pairs with the agreement's Release; the mail's lock orders the rest.
         let epoch = self.shared.epoch.load(Order::Acquire);
-        if epoch != self.epoch {
+        if epoch != self.met.epoch {
             self.take_grants(epoch);
         }
-        if now_ns >= self.post_ns {
+        if now_ns >= self.met.post_ns {
             self.meet(now_ns, PERIOD_NS);
         }
-        if !self.contended && self.flows.len() == 1 && self.depth == [u32::MAX; 2] {
+        if !self.met.contended && self.flows.len() == 1 && self.depth == [u32::MAX; 2] {
             return self.send(0, now_ns);
         }
         let hold = match self.choose(now_ns) {
@@ -405,8 +396,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             Err(hold) => hold,
         };
         self.account(now_ns);
-        self.full |= matches!(hold, Hold::Depth | Hold::LatencyTarget);
-        if hold == Hold::Weight && now_ns + PERIOD_NS - BLOCKED_PERIOD_NS >= self.post_ns {
+        self.met.full |= matches!(hold, Hold::Depth | Hold::LatencyTarget);
+        if hold == Hold::Weight && now_ns + PERIOD_NS - BLOCKED_PERIOD_NS >= self.met.post_ns {
             self.meet(now_ns, PERIOD_NS);
         }
         match hold {
@@ -425,8 +416,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             let counted = &mut self.counted[flow.way];
             *counted = counted.saturating_sub(1);
         }
-        if self.contended {
-            self.sums.count(done);
+        if self.met.contended {
+            self.met.sums.count(done);
         }
         if let Some(latencies) = &mut flow.latencies {
             latencies.count(done.done_ns.saturating_sub(done.queued_ns));
@@ -436,11 +427,11 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
     #[inline]
     fn pass(&mut self, group: GroupId, ios: u32, queued_ns: u64) -> bool {
         let Some(flow) = self.flows.get_mut(self.last_place) else { return false };
-        // Acquire: as in `next`, which is where all else is seen to.
-        let passes = !self.contended
+        let passes = !self.met.contended
             && flow.group == group
-            && queued_ns < self.post_ns
-            && self.epoch == self.shared.epoch.load(Order::Acquire)
+            && queued_ns < self.met.post_ns
+            // Acquire: pairs with the agreement's Release, as in `next`.
+            && self.met.epoch == self.shared.epoch.load(Order::Acquire)
             && !self.view.is_old(&self.shared.groups);
         if passes {
             // So that others see that it is active; while it is alone, how much does not matter.

@@ -17,8 +17,8 @@ use millrace_machine::{Lock, Machine, Order, Word};
 use crate::bio::group_id::GroupId;
 use crate::group::config::Priority;
 use crate::group::view::GroupView;
-use crate::queue::scheduler::share::depth::{ClassSums, Depth, LatencyCounts, Seen};
-use crate::queue::scheduler::share::{Policy, Shared, VIRTUAL_BITS};
+use crate::queue::scheduler::share::depth::{ClassSums, Depth, LatencyCounts, Policy, Seen};
+use crate::queue::scheduler::share::{Shared, VIRTUAL_BITS};
 
 /// What a queue posted before this is taken for gone: its thread is elsewhere.
 const STALE_NS: u64 = 5_000_000;
@@ -169,10 +169,10 @@ impl<M: Machine> Agreement<M> {
         self.weigh();
         self.advance(now_ns);
         let depth = match contended {
-            true => self.depth.next(&seen, targets, now_ns),
+            true => self.depth.next(&seen, shared.policy, now_ns),
             false => self.depth.off(),
         };
-        self.share_out(shared, contended);
+        self.share_out(shared, now_ns);
         self.grant(shared, (depth, contended));
         self.at_ns = now_ns;
         // Release: pairs with the queues' look at it.
@@ -270,7 +270,8 @@ impl<M: Machine> Agreement<M> {
     }
 
     /// What each group may send: up to a window ahead of those that wait.
-    fn share_out(&mut self, shared: &Shared<M>, contended: bool) {
+    fn share_out(&mut self, shared: &Shared<M>, now_ns: u64) {
+        let contended = now_ns < self.contended_ns;
         let (active, slopes) = self
             .totals
             .iter()

@@ -15,6 +15,15 @@ use crate::bio::group_id::GroupId;
 use crate::group::config::LatencyTarget;
 use crate::queue::scheduler::Done;
 
+/// What a drive is shared by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Policy {
+    /// Weights, with as much at the drive as keeps it busy.
+    Weights,
+    /// Latency targets of groups, with as much of the others at the drive as those allow.
+    Targets,
+}
+
 /// Kinds of requests: two ways, eight sizes.
 const CLASSES: usize = 16;
 /// Least requests and time between two decisions.
@@ -224,7 +233,7 @@ impl Depth {
     }
 
     /// What may be at the drive from now on.
-    pub(crate) fn next(&mut self, seen: &Seen, by_targets: bool, now_ns: u64) -> [u32; 2] {
+    pub(crate) fn next(&mut self, seen: &Seen, policy: Policy, now_ns: u64) -> [u32; 2] {
         self.sums.add(&seen.sums);
         self.full |= seen.full;
         if self.depth.is_none() && now_ns >= self.probe_ns {
@@ -232,9 +241,9 @@ impl Depth {
             (self.probe_ns, self.probing) = (now_ns + FIRST_PROBE_NS, None);
             self.shortest = [[u64::MAX; CLASSES]; 2];
         }
-        match by_targets {
-            true => self.look_at_targets(seen, now_ns),
-            false => self.look_at_times(seen.in_flight, now_ns),
+        match policy {
+            Policy::Targets => self.look_at_targets(seen, now_ns),
+            Policy::Weights => self.look_at_times(seen.in_flight, now_ns),
         }
         let depth = self.sixteenths.map(|sixteenths| match self.probing {
             Some(_) => self.least,
