@@ -16,7 +16,7 @@ use millrace_drives::Spec;
 use crate::bench::BenchError;
 use crate::workload::Rw;
 
-pub use result::{ClientRow, Contest, Failed};
+pub use result::{ClientRow, Contest, Course, Failed};
 pub use run::{contend, contend_simulated};
 
 /// Most clients of a plan.
@@ -51,8 +51,10 @@ pub struct Phases {
     pub warm_up_ns: u64,
     /// Time that counts, in nanoseconds, 1 or more.
     pub length_ns: u64,
-    /// Steps of [`ClientRow::series`], in nanoseconds, 1 or more; no series if not given.
+    /// Steps of [`Course::series`], in nanoseconds, 1 or more; no series if not given.
     pub step_ns: Option<u64>,
+    /// Whether [`Course::times_ns`] is kept.
+    pub times: bool,
 }
 
 /// An experiment: clients, their groups and the drives that they share.

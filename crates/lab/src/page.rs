@@ -365,6 +365,9 @@ pub struct Page {
     pub intro: Vec<String>,
     /// Names and values, such as the seed and the command that makes the page again.
     pub facts: Vec<(String, String)>,
+    /// Whose statements the checks hold against.
+    #[serde(skip)]
+    pub against: Against,
     /// Checks, in the order of the papers' list.
     pub checks: Vec<Check>,
     /// Figures.
@@ -373,6 +376,26 @@ pub struct Page {
     pub tables: Vec<DataTable>,
     /// Machines.
     pub machines: Vec<MachineTable>,
+}
+
+/// Whose statements checks compare ours with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Against {
+    /// A paper's.
+    #[default]
+    Paper,
+    /// What millrace promises itself.
+    Promise,
+}
+
+impl Against {
+    /// The heads of the columns of both sides.
+    fn heads(self) -> [&'static str; 2] {
+        match self {
+            Against::Paper => ["paper", "ours"],
+            Against::Promise => ["expected", "found"],
+        }
+    }
 }
 
 /// How many checks have which verdict; inputs are counted apart.

@@ -2,8 +2,8 @@
 //! checks, machine tables.
 //!
 //! A paper's module lists its parts, runs its points, draws its figures, and gives its checks as
-//! `Rule`s over its own results. Nothing here knows a paper. Called by `systor13`, `atc17`
-//! and `msst15`.
+//! `Rule`s over its own results. Nothing here knows a paper. Called by `systor13`, `atc17`,
+//! `msst15` and `schedulers`.
 
 pub(crate) mod machine_table;
 pub(crate) mod rule;

@@ -22,6 +22,8 @@ pub(super) struct Moments {
     pub(super) end_ns: u64,
     /// The begin of the series, and its steps.
     pub(super) series: Option<(u64, u64)>,
+    /// The begin of the run, if the times of all completions are kept.
+    pub(super) times_from_ns: Option<u64>,
 }
 
 /// What a client did in the time that counts.
@@ -35,6 +37,8 @@ pub(super) struct Tally {
     pub(super) first_error: Option<String>,
     /// I/Os of each step.
     pub(super) series: Vec<u64>,
+    /// When each I/O completed.
+    pub(super) times_ns: Vec<u64>,
 }
 
 /// An I/O in flight, found by the bio's user data.
@@ -144,6 +148,9 @@ impl<'a, M: Machine> Contender<'a, M> {
                 tally.errors += 1;
                 let what = || format!("{:?} at sector {}: {status}", bio.op(), bio.sector());
                 tally.first_error.get_or_insert_with(what);
+            }
+            if let Some(from_ns) = moments.times_from_ns {
+                tally.times_ns.push(now_ns - from_ns);
             }
             if counts {
                 tally.count(now_ns, (at_ns, cost_ns), moments.series);

@@ -20,6 +20,17 @@ pub struct Failed {
     pub error_text: Option<String>,
 }
 
+/// What a client did in the course of a run, as far as that was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Course {
+    /// I/Os of each step; steps begin with the time that counts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<u64>,
+    /// When each I/O completed, warm-up included, in nanoseconds from the begin of the run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub times_ns: Vec<u64>,
+}
+
 /// One client's part.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ClientRow {
@@ -54,9 +65,9 @@ pub struct ClientRow {
     /// What failed.
     #[serde(flatten)]
     pub failed: Failed,
-    /// I/Os of each step, if asked for; steps begin with the time that counts.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub series: Vec<u64>,
+    /// What it did when.
+    #[serde(flatten)]
+    pub course: Course,
 }
 
 /// What came of an experiment.
@@ -148,7 +159,7 @@ fn row_of(plan: &ContendPlan, client: &Client, tally: &Tally) -> ClientRow {
         lat_ns: LatencyNs::of(&tally.latency),
         cost_ns_per_s: tally.cost_ns as f64 * per_second,
         failed: Failed { errors: tally.errors, error_text: tally.first_error.clone() },
-        series,
+        course: Course { series, times_ns: tally.times_ns.clone() },
         ..ClientRow::default()
     }
 }

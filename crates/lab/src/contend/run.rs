@@ -201,6 +201,7 @@ fn serve<S: Seat>(
         begin_ns,
         end_ns: begin_ns + phases.length_ns,
         series: phases.step_ns.map(|step_ns| (begin_ns, step_ns)),
+        times_from_ns: phases.times.then_some(base_ns),
     };
     let mut seat = S::new(number as u16)?;
     let mut channel = seat.open(volume, client.iodepth)?;

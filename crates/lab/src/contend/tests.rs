@@ -26,7 +26,12 @@ fn plan(drive: &str, clients: Vec<Client>) -> ContendPlan {
         cost: CostModel::default(),
         groups: vec![GroupConfig::new("a"), GroupConfig::new("b")],
         clients,
-        phases: Phases { warm_up_ns: 20_000_000, length_ns: 100_000_000, step_ns: None },
+        phases: Phases {
+            warm_up_ns: 20_000_000,
+            length_ns: 100_000_000,
+            step_ns: None,
+            times: false,
+        },
         seed: 1,
     }
 }
@@ -60,12 +65,18 @@ fn a_limit_holds_for_a_group_over_its_clients_that_share_a_cpu() {
     clients.iter_mut().for_each(|client| client.cpu = Some(3));
     let mut plan = plan("null:delay=10us", clients);
     plan.groups[0].limits = GroupLimits { iops: Some(10_000), ..GroupLimits::default() };
-    plan.phases.step_ns = Some(10_000_000);
+    (plan.phases.step_ns, plan.phases.times) = (Some(10_000_000), true);
     let contest = run(&plan);
     let iops = contest.clients[0].iops + contest.clients[1].iops;
     assert!((9_800.0..=10_200.0).contains(&iops), "{iops}");
     let row = &contest.clients[0];
-    assert_eq!((row.series.len(), row.series.iter().sum::<u64>()), (10, row.ios));
+    assert_eq!((row.course.series.len(), row.course.series.iter().sum::<u64>()), (10, row.ios));
+    let times_ns = &row.course.times_ns;
+    let counted = times_ns.iter().filter(|ns| **ns >= plan.phases.warm_up_ns).count();
+    assert!(counted as u64 == row.ios && times_ns.is_sorted(), "{counted} {}", row.ios);
+    // A client that waits for a limit sleeps: some events for each I/O, and not one for each look.
+    let events = contest.sim_events.expect("it was simulated");
+    assert!(events < 1_000_000, "{events}");
 }
 
 #[test]

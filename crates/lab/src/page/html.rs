@@ -86,15 +86,16 @@ fn checks(page: &Page) -> String {
     html += &tile("no", tally.fail, if tally.fail == 1 { "does not hold" } else { "do not hold" });
     html += &tile("missing", tally.missing, "not there yet");
     html += &tile("input", tally.inputs, if tally.inputs == 1 { "input" } else { "inputs" });
-    html += "</ul>\n<table class=\"checks\">\n<thead><tr><th>check</th><th>kind</th>\
-             <th>paper</th><th>ours</th><th class=\"number\">deviation</th><th>verdict</th></tr>\
-             </thead>\n<tbody>\n";
-    page.checks.iter().for_each(|item| html += &check(item));
+    html += "</ul>\n<table class=\"checks\">\n<thead><tr><th>check</th><th>kind</th>";
+    let heads = page.against.heads();
+    html += &format!("<th>{}</th><th>{}</th>", heads[0], heads[1]);
+    html += "<th class=\"number\">deviation</th><th>verdict</th></tr></thead>\n<tbody>\n";
+    page.checks.iter().for_each(|item| html += &check(item, heads));
     html += "</tbody>\n</table>\n</section>\n";
     html
 }
 
-fn check(check: &Check) -> String {
+fn check(check: &Check, [theirs, ours]: [&str; 2]) -> String {
     let (id, note) = (escape(&check.id), escape(&check.note));
     let class = match (check.kind, check.holds) {
         (CheckKind::Input, Holds::Yes) => "input",
@@ -109,8 +110,8 @@ fn check(check: &Check) -> String {
     };
     let mut html = format!("<tr id=\"{}\"><th scope=\"row\">{id}</th>", anchor(&check.id));
     html += &cell("kind", "kind", check.kind.name());
-    html += &cell("paper", "", &check.paper.text);
-    html += &cell("ours", "", &check.ours.text);
+    html += &cell(theirs, "", &check.paper.text);
+    html += &cell(ours, "", &check.ours.text);
     html += &cell("deviation", "number", &off);
     html += &format!(
         "<td class=\"verdict\" data-label=\"verdict\"><span class=\"badge {class}\">{}</span></td>\

@@ -23,6 +23,7 @@ fn page_of(text: &str) -> Page {
     let quantity = |text: String| Quantity::new(text, [1e6]);
     let check = Check::within(&next(), quantity(next()), quantity(next()), 0.25);
     Page {
+        against: Against::Paper,
         title: next(),
         intro: vec![next()],
         facts: vec![(next(), next())],

@@ -103,7 +103,8 @@ fn longest(text: &str) -> usize {
 }
 
 fn checks(page: &Page) -> String {
-    let heads = vec!["check", "kind", "paper", "ours", "deviation", "verdict"];
+    let [theirs, ours] = page.against.heads();
+    let heads = vec!["check", "kind", theirs, ours, "deviation", "verdict"];
     let row = |check: &Check| {
         vec![
             check.id.clone(),

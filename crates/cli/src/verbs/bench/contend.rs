@@ -112,6 +112,7 @@ fn plans(args: &BenchArgs) -> Result<Vec<ContendPlan>> {
         warm_up_ns: ns(args.contend.warm_up.unwrap_or(WARM_UP)),
         length_ns: ns(args.workload.runtime.unwrap_or(RUNTIME)),
         step_ns: None,
+        times: false,
     };
     let plan = ContendPlan {
         drives: args.target.drives()?,
