@@ -11,7 +11,7 @@ use millrace_machine::{Machine, Order, Word};
 
 use crate::bio::Bio;
 use crate::bio::status::Status;
-use crate::chain::slot::{BioRef, BioStage, Waited};
+use crate::chain::slot::{BioRef, BioStage};
 use crate::channel::Channel;
 use crate::channel::completion::{Again, Completion};
 use crate::channel::member::Look;
@@ -201,8 +201,7 @@ impl<M: Machine> Channel<M> {
 
     #[inline(never)]
     fn pop_finished(&mut self) -> Option<BioRef<M>> {
-        let mut parent = self.sub.finished.pop_front()?;
-        parent.waited = Waited::NOT;
+        let parent = self.sub.finished.pop_front()?;
         let now_ns = self.sub.run.accounts.c_ns.max(parent.q_ns);
         self.sub.run.accounts.tenants.count_one(&parent, now_ns);
         if self.sub.finished.is_empty() {

@@ -90,8 +90,7 @@ impl<M: Machine> Submission<M> {
                 self.throttle.renew(self.batch.now_ns);
             }
         }
-        debug_assert_eq!(slot.waited, Waited::NOT);
-        slot.q_ns = self.batch.now_ns;
+        (slot.q_ns, slot.waited) = (self.batch.now_ns, Waited::NOT);
         slot.status = Status::Ok;
         slot.foreign = slot.bio.is_foreign();
         if self.throttle.is_on {

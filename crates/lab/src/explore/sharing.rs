@@ -255,8 +255,9 @@ impl GroupEnds {
         let weights: f64 = scenario.groups.iter().map(|spec| f64::from(spec.weight)).sum();
         got.iter().zip(&scenario.groups).zip(1..).find_map(|((got, spec), group)| {
             let wanted = all * f64::from(spec.weight) / weights;
-            let window = FAIR_WINDOW_IOS + wanted * 0.25;
-            ((got - wanted).abs() > window && end_ns > 2 * FAIR_START_NS).then(|| {
+            let is_off =
+                *got > 2.0 * wanted + FAIR_WINDOW_IOS || *got < wanted / 2.0 - FAIR_WINDOW_IOS;
+            (is_off && end_ns > 2 * FAIR_START_NS).then(|| {
                 format!(
                     "group {group}: {got} I/Os of {all}, {wanted:.0} by its weight, from \
                      {start_ns} to {end_ns} ns"

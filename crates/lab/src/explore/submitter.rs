@@ -257,7 +257,10 @@ impl Submitter {
             hold(&self.state.judge).accept(id, now_ns);
             return true;
         };
-        if refused.reason == Reject::Full && !self.state.scenario.serving.is_inline() && !waits {
+        // Above a pressure point, or too much of its group waits for a limit.
+        let may_be_full =
+            !self.state.scenario.serving.is_inline() || !self.state.scenario.groups.is_empty();
+        if refused.reason == Reject::Full && may_be_full && !waits {
             self.refused = Some((id, refused.bio));
             if channel.in_flight() == 0 {
                 // Nothing of its own to wait for.

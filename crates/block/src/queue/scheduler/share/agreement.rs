@@ -25,7 +25,7 @@ const STALE_NS: u64 = 5_000_000;
 /// How long a drive counts as contended after several groups were last active.
 const CONTENDED_NS: u64 = 20_000_000;
 /// How far ahead of those that wait a group may get, in time of the drive at its present rate.
-const WINDOW_NS: u64 = 1_000_000;
+const WINDOW_NS: u64 = 2_000_000;
 /// And at least so many I/Os of the largest cost, for each active group.
 const WINDOW_IOS: u64 = 4;
 
@@ -172,7 +172,7 @@ impl<M: Machine> Agreement<M> {
             true => self.depth.next(&seen, shared.policy, now_ns),
             false => self.depth.off(),
         };
-        self.share_out(shared, now_ns);
+        self.share_out(shared, (depth[0], now_ns));
         self.grant(shared, (depth, contended));
         self.at_ns = now_ns;
         // Release: pairs with the queues' look at it.
@@ -270,7 +270,7 @@ impl<M: Machine> Agreement<M> {
     }
 
     /// What each group may send: up to a window ahead of those that wait.
-    fn share_out(&mut self, shared: &Shared<M>, now_ns: u64) {
+    fn share_out(&mut self, shared: &Shared<M>, (depth, now_ns): (u32, u64)) {
         let contended = now_ns < self.contended_ns;
         let (active, slopes) = self
             .totals
@@ -284,10 +284,15 @@ impl<M: Machine> Agreement<M> {
         // In virtual time: that much cost by all of them together.
         let window = (u128::from(cost.max(largest)) << 64) / slopes.max(1);
         let window = window.min(1 << 60) as u64;
-        let held_back = self.totals.iter().enumerate().any(|(at, total)| {
-            let row = self.view.row(GroupId(at as u16));
-            total.steady && row.is_some_and(|row| row.priority != Priority::Idle)
+        // Those of priority idle get what is left: nothing while others wait, or fill the drive.
+        let others = self.totals.iter().zip(0..).filter(|(_, at)| {
+            let row = self.view.row(GroupId(*at));
+            row.is_some_and(|row| row.priority != Priority::Idle)
         });
+        let (waits, demand) = others.fold((false, 0), |(waits, demand), (total, _)| {
+            (waits || total.steady, demand + total.demand)
+        });
+        let held_back = waits || demand * 2 >= u64::from(depth);
         // What is granted last stands until groups meet again.
         let free = !contended || shared.mails.len() == 1 || shared.policy == Policy::Targets;
         for (total, at) in self.totals.iter_mut().zip(0..) {
