@@ -179,14 +179,9 @@ fn uri(server: &Server) -> String {
     format!("nbd+unix:///?socket={}", server.socket.display())
 }
 
-/// CPU time of a server's process so far, with threads that have ended.
+/// CPU time of a server's process so far.
 fn cpu_us(server: &Server) -> Outcome<f64> {
-    const US_PER_TICK: f64 = 10_000.0;
-    let text = fs::read_to_string(server.proc("stat"))?;
-    // The name in parentheses may hold anything; what follows are numbers.
-    let fields = text.rsplit_once(") ").ok_or("/proc/PID/stat has changed")?.1;
-    let ticks = fields.split(' ').skip(11).take(2).map(str::parse::<u64>);
-    Ok(ticks.sum::<Result<u64, _>>()? as f64 * US_PER_TICK)
+    Ok(compare::cpu_us(&server.proc("stat"))?.iter().sum())
 }
 
 /// One cell of the matrix.

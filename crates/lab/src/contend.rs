@@ -16,7 +16,7 @@ use millrace_drives::Spec;
 use crate::bench::BenchError;
 use crate::workload::Rw;
 
-pub use result::{ClientRow, Contest, Course, Failed};
+pub use result::{ClientRow, Contest, Course, Failed, jain};
 pub use run::{contend, contend_simulated};
 
 /// Most clients of a plan.

@@ -89,8 +89,13 @@ pub fn plan(workload: Workload, runtime: Duration) -> Plan {
     }
 }
 
-/// The first job of fio's report in JSON; notes may come before the document.
+/// The first job of fio's report in JSON.
 pub fn fio_job(output: &Output) -> Outcome<Value> {
+    Ok(fio_jobs(output)?.swap_remove(0))
+}
+
+/// The jobs of fio's report in JSON, at least one; notes may come before the document.
+pub fn fio_jobs(output: &Output) -> Outcome<Vec<Value>> {
     let text = String::from_utf8_lossy(&output.stdout);
     let failed = || {
         let said = String::from_utf8_lossy(&output.stderr);
@@ -98,11 +103,25 @@ pub fn fio_job(output: &Output) -> Outcome<Value> {
     };
     let json = text.find('{').ok_or_else(failed)?;
     let report: Value = serde_json::from_str(&text[json..])?;
-    let job = &report["jobs"][0];
-    match output.status.success() && job["error"] == 0 {
-        true => Ok(job.clone()),
+    let jobs = report["jobs"].as_array().filter(|jobs| !jobs.is_empty()).ok_or_else(failed)?;
+    match output.status.success() && jobs.iter().all(|job| job["error"] == 0) {
+        true => Ok(jobs.clone()),
         false => Err(failed().into()),
     }
+}
+
+/// CPU time so far of the process of this `stat` file in `/proc`, with threads that have ended, for
+/// itself and in the kernel.
+pub fn cpu_us(stat: &Path) -> Outcome<[f64; 2]> {
+    const US_PER_TICK: f64 = 10_000.0;
+    let text = fs::read_to_string(stat)?;
+    // The name in parentheses may hold anything; what follows are numbers.
+    let fields = text.rsplit_once(") ").ok_or("/proc/PID/stat has changed")?.1;
+    let mut ticks = fields.split(' ').skip(11).map(str::parse::<u64>);
+    let mut next_us = || -> Outcome<f64> {
+        Ok(ticks.next().ok_or("/proc/PID/stat has changed")?? as f64 * US_PER_TICK)
+    };
+    Ok([next_us()?, next_us()?])
 }
 
 /// A server's name, its socket, and the command that starts it.

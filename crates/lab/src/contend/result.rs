@@ -166,7 +166,8 @@ fn row_of(plan: &ContendPlan, client: &Client, tally: &Tally) -> ClientRow {
 
 /// Jain's index of fairness, 1 for none or nothing. Source: Jain, Chiu, Hawe, "A quantitative
 /// measure of fairness", DEC-TR-301, 1984.
-fn jain(values: impl Iterator<Item = f64>) -> f64 {
+#[must_use]
+pub fn jain(values: impl Iterator<Item = f64>) -> f64 {
     let (count, sum, squares) =
         values.fold((0.0, 0.0, 0.0), |(n, sum, squares), x| (n + 1.0, sum + x, squares + x * x));
     if squares == 0.0 { 1.0 } else { sum * sum / (count * squares) }
