@@ -153,7 +153,10 @@ impl<M: Machine> Agreement<M> {
             self.view.renew(&shared.groups);
         }
         self.totals.resize(self.view.len(), Total::default());
-        let seen = self.gather(shared, now_ns);
+        let mut seen = self.gather(shared, now_ns);
+        let idle = |at| self.view.row(GroupId(at)).is_some_and(|r| r.priority == Priority::Idle);
+        let mut all = self.totals.iter().zip(0..);
+        seen.shallow = all.any(|(total, at)| total.is_active && !total.steady && !idle(at));
         let active = self.totals.iter().filter(|total| total.is_active).count();
         // With targets, reads and writes of one group stand in each other's way, too.
         let targets = shared.policy == Policy::Targets;

@@ -2,8 +2,8 @@
 //!
 //! As little as keeps it busy: the rest waits where order can still be made. For `fair` the
 //! measure is how long requests take compared with the shortest time that their kind (read or
-//! write, by size) took lately: above 1.6 times the depth shrinks, below 1.3 times it grows if it
-//! held something back. Every few seconds a handful of requests finds the drive nearly empty, so
+//! write, by size) took lately: above some multiple the depth shrinks, below a lower one it grows
+//! if it held something back. Every few seconds a handful of requests finds the drive nearly empty, so
 //! that the shortest time is known. For `latency` the measure is groups' targets: the others' depth
 //! shrinks while one is missed. Source: Brakmo and Peterson, 1995 (TCP Vegas); Cardwell et al.,
 //! 2016 (BBR's probe). Kernel counterpart: block/kyber-iosched.c, block/blk-iolatency.c.
@@ -27,8 +27,13 @@ pub(crate) enum Policy {
 /// Kinds of requests: two ways, eight sizes.
 const CLASSES: usize = 16;
 /// Least requests and time between two decisions.
-const DECIDE_IOS: u64 = 32;
+const DECIDE_IOS: u64 = 64;
 const DECIDE_NS: u64 = 1_000_000;
+/// How much longer than the shortest time requests may take before the depth stops to grow, and
+/// before it shrinks, as logarithms in 64ths: 1.4 and 1.7 times if some group has so little at the
+/// drive that it would lose by more, else 1.6 and 1.9 times.
+const SHALLOW: [u64; 2] = [31, 49];
+const DEEP: [u64; 2] = [43, 60];
 /// How often the shortest times are looked for, and with how many requests.
 const PROBE_NS: u64 = 5_000_000_000;
 const PROBE_IOS: u64 = 24;
@@ -44,9 +49,25 @@ const WAY_TARGETS_NS: [u64; 2] = [2_000_000, 10_000_000];
 /// Buckets of latencies: four for each power of two.
 const BUCKETS: usize = 160;
 
-/// How long requests of each kind took at the drive.
+/// How long requests of each kind took at the drive: how many, and the sum of the logarithms of
+/// their times. A mean of those is moved little by the few that take a hundred times as long.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct ClassSums([(u64, u64); CLASSES]);
+
+/// The logarithm of a time to base 2, in 64ths; a time far below [`SLACK_NS`] does not count.
+fn log_of(ns: u64) -> u64 {
+    let ns = ns.saturating_add(SLACK_NS);
+    let log = u64::from(ns.ilog2());
+    // Straight between powers of two, which is off by 6 % at most.
+    let part = if log >= 6 { (ns >> (log - 6)) & 63 } else { (ns << (6 - log)) & 63 };
+    log * 64 + part
+}
+
+/// The time of a logarithm.
+fn ns_of(log: u64) -> u64 {
+    let power = 1u64 << (log / 64).min(62);
+    (power + power / 64 * (log % 64)).saturating_sub(SLACK_NS)
+}
 
 impl ClassSums {
     /// Adds a request.
@@ -54,22 +75,24 @@ impl ClassSums {
     pub(crate) fn count(&mut self, done: &Done) {
         let size = (done.nr_sectors >> 3).checked_ilog2().map_or(0, |log| log.min(7));
         let way = if done.op == Op::Read { 0 } else { CLASSES / 2 };
-        let (ios, sum_ns) = &mut self.0[way + size as usize];
+        let (ios, logs) = &mut self.0[way + size as usize];
         *ios += 1;
-        *sum_ns += done.done_ns.saturating_sub(done.picked_ns);
+        *logs += log_of(done.done_ns.saturating_sub(done.picked_ns));
     }
 
     /// Adds those of somebody else.
     pub(crate) fn add(&mut self, other: &ClassSums) {
-        for (sum, (ios, ns)) in self.0.iter_mut().zip(&other.0) {
-            *sum = (sum.0 + ios, sum.1 + ns);
+        for (sum, (ios, logs)) in self.0.iter_mut().zip(&other.0) {
+            *sum = (sum.0 + ios, sum.1 + logs);
         }
     }
 
-    /// I/Os of a way, and how long they took.
-    fn of_way(&self, way: usize) -> (u64, u64) {
+    /// How long I/Os of a way usually took, in nanoseconds.
+    fn of_way(&self, way: usize) -> u64 {
         let classes = self.0[way * CLASSES / 2..][..CLASSES / 2].iter();
-        classes.fold((0, 0), |(ios, ns), (more, more_ns)| (ios + more, ns + more_ns))
+        let (ios, logs) =
+            classes.fold((0, 0), |(ios, logs), (more, their)| (ios + more, logs + their));
+        logs.checked_div(ios).map_or(0, ns_of)
     }
 
     fn ios(&self) -> u64 {
@@ -144,6 +167,8 @@ pub(crate) struct Seen {
     pub(crate) full: bool,
     /// Which ways were used: bits.
     pub(crate) ways: u8,
+    /// Some group was active and never had anything waiting for long.
+    pub(crate) shallow: bool,
     /// Requests at the drive, as far as queues have posted.
     pub(crate) in_flight: u32,
     targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
@@ -243,7 +268,7 @@ impl Depth {
         }
         match policy {
             Policy::Targets => self.look_at_targets(seen, now_ns),
-            Policy::Weights => self.look_at_times(seen.in_flight, now_ns),
+            Policy::Weights => self.look_at_times(seen, now_ns),
         }
         let depth = self.sixteenths.map(|sixteenths| match self.probing {
             Some(_) => self.least,
@@ -253,10 +278,10 @@ impl Depth {
     }
 
     /// Steers by how long requests take.
-    fn look_at_times(&mut self, in_flight: u32, now_ns: u64) {
+    fn look_at_times(&mut self, seen: &Seen, now_ns: u64) {
         let ios = self.sums.ios();
         match self.probing {
-            Some(Probe::Drains) if in_flight <= self.least && ios >= PROBE_IOS => {
+            Some(Probe::Drains) if seen.in_flight <= self.least && ios >= PROBE_IOS => {
                 self.probing = Some(Probe::Counts);
                 return self.start_over(now_ns);
             }
@@ -279,9 +304,10 @@ impl Depth {
         }
         self.learn();
         let over = self.over();
-        if over > 1638 {
+        let [grows, shrinks] = if seen.shallow { SHALLOW } else { DEEP };
+        if over > shrinks {
             self.sixteenths[0] = (self.sixteenths[0] * 4 / 5).max(u64::from(self.least) * 16);
-        } else if over < 1331 && self.full {
+        } else if over < grows && self.full {
             self.grow(0, self.sixteenths[0] / 8 + 8);
         }
         self.start_over(now_ns);
@@ -298,20 +324,21 @@ impl Depth {
 
     /// Notes the shortest times.
     fn learn(&mut self) {
-        for ((ios, sum_ns), shortest) in self.sums.0.iter().zip(&mut self.shortest[0]) {
-            if *ios >= 4 {
-                *shortest = (*shortest).min(sum_ns / ios);
+        for ((ios, logs), shortest) in self.sums.0.iter().zip(&mut self.shortest[0]) {
+            if *ios >= 8 {
+                *shortest = (*shortest).min(logs / ios);
             }
         }
     }
 
-    /// How long requests of the kind that suffers most took, in 1,024ths of the shortest time.
+    /// How much longer requests of the kind that suffers most took than the shortest time, as a
+    /// logarithm in 64ths.
     fn over(&self) -> u64 {
         let mut most = 0;
-        for (at, (ios, sum_ns)) in self.sums.0.iter().enumerate() {
-            let shortest_ns = self.shortest[0][at].min(self.shortest[1][at]);
-            if *ios >= 4 && shortest_ns != u64::MAX {
-                most = most.max(((sum_ns / ios + SLACK_NS) << 10) / (shortest_ns + SLACK_NS));
+        for (at, (ios, logs)) in self.sums.0.iter().enumerate() {
+            let shortest = self.shortest[0][at].min(self.shortest[1][at]);
+            if *ios >= 8 {
+                most = most.max((logs / ios).saturating_sub(shortest));
             }
         }
         most
@@ -361,10 +388,7 @@ impl Depth {
 
     /// Without any target, reads and writes have one each, and too slow ones shrink the others.
     fn look_at_ways(&mut self) {
-        let over = [0, 1].map(|way| {
-            let (ios, sum_ns) = self.sums.of_way(way);
-            ((sum_ns / ios.max(1)) << 10) / WAY_TARGETS_NS[way]
-        });
+        let over = [0, 1].map(|way| (self.sums.of_way(way) << 10) / WAY_TARGETS_NS[way]);
         self.steer(1, over[0]);
         self.steer(0, over[1]);
     }
