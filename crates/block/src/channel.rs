@@ -134,7 +134,7 @@ impl<M: Machine> Channel<M> {
             choice: Choice::new(),
             first_member: 0,
             volume_plug: plug,
-            throttle: Throttle::new(volume.groups().cloned(), config.depth),
+            throttle: Throttle::new(volume.groups().cloned(), &volume.tenants, config.depth),
             volume: Arc::clone(volume),
         };
         if volume.mode().1 {

@@ -24,7 +24,7 @@ pub(crate) mod worker_drive;
 pub(crate) mod worker_state;
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -33,9 +33,11 @@ use millrace_machine::{CpuId, Doorbell, Lock, Machine, Meter, NodeId, Order, Top
 
 use crate::account::DiskStats;
 use crate::account::failures::{Failure, FailureLog, Failures};
+use crate::account::held::{DriveHolds, HeldSnapshot};
 use crate::account::ledger::Ledger;
 use crate::account::stats::StatsSnapshot;
 use crate::bio::error::{Error, ErrorKind};
+use crate::bio::group_id::GroupId;
 use crate::bio::limits::QueueLimits;
 use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, Sector};
@@ -81,22 +83,42 @@ pub(crate) struct AbandonedRequest<M: Machine> {
     pub(crate) bio_sets: Vec<BioSetRef<M>>,
 }
 
-/// What a drive has done, and what it failed to do.
+/// What a drive has done, what it failed to do, and what waited for it.
 pub(crate) struct Accounts<M: Machine> {
     ledger: M::Lock<Ledger<DiskStats<M>>>,
-    failures: M::Lock<FailureLog>,
+    rare: M::Lock<Rare<M>>,
+}
+
+/// What is seldom looked at.
+struct Rare<M: Machine> {
+    failures: FailureLog,
+    /// What held I/Os of groups in its scheduler; made for the first one, and kept.
+    holds: Option<Arc<DriveHolds<M>>>,
 }
 
 impl<M: Machine> Accounts<M> {
     fn new() -> Self {
+        let rare = Rare { failures: FailureLog::default(), holds: None };
         let ledger = M::Lock::new("stats", Ledger::new());
-        Accounts { ledger, failures: M::Lock::new("failures", FailureLog::default()) }
+        Accounts { ledger, rare: M::Lock::new("failures", rare) }
+    }
+
+    /// What holds I/Os in the scheduler of a drive with so many hardware queues.
+    pub(crate) fn holds(&self, queues: usize) -> Arc<DriveHolds<M>> {
+        let mut rare = self.rare.lock();
+        Arc::clone(rare.holds.get_or_insert_with(|| Arc::new(DriveHolds::new(queues))))
+    }
+
+    /// What held I/Os of groups so far, if it ever had a scheduler.
+    pub(crate) fn held(&self) -> BTreeMap<GroupId, HeldSnapshot> {
+        let holds = self.rare.lock().holds.clone();
+        holds.map_or_else(BTreeMap::new, |holds| holds.held())
     }
 
     /// Notes an I/O that ends with an error.
     #[cold]
     pub(crate) fn note_failure(&self, failure: Failure) {
-        self.failures.lock().note(failure);
+        self.rare.lock().failures.note(failure);
     }
 
     /// Accounts opened so far: one or more a channel.
@@ -217,12 +239,12 @@ impl<M: Machine> Disk<M> {
                 false => OpFlags::NOUNMAP,
             },
             ctxs: (0..ctxs).map(|_| SoftwareQueue::new(feeds, worker)).collect(),
-            hctxs,
             sq: M::Lock::new("request-queue", sq),
             flush: M::Lock::new("flush", flush),
             abandoned: M::Lock::new("abandoned", Vec::new()),
             accounts: Accounts::new(),
             worker_state: worker.map(WorkerState::new),
+            hctxs,
             config,
             this: Weak::clone(this),
         }))
@@ -330,7 +352,7 @@ impl<M: Machine> Disk<M> {
     /// with an error, and what it did not answer within its timeout.
     #[must_use]
     pub fn failures(&self) -> Failures {
-        self.accounts.failures.lock().read()
+        self.accounts.rare.lock().failures.read()
     }
 
     /// Makes the calling I/O thread the owner of queue `hctx` and opens it there, if there is a

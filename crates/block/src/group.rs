@@ -18,7 +18,6 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Lock, Machine, Order, Word};
 
-use crate::account::held::{HeldSnapshot, HoldLedger};
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
 use crate::group::config::GroupConfig;
@@ -46,8 +45,6 @@ pub struct Groups<M: Machine> {
     /// Raised with each change, inside the lock.
     version: M::Word,
     table: M::Lock<Table<M>>,
-    /// What held their I/Os.
-    holds: HoldLedger<M>,
 }
 
 impl<M: Machine> Groups<M> {
@@ -58,11 +55,7 @@ impl<M: Machine> Groups<M> {
         let by_name = BTreeMap::from([(config.name.clone(), GroupId::DEFAULT)]);
         let table =
             Table { entries: alloc::vec![Entry { config, gates: None, turns: 0 }], by_name };
-        Arc::new(Groups {
-            version: M::Word::new(1),
-            table: M::Lock::new("groups", table),
-            holds: HoldLedger::new(),
-        })
+        Arc::new(Groups { version: M::Word::new(1), table: M::Lock::new("groups", table) })
     }
 
     /// A new group.
@@ -135,14 +128,17 @@ impl<M: Machine> Groups<M> {
         entries.map(|(entry, id)| (GroupId(id), entry.config.clone())).collect()
     }
 
-    /// What held I/Os of each group so far, of those that are on their way again.
+    /// How far ahead of now the limits of groups are booked, in nanoseconds: an I/O that comes now
+    /// waits so long for its own group's. Only groups of which something waits.
     #[must_use]
-    pub fn held(&self) -> Vec<(GroupId, HeldSnapshot)> {
-        self.holds.sums().into_iter().collect()
-    }
-
-    pub(crate) fn holds(&self) -> &HoldLedger<M> {
-        &self.holds
+    pub fn booked(&self) -> Vec<(GroupId, u64)> {
+        let (table, now_ns) = (self.table.lock(), M::now());
+        let booked = |(entry, id): (&Entry<M>, u16)| {
+            let gates = entry.gates.as_ref().filter(|_| !entry.config.limits.is_none())?;
+            let ahead_ns = gates.ahead_ns(now_ns);
+            (ahead_ns > 0).then_some((GroupId(id), ahead_ns))
+        };
+        table.entries.iter().zip(0..).filter_map(booked).collect()
     }
 
     /// Another number after each change.

@@ -20,6 +20,7 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Machine, Order, Word};
 
+use crate::account::held::HeldSnapshot;
 use crate::account::tenants::{TenantLedger, TenantSnapshot};
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
@@ -28,6 +29,7 @@ use crate::bio::{Sector, SectorCount};
 use crate::disk::Disk;
 use crate::group::Groups;
 use crate::queue::driver::Extent;
+use crate::queue::scheduler::cost::CostModel;
 use crate::trace::tracer::Tracer;
 use crate::volume::linear::Linear;
 use crate::volume::placement::{Part, Placement, Range};
@@ -303,6 +305,23 @@ impl<M: Machine> Volume<M> {
     #[must_use]
     pub fn group_stats(&self) -> Vec<(GroupId, TenantSnapshot)> {
         self.tenants.sums(|payer| payer.group).into_iter().collect()
+    }
+
+    /// What held I/Os of each group so far: of limits what is on its way again, of schedulers also
+    /// what still waits. A part of an I/O that was split counts at its drive.
+    #[must_use]
+    pub fn held(&self) -> Vec<(GroupId, HeldSnapshot)> {
+        let mut sums = self.tenants.held();
+        for (group, held) in self.disks.iter().flat_map(|disk| disk.accounts.held()) {
+            sums.entry(group).or_default().merge(&held);
+        }
+        sums.into_iter().collect()
+    }
+
+    /// What an I/O costs its drives, as the settings of the first one say.
+    #[must_use]
+    pub fn cost(&self) -> &CostModel {
+        &self.disks[0].config.cost
     }
 
     /// All of them together.

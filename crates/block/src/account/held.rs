@@ -1,15 +1,17 @@
 //! Accounting of what held I/Os of a group before they got to a drive, by reason.
 //!
 //! Sums of waiting times: a channel counts what waited for limits, a scheduler's queue what waited
-//! for it. One account for each group and thread, made when it is first needed; the groups' table
-//! keeps the ledger. Answers "why is it slow". Kernel counterpart: io.cost's `cost.wait` and
-//! `cost.indebt` in `io.stat`.
+//! for it, and the layer what waited in a scheduler that does not count by itself. One account for
+//! each group and writer, made when it is first needed; a volume keeps those of its channels
+//! (tenants.rs), each drive those of its schedulers. Answers "why is it slow". Kernel counterpart:
+//! io.cost's `cost.wait` and `cost.indebt` in `io.stat`.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_machine::{Counter, Lock, Machine};
+use millrace_machine::{Counter, Lock, Machine, Order, Word};
 
 use crate::account::ledger::{Entry, Ledger};
 use crate::bio::group_id::GroupId;
@@ -67,6 +69,13 @@ pub struct HeldSnapshot {
     pub ns: [u64; Hold::ALL.len()],
 }
 
+impl HeldSnapshot {
+    /// Adds another.
+    pub fn merge(&mut self, other: &HeldSnapshot) {
+        self.ns.iter_mut().zip(&other.ns).for_each(|(sum, ns)| *sum += ns);
+    }
+}
+
 /// What one thread counted of a group.
 pub(crate) struct HeldStats<M: Machine> {
     group: GroupId,
@@ -95,16 +104,43 @@ impl<M: Machine> Entry for HeldStats<M> {
     }
 }
 
-/// All accounts.
-pub(crate) struct HoldLedger<M: Machine>(M::Lock<Ledger<HeldStats<M>>>);
+/// What held I/Os at a drive with a scheduler.
+pub(crate) struct DriveHolds<M: Machine> {
+    ledger: M::Lock<Ledger<HeldStats<M>>>,
+    /// By hardware queue: why the layer stopped asking the scheduler, as a place in [`Hold::ALL`].
+    stops: Box<[M::Word]>,
+}
 
-impl<M: Machine> HoldLedger<M> {
-    pub(crate) fn new() -> Self {
-        HoldLedger(M::Lock::new("holds", Ledger::new()))
+impl<M: Machine> DriveHolds<M> {
+    /// For a drive with so many hardware queues.
+    pub(crate) fn new(queues: usize) -> Self {
+        let order = |_| M::Word::new(Hold::Order as u64);
+        let ledger = M::Lock::new("holds", Ledger::new());
+        DriveHolds { ledger, stops: (0..queues).map(order).collect() }
     }
 
-    pub(crate) fn sums(&self) -> BTreeMap<GroupId, HeldSnapshot> {
-        self.0.lock().sums()
+    /// Takes in an account.
+    pub(crate) fn open(&self, account: HeldStats<M>) -> Arc<HeldStats<M>> {
+        self.ledger.lock().open(account)
+    }
+
+    /// What held I/Os of each group.
+    pub(crate) fn held(&self) -> BTreeMap<GroupId, HeldSnapshot> {
+        self.ledger.lock().sums()
+    }
+
+    /// From now on this holds what waits at a queue and what the scheduler would let go.
+    pub(crate) fn stop(&self, hctx: usize, hold: Hold) {
+        if self.stopped_by(hctx) != hold {
+            // Relaxed: written and read under the queue's serve lock.
+            self.stops[hctx].store(hold as u64, Order::Relaxed);
+        }
+    }
+
+    /// What holds whatever waits at a queue and is not held by the scheduler.
+    pub(crate) fn stopped_by(&self, hctx: usize) -> Hold {
+        // Relaxed: written and read under the queue's serve lock.
+        Hold::ALL[self.stops[hctx].load(Order::Relaxed) as usize]
     }
 }
 
@@ -119,15 +155,19 @@ impl<M: Machine> Holds<M> {
         Holds { accounts: Vec::new() }
     }
 
-    /// The account of a group.
-    pub(crate) fn of(&mut self, ledger: &HoldLedger<M>, group: GroupId) -> &HeldStats<M> {
+    /// The account of a group; `open` has a ledger take it in.
+    pub(crate) fn of(
+        &mut self,
+        group: GroupId,
+        open: impl FnOnce(HeldStats<M>) -> Arc<HeldStats<M>>,
+    ) -> &HeldStats<M> {
         let at = usize::from(group.0);
         if self.accounts.len() <= at {
             self.accounts.resize_with(at + 1, || None);
         }
         self.accounts[at].get_or_insert_with(|| {
             let ns = core::array::from_fn(|_| M::Counter::new());
-            ledger.0.lock().open(HeldStats { group, ns })
+            open(HeldStats { group, ns })
         })
     }
 }

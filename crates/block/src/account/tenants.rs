@@ -13,8 +13,10 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Counter, Lock, Machine};
 
+use crate::account::held::{HeldSnapshot, HeldStats};
 use crate::account::histogram::{Histogram, Snapshot, bucket_of};
 use crate::account::ledger::{Entry, Ledger};
+use crate::bio::group_id::GroupId;
 use crate::bio::{OPS, Op, Payer};
 use crate::chain::slot::Slot;
 
@@ -110,17 +112,34 @@ impl<M: Machine> Entry for TenantStats<M> {
 }
 
 /// All accounts of a volume.
-pub(crate) struct TenantLedger<M: Machine>(M::Lock<Ledger<TenantStats<M>>>);
+pub(crate) struct TenantLedger<M: Machine>(M::Lock<Accounts<M>>);
+
+struct Accounts<M: Machine> {
+    tenants: Ledger<TenantStats<M>>,
+    /// What held I/Os before they were plugged.
+    held: Ledger<HeldStats<M>>,
+}
 
 impl<M: Machine> TenantLedger<M> {
     pub(crate) fn new() -> Self {
-        TenantLedger(M::Lock::new("tenants", Ledger::new()))
+        let accounts = Accounts { tenants: Ledger::new(), held: Ledger::new() };
+        TenantLedger(M::Lock::new("tenants", accounts))
+    }
+
+    /// Takes in an account of what was held.
+    pub(crate) fn open_held(&self, account: HeldStats<M>) -> Arc<HeldStats<M>> {
+        self.0.lock().held.open(account)
+    }
+
+    /// What held I/Os of each group.
+    pub(crate) fn held(&self) -> BTreeMap<GroupId, HeldSnapshot> {
+        self.0.lock().held.sums()
     }
 
     /// Sums by what `key` makes of whoever pays: tenants, or groups.
     pub(crate) fn sums<K: Ord>(&self, key: fn(Payer) -> K) -> BTreeMap<K, TenantSnapshot> {
         let mut sums = BTreeMap::<K, TenantSnapshot>::new();
-        for (payer, sum) in self.0.lock().sums() {
+        for (payer, sum) in self.0.lock().tenants.sums() {
             sums.entry(key(payer)).or_default().merge(&sum);
         }
         sums
@@ -219,7 +238,7 @@ impl<M: Machine> Tenants<M> {
         let Some(ledger) = &self.ledger else { return };
         let found = self.accounts.binary_search_by_key(&payer, |account| account.payer);
         self.last = found.unwrap_or_else(|at| {
-            self.accounts.insert(at, ledger.0.lock().open(TenantStats::new(payer)));
+            self.accounts.insert(at, ledger.0.lock().tenants.open(TenantStats::new(payer)));
             at
         });
     }

@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 use millrace_machine::Machine;
 
 use crate::account::held::{Hold, Holds};
+use crate::account::tenants::TenantLedger;
 use crate::bio::group_id::GroupId;
 use crate::bio::{Bio, Op, SectorCount};
 use crate::chain::slot::{BioList, BioRef};
@@ -80,12 +81,18 @@ pub(crate) struct Throttle<M: Machine> {
     /// How many wait of each group that ever had limits.
     held_of: Vec<u32>,
     next_ns: u64,
+    /// The volume's accounts, and those of this channel.
+    ledger: Arc<TenantLedger<M>>,
     holds: Holds<M>,
 }
 
 impl<M: Machine> Throttle<M> {
-    /// For a channel of so many slots.
-    pub(crate) fn new(groups: Option<Arc<Groups<M>>>, depth: u32) -> Self {
+    /// For a channel of so many slots, which counts in a volume's accounts.
+    pub(crate) fn new(
+        groups: Option<Arc<Groups<M>>>,
+        ledger: &Arc<TenantLedger<M>>,
+        depth: u32,
+    ) -> Self {
         Throttle {
             groups,
             view: GroupView::new(),
@@ -96,6 +103,7 @@ impl<M: Machine> Throttle<M> {
             lines: Vec::new(),
             held_of: Vec::new(),
             next_ns: u64::MAX,
+            ledger: Arc::clone(ledger),
             holds: Holds::new(),
         }
     }
@@ -353,9 +361,9 @@ impl<M: Machine> Throttle<M> {
 
     /// What it waited for limits is in its group's account.
     fn count(&mut self, slot: &BioRef<M>, now_ns: u64) {
-        let Some(groups) = &self.groups else { return };
         let group = self.view.known(slot.bio.payer.group);
-        self.holds.of(groups.holds(), group).add(Hold::Limit, now_ns.saturating_sub(slot.q_ns));
+        let account = self.holds.of(group, |account| self.ledger.open_held(account));
+        account.add(Hold::Limit, now_ns.saturating_sub(slot.q_ns));
     }
 
     fn earliest(&self) -> u64 {

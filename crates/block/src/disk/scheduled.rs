@@ -12,6 +12,7 @@ use alloc::sync::Arc;
 
 use millrace_machine::Machine;
 
+use crate::account::held::{DriveHolds, Hold};
 use crate::bio::Op;
 use crate::bio::error::{Error, ErrorKind};
 use crate::chain::slot::BioList;
@@ -44,11 +45,21 @@ impl<M: Machine> Disk<M> {
                 set_all(self, Some(kind), |hctx| deadline.queue(hctx))
             }
             SchedulerKind::Fair => {
-                let fair = Fair::new(&groups_of(self), self.config.cost, queues_tags(self));
+                let fair = Fair::accounting_to(
+                    &holds_of(self),
+                    &groups_of(self),
+                    self.config.cost,
+                    queues_tags(self),
+                );
                 set_all(self, Some(kind), |hctx| fair.queue(hctx))
             }
             SchedulerKind::Latency => {
-                let latency = Latency::new(&groups_of(self), self.config.cost, queues_tags(self));
+                let latency = Latency::accounting_to(
+                    &holds_of(self),
+                    &groups_of(self),
+                    self.config.cost,
+                    queues_tags(self),
+                );
                 set_all(self, Some(kind), |hctx| latency.queue(hctx))
             }
         }
@@ -88,6 +99,11 @@ fn queues_tags<M: Machine>(disk: &Disk<M>) -> (usize, u32) {
     (disk.hctxs.len(), first.depth_with_reserved().saturating_mul(sets))
 }
 
+/// What held I/Os in a drive's scheduler.
+fn holds_of<M: Machine>(disk: &Disk<M>) -> Arc<DriveHolds<M>> {
+    disk.accounts.holds(disk.hctxs.len())
+}
+
 /// The groups that share a drive; the default one, if nobody is told apart.
 fn groups_of<M: Machine>(disk: &Disk<M>) -> Arc<Groups<M>> {
     disk.config.groups.as_ref().map_or_else(Groups::new, Arc::clone)
@@ -106,9 +122,10 @@ fn set_all<M: Machine>(
         );
         return Err(Error::new(ErrorKind::InvalidSetting, text));
     }
+    let holds = holds_of(disk);
     for hctx in &disk.hctxs {
         let depth = hctx.tags.depth_with_reserved() as usize;
-        let scheduling = Scheduling::new(kind, make(hctx.number), depth);
+        let scheduling = Scheduling::new(kind, make(hctx.number), depth, &holds);
         change(hctx, Some(Box::new(scheduling)));
     }
     Ok(())
@@ -134,11 +151,13 @@ pub(crate) fn dispatch<M: Machine>(
     // Only flushes are left there.
     let mut sent = visit.dispatch_staged(serve, now_ns);
     let tags = &*visit.hctx.tags;
-    let mut batch = TagBatch::EMPTY;
+    let hctx = visit.hctx.number;
+    let (mut batch, mut stop) = (TagBatch::EMPTY, Hold::Order);
     while serve.requeued.is_empty() {
         let room = visit.hctx.room(serve);
         let Some(scheduling) = serve.scheduling.as_deref_mut() else { break };
         if room == 0 || scheduling.len() == 0 {
+            stop = if room == 0 { Hold::DriveBusy } else { stop };
             break;
         }
         if now_ns == 0 {
@@ -161,11 +180,13 @@ pub(crate) fn dispatch<M: Machine>(
                 Some(taken) => batch = taken,
                 None => {
                     scheduling.put_back(chain);
+                    stop = Hold::NoTag;
                     break;
                 }
             }
         }
         let mut rq = tags.next(&mut batch).expect("the batch is not empty");
+        scheduling.account(&chain, (hctx, now_ns));
         let chain = scheduling.issue(chain, rq.tag(), now_ns);
         chain.touch();
         rq.touch();
@@ -173,6 +194,10 @@ pub(crate) fn dispatch<M: Machine>(
         sent += u32::from(visit.issue(serve, rq, now_ns));
     }
     tags.give_rest(batch);
+    let stop = if serve.requeued.is_empty() { stop } else { Hold::DriveBusy };
+    if let Some(scheduling) = &serve.scheduling {
+        scheduling.stop(hctx, stop);
+    }
     sent
 }
 

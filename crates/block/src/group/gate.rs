@@ -95,6 +95,13 @@ impl<M: Machine> Gates<M> {
         self.0.iter().for_each(|word| word.store(now_ns << FRACTION_BITS, Order::Relaxed));
     }
 
+    /// How far the gate that is booked farthest is booked beyond now.
+    pub(crate) fn ahead_ns(&self, now_ns: u64) -> u64 {
+        // Relaxed: a view.
+        let next = self.0.iter().map(|word| word.load(Order::Relaxed)).max().unwrap_or(0);
+        (next >> FRACTION_BITS).saturating_sub(now_ns)
+    }
+
     /// Takes what an I/O of `sectors` costs at the gate of a stage; when it may go, in nanoseconds
     /// on the clock of the machine.
     pub(crate) fn reserve(
@@ -164,7 +171,12 @@ mod tests {
             (0..8).map(|_| gates.reserve(&tolls, (2, Op::Read, 8), now_ns)).collect();
         let at_once = due.iter().filter(|due_ns| **due_ns <= now_ns).count();
         assert_eq!((at_once, due[7] - now_ns), (6, 2_000_000));
+        assert_eq!(
+            [0, 1_000_000].map(|more| gates.ahead_ns(now_ns + more)),
+            [3_000_000, 2_000_000]
+        );
         gates.reset(now_ns);
+        assert_eq!(gates.ahead_ns(now_ns), 0);
         assert_eq!(gates.reserve(&tolls, (2, Op::Write, 8), now_ns), now_ns);
     }
 

@@ -16,10 +16,12 @@ pub(crate) mod latency;
 pub(crate) mod share;
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::mem::forget;
 
 use millrace_machine::Machine;
 
+use crate::account::held::{DriveHolds, Hold, Holds};
 use crate::bio::group_id::GroupId;
 use crate::bio::limits::QueueLimits;
 use crate::bio::status::Status;
@@ -106,6 +108,11 @@ impl<M: Machine> Chain<M> {
     /// was submitted. Of a wait longer than 4 s, 4 s are known.
     pub(crate) fn admitted_ns(&self) -> u64 {
         self.0.q_ns + u64::from(self.0.waited.g_ns)
+    }
+
+    /// When its first bio came to the queue, with the same bound.
+    pub(crate) fn inserted_ns(&self) -> u64 {
+        self.0.q_ns + u64::from(self.0.waited.i_ns)
     }
 }
 
@@ -263,6 +270,10 @@ pub(crate) struct Scheduling<M: Machine> {
     in_flight: u32,
     /// Until when the scheduler names nothing, as it said last while somebody recorded.
     rests_until_ns: u64,
+    /// The drive's accounts of what is held.
+    drive: Arc<DriveHolds<M>>,
+    /// What this queue counted of groups, unless the scheduler counts by itself.
+    holds: Option<Holds<M>>,
 }
 
 impl<M: Machine> Scheduling<M> {
@@ -271,16 +282,19 @@ impl<M: Machine> Scheduling<M> {
         kind: Option<SchedulerKind>,
         scheduler: Box<dyn Scheduler<M>>,
         depth: usize,
+        drive: &Arc<DriveHolds<M>>,
     ) -> Self {
-        let issued = alloc::vec![Issued::NONE; depth].into_boxed_slice();
+        let counts = matches!(kind, Some(SchedulerKind::Fair | SchedulerKind::Latency));
         Scheduling {
             kind,
             scheduler,
             picked: None,
             len: 0,
-            issued,
+            issued: alloc::vec![Issued::NONE; depth].into_boxed_slice(),
             in_flight: 0,
             rests_until_ns: 0,
+            drive: Arc::clone(drive),
+            holds: (!counts).then(Holds::new),
         }
     }
 
@@ -357,6 +371,21 @@ impl<M: Machine> Scheduling<M> {
             picked_ns: now_ns,
         };
         chain.0
+    }
+
+    /// From now on this holds whatever the scheduler of hardware queue `hctx` would let go.
+    pub(crate) fn stop(&self, hctx: u16, hold: Hold) {
+        self.drive.stop(hctx.into(), hold);
+    }
+
+    /// Accounts what a chain that goes to the driver now has waited, if the scheduler does not.
+    #[inline]
+    pub(crate) fn account(&mut self, chain: &Chain<M>, (hctx, now_ns): (u16, u64)) {
+        if let Some(holds) = &mut self.holds {
+            let ns = now_ns.saturating_sub(chain.inserted_ns());
+            let account = holds.of(chain.group(), |account| self.drive.open(account));
+            account.add(self.drive.stopped_by(hctx.into()), ns);
+        }
     }
 
     /// Whether it waits to hear of any request.

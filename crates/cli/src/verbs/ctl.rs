@@ -5,6 +5,7 @@
 
 mod groups;
 mod toml;
+mod why;
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -78,6 +79,8 @@ enum Request {
     Set(SetArgs),
     /// Show the settings that `set` changes
     Get(GetArgs),
+    /// Say what I/Os of a volume wait for, group by group
+    Why(why::WhyArgs),
 }
 
 /// Arguments of `ctl resize`.
@@ -160,6 +163,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Request::Resize(args) => resize(args),
         Request::Set(args) => set(args),
         Request::Get(args) => get(args),
+        Request::Why(args) => why::run(args),
     }
 }
 

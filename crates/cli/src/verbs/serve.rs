@@ -21,6 +21,7 @@ mod remarks;
 mod report;
 mod resizing;
 mod setting;
+mod shared;
 mod signals;
 mod source;
 mod viewed;

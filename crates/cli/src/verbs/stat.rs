@@ -6,6 +6,7 @@
 //! answer took. Ends quietly when nobody reads any more.
 
 pub mod columns;
+pub mod groups;
 mod guests;
 mod table;
 
@@ -31,6 +32,7 @@ Examples:
   millrace stat 1 -x                    with all columns, and the 99th percentile
   millrace stat 1 --clients             with a row for each client of a volume
   millrace stat 1 --guests              the I/O threads of virtual machines
+  millrace stat 1 --groups              groups of clients: shares, and what holds them
   millrace stat 0.5 10 --json           ten reports as lines of JSON, half a second apart
   millrace stat --connect unix:/run/millrace/fast.sock.control 1
 
@@ -62,9 +64,45 @@ pub struct Args {
     /// Print what the I/O threads of virtual machines do instead
     #[arg(long, conflicts_with_all = ["queues", "clients"])]
     guests: bool,
+    /// Print what groups of clients got and what held their I/Os instead
+    #[arg(long, conflicts_with_all = ["queues", "clients", "guests"])]
+    groups: bool,
     /// Print one line of JSON for each report
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    /// What is printed of a report.
+    fn text(&self, report: &Report, before: Option<&Report>) -> String {
+        let form = if self.extended { Form::Whole } else { Form::Short };
+        let uptime_ns = report.uptime_ns;
+        if self.groups {
+            let rows = groups::rows(report, before);
+            return match self.json {
+                true => format!("{}\n", json!({ "uptime_ns": uptime_ns, "groups": rows })),
+                false => groups::table(&rows, form),
+            };
+        }
+        if self.guests {
+            return match self.json {
+                true => {
+                    format!("{}\n", json!({ "uptime_ns": uptime_ns, "guests": report.guests }))
+                }
+                false => guests::table(report, before, form),
+            };
+        }
+        let mut rows = columns::rows(report, before);
+        rows.retain(|row| match row.kind {
+            "queue" => self.queues,
+            "client" => self.clients,
+            _ => true,
+        });
+        match self.json {
+            true => format!("{}\n", as_json(report, &rows)),
+            false => table::table(&rows, form),
+        }
+    }
 }
 
 /// A report as a line of JSON.
@@ -79,7 +117,7 @@ fn as_json(report: &Report, rows: &[columns::Row]) -> Value {
 
 /// Examples and definitions, for `--help`.
 fn long_help() -> String {
-    format!("{EXAMPLES}\n{}\n\n{}", columns::HELP, guests::HELP)
+    format!("{EXAMPLES}\n{}\n\n{}\n\n{}", columns::HELP, guests::HELP, groups::HELP)
 }
 
 /// A control socket, as arguments name it.
@@ -115,29 +153,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => 1,
         Some(_) => args.count.unwrap_or(u64::MAX),
     };
-    let form = if args.extended { Form::Whole } else { Form::Short };
     let (start, mut before) = (Instant::now(), None);
     for number in 0..count {
         let report = client.stats()?;
-        let mut rows = columns::rows(&report, before.as_ref());
-        rows.retain(|row| match row.kind {
-            "queue" => args.queues,
-            "client" => args.clients,
-            _ => true,
-        });
-        let text = match args.json {
-            true if args.guests => {
-                let guests = &report.guests;
-                format!("{}\n", json!({ "uptime_ns": report.uptime_ns, "guests": guests }))
-            }
-            true => format!(
-                "{}
-",
-                as_json(&report, &rows)
-            ),
-            false if args.guests => guests::table(&report, before.as_ref(), form),
-            false => table::table(&rows, form),
-        };
+        let text = args.text(&report, before.as_ref());
         let mut out = std::io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => break,

@@ -27,7 +27,8 @@ Examples:
 
 Keys:
   q             ends
-  tab           the lower table shows hardware queues (DRIVE:N), then clients, then drives again
+  tab           the lower table shows hardware queues (DRIVE:N), then clients, then groups, then
+                drives again
   s  r          sort by the next column; reverse the order
   +  -          double or halve the interval
   space         hold the display, or let it go on

@@ -120,6 +120,7 @@ pub fn render(report: &Report) -> String {
         page.family(&name, "gauge", help);
         page.sample(&name, &[], value(report));
     }
+    groups(&mut page, report);
     page.0.push_str(&super::guests::metrics(&report.guests, |labels| braced(labels, None)));
     page.0
 }
@@ -223,6 +224,21 @@ fn ended(page: &mut Page, report: &Report) {
     }
 }
 
+/// What groups did, and what held them.
+fn groups(page: &mut Page, report: &Report) {
+    page.0.push_str(&super::groups::metrics(&report.group_counts, |labels| braced(labels, None)));
+    let name = "millrace_group_io_duration_seconds";
+    page.family(name, "histogram", "Time of a group's I/O, from submission until all of it ended.");
+    for group in &report.group_counts {
+        for on in &group.volumes {
+            for op in &on.ops {
+                let labels = [("group", &*group.name), ("volume", &on.volume), ("op", &op.op)];
+                page.histogram(name, &labels, &op.total);
+            }
+        }
+    }
+}
+
 fn volumes(page: &mut Page, report: &Report) {
     page.family("millrace_volume_size_bytes", "gauge", "Size of the volume.");
     for volume in &report.volumes {
@@ -311,6 +327,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::views::groups::{GroupCounts, OnVolume};
     use crate::views::report::Volume;
 
     fn report() -> Report {
@@ -350,9 +367,18 @@ mod tests {
             clients: [1, 2].map(client).into(),
             ..Volume::default()
         };
+        let on = OnVolume {
+            volume: "v".to_owned(),
+            ops: vec![ended("read")],
+            cost_ns: 7,
+            held_ns: [("limit".to_owned(), 5_000_000_000)].into(),
+        };
+        let name = "gold".to_owned();
+        let group = GroupCounts { name, volumes: vec![on], ..GroupCounts::default() };
         Report {
             drives: vec![drive("d0"), drive("a\\b\"c\nd")],
             volumes: vec![volume],
+            group_counts: vec![group],
             ..Report::default()
         }
     }
@@ -371,6 +397,8 @@ mod tests {
         let text = render(&report());
         let has = |line: &str| assert!(text.contains(&format!("{line}\n")), "{line} in {text}");
         has("millrace_client_ios_total{volume=\"v\",client=\"client-2\",op=\"write\"} 15");
+        has("millrace_group_held_seconds_total{group=\"gold\",volume=\"v\",reason=\"limit\"} 5");
+        has("millrace_group_io_duration_seconds_count{group=\"gold\",volume=\"v\",op=\"read\"} 15");
         has("millrace_volume_io_duration_seconds_count{volume=\"v\",op=\"read\"} 15");
         has(
             "millrace_queue_batch_requests_bucket{drive=\"d0\",volume=\"v\",queue=\"1\",le=\"3\"} 3",

@@ -10,6 +10,7 @@ use millrace_block::{Op, OpSnapshot, SECTOR_SHIFT, Snapshot, StatsSnapshot, Tena
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+use super::groups::GroupCounts;
 use super::guests::GuestThread;
 use super::settings::Group;
 
@@ -25,6 +26,8 @@ pub struct Report {
     pub volumes: Vec<Volume>,
     /// Groups: the default one, those of the configuration, those of clients.
     pub groups: Vec<Group>,
+    /// What they did, in the same order.
+    pub group_counts: Vec<GroupCounts>,
     /// Exports.
     pub exports: Vec<Export>,
     /// The NBD server.

@@ -10,6 +10,7 @@ use alloc::sync::Arc;
 
 use millrace_machine::Machine;
 
+use crate::account::held::DriveHolds;
 use crate::group::Groups;
 use crate::queue::scheduler::Scheduler;
 use crate::queue::scheduler::cost::CostModel;
@@ -24,7 +25,17 @@ impl<M: Machine> Fair<M> {
     /// they have together.
     #[must_use]
     pub fn new(groups: &Arc<Groups<M>>, cost: CostModel, queues_tags: (usize, u32)) -> Self {
-        Fair(Shared::new(Policy::Weights, groups, cost, queues_tags))
+        Fair::accounting_to(&Arc::new(DriveHolds::new(queues_tags.0)), groups, cost, queues_tags)
+    }
+
+    /// One that accounts what it holds to the drive.
+    pub(crate) fn accounting_to(
+        holds: &Arc<DriveHolds<M>>,
+        groups: &Arc<Groups<M>>,
+        cost: CostModel,
+        queues_tags: (usize, u32),
+    ) -> Self {
+        Fair(Shared::new(Policy::Weights, (groups, holds), cost, queues_tags))
     }
 
     /// The part of hardware queue `hctx`, below the number that the drive has.

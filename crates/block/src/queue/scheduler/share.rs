@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Lock, Machine, Order, Stage, Word};
 
-use crate::account::held::{Hold, Holds};
+use crate::account::held::{DriveHolds, Hold, Holds};
 use crate::bio::group_id::GroupId;
 use crate::bio::{Op, Sector};
 use crate::chain::slot::BioList;
@@ -44,6 +44,8 @@ pub(crate) const VIRTUAL_BITS: u32 = 24;
 pub(crate) struct Shared<M: Machine> {
     pub(crate) policy: Policy,
     pub(crate) groups: Arc<Groups<M>>,
+    /// The drive's accounts of what was held.
+    holds: Arc<DriveHolds<M>>,
     cost: CostModel,
     /// Raised when grants were posted; nobody writes it per I/O.
     pub(crate) epoch: M::Word,
@@ -56,7 +58,7 @@ pub(crate) struct Shared<M: Machine> {
 impl<M: Machine> Shared<M> {
     pub(crate) fn new(
         policy: Policy,
-        groups: &Arc<Groups<M>>,
+        (groups, holds): (&Arc<Groups<M>>, &Arc<DriveHolds<M>>),
         cost: CostModel,
         (queues, tags): (usize, u32),
     ) -> Arc<Self> {
@@ -64,6 +66,7 @@ impl<M: Machine> Shared<M> {
         Arc::new(Shared {
             policy,
             groups: Arc::clone(groups),
+            holds: Arc::clone(holds),
             cost,
             epoch: M::Word::new(0),
             due_ns: M::Word::new(0),
@@ -288,13 +291,15 @@ impl<M: Machine> ShareQueue<M> {
     /// Adds the time since it was last done to the account of what holds each flow's chains.
     #[cold]
     fn account(&mut self, now_ns: u64) {
-        let since_ns = now_ns.saturating_sub(self.met.held_ns).min(PERIOD_NS * 20);
+        let since_ns = now_ns.saturating_sub(self.met.held_ns);
         self.met.held_ns = now_ns;
+        let stopped_by = self.shared.holds.stopped_by(self.hctx);
         for at in 0..self.active.len() {
             let flow = &self.flows[usize::from(self.active[at])];
-            let hold = self.hold_of(flow, now_ns).unwrap_or(Hold::Order);
+            let hold = self.hold_of(flow, now_ns).unwrap_or(stopped_by);
             let (group, ns) = (flow.group, since_ns * u64::from(flow.list.len()));
-            self.holds.of(self.shared.groups.holds(), group).add(hold, ns);
+            let drive = &self.shared.holds;
+            self.holds.of(group, |account| drive.open(account)).add(hold, ns);
         }
     }
 
@@ -371,6 +376,10 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         for chain in batch {
             let at = self.place(chain.group(), chain.op());
             let flow = &mut self.flows[at];
+            if self.waiting == 0 {
+                // Nothing waited before, so nothing is accounted for that time.
+                self.met.held_ns = self.met.held_ns.max(chain.inserted_ns());
+            }
             self.waiting += 1;
             if flow.list.is_empty() {
                 self.active.push(at as u16);

@@ -22,6 +22,7 @@ use super::metering::Metering;
 use super::recording::Recording;
 use super::resizing;
 use super::setting;
+use super::shared;
 use crate::config::Checked;
 use crate::views::guests::GuestThread;
 use crate::views::{self, Answers, Refusal, Verb, report};
@@ -95,6 +96,7 @@ impl Observed {
             drives: drives.zip(&self.schedulers).map(configured).collect(),
             volumes: self.volumes.iter().map(|one| volume(one)).collect(),
             groups: grouping::list(&self.servers.groups),
+            group_counts: shared::counts(&self.servers.groups, &self.volumes),
             exports: exports.collect(),
             guests: self.guests(),
             server: server(&self.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default()),

@@ -1,4 +1,4 @@
-//! What `top` shows: a head, the volumes, drives or queues or clients, the keys.
+//! What `top` shows: a head, the volumes, drives or queues or clients or groups, the keys.
 //!
 //! From a [`Model`] to a frame of any size. 80 columns hold all of it, wider screens longer graphs
 //! and names; narrower ones lose columns, the least asked for first, and their head and keys take
@@ -10,14 +10,15 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table};
 
-use super::model::{Model, Sort};
+use super::model::{Below, Line as Listed, Model, Sort};
 use crate::verbs::grid::{shortened, wrapped};
 use crate::verbs::stat::columns::Row;
+use crate::verbs::stat::groups::{GroupRow, short};
 
 /// A column: its name, its width, how soon it is given up (0 never), and its value.
-type Column = (&'static str, u16, u8, fn(&Row) -> String);
+type Column<T> = (&'static str, u16, u8, fn(&T) -> String);
 
-const COLUMNS: [Column; 8] = [
+const COLUMNS: [Column<Row>; 8] = [
     ("r/s", 6, 0, |row| short(row.read.per_second)),
     ("w/s", 6, 0, |row| short(row.write.per_second)),
     ("rMB/s", 6, 3, |row| short(row.read.kib_per_second * 1024.0 / 1e6)),
@@ -27,20 +28,23 @@ const COLUMNS: [Column; 8] = [
     ("aqu-sz", 6, 4, |row| short(row.aqu_sz)),
     ("%util", 5, 2, |row| format!("{:.0}", row.util)),
 ];
+const GROUP_COLUMNS: [Column<GroupRow>; 8] = [
+    ("r/s", 6, 0, |row| short(row.reads)),
+    ("w/s", 6, 0, |row| short(row.writes)),
+    ("MB/s", 6, 3, |row| short((row.read_kib + row.write_kib) * 1024.0 / 1e6)),
+    ("p99", 6, 1, |row| time(row.p99_ms)),
+    ("%want", 5, 4, |row| format!("{:.0}", row.wanted_percent)),
+    ("%got", 5, 4, |row| format!("{:.0}", row.got_percent)),
+    ("held", 6, 2, |row| short(row.held())),
+    ("by", 10, 2, |row| shortened(row.by().unwrap_or("-"), 10)),
+];
 const NAME_WIDTH: u16 = 12;
 /// From here on there is a graph.
 const GRAPH_WIDTH: u16 = 76;
 /// Rows of volumes that are shown at most, for drives to have room.
 const VOLUMES_MAX: usize = 5;
-const KEYS: [&str; 7] = [
-    "q quit",
-    "tab queues/clients",
-    "s sort",
-    "r reverse",
-    "space hold",
-    "+/- interval",
-    "up/down",
-];
+const KEYS: [&str; 7] =
+    ["q quit", "tab other tables", "s sort", "r reverse", "space hold", "+/- interval", "up/down"];
 
 /// Draws everything.
 pub fn draw(frame: &mut Frame<'_>, model: &Model) {
@@ -60,19 +64,32 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model) {
         true => format!("Volume 1-{shown}/{}", volumes.len()),
         false => "Volume".to_owned(),
     };
-    table(frame, above, model, (&title, &volumes[..shown]));
-    let (rows, name) = (model.rows(model.below().kind()), model.below().title());
-    let room = usize::from(below.height.saturating_sub(1));
+    table(frame, above, model, (&title, &COLUMNS, &volumes[..shown]));
+    match model.below() {
+        Below::Groups => lower(frame, below, model, (&GROUP_COLUMNS, &model.groups())),
+        kind => lower(frame, below, model, (&COLUMNS, &model.rows(kind.kind()))),
+    }
+    let keys: Vec<Line<'_>> = keys.into_iter().map(Line::raw).collect();
+    frame.render_widget(Paragraph::new(keys).style(Style::new().fg(Color::DarkGray)), foot);
+}
+
+/// The lower table, as far as it fits.
+fn lower<T: Listed>(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    model: &Model,
+    (columns, rows): (&[Column<T>], &[&T]),
+) {
+    let name = model.below().title();
+    let room = usize::from(area.height.saturating_sub(1));
     let first = model.first(room);
     let last = rows.len().min(first + room);
-    let title = match (rows.len() > room, width >= GRAPH_WIDTH) {
+    let title = match (rows.len() > room, area.width >= GRAPH_WIDTH) {
         (true, true) => format!("{name} {}-{last}/{}", first + 1, rows.len()),
         (true, false) => format!("{name} {last}/{}", rows.len()),
         (false, _) => name.to_owned(),
     };
-    table(frame, below, model, (&title, &rows[first..last]));
-    let keys: Vec<Line<'_>> = keys.into_iter().map(Line::raw).collect();
-    frame.render_widget(Paragraph::new(keys).style(Style::new().fg(Color::DarkGray)), foot);
+    table(frame, area, model, (&title, columns, &rows[first..last]));
 }
 
 /// Pieces in lines of at most `width` characters, two blanks apart; no piece is torn.
@@ -135,9 +152,9 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
 }
 
 /// The columns that fit beside a name.
-fn columns(width: u16) -> Vec<&'static Column> {
-    let mut columns: Vec<&Column> = COLUMNS.iter().collect();
-    let wide = |columns: &[&Column]| columns.iter().map(|column| column.1 + 1).sum::<u16>();
+fn columns<T>(all: &[Column<T>], width: u16) -> Vec<&Column<T>> {
+    let mut columns: Vec<&Column<T>> = all.iter().collect();
+    let wide = |columns: &[&Column<T>]| columns.iter().map(|column| column.1 + 1).sum::<u16>();
     while NAME_WIDTH + wide(&columns) > width {
         let Some(first) = columns.iter().map(|column| column.2).filter(|order| *order > 0).max()
         else {
@@ -148,8 +165,13 @@ fn columns(width: u16) -> Vec<&'static Column> {
     columns
 }
 
-fn table(frame: &mut Frame<'_>, area: Rect, model: &Model, (title, rows): (&str, &[&Row])) {
-    let columns = columns(area.width);
+fn table<T: Listed>(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    model: &Model,
+    (title, columns_all, rows): (&str, &[Column<T>], &[&T]),
+) {
+    let columns = columns(columns_all, area.width);
     let numbers: u16 = columns.iter().map(|column| column.1 + 1).sum();
     let (graph, name) = match area.width >= GRAPH_WIDTH {
         true => {
@@ -163,10 +185,10 @@ fn table(frame: &mut Frame<'_>, area: Rect, model: &Model, (title, rows): (&str,
     let mut head = vec![Cell::from(cut(title))];
     head.extend(columns.iter().map(|column| right(column.0.to_owned(), column.1)));
     let lines = rows.iter().map(|row| {
-        let mut cells = vec![Cell::from(cut(&row.name.escape_debug().to_string()))];
+        let mut cells = vec![Cell::from(cut(&row.name().escape_debug().to_string()))];
         cells.extend(columns.iter().map(|column| right((column.3)(row), column.1)));
         if graph > 0 {
-            let graph = Cell::from(model.graph(row, graph)).style(Style::new().fg(Color::Cyan));
+            let graph = Cell::from(model.graph(*row, graph)).style(Style::new().fg(Color::Cyan));
             cells.push(graph);
         }
         TableRow::new(cells)
@@ -179,19 +201,6 @@ fn table(frame: &mut Frame<'_>, area: Rect, model: &Model, (title, rows): (&str,
     }
     let head = TableRow::new(head).style(Style::new().add_modifier(Modifier::REVERSED));
     frame.render_widget(Table::new(lines, widths).header(head), area);
-}
-
-/// A number in five characters or so.
-fn short(value: f64) -> String {
-    match value {
-        ..0.005 => "0".to_owned(),
-        ..9.995 => format!("{value:.2}"),
-        ..99.95 => format!("{value:.1}"),
-        ..9_999.5 => format!("{value:.0}"),
-        ..999_500.0 => format!("{:.1}k", value / 1e3),
-        ..999_500_000.0 => format!("{:.1}M", value / 1e6),
-        _ => format!("{:.1}G", value / 1e9),
-    }
 }
 
 /// Milliseconds in the unit that fits.
@@ -260,6 +269,21 @@ mod tests {
         );
         assert_eq!(words(10)[0], "d0", "{text}");
         assert!(lines[23].starts_with("q quit"), "{text}");
+    }
+
+    #[test]
+    fn groups_have_their_shares_and_what_holds_them() {
+        let mut model = model(4);
+        (0..3).for_each(|_| model.next_below());
+        let lines = screen(&model, 80, 24);
+        let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
+        let head = "Group r/s w/s MB/s p99 %want %got held by I/Os";
+        assert_eq!(words(6), head.split(' ').collect::<Vec<_>>(), "{lines:?}");
+        assert_eq!(words(7)[..7], ["gold", "2000", "0", "8.19", "1.1ms", "80", "67"], "{lines:?}");
+        assert_eq!(words(8)[7..9], ["1049", "limit"], "{lines:?}");
+        for width in [1, 30, 40, 60, 200] {
+            screen(&model, width, 24);
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use crate::verbs::stat::columns::{self, Row};
+use crate::verbs::stat::groups::{self, GroupRow};
 use crate::views::report::{Report, Server};
 
 /// Points of a graph that are kept.
@@ -40,14 +41,57 @@ impl Sort {
             Sort::Queue => "queue",
         }
     }
+}
 
-    fn key(self, row: &Row) -> f64 {
-        match self {
+/// A row of a table.
+pub trait Line {
+    /// Its name.
+    fn name(&self) -> &str;
+    /// What tells it from all others.
+    fn key(&self) -> Key;
+    /// What it is sorted by.
+    fn value(&self, sort: Sort) -> f64;
+}
+
+impl Line for Row {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn key(&self) -> Key {
+        (self.kind, self.volume.clone(), self.name.clone())
+    }
+
+    fn value(&self, sort: Sort) -> f64 {
+        match sort {
             Sort::Given => 0.0,
-            Sort::Ios => ios(row),
-            Sort::Bytes => row.read.kib_per_second + row.write.kib_per_second,
-            Sort::P99 => row.read.p99_ms.max(row.write.p99_ms),
-            Sort::Queue => row.aqu_sz,
+            Sort::Ios => {
+                let ops = [&self.read, &self.write, &self.discard, &self.flush];
+                ops.iter().map(|op| op.per_second).sum()
+            }
+            Sort::Bytes => self.read.kib_per_second + self.write.kib_per_second,
+            Sort::P99 => self.read.p99_ms.max(self.write.p99_ms),
+            Sort::Queue => self.aqu_sz,
+        }
+    }
+}
+
+impl Line for GroupRow {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn key(&self) -> Key {
+        ("group", String::new(), self.name.clone())
+    }
+
+    fn value(&self, sort: Sort) -> f64 {
+        match sort {
+            Sort::Given => 0.0,
+            Sort::Ios => self.ios,
+            Sort::Bytes => self.read_kib + self.write_kib,
+            Sort::P99 => self.p99_ms,
+            Sort::Queue => self.held(),
         }
     }
 }
@@ -58,6 +102,7 @@ pub struct Model {
     /// The server's counters one report earlier, and the seconds since.
     before: (Server, f64),
     rows: Vec<Row>,
+    groups: Vec<GroupRow>,
     /// By kind, volume and name.
     history: HashMap<Key, VecDeque<f64>>,
     interval: Duration,
@@ -77,6 +122,8 @@ pub enum Below {
     Queues,
     /// Clients of all volumes.
     Clients,
+    /// Groups of clients.
+    Groups,
 }
 
 impl Below {
@@ -86,6 +133,7 @@ impl Below {
             Below::Drives => "drive",
             Below::Queues => "queue",
             Below::Clients => "client",
+            Below::Groups => "group",
         }
     }
 
@@ -95,6 +143,7 @@ impl Below {
             Below::Drives => "Drive",
             Below::Queues => "Queue",
             Below::Clients => "Client",
+            Below::Groups => "Group",
         }
     }
 }
@@ -106,6 +155,7 @@ impl Model {
             report: Report::default(),
             before: (Server::default(), 0.0),
             rows: Vec::new(),
+            groups: Vec::new(),
             history: HashMap::new(),
             interval,
             sort: Sort::Ios,
@@ -123,11 +173,13 @@ impl Model {
         }
         let earlier = (self.report.uptime_ns > 0).then_some(&self.report);
         self.rows = columns::rows(&report, earlier);
+        self.groups = groups::rows(&report, earlier);
         let seconds = report.uptime_ns.saturating_sub(self.report.uptime_ns) as f64 / 1e9;
         self.before = (self.report.server, seconds);
-        for row in &self.rows {
-            let history = self.history.entry(key(row)).or_default();
-            history.push_back(ios(row));
+        let lines = self.rows.iter().map(|row| row as &dyn Line);
+        for line in lines.chain(self.groups.iter().map(|row| row as &dyn Line)) {
+            let history = self.history.entry(line.key()).or_default();
+            history.push_back(line.value(Sort::Ios));
             if history.len() > HISTORY {
                 history.pop_front();
             }
@@ -148,9 +200,18 @@ impl Model {
 
     /// The rows of a kind, sorted.
     pub fn rows(&self, kind: &str) -> Vec<&Row> {
-        let mut rows: Vec<&Row> = self.rows.iter().filter(|row| row.kind == kind).collect();
+        self.in_order(self.rows.iter().filter(|row| row.kind == kind))
+    }
+
+    /// The groups, sorted.
+    pub fn groups(&self) -> Vec<&GroupRow> {
+        self.in_order(self.groups.iter())
+    }
+
+    fn in_order<'a, T: Line>(&self, rows: impl Iterator<Item = &'a T>) -> Vec<&'a T> {
+        let mut rows: Vec<&T> = rows.collect();
         // Stable: equal rows do not dance.
-        rows.sort_by(|a, b| self.sort.key(b).total_cmp(&self.sort.key(a)));
+        rows.sort_by(|a, b| b.value(self.sort).total_cmp(&a.value(self.sort)));
         if self.reversed {
             rows.reverse();
         }
@@ -158,12 +219,12 @@ impl Model {
     }
 
     /// How a row's I/Os a second went, in `width` characters at most; the highest of all is full.
-    pub fn graph(&self, row: &Row, width: usize) -> String {
+    pub fn graph(&self, row: &impl Line, width: usize) -> String {
         const LEVELS: [char; 8] = [
             '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}',
             '\u{2588}',
         ];
-        let Some(history) = self.history.get(&key(row)) else {
+        let Some(history) = self.history.get(&row.key()) else {
             return String::new();
         };
         let highest = history.iter().copied().fold(0.0, f64::max);
@@ -196,7 +257,10 @@ impl Model {
     }
 
     fn lower_rows(&self) -> usize {
-        self.rows.iter().filter(|row| row.kind == self.below.kind()).count()
+        match self.below {
+            Below::Groups => self.groups.len(),
+            below => self.rows.iter().filter(|row| row.kind == below.kind()).count(),
+        }
     }
 
     /// What the lower table is of.
@@ -209,7 +273,8 @@ impl Model {
         self.below = match self.below {
             Below::Drives => Below::Queues,
             Below::Queues => Below::Clients,
-            Below::Clients => Below::Drives,
+            Below::Clients => Below::Groups,
+            Below::Groups => Below::Drives,
         };
         self.first = 0;
     }
@@ -246,17 +311,10 @@ impl Model {
 /// Kind, volume and name.
 type Key = (&'static str, String, String);
 
-fn key(row: &Row) -> Key {
-    (row.kind, row.volume.clone(), row.name.clone())
-}
-
-fn ios(row: &Row) -> f64 {
-    [&row.read, &row.write, &row.discard, &row.flush].iter().map(|op| op.per_second).sum()
-}
-
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::verbs::stat::groups::tests::group;
     use crate::views::report::{Client, Connections, Drive, Ended, OpCounts, Queue, Times, Volume};
 
     /// A daemon with so many drives; drive n has read `n * reads` times.
@@ -284,6 +342,10 @@ pub mod tests {
             uptime_ns: uptime_s * 1_000_000_000,
             drives: (0..drives).map(drive).collect(),
             volumes: vec![Volume { name: "v".to_owned(), ops, clients, ..Volume::default() }],
+            group_counts: vec![
+                group("bulk", 100, reads, reads << 20),
+                group("gold", 400, reads * 2, 0),
+            ],
             server: Server { connections, requests: reads * 10, ..Server::default() },
             ..Report::default()
         }
@@ -306,15 +368,22 @@ pub mod tests {
     }
 
     #[test]
-    fn the_lower_table_is_of_drives_then_queues_then_clients() {
+    fn the_lower_table_is_of_drives_then_queues_then_clients_then_groups() {
         let mut model = Model::new(Duration::from_secs(1));
         model.update(report(1, 3, 100));
-        let kinds = [(); 4].map(|()| {
-            let kind = model.below().kind();
+        let kinds = [(); 5].map(|()| {
+            let (kind, rows) = (model.below().kind(), model.lower_rows());
             model.next_below();
-            (kind, model.rows(kind).len())
+            (kind, rows)
         });
-        assert_eq!(kinds, [("drive", 3), ("queue", 3), ("client", 2), ("drive", 3)]);
+        let expected = [("drive", 3), ("queue", 3), ("client", 2), ("group", 2), ("drive", 3)];
+        assert_eq!(kinds, expected);
+        let names = |model: &Model| -> Vec<String> {
+            model.groups().iter().map(|group| group.name.clone()).collect()
+        };
+        assert_eq!(names(&model), ["gold", "bulk"]);
+        (0..3).for_each(|_| model.sort_by_next());
+        assert_eq!((model.sorted().0, names(&model)[0].as_str()), (Sort::Queue, "bulk"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Tests of `Deadline`.
 
 use super::*;
+use crate::account::held::DriveHolds;
 use crate::bio::Bio;
 use crate::bio::limits::QueueLimits;
 use crate::chain::bio_set::BioSet;
@@ -43,7 +44,7 @@ impl Rig {
             groups.open(GroupConfig { priority, ..GroupConfig::new(name) }).unwrap();
         }
         let deadline = Deadline::new(CONFIG, 1).with_groups(Some(Arc::clone(&groups)));
-        let scheduling = Scheduling::new(None, deadline.queue(0), 1);
+        let scheduling = Scheduling::new(None, deadline.queue(0), 1, &Arc::new(DriveHolds::new(1)));
         Rig { bio_set: bio_set(chains), scheduling, coming: 0, groups }
     }
 

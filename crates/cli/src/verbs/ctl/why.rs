@@ -1,0 +1,286 @@
+//! `millrace ctl why`: what held I/Os of each group on a volume in the last seconds.
+//!
+//! Asks the daemon for its counters twice. causes.rs is the arithmetic; here it is put in words: a
+//! sentence on the group whose I/Os waited longest, then a table.
+
+mod causes;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::Serialize;
+use serde_json::json;
+
+use super::Daemon;
+use crate::verbs::grid::{Grid, Side};
+use crate::verbs::say;
+use crate::verbs::stat::groups::{self, GroupRow};
+use crate::verbs::stat::interval;
+use crate::views::client::Client;
+use crate::views::report::Report;
+use crate::visible::visible;
+use causes::{Cause, DRIVE, Explained};
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace ctl why vol0        what I/Os of vol0 wait for, over the next 2 s
+  millrace ctl why vol0 10     over 10 s
+  millrace ctl why vol0 --json
+
+An I/O's time is that from submission to completion. Parts of it:
+  limit           a limit of its group, or of that one's parent, held it
+  weight          its group had its share, and others waited for theirs
+  latency-target  another group's latency target held it
+  depth           as much was at the drive as keeps it busy
+  no-tag          no tag was free
+  drive-busy      the drive took no more
+  order           other I/Os went first, by the scheduler's order
+  queue           it was in a queue of the layer, for none of these reasons
+  flush           it was a flush: that waits for the flush before it, and for the drives
+  drive           it was at the drive
+What limits and schedulers held is counted by group. The rest is the drives' and their queues': a \
+group is taken to have spent it as all I/Os of those drives did. What a client has not sent yet, as \
+its socket or ring is full, is in no part.
+";
+
+/// Arguments of `ctl why`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct WhyArgs {
+    /// The volume's name
+    volume: String,
+    /// Seconds to look
+    #[arg(value_parser = interval, default_value = "2")]
+    seconds: Duration,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// The answer.
+#[derive(Debug, Serialize)]
+struct Why {
+    volume: String,
+    seconds: f64,
+    /// The sentence for people.
+    says: String,
+    groups: Vec<Explained>,
+}
+
+/// Looks for a while, and says what was seen.
+///
+/// # Errors
+/// If the daemon is not there, or has no such volume.
+pub fn run(args: &WhyArgs) -> Result<ExitCode> {
+    let mut client = Client::connect(&args.daemon.connect)?;
+    let before = client.stats()?;
+    super::volume(&before, &args.volume)?;
+    std::thread::sleep(args.seconds);
+    let now = client.stats()?;
+    let why = why(&args.volume, &now, &before);
+    match args.daemon.json {
+        true => say(&format!("{}\n", json!(why))),
+        false => say(&text(&why)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn why(volume: &str, now: &Report, before: &Report) -> Why {
+    let seconds = now.uptime_ns.saturating_sub(before.uptime_ns) as f64 / 1e9;
+    let groups = causes::explain(volume, now, before);
+    let rows = groups::rows(now, Some(before));
+    let says = match groups.first() {
+        None => nothing(volume, seconds, now),
+        Some(first) => {
+            let row = rows.iter().find(|row| row.name == first.group);
+            sentence(first, row, now)
+        }
+    };
+    Why { volume: volume.to_owned(), seconds, says, groups }
+}
+
+/// That nothing was done, and whether something waits.
+fn nothing(volume: &str, seconds: f64, now: &Report) -> String {
+    let waits = now.group_counts.iter().max_by_key(|group| group.booked_ns);
+    let waits = waits.filter(|group| group.booked_ns > 0).map(|group| {
+        let ahead = time(group.booked_ns as f64 / 1e6);
+        format!("; the limits of {} are booked {ahead} ahead", visible(&group.name))
+    });
+    let waits = waits.unwrap_or_default();
+    format!("No I/O of {} completed in {seconds:.1} s{waits}.", visible(volume))
+}
+
+/// What is to be said of a group, in plain words.
+fn sentence(group: &Explained, row: Option<&GroupRow>, now: &Report) -> String {
+    let name = visible(&group.group);
+    let main = group.causes.first();
+    let share = |cause: &Cause| format!("{:.0} % of the time of its I/Os", cause.percent);
+    let Some(cause) = main.filter(|cause| cause.reason != DRIVE) else {
+        let drive =
+            main.map_or_else(|| "all".to_owned(), |cause| format!("{:.0} %", cause.percent));
+        return format!(
+            "Little holds I/Os back: those of {name} take {} each, and are at the drives {drive} of \
+             that time.",
+            time(group.mean_ms)
+        );
+    };
+    let share = share(cause);
+    match cause.reason {
+        "limit" => {
+            let limits = group.limits.join(", ");
+            format!("{name} is slow since its limit ({}) holds it: {share}.", visible(&limits))
+        }
+        "weight" => {
+            let shares = row.map_or_else(String::new, |row| {
+                let (wanted, got) = (row.wanted_percent, row.got_percent);
+                let weight = row.weight;
+                format!("; by its weight of {weight} it is due {wanted:.0} %, and got {got:.0} %")
+            });
+            format!("{name} is slow since others are due before it: {share}{shares}.")
+        }
+        "latency-target" => {
+            format!("{name} is slow for the sake of latency targets{}: {share}.", targets(now))
+        }
+        "depth" => {
+            format!("{name} waits while the drives have as much as keeps them busy: {share}.")
+        }
+        "no-tag" => format!("{name} waits for tags, which are all in use: {share}."),
+        "drive-busy" => format!("{name} waits since the drives take no more: {share}."),
+        "order" => format!("{name} waits while the scheduler lets other I/Os go first: {share}."),
+        "flush" => format!("{name} spends its time on flushes: {share}."),
+        _ => format!("{name} waits in the queues of the layer: {share}."),
+    }
+}
+
+/// The groups that have latency targets, in parentheses.
+fn targets(now: &Report) -> String {
+    let of = |group: &crate::views::settings::Group| {
+        let target = group.settings.get("latency-target")?;
+        Some(format!("{}: {}", visible(&group.name), visible(target)))
+    };
+    let all: Vec<String> = now.groups.iter().filter_map(of).take(3).collect();
+    if all.is_empty() { String::new() } else { format!(" ({})", all.join(", ")) }
+}
+
+/// For people: the sentence, then a row for each group.
+fn text(why: &Why) -> String {
+    if why.groups.is_empty() {
+        return format!("{}\n", why.says);
+    }
+    let left = ("what the time of its I/Os went to", Side::Left);
+    let numbers = ["I/Os/s", "mean", "p99"].map(|head| (head, Side::Right));
+    let heads = [("group", Side::Left)].into_iter().chain(numbers).chain([left]);
+    let mut grid = Grid::new(heads);
+    for group in &why.groups {
+        let causes: Vec<String> = group.causes.iter().map(|cause| part(group, cause)).collect();
+        grid.row([
+            visible(&group.group).into_owned(),
+            groups::short(group.ios),
+            time(group.mean_ms),
+            time(group.p99_ms),
+            causes.join(", "),
+        ]);
+    }
+    format!("{}\n\n{}\n", why.says, grid.text())
+}
+
+/// A part of the time, with the limits if it is theirs.
+fn part(group: &Explained, cause: &Cause) -> String {
+    let limits = match cause.reason == "limit" && !group.limits.is_empty() {
+        true => format!(" ({})", visible(&group.limits.join(", "))),
+        false => String::new(),
+    };
+    format!("{:.0} % {}{limits}", cause.percent, cause.reason)
+}
+
+/// Milliseconds in the unit that fits.
+fn time(ms: f64) -> String {
+    match ms {
+        ..=0.0 => "-".to_owned(),
+        ..0.9995 => format!("{:.0} us", ms * 1e3),
+        ..99.95 => format!("{ms:.1} ms"),
+        ..999.5 => format!("{ms:.0} ms"),
+        _ => format!("{:.1} s", ms / 1e3),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::stat::groups::tests::{group, report};
+    use crate::views::settings::Group;
+
+    fn cause(reason: &'static str, percent: f64) -> Cause {
+        Cause { reason, percent, ms: 1.0 }
+    }
+
+    fn explained(causes: &[(&'static str, f64)]) -> Explained {
+        Explained {
+            group: "vm7".into(),
+            ios: 500.0,
+            mean_ms: 64.0,
+            p99_ms: 70.2,
+            limits: vec!["iops=500".into()],
+            causes: causes.iter().map(|(reason, percent)| cause(reason, *percent)).collect(),
+            waited_ms: 1.0,
+        }
+    }
+
+    #[test]
+    fn a_sentence_says_what_holds_the_group_that_waits_longest() {
+        let said =
+            |causes: &[(&'static str, f64)]| sentence(&explained(causes), None, &Report::default());
+        let text = "vm7 is slow since its limit (iops=500) holds it: 93 % of the time of its I/Os.";
+        assert_eq!(said(&[("limit", 93.2), ("drive", 6.8)]), text);
+        let text = "Little holds I/Os back: those of vm7 take 64.0 ms each, and are at the drives \
+                    88 % of that time.";
+        assert_eq!(said(&[("drive", 88.0), ("limit", 12.0)]), text);
+        let reasons =
+            ["weight", "latency-target", "depth", "no-tag", "drive-busy", "order", "queue"];
+        for reason in reasons {
+            let text = said(&[(reason, 50.0)]);
+            assert!(
+                text.starts_with("vm7 ") && text.ends_with("50 % of the time of its I/Os."),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn weights_are_explained_by_shares_and_targets_by_whose_they_are() {
+        let groups = vec![group("vm7", 100, 10, 1), group("big", 300, 30, 1)];
+        let now = report(1, groups);
+        let rows = groups::rows(&now, None);
+        let said = sentence(&explained(&[("weight", 70.0)]), rows.first(), &now);
+        assert!(said.ends_with("; by its weight of 100 it is due 25 %, and got 25 %."), "{said}");
+        let settings = [("latency-target".to_owned(), "p99 2ms".to_owned())].into();
+        let groups = vec![Group { name: "gold".into(), settings }];
+        let now = Report { groups, ..Report::default() };
+        let said = sentence(&explained(&[("latency-target", 70.0)]), None, &now);
+        assert!(said.contains("latency targets (gold: p99 2ms): 70 %"), "{said}");
+    }
+
+    #[test]
+    fn the_table_has_a_row_for_each_group_with_its_parts_in_order() {
+        let why = Why {
+            volume: "v".into(),
+            seconds: 2.0,
+            says: "Said.".into(),
+            groups: vec![explained(&[("limit", 62.0), ("drive", 30.0), ("weight", 8.0)])],
+        };
+        let expected = "Said.\n\n\
+                        group  I/Os/s     mean      p99  what the time of its I/Os went to\n\
+                        vm7       500  64.0 ms  70.2 ms  62 % limit (iops=500), 30 % drive, 8 % weight\n";
+        assert_eq!(text(&why), expected);
+    }
+
+    #[test]
+    fn when_nothing_completes_it_says_what_is_booked() {
+        let mut gold = group("gold", 100, 0, 0);
+        gold.booked_ns = 1_500_000_000;
+        let now = report(3, vec![gold]);
+        let why = why("v", &now, &report(1, Vec::new()));
+        let text = "No I/O of v completed in 2.0 s; the limits of gold are booked 1.5 s ahead.";
+        assert_eq!((why.says.as_str(), why.groups.len()), (text, 0));
+    }
+}

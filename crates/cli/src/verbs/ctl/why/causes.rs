@@ -1,0 +1,301 @@
+//! What the time of a group's I/Os on a volume went to, out of two reports.
+//!
+//! Pure arithmetic. What limits and schedulers held is counted by group. The rest of the group's
+//! time was spent at the drives or in their queues: which of both, it is taken to have spent as all
+//! I/Os of those drives together did. Of an I/O that was split each part counts, as at its drives.
+
+use millrace_block::Hold;
+use serde::Serialize;
+
+use crate::verbs::stat::groups::Did;
+use crate::views::groups::GroupCounts;
+use crate::views::report::{Drive, OpCounts, Report, Times, Volume};
+
+/// At the drive.
+pub const DRIVE: &str = "drive";
+/// In a queue of the layer, for nothing that is counted.
+pub const QUEUE: &str = "queue";
+/// Flushes: each waits for the one before it, and then for the drives.
+pub const FLUSH: &str = "flush";
+
+/// A part of the time.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Cause {
+    /// What it went to: a [`Hold`], [`DRIVE`], [`QUEUE`] or [`FLUSH`].
+    pub reason: &'static str,
+    /// Of all of it.
+    pub percent: f64,
+    /// For each I/O, in milliseconds.
+    pub ms: f64,
+}
+
+/// A group on the volume.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Explained {
+    /// The group.
+    pub group: String,
+    /// I/Os that completed, a second.
+    pub ios: f64,
+    /// How long one took, on average, in milliseconds; without flushes.
+    pub mean_ms: f64,
+    /// Time that 99 % did not exceed, in milliseconds; without flushes.
+    pub p99_ms: f64,
+    /// Its limits in the configuration's words: its own, or its parent's.
+    pub limits: Vec<String>,
+    /// What the time went to, most of it first.
+    pub causes: Vec<Cause>,
+    /// How long one of them waited before the drive had it, on average, in milliseconds.
+    pub waited_ms: f64,
+}
+
+/// What a volume's drives did in between.
+#[derive(Debug, Clone, Copy, Default)]
+struct AtDrives {
+    /// Parts for each I/O of clients, 1 or more.
+    parts: f64,
+    service_ns: f64,
+    queued_ns: f64,
+    tag_waits: u64,
+    requeues: u64,
+}
+
+impl AtDrives {
+    fn between(volume: &str, now: &Report, before: &Report) -> AtDrives {
+        let mut sum = AtDrives { parts: 1.0, ..AtDrives::default() };
+        let mut parts = 0;
+        for drive in now.drives.iter().filter(|drive| drive.volume == volume) {
+            let empty = Drive::default();
+            let old = before.drives.iter().find(|old| old.name == drive.name).unwrap_or(&empty);
+            sum.tag_waits += drive.counts.tag_waits.saturating_sub(old.counts.tag_waits);
+            sum.requeues += drive.counts.requeues.saturating_sub(old.counts.requeues);
+            for op in drive.ops.iter().filter(|op| op.op != FLUSH) {
+                let empty = OpCounts::default();
+                let old = old.ops.iter().find(|old| old.op == op.op).unwrap_or(&empty);
+                let grown = |of: fn(&OpCounts) -> &Times| {
+                    of(op).sum_ns.saturating_sub(of(old).sum_ns) as f64
+                };
+                parts += op.ios.saturating_sub(old.ios);
+                sum.service_ns += grown(|op| &op.service);
+                sum.queued_ns += grown(|op| &op.g2i) + grown(|op| &op.i2d);
+            }
+        }
+        let of = |report: &Report| {
+            let volume = report.volumes.iter().find(|one| one.name == volume);
+            volume.map_or(0, data_ios)
+        };
+        let ios = of(now).saturating_sub(of(before));
+        if ios > 0 {
+            sum.parts = (parts as f64 / ios as f64).max(1.0);
+        }
+        sum
+    }
+
+    /// What queues are called: by what drives lacked, if they lacked anything.
+    fn queue(&self) -> &'static str {
+        match (self.tag_waits, self.requeues) {
+            (0, 0) => QUEUE,
+            (0, _) => Hold::DriveBusy.name(),
+            _ => Hold::NoTag.name(),
+        }
+    }
+}
+
+/// I/Os of a volume so far, but for flushes.
+fn data_ios(volume: &Volume) -> u64 {
+    volume.ops.iter().filter(|op| op.op != FLUSH).map(|op| op.ios).sum()
+}
+
+/// The groups that did something on a volume between two reports; those whose I/Os waited longest
+/// come first.
+pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
+    let seconds = now.uptime_ns.saturating_sub(before.uptime_ns).max(1) as f64 / 1e9;
+    let did = |group| Did::since(group, Some(before), |one| one == volume);
+    let groups: Vec<(&GroupCounts, Did)> =
+        now.group_counts.iter().map(|group| (group, did(group))).collect();
+    let mut drives = AtDrives::between(volume, now, before);
+    // What schedulers held is counted by group, so that it is not the queues' once more.
+    drives.queued_ns -= groups.iter().map(|(_, did)| scheduled_ns(did)).sum::<f64>();
+    let active = groups.iter().filter(|(_, did)| did.all() > 0);
+    let one = |(group, did): &(&GroupCounts, Did)| {
+        let causes = causes(did, &drives);
+        let at_drives = |cause: &&Cause| [DRIVE, FLUSH].contains(&cause.reason);
+        let drive: f64 = causes.iter().filter(at_drives).map(|cause| cause.percent).sum();
+        let all_ms = (did.total.sum_ns() + did.flush_ns) as f64 / 1e6;
+        Explained {
+            group: group.name.clone(),
+            ios: did.all() as f64 / seconds,
+            mean_ms: did.total.mean_ns() as f64 / 1e6,
+            p99_ms: did.total.quantile_ns(0.99) as f64 / 1e6,
+            limits: limits(now, group),
+            waited_ms: all_ms * (1.0 - drive / 100.0).max(0.0) / did.all() as f64,
+            causes,
+        }
+    };
+    let mut explained: Vec<Explained> = active.map(one).collect();
+    explained.sort_by(|a, b| b.waited_ms.total_cmp(&a.waited_ms));
+    explained
+}
+
+/// How long schedulers held a group's I/Os.
+fn scheduled_ns(did: &Did) -> f64 {
+    let all: u64 = did.held_ns.iter().sum();
+    (all - did.held_ns[Hold::Limit as usize]) as f64
+}
+
+fn causes(did: &Did, drives: &AtDrives) -> Vec<Cause> {
+    let limit_ns = did.held_ns[Hold::Limit as usize] as f64;
+    let behind_ns = (did.total.sum_ns() as f64 - limit_ns).max(0.0) * drives.parts;
+    let rest_ns = (behind_ns - scheduled_ns(did)).max(0.0);
+    let queued_ns = drives.queued_ns.max(0.0);
+    let queued = queued_ns / (queued_ns + drives.service_ns).max(1.0);
+    let held = Hold::ALL.into_iter().zip(did.held_ns);
+    let mut parts: Vec<(&'static str, f64)> =
+        held.map(|(hold, ns)| (hold.name(), ns as f64)).collect();
+    parts.push((FLUSH, did.flush_ns as f64));
+    parts.push((DRIVE, rest_ns * (1.0 - queued)));
+    match parts.iter_mut().find(|(reason, _)| *reason == drives.queue()) {
+        Some((_, ns)) => *ns += rest_ns * queued,
+        None => parts.push((QUEUE, rest_ns * queued)),
+    }
+    let sum: f64 = parts.iter().map(|(_, ns)| ns).sum();
+    let ios = did.all().max(1) as f64;
+    let cause = |(reason, ns): (&'static str, f64)| Cause {
+        reason,
+        percent: 100.0 * ns / sum.max(1.0),
+        ms: ns / ios / 1e6,
+    };
+    let mut causes: Vec<Cause> =
+        parts.into_iter().map(cause).filter(|cause| cause.percent >= 0.5).collect();
+    causes.sort_by(|a, b| b.percent.total_cmp(&a.percent));
+    causes
+}
+
+/// The limits that hold a group, in the configuration's words.
+fn limits(report: &Report, group: &GroupCounts) -> Vec<String> {
+    let of = |name: &str| -> Vec<String> {
+        let settings = report.groups.iter().find(|one| one.name == name).map(|one| &one.settings);
+        let is_limit = |key: &str| key.ends_with("iops") || key.ends_with("bandwidth");
+        let words = settings.into_iter().flatten().filter(|(key, _)| is_limit(key));
+        words.map(|(key, word)| format!("{key}={word}")).collect()
+    };
+    let mut words = of(&group.name);
+    if let Some(parent) = &group.parent {
+        words.extend(of(parent).into_iter().map(|word| format!("{parent}: {word}")));
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::verbs::stat::groups::tests::{group, report};
+    use crate::views::report::{Counts, Ended};
+    use crate::views::settings::Group;
+
+    fn sum(sum_ns: u64) -> Times {
+        Times { sum_ns, ..Times::default() }
+    }
+
+    /// A second in which a drive did so many I/Os, with these times.
+    fn at_drive(mut now: Report, ios: u64, service_ns: u64, queued_ns: u64) -> Report {
+        let op = OpCounts {
+            op: "read".into(),
+            ios,
+            service: sum(service_ns),
+            i2d: sum(queued_ns),
+            ..OpCounts::default()
+        };
+        let drive = Drive { volume: "v".into(), ops: vec![op], ..Drive::default() };
+        now.drives = vec![drive];
+        let clients: u64 = now.group_counts.iter().map(|one| one.volumes[0].ops[0].ios).sum();
+        let ops = vec![Ended { op: "read".into(), ios: clients, ..Ended::default() }];
+        now.volumes = vec![Volume { name: "v".into(), ops, ..Volume::default() }];
+        now
+    }
+
+    fn held(mut one: GroupCounts, holds: &[(Hold, u64)]) -> GroupCounts {
+        let named = holds.iter().map(|(hold, ns)| (hold.name().to_owned(), *ns));
+        one.volumes[0].held_ns = named.collect();
+        one
+    }
+
+    fn found(explained: &Explained) -> Vec<(&'static str, f64)> {
+        explained.causes.iter().map(|c| (c.reason, (c.percent * 10.0).round() / 10.0)).collect()
+    }
+
+    const MS: u64 = 1 << 20;
+
+    #[test]
+    fn what_was_held_is_its_share_and_the_rest_is_the_drives_as_theirs_was() {
+        let gold =
+            held(group("gold", 100, 100, 0), &[(Hold::Limit, 60 * MS), (Hold::Weight, 8 * MS)]);
+        let plain = group("plain", 100, 10, 0);
+        // Of what no group was held, a quarter is in queues.
+        let now = at_drive(report(1, vec![gold, plain]), 110, 30 * MS, 18 * MS);
+        let explained = explain("v", &now, &report(0, Vec::new()));
+        let names: Vec<&str> = explained.iter().map(|one| one.group.as_str()).collect();
+        assert_eq!(names, ["gold", "plain"]);
+        let gold = [("limit", 60.0), ("drive", 24.0), ("weight", 8.0), ("queue", 8.0)];
+        assert_eq!(found(&explained[0]), gold);
+        assert_eq!(found(&explained[1]), [("drive", 75.0), ("queue", 25.0)]);
+        assert!((explained[0].causes[0].ms - 0.629).abs() < 0.001, "{explained:?}");
+        assert!((explained[0].mean_ms - 1.0486).abs() < 0.001, "{explained:?}");
+    }
+
+    #[test]
+    fn queues_of_a_drive_without_a_scheduler_wait_for_what_it_lacked() {
+        for (tag_waits, requeues, reason) in [(3, 3, "no-tag"), (0, 1, "drive-busy")] {
+            let plain = group("default", 100, 100, 0);
+            let mut now = at_drive(report(1, vec![plain]), 100, 50 * MS, 50 * MS);
+            now.drives[0].counts = Counts { tag_waits, requeues, ..Counts::default() };
+            let explained = explain("v", &now, &report(0, Vec::new()));
+            let mut causes = found(&explained[0]);
+            causes.sort_by_key(|cause| cause.0);
+            let mut expected = [(reason, 50.0), ("drive", 50.0)];
+            expected.sort_by_key(|cause| cause.0);
+            assert_eq!(causes, expected);
+        }
+    }
+
+    #[test]
+    fn parts_of_an_io_wait_at_their_drives_each() {
+        // Two parts each: what 100 I/Os were held is that of 200 parts.
+        let gold = held(group("gold", 100, 100, 0), &[(Hold::NoTag, 150 * MS)]);
+        let now = at_drive(report(1, vec![gold]), 200, 50 * MS, 150 * MS);
+        let explained = explain("v", &now, &report(0, Vec::new()));
+        assert_eq!(found(&explained[0]), [("no-tag", 75.0), ("drive", 25.0)]);
+    }
+
+    #[test]
+    fn flushes_are_a_part_of_their_own_and_other_volumes_are_not_in_it() {
+        let mut gold = group("gold", 100, 100, 0);
+        let flush = Ended { op: FLUSH.into(), ios: 1, total: sum(100 * MS), ..Ended::default() };
+        gold.volumes[0].ops.push(flush);
+        let mut elsewhere = gold.volumes[0].clone();
+        elsewhere.volume = "w".into();
+        elsewhere.held_ns = BTreeMap::from([("limit".to_owned(), 900 * MS)]);
+        gold.volumes.push(elsewhere);
+        let now = at_drive(report(1, vec![gold]), 100, 50 * MS, 0);
+        let explained = explain("v", &now, &report(0, Vec::new()));
+        let mut causes = found(&explained[0]);
+        causes.sort_by_key(|cause| cause.0);
+        assert_eq!(causes, [("drive", 50.0), ("flush", 50.0)]);
+        assert!(explain("w", &now, &now).is_empty());
+    }
+
+    #[test]
+    fn limits_are_a_groups_own_and_its_parents() {
+        let words = |list: &[(&str, &str)]| {
+            list.iter().map(|(key, word)| ((*key).to_owned(), (*word).to_owned())).collect()
+        };
+        let groups = vec![
+            Group { name: "team".into(), settings: words(&[("bandwidth", "1m"), ("weight", "7")]) },
+            Group { name: "one".into(), settings: words(&[("iops", "500"), ("burst", "1s")]) },
+        ];
+        let report = Report { groups, ..Report::default() };
+        let one = GroupCounts { parent: Some("team".into()), ..group("one", 1, 0, 0) };
+        assert_eq!(limits(&report, &one), ["iops=500", "team: bandwidth=1m"]);
+    }
+}

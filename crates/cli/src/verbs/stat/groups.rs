@@ -1,0 +1,433 @@
+//! `millrace stat --groups`: what groups of clients got, and what held their I/Os.
+//!
+//! Pure: the difference of two reports to rows, and rows to a table. `top` shows the same rows,
+//! `ctl why` explains them. A row for each group that did something or waits; a group's I/Os are
+//! those on all volumes together.
+
+use std::collections::BTreeMap;
+
+use millrace_block::{Hold, Snapshot};
+use serde::Serialize;
+
+use crate::verbs::bench::table::Form;
+use crate::verbs::grid::{Grid, Side, shortened};
+use crate::views::groups::{GroupCounts, OnVolume};
+use crate::views::report::{Ended, Report};
+use crate::visible::visible;
+
+/// What the columns are.
+pub const HELP: &str = "\
+Columns of --groups, over the interval; those marked * come with -x:
+  r/s w/s MB/s    reads, writes and megabytes of the group's clients, a second
+  p50* p99        milliseconds that half, and 99 %, of all its I/Os did not exceed
+  weight*         as it is set now
+  %want           its share of the volumes that it used, by weight among the groups that did
+                  something there
+  %got            its share of what all groups cost these volumes' drives, by their cost model;
+                  every I/O counts as one at a random place
+  %lim*           the part of its I/Os' time that limits held them
+  ahead*          milliseconds that its limits are booked ahead at the end
+  held            milliseconds that its I/Os were held, a second, added up over I/Os: 1000 is one
+                  I/O held all the time
+  by              what held them longest; with -x each reason has a column:
+                  limit           its limit, or that of its parent
+                  weight          it had its share, and others waited for theirs
+                  latency-target  another group's latency target
+                  depth           as much was at the drive as keeps it busy
+                  no-tag          no tag was free
+                  drive-busy      the drive took no more
+                  order           other I/Os went first";
+
+/// A group in an interval.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct GroupRow {
+    /// Its name.
+    pub name: String,
+    /// Seconds of the interval.
+    pub seconds: f64,
+    /// I/Os a second: reads, writes, and all.
+    pub reads: f64,
+    /// Writes a second.
+    pub writes: f64,
+    /// I/Os of all kinds a second.
+    pub ios: f64,
+    /// KiB read a second.
+    pub read_kib: f64,
+    /// KiB written a second.
+    pub write_kib: f64,
+    /// Time that half of its I/Os did not exceed, in milliseconds.
+    pub p50_ms: f64,
+    /// Time that 99 % did not exceed, in milliseconds.
+    pub p99_ms: f64,
+    /// Its weight at the end.
+    pub weight: u32,
+    /// Its share by weight among the groups that did something, in percent.
+    pub wanted_percent: f64,
+    /// Its share of what all cost the drives, in percent.
+    pub got_percent: f64,
+    /// The part of its I/Os' time that limits held them, in percent.
+    pub throttled_percent: f64,
+    /// How far its limits are booked ahead at the end, in milliseconds.
+    pub booked_ms: f64,
+    /// Milliseconds that its I/Os were held, a second, by reason.
+    pub held_ms: BTreeMap<&'static str, f64>,
+}
+
+impl GroupRow {
+    /// Milliseconds that its I/Os were held, a second, whatever the reason.
+    pub fn held(&self) -> f64 {
+        self.held_ms.values().sum()
+    }
+
+    /// What held them longest.
+    pub fn by(&self) -> Option<&'static str> {
+        let longest = self.held_ms.iter().max_by(|a, b| a.1.total_cmp(b.1));
+        longest.filter(|(_, ms)| **ms > 0.0).map(|(reason, _)| *reason)
+    }
+}
+
+/// What a group did between two reports, on one volume or on all.
+#[derive(Debug, Clone, Default)]
+pub struct Did {
+    /// I/Os by kind: reads, writes, others.
+    pub ios: [u64; 3],
+    /// Bytes of reads and writes.
+    pub bytes: [u64; 2],
+    /// From submission to completion, of all but flushes.
+    pub total: Snapshot,
+    /// Time of flushes.
+    pub flush_ns: u64,
+    /// What all cost.
+    pub cost_ns: u64,
+    /// How long they were held, in the order of [`Hold::ALL`].
+    pub held_ns: [u64; Hold::ALL.len()],
+}
+
+impl Did {
+    /// Of a group since the report `before`, on the volumes that `wanted` names.
+    pub fn since(now: &GroupCounts, before: Option<&Report>, wanted: impl Fn(&str) -> bool) -> Did {
+        let earlier = before.and_then(|report| find(report, &now.name));
+        let mut did = Did::default();
+        for on in now.volumes.iter().filter(|on| wanted(&on.volume)) {
+            let old = earlier.and_then(|e| e.volumes.iter().find(|old| old.volume == on.volume));
+            did.add(on, old.unwrap_or(&OnVolume::default()));
+        }
+        did
+    }
+
+    fn add(&mut self, now: &OnVolume, before: &OnVolume) {
+        for op in &now.ops {
+            let old = before.ops.iter().find(|old| old.op == op.op).cloned().unwrap_or_default();
+            self.add_op(op, &old);
+        }
+        self.cost_ns += now.cost_ns.saturating_sub(before.cost_ns);
+        for (hold, sum) in Hold::ALL.into_iter().zip(&mut self.held_ns) {
+            let of = |on: &OnVolume| on.held_ns.get(hold.name()).copied().unwrap_or(0);
+            *sum += of(now).saturating_sub(of(before));
+        }
+    }
+
+    fn add_op(&mut self, now: &Ended, before: &Ended) {
+        let kind = match now.op.as_str() {
+            "read" => 0,
+            "write" => 1,
+            _ => 2,
+        };
+        self.ios[kind] += now.ios.saturating_sub(before.ios);
+        if let Some(bytes) = self.bytes.get_mut(kind) {
+            *bytes += now.bytes.saturating_sub(before.bytes);
+        }
+        let total = Snapshot::from(&now.total).since(&Snapshot::from(&before.total));
+        match now.op == "flush" {
+            true => self.flush_ns += total.sum_ns(),
+            false => self.total.merge(&total),
+        }
+    }
+
+    /// I/Os of all kinds.
+    pub fn all(&self) -> u64 {
+        self.ios.iter().sum()
+    }
+
+    /// Whether it did something, or something of it waited.
+    fn is_active(&self) -> bool {
+        self.all() > 0 || self.held_ns.iter().any(|ns| *ns > 0)
+    }
+}
+
+fn find<'a>(report: &'a Report, name: &str) -> Option<&'a GroupCounts> {
+    report.group_counts.iter().find(|group| group.name == name)
+}
+
+/// The groups that did something between two reports, or of which something waits; all since the
+/// daemon began without an earlier one.
+pub fn rows(now: &Report, before: Option<&Report>) -> Vec<GroupRow> {
+    let since_ns = before.map_or(0, |before| before.uptime_ns);
+    let seconds = now.uptime_ns.saturating_sub(since_ns).max(1) as f64 / 1e9;
+    let groups: Vec<(&GroupCounts, Did)> = now
+        .group_counts
+        .iter()
+        .map(|group| (group, Did::since(group, before, |_| true)))
+        .filter(|(group, did)| did.is_active() || group.booked_ns > 0)
+        .collect();
+    let shares = shares(now, before);
+    let row = |(group, did): (&GroupCounts, Did)| {
+        let shares = shares.get(&*group.name).copied().unwrap_or_default();
+        row(group, &did, shares, seconds)
+    };
+    groups.into_iter().map(row).collect()
+}
+
+/// What a group should have got and did get of the volumes that it used, in costs of their drives.
+#[derive(Debug, Clone, Copy, Default)]
+struct Shares {
+    wanted: f64,
+    got: f64,
+    all: f64,
+}
+
+/// The shares of all groups that did something.
+fn shares<'a>(now: &'a Report, before: Option<&Report>) -> BTreeMap<&'a str, Shares> {
+    let mut shares = BTreeMap::<&str, Shares>::new();
+    for volume in &now.volumes {
+        let on = |group| Did::since(group, before, |name| name == volume.name);
+        let groups = now.group_counts.iter().map(|group| (group, on(group)));
+        let active: Vec<(&GroupCounts, Did)> = groups.filter(|(_, did)| did.is_active()).collect();
+        let all: u64 = active.iter().map(|(_, did)| did.cost_ns).sum();
+        let wanted = wanted(&active, &now.group_counts);
+        for ((group, did), wanted) in active.iter().zip(wanted) {
+            let sum = shares.entry(&group.name).or_default();
+            sum.wanted += wanted * all as f64;
+            sum.got += did.cost_ns as f64;
+            sum.all += all as f64;
+        }
+    }
+    shares
+}
+
+fn row(group: &GroupCounts, did: &Did, shares: Shares, seconds: f64) -> GroupRow {
+    let rate = |count: u64| count as f64 / seconds;
+    let percentile_ms = |of: f64| did.total.quantile_ns(of) as f64 / 1e6;
+    let held = Hold::ALL.into_iter().zip(did.held_ns);
+    let limit_ns = did.held_ns[Hold::Limit as usize] as f64;
+    GroupRow {
+        name: group.name.clone(),
+        seconds,
+        reads: rate(did.ios[0]),
+        writes: rate(did.ios[1]),
+        ios: rate(did.all()),
+        read_kib: rate(did.bytes[0]) / 1024.0,
+        write_kib: rate(did.bytes[1]) / 1024.0,
+        p50_ms: percentile_ms(0.5),
+        p99_ms: percentile_ms(0.99),
+        weight: group.weight,
+        wanted_percent: percent(shares.wanted, shares.all),
+        got_percent: percent(shares.got, shares.all),
+        throttled_percent: percent(limit_ns, did.total.sum_ns() as f64),
+        booked_ms: group.booked_ns as f64 / 1e6,
+        held_ms: held.map(|(hold, ns)| (hold.name(), rate(ns) / 1e6)).collect(),
+    }
+}
+
+fn percent(part: f64, of: f64) -> f64 {
+    if of > 0.0 { 100.0 * (part / of).min(1.0) } else { 0.0 }
+}
+
+/// The share of each of these by weight: children share their parent's weight, beside which stands
+/// that of the parent's own I/Os. Those of priority idle get nothing while others want something.
+fn wanted(active: &[(&GroupCounts, Did)], all: &[GroupCounts]) -> Vec<f64> {
+    let is_idle = |group: &GroupCounts| group.idle && active.iter().any(|(one, _)| !one.idle);
+    let own = |group: &GroupCounts| if is_idle(group) { 0.0 } else { f64::from(group.weight) };
+    let mut family = BTreeMap::<&str, f64>::new();
+    for (group, _) in active {
+        if let Some(parent) = &group.parent {
+            *family.entry(parent).or_default() += own(group);
+        }
+    }
+    let weight = |group: &GroupCounts| {
+        let parent = group.parent.as_deref().and_then(|name| all.iter().find(|p| p.name == name));
+        match parent {
+            None => own(group),
+            Some(parent) => {
+                let siblings = family.get(&*parent.name).copied().unwrap_or(0.0);
+                if siblings > 0.0 { f64::from(parent.weight) * own(group) / siblings } else { 0.0 }
+            }
+        }
+    };
+    let weights: Vec<f64> = active.iter().map(|(group, _)| weight(group)).collect();
+    let sum: f64 = weights.iter().sum();
+    weights.into_iter().map(|weight| if sum > 0.0 { weight / sum } else { 0.0 }).collect()
+}
+
+/// A column: its name, whether the short form has it, and its value.
+type Column = (&'static str, bool, fn(&GroupRow) -> String);
+
+const COLUMNS: [Column; 12] = [
+    ("r/s", true, |row| short(row.reads)),
+    ("w/s", true, |row| short(row.writes)),
+    ("MB/s", true, |row| short((row.read_kib + row.write_kib) * 1024.0 / 1e6)),
+    ("p50", false, |row| short(row.p50_ms)),
+    ("p99", true, |row| short(row.p99_ms)),
+    ("weight", false, |row| row.weight.to_string()),
+    ("%want", true, |row| format!("{:.1}", row.wanted_percent)),
+    ("%got", true, |row| format!("{:.1}", row.got_percent)),
+    ("%lim", false, |row| format!("{:.1}", row.throttled_percent)),
+    ("ahead", false, |row| short(row.booked_ms)),
+    ("held", true, |row| short(row.held())),
+    ("by", true, |row| row.by().unwrap_or("-").to_owned()),
+];
+
+/// Characters of a group's name in the short form.
+const NAME_WIDTH: usize = 14;
+
+/// A number in six characters at most, as far as there is a letter for it.
+pub fn short(value: f64) -> String {
+    match value {
+        ..0.005 => "0".to_owned(),
+        ..9.995 => format!("{value:.2}"),
+        ..99.95 => format!("{value:.1}"),
+        ..9_999.5 => format!("{value:.0}"),
+        ..999_500.0 => format!("{:.1}k", value / 1e3),
+        ..999_500_000.0 => format!("{:.1}M", value / 1e6),
+        _ => format!("{:.1}G", value / 1e9),
+    }
+}
+
+/// The rows under a line of names, with an empty line after them.
+pub fn table(rows: &[GroupRow], form: Form) -> String {
+    if rows.is_empty() {
+        return "no group did anything\n\n".to_owned();
+    }
+    let shown: Vec<&Column> =
+        COLUMNS.iter().filter(|(_, short, _)| *short || form == Form::Whole).collect();
+    let side = |name| if name == "by" { Side::Left } else { Side::Right };
+    let mut heads: Vec<(&str, Side)> = vec![("group", Side::Left)];
+    let reasons = Hold::ALL.map(|hold| (hold.name(), Side::Right));
+    let (by, others) = shown.split_last().map_or((None, &[][..]), |(by, all)| (Some(by), all));
+    heads.extend(others.iter().map(|column| (column.0, side(column.0))));
+    if form == Form::Whole {
+        heads.extend(reasons);
+    }
+    heads.extend(by.map(|column| (column.0, side(column.0))));
+    let mut grid = Grid::new(heads);
+    for row in rows {
+        let mut cells = vec![match form {
+            Form::Short => shortened(&visible(&row.name), NAME_WIDTH),
+            Form::Whole => visible(&row.name).into_owned(),
+        }];
+        cells.extend(others.iter().map(|column| (column.2)(row)));
+        if form == Form::Whole {
+            let held = |hold: Hold| row.held_ms.get(hold.name()).copied().unwrap_or(0.0);
+            cells.extend(Hold::ALL.map(|hold| short(held(hold))));
+        }
+        cells.extend(by.map(|column| (column.2)(row)));
+        grid.row(cells);
+    }
+    format!("{}\n\n", grid.text())
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::verbs::grid::WIDTH;
+    use crate::views::report::{Times, Volume};
+
+    /// A group that read so often, 1.05 ms each, and was held so long by limits.
+    pub fn group(name: &str, weight: u32, ios: u64, held_ns: u64) -> GroupCounts {
+        let total = Times { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
+        let read = Ended { op: "read".into(), ios, bytes: ios << 12, errors: 0, total };
+        let on = OnVolume {
+            volume: "v".into(),
+            ops: if ios > 0 { vec![read] } else { Vec::new() },
+            cost_ns: ios * 10,
+            held_ns: BTreeMap::from([("limit".to_owned(), held_ns)]),
+        };
+        GroupCounts { name: name.into(), weight, volumes: vec![on], ..GroupCounts::default() }
+    }
+
+    pub fn report(seconds: u64, groups: Vec<GroupCounts>) -> Report {
+        let uptime_ns = seconds * 1_000_000_000;
+        let volume = |name: &str| Volume { name: name.into(), ..Volume::default() };
+        let volumes = ["v", "w"].map(volume).into();
+        Report { uptime_ns, volumes, group_counts: groups, ..Report::default() }
+    }
+
+    #[test]
+    fn a_row_is_what_came_in_between_and_a_group_that_did_nothing_has_none() {
+        let before = report(1, vec![group("default", 100, 5, 0), group("gold", 300, 100, 1 << 20)]);
+        let mut gold = group("gold", 300, 500, 201 << 20);
+        gold.booked_ns = 7_000_000;
+        let now = report(3, vec![group("default", 100, 5, 0), gold]);
+        let rows = rows(&now, Some(&before));
+        assert_eq!(rows.len(), 1, "{rows:?}");
+        let row = &rows[0];
+        assert_eq!((&*row.name, row.reads, row.writes, row.read_kib), ("gold", 200.0, 0.0, 800.0));
+        assert_eq!(
+            (row.wanted_percent, row.got_percent, row.throttled_percent),
+            (100.0, 100.0, 50.0)
+        );
+        assert_eq!((row.booked_ms, row.by()), (7.0, Some("limit")));
+        assert!((row.held() - 104.86).abs() < 0.01, "{}", row.held());
+        let expected =
+            [("r/s", "200"), ("MB/s", "0.82"), ("%got", "100.0"), ("held", "105"), ("by", "limit")];
+        let text = table(&rows, Form::Short);
+        let cells = |line: usize| text.lines().nth(line).unwrap().split_whitespace();
+        for (name, value) in expected {
+            let at = cells(0).position(|head| head == name).unwrap();
+            assert_eq!(cells(1).nth(at), Some(value), "{name}: {text}");
+        }
+    }
+
+    #[test]
+    fn children_share_what_their_parent_wants_and_idle_groups_want_what_is_left() {
+        let of = |name, weight, parent: Option<&str>| GroupCounts {
+            parent: parent.map(str::to_owned),
+            ..group(name, weight, 1, 0)
+        };
+        let mut groups = vec![
+            of("a", 100, None),
+            group("team", 300, 0, 0),
+            of("one", 100, Some("team")),
+            of("two", 200, Some("team")),
+        ];
+        groups.push(GroupCounts { idle: true, ..of("rest", 10_000, None) });
+        let shares = |groups: &[GroupCounts]| -> Vec<(String, f64)> {
+            let rows = rows(&report(1, groups.to_vec()), None);
+            rows.into_iter().map(|row| (row.name, row.wanted_percent)).collect()
+        };
+        let expected = [("a", 25.0), ("one", 25.0), ("two", 50.0), ("rest", 0.0)];
+        assert_eq!(shares(&groups), expected.map(|(name, share)| (name.to_owned(), share)));
+        assert_eq!(shares(&groups[4..]), [("rest".to_owned(), 100.0)]);
+    }
+
+    #[test]
+    fn shares_are_of_the_volumes_that_a_group_used() {
+        let mut both = group("both", 100, 30, 0);
+        let elsewhere = OnVolume { volume: "w".into(), ..both.volumes[0].clone() };
+        both.volumes.push(elsewhere);
+        let rows = rows(&report(1, vec![both, group("one", 300, 10, 0)]), None);
+        let shares: Vec<[f64; 2]> =
+            rows.iter().map(|row| [row.wanted_percent.round(), row.got_percent.round()]).collect();
+        // A quarter of 40 and all of 30, by weight; it got 60 of those 70.
+        assert_eq!(shares, [[57.0, 86.0], [75.0, 25.0]]);
+    }
+
+    #[test]
+    fn the_short_form_fits_80_columns_and_the_whole_form_has_every_reason() {
+        let mut big = group(&"g".repeat(99), 10_000, 99_999_999, u64::MAX >> 8);
+        big.booked_ns = u64::MAX >> 8;
+        big.volumes[0].held_ns = Hold::ALL.map(|hold| (hold.name().to_owned(), 1 << 40)).into();
+        big.volumes[0].held_ns.insert("latency-target".to_owned(), 1 << 50);
+        let rows = rows(&report(1, vec![big]), None);
+        let text = table(&rows, Form::Short);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.contains("latency-target") && text.contains('\u{2026}'), "{text}");
+        let text = table(&rows, Form::Whole);
+        assert!(Hold::ALL.iter().all(|hold| text.contains(hold.name())), "{text}");
+        assert!(
+            ["p50", "weight", "%lim", "ahead"].iter().all(|head| text.contains(head)),
+            "{text}"
+        );
+        assert_eq!(table(&[], Form::Short), "no group did anything\n\n");
+    }
+}

@@ -1,0 +1,196 @@
+//! What groups of clients did, on the control socket and as Prometheus reads it.
+//!
+//! Plain data for serde, as report.rs: made by `serve` from the volumes' accounts, read back by
+//! `stat --groups`, `top` and `ctl why`, which take the difference of two reports. What a group is
+//! promised stands in settings.rs. Fields may be added; whoever reads ignores those that it does
+//! not know.
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write};
+
+use millrace_block::{CostModel, HeldSnapshot, Hold, Op, OpCost, TenantSnapshot};
+use serde::{Deserialize, Serialize};
+
+use super::report::Ended;
+
+/// A group.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GroupCounts {
+    /// Its name.
+    pub name: String,
+    /// The group that it is a part of.
+    pub parent: Option<String>,
+    /// Its weight now.
+    pub weight: u32,
+    /// Only gets what others leave.
+    pub idle: bool,
+    /// How far its limits are booked ahead now, in nanoseconds.
+    pub booked_ns: u64,
+    /// What it did so far, by volume: those that it used.
+    pub volumes: Vec<OnVolume>,
+}
+
+/// What a group did on a volume so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OnVolume {
+    /// The volume.
+    pub volume: String,
+    /// Its I/Os, each once however it was split.
+    pub ops: Vec<Ended>,
+    /// What they cost the drives by their cost model, all of them as if at random places.
+    pub cost_ns: u64,
+    /// How long they were held, added up over I/Os, by reason.
+    pub held_ns: BTreeMap<String, u64>,
+}
+
+impl OnVolume {
+    /// What a volume's accounts say of a group; none if it did nothing there.
+    pub fn new(
+        volume: &str,
+        stats: &TenantSnapshot,
+        held: &HeldSnapshot,
+        cost: &CostModel,
+    ) -> Option<OnVolume> {
+        let held_ns: BTreeMap<String, u64> = Hold::ALL
+            .into_iter()
+            .zip(held.ns)
+            .filter(|(_, ns)| *ns > 0)
+            .map(|(hold, ns)| (hold.name().to_owned(), ns))
+            .collect();
+        let ops = Ended::all(stats);
+        let cost_ns = ops.iter().map(|op| cost_of(cost, op)).sum();
+        let used = !(ops.is_empty() && held_ns.is_empty());
+        used.then(|| OnVolume { volume: volume.to_owned(), ops, cost_ns, held_ns })
+    }
+}
+
+/// What I/Os of one operation cost a drive in nanoseconds.
+fn cost_of(model: &CostModel, ended: &Ended) -> u64 {
+    let of = |cost: &OpCost, bytes: u64| {
+        let moved_ns = u128::from(bytes) * u128::from(cost.byte_ps) / 1_000;
+        let base_ns = u128::from(ended.ios) * u128::from(cost.random_ns);
+        u64::try_from(base_ns + moved_ns).unwrap_or(u64::MAX)
+    };
+    match ended.op.as_str() {
+        op if op == Op::Read.name() => of(&model.read, ended.bytes),
+        op if op == Op::Write.name() => of(&model.write, ended.bytes),
+        op if op == Op::Flush.name() => 0,
+        _ => of(&model.write, 0),
+    }
+}
+
+/// A gauge or counter of a group: name, kind, what it is, its value.
+type OfGroup = (&'static str, &'static str, &'static str, fn(&GroupCounts) -> f64);
+
+const OF_GROUP: [OfGroup; 2] = [
+    ("weight", "gauge", "The group's weight beside its siblings'.", |group| group.weight.into()),
+    ("booked_seconds", "gauge", "How far ahead the group's limits are booked.", |group| {
+        group.booked_ns as f64 / 1e9
+    }),
+];
+
+/// A counter of a group's I/Os of one operation: name, what it is, its value.
+type OfOp = (&'static str, &'static str, fn(&Ended) -> u64);
+
+const OF_OP: [OfOp; 3] = [
+    ("ios", "I/Os of the group completed, each once however it was split.", |op| op.ios),
+    ("bytes", "Bytes of the ranges of the group's completed I/Os.", |op| op.bytes),
+    ("errors", "I/Os of the group that failed.", |op| op.errors),
+];
+
+/// Lines for Prometheus of all but the histogram; `braced` makes text of labels.
+pub fn metrics(groups: &[GroupCounts], braced: impl Fn(&[(&str, &str)]) -> String) -> String {
+    let mut page = String::new();
+    for (name, kind, help, value) in OF_GROUP {
+        let name = family(&mut page, name, kind, help);
+        for group in groups {
+            sample(&mut page, &name, &braced(&[("group", &group.name)]), value(group));
+        }
+    }
+    let volumes = || groups.iter().flat_map(|one| one.volumes.iter().map(move |on| (one, on)));
+    for (name, help, value) in OF_OP {
+        let name = family(&mut page, &format!("{name}_total"), "counter", help);
+        for (group, on) in volumes() {
+            for op in &on.ops {
+                let labels = [("group", &*group.name), ("volume", &on.volume), ("op", &op.op)];
+                sample(&mut page, &name, &braced(&labels), value(op));
+            }
+        }
+    }
+    let help = "What the group's I/Os cost the drives, by their cost model.";
+    let name = family(&mut page, "cost_seconds_total", "counter", help);
+    for (group, on) in volumes() {
+        let labels = braced(&[("group", &group.name), ("volume", &on.volume)]);
+        sample(&mut page, &name, &labels, on.cost_ns as f64 / 1e9);
+    }
+    let help = "How long the group's I/Os were held, added up over I/Os, by reason.";
+    let name = family(&mut page, "held_seconds_total", "counter", help);
+    for (group, on) in volumes() {
+        for (reason, ns) in &on.held_ns {
+            let labels = [("group", &*group.name), ("volume", &on.volume), ("reason", reason)];
+            sample(&mut page, &name, &braced(&labels), *ns as f64 / 1e9);
+        }
+    }
+    page
+}
+
+/// The lines before those of a metric; gives its whole name.
+fn family(page: &mut String, name: &str, kind: &str, help: &str) -> String {
+    let name = format!("millrace_group_{name}");
+    // Writing to a string cannot fail.
+    let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    name
+}
+
+fn sample(page: &mut String, name: &str, labels: &str, value: impl Display) {
+    let _ = writeln!(page, "{name}{labels} {value}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn io_costs_its_base_and_its_bytes_and_a_flush_nothing() {
+        let ended = |op: &str| Ended { op: op.into(), ios: 10, bytes: 40_960, ..Ended::default() };
+        let write = OpCost { random_ns: 100, sequential_ns: 1, byte_ps: 1_000 };
+        let model = CostModel { read: OpCost { random_ns: 7, ..write }, write };
+        let cost = |op| cost_of(&model, &ended(op));
+        let found = ["read", "write", "write-zeroes", "discard", "flush"].map(cost);
+        assert_eq!(found, [41_030, 41_960, 1_000, 1_000, 0]);
+    }
+
+    #[test]
+    fn every_counter_of_a_group_has_a_line_with_its_volume() {
+        let read = Ended { op: "read".into(), ios: 7, bytes: 28_672, ..Ended::default() };
+        let on = OnVolume {
+            volume: "v".into(),
+            ops: vec![read],
+            cost_ns: 2_000_000_000,
+            held_ns: BTreeMap::from([("limit".to_owned(), 1_500_000_000)]),
+        };
+        let group = GroupCounts {
+            name: "gold".into(),
+            weight: 400,
+            booked_ns: 250_000_000,
+            volumes: vec![on],
+            ..GroupCounts::default()
+        };
+        let text = metrics(&[group], |labels| format!("{labels:?}"));
+        let found: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let of = "(\"group\", \"gold\"), (\"volume\", \"v\")";
+        let read = format!("{of}, (\"op\", \"read\")");
+        let expected = [
+            "millrace_group_weight[(\"group\", \"gold\")] 400".to_owned(),
+            "millrace_group_booked_seconds[(\"group\", \"gold\")] 0.25".to_owned(),
+            format!("millrace_group_ios_total[{read}] 7"),
+            format!("millrace_group_bytes_total[{read}] 28672"),
+            format!("millrace_group_errors_total[{read}] 0"),
+            format!("millrace_group_cost_seconds_total[{of}] 2"),
+            format!("millrace_group_held_seconds_total[{of}, (\"reason\", \"limit\")] 1.5"),
+        ];
+        assert_eq!(found, expected);
+    }
+}
