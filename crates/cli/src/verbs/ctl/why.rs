@@ -35,7 +35,7 @@ An I/O's time is that from submission to completion. Parts of it:
   depth           as much was at the drive as keeps it busy
   no-tag          no tag was free
   drive-busy      the drive took no more
-  order           other I/Os went first, by the scheduler's order
+  order           I/Os of its own group, or of nearer sectors, went first
   queue           it was in a queue of the layer, for none of these reasons
   flush           it was a flush: that waits for the flush before it, and for the drives
   drive           it was at the drive

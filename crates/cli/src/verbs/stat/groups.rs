@@ -36,7 +36,7 @@ Columns of --groups, over the interval; those marked * come with -x:
                   depth           as much was at the drive as keeps it busy
                   no-tag          no tag was free
                   drive-busy      the drive took no more
-                  order           other I/Os went first";
+                  order           I/Os of its own group, or of nearer sectors, went first";
 
 /// A group in an interval.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -3,10 +3,10 @@
 //! As little as keeps it busy: the rest waits where order can still be made. For `fair` the
 //! measure is how long requests take compared with the shortest time that their kind (read or
 //! write, by size) took lately: above some multiple the depth shrinks, below a lower one it grows
-//! if it held something back. Every few seconds a handful of requests finds the drive nearly empty, so
-//! that the shortest time is known. For `latency` the measure is groups' targets: the others' depth
-//! shrinks while one is missed. Source: Brakmo and Peterson, 1995 (TCP Vegas); Cardwell et al.,
-//! 2016 (BBR's probe). Kernel counterpart: block/kyber-iosched.c, block/blk-iolatency.c.
+//! if it held something back. Every few seconds a handful of requests finds the drive nearly empty,
+//! so that the shortest time is known. For `latency` the measure is groups' targets: the others'
+//! depth shrinks while one is missed. Source: Brakmo and Peterson, 1995 (TCP Vegas); Cardwell et
+//! al., 2016 (BBR's probe). Kernel counterpart: block/kyber-iosched.c, block/blk-iolatency.c.
 
 use alloc::vec::Vec;
 
