@@ -117,23 +117,24 @@ pub(crate) struct TenantLedger<M: Machine>(M::Lock<Accounts<M>>);
 struct Accounts<M: Machine> {
     tenants: Ledger<TenantStats<M>>,
     /// What held I/Os before they were plugged.
-    held: Ledger<HeldStats<M>>,
+    /// Made when something is first held; boxed, so that the lock's value stays a cache line.
+    held: Option<Box<Ledger<HeldStats<M>>>>,
 }
 
 impl<M: Machine> TenantLedger<M> {
     pub(crate) fn new() -> Self {
-        let accounts = Accounts { tenants: Ledger::new(), held: Ledger::new() };
+        let accounts = Accounts { tenants: Ledger::new(), held: None };
         TenantLedger(M::Lock::new("tenants", accounts))
     }
 
     /// Takes in an account of what was held.
     pub(crate) fn open_held(&self, account: HeldStats<M>) -> Arc<HeldStats<M>> {
-        self.0.lock().held.open(account)
+        self.0.lock().held.get_or_insert_with(|| Box::new(Ledger::new())).open(account)
     }
 
     /// What held I/Os of each group.
     pub(crate) fn held(&self) -> BTreeMap<GroupId, HeldSnapshot> {
-        self.0.lock().held.sums()
+        self.0.lock().held.as_ref().map_or_else(BTreeMap::new, |held| held.sums())
     }
 
     /// Sums by what `key` makes of whoever pays: tenants, or groups.
