@@ -109,10 +109,10 @@ pub enum Plant {
     DepthLeak,
     /// `Agreement::weigh` takes all weights for equal.
     SlopeIgnored,
-    /// `Agreement::advance` does not move virtual times on by what was served.
-    ServedUncounted,
-    /// `ShareQueue::pass` lets batches pass while groups contend.
-    PassContended,
+    /// `Throttle::lift` leaves those behind that have a time.
+    LiftForgets,
+    /// `Throttle::renew` leaves them behind, too.
+    RenewForgets,
     /// `ShareQueue::drain` leaves a group's chains behind.
     DrainForgets,
 }

@@ -37,13 +37,12 @@ pub fn with_bug<R>(name: Option<&str>, body: impl FnOnce() -> R) -> Result<R, St
         Plant::SqUnlockTooEarly,
         Plant::TagUnlooked,
         Plant::BusyForgotten,
-        Plant::GateLost,
         Plant::ParentFree,
         Plant::DueForgotten,
         Plant::DepthLeak,
         Plant::SlopeIgnored,
-        Plant::ServedUncounted,
-        Plant::PassContended,
+        Plant::LiftForgets,
+        Plant::RenewForgets,
         Plant::DrainForgets,
     ];
     let Some(name) = name else { return Ok(body()) };
