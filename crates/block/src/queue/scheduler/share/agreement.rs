@@ -205,13 +205,15 @@ impl<M: Machine> Agreement<M> {
                 let served = entry.served - entry.known;
                 entry.known = entry.served;
                 total.served += served;
-                seen.in_flight += entry.in_flight;
-                total.demand += entry.demand();
+                // What a queue said long ago may be gone, and nobody there to say so.
+                let demand = if is_stale { 0 } else { entry.demand() };
+                seen.in_flight += if is_stale { 0 } else { entry.in_flight };
+                total.demand += demand;
                 if is_fresh {
                     entry.was_steady = core::mem::replace(&mut entry.steady, true);
                 }
                 total.steady |= entry.was_steady && !is_stale;
-                let is_active = served > 0 || entry.demand() > 0;
+                let is_active = served > 0 || demand > 0;
                 total.is_active |= is_active;
                 seen.ways |= u8::from(is_active) << entry.way;
                 let target = self.view.row(entry.group).and_then(|row| row.target);
