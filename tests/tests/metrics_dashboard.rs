@@ -55,6 +55,10 @@ fn the_dashboard_shows_volumes_drives_and_clients_at_phone_and_desk_width() {
         // A name is text, whatever it looks like.
         assert!(page.contains("<td>&lt;b&gt;d0&lt;/b&gt;</td>"), "{page}");
         assert!(!page.contains("does not answer<"), "{page}");
+        // A group's row is since the daemon began; why it took its time, of the last seconds.
+        let groups = page.split("id=\"groups\"").nth(1).unwrap();
+        let (groups, why) = groups.split_once("id=\"why\"").unwrap();
+        assert!(groups.contains(">wanted<") && why.contains(">went to<"), "{page}");
     }
 }
 
