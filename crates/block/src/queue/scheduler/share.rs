@@ -86,8 +86,8 @@ struct Flow<M: Machine> {
     group: GroupId,
     way: usize,
     list: BioList<M>,
-    /// Virtual time at which its next chain starts.
-    start: u64,
+    /// Virtual time at which its next chain starts. 64 bits would be full within hours.
+    start: u128,
     /// Virtual time of a nanosecond of cost, by its weight among those that are active.
     slope: u64,
     priority: Priority,
@@ -124,7 +124,7 @@ pub(crate) struct ShareQueue<M: Machine> {
     /// What counts towards that.
     counted: [u32; 2],
     /// Start of the chain that went out last.
-    virtual_now: u64,
+    virtual_now: u128,
     met: Met,
     holds: Holds<M>,
 }
@@ -275,7 +275,7 @@ impl<M: Machine> ShareQueue<M> {
         // A flow that had nothing to send starts where the others are.
         flow.start = flow.start.max(self.virtual_now);
         self.virtual_now = flow.start;
-        flow.start += cost * flow.slope;
+        flow.start += u128::from(cost) * u128::from(flow.slope);
         flow.in_flight += 1;
         flow.sent_ns = now_ns;
         if flow.list.is_empty() {

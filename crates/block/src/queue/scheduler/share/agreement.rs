@@ -99,7 +99,7 @@ impl Mail {
 #[derive(Default, Clone, Copy)]
 struct Total {
     /// Virtual time that it has got to.
-    virtual_ns: u64,
+    virtual_ns: u128,
     slope: u64,
     /// Since the last agreement.
     served: u64,
@@ -120,7 +120,7 @@ pub(crate) struct Agreement<M: Machine> {
     /// By number of the group.
     totals: Vec<Total>,
     /// Where those that wait have got to.
-    virtual_ns: u64,
+    virtual_ns: u128,
     /// Cost in a nanosecond, in 1,024ths.
     rate: u64,
     /// Most that a request cost.
@@ -257,19 +257,19 @@ impl<M: Machine> Agreement<M> {
             let rate = (served << 10) / elapsed_ns;
             self.rate = (self.rate * 7 + rate).div_ceil(8);
         }
-        let mut behind = u64::MAX;
+        let mut behind = u128::MAX;
         for (total, at) in self.totals.iter_mut().zip(0..) {
             let row = self.view.row(GroupId(at));
             let is_idle = row.is_some_and(|row| row.priority == Priority::Idle);
             if !total.was_active {
                 total.virtual_ns = total.virtual_ns.max(self.virtual_ns);
             }
-            total.virtual_ns += total.served * total.slope;
+            total.virtual_ns += u128::from(total.served) * u128::from(total.slope);
             if total.steady && !is_idle {
                 behind = behind.min(total.virtual_ns);
             }
         }
-        if behind != u64::MAX {
+        if behind != u128::MAX {
             self.virtual_ns = self.virtual_ns.max(behind);
         }
     }
@@ -288,7 +288,7 @@ impl<M: Machine> Agreement<M> {
         let largest = self.largest * WINDOW_IOS * active;
         // In virtual time: that much cost by all of them together.
         let window = (u128::from(cost.max(largest)) << 64) / slopes.max(1);
-        let window = window.min(1 << 60) as u64;
+        let window = window.min(1 << 60);
         // Those of priority idle get what is left: nothing while others wait, or fill the drive.
         let others = self.totals.iter().zip(0..).filter(|(_, at)| {
             let row = self.view.row(GroupId(*at));
@@ -312,7 +312,7 @@ impl<M: Machine> Agreement<M> {
                 Priority::Idle if contended && held_back => 0,
                 Priority::Realtime => u64::MAX,
                 _ if free => u64::MAX,
-                _ => (ahead - total.virtual_ns) / total.slope.max(1),
+                _ => ((ahead - total.virtual_ns) / u128::from(total.slope.max(1))) as u64,
             };
         }
     }
