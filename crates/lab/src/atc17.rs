@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 
 use crate::bench::BenchError;
 use crate::page::Page;
-use crate::paper::{self, Repetition, Step};
+use crate::paper::{self, Experiment, Step};
 
 use runs::Results;
 
@@ -52,24 +52,20 @@ pub fn atc17(
     seed: u64,
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
-    let (results, parts) = Results::run(parts, seed, tell)?;
-    let repetition = Repetition {
-        paper: "atc17",
-        title: "Per-drive processing for volumes of several SSDs, repeated on a simulated machine",
-        intro: &INTRO,
-        seed,
-        rows: results.len(),
-        events: results.events(),
-        models: results.machines(),
-    };
-    let page = Page {
-        checks: checks::all(&results),
-        figures: figures::all(&parts, &results),
-        tables: tables::all(&parts, &results),
-        ..repetition.page(Part::NAMES, &parts)
-    };
-    Ok((page, parts))
+    paper::repeat(&EXPERIMENT, (parts, seed), tell, |results: &Results, parts, page| Page {
+        checks: checks::all(results),
+        figures: figures::all(parts, results),
+        tables: tables::all(parts, results),
+        ..page
+    })
 }
+
+const EXPERIMENT: Experiment<Part> = Experiment {
+    paper: "atc17",
+    title: "Per-drive processing for volumes of several SSDs, repeated on a simulated machine",
+    intro: &INTRO,
+    parts: Part::NAMES,
+};
 
 const INTRO: [&str; 6] = [
     "The block layer that serves volumes, unmodified, on a modelled machine with modelled drives in \

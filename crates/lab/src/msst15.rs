@@ -16,7 +16,8 @@ use std::ops::ControlFlow;
 
 use crate::bench::BenchError;
 use crate::page::Page;
-use crate::paper::{self, Repetition, Step};
+use crate::paper::{self, Experiment, Step};
+use crate::vm::VmCosts;
 
 use runs::Results;
 
@@ -46,25 +47,24 @@ pub fn msst15(
     seed: u64,
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
-    let (results, parts) = Results::run(parts, seed, tell)?;
-    let repetition = Repetition {
-        paper: "msst15",
-        title: "Queues and I/O threads for virtual machines, repeated on a simulated machine",
-        intro: &INTRO,
-        seed,
-        rows: results.len(),
-        events: results.events(),
-        models: results.machines(),
-    };
-    let mut page = Page {
-        checks: checks::all(&results),
-        figures: figures::all(&parts, &results),
-        tables: tables::all(&parts, &results),
-        ..repetition.page(Part::NAMES, &parts)
-    };
-    page.machines.push(tables::virtualisation(results.costs()));
-    Ok((page, parts))
+    let costs = VmCosts::kvm_2015()?;
+    paper::repeat(&EXPERIMENT, (parts, seed), tell, |results: &Results, parts, mut page| {
+        page.machines.push(tables::virtualisation(&costs));
+        Page {
+            checks: checks::all(results),
+            figures: figures::all(parts, results),
+            tables: tables::all(parts, results),
+            ..page
+        }
+    })
 }
+
+const EXPERIMENT: Experiment<Part> = Experiment {
+    paper: "msst15",
+    title: "Queues and I/O threads for virtual machines, repeated on a simulated machine",
+    intro: &INTRO,
+    parts: Part::NAMES,
+};
 
 const INTRO: [&str; 7] = [
     "A guest, its virtqueues and the I/O threads that serve them, on a modelled host in virtual \

@@ -6,6 +6,7 @@
 //! `msst15` and `schedulers`.
 
 pub(crate) mod machine_table;
+pub(crate) mod points;
 pub(crate) mod rule;
 
 use std::ops::ControlFlow;
@@ -16,6 +17,8 @@ use millrace_machine::Model;
 use crate::bench::BenchError;
 use crate::page::Page;
 use crate::sim::{machine, run_rows};
+
+pub(crate) use points::{Experiment, Point, Results, repeat};
 
 /// The type of a paper's parts, with their names, from a list of `/// What. Part "name",`.
 macro_rules! parts {

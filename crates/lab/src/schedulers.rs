@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 
 use crate::bench::BenchError;
 use crate::page::{Against, Page};
-use crate::paper::{self, Repetition, Step};
+use crate::paper::{self, Experiment, Step};
 
 use runs::Results;
 
@@ -51,25 +51,21 @@ pub fn schedulers(
     seed: u64,
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
-    let (results, parts) = Results::run(parts, seed, tell)?;
-    let repetition = Repetition {
-        paper: "schedulers",
-        title: "Schedulers, shares, limits and latency targets on simulated machines",
-        intro: &INTRO,
-        seed,
-        rows: results.len(),
-        events: results.events(),
-        models: results.machines(),
-    };
-    let page = Page {
+    paper::repeat(&EXPERIMENT, (parts, seed), tell, |results: &Results, parts, page| Page {
         against: Against::Promise,
-        checks: checks::all(&results),
-        figures: figures::all(&parts, &results),
-        tables: tables::all(&parts, &results),
-        ..repetition.page(Part::NAMES, &parts)
-    };
-    Ok((page, parts))
+        checks: checks::all(results),
+        figures: figures::all(parts, results),
+        tables: tables::all(parts, results),
+        ..page
+    })
 }
+
+const EXPERIMENT: Experiment<Part> = Experiment {
+    paper: "schedulers",
+    title: "Schedulers, shares, limits and latency targets on simulated machines",
+    intro: &INTRO,
+    parts: Part::NAMES,
+};
 
 const INTRO: [&str; 4] = [
     "The block layer with each of its schedulers, unmodified, on modelled machines in virtual time: \

@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 
 use crate::bench::BenchError;
 use crate::page::Page;
-use crate::paper::{self, Repetition, Step};
+use crate::paper::{self, Experiment, Step};
 
 use runs::Results;
 
@@ -48,24 +48,20 @@ pub fn systor13(
     seed: u64,
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
-    let (results, parts) = Results::run(parts, seed, tell)?;
-    let repetition = Repetition {
-        paper: "systor13",
-        title: "Multi-queue SSD access on multi-core systems, repeated on simulated machines",
-        intro: &INTRO,
-        seed,
-        rows: results.len(),
-        events: results.events(),
-        models: results.machines(),
-    };
-    let page = Page {
-        checks: checks::all(&results),
-        figures: figures::all(&parts, &results),
-        tables: figures::tables(&parts, &results),
-        ..repetition.page(Part::NAMES, &parts)
-    };
-    Ok((page, parts))
+    paper::repeat(&EXPERIMENT, (parts, seed), tell, |results: &Results, parts, page| Page {
+        checks: checks::all(results),
+        figures: figures::all(parts, results),
+        tables: figures::tables(parts, results),
+        ..page
+    })
 }
+
+const EXPERIMENT: Experiment<Part> = Experiment {
+    paper: "systor13",
+    title: "Multi-queue SSD access on multi-core systems, repeated on simulated machines",
+    intro: &INTRO,
+    parts: Part::NAMES,
+};
 
 const INTRO: [&str; 4] = [
     "The block layer that serves volumes, unmodified, on modelled machines in virtual time: the \

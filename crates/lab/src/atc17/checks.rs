@@ -194,8 +194,12 @@ fn auto(results: &Results) -> Option<Found> {
         let better = of(Serving::Inline)?.max(of(Serving::PerDrive)?);
         Some((of(Serving::Auto)? / better - 1.0, point.about()))
     };
-    let rows: Vec<_> =
-        results.points().filter(|p| p.serving == Serving::Auto).filter_map(behind).collect();
+    let rows: Vec<_> = results
+        .points()
+        .map(|(point, _)| point)
+        .filter(|p| p.serving == Serving::Auto)
+        .filter_map(behind)
+        .collect();
     let (off, worst) = rows.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
     let text = format!("worst of {} rows: {:+.1} % ({worst})", rows.len(), off * 100.0);
     Some(Found::new(text, Vec::new()).holds(*off >= -AUTO_BEHIND))

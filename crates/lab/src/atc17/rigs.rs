@@ -163,7 +163,7 @@ impl Point {
     }
 
     /// In words, for a progress bar.
-    pub(super) fn task(&self) -> String {
+    pub(super) fn in_words(&self) -> String {
         format!("{}, {}", self.about(), self.serving.name())
     }
 

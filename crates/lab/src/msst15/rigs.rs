@@ -159,7 +159,7 @@ impl Point {
     }
 
     /// In words, for a progress bar.
-    pub(super) fn task(&self) -> String {
+    pub(super) fn in_words(&self) -> String {
         let Point { device, load, processes, .. } = self;
         let who = match self.who {
             Who::Host => "host",

@@ -3,14 +3,12 @@
 //! Parts share points; each is run once, side by side with others. Results do not depend on the
 //! order.
 
-use std::ops::ControlFlow;
-
 use millrace_machine::Model;
 
 use super::Part;
 use super::rigs::{Device, LOADS, MODES, PROCESSES, Point, VARIANTS, Who};
 use crate::bench::BenchError;
-use crate::paper::{self, Step};
+use crate::paper;
 use crate::sim::run_simulated;
 use crate::vm::{Seen, Served, VmCosts, run_vm};
 
@@ -31,113 +29,81 @@ fn modes(device: Device) -> Vec<Point> {
     LOADS.into_iter().flat_map(each).collect()
 }
 
-/// Points that a part shows.
-fn points_of(part: Part) -> Vec<Point> {
-    match part {
-        Part::Null => modes(Device::Null),
-        Part::Nvme => modes(Device::Nvme),
-        Part::Gap => {
-            let of = |device: Device| {
-                (1..=PROCESSES).flat_map(move |count| {
-                    let guest = MODES.map(|(_, s)| Point::guest(device, LOADS[0], s, count));
-                    guest.into_iter().chain([Point::host(device, LOADS[0], count)])
-                })
-            };
-            Device::ALL.into_iter().flat_map(of).collect()
-        }
-        Part::Threads => {
-            let of = |device| THREADS.map(|threads| Point::threads(device, threads));
-            Device::ALL.into_iter().flat_map(of).collect()
-        }
-        Part::Ablations => {
-            let of = |device| VARIANTS.map(|(_, s)| Point::guest(device, LOADS[0], s, PROCESSES));
-            Device::ALL.into_iter().flat_map(of).collect()
-        }
-        Part::Dearer => {
-            let of = |device: Device| {
-                DEARER.into_iter().flat_map(move |dearer| {
-                    MODES.map(|(_, served)| {
-                        Point::guest(device, LOADS[0], served, PROCESSES).dearer(dearer)
+impl paper::Point for Point {
+    type Part = Part;
+    type Seen = Seen;
+
+    fn of(part: Part) -> Vec<Point> {
+        match part {
+            Part::Null => modes(Device::Null),
+            Part::Nvme => modes(Device::Nvme),
+            Part::Gap => {
+                let of = |device: Device| {
+                    (1..=PROCESSES).flat_map(move |count| {
+                        let guest = MODES.map(|(_, s)| Point::guest(device, LOADS[0], s, count));
+                        guest.into_iter().chain([Point::host(device, LOADS[0], count)])
                     })
-                })
-            };
-            Device::ALL.into_iter().flat_map(of).collect()
+                };
+                Device::ALL.into_iter().flat_map(of).collect()
+            }
+            Part::Threads => {
+                let of = |device| THREADS.map(|threads| Point::threads(device, threads));
+                Device::ALL.into_iter().flat_map(of).collect()
+            }
+            Part::Ablations => {
+                let of =
+                    |device| VARIANTS.map(|(_, s)| Point::guest(device, LOADS[0], s, PROCESSES));
+                Device::ALL.into_iter().flat_map(of).collect()
+            }
+            Part::Dearer => {
+                let of = |device: Device| {
+                    DEARER.into_iter().flat_map(move |dearer| {
+                        MODES.map(|(_, served)| {
+                            Point::guest(device, LOADS[0], served, PROCESSES).dearer(dearer)
+                        })
+                    })
+                };
+                Device::ALL.into_iter().flat_map(of).collect()
+            }
         }
+    }
+
+    fn machine(&self) -> &'static str {
+        self.device.machine()
+    }
+
+    fn task(&self) -> String {
+        self.in_words()
+    }
+
+    fn work(&self) -> u32 {
+        self.processes
+    }
+
+    fn run(&self, model: &Model, seed: u64) -> Result<Seen, BenchError> {
+        match self.who {
+            Who::Guest { vcpus, served } => {
+                let costs = VmCosts::kvm_2015()?.with_guest_times(self.dearer);
+                run_vm(model, &costs, &self.plan(vcpus, served, seed))
+            }
+            Who::Host => run_simulated(model, &self.host_plan(seed)).map(|row| Seen {
+                iops: row.iops,
+                latency_ns: row.lat_ns.mean as f64,
+                events: row.machine.and_then(|machine| machine.sim_events).unwrap_or(0),
+                ..Seen::default()
+            }),
+        }
+    }
+
+    fn events(seen: &Seen) -> u64 {
+        seen.events
     }
 }
 
 /// All points that were run.
-pub(super) struct Results {
-    models: Vec<Model>,
-    costs: VmCosts,
-    points: Vec<(Point, Seen)>,
-}
+pub(super) type Results = paper::Results<Point>;
 
 impl Results {
-    /// Runs what the parts need; also says which parts were run whole.
-    pub(super) fn run(
-        parts: &[Part],
-        seed: u64,
-        tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-    ) -> Result<(Results, Vec<Part>), BenchError> {
-        let mut points = paper::distinct(parts.iter().flat_map(|part| points_of(*part)));
-        // Those with the most work first, so that none is left over for the end.
-        points.sort_by_key(|point| u32::MAX - point.processes);
-        let used: Vec<_> = Device::ALL
-            .into_iter()
-            .filter(|device| points.iter().any(|point| point.device == *device))
-            .map(Device::machine)
-            .collect();
-        let (models, costs) = (paper::models(used.iter())?, VmCosts::kvm_2015()?);
-        let run = |at: usize| {
-            let point: &Point = &points[at];
-            let model = models.iter().find(|model| model.name == point.device.machine());
-            let model = model.expect("loaded above");
-            match point.who {
-                Who::Guest { vcpus, served } => {
-                    let costs = costs.with_guest_times(point.dearer);
-                    run_vm(model, &costs, &point.plan(vcpus, served, seed))
-                }
-                Who::Host => run_simulated(model, &point.host_plan(seed)).map(|row| Seen {
-                    iops: row.iops,
-                    latency_ns: row.lat_ns.mean as f64,
-                    events: row.machine.and_then(|machine| machine.sim_events).unwrap_or(0),
-                    ..Seen::default()
-                }),
-            }
-        };
-        let names: Vec<String> = points.iter().map(Point::task).collect();
-        let rows = paper::run_points(&names, run, tell)?;
-        let ran = points.into_iter().zip(rows).collect();
-        let (parts, points) = paper::whole_parts(parts, points_of, ran);
-        Ok((Results { models, costs, points }, parts))
-    }
-
-    /// How many points.
-    pub(super) fn len(&self) -> usize {
-        self.points.len()
-    }
-
-    /// Line and lock events in all of them.
-    pub(super) fn events(&self) -> u64 {
-        self.points.iter().map(|(_, seen)| seen.events).sum()
-    }
-
-    /// The machines they ran on.
-    pub(super) fn machines(&self) -> &[Model] {
-        &self.models
-    }
-
-    /// What virtualisation costs there.
-    pub(super) fn costs(&self) -> &VmCosts {
-        &self.costs
-    }
-
-    /// What a point gave, if it was run.
-    pub(super) fn at(&self, point: Point) -> Option<&Seen> {
-        self.points.iter().find(|(other, _)| *other == point).map(|(_, seen)| seen)
-    }
-
     /// I/Os a second of a point.
     pub(super) fn iops(&self, point: Point) -> Option<f64> {
         self.at(point).map(|seen| seen.iops)

@@ -87,7 +87,7 @@ fn collapses(results: &Results) -> Option<Found> {
 }
 
 fn weights(results: &Results, rig: Rig) -> Option<Found> {
-    let contest = results.at(&Point::weights(rig, SchedulerKind::Fair))?;
+    let contest = results.at(Point::weights(rig, SchedulerKind::Fair))?;
     let off = |row: &crate::contend::ClientRow| row.share / row.weight_share - 1.0;
     let all: Vec<f64> = contest.clients.iter().map(off).collect();
     let text = list(all.iter().map(|off| format!("{:+.1} %", off * 100.0)));
@@ -95,7 +95,7 @@ fn weights(results: &Results, rig: Rig) -> Option<Found> {
 }
 
 fn equal(results: &Results, rig: Rig, point: fn(Rig, SchedulerKind) -> Point) -> Option<Found> {
-    let jain = |scheduler| Some(results.at(&point(rig, scheduler))?.jain);
+    let jain = |scheduler| Some(results.at(point(rig, scheduler))?.jain);
     let (fair, none) = (jain(SchedulerKind::Fair)?, jain(SchedulerKind::None)?);
     let text = format!("{fair:.4}; none {none:.4}");
     Some(Found::new(text, vec![fair]).holds(fair >= 0.99))

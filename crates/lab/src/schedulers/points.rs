@@ -235,7 +235,7 @@ impl Point {
     }
 
     /// The point in words, for a progress bar.
-    pub(super) fn task(&self) -> String {
+    pub(super) fn in_words(&self) -> String {
         let (clients, drive) = (self.clients(), self.rig.name());
         let limit = self.loads[0].group.limits.iops;
         let limit = limit.map_or_else(String::new, |iops| format!(", limited to {iops} IOPS"));

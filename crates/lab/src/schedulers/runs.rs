@@ -3,16 +3,14 @@
 //! Parts share points; each is run once, side by side with others, those with the most work first.
 //! Results do not depend on the order.
 
-use std::ops::ControlFlow;
-
 use millrace_block::SchedulerKind;
 use millrace_machine::Model;
 
 use super::Part;
-use super::points::{Grouping, MACHINES, Point, Present, Rig};
+use super::points::{Grouping, Point, Present, Rig};
 use crate::bench::BenchError;
 use crate::contend::{ClientRow, Contest, contend_simulated};
-use crate::paper::{self, Step};
+use crate::paper;
 
 /// Cores of the part `scaling`.
 pub(super) const CORES: [u32; 5] = [1, 8, 32, 64, 128];
@@ -45,96 +43,77 @@ fn each(point: impl Fn(Rig, SchedulerKind) -> Point) -> Vec<Point> {
     SHARED.into_iter().flat_map(of).collect()
 }
 
-/// Points that a part shows.
-fn points_of(part: Part) -> Vec<Point> {
-    let none = SchedulerKind::None;
-    match part {
-        Part::Scaling => LINES
-            .into_iter()
-            .flat_map(|(scheduler, grouping)| {
-                CORES.map(|cores| Point::cores(scheduler, cores, grouping))
-            })
-            .collect(),
-        Part::Weights => each(Point::weights),
-        Part::Equal => [each(Point::depths), each(Point::sizes)].concat(),
-        Part::Shallow => {
-            let alone = SHARED.map(|rig| Point::shallow(rig, none, 0));
-            let beside = OTHERS.map(|others| each(|rig, kind| Point::shallow(rig, kind, others)));
-            [alone.to_vec(), beside.concat()].concat()
+impl paper::Point for Point {
+    type Part = Part;
+    type Seen = Contest;
+
+    fn of(part: Part) -> Vec<Point> {
+        let none = SchedulerKind::None;
+        match part {
+            Part::Scaling => LINES
+                .into_iter()
+                .flat_map(|(scheduler, grouping)| {
+                    CORES.map(|cores| Point::cores(scheduler, cores, grouping))
+                })
+                .collect(),
+            Part::Weights => each(Point::weights),
+            Part::Equal => [each(Point::depths), each(Point::sizes)].concat(),
+            Part::Shallow => {
+                let alone = SHARED.map(|rig| Point::shallow(rig, none, 0));
+                let beside =
+                    OTHERS.map(|others| each(|rig, kind| Point::shallow(rig, kind, others)));
+                [alone.to_vec(), beside.concat()].concat()
+            }
+            Part::Target => {
+                let alone =
+                    |rig| [Present::First, Present::Second].map(|p| Point::target(rig, none, p));
+                let beside = each(|rig, kind| Point::target(rig, kind, Present::Both));
+                [SHARED.map(alone).concat(), beside].concat()
+            }
+            Part::Limits => {
+                let limits = std::iter::once(None).chain(LIMITS.map(Some));
+                limits
+                    .flat_map(|limit| THREADS.map(|threads| Point::limit(limit, threads)))
+                    .collect()
+            }
+            Part::Idle => {
+                let usual = SHARED.map(|rig| Point::idle(rig, none, Present::First));
+                let idle = [Present::Second, Present::Both]
+                    .map(|present| each(|rig, kind| Point::idle(rig, kind, present)));
+                [usual.to_vec(), idle.concat()].concat()
+            }
+            Part::Disk => [none, SchedulerKind::Deadline]
+                .into_iter()
+                .flat_map(|scheduler| DEPTHS.map(|depth| Point::disk(scheduler, depth)))
+                .collect(),
         }
-        Part::Target => {
-            let alone =
-                |rig| [Present::First, Present::Second].map(|p| Point::target(rig, none, p));
-            let beside = each(|rig, kind| Point::target(rig, kind, Present::Both));
-            [SHARED.map(alone).concat(), beside].concat()
-        }
-        Part::Limits => {
-            let limits = std::iter::once(None).chain(LIMITS.map(Some));
-            limits.flat_map(|limit| THREADS.map(|threads| Point::limit(limit, threads))).collect()
-        }
-        Part::Idle => {
-            let usual = SHARED.map(|rig| Point::idle(rig, none, Present::First));
-            let idle = [Present::Second, Present::Both]
-                .map(|present| each(|rig, kind| Point::idle(rig, kind, present)));
-            [usual.to_vec(), idle.concat()].concat()
-        }
-        Part::Disk => [none, SchedulerKind::Deadline]
-            .into_iter()
-            .flat_map(|scheduler| DEPTHS.map(|depth| Point::disk(scheduler, depth)))
-            .collect(),
+    }
+
+    fn machine(&self) -> &'static str {
+        self.rig.machine()
+    }
+
+    fn task(&self) -> String {
+        self.in_words()
+    }
+
+    fn work(&self) -> u32 {
+        self.clients()
+    }
+
+    fn run(&self, model: &Model, seed: u64) -> Result<Contest, BenchError> {
+        contend_simulated(model, &self.plan(seed))
+    }
+
+    fn events(seen: &Contest) -> u64 {
+        seen.sim_events.unwrap_or(0)
     }
 }
 
 /// All points that were run.
-pub(super) struct Results {
-    models: Vec<Model>,
-    points: Vec<(Point, Contest)>,
-}
+pub(super) type Results = paper::Results<Point>;
 
 impl Results {
-    /// Runs what the parts need; also says which parts were run whole.
-    pub(super) fn run(
-        parts: &[Part],
-        seed: u64,
-        tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-    ) -> Result<(Results, Vec<Part>), BenchError> {
-        let mut points = paper::distinct(parts.iter().flat_map(|part| points_of(*part)));
-        // The long ones first, so that none is left over for the end.
-        points.sort_by_key(|point| std::cmp::Reverse(point.clients()));
-        let used = |name: &&&'static str| points.iter().any(|p| p.rig.machine() == **name);
-        let models = paper::models(MACHINES.iter().filter(used))?;
-        let run = |at: usize| {
-            let point: &Point = &points[at];
-            let model = models.iter().find(|model| model.name == point.rig.machine());
-            contend_simulated(model.expect("loaded above"), &point.plan(seed))
-        };
-        let names: Vec<String> = points.iter().map(Point::task).collect();
-        let rows = paper::run_points(&names, run, tell)?;
-        let ran = points.into_iter().zip(rows).collect();
-        let (parts, points) = paper::whole_parts(parts, points_of, ran);
-        Ok((Results { models, points }, parts))
-    }
-
-    /// How many points.
-    pub(super) fn len(&self) -> usize {
-        self.points.len()
-    }
-
-    /// Line and lock events in all of them.
-    pub(super) fn events(&self) -> u64 {
-        self.points.iter().filter_map(|(_, contest)| contest.sim_events).sum()
-    }
-
-    /// The machines they ran on.
-    pub(super) fn machines(&self) -> &[Model] {
-        &self.models
-    }
-
-    /// What a point gave, if it was run.
-    pub(super) fn at(&self, point: &Point) -> Option<&Contest> {
-        self.points.iter().find(|(other, _)| other == point).map(|(_, contest)| contest)
-    }
-
     /// I/Os a second of all clients of a point.
     pub(super) fn iops(&self, point: &Point) -> Option<f64> {
         Some(self.at(point)?.iops)

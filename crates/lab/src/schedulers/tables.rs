@@ -48,7 +48,7 @@ fn percent(part: f64) -> String {
 fn equal(results: &Results) -> DataTable {
     let row = |rig, kind| {
         let (depths, sizes) =
-            (results.at(&Point::depths(rig, kind))?, results.at(&Point::sizes(rig, kind))?);
+            (results.at(Point::depths(rig, kind))?, results.at(Point::sizes(rig, kind))?);
         let share = |name| sizes.client(name).map(|row| percent(row.share));
         let mut cells: Vec<String> = depths.clients.iter().map(|row| percent(row.share)).collect();
         cells.push(format!("{:.4}", depths.jain));

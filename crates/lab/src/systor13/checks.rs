@@ -124,11 +124,11 @@ fn millions(values: impl IntoIterator<Item = f64>) -> String {
     format!("{} M", text.join(", "))
 }
 
-fn libaio(results: &Results, place: usize, stack: Stack) -> Option<&Points> {
+fn libaio(results: &Results, place: usize, stack: Stack) -> Option<Points> {
     results.curve(Curve::new(MACHINES[place], stack, InterfaceKind::Libaio))
 }
 
-fn fixed(results: &Results, software: Spread, hardware: Spread) -> Option<&Points> {
+fn fixed(results: &Results, software: Spread, hardware: Spread) -> Option<Points> {
     let mq = Curve::new(EIGHT, Stack::Mq, InterfaceKind::LibaioFixed);
     results.curve(mq.queues(software, hardware))
 }
@@ -149,7 +149,7 @@ fn peak(points: &Points) -> (u32, f64) {
 fn one_core(results: &Results) -> Option<Found> {
     let mut lines = Vec::new();
     for (place, machine) in MACHINES.into_iter().enumerate() {
-        let rate = |stack| Some(at(libaio(results, place, stack)?, 1));
+        let rate = |stack| Some(at(&libaio(results, place, stack)?, 1));
         let rates = STACKS.into_iter().map(rate).collect::<Option<Vec<_>>>()?;
         lines.push(format!("{machine} {}", millions(rates)));
     }
@@ -161,7 +161,7 @@ fn one_core(results: &Results) -> Option<Found> {
 }
 
 fn sq_cap(results: &Results) -> Option<Found> {
-    let best = |place| Some(peak(libaio(results, place, Stack::Sq)?).1);
+    let best = |place| Some(peak(&libaio(results, place, Stack::Sq)?).1);
     let best = (0..4).map(best).collect::<Option<Vec<_>>>()?;
     let worst = best.iter().copied().fold(0.0, f64::max);
     let text = format!("at most {} on 1, 2, 4, 8 sockets", millions(best.iter().copied()));
@@ -172,7 +172,7 @@ fn sq_cap(results: &Results) -> Option<Found> {
 }
 
 fn sq_collapse(results: &Results) -> Option<Found> {
-    let ends = [last(libaio(results, 2, Stack::Sq)?), last(libaio(results, 3, Stack::Sq)?)];
+    let ends = [last(&libaio(results, 2, Stack::Sq)?), last(&libaio(results, 3, Stack::Sq)?)];
     Some(Found::new(millions(ends), ends.to_vec()).note(
         "on four sockets the hand-over is cheaper than it was: nothing else is on the lock's line \
          here, and 31 spinners cost half a transfer each",
@@ -181,7 +181,9 @@ fn sq_collapse(results: &Results) -> Option<Found> {
 
 fn equal_at_one(results: &Results) -> Option<Found> {
     let ratio = |place| {
-        Some(at(libaio(results, place, Stack::Mq)?, 1) / at(libaio(results, place, Stack::Sq)?, 1))
+        Some(
+            at(&libaio(results, place, Stack::Mq)?, 1) / at(&libaio(results, place, Stack::Sq)?, 1),
+        )
     };
     let ratios = (0..4).map(ratio).collect::<Option<Vec<f64>>>()?;
     let percent: Vec<String> =
@@ -201,7 +203,7 @@ fn straightness(points: &[(f64, f64)]) -> f64 {
 }
 
 fn linear_in_socket(results: &Results) -> Option<Found> {
-    let points = libaio(results, 0, Stack::Mq)?;
+    let points = &libaio(results, 0, Stack::Mq)?;
     let line: Vec<_> = points.iter().map(|(x, point)| (f64::from(*x), point.iops)).collect();
     let (straight, end) = (straightness(&line), at(points, 6));
     let near = (end / 3.5e6 - 1.0).abs() <= TOLERANCE;
@@ -211,7 +213,7 @@ fn linear_in_socket(results: &Results) -> Option<Found> {
 
 fn behind_raw(results: &Results) -> Option<Found> {
     let behind = |place| {
-        let (mq, raw) = (libaio(results, place, Stack::Mq)?, libaio(results, place, Stack::Raw)?);
+        let (mq, raw) = (&libaio(results, place, Stack::Mq)?, &libaio(results, place, Stack::Raw)?);
         Some(1.0 - last(mq) / last(raw))
     };
     let behind = (0..4).map(behind).collect::<Option<Vec<f64>>>()?;
@@ -227,7 +229,7 @@ fn dip(results: &Results) -> Option<Found> {
     let mut holds = true;
     for (place, socket) in SOCKET.into_iter().enumerate().skip(1) {
         for stack in [Stack::Mq, Stack::Raw] {
-            let points = libaio(results, place, stack)?;
+            let points = &libaio(results, place, stack)?;
             let change = at(points, socket + 2) / at(points, socket) - 1.0;
             holds &= change < -0.1;
             lines.push(format!("{} {:+.0} %", name_of(stack), change * 100.0));
@@ -238,7 +240,7 @@ fn dip(results: &Results) -> Option<Found> {
 }
 
 fn peaks(results: &Results) -> Option<Found> {
-    let best = |place| Some(peak(libaio(results, place, Stack::Mq)?));
+    let best = |place| Some(peak(&libaio(results, place, Stack::Mq)?));
     let best = (1..4).map(best).collect::<Option<Vec<_>>>()?;
     let text: Vec<String> =
         best.iter().map(|(cores, iops)| format!("{} at {cores}", millions([*iops]))).collect();
@@ -249,8 +251,8 @@ fn peaks(results: &Results) -> Option<Found> {
 }
 
 fn fixed_interface(results: &Results) -> Option<Found> {
-    let mq = fixed(results, Spread::Core, Spread::Node)?;
-    let raw = results.curve(Curve::new(EIGHT, Stack::Raw, InterfaceKind::LibaioFixed))?;
+    let mq = &fixed(results, Spread::Core, Spread::Node)?;
+    let raw = &results.curve(Curve::new(EIGHT, Stack::Raw, InterfaceKind::LibaioFixed))?;
     let rises = |points: &Points| {
         [10, 20, 40, 70].windows(2).all(|pair| at(points, pair[1]) > at(points, pair[0]))
     };
@@ -268,7 +270,7 @@ fn fixed_interface(results: &Results) -> Option<Found> {
 
 fn one_software_queue(results: &Results) -> Option<Found> {
     let curves = SPREADS.map(|spread| fixed(results, Spread::One, spread));
-    let [Some(one), Some(node), Some(core)] = curves else { return None };
+    let [Some(one), Some(node), Some(core)] = &curves else { return None };
     let stops = [one, node, core].iter().all(|c| at(c, 80) < at(c, 10) && at(c, 20) < at(c, 10));
     let worst = at(one, 11) < 0.9 * at(node, 11).min(at(core, 11));
     let rates = |cores| millions([one, node, core].map(|curve| at(curve, cores)));
@@ -283,7 +285,7 @@ fn one_software_queue(results: &Results) -> Option<Found> {
 
 fn hardware_queues(results: &Results) -> Option<Found> {
     let curves = SPREADS.map(|spread| fixed(results, Spread::Core, spread));
-    let [Some(one), Some(node), Some(core)] = curves else { return None };
+    let [Some(one), Some(node), Some(core)] = &curves else { return None };
     let best = [20, 40, 60, 80].iter().all(|c| at(core, *c) >= at(node, *c).max(at(one, *c)));
     let flat = at(node, 80) <= 1.05 * at(node, 50);
     let rates = |cores| millions([one, node, core].map(|curve| at(curve, cores)));
@@ -292,7 +294,7 @@ fn hardware_queues(results: &Results) -> Option<Found> {
 }
 
 fn per_core_peak(results: &Results) -> Option<Found> {
-    let (cores, iops) = peak(fixed(results, Spread::Core, Spread::Core)?);
+    let (cores, iops) = peak(&fixed(results, Spread::Core, Spread::Core)?);
     let text = format!("{} at {cores} cores", millions([iops]));
     let found = Found::new(text, vec![iops]).holds(iops >= 15e6 * (1.0 - TOLERANCE));
     Some(found.note("bounded by the line of the interface's atomic counters"))
@@ -302,7 +304,7 @@ fn latency_shape(results: &Results) -> Option<Found> {
     let (mut holds, mut lines) = (true, Vec::new());
     for place in 2..4 {
         let of = |stack| results.curve(Curve::new(MACHINES[place], stack, InterfaceKind::Sync));
-        let (sq, mq) = (of(Stack::Sq)?, of(Stack::Mq)?);
+        let (sq, mq) = (&of(Stack::Sq)?, &of(Stack::Mq)?);
         let line: Vec<_> = sq.iter().map(|(x, point)| (f64::from(*x), point.mean_ns)).collect();
         let end = |points: &Points| points.values().last().map_or(0.0, |point| point.mean_ns);
         let (straight, ratio) = (straightness(&line), end(sq) / end(mq));

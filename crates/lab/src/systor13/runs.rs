@@ -4,7 +4,6 @@
 //! side by side, the long ones first, and their results do not depend on the order.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 
 use millrace_block::{Layout, Spread, Stack, Stamp};
 use millrace_machine::Model;
@@ -12,9 +11,9 @@ use millrace_machine::Model;
 use super::Part;
 use super::figures::name_of;
 use crate::bench::BenchError;
-use crate::paper::{self, Step};
+use crate::paper;
 use crate::row::Row;
-use crate::sim::{InterfaceKind, Irq, Length, Service, SimPlan, Watch, run_simulated};
+use crate::sim::{InterfaceKind, Irq, Length, Service, SimPlan, Watch, machine, run_simulated};
 use crate::workload::{Rw, Workload};
 
 /// The machines of table 1, by sockets.
@@ -74,7 +73,7 @@ impl Curve {
         }
     }
 
-    /// A point in words, for a progress bar.
+    /// A point in words.
     fn task(&self, cores: u32) -> String {
         let (name, machine, interface) = (name_of(self.stack), self.machine, self.interface);
         format!("{name} on {cores} cores of {machine}, {interface}")
@@ -111,6 +110,46 @@ fn today() -> Vec<Curve> {
     vec![mq.queues(Spread::Core, Spread::Core), mq, sq]
 }
 
+/// A design on so many cores of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct On {
+    curve: Curve,
+    cores: u32,
+}
+
+impl paper::Point for On {
+    type Part = Part;
+    type Seen = Point;
+
+    fn of(part: Part) -> Vec<On> {
+        let each = |curve: Curve| {
+            let cores = machine(curve.machine).map_or_else(|_| vec![1], |model| cores_of(&model));
+            cores.into_iter().map(move |cores| On { curve, cores })
+        };
+        Curve::of(part).into_iter().flat_map(each).collect()
+    }
+
+    fn machine(&self) -> &'static str {
+        self.curve.machine
+    }
+
+    fn task(&self) -> String {
+        self.curve.task(self.cores)
+    }
+
+    fn work(&self) -> u32 {
+        self.cores
+    }
+
+    fn run(&self, model: &Model, seed: u64) -> Result<Point, BenchError> {
+        run_simulated(model, &self.curve.plan(self.cores, seed)).map(|row| Point::of(&row))
+    }
+
+    fn events(seen: &Point) -> u64 {
+        seen.events
+    }
+}
+
 /// What one point gave.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Point {
@@ -132,72 +171,14 @@ impl Point {
 }
 
 /// All points that were run.
-pub(super) struct Results {
-    models: Vec<Model>,
-    curves: Vec<(Curve, BTreeMap<u32, Point>)>,
-}
+pub(super) type Results = paper::Results<On>;
 
 impl Results {
-    /// Runs what the parts need; also says which parts were run whole.
-    pub(super) fn run(
-        parts: &[Part],
-        seed: u64,
-        tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-    ) -> Result<(Results, Vec<Part>), BenchError> {
-        let curves = paper::distinct(parts.iter().flat_map(|part| Curve::of(*part)));
-        let used = |name: &&&'static str| curves.iter().any(|curve| curve.machine == **name);
-        let models = paper::models(MACHINES.iter().chain([&TODAY]).filter(used))?;
-        let model = |curve: &Curve| models.iter().find(|model| model.name == curve.machine);
-        let mut points = Vec::new();
-        for (index, curve) in curves.iter().enumerate() {
-            let model = model(curve).expect("loaded above");
-            points.extend(cores_of(model).into_iter().map(|cores| (index, cores, model)));
-        }
-        // The long ones first, so that none is left over for the end.
-        points.sort_by_key(|(index, cores, _)| (std::cmp::Reverse(*cores), *index));
-        let run = |at: usize| {
-            let (index, cores, model) = points[at];
-            run_simulated(model, &curves[index].plan(cores, seed))
-        };
-        let names: Vec<String> =
-            points.iter().map(|(index, cores, _)| curves[*index].task(*cores)).collect();
-        let rows = paper::run_points(&names, run, tell)?;
-        let mut ran: Vec<_> = curves.into_iter().map(|c| (c, Some(BTreeMap::new()))).collect();
-        for ((index, cores, _), row) in points.iter().zip(&rows) {
-            // A curve that lacks a point is as one that was not run.
-            let curve = &mut ran[*index].1;
-            match (row, curve.as_mut()) {
-                (Some(row), Some(curve)) => _ = curve.insert(*cores, Point::of(row)),
-                _ => *curve = None,
-            }
-        }
-        let (parts, curves) = paper::whole_parts(parts, Curve::of, ran);
-        Ok((Results { models, curves }, parts))
-    }
-
-    /// How many points.
-    pub(super) fn len(&self) -> usize {
-        self.curves.iter().map(|(_, points)| points.len()).sum()
-    }
-
-    /// Line and lock events in all of them.
-    pub(super) fn events(&self) -> u64 {
-        self.curves.iter().flat_map(|(_, points)| points.values()).map(|point| point.events).sum()
-    }
-
-    /// The machines they ran on.
-    pub(super) fn machines(&self) -> &[Model] {
-        &self.models
-    }
-
-    /// One of them, by its name.
-    pub(super) fn model(&self, name: &str) -> Option<&Model> {
-        self.models.iter().find(|model| model.name == name)
-    }
-
-    /// The points of a curve, if it was run.
-    pub(super) fn curve(&self, curve: Curve) -> Option<&BTreeMap<u32, Point>> {
-        self.curves.iter().find(|(other, _)| *other == curve).map(|(_, points)| points)
+    /// The points of a curve by cores, if it was run.
+    pub(super) fn curve(&self, curve: Curve) -> Option<BTreeMap<u32, Point>> {
+        let of = self.points().filter(|(on, _)| on.curve == curve);
+        let points: BTreeMap<_, _> = of.map(|(on, point)| (on.cores, *point)).collect();
+        (!points.is_empty()).then_some(points)
     }
 }
 
