@@ -180,6 +180,13 @@ fn a_client_with_a_group_of_its_own_has_the_limit_for_itself() {
         (!shown.contains("tenant/3")).then_some(())
     };
     poll_within(Duration::from_secs(5), left).expect("places of clients that left are reused");
+    let gone = || {
+        let shown = succeed(&mut ctl(&daemon, "get groups"));
+        (!shown.contains("tenant/")).then_some(())
+    };
+    poll_within(Duration::from_secs(5), gone).expect("clients that left are not listed");
+    let said = refused(&daemon, "set group tenant/1 iops=7");
+    assert!(said.contains("group tenant/1: its client has left"), "{said}");
     succeed(&mut ctl(&daemon, "set group tenant iops=900"));
     let mut client = connect(&daemon, "each");
     let found = rate(&mut client, 32, Duration::from_secs(2));
@@ -262,6 +269,12 @@ fn a_change_is_refused_as_a_whole_and_what_is_in_force_can_be_pasted() {
         ("set group tenant parent=gold", "group-each"),
         ("get group glod", "did you mean \"gold\"?"),
         ("get group", "which group?"),
+        ("get gold", "did you mean `millrace ctl get group gold`?"),
+        ("set gold weight=7", "did you mean `millrace ctl set group gold weight=7`?"),
+        ("set gold wieght=7", "did you mean `millrace ctl set group gold wieght=7`?"),
+        ("set v weight=7 iops=9", "`millrace ctl set group NAME weight=7 iops=9`"),
+        ("set v weight=7", "with the NAME of a group: default, gold, tenant"),
+        ("set v wieght=7", "there is no setting \"wieght\" to change; there is scheduler"),
     ] {
         let said = refused(&daemon, arguments);
         assert!(said.contains(text), "{arguments}: {said}");
@@ -272,19 +285,22 @@ fn a_change_is_refused_as_a_whole_and_what_is_in_force_can_be_pasted() {
     succeed(&mut ctl(&daemon, "set v scheduler=deadline"));
     let lines = succeed(&mut ctl(&daemon, "get --toml"));
     let gold = "[[group]]\nname = \"gold\"\nweight = 300\niops = \"20k\"\nbandwidth = \"100m\"\n";
-    assert!(lines.starts_with(gold), "{lines}");
-    let scheduler = "# in the [[drive]] with name = \"d\"\nscheduler = \"deadline\"\n";
-    assert!(lines.contains(scheduler), "{lines}");
+    assert!(lines.contains(gold), "{lines}");
+    let scheduler = "#   in [[drive]] name = \"d\": scheduler = \"deadline\"\n";
+    assert!(lines.ends_with(scheduler), "{lines}");
     check_pasted(daemon.dir(), &lines);
 }
 
 /// Serves nothing: the printed sections are a part of a configuration that is in order.
 fn check_pasted(dir: &Path, lines: &str) {
-    let (groups, rest) = lines.split_once("# in the").expect("a scheduler was set");
-    assert!(rest.contains("scheduler = "));
     let base = "[[drive]]\nname = \"d\"\nspec = \"null:\"\n[[volume]]\nname = \"v\"\ndrives = \
                 [\"d\"]\n[[export]]\nvolume = \"v\"\nnbd = \"unix:other\"\ngroup = \"gold\"\n";
-    std::fs::write(dir.join("pasted.toml"), format!("{base}{groups}")).unwrap();
+    std::fs::write(dir.join("pasted.toml"), format!("{base}{lines}")).unwrap();
     let said = succeed(millrace().current_dir(dir).args(["serve", "pasted.toml", "--check"]));
     assert!(said.contains("2 groups"), "{said}");
+    std::fs::write(dir.join("below.toml"), format!("{base}{lines}scheduler = \"fair\"")).unwrap();
+    let output = millrace().current_dir(dir).args(["serve", "below.toml", "--check"]).output();
+    let said = String::from_utf8(output.unwrap().stderr).unwrap();
+    let text = "unknown key \"scheduler\" in [[group]]; it belongs to [[drive]] or [[volume]]";
+    assert!(said.contains(text), "{said}");
 }

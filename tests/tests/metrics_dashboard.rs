@@ -18,6 +18,13 @@ const CONFIG: &str = "[[drive]]\nname = \"<b>d0</b>\"\nspec = \"ram:size=64m\"\n
                       [[export]]\nvolume = \"vol\"\nnbd = \"unix:s\"\n\
                       [server]\nmetrics = \"127.0.0.1:0\"\n";
 
+/// Clients with a limit.
+const LIMITED: &str = "[[group]]\nname = \"vm7\"\niops = 100\nburst = \"1ms\"\n\
+                       [[drive]]\nname = \"d0\"\nspec = \"ram:size=64m\"\n\
+                       [[volume]]\nname = \"vol\"\ndrives = [\"d0\"]\n\
+                       [[export]]\nvolume = \"vol\"\nnbd = \"unix:s\"\ngroup = \"vm7\"\n\
+                       [server]\nmetrics = \"127.0.0.1:0\"\n";
+
 fn chromium() -> Option<&'static str> {
     let quiet = |name: &&&str| {
         let mut command = Command::new(name);
@@ -105,19 +112,28 @@ fn what_grafanas_dashboard_asks_for_is_on_the_page_of_a_daemon_under_load() {
     let queries = queries(&dashboard);
     let asked: BTreeSet<&str> = queries.iter().flat_map(|query| names(query)).collect();
     assert!(asked.len() > 20, "{asked:?}");
+    // What held I/Os is on the page when something did.
+    let limited = Daemon::start(LIMITED, &["s"]);
+    let mut client = RawNbd::connect(&limited.dir().join("s"), "vol").unwrap();
+    (0..5).for_each(|at| client.write(at * 4096, &pattern(4096, at)).unwrap());
     // A thread publishes its counts at the end of a turn, which may be after the reply.
     let mut page = String::new();
     let all = || {
         page = metrics::get(&metrics::address(&daemon), "/metrics");
+        page += &metrics::get(&metrics::address(&limited), "/metrics");
         missing(&asked, &page).is_empty().then_some(())
     };
     if poll_within(Duration::from_secs(10), all).is_none() {
         panic!("{:?} of docs/grafana.json are not in {page}", missing(&asked, &page));
     }
     // Every kind of metric is to be seen.
-    for begin in
-        ["millrace_volume_", "millrace_client_", "millrace_queue_", "millrace_drive_stage_"]
-    {
+    for begin in [
+        "millrace_volume_",
+        "millrace_client_",
+        "millrace_queue_",
+        "millrace_drive_stage_",
+        "millrace_group_held_",
+    ] {
         assert!(asked.iter().any(|name| name.starts_with(begin)), "no {begin} in {asked:?}");
     }
     let panels = dashboard["panels"].as_array().unwrap();

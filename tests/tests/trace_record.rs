@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread::scope;
 use std::time::{Duration, Instant};
 
 use millrace_tests::control::Control;
 use millrace_tests::known_load::{on_each_drive, serve};
-use millrace_tests::raw_nbd::RawNbd;
+use millrace_tests::raw_nbd::{READ, RawNbd, request};
 use millrace_tests::serving::pattern;
 use millrace_tests::traces::{agrees_with_btt, blkparse, shown, text};
 use millrace_tests::{Daemon, millrace, poll_within, require_clients, run, tempdir};
@@ -232,6 +233,99 @@ fn blkparse_shows_who_waits_for_a_limit_and_for_how_long() {
     let (wait, go_on) = (of("group gold waits "), of("group gold goes on after "));
     assert!((4..=9).contains(&wait) && wait == go_on, "{ours}");
     assert!(notes.iter().all(|line| line.starts_with("240,0 ") && line.ends_with(" us: limit")));
+}
+
+/// Keeps so many reads of an export in flight until it has had so many answers.
+fn keep_busy(daemon: &Daemon, export: &str, (depth, answers): (u64, u64)) {
+    let mut client = RawNbd::connect(&daemon.dir().join("s"), export).unwrap();
+    let read = |at: u64| request(READ, at, at % 4096 * 65_536, 4096);
+    client.send(&(0..depth).flat_map(read).collect::<Vec<u8>>()).unwrap();
+    for at in 0..answers {
+        client.reply().unwrap();
+        client.receive(&mut [0; 4096]).unwrap();
+        if at + depth < answers {
+            client.send(&read(at + depth)).unwrap();
+        }
+    }
+}
+
+/// What a drive's scheduler notes while two clients are at work: text behind `m   N `.
+fn decisions(daemon: &Daemon, name: &str, clients: [(&str, (u64, u64)); 2]) -> Vec<String> {
+    let child = begin(daemon, &format!("-o {name}"), name);
+    scope(|scope| {
+        for (export, load) in clients {
+            scope.spawn(move || keep_busy(daemon, export, load));
+        }
+    });
+    end(child);
+    let (ours, theirs) = (shown(daemon.dir(), &[name]), blkparse(daemon.dir(), &[name]));
+    assert!(ours == theirs, "blkparse shows {} lines otherwise", ours.lines().count());
+    let note = |line: &str| Some(line.split_once("  m   N ")?.1.to_owned());
+    ours.lines().filter_map(note).collect()
+}
+
+/// A modelled SSD with a scheduler, and an export for each of two groups.
+fn two_groups(scheduler: &str, groups: [(&str, &str); 2]) -> Daemon {
+    let drive = format!(
+        "[[drive]]\nname = \"d0\"\nspec = \"model:preset=850evo\"\nscheduler = \"{scheduler}\"\n\
+         [[volume]]\nname = \"v\"\ndrives = [\"d0\"]\n[server]\ncontrol = \"unix:c\"\n"
+    );
+    let export = |(name, key): (&str, &str)| {
+        format!(
+            "[[group]]\nname = \"{name}\"\n{key}\n[[export]]\nname = \"{name}\"\n\
+             volume = \"v\"\nnbd = \"unix:s\"\ngroup = \"{name}\"\n"
+        )
+    };
+    Daemon::start(&[drive, groups.map(export).concat()].concat(), &["s", "c"])
+}
+
+#[test]
+fn blkparse_shows_whom_a_scheduler_holds_why_and_how_much_it_lets_the_drive_have() {
+    require_clients!("blkparse");
+    let of = |notes: &[String], what: &str| notes.iter().filter(|note| note.contains(what)).count();
+    let daemon = two_groups("fair", [("gold", "weight = 400"), ("bulk", "weight = 100")]);
+    let notes = decisions(&daemon, "t", [("gold", (32, 60_000)), ("bulk", (32, 15_000))]);
+    let held = ["group gold held: ", "group bulk held: "].map(|what| of(&notes, what));
+    assert!(held.iter().any(|held| *held > 0) && of(&notes, "scheduler depth ") > 0, "{notes:?}");
+    let targets = [("gold", "latency-target = \"p99 1ms\""), ("bulk", "weight = 100")];
+    let daemon = two_groups("latency", targets);
+    let notes = decisions(&daemon, "t", [("gold", (1, 3_000)), ("bulk", (256, 60_000))]);
+    assert!(of(&notes, "group bulk held: latency-target (depth ") > 0, "{notes:?}");
+    assert!(of(&notes, "scheduler depth ") > 0 && of(&notes, "gold held") == 0, "{notes:?}");
+    // Each reason of a group, each group's rests, and the depth: every 10 ms at most.
+    assert!(notes.len() < 2_000, "{} notes", notes.len());
+}
+
+/// When a drive's scheduler rests: one client has all that it wants at the drive, and what another
+/// one of priority idle asks for may not follow yet.
+fn rests(daemon: &Daemon, name: &str) -> Vec<String> {
+    let child = begin(daemon, &format!("-o {name}"), name);
+    scope(|scope| {
+        scope.spawn(|| keep_busy(daemon, "busy", (16, 30_000)));
+        scope.spawn(|| keep_busy(daemon, "rest", (8, 1_000)));
+    });
+    end(child);
+    let (ours, theirs) = (shown(daemon.dir(), &[name]), blkparse(daemon.dir(), &[name]));
+    assert!(ours == theirs, "blkparse shows {} lines otherwise", ours.lines().count());
+    agrees_with_btt(daemon.dir(), &[name]);
+    let notes = ours.lines().filter(|line| line.contains("  m   N scheduler rests "));
+    notes.map(str::to_owned).collect()
+}
+
+#[test]
+fn blkparse_shows_when_a_scheduler_rests_and_for_how_long() {
+    require_clients!("blkparse", "btt");
+    let daemon = two_groups("fair", [("busy", "weight = 100"), ("rest", "priority = \"idle\"")]);
+    // A dozen or more in each, as a rule; on a machine that has other work perhaps in another one.
+    let mut traces = ["t0", "t1", "t2", "t3"].into_iter().map(|name| rests(&daemon, name));
+    let notes = traces.find(|notes| !notes.is_empty()).expect("the scheduler never rests");
+    for note in &notes {
+        let of_rest = note.strip_suffix(" us: group rest held: weight");
+        let time = of_rest.and_then(|note| note.split_once("rests ")).map(|(_, time)| time);
+        let us: u64 = time.and_then(|time| time.parse().ok()).unwrap_or_else(|| panic!("{note}"));
+        // No longer than whatever is of priority idle may be kept from the drive.
+        assert!((1..=100_000).contains(&us) && note.starts_with("240,0 "), "{note}");
+    }
 }
 
 #[test]

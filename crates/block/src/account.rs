@@ -6,12 +6,16 @@
 //! to the driver: for those G is with Q and I is with D, so that three histograms say all; the
 //! others have four more. Kernel counterpart: `part_stat_*` per CPU; stages as btt has them.
 
+pub(crate) mod at_drive;
+pub(crate) mod decisions;
 pub(crate) mod failures;
 pub(crate) mod held;
 pub(crate) mod histogram;
+pub(crate) mod hold;
 pub(crate) mod ledger;
 pub(crate) mod stats;
 pub(crate) mod tenants;
+pub(crate) mod waits;
 
 use alloc::boxed::Box;
 

@@ -29,6 +29,7 @@ use core::mem::ManuallyDrop;
 
 use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
 
+use crate::account::hold::Hold;
 use crate::bio::error::Error;
 use crate::bio::group_id::GroupId;
 use crate::bio::{Bio, Op};
@@ -195,6 +196,20 @@ impl<M: Machine> Channel<M> {
     #[must_use]
     pub fn is_throttled(&self, group: GroupId) -> bool {
         self.sub.throttle.is_full(group)
+    }
+
+    /// Whether the group, or the one that it is under, has a limit that holds for an operation, so
+    /// that a bio of it may have to wait here: whoever makes bios may keep less memory for these.
+    #[inline]
+    pub fn is_limited(&mut self, group: GroupId, op: Op) -> bool {
+        self.sub.throttle.is_limited(group, op)
+    }
+
+    /// Adds time for which I/Os of a group waited where they come from, since this channel was full
+    /// for them, to what [`Volume::held`] says of the group: only its owner knows of them.
+    #[cold]
+    pub fn count_back_pressure(&mut self, group: GroupId, ns: u64) {
+        self.sub.throttle.count_hold(group, Hold::BackPressure, ns);
     }
 
     /// Bios that wait for limits of their groups: no drive has them.

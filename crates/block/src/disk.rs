@@ -34,6 +34,7 @@ use millrace_machine::{CpuId, Doorbell, Lock, Machine, Meter, NodeId, Order, Top
 use crate::account::DiskStats;
 use crate::account::failures::{Failure, FailureLog, Failures};
 use crate::account::held::{DriveHolds, HeldSnapshot};
+use crate::account::histogram::Snapshot;
 use crate::account::ledger::Ledger;
 use crate::account::stats::StatsSnapshot;
 use crate::bio::error::{Error, ErrorKind};
@@ -113,6 +114,12 @@ impl<M: Machine> Accounts<M> {
     pub(crate) fn held(&self) -> BTreeMap<GroupId, HeldSnapshot> {
         let holds = self.rare.lock().holds.clone();
         holds.map_or_else(BTreeMap::new, |holds| holds.held())
+    }
+
+    /// How long requests of groups with targets were at the drive.
+    pub(crate) fn service(&self) -> BTreeMap<GroupId, Snapshot> {
+        let holds = self.rare.lock().holds.clone();
+        holds.map_or_else(BTreeMap::new, |holds| holds.service())
     }
 
     /// Notes an I/O that ends with an error.

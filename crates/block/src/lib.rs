@@ -27,8 +27,9 @@ mod trace;
 mod volume;
 
 pub use account::failures::{Failure, Failures};
-pub use account::held::{HeldSnapshot, Hold};
+pub use account::held::HeldSnapshot;
 pub use account::histogram::{Snapshot, bucket_of, bucket_start};
+pub use account::hold::Hold;
 pub use account::stats::{BATCH_SIZES, OpSnapshot, StatsSnapshot};
 pub use account::tenants::{TenantOpSnapshot, TenantSnapshot};
 pub use bio::buffer::{BUFFER_ALIGN, Buffer};
@@ -56,7 +57,9 @@ pub use queue::scheduler::cost::{CostModel, OpCost, OpRates};
 pub use queue::scheduler::deadline::{Deadline, DeadlineConfig};
 pub use queue::scheduler::fair::Fair;
 pub use queue::scheduler::latency::Latency;
-pub use queue::scheduler::{Batch, Chain, Done, Leftover, Pick, Scheduler, SchedulerKind};
+pub use queue::scheduler::{
+    Batch, Chain, Done, DriveTags, Leftover, Pick, Scheduler, SchedulerKind,
+};
 pub use queue::tag::TagSet;
 pub use trace::blktrace;
 pub use trace::entry::Entry;

@@ -13,6 +13,7 @@ pub(crate) mod resize;
 pub(crate) mod serving;
 pub(crate) mod stripe;
 
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -21,6 +22,7 @@ use alloc::vec::Vec;
 use millrace_machine::{Machine, Order, Word};
 
 use crate::account::held::HeldSnapshot;
+use crate::account::histogram::Snapshot;
 use crate::account::tenants::{TenantLedger, TenantSnapshot};
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
@@ -307,8 +309,8 @@ impl<M: Machine> Volume<M> {
         self.tenants.sums(|payer| payer.group).into_iter().collect()
     }
 
-    /// What held I/Os of each group so far: of limits what is on its way again, of schedulers also
-    /// what still waits. A part of an I/O that was split counts at its drive.
+    /// What held I/Os of each group so far; those that still wait count up to now. A part of an I/O
+    /// that was split counts at its drive.
     #[must_use]
     pub fn held(&self) -> Vec<(GroupId, HeldSnapshot)> {
         let mut sums = self.tenants.held();
@@ -316,6 +318,14 @@ impl<M: Machine> Volume<M> {
             sums.entry(group).or_default().merge(&held);
         }
         sums.into_iter().collect()
+    }
+
+    /// How long requests of groups with a latency target were at each drive, in the order of the
+    /// drives: from when its scheduler named them to when the driver had answered. Only `fair` and
+    /// `latency` count it.
+    #[must_use]
+    pub fn service_by_group(&self) -> Vec<BTreeMap<GroupId, Snapshot>> {
+        self.disks.iter().map(|disk| disk.accounts.service()).collect()
     }
 
     /// What an I/O costs its drives, as the settings of the first one say.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, GroupConfig, GroupId, GroupLimits,
-    Groups, Reject, Status, Volume,
+    Groups, Op, Reject, Status, Volume,
 };
 use millrace_machine::Native;
 use support::TestDrive;
@@ -79,6 +79,21 @@ fn a_group_that_waits_leaves_most_of_the_channel_to_others() {
     assert_eq!(rig.channel.in_flight(), 6);
     rig.channel.lift_limits();
     assert_eq!(rig.channel.wait(6, |one| assert!(one.status.is_ok())), 6);
+}
+
+#[test]
+fn a_channel_knows_at_once_for_which_operations_a_group_is_limited() {
+    let mut rig = Rig::new();
+    let parent = rig.groups.open(GroupConfig::new("parent")).unwrap();
+    let child = GroupConfig { parent: Some(parent), ..GroupConfig::new("child") };
+    let child = rig.groups.open(child).unwrap();
+    assert!(!rig.channel.is_limited(child, Op::Write));
+    let limits = GroupLimits { write_iops: Some(1), ..GroupLimits::default() };
+    let limited = GroupConfig { limits, ..GroupConfig::new("parent") };
+    rig.groups.set(parent, limited).unwrap();
+    assert!(rig.channel.is_limited(child, Op::Write) && rig.channel.is_limited(parent, Op::Write));
+    assert!(!rig.channel.is_limited(child, Op::Read));
+    assert!(!rig.channel.is_limited(GroupId::DEFAULT, Op::Write));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! What held I/Os of a group, by reason, as a volume says it.
 //!
 //! On the drive made for tests: it keeps requests until it is told to go on, or refuses some. Times
-//! are bounded from below only, by how long the test slept.
+//! are bounded from below only, by how long the test slept. What waits is looked at while it does,
+//! and after.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod support;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, GroupConfig, GroupId, GroupLimits,
-    Groups, HeldSnapshot, Hold, SchedulerKind, Volume,
+    Groups, HeldSnapshot, Hold, LatencyTarget, Priority, SchedulerKind, Snapshot, Volume,
 };
 use millrace_machine::Native;
 use support::{Knobs, TestDrive};
@@ -31,9 +32,12 @@ struct Rig {
 
 /// A drive of two tags.
 fn rig(kind: SchedulerKind, limits: GroupLimits) -> Rig {
+    rig_on(TestDrive { queues: 1, depth: 2, ..TestDrive::new(4096) }, kind, limits)
+}
+
+fn rig_on(drive: TestDrive, kind: SchedulerKind, limits: GroupLimits) -> Rig {
     let groups = Groups::new();
     let gold = groups.open(GroupConfig { limits, ..GroupConfig::new("gold") }).unwrap();
-    let drive = TestDrive { queues: 1, depth: 2, ..TestDrive::new(4096) };
     let knobs = Arc::clone(&drive.knobs);
     let config = DiskConfig { groups: Some(Arc::clone(&groups)), ..DiskConfig::default() };
     let disk = Disk::new(Box::new(drive), config).unwrap();
@@ -124,4 +128,132 @@ fn what_waits_for_a_limit_is_its_groups_and_the_limit_is_booked_ahead() {
     assert_mostly(rig.held(), Hold::Limit, Duration::from_millis(57), SchedulerKind::None);
     std::thread::sleep(SLEEP);
     assert!(rig.groups.booked().is_empty());
+}
+
+#[test]
+fn the_time_at_the_drive_is_known_of_a_group_with_a_target_alone_or_not() {
+    for kind in KINDS {
+        let mut rig = rig(kind, GroupLimits::default());
+        let volume = Arc::clone(&rig.volume);
+        let found = || volume.service_by_group().remove(0).into_iter().collect::<Vec<_>>();
+        rig.submit(1);
+        rig.end(1);
+        assert!(found().is_empty(), "{kind:?}: it has no target");
+        let latency_target = Some(LatencyTarget::Mean(1_000_000));
+        rig.groups.set(rig.gold, GroupConfig { latency_target, ..GroupConfig::new("") }).unwrap();
+        for _ in 0..3 {
+            rig.knobs.held.store(true, Ordering::SeqCst);
+            rig.submit(1);
+            std::thread::sleep(SLEEP);
+            rig.knobs.held.store(false, Ordering::SeqCst);
+            rig.end(1);
+        }
+        if kind != SchedulerKind::Latency {
+            assert!(found().is_empty(), "{kind:?} keeps no targets");
+            continue;
+        }
+        let times = found();
+        let [(group, at_drive)] = &times[..] else { panic!("{kind:?}: {times:?}") };
+        assert_eq!((*group, at_drive.count()), (rig.gold, 3));
+        assert!(u128::from(at_drive.sum_ns()) >= SLEEP.as_nanos() * 3, "{at_drive:?}");
+        // What is over is not forgotten with the scheduler.
+        volume.disks()[0].set_scheduler(SchedulerKind::None).unwrap();
+        assert_eq!(found(), times);
+    }
+}
+
+#[test]
+fn of_a_group_with_a_target_nothing_goes_past_the_scheduler() {
+    // A queue for each thread, where a batch could go the short way.
+    let mut rig = rig_on(TestDrive::new(4096), SchedulerKind::Latency, GroupLimits::default());
+    let latency_target = Some(LatencyTarget::Mean(1_000_000));
+    rig.groups.set(rig.gold, GroupConfig { latency_target, ..GroupConfig::new("") }).unwrap();
+    for _ in 0..200 {
+        rig.submit(1);
+        rig.end(1);
+    }
+    let times = rig.volume.service_by_group().remove(0);
+    assert_eq!(times.get(&rig.gold).map(Snapshot::count), Some(200));
+}
+
+#[test]
+fn what_waits_for_a_limit_is_counted_while_it_waits() {
+    let limits = GroupLimits { iops: Some(2), burst_ns: 1_000_000, ..GroupLimits::default() };
+    let mut rig = rig(SchedulerKind::None, limits);
+    rig.submit(2);
+    std::thread::sleep(SLEEP);
+    let held = rig.held();
+    assert_mostly(held, Hold::Limit, SLEEP, SchedulerKind::None);
+    assert!(held.waiting == 1 && u128::from(held.waiting_ns) >= SLEEP.as_nanos(), "{held:?}");
+    std::thread::sleep(SLEEP);
+    assert_mostly(rig.held(), Hold::Limit, SLEEP * 2, SchedulerKind::None);
+    rig.channel.lift_limits();
+    rig.end(2);
+    let ended = rig.held();
+    std::thread::sleep(SLEEP);
+    assert_eq!(rig.held(), ended, "nothing waits any more");
+    assert_eq!((ended.waiting, ended.waiting_ns), (0, 0));
+}
+
+#[test]
+fn what_waits_in_a_scheduler_is_counted_while_it_waits_and_of_a_channel_that_goes_not_after() {
+    for kind in KINDS {
+        let mut rig = rig(kind, GroupLimits::default());
+        rig.knobs.held.store(true, Ordering::SeqCst);
+        rig.submit(8);
+        std::thread::sleep(SLEEP);
+        let held = rig.held();
+        // Two have the tags.
+        assert_mostly(held, Hold::NoTag, SLEEP * 6, kind);
+        assert_eq!(held.waiting, 6, "{kind:?}: {held:?}");
+        assert!(u128::from(held.waiting_ns) >= (SLEEP * 6).as_nanos(), "{kind:?}: {held:?}");
+        rig.knobs.held.store(false, Ordering::SeqCst);
+        rig.end(8);
+        let ended = rig.held();
+        assert_eq!((ended.waiting, ended.waiting_ns), (0, 0), "{kind:?}");
+        std::thread::sleep(SLEEP);
+        assert_eq!(rig.held(), ended, "{kind:?}");
+    }
+}
+
+#[test]
+fn the_one_io_of_a_group_beside_a_deep_one_is_counted_while_it_waits() {
+    for kind in KINDS {
+        let mut rig = rig(kind, GroupLimits::default());
+        let one = rig.groups.open(GroupConfig::new("one")).unwrap();
+        rig.knobs.held.store(true, Ordering::SeqCst);
+        rig.submit(8);
+        let bio = Bio::read(4000, Buffer::new(4096)).with_group(one);
+        rig.channel.submit(bio).unwrap();
+        rig.channel.flush();
+        std::thread::sleep(SLEEP);
+        let held = rig.volume.held().into_iter().find(|(group, _)| *group == one);
+        let held = held.map_or(HeldSnapshot::default(), |(_, held)| held);
+        assert_mostly(held, Hold::NoTag, SLEEP, kind);
+        assert_eq!(held.waiting, 1, "{kind:?}");
+        rig.knobs.held.store(false, Ordering::SeqCst);
+        rig.end(9);
+    }
+}
+
+#[test]
+fn under_deadline_what_is_of_a_lower_priority_waits_for_what_is_of_a_higher_one() {
+    let mut rig = rig(SchedulerKind::Deadline, GroupLimits::default());
+    let terms = GroupConfig { priority: Priority::Realtime, ..GroupConfig::new("") };
+    rig.groups.set(rig.gold, terms).unwrap();
+    let slow = rig.groups.open(GroupConfig::new("slow")).unwrap();
+    rig.knobs.held.store(true, Ordering::SeqCst);
+    rig.submit(6);
+    let bio = Bio::read(4000, Buffer::new(4096)).with_group(slow);
+    rig.channel.submit(bio).unwrap();
+    rig.channel.flush();
+    // One of gold ends, and the next of gold goes before the other group's.
+    rig.knobs.let_go.store(1, Ordering::SeqCst);
+    rig.channel.wait(1, |done| assert!(done.status.is_ok()));
+    std::thread::sleep(SLEEP);
+    let held = rig.volume.held().into_iter().find(|(group, _)| *group == slow);
+    let held = held.map_or(HeldSnapshot::default(), |(_, held)| held);
+    assert_mostly(held, Hold::Priority, SLEEP, SchedulerKind::Deadline);
+    rig.knobs.held.store(false, Ordering::SeqCst);
+    rig.end(6);
 }

@@ -32,7 +32,7 @@ enum Verb {
     Top(verbs::top::Args),
     /// Print how long a running daemon's threads wait for its locks
     Locks(verbs::locks::Args),
-    /// Change a running daemon: let a volume grow with its drives
+    /// Change a running daemon: schedulers, groups, sizes; say why it is slow
     Ctl(verbs::ctl::Args),
     /// Measure drives, designs and servers, in fio's words
     Bench(Box<verbs::bench::BenchArgs>),

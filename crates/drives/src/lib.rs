@@ -28,7 +28,7 @@ pub use fault::{
 pub use file::{Aio, Direct, FileAccess, FileConfig, FileCounters, FileDriver, lock_refusal};
 pub use model::{
     ModelConfig, ModelContents, ModelController, ModelDisk, ModelDriver, ModelIo, ModelIoKind,
-    ModelPreset, ModelTiming, Timing, model_presets,
+    ModelPreset, ModelTiming, Timing, UsualTimes, model_presets, usual_times,
 };
 pub use null::NullDriver;
 pub use open::{Measured, Opened, check, measure, open, open_on};

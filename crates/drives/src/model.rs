@@ -17,6 +17,7 @@ mod preset;
 mod queue;
 mod rotating;
 mod timing;
+mod usual;
 
 use std::sync::{Arc, Mutex};
 
@@ -30,11 +31,13 @@ pub use config::{ModelConfig, ModelContents, ModelTiming};
 pub use controller::ModelController;
 use controller::Port;
 pub use io::{ModelIo, ModelIoKind};
+pub use open::usual_times;
 pub(crate) use open::{MODEL_KEYS, config_of};
 pub use preset::{ModelPreset, model_presets};
 use queue::ModelQueue;
 pub use rotating::ModelDisk;
 pub use timing::Timing;
+pub use usual::UsualTimes;
 
 use crate::store::Store;
 

@@ -168,6 +168,12 @@ impl GroupSeats {
         Some(state.seats.len() - 1)
     }
 
+    /// Whether a group is that of a client which has left, and of no other one yet.
+    #[must_use]
+    pub fn is_left(&self, group: GroupId) -> bool {
+        lock(&self.state).seats.iter().any(|(seat, clients)| *seat == group && *clients == 0)
+    }
+
     fn leave(&self, group: GroupId) {
         let mut state = lock(&self.state);
         if let Some((_, clients)) = state.seats.iter_mut().find(|(seat, _)| *seat == group) {
@@ -194,11 +200,14 @@ mod tests {
 
     #[test]
     fn a_client_has_a_group_of_its_own_and_leaves_it_to_the_next_one() {
-        let (groups, clients, _) = seats();
+        let (groups, clients, seats) = seats();
         let name = |seat: &Seat| groups.config(seat.group()).unwrap().name;
         let (one, two) = (clients.enter(), clients.enter());
         assert_eq!((name(&one), name(&two)), ("gold/1".to_owned(), "gold/2".to_owned()));
+        assert!(!seats.is_left(one.group()) && !seats.is_left(seats.group()));
+        let left = one.group();
         drop(one);
+        assert!(seats.is_left(left) && !seats.is_left(two.group()));
         let (again, three) = (clients.enter(), clients.enter());
         assert_eq!((name(&again), name(&three)), ("gold/1".to_owned(), "gold/3".to_owned()));
         assert_eq!(groups.list().len(), 5, "default, gold and three clients");

@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Counter, Lock, Machine};
 
-use crate::account::held::{HeldSnapshot, HeldStats};
+use crate::account::held::{HeldLedger, HeldSnapshot, HeldStats};
 use crate::account::histogram::{Histogram, Snapshot, bucket_of};
 use crate::account::ledger::{Entry, Ledger};
 use crate::bio::group_id::GroupId;
@@ -118,7 +118,7 @@ struct Accounts<M: Machine> {
     tenants: Ledger<TenantStats<M>>,
     /// What held I/Os before they were plugged.
     /// Made when something is first held; boxed, so that the lock's value stays a cache line.
-    held: Option<Box<Ledger<HeldStats<M>>>>,
+    held: Option<Box<HeldLedger<M>>>,
 }
 
 impl<M: Machine> TenantLedger<M> {
@@ -129,12 +129,12 @@ impl<M: Machine> TenantLedger<M> {
 
     /// Takes in an account of what was held.
     pub(crate) fn open_held(&self, account: HeldStats<M>) -> Arc<HeldStats<M>> {
-        self.0.lock().held.get_or_insert_with(|| Box::new(Ledger::new())).open(account)
+        self.0.lock().held.get_or_insert_with(|| Box::new(HeldLedger::new())).open(account)
     }
 
     /// What held I/Os of each group.
     pub(crate) fn held(&self) -> BTreeMap<GroupId, HeldSnapshot> {
-        self.0.lock().held.as_ref().map_or_else(BTreeMap::new, |held| held.sums())
+        self.0.lock().held.as_mut().map_or_else(BTreeMap::new, |held| held.held())
     }
 
     /// Sums by what `key` makes of whoever pays: tenants, or groups.

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 
 use millrace_machine::Machine;
 
-use crate::account::held::Hold;
+use crate::account::hold::Hold;
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
 use crate::bio::limits::MAX_DATA_SECTORS;

@@ -13,8 +13,10 @@ use alloc::vec::Vec;
 
 use millrace_machine::Machine;
 
-use crate::account::held::{Hold, Holds};
+use crate::account::held::Holds;
+use crate::account::hold::Hold;
 use crate::account::tenants::TenantLedger;
+use crate::account::waits::Said;
 use crate::bio::group_id::GroupId;
 use crate::bio::{Bio, Op, SectorCount};
 use crate::chain::slot::{BioList, BioRef};
@@ -24,8 +26,9 @@ use crate::group::view::{GroupRow, GroupView};
 
 /// Longest sleep while bios wait: limits may be changed meanwhile.
 const LOOK_NS: u64 = 20_000_000;
-/// How far ahead of its time a bio gets it, unless it is the first in its line.
-const AHEAD_NS: u64 = 20_000_000;
+/// How far ahead of its time a bio gets it, unless it is the first in its line: as long waits a
+/// client of depth 1 behind a deep one under the same limit.
+const AHEAD_NS: u64 = 1_000_000;
 /// The time of a bio that has none yet.
 const NO_TIME: u64 = u64::MAX;
 /// Levels of groups.
@@ -78,8 +81,8 @@ pub(crate) struct Throttle<M: Machine> {
     /// When the last one that began to wait may go on.
     pub(crate) held_until_ns: u64,
     lines: Vec<Line<M>>,
-    /// How many wait of each group that ever had limits.
-    held_of: Vec<u32>,
+    /// How many wait of each group that ever had limits, and whose account says so.
+    held_of: Vec<(Said, GroupId)>,
     next_ns: u64,
     /// The volume's accounts, and those of this channel.
     ledger: Arc<TenantLedger<M>>,
@@ -142,12 +145,12 @@ impl<M: Machine> Throttle<M> {
             let mut all = line.timed.take();
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
-                self.count_out(&slot);
+                self.count_out(&slot, now_ns);
                 // One that may go at once has a time that has come.
                 if let Some(mut slot) = self.pass_from(Way::from(line.gate.0 * GATES), slot, now_ns)
                 {
                     slot.dev_sector = 0;
-                    self.hold(slot, LEVELS * GATES);
+                    self.hold(slot, LEVELS * GATES, now_ns);
                 }
             }
         }
@@ -159,9 +162,20 @@ impl<M: Machine> Throttle<M> {
     /// queue length thresholds for shared-memory packet switches", 1998.
     #[cold]
     pub(crate) fn is_full(&self, group: GroupId) -> bool {
-        let held = self.held_of.get(usize::from(group.0)).copied().unwrap_or(0);
+        let held = self.held_of.get(usize::from(group.0)).map_or(0, |(said, _)| said.waiting());
         let room = self.held_max.saturating_sub(self.held);
         2 * held >= room && (held > 0 || self.view.is_limited(group))
+    }
+
+    /// Whether some gate on the way of a group's bios of this operation takes a toll, by the table
+    /// of groups as it is now.
+    #[inline]
+    pub(crate) fn is_limited(&mut self, group: GroupId, op: Op) -> bool {
+        if self.is_old() {
+            self.renew(M::now());
+        }
+        let has_toll = |place| self.gates_at(group, place, op).is_some();
+        self.view.has_limits && (0..LEVELS * GATES).any(has_toll)
     }
 
     /// All that wait.
@@ -178,7 +192,7 @@ impl<M: Machine> Throttle<M> {
             while let Some(slot) = all.pop_front() {
                 match is_meant(&slot.bio) {
                     true => {
-                        self.count_out(&slot);
+                        self.count_out(&slot, M::now());
                         taken.push_back(slot);
                     }
                     false => self.lines[at].behind.push_back(slot),
@@ -199,7 +213,7 @@ impl<M: Machine> Throttle<M> {
             for (mut all, unpaid) in [(timed, place + 1), (behind, place)] {
                 while let Some(slot) = all.pop_front() {
                     if is_meant(&slot.bio) {
-                        self.count_out(&slot);
+                        self.count_out(&slot, M::now());
                         self.pay(&slot, unpaid);
                         taken.push_back(slot);
                         continue;
@@ -247,13 +261,13 @@ impl<M: Machine> Throttle<M> {
                 && line.is_ahead(now_ns)
             {
                 slot.dev_sector = NO_TIME;
-                self.hold(slot, place);
+                self.hold(slot, place, now_ns);
                 return None;
             }
             let due_ns = gates.reserve(tolls, (stage, op, sectors_of(&slot)), now_ns);
             if due_ns > now_ns {
                 slot.dev_sector = due_ns;
-                self.hold(slot, place);
+                self.hold(slot, place, now_ns);
                 return None;
             }
         }
@@ -272,14 +286,10 @@ impl<M: Machine> Throttle<M> {
     }
 
     /// Keeps a bio until the time in it, if it has one, else until it may ask for one.
-    fn hold(&mut self, slot: BioRef<M>, place: usize) {
+    fn hold(&mut self, slot: BioRef<M>, place: usize, now_ns: u64) {
         let (group, read) = (slot.bio.payer.group, slot.op() == Op::Read);
-        let of_group = usize::from(group.0);
-        if self.held_of.len() <= of_group {
-            self.held_of.resize(of_group + 1, 0);
-        }
         self.held += 1;
-        self.held_of[of_group] += 1;
+        self.say(group, now_ns, |said| said.with(slot.q_ns));
         let gate = (place / GATES, place % GATES, read);
         let known = self.lines.iter().position(|line| line.group == group && line.gate == gate);
         let at = known.unwrap_or_else(|| {
@@ -298,9 +308,23 @@ impl<M: Machine> Throttle<M> {
     }
 
     /// A bio waits no longer.
-    fn count_out(&mut self, slot: &BioRef<M>) {
+    fn count_out(&mut self, slot: &BioRef<M>, now_ns: u64) {
         self.held -= 1;
-        self.held_of[usize::from(slot.bio.payer.group.0)] -= 1;
+        self.say(slot.bio.payer.group, now_ns, |said| said.without(slot.q_ns));
+    }
+
+    /// Says in a group's account how many wait from now on.
+    fn say(&mut self, group: GroupId, now_ns: u64, next: impl FnOnce(Said) -> Said) {
+        let of_group = usize::from(group.0);
+        if self.held_of.len() <= of_group {
+            self.held_of.resize(of_group + 1, (Said::all(Some(Hold::Limit), 0, 0), group));
+        }
+        let (said, known) = &mut self.held_of[of_group];
+        if said.waiting() == 0 {
+            *known = self.view.known(group);
+        }
+        let account = self.holds.of(*known, |account| self.ledger.open_held(account));
+        account.say(said, next(*said), now_ns);
     }
 
     /// When the first of those that wait may go on, if any waits; limits may change before that.
@@ -320,9 +344,8 @@ impl<M: Machine> Throttle<M> {
         let mut at = 0;
         while at < self.lines.len() {
             while let Some((slot, next)) = self.next_of(at, now_ns) {
-                self.count_out(&slot);
+                self.count_out(&slot, now_ns);
                 if let Some(mut slot) = self.pass_from(next, slot, now_ns) {
-                    self.count(&slot, now_ns);
                     slot.mark_admitted(now_ns);
                     due.push_back(slot);
                 }
@@ -354,16 +377,21 @@ impl<M: Machine> Throttle<M> {
             all.append(&mut line.timed);
             all.append(&mut line.behind);
         }
-        self.held_of.clear();
+        let now_ns = if all.is_empty() { 0 } else { M::now() };
+        for group in 0..self.held_of.len() as u16 {
+            if self.held_of[usize::from(group)].0.waiting() > 0 {
+                self.say(GroupId(group), now_ns, |said| Said::all(said.hold, 0, 0));
+            }
+        }
         (self.held, self.is_on, self.groups) = (0, false, None);
         all
     }
 
-    /// What it waited for limits is in its group's account.
-    fn count(&mut self, slot: &BioRef<M>, now_ns: u64) {
-        let group = self.view.known(slot.bio.payer.group);
-        let account = self.holds.of(group, |account| self.ledger.open_held(account));
-        account.add(Hold::Limit, now_ns.saturating_sub(slot.q_ns));
+    /// Adds waiting time to a group's account.
+    #[cold]
+    pub(crate) fn count_hold(&mut self, group: GroupId, hold: Hold, ns: u64) {
+        let group = self.view.known(group);
+        self.holds.of(group, |account| self.ledger.open_held(account)).add(hold, ns);
     }
 
     fn earliest(&self) -> u64 {

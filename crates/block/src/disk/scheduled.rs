@@ -12,7 +12,9 @@ use alloc::sync::Arc;
 
 use millrace_machine::Machine;
 
-use crate::account::held::{DriveHolds, Hold};
+use crate::account::decisions::Decision;
+use crate::account::held::DriveHolds;
+use crate::account::hold::Hold;
 use crate::bio::Op;
 use crate::bio::error::{Error, ErrorKind};
 use crate::chain::slot::BioList;
@@ -22,7 +24,7 @@ use crate::group::Groups;
 use crate::queue::scheduler::deadline::{Deadline, DeadlineConfig};
 use crate::queue::scheduler::fair::Fair;
 use crate::queue::scheduler::latency::Latency;
-use crate::queue::scheduler::{Pick, Scheduler, SchedulerKind, Scheduling};
+use crate::queue::scheduler::{DriveTags, Pick, Scheduler, SchedulerKind, Scheduling};
 use crate::queue::tag::TagBatch;
 use crate::queue::{HardwareQueue, Serve};
 use crate::trace::note::Remark;
@@ -41,7 +43,8 @@ impl<M: Machine> Disk<M> {
             }
             SchedulerKind::Deadline => {
                 let deadline = Deadline::new(DeadlineConfig::default(), self.hctxs.len())
-                    .with_groups(self.config.groups.clone());
+                    .with_groups(self.config.groups.clone())
+                    .accounting_to(&holds_of(self));
                 set_all(self, Some(kind), |hctx| deadline.queue(hctx))
             }
             SchedulerKind::Fair => {
@@ -49,7 +52,7 @@ impl<M: Machine> Disk<M> {
                     &holds_of(self),
                     &groups_of(self),
                     self.config.cost,
-                    queues_tags(self),
+                    tags_of(self),
                 );
                 set_all(self, Some(kind), |hctx| fair.queue(hctx))
             }
@@ -58,7 +61,7 @@ impl<M: Machine> Disk<M> {
                     &holds_of(self),
                     &groups_of(self),
                     self.config.cost,
-                    queues_tags(self),
+                    tags_of(self),
                 );
                 set_all(self, Some(kind), |hctx| latency.queue(hctx))
             }
@@ -92,11 +95,12 @@ impl<M: Machine> Disk<M> {
 }
 
 /// How many hardware queues a drive has, and how many tags those have together.
-fn queues_tags<M: Machine>(disk: &Disk<M>) -> (usize, u32) {
+fn tags_of<M: Machine>(disk: &Disk<M>) -> DriveTags {
     let first = &disk.hctxs[0].tags;
     let is_own = |at: &usize| *at == 0 || !Arc::ptr_eq(&disk.hctxs[*at].tags, first);
     let sets = (0..disk.hctxs.len()).filter(is_own).count() as u32;
-    (disk.hctxs.len(), first.depth_with_reserved().saturating_mul(sets))
+    let tags = first.depth_with_reserved().saturating_mul(sets);
+    DriveTags { queues: disk.hctxs.len(), tags }
 }
 
 /// What held I/Os in a drive's scheduler.
@@ -148,6 +152,9 @@ pub(crate) fn dispatch<M: Machine>(
     mut now_ns: u64,
 ) -> u32 {
     insert(visit, serve);
+    if visit.run.trace.is_some() {
+        now_ns = watch(visit, serve, now_ns);
+    }
     // Only flushes are left there.
     let mut sent = visit.dispatch_staged(serve, now_ns);
     let tags = &*visit.hctx.tags;
@@ -167,7 +174,7 @@ pub(crate) fn dispatch<M: Machine>(
             Pick::Chain(chain) => chain,
             Pick::WaitUntil(wake_ns) => {
                 if visit.run.trace.is_some() && scheduling.begins_rest(now_ns, wake_ns) {
-                    visit.trace().note(Remark::Rests, wake_ns.saturating_sub(now_ns));
+                    visit.trace().note(Remark::Rests(None), wake_ns.saturating_sub(now_ns));
                 }
                 visit.run.wake_at(wake_ns);
                 break;
@@ -179,7 +186,7 @@ pub(crate) fn dispatch<M: Machine>(
             match visit.take_tags(chain.head(), want) {
                 Some(taken) => batch = taken,
                 None => {
-                    scheduling.put_back(chain);
+                    scheduling.put_back(chain, now_ns);
                     stop = Hold::NoTag;
                     break;
                 }
@@ -198,7 +205,34 @@ pub(crate) fn dispatch<M: Machine>(
     if let Some(scheduling) = &serve.scheduling {
         scheduling.stop(hctx, stop);
     }
+    if visit.run.trace.is_some() {
+        note_decisions(visit, serve);
+    }
     sent
+}
+
+/// Has the queue's scheduler tell of what it decides, since this visitor records; the time.
+#[cold]
+fn watch<M: Machine>(visit: &Visit<'_, M>, serve: &Serve<M>, now_ns: u64) -> u64 {
+    let Some(scheduling) = &serve.scheduling else { return now_ns };
+    let now_ns = if now_ns == 0 { M::now() } else { now_ns };
+    scheduling.watch(visit.hctx.number, now_ns);
+    now_ns
+}
+
+/// For the recorder, what the queue's scheduler decided.
+#[cold]
+fn note_decisions<M: Machine>(visit: &mut Visit<'_, M>, serve: &Serve<M>) {
+    let hctx = visit.hctx.number;
+    let Some(scheduling) = &serve.scheduling else { return };
+    for decision in scheduling.decisions(hctx) {
+        let (remark, time_ns) = match decision {
+            Decision::Held(group, hold, depth) => (Remark::Held(group, hold, depth), 0),
+            Decision::Depth(depth) => (Remark::Depth(hctx, depth), 0),
+            Decision::Rests(group, hold, rest_ns) => (Remark::Rests(Some((group, hold))), rest_ns),
+        };
+        visit.trace().note(remark, time_ns);
+    }
 }
 
 /// Moves what is staged into the scheduler, but for flushes.

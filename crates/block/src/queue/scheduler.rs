@@ -17,11 +17,15 @@ pub(crate) mod share;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::mem::forget;
 
 use millrace_machine::Machine;
 
-use crate::account::held::{DriveHolds, Hold, Holds};
+use crate::account::decisions::Decision;
+use crate::account::held::{DriveHolds, HeldStats, Holds};
+use crate::account::hold::Hold;
+use crate::account::waits::Said;
 use crate::bio::group_id::GroupId;
 use crate::bio::limits::QueueLimits;
 use crate::bio::status::Status;
@@ -29,6 +33,9 @@ use crate::bio::{Op, OpFlags, Sector, SectorCount};
 use crate::chain::merge::{Merged, try_merge};
 use crate::chain::slot::{BioList, BioRef, Slot};
 use crate::queue::request::Tag;
+
+/// That a scheduler names nothing is noted once in this time.
+const REST_NOTED_NS: u64 = 10_000_000;
 
 /// The schedulers that the layer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -184,6 +191,15 @@ pub enum Pick<M: Machine> {
     Nothing,
 }
 
+/// How many hardware queues a drive has, and how many tags those have together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DriveTags {
+    /// Hardware queues, 1 or more.
+    pub queues: usize,
+    /// Tags of all of them, 1 or more.
+    pub tags: u32,
+}
+
 /// A request that has come back from the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Done {
@@ -268,12 +284,16 @@ pub(crate) struct Scheduling<M: Machine> {
     /// What is in flight, by tag, and how much that is.
     issued: Box<[Issued]>,
     in_flight: u32,
-    /// Until when the scheduler names nothing, as it said last while somebody recorded.
+    /// Until when it is not noted again that the scheduler names nothing.
     rests_until_ns: u64,
     /// The drive's accounts of what is held.
     drive: Arc<DriveHolds<M>>,
-    /// What this queue counted of groups, unless the scheduler counts by itself.
+    /// What this queue counted of groups: what waits for a tag, and if the scheduler does not count
+    /// by itself, what waited in it.
     holds: Option<Holds<M>>,
+    /// The scheduler counts by itself.
+    counts: bool,
+    said: Said,
 }
 
 impl<M: Machine> Scheduling<M> {
@@ -284,7 +304,8 @@ impl<M: Machine> Scheduling<M> {
         depth: usize,
         drive: &Arc<DriveHolds<M>>,
     ) -> Self {
-        let counts = matches!(kind, Some(SchedulerKind::Fair | SchedulerKind::Latency));
+        // The layer's own do.
+        let counts = kind.is_some();
         Scheduling {
             kind,
             scheduler,
@@ -294,7 +315,9 @@ impl<M: Machine> Scheduling<M> {
             in_flight: 0,
             rests_until_ns: 0,
             drive: Arc::clone(drive),
-            holds: (!counts).then(Holds::new),
+            holds: None,
+            counts,
+            said: Said::default(),
         }
     }
 
@@ -338,24 +361,57 @@ impl<M: Machine> Scheduling<M> {
     /// The chain that goes to the driver next.
     pub(crate) fn next(&mut self, now_ns: u64) -> Pick<M> {
         match self.picked.take() {
-            Some(chain) => Pick::Chain(Chain(chain)),
+            Some(chain) => {
+                self.say_picked(chain.bio.payer.group, Said::all(self.said.hold, 0, 0), now_ns);
+                Pick::Chain(Chain(chain))
+            }
             None if self.len == 0 => Pick::Nothing,
             None => self.scheduler.next(now_ns),
         }
     }
 
-    /// Whether the scheduler, which names nothing until a time, did not say so before.
+    /// Whether it is to be noted that the scheduler names nothing until a time: if it does not tell
+    /// by itself what it decides, and was not noted so for a while.
     pub(crate) fn begins_rest(&mut self, now_ns: u64, until_ns: u64) -> bool {
-        let begins = self.rests_until_ns <= now_ns;
+        let begins = self.holds.is_some() && self.rests_until_ns <= now_ns;
         if begins {
-            self.rests_until_ns = until_ns;
+            self.rests_until_ns = until_ns.max(now_ns + REST_NOTED_NS);
         }
         begins
     }
 
+    /// Somebody records what the scheduler of hardware queue `hctx` decides.
+    pub(crate) fn watch(&self, hctx: u16, now_ns: u64) {
+        self.drive.watch(hctx.into(), now_ns);
+    }
+
+    /// What it decided since this was asked last, while somebody recorded.
+    pub(crate) fn decisions(&self, hctx: u16) -> Vec<Decision> {
+        self.drive.decisions(hctx.into()).take()
+    }
+
     /// Keeps a chain that `next` named until there is a tag for it.
-    pub(crate) fn put_back(&mut self, chain: Chain<M>) {
+    pub(crate) fn put_back(&mut self, chain: Chain<M>, now_ns: u64) {
+        if self.counts {
+            let said = Said::all(Some(Hold::NoTag), 1, chain.inserted_ns());
+            self.say_picked(chain.group(), said, now_ns);
+        }
         forget(self.picked.replace(chain.0));
+    }
+
+    /// Says whether a chain waits for a tag.
+    fn say_picked(&mut self, group: GroupId, next: Said, now_ns: u64) {
+        if next != self.said {
+            let mut said = self.said;
+            self.account_of(group).say(&mut said, next, now_ns);
+            self.said = said;
+        }
+    }
+
+    fn account_of(&mut self, group: GroupId) -> &HeldStats<M> {
+        let drive = &self.drive;
+        let holds = self.holds.get_or_insert_with(Holds::new);
+        holds.of(group, |account| drive.open(account))
     }
 
     /// A chain that `next` named becomes the request with this tag.
@@ -381,10 +437,10 @@ impl<M: Machine> Scheduling<M> {
     /// Accounts what a chain that goes to the driver now has waited, if the scheduler does not.
     #[inline]
     pub(crate) fn account(&mut self, chain: &Chain<M>, (hctx, now_ns): (u16, u64)) {
-        if let Some(holds) = &mut self.holds {
+        if !self.counts {
             let ns = now_ns.saturating_sub(chain.inserted_ns());
-            let account = holds.of(chain.group(), |account| self.drive.open(account));
-            account.add(self.drive.stopped_by(hctx.into()), ns);
+            let hold = self.drive.stopped_by(hctx.into());
+            self.account_of(chain.group()).add(hold, ns);
         }
     }
 
@@ -414,6 +470,8 @@ impl<M: Machine> Scheduling<M> {
     pub(crate) fn empty(&mut self) -> BioList<M> {
         let mut left = Leftover(BioList::new());
         if let Some(chain) = self.picked.take() {
+            let said = Said::all(self.said.hold, 0, 0);
+            self.say_picked(chain.bio.payer.group, said, M::now());
             left.0.push_back(chain);
         }
         self.scheduler.drain(&mut left);

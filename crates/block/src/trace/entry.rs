@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn a_note_is_an_entry_of_its_own_with_its_device_and_time() {
         use crate::trace::note::Remark;
-        let note = TraceNote { remark: Remark::Rests, time_ns: u64::MAX };
+        let note = TraceNote { remark: Remark::Rests(None), time_ns: u64::MAX };
         let (issue, group) = (step_word(&subject(), Step::InsertIssue(30)), subject().group);
         let words = [group_word(1000, group), issue, note_word(note)];
         assert_eq!(note_word(note), [0x4000_0002_0000_0000, u64::MAX]);

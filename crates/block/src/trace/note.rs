@@ -6,7 +6,7 @@
 
 use core::fmt;
 
-use crate::account::held::Hold;
+use crate::account::hold::Hold;
 use crate::bio::group_id::GroupId;
 
 /// What happened, and to whom.
@@ -16,8 +16,15 @@ pub enum Remark {
     Waits(GroupId, Hold),
     /// An I/O of the group goes on: the time for which it has waited.
     GoesOn(GroupId, Hold),
-    /// The drive's scheduler names nothing, although I/Os wait in it: the time for which.
-    Rests,
+    /// The drive's scheduler names nothing, although I/Os wait in it: the time for which, and, if
+    /// the scheduler says so, whose I/Os and what holds them.
+    Rests(Option<(GroupId, Hold)>),
+    /// The drive's scheduler begins to hold I/Os of the group. How many requests, of all that are
+    /// counted with the group's, a hardware queue may have at the drive: `u32::MAX` is any number.
+    Held(GroupId, Hold, u32),
+    /// So many reads and so many others may a hardware queue, by its number, have at the drive
+    /// from now on. Equal numbers: all together. `u32::MAX` is any number.
+    Depth(u16, [u32; 2]),
 }
 
 /// A remark, and the time that it is about.
@@ -25,44 +32,61 @@ pub enum Remark {
 pub struct TraceNote {
     /// What happened.
     pub remark: Remark,
-    /// In nanoseconds.
+    /// In nanoseconds; 0 if the remark is of no time.
     pub time_ns: u64,
 }
 
 const WAITS: u64 = 0;
 const GOES_ON: u64 = 1;
 const RESTS: u64 = 2;
+const RESTS_FOR: u64 = 3;
+const HELD: u64 = 4;
+const DEPTH: u64 = 5;
 
 impl TraceNote {
-    /// As numbers: what it is, in 36 bits, and the time.
+    /// As numbers: what it is, in 36 bits, and the time or the depth.
     pub(crate) fn parts(self) -> (u64, u64) {
-        let what = match self.remark {
-            Remark::Waits(group, hold) => WAITS << 32 | (hold as u64) << 16 | u64::from(group.0),
-            Remark::GoesOn(group, hold) => GOES_ON << 32 | (hold as u64) << 16 | u64::from(group.0),
-            Remark::Rests => RESTS << 32,
+        let of = |code: u64, group: GroupId, hold: Hold| {
+            code << 32 | (hold as u64) << 16 | u64::from(group.0)
         };
-        (what, self.time_ns)
+        match self.remark {
+            Remark::Waits(group, hold) => (of(WAITS, group, hold), self.time_ns),
+            Remark::GoesOn(group, hold) => (of(GOES_ON, group, hold), self.time_ns),
+            Remark::Rests(None) => (RESTS << 32, self.time_ns),
+            Remark::Rests(Some((group, hold))) => (of(RESTS_FOR, group, hold), self.time_ns),
+            Remark::Held(group, hold, depth) => (of(HELD, group, hold), depth.into()),
+            Remark::Depth(hctx, [reads, others]) => {
+                (DEPTH << 32 | u64::from(hctx), u64::from(others) << 32 | u64::from(reads))
+            }
+        }
     }
 
     /// The other way round; none if there is no such.
-    pub(crate) fn from_parts(what: u64, time_ns: u64) -> Option<TraceNote> {
+    pub(crate) fn from_parts(what: u64, number: u64) -> Option<TraceNote> {
         let group = GroupId(what as u16);
         let hold = Hold::ALL.get((what >> 16) as usize & 0xffff).copied();
         let remark = match what >> 32 {
             WAITS => Remark::Waits(group, hold?),
             GOES_ON => Remark::GoesOn(group, hold?),
-            RESTS => Remark::Rests,
+            RESTS => Remark::Rests(None),
+            RESTS_FOR => Remark::Rests(Some((group, hold?))),
+            HELD => Remark::Held(group, hold?, number as u32),
+            DEPTH => Remark::Depth(what as u16, [number as u32, (number >> 32) as u32]),
             _ => return None,
         };
-        Some(TraceNote { remark, time_ns })
+        let is_timed = !matches!(remark, Remark::Held(..) | Remark::Depth(..));
+        Some(TraceNote { remark, time_ns: if is_timed { number } else { 0 } })
     }
 
     /// The group that it is about, if it is about one.
     #[must_use]
     pub fn group(&self) -> Option<GroupId> {
         match self.remark {
-            Remark::Waits(group, _) | Remark::GoesOn(group, _) => Some(group),
-            Remark::Rests => None,
+            Remark::Waits(group, _) | Remark::GoesOn(group, _) | Remark::Held(group, ..) => {
+                Some(group)
+            }
+            Remark::Rests(of) => of.map(|(group, _)| group),
+            Remark::Depth(..) => None,
         }
     }
 
@@ -72,16 +96,57 @@ impl TraceNote {
     /// What writing says.
     pub fn write(&self, out: &mut impl fmt::Write, name: Option<&str>) -> fmt::Result {
         let us = self.time_ns / 1_000;
-        if let Some(group) = self.group() {
-            match name {
-                Some(name) => write!(out, "group {name} ")?,
-                None => write!(out, "group {} ", group.0)?,
-            }
-        }
+        let group = Named { group: self.group(), name };
         match self.remark {
-            Remark::Waits(_, hold) => write!(out, "waits {us} us: {}", hold.name()),
-            Remark::GoesOn(_, hold) => write!(out, "goes on after {us} us: {}", hold.name()),
-            Remark::Rests => write!(out, "scheduler rests {us} us"),
+            Remark::Waits(_, hold) => write!(out, "{group} waits {us} us: {}", hold.name()),
+            Remark::GoesOn(_, hold) => {
+                write!(out, "{group} goes on after {us} us: {}", hold.name())
+            }
+            Remark::Rests(None) => write!(out, "scheduler rests {us} us"),
+            Remark::Rests(Some((_, hold))) => {
+                write!(out, "scheduler rests {us} us: {group} held: {}", hold.name())
+            }
+            Remark::Held(_, hold, u32::MAX) => write!(out, "{group} held: {}", hold.name()),
+            Remark::Held(_, hold, depth) => {
+                write!(out, "{group} held: {} (depth {depth})", hold.name())
+            }
+            Remark::Depth(hctx, [reads, others]) if reads == others => {
+                write!(out, "scheduler depth {} (queue {hctx})", Bound(reads))
+            }
+            Remark::Depth(hctx, [reads, others]) => write!(
+                out,
+                "scheduler depth {} of reads, {} of writes (queue {hctx})",
+                Bound(reads),
+                Bound(others)
+            ),
+        }
+    }
+}
+
+/// A group as text.
+struct Named<'a> {
+    group: Option<GroupId>,
+    name: Option<&'a str>,
+}
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.name, self.group) {
+            (Some(name), _) => write!(f, "group {name}"),
+            (None, Some(group)) => write!(f, "group {}", group.0),
+            (None, None) => f.write_str("no group"),
+        }
+    }
+}
+
+/// A depth as text.
+struct Bound(u32);
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            u32::MAX => f.write_str("without bound"),
+            depth => write!(f, "{depth}"),
         }
     }
 }
@@ -94,14 +159,23 @@ mod tests {
     #[test]
     fn numbers_lead_back_to_each_note() {
         let group = GroupId(u16::MAX);
-        let of = |hold| [Remark::Waits(group, hold), Remark::GoesOn(group, hold)];
-        for remark in Hold::ALL.into_iter().flat_map(of).chain([Remark::Rests]) {
-            let note = TraceNote { remark, time_ns: u64::MAX };
+        let of = |hold| {
+            [
+                Remark::Waits(group, hold),
+                Remark::GoesOn(group, hold),
+                Remark::Rests(Some((group, hold))),
+                Remark::Held(group, hold, u32::MAX),
+            ]
+        };
+        let rest = [Remark::Rests(None), Remark::Depth(u16::MAX, [u32::MAX, 1])];
+        for remark in Hold::ALL.into_iter().flat_map(of).chain(rest) {
+            let is_timed = !matches!(remark, Remark::Held(..) | Remark::Depth(..));
+            let note = TraceNote { remark, time_ns: if is_timed { u64::MAX } else { 0 } };
             let (what, time_ns) = note.parts();
             assert!(what < 1 << 36);
             assert_eq!(TraceNote::from_parts(what, time_ns), Some(note));
         }
-        let unknown = [3 << 32, WAITS << 32 | 7 << 16].map(|what| TraceNote::from_parts(what, 0));
+        let unknown = [6 << 32, WAITS << 32 | 9 << 16].map(|what| TraceNote::from_parts(what, 0));
         assert_eq!(unknown, [None, None]);
     }
 
@@ -117,6 +191,14 @@ mod tests {
         assert_eq!(text(limit, None), "group 3 waits 1234 us: limit");
         let on = Remark::GoesOn(GroupId(3), Hold::Weight);
         assert_eq!(text(on, Some("gold")), "group gold goes on after 1234 us: weight");
-        assert_eq!(text(Remark::Rests, None), "scheduler rests 1234 us");
+        assert_eq!(text(Remark::Rests(None), None), "scheduler rests 1234 us");
+        let rests = Remark::Rests(Some((GroupId(3), Hold::Weight)));
+        assert_eq!(text(rests, Some("gold")), "scheduler rests 1234 us: group gold held: weight");
+        let held = |depth| Remark::Held(GroupId(3), Hold::LatencyTarget, depth);
+        assert_eq!(text(held(4), Some("gold")), "group gold held: latency-target (depth 4)");
+        assert_eq!(text(held(u32::MAX), Some("gold")), "group gold held: latency-target");
+        assert_eq!(text(Remark::Depth(1, [24, 24]), None), "scheduler depth 24 (queue 1)");
+        let apart = "scheduler depth without bound of reads, 4 of writes (queue 0)";
+        assert_eq!(text(Remark::Depth(0, [u32::MAX, 4]), None), apart);
     }
 }

@@ -22,6 +22,8 @@ pub struct Located<T> {
 pub struct Section<'a> {
     /// How it is called in messages, such as `[[drive]]`.
     pub title: String,
+    /// What stands before its keys in the text: `cost.`, or nothing.
+    prefix: String,
     /// Where it begins.
     pub line: usize,
     text: &'a str,
@@ -67,7 +69,7 @@ impl<'a> Section<'a> {
             value,
         };
         let entries = table.iter().map(entry).collect();
-        Section { title, line, text, entries, known: Vec::new() }
+        Section { title, prefix: String::new(), line, text, entries, known: Vec::new() }
     }
 
     fn take(&mut self, key: &'static str) -> Option<Entry<'a>> {
@@ -135,7 +137,8 @@ impl<'a> Section<'a> {
             problems.add(entry.line, text);
             return None;
         };
-        Some(Section::new(title, entry.line, self.text, table))
+        let prefix = format!("{key}.");
+        Some(Section { prefix, ..Section::new(title, entry.line, self.text, table) })
     }
 
     /// Takes all `[[key]]` sections out.
@@ -168,13 +171,14 @@ impl<'a> Section<'a> {
         let entry = self.take(key)?;
         let line = entry.line;
         let Some(text) = scalar(entry.value.get_ref()) else {
-            problems.add(line, format!("{key} must be one value, not a list or section"));
+            let text = format!("{}{key} must be one value, not a list or section", self.prefix);
+            problems.add(line, text);
             return None;
         };
         match parse(&text) {
             Ok(value) => Some(Located { value, line }),
             Err(error) => {
-                problems.add(line, format!("{key} = \"{text}\": {error}"));
+                problems.add(line, format!("{}{key} = \"{text}\": {error}", self.prefix));
                 None
             }
         }
@@ -264,12 +268,27 @@ impl<'a> Section<'a> {
     /// Reports each key that nobody has taken.
     pub fn finish(self, problems: &mut Problems) {
         for entry in &self.entries {
-            let like = nearest(&entry.key, self.known.iter().copied());
+            let like = match nearest(&entry.key, self.known.iter().copied()) {
+                none if none.is_empty() => elsewhere(&entry.key),
+                like => like,
+            };
             let known = self.known.join(", ");
             let text = format!("unknown key \"{}\" in {}{like}", entry.key, self.title);
             problems.add(entry.line, format!("{text} (known: {known})"));
         }
     }
+}
+
+/// For a key that is known in other sections only, often since it was pasted below the wrong one:
+/// in which.
+fn elsewhere(key: &str) -> String {
+    let sections = match key {
+        "scheduler" => "[[drive]] or [[volume]]",
+        "group" | "group-each" => "[[export]]",
+        "weight" | "latency-target" => "[[group]]",
+        _ => return String::new(),
+    };
+    format!("; it belongs to {sections}")
 }
 
 /// A name that fits a line of a message; others would be taken for lines of their own.

@@ -5,6 +5,7 @@
 //! group/members.rs. Pure.
 
 pub(super) mod members;
+pub mod targets;
 
 use millrace::{GroupConfig, LatencyTarget, Words};
 use millrace_drives::size_text;
@@ -112,6 +113,11 @@ pub fn set(group: &mut GroupConfig, key: &str, text: &str) -> Result<(), String>
             ))
         }
     }
+}
+
+/// Whether groups have a setting of that name.
+pub fn is_key(key: &str) -> bool {
+    key == "parent" || KEYS.iter().any(|known| known.name == key)
 }
 
 /// The keys of a group with their words: its weight, and what is not as it would be without.
@@ -232,6 +238,8 @@ pub struct RawGroup {
     pub parent: Option<Located<String>>,
     /// Its settings.
     pub config: GroupConfig,
+    /// Where its latency target is, if it has one.
+    pub target_line: Option<usize>,
 }
 
 /// The group of an `[[export]]`'s clients.
@@ -275,14 +283,18 @@ pub fn read(mut section: Section<'_>, problems: &mut Problems) -> Option<RawGrou
     });
     let parent = section.string("parent", problems);
     let mut config = GroupConfig::new("");
+    let mut target_line = None;
     for key in KEYS {
-        section.word(key.name, problems, |text| (key.read)(&mut config, text));
+        let read = section.word(key.name, problems, |text| (key.read)(&mut config, text));
+        if key.name == "latency-target" {
+            target_line = read.map(|read| read.line);
+        }
     }
     section.finish(problems);
     let name = name?;
     config.name.clone_from(&name.value);
     config.parent = parent.as_ref().map(|parent| parent.value.clone());
-    Some(RawGroup { name, parent, config })
+    Some(RawGroup { name, parent, config, target_line })
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ fn a_drive_says_what_it_does_in_a_second_and_the_layer_gets_costs() {
     let found = problems(&whole("cost.read-iop = 1\ncost.write-iops = 0\n", "", ""));
     let missing = "m.toml:4: cost of [[drive]]: add read-iops, read-bandwidth, write-bandwidth; \
                    millrace bench --calibrate DRIVE measures and prints them";
-    let range = "m.toml:5: write-iops = \"0\": write a whole number from 1 to 1000000000";
+    let range = "m.toml:5: cost.write-iops = \"0\": write a whole number from 1 to 1000000000";
     assert!(found.contains(&missing.to_owned()) && found.contains(&range.to_owned()), "{found:?}");
     let like = "unknown key \"read-iop\" in cost of [[drive]]; did you mean \"read-iops\"?";
     assert!(found.iter().any(|problem| problem.contains(like)), "{found:?}");
@@ -74,7 +74,7 @@ fn a_drive_says_what_it_does_in_a_second_and_the_layer_gets_costs() {
     assert_eq!(found, [text]);
     let found = problems(&whole(&dotted.replace("512m", "4095"), "", ""));
     let text =
-        "m.toml:8: write-bandwidth = \"4095\": write the bytes of a second, from 4k to 1024t";
+        "m.toml:8: cost.write-bandwidth = \"4095\": write the bytes of a second, from 4k to 1024t";
     assert_eq!(found, [text]);
 }
 

@@ -136,10 +136,15 @@ struct Daemon {
 const KEYS: [&str; 1] = ["scheduler"];
 
 /// A key of a volume and its value.
-fn setting(text: &str) -> Result<(String, String)> {
+fn setting(args: &SetArgs, text: &str) -> Result<(String, String)> {
     let (key, value) = pair(text, "scheduler=deadline")?;
     if KEYS.contains(&key.as_str()) {
         return Ok((key, value));
+    }
+    // Which groups there are helps to say what is wrong; without a daemon the key does alone.
+    let report = Client::connect(&args.daemon.connect).and_then(|mut client| client.stats());
+    if let Some(hint) = groups::meant(&report.unwrap_or_default(), args, &key) {
+        bail!(hint);
     }
     let like =
         nearest(&key, KEYS).map_or_else(String::new, |like| format!("; did you mean {like}?"));
@@ -175,7 +180,7 @@ fn set(args: &SetArgs) -> Result<ExitCode> {
     }
     let mut asked = Set { volume: args.target.clone(), ..Set::default() };
     for text in &args.settings {
-        let (key, value) = setting(text)?;
+        let (key, value) = setting(args, text)?;
         if asked.scheduler.replace(value).is_some() {
             bail!("{key} is given twice; give it once");
         }
@@ -227,6 +232,7 @@ fn get(args: &GetArgs) -> Result<ExitCode> {
         _ => groups::table(&shown),
     });
     say(&text);
+    groups::warn(shown.iter().flat_map(|group| &group.warnings));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -234,7 +240,11 @@ fn get(args: &GetArgs) -> Result<ExitCode> {
 fn volume<'a>(report: &'a Report, name: &str) -> Result<&'a Volume> {
     report.volumes.iter().find(|one| one.name == name).ok_or_else(|| {
         let known: Vec<_> = report.volumes.iter().map(|one| visible(&one.name)).collect();
-        anyhow!("there is no volume {name:?}; there are {}", known.join(", "))
+        let text = format!("there is no volume {name:?}; there are {}", known.join(", "));
+        match report.groups.iter().any(|group| group.name == name) {
+            true => anyhow!("{text}; did you mean `millrace ctl get group {}`?", visible(name)),
+            false => anyhow!(text),
+        }
     })
 }
 

@@ -24,6 +24,7 @@ mod setting;
 mod shared;
 mod signals;
 mod source;
+mod targets;
 mod viewed;
 mod watch;
 

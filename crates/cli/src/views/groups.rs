@@ -41,8 +41,12 @@ pub struct OnVolume {
     pub ops: Vec<Ended>,
     /// What they cost the drives by their cost model, all of them as if at random places.
     pub cost_ns: u64,
-    /// How long they were held, added up over I/Os, by reason.
+    /// How long they were held, added up over I/Os, by reason; what still waits up to now.
     pub held_ns: BTreeMap<String, u64>,
+    /// How many are held now.
+    pub waiting: u64,
+    /// How long those have waited so far, added up.
+    pub waiting_ns: u64,
 }
 
 impl OnVolume {
@@ -61,8 +65,10 @@ impl OnVolume {
             .collect();
         let ops = Ended::all(stats);
         let cost_ns = ops.iter().map(|op| cost_of(cost, op)).sum();
-        let used = !(ops.is_empty() && held_ns.is_empty());
-        used.then(|| OnVolume { volume: volume.to_owned(), ops, cost_ns, held_ns })
+        let used = !(ops.is_empty() && held_ns.is_empty() && held.waiting == 0);
+        let HeldSnapshot { waiting, waiting_ns, .. } = *held;
+        let volume = volume.to_owned();
+        used.then_some(OnVolume { volume, ops, cost_ns, held_ns, waiting, waiting_ns })
     }
 }
 
@@ -133,6 +139,12 @@ pub fn metrics(groups: &[GroupCounts], braced: impl Fn(&[(&str, &str)]) -> Strin
             sample(&mut page, &name, &braced(&labels), *ns as f64 / 1e9);
         }
     }
+    let help = "I/Os of the group that something holds now.";
+    let name = family(&mut page, "waiting", "gauge", help);
+    for (group, on) in volumes() {
+        let labels = braced(&[("group", &group.name), ("volume", &on.volume)]);
+        sample(&mut page, &name, &labels, on.waiting);
+    }
     page
 }
 
@@ -170,6 +182,8 @@ mod tests {
             ops: vec![read],
             cost_ns: 2_000_000_000,
             held_ns: BTreeMap::from([("limit".to_owned(), 1_500_000_000)]),
+            waiting: 3,
+            ..OnVolume::default()
         };
         let group = GroupCounts {
             name: "gold".into(),
@@ -190,6 +204,7 @@ mod tests {
             format!("millrace_group_errors_total[{read}] 0"),
             format!("millrace_group_cost_seconds_total[{of}] 2"),
             format!("millrace_group_held_seconds_total[{of}, (\"reason\", \"limit\")] 1.5"),
+            format!("millrace_group_waiting[{of}] 3"),
         ];
         assert_eq!(found, expected);
     }

@@ -372,6 +372,7 @@ mod tests {
             ops: vec![ended("read")],
             cost_ns: 7,
             held_ns: [("limit".to_owned(), 5_000_000_000)].into(),
+            ..OnVolume::default()
         };
         let name = "gold".to_owned();
         let group = GroupCounts { name, volumes: vec![on], ..GroupCounts::default() };

@@ -38,6 +38,9 @@ pub struct GroupChanged {
     pub group: String,
     /// What was asked for, in the order of the keys.
     pub settings: Vec<GroupSetting>,
+    /// What is allowed but hardly meant, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// A setting of a group.
@@ -60,4 +63,7 @@ pub struct Group {
     pub name: String,
     /// Its weight, and what is not as it is without being set, in the configuration's words.
     pub settings: BTreeMap<String, String>,
+    /// What it is promised and cannot have, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }

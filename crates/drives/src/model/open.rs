@@ -6,6 +6,7 @@
 use super::config::{ModelConfig, ModelContents, ModelTiming};
 use super::controller::ModelController;
 use super::preset::{ModelPreset, model_presets};
+use super::usual::UsualTimes;
 use crate::spec::{Spec, SpecError};
 use crate::value::{rate_bytes_per_s, size_bytes};
 use crate::words::nearest;
@@ -53,6 +54,15 @@ pub(crate) fn config_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
         timing: timing_of(spec, base.timing)?,
         controller: controller_of(spec)?,
     })
+}
+
+/// How long the modelled drive of a spec usually takes while it has nothing else to do, if it is
+/// one that can be.
+#[must_use]
+pub fn usual_times(spec: &Spec) -> Option<UsualTimes> {
+    let config = (spec.driver == "model").then(|| config_of(spec).ok()).flatten()?;
+    config.validate().ok()?;
+    Some(UsualTimes::of(&config.timing, config.size_bytes))
 }
 
 fn base_of(spec: &Spec) -> Result<ModelConfig, SpecError> {

@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 pub mod blk;
+mod held;
 pub(crate) mod inflight;
 pub(crate) mod notifiers;
 
@@ -24,6 +25,7 @@ use millrace_block::{Bio, Channel, GroupId, Op, OpFlags, Reject, Rejected, Segme
 use millrace_machine::Native;
 
 use self::blk::Action;
+use self::held::Held;
 use self::inflight::QueueInflight;
 use self::notifiers::{Notifiers, signal};
 use super::memory::GuestMemory;
@@ -93,7 +95,7 @@ pub(crate) struct Queue {
     memory: Memory,
     tracking: Tracking,
     /// A bio for which the channel had no room.
-    held: Option<Bio>,
+    held: Option<Held>,
     flags: Arc<DeviceFlags>,
 }
 
@@ -270,7 +272,8 @@ impl Queue {
         channel: &mut Channel<Native>,
         stats: &mut VhostStats,
     ) -> (u32, bool) {
-        let held = self.held.take();
+        let (waiting, group) = (self.available(), self.flags.group);
+        let held = self.held.take().map(|held| held.try_again(group, waiting, channel));
         let mut has_room = held.is_none_or(|bio| self.submit(bio, channel, stats));
         let mut count = 0;
         while has_room
@@ -420,7 +423,7 @@ impl Queue {
     fn rejected(&mut self, rejected: Rejected, stats: &mut VhostStats) -> bool {
         match rejected.reason {
             Reject::Full => {
-                self.held = Some(rejected.bio);
+                self.held = Some(Held::new(rejected.bio));
                 false
             }
             Reject::Invalid(status) => {

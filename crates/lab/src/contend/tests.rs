@@ -1,6 +1,6 @@
 //! Experiments on a small simulated machine: what holds whatever the scheduler does.
 
-use millrace_block::GroupLimits;
+use millrace_block::{GroupLimits, Priority};
 
 use super::*;
 use crate::sim::machine;
@@ -86,6 +86,28 @@ fn a_client_that_waits_for_a_limit_sleeps() {
     let contest = run(&plan);
     let events = contest.sim_events.expect("it is simulated");
     assert!((98..=102).contains(&contest.clients[0].ios) && events < 20_000, "{contest:?}");
+}
+
+#[test]
+fn a_shallow_client_gets_on_beside_a_deep_one_under_the_same_limit() {
+    let mut plan = plan("null", vec![client("a", 1, 1), client("b", 1, 256)]);
+    plan.groups[0].limits = GroupLimits { iops: Some(2_000), ..GroupLimits::default() };
+    let contest = run(&plan);
+    // Of 200: first come, first served by the I/O in flight would be one.
+    let [a, b] = &contest.clients[..] else { panic!("two clients: {contest:?}") };
+    assert!(a.ios >= 40 && (196..=204).contains(&(a.ios + b.ios)), "{} {}", a.ios, b.ios);
+}
+
+#[test]
+fn realtime_goes_before_others_on_other_queues_too_and_starves_nobody() {
+    for drive in ["model:preset=850evo", "model:preset=950pro"] {
+        let mut plan = plan(drive, vec![client("a", 1, 64), client("b", 2, 64)]);
+        plan.scheduler = SchedulerKind::Fair;
+        plan.groups[0].priority = Priority::Realtime;
+        let contest = run(&plan);
+        let [a, b] = &contest.clients[..] else { panic!("two clients: {contest:?}") };
+        assert!(a.share >= 0.8 && b.ios > 0, "{drive}: {} and {} I/Os", a.ios, b.ios);
+    }
 }
 
 #[test]

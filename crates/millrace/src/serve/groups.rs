@@ -51,17 +51,35 @@ impl ServedGroups {
         self.seats.iter().find(|seats| seats.group() == group)
     }
 
+    /// Whether a group is that of a client which has left.
+    fn is_left(&self, group: GroupId) -> bool {
+        self.seats.iter().any(|seats| seats.is_left(group))
+    }
+
+    /// The group of a name, unless its client has left.
+    fn find(&self, name: &str) -> Result<GroupId, Error> {
+        let group = find_group(&self.groups, name)?;
+        if self.is_left(group) {
+            let text = format!(
+                "group {name}: its client has left, and the next one begins with the settings of \
+                 the group above it; set that one, or wait for a client"
+            );
+            return Err(Error::new(ErrorKind::InvalidSetting, text));
+        }
+        Ok(group)
+    }
+
     /// The table that the drives have.
     #[must_use]
     pub fn table(&self) -> &Arc<Groups<Native>> {
         &self.groups
     }
 
-    /// All groups: the default one, those of the configuration, and those of clients, called
-    /// `GROUP/1` and so on.
+    /// All groups: the default one, those of the configuration, and those of clients that are
+    /// there, called `GROUP/1` and so on.
     #[must_use]
     pub fn list(&self) -> Vec<GroupConfig> {
-        let list = self.groups.list().into_iter();
+        let list = self.groups.list().into_iter().filter(|(group, _)| !self.is_left(*group));
         list.map(|(group, config)| {
             let seats = self.seats_of(group);
             GroupConfig::of(&self.groups, seats.map_or(config, |seats| seats.config()))
@@ -72,9 +90,10 @@ impl ServedGroups {
     /// The settings of a group.
     ///
     /// # Errors
-    /// `InvalidSetting` if there is none of that name; the text names the nearest.
+    /// `InvalidSetting` if there is none of that name, and the text names the nearest; or if it was
+    /// that of a client which has left.
     pub fn get(&self, name: &str) -> Result<GroupConfig, Error> {
-        find_group(&self.groups, name)?;
+        self.find(name)?;
         let found = self.list().into_iter().find(|group| group.name == name);
         Ok(found.unwrap_or_else(|| GroupConfig::new(name)))
     }
@@ -86,7 +105,7 @@ impl ServedGroups {
     /// `InvalidSetting` if there is no such group, or it cannot have one of the settings; nothing
     /// changes then.
     pub fn set(&self, config: &GroupConfig) -> Result<(), Error> {
-        let group = find_group(&self.groups, &config.name)?;
+        let group = self.find(&config.name)?;
         let named = config.for_layer(&self.groups)?;
         let before = self.groups.config(group).and_then(|before| before.parent);
         let is_of_seats =
@@ -156,6 +175,13 @@ mod tests {
         let other = GroupConfig { parent: Some("gold".into()), ..GroupConfig::new("other") };
         assert!(served.set(&other).unwrap_err().to_string().contains("group-each"));
         drop(clients);
+        assert_eq!(names(&served), ["default", "gold", "other"]);
+        let left = served.get("gold/1").unwrap_err().to_string();
+        assert!(left.starts_with("group gold/1: its client has left, and the next one"), "{left}");
+        assert_eq!(
+            served.set(&GroupConfig::new("gold/2")).unwrap_err().to_string().len(),
+            left.len()
+        );
     }
 
     #[test]

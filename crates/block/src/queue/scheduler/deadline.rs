@@ -9,6 +9,7 @@
 //! what it completes. Lock order: the table of groups is never locked under this one. Kernel
 //! counterpart: block/mq-deadline.c.
 
+mod holders;
 pub(crate) mod sorted;
 
 use alloc::boxed::Box;
@@ -16,13 +17,15 @@ use alloc::sync::Arc;
 
 use millrace_machine::{Lock, Machine, Stage};
 
+use crate::account::held::DriveHolds;
 use crate::bio::Op;
 use crate::bio::group_id::GroupId;
 use crate::group::Groups;
 use crate::group::config::Priority;
 use crate::group::view::GroupView;
+use crate::queue::scheduler::deadline::holders::Holders;
 use crate::queue::scheduler::deadline::sorted::{Sorted, Waiting};
-use crate::queue::scheduler::{Batch, Chain, Done, Leftover, Pick, Scheduler};
+use crate::queue::scheduler::{Batch, Done, Leftover, Pick, Scheduler};
 
 /// Values of [`Priority`].
 const PRIORITIES: usize = Priority::Idle as usize + 1;
@@ -131,7 +134,7 @@ impl<M: Machine> Queue<M> {
     }
 
     /// The next chain.
-    fn next(&mut self, now_ns: u64, config: &DeadlineConfig) -> Option<Chain<M>> {
+    fn next(&mut self, now_ns: u64, config: &DeadlineConfig) -> Option<Waiting<M>> {
         let (class, way) = self.last;
         // A batch ends early for those of higher priority.
         if self.batched < config.fifo_batch
@@ -183,6 +186,7 @@ struct Shared<M: Machine> {
 pub struct Deadline<M: Machine> {
     config: DeadlineConfig,
     groups: Option<Arc<Groups<M>>>,
+    holds: Option<Arc<DriveHolds<M>>>,
     shared: Arc<M::Lock<Shared<M>>>,
 }
 
@@ -192,7 +196,8 @@ impl<M: Machine> Deadline<M> {
     pub fn new(config: DeadlineConfig, hardware_queues: usize) -> Self {
         let queues = (0..hardware_queues).map(|_| Queue::new()).collect();
         let shared = Shared { queues, number: 0 };
-        Deadline { config, groups: None, shared: Arc::new(M::Lock::new("scheduler", shared)) }
+        let shared = Arc::new(M::Lock::new("scheduler", shared));
+        Deadline { config, groups: None, holds: None, shared }
     }
 
     /// With the groups whose priorities count from a chain's insertion on; without, all chains are
@@ -202,12 +207,19 @@ impl<M: Machine> Deadline<M> {
         Deadline { groups, ..self }
     }
 
+    /// Which counts what it holds in a drive's accounts.
+    pub(crate) fn accounting_to(self, holds: &Arc<DriveHolds<M>>) -> Self {
+        Deadline { holds: Some(Arc::clone(holds)), ..self }
+    }
+
     /// The part of hardware queue `hctx`, below the number that the drive has.
     #[must_use]
     pub fn queue(&self, hctx: u16) -> Box<dyn Scheduler<M>> {
         let (groups, shared) = (self.groups.clone(), Arc::clone(&self.shared));
         let (config, view) = (self.config, GroupView::new());
-        Box::new(DeadlineQueue { config, groups, view, hctx: hctx.into(), shared })
+        let hctx = hctx.into();
+        let holders = self.holds.as_ref().map(|holds| Holders::new(holds, hctx));
+        Box::new(DeadlineQueue { config, groups, view, hctx, holders, shared })
     }
 }
 
@@ -217,6 +229,8 @@ struct DeadlineQueue<M: Machine> {
     groups: Option<Arc<Groups<M>>>,
     view: GroupView<M>,
     hctx: usize,
+    /// What it counts; none if nobody asks.
+    holders: Option<Holders<M>>,
     shared: Arc<M::Lock<Shared<M>>>,
 }
 
@@ -231,14 +245,17 @@ impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
         M::work(Stage::Search, batch.len());
         while let Some(chain) = batch.next() {
             let priority = self.view.row(chain.group()).map(|row| row.priority);
-            let class = &mut queue.classes[priority.unwrap_or_default() as usize];
-            let sorted = &mut class.ways[Way::of(chain.op()) as usize];
+            let priority = priority.unwrap_or_default() as usize;
+            let sorted = &mut queue.classes[priority].ways[Way::of(chain.op()) as usize];
             let chain = match sorted.merge(chain, batch) {
                 Ok(()) => continue,
                 Err(chain) => chain,
             };
-            let came_ns = chain.admitted_ns();
-            sorted.insert(Waiting { chain, came_ns }, *number);
+            if let Some(holders) = &mut self.holders {
+                holders.begin((chain.group(), priority), chain.inserted_ns());
+            }
+            let (came_ns, inserted_ns) = (chain.admitted_ns(), chain.inserted_ns());
+            sorted.insert(Waiting { chain, came_ns, inserted_ns }, *number);
             *number += 1;
         }
     }
@@ -246,8 +263,13 @@ impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
     fn next(&mut self, now_ns: u64) -> Pick<M> {
         let mut shared = self.shared.lock();
         M::work(Stage::Search, 1);
-        let next = shared.queues[self.hctx].next(now_ns, &self.config);
-        next.map_or(Pick::Nothing, Pick::Chain)
+        let queue = &mut shared.queues[self.hctx];
+        let Some(next) = queue.next(now_ns, &self.config) else { return Pick::Nothing };
+        if let Some(holders) = &mut self.holders {
+            let key = (next.chain.group(), queue.last.0);
+            holders.end(key, (next.inserted_ns, now_ns), queue.last.0);
+        }
+        Pick::Chain(next.chain)
     }
 
     fn completed(&mut self, _: &Done) {}
@@ -264,6 +286,9 @@ impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
                 let waiting = sorted.chains.remove(&(sector, number));
                 waiting.into_iter().for_each(|waiting| left.push(waiting.chain));
             }
+        }
+        if let Some(holders) = &mut self.holders {
+            holders.drain();
         }
     }
 }

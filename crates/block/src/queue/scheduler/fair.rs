@@ -12,20 +12,19 @@ use millrace_machine::Machine;
 
 use crate::account::held::DriveHolds;
 use crate::group::Groups;
-use crate::queue::scheduler::Scheduler;
 use crate::queue::scheduler::cost::CostModel;
 use crate::queue::scheduler::share::Shared;
 use crate::queue::scheduler::share::depth::Policy;
+use crate::queue::scheduler::{DriveTags, Scheduler};
 
 /// The fair scheduler of a drive, from which each hardware queue gets its part.
 pub struct Fair<M: Machine>(Arc<Shared<M>>);
 
 impl<M: Machine> Fair<M> {
-    /// A scheduler for a drive, shared by these groups: so many hardware queues, and the tags that
-    /// they have together.
+    /// A scheduler for a drive, shared by these groups.
     #[must_use]
-    pub fn new(groups: &Arc<Groups<M>>, cost: CostModel, queues_tags: (usize, u32)) -> Self {
-        Fair::accounting_to(&Arc::new(DriveHolds::new(queues_tags.0)), groups, cost, queues_tags)
+    pub fn new(groups: &Arc<Groups<M>>, cost: CostModel, tags: DriveTags) -> Self {
+        Fair::accounting_to(&Arc::new(DriveHolds::new(tags.queues)), groups, cost, tags)
     }
 
     /// One that accounts what it holds to the drive.
@@ -33,9 +32,9 @@ impl<M: Machine> Fair<M> {
         holds: &Arc<DriveHolds<M>>,
         groups: &Arc<Groups<M>>,
         cost: CostModel,
-        queues_tags: (usize, u32),
+        tags: DriveTags,
     ) -> Self {
-        Fair(Shared::new(Policy::Weights, (groups, holds), cost, queues_tags))
+        Fair(Shared::new(Policy::Weights, (groups, holds), cost, tags))
     }
 
     /// The part of hardware queue `hctx`, below the number that the drive has.

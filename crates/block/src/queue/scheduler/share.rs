@@ -11,7 +11,13 @@
 //! counterpart: block/blk-iocost.c (global and local virtual time), block/bfq-iosched.c.
 
 pub(crate) mod agreement;
+pub(crate) mod climb;
 pub(crate) mod depth;
+pub(crate) mod flow;
+pub(crate) mod level;
+pub(crate) mod mail;
+pub(crate) mod said;
+pub(crate) mod times;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -19,26 +25,29 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Lock, Machine, Order, Stage, Word};
 
-use crate::account::held::{DriveHolds, Hold, Holds};
+use crate::account::held::{DriveHolds, Holds};
+use crate::account::hold::Hold;
+use crate::account::waits::Said;
+use crate::bio::Op;
 use crate::bio::group_id::GroupId;
-use crate::bio::{Op, Sector};
-use crate::chain::slot::BioList;
 use crate::group::Groups;
 use crate::group::config::Priority;
 use crate::group::view::GroupView;
 use crate::queue::scheduler::cost::CostModel;
-use crate::queue::scheduler::share::agreement::{Agreement, Mail};
-use crate::queue::scheduler::share::depth::{ClassSums, LatencyCounts, Policy};
-use crate::queue::scheduler::{Batch, Chain, Done, Leftover, Pick, Scheduler};
+use crate::queue::scheduler::share::agreement::Agreement;
+use crate::queue::scheduler::share::depth::Policy;
+use crate::queue::scheduler::share::flow::Flow;
+use crate::queue::scheduler::share::mail::Mail;
+use crate::queue::scheduler::share::said::Noted;
+use crate::queue::scheduler::share::times::ClassSums;
+use crate::queue::scheduler::{Batch, Chain, Done, DriveTags, Leftover, Pick, Scheduler};
 
 /// How often a queue posts what it did.
 const PERIOD_NS: u64 = 500_000;
 /// How often one posts that is held back.
 const BLOCKED_PERIOD_NS: u64 = 50_000;
-/// A group of priority idle gets at least one I/O in this time.
-const IDLE_STARVED_NS: u64 = 100_000_000;
-/// Virtual time of a nanosecond of cost at weight 1.
-pub(crate) const VIRTUAL_BITS: u32 = 24;
+/// A group of a lower priority gets at least one I/O in this time.
+const STARVED_NS: u64 = 100_000_000;
 
 /// What all hardware queues of a drive share.
 pub(crate) struct Shared<M: Machine> {
@@ -60,7 +69,7 @@ impl<M: Machine> Shared<M> {
         policy: Policy,
         (groups, holds): (&Arc<Groups<M>>, &Arc<DriveHolds<M>>),
         cost: CostModel,
-        (queues, tags): (usize, u32),
+        tags: DriveTags,
     ) -> Arc<Self> {
         let mail = |_| M::Lock::new("share-mail", Mail::default());
         Arc::new(Shared {
@@ -70,8 +79,8 @@ impl<M: Machine> Shared<M> {
             cost,
             epoch: M::Word::new(0),
             due_ns: M::Word::new(0),
-            mails: (0..queues).map(mail).collect(),
-            agreement: M::Lock::new("share-agreement", Agreement::new(queues, tags)),
+            mails: (0..tags.queues).map(mail).collect(),
+            agreement: M::Lock::new("share-agreement", Agreement::new(tags)),
         })
     }
 
@@ -79,30 +88,6 @@ impl<M: Machine> Shared<M> {
     pub(crate) fn queue(self: &Arc<Self>, hctx: u16) -> Box<dyn Scheduler<M>> {
         Box::new(ShareQueue::new(Arc::clone(self), hctx.into()))
     }
-}
-
-/// A group at one hardware queue; with [`Policy::Targets`], its reads or its writes.
-struct Flow<M: Machine> {
-    group: GroupId,
-    way: usize,
-    list: BioList<M>,
-    /// Virtual time at which its next chain starts. 64 bits would be full within hours.
-    start: u128,
-    /// Virtual time of a nanosecond of cost, by its weight among those that are active.
-    slope: u64,
-    priority: Priority,
-    has_target: bool,
-    /// Cost of all that went out.
-    served: u64,
-    /// What that may come to.
-    ceiling: u64,
-    in_flight: u32,
-    /// Something waited all the time since the last post.
-    steady: bool,
-    last_end: Sector,
-    /// When it last sent something out.
-    sent_ns: u64,
-    latencies: Option<Box<LatencyCounts>>,
 }
 
 /// A hardware queue's part of a shared drive.
@@ -127,6 +112,8 @@ pub(crate) struct ShareQueue<M: Machine> {
     virtual_now: u128,
     met: Met,
     holds: Holds<M>,
+    /// What it told of its decisions, while somebody records.
+    said: Option<Box<Noted>>,
 }
 
 /// What a queue tells the others, and has heard of them.
@@ -143,13 +130,14 @@ struct Met {
     largest: u64,
     /// The depth held something back since the last post.
     full: bool,
-    /// Until when waiting times are accounted.
-    held_ns: u64,
+    /// The last post said that something waited or was at the drive.
+    said_demand: bool,
 }
 
 impl<M: Machine> ShareQueue<M> {
     fn new(shared: Arc<Shared<M>>, hctx: usize) -> Self {
         ShareQueue {
+            holds: Holds::at(&shared.holds, hctx),
             shared,
             hctx,
             view: GroupView::new(),
@@ -163,7 +151,7 @@ impl<M: Machine> ShareQueue<M> {
             counted: [0; 2],
             virtual_now: 0,
             met: Met::default(),
-            holds: Holds::new(),
+            said: None,
         }
     }
 
@@ -186,23 +174,7 @@ impl<M: Machine> ShareQueue<M> {
         }
         if self.places[at] == u16::MAX {
             self.places[at] = self.flows.len() as u16;
-            let mut flow = Flow {
-                group,
-                way,
-                list: BioList::new(),
-                start: self.virtual_now,
-                slope: 1,
-                priority: Priority::BestEffort,
-                has_target: false,
-                served: 0,
-                ceiling: u64::MAX,
-                in_flight: 0,
-                steady: false,
-                last_end: Sector::MAX,
-                sent_ns: 0,
-                latencies: None,
-            };
-            follow(&mut flow, &self.view);
+            let flow = Flow::new((group, way), self.virtual_now, (&self.view, self.shared.policy));
             self.flows.push(flow);
             // The others are to hear of it soon.
             self.met.post_ns = 0;
@@ -215,7 +187,8 @@ impl<M: Machine> ShareQueue<M> {
     #[cold]
     fn renew(&mut self) {
         self.view.renew(&self.shared.groups);
-        self.flows.iter_mut().for_each(|flow| follow(flow, &self.view));
+        let terms = (&self.view, self.shared.policy);
+        self.flows.iter_mut().for_each(|flow| flow.follow(terms));
         self.counted = [0; 2];
         for flow in self.flows.iter().filter(|flow| !flow.has_target) {
             self.counted[flow.way] += flow.in_flight;
@@ -232,8 +205,11 @@ impl<M: Machine> ShareQueue<M> {
             match self.hold_of(flow, now_ns) {
                 Some(held) => hold = held,
                 None => {
-                    // One of priority idle that had nothing for too long goes first.
-                    let starved = flow.is_idle() && self.others_wait();
+                    // One that had nothing for too long goes first.
+                    let starved = match flow.priority {
+                        Priority::Idle => self.others_wait(),
+                        _ => now_ns.saturating_sub(flow.sent_ns) >= STARVED_NS,
+                    };
                     let priority = if starved { Priority::Realtime } else { flow.priority };
                     let key = (priority, !flow.has_target, flow.start, at);
                     best = Some(best.map_or(key, |best: (_, _, _, _)| best.min(key)));
@@ -255,11 +231,27 @@ impl<M: Machine> ShareQueue<M> {
             let targets = self.shared.policy == Policy::Targets;
             return Some(if targets { Hold::LatencyTarget } else { Hold::Depth });
         }
-        let starved = || now_ns.saturating_sub(flow.sent_ns) >= IDLE_STARVED_NS;
+        let starved = || now_ns.saturating_sub(flow.sent_ns) >= STARVED_NS;
         if flow.is_idle() && !starved() && (flow.served >= flow.ceiling || self.others_wait()) {
             return Some(Hold::Weight);
         }
         (flow.served >= flow.ceiling && !flow.is_idle()).then_some(Hold::Weight)
+    }
+
+    /// The groups of which something waits and is held, by what, and the depth that counts.
+    fn held(&self, now_ns: u64) -> impl Iterator<Item = (GroupId, Hold, u32)> {
+        self.active.iter().filter_map(move |at| {
+            let flow = &self.flows[usize::from(*at)];
+            self.hold_of(flow, now_ns).map(|hold| (flow.group, hold, self.depth[flow.way]))
+        })
+    }
+
+    /// Tells whoever records of groups that begin to be held.
+    #[cold]
+    fn say_holds(&mut self, now_ns: u64) {
+        let mut said = self.said.take().unwrap_or_default();
+        said.holds(self.held(now_ns), now_ns, self.shared.holds.decisions(self.hctx));
+        self.said = Some(said);
     }
 
     /// Takes the next chain of a flow out.
@@ -282,25 +274,42 @@ impl<M: Machine> ShareQueue<M> {
             flow.steady = false;
             self.active.retain(|place| usize::from(*place) != at);
         }
+        if flow.said.waiting() > flow.list.len() {
+            self.say(at, now_ns);
+        }
+        let flow = &mut self.flows[at];
         self.waiting -= 1;
         self.in_flight += 1;
         self.counted[flow.way] += u32::from(!flow.has_target);
         Pick::Chain(chain)
     }
 
-    /// Adds the time since it was last done to the account of what holds each flow's chains.
+    /// Says what holds each flow's chains from now on, so that it counts until that changes.
     #[cold]
     fn account(&mut self, now_ns: u64) {
-        let since_ns = now_ns.saturating_sub(self.met.held_ns);
-        self.met.held_ns = now_ns;
-        let stopped_by = self.shared.holds.stopped_by(self.hctx);
-        for at in 0..self.active.len() {
-            let flow = &self.flows[usize::from(self.active[at])];
-            let hold = self.hold_of(flow, now_ns).unwrap_or(stopped_by);
-            let (group, ns) = (flow.group, since_ns * u64::from(flow.list.len()));
-            let drive = &self.shared.holds;
-            self.holds.of(group, |account| drive.open(account)).add(hold, ns);
+        let (_, watched) = self.shared.holds.stopped_and_watched(self.hctx, now_ns);
+        match watched {
+            true => self.say_holds(now_ns),
+            false => self.said = None,
         }
+        for at in 0..self.active.len() {
+            self.say(usize::from(self.active[at]), now_ns);
+        }
+    }
+
+    /// Says how many chains of a flow wait, and for what.
+    #[cold]
+    fn say(&mut self, at: usize, now_ns: u64) {
+        let hold = self.hold_of(&self.flows[at], now_ns);
+        let flow = &mut self.flows[at];
+        let since_ns =
+            flow.list.first().map_or(0, |first| first.q_ns + u64::from(first.waited.i_ns));
+        let next = Said::all(hold, flow.list.len(), since_ns);
+        let drive = &self.shared.holds;
+        let account = self.holds.of(flow.group, |account| drive.open(account));
+        // Chains that came since the last time are said to wait from now on.
+        account.settle(now_ns);
+        account.say(&mut flow.said, next, now_ns);
     }
 
     /// Posts what was done, sums up with the others if that is due, and takes what was agreed on.
@@ -320,8 +329,10 @@ impl<M: Machine> ShareQueue<M> {
     }
 
     fn post(&mut self, now_ns: u64) {
+        self.met.said_demand = self.in_flight > 0 || self.waiting > 0;
         let mut mail = self.shared.mails[self.hctx].lock();
         (mail.at_ns, mail.fresh, mail.largest) = (now_ns, true, self.met.largest);
+        mail.is_over = false;
         mail.full |= core::mem::take(&mut self.met.full);
         mail.sums.add(&core::mem::take(&mut self.met.sums));
         for (flow, at) in self.flows.iter_mut().zip(0..) {
@@ -338,7 +349,7 @@ impl<M: Machine> ShareQueue<M> {
 
     /// Takes budgets and depth from the mail.
     #[cold]
-    fn take_grants(&mut self, epoch: u64) {
+    fn take_grants(&mut self, epoch: u64, now_ns: u64) {
         self.met.epoch = epoch;
         let mail = self.shared.mails[self.hctx].lock();
         (self.depth, self.met.contended) = (mail.depth, mail.contended);
@@ -347,23 +358,15 @@ impl<M: Machine> ShareQueue<M> {
                 (flow.ceiling, flow.slope) = (entry.ceiling, entry.slope);
             }
         }
-    }
-}
-
-impl<M: Machine> Flow<M> {
-    fn is_idle(&self) -> bool {
-        self.priority == Priority::Idle
-    }
-}
-
-/// Gives a flow what its group is promised.
-fn follow<M: Machine>(flow: &mut Flow<M>, view: &GroupView<M>) {
-    let Some(row) = view.row(flow.group) else { return };
-    flow.slope = (1 << VIRTUAL_BITS) / u64::from(row.weight.max(1));
-    flow.priority = row.priority;
-    flow.has_target = row.target.is_some();
-    if flow.has_target && flow.latencies.is_none() {
-        flow.latencies = Some(Box::default());
+        drop(mail);
+        if let Some(said) = &mut self.said {
+            // By weights, all requests count as of one way.
+            let depth = match self.shared.policy {
+                Policy::Weights => [self.depth[0]; 2],
+                Policy::Targets => self.depth,
+            };
+            said.depth(depth, now_ns, self.shared.holds.decisions(self.hctx));
+        }
     }
 }
 
@@ -373,18 +376,21 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         if self.view.is_old(&self.shared.groups) {
             self.renew();
         }
+        // Nobody may ask for these chains before the queue goes on.
+        let stuck = self.waiting > 0 || self.shared.holds.stopped_by(self.hctx) != Hold::Order;
+        let mut last_ns = 0;
         for chain in batch {
+            last_ns = chain.inserted_ns();
             let at = self.place(chain.group(), chain.op());
             let flow = &mut self.flows[at];
-            if self.waiting == 0 {
-                // Nothing waited before, so nothing is accounted for that time.
-                self.met.held_ns = self.met.held_ns.max(chain.inserted_ns());
-            }
             self.waiting += 1;
             if flow.list.is_empty() {
                 self.active.push(at as u16);
             }
             flow.list.push_back(chain.0);
+        }
+        if stuck {
+            self.account(last_ns);
         }
     }
 
@@ -392,7 +398,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         // Acquire: pairs with the agreement's Release; the mail's lock orders the rest.
         let epoch = self.shared.epoch.load(Order::Acquire);
         if epoch != self.met.epoch {
-            self.take_grants(epoch);
+            self.take_grants(epoch, now_ns);
         }
         if now_ns >= self.met.post_ns {
             self.meet(now_ns, PERIOD_NS);
@@ -412,7 +418,14 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         match hold {
             // Completions make room.
             Hold::Depth | Hold::LatencyTarget if self.in_flight > 0 => Pick::Nothing,
-            _ => Pick::WaitUntil(now_ns + 2 * BLOCKED_PERIOD_NS),
+            _ => {
+                if let Some(mut said) = self.said.take() {
+                    let times = (now_ns, 2 * BLOCKED_PERIOD_NS);
+                    said.rest(self.held(now_ns), times, self.shared.holds.decisions(self.hctx));
+                    self.said = Some(said);
+                }
+                Pick::WaitUntil(now_ns + 2 * BLOCKED_PERIOD_NS)
+            }
         }
     }
 
@@ -428,15 +441,24 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         if self.met.contended {
             self.met.sums.count(done);
         }
+        let is_empty = self.in_flight == 0 && self.waiting == 0;
         if let Some(latencies) = &mut flow.latencies {
             latencies.count(done.done_ns.saturating_sub(done.queued_ns));
+            let service_ns = done.done_ns.saturating_sub(done.picked_ns);
+            self.holds.was_at(&self.shared.holds, done.group, service_ns);
+        }
+        // The next bio may come late, and until then the mail's word would stand.
+        if is_empty && core::mem::take(&mut self.met.said_demand) {
+            self.shared.mails[self.hctx].lock().is_over = true;
         }
     }
 
     #[inline]
     fn pass(&mut self, group: GroupId, ios: u32, queued_ns: u64) -> bool {
         let Some(flow) = self.flows.get_mut(self.last_place) else { return false };
+        // What passes does not come back here, and how long targets' I/Os take is to be known.
         let passes = !self.met.contended
+            && !flow.has_target
             && flow.group == group
             && queued_ns < self.met.post_ns
             // Acquire: pairs with the agreement's Release, as in `next`.
@@ -455,6 +477,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
                 left.push(Chain(chain));
             }
         }
+        let now_ns = if self.active.is_empty() { 0 } else { M::now() };
+        self.account(now_ns);
         self.active.clear();
         self.waiting = 0;
     }

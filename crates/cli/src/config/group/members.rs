@@ -3,9 +3,11 @@
 //! The second step of `[[group]]` sections and of the keys `group` and `group-each` of an export.
 //! Called by raw.rs for these keys and by checked.rs for the rest.
 
-use millrace::{DEFAULT_GROUP, ExportConfig, GroupConfig};
+use millrace::{DEFAULT_GROUP, ExportConfig, GroupConfig, ServeConfig};
+use millrace_drives::usual_times;
 
 use super::RawGroup;
+use super::targets::Asked;
 use crate::config::document::Located;
 use crate::config::problem::{Problems, nearest};
 use crate::config::raw::RawConfig;
@@ -131,6 +133,34 @@ pub fn warn_of_idle(
             let line = group.name.line;
             let text = format!("{file}:{line}: group \"{name}\" is named by no export");
             warnings.push(text);
+        }
+    }
+}
+
+/// Warns of latency targets that nothing keeps, since a drive has another scheduler, or that a
+/// modelled drive cannot keep: of those it is known before anything runs. A line for each volume of
+/// the group's exports.
+pub fn warn_of_targets(
+    (file, raw): (&str, &RawConfig),
+    config: &ServeConfig,
+    warnings: &mut Vec<String>,
+) {
+    let targets = raw.groups.iter().filter_map(|group| {
+        Some((&group.name.value, group.config.latency_target?, group.target_line?))
+    });
+    for (group, target, line) in targets {
+        let is_used = |volume: &str| {
+            let mut exports = config.exports.iter();
+            exports.any(|export| export.group_name() == group && export.volume == volume)
+        };
+        for volume in config.volumes.iter().filter(|volume| is_used(&volume.name)) {
+            let said = volume.drives.iter().find_map(|drive| {
+                let (name, volume) = (drive.name.as_str(), volume.name.as_str());
+                let asked = Asked { group, target, drive: name, volume };
+                let by_model = || asked.by_model(usual_times(&drive.spec)?);
+                asked.by_scheduler(drive.options.scheduler).or_else(by_model)
+            });
+            warnings.extend(said.map(|text| format!("{file}:{line}: {text}")));
         }
     }
 }

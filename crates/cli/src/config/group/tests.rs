@@ -202,3 +202,15 @@ fn a_group_that_nobody_is_in_is_a_warning() {
     let text = whole("", "[[group]]\nname = \"a\"\nparent = \"b\"\n[[group]]\nname = \"b\"\n");
     assert_eq!(plan(&text).warnings, ["m.toml:11: group \"a\" is named by no export"]);
 }
+
+#[test]
+fn a_target_at_a_drive_with_another_scheduler_is_a_warning_with_its_line() {
+    let gold = "[[group]]\nname = \"gold\"\nlatency-target = \"p99 2ms\"\n";
+    let text = whole("group = \"gold\"\n", gold);
+    let line = 1 + text.lines().position(|line| line.starts_with("latency")).expect("it is there");
+    let warnings = plan(&text).warnings;
+    let [said] = &warnings[..] else { panic!("{warnings:?}") };
+    let start =
+        format!("m.toml:{line}: group gold: latency-target p99 2ms: nothing keeps it at drive");
+    assert!(said.starts_with(&start) && said.contains("scheduler is none"), "{said}");
+}

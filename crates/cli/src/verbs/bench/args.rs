@@ -205,7 +205,8 @@ pub struct QueueArgs {
     #[arg(long, value_delimiter = ',', value_parser = word::<Stack>)]
     pub stack: Vec<Stack>,
     /// Schedulers of the drives: none (first come, first served), deadline (by sector and by age,
-    /// one lock for a drive); all but none need --stack mq
+    /// one lock for a drive), fair (shares by weights of groups), latency (latency targets of
+    /// groups); all but none need --stack mq
     #[arg(long, value_delimiter = ',', value_parser = word::<SchedulerKind>)]
     #[arg(default_value = "none")]
     pub scheduler: Vec<SchedulerKind>,

@@ -13,7 +13,8 @@ use comfy_table::presets::NOTHING;
 use millrace::nearest;
 use serde_json::json;
 
-use super::{Daemon, pair};
+use super::{Daemon, SetArgs, pair};
+use crate::config::group;
 use crate::verbs::say;
 use crate::views::SetGroup;
 use crate::views::client::Client;
@@ -45,7 +46,13 @@ pub fn set(daemon: &Daemon, name: &str, words: &[String]) -> Result<ExitCode> {
         let _ = writeln!(text, "  {}={}, before {}", visible(key), visible(now), visible(before));
     }
     say(&text);
+    warn(&changed.warnings);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Warnings, apart from the answer.
+pub fn warn<'a>(warnings: impl IntoIterator<Item = &'a String>) {
+    warnings.into_iter().for_each(|warning| tracing::warn!("{}", visible(warning)));
 }
 
 /// The group of a name.
@@ -59,6 +66,26 @@ pub fn find<'a>(report: &'a Report, name: &str) -> Result<&'a Group> {
         let like = like.map_or_else(String::new, |like| format!("; did you mean {like:?}?"));
         anyhow!("there is no group {name:?}{like}")
     })
+}
+
+/// What was meant by setting a key that volumes do not have, if it looks like one of a group's.
+pub fn meant(report: &Report, args: &SetArgs, key: &str) -> Option<String> {
+    let (target, words) = (visible(&args.target), visible(&args.settings.join(" ")).into_owned());
+    let is_group = report.groups.iter().any(|group| group.name == args.target);
+    if !is_group && !group::is_key(key) {
+        return None;
+    }
+    if !is_group && report.volumes.iter().any(|volume| volume.name == args.target) {
+        let names: Vec<_> = report.groups.iter().map(|group| visible(&group.name)).collect();
+        return Some(format!(
+            "{key:?} is a setting of groups, and {target} is a volume; write `millrace ctl set \
+             group NAME {words}` with the NAME of a group: {}",
+            names.join(", ")
+        ));
+    }
+    Some(format!(
+        "{key:?} is no setting of volumes; did you mean `millrace ctl set group {target} {words}`?"
+    ))
 }
 
 /// A group with a line for each setting.

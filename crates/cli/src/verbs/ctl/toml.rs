@@ -1,7 +1,8 @@
 //! `millrace ctl get --toml`: what is in force, as lines of the configuration.
 //!
-//! Pure: a report to text. Groups are whole sections, which replace those of the file; a scheduler
-//! that was set is a line for the drive's own section. Called by ctl.rs.
+//! Pure: a report to text, all of which may be pasted at the end of a file. Groups are whole
+//! sections, which replace those of the file; a scheduler that was set belongs into the drive's own
+//! section, so that it is a comment. Called by ctl.rs.
 
 use std::fmt::Write;
 
@@ -12,12 +13,15 @@ use crate::config::group;
 use crate::views::report::Report;
 use crate::visible::visible;
 
+/// What is said before groups.
+const GROUPS: &str = "# In place of all [[group]] sections of the configuration:\n\n";
+
 /// The lines, with remarks on where they belong.
 ///
 /// # Errors
 /// If the daemon has settings that this program does not know.
 pub fn lines(report: &Report) -> Result<String> {
-    let mut text = String::new();
+    let (mut text, mut schedulers) = (String::new(), String::new());
     // Those of clients, which have a / in their names, come and go with them.
     for named in report.groups.iter().filter(|group| !group.name.contains('/')) {
         let mut config = GroupConfig::new(&named.name);
@@ -36,8 +40,16 @@ pub fn lines(report: &Report) -> Result<String> {
     };
     for drive in report.drives.iter().filter(is_set) {
         let name = visible(&drive.name);
-        let _ = writeln!(text, "# in the [[drive]] with name = \"{name}\"");
-        let _ = writeln!(text, "scheduler = \"{}\"\n", visible(&drive.scheduler));
+        let scheduler = visible(&drive.scheduler);
+        let _ =
+            writeln!(schedulers, "#   in [[drive]] name = \"{name}\": scheduler = \"{scheduler}\"");
+    }
+    if !text.is_empty() {
+        text.insert_str(0, GROUPS);
+    }
+    if !schedulers.is_empty() {
+        let _ =
+            write!(text, "# Set since the start; put into these sections by hand:\n{schedulers}");
     }
     if text.is_empty() {
         text.push_str(
@@ -54,10 +66,11 @@ mod tests {
     use crate::views::settings::Group;
 
     #[test]
-    fn groups_are_sections_and_a_scheduler_that_was_set_is_a_line() {
+    fn groups_are_sections_and_a_scheduler_that_was_set_is_a_comment() {
         let group = |name: &str, settings: &[(&str, &str)]| Group {
             name: name.to_owned(),
             settings: settings.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect(),
+            ..Group::default()
         };
         let drive = |name: &str, now: &str| Drive {
             name: name.to_owned(),
@@ -74,8 +87,10 @@ mod tests {
             drives: vec![drive("d0", "deadline"), drive("d1", "none")],
             ..Report::default()
         };
-        let expected = "[[group]]\nname = \"gold\"\nweight = 400\niops = \"20k\"\n\n\
-                        # in the [[drive]] with name = \"d0\"\nscheduler = \"deadline\"\n\n";
+        let expected = "# In place of all [[group]] sections of the configuration:\n\n\
+                        [[group]]\nname = \"gold\"\nweight = 400\niops = \"20k\"\n\n\
+                        # Set since the start; put into these sections by hand:\n\
+                        #   in [[drive]] name = \"d0\": scheduler = \"deadline\"\n";
         assert_eq!(lines(&report).unwrap(), expected);
         let nothing = lines(&Report::default()).unwrap();
         assert!(nothing.starts_with("# no groups"), "{nothing}");

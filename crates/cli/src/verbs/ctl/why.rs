@@ -19,6 +19,7 @@ use crate::verbs::stat::groups::{self, GroupRow};
 use crate::verbs::stat::interval;
 use crate::views::client::Client;
 use crate::views::report::Report;
+use crate::views::settings::Group;
 use crate::visible::visible;
 use causes::{Cause, DRIVE, Explained};
 
@@ -36,12 +37,14 @@ An I/O's time is that from submission to completion. Parts of it:
   no-tag          no tag was free
   drive-busy      the drive took no more
   order           I/Os of its own group, or of nearer sectors, went first
+  priority        others of a higher priority went first
   queue           it was in a queue of the layer, for none of these reasons
+  back-pressure   before all that, it waited in its socket or ring, as the layer took no more
   flush           it was a flush: that waits for the flush before it, and for the drives
   drive           it was at the drive
-What limits and schedulers held is counted by group. The rest is the drives' and their queues': a \
-group is taken to have spent it as all I/Os of those drives did. What a client has not sent yet, as \
-its socket or ring is full, is in no part.
+I/Os that wait now count as far as they have waited. What limits and schedulers held is counted by group. The rest is the drives' and their queues': a \
+group is taken to have spent it as all I/Os of those drives did. Of what waits in a socket only the \
+next request is known, so that back pressure is at least what is said.
 ";
 
 /// Arguments of `ctl why`.
@@ -65,6 +68,9 @@ struct Why {
     /// The sentence for people.
     says: String,
     groups: Vec<Explained>,
+    /// What these groups are promised and cannot have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 /// Looks for a while, and says what was seen.
@@ -96,7 +102,10 @@ fn why(volume: &str, now: &Report, before: &Report) -> Why {
             sentence(first, row, now)
         }
     };
-    Why { volume: volume.to_owned(), seconds, says, groups }
+    let is_here = |group: &&Group| groups.iter().any(|one| one.group == group.name);
+    let warned = now.groups.iter().filter(is_here);
+    let warnings = warned.flat_map(|group| group.warnings.clone()).collect();
+    Why { volume: volume.to_owned(), seconds, says, groups, warnings }
 }
 
 /// That nothing was done, and whether something waits.
@@ -114,8 +123,10 @@ fn nothing(volume: &str, seconds: f64, now: &Report) -> String {
 fn sentence(group: &Explained, row: Option<&GroupRow>, now: &Report) -> String {
     let name = visible(&group.group);
     let main = group.causes.first();
-    let share = |cause: &Cause| format!("{:.0} % of the time of its I/Os", cause.percent);
     let Some(cause) = main.filter(|cause| cause.reason != DRIVE) else {
+        if group.ios == 0.0 {
+            return format!("{name} waits for the drives: {}.", so_far(group));
+        }
         let drive =
             main.map_or_else(|| "all".to_owned(), |cause| format!("{:.0} %", cause.percent));
         return format!(
@@ -124,7 +135,10 @@ fn sentence(group: &Explained, row: Option<&GroupRow>, now: &Report) -> String {
             time(group.mean_ms)
         );
     };
-    let share = share(cause);
+    let share = match group.ios > 0.0 {
+        true => format!("{:.0} % of the time of its I/Os", cause.percent),
+        false => so_far(group),
+    };
     match cause.reason {
         "limit" => {
             let limits = group.limits.join(", ");
@@ -146,15 +160,36 @@ fn sentence(group: &Explained, row: Option<&GroupRow>, now: &Report) -> String {
         }
         "no-tag" => format!("{name} waits for tags, which are all in use: {share}."),
         "drive-busy" => format!("{name} waits since the drives take no more: {share}."),
+        "priority" => format!("{name} waits while others of a higher priority go first: {share}."),
         "order" => format!("{name} waits while the scheduler lets other I/Os go first: {share}."),
+        "back-pressure" => {
+            let behind = group.causes.get(1).filter(|cause| cause.reason != DRIVE);
+            let behind = behind.map_or_else(String::new, |cause| {
+                format!("; those that it has taken wait mostly for: {}", reason(group, cause))
+            });
+            format!(
+                "{name} sends more than the layer takes, so that its requests wait in their \
+                 sockets or rings: {share}{behind}."
+            )
+        }
         "flush" => format!("{name} spends its time on flushes: {share}."),
         _ => format!("{name} waits in the queues of the layer: {share}."),
     }
 }
 
+/// How long the I/Os of a group of which nothing completed have waited.
+fn so_far(group: &Explained) -> String {
+    let waited = time(group.waiting_ms);
+    match group.waiting {
+        0 => "nothing completed".to_owned(),
+        1 => format!("nothing completed, 1 I/O has waited for {waited} so far"),
+        many => format!("nothing completed, {many} I/Os have waited for {waited} so far"),
+    }
+}
+
 /// The groups that have latency targets, in parentheses.
 fn targets(now: &Report) -> String {
-    let of = |group: &crate::views::settings::Group| {
+    let of = |group: &Group| {
         let target = group.settings.get("latency-target")?;
         Some(format!("{}: {}", visible(&group.name), visible(target)))
     };
@@ -176,21 +211,36 @@ fn text(why: &Why) -> String {
         grid.row([
             visible(&group.group).into_owned(),
             groups::short(group.ios),
-            time(group.mean_ms),
+            mean(group),
             time(group.p99_ms),
             causes.join(", "),
         ]);
     }
-    format!("{}\n\n{}\n", why.says, grid.text())
+    let warnings: String =
+        why.warnings.iter().map(|warning| format!("\n{}\n", visible(warning))).collect();
+    format!("{}\n\n{}\n{warnings}", why.says, grid.text())
+}
+
+/// How long an I/O of a group took; of one that completed none, how long those that wait have so
+/// far.
+fn mean(group: &Explained) -> String {
+    match group.ios == 0.0 && group.waiting > 0 {
+        true => format!("so far {}", time(group.waiting_ms)),
+        false => time(group.mean_ms),
+    }
 }
 
 /// A part of the time, with the limits if it is theirs.
 fn part(group: &Explained, cause: &Cause) -> String {
-    let limits = match cause.reason == "limit" && !group.limits.is_empty() {
-        true => format!(" ({})", visible(&group.limits.join(", "))),
-        false => String::new(),
-    };
-    format!("{:.0} % {}{limits}", cause.percent, cause.reason)
+    format!("{:.0} % {}", cause.percent, reason(group, cause))
+}
+
+/// A reason, with the limits if it is theirs.
+fn reason(group: &Explained, cause: &Cause) -> String {
+    match cause.reason == "limit" && !group.limits.is_empty() {
+        true => format!("limit ({})", visible(&group.limits.join(", "))),
+        false => cause.reason.to_owned(),
+    }
 }
 
 /// Milliseconds in the unit that fits.
@@ -208,7 +258,6 @@ fn time(ms: f64) -> String {
 mod tests {
     use super::*;
     use crate::verbs::stat::groups::tests::{group, report};
-    use crate::views::settings::Group;
 
     fn cause(reason: &'static str, percent: f64) -> Cause {
         Cause { reason, percent, ms: 1.0 }
@@ -220,6 +269,8 @@ mod tests {
             ios: 500.0,
             mean_ms: 64.0,
             p99_ms: 70.2,
+            waiting: 0,
+            waiting_ms: 0.0,
             limits: vec!["iops=500".into()],
             causes: causes.iter().map(|(reason, percent)| cause(reason, *percent)).collect(),
             waited_ms: 1.0,
@@ -235,8 +286,21 @@ mod tests {
         let text = "Little holds I/Os back: those of vm7 take 64.0 ms each, and are at the drives \
                     88 % of that time.";
         assert_eq!(said(&[("drive", 88.0), ("limit", 12.0)]), text);
-        let reasons =
-            ["weight", "latency-target", "depth", "no-tag", "drive-busy", "order", "queue"];
+        let text = "vm7 sends more than the layer takes, so that its requests wait in their sockets \
+                    or rings: 70 % of the time of its I/Os; those that it has taken wait mostly \
+                    for: limit (iops=500).";
+        assert_eq!(said(&[("back-pressure", 70.0), ("limit", 30.0)]), text);
+        let reasons = [
+            "weight",
+            "latency-target",
+            "depth",
+            "no-tag",
+            "drive-busy",
+            "order",
+            "priority",
+            "queue",
+            "back-pressure",
+        ];
         for reason in reasons {
             let text = said(&[(reason, 50.0)]);
             assert!(
@@ -247,6 +311,31 @@ mod tests {
     }
 
     #[test]
+    fn a_group_that_completed_nothing_has_waited_so_far() {
+        let waits = |waiting| Explained {
+            ios: 0.0,
+            mean_ms: 0.0,
+            p99_ms: 0.0,
+            waiting,
+            waiting_ms: 4_200.0,
+            ..explained(&[("limit", 100.0)])
+        };
+        let said = |waiting| sentence(&waits(waiting), None, &Report::default());
+        let limit = "vm7 is slow since its limit (iops=500) holds it: nothing completed";
+        assert_eq!(said(1), format!("{limit}, 1 I/O has waited for 4.2 s so far."));
+        assert_eq!(said(9), format!("{limit}, 9 I/Os have waited for 4.2 s so far."));
+        let why = Why {
+            volume: "v".into(),
+            seconds: 2.0,
+            says: "Said.".into(),
+            groups: vec![waits(1)],
+            warnings: Vec::new(),
+        };
+        let row = "vm7         0  so far 4.2 s    -  100 % limit (iops=500)\n";
+        assert!(text(&why).ends_with(row), "{}", text(&why));
+    }
+
+    #[test]
     fn weights_are_explained_by_shares_and_targets_by_whose_they_are() {
         let groups = vec![group("vm7", 100, 10, 1), group("big", 300, 30, 1)];
         let now = report(1, groups);
@@ -254,7 +343,7 @@ mod tests {
         let said = sentence(&explained(&[("weight", 70.0)]), rows.first(), &now);
         assert!(said.ends_with("; by its weight of 100 it is due 25 %, and got 25 %."), "{said}");
         let settings = [("latency-target".to_owned(), "p99 2ms".to_owned())].into();
-        let groups = vec![Group { name: "gold".into(), settings }];
+        let groups = vec![Group { name: "gold".into(), settings, ..Group::default() }];
         let now = Report { groups, ..Report::default() };
         let said = sentence(&explained(&[("latency-target", 70.0)]), None, &now);
         assert!(said.contains("latency targets (gold: p99 2ms): 70 %"), "{said}");
@@ -267,10 +356,12 @@ mod tests {
             seconds: 2.0,
             says: "Said.".into(),
             groups: vec![explained(&[("limit", 62.0), ("drive", 30.0), ("weight", 8.0)])],
+            warnings: vec!["group vm7: too much.".into()],
         };
         let expected = "Said.\n\n\
                         group  I/Os/s     mean      p99  what the time of its I/Os went to\n\
-                        vm7       500  64.0 ms  70.2 ms  62 % limit (iops=500), 30 % drive, 8 % weight\n";
+                        vm7       500  64.0 ms  70.2 ms  62 % limit (iops=500), 30 % drive, 8 % weight\n\n\
+                        group vm7: too much.\n";
         assert_eq!(text(&why), expected);
     }
 

@@ -4,6 +4,8 @@
 //! or not at all: words are read into a copy of the settings, by the table that configurations are
 //! read by (config/group.rs), and the copy is what is set. Says on standard output what changed.
 
+use std::collections::BTreeMap;
+
 use millrace::{GroupConfig, ServedGroups};
 
 use crate::config::group;
@@ -12,11 +14,15 @@ use crate::views::settings::{Group, GroupChanged, GroupSetting};
 use crate::views::{Refusal, SetGroup};
 use crate::visible::visible;
 
-/// Sets what is asked of the group of that name.
+/// Sets what is asked of the group of that name; `warn` says what is wrong with a latency target.
 ///
 /// # Errors
 /// `bad-request` if there is no such group, key or word, `refused` if the group cannot have it.
-pub fn set(groups: &ServedGroups, asked: &SetGroup) -> Result<GroupChanged, Refusal> {
+pub fn set(
+    groups: &ServedGroups,
+    asked: &SetGroup,
+    warn: impl FnOnce(&GroupConfig) -> Vec<String>,
+) -> Result<GroupChanged, Refusal> {
     let bad = |text: String| Refusal::new("bad-request", text);
     let before = groups.get(&asked.group).map_err(|error| bad(error.to_string()))?;
     if asked.settings.is_empty() {
@@ -40,17 +46,20 @@ pub fn set(groups: &ServedGroups, asked: &SetGroup) -> Result<GroupChanged, Refu
         settings.iter().map(|one| format!("{}={}", one.key, one.value)).collect();
     let (name, words) = (visible(&asked.group), words.join(" "));
     say(&format!("group {name}: {} from now on\n", visible(&words)));
-    Ok(GroupChanged { group: asked.group.clone(), settings })
+    let warnings =
+        if asked.settings.contains_key("latency-target") { warn(&now) } else { Vec::new() };
+    Ok(GroupChanged { group: asked.group.clone(), settings, warnings })
 }
 
-/// All groups with their settings in words.
-pub fn list(groups: &ServedGroups) -> Vec<Group> {
+/// All groups with their settings in words, and what is to be said of them.
+pub fn list(groups: &ServedGroups, mut said: BTreeMap<String, Vec<String>>) -> Vec<Group> {
     let one = |config: &GroupConfig| Group {
         name: config.name.clone(),
         settings: group::settings(config)
             .into_iter()
             .map(|(key, word)| (key.to_owned(), word))
             .collect(),
+        warnings: said.remove(&config.name).unwrap_or_default(),
     };
     groups.list().iter().map(one).collect()
 }

@@ -23,9 +23,11 @@ use super::recording::Recording;
 use super::resizing;
 use super::setting;
 use super::shared;
+use super::targets::Targets;
 use crate::config::Checked;
 use crate::views::guests::GuestThread;
-use crate::views::{self, Answers, Refusal, Verb, report};
+use crate::views::settings::GroupChanged;
+use crate::views::{self, Answers, Refusal, SetGroup, Verb, report};
 
 /// What is seen of the daemon.
 pub struct Observed {
@@ -38,6 +40,7 @@ pub struct Observed {
     schedulers: Vec<&'static str>,
     recording: Recording,
     metering: Metering,
+    targets: Targets,
 }
 
 impl Observed {
@@ -62,12 +65,15 @@ impl Observed {
             servers,
             recording: Recording::default(),
             metering: Metering::default(),
+            targets: Targets::new(plan),
         }
     }
 
-    /// Ends lock statistics whose client has gone away; to be called now and then.
+    /// Ends lock statistics whose client has gone away, and looks at latency targets; to be called
+    /// once a second.
     pub fn tick(&self) {
         self.metering.end_if_silent();
+        self.targets.look(&self.servers.groups, &self.volumes, Instant::now());
     }
 
     /// The requests of each export that failed because of drives.
@@ -81,6 +87,7 @@ impl Observed {
     }
 
     fn report(&self) -> report::Report {
+        let groups = &self.servers.groups;
         let drives = self
             .volumes
             .iter()
@@ -95,8 +102,8 @@ impl Observed {
             uptime_ns: u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX),
             drives: drives.zip(&self.schedulers).map(configured).collect(),
             volumes: self.volumes.iter().map(|one| volume(one)).collect(),
-            groups: grouping::list(&self.servers.groups),
-            group_counts: shared::counts(&self.servers.groups, &self.volumes),
+            groups: grouping::list(groups, self.targets.said(groups)),
+            group_counts: shared::counts(groups, &self.volumes),
             exports: exports.collect(),
             guests: self.guests(),
             server: server(&self.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default()),
@@ -105,6 +112,12 @@ impl Observed {
 }
 
 impl Observed {
+    fn set_group(&self, asked: &SetGroup) -> Result<GroupChanged, Refusal> {
+        let groups = &self.servers.groups;
+        let warn = |config: &_| self.targets.at_once(groups, &self.volumes, config);
+        grouping::set(groups, asked, warn)
+    }
+
     fn guests(&self) -> Vec<GuestThread> {
         let exports = self.servers.vhost.iter().flat_map(VhostObserver::stats);
         let thread = |name: &str, at, stats: &_| GuestThread::new(name, at, stats);
@@ -130,7 +143,7 @@ impl Answers for Observed {
             Verb::LocksStop => self.metering.stop().and_then(value),
             Verb::Resize(asked) => resizing::resize(&self.volumes, &asked.volume).and_then(value),
             Verb::Set(asked) => setting::set(&self.volumes, asked).and_then(value),
-            Verb::SetGroup(asked) => grouping::set(&self.servers.groups, asked).and_then(value),
+            Verb::SetGroup(asked) => self.set_group(asked).and_then(value),
         }
     }
 

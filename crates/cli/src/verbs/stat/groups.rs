@@ -36,7 +36,10 @@ Columns of --groups, over the interval; those marked * come with -x:
                   depth           as much was at the drive as keeps it busy
                   no-tag          no tag was free
                   drive-busy      the drive took no more
-                  order           I/Os of its own group, or of nearer sectors, went first";
+                  order           I/Os of its own group, or of nearer sectors, went first
+                  priority        others of a higher priority went first
+                  back-pressure   its client had more under way than the layer takes
+  waits*          its I/Os that are held at the end";
 
 /// A group in an interval.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -67,10 +70,22 @@ pub struct GroupRow {
     pub got_percent: f64,
     /// The part of its I/Os' time that limits held them, in percent.
     pub throttled_percent: f64,
-    /// How far its limits are booked ahead at the end, in milliseconds.
-    pub booked_ms: f64,
+    /// How it stands at the end.
+    #[serde(flatten)]
+    pub at_end: AtEnd,
     /// Milliseconds that its I/Os were held, a second, by reason.
     pub held_ms: BTreeMap<&'static str, f64>,
+}
+
+/// How a group stands at the end of an interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct AtEnd {
+    /// How far its limits are booked ahead, in milliseconds.
+    pub booked_ms: f64,
+    /// I/Os of it that are held.
+    pub waiting: u64,
+    /// How long those have waited so far, on average, in milliseconds.
+    pub waiting_ms: f64,
 }
 
 impl GroupRow {
@@ -101,6 +116,12 @@ pub struct Did {
     pub cost_ns: u64,
     /// How long they were held, in the order of [`Hold::ALL`].
     pub held_ns: [u64; Hold::ALL.len()],
+    /// How many are held now.
+    pub waiting: u64,
+    /// How long those have waited so far.
+    pub waiting_ns: u64,
+    /// How long those had waited that were held at the first report.
+    pub waited_ns: u64,
 }
 
 impl Did {
@@ -121,6 +142,9 @@ impl Did {
             self.add_op(op, &old);
         }
         self.cost_ns += now.cost_ns.saturating_sub(before.cost_ns);
+        self.waiting += now.waiting;
+        self.waiting_ns += now.waiting_ns;
+        self.waited_ns += before.waiting_ns;
         for (hold, sum) in Hold::ALL.into_iter().zip(&mut self.held_ns) {
             let of = |on: &OnVolume| on.held_ns.get(hold.name()).copied().unwrap_or(0);
             *sum += of(now).saturating_sub(of(before));
@@ -149,9 +173,20 @@ impl Did {
         self.ios.iter().sum()
     }
 
+    /// Time of all but flushes that fell between the reports, as far as it is known: of what still
+    /// is held, too, and of what ended not what was before.
+    pub fn taken_ns(&self) -> u64 {
+        (self.total.sum_ns() + self.waiting_ns).saturating_sub(self.waited_ns)
+    }
+
+    /// How long those that are held now have waited so far, on average.
+    pub fn waiting_ms(&self) -> f64 {
+        self.waiting_ns as f64 / 1e6 / self.waiting.max(1) as f64
+    }
+
     /// Whether it did something, or something of it waited.
-    fn is_active(&self) -> bool {
-        self.all() > 0 || self.held_ns.iter().any(|ns| *ns > 0)
+    pub fn is_active(&self) -> bool {
+        self.all() > 0 || self.waiting > 0 || self.held_ns.iter().any(|ns| *ns > 0)
     }
 }
 
@@ -209,7 +244,7 @@ fn row(group: &GroupCounts, did: &Did, shares: Shares, seconds: f64) -> GroupRow
     let rate = |count: u64| count as f64 / seconds;
     let percentile_ms = |of: f64| did.total.quantile_ns(of) as f64 / 1e6;
     let held = Hold::ALL.into_iter().zip(did.held_ns);
-    let limit_ns = did.held_ns[Hold::Limit as usize] as f64;
+    let limit_ns = did.held_ns[Hold::Limit as usize];
     GroupRow {
         name: group.name.clone(),
         seconds,
@@ -223,8 +258,12 @@ fn row(group: &GroupCounts, did: &Did, shares: Shares, seconds: f64) -> GroupRow
         weight: group.weight,
         wanted_percent: percent(shares.wanted, shares.all),
         got_percent: percent(shares.got, shares.all),
-        throttled_percent: percent(limit_ns, did.total.sum_ns() as f64),
-        booked_ms: group.booked_ns as f64 / 1e6,
+        throttled_percent: percent(limit_ns as f64, did.taken_ns().max(limit_ns) as f64),
+        at_end: AtEnd {
+            booked_ms: group.booked_ns as f64 / 1e6,
+            waiting: did.waiting,
+            waiting_ms: did.waiting_ms(),
+        },
         held_ms: held.map(|(hold, ns)| (hold.name(), rate(ns) / 1e6)).collect(),
     }
 }
@@ -262,20 +301,26 @@ fn wanted(active: &[(&GroupCounts, Did)], all: &[GroupCounts]) -> Vec<f64> {
 /// A column: its name, whether the short form has it, and its value.
 type Column = (&'static str, bool, fn(&GroupRow) -> String);
 
-const COLUMNS: [Column; 12] = [
+const COLUMNS: [Column; 13] = [
     ("r/s", true, |row| short(row.reads)),
     ("w/s", true, |row| short(row.writes)),
     ("MB/s", true, |row| short((row.read_kib + row.write_kib) * 1024.0 / 1e6)),
-    ("p50", false, |row| short(row.p50_ms)),
-    ("p99", true, |row| short(row.p99_ms)),
+    ("p50", false, |row| of_ended(row, row.p50_ms)),
+    ("p99", true, |row| of_ended(row, row.p99_ms)),
     ("weight", false, |row| row.weight.to_string()),
     ("%want", true, |row| format!("{:.1}", row.wanted_percent)),
     ("%got", true, |row| format!("{:.1}", row.got_percent)),
     ("%lim", false, |row| format!("{:.1}", row.throttled_percent)),
-    ("ahead", false, |row| short(row.booked_ms)),
+    ("ahead", false, |row| short(row.at_end.booked_ms)),
+    ("waits", false, |row| row.at_end.waiting.to_string()),
     ("held", true, |row| short(row.held())),
     ("by", true, |row| row.by().unwrap_or("-").to_owned()),
 ];
+
+/// A time of I/Os, of which there is none if none completed.
+fn of_ended(row: &GroupRow, ms: f64) -> String {
+    if row.ios > 0.0 { short(ms) } else { "-".to_owned() }
+}
 
 /// Characters of a group's name in the short form.
 const NAME_WIDTH: usize = 14;
@@ -341,6 +386,7 @@ pub mod tests {
             ops: if ios > 0 { vec![read] } else { Vec::new() },
             cost_ns: ios * 10,
             held_ns: BTreeMap::from([("limit".to_owned(), held_ns)]),
+            ..OnVolume::default()
         };
         GroupCounts { name: name.into(), weight, volumes: vec![on], ..GroupCounts::default() }
     }
@@ -366,7 +412,7 @@ pub mod tests {
             (row.wanted_percent, row.got_percent, row.throttled_percent),
             (100.0, 100.0, 50.0)
         );
-        assert_eq!((row.booked_ms, row.by()), (7.0, Some("limit")));
+        assert_eq!((row.at_end.booked_ms, row.by()), (7.0, Some("limit")));
         assert!((row.held() - 104.86).abs() < 0.01, "{}", row.held());
         let expected =
             [("r/s", "200"), ("MB/s", "0.82"), ("%got", "100.0"), ("held", "105"), ("by", "limit")];

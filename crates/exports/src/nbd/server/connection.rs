@@ -159,6 +159,9 @@ pub(crate) struct ClientHistory {
     pub(crate) holes: HoleSearch,
     /// Whether the client moves.
     pub(crate) progress: Progress,
+    /// Since when the server takes no request of the client, though one is there, in nanoseconds;
+    /// 0 if it does.
+    pub(crate) stopped_ns: u64,
     /// The client's place in its group, given up when the connection goes.
     pub(crate) seat: Option<Seat>,
 }
@@ -231,6 +234,15 @@ impl Connection {
             && (self.turn.reads_late || self.out.unsent_bytes() < UNSENT_BYTES)
     }
 
+    /// The server takes no more of its requests for now; its client is not to blame.
+    #[cold]
+    pub(crate) fn stop_taking(&mut self) {
+        // Of replies that are not read there are many, too.
+        if self.history.stopped_ns == 0 && self.out.unsent_bytes() < UNSENT_BYTES {
+            self.history.stopped_ns = Native::now();
+        }
+    }
+
     /// Whether it takes no requests because replies wait for the socket.
     #[inline]
     pub(crate) fn waits_to_send(&self) -> bool {
@@ -292,10 +304,12 @@ impl Connection {
         }
     }
 
-    /// Takes the connection off the list of those that wait for memory.
-    pub(crate) fn stop_waiting(&mut self, pool: &Pool) {
-        if std::mem::replace(&mut self.memory_wait, MemoryWait::None) == MemoryWait::Queued {
-            pool.budget().leave(pool.thread(), self.serial);
+    /// Takes the connection off the lists of those that wait for memory.
+    pub(crate) fn stop_waiting(&mut self, pool: &mut Pool) {
+        match std::mem::replace(&mut self.memory_wait, MemoryWait::None) {
+            MemoryWait::Queued => pool.budget().leave(pool.thread(), self.serial),
+            MemoryWait::Group => pool.leave_part_line(self.serial),
+            MemoryWait::None | MemoryWait::Own | MemoryWait::Volume | MemoryWait::GroupTurn => {}
         }
     }
 

@@ -21,7 +21,7 @@ use super::exports::Exports;
 use super::memory::{Pool, Zeroes};
 use super::stats::ServerStats;
 use super::submit::Submitter;
-use super::submit::ticket::{Claim, Memory, Owner, Ticket, TicketState};
+use super::submit::ticket::{Memory, Owner, Ticket, TicketState, Waits};
 use crate::nbd::status::Extent;
 use crate::nbd::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE};
 use crate::nbd::{Command, Errno, Reply, Request, StatusQuery};
@@ -138,7 +138,7 @@ impl Core {
             left_sectors: 0,
             memory: Memory::None,
             bounce: None,
-            claim: Claim::None,
+            waits: Waits::default(),
         }
     }
 
@@ -153,13 +153,13 @@ impl Core {
             return Taken::Done;
         }
         if granted.is_unaligned(request) {
-            return self.transfer_unaligned(conn, granted, request, lane);
+            return self.transfer_unaligned(conn, granted, request);
         }
         let op = if request.command == Command::Read { Op::Read } else { Op::Write };
         let memory = if self.exports.list[granted.export].no_payload {
             Memory::Zeroes
         } else {
-            match self.buffer(request.length as usize, conn, lane) {
+            match self.payload_buffer(conn, granted, (op, request.length as usize)) {
                 Ok(buffer) => Memory::Buffer(buffer),
                 Err(none) => return self.without_buffer(conn, granted, request, none),
             }
@@ -275,10 +275,19 @@ impl Core {
         conn.out.push(|buffer| reply.failure(buffer, errno, status.text()));
     }
 
+    /// What a request's payload lies in waits for no limit of its group any more.
+    #[inline]
+    pub(crate) fn leave_part(&mut self, memory: &mut Memory) {
+        if let Memory::Buffer(buffer) = memory {
+            self.pool.leave_part(buffer);
+        }
+    }
+
     /// Answers a request that is over.
     #[inline]
     pub(crate) fn answer(&mut self, conn: &mut Connection, ticket: Ticket, status: Status) {
-        let Ticket { reply, memory, op, len_bytes, head_bytes, .. } = ticket;
+        let Ticket { reply, mut memory, op, len_bytes, head_bytes, .. } = ticket;
+        self.leave_part(&mut memory);
         if !status.is_ok() {
             self.fail(conn, &reply, status);
             return conn.give_back(memory, &mut self.pool);

@@ -13,6 +13,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod budget;
+pub(crate) mod group_parts;
 
 use std::io;
 use std::ptr::NonNull;
@@ -22,6 +23,7 @@ use millrace_block::{Bio, Op, Sector};
 use millrace_reactor::Handle;
 
 use self::budget::Budget;
+use self::group_parts::Part;
 
 /// Smallest buffer in bytes, and the alignment of all.
 const CLASS_BYTES_MIN: usize = 4096;
@@ -106,6 +108,8 @@ pub(crate) struct PoolBuffer {
     region: u32,
     index: u16,
     class: u8,
+    /// The part of a group with limits that it counts in.
+    part: Option<Part>,
 }
 
 impl PoolBuffer {
@@ -175,6 +179,8 @@ pub(crate) struct Pool {
     thread: usize,
     /// Something was given back to the budget.
     returned: bool,
+    /// Connections that wait for parts of groups have reason to try again.
+    part_freed: bool,
 }
 
 impl Pool {
@@ -197,6 +203,7 @@ impl Pool {
             in_use: 0,
             thread,
             returned: false,
+            part_freed: false,
         }
     }
 
@@ -271,11 +278,12 @@ impl Pool {
         let index = word * 64 + bit as usize;
         // SAFETY: the index is below the region's count, so the offset lies inside the mapping.
         let start = unsafe { region.mapping.start.add(index * class_bytes(class)) };
-        Some(PoolBuffer { start, region: id, index: index as u16, class: class as u8 })
+        Some(PoolBuffer { start, region: id, index: index as u16, class: class as u8, part: None })
     }
 
     /// Takes a buffer back.
-    pub(crate) fn give(&mut self, buffer: PoolBuffer) {
+    pub(crate) fn give(&mut self, mut buffer: PoolBuffer) {
+        self.leave_part(&mut buffer);
         let id = buffer.region;
         let region = self.regions[id as usize].as_mut().expect("its buffer was in use");
         let (word, bit) = (usize::from(buffer.index) / 64, buffer.index % 64);

@@ -18,6 +18,7 @@ pub(crate) mod ticket;
 use std::sync::Arc;
 
 use millrace_block::{Bio, Op, Reject, Status};
+use millrace_machine::{Machine, Native};
 
 use self::lane::{CHANNEL_DEPTH, Lane};
 use self::ticket::{Claim, Memory, Ticket, TicketState, Tickets};
@@ -94,15 +95,20 @@ impl Submitter {
         let ticket = self.tickets.get(id);
         let lane = &mut self.lanes[ticket.lane as usize];
         if !lane.held_back.is_empty() && lane.held_back.has(ticket.owner.group) {
+            ticket.waits.since_ns = Native::now();
             return lane.held_back.push(ticket.owner.group, id);
         }
         if !lane.waiting.is_empty() {
+            ticket.waits.since_ns = Native::now();
             return lane.waiting.push_back(id);
         }
         let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
         if let Err(rejected) = lane.channel.submit(bio) {
             match rejected.reason {
-                Reject::Full => lane.wait(id, ticket.owner.group),
+                Reject::Full => {
+                    ticket.waits.since_ns = Native::now();
+                    lane.wait(id, ticket.owner.group);
+                }
                 Reject::Invalid(status) => self.done.push((id, status)),
             }
         }
@@ -120,7 +126,7 @@ impl Submitter {
                 }
                 Err(Reject::Full) => return moved,
                 Err(Reject::Invalid(status)) => self.done.push((id, status)),
-                Ok(()) => {}
+                Ok(()) => self.lanes[lane].has_waited(ticket),
             }
             self.lanes[lane].waiting.pop_front();
             moved = true;
@@ -137,7 +143,7 @@ impl Submitter {
             match self.lanes[lane].channel.submit(bio).map_err(|rejected| rejected.reason) {
                 Err(Reject::Full) => return false,
                 Err(Reject::Invalid(status)) => self.done.push((id, status)),
-                Ok(()) => {}
+                Ok(()) => self.lanes[lane].has_waited(ticket),
             }
             true
         });
@@ -198,7 +204,7 @@ impl Submitter {
         if !lane.memory_waiters.is_empty() {
             self.retry.append(&mut lane.memory_waiters);
         }
-        if ticket.claim != Claim::None {
+        if ticket.waits.claim != Claim::None {
             self.release(id, &ticket);
         }
         ticket

@@ -18,7 +18,7 @@ use super::listen::{Listen, Listener};
 use super::memory::Pool;
 use super::memory::budget::Budget;
 use super::shared::Shared;
-use super::submit::ticket::{Claim, Memory, Owner, Ticket, TicketState};
+use super::submit::ticket::{Memory, Owner, Ticket, TicketState, Waits};
 use super::worker::Worker;
 use super::{ExportConfig, ListenConfig, Server, ServerConfig, StopReport, share};
 use crate::ClientGroup;
@@ -87,7 +87,7 @@ pub(crate) fn ticket(op: Op, serial: u64, memory: Memory) -> Ticket {
         left_sectors: 0,
         memory,
         bounce: None,
-        claim: Claim::None,
+        waits: Waits::default(),
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) struct Waiting<M: Machine> {
     pub(crate) chain: Chain<M>,
     /// When its oldest part came.
     pub(crate) came_ns: u64,
+    /// When that came to the queue.
+    pub(crate) inserted_ns: u64,
 }
 
 /// Chains of one way at one hardware queue.
@@ -96,10 +98,10 @@ impl<M: Machine> Sorted<M> {
         self.chains.first_key_value().map(|(place, _)| *place)
     }
 
-    pub(crate) fn take(&mut self, place: Place) -> Option<Chain<M>> {
+    pub(crate) fn take(&mut self, place: Place) -> Option<Waiting<M>> {
         let waiting = self.chains.remove(&place)?;
         self.ages.remove(&place.1);
         self.head = waiting.chain.end();
-        Some(waiting.chain)
+        Some(waiting)
     }
 }

@@ -8,7 +8,6 @@
 //! active. How much may be at the drive is depth.rs's. Kernel counterpart: block/blk-iocost.c,
 //! `ioc_timer_fn` and `current_hweight`.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 
@@ -16,12 +15,19 @@ use millrace_machine::{Lock, Machine, Order, Word};
 
 use crate::bio::group_id::GroupId;
 use crate::group::config::Priority;
-use crate::group::view::GroupView;
-use crate::queue::scheduler::share::depth::{ClassSums, Depth, LatencyCounts, Policy, Seen};
-use crate::queue::scheduler::share::{Shared, VIRTUAL_BITS};
+use crate::group::view::{GroupRow, GroupView};
+use crate::queue::scheduler::DriveTags;
+use crate::queue::scheduler::share::Shared;
+use crate::queue::scheduler::share::depth::{Depth, Policy, Seen};
+use crate::queue::scheduler::share::flow::VIRTUAL_BITS;
+use crate::queue::scheduler::share::level::{Level, Want};
+use crate::queue::scheduler::share::mail::{Mail, MailEntry};
 
-/// What a queue posted before this is taken for gone: its thread is elsewhere.
+/// What waited all the time does so no more if its queue has not posted for so long.
 const STALE_NS: u64 = 5_000_000;
+/// What a queue said stands for so long, since requests may take long at a drive. What has all come
+/// back counts for [`STALE_NS`]: a client that sends in batches has nothing there in between.
+const GONE_NS: u64 = 2_000_000_000;
 /// How long a drive counts as contended after several groups were last active.
 const CONTENDED_NS: u64 = 20_000_000;
 /// How far ahead of those that wait a group may get, in time of the drive at its present rate.
@@ -29,71 +35,12 @@ const WINDOW_NS: u64 = 2_000_000;
 /// And at least so many I/Os of the largest cost, for each active group.
 const WINDOW_IOS: u64 = 4;
 
-/// A group at one queue, as its mail has it.
-#[derive(Default)]
-pub(crate) struct MailEntry {
-    group: GroupId,
-    way: usize,
-    /// By the queue: cost of all that it sent, and what is there now.
-    pub(crate) served: u64,
-    pub(crate) waiting: u32,
-    pub(crate) in_flight: u32,
-    /// Something waited all the time since the agreement looked last.
-    pub(crate) steady: bool,
-    /// And what that was, when the queue had posted.
-    was_steady: bool,
-    pub(crate) latencies: Option<Box<LatencyCounts>>,
-    /// By the agreement: how much of `served` it knows.
-    known: u64,
-    /// What `served` may come to, and the group's slope; 0: nothing was agreed on yet.
-    pub(crate) ceiling: u64,
-    pub(crate) slope: u64,
-}
-
-impl MailEntry {
-    fn demand(&self) -> u64 {
-        u64::from(self.waiting) + u64::from(self.in_flight)
-    }
-}
-
-/// What a queue and the agreement tell each other.
-pub(crate) struct Mail {
-    pub(crate) at_ns: u64,
-    /// It posted since the agreement looked last.
-    pub(crate) fresh: bool,
-    pub(crate) full: bool,
-    /// Most that one of its requests cost.
-    pub(crate) largest: u64,
-    pub(crate) sums: ClassSums,
-    pub(crate) entries: Vec<MailEntry>,
-    pub(crate) depth: [u32; 2],
-    pub(crate) contended: bool,
-}
-
-impl Default for Mail {
-    fn default() -> Self {
-        Mail {
-            at_ns: 0,
-            fresh: false,
-            full: false,
-            largest: 0,
-            sums: ClassSums::default(),
-            entries: Vec::new(),
-            depth: [u32::MAX; 2],
-            contended: false,
-        }
-    }
-}
-
-impl Mail {
-    /// The entry of the queue's flow number `at`.
-    pub(crate) fn entry(&mut self, at: usize, (group, way): (GroupId, usize)) -> &mut MailEntry {
-        if self.entries.len() <= at {
-            self.entries.push(MailEntry { group, way, steady: true, ..MailEntry::default() });
-        }
-        &mut self.entries[at]
-    }
-}
+/// How often what is usual is looked at.
+const SAMPLE_NS: u64 = 400_000;
+/// A request, in 16ths.
+const REQUEST: u64 = 16;
+/// A group that usually has less than half of one has gone.
+const HALF: u64 = REQUEST / 2;
 
 /// A group over all queues.
 #[derive(Default, Clone, Copy)]
@@ -104,45 +51,63 @@ struct Total {
     /// Since the last agreement.
     served: u64,
     demand: u64,
+    wants: u64,
+    /// What it usually wants, in 16ths, and what it is usually served, in 32nds.
+    usually_wants: u64,
+    usually_served: u64,
+    /// Served since the last sample.
+    to_sample: u64,
+    /// How much of the depth it is due, in 16ths; `u64::MAX`: the depth does not bind it.
+    part: u64,
+    /// Something waited all the time, or it wants more than it is due.
     steady: bool,
     is_active: bool,
+    /// Some queue posted of it lately.
+    is_heard: bool,
     /// It was, at the last agreement.
     was_active: bool,
     /// What it may send until the next agreement.
     budget: u64,
 }
 
+impl Total {
+    /// Its weight among those that are active.
+    fn weight(&self) -> u64 {
+        (1 << 40) / self.slope.max(1)
+    }
+}
+
 /// What was agreed on.
 pub(crate) struct Agreement<M: Machine> {
-    at_ns: u64,
     contended_ns: u64,
     view: GroupView<M>,
     /// By number of the group.
     totals: Vec<Total>,
     /// Where those that wait have got to.
     virtual_ns: u128,
-    /// Cost in a nanosecond, in 1,024ths.
+    /// Cost in a nanosecond, in 1,024ths; when that was looked at last.
     rate: u64,
+    sampled_ns: u64,
     /// Most that a request cost.
     largest: u64,
     depth: Depth,
-    /// Share of each queue in what waits, in 65,536ths.
-    shares: Vec<u64>,
+    /// The depth that the groups' parts come to, in 16ths.
+    level_of: Option<u64>,
     machine: PhantomData<M>,
 }
 
 impl<M: Machine> Agreement<M> {
-    pub(crate) fn new(queues: usize, tags: u32) -> Self {
+    pub(crate) fn new(tags: DriveTags) -> Self {
         Agreement {
-            at_ns: 0,
             contended_ns: 0,
             view: GroupView::new(),
             totals: Vec::new(),
             virtual_ns: 0,
             rate: 1024,
+            sampled_ns: 0,
             largest: 0,
-            depth: Depth::new(queues, tags),
-            shares: alloc::vec![0; queues],
+            depth: Depth::new(tags),
+            level_of: None,
             machine: PhantomData,
         }
     }
@@ -154,9 +119,6 @@ impl<M: Machine> Agreement<M> {
         }
         self.totals.resize(self.view.len(), Total::default());
         let mut seen = self.gather(shared, now_ns);
-        let idle = |at| self.view.row(GroupId(at)).is_some_and(|r| r.priority == Priority::Idle);
-        let mut all = self.totals.iter().zip(0..);
-        seen.shallow = all.any(|(total, at)| total.is_active && !total.steady && !idle(at));
         let active = self.totals.iter().filter(|total| total.is_active).count();
         // With targets, reads and writes of one group stand in each other's way, too.
         let targets = shared.policy == Policy::Targets;
@@ -166,18 +128,18 @@ impl<M: Machine> Agreement<M> {
         let contended = now_ns < self.contended_ns;
         if !contended && self.depth.is_off() {
             // As it was: nobody is told anything new.
-            self.at_ns = now_ns;
             return;
         }
         self.weigh();
-        self.advance(now_ns);
+        seen.shallow = self.level(shared.policy);
+        seen.served = self.totals.iter().map(|total| total.served).sum();
+        self.advance();
         let depth = match contended {
             true => self.depth.next(&seen, shared.policy, now_ns),
             false => self.depth.off(),
         };
         self.share_out(shared, (depth[0], now_ns));
         self.grant(shared, (depth, contended));
-        self.at_ns = now_ns;
         // Release: pairs with the queues' look at it.
         shared.epoch.fetch_add(1, Order::Release);
     }
@@ -189,6 +151,9 @@ impl<M: Machine> Agreement<M> {
             *total = Total {
                 virtual_ns: total.virtual_ns,
                 slope: total.slope,
+                usually_wants: total.usually_wants,
+                usually_served: total.usually_served,
+                to_sample: total.to_sample,
                 was_active: total.is_active,
                 ..Total::default()
             };
@@ -196,33 +161,139 @@ impl<M: Machine> Agreement<M> {
         for mail in &shared.mails {
             let mut mail = mail.lock();
             let is_stale = mail.at_ns + STALE_NS < now_ns;
+            let stands_ns = if mail.is_over { STALE_NS } else { GONE_NS };
+            let is_gone = mail.at_ns + stands_ns < now_ns;
             let is_fresh = core::mem::take(&mut mail.fresh);
             self.largest = self.largest.max(mail.largest);
             seen.full |= core::mem::take(&mut mail.full);
             seen.sums.add(&core::mem::take(&mut mail.sums));
+            let demands = mail.entries.iter().map(MailEntry::demand);
+            seen.queues += u32::from(!is_gone && demands.sum::<u64>() > 0);
             for entry in &mut mail.entries {
                 let Some(total) = self.totals.get_mut(usize::from(entry.group.0)) else { continue };
                 let served = entry.served - entry.known;
                 entry.known = entry.served;
                 total.served += served;
-                // What a queue said long ago may be gone, and nobody there to say so.
-                let demand = if is_stale { 0 } else { entry.demand() };
-                seen.in_flight += if is_stale { 0 } else { entry.in_flight };
+                let demand = if is_gone { 0 } else { entry.demand() };
+                seen.in_flight += if is_gone { 0 } else { entry.in_flight };
                 total.demand += demand;
+                total.wants += if is_gone { 0 } else { entry.wants() };
                 if is_fresh {
                     entry.was_steady = core::mem::replace(&mut entry.steady, true);
                 }
                 total.steady |= entry.was_steady && !is_stale;
+                total.is_heard |= !is_stale || demand > 0;
                 let is_active = served > 0 || demand > 0;
                 total.is_active |= is_active;
                 seen.ways |= u8::from(is_active) << entry.way;
                 let target = self.view.row(entry.group).and_then(|row| row.target);
+                if let Some(target) = target.filter(|_| demand > 0) {
+                    seen.waits_for_ns = seen.waits_for_ns.min(target.ns());
+                }
                 if let (Some(latencies), Some(target)) = (&mut entry.latencies, target) {
                     seen.count_target(entry.group, target, latencies);
                 }
             }
         }
+        self.sample(now_ns);
+        for total in &mut self.totals {
+            // A client that takes answers and sends again in batches has nothing there in between.
+            total.is_active |= total.usually_wants >= HALF;
+        }
         seen
+    }
+
+    /// Follows what groups usually want and are served, and how much the drive does.
+    fn sample(&mut self, now_ns: u64) {
+        let elapsed_ns = now_ns.saturating_sub(self.sampled_ns);
+        let is_due = elapsed_ns >= SAMPLE_NS;
+        let mut all = 0;
+        for total in &mut self.totals {
+            total.to_sample += total.served;
+            if !total.is_heard {
+                total.usually_wants = 0;
+            }
+            if is_due {
+                let served = core::mem::take(&mut total.to_sample);
+                all += served;
+                total.usually_served = total.usually_served * 31 / 32 + served;
+                total.usually_wants = total.usually_wants * 15 / 16 + total.wants;
+            }
+        }
+        if is_due && elapsed_ns < WINDOW_NS * 100 {
+            // Up fast: what a window holds back would never be seen. Down slowly: a shorter window
+            // forgives debts.
+            let rate = (all << 10) / elapsed_ns;
+            let weight = if rate > self.rate { 1 } else { 31 };
+            self.rate = (self.rate * weight + rate).div_ceil(weight + 1);
+        }
+        if is_due {
+            self.sampled_ns = now_ns;
+        }
+    }
+
+    /// Divides the depth among groups, and finds who wants more than its part. Whether some group
+    /// wants less than its weight stands for.
+    fn level(&mut self, policy: Policy) -> bool {
+        self.level_of = self.depth.sixteenths();
+        let Some(depth) = self.level_of else {
+            self.totals.iter_mut().for_each(|total| total.part = u64::MAX);
+            return false;
+        };
+        // What has a target is not held back, nor counted.
+        let is_free = |row: &GroupRow<M>| policy == Policy::Targets && row.target.is_some();
+        for (total, at) in self.totals.iter_mut().zip(0..) {
+            let is_free = self.view.row(GroupId(at)).is_some_and(is_free);
+            total.part = if is_free { u64::MAX } else { 0 };
+        }
+        let (mut left, mut is_shallow) = (depth, false);
+        for priority in [Priority::Realtime, Priority::BestEffort] {
+            is_shallow |= self.level_among(priority, &mut left);
+        }
+        for (total, at) in self.totals.iter_mut().zip(0..) {
+            let row = self.view.row(GroupId(at));
+            if row.is_some_and(|row| row.priority == Priority::Idle) && total.part != u64::MAX {
+                total.part = left;
+            }
+        }
+        is_shallow
+    }
+
+    /// Divides what is left of the depth among groups of a priority.
+    fn level_among(&mut self, priority: Priority, left: &mut u64) -> bool {
+        let view = &self.view;
+        let is_one = |at: usize, total: &Total| {
+            let row = view.row(GroupId(at as u16));
+            let is_so = row.map_or(Priority::BestEffort, |row| row.priority) == priority;
+            is_so && total.is_active && total.part != u64::MAX
+        };
+        let all = self.totals.iter().enumerate().filter(|(at, total)| is_one(*at, total));
+        let wants = all.clone();
+        let wants =
+            wants.map(|(_, total)| Want { of: total.usually_wants, weight: total.weight() });
+        let level = Level::of(*left, wants.clone());
+        let even = Level::even(*left, wants.clone());
+        let served = all.map(|(_, total)| total.usually_served).sum();
+        let even_served = Level::even(served, wants);
+        let (mut is_shallow, mut taken) = (false, 0);
+        for at in 0..self.totals.len() {
+            if !is_one(at, &self.totals[at]) {
+                continue;
+            }
+            let total = &mut self.totals[at];
+            let weight = total.weight();
+            total.part = level.map_or(*left, |level| level.part(weight));
+            // An eighth less is noise.
+            let gets_little = total.usually_served < even_served.part(weight) / 8 * 7;
+            let has_little = total.usually_wants < even.part(weight);
+            let has_all = total.usually_wants <= total.part;
+            is_shallow |= (has_little || has_all && gets_little) && !total.steady;
+            total.steady |= !has_all;
+            taken += total.usually_wants.min(total.part);
+        }
+        // One is left to those of lower priorities, who would wait for ever.
+        *left = left.saturating_sub(taken).max(REQUEST);
+        is_shallow
     }
 
     /// The slope of each active group: by its weight among its active siblings, and theirs.
@@ -250,22 +321,16 @@ impl<M: Machine> Agreement<M> {
     }
 
     /// Moves virtual times on.
-    fn advance(&mut self, now_ns: u64) {
-        let served: u64 = self.totals.iter().map(|total| total.served).sum();
-        let elapsed_ns = now_ns.saturating_sub(self.at_ns).max(1);
-        if elapsed_ns < WINDOW_NS * 100 {
-            let rate = (served << 10) / elapsed_ns;
-            self.rate = (self.rate * 7 + rate).div_ceil(8);
-        }
+    fn advance(&mut self) {
         let mut behind = u128::MAX;
         for (total, at) in self.totals.iter_mut().zip(0..) {
             let row = self.view.row(GroupId(at));
-            let is_idle = row.is_some_and(|row| row.priority == Priority::Idle);
+            let is_usual = row.is_none_or(|row| row.priority == Priority::BestEffort);
             if !total.was_active {
                 total.virtual_ns = total.virtual_ns.max(self.virtual_ns);
             }
             total.virtual_ns += u128::from(total.served) * u128::from(total.slope);
-            if total.steady && !is_idle {
+            if total.steady && is_usual {
                 behind = behind.min(total.virtual_ns);
             }
         }
@@ -307,41 +372,52 @@ impl<M: Machine> Agreement<M> {
             if !total.steady {
                 total.virtual_ns = total.virtual_ns.max(self.virtual_ns);
             }
-            total.virtual_ns = total.virtual_ns.min(ahead);
+            total.virtual_ns = total.virtual_ns.min(ahead.saturating_add(window));
             total.budget = match priority {
                 Priority::Idle if contended && held_back => 0,
                 Priority::Realtime => u64::MAX,
                 _ if free => u64::MAX,
-                _ => ((ahead - total.virtual_ns) / u128::from(total.slope.max(1))) as u64,
+                _ => {
+                    (ahead.saturating_sub(total.virtual_ns) / u128::from(total.slope.max(1))) as u64
+                }
             };
         }
     }
 
+    /// How much of the depth a queue is due, in 16ths of that of the last agreement: as much as its
+    /// groups are, by how much of each is here. None: nothing is here.
+    fn part_of(&self, mail: &Mail) -> Option<u64> {
+        let (mut whole, mut wanted, mut is_over) = (None, 0, false);
+        for entry in mail.entries.iter().filter(|entry| entry.demand() > 0) {
+            let Some(total) = self.totals.get(usize::from(entry.group.0)) else { continue };
+            if total.part == u64::MAX {
+                continue;
+            }
+            let here = |of: u64| {
+                let of = u128::from(of) * u128::from(entry.demand());
+                (of / u128::from(total.demand.max(1))) as u64
+            };
+            whole = Some(whole.unwrap_or(0) + here(total.part));
+            wanted += here(total.part.min(total.usually_wants));
+            is_over |= total.usually_wants > total.part;
+        }
+        // Where all have what they want, a burst may take what they are due.
+        whole.map(|whole: u64| if is_over { wanted } else { whole })
+    }
+
     /// Posts budgets and depths to all queues.
     fn grant(&mut self, shared: &Shared<M>, (depth, contended): ([u32; 2], bool)) {
-        let mut all = 0;
-        for (mail, share) in shared.mails.iter().zip(&mut self.shares) {
-            let mail = mail.lock();
-            *share = 0;
-            for entry in &mail.entries {
-                let Some(total) = self.totals.get(usize::from(entry.group.0)) else { continue };
-                if total.steady && entry.waiting > 0 {
-                    let weight = (1 << 40) / total.slope.max(1);
-                    *share += weight * entry.demand() / total.demand.max(1);
-                }
-            }
-            all += *share;
-        }
-        for (mail, share) in shared.mails.iter().zip(&self.shares) {
+        let base = self.level_of;
+        for mail in &shared.mails {
             let mut mail = mail.lock();
             mail.contended = contended;
-            mail.depth = depth.map(|depth| match *share {
-                _ if depth == u32::MAX => u32::MAX,
-                0 => depth,
-                share => {
-                    let own = u128::from(depth) * u128::from(share) / u128::from(all.max(1));
-                    (own as u32).max(1)
+            let part = self.part_of(&mail);
+            mail.depth = depth.map(|depth| match (part, base) {
+                (Some(part), Some(base)) if depth != u32::MAX => {
+                    let own = u128::from(part) * u128::from(depth) + u128::from(base / 2);
+                    (own / u128::from(base)).clamp(1, u128::from(depth)) as u32
                 }
+                _ => depth,
             });
             for entry in &mut mail.entries {
                 let Some(total) = self.totals.get(usize::from(entry.group.0)) else { continue };

@@ -1,19 +1,23 @@
 //! `Depth`: how much may be at a shared drive.
 //!
-//! As little as keeps it busy: the rest waits where order can still be made. For `fair` the
-//! measure is how long requests take compared with the shortest time that their kind (read or
-//! write, by size) took lately: above some multiple the depth shrinks, below a lower one it grows
-//! if it held something back. Every few seconds a handful of requests finds the drive nearly empty,
-//! so that the shortest time is known. For `latency` the measure is groups' targets: the others'
-//! depth shrinks while one is missed. Source: Brakmo and Peterson, 1995 (TCP Vegas); Cardwell et
-//! al., 2016 (BBR's probe). Kernel counterpart: block/kyber-iosched.c, block/blk-iolatency.c.
+//! As little as keeps it busy: the rest waits where order can still be made. For `fair` there are
+//! two measures. While some group has less at the drive than its share of the depth, it is how long
+//! requests take compared with the shortest time that their kind (read or write, by size) took
+//! lately: above some multiple the depth shrinks, below a lower one it grows if it held something
+//! back. Every few seconds a handful of requests finds the drive nearly empty, so that the shortest
+//! time is known. While all groups have more than their share, the order in which they go out makes
+//! the shares, and the depth may grow as long as the drive does more with it (climb.rs). For
+//! `latency` the measure is groups' targets: the others' depth shrinks while one is missed. Source:
+//! Brakmo and Peterson, 1995 (TCP Vegas); Cardwell et al., 2016 (BBR's probe). Kernel counterpart:
+//! block/kyber-iosched.c, block/blk-iolatency.c.
 
 use alloc::vec::Vec;
 
-use crate::bio::Op;
 use crate::bio::group_id::GroupId;
 use crate::group::config::LatencyTarget;
-use crate::queue::scheduler::Done;
+use crate::queue::scheduler::DriveTags;
+use crate::queue::scheduler::share::climb::Climb;
+use crate::queue::scheduler::share::times::{CLASSES, ClassSums, LatencyCounts};
 
 /// What a drive is shared by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,154 +28,65 @@ pub(crate) enum Policy {
     Targets,
 }
 
-/// Kinds of requests: two ways, eight sizes.
-const CLASSES: usize = 16;
 /// Least requests and time between two decisions.
 const DECIDE_IOS: u64 = 64;
 const DECIDE_NS: u64 = 1_000_000;
 /// How much longer than the shortest time requests may take before the depth stops to grow, and
-/// before it shrinks, as logarithms in 64ths: 1.4 and 1.7 times if some group has so little at the
-/// drive that it would lose by more, else 1.6 and 1.9 times.
+/// before it shrinks, as logarithms in 64ths: 1.4 and 1.7 times.
 const SHALLOW: [u64; 2] = [31, 49];
-const DEEP: [u64; 2] = [43, 60];
+/// Up to how much longer the depth grows at once while all groups have more than their share: 1.6
+/// times.
+const DEEP: u64 = 43;
+/// The least depth: one for each queue that has something to do, within these bounds.
+const LEAST: (u32, u32) = (2, 8);
 /// How often the shortest times are looked for, and with how many requests.
 const PROBE_NS: u64 = 5_000_000_000;
 const PROBE_IOS: u64 = 24;
 /// And how soon after groups meet.
 const FIRST_PROBE_NS: u64 = 20_000_000;
-/// Time that does not count: a drive that answers at once has none to compare.
-const SLACK_NS: u64 = 2_000;
 /// Requests of a group with a target between two looks at its percentile; or this time.
 const TARGET_IOS: u64 = 200;
 const TARGET_NS: u64 = 50_000_000;
+/// Requests by which a target is known to be met, or the time after which fewer do.
+const ENOUGH_IOS: u64 = 10;
+const FEW_NS: u64 = 1_000_000_000;
 /// How long reads and writes may take at the drive, on the average, if no group has a target.
 const WAY_TARGETS_NS: [u64; 2] = [2_000_000, 10_000_000];
-/// Buckets of latencies: four for each power of two.
-const BUCKETS: usize = 160;
-
-/// How long requests of each kind took at the drive: how many, and the sum of the logarithms of
-/// their times. A mean of those is moved little by the few that take a hundred times as long.
-#[derive(Default, Clone, Copy)]
-pub(crate) struct ClassSums([(u64, u64); CLASSES]);
-
-/// The logarithm of a time to base 2, in 64ths; a time far below [`SLACK_NS`] does not count.
-fn log_of(ns: u64) -> u64 {
-    let ns = ns.saturating_add(SLACK_NS);
-    let log = u64::from(ns.ilog2());
-    // Straight between powers of two, which is off by 6 % at most.
-    let part = if log >= 6 { (ns >> (log - 6)) & 63 } else { (ns << (6 - log)) & 63 };
-    log * 64 + part
-}
-
-/// The time of a logarithm.
-fn ns_of(log: u64) -> u64 {
-    let power = 1u64 << (log / 64).min(62);
-    (power + power / 64 * (log % 64)).saturating_sub(SLACK_NS)
-}
-
-impl ClassSums {
-    /// Adds a request.
-    #[inline]
-    pub(crate) fn count(&mut self, done: &Done) {
-        let size = (done.nr_sectors >> 3).checked_ilog2().map_or(0, |log| log.min(7));
-        let way = if done.op == Op::Read { 0 } else { CLASSES / 2 };
-        let (ios, logs) = &mut self.0[way + size as usize];
-        *ios += 1;
-        *logs += log_of(done.done_ns.saturating_sub(done.picked_ns));
-    }
-
-    /// Adds those of somebody else.
-    pub(crate) fn add(&mut self, other: &ClassSums) {
-        for (sum, (ios, logs)) in self.0.iter_mut().zip(&other.0) {
-            *sum = (sum.0 + ios, sum.1 + logs);
-        }
-    }
-
-    /// How long I/Os of a way usually took, in nanoseconds.
-    fn of_way(&self, way: usize) -> u64 {
-        let classes = self.0[way * CLASSES / 2..][..CLASSES / 2].iter();
-        let (ios, logs) =
-            classes.fold((0, 0), |(ios, logs), (more, their)| (ios + more, logs + their));
-        logs.checked_div(ios).map_or(0, ns_of)
-    }
-
-    fn ios(&self) -> u64 {
-        self.0.iter().map(|(ios, _)| ios).sum()
-    }
-}
-
-/// How long I/Os of a group took, from their submission.
-pub(crate) struct LatencyCounts {
-    ios: u64,
-    sum_ns: u64,
-    buckets: [u32; BUCKETS],
-}
-
-impl Default for LatencyCounts {
-    fn default() -> Self {
-        LatencyCounts { ios: 0, sum_ns: 0, buckets: [0; BUCKETS] }
-    }
-}
-
-fn bucket(ns: u64) -> usize {
-    let log = (ns | 4).ilog2();
-    ((log as usize) * 4 + ((ns >> (log - 2)) & 3) as usize).min(BUCKETS - 1)
-}
-
-impl LatencyCounts {
-    /// Adds one.
-    pub(crate) fn count(&mut self, ns: u64) {
-        self.ios += 1;
-        self.sum_ns += ns;
-        self.buckets[bucket(ns)] += 1;
-    }
-
-    /// Takes all of another over.
-    pub(crate) fn take(&mut self, other: &mut LatencyCounts) {
-        self.ios += other.ios;
-        self.sum_ns += other.sum_ns;
-        for (own, others) in self.buckets.iter_mut().zip(&mut other.buckets) {
-            *own += core::mem::take(others);
-        }
-        (other.ios, other.sum_ns) = (0, 0);
-    }
-
-    /// How long they took, in 1,024ths of the target.
-    fn over(&self, target: LatencyTarget) -> u64 {
-        let ns = match target {
-            LatencyTarget::Mean(_) => self.sum_ns / self.ios.max(1),
-            LatencyTarget::Percentile(of, _) => {
-                let above = self.ios - self.ios * u64::from(of) / 10_000;
-                let mut left = above.max(1);
-                let place = self.buckets.iter().rposition(|count| {
-                    let count = u64::from(*count);
-                    let found = count >= left;
-                    left -= count.min(left);
-                    found
-                });
-                // The middle of the bucket.
-                let place = place.unwrap_or(0) as u64;
-                let start = (4 + (place & 3)) << (place / 4) >> 2;
-                start + (1 << (place / 4)) / 8
-            }
-        };
-        (ns << 10) / target.ns().max(1)
-    }
-}
 
 /// What all queues have seen since the last agreement.
-#[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) sums: ClassSums,
     /// The depth held something back.
     pub(crate) full: bool,
     /// Which ways were used: bits.
     pub(crate) ways: u8,
-    /// Some group was active and never had anything waiting for long.
+    /// Cost of all that was sent.
+    pub(crate) served: u64,
+    /// Some group has nothing waiting, and less at the drive than its share of the depth.
     pub(crate) shallow: bool,
     /// Requests at the drive, as far as queues have posted.
     pub(crate) in_flight: u32,
+    /// Queues that have something waiting or at the drive.
+    pub(crate) queues: u32,
+    /// The shortest target of a group that has something waiting or at the drive.
+    pub(crate) waits_for_ns: u64,
     targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Seen {
+            sums: ClassSums::default(),
+            full: false,
+            ways: 0,
+            served: 0,
+            shallow: false,
+            in_flight: 0,
+            queues: 0,
+            waits_for_ns: u64::MAX,
+            targets: Vec::new(),
+        }
+    }
 }
 
 impl Seen {
@@ -221,17 +136,18 @@ pub(crate) struct Depth {
     /// When the next era begins.
     probe_ns: u64,
     probing: Option<Probe>,
+    climb: Climb,
     targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
     targets_ns: u64,
 }
 
 impl Depth {
-    /// For a drive with so many queues, which have so many tags together.
-    pub(crate) fn new(queues: usize, tags: u32) -> Self {
+    /// The depth of a drive with these tags.
+    pub(crate) fn new(DriveTags { tags, .. }: DriveTags) -> Self {
         let most = u64::from((tags - tags / 8).max(1)) * 16;
         Depth {
             depth: None,
-            least: (queues as u32).clamp(2, 8),
+            least: LEAST.0.min((most / 16) as u32),
             sixteenths: [most.min(16 * 16); 2],
             most,
             missed_at: [u64::MAX / 16; 2],
@@ -241,6 +157,7 @@ impl Depth {
             shortest: [[u64::MAX; CLASSES]; 2],
             probe_ns: 0,
             probing: None,
+            climb: Climb::default(),
             targets: Vec::new(),
             targets_ns: 0,
         }
@@ -251,6 +168,11 @@ impl Depth {
         self.depth.is_none()
     }
 
+    /// Requests that may be at the drive, in 16ths; none: as many as there are.
+    pub(crate) fn sixteenths(&self) -> Option<u64> {
+        self.depth.map(|_| self.sixteenths[0])
+    }
+
     /// From now on nothing is held back.
     pub(crate) fn off(&mut self) -> [u32; 2] {
         self.depth = None;
@@ -259,6 +181,7 @@ impl Depth {
 
     /// What may be at the drive from now on.
     pub(crate) fn next(&mut self, seen: &Seen, policy: Policy, now_ns: u64) -> [u32; 2] {
+        self.least = seen.queues.clamp(LEAST.0, LEAST.1).min((self.most / 16) as u32);
         self.sums.add(&seen.sums);
         self.full |= seen.full;
         if self.depth.is_none() && now_ns >= self.probe_ns {
@@ -270,9 +193,10 @@ impl Depth {
             Policy::Targets => self.look_at_targets(seen, now_ns),
             Policy::Weights => self.look_at_times(seen, now_ns),
         }
+        let extra = self.climb.extra(self.sixteenths[0]);
         let depth = self.sixteenths.map(|sixteenths| match self.probing {
             Some(_) => self.least,
-            None => ((sixteenths / 16) as u32).max(1),
+            None => (((sixteenths + extra) / 16) as u32).max(1),
         });
         *self.depth.insert(depth)
     }
@@ -290,8 +214,16 @@ impl Depth {
                 self.probing = None;
                 return self.start_over(now_ns);
             }
-            Some(_) => return,
+            Some(_) => return self.climb.stop(),
             None => {}
+        }
+        match seen.shallow {
+            true => self.climb.stop(),
+            false => {
+                let by = self.climb.look(seen, now_ns);
+                let moved = self.sixteenths[0] as i64 * (1024 + by) / 1024;
+                self.bound(moved as u64);
+            }
         }
         if ios < DECIDE_IOS || now_ns < self.decided_ns + DECIDE_NS {
             return;
@@ -304,13 +236,18 @@ impl Depth {
         }
         self.learn();
         let over = self.over();
-        let [grows, shrinks] = if seen.shallow { SHALLOW } else { DEEP };
-        if over > shrinks {
-            self.sixteenths[0] = (self.sixteenths[0] * 4 / 5).max(u64::from(self.least) * 16);
+        let grows = if seen.shallow { SHALLOW[0] } else { DEEP };
+        if seen.shallow && over > SHALLOW[1] {
+            self.bound(self.sixteenths[0] * 4 / 5);
         } else if over < grows && self.full {
             self.grow(0, self.sixteenths[0] / 8 + 8);
         }
         self.start_over(now_ns);
+    }
+
+    /// Sets the depth, within its bounds.
+    fn bound(&mut self, sixteenths: u64) {
+        self.sixteenths[0] = sixteenths.clamp(u64::from(self.least) * 16, self.most);
     }
 
     /// Grows, but leaves an eighth of the tags to whoever has something to do now and then.
@@ -354,19 +291,27 @@ impl Depth {
             });
             let (_, own_target, own) = &mut self.targets[at];
             *own_target = *target;
-            own.ios += counts.ios;
-            own.sum_ns += counts.sum_ns;
-            own.buckets.iter_mut().zip(&counts.buckets).for_each(|(own, more)| *own += more);
+            own.add(counts);
         }
+        let elapsed_ns = now_ns.saturating_sub(self.targets_ns);
         let most = self.targets.iter().map(|(.., counts)| counts.ios).max().unwrap_or(0);
-        if most < TARGET_IOS && now_ns < self.targets_ns + TARGET_NS {
+        if most < TARGET_IOS && elapsed_ns < TARGET_NS {
             return;
         }
-        let enough = |counts: &LatencyCounts| counts.ios >= 10;
-        let overs = self.targets.iter().filter(|(.., counts)| enough(counts));
-        let over = overs.map(|(_, target, counts)| counts.over(*target)).max();
+        // Nothing came back in twice the time that is promised.
+        let silent = most == 0 && elapsed_ns / 2 >= seen.waits_for_ns;
+        let over = match silent {
+            true => Some(2048),
+            false => self.targets.iter().map(|(_, target, counts)| counts.over(*target)).max(),
+        };
+        // A few that are too slow say enough; that all is well takes more of them.
+        let is_known = most >= ENOUGH_IOS || elapsed_ns >= FEW_NS;
         match over {
-            Some(over) => [0, 1].iter().for_each(|way| self.steer(*way, over)),
+            Some(over) if over > 1024 || is_known => {
+                [0, 1].iter().for_each(|way| self.steer(*way, over));
+            }
+            Some(_) => return,
+            None if seen.waits_for_ns != u64::MAX => return,
             None => self.look_at_ways(),
         }
         self.targets.clear();

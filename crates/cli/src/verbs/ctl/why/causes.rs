@@ -1,8 +1,10 @@
 //! What the time of a group's I/Os on a volume went to, out of two reports.
 //!
-//! Pure arithmetic. What limits and schedulers held is counted by group. The rest of the group's
-//! time was spent at the drives or in their queues: which of both, it is taken to have spent as all
-//! I/Os of those drives together did. Of an I/O that was split each part counts, as at its drives.
+//! Pure arithmetic. What still waits counts as far as it has waited. What limits and schedulers
+//! held is counted by group. The rest of the group's time was spent at the drives or in their
+//! queues: which of both, it is taken to have spent as all I/Os of those drives together did. Of an
+//! I/O that was split each part counts, as at its drives. Back pressure comes before submission, so
+//! that its time is added to that of the I/Os.
 
 use millrace_block::Hold;
 use serde::Serialize;
@@ -42,9 +44,14 @@ pub struct Explained {
     pub p99_ms: f64,
     /// Its limits in the configuration's words: its own, or its parent's.
     pub limits: Vec<String>,
+    /// I/Os that something holds now.
+    pub waiting: u64,
+    /// How long those have waited so far, on average, in milliseconds.
+    pub waiting_ms: f64,
     /// What the time went to, most of it first.
     pub causes: Vec<Cause>,
-    /// How long one of them waited before the drive had it, on average, in milliseconds.
+    /// How long one of them waited before the drive had it, on average, in milliseconds: one that
+    /// waits now, if that is longer.
     pub waited_ms: f64,
 }
 
@@ -105,8 +112,8 @@ fn data_ios(volume: &Volume) -> u64 {
     volume.ops.iter().filter(|op| op.op != FLUSH).map(|op| op.ios).sum()
 }
 
-/// The groups that did something on a volume between two reports; those whose I/Os waited longest
-/// come first.
+/// The groups that did something on a volume between two reports, or of which something waits;
+/// those whose I/Os waited longest come first, be they done or not.
 pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
     let seconds = now.uptime_ns.saturating_sub(before.uptime_ns).max(1) as f64 / 1e9;
     let did = |group| Did::since(group, Some(before), |one| one == volume);
@@ -115,19 +122,25 @@ pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
     let mut drives = AtDrives::between(volume, now, before);
     // What schedulers held is counted by group, so that it is not the queues' once more.
     drives.queued_ns -= groups.iter().map(|(_, did)| scheduled_ns(did)).sum::<f64>();
-    let active = groups.iter().filter(|(_, did)| did.all() > 0);
+    let active = groups.iter().filter(|(_, did)| did.is_active());
     let one = |(group, did): &(&GroupCounts, Did)| {
         let causes = causes(did, &drives);
         let at_drives = |cause: &&Cause| [DRIVE, FLUSH].contains(&cause.reason);
         let drive: f64 = causes.iter().filter(at_drives).map(|cause| cause.percent).sum();
-        let all_ms = (did.total.sum_ns() + did.flush_ns) as f64 / 1e6;
+        let outside_ns = did.held_ns[Hold::BackPressure as usize];
+        let all_ms = (did.taken_ns() + did.flush_ns + outside_ns) as f64 / 1e6;
+        let ios = (did.all() + did.waiting).max(1) as f64;
+        let waiting_ms = did.waiting_ms();
+        let waited_ms = all_ms * (1.0 - drive / 100.0).max(0.0) / ios;
         Explained {
             group: group.name.clone(),
             ios: did.all() as f64 / seconds,
             mean_ms: did.total.mean_ns() as f64 / 1e6,
             p99_ms: did.total.quantile_ns(0.99) as f64 / 1e6,
             limits: limits(now, group),
-            waited_ms: all_ms * (1.0 - drive / 100.0).max(0.0) / did.all() as f64,
+            waiting: did.waiting,
+            waiting_ms,
+            waited_ms: waited_ms.max(waiting_ms),
             causes,
         }
     };
@@ -139,12 +152,13 @@ pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
 /// How long schedulers held a group's I/Os.
 fn scheduled_ns(did: &Did) -> f64 {
     let all: u64 = did.held_ns.iter().sum();
-    (all - did.held_ns[Hold::Limit as usize]) as f64
+    let before = [Hold::Limit, Hold::BackPressure].map(|hold| did.held_ns[hold as usize]);
+    (all - before.iter().sum::<u64>()) as f64
 }
 
 fn causes(did: &Did, drives: &AtDrives) -> Vec<Cause> {
     let limit_ns = did.held_ns[Hold::Limit as usize] as f64;
-    let behind_ns = (did.total.sum_ns() as f64 - limit_ns).max(0.0) * drives.parts;
+    let behind_ns = (did.taken_ns() as f64 - limit_ns).max(0.0) * drives.parts;
     let rest_ns = (behind_ns - scheduled_ns(did)).max(0.0);
     let queued_ns = drives.queued_ns.max(0.0);
     let queued = queued_ns / (queued_ns + drives.service_ns).max(1.0);
@@ -158,7 +172,7 @@ fn causes(did: &Did, drives: &AtDrives) -> Vec<Cause> {
         None => parts.push((QUEUE, rest_ns * queued)),
     }
     let sum: f64 = parts.iter().map(|(_, ns)| ns).sum();
-    let ios = did.all().max(1) as f64;
+    let ios = (did.all() + did.waiting).max(1) as f64;
     let cause = |(reason, ns): (&'static str, f64)| Cause {
         reason,
         percent: 100.0 * ns / sum.max(1.0),
@@ -190,7 +204,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::verbs::stat::groups::tests::{group, report};
+    use crate::verbs::stat::groups::tests::{group, group as counts, report};
     use crate::views::report::{Counts, Ended};
     use crate::views::settings::Group;
 
@@ -290,12 +304,17 @@ mod tests {
         let words = |list: &[(&str, &str)]| {
             list.iter().map(|(key, word)| ((*key).to_owned(), (*word).to_owned())).collect()
         };
+        let group = |name: &str, list: &[(&str, &str)]| Group {
+            name: name.to_owned(),
+            settings: words(list),
+            ..Group::default()
+        };
         let groups = vec![
-            Group { name: "team".into(), settings: words(&[("bandwidth", "1m"), ("weight", "7")]) },
-            Group { name: "one".into(), settings: words(&[("iops", "500"), ("burst", "1s")]) },
+            group("team", &[("bandwidth", "1m"), ("weight", "7")]),
+            group("one", &[("iops", "500"), ("burst", "1s")]),
         ];
         let report = Report { groups, ..Report::default() };
-        let one = GroupCounts { parent: Some("team".into()), ..group("one", 1, 0, 0) };
+        let one = GroupCounts { parent: Some("team".into()), ..counts("one", 1, 0, 0) };
         assert_eq!(limits(&report, &one), ["iops=500", "team: bandwidth=1m"]);
     }
 }

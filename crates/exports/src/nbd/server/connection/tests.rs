@@ -5,6 +5,7 @@ use millrace_block::Op;
 use super::*;
 use crate::nbd::{Command, ExportInfo, TransmissionFlags};
 use crate::server::memory::budget::{Budget, Waiter};
+use crate::server::memory::group_parts::{Part, Place};
 use crate::server::tests::{MIB, Rig, connection, pool, request, session, ticket};
 
 const PHASES: [Phase; 4] = [Phase::Handshake, Phase::Transmission, Phase::Draining, Phase::Dead];
@@ -184,16 +185,33 @@ fn a_negotiation_is_not_drained_but_ended_and_the_socket_with_it() {
 #[test]
 fn only_a_turn_is_left_on_the_budgets_list() {
     let budget = Budget::new(8 * MIB, 1);
-    let (_reactor, pool) = pool(&budget, 0);
+    let (_reactor, mut pool) = pool(&budget, 0);
     let (mut conn, _sockets) = connection(9);
     budget.join(Waiter { thread: 0, index: 0, serial: 9 });
     for memory_wait in [MemoryWait::Own, MemoryWait::Volume, MemoryWait::None, MemoryWait::Queued] {
         assert!(budget.is_wanted());
         conn.memory_wait = memory_wait;
-        conn.stop_waiting(&pool);
+        conn.stop_waiting(&mut pool);
         assert_eq!(conn.memory_wait, MemoryWait::None);
     }
     assert!(!budget.is_wanted());
+}
+
+#[test]
+fn a_connection_that_goes_leaves_the_line_of_its_group_to_those_behind_it() {
+    let budget = Budget::new(8 * MIB, 1);
+    let (_reactor, mut pool) = pool(&budget, 0);
+    let (mut conn, _sockets) = connection(9);
+    let part = Part { group: GroupId::DEFAULT, is_read: true };
+    for serial in [9, 10] {
+        let waiter = Waiter { thread: 0, index: 0, serial };
+        pool.join_part_line(part, (waiter, 4096), Place::Last);
+    }
+    assert!(pool.take_part_freed() && budget.parts.is_wanted());
+    conn.memory_wait = MemoryWait::Group;
+    conn.stop_waiting(&mut pool);
+    assert!(pool.take_part_freed(), "the next one may go on");
+    assert!(!budget.parts.leave(0, 10) && !budget.parts.is_wanted());
 }
 
 #[test]

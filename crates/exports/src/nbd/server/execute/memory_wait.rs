@@ -1,4 +1,5 @@
-//! Which connections get a buffer now, and which wait: for their own, their volume, or their turn.
+//! Which connections get a buffer now, and which wait: for their own, their volume,
+//! their group, or their turn.
 //!
 //! Called by execute.rs for every request with payload; asks the pool, by the rules of the
 //! `Budget`. A connection that waits receives nothing, so its client waits too; nobody is refused
@@ -7,9 +8,12 @@
 //! Invariants: a connection that holds nothing waits on the budget's list, or for its volume; one
 //! that holds something is tried again whenever some of that came back, so none is forgotten.
 
-use super::{Core, Taken};
 use crate::nbd::server::connection::{Connection, Granted};
+use millrace_block::Op;
+
+use super::{Core, Taken};
 use crate::nbd::server::memory::budget::{MemoryWait, Waiter};
+use crate::nbd::server::memory::group_parts::{Part, Place};
 use crate::nbd::server::memory::{PoolBuffer, buffer_bytes};
 use crate::nbd::{Errno, Request};
 
@@ -49,6 +53,64 @@ impl Core {
             }
             None => Err(self.wait(conn)),
         }
+    }
+
+    /// A buffer for the payload of a request, which counts in the part of its group if a limit of
+    /// that holds for the operation: the buffer may have to wait for long. What each connection is
+    /// guaranteed is nobody else's, so it does not count.
+    #[inline]
+    pub(crate) fn payload_buffer(
+        &mut self,
+        conn: &mut Connection,
+        granted: &Granted,
+        (op, len_bytes): (Op, usize),
+    ) -> Result<PoolBuffer, NoBuffer> {
+        let lane = self.exports.list[granted.export].lane;
+        let channel = &mut self.submitter.lanes[lane as usize].channel;
+        let bytes = buffer_bytes(len_bytes).unwrap_or(usize::MAX);
+        let is_guaranteed =
+            conn.held_bytes.saturating_add(bytes) <= self.pool.budget().guarantee_bytes();
+        if is_guaranteed || !channel.is_limited(granted.group, op) || !self.pool.can_ever(len_bytes)
+        {
+            return self.buffer(len_bytes, conn, lane);
+        }
+        let part = Part { group: granted.group, is_read: op == Op::Read };
+        let place = match conn.memory_wait {
+            MemoryWait::GroupTurn => Place::First,
+            _ => Place::Last,
+        };
+        if !self.pool.budget().parts.take(part, bytes, place) {
+            return Err(self.wait_for_group(conn, (part, place), bytes));
+        }
+        match self.buffer(len_bytes, conn, lane) {
+            Ok(mut buffer) => {
+                self.pool.enter_part(&mut buffer, part, bytes);
+                Ok(buffer)
+            }
+            Err(none) => {
+                self.pool.give_part(part, bytes);
+                Err(none)
+            }
+        }
+    }
+
+    /// The connection waits until its group holds less.
+    #[cold]
+    fn wait_for_group(
+        &mut self,
+        conn: &mut Connection,
+        (part, place): (Part, Place),
+        bytes: usize,
+    ) -> NoBuffer {
+        if conn.memory_wait != MemoryWait::Group {
+            // It must not keep others from their turn meanwhile.
+            self.end_memory_wait(conn);
+            conn.memory_wait = MemoryWait::Group;
+            let waiter =
+                Waiter { thread: self.pool.thread(), index: conn.index, serial: conn.serial };
+            self.pool.join_part_line(part, (waiter, bytes), place);
+        }
+        NoBuffer::Wait
     }
 
     /// How much may be mapped in all for a connection to hold more than it is guaranteed.
@@ -103,6 +165,10 @@ impl Core {
     /// The connection waits for what it holds, or if that is nothing, for its turn.
     #[cold]
     fn wait(&mut self, conn: &mut Connection) -> NoBuffer {
+        if conn.memory_wait == MemoryWait::Group {
+            // Its group's limits are gone meanwhile.
+            self.end_memory_wait(conn);
+        }
         if conn.held_bytes > 0 {
             conn.memory_wait = MemoryWait::Own;
             return NoBuffer::Wait;
@@ -120,7 +186,7 @@ impl Core {
     #[cold]
     pub(crate) fn end_memory_wait(&mut self, conn: &mut Connection) {
         self.waiters_changed |= conn.memory_wait == MemoryWait::Queued;
-        conn.stop_waiting(&self.pool);
+        conn.stop_waiting(&mut self.pool);
     }
 
     /// Whether the started requests of a volume may have so much more of the memory: as much as is

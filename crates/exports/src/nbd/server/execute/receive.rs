@@ -10,6 +10,8 @@
 
 use std::fmt::Display;
 
+use millrace_machine::{Machine, Native};
+
 use super::{Core, Taken};
 use crate::nbd::server::connection::client_log;
 use crate::nbd::server::connection::input::COPY_BYTES_MAX;
@@ -143,7 +145,10 @@ impl Core {
                 Ok(Parsed::Request { request, header_bytes }) => (request, header_bytes),
                 Err(error) => return self.violated(conn, error),
             };
-            if !conn.has_room() || conn.turn.is_full() {
+            if !conn.has_room() {
+                return conn.stop_taking();
+            }
+            if conn.turn.is_full() {
                 return;
             }
             let payload_bytes = request.payload_bytes(granted.session.style());
@@ -155,11 +160,12 @@ impl Core {
                 }
                 Verdict::Disconnect(why) => return self.violated(conn, why),
             };
-            if conn.memory_wait != MemoryWait::None && !matches!(taken, Taken::NoMemory) {
-                self.end_memory_wait(conn);
+            let waited = conn.history.stopped_ns != 0 || conn.memory_wait != MemoryWait::None;
+            if waited && !matches!(taken, Taken::NoMemory) {
+                self.goes_on(conn, &granted);
             }
             let (ticket, kept) = match taken {
-                Taken::NoMemory => return,
+                Taken::NoMemory => return conn.stop_taking(),
                 Taken::Done => (None, false),
                 Taken::Awaits(id) => {
                     (Some(id), matches!(self.submitter.tickets.get(id).memory, Memory::Buffer(_)))
@@ -175,6 +181,20 @@ impl Core {
             if payload_bytes > 0 {
                 conn.incoming = Some(Incoming { ticket, filled: 0, total: payload_bytes, kept });
             }
+        }
+    }
+
+    /// A request of a connection is taken that waited for room or memory.
+    #[cold]
+    fn goes_on(&mut self, conn: &mut Connection, granted: &Granted) {
+        if conn.memory_wait != MemoryWait::None {
+            self.end_memory_wait(conn);
+        }
+        let since_ns = std::mem::take(&mut conn.history.stopped_ns);
+        if since_ns > 0 {
+            let lane = self.exports.list[granted.export].lane as usize;
+            let ns = Native::now().saturating_sub(since_ns);
+            self.submitter.lanes[lane].channel.count_back_pressure(granted.group, ns);
         }
     }
 

@@ -24,7 +24,6 @@ impl Core {
         conn: &mut Connection,
         granted: &Granted,
         request: &Request,
-        lane: u32,
     ) -> Taken {
         let unaligned = Unaligned::new(request.offset, request.length, granted.block_bytes);
         let op = if request.command == Command::Read { Op::Read } else { Op::Write };
@@ -35,7 +34,7 @@ impl Core {
         } else {
             let edges = if op == Op::Write { 2 * unaligned.block_bytes as usize } else { 0 };
             bounce = (op == Op::Write).then(|| first_bounce(unaligned, edges_at)).flatten();
-            match self.buffer(edges_at + edges, conn, lane) {
+            match self.payload_buffer(conn, granted, (op, edges_at + edges)) {
                 Ok(buffer) => Memory::Buffer(buffer),
                 Err(none) => return self.without_buffer(conn, granted, request, none),
             }

@@ -11,6 +11,8 @@
 //! guaranteed, the one before for those that hold little. So whatever others do, small requests go
 //! on. Where memory is hardly enough for one largest request the slices are smaller, or none.
 //!
+//! Requests of groups with limits have parts of their own beside that (group_parts.rs).
+//!
 //! Lock order: the list's lock is taken alone, and for a few instructions.
 //! # Source
 //! Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.
@@ -19,6 +21,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use super::group_parts::GroupParts;
 use crate::mailbox::lock;
 
 /// The largest request, in bytes.
@@ -47,6 +50,10 @@ pub(crate) enum MemoryWait {
     Own,
     /// The volume to hold less.
     Volume,
+    /// The group, which has limits, to hold less.
+    Group,
+    /// Nothing any more: its turn in the line of its group has come.
+    GroupTurn,
     /// The connection's turn on the budget's list.
     Queued,
 }
@@ -63,6 +70,8 @@ pub(crate) struct Budget {
     /// Length of the list, for a look without the lock.
     waiting: AtomicUsize,
     waiters: Mutex<VecDeque<Waiter>>,
+    /// What requests of groups with limits hold.
+    pub(crate) parts: GroupParts,
 }
 
 impl Budget {
@@ -76,6 +85,7 @@ impl Budget {
             guarantee_bytes: slice_bytes / (connections_max.max(1) as usize),
             waiting: AtomicUsize::new(0),
             waiters: Mutex::new(VecDeque::new()),
+            parts: GroupParts::new(max_bytes),
         })
     }
 

@@ -17,7 +17,7 @@ impl Submitter {
     #[cold]
     pub(crate) fn claim(&mut self, id: u32) -> bool {
         let ticket = self.tickets.get(id);
-        ticket.claim = Claim::Waits;
+        ticket.waits.claim = Claim::Waits;
         let lane = ticket.lane as usize;
         let mode = if ticket.bounce.is_some() { Mode::Exclusive } else { Mode::Shared };
         if mode == Mode::Exclusive && !self.exports.ranges[lane].is_started() {
@@ -28,7 +28,7 @@ impl Submitter {
         let ticket = self.tickets.get(id);
         let key = (self.thread, id);
         let holds = self.exports.ranges[lane].claim(key, ticket.sectors(), mode);
-        ticket.claim = if holds { Claim::Held } else { Claim::Waits };
+        ticket.waits.claim = if holds { Claim::Held } else { Claim::Waits };
         holds
     }
 
@@ -47,10 +47,11 @@ impl Submitter {
         }
         self.lanes[lane].tracks = true;
         for (id, ticket) in self.tickets.iter_mut() {
-            let is_known = ticket.state == TicketState::Filling || ticket.claim != Claim::None;
+            let is_known =
+                ticket.state == TicketState::Filling || ticket.waits.claim != Claim::None;
             if ticket.lane as usize == lane && ticket.op.is_write() && !is_known {
                 ranges.adopt((self.thread, id), ticket.sectors());
-                ticket.claim = Claim::Held;
+                ticket.waits.claim = Claim::Held;
             }
         }
         self.ranges_changed |= ranges.confirm();
@@ -62,7 +63,7 @@ impl Submitter {
         let mut ready = Vec::new();
         self.exports.ranges[lane].take_ready(self.thread, &mut ready);
         for id in ready {
-            self.tickets.get(id).claim = Claim::Held;
+            self.tickets.get(id).waits.claim = Claim::Held;
             self.submit(id);
         }
     }

@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 
 use millrace_block::{Channel, GroupId, Volume};
-use millrace_machine::Native;
+use millrace_machine::{Machine, Native};
 
 use super::held_back::HeldBack;
 use super::ticket::{Ticket, TicketState};
@@ -73,6 +73,13 @@ impl Lane {
             true => self.held_back.push(group, id),
             false => self.waiting.push_back(id),
         }
+    }
+
+    /// The channel has taken a ticket that waited: its group was under back pressure until now.
+    #[cold]
+    pub(crate) fn has_waited(&mut self, ticket: &Ticket) {
+        let ns = Native::now().saturating_sub(ticket.waits.since_ns);
+        self.channel.count_back_pressure(ticket.owner.group, ns);
     }
 
     /// Counts a ticket that is started.

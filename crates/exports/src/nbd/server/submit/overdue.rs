@@ -95,7 +95,8 @@ impl Submitter {
             !is_left
         });
         let of_lane = tickets.iter_mut().filter(|(_, ticket)| ticket.lane as usize == lane);
-        let wait = of_lane.filter(|(_, ticket)| ticket.claim == Claim::Waits && is_left(ticket));
+        let wait =
+            of_lane.filter(|(_, ticket)| ticket.waits.claim == Claim::Waits && is_left(ticket));
         dropped.extend(wait.map(|(id, _)| id));
         dropped.into_iter().for_each(|id| self.forget(id, pool));
     }

@@ -58,14 +58,23 @@ pub(crate) struct Owner {
 }
 
 /// Whether a write is entered in its volume's ranges.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Claim {
     /// The write is not entered.
+    #[default]
     None,
     /// The write waits for its range, and the block layer does not have it.
     Waits,
     /// The ticket holds its range.
     Held,
+}
+
+/// What a request waits for before the block layer has it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Waits {
+    pub(crate) claim: Claim,
+    /// Since when the channel has no room for it, in nanoseconds.
+    pub(crate) since_ns: u64,
 }
 
 /// One request.
@@ -90,7 +99,7 @@ pub(crate) struct Ticket {
     pub(crate) memory: Memory,
     /// What comes before the operation, if it begins or ends within a block.
     pub(crate) bounce: Option<Box<Bounce>>,
-    pub(crate) claim: Claim,
+    pub(crate) waits: Waits,
 }
 
 impl Ticket {

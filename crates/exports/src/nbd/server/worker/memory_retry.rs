@@ -1,13 +1,15 @@
 //! Connections that wait for memory try again, here and on the other threads.
 //!
-//! Called by the worker's turn. A connection is tried again when its volume, itself or its turn on
-//! the budget's list has given it reason to (memory_wait.rs says which); what this thread has to
-//! spare goes back to the system while somebody waits, and the other threads hear of it.
+//! Called by the worker's turn. A connection is tried again when its volume, itself, its group or
+//! its turn on the budget's list has given it reason to (memory_wait.rs says which); what this
+//! thread has to spare goes back to the system while somebody waits, and the other threads hear of
+//! it.
 //!
 //! Invariant: whatever changes what another thread waits for is noted before that thread is rung.
 
 use super::Worker;
 use crate::nbd::server::memory::budget::MemoryWait;
+use crate::nbd::server::memory::group_parts::Next;
 
 impl Worker {
     /// Connections that wait for memory try again, if they have reason to.
@@ -20,6 +22,7 @@ impl Worker {
             self.core.take_input(conn);
             conn.touch(&mut self.touched);
         }
+        self.retry_part_waits();
         while let Some(turn) = self.core.pool.budget().first() {
             if turn.thread != self.number {
                 return;
@@ -35,6 +38,39 @@ impl Worker {
             conn.touch(&mut self.touched);
             if conn.memory_wait == MemoryWait::Queued {
                 return;
+            }
+        }
+    }
+
+    /// Connections that wait for their groups' parts go on, each in its turn, as far as there is
+    /// room; the other threads hear of it if it is theirs.
+    fn retry_part_waits(&mut self) {
+        while self.core.pool.budget().parts.is_wanted() {
+            match self.core.pool.budget().parts.next(self.number) {
+                Next::Nobody => return,
+                Next::Elsewhere => {
+                    if self.core.pool.take_part_freed() {
+                        self.ring_others();
+                    }
+                    return;
+                }
+                Next::Here(turn) => {
+                    // Off its line now: those behind it may go on, wherever they are.
+                    self.core.pool.note_part_freed();
+                    let conn = self.conns[turn.index].as_mut();
+                    let Some(conn) = conn.filter(|conn| {
+                        conn.serial == turn.serial && conn.memory_wait == MemoryWait::Group
+                    }) else {
+                        continue;
+                    };
+                    conn.memory_wait = MemoryWait::GroupTurn;
+                    self.core.take_input(conn);
+                    if conn.memory_wait == MemoryWait::GroupTurn {
+                        // The connection takes no request now: replies have to leave before.
+                        conn.memory_wait = MemoryWait::None;
+                    }
+                    conn.touch(&mut self.touched);
+                }
             }
         }
     }

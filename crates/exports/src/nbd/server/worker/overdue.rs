@@ -12,7 +12,7 @@ use millrace_machine::{Machine, Native};
 use super::Worker;
 use crate::nbd::server::execute::Core;
 use crate::nbd::server::memory::budget::MemoryWait;
-use crate::nbd::server::submit::ticket::TicketState;
+use crate::nbd::server::submit::ticket::{Memory, TicketState};
 
 impl Worker {
     /// Answers what is overdue.
@@ -47,6 +47,9 @@ impl Worker {
             (ticket.reply, ticket.owner.conn as usize, ticket.owner.serial);
         let (lane, bytes) = (ticket.lane as usize, ticket.memory.pool_bytes());
         ticket.state = TicketState::Overdue;
+        if let Memory::Buffer(buffer) = &mut ticket.memory {
+            self.core.pool.leave_part(buffer);
+        }
         self.core.submitter.lanes[lane].started -= 1;
         self.core.submitter.lanes[lane].overdue += 1;
         let conn = self.conns[number].as_mut().filter(|conn| conn.serial == serial);

@@ -3,7 +3,7 @@
 use millrace_block::Op;
 
 use super::*;
-use crate::nbd::server::submit::ticket::Memory;
+use crate::nbd::server::submit::ticket::{Memory, Waits};
 use crate::nbd::server::tests::Rig;
 
 #[test]
@@ -11,7 +11,12 @@ fn every_write_in_flight_is_entered_when_the_first_ragged_one_starts() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let enter = |rig: &mut Rig, op, sector, state, claim| {
         let ticket = crate::nbd::server::tests::ticket(op, 1, Memory::None);
-        rig.core.submitter.tickets.insert(Ticket { sector, state, claim, ..ticket })
+        rig.core.submitter.tickets.insert(Ticket {
+            sector,
+            state,
+            waits: Waits { claim, ..Waits::default() },
+            ..ticket
+        })
     };
     let started = TicketState::Started(0);
     let write = enter(&mut rig, Op::Write, 10, started, Claim::None);
@@ -23,7 +28,8 @@ fn every_write_in_flight_is_entered_when_the_first_ragged_one_starts() {
     rig.core.exports.ranges[0].start();
     rig.core.submitter.follow_ranges_of(0);
     assert!(rig.core.submitter.lanes[0].tracks);
-    let claims = [write, read, filling, waits].map(|id| rig.core.submitter.tickets.get(id).claim);
+    let claims =
+        [write, read, filling, waits].map(|id| rig.core.submitter.tickets.get(id).waits.claim);
     assert_eq!(claims, [Claim::Held, Claim::None, Claim::None, Claim::Waits]);
     for (sector, free) in [(10, false), (20, true), (30, true), (40, true)] {
         let ranges = &rig.core.exports.ranges[0];
@@ -33,9 +39,9 @@ fn every_write_in_flight_is_entered_when_the_first_ragged_one_starts() {
         );
     }
     // Once is enough: nobody is entered twice.
-    rig.core.submitter.tickets.get(write).claim = Claim::None;
+    rig.core.submitter.tickets.get(write).waits.claim = Claim::None;
     rig.core.submitter.follow_ranges_of(0);
-    assert_eq!(rig.core.submitter.tickets.get(write).claim, Claim::None);
+    assert_eq!(rig.core.submitter.tickets.get(write).waits.claim, Claim::None);
     for id in [write, read, filling, waits] {
         rig.core.submitter.tickets.remove(id);
     }

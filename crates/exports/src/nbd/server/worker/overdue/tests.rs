@@ -184,11 +184,11 @@ fn what_no_drive_has_goes_with_its_connection_and_the_rest_stays() {
     let with_drive = started(&mut rig, 0, 1);
     rig.core.submitter.lanes[0].waiting.extend([own, others]);
     let for_range = started(&mut rig, 1, 1);
-    rig.core.submitter.tickets.get(for_range).claim = Claim::Waits;
+    rig.core.submitter.tickets.get(for_range).waits.claim = Claim::Waits;
     let of_another = started(&mut rig, 1, 2);
-    rig.core.submitter.tickets.get(of_another).claim = Claim::Waits;
+    rig.core.submitter.tickets.get(of_another).waits.claim = Claim::Waits;
     let holds = started(&mut rig, 1, 1);
-    rig.core.submitter.tickets.get(holds).claim = Claim::Held;
+    rig.core.submitter.tickets.get(holds).waits.claim = Claim::Held;
     drop_waiting_of(&mut rig, 1);
     let mut left: Vec<u32> = rig.core.submitter.tickets.iter_mut().map(|(id, _)| id).collect();
     left.sort_unstable();
@@ -212,7 +212,7 @@ fn what_no_drive_has_is_let_go_of_when_it_is_overdue_and_the_rest_keeps_its_memo
         ids.iter()
             .for_each(|id| rig.core.submitter.tickets.get(*id).state = TicketState::Started(looks));
         rig.core.submitter.lanes[0].waiting.push_back(ids[1]);
-        rig.core.submitter.tickets.get(ids[2]).claim = Claim::Waits;
+        rig.core.submitter.tickets.get(ids[2]).waits.claim = Claim::Waits;
         all.extend(ids);
     }
     // Of another volume, which nobody looks at now.

@@ -1,0 +1,159 @@
+//! `Climb`: the depth beyond which a drive does hardly more.
+//!
+//! The depth goes up by a quarter and down again, in turns of some milliseconds each. After each
+//! turn the depth that both start from moves by how much more the drive did with the quarter than
+//! without: up where that is worth it, down where it is not. One turn alone says little, since
+//! drives are noisy; so each moves the depth by a few percent only. Called by depth.rs, under the
+//! agreement's lock. Source: Delimitrou and Kozyrakis do the same search for cores (ASPLOS 2014);
+//! Robbins and Monro, 1951 (stochastic approximation).
+
+use crate::queue::scheduler::share::depth::Seen;
+
+/// How much higher the high turns are: a part of so much.
+const PART: u64 = 4;
+/// How long a turn does not count, since requests of the one before it come back, in time and I/Os.
+const SETTLE_NS: u64 = 1_000_000;
+const SETTLE_IOS: u64 = 32;
+/// And how long it counts.
+const TURN_NS: u64 = 8_000_000;
+const TURN_IOS: u64 = 128;
+/// How much more the drive has to do with the quarter, in 1,024ths: 3 %.
+const WORTH: i64 = 31;
+/// The most that one turn counts for, and the part of it by which the depth moves.
+const MOST: i64 = 256;
+const STEP: i64 = 2;
+
+/// A turn: what the drive did, since when.
+#[derive(Default)]
+struct Turn {
+    since_ns: u64,
+    ios: u64,
+    served: u64,
+    /// The depth held something back.
+    full: bool,
+    counts: bool,
+}
+
+/// The search, off at first.
+#[derive(Default)]
+pub(crate) struct Climb {
+    is_on: bool,
+    is_high: bool,
+    turn: Turn,
+    /// Cost served in a nanosecond by the turn before this, in 65,536ths, if the depth mattered.
+    other: Option<u64>,
+}
+
+impl Climb {
+    /// By how much the depth is higher than its base now, in the base's unit.
+    pub(crate) fn extra(&self, base: u64) -> u64 {
+        if self.is_on && self.is_high { base / PART } else { 0 }
+    }
+
+    /// Ends the search, or leaves it off.
+    pub(crate) fn stop(&mut self) {
+        self.is_on = false;
+    }
+
+    /// Adds what queues have seen, and says by how many 1,024ths the base moves.
+    pub(crate) fn look(&mut self, seen: &Seen, now_ns: u64) -> i64 {
+        if !self.is_on {
+            *self = Climb { is_on: true, ..Climb::default() };
+            self.turn.since_ns = now_ns;
+            return 0;
+        }
+        let turn = &mut self.turn;
+        turn.ios += seen.sums.ios();
+        turn.served += seen.served;
+        turn.full |= seen.full;
+        let elapsed_ns = now_ns.saturating_sub(turn.since_ns).max(1);
+        if !turn.counts {
+            if elapsed_ns >= SETTLE_NS && turn.ios >= SETTLE_IOS {
+                *turn = Turn { since_ns: now_ns, counts: true, ..Turn::default() };
+            }
+            return 0;
+        }
+        if elapsed_ns < TURN_NS || turn.ios < TURN_IOS {
+            return 0;
+        }
+        let rate = turn.full.then_some((turn.served << 16) / elapsed_ns);
+        let other = core::mem::replace(&mut self.other, rate);
+        let is_high = self.is_high;
+        self.is_high = !is_high;
+        self.turn = Turn { since_ns: now_ns, ..Turn::default() };
+        match (rate, other) {
+            (Some(rate), Some(other)) if is_high => step(rate, other),
+            (Some(rate), Some(other)) => step(other, rate),
+            _ => 0,
+        }
+    }
+}
+
+/// By how many 1,024ths the depth moves if the drive did so much in a high and in a low turn.
+fn step(high: u64, low: u64) -> i64 {
+    let gain = (high << 10) / low.max(1);
+    (gain as i64 - 1024).clamp(-MOST, MOST).saturating_sub(WORTH) / STEP
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bio::Op;
+    use crate::bio::group_id::GroupId;
+    use crate::bio::status::Status;
+    use crate::queue::scheduler::Done;
+
+    /// What queues have seen of 32 I/Os that cost so much.
+    fn seen(served: u64) -> Seen {
+        let done = Done {
+            op: Op::Read,
+            nr_sectors: 8,
+            tenant: 0,
+            group: GroupId::DEFAULT,
+            queued_ns: 0,
+            picked_ns: 0,
+            done_ns: 100_000,
+            status: Status::Ok,
+        };
+        let mut seen = Seen::default();
+        (seen.served, seen.full) = (served, true);
+        (0..32).for_each(|_| seen.sums.count(&done));
+        seen
+    }
+
+    /// Where the search ends if the drive does so much in 500 us with a depth; half of the time it
+    /// does `noise` percent less.
+    fn found(from: u64, noise: u64, does: impl Fn(u64) -> u64) -> u64 {
+        let (mut climb, mut depth) = (Climb::default(), from * 16);
+        for step in 0..6_000u64 {
+            let at = (depth + climb.extra(depth)) / 16;
+            let less = if step / 37 % 2 == 0 { 0 } else { noise };
+            let by = climb.look(&seen(does(at) * (100 - less) / 100), step * 500_000);
+            depth = (depth as i64 * (1024 + by) / 1024).clamp(16, 16 * 256) as u64;
+        }
+        depth / 16
+    }
+
+    #[test]
+    fn the_depth_goes_where_a_quarter_more_brings_three_percent() {
+        let flat_from_32 = |depth: u64| depth.min(32) * 10_000;
+        for from in [4, 16, 200] {
+            assert!((24..=34).contains(&found(from, 0, flat_from_32)), "from {from}");
+            assert!((20..=40).contains(&found(from, 20, flat_from_32)), "from {from}, with noise");
+        }
+        // Depth^(1/2): a quarter more brings 12 % wherever it is.
+        assert_eq!(found(16, 0, |depth| (depth * 1_000_000).isqrt()), 256);
+    }
+
+    #[test]
+    fn a_depth_that_holds_nothing_back_stays() {
+        let mut climb = Climb::default();
+        // The drive does more each time: were the depth the reason, it would rise.
+        let moved = (0..1_000).map(|step| {
+            let mut seen = seen(step * step);
+            seen.full = false;
+            climb.look(&seen, step * 500_000)
+        });
+        assert_eq!(moved.sum::<i64>(), 0);
+    }
+}

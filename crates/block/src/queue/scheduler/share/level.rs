@@ -1,0 +1,75 @@
+//! `Level`: something divided by weight among some who want different amounts of it.
+//!
+//! Nobody gets more than it wants; what one leaves goes to the others (max-min fairness, or
+//! water-filling). Source: Bertsekas and Gallager, Data Networks, 6.5.2.
+
+/// What one wants, and its weight.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Want {
+    pub(crate) of: u64,
+    pub(crate) weight: u64,
+}
+
+/// So much for so much weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Level {
+    amount: u64,
+    weight: u64,
+}
+
+impl Level {
+    /// What everybody gets whatever the others want.
+    pub(crate) fn even(amount: u64, wants: impl Iterator<Item = Want>) -> Level {
+        Level { amount, weight: wants.map(|want| want.weight).sum() }
+    }
+
+    /// What those get who want more; none: nobody does. O(n) for each n that want little.
+    pub(crate) fn of(amount: u64, wants: impl Iterator<Item = Want> + Clone) -> Option<Level> {
+        let mut level = Level::even(amount, wants.clone());
+        loop {
+            let mut next = Level { amount, weight: 0 };
+            for want in wants.clone() {
+                match want.of <= level.part(want.weight) {
+                    true => next.amount = next.amount.saturating_sub(want.of),
+                    false => next.weight += want.weight,
+                }
+            }
+            match next {
+                Level { weight: 0, .. } => return None,
+                _ if next == level => return Some(level),
+                _ => level = next,
+            }
+        }
+    }
+
+    /// What somebody of this weight gets.
+    pub(crate) fn part(self, weight: u64) -> u64 {
+        let part = u128::from(self.amount) * u128::from(weight) / u128::from(self.weight.max(1));
+        u64::try_from(part).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    fn parts(amount: u64, wants: &[(u64, u64)]) -> Vec<u64> {
+        let all = wants.iter().map(|(of, weight)| Want { of: *of, weight: *weight });
+        let level = Level::of(amount, all.clone());
+        all.map(|want| level.map_or(want.of, |level| want.of.min(level.part(want.weight))))
+            .collect()
+    }
+
+    #[test]
+    fn what_one_leaves_goes_to_the_others_by_weight() {
+        assert_eq!(parts(40, &[(32, 100), (32, 400)]), [8, 32]);
+        assert_eq!(parts(30, &[(32, 100), (32, 400)]), [6, 24]);
+        assert_eq!(parts(30, &[(1, 100), (256, 100), (256, 200)]), [1, 9, 19]);
+        assert_eq!(parts(100, &[(1, 100), (9, 100), (50, 200)]), [1, 9, 50]);
+        // Two rounds: the second has more than its part only once the first left some.
+        assert_eq!(parts(90, &[(10, 1), (35, 1), (80, 1)]), [10, 35, 45]);
+        assert_eq!(parts(7, &[]), []);
+    }
+}

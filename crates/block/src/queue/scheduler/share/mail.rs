@@ -1,0 +1,84 @@
+//! `Mail`: what a hardware queue of a shared drive and the agreement tell each other.
+//!
+//! One for each queue, under a lock of its own: the queue posts what it served and what waits, the
+//! agreement posts budgets and depths. Called by share.rs and agreement.rs.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::bio::group_id::GroupId;
+use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
+
+/// A group at one queue, as its mail has it.
+#[derive(Default)]
+pub(crate) struct MailEntry {
+    pub(crate) group: GroupId,
+    pub(crate) way: usize,
+    /// By the queue: cost of all that it sent, and what is there now.
+    pub(crate) served: u64,
+    pub(crate) waiting: u32,
+    pub(crate) in_flight: u32,
+    /// Something waited all the time since the agreement looked last.
+    pub(crate) steady: bool,
+    /// And what that was, when the queue had posted.
+    pub(crate) was_steady: bool,
+    pub(crate) latencies: Option<Box<LatencyCounts>>,
+    /// By the agreement: how much of `served` it knows.
+    pub(crate) known: u64,
+    /// What `served` may come to, and the group's slope; 0: nothing was agreed on yet.
+    pub(crate) ceiling: u64,
+    pub(crate) slope: u64,
+}
+
+impl MailEntry {
+    pub(crate) fn demand(&self) -> u64 {
+        u64::from(self.waiting) + u64::from(self.in_flight)
+    }
+
+    /// How much of the depth it could use: what waits for its budget could not.
+    pub(crate) fn wants(&self) -> u64 {
+        if self.served >= self.ceiling { self.in_flight.into() } else { self.demand() }
+    }
+}
+
+/// What a queue and the agreement tell each other.
+pub(crate) struct Mail {
+    pub(crate) at_ns: u64,
+    /// What the queue posted has all come back since.
+    pub(crate) is_over: bool,
+    /// It posted since the agreement looked last.
+    pub(crate) fresh: bool,
+    pub(crate) full: bool,
+    /// Most that one of its requests cost.
+    pub(crate) largest: u64,
+    pub(crate) sums: ClassSums,
+    pub(crate) entries: Vec<MailEntry>,
+    pub(crate) depth: [u32; 2],
+    pub(crate) contended: bool,
+}
+
+impl Default for Mail {
+    fn default() -> Self {
+        Mail {
+            at_ns: 0,
+            is_over: false,
+            fresh: false,
+            full: false,
+            largest: 0,
+            sums: ClassSums::default(),
+            entries: Vec::new(),
+            depth: [u32::MAX; 2],
+            contended: false,
+        }
+    }
+}
+
+impl Mail {
+    /// The entry of the queue's flow number `at`.
+    pub(crate) fn entry(&mut self, at: usize, (group, way): (GroupId, usize)) -> &mut MailEntry {
+        if self.entries.len() <= at {
+            self.entries.push(MailEntry { group, way, steady: true, ..MailEntry::default() });
+        }
+        &mut self.entries[at]
+    }
+}

@@ -1,0 +1,247 @@
+//! What is said of latency targets that no drive can keep: figures of a kind, and sentences.
+//!
+//! One place for the words, so that a file, `ctl set` and a running daemon say the same. Called by
+//! members.rs for what is known before anything runs, and by serve/targets.rs for what was
+//! measured. Pure.
+
+use millrace::{LatencyTarget, SchedulerKind};
+use millrace_block::Snapshot;
+use millrace_drives::{UsualTimes, Words as _};
+
+use super::target_text;
+use crate::config::words;
+
+/// Two digits, rounded up: more would claim what nobody measured.
+fn rounded(ns: u64) -> u64 {
+    let digits = ns.checked_ilog10().map_or(0, |digits| digits.saturating_sub(1));
+    let unit = 10u64.pow(digits);
+    ns.div_ceil(unit) * unit
+}
+
+/// A time with two digits, for people.
+fn about(ns: u64) -> String {
+    words::time_text(rounded(ns))
+}
+
+/// The figure that a target is about, of measured times.
+pub fn figure_ns(target: LatencyTarget, times: &Snapshot) -> u64 {
+    match target {
+        LatencyTarget::Mean(_) => times.mean_ns(),
+        LatencyTarget::Percentile(of, _) => times.quantile_ns(f64::from(of) / 10_000.0),
+    }
+}
+
+/// The target with another time.
+fn with_ns(target: LatencyTarget, ns: u64) -> LatencyTarget {
+    match target {
+        LatencyTarget::Mean(_) => LatencyTarget::Mean(ns),
+        LatencyTarget::Percentile(of, _) => LatencyTarget::Percentile(of, ns),
+    }
+}
+
+/// Whose target, and the drive that is asked to keep it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked<'a> {
+    /// The group.
+    pub group: &'a str,
+    /// What it is promised.
+    pub target: LatencyTarget,
+    /// The drive.
+    pub drive: &'a str,
+    /// Its volume.
+    pub volume: &'a str,
+}
+
+impl Asked<'_> {
+    /// The beginning of a sentence.
+    fn begin(&self) -> String {
+        format!("group {}: latency-target {}", self.group, target_text(self.target))
+    }
+
+    fn drive(&self) -> String {
+        format!("drive {} of volume {}", self.drive, self.volume)
+    }
+
+    /// What to do if the drive takes so long.
+    fn remedy(&self, takes_ns: u64) -> String {
+        // Half as much again, for what comes before and after the drive.
+        let word = target_text(with_ns(self.target, rounded(takes_ns + takes_ns / 2)));
+        format!("set latency-target to {word} or more, or give the group a faster drive")
+    }
+
+    /// That nothing keeps the target, if the drive has another scheduler.
+    pub fn by_scheduler(&self, scheduler: SchedulerKind) -> Option<String> {
+        (scheduler != SchedulerKind::Latency).then(|| {
+            format!(
+                "{}: nothing keeps it at {}, whose scheduler is {}; set scheduler = \"latency\" \
+                 there, or `millrace ctl set {} scheduler=latency`",
+                self.begin(),
+                self.drive(),
+                scheduler.word(),
+                self.volume
+            )
+        })
+    }
+
+    /// That a modelled drive takes longer than the target, if it does.
+    pub fn by_model(&self, usual: UsualTimes) -> Option<String> {
+        let longest_ns = usual.read_ns.max(usual.write_ns);
+        (longest_ns > self.target.ns()).then(|| {
+            format!(
+                "{}: {} itself takes {} for a read of 4 KiB and {} for a write, by its model, \
+                 which no scheduler can shorten; {}",
+                self.begin(),
+                self.drive(),
+                about(usual.read_ns),
+                about(usual.write_ns),
+                self.remedy(longest_ns)
+            )
+        })
+    }
+
+    /// That a drive has usually taken longer than the target, if it has: the mean for a mean, for a
+    /// percentile the median, since more than half of the I/Os are then above it. What to do
+    /// follows from the fastest tenth, since the rest may have waited for others at the drive.
+    pub fn so_far(&self, times: &Snapshot) -> Option<String> {
+        let drive = self.drive();
+        let (took_ns, took) = match self.target {
+            LatencyTarget::Mean(_) => {
+                let ns = times.mean_ns();
+                (ns, format!("I/Os at {drive} took {} on the average", about(ns)))
+            }
+            LatencyTarget::Percentile(..) => {
+                let ns = times.quantile_ns(0.5);
+                (ns, format!("half of the I/Os at {drive} took {} or more", about(ns)))
+            }
+        };
+        // Load explains what others took; the fastest ones show what the drive can do.
+        let fastest_ns = times.quantile_ns(0.1);
+        (took_ns > self.target.ns()).then(|| {
+            let advice = match fastest_ns > self.target.ns() {
+                true => format!("No scheduler makes the drive faster; {}", self.remedy(fastest_ns)),
+                false => "The drive can keep the target if less is at it, which the scheduler \
+                          latency sees to; the log says so if the target is missed all the same"
+                    .to_owned(),
+            };
+            format!(
+                "{}: {took} since the start, and the fastest tenth {} or less. {advice}",
+                self.begin(),
+                about(fastest_ns)
+            )
+        })
+    }
+
+    /// That a group misses its target for what its own I/Os take at the drive, which has served so
+    /// many I/Os of others meanwhile.
+    pub fn missed(&self, times: &Snapshot, others: u64) -> String {
+        let beside = match others {
+            0 => "",
+            _ => ", beside as few of others as the scheduler can leave there",
+        };
+        let (figure_ns, usual_ns) = (figure_ns(self.target, times), times.quantile_ns(0.5));
+        format!(
+            "{} is missed: {} itself takes {} for the I/Os of this group (half of them take \
+             {}){beside}, which no scheduler can shorten; {}",
+            self.begin(),
+            self.drive(),
+            target_text(with_ns(self.target, rounded(figure_ns))),
+            about(usual_ns),
+            self.remedy(figure_ns)
+        )
+    }
+
+    /// That it is no longer missed.
+    pub fn kept(&self) -> String {
+        format!("{} is kept by {} again", self.begin(), self.drive())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASKED: Asked<'_> = Asked {
+        group: "gold",
+        target: LatencyTarget::Percentile(9_900, 50_000),
+        drive: "d0",
+        volume: "fast",
+    };
+
+    fn times(ns: u64) -> Snapshot {
+        let mut times = Snapshot::default();
+        times.add(ns, 97);
+        times.add(ns * 4, 3);
+        times
+    }
+
+    #[test]
+    fn a_model_that_takes_longer_than_the_target_is_said_with_its_times() {
+        let usual = UsualTimes { read_ns: 97_800, write_ns: 26_000 };
+        let said = "group gold: latency-target p99 50us: drive d0 of volume fast itself takes 98us \
+                    for a read of 4 KiB and 26us for a write, by its model, which no scheduler can \
+                    shorten; set latency-target to p99 150us or more, or give the group a faster \
+                    drive";
+        assert_eq!(ASKED.by_model(usual).as_deref(), Some(said));
+        assert_eq!(ASKED.by_model(UsualTimes { read_ns: 50_000, ..usual }), None);
+    }
+
+    #[test]
+    fn a_scheduler_that_keeps_no_targets_is_said_with_the_one_that_does() {
+        let said = "group gold: latency-target p99 50us: nothing keeps it at drive d0 of volume \
+                    fast, whose scheduler is none; set scheduler = \"latency\" there, or \
+                    `millrace ctl set fast scheduler=latency`";
+        assert_eq!(ASKED.by_scheduler(SchedulerKind::None).as_deref(), Some(said));
+        assert_eq!(ASKED.by_scheduler(SchedulerKind::Latency), None);
+    }
+
+    #[test]
+    fn what_was_measured_is_judged_by_the_median_or_the_mean() {
+        let said = ASKED.so_far(&times(60_000)).unwrap();
+        let whole = "group gold: latency-target p99 50us: half of the I/Os at drive d0 of volume fast \
+                     took 60us or more since the start, and the fastest tenth 60us or less. No \
+                     scheduler makes the drive faster; set latency-target to p99 90us or more, or \
+                     give the group a faster drive";
+        assert_eq!(said, whole);
+        assert!(ASKED.so_far(&times(40_000)).is_none(), "p99 is 160 us, the median is not");
+        let mean = Asked { target: LatencyTarget::Mean(50_000), ..ASKED };
+        let said = mean.so_far(&times(60_000)).unwrap();
+        let part =
+            ": I/Os at drive d0 of volume fast took 66us on the average since the start, and";
+        assert!(said.contains(part), "{said}");
+        assert!(said.contains("set latency-target to mean 90us or more"), "{said}");
+        assert!(mean.so_far(&times(40_000)).is_none());
+    }
+
+    #[test]
+    fn a_drive_that_was_slow_under_load_only_is_not_told_to_be_given_a_larger_target() {
+        let mut loaded = Snapshot::default();
+        loaded.add(40_000, 20);
+        loaded.add(1_700_000, 80);
+        let said = ASKED.so_far(&loaded).unwrap();
+        let part = " took 1700us or more since the start, and the fastest tenth 39us or less. The \
+                    drive can keep the target if less is at it";
+        assert!(said.contains(part), "{said}");
+        assert!(!said.contains("set latency-target"), "{said}");
+    }
+
+    #[test]
+    fn a_missed_target_is_said_with_the_drives_figure_of_the_same_kind() {
+        let said = ASKED.missed(&times(60_000), 0);
+        let start = "group gold: latency-target p99 50us is missed: drive d0 of volume fast itself \
+                     takes p99 240us for the I/Os of this group (half of them take 60us), which no";
+        assert!(said.starts_with(start), "{said}");
+        assert!(said.contains("set latency-target to p99 360us or more"), "{said}");
+        let mean = Asked { target: LatencyTarget::Mean(50_000), ..ASKED };
+        let said = mean.missed(&times(60_000), 7);
+        let part = "takes mean 66us for the I/Os of this group (half of them take 60us), beside as \
+                    few of others as the scheduler can leave there, which no scheduler can";
+        assert!(said.contains(part), "{said}");
+    }
+
+    #[test]
+    fn times_have_two_digits_and_are_rounded_up() {
+        let found = [0, 7, 99, 101, 97_801, 1_000_001].map(rounded);
+        assert_eq!(found, [0, 7, 99, 110, 98_000, 1_100_000]);
+        assert_eq!(about(97_801), "98us");
+    }
+}

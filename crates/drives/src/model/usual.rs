@@ -1,0 +1,66 @@
+//! How long a modelled drive takes for an I/O when it has nothing else to do.
+//!
+//! Asked of the timing itself, so that it is what the drive will do. Pure; called by whoever wants
+//! to know before anything is measured, as for latency targets.
+
+use millrace_random::mixed;
+
+use super::config::ModelTiming;
+use super::io::{ModelIo, ModelIoKind};
+use super::timing::Timing;
+
+/// I/Os tried of each kind: an odd number, so that one is in the middle.
+const TRIES: usize = 129;
+/// Least time between two tries, after which everything has settled: 100 s.
+const APART_NS: u64 = 100_000_000_000;
+/// And up to so much more, for a disk to be at any angle: a second.
+const MORE_NS: u64 = 1_000_000_000;
+
+/// How long a read and a write of 4 KiB take on an idle drive, usually: the medians, in
+/// nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UsualTimes {
+    /// A read.
+    pub read_ns: u64,
+    /// A write.
+    pub write_ns: u64,
+}
+
+impl UsualTimes {
+    /// Those of a modelled drive of that size.
+    #[must_use]
+    pub fn of(timing: &ModelTiming, size_bytes: u64) -> UsualTimes {
+        let median = |kind| {
+            let mut drive = Timing::new(timing);
+            let pages = (size_bytes >> 12).max(1);
+            let time_ns = |at: u64| {
+                let sector = mixed(2 * at) % pages * 8;
+                let now_ns = at * APART_NS + mixed(2 * at + 1) % MORE_NS;
+                drive.submit(now_ns, ModelIo { kind, sector, nr_sectors: 8 }, None) - now_ns
+            };
+            let mut times: Vec<u64> = (1..=TRIES as u64).map(time_ns).collect();
+            times.sort_unstable();
+            times[TRIES / 2]
+        };
+        UsualTimes { read_ns: median(ModelIoKind::Read), write_ns: median(ModelIoKind::Write) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::model_presets;
+
+    #[test]
+    fn presets_usually_take_what_their_data_sheets_say() {
+        for preset in model_presets() {
+            let config = preset.config();
+            let usual = UsualTimes::of(&config.timing, config.size_bytes);
+            let near = |found: u64, stated: u64| found.abs_diff(stated) <= stated / 4;
+            let (read_ns, write_ns) = preset.latency_ns;
+            let name = preset.name;
+            assert!(near(usual.read_ns, read_ns), "{name}: {usual:?}, {:?}", preset.latency_ns);
+            assert!(near(usual.write_ns, write_ns), "{name}: {usual:?}, {:?}", preset.latency_ns);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Latency targets that no drive can keep: what a file, `ctl set` and a running daemon say of them.
+//!
+//! On a modelled drive, whose times are known. Every test runs the real binary.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::scope;
+use std::time::Duration;
+
+use millrace_tests::raw_nbd::RawNbd;
+use millrace_tests::serving::succeed;
+use millrace_tests::{Daemon, millrace, poll_within, run};
+use serde_json::Value;
+
+/// A reader in a group with these keys beside one without a target, on one drive.
+fn config(keys: &str, drive: &str) -> String {
+    format!(
+        "[[group]]\nname = \"gold\"\n{keys}\n[[group]]\nname = \"bulk\"\n\
+         [[drive]]\nname = \"d0\"\nspec = \"{drive}\"\nscheduler = \"latency\"\n\
+         [[volume]]\nname = \"vol0\"\ndrives = [\"d0\"]\n\
+         [[export]]\nname = \"a\"\nvolume = \"vol0\"\nnbd = \"unix:s\"\ngroup = \"gold\"\n\
+         [[export]]\nname = \"b\"\nvolume = \"vol0\"\nnbd = \"unix:s\"\ngroup = \"bulk\"\n\
+         [server]\ncontrol = \"unix:c\"\n"
+    )
+}
+
+fn ctl(daemon: &Daemon, arguments: &[&str]) -> Command {
+    let mut command = millrace();
+    command.current_dir(daemon.dir()).arg("ctl").args(arguments).args(["--connect", "unix:c"]);
+    command
+}
+
+/// What is said on standard error, with status 0.
+fn warned(daemon: &Daemon, arguments: &[&str]) -> String {
+    let output = run(&mut ctl(daemon, arguments));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// Reads from an export, one after the other, until it is over.
+fn read(daemon: &Daemon, export: &str, over: &AtomicBool) {
+    let mut client = RawNbd::connect(&daemon.dir().join("s"), export).unwrap();
+    let mut at = 0;
+    while !over.load(Ordering::Relaxed) {
+        client.read(at % 1024 * 65_536, 4096).unwrap();
+        at += 7;
+    }
+}
+
+/// While the clients of these exports read.
+fn under_load(daemon: &Daemon, exports: &[&str], look: impl FnOnce()) {
+    let over = AtomicBool::new(false);
+    scope(|scope| {
+        for export in exports {
+            scope.spawn(|| read(daemon, export, &over));
+        }
+        // However it ends, the clients do, too.
+        let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(look));
+        over.store(true, Ordering::Relaxed);
+        looked.unwrap_or_else(|failed| std::panic::resume_unwind(failed));
+    });
+}
+
+#[test]
+fn a_target_below_what_a_modelled_drive_takes_is_a_warning_with_its_line_and_the_drives_figure() {
+    let keys = "latency-target = \"p99 10us\"";
+    let daemon = Daemon::start(&config(keys, "model:preset=850evo"), &["s", "c"]);
+    let said = "group gold: latency-target p99 10us: drive d0 of volume vol0 itself takes 98us for \
+                a read of 4 KiB and 26us for a write, by its model, which no scheduler can \
+                shorten; set latency-target to p99 150us or more, or give the group a faster drive";
+    let log = daemon.stderr();
+    let line = log.lines().find(|line| line.contains(said)).unwrap_or_else(|| panic!("{log}"));
+    assert!(line.contains("config.toml:3: group gold") || line.contains(":3: group gold"), "{log}");
+    // What is set live is said in the same words, at once.
+    let said = warned(&daemon, &["set", "group", "gold", "latency-target=mean 20us"]);
+    assert!(
+        said.contains("latency-target mean 20us: drive d0 of volume vol0 itself takes 98us"),
+        "{said}"
+    );
+    // Nobody of the group has used a drive, but its export says which it will.
+    let text =
+        succeed(&mut ctl(&daemon, &["set", "group", "bulk", "latency-target=p90 1us", "--json"]));
+    let changed: Value = serde_json::from_str(&text).unwrap();
+    assert!(
+        changed["warnings"][0]
+            .as_str()
+            .unwrap()
+            .contains("group bulk: latency-target p90 1us: drive d0")
+    );
+    assert_eq!(warned(&daemon, &["set", "group", "gold", "latency-target=p99 5ms"]), "");
+    assert_eq!(warned(&daemon, &["set", "group", "default", "latency-target=p99 5us"]), "");
+}
+
+#[test]
+fn what_is_known_of_any_drive_by_measuring_is_said_when_a_target_is_set() {
+    // A fault drive says nothing of itself.
+    let drive = "fault:drive=(model:preset=850evo)";
+    let daemon = Daemon::start(&config("weight = 100", drive), &["s", "c"]);
+    let set = ["set", "group", "gold", "latency-target=p99 40us"];
+    assert_eq!(warned(&daemon, &set), "");
+    let mut client = RawNbd::connect(&daemon.dir().join("s"), "a").unwrap();
+    (0..200).for_each(|at| drop(client.read(at % 64 * 65_536, 4096).unwrap()));
+    let said = warned(&daemon, &set);
+    assert!(said.contains("half of the I/Os at drive d0 of volume vol0 took "), "{said}");
+    assert!(said.contains("or more since the start, and the fastest tenth "), "{said}");
+}
+
+#[test]
+fn a_target_that_is_missed_at_the_drive_itself_is_said_until_it_is_met_or_changed() {
+    let keys = "latency-target = \"p99 60us\"";
+    // Its p99 is the drive's; writes and others are kept away from it, and do not help.
+    let daemon = Daemon::start(&config(keys, "fault:drive=(model:preset=850evo)"), &["s", "c"]);
+    let groups = || {
+        serde_json::from_str::<Value>(&succeed(&mut ctl(
+            &daemon,
+            &["get", "group", "gold", "--json"],
+        )))
+        .unwrap()
+    };
+    under_load(&daemon, &["a", "b"], || {
+        let part = "group gold: latency-target p99 60us is missed: drive d0 of volume vol0 itself takes p99 ";
+        let seen =
+            poll_within(Duration::from_secs(20), || daemon.stderr().contains(part).then_some(()));
+        assert!(seen.is_some(), "{}", daemon.stderr());
+        let warning = groups()["warnings"][0].as_str().unwrap().to_owned();
+        assert!(
+            warning.starts_with(part) && warning.contains("), beside as few of others as"),
+            "{warning}"
+        );
+        assert!(warned(&daemon, &["get", "groups"]).contains(part));
+        let why = succeed(&mut ctl(&daemon, &["why", "vol0", "1"]));
+        assert!(why.contains(&format!("\n{part}")), "{why}");
+        // Taken back with the change; what can be kept is not said of.
+        assert_eq!(warned(&daemon, &["set", "group", "gold", "latency-target=p99 2s"]), "");
+        assert_eq!(groups()["warnings"], Value::Null);
+    });
+    assert_eq!(daemon.stderr().matches("is missed").count(), 1, "{}", daemon.stderr());
+}

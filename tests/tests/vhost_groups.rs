@@ -1,0 +1,121 @@
+//! Groups of virtual machines: a limit holds over the queues of a virtual disk, its rings are read
+//! no further than their bound meanwhile, and a disk of another group is not held up.
+//!
+//! The guest's part is played by our own client, which keeps its rings full.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use millrace_clients::vhost::{Client, Options, Queue, Request, Status, Wait};
+use millrace_tests::Daemon;
+use millrace_tests::control::Control;
+use millrace_tests::serving::backends;
+use serde_json::Value;
+
+/// Slots of each queue, all of them in the ring.
+const DEPTH: u16 = 512;
+/// Requests of one group that a thread takes off its rings to wait for a limit: a third of the
+/// half of its channel that may wait.
+const BOUND: u64 = 171;
+
+/// Two virtual disks of one volume: `slow`, whose group has a limit, and `free`.
+fn served(backend: &str) -> Daemon {
+    let config = format!(
+        "[[group]]\nname = \"vm7\"\niops = 500\n\
+         [[drive]]\nname = \"d0\"\nspec = \"ram:size=64m\"\n\
+         [[volume]]\nname = \"vol0\"\ndrives = [\"d0\"]\n\
+         [[export]]\nname = \"slow\"\nvolume = \"vol0\"\nvhost-user-blk = \"unix:slow\"\n\
+         group = \"vm7\"\n\
+         [[export]]\nname = \"free\"\nvolume = \"vol0\"\nvhost-user-blk = \"unix:free\"\n\
+         [server]\ncontrol = \"unix:c\"\nbackend = \"{backend}\"\n"
+    );
+    Daemon::start(&config, &["slow", "free", "c"])
+}
+
+fn queues(daemon: &Daemon, export: &str) -> Vec<Queue> {
+    let (ring, data_bytes) = (DEPTH, 512);
+    let options = Options {
+        queues: 2,
+        ring,
+        depth: DEPTH,
+        data_bytes,
+        wait: Wait::Events,
+        ..Options::default()
+    };
+    Client::connect(&daemon.dir().join(export), options).unwrap().into_queues()
+}
+
+fn read(slot: u16) -> Request {
+    Request::read(u64::from(slot) * 8, 512)
+}
+
+/// Reads with all slots of all queues in flight for so long; how many were answered.
+fn go_on(queues: &mut [Queue], time: Duration) -> u64 {
+    let (start, mut done) = (Instant::now(), 0);
+    while start.elapsed() < time {
+        for queue in &mut *queues {
+            let mut slots = Vec::new();
+            queue
+                .reap(|slot, status| {
+                    assert_eq!(status, Status::OK);
+                    slots.push(slot);
+                })
+                .unwrap();
+            done += slots.len() as u64;
+            slots.into_iter().for_each(|slot| queue.submit(slot, read(slot)));
+            queue.kick();
+        }
+        sleep(Duration::from_micros(500));
+    }
+    done
+}
+
+/// The sum of a counter of an export's threads.
+fn counted(report: &Value, export: &str, counter: &str) -> u64 {
+    let threads = report["guests"].as_array().unwrap().iter();
+    let of_export = threads.filter(|thread| thread["export"] == export);
+    of_export.map(|thread| thread[counter].as_u64().unwrap()).sum()
+}
+
+/// How long requests of a group waited for back pressure so far, in nanoseconds.
+fn back_pressure(report: &Value, group: &str) -> u64 {
+    let groups = report["group_counts"].as_array().unwrap();
+    let group = groups.iter().find(|one| one["name"] == group).unwrap();
+    group["volumes"][0]["held_ns"]["back-pressure"].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn a_limit_holds_for_a_virtual_disk_whose_rings_are_read_no_further_than_their_bound() {
+    for backend in backends() {
+        let daemon = served(backend);
+        let mut slow = queues(&daemon, "slow");
+        for queue in &mut slow {
+            (0..DEPTH).for_each(|slot| queue.submit(slot, read(slot)));
+            queue.kick();
+        }
+        // What was saved up goes first.
+        let mut done = go_on(&mut slow, Duration::from_millis(200));
+        let before = daemon.cpu_ticks();
+        let found = go_on(&mut slow, Duration::from_secs(2));
+        let ticks = daemon.cpu_ticks() - before;
+        done += found;
+        assert!((950..=1050).contains(&found), "{backend}: {found} I/Os in 2 s at 500 IOPS");
+        assert!(ticks < 20, "{backend}: {ticks} ticks of 10 ms in 2 s");
+        let report = Control::connect(&daemon).ok("stats");
+        let taken = counted(&report, "slow", "requests");
+        let threads = report["guests"].as_array().unwrap().len() as u64 / 2;
+        // Each queue has one in hand for which there was no room, and some were answered since.
+        let most = done + threads * BOUND + 2 + 20;
+        assert!(taken <= most, "{backend}: {taken} taken off the rings, of {done} answered");
+        assert!(taken >= done, "{backend}: {taken} taken, {done} answered");
+        // The rest of a thousand waited for two seconds.
+        let waited_ns = back_pressure(&report, "vm7");
+        assert!(waited_ns > 1_000_000_000_000, "{backend}: {waited_ns} ns");
+        let mut free = queues(&daemon, "free");
+        let start = Instant::now();
+        (0..200).for_each(|_| assert_eq!(free[0].call(read(1)).unwrap(), Status::OK));
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(1), "{backend}: 200 reads of another disk: {took:?}");
+        assert_eq!(back_pressure(&Control::connect(&daemon).ok("stats"), "default"), 0);
+    }
+}
