@@ -424,6 +424,9 @@ impl<M: Machine> Disk<M> {
         serve.queue = None;
         let mut left = serve.take_chains();
         for rq in core::mem::take(&mut serve.requeued) {
+            if let Some(scheduling) = &mut serve.scheduling {
+                scheduling.taken_back(rq.tag());
+            }
             let chain = self.hctxs[usize::from(index)].tags.take_apart(rq);
             if chain.op() == Op::Flush {
                 // It was next, and never issued: with it go those that wait for it.

@@ -6,13 +6,15 @@
 
 mod support;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use millrace_block::blktrace::Act;
 use millrace_block::{
-    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, IoThread, Layout, Op, QueueKind, Reject,
-    Serving, ServingConfig, Status, TraceStamp, Tracer, Volume, Worker,
+    Batch, Bio, Buffer, Chain, Channel, ChannelConfig, Disk, DiskConfig, Done, GroupId, IoThread,
+    Layout, Leftover, Op, Pick, QueueKind, Reject, Scheduler, Serving, ServingConfig, Status,
+    TagScope, TraceStamp, Tracer, Volume, Worker,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use support::{Knobs, TestDrive};
@@ -364,28 +366,32 @@ fn what_a_drive_does_not_answer_times_out_with_its_worker_and_without() {
     }
 }
 
+/// Two drives with a worker each, in a volume of a thread that has queues of its own if they have
+/// to have an owner.
+fn rig_with_owner(kind: QueueKind, drive: impl Fn() -> TestDrive) -> Rig {
+    let config = DiskConfig { io_threads: 1, ..place() };
+    let layout = Layout::Stripe { chunk_sectors: CHUNK as u32 };
+    let drives = [drive(), drive()].map(|drive| TestDrive { kind, ..drive });
+    let knobs: Vec<_> = drives.iter().map(|drive| Arc::clone(&drive.knobs)).collect();
+    let disks: Vec<_> =
+        drives.map(|drive| Disk::new(Box::new(drive), config.clone()).unwrap()).into();
+    let volume = Volume::with_serving("v", layout, disks, per_drive(1, 64)).unwrap();
+    let mine = bell();
+    if kind == QueueKind::OwnerOnly {
+        volume.disks().iter().for_each(|disk| disk.bring_up(0, 1, Arc::clone(&mine)).unwrap());
+    }
+    let thread = Some(IoThread { number: 0, owner: 1, bell: mine, turn: None });
+    let config = ChannelConfig { thread, ..ChannelConfig::default() };
+    let channel = Channel::open(&volume, config).unwrap();
+    let workers = (2..).zip(volume.disks()).map(|(owner, disk)| worker_of(disk, owner));
+    let workers = workers.collect();
+    Rig { volume, knobs, workers, channel }
+}
+
 #[test]
 fn a_worker_that_goes_finishes_what_only_it_can_finish_and_leaves_the_rest() {
     for kind in [QueueKind::AnyThread, QueueKind::OwnerOnly] {
-        let drive = || TestDrive { kind, ..TestDrive::new(4096) };
-        let config = DiskConfig { io_threads: 1, ..place() };
-        let layout = Layout::Stripe { chunk_sectors: CHUNK as u32 };
-        let drives = [drive(), drive()];
-        let knobs: Vec<_> = drives.iter().map(|drive| Arc::clone(&drive.knobs)).collect();
-        let disks: Vec<_> =
-            drives.map(|drive| Disk::new(Box::new(drive), config.clone()).unwrap()).into();
-        let serving = per_drive(1, 64);
-        let volume = Volume::with_serving("v", layout, disks, serving).unwrap();
-        let mine = bell();
-        if kind == QueueKind::OwnerOnly {
-            volume.disks().iter().for_each(|disk| disk.bring_up(0, 1, Arc::clone(&mine)).unwrap());
-        }
-        let thread = Some(IoThread { number: 0, owner: 1, bell: mine, turn: None });
-        let config = ChannelConfig { thread, ..ChannelConfig::default() };
-        let channel = Channel::open(&volume, config).unwrap();
-        let workers = (2..).zip(volume.disks()).map(|(owner, disk)| worker_of(disk, owner));
-        let workers = workers.collect();
-        let mut rig = Rig { volume, knobs, workers, channel };
+        let mut rig = rig_with_owner(kind, || TestDrive::new(4096));
         rig.hold(true);
         rig.submit(0, 2);
         rig.channel.flush();
@@ -408,6 +414,75 @@ fn a_worker_that_goes_finishes_what_only_it_can_finish_and_leaves_the_rest() {
         }
         assert_eq!((back, rig.volume.waiting()), (4, 0), "{kind:?}");
         assert_eq!(rig.volume.disks()[0].tags_in_use(), 0, "{kind:?}");
+    }
+}
+
+/// First come, first served; counts chains that it named and that it has heard of since.
+struct Counting {
+    chains: VecDeque<Chain<Native>>,
+    counts: Arc<[AtomicU32; 3]>,
+}
+
+impl Scheduler<Native> for Counting {
+    fn insert(&mut self, batch: &mut Batch<'_, Native>) {
+        self.chains.extend(batch);
+    }
+    fn next(&mut self, _: u64) -> Pick<Native> {
+        let next = self.chains.pop_front();
+        self.counts[0].fetch_add(next.is_some().into(), Ordering::SeqCst);
+        next.map_or(Pick::Nothing, Pick::Chain)
+    }
+    fn completed(&mut self, done: &Done) {
+        let heard = if done.status.is_some() { 1 } else { 2 };
+        self.counts[heard].fetch_add(1, Ordering::SeqCst);
+    }
+    fn pass(&mut self, _: GroupId, _: u32, _: u64) -> bool {
+        false
+    }
+    fn drain(&mut self, left: &mut Leftover<Native>) {
+        self.chains.drain(..).for_each(|chain| left.push(chain));
+    }
+}
+
+#[test]
+fn a_scheduler_hears_of_chains_that_it_named_and_that_the_drive_never_had() {
+    // A drive that is too busy, and one whose only tag another queue has.
+    for busy in [true, false] {
+        let tags = if busy { TagScope::PerQueue } else { TagScope::PerDrive };
+        let mut rig = rig_with_owner(QueueKind::OwnerOnly, || TestDrive {
+            depth: 1,
+            tags,
+            ..TestDrive::new(4096)
+        });
+        let counts = Arc::<[AtomicU32; 3]>::default();
+        let disk = Arc::clone(&rig.volume.disks()[0]);
+        let scheduler =
+            |_| Box::new(Counting { chains: VecDeque::new(), counts: Arc::clone(&counts) }) as _;
+        disk.set_own_scheduler(scheduler).unwrap();
+        let heard = || [0, 1, 2].map(|at| counts[at].load(Ordering::SeqCst));
+        rig.hold(true);
+        let single = Volume::single(Arc::clone(&disk)).unwrap();
+        let thread = IoThread { number: 0, owner: 1, bell: bell(), turn: None };
+        let config = ChannelConfig { thread: Some(thread), ..ChannelConfig::default() };
+        let mut other = Channel::open(&single, config).unwrap();
+        other.submit(Bio::read(64, Buffer::new(512))).map_err(|r| r.reason).unwrap();
+        other.flush();
+        assert_eq!(heard(), [1, 0, 0], "the drive has it");
+        rig.knobs[0].busy.store(if busy { u32::MAX } else { 0 }, Ordering::SeqCst);
+        rig.submit(0, 3);
+        rig.channel.flush();
+        rig.turn();
+        assert_eq!(heard(), [2, 0, 0], "busy: {busy}");
+        rig.workers.clear();
+        assert_eq!(heard(), [2, 0, 1], "busy: {busy}");
+        rig.knobs[0].busy.store(0, Ordering::SeqCst);
+        rig.hold(false);
+        assert_eq!(other.wait(1, |done| assert_eq!(done.status, Status::Ok)), 1);
+        let mut back = 0;
+        while back < 3 {
+            back += rig.poll();
+        }
+        assert_eq!(heard(), [5, 4, 1], "busy: {busy}");
     }
 }
 

@@ -200,7 +200,7 @@ pub struct DriveTags {
     pub tags: u32,
 }
 
-/// A request that has come back from the driver.
+/// A chain that the scheduler named, and that is done with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Done {
     /// What it did.
@@ -215,10 +215,11 @@ pub struct Done {
     pub queued_ns: u64,
     /// When the scheduler named its chain.
     pub picked_ns: u64,
-    /// When the driver was found to have answered.
+    /// When the driver was found to have answered, or the chain was taken back.
     pub done_ns: u64,
-    /// What the driver answered.
-    pub status: Status,
+    /// What the driver answered; none: it never had the chain, which was taken back (its queue is
+    /// closed, or another scheduler takes over) and may come again.
+    pub status: Option<Status>,
 }
 
 /// Decides in which order a hardware queue's chains go to the driver.
@@ -235,8 +236,9 @@ pub trait Scheduler<M: Machine>: Send {
     /// while the driver has room.
     fn next(&mut self, now_ns: u64) -> Pick<M>;
 
-    /// A request from a chain that [`Scheduler::next`] named has come back from the driver. Each
-    /// is told of once, also those that failed or came too late.
+    /// A chain that [`Scheduler::next`] named is done with: its request has come back from the
+    /// driver, or it was taken back before the driver had it. Each is told of once, also those that
+    /// failed or came too late.
     fn completed(&mut self, done: &Done);
 
     /// Whether `ios` chains of a group, submitted at `queued_ns`, may go straight to the driver,
@@ -270,6 +272,23 @@ impl Issued {
         queued_ns: 0,
         picked_ns: 0,
     };
+
+    /// What comes of a chain that the scheduler names now.
+    fn of<M: Machine>(chain: &Slot<M>, picked_ns: u64) -> Issued {
+        Issued {
+            nr_sectors: chain.chain_sectors,
+            op: chain.op(),
+            tenant: chain.bio.payer.tenant,
+            group: chain.bio.payer.group,
+            queued_ns: chain.q_ns,
+            picked_ns,
+        }
+    }
+
+    fn done(self, status: Option<Status>, done_ns: u64) -> Done {
+        let Issued { nr_sectors, op, tenant, group, queued_ns, picked_ns } = self;
+        Done { op, nr_sectors, tenant, group, queued_ns, picked_ns, done_ns, status }
+    }
 }
 
 /// A hardware queue's scheduler, with what the layer knows of it.
@@ -418,14 +437,7 @@ impl<M: Machine> Scheduling<M> {
     pub(crate) fn issue(&mut self, chain: Chain<M>, tag: Tag, now_ns: u64) -> BioRef<M> {
         self.len -= 1;
         self.in_flight += 1;
-        self.issued[tag.0 as usize] = Issued {
-            nr_sectors: chain.nr_sectors(),
-            op: chain.op(),
-            tenant: chain.tenant(),
-            group: chain.group(),
-            queued_ns: chain.queued_ns(),
-            picked_ns: now_ns,
-        };
+        self.issued[tag.0 as usize] = Issued::of(&chain.0, now_ns);
         chain.0
     }
 
@@ -456,9 +468,16 @@ impl<M: Machine> Scheduling<M> {
             return;
         }
         self.in_flight -= 1;
-        let Issued { nr_sectors, op, tenant, group, queued_ns, picked_ns } = issued;
-        let done = Done { op, nr_sectors, tenant, group, queued_ns, picked_ns, done_ns, status };
-        self.scheduler.completed(&done);
+        self.scheduler.completed(&issued.done(Some(status), done_ns));
+    }
+
+    /// The request with this tag, which the driver does not have, is taken apart again.
+    pub(crate) fn taken_back(&mut self, tag: Tag) {
+        let issued = core::mem::replace(&mut self.issued[tag.0 as usize], Issued::NONE);
+        if issued.nr_sectors != 0 {
+            self.in_flight -= 1;
+            self.scheduler.completed(&issued.done(None, M::now()));
+        }
     }
 
     /// The chain that waits for a tag.
@@ -470,8 +489,10 @@ impl<M: Machine> Scheduling<M> {
     pub(crate) fn empty(&mut self) -> BioList<M> {
         let mut left = Leftover(BioList::new());
         if let Some(chain) = self.picked.take() {
+            let now_ns = M::now();
             let said = Said::all(self.said.hold, 0, 0);
-            self.say_picked(chain.bio.payer.group, said, M::now());
+            self.say_picked(chain.bio.payer.group, said, now_ns);
+            self.scheduler.completed(&Issued::of(&chain, now_ns).done(None, now_ns));
             left.0.push_back(chain);
         }
         self.scheduler.drain(&mut left);

@@ -438,11 +438,13 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             let counted = &mut self.counted[flow.way];
             *counted = counted.saturating_sub(1);
         }
-        if self.met.contended {
+        // What the driver never had says nothing of how long the driver takes.
+        let was_there = done.status.is_some();
+        if self.met.contended && was_there {
             self.met.sums.count(done);
         }
         let is_empty = self.in_flight == 0 && self.waiting == 0;
-        if let Some(latencies) = &mut flow.latencies {
+        if let Some(latencies) = flow.latencies.as_mut().filter(|_| was_there) {
             latencies.count(done.done_ns.saturating_sub(done.queued_ns));
             let service_ns = done.done_ns.saturating_sub(done.picked_ns);
             self.holds.was_at(&self.shared.holds, done.group, service_ns);

@@ -113,7 +113,7 @@ mod tests {
             queued_ns: 0,
             picked_ns: 0,
             done_ns: 100_000,
-            status: Status::Ok,
+            status: Some(Status::Ok),
         };
         let mut seen = Seen::default();
         (seen.served, seen.full) = (served, true);
