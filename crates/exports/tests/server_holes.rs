@@ -9,7 +9,8 @@ mod common;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use common::{BACKENDS, MIB, Running, order, pattern, read, serve, write};
+use common::{BACKENDS, MIB, Running, order, pattern, read, serve, serve_groups, write};
+use millrace_block::Groups;
 use millrace_drives::fault_controls;
 use millrace_exports::nbd::Command;
 use millrace_exports::nbd::wire::{CMD_FLAG_DF, CMD_READ};
@@ -150,6 +151,13 @@ fn null_drive_gets_its_reads() {
         let running = serve(&["null:size=1t"], |config| config.backend = backend);
         assert_eq!(first_read(&running, "0", 0, MIB), [Data(0, MIB)]);
     }
+}
+
+#[test]
+fn a_group_with_a_limit_gets_its_holes_as_data_since_they_count() {
+    let running = serve_groups(&Groups::new());
+    let first = |export| first_read(&running, export, 0, 64 * KIB);
+    assert_eq!([first("0"), first("1")], [[Data(0, 64 * KIB)], [Hole(0, 64 * KIB)]]);
 }
 
 #[test]

@@ -6,18 +6,14 @@ mod common;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{BACKENDS, MIB, Running, header, pattern, read, request, serve, write};
-use millrace_block::{Disk, DiskConfig, GroupConfig, GroupLimits, Groups, Volume};
+use common::{BACKENDS, MIB, Running, header, pattern, read, request, serve, serve_groups, write};
+use millrace_block::Groups;
 use millrace_clients::nbd::Client;
-use millrace_exports::ClientGroup;
 use millrace_exports::nbd::{Command, Request};
-use millrace_exports::server::ExportConfig;
-use millrace_machine::Native;
 
 /// A client that asks for 200 reads of 1 MiB and receives nothing.
 fn greedy(running: &Running) -> UnixStream {
@@ -160,39 +156,6 @@ fn memory_goes_back_to_the_system_when_it_was_not_used_for_a_while() {
     }
 }
 
-fn with_bandwidth(name: &str, bandwidth: Option<u64>) -> GroupConfig {
-    GroupConfig {
-        limits: GroupLimits { bandwidth, ..GroupLimits::default() },
-        ..GroupConfig::new(name)
-    }
-}
-
-/// A server of 64 MiB for payload: its export `0` is for a group of 4 MB a second, `1` for a group
-/// without limits, and both are of one volume.
-fn serve_groups(groups: &Arc<Groups<Native>>) -> Running {
-    serve(&[], |config| {
-        let opened = millrace_drives::open(&"ram:size=64m".parse().unwrap(), config.threads);
-        let disk = DiskConfig {
-            io_threads: config.threads,
-            groups: Some(Arc::clone(groups)),
-            ..DiskConfig::default()
-        };
-        let volume = Volume::single(Disk::new(opened.unwrap().driver, disk).unwrap()).unwrap();
-        config.memory_max_bytes = 64 << 20;
-        for (name, bandwidth) in [("0", Some(4_000_000)), ("1", None)] {
-            let group = groups.open(with_bandwidth(name, bandwidth)).unwrap();
-            config.exports.push(ExportConfig {
-                name: name.to_owned(),
-                description: String::new(),
-                volume: Arc::clone(&volume),
-                read_only: false,
-                group: ClientGroup::Shared(group),
-            });
-        }
-        config.listeners.iter_mut().for_each(|listener| listener.exports = vec![0, 1]);
-    })
-}
-
 #[test]
 fn a_group_that_waits_for_its_limit_leaves_memory_to_large_requests_of_others() {
     let groups = Groups::new();
@@ -222,7 +185,7 @@ fn a_group_that_waits_for_its_limit_leaves_memory_to_large_requests_of_others() 
         assert!(stats.buffer_bytes <= 24 << 20, "{stats:?}");
         let started = Instant::now();
         let group = groups.find("0").unwrap();
-        groups.set(group, with_bandwidth("0", None)).unwrap();
+        groups.set(group, common::with_bandwidth("0", None)).unwrap();
         limited.into_iter().for_each(|one| one.join().unwrap());
         assert!(started.elapsed() < Duration::from_secs(5), "all that waited goes on");
     });
@@ -234,7 +197,7 @@ fn small_requests_of_a_group_go_on_beside_its_large_ones_and_these_have_their_tu
     let groups = Groups::new();
     let running = serve_groups(&groups);
     let group = groups.find("0").unwrap();
-    groups.set(group, with_bandwidth("0", Some(100_000_000))).unwrap();
+    groups.set(group, common::with_bandwidth("0", Some(100_000_000))).unwrap();
     running.scatter("1", 64);
     let started = Instant::now();
     thread::scope(|scope| {

@@ -9,10 +9,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_block::{Disk, DiskConfig, Volume};
+use millrace_block::{Disk, DiskConfig, GroupConfig, GroupLimits, Groups, Volume};
 use millrace_clients::nbd::{Address, NbdUri};
 use millrace_clients::nbd::{Client, Completion};
 use millrace_drives::{FaultControl, open};
+use millrace_exports::ClientGroup;
 use millrace_exports::nbd::wire::{OPT_EXPORT_NAME, put_option};
 use millrace_exports::nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 use millrace_exports::server::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
@@ -184,6 +185,40 @@ pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let word = |at: u64| (seed << 32 ^ at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let words = (0..length.div_ceil(8) as u64).flat_map(|at| word(at).to_le_bytes());
     words.take(length).collect()
+}
+
+/// The settings of a group with a limit of so many bytes a second, or none.
+pub fn with_bandwidth(name: &str, bandwidth: Option<u64>) -> GroupConfig {
+    GroupConfig {
+        limits: GroupLimits { bandwidth, ..GroupLimits::default() },
+        ..GroupConfig::new(name)
+    }
+}
+
+/// A server of 64 MiB for payload: its export `0` is for a group of 4 MB a second, `1` for a group
+/// without limits, and both are of one volume.
+pub fn serve_groups(groups: &Arc<Groups<Native>>) -> Running {
+    serve(&[], |config| {
+        let opened = open(&"ram:size=64m".parse().unwrap(), config.threads);
+        let disk = DiskConfig {
+            io_threads: config.threads,
+            groups: Some(Arc::clone(groups)),
+            ..DiskConfig::default()
+        };
+        let volume = Volume::single(Disk::new(opened.unwrap().driver, disk).unwrap()).unwrap();
+        config.memory_max_bytes = 64 << 20;
+        for (name, bandwidth) in [("0", Some(4_000_000)), ("1", None)] {
+            let group = groups.open(with_bandwidth(name, bandwidth)).unwrap();
+            config.exports.push(ExportConfig {
+                name: name.to_owned(),
+                description: String::new(),
+                volume: Arc::clone(&volume),
+                read_only: false,
+                group: ClientGroup::Shared(group),
+            });
+        }
+        config.listeners.iter_mut().for_each(|listener| listener.exports = vec![0, 1]);
+    })
 }
 
 /// Reads until the peer has closed.

@@ -3,10 +3,14 @@
 //! Called by execute.rs for reads that are long enough; asks the connection's `HoleSearch` whether
 //! the drive is worth asking, and then the volume.
 //!
+//! A group with a limit on its reads has none of this: a hole counts as any read.
+//!
 //! Invariants: whole ranges only, so that a reply is one chunk, which suits the DF flag; no hole
 //! chunk for a read that may fail, or whose range was touched by a write that was answered before
 //! the read came. Writes in flight may be seen or not: the protocol leaves them unordered.
 //! Specification: "Structured reply types".
+
+use millrace_block::Op;
 
 use super::Core;
 use crate::nbd::server::connection::{Connection, Granted};
@@ -28,6 +32,11 @@ impl Core {
             return false;
         }
         if !conn.history.holes.is_due() {
+            return false;
+        }
+        // Limits count what goes through the layer.
+        let lane = &mut self.submitter.lanes[export.lane as usize];
+        if lane.channel.is_limited(granted.group, Op::Read) {
             return false;
         }
         let volume = &self.exports.volumes[export.lane as usize];
