@@ -21,7 +21,7 @@ use millrace_machine::{Lock, Machine, Order, Word};
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
 use crate::group::config::GroupConfig;
-use crate::group::gate::Gates;
+use crate::group::gate::{Gates, Tolls};
 
 /// Most groups of a program.
 pub const GROUPS_MAX: usize = 16_384;
@@ -82,7 +82,8 @@ impl<M: Machine> Groups<M> {
     }
 
     /// Gives a group other settings, which hold from the next batch of each channel on. It keeps
-    /// its name. Whatever waits for a limit begins to wait anew.
+    /// its name. Whatever waits for a limit begins to wait anew; what has gone through is paid for,
+    /// at the new rate.
     ///
     /// # Errors
     /// As [`Groups::open`], and if there is no such group; nothing changes then.
@@ -97,8 +98,9 @@ impl<M: Machine> Groups<M> {
         let entry = &mut table.entries[usize::from(id.0)];
         if entry.config.limits != config.limits {
             entry.turns += 1;
+            let tolls = (&Tolls::new(&entry.config.limits), &Tolls::new(&config.limits));
             match &entry.gates {
-                Some(gates) => gates.reset(M::now()),
+                Some(gates) => gates.change(tolls, M::now()),
                 None => entry.gates = Some(Arc::new(Gates::new(M::now()))),
             }
         }

@@ -19,7 +19,7 @@ use crate::account::tenants::TenantLedger;
 use crate::account::waits::Said;
 use crate::bio::group_id::GroupId;
 use crate::bio::{Bio, Op, SectorCount};
-use crate::chain::slot::{BioList, BioRef};
+use crate::chain::slot::{BioList, BioRef, Slot};
 use crate::group::Groups;
 use crate::group::gate::{GATES, Gates, Tolls};
 use crate::group::view::{GroupRow, GroupView};
@@ -131,8 +131,8 @@ impl<M: Machine> Throttle<M> {
         self.view.renew(groups);
         self.is_on = self.view.has_limits || self.held > 0;
         let turns_in = |view: &GroupView<M>, (group, level)| {
-            let id = at_level(&self.view, group, level);
-            id.and_then(|id| view.row(id)).and_then(turns_of)
+            let id = at_level(view, group, level)?;
+            view.row(id).and_then(turns_of).map(|turns| (id, turns))
         };
         let is_same = |line: &Line<M>| {
             let key = (line.group, line.gate.0);
@@ -142,13 +142,18 @@ impl<M: Machine> Throttle<M> {
             core::mem::take(&mut self.lines).into_iter().partition(is_same);
         self.lines = same;
         for mut line in changed {
+            let (level, place) = (line.gate.0 * GATES, line.gate.0 * GATES + line.gate.1);
+            line.timed.for_each(|slot| leave(&old, slot, place));
             let mut all = line.timed.take();
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot, now_ns);
+                // It has paid at the gates before this one, but for those that are new.
+                let (group, op) = (slot.bio.payer.group, slot.op());
+                let is_new = |at: &usize| gates_in(&old, group, *at, op).is_none();
+                let from = (level..place).find(is_new).unwrap_or(place);
                 // One that may go at once has a time that has come.
-                if let Some(mut slot) = self.pass_from(Way::from(line.gate.0 * GATES), slot, now_ns)
-                {
+                if let Some(mut slot) = self.pass_from(Way::from(from), slot, now_ns) {
                     slot.dev_sector = 0;
                     self.hold(slot, LEVELS * GATES, now_ns);
                 }
@@ -214,6 +219,9 @@ impl<M: Machine> Throttle<M> {
                 while let Some(slot) = all.pop_front() {
                     if is_meant(&slot.bio) {
                         self.count_out(&slot, M::now());
+                        if unpaid > place {
+                            leave(&self.view, &slot, place);
+                        }
                         self.pay(&slot, unpaid);
                         taken.push_back(slot);
                         continue;
@@ -264,8 +272,10 @@ impl<M: Machine> Throttle<M> {
                 self.hold(slot, place, now_ns);
                 return None;
             }
-            let due_ns = gates.reserve(tolls, (stage, op, sectors_of(&slot)), now_ns);
+            let io = (stage, op, sectors_of(&slot));
+            let due_ns = gates.reserve(tolls, io, now_ns);
             if due_ns > now_ns {
+                gates.wait(tolls, io);
                 slot.dev_sector = due_ns;
                 self.hold(slot, place, now_ns);
                 return None;
@@ -274,11 +284,8 @@ impl<M: Machine> Throttle<M> {
         Some(slot)
     }
 
-    /// The gates of a bio's group at a place, if the bio has to pay there.
     fn gates_at(&self, group: GroupId, place: usize, op: Op) -> Option<(&Tolls, &Gates<M>)> {
-        let id = at_level(&self.view, group, place / GATES)?;
-        let (tolls, gates, _) = self.view.row(id)?.limits.as_ref()?;
-        (!tolls.at(place % GATES, op).is_free()).then_some((tolls, &**gates))
+        gates_in(&self.view, group, place, op)
     }
 
     fn line(&self, group: GroupId, gate: (usize, usize, bool)) -> Option<&Line<M>> {
@@ -363,7 +370,9 @@ impl<M: Machine> Throttle<M> {
         let line = &mut self.lines[at];
         let place = line.gate.0 * GATES + line.gate.1;
         if line.timed.first().is_some_and(|slot| slot.dev_sector <= now_ns) {
-            return line.timed.pop_front().map(|slot| (slot, Way::from(place + 1)));
+            let slot = line.timed.pop_front()?;
+            leave(&self.view, &slot, place);
+            return Some((slot, Way::from(place + 1)));
         }
         let may_ask = line.timed.is_empty() || line.last_ns <= now_ns + AHEAD_NS;
         let next = if may_ask { line.behind.pop_front() } else { None };
@@ -374,6 +383,8 @@ impl<M: Machine> Throttle<M> {
     pub(crate) fn lift(&mut self) -> BioList<M> {
         let mut all = BioList::new();
         for mut line in self.lines.drain(..) {
+            let place = line.gate.0 * GATES + line.gate.1;
+            line.timed.for_each(|slot| leave(&self.view, slot, place));
             all.append(&mut line.timed);
             all.append(&mut line.behind);
         }
@@ -403,11 +414,35 @@ impl<M: Machine> Throttle<M> {
 /// The group whose gates a group's bios go through at a level: its own, then its parent's.
 fn at_level<M: Machine>(view: &GroupView<M>, group: GroupId, level: usize) -> Option<GroupId> {
     let id = view.known(group);
-    if level == 0 { Some(id) } else { view.row(id)?.parent }
+    match level {
+        0 => Some(id),
+        1 => view.row(id)?.parent,
+        _ => None,
+    }
+}
+
+/// The gates of a bio's group at a place, if the bio has to pay there.
+fn gates_in<M: Machine>(
+    view: &GroupView<M>,
+    group: GroupId,
+    place: usize,
+    op: Op,
+) -> Option<(&Tolls, &Gates<M>)> {
+    let id = at_level(view, group, place / GATES)?;
+    let (tolls, gates, _) = view.row(id)?.limits.as_ref()?;
+    (!tolls.at(place % GATES, op).is_free()).then_some((tolls, &**gates))
+}
+
+/// A bio that has a time at a place, by the limits that a thread knows, waits there no more.
+fn leave<M: Machine>(view: &GroupView<M>, slot: &Slot<M>, place: usize) {
+    let op = slot.op();
+    if let Some((tolls, gates)) = gates_in(view, slot.bio.payer.group, place, op) {
+        gates.leave(tolls, (place % GATES, op, sectors_of(slot)));
+    }
 }
 
 /// Sectors that a bio moves.
-fn sectors_of<M: Machine>(slot: &BioRef<M>) -> SectorCount {
+fn sectors_of<M: Machine>(slot: &Slot<M>) -> SectorCount {
     if slot.op().has_data() { slot.bio.nr_sectors } else { 0 }
 }
 

@@ -4,9 +4,10 @@
 //! needs one atomic addition, those who wait have a time each and need not ask again, and it is
 //! first come, first served over all threads. What is not used is saved up for `burst`. Bound: in
 //! any window of length W no more starts than rate * (W + burst) and one I/O. An I/O that costs
-//! more than a second's worth goes in its turn, and those behind it pay. Source: the leaky bucket
-//! as a meter (ITU-T I.371, the generic cell rate algorithm). Kernel counterpart: block/blk-
-//! throttle.c, `tg_dispatch_time`.
+//! more than a second's worth goes in its turn, and those behind it pay. A second word says how
+//! much of the time ahead belongs to I/Os that still wait: when the limit is changed, they ask
+//! again, and what has passed stays paid for. Source: the leaky bucket as a meter (ITU-T I.371, the
+//! generic cell rate algorithm). Kernel counterpart: block/blk-throttle.c, `tg_dispatch_time`.
 
 use millrace_machine::{Machine, Order, Word};
 
@@ -48,6 +49,14 @@ impl Toll {
         self.io == 0 && self.sector == 0
     }
 
+    /// What was booked at another toll, in parts of a nanosecond, at this one. Nothing, if either
+    /// stands open.
+    fn instead_of(self, old: Toll, booked: i128) -> i128 {
+        let rate = |toll: Toll| i128::from(toll.io | toll.sector);
+        let (old, new) = (rate(old), rate(self));
+        if old == 0 || new == 0 { 0 } else { booked.saturating_mul(new) / old }
+    }
+
     /// For an I/O that moves so many sectors.
     pub(crate) fn of(self, sectors: SectorCount) -> u64 {
         let bytes = (u128::from(self.sector) * u128::from(sectors)) >> SECTOR_BITS;
@@ -79,41 +88,75 @@ impl Tolls {
     pub(crate) fn at(&self, stage: usize, op: Op) -> Toll {
         if op == Op::Read { self.read[stage] } else { self.write[stage] }
     }
+
+    /// What one of a group's gates takes.
+    fn at_place(&self, place: usize) -> Toll {
+        if place < GATES { self.read[place] } else { self.write[place - GATES] }
+    }
+
+    /// What an I/O costs at a gate.
+    fn of(&self, io: AtGate) -> u64 {
+        self.at(io.0, io.1).of(io.2)
+    }
 }
 
-/// The gates of a group: of reads two, of writes two, of both two.
-pub(crate) struct Gates<M: Machine>([M::Word; GATES + 2]);
+/// The gates of a group: of reads two, of both ways two, of writes two.
+pub(crate) struct Gates<M: Machine> {
+    /// When the next I/O may go.
+    next: [M::Word; GATES + 2],
+    /// How much of that was taken by I/Os that still wait: it is not paid for yet.
+    waiting: [M::Word; GATES + 2],
+}
+
+/// An I/O at a gate: its stage, what it does and how many sectors it moves.
+pub(crate) type AtGate = (usize, Op, SectorCount);
+
+/// Which of a group's gates is that of a stage: stages 2 and 3 are those of both ways.
+fn place_of((stage, op, _): AtGate) -> usize {
+    if op == Op::Read || stage >= 2 { stage } else { stage + GATES }
+}
 
 impl<M: Machine> Gates<M> {
     pub(crate) fn new(now_ns: u64) -> Gates<M> {
-        Gates(core::array::from_fn(|_| M::Word::new(now_ns << FRACTION_BITS)))
+        Gates {
+            next: core::array::from_fn(|_| M::Word::new(now_ns << FRACTION_BITS)),
+            waiting: core::array::from_fn(|_| M::Word::new(0)),
+        }
     }
 
-    /// Forgets what was promised to those who wait, who will ask again.
-    pub(crate) fn reset(&self, now_ns: u64) {
-        // Relaxed: the table's version, raised behind it, says that it happened.
-        self.0.iter().for_each(|word| word.store(now_ns << FRACTION_BITS, Order::Relaxed));
+    /// Tolls are others from now on: what has passed is paid for at the new rate, what was saved up
+    /// stays, and those who wait lose their times; they leave and ask again.
+    pub(crate) fn change(&self, (old, new): (&Tolls, &Tolls), now_ns: u64) {
+        let now = i128::from(now_ns) << FRACTION_BITS;
+        for (place, (word, waiting)) in self.next.iter().zip(&self.waiting).enumerate() {
+            let (old, new) = (old.at_place(place), new.at_place(place));
+            // Relaxed: a count that nothing else hangs on.
+            let mut next = word.load(Order::Relaxed);
+            loop {
+                // Relaxed: the table's version, raised behind it, says that it happened.
+                let booked = next.saturating_sub(waiting.load(Order::Relaxed));
+                let changed = now + new.instead_of(old, i128::from(booked) - now);
+                let changed = changed.clamp(0, i128::from(u64::MAX >> 1)) as u64;
+                // Relaxed: as above.
+                match word.compare_exchange(next, changed, Order::Relaxed, Order::Relaxed) {
+                    Ok(_) => break,
+                    Err(found) => next = found,
+                }
+            }
+        }
     }
 
     /// How far the gate that is booked farthest is booked beyond now.
     pub(crate) fn ahead_ns(&self, now_ns: u64) -> u64 {
         // Relaxed: a view.
-        let next = self.0.iter().map(|word| word.load(Order::Relaxed)).max().unwrap_or(0);
+        let next = self.next.iter().map(|word| word.load(Order::Relaxed)).max().unwrap_or(0);
         (next >> FRACTION_BITS).saturating_sub(now_ns)
     }
 
-    /// Takes what an I/O of `sectors` costs at the gate of a stage; when it may go, in nanoseconds
-    /// on the clock of the machine.
-    pub(crate) fn reserve(
-        &self,
-        tolls: &Tolls,
-        (stage, op, sectors): (usize, Op, SectorCount),
-        now_ns: u64,
-    ) -> u64 {
-        let toll = tolls.at(stage, op);
-        let own_way = if op == Op::Read { stage } else { stage + GATES };
-        // Stages 2 and 3 are those of both ways.
-        let word = &self.0[if stage < 2 { own_way } else { stage }];
+    /// Takes what an I/O costs at a gate; when it may go, in nanoseconds on the clock of the
+    /// machine.
+    pub(crate) fn reserve(&self, tolls: &Tolls, io: AtGate, now_ns: u64) -> u64 {
+        let word = &self.next[place_of(io)];
         let earliest = (now_ns << FRACTION_BITS).saturating_sub(tolls.burst);
         // Relaxed: a count that nothing else hangs on.
         let mut next = word.load(Order::Relaxed);
@@ -125,7 +168,19 @@ impl<M: Machine> Gates<M> {
             }
         }
         // Relaxed: as above.
-        word.fetch_add(toll.of(sectors), Order::Relaxed) >> FRACTION_BITS
+        word.fetch_add(tolls.of(io), Order::Relaxed) >> FRACTION_BITS
+    }
+
+    /// An I/O waits until the time that it was given.
+    pub(crate) fn wait(&self, tolls: &Tolls, io: AtGate) {
+        // Relaxed: a count that only `change` looks at.
+        self.waiting[place_of(io)].fetch_add(tolls.of(io), Order::Relaxed);
+    }
+
+    /// It does no more: its time has come, or it gives the time up. Tolls are those of `wait`.
+    pub(crate) fn leave(&self, tolls: &Tolls, io: AtGate) {
+        // Relaxed: as in `wait`.
+        self.waiting[place_of(io)].fetch_add(tolls.of(io).wrapping_neg(), Order::Relaxed);
     }
 }
 
@@ -175,9 +230,30 @@ mod tests {
             [0, 1_000_000].map(|more| gates.ahead_ns(now_ns + more)),
             [3_000_000, 2_000_000]
         );
-        gates.reset(now_ns);
+    }
+
+    #[test]
+    fn a_change_keeps_what_has_passed_at_the_new_rate_and_forgets_those_who_wait() {
+        let (slow, fast) =
+            (Tolls::new(&limits(1000, None, 2_000_000)), limits(4000, None, 2_000_000));
+        let (fast, gates) = (Tolls::new(&fast), Gates::<Native>::new(0));
+        let (io, now_ns) = ((2, Op::Read, 8), 1_000_000_000);
+        for after_ns in [0, 0, 0, 1_000_000] {
+            let due_ns = gates.reserve(&slow, io, now_ns);
+            assert_eq!(due_ns.saturating_sub(now_ns), after_ns);
+            if due_ns > now_ns {
+                gates.wait(&slow, io);
+            }
+        }
+        gates.change((&slow, &fast), now_ns);
+        gates.leave(&slow, io);
+        assert_eq!(gates.ahead_ns(now_ns), 250_000, "a millisecond was paid ahead");
+        // What nobody used for 500 us is 1 ms at half the rate.
+        gates.change((&fast, &slow), now_ns + 750_000);
+        assert_eq!(gates.reserve(&slow, io, now_ns + 750_000), now_ns - 1_250_000);
+        // Open in between: nothing is known of what went through.
+        gates.change((&slow, &Tolls::new(&GroupLimits::default())), now_ns);
         assert_eq!(gates.ahead_ns(now_ns), 0);
-        assert_eq!(gates.reserve(&tolls, (2, Op::Write, 8), now_ns), now_ns);
     }
 
     #[test]
@@ -215,6 +291,52 @@ mod tests {
                 let inside = starts[first..].iter().take_while(|start| **start < end_ns).count();
                 prop_assert!(inside as f64 <= most, "{inside} in a window, {most} allowed");
             }
+        }
+
+        #[test]
+        fn changes_of_a_limit_let_no_more_through_than_the_limits_do(
+            iops in prop::collection::vec(100u64..4000, 1..60),
+            pauses in prop::collection::vec(0u64..3_000_000, 60),
+            sectors in prop_oneof![Just(8u32), 8u32..4096],
+            burst_ns in 1_000_000u64..5_000_000,
+        ) {
+            let of = |iops: u64| Tolls::new(&limits(1 << 40, Some(iops * 4096), burst_ns));
+            let gates = Gates::<Native>::new(1_000_000_000);
+            let (io, mut now_ns) = ((3, Op::Read, sectors), 1_000_000_000);
+            let (mut tolls, mut waits): (_, Option<u64>) = (of(iops[0]), None);
+            let (mut passed, mut allowed) = (0u64, 0.0);
+            for (iops, pause_ns) in iops.iter().zip(&pauses) {
+                let new = of(*iops);
+                gates.change((&tolls, &new), now_ns);
+                if waits.take().is_some() {
+                    gates.leave(&tolls, io);
+                }
+                tolls = new;
+                let end_ns = now_ns + pause_ns;
+                // One I/O at a time waits until its time has come.
+                loop {
+                    let due_ns = waits.unwrap_or_else(|| gates.reserve(&tolls, io, now_ns));
+                    if waits.is_none() && due_ns > now_ns {
+                        gates.wait(&tolls, io);
+                    }
+                    if due_ns > end_ns {
+                        waits = Some(due_ns);
+                        break;
+                    }
+                    if due_ns > now_ns {
+                        gates.leave(&tolls, io);
+                    }
+                    (waits, now_ns) = (None, now_ns.max(due_ns));
+                    passed += u64::from(sectors) * 512;
+                }
+                now_ns = end_ns;
+                allowed += *pause_ns as f64 / 1e9 * (*iops * 4096) as f64;
+            }
+            let most = allowed * 1.0001 + f64::from(sectors) * 512.0 + 4096.0;
+            prop_assert!(passed as f64 <= most, "{passed} bytes, {most} allowed");
+            // And, but for the one that waits, no less.
+            let least = allowed * 0.999 - f64::from(sectors) * 512.0 - 4096.0;
+            prop_assert!(passed as f64 >= least, "{passed} bytes, {least} are due");
         }
     }
 }
