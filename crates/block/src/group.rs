@@ -170,6 +170,12 @@ impl<M: Machine> Table<M> {
         if parent == GroupId::DEFAULT || id == GroupId::DEFAULT {
             return wrong(format!("group {name}: the default group has no parent and no children"));
         }
+        if above.config.parent == Some(id) {
+            let above = &above.config.name;
+            return wrong(format!(
+                "group {name}: its parent {above} is under {name}; take that parent away first"
+            ));
+        }
         if let Some(grandparent) = above.config.parent {
             let (above, top) =
                 (&above.config.name, &self.entries[usize::from(grandparent.0)].config.name);
@@ -215,7 +221,10 @@ mod tests {
         let one = groups.open(child("one", gold)).unwrap();
         assert!(text(groups.open(child("below", one))).contains("name gold as the parent"));
         assert!(text(groups.set(gold, child("", gold))).contains("its own parent"));
-        assert!(text(groups.set(gold, child("", one))).contains("has the parent gold"));
+        assert!(
+            text(groups.set(gold, child("", one)))
+                .contains("is under gold; take that parent away first")
+        );
         let other = groups.open(GroupConfig::new("other")).unwrap();
         assert!(text(groups.set(gold, child("", other))).contains("the parent of one"));
         assert!(text(groups.open(child("x", GroupId::DEFAULT))).contains("default group"));

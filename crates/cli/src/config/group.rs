@@ -16,8 +16,9 @@ use super::words::{self, MILLISECOND_NS, SECOND_NS};
 
 /// Least bandwidth: the page that small requests have.
 const BANDWIDTH_MIN: u64 = 4096;
-/// Most I/Os or bytes a second.
-const RATE_MAX: u64 = 1 << 50;
+/// Most bytes a second, and most I/Os.
+const BANDWIDTH_MAX: u64 = 1 << 50;
+const IOPS_MAX: u64 = 1_000_000_000;
 /// How long a rate may be saved up.
 const BURST_NS: std::ops::RangeInclusive<u64> = MILLISECOND_NS..=60 * SECOND_NS;
 /// Times of a latency target.
@@ -167,11 +168,14 @@ fn rate(text: &str) -> Result<u64, String> {
         Some((at, 'm')) => (&lower[..at], 1_000_000),
         _ => (&lower[..], 1),
     };
-    let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    match number {
-        Some(0) => Err("that is below one I/O a second; write 1 or more, or none".to_owned()),
-        Some(number) if number <= RATE_MAX => Ok(number),
-        _ => Err("write I/Os a second: 500, 20k, 1m; or none".to_owned()),
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err("write I/Os a second: 500, 20k, 1m; or none".to_owned());
+    }
+    // Whatever is too long to be counted is too much.
+    match digits.parse().unwrap_or(u64::MAX).saturating_mul(unit) {
+        0 => Err("that is below one I/O a second; write 1 or more, or none".to_owned()),
+        number if number <= IOPS_MAX => Ok(number),
+        _ => Err("that is too much; write 1000m I/Os a second at most, or none".to_owned()),
     }
 }
 
@@ -190,7 +194,8 @@ fn bandwidth(text: &str) -> Result<u64, String> {
         Ok(bytes) if bytes < BANDWIDTH_MIN => {
             Err("that is below one I/O of 4k a second; write 4k or more, or none".to_owned())
         }
-        Ok(bytes) if bytes <= RATE_MAX => Ok(bytes),
+        Ok(bytes) if bytes <= BANDWIDTH_MAX => Ok(bytes),
+        Ok(_) => Err("that is too much; write 1024t a second at most, or none".to_owned()),
         _ => {
             Err("write bytes a second, or a number with k, m or g: 512k, 100m; or none".to_owned())
         }

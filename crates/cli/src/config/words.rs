@@ -101,13 +101,11 @@ pub fn duration_ns(text: &str) -> Result<u64, String> {
 /// # Errors
 /// What to write instead.
 pub fn duration(text: &str, range_ns: &RangeInclusive<u64>) -> Result<u64, String> {
-    let time_ns = duration_ns(text);
     let (least, most) = (time_text(*range_ns.start()), time_text(*range_ns.end()));
-    match time_ns {
-        Ok(time_ns) if !range_ns.contains(&time_ns) => {
-            Err(format!("write a time from {least} to {most}"))
-        }
-        other => other,
+    match duration_ns(text) {
+        Ok(time_ns) if range_ns.contains(&time_ns) => Ok(time_ns),
+        Ok(_) => Err(format!("write a time from {least} to {most}")),
+        Err(wrong) => Err(format!("{wrong}; from {least} to {most}")),
     }
 }
 
