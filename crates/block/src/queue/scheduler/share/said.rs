@@ -15,6 +15,8 @@ use crate::bio::group_id::GroupId;
 
 /// What was told is not told again within this time.
 const SAID_NS: u64 = 10_000_000;
+/// A depth that is another by one is told after this time.
+const STEP_NS: u64 = 100_000_000;
 /// What lasts is told again after this time.
 const LASTS_NS: u64 = 1_000_000_000;
 
@@ -79,10 +81,14 @@ impl Noted {
         let tells = match self.said_depth {
             None => true,
             Some((said, said_ns)) => {
-                now_ns.saturating_sub(said_ns) >= SAID_NS
-                    && said.iter().zip(&depth).any(|(said, depth)| {
-                        said != depth && u64::from(said.abs_diff(*depth)) * 4 >= u64::from(*said)
-                    })
+                let elapsed_ns = now_ns.saturating_sub(said_ns);
+                // A depth of one or two goes up and down by one for ever.
+                let least = if elapsed_ns >= STEP_NS { 1 } else { 2 };
+                let differ = |(said, depth): (&u32, &u32)| {
+                    let by = said.abs_diff(*depth);
+                    by >= least && u64::from(by) * 4 >= u64::from(*said)
+                };
+                elapsed_ns >= SAID_NS && said.iter().zip(&depth).any(differ)
             }
         };
         if tells {
