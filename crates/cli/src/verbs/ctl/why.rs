@@ -108,15 +108,20 @@ fn why(volume: &str, now: &Report, before: &Report) -> Why {
     Why { volume: volume.to_owned(), seconds, says, groups, warnings }
 }
 
-/// That nothing was done, and whether something waits.
+/// That nothing was done, whether something waits, and for which drives.
 fn nothing(volume: &str, seconds: f64, now: &Report) -> String {
     let waits = now.group_counts.iter().max_by_key(|group| group.booked_ns);
     let waits = waits.filter(|group| group.booked_ns > 0).map(|group| {
         let ahead = time(group.booked_ns as f64 / 1e6);
         format!("; the limits of {} are booked {ahead} ahead", visible(&group.name))
     });
-    let waits = waits.unwrap_or_default();
-    format!("No I/O of {} completed in {seconds:.1} s{waits}.", visible(volume))
+    let of_volume = now.drives.iter().filter(|drive| drive.volume == volume && drive.in_flight > 0);
+    let silent = of_volume.map(|drive| {
+        let ios = if drive.in_flight == 1 { "I/O" } else { "I/Os" };
+        format!("; drive {} has {} {ios} in flight", visible(&drive.name), drive.in_flight)
+    });
+    let rest = waits.into_iter().chain(silent).collect::<String>();
+    format!("No I/O of {} completed in {seconds:.1} s{rest}.", visible(volume))
 }
 
 /// What is to be said of a group, in plain words.
@@ -258,6 +263,7 @@ fn time(ms: f64) -> String {
 mod tests {
     use super::*;
     use crate::verbs::stat::groups::tests::{group, report};
+    use crate::views::report::Drive;
 
     fn cause(reason: &'static str, percent: f64) -> Cause {
         Cause { reason, percent, ms: 1.0 }
@@ -366,12 +372,20 @@ mod tests {
     }
 
     #[test]
-    fn when_nothing_completes_it_says_what_is_booked() {
+    fn when_nothing_completes_it_says_what_is_booked_and_what_drives_have() {
         let mut gold = group("gold", 100, 0, 0);
         gold.booked_ns = 1_500_000_000;
-        let now = report(3, vec![gold]);
+        let mut now = report(3, vec![gold]);
+        let drive = |name: &str, volume: &str, in_flight| Drive {
+            name: name.into(),
+            volume: volume.into(),
+            in_flight,
+            ..Drive::default()
+        };
+        now.drives = vec![drive("d0", "v", 0), drive("d1", "v", 3), drive("d2", "w", 7)];
         let why = why("v", &now, &report(1, Vec::new()));
-        let text = "No I/O of v completed in 2.0 s; the limits of gold are booked 1.5 s ahead.";
+        let text = "No I/O of v completed in 2.0 s; the limits of gold are booked 1.5 s ahead; \
+                    drive d1 has 3 I/Os in flight.";
         assert_eq!((why.says.as_str(), why.groups.len()), (text, 0));
     }
 }
