@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_block::{Disk, DiskConfig, Stamp, TRACE_RING_EVENTS, Tracer, Volume, blktrace};
+use millrace_block::{
+    Disk, DiskConfig, Stamp, TRACE_RING_EVENTS, TraceStamp, Tracer, Volume, blktrace,
+};
 use millrace_drives::open;
 use millrace_machine::Native;
 use millrace_reactor::Config;
@@ -94,7 +96,7 @@ pub fn walk(
     fill(&path).map_err(|error| failed(&path, &error))?;
     let file = format!("file:path={},size=64m", path.display());
     let drives = [
-        ("NVMe-class model (950pro)", "model:preset=950pro".to_owned()),
+        ("model of the paper's NVMe drive", "model:preset=walk-nvme".to_owned()),
         ("file in the temporary folder", file),
     ];
     let mut walked = Vec::new();
@@ -145,7 +147,9 @@ fn record(volume: &Arc<Volume<Native>>, name: &Path, seed: u64) -> Result<Spans,
         interrupt: Interrupt::default(),
     };
     let tracer = volume.tracer().ok_or_else(|| failed(name, &"no tracer"))?;
-    let config = RecorderConfig { name: name.to_owned(), ..RecorderConfig::default() };
+    // Stamps of batches would show what happens within one as taking no time.
+    let stamp = TraceStamp::Event;
+    let config = RecorderConfig { name: name.to_owned(), stamp, ..RecorderConfig::default() };
     let recorder = Recorder::start(&tracer, &[Arc::clone(volume)], config);
     let recorder = recorder.map_err(|error| failed(name, &error))?;
     run_row(volume, &plan, &mut |_| ())?;
@@ -184,7 +188,7 @@ fn page(walked: &[Walked], seed: u64) -> Page {
         tables: vec![DataTable::new(
             ("spans", "Spans of one 4 KiB read at a time"),
             "Q queued, G request got, I inserted, D issued to the driver, C completed; every step \
-             stamped for each I/O.",
+             stamped by itself.",
             head,
             rows,
         )],
@@ -211,9 +215,12 @@ fn percent(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }
 
-const INTRO: [&str; 2] = [
+const INTRO: [&str; 3] = [
     "One 4 KiB read at a time through the block layer, recorded by its own tracer in the kernel's \
      format and measured as btt does. The paper's numbers are of Linux on an NVMe drive.",
     "This is no simulation: what stands here depends on the machine, what else runs on it, and on \
-     the stamps, which cost some tens of nanoseconds each.",
+     the stamps, of which each event has one of its own: some tens of nanoseconds each. A modelled \
+     drive takes its time by the machine's clock, and a thread that sleeps until then wakes late.",
+    "What to see: nearly all of Q2C is D2C. In this layer a request gets its tag just before D, so \
+     that Q2G is the way to the plug, and I2D has what the paper's Q2G has.",
 ];

@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(
             error("model:preset=950por"),
             "driver model: preset=950por is wrong; did you mean `950pro`? there are 850evo, 950pro, \
-             520, 520-sata2, miot-nvme, p5800x, hdd7200"
+             520, 520-sata2, miot-nvme, walk-nvme, p5800x, hdd7200"
         );
     }
 
