@@ -99,10 +99,9 @@ impl<M: Machine> Groups<M> {
         if entry.config.limits != config.limits {
             entry.turns += 1;
             let tolls = (&Tolls::new(&entry.config.limits), &Tolls::new(&config.limits));
-            match &entry.gates {
-                Some(gates) => gates.change(tolls, M::now()),
-                None => entry.gates = Some(Arc::new(Gates::new(M::now()))),
-            }
+            let now_ns = M::now();
+            let gates = entry.gates.as_ref().map(|gates| gates.changed(tolls, now_ns));
+            entry.gates = Some(Arc::new(gates.unwrap_or_else(|| Gates::new(now_ns))));
         }
         entry.config = config;
         self.changed();

@@ -158,3 +158,23 @@ fn what_is_let_go_before_its_time_is_paid_for_by_its_group() {
     let took = start.elapsed().as_secs_f64();
     assert!(done == [0, 1, 3, 2] && (0.25..0.5).contains(&took), "{done:?} {took} s");
 }
+
+#[test]
+fn changes_of_a_limit_between_two_polls_let_nothing_through() {
+    let mut rig = Rig::new();
+    let slow = rig.groups.open(limited("slow", 1)).unwrap();
+    let (mut done, mut sector) = (0, 0);
+    for round in 0..50 {
+        while rig.submit(slow, sector % 400).is_ok() {
+            sector += 1;
+        }
+        done += rig.poll().len();
+        for change in 0..2 {
+            rig.groups.set(slow, limited("slow", 1 + (round + change) % 2)).unwrap();
+        }
+    }
+    assert!(done <= 2, "{done} at 1 or 2 a second");
+    rig.channel.lift_limits();
+    let left = rig.channel.in_flight();
+    rig.channel.wait(left as usize, |_| ());
+}

@@ -124,26 +124,22 @@ impl<M: Machine> Gates<M> {
         }
     }
 
-    /// Tolls are others from now on: what has passed is paid for at the new rate, what was saved up
-    /// stays, and those who wait lose their times; they leave and ask again.
-    pub(crate) fn change(&self, (old, new): (&Tolls, &Tolls), now_ns: u64) {
+    /// The gates from now on, with other tolls: what has passed is paid for at the new rate, what
+    /// was saved up stays, and those who wait have no time here: they ask again. Whoever does not
+    /// know of the change yet goes on at the old gates.
+    pub(crate) fn changed(&self, (old, new): (&Tolls, &Tolls), now_ns: u64) -> Gates<M> {
         let now = i128::from(now_ns) << FRACTION_BITS;
-        for (place, (word, waiting)) in self.next.iter().zip(&self.waiting).enumerate() {
+        let next = |place| {
             let (old, new) = (old.at_place(place), new.at_place(place));
-            // Relaxed: a count that nothing else hangs on.
-            let mut next = word.load(Order::Relaxed);
-            loop {
-                // Relaxed: the table's version, raised behind it, says that it happened.
-                let booked = next.saturating_sub(waiting.load(Order::Relaxed));
-                let changed = now + new.instead_of(old, i128::from(booked) - now);
-                let changed = changed.clamp(0, i128::from(u64::MAX >> 1)) as u64;
-                // Relaxed: as above.
-                match word.compare_exchange(next, changed, Order::Relaxed, Order::Relaxed) {
-                    Ok(_) => break,
-                    Err(found) => next = found,
-                }
-            }
-        }
+            // Relaxed: counts that nothing else hangs on. What waits first, so that what comes in
+            // between counts as passed.
+            let waiting = self.waiting[place].load(Order::Relaxed);
+            let booked = self.next[place].load(Order::Relaxed).saturating_sub(waiting);
+            let next = now + new.instead_of(old, i128::from(booked) - now);
+            M::Word::new(next.clamp(0, i128::from(u64::MAX >> 1)) as u64)
+        };
+        let next = core::array::from_fn(next);
+        Gates { next, waiting: core::array::from_fn(|_| M::Word::new(0)) }
     }
 
     /// How far the gate that is booked farthest is booked beyond now.
@@ -173,7 +169,7 @@ impl<M: Machine> Gates<M> {
 
     /// An I/O waits until the time that it was given.
     pub(crate) fn wait(&self, tolls: &Tolls, io: AtGate) {
-        // Relaxed: a count that only `change` looks at.
+        // Relaxed: a count that only `changed` looks at.
         self.waiting[place_of(io)].fetch_add(tolls.of(io), Order::Relaxed);
     }
 
@@ -234,9 +230,8 @@ mod tests {
 
     #[test]
     fn a_change_keeps_what_has_passed_at_the_new_rate_and_forgets_those_who_wait() {
-        let (slow, fast) =
-            (Tolls::new(&limits(1000, None, 2_000_000)), limits(4000, None, 2_000_000));
-        let (fast, gates) = (Tolls::new(&fast), Gates::<Native>::new(0));
+        let of = |iops| Tolls::new(&limits(iops, None, 2_000_000));
+        let (slow, fast, gates) = (of(1000), of(4000), Gates::<Native>::new(0));
         let (io, now_ns) = ((2, Op::Read, 8), 1_000_000_000);
         for after_ns in [0, 0, 0, 1_000_000] {
             let due_ns = gates.reserve(&slow, io, now_ns);
@@ -245,15 +240,31 @@ mod tests {
                 gates.wait(&slow, io);
             }
         }
-        gates.change((&slow, &fast), now_ns);
-        gates.leave(&slow, io);
+        let gates = gates.changed((&slow, &fast), now_ns);
         assert_eq!(gates.ahead_ns(now_ns), 250_000, "a millisecond was paid ahead");
         // What nobody used for 500 us is 1 ms at half the rate.
-        gates.change((&fast, &slow), now_ns + 750_000);
+        let gates = gates.changed((&fast, &slow), now_ns + 750_000);
         assert_eq!(gates.reserve(&slow, io, now_ns + 750_000), now_ns - 1_250_000);
         // Open in between: nothing is known of what went through.
-        gates.change((&slow, &Tolls::new(&GroupLimits::default())), now_ns);
+        let gates = gates.changed((&slow, &Tolls::new(&GroupLimits::default())), now_ns);
         assert_eq!(gates.ahead_ns(now_ns), 0);
+    }
+
+    #[test]
+    fn a_second_change_before_those_who_wait_have_heard_of_the_first_forgives_nothing() {
+        let of = |rate| Tolls::new(&limits(1 << 40, Some(rate), 1_000_000));
+        let (slow, fast, gates) = (of(4_000_000), of(5_000_000), Gates::<Native>::new(0));
+        let (io, now_ns) = ((3, Op::Write, 65_536), 1_000_000_000);
+        assert!(gates.reserve(&slow, io, now_ns) <= now_ns);
+        assert!(gates.reserve(&slow, io, now_ns) > now_ns + 8_000_000_000);
+        gates.wait(&slow, io);
+        let first = gates.changed((&slow, &fast), now_ns);
+        let second = first.changed((&fast, &slow), now_ns + 1_000_000);
+        // Whoever knows of neither takes a time, and gives it up.
+        gates.reserve(&slow, io, now_ns);
+        [0, 1].iter().for_each(|_| gates.leave(&slow, io));
+        let due_ns = second.reserve(&slow, io, now_ns + 1_000_000);
+        assert_eq!((due_ns - now_ns) / 100_000_000, 83, "32 MiB at 4 MB a second");
     }
 
     #[test]
@@ -301,32 +312,22 @@ mod tests {
             burst_ns in 1_000_000u64..5_000_000,
         ) {
             let of = |iops: u64| Tolls::new(&limits(1 << 40, Some(iops * 4096), burst_ns));
-            let gates = Gates::<Native>::new(1_000_000_000);
+            let mut gates = Gates::<Native>::new(1_000_000_000);
             let (io, mut now_ns) = ((3, Op::Read, sectors), 1_000_000_000);
-            let (mut tolls, mut waits): (_, Option<u64>) = (of(iops[0]), None);
-            let (mut passed, mut allowed) = (0u64, 0.0);
+            let (mut tolls, mut passed, mut allowed) = (of(iops[0]), 0u64, 0.0);
             for (iops, pause_ns) in iops.iter().zip(&pauses) {
                 let new = of(*iops);
-                gates.change((&tolls, &new), now_ns);
-                if waits.take().is_some() {
-                    gates.leave(&tolls, io);
-                }
+                gates = gates.changed((&tolls, &new), now_ns);
                 tolls = new;
                 let end_ns = now_ns + pause_ns;
-                // One I/O at a time waits until its time has come.
+                // One I/O at a time waits until its time has come, or until the limit is changed.
                 loop {
-                    let due_ns = waits.unwrap_or_else(|| gates.reserve(&tolls, io, now_ns));
-                    if waits.is_none() && due_ns > now_ns {
-                        gates.wait(&tolls, io);
-                    }
+                    let due_ns = gates.reserve(&tolls, io, now_ns);
                     if due_ns > end_ns {
-                        waits = Some(due_ns);
+                        gates.wait(&tolls, io);
                         break;
                     }
-                    if due_ns > now_ns {
-                        gates.leave(&tolls, io);
-                    }
-                    (waits, now_ns) = (None, now_ns.max(due_ns));
+                    now_ns = now_ns.max(due_ns);
                     passed += u64::from(sectors) * 512;
                 }
                 now_ns = end_ns;

@@ -63,42 +63,6 @@ fn no_two_ios_get_one_time_at_a_gate() {
     });
 }
 
-/// One thread goes through a gate that another changes and then goes through.
-fn pass_a_gate_that_changes() {
-    const NOW_NS: u64 = 5_000_000;
-    let gates = Arc::new(Gates::<Checked>::new(0));
-    let pass = |gates: &Gates<Checked>| {
-        let (tolls, io) = (Tolls::new(&limits()), (2, Op::Read, 8));
-        let passes = |_: &i32| {
-            let passes = gates.reserve(&tolls, io, NOW_NS) <= NOW_NS;
-            if !passes {
-                gates.wait(&tolls, io);
-            }
-            passes
-        };
-        (0..2).filter(passes).count()
-    };
-    let theirs = Arc::clone(&gates);
-    let passed = Arc::new(Mutex::new(0));
-    let count = Arc::clone(&passed);
-    let thread = spawn(move || {
-        let tolls = Tolls::new(&limits());
-        theirs.change((&tolls, &tolls), NOW_NS);
-        *count.lock().unwrap_or_else(PoisonError::into_inner) += pass(&theirs);
-    });
-    let own = pass(&gates);
-    ensure(thread.join(), "a thread panicked");
-    let theirs = *passed.lock().unwrap_or_else(PoisonError::into_inner);
-    ensure(own + theirs <= 2, "a change let more through");
-    ensure(own + theirs == 2, "a change took what was saved up");
-}
-
-#[test]
-fn a_gate_that_changes_lets_through_what_it_would_have() {
-    let bugs = [Plant::GateLost];
-    holds_but_for("gate, changed", bounded(3), &bugs, pass_a_gate_that_changes);
-}
-
 /// One thread gives the default group a limit, another finds its copy old.
 fn look_while_it_changes() {
     let groups = Groups::<Checked>::new();
