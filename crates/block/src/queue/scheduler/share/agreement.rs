@@ -62,8 +62,9 @@ struct Total {
     /// Something waited all the time, or it wants more than it is due.
     steady: bool,
     is_active: bool,
-    /// Some queue posted of it lately.
+    /// Some queue posted of it lately, and of something that it wants.
     is_heard: bool,
+    asks: bool,
     /// It was, at the last agreement.
     was_active: bool,
     /// What it may send until the next agreement.
@@ -183,6 +184,7 @@ impl<M: Machine> Agreement<M> {
                 }
                 total.steady |= entry.was_steady && !is_stale;
                 total.is_heard |= !is_stale || demand > 0;
+                total.asks |= !is_stale && demand > 0;
                 let is_active = served > 0 || demand > 0;
                 total.is_active |= is_active;
                 seen.ways |= u8::from(is_active) << entry.way;
@@ -288,7 +290,8 @@ impl<M: Machine> Agreement<M> {
             let has_little = total.usually_wants < even.part(weight);
             let has_all = total.usually_wants <= total.part;
             is_shallow |= (has_little || has_all && gets_little) && !total.steady;
-            total.steady |= !has_all;
+            // Whoever has nobody to send for it waits for no one: others would wait for it.
+            total.steady |= !has_all && total.asks;
             taken += total.usually_wants.min(total.part);
         }
         // One is left to those of lower priorities, who would wait for ever.
@@ -436,3 +439,6 @@ impl<M: Machine> Agreement<M> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,8 +9,9 @@
 
 use crate::queue::scheduler::share::depth::Seen;
 
-/// How much higher the high turns are: a part of so much.
+/// How much higher the high turns are: a part of so much, and a request at least.
 const PART: u64 = 4;
+const REQUEST: u64 = 16;
 /// How long a turn does not count, since requests of the one before it come back, in time and I/Os.
 const SETTLE_NS: u64 = 1_000_000;
 const SETTLE_IOS: u64 = 32;
@@ -45,9 +46,9 @@ pub(crate) struct Climb {
 }
 
 impl Climb {
-    /// By how much the depth is higher than its base now, in the base's unit.
+    /// By how much the depth is higher than its base now; both in 16ths.
     pub(crate) fn extra(&self, base: u64) -> u64 {
-        if self.is_on && self.is_high { base / PART } else { 0 }
+        if self.is_on && self.is_high { extra(base) } else { 0 }
     }
 
     /// Ends the search, or leaves it off.
@@ -55,8 +56,8 @@ impl Climb {
         self.is_on = false;
     }
 
-    /// Adds what queues have seen, and says by how many 1,024ths the base moves.
-    pub(crate) fn look(&mut self, seen: &Seen, now_ns: u64) -> i64 {
+    /// Adds what queues have seen, and says by how many 1,024ths the base, in 16ths, moves.
+    pub(crate) fn look(&mut self, seen: &Seen, base: u64, now_ns: u64) -> i64 {
         if !self.is_on {
             *self = Climb { is_on: true, ..Climb::default() };
             self.turn.since_ns = now_ns;
@@ -82,17 +83,24 @@ impl Climb {
         self.is_high = !is_high;
         self.turn = Turn { since_ns: now_ns, ..Turn::default() };
         match (rate, other) {
-            (Some(rate), Some(other)) if is_high => step(rate, other),
-            (Some(rate), Some(other)) => step(other, rate),
+            (Some(rate), Some(other)) if is_high => step((rate, other), base),
+            (Some(rate), Some(other)) => step((other, rate), base),
             _ => 0,
         }
     }
 }
 
+/// How much higher the high turns from a base are, in 16ths.
+fn extra(base: u64) -> u64 {
+    (base / PART).max(REQUEST)
+}
+
 /// By how many 1,024ths the depth moves if the drive did so much in a high and in a low turn.
-fn step(high: u64, low: u64) -> i64 {
+fn step((high, low): (u64, u64), base: u64) -> i64 {
     let gain = (high << 10) / low.max(1);
-    (gain as i64 - 1024).clamp(-MOST, MOST).saturating_sub(WORTH) / STEP
+    // More than a quarter has to bring the more.
+    let worth = WORTH * (extra(base) * PART) as i64 / base.max(1) as i64;
+    (gain as i64 - 1024).clamp(-MOST, MOST).saturating_sub(worth) / STEP
 }
 
 #[cfg(test)]
@@ -128,8 +136,8 @@ mod tests {
         for step in 0..6_000u64 {
             let at = (depth + climb.extra(depth)) / 16;
             let less = if step / 37 % 2 == 0 { 0 } else { noise };
-            let by = climb.look(&seen(does(at) * (100 - less) / 100), step * 500_000);
-            depth = (depth as i64 * (1024 + by) / 1024).clamp(16, 16 * 256) as u64;
+            let by = climb.look(&seen(does(at) * (100 - less) / 100), depth, step * 500_000);
+            depth = ((depth as i64 * (1024 + by) + 512) / 1024).clamp(16, 16 * 256) as u64;
         }
         depth / 16
     }
@@ -142,7 +150,9 @@ mod tests {
             assert!((20..=40).contains(&found(from, 20, flat_from_32)), "from {from}, with noise");
         }
         // Depth^(1/2): a quarter more brings 12 % wherever it is.
-        assert_eq!(found(16, 0, |depth| (depth * 1_000_000).isqrt()), 256);
+        for from in [2, 3, 16] {
+            assert_eq!(found(from, 0, |depth| (depth * 1_000_000).isqrt()), 256, "from {from}");
+        }
     }
 
     #[test]
@@ -152,7 +162,7 @@ mod tests {
         let moved = (0..1_000).map(|step| {
             let mut seen = seen(step * step);
             seen.full = false;
-            climb.look(&seen, step * 500_000)
+            climb.look(&seen, 160, step * 500_000)
         });
         assert_eq!(moved.sum::<i64>(), 0);
     }

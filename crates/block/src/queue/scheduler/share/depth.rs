@@ -42,6 +42,8 @@ const LEAST: (u32, u32) = (2, 8);
 /// How often the shortest times are looked for, and with how many requests.
 const PROBE_NS: u64 = 5_000_000_000;
 const PROBE_IOS: u64 = 24;
+/// How long each half of such a look may take: what hangs at the drive does not end it.
+const PROBE_HALF_NS: u64 = 100_000_000;
 /// And how soon after groups meet.
 const FIRST_PROBE_NS: u64 = 20_000_000;
 /// Requests of a group with a target between two looks at its percentile; or this time.
@@ -50,6 +52,8 @@ const TARGET_NS: u64 = 50_000_000;
 /// Requests by which a target is known to be met, or the time after which fewer do.
 const ENOUGH_IOS: u64 = 10;
 const FEW_NS: u64 = 1_000_000_000;
+/// No target was missed at any depth.
+const NO_MISS: u64 = u64::MAX / 16;
 /// How long reads and writes may take at the drive, on the average, if no group has a target.
 const WAY_TARGETS_NS: [u64; 2] = [2_000_000, 10_000_000];
 
@@ -150,7 +154,7 @@ impl Depth {
             least: LEAST.0.min((most / 16) as u32),
             sixteenths: [most.min(16 * 16); 2],
             most,
-            missed_at: [u64::MAX / 16; 2],
+            missed_at: [NO_MISS; 2],
             sums: ClassSums::default(),
             full: false,
             decided_ns: 0,
@@ -196,7 +200,7 @@ impl Depth {
         let extra = self.climb.extra(self.sixteenths[0]);
         let depth = self.sixteenths.map(|sixteenths| match self.probing {
             Some(_) => self.least,
-            None => (((sixteenths + extra) / 16) as u32).max(1),
+            None => (((sixteenths + extra).min(self.most) / 16) as u32).max(1),
         });
         *self.depth.insert(depth)
     }
@@ -204,12 +208,15 @@ impl Depth {
     /// Steers by how long requests take.
     fn look_at_times(&mut self, seen: &Seen, now_ns: u64) {
         let ios = self.sums.ios();
+        let lasts = now_ns.saturating_sub(self.decided_ns) >= PROBE_HALF_NS;
+        // Each queue may have one at least.
+        let few = seen.in_flight <= self.least.max(seen.queues);
         match self.probing {
-            Some(Probe::Drains) if seen.in_flight <= self.least && ios >= PROBE_IOS => {
+            Some(Probe::Drains) if few && ios >= PROBE_IOS || lasts => {
                 self.probing = Some(Probe::Counts);
                 return self.start_over(now_ns);
             }
-            Some(Probe::Counts) if ios >= PROBE_IOS => {
+            Some(Probe::Counts) if ios >= PROBE_IOS || lasts => {
                 self.learn();
                 self.probing = None;
                 return self.start_over(now_ns);
@@ -220,9 +227,9 @@ impl Depth {
         match seen.shallow {
             true => self.climb.stop(),
             false => {
-                let by = self.climb.look(seen, now_ns);
-                let moved = self.sixteenths[0] as i64 * (1024 + by) / 1024;
-                self.bound(moved as u64);
+                let base = self.sixteenths[0];
+                let by = self.climb.look(seen, base, now_ns);
+                self.bound((base as i64 * (1024 + by) + 512) as u64 / 1024);
             }
         }
         if ios < DECIDE_IOS || now_ns < self.decided_ns + DECIDE_NS {
@@ -325,9 +332,10 @@ impl Depth {
             (self.missed_at[way], self.sixteenths[way]) = (depth, (depth * 2 / 3).max(16));
         } else if over < 870 && self.full {
             // Fast where there was no miss lately, slowly where there was.
-            let near = depth * 8 > self.missed_at[way] * 7;
+            let missed_at = &mut self.missed_at[way];
+            let near = depth * 8 > *missed_at * 7;
+            *missed_at = (*missed_at + *missed_at / 512).min(NO_MISS);
             self.grow(way, if near { 1 } else { depth / 16 + 4 });
-            self.missed_at[way] += self.missed_at[way] / 512;
         }
     }
 
@@ -338,3 +346,6 @@ impl Depth {
         self.steer(0, over[1]);
     }
 }
+
+#[cfg(test)]
+mod tests;

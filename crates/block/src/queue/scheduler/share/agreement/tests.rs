@@ -1,0 +1,60 @@
+//! The agreement by what queues post, made up here.
+
+use alloc::sync::Arc;
+
+use super::*;
+use crate::account::held::DriveHolds;
+use crate::group::Groups;
+use crate::group::config::GroupConfig;
+use crate::queue::scheduler::cost::CostModel;
+use millrace_machine::Native;
+
+const STEP_NS: u64 = 500_000;
+
+/// A drive of two queues, with a group of its own at each, of which something always waits.
+struct Rig {
+    shared: Arc<Shared<Native>>,
+    groups: [GroupId; 2],
+    now_ns: u64,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let groups = Groups::<Native>::new();
+        let ids = ["x", "y"].map(|name| groups.open(GroupConfig::new(name)).expect("a new name"));
+        let holds = Arc::new(DriveHolds::new(2));
+        let tags = DriveTags { queues: 2, tags: 64 };
+        let shared = Shared::new(Policy::Weights, (&groups, &holds), CostModel::default(), tags);
+        Rig { shared, groups: ids, now_ns: 1_000_000_000 }
+    }
+
+    /// These queues send what they may, half of what the drive does at most, and post; the cost of
+    /// that for each.
+    fn step(&mut self, queues: &[usize]) -> [u64; 2] {
+        self.now_ns += STEP_NS;
+        let mut sent = [0; 2];
+        for &queue in queues {
+            let mut mail = self.shared.mails[queue].lock();
+            (mail.at_ns, mail.fresh, mail.largest) = (self.now_ns, true, 10_000);
+            let entry = mail.entry(0, (self.groups[queue], 0));
+            let may = if entry.slope == 0 { u64::MAX } else { entry.ceiling - entry.served };
+            sent[queue] = may.min(STEP_NS / 2);
+            entry.served += sent[queue];
+            (entry.waiting, entry.in_flight) = (32, 32);
+        }
+        self.shared.agreement.lock().make(&self.shared, self.now_ns);
+        sent
+    }
+}
+
+#[test]
+fn a_queue_that_goes_silent_with_something_waiting_holds_nobody_up() {
+    let mut rig = Rig::new();
+    let sum = |rig: &mut Rig, queues: &[usize]| (0..200).map(|_| rig.step(queues)[1]).sum::<u64>();
+    let before = sum(&mut rig, &[0, 1]);
+    assert!(before > 40_000_000, "{before} of 50,000,000 in 100 ms");
+    for _ in 0..10 {
+        let alone = sum(&mut rig, &[1]);
+        assert!(alone > 40_000_000, "{alone} of 50,000,000 in 100 ms");
+    }
+}

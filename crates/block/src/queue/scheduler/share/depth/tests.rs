@@ -1,0 +1,53 @@
+//! The depth by what queues have seen, made up here.
+
+use super::*;
+
+const STEP_NS: u64 = 500_000;
+
+/// What queues have seen of a drive that is kept busy.
+fn busy(queues: u32, in_flight: u32) -> Seen {
+    let mut seen = Seen { full: true, queues, served: 500_000, in_flight, ..Seen::default() };
+    seen.sums.0[0] = (32, 32 * 1000);
+    seen
+}
+
+/// The depth after so many steps.
+fn after(steps: u64, depth: &mut Depth, seen: impl Fn() -> Seen) -> u32 {
+    let at = |step| depth.next(&seen(), Policy::Weights, 1_000_000 + step * STEP_NS)[0];
+    (0..steps).map(at).last().unwrap_or(0)
+}
+
+#[test]
+fn a_look_for_the_shortest_times_ends_whatever_hangs_and_however_many_queues_there_are() {
+    for (queues, in_flight) in [(2, 3), (32, 32), (64, 64)] {
+        let mut depth = Depth::new(DriveTags { queues: queues as usize, tags: 1024 });
+        // 600 ms, in which the first look falls; the next one comes after 5 s.
+        let found = after(1_200, &mut depth, || busy(queues, in_flight));
+        assert!(depth.probing.is_none() && found > 2, "{queues} queues: {found}");
+    }
+}
+
+#[test]
+fn high_turns_leave_an_eighth_of_the_tags_too() {
+    let mut depth = Depth::new(DriveTags { queues: 1, tags: 64 });
+    depth.depth = Some([56; 2]);
+    (depth.sixteenths, depth.probe_ns) = ([depth.most; 2], u64::MAX);
+    for step in 0..1_000 {
+        let found = depth.next(&busy(1, 8), Policy::Weights, step * STEP_NS)[0];
+        assert!(found <= 56, "{found} of 64 tags");
+    }
+}
+
+#[test]
+fn a_target_may_be_met_for_ever() {
+    let mut depth = Depth::new(DriveTags { queues: 1, tags: 64 });
+    for step in 0..20_000u64 {
+        let mut seen =
+            Seen { full: true, ways: 3, queues: 1, waits_for_ns: 1_000_000, ..Seen::default() };
+        let mut counts = LatencyCounts::default();
+        (0..300).for_each(|_| counts.count(100_000));
+        seen.count_target(GroupId(1), LatencyTarget::Mean(1_000_000), &mut counts);
+        depth.next(&seen, Policy::Targets, step * 50_000_000);
+    }
+    assert_eq!(depth.sixteenths, [depth.most; 2]);
+}
