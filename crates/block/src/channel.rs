@@ -218,8 +218,7 @@ impl<M: Machine> Channel<M> {
     }
 
     /// Ends bios that wait for limits of their groups and that `is_meant` is true of, with the
-    /// status `Aborted`, as if they had never come: nobody wants them any more. Those of them whose
-    /// turn is next go on.
+    /// status `Aborted`, as if they had never come: nobody wants them any more.
     pub fn abort_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         self.sub.abort_held(is_meant);
     }

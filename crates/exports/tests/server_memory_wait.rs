@@ -217,3 +217,33 @@ fn small_requests_of_a_group_go_on_beside_its_large_ones_and_these_have_their_tu
     assert!(took < Duration::from_secs(8), "{took:?}");
     running.until_empty();
 }
+
+#[test]
+fn a_client_of_a_group_that_trickles_keeps_nobody_of_it_waiting() {
+    let groups = Groups::new();
+    let running = serve_groups(&groups);
+    let group = groups.find("0").unwrap();
+    groups.set(group, common::with_bandwidth("0", Some(1_000_000_000))).unwrap();
+    running.server.set_stall_timeout(Duration::from_secs(2));
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let mut slow = running.by_hand("0");
+        slow.write_all(&header(Command::Write, 0, 12 * MIB)).unwrap();
+        let stop = &stop;
+        scope.spawn(move || {
+            while !stop.load(Ordering::SeqCst) && slow.write_all(&[0; 16]).is_ok() {
+                thread::sleep(Duration::from_millis(250));
+            }
+        });
+        running.until("its buffer is there", |r| r.server.stats().buffers_in_use > 0);
+        let mut honest = running.unix("0");
+        let honest = scope.spawn(move || write(&mut honest, 16 * MIB, &vec![1; 4 << 20]));
+        let started = Instant::now();
+        while !honest.is_finished() && started.elapsed() < Duration::from_secs(20) {
+            thread::sleep(Duration::from_millis(50));
+        }
+        stop.store(true, Ordering::SeqCst);
+        assert!(honest.is_finished(), "{:?}", running.server.stats());
+        assert_eq!(running.server.stats().stalled, 1);
+    });
+}

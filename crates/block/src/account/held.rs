@@ -103,7 +103,7 @@ impl<M: Machine> HeldStats<M> {
 
     /// Adds waiting time that is over.
     pub(crate) fn add(&self, hold: Hold, ns: u64) {
-        self.by[hold as usize].change(0, units(ns));
+        self.by[hold as usize].add(units(ns));
     }
 
     /// Says `next` instead of `said` from a time on.
@@ -117,6 +117,7 @@ impl<M: Machine> HeldStats<M> {
             self.by[Self::place(said.hold)].change(-old, ended(old));
             self.by[Self::place(next.hold)].change(new, ended(-new));
         }
+        self.by[Self::place(next.hold)].spill(at);
         let (more, sum) = next.ages_since(*said);
         self.ages.change(more, sum);
         *said = next;

@@ -3,7 +3,8 @@
 //! One thread writes it without a lock, others read it at any moment: since both are in one word,
 //! nobody sees one of them without the other. The sum is that of ends less that of beginnings, so
 //! that whoever reads adds the present for each that still waits: `ended + waiting * now - sum of
-//! beginnings`. Used by held.rs. Kernel counterpart: none.
+//! beginnings`. What is too much for that word goes over to a second one. Used by held.rs. Kernel
+//! counterpart: none.
 
 use millrace_machine::{Counter, Machine};
 
@@ -12,8 +13,10 @@ use crate::account::hold::Hold;
 /// Bits of the sum. A count of 16 bits stands above them.
 const SUM_BITS: u32 = 48;
 const SUM_MASK: u64 = (1 << SUM_BITS) - 1;
-/// The sum counts units of 1024 ns, so that it is full after 4 years of waiting and more.
+/// The sum counts units of 1024 ns, so that it is full after 4 years of waiting, all I/Os together:
+/// a week of 256 that always wait. Half of that goes over to the second word.
 const UNIT_BITS: u32 = 10;
+const FULL: u64 = 1 << (SUM_BITS - 2);
 /// Most that one writer says wait at one place, so that several places fit into the count.
 const WAITING_MAX: u32 = (1 << 14) - 1;
 
@@ -23,30 +26,62 @@ pub(crate) fn units(ns: u64) -> u64 {
 }
 
 /// How many wait, and the sum.
-pub(crate) struct Waits<M: Machine>(M::Counter);
+pub(crate) struct Waits<M: Machine> {
+    now: M::Counter,
+    /// Units that went over.
+    over: M::Counter,
+}
 
 impl<M: Machine> Waits<M> {
     pub(crate) fn new() -> Self {
-        Waits(M::Counter::new())
+        Waits { now: M::Counter::new(), over: M::Counter::new() }
     }
 
     /// So many more wait, or fewer if it is negative, and the sum grows by so much.
     pub(crate) fn change(&self, more: i64, sum: u64) {
-        let old = self.0.get();
+        let old = self.now.get();
         let count = (old >> SUM_BITS).wrapping_add_signed(more);
         let sum = old.wrapping_add(sum) & SUM_MASK;
-        self.0.add((count << SUM_BITS | sum).wrapping_sub(old));
+        self.now.add((count << SUM_BITS | sum).wrapping_sub(old));
     }
 
-    /// How many wait at a time in units, and the sum at that time in nanoseconds.
-    pub(crate) fn at(&self, now: u64) -> (u64, u64) {
-        let word = self.0.get();
-        let count = word >> SUM_BITS;
-        let sum = word.wrapping_add(count.wrapping_mul(now)) & SUM_MASK;
-        // A reader's clock may be behind the writer's: less than nothing is nothing.
-        let is_negative = sum >> (SUM_BITS - 1) != 0;
-        (count, if is_negative { 0 } else { sum << UNIT_BITS })
+    /// Adds time that is over, in units.
+    pub(crate) fn add(&self, sum: u64) {
+        self.change(0, sum);
+        if self.now.get() >> SUM_BITS == 0 {
+            self.spill(0);
+        }
     }
+
+    /// For the writer, now and then: what the sum is at a time in units goes over if it is much.
+    pub(crate) fn spill(&self, now: u64) {
+        let (_, sum) = read(self.now.get(), now);
+        if sum >= FULL {
+            self.change(0, sum.wrapping_neg());
+            self.over.add(sum);
+        }
+    }
+
+    /// How many wait at a time in units, and the sum at that time in nanoseconds; less for a moment
+    /// if the sum is just going over.
+    pub(crate) fn at(&self, now: u64) -> (u64, u64) {
+        loop {
+            let over = self.over.get();
+            let (count, sum) = read(self.now.get(), now);
+            if self.over.get() == over {
+                return (count, (over + sum) << UNIT_BITS);
+            }
+        }
+    }
+}
+
+/// How many wait at a time, and the sum, by a word.
+fn read(word: u64, now: u64) -> (u64, u64) {
+    let count = word >> SUM_BITS;
+    let sum = word.wrapping_add(count.wrapping_mul(now)) & SUM_MASK;
+    // A reader's clock may be behind the writer's: less than nothing is nothing.
+    let is_negative = sum >> (SUM_BITS - 1) != 0;
+    (count, if is_negative { 0 } else { sum })
 }
 
 /// What a writer said last of I/Os that wait at one of its places, so that it can take that back.
@@ -130,5 +165,20 @@ mod tests {
             said = next;
         }
         assert_eq!((said.waiting(), ages.at(units(40 * MS))), (1, (1, 10 * MS)));
+    }
+
+    #[test]
+    fn many_that_always_wait_are_counted_for_years() {
+        let waits = Waits::<Native>::new();
+        let hour = units(3_600_000_000_000);
+        let mut last = 0;
+        for at in 0..24 * 365u64 {
+            (0..256).for_each(|_| waits.change(1, (at * hour).wrapping_neg()));
+            (0..256).for_each(|_| waits.change(-1, (at + 1) * hour));
+            waits.spill((at + 1) * hour);
+            let (waiting, ns) = waits.at((at + 1) * hour);
+            assert!(waiting == 0 && ns > last, "after {} hours: {ns} ns", at + 1);
+            last = ns;
+        }
     }
 }

@@ -196,6 +196,15 @@ impl<M: Machine> Slot<M> {
         }
     }
 
+    /// When it came to I. If that was too long after Q to be known: now, which is right for who
+    /// inserts it, and hides a wait for whoever asks later, rather than to tell of one before I.
+    pub(crate) fn inserted_ns(&self) -> u64 {
+        match self.waited.i_ns {
+            u32::MAX => M::now(),
+            i_ns => self.q_ns + u64::from(i_ns),
+        }
+    }
+
     /// When it came to G and I, if it waited.
     #[inline]
     pub(crate) fn waits(&self) -> Option<(u64, u64)> {

@@ -257,9 +257,9 @@ impl<M: Machine> Submission<M> {
         self.admit_held(all);
     }
 
-    /// Ends bios that wait for limits and have no time yet, as far as `is_meant` says.
+    /// Ends bios that wait for limits, as far as `is_meant` says.
     pub(crate) fn abort_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
-        let mut aborted = self.throttle.take_behind(is_meant);
+        let mut aborted = self.throttle.take_unpaid(is_meant);
         while let Some(mut slot) = aborted.pop_front() {
             slot.status = Status::Aborted;
             self.finished.push_back(slot);

@@ -143,7 +143,7 @@ impl<M: Machine> Throttle<M> {
         self.lines = same;
         for mut line in changed {
             let (level, place) = (line.gate.0 * GATES, line.gate.0 * GATES + line.gate.1);
-            line.timed.for_each(|slot| leave(&old, slot, place));
+            line.timed.for_each(|slot| give_back(&old, slot, place));
             let mut all = line.timed.take();
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
@@ -189,21 +189,29 @@ impl<M: Machine> Throttle<M> {
         slots.map(|slot| &*slot.bio)
     }
 
-    /// Takes those out that have no time yet, as far as `is_meant` says.
-    pub(crate) fn take_behind(&mut self, mut is_meant: impl FnMut(&Bio) -> bool) -> BioList<M> {
+    /// Takes those out for which `is_meant` is true. They give back what time they have.
+    pub(crate) fn take_unpaid(&mut self, mut is_meant: impl FnMut(&Bio) -> bool) -> BioList<M> {
         let mut taken = BioList::new();
         for at in 0..self.lines.len() {
-            let mut all = self.lines[at].behind.take();
-            while let Some(slot) = all.pop_front() {
-                match is_meant(&slot.bio) {
-                    true => {
-                        self.count_out(&slot, M::now());
-                        taken.push_back(slot);
+            let line = &mut self.lines[at];
+            let place = line.gate.0 * GATES + line.gate.1;
+            for (mut all, is_timed) in [(line.timed.take(), true), (line.behind.take(), false)] {
+                while let Some(slot) = all.pop_front() {
+                    if !is_meant(&slot.bio) {
+                        let line = &mut self.lines[at];
+                        if is_timed { &mut line.timed } else { &mut line.behind }.push_back(slot);
+                        continue;
                     }
-                    false => self.lines[at].behind.push_back(slot),
+                    if is_timed {
+                        give_back(&self.view, &slot, place);
+                    }
+                    self.count_out(&slot, M::now());
+                    taken.push_back(slot);
                 }
             }
         }
+        // A line may have nobody left with a time.
+        self.next_ns = 0;
         taken
     }
 
@@ -438,6 +446,14 @@ fn leave<M: Machine>(view: &GroupView<M>, slot: &Slot<M>, place: usize) {
     let op = slot.op();
     if let Some((tolls, gates)) = gates_in(view, slot.bio.payer.group, place, op) {
         gates.leave(tolls, (place % GATES, op, sectors_of(slot)));
+    }
+}
+
+/// A bio gives up the time that it has at a place.
+fn give_back<M: Machine>(view: &GroupView<M>, slot: &Slot<M>, place: usize) {
+    let op = slot.op();
+    if let Some((tolls, gates)) = gates_in(view, slot.bio.payer.group, place, op) {
+        gates.give_back(tolls, (place % GATES, op, sectors_of(slot)));
     }
 }
 

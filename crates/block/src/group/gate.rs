@@ -173,7 +173,15 @@ impl<M: Machine> Gates<M> {
         self.waiting[place_of(io)].fetch_add(tolls.of(io), Order::Relaxed);
     }
 
-    /// It does no more: its time has come, or it gives the time up. Tolls are those of `wait`.
+    /// It gives its time up: what it took is there for others.
+    pub(crate) fn give_back(&self, tolls: &Tolls, io: AtGate) {
+        self.leave(tolls, io);
+        // Relaxed: as in `reserve`.
+        self.next[place_of(io)].fetch_add(tolls.of(io).wrapping_neg(), Order::Relaxed);
+    }
+
+    /// It waits no more, since its time has come, or it pays for it all the same. Tolls are those
+    /// of `wait`.
     pub(crate) fn leave(&self, tolls: &Tolls, io: AtGate) {
         // Relaxed: as in `wait`.
         self.waiting[place_of(io)].fetch_add(tolls.of(io).wrapping_neg(), Order::Relaxed);
@@ -265,6 +273,19 @@ mod tests {
         [0, 1].iter().for_each(|_| gates.leave(&slow, io));
         let due_ns = second.reserve(&slow, io, now_ns + 1_000_000);
         assert_eq!((due_ns - now_ns) / 100_000_000, 83, "32 MiB at 4 MB a second");
+    }
+
+    #[test]
+    fn a_time_that_is_given_back_is_there_for_others() {
+        let (tolls, gates) = (Tolls::new(&limits(1000, None, 1_000_000)), Gates::<Native>::new(0));
+        let (io, now_ns) = ((2, Op::Read, 8), 1_000_000_000);
+        let due = |_: &u64| gates.reserve(&tolls, io, now_ns).saturating_sub(now_ns);
+        assert_eq!([0; 4].map(|at| due(&at)), [0, 0, 1_000_000, 2_000_000]);
+        for _ in 0..2 {
+            gates.wait(&tolls, io);
+            gates.give_back(&tolls, io);
+        }
+        assert_eq!([0; 2].map(|at| due(&at)), [1_000_000, 2_000_000]);
     }
 
     #[test]

@@ -117,9 +117,9 @@ impl<M: Machine> Chain<M> {
         self.0.q_ns + u64::from(self.0.waited.g_ns)
     }
 
-    /// When its first bio came to the queue, with the same bound.
+    /// When its first bio came to the queue; now, if it had waited for 4 s before that.
     pub(crate) fn inserted_ns(&self) -> u64 {
-        self.0.q_ns + u64::from(self.0.waited.i_ns)
+        self.0.inserted_ns()
     }
 }
 
@@ -392,7 +392,7 @@ impl<M: Machine> Scheduling<M> {
     /// Whether it is to be noted that the scheduler names nothing until a time: if it does not tell
     /// by itself what it decides, and was not noted so for a while.
     pub(crate) fn begins_rest(&mut self, now_ns: u64, until_ns: u64) -> bool {
-        let begins = self.holds.is_some() && self.rests_until_ns <= now_ns;
+        let begins = !self.counts && self.rests_until_ns <= now_ns;
         if begins {
             self.rests_until_ns = until_ns.max(now_ns + REST_NOTED_NS);
         }

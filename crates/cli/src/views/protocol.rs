@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 
 /// Version of the protocol. It grows when a client for an older one would misunderstand; verbs and
@@ -113,8 +114,22 @@ pub struct Set {
 pub struct SetGroup {
     /// Its name.
     pub group: String,
-    /// Keys and words as in a configuration.
+    /// Keys and words as in a configuration: numbers may be such.
+    #[serde(deserialize_with = "words")]
     pub settings: BTreeMap<String, String>,
+}
+
+/// Reads words: strings, and numbers as a file may have them.
+fn words<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
+    let values = BTreeMap::<String, Value>::deserialize(from)?;
+    let word = |(key, value): (String, Value)| match value {
+        Value::String(word) => Ok((key, word)),
+        Value::Number(number) => Ok((key, number.to_string())),
+        other => Err(D::Error::custom(format!(
+            "settings: {key} is {other}; write a word in quotes or a number, \"none\" to take it away"
+        ))),
+    };
+    values.into_iter().map(word).collect()
 }
 
 /// Why a request has no answer.
@@ -257,6 +272,17 @@ mod tests {
         let request = parse(b" {\"id\":\"a\", \"verb\" : \"version\"}\r");
         assert_eq!(request, Request { id: json!("a"), verb: Ok(Verb::Version) });
         assert_eq!(reply(&json!("a"), Ok(json!(1))), b"{\"id\":\"a\",\"ok\":1}\n");
+    }
+
+    #[test]
+    fn settings_of_a_group_are_words_or_numbers() {
+        let request =
+            parse(br#"{"verb":"set-group","group":"g","settings":{"iops":100,"burst":"1s"}}"#);
+        let words = [("burst", "1s"), ("iops", "100")].map(|(k, w)| (k.to_owned(), w.to_owned()));
+        let set = SetGroup { group: "g".into(), settings: words.into() };
+        assert_eq!(request.verb, Ok(Verb::SetGroup(set)));
+        let wrong = refusal(r#"{"verb":"set-group","group":"g","settings":{"iops":null}}"#);
+        assert!(wrong.message.contains("settings: iops is null; write a word"), "{wrong:?}");
     }
 
     #[test]

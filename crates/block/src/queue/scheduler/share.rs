@@ -200,14 +200,15 @@ impl<M: Machine> ShareQueue<M> {
     fn choose(&self, now_ns: u64) -> Result<usize, Hold> {
         let mut best = None;
         let mut hold = Hold::Weight;
+        let look = (now_ns, self.others_wait());
         for &at in &self.active {
             let flow = &self.flows[usize::from(at)];
-            match self.hold_of(flow, now_ns) {
+            match self.hold_of(flow, look) {
                 Some(held) => hold = held,
                 None => {
                     // One that had nothing for too long goes first.
                     let starved = match flow.priority {
-                        Priority::Idle => self.others_wait(),
+                        Priority::Idle => look.1,
                         _ => now_ns.saturating_sub(flow.sent_ns) >= STARVED_NS,
                     };
                     let priority = if starved { Priority::Realtime } else { flow.priority };
@@ -224,15 +225,15 @@ impl<M: Machine> ShareQueue<M> {
         self.active.iter().any(|at| !self.flows[usize::from(*at)].is_idle())
     }
 
-    /// What holds a flow's first chain, if anything does.
+    /// What holds a flow's first chain, if anything does, at a time at which others wait or not.
     #[inline]
-    fn hold_of(&self, flow: &Flow<M>, now_ns: u64) -> Option<Hold> {
+    fn hold_of(&self, flow: &Flow<M>, (now_ns, others_wait): (u64, bool)) -> Option<Hold> {
         if self.counted[flow.way] >= self.depth[flow.way] && !flow.has_target {
             let targets = self.shared.policy == Policy::Targets;
             return Some(if targets { Hold::LatencyTarget } else { Hold::Depth });
         }
         let starved = || now_ns.saturating_sub(flow.sent_ns) >= STARVED_NS;
-        if flow.is_idle() && !starved() && (flow.served >= flow.ceiling || self.others_wait()) {
+        if flow.is_idle() && !starved() && (flow.served >= flow.ceiling || others_wait) {
             return Some(Hold::Weight);
         }
         (flow.served >= flow.ceiling && !flow.is_idle()).then_some(Hold::Weight)
@@ -240,9 +241,10 @@ impl<M: Machine> ShareQueue<M> {
 
     /// The groups of which something waits and is held, by what, and the depth that counts.
     fn held(&self, now_ns: u64) -> impl Iterator<Item = (GroupId, Hold, u32)> {
+        let look = (now_ns, self.others_wait());
         self.active.iter().filter_map(move |at| {
             let flow = &self.flows[usize::from(*at)];
-            self.hold_of(flow, now_ns).map(|hold| (flow.group, hold, self.depth[flow.way]))
+            self.hold_of(flow, look).map(|hold| (flow.group, hold, self.depth[flow.way]))
         })
     }
 
@@ -275,7 +277,7 @@ impl<M: Machine> ShareQueue<M> {
             self.active.retain(|place| usize::from(*place) != at);
         }
         if flow.said.waiting() > flow.list.len() {
-            self.say(at, now_ns);
+            self.say(at, (now_ns, self.others_wait()));
         }
         let flow = &mut self.flows[at];
         self.waiting -= 1;
@@ -292,18 +294,18 @@ impl<M: Machine> ShareQueue<M> {
             true => self.say_holds(now_ns),
             false => self.said = None,
         }
+        let look = (now_ns, self.others_wait());
         for at in 0..self.active.len() {
-            self.say(usize::from(self.active[at]), now_ns);
+            self.say(usize::from(self.active[at]), look);
         }
     }
 
     /// Says how many chains of a flow wait, and for what.
     #[cold]
-    fn say(&mut self, at: usize, now_ns: u64) {
-        let hold = self.hold_of(&self.flows[at], now_ns);
+    fn say(&mut self, at: usize, look: (u64, bool)) {
+        let (hold, now_ns) = (self.hold_of(&self.flows[at], look), look.0);
         let flow = &mut self.flows[at];
-        let since_ns =
-            flow.list.first().map_or(0, |first| first.q_ns + u64::from(first.waited.i_ns));
+        let since_ns = flow.list.first().map_or(0, |first| first.inserted_ns());
         let next = Said::all(hold, flow.list.len(), since_ns);
         let drive = &self.shared.holds;
         let account = self.holds.of(flow.group, |account| drive.open(account));

@@ -4,6 +4,7 @@
 //! whatever stops the queue. Counted per group and class; owned by a queue's part of a `Deadline`
 //! (deadline.rs), under the queue's serve lock. Kernel counterpart: none.
 
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -23,38 +24,59 @@ pub(crate) struct Holders<M: Machine> {
     holds: Holds<M>,
     /// In no order: those that ever had a chain here.
     said: Vec<(Key, Said)>,
+    /// Where they stand.
+    places: BTreeMap<Key, usize>,
+    /// The class of the chain that went out last: lower ones are held by priority.
+    class: usize,
+    /// Places of those of which something has begun to wait since then.
+    fresh: Vec<usize>,
 }
 
 impl<M: Machine> Holders<M> {
     pub(crate) fn new(drive: &Arc<DriveHolds<M>>, hctx: usize) -> Self {
         let holds = Holds::at(drive, hctx);
-        Holders { drive: Arc::clone(drive), holds, said: Vec::new() }
+        let (said, places) = (Vec::new(), BTreeMap::new());
+        let (class, fresh) = (usize::MAX, Vec::new());
+        Holders { drive: Arc::clone(drive), holds, said, places, class, fresh }
     }
 
     /// A chain waits since a time.
     pub(crate) fn begin(&mut self, key: Key, since_ns: u64) {
-        let known = self.said.iter().position(|(other, _)| *other == key);
-        let at = known.unwrap_or_else(|| {
+        let next = self.said.len();
+        let at = *self.places.entry(key).or_insert(next);
+        if at == next {
             self.said.push((key, Said::default()));
-            self.said.len() - 1
-        });
-        self.say(at, since_ns, |said| match said.waiting() {
-            0 => Said::default().with(since_ns),
-            _ => said.with(since_ns),
-        });
+        }
+        if self.said[at].1.waiting() == 0 {
+            self.said[at].1 = Said::default();
+            self.fresh.push(at);
+        }
+        self.say(at, since_ns, |said| said.with(since_ns));
     }
 
     /// A chain of a class goes out that has waited from one time to another: what is of a lower
     /// priority waits for it.
     pub(crate) fn end(&mut self, key: Key, (since_ns, now_ns): (u64, u64), class: usize) {
-        for at in 0..self.said.len() {
-            let (other, said) = self.said[at];
-            if said.waiting() == 0 {
-                continue;
+        if let Some(at) = self.places.get(&key).copied() {
+            self.say(at, now_ns, |said| said.without(since_ns));
+        }
+        let mut fresh = core::mem::take(&mut self.fresh);
+        match core::mem::replace(&mut self.class, class) == class {
+            true => fresh.drain(..).for_each(|at| self.hold(at, now_ns)),
+            false => {
+                fresh.clear();
+                (0..self.said.len()).for_each(|at| self.hold(at, now_ns));
             }
-            let hold = (other.1 > class).then_some(Hold::Priority);
-            let next = if other == key { said.without(since_ns) } else { said };
-            self.say(at, now_ns, |_| next.by(hold));
+        }
+        self.fresh = fresh;
+    }
+
+    /// Says what holds the chains of a group and class, if it is another thing than before.
+    fn hold(&mut self, at: usize, now_ns: u64) {
+        let ((_, class), said) = self.said[at];
+        let next = said.by((class > self.class).then_some(Hold::Priority));
+        if said.waiting() > 0 && next != said {
+            self.say(at, now_ns, |_| next);
         }
     }
 

@@ -192,8 +192,11 @@ impl<M: Machine> Agreement<M> {
                 if let Some(target) = target.filter(|_| demand > 0) {
                     seen.waits_for_ns = seen.waits_for_ns.min(target.ns());
                 }
-                if let (Some(latencies), Some(target)) = (&mut entry.latencies, target) {
-                    seen.count_target(entry.group, target, latencies);
+                match (&mut entry.latencies, target) {
+                    (Some(latencies), Some(target)) => {
+                        seen.count_target(entry.group, target, latencies);
+                    }
+                    _ => entry.latencies = None,
                 }
             }
         }

@@ -79,7 +79,9 @@ impl<M: Machine> Flow<M> {
         self.slope = (1 << VIRTUAL_BITS) / u64::from(row.weight.max(1));
         self.priority = row.priority;
         self.has_target = policy == Policy::Targets && row.target.is_some();
-        if self.has_target && self.latencies.is_none() {
+        if !self.has_target {
+            self.latencies = None;
+        } else if self.latencies.is_none() {
             self.latencies = Some(Box::default());
         }
     }

@@ -102,7 +102,8 @@ impl Worker {
         let clients = self.client_timers.deadline(&self.conns, self.core.counts.connections);
         let pool = &self.core.pool;
         let idle = (pool.idle_bytes() > 0).then_some(self.client_timers.idle_ns);
-        let rates = pool.budget().is_wanted().then_some(self.client_timers.rates_ns);
+        let is_wanted = pool.budget().is_wanted() || pool.budget().parts.is_wanted();
+        let rates = is_wanted.then_some(self.client_timers.rates_ns);
         let unwatched =
             (!self.client_timers.unwatched.is_empty()).then_some(self.client_timers.unwatched_ns);
         [clients, idle, rates, unwatched].into_iter().flatten().min()
@@ -111,7 +112,7 @@ impl Worker {
     /// While others wait for memory: ends connections that hold much and whose clients hardly move.
     fn end_slow(&mut self, now_ns: u64) {
         let budget = self.core.pool.budget();
-        if !budget.is_wanted() {
+        if !budget.is_wanted() && !budget.parts.is_wanted() {
             self.client_timers.pressed_ns = 0;
             return;
         }
@@ -131,7 +132,7 @@ impl Worker {
                 conn.history.progress.restart_rate(now_ns);
             } else if conn.history.progress.is_slow(times, period_ns) {
                 self.core.counts.stalled += 1;
-                let why = "it reads too slowly while other clients wait for memory";
+                let why = "it reads or sends too slowly while other clients wait for memory";
                 client_log::ended(self.number, conn, why);
                 conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
                 conn.touch(&mut self.touched);
