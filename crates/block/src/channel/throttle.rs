@@ -8,6 +8,8 @@
 //! Nobody spins: the earliest time is when the channel asks to be polled. A flush waits for no
 //! limit. Kernel counterpart: `struct throtl_service_queue`.
 
+mod gate;
+
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -18,10 +20,11 @@ use crate::account::hold::Hold;
 use crate::account::tenants::TenantLedger;
 use crate::account::waits::Said;
 use crate::bio::group_id::GroupId;
-use crate::bio::{Bio, Op, SectorCount};
-use crate::chain::slot::{BioList, BioRef, Slot};
+use crate::bio::{Bio, Op};
+use crate::chain::slot::{BioList, BioRef};
+use crate::channel::throttle::gate::{AtGate, PLACES, at_level, gates_in};
 use crate::group::Groups;
-use crate::group::gate::{GATES, Gates, Tolls};
+use crate::group::gate::GATES;
 use crate::group::view::{GroupRow, GroupView};
 
 /// Longest sleep while bios wait: limits may be changed meanwhile.
@@ -31,8 +34,6 @@ const LOOK_NS: u64 = 20_000_000;
 const AHEAD_NS: u64 = 1_000_000;
 /// The time of a bio that has none yet.
 const NO_TIME: u64 = u64::MAX;
-/// Levels of groups.
-const LEVELS: usize = 2;
 
 /// The place from which on a bio asks gates.
 #[derive(Clone, Copy)]
@@ -143,19 +144,21 @@ impl<M: Machine> Throttle<M> {
         self.lines = same;
         for mut line in changed {
             let (level, place) = (line.gate.0 * GATES, line.gate.0 * GATES + line.gate.1);
-            line.timed.for_each(|slot| give_back(&old, slot, place));
+            line.timed.for_each(|slot| {
+                AtGate::of(&old, slot, place).iter().for_each(AtGate::give_back);
+            });
             let mut all = line.timed.take();
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot, now_ns);
                 // It has paid at the gates before this one, but for those that are new.
-                let (group, op) = (slot.bio.payer.group, slot.op());
-                let is_new = |at: &usize| gates_in(&old, group, *at, op).is_none();
+                let key = (slot.bio.payer.group, slot.op());
+                let is_new = |at: &usize| gates_in(&old, key, *at).is_none();
                 let from = (level..place).find(is_new).unwrap_or(place);
                 // One that may go at once has a time that has come.
                 if let Some(mut slot) = self.pass_from(Way::from(from), slot, now_ns) {
                     slot.dev_sector = 0;
-                    self.hold(slot, LEVELS * GATES, now_ns);
+                    self.hold(slot, PLACES, now_ns);
                 }
             }
         }
@@ -179,8 +182,8 @@ impl<M: Machine> Throttle<M> {
         if self.is_old() {
             self.renew(M::now());
         }
-        let has_toll = |place| self.gates_at(group, place, op).is_some();
-        self.view.has_limits && (0..LEVELS * GATES).any(has_toll)
+        let has_toll = |place| gates_in(&self.view, (group, op), place).is_some();
+        self.view.has_limits && (0..PLACES).any(has_toll)
     }
 
     /// All that wait.
@@ -203,7 +206,7 @@ impl<M: Machine> Throttle<M> {
                         continue;
                     }
                     if is_timed {
-                        give_back(&self.view, &slot, place);
+                        AtGate::of(&self.view, &slot, place).iter().for_each(AtGate::give_back);
                     }
                     self.count_out(&slot, M::now());
                     taken.push_back(slot);
@@ -228,7 +231,7 @@ impl<M: Machine> Throttle<M> {
                     if is_meant(&slot.bio) {
                         self.count_out(&slot, M::now());
                         if unpaid > place {
-                            leave(&self.view, &slot, place);
+                            AtGate::of(&self.view, &slot, place).iter().for_each(AtGate::leave);
                         }
                         self.pay(&slot, unpaid);
                         taken.push_back(slot);
@@ -247,10 +250,9 @@ impl<M: Machine> Throttle<M> {
 
     /// Pays for a bio at the gates from a place on.
     fn pay(&self, slot: &BioRef<M>, unpaid: usize) {
-        let op = slot.op();
-        for place in unpaid..LEVELS * GATES {
-            if let Some((tolls, gates)) = self.gates_at(slot.bio.payer.group, place, op) {
-                gates.reserve(tolls, (place % GATES, op, sectors_of(slot)), M::now());
+        for place in unpaid..PLACES {
+            if let Some(gate) = AtGate::of(&self.view, slot, place) {
+                gate.reserve(M::now());
             }
         }
     }
@@ -267,10 +269,9 @@ impl<M: Machine> Throttle<M> {
         if op == Op::Flush {
             return Some(slot);
         }
-        for place in way.from..LEVELS * GATES {
-            let Some((tolls, gates)) = self.gates_at(group, place, op) else { continue };
-            let (level, stage) = (place / GATES, place % GATES);
-            let gate = (level, stage, op == Op::Read);
+        for place in way.from..PLACES {
+            let Some(at_gate) = AtGate::of(&self.view, &slot, place) else { continue };
+            let gate = (place / GATES, place % GATES, op == Op::Read);
             if self.held > 0
                 && !(way.is_first && place == way.from)
                 && let Some(line) = self.line(group, gate)
@@ -280,20 +281,15 @@ impl<M: Machine> Throttle<M> {
                 self.hold(slot, place, now_ns);
                 return None;
             }
-            let io = (stage, op, sectors_of(&slot));
-            let due_ns = gates.reserve(tolls, io, now_ns);
+            let due_ns = at_gate.reserve(now_ns);
             if due_ns > now_ns {
-                gates.wait(tolls, io);
+                at_gate.wait();
                 slot.dev_sector = due_ns;
                 self.hold(slot, place, now_ns);
                 return None;
             }
         }
         Some(slot)
-    }
-
-    fn gates_at(&self, group: GroupId, place: usize, op: Op) -> Option<(&Tolls, &Gates<M>)> {
-        gates_in(&self.view, group, place, op)
     }
 
     fn line(&self, group: GroupId, gate: (usize, usize, bool)) -> Option<&Line<M>> {
@@ -379,7 +375,7 @@ impl<M: Machine> Throttle<M> {
         let place = line.gate.0 * GATES + line.gate.1;
         if line.timed.first().is_some_and(|slot| slot.dev_sector <= now_ns) {
             let slot = line.timed.pop_front()?;
-            leave(&self.view, &slot, place);
+            AtGate::of(&self.view, &slot, place).iter().for_each(AtGate::leave);
             return Some((slot, Way::from(place + 1)));
         }
         let may_ask = line.timed.is_empty() || line.last_ns <= now_ns + AHEAD_NS;
@@ -392,7 +388,9 @@ impl<M: Machine> Throttle<M> {
         let mut all = BioList::new();
         for mut line in self.lines.drain(..) {
             let place = line.gate.0 * GATES + line.gate.1;
-            line.timed.for_each(|slot| leave(&self.view, slot, place));
+            line.timed.for_each(|slot| {
+                AtGate::of(&self.view, slot, place).iter().for_each(AtGate::leave);
+            });
             all.append(&mut line.timed);
             all.append(&mut line.behind);
         }
@@ -417,49 +415,6 @@ impl<M: Machine> Throttle<M> {
         let firsts = self.lines.iter().filter_map(|line| line.timed.first());
         firsts.map(|slot| slot.dev_sector).min().unwrap_or(u64::MAX)
     }
-}
-
-/// The group whose gates a group's bios go through at a level: its own, then its parent's.
-fn at_level<M: Machine>(view: &GroupView<M>, group: GroupId, level: usize) -> Option<GroupId> {
-    let id = view.known(group);
-    match level {
-        0 => Some(id),
-        1 => view.row(id)?.parent,
-        _ => None,
-    }
-}
-
-/// The gates of a bio's group at a place, if the bio has to pay there.
-fn gates_in<M: Machine>(
-    view: &GroupView<M>,
-    group: GroupId,
-    place: usize,
-    op: Op,
-) -> Option<(&Tolls, &Gates<M>)> {
-    let id = at_level(view, group, place / GATES)?;
-    let (tolls, gates, _) = view.row(id)?.limits.as_ref()?;
-    (!tolls.at(place % GATES, op).is_free()).then_some((tolls, &**gates))
-}
-
-/// A bio that has a time at a place, by the limits that a thread knows, waits there no more.
-fn leave<M: Machine>(view: &GroupView<M>, slot: &Slot<M>, place: usize) {
-    let op = slot.op();
-    if let Some((tolls, gates)) = gates_in(view, slot.bio.payer.group, place, op) {
-        gates.leave(tolls, (place % GATES, op, sectors_of(slot)));
-    }
-}
-
-/// A bio gives up the time that it has at a place.
-fn give_back<M: Machine>(view: &GroupView<M>, slot: &Slot<M>, place: usize) {
-    let op = slot.op();
-    if let Some((tolls, gates)) = gates_in(view, slot.bio.payer.group, place, op) {
-        gates.give_back(tolls, (place % GATES, op, sectors_of(slot)));
-    }
-}
-
-/// Sectors that a bio moves.
-fn sectors_of<M: Machine>(slot: &Slot<M>) -> SectorCount {
-    if slot.op().has_data() { slot.bio.nr_sectors } else { 0 }
 }
 
 /// How often a group's limits were changed; none: it has none.

@@ -95,7 +95,7 @@ impl Tolls {
     }
 
     /// What an I/O costs at a gate.
-    fn of(&self, io: AtGate) -> u64 {
+    fn of(&self, io: Io) -> u64 {
         self.at(io.0, io.1).of(io.2)
     }
 }
@@ -109,10 +109,10 @@ pub(crate) struct Gates<M: Machine> {
 }
 
 /// An I/O at a gate: its stage, what it does and how many sectors it moves.
-pub(crate) type AtGate = (usize, Op, SectorCount);
+pub(crate) type Io = (usize, Op, SectorCount);
 
 /// Which of a group's gates is that of a stage: stages 2 and 3 are those of both ways.
-fn place_of((stage, op, _): AtGate) -> usize {
+fn place_of((stage, op, _): Io) -> usize {
     if op == Op::Read || stage >= 2 { stage } else { stage + GATES }
 }
 
@@ -151,7 +151,7 @@ impl<M: Machine> Gates<M> {
 
     /// Takes what an I/O costs at a gate; when it may go, in nanoseconds on the clock of the
     /// machine.
-    pub(crate) fn reserve(&self, tolls: &Tolls, io: AtGate, now_ns: u64) -> u64 {
+    pub(crate) fn reserve(&self, tolls: &Tolls, io: Io, now_ns: u64) -> u64 {
         let word = &self.next[place_of(io)];
         let earliest = (now_ns << FRACTION_BITS).saturating_sub(tolls.burst);
         // Relaxed: a count that nothing else hangs on.
@@ -168,13 +168,13 @@ impl<M: Machine> Gates<M> {
     }
 
     /// An I/O waits until the time that it was given.
-    pub(crate) fn wait(&self, tolls: &Tolls, io: AtGate) {
+    pub(crate) fn wait(&self, tolls: &Tolls, io: Io) {
         // Relaxed: a count that only `changed` looks at.
         self.waiting[place_of(io)].fetch_add(tolls.of(io), Order::Relaxed);
     }
 
     /// It gives its time up: what it took is there for others.
-    pub(crate) fn give_back(&self, tolls: &Tolls, io: AtGate) {
+    pub(crate) fn give_back(&self, tolls: &Tolls, io: Io) {
         self.leave(tolls, io);
         // Relaxed: as in `reserve`.
         self.next[place_of(io)].fetch_add(tolls.of(io).wrapping_neg(), Order::Relaxed);
@@ -182,7 +182,7 @@ impl<M: Machine> Gates<M> {
 
     /// It waits no more, since its time has come, or it pays for it all the same. Tolls are those
     /// of `wait`.
-    pub(crate) fn leave(&self, tolls: &Tolls, io: AtGate) {
+    pub(crate) fn leave(&self, tolls: &Tolls, io: Io) {
         // Relaxed: as in `wait`.
         self.waiting[place_of(io)].fetch_add(tolls.of(io).wrapping_neg(), Order::Relaxed);
     }
