@@ -184,7 +184,8 @@ fn causes(did: &Did, drives: &AtDrives) -> Vec<Cause> {
     causes
 }
 
-/// The limits that hold a group, in the configuration's words.
+/// The limits that hold a group, in the configuration's words: its own or its parent's if only one
+/// of them has anything booked ahead now, else both.
 fn limits(report: &Report, group: &GroupCounts) -> Vec<String> {
     let of = |name: &str| -> Vec<String> {
         let settings = report.groups.iter().find(|one| one.name == name).map(|one| &one.settings);
@@ -192,11 +193,18 @@ fn limits(report: &Report, group: &GroupCounts) -> Vec<String> {
         let words = settings.into_iter().flatten().filter(|(key, _)| is_limit(key));
         words.map(|(key, word)| format!("{key}={word}")).collect()
     };
-    let mut words = of(&group.name);
-    if let Some(parent) = &group.parent {
-        words.extend(of(parent).into_iter().map(|word| format!("{parent}: {word}")));
+    let above = group.parent.iter();
+    let above = above
+        .flat_map(|parent| of(parent).into_iter().map(move |word| format!("{parent}: {word}")));
+    let is_booked = |name: &str| {
+        let mut counts = report.group_counts.iter();
+        counts.any(|counts| counts.name == name && counts.booked_ns > 0)
+    };
+    match (is_booked(&group.name), group.parent.as_deref().is_some_and(is_booked)) {
+        (true, false) => of(&group.name),
+        (false, true) => above.collect(),
+        _ => of(&group.name).into_iter().chain(above).collect(),
     }
-    words
 }
 
 #[cfg(test)]
@@ -313,8 +321,15 @@ mod tests {
             group("team", &[("bandwidth", "1m"), ("weight", "7")]),
             group("one", &[("iops", "500"), ("burst", "1s")]),
         ];
-        let report = Report { groups, ..Report::default() };
+        let mut report = Report { groups, ..Report::default() };
         let one = GroupCounts { parent: Some("team".into()), ..counts("one", 1, 0, 0) };
         assert_eq!(limits(&report, &one), ["iops=500", "team: bandwidth=1m"]);
+        let booked = |name, booked_ns| GroupCounts { booked_ns, ..counts(name, 1, 0, 0) };
+        report.group_counts = vec![booked("one", 0), booked("team", 5)];
+        assert_eq!(limits(&report, &one), ["team: bandwidth=1m"]);
+        report.group_counts = vec![booked("one", 5), booked("team", 0)];
+        assert_eq!(limits(&report, &one), ["iops=500"]);
+        report.group_counts = vec![booked("one", 5), booked("team", 5)];
+        assert_eq!(limits(&report, &one).len(), 2);
     }
 }
