@@ -82,8 +82,13 @@ impl Total {
 pub(crate) struct Agreement<M: Machine> {
     contended_ns: u64,
     view: GroupView<M>,
-    /// By number of the group.
+    /// By number of the group; all but those that are here is as it was at first.
     totals: Vec<Total>,
+    /// Numbers of the groups of which something was at this drive, ever: of all that are opened,
+    /// most may be elsewhere.
+    here: Vec<u16>,
+    /// By number of the group: whether it stands in `here`, and the weights of its active children.
+    known: Vec<(bool, u64)>,
     /// Where those that wait have got to.
     virtual_ns: u128,
     /// Cost in a nanosecond, in 1,024ths; when that was looked at last.
@@ -103,6 +108,8 @@ impl<M: Machine> Agreement<M> {
             contended_ns: 0,
             view: GroupView::new(),
             totals: Vec::new(),
+            here: Vec::new(),
+            known: Vec::new(),
             virtual_ns: 0,
             rate: 1024,
             sampled_ns: 0,
@@ -119,8 +126,9 @@ impl<M: Machine> Agreement<M> {
             self.view.renew(&shared.groups);
         }
         self.totals.resize(self.view.len(), Total::default());
+        self.known.resize(self.view.len(), (false, 0));
         let mut seen = self.gather(shared, now_ns);
-        let active = self.totals.iter().filter(|total| total.is_active).count();
+        let active = self.here().filter(|(_, total)| total.is_active).count();
         // With targets, reads and writes of one group stand in each other's way, too.
         let targets = shared.policy == Policy::Targets;
         if active > 1 || targets && seen.ways == 0b11 {
@@ -133,7 +141,7 @@ impl<M: Machine> Agreement<M> {
         }
         self.weigh();
         seen.shallow = self.level(shared.policy);
-        seen.served = self.totals.iter().map(|total| total.served).sum();
+        seen.served = self.here().map(|(_, total)| total.served).sum();
         self.advance();
         let depth = match contended {
             true => self.depth.next(&seen, shared.policy, now_ns),
@@ -145,10 +153,16 @@ impl<M: Machine> Agreement<M> {
         shared.epoch.fetch_add(1, Order::Release);
     }
 
+    /// The groups that are here.
+    fn here(&self) -> impl Iterator<Item = (u16, &Total)> + Clone {
+        self.here.iter().map(|at| (*at, &self.totals[usize::from(*at)]))
+    }
+
     /// Reads the mail.
     fn gather(&mut self, shared: &Shared<M>, now_ns: u64) -> Seen {
         let mut seen = Seen::default();
-        for total in &mut self.totals {
+        for at in &self.here {
+            let total = &mut self.totals[usize::from(*at)];
             *total = Total {
                 virtual_ns: total.virtual_ns,
                 slope: total.slope,
@@ -172,6 +186,10 @@ impl<M: Machine> Agreement<M> {
             seen.queues += u32::from(!is_gone && demands.sum::<u64>() > 0);
             for entry in &mut mail.entries {
                 let Some(total) = self.totals.get_mut(usize::from(entry.group.0)) else { continue };
+                let known = &mut self.known[usize::from(entry.group.0)];
+                if !core::mem::replace(&mut known.0, true) {
+                    self.here.push(entry.group.0);
+                }
                 let served = entry.served - entry.known;
                 entry.known = entry.served;
                 total.served += served;
@@ -201,7 +219,8 @@ impl<M: Machine> Agreement<M> {
             }
         }
         self.sample(now_ns);
-        for total in &mut self.totals {
+        for at in &self.here {
+            let total = &mut self.totals[usize::from(*at)];
             // A client that takes answers and sends again in batches has nothing there in between.
             total.is_active |= total.usually_wants >= HALF;
         }
@@ -213,7 +232,8 @@ impl<M: Machine> Agreement<M> {
         let elapsed_ns = now_ns.saturating_sub(self.sampled_ns);
         let is_due = elapsed_ns >= SAMPLE_NS;
         let mut all = 0;
-        for total in &mut self.totals {
+        for at in &self.here {
+            let total = &mut self.totals[usize::from(*at)];
             total.to_sample += total.served;
             if !total.is_heard {
                 total.usually_wants = 0;
@@ -242,21 +262,23 @@ impl<M: Machine> Agreement<M> {
     fn level(&mut self, policy: Policy) -> bool {
         self.level_of = self.depth.sixteenths();
         let Some(depth) = self.level_of else {
-            self.totals.iter_mut().for_each(|total| total.part = u64::MAX);
+            for at in &self.here {
+                self.totals[usize::from(*at)].part = u64::MAX;
+            }
             return false;
         };
         // What has a target is not held back, nor counted.
         let is_free = |row: &GroupRow<M>| policy == Policy::Targets && row.target.is_some();
-        for (total, at) in self.totals.iter_mut().zip(0..) {
-            let is_free = self.view.row(GroupId(at)).is_some_and(is_free);
-            total.part = if is_free { u64::MAX } else { 0 };
+        for at in &self.here {
+            let is_free = self.view.row(GroupId(*at)).is_some_and(is_free);
+            self.totals[usize::from(*at)].part = if is_free { u64::MAX } else { 0 };
         }
         let (mut left, mut is_shallow) = (depth, false);
         for priority in [Priority::Realtime, Priority::BestEffort] {
             is_shallow |= self.level_among(priority, &mut left);
         }
-        for (total, at) in self.totals.iter_mut().zip(0..) {
-            let row = self.view.row(GroupId(at));
+        for at in &self.here {
+            let (row, total) = (self.view.row(GroupId(*at)), &mut self.totals[usize::from(*at)]);
             if row.is_some_and(|row| row.priority == Priority::Idle) && total.part != u64::MAX {
                 total.part = left;
             }
@@ -267,12 +289,12 @@ impl<M: Machine> Agreement<M> {
     /// Divides what is left of the depth among groups of a priority.
     fn level_among(&mut self, priority: Priority, left: &mut u64) -> bool {
         let view = &self.view;
-        let is_one = |at: usize, total: &Total| {
-            let row = view.row(GroupId(at as u16));
+        let is_one = |at: u16, total: &Total| {
+            let row = view.row(GroupId(at));
             let is_so = row.map_or(Priority::BestEffort, |row| row.priority) == priority;
             is_so && total.is_active && total.part != u64::MAX
         };
-        let all = self.totals.iter().enumerate().filter(|(at, total)| is_one(*at, total));
+        let all = self.here().filter(|(at, total)| is_one(*at, total));
         let wants = all.clone();
         let wants =
             wants.map(|(_, total)| Want { of: total.usually_wants, weight: total.weight() });
@@ -281,11 +303,11 @@ impl<M: Machine> Agreement<M> {
         let served = all.map(|(_, total)| total.usually_served).sum();
         let even_served = Level::even(served, wants);
         let (mut is_shallow, mut taken) = (false, 0);
-        for at in 0..self.totals.len() {
-            if !is_one(at, &self.totals[at]) {
+        for at in &self.here {
+            let total = &mut self.totals[usize::from(*at)];
+            if !is_one(*at, total) {
                 continue;
             }
-            let total = &mut self.totals[at];
             let weight = total.weight();
             total.part = level.map_or(*left, |level| level.part(weight));
             // An eighth less is noise.
@@ -304,33 +326,38 @@ impl<M: Machine> Agreement<M> {
 
     /// The slope of each active group: by its weight among its active siblings, and theirs.
     fn weigh(&mut self) {
-        let mut family = alloc::vec![0u64; self.totals.len()];
-        let active = |totals: &[Total], at: usize| totals[at].is_active;
-        for at in 0..self.totals.len() {
-            let Some(row) = self.view.row(GroupId(at as u16)) else { continue };
-            if active(&self.totals, at)
-                && let Some(parent) = row.parent
+        let parents = |at: &u16| {
+            let row = self.view.row(GroupId(*at))?;
+            Some((usize::from(row.parent?.0), u64::from(row.weight)))
+        };
+        for (parent, _) in self.here.iter().filter_map(parents) {
+            self.known[parent].1 = 0;
+        }
+        for at in &self.here {
+            if self.totals[usize::from(*at)].is_active
+                && let Some((parent, weight)) = parents(at)
             {
-                family[usize::from(parent.0)] += u64::from(row.weight);
+                self.known[parent].1 += weight;
             }
         }
-        for at in 0..self.totals.len() {
-            let Some(row) = self.view.row(GroupId(at as u16)) else { continue };
+        for at in &self.here {
+            let Some(row) = self.view.row(GroupId(*at)) else { continue };
             // In 1,024ths; a parent that does I/O itself has its weight beside its children's sum.
             let mut weight = u64::from(row.weight) << 10;
             if let Some(parent) = row.parent {
                 let above = self.view.row(parent).map_or(100, |row| u64::from(row.weight));
-                weight = weight * above / family[usize::from(parent.0)].max(1);
+                weight = weight * above / self.known[usize::from(parent.0)].1.max(1);
             }
-            self.totals[at].slope = ((1 << (VIRTUAL_BITS + 10)) / weight.max(1)).max(1);
+            self.totals[usize::from(*at)].slope =
+                ((1 << (VIRTUAL_BITS + 10)) / weight.max(1)).max(1);
         }
     }
 
     /// Moves virtual times on.
     fn advance(&mut self) {
         let mut behind = u128::MAX;
-        for (total, at) in self.totals.iter_mut().zip(0..) {
-            let row = self.view.row(GroupId(at));
+        for at in &self.here {
+            let (row, total) = (self.view.row(GroupId(*at)), &mut self.totals[usize::from(*at)]);
             let is_usual = row.is_none_or(|row| row.priority == Priority::BestEffort);
             if !total.was_active {
                 total.virtual_ns = total.virtual_ns.max(self.virtual_ns);
@@ -348,31 +375,31 @@ impl<M: Machine> Agreement<M> {
     /// What each group may send: up to a window ahead of those that wait.
     fn share_out(&mut self, shared: &Shared<M>, (depth, now_ns): (u32, u64)) {
         let contended = now_ns < self.contended_ns;
-        let (active, slopes) = self
-            .totals
-            .iter()
-            .filter(|total| total.is_active)
-            .fold((0, 0u128), |(count, sum), total| {
+        let (active, slopes) = self.here().filter(|(_, total)| total.is_active).fold(
+            (0, 0u128),
+            |(count, sum), (_, total)| {
                 (count + 1, sum + (1 << 64) / u128::from(total.slope.max(1)))
-            });
+            },
+        );
         let cost = (self.rate * WINDOW_NS) >> 10;
         let largest = self.largest * WINDOW_IOS * active;
         // In virtual time: that much cost by all of them together.
         let window = (u128::from(cost.max(largest)) << 64) / slopes.max(1);
         let window = window.min(1 << 60);
         // Those of priority idle get what is left: nothing while others wait, or fill the drive.
-        let others = self.totals.iter().zip(0..).filter(|(_, at)| {
+        let others = self.here().filter(|(at, _)| {
             let row = self.view.row(GroupId(*at));
             row.is_some_and(|row| row.priority != Priority::Idle)
         });
-        let (waits, demand) = others.fold((false, 0), |(waits, demand), (total, _)| {
+        let (waits, demand) = others.fold((false, 0), |(waits, demand), (_, total)| {
             (waits || total.steady, demand + total.demand)
         });
         let held_back = waits || demand * 2 >= u64::from(depth);
         // What is granted last stands until groups meet again.
         let free = !contended || shared.mails.len() == 1 || shared.policy == Policy::Targets;
-        for (total, at) in self.totals.iter_mut().zip(0..) {
-            let priority = self.view.row(GroupId(at)).map_or(Priority::BestEffort, |r| r.priority);
+        for at in &self.here {
+            let total = &mut self.totals[usize::from(*at)];
+            let priority = self.view.row(GroupId(*at)).map_or(Priority::BestEffort, |r| r.priority);
             let ahead = self.virtual_ns.saturating_add(window);
             // Those who do not wait owe nothing, and what was free is no debt.
             if !total.steady {
