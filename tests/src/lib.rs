@@ -16,6 +16,7 @@ pub mod load;
 pub mod metrics;
 mod process;
 pub mod raw_nbd;
+pub mod readers;
 pub mod serving;
 pub mod storage_daemon;
 pub mod synthetic_trace;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::scope;
 
 use millrace_tests::raw_nbd::{RawNbd, request};
+use millrace_tests::readers::{beside_readers, read_until};
 use millrace_tests::serving::succeed;
 use millrace_tests::{Daemon, metrics, millrace, run};
 use serde_json::Value;
@@ -36,33 +37,10 @@ fn named<'a>(list: &'a Value, key: &str, name: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no {name} in {list}"))
 }
 
-/// Reads from an export, one after the other, until it is over.
-fn read(daemon: &Daemon, export: &str, over: &AtomicBool) {
-    let mut client = RawNbd::connect(&daemon.dir().join("s"), export).unwrap();
-    let mut at = 0;
-    while !over.load(Ordering::Relaxed) {
-        client.read(at % 1024 * 65_536, 4096).unwrap();
-        at += 7;
-    }
-}
-
-/// While both clients read.
-fn under_load(daemon: &Daemon, look: impl FnOnce()) {
-    let over = AtomicBool::new(false);
-    scope(|scope| {
-        scope.spawn(|| read(daemon, "a", &over));
-        scope.spawn(|| read(daemon, "b", &over));
-        // However it ends, the clients do, too.
-        let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(look));
-        over.store(true, Ordering::Relaxed);
-        looked.unwrap_or_else(|failed| std::panic::resume_unwind(failed));
-    });
-}
-
 #[test]
 fn a_limited_client_is_slow_since_its_limit_holds_it_and_the_other_one_is_at_the_drive() {
     let daemon = Daemon::start(CONFIG, &["s", "c"]);
-    under_load(&daemon, || {
+    beside_readers(&daemon.dir().join("s"), &["a", "b"], || {
         let why = json(&daemon, "ctl why vol0 1 --json");
         let says = why["says"].as_str().unwrap();
         assert!(says.starts_with("vm7 is slow since its limit (iops=100) holds it: "), "{why}");
@@ -83,7 +61,7 @@ fn a_limited_client_is_slow_since_its_limit_holds_it_and_the_other_one_is_at_the
 #[test]
 fn stat_and_metrics_say_what_groups_got_and_what_held_them() {
     let daemon = Daemon::start(CONFIG, &["s", "c"]);
-    under_load(&daemon, || {
+    beside_readers(&daemon.dir().join("s"), &["a", "b"], || {
         // Since the daemon began, and after that of a second.
         let text = succeed(&mut asked(&daemon, "stat --groups --json 1 2"));
         let rows: Value = serde_json::from_str(text.lines().nth(1).unwrap()).unwrap();
@@ -179,7 +157,7 @@ fn a_group_of_which_nothing_completes_is_the_one_that_is_slow() {
         // What was saved up lets the first one pass; the second one waits for 8 s.
         let pays = request(0, 1, 0, 65_536);
         client.send(&[pays.clone(), pays].concat()).unwrap();
-        scope.spawn(|| read(&daemon, "b", &over));
+        scope.spawn(|| read_until(&over, &daemon.dir().join("s"), "b"));
         let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             // The first one is done.
             client.reply().unwrap();

@@ -3,11 +3,10 @@
 //! On a modelled drive, whose times are known. Every test runs the real binary.
 
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::scope;
 use std::time::Duration;
 
 use millrace_tests::raw_nbd::RawNbd;
+use millrace_tests::readers::beside_readers;
 use millrace_tests::serving::succeed;
 use millrace_tests::{Daemon, millrace, poll_within, run};
 use serde_json::Value;
@@ -35,30 +34,6 @@ fn warned(daemon: &Daemon, arguments: &[&str]) -> String {
     let output = run(&mut ctl(daemon, arguments));
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
-}
-
-/// Reads from an export, one after the other, until it is over.
-fn read(daemon: &Daemon, export: &str, over: &AtomicBool) {
-    let mut client = RawNbd::connect(&daemon.dir().join("s"), export).unwrap();
-    let mut at = 0;
-    while !over.load(Ordering::Relaxed) {
-        client.read(at % 1024 * 65_536, 4096).unwrap();
-        at += 7;
-    }
-}
-
-/// While the clients of these exports read.
-fn under_load(daemon: &Daemon, exports: &[&str], look: impl FnOnce()) {
-    let over = AtomicBool::new(false);
-    scope(|scope| {
-        for export in exports {
-            scope.spawn(|| read(daemon, export, &over));
-        }
-        // However it ends, the clients do, too.
-        let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(look));
-        over.store(true, Ordering::Relaxed);
-        looked.unwrap_or_else(|failed| std::panic::resume_unwind(failed));
-    });
 }
 
 #[test]
@@ -117,7 +92,7 @@ fn a_target_that_is_missed_at_the_drive_itself_is_said_until_it_is_met_or_change
         )))
         .unwrap()
     };
-    under_load(&daemon, &["a", "b"], || {
+    beside_readers(&daemon.dir().join("s"), &["a", "b"], || {
         let part = "group gold: latency-target p99 60us is missed: drive d0 of volume vol0 itself takes p99 ";
         let seen =
             poll_within(Duration::from_secs(20), || daemon.stderr().contains(part).then_some(()));

@@ -1,9 +1,9 @@
 //! How long requests of groups with latency targets were at a drive, by group.
 //!
 //! Says whether a target that is missed could be kept at all: what a scheduler holds is before the
-//! drive has a request, and what comes after that is the drive's own. Counted by the schedulers
-//! `fair` and `latency` for groups that have a target, one account for each group and hardware
-//! queue (held.rs keeps them); read by `Volume::service_by_group`. Kernel counterpart: none.
+//! drive has a request, and what comes after that is the drive's own. Counted by the scheduler
+//! `latency` for groups that have a target, one account for each group and hardware queue (held.rs
+//! keeps them); read by `Volume::service_by_group`. Kernel counterpart: none.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -151,7 +151,7 @@ impl<M: Machine> Throttle<M> {
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot, now_ns);
-                // It has paid at the gates before this one, but for those that are new.
+                // A bio has paid at the gates before that of its line, unless they are new.
                 let key = (slot.bio.payer.group, slot.op());
                 let is_new = |at: &usize| gates_in(&old, key, *at).is_none();
                 let from = (level..place).find(is_new).unwrap_or(place);
