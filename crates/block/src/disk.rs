@@ -13,6 +13,8 @@ pub(crate) mod dispatch;
 pub(crate) mod filled;
 pub(crate) mod freeze;
 pub(crate) mod handover;
+pub(crate) mod lanes;
+pub(crate) mod queues;
 pub(crate) mod runner;
 pub(crate) mod scheduled;
 pub(crate) mod sq;
@@ -29,7 +31,7 @@ use alloc::format;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use millrace_machine::{CpuId, Doorbell, Lock, Machine, Meter, NodeId, Order, Topology, Word};
+use millrace_machine::{CpuId, Doorbell, Lock, Machine, Meter, NodeId, Order, Word};
 
 use crate::account::DiskStats;
 use crate::account::failures::{Failure, FailureLog, Failures};
@@ -45,12 +47,12 @@ use crate::bio::{Op, OpFlags, Sector};
 use crate::chain::bio_set::{BioSet, BioSetRef};
 use crate::chain::slot::{BioList, Waited};
 use crate::disk::worker_state::WorkerState;
-use crate::queue::controller::{queue_tags, queues_max};
+use crate::queue::controller::queues_max;
 use crate::queue::driver::{Driver, Extent, HwQueues, QueueKind};
 use crate::queue::request::{RequestRef, Tag};
 use crate::queue::{HardwareQueue, Route, Serve, SoftwareQueue, Spread};
 
-pub use config::{DiskConfig, Stack};
+pub use config::{DiskConfig, Inside, Stack};
 
 /// Flushes of one drive: at most one is issued, later ones join the next.
 pub(crate) struct FlushState<M: Machine> {
@@ -74,6 +76,8 @@ impl<M: Machine> FlushState<M> {
 pub(crate) struct SingleQueue<M: Machine> {
     pub(crate) queue: VecDeque<RequestRef<M>>,
     pub(crate) frozen: bool,
+    /// Requests that submitters have got and not yet inserted.
+    pub(crate) plugged: u32,
     pub(crate) in_flight: u32,
 }
 
@@ -149,6 +153,17 @@ pub(crate) enum SubmitPath {
     Bypass,
     /// Past it, and by direct.rs: nothing is traced.
     Direct,
+    /// Through a software queue, or the one queue, by threads that are inside at the same time:
+    /// the disk's hardware queues are lanes (lanes.rs).
+    Lanes,
+}
+
+impl SubmitPath {
+    /// Whether batches pass a software queue.
+    #[inline(always)]
+    pub(crate) fn takes_software_queue(self) -> bool {
+        matches!(self, SubmitPath::Queues | SubmitPath::Lanes)
+    }
 }
 
 /// One drive in the layer.
@@ -203,14 +218,16 @@ impl<M: Machine> Disk<M> {
             QueueKind::AnyThread => 0,
         };
         let hw = HwQueues { count: queues_max(config.tag_settings(), hw), ..hw };
-        let (ctxs, shared) = queue_counts(&config, hw, &topology, threads);
-        let worker = worker_queue(&config, hw, &topology, shared);
-        let hctxs = shared.max(worker.map_or(0, |hctx| usize::from(hctx) + 1));
-        let hctxs: Box<[HardwareQueue<M>]> = queue_tags(config.tag_settings(), hw, hctxs)
-            .into_iter()
-            .zip(0..)
-            .map(|(tags, number)| HardwareQueue::new(number, hw.kind, ctxs, tags))
-            .collect();
+        let (ctxs, shared) = queues::queue_counts(&config, hw, &topology, threads);
+        let worker = queues::worker_queue(&config, hw, &topology, shared);
+        let lanes = lanes::of(&*driver, &config, hw, (&topology, threads))?;
+        let hctxs = match &lanes {
+            Some(lanes) => lanes::open(lanes, &config, hw),
+            None => {
+                let count = shared.max(worker.map_or(0, |hctx| usize::from(hctx) + 1));
+                queues::hardware_queues(&config, hw, (ctxs, count))
+            }
+        };
         if M::Meter::is_on() {
             hctxs.iter().for_each(|hctx| hctx.serve.meter());
         }
@@ -222,18 +239,13 @@ impl<M: Machine> Disk<M> {
         }
         let depth = hctxs[0].tags.depth_with_reserved() as usize;
         let queue = VecDeque::with_capacity(depth);
-        let sq = SingleQueue { queue, frozen: false, in_flight: 0 };
+        let sq = SingleQueue { queue, frozen: false, plugged: 0, in_flight: 0 };
         let flush =
             FlushState { issued: false, pending: BioList::new(), pending_hctx: 0, moves: 0 };
-        let private = one_to_one(&config, ctxs, shared);
-        let feeds = if private { 1 } else { hctxs.len() };
-        let path = match config.stack {
-            Stack::Mq if !private => SubmitPath::Queues,
-            Stack::Sq => SubmitPath::Queues,
-            Stack::Mq | Stack::Raw if config.trace.is_some() => SubmitPath::Bypass,
-            // The short way does not count what is in flight.
-            Stack::Mq | Stack::Raw if hctxs[0].depth_max != u32::MAX => SubmitPath::Bypass,
-            Stack::Mq | Stack::Raw => SubmitPath::Direct,
+        let feeds = if queues::one_to_one(&config, ctxs, shared) { 1 } else { hctxs.len() };
+        let path = match &lanes {
+            Some(_) => SubmitPath::Lanes,
+            None => queues::path_of(&config, (ctxs, shared), &hctxs[0]),
         };
         Ok(Arc::new_cyclic(|this| Disk {
             path,
@@ -462,7 +474,8 @@ impl<M: Machine> Disk<M> {
         let mut stats = self.accounts.ledger.lock();
         let route = match self.kind {
             QueueKind::AnyThread if M::THREADS_MOVE => {
-                let count = self.ctxs.len();
+                let count =
+                    if self.path == SubmitPath::Lanes { self.hctxs.len() } else { self.ctxs.len() };
                 let routes = (0..count).map(|more| self.route((place + more) % count, node));
                 let users = |route: &Route| {
                     let worker_state = usize::from(self.is_workers(route.hctx));
@@ -482,6 +495,7 @@ impl<M: Machine> Disk<M> {
             // A thread submits to the queue that it owns, or to one that some thread does: where
             // its CPU is has no say in it.
             _ if self.kind == QueueKind::OwnerOnly => place % self.owned_queues(),
+            _ if self.path == SubmitPath::Lanes => place % self.hctxs.len(),
             // One software queue feeds whichever hardware queue the submitter's place names.
             (Spread::One, hardware) => hardware.index(place, node, self.hctxs.len()),
             (Spread::Node, Spread::Core) => place % self.hctxs.len(),
@@ -535,119 +549,5 @@ fn abort<M: Machine>(stats: &DiskStats<M>, mut list: BioList<M>) {
             one.push_back(bio);
             BioSet::deliver_to(bio_set, one);
         }
-    }
-}
-
-/// Software and hardware queues of a disk.
-fn queue_counts<M: Machine>(
-    config: &DiskConfig<M>,
-    hw: HwQueues,
-    topology: &Topology,
-    threads: u16,
-) -> (usize, usize) {
-    if config.stack == Stack::Sq {
-        return (1, 1);
-    }
-    let wanted = match (hw.kind, config.hardware_queues) {
-        (QueueKind::OwnerOnly, Spread::Core) => threads.into(),
-        (_, spread) => spread.count(topology, threads),
-    };
-    (config.software_queues.count(topology, threads), wanted.clamp(1, hw.count.max(1).into()))
-}
-
-/// The hardware queue of a worker: one more than the I/O threads have, or the one of its CPU.
-fn worker_queue<M: Machine>(
-    config: &DiskConfig<M>,
-    hw: HwQueues,
-    topology: &Topology,
-    shared: usize,
-) -> Option<u16> {
-    let cpu = config.worker.filter(|_| config.stack != Stack::Sq)?;
-    let (place, node) = (topology.index_of(cpu), topology.node_of(cpu).0 as usize);
-    match hw.kind {
-        QueueKind::OwnerOnly if shared < usize::from(hw.count) => Some(shared as u16),
-        QueueKind::OwnerOnly => None,
-        QueueKind::AnyThread if M::THREADS_MOVE => Some(shared as u16 - 1),
-        QueueKind::AnyThread => Some(config.hardware_queues.index(place, node, shared) as u16),
-    }
-}
-
-/// Whether software and hardware queues are pairs.
-fn one_to_one<M: Machine>(config: &DiskConfig<M>, ctxs: usize, hctxs: usize) -> bool {
-    let same = config.software_queues == config.hardware_queues;
-    same && config.software_queues == Spread::Core && ctxs == hctxs
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::queue::driver::TagScope;
-    use millrace_machine::{Native, Simulated};
-
-    fn spread<M: Machine>(software: Spread, hardware: Spread) -> DiskConfig<M> {
-        DiskConfig {
-            software_queues: software,
-            hardware_queues: hardware,
-            worker: Some(CpuId(5)),
-            ..DiskConfig::default()
-        }
-    }
-
-    fn queues(kind: QueueKind, count: u16) -> HwQueues {
-        HwQueues { count, depth: 8, kind, tags: TagScope::PerQueue }
-    }
-
-    #[test]
-    fn there_are_as_many_queues_as_their_spread_says_within_what_the_driver_has() {
-        use QueueKind::{AnyThread, OwnerOnly};
-        use Spread::{Core, Node, One};
-        let topology = Topology::uniform(2, 4);
-        for (spreads, hw, threads, expected) in [
-            ((Core, Core), queues(AnyThread, 64), 0, (8, 8)),
-            ((Core, Core), queues(AnyThread, 3), 0, (8, 3)),
-            ((Core, Core), queues(AnyThread, 0), 0, (8, 1)),
-            ((Core, Core), queues(AnyThread, 64), 11, (11, 11)),
-            ((Node, One), queues(AnyThread, 64), 0, (2, 1)),
-            ((One, Node), queues(AnyThread, 64), 0, (1, 2)),
-            // One for each thread that owns one.
-            ((Core, Core), queues(OwnerOnly, 64), 3, (8, 3)),
-            ((Core, Node), queues(OwnerOnly, 64), 3, (8, 2)),
-        ] {
-            let config = spread::<Native>(spreads.0, spreads.1);
-            assert_eq!(queue_counts(&config, hw, &topology, threads), expected, "{spreads:?}");
-            let sq = DiskConfig { stack: Stack::Sq, ..config };
-            assert_eq!(queue_counts(&sq, hw, &topology, threads), (1, 1));
-        }
-    }
-
-    #[test]
-    fn a_worker_has_a_queue_more_than_the_threads_or_the_last_or_that_of_its_cpu() {
-        let topology = Topology::uniform(2, 4);
-        let (owned, shared) = (queues(QueueKind::OwnerOnly, 4), queues(QueueKind::AnyThread, 8));
-        let (core, node) = (Spread::Core, Spread::Node);
-        let native = spread::<Native>(core, core);
-        assert_eq!(worker_queue(&native, owned, &topology, 3), Some(3));
-        assert_eq!(worker_queue(&native, owned, &topology, 4), None);
-        assert_eq!(worker_queue(&native, shared, &topology, 8), Some(7));
-        assert_eq!(worker_queue(&native, shared, &topology, 1), Some(0));
-        let pinned = spread::<Simulated>(core, core);
-        assert_eq!(worker_queue(&pinned, shared, &topology, 8), Some(5));
-        assert_eq!(worker_queue(&pinned, shared, &topology, 3), Some(2));
-        assert_eq!(worker_queue(&spread::<Simulated>(core, node), shared, &topology, 2), Some(1));
-        for none in [
-            DiskConfig { worker: None, ..spread::<Native>(core, core) },
-            DiskConfig { stack: Stack::Sq, ..spread(core, core) },
-        ] {
-            assert_eq!(worker_queue(&none, owned, &topology, 3), None);
-        }
-    }
-
-    #[test]
-    fn queues_are_pairs_only_if_both_are_spread_over_cores_and_equally_many() {
-        let both = spread::<Native>;
-        assert!(one_to_one(&both(Spread::Core, Spread::Core), 4, 4));
-        assert!(!one_to_one(&both(Spread::Core, Spread::Core), 4, 2));
-        assert!(!one_to_one(&both(Spread::Core, Spread::Node), 4, 4));
-        assert!(!one_to_one(&both(Spread::Node, Spread::Node), 4, 4));
     }
 }

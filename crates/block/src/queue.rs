@@ -9,6 +9,7 @@
 pub(crate) mod controller;
 pub(crate) mod driver;
 pub(crate) mod in_flight;
+pub(crate) mod pending;
 pub(crate) mod request;
 pub(crate) mod sbitmap;
 pub(crate) mod scheduler;
@@ -25,6 +26,7 @@ use crate::chain::slot::{BioList, Slot};
 use crate::queue::controller::QueueTags;
 use crate::queue::driver::{DriverQueue, QueueKind};
 use crate::queue::in_flight::InFlight;
+use crate::queue::pending::Pending;
 use crate::queue::request::RequestRef;
 use crate::queue::scheduler::Scheduling;
 use crate::queue::serve::{ServeGuard, ServeLock};
@@ -140,8 +142,8 @@ pub(crate) struct HardwareQueue<M: Machine> {
     pub(crate) own_ctx: u16,
     kind: QueueKind,
     pub(crate) serve: ServeLock<M, Serve<M>>,
-    /// A bit for each software queue that has something for this one.
-    pending: Box<[M::Word]>,
+    /// The software queues that have something for this one.
+    pending: Pending<M>,
     /// Identity of the I/O thread that owns the queue; 0: none yet, or anybody.
     owner: M::Word,
     /// 1 while it is on its tag set's list of waiters.
@@ -233,13 +235,19 @@ impl<M: Machine> HardwareQueue<M> {
             own_ctx: (usize::from(number) % ctxs) as u16,
             kind,
             serve: ServeLock::new(serve),
-            pending: (0..ctxs.div_ceil(64)).map(|_| M::Word::new(0)).collect(),
+            pending: Pending::new(ctxs),
             owner: M::Word::new(0),
             waiting: M::Word::new(0),
             bell: M::Lock::new("hardware-queue-bell", None),
             tags,
             depth_max: queue.depth_max.unwrap_or(u32::MAX),
         }
+    }
+
+    /// One of several ways into a hardware queue: a thread's own, for software queue `ctx`, with
+    /// its bit in the map of software queues that they share.
+    pub(crate) fn lane(self, ctx: usize, pending: Pending<M>) -> Self {
+        HardwareQueue { own_ctx: ctx as u16, pending, ..self }
     }
 
     /// How many more requests it may hand to the driver.
@@ -304,33 +312,19 @@ impl<M: Machine> HardwareQueue<M> {
 
     /// Says that software queue `ctx` has something for this queue. After the insertion.
     pub(crate) fn mark_pending(&self, ctx: usize) {
-        let (word, bit) = (&self.pending[ctx / 64], 1u64 << (ctx % 64));
-        // Release pairs with the Acquire of `take_pending`; the insertion is under the lock anyway.
-        word.fetch_or(bit, Order::Release);
+        self.pending.mark(ctx);
     }
 
     /// Calls `f` for each software queue that has something, and forgets them.
     #[inline]
-    pub(crate) fn take_pending(&self, mut f: impl FnMut(usize)) {
-        for (index, word) in self.pending.iter().enumerate() {
-            // Relaxed: a look; latecomers flag the serve lock or ring the bell.
-            if word.load(Order::Relaxed) == 0 {
-                continue;
-            }
-            // Acquire pairs with the Release of `mark_pending`.
-            let mut bits = word.swap(0, Order::Acquire);
-            while bits != 0 {
-                f(index * 64 + bits.trailing_zeros() as usize);
-                bits &= bits - 1;
-            }
-        }
+    pub(crate) fn take_pending(&self, f: impl FnMut(usize)) {
+        self.pending.take(f);
     }
 
     /// Whether any software queue has something.
     #[inline]
     pub(crate) fn has_pending(&self) -> bool {
-        // Relaxed: ordered by the fence of `Doorbell::arm` where it decides about sleeping.
-        self.pending.iter().any(|word| word.load(Order::Relaxed) != 0)
+        self.pending.is_any()
     }
 
     /// Keeps the queue for the calling thread, which is about to become its owner; false if it

@@ -304,6 +304,8 @@ fn what_waits_in_a_queue_is_aborted_when_its_owner_goes_and_the_next_finds_it_em
         let failed: u64 = disk.stats().ops.iter().map(|op| op.errors).sum();
         assert_eq!(failed, ended.iter().sum::<u64>(), "{stack:?}");
         drive.lock().refusals.clear();
+        // Nobody offers again what was aborted.
+        drive.lock().refused.clear();
         disk.claim(1, &mine.bell).unwrap();
         drive.lock().answers = usize::MAX;
         owner.submit(Bio::flush()).unwrap();

@@ -57,6 +57,10 @@ impl<M: Machine> Driver<M> for NullDriver {
         HwQueues { count, depth, kind: QueueKind::AnyThread, tags: TagScope::PerQueue }
     }
 
+    fn is_immediate(&self) -> bool {
+        self.delay_ns == 0
+    }
+
     fn open_queue(&self, _index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         if self.delay_ns == 0 {
             return Ok(Box::new(NullQueue { done: vec![Tag(0); depth as usize].into(), len: 0 }));

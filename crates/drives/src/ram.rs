@@ -76,6 +76,10 @@ impl<M: Machine> Driver<M> for RamDriver {
         HwQueues { count: 2048, depth, kind: QueueKind::AnyThread, tags: TagScope::PerQueue }
     }
 
+    fn is_immediate(&self) -> bool {
+        true
+    }
+
     fn open_queue(&self, _index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         let done = Vec::with_capacity(depth as usize);
         Ok(Box::new(RamQueue { store: Arc::clone(&self.store), done }))

@@ -3,7 +3,9 @@
 //! One table for each setting, for configuration files, the command line, specs and reports. Pure.
 //! The words of [`Serving`] stand beside it, since the block layer's own messages use them.
 
-use millrace_block::{Priority, SchedulerKind, Serving, Sharing, Spread, Stack, Stamp, TraceStamp};
+use millrace_block::{
+    Inside, Priority, SchedulerKind, Serving, Sharing, Spread, Stack, Stamp, TraceStamp,
+};
 use millrace_reactor::Backend;
 
 /// Least likeness (Jaro and Winkler's, 0 to 1) of a word that is offered in the place of another.
@@ -31,6 +33,11 @@ pub trait Words: Copy + PartialEq + Sized + 'static {
 impl Words for Stack {
     const WORDS: &'static [(Stack, &'static str)] =
         &[(Stack::Mq, "mq"), (Stack::Sq, "sq"), (Stack::Raw, "raw")];
+}
+
+impl Words for Inside {
+    const WORDS: &'static [(Inside, &'static str)] =
+        &[(Inside::ONE, "one"), (Inside::Each, "each")];
 }
 
 impl Words for SchedulerKind {

@@ -20,7 +20,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use millrace_block::{
-    ControllerConfig, Layout, SchedulerKind, ServingConfig, Spread, Stack, Stamp,
+    ControllerConfig, Inside, Layout, SchedulerKind, ServingConfig, Spread, Stack, Stamp,
 };
 use millrace_drives::{Spec, Words};
 
@@ -101,6 +101,8 @@ pub struct Service {
     pub scheduler: SchedulerKind,
     /// Neighbours stay apart.
     pub nomerges: bool,
+    /// The threads that may be inside a hardware queue.
+    pub inside: Inside,
 }
 
 /// One row to run on a simulated machine, or on this one with lock statistics.

@@ -27,6 +27,39 @@ pub enum Stack {
     Raw,
 }
 
+/// Which threads are inside a hardware queue of the `mq` stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inside {
+    /// One at a time: whoever comes too late leaves its work to the one inside.
+    One {
+        /// How long a submitter waits before it leaves its batch; 0 for not at all. A server's
+        /// round is shorter than 2 us, and two that serve in turn get more done than one for both.
+        wait_ns: u64,
+    },
+    /// Each that has work for it, as in the kernel: they share the queue's tags and its map of
+    /// software queues, and each calls the driver by itself. Kept to be measured against. Only for
+    /// drives that complete at once ([`Driver::is_immediate`](crate::Driver::is_immediate)), and
+    /// with neither scheduler nor worker.
+    Each,
+}
+
+impl Inside {
+    /// One at a time, for whom a submitter waits 2 us.
+    pub const ONE: Inside = Inside::One { wait_ns: 2_000 };
+
+    /// How long a submitter waits for the thread inside.
+    #[inline]
+    pub(crate) fn wait_ns(self) -> u64 {
+        if let Inside::One { wait_ns } = self { wait_ns } else { 0 }
+    }
+}
+
+impl Default for Inside {
+    fn default() -> Self {
+        Inside::ONE
+    }
+}
+
 /// Settings of a disk.
 #[derive(Clone)]
 pub struct DiskConfig<M: Machine> {
@@ -38,15 +71,13 @@ pub struct DiskConfig<M: Machine> {
     pub software_queues: Spread,
     /// Hardware queues, as far as the driver has them.
     pub hardware_queues: Spread,
+    /// The threads that may be inside one of them.
+    pub inside: Inside,
     /// Tags of a set, 1 to 65,536; the driver's depth if not given. Behind a controller that has
     /// more: requests in flight in each hardware queue.
     pub queue_depth: Option<u32>,
     /// A request not answered in this time is given to `DriverQueue::timeout`; 0 for never.
     pub timeout_ns: u64,
-    /// How long a submitter waits for whoever serves its queue, before it leaves its batch to them;
-    /// 0 for not at all. A server's round is shorter than 2 us, and two that serve in turn get more
-    /// done than one for both.
-    pub serve_wait_ns: u64,
     /// I/O threads that will use the drive: each owns a queue of it, or has one for itself as far
     /// as the drive has queues.
     pub io_threads: u16,
@@ -74,9 +105,9 @@ impl<M: Machine> Default for DiskConfig<M> {
             stack: Stack::Mq,
             software_queues: Spread::Core,
             hardware_queues: Spread::Core,
+            inside: Inside::ONE,
             queue_depth: None,
             timeout_ns: 30_000_000_000,
-            serve_wait_ns: 2_000,
             io_threads: 0,
             worker: None,
             controller: None,

@@ -37,10 +37,11 @@ impl<'a, M: Machine> Visit<'a, M> {
         self.trace().begin_insert(list);
         let (hctx, may_serve) = (self.hctx, self.may_serve());
         let entered = match self.disk.config.stack {
-            _ if !may_serve => None,
+            // Each that comes marks its software queue, and takes what is there.
+            _ if !may_serve || self.disk.path == SubmitPath::Lanes => None,
             // Past the software queue: waits for the driver's queue.
             Stack::Raw => Some(hctx.serve.enter()),
-            _ => hctx.serve.enter_within(self.disk.config.serve_wait_ns),
+            _ => hctx.serve.enter_within(self.disk.config.inside.wait_ns()),
         };
         if let Some(mut serving) = entered {
             if direct::is_plain(self, &mut serving, list) {
@@ -57,7 +58,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     /// queue that no other hardware queue takes from is private to whoever serves, and passed by.
     #[inline(always)]
     fn stage(&mut self, ctx: u16, list: &mut BioList<M>, serve: &mut Serve<M>) {
-        if self.disk.path != SubmitPath::Queues {
+        if !self.disk.path.takes_software_queue() {
             if self.disk.config.stack != Stack::Raw {
                 M::work(Stage::Insert, list.len());
             }
@@ -236,7 +237,7 @@ impl<'a, M: Machine> Visit<'a, M> {
             sent += match self.disk.config.stack {
                 _ if serve.scheduling.is_some() => scheduled::dispatch(self, serve, now_ns),
                 Stack::Mq | Stack::Raw => self.dispatch_staged(serve, now_ns),
-                Stack::Sq => sq::dispatch(self, serve),
+                Stack::Sq => sq::dispatch(self, serve, now_ns),
             };
         }
         if sent > 0 {

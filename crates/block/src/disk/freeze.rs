@@ -105,6 +105,6 @@ fn worker_moves<M: Machine>(disk: &Disk<M>) -> u64 {
 /// Whether no queue holds anything.
 fn has_empty_queues<M: Machine>(disk: &Disk<M>) -> bool {
     disk.ctxs.iter().all(|ctx| ctx.ctx.lock().is_empty())
-        && disk.sq.lock().queue.is_empty()
+        && disk.sq.lock().is_empty()
         && disk.hctxs.iter().all(HardwareQueue::is_empty)
 }

@@ -1,16 +1,21 @@
-//! `sq`: the single-queue design, one lock for insert, merge, remove and completion.
+//! `sq`: the single-queue design, one lock for merge, insert, remove and completion.
 //!
-//! Kept to be measured against (\[MQ\] problem statement): a request with its tag is taken when the
-//! bio comes (G), merged with the last one queued, removed one at a time for the driver, and ended
-//! one at a time, each under the one lock of the queue. Called by dispatch.rs and complete.rs,
-//! which have the rest of the path. Kernel counterpart: blk-core.c before 5.0, `blk_queue_bio`,
-//! `blk_fetch_request`.
+//! Kept to be measured against (\[MQ\] problem statement). Each submitter takes the lock of the
+//! queue to merge its bio or to get a request with its tag (G), again to insert what it got and to
+//! fetch the first of the queue, again after each request that it handed to the driver, whoever
+//! submitted that, and once for each request that it ends: four times for an I/O that comes alone.
+//! Several submitters are inside at once if the driver allows it (`Driver::is_immediate`), each
+//! with a hardware queue of its own in front of the same tags; else whoever serves the one hardware
+//! queue hands over for all. Called by member.rs, dispatch.rs and complete.rs, which have the rest
+//! of the path. Kernel counterpart: blk-core.c before 5.0, `blk_queue_bio`,
+//! `blk_flush_plug_list`, `blk_fetch_request`, `blk_end_request_all`.
 
 use millrace_machine::{Counter, Lock, Machine, Stage};
 
 use crate::bio::Op;
 use crate::chain::merge::try_merge;
 use crate::chain::slot::{BioList, BioRef, Waited};
+use crate::disk::SingleQueue;
 use crate::disk::runner::Stamp;
 use crate::disk::visit::Visit;
 use crate::queue::Serve;
@@ -18,48 +23,108 @@ use crate::queue::request::RequestRef;
 use crate::queue::tag::{TagBatch, TagSet};
 use crate::trace::Action;
 
-/// Inserts each bio under the lock and runs the queue; what found no request stays in the list.
+/// Requests that a submitter has got and not yet inserted, at most: `BLK_MAX_REQUEST_COUNT`.
+const PLUGGED_MAX: usize = 16;
+
+/// Requests that a submitter has got and not yet inserted.
+struct Plugged<M: Machine> {
+    requests: [Option<RequestRef<M>>; PLUGGED_MAX],
+    len: usize,
+}
+
+/// Gets a request for each bio, inserts them and runs the queue; what found no request stays in the
+/// list.
 pub(crate) fn submit<M: Machine>(visit: &mut Visit<'_, M>, list: &mut BioList<M>) {
     let now_ns = M::now();
+    let mut plugged = Plugged { requests: [const { None }; PLUGGED_MAX], len: 0 };
+    let mut refused = false;
     while let Some(bio) = list.pop_front() {
-        if let Err(bio) = insert(visit, bio, now_ns) {
+        if let Err(bio) = get(visit, bio, &mut plugged, now_ns) {
             list.push_front(bio);
+            refused = true;
+        }
+        if refused || list.is_empty() || plugged.len == PLUGGED_MAX {
+            insert(visit, &mut plugged);
+        }
+        if refused {
             break;
         }
     }
-    if !visit.may_serve() {
-        // So that the owner sees it in its last look before it sleeps.
-        visit.hctx.mark_pending(0);
-    }
-    visit.kick();
 }
 
-fn insert<M: Machine>(
+/// Inserts what was plugged and runs the queue.
+fn insert<M: Machine>(visit: &mut Visit<'_, M>, plugged: &mut Plugged<M>) {
+    let entered = if visit.may_serve() { visit.hctx.serve.try_enter() } else { None };
+    let Some(mut serving) = entered else {
+        visit.disk.sq.lock().take_in(plugged);
+        if !visit.may_serve() {
+            // So that the owner sees it in its last look before it sleeps.
+            visit.hctx.mark_pending(0);
+        }
+        return visit.kick();
+    };
+    let serve: &mut Serve<M> = &mut serving;
+    let mut single = visit.disk.sq.lock();
+    single.take_in(plugged);
+    if serve.requeued.is_empty() && serve.queue.is_some() && !serve.quiesced {
+        // The queue is run under the same hold.
+        serve.requeued.extend(fetch(visit, &mut single));
+    }
+    drop(single);
+    visit.serve(serving);
+}
+
+/// Takes the first request out of the queue for the driver.
+fn fetch<M: Machine>(visit: &Visit<'_, M>, single: &mut SingleQueue<M>) -> Option<RequestRef<M>> {
+    let mut rq = single.queue.pop_front()?;
+    single.in_flight += 1;
+    M::work(Stage::Dispatch, 1);
+    rq.touch();
+    rq.hctx = visit.hctx.number;
+    Some(rq)
+}
+
+impl<M: Machine> SingleQueue<M> {
+    /// Whether no request waits in it, or is about to.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.plugged == 0
+    }
+
+    /// Puts what was plugged at the queue's end.
+    fn take_in(&mut self, plugged: &mut Plugged<M>) {
+        M::work(Stage::Insert, plugged.len as u32);
+        let all = plugged.requests[..plugged.len].iter_mut();
+        self.queue.extend(all.filter_map(Option::take));
+        self.plugged -= plugged.len as u32;
+        plugged.len = 0;
+    }
+}
+
+/// Merges a bio with a request, or gets one for it; a flush goes its own way.
+fn get<M: Machine>(
     visit: &mut Visit<'_, M>,
-    mut bio: BioRef<M>,
+    bio: BioRef<M>,
+    plugged: &mut Plugged<M>,
     now_ns: u64,
 ) -> Result<(), BioRef<M>> {
     let hctx = visit.hctx;
     if bio.op() == Op::Flush {
-        // Flushes wait apart, as they did: the lock of their list is the software queue's.
-        let mut ctx = visit.disk.ctxs[0].ctx.lock();
-        if ctx.frozen {
-            return Err(bio);
-        }
-        visit.trace().slot(Action::Insert, &bio);
-        bio.mark_inserted(now_ns);
-        ctx.list(0).push_back(bio);
-        hctx.mark_pending(0);
-        return Ok(());
+        return wait_apart(visit, bio, now_ns);
     }
+    // With what is plugged the kernel merges before it takes the lock (`attempt_plug_merge`).
+    let last = plugged.len.checked_sub(1).and_then(|last| plugged.requests[last].as_mut());
+    let bio = match last {
+        Some(last) => merge(visit, last, bio, now_ns),
+        None => Some(bio),
+    };
+    let Some(bio) = bio else { return Ok(()) };
     let disk = visit.disk;
     let mut single = disk.sq.lock();
     if single.frozen {
         return Err(bio);
     }
-    // All of it inside the lock, as it was: search for a request, accounting, insertion.
+    // All of it inside the lock, as it was: search for a request, accounting.
     M::work(Stage::Submit, 1);
-    M::work(Stage::Insert, 1);
     let bio = match single.queue.back_mut() {
         Some(last) => merge(visit, last, bio, now_ns),
         None => Some(bio),
@@ -67,7 +132,7 @@ fn insert<M: Machine>(
     let Some(mut bio) = bio else { return Ok(()) };
     // Queued requests have tags: no more of them than the drive takes, or they would keep
     // those of other drives.
-    let held = single.queue.len() as u32 + single.in_flight;
+    let held = single.queue.len() as u32 + single.plugged + single.in_flight;
     let taken = match held < hctx.depth_max {
         true => hctx.tags.take_one(&mut visit.run.hint),
         false => None,
@@ -81,14 +146,35 @@ fn insert<M: Machine>(
         }
         return Err(bio);
     };
+    single.plugged += 1;
+    drop(single);
     // The tag is taken here, so this is G, too.
     visit.trace().record_get(&bio, now_ns);
     visit.trace().slot(Action::Insert, &bio);
     bio.mark_admitted(now_ns);
     bio.mark_inserted(now_ns);
     rq.touch();
-    rq.fill_waited(bio, 0, visit.disk.flags_taken);
-    single.queue.push_back(rq);
+    rq.fill_waited(bio, hctx.number, visit.disk.flags_taken);
+    plugged.requests[plugged.len] = Some(rq);
+    plugged.len += 1;
+    Ok(())
+}
+
+/// Flushes wait apart, as they did: the lock of their list is the software queue's.
+fn wait_apart<M: Machine>(
+    visit: &mut Visit<'_, M>,
+    mut bio: BioRef<M>,
+    now_ns: u64,
+) -> Result<(), BioRef<M>> {
+    let hctx = visit.hctx;
+    let mut ctx = visit.disk.ctxs[0].ctx.lock();
+    if ctx.frozen {
+        return Err(bio);
+    }
+    visit.trace().slot(Action::Insert, &bio);
+    bio.mark_inserted(now_ns);
+    ctx.list(hctx.number).push_back(bio);
+    hctx.mark_pending(0);
     Ok(())
 }
 
@@ -108,28 +194,25 @@ fn merge<M: Machine>(
         visit.stats.count_merge(chain.op());
         visit.trace().merged(kind, &chain);
     }
-    rq.fill_waited(chain, 0, visit.disk.flags_taken);
+    let hctx = rq.hctx;
+    rq.fill_waited(chain, hctx, visit.disk.flags_taken);
     merged.err()
 }
 
-/// Removes one request after another under the lock and hands it to the driver.
-pub(crate) fn dispatch<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>) -> u32 {
-    let mut sent = visit.dispatch_staged(serve, 0);
-    let mut now_ns = 0;
+/// Fetches one request after another under the lock and hands it to the driver.
+pub(crate) fn dispatch<M: Machine>(
+    visit: &mut Visit<'_, M>,
+    serve: &mut Serve<M>,
+    mut now_ns: u64,
+) -> u32 {
+    let mut sent = visit.dispatch_staged(serve, now_ns);
     // Until the driver is too busy, perhaps for a flush already.
     while serve.requeued.is_empty() {
-        let rq = {
-            let mut single = visit.disk.sq.lock();
-            let rq = single.queue.pop_front();
-            single.in_flight += u32::from(rq.is_some());
-            M::work(Stage::Dispatch, rq.is_some().into());
-            rq
-        };
+        let rq = fetch(visit, &mut visit.disk.sq.lock());
         let Some(rq) = rq else { break };
         if now_ns == 0 || visit.run.stamp == Stamp::Io {
             now_ns = M::now();
         }
-        rq.touch();
         sent += u32::from(visit.issue(serve, rq, now_ns));
     }
     sent

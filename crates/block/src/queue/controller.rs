@@ -113,6 +113,12 @@ pub(crate) struct QueueTags<M: Machine> {
     pub(crate) depth_max: Option<u32>,
 }
 
+impl<M: Machine> Clone for QueueTags<M> {
+    fn clone(&self) -> Self {
+        QueueTags { tags: Arc::clone(&self.tags), depth_max: self.depth_max }
+    }
+}
+
 /// What a drive's settings say of its tags.
 #[derive(Clone, Copy)]
 pub(crate) struct TagSettings<'a, M: Machine> {
@@ -139,6 +145,17 @@ const DEPTH_MAX: u32 = 65_536;
 /// Tags that a queue may use by its drive alone.
 fn own_depth(queue_depth: Option<u32>, hw: HwQueues) -> u32 {
     queue_depth.unwrap_or(hw.depth).clamp(1, hw.depth.clamp(1, DEPTH_MAX))
+}
+
+/// The tags of each lane, which shares them with the lanes that have the same number in `lanes`.
+pub(crate) fn lane_tags<M: Machine>(
+    settings: TagSettings<'_, M>,
+    hw: HwQueues,
+    lanes: &[usize],
+) -> Vec<QueueTags<M>> {
+    let queues = lanes.iter().max().map_or(0, |last| last + 1);
+    let queues = queue_tags(settings, hw, queues);
+    lanes.iter().map(|queue| queues[*queue].clone()).collect()
 }
 
 /// The tags of each of `hctxs` hardware queues: the drive's, within the controller's.

@@ -164,6 +164,13 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn map(&self, ctx: usize, ctxs: usize, hctxs: usize) -> usize {
         ctx * hctxs / ctxs
     }
+    /// Whether the `poll` of a queue that follows its `commit_rqs` names all that was handed over:
+    /// nothing is in flight in a queue that nobody is inside. Several threads may then be inside a
+    /// hardware queue at once, each with a driver's queue of its own (`Inside::Each`); for a drive
+    /// whose queues any thread may run.
+    fn is_immediate(&self) -> bool {
+        false
+    }
     /// Opens queue `index` with `depth` tags; on the owner's thread if the kind says so.
     ///
     /// # Errors

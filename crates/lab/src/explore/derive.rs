@@ -74,6 +74,7 @@ impl Scenario {
         scenario.be_scheduled(&mut Random::new(seed, 5));
         scenario.be_grouped(&mut Random::new(seed, 6));
         scenario.be_fair(&mut Random::new(seed, 7));
+        scenario.be_immediate(&mut Random::new(seed, 8));
         scenario
     }
 
@@ -146,6 +147,26 @@ impl Scenario {
             let cpu = random.within(0, self.machine.cpus() - 1);
             self.disturbances.push(Disturbance { at_us, cpu, what });
         }
+    }
+}
+
+impl Scenario {
+    /// Decides whether the drives complete at once, and whether several threads are inside their
+    /// queues then; by chances of its own: other scenarios stay as they are.
+    fn be_immediate(&mut self, random: &mut Random) {
+        if self.fair || self.has_owned() || !random.per_mille(150) {
+            return;
+        }
+        self.layer.immediate = true;
+        for drive in &mut self.drives {
+            let FaultSpec { errors, bad, dead_us, .. } = drive.faults;
+            drive.faults = FaultSpec { errors, bad, dead_us, ..FaultSpec::default() };
+        }
+        let enough = self.drives.iter().all(|drive| u32::from(drive.queues) >= self.machine.cpus());
+        let alone = self.layer.shared_tags && self.drives.iter().any(|drive| drive.drive_tags);
+        let apart = self.layer.stack != StackSpec::Sq && self.serving.is_inline();
+        let apart = apart && enough && !alone;
+        self.layer.each = apart && !self.is_scheduled() && random.per_mille(800);
     }
 }
 
@@ -252,6 +273,8 @@ fn layer(random: &mut Random, drives: &[DriveSpec]) -> LayerSpec {
         stamp_each: random.per_mille(150),
         traced: random.per_mille(150),
         shared_tags: drives.len() > 1 && random.per_mille(200),
+        immediate: false,
+        each: false,
     }
 }
 

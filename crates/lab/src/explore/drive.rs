@@ -23,6 +23,8 @@ pub(super) struct Drive {
     pub(super) number: usize,
     pub(super) spec: DriveSpec,
     pub(super) judge: SharedJudge,
+    /// It completes at once.
+    pub(super) immediate: bool,
 }
 
 impl Driver<Simulated> for Drive {
@@ -44,12 +46,17 @@ impl Driver<Simulated> for Drive {
         HwQueues { count: self.spec.queues, depth: self.spec.depth, kind, tags }
     }
 
+    fn is_immediate(&self) -> bool {
+        self.immediate
+    }
+
     fn open_queue(&self, _: u16, depth: u32) -> Result<Box<dyn DriverQueue<Simulated>>, Error> {
         Ok(Box::new(Queue {
             drive: self.number,
             limits: self.spec.limits.limits(),
             depth,
             judge: Arc::clone(&self.judge),
+            immediate: self.immediate,
             inside: Vec::new(),
             given_up: 0,
         }))
@@ -81,6 +88,7 @@ struct Queue {
     limits: QueueLimits,
     depth: u32,
     judge: SharedJudge,
+    immediate: bool,
     inside: Vec<Inside>,
     /// How many of them were given up.
     given_up: usize,
@@ -92,7 +100,7 @@ impl DriverQueue<Simulated> for Queue {
         let shared = Arc::clone(&self.judge);
         let mut judge = hold(&shared);
         let judge = &mut *judge;
-        if judge.media[self.drive].is_busy() {
+        if !self.immediate && judge.media[self.drive].is_busy() {
             // Busy until a completion: only if one is to come.
             let waits = self.inside.len() > self.given_up && judge.media[self.drive].coin();
             return if waits { Dispatch::DeviceBusy } else { Dispatch::HostBusy };
@@ -114,7 +122,10 @@ impl DriverQueue<Simulated> for Queue {
         let nr = u64::from(rq.nr_sectors());
         let media = &mut judge.media[self.drive];
         let fate = media.fate(rq.op(), rq.sector(), nr);
-        let done_ns = media.after_stall(now_ns + fate.takes_ns);
+        let done_ns = match self.immediate {
+            true => now_ns,
+            false => media.after_stall(now_ns + fate.takes_ns),
+        };
         media.inside += 1;
         let covered = if rq.op() == Op::Flush { media.begin_flush() } else { Vec::new() };
         judge.hold_memory(&memory);

@@ -8,8 +8,8 @@ use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{
-    Controller, ControllerConfig, Disk, DiskConfig, Event, Layout, OpSnapshot, QueueKind, Sharing,
-    TraceSink, Volume,
+    Controller, ControllerConfig, Disk, DiskConfig, Event, Inside, Layout, OpSnapshot, QueueKind,
+    Sharing, TraceSink, Volume,
 };
 use millrace_machine::{
     CpuId, Doorbell, Machine, Parker, SimError, Simulated, Simulation, Thread, Word,
@@ -270,7 +270,7 @@ impl TraceSink for Sink {
     }
 }
 
-fn build(scenario: &Scenario, judge: &SharedJudge) -> Arc<Volume<Simulated>> {
+fn build(scenario: &Scenario, shared_judge: &SharedJudge) -> Arc<Volume<Simulated>> {
     let groups = scenario.open_groups();
     let layer = &scenario.layer;
     let depth = scenario.drives.iter().map(|drive| drive.depth).min().unwrap_or(1);
@@ -283,8 +283,10 @@ fn build(scenario: &Scenario, judge: &SharedJudge) -> Arc<Volume<Simulated>> {
     let shared = || Controller::new(controller()).expect("a checked scenario");
     let shared = layer.shared_tags.then(shared);
     let disk = |(number, spec): (usize, &super::scenario::DriveSpec)| {
-        let drive = Drive { number, spec: spec.clone(), judge: Arc::clone(judge) };
-        let trace = layer.traced.then(|| Arc::new(Sink(Arc::clone(judge))) as Arc<dyn TraceSink>);
+        let (spec, judge, immediate) = (spec.clone(), Arc::clone(shared_judge), layer.immediate);
+        let drive = Drive { number, spec, judge, immediate };
+        let trace =
+            layer.traced.then(|| Arc::new(Sink(Arc::clone(shared_judge))) as Arc<dyn TraceSink>);
         let config = DiskConfig {
             name: format!("drive{number}"),
             stack: layer.stack.into(),
@@ -293,7 +295,10 @@ fn build(scenario: &Scenario, judge: &SharedJudge) -> Arc<Volume<Simulated>> {
             queue_depth: None,
             timeout_ns: u64::from(layer.timeout_us) * NS_PER_US,
             // Not at all, a little, or as long as by default.
-            serve_wait_ns: scenario.seed % 3 * 1_000,
+            inside: match layer.each {
+                true => Inside::Each,
+                false => Inside::One { wait_ns: scenario.seed % 3 * 1_000 },
+            },
             io_threads: scenario.channels.len() as u16,
             worker: workers::cpu_of(scenario, number),
             controller: shared.clone(),

@@ -105,6 +105,13 @@ pub struct LayerSpec {
     pub traced: bool,
     /// All drives share one tag set.
     pub shared_tags: bool,
+    /// The drives complete at once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub immediate: bool,
+    /// Several threads are inside a hardware queue at the same time; for drives that complete at
+    /// once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub each: bool,
 }
 
 /// How drives are joined.
@@ -427,7 +434,7 @@ impl Scenario {
     }
 
     /// Whether some drive has a scheduler at some time.
-    fn is_scheduled(&self) -> bool {
+    pub(super) fn is_scheduled(&self) -> bool {
         self.disturbances.iter().any(|d| matches!(d.what, What::Schedule(..)))
     }
 

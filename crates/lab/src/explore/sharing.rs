@@ -71,6 +71,8 @@ impl Scenario {
             stamp_each: false,
             traced: false,
             shared_tags: false,
+            immediate: false,
+            each: false,
         };
         self.drives.truncate(1);
         let drive = &mut self.drives[0];

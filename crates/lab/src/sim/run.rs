@@ -208,6 +208,7 @@ fn volumes_of<M: Host>(
             stack: plan.stack,
             software_queues: plan.software_queues,
             hardware_queues: plan.hardware_queues,
+            inside: plan.service.inside,
             controller,
             ..DiskConfig::default()
         };

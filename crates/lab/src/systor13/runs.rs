@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use millrace_block::{Layout, Spread, Stack, Stamp};
+use millrace_block::{Inside, Layout, Spread, Stack, Stamp};
 use millrace_machine::Model;
 
 use super::Part;
@@ -73,6 +73,15 @@ impl Curve {
         }
     }
 
+    /// In the kernel all CPUs of a hardware queue were inside at once. Millrace's own way is to let
+    /// one in, as on the machine of today.
+    fn inside(&self) -> Inside {
+        match self.stack == Stack::Mq && self.machine != TODAY {
+            true => Inside::Each,
+            false => Inside::ONE,
+        }
+    }
+
     /// A point in words.
     fn task(&self, cores: u32) -> String {
         let (name, machine, interface) = (name_of(self.stack), self.machine, self.interface);
@@ -86,7 +95,7 @@ impl Curve {
         SimPlan {
             drives: vec!["null:size=1t".parse().expect("a drive in order")],
             layout: Layout::Linear,
-            service: Service::default(),
+            service: Service { inside: self.inside(), ..Service::default() },
             stack: self.stack,
             software_queues: self.software_queues,
             hardware_queues: self.hardware_queues,

@@ -13,7 +13,7 @@ use millrace::{
     ControllerConfig, Layout, SchedulerKind, Serving, ServingConfig, Spec, Spread, Stack, Stamp,
     Words,
 };
-use millrace_block::{TRACE_RING_EVENTS, TraceStamp};
+use millrace_block::{Inside, TRACE_RING_EVENTS, TraceStamp};
 use millrace_clients::vhost::Wait;
 use millrace_drives::controller_config;
 use millrace_lab::Rw;
@@ -158,6 +158,11 @@ pub struct MachineArgs {
     /// that polls)
     #[arg(long, value_name = "WHO", default_value = "submitter", requires = "machine")]
     pub irq: Irq,
+    /// With --machine or --locks, which threads may be inside a hardware queue of --stack mq: one
+    /// (a latecomer leaves its work to that one), each (all at once, as in the kernel; for drives
+    /// that complete at once: null, ram)
+    #[arg(long, value_name = "WHO", default_value = "one", value_parser = word::<Inside>)]
+    pub inside: Inside,
     /// Report what each lock did, and where it was taken; `millrace locks --help` explains the
     /// columns; for drives null, ram and model
     #[arg(long, conflicts_with_all = ["connect", "verify"])]

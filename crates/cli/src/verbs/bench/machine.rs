@@ -103,6 +103,7 @@ pub fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<S
                     apart: false,
                     scheduler: row.scheduler,
                     nomerges: false,
+                    inside: args.machine.inside,
                 },
                 stack: row.stack,
                 software_queues: row.software_queues,

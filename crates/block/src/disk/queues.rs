@@ -1,0 +1,154 @@
+//! How many queues a disk has, whose they are, and how a batch gets through them.
+//!
+//! From the disk's settings, what the driver has, and the machine; asked once, by `Disk::new`.
+
+use alloc::boxed::Box;
+
+use millrace_machine::{Machine, Topology};
+
+use crate::disk::{DiskConfig, Stack, SubmitPath};
+use crate::queue::controller::queue_tags;
+use crate::queue::driver::{HwQueues, QueueKind};
+use crate::queue::{HardwareQueue, Spread};
+
+/// Software and hardware queues of a disk.
+pub(crate) fn queue_counts<M: Machine>(
+    config: &DiskConfig<M>,
+    hw: HwQueues,
+    topology: &Topology,
+    threads: u16,
+) -> (usize, usize) {
+    if config.stack == Stack::Sq {
+        return (1, 1);
+    }
+    let wanted = match (hw.kind, config.hardware_queues) {
+        (QueueKind::OwnerOnly, Spread::Core) => threads.into(),
+        (_, spread) => spread.count(topology, threads),
+    };
+    (config.software_queues.count(topology, threads), wanted.clamp(1, hw.count.max(1).into()))
+}
+
+/// The hardware queues of a disk that has so many software and hardware queues.
+pub(crate) fn hardware_queues<M: Machine>(
+    config: &DiskConfig<M>,
+    hw: HwQueues,
+    (ctxs, hctxs): (usize, usize),
+) -> Box<[HardwareQueue<M>]> {
+    let tags = queue_tags(config.tag_settings(), hw, hctxs).into_iter();
+    let queue = |(tags, number)| HardwareQueue::new(number, hw.kind, ctxs, tags);
+    tags.zip(0..).map(queue).collect()
+}
+
+/// The hardware queue of a worker: one more than the I/O threads have, or the one of its CPU.
+pub(crate) fn worker_queue<M: Machine>(
+    config: &DiskConfig<M>,
+    hw: HwQueues,
+    topology: &Topology,
+    shared: usize,
+) -> Option<u16> {
+    let cpu = config.worker.filter(|_| config.stack != Stack::Sq)?;
+    let (place, node) = (topology.index_of(cpu), topology.node_of(cpu).0 as usize);
+    match hw.kind {
+        QueueKind::OwnerOnly if shared < usize::from(hw.count) => Some(shared as u16),
+        QueueKind::OwnerOnly => None,
+        QueueKind::AnyThread if M::THREADS_MOVE => Some(shared as u16 - 1),
+        QueueKind::AnyThread => Some(config.hardware_queues.index(place, node, shared) as u16),
+    }
+}
+
+/// Whether software and hardware queues are pairs.
+pub(crate) fn one_to_one<M: Machine>(config: &DiskConfig<M>, ctxs: usize, hctxs: usize) -> bool {
+    let same = config.software_queues == config.hardware_queues;
+    same && config.software_queues == Spread::Core && ctxs == hctxs
+}
+
+/// How batches get to the driver of a disk without lanes that has so many software queues, and
+/// hardware queues for all.
+pub(crate) fn path_of<M: Machine>(
+    config: &DiskConfig<M>,
+    (ctxs, hctxs): (usize, usize),
+    first: &HardwareQueue<M>,
+) -> SubmitPath {
+    match config.stack {
+        Stack::Mq if !one_to_one(config, ctxs, hctxs) => SubmitPath::Queues,
+        Stack::Sq => SubmitPath::Queues,
+        Stack::Mq | Stack::Raw if config.trace.is_some() => SubmitPath::Bypass,
+        // The short way does not count what is in flight.
+        Stack::Mq | Stack::Raw if first.depth_max != u32::MAX => SubmitPath::Bypass,
+        Stack::Mq | Stack::Raw => SubmitPath::Direct,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::driver::TagScope;
+    use millrace_machine::{CpuId, Native, Simulated};
+
+    fn spread<M: Machine>(software: Spread, hardware: Spread) -> DiskConfig<M> {
+        DiskConfig {
+            software_queues: software,
+            hardware_queues: hardware,
+            worker: Some(CpuId(5)),
+            ..DiskConfig::default()
+        }
+    }
+
+    fn queues(kind: QueueKind, count: u16) -> HwQueues {
+        HwQueues { count, depth: 8, kind, tags: TagScope::PerQueue }
+    }
+
+    #[test]
+    fn there_are_as_many_queues_as_their_spread_says_within_what_the_driver_has() {
+        use QueueKind::{AnyThread, OwnerOnly};
+        use Spread::{Core, Node, One};
+        let topology = Topology::uniform(2, 4);
+        for (spreads, hw, threads, expected) in [
+            ((Core, Core), queues(AnyThread, 64), 0, (8, 8)),
+            ((Core, Core), queues(AnyThread, 3), 0, (8, 3)),
+            ((Core, Core), queues(AnyThread, 0), 0, (8, 1)),
+            ((Core, Core), queues(AnyThread, 64), 11, (11, 11)),
+            ((Node, One), queues(AnyThread, 64), 0, (2, 1)),
+            ((One, Node), queues(AnyThread, 64), 0, (1, 2)),
+            // One for each thread that owns one.
+            ((Core, Core), queues(OwnerOnly, 64), 3, (8, 3)),
+            ((Core, Node), queues(OwnerOnly, 64), 3, (8, 2)),
+        ] {
+            let config = spread::<Native>(spreads.0, spreads.1);
+            assert_eq!(queue_counts(&config, hw, &topology, threads), expected, "{spreads:?}");
+            let sq = DiskConfig { stack: Stack::Sq, ..config };
+            assert_eq!(queue_counts(&sq, hw, &topology, threads), (1, 1));
+        }
+    }
+
+    #[test]
+    fn a_worker_has_a_queue_more_than_the_threads_or_the_last_or_that_of_its_cpu() {
+        let topology = Topology::uniform(2, 4);
+        let (owned, shared) = (queues(QueueKind::OwnerOnly, 4), queues(QueueKind::AnyThread, 8));
+        let (core, node) = (Spread::Core, Spread::Node);
+        let native = spread::<Native>(core, core);
+        assert_eq!(worker_queue(&native, owned, &topology, 3), Some(3));
+        assert_eq!(worker_queue(&native, owned, &topology, 4), None);
+        assert_eq!(worker_queue(&native, shared, &topology, 8), Some(7));
+        assert_eq!(worker_queue(&native, shared, &topology, 1), Some(0));
+        let pinned = spread::<Simulated>(core, core);
+        assert_eq!(worker_queue(&pinned, shared, &topology, 8), Some(5));
+        assert_eq!(worker_queue(&pinned, shared, &topology, 3), Some(2));
+        assert_eq!(worker_queue(&spread::<Simulated>(core, node), shared, &topology, 2), Some(1));
+        for none in [
+            DiskConfig { worker: None, ..spread::<Native>(core, core) },
+            DiskConfig { stack: Stack::Sq, ..spread(core, core) },
+        ] {
+            assert_eq!(worker_queue(&none, owned, &topology, 3), None);
+        }
+    }
+
+    #[test]
+    fn queues_are_pairs_only_if_both_are_spread_over_cores_and_equally_many() {
+        let both = spread::<Native>;
+        assert!(one_to_one(&both(Spread::Core, Spread::Core), 4, 4));
+        assert!(!one_to_one(&both(Spread::Core, Spread::Core), 4, 2));
+        assert!(!one_to_one(&both(Spread::Core, Spread::Node), 4, 4));
+        assert!(!one_to_one(&both(Spread::Node, Spread::Node), 4, 4));
+    }
+}

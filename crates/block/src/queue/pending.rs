@@ -1,0 +1,117 @@
+//! `Pending`: which software queues have something for a hardware queue.
+//!
+//! A bit for each software queue, set after the insertion and taken by whoever serves. Ways into
+//! one hardware queue that several threads use (`Inside::Each`) share their words, 64 bits each;
+//! each of them looks at its own bit alone. Owned by a `HardwareQueue`. Kernel counterpart:
+//! `hctx->ctx_map`.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use millrace_machine::{Machine, Order, Word};
+
+/// Software queues that have something.
+pub(crate) struct Pending<M: Machine> {
+    words: Arc<[M::Word]>,
+    /// The bit of a way in that is one of several, and the software queue that it stands for.
+    own: Option<(u64, usize)>,
+}
+
+impl<M: Machine> Pending<M> {
+    /// None of `ctxs`.
+    pub(crate) fn new(ctxs: usize) -> Self {
+        Pending { words: (0..ctxs.div_ceil(64)).map(|_| M::Word::new(0)).collect(), own: None }
+    }
+
+    /// The part of each of several ways into hardware queues: for each its hardware queue and the
+    /// software queue that it takes from.
+    pub(crate) fn of_lanes(lanes: &[(usize, usize)]) -> Vec<Self> {
+        let mut words = Vec::new();
+        let part = |(queue, ctx): &(usize, usize)| {
+            let before = words.iter().filter(|(of, _)| of == queue).count();
+            let open = words.iter().rev().find(|(of, _)| of == queue);
+            let word: Arc<[M::Word]> = match open {
+                Some((_, word)) if before % 64 != 0 => Arc::clone(word),
+                _ => Arc::new([M::Word::new(0)]),
+            };
+            words.push((*queue, Arc::clone(&word)));
+            Pending { words: word, own: Some((1 << (before % 64), *ctx)) }
+        };
+        lanes.iter().map(part).collect()
+    }
+
+    /// Software queue `ctx` has something.
+    pub(crate) fn mark(&self, ctx: usize) {
+        let (word, bit) = match self.own {
+            None => (&self.words[ctx / 64], 1u64 << (ctx % 64)),
+            Some((bit, _)) => (&self.words[0], bit),
+        };
+        // Release pairs with the Acquire of `take`; the insertion is under the lock anyway.
+        word.fetch_or(bit, Order::Release);
+    }
+
+    /// Calls `f` for each software queue that has something, and forgets them.
+    #[inline]
+    pub(crate) fn take(&self, mut f: impl FnMut(usize)) {
+        for (index, word) in self.words.iter().enumerate() {
+            // Relaxed: a look; latecomers flag the serve lock or ring the bell.
+            if word.load(Order::Relaxed) == 0 {
+                continue;
+            }
+            if let Some((bit, ctx)) = self.own {
+                // Acquire pairs with the Release of `mark`.
+                if word.fetch_and(!bit, Order::Acquire) & bit != 0 {
+                    f(ctx);
+                }
+                return;
+            }
+            // Acquire pairs with the Release of `mark`.
+            let mut bits = word.swap(0, Order::Acquire);
+            while bits != 0 {
+                f(index * 64 + bits.trailing_zeros() as usize);
+                bits &= bits - 1;
+            }
+        }
+    }
+
+    /// Whether any software queue has something.
+    #[inline]
+    pub(crate) fn is_any(&self) -> bool {
+        let mask = self.own.map_or(u64::MAX, |(bit, _)| bit);
+        // Relaxed: ordered by the fence of `Doorbell::arm` where it decides about sleeping.
+        self.words.iter().any(|word| word.load(Order::Relaxed) & mask != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use millrace_machine::Native;
+
+    fn taken(pending: &Pending<Native>) -> Vec<usize> {
+        let mut all = Vec::new();
+        pending.take(|ctx| all.push(ctx));
+        all
+    }
+
+    #[test]
+    fn ways_into_one_queue_see_their_own_software_queue_alone() {
+        let lanes: Vec<_> = (0..70).map(|lane| (lane % 2, lane)).collect();
+        let parts = Pending::<Native>::of_lanes(&lanes);
+        [3, 5, 69].iter().for_each(|lane| parts[*lane].mark(*lane));
+        assert!(parts[3].is_any() && !parts[1].is_any());
+        assert_eq!([1, 3, 3].map(|lane| taken(&parts[lane])), [vec![], vec![3], vec![]]);
+        assert_eq!((taken(&parts[5]), taken(&parts[69])), (vec![5], vec![69]));
+        let shared = |a: usize, b: usize| Arc::ptr_eq(&parts[a].words, &parts[b].words);
+        assert!(shared(1, 69) && shared(0, 68) && !shared(0, 1));
+    }
+
+    #[test]
+    fn a_whole_queue_finds_what_was_marked_once() {
+        let pending = Pending::<Native>::new(130);
+        [0, 64, 129].iter().for_each(|ctx| pending.mark(*ctx));
+        assert!(pending.is_any());
+        assert_eq!((taken(&pending), taken(&pending)), (vec![0, 64, 129], vec![]));
+    }
+}
