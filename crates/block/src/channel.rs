@@ -111,6 +111,7 @@ impl<M: Machine> Channel<M> {
         let share = volume.parts_for(config.depth) / drives;
         let bio_set = BioSet::new(parents + share * drives, bell);
         let checks = BioChecks::new(volume);
+        let number = members[0].route.number;
         for (at, member) in members.iter_mut().enumerate() {
             let first = parents + at * share;
             member.child_slots = ChildSlots::of(bio_set.handles(first..first + share));
@@ -118,8 +119,7 @@ impl<M: Machine> Channel<M> {
         let plug = checks.per_volume.then(|| Box::new(VolumePlug::new(volume)));
         let mut sub = Submission {
             members,
-            run: Runner::new(&bio_set, owner, config.stamp, volume.disks()[0].accounts.opened())
-                .accounting_to(&volume.tenants),
+            run: Runner::new(&bio_set, owner, config.stamp, number).accounting_to(&volume.tenants),
             free: bio_set.handles(0..parents),
             depth: config.depth,
             stalled: 0,

@@ -132,11 +132,6 @@ impl<M: Machine> Accounts<M> {
         self.rare.lock().failures.note(failure);
     }
 
-    /// Accounts opened so far: one or more a channel.
-    pub(crate) fn opened(&self) -> u32 {
-        self.ledger.lock().opened()
-    }
-
     /// An account for what the calling thread does through a hardware queue.
     pub(crate) fn open(&self, hctx: u16) -> Arc<DiskStats<M>> {
         self.ledger.lock().open(DiskStats::new(hctx))
@@ -485,7 +480,8 @@ impl<M: Machine> Disk<M> {
             }
             _ => self.route(place, node),
         };
-        (route, stats.open(DiskStats::new(route.hctx)))
+        let account = stats.open(DiskStats::new(route.hctx));
+        (Route { number: stats.opened(), ..route }, account)
     }
 
     /// Software and hardware queue of a submitter at position `place`, of the threads or the CPUs.
@@ -501,7 +497,7 @@ impl<M: Machine> Disk<M> {
             (Spread::Node, Spread::Core) => place % self.hctxs.len(),
             _ => self.driver.map(ctx, self.ctxs.len(), self.hctxs.len()),
         };
-        Route { ctx: ctx as u16, hctx: hctx as u16 }
+        Route { ctx: ctx as u16, hctx: hctx as u16, number: 0 }
     }
 }
 

@@ -72,6 +72,8 @@ impl Spread {
 pub(crate) struct Route {
     pub(crate) ctx: u16,
     pub(crate) hctx: u16,
+    /// How many submitters came before this one and with it: tells those of a queue apart.
+    pub(crate) number: u32,
 }
 
 /// Where bios wait.

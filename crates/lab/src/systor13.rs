@@ -63,7 +63,7 @@ const EXPERIMENT: Experiment<Part> = Experiment {
     parts: Part::NAMES,
 };
 
-const INTRO: [&str; 4] = [
+const INTRO: [&str; 5] = [
     "The block layer that serves volumes, unmodified, on modelled machines in virtual time: the \
      figures and tables of Bjorling, Axboe, Nellans and Bonnet, Linux Block IO: Introducing \
      Multi-queue SSD Access on Multi-core Systems, SYSTOR 2013.",
@@ -74,6 +74,10 @@ const INTRO: [&str; 4] = [
      in socket order; 32 I/Os in flight for each, submitted one by one as fio does by default, or \
      one at a time for latencies. Software queues per core, hardware queues per socket, unless a \
      figure says otherwise. Turbo, hyper-threading and C-states off.",
+    "With MQ several cores are inside a hardware queue at once, each calling the driver, and share \
+     its tags and its map of software queues; with SQ each submitter runs the queue itself under \
+     its lock, four times an I/O. Loads, stores and atomics have prices of their own, by distance \
+     and state. A line that many cores want goes to cores of the same socket first, within a bound.",
     "Not modelled: store buffers, prefetching, overlapping misses, memory bandwidth, the kernel's \
-     memory allocators. A line that many cores want is handed on in the order of their requests.",
+     memory allocators, other interrupts and threads of the system.",
 ];

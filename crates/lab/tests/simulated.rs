@@ -49,16 +49,16 @@ fn kiops(model: &Model, plan: &SimPlan) -> u64 {
 
 #[test]
 fn libaio_dips_when_a_second_socket_joins_and_the_ring_does_not() {
-    let model = machine("x5690").unwrap();
+    let model = machine("x7560").unwrap();
     // A call for each I/O, as the paper's programs made.
     let plan = |cpus, interface| SimPlan { batch: Some(1), ..plan(cpus, Stack::Mq, interface) };
-    let rates = |interface| [1, 6, 8].map(|cpus| kiops(&model, &plan(cpus, interface)));
+    let rates = |interface| [1, 8, 10].map(|cpus| kiops(&model, &plan(cpus, interface)));
     let libaio = rates(InterfaceKind::Libaio);
     let fixed = rates(InterfaceKind::LibaioFixed);
     let ring = rates(InterfaceKind::Ring);
-    assert!(libaio[1] > 4 * libaio[0] && libaio[2] < libaio[1] / 2, "{libaio:?}");
-    assert!(fixed[1] > 5 * fixed[0] && fixed[2] > 7 * fixed[0], "{fixed:?}");
-    assert!(ring[1] > 59 * ring[0] / 10 && ring[2] > 79 * ring[0] / 10, "{ring:?}");
+    assert!(libaio[1] > 5 * libaio[0] && libaio[2] < libaio[1] * 9 / 10, "{libaio:?}");
+    assert!(fixed[1] > 7 * fixed[0] && fixed[2] > fixed[1], "{fixed:?}");
+    assert!(ring[1] > 79 * ring[0] / 10 && ring[2] > 99 * ring[0] / 10, "{ring:?}");
     assert!(ring[0] > fixed[0] && fixed[0] > libaio[0], "{libaio:?} {fixed:?} {ring:?}");
 }
 
@@ -102,8 +102,8 @@ fn a_row_is_the_same_again_to_the_bit_and_in_every_build() {
 }
 
 /// What it is on the plain machine; differs as soon as the path of an I/O or its price does.
-const PINNED_IOPS: u64 = 12_754_530;
-const PINNED_EVENTS: u64 = 23_071;
+const PINNED_IOPS: u64 = 13_912_438;
+const PINNED_EVENTS: u64 = 22_974;
 
 #[test]
 fn rows_side_by_side_are_those_of_one_after_another() {
@@ -177,7 +177,7 @@ fn locks_have_rows_by_place_on_both_machines() {
         assert!(sum.acquisitions == taken && taken >= 3 * row.ios, "{queue:?}");
         let site = places[0].site.as_deref().unwrap();
         assert!(site.contains("block/src/disk/sq.rs:"), "{site}");
-        assert!(locks.iter().any(|lock| lock.name == "aio-counters"));
+        assert!(locks.iter().any(|lock| lock.name == "aio-ring"));
         let serve = locks.iter().find(|lock| lock.name == "serve").unwrap();
         assert!(serve.acquisitions > 0 && serve.hold_ns_max > 0, "{serve:?}");
     }

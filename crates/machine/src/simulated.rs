@@ -13,6 +13,7 @@ mod cpu;
 mod fabric;
 mod fairness;
 mod line;
+mod line_queue;
 mod lock;
 mod lock_table;
 mod meter;
@@ -27,6 +28,7 @@ mod still;
 mod thread;
 mod time;
 mod tournament;
+mod transfer;
 mod word;
 mod world;
 
@@ -37,12 +39,13 @@ pub use lock::{SimGuard, SimLock};
 pub use meter::SimMeter;
 pub use model::{
     CPUS_MAX, CacheCosts, Cost, CpuCosts, Fairness, Lines, Model, ModelError, Rate, SOCKETS_MAX,
-    Share, ThreadCosts, Wiring, WorkCosts,
+    Share, ThreadCosts, Turns, Wiring, WorkCosts,
 };
 pub use report::{BEGIN_NS, BlockedThread, CpuTimes, Report, SimError};
 pub use run::Simulation;
 pub use still::Still;
 pub use thread::{SimParker, SimThread};
+pub use transfer::Transfer;
 pub use word::{SimCounter, SimLine, SimWord};
 
 use self::time::PS_PER_NS;

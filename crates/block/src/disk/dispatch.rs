@@ -100,6 +100,11 @@ impl<'a, M: Machine> Visit<'a, M> {
         M::work(Stage::Insert, list.len());
         count_handed(self.disk, self.hctx.number, list.len());
         queue.list(self.hctx.number).append(list);
+        if self.disk.path == SubmitPath::Lanes {
+            // Under the lock, as `__blk_mq_insert_request` does.
+            self.hctx.mark_pending(ctx.into());
+            return true;
+        }
         drop(queue);
         self.hctx.mark_pending(ctx.into());
         true

@@ -301,13 +301,13 @@ impl MachineSpec {
     pub(super) fn model(&self) -> Model {
         let mut model = Model::plain(self.sockets, self.cores);
         let (cache, threads, work) = (&mut model.cache, &mut model.threads, &mut model.work);
-        let lines = [&mut cache.l1, &mut cache.socket, &mut cache.one_hop, &mut cache.two_hops];
+        let lines = [&mut cache.socket, &mut cache.one_hop, &mut cache.two_hops];
         let sleeps = [&mut threads.wake, &mut threads.wake_latency, &mut threads.context_switch];
         let stages = [&mut work.submit, &mut work.insert, &mut work.dispatch];
         let others = [&mut work.driver, &mut work.complete, &mut cache.memory];
-        for cost in lines {
-            cost.ns *= f64::from(self.cache_percent) / 100.0;
-        }
+        let percent = f64::from(self.cache_percent) / 100.0;
+        cache.l1.ns *= percent;
+        lines.into_iter().for_each(|transfer| transfer.scale(percent));
         for cost in sleeps {
             cost.ns *= f64::from(self.thread_percent) / 100.0;
         }

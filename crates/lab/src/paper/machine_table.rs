@@ -3,7 +3,7 @@
 //! Pure data out of a model, for the end of the page; every field of a model is in it.
 
 use millrace_machine::Model;
-use millrace_machine::simulated::{Cost, Lines, Rate, Share};
+use millrace_machine::simulated::{Cost, Lines, Rate, Share, Transfer, Turns};
 
 use crate::page::{Constant, MachineTable};
 
@@ -13,6 +13,19 @@ fn constant(name: &str, value: String, origin: &str) -> Constant {
 
 fn cost(name: &str, cost: &Cost) -> Constant {
     constant(name, format!("{} ns", cost.ns), &cost.origin)
+}
+
+fn transfer(name: &str, transfer: &Transfer) -> Constant {
+    let given = |what: &str, ns: Option<f64>| ns.map(|ns| format!(", {what} {ns}"));
+    let Transfer { ns, shared_ns, store_ns, atomic_ns, origin } = transfer;
+    let others = [given("shared", *shared_ns), given("store", *store_ns)];
+    let others = others.into_iter().chain([given("atomic", *atomic_ns)]).flatten();
+    let value = format!("load {ns}{} ns", others.collect::<String>());
+    constant(name, value, origin)
+}
+
+fn turns(name: &str, turns: &Turns) -> Constant {
+    constant(name, turns.turns.to_string(), &turns.origin)
 }
 
 fn rate(name: &str, rate: &Rate) -> Constant {
@@ -48,14 +61,15 @@ pub(crate) fn of(model: &Model) -> MachineTable {
         ),
         constants: [
             cost("line in the own cache", &cache.l1),
-            cost("line from another core of the socket", &cache.socket),
-            cost("line from one hop away", &cache.one_hop),
-            cost("line from two hops away", &cache.two_hops),
-            cost("line from the other board", &cache.board),
+            transfer("line from another core of the socket", &cache.socket),
+            transfer("line from one hop away", &cache.one_hop),
+            transfer("line from two hops away", &cache.two_hops),
+            transfer("line from the other board", &cache.board),
             cost("line from memory", &cache.memory),
             rate("link between sockets", &cache.link),
             rate("link between boards", &cache.board_link),
-            share("re-reads of a lock's line by its spinners", &cache.spinner),
+            share("re-reads of a lock's line that come before the next holder's", &cache.spinner),
+            turns("times that a contended line stays in a socket", &cache.near),
             cost("locked instruction, extra", &cpu.locked),
             cost("fence", &cpu.fence),
             cost("reading the clock", &cpu.clock_read),

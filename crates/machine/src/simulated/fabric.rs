@@ -7,8 +7,10 @@
 use std::vec;
 use std::vec::Vec;
 
-use super::model::{Cost, Model, Rate, Wiring};
-use super::time::{PS_PER_NS, picoseconds};
+use super::model::{Model, Rate, Wiring};
+use super::prices::{TransferPrices, Wanted};
+use super::time::PS_PER_NS;
+use super::transfer::Transfer;
 
 /// Bytes that a line takes on a link: its 64, and a header.
 const LINE_BYTES: u64 = 80;
@@ -23,7 +25,7 @@ const NONE: u16 = u16::MAX;
 /// From one socket to another.
 #[derive(Debug, Clone, Copy)]
 struct Path {
-    transfer_ps: u64,
+    prices: TransferPrices,
     /// Links crossed, first to last.
     links: [u16; 2],
 }
@@ -102,14 +104,20 @@ impl Fabric {
 
     /// Time of a transfer between two sockets with the links free.
     #[inline]
-    pub(super) fn transfer_ps(&self, from: usize, to: usize) -> u64 {
-        self.path(from, to).transfer_ps
+    pub(super) fn transfer_ps(&self, from: usize, to: usize, wanted: Wanted) -> u64 {
+        self.path(from, to).prices.of(wanted)
     }
 
     /// Sends `lines` lines at a time: how long they wait for links and take in all.
     #[inline]
-    pub(super) fn send(&mut self, now_ps: u64, from: usize, to: usize, lines: u64) -> u64 {
-        let Path { transfer_ps, links } = *self.path(from, to);
+    pub(super) fn send(
+        &mut self,
+        now_ps: u64,
+        (from, to): (usize, usize),
+        lines: u64,
+        wanted: Wanted,
+    ) -> u64 {
+        let Path { prices, links } = *self.path(from, to);
         let mut wait_ps = 0;
         for link in links.into_iter().take_while(|link| *link != NONE) {
             let link = &mut self.links[usize::from(link)];
@@ -117,7 +125,7 @@ impl Fabric {
             link.busy_until_ps = link.busy_until_ps.max(now_ps) + link.line_ps * lines;
             link.lines += lines;
         }
-        transfer_ps * lines + wait_ps
+        prices.of(wanted) * lines + wait_ps
     }
 
     /// What each link that was used carried.
@@ -143,7 +151,10 @@ impl Fabric {
 
 fn path(model: &Model, (from, to): (usize, usize), (sockets, per_board): (usize, usize)) -> Path {
     let cache = &model.cache;
-    let made = |cost: &Cost, links| Path { transfer_ps: picoseconds(cost), links };
+    let made = |transfer: &Transfer, links| Path {
+        prices: TransferPrices::new(transfer, &model.cpu.locked),
+        links,
+    };
     if from == to {
         return made(&cache.socket, [NONE; 2]);
     }

@@ -3,14 +3,15 @@
 //! A `LineState` lies beside each word, line and lock. Its fields are atomics only so that it may
 //! be shared; within a simulation one thread of the system touches it. It belongs to the simulation
 //! whose number it bears and is as new to any other: in no cache. States: in no cache; exclusive
-//! (dirty or not); shared by a set. Transfers of one line are serialised by its `busy_until`. Left
-//! out: capacity misses, prefetching, store buffers, and the overlap of several misses.
+//! (dirty or not); shared by a set. Transfers of one line are serialised by its `busy_until`;
+//! a CPU that wants it meanwhile waits for its turn first (line_queue.rs). Left out: capacity
+//! misses, prefetching, store buffers, and the overlap of several misses.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::fabric::Fabric;
 use super::model::Model;
-use super::prices::LinePrices;
+use super::prices::{LinePrices, Wanted};
 
 /// No CPU holds the line.
 const NOBODY: u32 = u32::MAX;
@@ -67,6 +68,8 @@ pub(super) struct LineState {
     holder: AtomicU32,
     /// List of the threads that wait for a write to it; 0: none.
     pub(super) watch: AtomicU32,
+    /// List of the threads that wait for their turn; 0: there never were any.
+    pub(super) queue: AtomicU32,
     busy_until_ps: AtomicU64,
     /// The CPUs that hold it, unless one does exclusively.
     sharers: [AtomicU64; 4],
@@ -78,6 +81,7 @@ impl LineState {
             epoch: AtomicU32::new(0),
             holder: AtomicU32::new(NOBODY),
             watch: AtomicU32::new(0),
+            queue: AtomicU32::new(0),
             busy_until_ps: AtomicU64::new(0),
             sharers: [const { AtomicU64::new(0) }; 4],
         }
@@ -90,9 +94,35 @@ impl LineState {
             self.epoch.store(epoch, Relaxed);
             self.holder.store(NOBODY, Relaxed);
             self.watch.store(0, Relaxed);
+            self.queue.store(0, Relaxed);
             self.busy_until_ps.store(0, Relaxed);
             self.set_sharers(CpuSet::default());
         }
+    }
+
+    /// Until when it is on its way to somebody.
+    #[inline]
+    pub(super) fn busy_until_ps(&self) -> u64 {
+        self.busy_until_ps.load(Relaxed)
+    }
+
+    /// The CPU that has fetched it last, if any has.
+    pub(super) fn last_holder(&self) -> Option<usize> {
+        let holder = self.holder.load(Relaxed);
+        (holder != NOBODY).then_some((holder & !EXCLUSIVE) as usize)
+    }
+
+    /// Whether it is in the CPU's own cache and in no other.
+    #[inline]
+    pub(super) fn is_only_in(&self, cpu: usize) -> bool {
+        self.holder.load(Relaxed) == cpu as u32 | EXCLUSIVE
+    }
+
+    /// Whether the CPU is one of those that share it.
+    #[inline]
+    pub(super) fn is_shared_by(&self, cpu: usize) -> bool {
+        let holder = self.holder.load(Relaxed);
+        holder != NOBODY && holder & EXCLUSIVE == 0 && self.sharers().has(cpu)
     }
 
     #[inline]
@@ -147,12 +177,13 @@ impl Caches {
             return now_ps + self.prices.l1 * lines;
         }
         let source = holder & !EXCLUSIVE;
+        let wanted = if exclusive { Wanted::Load } else { Wanted::Shared };
         if exclusive {
             sharers = CpuSet::default();
             sharers.add(source as usize);
         }
-        let from = (holder != NOBODY).then_some(source as usize);
-        let end_ps = self.fetch(line, from.map(|cpu| self.fabric.socket_of(cpu)), access);
+        let from = (holder != NOBODY).then(|| self.nearest(&sharers, source as usize, cpu));
+        let end_ps = self.fetch(line, from, access, wanted);
         sharers.add(cpu);
         line.share(sharers, cpu, end_ps);
         end_ps
@@ -163,55 +194,77 @@ impl Caches {
     pub(super) fn write(&mut self, line: &LineState, access: Access, written: Written) -> u64 {
         let mine = access.cpu as u32 | EXCLUSIVE;
         let holder = line.holder.load(Relaxed);
-        let end_ps = if holder == mine {
-            access.now_ps + self.prices.l1 * access.lines
-        } else {
-            self.invalidate(line, holder, access)
+        let moved = match holder == mine {
+            true => None,
+            false => self.invalidate(line, holder, access, written),
         };
+        let end_ps = moved.unwrap_or_else(|| {
+            let locked = if written == Written::Locked { self.prices.locked } else { 0 };
+            access.now_ps + self.prices.l1 * access.lines + locked
+        });
         line.holder.store(mine, Relaxed);
-        let end_ps = match written {
-            Written::Plain => end_ps,
-            Written::Locked => end_ps + self.prices.locked,
-        };
         line.busy_until_ps.store(end_ps, Relaxed);
         end_ps
     }
 
-    /// Takes a line from all others: the farthest of them decides how long that takes.
-    fn invalidate(&mut self, line: &LineState, holder: u32, access: Access) -> u64 {
-        if holder == NOBODY {
-            return self.fetch(line, None, access);
-        }
-        if holder & EXCLUSIVE != 0 {
-            let socket = self.fabric.socket_of((holder & !EXCLUSIVE) as usize);
-            return self.fetch(line, Some(socket), access);
-        }
-        let mut others = line.sharers();
-        others.remove(access.cpu);
-        match self.farthest(&others, access.cpu) {
-            Some(socket) => self.fetch(line, Some(socket), access),
-            None => access.now_ps + self.prices.l1 * access.lines,
-        }
+    /// Takes a line from all others: the farthest of them decides how long that takes. None if
+    /// nobody else has it.
+    fn invalidate(
+        &mut self,
+        line: &LineState,
+        holder: u32,
+        access: Access,
+        written: Written,
+    ) -> Option<u64> {
+        let wanted = match written {
+            Written::Plain => Wanted::Store,
+            Written::Locked => Wanted::Atomic,
+        };
+        let from = if holder == NOBODY {
+            None
+        } else if holder & EXCLUSIVE != 0 {
+            Some(self.fabric.socket_of((holder & !EXCLUSIVE) as usize))
+        } else {
+            let mut others = line.sharers();
+            others.remove(access.cpu);
+            Some(self.farthest(&others, access.cpu, wanted)?)
+        };
+        Some(self.fetch(line, from, access, wanted))
+    }
+
+    /// The socket that a shared line comes from: the reader's own if the line is there, else that
+    /// of the CPU that fetched it last.
+    fn nearest(&self, sharers: &CpuSet, last: usize, cpu: usize) -> usize {
+        let here = self.fabric.socket_of(cpu);
+        let (first, count) = self.fabric.cpus_of(here);
+        if sharers.has_any(first, count) { here } else { self.fabric.socket_of(last) }
     }
 
     /// The socket of a set's CPU that is farthest from a CPU.
-    fn farthest(&self, set: &CpuSet, cpu: usize) -> Option<usize> {
+    fn farthest(&self, set: &CpuSet, cpu: usize, wanted: Wanted) -> Option<usize> {
         let here = self.fabric.socket_of(cpu);
         let holds = |socket: &usize| {
             let (first, count) = self.fabric.cpus_of(*socket);
             set.has_any(first, count)
         };
         let sockets = (0..self.fabric.sockets()).filter(holds);
-        sockets.max_by_key(|socket| self.fabric.transfer_ps(*socket, here))
+        sockets.max_by_key(|socket| self.fabric.transfer_ps(*socket, here, wanted))
     }
 
     /// When a transfer from a socket (or from memory) to a CPU ends.
-    fn fetch(&mut self, line: &LineState, from: Option<usize>, access: Access) -> u64 {
+    fn fetch(
+        &mut self,
+        line: &LineState,
+        from: Option<usize>,
+        access: Access,
+        wanted: Wanted,
+    ) -> u64 {
         let Access { cpu, now_ps, lines } = access;
         let here = self.fabric.socket_of(cpu);
-        let takes_ps = match from {
-            Some(socket) => self.fabric.send(now_ps, socket, here, lines),
-            None => self.prices.memory * lines,
+        let takes_ps = match (from, wanted) {
+            (Some(socket), _) => self.fabric.send(now_ps, (socket, here), lines, wanted),
+            (None, Wanted::Atomic) => self.prices.memory * lines + self.prices.locked,
+            (None, _) => self.prices.memory * lines,
         };
         let end_ps = now_ps.max(line.busy_until_ps.load(Relaxed)) + takes_ps;
         line.busy_until_ps.store(end_ps, Relaxed);

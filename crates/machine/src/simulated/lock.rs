@@ -2,8 +2,9 @@
 //!
 //! `SimLock` keeps its value in a mutex of the system, which is never contended: the table
 //! (lock_table.rs) decides whose turn it is. Taking a lock costs a locked instruction on its line;
-//! handing it over costs the transfer of that line to the next holder and a part of a transfer for
-//! every other spinner, all of whom read the line again; the value's own lines follow if another
+//! handing it over costs the transfer of that line to the next holder behind a part of those to the
+//! other spinners, all of whom read it again: once for each socket over the links, and from the
+//! cache of the socket for its others; the value's own lines follow if another
 //! CPU held it last: as many as it fills, or for the lock of the single-queue design as many as the
 //! model says that it protected in the kernel. A CPU that holds or waits for a lock is not taken
 //! away.
@@ -16,10 +17,12 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::line::{LineState, Written};
+use super::line_queue::{Use, access};
 use super::lock_table::Claim;
 use super::pool::State;
+use super::prices::Wanted;
 use super::scheduler::Scheduler;
-use super::world::{World, private, shared, suspend};
+use super::world::{World, private, suspend};
 use crate::Lock;
 use crate::lock_row::Site;
 
@@ -96,7 +99,7 @@ impl<T: Send> Lock<T> for SimLock<T> {
     #[track_caller]
     fn lock(&self) -> SimGuard<'_, T> {
         let site = Location::caller();
-        let waits = shared(|world| {
+        let waits = access(&self.word, Use::Write, |world| {
             let lock = self.place_in(world);
             world.lock(lock, &self.word, site)
         });
@@ -115,7 +118,7 @@ impl<T: Send> Lock<T> for SimLock<T> {
     #[track_caller]
     fn try_lock(&self) -> Option<SimGuard<'_, T>> {
         let site = Location::caller();
-        let taken = shared(|world| {
+        let taken = access(&self.word, Use::Write, |world| {
             let lock = self.place_in(world);
             world.try_lock(lock, &self.word, site)
         });
@@ -152,7 +155,7 @@ impl<T: Send> Drop for SimGuard<'_, T> {
     fn drop(&mut self) {
         // Others see the lock as held until `unlock`, so the mutex may go first.
         self.value = None;
-        shared(|world| {
+        access(&self.lock.word, Use::Write, |world| {
             let lock = self.lock.place_in(world);
             world.unlock(lock, &self.lock.word);
         });
@@ -244,13 +247,14 @@ impl World {
         let fabric = &mut self.caches.fabric;
         let here = fabric.socket_of(cpu);
         let (next, waiting, waiting_by_socket) = self.locks.next(lock);
-        let first_ps = fabric.send(now_ps, here, next.socket, 1);
+        let first_ps = fabric.send(now_ps, (here, next.socket), 1, Wanted::Load);
         let mut readers_ps = 0;
         let waiting_by_socket = waiting_by_socket.iter().enumerate();
         for (socket, spinners) in waiting_by_socket.filter(|(_, spinners)| **spinners > 0) {
-            let spinners = u64::from(*spinners);
-            readers_ps += spinners * fabric.transfer_ps(here, socket);
-            fabric.send(now_ps, here, socket, spinners);
+            // The line comes to a socket once; the others there find it in their common cache.
+            let others = u64::from(*spinners) - 1;
+            readers_ps += fabric.send(now_ps, (here, socket), 1, Wanted::Load);
+            readers_ps += others * fabric.transfer_ps(socket, socket, Wanted::Shared);
         }
         let granted_ps = now_ps + first_ps + ((readers_ps * self.prices.spinner) >> 16);
         let mut sharers = waiting;

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::format;
 use std::string::String;
 
+use super::transfer::Transfer;
 use crate::Stage;
 
 /// CPUs that a model may have at most.
@@ -53,6 +54,24 @@ pub struct Lines {
     pub lines: u32,
     /// Publication, measurement or reasoning that it is taken from.
     pub origin: Cow<'static, str>,
+}
+
+/// How often something happens in a row, and where that comes from.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Turns {
+    /// Times, 0 to 1,000.
+    pub turns: u32,
+    /// Publication, measurement or reasoning that it is taken from.
+    pub origin: Cow<'static, str>,
+}
+
+impl CacheCosts {
+    /// Lines are handed on in the order in which they are asked for.
+    #[must_use]
+    pub fn in_order() -> Turns {
+        Turns { turns: 0, origin: Cow::Borrowed("not given") }
+    }
 }
 
 impl Cost {
@@ -109,21 +128,26 @@ pub struct CacheCosts {
     /// A line that the CPU's own cache holds.
     pub l1: Cost,
     /// A line from another core of the socket.
-    pub socket: Cost,
+    pub socket: Transfer,
     /// A line from a socket one hop away.
-    pub one_hop: Cost,
+    pub one_hop: Transfer,
     /// A line from a socket two hops away on the same board.
-    pub two_hops: Cost,
+    pub two_hops: Transfer,
     /// A line from another board.
-    pub board: Cost,
+    pub board: Transfer,
     /// A line that no cache holds.
     pub memory: Cost,
     /// Bandwidth of the link between two sockets of a board.
     pub link: Rate,
     /// Bandwidth of the link between two boards.
     pub board_link: Rate,
-    /// Part of a transfer that each CPU that spins on a ticket lock adds to its hand-over.
+    /// Part of the re-reads of a ticket lock's line by those that spin on it which come before the
+    /// next holder's.
     pub spinner: Share,
+    /// How often a line that CPUs of several sockets wait for goes on to one of the same socket
+    /// before it must leave; 0 unless given: it goes in order of request.
+    #[cfg_attr(feature = "serde", serde(default = "CacheCosts::in_order"))]
+    pub near: Turns,
 }
 
 /// Costs of instructions.
@@ -242,6 +266,7 @@ impl Model {
     #[must_use]
     pub fn plain(sockets: u32, cores_per_socket: u32) -> Model {
         let cost = |ns| Cost::new(ns, "a round number");
+        let transfer = |ns| Transfer::new(ns, "a round number");
         let rate = |bytes_per_ns| Rate { bytes_per_ns, origin: Cow::Borrowed("a round number") };
         let share = |share| Share { share, origin: Cow::Borrowed("a round number") };
         Model {
@@ -253,14 +278,15 @@ impl Model {
             ghz: 2.5,
             cache: CacheCosts {
                 l1: cost(2.0),
-                socket: cost(40.0),
-                one_hop: cost(100.0),
-                two_hops: cost(150.0),
-                board: cost(250.0),
+                socket: transfer(40.0),
+                one_hop: transfer(100.0),
+                two_hops: transfer(150.0),
+                board: transfer(250.0),
                 memory: cost(80.0),
                 link: rate(12.0),
                 board_link: rate(6.0),
                 spinner: share(0.5),
+                near: CacheCosts::in_order(),
             },
             cpu: CpuCosts {
                 locked: cost(8.0),
@@ -338,7 +364,23 @@ impl Model {
             })?;
             origin_given(key, &cost.origin)?;
         }
+        for (key, transfer) in self.transfers() {
+            for ns in transfer.given() {
+                check(key, (0.0..=1e9).contains(&ns), || format!("ns must be 0 to 1e9, is {ns}"))?;
+            }
+            origin_given(key, &transfer.origin)?;
+        }
         self.validate_rest()
+    }
+
+    fn transfers(&self) -> [(&'static str, &Transfer); 4] {
+        let CacheCosts { socket, one_hop, two_hops, board, .. } = &self.cache;
+        [
+            ("cache.socket", socket),
+            ("cache.one_hop", one_hop),
+            ("cache.two_hops", two_hops),
+            ("cache.board", board),
+        ]
     }
 
     fn validate_rest(&self) -> Result<(), ModelError> {
@@ -356,6 +398,9 @@ impl Model {
             })?;
             origin_given(key, &share.origin)?;
         }
+        let Turns { turns, origin } = &cache.near;
+        check("cache.near", *turns <= 1_000, || format!("turns must be 0 to 1000, is {turns}"))?;
+        origin_given("cache.near", origin)?;
         let Lines { lines, origin } = &self.work.request_queue;
         check("work.request_queue", (1..=64).contains(lines), || {
             format!("lines must be 1 to 64, is {lines}")
@@ -379,14 +424,10 @@ impl Model {
         })
     }
 
-    fn costs(&self) -> [(&'static str, &Cost); 24] {
+    fn costs(&self) -> [(&'static str, &Cost); 20] {
         let (cache, cpu, threads, work) = (&self.cache, &self.cpu, &self.threads, &self.work);
         [
             ("cache.l1", &cache.l1),
-            ("cache.socket", &cache.socket),
-            ("cache.one_hop", &cache.one_hop),
-            ("cache.two_hops", &cache.two_hops),
-            ("cache.board", &cache.board),
             ("cache.memory", &cache.memory),
             ("cpu.locked", &cpu.locked),
             ("cpu.fence", &cpu.fence),

@@ -31,6 +31,8 @@ pub(super) enum State {
     Locking(u32),
     /// The thread spins in `spin_until`.
     Spinning,
+    /// The thread waits for its turn to have a cache line.
+    Stalled,
 }
 
 /// A simulated thread.

@@ -6,8 +6,9 @@
 
 use millrace_random::SplitMix64;
 
-use super::model::{CacheCosts, CpuCosts, Model, ThreadCosts};
-use super::time::picoseconds;
+use super::model::{CacheCosts, Cost, CpuCosts, Model, ThreadCosts};
+use super::time::{PS_PER_NS, picoseconds};
+use super::transfer::Transfer;
 use crate::Stage;
 
 /// Costs of accesses to cache lines in picoseconds.
@@ -15,6 +16,7 @@ use crate::Stage;
 pub(super) struct LinePrices {
     pub(super) l1: u64,
     pub(super) memory: u64,
+    /// Added by an atomic instruction to a hit, or to a line from memory.
     pub(super) locked: u64,
 }
 
@@ -51,6 +53,40 @@ pub(super) struct ThreadPrices {
 pub(super) struct FairPrices {
     pub(super) granularity: u64,
     pub(super) credit: u64,
+}
+
+/// What a line is got for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// To read what one CPU alone holds.
+    Load,
+    /// To read what several hold.
+    Shared,
+    /// To write it by an ordinary store.
+    Store,
+    /// To write it by an atomic instruction.
+    Atomic,
+}
+
+/// A `Transfer` in picoseconds, by [`Wanted`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TransferPrices([u64; 4]);
+
+impl TransferPrices {
+    /// `locked` is what an atomic instruction costs more than a store where nothing else is said.
+    pub(super) fn new(transfer: &Transfer, locked: &Cost) -> Self {
+        let ps = |ns: f64| (ns * PS_PER_NS as f64).round() as u64;
+        let (load, store) = (transfer.ns, transfer.store_ns.unwrap_or(transfer.ns));
+        let shared = transfer.shared_ns.unwrap_or(load);
+        let atomic = transfer.atomic_ns.unwrap_or(store + locked.ns);
+        TransferPrices([load, shared, store, atomic].map(ps))
+    }
+
+    /// The price of getting a line for this.
+    #[inline]
+    pub(super) fn of(&self, wanted: Wanted) -> u64 {
+        self.0[wanted as usize]
+    }
 }
 
 impl LinePrices {

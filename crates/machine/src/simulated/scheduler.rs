@@ -231,6 +231,30 @@ impl Scheduler {
         self.cpus[self.cpu].clock_ps = now_ps;
     }
 
+    /// The running thread goes on at this time, without giving its CPU up.
+    pub(super) fn stall_until(&mut self, time_ps: u64) {
+        self.now_ps = self.now_ps.max(time_ps);
+        let state = &mut self.cpus[self.cpu];
+        state.clock_ps = self.now_ps;
+        self.clocks.set_cpu(state.position, state.clock_ps);
+    }
+
+    /// The running thread keeps its CPU busy until [`Scheduler::end_stall`].
+    pub(super) fn stall(&mut self) {
+        self.spin(State::Stalled);
+    }
+
+    /// A thread that stalls goes on at this time, at the earliest. Unlike spinning, a stall is a
+    /// part of the work that it holds up.
+    pub(super) fn end_stall(&mut self, thread: u32, time_ps: u64) {
+        let state = self.pool.thread_mut(thread);
+        state.state = State::Running;
+        let cpu = &mut self.cpus[state.cpu];
+        cpu.clock_ps = cpu.clock_ps.max(time_ps);
+        let (position, clock_ps) = (cpu.position, cpu.clock_ps);
+        self.clocks.set_cpu(position, clock_ps);
+    }
+
     /// A thread that spins goes on at this time, at the earliest.
     pub(super) fn end_spin(&mut self, thread: u32, time_ps: u64) {
         let state = self.pool.thread_mut(thread);

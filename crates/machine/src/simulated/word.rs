@@ -10,7 +10,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::line::{LineState, Written};
-use super::world::shared;
+use super::line_queue::{Use, access};
 use crate::{Counter, Line, Order, Word};
 
 /// An atomic word alone on its line.
@@ -28,7 +28,7 @@ impl SimWord {
     /// Replaces the value by one locked instruction; `None` if outside a simulation.
     #[inline]
     fn replace(&self, new: impl FnOnce(u64) -> u64) -> Option<u64> {
-        shared(|world| {
+        access(&self.line, Use::Write, |world| {
             let start_ps = world.scheduler.now_ps;
             world.write_line(&self.line, 1, Written::Locked);
             let old = self.value.load(Relaxed);
@@ -49,7 +49,7 @@ impl Word for SimWord {
 
     #[inline]
     fn load(&self, order: Order) -> u64 {
-        let inside = shared(|world| {
+        let inside = access(&self.line, Use::Read, |world| {
             world.read_line(&self.line, 1);
             self.value.load(Relaxed)
         });
@@ -58,7 +58,7 @@ impl Word for SimWord {
 
     #[inline]
     fn store(&self, value: u64, order: Order) {
-        let inside = shared(|world| {
+        let inside = access(&self.line, Use::Write, |world| {
             let start_ps = world.scheduler.now_ps;
             let seq_cst = order == Order::SeqCst;
             let written = if seq_cst { Written::Locked } else { Written::Plain };
@@ -128,7 +128,7 @@ impl<T: Send> Line<T> for SimLine<T> {
     #[inline]
     fn read(&self) -> *const T {
         if Self::LINES > 0 {
-            shared(|world| world.read_line(&self.line, Self::LINES));
+            access(&self.line, Use::Read, |world| world.read_line(&self.line, Self::LINES));
         }
         self.value.get()
     }
@@ -136,7 +136,7 @@ impl<T: Send> Line<T> for SimLine<T> {
     #[inline]
     fn write(&self) -> *mut T {
         if Self::LINES > 0 {
-            shared(|world| {
+            access(&self.line, Use::Write, |world| {
                 let start_ps = world.scheduler.now_ps;
                 world.write_line(&self.line, Self::LINES, Written::Plain);
                 world.wake_watchers(&self.line, start_ps);

@@ -18,6 +18,7 @@ use std::vec::Vec;
 use millrace_random::SplitMix64;
 
 use super::line::{Access, Caches, LineState, Written};
+use super::line_queue::LineQueue;
 use super::lock_table::LockTable;
 use super::model::Model;
 use super::pool::{State, ThreadState};
@@ -38,6 +39,10 @@ pub(super) struct World {
     pub(super) random: SplitMix64,
     /// Threads that wait for a write to a line, by its `watch` less one.
     pub(super) watches: Vec<Vec<u32>>,
+    /// Threads that wait for their turn to have a line, by its `queue` less one.
+    pub(super) line_queues: Vec<LineQueue>,
+    /// How often a line goes on within a socket before it must leave.
+    pub(super) near_turns: u32,
     pub(super) locks: LockTable,
     /// Why the run ends before its threads do.
     failure: Option<SimError>,
@@ -71,7 +76,7 @@ impl Drop for Entered {
 
 /// The simulation that the caller runs in.
 #[inline]
-fn current() -> Option<&'static RefCell<World>> {
+pub(super) fn current() -> Option<&'static RefCell<World>> {
     let world = CURRENT.get();
     // SAFETY: `Entered` keeps the pointer valid while it is set, and the reference is used only by
     // functions of this module that return before the simulation ends.
@@ -117,7 +122,7 @@ pub(super) fn pass(price: impl FnOnce(&mut World) -> u64) {
 
 #[cold]
 #[inline(never)]
-fn wait_for_turn(cell: &RefCell<World>) {
+pub(super) fn wait_for_turn(cell: &RefCell<World>) {
     // Destructors of a thread that panics run to their end without the others: a switch in the
     // middle of unwinding would mix up two threads' panics.
     if !std::thread::panicking() {
@@ -147,6 +152,8 @@ impl World {
             prices: Prices::new(model),
             random,
             watches: Vec::new(),
+            line_queues: Vec::new(),
+            near_turns: model.cache.near.turns,
             locks: LockTable::default(),
             failure: None,
         }
@@ -236,6 +243,7 @@ impl World {
             State::Ready => "its CPU".into(),
             State::Parked => "a wake-up".into(),
             State::Joining(other) => std::format!("the end of thread {}", pool.name(other)),
+            State::Stalled => "a cache line that others want too".into(),
             State::Spinning => {
                 let lines = thread.spin.watching.len();
                 std::format!("a write to one of {lines} cache lines, spinning")

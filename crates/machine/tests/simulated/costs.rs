@@ -177,3 +177,67 @@ fn a_wrong_model_is_refused_with_its_key() {
     model.sockets_per_board = 4;
     assert_eq!(Simulation::new(&model, 0).expect_err("6 by 4").key, "sockets_per_board");
 }
+
+/// Two sockets of four, where it matters what a line is got for.
+fn by_use() -> Model {
+    let mut model = exact(2, 4);
+    let cache = &mut model.cache;
+    (cache.socket.shared_ns, cache.socket.store_ns, cache.socket.atomic_ns) =
+        (Some(20.0), Some(50.0), Some(55.0));
+    (cache.one_hop.shared_ns, cache.one_hop.store_ns, cache.one_hop.atomic_ns) =
+        (Some(90.0), Some(110.0), Some(120.0));
+    model
+}
+
+#[test]
+fn loads_stores_and_atomics_have_prices_of_their_own() {
+    run(&by_use(), || {
+        for (cpu, [load, shared, store, atomic]) in
+            [(1, [40, 20, 50, 55]), (4, [100, 90, 110, 120])]
+        {
+            let word = Arc::new(SimWord::new(0));
+            let there = |f: fn(&SimWord)| {
+                let word = Arc::clone(&word);
+                on(cpu, move || f(&word));
+            };
+            there(|word| word.store(1, Order::Relaxed));
+            assert_eq!(time_of(|| word.load(Order::Relaxed)), load);
+            there(|word| word.store(2, Order::Relaxed));
+            assert_eq!(time_of(|| word.store(3, Order::Relaxed)), store);
+            there(|word| word.store(4, Order::Relaxed));
+            assert_eq!(time_of(|| word.fetch_add(1, Order::Relaxed)), atomic);
+            // Shared by two of theirs: from their cache, and not from ours.
+            there(|word| word.store(5, Order::Relaxed));
+            let (first, second) = (Arc::clone(&word), cpu + 1);
+            on(second, move || assert_eq!(first.load(Order::Relaxed), 5));
+            assert_eq!(time_of(|| word.load(Order::Relaxed)), shared);
+        }
+    });
+}
+
+/// In how many runs 400 additions of each of 6 CPUs, 3 of each socket, stay within a socket.
+fn sockets_in_turn(near_turns: u32) -> u64 {
+    let mut model = by_use();
+    model.cache.near.turns = near_turns;
+    let report = run(&model, || {
+        let word = Arc::new(SimWord::new(0));
+        let start = |cpu| {
+            let word = Arc::clone(&word);
+            spawn("adder", cpu, move || {
+                (0..400).for_each(|_| _ = word.fetch_add(1, Order::Relaxed));
+            })
+        };
+        let threads: Vec<_> = [1, 2, 3, 4, 5, 6].map(start).into_iter().collect();
+        threads.into_iter().for_each(|thread| assert!(thread.join()));
+        assert_eq!(word.load(Order::Relaxed), 2_400);
+    });
+    report.links.iter().map(|link| link.bytes / 80).sum()
+}
+
+#[test]
+fn a_line_that_many_want_goes_to_the_near_first_as_often_as_the_model_says() {
+    let [in_order, near] = [0, 5].map(sockets_in_turn);
+    // In order of request every other transfer crosses, or so; else one of six.
+    assert!((900..=2_400).contains(&in_order), "{in_order}");
+    assert!((300..=500).contains(&near), "{near}");
+}
