@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use millrace_machine::Model;
 
 use crate::bench::BenchError;
-use crate::page::Page;
+use crate::page::{self, Page};
 use crate::sim::{machine, run_rows};
 
 pub(crate) use points::{Experiment, Point, Results, repeat};
@@ -83,17 +83,19 @@ pub(crate) struct Repetition<'a> {
 impl Repetition<'_> {
     /// The page of these parts, with neither checks nor figures nor tables.
     pub(crate) fn page<P: PartialEq>(&self, names: &[(P, &'static str)], parts: &[P]) -> Page {
+        let machines: Vec<_> = self.models.iter().map(machine_table::of).collect();
         let facts = [
             ("command", self.command(names, parts)),
             ("seed", self.seed.to_string()),
             ("rows run", self.rows.to_string()),
             ("events simulated", self.events.to_string()),
+            ("constants of the machines", page::sources(&machines)),
         ];
         Page {
             title: self.title.into(),
             intro: self.intro.iter().map(ToString::to_string).collect(),
             facts: facts.map(|(name, value)| (name.to_owned(), value)).into(),
-            machines: self.models.iter().map(machine_table::of).collect(),
+            machines,
             ..Page::default()
         }
     }
