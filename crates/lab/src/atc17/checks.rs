@@ -169,7 +169,7 @@ fn nvme(results: &Results) -> Option<Found> {
 
 fn fairness(results: &Results) -> Option<Found> {
     let by_drive = |serving| {
-        let seen = results.at(Point::on(Rig::Hba, LOADS[0], serving))?;
+        let seen = results.at(Point::on(Rig::Hba, LOADS[0], serving).long())?;
         Some(seen.stack_ns.iter().map(|ns| *ns as f64).collect::<Vec<f64>>())
     };
     let (linux, ours) = (by_drive(Serving::PerVolume)?, by_drive(Serving::PerDrive)?);

@@ -100,9 +100,8 @@ pub fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<S
                     controllers: args.target.controllers()?,
                     serving: row.serving,
                     worker_cpus: row.workers.clone(),
-                    apart: false,
                     scheduler: row.scheduler,
-                    nomerges: false,
+                    ..Service::default()
                 },
                 stack: row.stack,
                 software_queues: row.software_queues,
