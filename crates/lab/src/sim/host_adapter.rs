@@ -10,16 +10,17 @@
 //! - The count of commands of the SCSI mid-layer, `host_busy`: `scsi_host_queue_ready` adds one to
 //!   it, `scsi_device_unbusy` takes one off. Commit 6eb045e092ef (5.5) ended it.
 //!
-//! Counted in those functions: list head, lock and entries are written. The head lies beside its
-//! lock and moves with it; an entry is a line (`scsiio_tracker`, 64 bytes), and the list is last
-//! in, first out, so that the entry taken is the one that any CPU put there last. Taking it off
-//! writes its neighbour, too, and putting one back writes that which was first: two lines each. The
-//! end of a command reads and clears its own entry, which its CPU still has.
+//! Counted in those functions: lock, list head and entries are written. The head lies beside its
+//! lock, in a line that the next in turn reads all the while, so that it moves once more; an entry
+//! is a line (`scsiio_tracker`, 64 bytes), and the list is last in, first out, so that the entry
+//! taken is the one that any CPU put there last. Taking it off writes its neighbour, too, and
+//! putting one back writes that which was first: two lines each. The end of a command reads and
+//! clears its own entry, which its CPU still has.
 //!
 //! Made by run.rs for a row, stands around a drive's driver; outside of `PollerDriver`, since the
 //! handler is entered before any command is looked up. What the code does under the lock besides
-//! is part of the machine's `driver` and `complete`. The chain buffers of commands with more than
-//! two segments are not modelled: each took the lock once more.
+//! is part of the machine's `driver` and `complete`. The chain buffers of commands with many
+//! segments are not modelled: each took the lock once more (`_base_get_chain_buffer_tracker`).
 
 use std::sync::Arc;
 
