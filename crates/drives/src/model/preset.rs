@@ -10,10 +10,11 @@
 //! GB) and of the 860 PRO (January 2018: most of Samsung's SATA drives reach their limit of almost
 //! 400 MB/s of random reads around depth 16); Intel's product specifications of SSD 520 (325968: 80
 //! us read latency of sequential I/O, which the model has for random reads, too; AnandTech measured
-//! 60 MB/s of random reads at depth 3 in February 2012, so 200 us) and Optane P5800X 800 GB; \[FALCON\] evaluation for the 520's link; \[MIOT\] evaluation for the
-//! limits of its NVMe drive, whose latency is a guess; \[WALK\] for one figure of its NVMe drive,
-//! 25.3 us from D to C, beside which all others are guesses; Western Digital's OEM specification of
-//! the Ultrastar DC HC310 (seeks and rotation; its rate, a mean over the zones, is a guess).
+//! 60 MB/s of random reads at depth 3 in February 2012, so 200 us) and Optane P5800X 800 GB;
+//! \[FALCON\] evaluation for the 520's link; \[MIOT\] evaluation for the limits of its NVMe drive,
+//! whose latency is a guess; \[WALK\] for one figure of its NVMe drive, 25.3 us from D to C, beside
+//! which all others are guesses; Western Digital's OEM specification of the Ultrastar DC HC310
+//! (seeks and rotation; its rate, a mean over the zones, is a guess).
 
 use super::config::{ModelConfig, ModelTiming};
 use super::rotating::ModelDisk;
