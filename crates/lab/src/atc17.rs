@@ -67,18 +67,24 @@ const EXPERIMENT: Experiment<Part> = Experiment {
     parts: Part::NAMES,
 };
 
-const INTRO: [&str; 6] = [
+const INTRO: [&str; 7] = [
     "The block layer that serves volumes, unmodified, on a modelled machine with modelled drives in \
      virtual time: the experiments of Kumar and Huang, Falcon: Scaling IO Performance in Multi-SSD \
      Volumes, USENIX ATC 2017.",
-    "Given to the model: the rates of one core with a null drive (SYSTOR 2013), what SCSI adds to \
-     them (Intel's comparison of stacks), published latencies, and the drives' data sheets. None of \
-     it is taken from this paper's results; everything else is output.",
+    "Given to the model: the rates of one core with a null drive (SYSTOR 2013) without fio's own \
+     part, which this paper took out by a replayer, what SCSI adds to them (Intel's comparison of \
+     stacks), published latencies, and the drives' data sheets. Nothing else is taken from this \
+     paper; everything else is output.",
     "One submitting thread on CPU 0 through libaio, RAID-0 with chunks of 4 KiB unless a figure says \
      otherwise, 64 I/Os in flight for each drive, all that are free submitted at once. Random I/Os \
      are of 4 KiB, sequential ones of 64 KiB. Times are taken for each I/O. Warm-up is cut off; 100 \
-     ms are measured, a second of auto, which tries both ways.",
-    "Workers of drives 1 to 5 run on the other CPUs of the submitter's socket, which is the \
+     ms are measured, a second of auto, which tries both ways, and where drives are compared: which \
+     of them the I/Os in flight wait for changes slowly.",
+    "Behind the HBA the drives share what its driver (mpt3sas of Linux 4.4) and the SCSI mid-layer \
+     did for every command: one lock around the table of commands, taken three times, and one word \
+     that counts commands, written twice. Behind the SCU they share the word; the AHCI ports share \
+     nothing.",
+    "Workers of drives 1 to 5, and the ideal system's threads in their place, run on the other CPUs of the submitter's socket, which is the \
      controller's; those of 6 to 8 on the other socket: the paper's machine has hyper-threads, the \
      model has cores only.",
     "Who serves a drive's queue is interrupted for what it finds done: the submitter, or the \

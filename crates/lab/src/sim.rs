@@ -1,10 +1,12 @@
 //! Experiments on the simulated machine, and on this one with lock statistics.
 //!
 //! `machines` names the machines, `interface` models how programs submit, `irq` and `poller` who
-//! takes interrupts, `window` says which part of a run counts, `job` is a submitter, `workers`
-//! serve drives, `tags` looks at tags meanwhile, `run` is a row, `rows` are many. Everything below
-//! a job is the production code of the block layer and the drives. Called by the binary's verbs.
+//! takes interrupts, `host_adapter` what drives behind a SCSI host shared, `window` says which part
+//! of a run counts, `job` is a submitter, `workers` serve drives, `tags` looks at tags meanwhile,
+//! `run` is a row, `rows` are many. Everything below a job is the production code of the block
+//! layer and the drives. Called by the binary's verbs.
 
+mod host_adapter;
 mod interface;
 mod irq;
 mod job;
@@ -28,6 +30,7 @@ use crate::bench::BenchError;
 use crate::row::Queues;
 use crate::workload::Workload;
 
+pub use host_adapter::HostAdapterConfig;
 pub use interface::{Host, InterfaceKind};
 pub use machines::{MachineError, machine, machine_names};
 pub(crate) use poller::PollerDriver;
@@ -103,6 +106,8 @@ pub struct Service {
     pub nomerges: bool,
     /// The threads that may be inside a hardware queue.
     pub inside: Inside,
+    /// What the kernel's driver and mid-layer had all drives share.
+    pub adapter: HostAdapterConfig,
 }
 
 /// One row to run on a simulated machine, or on this one with lock statistics.

@@ -1,12 +1,14 @@
 //! `VolumePlug`: one list of requests for all drives of a volume, as Linux's path has it.
 //!
 //! Kept to be measured against (\[FALCON\], its problem statement). One context does it all: a bio
-//! is searched for a neighbour back through the whole list, unless it was split; else it takes its
-//! tag there and then, and if the drive has none everything stops until it has; 16 requests for one
-//! drive unplug them all, sorted by drive and sector, drive after drive. A single drive with
-//! several hardware queues keeps one request back, tries the next bio with it alone, and sends the
-//! older one on. Owned by a `Submission`. Kernel counterpart: blk_mq_make_request
-//! with blk_attempt_plug_merge and blk_mq_flush_plug_list, 4.x; md/raid0.c splits by chunks.
+//! is searched for a neighbour back through the whole list, even one that was split, which never
+//! finds any: the search counts the drive's requests besides. It takes its tag there and then, and
+//! if the drive has none everything stops until it has; 16 requests for one drive unplug them all,
+//! sorted by drive and sector, drive after drive. A single drive with several hardware queues keeps
+//! one request back, tries the next bio with it alone, and sends the older one on. Owned by a
+//! `Submission`. Kernel counterpart: blk_sq_make_request and blk_mq_make_request with
+//! blk_attempt_plug_merge, and blk_mq_flush_plug_list, 4.4; blk_queue_split marks what it splits
+//! REQ_NOMERGE, which blk_rq_merge_ok refuses entry by entry; md/raid0.c splits by chunks.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -87,8 +89,9 @@ impl<M: Machine> VolumePlug<M> {
                 continue;
             };
             rq.touch();
-            if rq.chain.as_ref().is_some_and(|chain| chain.stage == BioStage::Child) {
-                // Neither is a part merged with what comes after it.
+            let split = |stage| stage == BioStage::Child;
+            if split(bio.stage) || rq.chain.as_ref().is_some_and(|chain| split(chain.stage)) {
+                // Neither is a part merged, nor what comes after it with a part.
                 left = Some(bio);
                 continue;
             }
@@ -127,9 +130,7 @@ impl<M: Machine> VolumePlug<M> {
     /// Takes one bio on its way; what has no tag blocks all that come after it.
     fn plug_or_block(&mut self, slot: BioRef<M>, to: &mut Drives<'_, M>) {
         let at = usize::from(slot.member);
-        // Split bios are taken to be as large as they get: never merged again.
-        let mergeable = slot.op().has_data() && slot.stage != BioStage::Child;
-        let slot = match mergeable {
+        let slot = match slot.op().has_data() {
             true => match self.merge(slot, to.members, to.run) {
                 Some(slot) => slot,
                 None => return to.members[at].count_plugged(),

@@ -6,11 +6,15 @@
 //! Tests drive each preset in virtual time and compare.
 //!
 //! Sources: Samsung's data sheets of SSD 850 EVO 500 GB and 950 PRO 512 GB (at queue depth 1: 10 K
-//! and 40 K, 12 K and 43 K IOPS); Intel's product specifications of SSD 520 (80 us read latency)
-//! and Optane P5800X 800 GB; \[FALCON\] evaluation for the 520's link; \[MIOT\] evaluation for the
-//! limits of its NVMe drive, whose latency is a guess; \[WALK\] for one figure of its NVMe drive,
-//! 25.3 us from D to C, beside which all others are guesses; Western Digital's OEM specification of
-//! the Ultrastar DC HC310 (seeks and rotation; its rate, a mean over the zones, is a guess).
+//! and 40 K, 12 K and 43 K IOPS); AnandTech's reviews of the 850 EVO (December 2014: 32 dies at 500
+//! GB) and of the 860 PRO (January 2018: most of Samsung's SATA drives reach their limit of almost
+//! 400 MB/s of random reads around depth 16); Intel's product specifications of SSD 520 (325968: 80
+//! us read latency of sequential I/O, which the model has for random reads, too; AnandTech measured
+//! 60 MB/s of random reads at depth 3 in February 2012, so 200 us) and Optane P5800X 800 GB;
+//! \[FALCON\] evaluation for the 520's link; \[MIOT\] evaluation for the limits of its NVMe drive,
+//! whose latency is a guess; \[WALK\] for one figure of its NVMe drive, 25.3 us from D to C, beside
+//! which all others are guesses; Western Digital's OEM specification of the Ultrastar DC HC310
+//! (seeks and rotation; its rate, a mean over the zones, is a guess).
 
 use super::config::{ModelConfig, ModelTiming};
 use super::rotating::ModelDisk;

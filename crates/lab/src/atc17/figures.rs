@@ -8,7 +8,7 @@ use millrace_block::Serving;
 use super::Part;
 use super::checks::share;
 use super::rigs::{LOADS, Load, Point, Rig};
-use super::runs::{CHUNKS_KIB, COUNTS, HIGHS, LOWS, Results, SERVINGS, swept};
+use super::runs::{CHUNKS_KIB, COMPARED, COUNTS, HIGHS, LOWS, Results, SERVINGS, swept};
 use crate::page::{Figure, Panel, Series, Unit};
 
 /// The figures of these parts.
@@ -169,10 +169,10 @@ fn tags(results: &Results, serving: Serving) -> Panel {
 
 fn fairness(results: &Results, load: Load) -> Panel {
     let of = |serving: Serving| {
-        let seen = results.at(Point::on(Rig::Hba, load, serving));
+        let seen = results.at(Point::on(Rig::Hba, load, serving).long());
         let mean = |drive: u32| Some(*seen?.stack_ns.get(drive as usize - 1)? as f64);
         line(serving.name(), 1..=Rig::Hba.drives(), mean)
     };
-    let series = SERVINGS.map(of).to_vec();
+    let series = COMPARED.map(of).to_vec();
     Panel::new(load.name, "drive", ("stack latency", Unit::Nanoseconds), series)
 }

@@ -7,7 +7,7 @@ use millrace_block::{
     ControllerConfig, Layout, Serving, ServingConfig, Sharing, Spread, Stack, Stamp,
 };
 
-use crate::sim::{InterfaceKind, Irq, Length, Service, SimPlan, Watch};
+use crate::sim::{HostAdapterConfig, InterfaceKind, Irq, Length, Service, SimPlan, Watch};
 use crate::workload::{Rw, Workload};
 
 /// The machine with SATA drives, and the same with an NVMe drive.
@@ -17,8 +17,11 @@ pub(super) const MACHINES: [&str; 2] = ["e5-2620", "e5-2620-nvme"];
 const DEPTH: u32 = 64;
 /// Virtual time that is measured.
 const LENGTH_NS: u64 = 100_000_000;
-/// Virtual time that is measured of `auto`, which must have tried both ways and settled.
-const AUTO_LENGTH_NS: u64 = 1_000_000_000;
+/// Virtual time that is measured of `auto`, which must have tried both ways and settled, and where
+/// drives are compared: how many of the I/Os in flight wait for which drive drifts by steps of one,
+/// and takes (I/Os for a drive) squared of these to forget where it was: 64 x 64 at 80,000 a second
+/// are 50 ms for a drive, half a window of the usual length.
+const LONG_NS: u64 = 1_000_000_000;
 /// The CPU that looks at tags, and how often.
 const WATCH: (u32, u64) = (11, 10_000);
 
@@ -77,6 +80,15 @@ impl Rig {
         let sharing = Sharing::Controller;
         Some(ControllerConfig { name: name.into(), tags, sharing, node: None })
     }
+
+    /// What its commands share. AHCI has a SCSI host for each port, so nothing; the SCU's driver is
+    /// another than the HBA's.
+    fn adapter(self) -> HostAdapterConfig {
+        HostAdapterConfig {
+            lookup_lock: self == Rig::Hba,
+            host_busy: matches!(self, Rig::Hba | Rig::Scu),
+        }
+    }
 }
 
 /// What the submitting thread does.
@@ -109,6 +121,8 @@ pub(super) struct Point {
     /// A thread for each drive instead of a volume.
     apart: bool,
     watched: bool,
+    /// Measured for long.
+    long: bool,
 }
 
 impl Point {
@@ -118,8 +132,8 @@ impl Point {
         let ServingConfig { plug_high, plug_low, .. } = ServingConfig::default();
         let marks = (plug_high, plug_low);
         let depth = drives * DEPTH;
-        let (apart, watched) = (false, false);
-        Point { rig, drives, load, serving, chunk_kib: 4, marks, depth, apart, watched }
+        let (apart, watched, long) = (false, false, false);
+        Point { rig, drives, load, serving, chunk_kib: 4, marks, depth, apart, watched, long }
     }
 
     pub(super) fn drives(self, drives: u32) -> Point {
@@ -148,6 +162,16 @@ impl Point {
     /// With somebody who looks at tags.
     pub(super) fn watched(self) -> Point {
         Point { watched: true, ..self }
+    }
+
+    /// Measured for so long that drives can be compared.
+    pub(super) fn long(self) -> Point {
+        Point { long: true, ..self }
+    }
+
+    /// Whether it is measured for long.
+    pub(super) fn is_long(self) -> bool {
+        self.long || self.serving == Serving::Auto
     }
 
     /// This point, served otherwise.
@@ -187,19 +211,22 @@ impl Point {
             stack: Stack::Mq,
             software_queues: Spread::Core,
             hardware_queues: Spread::Core,
-            cpus: (0..jobs).collect(),
+            cpus: self.cpus(),
             jobs,
             workload,
-            length: Length::Time(match self.serving {
-                Serving::Auto => AUTO_LENGTH_NS,
-                _ => LENGTH_NS,
-            }),
+            length: Length::Time(if self.is_long() { LONG_NS } else { LENGTH_NS }),
             stamp: Stamp::Io,
             interface: InterfaceKind::Libaio,
             batch: None,
             irq: Irq::Poller,
             watch: Watch { locks: false, tags: self.watched.then_some(WATCH) },
         }
+    }
+
+    /// The submitter's CPU; a thread for each drive runs where the drive's worker would, so that
+    /// both are as far from each other's lines.
+    fn cpus(&self) -> Vec<u32> {
+        if self.apart { (1..=self.drives).collect() } else { vec![0] }
     }
 
     fn service(&self) -> Service {
@@ -213,6 +240,7 @@ impl Point {
             },
             worker_cpus: if has_workers { (1..=self.drives).collect() } else { Vec::new() },
             apart: self.apart,
+            adapter: self.rig.adapter(),
             ..Service::default()
         }
     }

@@ -15,10 +15,12 @@ use crate::sim::{Observed, run_observed};
 /// The ways of serving, in the order of legends and columns.
 pub(super) const SERVINGS: [Serving; 4] =
     [Serving::PerVolume, Serving::PerDrive, Serving::Inline, Serving::Auto];
+/// Ways of serving whose drives are compared, as in the paper.
+pub(super) const COMPARED: [Serving; 2] = [Serving::PerVolume, Serving::PerDrive];
 /// Drives of the figure on scaling.
 pub(super) const COUNTS: [u32; 4] = [1, 2, 4, 8];
 /// Stripe sizes.
-pub(super) const CHUNKS_KIB: [u32; 4] = [4, 8, 16, 32];
+pub(super) const CHUNKS_KIB: [u32; 4] = [4, 8, 16, 64];
 /// High watermarks, with half of them as low ones.
 pub(super) const HIGHS: [u32; 6] = [4, 8, 16, 32, 64, 128];
 /// Low watermarks, below a high one of 32.
@@ -69,7 +71,10 @@ impl paper::Point for Point {
             Part::Tags => [Serving::PerVolume, Serving::PerDrive]
                 .map(|serving| Point::on(Rig::Ahci, LOADS[0], serving).watched())
                 .to_vec(),
-            Part::Fairness => random().collect(),
+            Part::Fairness => {
+                let compared = |point: &Point| COMPARED.contains(&point.serving);
+                random().filter(compared).map(Point::long).collect()
+            }
             Part::Nvme => SERVINGS.map(|serving| Point::on(Rig::Nvme, LOADS[0], serving)).to_vec(),
         }
     }
@@ -83,7 +88,7 @@ impl paper::Point for Point {
     }
 
     fn work(&self) -> u32 {
-        u32::from(self.serving == Serving::Auto) << 16 | self.drives
+        u32::from(self.is_long()) << 16 | self.drives
     }
 
     fn run(&self, model: &Model, seed: u64) -> Result<Observed, BenchError> {

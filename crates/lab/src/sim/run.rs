@@ -15,6 +15,7 @@ use millrace_machine::{
 };
 use millrace_runtime::WorkerCpus;
 
+use super::host_adapter::{AdapterDriver, HostAdapter, HostAdapterConfig};
 use super::interface::Host;
 use super::irq::{Interrupts, IrqDriver, Signal};
 use super::job::{self, Shared, Sums};
@@ -187,6 +188,8 @@ fn volumes_of<M: Host>(
     let controllers = controllers.collect::<Result<Vec<_>, _>>()?;
     let workers: Vec<CpuId> = plan.service.worker_cpus.iter().copied().map(CpuId).collect();
     let mut workers = WorkerCpus::new(&workers, &M::topology());
+    let shares = plan.service.adapter;
+    let adapter = (shares != HostAdapterConfig::default()).then(|| HostAdapter::new(shares));
     let mut disks = Vec::new();
     for (index, spec) in plan.drives.iter().enumerate() {
         let failed = |source| drive_error(spec, &source);
@@ -196,6 +199,9 @@ fn volumes_of<M: Host>(
             driver = Box::new(IrqDriver { inner: driver, interrupts });
         } else if plan.irq == Irq::Poller {
             driver = Box::new(PollerDriver(driver));
+        }
+        if let Some(adapter) = &adapter {
+            driver = Box::new(AdapterDriver { inner: driver, adapter: Arc::clone(adapter) });
         }
         if plan.service.nomerges {
             driver = Box::new(Unmerged(driver));

@@ -100,10 +100,9 @@ pub fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<S
                     controllers: args.target.controllers()?,
                     serving: row.serving,
                     worker_cpus: row.workers.clone(),
-                    apart: false,
                     scheduler: row.scheduler,
-                    nomerges: false,
                     inside: args.machine.inside,
+                    ..Service::default()
                 },
                 stack: row.stack,
                 software_queues: row.software_queues,

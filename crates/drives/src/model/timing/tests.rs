@@ -116,6 +116,21 @@ fn presets_reach_their_stated_rates() {
     }
 }
 
+/// Source: AnandTech on Samsung's SATA drives, as cited in `preset.rs`.
+#[test]
+fn the_850_evo_reaches_its_random_reads_around_depth_16_and_not_at_8() {
+    let preset = model_presets().iter().find(|preset| preset.name == "850evo").unwrap();
+    let config = preset.config();
+    let share = |depth| {
+        let random = random_within(READ, config.size_bytes >> 12);
+        let iops = closed_loop(&mut [Timing::new(&config.timing)], depth, None, random).0;
+        println!("depth {depth}: {iops:.0}");
+        iops / preset.random_iops.0 as f64
+    };
+    let [at_4, at_8, at_16] = [4, 8, 16].map(share);
+    assert!(at_4 < 0.5 && at_8 < 0.85 && at_16 > 0.95, "{at_4}, {at_8}, {at_16}");
+}
+
 #[test]
 fn buffered_writes_are_fast_until_the_units_are_behind() {
     let config = ModelTiming {
