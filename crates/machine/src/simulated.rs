@@ -12,6 +12,7 @@ mod clocks;
 mod cpu;
 mod fabric;
 mod fairness;
+mod hyper_threads;
 mod line;
 mod lock;
 mod lock_table;
@@ -33,6 +34,7 @@ mod world;
 use std::boxed::Box;
 
 pub use fabric::LinkUse;
+pub use hyper_threads::{Factor, HyperThreads};
 pub use lock::{SimGuard, SimLock};
 pub use meter::SimMeter;
 pub use model::{
@@ -71,7 +73,7 @@ impl Machine for Simulated {
             if world.scheduler.recording {
                 world.scheduler.me().spin.read_clock = true;
             }
-            world.prices.clock_read
+            world.scheduler.stretched(world.prices.clock_read)
         });
         private(|world| world.scheduler.now_ps / PS_PER_NS).unwrap_or(BEGIN_NS)
     }
@@ -116,7 +118,10 @@ impl Machine for Simulated {
 
     #[inline]
     fn work(stage: Stage, units: u32) {
-        pass(|world| world.prices.work_ps(stage, units, &mut world.random));
+        pass(|world| {
+            let alone_ps = world.prices.work_ps(stage, units, &mut world.random);
+            world.scheduler.stretched(alone_ps)
+        });
     }
 }
 
@@ -133,12 +138,21 @@ impl Simulated {
 
     /// Lets the caller's CPU work for a time, two hours at most.
     pub fn charge(ns: u64) {
-        pass(|_| ns.min(CHARGE_NS_MAX) * PS_PER_NS);
+        pass(|world| world.scheduler.stretched(ns.min(CHARGE_NS_MAX) * PS_PER_NS));
     }
 
     /// Charges a system call that does nothing.
     pub fn system_call() {
-        pass(|world| world.scheduler.prices.system_call);
+        pass(|world| world.scheduler.stretched(world.scheduler.prices.system_call));
+    }
+
+    /// The caller may wake on another CPU of its socket from now on, if the one that it slept on is
+    /// busy and another idle. What goes by [`Machine::cpu`] must ask again after each sleep.
+    ///
+    /// # Source
+    /// `select_idle_sibling`, kernel/sched/fair.c of Linux 3.17.
+    pub fn roam() {
+        private(|world| world.scheduler.roam());
     }
 
     /// Interrupts another CPU: charges both.
