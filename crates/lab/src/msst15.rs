@@ -32,6 +32,8 @@ paper::parts! { "msst15":
     Threads "threads",
     /// Each optimisation alone, and all but one.
     Ablations "ablations",
+    /// Effects of the host switched off, one by one; no part of the paper.
+    Effects "effects",
     /// A guest that costs more; no part of the paper.
     Dearer "dearer",
 }

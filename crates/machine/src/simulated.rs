@@ -155,6 +155,15 @@ impl Simulated {
         private(|world| world.scheduler.roam());
     }
 
+    /// Whether the caller's CPU is left to it from now on, as it is to who holds a lock, even while it
+    /// spins. What was kept must be given up before it is kept again.
+    pub fn keep_cpu(keep: bool) {
+        private(|world| {
+            let locks = &mut world.scheduler.me().locks;
+            *locks = if keep { *locks + 1 } else { *locks - 1 };
+        });
+    }
+
     /// Interrupts another CPU: charges both.
     ///
     /// # Panics

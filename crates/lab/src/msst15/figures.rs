@@ -22,7 +22,7 @@ fn of(part: Part, results: &Results) -> Vec<Figure> {
         Part::Nvme => vec![rates(results, Device::Nvme)],
         Part::Gap => vec![gap(results)],
         Part::Threads => vec![threads(results)],
-        Part::Ablations | Part::Dearer => Vec::new(),
+        Part::Ablations | Part::Effects | Part::Dearer => Vec::new(),
     }
 }
 

@@ -7,6 +7,7 @@
 //! come in the middle of one. Kernel counterpart: `kvm_vcpu_kick`.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use millrace_machine::{Doorbell, Machine, Model, Order, Parker, Simulated, Word};
 
@@ -32,9 +33,13 @@ impl Cores {
         }
     }
 
-    /// The caller has its core: a vCPU of this number, or an I/O thread.
-    pub(super) fn enter(&self, cpu: u32, vcpu: Option<u32>) {
-        lock(&self.running)[cpu as usize] = vcpu;
+    /// The caller has its CPU: a vCPU, or an I/O thread or a vCPU that halts.
+    pub(super) fn enter(&self, vcpu: Option<&Vcpu>) {
+        let cpu = Simulated::cpu().0;
+        if let Some(vcpu) = vcpu {
+            vcpu.cpu.store(cpu, Ordering::Relaxed);
+        }
+        lock(&self.running)[cpu as usize] = vcpu.map(|vcpu| vcpu.number);
     }
 
     fn has(&self, cpu: u32, vcpu: u32) -> bool {
@@ -45,7 +50,8 @@ impl Cores {
 /// A vCPU.
 pub(super) struct Vcpu {
     pub(super) number: u32,
-    pub(super) cpu: u32,
+    /// Where its thread ran last, as far as it has said: the simulation's own state.
+    cpu: AtomicU32,
     pending: <Simulated as Machine>::Word,
     pub(super) bell: Doorbell<Simulated>,
     /// An IPI made or will make it exit.
@@ -60,7 +66,7 @@ impl Vcpu {
         let word = || <Simulated as Machine>::Word::new(0);
         Vcpu {
             number,
-            cpu,
+            cpu: AtomicU32::new(cpu),
             pending: word(),
             bell: Doorbell::new(<Simulated as Machine>::Parker::new()),
             kicked: Mutex::new(false),
@@ -69,14 +75,19 @@ impl Vcpu {
         }
     }
 
-    /// Marks an interrupt and tells the vCPU; `from` is the sender's core.
-    pub(super) fn interrupt(&self, bit: u64, from: u32, cores: &Cores) {
+    /// Where its thread ran last.
+    pub(super) fn cpu(&self) -> u32 {
+        self.cpu.load(Ordering::Relaxed)
+    }
+
+    /// Marks an interrupt and tells the vCPU.
+    pub(super) fn interrupt(&self, bit: u64, cores: &Cores) {
         // Relaxed: the doorbell's fence orders it before the look at the bell.
         if self.pending.fetch_or(bit, Order::Relaxed) & bit != 0 {
             return;
         }
         self.bell.ring();
-        if self.cpu != from && cores.has(self.cpu, self.number) {
+        if self.cpu() != Simulated::cpu().0 && cores.has(self.cpu(), self.number) {
             *lock(&self.kicked) = true;
             // What it costs the vCPU is part of its exit.
             Simulated::charge(cores.send_ns);
