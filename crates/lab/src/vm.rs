@@ -29,7 +29,9 @@ use millrace_machine::Model;
 use crate::sim::Length;
 use crate::workload::Workload;
 
-pub use bench::{Effect, Mode, VCPUS_MAX, VmBench, VmReport, VmSetting, run_vm_bench};
+pub use bench::{
+    Effect, Mode, VCPUS_MAX, VmBench, VmGuest, VmIoCost, VmReport, VmSetting, VmWork, run_vm_bench,
+};
 pub(crate) use costs::VmCosts;
 pub(crate) use run::{Seen, run_vm};
 pub(crate) use spinlock::LockSeen;
@@ -86,11 +88,14 @@ pub(crate) struct Effects {
     pub(crate) roaming: bool,
     /// CPUs of a core share its execution; without it they are cores.
     pub(crate) sharing: bool,
+    /// Aware batching waits for no longer than the system calls take that it could save.
+    pub(crate) bound: bool,
 }
 
 impl Effects {
     /// All of them.
-    pub(crate) const ALL: Effects = Effects { preemption: true, roaming: true, sharing: true };
+    pub(crate) const ALL: Effects =
+        Effects { preemption: true, roaming: true, sharing: true, bound: true };
 }
 
 /// One row.

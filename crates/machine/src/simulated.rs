@@ -34,12 +34,11 @@ mod world;
 use std::boxed::Box;
 
 pub use fabric::LinkUse;
-pub use hyper_threads::{Factor, HyperThreads};
 pub use lock::{SimGuard, SimLock};
 pub use meter::SimMeter;
 pub use model::{
-    CPUS_MAX, CacheCosts, Cost, CpuCosts, Fairness, Lines, Model, ModelError, Rate, SOCKETS_MAX,
-    Share, ThreadCosts, Wiring, WorkCosts,
+    CPUS_MAX, CacheCosts, Cost, CpuCosts, Factor, Fairness, HyperThreads, Lines, Model, ModelError,
+    Rate, SOCKETS_MAX, Share, ThreadCosts, Wiring, WorkCosts,
 };
 pub use report::{BEGIN_NS, BlockedThread, CpuTimes, Report, SimError};
 pub use run::Simulation;
@@ -155,13 +154,15 @@ impl Simulated {
         private(|world| world.scheduler.roam());
     }
 
-    /// Whether the caller's CPU is left to it from now on, as it is to who holds a lock, even while it
-    /// spins. What was kept must be given up before it is kept again.
-    pub fn keep_cpu(keep: bool) {
-        private(|world| {
-            let locks = &mut world.scheduler.me().locks;
-            *locks = if keep { *locks + 1 } else { *locks - 1 };
-        });
+    /// The caller's CPU is left to it from now on, as it is to the holder of a lock, even while the
+    /// caller spins; until as many calls of [`Simulated::release_cpu`].
+    pub fn keep_cpu() {
+        private(|world| world.scheduler.me().locks += 1);
+    }
+
+    /// Takes one [`Simulated::keep_cpu`] back.
+    pub fn release_cpu() {
+        private(|world| world.scheduler.me().locks -= 1);
     }
 
     /// Interrupts another CPU: charges both.

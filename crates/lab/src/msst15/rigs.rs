@@ -121,11 +121,12 @@ pub(super) const VARIANTS: [(&str, Served); 12] = [
 ];
 
 /// Effects of the host, all and all but one, in words.
-pub(super) const EFFECTS: [(&str, Effects); 4] = [
+pub(super) const EFFECTS: [(&str, Effects); 5] = [
     ("nothing", Effects::ALL),
     ("holders of the guest's locks keep their CPU", Effects { preemption: false, ..Effects::ALL }),
     ("threads stay where they began", Effects { roaming: false, ..Effects::ALL }),
     ("hyper-threads are cores", Effects { sharing: false, ..Effects::ALL }),
+    ("batching may wait for 20 us", Effects { bound: false, ..Effects::ALL }),
 ];
 
 /// The place of the processes that do the I/O.

@@ -7,7 +7,7 @@ use millrace_drives::Spec;
 use millrace_machine::Model;
 use serde::Serialize;
 
-use super::{Effects, Served, VmCosts, VmPlan, run_vm};
+use super::{Effects, Seen, Served, VmCosts, VmPlan, run_vm};
 use crate::bench::BenchError;
 use crate::sim::Length;
 use crate::workload::Workload;
@@ -47,14 +47,17 @@ pub enum Effect {
     Roaming,
     /// CPUs of a core share its execution.
     Sharing,
+    /// Aware batching waits for no longer than the system calls take that it could save.
+    Bound,
 }
 
 impl Effect {
     /// All, with their words.
-    pub const WORDS: [(Effect, &'static str); 3] = [
+    pub const WORDS: [(Effect, &'static str); 4] = [
         (Effect::Preemption, "preemption"),
         (Effect::Roaming, "roaming"),
         (Effect::Sharing, "sharing"),
+        (Effect::Bound, "bound"),
     ];
 }
 
@@ -90,6 +93,7 @@ impl VmSetting {
             preemption: on(Effect::Preemption),
             roaming: on(Effect::Roaming),
             sharing: on(Effect::Sharing),
+            bound: on(Effect::Bound),
         }
     }
 
@@ -132,19 +136,44 @@ pub struct VmBench {
     pub length: Length,
 }
 
-/// What a row was like. All but rates and latency are of an I/O or of a submission.
+/// What a row was like.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmReport {
     /// The host.
     pub machine: String,
+    /// The guest, and how it was served.
+    #[serde(flatten)]
+    pub guest: VmGuest,
+    /// What was done.
+    #[serde(flatten)]
+    pub work: VmWork,
+    /// I/Os a second.
+    pub iops: f64,
+    /// Bytes a second.
+    pub bw_bytes: f64,
+    /// Mean, from submission in the guest to its reaping, in nanoseconds.
+    pub lat_mean_ns: f64,
+    /// What it cost.
+    #[serde(flatten)]
+    pub cost: VmIoCost,
+    /// Part of the host's CPU time that was not idle, 0 to 1.
+    pub busy_share: f64,
+    /// Events of the simulation.
+    pub sim_events: u64,
+}
+
+/// The guest of a row, and how it was served.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct VmGuest {
     /// The mode's word.
     pub vm: &'static str,
-    /// vCPUs, queues, I/O threads, processes.
+    /// vCPUs.
     pub vcpus: u32,
-    #[allow(missing_docs)]
+    /// Virtqueues.
     pub queues: u32,
-    #[allow(missing_docs)]
+    /// I/O threads.
     pub threads: u32,
     /// Submitting processes, fio's jobs.
     pub numjobs: u32,
@@ -154,9 +183,15 @@ pub struct VmReport {
     pub polling_ns: u64,
     /// Words of the effects that were off.
     pub without: Vec<&'static str>,
+}
+
+/// The workload of a row, in fio's words.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct VmWork {
     /// The drive.
     pub drives: String,
-    /// fio's words of the workload.
+    /// Kind of I/O.
     pub rw: String,
     /// Bytes of an I/O.
     pub bs: u32,
@@ -164,38 +199,35 @@ pub struct VmReport {
     pub iodepth: u32,
     /// Seed of offsets and simulation.
     pub seed: u64,
-    /// I/Os a second.
-    pub iops: f64,
-    /// Bytes a second.
-    pub bw_bytes: f64,
-    /// Mean, from submission in the guest to its reaping, in nanoseconds.
-    pub lat_mean_ns: f64,
+}
+
+/// What an I/O cost, and a submission.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct VmIoCost {
     /// Context switches between the host's threads.
     pub switches_per_io: f64,
-    /// Exits, and of these notifications, interrupts, halts and IPIs.
+    /// Exits of all causes.
     pub exits_per_io: f64,
-    #[allow(missing_docs)]
+    /// Of these, notifications of the device.
     pub kicks_per_io: f64,
-    #[allow(missing_docs)]
+    /// Of these, interrupts of a vCPU that ran.
     pub interrupted_per_io: f64,
-    #[allow(missing_docs)]
+    /// Of these, halts.
     pub halts_per_io: f64,
-    #[allow(missing_docs)]
+    /// Of these, IPIs of the guest.
     pub ipis_per_io: f64,
     /// Interrupts that the device raised.
     pub interrupts_per_io: f64,
     /// Requests in a submission.
     pub batch: f64,
-    /// Part of the submissions that were held back, 0 to 1.
+    /// How often a submission was held back, on average.
     pub held_share: f64,
     /// Waiting for queues' locks, in nanoseconds.
     pub lock_wait_ns_per_io: f64,
-    /// How often who held a queue's lock, or whose turn it was, had no CPU for longer than 100 us.
+    /// How often in the run the holder of a queue's lock, or the next in line, had no CPU for
+    /// longer than 100 us.
     pub lock_lost: u64,
-    /// Part of the host's CPU time that was not idle, 0 to 1.
-    pub busy_share: f64,
-    /// Events of the simulation.
-    pub sim_events: u64,
 }
 
 fn refused(text: String) -> BenchError {
@@ -230,28 +262,40 @@ pub fn run_vm_bench(model: &Model, bench: &VmBench) -> Result<VmReport, BenchErr
         length: *length,
     };
     let seen = run_vm(model, &VmCosts::kvm_2015()?, &plan)?;
-    let counts = &seen.counts;
-    let each = |count: u64| count as f64 / counts.reaped.max(1) as f64;
-    let batches = counts.submissions.max(1) as f64;
     let words = |(effect, word)| setting.without.contains(&effect).then_some(word);
     Ok(VmReport {
         machine: model.name.clone(),
-        vm: setting.mode.word(),
-        vcpus: setting.vcpus,
-        queues: served.queues,
-        threads: served.threads,
-        numjobs: *processes,
-        batching_ns: served.wait_max_ns,
-        polling_ns: served.poll_max_ns,
-        without: Effect::WORDS.into_iter().filter_map(words).collect(),
-        drives: drive.to_string(),
-        rw: workload.rw.to_string(),
-        bs: workload.bs_bytes,
-        iodepth: workload.iodepth,
-        seed: workload.seed,
+        guest: VmGuest {
+            vm: setting.mode.word(),
+            vcpus: setting.vcpus,
+            queues: served.queues,
+            threads: served.threads,
+            numjobs: *processes,
+            batching_ns: served.wait_max_ns,
+            polling_ns: served.poll_max_ns,
+            without: Effect::WORDS.into_iter().filter_map(words).collect(),
+        },
+        work: VmWork {
+            drives: drive.to_string(),
+            rw: workload.rw.to_string(),
+            bs: workload.bs_bytes,
+            iodepth: workload.iodepth,
+            seed: workload.seed,
+        },
         iops: seen.iops,
         bw_bytes: seen.iops * f64::from(workload.bs_bytes),
         lat_mean_ns: seen.latency_ns,
+        cost: cost_of(&seen),
+        busy_share: seen.busy,
+        sim_events: seen.events,
+    })
+}
+
+fn cost_of(seen: &Seen) -> VmIoCost {
+    let counts = &seen.counts;
+    let each = |count: u64| count as f64 / counts.reaped.max(1) as f64;
+    let batches = counts.submissions.max(1) as f64;
+    VmIoCost {
         switches_per_io: seen.switches_per_io,
         exits_per_io: each(counts.exits()),
         kicks_per_io: each(counts.kicks),
@@ -263,9 +307,7 @@ pub fn run_vm_bench(model: &Model, bench: &VmBench) -> Result<VmReport, BenchErr
         held_share: counts.held as f64 / batches,
         lock_wait_ns_per_io: seen.lock_wait_ns,
         lock_lost: seen.locks.lost,
-        busy_share: seen.busy,
-        sim_events: seen.events,
-    })
+    }
 }
 
 #[cfg(test)]
@@ -288,7 +330,7 @@ mod tests {
         let of = |mode| VmSetting::new(mode);
         let shape = |setting| {
             let report = run(setting, 2).expect("it runs");
-            (report.queues, report.threads, report.batching_ns)
+            (report.guest.queues, report.guest.threads, report.guest.batching_ns)
         };
         assert_eq!(shape(of(Mode::Baseline)), (1, 1, 0));
         assert_eq!(shape(of(Mode::Mq)), (8, 1, 0));

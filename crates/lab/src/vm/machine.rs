@@ -70,7 +70,10 @@ impl Vm {
         });
         Ok(Vm {
             costs: costs.clone(),
-            turn_ns: turn_ns(model, costs),
+            turn_ns: match plan.effects.bound {
+                true => turn_ns(model, costs),
+                false => served.wait_max_ns,
+            },
             guest_switch_ns: model.threads.context_switch.ns.round() as u64,
             bytes: volume.capacity() << 9,
             volume,

@@ -2,9 +2,9 @@
 //!
 //! A ticket lock in one word: who serves and who comes next. The host knows nothing of it: it takes
 //! the CPU from a vCPU that holds it, or whose turn is next, as from any thread, and all others
-//! wait for that one. A vCPU that has spun for the window of pause-loop exiting exits, gives its CPU
-//! up if another thread wants it, and spins again. With preemption off it is a lock of the host's
-//! kernel, whose holders and waiters the simulated machine leaves alone.
+//! wait for that one. A vCPU that has spun for the window of pause-loop exiting exits, gives its
+//! CPU up if another thread wants it, and spins again. With preemption off it is a lock of the
+//! host's kernel, whose holders and waiters the simulated machine leaves alone.
 //! Source: `ticket_spin_lock` (arch/x86/include/asm/spinlock.h), `handle_pause` and `ple_window`
 //! (arch/x86/kvm/vmx.c), both Linux 3.17. Not modelled: the directed yield of `kvm_vcpu_on_spin`,
 //! which has the host prefer a vCPU that was preempted, and paravirtual spin locks.
@@ -23,7 +23,7 @@ type SimWord = <Simulated as Machine>::Word;
 
 /// One more in line.
 const TICKET: u64 = 1 << 32;
-/// Who takes so long, with work of microseconds under the lock, must have lost its CPU.
+/// Whoever takes so long, with work of microseconds under the lock, must have lost its CPU.
 const LOST_NS: u64 = 100_000;
 
 /// What happened at a lock.
@@ -128,15 +128,15 @@ impl<T: Send> TicketLock<T> {
         let turn = || self.word.load(Order::Acquire) & (TICKET - 1) == mine;
         let window_ns = self.pause.window.ns.round() as u64;
         loop {
-            Simulated::keep_cpu(true);
+            Simulated::keep_cpu();
             let came = Simulated::spin_until(Simulated::now() + window_ns, turn);
-            Simulated::keep_cpu(false);
+            Simulated::release_cpu();
             if came {
                 return;
             }
             lock(&self.seen).pauses += 1;
             charge(&self.pause.exit, 1);
-            // Who wants the CPU has it here.
+            // Another thread that wants the CPU gets it here.
             Simulated::spin_until(Simulated::now() + 1, || false);
         }
     }

@@ -7,7 +7,6 @@
 //! come in the middle of one. Kernel counterpart: `kvm_vcpu_kick`.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use millrace_machine::{Doorbell, Machine, Model, Order, Parker, Simulated, Word};
 
@@ -37,7 +36,7 @@ impl Cores {
     pub(super) fn enter(&self, vcpu: Option<&Vcpu>) {
         let cpu = Simulated::cpu().0;
         if let Some(vcpu) = vcpu {
-            vcpu.cpu.store(cpu, Ordering::Relaxed);
+            *lock(&vcpu.cpu) = cpu;
         }
         lock(&self.running)[cpu as usize] = vcpu.map(|vcpu| vcpu.number);
     }
@@ -51,7 +50,7 @@ impl Cores {
 pub(super) struct Vcpu {
     pub(super) number: u32,
     /// Where its thread ran last, as far as it has said: the simulation's own state.
-    cpu: AtomicU32,
+    cpu: Mutex<u32>,
     pending: <Simulated as Machine>::Word,
     pub(super) bell: Doorbell<Simulated>,
     /// An IPI made or will make it exit.
@@ -66,7 +65,7 @@ impl Vcpu {
         let word = || <Simulated as Machine>::Word::new(0);
         Vcpu {
             number,
-            cpu: AtomicU32::new(cpu),
+            cpu: Mutex::new(cpu),
             pending: word(),
             bell: Doorbell::new(<Simulated as Machine>::Parker::new()),
             kicked: Mutex::new(false),
@@ -77,7 +76,7 @@ impl Vcpu {
 
     /// Where its thread ran last.
     pub(super) fn cpu(&self) -> u32 {
-        self.cpu.load(Ordering::Relaxed)
+        *lock(&self.cpu)
     }
 
     /// Marks an interrupt and tells the vCPU.

@@ -10,32 +10,9 @@
 //! Called by the scheduler. Kernel counterpart: `select_idle_sibling` (kernel/sched/fair.c, 3.17).
 //! Not modelled: pulling of threads by a CPU that goes idle, and periodic balancing.
 
-use std::borrow::Cow;
-
 use super::model::Model;
 use super::pool::{NO_THREAD, State};
 use super::scheduler::Scheduler;
-
-/// Hyper-threads of every core. Siblings have neighbouring numbers: with two, CPUs 0 and 1 are
-/// core 0.
-#[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
-pub struct HyperThreads {
-    /// CPUs of a core, 1 to 8; 1 is a core without hyper-threads.
-    pub per_core: u32,
-    /// What a core does with all its threads busy, times what it does with one.
-    pub gain: Factor,
-}
-
-/// A factor, and where it comes from.
-#[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
-pub struct Factor {
-    /// 1 to 8.
-    pub factor: f64,
-    /// Publication, measurement or reasoning that it is taken from.
-    pub origin: Cow<'static, str>,
-}
 
 /// The siblings of a core, as the scheduler needs them.
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +49,7 @@ impl Scheduler {
         if !others.into_iter().any(|other| self.works(other)) {
             return alone_ps;
         }
-        (u128::from(alone_ps) * u128::from(self.siblings.shared) >> 16) as u64
+        ((u128::from(alone_ps) * u128::from(self.siblings.shared)) >> 16) as u64
     }
 
     /// Whether a CPU has work, rather than nothing or a loop that waits.

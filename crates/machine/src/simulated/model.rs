@@ -8,7 +8,6 @@ use std::borrow::Cow;
 use std::format;
 use std::string::String;
 
-use super::hyper_threads::HyperThreads;
 use crate::Stage;
 
 /// CPUs that a model may have at most.
@@ -62,6 +61,27 @@ impl Cost {
     pub fn new(ns: f64, origin: &'static str) -> Self {
         Cost { ns, origin: Cow::Borrowed(origin) }
     }
+}
+
+/// Hyper-threads of every core. Siblings have neighbouring numbers: with two, CPUs 0 and 1 are
+/// core 0.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct HyperThreads {
+    /// CPUs of a core, 1 to 8; 1 is a core without hyper-threads.
+    pub per_core: u32,
+    /// What a core does with all its threads busy, times what it does with one.
+    pub gain: Factor,
+}
+
+/// A factor, and where it comes from.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Factor {
+    /// 1 to 8.
+    pub factor: f64,
+    /// Publication, measurement or reasoning that it is taken from.
+    pub origin: Cow<'static, str>,
 }
 
 /// How the sockets of one board are joined.

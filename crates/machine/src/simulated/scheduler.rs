@@ -5,8 +5,8 @@
 //! runs one thread until that blocks, ends, or has used up its time slice while others wait; they
 //! take turns in order of arrival. A CPU is never taken from a thread that holds or waits for a
 //! lock. A CPU that spins in `spin_until` is given up as soon as somebody else wants it. Models may
-//! ask for turns by run time, and preemption by who wakes (fairness.rs), for CPUs that share a core,
-//! and threads for being moved when they wake (hyper_threads.rs).
+//! ask for turns by run time, and preemption by who wakes (fairness.rs), for CPUs that share a
+//! core, and threads for being moved when they wake (hyper_threads.rs).
 //! Kernel counterpart: `SCHED_RR` with pinned tasks.
 
 use core::ptr;

@@ -22,7 +22,7 @@ use millrace_reactor::Backend;
 
 use super::connect::Server;
 use super::contend::ContendArgs;
-use super::vm::VmArgs;
+use super::vm::words::VmArgs;
 use crate::config::words::whole;
 use crate::verbs::duration;
 

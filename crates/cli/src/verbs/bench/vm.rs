@@ -1,123 +1,26 @@
 //! `bench --vm`: a virtual machine on a simulated host, a row for each setting.
 //!
-//! Owns the option's words, the combination of lists, and the table or JSON at the end; the lab
-//! runs the rows. Called by the verb in place of its rows.
+//! Owns the combination of lists, and the table or JSON at the end; words.rs reads the option, the
+//! lab runs the rows. Called by the verb in place of its rows.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
+
+pub mod words;
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
-use clap::Args;
-use millrace_drives::nearest;
 use millrace_lab::sim::{Length, machine, run_rows};
-use millrace_lab::vm::{Effect, Mode, VmBench, VmReport, VmSetting, run_vm_bench};
+use millrace_lab::vm::{Mode, VmBench, VmReport, run_vm_bench};
 use millrace_lab::{Interrupt, Workload};
 
 use super::args::{BenchArgs, size};
 use super::table::{TimeUnit, bytes};
 use crate::verbs::bar::Bar;
-use crate::verbs::duration;
 use crate::verbs::grid::{Grid, Side};
 use crate::verbs::interrupt::INTERRUPTED;
 
 /// How long a row runs unless told otherwise.
 const RUNTIME_NS: u64 = 50_000_000;
-
-/// Flags that a virtual machine has no use for.
-const OTHERS: [&str; 23] = [
-    "client",
-    "calibrate",
-    "connect",
-    "virtqueue",
-    "controller",
-    "chunk",
-    "stack",
-    "scheduler",
-    "software_queues",
-    "hardware_queues",
-    "cpus",
-    "cpu_list",
-    "serving",
-    "workers",
-    "plug_high",
-    "plug_low",
-    "states",
-    "stamp",
-    "trace",
-    "locks",
-    "interface",
-    "batch",
-    "irq",
-];
-
-/// A virtual machine on the simulated host.
-#[derive(Debug, Clone, Args)]
-pub struct VmArgs {
-    /// With --machine, run the jobs in a virtual machine on it: `MODE,KEY=VALUE,...`; several --vm
-    /// make a row each. MODE: baseline (one virtqueue, one I/O thread), mq (a queue for each vCPU),
-    /// miot (a queue and an I/O thread for each vCPU, aware batching). Keys, all optional: vcpus
-    /// (8), threads (of I/O), batching (longest, such as 20us; 0 is off), polling (longest; 0), and
-    /// without (preemption, roaming, sharing: an effect of the host to switch off, once for each)
-    #[arg(long, value_name = "MODE", requires = "machine", conflicts_with_all = OTHERS)]
-    #[arg(value_parser = setting)]
-    pub vm: Vec<VmSetting>,
-}
-
-/// The words of one `--vm`.
-fn setting(text: &str) -> Result<VmSetting, String> {
-    let mut words = text.split(',');
-    let word = words.next().unwrap_or_default();
-    let known = || Mode::WORDS.iter().map(|(_, word)| *word);
-    let mode = Mode::WORDS.iter().find(|(_, known)| *known == word);
-    let (mode, _) = mode.ok_or_else(|| {
-        format!("{word}: {}begin with one of {}", meant(word, known()), list(known()))
-    })?;
-    let mut setting = VmSetting::new(*mode);
-    for pair in words {
-        let (key, value) =
-            pair.split_once('=').ok_or_else(|| format!("{pair}: write KEY=VALUE"))?;
-        set(&mut setting, key, value).map_err(|text| format!("{key}={value}: {text}"))?;
-    }
-    Ok(setting)
-}
-
-const KEYS: [&str; 5] = ["vcpus", "threads", "batching", "polling", "without"];
-
-fn set(setting: &mut VmSetting, key: &str, value: &str) -> Result<(), String> {
-    let number = || value.parse::<u32>().map_err(|_| "write a number".to_owned());
-    match key {
-        "vcpus" => setting.vcpus = number()?,
-        "threads" => setting.threads = Some(number()?),
-        "batching" => setting.batching_ns = Some(time_ns(value)?),
-        "polling" => setting.polling_ns = time_ns(value)?,
-        "without" => {
-            let known = || Effect::WORDS.iter().map(|(_, word)| *word);
-            let found = Effect::WORDS.iter().find(|(_, word)| *word == value);
-            let (effect, _) = found
-                .ok_or_else(|| format!("{}one of {}", meant(value, known()), list(known())))?;
-            setting.without.push(*effect);
-        }
-        _ => return Err(format!("{}the keys are {}", meant(key, KEYS), list(KEYS))),
-    }
-    Ok(())
-}
-
-fn list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
-    words.into_iter().collect::<Vec<_>>().join(", ")
-}
-
-/// The nearest word, as a question.
-fn meant<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    nearest(word, known).map_or_else(String::new, |near| format!("did you mean {near}? "))
-}
-
-/// A time, or 0 for off.
-fn time_ns(text: &str) -> Result<u64, String> {
-    match text {
-        "0" => Ok(0),
-        text => Ok(duration(text)?.as_nanos().try_into().unwrap_or(u64::MAX)),
-    }
-}
 
 /// Runs the rows: 0, or 130 after Ctrl-C.
 ///
@@ -228,42 +131,45 @@ fn table(reports: &[VmReport]) -> String {
     for report in reports {
         grid.row([
             name_of(report),
-            report.numjobs.to_string(),
-            report.rw.clone(),
-            bytes(report.bs),
+            report.guest.numjobs.to_string(),
+            report.work.rw.clone(),
+            bytes(report.work.bs),
             format!("{:.0}", report.iops),
             unit.text(report.lat_mean_ns as u64),
-            format!("{:.2}", report.switches_per_io),
-            format!("{:.2}", report.exits_per_io),
-            format!("{:.1}", report.batch),
-            format!("{:.0}", report.held_share * 100.0),
-            format!("{:.0}", report.lock_wait_ns_per_io),
+            format!("{:.2}", report.cost.switches_per_io),
+            format!("{:.2}", report.cost.exits_per_io),
+            format!("{:.1}", report.cost.batch),
+            format!("{:.0}", report.cost.held_share * 100.0),
+            format!("{:.0}", report.cost.lock_wait_ns_per_io),
         ]);
     }
     format!(
         "machine={} drive={} iodepth={} seed={}; of an I/O: context switches of the host, exits, \
          waiting for\nqueues' locks; of a submission: requests, and how many of 100 were held\n{}",
         first.machine,
-        first.drives,
-        first.iodepth,
-        first.seed,
+        first.work.drives,
+        first.work.iodepth,
+        first.work.seed,
         grid.text()
     )
 }
 
 /// The words of a setting, as far as they differ from the mode's.
 fn name_of(report: &VmReport) -> String {
-    let usual = Mode::WORDS.iter().find(|(_, word)| *word == report.vm);
+    let usual = Mode::WORDS.iter().find(|(_, word)| *word == report.guest.vm);
     let many = usual.is_some_and(|(mode, _)| *mode == Mode::Miot);
-    let usual_threads = if many { report.queues } else { 1 };
+    let usual_threads = if many { report.guest.queues } else { 1 };
     let usual_batching = if many { 20_000 } else { 0 };
-    let mut words = vec![report.vm.to_owned()];
+    let mut words = vec![report.guest.vm.to_owned()];
     let mut say = |differs: bool, word: String| words.extend(differs.then_some(word));
-    say(report.vcpus != 8, format!("vcpus={}", report.vcpus));
-    say(report.threads != usual_threads, format!("threads={}", report.threads));
-    say(report.batching_ns != usual_batching, format!("batching={}us", report.batching_ns / 1000));
-    say(report.polling_ns != 0, format!("polling={}us", report.polling_ns / 1000));
-    report.without.iter().for_each(|word| say(true, format!("without={word}")));
+    say(report.guest.vcpus != 8, format!("vcpus={}", report.guest.vcpus));
+    say(report.guest.threads != usual_threads, format!("threads={}", report.guest.threads));
+    say(
+        report.guest.batching_ns != usual_batching,
+        format!("batching={}us", report.guest.batching_ns / 1000),
+    );
+    say(report.guest.polling_ns != 0, format!("polling={}us", report.guest.polling_ns / 1000));
+    report.guest.without.iter().for_each(|word| say(true, format!("without={word}")));
     words.join(",")
 }
 
@@ -292,7 +198,10 @@ mod tests {
         let text = "--machine miot --vm baseline --vm miot,vcpus=4,threads=2,batching=0,polling=5us,\
                     without=preemption --numjobs 1,2 --ios 200 --seed 7";
         let reports = run(text).expect(text);
-        let heads: Vec<_> = reports.iter().map(|row| (row.vm, row.numjobs, row.threads)).collect();
+        let heads: Vec<_> = reports
+            .iter()
+            .map(|row| (row.guest.vm, row.guest.numjobs, row.guest.threads))
+            .collect();
         assert_eq!(heads, [("baseline", 1, 1), ("miot", 1, 2), ("baseline", 2, 1), ("miot", 2, 2)]);
         let last = serde_json::to_value(&reports[3]).expect("plain data");
         assert_eq!((&last["vcpus"], &last["seed"]), (&4.into(), &7.into()));
