@@ -134,7 +134,8 @@ fn ablations(results: &Results, device: Device) -> DataTable {
              on the null device, 8 on the NVMe SSD. Where the thread waits for requests, they are \
              further apart (2.4 us and more from one process) than the system calls take that one \
              submission less would save (0.8 us). The table 'effects switched off' lets it wait for \
-             20 us all the same."
+             20 us all the same. It is so natively, too: a file over vhost-user-blk at depth 32 has \
+             19 to 32 requests in a submission without any wait."
         ),
         COUNTED,
         VARIANTS.map(row).to_vec(),

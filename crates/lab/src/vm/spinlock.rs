@@ -189,3 +189,71 @@ impl<T: Send> DerefMut for GuestGuard<'_, T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use millrace_machine::{CpuId, Model, Parker, Simulation, Thread};
+
+    use super::*;
+
+    /// A vCPU of CPU 0 takes the lock and works under it, until another thread that CPU 0 has is
+    /// woken and takes the CPU for 5 ms; a vCPU of CPU 1 waits for the lock.
+    fn contended(pause: Option<PauseLoop>) -> (u64, LockSeen) {
+        let result = Arc::new(Mutex::new((0, LockSeen::default())));
+        let inner = Arc::clone(&result);
+        let mut model = Model::plain(1, 3);
+        model.threads.fairness = Some(millrace_machine::simulated::Fairness {
+            granularity: Cost::new(0.0, "test"),
+            credit: Cost::new(1e9, "test"),
+        });
+        let main = move || {
+            let guest = Arc::new(GuestLock::new((), pause));
+            let parker = <Simulated as Machine>::Parker::new();
+            let spawn = |name: &str, cpu, body: Box<dyn FnOnce() + Send>| {
+                Simulated::spawn(name, Some(CpuId(cpu)), body)
+            };
+            let bell = parker.clone();
+            let other = Box::new(move || {
+                bell.park(None);
+                Simulated::charge(5_000_000);
+            });
+            let mut threads = vec![spawn("other", 0, other)];
+            Simulated::charge(100_000);
+            let held = Arc::clone(&guest);
+            let holder = Box::new(move || {
+                let _held = held.lock();
+                let line = SimWord::new(0);
+                // Each access is a turn, at which the CPU can be taken.
+                (0..900).for_each(|_| Simulated::charge(100 + line.load(Order::Relaxed)));
+            });
+            threads.push(spawn("holder", 0, holder));
+            Simulated::charge(20_000);
+            let wanted = Arc::clone(&guest);
+            let waiter = Box::new(move || {
+                let start_ns = Simulated::now();
+                drop(wanted.lock());
+                lock(&inner).0 = Simulated::now() - start_ns;
+                lock(&inner).1 = wanted.seen();
+            });
+            threads.push(spawn("waiter", 1, waiter));
+            Simulated::charge(20_000);
+            parker.unpark();
+            threads.into_iter().for_each(|thread| assert!(thread.join()));
+        };
+        Simulation::new(&model, 1).expect("a model").first_cpu(2).run(main).expect("it ends");
+        let result = lock(&result);
+        *result
+    }
+
+    #[test]
+    fn who_waits_for_a_holder_without_a_cpu_waits_for_its_scheduler() {
+        let pause =
+            PauseLoop { window: Cost::new(1_000.0, "test"), exit: Cost::new(500.0, "test") };
+        let (waited_ns, seen) = contended(Some(pause));
+        assert!(waited_ns > 4_000_000 && seen.lost == 1 && seen.pauses > 1_000, "{seen:?}");
+        let (waited_ns, _) = contended(None);
+        assert!(waited_ns < 200_000, "its holder keeps its CPU: {waited_ns}");
+    }
+}
