@@ -27,7 +27,7 @@ mod unmerged;
 mod verify;
 mod vhost;
 mod virtqueue;
-mod vm;
+pub mod vm;
 pub mod walk;
 mod workload;
 

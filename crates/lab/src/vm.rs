@@ -1,32 +1,40 @@
 //! A virtual machine on the simulated machine: guest, virtqueues and I/O threads in virtual time.
 //!
-//! `costs` is what virtualisation costs, from a file; `ring` a virtqueue with its lock and its
-//! suppression of notifications; `vcpu` a vCPU as others see it; `machine` what all threads share;
-//! `guest` what runs on a vCPU: a process and the guest's driver; `iothread` the host's side: the
-//! production block layer with the production policies of vhost (`Pace`, `Polling`); `run` one row.
-//! vCPUs and I/O threads are simulated threads that share the host's cores. Called by papers'
-//! experiments. Source: \[MIOT\].
+//! `costs` is what virtualisation costs, from a file; `spinlock` a lock of the guest's kernel;
+//! `ring` a virtqueue with its driver's lock and its suppression of notifications; `vcpu` a vCPU as
+//! others see it; `machine` what all threads share; `guest` what runs on a vCPU: a process and the
+//! guest's driver; `iothread` the host's side: the production block layer with the production
+//! policies of vhost (`Pace`, `Polling`); `run` one row; `bench` a row of the command line. vCPUs
+//! and I/O threads are simulated threads that share the host's CPUs. Called by papers' experiments
+//! and by `bench --vm`. Source: \[MIOT\].
 //!
-//! What is left out: hyper-threads; a scheduler that moves threads, or takes a core from a vCPU
-//! that holds a lock of the guest; caches and TLBs that an exit pollutes; nested paging; ticks.
+//! What is left out: threads that an idle CPU pulls; caches and TLBs that an exit pollutes; nested
+//! paging; ticks; directed yields of vCPUs that spin.
 
+mod bench;
 mod costs;
 mod guest;
 mod iothread;
 mod machine;
 mod ring;
 mod run;
+mod spinlock;
 mod vcpu;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use millrace_drives::Spec;
+use millrace_machine::Model;
 
 use crate::sim::Length;
 use crate::workload::Workload;
 
+pub use bench::{
+    Effect, Mode, VCPUS_MAX, VmBench, VmGuest, VmIoCost, VmReport, VmSetting, VmWork, run_vm_bench,
+};
 pub(crate) use costs::VmCosts;
 pub(crate) use run::{Seen, run_vm};
+pub(crate) use spinlock::LockSeen;
 
 /// How a virtual machine's queues are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,11 +53,24 @@ pub(crate) struct Served {
     pub(crate) poll_max_ns: u64,
 }
 
+/// Longest that aware batching may hold a submission back.
+pub(crate) const WAIT_MAX_NS: u64 = 20_000;
+
 impl Served {
-    /// CPU of an I/O thread: thread i on core i mod cores. One thread alone, which Linux would let
-    /// wander, stays on the last core, to which processes come last.
-    fn thread_cpu(self, thread: u32, cpus: u32) -> u32 {
-        if self.threads == 1 { cpus - 1 } else { thread % cpus }
+    /// What a mode has in a guest with so many vCPUs.
+    pub(crate) const fn of(mode: Mode, vcpus: u32) -> Served {
+        let one = Served { queues: 1, threads: 1, steered: true, wait_max_ns: 0, poll_max_ns: 0 };
+        match mode {
+            Mode::Baseline => one,
+            Mode::Mq => Served { queues: vcpus, ..one },
+            Mode::Miot => Served { queues: vcpus, threads: vcpus, wait_max_ns: WAIT_MAX_NS, ..one },
+        }
+    }
+
+    /// CPU of an I/O thread: several are pinned, one to a core, then to their siblings. One alone
+    /// begins on the last CPU, and wanders from there.
+    fn thread_cpu(self, thread: u32, model: &Model) -> u32 {
+        if self.threads == 1 { model.cpus() - 1 } else { machine::cpu_of(model, thread) }
     }
 
     /// vCPU that a queue interrupts.
@@ -58,15 +79,36 @@ impl Served {
     }
 }
 
+/// Effects of the host that can be switched off, to see what each does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Effects {
+    /// The host takes the CPU of a vCPU that holds a lock of the guest, or waits for one.
+    pub(crate) preemption: bool,
+    /// vCPUs, and an I/O thread that is alone, wake on idle CPUs.
+    pub(crate) roaming: bool,
+    /// CPUs of a core share its execution; without it they are cores.
+    pub(crate) sharing: bool,
+    /// Aware batching waits for no longer than the system calls take that it could save.
+    pub(crate) bound: bool,
+}
+
+impl Effects {
+    /// All of them.
+    pub(crate) const ALL: Effects =
+        Effects { preemption: true, roaming: true, sharing: true, bound: true };
+}
+
 /// One row.
 #[derive(Debug, Clone)]
 pub(crate) struct VmPlan {
-    /// vCPUs; vCPU v runs on core v mod cores.
+    /// vCPUs, which begin one to a core, then on their siblings.
     pub(crate) vcpus: u32,
     /// Submitting processes, process p on vCPU p.
     pub(crate) processes: u32,
     /// How the guest's queues are served.
     pub(crate) served: Served,
+    /// Effects that are on.
+    pub(crate) effects: Effects,
     /// What each process does.
     pub(crate) workload: Workload,
     /// The drive behind it, and whether it interrupts.

@@ -12,6 +12,7 @@ mod clocks;
 mod cpu;
 mod fabric;
 mod fairness;
+mod hyper_threads;
 mod line;
 mod line_queue;
 mod lock;
@@ -38,8 +39,8 @@ pub use fabric::LinkUse;
 pub use lock::{SimGuard, SimLock};
 pub use meter::SimMeter;
 pub use model::{
-    CPUS_MAX, CacheCosts, Cost, CpuCosts, Fairness, Lines, Model, ModelError, Rate, SOCKETS_MAX,
-    Share, ThreadCosts, Turns, Wiring, WorkCosts,
+    CPUS_MAX, CacheCosts, Cost, CpuCosts, Factor, Fairness, HyperThreads, Lines, Model, ModelError,
+    Rate, SOCKETS_MAX, Share, ThreadCosts, Turns, Wiring, WorkCosts,
 };
 pub use report::{BEGIN_NS, BlockedThread, CpuTimes, Report, SimError};
 pub use run::Simulation;
@@ -74,7 +75,7 @@ impl Machine for Simulated {
             if world.scheduler.recording {
                 world.scheduler.me().spin.read_clock = true;
             }
-            world.prices.clock_read
+            world.scheduler.stretched(world.prices.clock_read)
         });
         private(|world| world.scheduler.now_ps / PS_PER_NS).unwrap_or(BEGIN_NS)
     }
@@ -119,7 +120,10 @@ impl Machine for Simulated {
 
     #[inline]
     fn work(stage: Stage, units: u32) {
-        pass(|world| world.prices.work_ps(stage, units, &mut world.random));
+        pass(|world| {
+            let alone_ps = world.prices.work_ps(stage, units, &mut world.random);
+            world.scheduler.stretched(alone_ps)
+        });
     }
 }
 
@@ -136,12 +140,32 @@ impl Simulated {
 
     /// Lets the caller's CPU work for a time, two hours at most.
     pub fn charge(ns: u64) {
-        pass(|_| ns.min(CHARGE_NS_MAX) * PS_PER_NS);
+        pass(|world| world.scheduler.stretched(ns.min(CHARGE_NS_MAX) * PS_PER_NS));
     }
 
     /// Charges a system call that does nothing.
     pub fn system_call() {
-        pass(|world| world.scheduler.prices.system_call);
+        pass(|world| world.scheduler.stretched(world.scheduler.prices.system_call));
+    }
+
+    /// The caller may wake on another CPU of its socket from now on, if the one that it slept on is
+    /// busy and another idle. What goes by [`Machine::cpu`] must ask again after each sleep.
+    ///
+    /// # Source
+    /// `select_idle_sibling`, kernel/sched/fair.c of Linux 3.17.
+    pub fn roam() {
+        private(|world| world.scheduler.roam());
+    }
+
+    /// The caller's CPU is left to it from now on, as it is to the holder of a lock, even while the
+    /// caller spins; until as many calls of [`Simulated::release_cpu`].
+    pub fn keep_cpu() {
+        private(|world| world.scheduler.me().locks += 1);
+    }
+
+    /// Takes one [`Simulated::keep_cpu`] back.
+    pub fn release_cpu() {
+        private(|world| world.scheduler.me().locks -= 1);
     }
 
     /// Interrupts another CPU: charges both.

@@ -2,7 +2,8 @@
 //!
 //! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
 //! the lab (those of other machines: machine.rs; servers': connect.rs), tables (table.rs,
-//! states.rs, lock_table.rs) or JSON at the end; with `--client` all of that is contend.rs's.
+//! states.rs, lock_table.rs) or JSON at the end; with `--client` all of that is contend.rs's, with
+//! `--vm` vm.rs's.
 //! Ctrl-C ends the row under way, and what was measured until then is printed. Reads nothing but
 //! its arguments and the machine file they name; creates no file but those that a `file:` spec
 //! names.
@@ -17,6 +18,7 @@ mod machine;
 mod plan;
 mod states;
 pub mod table;
+mod vm;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -48,6 +50,9 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     let interrupt = interrupt::on_ctrl_c()?;
     if let Some(drive) = &args.calibrate.calibrate {
         return calibrate::run(args, drive, &interrupt);
+    }
+    if !args.vm.vm.is_empty() {
+        return vm::run(args, &interrupt);
     }
     let mut rows = match args.machine.machine.is_some() || args.machine.locks {
         true => machine::rows(args, &interrupt)?,

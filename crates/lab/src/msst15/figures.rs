@@ -22,7 +22,7 @@ fn of(part: Part, results: &Results) -> Vec<Figure> {
         Part::Nvme => vec![rates(results, Device::Nvme)],
         Part::Gap => vec![gap(results)],
         Part::Threads => vec![threads(results)],
-        Part::Ablations | Part::Dearer => Vec::new(),
+        Part::Ablations | Part::Effects | Part::Dearer => Vec::new(),
     }
 }
 
@@ -38,9 +38,9 @@ fn rates(results: &Results, device: Device) -> Figure {
         Device::Nvme => ("nvme", "NVMe SSD"),
     };
     let caption = "Three modes, 1 to 8 processes. Hollow: what the paper states of miot; it does not \
-                   say at how many processes, here at 8. One to three processes leave cores idle, \
-                   but a vCPU and its I/O thread share one: nothing is moved here, where Linux would \
-                   move the vCPU.";
+                   say at how many processes, here at 8. See that one \
+                   process gains nothing, since one I/O thread keeps up with it, and that baseline \
+                   falls at the end, where vCPUs lose their CPUs while they hold the queue's lock.";
     Figure::new(id, title, caption, LOADS.map(|load| rate(results, device, load)))
 }
 

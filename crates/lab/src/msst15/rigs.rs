@@ -6,19 +6,21 @@
 use millrace_block::{Layout, Spread, Stack, Stamp};
 
 use crate::sim::{InterfaceKind, Irq, Length, Service, SimPlan, Watch};
-use crate::vm::{Served, VmPlan};
+use crate::vm::{Effects, Mode, Served, VmPlan, WAIT_MAX_NS};
 use crate::workload::{Rw, Workload};
 
-/// Longest that aware batching may hold a submission back.
-const WAIT_MAX_NS: u64 = 20_000;
 /// Longest polling: KVM's `halt_poll_ns` on x86.
 const POLL_MAX_NS: u64 = 200_000;
-/// Measured time of a row.
-const LENGTH_NS: u64 = 50_000_000;
+/// Measured time of a row: that a vCPU loses its CPU under a lock happens some hundred times a
+/// second.
+const LENGTH_NS: u64 = 100_000_000;
 /// Outstanding I/Os of a process.
 const DEPTH: u32 = 32;
 /// Cores of the host.
 pub(super) const CORES: u32 = 4;
+/// CPUs of the host in the order in which Linux gives them to processes: one to a core, then their
+/// siblings.
+const CPUS: [u32; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 /// vCPUs of the guest.
 const VCPUS: u32 = 8;
 /// Most processes.
@@ -81,14 +83,13 @@ pub(super) const LOADS: [Load; 4] = [
 ];
 
 /// One queue, one thread.
-pub(super) const BASELINE: Served =
-    Served { queues: 1, threads: 1, steered: true, wait_max_ns: 0, poll_max_ns: 0 };
+pub(super) const BASELINE: Served = Served::of(Mode::Baseline, VCPUS);
 /// A queue for each vCPU, one thread.
-pub(super) const MQ: Served = Served { queues: VCPUS, ..BASELINE };
+pub(super) const MQ: Served = Served::of(Mode::Mq, VCPUS);
 /// A queue and a thread for each vCPU, without further optimisation.
 pub(super) const PLAIN: Served = Served { threads: VCPUS, steered: false, ..MQ };
 /// \[MIOT\].
-pub(super) const MIOT: Served = Served { steered: true, wait_max_ns: WAIT_MAX_NS, ..PLAIN };
+pub(super) const MIOT: Served = Served::of(Mode::Miot, VCPUS);
 
 /// The modes that are compared, with their names.
 pub(super) const MODES: [(&str, Served); 3] = [("baseline", BASELINE), ("mq", MQ), ("miot", MIOT)];
@@ -119,6 +120,15 @@ pub(super) const VARIANTS: [(&str, Served); 12] = [
     ("miot with polling", polling(MIOT)),
 ];
 
+/// Effects of the host, all and all but one, in words.
+pub(super) const EFFECTS: [(&str, Effects); 5] = [
+    ("nothing", Effects::ALL),
+    ("holders of the guest's locks keep their CPU", Effects { preemption: false, ..Effects::ALL }),
+    ("threads stay where they began", Effects { roaming: false, ..Effects::ALL }),
+    ("hyper-threads are cores", Effects { sharing: false, ..Effects::ALL }),
+    ("batching may wait for 20 us", Effects { bound: false, ..Effects::ALL }),
+];
+
 /// The place of the processes that do the I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
@@ -137,25 +147,27 @@ pub(super) struct Point {
     pub(super) processes: u32,
     /// Times what guest and exits cost: 1 wherever something is compared with the paper.
     pub(super) dearer: u32,
+    /// Effects of the host: all wherever something is compared with the paper.
+    pub(super) effects: Effects,
 }
 
 impl Point {
     /// The guest with 8 vCPUs.
     pub(super) fn guest(device: Device, load: Load, served: Served, processes: u32) -> Point {
         let who = Who::Guest { vcpus: VCPUS, served };
-        Point { device, load, who, processes, dearer: 1 }
+        Point { device, load, who, processes, dearer: 1, effects: Effects::ALL }
     }
 
     /// The host itself.
     pub(super) fn host(device: Device, load: Load, processes: u32) -> Point {
-        Point { device, load, who: Who::Host, processes, dearer: 1 }
+        Point { device, load, who: Who::Host, processes, dearer: 1, effects: Effects::ALL }
     }
 
     /// 4 vCPUs with a queue each and 4 processes, on so many I/O threads.
     pub(super) fn threads(device: Device, threads: u32) -> Point {
         let served = Served { queues: 4, threads, ..MIOT };
         let who = Who::Guest { vcpus: 4, served };
-        Point { device, load: LOADS[0], who, processes: 4, dearer: 1 }
+        Point { device, load: LOADS[0], who, processes: 4, dearer: 1, effects: Effects::ALL }
     }
 
     /// In words, for a progress bar.
@@ -176,6 +188,11 @@ impl Point {
         Point { dearer, ..self }
     }
 
+    /// This point with other effects.
+    pub(super) fn with(self, effects: Effects) -> Point {
+        Point { effects, ..self }
+    }
+
     fn workload(&self, seed: u64) -> Workload {
         let Load { rw, bs_bytes, .. } = self.load;
         Workload { rw, bs_bytes, iodepth: DEPTH, verify: false, seed }
@@ -187,6 +204,7 @@ impl Point {
             vcpus,
             processes: self.processes,
             served,
+            effects: self.effects,
             workload: self.workload(seed),
             drive: self.device.drive().parse().expect("a drive of the model's"),
             interrupts: self.device == Device::Nvme,
@@ -203,7 +221,7 @@ impl Point {
             stack: Stack::Mq,
             software_queues: Spread::Core,
             hardware_queues: Spread::Core,
-            cpus: (0..CORES).collect(),
+            cpus: CPUS.to_vec(),
             jobs: self.processes,
             workload: self.workload(seed),
             length: Length::Time(LENGTH_NS),

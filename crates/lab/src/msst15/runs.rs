@@ -6,7 +6,7 @@
 use millrace_machine::Model;
 
 use super::Part;
-use super::rigs::{Device, LOADS, MODES, PROCESSES, Point, VARIANTS, Who};
+use super::rigs::{Device, EFFECTS, LOADS, MODES, PROCESSES, Point, VARIANTS, Who};
 use crate::bench::BenchError;
 use crate::paper;
 use crate::sim::run_simulated;
@@ -14,6 +14,9 @@ use crate::vm::{Seen, Served, VmCosts, run_vm};
 
 /// I/O threads of the guest with 4 vCPUs.
 pub(super) const THREADS: [u32; 4] = [1, 2, 3, 4];
+
+/// Processes with which effects are switched off.
+pub(super) const EFFECT_PROCESSES: [u32; 3] = [1, 4, PROCESSES];
 
 /// Times what guest and exits cost.
 pub(super) const DEARER: [u32; 5] = [1, 2, 4, 6, 8];
@@ -53,6 +56,18 @@ impl paper::Point for Point {
             Part::Ablations => {
                 let of =
                     |device| VARIANTS.map(|(_, s)| Point::guest(device, LOADS[0], s, PROCESSES));
+                Device::ALL.into_iter().flat_map(of).collect()
+            }
+            Part::Effects => {
+                let each = |device, count| {
+                    EFFECTS.iter().flat_map(move |(_, effects)| {
+                        MODES.map(|(_, served)| {
+                            Point::guest(device, LOADS[0], served, count).with(*effects)
+                        })
+                    })
+                };
+                let counts = EFFECT_PROCESSES.into_iter();
+                let of = |device| counts.clone().flat_map(move |count| each(device, count));
                 Device::ALL.into_iter().flat_map(of).collect()
             }
             Part::Dearer => {

@@ -53,6 +53,11 @@ pub(crate) fn of(model: &Model) -> MachineTable {
             cost("most that a sleeper falls behind", &fairness.credit),
         ]
     });
+    let siblings = model.hyper_threads.iter().map(|threads| Constant {
+        name: format!("a core with {} hyper-threads busy", threads.per_core),
+        value: format!("{} times one", threads.gain.factor),
+        origin: threads.gain.origin.to_string(),
+    });
     MachineTable {
         name: model.name.clone(),
         about: format!(
@@ -93,6 +98,7 @@ pub(crate) fn of(model: &Model) -> MachineTable {
         ]
         .into_iter()
         .chain(fairness)
+        .chain(siblings)
         .collect(),
     }
 }

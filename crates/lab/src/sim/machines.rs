@@ -101,7 +101,7 @@ mod tests {
                 model.cpus()
             })
             .collect();
-        assert_eq!(cpus, [6, 12, 32, 80, 128, 12, 12, 4, 4]);
+        assert_eq!(cpus, [6, 12, 32, 80, 128, 12, 12, 8, 8]);
     }
 
     #[test]

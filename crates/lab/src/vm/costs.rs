@@ -27,6 +27,8 @@ pub(crate) struct VmCosts {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Exits {
     pub(crate) kick: Cost,
+    pub(crate) pause: Cost,
+    pub(crate) pause_window: Cost,
     pub(crate) interrupt: Cost,
     pub(crate) halt: Cost,
     pub(crate) ipi: Cost,
@@ -37,6 +39,7 @@ pub(crate) struct Exits {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Guest {
     pub(crate) interrupt: Cost,
+    pub(crate) interface: Cost,
     pub(crate) layer: Cost,
     pub(crate) complete: Cost,
     pub(crate) add: Cost,
@@ -77,23 +80,27 @@ impl VmCosts {
     /// A guest whose exits and kernel take so many times as much, to see what depends on it.
     pub(crate) fn with_guest_times(&self, factor: u32) -> VmCosts {
         let mut dearer = self.clone();
-        let Exits { kick, interrupt: exit, halt, ipi } = &mut dearer.exits;
-        let Guest { interrupt, layer, complete, add, get, page } = &mut dearer.guest;
-        for cost in [kick, exit, halt, ipi, interrupt, layer, complete, add, get, page] {
+        let Exits { kick, pause, interrupt: exit, halt, ipi, .. } = &mut dearer.exits;
+        let Guest { interrupt, interface, layer, complete, add, get, page } = &mut dearer.guest;
+        let exits = [kick, pause, exit, halt, ipi];
+        let guest = [interrupt, interface, layer, complete, add, get, page];
+        for cost in exits.into_iter().chain(guest) {
             cost.ns *= f64::from(factor);
         }
         dearer
     }
 
     /// All entries, in words.
-    pub(crate) fn entries(&self) -> [(&'static str, &Cost); 18] {
+    pub(crate) fn entries(&self) -> [(&'static str, &Cost); 21] {
         let VmCosts { exits, guest, device, .. } = self;
         [
             ("exit: notification of the device", &exits.kick),
+            ("exit: spinning for too long", &exits.pause),
             ("exit: interrupt for a running vCPU", &exits.interrupt),
             ("exit: halt", &exits.halt),
             ("exit: IPI to another vCPU", &exits.ipi),
             ("guest: taking an interrupt", &guest.interrupt),
+            ("guest: submission interface", &guest.interface),
             ("guest: block layer, going in", &guest.layer),
             ("guest: block layer, completion", &guest.complete),
             ("guest: virtio driver, adding", &guest.add),
@@ -107,6 +114,7 @@ impl VmCosts {
             ("device: io_getevents", &device.reap),
             ("device: completion in QEMU", &device.complete),
             ("device: interrupt by irqfd", &device.signal),
+            ("spinning before an exit", &exits.pause_window),
         ]
     }
 }
@@ -127,6 +135,6 @@ mod tests {
         assert!(costs.entries().iter().all(|(_, cost)| cost.ns > 0.0));
         let dearer = costs.with_guest_times(3);
         let tripled = |at: usize| dearer.entries()[at].1.ns == 3.0 * costs.entries()[at].1.ns;
-        assert!((0..10).all(tripled) && !(10..18).any(tripled), "the guest's come first");
+        assert!((0..12).all(tripled) && !(12..21).any(tripled), "the guest's come first");
     }
 }

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use millrace_block::Op;
-use millrace_machine::{Machine, Simulated, Stage};
+use millrace_machine::{Machine, Simulated};
 
 use super::costs::charge;
 use super::lock;
@@ -51,6 +51,9 @@ pub(super) fn run(vm: &Vm, number: u32) {
         in_flight: 0,
     });
     let me = &vm.vcpus[number as usize];
+    if vm.plan.effects.roaming {
+        Simulated::roam();
+    }
     GuestCpu { vm, me, process, done: VecDeque::new() }.run();
 }
 
@@ -87,7 +90,7 @@ impl GuestCpu<'_> {
             };
             let start_ns = Simulated::now();
             Simulated::system_call();
-            Simulated::work(Stage::Interface, 1);
+            charge(&self.vm.costs.guest.interface, 1);
             let (block, op) = process.offsets.next_io();
             let request =
                 VmRequest { slot: 0, vcpu: self.me.number, op, sector: block * sectors, start_ns };
@@ -151,14 +154,14 @@ impl GuestCpu<'_> {
             Simulated::charge(self.vm.guest_switch_ns);
         }
         charge(&self.vm.costs.exits.halt, 1);
-        self.vm.cores.enter(self.me.cpu, None);
+        self.vm.cores.enter(None);
         let woken = || self.me.is_interrupted() || self.vm.is_over();
         self.me.bell.sleep_unless(None, woken);
     }
 
     /// Takes the interrupts that wait.
     fn take_interrupts(&mut self) {
-        self.vm.cores.enter(self.me.cpu, Some(self.me.number));
+        self.vm.cores.enter(Some(self.me));
         if !self.me.is_interrupted() {
             return;
         }
@@ -196,7 +199,7 @@ impl GuestCpu<'_> {
     fn send_ipi(&self, vcpu: u32) {
         self.vm.count(|counts| counts.ipis += 1);
         charge(&self.vm.costs.exits.ipi, 1);
-        self.vm.vcpus[vcpu as usize].interrupt(IPI, self.me.cpu, &self.vm.cores);
+        self.vm.vcpus[vcpu as usize].interrupt(IPI, &self.vm.cores);
     }
 
     /// A request of this vCPU is done.

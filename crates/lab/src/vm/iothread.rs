@@ -58,6 +58,9 @@ pub(super) struct Io<'a> {
 pub(super) fn run(vm: &Vm, number: u32) {
     let served = vm.plan.served;
     let handle = &vm.handles[number as usize];
+    if vm.plan.effects.roaming && served.threads == 1 {
+        Simulated::roam();
+    }
     let queue = |queue: u32| Queue {
         number: queue,
         ring: Arc::clone(&vm.rings[queue as usize]),
@@ -98,7 +101,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
 impl Io<'_> {
     /// One turn; false when all is over.
     fn turn(&mut self) -> bool {
-        self.vm.cores.enter(self.handle.cpu, None);
+        self.vm.cores.enter(None);
         self.system_call(&self.vm.costs.device.poll);
         let mut busy = self.take();
         busy |= self.submit();
@@ -259,7 +262,7 @@ impl Io<'_> {
         self.vm.count(|counts| counts.signals += 1);
         self.system_call(&self.vm.costs.device.signal);
         let vcpu = &self.vm.vcpus[self.vm.plan.served.target(queue) as usize];
-        vcpu.interrupt(1 << queue, self.handle.cpu, &self.vm.cores);
+        vcpu.interrupt(1 << queue, &self.vm.cores);
     }
 
     /// Polls, then sleeps until notified or until the drive has something.

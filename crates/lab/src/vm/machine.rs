@@ -9,6 +9,7 @@ use millrace_drives::open_on;
 use millrace_machine::{Doorbell, Machine, Model, Parker, Simulated};
 
 use super::ring::Ring;
+use super::spinlock::PauseLoop;
 use super::vcpu::{Cores, Vcpu};
 use super::{Counts, VmCosts, VmPlan, lock};
 use crate::bench::BenchError;
@@ -61,17 +62,25 @@ impl Vm {
         }
         let disks = vec![Disk::new(driver, DiskConfig::default())?];
         let volume = Volume::new("vm", Layout::Linear, disks)?;
-        let (served, cpus) = (plan.served, model.cpus());
+        let served = plan.served;
+        let place = |number| cpu_of(model, number);
+        let pause = plan.effects.preemption.then(|| PauseLoop {
+            window: costs.exits.pause_window.clone(),
+            exit: costs.exits.pause.clone(),
+        });
         Ok(Vm {
             costs: costs.clone(),
-            turn_ns: turn_ns(model, costs),
+            turn_ns: match plan.effects.bound {
+                true => turn_ns(model, costs),
+                false => served.wait_max_ns,
+            },
             guest_switch_ns: model.threads.context_switch.ns.round() as u64,
             bytes: volume.capacity() << 9,
             volume,
-            vcpus: (0..plan.vcpus).map(|number| Vcpu::new(number, number % cpus)).collect(),
-            rings: (0..served.queues).map(|_| Arc::new(Ring::new())).collect(),
+            vcpus: (0..plan.vcpus).map(|number| Vcpu::new(number, place(number))).collect(),
+            rings: (0..served.queues).map(|_| Arc::new(Ring::new(pause.clone()))).collect(),
             handles: (0..served.threads)
-                .map(|t| ThreadHandle::new(served.thread_cpu(t, cpus)))
+                .map(|thread| ThreadHandle::new(served.thread_cpu(thread, model)))
                 .collect(),
             cores: Cores::new(model),
             window: Window::new(plan.length, plan.processes, plan.workload.iodepth),
@@ -103,6 +112,14 @@ impl Vm {
         self.vcpus.iter().for_each(|vcpu| vcpu.bell.ring());
         self.handles.iter().for_each(|handle| handle.bell.ring());
     }
+}
+
+/// The CPU of the `number`th thread of those that are spread over cores: first one a core, then
+/// their siblings, then from the beginning.
+pub(super) fn cpu_of(model: &Model, number: u32) -> u32 {
+    let per_core = model.cpus_per_socket() / model.cores_per_socket;
+    let cores = model.sockets * model.cores_per_socket;
+    number % cores * per_core + number / cores % per_core
 }
 
 /// `ppoll`, `io_submit`, the read of the completions' eventfd and `io_getevents`.

@@ -10,9 +10,10 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use millrace_block::Op;
-use millrace_machine::{Line, Lock, Machine, Order, Simulated, Word};
+use millrace_machine::{Line, Machine, Order, Simulated, Word};
 
 use super::lock;
+use super::spinlock::{GuestLock, LockSeen, PauseLoop};
 
 /// Requests of a ring, QEMU's virtio-blk of 2014.
 const SLOTS: u32 = 128;
@@ -20,7 +21,6 @@ const SLOTS: u32 = 128;
 const USED_PER_LINE: u32 = 8;
 
 type SimLine = <Simulated as Machine>::Line<[u8; 64]>;
-type SimLock<T> = <Simulated as Machine>::Lock<T>;
 type SimWord = <Simulated as Machine>::Word;
 
 /// One I/O of the guest.
@@ -46,7 +46,7 @@ pub(super) struct DriverSide {
 
 /// A virtqueue.
 pub(super) struct Ring {
-    pub(super) driver: SimLock<DriverSide>,
+    driver: GuestLock<DriverSide>,
     avail_idx: SimWord,
     avail_event: SimWord,
     used_idx: SimWord,
@@ -63,13 +63,14 @@ fn needs_event(event: u64, new: u64, old: u64) -> bool {
 }
 
 impl Ring {
-    pub(super) fn new() -> Ring {
+    /// An empty ring; with `pause` the holders of its driver's lock may lose their CPU.
+    pub(super) fn new(pause: Option<PauseLoop>) -> Ring {
         let lines = |count: u32| (0..count).map(|_| SimLine::new([0; 64])).collect();
         let word = || SimWord::new(0);
         let free = (0..SLOTS).rev().collect();
         let side = DriverSide { free, added: 0, taken: 0, waiting: VecDeque::new() };
         Ring {
-            driver: SimLock::new("virtqueue", side),
+            driver: GuestLock::new(side, pause),
             avail_idx: word(),
             avail_event: word(),
             used_idx: word(),
@@ -79,6 +80,11 @@ impl Ring {
             avail: Mutex::default(),
             used: Mutex::default(),
         }
+    }
+
+    /// What happened at the driver's lock.
+    pub(super) fn lock_seen(&self) -> LockSeen {
+        self.driver.seen()
     }
 
     /// The driver adds a request, at `work`'s cost; whether it must notify the device. `None`
@@ -193,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_driver_notifies_once_until_the_device_asks_again() {
-        let ring = Ring::new();
+        let ring = Ring::new(None);
         let add = || ring.add(request(0), || ());
         assert_eq!([add(), add(), add()], [Some(true), Some(false), Some(false)]);
         assert_eq!(ring.available(), 3);
@@ -205,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_device_interrupts_once_until_the_driver_has_taken_all() {
-        let ring = Ring::new();
+        let ring = Ring::new(None);
         let mut used = 0;
         let mut finish = || {
             ring.add(request(1), || ());
@@ -222,7 +228,7 @@ mod tests {
 
     #[test]
     fn who_finds_no_slot_is_told_when_there_is_one() {
-        let ring = Ring::new();
+        let ring = Ring::new(None);
         (0..SLOTS).for_each(|_| assert!(ring.add(request(0), || ()).is_some()));
         assert_eq!(ring.add(request(3), || ()), None);
         assert_eq!(ring.add(request(3), || ()), None);

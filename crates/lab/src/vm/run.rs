@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use millrace_machine::{CpuId, Machine, Model, Report, Simulated, Simulation, Thread};
 
 use super::machine::Vm;
-use super::{Counts, VmCosts, VmPlan, guest, iothread, lock};
+use super::{Counts, LockSeen, VmCosts, VmPlan, guest, iothread, lock};
 use crate::bench::BenchError;
 
 /// Virtual time after which a row that has not ended is given up.
@@ -25,6 +25,8 @@ pub(crate) struct Seen {
     /// Of all I/Os, warm-up included: host's context switches, and waiting for queues' locks.
     pub(crate) switches_per_io: f64,
     pub(crate) lock_wait_ns: f64,
+    /// At the queues' locks of all I/Os, unless holders are left alone.
+    pub(crate) locks: LockSeen,
     /// Part of the cores' time that they were not idle.
     pub(crate) busy: f64,
     pub(crate) events: u64,
@@ -37,6 +39,7 @@ pub(crate) struct Seen {
 pub(crate) fn run_vm(model: &Model, costs: &VmCosts, plan: &VmPlan) -> Result<Seen, BenchError> {
     let wrong = |text: String| BenchError::Machine { text };
     let (seed, slot) = (plan.workload.seed, Arc::new(Mutex::new(None)));
+    let model = &with_effects(model, plan);
     let simulation = Simulation::new(model, seed).map_err(|error| wrong(error.to_string()))?;
     let result = Arc::clone(&slot);
     let inner = (model.clone(), costs.clone(), plan.clone());
@@ -51,6 +54,15 @@ pub(crate) fn run_vm(model: &Model, costs: &VmCosts, plan: &VmPlan) -> Result<Se
     Ok(seen(&vm, &report))
 }
 
+/// The machine without what the plan leaves off.
+fn with_effects(model: &Model, plan: &VmPlan) -> Model {
+    let mut model = model.clone();
+    if let (false, Some(threads)) = (plan.effects.sharing, &mut model.hyper_threads) {
+        threads.gain.factor = f64::from(threads.per_core);
+    }
+    model
+}
+
 /// Starts all threads of a virtual machine and waits for their end.
 fn run_threads(vm: Vm) -> Arc<Vm> {
     let vm = Arc::new(vm);
@@ -61,7 +73,7 @@ fn run_threads(vm: Vm) -> Arc<Vm> {
         threads.push(Simulated::spawn(&format!("io-{number}"), Some(CpuId(cpu)), body));
     }
     for number in 0..vm.plan.vcpus {
-        let (inner, cpu) = (Arc::clone(&vm), vm.vcpus[number as usize].cpu);
+        let (inner, cpu) = (Arc::clone(&vm), vm.vcpus[number as usize].cpu());
         let body = Box::new(move || guest::run(&inner, number));
         threads.push(Simulated::spawn(&format!("vcpu-{number}"), Some(CpuId(cpu)), body));
     }
@@ -77,7 +89,9 @@ fn seen(vm: &Vm, report: &Report) -> Seen {
     let counts = lock(&vm.counts).inside;
     let switches: u64 = report.cpus.iter().map(|cpu| cpu.context_switches).sum();
     let waits = report.locks.iter().filter(|row| row.name == "virtqueue" && row.site.is_none());
-    let wait_ns: u64 = waits.map(|row| row.counts.wait_ns).sum();
+    let locks = vm.rings.iter().map(|ring| ring.lock_seen());
+    let locks = locks.fold(LockSeen::default(), LockSeen::plus);
+    let wait_ns = waits.map(|row| row.counts.wait_ns).sum::<u64>() + locks.wait_ns;
     let idle_ns: u64 = report.cpus.iter().map(|cpu| cpu.idle_ns).sum();
     let all_ns = report.elapsed_ns() as f64 * report.cpus.len() as f64;
     Seen {
@@ -86,6 +100,7 @@ fn seen(vm: &Vm, report: &Report) -> Seen {
         counts,
         switches_per_io: switches as f64 / total,
         lock_wait_ns: wait_ns as f64 / total,
+        locks,
         busy: 1.0 - idle_ns as f64 / all_ns.max(1.0),
         events: report.events,
     }
@@ -93,7 +108,7 @@ fn seen(vm: &Vm, report: &Report) -> Seen {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Served;
+    use super::super::{Effects, Served};
     use super::*;
     use crate::sim::{Length, machine};
     use crate::workload::{Rw, Workload};
@@ -108,6 +123,7 @@ mod tests {
             vcpus: 8,
             processes,
             served,
+            effects: Effects::ALL,
             workload: Workload {
                 rw: Rw::RandRead,
                 bs_bytes: 4096,

@@ -32,9 +32,13 @@ impl Cores {
         }
     }
 
-    /// The caller has its core: a vCPU of this number, or an I/O thread.
-    pub(super) fn enter(&self, cpu: u32, vcpu: Option<u32>) {
-        lock(&self.running)[cpu as usize] = vcpu;
+    /// The caller has its CPU: a vCPU, or an I/O thread or a vCPU that halts.
+    pub(super) fn enter(&self, vcpu: Option<&Vcpu>) {
+        let cpu = Simulated::cpu().0;
+        if let Some(vcpu) = vcpu {
+            *lock(&vcpu.cpu) = cpu;
+        }
+        lock(&self.running)[cpu as usize] = vcpu.map(|vcpu| vcpu.number);
     }
 
     fn has(&self, cpu: u32, vcpu: u32) -> bool {
@@ -45,7 +49,8 @@ impl Cores {
 /// A vCPU.
 pub(super) struct Vcpu {
     pub(super) number: u32,
-    pub(super) cpu: u32,
+    /// Where its thread ran last, as far as it has said: the simulation's own state.
+    cpu: Mutex<u32>,
     pending: <Simulated as Machine>::Word,
     pub(super) bell: Doorbell<Simulated>,
     /// An IPI made or will make it exit.
@@ -60,7 +65,7 @@ impl Vcpu {
         let word = || <Simulated as Machine>::Word::new(0);
         Vcpu {
             number,
-            cpu,
+            cpu: Mutex::new(cpu),
             pending: word(),
             bell: Doorbell::new(<Simulated as Machine>::Parker::new()),
             kicked: Mutex::new(false),
@@ -69,14 +74,19 @@ impl Vcpu {
         }
     }
 
-    /// Marks an interrupt and tells the vCPU; `from` is the sender's core.
-    pub(super) fn interrupt(&self, bit: u64, from: u32, cores: &Cores) {
+    /// Where its thread ran last.
+    pub(super) fn cpu(&self) -> u32 {
+        *lock(&self.cpu)
+    }
+
+    /// Marks an interrupt and tells the vCPU.
+    pub(super) fn interrupt(&self, bit: u64, cores: &Cores) {
         // Relaxed: the doorbell's fence orders it before the look at the bell.
         if self.pending.fetch_or(bit, Order::Relaxed) & bit != 0 {
             return;
         }
         self.bell.ring();
-        if self.cpu != from && cores.has(self.cpu, self.number) {
+        if self.cpu() != Simulated::cpu().0 && cores.has(self.cpu(), self.number) {
             *lock(&self.kicked) = true;
             // What it costs the vCPU is part of its exit.
             Simulated::charge(cores.send_ns);

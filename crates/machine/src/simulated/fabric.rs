@@ -56,7 +56,7 @@ pub struct LinkUse {
 /// Distances and links.
 #[derive(Debug)]
 pub(super) struct Fabric {
-    cores_per_socket: usize,
+    cpus_per_socket: usize,
     sockets: usize,
     boards: usize,
     paths: Vec<Path>,
@@ -77,20 +77,20 @@ impl Fabric {
         of_boards.iter_mut().for_each(|link| link.line_ps = line_ps(&model.cache.board_link));
         let path = |index| path(model, (index / sockets, index % sockets), (sockets, per_board));
         let paths = (0..sockets * sockets).map(path).collect();
-        let cores_per_socket = model.cores_per_socket as usize;
-        Fabric { cores_per_socket, sockets, boards, paths, links }
+        let cpus_per_socket = model.cpus_per_socket() as usize;
+        Fabric { cpus_per_socket, sockets, boards, paths, links }
     }
 
     /// The socket of a CPU.
     #[inline]
     pub(super) fn socket_of(&self, cpu: usize) -> usize {
-        cpu / self.cores_per_socket
+        cpu / self.cpus_per_socket
     }
 
     /// CPUs of a socket: the first, and how many.
     #[inline]
     pub(super) fn cpus_of(&self, socket: usize) -> (usize, usize) {
-        (socket * self.cores_per_socket, self.cores_per_socket)
+        (socket * self.cpus_per_socket, self.cpus_per_socket)
     }
 
     pub(super) fn sockets(&self) -> usize {

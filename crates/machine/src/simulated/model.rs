@@ -82,6 +82,27 @@ impl Cost {
     }
 }
 
+/// Hyper-threads of every core. Siblings have neighbouring numbers: with two, CPUs 0 and 1 are
+/// core 0.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct HyperThreads {
+    /// CPUs of a core, 1 to 8; 1 is a core without hyper-threads.
+    pub per_core: u32,
+    /// What a core does with all its threads busy, times what it does with one.
+    pub gain: Factor,
+}
+
+/// A factor, and where it comes from.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Factor {
+    /// 1 to 8.
+    pub factor: f64,
+    /// Publication, measurement or reasoning that it is taken from.
+    pub origin: Cow<'static, str>,
+}
+
 /// How the sockets of one board are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "lowercase"))]
@@ -99,7 +120,8 @@ pub enum Wiring {
 pub struct Model {
     /// For reports.
     pub name: String,
-    /// CPUs of a socket, which is a NUMA node; CPUs are numbered in the order of sockets.
+    /// Cores of a socket, which is a NUMA node; CPUs are numbered in the order of sockets. A core
+    /// is one CPU unless it has hyper-threads.
     pub cores_per_socket: u32,
     /// Sockets, 1 to [`SOCKETS_MAX`], and at most [`CPUS_MAX`] CPUs in all.
     pub sockets: u32,
@@ -109,6 +131,9 @@ pub struct Model {
     /// How the sockets of a board are joined.
     #[cfg_attr(feature = "serde", serde(default))]
     pub wiring: Wiring,
+    /// Hyper-threads: none unless given.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub hyper_threads: Option<HyperThreads>,
     /// Clock frequency, for reports: all costs are in nanoseconds.
     pub ghz: f64,
     /// What memory accesses cost.
@@ -275,6 +300,7 @@ impl Model {
             sockets,
             sockets_per_board: 0,
             wiring: Wiring::Full,
+            hyper_threads: None,
             ghz: 2.5,
             cache: CacheCosts {
                 l1: cost(2.0),
@@ -321,7 +347,14 @@ impl Model {
     /// CPUs in all.
     #[must_use]
     pub fn cpus(&self) -> u32 {
-        self.sockets.saturating_mul(self.cores_per_socket)
+        self.sockets.saturating_mul(self.cpus_per_socket())
+    }
+
+    /// CPUs of a socket: its cores' hyper-threads, or its cores.
+    #[must_use]
+    pub fn cpus_per_socket(&self) -> u32 {
+        let per_core = self.hyper_threads.as_ref().map_or(1, |threads| threads.per_core);
+        self.cores_per_socket.saturating_mul(per_core)
     }
 
     /// What a unit of a stage costs.
@@ -415,6 +448,17 @@ impl Model {
                 })?;
                 origin_given(key, &cost.origin)?;
             }
+        }
+        if let Some(HyperThreads { per_core, gain }) = &self.hyper_threads {
+            check("hyper_threads.per_core", (1..=8).contains(per_core), || {
+                format!("must be 1 to 8, is {per_core}")
+            })?;
+            check(
+                "hyper_threads.gain",
+                (1.0..=f64::from(*per_core)).contains(&gain.factor),
+                || format!("factor must be 1 to {per_core}, is {}", gain.factor),
+            )?;
+            origin_given("hyper_threads.gain", &gain.origin)?;
         }
         let poll_ns = self.cpu.spin_poll.ns;
         check("cpu.spin_poll", poll_ns >= 1.0, || format!("ns must be at least 1, is {poll_ns}"))?;

@@ -49,6 +49,8 @@ pub(super) struct ThreadState {
     pub(super) joiners: Vec<u32>,
     /// Locks held or waited for: above 0 the CPU is not taken away.
     pub(super) locks: u32,
+    /// It may wake on another CPU than it slept on.
+    pub(super) roams: bool,
     /// How long it has run, as the scheduler counts.
     pub(super) ran_ps: u64,
     pub(super) spin: SpinState,

@@ -5,7 +5,8 @@
 //! runs one thread until that blocks, ends, or has used up its time slice while others wait; they
 //! take turns in order of arrival. A CPU is never taken from a thread that holds or waits for a
 //! lock. A CPU that spins in `spin_until` is given up as soon as somebody else wants it. Models may
-//! ask for turns by run time, and preemption by who wakes (fairness.rs).
+//! ask for turns by run time, and preemption by who wakes (fairness.rs), for CPUs that share a
+//! core, and threads for being moved when they wake (hyper_threads.rs).
 //! Kernel counterpart: `SCHED_RR` with pinned tasks.
 
 use core::ptr;
@@ -16,6 +17,7 @@ use corosensei::Yielder;
 
 use super::clocks::{Clocks, Due};
 use super::cpu::CpuState;
+use super::hyper_threads::Siblings;
 use super::model::Model;
 use super::pool::{Body, Ended, NO_THREAD, Pool, SpinState, State, ThreadState};
 use super::prices::ThreadPrices;
@@ -63,6 +65,7 @@ pub(super) struct Scheduler {
     pub(super) cpus: Vec<CpuState>,
     pub(super) pool: Pool,
     pub(super) prices: ThreadPrices,
+    pub(super) siblings: Siblings,
     pub(super) limit_ps: u64,
 }
 
@@ -80,6 +83,7 @@ impl Scheduler {
             cpus: places.iter().map(cpu).collect(),
             pool: Pool { threads: Vec::new(), live: 0, next_cpu: 0 },
             prices: ThreadPrices::new(&model.threads),
+            siblings: Siblings::new(model),
             limit_ps,
         }
     }
@@ -172,7 +176,7 @@ impl Scheduler {
 
     /// The running thread enters and leaves the kernel.
     pub(super) fn charge_system_call(&mut self) {
-        self.now_ps += self.prices.system_call;
+        self.now_ps += self.stretched(self.prices.system_call);
     }
 
     /// The deadline of a thread, the earliest of all, has come.
@@ -271,6 +275,7 @@ impl Scheduler {
     fn switch(&mut self, cpu: usize) {
         self.count_run_time(cpu);
         let next = self.take_next(cpu);
+        let switch_ps = self.stretched_on(cpu, self.prices.context_switch);
         let prices = &self.prices;
         let state = &mut self.cpus[cpu];
         let Some(next) = next else {
@@ -279,7 +284,7 @@ impl Scheduler {
             return;
         };
         if state.last != next {
-            state.clock_ps += prices.context_switch;
+            state.clock_ps += switch_ps;
             state.switches += 1;
         }
         (state.current, state.last) = (next, next);
@@ -290,6 +295,7 @@ impl Scheduler {
 
     /// A thread that has no CPU wants its own again, from this time on.
     pub(super) fn make_ready(&mut self, thread: u32, time_ps: u64) {
+        self.place(thread);
         self.limit_credit(thread);
         let target = self.pool.thread_mut(thread);
         target.state = State::Ready;
@@ -341,6 +347,7 @@ impl Scheduler {
             ended: Arc::clone(&ended),
             joiners: Vec::new(),
             locks: 0,
+            roams: false,
             ran_ps: self.cpus[cpu].fair.least_ps,
             spin: SpinState::default(),
         };

@@ -10,6 +10,7 @@ mod ends;
 mod files;
 mod locks;
 mod repeat;
+mod siblings;
 mod threads;
 
 use std::sync::{Arc, Mutex};

@@ -22,6 +22,7 @@ use millrace_reactor::Backend;
 
 use super::connect::Server;
 use super::contend::ContendArgs;
+use super::vm::words::VmArgs;
 use crate::config::words::whole;
 use crate::verbs::duration;
 
@@ -45,6 +46,8 @@ Examples:
       two ways to serve the drives of a volume, and what each drive did
   millrace bench --machine e7-2870 --cpus 1,10,20,80 --stack mq,sq --interface libaio --locks
       the block layer on a simulated machine with 80 cores, and what its locks do there
+  millrace bench --machine miot --vm baseline --vm mq --vm miot,batching=0 --numjobs 1,8
+      a guest of 8 vCPUs on a simulated host, its disk served in three ways
   millrace bench --machine epyc-2x64 --drive model:preset=850evo --scheduler none,deadline
       --client iodepth=1 --client rw=randwrite,bs=128k,iodepth=256
       two clients at one modelled SSD, and what each gets with either scheduler
@@ -98,6 +101,8 @@ pub struct BenchArgs {
     pub machine: MachineArgs,
     #[command(flatten)]
     pub trace: TraceArgs,
+    #[command(flatten)]
+    pub vm: VmArgs,
     #[command(flatten)]
     pub contend: ContendArgs,
     #[command(flatten)]
