@@ -147,7 +147,8 @@ fn an_interrupt_wakes_whoever_waits_for_one_io() {
     {
         let drives = vec!["null:delay=5us".parse().expect("a spec")];
         let row = run(&model, &SimPlan { drives, irq, ..plan(8, stack, InterfaceKind::Sync) });
-        assert!((9_000..25_000).contains(&row.lat_ns.p50), "{row:?}");
+        // Of the program's call: with its system call, and behind the others' interrupts.
+        assert!((10_000..35_000).contains(&row.lat_ns.p50), "{row:?}");
     }
 }
 

@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::SimPlan;
-use super::interface::{Host, Interface, SharedCounters};
+use super::interface::{Host, Interface, InterfaceKind, SharedCounters};
 use super::irq::Signal;
 use super::window::{Passed, Window};
 use crate::workload::Offsets;
@@ -41,6 +41,8 @@ pub(super) struct Sums {
     pub(super) system_calls: u64,
     /// Q to C of all I/Os: up to the beginning of the window, then those in it.
     pub(super) latency: Snapshot,
+    /// From before the program's call to after it, of jobs with one I/O in a call.
+    pub(super) calls: Snapshot,
     /// What each drive did, likewise.
     pub(super) drives: Vec<StatsSnapshot>,
 }
@@ -114,10 +116,11 @@ pub(super) fn run<M: Host>(shared: &Shared<M>, number: u32) {
             job.wait();
         }
     }
-    let Job { channel, interface, errors, first_error, .. } = job;
+    let Job { channel, interface, errors, first_error, calls, .. } = job;
     drop(channel);
     shared.sum(|sums| {
         sums.errors += errors;
+        sums.calls.merge(&calls);
         sums.system_calls += interface.system_calls;
         if sums.first_error.is_none() {
             sums.first_error = first_error;
@@ -131,6 +134,9 @@ struct Job<'a, M: Host> {
     interface: Interface<M>,
     offsets: Offsets,
     signal: &'a Signal<M>,
+    /// When the call under way began, if each I/O is one.
+    call_ns: Option<u64>,
+    calls: Snapshot,
     errors: u64,
     first_error: Option<String>,
 }
@@ -159,6 +165,8 @@ impl<'a, M: Host> Job<'a, M> {
             interface: Interface::new(plan.interface, &shared.counters),
             offsets: Offsets::new(&plan.workload, blocks, place),
             signal,
+            call_ns: None,
+            calls: Snapshot::default(),
             errors: 0,
             first_error: None,
         }
@@ -170,6 +178,9 @@ impl<'a, M: Host> Job<'a, M> {
         let sectors = u64::from(self.shared.plan.workload.bs_bytes >> 9);
         while !idle.is_empty() {
             let first = idle.len().saturating_sub(batch);
+            if self.shared.plan.interface == InterfaceKind::Sync {
+                self.call_ns = Some(M::now());
+            }
             self.interface.submit((idle.len() - first) as u32);
             while idle.len() > first {
                 let Some(mut bio) = idle.pop() else { break };
@@ -202,6 +213,7 @@ impl<'a, M: Host> Job<'a, M> {
             return false;
         }
         self.interface.reap(handed as u32);
+        self.end_call();
         match self.shared.window.count::<M>(handed as u64) {
             Passed::Nothing => {}
             Passed::Begin => {
@@ -214,6 +226,16 @@ impl<'a, M: Host> Job<'a, M> {
             }
         }
         true
+    }
+
+    /// Counts how long the call took that has just ended.
+    fn end_call(&mut self) {
+        if let Some(began_ns) = self.call_ns.take() {
+            let took_ns = M::now() - began_ns;
+            if self.shared.window.is_open() {
+                self.calls.add(took_ns, 1);
+            }
+        }
     }
 
     /// Waits until something may be done; a job that interrupts wake sleeps at once, as in a

@@ -269,6 +269,8 @@ fn drive_name(index: usize) -> String {
 
 fn row_of<M: Host>(plan: &SimPlan, measured: &Measured<M>) -> Row {
     let (sums, bs) = (&measured.sums, plan.workload.bs_bytes);
+    // Where each I/O is a call of the program, its latency is the program's.
+    let latency = if sums.calls.count() > 0 { &sums.calls } else { &sums.latency };
     let seconds = measured.length_ns as f64 / 1e9;
     let iops = measured.ios as f64 * 1e9 / measured.length_ns.max(1) as f64;
     Row {
@@ -288,7 +290,7 @@ fn row_of<M: Host>(plan: &SimPlan, measured: &Measured<M>) -> Row {
             syscalls_per_io: sums.system_calls as f64 / measured.total_ios.max(1) as f64,
             notifications: None,
         },
-        lat_ns: LatencyNs::of(&sums.latency),
+        lat_ns: LatencyNs::of(latency),
         outcome: Outcome {
             errors: sums.errors,
             verified: 0,

@@ -92,6 +92,12 @@ impl Window {
         self.over.load(Relaxed)
     }
 
+    /// Whether what is done now is measured.
+    pub(crate) fn is_open(&self) -> bool {
+        let edges = self.edges.lock().unwrap_or_else(PoisonError::into_inner);
+        matches!(*edges, (Some(_), None))
+    }
+
     /// A job has completed some.
     #[inline]
     pub(crate) fn count<M: Machine>(&self, ios: u64) -> Passed {

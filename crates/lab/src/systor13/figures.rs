@@ -124,7 +124,8 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
         Part::Fig7 => Figure::new(
             "fig7",
             "Latency of one I/O at a time",
-            "Mean time from queueing to completion, a synchronous I/O on each core; logarithmic.",
+            "Mean time from before the program's call to after it, a synchronous I/O on each core; \
+             logarithmic.",
             four_panels(results, &STACKS, InterfaceKind::Sync, mean_ns),
         ),
         Part::Fig8 => fig8(results)?,

@@ -13,6 +13,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use std::collections::VecDeque;
 
 use super::line::LineState;
+use super::pool::State;
 use super::still;
 use super::world::{World, current, suspend, wait_for_turn};
 
@@ -153,7 +154,7 @@ impl World {
         queue.waiters.push_back(Waiter { thread: self.scheduler.thread, socket });
         match is_first {
             true => self.scheduler.stall_until(line.busy_until_ps()),
-            false => self.scheduler.stall(),
+            false => self.scheduler.spin(State::Stalled),
         }
     }
 
@@ -174,7 +175,7 @@ impl World {
             return Turn::Mine;
         }
         self.scheduler.end_stall(next.thread, self.scheduler.now_ps);
-        self.scheduler.stall();
+        self.scheduler.spin(State::Stalled);
         Turn::Waits
     }
 

@@ -243,11 +243,6 @@ impl Scheduler {
         self.clocks.set_cpu(state.position, state.clock_ps);
     }
 
-    /// The running thread keeps its CPU busy until [`Scheduler::end_stall`].
-    pub(super) fn stall(&mut self) {
-        self.spin(State::Stalled);
-    }
-
     /// A thread that stalls goes on at this time, at the earliest. Unlike spinning, a stall is a
     /// part of the work that it holds up.
     pub(super) fn end_stall(&mut self, thread: u32, time_ps: u64) {
