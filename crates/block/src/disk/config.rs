@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 
 use millrace_machine::{CpuId, Machine};
 
+use crate::disk::request_lock::RequestLock;
 use crate::group::Groups;
 use crate::queue::Spread;
 use crate::queue::controller::{Controller, TagSettings};
@@ -73,6 +74,8 @@ pub struct DiskConfig<M: Machine> {
     pub hardware_queues: Spread,
     /// The threads that may be inside one of them.
     pub inside: Inside,
+    /// The lock of the `sq` stack.
+    pub request_lock: RequestLock<M>,
     /// Tags of a set, 1 to 65,536; the driver's depth if not given. Behind a controller that has
     /// more: requests in flight in each hardware queue.
     pub queue_depth: Option<u32>,
@@ -106,6 +109,7 @@ impl<M: Machine> Default for DiskConfig<M> {
             software_queues: Spread::Core,
             hardware_queues: Spread::Core,
             inside: Inside::ONE,
+            request_lock: RequestLock::default(),
             queue_depth: None,
             timeout_ns: 30_000_000_000,
             io_threads: 0,
