@@ -16,6 +16,7 @@ pub mod explore;
 mod job;
 pub mod msst15;
 mod nbd;
+pub mod ols02;
 pub mod page;
 mod paper;
 mod row;

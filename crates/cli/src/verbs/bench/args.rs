@@ -22,6 +22,7 @@ use millrace_reactor::Backend;
 
 use super::connect::Server;
 use super::contend::ContendArgs;
+use super::history::HistoryArgs;
 use crate::config::words::whole;
 use crate::verbs::duration;
 
@@ -97,6 +98,8 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub machine: MachineArgs,
     #[command(flatten)]
+    pub history: HistoryArgs,
+    #[command(flatten)]
     pub trace: TraceArgs,
     #[command(flatten)]
     pub contend: ContendArgs,
@@ -139,8 +142,8 @@ pub struct CalibrateArgs {
 #[derive(Debug, Clone, Args)]
 pub struct MachineArgs {
     /// Run on a simulated machine, in that machine's time: i7-3930k, x5690, x7560, e7-2870,
-    /// epyc-2x64, e5-2620, e5-2620-nvme, miot, miot-nvme, or a file that describes one; for drives
-    /// null, ram and model
+    /// epyc-2x64, e5-2620, e5-2620-nvme, miot, miot-nvme, p3-8way, or a file that describes one;
+    /// for drives null, ram and model
     #[arg(long, value_name = "NAME|FILE.toml")]
     #[arg(conflicts_with_all = ["connect", "verify", "backend"])]
     pub machine: Option<String>,
@@ -401,7 +404,7 @@ fn wait(text: &str) -> Result<Wait, String> {
     }
 }
 
-fn word<T: Words>(text: &str) -> Result<T, String> {
+pub fn word<T: Words>(text: &str) -> Result<T, String> {
     let names: Vec<&str> = T::WORDS.iter().map(|(_, name)| *name).collect();
     T::from_word(text).ok_or_else(|| format!("one of {}", names.join(", ")))
 }

@@ -104,6 +104,7 @@ pub fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<S
                     scheduler: row.scheduler,
                     nomerges: false,
                     inside: args.machine.inside,
+                    history: args.history.history(),
                 },
                 stack: row.stack,
                 software_queues: row.software_queues,
