@@ -53,7 +53,7 @@ use crate::queue::driver::{Driver, Extent, HwQueues, QueueKind};
 use crate::queue::request::{RequestRef, Tag};
 use crate::queue::{HardwareQueue, Route, Serve, SoftwareQueue, Spread};
 
-pub use config::{DiskConfig, Inside, Stack};
+pub use config::{DiskConfig, Entrance, Inside, Stack};
 pub use request_lock::{QueuePlug, RequestLock};
 
 /// Flushes of one drive: at most one is issued, later ones join the next.

@@ -25,7 +25,7 @@ use runs::Results;
 paper::parts! { "ols02":
     /// The microbenchmark.
     Dm "dm",
-    /// The same by readv.
+    /// That benchmark by readv.
     Readv "readv",
     /// The database's workload.
     Dsw "dsw",
@@ -131,5 +131,16 @@ mod tests {
         assert_eq!(of(Holds::NotYet).count(), 4);
         let numbers = &page.checks[3].ours.numbers;
         assert_eq!(numbers[..], [32_768.0, 4_096.0, 32_768.0, 4_096.0, 32_640.0, 3_968.0]);
+    }
+
+    #[test]
+    fn one_lock_for_all_disks_is_what_cpus_spin_on_and_a_run_is_the_same_again() {
+        let page = || ols02(&[Part::Dm], 7, |_| ControlFlow::Continue(())).expect("it runs").0;
+        let (first, second) = (page(), page());
+        assert_eq!(first.json(), second.json());
+        let share = first.checks.iter().find(|check| check.id == "ols.lock-share");
+        assert!(share.is_some_and(|check| check.ours.numbers[0] > 0.3), "{share:?}");
+        let machines: Vec<&str> = first.machines.iter().map(|table| table.name.as_str()).collect();
+        assert_eq!(machines, ["p3-8way", "linux-2.4"]);
     }
 }

@@ -1,9 +1,10 @@
 //! Experiments on the simulated machine, and on this one with lock statistics.
 //!
 //! `machines` names the machines, `interface` models how programs submit, `irq` and `poller` who
-//! takes interrupts, `history` how Linux 2.4 did raw I/O, `window` says which part of a run counts, `job` and `raw` are submitters, `workers`
-//! serve drives, `tags` looks at tags meanwhile, `run` is a row, `rows` are many. Everything below
-//! a job is the production code of the block layer and the drives. Called by the binary's verbs.
+//! takes interrupts, `history` how Linux 2.4 did raw I/O, `window` says which part of a run counts,
+//! `job` and `raw` are submitters, `workers` serve drives, `tags` looks at tags meanwhile, `run` is
+//! a row, `rows` are many. Everything below a job is the production code of the block layer and the
+//! drives. Called by the binary's verbs.
 
 mod history;
 mod interface;

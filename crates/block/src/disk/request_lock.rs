@@ -1,7 +1,7 @@
 //! `RequestLock`: the lock around the request queue of the `sq` stack, as wide as it once was.
 //!
 //! A setting of the disk: alone, or with other disks under a lock that all share. Taken by sq.rs
-//! through `Disk::request_queue`, the shared lock first. Kept to be measured against (\[OLS\]).
+//! through `request_queue`, the shared lock first. Kept to be measured against (\[OLS\]).
 //! Kernel counterpart: `io_request_lock` of 2.4, `queue_lock` since 2.5.
 
 use alloc::sync::Arc;
@@ -33,10 +33,8 @@ impl<M: Machine> RequestLock<M> {
     #[must_use]
     pub fn hold(&self) -> Option<Guard<'_, M, ()>> {
         // No closure: the place in the code is the caller's.
-        match &self.shared {
-            Some(shared) => Some(shared.lock()),
-            None => None,
-        }
+        let shared = self.shared.as_ref()?;
+        Some(shared.lock())
     }
 
     /// Where bios wait for their batch to end.
@@ -95,11 +93,9 @@ impl<M: Machine> DerefMut for Holding<'_, M> {
     }
 }
 
-impl<M: Machine> Disk<M> {
-    /// Takes the lock of the request queue, and before it the one that it shares.
-    #[track_caller]
-    pub(crate) fn request_queue(&self) -> Holding<'_, M> {
-        let _shared = self.config.request_lock.hold();
-        Holding { single: self.sq.lock(), _shared }
-    }
+/// Takes the lock of a disk's request queue, and before it the one that it shares.
+#[track_caller]
+pub(crate) fn request_queue<M: Machine>(disk: &Disk<M>) -> Holding<'_, M> {
+    let _shared = disk.config.entrance.request_lock.hold();
+    Holding { single: disk.sq.lock(), _shared }
 }

@@ -16,7 +16,7 @@ use crate::bio::Op;
 use crate::chain::merge::try_merge;
 use crate::chain::slot::{BioList, BioRef, Waited};
 use crate::disk::SingleQueue;
-use crate::disk::request_lock::QueuePlug;
+use crate::disk::request_lock::{QueuePlug, request_queue};
 use crate::disk::runner::Stamp;
 use crate::disk::visit::Visit;
 use crate::queue::Serve;
@@ -37,7 +37,7 @@ struct Plugged<M: Machine> {
 /// list.
 pub(crate) fn submit<M: Machine>(visit: &mut Visit<'_, M>, list: &mut BioList<M>) {
     let now_ns = M::now();
-    if visit.disk.config.request_lock.plug == QueuePlug::Queue {
+    if visit.disk.config.entrance.request_lock.plug == QueuePlug::Queue {
         return submit_each(visit, list, now_ns);
     }
     let mut plugged = Plugged { requests: [const { None }; PLUGGED_MAX], len: 0 };
@@ -78,7 +78,7 @@ fn make_request<M: Machine>(
         return wait_apart(visit, bio, now_ns);
     }
     let disk = visit.disk;
-    let mut single = disk.request_queue();
+    let mut single = request_queue(disk);
     let Some((bio, rq)) = claim(visit, &mut single, bio, now_ns)? else { return Ok(()) };
     let rq = fill(visit, rq, bio, now_ns);
     M::work(Stage::Insert, 1);
@@ -99,7 +99,7 @@ fn unplug<M: Machine>(visit: &mut Visit<'_, M>) {
 fn insert<M: Machine>(visit: &mut Visit<'_, M>, plugged: &mut Plugged<M>) {
     let entered = if visit.may_serve() { visit.hctx.serve.try_enter() } else { None };
     let Some(mut serving) = entered else {
-        visit.disk.request_queue().take_in(plugged);
+        request_queue(visit.disk).take_in(plugged);
         if !visit.may_serve() {
             // So that the owner sees it in its last look before it sleeps.
             visit.hctx.mark_pending(0);
@@ -107,7 +107,7 @@ fn insert<M: Machine>(visit: &mut Visit<'_, M>, plugged: &mut Plugged<M>) {
         return visit.kick();
     };
     let serve: &mut Serve<M> = &mut serving;
-    let mut single = visit.disk.request_queue();
+    let mut single = request_queue(visit.disk);
     single.take_in(plugged);
     if serve.requeued.is_empty() && serve.queue.is_some() && !serve.quiesced {
         // The queue is run under the same hold.
@@ -161,7 +161,7 @@ fn get<M: Machine>(
     };
     let Some(bio) = bio else { return Ok(()) };
     let disk = visit.disk;
-    let mut single = disk.request_queue();
+    let mut single = request_queue(disk);
     let Some((bio, rq)) = claim(visit, &mut single, bio, now_ns)? else { return Ok(()) };
     single.plugged += 1;
     drop(single);
@@ -276,7 +276,7 @@ pub(crate) fn dispatch<M: Machine>(
     let mut sent = visit.dispatch_staged(serve, now_ns);
     // Until the driver is too busy, perhaps for a flush already.
     while serve.requeued.is_empty() {
-        let rq = fetch(visit, &mut visit.disk.request_queue());
+        let rq = fetch(visit, &mut request_queue(visit.disk));
         let Some(rq) = rq else { break };
         if now_ns == 0 || visit.run.stamp == Stamp::Io {
             now_ns = M::now();
@@ -288,7 +288,7 @@ pub(crate) fn dispatch<M: Machine>(
 
 /// Ends one request under the lock.
 pub(crate) fn end<M: Machine>(visit: &Visit<'_, M>, tags: &TagSet<M>, rq: RequestRef<M>) {
-    let mut single = visit.disk.request_queue();
+    let mut single = request_queue(visit.disk);
     M::work(Stage::Complete, 1);
     // Flushes were never queued.
     single.in_flight = single.in_flight.saturating_sub((rq.op() != Op::Flush).into());

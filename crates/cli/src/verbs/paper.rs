@@ -126,7 +126,8 @@ fn parts_of<P: FromStr<Err = String> + Ord>(
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Papers, or parts of them: systor13[:fig4,...], atc17[:scaling,...], msst15[:null,...],
-    /// ols02[:dm,...]; schedulers[:weights,...], which is of no paper; walk measures this machine [default: all]
+    /// ols02[:dm,...]; schedulers[:weights,...], which is of no paper; walk
+    /// measures this machine [default: all]
     #[arg(value_name = "PAPER[:PART,...]")]
     wanted: Vec<Wanted>,
     /// The file of the page with plots [default: PAPER.html]

@@ -101,6 +101,7 @@ fn rows(seen: &Seen<'_>, load: Load, steps: &[Step], paper: &[(f64, f64)]) -> Op
         |list: &[f64]| list.iter().map(|n| format!("{n:.2}")).collect::<Vec<_>>().join(", ");
     let note =
         format!("{note}; rate over the row before: {}, paper {}", ratio(&numbers), ratio(&theirs));
+    let note = note + if load == Load::Dm { WHY } else { "" };
     Some(Found::new(text, numbers).holds(off && wrong.is_empty()).note(note))
 }
 
@@ -159,7 +160,7 @@ fn calls(seen: &Seen<'_>) -> Option<Found> {
 const AFTER_MOST: f64 = 0.21;
 
 fn lock_share(seen: &Seen<'_>) -> Option<Found> {
-    let point = |step| seen.results.at(super::rigs::Point::new(step, Load::Dm));
+    let point = |step| seen.results.at(super::rigs::Case::new(step, Load::Dm));
     let (before, after) = (point(Step::Sb)?, point(Step::Sbi)?);
     let spin = |name: Option<&str>, seen| -> f64 {
         let sums = locks(seen).iter().filter(|line| line.site.is_none());

@@ -91,12 +91,12 @@ pub(super) fn table() -> Result<DataTable, BenchError> {
     ];
     let mut rows = Vec::new();
     for (name, unit_bytes, iovecs, readv, descriptor_bytes) in settings {
-        for bounce in [true, false] {
+        for (bounce, when) in [(true, "always"), (false, "never")] {
             let history =
                 History { unit_bytes, iovecs, readv, descriptor_bytes, bounce, ..HISTORY };
             let length = Length::Time(LENGTH_NS);
             let row = run_metered(&plan("ram:size=256m", history, (bs_bytes, length)))?;
-            rows.push(cells(name, bounce, descriptor_bytes, &row));
+            rows.push(cells([name, when], descriptor_bytes, &row));
         }
     }
     Ok(DataTable::new(
@@ -109,11 +109,11 @@ pub(super) fn table() -> Result<DataTable, BenchError> {
     ))
 }
 
-fn cells(name: &str, bounce: bool, descriptor_bytes: u32, row: &Row) -> Vec<String> {
+fn cells([name, bounce]: [&str; 2], descriptor_bytes: u32, row: &Row) -> Vec<String> {
     let merged: u64 = row.outcome.states.iter().map(|drive| drive.merge).sum();
     vec![
         name.to_owned(),
-        if bounce { "always" } else { "never" }.to_owned(),
+        bounce.to_owned(),
         format!("{:.0}", row.bw_bytes_per_s / 1e6),
         format!("{:.1}", row.cost.cpu_ns_per_io / 1e3 / (f64::from(row.bs) / 1e6)),
         format!("{:.1}", merged as f64 / row.ios.max(1) as f64),

@@ -1,6 +1,6 @@
 //! The steps of \[OLS\] and the points that are run of them.
 //!
-//! A `Step` is a row of its tables; a `Point` a step under a load. Pure descriptions, from which
+//! A `Step` is a row of its tables; a `Case` a step under a load. Pure descriptions, from which
 //! `plan` makes what the simulator runs.
 
 use millrace_block::{Layout, ServingConfig, Spread, Stack, Stamp};
@@ -64,7 +64,7 @@ impl Step {
 pub(super) enum Load {
     /// 32 processes, each reading its raw device in 64 KiB.
     Dm,
-    /// The same by vectors of 16 times 4 KiB.
+    /// These reads by vectors of 16 times 4 KiB.
     DmReadv,
     /// Reads by vectors, and computing of so many nanoseconds after each.
     Dsw {
@@ -106,19 +106,19 @@ impl Without {
 
 /// One row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Point {
+pub(super) struct Case {
     pub(super) step: Step,
     pub(super) load: Load,
     pub(super) without: Without,
 }
 
-impl Point {
-    pub(super) fn new(step: Step, load: Load) -> Point {
-        Point { step, load, without: Without::Nothing }
+impl Case {
+    pub(super) fn new(step: Step, load: Load) -> Case {
+        Case { step, load, without: Without::Nothing }
     }
 
-    pub(super) fn without(self, without: Without) -> Point {
-        Point { without, ..self }
+    pub(super) fn without(self, without: Without) -> Case {
+        Case { without, ..self }
     }
 
     /// In words.

@@ -6,7 +6,7 @@
 use millrace_machine::Model;
 
 use super::Part;
-use super::rigs::{Load, MACHINE, Point, Step, Without};
+use super::rigs::{Case, Load, MACHINE, Step, Without};
 use crate::bench::BenchError;
 use crate::paper;
 use crate::row::LockLine;
@@ -20,32 +20,32 @@ pub(super) const READV: [Step; 3] = [Step::Sbir, Step::Sbirv, Step::Linux25];
 pub(super) const DSW: [Step; 5] = [Step::Baseline, Step::Sb, Step::Sbi, Step::Sbir, Step::Sbirv];
 
 /// What is run without each mechanism.
-pub(super) fn ablated(without: Without) -> Vec<Point> {
-    let dm = |step| Point::new(step, Load::Dm).without(without);
+pub(super) fn ablated(without: Without) -> Vec<Case> {
+    let dm = |step| Case::new(step, Load::Dm).without(without);
     match without {
         Without::Nothing => Vec::new(),
         Without::Copies => vec![dm(Step::Baseline)],
         Without::Kernel | Without::Crowd => DM.map(dm).to_vec(),
         Without::DriverLock => {
-            let readv = Point::new(Step::Sbir, Load::DmReadv).without(without);
+            let readv = Case::new(Step::Sbir, Load::DmReadv).without(without);
             vec![dm(Step::Sbi), readv]
         }
         Without::CommandTime => {
-            vec![dm(Step::Sbir), Point::new(Step::Sbir, Load::DmReadv).without(without)]
+            vec![dm(Step::Sbir), Case::new(Step::Sbir, Load::DmReadv).without(without)]
         }
         Without::Bandwidth => vec![dm(Step::Sb), dm(Step::Sbi), dm(Step::Sbir)],
     }
 }
 
-impl paper::Point for Point {
+impl paper::Point for Case {
     type Part = Part;
     type Seen = Observed;
 
-    fn of(part: Part) -> Vec<Point> {
+    fn of(part: Part) -> Vec<Case> {
         match part {
-            Part::Dm => DM.map(|step| Point::new(step, Load::Dm)).to_vec(),
-            Part::Readv => READV.map(|step| Point::new(step, Load::DmReadv)).to_vec(),
-            Part::Dsw => DSW.map(|step| Point::new(step, dsw())).to_vec(),
+            Part::Dm => DM.map(|step| Case::new(step, Load::Dm)).to_vec(),
+            Part::Readv => READV.map(|step| Case::new(step, Load::DmReadv)).to_vec(),
+            Part::Dsw => DSW.map(|step| Case::new(step, dsw())).to_vec(),
             Part::Ablations => {
                 Without::ALL.into_iter().flat_map(|(without, _)| ablated(without)).collect()
             }
@@ -85,7 +85,7 @@ pub(super) fn dsw() -> Load {
 }
 
 /// All points that were run.
-pub(super) type Results = paper::Results<Point>;
+pub(super) type Results = paper::Results<Case>;
 
 /// What a row says of a step: bytes a second, and parts of all CPUs' time.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -117,6 +117,6 @@ pub(super) fn locks(seen: &Observed) -> &[LockLine] {
 impl Results {
     /// What a row says of a step under a load.
     pub(super) fn shown(&self, step: Step, load: Load) -> Option<Shown> {
-        self.at(Point::new(step, load)).map(shown)
+        self.at(Case::new(step, load)).map(shown)
     }
 }

@@ -4,7 +4,7 @@
 
 use super::Part;
 use super::checks::{PAPER_DM, PAPER_DSW, PAPER_READV};
-use super::rigs::{Load, Point, Step, Without};
+use super::rigs::{Case, Load, Step, Without};
 use super::runs::{DM, DSW, READV, Results, ablated, dsw, locks, shown};
 use crate::page::{Constant, DataTable, MachineTable};
 use crate::row::LockLine;
@@ -70,7 +70,7 @@ const LOCKMETER: &str = "The paper's, of SB: all locks 66.8 % of CPU; io_request
                          mean is less.";
 
 fn lockmeter(results: &Results, step: Step) -> DataTable {
-    let seen = results.at(Point::new(step, Load::Dm));
+    let seen = results.at(Case::new(step, Load::Dm));
     let lines = seen.map_or(&[][..], locks);
     let shown = lines.iter().filter(|line| NAMES.contains(&line.name.as_str()));
     let rows = shown.map(|line| {
@@ -132,7 +132,7 @@ fn place(line: &LockLine, all: &[LockLine]) -> String {
 
 fn profile(results: &Results) -> DataTable {
     let seen: Vec<Option<&Observed>> =
-        DM.iter().map(|step| results.at(Point::new(*step, Load::Dm))).collect();
+        DM.iter().map(|step| results.at(Case::new(*step, Load::Dm))).collect();
     let all =
         |seen: &Observed| (seen.cpus.busy_ns + seen.cpus.spin_ns + seen.cpus.idle_ns).max(1) as f64;
     let line = |name: &str, part: &dyn Fn(&Observed) -> u64| {
@@ -182,7 +182,7 @@ fn database(results: &Results) -> DataTable {
 }
 
 fn ablations(results: &Results) -> DataTable {
-    let row = |(name, point): (String, Point)| {
+    let row = |(name, point): (String, Case)| {
         let Some(row) = results.at(point).map(shown) else { return vec![name] };
         let load = if point.load == Load::Dm { "DM" } else { "readv" };
         let with = results.shown(point.step, point.load);

@@ -6,8 +6,7 @@
 //! lock. Called by raw.rs on the submitter's side and by irq.rs where a drive is dealt with.
 //! Source: \[OLS\]; Linux 2.4.17, ll_rw_blk.c, scsi.c, highmem.c, raw.c.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{QueuePlug, RequestLock};
 use millrace_drives::{Spec, Words};
@@ -249,7 +248,7 @@ pub(super) struct Kernel<M: Machine> {
     without_copies: bool,
     /// What the drivers of the drives' adapters work under, by drive.
     adapters: Vec<RequestLock<M>>,
-    spent_ns: [AtomicU64; Spent::NAMES.len()],
+    spent_ns: Mutex<[u64; Spent::NAMES.len()]>,
 }
 
 impl<M: Machine> Kernel<M> {
@@ -267,13 +266,13 @@ impl<M: Machine> Kernel<M> {
             bounce: history.bounce,
             without_copies: history.without_copies,
             adapters: plan.drives.iter().map(|drive| locks.of(scope, drive)).collect(),
-            spent_ns: Default::default(),
+            spent_ns: Mutex::default(),
         })))
     }
 
     /// Nanoseconds of each kind.
     pub(super) fn spent_ns(&self) -> Vec<u64> {
-        self.spent_ns.iter().map(|ns| ns.load(Relaxed)).collect()
+        self.spent_ns.lock().unwrap_or_else(PoisonError::into_inner).to_vec()
     }
 
     fn spend(&self, on: Spent, cost: &Cost, times: u32) {
@@ -281,7 +280,8 @@ impl<M: Machine> Kernel<M> {
     }
 
     fn spend_ns(&self, on: Spent, ns: u64) {
-        self.spent_ns[on as usize].fetch_add(ns, Relaxed);
+        // Free on the simulated machine, as all counting is.
+        self.spent_ns.lock().unwrap_or_else(PoisonError::into_inner)[on as usize] += ns;
         (self.charge)(ns);
     }
 

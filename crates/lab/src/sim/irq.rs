@@ -91,6 +91,9 @@ struct Handler<M: Machine> {
     stop: AtomicBool,
 }
 
+/// The signals of the jobs of each drive.
+type SignalsByDrive<M> = Vec<Vec<Arc<Signal<M>>>>;
+
 /// All handlers of a row, and whom they wake.
 pub(super) struct Interrupts<M: Machine> {
     handlers: Vec<Handler<M>>,
@@ -100,7 +103,7 @@ pub(super) struct Interrupts<M: Machine> {
     irq: Irq,
     topology: Topology,
     /// What the handler does beside, as in Linux 2.4, and the jobs' signals by drive.
-    kernel: Option<(Arc<Kernel<M>>, Vec<Vec<Arc<Signal<M>>>>)>,
+    kernel: Option<(Arc<Kernel<M>>, SignalsByDrive<M>)>,
 }
 
 impl<M: Host> Interrupts<M> {
@@ -214,7 +217,7 @@ impl<M: Host> Interrupts<M> {
 }
 
 /// The signals of the jobs of each drive, of drives that are volumes of their own.
-fn by_drive<M: Machine>(plan: &SimPlan, signals: &[Arc<Signal<M>>]) -> Vec<Vec<Arc<Signal<M>>>> {
+fn by_drive<M: Machine>(plan: &SimPlan, signals: &[Arc<Signal<M>>]) -> SignalsByDrive<M> {
     let drives = plan.drives.len();
     let of = |drive| signals.iter().skip(drive).step_by(drives).cloned().collect();
     (0..drives).map(of).collect()

@@ -7,7 +7,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{
-    Controller, Disk, DiskConfig, ErrorKind, SchedulerKind, Snapshot, StatsSnapshot, Volume,
+    Controller, Disk, DiskConfig, Entrance, ErrorKind, SchedulerKind, Snapshot, StatsSnapshot,
+    Volume,
 };
 use millrace_drives::{SpecError, Words, controller_of, open_on};
 use millrace_machine::simulated::CpuTimes;
@@ -230,8 +231,10 @@ fn volumes_of<M: Host>(
             stack: plan.stack,
             software_queues: plan.software_queues,
             hardware_queues: plan.hardware_queues,
-            inside: plan.service.inside,
-            request_lock: locks.of(plan.service.history.request_lock, spec),
+            entrance: Entrance {
+                inside: plan.service.inside,
+                request_lock: locks.of(plan.service.history.request_lock, spec),
+            },
             controller,
             ..DiskConfig::default()
         };

@@ -11,7 +11,6 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use millrace::{
     ControllerConfig, Layout, SchedulerKind, Serving, ServingConfig, Spec, Spread, Stack, Stamp,
-    Words,
 };
 use millrace_block::{Inside, TRACE_RING_EVENTS, TraceStamp};
 use millrace_clients::vhost::Wait;
@@ -23,7 +22,7 @@ use millrace_reactor::Backend;
 use super::connect::Server;
 use super::contend::ContendArgs;
 use super::history::HistoryArgs;
-use crate::config::words::whole;
+use crate::config::words::{whole, word};
 use crate::verbs::duration;
 
 const EXAMPLES: &str = "\
@@ -402,11 +401,6 @@ fn wait(text: &str) -> Result<Wait, String> {
         "events" => Ok(Wait::Events),
         _ => Err("one of poll, events".to_owned()),
     }
-}
-
-pub fn word<T: Words>(text: &str) -> Result<T, String> {
-    let names: Vec<&str> = T::WORDS.iter().map(|(_, name)| *name).collect();
-    T::from_word(text).ok_or_else(|| format!("one of {}", names.join(", ")))
 }
 
 /// What `--cpus all` stands for.

@@ -6,8 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use millrace_lab::sim::{History, LockScope, Readv};
 
-use super::args::word;
-use crate::config::words::whole;
+use crate::config::words::{whole, word};
 
 /// How raw I/O is done.
 #[derive(Debug, Clone, Args)]
