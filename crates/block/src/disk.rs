@@ -15,6 +15,7 @@ pub(crate) mod freeze;
 pub(crate) mod handover;
 pub(crate) mod lanes;
 pub(crate) mod queues;
+pub(crate) mod request_lock;
 pub(crate) mod runner;
 pub(crate) mod scheduled;
 pub(crate) mod sq;
@@ -52,7 +53,8 @@ use crate::queue::driver::{Driver, Extent, HwQueues, QueueKind};
 use crate::queue::request::{RequestRef, Tag};
 use crate::queue::{HardwareQueue, Route, Serve, SoftwareQueue, Spread};
 
-pub use config::{DiskConfig, Inside, Stack};
+pub use config::{DiskConfig, Entrance, Inside, Stack};
+pub use request_lock::{QueuePlug, RequestLock};
 
 /// Flushes of one drive: at most one is issued, later ones join the next.
 pub(crate) struct FlushState<M: Machine> {

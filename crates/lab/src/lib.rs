@@ -3,10 +3,10 @@
 //! Owns the words of a workload (fio's), the loop of one job, the rows of a result and the
 //! comparison that `millrace bench` runs by default; `sim`, the same on simulated machines;
 //! `contend`, clients unlike each other at the same drives; `schedulers`, what each of them gets
-//! under which scheduler; `systor13`, `atc17` and `msst15`, papers' experiments there, and `walk`,
-//! one here; `vm`, a virtual machine there; `calibrate`, what a drive does in a second; `page`,
-//! what an experiment found and how it is shown; `trace`, what traces say; and `explore`, which
-//! looks for bugs by simulation. Called by the binary's verbs and by tests.
+//! under which scheduler; `systor13`, `atc17`, `msst15` and `ols02`, papers' experiments there, and
+//! `walk`, one here; `vm`, a virtual machine there; `calibrate`, what a drive does in a second;
+//! `page`, what an experiment found and how it is shown; `trace`, what traces say; and `explore`,
+//! which looks for bugs by simulation. Called by the binary's verbs and by tests.
 
 pub mod atc17;
 mod bench;
@@ -16,6 +16,7 @@ pub mod explore;
 mod job;
 pub mod msst15;
 mod nbd;
+pub mod ols02;
 pub mod page;
 mod paper;
 mod row;

@@ -3,7 +3,7 @@
 //!
 //! A paper's module lists its parts, runs its points, draws its figures, and gives its checks as
 //! `Rule`s over its own results. Nothing here knows a paper. Called by `systor13`, `atc17`,
-//! `msst15` and `schedulers`.
+//! `msst15`, `ols02` and `schedulers`.
 
 pub(crate) mod machine_table;
 pub(crate) mod points;

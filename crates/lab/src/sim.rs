@@ -1,17 +1,19 @@
 //! Experiments on the simulated machine, and on this one with lock statistics.
 //!
 //! `machines` names the machines, `interface` models how programs submit, `irq` and `poller` who
-//! takes interrupts, `host_adapter` what drives behind a SCSI host shared, `window` says which part
-//! of a run counts, `job` is a submitter, `workers` serve drives, `tags` looks at tags meanwhile,
-//! `run` is a row, `rows` are many. Everything below a job is the production code of the block
-//! layer and the drives. Called by the binary's verbs.
+//! takes interrupts, `host_adapter` what drives behind a SCSI host shared, `history` how Linux 2.4
+//! did raw I/O, `window` says which part of a run counts, `job` and `raw` are submitters, `workers`
+//! serve drives, `tags` looks at tags meanwhile, `run` is a row, `rows` are many. Everything below
+//! a job is the production code of the block layer and the drives. Called by the binary's verbs.
 
+mod history;
 mod host_adapter;
 mod interface;
 mod irq;
 mod job;
 mod machines;
 mod poller;
+mod raw;
 mod rows;
 mod run;
 mod tags;
@@ -30,6 +32,8 @@ use crate::bench::BenchError;
 use crate::row::Queues;
 use crate::workload::Workload;
 
+pub(crate) use history::KernelCosts;
+pub use history::{History, LockScope, Readv, Spent};
 pub use host_adapter::HostAdapterConfig;
 pub use interface::{Host, InterfaceKind};
 pub use machines::{MachineError, machine, machine_names};
@@ -108,6 +112,8 @@ pub struct Service {
     pub inside: Inside,
     /// What the kernel's driver and mid-layer had all drives share.
     pub adapter: HostAdapterConfig,
+    /// How raw I/O is done, if not plainly.
+    pub history: History,
 }
 
 /// One row to run on a simulated machine, or on this one with lock statistics.
@@ -176,6 +182,7 @@ impl SimPlan {
             let depth = self.workload.iodepth;
             return wrong(format!("interface sync has one I/O in flight: iodepth is {depth}"));
         }
+        self.service.history.check(self.workload.bs_bytes, self.workload.iodepth)?;
         if self.workload.verify {
             return wrong("verify: these drives and buffers hold nothing to read back".into());
         }

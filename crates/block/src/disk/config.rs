@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 
 use millrace_machine::{CpuId, Machine};
 
+use crate::disk::request_lock::RequestLock;
 use crate::group::Groups;
 use crate::queue::Spread;
 use crate::queue::controller::{Controller, TagSettings};
@@ -60,6 +61,21 @@ impl Default for Inside {
     }
 }
 
+/// How threads get into the queues of a disk.
+#[derive(Clone)]
+pub struct Entrance<M: Machine> {
+    /// The threads that may be inside a hardware queue of the `mq` stack.
+    pub inside: Inside,
+    /// The lock of the `sq` stack.
+    pub request_lock: RequestLock<M>,
+}
+
+impl<M: Machine> Default for Entrance<M> {
+    fn default() -> Self {
+        Entrance { inside: Inside::ONE, request_lock: RequestLock::default() }
+    }
+}
+
 /// Settings of a disk.
 #[derive(Clone)]
 pub struct DiskConfig<M: Machine> {
@@ -71,8 +87,8 @@ pub struct DiskConfig<M: Machine> {
     pub software_queues: Spread,
     /// Hardware queues, as far as the driver has them.
     pub hardware_queues: Spread,
-    /// The threads that may be inside one of them.
-    pub inside: Inside,
+    /// How threads get into its queues.
+    pub entrance: Entrance<M>,
     /// Tags of a set, 1 to 65,536; the driver's depth if not given. Behind a controller that has
     /// more: requests in flight in each hardware queue.
     pub queue_depth: Option<u32>,
@@ -105,7 +121,7 @@ impl<M: Machine> Default for DiskConfig<M> {
             stack: Stack::Mq,
             software_queues: Spread::Core,
             hardware_queues: Spread::Core,
-            inside: Inside::ONE,
+            entrance: Entrance::default(),
             queue_depth: None,
             timeout_ns: 30_000_000_000,
             io_threads: 0,

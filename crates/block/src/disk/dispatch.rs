@@ -41,7 +41,7 @@ impl<'a, M: Machine> Visit<'a, M> {
             _ if !may_serve || self.disk.path == SubmitPath::Lanes => None,
             // Past the software queue: waits for the driver's queue.
             Stack::Raw => Some(hctx.serve.enter()),
-            _ => hctx.serve.enter_within(self.disk.config.inside.wait_ns()),
+            _ => hctx.serve.enter_within(self.disk.config.entrance.inside.wait_ns()),
         };
         if let Some(mut serving) = entered {
             if direct::is_plain(self, &mut serving, list) {

@@ -33,7 +33,7 @@ pub(crate) fn of<M: Machine>(
     (topology, threads): (&Topology, u16),
 ) -> Result<Option<Vec<Lane>>, Error> {
     let possible = driver.is_immediate() && hw.kind == QueueKind::AnyThread;
-    let wanted = config.inside == Inside::Each && config.stack != Stack::Sq;
+    let wanted = config.entrance.inside == Inside::Each && config.stack != Stack::Sq;
     let enough = usize::from(hw.count) >= Spread::Core.count(topology, threads);
     let wrong = match (wanted, config.worker) {
         (true, _) if !possible => "inside each: the drive answers later; use inside one",

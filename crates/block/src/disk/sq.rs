@@ -16,6 +16,7 @@ use crate::bio::Op;
 use crate::chain::merge::try_merge;
 use crate::chain::slot::{BioList, BioRef, Waited};
 use crate::disk::SingleQueue;
+use crate::disk::request_lock::{QueuePlug, request_queue};
 use crate::disk::runner::Stamp;
 use crate::disk::visit::Visit;
 use crate::queue::Serve;
@@ -36,6 +37,9 @@ struct Plugged<M: Machine> {
 /// list.
 pub(crate) fn submit<M: Machine>(visit: &mut Visit<'_, M>, list: &mut BioList<M>) {
     let now_ns = M::now();
+    if visit.disk.config.entrance.request_lock.plug == QueuePlug::Queue {
+        return submit_each(visit, list, now_ns);
+    }
     let mut plugged = Plugged { requests: [const { None }; PLUGGED_MAX], len: 0 };
     let mut refused = false;
     while let Some(bio) = list.pop_front() {
@@ -52,11 +56,50 @@ pub(crate) fn submit<M: Machine>(visit: &mut Visit<'_, M>, list: &mut BioList<M>
     }
 }
 
+/// Puts each bio into the queue under its lock; the queue stays plugged until the last one.
+fn submit_each<M: Machine>(visit: &mut Visit<'_, M>, list: &mut BioList<M>, now_ns: u64) {
+    while let Some(bio) = list.pop_front() {
+        if let Err(bio) = make_request(visit, bio, now_ns) {
+            list.push_front(bio);
+            break;
+        }
+    }
+    unplug(visit);
+}
+
+/// Merges a bio with the queue's last request or queues one for it; a flush goes its own way.
+/// Kernel counterpart: `__make_request` of 2.4.
+fn make_request<M: Machine>(
+    visit: &mut Visit<'_, M>,
+    bio: BioRef<M>,
+    now_ns: u64,
+) -> Result<(), BioRef<M>> {
+    if bio.op() == Op::Flush {
+        return wait_apart(visit, bio, now_ns);
+    }
+    let disk = visit.disk;
+    let mut single = request_queue(disk);
+    let Some((bio, rq)) = claim(visit, &mut single, bio, now_ns)? else { return Ok(()) };
+    let rq = fill(visit, rq, bio, now_ns);
+    M::work(Stage::Insert, 1);
+    single.queue.push_back(rq);
+    Ok(())
+}
+
+/// Runs the queue at the end of a batch. Kernel counterpart: `generic_unplug_device`.
+fn unplug<M: Machine>(visit: &mut Visit<'_, M>) {
+    if !visit.may_serve() {
+        // So that the owner sees it in its last look before it sleeps.
+        visit.hctx.mark_pending(0);
+    }
+    visit.kick();
+}
+
 /// Inserts what was plugged and runs the queue.
 fn insert<M: Machine>(visit: &mut Visit<'_, M>, plugged: &mut Plugged<M>) {
     let entered = if visit.may_serve() { visit.hctx.serve.try_enter() } else { None };
     let Some(mut serving) = entered else {
-        visit.disk.sq.lock().take_in(plugged);
+        request_queue(visit.disk).take_in(plugged);
         if !visit.may_serve() {
             // So that the owner sees it in its last look before it sleeps.
             visit.hctx.mark_pending(0);
@@ -64,7 +107,7 @@ fn insert<M: Machine>(visit: &mut Visit<'_, M>, plugged: &mut Plugged<M>) {
         return visit.kick();
     };
     let serve: &mut Serve<M> = &mut serving;
-    let mut single = visit.disk.sq.lock();
+    let mut single = request_queue(visit.disk);
     single.take_in(plugged);
     if serve.requeued.is_empty() && serve.queue.is_some() && !serve.quiesced {
         // The queue is run under the same hold.
@@ -107,7 +150,6 @@ fn get<M: Machine>(
     plugged: &mut Plugged<M>,
     now_ns: u64,
 ) -> Result<(), BioRef<M>> {
-    let hctx = visit.hctx;
     if bio.op() == Op::Flush {
         return wait_apart(visit, bio, now_ns);
     }
@@ -119,17 +161,38 @@ fn get<M: Machine>(
     };
     let Some(bio) = bio else { return Ok(()) };
     let disk = visit.disk;
-    let mut single = disk.sq.lock();
+    let mut single = request_queue(disk);
+    let Some((bio, rq)) = claim(visit, &mut single, bio, now_ns)? else { return Ok(()) };
+    single.plugged += 1;
+    drop(single);
+    let rq = fill(visit, rq, bio, now_ns);
+    plugged.requests[plugged.len] = Some(rq);
+    plugged.len += 1;
+    Ok(())
+}
+
+/// A bio, and a request with its tag.
+type Claimed<M> = (BioRef<M>, RequestRef<M>);
+
+/// Under the lock: merges a bio with the queue's last request, or takes a request for it; gives the
+/// bio back if there is none.
+fn claim<M: Machine>(
+    visit: &mut Visit<'_, M>,
+    single: &mut SingleQueue<M>,
+    bio: BioRef<M>,
+    now_ns: u64,
+) -> Result<Option<Claimed<M>>, BioRef<M>> {
     if single.frozen {
         return Err(bio);
     }
+    let hctx = visit.hctx;
     // All of it inside the lock, as it was: search for a request, accounting.
     M::work(Stage::Submit, 1);
     let bio = match single.queue.back_mut() {
         Some(last) => merge(visit, last, bio, now_ns),
         None => Some(bio),
     };
-    let Some(mut bio) = bio else { return Ok(()) };
+    let Some(mut bio) = bio else { return Ok(None) };
     // Queued requests have tags: no more of them than the drive takes, or they would keep
     // those of other drives.
     let held = single.queue.len() as u32 + single.plugged + single.in_flight;
@@ -137,27 +200,32 @@ fn get<M: Machine>(
         true => hctx.tags.take_one(&mut visit.run.hint),
         false => None,
     };
-    let Some(mut rq) = taken else {
-        visit.stats.tag_waits.add(1);
-        if bio.waited == Waited::NOT {
-            // For the first time; the next ones are looks.
-            visit.trace().slot(Action::Sleep, &bio);
-            bio.mark_admitted(now_ns);
-        }
-        return Err(bio);
-    };
-    single.plugged += 1;
-    drop(single);
-    // The tag is taken here, so this is G, too.
+    if let Some(rq) = taken {
+        return Ok(Some((bio, rq)));
+    }
+    visit.stats.tag_waits.add(1);
+    if bio.waited == Waited::NOT {
+        // For the first time; the next ones are looks.
+        visit.trace().slot(Action::Sleep, &bio);
+        bio.mark_admitted(now_ns);
+    }
+    Err(bio)
+}
+
+/// Fills a request; its tag was taken just now, so this is G, too.
+fn fill<M: Machine>(
+    visit: &mut Visit<'_, M>,
+    mut rq: RequestRef<M>,
+    mut bio: BioRef<M>,
+    now_ns: u64,
+) -> RequestRef<M> {
     visit.trace().record_get(&bio, now_ns);
     visit.trace().slot(Action::Insert, &bio);
     bio.mark_admitted(now_ns);
     bio.mark_inserted(now_ns);
     rq.touch();
-    rq.fill_waited(bio, hctx.number, visit.disk.flags_taken);
-    plugged.requests[plugged.len] = Some(rq);
-    plugged.len += 1;
-    Ok(())
+    rq.fill_waited(bio, visit.hctx.number, visit.disk.flags_taken);
+    rq
 }
 
 /// Flushes wait apart, as they did: the lock of their list is the software queue's.
@@ -208,7 +276,7 @@ pub(crate) fn dispatch<M: Machine>(
     let mut sent = visit.dispatch_staged(serve, now_ns);
     // Until the driver is too busy, perhaps for a flush already.
     while serve.requeued.is_empty() {
-        let rq = fetch(visit, &mut visit.disk.sq.lock());
+        let rq = fetch(visit, &mut request_queue(visit.disk));
         let Some(rq) = rq else { break };
         if now_ns == 0 || visit.run.stamp == Stamp::Io {
             now_ns = M::now();
@@ -220,7 +288,7 @@ pub(crate) fn dispatch<M: Machine>(
 
 /// Ends one request under the lock.
 pub(crate) fn end<M: Machine>(visit: &Visit<'_, M>, tags: &TagSet<M>, rq: RequestRef<M>) {
-    let mut single = visit.disk.sq.lock();
+    let mut single = request_queue(visit.disk);
     M::work(Stage::Complete, 1);
     // Flushes were never queued.
     single.in_flight = single.in_flight.saturating_sub((rq.op() != Op::Flush).into());

@@ -16,7 +16,7 @@ use millrace_machine::{CpuId, Machine, Topology};
 use crate::bio::error::Error;
 use crate::bio::limits::{Features, QueueLimits};
 use crate::bio::status::Status;
-use crate::disk::{Disk, DiskConfig, Inside};
+use crate::disk::{Disk, DiskConfig, Entrance, Inside};
 use crate::queue::driver::{
     CompletionBatch, Driver, DriverQueue, Expired, HwQueues, QueueKind, TagScope,
 };
@@ -121,7 +121,10 @@ fn disk(
     let hw = HwQueues { count: 2, depth, kind, tags: TagScope::PerDrive };
     let drive = ModelDrive { notes: Arc::clone(&notes), hw };
     // Deadlines never pass here: whoever waited for a server would never leave it a batch.
-    let config = DiskConfig { inside: Inside::One { wait_ns: 0 }, ..config };
+    let config = DiskConfig {
+        entrance: Entrance { inside: Inside::One { wait_ns: 0 }, ..Entrance::default() },
+        ..config
+    };
     (Disk::new(Box::new(drive), config).expect("a drive in order"), notes)
 }
 

@@ -390,6 +390,15 @@ pub fn bytes_for_people(bytes: u64) -> String {
     }
 }
 
+/// The value of a word of a setting, for the command line.
+///
+/// # Errors
+/// All words, if it is none of them.
+pub fn word<T: Words>(text: &str) -> Result<T, String> {
+    let names: Vec<&str> = T::WORDS.iter().map(|(_, name)| *name).collect();
+    T::from_word(text).ok_or_else(|| format!("one of {}", names.join(", ")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,6 +13,7 @@ mod args;
 mod calibrate;
 mod connect;
 mod contend;
+mod history;
 pub mod lock_table;
 mod machine;
 mod plan;
@@ -59,7 +60,10 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         false if !args.machine.interface.is_empty() || args.machine.batch.is_some() => {
             bail!("--interface and --batch go with --machine or --locks")
         }
-        false => native_rows(args, &interrupt)?,
+        false => {
+            args.history.check_unused()?;
+            native_rows(args, &interrupt)?
+        }
     };
     if !args.serving.states {
         rows.iter_mut().for_each(|row| row.outcome.states.clear());

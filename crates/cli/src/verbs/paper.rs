@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use millrace_lab::page::{Check, CheckKind, Holds, Page};
-use millrace_lab::{Interrupt, Step, atc17, msst15, schedulers, systor13, walk};
+use millrace_lab::{Interrupt, Step, atc17, msst15, ols02, schedulers, systor13, walk};
 
 use super::bar::Bar;
 use super::grid::{WIDTH, wrapped};
@@ -24,7 +24,7 @@ const EXAMPLES: &str = "\
 Examples:
   millrace paper
       all papers: tables and checks here, plots in systor13.html, atc17.html, msst15.html,
-      schedulers.html, walk.html
+      ols02.html, schedulers.html, walk.html
   millrace paper systor13:fig9,fig10
       two figures
   millrace paper atc17 --json --html /tmp/p.html
@@ -36,6 +36,7 @@ after Ctrl-C, which prints the parts that were finished.
 Parts of systor13: fig4, fig6, fig7, fig8, fig9, fig10, table2, today
 Parts of atc17: scaling, stripes, controllers, watermarks, latency, ideal, tags, fairness, nvme
 Parts of msst15: null, nvme, gap, threads, ablations, dearer
+Parts of ols02: dm, readv, dsw, calls, native, ablations
 Parts of schedulers: scaling, weights, equal, shallow, target, limits, idle, disk";
 
 /// What of which paper.
@@ -44,6 +45,7 @@ enum Wanted {
     Systor13(Vec<systor13::Part>),
     Atc17(Vec<atc17::Part>),
     Msst15(Vec<msst15::Part>),
+    Ols02(Vec<ols02::Part>),
     Schedulers(Vec<schedulers::Part>),
     Walk,
 }
@@ -54,6 +56,7 @@ impl Wanted {
             Wanted::Systor13(systor13::Part::all()),
             Wanted::Atc17(atc17::Part::all()),
             Wanted::Msst15(msst15::Part::all()),
+            Wanted::Ols02(ols02::Part::all()),
             Wanted::Schedulers(schedulers::Part::all()),
             Wanted::Walk,
         ]
@@ -64,6 +67,7 @@ impl Wanted {
             Wanted::Systor13(_) => "systor13",
             Wanted::Atc17(_) => "atc17",
             Wanted::Msst15(_) => "msst15",
+            Wanted::Ols02(_) => "ols02",
             Wanted::Schedulers(_) => "schedulers",
             Wanted::Walk => "walk",
         }
@@ -75,6 +79,7 @@ impl Wanted {
             Wanted::Systor13(parts) => systor13::systor13(parts, seed, tell)?.0,
             Wanted::Atc17(parts) => atc17::atc17(parts, seed, tell)?.0,
             Wanted::Msst15(parts) => msst15::msst15(parts, seed, tell)?.0,
+            Wanted::Ols02(parts) => ols02::ols02(parts, seed, tell)?.0,
             Wanted::Schedulers(parts) => schedulers::schedulers(parts, seed, tell)?.0,
             Wanted::Walk => walk::walk(seed, tell)?,
         })
@@ -90,11 +95,13 @@ impl FromStr for Wanted {
             "systor13" => Ok(Wanted::Systor13(parts_of(parts, systor13::Part::all)?)),
             "atc17" => Ok(Wanted::Atc17(parts_of(parts, atc17::Part::all)?)),
             "msst15" => Ok(Wanted::Msst15(parts_of(parts, msst15::Part::all)?)),
+            "ols02" => Ok(Wanted::Ols02(parts_of(parts, ols02::Part::all)?)),
             "schedulers" => Ok(Wanted::Schedulers(parts_of(parts, schedulers::Part::all)?)),
             "walk" if parts.is_empty() => Ok(Wanted::Walk),
             "walk" => Err(format!("{text}: walk has no parts")),
             _ => Err(format!(
-                "{paper}: no such paper here; there are systor13, atc17, msst15, schedulers and walk"
+                "{paper}: no such paper here; there are systor13, atc17, msst15, ols02, \
+                 schedulers and walk"
             )),
         }
     }
@@ -118,8 +125,9 @@ fn parts_of<P: FromStr<Err = String> + Ord>(
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Papers, or parts of them: systor13[:fig4,...], atc17[:scaling,...], msst15[:null,...];
-    /// schedulers[:weights,...], which is of no paper; walk measures this machine [default: all]
+    /// Papers, or parts of them: systor13[:fig4,...], atc17[:scaling,...], msst15[:null,...],
+    /// ols02[:dm,...]; schedulers[:weights,...], which is of no paper; walk
+    /// measures this machine [default: all]
     #[arg(value_name = "PAPER[:PART,...]")]
     wanted: Vec<Wanted>,
     /// The file of the page with plots [default: PAPER.html]

@@ -15,9 +15,26 @@ pub struct ModelController {
     name: String,
     tags: u32,
     bytes_per_s: u64,
+    command_ns: u64,
+    command_free_ns: Mutex<u64>,
     ports: Mutex<Ports>,
     to_host: Mutex<Link>,
     from_host: Mutex<Link>,
+}
+
+/// What bounds it; 0 for no bound.
+struct Limits {
+    tags: u32,
+    bytes_per_s: u64,
+    command_ns: u64,
+}
+
+/// What a drive's spec asks of it.
+#[derive(Debug, Default)]
+pub(crate) struct Asked {
+    pub(crate) tags: Option<u32>,
+    pub(crate) bytes_per_s: Option<u64>,
+    pub(crate) command_ns: Option<u64>,
 }
 
 /// The tags that each drive has.
@@ -47,10 +64,19 @@ impl ModelController {
     /// `bytes_per_s` bytes a second in each direction, 0 for no limit.
     #[must_use]
     pub fn new(name: &str, tags: u32, bytes_per_s: u64) -> Arc<ModelController> {
+        ModelController::with_command_time(name, Limits { tags, bytes_per_s, command_ns: 0 })
+    }
+
+    /// A controller that every command of its drives occupies for a time, one after the other,
+    /// before the drive has it.
+    fn with_command_time(name: &str, limits: Limits) -> Arc<ModelController> {
+        let Limits { tags, bytes_per_s, command_ns } = limits;
         Arc::new(ModelController {
             name: name.into(),
             tags,
             bytes_per_s,
+            command_ns,
+            command_free_ns: Mutex::new(0),
             ports: Mutex::default(),
             to_host: Mutex::new(Link::new(bytes_per_s)),
             from_host: Mutex::new(Link::new(bytes_per_s)),
@@ -62,20 +88,22 @@ impl ModelController {
     ///
     /// # Errors
     /// The existing one, if it has other limits.
-    pub(crate) fn named(
-        name: &str,
-        tags: Option<u32>,
-        bytes_per_s: Option<u64>,
-    ) -> Result<Arc<ModelController>, Arc<ModelController>> {
+    pub(crate) fn named(name: &str, asked: Asked) -> Result<Arc<Self>, Arc<Self>> {
         let mut named = lock(&NAMED);
         named.retain(|controller| controller.strong_count() > 0);
         let found = named.iter().filter_map(Weak::upgrade).find(|c| c.name == name);
         if let Some(found) = found {
-            let same = tags.is_none_or(|tags| tags == found.tags)
-                && bytes_per_s.is_none_or(|rate| rate == found.bytes_per_s);
+            let same = asked.tags.is_none_or(|tags| tags == found.tags)
+                && asked.bytes_per_s.is_none_or(|rate| rate == found.bytes_per_s)
+                && asked.command_ns.is_none_or(|time| time == found.command_ns);
             return if same { Ok(found) } else { Err(found) };
         }
-        let made = ModelController::new(name, tags.unwrap_or(0), bytes_per_s.unwrap_or(0));
+        let limits = Limits {
+            tags: asked.tags.unwrap_or(0),
+            bytes_per_s: asked.bytes_per_s.unwrap_or(0),
+            command_ns: asked.command_ns.unwrap_or(0),
+        };
+        let made = ModelController::with_command_time(name, limits);
         named.push(Arc::downgrade(&made));
         Ok(made)
     }
@@ -90,6 +118,22 @@ impl ModelController {
     #[must_use]
     pub fn bytes_per_s(&self) -> u64 {
         self.bytes_per_s
+    }
+
+    /// Nanoseconds for which a command keeps it from others; 0 for none.
+    #[must_use]
+    pub fn command_ns(&self) -> u64 {
+        self.command_ns
+    }
+
+    /// Books a command that comes at `now_ns`: when the drive has it.
+    pub(crate) fn book_command(&self, now_ns: u64) -> u64 {
+        if self.command_ns == 0 {
+            return now_ns;
+        }
+        let mut free_ns = lock(&self.command_free_ns);
+        *free_ns = now_ns.max(*free_ns) + self.command_ns;
+        *free_ns
     }
 
     pub(crate) fn book_to_host(&self, now_ns: u64, nr_sectors: u32) -> Booked {
@@ -191,6 +235,14 @@ mod tests {
     }
 
     #[test]
+    fn commands_of_all_drives_take_turns_at_the_controller() {
+        let asked = Asked { command_ns: Some(150), ..Asked::default() };
+        let controller = ModelController::named("of-turns", asked).unwrap();
+        assert_eq!([0, 0, 1_000].map(|now_ns| controller.book_command(now_ns)), [150, 300, 1_150]);
+        assert_eq!(ModelController::new("free", 0, 0).book_command(7), 7);
+    }
+
+    #[test]
     fn drive_that_is_gone_leaves_its_tags_and_its_wait() {
         let controller = ModelController::new("c", 2, 0);
         let (a, b) = (Port::new(Arc::clone(&controller)), Port::new(Arc::clone(&controller)));
@@ -201,12 +253,14 @@ mod tests {
 
     #[test]
     fn name_lives_as_long_as_a_drive_holds_it_and_has_one_set_of_limits() {
-        let first = ModelController::named("of-this-test", Some(250), None).unwrap();
-        let again = ModelController::named("of-this-test", None, None).unwrap();
+        let named =
+            |tags| ModelController::named("of-this-test", Asked { tags, ..Asked::default() });
+        let first = named(Some(250)).unwrap();
+        let again = named(None).unwrap();
         assert!(Arc::ptr_eq(&first, &again));
-        let other = ModelController::named("of-this-test", Some(32), None).unwrap_err();
+        let other = named(Some(32)).unwrap_err();
         assert_eq!(other.tags(), 250);
         drop((first, again, other));
-        assert_eq!(ModelController::named("of-this-test", Some(32), None).unwrap().tags(), 32);
+        assert_eq!(named(Some(32)).unwrap().tags(), 32);
     }
 }

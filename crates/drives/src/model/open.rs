@@ -4,7 +4,7 @@
 //! those of every driver's keys; an unknown preset names the nearest known one.
 
 use super::config::{ModelConfig, ModelContents, ModelTiming};
-use super::controller::ModelController;
+use super::controller::{Asked, ModelController};
 use super::preset::{ModelPreset, model_presets};
 use super::usual::UsualTimes;
 use crate::spec::{Spec, SpecError};
@@ -35,6 +35,7 @@ pub(crate) const MODEL_KEYS: &[&str] = &[
     "controller",
     "controller-tags",
     "controller-bandwidth",
+    "controller-command",
 ];
 
 /// The settings that a spec asks for.
@@ -127,20 +128,22 @@ const RATE_FORM: &str = "write bytes a second with k, m or g (factors of 1,000),
 
 fn controller_of(spec: &Spec) -> Result<Option<std::sync::Arc<ModelController>>, SpecError> {
     let tags = spec.number("controller-tags", 1 << 20)?;
-    let rate = spec.value("controller-bandwidth", rate_bytes_per_s, RATE_FORM)?;
+    let bytes_per_s = spec.value("controller-bandwidth", rate_bytes_per_s, RATE_FORM)?;
+    let command_ns = spec.time("controller-command")?;
     let Some(name) = spec.get("controller") else {
-        let mut lone = ["controller-tags", "controller-bandwidth"].into_iter();
+        let mut lone =
+            ["controller-tags", "controller-bandwidth", "controller-command"].into_iter();
         return match lone.find(|key| spec.get(key).is_some()) {
             Some(key) => Err(spec.invalid(key, "it goes with controller=NAME")),
             None => Ok(None),
         };
     };
-    let found = ModelController::named(name, tags, rate);
+    let found = ModelController::named(name, Asked { tags, bytes_per_s, command_ns });
     found.map(Some).map_err(|known| {
-        let (tags, rate) = (known.tags(), known.bytes_per_s());
+        let (tags, rate, time) = (known.tags(), known.bytes_per_s(), known.command_ns());
         let text = format!(
-            "another drive has a controller of this name with {tags} tags and {rate} bytes a \
-             second (0 for no limit); give both the same"
+            "another drive has a controller of this name with {tags} tags, {rate} bytes a second \
+             and {time} ns a command (0 for no limit); give both the same"
         );
         spec.invalid("controller", &text)
     })
@@ -172,7 +175,7 @@ mod tests {
             "model:size=1g,block=4k,queues=3,depth=5,data=ram,units=7,read=1us,write=2us,latency=3us,\
              read-command=4us,write-command=5us,read-bandwidth=6m,write-bandwidth=7k,buffer=8k,\
              jitter=0.5,tail-share=0.25,tail=9us,seed=10,controller=every-key,controller-tags=11,\
-             controller-bandwidth=12g",
+             controller-bandwidth=12g,controller-command=13us",
         );
         let head = (config.size_bytes, config.block_size, config.queues, config.depth);
         assert_eq!(head, (1 << 30, 4096, 3, 5));
@@ -195,7 +198,8 @@ mod tests {
         };
         assert_eq!(config.timing, expected);
         let controller = config.controller.unwrap();
-        assert_eq!((controller.tags(), controller.bytes_per_s()), (11, 12_000_000_000));
+        let limits = (controller.tags(), controller.bytes_per_s(), controller.command_ns());
+        assert_eq!(limits, (11, 12_000_000_000, 13_000));
     }
 
     #[test]
@@ -203,7 +207,7 @@ mod tests {
         assert_eq!(
             error("model:preset=950por"),
             "driver model: preset=950por is wrong; did you mean `950pro`? there are 850evo, 950pro, \
-             520, 520-sata2, miot-nvme, walk-nvme, p5800x, hdd7200"
+             520, 520-sata2, miot-nvme, walk-nvme, p5800x, hdd7200, ultrastar-36lzx"
         );
     }
 

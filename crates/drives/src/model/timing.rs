@@ -57,8 +57,9 @@ impl Timing {
         io: ModelIo,
         controller: Option<&ModelController>,
     ) -> u64 {
+        let now_ns = controller.map_or(now_ns, |controller| controller.book_command(now_ns));
         if let Some(disk) = &mut self.disk {
-            return disk.submit(now_ns, io);
+            return through(controller, (now_ns, disk.submit(now_ns, io)), io);
         }
         let command_ns = match io.kind {
             ModelIoKind::Read => self.config.read_command_ns,
@@ -147,6 +148,23 @@ impl Timing {
         }
         time_ns
     }
+}
+
+/// When the data of a disk's I/O that takes from one time to another have crossed the controller's
+/// link; a disk has them in its buffer meanwhile.
+fn through(
+    controller: Option<&ModelController>,
+    (now_ns, done_ns): (u64, u64),
+    io: ModelIo,
+) -> u64 {
+    let booked = controller.map_or(Booked::default(), |controller| match io.kind {
+        ModelIoKind::Read => controller.book_to_host(now_ns, io.nr_sectors),
+        ModelIoKind::Write | ModelIoKind::DurableWrite => {
+            controller.book_from_host(now_ns, io.nr_sectors)
+        }
+        ModelIoKind::Flush | ModelIoKind::Command => Booked::default(),
+    });
+    booked.end_ns(done_ns)
 }
 
 /// First page of an I/O and how many it touches.

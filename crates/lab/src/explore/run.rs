@@ -8,8 +8,8 @@ use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{
-    Controller, ControllerConfig, Disk, DiskConfig, Event, Inside, Layout, OpSnapshot, QueueKind,
-    Sharing, TraceSink, Volume,
+    Controller, ControllerConfig, Disk, DiskConfig, Entrance, Event, Inside, Layout, OpSnapshot,
+    QueueKind, Sharing, TraceSink, Volume,
 };
 use millrace_machine::{
     CpuId, Doorbell, Machine, Parker, SimError, Simulated, Simulation, Thread, Word,
@@ -295,9 +295,12 @@ fn build(scenario: &Scenario, shared_judge: &SharedJudge) -> Arc<Volume<Simulate
             queue_depth: None,
             timeout_ns: u64::from(layer.timeout_us) * NS_PER_US,
             // Not at all, a little, or as long as by default.
-            inside: match layer.each {
-                true => Inside::Each,
-                false => Inside::One { wait_ns: scenario.seed % 3 * 1_000 },
+            entrance: Entrance {
+                inside: match layer.each {
+                    true => Inside::Each,
+                    false => Inside::One { wait_ns: scenario.seed % 3 * 1_000 },
+                },
+                ..Entrance::default()
             },
             io_threads: scenario.channels.len() as u16,
             worker: workers::cpu_of(scenario, number),

@@ -19,6 +19,7 @@ use millrace_block::{
 };
 use millrace_machine::{CpuId, Doorbell, Lock, Machine, NodeId, Order, Parker, Topology, Word};
 
+use super::history::Kernel;
 use super::interface::Host;
 use super::{Irq, SimPlan};
 
@@ -56,6 +57,8 @@ impl<M: Machine> Signal<M> {
 
 /// A drive's hardware queue, as submitters and handler share it.
 struct Vector<M: Machine> {
+    /// The drive's number.
+    drive: usize,
     device: M::Lock<Device<M>>,
     /// Done, and not yet taken by the layer.
     filed: M::Lock<Vec<(Tag, Status)>>,
@@ -64,10 +67,18 @@ struct Vector<M: Machine> {
 struct Device<M: Machine> {
     queue: Box<dyn DriverQueue<M>>,
     /// CPU that handed each tag over.
-    submitters: Vec<u32>,
+    submitters: Vec<Submitted>,
     batch: CompletionBatch,
     /// Found done by a submitter that was about to set the alarm.
     due: Vec<(Tag, Status)>,
+}
+
+/// What is known of a request that was handed over.
+#[derive(Debug, Clone, Copy, Default)]
+struct Submitted {
+    cpu: u32,
+    segments: u32,
+    sectors: u32,
 }
 
 /// A thread that takes interrupts.
@@ -80,6 +91,9 @@ struct Handler<M: Machine> {
     stop: AtomicBool,
 }
 
+/// The signals of the jobs of each drive.
+type SignalsByDrive<M> = Vec<Vec<Arc<Signal<M>>>>;
+
 /// All handlers of a row, and whom they wake.
 pub(super) struct Interrupts<M: Machine> {
     handlers: Vec<Handler<M>>,
@@ -88,11 +102,17 @@ pub(super) struct Interrupts<M: Machine> {
     hardware_queues: Spread,
     irq: Irq,
     topology: Topology,
+    /// What the handler does beside, as in Linux 2.4, and the jobs' signals by drive.
+    kernel: Option<(Arc<Kernel<M>>, SignalsByDrive<M>)>,
 }
 
 impl<M: Host> Interrupts<M> {
     /// The handlers that a plan asks for, none if submitters look for themselves.
-    pub(super) fn new(plan: &SimPlan, signals: &[Arc<Signal<M>>]) -> Option<Arc<Self>> {
+    pub(super) fn new(
+        plan: &SimPlan,
+        signals: &[Arc<Signal<M>>],
+        kernel: Option<&Arc<Kernel<M>>>,
+    ) -> Option<Arc<Self>> {
         let topology = M::topology();
         let cpus = match plan.irq {
             Irq::Submitter | Irq::Poller => return None,
@@ -117,6 +137,7 @@ impl<M: Host> Interrupts<M> {
             hardware_queues: plan.hardware_queues,
             irq: plan.irq,
             topology,
+            kernel: kernel.map(|kernel| (Arc::clone(kernel), by_drive(plan, signals))),
         }))
     }
 
@@ -175,16 +196,31 @@ impl<M: Host> Interrupts<M> {
         &self,
         handler: &Handler<M>,
         vector: &Vector<M>,
-        (tag, status, cpu): (Tag, Status, u32),
+        (tag, status, submitted): (Tag, Status, Submitted),
     ) {
         M::take_interrupt();
+        if let Some((kernel, by_drive)) = &self.kernel {
+            kernel.interrupt(vector.drive);
+            kernel.bottom_half(submitted.segments, submitted.sectors);
+            vector.filed.lock().push((tag, status));
+            // The bottom half wakes whoever waits for this I/O.
+            return by_drive[vector.drive].iter().for_each(|signal| signal.raise());
+        }
         vector.filed.lock().push((tag, status));
+        let cpu = submitted.cpu;
         if cpu != handler.cpu {
             M::interrupt(CpuId(cpu));
         }
         let place = self.topology.index_of(CpuId(cpu));
         self.by_cpu[place].iter().for_each(|signal| signal.raise());
     }
+}
+
+/// The signals of the jobs of each drive, of drives that are volumes of their own.
+fn by_drive<M: Machine>(plan: &SimPlan, signals: &[Arc<Signal<M>>]) -> SignalsByDrive<M> {
+    let drives = plan.drives.len();
+    let of = |drive| signals.iter().skip(drive).step_by(drives).cloned().collect();
+    (0..drives).map(of).collect()
 }
 
 fn first_of_nodes(topology: &Topology) -> Vec<u32> {
@@ -197,7 +233,7 @@ fn first_of_nodes(topology: &Topology) -> Vec<u32> {
 
 impl<M: Machine> Vector<M> {
     /// Collects what is done, with the CPUs that submitted it; returns when to look again.
-    fn find(&self, found: &mut Vec<(Tag, Status, u32)>) -> u64 {
+    fn find(&self, found: &mut Vec<(Tag, Status, Submitted)>) -> u64 {
         let mut device = self.device.lock();
         let Device { queue, submitters, batch, due } = &mut *device;
         let submitter = |tag: Tag| submitters[tag.0 as usize];
@@ -219,6 +255,8 @@ impl<M: Machine> Vector<M> {
 pub(super) struct IrqDriver<M: Machine> {
     pub(super) inner: Box<dyn Driver<M>>,
     pub(super) interrupts: Arc<Interrupts<M>>,
+    /// The drive's number.
+    pub(super) drive: usize,
 }
 
 impl<M: Host> Driver<M> for IrqDriver<M> {
@@ -245,13 +283,13 @@ impl<M: Host> Driver<M> for IrqDriver<M> {
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         let device = Device {
             queue: self.inner.open_queue(index, depth)?,
-            submitters: vec![0; depth as usize],
+            submitters: vec![Submitted::default(); depth as usize],
             batch: CompletionBatch::new(),
             due: Vec::new(),
         };
         let (device, filed) =
             (M::Lock::new("irq-device", device), M::Lock::new("irq-filed", Vec::new()));
-        let vector = Arc::new(Vector { device, filed });
+        let vector = Arc::new(Vector { drive: self.drive, device, filed });
         let home = self.interrupts.home(index);
         self.interrupts.handlers[home].vectors.lock().push(Arc::clone(&vector));
         Ok(Box::new(IrqQueue { vector, home, interrupts: Arc::clone(&self.interrupts) }))
@@ -270,8 +308,12 @@ struct IrqQueue<M: Machine> {
 
 impl<M: Host> DriverQueue<M> for IrqQueue<M> {
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
+        if let Some((kernel, _)) = &self.interrupts.kernel {
+            kernel.dispatch(self.vector.drive);
+        }
         let mut device = self.vector.device.lock();
-        device.submitters[rq.tag().0 as usize] = M::cpu().0;
+        let (segments, sectors) = (rq.nr_segments().into(), rq.nr_sectors());
+        device.submitters[rq.tag().0 as usize] = Submitted { cpu: M::cpu().0, segments, sectors };
         device.queue.queue_rq(rq)
     }
 

@@ -7,10 +7,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::SimPlan;
+use super::history::Kernel;
 use super::interface::{Host, Interface, InterfaceKind, SharedCounters};
 use super::irq::Signal;
 use super::window::{Passed, Window};
+use super::{SimPlan, raw};
 use crate::workload::Offsets;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, IoThread, Reject, Snapshot, StatsSnapshot, Volume,
@@ -31,6 +32,8 @@ pub(super) struct Shared<M: Host> {
     /// Wake the jobs, by their number.
     pub(super) signals: Vec<Arc<Signal<M>>>,
     pub(super) sums: Mutex<Sums>,
+    /// What a simulated machine is charged for beside the layer.
+    pub(super) kernel: Option<Arc<Kernel<M>>>,
 }
 
 /// What the jobs did.
@@ -74,6 +77,7 @@ impl<M: Host> Shared<M> {
         plan: &SimPlan,
         volumes: Vec<Arc<Volume<M>>>,
         signals: Vec<Arc<Signal<M>>>,
+        kernel: Option<Arc<Kernel<M>>>,
     ) -> Arc<Shared<M>> {
         let (jobs, depth) = (plan.jobs, plan.workload.iodepth);
         Arc::new(Shared {
@@ -84,7 +88,53 @@ impl<M: Host> Shared<M> {
             counters: SharedCounters::new(),
             signals,
             sums: Mutex::new(Sums::default()),
+            kernel,
         })
+    }
+
+    /// A channel of job `number` to its volume, for so many bios, and the offsets of its I/Os.
+    pub(super) fn open(&self, number: u32, depth: u32) -> (Channel<M>, Offsets) {
+        let (plan, volumes) = (&self.plan, &self.volumes);
+        let at = number as usize % volumes.len();
+        // The drives' queues belong to nobody: the thread is named for its bell.
+        let thread = IoThread {
+            number: number as u16,
+            owner: u64::from(number) + 1,
+            bell: Arc::clone(&self.signals[number as usize].bell),
+            turn: None,
+        };
+        let config = ChannelConfig { depth, stamp: plan.stamp, thread: Some(thread) };
+        let blocks = (self.sectors[at] << 9) / u64::from(plan.workload.bs_bytes);
+        let apart = volumes.len() as u32;
+        let place = ((number / apart).into(), plan.jobs.div_ceil(apart).into());
+        let channel = Channel::open(&volumes[at], config).expect("its queues are served");
+        (channel, Offsets::new(&plan.workload, blocks, place))
+    }
+
+    /// Counts I/Os that a job has completed.
+    pub(super) fn count(&self, ios: u64) {
+        match self.window.count::<M>(ios) {
+            Passed::Nothing => {}
+            Passed::Begin => {
+                let drives = self.drives();
+                self.sum(|sums| sums.begin(drives));
+            }
+            Passed::End => {
+                let drives = self.drives();
+                self.sum(|sums| sums.end(&drives));
+            }
+        }
+    }
+
+    /// What a job leaves behind.
+    pub(super) fn end(&self, errors: u64, first_error: Option<String>, system_calls: u64) {
+        self.sum(|sums| {
+            sums.errors += errors;
+            sums.system_calls += system_calls;
+            if sums.first_error.is_none() {
+                sums.first_error = first_error;
+            }
+        });
     }
 
     /// Does something with the sums; `change` must not touch the machine, on which another job
@@ -101,6 +151,9 @@ impl<M: Host> Shared<M> {
 
 /// Runs job `number` until the window is over and nothing is in flight.
 pub(super) fn run<M: Host>(shared: &Shared<M>, number: u32) {
+    if shared.plan.service.history.is_raw() {
+        return raw::run(shared, number);
+    }
     let mut job = Job::new(shared, number);
     let bs_bytes = shared.plan.workload.bs_bytes as usize;
     let bio = |_| Bio::read(0, Buffer::new(bs_bytes));
@@ -118,14 +171,8 @@ pub(super) fn run<M: Host>(shared: &Shared<M>, number: u32) {
     }
     let Job { channel, interface, errors, first_error, calls, .. } = job;
     drop(channel);
-    shared.sum(|sums| {
-        sums.errors += errors;
-        sums.calls.merge(&calls);
-        sums.system_calls += interface.system_calls;
-        if sums.first_error.is_none() {
-            sums.first_error = first_error;
-        }
-    });
+    shared.sum(|sums| sums.calls.merge(&calls));
+    shared.end(errors, first_error, interface.system_calls);
 }
 
 struct Job<'a, M: Host> {
@@ -143,28 +190,14 @@ struct Job<'a, M: Host> {
 
 impl<'a, M: Host> Job<'a, M> {
     fn new(shared: &'a Shared<M>, number: u32) -> Self {
-        let (plan, volumes) = (&shared.plan, &shared.volumes);
-        let at = number as usize % volumes.len();
-        let (volume, sectors) = (&volumes[at], shared.sectors[at]);
-        let signal = &shared.signals[number as usize];
-        // The drives' queues belong to nobody: the thread is named for its bell.
-        let thread = IoThread {
-            number: number as u16,
-            owner: u64::from(number) + 1,
-            bell: Arc::clone(&signal.bell),
-            turn: None,
-        };
-        let config =
-            ChannelConfig { depth: plan.workload.iodepth, stamp: plan.stamp, thread: Some(thread) };
-        let blocks = (sectors << 9) / u64::from(plan.workload.bs_bytes);
-        let apart = volumes.len() as u32;
-        let place = ((number / apart).into(), plan.jobs.div_ceil(apart).into());
+        let plan = &shared.plan;
+        let (channel, offsets) = shared.open(number, plan.workload.iodepth);
         Job {
             shared,
-            channel: Channel::open(volume, config).expect("its queues are served"),
+            channel,
             interface: Interface::new(plan.interface, &shared.counters),
-            offsets: Offsets::new(&plan.workload, blocks, place),
-            signal,
+            offsets,
+            signal: &shared.signals[number as usize],
             call_ns: None,
             calls: Snapshot::default(),
             errors: 0,
@@ -214,17 +247,7 @@ impl<'a, M: Host> Job<'a, M> {
         }
         self.interface.reap(handed as u32);
         self.end_call();
-        match self.shared.window.count::<M>(handed as u64) {
-            Passed::Nothing => {}
-            Passed::Begin => {
-                let drives = self.shared.drives();
-                self.shared.sum(|sums| sums.begin(drives));
-            }
-            Passed::End => {
-                let drives = self.shared.drives();
-                self.shared.sum(|sums| sums.end(&drives));
-            }
-        }
+        self.shared.count(handed as u64);
         true
     }
 

@@ -9,7 +9,7 @@ use millrace_drives::nearest;
 use millrace_machine::Model;
 
 /// Names and files.
-const MACHINES: [(&str, &str); 9] = [
+const MACHINES: [(&str, &str); 10] = [
     ("i7-3930k", include_str!("../../machines/i7-3930k.toml")),
     ("x5690", include_str!("../../machines/x5690.toml")),
     ("x7560", include_str!("../../machines/x7560.toml")),
@@ -19,6 +19,7 @@ const MACHINES: [(&str, &str); 9] = [
     ("e5-2620-nvme", include_str!("../../machines/e5-2620-nvme.toml")),
     ("miot", include_str!("../../machines/miot.toml")),
     ("miot-nvme", include_str!("../../machines/miot-nvme.toml")),
+    ("p3-8way", include_str!("../../machines/p3-8way.toml")),
 ];
 
 /// Why there is no such machine.
@@ -56,7 +57,7 @@ fn names() -> String {
 }
 
 /// Names of the machines that come with the program: the four of \[MQ\] table 1 first, those of
-/// \[FALCON\] and \[MIOT\] last.
+/// \[FALCON\], \[MIOT\] and \[OLS\] last.
 pub fn machine_names() -> impl Iterator<Item = &'static str> {
     MACHINES.iter().map(|(name, _)| *name)
 }
@@ -101,7 +102,7 @@ mod tests {
                 model.cpus()
             })
             .collect();
-        assert_eq!(cpus, [6, 12, 32, 80, 128, 12, 12, 8, 8]);
+        assert_eq!(cpus, [6, 12, 32, 80, 128, 12, 12, 8, 8, 8]);
     }
 
     #[test]

@@ -7,14 +7,17 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{
-    Controller, Disk, DiskConfig, ErrorKind, SchedulerKind, Snapshot, StatsSnapshot, Volume,
+    Controller, Disk, DiskConfig, Entrance, ErrorKind, SchedulerKind, Snapshot, StatsSnapshot,
+    Volume,
 };
 use millrace_drives::{SpecError, Words, controller_of, open_on};
+use millrace_machine::simulated::CpuTimes;
 use millrace_machine::{
     CpuId, LockMeter, LockRow, Machine, Model, Native, Report, Simulated, Simulation, Thread,
 };
 use millrace_runtime::WorkerCpus;
 
+use super::history::{Kernel, Locks};
 use super::host_adapter::{AdapterDriver, HostAdapter, HostAdapterConfig};
 use super::interface::Host;
 use super::irq::{Interrupts, IrqDriver, Signal};
@@ -40,6 +43,7 @@ struct Measured<M: Host> {
     total_ios: u64,
     sums: Sums,
     tags: Vec<TagSample>,
+    spent_ns: Vec<u64>,
     /// Kept so that they are dropped where time does not count.
     _volumes: Vec<Arc<Volume<M>>>,
 }
@@ -53,6 +57,11 @@ pub struct Observed {
     pub stack_ns: Vec<u64>,
     /// Tags in use, if they were asked for.
     pub tags: Vec<TagSample>,
+    /// What all CPUs together did, from the row's begin to its end.
+    pub cpus: CpuTimes,
+    /// What was charged for Linux 2.4 beside the layer, in nanoseconds, in the order of
+    /// [`Spent::NAMES`](super::Spent::NAMES); empty if nothing was.
+    pub spent_ns: Vec<u64>,
 }
 
 /// Runs a row on a simulated machine. Takes no time of that machine's but its own; the same plan
@@ -77,7 +86,7 @@ pub fn run_observed(model: &Model, plan: &SimPlan) -> Result<Observed, BenchErro
     let slot = Arc::new(Mutex::new(None));
     let (inner, result) = (plan.clone(), Arc::clone(&slot));
     let main = move || {
-        let measured = run_jobs::<Simulated>(&inner);
+        let measured = run_jobs::<Simulated>(&inner, Some(Simulated::charge));
         *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(measured);
     };
     let limit_ns = LIMIT_NS.saturating_add(plan.length.time_ns().saturating_mul(2));
@@ -98,7 +107,8 @@ pub fn run_observed(model: &Model, plan: &SimPlan) -> Result<Observed, BenchErro
         locks: plan.watch.locks.then(|| lines(&report.locks)),
     });
     let stack_ns = measured.sums.drives.iter().map(stack_ns).collect();
-    Ok(Observed { row, stack_ns, tags: measured.tags })
+    let (tags, spent_ns) = (measured.tags, measured.spent_ns);
+    Ok(Observed { row, stack_ns, tags, cpus: cpu_sum(&report), spent_ns })
 }
 
 /// Mean time from Q to D of a drive's I/Os.
@@ -106,6 +116,15 @@ fn stack_ns(stats: &StatsSnapshot) -> u64 {
     let mut sum = Snapshot::default();
     stats.ops.iter().for_each(|op| sum.merge(&op.queue));
     sum.mean_ns()
+}
+
+fn cpu_sum(report: &Report) -> CpuTimes {
+    report.cpus.iter().fold(CpuTimes::default(), |sum, cpu| CpuTimes {
+        busy_ns: sum.busy_ns + cpu.busy_ns,
+        spin_ns: sum.spin_ns + cpu.spin_ns,
+        idle_ns: sum.idle_ns + cpu.idle_ns,
+        context_switches: sum.context_switches + cpu.context_switches,
+    })
 }
 
 fn cpu_ns(report: &Report) -> u64 {
@@ -120,7 +139,7 @@ pub fn run_metered(plan: &SimPlan) -> Result<Row, BenchError> {
     plan.check(u32::MAX)?;
     let busy = || BenchError::Workload("somebody takes lock statistics already".into());
     let (meter, cpu_start_ns) = (LockMeter::start().ok_or_else(busy)?, process_cpu_ns());
-    let measured = run_jobs::<Native>(plan)?;
+    let measured = run_jobs::<Native>(plan, None)?;
     let (elapsed_ns, rows) = (meter.elapsed_ns(), meter.rows());
     drop(meter);
     let mut row = row_of(plan, &measured);
@@ -140,15 +159,17 @@ pub fn run_metered(plan: &SimPlan) -> Result<Row, BenchError> {
 }
 
 /// A row's main thread: builds everything, starts the jobs, waits for them.
-fn run_jobs<M: Host>(plan: &SimPlan) -> Result<Measured<M>, BenchError> {
+fn run_jobs<M: Host>(plan: &SimPlan, charge: Option<fn(u64)>) -> Result<Measured<M>, BenchError> {
     let signals: Vec<Arc<Signal<M>>> = (0..plan.jobs).map(|_| Arc::new(Signal::new())).collect();
-    let interrupts = Interrupts::new(plan, &signals);
-    let volumes = volumes_of::<M>(plan, interrupts.as_ref())?;
+    let mut locks = Locks::new(&plan.service.history);
+    let kernel = Kernel::new(plan, &mut locks, charge)?;
+    let interrupts = Interrupts::new(plan, &signals, kernel.as_ref());
+    let volumes = volumes_of::<M>(plan, interrupts.as_ref(), &mut locks)?;
     volumes.iter().try_for_each(|volume| check_workload(volume, plan))?;
     let disks: Vec<_> = volumes.iter().flat_map(|volume| volume.disks()).cloned().collect();
     let workers = Workers::start(&disks);
     let watch = plan.watch.tags.map(|often| TagWatch::start(disks, often));
-    let shared = Shared::new(plan, volumes, signals);
+    let shared = Shared::new(plan, volumes, signals, kernel);
     let handlers = interrupts.as_ref().map_or(Vec::new(), Interrupts::start);
     let start = |number: u32| {
         let (cpu, shared) = (plan.cpu_of(number), Arc::clone(&shared));
@@ -175,6 +196,7 @@ fn run_jobs<M: Host>(plan: &SimPlan) -> Result<Measured<M>, BenchError> {
         total_ios: shared.window.total(),
         sums,
         tags,
+        spent_ns: shared.kernel.as_ref().map_or(Vec::new(), |kernel| kernel.spent_ns()),
         _volumes: shared.volumes.clone(),
     })
 }
@@ -183,6 +205,7 @@ fn run_jobs<M: Host>(plan: &SimPlan) -> Result<Measured<M>, BenchError> {
 fn volumes_of<M: Host>(
     plan: &SimPlan,
     interrupts: Option<&Arc<Interrupts<M>>>,
+    locks: &mut Locks<M>,
 ) -> Result<Vec<Arc<Volume<M>>>, BenchError> {
     let controllers = plan.service.controllers.iter().cloned().map(Controller::new);
     let controllers = controllers.collect::<Result<Vec<_>, _>>()?;
@@ -196,7 +219,7 @@ fn volumes_of<M: Host>(
         let mut driver = open_on::<M>(spec).map_err(failed)?;
         if let Some(interrupts) = interrupts {
             let interrupts = Arc::clone(interrupts);
-            driver = Box::new(IrqDriver { inner: driver, interrupts });
+            driver = Box::new(IrqDriver { inner: driver, interrupts, drive: index });
         } else if plan.irq == Irq::Poller {
             driver = Box::new(PollerDriver(driver));
         }
@@ -214,7 +237,10 @@ fn volumes_of<M: Host>(
             stack: plan.stack,
             software_queues: plan.software_queues,
             hardware_queues: plan.hardware_queues,
-            inside: plan.service.inside,
+            entrance: Entrance {
+                inside: plan.service.inside,
+                request_lock: locks.of(plan.service.history.request_lock, spec),
+            },
             controller,
             ..DiskConfig::default()
         };

@@ -22,6 +22,9 @@ fn line_ps(rate: &Rate) -> u64 {
 /// No link.
 const NONE: u16 = u16::MAX;
 
+/// The one bus: the link that a socket would have to itself.
+const BUS: u16 = 0;
+
 /// From one socket to another.
 #[derive(Debug, Clone, Copy)]
 struct Path {
@@ -158,6 +161,9 @@ fn path(model: &Model, (from, to): (usize, usize), (sockets, per_board): (usize,
     if from == to {
         return made(&cache.socket, [NONE; 2]);
     }
+    if model.wiring == Wiring::Bus {
+        return made(&cache.one_hop, [BUS, NONE]);
+    }
     let link = |from: usize, to: usize| (from * sockets + to) as u16;
     let (board_from, board_to) = (from / per_board, to / per_board);
     if board_from != board_to {
@@ -173,4 +179,28 @@ fn path(model: &Model, (from, to): (usize, usize), (sockets, per_board): (usize,
     // approximation.
     let next = board_from * per_board + (from + 1) % per_board;
     made(&cache.two_hops, [link(from, next), link(next, to)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transfers_of_any_two_sockets_wait_for_the_one_bus_and_not_for_links_of_others() {
+        let mut model = Model::plain(4, 1);
+        let alone_ps = Fabric::new(&model).send(0, (0, 1), 1, Wanted::Load);
+        let second_ps = |model: &Model| {
+            let mut fabric = Fabric::new(model);
+            fabric.send(0, (0, 1), 1, Wanted::Load);
+            fabric.send(0, (2, 3), 1, Wanted::Load)
+        };
+        assert_eq!(second_ps(&model), alone_ps);
+        model.wiring = Wiring::Bus;
+        assert_eq!(second_ps(&model), alone_ps + line_ps(&model.cache.link));
+        let mut fabric = Fabric::new(&model);
+        fabric.send(0, (3, 0), 1, Wanted::Load);
+        fabric.send(0, (1, 2), 2, Wanted::Load);
+        let [bus] = &fabric.link_use()[..] else { panic!("one bus, for both") };
+        assert_eq!((bus.from, bus.to, bus.bytes), (0, 0, 3 * LINE_BYTES));
+    }
 }

@@ -112,6 +112,9 @@ pub enum Wiring {
     Full,
     /// A link to the two neighbours in number; all others are two hops away.
     Ring,
+    /// One bus for all sockets: every transfer occupies it, all are one hop apart, and
+    /// [`CacheCosts::link`] is its bandwidth.
+    Bus,
 }
 
 /// A machine.

@@ -11,7 +11,6 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use millrace::{
     ControllerConfig, Layout, SchedulerKind, Serving, ServingConfig, Spec, Spread, Stack, Stamp,
-    Words,
 };
 use millrace_block::{Inside, TRACE_RING_EVENTS, TraceStamp};
 use millrace_clients::vhost::Wait;
@@ -22,8 +21,9 @@ use millrace_reactor::Backend;
 
 use super::connect::Server;
 use super::contend::ContendArgs;
+use super::history::HistoryArgs;
 use super::vm::words::VmArgs;
-use crate::config::words::whole;
+use crate::config::words::{whole, word};
 use crate::verbs::duration;
 
 const EXAMPLES: &str = "\
@@ -100,6 +100,8 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub machine: MachineArgs,
     #[command(flatten)]
+    pub history: HistoryArgs,
+    #[command(flatten)]
     pub trace: TraceArgs,
     #[command(flatten)]
     pub vm: VmArgs,
@@ -144,8 +146,8 @@ pub struct CalibrateArgs {
 #[derive(Debug, Clone, Args)]
 pub struct MachineArgs {
     /// Run on a simulated machine, in that machine's time: i7-3930k, x5690, x7560, e7-2870,
-    /// epyc-2x64, e5-2620, e5-2620-nvme, miot, miot-nvme, or a file that describes one; for drives
-    /// null, ram and model
+    /// epyc-2x64, e5-2620, e5-2620-nvme, miot, miot-nvme, p3-8way, or a file that describes one;
+    /// for drives null, ram and model
     #[arg(long, value_name = "NAME|FILE.toml")]
     #[arg(conflicts_with_all = ["connect", "verify", "backend"])]
     pub machine: Option<String>,
@@ -404,11 +406,6 @@ fn wait(text: &str) -> Result<Wait, String> {
         "events" => Ok(Wait::Events),
         _ => Err("one of poll, events".to_owned()),
     }
-}
-
-fn word<T: Words>(text: &str) -> Result<T, String> {
-    let names: Vec<&str> = T::WORDS.iter().map(|(_, name)| *name).collect();
-    T::from_word(text).ok_or_else(|| format!("one of {}", names.join(", ")))
 }
 
 /// What `--cpus all` stands for.

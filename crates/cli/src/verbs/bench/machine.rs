@@ -102,6 +102,7 @@ pub fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<S
                     worker_cpus: row.workers.clone(),
                     scheduler: row.scheduler,
                     inside: args.machine.inside,
+                    history: args.history.history(),
                     ..Service::default()
                 },
                 stack: row.stack,
