@@ -239,7 +239,8 @@ impl<M: Machine> Disk<M> {
         let sq = SingleQueue { queue, frozen: false, plugged: 0, in_flight: 0 };
         let flush =
             FlushState { issued: false, pending: BioList::new(), pending_hctx: 0, moves: 0 };
-        let feeds = if queues::one_to_one(&config, ctxs, shared) { 1 } else { hctxs.len() };
+        let is_pairs = lanes.is_none() && queues::one_to_one(&config, ctxs, shared);
+        let feeds = if is_pairs { 1 } else { hctxs.len() };
         let path = match &lanes {
             Some(_) => SubmitPath::Lanes,
             None => queues::path_of(&config, (ctxs, shared), &hctxs[0]),
@@ -499,7 +500,12 @@ impl<M: Machine> Disk<M> {
             (Spread::Node, Spread::Core) => place % self.hctxs.len(),
             _ => self.driver.map(ctx, self.ctxs.len(), self.hctxs.len()),
         };
-        Route { ctx: ctx as u16, hctx: hctx as u16, number: 0 }
+        // A lane takes from its own software queue, wherever its thread is.
+        let ctx = match self.path {
+            SubmitPath::Lanes => self.hctxs[hctx].own_ctx,
+            _ => ctx as u16,
+        };
+        Route { ctx, hctx: hctx as u16, number: 0 }
     }
 }
 

@@ -36,7 +36,7 @@ enum Verb {
     Ctl(verbs::ctl::Args),
     /// Measure drives, designs and servers, in fio's words
     Bench(Box<verbs::bench::BenchArgs>),
-    /// Repeat the experiments of three papers on simulated machines
+    /// Repeat the experiments of four papers on simulated machines
     Paper(verbs::paper::Args),
     /// Look for bugs of the block layer by simulation
     Explore(verbs::explore::ExploreArgs),

@@ -93,8 +93,11 @@ impl History {
         let wrong = |text: String| Err(BenchError::Workload(text));
         if self.is_raw() && iodepth != 1 {
             return wrong(format!(
-                "unit, iovecs and bounce are for one I/O at a time: iodepth is {iodepth}"
+                "unit, iovecs and bounce are for one I/O at a time: iodepth is {iodepth}, use 1"
             ));
+        }
+        if !self.is_raw() {
+            return Ok(());
         }
         let (element, unit) = self.pieces(bs_bytes);
         let iovecs = self.iovecs.unwrap_or(1);
@@ -106,6 +109,26 @@ impl History {
             ));
         }
         Ok(())
+    }
+}
+
+/// Most units of an I/O: each is a bio of the job's channel.
+const UNITS_MAX: u32 = 65_536;
+
+impl History {
+    /// Checks that a drive of such blocks takes the units.
+    ///
+    /// # Errors
+    /// If a unit is no whole number of blocks, or an I/O has too many.
+    pub(super) fn check_units(&self, bs_bytes: u32, block_bytes: u32) -> Result<(), BenchError> {
+        let (_, unit) = self.pieces(bs_bytes);
+        if !self.is_raw() || unit.is_multiple_of(block_bytes) && bs_bytes / unit <= UNITS_MAX {
+            return Ok(());
+        }
+        Err(BenchError::Workload(format!(
+            "bs={bs_bytes} in units of {unit}: the drive has blocks of {block_bytes}, and an I/O has \
+             {UNITS_MAX} units at most; use another bs, unit or iovecs"
+        )))
     }
 }
 

@@ -268,7 +268,9 @@ pub(crate) fn drive_error(spec: &millrace_drives::Spec, source: &SpecError) -> B
 
 fn check_workload<M: Machine>(volume: &Volume<M>, plan: &SimPlan) -> Result<(), BenchError> {
     let (bs, depth) = (plan.workload.bs_bytes, plan.workload.iodepth);
-    crate::bench::check_block_size(bs, volume.limits().logical_block_size)?;
+    let block_bytes = volume.limits().logical_block_size;
+    crate::bench::check_block_size(bs, block_bytes)?;
+    plan.service.history.check_units(bs, block_bytes)?;
     crate::bench::check_room(bs, plan.jobs, volume.capacity() << 9)?;
     let bytes = u64::from(bs.max(4096)) * u64::from(depth) * u64::from(plan.jobs);
     if bytes > BUFFERS_MAX {

@@ -68,12 +68,13 @@ impl Scheduler {
         }
     }
 
-    /// The next slice of a thread that keeps its CPU at the end of one.
+    /// The next slice of a thread that keeps its CPU at the end of one: a short one if others want
+    /// the CPU, and only a lock keeps it from them.
     pub(super) fn next_slice_ps(&self, cpu: usize) -> u64 {
         let threads = &self.prices;
-        match threads.fairness.is_some() && !self.cpus[cpu].queue.is_empty() {
-            true => threads.time_slice.min(RETRY_PS),
-            false => threads.time_slice,
+        match self.cpus[cpu].queue.is_empty() {
+            true => threads.time_slice,
+            false => threads.time_slice.min(RETRY_PS),
         }
     }
 }

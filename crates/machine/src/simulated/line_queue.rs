@@ -148,6 +148,7 @@ impl World {
             self.line_queues.push(LineQueue::default());
             line.queue.store(self.line_queues.len() as u32, Relaxed);
         }
+        self.scheduler.me().in_line_queue = true;
         let socket = self.caches.fabric.socket_of(self.scheduler.cpu);
         let queue = &mut self.line_queues[line.queue.load(Relaxed) as usize - 1];
         let is_first = !queue.is_ahead();
@@ -164,6 +165,7 @@ impl World {
         let socket = line.last_holder().map(|cpu| self.caches.fabric.socket_of(cpu));
         let queue = &mut self.line_queues[line.queue.load(Relaxed) as usize - 1];
         if !queue.waiters.iter().any(|waiter| waiter.thread == thread) {
+            self.scheduler.me().in_line_queue = false;
             return Turn::Mine;
         }
         if line.busy_until_ps() > self.scheduler.now_ps {
@@ -172,6 +174,7 @@ impl World {
         }
         let next = queue.choose(socket, self.near_turns).expect("the thread itself waits");
         if next.thread == thread {
+            self.scheduler.me().in_line_queue = false;
             return Turn::Mine;
         }
         self.scheduler.end_stall(next.thread, self.scheduler.now_ps);

@@ -51,6 +51,8 @@ pub(super) struct ThreadState {
     pub(super) locks: u32,
     /// It may wake on another CPU than it slept on.
     pub(super) roams: bool,
+    /// It waits for a cache line, or has just been given one: interrupts of its CPU come after.
+    pub(super) in_line_queue: bool,
     /// How long it has run, as the scheduler counts.
     pub(super) ran_ps: u64,
     pub(super) spin: SpinState,

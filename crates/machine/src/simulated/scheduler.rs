@@ -105,7 +105,9 @@ impl Scheduler {
                 }
             };
             let state = &mut self.cpus[cpu];
-            if state.stolen_ps > 0 {
+            // A line on its way arrives while its CPU is interrupted.
+            let is_fetching = self.pool.thread(state.current).in_line_queue;
+            if state.stolen_ps > 0 && !is_fetching {
                 state.clock_ps += core::mem::take(&mut state.stolen_ps);
                 self.clocks.set_cpu(state.position, state.clock_ps);
                 continue;
@@ -342,6 +344,7 @@ impl Scheduler {
             ended: Arc::clone(&ended),
             joiners: Vec::new(),
             locks: 0,
+            in_line_queue: false,
             roams: false,
             ran_ps: self.cpus[cpu].fair.least_ps,
             spin: SpinState::default(),
