@@ -212,6 +212,8 @@ struct Rig {
     quiesced: bool,
     /// Some of it was sorted.
     sorted: bool,
+    /// The scheduler holds I/O by how long the drive takes for what it has.
+    bounds_depth: bool,
     /// How many bios came before the disk was frozen last, and when all of this began.
     before_freeze: usize,
     start_ns: u64,
@@ -282,6 +284,7 @@ impl Rig {
             frozen,
             quiesced,
             sorted,
+            bounds_depth: false,
             before_freeze: 0,
             start_ns: Native::now(),
             range: (1000, 1000),
@@ -370,6 +373,7 @@ impl Rig {
             let full = (0..queues as u16)
                 .any(|queue| script.data_in(queue) >= depth || with_flushes >= depth)
                 || self.setting.tags == TagScope::PerDrive && inside >= depth;
+            let full = full || self.bounds_depth && inside > 0;
             assert!(full || took.sum::<u32>() == wanted, "there was room for more");
         }
         if inside + refused > 0 {
@@ -450,6 +454,7 @@ impl Rig {
             _ => Some(SchedulerKind::None),
         };
         assert_eq!(self.disk.scheduler(), kind);
+        self.bounds_depth = takes_one && matches!(order, Order::Fair | Order::Latency);
         // Latency has lists of their own for reads and for writes.
         self.sorted |= matches!(order, Order::Deadline | Order::Latency);
     }
