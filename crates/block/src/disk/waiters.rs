@@ -114,7 +114,15 @@ impl<'a, M: Machine> Visit<'a, M> {
             let drive: Arc<dyn Any + Send + Sync> = drive;
             if let Ok(disk) = drive.downcast::<Disk<M>>() {
                 disk.hctxs[usize::from(waiter.hctx)].stop_waiting();
-                self.run.woken.push((disk, waiter.hctx));
+                let woken = &mut self.run.woken;
+                // A queue that waits again while its own completions end is woken with each round,
+                // and run once.
+                let is_last = |(last, hctx): &(Arc<Disk<M>>, u16)| {
+                    Arc::ptr_eq(last, &disk) && *hctx == waiter.hctx
+                };
+                if !woken.last().is_some_and(is_last) {
+                    woken.push((disk, waiter.hctx));
+                }
                 return;
             }
         }

@@ -20,6 +20,8 @@ pub(super) struct CpuState {
     /// Threads that wait for it.
     pub(super) queue: VecDeque<u32>,
     pub(super) slice_end_ps: u64,
+    /// Others want it, and only a lock has kept it from them.
+    pub(super) is_overdue: bool,
     /// Time taken by interrupts, not charged yet.
     pub(super) stolen_ps: u64,
     /// The CPU's place among those with equal times.
@@ -39,6 +41,7 @@ impl CpuState {
             last: NO_THREAD,
             queue: VecDeque::new(),
             slice_end_ps: 0,
+            is_overdue: false,
             stolen_ps: 0,
             position,
             idle_ps: 0,

@@ -9,9 +9,6 @@
 use super::prices::FairPrices;
 use super::scheduler::Scheduler;
 
-/// How soon a CPU that could not be taken is asked again: 1 us.
-const RETRY_PS: u64 = 1_000_000;
-
 impl Scheduler {
     /// A CPU's thread is to be taken off: its run time is counted.
     pub(super) fn count_run_time(&mut self, cpu: usize) {
@@ -65,16 +62,6 @@ impl Scheduler {
         state.slice_end_ps = state.slice_end_ps.min(time_ps);
         if runs_now {
             self.end_turn(time_ps);
-        }
-    }
-
-    /// The next slice of a thread that keeps its CPU at the end of one: a short one if others want
-    /// the CPU, and only a lock keeps it from them.
-    pub(super) fn next_slice_ps(&self, cpu: usize) -> u64 {
-        let threads = &self.prices;
-        match self.cpus[cpu].queue.is_empty() {
-            true => threads.time_slice,
-            false => threads.time_slice.min(RETRY_PS),
         }
     }
 }

@@ -233,8 +233,8 @@ impl World {
 
     fn unlock(&mut self, lock: u32, word: &LineState) {
         let start_ps = self.scheduler.now_ps;
-        self.scheduler.me().locks -= 1;
         self.write_line(word, 1, Written::Plain);
+        self.scheduler.release_lock();
         self.wake_watchers(word, start_ps);
         if self.locks.release(lock, start_ps) {
             self.hand_over(lock, word);

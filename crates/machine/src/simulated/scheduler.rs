@@ -1,12 +1,13 @@
 //! `Scheduler`: which CPU of a simulation comes next, and which thread it runs.
 //!
 //! Owns CPUs, threads and their clocks. Called by the world, for the run loop between two
-//! coroutines (`pick`), and by whatever blocks or wakes a thread. A CPU
-//! runs one thread until that blocks, ends, or has used up its time slice while others wait; they
-//! take turns in order of arrival. A CPU is never taken from a thread that holds or waits for a
-//! lock. A CPU that spins in `spin_until` is given up as soon as somebody else wants it. Models may
-//! ask for turns by run time, and preemption by who wakes (fairness.rs), for CPUs that share a
-//! core, and threads for being moved when they wake (hyper_threads.rs).
+//! coroutines (`pick`), and by whatever blocks or wakes a thread. A CPU runs one thread until that
+//! blocks, ends, or has used up its time slice while others wait; they take turns in order of
+//! arrival. A CPU is never taken from a thread that holds or waits for a lock: it goes with the
+//! last of its locks, as where the kernel lets itself be preempted again. A CPU that spins in
+//! `spin_until` is given up as soon as somebody else wants it. Models may ask for turns by run
+//! time, and preemption by who wakes (fairness.rs), for CPUs that share a core, and threads for
+//! being moved when they wake (hyper_threads.rs).
 //! Kernel counterpart: `SCHED_RR` with pinned tasks.
 
 use core::ptr;
@@ -199,18 +200,31 @@ impl Scheduler {
     /// The running thread has to wait for its turn, or its time slice is over.
     pub(super) fn step_aside(&mut self) {
         let locks = self.me().locks;
-        let (cpu, limit_ps) = (self.cpu, self.limit_ps);
-        let slice_ps = self.next_slice_ps(cpu);
-        let state = &mut self.cpus[cpu];
+        let (limit_ps, slice_ps) = (self.limit_ps, self.prices.time_slice);
+        let state = &mut self.cpus[self.cpu];
         state.clock_ps = self.now_ps;
         if state.clock_ps >= state.slice_end_ps {
             if !state.queue.is_empty() && locks == 0 {
                 return self.give_way();
             }
+            state.is_overdue = !state.queue.is_empty();
             // The limit must be noticed by a CPU that is alone, too.
             state.slice_end_ps = (state.clock_ps + slice_ps).min(limit_ps.max(state.clock_ps) + 1);
         }
         self.clocks.set_cpu(state.position, state.clock_ps);
+    }
+
+    /// The running thread holds a lock less. With the last one goes a CPU that others waited for
+    /// meanwhile: this is its next step, however short the time until the next lock.
+    pub(super) fn release_lock(&mut self) {
+        let me = self.me();
+        me.locks -= 1;
+        let (locks, now_ps) = (me.locks, self.now_ps);
+        let state = &mut self.cpus[self.cpu];
+        if locks == 0 && core::mem::take(&mut state.is_overdue) {
+            state.slice_end_ps = now_ps;
+            self.end_turn(now_ps);
+        }
     }
 
     /// The running thread goes to the end of its CPU's queue.
@@ -284,7 +298,7 @@ impl Scheduler {
             state.clock_ps += switch_ps;
             state.switches += 1;
         }
-        (state.current, state.last) = (next, next);
+        (state.current, state.last, state.is_overdue) = (next, next, false);
         state.slice_end_ps = state.clock_ps + prices.time_slice;
         self.clocks.set_cpu(state.position, state.clock_ps);
         self.pool.thread_mut(next).state = State::Running;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use millrace_machine::{
-    CpuId, Doorbell, Machine, Model, Order, Parker, Simulated, Thread, Word,
+    CpuId, Doorbell, Lock, Machine, Model, Order, Parker, Simulated, Thread, Word,
     simulated::{BEGIN_NS, Cost, Fairness},
 };
 
-use super::{Notes, SimParker, SimWord, exact, run, spawn, time_of};
+use super::{Notes, SimLock, SimParker, SimWord, exact, run, spawn, time_of};
 
 #[test]
 fn unpark_before_park_is_kept() {
@@ -270,4 +270,29 @@ fn a_thread_that_wakes_takes_the_cpu_only_from_one_that_has_run_for_longer() {
     let soon = woken_at(Some((3e6, 9e6)));
     assert!((5_000_000..5_100_000).contains(&soon), "{soon}: it has slept for five of them");
     assert!(woken_at(Some((6e6, 9e6))) > 10_000_000, "five are not six");
+}
+
+#[test]
+fn a_cpu_that_is_overdue_goes_with_the_lock_that_held_it_however_soon_the_next_is_wanted() {
+    run(&exact(1, 4), || {
+        let (lock, set) = (Arc::new(SimLock::new("busy", ())), Arc::new(SimWord::new(0)));
+        let start = |cpu: u32| {
+            let (lock, set) = (Arc::clone(&lock), Arc::clone(&set));
+            spawn("taker", cpu, move || {
+                // Nearly all its time it waits for the lock or holds it.
+                while set.load(Order::Acquire) == 0 {
+                    let held = lock.lock();
+                    Simulated::charge(900);
+                    drop(held);
+                }
+            })
+        };
+        let takers: Vec<_> = (0..4).map(start).collect();
+        let inner = Arc::clone(&set);
+        let waiting = spawn("waiting", 3, move || inner.store(1, Order::Release));
+        assert!(waiting.join());
+        // A slice is a millisecond.
+        assert!(Simulated::now() - BEGIN_NS < 5_000_000, "{}", Simulated::now() - BEGIN_NS);
+        takers.into_iter().for_each(|taker| assert!(taker.join()));
+    });
 }
