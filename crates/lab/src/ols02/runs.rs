@@ -10,7 +10,7 @@ use super::rigs::{Case, Load, MACHINE, Step, Without};
 use crate::bench::BenchError;
 use crate::paper;
 use crate::row::LockLine;
-use crate::sim::{Observed, run_observed};
+use crate::sim::{Observed, Spent, run_observed};
 
 /// The rows of the microbenchmark.
 pub(super) const DM: [Step; 5] = [Step::Baseline, Step::Sb, Step::Sbi, Step::Sbir, Step::Linux25];
@@ -94,18 +94,23 @@ pub(super) struct Shown {
     pub(super) idle: f64,
     pub(super) spin: f64,
     pub(super) user: f64,
+    /// Pages and copies of bounces.
+    pub(super) bounces: f64,
 }
 
 /// What was seen of a point.
 pub(super) fn shown(seen: &Observed) -> Shown {
     let cpus = &seen.cpus;
     let all = (cpus.busy_ns + cpus.spin_ns + cpus.idle_ns) as f64;
-    let user = seen.spent_ns.last().copied().unwrap_or(0);
+    let spent = |on: Spent| seen.spent_ns.get(on as usize).copied().unwrap_or(0);
+    let (user, bounces) =
+        (spent(Spent::User), spent(Spent::BouncePages) + spent(Spent::BounceCopies));
     Shown {
         mb_per_s: seen.row.bw_bytes_per_s / 1e6,
         idle: cpus.idle_ns as f64 / all,
         spin: cpus.spin_ns as f64 / all,
         user: user as f64 / all,
+        bounces: bounces as f64 / all,
     }
 }
 
