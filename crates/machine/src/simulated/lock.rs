@@ -3,8 +3,9 @@
 //! `SimLock` keeps its value in a mutex of the system, which is never contended: the table
 //! (lock_table.rs) decides whose turn it is. Taking a lock costs a locked instruction on its line;
 //! handing it over costs the transfer of that line to the next holder behind a part of those to the
-//! other spinners, all of whom read it again: once for each socket over the links, and from the
-//! cache of the socket for its others; the value's own lines follow if another
+//! other spinners, all of whom read it again: once for each socket over the links (with the next
+//! holder, for that one's socket), and from the cache of the socket for its others; the value's own
+//! lines follow if another
 //! CPU held it last: as many as it fills, or for the lock of the single-queue design as many as the
 //! model says that it protected in the kernel. A CPU that holds or waits for a lock is not taken
 //! away.
@@ -251,9 +252,13 @@ impl World {
         let mut readers_ps = 0;
         let waiting_by_socket = waiting_by_socket.iter().enumerate();
         for (socket, spinners) in waiting_by_socket.filter(|(_, spinners)| **spinners > 0) {
-            // The line comes to a socket once; the others there find it in their common cache.
-            let others = u64::from(*spinners) - 1;
-            readers_ps += fabric.send(now_ps, (here, socket), 1, Wanted::Load);
+            // The line comes to a socket once, to that of the next holder with it; the others
+            // there find it in their common cache.
+            let mut others = u64::from(*spinners);
+            if socket != next.socket {
+                others -= 1;
+                readers_ps += fabric.send(now_ps, (here, socket), 1, Wanted::Load);
+            }
             readers_ps += others * fabric.transfer_ps(socket, socket, Wanted::Shared);
         }
         let granted_ps = now_ps + first_ps + ((readers_ps * self.prices.spinner) >> 16);
