@@ -86,6 +86,17 @@ enum Turn {
 /// `None` outside a simulation. `f` neither suspends nor drops values of the program.
 #[inline]
 pub(super) fn access<R>(line: &LineState, use_: Use, f: impl FnOnce(&mut World) -> R) -> Option<R> {
+    access_since(line, use_, |world, _| f(world))
+}
+
+/// `access` for whoever counts waits: `f` also gets the time when the CPU asked for the line, which
+/// lies before its stall.
+#[inline]
+pub(super) fn access_since<R>(
+    line: &LineState,
+    use_: Use,
+    f: impl FnOnce(&mut World, u64) -> R,
+) -> Option<R> {
     let cell = current()?;
     still::check();
     let mut world = cell.borrow_mut();
@@ -95,15 +106,16 @@ pub(super) fn access<R>(line: &LineState, use_: Use, f: impl FnOnce(&mut World) 
         world = cell.borrow_mut();
     }
     line.renew(world.epoch);
+    let asked_ps = world.scheduler.now_ps;
     if world.must_wait(line, use_) {
         drop(world);
         wait_for_line(cell, line);
         world = cell.borrow_mut();
-        let result = f(&mut world);
+        let result = f(&mut world, asked_ps);
         world.go_on(line);
         return Some(result);
     }
-    Some(f(&mut world))
+    Some(f(&mut world, asked_ps))
 }
 
 /// Stalls the running CPU until the line's turn has come to it.

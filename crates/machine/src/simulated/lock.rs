@@ -3,8 +3,9 @@
 //! `SimLock` keeps its value in a mutex of the system, which is never contended: the table
 //! (lock_table.rs) decides whose turn it is. Taking a lock costs a locked instruction on its line;
 //! handing it over costs the transfer of that line to the next holder behind a part of those to the
-//! other spinners, all of whom read it again: once for each socket over the links, and from the
-//! cache of the socket for its others; the value's own lines follow if another
+//! other spinners, all of whom read it again: once for each socket over the links (with the next
+//! holder, for that one's socket), and from the cache of the socket for its others; a wait begins
+//! when a thread asks for the line; the value's own lines follow if another
 //! CPU held it last: as many as it fills, or for the lock of the single-queue design as many as the
 //! model says that it protected in the kernel. A CPU that holds or waits for a lock is not taken
 //! away.
@@ -17,7 +18,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::line::{LineState, Written};
-use super::line_queue::{Use, access};
+use super::line_queue::{Use, access, access_since};
 use super::lock_table::Claim;
 use super::pool::State;
 use super::prices::Wanted;
@@ -99,9 +100,10 @@ impl<T: Send> Lock<T> for SimLock<T> {
     #[track_caller]
     fn lock(&self) -> SimGuard<'_, T> {
         let site = Location::caller();
-        let waits = access(&self.word, Use::Write, |world| {
+        let waits = access_since(&self.word, Use::Write, |world, asked_ps| {
             let lock = self.place_in(world);
-            world.lock(lock, &self.word, site)
+            let claim = world.claim(lock, site, asked_ps);
+            world.lock(lock, &self.word, claim)
         });
         match waits {
             None => {
@@ -118,9 +120,10 @@ impl<T: Send> Lock<T> for SimLock<T> {
     #[track_caller]
     fn try_lock(&self) -> Option<SimGuard<'_, T>> {
         let site = Location::caller();
-        let taken = access(&self.word, Use::Write, |world| {
+        let taken = access_since(&self.word, Use::Write, |world, asked_ps| {
             let lock = self.place_in(world);
-            world.try_lock(lock, &self.word, site)
+            let claim = world.claim(lock, site, asked_ps);
+            world.try_lock(lock, &self.word, &claim)
         });
         match taken {
             Some(false) => None,
@@ -178,24 +181,24 @@ impl<T: Send> DerefMut for SimGuard<'_, T> {
 }
 
 impl World {
-    /// The running thread asks for a lock.
-    fn claim(&mut self, lock: u32, site: Site) -> Claim {
-        let Scheduler { thread, cpu, now_ps: since_ps, .. } = self.scheduler;
+    /// The running thread asks for a lock since a time: that of asking for the lock's line.
+    fn claim(&mut self, lock: u32, site: Site, since_ps: u64) -> Claim {
+        let Scheduler { thread, cpu, .. } = self.scheduler;
         let socket = self.caches.fabric.socket_of(cpu);
         Claim { thread, cpu, socket, since_ps, row: self.locks.row(lock, site) }
     }
 
     /// The running thread writes a lock's line for what it claims.
-    fn write_claim(&mut self, word: &LineState, claim: &Claim) {
+    fn write_claim(&mut self, word: &LineState) {
+        let start_ps = self.scheduler.now_ps;
         self.scheduler.me().locks += 1;
         self.write_line(word, 1, Written::Locked);
-        self.wake_watchers(word, claim.since_ps);
+        self.wake_watchers(word, start_ps);
     }
 
     /// Takes a lock or queues up for it; true if the thread has to wait until it is handed over.
-    fn lock(&mut self, lock: u32, word: &LineState, site: Site) -> bool {
-        let claim = self.claim(lock, site);
-        self.write_claim(word, &claim);
+    fn lock(&mut self, lock: u32, word: &LineState, claim: Claim) -> bool {
+        self.write_claim(word);
         if !self.locks.is_held(lock) {
             self.locks.take(lock, &claim, self.scheduler.now_ps);
             return false;
@@ -210,15 +213,14 @@ impl World {
         true
     }
 
-    fn try_lock(&mut self, lock: u32, word: &LineState, site: Site) -> bool {
-        let claim = self.claim(lock, site);
+    fn try_lock(&mut self, lock: u32, word: &LineState, claim: &Claim) -> bool {
         if self.locks.is_held(lock) {
             self.locks.reject(claim.row);
             self.read_line(word, 1);
             return false;
         }
-        self.write_claim(word, &claim);
-        self.locks.take(lock, &claim, self.scheduler.now_ps);
+        self.write_claim(word);
+        self.locks.take(lock, claim, self.scheduler.now_ps);
         true
     }
 
@@ -251,9 +253,13 @@ impl World {
         let mut readers_ps = 0;
         let waiting_by_socket = waiting_by_socket.iter().enumerate();
         for (socket, spinners) in waiting_by_socket.filter(|(_, spinners)| **spinners > 0) {
-            // The line comes to a socket once; the others there find it in their common cache.
-            let others = u64::from(*spinners) - 1;
-            readers_ps += fabric.send(now_ps, (here, socket), 1, Wanted::Load);
+            // The line comes to a socket once, to that of the next holder with it; the others
+            // there find it in their common cache.
+            let mut others = u64::from(*spinners);
+            if socket != next.socket {
+                others -= 1;
+                readers_ps += fabric.send(now_ps, (here, socket), 1, Wanted::Load);
+            }
             readers_ps += others * fabric.transfer_ps(socket, socket, Wanted::Shared);
         }
         let granted_ps = now_ps + first_ps + ((readers_ps * self.prices.spinner) >> 16);

@@ -64,6 +64,59 @@ fn handing_a_lock_over_takes_longer_the_more_cpus_spin() {
     }
 }
 
+/// Bytes that the links carried when a holder on socket 0 of two lets go, `waiters` CPUs of socket
+/// 1 spinning.
+fn bytes_handed(waiters: u32) -> u64 {
+    let mut model = exact(2, 4);
+    model.cache.socket.shared_ns = Some(10.0);
+    let report = run(&model, move || {
+        let lock = Arc::new(SimLock::new("handed", ()));
+        let guard = lock.lock();
+        let start = |cpu: u32| {
+            let lock = Arc::clone(&lock);
+            spawn("waiter", 4 + cpu, move || drop(lock.lock()))
+        };
+        let threads: Vec<_> = (0..waiters).map(start).collect();
+        Simulated::charge(100_000);
+        drop(guard);
+        threads.into_iter().for_each(|thread| assert!(thread.join()));
+    });
+    let to_next = report.links.iter().find(|link| link.from == 0).expect("the lock went there");
+    to_next.bytes
+}
+
+#[test]
+fn a_lock_that_is_handed_over_crosses_to_the_next_holders_socket_once() {
+    // What goes on among the other CPUs of that socket takes no link.
+    assert_eq!(bytes_handed(4), bytes_handed(1));
+}
+
+#[test]
+fn a_wait_begins_when_a_thread_asks_for_the_locks_line() {
+    let report = run(&exact(1, 8), || {
+        let lock = Arc::new(SimLock::new("asked", ()));
+        let guard = lock.lock();
+        let asked_ns = Simulated::now() + 50_000;
+        let start = |cpu: u32| {
+            let lock = Arc::clone(&lock);
+            spawn("waiter", cpu, move || {
+                Simulated::charge(asked_ns - Simulated::now());
+                drop(lock.lock());
+            })
+        };
+        let threads: Vec<_> = (1..8).map(start).collect();
+        Simulated::charge(100_000);
+        drop(guard);
+        threads.into_iter().for_each(|thread| assert!(thread.join()));
+    });
+    let row = report.locks.iter().find(|row| row.name == "asked").expect("taken");
+    assert_eq!((row.counts.acquisitions, row.counts.contended), (8, 7));
+    // All seven asked at once. The line comes to one after another, within 48 ns each, and only
+    // then does a CPU spin.
+    let spun_ns: u64 = report.cpus.iter().map(|cpu| cpu.spin_ns).sum();
+    assert_eq!(row.counts.wait_ns - spun_ns, (1 + 2 + 3 + 4 + 5 + 6 + 7) * 48);
+}
+
 #[test]
 fn lines_under_the_single_queues_lock_are_as_many_as_the_model_says() {
     let mut model = exact(1, 2);
