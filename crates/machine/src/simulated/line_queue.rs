@@ -14,8 +14,7 @@ use std::collections::VecDeque;
 
 use super::line::LineState;
 use super::pool::State;
-use super::still;
-use super::world::{World, current, suspend, wait_for_turn};
+use super::world::{World, at_turn, current, suspend};
 
 /// What an access does to its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,13 +97,7 @@ pub(super) fn access_since<R>(
     f: impl FnOnce(&mut World, u64) -> R,
 ) -> Option<R> {
     let cell = current()?;
-    still::check();
-    let mut world = cell.borrow_mut();
-    if !world.scheduler.may_go() {
-        drop(world);
-        wait_for_turn(cell);
-        world = cell.borrow_mut();
-    }
+    let mut world = at_turn(cell);
     line.renew(world.epoch);
     let asked_ps = world.scheduler.now_ps;
     if world.must_wait(line, use_) {

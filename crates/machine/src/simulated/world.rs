@@ -10,7 +10,7 @@
 //! lock.rs, spin.rs and thread.rs add what concerns several of them.
 #![allow(unsafe_code)]
 
-use core::cell::{Cell, RefCell};
+use core::cell::{Cell, RefCell, RefMut};
 use core::ptr;
 use std::string::String;
 use std::vec::Vec;
@@ -94,15 +94,20 @@ pub(super) fn private<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
 /// neither suspends nor drops values of the program.
 #[inline]
 pub(super) fn shared<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
-    let cell = current()?;
+    Some(f(&mut at_turn(current()?)))
+}
+
+/// The world, when it is the running CPU's turn.
+#[inline]
+pub(super) fn at_turn(cell: &'static RefCell<World>) -> RefMut<'static, World> {
     still::check();
-    let mut world = cell.borrow_mut();
-    if !world.scheduler.may_go() {
-        drop(world);
-        wait_for_turn(cell);
-        world = cell.borrow_mut();
+    let world = cell.borrow_mut();
+    if world.scheduler.may_go() {
+        return world;
     }
-    Some(f(&mut world))
+    drop(world);
+    wait_for_turn(cell);
+    cell.borrow_mut()
 }
 
 /// Lets the running CPU's private time pass; a CPU that works for long without sharing anything
@@ -122,7 +127,7 @@ pub(super) fn pass(price: impl FnOnce(&mut World) -> u64) {
 
 #[cold]
 #[inline(never)]
-pub(super) fn wait_for_turn(cell: &RefCell<World>) {
+fn wait_for_turn(cell: &RefCell<World>) {
     // Destructors of a thread that panics run to their end without the others: a switch in the
     // middle of unwinding would mix up two threads' panics.
     if !std::thread::panicking() {
