@@ -409,7 +409,9 @@ fn max_latency(results: &Results) -> Option<Found> {
     let text = format!("SQ {} us; MQ {} us; Raw {} us", us(&sq), us(&mq), us(&raw));
     Some(Found::new(text, Vec::new()).holds(grows && exceeds && equal).note(
         "SQ's maxima are in the paper's order; MQ's and Raw's lie in neighbouring buckets, because \
-         what hides their difference in the paper, interrupts and other threads, is not modelled",
+         what hides their difference in the paper, interrupts and other threads, is not modelled: a \
+         CPU's kernel threads come about once a second, and MQ's 400 I/Os a core are over within a \
+         millisecond. The paper's maxima of milliseconds are theirs, not the block layer's",
     ))
 }
 
