@@ -138,7 +138,9 @@ impl<M: Host> Interrupts<M> {
             hardware_queues: plan.hardware_queues,
             irq: plan.irq,
             topology,
-            kernel: kernel.map(|kernel| (Arc::clone(kernel), by_drive(plan, signals))),
+            kernel: kernel
+                .filter(|kernel| kernel.has_adapters())
+                .map(|kernel| (Arc::clone(kernel), by_drive(plan, signals))),
         }))
     }
 
