@@ -151,15 +151,21 @@ pub(crate) enum SubmitPath {
     /// Past it, and by direct.rs: nothing is traced.
     Direct,
     /// Through a software queue, or the one queue, by threads that are inside at the same time:
-    /// the disk's hardware queues are lanes (lanes.rs).
-    Lanes,
+    /// the disk's hardware queues are lanes (lanes.rs), which lead into so many.
+    Lanes { queues: u16 },
 }
 
 impl SubmitPath {
     /// Whether batches pass a software queue.
     #[inline(always)]
     pub(crate) fn takes_software_queue(self) -> bool {
-        matches!(self, SubmitPath::Queues | SubmitPath::Lanes)
+        matches!(self, SubmitPath::Queues | SubmitPath::Lanes { .. })
+    }
+
+    /// Whether several threads are inside a hardware queue, each in a lane of its own.
+    #[inline(always)]
+    pub(crate) fn is_lanes(self) -> bool {
+        matches!(self, SubmitPath::Lanes { .. })
     }
 }
 
@@ -242,7 +248,7 @@ impl<M: Machine> Disk<M> {
         let is_pairs = lanes.is_none() && queues::one_to_one(&config, ctxs, shared);
         let feeds = if is_pairs { 1 } else { hctxs.len() };
         let path = match &lanes {
-            Some(_) => SubmitPath::Lanes,
+            Some(_) => SubmitPath::Lanes { queues: shared as u16 },
             None => queues::path_of(&config, (ctxs, shared), &hctxs[0]),
         };
         Ok(Arc::new_cyclic(|this| Disk {
@@ -322,10 +328,15 @@ impl<M: Machine> Disk<M> {
         self.kind
     }
 
-    /// How many software and hardware queues it has.
+    /// How many software and hardware queues it has; a hardware queue that several threads are
+    /// inside at once is one.
     #[must_use]
     pub fn queue_count(&self) -> (usize, usize) {
-        (self.ctxs.len(), self.hctxs.len())
+        let hardware = match self.path {
+            SubmitPath::Lanes { queues } => queues.into(),
+            _ => self.hctxs.len(),
+        };
+        (self.ctxs.len(), hardware)
     }
 
     /// Tags in use at this moment; of a set that it shares with other drives, by all of them.
@@ -472,8 +483,7 @@ impl<M: Machine> Disk<M> {
         let mut stats = self.accounts.ledger.lock();
         let route = match self.kind {
             QueueKind::AnyThread if M::THREADS_MOVE => {
-                let count =
-                    if self.path == SubmitPath::Lanes { self.hctxs.len() } else { self.ctxs.len() };
+                let count = if self.path.is_lanes() { self.hctxs.len() } else { self.ctxs.len() };
                 let routes = (0..count).map(|more| self.route((place + more) % count, node));
                 let users = |route: &Route| {
                     let worker_state = usize::from(self.is_workers(route.hctx));
@@ -494,7 +504,7 @@ impl<M: Machine> Disk<M> {
             // A thread submits to the queue that it owns, or to one that some thread does: where
             // its CPU is has no say in it.
             _ if self.kind == QueueKind::OwnerOnly => place % self.owned_queues(),
-            _ if self.path == SubmitPath::Lanes => place % self.hctxs.len(),
+            _ if self.path.is_lanes() => place % self.hctxs.len(),
             // One software queue feeds whichever hardware queue the submitter's place names.
             (Spread::One, hardware) => hardware.index(place, node, self.hctxs.len()),
             (Spread::Node, Spread::Core) => place % self.hctxs.len(),
@@ -502,7 +512,7 @@ impl<M: Machine> Disk<M> {
         };
         // A lane takes from its own software queue, wherever its thread is.
         let ctx = match self.path {
-            SubmitPath::Lanes => self.hctxs[hctx].own_ctx,
+            SubmitPath::Lanes { .. } => self.hctxs[hctx].own_ctx,
             _ => ctx as u16,
         };
         Route { ctx, hctx: hctx as u16, number: 0 }

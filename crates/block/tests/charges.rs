@@ -69,6 +69,7 @@ struct Design {
     stamp: Stamp,
     software_queues: Spread,
     serving: Serving,
+    bytes: usize,
 }
 
 impl Design {
@@ -77,6 +78,7 @@ impl Design {
         stamp: Stamp::Batch,
         software_queues: Spread::Core,
         serving: Serving::Inline,
+        bytes: 512,
     };
 
     /// Two drives in chunks of 8 sectors, one hardware queue each.
@@ -110,7 +112,7 @@ fn elapsed_ns(model: &Model, design: Design, chunks: &[u64]) -> u64 {
         let mut channel = Channel::open(&volume, config).unwrap();
         let start_ns = Simulated::now();
         for chunk in &chunks {
-            channel.submit(Bio::read(chunk * 16, Buffer::new(512))).unwrap();
+            channel.submit(Bio::read(chunk * 16, Buffer::new(design.bytes))).unwrap();
         }
         if chunks.is_empty() {
             channel.submit(Bio::flush()).unwrap();
@@ -166,6 +168,51 @@ fn each_stage_of_a_design_is_charged_once_for_each_io() {
             }
         }
     }
+}
+
+#[test]
+fn the_single_queue_is_charged_for_each_bio_that_it_merges_in_its_plug() {
+    // Each read fills its chunk, so the drive sees one after the other.
+    let design = Design { stack: Stack::Sq, bytes: 4096, ..Design::USUAL };
+    assert_eq!(charges(design, &[0, 1, 2, 3]), [4, 1, 1, 1, 1, 0]);
+    assert_eq!(charges(design, &[0, 1, 4, 5, 8]), [5, 3, 3, 3, 3, 0]);
+}
+
+/// Longest time from Q to G of so many reads of `sq` that no other meets, each of which takes 10 us
+/// to submit.
+fn longest_q2g_ns(stamp: Stamp, reads: u64) -> u64 {
+    let longest_ns = Arc::new(Mutex::new(0));
+    let result = Arc::clone(&longest_ns);
+    let mut model = Model::plain(1, 2);
+    model.work.jitter.share = 0.0;
+    model.work.submit.ns = 10_000.0;
+    let main = move || {
+        let volume = Design { stack: Stack::Sq, stamp, ..Design::USUAL }.volume();
+        let config = ChannelConfig { stamp, ..ChannelConfig::default() };
+        let mut channel = Channel::open(&volume, config).unwrap();
+        for n in 0..reads {
+            channel.submit(Bio::read(n * 32, Buffer::new(512))).unwrap();
+        }
+        channel.flush();
+        channel.wait(usize::MAX, |done| assert_eq!(done.status, Status::Ok));
+        let stats = volume.disks()[0].stats();
+        *longest_ns.lock().unwrap() = stats.ops.iter().map(|op| op.q2g.max_ns()).max().unwrap();
+    };
+    Simulation::new(&model, 1).unwrap().time_limit_ns(1_000_000_000).run(main).unwrap();
+    *result.lock().unwrap()
+}
+
+#[test]
+fn later_bios_of_a_batch_get_their_requests_later() {
+    let is_about = |ns: u64, expected_ns: u64| ns.abs_diff(expected_ns) < expected_ns / 4;
+    // The fourth comes behind the work for three.
+    let each_ns = longest_q2g_ns(Stamp::Io, 4);
+    assert!(is_about(each_ns, 30_000), "{each_ns}");
+    // A batch has one time, and what does not fit into its plug of sixteen another.
+    let batch_ns = longest_q2g_ns(Stamp::Batch, 16);
+    assert!(batch_ns < 5_000, "{batch_ns}");
+    let long_ns = longest_q2g_ns(Stamp::Batch, 20);
+    assert!(is_about(long_ns, 160_000), "{long_ns}");
 }
 
 #[test]

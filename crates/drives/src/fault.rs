@@ -134,6 +134,11 @@ impl Driver<Native> for FaultDriver {
         self.inner.map(ctx, ctxs, hctxs)
     }
 
+    /// Never: a rule may delay or lose any answer.
+    fn is_immediate(&self) -> bool {
+        false
+    }
+
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
         let inner = match self.cache {
             FaultCache::Inner => Inner::Queue(self.inner.open_queue(index, depth)?),

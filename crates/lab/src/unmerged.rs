@@ -15,6 +15,14 @@ impl<M: Machine> Driver<M> for Unmerged<M> {
         self.0.capacity()
     }
 
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn revalidate(&self) -> Result<Sector, Error> {
+        self.0.revalidate()
+    }
+
     fn limits(&self) -> QueueLimits {
         QueueLimits { merge_sectors: 1, ..self.0.limits() }
     }
@@ -27,11 +35,19 @@ impl<M: Machine> Driver<M> for Unmerged<M> {
         self.0.map(ctx, ctxs, hctxs)
     }
 
+    fn is_immediate(&self) -> bool {
+        self.0.is_immediate()
+    }
+
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         self.0.open_queue(index, depth)
     }
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
         self.0.extents(sector, nr_sectors)
+    }
+
+    fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
+        self.0.reads_as_zeroes(sector, nr_sectors)
     }
 }

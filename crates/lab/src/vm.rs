@@ -131,7 +131,7 @@ pub(crate) struct Counts {
     /// `io_submit` and the requests in them.
     pub(crate) submissions: u64,
     pub(crate) submitted: u64,
-    /// Times that requests were held back, and that an I/O thread slept.
+    /// Submissions that were held back, once or several times, and sleeps of I/O threads.
     pub(crate) held: u64,
     pub(crate) sleeps: u64,
     /// From submission in the guest to its reaping.

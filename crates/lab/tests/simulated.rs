@@ -5,10 +5,10 @@
 //! that number, and nothing else here.
 #![allow(missing_docs)]
 
-use millrace_block::{Layout, Spread, Stack, Stamp};
+use millrace_block::{Inside, Layout, Spread, Stack, Stamp};
 use millrace_lab::sim::{
-    InterfaceKind, Irq, Length, Service, SimPlan, Watch, machine, run_metered, run_rows,
-    run_simulated,
+    History, HostAdapterConfig, InterfaceKind, Irq, Length, LockScope, Service, SimPlan, Watch,
+    machine, run_metered, run_rows, run_simulated,
 };
 use millrace_lab::{Row, Rw, Workload};
 use millrace_machine::Model;
@@ -150,6 +150,75 @@ fn an_interrupt_wakes_whoever_waits_for_one_io() {
         // Of the program's call: with its system call, and behind the others' interrupts.
         assert!((10_000..35_000).contains(&row.lat_ns.p50), "{row:?}");
     }
+}
+
+/// A row of reads of 64 KiB, one at a time, with a history.
+fn read_64k(rw: Rw, history: History) -> Row {
+    let plan = plan(1, Stack::Sq, InterfaceKind::Sync);
+    let workload = Workload { rw, bs_bytes: 65_536, ..plan.workload };
+    let service = Service { history, ..Service::default() };
+    run(&Model::plain(1, 2), &SimPlan { workload, service, ..plan })
+}
+
+#[test]
+fn a_copy_of_each_unit_takes_its_time_in_either_direction() {
+    let history = History { unit_bytes: Some(4096), ..History::default() };
+    for rw in [Rw::RandRead, Rw::RandWrite] {
+        let bounced = read_64k(rw, History { bounce: true, ..history });
+        let ns = |row: &Row| 1e9 / row.iops;
+        // 16 pages of 1.5, 8 x 3.4 and 1.3 us at 700 MHz; the plain machine has 2.5 GHz.
+        let expected_ns = 16.0 * (1_500.0 + 8.0 * 3_400.0 + 1_300.0) * 0.7 / Model::plain(1, 2).ghz;
+        let more_ns = ns(&bounced) - ns(&read_64k(rw, history));
+        assert!((more_ns / expected_ns - 1.0).abs() < 0.05, "{more_ns} {expected_ns}");
+    }
+}
+
+#[test]
+fn the_latency_of_an_io_in_many_units_is_that_of_the_whole() {
+    for unit_bytes in [512, 4096, 65_536] {
+        let history = History { unit_bytes: Some(unit_bytes), ..History::default() };
+        let row = read_64k(Rw::RandRead, history);
+        // One at a time: an I/O takes what its rate says, but for the program between two.
+        let each_ns = 1e9 / row.iops;
+        let mean_ns = row.lat_ns.mean as f64;
+        assert!(mean_ns <= each_ns * 1.01 && mean_ns > each_ns * 0.8, "{unit_bytes} {row:?}");
+        assert_eq!(row.lat_ns.samples, row.ios);
+    }
+}
+
+#[test]
+fn interrupts_of_linux_2_4_wake_whoever_waits_for_a_drive_of_several() {
+    let model = machine("p3-8way").expect("one of ours");
+    // Fewer jobs than drives, as many, and more: any of them may wait for any drive.
+    for (stack, jobs) in [(Stack::Sq, 1), (Stack::Sq, 3), (Stack::Mq, 2), (Stack::Sq, 4)] {
+        let plan = plan(jobs, stack, InterfaceKind::Sync);
+        let history = History { adapters: Some(LockScope::Global), ..History::default() };
+        let drives = vec!["model:read=20us,units=4,latency=0us".parse().expect("a spec"); 3];
+        let layout = Layout::Stripe { chunk_sectors: 8 };
+        let service = Service { history, ..Service::default() };
+        let row = run(&model, &SimPlan { drives, layout, service, irq: Irq::Core0, ..plan });
+        // Whoever is not told looks by itself after a millisecond.
+        assert!(row.lat_ns.p90 < 800_000, "{stack:?} {row:?}");
+    }
+}
+
+#[test]
+fn what_stands_around_a_drive_that_completes_at_once_leaves_it_so() {
+    let model = Model::plain(2, 2);
+    let adapter = HostAdapterConfig { lookup_lock: true, host_busy: true };
+    let plain = || Service { inside: Inside::Each, ..Service::default() };
+    for (irq, service) in [
+        (Irq::Submitter, Service { adapter, ..plain() }),
+        (Irq::Submitter, Service { nomerges: true, ..plain() }),
+        (Irq::Poller, plain()),
+    ] {
+        let plan = plan(4, Stack::Mq, InterfaceKind::Ring);
+        run(&model, &SimPlan { service, irq, hardware_queues: Spread::Node, ..plan });
+    }
+    let handled =
+        SimPlan { service: plain(), irq: Irq::Core0, ..plan(2, Stack::Mq, InterfaceKind::Ring) };
+    let refused = run_simulated(&model, &handled).expect_err("a handler files what is done");
+    assert!(refused.to_string().contains("inside each: the drive answers later"), "{refused}");
 }
 
 #[test]

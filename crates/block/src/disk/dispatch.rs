@@ -11,13 +11,13 @@ use millrace_machine::{Counter, Lock, Machine, Stage};
 
 use crate::bio::Op;
 use crate::chain::slot::{BioList, BioRef};
+use crate::disk::Stack;
 use crate::disk::direct;
 use crate::disk::handover::count_handed;
 use crate::disk::runner::Stamp;
 use crate::disk::scheduled;
 use crate::disk::sq;
 use crate::disk::visit::Visit;
-use crate::disk::{Stack, SubmitPath};
 use crate::queue::Serve;
 use crate::queue::driver::{Moment, QueueKind};
 use crate::queue::request::{Dispatch, RequestRef};
@@ -38,7 +38,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         let (hctx, may_serve) = (self.hctx, self.may_serve());
         let entered = match self.disk.config.stack {
             // Each that comes marks its software queue, and takes what is there.
-            _ if !may_serve || self.disk.path == SubmitPath::Lanes => None,
+            _ if !may_serve || self.disk.path.is_lanes() => None,
             // Past the software queue: waits for the driver's queue.
             Stack::Raw => Some(hctx.serve.enter()),
             _ => hctx.serve.enter_within(self.disk.config.entrance.inside.wait_ns()),
@@ -100,7 +100,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         M::work(Stage::Insert, list.len());
         count_handed(self.disk, self.hctx.number, list.len());
         queue.list(self.hctx.number).append(list);
-        if self.disk.path == SubmitPath::Lanes {
+        if self.disk.path.is_lanes() {
             // Under the lock, as `__blk_mq_insert_request` does.
             self.hctx.mark_pending(ctx.into());
             return true;

@@ -19,7 +19,7 @@ use crate::bio::Op;
 use crate::bio::error::{Error, ErrorKind};
 use crate::chain::slot::BioList;
 use crate::disk::visit::Visit;
-use crate::disk::{Disk, Stack, SubmitPath};
+use crate::disk::{Disk, Stack};
 use crate::group::Groups;
 use crate::queue::scheduler::deadline::{Deadline, DeadlineConfig};
 use crate::queue::scheduler::fair::Fair;
@@ -126,7 +126,7 @@ fn set_all<M: Machine>(
         );
         return Err(Error::new(ErrorKind::InvalidSetting, text));
     }
-    if disk.path == SubmitPath::Lanes {
+    if disk.path.is_lanes() {
         let name = disk.name();
         let text = format!("drive {name}: inside each takes no scheduler; use inside one");
         return Err(Error::new(ErrorKind::InvalidSetting, text));

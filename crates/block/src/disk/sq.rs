@@ -36,7 +36,7 @@ struct Plugged<M: Machine> {
 /// Gets a request for each bio, inserts them and runs the queue; what found no request stays in the
 /// list.
 pub(crate) fn submit<M: Machine>(visit: &mut Visit<'_, M>, list: &mut BioList<M>) {
-    let now_ns = M::now();
+    let mut now_ns = M::now();
     if visit.disk.config.entrance.request_lock.plug == QueuePlug::Queue {
         return submit_each(visit, list, now_ns);
     }
@@ -49,9 +49,11 @@ pub(crate) fn submit<M: Machine>(visit: &mut Visit<'_, M>, list: &mut BioList<M>
         }
         if refused || list.is_empty() || plugged.len == PLUGGED_MAX {
             insert(visit, &mut plugged);
-        }
-        if refused {
-            break;
+            if refused || list.is_empty() {
+                break;
+            }
+            // What is inserted next comes later than all that was run just now.
+            now_ns = M::now();
         }
     }
 }
@@ -79,6 +81,7 @@ fn make_request<M: Machine>(
     }
     let disk = visit.disk;
     let mut single = request_queue(disk);
+    let now_ns = stamp(visit, now_ns);
     let Some((bio, rq)) = claim(visit, &mut single, bio, now_ns)? else { return Ok(()) };
     let rq = fill(visit, rq, bio, now_ns);
     M::work(Stage::Insert, 1);
@@ -93,6 +96,13 @@ fn unplug<M: Machine>(visit: &mut Visit<'_, M>) {
         visit.hctx.mark_pending(0);
     }
     visit.kick();
+}
+
+/// When a bio of a batch that began at `batch_ns` gets its request: behind waits for the lock, where
+/// times are taken for every I/O.
+#[inline]
+fn stamp<M: Machine>(visit: &Visit<'_, M>, batch_ns: u64) -> u64 {
+    if visit.run.stamp == Stamp::Io { M::now() } else { batch_ns }
 }
 
 /// Inserts what was plugged and runs the queue.
@@ -159,9 +169,14 @@ fn get<M: Machine>(
         Some(last) => merge(visit, last, bio, now_ns),
         None => Some(bio),
     };
-    let Some(bio) = bio else { return Ok(()) };
+    let Some(bio) = bio else {
+        // What `claim` is charged for, but outside of the lock.
+        M::work(Stage::Submit, 1);
+        return Ok(());
+    };
     let disk = visit.disk;
     let mut single = request_queue(disk);
+    let now_ns = stamp(visit, now_ns);
     let Some((bio, rq)) = claim(visit, &mut single, bio, now_ns)? else { return Ok(()) };
     single.plugged += 1;
     drop(single);

@@ -86,6 +86,8 @@ pub struct TestDrive {
     pub tags: TagScope,
     /// Whether its queues belong to threads.
     pub kind: QueueKind,
+    /// Whether it says that nothing stays inside; for whoever never holds anything.
+    pub immediate: bool,
 }
 
 impl TestDrive {
@@ -99,7 +101,8 @@ impl TestDrive {
             ..QueueLimits::default()
         };
         let kind = QueueKind::AnyThread;
-        TestDrive { knobs, sectors, limits, queues: 64, depth: 64, tags: TagScope::PerQueue, kind }
+        let (tags, immediate) = (TagScope::PerQueue, false);
+        TestDrive { knobs, sectors, limits, queues: 64, depth: 64, tags, kind, immediate }
     }
 }
 
@@ -132,6 +135,9 @@ impl Driver<Native> for TestDrive {
     fn hw_queues(&self, _: &Topology) -> HwQueues {
         let (count, depth, tags) = (self.queues, self.depth, self.tags);
         HwQueues { count, depth, kind: self.kind, tags }
+    }
+    fn is_immediate(&self) -> bool {
+        self.immediate
     }
     fn open_queue(&self, _: u16, tags: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
         let knobs = Arc::clone(&self.knobs);

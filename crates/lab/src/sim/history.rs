@@ -262,14 +262,28 @@ impl Spent {
     ];
 }
 
-/// What that kernel does to a simulated machine.
+/// Clock of the machine that the file's times are of.
+const FILE_GHZ: f64 = 0.7;
+
+/// How a machine is charged for what its CPUs do beside the layer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Charge {
+    /// Lets the calling CPU work for so many nanoseconds.
+    pub(super) work: fn(u64),
+    /// The machine's clock.
+    pub(super) ghz: f64,
+}
+
+/// What that kernel does to a simulated machine: all of it where a plan has its adapters, else only
+/// bounces, by the machine's clock.
 pub(super) struct Kernel<M: Machine> {
     costs: KernelCosts,
-    /// Lets the calling CPU work for so many nanoseconds.
     charge: fn(u64),
+    /// The file's times times this.
+    scale: f64,
     bounce: bool,
     without_copies: bool,
-    /// What the drivers of the drives' adapters work under, by drive.
+    /// What the drivers of the drives' adapters work under, by drive; none if a plan has none.
     adapters: Vec<RequestLock<M>>,
     spent_ns: Mutex<[u64; Spent::NAMES.len()]>,
 }
@@ -279,16 +293,21 @@ impl<M: Machine> Kernel<M> {
     pub(super) fn new(
         plan: &super::SimPlan,
         locks: &mut Locks<M>,
-        charge: Option<fn(u64)>,
+        charge: Option<Charge>,
     ) -> Result<Option<Arc<Kernel<M>>>, BenchError> {
         let history = &plan.service.history;
-        let (Some(scope), Some(charge)) = (history.adapters, charge) else { return Ok(None) };
+        let Some(Charge { work, ghz }) = charge else { return Ok(None) };
+        if history.adapters.is_none() && !history.bounce {
+            return Ok(None);
+        }
+        let of = |scope| plan.drives.iter().map(|drive| locks.of(scope, drive)).collect();
         Ok(Some(Arc::new(Kernel {
             costs: KernelCosts::linux_2_4()?,
-            charge,
+            charge: work,
+            scale: if history.adapters.is_some() { 1.0 } else { FILE_GHZ / ghz },
             bounce: history.bounce,
             without_copies: history.without_copies,
-            adapters: plan.drives.iter().map(|drive| locks.of(scope, drive)).collect(),
+            adapters: history.adapters.map_or(Vec::new(), of),
             spent_ns: Mutex::default(),
         })))
     }
@@ -299,7 +318,7 @@ impl<M: Machine> Kernel<M> {
     }
 
     fn spend(&self, on: Spent, cost: &Cost, times: u32) {
-        self.spend_ns(on, (cost.ns * f64::from(times)).round() as u64);
+        self.spend_ns(on, (cost.ns * self.scale * f64::from(times)).round() as u64);
     }
 
     fn spend_ns(&self, on: Spent, ns: u64) {
@@ -313,11 +332,33 @@ impl<M: Machine> Kernel<M> {
         self.spend_ns(Spent::User, ns);
     }
 
+    /// Whether its adapters and their interrupts are there, and not just its bounces.
+    pub(super) fn has_adapters(&self) -> bool {
+        !self.adapters.is_empty()
+    }
+
     /// So many buffer heads are about to go in.
     pub(super) fn submit(&self, heads: u32) {
-        self.spend(Spent::Submit, &self.costs.buffer.submit, heads);
+        if self.has_adapters() {
+            self.spend(Spent::Submit, &self.costs.buffer.submit, heads);
+        }
         if self.bounce {
             self.spend(Spent::BouncePages, &self.costs.bounce.get, heads);
+        }
+    }
+
+    /// So many sectors are copied to a bounce page or from it; of a drive behind an adapter the
+    /// bottom half is charged.
+    pub(super) fn copy(&self, sectors: u32) {
+        if !self.has_adapters() && !self.without_copies {
+            self.spend(Spent::BounceCopies, &self.costs.bounce.copy, sectors);
+        }
+    }
+
+    /// A bounce page is given back, likewise.
+    pub(super) fn give_back(&self) {
+        if self.bounce && !self.has_adapters() {
+            self.spend(Spent::BouncePages, &self.costs.bounce.put, 1);
         }
     }
 

@@ -131,6 +131,10 @@ impl<M: Machine> Driver<M> for AdapterDriver<M> {
         self.inner.map(ctx, ctxs, hctxs)
     }
 
+    fn is_immediate(&self) -> bool {
+        self.inner.is_immediate()
+    }
+
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         let inner = self.inner.open_queue(index, depth)?;
         Ok(Box::new(AdapterQueue { inner, adapter: Arc::clone(&self.adapter) }))

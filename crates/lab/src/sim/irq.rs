@@ -102,7 +102,8 @@ pub(super) struct Interrupts<M: Machine> {
     hardware_queues: Spread,
     irq: Irq,
     topology: Topology,
-    /// What the handler does beside, as in Linux 2.4, and the jobs' signals by drive.
+    /// What the handler does beside, as in Linux 2.4, and the signals of the jobs that may wait for
+    /// each drive.
     kernel: Option<(Arc<Kernel<M>>, SignalsByDrive<M>)>,
 }
 
@@ -137,7 +138,9 @@ impl<M: Host> Interrupts<M> {
             hardware_queues: plan.hardware_queues,
             irq: plan.irq,
             topology,
-            kernel: kernel.map(|kernel| (Arc::clone(kernel), by_drive(plan, signals))),
+            kernel: kernel
+                .filter(|kernel| kernel.has_adapters())
+                .map(|kernel| (Arc::clone(kernel), by_drive(plan, signals))),
         }))
     }
 
@@ -216,10 +219,14 @@ impl<M: Host> Interrupts<M> {
     }
 }
 
-/// The signals of the jobs of each drive, of drives that are volumes of their own.
+/// The signals of the jobs that may wait for each drive: of a drive that is a volume of its own
+/// those of its jobs, of one of several in a volume those of all.
 fn by_drive<M: Machine>(plan: &SimPlan, signals: &[Arc<Signal<M>>]) -> SignalsByDrive<M> {
     let drives = plan.drives.len();
-    let of = |drive| signals.iter().skip(drive).step_by(drives).cloned().collect();
+    let of = |drive| match plan.service.apart {
+        true => signals.iter().skip(drive).step_by(drives).cloned().collect(),
+        false => signals.to_vec(),
+    };
     (0..drives).map(of).collect()
 }
 
@@ -278,6 +285,12 @@ impl<M: Host> Driver<M> for IrqDriver<M> {
 
     fn map(&self, ctx: usize, ctxs: usize, hctxs: usize) -> usize {
         self.inner.map(ctx, ctxs, hctxs)
+    }
+
+    /// Never, whatever the drive inside says: what it has done is in flight until the handler's
+    /// thread has filed it, so a `poll` that follows `commit_rqs` does not name it.
+    fn is_immediate(&self) -> bool {
+        false
     }
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {

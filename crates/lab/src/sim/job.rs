@@ -44,7 +44,8 @@ pub(super) struct Sums {
     pub(super) system_calls: u64,
     /// Q to C of all I/Os: up to the beginning of the window, then those in it.
     pub(super) latency: Snapshot,
-    /// From before the program's call to after it, of jobs with one I/O in a call.
+    /// From before the program's call to after it, of jobs with one I/O in a call: of a job of
+    /// raw.rs, the whole of its vector.
     pub(super) calls: Snapshot,
     /// What each drive did, likewise.
     pub(super) drives: Vec<StatsSnapshot>,
@@ -139,7 +140,7 @@ impl<M: Host> Shared<M> {
 
     /// Does something with the sums; `change` must not touch the machine, on which another job
     /// could come in between.
-    fn sum(&self, change: impl FnOnce(&mut Sums)) {
+    pub(super) fn sum(&self, change: impl FnOnce(&mut Sums)) {
         change(&mut self.sums.lock().unwrap_or_else(PoisonError::into_inner));
     }
 

@@ -38,6 +38,10 @@ impl<M: Host> Driver<M> for PollerDriver<M> {
         self.0.map(ctx, ctxs, hctxs)
     }
 
+    fn is_immediate(&self) -> bool {
+        self.0.is_immediate()
+    }
+
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         Ok(Box::new(PollerQueue(self.0.open_queue(index, depth)?)))
     }

@@ -2,11 +2,12 @@
 //!
 //! Runs on its own thread, in the place of job.rs where a plan has a `History`; called by it. A
 //! round: the I/O goes through the interface; its elements, together or one after the other, become
-//! bios of a unit each, and the job waits for all of them. With bounces it really copies between
+//! bios of a unit each, and the job waits for all of them. Its latency is the program's: that of
+//! the I/O, not of its bios. With bounces it really copies between
 //! the bios' own buffers and that of the I/O. Source: \[OLS\]; Linux 2.4.17, `rw_raw_dev`,
 //! `brw_kiovec`.
 
-use millrace_block::{Bio, Buffer, Channel, Op};
+use millrace_block::{Bio, Buffer, Channel, Op, Snapshot};
 
 use super::history::{Kernel, Readv};
 use super::interface::{Host, Interface};
@@ -31,6 +32,7 @@ pub(super) fn run<M: Host>(shared: &Shared<M>, number: u32) {
         kernel: shared.kernel.as_deref(),
         idle: (0..together_bytes / unit_bytes).map(fresh).collect(),
         memory: vec![0; if history.bounce { bs_bytes as usize } else { 0 }],
+        calls: Snapshot::default(),
         errors: 0,
         first_error: None,
     };
@@ -44,8 +46,9 @@ pub(super) fn run<M: Host>(shared: &Shared<M>, number: u32) {
         shared.count(1);
     }
     drop(std::hint::black_box(descriptor));
-    let Raw { channel, interface, errors, first_error, .. } = job;
+    let Raw { channel, interface, errors, first_error, calls, .. } = job;
     drop(channel);
+    shared.sum(|sums| sums.calls.merge(&calls));
     shared.end(errors, first_error, interface.system_calls);
 }
 
@@ -59,6 +62,8 @@ struct Raw<'a, M: Host> {
     idle: Vec<Bio>,
     /// The program's buffer, if bios have others; empty if not.
     memory: Vec<u8>,
+    /// From before the program's call to after it.
+    calls: Snapshot,
     errors: u64,
     first_error: Option<String>,
 }
@@ -68,13 +73,18 @@ impl<M: Host> Raw<'_, M> {
     fn io(&mut self, bs_bytes: u32, together_bytes: u32, unit_bytes: u32) {
         let (block, op) = self.offsets.next_io();
         let first = block * u64::from(bs_bytes >> 9);
+        let began_ns = M::now();
         self.interface.submit(1);
         for start in (0..bs_bytes).step_by(together_bytes as usize) {
             let sector = first + u64::from(start >> 9);
             self.send((sector, start), op, unit_bytes);
-            self.wait(first);
+            self.wait(first, unit_bytes);
         }
         self.interface.reap(1);
+        let took_ns = M::now() - began_ns;
+        if self.shared.window.is_open() {
+            self.calls.add(took_ns, 1);
+        }
     }
 
     /// Sends a bio for each unit from a sector on; the first one's data begin at `start` in the
@@ -88,6 +98,9 @@ impl<M: Host> Raw<'_, M> {
             if op == Op::Write && !self.memory.is_empty() {
                 let mut buffer = bio.into_buffer().expect("made with one");
                 buffer.copy_from_slice(&self.memory[at as usize..][..unit_bytes as usize]);
+                if let Some(kernel) = self.kernel {
+                    kernel.copy(unit_bytes >> 9);
+                }
                 bio = Bio::write(0, buffer);
             }
             bio.set_sector(sector + u64::from(unit_bytes >> 9) * number);
@@ -98,18 +111,25 @@ impl<M: Host> Raw<'_, M> {
         self.channel.flush();
     }
 
-    /// Waits for all bios of the I/O that begins at a sector.
-    fn wait(&mut self, first: u64) {
+    /// Waits for all bios, of a unit each, of the I/O that begins at a sector.
+    fn wait(&mut self, first: u64, unit_bytes: u32) {
         while self.channel.in_flight() > 0 {
-            let Raw { channel, idle, memory, errors, first_error, .. } = self;
+            let Raw { channel, idle, memory, errors, first_error, kernel, .. } = self;
+            let (mut ended, mut copied) = (0, 0);
             let handed = channel.poll(|done| {
                 if !done.status.is_ok() {
                     *errors += 1;
                     let text = || format!("{:?} of the I/O at sector {first}", done.status);
                     first_error.get_or_insert_with(text);
                 }
+                ended += 1;
+                copied += u32::from(done.bio.op() == Op::Read && !memory.is_empty());
                 idle.push(take(done.bio, memory));
             });
+            if let Some(kernel) = kernel {
+                kernel.copy(copied * (unit_bytes >> 9));
+                (0..ended).for_each(|_| kernel.give_back());
+            }
             if handed == 0 && self.channel.in_flight() > 0 {
                 self.sleep();
             }

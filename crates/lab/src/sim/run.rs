@@ -17,7 +17,8 @@ use millrace_machine::{
 };
 use millrace_runtime::WorkerCpus;
 
-use super::history::{Kernel, Locks};
+use super::bounce::BounceDriver;
+use super::history::{Charge, Kernel, Locks};
 use super::host_adapter::{AdapterDriver, HostAdapter, HostAdapterConfig};
 use super::interface::Host;
 use super::irq::{Interrupts, IrqDriver, Signal};
@@ -85,8 +86,9 @@ pub fn run_observed(model: &Model, plan: &SimPlan) -> Result<Observed, BenchErro
     let simulation = Simulation::new(model, plan.workload.seed).map_err(invalid)?;
     let slot = Arc::new(Mutex::new(None));
     let (inner, result) = (plan.clone(), Arc::clone(&slot));
+    let charge = Charge { work: Simulated::charge, ghz: model.ghz };
     let main = move || {
-        let measured = run_jobs::<Simulated>(&inner, Some(Simulated::charge));
+        let measured = run_jobs::<Simulated>(&inner, Some(charge));
         *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(measured);
     };
     let limit_ns = LIMIT_NS.saturating_add(plan.length.time_ns().saturating_mul(2));
@@ -159,7 +161,7 @@ pub fn run_metered(plan: &SimPlan) -> Result<Row, BenchError> {
 }
 
 /// A row's main thread: builds everything, starts the jobs, waits for them.
-fn run_jobs<M: Host>(plan: &SimPlan, charge: Option<fn(u64)>) -> Result<Measured<M>, BenchError> {
+fn run_jobs<M: Host>(plan: &SimPlan, charge: Option<Charge>) -> Result<Measured<M>, BenchError> {
     let signals: Vec<Arc<Signal<M>>> = (0..plan.jobs).map(|_| Arc::new(Signal::new())).collect();
     let mut locks = Locks::new(&plan.service.history);
     let kernel = Kernel::new(plan, &mut locks, charge)?;
@@ -228,6 +230,9 @@ fn volumes_of<M: Host>(
         }
         if plan.service.nomerges {
             driver = Box::new(Unmerged(driver));
+        }
+        if plan.service.history.bounce {
+            driver = Box::new(BounceDriver(driver));
         }
         let controller = controller_of(spec, &controllers).map_err(failed)?;
         let node = controller.as_ref().and_then(|controller| controller.config().node);

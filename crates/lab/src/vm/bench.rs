@@ -221,7 +221,7 @@ pub struct VmIoCost {
     pub interrupts_per_io: f64,
     /// Requests in a submission.
     pub batch: f64,
-    /// How often a submission was held back, on average.
+    /// Part of submissions that were held back, once or several times, 0 to 1.
     pub held_share: f64,
     /// Waiting for queues' locks, in nanoseconds.
     pub lock_wait_ns_per_io: f64,
@@ -338,6 +338,19 @@ mod tests {
         let other =
             VmSetting { vcpus: 4, threads: Some(2), batching_ns: Some(0), ..of(Mode::Miot) };
         assert_eq!(shape(other), (4, 2, 0));
+    }
+
+    #[test]
+    fn no_more_submissions_are_held_than_there_are() {
+        let unbound = VmSetting { without: vec![Effect::Bound], ..VmSetting::new(Mode::Miot) };
+        let long = VmSetting { batching_ns: Some(200_000), ..unbound.clone() };
+        let one = VmSetting { threads: Some(1), ..long.clone() };
+        let mut most: f64 = 0.0;
+        for (setting, processes) in [(unbound, 1), (long.clone(), 1), (long, 3), (one, 3)] {
+            let held = run(setting, processes).expect("it runs").cost.held_share;
+            most = most.max(held);
+        }
+        assert!(most > 0.5 && most <= 1.0, "{most}");
     }
 
     #[test]

@@ -194,12 +194,13 @@ impl Io<'_> {
         if self.in_hand == 0 {
             return false;
         }
+        let mut held = false;
         while self.vm.plan.served.wait_max_ns > 0 {
             let now_ns = Simulated::now();
             let Some(until_ns) = self.pace.hold_until(now_ns, self.in_hand, self.since_ns) else {
                 break;
             };
-            self.vm.count(|counts| counts.held += 1);
+            held = true;
             let queues = &self.queues;
             let more = || queues.iter().any(|queue| queue.ring.available() > queue.taken);
             if !Simulated::spin_until(until_ns, more) {
@@ -215,6 +216,7 @@ impl Io<'_> {
         self.pace.submitted(self.vm.turn_ns, count);
         self.vm.count(|counts| {
             counts.submissions += 1;
+            counts.held += u64::from(held);
             counts.submitted += u64::from(count);
         });
         true

@@ -401,8 +401,10 @@ impl Model {
             origin_given(key, &cost.origin)?;
         }
         for (key, transfer) in self.transfers() {
-            for ns in transfer.given() {
-                check(key, (0.0..=1e9).contains(&ns), || format!("ns must be 0 to 1e9, is {ns}"))?;
+            for (part, ns) in transfer.given() {
+                check(key, (0.0..=1e9).contains(&ns), || {
+                    format!("{part} must be 0 to 1e9, is {ns}")
+                })?;
             }
             origin_given(key, &transfer.origin)?;
         }

@@ -40,8 +40,14 @@ impl Transfer {
         more.into_iter().flatten().for_each(|ns| *ns *= factor);
     }
 
-    /// The costs that are given.
-    pub(super) fn given(&self) -> impl Iterator<Item = f64> {
-        [Some(self.ns), self.shared_ns, self.store_ns, self.atomic_ns].into_iter().flatten()
+    /// The costs that are given, with their keys.
+    pub(super) fn given(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        let all = [
+            ("ns", Some(self.ns)),
+            ("shared_ns", self.shared_ns),
+            ("store_ns", self.store_ns),
+            ("atomic_ns", self.atomic_ns),
+        ];
+        all.into_iter().filter_map(|(key, ns)| Some((key, ns?)))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use millrace_machine::simulated::Wiring;
+use millrace_machine::simulated::{Transfer, Wiring};
 use millrace_machine::{Line, Machine, Model, Order, Simulated, Simulation, Stage, Word};
 
 use super::{Notes, SimWord, exact, on, run, spawn, time_of};
@@ -163,12 +163,28 @@ fn nothing_is_charged_outside_and_a_new_simulation_finds_lines_in_no_cache() {
     assert!(!Simulated::is_running());
 }
 
+/// A cost of a transfer that need not be given.
+type Part = fn(&mut Transfer) -> &mut Option<f64>;
+
+const TRANSFER_PARTS: [(&str, Part); 3] = [
+    ("shared_ns", |transfer| &mut transfer.shared_ns),
+    ("store_ns", |transfer| &mut transfer.store_ns),
+    ("atomic_ns", |transfer| &mut transfer.atomic_ns),
+];
+
 #[test]
 fn a_wrong_model_is_refused_with_its_key() {
     let mut model = exact(2, 2);
     model.cache.one_hop.ns = -1.0;
     let error = Simulation::new(&model, 0).expect_err("negative");
     assert_eq!(error.to_string(), "machine model: cache.one_hop: ns must be 0 to 1e9, is -1");
+    for (part, set) in TRANSFER_PARTS {
+        let mut model = exact(2, 2);
+        *set(&mut model.cache.board) = Some(2e9);
+        let error = Simulation::new(&model, 0).expect_err("too long").to_string();
+        let expected = format!("cache.board: {part} must be 0 to 1e9, is 2000000000");
+        assert!(error.ends_with(&expected), "{error}");
+    }
     let mut model = exact(2, 2);
     model.threads.wake.origin = " ".into();
     assert_eq!(Simulation::new(&model, 0).expect_err("no origin").key, "threads.wake");
