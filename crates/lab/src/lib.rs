@@ -36,8 +36,8 @@ pub use bench::{BenchError, Interrupt, Plan, Progress, run_row};
 pub use nbd::run_nbd_row;
 pub use paper::Step;
 pub use row::{
-    Cost, DriveStates, LatencyNs, LockLine, MachineRow, Notifications, Outcome, Queues, Row, Span,
-    StackStages,
+    Cost, DriveStates, HistoryRow, LatencyNs, LockLine, MachineRow, Notifications, Outcome, Queues,
+    Row, Span, StackStages,
 };
 pub use vhost::run_vhost_row;
 pub use virtqueue::run_virtqueue_row;

@@ -192,6 +192,9 @@ pub struct MachineRow {
     pub interface: String,
     /// The taker of interrupts: `submitter`, `core0`, `steered`.
     pub irq: String,
+    /// How threads are inside queues, and how raw I/O was done.
+    #[serde(flatten)]
+    pub history: HistoryRow,
     /// Seed of the offsets and of the simulation.
     pub seed: u64,
     /// Accesses to lines, lock hand-overs, sleeps and wake-ups that were simulated.
@@ -200,6 +203,27 @@ pub struct MachineRow {
     /// Lock statistics of the whole run, if asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locks: Option<Vec<LockLine>>,
+}
+
+/// Which threads were inside hardware queues, and how raw I/O was done: the words of `bench`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct HistoryRow {
+    /// `one` thread in a hardware queue, or `each` that has work for it.
+    pub inside: String,
+    /// `512`, `page` or `whole`; `none` if an I/O was no more than its bio.
+    pub unit: String,
+    /// Elements of an I/O's vector.
+    pub iovecs: u32,
+    /// What became of these: `whole` or `serial`.
+    pub readv: String,
+    /// Whether data went through copies: `never` or `always`.
+    pub bounce: String,
+    /// The lock of `sq`: `queue`, `adapter` or `global`.
+    pub request_lock: String,
+    /// Where bios of a batch waited with `sq`: `task` or `queue`.
+    pub queue_plug: String,
+    /// Bytes of each job's open drive.
+    pub descriptor: u32,
 }
 
 /// A time, and how many CPUs could run.

@@ -57,13 +57,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     }
     let mut rows = match args.machine.machine.is_some() || args.machine.locks {
         true => machine::rows(args, &interrupt)?,
-        false if !args.machine.interface.is_empty() || args.machine.batch.is_some() => {
-            bail!("--interface and --batch go with --machine or --locks")
-        }
-        false => {
-            args.history.check_unused()?;
-            native_rows(args, &interrupt)?
-        }
+        false => native_rows(args, &interrupt)?,
     };
     if !args.serving.states {
         rows.iter_mut().for_each(|row| row.outcome.states.clear());

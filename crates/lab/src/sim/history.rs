@@ -8,13 +8,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use millrace_block::{QueuePlug, RequestLock};
+use millrace_block::{Inside, QueuePlug, RequestLock};
 use millrace_drives::{Spec, Words};
 use millrace_machine::Machine;
 use millrace_machine::simulated::Cost;
 use serde::Deserialize;
 
 use crate::bench::BenchError;
+use crate::row::HistoryRow;
 
 /// The disks whose request queues one lock is around.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -83,10 +84,36 @@ impl History {
         self.unit_bytes.is_some() || self.iovecs.is_some() || self.bounce || self.adapters.is_some()
     }
 
+    /// The controller that a drive names: what `LockScope::Adapter` goes by.
+    #[must_use]
+    pub fn adapter_of(drive: &Spec) -> Option<&str> {
+        drive.get("controller").or(drive.controller.as_deref())
+    }
+
     /// Bytes of an element of the vector of an I/O, and of a bio.
     pub(super) fn pieces(&self, bs_bytes: u32) -> (u32, u32) {
         let element = bs_bytes / self.iovecs.unwrap_or(1).max(1);
         (element, self.unit_bytes.unwrap_or(element).min(element))
+    }
+
+    /// What a row says of it.
+    pub(super) fn row(&self, inside: Inside) -> HistoryRow {
+        let unit = match self.unit_bytes {
+            _ if !self.is_raw() => "none".to_owned(),
+            None => "whole".to_owned(),
+            Some(4096) => "page".to_owned(),
+            Some(bytes) => bytes.to_string(),
+        };
+        HistoryRow {
+            inside: if inside == Inside::Each { "each" } else { "one" }.to_owned(),
+            unit,
+            iovecs: self.iovecs.unwrap_or(1),
+            readv: self.readv.word().to_owned(),
+            bounce: if self.bounce { "always" } else { "never" }.to_owned(),
+            request_lock: self.request_lock.word().to_owned(),
+            queue_plug: if self.plug_in_queue { "queue" } else { "task" }.to_owned(),
+            descriptor: self.descriptor_bytes,
+        }
     }
 
     pub(super) fn check(&self, bs_bytes: u32, iodepth: u32) -> Result<(), BenchError> {
@@ -151,7 +178,7 @@ impl<M: Machine> Locks<M> {
             LockScope::Queue => RequestLock::default().with_plug(self.plug),
             LockScope::Global => self.global.clone(),
             LockScope::Adapter => {
-                let name = drive.get("controller").unwrap_or("");
+                let name = History::adapter_of(drive).unwrap_or("");
                 if let Some((_, lock)) = self.adapters.iter().find(|(known, _)| known == name) {
                     return lock.clone();
                 }

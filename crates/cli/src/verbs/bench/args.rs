@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use millrace::{
     ControllerConfig, Layout, SchedulerKind, Serving, ServingConfig, Spec, Spread, Stack, Stamp,
 };
@@ -60,8 +60,24 @@ Ctrl-C ends the run and prints what was measured until then.
 Exit status: 0 if every I/O succeeded, 1 if one failed, 130 after Ctrl-C.
 docs/bench.md explains the columns and the keys of --json.";
 
+/// Arguments that are about drives of this program, or threads that serve them.
+const DRIVES_ONLY: [&str; 8] = [
+    "drive",
+    "stack",
+    "chunk",
+    "scheduler",
+    "software_queues",
+    "hardware_queues",
+    "stamp",
+    "backend",
+];
+
+/// Arguments without a meaning where guest and device take turns on a thread.
+const NO_VIRTQUEUE: [&str; 9] =
+    ["connect", "machine", "locks", "trace", "serving", "workers", "states", "stamp", "backend"];
+
 /// Arguments that say what each run of a calibration says itself.
-const CALIBRATED: [&str; 21] = [
+const CALIBRATED: [&str; 34] = [
     "client",
     "drive",
     "connect",
@@ -83,6 +99,19 @@ const CALIBRATED: [&str; 21] = [
     "trace",
     "locks",
     "interface",
+    "batch",
+    "irq",
+    "inside",
+    "unit",
+    "iovecs",
+    "readv",
+    "bounce",
+    "request_lock",
+    "queue_plug",
+    "descriptor",
+    "plug_high",
+    "plug_low",
+    "extended",
 ];
 
 /// Measure drives, designs and servers.
@@ -142,8 +171,9 @@ pub struct CalibrateArgs {
     pub overwrite: bool,
 }
 
-/// Where it runs, if not plainly here.
+/// Where it runs, if not plainly here; `laboratory` is what options of either way there require.
 #[derive(Debug, Clone, Args)]
+#[command(group = ArgGroup::new("laboratory").args(["machine", "locks"]).multiple(true))]
 pub struct MachineArgs {
     /// Run on a simulated machine, in that machine's time: i7-3930k, x5690, x7560, e7-2870,
     /// epyc-2x64, e5-2620, e5-2620-nvme, miot, miot-nvme, p3-8way, or a file that describes one;
@@ -153,11 +183,11 @@ pub struct MachineArgs {
     pub machine: Option<String>,
     /// With --machine or --locks, how programs submit: sync (iodepth 1), libaio, libaio-fixed, ring
     /// [default: ring]
-    #[arg(long, value_delimiter = ',', value_name = "KIND")]
+    #[arg(long, value_delimiter = ',', value_name = "KIND", requires = "laboratory")]
     pub interface: Vec<InterfaceKind>,
     /// With --machine or --locks, I/Os that a job submits together, as fio's iodepth_batch_submit
     /// [default: as many as are free]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "laboratory")]
     #[arg(value_parser = whole::<u32>(1..=u32::MAX.into()))]
     pub batch: Option<u32>,
     /// With --machine, which CPU takes the interrupts of drives: submitter (the one that
@@ -167,12 +197,13 @@ pub struct MachineArgs {
     pub irq: Irq,
     /// With --machine or --locks, which threads may be inside a hardware queue of --stack mq: one
     /// (a latecomer leaves its work to that one), each (all at once, as in the kernel; for drives
-    /// that complete at once: null, ram)
-    #[arg(long, value_name = "WHO", default_value = "one", value_parser = word::<Inside>)]
-    pub inside: Inside,
+    /// that complete at once: null, ram) [default: one]
+    #[arg(long, value_delimiter = ',', value_name = "WHO", value_parser = word::<Inside>)]
+    #[arg(requires = "laboratory")]
+    pub inside: Vec<Inside>,
     /// Report what each lock did, and where it was taken; `millrace locks --help` explains the
     /// columns; for drives null, ram and model
-    #[arg(long, conflicts_with_all = ["connect", "verify"])]
+    #[arg(long, conflicts_with_all = ["connect", "verify", "backend"])]
     pub locks: bool,
 }
 
@@ -190,7 +221,7 @@ pub struct TargetArgs {
     pub controller: Vec<String>,
     /// Measure a server instead of drives: an NBD URI, or vhost-user:SOCKET for a vhost-user-blk
     /// server
-    #[arg(long, value_name = "URI", conflicts_with_all = ["drive", "stack", "chunk"])]
+    #[arg(long, value_name = "URI", conflicts_with_all = DRIVES_ONLY)]
     pub connect: Option<Server>,
     /// With --connect vhost-user:SOCKET, how jobs learn of completions: poll (each job looks all
     /// the time, and uses a CPU), events (a job sleeps until the server interrupts it) [default:
@@ -199,11 +230,12 @@ pub struct TargetArgs {
     pub wait: Option<Wait>,
     /// Submit as a virtual machine does, through a virtqueue for each job; guest and device take
     /// turns on the job's thread, so that no second CPU has a part in the figures
-    #[arg(long, conflicts_with_all = ["connect", "machine", "locks", "trace"])]
+    #[arg(long, conflicts_with_all = NO_VIRTQUEUE)]
     pub virtqueue: bool,
-    /// Bytes of a stripe's chunk: what lies on one drive before the next one follows
-    #[arg(long, default_value = "64k", value_name = "SIZE", value_parser = size)]
-    pub chunk: u64,
+    /// Bytes of a stripe's chunk: what lies on one drive before the next one follows; for several
+    /// --drive [default: 64k]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub chunk: Option<u64>,
     /// What I/O threads sleep in: io_uring, epoll, or auto (io_uring where the kernel allows it)
     #[arg(long, default_value = "auto", value_parser = word::<Backend>)]
     pub backend: Backend,
@@ -394,10 +426,13 @@ impl TargetArgs {
     pub fn layout(&self) -> Layout {
         match self.drive.len() {
             0 | 1 => Layout::Linear,
-            _ => Layout::Stripe { chunk_sectors: (self.chunk >> 9) as u32 },
+            _ => Layout::Stripe { chunk_sectors: (self.chunk.unwrap_or(CHUNK) >> 9) as u32 },
         }
     }
 }
+
+/// Bytes of a chunk unless told otherwise.
+const CHUNK: u64 = 65_536;
 
 /// How a client of virtual machines waits, by its word.
 fn wait(text: &str) -> Result<Wait, String> {

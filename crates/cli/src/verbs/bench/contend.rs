@@ -28,7 +28,7 @@ const RUNTIME: Duration = Duration::from_secs(1);
 const WARM_UP: Duration = Duration::from_millis(200);
 
 /// Flags that say of all jobs what --client says of each.
-const OTHERS: [&str; 22] = [
+const OTHERS: [&str; 36] = [
     "connect",
     "virtqueue",
     "trace",
@@ -51,6 +51,20 @@ const OTHERS: [&str; 22] = [
     "states",
     "stack",
     "controller",
+    "calibrate",
+    "backend",
+    "stamp",
+    "inside",
+    "unit",
+    "iovecs",
+    "readv",
+    "bounce",
+    "request_lock",
+    "queue_plug",
+    "descriptor",
+    "plug_high",
+    "plug_low",
+    "overwrite",
 ];
 
 /// Clients that differ.

@@ -8,6 +8,8 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use millrace::{Spec, Stack, Words};
+use millrace_block::Inside;
 use millrace_lab::sim::{
     InterfaceKind, Irq, Length, Service, SimPlan, Watch, machine, run_metered, run_rows,
     run_simulated,
@@ -83,28 +85,27 @@ pub fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<S
         (None, None) => length,
     };
     if args.machine.irq != Irq::Submitter {
-        let inline =
-            |drive: &millrace::Spec| drive.driver == "null" && drive.get("delay").is_none();
+        let inline = |drive: &Spec| drive.driver == "null" && drive.get("delay").is_none();
         if let Some(drive) = drives.iter().find(|drive| inline(drive)) {
             bail!("--irq {}: drive {drive} completes at once; give it a delay", args.machine.irq);
         }
     }
     let mut plans = Vec::new();
     for row in rows {
+        check_row(args, row, &drives)?;
         for interface in &interfaces {
             let Some(iodepth) = depth_of(args, row, *interface, rows)? else { continue };
-            plans.push(SimPlan {
+            let service = Service {
+                controllers: args.target.controllers()?,
+                serving: row.serving,
+                worker_cpus: row.workers.clone(),
+                scheduler: row.scheduler,
+                ..Service::default()
+            };
+            plans.extend(services(args, &service).into_iter().map(|service| SimPlan {
                 drives: drives.clone(),
                 layout: args.target.layout(),
-                service: Service {
-                    controllers: args.target.controllers()?,
-                    serving: row.serving,
-                    worker_cpus: row.workers.clone(),
-                    scheduler: row.scheduler,
-                    inside: args.machine.inside,
-                    history: args.history.history(),
-                    ..Service::default()
-                },
+                service,
                 stack: row.stack,
                 software_queues: row.software_queues,
                 hardware_queues: row.hardware_queues,
@@ -117,10 +118,34 @@ pub fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<S
                 batch: args.machine.batch,
                 irq: args.machine.irq,
                 watch: Watch { locks: args.machine.locks, tags: None },
-            });
+            }));
         }
     }
     Ok(plans)
+}
+
+/// A service with each of the ways inside, and each history.
+fn services(args: &BenchArgs, usual: &Service) -> Vec<Service> {
+    let histories = args.history.histories();
+    let ways = match args.machine.inside.as_slice() {
+        [] => &[Inside::ONE],
+        given => given,
+    };
+    let with = |inside: &Inside| {
+        let inside = *inside;
+        histories.iter().map(move |history| (inside, *history))
+    };
+    let pairs = ways.iter().flat_map(with);
+    pairs.map(|(inside, history)| Service { inside, history, ..usual.clone() }).collect()
+}
+
+/// Refuses what the row's design would pass over.
+fn check_row(args: &BenchArgs, row: &RowPlan, drives: &[Spec]) -> Result<()> {
+    if !args.machine.inside.is_empty() && row.stack != Stack::Mq {
+        let stack = row.stack.word();
+        bail!("--inside: only --stack mq has hardware queues to be inside, not {stack}");
+    }
+    args.history.check(row.stack, drives)
 }
 
 /// I/Os in flight of a row: one for `sync`, whatever the default is for others; none for a row that
@@ -210,6 +235,69 @@ mod tests {
         assert_eq!(depths, [1, 32]);
         let bare = json("--machine i7-3930k --interface sync --ios 64");
         assert!(bare.as_array().unwrap().iter().all(|row| row["iodepth"] == 1), "{bare}");
+    }
+
+    #[test]
+    fn lists_of_history_make_rows_that_are_told_apart() {
+        let text = "--machine p3-8way --stack sq --drive null@a: --controller a:tags=64 --jobs 1 \
+                    --iodepth 1 --bs 8k --ios 50 --iovecs 1,2 --unit 512,page \
+                    --bounce never,always --readv whole,serial --request-lock \
+                    queue,adapter,global --queue-plug task,queue --descriptor 0,608";
+        let rows = json(text);
+        let rows = rows.as_array().unwrap();
+        let keys =
+            ["iovecs", "unit", "bounce", "readv", "request_lock", "queue_plug", "descriptor"];
+        let heads = rows.iter().map(|row| keys.map(|key| row[key].to_string()));
+        let heads: std::collections::BTreeSet<_> = heads.collect();
+        assert_eq!((rows.len(), heads.len()), (2 * 2 * 2 * 2 * 3 * 2 * 2, rows.len()));
+        let ways = json("--machine x5690 --cpus 2 --ios 64 --inside one,each");
+        assert_eq!((&ways[0]["inside"], &ways[1]["inside"]), (&"one".into(), &"each".into()));
+    }
+
+    #[test]
+    fn what_a_row_would_pass_over_names_its_option_and_what_that_needs() {
+        for (text, expected) in [
+            ("--inside each", "--machine <NAME|FILE.toml>|--locks"),
+            ("--interface sync", "--machine <NAME|FILE.toml>|--locks"),
+            ("--batch 4", "--machine <NAME|FILE.toml>|--locks"),
+            ("--unit 512", "--machine <NAME|FILE.toml>|--locks"),
+            ("--iovecs 2", "--machine <NAME|FILE.toml>|--locks"),
+            ("--bounce always", "--machine <NAME|FILE.toml>|--locks"),
+            ("--request-lock global", "--machine <NAME|FILE.toml>|--locks"),
+            ("--queue-plug queue", "--machine <NAME|FILE.toml>|--locks"),
+            ("--descriptor 608", "--machine <NAME|FILE.toml>|--locks"),
+            ("--locks --readv serial", "--iovecs <N>"),
+            ("--locks --backend epoll", "'--locks' cannot be used with '--backend"),
+            ("--virtqueue --stamp io", "'--virtqueue' cannot be used with '--stamp"),
+            ("--virtqueue --states", "'--virtqueue' cannot be used with '--states'"),
+            ("--connect nbd://h/ --scheduler none", "cannot be used with '--scheduler"),
+            ("--connect nbd://h/ --stamp io", "cannot be used with '--stamp"),
+            ("--machine miot --vm mq --inside each", "cannot be used with '--inside"),
+            ("--machine miot --vm mq --unit 512", "cannot be used with '--unit"),
+            ("--machine x5690 --client rw=read --bounce never", "cannot be used with '--bounce"),
+            ("--client rw=read --backend epoll", "cannot be used with '--backend"),
+            ("--calibrate null --machine x5690 --batch 4", "cannot be used with '--batch"),
+        ] {
+            let error = parse(text).expect_err(text).to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+        for (text, expected) in [
+            ("--inside each --stack sq", "--inside: only --stack mq has hardware queues"),
+            ("--inside each --stack mq,raw", "not raw"),
+            ("--request-lock queue", "--request-lock: only --stack sq has a request queue"),
+            ("--stack raw --queue-plug queue", "--queue-plug: only --stack sq"),
+            ("--stack sq --request-lock adapter", "names no controller; write DRIVER@"),
+            ("--iodepth 1 --descriptor 608", "--descriptor: jobs have one with --unit, --iovecs"),
+            ("--iodepth 2 --iovecs 2", "for one I/O at a time: iodepth is 2, use 1"),
+            ("--drive null --chunk 4k", "--chunk 4k: one drive is no stripe; give several --drive"),
+            ("--drive null --serving auto", "--serving auto: one drive has no worker"),
+            ("--drive null --workers 1", "--workers: none of these rows has workers"),
+        ] {
+            let args = parse(&format!("--machine x5690 --jobs 1 {text}")).expect(text).bench;
+            let error = super::rows(&args, &Interrupt::default()).expect_err(text);
+            let error = format!("{error:#}");
+            assert!(error.contains(expected), "{text}: {error}");
+        }
     }
 
     #[test]

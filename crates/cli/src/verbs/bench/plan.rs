@@ -64,6 +64,7 @@ pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
 
 /// All rows, on a machine with these CPUs.
 pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
+    check_drives(args)?;
     let rows = queue_plans(args, all)?;
     // A simulated machine has its own.
     check_memory(&rows, memory_bytes().filter(|_| args.machine.machine.is_none()))?;
@@ -78,7 +79,30 @@ pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
             served.push(RowPlan { serving: *serving, workers, ..row.clone() });
         }
     }
+    let none_has_workers = served.iter().all(|row| row.workers.is_empty());
+    if !args.serving.workers.is_empty() && none_has_workers {
+        bail!(
+            "--workers: none of these rows has workers; give several --drive, and --serving \
+             per-drive or auto"
+        );
+    }
     Ok(served)
+}
+
+/// Refuses what one drive would pass over.
+fn check_drives(args: &BenchArgs) -> Result<()> {
+    if args.target.drive.len() > 1 || args.target.connect.is_some() {
+        return Ok(());
+    }
+    if let Some(chunk) = args.target.chunk {
+        bail!("--chunk {}: one drive is no stripe; give several --drive", size_text(chunk));
+    }
+    let with_workers = |serving: &&Serving| matches!(serving, Serving::PerDrive | Serving::Auto);
+    if let Some(serving) = args.serving.serving.iter().find(with_workers) {
+        let name = serving.name();
+        bail!("--serving {name}: one drive has no worker; give several --drive");
+    }
+    Ok(())
 }
 
 /// Whether the buffers of each row fit into memory: those that do not would push everything out of

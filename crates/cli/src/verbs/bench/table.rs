@@ -4,30 +4,47 @@
 //! the table; where the rest is too wide still, the settings that change last stand above groups
 //! of rows. Every table has one unit for its times. Called by the verb.
 
-use millrace_lab::{LatencyNs, Row};
+use millrace_lab::{HistoryRow, LatencyNs, Row};
 
 use crate::verbs::grid::{Grid, Side, WIDTH, wrapped};
 
-/// A setting of a row: its name, and its value in this row.
-type Setting = (&'static str, fn(&Row) -> String);
+/// A setting of a row: its name, its value in this row, and the value that goes without saying.
+type Setting = (&'static str, fn(&Row) -> String, &'static str);
 
 /// Settings, those first that change last from row to row.
-const SETTINGS: [Setting; 14] = [
-    ("machine", |row| row.machine.as_ref().map_or_else(String::new, |row| row.machine.clone())),
-    ("cpus", |row| row.queues.cpus.to_string()),
-    ("numjobs", |row| row.jobs.to_string()),
-    ("rw", |row| row.rw.clone()),
-    ("bs", |row| bytes(row.bs)),
-    ("iodepth", |row| row.iodepth.to_string()),
-    ("stamp", |row| row.stamp.clone()),
-    ("sw-queues", |row| row.queues.software_queues.clone()),
-    ("hw-queues", |row| row.queues.hardware_queues.clone()),
-    ("stack", |row| row.queues.stack.clone()),
-    ("scheduler", |row| row.queues.scheduler.clone()),
-    ("serving", |row| row.queues.serving.clone()),
-    ("interface", |row| row.machine.as_ref().map_or_else(String::new, |row| row.interface.clone())),
-    ("irq", |row| row.machine.as_ref().map_or_else(String::new, |row| row.irq.clone())),
+const SETTINGS: [Setting; 22] = [
+    ("machine", |row| row.machine.as_ref().map_or_else(String::new, |row| row.machine.clone()), ""),
+    ("cpus", |row| row.queues.cpus.to_string(), ""),
+    ("numjobs", |row| row.jobs.to_string(), ""),
+    ("rw", |row| row.rw.clone(), ""),
+    ("bs", |row| bytes(row.bs), ""),
+    ("iodepth", |row| row.iodepth.to_string(), ""),
+    ("stamp", |row| row.stamp.clone(), ""),
+    ("sw-queues", |row| row.queues.software_queues.clone(), ""),
+    ("hw-queues", |row| row.queues.hardware_queues.clone(), ""),
+    ("stack", |row| row.queues.stack.clone(), ""),
+    ("scheduler", |row| row.queues.scheduler.clone(), ""),
+    ("serving", |row| row.queues.serving.clone(), ""),
+    (
+        "interface",
+        |row| row.machine.as_ref().map_or_else(String::new, |row| row.interface.clone()),
+        "",
+    ),
+    ("irq", |row| row.machine.as_ref().map_or_else(String::new, |row| row.irq.clone()), ""),
+    ("inside", |row| history(row, |row| row.inside.clone()), "one"),
+    ("unit", |row| history(row, |row| row.unit.clone()), "none"),
+    ("iovecs", |row| history(row, |row| row.iovecs.to_string()), "1"),
+    ("readv", |row| history(row, |row| row.readv.clone()), "whole"),
+    ("bounce", |row| history(row, |row| row.bounce.clone()), "never"),
+    ("request-lock", |row| history(row, |row| row.request_lock.clone()), "queue"),
+    ("queue-plug", |row| history(row, |row| row.queue_plug.clone()), "task"),
+    ("descriptor", |row| history(row, |row| row.descriptor.to_string()), "0"),
 ];
+
+/// A setting of rows of `--machine` and `--locks`; nothing for others.
+fn history(row: &Row, value: fn(&HistoryRow) -> String) -> String {
+    row.machine.as_ref().map_or_else(String::new, |row| value(&row.history))
+}
 
 /// A result of a row: its name, and its value in a unit of time.
 type Figure = (String, Box<dyn Fn(&Row) -> String>);
@@ -43,15 +60,18 @@ pub enum Form {
 
 /// The rows as text, without a line feed at the end.
 pub fn table(rows: &[Row], form: Form) -> String {
-    let varies = |(_, value): &&Setting| rows.iter().any(|row| value(row) != value(&rows[0]));
-    let said = |(_, value): &&Setting| rows.iter().any(|row| !value(row).is_empty());
+    let varies = |(_, value, _): &&Setting| rows.iter().any(|row| value(row) != value(&rows[0]));
+    let said = |(_, value, unsaid): &&Setting| {
+        let is_said = |value: String| !value.is_empty() && value != *unsaid;
+        rows.iter().any(|row| is_said(value(row)))
+    };
     let mut figures = figures(rows, form);
     if form == Form::Whole {
         let settings: Vec<Setting> = SETTINGS.iter().filter(said).copied().collect();
         return grid(&settings, &figures, rows).text();
     }
     let jobs_are_cpus = rows.iter().all(|row| row.jobs == row.queues.cpus);
-    let shown = |(name, _): &&Setting| !(jobs_are_cpus && *name == "cpus");
+    let shown = |(name, ..): &&Setting| !(jobs_are_cpus && *name == "cpus");
     let (mut inside, above): (Vec<Setting>, Vec<Setting>) =
         SETTINGS.iter().filter(said).filter(shown).partition(|setting| varies(setting));
     let mut groups = Vec::new();
@@ -68,7 +88,7 @@ pub fn table(rows: &[Row], form: Form) -> String {
     if let Some(row) = rows.first() {
         blocks.push(line(&above, row));
     }
-    let same = |a: &Row, b: &Row| groups.iter().all(|(_, value)| value(a) == value(b));
+    let same = |a: &Row, b: &Row| groups.iter().all(|(_, value, _)| value(a) == value(b));
     for rows in rows.chunk_by(same) {
         if !groups.is_empty() {
             blocks.push(format!("\n{}", line(&groups, &rows[0])));
@@ -80,21 +100,21 @@ pub fn table(rows: &[Row], form: Form) -> String {
 
 /// Settings of a row as words, wrapped.
 fn line(settings: &[Setting], row: &Row) -> String {
-    let word = |(name, value): &Setting| Some(format!("{name}={}", value(row)));
-    let words = settings.iter().filter(|(_, value)| !value(row).is_empty()).filter_map(word);
+    let word = |(name, value, _): &Setting| Some(format!("{name}={}", value(row)));
+    let words = settings.iter().filter(|(_, value, _)| !value(row).is_empty()).filter_map(word);
     wrapped(words, WIDTH)
 }
 
 fn grid(settings: &[Setting], figures: &[Figure], rows: &[Row]) -> Grid {
     let side = |name: &str| match name {
-        "cpus" | "numjobs" | "bs" | "iodepth" => Side::Right,
+        "cpus" | "numjobs" | "bs" | "iodepth" | "iovecs" | "descriptor" => Side::Right,
         _ => Side::Left,
     };
-    let settings_heads = settings.iter().map(|(name, _)| ((*name).to_owned(), side(name)));
+    let settings_heads = settings.iter().map(|(name, ..)| ((*name).to_owned(), side(name)));
     let heads = figures.iter().map(|(name, _)| (name.clone(), Side::Right));
     let mut grid = Grid::new(settings_heads.chain(heads));
     for row in rows {
-        let settings = settings.iter().map(|(_, value)| value(row));
+        let settings = settings.iter().map(|(_, value, _)| value(row));
         grid.row(settings.chain(figures.iter().map(|(_, value)| value(row))));
     }
     grid
@@ -277,6 +297,29 @@ mod tests {
                         \u{20}     1  mq     84120   0.0     84.1    80.0   120.0\n\
                         \u{20}    32  raw    84120   0.0     84.1    80.0   120.0";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn settings_of_history_are_said_only_where_they_are_not_the_usual_ones() {
+        let with = |unit: &str, bounce: &str| {
+            let (unit, bounce) = (unit.to_owned(), bounce.to_owned());
+            let history = HistoryRow { unit, bounce, iovecs: 1, ..HistoryRow::default() };
+            let machine = MachineRow { history, ..MachineRow::default() };
+            Row { machine: Some(machine), ..row("sq", 1) }
+        };
+        for form in [Form::Short, Form::Whole] {
+            let text = table(&[with("none", "never"), with("none", "never")], form);
+            for name in ["unit", "bounce", "iovecs", "inside"] {
+                assert!(!text.contains(name), "{name}: {text}");
+            }
+            let text = table(&[with("512", "never"), with("page", "never")], form);
+            assert!(text.contains("unit") && text.contains("page"), "{text}");
+            assert!(!text.contains("bounce"), "{text}");
+            let text = table(&[with("512", "always"), with("page", "never")], form);
+            assert!(text.contains("bounce") && text.contains("never"), "{text}");
+        }
+        let text = table(&[with("512", "always")], Form::Short);
+        assert!(text.contains("unit=512") && text.contains("bounce=always"), "{text}");
     }
 
     #[test]

@@ -112,8 +112,12 @@ fn block_size(text: &str) -> Result<u32> {
 /// The rows as text; what --json has besides is left out.
 fn table(reports: &[VmReport]) -> String {
     let Some(first) = reports.first() else { return String::new() };
+    let depth = |report: &VmReport| report.work.iodepth.to_string();
+    // Above the table if all rows share it.
+    let varies = reports.iter().any(|report| depth(report) != depth(first));
     let heads = [
         ("vm", Side::Left),
+        ("iodepth", Side::Right),
         ("jobs", Side::Right),
         ("rw", Side::Left),
         ("bs", Side::Right),
@@ -127,10 +131,12 @@ fn table(reports: &[VmReport]) -> String {
     ];
     let least = reports.iter().map(|report| report.lat_mean_ns).fold(f64::MAX, f64::min) as u64;
     let unit = TimeUnit::between(least, 99_999);
-    let mut grid = Grid::new(heads);
+    let shown = |name: &str| varies || name != "iodepth";
+    let mut grid = Grid::new(heads.into_iter().filter(|(name, _)| shown(name)));
     for report in reports {
-        grid.row([
+        let cells = [
             name_of(report),
+            depth(report),
             report.guest.numjobs.to_string(),
             report.work.rw.clone(),
             bytes(report.work.bs),
@@ -141,14 +147,16 @@ fn table(reports: &[VmReport]) -> String {
             format!("{:.1}", report.cost.batch),
             format!("{:.0}", report.cost.held_share * 100.0),
             format!("{:.0}", report.cost.lock_wait_ns_per_io),
-        ]);
+        ];
+        let cells = heads.iter().zip(cells).filter(|((name, _), _)| shown(name));
+        grid.row(cells.map(|(_, cell)| cell));
     }
+    let iodepth = if varies { String::new() } else { format!(" iodepth={}", depth(first)) };
     format!(
-        "machine={} drive={} iodepth={} seed={}; of an I/O: context switches of the host, exits, \
+        "machine={} drive={}{iodepth} seed={}; of an I/O: context switches of the host, exits, \
          waiting for\nqueues' locks; of a submission: requests, and how many of 100 were held\n{}",
         first.machine,
         first.work.drives,
-        first.work.iodepth,
         first.work.seed,
         grid.text()
     )
@@ -212,6 +220,19 @@ mod tests {
         }
         let table = table(&reports);
         assert!(table.contains("miot,vcpus=4,threads=2,batching=0us,polling=5us,"), "{table}");
+    }
+
+    #[test]
+    fn a_depth_stands_above_the_table_unless_rows_differ_in_it() {
+        let text = |depths: &str| {
+            let command = format!("--machine miot --vm mq --ios 100 --iodepth {depths}");
+            table(&run(&command).expect(&command))
+        };
+        let (one, two) = (text("3"), text("3,17"));
+        assert!(one.contains(" iodepth=3 ") && one.lines().count() == 4, "{one}");
+        assert!(!two.contains("iodepth=") && two.contains("iodepth  jobs"), "{two}");
+        let depth = |line: usize| two.lines().nth(line).and_then(|l| l.split_whitespace().nth(1));
+        assert_eq!((depth(3), depth(4)), (Some("3"), Some("17")), "{two}");
     }
 
     #[test]

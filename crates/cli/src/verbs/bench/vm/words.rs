@@ -9,7 +9,7 @@ use millrace_lab::vm::{Effect, Mode, VmSetting};
 use crate::verbs::duration;
 
 /// Flags that a virtual machine has no use for.
-const OTHERS: [&str; 23] = [
+const OTHERS: [&str; 31] = [
     "client",
     "calibrate",
     "connect",
@@ -33,6 +33,14 @@ const OTHERS: [&str; 23] = [
     "interface",
     "batch",
     "irq",
+    "inside",
+    "unit",
+    "iovecs",
+    "readv",
+    "bounce",
+    "request_lock",
+    "queue_plug",
+    "descriptor",
 ];
 
 /// A virtual machine on the simulated host.
