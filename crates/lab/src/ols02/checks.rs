@@ -108,8 +108,9 @@ fn rows(seen: &Seen<'_>, load: Load, steps: &[Step], paper: &[(f64, f64)]) -> Op
 /// What we believe to be the reasons.
 const WHY: &str = ". In SB the lock is held for three quarters of the time only: the rest goes by \
                    between one holder and the next, which comes in the order of requests; 2.4's lock \
-                   often stayed with its last holder. In Baseline the one bottom half is what limits, \
-                   with copies and pages of assumed times; 54 MB/s would be twice as long";
+                   often stayed with its last holder. Baseline waits for the same lock: without its \
+                   copies it does as much (the table 'Without each mechanism'), so what the paper's \
+                   Baseline loses by bounces is not repeated";
 
 fn dm_read(seen: &Seen<'_>) -> Option<Found> {
     rows(seen, Load::Dm, &DM, &PAPER_DM)
