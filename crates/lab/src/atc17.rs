@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 
 use crate::bench::BenchError;
 use crate::page::Page;
-use crate::paper::{self, Experiment, Step};
+use crate::paper::{self, Experiment, Mechanism, Step, Wanted};
 
 use runs::Results;
 
@@ -41,23 +41,31 @@ paper::parts! { "atc17":
     Nvme "nvme",
 }
 
-/// Runs the parts and gives what was found; checks that need other parts are listed as not there.
+/// Runs what is wanted and gives what was found; checks that need other parts are listed as not
+/// there.
 /// `tell` is told of each point that begins, and may have the run end: then the page is of those
 /// parts that were run whole, which are said beside it.
 ///
 /// # Errors
 /// If a machine's file or a simulation is wrong.
 pub fn atc17(
-    parts: &[Part],
-    seed: u64,
+    wanted: Wanted<'_, Part>,
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
-    paper::repeat(&EXPERIMENT, (parts, seed), tell, |results: &Results, parts, page| Page {
+    paper::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| Page {
         checks: checks::all(results),
         figures: figures::all(parts, results),
         tables: tables::all(parts, results),
         ..page
     })
+}
+
+/// What can be left out of these parts.
+///
+/// # Errors
+/// If a machine's file is wrong.
+pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
+    paper::mechanisms::<rigs::Point>(parts)
 }
 
 const EXPERIMENT: Experiment<Part> = Experiment {

@@ -34,7 +34,7 @@ mod workload;
 
 pub use bench::{BenchError, Interrupt, Plan, Progress, run_row};
 pub use nbd::run_nbd_row;
-pub use paper::Step;
+pub use paper::{Mechanism, Step, Wanted};
 pub use row::{
     Cost, DriveStates, HistoryRow, LatencyNs, LockLine, MachineRow, Notifications, Outcome, Queues,
     Row, Span, StackStages,

@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 
 use crate::bench::BenchError;
 use crate::page::Page;
-use crate::paper::{self, Experiment, Step};
+use crate::paper::{self, Experiment, Mechanism, Step, Wanted};
 use crate::vm::VmCosts;
 
 use runs::Results;
@@ -38,19 +38,19 @@ paper::parts! { "msst15":
     Dearer "dearer",
 }
 
-/// Runs the parts and gives what was found; checks that need other parts are listed as not there.
+/// Runs what is wanted and gives what was found; checks that need other parts are listed as not
+/// there.
 /// `tell` is told of each point that begins, and may have the run end: then the page is of those
 /// parts that were run whole, which are said beside it.
 ///
 /// # Errors
 /// If a machine's file or a simulation is wrong.
 pub fn msst15(
-    parts: &[Part],
-    seed: u64,
+    wanted: Wanted<'_, Part>,
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
     let costs = VmCosts::kvm_2015()?;
-    paper::repeat(&EXPERIMENT, (parts, seed), tell, |results: &Results, parts, mut page| {
+    paper::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, mut page| {
         page.machines.push(tables::virtualisation(&costs));
         Page {
             checks: checks::all(results),
@@ -59,6 +59,14 @@ pub fn msst15(
             ..page
         }
     })
+}
+
+/// What can be left out of these parts.
+///
+/// # Errors
+/// If a machine's file is wrong.
+pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
+    paper::mechanisms::<rigs::Point>(parts)
 }
 
 const EXPERIMENT: Experiment<Part> = Experiment {
@@ -112,8 +120,11 @@ mod tests {
 
     #[test]
     fn a_part_gives_the_same_page_each_time_and_more_threads_do_more() {
-        let page =
-            || msst15(&[Part::Threads], 7, |_| ControlFlow::Continue(())).expect("it runs").0;
+        let page = || {
+            msst15(Wanted::new(&[Part::Threads], 7), |_| ControlFlow::Continue(()))
+                .expect("it runs")
+                .0
+        };
         let (first, second) = (page(), page());
         assert_eq!((first.html(), first.json()), (second.html(), second.json()));
         let threads = first.checks.iter().find(|check| check.id == "own.threads");

@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 
 use crate::bench::BenchError;
 use crate::page::Page;
-use crate::paper::{self, Experiment, Step};
+use crate::paper::{self, Experiment, Mechanism, Step, Wanted};
 use crate::sim::KernelCosts;
 
 use runs::Results;
@@ -43,22 +43,23 @@ struct Seen<'a> {
     calls: Option<[native::Calls; 2]>,
 }
 
-/// Runs the parts and gives what was found; checks that need other parts are listed as not there.
+/// Runs what is wanted and gives what was found; checks that need other parts are listed as not
+/// there.
 /// `tell` is told of each point that begins, and may have the run end: then the page is of those
 /// parts that were run whole, which are said beside it.
 ///
 /// # Errors
 /// If a machine's file or a simulation is wrong, or somebody else takes lock statistics.
 pub fn ols02(
-    parts: &[Part],
-    seed: u64,
+    wanted: Wanted<'_, Part>,
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
     let costs = KernelCosts::linux_2_4()?;
-    let mut here = Ok((None, None));
+    let mut here = None;
     let (mut page, parts) =
-        paper::repeat(&EXPERIMENT, (parts, seed), tell, |results: &Results, parts, page| {
-            here = measured(parts);
+        paper::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| {
+            // Nothing can be left out of what this machine does: measured once.
+            let here = here.get_or_insert_with(|| measured(parts));
             let calls = here.as_ref().ok().and_then(|here| here.0);
             Page {
                 checks: checks::all(&Seen { results, calls }),
@@ -67,7 +68,7 @@ pub fn ols02(
                 ..page
             }
         })?;
-    page.tables.extend(here?.1);
+    page.tables.extend(here.transpose()?.and_then(|here| here.1));
     page.machines.push(tables::kernel(&costs));
     Ok((page, parts))
 }
@@ -80,6 +81,14 @@ fn measured(parts: &[Part]) -> Result<Here, BenchError> {
     let calls = parts.contains(&Part::Calls).then(native::calls).transpose()?;
     let table = parts.contains(&Part::Native).then(native::table).transpose()?;
     Ok((calls, table))
+}
+
+/// What can be left out of these parts.
+///
+/// # Errors
+/// If a machine's file is wrong.
+pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
+    paper::mechanisms::<rigs::Case>(parts)
 }
 
 const EXPERIMENT: Experiment<Part> = Experiment {
@@ -122,7 +131,7 @@ mod tests {
     #[test]
     fn calls_are_counted_and_the_other_checks_are_listed_as_not_there() {
         let (page, parts) =
-            ols02(&[Part::Calls], 7, |_| ControlFlow::Continue(())).expect("it runs");
+            ols02(Wanted::new(&[Part::Calls], 7), |_| ControlFlow::Continue(())).expect("it runs");
         assert_eq!(parts, [Part::Calls]);
         let ids: Vec<&str> = page.checks.iter().map(|check| check.id.as_str()).collect();
         let paper = ["ols.dm-read", "ols.dm-readv", "ols.dsw", "ols.calls", "ols.lock-share"];
@@ -135,7 +144,9 @@ mod tests {
 
     #[test]
     fn one_lock_for_all_disks_is_what_cpus_spin_on_and_a_run_is_the_same_again() {
-        let page = || ols02(&[Part::Dm], 7, |_| ControlFlow::Continue(())).expect("it runs").0;
+        let page = || {
+            ols02(Wanted::new(&[Part::Dm], 7), |_| ControlFlow::Continue(())).expect("it runs").0
+        };
         let (first, second) = (page(), page());
         assert_eq!(first.json(), second.json());
         let share = first.checks.iter().find(|check| check.id == "ols.lock-share");

@@ -9,11 +9,13 @@
 mod escape;
 mod heat;
 mod html;
+mod machines;
 mod plot;
 mod scale;
 mod text;
 
 pub use heat::{HeatMap, HeatPanel};
+pub use machines::{Constant, MachineTable, Source, sources};
 use serde::{Serialize, Serializer};
 
 /// How a check counts.
@@ -117,6 +119,25 @@ pub struct Check {
     pub holds: Holds,
     /// Why, or what is believed to be wrong; may be empty.
     pub note: String,
+    /// What a second run found, without some mechanisms; none unless there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub without: Option<Without>,
+}
+
+/// What a check found with some mechanisms switched off.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Without {
+    /// Their words, with commas between.
+    pub mechanisms: String,
+    /// What that run found.
+    pub ours: Quantity,
+    /// Its numbers over those of the whole run less 1, of the number that changed most; none where
+    /// there are none to compare.
+    pub change: Option<f64>,
+    /// As that of the check.
+    pub deviation: Option<f64>,
+    /// The verdict that it would have.
+    pub holds: Holds,
 }
 
 impl Check {
@@ -129,7 +150,7 @@ impl Check {
     ) -> Check {
         let deviation = deviation(&paper.numbers, &ours.numbers);
         let (id, holds) = (id.to_owned(), holds.into());
-        Check { id, kind, paper, ours, deviation, holds, note: String::new() }
+        Check { id, kind, paper, ours, deviation, holds, note: String::new(), without: None }
     }
 
     /// A quantitative check: holds if every number is within `tolerance`, a fraction, of the
@@ -197,6 +218,8 @@ pub enum SeriesKind {
     Paper,
     /// We ran it on a machine that nobody has measured: a dashed line, marked in the legend.
     Prediction,
+    /// We ran it with some mechanisms switched off: a thin dashed line.
+    Without,
 }
 
 /// One line of a panel. Lines of one name have one colour in all panels of a figure.
@@ -228,6 +251,7 @@ impl Series {
             SeriesKind::Ours => self.name.clone(),
             SeriesKind::Paper => format!("{}, paper", self.name),
             SeriesKind::Prediction => format!("{}, prediction", self.name),
+            SeriesKind::Without => format!("{}, without", self.name),
         }
     }
 }
@@ -334,72 +358,6 @@ impl DataTable {
     }
 }
 
-/// One constant of a modelled machine.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Constant {
-    /// What it is.
-    pub name: String,
-    /// Its value with the unit.
-    pub value: String,
-    /// Where it comes from.
-    pub origin: String,
-}
-
-/// Where a constant comes from, by the word that its origin begins with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    /// `counted:` in a kernel's code, or `published:` and looked up.
-    Published,
-    /// `published:`, but cited from memory.
-    Cited,
-    /// `input:`: given by the paper that is repeated.
-    Input,
-    /// `not used:`: nothing depends on it.
-    Unused,
-    /// `assumption:`, or anything else.
-    Assumption,
-}
-
-impl Constant {
-    /// Where it comes from.
-    #[must_use]
-    pub fn source(&self) -> Source {
-        match self.origin.split(':').next().map(str::trim) {
-            Some("counted") => Source::Published,
-            Some("published") if self.origin.contains("looked up") => Source::Published,
-            Some("published") => Source::Cited,
-            Some("input") => Source::Input,
-            Some("not used") => Source::Unused,
-            _ => Source::Assumption,
-        }
-    }
-}
-
-/// How many constants of some machines come from where, in a sentence.
-pub fn sources(machines: &[MachineTable]) -> String {
-    let all = || machines.iter().flat_map(|machine| &machine.constants);
-    let count = |source| all().filter(|constant| constant.source() == source).count();
-    let (published, cited) = (count(Source::Published), count(Source::Cited));
-    let (input, assumed) = (count(Source::Input), count(Source::Assumption));
-    let of = published + cited + input + assumed;
-    format!(
-        "of {of}, {published} were looked up in a publication or counted in a kernel's code, {cited} \
-         are published and cited from memory, {input} are inputs by the paper, {assumed} are \
-         assumptions"
-    )
-}
-
-/// A modelled machine.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct MachineTable {
-    /// Its name.
-    pub name: String,
-    /// What it is.
-    pub about: String,
-    /// Every constant that was given to the model.
-    pub constants: Vec<Constant>,
-}
-
 /// All that an experiment found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Page {
@@ -407,6 +365,8 @@ pub struct Page {
     pub title: String,
     /// Paragraphs of introduction.
     pub intro: Vec<String>,
+    /// What a reader must know to read the rest right, such as what was left out; may be empty.
+    pub remarks: Vec<String>,
     /// Names and values, such as the seed and the command that makes the page again.
     pub facts: Vec<(String, String)>,
     /// Whose statements the checks hold against.

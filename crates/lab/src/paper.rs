@@ -5,7 +5,9 @@
 //! `Rule`s over its own results. Nothing here knows a paper. Called by `systor13`, `atc17`,
 //! `msst15`, `ols02` and `schedulers`.
 
+mod beside;
 pub(crate) mod machine_table;
+mod mechanism;
 pub(crate) mod points;
 pub(crate) mod rule;
 
@@ -18,7 +20,11 @@ use crate::bench::BenchError;
 use crate::page::{self, Page};
 use crate::sim::{machine, run_rows};
 
-pub(crate) use points::{Experiment, Point, Results, repeat};
+pub use mechanism::Mechanism;
+pub use points::Wanted;
+#[cfg(test)]
+pub(crate) use points::run_without;
+pub(crate) use points::{Experiment, Point, Results, mechanisms, repeat};
 
 /// The type of a paper's parts, with their names, from a list of `/// What. Part "name",`.
 macro_rules! parts {
@@ -72,6 +78,8 @@ pub(crate) struct Repetition<'a> {
     pub(crate) intro: &'static [&'static str],
     /// The seed of all simulations.
     pub(crate) seed: u64,
+    /// What was left out in a second run.
+    pub(crate) without: &'a [Mechanism],
     /// How many points were run.
     pub(crate) rows: usize,
     /// Line and lock events in all of them.
@@ -84,31 +92,66 @@ impl Repetition<'_> {
     /// The page of these parts, with neither checks nor figures nor tables.
     pub(crate) fn page<P: PartialEq>(&self, names: &[(P, &'static str)], parts: &[P]) -> Page {
         let machines: Vec<_> = self.models.iter().map(machine_table::of).collect();
-        let facts = [
+        let mut facts = vec![
             ("command", self.command(names, parts)),
             ("seed", self.seed.to_string()),
             ("rows run", self.rows.to_string()),
             ("events simulated", self.events.to_string()),
             ("constants of the machines", page::sources(&machines)),
         ];
+        if !self.without.is_empty() {
+            facts.insert(1, ("left out in a second run", mechanism::in_words(self.without)));
+        }
         Page {
             title: self.title.into(),
             intro: self.intro.iter().map(ToString::to_string).collect(),
-            facts: facts.map(|(name, value)| (name.to_owned(), value)).into(),
+            remarks: self.remarks(names, parts),
+            facts: facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
             machines,
             ..Page::default()
         }
     }
 
+    /// What a reader must know to read the page right.
+    fn remarks<P: PartialEq>(&self, names: &[(P, &'static str)], parts: &[P]) -> Vec<String> {
+        let list = |is_there: bool| {
+            let some = names.iter().filter(|(part, _)| parts.contains(part) == is_there);
+            some.map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
+        };
+        let mut remarks = Vec::new();
+        if parts.len() < names.len() {
+            let paper = self.paper;
+            remarks.push(format!(
+                "Shown: {} only, of {paper}. Not run: {}; millrace paper {paper} runs all.",
+                list(true),
+                list(false)
+            ));
+        }
+        if !self.without.is_empty() {
+            remarks.push(format!(
+                "Each point was run twice: whole, and without {} ({}). Lines, rows and tables \
+                 marked 'without' are the second run. Verdicts and exit status go by the first.",
+                mechanism::words(self.without),
+                mechanism::in_words(self.without)
+            ));
+        }
+        remarks
+    }
+
     /// The command that runs these parts again.
     fn command<P: PartialEq>(&self, names: &[(P, &'static str)], parts: &[P]) -> String {
-        let Repetition { paper, seed, .. } = self;
+        let Repetition { paper, seed, without, .. } = self;
         let chosen: Vec<&str> =
             names.iter().filter(|(part, _)| parts.contains(part)).map(|(_, name)| *name).collect();
-        match chosen.len() == names.len() {
-            true => format!("millrace paper {paper} --seed {seed}"),
-            false => format!("millrace paper {paper}:{} --seed {seed}", chosen.join(",")),
-        }
+        let parts = match chosen.len() == names.len() {
+            true => String::new(),
+            false => format!(":{}", chosen.join(",")),
+        };
+        let without = match without {
+            [] => String::new(),
+            some => format!(" --without {}", mechanism::words(some)),
+        };
+        format!("millrace paper {paper}{parts} --seed {seed}{without}")
     }
 }
 

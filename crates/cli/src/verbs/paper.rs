@@ -12,13 +12,16 @@ use std::str::FromStr;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use millrace_drives::Words;
 use millrace_lab::page::{Check, CheckKind, Holds, Page};
-use millrace_lab::{Interrupt, Step, atc17, msst15, ols02, schedulers, systor13, walk};
+use millrace_lab::{
+    self as lab, Interrupt, Mechanism, Step, atc17, msst15, ols02, schedulers, systor13, walk,
+};
 
 use super::bar::Bar;
 use super::grid::{WIDTH, wrapped};
 use super::interrupt::{self, INTERRUPTED};
-use crate::config::words::whole;
+use crate::config::words::{whole, word};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,12 +29,20 @@ Examples:
       all papers: tables and checks here, plots in systor13.html, atc17.html, msst15.html,
       ols02.html, schedulers.html, walk.html
   millrace paper systor13:fig9,fig10
-      two figures
+      two figures; their page is systor13-fig9-fig10.html
+  millrace paper systor13:fig4 --without near,spinners
+      each point twice, the second time without two mechanisms of the machine: what hangs on them
   millrace paper atc17 --json --html /tmp/p.html
       one paper for a program, and its page elsewhere
 
+Mechanisms of machines: near, spinners, distance, links, queueing, lines, jitter, sharing, fairness
+Of atc17: lookup-lock, host-busy
+Of msst15: preemption, roaming, bound
+Of ols02: copies, kernel, driver-lock, adapter-command, adapter-bandwidth, crowd
+
 Exit status: 0 if every check holds, 1 if one does not (its name and the reason are printed), 130 \
-after Ctrl-C, which prints the parts that were finished.
+after Ctrl-C, which prints the parts that were finished. What a check finds --without a mechanism \
+does not count.
 
 Parts of systor13: fig4, fig6, fig7, fig8, fig9, fig10, table2, today
 Parts of atc17: scaling, stripes, controllers, watermarks, latency, ideal, tags, fairness, nvme
@@ -74,15 +85,85 @@ impl Wanted {
     }
 
     /// What was found.
-    fn run(&self, seed: u64, tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send) -> Result<Page> {
+    fn run(
+        &self,
+        (seed, without): (u64, &[Mechanism]),
+        tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
+    ) -> Result<Page> {
+        fn of<'a, P>(parts: &'a [P], seed: u64, without: &'a [Mechanism]) -> lab::Wanted<'a, P> {
+            lab::Wanted { parts, seed, without }
+        }
         Ok(match self {
-            Wanted::Systor13(parts) => systor13::systor13(parts, seed, tell)?.0,
-            Wanted::Atc17(parts) => atc17::atc17(parts, seed, tell)?.0,
-            Wanted::Msst15(parts) => msst15::msst15(parts, seed, tell)?.0,
-            Wanted::Ols02(parts) => ols02::ols02(parts, seed, tell)?.0,
-            Wanted::Schedulers(parts) => schedulers::schedulers(parts, seed, tell)?.0,
+            Wanted::Systor13(parts) => systor13::systor13(of(parts, seed, without), tell)?.0,
+            Wanted::Atc17(parts) => atc17::atc17(of(parts, seed, without), tell)?.0,
+            Wanted::Msst15(parts) => msst15::msst15(of(parts, seed, without), tell)?.0,
+            Wanted::Ols02(parts) => ols02::ols02(of(parts, seed, without), tell)?.0,
+            Wanted::Schedulers(parts) => schedulers::schedulers(of(parts, seed, without), tell)?.0,
             Wanted::Walk => walk::walk(seed, tell)?,
         })
+    }
+
+    /// The mechanisms that can be left out of it.
+    fn mechanisms(&self) -> Result<Vec<Mechanism>> {
+        Ok(match self {
+            Wanted::Systor13(parts) => systor13::mechanisms(parts)?,
+            Wanted::Atc17(parts) => atc17::mechanisms(parts)?,
+            Wanted::Msst15(parts) => msst15::mechanisms(parts)?,
+            Wanted::Ols02(parts) => ols02::mechanisms(parts)?,
+            Wanted::Schedulers(parts) => schedulers::mechanisms(parts)?,
+            Wanted::Walk => Vec::new(),
+        })
+    }
+
+    /// Refuses what this paper's machines and points do not have: its second run would be the first
+    /// again.
+    fn check_without(&self, without: &[Mechanism]) -> Result<()> {
+        let known = if without.is_empty() { Vec::new() } else { self.mechanisms()? };
+        let Some(other) = without.iter().find(|one| !known.contains(one)) else { return Ok(()) };
+        let (name, word) = (self.name(), other.word());
+        if known.is_empty() {
+            bail!(
+                "--without {word}: {name} measures this machine, of which nothing can be left out"
+            );
+        }
+        let known: Vec<&str> = known.iter().map(|mechanism| mechanism.word()).collect();
+        bail!(
+            "--without {word}: what {name} runs here does not have it; it has {}",
+            known.join(", ")
+        );
+    }
+
+    /// The parts, by name, unless they are all.
+    fn some_parts(&self) -> Vec<&'static str> {
+        fn names<P: PartialEq>(all: &[(P, &'static str)], parts: &[P]) -> Vec<&'static str> {
+            match all.len() == parts.len() {
+                true => Vec::new(),
+                false => {
+                    let some = all.iter().filter(|(part, _)| parts.contains(part));
+                    some.map(|(_, name)| *name).collect()
+                }
+            }
+        }
+        match self {
+            Wanted::Systor13(parts) => names(systor13::Part::NAMES, parts),
+            Wanted::Atc17(parts) => names(atc17::Part::NAMES, parts),
+            Wanted::Msst15(parts) => names(msst15::Part::NAMES, parts),
+            Wanted::Ols02(parts) => names(ols02::Part::NAMES, parts),
+            Wanted::Schedulers(parts) => names(schedulers::Part::NAMES, parts),
+            Wanted::Walk => Vec::new(),
+        }
+    }
+
+    /// The file of its page: one of its own for some parts, and for a run without something, so
+    /// that it does not take the place of the whole page.
+    fn file(&self, without: &[Mechanism]) -> PathBuf {
+        let mut name = vec![self.name()];
+        name.extend(self.some_parts());
+        if !without.is_empty() {
+            name.push("without");
+            name.extend(without.iter().map(|mechanism| mechanism.word()));
+        }
+        format!("{}.html", name.join("-")).into()
     }
 }
 
@@ -130,9 +211,14 @@ pub struct Args {
     /// measures this machine [default: all]
     #[arg(value_name = "PAPER[:PART,...]")]
     wanted: Vec<Wanted>,
-    /// The file of the page with plots [default: PAPER.html]
+    /// The file of the page with plots [default: PAPER.html; of some parts PAPER-PART.html]
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Run each point twice, the second time without these mechanisms of machine or kernel, and set
+    /// both beside each other: what hangs on them
+    #[arg(long, value_name = "MECHANISM,...", value_delimiter = ',')]
+    #[arg(value_parser = word::<Mechanism>)]
+    without: Vec<Mechanism>,
     /// Seed of the simulations
     #[arg(long, default_value_t = 1, value_parser = whole::<u64>(0..=u64::MAX))]
     seed: u64,
@@ -150,10 +236,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.html.is_some() && papers.len() > 1 {
         bail!("--html names one file, and there are {} papers: name one", papers.len());
     }
+    let without = each_once(&args.without);
+    papers.iter().try_for_each(|paper| paper.check_without(&without))?;
     let interrupt = interrupt::on_ctrl_c()?;
     let mut pages = Vec::new();
     for paper in &papers {
-        let page = page_of(paper, args, &interrupt)?;
+        let page = page_of(paper, (args, &without), &interrupt)?;
         if !args.json {
             super::say(&page.text());
         }
@@ -180,6 +268,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::from(1))
 }
 
+fn each_once(mechanisms: &[Mechanism]) -> Vec<Mechanism> {
+    let mut each = Vec::new();
+    for one in mechanisms {
+        if !each.contains(one) {
+            each.push(*one);
+        }
+    }
+    each
+}
+
 /// Which checks do not hold, in a sentence; nothing if all do.
 fn failed(pages: &[(&str, Page)]) -> String {
     let no = |check: &&Check| check.kind != CheckKind::Input && check.holds == Holds::No;
@@ -197,10 +295,14 @@ fn failed(pages: &[(&str, Page)]) -> String {
 }
 
 /// Runs one paper and writes its page, unless it was interrupted.
-fn page_of(paper: &Wanted, args: &Args, interrupt: &Interrupt) -> Result<Page> {
+fn page_of(
+    paper: &Wanted,
+    (args, without): (&Args, &[Mechanism]),
+    interrupt: &Interrupt,
+) -> Result<Page> {
     let start = Instant::now();
     let mut bar = Bar::new(0);
-    let page = paper.run(args.seed, |step| {
+    let page = paper.run((args.seed, without), |step| {
         bar.step(step.done, step.of, &format!("{}: {}", paper.name(), step.task));
         if interrupt.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
@@ -208,7 +310,7 @@ fn page_of(paper: &Wanted, args: &Args, interrupt: &Interrupt) -> Result<Page> {
     if interrupt.is_set() {
         return Ok(page);
     }
-    let file = args.html.clone().unwrap_or_else(|| format!("{}.html", paper.name()).into());
+    let file = args.html.clone().unwrap_or_else(|| paper.file(without));
     std::fs::write(&file, page.html())
         .with_context(|| format!("{}: cannot write the page", file.display()))?;
     eprintln!("note: {} written, {:.1} s", file.display(), start.elapsed().as_secs_f64());
@@ -242,6 +344,50 @@ mod tests {
         assert_eq!("schedulers:weights".parse(), Ok(Wanted::Schedulers(weights)));
         assert!("msst15:fig5".parse::<Wanted>().unwrap_err().contains("null, nvme"));
         assert!("fast16".parse::<Wanted>().unwrap_err().contains("atc17, msst15"));
+    }
+
+    #[test]
+    fn what_a_paper_does_not_have_is_refused_with_the_words_that_it_has() {
+        let refused = |paper: &str, without| {
+            let error = paper.parse::<Wanted>().unwrap().check_without(&[without]).unwrap_err();
+            error.to_string()
+        };
+        let text = refused("atc17", Mechanism::Spinners);
+        assert!(text.starts_with("--without spinners: what atc17 runs here does not have it"));
+        assert!(
+            text.contains("distance, links, queueing, jitter, lookup-lock, host-busy"),
+            "{text}"
+        );
+        let text = refused("msst15:null", Mechanism::Distance);
+        assert!(text.ends_with("jitter, sharing, fairness, preemption, roaming, bound"), "{text}");
+        assert!(refused("systor13", Mechanism::Copies).ends_with("queueing, lines, jitter"));
+        assert!(refused("walk", Mechanism::Jitter).contains("measures this machine"));
+        let fits = |paper: &str, without: &[Mechanism]| {
+            paper.parse::<Wanted>().unwrap().check_without(without).is_ok()
+        };
+        assert!(fits("ols02:dm", &[Mechanism::Copies, Mechanism::Links]));
+        assert!(fits("walk", &[]) && fits("schedulers:disk", &[Mechanism::Near]));
+    }
+
+    #[test]
+    fn help_and_documents_have_every_mechanism() {
+        let document = include_str!("../../../../docs/papers.md");
+        let helped: Vec<&str> = EXAMPLES.split([',', ' ', '\n']).collect();
+        for (mechanism, word) in Mechanism::WORDS {
+            assert!(document.contains(&format!("| `{word}` | ")), "{mechanism:?}");
+            assert!(helped.contains(word), "{mechanism:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_of_some_parts_does_not_take_the_place_of_the_whole_one() {
+        let file = |paper: &str, without: &[Mechanism]| {
+            paper.parse::<Wanted>().unwrap().file(without).display().to_string()
+        };
+        assert_eq!(file("atc17", &[]), "atc17.html");
+        assert_eq!(file("systor13:fig10,fig9", &[]), "systor13-fig9-fig10.html");
+        let two = [Mechanism::Jitter, Mechanism::LookupLock];
+        assert_eq!(file("atc17:nvme", &two), "atc17-nvme-without-jitter-lookup-lock.html");
     }
 
     #[test]

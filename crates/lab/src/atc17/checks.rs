@@ -252,12 +252,14 @@ fn auto(results: &Results) -> Option<Found> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::paper::Wanted;
 
     #[test]
     fn without_runs_every_check_is_listed_and_none_holds() {
-        let none = Results::run(&[], 1, |_| std::ops::ControlFlow::Continue(()))
+        let none = Results::run(Wanted::new(&[], 1), |_| std::ops::ControlFlow::Continue(()))
             .expect("nothing to run")
-            .0;
+            .0
+            .with;
         let checks = all(&none);
         let ids: Vec<&str> = checks.iter().map(|check| check.id.as_str()).collect();
         let run = "hba scu scaling ideal single-io nvme fairness";

@@ -123,6 +123,7 @@ pub(super) struct Point {
     watched: bool,
     /// Measured for long.
     long: bool,
+    adapter: HostAdapterConfig,
 }
 
 impl Point {
@@ -133,7 +134,8 @@ impl Point {
         let marks = (plug_high, plug_low);
         let depth = drives * DEPTH;
         let (apart, watched, long) = (false, false, false);
-        Point { rig, drives, load, serving, chunk_kib: 4, marks, depth, apart, watched, long }
+        let (chunk_kib, adapter) = (4, rig.adapter());
+        Point { rig, drives, load, serving, chunk_kib, marks, depth, apart, watched, long, adapter }
     }
 
     pub(super) fn drives(self, drives: u32) -> Point {
@@ -167,6 +169,16 @@ impl Point {
     /// Measured for so long that drives can be compared.
     pub(super) fn long(self) -> Point {
         Point { long: true, ..self }
+    }
+
+    /// With a host adapter whose driver takes no lock around its table of commands.
+    pub(super) fn without_lookup_lock(self) -> Point {
+        Point { adapter: HostAdapterConfig { lookup_lock: false, ..self.adapter }, ..self }
+    }
+
+    /// Without the mid-layer's count of commands.
+    pub(super) fn without_host_busy(self) -> Point {
+        Point { adapter: HostAdapterConfig { host_busy: false, ..self.adapter }, ..self }
     }
 
     /// Whether it is measured for long.
@@ -240,7 +252,7 @@ impl Point {
             },
             worker_cpus: if has_workers { (1..=self.drives).collect() } else { Vec::new() },
             apart: self.apart,
-            adapter: self.rig.adapter(),
+            adapter: self.adapter,
             ..Service::default()
         }
     }

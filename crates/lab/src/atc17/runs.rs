@@ -9,7 +9,7 @@ use millrace_machine::Model;
 use super::Part;
 use super::rigs::{LOADS, Point, Rig};
 use crate::bench::BenchError;
-use crate::paper;
+use crate::paper::{self, Mechanism};
 use crate::sim::{Observed, run_observed};
 
 /// The ways of serving, in the order of legends and columns.
@@ -40,6 +40,9 @@ pub(super) fn swept(load: usize, (high, low): (u32, u32)) -> Point {
 impl paper::Point for Point {
     type Part = Part;
     type Seen = Observed;
+    const OWN: &'static [Mechanism] = &[Mechanism::LookupLock, Mechanism::HostBusy];
+    /// No single queue is run.
+    const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
     fn of(part: Part) -> Vec<Point> {
         let hba = loads(Rig::Hba);
@@ -79,6 +82,14 @@ impl paper::Point for Point {
         }
     }
 
+    fn without(self, mechanism: Mechanism) -> Point {
+        match mechanism {
+            Mechanism::LookupLock => self.without_lookup_lock(),
+            Mechanism::HostBusy => self.without_host_busy(),
+            _ => self,
+        }
+    }
+
     fn machine(&self) -> &'static str {
         self.rig.machine()
     }
@@ -112,5 +123,27 @@ impl Results {
     /// Rate of a point over that of the same row served otherwise.
     pub(super) fn gain(&self, point: Point, other: Serving) -> Option<f64> {
         Some(self.iops(point)? / self.iops(point.served(other))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paper::run_without;
+    use crate::sim::machine;
+
+    #[test]
+    fn what_commands_of_all_drives_write_holds_workers_back_and_not_one_submitter() {
+        let model = machine("e5-2620").expect("a known machine");
+        let gain = |serving, without: &[Mechanism]| {
+            let point = Point::on(Rig::Hba, LOADS[0], serving);
+            let iops =
+                |without| run_without(&point, &model, (1, without)).expect("it runs").row.iops;
+            iops(without) / iops(&[])
+        };
+        let lock = gain(Serving::PerDrive, &[Mechanism::LookupLock]);
+        let both = gain(Serving::PerDrive, &[Mechanism::LookupLock, Mechanism::HostBusy]);
+        let alone = gain(Serving::PerVolume, &[Mechanism::LookupLock]);
+        assert!(lock > 1.1 && both >= lock && alone < 1.1, "{lock} {both} {alone}");
     }
 }

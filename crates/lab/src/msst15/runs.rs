@@ -8,9 +8,9 @@ use millrace_machine::Model;
 use super::Part;
 use super::rigs::{Device, EFFECTS, LOADS, MODES, PROCESSES, Point, VARIANTS, Who};
 use crate::bench::BenchError;
-use crate::paper;
+use crate::paper::{self, Mechanism};
 use crate::sim::run_simulated;
-use crate::vm::{Seen, Served, VmCosts, run_vm};
+use crate::vm::{Effects, Seen, Served, VmCosts, run_vm};
 
 /// I/O threads of the guest with 4 vCPUs.
 pub(super) const THREADS: [u32; 4] = [1, 2, 3, 4];
@@ -35,6 +35,10 @@ fn modes(device: Device) -> Vec<Point> {
 impl paper::Point for Point {
     type Part = Part;
     type Seen = Seen;
+    const OWN: &'static [Mechanism] =
+        &[Mechanism::Preemption, Mechanism::Roaming, Mechanism::Bound];
+    /// No single queue is run.
+    const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
     fn of(part: Part) -> Vec<Point> {
         match part {
@@ -80,6 +84,16 @@ impl paper::Point for Point {
                 };
                 Device::ALL.into_iter().flat_map(of).collect()
             }
+        }
+    }
+
+    fn without(self, mechanism: Mechanism) -> Point {
+        let effects = self.effects;
+        match mechanism {
+            Mechanism::Preemption => self.with(Effects { preemption: false, ..effects }),
+            Mechanism::Roaming => self.with(Effects { roaming: false, ..effects }),
+            Mechanism::Bound => self.with(Effects { bound: false, ..effects }),
+            _ => self,
         }
     }
 
@@ -154,5 +168,26 @@ impl Results {
     pub(super) fn lock_wait_ns(&self, served: Served, processes: u32) -> Option<f64> {
         let point = Point::guest(Device::Null, LOADS[0], served, processes);
         self.at(point).map(|seen| seen.lock_wait_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paper::run_without;
+    use crate::sim::machine;
+
+    #[test]
+    fn holders_that_keep_their_cpu_and_hyper_threads_that_are_cores_do_more() {
+        let model = machine("miot").expect("a known machine");
+        let iops = |without: &[Mechanism]| {
+            let point = Point::guest(Device::Null, LOADS[0], super::super::rigs::BASELINE, 8);
+            run_without(&point, &model, (1, without)).expect("it runs").iops
+        };
+        let all = iops(&[]);
+        for mechanism in [Mechanism::Preemption, Mechanism::Sharing] {
+            let without = iops(&[mechanism]);
+            assert!(without > 1.01 * all, "{mechanism:?}: {without} {all}");
+        }
     }
 }

@@ -151,7 +151,7 @@ fn effects(results: &Results, device: Device) -> DataTable {
         let base = seen(MODES[0].1);
         let wait = base.map_or_else(String::new, |seen| format!("{:.0}", seen.lock_wait_ns));
         let lost = base.map_or_else(String::new, |seen| seen.locks.lost.to_string());
-        let head = [format!("{count}"), name.to_owned()];
+        let head = [name.to_owned(), count.to_string()];
         head.into_iter().chain(shown).chain(over).chain([wait, lost]).collect()
     };
     let rows = EFFECT_PROCESSES.into_iter().flat_map(|count| EFFECTS.map(|one| row(count, one)));
@@ -161,8 +161,8 @@ fn effects(results: &Results, device: Device) -> DataTable {
          at a time. Last two: waiting for the queue's lock in baseline, ns an I/O, and how often in \
          the run who held it, or whose turn it was, had no CPU for longer than 100 us.",
         [
-            "processes",
             "without",
+            "processes",
             "baseline",
             "mq",
             "miot",

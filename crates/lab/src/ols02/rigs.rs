@@ -76,8 +76,6 @@ pub(super) enum Load {
 /// What is taken out of the model, to see what hangs on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Without {
-    /// Nothing.
-    Nothing,
     /// The copies of bounces; their pages stay.
     Copies,
     /// All that the adapters' drivers and the bottom half charge.
@@ -104,21 +102,35 @@ impl Without {
     ];
 }
 
+/// What a row is run without; a bit for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct LeftOut(u8);
+
+impl LeftOut {
+    fn and(self, without: Without) -> LeftOut {
+        LeftOut(self.0 | 1 << without as u8)
+    }
+
+    fn has(self, without: Without) -> bool {
+        self.0 & 1 << without as u8 != 0
+    }
+}
+
 /// One row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) step: Step,
     pub(super) load: Load,
-    pub(super) without: Without,
+    left_out: LeftOut,
 }
 
 impl Case {
     pub(super) fn new(step: Step, load: Load) -> Case {
-        Case { step, load, without: Without::Nothing }
+        Case { step, load, left_out: LeftOut::default() }
     }
 
-    pub(super) fn without(self, without: Without) -> Case {
-        Case { without, ..self }
+    pub(super) fn but(self, without: Without) -> Case {
+        Case { left_out: self.left_out.and(without), ..self }
     }
 
     /// In words.
@@ -128,8 +140,8 @@ impl Case {
             Load::DmReadv => "DM, readv",
             Load::Dsw { .. } => "DSW",
         };
-        let without = Without::ALL.iter().find(|(without, _)| *without == self.without);
-        let without = without.map_or(String::new(), |(_, what)| format!(", without {what}"));
+        let left_out = Without::ALL.iter().filter(|(without, _)| self.left_out.has(*without));
+        let without = left_out.map(|(_, what)| format!(", without {what}")).collect::<String>();
         format!("{load}, {}{without}", self.step.name())
     }
 
@@ -138,12 +150,13 @@ impl Case {
         if matches!(self.load, Load::Dsw { .. }) { 6 } else { 4 }
     }
 
-    fn drives(&self) -> Vec<Spec> {
-        let command = if self.without == Without::CommandTime { "0" } else { "150us" };
-        let rate = if self.without == Without::Bandwidth { "0" } else { "60m" };
-        // A name for each point: controllers of one name are one, and points run side by side.
-        let mark =
-            format!("{:?}", self).chars().filter(char::is_ascii_alphanumeric).collect::<String>();
+    fn drives(&self, machine: &str) -> Vec<Spec> {
+        let command = if self.left_out.has(Without::CommandTime) { "0" } else { "150us" };
+        let rate = if self.left_out.has(Without::Bandwidth) { "0" } else { "60m" };
+        // A name for each point on each machine: controllers of one name are one, and points run
+        // side by side.
+        let mark = format!("{self:?}{machine}");
+        let mark: String = mark.chars().filter(char::is_ascii_alphanumeric).collect();
         let drive = |number: u32| {
             let adapter = number % self.adapters();
             let text = format!(
@@ -152,16 +165,17 @@ impl Case {
             );
             text.parse().expect("a preset and keys of the model")
         };
-        let count = if self.without == Without::Crowd { 7 } else { self.adapters() * DISKS };
+        let count = if self.left_out.has(Without::Crowd) { 7 } else { self.adapters() * DISKS };
         (0..count).map(drive).collect()
     }
 
     fn history(&self) -> History {
         let (step, readv) = (self.step, self.load != Load::Dm);
         let whole = self.step == Step::Sbirv || !readv;
-        let adapters = match (step, self.without) {
-            (_, Without::Kernel) => None,
-            (Step::Linux25, _) | (_, Without::DriverLock) => Some(LockScope::Adapter),
+        let adapters = match step {
+            _ if self.left_out.has(Without::Kernel) => None,
+            _ if self.left_out.has(Without::DriverLock) => Some(LockScope::Adapter),
+            Step::Linux25 => Some(LockScope::Adapter),
             _ => Some(LockScope::Global),
         };
         History {
@@ -173,7 +187,7 @@ impl Case {
             iovecs: readv.then_some(IOVECS),
             readv: if whole { Readv::Whole } else { Readv::Serial },
             bounce: step == Step::Baseline,
-            without_copies: self.without == Without::Copies,
+            without_copies: self.left_out.has(Without::Copies),
             descriptor_bytes: if step.has_at_least(Step::Sbir) { 608 } else { 8_792 },
             request_lock: match step {
                 Step::Baseline | Step::Sb => LockScope::Global,
@@ -186,9 +200,9 @@ impl Case {
         }
     }
 
-    /// What the simulator runs.
-    pub(super) fn plan(&self, seed: u64) -> SimPlan {
-        let drives = self.drives();
+    /// What the simulator runs on a machine of this name.
+    pub(super) fn plan(&self, machine: &str, seed: u64) -> SimPlan {
+        let drives = self.drives(machine);
         let jobs = drives.len() as u32;
         SimPlan {
             drives,

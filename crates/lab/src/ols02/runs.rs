@@ -8,7 +8,7 @@ use millrace_machine::Model;
 use super::Part;
 use super::rigs::{Case, Load, MACHINE, Step, Without};
 use crate::bench::BenchError;
-use crate::paper;
+use crate::paper::{self, Mechanism};
 use crate::row::LockLine;
 use crate::sim::{Observed, Spent, run_observed};
 
@@ -21,17 +21,16 @@ pub(super) const DSW: [Step; 5] = [Step::Baseline, Step::Sb, Step::Sbi, Step::Sb
 
 /// What is run without each mechanism.
 pub(super) fn ablated(without: Without) -> Vec<Case> {
-    let dm = |step| Case::new(step, Load::Dm).without(without);
+    let dm = |step| Case::new(step, Load::Dm).but(without);
     match without {
-        Without::Nothing => Vec::new(),
         Without::Copies => vec![dm(Step::Baseline)],
         Without::Kernel | Without::Crowd => DM.map(dm).to_vec(),
         Without::DriverLock => {
-            let readv = Case::new(Step::Sbir, Load::DmReadv).without(without);
+            let readv = Case::new(Step::Sbir, Load::DmReadv).but(without);
             vec![dm(Step::Sbi), readv]
         }
         Without::CommandTime => {
-            vec![dm(Step::Sbir), Case::new(Step::Sbir, Load::DmReadv).without(without)]
+            vec![dm(Step::Sbir), Case::new(Step::Sbir, Load::DmReadv).but(without)]
         }
         Without::Bandwidth => vec![dm(Step::Sb), dm(Step::Sbi), dm(Step::Sbir)],
     }
@@ -40,6 +39,14 @@ pub(super) fn ablated(without: Without) -> Vec<Case> {
 impl paper::Point for Case {
     type Part = Part;
     type Seen = Observed;
+    const OWN: &'static [Mechanism] = &[
+        Mechanism::Copies,
+        Mechanism::Kernel,
+        Mechanism::DriverLock,
+        Mechanism::AdapterCommand,
+        Mechanism::AdapterBandwidth,
+        Mechanism::Crowd,
+    ];
 
     fn of(part: Part) -> Vec<Case> {
         match part {
@@ -51,6 +58,18 @@ impl paper::Point for Case {
             }
             // On this machine.
             Part::Calls | Part::Native => Vec::new(),
+        }
+    }
+
+    fn without(self, mechanism: Mechanism) -> Case {
+        match mechanism {
+            Mechanism::Copies => self.but(Without::Copies),
+            Mechanism::Kernel => self.but(Without::Kernel),
+            Mechanism::DriverLock => self.but(Without::DriverLock),
+            Mechanism::AdapterCommand => self.but(Without::CommandTime),
+            Mechanism::AdapterBandwidth => self.but(Without::Bandwidth),
+            Mechanism::Crowd => self.but(Without::Crowd),
+            _ => self,
         }
     }
 
@@ -71,7 +90,7 @@ impl paper::Point for Case {
     }
 
     fn run(&self, model: &Model, seed: u64) -> Result<Observed, BenchError> {
-        run_observed(model, &self.plan(seed))
+        run_observed(model, &self.plan(&model.name, seed))
     }
 
     fn events(seen: &Observed) -> u64 {
@@ -123,5 +142,32 @@ impl Results {
     /// What a row says of a step under a load.
     pub(super) fn shown(&self, step: Step, load: Load) -> Option<Shown> {
         self.at(Case::new(step, load)).map(shown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paper::run_without;
+    use crate::sim::machine;
+
+    #[test]
+    fn copies_take_time_of_the_bottom_half_and_adapters_bound_the_rate() {
+        let model = machine(MACHINE).expect("a known machine");
+        let seen = |step, without: &[Mechanism]| {
+            let case = Case::new(step, Load::Dm);
+            shown(&run_without(&case, &model, (1, without)).expect("it runs"))
+        };
+        let case = Case::new(Step::Baseline, Load::Dm);
+        let idle = |without| seen(Step::Baseline, without).idle;
+        assert!(idle(&[Mechanism::Copies]) > idle(&[]) + 0.03);
+        let rate = |without| seen(Step::Sbir, without).mb_per_s;
+        assert!(rate(&[Mechanism::AdapterBandwidth]) > 2.0 * rate(&[]));
+        for mechanism in <Case as paper::Point>::OWN {
+            let other = paper::Point::without(case, *mechanism);
+            assert!(other != case && other.in_words().contains(", without "), "{mechanism:?}");
+        }
+        let both = case.but(Without::Copies).but(Without::Crowd);
+        assert!(both != case.but(Without::Copies) && both != case.but(Without::Crowd));
     }
 }

@@ -10,6 +10,7 @@ use super::plot;
 use super::scale::{percent_off, short};
 use super::{
     Check, CheckKind, DataTable, Figure, Holds, MachineTable, Page, Panel, SeriesKind, Unit,
+    Without,
 };
 
 const STYLE: &str = include_str!("../../assets/page.css");
@@ -28,6 +29,9 @@ pub(super) fn page(page: &Page, maps: &[HeatMap]) -> String {
     );
     for paragraph in &page.intro {
         html += &format!("<p class=\"intro\">{}</p>\n", escape(paragraph));
+    }
+    for remark in &page.remarks {
+        html += &format!("<p class=\"remark\">{}</p>\n", escape(remark));
     }
     html += &facts(&page.facts);
     html += &contents(page, maps);
@@ -118,10 +122,33 @@ fn check(check: &Check, [theirs, ours]: [&str; 2]) -> String {
          </tr>\n",
         check.holds.name()
     );
+    html += &check.without.as_ref().map_or_else(String::new, |without| second_run(without, ours));
     if !note.is_empty() {
         html += &format!("<tr class=\"note\"><td colspan=\"6\">{note}</td></tr>\n");
     }
     html
+}
+
+/// The row of what a check found without some mechanisms, below its own.
+fn second_run(without: &Without, ours: &str) -> String {
+    let class = match without.holds {
+        Holds::Yes => "yes",
+        Holds::No => "no",
+        Holds::NotYet => return String::new(),
+    };
+    let change = without.change.map_or_else(String::new, |change| {
+        format!(" <span class=\"change\">{} against the above</span>", percent_off(change))
+    });
+    let off = without.deviation.map_or_else(String::new, percent_off);
+    format!(
+        "<tr class=\"second\"><th scope=\"row\">without</th><td colspan=\"2\" \
+         data-label=\"without\">{}</td><td data-label=\"{ours}\">{}{change}</td><td class=\"number\" \
+         data-label=\"deviation\">{off}</td><td class=\"verdict\" data-label=\"verdict\"><span \
+         class=\"badge {class}\">{}</span></td></tr>\n",
+        escape(&without.mechanisms.replace(',', ", ")),
+        escape(&without.ours.text),
+        without.holds.name()
+    )
 }
 
 fn figure(figure: &Figure) -> String {

@@ -123,6 +123,7 @@ fn class(kind: SeriesKind) -> &'static str {
         SeriesKind::Ours => "ours",
         SeriesKind::Paper => "paper",
         SeriesKind::Prediction => "prediction",
+        SeriesKind::Without => "without",
     }
 }
 

@@ -26,6 +26,7 @@ fn page_of(text: &str) -> Page {
         against: Against::Paper,
         title: next(),
         intro: vec![next()],
+        remarks: vec![next()],
         facts: vec![(next(), next())],
         checks: vec![check.with_note(next())],
         figures: vec![Figure { id: next(), title: next(), caption: next(), panels: vec![panel] }],
@@ -49,7 +50,7 @@ fn every_text_of_the_page_is_there_and_escaped() {
     let html = page_of("<i a=\"x\" b='y'>&").html();
     assert!(!html.contains("<i "), "an element came through");
     assert!(!html.contains("\"x\"") && !html.contains("'y'"), "a quote came through");
-    for number in 1..=30 {
+    for number in 1..=31 {
         let text = format!("&lt;i a=&quot;x&quot; b=&#39;y&#39;&gt;&amp;{number}");
         // Ids of figures and tables are only ever links.
         let link = format!("-i-a--x--b--y---{number}");
@@ -180,4 +181,35 @@ fn tally_counts_inputs_apart() {
     ];
     let tally = Page { checks, ..Page::default() }.tally();
     assert_eq!(tally, Tally { hold: 1, fail: 1, missing: 1, inputs: 1 });
+}
+
+#[test]
+fn a_check_shows_what_a_second_run_found_and_no_word_of_a_table_breaks() {
+    let mut page = page_of("x");
+    page.checks[0].without = Some(Without {
+        mechanisms: "near,jitter".into(),
+        ours: Quantity::new("found <less>", [7e5]),
+        change: Some(-0.3),
+        deviation: Some(-0.3),
+        holds: Holds::No,
+    });
+    let ten = |text: &str| (0..13).map(|at| format!("{text}{at}")).collect::<Vec<_>>();
+    let head = ten("interrupted-");
+    let rows = vec![ten("value-"), vec!["only a name".into()]];
+    page.tables = vec![DataTable::new(("t", "t"), "", head.clone(), rows.clone())];
+    let (text, html) = (page.text(), page.html());
+    let row =
+        "   without  near, jitter: found <less> (-30 % against ours); does not hold, -30 % off";
+    assert!(text.lines().any(|line| line == row), "{text}");
+    assert!(html.contains("found &lt;less&gt; <span class=\"change\">-30 % against the above"));
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    for word in head.iter().chain(&rows[0]) {
+        assert!(text.split_whitespace().any(|shown| shown == word), "{word}: {text}");
+    }
+    // The first column stands in front of each part.
+    assert!(text.matches("only a name").count() > 1, "{text}");
+    let json: serde_json::Value = serde_json::from_str(&page.json()).unwrap();
+    let without = &json["checks"][0]["without"];
+    assert_eq!((&without["mechanisms"], &without["holds"]), (&"near,jitter".into(), &false.into()));
+    assert_eq!(without["ours"]["numbers"][0], 7e5);
 }

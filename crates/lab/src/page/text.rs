@@ -1,23 +1,21 @@
 //! A page as text for a terminal: x down, series across, then the checks.
 //!
 //! Called by `Page::text`. No line is longer than `WIDTH`: figures with many series are several
-//! tables, sentences wrap. Lines have no blanks at the end. All numbers of a panel have one unit,
-//! which stands above them.
+//! tables, and so are tables with many columns; words never break, sentences wrap. Lines have no
+//! blanks at the end. All numbers of a panel have one unit, which stands above them.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 
 use super::html::rows;
 use super::scale::{percent_off, short};
-use super::{Check, Figure, Page, Panel, Unit};
+use super::{Check, DataTable, Figure, Holds, Page, Panel, Unit};
 
 /// The whole page.
 pub(super) fn page(page: &Page) -> String {
-    let mut blocks = Vec::new();
+    let mut blocks: Vec<String> = page.remarks.iter().map(|remark| wrapped(remark, 0)).collect();
     page.figures.iter().for_each(|item| figure(&mut blocks, item));
     for table in &page.tables {
-        let heads = table.head.iter().map(String::as_str).collect();
-        let rows = grid(heads, &table.rows, 1, Fit::Within);
-        blocks.push(format!("{}\n{rows}", wrapped(&table.title, 0)));
+        blocks.push(format!("{}\n{}", wrapped(&table.title, 0), data_table(table)));
     }
     if !page.checks.is_empty() {
         blocks.push(checks(page));
@@ -97,28 +95,69 @@ fn numbers(panel: &Panel, unit: &PanelUnit) -> String {
     tables.join("\n\n")
 }
 
+/// A table whose cells break at blanks only: several, each with the first column, where its columns
+/// do not fit side by side even so.
+fn data_table(table: &DataTable) -> String {
+    let columns = table.head.len();
+    let least: Vec<usize> = (0..columns).map(|column| least_width(table, column)).collect();
+    let (mut tables, mut from) = (Vec::new(), 1);
+    loop {
+        let fits = |to: &usize| least[0] + least[from..*to].iter().sum::<usize>() <= WIDTH.into();
+        let to = (from + 1..=columns).rev().find(fits).unwrap_or(columns.min(from + 1));
+        let of = |cells: &[String]| -> Vec<String> {
+            let rest = cells.get(from..to.min(cells.len())).unwrap_or_default();
+            cells.iter().take(1).chain(rest).cloned().collect()
+        };
+        let (heads, rows) = (of(&table.head), table.rows.iter().map(|row| of(row)));
+        let heads = heads.iter().map(String::as_str).collect();
+        tables.push(grid(heads, &rows.collect::<Vec<_>>(), 1, Fit::Within));
+        from = to;
+        if from >= columns {
+            return tables.join("\n\n");
+        }
+    }
+}
+
+/// Most characters that a first column has before it breaks.
+const FIRST_MOST: usize = 42;
+
+/// Characters that a column of a table needs with the blanks beside it: its longest word, and for
+/// the first column its longest cell within bounds.
+fn least_width(table: &DataTable, column: usize) -> usize {
+    let cells = table.rows.iter().filter_map(|row| row.get(column));
+    let texts = cells.chain([&table.head[column]]);
+    let length = |text: &str| text.chars().count();
+    let word = |text: &String| text.split(' ').map(length).max().unwrap_or(0);
+    let longest = texts.clone().map(word).max().unwrap_or(0);
+    let whole = texts.map(|text| length(text)).max().unwrap_or(0);
+    2 + if column == 0 { longest.max(whole.min(FIRST_MOST)) } else { longest }
+}
+
 /// Characters of the longest line.
 fn longest(text: &str) -> usize {
     text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
 }
 
+/// The checks, each with its verdict first, then both sides, what a second run found, and why.
+/// Those that nothing was run for are named together by what they need.
 fn checks(page: &Page) -> String {
-    let [theirs, ours] = page.against.heads();
-    let heads = vec!["check", "kind", theirs, ours, "deviation", "verdict"];
-    let row = |check: &Check| {
-        vec![
-            check.id.clone(),
-            check.kind.name().to_owned(),
-            check.paper.text.clone(),
-            check.ours.text.clone(),
-            check.deviation.map_or_else(String::new, percent_off),
-            check.holds.name().to_owned(),
-        ]
-    };
-    let rows: Vec<Vec<String>> = page.checks.iter().map(row).collect();
-    let mut text = format!("checks\n{}", grid(heads, &rows, 6, Fit::Within));
-    for check in page.checks.iter().filter(|check| !check.note.is_empty()) {
-        text += &format!("\n{}", wrapped(&format!("{}: {}", check.id, check.note), 2));
+    let there = |check: &&Check| check.holds != Holds::NotYet;
+    let heads = page.against.heads();
+    let blocks: Vec<String> =
+        page.checks.iter().filter(there).map(|one| check(one, heads)).collect();
+    let mut text = blocks.join("\n");
+    text = format!("checks\n{text}");
+    let mut missing: Vec<(&str, Vec<&str>)> = Vec::new();
+    for check in page.checks.iter().filter(|check| check.holds == Holds::NotYet) {
+        match missing.iter_mut().find(|(note, _)| *note == check.note) {
+            Some((_, ids)) => ids.push(&check.id),
+            None => missing.push((&check.note, vec![&check.id])),
+        }
+    }
+    for (note, ids) in missing {
+        let why = if note.is_empty() { String::new() } else { format!(" ({note})") };
+        let words = format!("{}{why}: {}", Holds::NotYet.name(), ids.join(", "));
+        text += &format!("\n{}", wrapped(&words, 2));
     }
     let tally = page.tally();
     text += &format!(
@@ -126,6 +165,58 @@ fn checks(page: &Page) -> String {
         tally.hold, tally.fail, tally.missing, tally.inputs
     );
     text
+}
+
+fn check(check: &Check, [theirs, ours]: [&str; 2]) -> String {
+    let off = |off: Option<f64>| {
+        off.map_or_else(String::new, |off| format!(", {} off", percent_off(off)))
+    };
+    let head = format!(
+        " {:<23}{}{} ({})",
+        check.id,
+        check.holds.name(),
+        off(check.deviation),
+        check.kind.name()
+    );
+    let mut lines = vec![head];
+    let mut say = |label: &str, text: &str| {
+        if !text.is_empty() {
+            lines.push(wrapped_under(&format!("   {label:<9}"), text));
+        }
+    };
+    say(theirs, &check.paper.text);
+    say(ours, &check.ours.text);
+    if let Some(without) = check.without.as_ref().filter(|one| one.holds != Holds::NotYet) {
+        let change = without.change.map_or_else(String::new, |change| {
+            format!(" ({} against {ours})", percent_off(change))
+        });
+        let (text, verdict) = (&without.ours.text, without.holds.name());
+        let words = format!(
+            "{}: {text}{change}; {verdict}{}",
+            without.mechanisms.replace(',', ", "),
+            off(without.deviation)
+        );
+        say("without", &words);
+    }
+    say("note", &check.note);
+    lines.join("\n")
+}
+
+/// Words behind a label, in lines of at most `WIDTH` characters that begin below the first word.
+fn wrapped_under(label: &str, text: &str) -> String {
+    let indent = label.chars().count();
+    let width = usize::from(WIDTH) - indent;
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    format!("{label}{}", lines.join(&format!("\n{:indent$}", "")))
 }
 
 /// Columns of the terminal that a page is written for.
@@ -163,10 +254,20 @@ fn grid(heads: Vec<&str>, rows: &[Vec<String>], numbers_from: usize, fit: Fit) -
     if fit == Fit::Within {
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
     }
-    table.set_header(heads);
+    table.set_header(heads.clone());
     rows.iter().for_each(|row| {
         table.add_row(row);
     });
+    if fit == Fit::Within {
+        for (number, column) in table.column_iter_mut().enumerate() {
+            let cells = || rows.iter().filter_map(|row| row.get(number)).map(String::as_str);
+            let words = cells().chain([heads[number]]).flat_map(str::split_whitespace);
+            let longest = words.map(|word| word.chars().count()).max().unwrap_or(0);
+            // Blanks on both sides are part of the width.
+            let least = u16::try_from(longest + 2).unwrap_or(WIDTH).min(WIDTH / 2);
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
+        }
+    }
     for column in table.column_iter_mut().skip(numbers_from) {
         column.set_cell_alignment(CellAlignment::Right);
     }

@@ -214,18 +214,19 @@ mod tests {
     use super::super::{Part, schedulers};
     use super::*;
     use crate::page::Holds;
+    use crate::paper::Wanted;
 
     #[test]
     fn without_runs_every_check_is_listed_and_none_holds() {
-        let run = Results::run(&[], 1, |_| ControlFlow::Continue(()));
-        let checks = all(&run.expect("nothing to run").0);
+        let run = Results::run(Wanted::new(&[], 1), |_| ControlFlow::Continue(()));
+        let checks = all(&run.expect("nothing to run").0.with);
         assert_eq!(checks.len(), RULES.len());
         assert!(checks.iter().all(|check| check.holds == Holds::NotYet));
     }
 
     #[test]
     fn a_part_that_was_run_has_its_checks_judged_and_shown_as_expected_and_found() {
-        let run = schedulers(&[Part::Disk], 1, |_| ControlFlow::Continue(()));
+        let run = schedulers(Wanted::new(&[Part::Disk], 1), |_| ControlFlow::Continue(()));
         let (page, parts) = run.expect("it runs");
         let judged = page.checks.iter().filter(|check| check.holds != Holds::NotYet);
         assert_eq!(judged.map(|check| check.id.as_str()).collect::<Vec<_>>(), ["disk.sorted"]);

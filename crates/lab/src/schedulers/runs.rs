@@ -10,7 +10,7 @@ use super::Part;
 use super::points::{Grouping, Point, Present, Rig};
 use crate::bench::BenchError;
 use crate::contend::{ClientRow, Contest, contend_simulated};
-use crate::paper;
+use crate::paper::{self, Mechanism};
 
 /// Cores of the part `scaling`.
 pub(super) const CORES: [u32; 5] = [1, 8, 32, 64, 128];
@@ -46,6 +46,8 @@ fn each(point: impl Fn(Rig, SchedulerKind) -> Point) -> Vec<Point> {
 impl paper::Point for Point {
     type Part = Part;
     type Seen = Contest;
+    /// No single queue is run.
+    const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
     fn of(part: Part) -> Vec<Point> {
         let none = SchedulerKind::None;

@@ -418,6 +418,7 @@ fn max_latency(results: &Results) -> Option<Found> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::paper::Wanted;
 
     #[test]
     fn a_straight_line_is_straight_and_a_hill_is_not() {
@@ -428,9 +429,10 @@ mod tests {
 
     #[test]
     fn without_runs_every_check_is_listed_and_none_holds() {
-        let none = Results::run(&[], 1, |_| std::ops::ControlFlow::Continue(()))
+        let none = Results::run(Wanted::new(&[], 1), |_| std::ops::ControlFlow::Continue(()))
             .expect("nothing to run")
-            .0;
+            .0
+            .with;
         let checks = all(&none);
         assert_eq!(checks.len(), 15);
         assert!(checks.iter().all(|check| check.holds == crate::page::Holds::NotYet));

@@ -57,10 +57,17 @@ pub(crate) fn run_vm(model: &Model, costs: &VmCosts, plan: &VmPlan) -> Result<Se
 /// The machine without what the plan leaves off.
 fn with_effects(model: &Model, plan: &VmPlan) -> Model {
     let mut model = model.clone();
-    if let (false, Some(threads)) = (plan.effects.sharing, &mut model.hyper_threads) {
-        threads.gain.factor = f64::from(threads.per_core);
+    if !plan.effects.sharing {
+        share_nothing(&mut model);
     }
     model
+}
+
+/// Lets each hyper-thread of a machine do what a core does.
+pub(crate) fn share_nothing(model: &mut Model) {
+    if let Some(threads) = &mut model.hyper_threads {
+        threads.gain.factor = f64::from(threads.per_core);
+    }
 }
 
 /// Starts all threads of a virtual machine and waits for their end.

@@ -157,13 +157,15 @@ pub(super) struct Access {
 #[derive(Debug)]
 pub(super) struct Caches {
     pub(super) fabric: Fabric,
+    /// Whether a line goes to one CPU at a time.
+    pub(super) queueing: bool,
     prices: LinePrices,
 }
 
 impl Caches {
     pub(super) fn new(model: &Model) -> Self {
         let prices = LinePrices::new(&model.cache, &model.cpu);
-        Caches { fabric: Fabric::new(model), prices }
+        Caches { fabric: Fabric::new(model), queueing: model.cache.queueing, prices }
     }
 
     /// A CPU reads a line: when it has it.
@@ -266,7 +268,8 @@ impl Caches {
             (None, Wanted::Atomic) => self.prices.memory * lines + self.prices.locked,
             (None, _) => self.prices.memory * lines,
         };
-        let end_ps = now_ps.max(line.busy_until_ps.load(Relaxed)) + takes_ps;
+        let free_ps = if self.queueing { line.busy_until_ps.load(Relaxed) } else { 0 };
+        let end_ps = now_ps.max(free_ps) + takes_ps;
         line.busy_until_ps.store(end_ps, Relaxed);
         end_ps
     }

@@ -144,7 +144,7 @@ impl World {
         let has = use_ == Use::Read && line.is_shared_by(cpu) || !ahead && line.is_only_in(cpu);
         // Destructors of a thread that panics run to their end without the others.
         let waits = ahead || line.busy_until_ps() > self.scheduler.now_ps;
-        waits && !has && !std::thread::panicking()
+        waits && !has && self.caches.queueing && !std::thread::panicking()
     }
 
     /// The running CPU waits for a line; the first one that does looks when its transfer ends.

@@ -72,6 +72,12 @@ impl CacheCosts {
     pub fn in_order() -> Turns {
         Turns { turns: 0, origin: Cow::Borrowed("not given") }
     }
+
+    /// As real machines are; no file can say otherwise.
+    #[cfg(feature = "serde")]
+    fn one_at_a_time() -> bool {
+        true
+    }
 }
 
 impl Cost {
@@ -176,6 +182,10 @@ pub struct CacheCosts {
     /// before it must leave; 0 unless given: it goes in order of request.
     #[cfg_attr(feature = "serde", serde(default = "CacheCosts::in_order"))]
     pub near: Turns,
+    /// Whether CPUs that want a line at once get it one after the other, as on every real machine.
+    /// Without it each gets the line as fast as if it alone wanted it: to see what hangs on that.
+    #[cfg_attr(feature = "serde", serde(skip, default = "CacheCosts::one_at_a_time"))]
+    pub queueing: bool,
 }
 
 /// Costs of instructions.
@@ -316,6 +326,7 @@ impl Model {
                 board_link: rate(6.0),
                 spinner: share(0.5),
                 near: CacheCosts::in_order(),
+                queueing: true,
             },
             cpu: CpuCosts {
                 locked: cost(8.0),

@@ -257,3 +257,26 @@ fn a_line_that_many_want_goes_to_the_near_first_as_often_as_the_model_says() {
     assert!((900..=2_400).contains(&in_order), "{in_order}");
     assert!((300..=500).contains(&near), "{near}");
 }
+
+#[test]
+fn without_queueing_those_that_want_a_line_do_not_wait_for_each_other() {
+    let took_ns = |queueing| {
+        let mut model = exact(1, 8);
+        model.cache.queueing = queueing;
+        let report = run(&model, || {
+            let word = Arc::new(SimWord::new(0));
+            let start = |cpu| {
+                let word = Arc::clone(&word);
+                spawn("adder", cpu, move || {
+                    (0..400).for_each(|_| _ = word.fetch_add(1, Order::Relaxed));
+                })
+            };
+            let threads: Vec<_> = [1, 2, 3, 4, 5, 6].map(start).into_iter().collect();
+            threads.into_iter().for_each(|thread| assert!(thread.join()));
+            assert_eq!(word.load(Order::Relaxed), 2_400, "each addition counts all the same");
+        });
+        report.elapsed_ns()
+    };
+    let [with, without] = [true, false].map(took_ns);
+    assert!(with > 4 * without, "six wait for each other: {with}, {without}");
+}
