@@ -2,9 +2,10 @@
 //!
 //! `machines` names the machines, `interface` models how programs submit, `irq` and `poller` who
 //! takes interrupts, `host_adapter` what drives behind a SCSI host shared, `history` how Linux 2.4
-//! did raw I/O, `bounce` a drive whose data it copied, `window` says which part of a run counts, `job` and `raw` are submitters, `workers`
-//! serve drives, `tags` looks at tags meanwhile, `run` is a row, `rows` are many. Everything below
-//! a job is the production code of the block layer and the drives. Called by the binary's verbs.
+//! did raw I/O, `bounce` a drive whose data it copied, `window` says which part of a run counts,
+//! `job` and `raw` are submitters, `workers` serve drives, `tags` looks at tags meanwhile, `run` is
+//! a row, `rows` are many. Everything below a job is the production code of the block layer and the
+//! drives. Called by the binary's verbs.
 
 mod bounce;
 mod history;

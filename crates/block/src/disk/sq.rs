@@ -98,8 +98,8 @@ fn unplug<M: Machine>(visit: &mut Visit<'_, M>) {
     visit.kick();
 }
 
-/// When a bio of a batch that began at `batch_ns` gets its request: behind waits for the lock, where
-/// times are taken for every I/O.
+/// When a bio of a batch that began at `batch_ns` gets its request: behind its wait for the lock,
+/// where times are taken for every I/O.
 #[inline]
 fn stamp<M: Machine>(visit: &Visit<'_, M>, batch_ns: u64) -> u64 {
     if visit.run.stamp == Stamp::Io { M::now() } else { batch_ns }
