@@ -15,7 +15,7 @@ mod scale;
 mod text;
 
 pub use heat::{HeatMap, HeatPanel};
-pub use machines::{Constant, MachineTable, Source, sources};
+pub use machines::{Constant, MachineTable, ORIGINS, Source, sources};
 use serde::{Serialize, Serializer};
 
 /// How a check counts.

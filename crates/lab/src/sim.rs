@@ -38,6 +38,7 @@ pub(crate) use history::KernelCosts;
 pub use history::{History, LockScope, Readv, Spent};
 pub use host_adapter::HostAdapterConfig;
 pub use interface::{Host, InterfaceKind};
+pub(crate) use machines::check_origins;
 pub use machines::{MachineError, machine, machine_names};
 pub(crate) use poller::PollerDriver;
 pub use rows::run_rows;

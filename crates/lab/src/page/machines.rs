@@ -26,22 +26,36 @@ pub enum Source {
     Input,
     /// `not used:`: nothing depends on it.
     Unused,
-    /// `assumption:`, or anything else.
+    /// `assumption:`, or nothing said.
     Assumption,
 }
 
+/// The words that an origin may begin with, before a colon.
+pub const ORIGINS: [&str; 5] = ["published", "counted", "input", "assumption", "not used"];
+
+impl Source {
+    /// By an origin's first words; none if they are not of [`ORIGINS`].
+    #[must_use]
+    pub fn of(origin: &str) -> Option<Source> {
+        // Part of it from memory is all of it from memory.
+        let is_looked_up = origin.contains("looked up") && !origin.contains("from memory");
+        match origin.split_once(':')?.0.trim() {
+            "counted" => Some(Source::Published),
+            "published" if is_looked_up => Some(Source::Published),
+            "published" => Some(Source::Cited),
+            "input" => Some(Source::Input),
+            "not used" => Some(Source::Unused),
+            "assumption" => Some(Source::Assumption),
+            _ => None,
+        }
+    }
+}
+
 impl Constant {
-    /// Where it comes from.
+    /// Where it comes from; an assumption if it does not say.
     #[must_use]
     pub fn source(&self) -> Source {
-        match self.origin.split(':').next().map(str::trim) {
-            Some("counted") => Source::Published,
-            Some("published") if self.origin.contains("looked up") => Source::Published,
-            Some("published") => Source::Cited,
-            Some("input") => Source::Input,
-            Some("not used") => Source::Unused,
-            _ => Source::Assumption,
-        }
+        Source::of(&self.origin).unwrap_or(Source::Assumption)
     }
 }
 

@@ -8,6 +8,8 @@ use std::path::Path;
 use millrace_drives::nearest;
 use millrace_machine::Model;
 
+use crate::page::{ORIGINS, Source};
+
 /// Names and files.
 const MACHINES: [(&str, &str); 10] = [
     ("i7-3930k", include_str!("../../machines/i7-3930k.toml")),
@@ -85,12 +87,39 @@ fn hint(name: &str) -> String {
 fn parse(name: &str, text: &str) -> Result<Model, MachineError> {
     let invalid = |text: String| MachineError::Invalid { name: name.into(), text };
     let model: Model = toml::from_str(text).map_err(|error| invalid(error.to_string()))?;
+    check_origins(text).map_err(invalid)?;
     model.validate().map_err(|error| invalid(error.to_string()))?;
     Ok(model)
 }
 
+/// Checks that each origin of a file of constants begins with a word that pages count.
+///
+/// # Errors
+/// The first key whose origin does not, and the words.
+pub(crate) fn check_origins(text: &str) -> Result<(), String> {
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
+    check_table(&table, "")
+}
+
+fn check_table(table: &toml::Table, place: &str) -> Result<(), String> {
+    for (name, value) in table {
+        let key = if place.is_empty() { name.clone() } else { format!("{place}.{name}") };
+        match value {
+            toml::Value::Table(inner) => check_table(inner, &key)?,
+            toml::Value::String(origin) if name == "origin" && Source::of(origin).is_none() => {
+                let words = ORIGINS.map(|word| format!("{word}:")).join(", ");
+                return Err(format!("{key} = {origin:?}: begin it with one of {words}"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -113,5 +142,67 @@ mod tests {
         assert!(!text.contains("did you mean"), "{text}");
         let text = machine("/nowhere/a.toml").expect_err("no such file").to_string();
         assert!(text.starts_with("machine file /nowhere/a.toml: "), "{text}");
+    }
+
+    /// Each origin of a file, behind its key.
+    fn origins(table: &toml::Table, place: &str, found: &mut Vec<(String, String)>) {
+        for (name, value) in table {
+            match value {
+                toml::Value::Table(inner) => origins(inner, &format!("{place}.{name}"), found),
+                toml::Value::String(origin) if name == "origin" => {
+                    found.push((place.to_owned(), origin.clone()));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn every_origin_of_every_file_begins_with_a_word_and_one_origin_has_one_word() {
+        let others = [
+            ("kvm-2015", include_str!("../../machines/kvm-2015.toml")),
+            ("linux-2.4", include_str!("../../machines/linux-2.4.toml")),
+        ];
+        let mut marks: BTreeMap<String, (String, String)> = BTreeMap::new();
+        for (name, text) in MACHINES.into_iter().chain(others) {
+            let mut found = Vec::new();
+            origins(&text.parse().expect("TOML"), "", &mut found);
+            assert!(found.len() >= 7, "{name}");
+            for (key, origin) in found {
+                assert!(Source::of(&origin).is_some(), "{name}: {key}: {origin}");
+                let (word, rest) = origin.split_once(':').expect("checked above");
+                let place = format!("{name}{key}");
+                let rest = rest.trim().to_owned();
+                let mark = marks.entry(rest).or_insert((word.to_owned(), place.clone()));
+                assert_eq!(mark.0, word, "{place} and {}: one origin, two marks", mark.1);
+            }
+        }
+    }
+
+    #[test]
+    fn an_origin_without_a_known_word_is_refused_with_its_key_and_the_words() {
+        let known = MACHINES[0].1;
+        for (wrong, shown) in [("a guess: x", "a guess: x"), ("measured", "measured")] {
+            let text = known.replacen("assumption: 500 cycles: write to the local APIC", wrong, 1);
+            let error = parse("mine.toml", &text).expect_err("refused").to_string();
+            let key = format!("machine mine.toml: threads.interrupt_send.origin = \"{shown}\": ");
+            assert!(error.starts_with(&key), "{error}");
+            assert!(
+                error.ends_with("published:, counted:, input:, assumption:, not used:"),
+                "{error}"
+            );
+        }
+        assert!(parse("mine.toml", known).is_ok());
+    }
+
+    #[test]
+    fn what_was_partly_looked_up_and_partly_not_counts_as_cited() {
+        let of = |origin| Source::of(origin).expect("a known word");
+        assert_eq!(of("published: a table, looked up"), Source::Published);
+        assert_eq!(of("published: a table, looked up, the rest from memory"), Source::Cited);
+        assert_eq!(of("published: a table"), Source::Cited);
+        assert_eq!(of("counted: lines"), Source::Published);
+        assert_eq!(Source::of("not used"), None);
+        assert_eq!((of("not used: one"), of("input: x")), (Source::Unused, Source::Input));
     }
 }
