@@ -9,7 +9,7 @@ use super::Part;
 use super::checks::share;
 use super::rigs::{LOADS, Load, Point, Rig};
 use super::runs::{CHUNKS_KIB, COMPARED, COUNTS, HIGHS, LOWS, Results, SERVINGS, swept};
-use crate::page::{Figure, Panel, Series, Unit};
+use crate::page::{Figure, Mark, Panel, Series, Unit};
 
 /// The figures of these parts.
 pub(super) fn all(parts: &[Part], results: &Results) -> Vec<Figure> {
@@ -21,21 +21,26 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
         Part::Scaling => Figure::new(
             "scaling",
             "Scaling over drives",
-            "I/Os a second of a volume on the HBA. Hollow: the paper's factors on our one drive.",
+            "I/Os a second of a volume on the HBA. See where each way \
+             stops rising. Hollow: the paper's factors on our one drive, of random loads; those \
+             of sequential ones are not given as numbers.",
             LOADS.map(|load| scaling(results, load)),
         ),
         Part::Stripes => Figure::new(
             "stripes",
             "Stripe sizes",
             "Bytes a second of eight drives on the HBA. Sequential I/Os are of 64 KiB: Linux's path \
-             splits them at every chunk and never merges the parts again.",
+             splits them at every chunk and never merges the parts again. See from \
+             which stripe on it keeps up with per-drive. The paper's points are not given as \
+             numbers.",
             LOADS.map(|load| stripes(results, load)),
         ),
         Part::Controllers => Figure::new(
             "controllers",
             "Controllers",
             "Rate over that of the per-volume path; 1 random read, 2 random write, 3 sequential \
-             read, 4 sequential write. Hollow: the paper's factors.",
+             read, 4 sequential write. See where a worker for each drive gains most. Hollow: the \
+             paper's factors; those of AHCI are not given as numbers.",
             [(Rig::Ahci, [0.0; 4]), (Rig::Scu, SCU), (Rig::Hba, HBA)]
                 .map(|(rig, paper)| controller(results, rig, paper)),
         ),
@@ -44,28 +49,33 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
             "Watermarks",
             "Eight drives on the HBA served per drive, 256 I/Os in flight for each. Left: high \
              watermarks for each drive, the low one at half of it. Right: low watermarks below a \
-             high one of 32. The paper's are 32 and 16.",
+             high one of 32. See where rates fall. Vertical: the paper's \
+             choice, 32 and 16; the paper's rates are not given as numbers.",
             [highs(results), lows(results)],
         ),
         Part::Ideal => Figure::new(
             "ideal",
             "Share of the ideal system",
             "The volume served per drive, over as many threads as drives, each with a drive of its \
-             own. Hollow: the paper's shares.",
+             own. See how much a single submitter costs. Hollow: the paper's shares with eight \
+             drives.",
             [ideal(results)],
         ),
         Part::Tags => Figure::new(
             "tags",
             "Tags in use over time",
             "Two drives on AHCI ports with 32 tags each, random reads. Linux's path takes tags \
-             while it plugs, and stops for all drives when one has none.",
+             while it plugs, and stops for all drives when one has none: see whether one drive \
+             has few in use while the other has all. The paper's course is not given as numbers.",
             [Serving::PerVolume, Serving::PerDrive].map(|serving| tags(results, serving)),
         ),
         Part::Fairness => Figure::new(
             "fairness",
             "Stack latency by drive",
             "Mean time from queueing to the drive's driver, of eight drives on the HBA in their \
-             order in the volume.",
+             order in the volume. See whether per-volume's rises in that order, \
+             and per-drive's is much the same for all. Dotted: 1.55 times our fastest drive, which the paper's slowest is at \
+             least; its times are not given as numbers.",
             [LOADS[0], LOADS[1]].map(|load| fairness(results, load)),
         ),
         Part::Latency | Part::Nvme => return None,
@@ -127,17 +137,23 @@ fn controller(results: &Results, rig: Rig, theirs: [f64; 4]) -> Panel {
     Panel::new(title, "load", ("over per-volume", Unit::Plain), series)
 }
 
-fn sweep(results: &Results, title: &str, xs: [u32; 6], marks: fn(u32) -> (u32, u32)) -> Panel {
+fn sweep(
+    results: &Results,
+    (title, theirs): (&str, u32),
+    xs: [u32; 6],
+    marks: fn(u32) -> (u32, u32),
+) -> Panel {
     let of = |load: usize| line(LOADS[load].name, xs, |x| results.iops(swept(load, marks(x))));
-    Panel::new(title, "bios for each drive", IOPS, [0, 1].map(of).to_vec())
+    let panel = Panel::new(title, "bios for each drive", IOPS, [0, 1].map(of).to_vec());
+    Panel { marks: vec![Mark { x: f64::from(theirs), label: "paper".into() }], ..panel }
 }
 
 fn highs(results: &Results) -> Panel {
-    sweep(results, "high watermark", HIGHS, |high| (high, high / 2))
+    sweep(results, ("high watermark", 32), HIGHS, |high| (high, high / 2))
 }
 
 fn lows(results: &Results) -> Panel {
-    sweep(results, "low watermark", LOWS, |low| (32, low))
+    sweep(results, ("low watermark", 16), LOWS, |low| (32, low))
 }
 
 fn ideal(results: &Results) -> Panel {
@@ -167,12 +183,39 @@ fn tags(results: &Results, serving: Serving) -> Panel {
     Panel::new(serving.name(), "microseconds", ("tags in use", Unit::Plain), series)
 }
 
+/// The slowest drive's stack latency over the fastest's in the paper's per-volume path, at least.
+const SLOWEST: f64 = 1.55;
+
 fn fairness(results: &Results, load: Load) -> Panel {
     let of = |serving: Serving| {
         let seen = results.at(Point::on(Rig::Hba, load, serving).long());
         let mean = |drive: u32| Some(*seen?.stack_ns.get(drive as usize - 1)? as f64);
         line(serving.name(), 1..=Rig::Hba.drives(), mean)
     };
-    let series = COMPARED.map(of).to_vec();
+    let mut series = COMPARED.map(of).to_vec();
+    let times = series[0].points.iter().map(|(_, ns)| *ns);
+    if let Some(fastest) = times.reduce(f64::min) {
+        let least = [1.0, f64::from(Rig::Hba.drives())].map(|drive| (drive, SLOWEST * fastest));
+        series.push(Series::theirs(format!("{}, slowest at least", COMPARED[0].name()), least));
+    }
     Panel::new(load.name, "drive", ("stack latency", Unit::Nanoseconds), series)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paper::Wanted;
+
+    #[test]
+    fn every_caption_says_what_to_see_and_what_the_paper_has() {
+        let run = Results::run(Wanted::new(&[], 1), |_| std::ops::ControlFlow::Continue(()));
+        let none = run.expect("nothing to run").0.with;
+        let figures = all(&Part::all(), &none);
+        assert!(figures.len() >= 7);
+        for Figure { id, caption, .. } in figures {
+            assert!(caption.to_lowercase().contains("see "), "{id}: {caption}");
+            let theirs = ["Hollow:", "Dotted:", "Vertical: the paper", "not given as numbers"];
+            assert!(theirs.iter().any(|word| caption.contains(word)), "{id}: {caption}");
+        }
+    }
 }

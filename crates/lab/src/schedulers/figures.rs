@@ -28,19 +28,22 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
         Part::Weights => Figure::new(
             "weights",
             "Shares by weight",
-            "Four clients of depth 32 and of weights 100 to 800: each one's part of the cost.",
+            "Four clients of depth 32 and of weights 100 to 800: each one's part of the cost. See \
+             that fair and latency lie on the line by weight, and none does not.",
             SHARED.map(|rig| weights(results, rig)),
         ),
         Part::Shallow => Figure::new(
             "shallow",
             "One I/O at a time beside clients of depth 256",
-            "What a client of depth 1 keeps of its IOPS alone.",
+            "What a client of depth 1 keeps of its IOPS alone. See that without a scheduler deep \
+             clients leave it little.",
             SHARED.map(|rig| shallow(results, rig)),
         ),
         Part::Disk => Figure::new(
             "disk",
             "Random reads of a disk of 7,200 rpm",
-            "I/Os a second by depth: sorted by sector, and first come, first served.",
+            "I/Os a second by depth: sorted by sector, and first come, first served. See from which depth on \
+             sorting pays.",
             [disk(results)],
         ),
         Part::Equal | Part::Target | Part::Limits | Part::Idle => return None,
