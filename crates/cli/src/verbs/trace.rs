@@ -3,6 +3,7 @@
 //! Owns the list of what can be done with a trace, a file each, and what these share: how traces
 //! are named on the command line, and the walk over their events with a progress bar. Called by
 //! cli.rs; everything about traces is the lab's.
+#![allow(clippy::print_stderr)]
 
 mod record;
 mod report;
@@ -35,9 +36,12 @@ Examples:
       how long I/Os took from step to step, as btt tells, of reads and of writes
   millrace trace report sda
       the same over time, as plots: sda.html
+  blktrace -d /dev/sda -w 10 -o - | millrace trace spans -
+      without files
 
 A trace NAME is the files NAME.blktrace.0, NAME.blktrace.1 and so on, one for each CPU, as \
-blktrace writes them; blkparse and btt read the same files.";
+blktrace writes them; blkparse and btt read the same files. The name - is standard input, where \
+`blktrace -o -` can write.";
 
 /// Arguments of `trace`.
 #[derive(Debug, clap::Args)]
@@ -75,7 +79,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// Which traces.
 #[derive(Debug, clap::Args)]
 struct Input {
-    /// Names of recordings; several are merged by time, as blkparse does
+    /// Names of recordings, - for standard input; several are merged by time, as blkparse does
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
     /// The folder of the recordings
@@ -99,6 +103,9 @@ impl Input {
     /// If a trace cannot be read, or not to its end: then after all that precedes.
     fn walk(&self, bar: Bar, mut each: impl FnMut(&Entry, &Reader) -> Next) -> Result<Names> {
         let mut reader = Reader::open(&self.names())?;
+        let say = |notes: &[String]| notes.iter().for_each(|note| eprintln!("note: {note}"));
+        let known = reader.notes();
+        say(&known);
         let mut progress =
             Progress { bar, label: self.names.join(" "), events: 0, shown: Instant::now() };
         while let Some(entry) = reader.read()? {
@@ -110,6 +117,8 @@ impl Input {
             }
             progress.event(&reader);
         }
+        drop(progress);
+        say(&reader.notes()[known.len()..]);
         Ok(reader.names().clone())
     }
 }

@@ -21,6 +21,9 @@ pub enum TraceError {
         /// The file that is not there.
         first: PathBuf,
     },
+    /// Standard input is named beside other traces.
+    #[error("-: standard input can't be read beside other traces; name it alone")]
+    PipeAndFiles,
     /// All files are empty.
     #[error("{}: the trace is empty: nothing was recorded", .first.display())]
     Empty {

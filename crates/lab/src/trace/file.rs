@@ -1,4 +1,5 @@
-//! `CpuFile`: the records of one `NAME.blktrace.N`, one after the other, each checked.
+//! `CpuFile`: the records of one `NAME.blktrace.N`, one after the other, each checked; or those of
+//! all CPUs from a pipe.
 //!
 //! Owns the byte offset for errors, and how much of a record's data is kept: `PDU_KEPT_MAX` bytes,
 //! more than any tool shows, so that a hostile length costs time but no memory. Called by
@@ -22,21 +23,41 @@ pub(super) struct Item {
     pub(super) data: Vec<u8>,
 }
 
-/// The file of one CPU.
+/// Whose records an input has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// Those of the CPU that the file's name says, or of the one of its first record.
+    Named(u32),
+    /// Those of one CPU.
+    One(u32),
+    /// Those of any.
+    Any,
+}
+
+/// The file of one CPU, or a pipe with the records of all.
 pub(super) struct CpuFile<R> {
     path: PathBuf,
-    cpu: u32,
+    whose: Whose,
     input: R,
     offset: u64,
 }
 
 impl<R: Read> CpuFile<R> {
     pub(super) fn new(path: PathBuf, cpu: u32, input: R) -> Self {
-        CpuFile { path, cpu, input, offset: 0 }
+        CpuFile { path, whose: Whose::Named(cpu), input, offset: 0 }
     }
 
+    /// What `blktrace -o -` writes: whatever CPU has something, as it comes.
+    pub(super) fn pipe(path: PathBuf, input: R) -> Self {
+        CpuFile { path, whose: Whose::Any, input, offset: 0 }
+    }
+
+    /// The CPU of its records; 0 for any.
     pub(super) fn cpu(&self) -> u32 {
-        self.cpu
+        match self.whose {
+            Whose::Named(cpu) | Whose::One(cpu) => cpu,
+            Whose::Any => 0,
+        }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -59,9 +80,12 @@ impl<R: Read> CpuFile<R> {
             return Err(self.broken(Problem::Truncated { have, want: RECORD_BYTES }));
         }
         let record = Record::decode(&bytes).map_err(|no| self.broken(Problem::NoRecord(no)))?;
-        if record.cpu != self.cpu {
-            let problem = Problem::OtherCpu { cpu: record.cpu, file_cpu: self.cpu };
-            return Err(self.broken(problem));
+        match self.whose {
+            Whose::Named(_) => self.whose = Whose::One(record.cpu),
+            Whose::One(cpu) if cpu != record.cpu => {
+                return Err(self.broken(Problem::OtherCpu { cpu: record.cpu, file_cpu: cpu }));
+            }
+            Whose::One(_) | Whose::Any => {}
         }
         let data = self.data(&record)?;
         self.offset += (RECORD_BYTES + usize::from(record.pdu_len)) as u64;
@@ -147,13 +171,27 @@ mod tests {
 
     #[test]
     fn records_of_another_cpu_and_data_that_lack_are_refused() {
-        let bytes = Record { cpu: 4, ..Record::default() }.encode();
-        assert_eq!(problem(&bytes), (0, Problem::OtherCpu { cpu: 4, file_cpu: 3 }));
+        let other = Record { cpu: 4, ..Record::default() }.encode();
+        let bytes = [record(Act::Plug.with(0), 0), other.into()].concat();
+        assert_eq!(problem(&bytes), (48, Problem::OtherCpu { cpu: 4, file_cpu: 3 }));
         let bytes = [record(Act::Remap.with(0), 8), vec![0; 8]].concat();
         assert_eq!(problem(&bytes), (0, Problem::ShortData { letters: "A", have: 8, want: 16 }));
         let cgroup = record(Act::Remap.with(0) | CGROUP, 16);
         let bytes = [cgroup, vec![0; 16]].concat();
         assert_eq!(problem(&bytes), (0, Problem::ShortData { letters: "A", have: 8, want: 16 }));
+    }
+
+    #[test]
+    fn a_files_first_record_says_whose_it_is_and_a_pipe_has_those_of_all() {
+        let of = |cpu| Record { cpu, action: Act::Plug.with(0), ..Record::default() }.encode();
+        let bytes = [of(7), of(7)].concat();
+        let mut file = CpuFile::new("t.blktrace.0".into(), 0, &bytes[..]);
+        assert!(file.read().unwrap().is_some() && file.read().unwrap().is_some());
+        assert_eq!(file.cpu(), 7);
+        let bytes = [of(7), of(2)].concat();
+        let mut pipe = CpuFile::pipe("-".into(), &bytes[..]);
+        let cpus = std::iter::from_fn(|| pipe.read().unwrap()).map(|item| item.record.cpu);
+        assert_eq!(cpus.collect::<Vec<_>>(), [7, 2]);
     }
 
     #[test]

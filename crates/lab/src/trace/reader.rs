@@ -7,16 +7,20 @@
 //! the last event goes on; a file that comes up again goes behind the first that is waiting, before
 //! all others that are not earlier. Names of processes count from when their record is read, which
 //! is up to a batch ahead of when it is due, again as in blkparse.
-//! Called by the verbs of `millrace trace`; calls `CpuFile`.
+//! Called by the verbs of `millrace trace`; calls `CpuFile`, and `Pipe` for what comes through one.
+
+mod pipe;
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{self, BufReader, Read, Stdin};
 use std::path::{Path, PathBuf};
 
 use millrace_block::blktrace::{Note, Record, category};
 use millrace_runtime::trace_file;
 
+use self::pipe::Pipe;
 use super::file::{CpuFile, Item};
 use super::{Names, TraceError};
 
@@ -32,9 +36,13 @@ pub struct TraceName {
 }
 
 impl TraceName {
-    /// The trace `name`, in `dir` if there is one. `NAME.blktrace.N`, one file of it, names it too.
+    /// The trace `name`, in `dir` if there is one. `NAME.blktrace.N`, one file of it, names it too;
+    /// `-` is what comes on standard input.
     #[must_use]
     pub fn new(name: &str, dir: Option<&Path>) -> TraceName {
+        if name == PIPE {
+            return TraceName { base: name.into() };
+        }
         let name = name.find(".blktrace.").map_or(name, |at| &name[..at]);
         TraceName { base: dir.map_or_else(|| name.into(), |dir| dir.join(name)) }
     }
@@ -42,11 +50,56 @@ impl TraceName {
     /// Its name without the folder, as reports show it.
     #[must_use]
     pub fn name(&self) -> String {
+        if self.is_pipe() {
+            return "stdin".into();
+        }
         self.base.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    fn is_pipe(&self) -> bool {
+        self.base == Path::new(PIPE)
     }
 
     fn file(&self, cpu: u32) -> PathBuf {
         trace_file(&self.base, cpu)
+    }
+
+    /// The CPUs that there are files of, in their order.
+    fn cpus(&self) -> io::Result<Vec<u32>> {
+        let first = self.file(0);
+        let folder = first.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let stem = first.file_stem().unwrap_or_default();
+        let of = |entry: io::Result<std::fs::DirEntry>| {
+            let name = PathBuf::from(entry.ok()?.file_name());
+            let number = name.extension().and_then(OsStr::to_str)?;
+            let cpu = number.parse().ok().filter(|cpu: &u32| cpu.to_string() == number)?;
+            (name.file_stem() == Some(stem)).then_some(cpu)
+        };
+        let mut cpus: Vec<u32> =
+            std::fs::read_dir(folder.unwrap_or(Path::new(".")))?.filter_map(of).collect();
+        cpus.sort_unstable();
+        Ok(cpus)
+    }
+}
+
+/// The name of standard input.
+const PIPE: &str = "-";
+
+/// Where a trace comes from.
+#[derive(Debug)]
+pub enum Source {
+    /// A file of it.
+    File(BufReader<File>),
+    /// Standard input.
+    Pipe(BufReader<Stdin>),
+}
+
+impl Read for Source {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Source::File(file) => file.read(buffer),
+            Source::Pipe(pipe) => pipe.read(buffer),
+        }
     }
 }
 
@@ -80,18 +133,23 @@ impl<R: Read> Stream<R> {
         self.waiting.front().map_or(self.last_ns, |item| item.record.time_ns)
     }
 
+    /// What to say of a file whose records are of another CPU than its name says.
+    fn of_another(&self) -> Option<String> {
+        let (path, cpu) = (self.file.path(), self.file.cpu());
+        let named = path.extension().and_then(OsStr::to_str);
+        (named != Some(&cpu.to_string()))
+            .then(|| format!("{}: its records are of CPU {cpu}", path.display()))
+    }
+
     /// Reads a batch; whether there is anything to tell.
     fn prime(&mut self, names: &mut Names) -> bool {
         while !self.ended && self.waiting.len() < BATCH {
             match self.file.read() {
-                Ok(Some(item)) if is_event(&item.record) => {
-                    if item.record.note() == Some(Note::Message) {
-                        names.add_message(item.record.device, &item.data);
-                    }
+                Ok(Some(item)) if takes_note(&item, names) => {}
+                Ok(Some(item)) => {
                     self.last_ns = item.record.time_ns;
                     self.waiting.push_back(item);
                 }
-                Ok(Some(item)) => note(&item, names),
                 Ok(None) => self.ended = true,
                 Err(error) => (self.error, self.ended) = (Some(error), true),
             }
@@ -100,58 +158,91 @@ impl<R: Read> Stream<R> {
     }
 }
 
-/// Whether a record has a place in the order: all but notes, and messages of those.
-fn is_event(record: &Record) -> bool {
-    !record.has(category::NOTIFY) || record.note() == Some(Note::Message)
-}
-
-fn note(item: &Item, names: &mut Names) {
-    if item.record.note() == Some(Note::Process) {
-        names.add(item.record.pid, &item.data);
+/// Learns the names that a record tells; whether that is all it does, so that it has no place in
+/// the order: notes but for messages.
+fn takes_note(item: &Item, names: &mut Names) -> bool {
+    match item.record.note() {
+        Some(Note::Message) => names.add_message(item.record.device, &item.data),
+        Some(Note::Process) => names.add(item.record.pid, &item.data),
+        _ => {}
     }
+    item.record.has(category::NOTIFY) && item.record.note() != Some(Note::Message)
 }
 
 /// Reads traces.
-pub struct Reader<R = BufReader<File>> {
+pub struct Reader<R = Source> {
     streams: Vec<Stream<R>>,
+    /// Instead of them.
+    pipe: Option<Pipe<R>>,
+    notes: Vec<String>,
     /// Streams that have something waiting; whose turn it is, first.
     order: VecDeque<usize>,
     names: Names,
     genesis_ns: u64,
     bytes: u64,
     failed: bool,
+    /// A pipe has told its first event.
+    has_begun: bool,
 }
 
 impl Reader {
-    /// Opens traces: of each the files from CPU 0 on, up to the first number without a file.
+    /// Opens traces: of each the files of all CPUs, or standard input as the only one.
     ///
     /// # Errors
-    /// If a trace has no file or only empty ones, or a file cannot be opened. A broken first record
-    /// is told by the first `read`.
+    /// If a trace has no file or only empty ones, a file cannot be opened, or standard input is
+    /// named beside others. A broken first record is told by the first `read`.
     pub fn open(names: &[TraceName]) -> Result<Reader, TraceError> {
-        let mut inputs = Vec::new();
+        if names.iter().any(TraceName::is_pipe) {
+            if names.len() > 1 {
+                return Err(TraceError::PipeAndFiles);
+            }
+            let input = BufReader::with_capacity(BUFFER_BYTES, io::stdin());
+            return Ok(Reader::from_pipe(Source::Pipe(input)));
+        }
+        let (mut inputs, mut notes) = (Vec::new(), Vec::new());
         let mut bytes = 0;
         for (trace, name) in names.iter().enumerate() {
-            let before = bytes;
-            for cpu in 0.. {
+            let (before, first) = (bytes, name.file(0));
+            let cpus = name.cpus().map_err(|source| match source.kind() {
+                io::ErrorKind::NotFound => TraceError::Missing { first: first.clone() },
+                _ => TraceError::Io { file: first.clone(), offset: 0, source },
+            })?;
+            for &cpu in &cpus {
                 let path = name.file(cpu);
-                let Some((file, len)) = open(&path)? else { break };
+                let Some((file, len)) = open(&path)? else { continue };
                 bytes += len;
                 if len > 0 {
                     let input = BufReader::with_capacity(BUFFER_BYTES, file);
-                    inputs.push((trace, CpuFile::new(path, cpu, input)));
+                    inputs.push((trace, CpuFile::new(path, cpu, Source::File(input))));
                 }
             }
             if bytes == before {
-                let first = name.file(0);
-                return Err(match first.exists() {
-                    true => TraceError::Empty { first },
-                    false => TraceError::Missing { first },
+                return Err(match cpus.is_empty() {
+                    true => TraceError::Missing { first },
+                    false => TraceError::Empty { first: name.file(cpus[0]) },
                 });
             }
+            notes.extend(missing(&first, &cpus));
         }
-        Ok(Reader::of(inputs, bytes))
+        let mut reader = Reader::of(inputs, bytes);
+        let others: Vec<String> = reader.streams.iter().filter_map(Stream::of_another).collect();
+        reader.notes.extend(notes.into_iter().chain(others));
+        Ok(reader)
     }
+}
+
+/// What to say of files that are missing among those of CPUs 0 to the last.
+fn missing(first: &Path, cpus: &[u32]) -> Option<String> {
+    let last = *cpus.last()?;
+    let mut gaps = (0..last).filter(|cpu| cpus.binary_search(cpu).is_err());
+    let gap = gaps.next()?;
+    let more = gaps.count();
+    let (folder, cpus) = (first.with_extension(""), cpus.len());
+    let others = if more > 0 { format!(" and {more} others are") } else { " is".into() };
+    Some(format!(
+        "{}.{gap}{others} missing; the {cpus} files that are there are read",
+        folder.display()
+    ))
 }
 
 /// A file and its length; none if there is none.
@@ -172,14 +263,24 @@ impl<R: Read> Reader<R> {
         Reader::of((0..).zip(inputs).map(file).collect(), 0)
     }
 
+    /// Reads a trace from what `blktrace -o -` writes: the records of all CPUs.
+    pub fn from_pipe(input: R) -> Reader<R> {
+        let mut reader = Reader::of(Vec::new(), 0);
+        reader.pipe = Some(Pipe::new(CpuFile::pipe("standard input".into(), input)));
+        reader
+    }
+
     fn of(inputs: Vec<(usize, CpuFile<R>)>, bytes: u64) -> Reader<R> {
         let mut reader = Reader {
             streams: Vec::with_capacity(inputs.len()),
+            pipe: None,
+            notes: Vec::new(),
             order: VecDeque::new(),
             names: Names::default(),
             genesis_ns: 0,
             bytes,
             failed: false,
+            has_begun: false,
         };
         for (trace, file) in inputs {
             let (waiting, number) = (VecDeque::new(), reader.streams.len());
@@ -199,6 +300,9 @@ impl<R: Read> Reader<R> {
     /// # Errors
     /// If a file is broken. What came before was told; there is nothing after it.
     pub fn read(&mut self) -> Result<Option<Entry>, TraceError> {
+        if self.pipe.is_some() {
+            return self.read_pipe();
+        }
         let Some(&number) = self.order.front().filter(|_| !self.failed) else { return Ok(None) };
         let stream = &mut self.streams[number];
         let Some(item) = stream.waiting.pop_front() else {
@@ -216,6 +320,33 @@ impl<R: Read> Reader<R> {
         let mut record = item.record;
         record.time_ns = record.time_ns.wrapping_sub(self.genesis_ns);
         Ok(Some(Entry { record, data: item.data, trace, cpu }))
+    }
+
+    fn read_pipe(&mut self) -> Result<Option<Entry>, TraceError> {
+        let (false, Some(pipe)) = (self.failed, &mut self.pipe) else { return Ok(None) };
+        let item = pipe.next(&mut self.names).inspect_err(|_| self.failed = true)?;
+        let Some(Item { mut record, data }) = item else {
+            if pipe.file().offset() == 0 {
+                self.failed = true;
+                return Err(TraceError::Empty { first: pipe.file().path().into() });
+            }
+            return Ok(None);
+        };
+        if !core::mem::replace(&mut self.has_begun, true) {
+            self.genesis_ns = record.time_ns;
+        }
+        record.time_ns = record.time_ns.wrapping_sub(self.genesis_ns);
+        Ok(Some(Entry { record, data, trace: 0, cpu: record.cpu }))
+    }
+
+    /// What whoever reads the trace should know of it.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let late = self.pipe.as_ref().map_or(0, Pipe::late);
+        let late = (late > 0).then(|| {
+            format!("standard input: {late} events came so late that they are told out of order")
+        });
+        self.notes.iter().cloned().chain(late).collect()
     }
 
     /// Names of processes and devices that were read so far.

@@ -90,3 +90,60 @@ fn a_name_may_be_one_of_its_files_and_a_missing_one_says_what_is_looked_for() {
     let error = Reader::open(&[TraceName::new("nothing", Some(dir))]).err().unwrap().to_string();
     assert!(error.starts_with("/x/nothing.blktrace.0: no such trace; "), "{error}");
 }
+
+fn pipe_order(records: &[Vec<u8>]) -> (Vec<(u32, u64)>, Vec<String>) {
+    let bytes = records.concat();
+    let mut reader = Reader::from_pipe(&bytes[..]);
+    let mut order = Vec::new();
+    while let Some(entry) = reader.read().unwrap() {
+        order.push((entry.cpu, entry.record.time_ns));
+    }
+    (order, reader.notes())
+}
+
+#[test]
+fn lumps_of_a_pipe_are_brought_into_order_and_what_is_late_is_told_and_counted() {
+    let lumps = [bytes(1, &[110, 140]), bytes(0, &[100, 120]), bytes(1, &[150])];
+    let told = [(0, 0), (1, 10), (0, 20), (1, 40), (1, 50)];
+    assert_eq!(pipe_order(&lumps), (told.to_vec(), Vec::new()));
+    // The first is told once something is two seconds later; then an earlier one comes.
+    let lumps = [bytes(1, &[100, 3_000_000_100]), bytes(0, &[90, 110])];
+    let (order, notes) = pipe_order(&lumps);
+    assert_eq!(order.iter().map(|entry| entry.0).collect::<Vec<_>>(), [1, 0, 0, 1]);
+    assert!(notes.join("").contains("1 events came so late"), "{notes:?}");
+}
+
+#[test]
+fn a_pipe_without_anything_is_an_error() {
+    let mut reader = Reader::from_pipe(&[][..]);
+    let error = reader.read().expect_err("nothing came").to_string();
+    assert!(error.starts_with("standard input: the trace is empty"), "{error}");
+    assert!(reader.read().unwrap().is_none(), "told once");
+    let names = ["-", "sda"].map(|name| TraceName::new(name, None));
+    let error = Reader::open(&names).err().expect("two").to_string();
+    assert!(error.contains("name it alone"), "{error}");
+}
+
+#[test]
+fn files_that_are_there_are_read_whatever_their_numbers() {
+    let folder = std::env::temp_dir().join(format!("millrace-reader-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(folder.join(name), bytes).unwrap();
+    write("single.blktrace.0", &bytes(1, &[100, 110]));
+    write("gaps.blktrace.1", &bytes(1, &[100]));
+    write("gaps.blktrace.12", &bytes(12, &[90]));
+    write("gaps.blktrace.x", b"no file of a CPU");
+    let read = |name: &str| {
+        let mut reader = Reader::open(&[TraceName::new(name, Some(&folder))]).unwrap();
+        let entries = std::iter::from_fn(|| reader.read().unwrap()).map(|entry| entry.cpu);
+        (entries.collect::<Vec<_>>(), reader.notes().join("; "))
+    };
+    let (cpus, notes) = read("single");
+    assert_eq!(cpus, [1, 1]);
+    assert!(notes.ends_with("single.blktrace.0: its records are of CPU 1"), "{notes}");
+    let (cpus, notes) = read("gaps");
+    assert_eq!(cpus, [12, 1]);
+    let said = "gaps.blktrace.0 and 10 others are missing; the 2 files that are there are read";
+    assert!(notes.ends_with(said), "{notes}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
