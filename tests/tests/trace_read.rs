@@ -103,12 +103,12 @@ fn bad_traces_are_refused_with_file_and_byte() {
     write("empty", &[]);
     write("other", &changed(40, &9_u32.to_le_bytes()));
     for (name, words) in [
-        ("cut", "the file ends inside a record"),
+        ("cut", "it ends inside a record"),
         ("foreign", "byte 0: a record of a machine with the other byte order"),
         ("new", "byte 0: a record of version 8"),
         ("junk", "byte 0: no trace record"),
         ("empty", "the trace is empty"),
-        ("other", "byte 0: a record of CPU 9 in the file of CPU 0"),
+        ("other", "a record of CPU 0 in the file of CPU 9"),
         ("missing", "no such trace; a trace NAME is the files NAME.blktrace.0"),
     ] {
         for verb in ["show", "spans"] {

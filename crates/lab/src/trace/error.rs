@@ -61,8 +61,8 @@ pub enum Problem {
     NoRecord(NoRecord),
     /// The file ends inside of it.
     #[error(
-        "the file ends inside a record ({have} of {want} bytes); `truncate -s OFFSET FILE` with \
-         this byte's number leaves what is whole"
+        "it ends inside a record ({have} of {want} bytes); `truncate -s OFFSET FILE` with this \
+         byte's number leaves what is whole of a file"
     )]
     Truncated {
         /// Bytes that are there.

@@ -237,12 +237,11 @@ fn missing(first: &Path, cpus: &[u32]) -> Option<String> {
     let mut gaps = (0..last).filter(|cpu| cpus.binary_search(cpu).is_err());
     let gap = gaps.next()?;
     let more = gaps.count();
-    let (folder, cpus) = (first.with_extension(""), cpus.len());
     let others = if more > 0 { format!(" and {more} others are") } else { " is".into() };
-    Some(format!(
-        "{}.{gap}{others} missing; the {cpus} files that are there are read",
-        folder.display()
-    ))
+    let there: Vec<String> = cpus.iter().take(8).map(u32::to_string).collect();
+    let rest = if cpus.len() > 8 { ", ..." } else { "" };
+    let (folder, there) = (first.with_extension(""), there.join(", "));
+    Some(format!("{}.{gap}{others} missing; read: {there}{rest}", folder.display()))
 }
 
 /// A file and its length; none if there is none.
