@@ -178,16 +178,20 @@ mod tests {
     use crate::sim::machine;
 
     #[test]
-    fn holders_that_keep_their_cpu_and_hyper_threads_that_are_cores_do_more() {
+    fn holders_lose_their_cpu_and_hyper_threads_take_from_each_other_unless_left_out() {
         let model = machine("miot").expect("a known machine");
-        let iops = |without: &[Mechanism]| {
+        let run = |without: &[Mechanism]| {
             let point = Point::guest(Device::Null, LOADS[0], super::super::rigs::BASELINE, 8);
-            run_without(&point, &model, (1, without)).expect("it runs").iops
+            run_without(&point, &model, (1, without)).expect("it runs")
         };
-        let all = iops(&[]);
-        for mechanism in [Mechanism::Preemption, Mechanism::Sharing] {
-            let without = iops(&[mechanism]);
-            assert!(without > 1.01 * all, "{mechanism:?}: {without} {all}");
-        }
+        let (all, kept) = (run(&[]), run(&[Mechanism::Preemption]));
+        assert!(
+            all.locks.lost > 0 && kept.locks.lost == 0,
+            "{} {}",
+            all.locks.lost,
+            kept.locks.lost
+        );
+        let apart = run(&[Mechanism::Sharing]);
+        assert!(apart.iops > 1.01 * all.iops, "{} {}", apart.iops, all.iops);
     }
 }

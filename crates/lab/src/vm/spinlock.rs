@@ -13,7 +13,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard};
 
 use millrace_machine::simulated::{Cost, SimGuard};
-use millrace_machine::{Lock, Machine, Order, Simulated, Word};
+use millrace_machine::{Lock, Machine, Meter, Order, Simulated, Word};
 
 use super::costs::charge;
 use super::lock;
@@ -105,22 +105,27 @@ impl<T: Send> GuestLock<T> {
     }
 }
 
+/// The time: for counting, which must cost the guest nothing.
+fn now_ns() -> u64 {
+    <Simulated as Machine>::Meter::now()
+}
+
 impl<T: Send> TicketLock<T> {
     fn lock(&self) -> GuestGuard<'_, T> {
-        let start_ns = Simulated::now();
+        let start_ns = now_ns();
         // Acquire: pairs with the release in `unlock`.
         let old = self.word.fetch_add(TICKET, Order::Acquire);
         let (mine, serves) = (old >> 32, old & (TICKET - 1));
         if mine != serves {
             self.wait(mine);
-            let (now_ns, released_ns) = (Simulated::now(), *lock(&self.released_ns));
+            let (now_ns, released_ns) = (now_ns(), *lock(&self.released_ns));
             let mut seen = lock(&self.seen);
             seen.wait_ns += now_ns - start_ns;
             let turn_ns = released_ns.max(start_ns);
             seen.lost += u64::from(now_ns.saturating_sub(turn_ns) > LOST_NS);
         }
         let value = self.value.try_lock().expect("the ticket says whose turn it is");
-        GuestGuard::Preempted { of: self, value: Some(value), since_ns: Simulated::now() }
+        GuestGuard::Preempted { of: self, value: Some(value), since_ns: now_ns() }
     }
 
     #[cold]
@@ -129,7 +134,7 @@ impl<T: Send> TicketLock<T> {
         let window_ns = self.pause.window.ns.round() as u64;
         loop {
             Simulated::keep_cpu();
-            let came = Simulated::spin_until(Simulated::now() + window_ns, turn);
+            let came = Simulated::spin_until(now_ns() + window_ns, turn);
             Simulated::release_cpu();
             if came {
                 return;
@@ -137,12 +142,12 @@ impl<T: Send> TicketLock<T> {
             lock(&self.seen).pauses += 1;
             charge(&self.pause.exit, 1);
             // Another thread that wants the CPU gets it here.
-            Simulated::spin_until(Simulated::now() + 1, || false);
+            Simulated::spin_until(now_ns() + 1, || false);
         }
     }
 
     fn unlock(&self, since_ns: u64) {
-        let now_ns = Simulated::now();
+        let now_ns = now_ns();
         lock(&self.seen).lost += u64::from(now_ns - since_ns > LOST_NS);
         *lock(&self.released_ns) = now_ns;
         // Release: pairs with the acquire of the next in line.
