@@ -80,10 +80,11 @@ pub fn verbs() -> Vec<String> {
 /// Runs the verb that the command line names.
 pub fn run() -> ExitCode {
     let Cli { verb, logging } = Cli::parse();
-    logging::install(logging).and_then(|()| verb.run()).unwrap_or_else(|error| {
+    let code = logging::install(logging).and_then(|()| verb.run()).unwrap_or_else(|error| {
         verbs::complain(&error);
         ExitCode::from(ERROR)
-    })
+    });
+    if verbs::has_lost_output() { ExitCode::from(ERROR) } else { code }
 }
 
 #[cfg(test)]

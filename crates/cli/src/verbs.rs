@@ -20,7 +20,8 @@ pub mod top;
 pub mod trace;
 
 use std::error::Error;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::logging;
@@ -78,12 +79,24 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     if time.is_zero() || seconds > 1e8 { Err(wrong()) } else { Ok(time) }
 }
 
-/// Writes to standard output at once; a reader that has gone away is no reason to stop.
+/// Writes to standard output at once; a reader that has gone away is no reason to stop. What else
+/// goes wrong is told once, and makes the program fail at its end.
 pub fn say(text: &str) {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes());
-    let _ = out.flush();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let Err(error) = written else { return };
+    let is_gone = error.kind() == ErrorKind::BrokenPipe;
+    if !is_gone && LOST_OUTPUT.set(()).is_ok() {
+        complain(&anyhow::Error::new(error).context("standard output: cannot write"));
+    }
 }
+
+/// Whether standard output did not take what was said.
+pub fn has_lost_output() -> bool {
+    LOST_OUTPUT.get().is_some()
+}
+
+static LOST_OUTPUT: OnceLock<()> = OnceLock::new();
 
 #[cfg(test)]
 mod tests {

@@ -119,8 +119,11 @@ impl Repetition<'_> {
             some.map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
         };
         let mut remarks = Vec::new();
-        if parts.len() < names.len() {
-            let paper = self.paper;
+        let paper = self.paper;
+        if parts.is_empty() {
+            remarks
+                .push(format!("Nothing of {paper} was finished; millrace paper {paper} runs all."));
+        } else if parts.len() < names.len() {
             remarks.push(format!(
                 "Shown: {} only, of {paper}. Not run: {}; millrace paper {paper} runs all.",
                 list(true),

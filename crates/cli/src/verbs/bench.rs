@@ -7,7 +7,7 @@
 //! Ctrl-C ends the row under way, and what was measured until then is printed. Reads nothing but
 //! its arguments and the machine file they name; creates no file but those that a `file:` spec
 //! names.
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::print_stderr)]
 
 mod args;
 mod calibrate;
@@ -106,13 +106,16 @@ fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
 /// Prints the rows and says whether all I/Os succeeded.
 fn print(args: &BenchArgs, rows: &[Row]) -> Result<ExitCode> {
     if args.workload.json {
-        println!("{}", serde_json::to_string_pretty(rows).context("rows as JSON")?);
+        crate::verbs::say(&format!(
+            "{}\n",
+            serde_json::to_string_pretty(rows).context("rows as JSON")?
+        ));
     } else {
         let form = if args.workload.extended { Form::Whole } else { Form::Short };
-        println!("{}", table::table(rows, form));
+        crate::verbs::say(&format!("{}\n", table::table(rows, form)));
         let states = rows.iter().filter_map(|row| states::states(row, form));
         let locks = rows.iter().filter_map(|row| lock_table::locks(row, form));
-        states.chain(locks).for_each(|text| println!("\n{text}"));
+        states.chain(locks).for_each(|text| crate::verbs::say(&format!("\n{text}\n")));
     }
     let failed: Vec<&Row> = rows.iter().filter(|row| row.outcome.errors > 0).collect();
     for row in &failed {

@@ -6,7 +6,7 @@
 #![allow(clippy::print_stderr)]
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Instant;
@@ -172,6 +172,9 @@ impl FromStr for Wanted {
 
     fn from_str(text: &str) -> Result<Wanted, String> {
         let (paper, parts) = text.split_once(':').unwrap_or((text, ""));
+        if text.ends_with(':') {
+            return Err(format!("{text}: name parts behind the colon, or leave it out"));
+        }
         match paper {
             "systor13" => Ok(Wanted::Systor13(parts_of(parts, systor13::Part::all)?)),
             "atc17" => Ok(Wanted::Atc17(parts_of(parts, atc17::Part::all)?)),
@@ -208,7 +211,7 @@ fn parts_of<P: FromStr<Err = String> + Ord>(
 pub struct Args {
     /// Papers, or parts of them: systor13[:fig4,...], atc17[:scaling,...], msst15[:null,...],
     /// ols02[:dm,...]; schedulers[:weights,...], which is of no paper; walk
-    /// measures this machine [default: all]
+    /// measures this machine [default: all papers]
     #[arg(value_name = "PAPER[:PART,...]")]
     wanted: Vec<Wanted>,
     /// The file of the page with plots [default: PAPER.html; of some parts PAPER-PART.html]
@@ -238,12 +241,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let without = each_once(&args.without);
     papers.iter().try_for_each(|paper| paper.check_without(&without))?;
+    papers.iter().try_for_each(|paper| check_folder(&file_of(paper, args, &without)))?;
     let interrupt = interrupt::on_ctrl_c()?;
-    let mut pages = Vec::new();
+    let (mut pages, mut unwritten) = (Vec::new(), None);
     for paper in &papers {
+        let start = Instant::now();
         let page = page_of(paper, (args, &without), &interrupt)?;
         if !args.json {
             super::say(&page.text());
+        }
+        if !interrupt.is_set() {
+            unwritten = unwritten.or(write(&page, &file_of(paper, args, &without), start).err());
         }
         pages.push((paper.name(), page));
         if interrupt.is_set() {
@@ -259,6 +267,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "interrupted during {last}: above is what was finished; no page of it is written"
         );
         return Ok(ExitCode::from(INTERRUPTED));
+    }
+    if let Some(error) = unwritten {
+        return Err(error);
     }
     let failed = failed(&pages);
     if failed.is_empty() {
@@ -300,21 +311,38 @@ fn page_of(
     (args, without): (&Args, &[Mechanism]),
     interrupt: &Interrupt,
 ) -> Result<Page> {
-    let start = Instant::now();
     let mut bar = Bar::new(0);
     let page = paper.run((args.seed, without), |step| {
         bar.step(step.done, step.of, &format!("{}: {}", paper.name(), step.task));
         if interrupt.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     bar.clear();
-    if interrupt.is_set() {
-        return Ok(page);
+    Ok(page)
+}
+
+/// Where a paper's page goes.
+fn file_of(paper: &Wanted, args: &Args, without: &[Mechanism]) -> PathBuf {
+    args.html.clone().unwrap_or_else(|| paper.file(without))
+}
+
+/// Says before a run of minutes that its page has nowhere to go.
+fn check_folder(file: &Path) -> Result<()> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let is_folder = folder.is_none_or(Path::is_dir);
+    if !is_folder || file.is_dir() {
+        bail!(
+            "{}: the page cannot go there; name a file in a folder that is there",
+            file.display()
+        );
     }
-    let file = args.html.clone().unwrap_or_else(|| paper.file(without));
-    std::fs::write(&file, page.html())
+    Ok(())
+}
+
+fn write(page: &Page, file: &Path, start: Instant) -> Result<()> {
+    std::fs::write(file, page.html())
         .with_context(|| format!("{}: cannot write the page", file.display()))?;
     eprintln!("note: {} written, {:.1} s", file.display(), start.elapsed().as_secs_f64());
-    Ok(page)
+    Ok(())
 }
 
 fn json_of(pages: &[(&str, Page)]) -> String {
@@ -334,6 +362,10 @@ mod tests {
     #[test]
     fn parts_of_a_paper_are_named_after_a_colon() {
         assert_eq!("systor13".parse(), Ok(Wanted::Systor13(systor13::Part::all())));
+        assert!(
+            "systor13:".parse::<Wanted>().is_err(),
+            "a list without anything is no list of all"
+        );
         let figures = vec![systor13::Part::Fig9, systor13::Part::Fig10];
         assert_eq!("systor13:fig10,fig9".parse(), Ok(Wanted::Systor13(figures)));
         assert!("systor13:fig5".parse::<Wanted>().unwrap_err().contains("fig4, fig6"));

@@ -3,7 +3,7 @@
 //! Owns the order of things: is the drive empty, six runs (millrace-lab's `calibrate`) on this
 //! machine or a simulated one, a table, lines for the configuration. Writes over what the drive
 //! holds, so a drive that holds something needs `--overwrite`. Called by the verb.
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::print_stderr)]
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -57,8 +57,10 @@ pub fn run(args: &BenchArgs, drive: &str, interrupt: &Interrupt) -> Result<ExitC
         bail!("drive {drive}: {} I/Os failed ({}): {first}", row.outcome.errors, row.rw);
     }
     match args.workload.json {
-        true => println!("{}", json_text(drive, &rows)?),
-        false => println!("drive {drive}, measured {place}\n\n{}", text(&rows)),
+        true => crate::verbs::say(&format!("{}\n", json_text(drive, &rows)?)),
+        false => {
+            crate::verbs::say(&format!("drive {drive}, measured {place}\n\n{}\n", text(&rows)))
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -3,7 +3,7 @@
 //! Owns the flow: the flags to a plan for each scheduler (clients.rs reads the clients), each run
 //! by the lab, on a simulated machine or on this one, and a table or JSON at the end. Called by the
 //! verb in place of its rows.
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::print_stderr)]
 
 mod clients;
 mod table;
@@ -97,11 +97,14 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         None => plans.iter().map(contend).collect::<Result<_, _>>()?,
     };
     if args.workload.json {
-        println!("{}", serde_json::to_string_pretty(&contests).context("results as JSON")?);
+        crate::verbs::say(&format!(
+            "{}\n",
+            serde_json::to_string_pretty(&contests).context("results as JSON")?
+        ));
     } else {
         let form = if args.workload.extended { Form::Whole } else { Form::Short };
         let tables = contests.iter().map(|contest| table(contest, form));
-        println!("{}", tables.collect::<Vec<_>>().join("\n\n"));
+        crate::verbs::say(&format!("{}\n", tables.collect::<Vec<_>>().join("\n\n")));
     }
     let mut code = ExitCode::SUCCESS;
     for row in

@@ -2,7 +2,7 @@
 //!
 //! Owns the combination of lists, and the table or JSON at the end; words.rs reads the option, the
 //! lab runs the rows. Called by the verb in place of its rows.
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::print_stderr)]
 
 pub mod words;
 
@@ -29,9 +29,12 @@ const RUNTIME_NS: u64 = 50_000_000;
 pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     let reports = reports(args, interrupt)?;
     if args.workload.json {
-        println!("{}", serde_json::to_string_pretty(&reports).context("rows as JSON")?);
+        crate::verbs::say(&format!(
+            "{}\n",
+            serde_json::to_string_pretty(&reports).context("rows as JSON")?
+        ));
     } else {
-        println!("{}", table(&reports));
+        crate::verbs::say(&format!("{}\n", table(&reports)));
     }
     if interrupt.is_set() {
         eprintln!("interrupted: above is what was run until then");
