@@ -178,11 +178,10 @@ pub struct Reader<R = Source> {
     /// Streams that have something waiting; whose turn it is, first.
     order: VecDeque<usize>,
     names: Names,
-    genesis_ns: u64,
+    /// Time of the first event, from when that is told.
+    genesis_ns: Option<u64>,
     bytes: u64,
     failed: bool,
-    /// A pipe has told its first event.
-    has_begun: bool,
 }
 
 impl Reader {
@@ -276,10 +275,9 @@ impl<R: Read> Reader<R> {
             notes: Vec::new(),
             order: VecDeque::new(),
             names: Names::default(),
-            genesis_ns: 0,
+            genesis_ns: None,
             bytes,
             failed: false,
-            has_begun: false,
         };
         for (trace, file) in inputs {
             let (waiting, number) = (VecDeque::new(), reader.streams.len());
@@ -289,8 +287,6 @@ impl<R: Read> Reader<R> {
                 reader.queue(number);
             }
         }
-        let first = reader.order.front().map(|number| reader.streams[*number].first_time());
-        reader.genesis_ns = first.unwrap_or(0);
         reader
     }
 
@@ -316,26 +312,28 @@ impl<R: Read> Reader<R> {
         } else {
             self.order.pop_front();
         }
-        let mut record = item.record;
-        record.time_ns = record.time_ns.wrapping_sub(self.genesis_ns);
-        Ok(Some(Entry { record, data: item.data, trace, cpu }))
+        Ok(Some(self.entry(item, trace, cpu)))
     }
 
     fn read_pipe(&mut self) -> Result<Option<Entry>, TraceError> {
         let (false, Some(pipe)) = (self.failed, &mut self.pipe) else { return Ok(None) };
         let item = pipe.next(&mut self.names).inspect_err(|_| self.failed = true)?;
-        let Some(Item { mut record, data }) = item else {
+        let Some(item) = item else {
             if pipe.file().offset() == 0 {
                 self.failed = true;
                 return Err(TraceError::Empty { first: pipe.file().path().into() });
             }
             return Ok(None);
         };
-        if !core::mem::replace(&mut self.has_begun, true) {
-            self.genesis_ns = record.time_ns;
-        }
-        record.time_ns = record.time_ns.wrapping_sub(self.genesis_ns);
-        Ok(Some(Entry { record, data, trace: 0, cpu: record.cpu }))
+        let cpu = item.record.cpu;
+        Ok(Some(self.entry(item, 0, cpu)))
+    }
+
+    /// An event as it is told: its time counts from the first one.
+    fn entry(&mut self, Item { mut record, data }: Item, trace: usize, cpu: u32) -> Entry {
+        let genesis_ns = *self.genesis_ns.get_or_insert(record.time_ns);
+        record.time_ns = record.time_ns.wrapping_sub(genesis_ns);
+        Entry { record, data, trace, cpu }
     }
 
     /// What whoever reads the trace should know of it.

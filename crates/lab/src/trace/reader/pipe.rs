@@ -11,8 +11,8 @@ use std::io::Read;
 use crate::trace::file::{CpuFile, Item};
 use crate::trace::{Names, TraceError};
 
-/// Events that wait at most: some tens of megabytes.
-const WINDOW: usize = 1 << 18;
+/// Bytes of events that wait at most, with what the window takes for each: some 200,000 events.
+const WINDOW_BYTES: usize = 32 << 20;
 /// How long a CPU's events may take to come: blktrace looks twice a second.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
@@ -21,6 +21,7 @@ pub(super) struct Pipe<R> {
     file: CpuFile<R>,
     /// By time, then by arrival.
     waiting: BTreeMap<(u64, u64), Item>,
+    bytes: usize,
     arrived: u64,
     told_ns: u64,
     late: u64,
@@ -30,8 +31,8 @@ pub(super) struct Pipe<R> {
 
 impl<R: Read> Pipe<R> {
     pub(super) fn new(file: CpuFile<R>) -> Self {
-        let waiting = BTreeMap::new();
-        Pipe { file, waiting, arrived: 0, told_ns: 0, late: 0, error: None, ended: false }
+        let (waiting, error) = (BTreeMap::new(), None);
+        Pipe { file, waiting, bytes: 0, arrived: 0, told_ns: 0, late: 0, error, ended: false }
     }
 
     /// The next event in order; none at the end.
@@ -49,12 +50,13 @@ impl<R: Read> Pipe<R> {
         let Some(((time_ns, _), item)) = self.waiting.pop_first() else {
             return self.error.take().map_or(Ok(None), Err);
         };
+        self.bytes -= bytes_of(&item);
         self.late += u64::from(time_ns < self.told_ns);
         self.told_ns = self.told_ns.max(time_ns);
         Ok(Some(item))
     }
 
-    /// Bytes of the records so far.
+    /// The input.
     pub(super) fn file(&self) -> &CpuFile<R> {
         &self.file
     }
@@ -70,7 +72,7 @@ impl<R: Read> Pipe<R> {
         let (Some(((first_ns, _), _)), Some(((last_ns, _), _))) = (first, last) else {
             return false;
         };
-        self.waiting.len() >= WINDOW || last_ns - first_ns > PATIENCE_NS
+        self.bytes >= WINDOW_BYTES || last_ns - first_ns > PATIENCE_NS
     }
 
     fn add(&mut self, item: Item, names: &mut Names) {
@@ -78,6 +80,12 @@ impl<R: Read> Pipe<R> {
             return;
         }
         self.arrived += 1;
+        self.bytes += bytes_of(&item);
         self.waiting.insert((item.record.time_ns, self.arrived), item);
     }
+}
+
+/// What an event takes in the window: itself, its place, and its data.
+fn bytes_of(item: &Item) -> usize {
+    size_of::<((u64, u64), Item)>() + item.data.len()
 }

@@ -114,6 +114,25 @@ fn lumps_of_a_pipe_are_brought_into_order_and_what_is_late_is_told_and_counted()
 }
 
 #[test]
+fn a_pipe_keeps_some_megabytes_of_a_burst_and_tells_the_rest_as_it_comes() {
+    // Three times the window, all at nearly one time, then one that is earlier than all.
+    let long = |sequence: u32| {
+        let action = Note::Message.action();
+        let record =
+            Record { action, sequence, time_ns: 1_000, pdu_len: 1_000, ..Record::default() };
+        [&record.encode()[..], &[b'x'; 1_000]].concat()
+    };
+    let mut input: Vec<u8> = (0..100_000).flat_map(long).collect();
+    input.extend(bytes(0, &[1]));
+    let mut reader = Reader::from_pipe(&input[..]);
+    assert!(reader.read().unwrap().is_some());
+    let read = reader.pipe.as_ref().unwrap().file().offset();
+    assert!((16 << 20..48 << 20).contains(&read), "{read}");
+    let rest = std::iter::from_fn(|| reader.read().unwrap()).count();
+    assert_eq!((rest, reader.notes().len()), (100_000, 1));
+}
+
+#[test]
 fn a_pipe_without_anything_is_an_error() {
     let mut reader = Reader::from_pipe(&[][..]);
     let error = reader.read().expect_err("nothing came").to_string();
