@@ -231,6 +231,23 @@ pub(crate) fn models<'a>(
     names.map(load).collect()
 }
 
+/// Checks that captions say what to see, and which of the paper's points are drawn or that it has
+/// none as numbers; of at least so many figures, which are drawn of no results.
+#[cfg(test)]
+pub(crate) fn check_captions<P: Point>(
+    least: usize,
+    all: impl Fn(&Results<P>) -> Vec<page::Figure>,
+) {
+    let run = Results::<P>::run(Wanted::new(&[], 1), |_| ControlFlow::Continue(()));
+    let figures = all(&run.expect("nothing to run").0.with);
+    assert!(figures.len() >= least, "{}", figures.len());
+    for page::Figure { id, caption, .. } in figures {
+        assert!(caption.to_lowercase().contains("see "), "{id}: {caption}");
+        let theirs = ["Hollow:", "Dotted:", "Vertical: the paper", "not given as numbers"];
+        assert!(theirs.iter().any(|word| caption.contains(word)), "{id}: {caption}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -21,18 +21,17 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
         Part::Scaling => Figure::new(
             "scaling",
             "Scaling over drives",
-            "I/Os a second of a volume on the HBA. See where each way \
-             stops rising. Hollow: the paper's factors on our one drive, of random loads; those \
-             of sequential ones are not given as numbers.",
+            "I/Os a second of a volume on the HBA. See where each way stops rising. Hollow: the \
+             paper's factors on our one drive, of random loads; those of sequential ones are not \
+             given as numbers.",
             LOADS.map(|load| scaling(results, load)),
         ),
         Part::Stripes => Figure::new(
             "stripes",
             "Stripe sizes",
-            "Bytes a second of eight drives on the HBA. Sequential I/Os are of 64 KiB: Linux's path \
-             splits them at every chunk and never merges the parts again. See from \
-             which stripe on it keeps up with per-drive. The paper's points are not given as \
-             numbers.",
+            "Bytes a second of eight drives on the HBA. Sequential I/Os are of 64 KiB: Linux's \
+             path splits them at every chunk and never merges the parts again. See from which \
+             stripe on it keeps up with per-drive. The paper's points are not given as numbers.",
             LOADS.map(|load| stripes(results, load)),
         ),
         Part::Controllers => Figure::new(
@@ -49,16 +48,16 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
             "Watermarks",
             "Eight drives on the HBA served per drive, 256 I/Os in flight for each. Left: high \
              watermarks for each drive, the low one at half of it. Right: low watermarks below a \
-             high one of 32. See where rates fall. Vertical: the paper's \
-             choice, 32 and 16; the paper's rates are not given as numbers.",
+             high one of 32. See where rates fall. Vertical: the paper's choice, 32 and 16; the \
+             paper's rates are not given as numbers.",
             [highs(results), lows(results)],
         ),
         Part::Ideal => Figure::new(
             "ideal",
             "Share of the ideal system",
-            "The volume served per drive, over as many threads as drives, each with a drive of its \
-             own. See how much a single submitter costs. Hollow: the paper's shares with eight \
-             drives.",
+            "The volume served per drive, over as many threads as drives, each with a drive of \
+             its own. See how much a single submitter costs. Hollow: the paper's shares with \
+             eight drives.",
             [ideal(results)],
         ),
         Part::Tags => Figure::new(
@@ -73,9 +72,9 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
             "fairness",
             "Stack latency by drive",
             "Mean time from queueing to the drive's driver, of eight drives on the HBA in their \
-             order in the volume. See whether per-volume's rises in that order, \
-             and per-drive's is much the same for all. Dotted: 1.55 times our fastest drive, which the paper's slowest is at \
-             least; its times are not given as numbers.",
+             order in the volume. See whether per-volume's rises in that order, and per-drive's \
+             is much the same for all. Dotted: 1.55 times our fastest drive, which the paper's \
+             slowest is at least; its times are not given as numbers.",
             [LOADS[0], LOADS[1]].map(|load| fairness(results, load)),
         ),
         Part::Latency | Part::Nvme => return None,
@@ -204,18 +203,9 @@ fn fairness(results: &Results, load: Load) -> Panel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::Wanted;
 
     #[test]
     fn every_caption_says_what_to_see_and_what_the_paper_has() {
-        let run = Results::run(Wanted::new(&[], 1), |_| std::ops::ControlFlow::Continue(()));
-        let none = run.expect("nothing to run").0.with;
-        let figures = all(&Part::all(), &none);
-        assert!(figures.len() >= 7);
-        for Figure { id, caption, .. } in figures {
-            assert!(caption.to_lowercase().contains("see "), "{id}: {caption}");
-            let theirs = ["Hollow:", "Dotted:", "Vertical: the paper", "not given as numbers"];
-            assert!(theirs.iter().any(|word| caption.contains(word)), "{id}: {caption}");
-        }
+        crate::paper::check_captions(7, |none| all(&Part::all(), none));
     }
 }

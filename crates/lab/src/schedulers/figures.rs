@@ -42,8 +42,8 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
         Part::Disk => Figure::new(
             "disk",
             "Random reads of a disk of 7,200 rpm",
-            "I/Os a second by depth: sorted by sector, and first come, first served. See from which depth on \
-             sorting pays.",
+            "I/Os a second by depth: sorted by sector, and first come, first served. See from \
+             which depth on sorting pays.",
             [disk(results)],
         ),
         Part::Equal | Part::Target | Part::Limits | Part::Idle => return None,
