@@ -13,6 +13,7 @@ use millrace_block::{
 use millrace_drives::{Spec, controller_of};
 use millrace_machine::Native;
 
+use crate::around::Outer;
 use crate::bench::{BenchError, Plan, Progress, run_row};
 use crate::row::Row;
 use crate::sim::drive_error;
@@ -124,7 +125,7 @@ impl Target {
         let notes = [opened.warnings, opened.notes].concat();
         let config =
             DiskConfig { name: spec.to_string(), io_threads, controller, ..DiskConfig::default() };
-        let disk = Disk::new(Box::new(Unmerged(opened.driver)), config)?;
+        let disk = Disk::new(Box::new(Outer(Unmerged(opened.driver))), config)?;
         let is_new = disk.limits().features.no_payload || is_empty(&disk);
         let volume = Volume::new("calibrate", Layout::Linear, vec![disk])?;
         Ok(Target { volume, is_new, notes, written_bytes: None })

@@ -8,6 +8,7 @@
 //! `page`, what an experiment found and how it is shown; `trace`, what traces say; and `explore`,
 //! which looks for bugs by simulation. Called by the binary's verbs and by tests.
 
+mod around;
 pub mod atc17;
 mod bench;
 pub mod calibrate;

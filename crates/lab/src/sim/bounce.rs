@@ -5,46 +5,24 @@
 //! simulated machine history.rs's. Called by run.rs.
 
 use millrace_block::{
-    CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, Expired, Extent, HwQueues,
-    Moment, QueueLimits, Request, Sector, Tag,
+    CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, Expired, Moment, Request,
+    Tag,
 };
-use millrace_machine::{Machine, Topology};
+use millrace_machine::Machine;
+
+use crate::around::Around;
 
 /// A driver whose requests are bounced.
 pub(super) struct BounceDriver<M: Machine>(pub(super) Box<dyn Driver<M>>);
 
-impl<M: Machine> Driver<M> for BounceDriver<M> {
-    fn capacity(&self) -> Sector {
-        self.0.capacity()
-    }
-
-    fn revalidate(&self) -> Result<Sector, Error> {
-        self.0.revalidate()
-    }
-
-    fn limits(&self) -> QueueLimits {
-        self.0.limits()
-    }
-
-    fn hw_queues(&self, topology: &Topology) -> HwQueues {
-        self.0.hw_queues(topology)
-    }
-
-    fn map(&self, ctx: usize, ctxs: usize, hctxs: usize) -> usize {
-        self.0.map(ctx, ctxs, hctxs)
-    }
-
-    fn is_immediate(&self) -> bool {
-        self.0.is_immediate()
+impl<M: Machine> Around<M> for BounceDriver<M> {
+    fn inner(&self) -> &dyn Driver<M> {
+        &*self.0
     }
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         let (inner, bounced) = (self.0.open_queue(index, depth)?, vec![false; depth as usize]);
         Ok(Box::new(BounceQueue { inner, bounced }))
-    }
-
-    fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
-        self.0.extents(sector, nr_sectors)
     }
 }
 
@@ -92,6 +70,7 @@ mod tests {
     use millrace_machine::Native;
 
     use super::*;
+    use crate::around::Outer;
 
     #[derive(Default)]
     struct Seen(Mutex<Vec<Action>>);
@@ -108,7 +87,7 @@ mod tests {
         let inner = open_on::<Native>(&"null".parse().expect("a spec")).expect("it opens");
         let sink: Arc<dyn TraceSink> = seen.clone();
         let config = DiskConfig { trace: Some(sink), ..DiskConfig::default() };
-        let disk = Disk::new(Box::new(BounceDriver(inner)), config).expect("a disk");
+        let disk = Disk::new(Box::new(Outer(BounceDriver(inner))), config).expect("a disk");
         let volume = Volume::single(disk).expect("a volume");
         let mut channel = Channel::open(&volume, ChannelConfig::default()).expect("a channel");
         for (bio, bounces) in [(Bio::read(0, Buffer::new(512)), 1), (Bio::flush(), 0)] {

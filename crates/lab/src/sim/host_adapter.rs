@@ -25,10 +25,13 @@
 use std::sync::Arc;
 
 use millrace_block::{
-    CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, Expired, Extent, HwQueues,
-    Moment, QueueLimits, Request, Sector, Tag,
+    CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, Expired, Moment, Request,
+    Tag,
 };
-use millrace_machine::{Line, Lock, Machine, Order, Topology, Word};
+
+use millrace_machine::{Line, Lock, Machine, Order, Word};
+
+use crate::around::Around;
 
 /// What the commands of all drives of a row write; nothing unless given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -110,38 +113,14 @@ pub(crate) struct AdapterDriver<M: Machine> {
     pub(crate) adapter: Arc<HostAdapter<M>>,
 }
 
-impl<M: Machine> Driver<M> for AdapterDriver<M> {
-    fn capacity(&self) -> Sector {
-        self.inner.capacity()
-    }
-
-    fn revalidate(&self) -> Result<Sector, Error> {
-        self.inner.revalidate()
-    }
-
-    fn limits(&self) -> QueueLimits {
-        self.inner.limits()
-    }
-
-    fn hw_queues(&self, topology: &Topology) -> HwQueues {
-        self.inner.hw_queues(topology)
-    }
-
-    fn map(&self, ctx: usize, ctxs: usize, hctxs: usize) -> usize {
-        self.inner.map(ctx, ctxs, hctxs)
-    }
-
-    fn is_immediate(&self) -> bool {
-        self.inner.is_immediate()
+impl<M: Machine> Around<M> for AdapterDriver<M> {
+    fn inner(&self) -> &dyn Driver<M> {
+        &*self.inner
     }
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         let inner = self.inner.open_queue(index, depth)?;
         Ok(Box::new(AdapterQueue { inner, adapter: Arc::clone(&self.adapter) }))
-    }
-
-    fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
-        self.inner.extents(sector, nr_sectors)
     }
 }
 

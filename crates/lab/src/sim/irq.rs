@@ -14,14 +14,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use millrace_block::{
-    CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Extent, HwQueues, QueueLimits,
-    Request, Sector, Spread, Status, Tag,
+    CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Request, Spread, Status, Tag,
 };
 use millrace_machine::{CpuId, Doorbell, Lock, Machine, NodeId, Order, Parker, Topology, Word};
 
 use super::history::Kernel;
 use super::interface::Host;
 use super::{Irq, SimPlan};
+use crate::around::Around;
 
 /// Wakes a job, and remembers that it did.
 pub(super) struct Signal<M: Machine> {
@@ -266,25 +266,9 @@ pub(super) struct IrqDriver<M: Machine> {
     pub(super) drive: usize,
 }
 
-impl<M: Host> Driver<M> for IrqDriver<M> {
-    fn capacity(&self) -> Sector {
-        self.inner.capacity()
-    }
-
-    fn revalidate(&self) -> Result<Sector, Error> {
-        self.inner.revalidate()
-    }
-
-    fn limits(&self) -> QueueLimits {
-        self.inner.limits()
-    }
-
-    fn hw_queues(&self, topology: &Topology) -> HwQueues {
-        self.inner.hw_queues(topology)
-    }
-
-    fn map(&self, ctx: usize, ctxs: usize, hctxs: usize) -> usize {
-        self.inner.map(ctx, ctxs, hctxs)
+impl<M: Host> Around<M> for IrqDriver<M> {
+    fn inner(&self) -> &dyn Driver<M> {
+        &*self.inner
     }
 
     /// Never, whatever the drive inside says: what it has done is in flight until the handler's
@@ -306,10 +290,6 @@ impl<M: Host> Driver<M> for IrqDriver<M> {
         let home = self.interrupts.home(index);
         self.interrupts.handlers[home].vectors.lock().push(Arc::clone(&vector));
         Ok(Box::new(IrqQueue { vector, home, interrupts: Arc::clone(&self.interrupts) }))
-    }
-
-    fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
-        self.inner.extents(sector, nr_sectors)
     }
 }
 

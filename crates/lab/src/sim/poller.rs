@@ -7,47 +7,22 @@
 //! and for the drive of a virtual machine.
 
 use millrace_block::{
-    CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Extent, HwQueues, QueueLimits,
-    Request, Sector, Tag,
+    CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Request, Tag,
 };
-use millrace_machine::Topology;
 
 use super::interface::Host;
+use crate::around::Around;
 
 /// A driver whose queues charge whoever polls them.
 pub(crate) struct PollerDriver<M: Host>(pub(crate) Box<dyn Driver<M>>);
 
-impl<M: Host> Driver<M> for PollerDriver<M> {
-    fn capacity(&self) -> Sector {
-        self.0.capacity()
-    }
-
-    fn revalidate(&self) -> Result<Sector, Error> {
-        self.0.revalidate()
-    }
-
-    fn limits(&self) -> QueueLimits {
-        self.0.limits()
-    }
-
-    fn hw_queues(&self, topology: &Topology) -> HwQueues {
-        self.0.hw_queues(topology)
-    }
-
-    fn map(&self, ctx: usize, ctxs: usize, hctxs: usize) -> usize {
-        self.0.map(ctx, ctxs, hctxs)
-    }
-
-    fn is_immediate(&self) -> bool {
-        self.0.is_immediate()
+impl<M: Host> Around<M> for PollerDriver<M> {
+    fn inner(&self) -> &dyn Driver<M> {
+        &*self.0
     }
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         Ok(Box::new(PollerQueue(self.0.open_queue(index, depth)?)))
-    }
-
-    fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
-        self.0.extents(sector, nr_sectors)
     }
 }
 

@@ -27,6 +27,7 @@ use super::poller::PollerDriver;
 use super::tags::{TagSample, TagWatch};
 use super::workers::Workers;
 use super::{Irq, SimPlan};
+use crate::around::Outer;
 use crate::bench::{BenchError, process_cpu_ns};
 use crate::row::{Cost, DriveStates, LatencyNs, LockLine, MachineRow, Outcome, Row, Span};
 use crate::unmerged::Unmerged;
@@ -223,18 +224,18 @@ fn volumes_of<M: Host>(
         let mut driver = open_on::<M>(spec).map_err(failed)?;
         if let Some(interrupts) = interrupts {
             let interrupts = Arc::clone(interrupts);
-            driver = Box::new(IrqDriver { inner: driver, interrupts, drive: index });
+            driver = Box::new(Outer(IrqDriver { inner: driver, interrupts, drive: index }));
         } else if plan.irq == Irq::Poller {
-            driver = Box::new(PollerDriver(driver));
+            driver = Box::new(Outer(PollerDriver(driver)));
         }
         if let Some(adapter) = &adapter {
-            driver = Box::new(AdapterDriver { inner: driver, adapter: Arc::clone(adapter) });
+            driver = Box::new(Outer(AdapterDriver { inner: driver, adapter: Arc::clone(adapter) }));
         }
         if plan.service.nomerges {
-            driver = Box::new(Unmerged(driver));
+            driver = Box::new(Outer(Unmerged(driver)));
         }
         if plan.service.history.bounce {
-            driver = Box::new(BounceDriver(driver));
+            driver = Box::new(Outer(BounceDriver(driver)));
         }
         let controller = controller_of(spec, &controllers).map_err(failed)?;
         let node = controller.as_ref().and_then(|controller| controller.config().node);

@@ -12,6 +12,7 @@ use super::ring::Ring;
 use super::spinlock::PauseLoop;
 use super::vcpu::{Cores, Vcpu};
 use super::{Counts, VmCosts, VmPlan, lock};
+use crate::around::Outer;
 use crate::bench::BenchError;
 use crate::sim::{PollerDriver, Window};
 
@@ -58,7 +59,7 @@ impl Vm {
         let failed = |error: millrace_drives::SpecError| BenchError::Workload(error.to_string());
         let mut driver = open_on::<Simulated>(&plan.drive).map_err(failed)?;
         if plan.interrupts {
-            driver = Box::new(PollerDriver(driver));
+            driver = Box::new(Outer(PollerDriver(driver)));
         }
         let disks = vec![Disk::new(driver, DiskConfig::default())?];
         let volume = Volume::new("vm", Layout::Linear, disks)?;

@@ -1,0 +1,74 @@
+//! `Around`: drivers that stand around another one, and change only what they say they do.
+//!
+//! `Outer` makes a driver of whatever is `Around` one: it hands on every question that the outer one
+//! does not answer itself, so that a new method of `Driver` is handed on by all of them at once.
+//! Used by calibration, and by `sim` for interrupts, host adapters and bounces.
+
+use millrace_block::{Driver, DriverQueue, Error, Extent, HwQueues, QueueLimits, Sector};
+use millrace_machine::{Machine, Topology};
+
+/// What stands around a driver.
+pub(crate) trait Around<M: Machine>: Send + Sync {
+    /// The driver inside.
+    fn inner(&self) -> &dyn Driver<M>;
+
+    /// As [`Driver::limits`].
+    fn limits(&self) -> QueueLimits {
+        self.inner().limits()
+    }
+
+    /// As [`Driver::is_immediate`].
+    fn is_immediate(&self) -> bool {
+        self.inner().is_immediate()
+    }
+
+    /// As [`Driver::open_queue`].
+    fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
+        self.inner().open_queue(index, depth)
+    }
+}
+
+/// A driver out of what stands around one.
+pub(crate) struct Outer<A>(pub(crate) A);
+
+impl<M: Machine, A: Around<M>> Driver<M> for Outer<A> {
+    fn capacity(&self) -> Sector {
+        self.0.inner().capacity()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.0.inner().size_bytes()
+    }
+
+    fn revalidate(&self) -> Result<Sector, Error> {
+        self.0.inner().revalidate()
+    }
+
+    fn limits(&self) -> QueueLimits {
+        self.0.limits()
+    }
+
+    fn hw_queues(&self, topology: &Topology) -> HwQueues {
+        self.0.inner().hw_queues(topology)
+    }
+
+    fn map(&self, ctx: usize, ctxs: usize, hctxs: usize) -> usize {
+        self.0.inner().map(ctx, ctxs, hctxs)
+    }
+
+    fn is_immediate(&self) -> bool {
+        self.0.is_immediate()
+    }
+
+    fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
+        self.0.open_queue(index, depth)
+    }
+
+    fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
+        self.0.inner().extents(sector, nr_sectors)
+    }
+
+    fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
+        self.0.inner().reads_as_zeroes(sector, nr_sectors)
+    }
+}
