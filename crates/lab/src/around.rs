@@ -1,7 +1,7 @@
 //! `Around`: drivers that stand around another one, and change only what they say they do.
 //!
-//! `Outer` makes a driver of whatever is `Around` one: it hands on every question that the outer one
-//! does not answer itself, so that a new method of `Driver` is handed on by all of them at once.
+//! `Outer` makes a driver of whatever is `Around` one: it hands on every question that the outer
+//! one does not answer itself, so that all of them hand on a new method of `Driver` at once.
 //! Used by calibration, and by `sim` for interrupts, host adapters and bounces.
 
 use millrace_block::{Driver, DriverQueue, Error, Extent, HwQueues, QueueLimits, Sector};
