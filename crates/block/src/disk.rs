@@ -485,9 +485,11 @@ impl<M: Machine> Disk<M> {
             QueueKind::AnyThread if M::THREADS_MOVE => {
                 let count = if self.path.is_lanes() { self.hctxs.len() } else { self.ctxs.len() };
                 let routes = (0..count).map(|more| self.route((place + more) % count, node));
+                // Counted once for all routes: thousands of threads may come.
+                let mut open = alloc::vec![0; self.hctxs.len()];
+                stats.keys_in_use().for_each(|hctx| open[usize::from(hctx)] += 1);
                 let users = |route: &Route| {
-                    let worker_state = usize::from(self.is_workers(route.hctx));
-                    stats.keys_in_use().filter(|hctx| *hctx == route.hctx).count() + worker_state
+                    open[usize::from(route.hctx)] + usize::from(self.is_workers(route.hctx))
                 };
                 routes.min_by_key(users).expect("a disk has a software queue")
             }
