@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use millrace_block::{Disk, Snapshot, Stamp, Volume};
@@ -126,6 +126,10 @@ pub type Progress<'a> = &'a mut dyn FnMut(f64);
 pub(crate) struct Shared {
     pub(crate) until: Until,
     start: Barrier,
+    /// Jobs, and whoever measures them, that are not set up yet.
+    missing: AtomicUsize,
+    /// When the last of them was set up, and the processor time until then.
+    began: OnceLock<(Instant, u64)>,
     left: AtomicUsize,
     syscalls: AtomicU64,
     results: Mutex<Vec<Result<JobResult, BenchError>>>,
@@ -137,14 +141,20 @@ impl Shared {
         Shared {
             until: Until { ios: plan.ios, stop, done },
             start: Barrier::new(plan.jobs as usize + 1),
+            missing: AtomicUsize::new(plan.jobs as usize + 1),
+            began: OnceLock::new(),
             left: AtomicUsize::new(plan.jobs as usize),
             syscalls: AtomicU64::new(0),
             results: Mutex::new(Vec::new()),
         }
     }
 
-    /// A job is set up: waits for the others.
+    /// A job is set up: waits for the others. The last one takes the time, before it lets the
+    /// others go: with more jobs than CPUs some do many I/Os before whoever measures runs again.
     pub(crate) fn ready(&self) {
+        if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.began.get_or_init(|| (Instant::now(), process_cpu_ns()));
+        }
         self.start.wait();
     }
 
@@ -177,7 +187,8 @@ pub(crate) struct Times {
 /// Starts the jobs together and waits for their end.
 pub(crate) fn measure(shared: &Shared, plan: &Plan, progress: Progress<'_>) -> Times {
     shared.ready();
-    let (start, cpu_start) = (Instant::now(), process_cpu_ns());
+    let began = shared.began.get();
+    let (start, cpu_start) = *began.expect("whoever was ready last has set it");
     watch(shared, plan, start, progress);
     Times {
         seconds: start.elapsed().as_secs_f64(),
