@@ -20,7 +20,7 @@ use millrace_reactor::Config;
 use millrace_runtime::{Recorder, RecorderConfig};
 
 use crate::bench::{BenchError, Interrupt, Plan, run_row};
-use crate::page::{Check, CheckKind, DataTable, Page, Quantity};
+use crate::page::{Check, CheckKind, DataTable, Figure, Page, Panel, Quantity, Series, Unit};
 use crate::paper::Step;
 use crate::trace::{Reader, Span, Spans, TraceName};
 use crate::workload::{Rw, Workload};
@@ -35,6 +35,8 @@ const PAPER: [(Span, f64); 5] = [
     (Span::D2C, 25.327e-6),
     (Span::Q2C, 26.503e-6),
 ];
+/// The paper's average time at the drive, in nanoseconds.
+const PAPER_D2C_NS: f64 = 25_327.0;
 /// What the software may take of Q2C.
 const SHARE_MOST: f64 = 0.10;
 
@@ -46,9 +48,20 @@ struct Walked {
 }
 
 impl Walked {
-    /// What the steps before the drive take of the whole.
+    /// What the steps before the drive take.
+    fn software_ns(&self) -> f64 {
+        self.avg_ns[..3].iter().sum()
+    }
+
+    /// What they take of the whole.
     fn share(&self) -> f64 {
-        self.avg_ns[..3].iter().sum::<f64>() / self.avg_ns[4]
+        self.software_ns() / self.avg_ns[4]
+    }
+
+    /// What they would take of the whole with the paper's D2C: no late wake-up of this machine
+    /// makes their share look smaller.
+    fn share_beside_paper(&self) -> f64 {
+        self.software_ns() / (self.software_ns() + PAPER_D2C_NS.min(self.avg_ns[3]))
     }
 }
 
@@ -174,6 +187,9 @@ fn page(walked: &[Walked], seed: u64) -> Page {
     let mut share = vec!["Q2D of Q2C".to_owned(), percent(paper_share)];
     share.extend(walked.iter().map(|one| percent(one.share())));
     rows.push(share);
+    let mut beside = vec!["Q2D of Q2C with the paper's D2C".to_owned(), percent(paper_share)];
+    beside.extend(walked.iter().map(|one| percent(one.share_beside_paper())));
+    rows.push(beside);
     let mut head = vec!["span, average us".to_owned(), "paper".to_owned()];
     head.extend(walked.iter().map(|one| one.drive.to_owned()));
     let counts = walked.iter().map(|one| one.ios.to_string()).collect::<Vec<_>>().join(", ");
@@ -185,6 +201,7 @@ fn page(walked: &[Walked], seed: u64) -> Page {
             ("I/Os measured".into(), counts),
         ],
         checks: vec![check(walked)],
+        figures: vec![figure(walked)],
         tables: vec![DataTable::new(
             ("spans", "Spans of one 4 KiB read at a time"),
             "Q queued, G request got, I inserted, D issued to the driver, C completed; every step \
@@ -196,15 +213,47 @@ fn page(walked: &[Walked], seed: u64) -> Page {
     }
 }
 
+/// The spans of each drive, and the paper's, as points above their numbers.
+fn figure(walked: &[Walked]) -> Figure {
+    let points = |of: &dyn Fn(usize) -> f64, spans: core::ops::Range<usize>| {
+        spans.map(|index| (index as f64 + 1.0, of(index))).collect::<Vec<_>>()
+    };
+    let panel = |title: &str, spans: core::ops::Range<usize>| {
+        let one = |one: &Walked| {
+            Series::ours(one.drive, points(&|index| one.avg_ns[index], spans.clone()))
+        };
+        let mut series: Vec<Series> = walked.iter().map(one).collect();
+        series.push(Series::theirs("spans", points(&|index| PAPER[index].1 * 1e9, spans.clone())));
+        Panel::new(title, "span", ("average", Unit::Nanoseconds), series)
+    };
+    let names =
+        PAPER.iter().enumerate().map(|(at, (span, _))| format!("{} {}", at + 1, span.name()));
+    let caption = format!(
+        "Spans: {}. Hollow: the paper's. See that the time at the drive is some hundred times all \
+         that the layer takes before it.",
+        names.collect::<Vec<_>>().join(", ")
+    );
+    let panels = [panel("before the drive", 0..3), panel("at the drive, and all", 3..5)];
+    Figure::new("points", "The paper's spans beside ours", &caption, panels)
+}
+
 /// `walk.spans`, on the NVMe-class drive.
 fn check(walked: &[Walked]) -> Check {
     let paper = Quantity::new("Q2G, G2I, I2D together below 10 % of Q2C (4 %)", []);
     let Some(nvme) = walked.first() else {
         return Check::not_yet("walk.spans", CheckKind::Qualitative, paper);
     };
-    let each = walked.iter().map(|one| format!("{}: {}", one.drive, percent(one.share())));
+    let each = walked.iter().map(|one| {
+        let (share, beside) = (percent(one.share()), percent(one.share_beside_paper()));
+        format!("{}: {share}, with the paper's D2C {beside}", one.drive)
+    });
     let ours = Quantity::new(each.collect::<Vec<_>>().join("; "), []);
-    Check::new("walk.spans", CheckKind::Qualitative, (paper, ours), nvme.share() < SHARE_MOST)
+    let holds = nvme.share_beside_paper() < SHARE_MOST;
+    let check = Check::new("walk.spans", CheckKind::Qualitative, (paper, ours), holds);
+    let note = "judged with the paper's 25.3 us at the drive where ours takes longer: on a busy \
+                machine the thread that waits wakes late, which must not make the layer's share \
+                small";
+    Check { note: note.to_owned(), ..check }
 }
 
 fn microseconds(ns: f64) -> String {
