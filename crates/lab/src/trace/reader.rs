@@ -201,7 +201,7 @@ impl Reader {
         let (mut inputs, mut notes) = (Vec::new(), Vec::new());
         let mut bytes = 0;
         for (trace, name) in names.iter().enumerate() {
-            let (before, first) = (bytes, name.file(0));
+            let (before, first) = (inputs.len(), name.file(0));
             let cpus = name.cpus().map_err(|source| match source.kind() {
                 io::ErrorKind::NotFound => TraceError::Missing { first: first.clone() },
                 _ => TraceError::Io { file: first.clone(), offset: 0, source },
@@ -209,13 +209,13 @@ impl Reader {
             for &cpu in &cpus {
                 let path = name.file(cpu);
                 let Some((file, len)) = open(&path)? else { continue };
-                bytes += len;
-                if len > 0 {
+                bytes += len.unwrap_or(0);
+                if len != Some(0) {
                     let input = BufReader::with_capacity(BUFFER_BYTES, file);
                     inputs.push((trace, CpuFile::new(path, cpu, Source::File(input))));
                 }
             }
-            if bytes == before {
+            if inputs.len() == before {
                 return Err(match cpus.is_empty() {
                     true => TraceError::Missing { first },
                     false => TraceError::Empty { first: name.file(cpus[0]) },
@@ -243,9 +243,12 @@ fn missing(first: &Path, cpus: &[u32]) -> Option<String> {
     Some(format!("{}.{gap}{others} missing; read: {there}{rest}", folder.display()))
 }
 
-/// A file and its length; none if there is none.
-fn open(path: &Path) -> Result<Option<(File, u64)>, TraceError> {
-    let opened = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+/// A file and its length, which a named pipe does not have; none if there is no file.
+fn open(path: &Path) -> Result<Option<(File, Option<u64>)>, TraceError> {
+    let opened = File::open(path).and_then(|file| {
+        let metadata = file.metadata()?;
+        Ok((metadata.is_file().then(|| metadata.len()), file))
+    });
     match opened {
         Ok((len, file)) => Ok(Some((file, len))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

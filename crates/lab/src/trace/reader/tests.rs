@@ -166,3 +166,16 @@ fn files_that_are_there_are_read_whatever_their_numbers() {
     assert!(notes.ends_with(said), "{notes}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+#[test]
+fn a_named_pipe_is_read_though_it_has_no_length() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipe.blktrace.0");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(made.success());
+    let writer = std::thread::spawn(move || std::fs::write(path, bytes(0, &[100, 110])));
+    let mut reader = Reader::open(&[TraceName::new("pipe", Some(folder.path()))]).unwrap();
+    let times = std::iter::from_fn(|| reader.read().unwrap()).map(|entry| entry.record.time_ns);
+    assert_eq!(times.collect::<Vec<_>>(), [0, 10]);
+    writer.join().unwrap().unwrap();
+}
