@@ -65,7 +65,9 @@ pub(crate) fn part_named<P: Copy>(
 ) -> Result<P, String> {
     let found = names.iter().find(|(_, name)| *name == text);
     let all = || names.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", ");
-    found.map(|(part, _)| *part).ok_or_else(|| format!("{paper}:{text}: one of {}", all()))
+    found
+        .map(|(part, _)| *part)
+        .ok_or_else(|| format!("{text}: no such part of {paper}; there are {}", all()))
 }
 
 /// A repetition of a paper that was run: what its page says before checks, figures and tables.

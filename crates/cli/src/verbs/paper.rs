@@ -84,6 +84,25 @@ impl Wanted {
         }
     }
 
+    /// Takes in the parts of another; false if that is another paper.
+    fn takes(&mut self, other: &Wanted) -> bool {
+        fn join<P: Copy + Ord>(parts: &mut Vec<P>, more: &[P]) -> bool {
+            parts.extend(more);
+            parts.sort();
+            parts.dedup();
+            true
+        }
+        match (self, other) {
+            (Wanted::Systor13(parts), Wanted::Systor13(more)) => join(parts, more),
+            (Wanted::Atc17(parts), Wanted::Atc17(more)) => join(parts, more),
+            (Wanted::Msst15(parts), Wanted::Msst15(more)) => join(parts, more),
+            (Wanted::Ols02(parts), Wanted::Ols02(more)) => join(parts, more),
+            (Wanted::Schedulers(parts), Wanted::Schedulers(more)) => join(parts, more),
+            (Wanted::Walk, Wanted::Walk) => true,
+            _ => false,
+        }
+    }
+
     /// What was found.
     fn run(
         &self,
@@ -183,10 +202,13 @@ impl FromStr for Wanted {
             "schedulers" => Ok(Wanted::Schedulers(parts_of(parts, schedulers::Part::all)?)),
             "walk" if parts.is_empty() => Ok(Wanted::Walk),
             "walk" => Err(format!("{text}: walk has no parts")),
-            _ => Err(format!(
-                "{paper}: no such paper here; there are systor13, atc17, msst15, ols02, \
-                 schedulers and walk"
-            )),
+            _ => {
+                let no = match paper {
+                    "" => "no paper is named".to_owned(),
+                    paper => format!("{paper}: no such paper here"),
+                };
+                Err(format!("{no}; there are systor13, atc17, msst15, ols02, schedulers and walk"))
+            }
         }
     }
 }
@@ -199,7 +221,11 @@ fn parts_of<P: FromStr<Err = String> + Ord>(
     if list.is_empty() {
         return Ok(all());
     }
-    let mut parts = list.split([',', ':']).map(str::parse).collect::<Result<Vec<P>, _>>()?;
+    let part = |word: &str| match word {
+        "" => Err(format!("{list}: a part without a name; leave out the comma")),
+        word => word.parse(),
+    };
+    let mut parts = list.split([',', ':']).map(part).collect::<Result<Vec<P>, _>>()?;
     parts.sort();
     parts.dedup();
     Ok(parts)
@@ -235,7 +261,7 @@ pub struct Args {
 /// # Errors
 /// If a simulation fails or a page cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let papers = if args.wanted.is_empty() { Wanted::all() } else { args.wanted.clone() };
+    let papers = if args.wanted.is_empty() { Wanted::all() } else { each_paper(&args.wanted) };
     if args.html.is_some() && papers.len() > 1 {
         bail!("--html names one file, and there are {} papers: name one", papers.len());
     }
@@ -277,6 +303,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     eprintln!("{}", wrapped(failed.split(' ').map(str::to_owned), WIDTH));
     Ok(ExitCode::from(1))
+}
+
+/// Each paper once, with all parts that are named of it.
+fn each_paper(wanted: &[Wanted]) -> Vec<Wanted> {
+    let mut each: Vec<Wanted> = Vec::new();
+    for one in wanted {
+        if !each.iter_mut().any(|paper| paper.takes(one)) {
+            each.push(one.clone());
+        }
+    }
+    each
 }
 
 fn each_once(mechanisms: &[Mechanism]) -> Vec<Mechanism> {
@@ -376,6 +413,25 @@ mod tests {
         assert_eq!("schedulers:weights".parse(), Ok(Wanted::Schedulers(weights)));
         assert!("msst15:fig5".parse::<Wanted>().unwrap_err().contains("null, nvme"));
         assert!("fast16".parse::<Wanted>().unwrap_err().contains("atc17, msst15"));
+    }
+
+    #[test]
+    fn parts_of_a_paper_that_is_named_twice_are_joined() {
+        let wanted = ["atc17:nvme", "walk", "atc17:tags,nvme", "walk"];
+        let each = each_paper(&wanted.map(|text| text.parse().unwrap()));
+        let parts = vec![atc17::Part::Tags, atc17::Part::Nvme];
+        assert_eq!(each, [Wanted::Atc17(parts), Wanted::Walk]);
+    }
+
+    #[test]
+    fn a_part_that_is_not_there_is_named() {
+        let refused = |text: &str| text.parse::<Wanted>().unwrap_err();
+        assert!(
+            refused("systor13:fig5")
+                .starts_with("fig5: no such part of systor13; there are fig4, ")
+        );
+        assert_eq!(refused("systor13:,"), ",: a part without a name; leave out the comma");
+        assert!(refused("").starts_with("no paper is named; there are systor13"));
     }
 
     #[test]
