@@ -51,7 +51,7 @@ pub fn msst15(
 ) -> Result<(Page, Vec<Part>), BenchError> {
     let costs = VmCosts::kvm_2015()?;
     paper::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, mut page| {
-        page.machines.push(tables::virtualisation(&costs));
+        page.add_machines([tables::virtualisation(&costs)]);
         Page {
             checks: checks::all(results),
             figures: figures::all(parts, results),

@@ -69,7 +69,7 @@ pub fn ols02(
             }
         })?;
     page.tables.extend(here.transpose()?.and_then(|here| here.1));
-    page.machines.push(tables::kernel(&costs));
+    page.add_machines([tables::kernel(&costs)]);
     Ok((page, parts))
 }
 

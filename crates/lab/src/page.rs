@@ -15,7 +15,7 @@ mod scale;
 mod text;
 
 pub use heat::{HeatMap, HeatPanel};
-pub use machines::{Constant, MachineTable, ORIGINS, Source, sources};
+pub use machines::{Constant, MachineTable, ORIGINS, Source};
 use serde::{Serialize, Serializer};
 
 /// How a check counts.

@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use millrace_machine::Model;
 
 use crate::bench::BenchError;
-use crate::page::{self, Page};
+use crate::page::Page;
 use crate::sim::{machine, run_rows};
 
 pub use mechanism::Mechanism;
@@ -93,25 +93,24 @@ pub(crate) struct Repetition<'a> {
 impl Repetition<'_> {
     /// The page of these parts, with neither checks nor figures nor tables.
     pub(crate) fn page<P: PartialEq>(&self, names: &[(P, &'static str)], parts: &[P]) -> Page {
-        let machines: Vec<_> = self.models.iter().map(machine_table::of).collect();
         let mut facts = vec![
             ("command", self.command(names, parts)),
             ("seed", self.seed.to_string()),
             ("rows run", self.rows.to_string()),
             ("events simulated", self.events.to_string()),
-            ("constants of the machines", page::sources(&machines)),
         ];
         if !self.without.is_empty() {
             facts.insert(1, ("left out in a second run", mechanism::in_words(self.without)));
         }
-        Page {
+        let mut page = Page {
             title: self.title.into(),
             intro: self.intro.iter().map(ToString::to_string).collect(),
             remarks: self.remarks(names, parts),
             facts: facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-            machines,
             ..Page::default()
-        }
+        };
+        page.add_machines(self.models.iter().map(machine_table::of));
+        page
     }
 
     /// What a reader must know to read the page right.
@@ -238,12 +237,12 @@ pub(crate) fn models<'a>(
 #[cfg(test)]
 pub(crate) fn check_captions<P: Point>(
     least: usize,
-    all: impl Fn(&Results<P>) -> Vec<page::Figure>,
+    all: impl Fn(&Results<P>) -> Vec<crate::page::Figure>,
 ) {
     let run = Results::<P>::run(Wanted::new(&[], 1), |_| ControlFlow::Continue(()));
     let figures = all(&run.expect("nothing to run").0.with);
     assert!(figures.len() >= least, "{}", figures.len());
-    for page::Figure { id, caption, .. } in figures {
+    for crate::page::Figure { id, caption, .. } in figures {
         assert!(caption.to_lowercase().contains("see "), "{id}: {caption}");
         let theirs = ["Hollow:", "Dotted:", "Vertical: the paper", "not given as numbers"];
         assert!(theirs.iter().any(|word| caption.contains(word)), "{id}: {caption}");

@@ -4,6 +4,8 @@
 
 use serde::Serialize;
 
+use super::Page;
+
 /// One constant of a modelled machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Constant {
@@ -34,12 +36,16 @@ pub enum Source {
 pub const ORIGINS: [&str; 5] = ["published", "counted", "input", "assumption", "not used"];
 
 impl Source {
-    /// By an origin's first words; none if they are not of [`ORIGINS`].
+    /// By an origin's first words; none if they are not of [`ORIGINS`], or nothing is behind them.
     #[must_use]
     pub fn of(origin: &str) -> Option<Source> {
         // Part of it from memory is all of it from memory.
         let is_looked_up = origin.contains("looked up") && !origin.contains("from memory");
-        match origin.split_once(':')?.0.trim() {
+        let (word, what) = origin.split_once(':')?;
+        if what.trim().is_empty() {
+            return None;
+        }
+        match word.trim() {
             "counted" => Some(Source::Published),
             "published" if is_looked_up => Some(Source::Published),
             "published" => Some(Source::Cited),
@@ -60,7 +66,7 @@ impl Constant {
 }
 
 /// How many constants of some machines come from where, in a sentence.
-pub fn sources(machines: &[MachineTable]) -> String {
+fn sources(machines: &[MachineTable]) -> String {
     let all = || machines.iter().flat_map(|machine| &machine.constants);
     let count = |source| all().filter(|constant| constant.source() == source).count();
     let (published, cited) = (count(Source::Published), count(Source::Cited));
@@ -71,6 +77,21 @@ pub fn sources(machines: &[MachineTable]) -> String {
          are published and cited from memory, {input} are inputs by the paper, {assumed} are \
          assumptions"
     )
+}
+
+/// The fact of a page that says it.
+const SOURCES: &str = "constants of the machines";
+
+impl Page {
+    /// Takes in tables of constants, and counts where those of all come from.
+    pub(crate) fn add_machines(&mut self, tables: impl IntoIterator<Item = MachineTable>) {
+        self.machines.extend(tables);
+        let said = sources(&self.machines);
+        match self.facts.iter_mut().find(|(name, _)| name == SOURCES) {
+            Some((_, text)) => *text = said,
+            None => self.facts.push((SOURCES.to_owned(), said)),
+        }
+    }
 }
 
 /// A modelled machine.

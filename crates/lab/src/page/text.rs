@@ -15,7 +15,10 @@ pub(super) fn page(page: &Page) -> String {
     let mut blocks: Vec<String> = page.remarks.iter().map(|remark| wrapped(remark, 0)).collect();
     page.figures.iter().for_each(|item| figure(&mut blocks, item));
     for table in &page.tables {
-        blocks.push(format!("{}\n{}", wrapped(&table.title, 0), data_table(table)));
+        // The caption says the unit of the numbers.
+        let caption = if table.caption.is_empty() { "" } else { ": " }.to_owned() + &table.caption;
+        let head = wrapped(&format!("{}{caption}", table.title), 0);
+        blocks.push(format!("{head}\n{}", data_table(table)));
     }
     if !page.checks.is_empty() {
         blocks.push(checks(page));

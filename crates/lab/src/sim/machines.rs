@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(of("published: a table, looked up, the rest from memory"), Source::Cited);
         assert_eq!(of("published: a table"), Source::Cited);
         assert_eq!(of("counted: lines"), Source::Published);
-        assert_eq!(Source::of("not used"), None);
+        assert_eq!((Source::of("not used"), Source::of("published: ")), (None, None));
         assert_eq!((of("not used: one"), of("input: x")), (Source::Unused, Source::Input));
     }
 }

@@ -391,6 +391,8 @@ impl Model {
     /// # Errors
     /// The first key whose value cannot be.
     pub fn validate(&self) -> Result<(), ModelError> {
+        let is_name = !self.name.is_empty() && !self.name.contains(char::is_control);
+        check("name", is_name, || "must be a word or some, without control characters".into())?;
         let (sockets, cores) = (self.sockets, self.cores_per_socket);
         check("sockets", (1..=SOCKETS_MAX).contains(&sockets), || {
             format!("must be 1 to {SOCKETS_MAX}, is {sockets}")
@@ -402,8 +404,8 @@ impl Model {
         check("sockets_per_board", board == 0 || sockets % board == 0, || {
             format!("must divide the {sockets} sockets, is {board}")
         })?;
-        check("ghz", self.ghz > 0.0 && self.ghz < 100.0, || {
-            format!("must be above 0 and below 100, is {}", self.ghz)
+        check("ghz", (0.01..100.0).contains(&self.ghz), || {
+            format!("must be at least 0.01 and below 100, is {:e}", self.ghz)
         })?;
         for (key, cost) in self.costs() {
             check(key, (0.0..=1e9).contains(&cost.ns), || {

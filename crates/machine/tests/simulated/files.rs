@@ -75,3 +75,18 @@ fn a_cost_without_origin_and_an_unknown_key_are_errors_that_name_it() {
         "machine model: cache.spinner: share must be 0 to 1, is 5"
     );
 }
+
+#[test]
+fn a_name_that_is_no_word_and_a_clock_that_stands_still_are_refused() {
+    let refused = |old: &str, new: &str| {
+        let model: Model = toml::from_str(&FILE.replace(old, new)).expect("well formed");
+        model.validate().expect_err("no machine has it").to_string()
+    };
+    let name = FILE.lines().find(|line| line.starts_with("name")).expect("it has a name");
+    for wrong in [r#"name = """#, r#"name = "a\u001bb""#] {
+        let text = refused(name, wrong);
+        assert!(text.starts_with("machine model: name: must be a word"), "{text}");
+    }
+    let text = refused("ghz = 2.4", "ghz = 1e-300");
+    assert_eq!(text, "machine model: ghz: must be at least 0.01 and below 100, is 1e-300");
+}
