@@ -328,8 +328,9 @@ fn fixed_interface(results: &Results) -> Option<Found> {
          All counters of aio itself are a process's own; the inode's count of direct I/Os is the only \
          one for all, and here it is still added to once a call: full from 30 cores on, and flat \
          from there. But the patch that took it away in 2015 (fe0f07d08ee3, looked up: the only \
-         state that applications shared) saw 2.5 M with it and 9.6 M without, so that 10 M with it cannot be; and without it (--without dio-count) MQ rises \
-         to 31 M at 70 cores, bounded by nothing. What bounded the paper's machine at 10 M and let it \
+         state that applications shared) saw 2.5 M with it and 9.6 M without, so that 10 M with it \
+         cannot be; and without it (--without dio-count) MQ rises to 31 M at 70 cores, bounded by \
+         nothing. What bounded the paper's machine at 10 M and let it \
          rise all the way is not in the model",
     ))
 }
@@ -365,7 +366,8 @@ fn hardware_queues(results: &Results) -> Option<Found> {
     Some(Found::new(text, Vec::new()).holds(best && ahead(80) && flat).note(
         "per socket and per core end at the same bound, the line of the interface's count (see \
          mq.fixed-interface), and come out nearly alike there: per core must be ahead by 2 % at all \
-         cores. Without that line (--without dio-count) per core is ahead by a third, but per socket \
+         cores, and is by 1 to 2, as the seed goes. Without that line (--without dio-count) per core \
+         is ahead by a third, but per socket \
          never stops rising: what filled there in the paper is not in the model",
     ))
 }
