@@ -2,10 +2,10 @@
 //!
 //! `machines` names the machines, `interface` models how programs submit, `irq` and `poller` who
 //! takes interrupts, `host_adapter` what drives behind a SCSI host shared, `history` how Linux 2.4
-//! did raw I/O, `bounce` a drive whose data it copied, `window` says which part of a run counts,
-//! `job` and `raw` are submitters, `workers` serve drives, `tags` looks at tags meanwhile, `run` is
-//! a row, `rows` are many. Everything below a job is the production code of the block layer and the
-//! drives. Called by the binary's verbs.
+//! did raw I/O, `linux3` what kernels of 2013 had beside the layer, `bounce` a drive whose data it
+//! copied, `window` says which part of a run counts, `job` and `raw` are submitters, `workers`
+//! serve drives, `tags` looks at tags meanwhile, `run` is a row, `rows` are many. Everything below
+//! a job is the production code of the block layer and the drives. Called by the binary's verbs.
 
 mod bounce;
 mod history;
@@ -13,6 +13,7 @@ mod host_adapter;
 mod interface;
 mod irq;
 mod job;
+mod linux3;
 mod machines;
 mod poller;
 mod raw;
@@ -38,6 +39,7 @@ pub(crate) use history::KernelCosts;
 pub use history::{History, LockScope, Readv, Spent};
 pub use host_adapter::HostAdapterConfig;
 pub use interface::{Host, InterfaceKind};
+pub use linux3::{DioCount, Linux3};
 pub(crate) use machines::check_origins;
 pub use machines::{MachineError, machine, machine_names};
 pub(crate) use poller::PollerDriver;
@@ -117,6 +119,8 @@ pub struct Service {
     pub adapter: HostAdapterConfig,
     /// How raw I/O is done, if not plainly.
     pub history: History,
+    /// What kernels of 2013 had beside the layer.
+    pub linux3: Linux3,
 }
 
 /// One row to run on a simulated machine, or on this one with lock statistics.

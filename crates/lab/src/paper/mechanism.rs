@@ -52,6 +52,12 @@ pub enum Mechanism {
     AdapterBandwidth,
     /// More processes than CPUs.
     Crowd,
+    /// The inode's count of direct I/Os.
+    DioCount,
+    /// The kernel's own counters of a hardware queue.
+    QueueCounters,
+    /// Kernel threads that take a CPU.
+    Noise,
 }
 
 impl Words for Mechanism {
@@ -76,6 +82,9 @@ impl Words for Mechanism {
         (Mechanism::AdapterCommand, "adapter-command"),
         (Mechanism::AdapterBandwidth, "adapter-bandwidth"),
         (Mechanism::Crowd, "crowd"),
+        (Mechanism::DioCount, "dio-count"),
+        (Mechanism::QueueCounters, "queue-counters"),
+        (Mechanism::Noise, "noise"),
     ];
 }
 
@@ -108,6 +117,9 @@ impl Mechanism {
             Mechanism::AdapterCommand => "the adapters' time for a command",
             Mechanism::AdapterBandwidth => "the adapters' bandwidth",
             Mechanism::Crowd => "processes that wait for a CPU: 7 of them instead of 32",
+            Mechanism::DioCount => "the inode's count of direct I/Os, one line for all",
+            Mechanism::QueueCounters => "the kernel's own counters of a hardware queue",
+            Mechanism::Noise => "kernel threads that take the CPU for a time, once on each",
         }
     }
 
@@ -143,7 +155,10 @@ impl Mechanism {
             | Mechanism::DriverLock
             | Mechanism::AdapterCommand
             | Mechanism::AdapterBandwidth
-            | Mechanism::Crowd => {}
+            | Mechanism::Crowd
+            | Mechanism::DioCount
+            | Mechanism::QueueCounters
+            | Mechanism::Noise => {}
         }
     }
 

@@ -3,7 +3,8 @@
 //! Owned by a job (`Interface`) and by the row (`SharedCounters`); called by job.rs around each
 //! batch. What is shared by whom, after \[MQ\] section 4:
 //!
-//! - `sync`: one I/O in flight, a system call each; nothing is shared.
+//! - `sync`: one I/O in flight, a system call each. Shared: the count below, if the row's kernel
+//!   counts all direct I/O (`DioCount::All`); else nothing.
 //! - `libaio`: a system call for each batch submitted and each reaped. Of the job's process alone,
 //!   since context and open file are: for each request the lock of the context list, and of the
 //!   completion ring. Shared by all submitters: the inode's count of direct I/Os under way, an
@@ -14,14 +15,18 @@
 //! - `ring`: no system call, and nothing shared.
 //!
 //! Every request costs `Stage::Interface` once, whatever the interface. That the fixed library
-//! adds whole batches to its counters is an assumption: a line that goes from socket to socket for
-//! every request would end all scaling at a few million a second, fixed or not. The process's own
-//! locks are never contended, since a process has one submitter here. Source: \[MQ\] point 8.
+//! leaves the shared count where it was, but added to once a batch and without the reads before
+//! it, is an assumption, and a doubtful one: \[MQ\] says that shared counters became atomics, not
+//! which. Those of fs/aio.c are all a process's own. With one I/O in a batch the line is still
+//! written twice for each, and kernels with it were measured to end at 2.5 million a second. The
+//! process's own locks are never contended, since a process has one submitter here. Source: \[MQ\]
+//! point 8.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use super::linux3::DioCount;
 use millrace_machine::{CpuId, Lock, Machine, Native, Order, Simulated, Stage, Word};
 
 /// How often an I/O reads the line of the inode's count before it adds to it: the pointer to the
@@ -37,6 +42,8 @@ pub trait Host: Machine {
     fn interrupt(_cpu: CpuId) {}
     /// An interrupt of a device that the calling CPU takes.
     fn take_interrupt() {}
+    /// Another thread has the calling CPU for so long.
+    fn preempted(_ns: u64) {}
 }
 
 impl Host for Native {}
@@ -53,6 +60,10 @@ impl Host for Simulated {
     fn take_interrupt() {
         // The model knows the price of an interrupt from CPU to CPU; a device's is handled alike.
         Simulated::interrupt(Simulated::cpu());
+    }
+
+    fn preempted(ns: u64) {
+        Simulated::charge(ns);
     }
 }
 
@@ -98,11 +109,31 @@ impl FromStr for InterfaceKind {
 }
 
 /// The count of requests in the kernel's hands, one line for all submitters.
-pub(crate) struct SharedCounters<M: Machine>(M::Word);
+pub(crate) struct SharedCounters<M: Machine> {
+    count: M::Word,
+    counts: DioCount,
+}
 
 impl<M: Machine> SharedCounters<M> {
-    pub(crate) fn new() -> Arc<Self> {
-        Arc::new(SharedCounters(M::Word::new(0)))
+    pub(crate) fn new(counts: DioCount) -> Arc<Self> {
+        Arc::new(SharedCounters { count: M::Word::new(0), counts })
+    }
+
+    /// A request goes in: the inode is looked at on its way, and counts it.
+    fn begin(&self) {
+        if self.counts != DioCount::None {
+            // Relaxed: it counts, and orders nothing.
+            (0..HOST_READS).for_each(|_| _ = self.count.load(Order::Relaxed));
+            self.add(1);
+        }
+    }
+
+    /// Requests are counted, fewer by so many if that is negative.
+    fn add(&self, requests: i64) {
+        if self.counts != DioCount::None {
+            // Relaxed: it counts, and orders nothing.
+            self.count.fetch_add(requests as u64, Order::Relaxed);
+        }
     }
 }
 
@@ -135,21 +166,21 @@ impl<M: Host> Interface<M> {
             InterfaceKind::Sync => {
                 (0..requests).for_each(|_| self.system_call());
                 M::work(Stage::Interface, requests);
+                if self.shared.counts == DioCount::All {
+                    (0..requests).for_each(|_| self.shared.begin());
+                }
             }
             InterfaceKind::Libaio => {
                 self.system_call();
                 for _ in 0..requests {
                     M::work(Stage::Interface, 1);
                     *self.context_list.lock() += 1;
-                    // Relaxed: it counts, and orders nothing.
-                    (0..HOST_READS).for_each(|_| _ = self.shared.0.load(Order::Relaxed));
-                    self.shared.0.fetch_add(1, Order::Relaxed);
+                    self.shared.begin();
                 }
             }
             InterfaceKind::LibaioFixed => {
                 self.system_call();
-                // Relaxed: it counts, and orders nothing.
-                self.shared.0.fetch_add(requests.into(), Order::Relaxed);
+                self.shared.add(requests.into());
                 for _ in 0..requests {
                     M::work(Stage::Interface, 1);
                     self.push();
@@ -162,19 +193,21 @@ impl<M: Host> Interface<M> {
     /// A batch of `requests`, 1 or more, is reaped.
     pub(crate) fn reap(&mut self, requests: u32) {
         match self.kind {
-            InterfaceKind::Sync | InterfaceKind::Ring => {}
+            InterfaceKind::Ring => {}
+            InterfaceKind::Sync => {
+                if self.shared.counts == DioCount::All {
+                    (0..requests).for_each(|_| self.shared.add(-1));
+                }
+            }
             InterfaceKind::Libaio => {
                 for _ in 0..requests {
                     *self.ring.lock() += 1;
-                    // Relaxed: it counts, and orders nothing.
-                    self.shared.0.fetch_add(u64::MAX, Order::Relaxed);
+                    self.shared.add(-1);
                 }
                 self.system_call();
             }
             InterfaceKind::LibaioFixed => {
-                // Relaxed: it counts, and orders nothing.
-                let less = u64::from(requests).wrapping_neg();
-                self.shared.0.fetch_add(less, Order::Relaxed);
+                self.shared.add(-i64::from(requests));
                 self.system_call();
             }
         }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::history::Kernel;
 use super::interface::{Host, Interface, InterfaceKind, SharedCounters};
 use super::irq::Signal;
+use super::linux3::{Counters, Noise};
 use super::window::{Passed, Window};
 use super::{SimPlan, raw};
 use crate::workload::Offsets;
@@ -29,6 +30,8 @@ pub(super) struct Shared<M: Host> {
     sectors: Vec<u64>,
     pub(super) window: Window,
     pub(super) counters: Arc<SharedCounters<M>>,
+    /// What each hardware queue's CPUs count in, if the row's kernel has that.
+    pub(super) queue_counters: Counters<M>,
     /// Wake the jobs, by their number.
     pub(super) signals: Vec<Arc<Signal<M>>>,
     pub(super) sums: Mutex<Sums>,
@@ -78,7 +81,7 @@ impl<M: Host> Shared<M> {
         plan: &SimPlan,
         volumes: Vec<Arc<Volume<M>>>,
         signals: Vec<Arc<Signal<M>>>,
-        kernel: Option<Arc<Kernel<M>>>,
+        (kernel, queue_counters): (Option<Arc<Kernel<M>>>, Counters<M>),
     ) -> Arc<Shared<M>> {
         let (jobs, depth) = (plan.jobs, plan.workload.iodepth);
         Arc::new(Shared {
@@ -86,7 +89,8 @@ impl<M: Host> Shared<M> {
             sectors: volumes.iter().map(|volume| volume.capacity()).collect(),
             volumes,
             window: Window::new(plan.length, jobs, depth),
-            counters: SharedCounters::new(),
+            counters: SharedCounters::new(plan.service.linux3.dio_count),
+            queue_counters,
             signals,
             sums: Mutex::new(Sums::default()),
             kernel,
@@ -182,6 +186,7 @@ struct Job<'a, M: Host> {
     interface: Interface<M>,
     offsets: Offsets,
     signal: &'a Signal<M>,
+    noise: Noise,
     /// When the call under way began, if each I/O is one.
     call_ns: Option<u64>,
     calls: Snapshot,
@@ -199,6 +204,7 @@ impl<'a, M: Host> Job<'a, M> {
             interface: Interface::new(plan.interface, &shared.counters),
             offsets,
             signal: &shared.signals[number as usize],
+            noise: Noise::new(plan.service.linux3.noise_ns, plan.workload.seed, number),
             call_ns: None,
             calls: Snapshot::default(),
             errors: 0,
@@ -216,11 +222,17 @@ impl<'a, M: Host> Job<'a, M> {
                 self.call_ns = Some(M::now());
             }
             self.interface.submit((idle.len() - first) as u32);
+            if let Some(began_ns) = self.call_ns {
+                self.noise.look::<M>(began_ns, || self.shared.window.begin_ns());
+            }
             while idle.len() > first {
                 let Some(mut bio) = idle.pop() else { break };
                 let (block, op) = self.offsets.next_io();
                 bio.set_sector(block * sectors);
                 bio.set_op(op);
+                if let Some(counters) = &self.shared.queue_counters {
+                    counters.queued(M::cpu());
+                }
                 if let Err(rejected) = self.channel.submit(bio) {
                     assert_eq!(rejected.reason, Reject::Full, "offsets lie inside");
                     idle.push(rejected.bio);

@@ -23,6 +23,7 @@ use super::host_adapter::{AdapterDriver, HostAdapter, HostAdapterConfig};
 use super::interface::Host;
 use super::irq::{Interrupts, IrqDriver, Signal};
 use super::job::{self, Shared, Sums};
+use super::linux3::{CountedDriver, Counters, QueueCounters};
 use super::poller::PollerDriver;
 use super::tags::{TagSample, TagWatch};
 use super::workers::Workers;
@@ -169,12 +170,14 @@ fn run_jobs<M: Host>(plan: &SimPlan, charge: Option<Charge>) -> Result<Measured<
     let mut locks = Locks::new(&plan.service.history);
     let kernel = Kernel::new(plan, &mut locks, charge)?;
     let interrupts = Interrupts::new(plan, &signals, kernel.as_ref());
-    let volumes = volumes_of::<M>(plan, interrupts.as_ref(), &mut locks)?;
+    let counted = plan.service.linux3.queue_counters;
+    let counters = counted.then(|| QueueCounters::new(plan.hardware_queues, &M::topology()));
+    let volumes = volumes_of::<M>(plan, (interrupts.as_ref(), &counters), &mut locks)?;
     volumes.iter().try_for_each(|volume| check_workload(volume, plan))?;
     let disks: Vec<_> = volumes.iter().flat_map(|volume| volume.disks()).cloned().collect();
     let workers = Workers::start(&disks);
     let watch = plan.watch.tags.map(|often| TagWatch::start(disks, often));
-    let shared = Shared::new(plan, volumes, signals, kernel);
+    let shared = Shared::new(plan, volumes, signals, (kernel, counters));
     let handlers = interrupts.as_ref().map_or(Vec::new(), Interrupts::start);
     let start = |number: u32| {
         let (cpu, shared) = (plan.cpu_of(number), Arc::clone(&shared));
@@ -209,7 +212,7 @@ fn run_jobs<M: Host>(plan: &SimPlan, charge: Option<Charge>) -> Result<Measured<
 /// Opens the plan's drives on the machine and makes a volume of them, or one of each.
 fn volumes_of<M: Host>(
     plan: &SimPlan,
-    interrupts: Option<&Arc<Interrupts<M>>>,
+    (interrupts, counters): (Option<&Arc<Interrupts<M>>>, &Counters<M>),
     locks: &mut Locks<M>,
 ) -> Result<Vec<Arc<Volume<M>>>, BenchError> {
     let controllers = plan.service.controllers.iter().cloned().map(Controller::new);
@@ -230,6 +233,9 @@ fn volumes_of<M: Host>(
         }
         if let Some(adapter) = &adapter {
             driver = Box::new(Outer(AdapterDriver { inner: driver, adapter: Arc::clone(adapter) }));
+        }
+        if let Some(counters) = counters {
+            driver = Box::new(Outer(CountedDriver { inner: driver, counters: counters.clone() }));
         }
         if plan.service.nomerges {
             driver = Box::new(Outer(Unmerged(driver)));

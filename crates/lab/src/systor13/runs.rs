@@ -11,9 +11,11 @@ use millrace_machine::Model;
 use super::Part;
 use super::figures::name_of;
 use crate::bench::BenchError;
-use crate::paper;
+use crate::paper::{self, Mechanism};
 use crate::row::Row;
-use crate::sim::{InterfaceKind, Irq, Length, Service, SimPlan, Watch, machine, run_simulated};
+use crate::sim::{
+    DioCount, InterfaceKind, Irq, Length, Linux3, Service, SimPlan, Watch, machine, run_simulated,
+};
 use crate::workload::{Rw, Workload};
 
 /// The machines of table 1, by sockets.
@@ -62,7 +64,7 @@ impl Curve {
         match part {
             Part::Fig4 => each(&MACHINES, &[Stack::Sq], InterfaceKind::Libaio),
             Part::Fig6 => each(&MACHINES, &STACKS, InterfaceKind::Libaio),
-            Part::Fig7 | Part::Table2 => each(&MACHINES, &STACKS, InterfaceKind::Sync),
+            Part::Fig7 => each(&MACHINES, &STACKS, InterfaceKind::Sync),
             Part::Fig8 => [InterfaceKind::Libaio, InterfaceKind::LibaioFixed]
                 .iter()
                 .flat_map(|interface| each(&[EIGHT], &STACKS, *interface))
@@ -70,6 +72,7 @@ impl Curve {
             Part::Fig9 => SPREADS.map(|spread| mq.queues(Spread::One, spread)).to_vec(),
             Part::Fig10 => SPREADS.map(|spread| mq.queues(Spread::Core, spread)).to_vec(),
             Part::Today => today(),
+            Part::Table2 => Vec::new(),
         }
     }
 
@@ -124,18 +127,68 @@ fn today() -> Vec<Curve> {
 pub(super) struct On {
     curve: Curve,
     cores: u32,
+    /// Maxima are looked for: the run is so long that a kernel thread comes to each core.
+    maxima: bool,
+    dio_count: DioCount,
+    queue_counters: bool,
+    noise: bool,
+}
+
+impl On {
+    /// The kernel as it was.
+    fn new(curve: Curve, cores: u32) -> On {
+        let queue_counters = curve.inside() == Inside::Each;
+        let dio_count = DioCount::All;
+        On { curve, cores, maxima: false, dio_count, queue_counters, noise: true }
+    }
+
+    /// Run for its longest latency.
+    fn for_maxima(self) -> On {
+        On { maxima: true, ..self }
+    }
+
+    fn plan(&self, model: &Model, seed: u64) -> SimPlan {
+        let On { curve, cores, maxima, dio_count, queue_counters, noise } = *self;
+        let mut plan = curve.plan(cores, seed);
+        // A slice of CFS with two threads on a CPU: half of sched_latency, which is eight times the
+        // least granularity; and the switches to it and back.
+        let threads = &model.threads;
+        let slice_ns = (4.0 * threads.time_slice.ns + 2.0 * threads.context_switch.ns) as u64;
+        let noise_ns = if maxima && noise { slice_ns } else { 0 };
+        plan.service.linux3 = Linux3 { dio_count, queue_counters, noise_ns };
+        if maxima {
+            // The kernel thread comes in the first two fifths.
+            plan.length = Length::Time(slice_ns * 5 / 2);
+        }
+        plan
+    }
 }
 
 impl paper::Point for On {
     type Part = Part;
     type Seen = Point;
+    const OWN: &'static [Mechanism] =
+        &[Mechanism::DioCount, Mechanism::QueueCounters, Mechanism::Noise];
 
     fn of(part: Part) -> Vec<On> {
-        let each = |curve: Curve| {
-            let cores = machine(curve.machine).map_or_else(|_| vec![1], |model| cores_of(&model));
-            cores.into_iter().map(move |cores| On { curve, cores })
-        };
+        let cores = |name| machine(name).map_or_else(|_| vec![1], |model| cores_of(&model));
+        if part == Part::Table2 {
+            let all = |curve: &Curve| cores(curve.machine).last().copied().unwrap_or(1);
+            let point = |curve: Curve| On::new(curve, all(&curve)).for_maxima();
+            return Curve::of(Part::Fig7).into_iter().map(point).collect();
+        }
+        let each =
+            |curve: Curve| cores(curve.machine).into_iter().map(move |cores| On::new(curve, cores));
         Curve::of(part).into_iter().flat_map(each).collect()
+    }
+
+    fn without(self, mechanism: Mechanism) -> On {
+        match mechanism {
+            Mechanism::DioCount => On { dio_count: DioCount::None, ..self },
+            Mechanism::QueueCounters => On { queue_counters: false, ..self },
+            Mechanism::Noise => On { noise: false, ..self },
+            _ => self,
+        }
     }
 
     fn machine(&self) -> &'static str {
@@ -143,7 +196,8 @@ impl paper::Point for On {
     }
 
     fn task(&self) -> String {
-        self.curve.task(self.cores)
+        let task = self.curve.task(self.cores);
+        if self.maxima { format!("{task}, for maxima") } else { task }
     }
 
     fn work(&self) -> u32 {
@@ -151,7 +205,7 @@ impl paper::Point for On {
     }
 
     fn run(&self, model: &Model, seed: u64) -> Result<Point, BenchError> {
-        run_simulated(model, &self.curve.plan(self.cores, seed)).map(|row| Point::of(&row))
+        run_simulated(model, &self.plan(model, seed)).map(|row| Point::of(&row))
     }
 
     fn events(seen: &Point) -> u64 {
@@ -185,9 +239,15 @@ pub(super) type Results = paper::Results<On>;
 impl Results {
     /// The points of a curve by cores, if it was run.
     pub(super) fn curve(&self, curve: Curve) -> Option<BTreeMap<u32, Point>> {
-        let of = self.points().filter(|(on, _)| on.curve == curve);
+        let of = self.points().filter(|(on, _)| on.curve == curve && !on.maxima);
         let points: BTreeMap<_, _> = of.map(|(on, point)| (on.cores, *point)).collect();
         (!points.is_empty()).then_some(points)
+    }
+
+    /// The longest latency of a curve at all cores, if it was run for that.
+    pub(super) fn max_ns(&self, curve: Curve) -> Option<f64> {
+        let mut of = self.points().filter(|(on, _)| on.curve == curve && on.maxima);
+        of.next().map(|(_, point)| point.max_ns)
     }
 }
 
@@ -205,4 +265,41 @@ fn cores_of(model: &Model) -> Vec<u32> {
             || cores.is_multiple_of(16) && socket > 16
     };
     (1..=all).filter(wanted).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paper::Point as _;
+
+    fn run(on: On) -> Point {
+        let model = machine(on.curve.machine).expect("a known machine");
+        on.run(&model, 1).expect("it runs")
+    }
+
+    #[test]
+    fn what_the_kernel_counted_slows_those_who_share_it_and_nobody_else() {
+        let point = |machine, stack, cores| {
+            On::new(Curve::new(machine, stack, InterfaceKind::Libaio), cores)
+        };
+        for (on, mechanism, (least, most)) in [
+            (point("i7-3930k", Stack::Mq, 6), Mechanism::QueueCounters, (1.03, 1.2)),
+            (point("i7-3930k", Stack::Mq, 1), Mechanism::QueueCounters, (1.0, 1.01)),
+            (point("i7-3930k", Stack::Raw, 6), Mechanism::QueueCounters, (1.0, 1.0)),
+            (point("x7560", Stack::Raw, 12), Mechanism::DioCount, (1.5, 9.0)),
+            (point("x7560", Stack::Raw, 1), Mechanism::DioCount, (1.0, 1.05)),
+        ] {
+            let rest = run(on.without(mechanism)).iops / run(on).iops;
+            assert!((least..=most).contains(&rest), "{on:?} without {mechanism:?}: {rest}");
+        }
+    }
+
+    #[test]
+    fn the_longest_latency_is_that_of_the_kernel_thread_and_the_mean_is_run_without_it() {
+        let curve = Curve::new("i7-3930k", Stack::Mq, InterfaceKind::Sync);
+        let on = On::new(curve, 2).for_maxima();
+        let (with, without) = (run(on).max_ns, run(on.without(Mechanism::Noise)).max_ns);
+        assert!((9e6..9.1e6).contains(&with) && without < 1e5, "{with} {without}");
+        assert!(run(On::new(curve, 2)).max_ns < 1e5);
+    }
 }
