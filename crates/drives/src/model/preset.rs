@@ -6,12 +6,16 @@
 //! Tests drive each preset in virtual time and compare.
 //!
 //! Sources: Samsung's data sheets of SSD 850 EVO 500 GB and 950 PRO 512 GB (at queue depth 1: 10 K
-//! and 40 K, 12 K and 43 K IOPS); AnandTech's reviews of the 850 EVO (December 2014: 32 dies at 500
-//! GB) and of the 860 PRO (January 2018: most of Samsung's SATA drives reach their limit of almost
-//! 400 MB/s of random reads around depth 16); Intel's product specifications of SSD 520 (325968: 80
-//! us read latency of sequential I/O, which the model has for random reads, too; AnandTech measured
-//! 60 MB/s of random reads at depth 3 in February 2012, so 200 us) and Optane P5800X 800 GB;
-//! \[FALCON\] evaluation for the 520's link; \[MIOT\] evaluation for the limits of its NVMe drive,
+//! and 40 K, 12 K and 43 K IOPS; the 950 PRO's 300 K and 110 K by four threads of depth 32, from
+//! memory); AnandTech's reviews of the 850 EVO (December 2014: 32 dies at 500
+//! GB), of the 860 PRO (January 2018: most of Samsung's SATA drives reach their limit of almost
+//! 400 MB/s of random reads around depth 16), and of the 960 PRO (October 2016: the 950 PRO has dies
+//! of 128 Gbit, 32 for 512 GB); Intel's product specification of SSD 520 (325968: up to 50 K
+//! random reads in the family; the writes are those of 480 GB; at 120 GB they are 25 K and 40 K, both
+//! from memory, but these times bound all commands, not random ones alone), of which AnandTech
+//! measured 60 MB/s of random reads at depth 3 in February 2012, so 200 us each, and ITmedia counted
+//! 16 GB a package at 240 GB, so two dies of 64 Gbit and 16 at 120 GB; a flash page of 16 KiB, of two
+//! planes of 8, is an assumption; Intel's specification of Optane P5800X 800 GB; \[FALCON\] evaluation for the 520's link; \[MIOT\] evaluation for the limits of its NVMe drive,
 //! whose latency is a guess; \[WALK\] for one figure of its NVMe drive, 25.3 us from D to C, beside
 //! which all others are guesses; Western Digital's OEM specification of the Ultrastar DC HC310
 //! (seeks and rotation; its rate, a mean over the zones, is a guess).
@@ -38,6 +42,7 @@ pub struct ModelPreset {
     queues: u16,
     queue_depth: u32,
     units: u32,
+    page_bytes: u32,
     read_ns: u64,
     write_ns: u64,
     fixed_ns: u64,
@@ -62,6 +67,7 @@ const EVO_850: ModelPreset = ModelPreset {
     queues: 1,
     queue_depth: 32,
     units: 32,
+    page_bytes: 4096,
     read_ns: 73_000,
     write_ns: 160_000,
     fixed_ns: 7_000,
@@ -73,13 +79,14 @@ const PRO_950: ModelPreset = ModelPreset {
     name: "950pro",
     about: "NVMe, PCIe 3.0 x4, MLC: Samsung 950 PRO 512 GB class",
     random_iops: (300_000, 110_000),
-    depth: 32,
+    depth: 128,
     bytes_per_s: (2_500 * MB, 1_500 * MB),
     latency_ns: (83_000, 22_800),
     size_bytes: 512 * GB,
     queues: 8,
     queue_depth: 1024,
-    units: 128,
+    units: 32,
+    page_bytes: 16_384,
     read_ns: 67_000,
     write_ns: 300_000,
     fixed_ns: 11_000,
@@ -89,16 +96,17 @@ const PRO_950: ModelPreset = ModelPreset {
 
 const INTEL_520: ModelPreset = ModelPreset {
     name: "520",
-    about: "SATA III, MLC without a buffer: Intel SSD 520 class",
+    about: "SATA III, MLC without a buffer: Intel SSD 520 120 GB class",
     random_iops: (50_000, 42_000),
     depth: 32,
     bytes_per_s: (550 * MB, 520 * MB),
-    latency_ns: (80_400, 104_700),
+    latency_ns: (185_400, 104_700),
     size_bytes: 120 * GB,
     queues: 1,
     queue_depth: 32,
-    units: 32,
-    read_ns: 50_000,
+    units: 16,
+    page_bytes: 16_384,
+    read_ns: 155_000,
     write_ns: 70_000,
     fixed_ns: 3_000,
     buffer_bytes: 0,
@@ -117,6 +125,7 @@ const HDD_7200: ModelPreset = ModelPreset {
     queues: 1,
     queue_depth: 1,
     units: 1,
+    page_bytes: 4096,
     read_ns: 0,
     write_ns: 0,
     fixed_ns: 0,
@@ -139,7 +148,7 @@ const PRESETS: [ModelPreset; 9] = [
         name: "520-sata2",
         about: "the same on a SATA II link, as behind the SCU of [FALCON]",
         bytes_per_s: (275 * MB, 275 * MB),
-        latency_ns: (87_900, 111_700),
+        latency_ns: (192_900, 111_700),
         ..INTEL_520
     },
     ModelPreset {
@@ -152,6 +161,7 @@ const PRESETS: [ModelPreset; 9] = [
         size_bytes: 1_500 * GB,
         queues: 32,
         units: 256,
+        page_bytes: 4096,
         read_ns: 79_200,
         fixed_ns: 10_000,
         write_ns: 600_000,
@@ -175,6 +185,7 @@ const PRESETS: [ModelPreset; 9] = [
         queues: 128,
         queue_depth: 4096,
         units: 56,
+        page_bytes: 4096,
         read_ns: 2_000,
         write_ns: 2_000,
         fixed_ns: 2_500,
@@ -219,6 +230,7 @@ impl ModelPreset {
             depth: self.queue_depth,
             timing: ModelTiming {
                 units: self.units,
+                page_bytes: self.page_bytes,
                 read_ns: self.read_ns,
                 write_ns: self.write_ns,
                 latency_ns: self.fixed_ns,
