@@ -8,10 +8,15 @@
 //!   `mpt3sas_base_free_smid` puts it back. Commit dbec4c9040ed made the smid the tag, and the lock
 //!   went.
 //! - The count of commands of the SCSI mid-layer, `host_busy`: `scsi_host_queue_ready` adds one to
-//!   it, `scsi_device_unbusy` takes one off. Commit 6eb045e092ef (5.5) ended it.
+//!   it, `scsi_device_unbusy` takes one off. Commit 6eb045e092ef (5.5) ended it. The count of each
+//!   device, `device_busy`, goes with it; that of the target is kept only where a target has a limit
+//!   of its own, which these do not set.
 //!
-//! Counted in those functions: lock, list head and entries are written. The head lies beside its
-//! lock, in a line that the next in turn reads all the while, so that it moves once more; an entry
+//! Counted in those functions: lock, list head and entries are written. The pointer to the table
+//! lies 16 bytes before the lock, and the head 8 behind it: in 6 of 8 alignments in one line. So
+//! whoever looks at an interrupt whose it is (`_base_get_cb_idx`), or clears an entry, reads what
+//! every holder writes. `Beside` is that line; the lock's own word is the simulated lock's, so that
+//! the line moves for each. An entry
 //! is a line (`scsiio_tracker`, 64 bytes), and the list is last in, first out, so that the entry
 //! taken is the one that any CPU put there last. Taking it off writes its neighbour, too, and
 //! putting one back writes that which was first: two lines each. The end of a command reads and
@@ -52,16 +57,33 @@ pub(crate) struct HostAdapter<M: Machine> {
 }
 
 struct Lookup<M: Machine> {
-    /// Commands in the table: stands for the list's head.
-    lock: M::Lock<u64>,
+    lock: M::Lock<()>,
+    beside: Beside<M>,
     free: M::Line<FreeEntries>,
+}
+
+/// The line of the lock, as far as it holds other things: commands in the table stand for the
+/// list's head, which holders write; pointers beside it are read without the lock, too.
+struct Beside<M: Machine>(M::Word);
+
+impl<M: Machine> Beside<M> {
+    /// Relaxed: the lock orders those who write; a pointer never changes.
+    fn read_pointer(&self) -> u64 {
+        self.0.load(Order::Relaxed)
+    }
+
+    /// With the lock held. Relaxed: as above.
+    fn write_head(&self, change: u64) {
+        self.0.store(self.0.load(Order::Relaxed).wrapping_add(change), Order::Relaxed);
+    }
 }
 
 impl<M: Machine> HostAdapter<M> {
     /// One without commands.
     pub(crate) fn new(config: HostAdapterConfig) -> Arc<Self> {
         let lookup = || Lookup {
-            lock: M::Lock::new("scsi-lookup", 0),
+            lock: M::Lock::new("scsi-lookup", ()),
+            beside: Beside(M::Word::new(0)),
             free: M::Line::new(FreeEntries::default()),
         };
         Arc::new(HostAdapter {
@@ -71,46 +93,62 @@ impl<M: Machine> HostAdapter<M> {
     }
 
     /// A command begins: it is counted, then takes a number.
-    fn begin(&self) {
-        if let Some(host_busy) = &self.host_busy {
-            // Relaxed: it counts, and orders nothing.
-            host_busy.fetch_add(1, Order::Relaxed);
-        }
+    fn begin(&self, device_busy: &M::Word) {
+        self.count(1, device_busy);
         if let Some(lookup) = &self.lookup {
-            let mut taken = lookup.lock.lock();
-            *taken += 1;
+            let _taken = lookup.lock.lock();
+            lookup.beside.write_head(1);
             lookup.free.write();
         }
     }
 
-    /// A command ends: it is looked up by its number, gives that back, and is no longer counted.
-    fn end(&self) {
+    /// A command ends: it is found by its number, looked up, gives that back, and is no longer
+    /// counted.
+    fn end(&self, device_busy: &M::Word) {
         if let Some(lookup) = &self.lookup {
-            drop(lookup.lock.lock());
+            lookup.beside.read_pointer();
+            let taken = lookup.lock.lock();
+            lookup.beside.read_pointer();
+            drop(taken);
         }
-        self.take_back();
+        self.take_back(device_busy);
     }
 
     /// A command is not sent after all, or has been looked up.
-    fn take_back(&self) {
+    fn take_back(&self, device_busy: &M::Word) {
         if let Some(lookup) = &self.lookup {
-            let mut taken = lookup.lock.lock();
-            *taken -= 1;
+            let _taken = lookup.lock.lock();
+            lookup.beside.write_head(1_u64.wrapping_neg());
             lookup.free.write();
         }
+        self.count(1_u64.wrapping_neg(), device_busy);
+    }
+
+    /// The mid-layer counts a command of a device.
+    fn count(&self, change: u64, device_busy: &M::Word) {
         if let Some(host_busy) = &self.host_busy {
-            // Relaxed: as in `begin`.
-            host_busy.fetch_add(1_u64.wrapping_neg(), Order::Relaxed);
+            // Relaxed: they count, and order nothing.
+            device_busy.fetch_add(change, Order::Relaxed);
+            host_busy.fetch_add(change, Order::Relaxed);
         }
     }
 }
 
 /// The driver of a drive behind a host adapter.
 pub(crate) struct AdapterDriver<M: Machine> {
-    /// The drive's own.
-    pub(crate) inner: Box<dyn Driver<M>>,
+    inner: Box<dyn Driver<M>>,
     /// What it shares with the others.
-    pub(crate) adapter: Arc<HostAdapter<M>>,
+    adapter: Arc<HostAdapter<M>>,
+    /// Commands of this drive: the mid-layer's `device_busy`.
+    device_busy: Arc<M::Word>,
+}
+
+impl<M: Machine> AdapterDriver<M> {
+    /// A drive behind that adapter.
+    pub(crate) fn new(inner: Box<dyn Driver<M>>, adapter: &Arc<HostAdapter<M>>) -> Self {
+        let device_busy = Arc::new(M::Word::new(0));
+        AdapterDriver { inner, adapter: Arc::clone(adapter), device_busy }
+    }
 }
 
 impl<M: Machine> Around<M> for AdapterDriver<M> {
@@ -120,21 +158,23 @@ impl<M: Machine> Around<M> for AdapterDriver<M> {
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         let inner = self.inner.open_queue(index, depth)?;
-        Ok(Box::new(AdapterQueue { inner, adapter: Arc::clone(&self.adapter) }))
+        let (adapter, device_busy) = (Arc::clone(&self.adapter), Arc::clone(&self.device_busy));
+        Ok(Box::new(AdapterQueue { inner, adapter, device_busy }))
     }
 }
 
 struct AdapterQueue<M: Machine> {
     inner: Box<dyn DriverQueue<M>>,
     adapter: Arc<HostAdapter<M>>,
+    device_busy: Arc<M::Word>,
 }
 
 impl<M: Machine> DriverQueue<M> for AdapterQueue<M> {
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
-        self.adapter.begin();
+        self.adapter.begin(&self.device_busy);
         let dispatch = self.inner.queue_rq(rq);
         if dispatch != Dispatch::Queued {
-            self.adapter.take_back();
+            self.adapter.take_back(&self.device_busy);
         }
         dispatch
     }
@@ -146,7 +186,7 @@ impl<M: Machine> DriverQueue<M> for AdapterQueue<M> {
     fn poll(&mut self, batch: &mut CompletionBatch) {
         let before = batch.entries().len();
         self.inner.poll(batch);
-        (before..batch.entries().len()).for_each(|_| self.adapter.end());
+        (before..batch.entries().len()).for_each(|_| self.adapter.end(&self.device_busy));
     }
 
     fn timeout(&mut self, tag: Tag) -> Expired {
@@ -167,22 +207,26 @@ mod tests {
     fn commands_that_begin_and_end_leave_nothing_counted() {
         let config = HostAdapterConfig { lookup_lock: true, host_busy: true };
         let adapter = HostAdapter::<Native>::new(config);
+        let device_busy = <Native as Machine>::Word::new(0);
         let counted = || {
             let busy = adapter.host_busy.as_ref().map(|busy| busy.load(Order::Relaxed));
-            (busy, adapter.lookup.as_ref().map(|lookup| *lookup.lock.lock()))
+            let taken = adapter.lookup.as_ref().map(|lookup| lookup.beside.read_pointer());
+            (device_busy.load(Order::Relaxed), busy, taken)
         };
-        (0..3).for_each(|_| adapter.begin());
-        assert_eq!(counted(), (Some(3), Some(3)));
-        adapter.end();
-        adapter.take_back();
-        assert_eq!(counted(), (Some(1), Some(1)));
+        (0..3).for_each(|_| adapter.begin(&device_busy));
+        assert_eq!(counted(), (3, Some(3), Some(3)));
+        adapter.end(&device_busy);
+        adapter.take_back(&device_busy);
+        assert_eq!(counted(), (1, Some(1), Some(1)));
     }
 
     #[test]
     fn without_a_setting_nothing_is_shared() {
         let adapter = HostAdapter::<Native>::new(HostAdapterConfig::default());
         assert!(adapter.lookup.is_none() && adapter.host_busy.is_none());
-        adapter.begin();
-        adapter.end();
+        let device_busy = <Native as Machine>::Word::new(0);
+        adapter.begin(&device_busy);
+        adapter.end(&device_busy);
+        assert_eq!(device_busy.load(Order::Relaxed), 0);
     }
 }
