@@ -8,6 +8,7 @@
 //! drives. Called by the binary's verbs.
 
 mod bounce;
+mod coalescing;
 mod history;
 mod host_adapter;
 mod interface;
