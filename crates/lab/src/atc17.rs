@@ -89,9 +89,11 @@ const INTRO: [&str; 7] = [
      ms are measured, a second of auto, which tries both ways, and where drives are compared: which \
      of them the I/Os in flight wait for changes slowly.",
     "Behind the HBA the drives share what its driver (mpt3sas of Linux 4.4) and the SCSI mid-layer \
-     did for every command: one lock around the table of commands, taken three times, and one word \
-     that counts commands, written twice. Behind the SCU they share the word; the AHCI ports share \
-     nothing.",
+     did for every command: one lock around the table of commands, taken three times, in a line that \
+     is read without the lock, too, and one word \
+     that counts commands, written twice. Behind the SCU they share the word, the lock around \
+     its driver (isci), and interrupts that wait for more completions the more is in flight; the \
+     AHCI ports share nothing.",
     "Workers of drives 1 to 5, and the ideal system's threads in their place, run on the other CPUs of the submitter's socket, which is the \
      controller's; those of 6 to 8 on the other socket: the paper's machine has hyper-threads, the \
      model has cores only.",
@@ -102,5 +104,6 @@ const INTRO: [&str; 7] = [
     "Drives: 8 of the Samsung 850 EVO class behind an HBA with 10,140 tags for all, or 2 on AHCI \
      ports with 32 tags each; 4 of the Intel 520 class on SATA II ports of an SCU with 250 tags for \
      all; one of the Samsung 950 Pro class. Each takes at most its own 32 (950 Pro: 1,024 a queue) \
-     commands. The controllers' links are not modelled: they carry more than the drives do.",
+     commands, and a die of it (32, 16 and 32 of them) reads one page at a time, so that its rate \
+     over depth follows from how many I/Os meet at a die. The controllers' links are not modelled: they carry more than the drives do.",
 ];

@@ -8,6 +8,7 @@
 //! a job is the production code of the block layer and the drives. Called by the binary's verbs.
 
 mod bounce;
+mod coalescing;
 mod history;
 mod host_adapter;
 mod interface;

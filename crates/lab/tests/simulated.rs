@@ -205,7 +205,12 @@ fn interrupts_of_linux_2_4_wake_whoever_waits_for_a_drive_of_several() {
 #[test]
 fn what_stands_around_a_drive_that_completes_at_once_leaves_it_so() {
     let model = Model::plain(2, 2);
-    let adapter = HostAdapterConfig { lookup_lock: true, host_busy: true };
+    let adapter = HostAdapterConfig {
+        lookup_lock: true,
+        host_busy: true,
+        controller_lock: true,
+        coalescing: false,
+    };
     let plain = || Service { inside: Inside::Each, ..Service::default() };
     for (irq, service) in [
         (Irq::Submitter, Service { adapter, ..plain() }),

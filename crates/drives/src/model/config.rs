@@ -70,6 +70,12 @@ impl ModelConfig {
         range("depth", self.depth.into(), 1, 65_536)?;
         let timing = &self.timing;
         range("units", timing.units.into(), 1, ModelTiming::UNITS_MAX.into())?;
+        let page_bytes = timing.page_bytes;
+        if !(4096..=1 << 20).contains(&page_bytes) || !page_bytes.is_power_of_two() {
+            return Err(format!(
+                "model drive: page size is {page_bytes}, not a power of two of 4096 to 1048576"
+            ));
+        }
         for (name, time_ns) in [
             ("read time", timing.read_ns),
             ("write time", timing.write_ns),
@@ -92,14 +98,17 @@ impl ModelConfig {
 /// How long things take in a modelled SSD.
 ///
 /// A command is processed (one at a time), travels (any number at once), occupies its unit for each
-/// 4 KiB page (units work at once), and its data cross the link (one direction at a time each).
+/// page (units work at once), and its data cross the link (one direction at a time each).
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelTiming {
-    /// Parallel units (channels times dies), 1 to 4,096; a page lives on one of them.
+    /// Parallel units (dies on all channels), 1 to 4,096; a page lives on one of them.
     pub units: u32,
-    /// Time of a unit to read a page of 4 KiB.
+    /// Bytes that a unit reads or writes in one such time, 4 KiB or a power of two of that: its
+    /// flash page, of all its planes. I/Os of less take a unit as long.
+    pub page_bytes: u32,
+    /// Time of a unit to read a page.
     pub read_ns: u64,
-    /// Time of a unit to write a page of 4 KiB.
+    /// Time of a unit to write a page.
     pub write_ns: u64,
     /// Fixed time of the controller and the way there and back, for every command.
     pub latency_ns: u64,
@@ -136,6 +145,7 @@ impl Default for ModelTiming {
     fn default() -> Self {
         ModelTiming {
             units: 16,
+            page_bytes: 4096,
             read_ns: 80_000,
             write_ns: 200_000,
             latency_ns: 10_000,

@@ -20,6 +20,7 @@ pub(crate) const MODEL_KEYS: &[&str] = &[
     "depth",
     "data",
     "units",
+    "page",
     "read",
     "write",
     "latency",
@@ -90,9 +91,11 @@ fn timing_of(spec: &Spec, base: ModelTiming) -> Result<ModelTiming, SpecError> {
     };
     let rate = |key| spec.value(key, rate_bytes_per_s, RATE_FORM);
     let buffer = spec.value("buffer", size_bytes, "write bytes with k, m or g, or 0 for none")?;
+    let page = spec.value("page", size_bytes, "write bytes with k or m, as in 16k")?;
     let seed = spec.value("seed", |text| text.parse::<u64>().ok(), "write a number")?;
     Ok(ModelTiming {
         units: spec.number("units", ModelTiming::UNITS_MAX.into())?.unwrap_or(base.units),
+        page_bytes: page.map_or(base.page_bytes, |bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
         read_ns: spec.time("read")?.unwrap_or(base.read_ns),
         write_ns: spec.time("write")?.unwrap_or(base.write_ns),
         latency_ns: spec.time("latency")?.unwrap_or(base.latency_ns),
@@ -110,8 +113,9 @@ fn timing_of(spec: &Spec, base: ModelTiming) -> Result<ModelTiming, SpecError> {
 }
 
 /// Keys of what only drives without a disk have.
-const FLASH_KEYS: [&str; 11] = [
+const FLASH_KEYS: [&str; 12] = [
     "units",
+    "page",
     "read",
     "write",
     "latency",
@@ -172,8 +176,8 @@ mod tests {
     #[test]
     fn every_key_reaches_its_setting() {
         let config = config(
-            "model:size=1g,block=4k,queues=3,depth=5,data=ram,units=7,read=1us,write=2us,latency=3us,\
-             read-command=4us,write-command=5us,read-bandwidth=6m,write-bandwidth=7k,buffer=8k,\
+            "model:size=1g,block=4k,queues=3,depth=5,data=ram,units=7,page=16k,read=1us,write=2us,\
+             latency=3us,read-command=4us,write-command=5us,read-bandwidth=6m,write-bandwidth=7k,buffer=8k,\
              jitter=0.5,tail-share=0.25,tail=9us,seed=10,controller=every-key,controller-tags=11,\
              controller-bandwidth=12g,controller-command=13us",
         );
@@ -182,6 +186,7 @@ mod tests {
         assert_eq!(config.contents, ModelContents::Ram);
         let expected = ModelTiming {
             units: 7,
+            page_bytes: 16 << 10,
             read_ns: 1_000,
             write_ns: 2_000,
             latency_ns: 3_000,

@@ -17,8 +17,8 @@ use super::io::{ModelIo, ModelIoKind};
 use super::link::{Booked, Link};
 use super::rotating::Rotating;
 
-/// Sectors of a page.
-const PAGE_SECTORS: u64 = 8;
+/// Sectors of what a drive maps: 4 KiB.
+const BLOCK_SECTORS: u64 = 8;
 
 /// When I/Os are done.
 #[derive(Debug)]
@@ -102,26 +102,33 @@ impl Timing {
         let shared =
             controller.map_or(Booked::default(), |c| c.book_from_host(now_ns, io.nr_sectors));
         let here_ns = own.with(shared).end_ns(arrived_ns);
-        let (buffer, units) = (self.config.buffer_bytes, u64::from(self.config.units));
+        let buffer = self.config.buffer_bytes;
         if buffer == 0 {
             let done_ns = self.occupy(here_ns, io, self.config.write_ns);
             self.drained_ns = self.drained_ns.max(done_ns);
             return done_ns;
         }
-        let pages = pages_of(io).1;
-        let work_ns = pages * self.vary(self.config.write_ns) / units;
+        // Blocks of the buffer are put together into whole pages, wherever they belong.
+        let blocks = pieces_of(io, BLOCK_SECTORS).1;
+        let at_once = self.blocks_at_once();
+        let work_ns = blocks * self.vary(self.config.write_ns) / at_once;
         self.drained_ns = self.drained_ns.max(here_ns) + work_ns;
         if io.kind == ModelIoKind::DurableWrite {
             return self.drained_ns;
         }
         // The buffer is full while the units are behind by more than it holds.
-        let most_behind_ns = (buffer >> 12).max(1) * self.config.write_ns / units;
+        let most_behind_ns = (buffer >> 12).max(1) * self.config.write_ns / at_once;
         here_ns.max(self.drained_ns.saturating_sub(most_behind_ns))
+    }
+
+    /// Blocks that all units together write in the time of one page.
+    fn blocks_at_once(&self) -> u64 {
+        u64::from(self.config.units) * (u64::from(self.config.page_bytes) >> 12)
     }
 
     /// Occupies the units of the pages of an I/O; the time at which the last has finished.
     fn occupy(&mut self, from_ns: u64, io: ModelIo, page_ns: u64) -> u64 {
-        let (first, pages) = pages_of(io);
+        let (first, pages) = pieces_of(io, u64::from(self.config.page_bytes) >> 9);
         let page_ns = self.vary(page_ns);
         let units = self.units_free_ns.len() as u64;
         let start = mixed(first) % units;
@@ -167,10 +174,10 @@ fn through(
     booked.end_ns(done_ns)
 }
 
-/// First page of an I/O and how many it touches.
-fn pages_of(io: ModelIo) -> (u64, u64) {
-    let (first, end) = (io.sector / PAGE_SECTORS, io.sector + u64::from(io.nr_sectors));
-    (first, (end.div_ceil(PAGE_SECTORS) - first).max(1))
+/// First piece of so many sectors of an I/O, and how many it touches.
+fn pieces_of(io: ModelIo, sectors: u64) -> (u64, u64) {
+    let (first, end) = (io.sector / sectors, io.sector + u64::from(io.nr_sectors));
+    (first, (end.div_ceil(sectors) - first).max(1))
 }
 
 #[cfg(test)]

@@ -220,6 +220,7 @@ fn driver(
 fn model(plan: &Plan, contents: ModelContents) -> ModelDriver {
     let timing = ModelTiming {
         units: 8,
+        page_bytes: 4096,
         read_ns: 2_000,
         write_ns: 4_000,
         latency_ns: 500,

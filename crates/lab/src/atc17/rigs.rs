@@ -6,6 +6,7 @@
 use millrace_block::{
     ControllerConfig, Layout, Serving, ServingConfig, Sharing, Spread, Stack, Stamp,
 };
+use millrace_drives::ModelTiming;
 
 use crate::sim::{HostAdapterConfig, InterfaceKind, Irq, Length, Service, SimPlan, Watch};
 use crate::workload::{Rw, Workload};
@@ -87,6 +88,8 @@ impl Rig {
         HostAdapterConfig {
             lookup_lock: self == Rig::Hba,
             host_busy: matches!(self, Rig::Hba | Rig::Scu),
+            controller_lock: self == Rig::Scu,
+            coalescing: self == Rig::Scu,
         }
     }
 }
@@ -123,7 +126,9 @@ pub(super) struct Point {
     watched: bool,
     /// Measured for long.
     long: bool,
-    adapter: HostAdapterConfig,
+    /// I/Os wait for dies.
+    pub(super) dies: bool,
+    pub(super) adapter: HostAdapterConfig,
 }
 
 impl Point {
@@ -131,11 +136,20 @@ impl Point {
     pub(super) fn on(rig: Rig, load: Load, serving: Serving) -> Point {
         let drives = rig.drives();
         let ServingConfig { plug_high, plug_low, .. } = ServingConfig::default();
-        let marks = (plug_high, plug_low);
-        let depth = drives * DEPTH;
-        let (apart, watched, long) = (false, false, false);
-        let (chunk_kib, adapter) = (4, rig.adapter());
-        Point { rig, drives, load, serving, chunk_kib, marks, depth, apart, watched, long, adapter }
+        Point {
+            rig,
+            drives,
+            load,
+            serving,
+            chunk_kib: 4,
+            marks: (plug_high, plug_low),
+            depth: drives * DEPTH,
+            apart: false,
+            watched: false,
+            long: false,
+            dies: true,
+            adapter: rig.adapter(),
+        }
     }
 
     pub(super) fn drives(self, drives: u32) -> Point {
@@ -151,9 +165,14 @@ impl Point {
         Point { marks: (high, low), depth: self.drives * 4 * DEPTH, ..self }
     }
 
+    /// With so many I/Os in flight in all.
+    pub(super) fn depth(self, depth: u32) -> Point {
+        Point { depth, ..self }
+    }
+
     /// One I/O at a time.
     pub(super) fn single(self) -> Point {
-        Point { depth: 1, ..self }
+        self.depth(1)
     }
 
     /// \[FALCON\]'s ideal system: a submitting thread for each drive, through Linux's path.
@@ -169,16 +188,6 @@ impl Point {
     /// Measured for so long that drives can be compared.
     pub(super) fn long(self) -> Point {
         Point { long: true, ..self }
-    }
-
-    /// With a host adapter whose driver takes no lock around its table of commands.
-    pub(super) fn without_lookup_lock(self) -> Point {
-        Point { adapter: HostAdapterConfig { lookup_lock: false, ..self.adapter }, ..self }
-    }
-
-    /// Without the mid-layer's count of commands.
-    pub(super) fn without_host_busy(self) -> Point {
-        Point { adapter: HostAdapterConfig { host_busy: false, ..self.adapter }, ..self }
     }
 
     /// Whether it is measured for long.
@@ -207,7 +216,9 @@ impl Point {
     pub(super) fn plan(&self, seed: u64) -> SimPlan {
         let service = self.service();
         let at = service.controllers.first().map_or(String::new(), |hub| format!("@{}", hub.name));
-        let drive = format!("model{at}:preset={}", self.rig.preset());
+        let most = format!(",units={}", ModelTiming::UNITS_MAX);
+        let dies = if self.dies { "" } else { &most };
+        let drive = format!("model{at}:preset={}{dies}", self.rig.preset());
         let jobs = if self.apart { self.drives } else { 1 };
         let workload = Workload {
             rw: self.load.rw,

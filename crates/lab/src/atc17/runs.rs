@@ -40,7 +40,13 @@ pub(super) fn swept(load: usize, (high, low): (u32, u32)) -> Point {
 impl paper::Point for Point {
     type Part = Part;
     type Seen = Observed;
-    const OWN: &'static [Mechanism] = &[Mechanism::LookupLock, Mechanism::HostBusy];
+    const OWN: &'static [Mechanism] = &[
+        Mechanism::LookupLock,
+        Mechanism::HostBusy,
+        Mechanism::ControllerLock,
+        Mechanism::Coalescing,
+        Mechanism::Dies,
+    ];
     /// No single queue is run.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
@@ -82,12 +88,16 @@ impl paper::Point for Point {
         }
     }
 
-    fn without(self, mechanism: Mechanism) -> Point {
+    fn without(mut self, mechanism: Mechanism) -> Point {
         match mechanism {
-            Mechanism::LookupLock => self.without_lookup_lock(),
-            Mechanism::HostBusy => self.without_host_busy(),
-            _ => self,
+            Mechanism::LookupLock => self.adapter.lookup_lock = false,
+            Mechanism::HostBusy => self.adapter.host_busy = false,
+            Mechanism::ControllerLock => self.adapter.controller_lock = false,
+            Mechanism::Coalescing => self.adapter.coalescing = false,
+            Mechanism::Dies => self.dies = false,
+            _ => {}
         }
+        self
     }
 
     fn machine(&self) -> &'static str {
@@ -145,5 +155,48 @@ mod tests {
         let both = gain(Serving::PerDrive, &[Mechanism::LookupLock, Mechanism::HostBusy]);
         let alone = gain(Serving::PerVolume, &[Mechanism::LookupLock]);
         assert!(lock > 1.1 && both >= lock && alone < 1.1, "{lock} {both} {alone}");
+    }
+
+    #[test]
+    fn interrupts_that_wait_drain_the_drives_of_one_submitter_that_reads_in_sequence() {
+        let model = machine("e5-2620").expect("a known machine");
+        let gain = |load| {
+            let point = Point::on(Rig::Scu, load, Serving::PerVolume);
+            let iops =
+                |without| run_without(&point, &model, (1, without)).expect("it runs").row.iops;
+            iops(&[Mechanism::Coalescing]) / iops(&[])
+        };
+        let (sequential, random) = (gain(LOADS[2]), gain(LOADS[0]));
+        assert!(sequential > 1.1 && random < 1.05, "{sequential} {random}");
+    }
+
+    #[test]
+    fn the_scu_takes_its_lock_twice_for_a_command_and_once_for_an_interrupt() {
+        let model = machine("e5-2620").expect("a known machine");
+        let mut plan = Point::on(Rig::Scu, LOADS[0], Serving::PerDrive).plan(1);
+        plan.watch.locks = true;
+        let seen = run_observed(&model, &plan).expect("it runs");
+        let locks = seen.row.machine.and_then(|machine| machine.locks).expect("asked for");
+        let taken = |name| {
+            let of_all = locks.iter().find(|line| line.name == name && line.site.is_none());
+            of_all.expect("it was taken").acquisitions as f64
+        };
+        // Each I/O takes the lock of its process's list once.
+        let share = taken("controller") / taken("aio-context-list");
+        assert!((2.0..2.5).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn dies_hold_back_a_drive_with_as_many_reads_as_dies_and_cost_one_read_nothing() {
+        let model = machine("e5-2620-nvme").expect("a known machine");
+        let point = Point::on(Rig::Nvme, LOADS[0], Serving::PerDrive);
+        let gain = |depth| {
+            let point = point.depth(depth);
+            let iops =
+                |without| run_without(&point, &model, (1, without)).expect("it runs").row.iops;
+            iops(&[Mechanism::Dies]) / iops(&[])
+        };
+        let (one, many) = (gain(1), gain(32));
+        assert!(many > 1.1 && (one - 1.0).abs() < 0.01, "{many} {one}");
     }
 }

@@ -34,6 +34,12 @@ pub enum Mechanism {
     LookupLock,
     /// The SCSI mid-layer's count of commands.
     HostBusy,
+    /// The lock around the driver of a controller.
+    ControllerLock,
+    /// A controller interrupts once for many completions.
+    Coalescing,
+    /// A die of a drive reads one page at a time.
+    Dies,
     /// The host takes the CPU of a vCPU that holds a lock of the guest.
     Preemption,
     /// vCPUs and a lone I/O thread wake on idle CPUs.
@@ -73,6 +79,9 @@ impl Words for Mechanism {
         (Mechanism::Fairness, "fairness"),
         (Mechanism::LookupLock, "lookup-lock"),
         (Mechanism::HostBusy, "host-busy"),
+        (Mechanism::ControllerLock, "controller-lock"),
+        (Mechanism::Coalescing, "coalescing"),
+        (Mechanism::Dies, "dies"),
         (Mechanism::Preemption, "preemption"),
         (Mechanism::Roaming, "roaming"),
         (Mechanism::Bound, "bound"),
@@ -108,6 +117,9 @@ impl Mechanism {
             Mechanism::Fairness => "threads that take the CPU as they wake: turns go in order",
             Mechanism::LookupLock => "the lookup lock of the host adapter's driver",
             Mechanism::HostBusy => "the mid-layer's count of commands, host_busy",
+            Mechanism::ControllerLock => "the lock around the driver of the SCU",
+            Mechanism::Coalescing => "interrupts of the SCU that wait for more completions",
+            Mechanism::Dies => "waiting for a die of a drive: as many dies as there can be",
             Mechanism::Preemption => "preemption of vCPUs that hold a lock of the guest",
             Mechanism::Roaming => "waking on idle CPUs: threads stay where they began",
             Mechanism::Bound => "the bound of aware batching: it may wait for 20 us",
@@ -147,6 +159,9 @@ impl Mechanism {
             | Mechanism::Links
             | Mechanism::LookupLock
             | Mechanism::HostBusy
+            | Mechanism::ControllerLock
+            | Mechanism::Coalescing
+            | Mechanism::Dies
             | Mechanism::Preemption
             | Mechanism::Roaming
             | Mechanism::Bound

@@ -232,7 +232,7 @@ fn volumes_of<M: Host>(
             driver = Box::new(Outer(PollerDriver(driver)));
         }
         if let Some(adapter) = &adapter {
-            driver = Box::new(Outer(AdapterDriver { inner: driver, adapter: Arc::clone(adapter) }));
+            driver = Box::new(Outer(AdapterDriver::new(driver, adapter)));
         }
         if let Some(counters) = counters {
             driver = Box::new(Outer(CountedDriver { inner: driver, counters: counters.clone() }));

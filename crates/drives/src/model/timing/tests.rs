@@ -99,6 +99,36 @@ fn pages_of_one_io_work_at_once_and_io_on_one_page_in_sequence() {
 }
 
 #[test]
+fn blocks_of_one_flash_page_wait_for_one_die_and_come_in_one_time_together() {
+    let config =
+        ModelTiming { latency_ns: 0, units: 16, page_bytes: 16_384, ..ModelTiming::default() };
+    let blocks =
+        |first: u64, nr: u32| ModelIo { kind: READ, sector: first * 8, nr_sectors: nr * 8 };
+    let mut timing = Timing::new(&config);
+    assert_eq!(timing.submit(0, blocks(0, 4), None), 80_000, "one page");
+    assert_eq!(timing.submit(80_000, blocks(0, 1), None), 160_000, "a block takes as long");
+    assert_eq!(timing.submit(80_000, blocks(1, 1), None), 240_000, "and its neighbour waits");
+    assert_eq!(timing.submit(240_000, blocks(3, 2), None), 320_000, "two pages, of two dies");
+}
+
+#[test]
+fn rates_over_depth_follow_from_dies() {
+    let iops = |name: &str, depth| {
+        let preset = model_presets().iter().find(|preset| preset.name == name).unwrap();
+        let config = preset.config();
+        let random = random_within(READ, config.size_bytes >> 12);
+        closed_loop(&mut [Timing::new(&config.timing)], depth, None, random).0
+    };
+    for name in ["850evo", "950pro", "520"] {
+        let by_depth = [1, 2, 4, 8, 16, 32, 64, 128].map(|depth| iops(name, depth).round());
+        println!("{name} at depths 1 to 128: {by_depth:?}");
+    }
+    // 32 places for 32 I/Os at random: some dies have two or more of them, and a third has none.
+    let share = iops("950pro", 32) / 300_000.0;
+    assert!((0.6..0.95).contains(&share), "{share}");
+}
+
+#[test]
 fn presets_reach_their_stated_rates() {
     for preset in model_presets() {
         let config = preset.config();
