@@ -2,7 +2,7 @@
 //!
 //! `costs` is what virtualisation costs, from a file; `spinlock` a lock of the guest's kernel;
 //! `ring` a virtqueue with its driver's lock and its suppression of notifications; `vcpu` a vCPU as
-//! others see it; `machine` what all threads share; `guest` what runs on a vCPU: a process and the
+//! others see it; `memory` QEMU's map of the guest's memory; `machine` what all threads share; `guest` what runs on a vCPU: a process and the
 //! guest's driver; `iothread` the host's side: the production block layer with the production
 //! policies of vhost (`Pace`, `Polling`); `run` one row; `bench` a row of the command line. vCPUs
 //! and I/O threads are simulated threads that share the host's CPUs. Called by papers' experiments
@@ -16,6 +16,7 @@ mod costs;
 mod guest;
 mod iothread;
 mod machine;
+mod memory;
 mod ring;
 mod run;
 mod spinlock;
@@ -90,12 +91,22 @@ pub(crate) struct Effects {
     pub(crate) sharing: bool,
     /// Aware batching waits for no longer than the system calls take that it could save.
     pub(crate) bound: bool,
+    /// All I/O threads share one map of the guest's memory, under one mutex.
+    pub(crate) translation: bool,
+    /// QEMU looks whether to interrupt after each request, not once for all that are done.
+    pub(crate) signals: bool,
 }
 
 impl Effects {
     /// All of them.
-    pub(crate) const ALL: Effects =
-        Effects { preemption: true, roaming: true, sharing: true, bound: true };
+    pub(crate) const ALL: Effects = Effects {
+        preemption: true,
+        roaming: true,
+        sharing: true,
+        bound: true,
+        translation: true,
+        signals: true,
+    };
 }
 
 /// One row.

@@ -37,7 +37,7 @@ Examples:
 
 Mechanisms of machines: near, spinners, distance, links, queueing, lines, jitter, sharing, fairness
 Of atc17: lookup-lock, host-busy
-Of msst15: preemption, roaming, bound
+Of msst15: preemption, roaming, bound, translation, signals
 Of ols02: copies, kernel, driver-lock, adapter-command, adapter-bandwidth, crowd
 
 Exit status: 0 if every check holds, 1 if one does not (its name and the reason are printed), 130 \
@@ -447,7 +447,12 @@ mod tests {
             "{text}"
         );
         let text = refused("msst15:null", Mechanism::Distance);
-        assert!(text.ends_with("jitter, sharing, fairness, preemption, roaming, bound"), "{text}");
+        assert!(
+            text.ends_with(
+                "jitter, sharing, fairness, preemption, roaming, bound, translation, signals"
+            ),
+            "{text}"
+        );
         assert!(refused("systor13", Mechanism::Copies).ends_with("queueing, lines, jitter"));
         assert!(refused("walk", Mechanism::Jitter).contains("measures this machine"));
         let fits = |paper: &str, without: &[Mechanism]| {

@@ -88,20 +88,29 @@ fn factors(results: &Results, device: Device, loads: &[usize]) -> Option<Found> 
     let paper_iops = if device == Device::Null { 440e3 } else { 460e3 };
     let note = match loads {
         [0, ..] => core_time(results, device, paper_iops)? + WHY,
-        _ => "as miot.null-random".to_owned(),
+        _ => SEQUENTIAL.to_owned(),
     };
     Some(Found::new(text, vec![base.0, mq.0]).note(note))
 }
 
 /// What we believe to be the reason.
-const WHY: &str = ". Baseline and mq lie too close together: one I/O thread bounds both here, at 250 K \
-                   (a sibling takes part of its core), where 440 K over 1.38 says that the paper's \
-                   carried 319 K; what baseline has besides, waiting for its lock, IPIs under it and \
-                   lost CPUs, takes 4 to 11 % here and half there. So a factor over baseline near \
-                   the paper's is no proof. And miot does more than the paper's: 8 to 32 I/Os share \
-                   each exit, interrupt and halt, caches stay warm across exits, and nothing takes \
-                   longer by nested paging. The tables 'if the guest took more' show what more of \
-                   that would do";
+const WHY: &str = ". Baseline and mq lie too close together: one I/O thread bounds both here, at 230 to \
+                   280 K (a sibling takes part of its core), where 440 K over 1.38 says that the \
+                   paper's carried 319 K; what baseline has besides, waiting for its lock, all \
+                   interrupts on vCPU 0, IPIs and lost CPUs, is hidden behind that thread here and \
+                   takes half there. So a factor over baseline near the paper's is no proof. And \
+                   miot does more than the paper's: up to 32 I/Os share an exit, an interrupt and a \
+                   halt, caches stay warm across exits, and nothing takes longer by nested paging. \
+                   Its threads sleep for the one mutex of QEMU's map of the guest's memory, and \
+                   QEMU's interrupts for each request make more exits: --without translation, \
+                   signals show each. The tables 'if the guest took more' show what more would do";
+
+/// What the sequential factors hang on.
+const SEQUENTIAL: &str = "hangs on the mutex around QEMU's map of the guest's memory, which a request \
+                          of 32 KiB takes 20 times and one of 4 KiB 6 times: --without translation \
+                          shows factors of 3.2 and 2.9. The rates are still above the paper's, whose \
+                          9.8 GB/s leave 4.2 for baseline and 5.5 for mq; otherwise as \
+                          miot.null-random";
 
 fn lock_wait(results: &Results) -> Option<Found> {
     let base = results.lock_wait_ns(BASELINE, PROCESSES)?;

@@ -39,8 +39,8 @@ fn rates(results: &Results, device: Device) -> Figure {
     };
     let caption = "Three modes, 1 to 8 processes. Hollow: what the paper states of miot; it does \
      not say at how many processes, here at 8. See that one process gains nothing, since one I/O \
-     thread keeps up with it, and that baseline falls at the end, where vCPUs lose their CPUs \
-     while they hold the queue's lock.";
+     thread keeps up with it, and that miot falls past 4 processes on the null device, where \
+     two of five I/Os then have an interrupt and a halt of their own.";
     Figure::new(id, title, caption, LOADS.map(|load| rate(results, device, load)))
 }
 

@@ -121,12 +121,14 @@ pub(super) const VARIANTS: [(&str, Served); 12] = [
 ];
 
 /// Effects of the host, all and all but one, in words.
-pub(super) const EFFECTS: [(&str, Effects); 5] = [
+pub(super) const EFFECTS: [(&str, Effects); 7] = [
     ("nothing", Effects::ALL),
     ("holders of the guest's locks keep their CPU", Effects { preemption: false, ..Effects::ALL }),
     ("threads stay where they began", Effects { roaming: false, ..Effects::ALL }),
     ("hyper-threads are cores", Effects { sharing: false, ..Effects::ALL }),
     ("batching may wait for 20 us", Effects { bound: false, ..Effects::ALL }),
+    ("a map of the guest's memory for each thread", Effects { translation: false, ..Effects::ALL }),
+    ("one signal for all that is done", Effects { signals: false, ..Effects::ALL }),
 ];
 
 /// The place of the processes that do the I/O.

@@ -35,8 +35,13 @@ fn modes(device: Device) -> Vec<Point> {
 impl paper::Point for Point {
     type Part = Part;
     type Seen = Seen;
-    const OWN: &'static [Mechanism] =
-        &[Mechanism::Preemption, Mechanism::Roaming, Mechanism::Bound];
+    const OWN: &'static [Mechanism] = &[
+        Mechanism::Preemption,
+        Mechanism::Roaming,
+        Mechanism::Bound,
+        Mechanism::Translation,
+        Mechanism::Signals,
+    ];
     /// No single queue is run.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
@@ -93,6 +98,8 @@ impl paper::Point for Point {
             Mechanism::Preemption => self.with(Effects { preemption: false, ..effects }),
             Mechanism::Roaming => self.with(Effects { roaming: false, ..effects }),
             Mechanism::Bound => self.with(Effects { bound: false, ..effects }),
+            Mechanism::Translation => self.with(Effects { translation: false, ..effects }),
+            Mechanism::Signals => self.with(Effects { signals: false, ..effects }),
             _ => self,
         }
     }
@@ -193,5 +200,19 @@ mod tests {
         );
         let apart = run(&[Mechanism::Sharing]);
         assert!(apart.iops > 1.01 * all.iops, "{} {}", apart.iops, all.iops);
+    }
+
+    #[test]
+    fn qemus_mutex_and_its_signals_cost_something_unless_left_out() {
+        let model = machine("miot").expect("a known machine");
+        let run = |without: &[Mechanism]| {
+            let point = Point::guest(Device::Null, LOADS[0], super::super::rigs::MIOT, 8);
+            run_without(&point, &model, (1, without)).expect("it runs")
+        };
+        let (all, apart) = (run(&[]), run(&[Mechanism::Translation]));
+        assert!(apart.iops > 1.03 * all.iops, "{} {}", apart.iops, all.iops);
+        let together = run(&[Mechanism::Signals]);
+        let exits = |seen: &Seen| seen.counts.exits() as f64 / seen.counts.reaped as f64;
+        assert!(2.0 * exits(&together) < exits(&all), "{} {}", exits(&together), exits(&all));
     }
 }

@@ -46,6 +46,10 @@ pub enum Mechanism {
     Roaming,
     /// Aware batching waits for no longer than it can gain.
     Bound,
+    /// I/O threads share QEMU's map of the guest's memory.
+    Translation,
+    /// QEMU interrupts for each request, not for all that are done.
+    Signals,
     /// Copies of bounces.
     Copies,
     /// What Linux 2.4 does outside of the layer.
@@ -85,6 +89,8 @@ impl Words for Mechanism {
         (Mechanism::Preemption, "preemption"),
         (Mechanism::Roaming, "roaming"),
         (Mechanism::Bound, "bound"),
+        (Mechanism::Translation, "translation"),
+        (Mechanism::Signals, "signals"),
         (Mechanism::Copies, "copies"),
         (Mechanism::Kernel, "kernel"),
         (Mechanism::DriverLock, "driver-lock"),
@@ -123,6 +129,8 @@ impl Mechanism {
             Mechanism::Preemption => "preemption of vCPUs that hold a lock of the guest",
             Mechanism::Roaming => "waking on idle CPUs: threads stay where they began",
             Mechanism::Bound => "the bound of aware batching: it may wait for 20 us",
+            Mechanism::Translation => "the map of the guest's memory that I/O threads share",
+            Mechanism::Signals => "interrupts for each request: one for all that are done",
             Mechanism::Copies => "copies of bounces; their pages stay",
             Mechanism::Kernel => "adapters' drivers, bottom half, buffer heads before the lock",
             Mechanism::DriverLock => "the one lock of all adapters' drivers: one for each",
@@ -165,6 +173,8 @@ impl Mechanism {
             | Mechanism::Preemption
             | Mechanism::Roaming
             | Mechanism::Bound
+            | Mechanism::Translation
+            | Mechanism::Signals
             | Mechanism::Copies
             | Mechanism::Kernel
             | Mechanism::DriverLock

@@ -49,15 +49,21 @@ pub enum Effect {
     Sharing,
     /// Aware batching waits for no longer than the system calls take that it could save.
     Bound,
+    /// I/O threads share one map of the guest's memory.
+    Translation,
+    /// An interrupt is considered after each request.
+    Signals,
 }
 
 impl Effect {
     /// All, with their words.
-    pub const WORDS: [(Effect, &'static str); 4] = [
+    pub const WORDS: [(Effect, &'static str); 6] = [
         (Effect::Preemption, "preemption"),
         (Effect::Roaming, "roaming"),
         (Effect::Sharing, "sharing"),
         (Effect::Bound, "bound"),
+        (Effect::Translation, "translation"),
+        (Effect::Signals, "signals"),
     ];
 }
 
@@ -94,6 +100,8 @@ impl VmSetting {
             roaming: on(Effect::Roaming),
             sharing: on(Effect::Sharing),
             bound: on(Effect::Bound),
+            translation: on(Effect::Translation),
+            signals: on(Effect::Signals),
         }
     }
 

@@ -3,7 +3,9 @@
 //! One simulated thread each. A turn of its loop: look for notifications, take what is on the rings
 //! into the channel, submit it together, collect completions, put them on the used rings,
 //! interrupt. Around the production code (`Channel`, `Pace`, `Polling`) stands what QEMU and its
-//! system calls cost. As QEMU does it asks for notifications as soon as it has emptied a ring;
+//! system calls cost. QEMU 2.1 shows and signals
+//! each request by itself as it is done (`complete_request_vring`; 2.2 has a bottom half for it),
+//! where the driver wants to be told. As QEMU does it asks for notifications as soon as it has emptied a ring;
 //! while it polls it does not. Nothing done: it polls for as long as `Polling` says, then sleeps.
 
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use millrace_machine::{CpuId, Machine, Simulated, Stage};
 use super::costs::charge;
 use super::lock;
 use super::machine::{ThreadHandle, Vm};
+use super::memory::GuestMemory;
 use super::ring::{Ring, VmRequest};
 
 /// A queue, as its I/O thread has it.
@@ -26,6 +29,14 @@ struct Queue {
     taken: u64,
     used: u64,
     published: u64,
+}
+
+impl Queue {
+    /// Shows the driver what was put on the used ring since; whether it must be interrupted.
+    fn shows_done(&mut self) -> bool {
+        let published = std::mem::replace(&mut self.published, self.used);
+        self.used > published && self.ring.publish(self.used, published)
+    }
 }
 
 /// What a look at a ring does about the guest's notifications.
@@ -41,6 +52,7 @@ enum Kicks {
 pub(super) struct Io<'a> {
     vm: &'a Vm,
     handle: &'a ThreadHandle,
+    memory: &'a GuestMemory,
     queues: Vec<Queue>,
     channel: Channel<Simulated>,
     pace: Pace,
@@ -85,6 +97,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
     let mut io = Io {
         vm,
         handle,
+        memory: &vm.memory[number as usize % vm.memory.len()],
         queues,
         channel: Channel::open(&vm.volume, config).expect("its queues are served"),
         pace: Pace::new(PaceConfig { wait_max_ns: served.wait_max_ns }),
@@ -172,7 +185,12 @@ impl Io<'_> {
     fn start(&mut self, queue: u32, request: VmRequest) {
         let (costs, bs_bytes) = (&self.vm.costs.device, self.vm.plan.workload.bs_bytes);
         charge(&costs.request, 1);
-        charge(&costs.page, bs_bytes.div_ceil(4096) - 1);
+        let pages = bs_bytes.div_ceil(4096);
+        charge(&costs.page, pages - 1);
+        if self.memory.translate(pages) > 0 {
+            // Another thread may have had this CPU meanwhile.
+            self.vm.cores.enter(None);
+        }
         let place = self.free.pop().unwrap_or(self.requests.len());
         if place == self.requests.len() {
             self.requests.push((queue, request));
@@ -246,14 +264,14 @@ impl Io<'_> {
             let queue = queue.expect("it came from one of them");
             queue.ring.push_used(request, queue.used);
             queue.used += 1;
+            if self.vm.plan.effects.signals && queue.shows_done() {
+                self.signal(number);
+            }
         }
         self.pace.completed(count);
         for index in 0..self.queues.len() {
-            let queue = &mut self.queues[index];
-            let published = std::mem::replace(&mut queue.published, queue.used);
-            if queue.used > published && queue.ring.publish(queue.used, published) {
-                let number = queue.number;
-                self.signal(number);
+            if self.queues[index].shows_done() {
+                self.signal(self.queues[index].number);
             }
         }
         true

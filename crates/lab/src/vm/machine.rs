@@ -8,6 +8,7 @@ use millrace_block::{Disk, DiskConfig, Layout, Volume};
 use millrace_drives::open_on;
 use millrace_machine::{Doorbell, Machine, Model, Parker, Simulated};
 
+use super::memory::GuestMemory;
 use super::ring::Ring;
 use super::spinlock::PauseLoop;
 use super::vcpu::{Cores, Vcpu};
@@ -49,6 +50,8 @@ pub(super) struct Vm {
     pub(super) rings: Vec<Arc<Ring>>,
     pub(super) handles: Vec<ThreadHandle>,
     pub(super) cores: Cores,
+    /// QEMU's maps of the guest's memory: one, or one for each I/O thread.
+    pub(super) memory: Vec<GuestMemory>,
     pub(super) window: Window,
     pub(super) counts: Mutex<Windowed>,
     processes: Mutex<u32>,
@@ -84,6 +87,9 @@ impl Vm {
                 .map(|thread| ThreadHandle::new(served.thread_cpu(thread, model)))
                 .collect(),
             cores: Cores::new(model),
+            memory: (0..if plan.effects.translation { 1 } else { served.threads })
+                .map(|_| GuestMemory::new())
+                .collect(),
             window: Window::new(plan.length, plan.processes, plan.workload.iodepth),
             counts: Mutex::default(),
             processes: Mutex::new(plan.processes),
