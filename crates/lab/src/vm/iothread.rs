@@ -3,10 +3,10 @@
 //! One simulated thread each. A turn of its loop: look for notifications, take what is on the rings
 //! into the channel, submit it together, collect completions, put them on the used rings,
 //! interrupt. Around the production code (`Channel`, `Pace`, `Polling`) stands what QEMU and its
-//! system calls cost. QEMU 2.1 shows and signals
-//! each request by itself as it is done (`complete_request_vring`; 2.2 has a bottom half for it),
-//! where the driver wants to be told. As QEMU does it asks for notifications as soon as it has emptied a ring;
-//! while it polls it does not. Nothing done: it polls for as long as `Polling` says, then sleeps.
+//! system calls cost. QEMU 2.1 shows and signals each request by itself as it is done
+//! (`complete_request_vring`; 2.2 has a bottom half for it), where the driver wants to be told. As
+//! QEMU does it asks for notifications as soon as it has emptied a ring; while it polls it does
+//! not. Nothing done: it polls for as long as `Polling` says, then sleeps.
 
 use std::sync::Arc;
 

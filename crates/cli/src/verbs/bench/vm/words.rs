@@ -50,7 +50,8 @@ pub struct VmArgs {
     /// make a row each. MODE: baseline (one virtqueue, one I/O thread), mq (a queue for each vCPU),
     /// miot (a queue and an I/O thread for each vCPU, aware batching). Keys, all optional: vcpus
     /// (8), threads (of I/O), batching (longest, such as 20us; 0 is off), polling (longest; 0), and
-    /// without (preemption, roaming, sharing, bound, translation, signals: an effect to switch off, once for each)
+    /// without (preemption, roaming, sharing, bound, translation, signals: an effect to switch off,
+    /// once for each)
     #[arg(long, value_name = "MODE", requires = "machine", conflicts_with_all = OTHERS)]
     #[arg(value_parser = setting)]
     pub vm: Vec<VmSetting>,
