@@ -169,6 +169,9 @@ pub struct Watch {
     pub tags: Option<(u32, u64)>,
 }
 
+/// Threads that a simulated machine has room for.
+const THREADS_MAX: u32 = 4_096;
+
 impl SimPlan {
     fn cpu_of(&self, job: u32) -> Option<u32> {
         self.cpus.get(job as usize % self.cpus.len().max(1)).copied()
@@ -181,6 +184,15 @@ impl SimPlan {
         }
         if cpus != u32::MAX && self.cpus.is_empty() {
             return wrong("no CPU to run on".into());
+        }
+        // Beside the jobs there are the main thread and the workers.
+        let most = THREADS_MAX - 1 - self.service.worker_cpus.len() as u32;
+        if cpus != u32::MAX && self.jobs > most {
+            let jobs = self.jobs;
+            return wrong(format!(
+                "numjobs={jobs}: a simulated machine has room for {THREADS_MAX} threads; use \
+                 {most} or fewer"
+            ));
         }
         let mut used = self.cpus.iter().chain(&self.service.worker_cpus);
         if let Some(cpu) = used.find(|cpu| **cpu >= cpus) {

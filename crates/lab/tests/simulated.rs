@@ -274,3 +274,13 @@ fn plans_that_fit_no_machine_say_why() {
     let odd = Workload { bs_bytes: 513, ..good.workload };
     assert!(error(SimPlan { workload: odd, ..good }).starts_with("bs=513: not a multiple"));
 }
+
+#[test]
+fn more_jobs_than_a_machine_has_threads_for_are_refused_with_how_many_it_has() {
+    let mut plan = plan(1, Stack::Mq, InterfaceKind::Ring);
+    plan.jobs = 4_096;
+    let model = machine("e7-2870").expect("it comes with the program");
+    let text = run_simulated(&model, &plan).expect_err("too many").to_string();
+    let said = "numjobs=4096: a simulated machine has room for 4096 threads; use 4095 or fewer";
+    assert!(text.contains(said), "{text}");
+}

@@ -60,6 +60,9 @@ Ctrl-C ends the run and prints what was measured until then.
 Exit status: 0 if every I/O succeeded, 1 if one failed, 130 after Ctrl-C.
 docs/bench.md explains the columns and the keys of --json.";
 
+/// Most I/Os of a job: those of all jobs together can be counted, and take years.
+const IOS_MAX: u64 = 1 << 50;
+
 /// Arguments that are about drives of this program, or threads that serve them.
 const DRIVES_ONLY: [&str; 8] = [
     "drive",
@@ -360,7 +363,7 @@ pub struct WorkloadArgs {
     pub runtime: Option<Duration>,
     /// Stop each job after so many I/Os instead; on a simulated machine, not counting the warm-up
     #[arg(long, value_name = "N", conflicts_with = "runtime")]
-    #[arg(value_parser = whole::<u64>(1..=u64::MAX))]
+    #[arg(value_parser = whole::<u64>(1..=IOS_MAX))]
     pub ios: Option<u64>,
     /// When times are taken: batch (once for all I/Os of a batch), io (for each I/O)
     #[arg(long, value_delimiter = ',', value_parser = word::<Stamp>, default_value = "batch")]
