@@ -36,7 +36,8 @@ Examples:
       one paper for a program, and its page elsewhere
 
 Mechanisms of machines: near, spinners, distance, links, queueing, lines, jitter, sharing, fairness
-Of atc17: lookup-lock, host-busy
+Of systor13: dio-count, queue-counters, noise
+Of atc17: lookup-lock, host-busy, controller-lock, coalescing, dies
 Of msst15: preemption, roaming, bound, translation, signals
 Of ols02: copies, kernel, driver-lock, adapter-command, adapter-bandwidth, crowd
 
@@ -453,7 +454,11 @@ mod tests {
             ),
             "{text}"
         );
-        assert!(refused("systor13", Mechanism::Copies).ends_with("queueing, lines, jitter"));
+        let text = refused("systor13", Mechanism::Copies);
+        assert!(
+            text.ends_with("queueing, lines, jitter, dio-count, queue-counters, noise"),
+            "{text}"
+        );
         assert!(refused("walk", Mechanism::Jitter).contains("measures this machine"));
         let fits = |paper: &str, without: &[Mechanism]| {
             paper.parse::<Wanted>().unwrap().check_without(without).is_ok()
