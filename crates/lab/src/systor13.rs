@@ -77,7 +77,8 @@ const INTRO: [&str; 7] = [
      Multi-queue SSD Access on Multi-core Systems, SYSTOR 2013.",
     "Given to the model, and marked as input: the rates of one core, spread over the stages of an \
      I/O's way, and published latencies of caches and interconnects. Everything else is output. \
-     One set of constants per machine, never one per figure.",
+     One set of constants per machine, never one per figure; table 2 alone has a kernel thread \
+     besides, whose turn of half of CFS's latency is an assumption that decides its maxima.",
     "512-byte random reads of a null drive that answers at once; a submitting process on each \
      core, in socket order; 32 I/Os in flight for each, submitted one by one as fio does by \
      default, or one at a time for latencies. Software queues per core, hardware queues per \
@@ -94,7 +95,7 @@ const INTRO: [&str; 7] = [
      out (--without dio-count, queue-counters) to see its share.",
     "Of what is an assumption, 29 constants of the four machines hardly matter here: with the \
      prices of fences, polls, wake-ups, interrupts, context switches and memory doubled all at \
-     once, no verdict was another one, and no number of a check changed by more than 2 %. What \
+     once, no verdict was another one at seed 1, and no number of a check changed by more than 2 %. What \
      matters is how often near cores come first, what spinners of a lock cost its next holder, \
      and what the repaired interface shares.",
     "Not modelled: store buffers, prefetching, overlapping misses, memory bandwidth, the kernel's \

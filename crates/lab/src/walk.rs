@@ -187,7 +187,7 @@ fn page(walked: &[Walked], seed: u64) -> Page {
     let mut share = vec!["Q2D of Q2C".to_owned(), percent(paper_share)];
     share.extend(walked.iter().map(|one| percent(one.share())));
     rows.push(share);
-    let mut beside = vec!["Q2D of Q2C with the paper's D2C".to_owned(), percent(paper_share)];
+    let mut beside = vec!["Q2D of Q2C, D2C at most the paper's".to_owned(), percent(paper_share)];
     beside.extend(walked.iter().map(|one| percent(one.share_beside_paper())));
     rows.push(beside);
     let mut head = vec!["span, average us".to_owned(), "paper".to_owned()];
@@ -229,7 +229,7 @@ fn figure(walked: &[Walked]) -> Figure {
     let names =
         PAPER.iter().enumerate().map(|(at, (span, _))| format!("{} {}", at + 1, span.name()));
     let caption = format!(
-        "Spans: {}. Hollow: the paper's. See that the time at the drive is some hundred times all \
+        "Spans: {}. Hollow: the paper's. See that the time at the drive is many times all \
          that the layer takes before it.",
         names.collect::<Vec<_>>().join(", ")
     );

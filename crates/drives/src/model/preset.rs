@@ -101,7 +101,7 @@ const PRO_950: ModelPreset = ModelPreset {
 /// so 16 dies at 120 GB. A flash page of 16 KiB, two planes of 8, is an assumption.
 const INTEL_520: ModelPreset = ModelPreset {
     name: "520",
-    about: "SATA III, MLC without a buffer: Intel SSD 520 120 GB class",
+    about: "SATA III, MLC without a buffer: 120 GB, with the rates of the larger Intel SSD 520",
     random_iops: (50_000, 42_000),
     depth: 32,
     bytes_per_s: (550 * MB, 520 * MB),

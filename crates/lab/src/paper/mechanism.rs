@@ -122,10 +122,12 @@ impl Mechanism {
             Mechanism::Sharing => "sharing of a core by its hyper-threads: each is a core",
             Mechanism::Fairness => "threads that take the CPU as they wake: turns go in order",
             Mechanism::LookupLock => "the lookup lock of the host adapter's driver",
-            Mechanism::HostBusy => "the mid-layer's count of commands, host_busy",
+            Mechanism::HostBusy => "the mid-layer's counts of commands, of host and device",
             Mechanism::ControllerLock => "the lock around the driver of the SCU",
             Mechanism::Coalescing => "interrupts of the SCU that wait for more completions",
-            Mechanism::Dies => "waiting for a die of a drive: as many dies as there can be",
+            Mechanism::Dies => {
+                "waiting for a die, and slow draining of buffers: as many dies as there can be"
+            }
             Mechanism::Preemption => "preemption of vCPUs that hold a lock of the guest",
             Mechanism::Roaming => "waking on idle CPUs: threads stay where they began",
             Mechanism::Bound => "the bound of aware batching: it may wait for 20 us",

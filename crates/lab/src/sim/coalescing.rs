@@ -6,7 +6,7 @@
 //! and the logarithm. The table beside `sci_controller_set_interrupt_coalescence` has the times:
 //! code 7 is 853.3 to 1,280 ns, each next one twice that; here their mean. The time runs from the
 //! first completion on. As many as are in flight are done before that only above 230,000 a second,
-//! more than four drives of a SATA II link do: so the number is not modelled.
+//! more than four drives of 50,000 do: so the number is not modelled.
 //!
 //! Shared by the queues of all drives behind the adapter, each of which has a `Gate`; called by
 //! host_adapter.rs. It is the adapter's own knowledge, so that nobody pays for reading it: a plain

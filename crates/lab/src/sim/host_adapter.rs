@@ -69,9 +69,10 @@ struct Lookup<M: Machine> {
 
 /// The line of the lock, as far as it holds other things: commands in the table stand for the
 /// list's head, which holders write. The pointer to the table lies 16 bytes before the lock, and
-/// the head 8 behind it: in 6 of 8 alignments in one line. So whoever looks at an interrupt whose
-/// it is (`_base_get_cb_idx`), or clears an entry, reads what every holder writes. The lock's own
-/// word is the simulated lock's, so that the line moves for each.
+/// the head 8 behind it: in 5 of 8 alignments all of it is in one line. So whoever looks whose an
+/// interrupt is (`_base_get_cb_idx`), or clears an entry, reads what every holder writes. The
+/// lock's own word is the simulated lock's: two lines move here where the kernel had one, which
+/// makes this lock dearer than that one.
 struct Beside<M: Machine>(M::Word);
 
 impl<M: Machine> Beside<M> {
