@@ -247,7 +247,7 @@ fn missing(first: &Path, cpus: &[u32]) -> Option<String> {
 fn open(path: &Path) -> Result<Option<(File, Option<u64>)>, TraceError> {
     let opened = File::open(path).and_then(|file| {
         let metadata = file.metadata()?;
-        Ok((metadata.is_file().then(|| metadata.len()), file))
+        Ok((metadata.is_file().then_some(metadata.len()), file))
     });
     match opened {
         Ok((len, file)) => Ok(Some((file, len))),
