@@ -176,7 +176,8 @@ impl<M: Machine> Around<M> for AdapterDriver<M> {
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         let inner = self.inner.open_queue(index, depth)?;
         let (adapter, device_busy) = (Arc::clone(&self.adapter), Arc::clone(&self.device_busy));
-        Ok(Box::new(AdapterQueue { inner, adapter, device_busy, gate: Gate::default() }))
+        let gate = adapter.coalescing.as_ref().map(Coalescing::gate);
+        Ok(Box::new(AdapterQueue { inner, adapter, device_busy, gate }))
     }
 }
 
@@ -184,7 +185,8 @@ struct AdapterQueue<M: Machine> {
     inner: Box<dyn DriverQueue<M>>,
     adapter: Arc<HostAdapter<M>>,
     device_busy: Arc<M::Word>,
-    gate: Gate,
+    /// Its view of the adapter's interrupts, if those are coalesced.
+    gate: Option<Gate>,
 }
 
 impl<M: Machine> DriverQueue<M> for AdapterQueue<M> {
@@ -193,6 +195,7 @@ impl<M: Machine> DriverQueue<M> for AdapterQueue<M> {
         let dispatch = self.inner.queue_rq(rq);
         if dispatch != Dispatch::Queued {
             self.adapter.take_back(&self.device_busy);
+            self.adapter.coalescing.iter().for_each(Coalescing::take_back);
         }
         dispatch
     }
@@ -203,9 +206,9 @@ impl<M: Machine> DriverQueue<M> for AdapterQueue<M> {
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
         let before = batch.entries().len();
-        match &self.adapter.coalescing {
-            Some(coalescing) => self.gate.poll(&mut *self.inner, coalescing, batch),
-            None => self.inner.poll(batch),
+        match (&mut self.gate, &self.adapter.coalescing) {
+            (Some(gate), Some(coalescing)) => gate.poll(&mut *self.inner, coalescing, batch),
+            _ => self.inner.poll(batch),
         }
         let done = before..batch.entries().len();
         if let Some(controller) = self.adapter.controller.as_ref().filter(|_| !done.is_empty()) {
