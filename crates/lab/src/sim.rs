@@ -185,8 +185,10 @@ impl SimPlan {
         if cpus != u32::MAX && self.cpus.is_empty() {
             return wrong("no CPU to run on".into());
         }
-        // Beside the jobs there are the main thread and the workers.
-        let most = THREADS_MAX - 1 - self.service.worker_cpus.len() as u32;
+        // Beside the jobs there are the main thread, one that watches tags, the workers, and a
+        // handler of interrupts for each CPU at most.
+        let others = (2 + self.service.worker_cpus.len() as u32).saturating_add(cpus);
+        let most = THREADS_MAX.saturating_sub(others);
         if cpus != u32::MAX && self.jobs > most {
             let jobs = self.jobs;
             return wrong(format!(

@@ -45,6 +45,7 @@ use table::Form;
 /// # Errors
 /// If an argument makes no sense, or a drive, a server or a thread could not be set up.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
+    args.check_needs()?;
     if !args.contend.client.is_empty() {
         return contend::run(args);
     }

@@ -115,16 +115,21 @@ impl VmSetting {
         let threads = self.threads.unwrap_or(usual.threads);
         if !(1..=usual.queues).contains(&threads) {
             let (word, most) = (self.mode.word(), usual.queues);
+            let mend = match self.mode {
+                _ if threads == 0 => "write 1 or more",
+                Mode::Baseline => "write fewer, or mode mq or miot",
+                Mode::Mq | Mode::Miot => "write fewer, or more vcpus",
+            };
             return Err(refused(format!(
-                "threads={threads}: {word} has queues for 1 to {most}; write fewer{}",
-                if self.mode == Mode::Baseline {
-                    ", or mode mq or miot"
-                } else {
-                    ", or more vcpus"
-                }
+                "threads={threads}: {word} has queues for 1 to {most}; {mend}"
             )));
         }
         let wait_max_ns = self.batching_ns.unwrap_or(usual.wait_max_ns);
+        if wait_max_ns == 0 && self.without.contains(&Effect::Bound) {
+            return Err(refused(
+                "without=bound: nothing waits here; write mode miot, or batching=20us".to_owned(),
+            ));
+        }
         Ok(Served { threads, wait_max_ns, poll_max_ns: self.polling_ns, ..usual })
     }
 }
@@ -369,6 +374,10 @@ mod tests {
             refusal(two, 1),
             "--vm: threads=2: baseline has queues for 1 to 1; write fewer, or mode mq or miot"
         );
+        let none = VmSetting { threads: Some(0), ..VmSetting::new(Mode::Mq) };
+        assert!(refusal(none, 1).ends_with("has queues for 1 to 8; write 1 or more"));
+        let still = VmSetting { without: vec![Effect::Bound], ..VmSetting::new(Mode::Mq) };
+        assert!(refusal(still, 1).contains("without=bound: nothing waits here"));
         let few = VmSetting { vcpus: 2, ..VmSetting::new(Mode::Mq) };
         assert!(refusal(few, 3).contains("--numjobs 3: each process has a vCPU, and there are 2"));
         let many = VmSetting { vcpus: 64, ..VmSetting::new(Mode::Mq) };

@@ -144,6 +144,31 @@ pub struct BenchArgs {
     pub calibrate: CalibrateArgs,
 }
 
+impl BenchArgs {
+    /// Refuses what is given without that which it is about. clap does so itself, but not where
+    /// something else is given that excludes the latter.
+    ///
+    /// # Errors
+    /// The flag, and what it needs.
+    pub fn check_needs(&self) -> Result<()> {
+        let (wait, warm_up) = (self.target.wait.is_some(), self.contend.warm_up.is_some());
+        let needs = [
+            (
+                self.calibrate.overwrite,
+                self.calibrate.calibrate.is_some(),
+                "--overwrite",
+                "--calibrate",
+            ),
+            (wait, self.target.connect.is_some(), "--wait", "--connect"),
+            (warm_up, !self.contend.client.is_empty(), "--warm-up", "--client"),
+        ];
+        match needs.into_iter().find(|(given, has, ..)| *given && !has) {
+            Some((_, _, flag, other)) => bail!("{flag}: nothing here uses it without {other}"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// What is recorded.
 #[derive(Debug, Clone, Args)]
 pub struct TraceArgs {

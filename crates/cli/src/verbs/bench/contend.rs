@@ -189,4 +189,18 @@ mod tests {
         }
         assert!(parse(&["--warm-up", "1s"]).is_err());
     }
+
+    #[test]
+    fn a_flag_without_what_it_is_about_is_refused_whatever_else_is_given() {
+        for (words, said) in [
+            (&["--warm-up", "1s", "--ios", "1"][..], "--warm-up: nothing here uses it without --c"),
+            (&["--overwrite", "--ios", "1"], "--overwrite: nothing here uses it without --calib"),
+            (&["--wait", "poll", "--drive", "null"], "--wait: nothing here uses it without --conn"),
+        ] {
+            let error = parse(words).unwrap().bench.check_needs().unwrap_err().to_string();
+            assert!(error.starts_with(said), "{error}");
+        }
+        let right = parse(&["--warm-up", "1s", "--client", "bs=4k"]).unwrap().bench;
+        assert!(right.check_needs().is_ok());
+    }
 }

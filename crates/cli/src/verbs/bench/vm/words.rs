@@ -9,7 +9,7 @@ use millrace_lab::vm::{Effect, Mode, VmSetting};
 use crate::verbs::duration;
 
 /// Flags that a virtual machine has no use for.
-const OTHERS: [&str; 31] = [
+const OTHERS: [&str; 32] = [
     "client",
     "calibrate",
     "connect",
@@ -41,6 +41,7 @@ const OTHERS: [&str; 31] = [
     "request_lock",
     "queue_plug",
     "descriptor",
+    "extended",
 ];
 
 /// A virtual machine on the simulated host.
@@ -64,12 +65,18 @@ fn setting(text: &str) -> Result<VmSetting, String> {
     let known = || Mode::WORDS.iter().map(|(_, word)| *word);
     let mode = Mode::WORDS.iter().find(|(_, known)| *known == word);
     let (mode, _) = mode.ok_or_else(|| {
-        format!("{word}: {}begin with one of {}", meant(word, known()), list(known()))
+        let no = if word.is_empty() { "no mode".to_owned() } else { word.to_owned() };
+        format!("{no}: {}begin with one of {}", meant(word, known()), list(known()))
     })?;
     let mut setting = VmSetting::new(*mode);
+    let mut given = Vec::new();
     for pair in words {
         let (key, value) =
             pair.split_once('=').ok_or_else(|| format!("{pair}: write KEY=VALUE"))?;
+        if key != "without" && given.contains(&key) {
+            return Err(format!("{key}: given twice; write it once"));
+        }
+        given.push(key);
         set(&mut setting, key, value).map_err(|text| format!("{key}={value}: {text}"))?;
     }
     Ok(setting)
