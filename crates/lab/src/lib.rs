@@ -25,6 +25,7 @@ pub mod schedulers;
 pub mod sim;
 pub mod systor13;
 pub mod trace;
+pub mod traced;
 mod unmerged;
 mod verify;
 mod vhost;
