@@ -32,7 +32,7 @@ use alloc::format;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use millrace_machine::{CpuId, Doorbell, Lock, Machine, Meter, NodeId, Order, Word};
+use millrace_machine::{CpuId, Lock, Machine, Meter, NodeId, Order, Word};
 
 use crate::account::DiskStats;
 use crate::account::failures::{Failure, FailureLog, Failures};
@@ -50,6 +50,7 @@ use crate::chain::slot::{BioList, Waited};
 use crate::disk::worker_state::WorkerState;
 use crate::queue::controller::queues_max;
 use crate::queue::driver::{Driver, Extent, HwQueues, QueueKind};
+use crate::queue::io_thread::IoThread;
 use crate::queue::request::{RequestRef, Tag};
 use crate::queue::{HardwareQueue, Route, Serve, SoftwareQueue, Spread};
 
@@ -177,6 +178,8 @@ pub struct Disk<M: Machine> {
     pub(crate) capacity: M::Word,
     pub(crate) driver: Box<dyn Driver<M>>,
     pub(crate) kind: QueueKind,
+    /// Its queues have work of their own, of which no request tells.
+    pub(crate) is_stacked: bool,
     /// Flags that the driver sees: FUA only if it takes it, PREFLUSH never.
     pub(crate) flags_taken: OpFlags,
     pub(crate) ctxs: Box<[SoftwareQueue<M>]>,
@@ -255,6 +258,7 @@ impl<M: Machine> Disk<M> {
             path,
             limits,
             capacity: M::Word::new(capacity),
+            is_stacked: driver.is_stacked(),
             driver,
             kind: hw.kind,
             flags_taken: match limits.features.fua {
@@ -384,31 +388,31 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Makes the calling I/O thread the owner of queue `hctx` and opens it there, if there is a
-    /// queue of that number and it is not kept for a worker. `owner` is the thread's identity,
-    /// above 0; `bell` wakes it.
+    /// queue of that number and it is not kept for a worker.
     ///
     /// # Errors
     /// If the driver cannot open the queue.
-    pub fn bring_up(&self, hctx: u16, owner: u64, bell: Arc<Doorbell<M>>) -> Result<(), Error> {
+    pub fn bring_up(&self, hctx: u16, thread: &IoThread<M>) -> Result<(), Error> {
         // The last queue is its worker's, whatever number the thread has.
         match usize::from(hctx) < self.owned_queues() {
-            true => self.own(hctx, owner, bell),
+            true => self.own(hctx, thread),
             false => Ok(()),
         }
     }
 
     /// Makes the calling thread the owner of a queue that belongs to threads, and opens it there.
-    pub(crate) fn own(&self, hctx: u16, owner: u64, bell: Arc<Doorbell<M>>) -> Result<(), Error> {
-        let queue = &self.hctxs[usize::from(hctx)];
+    pub(crate) fn own(&self, hctx: u16, thread: &IoThread<M>) -> Result<(), Error> {
+        let (queue, owner) = (&self.hctxs[usize::from(hctx)], thread.owner);
         if self.kind == QueueKind::OwnerOnly && !queue.is_owned_by(owner) {
             if !queue.reserve() {
                 let text = format!("{}: queue {hctx} belongs to another thread", self.name());
                 return Err(Error::new(ErrorKind::Busy, text));
             }
-            let opened = self.driver.open_queue(hctx, queue.tags.depth_with_reserved());
+            let depth = queue.tags.depth_with_reserved();
+            let opened = self.driver.open_queue_on(thread, hctx, depth);
             let opened = opened.inspect_err(|_| queue.clear_owner())?;
             queue.serve.enter().queue = Some(opened);
-            queue.set_owner(owner, bell);
+            queue.set_owner(owner, Arc::clone(&thread.bell));
         }
         Ok(())
     }

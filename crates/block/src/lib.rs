@@ -39,7 +39,6 @@ pub use bio::limits::{Features, QueueLimits};
 pub use bio::status::Status;
 pub use bio::{Bio, OPS, Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
 pub use channel::completion::{Again, Completion, Reject, Rejected};
-pub use channel::io_thread::{IoThread, Turn};
 pub use channel::worker::{WORKER_SPIN_NS, Worker};
 pub use channel::{Channel, ChannelConfig};
 pub use disk::runner::Stamp;
@@ -52,6 +51,7 @@ pub use queue::driver::{
     CompletionBatch, Driver, DriverData, DriverQueue, Expired, Extent, HwQueues, Moment, QueueKind,
     TagScope, align_inwards,
 };
+pub use queue::io_thread::{IoThread, Turn};
 pub use queue::request::{Dispatch, Request, Segments, Tag};
 pub use queue::scheduler::cost::{CostModel, OpCost, OpRates};
 pub use queue::scheduler::deadline::{Deadline, DeadlineConfig};

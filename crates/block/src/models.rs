@@ -29,9 +29,9 @@ use millrace_machine::checked::{Checked, CheckedThread, Explorer, ensure};
 use millrace_machine::plant::{self, Plant};
 use millrace_machine::{Doorbell, Machine};
 
-use crate::channel::io_thread::IoThread;
 use crate::channel::{Channel, ChannelConfig};
 use crate::disk::Disk;
+use crate::queue::io_thread::IoThread;
 use crate::volume::Volume;
 use drive::{Notes, locked};
 
@@ -53,9 +53,9 @@ fn small() -> ChannelConfig<Checked> {
 
 /// Brings the first drive's first queue up, for the I/O thread given, which owns it.
 fn owner(volume: &Volume<Checked>, bell: &Arc<Doorbell<Checked>>) -> IoThread<Checked> {
-    let brought = volume.disks()[0].bring_up(0, 1, Arc::clone(bell));
-    ensure(brought.is_ok(), "not brought up");
-    IoThread { number: 0, owner: 1, bell: Arc::clone(bell), turn: None }
+    let thread = IoThread { number: 0, owner: 1, bell: Arc::clone(bell), turn: None };
+    ensure(volume.disks()[0].bring_up(0, &thread).is_ok(), "not brought up");
+    thread
 }
 
 /// Polls until so many bios are back, all well.

@@ -9,6 +9,7 @@
 pub(crate) mod controller;
 pub(crate) mod driver;
 pub(crate) mod in_flight;
+pub(crate) mod io_thread;
 pub(crate) mod pending;
 pub(crate) mod request;
 pub(crate) mod sbitmap;
@@ -267,6 +268,23 @@ impl<M: Machine> HardwareQueue<M> {
     /// Whether a queue that the thread may run has been given work that nobody took yet.
     pub(crate) fn has_pending_for(&self, owner: u64) -> bool {
         self.may_serve(owner) && self.has_pending()
+    }
+
+    /// Whether the driver's queue, of a disk over a volume, has something to do for its owner.
+    pub(crate) fn driver_has_work(&self, owner: u64) -> bool {
+        if !self.is_owned_by(owner) {
+            return false;
+        }
+        // Somebody who looks at the queue is gone in a moment: the owner asks again.
+        let mut has_work = true;
+        if let Some(serve) = self.serve.try_enter() {
+            has_work = serve.queue.as_ref().is_some_and(|queue| queue.has_work());
+            if self.leave(serve) {
+                self.ring();
+                has_work = true;
+            }
+        }
+        has_work
     }
 
     /// Whether the queue belongs to the thread and has tags in use, as far as its set tells.

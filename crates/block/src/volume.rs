@@ -85,6 +85,8 @@ pub struct Volume<M: Machine> {
     pub(crate) size: Size<M>,
     limits: QueueLimits,
     map: Map,
+    /// The volume that its one disk is over.
+    below: Option<Arc<Volume<M>>>,
     pub(crate) tenants: Arc<TenantLedger<M>>,
 }
 
@@ -193,6 +195,7 @@ impl<M: Machine> Volume<M> {
             size: Size::new(capacity),
             limits,
             map,
+            below: None,
             tenants: Arc::new(TenantLedger::new()),
             disks,
         }))
@@ -204,6 +207,29 @@ impl<M: Machine> Volume<M> {
     /// None that a made disk can cause.
     pub fn single(disk: Arc<Disk<M>>) -> Result<Arc<Volume<M>>, Error> {
         Volume::new(String::from(disk.name()), Layout::Linear, alloc::vec![disk])
+    }
+
+    /// A volume of one disk that is over another volume, as a cache is; with that volume's name.
+    ///
+    /// # Errors
+    /// None that a made disk can cause.
+    pub fn over(below: Arc<Volume<M>>, disk: Arc<Disk<M>>) -> Result<Arc<Volume<M>>, Error> {
+        let made = Volume::new(below.name(), Layout::Linear, alloc::vec![disk])?;
+        let mut volume = Arc::into_inner(made).expect("nobody else has the volume just made");
+        volume.below = Some(below);
+        Ok(Arc::new(volume))
+    }
+
+    /// The volume below, if its disk is over one.
+    #[must_use]
+    pub fn below(&self) -> Option<&Arc<Volume<M>>> {
+        self.below.as_ref()
+    }
+
+    /// Its drives, or those of the volume below.
+    #[must_use]
+    pub fn drives(&self) -> &[Arc<Disk<M>>] {
+        self.below.as_ref().map_or(&self.disks, |below| below.drives())
     }
 
     /// Its name.

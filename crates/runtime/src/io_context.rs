@@ -127,8 +127,7 @@ impl IoContext {
     ) -> Result<Channel<Native>, Error> {
         if !self.volumes.iter().any(|known| Arc::ptr_eq(known, volume)) {
             for disk in volume.disks() {
-                let bell = Arc::clone(&self.thread.bell);
-                disk.bring_up(self.thread.number, self.thread.owner, bell)?;
+                disk.bring_up(self.thread.number, &self.thread)?;
             }
             self.volumes.push(Arc::clone(volume));
         }
@@ -148,9 +147,7 @@ impl IoContext {
         }
         self.volumes.push(Arc::clone(volume));
         let mut disks = volume.disks().iter();
-        disks
-            .try_for_each(|disk| disk.claim(self.thread.owner, &self.thread.bell))
-            .inspect_err(|_| self.leave(volume))
+        disks.try_for_each(|disk| disk.claim(&self.thread)).inspect_err(|_| self.leave(volume))
     }
 
     /// Gives up this thread's queues of the volume's drives, for others to claim; its channels on

@@ -15,10 +15,10 @@ use millrace_machine::{Doorbell, Machine, Order, Word};
 
 use crate::bio::error::Error;
 use crate::chain::bio_set::BioSet;
-use crate::channel::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread, Turn};
 use crate::disk::Disk;
 use crate::disk::runner::{Runner, Stamp};
 use crate::disk::worker_drive::WorkerDrive;
+use crate::queue::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread};
 use crate::trace::tracer::Tracer;
 
 /// How long a worker looks for more before it sleeps, unless told otherwise: about what a sleep and
@@ -31,10 +31,8 @@ const TICK_NS: u64 = 100_000_000;
 pub struct Worker<M: Machine> {
     drives: Vec<WorkerDrive<M>>,
     run: Runner<M>,
-    owner: u64,
-    bell: Arc<Doorbell<M>>,
+    thread: IoThread<M>,
     next_tick_ns: u64,
-    turn_drives: Option<Turn<M>>,
     /// Whose completions the runner keeps: nobody's. Boxed, so that it does not move.
     _bio_set: Box<BioSet<M>>,
 }
@@ -51,10 +49,8 @@ impl<M: Machine> Worker<M> {
         Worker {
             drives: Vec::new(),
             run: Runner::new(&bio_set, thread.owner, Stamp::Batch, 0),
-            owner: thread.owner,
-            bell: Arc::clone(&thread.bell),
+            thread: thread.clone(),
             next_tick_ns: 0,
-            turn_drives: thread.turn,
             _bio_set: bio_set,
         }
     }
@@ -65,7 +61,7 @@ impl<M: Machine> Worker<M> {
     /// # Errors
     /// If the driver cannot open the queue.
     pub fn serve(&mut self, disk: &Arc<Disk<M>>) -> Result<bool, Error> {
-        let drive = WorkerDrive::take(disk, self.owner, &self.bell)?;
+        let drive = WorkerDrive::take(disk, &self.thread)?;
         let taken = drive.is_some();
         self.drives.extend(drive);
         Ok(taken)
@@ -118,7 +114,7 @@ impl<M: Machine> Worker<M> {
     /// Takes nothing new: submitters serve their drives themselves from now on. What it has it
     /// goes on with, as long as it is turned.
     pub fn close(&mut self) {
-        self.drives.iter().for_each(|drive| drive.leave(self.owner));
+        self.drives.iter().for_each(|drive| drive.leave(self.thread.owner));
     }
 
     /// Whether its queues hold nothing that only it can finish: then it may be dropped without
@@ -131,7 +127,7 @@ impl<M: Machine> Worker<M> {
     /// The bell that wakes it.
     #[must_use]
     pub fn bell(&self) -> &Arc<Doorbell<M>> {
-        &self.bell
+        &self.thread.bell
     }
 
     /// Serves until `stop` is not 0 and the bell rings; for drives whose queues any thread may run.
@@ -145,7 +141,7 @@ impl<M: Machine> Worker<M> {
             let until_ns = deadline_ns.map_or(spin_ns, |deadline_ns| deadline_ns.min(spin_ns));
             let found = M::spin_until(until_ns, || self.has_work() || stops());
             if !found && until_ns == spin_ns {
-                self.bell.sleep_unless(deadline_ns, || self.has_work() || stops());
+                self.thread.bell.sleep_unless(deadline_ns, || self.has_work() || stops());
             }
         }
     }
@@ -154,20 +150,20 @@ impl<M: Machine> Worker<M> {
 impl<M: Machine> Drop for Worker<M> {
     /// What drives have from queues of its own is waited for, since nobody else can poll them.
     fn drop(&mut self) {
-        self.drives.iter().for_each(|drive| drive.leave(self.owner));
-        let owner = self.owner;
+        self.drives.iter().for_each(|drive| drive.leave(self.thread.owner));
+        let owner = self.thread.owner;
         let in_flight = |drive: &WorkerDrive<M>| drive.in_flight(owner) > 0;
         let deadline_ns = M::now().saturating_add(DRAIN_NS);
         while self.drives.iter().any(in_flight) && M::now() < deadline_ns {
             self.turn();
-            if let Some(turn) = self.turn_drives {
+            if let Some(turn) = self.thread.turn {
                 // A ring that fails is reported by the next real turn.
-                let _ = turn(&self.bell, None, &|| true);
+                let _ = turn(&self.thread.bell, None, &|| true);
             }
             if self.drives.iter().any(in_flight) {
                 M::spin_until(M::now() + DRAIN_LOOK_NS, || false);
             }
         }
-        self.drives.iter().for_each(|drive| drive.close(self.owner));
+        self.drives.iter().for_each(|drive| drive.close(self.thread.owner));
     }
 }

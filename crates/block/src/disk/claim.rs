@@ -6,28 +6,27 @@
 //! queue there belongs to CPUs.
 
 use alloc::format;
-use alloc::sync::Arc;
 
-use millrace_machine::{Doorbell, Machine};
+use millrace_machine::Machine;
 
 use crate::bio::error::{Error, ErrorKind};
 use crate::disk::Disk;
 use crate::queue::driver::QueueKind;
+use crate::queue::io_thread::IoThread;
 
 impl<M: Machine> Disk<M> {
     /// Makes the calling thread the owner of the first queue that nobody owns, and opens that
     /// there. Nothing to do if it owns one already, or any thread may run the drive's queues.
-    /// `owner` is the thread's identity, above 0; `bell` wakes it.
     ///
     /// # Errors
     /// `Busy` if other threads own all queues, or what opening one says.
-    pub fn claim(&self, owner: u64, bell: &Arc<Doorbell<M>>) -> Result<(), Error> {
-        if self.kind == QueueKind::AnyThread || self.queue_of(owner).is_some() {
+    pub fn claim(&self, thread: &IoThread<M>) -> Result<(), Error> {
+        if self.kind == QueueKind::AnyThread || self.queue_of(thread.owner).is_some() {
             return Ok(());
         }
         let queues = self.owned_queues();
         for hctx in 0..queues {
-            match self.own(hctx as u16, owner, Arc::clone(bell)) {
+            match self.own(hctx as u16, thread) {
                 Err(error) if error.kind() == ErrorKind::Busy => {}
                 claimed => return claimed,
             }

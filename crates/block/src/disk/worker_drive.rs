@@ -7,7 +7,7 @@
 
 use alloc::sync::Arc;
 
-use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
+use millrace_machine::{Lock, Machine, Order, Word};
 
 use crate::account::DiskStats;
 use crate::bio::error::Error;
@@ -20,6 +20,7 @@ use crate::disk::visit::Visit;
 use crate::disk::worker_state::WorkerState;
 use crate::queue::HardwareQueue;
 use crate::queue::driver::QueueKind;
+use crate::queue::io_thread::IoThread;
 
 /// One drive that a worker serves.
 pub(crate) struct WorkerDrive<M: Machine> {
@@ -39,11 +40,7 @@ impl<M: Machine> WorkerDrive<M> {
     ///
     /// # Errors
     /// If the driver cannot open the queue.
-    pub(crate) fn take(
-        disk: &Arc<Disk<M>>,
-        owner: u64,
-        bell: &Arc<Doorbell<M>>,
-    ) -> Result<Option<Self>, Error> {
+    pub(crate) fn take(disk: &Arc<Disk<M>>, thread: &IoThread<M>) -> Result<Option<Self>, Error> {
         let Some(worker_state) =
             disk.worker_state.as_ref().filter(|worker_state| !worker_state.is_taken())
         else {
@@ -55,17 +52,19 @@ impl<M: Machine> WorkerDrive<M> {
                 // The last worker is about to go.
                 return Ok(None);
             }
-            disk.own(worker_state.hctx, owner, Arc::clone(bell))?;
+            disk.own(worker_state.hctx, thread)?;
         }
         // Release pairs with the Acquire of `is_taken`.
-        let taken =
-            worker_state.owner.compare_exchange(0, owner, Order::AcqRel, Order::Relaxed).is_ok();
+        let taken = worker_state
+            .owner
+            .compare_exchange(0, thread.owner, Order::AcqRel, Order::Relaxed)
+            .is_ok();
         if !taken {
             return Ok(None);
         }
         if disk.kind == QueueKind::AnyThread {
             // What is handed over before this is found by the worker's first turn.
-            hctx.set_bell(Some(Arc::clone(bell)));
+            hctx.set_bell(Some(Arc::clone(&thread.bell)));
         }
         let (disk, stats) = (Arc::clone(disk), disk.accounts.open(worker_state.hctx));
         Ok(Some(WorkerDrive { disk, stats, hctx: worker_state.hctx, rounds: 0, missed: false }))

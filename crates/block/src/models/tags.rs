@@ -16,10 +16,10 @@ use super::drive::{locked, volume};
 use super::{bounded, holds_but_for, small, spawn};
 use crate::bio::Bio;
 use crate::bio::buffer::Buffer;
-use crate::channel::io_thread::IoThread;
 use crate::channel::{Channel, ChannelConfig};
 use crate::disk::DiskConfig;
 use crate::queue::driver::QueueKind;
+use crate::queue::io_thread::IoThread;
 use crate::queue::tag::tests::waiter;
 use crate::queue::tag::{TagBatch, TagSet};
 
@@ -159,8 +159,7 @@ fn owners_share_a_tag() {
         turn: None,
     };
     for number in 0..2 {
-        let bell = Arc::clone(&thread(number).bell);
-        let brought = volume.disks()[0].bring_up(number, u64::from(number) + 1, bell);
+        let brought = volume.disks()[0].bring_up(number, &thread(number));
         ensure(brought.is_ok(), "not brought up");
     }
     let read = || Bio::read(0, Buffer::new(512));

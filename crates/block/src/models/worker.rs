@@ -16,11 +16,11 @@ use super::drive::{locked, served_volume};
 use super::{bounded, freeze_and_look, holds_but_for, owner, poll_for, spawn};
 use crate::bio::Bio;
 use crate::bio::buffer::Buffer;
-use crate::channel::io_thread::IoThread;
 use crate::channel::worker::Worker;
 use crate::channel::{Channel, ChannelConfig};
 use crate::disk::Disk;
 use crate::queue::driver::QueueKind;
+use crate::queue::io_thread::IoThread;
 use crate::volume::Volume;
 
 type CheckedBell = Arc<Doorbell<Checked>>;

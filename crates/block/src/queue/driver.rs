@@ -16,6 +16,7 @@ use crate::bio::error::Error;
 use crate::bio::limits::QueueLimits;
 use crate::bio::status::Status;
 use crate::bio::{SECTOR_SHIFT, Sector, SectorCount};
+use crate::queue::io_thread::IoThread;
 use crate::queue::request::{Dispatch, Request, RequestRef, Tag};
 use crate::queue::tag::TagSet;
 
@@ -176,6 +177,25 @@ pub trait Driver<M: Machine>: Send + Sync {
     /// # Errors
     /// If the system refuses it.
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error>;
+    /// Opens queue `index` on the thread that will own it, of a drive whose queues belong to threads.
+    /// A disk over a volume opens its channel to that there.
+    ///
+    /// # Errors
+    /// If the system refuses it.
+    fn open_queue_on(
+        &self,
+        thread: &IoThread<M>,
+        index: u16,
+        depth: u32,
+    ) -> Result<Box<dyn DriverQueue<M>>, Error> {
+        let _ = thread;
+        self.open_queue(index, depth)
+    }
+    /// Whether this is a disk over a volume: its queues, which belong to threads, are polled by their
+    /// owners also when no request is in flight, and asked for [`DriverQueue::has_work`].
+    fn is_stacked(&self) -> bool {
+        false
+    }
     /// What is allocated in a range; off the hot path, may block. The extents cover the range or
     /// the first part of it.
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
@@ -218,6 +238,11 @@ pub trait DriverQueue<M: Machine>: Send {
     fn commit_rqs(&mut self);
     /// Names requests that are done, until the batch is full.
     fn poll(&mut self, batch: &mut CompletionBatch);
+    /// Whether a poll would find something to do, for a last look before the owner sleeps. Asked of
+    /// a disk over a volume only ([`Driver::is_stacked`]).
+    fn has_work(&self) -> bool {
+        false
+    }
     /// A request was not answered in time.
     fn timeout(&mut self, tag: Tag) -> Expired;
 }

@@ -168,8 +168,8 @@ impl Submitter {
     fn bring_up(&self) {
         let Some(bell) = &self.bell else { return };
         for disk in self.state.volume.disks() {
-            let number = self.index as u16;
-            let up = disk.bring_up(number, self.owner(), Arc::clone(bell));
+            let (number, owner, bell) = (self.index as u16, self.owner(), Arc::clone(bell));
+            let up = disk.bring_up(number, &IoThread { number, owner, bell, turn: None });
             up.expect("a queue of this thread's own, of a driver that opens every queue");
         }
         let (up, all) = (&self.state.up, self.state.bells.len() as u64);
