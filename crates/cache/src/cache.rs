@@ -1,0 +1,279 @@
+//! `Cache`: what all queues and the flusher of a cache share.
+//!
+//! Owns the memory, the shards, and words that everybody reads: the epoch (how many flushes there
+//! were), how many pages are dirty, up to which epoch the flusher is to write. Lock order: one shard
+//! at a time, and no other lock under it. Called by queues, by the flusher, and by whoever asks for
+//! statistics.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::sync::Arc;
+
+use millrace_block::{Error, ErrorKind, Sector, Volume};
+use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
+
+use crate::clearing::Clearing;
+use crate::config::{CacheConfig, CacheMode};
+use crate::extent::{EXTENT_PAGES, PAGE_BYTES, PAGE_SECTORS, WHOLE};
+use crate::frames::Frames;
+use crate::pace::Pace;
+use crate::shard::{Dirtied, Shard, hash_of};
+use crate::signal::Signals;
+use crate::stats::CacheStats;
+
+/// Most shards, and the least frames of one.
+const SHARDS_MAX: u32 = 64;
+const SHARD_FRAMES_MIN: u32 = 256;
+
+/// A cache over a volume.
+pub struct Cache<M: Machine> {
+    pub(crate) config: CacheConfig,
+    pub(crate) below: Arc<Volume<M>>,
+    pub(crate) frames: Frames,
+    shards: Box<[M::Lock<Shard>]>,
+    /// Sectors of the volume.
+    pub(crate) sectors: Sector,
+    /// How many flushes there were.
+    epoch: M::Word,
+    /// Pages that are dirty, and pages that are being written.
+    dirty: M::Word,
+    pub(crate) signals: Signals<M>,
+    pub(crate) pace: Pace<M>,
+    pub(crate) flusher: FlusherCall<M>,
+    pub(crate) clearing: Clearing<M>,
+    pub(crate) counts: Counts<M>,
+}
+
+/// What queues ask the flusher for.
+pub(crate) struct FlusherCall<M: Machine> {
+    /// Up to and with this epoch less one all is to be written; 0 for none.
+    until: M::Word,
+    /// Somebody waits for memory.
+    is_short: M::Word,
+    /// Something has changed since the flusher looked.
+    is_rung: M::Word,
+    bell: M::Lock<Option<Arc<Doorbell<M>>>>,
+}
+
+/// What is counted beside the shards.
+pub(crate) struct Counts<M: Machine> {
+    pub(crate) written_back: M::Word,
+    pub(crate) write_requests: M::Word,
+    /// Writes below that failed.
+    pub(crate) write_errors: M::Word,
+    pub(crate) throttled: M::Word,
+}
+
+impl<M: Machine> FlusherCall<M> {
+    fn new() -> Self {
+        FlusherCall {
+            until: M::Word::new(0),
+            is_short: M::Word::new(0),
+            is_rung: M::Word::new(0),
+            bell: M::Lock::new("cache-flusher", None),
+        }
+    }
+
+    /// The flusher is there, or gone.
+    pub(crate) fn set_bell(&self, bell: Option<Arc<Doorbell<M>>>) {
+        *self.bell.lock() = bell;
+    }
+
+    /// Whether there is a flusher.
+    pub(crate) fn is_there(&self) -> bool {
+        self.bell.lock().is_some()
+    }
+
+    /// Has the flusher look.
+    pub(crate) fn ring(&self) {
+        if self.is_rung.swap(1, Order::AcqRel) == 0
+            && let Some(bell) = &*self.bell.lock()
+        {
+            bell.ring();
+        }
+    }
+
+    /// Has the flusher write all that was dirtied up to this epoch.
+    pub(crate) fn ask_until(&self, epoch: u64) {
+        let mut seen = self.until.load(Order::Relaxed);
+        while seen < epoch + 1 {
+            match self.until.compare_exchange(seen, epoch + 1, Order::AcqRel, Order::Relaxed) {
+                Ok(_) => break,
+                Err(found) => seen = found,
+            }
+        }
+        self.ring();
+    }
+
+    /// Has the flusher write what it can, since somebody finds no memory.
+    pub(crate) fn ask_memory(&self) {
+        self.is_short.store(1, Order::Release);
+        self.ring();
+    }
+
+    /// Whether something has changed since the last look.
+    pub(crate) fn is_rung(&self) -> bool {
+        self.is_rung.load(Order::Acquire) != 0
+    }
+
+    /// The epochs below which all is to be written, and whether somebody finds no memory; the look
+    /// of the flusher.
+    pub(crate) fn look(&self) -> (u64, bool) {
+        self.is_rung.store(0, Order::SeqCst);
+        (self.until.load(Order::Acquire), self.is_short.swap(0, Order::AcqRel) != 0)
+    }
+}
+
+impl<M: Machine> Cache<M> {
+    /// A cache over a volume, empty. One [`Flusher`](crate::Flusher) is to be made for it, and a
+    /// disk of a [`CacheDriver`](crate::CacheDriver).
+    ///
+    /// # Errors
+    /// `InvalidSetting` for settings that make no sense, `System` if there is no memory.
+    pub fn new(below: Arc<Volume<M>>, config: CacheConfig) -> Result<Arc<Cache<M>>, Error> {
+        if let Err(text) = config.validate() {
+            let text = format!("cache of volume {}: {text}", below.name());
+            return Err(Error::new(ErrorKind::InvalidSetting, text));
+        }
+        let frames = Frames::new(config.frames())?;
+        let count = (frames.count() / SHARD_FRAMES_MIN).clamp(1, SHARDS_MAX);
+        let count = 1 << count.ilog2();
+        let share = frames.count() / count;
+        let shard = |at| M::Lock::new("cache-shard", Shard::new(at * share, share));
+        Ok(Arc::new(Cache {
+            shards: (0..count).map(shard).collect(),
+            sectors: below.capacity(),
+            frames,
+            below,
+            config,
+            epoch: M::Word::new(1),
+            dirty: M::Word::new(0),
+            signals: Signals::new(),
+            pace: Pace::new(),
+            flusher: FlusherCall::new(),
+            clearing: Clearing::new(),
+            counts: Counts {
+                written_back: M::Word::new(0),
+                write_requests: M::Word::new(0),
+                write_errors: M::Word::new(0),
+                throttled: M::Word::new(0),
+            },
+        }))
+    }
+
+    /// The volume below.
+    #[must_use]
+    pub fn below(&self) -> &Arc<Volume<M>> {
+        &self.below
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn config(&self) -> &CacheConfig {
+        &self.config
+    }
+
+    /// First byte and length of its memory, for drivers that gain by knowing it beforehand.
+    #[must_use]
+    pub fn memory(&self) -> (*mut u8, usize) {
+        self.frames.region()
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn stats(&self) -> CacheStats {
+        // Relaxed: numbers that nothing depends on.
+        let of = |word: &M::Word| word.load(Order::Relaxed);
+        let mut stats = CacheStats {
+            dirty: self.dirty_pages(),
+            pages: self.frames.count().into(),
+            written_back: of(&self.counts.written_back),
+            write_requests: of(&self.counts.write_requests),
+            write_errors: of(&self.counts.write_errors),
+            throttled: of(&self.counts.throttled),
+            ..CacheStats::default()
+        };
+        self.shards.iter().for_each(|shard| stats.add(&shard.lock().stats));
+        stats
+    }
+
+    /// The shard of an extent.
+    #[inline]
+    pub(crate) fn shard(&self, extent: u64) -> &M::Lock<Shard> {
+        let bits = self.shards.len().trailing_zeros();
+        // The table inside takes the lower and the topmost bits.
+        &self.shards[(hash_of(extent) >> 40) as usize & ((1 << bits) - 1)]
+    }
+
+    /// All shards.
+    pub(crate) fn shards(&self) -> &[M::Lock<Shard>] {
+        &self.shards
+    }
+
+    /// Whether writes wait until they are below.
+    pub(crate) fn is_write_through(&self) -> bool {
+        self.config.mode == CacheMode::WriteThrough
+    }
+
+    /// The present epoch and time; to be asked under the lock of a shard.
+    pub(crate) fn dirtied(&self) -> Dirtied {
+        Dirtied { epoch: self.epoch.load(Order::SeqCst), at_ns: M::now() }
+    }
+
+    /// Ends the present epoch: all that is dirty by now was dirtied up to the one that is given.
+    pub(crate) fn end_epoch(&self) -> u64 {
+        self.epoch.fetch_add(1, Order::SeqCst)
+    }
+
+    /// Whether all that was dirtied up to an epoch is below.
+    pub(crate) fn is_below(&self, epoch: u64) -> bool {
+        let owes = |shard: &M::Lock<Shard>| {
+            shard.lock().oldest_epoch().is_some_and(|oldest| oldest <= epoch)
+        };
+        !self.shards.iter().any(owes)
+    }
+
+    /// Pages that are dirty or being written.
+    pub(crate) fn dirty_pages(&self) -> u64 {
+        self.dirty.load(Order::Relaxed)
+    }
+
+    /// So many more pages are dirty; past the background mark the flusher is told.
+    pub(crate) fn add_dirty(&self, pages: u64) {
+        let before = self.dirty.fetch_add(pages, Order::AcqRel);
+        let mark = self.dirty_max_pages() / 2;
+        if before == 0 || (before <= mark && before + pages > mark) {
+            self.flusher.ring();
+        }
+    }
+
+    /// So many pages are clean, or gone.
+    pub(crate) fn sub_dirty(&self, pages: u64) {
+        self.dirty.fetch_add(pages.wrapping_neg(), Order::AcqRel);
+    }
+
+    /// The most pages that may be dirty.
+    pub(crate) fn dirty_max_pages(&self) -> u64 {
+        self.config.dirty_max() / PAGE_BYTES as u64
+    }
+
+    /// The sectors of a page that the volume has: all, but for the last page of some.
+    pub(crate) fn whole(&self, page: u64) -> u8 {
+        let rest = self.sectors - (page * PAGE_SECTORS).min(self.sectors);
+        if rest >= PAGE_SECTORS { WHOLE } else { ((1u16 << rest) - 1) as u8 }
+    }
+
+    /// Whether something of a range of sectors is in memory only.
+    pub(crate) fn owes_some(&self, sector: Sector, nr_sectors: u64) -> bool {
+        let extent_sectors = PAGE_SECTORS * EXTENT_PAGES as u64;
+        let (first, last) = (sector / extent_sectors, (sector + nr_sectors - 1) / extent_sectors);
+        let owes = |number| {
+            let shard = self.shard(number).lock();
+            shard.find(number).is_some_and(|at| {
+                let extent = shard.extent(at);
+                extent.writing != 0 || extent.is_dirty()
+            })
+        };
+        self.dirty_pages() > 0 && (first..=last).any(owes)
+    }
+}

@@ -1,0 +1,109 @@
+//! `CacheConfig`: settings of a cache, checked before anything is made of them.
+//!
+//! Plain data, filled in by programs and by the configuration file. Names follow the kernel's
+//! `dirty_bytes`, `dirty_expire_centisecs` and `read_ahead_kb`.
+
+use alloc::format;
+use alloc::string::String;
+
+use crate::extent::PAGE_BYTES;
+
+/// When a write is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CacheMode {
+    /// When it is in memory; a flush, a FUA write or the flusher brings it below.
+    #[default]
+    WriteBack,
+    /// When it is below; reads are answered from memory all the same.
+    WriteThrough,
+}
+
+/// Settings of a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheConfig {
+    /// Memory for pages, in bytes: 1 MiB to 1 TiB.
+    pub size_bytes: u64,
+    /// Most of it that holds what is not below yet, in bytes; writers are slowed down from half of
+    /// that on. 64 KiB to `size_bytes`; none for half of `size_bytes`.
+    pub dirty_max_bytes: Option<u64>,
+    /// Age at which the flusher writes a page, in nanoseconds.
+    pub dirty_age_ns: u64,
+    /// Most that is read ahead of a sequential stream, in bytes; 0 for nothing.
+    pub read_ahead_bytes: u64,
+    /// When a write is acknowledged.
+    pub mode: CacheMode,
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        CacheConfig {
+            size_bytes: 256 << 20,
+            dirty_max_bytes: None,
+            dirty_age_ns: 5_000_000_000,
+            read_ahead_bytes: 512 << 10,
+            mode: CacheMode::WriteBack,
+        }
+    }
+}
+
+impl CacheConfig {
+    /// The most that may be dirty, in bytes.
+    #[must_use]
+    pub fn dirty_max(&self) -> u64 {
+        self.dirty_max_bytes.unwrap_or(self.size_bytes / 2)
+    }
+
+    /// Checks that the settings make sense together.
+    ///
+    /// # Errors
+    /// A sentence that names the setting, its value and its range.
+    pub fn validate(&self) -> Result<(), String> {
+        let (least, most) = (1 << 20, 1 << 40);
+        if !(least..=most).contains(&self.size_bytes) {
+            return Err(format!("size of {} bytes; 1 MiB to 1 TiB", self.size_bytes));
+        }
+        let dirty = self.dirty_max();
+        if !(64 << 10..=self.size_bytes).contains(&dirty) {
+            return Err(format!("dirty-max of {dirty} bytes; 64 KiB to the cache's size"));
+        }
+        if self.read_ahead_bytes > self.size_bytes / 4 {
+            let ahead = self.read_ahead_bytes;
+            return Err(format!("read-ahead of {ahead} bytes; at most a quarter of the cache"));
+        }
+        match self.dirty_age_ns < 1_000_000 {
+            true => Err(format!("dirty-age of {} ns; 1 ms or more", self.dirty_age_ns)),
+            false => Ok(()),
+        }
+    }
+
+    /// Frames that the memory has.
+    pub(crate) fn frames(&self) -> u32 {
+        u32::try_from(self.size_bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_out_of_their_range_are_named_with_their_value() {
+        let fine = CacheConfig::default();
+        assert_eq!((fine.validate(), fine.dirty_max()), (Ok(()), 128 << 20));
+        let wrong = [
+            (CacheConfig { size_bytes: 4096, ..fine }, "size of 4096 bytes; 1 MiB to 1 TiB"),
+            (
+                CacheConfig { dirty_max_bytes: Some(1), ..fine },
+                "dirty-max of 1 bytes; 64 KiB to the cache's size",
+            ),
+            (
+                CacheConfig { read_ahead_bytes: 65 << 20, ..fine },
+                "read-ahead of 68157440 bytes; at most a quarter of the cache",
+            ),
+            (CacheConfig { dirty_age_ns: 5, ..fine }, "dirty-age of 5 ns; 1 ms or more"),
+        ];
+        for (config, text) in wrong {
+            assert_eq!(config.validate(), Err(String::from(text)));
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! `Extent`: what the cache knows of 16 consecutive pages of the volume.
+//!
+//! Owned by a shard, under its lock. A page has a frame of memory or none; of a page in memory each
+//! sector is valid or not, and dirty or not. Invariants: dirty sectors are valid; a page that is
+//! being written or filled keeps its extent in the shard; a frame that a drive reads is not changed
+//! in its dirty sectors, since writes to it get a new frame.
+
+/// Bytes of a page.
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// Sectors of a page.
+pub(crate) const PAGE_SECTORS: u64 = 8;
+/// Pages of an extent.
+pub(crate) const EXTENT_PAGES: usize = 16;
+/// No frame.
+pub(crate) const NO_FRAME: u32 = u32::MAX;
+/// No extent.
+pub(crate) const NO_EXTENT: u32 = u32::MAX;
+/// All sectors of a page.
+pub(crate) const WHOLE: u8 = 0xff;
+
+/// 16 consecutive pages.
+#[derive(Debug, Clone)]
+pub(crate) struct Extent {
+    /// Which one of the volume.
+    pub(crate) number: u64,
+    /// The frame of each page.
+    pub(crate) frames: [u32; EXTENT_PAGES],
+    /// Sectors of each page that memory has.
+    pub(crate) valid: [u8; EXTENT_PAGES],
+    /// Sectors of each page that the volume below has not.
+    pub(crate) dirty: [u8; EXTENT_PAGES],
+    /// Pages that are being written, a bit each.
+    pub(crate) writing: u16,
+    /// Pages that are being read from below, a bit each.
+    pub(crate) filling: u16,
+    /// Of these, pages whose contents change below meanwhile: what is read is not kept.
+    pub(crate) stale: u16,
+    /// It stands in the shard's list of dirty extents.
+    pub(crate) is_listed: bool,
+    /// The epoch in which it was listed.
+    pub(crate) dirty_epoch: u64,
+    /// The epoch in which what is being written was listed.
+    pub(crate) writing_epoch: u64,
+    /// When it was listed.
+    pub(crate) dirty_ns: u64,
+    /// Writes of it to the volume that failed.
+    pub(crate) errors: u32,
+    /// The extents before and behind it in the list of dirty ones.
+    pub(crate) neighbours: (u32, u32),
+}
+
+impl Extent {
+    /// An extent of which nothing is in memory.
+    pub(crate) fn new(number: u64) -> Extent {
+        Extent {
+            number,
+            frames: [NO_FRAME; EXTENT_PAGES],
+            valid: [0; EXTENT_PAGES],
+            dirty: [0; EXTENT_PAGES],
+            writing: 0,
+            filling: 0,
+            stale: 0,
+            is_listed: false,
+            dirty_epoch: 0,
+            writing_epoch: 0,
+            dirty_ns: 0,
+            errors: 0,
+            neighbours: (NO_EXTENT, NO_EXTENT),
+        }
+    }
+
+    /// Whether nothing is known of it: it need not stand in the shard.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.writing == 0
+            && self.filling == 0
+            && !self.is_listed
+            && self.frames.iter().all(|frame| *frame == NO_FRAME)
+    }
+
+    /// Whether a page's frame may be taken for another page.
+    pub(crate) fn may_evict(&self, page: usize) -> bool {
+        self.dirty[page] == 0 && (self.writing | self.filling) & 1 << page == 0
+    }
+
+    /// Whether something of it is dirty.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty != [0; EXTENT_PAGES]
+    }
+
+    /// Whether something that was dirtied in an epoch up to `epoch` is not below yet.
+    pub(crate) fn owes(&self, epoch: u64) -> bool {
+        self.is_listed && self.dirty_epoch <= epoch
+            || self.writing != 0 && self.writing_epoch <= epoch
+    }
+}
+
+/// The sectors of a page that lie in a range of sectors.
+pub(crate) fn mask_of(page: u64, sector: u64, end: u64) -> u8 {
+    let start = page * PAGE_SECTORS;
+    let from = sector.max(start) - start;
+    let to = end.min(start + PAGE_SECTORS).saturating_sub(start);
+    if from >= to {
+        return 0;
+    }
+    (((1u16 << to) - 1) & !((1u16 << from) - 1)) as u8
+}
+
+/// Runs of set bits: first bit and how many.
+pub(crate) fn runs(mut mask: u8) -> impl Iterator<Item = (u32, u32)> {
+    let mut at = 0;
+    core::iter::from_fn(move || {
+        if mask == 0 {
+            return None;
+        }
+        let skipped = mask.trailing_zeros();
+        let rest = u32::from(mask) >> skipped;
+        let len = (!rest).trailing_zeros();
+        let first = at + skipped;
+        at = first + len;
+        mask = (rest >> len) as u8;
+        Some((first, len))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn masks_have_a_bit_for_each_sector_of_the_range_in_the_page() {
+        assert_eq!(mask_of(0, 0, 8), WHOLE);
+        assert_eq!(mask_of(1, 0, 8), 0);
+        assert_eq!(mask_of(1, 9, 12), 0b1110);
+        assert_eq!(mask_of(1, 15, 100), 0b1000_0000);
+        assert_eq!(mask_of(2, 15, 17), 0b1);
+    }
+
+    #[test]
+    fn runs_of_all_masks_give_the_mask_back() {
+        for mask in 0..=u8::MAX {
+            let found: Vec<(u32, u32)> = runs(mask).collect();
+            let bits = |(first, len): &(u32, u32)| ((1u32 << len) - 1) << first;
+            assert_eq!(found.iter().map(bits).sum::<u32>(), u32::from(mask), "{mask:#b}");
+            assert!(found.windows(2).all(|two| two[0].0 + two[0].1 < two[1].0), "{mask:#b}");
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! `CacheQueue`: one queue of a cache, on the I/O thread that owns it.
+//!
+//! Owns a channel to the volume below, requests under way (`Job`), and reads of the volume (`Fill`).
+//! Hits are answered at once, under the lock of a shard; whatever must wait becomes a job: read.rs,
+//! write.rs and sync.rs say what each does. A job that waits for something others do is tried again
+//! when the cache's signal says that something happened. Called by the block layer under the
+//! queue's serve lock.
+#![allow(unsafe_code)]
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use millrace_block::{
+    Bio, Channel, CompletionBatch, Dispatch, DriverQueue, Expired, IoThread, Op, Reject, Rejected,
+    Request, Status, Tag,
+};
+use millrace_machine::{Machine, Order, Word};
+use slab::Slab;
+
+use crate::cache::Cache;
+use crate::extent::{PAGE_BYTES, PAGE_SECTORS};
+use crate::jobs::{Fill, Job, Step};
+use crate::signal::Signal;
+use crate::streams::Streams;
+use crate::writeout::Writeout;
+
+/// Bios of the channel below are numbered by what they are of.
+const FILL: u64 = 0;
+const WRITE: u64 = 1;
+const LAST: u64 = 2;
+const KIND_BITS: u32 = 2;
+
+/// One queue of a cache.
+pub(crate) struct CacheQueue<M: Machine> {
+    pub(crate) cache: Arc<Cache<M>>,
+    below: Option<Channel<M>>,
+    thread: IoThread<M>,
+    pub(crate) signal: Arc<Signal<M>>,
+    pub(crate) jobs: Slab<Job<M>>,
+    pub(crate) fills: Slab<Fill>,
+    pub(crate) writeout: Writeout,
+    pub(crate) streams: Streams,
+    /// Bios that the channel below had no room for.
+    unsent: VecDeque<Bio>,
+    /// Jobs that wait for others.
+    blocked: Vec<usize>,
+    /// Writes whose answer is held back, by time.
+    held: VecDeque<(u64, Tag)>,
+    done: VecDeque<(Tag, Status)>,
+    /// What the channel below has brought, while it is looked at.
+    ended: Vec<(u64, Status)>,
+    was_submitted: bool,
+}
+
+impl<M: Machine> CacheQueue<M> {
+    /// A queue on the thread given, with this channel of it to the volume below.
+    pub(crate) fn new(cache: &Arc<Cache<M>>, below: Channel<M>, thread: &IoThread<M>) -> Self {
+        let signal = Signal::new(&thread.bell);
+        cache.signals.join(&signal);
+        CacheQueue {
+            below: Some(below),
+            thread: thread.clone(),
+            signal,
+            jobs: Slab::new(),
+            fills: Slab::new(),
+            writeout: Writeout::default(),
+            streams: Streams::new(cache.config.read_ahead_bytes / PAGE_BYTES as u64),
+            unsent: VecDeque::new(),
+            blocked: Vec::new(),
+            held: VecDeque::new(),
+            done: VecDeque::new(),
+            ended: Vec::new(),
+            was_submitted: false,
+            cache: Arc::clone(cache),
+        }
+    }
+
+    fn below(&mut self) -> &mut Channel<M> {
+        self.below.as_mut().expect("gone only while the queue is dropped")
+    }
+
+    /// Sends a bio of a fill, or of a job's last operation, to the volume below.
+    fn send(&mut self, bio: Bio) {
+        self.was_submitted = true;
+        let number = bio.user_data();
+        match self.below().submit(bio) {
+            Ok(()) => {}
+            Err(Rejected { bio, reason: Reject::Full }) => self.unsent.push_back(bio),
+            Err(Rejected { reason: Reject::Invalid(status), .. }) => {
+                self.ended.push((number, status));
+            }
+        }
+    }
+
+    /// Starts a read of the volume below.
+    pub(crate) fn start_fill(&mut self, fill: Fill, sector: u64) {
+        if let Some(job) = fill.job {
+            self.jobs[job].fills += 1;
+        }
+        let at = self.fills.insert(fill);
+        let list = &raw const self.fills[at].segments[..];
+        // SAFETY: the list stays in its slot, and the memory is the fill's, until it has ended.
+        let bio = unsafe { Bio::foreign_vectored(Op::Read, sector, list) };
+        self.send(bio.with_user_data((at as u64) << KIND_BITS | FILL));
+    }
+
+    /// Hands a job's last operation to the volume below.
+    pub(crate) fn start_last(&mut self, job: usize, bio: Bio) {
+        self.jobs[job].step = Step::Below;
+        self.send(bio.with_user_data((job as u64) << KIND_BITS | LAST));
+    }
+
+    /// Failed writes to the volume so far.
+    pub(crate) fn errors(&self) -> u64 {
+        self.cache.counts.write_errors.load(Order::Acquire)
+    }
+
+    /// Makes a job of a request, and goes as far with it as that gets now.
+    fn start_job(&mut self, rq: &Request<M>, step: Step, todo: Option<core::ops::Range<u64>>) {
+        let mut job = Job::new(rq, step, self.errors());
+        job.todo.extend(todo);
+        let at = self.jobs.insert(job);
+        self.advance(at);
+    }
+
+    /// Goes on with a job.
+    pub(crate) fn advance(&mut self, at: usize) {
+        match self.jobs[at].step {
+            Step::Read => self.advance_read(at),
+            Step::Write => self.advance_write(at),
+            Step::Sync { epoch, is_range } => self.advance_sync(at, epoch, is_range),
+            Step::Clear => self.advance_clear(at),
+            Step::Below => {}
+        }
+    }
+
+    /// A job waits until others have done something.
+    pub(crate) fn block(&mut self, at: usize) {
+        if !core::mem::replace(&mut self.jobs[at].is_blocked, true) {
+            self.blocked.push(at);
+        }
+    }
+
+    /// A job is done.
+    pub(crate) fn end_job(&mut self, at: usize, status: Status) {
+        let job = self.jobs.remove(at);
+        self.done.push_back((job.tag, status));
+    }
+
+    /// A write is in memory: its answer may be held back.
+    pub(crate) fn end_write(&mut self, rq: &Request<M>) {
+        let cache = &self.cache;
+        let (dirty, most) = (cache.dirty_pages(), cache.dirty_max_pages());
+        match cache.pace.due_ns(rq.len_bytes().into(), dirty, most) {
+            None => self.done.push_back((rq.tag(), Status::Ok)),
+            Some(due_ns) => {
+                // Relaxed: a number that nothing depends on.
+                cache.counts.throttled.fetch_add(1, Order::Relaxed);
+                self.held.push_back((due_ns, rq.tag()));
+            }
+        }
+    }
+
+    /// Whether a turn would find something to do.
+    fn is_busy(&self) -> bool {
+        !self.fills.is_empty()
+            || !self.jobs.is_empty()
+            || !self.unsent.is_empty()
+            || !self.held.is_empty()
+            || self.writeout.pages() > 0
+            || self.signal.is_woken()
+            || self.below.as_ref().is_some_and(|below| below.in_flight() > 0 || below.has_work())
+    }
+
+    /// Takes what the volume below has done, and goes on with what waited for it.
+    fn turn(&mut self) {
+        let (mut ended, below) = (core::mem::take(&mut self.ended), self.below());
+        below.poll(|done| ended.push((done.user_data, done.status)));
+        below.tick();
+        let wakes = !ended.is_empty();
+        while !ended.is_empty() {
+            for (number, status) in ended.drain(..) {
+                self.end_below(number, status);
+            }
+            // What the channel refused is there now.
+            core::mem::swap(&mut ended, &mut self.ended);
+        }
+        self.ended = ended;
+        if wakes {
+            self.cache.signals.wake();
+        }
+        self.retry();
+        self.send_unsent();
+        if core::mem::take(&mut self.was_submitted) {
+            self.below().flush();
+        }
+        let now_ns = M::now();
+        while self.held.front().is_some_and(|(due_ns, _)| *due_ns <= now_ns) {
+            let (_, tag) = self.held.pop_front().expect("looked at just now");
+            self.done.push_back((tag, Status::Ok));
+        }
+    }
+
+    fn end_below(&mut self, number: u64, status: Status) {
+        let at = (number >> KIND_BITS) as usize;
+        match number & ((1 << KIND_BITS) - 1) {
+            FILL => self.end_fill(at, status),
+            WRITE => self.writeout.ended(&self.cache, at, status),
+            _ => self.end_last(at, status),
+        }
+    }
+
+    /// Tries again what waits for others.
+    fn retry(&mut self) {
+        self.signal.take_woken();
+        if self.blocked.is_empty() {
+            return;
+        }
+        self.signal.set_waits(true);
+        for at in core::mem::take(&mut self.blocked) {
+            self.jobs[at].is_blocked = false;
+            self.advance(at);
+        }
+        self.signal.set_waits(!self.blocked.is_empty());
+    }
+
+    fn send_unsent(&mut self) {
+        let cache = Arc::clone(&self.cache);
+        let below = self.below.as_mut().expect("gone only while the queue is dropped");
+        let number = |at: usize| (at as u64) << KIND_BITS | WRITE;
+        self.was_submitted |= self.writeout.send((&cache, below), number);
+        while let Some(bio) = self.unsent.pop_front() {
+            let before = self.unsent.len();
+            self.send(bio);
+            if self.unsent.len() > before {
+                self.unsent.rotate_right(1);
+                break;
+            }
+        }
+    }
+
+    /// The pages of a request.
+    pub(crate) fn pages_of(rq: &Request<M>) -> core::ops::Range<u64> {
+        let end = rq.sector() + u64::from(rq.nr_sectors());
+        rq.sector() / PAGE_SECTORS..end.div_ceil(PAGE_SECTORS)
+    }
+}
+
+impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
+    fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
+        match rq.op() {
+            Op::Read => {
+                let pages = Self::pages_of(rq);
+                let rest = self.read_hits(rq, pages.clone());
+                match rest.is_empty() {
+                    true => self.done.push_back((rq.tag(), Status::Ok)),
+                    false => self.start_job(rq, Step::Read, Some(rest)),
+                }
+                self.read_ahead(&pages);
+            }
+            Op::Write => {
+                let rest = self.write_pages(rq, Self::pages_of(rq));
+                match rest.is_empty() && !self.is_durable(rq) {
+                    true => self.end_write(rq),
+                    false => self.start_job(rq, Step::Write, Some(rest)),
+                }
+            }
+            Op::Flush => {
+                let epoch = self.cache.end_epoch();
+                self.start_job(rq, Step::Sync { epoch, is_range: false }, None);
+            }
+            Op::Discard | Op::WriteZeroes => self.start_job(rq, Step::Clear, None),
+        }
+        Dispatch::Queued
+    }
+
+    fn has_trace_data(&self) -> bool {
+        false
+    }
+
+    fn commit_rqs(&mut self) {
+        if self.was_submitted || !self.blocked.is_empty() {
+            self.retry();
+            self.send_unsent();
+            self.was_submitted = false;
+            self.below().flush();
+        }
+    }
+
+    fn poll(&mut self, batch: &mut CompletionBatch) {
+        if self.is_busy() {
+            self.turn();
+        }
+        while !batch.is_full() {
+            let Some((tag, status)) = self.done.pop_front() else { break };
+            batch.push(tag, status);
+        }
+        if !self.done.is_empty() || !self.ended.is_empty() {
+            batch.wake_at(M::now());
+        }
+        if let Some((due_ns, _)) = self.held.front() {
+            batch.wake_at(*due_ns);
+        }
+        if self.is_busy()
+            && let Some(wake_ns) = self.below().sleep_until()
+        {
+            batch.wake_at(wake_ns);
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        !self.done.is_empty()
+            || !self.ended.is_empty()
+            || self.signal.is_woken()
+            || self.below.as_ref().is_some_and(Channel::has_work)
+    }
+
+    fn timeout(&mut self, _tag: Tag) -> Expired {
+        // What it waits for is looked after below.
+        Expired::Extend
+    }
+}
+
+impl<M: Machine> Drop for CacheQueue<M> {
+    /// Reads ahead and writes on their way are waited for; nothing else is under way.
+    fn drop(&mut self) {
+        self.cache.signals.leave(&self.signal);
+        while !self.fills.is_empty() || self.writeout.pages() > 0 {
+            let mut ended = Vec::new();
+            self.send_unsent();
+            self.below().wait(1, |done| ended.push((done.user_data, done.status)));
+            ended.append(&mut self.ended);
+            ended.into_iter().for_each(|(number, status)| self.end_below(number, status));
+        }
+        self.cache.signals.wake();
+        self.below = None;
+        for disk in self.cache.below.disks() {
+            disk.bring_down(self.thread.owner);
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Reads of a queue: pages in memory are copied, missing ones are read from the volume below.
+//!
+//! A page that is read from below is marked as being filled, which keeps its extent, and is read
+//! into a frame that belongs to no page yet. What was written meanwhile is newer: of a page that has
+//! a frame by then only the missing sectors are taken. Where there is no memory, a read goes
+//! straight to the request's own.
+#![allow(unsafe_code)]
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use millrace_block::{Request, Segment, Status};
+use millrace_machine::{Lock, Machine};
+
+use crate::extent::{EXTENT_PAGES, NO_FRAME, PAGE_BYTES, PAGE_SECTORS, mask_of};
+use crate::frames::Frames;
+use crate::jobs::Fill;
+use crate::memory::{Cursor, Way};
+use crate::queue::CacheQueue;
+use crate::shard::Shard;
+
+/// Most pages of one read of the volume below.
+const FILL_PAGES: usize = 256;
+
+/// What is to be done for a page that a read needs.
+enum Found {
+    /// Its frame has the sectors.
+    Hit(u32),
+    /// It is being read by somebody.
+    Filling,
+    /// It is to be read into this frame, which is marked.
+    Missing(u32),
+    /// There is no memory for it, and nothing of it is in memory.
+    NoMemory,
+    /// There is no memory for it, and some of it is in memory only.
+    Torn,
+}
+
+/// Extent and place in it of a page.
+pub(crate) fn place_of(page: u64) -> (u64, usize) {
+    (page / EXTENT_PAGES as u64, (page % EXTENT_PAGES as u64) as usize)
+}
+
+/// What there is of a page, of which sectors are wanted.
+fn look_up(shard: &mut Shard, page: u64, wanted: u8) -> Found {
+    let (number, place) = place_of(page);
+    let at = shard.find_or_insert(number);
+    let extent = shard.extent(at);
+    if extent.valid[place] & wanted == wanted {
+        let frame = extent.frames[place];
+        shard.note_hit(frame);
+        return Found::Hit(frame);
+    }
+    if extent.filling & 1 << place != 0 {
+        return Found::Filling;
+    }
+    let is_empty = extent.valid[place] == 0;
+    match shard.take_frame(at) {
+        Some(frame) => {
+            shard.extent_mut(at).filling |= 1 << place;
+            Found::Missing(frame)
+        }
+        None => {
+            shard.forget_if_empty(at);
+            if is_empty { Found::NoMemory } else { Found::Torn }
+        }
+    }
+}
+
+/// The part of a request in a page: bytes from its beginning, bytes into the page, and how many.
+pub(crate) fn part_of<M: Machine>(rq: &Request<M>, page: u64) -> (usize, usize, usize) {
+    let (start, end) = (rq.sector(), rq.sector() + u64::from(rq.nr_sectors()));
+    let from = start.max(page * PAGE_SECTORS);
+    let to = end.min((page + 1) * PAGE_SECTORS);
+    let bytes = |sectors: u64| sectors as usize * 512;
+    (bytes(from - start), bytes(from - page * PAGE_SECTORS), bytes(to - from))
+}
+
+/// The sectors of a page that a request is about.
+pub(crate) fn wanted_of<M: Machine>(rq: &Request<M>, page: u64) -> u8 {
+    mask_of(page, rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
+}
+
+impl<M: Machine> CacheQueue<M> {
+    /// Copies the pages of a read that memory has, up to the first that it has not; the rest.
+    #[inline]
+    pub(crate) fn read_hits(&mut self, rq: &Request<M>, mut pages: Range<u64>) -> Range<u64> {
+        let mut cursor = Cursor::new(rq);
+        while !pages.is_empty() {
+            let (number, first) = place_of(pages.start);
+            let mut shard = self.cache.shard(number).lock();
+            let Some(at) = shard.find(number) else { return pages };
+            let last = (first as u64 + (pages.end - pages.start)).min(EXTENT_PAGES as u64) as usize;
+            for place in first..last {
+                let (extent, page) = (shard.extent(at), pages.start);
+                let (wanted, frame) = (wanted_of(rq, page), extent.frames[place]);
+                if extent.valid[place] & wanted != wanted {
+                    return pages;
+                }
+                let (at, into, len) = part_of(rq, page);
+                let memory = self.cache.frames.at(frame).wrapping_add(into);
+                // SAFETY: the request was just handed over, and the shard's lock keeps the frame.
+                unsafe { cursor.copy(Way::ToRequest, at, memory, len) };
+                shard.note_hit(frame);
+                shard.stats.read_hits += 1;
+                pages.start += 1;
+            }
+        }
+        pages
+    }
+
+    /// Goes on with a read: copies what is there, reads what is missing, waits for others' reads.
+    pub(crate) fn advance_read(&mut self, at: usize) {
+        let rq = self.jobs[at].rq();
+        let mut cursor = Cursor::new(rq);
+        let (mut run, mut waits) = (Run::default(), Vec::new());
+        for page in core::mem::take(&mut self.jobs[at].todo).into_iter().flatten() {
+            let wanted = wanted_of(rq, page);
+            let mut shard = self.cache.shard(place_of(page).0).lock();
+            let found = look_up(&mut shard, page, wanted);
+            if let Found::Hit(frame) = found {
+                let (at, into, len) = part_of(rq, page);
+                let memory = self.cache.frames.at(frame).wrapping_add(into);
+                // SAFETY: the request is in flight, and the shard's lock keeps the frame.
+                unsafe { cursor.copy(Way::ToRequest, at, memory, len) };
+                shard.stats.read_hits += 1;
+                continue;
+            }
+            shard.stats.read_misses += u64::from(!matches!(found, Found::Filling | Found::Torn));
+            drop(shard);
+            match found {
+                Found::Missing(frame) => {
+                    if !run.follows(page) {
+                        self.start_run(core::mem::take(&mut run), Some(at));
+                    }
+                    run.push(page, frame);
+                }
+                Found::NoMemory => {
+                    self.cache.flusher.ask_memory();
+                    self.read_around(at, page, &mut cursor);
+                }
+                Found::Filling | Found::Torn => waits.push(page..page + 1),
+                Found::Hit(_) => unreachable!("answered above"),
+            }
+        }
+        self.start_run(run, Some(at));
+        let job = &mut self.jobs[at];
+        job.todo = waits;
+        match (job.todo.is_empty(), job.fills) {
+            (true, 0) => {
+                let status = job.status;
+                self.end_job(at, status);
+            }
+            (true, _) => {}
+            (false, _) => self.block(at),
+        }
+    }
+
+    /// Reads a page of which memory has nothing, and has no room for it, into the request's memory.
+    fn read_around(&mut self, job: usize, page: u64, cursor: &mut Cursor<'_, M>) {
+        let (at, into, len) = part_of(self.jobs[job].rq(), page);
+        let segments = cursor.cut(at, len);
+        let fill = Fill { job: Some(job), page, frames: Vec::new(), segments };
+        self.start_fill(fill, page * PAGE_SECTORS + into as u64 / 512);
+    }
+
+    /// Reads pages that follow each other from below.
+    fn start_run(&mut self, run: Run, job: Option<usize>) {
+        let Some(page) = run.page else { return };
+        let mut segments: Vec<Segment> = Vec::with_capacity(run.frames.len());
+        for (frame, page) in run.frames.iter().zip(page..) {
+            let start = self.cache.frames.at(*frame);
+            let len_bytes = self.cache.whole(page).count_ones() * 512;
+            match segments.last_mut() {
+                Some(last) if last.start.wrapping_add(last.len_bytes as usize) == start => {
+                    last.len_bytes += len_bytes;
+                }
+                _ => segments.push(Segment { start, len_bytes }),
+            }
+        }
+        let fill = Fill { job, page, frames: run.frames, segments };
+        self.start_fill(fill, page * PAGE_SECTORS);
+    }
+
+    /// Reads ahead of the stream that a read of these pages belongs to.
+    pub(crate) fn read_ahead(&mut self, pages: &Range<u64>) {
+        let Some(ahead) = self.streams.note(pages) else { return };
+        let last = self.cache.sectors.div_ceil(PAGE_SECTORS);
+        let mut run = Run::default();
+        for page in ahead.start..ahead.end.min(last) {
+            let whole = self.cache.whole(page);
+            let mut shard = self.cache.shard(place_of(page).0).lock();
+            let Found::Missing(frame) = look_up(&mut shard, page, whole) else { continue };
+            shard.stats.read_ahead += 1;
+            drop(shard);
+            if !run.follows(page) {
+                self.start_run(core::mem::take(&mut run), None);
+            }
+            run.push(page, frame);
+        }
+        self.start_run(run, None);
+    }
+
+    /// A read of the volume below has ended.
+    pub(crate) fn end_fill(&mut self, at: usize, status: Status) {
+        let fill = self.fills.remove(at);
+        let rq = fill.job.map(|job| self.jobs[job].rq());
+        let (mut cursor, mut stale) = (rq.map(Cursor::new), Vec::new());
+        for (frame, page) in fill.frames.iter().zip(fill.page..) {
+            let whole = self.cache.whole(page);
+            let mut shard = self.cache.shard(place_of(page).0).lock();
+            let kept = keep(&mut shard, &self.cache.frames, (page, whole), (*frame, status));
+            match (rq, &mut cursor, kept) {
+                (Some(rq), Some(cursor), Some(kept)) => {
+                    let (at, into, len) = part_of(rq, page);
+                    let memory = self.cache.frames.at(kept).wrapping_add(into);
+                    // SAFETY: the request is in flight, and the shard's lock keeps the frame.
+                    unsafe { cursor.copy(Way::ToRequest, at, memory, len) };
+                }
+                (Some(_), _, None) if status.is_ok() => stale.push(page..page + 1),
+                _ => {}
+            }
+        }
+        let Some(job) = fill.job else { return };
+        let of = &mut self.jobs[job];
+        of.fills -= 1;
+        of.todo.append(&mut stale);
+        if of.status.is_ok() {
+            of.status = status;
+        }
+        if of.fills == 0 && !of.is_blocked {
+            self.advance(job);
+        }
+    }
+}
+
+/// Takes what was read of a page into memory; gives the frame that has the page's sectors now. None
+/// if nothing is kept: the read failed, or what was read may be older than a discard.
+fn keep(
+    shard: &mut Shard,
+    frames: &Frames,
+    (page, whole): (u64, u8),
+    (frame, status): (u32, Status),
+) -> Option<u32> {
+    let (number, place) = place_of(page);
+    let at = shard.find(number).expect("an extent that is filled stays");
+    let extent = shard.extent_mut(at);
+    let is_stale = extent.stale & 1 << place != 0;
+    extent.filling &= !(1 << place);
+    extent.stale &= !(1 << place);
+    if is_stale || !status.is_ok() {
+        shard.give_frame(frame);
+        shard.forget_if_empty(at);
+        return None;
+    }
+    let (own, missing) = (extent.frames[place], whole & !extent.valid[place]);
+    extent.valid[place] = whole;
+    if own == NO_FRAME {
+        shard.set_frame(at, place, frame);
+        return Some(frame);
+    }
+    frames.copy(frame, own, missing);
+    shard.give_frame(frame);
+    Some(own)
+}
+
+/// Pages to be read that follow each other.
+#[derive(Default)]
+struct Run {
+    page: Option<u64>,
+    frames: Vec<u32>,
+}
+
+impl Run {
+    /// Whether a page may be read with them.
+    fn follows(&self, page: u64) -> bool {
+        let next = |first: u64| first + self.frames.len() as u64 == page;
+        self.page.is_none_or(next) && self.frames.len() < FILL_PAGES
+    }
+
+    fn push(&mut self, page: u64, frame: u32) {
+        self.page.get_or_insert(page);
+        self.frames.push(frame);
+    }
+}
+
+const _: () = assert!(PAGE_BYTES == PAGE_SECTORS as usize * 512);

@@ -1,0 +1,399 @@
+//! `Shard`: a part of the cache's pages, with the extents that hash there, under one lock.
+//!
+//! Owns a share of the frames. Says of each page whether memory has it, gives frames out and takes
+//! them back from clean pages (CLOCK: a page that was hit since the hand passed is spared once),
+//! lists dirty extents in the order in which they became dirty, and counts by epoch what is not
+//! below yet. Knows no machine and copies no payload but from frame to frame. Called by queues and
+//! the flusher, which hold its lock.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use hashbrown::HashTable;
+
+use crate::extent::{EXTENT_PAGES, Extent, NO_EXTENT, NO_FRAME};
+use crate::frames::Frames;
+use crate::stats::ShardStats;
+
+/// Where an extent's number leads: its upper bits choose the shard, the others the place there.
+pub(crate) fn hash_of(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+}
+
+/// Who has a frame: a page of an extent, or nobody in the shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Owner(u32);
+
+impl Owner {
+    const NONE: Owner = Owner(u32::MAX);
+
+    fn of(extent: u32, page: usize) -> Owner {
+        Owner(extent << 4 | page as u32)
+    }
+
+    fn page(self) -> (u32, usize) {
+        (self.0 >> 4, (self.0 & 15) as usize)
+    }
+}
+
+/// A page that is to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Item {
+    /// Number of the page in the volume.
+    pub(crate) page: u64,
+    /// Its frame.
+    pub(crate) frame: u32,
+    /// Its dirty sectors.
+    pub(crate) mask: u8,
+}
+
+/// Whether a dirty extent is to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// It is.
+    Now,
+    /// Not now, but others behind it may be.
+    Later,
+    /// It is not, nor are those behind it, which became dirty later.
+    NoMore,
+}
+
+/// A part of the cache's pages.
+pub(crate) struct Shard {
+    table: HashTable<u32>,
+    extents: Vec<Extent>,
+    free_extents: Vec<u32>,
+    /// Number of the first of its frames.
+    first: u32,
+    owners: Vec<Owner>,
+    /// Frames that were hit since the hand passed.
+    hit: Vec<bool>,
+    free: Vec<u32>,
+    hand: usize,
+    /// First and last of the dirty extents, the longest dirty first.
+    listed: (u32, u32),
+    /// Extents that are listed or being written, by the epoch of that, oldest first.
+    epochs: VecDeque<(u64, u32)>,
+    pub(crate) stats: ShardStats,
+}
+
+impl Shard {
+    /// A shard of these frames.
+    pub(crate) fn new(first: u32, count: u32) -> Shard {
+        Shard {
+            table: HashTable::new(),
+            extents: Vec::new(),
+            free_extents: Vec::new(),
+            first,
+            owners: alloc::vec![Owner::NONE; count as usize],
+            hit: alloc::vec![false; count as usize],
+            free: (first..first + count).rev().collect(),
+            hand: 0,
+            listed: (NO_EXTENT, NO_EXTENT),
+            epochs: VecDeque::new(),
+            stats: ShardStats::default(),
+        }
+    }
+
+    /// The extent of this number, if something is known of it.
+    #[inline]
+    pub(crate) fn find(&self, number: u64) -> Option<u32> {
+        let extents = &self.extents;
+        let is_it = |at: &u32| extents[*at as usize].number == number;
+        self.table.find(hash_of(number), is_it).copied()
+    }
+
+    /// The extent of this number, made if nothing was known of it.
+    pub(crate) fn find_or_insert(&mut self, number: u64) -> u32 {
+        if let Some(at) = self.find(number) {
+            return at;
+        }
+        let extent = Extent::new(number);
+        let at = match self.free_extents.pop() {
+            Some(at) => {
+                self.extents[at as usize] = extent;
+                at
+            }
+            None => {
+                self.extents.push(extent);
+                self.extents.len() as u32 - 1
+            }
+        };
+        let extents = &self.extents;
+        let hash = |at: &u32| hash_of(extents[*at as usize].number);
+        self.table.insert_unique(hash_of(number), at, hash);
+        at
+    }
+
+    /// An extent.
+    #[inline]
+    pub(crate) fn extent(&self, at: u32) -> &Extent {
+        &self.extents[at as usize]
+    }
+
+    /// An extent, to change.
+    #[inline]
+    pub(crate) fn extent_mut(&mut self, at: u32) -> &mut Extent {
+        &mut self.extents[at as usize]
+    }
+
+    /// Takes an extent out of which nothing is known any more.
+    pub(crate) fn forget_if_empty(&mut self, at: u32) {
+        let extent = &self.extents[at as usize];
+        if !extent.is_empty() {
+            return;
+        }
+        let entry = self.table.find_entry(hash_of(extent.number), |other| *other == at);
+        entry.expect("an extent stands in the table until it is forgotten").remove();
+        self.free_extents.push(at);
+    }
+
+    /// Notes that a page in memory was hit.
+    #[inline]
+    pub(crate) fn note_hit(&mut self, frame: u32) {
+        self.hit[(frame - self.first) as usize] = true;
+    }
+
+    /// A frame that nobody has: a free one, or that of a clean page. The extent `keep` stays even if
+    /// nothing is left of it. None if all pages are dirty or in use.
+    pub(crate) fn take_frame(&mut self, keep: u32) -> Option<u32> {
+        self.free.pop().or_else(|| self.evict(keep))
+    }
+
+    fn evict(&mut self, keep: u32) -> Option<u32> {
+        // Twice round: the first may only take marks of hits away.
+        for _ in 0..2 * self.owners.len() {
+            let at = self.hand;
+            self.hand = if at + 1 == self.owners.len() { 0 } else { at + 1 };
+            if self.owners[at] == Owner::NONE {
+                continue;
+            }
+            let (extent, page) = self.owners[at].page();
+            if !self.extents[extent as usize].may_evict(page) || core::mem::take(&mut self.hit[at])
+            {
+                continue;
+            }
+            self.owners[at] = Owner::NONE;
+            let of = &mut self.extents[extent as usize];
+            (of.frames[page], of.valid[page]) = (NO_FRAME, 0);
+            self.stats.evicted += 1;
+            if extent != keep {
+                self.forget_if_empty(extent);
+            }
+            return Some(self.first + at as u32);
+        }
+        None
+    }
+
+    /// Gives a frame back that belongs to no page.
+    pub(crate) fn give_frame(&mut self, frame: u32) {
+        self.owners[(frame - self.first) as usize] = Owner::NONE;
+        self.free.push(frame);
+    }
+
+    /// Makes a frame that of a page; the one before, if there was one, belongs to no page now.
+    pub(crate) fn set_frame(&mut self, at: u32, page: usize, frame: u32) {
+        let old = core::mem::replace(&mut self.extents[at as usize].frames[page], frame);
+        if old != NO_FRAME {
+            self.owners[(old - self.first) as usize] = Owner::NONE;
+        }
+        let place = (frame - self.first) as usize;
+        (self.owners[place], self.hit[place]) = (Owner::of(at, page), false);
+    }
+
+    /// Takes a page out of memory.
+    pub(crate) fn drop_page(&mut self, at: u32, page: usize) {
+        let extent = &mut self.extents[at as usize];
+        let frame = core::mem::replace(&mut extent.frames[page], NO_FRAME);
+        (extent.valid[page], extent.dirty[page]) = (0, 0);
+        if frame != NO_FRAME {
+            self.give_frame(frame);
+        }
+    }
+
+    /// The frame into which sectors of a page may be written: its own, or a new one if it has none
+    /// or a drive reads it at this moment. None if there is no memory.
+    pub(crate) fn frame_to_write(&mut self, frames: &Frames, at: u32, page: usize) -> Option<u32> {
+        let extent = &self.extents[at as usize];
+        let (own, is_written) = (extent.frames[page], extent.writing & 1 << page != 0);
+        // A page that is written has a frame of its own as soon as it was written to once more.
+        if own != NO_FRAME && !(is_written && extent.dirty[page] == 0) {
+            return Some(own);
+        }
+        let new = self.take_frame(at)?;
+        if own != NO_FRAME {
+            frames.copy(own, new, self.extents[at as usize].valid[page]);
+        }
+        self.set_frame(at, page, new);
+        Some(new)
+    }
+
+    /// Notes that sectors of a page were written in memory; whether the page was clean.
+    pub(crate) fn note_written(&mut self, at: u32, page: usize, mask: u8, now: Dirtied) -> bool {
+        let extent = &mut self.extents[at as usize];
+        let was_clean = extent.dirty[page] == 0;
+        extent.valid[page] |= mask;
+        extent.dirty[page] |= mask;
+        if !extent.is_listed {
+            (extent.is_listed, extent.dirty_epoch, extent.dirty_ns) = (true, now.epoch, now.at_ns);
+            self.link_last(at);
+            self.count_epoch(now.epoch);
+        }
+        was_clean
+    }
+
+    fn link_last(&mut self, at: u32) {
+        let last = core::mem::replace(&mut self.listed.1, at);
+        self.extents[at as usize].neighbours = (last, NO_EXTENT);
+        match last {
+            NO_EXTENT => self.listed.0 = at,
+            last => self.extents[last as usize].neighbours.1 = at,
+        }
+    }
+
+    fn link_first(&mut self, at: u32) {
+        let first = core::mem::replace(&mut self.listed.0, at);
+        self.extents[at as usize].neighbours = (NO_EXTENT, first);
+        match first {
+            NO_EXTENT => self.listed.1 = at,
+            first => self.extents[first as usize].neighbours.0 = at,
+        }
+    }
+
+    fn unlink(&mut self, at: u32) {
+        let (before, behind) = self.extents[at as usize].neighbours;
+        match before {
+            NO_EXTENT => self.listed.0 = behind,
+            before => self.extents[before as usize].neighbours.1 = behind,
+        }
+        match behind {
+            NO_EXTENT => self.listed.1 = before,
+            behind => self.extents[behind as usize].neighbours.0 = before,
+        }
+    }
+
+    /// Takes what is dirty of a listed extent, unless some of it is being written: it is being
+    /// written from now on.
+    pub(crate) fn collect_one(&mut self, at: u32, items: &mut Vec<Item>) {
+        let extent = &mut self.extents[at as usize];
+        if !extent.is_listed || extent.writing != 0 {
+            return;
+        }
+        extent.writing_epoch = extent.dirty_epoch;
+        extent.is_listed = false;
+        for page in 0..EXTENT_PAGES {
+            let mask = core::mem::take(&mut extent.dirty[page]);
+            if mask != 0 {
+                extent.writing |= 1 << page;
+                let number = extent.number * EXTENT_PAGES as u64 + page as u64;
+                items.push(Item { page: number, frame: extent.frames[page], mask });
+            }
+        }
+        let (is_nothing, epoch) = (extent.writing == 0, extent.writing_epoch);
+        self.unlink(at);
+        if is_nothing {
+            // All of it was discarded.
+            self.end_epoch(epoch);
+            self.forget_if_empty(at);
+        }
+    }
+
+    /// Takes what is dirty of the extents that are due now, the longest dirty first, until `items`
+    /// has `most`.
+    pub(crate) fn collect(
+        &mut self,
+        most: usize,
+        items: &mut Vec<Item>,
+        is_due: impl Fn(&Extent) -> Due,
+    ) {
+        let mut at = self.listed.0;
+        while at != NO_EXTENT && items.len() < most {
+            let behind = self.extents[at as usize].neighbours.1;
+            match is_due(&self.extents[at as usize]) {
+                Due::Now => self.collect_one(at, items),
+                Due::Later => {}
+                Due::NoMore => return,
+            }
+            at = behind;
+        }
+    }
+
+    /// A page was written, or not: then it is dirty as before. Gives how many pages are clean now.
+    pub(crate) fn end_write(&mut self, item: &Item, is_ok: bool) -> u32 {
+        let number = item.page / EXTENT_PAGES as u64;
+        let page = (item.page % EXTENT_PAGES as u64) as usize;
+        let at = self.find(number).expect("an extent that is written stays");
+        let extent = &mut self.extents[at as usize];
+        extent.writing &= !(1 << page);
+        let (is_last, epoch) = (extent.writing == 0, extent.writing_epoch);
+        let mut clean = 1;
+        extent.errors += u32::from(!is_ok);
+        if !is_ok && extent.frames[page] != NO_FRAME {
+            // What was written to it meanwhile is newer, and dirty anyway.
+            clean = u32::from(extent.dirty[page] != 0);
+            extent.dirty[page] |= item.mask & extent.valid[page];
+            if !extent.is_listed {
+                (extent.is_listed, extent.dirty_epoch) = (true, epoch);
+                self.link_first(at);
+                self.count_epoch(epoch);
+            } else if extent.dirty_epoch > epoch {
+                let newer = core::mem::replace(&mut extent.dirty_epoch, epoch);
+                self.unlink(at);
+                self.link_first(at);
+                self.end_epoch(newer);
+                self.count_epoch(epoch);
+            }
+        }
+        if self.extents[at as usize].frames[page] != item.frame {
+            self.give_frame(item.frame);
+        }
+        if is_last {
+            self.end_epoch(epoch);
+        }
+        self.forget_if_empty(at);
+        clean
+    }
+
+    fn count_epoch(&mut self, epoch: u64) {
+        let place = self.epochs.partition_point(|(other, _)| *other < epoch);
+        match self.epochs.get_mut(place) {
+            Some((other, count)) if *other == epoch => *count += 1,
+            _ => self.epochs.insert(place, (epoch, 1)),
+        }
+    }
+
+    fn end_epoch(&mut self, epoch: u64) {
+        let place = self.epochs.partition_point(|(other, _)| *other < epoch);
+        let (other, count) = &mut self.epochs[place];
+        assert_eq!(*other, epoch, "an extent is counted in its epoch");
+        *count -= 1;
+        if *count == 0 {
+            self.epochs.remove(place);
+        }
+    }
+
+    /// The oldest epoch of which something is not below yet.
+    pub(crate) fn oldest_epoch(&self) -> Option<u64> {
+        self.epochs.front().map(|(epoch, _)| *epoch)
+    }
+
+    /// Numbers of all extents of which something is known.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.table.iter().map(|at| self.extents[*at as usize].number)
+    }
+
+    /// When the longest dirty extent became dirty.
+    pub(crate) fn oldest_ns(&self) -> Option<u64> {
+        let first = self.listed.0;
+        (first != NO_EXTENT).then(|| self.extents[first as usize].dirty_ns)
+    }
+}
+
+/// When something became dirty.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Dirtied {
+    /// The epoch: how many flushes came before.
+    pub(crate) epoch: u64,
+    /// The time.
+    pub(crate) at_ns: u64,
+}

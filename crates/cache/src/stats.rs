@@ -1,0 +1,54 @@
+//! `CacheStats`: what a cache did so far, for people and for metrics.
+//!
+//! Counted by shards, under their locks, and added up for whoever asks.
+
+/// What one shard counts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ShardStats {
+    pub(crate) read_hits: u64,
+    pub(crate) read_misses: u64,
+    pub(crate) read_ahead: u64,
+    pub(crate) written: u64,
+    pub(crate) overwritten: u64,
+    pub(crate) evicted: u64,
+}
+
+/// What a cache did so far. Pages are 4 KiB.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Pages that reads found in memory.
+    pub read_hits: u64,
+    /// Pages that reads did not find.
+    pub read_misses: u64,
+    /// Pages read ahead of sequential streams.
+    pub read_ahead: u64,
+    /// Pages written to by clients.
+    pub written: u64,
+    /// Of these, pages that were dirty already: writes that the drives are spared.
+    pub overwritten: u64,
+    /// Clean pages whose memory went to others.
+    pub evicted: u64,
+    /// Pages that are dirty or being written at this moment.
+    pub dirty: u64,
+    /// Pages that memory has room for.
+    pub pages: u64,
+    /// Pages written to the volume below.
+    pub written_back: u64,
+    /// Writes that carried these pages.
+    pub write_requests: u64,
+    /// Writes to the volume below that failed; their pages stay dirty.
+    pub write_errors: u64,
+    /// Writes whose answer was held back, since too much was dirty.
+    pub throttled: u64,
+}
+
+impl CacheStats {
+    pub(crate) fn add(&mut self, shard: &ShardStats) {
+        self.read_hits += shard.read_hits;
+        self.read_misses += shard.read_misses;
+        self.read_ahead += shard.read_ahead;
+        self.written += shard.written;
+        self.overwritten += shard.overwritten;
+        self.evicted += shard.evicted;
+    }
+}

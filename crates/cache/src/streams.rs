@@ -1,0 +1,89 @@
+//! `Streams`: sequential readers among a queue's reads, and how far ahead of each to read.
+//!
+//! Owned by a queue. A read that starts where another ended continues its stream; the window ahead
+//! doubles with each such read up to the cache's setting, and is refilled when half of it is used.
+//! Kernel counterpart: `ondemand_readahead`.
+
+use core::ops::Range;
+
+/// Streams that a queue follows at a time.
+const STREAMS: usize = 16;
+/// Pages of the first window.
+const FIRST_PAGES: u64 = 8;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Stream {
+    /// The page at which its next read begins.
+    next: u64,
+    /// The page up to which was read ahead.
+    ahead: u64,
+    /// Pages to be read ahead.
+    window: u64,
+    used: u64,
+}
+
+/// The streams of a queue.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    streams: [Stream; STREAMS],
+    clock: u64,
+    pages_max: u64,
+}
+
+impl Streams {
+    /// Streams that are read ahead of by so many pages at most.
+    pub(crate) fn new(pages_max: u64) -> Streams {
+        Streams { streams: [Stream::default(); STREAMS], clock: 0, pages_max }
+    }
+
+    /// Notes a read of these pages; gives the pages to be read ahead.
+    pub(crate) fn note(&mut self, pages: &Range<u64>) -> Option<Range<u64>> {
+        if self.pages_max == 0 {
+            return None;
+        }
+        self.clock += 1;
+        let clock = self.clock;
+        // The page at an end that is no page's end is read by both.
+        let continues =
+            |s: &&mut Stream| s.used != 0 && (s.next == pages.start || s.next == pages.start + 1);
+        let Some(stream) = self.streams.iter_mut().find(continues) else {
+            let oldest = self.streams.iter_mut().min_by_key(|stream| stream.used);
+            let stream = oldest.expect("there are streams");
+            *stream = Stream { next: pages.end, ahead: pages.end, window: 0, used: clock };
+            return None;
+        };
+        (stream.next, stream.used) = (pages.end, clock);
+        stream.window = (2 * stream.window).max(FIRST_PAGES).min(self.pages_max);
+        let from = stream.ahead.max(pages.end);
+        let until = pages.end + stream.window;
+        if from > pages.end + stream.window / 2 {
+            return None;
+        }
+        stream.ahead = until;
+        Some(from..until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn windows_double_for_a_sequential_reader_and_are_refilled_when_half_used() {
+        let mut streams = Streams::new(64);
+        let found: Vec<_> = (0..12).map(|at| streams.note(&(at * 4..at * 4 + 4))).collect();
+        let windows: Vec<_> = found.iter().flatten().cloned().collect();
+        assert_eq!(windows[..3], [8..16, 16..28, 28..48]);
+        assert!(windows.windows(2).all(|two| two[0].end == two[1].start), "{windows:?}");
+        assert!(windows.iter().all(|window| window.end - window.start <= 64));
+    }
+
+    #[test]
+    fn random_readers_and_those_beyond_the_setting_get_nothing_ahead() {
+        let mut streams = Streams::new(64);
+        assert!((0..100).all(|at| streams.note(&(at * 1000..at * 1000 + 1)).is_none()));
+        let mut off = Streams::new(0);
+        assert!((0..100).all(|at| off.note(&(at..at + 1)).is_none()));
+    }
+}

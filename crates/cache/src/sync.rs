@@ -1,0 +1,206 @@
+//! Flushes, durable writes, discards and writes of zeroes of a queue.
+//!
+//! A flush ends an epoch: what was dirtied up to it is brought below, by this queue itself if it is
+//! little, else by the flusher; then the volume below is flushed. A durable write does so for its
+//! own range. A discard waits until nothing of its range is being written, goes below, and drops its
+//! range from memory when it is done; meanwhile nothing of the range is written, and what is read of
+//! it is read again, since it may be older than the discard or than what that dropped.
+
+use alloc::vec::Vec;
+
+use millrace_block::{Bio, Op, OpFlags, Request, Status};
+use millrace_machine::{Lock, Machine};
+
+use crate::extent::{EXTENT_PAGES, Extent, PAGE_SECTORS, mask_of};
+use crate::queue::CacheQueue;
+use crate::shard::{Due, Shard};
+
+/// Dirty pages up to which a flush is served by whoever asks for it: 1 MiB.
+const OWN_PAGES_MAX: u64 = 256;
+/// Extents of a range above which all that the cache knows of are looked at instead.
+const RANGE_EXTENTS_MAX: u64 = 4096;
+
+/// First sector of a request, and the one behind it.
+fn span_of<M: Machine>(rq: &Request<M>) -> (u64, u64) {
+    (rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
+}
+
+/// The extents that sectors lie in.
+fn extents_of((start, end): (u64, u64)) -> core::ops::RangeInclusive<u64> {
+    let sectors = PAGE_SECTORS * EXTENT_PAGES as u64;
+    start / sectors..=(end - 1) / sectors
+}
+
+impl<M: Machine> CacheQueue<M> {
+    /// Goes on with a flush or a durable write.
+    pub(crate) fn advance_sync(&mut self, at: usize, epoch: u64, is_range: bool) {
+        let rq = self.jobs[at].rq();
+        let is_below = match is_range {
+            true => self.sync_range(rq, epoch),
+            false => self.sync_all(epoch),
+        };
+        if is_below {
+            let needs_flush = !is_range || rq.flags().has(OpFlags::FUA);
+            return match needs_flush {
+                true => self.start_last(at, Bio::flush()),
+                false => self.end_job(at, Status::Ok),
+            };
+        }
+        let errors = if is_range { self.range_errors(rq) } else { self.errors() };
+        match errors != self.jobs[at].errors_before {
+            true => self.end_job(at, Status::IoError),
+            false => self.block(at),
+        }
+    }
+
+    /// Failed writes to the volume of extents that a request is about, as far as they are dirty.
+    pub(crate) fn range_errors(&self, rq: &Request<M>) -> u64 {
+        let mut errors = 0;
+        self.for_extents(rq, |shard, at| errors += u64::from(shard.extent(at).errors));
+        errors
+    }
+
+    /// Whether all that was dirtied up to an epoch is below; if not, has it brought there.
+    fn sync_all(&mut self, epoch: u64) -> bool {
+        let cache = &self.cache;
+        if cache.is_below(epoch) {
+            return true;
+        }
+        if cache.dirty_pages() > OWN_PAGES_MAX && cache.flusher.is_there() {
+            cache.flusher.ask_until(epoch);
+            return false;
+        }
+        let mut items = Vec::new();
+        for shard in cache.shards() {
+            let mut shard = shard.lock();
+            shard.collect(usize::MAX, &mut items, |extent| match extent.dirty_epoch <= epoch {
+                true if cache.clearing.has_extent(extent.number) => Due::Later,
+                true => Due::Now,
+                false => Due::NoMore,
+            });
+        }
+        let started = !items.is_empty();
+        self.writeout.start(&self.cache, items);
+        // What was only discarded is off the list by now.
+        !started && self.cache.is_below(epoch)
+    }
+
+    /// Writes some pages to the volume, where there is no flusher.
+    pub(crate) fn write_some_back(&mut self) {
+        if self.writeout.pages() > 0 {
+            return;
+        }
+        let (cache, mut items) = (&self.cache, Vec::new());
+        for shard in cache.shards() {
+            let is_due = |extent: &Extent| match cache.clearing.has_extent(extent.number) {
+                true => Due::Later,
+                false => Due::Now,
+            };
+            shard.lock().collect(OWN_PAGES_MAX as usize, &mut items, is_due);
+        }
+        self.writeout.start(&self.cache, items);
+    }
+
+    /// The same of a request's range.
+    fn sync_range(&mut self, rq: &Request<M>, epoch: u64) -> bool {
+        let (mut items, mut is_below) = (Vec::new(), true);
+        for number in extents_of(span_of(rq)) {
+            let mut shard = self.cache.shard(number).lock();
+            let Some(at) = shard.find(number) else { continue };
+            if shard.extent(at).owes(epoch) {
+                if !self.cache.clearing.has_extent(number) {
+                    shard.collect_one(at, &mut items);
+                }
+                is_below &= shard.find(number).is_none_or(|at| !shard.extent(at).owes(epoch));
+            }
+        }
+        self.writeout.start(&self.cache, items);
+        is_below
+    }
+
+    /// Goes on with a discard or write of zeroes.
+    pub(crate) fn advance_clear(&mut self, at: usize) {
+        let rq = self.jobs[at].rq();
+        if !core::mem::replace(&mut self.jobs[at].is_clearing, true) {
+            self.cache.clearing.join(span_of(rq));
+        }
+        let mut is_written = false;
+        self.for_extents(rq, |shard, at| is_written |= shard.extent(at).writing != 0);
+        if is_written {
+            return self.block(at);
+        }
+        let bio = match rq.op() {
+            Op::Discard => Bio::discard(rq.sector(), rq.nr_sectors()),
+            _ => Bio::write_zeroes(rq.sector(), rq.nr_sectors()),
+        };
+        self.start_last(at, bio.with_flags(rq.flags().without(OpFlags::FUA)));
+    }
+
+    /// A job's last operation has ended below.
+    pub(crate) fn end_last(&mut self, at: usize, status: Status) {
+        let rq = self.jobs[at].rq();
+        if matches!(rq.op(), Op::Discard | Op::WriteZeroes) {
+            if status.is_ok() {
+                self.drop_range(rq);
+            }
+            self.cache.clearing.leave(span_of(rq));
+        }
+        self.end_job(at, status);
+    }
+
+    /// Drops sectors of a request's range from memory.
+    fn drop_range(&mut self, rq: &Request<M>) {
+        let (span, mut clean) = (span_of(rq), 0);
+        self.for_extents(rq, |shard, at| clean += drop_sectors(shard, at, span));
+        if clean > 0 {
+            self.cache.sub_dirty(clean);
+        }
+    }
+
+    /// Calls `f` for each extent of a request's range of which something is known.
+    fn for_extents(&self, rq: &Request<M>, mut f: impl FnMut(&mut Shard, u32)) {
+        let range = extents_of(span_of(rq));
+        if range.end() - range.start() < RANGE_EXTENTS_MAX {
+            for number in range {
+                let mut shard = self.cache.shard(number).lock();
+                if let Some(at) = shard.find(number) {
+                    f(&mut shard, at);
+                }
+            }
+            return;
+        }
+        for shard in self.cache.shards() {
+            let mut shard = shard.lock();
+            let numbers: Vec<u64> = shard.numbers().filter(|it| range.contains(it)).collect();
+            for number in numbers {
+                if let Some(at) = shard.find(number) {
+                    f(&mut shard, at);
+                }
+            }
+        }
+    }
+}
+
+/// Drops sectors of an extent from memory, and has nothing kept that is being read; gives how many
+/// dirty pages are clean now.
+fn drop_sectors(shard: &mut Shard, at: u32, (start, end): (u64, u64)) -> u64 {
+    let mut clean = 0;
+    for place in 0..EXTENT_PAGES {
+        let extent = shard.extent_mut(at);
+        let mask = mask_of(extent.number * EXTENT_PAGES as u64 + place as u64, start, end);
+        let bit = 1u16 << place;
+        if mask == 0 {
+            continue;
+        }
+        extent.stale |= extent.filling & bit;
+        let was_dirty = extent.dirty[place] != 0;
+        extent.dirty[place] &= !mask;
+        extent.valid[place] &= !mask;
+        clean += u64::from(was_dirty && extent.dirty[place] == 0);
+        if extent.valid[place] == 0 && extent.writing & bit == 0 {
+            shard.drop_page(at, place);
+        }
+    }
+    shard.forget_if_empty(at);
+    clean
+}

@@ -1,0 +1,87 @@
+//! Writes of a queue: sectors go into memory and are dirty from then on.
+//!
+//! A page that a drive reads at this moment gets a new frame. A write waits where too much is dirty
+//! or there is no memory, and fails if the volume fails meanwhile: memory would never come. Writes
+//! with FUA, and all of a cache that writes through, go on as a sync of their range.
+#![allow(unsafe_code)]
+
+use core::ops::Range;
+
+use millrace_block::{OpFlags, Request, Status};
+use millrace_machine::{Lock, Machine};
+
+use crate::jobs::Step;
+use crate::memory::{Cursor, Way};
+use crate::queue::CacheQueue;
+use crate::read::{part_of, place_of, wanted_of};
+
+impl<M: Machine> CacheQueue<M> {
+    /// Whether a write is to be below before it is answered.
+    pub(crate) fn is_durable(&self, rq: &Request<M>) -> bool {
+        self.cache.is_write_through() || rq.flags().has(OpFlags::FUA)
+    }
+
+    /// Takes pages of a write into memory, up to the first that there is no room for; the rest.
+    #[inline]
+    pub(crate) fn write_pages(&mut self, rq: &Request<M>, mut pages: Range<u64>) -> Range<u64> {
+        let cache = &*self.cache;
+        let mut cursor = Cursor::new(rq);
+        let mut newly_dirty = 0;
+        while !pages.is_empty() {
+            if cache.dirty_pages() + newly_dirty >= cache.dirty_max_pages() {
+                break;
+            }
+            let (number, place) = place_of(pages.start);
+            let mut shard = cache.shard(number).lock();
+            if cache.clearing.has(pages.start) {
+                break;
+            }
+            let at = shard.find_or_insert(number);
+            let Some(frame) = shard.frame_to_write(&cache.frames, at, place) else {
+                shard.forget_if_empty(at);
+                break;
+            };
+            let (from, into, len) = part_of(rq, pages.start);
+            let memory = cache.frames.at(frame).wrapping_add(into);
+            // SAFETY: the request is in flight, and the shard's lock keeps the frame.
+            unsafe { cursor.copy(Way::FromRequest, from, memory, len) };
+            let wanted = wanted_of(rq, pages.start);
+            let was_clean = shard.note_written(at, place, wanted, cache.dirtied());
+            shard.note_hit(frame);
+            shard.stats.written += 1;
+            shard.stats.overwritten += u64::from(!was_clean);
+            newly_dirty += u64::from(was_clean);
+            pages.start += 1;
+        }
+        if newly_dirty > 0 {
+            cache.add_dirty(newly_dirty);
+        }
+        pages
+    }
+
+    /// Goes on with a write.
+    pub(crate) fn advance_write(&mut self, at: usize) {
+        let rq = self.jobs[at].rq();
+        let before: Range<u64> = self.jobs[at].todo.pop().unwrap_or(0..0);
+        let rest = self.write_pages(rq, before);
+        if !rest.is_empty() {
+            self.jobs[at].todo.push(rest);
+            match self.cache.flusher.is_there() {
+                true => self.cache.flusher.ask_memory(),
+                false => self.write_some_back(),
+            }
+            return match self.errors() != self.jobs[at].errors_before {
+                true => self.end_job(at, Status::IoError),
+                false => self.block(at),
+            };
+        }
+        if self.is_durable(rq) {
+            let epoch = self.cache.end_epoch();
+            self.jobs[at].errors_before = self.range_errors(rq);
+            self.jobs[at].step = Step::Sync { epoch, is_range: true };
+            return self.advance(at);
+        }
+        self.jobs.remove(at);
+        self.end_write(rq);
+    }
+}
