@@ -209,7 +209,7 @@ pub fn run_row(
 ) -> Result<Row, BenchError> {
     check(volume, plan)?;
     let shared = Arc::new(Shared::new(plan));
-    let mut workers = DriveWorkers::start(volume.disks(), plan.reactor, Pinning::Pinned)?;
+    let mut workers = DriveWorkers::start(volume.drives(), plan.reactor, Pinning::Pinned)?;
     let threads: Vec<_> = (0..plan.jobs).map(|job| spawn(volume, plan, &shared, job)).collect();
     let mut times = measure(&shared, plan, progress);
     let mut whole = true;
@@ -227,7 +227,7 @@ pub fn run_row(
     }
     let mut row = row_of(plan, &results, times, &latency);
     row.queues.serving = volume.serving_config().serving.name().to_owned();
-    row.outcome.states = states_of(volume.disks());
+    row.outcome.states = states_of(volume.drives());
     Ok(row)
 }
 

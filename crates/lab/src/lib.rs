@@ -11,6 +11,7 @@
 mod around;
 pub mod atc17;
 mod bench;
+pub mod cached;
 pub mod calibrate;
 pub mod contend;
 pub mod explore;

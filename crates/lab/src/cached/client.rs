@@ -1,0 +1,200 @@
+//! `Client`: a thread that does what the scenario says through a channel of its own, and tells the
+//! judge.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use millrace_block::{
+    Bio, Buffer, Channel, ChannelConfig, Completion, IoThread, Op, OpFlags, Reject, Rejected,
+    Volume,
+};
+use millrace_machine::Simulated;
+use millrace_random::SplitMix64 as Random;
+
+use super::judge::{Judge, hold};
+use super::scenario::Scenario;
+
+/// An I/O in flight.
+#[derive(Debug, Clone, Copy)]
+struct Flight {
+    op: Op,
+    sector: u64,
+    nr: u64,
+    fua: bool,
+    started: u64,
+}
+
+/// A thread that submits.
+pub(super) struct Client {
+    scenario: Scenario,
+    number: usize,
+    judge: Arc<Mutex<Judge>>,
+    random: Random,
+    flights: BTreeMap<u64, Flight>,
+    next: u64,
+    /// Where a sequential reader is.
+    reader: u64,
+}
+
+impl Client {
+    pub(super) fn new(scenario: &Scenario, number: usize, judge: &Arc<Mutex<Judge>>) -> Client {
+        Client {
+            random: Random::new(scenario.seed ^ (number as u64 + 1) << 24),
+            scenario: scenario.clone(),
+            number,
+            judge: Arc::clone(judge),
+            flights: BTreeMap::new(),
+            next: 0,
+            reader: 0,
+        }
+    }
+
+    /// Does all its I/Os, then a flush.
+    pub(super) fn run(&mut self, volume: &Arc<Volume<Simulated>>, thread: &IoThread<Simulated>) {
+        for disk in volume.disks() {
+            disk.bring_up(thread.number, thread).expect("a queue of its own");
+        }
+        let depth = self.scenario.depth;
+        let config =
+            ChannelConfig { depth, thread: Some(thread.clone()), ..ChannelConfig::default() };
+        let mut channel = Channel::open(volume, config).expect("its queues are served");
+        for _ in 0..self.scenario.ios {
+            if let Some((flight, bio)) = self.next_io() {
+                self.submit(&mut channel, flight, bio);
+            }
+            if self.random.below(4) == 0 {
+                channel.poll(|done| self.end(done));
+            }
+            if self.random.below(8) == 0 {
+                Simulated::charge(self.random.below(100_000) + 1);
+            }
+        }
+        channel.wait(usize::MAX, |done| self.end(done));
+        let tries = if self.scenario.fails_per_mille == 0 { 1 } else { 3 };
+        for _ in 0..tries {
+            let flight = self.flight(Op::Flush, (0, 0), false);
+            self.submit(&mut channel, flight, Bio::flush());
+            channel.wait(usize::MAX, |done| self.end(done));
+        }
+        drop(channel);
+        volume.disks().iter().for_each(|disk| disk.bring_down(thread.owner));
+        hold(&self.judge).check_power_cut();
+    }
+
+    fn submit(&mut self, channel: &mut Channel<Simulated>, flight: Flight, bio: Bio) {
+        self.next += 1;
+        let mut bio = bio.with_user_data(self.next);
+        self.flights.insert(self.next, flight);
+        while let Err(Rejected { bio: back, reason }) = channel.submit(bio) {
+            if reason != Reject::Full {
+                return hold(&self.judge).accuse(format!("{flight:?} was refused: {reason:?}"));
+            }
+            channel.wait(1, |done| self.end(done));
+            bio = back;
+        }
+    }
+
+    fn flight(&self, op: Op, (sector, nr): (u64, u64), fua: bool) -> Flight {
+        Flight { op, sector, nr, fua, started: hold(&self.judge).tick() }
+    }
+
+    /// The next I/O; none if it would overlap a write of this client.
+    fn next_io(&mut self) -> Option<(Flight, Bio)> {
+        let [writes, flushes, clears] = self.scenario.mix;
+        let kind = self.random.below(1000);
+        if kind < writes {
+            return self.write();
+        }
+        if kind < writes + flushes {
+            return Some((self.flight(Op::Flush, (0, 0), false), Bio::flush()));
+        }
+        if kind < writes + flushes + clears {
+            return self.clear();
+        }
+        let span = self.span_to_read();
+        let buffer = Buffer::new(span.1 as usize * 512);
+        Some((self.flight(Op::Read, span, false), Bio::read(span.0, buffer)))
+    }
+
+    fn span_to_read(&mut self) -> (u64, u64) {
+        let volume = self.scenario.volume_sectors();
+        let nr = 1 + self.random.below(self.scenario.sectors_max);
+        if self.random.below(3) == 0 {
+            let sector = self.reader;
+            let nr = nr.min(volume - sector);
+            self.reader = if sector + nr == volume { 0 } else { sector + nr };
+            return (sector, nr);
+        }
+        let sector = self.random.below(self.scenario.hot);
+        (sector, nr.min(volume - sector))
+    }
+
+    /// Sectors of this client's own that none of its writes in flight touches.
+    fn span_to_write(&mut self) -> Option<(u64, u64)> {
+        let most = if self.scenario.clients == 1 { self.scenario.sectors_max } else { u64::MAX };
+        let (grain, volume) = (self.scenario.grain, self.scenario.volume_sectors());
+        let sector = self.random.below(self.scenario.hot);
+        if self.scenario.owner(sector) != self.number {
+            return None;
+        }
+        let room = if most == u64::MAX { grain - sector % grain } else { most };
+        let nr = (1 + self.random.below(room)).min(volume - sector);
+        let overlaps = |flight: &Flight| {
+            flight.op.is_write()
+                && flight.sector < sector + nr
+                && sector < flight.sector + flight.nr
+        };
+        (!self.flights.values().any(overlaps)).then_some((sector, nr))
+    }
+
+    fn write(&mut self) -> Option<(Flight, Bio)> {
+        let (sector, nr) = self.span_to_write()?;
+        let fua = self.random.below(1000) < self.scenario.fua_per_mille;
+        let stamp = hold(&self.judge).start_write(sector, nr, false);
+        let mut buffer = Buffer::new(nr as usize * 512);
+        let (words, _) = buffer.as_chunks_mut::<8>();
+        words.iter_mut().for_each(|word| *word = stamp.to_ne_bytes());
+        let flags = if fua { OpFlags::FUA } else { OpFlags::NONE };
+        let flight = self.flight(Op::Write, (sector, nr), fua);
+        Some((flight, Bio::write(sector, buffer).with_flags(flags)))
+    }
+
+    fn clear(&mut self) -> Option<(Flight, Bio)> {
+        let (sector, nr) = self.span_to_write()?;
+        hold(&self.judge).start_write(sector, nr, true);
+        let (op, bio) = match self.random.below(2) {
+            0 => (Op::Discard, Bio::discard(sector, nr as u32)),
+            _ => (Op::WriteZeroes, Bio::write_zeroes(sector, nr as u32)),
+        };
+        Some((self.flight(op, (sector, nr), false), bio))
+    }
+
+    fn end(&mut self, done: Completion) {
+        let mut judge = hold(&self.judge);
+        let Some(flight) = self.flights.remove(&done.user_data) else {
+            return judge.accuse(format!("I/O {} came back twice", done.user_data));
+        };
+        judge.ios += 1;
+        if !done.status.is_ok() {
+            if self.scenario.fails_per_mille == 0 {
+                judge.accuse(format!("{flight:?} failed: {}", done.status));
+            }
+            return;
+        }
+        match flight.op {
+            Op::Flush => judge.end_flush(flight.started),
+            Op::Read => {
+                let buffer = done.bio.into_buffer().expect("an owned buffer");
+                let (words, _) = buffer.as_chunks::<8>();
+                for (sector, words) in (flight.sector..).zip(words.chunks(64)) {
+                    let stamp = u64::from_ne_bytes(words[0]);
+                    if words.iter().any(|word| *word != words[0]) {
+                        judge.accuse(format!("sector {sector} is torn"));
+                    }
+                    judge.check_read(sector, stamp, flight.started);
+                }
+            }
+            _ => judge.end_write(flight.sector, flight.nr, flight.fua),
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! `Drive`: keeps one stamp a sector, answers late, fails as the scenario says, and has a volatile
+//! cache of its own.
+#![allow(unsafe_code)]
+
+use std::sync::{Arc, Mutex};
+
+use millrace_block::{
+    CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Features, HwQueues, Op,
+    QueueKind, QueueLimits, Request, Sector, Status, Tag, TagScope,
+};
+use millrace_machine::{Machine, Simulated, Topology};
+use millrace_random::SplitMix64 as Random;
+
+use super::judge::{Judge, hold};
+use super::scenario::Scenario;
+
+/// A drive of a scenario.
+#[derive(Clone)]
+pub(super) struct Drive {
+    scenario: Scenario,
+    number: usize,
+    judge: Arc<Mutex<Judge>>,
+}
+
+impl Drive {
+    pub(super) fn new(scenario: &Scenario, number: usize, judge: &Arc<Mutex<Judge>>) -> Drive {
+        Drive { scenario: scenario.clone(), number, judge: Arc::clone(judge) }
+    }
+
+    /// The sector of the volume that lies on a sector of the drive.
+    fn place(&self, sector: u64) -> usize {
+        let (chunk, drives) = (u64::from(self.scenario.chunk_sectors), self.scenario.drives as u64);
+        if drives == 1 {
+            return sector as usize;
+        }
+        let stripe = sector / chunk * drives + self.number as u64;
+        (stripe * chunk + sector % chunk) as usize
+    }
+}
+
+impl Driver<Simulated> for Drive {
+    fn capacity(&self) -> Sector {
+        self.scenario.drive_sectors
+    }
+
+    fn limits(&self) -> QueueLimits {
+        QueueLimits {
+            max_discard_sectors: u32::MAX,
+            max_write_zeroes_sectors: u32::MAX,
+            features: Features { volatile_cache: true, ..Features::default() },
+            ..QueueLimits::default()
+        }
+    }
+
+    fn hw_queues(&self, _: &Topology) -> HwQueues {
+        let kind = match self.scenario.owned {
+            true => QueueKind::OwnerOnly,
+            false => QueueKind::AnyThread,
+        };
+        HwQueues { count: 64, depth: 16, kind, tags: TagScope::PerQueue }
+    }
+
+    fn open_queue(&self, index: u16, _: u32) -> Result<Box<dyn DriverQueue<Simulated>>, Error> {
+        let seed = self.scenario.seed ^ (self.number as u64) << 32 ^ u64::from(index) << 40;
+        let random = Random::new(seed ^ 0xd41e);
+        Ok(Box::new(Queue { drive: self.clone(), random, inside: Vec::new() }))
+    }
+}
+
+/// A request that the drive has.
+struct Inside {
+    tag: Tag,
+    due_ns: u64,
+    op: Op,
+    sector: u64,
+    nr: u64,
+    /// First bytes of each sector's memory, and what stood there.
+    memory: Vec<(*mut u64, u64)>,
+    fails: bool,
+    /// Writes that a flush covers: those before this number.
+    covers: u64,
+}
+
+struct Queue {
+    drive: Drive,
+    random: Random,
+    inside: Vec<Inside>,
+}
+
+// SAFETY: the pointers are into memory of requests in flight, which is the drive's until then.
+unsafe impl Send for Queue {}
+
+impl Queue {
+    fn end(&self, rq: &Inside, judge: &mut Judge) -> Status {
+        if rq.fails {
+            return Status::IoError;
+        }
+        let now = judge.tick();
+        for at in 0..rq.nr {
+            let place = self.drive.place(rq.sector + at);
+            let value = match rq.op {
+                Op::Write => {
+                    let (memory, before) = rq.memory[at as usize];
+                    // SAFETY: as for the queue.
+                    let after = unsafe { memory.read_unaligned() };
+                    if after != before {
+                        judge.accuse(format!("sector {place} changed while a drive read it"));
+                    }
+                    after
+                }
+                Op::Read => {
+                    let current = judge.media[place].current;
+                    for word in 0..64 {
+                        let memory = rq.memory[at as usize].0.wrapping_add(word);
+                        // SAFETY: as for the queue; a sector has 64 words.
+                        unsafe { memory.write_unaligned(current) };
+                    }
+                    continue;
+                }
+                _ => 0,
+            };
+            let media = &mut judge.media[place];
+            media.current = value;
+            media.volatile.push((now, value));
+        }
+        if rq.op == Op::Flush {
+            let number = self.drive.number;
+            for sector in 0..self.drive.scenario.drive_sectors {
+                let media = &mut judge.media[self.drive.place(sector)];
+                debug_assert!(number < self.drive.scenario.drives);
+                while media.volatile.first().is_some_and(|(at, _)| *at <= rq.covers) {
+                    media.durable = media.volatile.remove(0).1;
+                }
+            }
+        }
+        Status::Ok
+    }
+}
+
+impl DriverQueue<Simulated> for Queue {
+    fn queue_rq(&mut self, rq: &Request<Simulated>) -> Dispatch {
+        let mut memory = Vec::new();
+        for piece in rq.segments() {
+            for at in (0..piece.len_bytes as usize).step_by(512) {
+                let place = piece.start.wrapping_add(at).cast::<u64>();
+                // SAFETY: inside a segment of a request in flight.
+                memory.push((place, unsafe { place.read_unaligned() }));
+            }
+        }
+        let (delay, per_mille) = (self.drive.scenario.delay_ns, self.random.below(1000));
+        let judge = Arc::clone(&self.drive.judge);
+        let due_ns = Simulated::now() + self.random.below(delay + 1);
+        self.inside.push(Inside {
+            tag: rq.tag(),
+            due_ns,
+            op: rq.op(),
+            sector: rq.sector(),
+            nr: rq.nr_sectors().into(),
+            memory,
+            fails: per_mille < self.drive.scenario.fails_per_mille,
+            covers: hold(&judge).tick(),
+        });
+        Dispatch::Queued
+    }
+
+    fn commit_rqs(&mut self) {}
+
+    fn poll(&mut self, batch: &mut CompletionBatch) {
+        let now_ns = Simulated::now();
+        let shared = Arc::clone(&self.drive.judge);
+        let mut judge = hold(&shared);
+        while !batch.is_full() {
+            let due = self.inside.iter().position(|rq| rq.due_ns <= now_ns);
+            let Some(at) = due else { break };
+            let rq = self.inside.swap_remove(at);
+            let status = self.end(&rq, &mut judge);
+            batch.push(rq.tag, status);
+        }
+        if let Some(next_ns) = self.inside.iter().map(|rq| rq.due_ns).min() {
+            batch.wake_at(next_ns);
+        }
+    }
+
+    fn timeout(&mut self, _: Tag) -> Expired {
+        Expired::Extend
+    }
+}

@@ -1,0 +1,148 @@
+//! `Judge`: the plain model: for each sector all that was written to it, in order, and what a power
+//! cut may leave of it.
+//!
+//! A sector is written by one client, one write at a time, so its writes have an order. Times are
+//! counts of events, since the simulation does one thing at a time.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::scenario::Scenario;
+
+/// A write to a sector.
+#[derive(Debug, Clone, Copy)]
+struct Wrote {
+    /// What it wrote; 0 for zeroes, and for what is there at first.
+    stamp: u64,
+    ended: Option<u64>,
+}
+
+/// One sector.
+#[derive(Debug, Clone)]
+struct Sector {
+    writes: Vec<Wrote>,
+    /// The write that survives a power cut at least, as far as clients were told.
+    floor: usize,
+}
+
+/// The plain model.
+pub(super) struct Judge {
+    sectors: Vec<Sector>,
+    clock: u64,
+    next_stamp: u64,
+    /// What drives hold, by sector of the volume.
+    pub(super) media: Vec<Media>,
+    pub(super) ios: u64,
+    pub(super) written_back: u64,
+    /// What went wrong first.
+    pub(super) violation: Option<String>,
+}
+
+/// What a drive holds of a sector.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Media {
+    /// What it gives.
+    pub(super) current: u64,
+    /// What a power cut leaves at least.
+    pub(super) durable: u64,
+    /// What came after that: numbers of the log, and what was written.
+    pub(super) volatile: Vec<(u64, u64)>,
+}
+
+/// The judge, for a moment.
+pub(super) fn hold(judge: &Mutex<Judge>) -> MutexGuard<'_, Judge> {
+    judge.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Judge {
+    pub(super) fn new(scenario: &Scenario) -> Judge {
+        let first = Wrote { stamp: 0, ended: Some(0) };
+        let sector = Sector { writes: vec![first], floor: 0 };
+        let count = scenario.volume_sectors() as usize;
+        Judge {
+            sectors: vec![sector; count],
+            clock: 1,
+            next_stamp: 1,
+            media: vec![Media::default(); count],
+            ios: 0,
+            written_back: 0,
+            violation: None,
+        }
+    }
+
+    /// Something is wrong.
+    pub(super) fn accuse(&mut self, text: String) {
+        self.violation.get_or_insert(text);
+    }
+
+    /// The time.
+    pub(super) fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// A write of these sectors begins; gives what it is to write, 0 if it writes zeroes.
+    pub(super) fn start_write(&mut self, sector: u64, nr: u64, zeroes: bool) -> u64 {
+        let stamp = if zeroes { 0 } else { self.next_stamp };
+        self.next_stamp += 1;
+        for at in sector..sector + nr {
+            self.sectors[at as usize].writes.push(Wrote { stamp, ended: None });
+        }
+        stamp
+    }
+
+    /// A write was answered with success; with FUA it is there for good.
+    pub(super) fn end_write(&mut self, sector: u64, nr: u64, fua: bool) {
+        let ended = self.tick();
+        for at in sector..sector + nr {
+            let of = &mut self.sectors[at as usize];
+            let last = of.writes.last_mut().expect("a write began");
+            last.ended = Some(ended);
+            if fua {
+                of.floor = of.writes.len() - 1;
+            }
+        }
+    }
+
+    /// A flush that began at `started` was answered with success.
+    pub(super) fn end_flush(&mut self, started: u64) {
+        for of in &mut self.sectors {
+            let is_before = |wrote: &Wrote| wrote.ended.is_some_and(|ended| ended < started);
+            if let Some(last) = of.writes.iter().rposition(is_before) {
+                of.floor = of.floor.max(last);
+            }
+        }
+        self.check_power_cut();
+    }
+
+    /// A read that began at `started` gave `stamp` for a sector.
+    pub(super) fn check_read(&mut self, sector: u64, stamp: u64, started: u64) {
+        let writes = &self.sectors[sector as usize].writes;
+        let is_before = |wrote: &Wrote| wrote.ended.is_some_and(|ended| ended < started);
+        let from = writes.iter().rposition(is_before).unwrap_or(0);
+        if !writes[from..].iter().any(|wrote| wrote.stamp == stamp) {
+            let (last, all) = (writes[from].stamp, writes.len());
+            let old = writes.iter().rposition(|wrote| wrote.stamp == stamp);
+            let text = format!(
+                "sector {sector}: read {stamp}, {old:?} of {all} writes, after {last} was written"
+            );
+            self.accuse(text);
+        }
+    }
+
+    /// Looks whether what a power cut may leave of each sector is what clients were told.
+    pub(super) fn check_power_cut(&mut self) {
+        let mut wrong = None;
+        for (sector, (of, media)) in self.sectors.iter().zip(&self.media).enumerate() {
+            let volatile = media.volatile.iter().map(|(_, stamp)| *stamp);
+            for stamp in std::iter::once(media.durable).chain(volatile) {
+                if !of.writes[of.floor..].iter().any(|wrote| wrote.stamp == stamp) {
+                    let floor = of.writes[of.floor].stamp;
+                    wrong = Some(format!(
+                        "sector {sector}: a power cut may leave {stamp}, {floor} was flushed"
+                    ));
+                }
+            }
+        }
+        wrong.into_iter().for_each(|text| self.accuse(text));
+    }
+}

@@ -1,0 +1,97 @@
+//! `Scenario`: what a seed means: the cache's settings, the drives, what clients do.
+
+use millrace_cache::{CacheConfig, CacheMode};
+use millrace_random::SplitMix64 as Random;
+
+/// What happens in a run.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// The seed.
+    pub seed: u64,
+    /// Settings of the cache.
+    pub cache: CacheConfig,
+    /// Drives of the volume below.
+    pub drives: usize,
+    /// Sectors of a chunk of its stripe.
+    pub chunk_sectors: u32,
+    /// Sectors of each drive.
+    pub drive_sectors: u64,
+    /// Drives' queues belong to threads.
+    pub owned: bool,
+    /// Longest time that a drive takes for a request.
+    pub delay_ns: u64,
+    /// Requests of a thousand that fail.
+    pub fails_per_mille: u64,
+    /// Threads that submit.
+    pub clients: usize,
+    /// Sectors in a row that one client writes.
+    pub grain: u64,
+    /// I/Os of each client.
+    pub ios: u32,
+    /// I/Os that a client has in flight.
+    pub depth: u32,
+    /// Of a thousand I/Os: writes, flushes, discards and zeroes; the others are reads.
+    pub mix: [u64; 3],
+    /// Writes of a thousand with FUA.
+    pub fua_per_mille: u64,
+    /// Longest I/O in sectors.
+    pub sectors_max: u64,
+    /// Sectors that most I/Os are about.
+    pub hot: u64,
+}
+
+impl Scenario {
+    /// What a seed means.
+    #[must_use]
+    pub fn of_seed(seed: u64) -> Scenario {
+        let mut random = Random::new(seed ^ 0xcac4e);
+        let mut pick = |of: &[u64]| of[random.below(of.len() as u64) as usize];
+        let drives = pick(&[1, 1, 2, 3]) as usize;
+        let size_bytes = 1 << 20;
+        let dirty = pick(&[64 << 10, 256 << 10, 512 << 10, 1 << 20]);
+        let drive_sectors = pick(&[2048, 4096, 8192]) / drives as u64 / 128 * 128;
+        let volume = drive_sectors * drives as u64;
+        Scenario {
+            seed,
+            cache: CacheConfig {
+                size_bytes,
+                dirty_max_bytes: Some(dirty),
+                dirty_age_ns: pick(&[1_000_000, 20_000_000, 1_000_000_000]),
+                read_ahead_bytes: pick(&[0, 32 << 10, 256 << 10]),
+                mode: match pick(&[0, 0, 0, 1]) {
+                    0 => CacheMode::WriteBack,
+                    _ => CacheMode::WriteThrough,
+                },
+            },
+            drives,
+            chunk_sectors: pick(&[8, 32, 128]) as u32,
+            drive_sectors,
+            owned: pick(&[0, 1]) == 1,
+            delay_ns: pick(&[0, 20_000, 200_000, 2_000_000]),
+            fails_per_mille: pick(&[0, 0, 0, 5, 50]),
+            clients: pick(&[1, 2, 3, 4]) as usize,
+            grain: pick(&[1, 4, 8, 64]),
+            ios: pick(&[60, 200, 400]) as u32,
+            depth: pick(&[1, 4, 16]) as u32,
+            mix: match pick(&[0, 1, 2, 3]) {
+                0 => [500, 20, 30],
+                1 => [800, 5, 5],
+                2 => [300, 100, 100],
+                _ => [950, 0, 0],
+            },
+            fua_per_mille: pick(&[0, 0, 50, 300]),
+            sectors_max: pick(&[8, 64, 300]),
+            hot: pick(&[64, 512, volume]).min(volume),
+        }
+    }
+
+    /// Sectors of the volume.
+    pub(super) fn volume_sectors(&self) -> u64 {
+        self.drive_sectors * self.drives as u64
+    }
+
+    /// The client that writes a sector.
+    pub(super) fn owner(&self, sector: u64) -> usize {
+        ((sector / self.grain) % self.clients as u64) as usize
+    }
+}
