@@ -259,6 +259,9 @@ impl<M: Machine> Volume<M> {
     /// Which threads serve the drives at this moment.
     #[must_use]
     pub fn serving(&self) -> Serving {
+        if let Some(below) = &self.below {
+            return below.serving();
+        }
         // Relaxed: it changes only while nothing is inside.
         self.mode().0
     }
@@ -280,15 +283,16 @@ impl<M: Machine> Volume<M> {
     /// What records them, if the drives have something that does.
     #[must_use]
     pub fn tracer(&self) -> Option<Arc<Tracer<M>>> {
-        self.disks.iter().find_map(|disk| disk.config.tracer.clone())
+        self.drives().iter().find_map(|disk| disk.config.tracer.clone())
     }
 
     /// Has the volume's channels and workers record what they do, from their next batches on, or
     /// no longer; to be called after [`Tracer::start`](crate::Tracer::start) of the drives' tracer
     /// and after its stop. False if no drive has one.
     pub fn set_traced(&self, traced: bool) -> bool {
+        let is_below = self.below.as_ref().is_some_and(|below| below.set_traced(traced));
         if !self.disks.iter().any(|disk| disk.config.tracer.is_some()) {
-            return false;
+            return is_below;
         }
         // Relaxed: as above.
         match traced {
@@ -301,7 +305,7 @@ impl<M: Machine> Volume<M> {
     /// The settings of that, as they were given.
     #[must_use]
     pub fn serving_config(&self) -> &ServingConfig {
-        &self.serving
+        self.below.as_ref().map_or(&self.serving, |below| below.serving_config())
     }
 
     /// Changes who serves them, with I/O under way: freezes the drives, waits until they are
@@ -310,6 +314,9 @@ impl<M: Machine> Volume<M> {
     /// `deadline_ns`: then all is as before.
     #[must_use]
     pub fn switch_serving(&self, serving: Serving, deadline_ns: u64) -> bool {
+        if let Some(below) = &self.below {
+            return below.switch_serving(serving, deadline_ns);
+        }
         self.disks.iter().for_each(|disk| disk.freeze());
         let drained = self.disks.iter().all(|disk| disk.wait_drained(deadline_ns));
         if drained {

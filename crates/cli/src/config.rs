@@ -4,6 +4,7 @@
 //! All mistakes are reported at once, each with file, line, key and what to do. No file but the
 //! configuration itself is touched here. Called by `verbs::serve`.
 
+pub mod cache;
 mod checked;
 mod controller;
 mod cost;

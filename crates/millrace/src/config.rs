@@ -8,6 +8,7 @@ use std::error::Error;
 use std::fmt;
 
 use millrace_block::{ControllerConfig, ErrorKind, Layout, ServingConfig, Stack};
+use millrace_cache::CacheConfig;
 use millrace_drives::Spec;
 use millrace_machine::CpuId;
 
@@ -46,6 +47,8 @@ pub struct VolumeConfig {
     pub drives: Vec<DriveConfig>,
     /// Which threads serve the drives.
     pub serving: ServingConfig,
+    /// The cache over it, if it has one.
+    pub cache: Option<CacheConfig>,
 }
 
 impl Default for VolumeConfig {
@@ -56,6 +59,7 @@ impl Default for VolumeConfig {
             layout: Layout::Linear,
             drives: Vec::new(),
             serving: ServingConfig::default(),
+            cache: None,
         }
     }
 }
@@ -70,6 +74,7 @@ impl VolumeConfig {
             name: name.into(),
             layout: default_layout(drives.len()),
             serving: ServingConfig::of(default_serving(&stacks)),
+            cache: None,
             drives,
         }
     }
@@ -119,6 +124,9 @@ impl OpenConfig {
                 StartError::invalid(Part::Volume(at), format!("volume {}: {text}", volume.name))
             };
             volume.serving.validate().map_err(wrong)?;
+            if let Some(cache) = &volume.cache {
+                cache.validate().map_err(|text| wrong(format!("cache: {text}")))?;
+            }
             for drive in &volume.drives {
                 let options = &drive.options;
                 check_serving(volume.serving.serving, options.stack).map_err(wrong)?;

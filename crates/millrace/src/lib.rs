@@ -97,6 +97,7 @@ mod readme {}
 mod assemble;
 mod async_device;
 mod block_device;
+mod cache;
 mod channel;
 mod config;
 mod created;
@@ -115,6 +116,7 @@ pub use assemble::{
 };
 pub use async_device::{AsyncDevice, Pending};
 pub use block_device::BlockDevice;
+pub use cache::cache_over;
 pub use channel::Channel;
 pub use config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
 pub use created::{Created, FileId, file_id};
@@ -126,6 +128,7 @@ pub use millrace_block::{
     OpCost, OpFlags, OpRates, Priority, QueueLimits, Reject, Rejected, SchedulerKind, Sector,
     SectorCount, Serving, ServingConfig, Sharing, Spread, Stack, Stamp, Status,
 };
+pub use millrace_cache::{Cache, CacheConfig, CacheMode, CacheStats};
 pub use millrace_drives::{Spec, Words, nearest, open_on};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
 pub use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning, WorkerCpus, worker_cpus};

@@ -9,11 +9,13 @@
 use std::sync::Arc;
 
 use millrace_block::{Disk, Error, Groups, Volume};
+use millrace_cache::Cache;
 use millrace_machine::{Cpu, CpuId, Machine, Native, Topology};
 use millrace_reactor::{Backend, Config};
 use millrace_runtime::{DriveWorkers, Pinning, WorkerCpus, worker_cpus};
 
 use crate::assemble::{DriveOptions, Host, SetupError, open_drive, unused_space};
+use crate::cache::cache_over;
 use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
 use crate::created::{Created, FileId, Unfinished, file_id};
 use crate::groups::open_groups;
@@ -22,6 +24,8 @@ use crate::groups::open_groups;
 pub struct Opened {
     /// In the order of the configuration.
     pub volumes: Vec<Arc<Volume<Native>>>,
+    /// The cache of each volume that has one, with the number of its flusher's queue.
+    pub caches: Vec<(Arc<Cache<Native>>, u16)>,
     /// Groups of those who share the drives of all volumes.
     pub groups: Arc<Groups<Native>>,
     /// Whether the drives' workers are to be pinned.
@@ -58,14 +62,19 @@ impl Opened {
         opening.finish()
     }
 
-    /// Starts the threads that serve drives for others, of volumes that have use for them.
+    /// Starts the threads that serve drives for others, of volumes that have use for them, and the
+    /// flushers of caches.
     ///
     /// # Errors
     /// As [`DriveWorkers::start`].
     pub fn start_workers(&self, backend: Backend) -> Result<DriveWorkers, Error> {
-        let disks = self.volumes.iter().flat_map(|volume| volume.disks().iter().cloned());
+        let disks = self.volumes.iter().flat_map(|volume| volume.drives().iter().cloned());
         let reactor = Config { backend, ..Config::default() };
-        DriveWorkers::start(&disks.collect::<Vec<_>>(), reactor, self.pinning)
+        let mut workers = DriveWorkers::start(&disks.collect::<Vec<_>>(), reactor, self.pinning)?;
+        for (cache, number) in &self.caches {
+            workers.add_flusher(cache, *number, reactor)?;
+        }
+        Ok(workers)
     }
 }
 
@@ -101,6 +110,7 @@ impl<'a> Opening<'a> {
         let workers = workers(config, &host, &mut WorkerCpus::new(&cpus, &topology));
         let opened = Opened {
             volumes: Vec::new(),
+            caches: Vec::new(),
             groups,
             pinning: pinning(&topology, &config.pinned_cpus),
             notes: Vec::new(),
@@ -161,7 +171,15 @@ impl<'a> Opening<'a> {
             let made =
                 Volume::with_serving(volume.name.as_str(), volume.layout, members, volume.serving)
                     .map_err(|error| StartError::new(Part::Volume(number), error))?;
-            self.opened.volumes.push(made);
+            let Some(cache) = volume.cache else {
+                self.opened.volumes.push(made);
+                continue;
+            };
+            let threads = self.config.io_threads.get(number).copied().unwrap_or(1).max(1);
+            let (cached, cache) = cache_over(made, cache, threads)
+                .map_err(|error| StartError::new(Part::Volume(number), error))?;
+            self.opened.volumes.push(cached);
+            self.opened.caches.push((cache, threads));
         }
         let unused = self.opened.volumes.iter().filter_map(|volume| unused_space(volume));
         self.opened.notes.extend(unused);
@@ -177,7 +195,10 @@ impl<'a> Opening<'a> {
             drive < before
         };
         let volume = self.config.volumes.iter().position(is_its);
-        volume.and_then(|volume| self.config.io_threads.get(volume)).copied().unwrap_or(1)
+        let threads = volume.and_then(|volume| self.config.io_threads.get(volume)).copied();
+        let is_cached = volume.is_some_and(|volume| self.config.volumes[volume].cache.is_some());
+        // A cache's flusher has a queue of each drive, too.
+        threads.unwrap_or(1).max(u16::from(is_cached)).saturating_add(u16::from(is_cached))
     }
 
     /// Refuses a file that a drive has already.

@@ -14,9 +14,11 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{Disk, Error, ErrorKind, QueueKind, WORKER_SPIN_NS, Worker};
+use millrace_cache::Cache;
 use millrace_machine::{CpuId, CpuShare, Doorbell, Machine, Native, NodeId, Thread, Topology};
 use millrace_reactor::Config;
 
+use crate::cache_flusher::CacheFlusher;
 use crate::io_context::{IoConfig, IoContext};
 
 /// How long a worker that stops waits for what its drives have.
@@ -114,6 +116,7 @@ pub struct DriveWorkers {
     threads: Vec<(<Native as Machine>::Thread, CpuId, Vec<String>)>,
     pinning: Pinning,
     bells: Vec<Arc<Doorbell<Native>>>,
+    flushers: Vec<CacheFlusher>,
     shared: Arc<Shared>,
 }
 
@@ -131,7 +134,13 @@ impl DriveWorkers {
         pinning: Pinning,
     ) -> Result<DriveWorkers, Error> {
         let shared = Arc::new(Shared::default());
-        let mut workers = DriveWorkers { threads: Vec::new(), pinning, bells: Vec::new(), shared };
+        let mut workers = DriveWorkers {
+            threads: Vec::new(),
+            pinning,
+            bells: Vec::new(),
+            flushers: Vec::new(),
+            shared,
+        };
         let (up, ups) = channel();
         for (number, (cpu, mine)) in disks_by_worker(disks).into_iter().enumerate() {
             let names = mine.iter().map(|disk| disk.name().to_owned()).collect();
@@ -157,6 +166,21 @@ impl DriveWorkers {
             Some(error) => Err(error),
             None => Ok(workers),
         }
+    }
+
+    /// Starts the flusher of a cache, which ends before the workers do; `number` is that of its
+    /// queue of the drives below.
+    ///
+    /// # Errors
+    /// As [`CacheFlusher::start`].
+    pub fn add_flusher(
+        &mut self,
+        cache: &Arc<Cache<Native>>,
+        number: u16,
+        reactor: Config,
+    ) -> Result<(), Error> {
+        self.flushers.push(CacheFlusher::start(cache, number, reactor)?);
+        Ok(())
     }
 
     /// How many threads there are.
@@ -199,6 +223,8 @@ impl DriveWorkers {
     /// # Errors
     /// Why a thread ended before, or that it panicked.
     pub fn stop(&mut self) -> Result<(), Error> {
+        let flushed = self.flushers.drain(..).map(|mut flusher| flusher.stop());
+        let flushed = flushed.fold(Ok(()), Result::and);
         self.shared.stop.store(true, Ordering::SeqCst);
         self.bells.iter().for_each(|bell| bell.ring());
         let threads = self.threads.drain(..);
@@ -206,7 +232,7 @@ impl DriveWorkers {
         match self.failure() {
             Some(error) => Err(error),
             None if !whole => Err(died()),
-            None => Ok(()),
+            None => flushed,
         }
     }
 }

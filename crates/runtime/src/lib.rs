@@ -8,10 +8,12 @@
 
 #![doc = include_str!("../README.md")]
 
+mod cache_flusher;
 mod drive_workers;
 mod io_context;
 mod recorder;
 
+pub use cache_flusher::CacheFlusher;
 pub use drive_workers::{DriveWorkers, Pinning, WorkerCpus, disks_by_worker, worker_cpus};
 pub use io_context::{Current, IoConfig, IoContext, current, current_reactor};
 pub use recorder::{

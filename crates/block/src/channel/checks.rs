@@ -61,7 +61,7 @@ impl BioChecks {
             traced: disks.iter().any(|d| d.config.trace.is_some()),
             has_sink: disks.iter().any(|d| d.config.trace.is_some()),
             watched: false,
-            per_volume: volume.serving() == Serving::PerVolume,
+            per_volume: volume.mode().0 == Serving::PerVolume,
             pressed: false,
         };
         checks.settle();

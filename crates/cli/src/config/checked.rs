@@ -210,6 +210,7 @@ fn volumes(raw: &RawConfig, checked: &mut Checked, problems: &mut Problems) {
             name: volume.name.value.clone(),
             layout: layout(volume, problems),
             serving: serving(volume, &drives, problems),
+            cache: volume.cache,
             drives,
         });
     }

@@ -8,11 +8,12 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use millrace::{CostModel, DriveOptions, Listen, ServerConfig};
+use millrace::{CacheConfig, CostModel, DriveOptions, Listen, ServerConfig};
 use millrace_block::{SchedulerKind, Serving, Spread, Stack};
 use millrace_drives::{Spec, SpecError};
 use millrace_reactor::Backend;
 
+use super::cache;
 use super::controller::{self, RawController};
 use super::cost;
 use super::document::{Located, Section, parse, printable};
@@ -133,6 +134,8 @@ pub struct RawVolume {
     pub queues: Queues,
     /// Which threads serve its drives.
     pub serving: RawServing,
+    /// The cache over it.
+    pub cache: Option<CacheConfig>,
 }
 
 /// An `[[export]]`.
@@ -404,11 +407,12 @@ fn volume(mut section: Section<'_>, problems: &mut Problems) -> Option<RawVolume
     let drives = section.list("drives", problems, |text| Ok(text.to_owned()));
     let queues = Queues::read(&mut section, problems);
     let serving = RawServing::read(&mut section, problems);
+    let cache = cache::read(&mut section, problems);
     if drives.as_ref().is_none_or(|list| list.value.is_empty()) {
         section.missing("it has no drive; add drives = [\"...\"]", problems);
     }
     section.finish(problems);
-    Some(RawVolume { name: name?, layout, chunk_sectors, drives: drives?, queues, serving })
+    Some(RawVolume { name: name?, layout, chunk_sectors, drives: drives?, queues, serving, cache })
 }
 
 fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Option<RawExport> {

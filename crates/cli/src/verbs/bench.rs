@@ -28,11 +28,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use millrace::{
-    CpuId, DriveOptions, Volume, VolumeOptions, Words, build_volume, drive_device, volume_device,
+    CacheMode, CacheStats, CpuId, DriveOptions, Volume, VolumeOptions, Words, build_volume,
+    cache_over, drive_device, volume_device,
 };
 use millrace_block::{Stack, TraceStamp};
 use millrace_lab::{Interrupt, Queues, Row};
-use millrace_runtime::{Recorded, Recorder, RecorderConfig};
+use millrace_runtime::{CacheFlusher, Recorded, Recorder, RecorderConfig};
 
 pub use args::BenchArgs;
 
@@ -182,7 +183,7 @@ fn run_drives(
     };
     let options = VolumeOptions {
         drive,
-        io_threads,
+        io_threads: io_threads.saturating_add(u16::from(args.target.cache.is_some())),
         groups: Vec::new(),
         controllers: args.target.controllers()?,
         serving: plan.serving,
@@ -192,6 +193,15 @@ fn run_drives(
     let (volume, mut remarks) =
         build_volume("bench", args.target.layout(), &args.target.drives()?, &options)?;
     notes.append(&mut remarks);
+    let cached = args.target.cache.map(|cache| cache_over(Arc::clone(&volume), cache, io_threads));
+    let (volume, cache) = match cached.transpose()? {
+        Some((over, cache)) => (over, Some(cache)),
+        None => (volume, None),
+    };
+    let mut flusher = cache
+        .as_ref()
+        .map(|cache| CacheFlusher::start(cache, io_threads, plan.plan.reactor))
+        .transpose()?;
     let record = |name| record(name, args.trace.trace_stamp, &volume);
     let recorder = args.trace.trace.as_deref().map(record).transpose()?;
     if args.target.virtqueue {
@@ -203,6 +213,10 @@ fn run_drives(
         return Ok(row);
     }
     let mut row = millrace_lab::run_row(&volume, &plan.plan, progress)?;
+    if let (Some(flusher), Some(cache)) = (&mut flusher, &cache) {
+        flusher.stop()?;
+        notes.push(cache_note(&cache.stats()));
+    }
     if let Some(recorder) = recorder {
         notes.push(recorded(&recorder.stop()?));
     }
@@ -218,6 +232,26 @@ fn run_drives(
     Ok(row)
 }
 
+/// What a cache did during a row.
+fn cache_note(stats: &CacheStats) -> String {
+    let CacheStats { read_hits, read_misses, read_ahead, written, overwritten, .. } = stats;
+    let CacheStats { written_back, write_requests, dirty, throttled, .. } = stats;
+    let each = match write_requests {
+        0 => String::new(),
+        _ => format!(", {} KiB a request", written_back * 4 / write_requests),
+    };
+    format!(
+        "cache, in pages of 4 KiB: {read_hits} reads hit, {read_misses} missed, {read_ahead} read \
+         ahead; {written} written, {overwritten} of them over dirty ones; {written_back} written \
+         back{each}; {dirty} still dirty; {throttled} writes held back"
+    )
+}
+
 fn drive_names(args: &BenchArgs) -> Result<String> {
-    Ok(args.target.drives()?.iter().map(ToString::to_string).collect::<Vec<_>>().join("+"))
+    let drives = args.target.drives()?.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let cache = args.target.cache.map_or_else(String::new, |cache| {
+        let mode = if cache.mode == CacheMode::WriteBack { "write-back" } else { "write-through" };
+        format!(" behind a {mode} cache of {} bytes", cache.size_bytes)
+    });
+    Ok(drives.join("+") + &cache)
 }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{ArgGroup, Args};
 use millrace::{
-    ControllerConfig, Layout, SchedulerKind, Serving, ServingConfig, Spec, Spread, Stack, Stamp,
+    CacheConfig, ControllerConfig, Layout, SchedulerKind, Serving, ServingConfig, Spec, Spread,
+    Stack, Stamp,
 };
 use millrace_block::{Inside, TRACE_RING_EVENTS, TraceStamp};
 use millrace_clients::vhost::Wait;
@@ -261,6 +262,11 @@ pub struct TargetArgs {
     /// turns on the job's thread, so that no second CPU has a part in the figures
     #[arg(long, conflicts_with_all = NO_VIRTQUEUE)]
     pub virtqueue: bool,
+    /// A cache in memory over the drives: its size, or `size=256m,dirty-max=64m,dirty-age=5s,
+    /// read-ahead=512k,mode=write-back|write-through`; empty when each row begins
+    #[arg(long, value_name = "SETTINGS", value_parser = crate::config::cache::of_text)]
+    #[arg(conflicts_with_all = ["connect", "machine", "locks", "virtqueue", "client", "calibrate"])]
+    pub cache: Option<CacheConfig>,
     /// Bytes of a stripe's chunk: what lies on one drive before the next one follows; for several
     /// --drive [default: 64k]
     #[arg(long, value_name = "SIZE", value_parser = size)]

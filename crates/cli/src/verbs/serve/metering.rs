@@ -38,7 +38,7 @@ impl Metering {
             return Err(busy());
         }
         let meter = LockMeter::start().ok_or_else(busy)?;
-        volumes.iter().flat_map(|volume| volume.disks()).for_each(|disk| disk.meter_locks());
+        volumes.iter().flat_map(|volume| volume.drives()).for_each(|disk| disk.meter_locks());
         let cpus = Native::topology().cpus().len() as u64;
         *place = Some(Session { meter, cpus, asked: Instant::now() });
         Ok(())

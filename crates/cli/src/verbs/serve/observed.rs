@@ -58,7 +58,7 @@ impl Observed {
             schedulers: opened
                 .volumes
                 .iter()
-                .flat_map(|volume| volume.disks())
+                .flat_map(|volume| volume.drives())
                 .map(|disk| setting::scheduler_of(disk))
                 .collect(),
             volumes: opened.volumes.clone(),
@@ -83,7 +83,7 @@ impl Observed {
 
     /// All drives, in the order of the volumes.
     pub fn disks(&self) -> impl Iterator<Item = &Arc<Disk<Native>>> {
-        self.volumes.iter().flat_map(|volume| volume.disks())
+        self.volumes.iter().flat_map(|volume| volume.drives())
     }
 
     fn report(&self) -> report::Report {
@@ -91,7 +91,7 @@ impl Observed {
         let drives = self
             .volumes
             .iter()
-            .flat_map(|volume| volume.disks().iter().map(|disk| drive(volume.name(), disk)));
+            .flat_map(|volume| volume.drives().iter().map(|disk| drive(volume.name(), disk)));
         let failures = self.servers.failures();
         let exports = self.exports.iter().zip(failures).map(|(export, failed)| report::Export {
             errors: failed.count,
@@ -199,7 +199,7 @@ fn volume(volume: &Volume<Native>) -> report::Volume {
         size_bytes: volume.capacity() << millrace_block::SECTOR_SHIFT,
         unused_bytes: Space::of(volume).unused_bytes(),
         serving: volume.serving().name().to_owned(),
-        drives: volume.disks().iter().map(|disk| disk.name().to_owned()).collect(),
+        drives: volume.drives().iter().map(|disk| disk.name().to_owned()).collect(),
         ops: report::Ended::all(&all),
         clients: clients
             .map(|(client, stats)| report::Client {

@@ -59,9 +59,9 @@ impl Recording {
         let tracer = volumes.iter().find_map(|volume| volume.tracer());
         let tracer = tracer.ok_or_else(|| bad("there is nothing to record".to_owned()))?;
         let devices = device_names(volumes);
-        let parts = (0..).zip(volumes).filter(|(_, volume)| volume.disks().len() > 1);
+        let parts = (0..).zip(volumes).filter(|(_, volume)| volume.drives().len() > 1);
         let parts = parts.flat_map(|(minor, volume)| {
-            volume.disks().iter().map(move |disk| (disk.device(), volume_device(minor)))
+            volume.drives().iter().map(move |disk| (disk.device(), volume_device(minor)))
         });
         let config = RecorderConfig {
             name: start.name.clone(),
@@ -119,10 +119,10 @@ fn bad(text: String) -> Refusal {
 
 /// What drives and volumes are called, by their devices.
 fn device_names(volumes: &[Arc<Volume<Native>>]) -> BTreeMap<u32, String> {
-    let of_volumes = (0..).zip(volumes).filter(|(_, volume)| volume.disks().len() > 1);
+    let of_volumes = (0..).zip(volumes).filter(|(_, volume)| volume.drives().len() > 1);
     let of_volumes =
         of_volumes.map(|(minor, volume)| (volume_device(minor), volume.name().to_owned()));
-    let disks = volumes.iter().flat_map(|volume| volume.disks());
+    let disks = volumes.iter().flat_map(|volume| volume.drives());
     disks.map(|disk| (disk.device(), disk.name().to_owned())).chain(of_volumes).collect()
 }
 
@@ -133,9 +133,9 @@ fn filter(volumes: &[Arc<Volume<Native>>], start: &TraceStart) -> Result<TraceFi
     if let Some(name) = &start.volume {
         let volume = volumes.iter().find(|volume| volume.name() == name);
         let volume = volume.ok_or_else(|| bad(format!("there is no volume {name:?}")))?;
-        filter.devices.extend(volume.disks().iter().map(|disk| disk.device()));
+        filter.devices.extend(volume.drives().iter().map(|disk| disk.device()));
     }
-    let disks = || volumes.iter().flat_map(|volume| volume.disks());
+    let disks = || volumes.iter().flat_map(|volume| volume.drives());
     for name in &start.drives {
         let named = |disk: &&Arc<Disk<Native>>| disk.name() == name;
         let disk = disks().find(named).ok_or_else(|| bad(format!("there is no drive {name:?}")))?;

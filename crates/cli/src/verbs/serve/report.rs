@@ -206,7 +206,7 @@ fn volumes(plan: &Checked, opened: &Opened) -> String {
 
 fn drives(plan: &Checked, opened: &Opened) -> String {
     let mut table = table(&["drive", "size", "queues", "what"]);
-    for disk in opened.volumes.iter().flat_map(|volume| volume.disks()) {
+    for disk in opened.volumes.iter().flat_map(|volume| volume.drives()) {
         let Some(drive) = plan.config.drives().find(|drive| drive.name == disk.name()) else {
             continue;
         };

@@ -26,18 +26,18 @@ pub fn set(volumes: &[Arc<Volume<Native>>], asked: &Set) -> Result<Changed, Refu
         return Err(Refusal::new("bad-request", text));
     };
     let kind = kind_of_word(word)?;
-    let before: Vec<SchedulerKind> = volume.disks().iter().map(|disk| kind_of(disk)).collect();
-    for disk in volume.disks() {
+    let before: Vec<SchedulerKind> = volume.drives().iter().map(|disk| kind_of(disk)).collect();
+    for disk in volume.drives() {
         if let Err(error) = disk.set_scheduler(kind) {
             // What was set before it goes back.
-            for (disk, kind) in volume.disks().iter().zip(&before) {
+            for (disk, kind) in volume.drives().iter().zip(&before) {
                 let _ = disk.set_scheduler(*kind);
             }
             let text = format!("volume {}: {error}; nothing has changed", volume.name());
             return Err(Refusal::new("refused", text));
         }
     }
-    let drives = volume.disks().iter().zip(before).map(|(disk, before)| Drive {
+    let drives = volume.drives().iter().zip(before).map(|(disk, before)| Drive {
         name: disk.name().to_owned(),
         scheduler: kind.word().to_owned(),
         before: before.word().to_owned(),

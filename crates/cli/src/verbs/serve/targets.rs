@@ -154,7 +154,7 @@ impl Targets {
                 }
             };
             // What is true of one drive of a stripe is so of the others, too.
-            said.extend(volume.disks().iter().find_map(of_drive));
+            said.extend(volume.drives().iter().find_map(of_drive));
         }
         said
     }
@@ -171,7 +171,7 @@ impl Targets {
         }
         let (mut lines, mut more) = (0, 0);
         for (volume, at, drive, service) in drives(volumes) {
-            let disk = &volume.disks()[drive];
+            let disk = &volume.drives()[drive];
             if disk.scheduler() != Some(SchedulerKind::Latency) {
                 judged.retain(|key, _| (key.1, key.2) != (at, drive));
                 continue;

@@ -102,7 +102,7 @@ impl Lane {
 
 /// How long a volume's slowest drive may take; 0 if one may take for ever.
 fn longest_timeout(volume: &Volume<Native>) -> u64 {
-    let timeouts = volume.disks().iter().map(|disk| disk.timeout_ns());
+    let timeouts = volume.drives().iter().map(|disk| disk.timeout_ns());
     timeouts.reduce(|a, b| if a == 0 || b == 0 { 0 } else { a.max(b) }).unwrap_or(0)
 }
 

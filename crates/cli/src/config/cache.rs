@@ -1,0 +1,94 @@
+//! `[volume.cache]`, and `--cache` of `bench`: the settings of a cache over a volume.
+//!
+//! Owns the one table of keys and their words. Called by raw.rs and by the command line. Pure.
+
+use millrace::{CacheConfig, CacheMode};
+
+use super::document::Section;
+use super::problem::{Problems, nearest};
+use super::words;
+
+/// A key of a cache, and what reads its word into the settings.
+type Key = (&'static str, fn(&mut CacheConfig, &str) -> Result<(), String>);
+
+const KEYS: [Key; 5] = [
+    ("size", |cache, text| {
+        cache.size_bytes = words::size(text)?;
+        Ok(())
+    }),
+    ("dirty-max", |cache, text| {
+        cache.dirty_max_bytes = Some(words::size(text)?);
+        Ok(())
+    }),
+    ("dirty-age", |cache, text| {
+        cache.dirty_age_ns = words::duration_ns(text)?;
+        Ok(())
+    }),
+    ("read-ahead", |cache, text| {
+        cache.read_ahead_bytes = if text == "0" { 0 } else { words::size(text)? };
+        Ok(())
+    }),
+    ("mode", |cache, text| {
+        cache.mode = match text {
+            "write-back" => CacheMode::WriteBack,
+            "write-through" => CacheMode::WriteThrough,
+            _ => return Err("write \"write-back\" or \"write-through\"".to_owned()),
+        };
+        Ok(())
+    }),
+];
+
+/// Takes the table out of a volume's section.
+pub fn read(volume: &mut Section<'_>, problems: &mut Problems) -> Option<CacheConfig> {
+    let mut section = volume.table("cache", problems)?;
+    let (mut config, before) = (CacheConfig::default(), problems.count());
+    for (key, read) in KEYS {
+        section.word(key, problems, |text| read(&mut config, text));
+    }
+    let line = section.line;
+    section.finish(problems);
+    if problems.count() == before
+        && let Err(text) = config.validate()
+    {
+        problems.add(line, format!("cache: {text}"));
+    }
+    Some(config)
+}
+
+/// Reads `SIZE` or `KEY=VALUE,...`.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn of_text(text: &str) -> Result<CacheConfig, String> {
+    let mut config = CacheConfig::default();
+    for part in text.split(',') {
+        let (key, value) = part.split_once('=').unwrap_or(("size", part));
+        let Some((_, read)) = KEYS.iter().find(|(known, _)| *known == key) else {
+            let names = KEYS.map(|(name, _)| name);
+            let (all, meant) = (names.join(", "), nearest(key, names));
+            return Err(format!("{key} is no setting of a cache ({all}){meant}"));
+        };
+        read(&mut config, value).map_err(|text| format!("{key}: {text}"))?;
+    }
+    config.validate()?;
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_alone_or_settings_with_their_names_make_a_cache() {
+        let cache = of_text("64m").unwrap();
+        assert_eq!((cache.size_bytes, cache.mode), (64 << 20, CacheMode::WriteBack));
+        let cache = of_text("size=64m,dirty-max=8m,dirty-age=2s,read-ahead=0,mode=write-through");
+        let cache = cache.unwrap();
+        assert_eq!((cache.dirty_max(), cache.dirty_age_ns), (8 << 20, 2_000_000_000));
+        assert_eq!((cache.read_ahead_bytes, cache.mode), (0, CacheMode::WriteThrough));
+        let wrong = of_text("size=64m,dirty-mx=8m").unwrap_err();
+        assert!(wrong.ends_with("did you mean \"dirty-max\"?"), "{wrong}");
+        let wrong = of_text("4k").unwrap_err();
+        assert_eq!(wrong, "size of 4096 bytes; 1 MiB to 1 TiB");
+    }
+}

@@ -1,0 +1,103 @@
+//! `CacheFlusher`: the thread of a cache that brings dirty pages to its volume.
+//!
+//! Started after the disks of the volume below, as an I/O thread of it that has the queue of the
+//! number given; stopped after whoever writes to the cache and before the drives' workers. It sleeps
+//! in its ring. What is dirty when it stops stays in memory: flush the cached volume before.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+
+use millrace_block::{Error, ErrorKind, Stamp};
+use millrace_cache::{Cache, Flusher};
+use millrace_machine::{Doorbell, Machine, Native, Thread};
+use millrace_reactor::Config;
+
+use crate::io_context::{IoConfig, IoContext};
+
+/// Bios that a flusher has in flight.
+const DEPTH: u32 = 1024;
+
+/// The thread of a cache that brings dirty pages to its volume. Dropped, it stops.
+pub struct CacheFlusher {
+    thread: Option<<Native as Machine>::Thread>,
+    bell: Arc<Doorbell<Native>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl CacheFlusher {
+    /// Starts the flusher of a cache on a thread called `millrace-flush` and `number`, which is that
+    /// of its queue of the volume's drives too.
+    ///
+    /// # Errors
+    /// `System` if there is no ring, or what opening a queue says.
+    pub fn start(
+        cache: &Arc<Cache<Native>>,
+        number: u16,
+        reactor: Config,
+    ) -> Result<CacheFlusher, Error> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (up, ups) = channel();
+        let body = {
+            let (cache, stop) = (Arc::clone(cache), Arc::clone(&stop));
+            Box::new(move || run(&cache, IoConfig { number, reactor }, &stop, &up))
+        };
+        let name = format!("millrace-flush-{}", cache.below().name());
+        let thread = Some(Native::spawn(&name, None, body));
+        let died = || Error::new(ErrorKind::System, "a cache's flusher panicked: see above");
+        let bell = ups.recv().map_err(|_| died())??;
+        Ok(CacheFlusher { thread, bell, stop })
+    }
+
+    /// Stops it: what it has under way is waited for.
+    ///
+    /// # Errors
+    /// That it panicked.
+    pub fn stop(&mut self) -> Result<(), Error> {
+        self.stop.store(true, Ordering::SeqCst);
+        self.bell.ring();
+        match self.thread.take().is_none_or(Thread::join) {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::System, "a cache's flusher panicked: see above")),
+        }
+    }
+}
+
+impl Drop for CacheFlusher {
+    fn drop(&mut self) {
+        // Whoever wants to know how it ended calls `stop`.
+        let _ = self.stop();
+    }
+}
+
+fn run(
+    cache: &Arc<Cache<Native>>,
+    config: IoConfig,
+    stop: &AtomicBool,
+    up: &Sender<Result<Arc<Doorbell<Native>>, Error>>,
+) {
+    let made = IoContext::new(config).and_then(|mut io| {
+        let below = io.channel(cache.below(), DEPTH, Stamp::Batch)?;
+        Ok((io, below))
+    });
+    // The channel goes before the ring that its queues are on.
+    let (mut io, below) = match made {
+        Ok(made) => made,
+        Err(error) => {
+            // Start-up may have given up already.
+            let _ = up.send(Err(error));
+            return;
+        }
+    };
+    let mut flusher = Flusher::new(cache, below, io.bell());
+    let _ = up.send(Ok(Arc::clone(io.bell())));
+    while !stop.load(Ordering::SeqCst) {
+        flusher.turn();
+        let deadline_ns = flusher.sleep_until();
+        let has_work = || flusher.has_work() || stop.load(Ordering::SeqCst);
+        if let Err(error) = io.turn(deadline_ns, has_work) {
+            // Its ring is gone: queues that find no flusher write for themselves.
+            panic!("flusher of volume {}: {error}", cache.below().name());
+        }
+    }
+}
