@@ -119,7 +119,8 @@ impl<M: Machine> FlusherCall<M> {
     /// The epochs below which all is to be written, and whether somebody finds no memory; the look
     /// of the flusher.
     pub(crate) fn look(&self) -> (u64, bool) {
-        self.is_rung.store(0, Order::SeqCst);
+        // AcqRel pairs with the swap in `ring`: what was asked for before is seen.
+        self.is_rung.swap(0, Order::AcqRel);
         (self.until.load(Order::Acquire), self.is_short.swap(0, Order::AcqRel) != 0)
     }
 }

@@ -25,6 +25,8 @@ use crate::signal::Signal;
 use crate::streams::Streams;
 use crate::writeout::Writeout;
 
+/// While all is hits, the channel below is looked at every so many polls.
+const POLLS_PER_LOOK: u32 = 16;
 /// Bios of the channel below are numbered by what they are of.
 const FILL: u64 = 0;
 const WRITE: u64 = 1;
@@ -51,6 +53,7 @@ pub(crate) struct CacheQueue<M: Machine> {
     /// What the channel below has brought, while it is looked at.
     ended: Vec<(u64, Status)>,
     was_submitted: bool,
+    polls: u32,
 }
 
 impl<M: Machine> CacheQueue<M> {
@@ -72,6 +75,7 @@ impl<M: Machine> CacheQueue<M> {
             done: VecDeque::new(),
             ended: Vec::new(),
             was_submitted: false,
+            polls: 0,
             cache: Arc::clone(cache),
         }
     }
@@ -113,7 +117,7 @@ impl<M: Machine> CacheQueue<M> {
 
     /// Failed writes to the volume so far.
     pub(crate) fn errors(&self) -> u64 {
-        self.cache.counts.write_errors.load(Order::Acquire)
+        self.cache.counts.write_errors.load(Order::SeqCst)
     }
 
     /// Makes a job of a request, and goes as far with it as that gets now.
@@ -162,15 +166,20 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Whether a turn would find something to do.
-    fn is_busy(&self) -> bool {
+    /// Whether something is under way, or a look at the channel below is due: others may have given
+    /// its drives' queues work, and hits alone never look there.
+    fn is_turn_due(&mut self) -> bool {
+        self.polls = self.polls.wrapping_add(1);
+        self.has_under_way() || (self.polls.is_multiple_of(POLLS_PER_LOOK) && self.has_work())
+    }
+
+    /// Whether something is under way.
+    fn has_under_way(&self) -> bool {
         !self.fills.is_empty()
             || !self.jobs.is_empty()
             || !self.unsent.is_empty()
             || !self.held.is_empty()
             || self.writeout.pages() > 0
-            || self.signal.is_woken()
-            || self.below.as_ref().is_some_and(|below| below.in_flight() > 0 || below.has_work())
     }
 
     /// Takes what the volume below has done, and goes on with what waited for it.
@@ -289,7 +298,8 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
     }
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
-        if self.is_busy() {
+        // A poll without completions is one of a thread that is about to sleep.
+        if self.is_turn_due() || self.done.is_empty() {
             self.turn();
         }
         while !batch.is_full() {
@@ -302,7 +312,7 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
         if let Some((due_ns, _)) = self.held.front() {
             batch.wake_at(*due_ns);
         }
-        if self.is_busy()
+        if self.has_under_way()
             && let Some(wake_ns) = self.below().sleep_until()
         {
             batch.wake_at(wake_ns);

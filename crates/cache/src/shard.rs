@@ -151,7 +151,11 @@ impl Shard {
     /// Notes that a page in memory was hit.
     #[inline]
     pub(crate) fn note_hit(&mut self, frame: u32) {
-        self.hit[(frame - self.first) as usize] = true;
+        let hit = &mut self.hit[(frame - self.first) as usize];
+        // Mostly it is set: then its line is not written.
+        if !*hit {
+            *hit = true;
+        }
     }
 
     /// A frame that nobody has: a free one, or that of a clean page. The extent `keep` stays even if

@@ -8,6 +8,8 @@ use core::ops::Range;
 
 /// Streams that a queue follows at a time.
 const STREAMS: usize = 16;
+/// Reads for which a stream that was read ahead of keeps its place.
+const PATIENCE: u64 = 256;
 /// Pages of the first window.
 const FIRST_PAGES: u64 = 8;
 
@@ -27,13 +29,15 @@ struct Stream {
 pub(crate) struct Streams {
     streams: [Stream; STREAMS],
     clock: u64,
+    /// The place that was given away last.
+    hand: usize,
     pages_max: u64,
 }
 
 impl Streams {
     /// Streams that are read ahead of by so many pages at most.
     pub(crate) fn new(pages_max: u64) -> Streams {
-        Streams { streams: [Stream::default(); STREAMS], clock: 0, pages_max }
+        Streams { streams: [Stream::default(); STREAMS], clock: 0, hand: 0, pages_max }
     }
 
     /// Notes a read of these pages; gives the pages to be read ahead.
@@ -47,9 +51,14 @@ impl Streams {
         let continues =
             |s: &&mut Stream| s.used != 0 && (s.next == pages.start || s.next == pages.start + 1);
         let Some(stream) = self.streams.iter_mut().find(continues) else {
-            let oldest = self.streams.iter_mut().min_by_key(|stream| stream.used);
-            let stream = oldest.expect("there are streams");
-            *stream = Stream { next: pages.end, ahead: pages.end, window: 0, used: clock };
+            self.hand = (self.hand + 1) % STREAMS;
+            if self.streams[self.hand].used + PATIENCE > clock && self.streams[self.hand].window > 0
+            {
+                // A reader that goes on stays, and the next place is somebody else's.
+                self.hand = (self.hand + 1) % STREAMS;
+            }
+            self.streams[self.hand] =
+                Stream { next: pages.end, ahead: pages.end, window: 0, used: clock };
             return None;
         };
         (stream.next, stream.used) = (pages.end, clock);

@@ -133,7 +133,8 @@ impl Writeout {
         let bio = self.bios.remove(at);
         let batch = &mut self.batches[bio.batch];
         if !status.is_ok() {
-            cache.counts.write_errors.fetch_add(1, Order::AcqRel);
+            // SeqCst: before the look who waits, in `Signals::wake`.
+            cache.counts.write_errors.fetch_add(1, Order::SeqCst);
         }
         let mut clean = 0;
         for page in bio.pages.0..=bio.pages.1 {

@@ -10,6 +10,7 @@ mod controller;
 mod fault;
 mod file;
 mod mapping;
+pub use mapping::advise_huge_pages;
 mod model;
 mod null;
 mod open;

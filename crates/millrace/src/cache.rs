@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use millrace_block::{Disk, DiskConfig, Error, Volume};
 use millrace_cache::{Cache, CacheConfig, CacheDriver};
+use millrace_drives::advise_huge_pages;
 use millrace_machine::Native;
 
 /// Puts a cache over a volume whose drives were opened for one I/O thread more than `io_threads`,
@@ -42,6 +43,7 @@ pub fn cache_over(
     io_threads: u16,
 ) -> Result<(Arc<Volume<Native>>, Arc<Cache<Native>>), Error> {
     let cache = Cache::new(Arc::clone(&below), config)?;
+    advise_huge_pages(cache.memory());
     let config = DiskConfig {
         name: format!("{}-cache", below.name()),
         io_threads: io_threads.max(1),
