@@ -178,8 +178,6 @@ pub struct Disk<M: Machine> {
     pub(crate) capacity: M::Word,
     pub(crate) driver: Box<dyn Driver<M>>,
     pub(crate) kind: QueueKind,
-    /// Its queues have work of their own, of which no request tells.
-    pub(crate) is_stacked: bool,
     /// Flags that the driver sees: FUA only if it takes it, PREFLUSH never.
     pub(crate) flags_taken: OpFlags,
     pub(crate) ctxs: Box<[SoftwareQueue<M>]>,
@@ -258,7 +256,6 @@ impl<M: Machine> Disk<M> {
             path,
             limits,
             capacity: M::Word::new(capacity),
-            is_stacked: driver.is_stacked(),
             driver,
             kind: hw.kind,
             flags_taken: match limits.features.fua {

@@ -1,9 +1,9 @@
 //! `Cache`: what all queues and the flusher of a cache share.
 //!
 //! Owns the memory, the shards, and words that everybody reads: the epoch (how many flushes there
-//! were), how many pages are dirty, up to which epoch the flusher is to write. Lock order: one shard
-//! at a time, and no other lock under it. Called by queues, by the flusher, and by whoever asks for
-//! statistics.
+//! were), how many pages are dirty, up to which epoch the flusher is to write. Lock order: one
+//! shard at a time, and no other lock under it. Called by queues, by the flusher, and by whoever
+//! asks for statistics.
 
 use alloc::boxed::Box;
 use alloc::format;

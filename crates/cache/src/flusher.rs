@@ -2,9 +2,9 @@
 //!
 //! One for each cache. Its `turn` collects what is due (too much is dirty, it is old, a flush or a
 //! writer waits for it), sorts it and hands it to its channel of the volume; who serves the drives
-//! is the volume's setting: with workers this thread only batches (\[FALCON\]). Whoever runs it calls
-//! `turn` between sleeps, as with a [`Channel`]. Dropped, it leaves dirty pages where they are:
-//! flush the cache's disk before. Kernel counterpart: `wb_workfn`.
+//! is the volume's setting: with workers this thread only batches (\[FALCON\]). Whoever runs it
+//! calls `turn` between sleeps, as with a [`Channel`]. Dropped, it leaves dirty pages where they
+//! are: flush the cache's disk before. Kernel counterpart: `wb_workfn`.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -44,8 +44,8 @@ pub struct Flusher<M: Machine> {
 /// How fast pages reach the volume, measured while some are on their way.
 #[derive(Debug, Default)]
 struct Rate {
-    /// The last turn, and whether pages were on their way after it.
-    last: (u64, bool),
+    /// The last turn, and how many pages were on their way after it.
+    last: (u64, usize),
     /// Time with pages on their way since the rate was said.
     busy_ns: u64,
     /// Pages written by then.
@@ -54,9 +54,9 @@ struct Rate {
 
 impl Rate {
     /// Notes a turn; gives the rate in bytes a second when it was measured for long enough.
-    fn note(&mut self, now_ns: u64, written: u64, is_busy: bool) -> Option<u64> {
-        let (last_ns, was_busy) = core::mem::replace(&mut self.last, (now_ns, is_busy));
-        if was_busy {
+    fn note(&mut self, now_ns: u64, written: u64, under_way: usize) -> Option<u64> {
+        let (last_ns, before) = core::mem::replace(&mut self.last, (now_ns, under_way));
+        if before > 0 {
             self.busy_ns += now_ns.saturating_sub(last_ns);
         }
         let pages = written.saturating_sub(self.written);
@@ -71,8 +71,8 @@ impl Rate {
 }
 
 impl<M: Machine> Flusher<M> {
-    /// The flusher of a cache. `below` is a channel of the calling thread to the cache's volume, and
-    /// `bell` wakes that thread.
+    /// The flusher of a cache. `below` is a channel of the calling thread to the cache's volume,
+    /// and `bell` wakes that thread.
     pub fn new(cache: &Arc<Cache<M>>, below: Channel<M>, bell: &Arc<Doorbell<M>>) -> Self {
         cache.flusher.set_bell(Some(Arc::clone(bell)));
         Flusher {
@@ -106,7 +106,7 @@ impl<M: Machine> Flusher<M> {
         self.below.tick();
         // Relaxed: a number that nothing depends on.
         let written = self.cache.counts.written_back.load(Order::Relaxed);
-        if let Some(rate) = self.rate.note(now_ns, written, self.writeout.pages() > 0) {
+        if let Some(rate) = self.rate.note(now_ns, written, self.writeout.pages()) {
             self.cache.pace.set_rate(rate);
         }
         if ended {
@@ -198,10 +198,10 @@ mod tests {
     #[test]
     fn the_rate_is_of_the_time_with_pages_on_their_way() {
         let mut rate = Rate::default();
-        assert_eq!(rate.note(RATE_NS * 9, 0, true), None, "it was idle until now");
-        assert_eq!(rate.note(RATE_NS * 9 + RATE_NS / 2, 1, false), None);
-        assert_eq!(rate.note(RATE_NS * 20, 1, true), None, "idle time does not count");
+        assert_eq!(rate.note(RATE_NS * 9, 0, 1), None, "it was idle until now");
+        assert_eq!(rate.note(RATE_NS * 9 + RATE_NS / 2, 1, 0), None);
+        assert_eq!(rate.note(RATE_NS * 20, 1, 1), None, "idle time does not count");
         let all = 50 * PAGE_BYTES as u64;
-        assert_eq!(rate.note(RATE_NS * 20 + RATE_NS / 2, 50, true), Some(all * 20));
+        assert_eq!(rate.note(RATE_NS * 20 + RATE_NS / 2, 50, 1), Some(all * 20));
     }
 }

@@ -77,13 +77,6 @@ impl Frames {
             }
         }
     }
-
-    /// Zeroes sectors of a frame.
-    #[cfg(test)]
-    pub(crate) fn fill(&self, frame: u32, byte: u8) {
-        // SAFETY: inside the frame.
-        unsafe { core::ptr::write_bytes(self.at(frame), byte, PAGE_BYTES) };
-    }
 }
 
 impl Drop for Frames {

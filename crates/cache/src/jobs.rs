@@ -1,5 +1,5 @@
-//! What a queue of the cache has under way: requests that could not be answered at once (`Job`), and
-//! reads of the volume below (`Fill`).
+//! What a queue of the cache has under way: requests that could not be answered at once (`Job`),
+//! and reads of the volume below (`Fill`).
 //!
 //! Owned by a queue, which belongs to one thread. A job keeps the address of its request, which
 //! stays where it is until the queue names its tag.
@@ -19,17 +19,26 @@ pub(crate) enum Step {
     Read,
     /// Pages are to be copied from the request.
     Write,
-    /// What was dirtied up to `epoch` in the job's range, or anywhere, is to reach the volume.
+    /// What was dirtied up to an epoch is to reach the volume.
     Sync {
         /// The epoch.
         epoch: u64,
-        /// Of the request's range only.
-        is_range: bool,
+        /// Where it was dirtied.
+        reach: Reach,
     },
     /// A discard or write of zeroes waits until nothing of its range is being written.
     Clear,
     /// The volume below has the job's last operation.
     Below,
+}
+
+/// How much of the volume a sync is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// All of it.
+    All,
+    /// The range of the request.
+    Range,
 }
 
 /// A request that could not be answered at once.

@@ -1,9 +1,9 @@
 //! `Pace`: how long a write's answer is held back, so that writers meet the drives' speed smoothly.
 //!
 //! Up to half of what may be dirty nothing is held back. From there on writes pass at a multiple of
-//! the rate at which pages reach the volume, which falls to that rate halfway to the limit and below
-//! it beyond: so dirty memory settles between, and nobody runs into the wall. Kernel counterpart:
-//! `balance_dirty_pages`.
+//! the rate at which pages reach the volume, which falls to that rate halfway to the limit and
+//! below it beyond: so dirty memory settles between, and nobody runs into the wall. Kernel
+//! counterpart: `balance_dirty_pages`.
 
 use millrace_machine::{Machine, Order, Word};
 

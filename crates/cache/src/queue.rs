@@ -1,10 +1,10 @@
 //! `CacheQueue`: one queue of a cache, on the I/O thread that owns it.
 //!
-//! Owns a channel to the volume below, requests under way (`Job`), and reads of the volume (`Fill`).
-//! Hits are answered at once, under the lock of a shard; whatever must wait becomes a job: read.rs,
-//! write.rs and sync.rs say what each does. A job that waits for something others do is tried again
-//! when the cache's signal says that something happened. Called by the block layer under the
-//! queue's serve lock.
+//! Owns a channel to the volume below, requests under way (`Job`), and reads of the volume
+//! (`Fill`). Hits are answered at once, under the lock of a shard; whatever must wait becomes a
+//! job: read.rs, write.rs and sync.rs say what each does. A job that waits for something others do
+//! is tried again when the cache's signal says that something happened. Called by the block layer
+//! under the queue's serve lock.
 #![allow(unsafe_code)]
 
 use alloc::collections::VecDeque;
@@ -20,7 +20,7 @@ use slab::Slab;
 
 use crate::cache::Cache;
 use crate::extent::{PAGE_BYTES, PAGE_SECTORS};
-use crate::jobs::{Fill, Job, Step};
+use crate::jobs::{Fill, Job, Reach, Step};
 use crate::signal::Signal;
 use crate::streams::Streams;
 use crate::writeout::Writeout;
@@ -133,7 +133,7 @@ impl<M: Machine> CacheQueue<M> {
         match self.jobs[at].step {
             Step::Read => self.advance_read(at),
             Step::Write => self.advance_write(at),
-            Step::Sync { epoch, is_range } => self.advance_sync(at, epoch, is_range),
+            Step::Sync { epoch, reach } => self.advance_sync(at, epoch, reach),
             Step::Clear => self.advance_clear(at),
             Step::Below => {}
         }
@@ -226,12 +226,14 @@ impl<M: Machine> CacheQueue<M> {
         if self.blocked.is_empty() {
             return;
         }
-        self.signal.set_waits(true);
+        self.signal.begin_wait();
         for at in core::mem::take(&mut self.blocked) {
             self.jobs[at].is_blocked = false;
             self.advance(at);
         }
-        self.signal.set_waits(!self.blocked.is_empty());
+        if self.blocked.is_empty() {
+            self.signal.end_wait();
+        }
     }
 
     fn send_unsent(&mut self) {
@@ -277,7 +279,7 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
             }
             Op::Flush => {
                 let epoch = self.cache.end_epoch();
-                self.start_job(rq, Step::Sync { epoch, is_range: false }, None);
+                self.start_job(rq, Step::Sync { epoch, reach: Reach::All }, None);
             }
             Op::Discard | Op::WriteZeroes => self.start_job(rq, Step::Clear, None),
         }

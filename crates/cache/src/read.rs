@@ -1,8 +1,8 @@
 //! Reads of a queue: pages in memory are copied, missing ones are read from the volume below.
 //!
 //! A page that is read from below is marked as being filled, which keeps its extent, and is read
-//! into a frame that belongs to no page yet. What was written meanwhile is newer: of a page that has
-//! a frame by then only the missing sectors are taken. Where there is no memory, a read goes
+//! into a frame that belongs to no page yet. What was written meanwhile is newer: of a page that
+//! has a frame by then only the missing sectors are taken. Where there is no memory, a read goes
 //! straight to the request's own.
 #![allow(unsafe_code)]
 

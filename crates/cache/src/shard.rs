@@ -10,6 +10,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use hashbrown::HashTable;
+use millrace_block::Status;
 
 use crate::extent::{EXTENT_PAGES, Extent, NO_EXTENT, NO_FRAME};
 use crate::frames::Frames;
@@ -20,7 +21,7 @@ pub(crate) fn hash_of(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
 }
 
-/// Who has a frame: a page of an extent, or nobody in the shard.
+/// The page of an extent that has a frame, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Owner(u32);
 
@@ -158,8 +159,8 @@ impl Shard {
         }
     }
 
-    /// A frame that nobody has: a free one, or that of a clean page. The extent `keep` stays even if
-    /// nothing is left of it. None if all pages are dirty or in use.
+    /// A frame that nobody has: a free one, or that of a clean page. The extent `keep` stays even
+    /// if nothing is left of it. None if all pages are dirty or in use.
     pub(crate) fn take_frame(&mut self, keep: u32) -> Option<u32> {
         self.free.pop().or_else(|| self.evict(keep))
     }
@@ -323,7 +324,8 @@ impl Shard {
     }
 
     /// A page was written, or not: then it is dirty as before. Gives how many pages are clean now.
-    pub(crate) fn end_write(&mut self, item: &Item, is_ok: bool) -> u32 {
+    pub(crate) fn end_write(&mut self, item: &Item, status: Status) -> u32 {
+        let is_ok = status.is_ok();
         let number = item.page / EXTENT_PAGES as u64;
         let page = (item.page % EXTENT_PAGES as u64) as usize;
         let at = self.find(number).expect("an extent that is written stays");
@@ -401,3 +403,6 @@ pub(crate) struct Dirtied {
     /// The time.
     pub(crate) at_ns: u64,
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,10 +23,15 @@ impl<M: Machine> Signal<M> {
         Arc::new(Signal { bell: Arc::clone(bell), waits, woken })
     }
 
-    /// The queue waits from now on, or no longer.
-    pub(crate) fn set_waits(&self, waits: bool) {
+    /// The queue may wait from now on.
+    pub(crate) fn begin_wait(&self) {
         // SeqCst: before the look at shards that follows; pairs with the load in `wake`.
-        self.waits.store(u64::from(waits), Order::SeqCst);
+        self.waits.store(1, Order::SeqCst);
+    }
+
+    /// The queue waits for nothing.
+    pub(crate) fn end_wait(&self) {
+        self.waits.store(0, Order::SeqCst);
     }
 
     /// Whether something has happened, without forgetting it.
@@ -40,7 +45,7 @@ impl<M: Machine> Signal<M> {
     }
 
     fn wake(&self) {
-        // SeqCst: after the change of a shard; pairs with the store in `set_waits`.
+        // SeqCst: after the change of a shard; pairs with the store in `begin_wait`.
         if self.waits.load(Order::SeqCst) != 0 {
             self.woken.store(1, Order::Release);
             self.bell.ring();

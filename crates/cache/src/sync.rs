@@ -2,9 +2,9 @@
 //!
 //! A flush ends an epoch: what was dirtied up to it is brought below, by this queue itself if it is
 //! little, else by the flusher; then the volume below is flushed. A durable write does so for its
-//! own range. A discard waits until nothing of its range is being written, goes below, and drops its
-//! range from memory when it is done; meanwhile nothing of the range is written, and what is read of
-//! it is read again, since it may be older than the discard or than what that dropped.
+//! own range. A discard waits until nothing of its range is being written, goes below, and drops
+//! its range from memory when it is done; meanwhile nothing of the range is written, and what is
+//! read of it is read again, since it may be older than the discard or than what that dropped.
 
 use alloc::vec::Vec;
 
@@ -12,6 +12,7 @@ use millrace_block::{Bio, Op, OpFlags, Request, Status};
 use millrace_machine::{Lock, Machine};
 
 use crate::extent::{EXTENT_PAGES, Extent, PAGE_SECTORS, mask_of};
+use crate::jobs::Reach;
 use crate::queue::CacheQueue;
 use crate::shard::{Due, Shard};
 
@@ -33,20 +34,23 @@ fn extents_of((start, end): (u64, u64)) -> core::ops::RangeInclusive<u64> {
 
 impl<M: Machine> CacheQueue<M> {
     /// Goes on with a flush or a durable write.
-    pub(crate) fn advance_sync(&mut self, at: usize, epoch: u64, is_range: bool) {
+    pub(crate) fn advance_sync(&mut self, at: usize, epoch: u64, reach: Reach) {
         let rq = self.jobs[at].rq();
-        let is_below = match is_range {
-            true => self.sync_range(rq, epoch),
-            false => self.sync_all(epoch),
+        let is_below = match reach {
+            Reach::Range => self.sync_range(rq, epoch),
+            Reach::All => self.sync_all(epoch),
         };
         if is_below {
-            let needs_flush = !is_range || rq.flags().has(OpFlags::FUA);
+            let needs_flush = reach == Reach::All || rq.flags().has(OpFlags::FUA);
             return match needs_flush {
                 true => self.start_last(at, Bio::flush()),
                 false => self.end_job(at, Status::Ok),
             };
         }
-        let errors = if is_range { self.range_errors(rq) } else { self.errors() };
+        let errors = match reach {
+            Reach::Range => self.range_errors(rq),
+            Reach::All => self.errors(),
+        };
         match errors != self.jobs[at].errors_before {
             true => self.end_job(at, Status::IoError),
             false => self.block(at),
@@ -101,7 +105,8 @@ impl<M: Machine> CacheQueue<M> {
         self.writeout.start(&self.cache, items);
     }
 
-    /// The same of a request's range.
+    /// Whether all of a request's range that was dirtied up to an epoch is below; if not, writes
+    /// it.
     fn sync_range(&mut self, rq: &Request<M>, epoch: u64) -> bool {
         let (mut items, mut is_below) = (Vec::new(), true);
         for number in extents_of(span_of(rq)) {

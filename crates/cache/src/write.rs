@@ -10,7 +10,7 @@ use core::ops::Range;
 use millrace_block::{OpFlags, Request, Status};
 use millrace_machine::{Lock, Machine};
 
-use crate::jobs::Step;
+use crate::jobs::{Reach, Step};
 use crate::memory::{Cursor, Way};
 use crate::queue::CacheQueue;
 use crate::read::{part_of, place_of, wanted_of};
@@ -78,7 +78,7 @@ impl<M: Machine> CacheQueue<M> {
         if self.is_durable(rq) {
             let epoch = self.cache.end_epoch();
             self.jobs[at].errors_before = self.range_errors(rq);
-            self.jobs[at].step = Step::Sync { epoch, is_range: true };
+            self.jobs[at].step = Step::Sync { epoch, reach: Reach::Range };
             return self.advance(at);
         }
         self.jobs.remove(at);

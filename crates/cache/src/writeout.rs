@@ -1,9 +1,9 @@
 //! `Writeout`: dirty pages on their way to the volume: sorted, merged to large writes, accounted.
 //!
-//! Owned by the flusher and, for small flushes and writes through, by queues. Takes what shards gave
-//! out, sorts it by sector, makes one write of each run of sectors up to a megabyte, and gives each
-//! page back to its shard when the writes that carry it have ended. Frames that lie side by side
-//! become one segment.
+//! Owned by the flusher and, for small flushes and writes through, by queues. Takes what shards
+//! gave out, sorts it by sector, makes one write of each run of sectors up to a megabyte, and gives
+//! each page back to its shard when the writes that carry it have ended. Frames that lie side by
+//! side become one segment.
 #![allow(unsafe_code)]
 
 use alloc::collections::VecDeque;
@@ -141,10 +141,11 @@ impl Writeout {
             let (left, failed) = &mut batch.states[page];
             *left -= 1;
             *failed |= !status.is_ok();
+            let status = if *failed { Status::IoError } else { Status::Ok };
             if *left == 0 {
                 let item = &batch.items[page];
                 let shard = cache.shard(item.page / EXTENT_PAGES as u64);
-                clean += u64::from(shard.lock().end_write(item, !*failed));
+                clean += u64::from(shard.lock().end_write(item, status));
                 (batch.left, self.pages) = (batch.left - 1, self.pages - 1);
             }
         }

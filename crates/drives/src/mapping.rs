@@ -12,8 +12,8 @@ use millrace_block::{Error, ErrorKind};
 
 const PAGE: u64 = 4096;
 
-/// Asks the system to use huge pages for memory that is to be used at random places: fewer misses of
-/// the TLB. It may decline; contents stay as they are.
+/// Asks the system to use huge pages for memory that is to be used at random places: fewer misses
+/// of the TLB. It may decline; contents stay as they are.
 pub fn advise_huge_pages((start, len_bytes): (*mut u8, usize)) {
     // SAFETY: advice for the kernel, which checks the range and changes no byte.
     unsafe { libc::madvise(start.cast(), len_bytes, libc::MADV_HUGEPAGE) };

@@ -1,4 +1,6 @@
-//! Explores the cache: `cargo run --release -p millrace-lab --example explore_cache -- FIRST COUNT`.
+//! Explores the cache: `cargo run --release -p millrace-lab --example explore_cache -- FIRST
+//! COUNT`.
+#![allow(clippy::print_stdout)]
 
 use std::process::ExitCode;
 

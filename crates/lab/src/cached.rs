@@ -64,7 +64,7 @@ fn volume_of(scenario: &Scenario, judge: &Arc<Mutex<Judge>>) -> Arc<Volume<Simul
     let disk = |number: usize| {
         let drive = Drive::new(scenario, number, judge);
         let name = format!("d{number}");
-        let io_threads = scenario.clients as u16 + 1;
+        let io_threads = scenario.load.clients as u16 + 1;
         let config = DiskConfig { name, io_threads, timeout_ns: 0, ..DiskConfig::default() };
         Disk::new(Box::new(drive), config).expect("a valid drive")
     };
@@ -79,7 +79,7 @@ fn volume_of(scenario: &Scenario, judge: &Arc<Mutex<Judge>>) -> Arc<Volume<Simul
 fn play(scenario: &Scenario, judge: &Arc<Mutex<Judge>>) {
     let below = volume_of(scenario, judge);
     let cache = Cache::new(Arc::clone(&below), scenario.cache).expect("settings in range");
-    let io_threads = scenario.clients as u16;
+    let io_threads = scenario.load.clients as u16;
     let config = DiskConfig { io_threads, timeout_ns: 0, ..DiskConfig::default() };
     let disk = Disk::new(Box::new(CacheDriver::new(&cache)), config).expect("a valid drive");
     let volume = Volume::over(below, disk).expect("one disk");
@@ -96,7 +96,7 @@ fn play(scenario: &Scenario, judge: &Arc<Mutex<Judge>>) {
         let body = Box::new(move || client.run(&volume, &thread(number as u16)));
         Simulated::spawn("client", Some(CpuId(number as u32)), body)
     };
-    let clients: Vec<_> = (0..scenario.clients).map(start).collect();
+    let clients: Vec<_> = (0..scenario.load.clients).map(start).collect();
     let whole = clients.into_iter().fold(true, |whole, client| client.join() & whole);
     stop.store(1, Order::SeqCst);
     bell.ring();

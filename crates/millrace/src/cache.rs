@@ -1,7 +1,8 @@
 //! A cache over a volume: the disk that clients see, over the volume that drives make.
 //!
-//! Called by `Opening` for volumes whose configuration has a cache, by `bench`, and by programs. The
-//! volume below has one I/O thread more than the cache's: the flusher's, which the caller starts.
+//! Called by `Opening` for volumes whose configuration has a cache, by `bench`, and by programs.
+//! The volume below has one I/O thread more than the cache's: the flusher's, which the caller
+//! starts.
 
 use std::sync::Arc;
 
@@ -9,6 +10,9 @@ use millrace_block::{Disk, DiskConfig, Error, Volume};
 use millrace_cache::{Cache, CacheConfig, CacheDriver};
 use millrace_drives::advise_huge_pages;
 use millrace_machine::Native;
+
+/// A cached volume, and its cache.
+pub type Cached = (Arc<Volume<Native>>, Arc<Cache<Native>>);
 
 /// Puts a cache over a volume whose drives were opened for one I/O thread more than `io_threads`,
 /// those that will use the cache: the flusher has the queue of the number `io_threads`
@@ -41,7 +45,7 @@ pub fn cache_over(
     below: Arc<Volume<Native>>,
     config: CacheConfig,
     io_threads: u16,
-) -> Result<(Arc<Volume<Native>>, Arc<Cache<Native>>), Error> {
+) -> Result<Cached, Error> {
     let cache = Cache::new(Arc::clone(&below), config)?;
     advise_huge_pages(cache.memory());
     let config = DiskConfig {

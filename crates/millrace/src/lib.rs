@@ -116,7 +116,7 @@ pub use assemble::{
 };
 pub use async_device::{AsyncDevice, Pending};
 pub use block_device::BlockDevice;
-pub use cache::cache_over;
+pub use cache::{Cached, cache_over};
 pub use channel::Channel;
 pub use config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
 pub use created::{Created, FileId, file_id};

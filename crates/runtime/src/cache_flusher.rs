@@ -1,8 +1,8 @@
 //! `CacheFlusher`: the thread of a cache that brings dirty pages to its volume.
 //!
 //! Started after the disks of the volume below, as an I/O thread of it that has the queue of the
-//! number given; stopped after whoever writes to the cache and before the drives' workers. It sleeps
-//! in its ring. What is dirty when it stops stays in memory: flush the cached volume before.
+//! number given; stopped after whoever writes to the cache and before the drives' workers. It
+//! sleeps in its ring. What is dirty when it stops stays in memory: flush the cached volume before.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,8 +26,8 @@ pub struct CacheFlusher {
 }
 
 impl CacheFlusher {
-    /// Starts the flusher of a cache on a thread called `millrace-flush` and `number`, which is that
-    /// of its queue of the volume's drives too.
+    /// Starts the flusher of a cache on a thread called `millrace-flush` and `number`, which is
+    /// that of its queue of the volume's drives too.
     ///
     /// # Errors
     /// `System` if there is no ring, or what opening a queue says.

@@ -238,7 +238,7 @@ impl<M: Machine> Member<M> {
         // Of a queue that anybody may run, only what this channel polls for itself.
         let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
         mine && self.looks_here() && self.hctx().has_pending_for(owner)
-            || self.disk.is_stacked && self.hctx().driver_has_work(owner)
+            || self.disk.driver.is_stacked() && self.hctx().driver_has_work(owner)
             || self.outstanding > 0 && handover::is_orphaned(&self.disk)
     }
 

@@ -205,7 +205,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     #[inline(always)]
     pub(crate) fn reap(&mut self, serving: &mut ServeGuard<'_, M, Serve<M>>) {
         let serve: &mut Serve<M> = serving;
-        if serve.in_flight.count() == 0 && !self.disk.is_stacked {
+        if serve.in_flight.count() == 0 && !self.disk.driver.is_stacked() {
             return;
         }
         let Some(queue) = &mut serve.queue else { return };

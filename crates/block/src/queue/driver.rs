@@ -177,8 +177,8 @@ pub trait Driver<M: Machine>: Send + Sync {
     /// # Errors
     /// If the system refuses it.
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error>;
-    /// Opens queue `index` on the thread that will own it, of a drive whose queues belong to threads.
-    /// A disk over a volume opens its channel to that there.
+    /// Opens queue `index` on the thread that will own it, of a drive whose queues belong to
+    /// threads. A disk over a volume opens its channel to that volume there.
     ///
     /// # Errors
     /// If the system refuses it.
@@ -191,8 +191,8 @@ pub trait Driver<M: Machine>: Send + Sync {
         let _ = thread;
         self.open_queue(index, depth)
     }
-    /// Whether this is a disk over a volume: its queues, which belong to threads, are polled by their
-    /// owners also when no request is in flight, and asked for [`DriverQueue::has_work`].
+    /// Whether this is a disk over a volume: its queues, which belong to threads, are polled by
+    /// their owners also when no request is in flight, and asked for [`DriverQueue::has_work`].
     fn is_stacked(&self) -> bool {
         false
     }

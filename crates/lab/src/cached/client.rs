@@ -1,5 +1,7 @@
-//! `Client`: a thread that does what the scenario says through a channel of its own, and tells the
-//! judge.
+//! `Client`: a thread that does what the scenario says through a channel of its own.
+//!
+//! Tells the judge what it submits and what comes back. Writes only sectors of its own, none twice
+//! at a time; reads any.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -20,7 +22,7 @@ struct Flight {
     op: Op,
     sector: u64,
     nr: u64,
-    fua: bool,
+    flags: OpFlags,
     started: u64,
 }
 
@@ -54,11 +56,11 @@ impl Client {
         for disk in volume.disks() {
             disk.bring_up(thread.number, thread).expect("a queue of its own");
         }
-        let depth = self.scenario.depth;
+        let depth = self.scenario.load.depth;
         let config =
             ChannelConfig { depth, thread: Some(thread.clone()), ..ChannelConfig::default() };
         let mut channel = Channel::open(volume, config).expect("its queues are served");
-        for _ in 0..self.scenario.ios {
+        for _ in 0..self.scenario.load.ios {
             if let Some((flight, bio)) = self.next_io() {
                 self.submit(&mut channel, flight, bio);
             }
@@ -72,7 +74,7 @@ impl Client {
         channel.wait(usize::MAX, |done| self.end(done));
         let tries = if self.scenario.fails_per_mille == 0 { 1 } else { 3 };
         for _ in 0..tries {
-            let flight = self.flight(Op::Flush, (0, 0), false);
+            let flight = self.flight(Op::Flush, (0, 0), OpFlags::NONE);
             self.submit(&mut channel, flight, Bio::flush());
             channel.wait(usize::MAX, |done| self.end(done));
         }
@@ -94,46 +96,47 @@ impl Client {
         }
     }
 
-    fn flight(&self, op: Op, (sector, nr): (u64, u64), fua: bool) -> Flight {
-        Flight { op, sector, nr, fua, started: hold(&self.judge).tick() }
+    fn flight(&self, op: Op, (sector, nr): (u64, u64), flags: OpFlags) -> Flight {
+        Flight { op, sector, nr, flags, started: hold(&self.judge).tick() }
     }
 
     /// The next I/O; none if it would overlap a write of this client.
     fn next_io(&mut self) -> Option<(Flight, Bio)> {
-        let [writes, flushes, clears] = self.scenario.mix;
+        let [writes, flushes, clears] = self.scenario.load.mix;
         let kind = self.random.below(1000);
         if kind < writes {
             return self.write();
         }
         if kind < writes + flushes {
-            return Some((self.flight(Op::Flush, (0, 0), false), Bio::flush()));
+            return Some((self.flight(Op::Flush, (0, 0), OpFlags::NONE), Bio::flush()));
         }
         if kind < writes + flushes + clears {
             return self.clear();
         }
         let span = self.span_to_read();
         let buffer = Buffer::new(span.1 as usize * 512);
-        Some((self.flight(Op::Read, span, false), Bio::read(span.0, buffer)))
+        Some((self.flight(Op::Read, span, OpFlags::NONE), Bio::read(span.0, buffer)))
     }
 
     fn span_to_read(&mut self) -> (u64, u64) {
         let volume = self.scenario.volume_sectors();
-        let nr = 1 + self.random.below(self.scenario.sectors_max);
+        let nr = 1 + self.random.below(self.scenario.load.sectors_max);
         if self.random.below(3) == 0 {
             let sector = self.reader;
             let nr = nr.min(volume - sector);
             self.reader = if sector + nr == volume { 0 } else { sector + nr };
             return (sector, nr);
         }
-        let sector = self.random.below(self.scenario.hot);
+        let sector = self.random.below(self.scenario.load.hot);
         (sector, nr.min(volume - sector))
     }
 
     /// Sectors of this client's own that none of its writes in flight touches.
     fn span_to_write(&mut self) -> Option<(u64, u64)> {
-        let most = if self.scenario.clients == 1 { self.scenario.sectors_max } else { u64::MAX };
-        let (grain, volume) = (self.scenario.grain, self.scenario.volume_sectors());
-        let sector = self.random.below(self.scenario.hot);
+        let most =
+            if self.scenario.load.clients == 1 { self.scenario.load.sectors_max } else { u64::MAX };
+        let (grain, volume) = (self.scenario.load.grain, self.scenario.volume_sectors());
+        let sector = self.random.below(self.scenario.load.hot);
         if self.scenario.owner(sector) != self.number {
             return None;
         }
@@ -149,24 +152,24 @@ impl Client {
 
     fn write(&mut self) -> Option<(Flight, Bio)> {
         let (sector, nr) = self.span_to_write()?;
-        let fua = self.random.below(1000) < self.scenario.fua_per_mille;
-        let stamp = hold(&self.judge).start_write(sector, nr, false);
+        let fua = self.random.below(1000) < self.scenario.load.fua_per_mille;
+        let stamp = hold(&self.judge).start_write(sector, nr);
         let mut buffer = Buffer::new(nr as usize * 512);
         let (words, _) = buffer.as_chunks_mut::<8>();
         words.iter_mut().for_each(|word| *word = stamp.to_ne_bytes());
         let flags = if fua { OpFlags::FUA } else { OpFlags::NONE };
-        let flight = self.flight(Op::Write, (sector, nr), fua);
+        let flight = self.flight(Op::Write, (sector, nr), flags);
         Some((flight, Bio::write(sector, buffer).with_flags(flags)))
     }
 
     fn clear(&mut self) -> Option<(Flight, Bio)> {
         let (sector, nr) = self.span_to_write()?;
-        hold(&self.judge).start_write(sector, nr, true);
+        hold(&self.judge).start_clear(sector, nr);
         let (op, bio) = match self.random.below(2) {
             0 => (Op::Discard, Bio::discard(sector, nr as u32)),
             _ => (Op::WriteZeroes, Bio::write_zeroes(sector, nr as u32)),
         };
-        Some((self.flight(op, (sector, nr), false), bio))
+        Some((self.flight(op, (sector, nr), OpFlags::NONE), bio))
     }
 
     fn end(&mut self, done: Completion) {
@@ -194,7 +197,7 @@ impl Client {
                     judge.check_read(sector, stamp, flight.started);
                 }
             }
-            _ => judge.end_write(flight.sector, flight.nr, flight.fua),
+            _ => judge.end_write(flight.sector, flight.nr, flight.flags),
         }
     }
 }

@@ -1,5 +1,7 @@
-//! `Drive`: keeps one stamp a sector, answers late, fails as the scenario says, and has a volatile
-//! cache of its own.
+//! `Drive`: keeps one stamp a sector, answers late, and fails as the scenario says.
+//!
+//! Has a volatile cache of its own: a flush covers what was written before it was handed over. What
+//! it holds is in the judge. Called by the block layer under a queue's serve lock.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex};

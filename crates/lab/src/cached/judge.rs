@@ -6,6 +6,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use millrace_block::OpFlags;
+
 use super::scenario::Scenario;
 
 /// A write to a sector.
@@ -80,24 +82,32 @@ impl Judge {
         self.clock
     }
 
-    /// A write of these sectors begins; gives what it is to write, 0 if it writes zeroes.
-    pub(super) fn start_write(&mut self, sector: u64, nr: u64, zeroes: bool) -> u64 {
-        let stamp = if zeroes { 0 } else { self.next_stamp };
+    /// A write of these sectors begins; gives what it is to write.
+    pub(super) fn start_write(&mut self, sector: u64, nr: u64) -> u64 {
         self.next_stamp += 1;
+        self.start(sector, nr, self.next_stamp);
+        self.next_stamp
+    }
+
+    /// A discard or write of zeroes of these sectors begins.
+    pub(super) fn start_clear(&mut self, sector: u64, nr: u64) {
+        self.start(sector, nr, 0);
+    }
+
+    fn start(&mut self, sector: u64, nr: u64, stamp: u64) {
         for at in sector..sector + nr {
             self.sectors[at as usize].writes.push(Wrote { stamp, ended: None });
         }
-        stamp
     }
 
     /// A write was answered with success; with FUA it is there for good.
-    pub(super) fn end_write(&mut self, sector: u64, nr: u64, fua: bool) {
+    pub(super) fn end_write(&mut self, sector: u64, nr: u64, flags: OpFlags) {
         let ended = self.tick();
         for at in sector..sector + nr {
             let of = &mut self.sectors[at as usize];
             let last = of.writes.last_mut().expect("a write began");
             last.ended = Some(ended);
-            if fua {
+            if flags.has(OpFlags::FUA) {
                 of.floor = of.writes.len() - 1;
             }
         }

@@ -1,4 +1,7 @@
-//! `Scenario`: what a seed means: the cache's settings, the drives, what clients do.
+//! `Scenario`: what a seed means.
+//!
+//! The cache's settings, the drives below, and what clients do. Derived from the seed alone, so
+//! that a seed is all that a failure needs to be run again.
 
 use millrace_cache::{CacheConfig, CacheMode};
 use millrace_random::SplitMix64 as Random;
@@ -22,6 +25,13 @@ pub struct Scenario {
     pub delay_ns: u64,
     /// Requests of a thousand that fail.
     pub fails_per_mille: u64,
+    /// What clients do.
+    pub load: Load,
+}
+
+/// What clients do.
+#[derive(Debug, Clone)]
+pub struct Load {
     /// Threads that submit.
     pub clients: usize,
     /// Sectors in a row that one client writes.
@@ -69,19 +79,21 @@ impl Scenario {
             owned: pick(&[0, 1]) == 1,
             delay_ns: pick(&[0, 20_000, 200_000, 2_000_000]),
             fails_per_mille: pick(&[0, 0, 0, 5, 50]),
-            clients: pick(&[1, 2, 3, 4]) as usize,
-            grain: pick(&[1, 4, 8, 64]),
-            ios: pick(&[60, 200, 400]) as u32,
-            depth: pick(&[1, 4, 16]) as u32,
-            mix: match pick(&[0, 1, 2, 3]) {
-                0 => [500, 20, 30],
-                1 => [800, 5, 5],
-                2 => [300, 100, 100],
-                _ => [950, 0, 0],
+            load: Load {
+                clients: pick(&[1, 2, 3, 4]) as usize,
+                grain: pick(&[1, 4, 8, 64]),
+                ios: pick(&[60, 200, 400]) as u32,
+                depth: pick(&[1, 4, 16]) as u32,
+                mix: match pick(&[0, 1, 2, 3]) {
+                    0 => [500, 20, 30],
+                    1 => [800, 5, 5],
+                    2 => [300, 100, 100],
+                    _ => [950, 0, 0],
+                },
+                fua_per_mille: pick(&[0, 0, 50, 300]),
+                sectors_max: pick(&[8, 64, 300]),
+                hot: pick(&[64, 512, volume]).min(volume),
             },
-            fua_per_mille: pick(&[0, 0, 50, 300]),
-            sectors_max: pick(&[8, 64, 300]),
-            hot: pick(&[64, 512, volume]).min(volume),
         }
     }
 
@@ -92,6 +104,6 @@ impl Scenario {
 
     /// The client that writes a sector.
     pub(super) fn owner(&self, sector: u64) -> usize {
-        ((sector / self.grain) % self.clients as u64) as usize
+        ((sector / self.load.grain) % self.load.clients as u64) as usize
     }
 }

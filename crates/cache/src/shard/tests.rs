@@ -1,0 +1,196 @@
+//! A shard under random calls, against plain counts of what stands where.
+//!
+//! Frames, dirty pages and epochs are counted beside the shard and compared after each call; at the
+//! end all that is dirty is written, and nothing may be left.
+
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::extent::WHOLE;
+
+const FRAMES: u32 = 24;
+
+#[derive(Debug, Clone)]
+enum Do {
+    Write { page: u64, mask: u8 },
+    Fill { page: u64 },
+    EndFill { which: usize, keeps: bool },
+    Collect { up_to: u64 },
+    CollectOne { extent: u64 },
+    EndWrite { which: usize, is_ok: bool },
+    EndEpoch,
+}
+
+fn what() -> impl Strategy<Value = Do> {
+    let page = 0..64u64;
+    prop_oneof![
+        4 => (page.clone(), 1..=WHOLE).prop_map(|(page, mask)| Do::Write { page, mask }),
+        2 => page.prop_map(|page| Do::Fill { page }),
+        2 => (any::<usize>(), any::<bool>())
+            .prop_map(|(which, keeps)| Do::EndFill { which, keeps }),
+        1 => (0..20u64).prop_map(|up_to| Do::Collect { up_to }),
+        1 => (0..4u64).prop_map(|extent| Do::CollectOne { extent }),
+        3 => (any::<usize>(), any::<bool>())
+            .prop_map(|(which, is_ok)| Do::EndWrite { which, is_ok }),
+        1 => Just(Do::EndEpoch),
+    ]
+}
+
+/// A shard, and what stands outside of it.
+struct Rig {
+    shard: Shard,
+    frames: Frames,
+    epoch: u64,
+    /// Pages that are being filled, and with which frame.
+    fills: Vec<(u64, u32)>,
+    writes: Vec<Item>,
+    /// Pages that are dirty or being written, as callers were told.
+    dirty: i64,
+    /// The epoch in which each page became dirty that is not below yet.
+    owed: BTreeMap<u64, u64>,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        Rig {
+            shard: Shard::new(0, FRAMES),
+            frames: Frames::new(FRAMES).unwrap(),
+            epoch: 1,
+            fills: vec![],
+            writes: vec![],
+            dirty: 0,
+            owed: BTreeMap::new(),
+        }
+    }
+
+    fn apply(&mut self, what: Do) {
+        let place = |page: u64| (page / 16, (page % 16) as usize);
+        match what {
+            Do::Write { page, mask } => {
+                let at = self.shard.find_or_insert(place(page).0);
+                match self.shard.frame_to_write(&self.frames, at, place(page).1) {
+                    None => self.shard.forget_if_empty(at),
+                    Some(frame) => {
+                        let is_read = |item: &Item| item.frame == frame;
+                        assert!(!self.writes.iter().any(is_read), "a drive reads frame {frame}");
+                        let now = Dirtied { epoch: self.epoch, at_ns: self.epoch };
+                        let clean = self.shard.note_written(at, place(page).1, mask, now);
+                        self.dirty += i64::from(clean);
+                        self.owed.entry(page).or_insert(self.epoch);
+                    }
+                }
+            }
+            Do::Fill { page } => {
+                let at = self.shard.find_or_insert(place(page).0);
+                let bit = 1 << place(page).1;
+                let extent = self.shard.extent(at);
+                let wants = extent.filling & bit == 0 && extent.valid[place(page).1] != WHOLE;
+                match wants.then(|| self.shard.take_frame(at)).flatten() {
+                    None => self.shard.forget_if_empty(at),
+                    Some(frame) => {
+                        self.shard.extent_mut(at).filling |= bit;
+                        self.fills.push((page, frame));
+                    }
+                }
+            }
+            Do::EndFill { which, keeps } if !self.fills.is_empty() => {
+                let (page, frame) = self.fills.swap_remove(which % self.fills.len());
+                let at = self.shard.find(place(page).0).expect("an extent that is filled stays");
+                let extent = self.shard.extent_mut(at);
+                extent.filling &= !(1 << place(page).1);
+                if keeps && extent.frames[place(page).1] == NO_FRAME {
+                    extent.valid[place(page).1] = WHOLE;
+                    self.shard.set_frame(at, place(page).1, frame);
+                } else {
+                    self.shard.give_frame(frame);
+                    self.shard.forget_if_empty(at);
+                }
+            }
+            Do::Collect { up_to } => {
+                let is_due = |extent: &Extent| match extent.dirty_epoch <= up_to {
+                    true => Due::Now,
+                    false => Due::NoMore,
+                };
+                self.shard.collect(usize::MAX, &mut self.writes, is_due);
+            }
+            Do::CollectOne { extent } => {
+                if let Some(at) = self.shard.find(extent) {
+                    self.shard.collect_one(at, &mut self.writes);
+                }
+            }
+            Do::EndWrite { which, is_ok } if !self.writes.is_empty() => {
+                let item = self.writes.swap_remove(which % self.writes.len());
+                let status = if is_ok { Status::Ok } else { Status::IoError };
+                self.dirty -= i64::from(self.shard.end_write(&item, status));
+                let at = self.shard.find(place(item.page).0);
+                let is_dirty =
+                    at.is_some_and(|at| self.shard.extent(at).dirty[place(item.page).1] != 0);
+                match (is_ok, is_dirty) {
+                    (true, false) => drop(self.owed.remove(&item.page)),
+                    (true, true) => drop(self.owed.insert(item.page, self.epoch)),
+                    (false, _) => assert!(is_dirty, "what was not written is dirty"),
+                }
+            }
+            Do::EndEpoch => self.epoch += 1,
+            Do::EndFill { .. } | Do::EndWrite { .. } => {}
+        }
+    }
+
+    fn check(&self) {
+        let numbers: Vec<u64> = self.shard.numbers().collect();
+        let mut seen = vec![0u32; FRAMES as usize];
+        let mut dirty = self.writes.len() as i64;
+        for number in numbers {
+            let extent = self.shard.extent(self.shard.find(number).unwrap());
+            assert!(!extent.is_empty(), "extent {number} is of no use");
+            assert!(extent.is_listed || !extent.is_dirty(), "extent {number} is dirty");
+            for page in 0..EXTENT_PAGES {
+                assert_eq!(extent.dirty[page] & !extent.valid[page], 0, "dirty and not valid");
+                dirty += i64::from(extent.dirty[page] != 0);
+                if extent.frames[page] != NO_FRAME {
+                    seen[extent.frames[page] as usize] += 1;
+                }
+            }
+        }
+        assert_eq!(dirty, self.dirty, "pages that are dirty or being written");
+        self.fills.iter().for_each(|(_, frame)| seen[*frame as usize] += 1);
+        for item in &self.writes {
+            let extent = self.shard.extent(self.shard.find(item.page / 16).unwrap());
+            if extent.frames[(item.page % 16) as usize] != item.frame {
+                seen[item.frame as usize] += 1;
+            }
+        }
+        self.shard.free.iter().for_each(|frame| seen[*frame as usize] += 1);
+        assert_eq!(seen, vec![1; FRAMES as usize], "each frame is in one place");
+        let oldest = self.owed.values().min();
+        let told = self.shard.oldest_epoch();
+        assert!(told <= oldest.copied() || oldest.is_none(), "{told:?} is after {oldest:?}");
+        assert!(told.is_some() || oldest.is_none(), "{oldest:?} is owed");
+    }
+}
+
+proptest! {
+    #[test]
+    fn each_frame_is_in_one_place_and_no_epoch_is_over_while_something_of_it_is_owed(
+        all in prop::collection::vec(what(), 1..200)
+    ) {
+        let mut rig = Rig::new();
+        for what in all {
+            rig.apply(what);
+            rig.check();
+        }
+        // All ends: nothing is dirty, and no epoch is left.
+        while !rig.writes.is_empty() || rig.shard.oldest_epoch().is_some() {
+            rig.apply(Do::Collect { up_to: u64::MAX });
+            while !rig.writes.is_empty() {
+                rig.apply(Do::EndWrite { which: 0, is_ok: true });
+                rig.check();
+            }
+        }
+        prop_assert_eq!((rig.dirty, rig.owed.len()), (0, 0));
+    }
+}
