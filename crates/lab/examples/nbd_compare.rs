@@ -12,7 +12,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-#[path = "shared/compare.rs"]
+#[path = "common/compare.rs"]
 mod compare;
 
 use std::fs;

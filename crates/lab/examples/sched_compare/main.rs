@@ -11,7 +11,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-#[path = "../shared/compare.rs"]
+#[path = "../common/compare.rs"]
 mod compare;
 mod kernel;
 mod load;
