@@ -389,7 +389,7 @@ pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: 
         jobs: plan.jobs,
         iodepth: plan.workload.iodepth,
         bs,
-        rw: plan.workload.rw.to_string(),
+        rw: plan.workload.rw,
         stamp: plan.stamp.word().to_owned(),
         ios,
         seconds: times.seconds,

@@ -9,6 +9,8 @@ use millrace_block::{OpSnapshot, Snapshot, StatsSnapshot};
 use millrace_machine::{LockCounts, LockRow};
 use serde::Serialize;
 
+use crate::workload::Rw;
+
 /// Latencies of one row in nanoseconds, from Q to C. Known to an eighth (the width of a bucket).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LatencyNs {
@@ -190,8 +192,13 @@ pub struct MachineRow {
     pub machine: String,
     /// How programs submit: `sync`, `libaio`, `libaio-fixed`, `ring`.
     pub interface: String,
-    /// The taker of interrupts: `submitter`, `core0`, `steered`.
+    /// The taker of interrupts: `submitter`, `core0`, `steered`; nothing on this machine, where
+    /// these drives have none.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub irq: String,
+    /// I/Os that a job submitted together at most, if that was said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<u32>,
     /// How threads are inside queues, and how raw I/O was done.
     #[serde(flatten)]
     pub history: HistoryRow,
@@ -303,7 +310,7 @@ pub struct Row {
     /// Bytes of one I/O.
     pub bs: u32,
     /// Kind of I/O.
-    pub rw: String,
+    pub rw: Rw,
     /// When times were taken: `batch` or `io`.
     pub stamp: String,
     /// I/Os done.

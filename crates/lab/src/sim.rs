@@ -46,7 +46,9 @@ pub use machines::{MachineError, machine, machine_names};
 pub(crate) use poller::PollerDriver;
 pub use rows::run_rows;
 pub(crate) use run::drive_error;
-pub use run::{Observed, run_metered, run_observed, run_simulated};
+pub use run::{
+    Observed, run_metered, run_metered_until, run_observed, run_simulated, run_simulated_until,
+};
 pub use tags::TagSample;
 pub use window::Length;
 pub(crate) use window::{Passed, Window};

@@ -34,7 +34,7 @@ pub use bench::{
     Effect, Mode, VCPUS_MAX, VmBench, VmGuest, VmIoCost, VmReport, VmSetting, VmWork, run_vm_bench,
 };
 pub(crate) use costs::VmCosts;
-pub(crate) use run::{Seen, run_vm, share_nothing};
+pub(crate) use run::{Seen, run_vm, run_vm_until, share_nothing};
 pub(crate) use spinlock::LockSeen;
 
 /// How a virtual machine's queues are served.

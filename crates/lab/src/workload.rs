@@ -11,9 +11,10 @@ use millrace_block::Op;
 use millrace_random::{SplitMix64, XorShift64};
 
 /// Kind of I/O, by fio's names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Rw {
     /// Sequential reads.
+    #[default]
     Read,
     /// Sequential writes.
     Write,
@@ -45,6 +46,15 @@ impl Rw {
     pub fn name(self) -> &'static str {
         let named = if matches!(self, Rw::RandRw { .. }) { Rw::HALF } else { self };
         Rw::NAMES.iter().find(|(rw, _)| *rw == named).map_or("", |(_, name)| name)
+    }
+
+    /// How many of a hundred are reads, of a mix.
+    #[must_use]
+    pub fn read_percent(self) -> Option<u8> {
+        match self {
+            Rw::RandRw { read_percent } => Some(read_percent),
+            _ => None,
+        }
     }
 
     /// Whether it goes through the device in order.

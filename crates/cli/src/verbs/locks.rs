@@ -16,7 +16,7 @@ use signal_hook::iterator::Signals;
 use crate::verbs::bench::lock_table::lock_table;
 use crate::verbs::bench::table::Form;
 use crate::verbs::stat::{CONNECT_DEFAULT, socket};
-use crate::verbs::{duration, say};
+use crate::verbs::{counted, duration, say};
 use crate::views::client::Client;
 
 /// How often it is looked whether to go on.
@@ -92,7 +92,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         say(&format!("no lock was taken in {seconds:.2} s\n"));
     } else {
         let table = lock_table(&lines, if args.extended { Form::Whole } else { Form::Short });
-        say(&format!("locks in {seconds:.2} s on {} CPUs:\n{table}\n", locks.cpus));
+        let cpus = counted(locks.cpus as usize, "CPU");
+        say(&format!("locks in {seconds:.2} s on {cpus}:\n{table}\n"));
     }
     Ok(ExitCode::SUCCESS)
 }

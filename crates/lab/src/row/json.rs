@@ -40,6 +40,8 @@ struct Asked<'a> {
     iodepth: u32,
     bs: u32,
     rw: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rwmixread: Option<u8>,
     stamp: &'a str,
 }
 
@@ -69,7 +71,8 @@ impl Serialize for Row {
                 numjobs: self.jobs,
                 iodepth: self.iodepth,
                 bs: self.bs,
-                rw: &self.rw,
+                rw: self.rw.name(),
+                rwmixread: self.rw.read_percent(),
                 stamp: &self.stamp,
             },
             done: Done {
@@ -123,6 +126,7 @@ impl Serialize for Percentiles<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::Rw;
 
     #[test]
     fn keys_are_those_of_fio_where_fio_has_them() {
@@ -132,7 +136,7 @@ mod tests {
             ios: 1000,
             seconds: 2.0004,
             bw_bytes_per_s: 2_047_590.6,
-            rw: "randread".to_owned(),
+            rw: Rw::RandRead,
             lat_ns: LatencyNs { samples: 7, p99: 9, ..LatencyNs::default() },
             ..Row::default()
         };

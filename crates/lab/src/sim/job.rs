@@ -78,17 +78,16 @@ fn total(drives: &[StatsSnapshot]) -> Snapshot {
 
 impl<M: Host> Shared<M> {
     pub(super) fn new(
-        plan: &SimPlan,
+        (plan, window): (&SimPlan, Window),
         volumes: Vec<Arc<Volume<M>>>,
         signals: Vec<Arc<Signal<M>>>,
         (kernel, queue_counters): (Option<Arc<Kernel<M>>>, Counters<M>),
     ) -> Arc<Shared<M>> {
-        let (jobs, depth) = (plan.jobs, plan.workload.iodepth);
         Arc::new(Shared {
             plan: plan.clone(),
             sectors: volumes.iter().map(|volume| volume.capacity()).collect(),
             volumes,
-            window: Window::new(plan.length, jobs, depth),
+            window,
             counters: SharedCounters::new(plan.service.linux3.dio_count),
             queue_counters,
             signals,
@@ -133,6 +132,7 @@ impl<M: Host> Shared<M> {
 
     /// What a job leaves behind.
     pub(super) fn end(&self, errors: u64, first_error: Option<String>, system_calls: u64) {
+        self.count(0);
         self.sum(|sums| {
             sums.errors += errors;
             sums.system_calls += system_calls;

@@ -26,10 +26,11 @@ use super::job::{self, Shared, Sums};
 use super::linux3::{CountedDriver, Counters, QueueCounters};
 use super::poller::PollerDriver;
 use super::tags::{TagSample, TagWatch};
+use super::window::Window;
 use super::workers::Workers;
 use super::{Irq, SimPlan};
 use crate::around::Outer;
-use crate::bench::{BenchError, process_cpu_ns};
+use crate::bench::{BenchError, Interrupt, process_cpu_ns};
 use crate::row::{Cost, DriveStates, LatencyNs, LockLine, MachineRow, Outcome, Row, Span};
 use crate::unmerged::Unmerged;
 
@@ -76,21 +77,39 @@ pub fn run_simulated(model: &Model, plan: &SimPlan) -> Result<Row, BenchError> {
     run_observed(model, plan).map(|observed| observed.row)
 }
 
+/// Runs a row as [`run_simulated`] does; an interrupt ends it early, with what was measured until
+/// then, or with nothing if that was the warm-up.
+///
+/// # Errors
+/// As [`run_simulated`].
+pub fn run_simulated_until(
+    model: &Model,
+    plan: &SimPlan,
+    interrupt: &Interrupt,
+) -> Result<Option<Row>, BenchError> {
+    let row = observe(model, plan, interrupt)?.row;
+    Ok((row.ios > 0 || !interrupt.is_set()).then_some(row))
+}
+
 /// Runs a row as [`run_simulated`] does, and gives what else was seen.
 ///
 /// # Errors
 /// As [`run_simulated`].
 pub fn run_observed(model: &Model, plan: &SimPlan) -> Result<Observed, BenchError> {
+    observe(model, plan, &Interrupt::default())
+}
+
+fn observe(model: &Model, plan: &SimPlan, interrupt: &Interrupt) -> Result<Observed, BenchError> {
     plan.check(model.cpus())?;
     let invalid = |error: millrace_machine::simulated::ModelError| BenchError::Machine {
         text: error.to_string(),
     };
     let simulation = Simulation::new(model, plan.workload.seed).map_err(invalid)?;
     let slot = Arc::new(Mutex::new(None));
-    let (inner, result) = (plan.clone(), Arc::clone(&slot));
+    let (inner, result, interrupt) = (plan.clone(), Arc::clone(&slot), interrupt.clone());
     let charge = Charge { work: Simulated::charge, ghz: model.ghz };
     let main = move || {
-        let measured = run_jobs::<Simulated>(&inner, Some(charge));
+        let measured = run_jobs::<Simulated>(&inner, Some(charge), &interrupt);
         *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(measured);
     };
     let limit_ns = LIMIT_NS.saturating_add(plan.length.time_ns().saturating_mul(2));
@@ -106,6 +125,7 @@ pub fn run_observed(model: &Model, plan: &SimPlan) -> Result<Observed, BenchErro
         machine: model.name.clone(),
         interface: plan.interface.to_string(),
         irq: plan.irq.to_string(),
+        batch: plan.batch,
         history: plan.service.history.row(plan.service.inside),
         seed: plan.workload.seed,
         sim_events: Some(report.events),
@@ -141,10 +161,23 @@ fn cpu_ns(report: &Report) -> u64 {
 /// # Errors
 /// If the plan does not fit the machine or the drives, or somebody else takes lock statistics.
 pub fn run_metered(plan: &SimPlan) -> Result<Row, BenchError> {
+    metered(plan, &Interrupt::default())
+}
+
+/// Runs a row as [`run_metered`] does; an interrupt ends it as it ends [`run_simulated_until`].
+///
+/// # Errors
+/// As [`run_metered`].
+pub fn run_metered_until(plan: &SimPlan, interrupt: &Interrupt) -> Result<Option<Row>, BenchError> {
+    let row = metered(plan, interrupt)?;
+    Ok((row.ios > 0 || !interrupt.is_set()).then_some(row))
+}
+
+fn metered(plan: &SimPlan, interrupt: &Interrupt) -> Result<Row, BenchError> {
     plan.check(u32::MAX)?;
     let busy = || BenchError::Workload("somebody takes lock statistics already".into());
     let (meter, cpu_start_ns) = (LockMeter::start().ok_or_else(busy)?, process_cpu_ns());
-    let measured = run_jobs::<Native>(plan, None)?;
+    let measured = run_jobs::<Native>(plan, None, interrupt)?;
     let (elapsed_ns, rows) = (meter.elapsed_ns(), meter.rows());
     drop(meter);
     let mut row = row_of(plan, &measured);
@@ -155,7 +188,8 @@ pub fn run_metered(plan: &SimPlan) -> Result<Row, BenchError> {
     row.machine = Some(MachineRow {
         machine: "native".into(),
         interface: plan.interface.to_string(),
-        irq: plan.irq.to_string(),
+        irq: String::new(),
+        batch: plan.batch,
         history: plan.service.history.row(plan.service.inside),
         seed: plan.workload.seed,
         sim_events: None,
@@ -165,7 +199,11 @@ pub fn run_metered(plan: &SimPlan) -> Result<Row, BenchError> {
 }
 
 /// A row's main thread: builds everything, starts the jobs, waits for them.
-fn run_jobs<M: Host>(plan: &SimPlan, charge: Option<Charge>) -> Result<Measured<M>, BenchError> {
+fn run_jobs<M: Host>(
+    plan: &SimPlan,
+    charge: Option<Charge>,
+    interrupt: &Interrupt,
+) -> Result<Measured<M>, BenchError> {
     let signals: Vec<Arc<Signal<M>>> = (0..plan.jobs).map(|_| Arc::new(Signal::new())).collect();
     let mut locks = Locks::new(&plan.service.history);
     let kernel = Kernel::new(plan, &mut locks, charge)?;
@@ -177,7 +215,9 @@ fn run_jobs<M: Host>(plan: &SimPlan, charge: Option<Charge>) -> Result<Measured<
     let disks: Vec<_> = volumes.iter().flat_map(|volume| volume.disks()).cloned().collect();
     let workers = Workers::start(&disks);
     let watch = plan.watch.tags.map(|often| TagWatch::start(disks, often));
-    let shared = Shared::new(plan, volumes, signals, (kernel, counters));
+    let (jobs, depth) = (plan.jobs, plan.workload.iodepth);
+    let window = Window::new(plan.length, jobs, depth).ended_by(interrupt);
+    let shared = Shared::new((plan, window), volumes, signals, (kernel, counters));
     let handlers = interrupts.as_ref().map_or(Vec::new(), Interrupts::start);
     let start = |number: u32| {
         let (cpu, shared) = (plan.cpu_of(number), Arc::clone(&shared));
@@ -321,7 +361,7 @@ fn row_of<M: Host>(plan: &SimPlan, measured: &Measured<M>) -> Row {
         jobs: plan.jobs,
         iodepth: plan.workload.iodepth,
         bs,
-        rw: plan.workload.rw.to_string(),
+        rw: plan.workload.rw,
         stamp: plan.stamp.word().to_owned(),
         ios: measured.ios,
         seconds,

@@ -10,6 +10,8 @@ use std::sync::{Mutex, PoisonError};
 
 use millrace_machine::Machine;
 
+use crate::bench::Interrupt;
+
 /// Rounds of outstanding I/O that warm up.
 const WARM_ROUNDS: u64 = 5;
 /// Rounds that are measured unless the length is given.
@@ -65,6 +67,8 @@ pub(crate) struct Window {
     look_at: AtomicU64,
     over: AtomicBool,
     edges: Mutex<(Option<Edge>, Option<Edge>)>,
+    /// Closes the window early, or lets nothing be measured if it has not begun.
+    interrupt: Interrupt,
 }
 
 impl Window {
@@ -84,12 +88,18 @@ impl Window {
             look_at: AtomicU64::new(warm),
             over: AtomicBool::new(false),
             edges: Mutex::new((None, None)),
+            interrupt: Interrupt::default(),
         }
+    }
+
+    /// The window, which ends early if this is set.
+    pub(crate) fn ended_by(self, interrupt: &Interrupt) -> Window {
+        Window { interrupt: interrupt.clone(), ..self }
     }
 
     /// Whether jobs are to stop.
     pub(crate) fn is_over(&self) -> bool {
-        self.over.load(Relaxed)
+        self.over.load(Relaxed) || self.interrupt.is_set()
     }
 
     /// Whether what is done now is measured.
@@ -98,11 +108,12 @@ impl Window {
         matches!(*edges, (Some(_), None))
     }
 
-    /// A job has completed some.
+    /// A job has completed some; a job that ends says so with 0, as it may be the one that sees an
+    /// interrupt.
     #[inline]
     pub(crate) fn count<M: Machine>(&self, ios: u64) -> Passed {
         let done = self.done.fetch_add(ios, Relaxed) + ios;
-        match done >= self.look_at.load(Relaxed) {
+        match done >= self.look_at.load(Relaxed) || self.interrupt.is_set() {
             true => self.look::<M>(done),
             false => Passed::Nothing,
         }
@@ -113,6 +124,7 @@ impl Window {
         let mut edges = self.edges.lock().unwrap_or_else(PoisonError::into_inner);
         let edge = Edge { at_ns: now_ns, ios: done };
         match *edges {
+            (None, _) if done < self.look_at.load(Relaxed) => Passed::Nothing,
             (None, _) => {
                 edges.0 = Some(edge);
                 self.look_at.store(done + self.ios.unwrap_or(0), Relaxed);
@@ -120,6 +132,7 @@ impl Window {
             }
             (Some(begin), None) => {
                 let enough = match self.ios {
+                    _ if self.interrupt.is_set() => true,
                     Some(ios) => done >= begin.ios + ios,
                     None => now_ns >= begin.at_ns + self.length_ns,
                 };
@@ -171,5 +184,24 @@ mod tests {
         assert!(count(1) == Passed::End && window.is_over());
         assert_eq!(count(7), Passed::Nothing);
         assert_eq!((window.measured().1, window.total()), (200, 407));
+    }
+
+    #[test]
+    fn an_interrupt_closes_the_window_where_it_stands_and_opens_none() {
+        let interrupt = Interrupt::default();
+        let window = || Window::new(Length::Ios(100), 2, 1).ended_by(&interrupt);
+        let (begun, warming) = (window(), window());
+        begun.count::<Native>(200);
+        begun.count::<Native>(50);
+        warming.count::<Native>(7);
+        interrupt.set();
+        assert!(begun.is_over() && warming.is_over());
+        assert_eq!(
+            (begun.count::<Native>(0), begun.count::<Native>(1)),
+            (Passed::End, Passed::Nothing)
+        );
+        assert_eq!(begun.measured().1, 50);
+        assert_eq!(warming.count::<Native>(0), Passed::Nothing);
+        assert_eq!(warming.measured(), (0, 0));
     }
 }

@@ -7,8 +7,8 @@ use millrace_drives::Spec;
 use millrace_machine::Model;
 use serde::Serialize;
 
-use super::{Effects, Seen, Served, VmCosts, VmPlan, run_vm};
-use crate::bench::BenchError;
+use super::{Effects, Seen, Served, VmCosts, VmPlan, run_vm_until};
+use crate::bench::{BenchError, Interrupt};
 use crate::sim::Length;
 use crate::workload::Workload;
 
@@ -206,6 +206,9 @@ pub struct VmWork {
     pub drives: String,
     /// Kind of I/O.
     pub rw: String,
+    /// How many of a hundred I/Os are reads, if reads and writes are mixed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rwmixread: Option<u8>,
     /// Bytes of an I/O.
     pub bs: u32,
     /// In flight for each process.
@@ -247,11 +250,16 @@ fn refused(text: String) -> BenchError {
     BenchError::Workload(format!("--vm: {text}"))
 }
 
-/// Runs a row on a host; equal arguments give equal numbers to the bit.
+/// Runs a row on a host; equal arguments give equal numbers to the bit. An interrupt ends it early,
+/// with what was measured until then, or with nothing if that was the warm-up.
 ///
 /// # Errors
 /// If the setting cannot be, the drive cannot be made, or the simulation does not end.
-pub fn run_vm_bench(model: &Model, bench: &VmBench) -> Result<VmReport, BenchError> {
+pub fn run_vm_bench(
+    model: &Model,
+    bench: &VmBench,
+    interrupt: &Interrupt,
+) -> Result<Option<VmReport>, BenchError> {
     let VmBench { setting, processes, workload, drive, length } = bench;
     let served = setting.served()?;
     if !(1..=setting.vcpus).contains(processes) {
@@ -274,9 +282,12 @@ pub fn run_vm_bench(model: &Model, bench: &VmBench) -> Result<VmReport, BenchErr
         interrupts: drive.driver == "model",
         length: *length,
     };
-    let seen = run_vm(model, &VmCosts::kvm_2015()?, &plan)?;
+    let seen = run_vm_until(model, &VmCosts::kvm_2015()?, (&plan, interrupt))?;
+    if interrupt.is_set() && seen.iops == 0.0 {
+        return Ok(None);
+    }
     let words = |(effect, word)| setting.without.contains(&effect).then_some(word);
-    Ok(VmReport {
+    Ok(Some(VmReport {
         machine: model.name.clone(),
         guest: VmGuest {
             vm: setting.mode.word(),
@@ -291,6 +302,7 @@ pub fn run_vm_bench(model: &Model, bench: &VmBench) -> Result<VmReport, BenchErr
         work: VmWork {
             drives: drive.to_string(),
             rw: workload.rw.to_string(),
+            rwmixread: workload.rw.read_percent(),
             bs: workload.bs_bytes,
             iodepth: workload.iodepth,
             seed: workload.seed,
@@ -301,7 +313,7 @@ pub fn run_vm_bench(model: &Model, bench: &VmBench) -> Result<VmReport, BenchErr
         cost: cost_of(&seen),
         busy_share: seen.busy,
         sim_events: seen.events,
-    })
+    }))
 }
 
 fn cost_of(seen: &Seen) -> VmIoCost {
@@ -330,12 +342,48 @@ mod tests {
     use crate::workload::Rw;
 
     fn run(setting: VmSetting, processes: u32) -> Result<VmReport, BenchError> {
+        let report = run_until(setting, processes, &Interrupt::default())?;
+        Ok(report.expect("nobody interrupts it"))
+    }
+
+    fn run_until(
+        setting: VmSetting,
+        processes: u32,
+        interrupt: &Interrupt,
+    ) -> Result<Option<VmReport>, BenchError> {
         let workload =
             Workload { rw: Rw::RandRead, bs_bytes: 4096, iodepth: 32, verify: false, seed: 1 };
         let drive = "null".parse().expect("a drive");
         let length = Length::Ios(400);
         let bench = VmBench { setting, processes, workload, drive, length };
-        run_vm_bench(&machine("miot").expect("there"), &bench)
+        run_vm_bench(&machine("miot").expect("there"), &bench, interrupt)
+    }
+
+    #[test]
+    fn a_row_interrupted_while_it_warms_up_ends_with_nothing() {
+        let interrupt = Interrupt::default();
+        interrupt.set();
+        let report = run_until(VmSetting::new(Mode::Baseline), 3, &interrupt);
+        assert_eq!(report.expect("it ends"), None);
+    }
+
+    /// Little's law: 128 slots, and of each of eight processes the request that waits for one.
+    #[test]
+    fn latencies_have_the_wait_for_a_slot_of_the_ring() {
+        let workload =
+            Workload { rw: Rw::RandRead, bs_bytes: 4096, iodepth: 64, verify: false, seed: 1 };
+        let bench = VmBench {
+            setting: VmSetting::new(Mode::Baseline),
+            processes: 8,
+            workload,
+            drive: "model:preset=850evo".parse().expect("a drive"),
+            length: Length::Ios(2_000),
+        };
+        let model = machine("miot").expect("there");
+        let report = run_vm_bench(&model, &bench, &Interrupt::default()).expect("it runs");
+        let report = report.expect("nobody interrupts it");
+        let in_flight = report.iops * report.lat_mean_ns / 1e9;
+        assert!((134.0..138.0).contains(&in_flight), "{in_flight}");
     }
 
     #[test]

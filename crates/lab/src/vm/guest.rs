@@ -27,6 +27,8 @@ struct Process {
     /// I/Os that it may submit.
     idle: u32,
     in_flight: u32,
+    /// When it made the request for which there was no slot, if it waits for one.
+    waits_since_ns: Option<u64>,
 }
 
 /// The thread of a vCPU.
@@ -49,6 +51,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
         ),
         idle: workload.iodepth,
         in_flight: 0,
+        waits_since_ns: None,
     });
     let me = &vm.vcpus[number as usize];
     if vm.plan.effects.roaming {
@@ -69,6 +72,7 @@ impl GuestCpu<'_> {
                 let over = self.vm.window.is_over();
                 self.process = self.process.take().filter(|p| !(over && p.in_flight == 0));
                 if self.process.is_none() {
+                    self.count_reaped(0);
                     self.vm.process_ended();
                     continue;
                 }
@@ -88,7 +92,8 @@ impl GuestCpu<'_> {
             let Some(process) = self.process.as_mut().filter(|process| process.idle > 0) else {
                 return;
             };
-            let start_ns = Simulated::now();
+            // A request that found no slot has waited since.
+            let start_ns = process.waits_since_ns.take().unwrap_or_else(Simulated::now);
             Simulated::system_call();
             charge(&self.vm.costs.guest.interface, 1);
             let (block, op) = process.offsets.next_io();
@@ -96,10 +101,12 @@ impl GuestCpu<'_> {
                 VmRequest { slot: 0, vcpu: self.me.number, op, sector: block * sectors, start_ns };
             charge(&self.vm.costs.guest.layer, 1);
             charge(&self.vm.costs.guest.page, pages);
-            if !self.add(request) {
-                return;
-            }
+            let is_added = self.add(request);
             if let Some(process) = &mut self.process {
+                if !is_added {
+                    process.waits_since_ns = Some(start_ns);
+                    return;
+                }
                 process.idle -= 1;
                 process.in_flight += 1;
             }
@@ -139,12 +146,17 @@ impl GuestCpu<'_> {
             counts.latency_ns += latency_ns;
             counts.reaped += u64::from(reaped);
         });
+        self.count_reaped(reaped);
+        true
+    }
+
+    /// Tells the window of so many that are done.
+    fn count_reaped(&self, reaped: u32) {
         match self.vm.window.count::<Simulated>(reaped.into()) {
             Passed::Nothing => {}
             Passed::Begin => lock(&self.vm.counts).begin(),
             Passed::End => lock(&self.vm.counts).end(),
         }
-        true
     }
 
     /// Nothing to do: HLT. The process, if there is one, gives its vCPU up and gets it back.

@@ -14,7 +14,7 @@ use super::spinlock::PauseLoop;
 use super::vcpu::{Cores, Vcpu};
 use super::{Counts, VmCosts, VmPlan, lock};
 use crate::around::Outer;
-use crate::bench::BenchError;
+use crate::bench::{BenchError, Interrupt};
 use crate::sim::{PollerDriver, Window};
 
 /// What happened, and what had when the window began.
@@ -58,7 +58,11 @@ pub(super) struct Vm {
 }
 
 impl Vm {
-    pub(super) fn new(model: &Model, costs: &VmCosts, plan: &VmPlan) -> Result<Vm, BenchError> {
+    pub(super) fn new(
+        model: &Model,
+        costs: &VmCosts,
+        (plan, interrupt): (&VmPlan, &Interrupt),
+    ) -> Result<Vm, BenchError> {
         let failed = |error: millrace_drives::SpecError| BenchError::Workload(error.to_string());
         let mut driver = open_on::<Simulated>(&plan.drive).map_err(failed)?;
         if plan.interrupts {
@@ -90,7 +94,8 @@ impl Vm {
             memory: (0..if plan.effects.translation { 1 } else { served.threads })
                 .map(|_| GuestMemory::new())
                 .collect(),
-            window: Window::new(plan.length, plan.processes, plan.workload.iodepth),
+            window: Window::new(plan.length, plan.processes, plan.workload.iodepth)
+                .ended_by(interrupt),
             counts: Mutex::default(),
             processes: Mutex::new(plan.processes),
             plan: plan.clone(),

@@ -9,7 +9,7 @@ use millrace_machine::{CpuId, Machine, Model, Report, Simulated, Simulation, Thr
 
 use super::machine::Vm;
 use super::{Counts, LockSeen, VmCosts, VmPlan, guest, iothread, lock};
-use crate::bench::BenchError;
+use crate::bench::{BenchError, Interrupt};
 
 /// Virtual time after which a row that has not ended is given up.
 const LIMIT_NS: u64 = 100_000_000_000;
@@ -37,14 +37,26 @@ pub(crate) struct Seen {
 /// # Errors
 /// If the plan does not fit, or the simulation fails.
 pub(crate) fn run_vm(model: &Model, costs: &VmCosts, plan: &VmPlan) -> Result<Seen, BenchError> {
+    run_vm_until(model, costs, (plan, &Interrupt::default()))
+}
+
+/// Runs a row as [`run_vm`] does; an interrupt ends it early.
+///
+/// # Errors
+/// As [`run_vm`].
+pub(crate) fn run_vm_until(
+    model: &Model,
+    costs: &VmCosts,
+    (plan, interrupt): (&VmPlan, &Interrupt),
+) -> Result<Seen, BenchError> {
     let wrong = |text: String| BenchError::Machine { text };
     let (seed, slot) = (plan.workload.seed, Arc::new(Mutex::new(None)));
     let model = &with_effects(model, plan);
     let simulation = Simulation::new(model, seed).map_err(|error| wrong(error.to_string()))?;
     let result = Arc::clone(&slot);
-    let inner = (model.clone(), costs.clone(), plan.clone());
+    let inner = (model.clone(), costs.clone(), plan.clone(), interrupt.clone());
     let main = move || {
-        let ran = Vm::new(&inner.0, &inner.1, &inner.2).map(run_threads);
+        let ran = Vm::new(&inner.0, &inner.1, (&inner.2, &inner.3)).map(run_threads);
         *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(ran);
     };
     let report = simulation.time_limit_ns(LIMIT_NS).run(main);

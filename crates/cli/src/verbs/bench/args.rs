@@ -57,8 +57,8 @@ Examples:
   millrace bench --calibrate file:path=/srv/new,size=8g
       what a drive does in a second, as keys `cost.*` for its [[drive]]
 
-Ctrl-C ends the run and prints what was measured until then; a row on a simulated machine runs to
-its end first. A second Ctrl-C ends the program at once.
+Ctrl-C ends the run and prints what was measured until then. A second Ctrl-C ends the program at
+once.
 Exit status: 0 if every I/O succeeded, 1 if one failed, 130 after Ctrl-C.
 docs/bench.md explains the columns and the keys of --json.";
 

@@ -5,7 +5,7 @@
 
 use millrace_lab::{LockLine, Row};
 
-use super::table::Form;
+use super::table::{Form, settings};
 use crate::verbs::grid::{Grid, Side, WIDTH, fitted, shortened, wrapped};
 
 /// Characters of a lock's name or place in the short form.
@@ -30,11 +30,7 @@ const COLUMNS: [Column; 9] = [
 pub fn locks(row: &Row, form: Form) -> Option<String> {
     let machine = row.machine.as_ref()?;
     let locks = machine.locks.as_ref()?;
-    let (queues, depth, interface) = (&row.queues, row.iodepth, &machine.interface);
-    let title = format!(
-        "locks of {} {} {interface} on {} CPUs, iodepth {depth}:",
-        queues.stack, row.rw, queues.cpus
-    );
+    let title = format!("locks of {}:", settings(row));
     let title = wrapped(title.split(' ').map(str::to_owned), WIDTH);
     Some(format!("{title}\n{}", lock_table(locks, form)))
 }

@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 use millrace::{Spec, Stack, Words};
 use millrace_block::Inside;
 use millrace_lab::sim::{
-    InterfaceKind, Irq, Length, Service, SimPlan, Watch, machine, run_metered, run_rows,
-    run_simulated,
+    InterfaceKind, Irq, Length, Service, SimPlan, Watch, machine, run_metered_until, run_rows,
+    run_simulated_until,
 };
 use millrace_lab::{Interrupt, Row, Workload};
 use millrace_machine::{Machine, Native};
@@ -45,7 +45,7 @@ fn simulated_rows(args: &BenchArgs, name: &str, interrupt: &Interrupt) -> Result
     // Rows that have not begun when Ctrl-C comes are left out.
     let run = |index: usize| match interrupt.is_set() {
         true => Ok(None),
-        false => run_simulated(&model, &plans[index]).map(Some),
+        false => run_simulated_until(&model, &plans[index], interrupt),
     };
     let rows: Vec<Row> = run_rows(plans.len(), run, done)?.into_iter().flatten().collect();
     bar.clear();
@@ -66,7 +66,7 @@ fn metered_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (index, plan) in plans.iter().enumerate().take_while(|_| !interrupt.is_set()) {
         bar.show(index, "with lock statistics", 0.0);
-        rows.push(run_metered(plan).context("--locks")?);
+        rows.extend(run_metered_until(plan, interrupt).context("--locks")?);
     }
     bar.clear();
     Ok(rows)

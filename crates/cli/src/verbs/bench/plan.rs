@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use millrace::{
     CpuId, Machine, Native, SchedulerKind, Serving, ServingConfig, Spread, Stack, Stamp, Topology,
-    check_serving, default_serving, needs_workers, worker_cpus,
+    Words, check_serving, default_serving, needs_workers, worker_cpus,
 };
 use millrace_drives::{memory_bytes, size_text};
 use millrace_lab::{Interrupt, Plan, Workload};
@@ -72,6 +72,7 @@ pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     for row in rows {
         let stacks = vec![row.stack; args.target.drive.len()];
         for serving in &args.serving.configs(default_serving(&stacks))? {
+            check_software_queues(row.stack, row.software_queues)?;
             if let Err(text) = check_serving(serving.serving, row.stack) {
                 bail!("--{text}");
             }
@@ -87,6 +88,15 @@ pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
         );
     }
     Ok(served)
+}
+
+/// Refuses software queues of a design that has none to spread.
+fn check_software_queues(stack: Stack, software_queues: Spread) -> Result<()> {
+    if stack != Stack::Mq && software_queues != Spread::Core {
+        let (word, stack) = (software_queues.word(), stack.word());
+        bail!("--software-queues {word}: only --stack mq has software queues, not {stack}");
+    }
+    Ok(())
 }
 
 /// Refuses what one drive would pass over.
@@ -366,6 +376,13 @@ mod tests {
         assert_eq!(wrong.to_string(), text);
         let wrong = rows_on(&args("--stack mq,raw"), &[0]).unwrap_err().to_string();
         assert!(wrong.contains("per-drive goes with stack mq only, not raw"), "{wrong}");
+        let alone = |text: &str| {
+            let words = format!("bench --jobs 1 {text}");
+            rows_on(&Command::try_parse_from(words.split_whitespace()).unwrap().bench, &[0])
+        };
+        let wrong = alone("--stack mq,raw --software-queues one").unwrap_err().to_string();
+        assert!(wrong.starts_with("--software-queues one: only --stack mq has"), "{wrong}");
+        assert!(alone("--stack mq,raw --software-queues core").is_ok());
         let wrong = rows_on(&args("--plug-low 64"), &[0]).unwrap_err().to_string();
         assert_eq!(wrong, "--plug-low = 64 is above plug-high = 32");
     }

@@ -6,7 +6,7 @@
 
 use millrace_lab::{DriveStates, Row};
 
-use super::table::Form;
+use super::table::{Form, settings};
 use crate::verbs::grid::{Grid, Side, WIDTH, shortened, wrapped};
 
 /// Characters of a drive's name in the short form.
@@ -53,11 +53,7 @@ pub fn states(row: &Row, form: Form) -> Option<String> {
         let cells = shown.iter().map(|(_, _, value)| value(drive));
         grid.row(std::iter::once(name).chain(cells));
     }
-    let (queues, rw, depth) = (&row.queues, &row.rw, row.iodepth);
-    let title = format!(
-        "states of {} {} {rw} bs={} with {} jobs, iodepth {depth}; mean time in stack and device, in us:",
-        queues.stack, queues.serving, row.bs, row.jobs
-    );
+    let title = format!("states of {}; mean time in stack and device, in us:", settings(row));
     let title = wrapped(title.split(' ').map(str::to_owned), WIDTH);
     let mut text = format!("{title}\n{}", grid.text());
     if let Some(ratio) = DriveStates::unfairness(drives) {

@@ -12,11 +12,11 @@ use crate::verbs::grid::{Grid, Side, WIDTH, wrapped};
 type Setting = (&'static str, fn(&Row) -> String, &'static str);
 
 /// Settings, those first that change last from row to row.
-const SETTINGS: [Setting; 22] = [
+const SETTINGS: [Setting; 23] = [
     ("machine", |row| row.machine.as_ref().map_or_else(String::new, |row| row.machine.clone()), ""),
     ("cpus", |row| row.queues.cpus.to_string(), ""),
     ("numjobs", |row| row.jobs.to_string(), ""),
-    ("rw", |row| row.rw.clone(), ""),
+    ("rw", |row| kind(row.rw.name(), row.rw.read_percent()), ""),
     ("bs", |row| bytes(row.bs), ""),
     ("iodepth", |row| row.iodepth.to_string(), ""),
     ("stamp", |row| row.stamp.clone(), ""),
@@ -31,6 +31,16 @@ const SETTINGS: [Setting; 22] = [
         "",
     ),
     ("irq", |row| row.machine.as_ref().map_or_else(String::new, |row| row.irq.clone()), ""),
+    (
+        "batch",
+        |row| {
+            row.machine
+                .as_ref()
+                .and_then(|row| row.batch)
+                .map_or_else(String::new, |n| n.to_string())
+        },
+        "",
+    ),
     ("inside", |row| history(row, |row| row.inside.clone()), "one"),
     ("unit", |row| history(row, |row| row.unit.clone()), "none"),
     ("iovecs", |row| history(row, |row| row.iovecs.to_string()), "1"),
@@ -107,7 +117,7 @@ fn line(settings: &[Setting], row: &Row) -> String {
 
 fn grid(settings: &[Setting], figures: &[Figure], rows: &[Row]) -> Grid {
     let side = |name: &str| match name {
-        "cpus" | "numjobs" | "bs" | "iodepth" | "iovecs" | "descriptor" => Side::Right,
+        "cpus" | "numjobs" | "bs" | "iodepth" | "batch" | "iovecs" | "descriptor" => Side::Right,
         _ => Side::Left,
     };
     let settings_heads = settings.iter().map(|(name, ..)| ((*name).to_owned(), side(name)));
@@ -222,6 +232,24 @@ impl TimeUnit {
     }
 }
 
+/// A kind of I/O, with its share of reads if that is not half.
+pub fn kind(rw: &str, read_percent: Option<u8>) -> String {
+    match read_percent {
+        Some(percent) if percent != 50 => format!("{rw}:{percent}"),
+        _ => rw.to_owned(),
+    }
+}
+
+/// What tells a row from others, as words: all settings that it has and that are not the usual
+/// ones.
+pub fn settings(row: &Row) -> String {
+    let words = SETTINGS.iter().filter_map(|(name, value, unsaid)| {
+        let value = value(row);
+        (!value.is_empty() && value != *unsaid).then(|| format!("{name}={value}"))
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
 /// A size as it is written: `4k`, `512`.
 pub fn bytes(count: u32) -> String {
     match count {
@@ -234,12 +262,12 @@ pub fn bytes(count: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_lab::{Cost, MachineRow, Notifications, Outcome, Queues};
+    use millrace_lab::{Cost, MachineRow, Notifications, Outcome, Queues, Rw};
 
     fn row(stack: &str, iodepth: u32) -> Row {
         let queues = Queues { stack: stack.to_owned(), cpus: 1, ..Queues::default() };
         let lat_ns = LatencyNs { mean: 84_120, p50: 80_000, p99: 120_000, ..LatencyNs::default() };
-        let (rw, stamp) = ("randread".to_owned(), "batch".to_owned());
+        let (rw, stamp) = (Rw::RandRead, "batch".to_owned());
         Row {
             queues,
             iodepth,
@@ -277,7 +305,7 @@ mod tests {
             jobs: 4096 - number,
             iodepth: 65_536 - number,
             bs: (1 << 30) - 512 * number,
-            rw: text("randwrit"),
+            rw: [Rw::RandWrite, Rw::RandRw { read_percent: 100 }][number as usize % 2],
             stamp: text("batc"),
             iops: 123_456_789.0,
             bw_bytes_per_s: 1e12,

@@ -14,7 +14,7 @@ use millrace_lab::vm::{Mode, VmBench, VmReport, run_vm_bench};
 use millrace_lab::{Interrupt, Workload};
 
 use super::args::{BenchArgs, size};
-use super::table::{TimeUnit, bytes};
+use super::table::{TimeUnit, bytes, kind};
 use crate::verbs::bar::Bar;
 use crate::verbs::grid::{Grid, Side};
 use crate::verbs::interrupt::INTERRUPTED;
@@ -37,7 +37,7 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
         crate::verbs::say(&format!("{}\n", table(&reports)));
     }
     if interrupt.is_set() {
-        eprintln!("interrupted: above is what was run until then");
+        eprintln!("interrupted: above is what was measured until then");
         return Ok(ExitCode::from(INTERRUPTED));
     }
     Ok(ExitCode::SUCCESS)
@@ -56,7 +56,7 @@ fn reports(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<VmReport>> {
     };
     let run = |index: usize| match interrupt.is_set() {
         true => Ok(None),
-        false => run_vm_bench(&model, &rows[index]).map(Some),
+        false => run_vm_bench(&model, &rows[index], interrupt),
     };
     let reports = run_rows(rows.len(), run, done)?.into_iter().flatten().collect();
     bar.clear();
@@ -141,7 +141,7 @@ fn table(reports: &[VmReport]) -> String {
             name_of(report),
             depth(report),
             report.guest.numjobs.to_string(),
-            report.work.rw.clone(),
+            kind(&report.work.rw, report.work.rwmixread),
             bytes(report.work.bs),
             format!("{:.0}", report.iops),
             unit.text(report.lat_mean_ns as u64),
