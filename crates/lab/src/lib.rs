@@ -16,6 +16,7 @@ pub mod calibrate;
 pub mod contend;
 pub mod explore;
 mod job;
+pub mod jobfile;
 pub mod msst15;
 mod nbd;
 pub mod ols02;
