@@ -16,6 +16,7 @@ use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
 use crate::job::{Job, JobResult, Until};
+use crate::jobfile::Usage;
 use crate::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
 use crate::verify::Written;
 use crate::workload::{Offsets, Workload};
@@ -408,6 +409,22 @@ pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: 
             states: Vec::new(),
         },
         ..Row::default()
+    }
+}
+
+/// What the calling thread used since it began.
+pub(crate) fn thread_usage() -> Usage {
+    // SAFETY: all zeroes are a valid value of this plain structure of numbers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: writes one rusage; the thread exists.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    Usage {
+        user_us: us(usage.ru_utime),
+        system_us: us(usage.ru_stime),
+        switches: (usage.ru_nvcsw + usage.ru_nivcsw) as u64,
+        major_faults: usage.ru_majflt as u64,
+        minor_faults: usage.ru_minflt as u64,
     }
 }
 

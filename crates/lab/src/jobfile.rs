@@ -9,11 +9,20 @@
 //! fio 3.33 does.
 
 mod blocks;
+mod json;
 mod lines;
+mod pace;
 mod places;
+mod run;
+mod source;
 mod spec;
+mod tally;
 mod value;
 mod words;
+mod worker;
 
+pub use json::{JobDetail, report};
 pub use lines::{Includes, JobFileError};
+pub use run::{JobReport, JobSetting, run_jobs};
 pub use spec::{JobFile, JobSpec};
+pub(crate) use tally::Usage;

@@ -67,6 +67,11 @@ impl Written {
         stamp(memory, block * u64::from(self.bs_bytes), last.generation);
     }
 
+    /// Whether a write of `block` is on its way.
+    pub(crate) fn is_in_flight(&self, block: u64) -> bool {
+        self.blocks.get(&block).is_some_and(|last| last.in_flight)
+    }
+
     /// The write of `block` is done.
     #[cold]
     pub(crate) fn landed(&mut self, block: u64) {

@@ -1,0 +1,297 @@
+//! The jobs of a file on volumes: phases between stonewalls, a thread for each clone, groups.
+//!
+//! `run_jobs` builds no volume: it gets one for each job, starts the clones of a phase together,
+//! waits for all of them, and adds up those that report as a group. Called by `bench --jobfile`.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use millrace_block::{Disk, Stamp, Volume};
+use millrace_machine::{CpuId, Machine, Native, Thread};
+use millrace_random::SplitMix64;
+use millrace_reactor::Config;
+use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
+
+use super::source::{Source, Span};
+use super::spec::{JobFile, JobSpec};
+use super::tally::Tally;
+use super::value::Amount;
+use super::worker::{Setting, Worker};
+use crate::bench::{BenchError, Interrupt, Progress};
+
+/// What jobs run with.
+#[derive(Debug, Clone, Default)]
+pub struct JobSetting {
+    /// The rings' settings.
+    pub reactor: Config,
+    /// Ends all jobs early.
+    pub interrupt: Interrupt,
+}
+
+/// What a job did, or a group of jobs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobReport {
+    /// The job's place in its file; a group's first job.
+    pub job: usize,
+    /// Jobs that are added up here.
+    pub members: u32,
+    /// The reporting group.
+    pub group: u32,
+    pub(super) tally: Tally,
+}
+
+/// A clone of a job.
+#[derive(Clone)]
+struct Instance {
+    job: usize,
+    clone: u32,
+    number: u16,
+    group: u32,
+}
+
+/// What the threads of a phase share.
+struct Shared {
+    file: JobFile,
+    setting: JobSetting,
+    start: Barrier,
+    left: AtomicUsize,
+    done: AtomicU64,
+    results: Mutex<Vec<(Instance, Result<Tally, BenchError>)>>,
+}
+
+/// Runs the jobs of a file, job i on `volumes[i]`, which are made for as many I/O threads as there
+/// are jobs with their clones.
+///
+/// # Errors
+/// If a job does not fit its volume, or a thread or a queue cannot be set up.
+pub fn run_jobs(
+    file: &JobFile,
+    volumes: &[Arc<Volume<Native>>],
+    setting: &JobSetting,
+    progress: Progress<'_>,
+) -> Result<Vec<JobReport>, BenchError> {
+    check(file, volumes)?;
+    let mut disks: Vec<Arc<Disk<Native>>> = Vec::new();
+    for disk in volumes.iter().flat_map(|volume| volume.disks()) {
+        if !disks.iter().any(|known| Arc::ptr_eq(known, disk)) {
+            disks.push(Arc::clone(disk));
+        }
+    }
+    let mut workers = DriveWorkers::start(&disks, setting.reactor, Pinning::Pinned)?;
+    let instances = instances(file);
+    let mut reports = Vec::new();
+    for phase in instances.chunk_by(|a, b| a.job == b.job || !file.jobs[b.job].crowd.stonewall) {
+        if setting.interrupt.is_set() && !reports.is_empty() {
+            break;
+        }
+        reports.append(&mut run_phase(file, phase, volumes, (setting, &mut *progress))?);
+    }
+    workers.stop()?;
+    Ok(group(file, reports))
+}
+
+/// Every clone of every job, with a number and a group for each.
+fn instances(file: &JobFile) -> Vec<Instance> {
+    let (mut all, mut group) = (Vec::new(), 0);
+    for (job, spec) in file.jobs.iter().enumerate() {
+        if (spec.crowd.stonewall || spec.crowd.new_group) && !all.is_empty() {
+            group += 1;
+        }
+        for clone in 0..spec.crowd.numjobs {
+            all.push(Instance { job, clone, number: all.len() as u16, group });
+        }
+    }
+    all
+}
+
+/// Whether every job fits its volume.
+fn check(file: &JobFile, volumes: &[Arc<Volume<Native>>]) -> Result<(), BenchError> {
+    for (job, volume) in file.jobs.iter().zip(volumes) {
+        let wrong = |text: String| {
+            Err(BenchError::Workload(format!("{}: job {}: {text}", job.place, job.name)))
+        };
+        let limits = volume.limits();
+        let block = limits.logical_block_size;
+        for (sizes, _) in job.shape.sizes.iter().zip(job.kind.has).filter(|(_, has)| *has) {
+            if !sizes.are_multiples_of(block) {
+                let bs = sizes.least();
+                return wrong(format!("bs={bs}: the device has blocks of {block} bytes"));
+            }
+        }
+        for clone in 0..job.crowd.numjobs {
+            if let Err(text) = span_of(job, clone, volume.capacity() << 9) {
+                return wrong(text);
+            }
+        }
+        if job.shape.verify.is_some() && limits.features.no_payload {
+            return wrong("verify: the null drive keeps no data; use ram or file".to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// The part of a device of `device` bytes that a clone works on.
+fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
+    let region = &job.region;
+    let used = || job.shape.sizes.iter().zip(job.kind.has).filter(|(_, has)| *has);
+    let least = used().map(|(sizes, _)| sizes.least()).min().map_or(1, u64::from);
+    // Shares are rounded up to whole I/Os, as in fio.
+    let at = |amount: Option<Amount>| match amount {
+        Some(Amount::Bytes(bytes)) => bytes,
+        Some(share) => share.of(device).div_ceil(least).saturating_mul(least),
+        None => 0,
+    };
+    let begin =
+        at(region.offset).saturating_add(at(region.offset_increment).saturating_mul(clone.into()));
+    let left = device.saturating_sub(begin);
+    let size = match region.size {
+        Some(Amount::Bytes(bytes)) => bytes,
+        Some(share) => share.of(device).min(left),
+        None => left.min(region.file_size.unwrap_or(left)),
+    };
+    let longest = used().map(|(sizes, _)| sizes.most()).max().unwrap_or(1);
+    if begin < device && size <= left && u64::from(longest) > size {
+        return Err(format!("bs={longest}: longer than the {size} bytes to work on"));
+    }
+    if begin >= device || size > left {
+        return Err(format!(
+            "offset={begin} and size={size}: the device has {device} bytes; use less of it"
+        ));
+    }
+    if !begin.is_multiple_of(512) || job.shape.verify.is_some() && !begin.is_multiple_of(least) {
+        return Err(format!("offset={begin}: not a multiple of the block; round it"));
+    }
+    let io_size = region.io_size.map_or(size, |amount| amount.of(size));
+    Ok(Span { begin, size, io_size, device })
+}
+
+/// Runs jobs beside each other.
+fn run_phase(
+    file: &JobFile,
+    phase: &[Instance],
+    volumes: &[Arc<Volume<Native>>],
+    (setting, progress): (&JobSetting, Progress<'_>),
+) -> Result<Vec<(Instance, Tally)>, BenchError> {
+    let shared = Arc::new(Shared {
+        file: file.clone(),
+        setting: setting.clone(),
+        start: Barrier::new(phase.len()),
+        left: AtomicUsize::new(phase.len()),
+        done: AtomicU64::new(0),
+        results: Mutex::new(Vec::new()),
+    });
+    let spawn = |instance: &Instance| {
+        let crowd = &file.jobs[instance.job].crowd;
+        let cpu = crowd.cpus.get(instance.clone as usize % crowd.cpus.len().max(1)).copied();
+        let (shared, instance) = (Arc::clone(&shared), instance.clone());
+        let volume = Arc::clone(&volumes[instance.job]);
+        let body = move || {
+            let result = run_instance(&shared, &instance, &volume);
+            let mut results = shared.results.lock().unwrap_or_else(PoisonError::into_inner);
+            results.push((instance, result));
+            shared.left.fetch_sub(1, Ordering::Release);
+        };
+        Native::spawn("job", cpu.map(CpuId), Box::new(body))
+    };
+    let threads: Vec<_> = phase.iter().map(spawn).collect();
+    watch(&shared, phase, progress);
+    if !threads.into_iter().fold(true, |whole, thread| thread.join() && whole) {
+        return Err(BenchError::Panicked);
+    }
+    let mut results =
+        std::mem::take(&mut *shared.results.lock().unwrap_or_else(PoisonError::into_inner));
+    results.sort_by_key(|(instance, _)| instance.number);
+    results.into_iter().map(|(instance, result)| Ok((instance, result?))).collect()
+}
+
+/// Waits for the end of a phase and tells how far it is.
+fn watch(shared: &Shared, phase: &[Instance], progress: Progress<'_>) {
+    let time_ns = |instance: &Instance| {
+        let span = &shared.file.jobs[instance.job].span;
+        Some(span.ramp_ns + span.delay_ns.1 + span.runtime_ns?)
+    };
+    let longest = phase.iter().map(time_ns).try_fold(0, |most, time| Some(time?.max(most)));
+    let (start, mut step) = (Instant::now(), Duration::from_micros(200));
+    while shared.left.load(Ordering::Acquire) > 0 {
+        if let Some(longest_ns) = longest {
+            progress((start.elapsed().as_secs_f64() * 1e9 / longest_ns.max(1) as f64).min(1.0));
+        } else {
+            progress(0.0);
+        }
+        std::thread::sleep(step);
+        step = (step * 2).min(Duration::from_millis(20));
+    }
+}
+
+/// One clone, on its own thread.
+fn run_instance(
+    shared: &Shared,
+    instance: &Instance,
+    volume: &Arc<Volume<Native>>,
+) -> Result<Tally, BenchError> {
+    let (job, clone) = (&shared.file.jobs[instance.job], u64::from(instance.clone));
+    let config = IoConfig { number: instance.number, reactor: shared.setting.reactor };
+    let opened = IoContext::new(config).and_then(|mut context| {
+        let channel = context.channel(volume, job.flow.iodepth, Stamp::Batch)?;
+        Ok((context, channel))
+    });
+    // Whoever cannot begin lets the others go.
+    let salt = if job.shape.repeat { 0 } else { seed_of_now() };
+    let place = |text| BenchError::Workload(format!("{}: job {}: {text}", job.place, job.name));
+    let made = span_of(job, instance.clone, volume.capacity() << 9)
+        .and_then(|span| Ok((span, Source::new(job, span, clone ^ salt)?)))
+        .map_err(place);
+    shared.start.wait();
+    let ((mut context, mut channel), (span, source)) = (opened?, made?);
+    delay(job, clone, &shared.setting.interrupt);
+    let (interrupt, done) = (&shared.setting.interrupt, &shared.done);
+    let setting = Setting { job, span, clone, salt, interrupt, done };
+    let tally = Worker::new(&setting, source, &mut context, &mut channel).run()?;
+    drop(channel);
+    Ok(tally)
+}
+
+/// `startdelay`: one time, or one drawn of a range.
+fn delay(job: &JobSpec, clone: u64, interrupt: &Interrupt) {
+    let (first, last) = job.span.delay_ns;
+    let drawn = SplitMix64::new(job.shape.seed.wrapping_add(clone)).below(last - first + 1);
+    let end = Instant::now() + Duration::from_nanos(first + drawn);
+    while !interrupt.is_set() {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        std::thread::sleep(left.min(Duration::from_millis(50)));
+    }
+}
+
+fn seed_of_now() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(1, |since| since.as_nanos() as u64)
+}
+
+/// Adds up jobs that follow each other in a group and report as one.
+fn group(file: &JobFile, tallies: Vec<(Instance, Tally)>) -> Vec<JobReport> {
+    let mut reports: Vec<JobReport> = Vec::new();
+    for (instance, tally) in tallies {
+        let together = file.jobs[instance.job].crowd.group_reporting;
+        match reports.last_mut().filter(|last| together && last.group == instance.group) {
+            Some(last) => {
+                last.tally.merge(&tally);
+                last.members += 1;
+            }
+            None => reports.push(JobReport {
+                job: instance.job,
+                members: 1,
+                group: instance.group,
+                tally,
+            }),
+        }
+    }
+    reports
+}
+
+#[cfg(test)]
+#[path = "run/tests.rs"]
+mod tests;
