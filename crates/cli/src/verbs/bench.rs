@@ -3,7 +3,7 @@
 //! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
 //! the lab (those of other machines: machine.rs; servers': connect.rs), tables (table.rs,
 //! states.rs, lock_table.rs) or JSON at the end; with `--client` all of that is contend.rs's, with
-//! `--vm` vm.rs's.
+//! `--vm` vm.rs's, with `--jobfile` jobfile.rs's.
 //! Ctrl-C ends the row under way, and what was measured until then is printed. Reads nothing but
 //! its arguments and the machine file they name; creates no file but those that a `file:` spec
 //! names.
@@ -14,6 +14,7 @@ mod calibrate;
 mod connect;
 mod contend;
 mod history;
+mod jobfile;
 pub mod lock_table;
 mod machine;
 mod plan;
@@ -51,6 +52,9 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         return contend::run(args);
     }
     let interrupt = interrupt::on_ctrl_c()?;
+    if let Some(name) = &args.jobfile.jobfile {
+        return jobfile::run(args, name, &interrupt);
+    }
     if let Some(drive) = &args.calibrate.calibrate {
         return calibrate::run(args, drive, &interrupt);
     }

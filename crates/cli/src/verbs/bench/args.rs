@@ -23,6 +23,7 @@ use millrace_reactor::Backend;
 use super::connect::Server;
 use super::contend::ContendArgs;
 use super::history::HistoryArgs;
+use super::jobfile::JobFileArgs;
 use super::vm::words::VmArgs;
 use crate::config::words::{whole, word};
 use crate::verbs::duration;
@@ -54,6 +55,8 @@ Examples:
       two clients at one modelled SSD, and what each gets with either scheduler
   millrace bench --drive file:path=/tmp/d0,size=1g --bs 4k --trace /tmp/t
       a recording of every step of every I/O; read it with `millrace trace spans /tmp/t`
+  millrace bench --jobfile randread.fio --output-format json
+      the jobs of one of fio's job files, reported with fio's keys
   millrace bench --calibrate file:path=/srv/new,size=8g
       what a drive does in a second, as keys `cost.*` for its [[drive]]
 
@@ -143,6 +146,8 @@ pub struct BenchArgs {
     pub contend: ContendArgs,
     #[command(flatten)]
     pub calibrate: CalibrateArgs,
+    #[command(flatten)]
+    pub jobfile: JobFileArgs,
 }
 
 impl BenchArgs {

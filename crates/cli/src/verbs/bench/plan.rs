@@ -137,6 +137,12 @@ fn check_memory(rows: &[RowPlan], memory_bytes: Option<u64>) -> Result<()> {
     Ok(())
 }
 
+/// The CPUs of workers beside jobs that run anywhere.
+pub fn worker_list(args: &BenchArgs, serving: Serving) -> Result<Vec<CpuId>> {
+    let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
+    Ok(workers(args, serving, &[], &all)?.into_iter().map(CpuId).collect())
+}
+
 /// The CPUs of a row's workers.
 fn workers(args: &BenchArgs, serving: Serving, jobs: &[u32], all: &[u32]) -> Result<Vec<u32>> {
     let given: Vec<u32> = args.serving.workers.iter().flat_map(|cpus| cpus.0..=cpus.1).collect();

@@ -1,0 +1,318 @@
+//! `bench --jobfile`: a job file of fio on drives of this program, reported in fio's words.
+//!
+//! Owns what the file takes from outside (included files, variables), the drives that its jobs work
+//! on, and the table or JSON at the end; the lab reads the file and runs the jobs. Called by the
+//! verb in place of its rows.
+#![allow(clippy::print_stderr)]
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use millrace::{
+    DriveOptions, Native, Spec, Stack, Volume, VolumeOptions, build_volume, default_serving,
+};
+use millrace_drives::memory_bytes;
+use millrace_lab::Interrupt;
+use millrace_lab::jobfile::{
+    Includes, JobDetail, JobFile, JobLine, JobReport, JobSetting, report, run_jobs,
+};
+use millrace_machine::Machine;
+use millrace_reactor::Config;
+
+use super::args::BenchArgs;
+use super::table::TimeUnit;
+use crate::verbs::bar::Bar;
+use crate::verbs::grid::{Grid, Side, shortened};
+use crate::verbs::interrupt::INTERRUPTED;
+
+/// Characters of a job's name in the table.
+const NAME_WIDTH: usize = 16;
+/// Bytes of a job file, and one more than is read.
+const FILE_MAX: u64 = (1 << 20) + 1;
+
+/// Flags that say what a job file says itself, or that are about something else.
+const IN_THE_FILE: [&str; 29] = [
+    "batch",
+    "bounce",
+    "bs",
+    "calibrate",
+    "client",
+    "connect",
+    "cpu_list",
+    "cpus",
+    "descriptor",
+    "inside",
+    "interface",
+    "iodepth",
+    "ios",
+    "iovecs",
+    "locks",
+    "machine",
+    "numjobs",
+    "queue_plug",
+    "readv",
+    "request_lock",
+    "runtime",
+    "rw",
+    "rwmixread",
+    "size",
+    "states",
+    "trace",
+    "unit",
+    "verify",
+    "virtqueue",
+];
+
+/// A job file, and how it is reported.
+#[derive(Debug, Clone, Args)]
+pub struct JobFileArgs {
+    /// Run the jobs of one of fio's job files (- is standard input), on its files or on --drive;
+    /// docs/bench.md lists the words that mean something here
+    #[arg(long, value_name = "FILE.fio", conflicts_with_all = IN_THE_FILE)]
+    pub jobfile: Option<PathBuf>,
+    /// With --jobfile, how to report: normal (a table), json (fio's keys), json+ (with the bins of
+    /// latencies)
+    #[arg(long, value_name = "FORMAT", requires = "jobfile", default_value = "normal")]
+    pub output_format: OutputFormat,
+}
+
+/// Forms of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    #[value(help = "a table")]
+    Normal,
+    #[value(help = "fio's keys")]
+    Json,
+    #[value(name = "json+", help = "fio's keys, and bins of latencies")]
+    JsonPlus,
+}
+
+/// Runs the jobs: 0 if every I/O succeeded, 1 if some failed, 130 after Ctrl-C.
+///
+/// # Errors
+/// If the file is no job file, or a drive or a thread could not be set up.
+pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitCode> {
+    let file = read(name)?;
+    let volumes = volumes(args, &file)?;
+    if !file.ignored.is_empty() {
+        eprintln!("note: {}: without a meaning here: {}", name.display(), file.ignored.join(", "));
+    }
+    let reactor = Config { backend: args.target.backend, ..Config::default() };
+    let setting = JobSetting { reactor, interrupt: interrupt.clone() };
+    let mut bar = Bar::new(1);
+    let label = name.display().to_string();
+    let reports =
+        run_jobs(&file, &volumes, &setting, &mut |fraction| bar.show(0, &label, fraction))?;
+    bar.clear();
+    let detail = match args.jobfile.output_format {
+        OutputFormat::Json => Some(JobDetail::Plain),
+        OutputFormat::JsonPlus => Some(JobDetail::Bins),
+        OutputFormat::Normal => args.workload.json.then_some(JobDetail::Plain),
+    };
+    let text = match detail {
+        Some(detail) => serde_json::to_string_pretty(&report(&file, &reports, detail))?,
+        None => table(&file, &reports),
+    };
+    crate::verbs::say(&format!("{text}\n"));
+    let mut code = ExitCode::SUCCESS;
+    for one in reports.iter().filter(|report| report.errors() > 0) {
+        let job = &file.jobs[one.job].name;
+        let first = one.first_error().unwrap_or("no detail");
+        eprintln!("job {job}: {} errors: {first}", one.errors());
+        code = ExitCode::from(1);
+    }
+    if interrupt.is_set() {
+        eprintln!("interrupted: above is what was measured until then");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    Ok(code)
+}
+
+/// What a job file takes from this system.
+struct Outside {
+    /// The job file's folder, where included files are looked for second.
+    beside: PathBuf,
+}
+
+impl Includes for Outside {
+    fn file(&self, name: &str) -> std::io::Result<Vec<u8>> {
+        match bytes_of(Path::new(name)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => bytes_of(&self.beside.join(name)),
+            read => read,
+        }
+    }
+
+    fn variable(&self, name: &str) -> String {
+        std::env::var(name).unwrap_or_default()
+    }
+
+    fn system(&self, name: &str) -> u64 {
+        match name {
+            "ncpus" => Native::topology().cpus().len() as u64,
+            "mb_memory" => memory_bytes().unwrap_or(0) >> 20,
+            _ => rustix::param::page_size() as u64,
+        }
+    }
+}
+
+/// The bytes of a file, but no more than a job file has.
+fn bytes_of(name: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match name.as_os_str() == "-" {
+        true => std::io::stdin().lock().take(FILE_MAX).read_to_end(&mut bytes)?,
+        false => std::fs::File::open(name)?.take(FILE_MAX).read_to_end(&mut bytes)?,
+    };
+    Ok(bytes)
+}
+
+fn read(name: &Path) -> Result<JobFile> {
+    let shown = name.display().to_string();
+    let bytes = bytes_of(name).with_context(|| format!("--jobfile {shown}: cannot read it"))?;
+    let beside = name.parent().map_or_else(PathBuf::new, Path::to_path_buf);
+    Ok(JobFile::parse(&shown, &bytes, &Outside { beside })?)
+}
+
+/// The volume of each job: the drives of the command line, or the file that the job names.
+fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Arc<Volume>>> {
+    let options = options(args, file)?;
+    if !args.target.drive.is_empty() {
+        let named = file.jobs.iter().any(|job| job.filename.is_some());
+        if named {
+            eprintln!("note: filename: passed over, as --drive says where the jobs work");
+        }
+        let drives = args.target.drives()?;
+        let volume = open(args, &drives, &options)?;
+        return Ok(vec![volume; file.jobs.len()]);
+    }
+    let mut opened: BTreeMap<&str, Arc<Volume>> = BTreeMap::new();
+    let mut volumes = Vec::new();
+    for job in &file.jobs {
+        let Some(name) = job.filename.as_deref() else {
+            bail!("job {}: no filename; add one to the job, or give --drive", job.name);
+        };
+        if !opened.contains_key(name) {
+            let drive = drive_of(file, name)?;
+            opened.insert(name, open(args, &[drive], &options)?);
+        }
+        volumes.push(Arc::clone(&opened[name]));
+    }
+    Ok(volumes)
+}
+
+fn options(args: &BenchArgs, file: &JobFile) -> Result<VolumeOptions> {
+    let queues = &args.queues;
+    let one = |flag: &str, count: usize| match count {
+        0 | 1 => Ok(()),
+        _ => bail!("--jobfile: one {flag}, not a list"),
+    };
+    one("--stack", queues.stack.len())?;
+    one("--scheduler", queues.scheduler.len())?;
+    one("--software-queues", queues.software_queues.len())?;
+    one("--hardware-queues", queues.hardware_queues.len())?;
+    one("--serving", args.serving.serving.len())?;
+    let stack = queues.stack.first().copied().unwrap_or(Stack::Mq);
+    let serving = args.serving.configs(default_serving(&vec![stack; args.target.drive.len()]))?;
+    let threads: u32 = file.jobs.iter().map(millrace_lab::jobfile::JobSpec::numjobs).sum();
+    let drive = DriveOptions {
+        stack,
+        scheduler: queues.scheduler[0],
+        software_queues: queues.software_queues[0],
+        hardware_queues: queues.hardware_queues[0],
+        ..DriveOptions::default()
+    };
+    Ok(VolumeOptions {
+        drive,
+        io_threads: u16::try_from(threads).context("--jobfile: more than 65535 jobs")?,
+        groups: Vec::new(),
+        controllers: args.target.controllers()?,
+        serving: serving[0],
+        worker_cpus: super::plan::worker_list(args, serving[0].serving)?,
+        trace_ring: 0,
+    })
+}
+
+fn open(args: &BenchArgs, drives: &[Spec], options: &VolumeOptions) -> Result<Arc<Volume>> {
+    let (volume, notes) = build_volume("bench", args.target.layout(), drives, options)?;
+    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    Ok(volume)
+}
+
+/// The drive that a file is: made, or made longer, as its jobs need it, as fio does; opened for
+/// reading only where all jobs only read.
+fn drive_of(file: &JobFile, name: &str) -> Result<Spec> {
+    let jobs = || file.jobs.iter().filter(|job| job.filename.as_deref() == Some(name));
+    let wanted = jobs().filter_map(|job| job.file_bytes()).max();
+    let found = match std::fs::metadata(name) {
+        Ok(found) => Some(found),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(error).with_context(|| format!("filename={name}")),
+    };
+    let mut pairs = vec![("path".to_owned(), name.to_owned())];
+    match (found, wanted) {
+        (None, None) => bail!("filename={name}: there is no such file; add size, and it is made"),
+        (Some(found), Some(wanted)) if found.is_file() && found.len() < wanted => {
+            pairs.push(("size".to_owned(), wanted.to_string()));
+            pairs.push(("grow".to_owned(), "on".to_owned()));
+        }
+        (None, Some(wanted)) => pairs.push(("size".to_owned(), wanted.to_string())),
+        _ if jobs().all(|job| !job.changes_data()) => {
+            pairs.push(("read-only".to_owned(), "on".to_owned()));
+        }
+        _ => {}
+    }
+    Spec::from_pairs("file", pairs.into_iter()).with_context(|| format!("filename={name}"))
+}
+
+/// The reports as text: a line for each kind of I/O of a job.
+fn table(file: &JobFile, reports: &[JobReport]) -> String {
+    let lines: Vec<JobLine> = reports.iter().flat_map(|report| report.lines(file)).collect();
+    let times = || lines.iter().filter(|line| line.ios > 0).map(|line| line.clat);
+    let least = times().map(|clat| clat.p50).min().unwrap_or(0);
+    let unit = TimeUnit::between(least, times().map(|clat| clat.p99).max().unwrap_or(0));
+    let head = |name: &str| (format!("{name} {}", unit.name()), Side::Right);
+    let plain = |name: &str, side| (name.to_owned(), side);
+    let verified = reports.iter().any(|report| report.verified() > 0);
+    let mut heads = vec![
+        plain("job", Side::Left),
+        plain("group", Side::Right),
+        plain("", Side::Left),
+        plain("I/Os", Side::Right),
+        plain("IOPS", Side::Right),
+        plain("MB/s", Side::Right),
+        head("clat"),
+        head("p50"),
+        head("p99"),
+        head("max"),
+    ];
+    heads.extend(verified.then(|| plain("verified", Side::Right)));
+    let mut grid = Grid::new(heads);
+    for report in reports {
+        for (place, line) in report.lines(file).into_iter().enumerate() {
+            let name = match (place, line.members) {
+                (0, 1) => shortened(&line.job, NAME_WIDTH),
+                (0, members) => format!("{} x{members}", shortened(&line.job, NAME_WIDTH - 4)),
+                _ => String::new(),
+            };
+            let mut cells = vec![
+                name,
+                line.group.to_string(),
+                line.kind.to_owned(),
+                line.ios.to_string(),
+                format!("{:.0}", line.iops()),
+                format!("{:.1}", line.bytes_per_s() / 1e6),
+                unit.text(line.clat.mean),
+                unit.text(line.clat.p50),
+                unit.text(line.clat.p99),
+                unit.text(line.clat.max),
+            ];
+            cells.extend((verified && place == 0).then(|| report.verified().to_string()));
+            grid.row(cells);
+        }
+    }
+    grid.text()
+}
