@@ -23,7 +23,7 @@ mod words;
 mod worker;
 
 pub use json::{JobDetail, report};
-pub use lines::{Includes, JobFileError};
+pub use lines::{Includes, JobFileError, Place};
 pub use run::{JobReport, JobSetting, run_jobs};
 pub use spec::{JobFile, JobSpec};
 pub use summary::{JobLine, JobTimes};

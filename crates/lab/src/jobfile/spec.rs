@@ -192,6 +192,12 @@ impl JobSpec {
         (end > 0).then_some(end)
     }
 
+    /// The line that begins it.
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// Whether it writes or trims.
     #[must_use]
     pub fn changes_data(&self) -> bool {

@@ -19,7 +19,7 @@ use millrace::{
 use millrace_drives::memory_bytes;
 use millrace_lab::Interrupt;
 use millrace_lab::jobfile::{
-    Includes, JobDetail, JobFile, JobLine, JobReport, JobSetting, report, run_jobs,
+    Includes, JobDetail, JobFile, JobLine, JobReport, JobSetting, JobTimes, report, run_jobs,
 };
 use millrace_machine::Machine;
 use millrace_reactor::Config;
@@ -27,7 +27,8 @@ use millrace_reactor::Config;
 use super::args::BenchArgs;
 use super::table::TimeUnit;
 use crate::verbs::bar::Bar;
-use crate::verbs::grid::{Grid, Side, shortened};
+use crate::verbs::counted;
+use crate::verbs::grid::{Grid, Side, WIDTH, shortened};
 use crate::verbs::interrupt::INTERRUPTED;
 
 /// Characters of a job's name in the table.
@@ -100,12 +101,12 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
     let file = read(name)?;
     let volumes = volumes(args, &file)?;
     if !file.ignored.is_empty() {
-        eprintln!("note: {}: without a meaning here: {}", name.display(), file.ignored.join(", "));
+        eprintln!("note: {}: without a meaning here: {}", shown(name), file.ignored.join(", "));
     }
     let reactor = Config { backend: args.target.backend, ..Config::default() };
     let setting = JobSetting { reactor, interrupt: interrupt.clone() };
     let mut bar = Bar::new(1);
-    let label = name.display().to_string();
+    let label = shown(name);
     let reports =
         run_jobs(&file, &volumes, &setting, &mut |fraction| bar.show(0, &label, fraction))?;
     bar.clear();
@@ -170,8 +171,13 @@ fn bytes_of(name: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// How messages call a job file.
+fn shown(name: &Path) -> String {
+    if name.as_os_str() == "-" { "standard input".to_owned() } else { name.display().to_string() }
+}
+
 fn read(name: &Path) -> Result<JobFile> {
-    let shown = name.display().to_string();
+    let shown = shown(name);
     let bytes = bytes_of(name).with_context(|| format!("--jobfile {shown}: cannot read it"))?;
     let beside = name.parent().map_or_else(PathBuf::new, Path::to_path_buf);
     Ok(JobFile::parse(&shown, &bytes, &Outside { beside })?)
@@ -193,7 +199,8 @@ fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Arc<Volume>>> {
     let mut volumes = Vec::new();
     for job in &file.jobs {
         let Some(name) = job.filename.as_deref() else {
-            bail!("job {}: no filename; add one to the job, or give --drive", job.name);
+            let (place, job) = (job.place(), &job.name);
+            bail!("{place}: job {job}: no filename; add one to it, or give --drive");
         };
         if !opened.contains_key(name) {
             let drive = drive_of(file, name)?;
@@ -268,51 +275,143 @@ fn drive_of(file: &JobFile, name: &str) -> Result<Spec> {
     Spec::from_pairs("file", pairs.into_iter()).with_context(|| format!("filename={name}"))
 }
 
-/// The reports as text: a line for each kind of I/O of a job.
+/// A column of the table: its name, and its value of a line.
+type Column = (String, Side, Box<dyn Fn(&JobLine) -> String>);
+
+/// The reports as text: a line for each kind of I/O of a job, and what was verified.
 fn table(file: &JobFile, reports: &[JobReport]) -> String {
-    let lines: Vec<JobLine> = reports.iter().flat_map(|report| report.lines(file)).collect();
+    let mut lines: Vec<JobLine> = Vec::new();
+    for report in reports {
+        let mut own = report.lines(file);
+        own[0].job = match report.members {
+            1 => shortened(&own[0].job, NAME_WIDTH),
+            members => format!("{} x{members}", shortened(&own[0].job, NAME_WIDTH - 4)),
+        };
+        own[1..].iter_mut().for_each(|line| line.job.clear());
+        lines.append(&mut own);
+    }
+    let mut columns = columns(&lines);
+    let mut text = grid(&columns, &lines);
+    // Numbers that leave no room for others: the least telling go.
+    for least in ["p50", "max", "MB/s"] {
+        if text.width() > WIDTH {
+            columns.retain(|(name, ..)| !name.starts_with(least));
+            text = grid(&columns, &lines);
+        }
+    }
+    let verified = reports.iter().filter(|report| report.verified() > 0).map(|report| {
+        let (name, blocks) = (&file.jobs[report.job].name, report.verified());
+        format!("\n{name}: {} verified", counted(blocks as usize, "block"))
+    });
+    format!("{}{}", text.text(), verified.collect::<String>())
+}
+
+fn columns(lines: &[JobLine]) -> Vec<Column> {
     let times = || lines.iter().filter(|line| line.ios > 0).map(|line| line.clat);
     let least = times().map(|clat| clat.p50).min().unwrap_or(0);
     let unit = TimeUnit::between(least, times().map(|clat| clat.p99).max().unwrap_or(0));
-    let head = |name: &str| (format!("{name} {}", unit.name()), Side::Right);
-    let plain = |name: &str, side| (name.to_owned(), side);
-    let verified = reports.iter().any(|report| report.verified() > 0);
-    let mut heads = vec![
-        plain("job", Side::Left),
-        plain("group", Side::Right),
-        plain("", Side::Left),
-        plain("I/Os", Side::Right),
-        plain("IOPS", Side::Right),
-        plain("MB/s", Side::Right),
-        head("clat"),
-        head("p50"),
-        head("p99"),
-        head("max"),
+    let names: [Column; 6] = [
+        ("job".to_owned(), Side::Left, Box::new(|line| line.job.clone())),
+        ("group".to_owned(), Side::Right, Box::new(|line| line.group.to_string())),
+        (String::new(), Side::Left, Box::new(|line| line.kind.to_owned())),
+        ("I/Os".to_owned(), Side::Right, Box::new(|line| line.ios.to_string())),
+        ("IOPS".to_owned(), Side::Right, Box::new(|line| format!("{:.0}", line.iops()))),
+        (
+            "MB/s".to_owned(),
+            Side::Right,
+            Box::new(|line| format!("{:.1}", line.bytes_per_s() / 1e6)),
+        ),
     ];
-    heads.extend(verified.then(|| plain("verified", Side::Right)));
-    let mut grid = Grid::new(heads);
-    for report in reports {
-        for (place, line) in report.lines(file).into_iter().enumerate() {
-            let name = match (place, line.members) {
-                (0, 1) => shortened(&line.job, NAME_WIDTH),
-                (0, members) => format!("{} x{members}", shortened(&line.job, NAME_WIDTH - 4)),
-                _ => String::new(),
-            };
-            let mut cells = vec![
-                name,
-                line.group.to_string(),
-                line.kind.to_owned(),
-                line.ios.to_string(),
-                format!("{:.0}", line.iops()),
-                format!("{:.1}", line.bytes_per_s() / 1e6),
-                unit.text(line.clat.mean),
-                unit.text(line.clat.p50),
-                unit.text(line.clat.p99),
-                unit.text(line.clat.max),
-            ];
-            cells.extend((verified && place == 0).then(|| report.verified().to_string()));
-            grid.row(cells);
-        }
+    let mut columns = Vec::from(names);
+    let times: [(&str, fn(&JobTimes) -> u64); 4] = [
+        ("clat", |clat| clat.mean),
+        ("p50", |clat| clat.p50),
+        ("p99", |clat| clat.p99),
+        ("max", |clat| clat.max),
+    ];
+    columns.extend(times.into_iter().map(|(name, of)| -> Column {
+        let value = move |line: &JobLine| unit.text(of(&line.clat));
+        (format!("{name} {}", unit.name()), Side::Right, Box::new(value))
+    }));
+    columns
+}
+
+fn grid(columns: &[Column], lines: &[JobLine]) -> Grid {
+    let mut grid = Grid::new(columns.iter().map(|(name, side, _)| (name.clone(), *side)));
+    for line in lines {
+        grid.row(columns.iter().map(|(_, _, value)| value(line)));
     }
-    grid.text()
+    grid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    fn parse(text: &str) -> Result<BenchArgs, clap::Error> {
+        let words = std::iter::once("bench").chain(text.split_whitespace());
+        Command::try_parse_from(words).map(|command| command.bench)
+    }
+
+    #[test]
+    fn flags_that_a_job_file_has_itself_are_refused() {
+        for flag in
+            ["--rw read", "--iodepth 4", "--machine x5690", "--connect nbd://h/n", "--locks"]
+        {
+            let error = parse(&format!("--jobfile a.fio {flag}")).unwrap_err().to_string();
+            assert!(error.contains("cannot be used with"), "{error}");
+        }
+        let error = parse("--output-format json").unwrap_err().to_string();
+        assert!(error.contains("--jobfile"), "{error}");
+        let args = parse("--jobfile a.fio --output-format json+ --drive ram:size=1m").unwrap();
+        assert_eq!(args.jobfile.output_format, OutputFormat::JsonPlus);
+    }
+
+    #[test]
+    fn the_table_fits_80_columns_however_long_its_numbers_are() {
+        let clat =
+            JobTimes { mean: 9_999_999_999, p50: 1, p99: 9_999_999_999, max: 99_999_999_999 };
+        let line = JobLine {
+            job: "a".repeat(NAME_WIDTH),
+            group: 4000,
+            kind: "write",
+            ios: 1 << 40,
+            bytes: 1 << 52,
+            runtime_ns: 100_000_000_000,
+            clat,
+            ..JobLine::default()
+        };
+        let lines = [line];
+        let mut columns = columns(&lines);
+        columns.retain(|(name, ..)| !["p50", "max", "MB/s"].iter().any(|l| name.starts_with(l)));
+        assert!(grid(&columns, &lines).width() <= WIDTH);
+    }
+
+    #[test]
+    fn a_file_is_made_as_long_as_its_jobs_need_and_read_only_where_they_only_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f").display().to_string();
+        let file = |text: &str| {
+            let outside = Outside { beside: PathBuf::new() };
+            let text = format!("[global]\nfilename={path}\n{text}");
+            JobFile::parse("t.fio", text.as_bytes(), &outside).unwrap()
+        };
+        let spec = |text: &str| drive_of(&file(text), &path).map(|spec| spec.to_string());
+        let missing = spec("[a]\nrw=read").unwrap_err().to_string();
+        assert!(missing.ends_with("there is no such file; add size, and it is made"), "{missing}");
+        let made = spec("[a]\nsize=1m\n[b]\nsize=2m\noffset=1m").unwrap();
+        assert_eq!(made, format!("file:path={path},size=3145728"));
+        std::fs::write(&path, vec![0; 4096]).unwrap();
+        assert_eq!(spec("[a]\nrw=write").unwrap(), format!("file:path={path}"));
+        assert_eq!(spec("[a]\nrw=read").unwrap(), format!("file:path={path},read-only=on"));
+        let longer = spec("[a]\nsize=8k").unwrap();
+        assert_eq!(longer, format!("file:path={path},size=8192,grow=on"));
+    }
 }

@@ -1,0 +1,37 @@
+//! Fuzzes the reading of fio's job files: an input is a file, and what it includes.
+//!
+//! Besides "no panic" it demands that an error says something, and that a job that was read says
+//! how long its file must be, or that it cannot. Nothing is run.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use millrace_lab::jobfile::{Includes, JobFile};
+
+/// Every included file is what stands behind the first zero byte.
+struct Rest<'a>(&'a [u8]);
+
+impl Includes for Rest<'_> {
+    fn file(&self, _: &str) -> std::io::Result<Vec<u8>> {
+        Ok(self.0.to_vec())
+    }
+
+    fn variable(&self, name: &str) -> String {
+        name.to_owned()
+    }
+
+    fn system(&self, _: &str) -> u64 {
+        4096
+    }
+}
+
+fuzz_target!(|input: &[u8]| {
+    let cut = input.iter().position(|byte| *byte == 0).unwrap_or(input.len());
+    let (file, rest) = input.split_at(cut);
+    match JobFile::parse("f.fio", file, &Rest(rest.get(1..).unwrap_or(&[]))) {
+        Ok(file) => file.jobs.iter().for_each(|job| {
+            assert!(job.file_bytes().is_none_or(|bytes| bytes > 0));
+        }),
+        Err(error) => assert!(!error.text.is_empty()),
+    }
+});

@@ -1,0 +1,226 @@
+//! `bench --jobfile` and fio run the same job files on the same file, and are compared.
+//!
+//! fio is the measure: equal counts of I/Os and bytes for jobs bound by their size, and its JSON
+//! for keys and their types. One of fio's own tools reads the result.
+
+use std::path::Path;
+use std::process::Command;
+
+use millrace_tests::serving::succeed;
+use millrace_tests::{millrace, require_clients, tempdir};
+use serde_json::Value;
+
+/// Runs a job file with fio and with millrace, on the file `f` of 16 MiB, which is made anew.
+fn both(dir: &Path, text: &str, format: &str) -> [Value; 2] {
+    let file = dir.join("f");
+    let job = dir.join("job.fio");
+    let head = "[global]\ninclude global.fio\n";
+    let global = format!("filename=${{TEST_FILE}}\nioengine={}\nthread\n", engine());
+    std::fs::write(dir.join("global.fio"), global).unwrap();
+    std::fs::write(&job, format!("{head}{text}\n")).unwrap();
+    let ours = millrace();
+    let fio = Command::new("fio");
+    let runs: [(Command, &[&str]); 2] = [(fio, &[]), (ours, &["bench", "--jobfile"])];
+    runs.map(|(mut command, words)| {
+        std::fs::write(&file, vec![0x5a; 16 << 20]).unwrap();
+        command.current_dir(dir).env("TEST_FILE", &file).args(words).arg(&job);
+        let text = succeed(command.arg(format!("--output-format={format}")));
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    })
+}
+
+/// An engine of fio that has several I/Os in flight.
+fn engine() -> &'static str {
+    let help = succeed(Command::new("fio").arg("--enghelp"));
+    if help.contains("io_uring") { "io_uring" } else { "libaio" }
+}
+
+/// What jobs did: name, group, and I/Os and bytes of each direction, and flushes.
+fn done(run: &Value) -> Vec<String> {
+    let jobs = run["jobs"].as_array().expect("an array of jobs");
+    let of = |job: &Value| {
+        let flow = |name: &str| format!("{}/{}", job[name]["total_ios"], job[name]["io_bytes"]);
+        let sync = &job["sync"]["total_ios"];
+        let flows = [flow("read"), flow("write"), flow("trim")].join(" ");
+        format!("{} {} {flows} {sync}", job["jobname"], job["groupid"])
+    };
+    jobs.iter().map(of).collect()
+}
+
+#[test]
+fn jobs_bound_by_their_size_do_the_ios_of_fio() {
+    require_clients!("fio");
+    let dir = tempdir();
+    for text in [
+        "[a]\nrw=read\nsize=10k",
+        "[a]\nrw=randread\nsize=10k",
+        "[a]\nrw=randread\nsize=16k\nio_size=40k\niodepth=4",
+        "[a]\nrw=read\nsize=16k\nio_size=10k",
+        "[a]\nrw=randwrite\nsize=2m\nfsync=32",
+        "[a]\nrw=write\nsize=1m\nfsync=16\nfdatasync=8",
+        "[a]\nrw=write\nsize=1m\nloops=3\nbs=64k",
+        "[a]\nrw=write\nsize=1m\niodepth=8\nverify=crc32c",
+        "[a]\nrw=randread\nsize=4m\nrandom_distribution=zipf:1.2",
+        "[a]\nrw=randread\nsize=4m\nrandom_distribution=pareto:0.2\niodepth=32",
+        "[a]\nrw=randread\nsize=4m\nrandom_distribution=normal:20",
+        "[a]\nrw=randread\nsize=1m\npercentage_random=50",
+        "[a]\nrw=randread\nsize=1000k\nbs=16k\nnorandommap",
+        "[a]\nrw=read\nsize=50%\noffset=25%\nbs=1m",
+        "[a]\nrw=read\nsize=1m\nnumber_ios=10",
+        "[a]\nrw=read\nsize=100KiB\nbs=1k ; a comment\n[b]\nsize=0x10000\nname=c",
+        "[a]\nrw=read\noffset=12m",
+        "[a]\nrw=read\nsize=20m\nbs=128k",
+        "[a]\nrw=randread\nsize=1m\nthinktime=10\nthinktime_blocks=64",
+        "[a]\nrw=randread\nsize=256k\nrate_iops=1000\niodepth=4",
+        "[a]\nrw=read\nsize=1m\nnumjobs=3\ngroup_reporting\noffset_increment=2m\n[b]\nnew_group\n\
+         rw=write\nsize=512k\n[c]\nstonewall\nrw=randwrite\nsize=256k\nnumjobs=2",
+    ] {
+        let [fio, ours] = both(dir.path(), text, "json");
+        assert_eq!(done(&ours), done(&fio), "{text}");
+    }
+    // Which I/O is a read is drawn; how many there are in all is not.
+    for text in ["[a]\nrw=randrw\nsize=4m\nrwmixread=70", "[a]\nrw=rw\nsize=4m\nbs=8k,4k"] {
+        let bytes = both(dir.path(), text, "json").map(|run| {
+            let of = |flow: &str| run["jobs"][0][flow]["io_bytes"].as_u64().expect("a number");
+            (of("read") + of("write"), of("read"))
+        });
+        assert_eq!(bytes[0].0, bytes[1].0, "{text}");
+        assert!(bytes[0].1.abs_diff(bytes[1].1) < 400 << 10, "{text}: {bytes:?}");
+    }
+    // So is how long an I/O is of a range.
+    for text in
+        ["[a]\nrw=read\nsize=4m\nbsrange=4k-32k", "[a]\nrw=write\nsize=4m\nbssplit=4k/50:64k/"]
+    {
+        let bytes = both(dir.path(), text, "json").map(|run| {
+            let of = |flow: &str| run["jobs"][0][flow]["io_bytes"].as_u64().expect("a number");
+            of("read") + of("write")
+        });
+        assert_eq!(bytes[0], bytes[1], "{text}");
+    }
+}
+
+/// A word for what a value is.
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Number(number) if number.is_f64() => "a number with fraction",
+        Value::Number(_) => "a whole number",
+        Value::String(_) => "text",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+        _ => "something else",
+    }
+}
+
+/// Asserts that every key of ours is fio's and of its type.
+fn assert_known(place: &str, ours: &Value, fio: &Value) {
+    assert_eq!(kind(ours), kind(fio), "{place}");
+    match (ours, fio) {
+        (Value::Object(mine), Value::Object(theirs)) => {
+            // The words of a job, and latencies that were met, are not keys.
+            if ["options", "bins"].iter().any(|end| place.ends_with(end)) {
+                return;
+            }
+            for (key, value) in mine {
+                let other = theirs.get(key).unwrap_or_else(|| panic!("{place}.{key}: not fio's"));
+                assert_known(&format!("{place}.{key}"), value, other);
+            }
+        }
+        (Value::Array(mine), Value::Array(theirs)) => {
+            for (at, (mine, theirs)) in mine.iter().zip(theirs).enumerate() {
+                assert_known(&format!("{place}[{at}]"), mine, theirs);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Keys that fio's tools and people's scripts look for.
+const WANTED: [&str; 37] = [
+    "/jobname",
+    "/groupid",
+    "/error",
+    "/job options/rw",
+    "/read/io_bytes",
+    "/read/bw",
+    "/read/bw_bytes",
+    "/read/iops",
+    "/read/runtime",
+    "/read/total_ios",
+    "/read/short_ios",
+    "/read/slat_ns/mean",
+    "/read/clat_ns/min",
+    "/read/clat_ns/max",
+    "/read/clat_ns/stddev",
+    "/read/clat_ns/N",
+    "/read/clat_ns/percentile/99.990000",
+    "/read/clat_ns/bins",
+    "/read/lat_ns/max",
+    "/read/bw_min",
+    "/read/bw_mean",
+    "/read/iops_stddev",
+    "/write/clat_ns/percentile/1.000000",
+    "/write/bw_agg",
+    "/trim/io_bytes",
+    "/sync/total_ios",
+    "/sync/lat_ns/percentile/50.000000",
+    "/usr_cpu",
+    "/sys_cpu",
+    "/ctx",
+    "/latency_us/1000",
+    "/latency_ms/>=2000",
+    "/latency_ns/2",
+    "/iodepth_level/>=64",
+    "/iodepth_submit/4",
+    "/iodepth_complete/32",
+    "/job_runtime",
+];
+
+#[test]
+fn every_key_of_the_json_is_fios_with_its_type() {
+    require_clients!("fio");
+    let dir = tempdir();
+    let text =
+        "[a]\nrw=randrw\nsize=4m\niodepth=8\nfsync=16\ndescription=so\n[b]\nrw=write\nsize=1m";
+    let [fio, ours] = both(dir.path(), text, "json+");
+    assert_known("", &ours, &fio);
+    for key in WANTED {
+        for run in [&fio, &ours] {
+            assert!(run["jobs"][0].pointer(key).is_some(), "{key}: {run}");
+        }
+    }
+    for key in ["fio version", "timestamp", "global options", "jobs", "disk_util"] {
+        assert!(ours.get(key).is_some(), "{key}");
+    }
+    // Every key of fio's jobs is there, too.
+    let keys = |run: &Value| -> Vec<String> {
+        run["jobs"][0].as_object().expect("a job").keys().cloned().collect()
+    };
+    assert_eq!(keys(&ours), keys(&fio));
+}
+
+#[test]
+fn a_tool_of_fios_makes_a_table_of_the_bins() {
+    require_clients!("fio", "fio_jsonplus_clat2csv");
+    let dir = tempdir();
+    let [_, ours] = both(dir.path(), "[a]\nrw=randread\nsize=4m\niodepth=8", "json+");
+    std::fs::write(dir.path().join("o.json"), ours.to_string()).unwrap();
+    let mut tool = Command::new("fio_jsonplus_clat2csv");
+    succeed(tool.current_dir(dir.path()).args(["o.json", "o.csv"]));
+    let csv = std::fs::read_to_string(dir.path().join("o_job0.csv")).unwrap();
+    let last = csv.lines().last().expect("lines");
+    let fields: Vec<&str> = last.split(',').map(str::trim).collect();
+    let places: Vec<usize> = (0..fields.len()).filter(|at| fields[*at] == "1024").collect();
+    assert!(!places.is_empty(), "all 1024 reads are counted up to the last bin: {csv}");
+}
+
+#[test]
+fn a_mistake_is_named_with_its_line_and_ends_with_status_2() {
+    let dir = tempdir();
+    let job = dir.path().join("bad.fio");
+    std::fs::write(&job, "[a]\nrw=randread\niodpeth=4\n").unwrap();
+    let output = millrace().args(["bench", "--jobfile"]).arg(&job).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said.contains("bad.fio:3: iodpeth: no word of job files"), "{said}");
+    assert!(said.contains("did you mean iodepth?"), "{said}");
+}
