@@ -15,6 +15,7 @@ mod connect;
 mod contend;
 mod history;
 mod jobfile;
+mod jobfile_args;
 pub mod lock_table;
 mod machine;
 mod plan;

@@ -3,8 +3,8 @@
 //! `run_jobs` builds no volume: it gets one for each job, starts the clones of a phase together,
 //! waits for all of them, and adds up those that report as a group. Called by `bench --jobfile`.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use millrace_block::{Disk, Stamp, Volume};
@@ -55,10 +55,10 @@ struct Shared {
     file: JobFile,
     setting: JobSetting,
     start: Barrier,
-    left: AtomicUsize,
-    done: AtomicU64,
-    results: Mutex<Vec<(Instance, Result<Tally, BenchError>)>>,
 }
+
+/// What a thread sends at its end.
+type Ended = (Instance, Result<Tally, BenchError>);
 
 /// Runs the jobs of a file, job i on `volumes[i]`, which are made for as many I/O threads as there
 /// are jobs with their clones.
@@ -177,50 +177,52 @@ fn run_phase(
         file: file.clone(),
         setting: setting.clone(),
         start: Barrier::new(phase.len()),
-        left: AtomicUsize::new(phase.len()),
-        done: AtomicU64::new(0),
-        results: Mutex::new(Vec::new()),
     });
+    let (sender, receiver) = channel();
     let spawn = |instance: &Instance| {
         let crowd = &file.jobs[instance.job].crowd;
         let cpu = crowd.cpus.get(instance.clone as usize % crowd.cpus.len().max(1)).copied();
         let (shared, instance) = (Arc::clone(&shared), instance.clone());
-        let volume = Arc::clone(&volumes[instance.job]);
+        let (volume, sender) = (Arc::clone(&volumes[instance.job]), Sender::clone(&sender));
         let body = move || {
             let result = run_instance(&shared, &instance, &volume);
-            let mut results = shared.results.lock().unwrap_or_else(PoisonError::into_inner);
-            results.push((instance, result));
-            shared.left.fetch_sub(1, Ordering::Release);
+            // Whoever started the phase waits for it.
+            let _ = sender.send((instance, result));
         };
         Native::spawn("job", cpu.map(CpuId), Box::new(body))
     };
     let threads: Vec<_> = phase.iter().map(spawn).collect();
-    watch(&shared, phase, progress);
+    drop(sender);
+    let mut ended = watch(file, phase, &receiver, progress);
     if !threads.into_iter().fold(true, |whole, thread| thread.join() && whole) {
         return Err(BenchError::Panicked);
     }
-    let mut results =
-        std::mem::take(&mut *shared.results.lock().unwrap_or_else(PoisonError::into_inner));
-    results.sort_by_key(|(instance, _)| instance.number);
-    results.into_iter().map(|(instance, result)| Ok((instance, result?))).collect()
+    ended.sort_by_key(|(instance, _)| instance.number);
+    ended.into_iter().map(|(instance, result)| Ok((instance, result?))).collect()
 }
 
-/// Waits for the end of a phase and tells how far it is.
-fn watch(shared: &Shared, phase: &[Instance], progress: Progress<'_>) {
+/// Collects what the threads of a phase send, until the last has ended, and tells how far it is.
+fn watch(
+    file: &JobFile,
+    phase: &[Instance],
+    receiver: &Receiver<Ended>,
+    progress: Progress<'_>,
+) -> Vec<Ended> {
     let time_ns = |instance: &Instance| {
-        let span = &shared.file.jobs[instance.job].span;
-        Some(span.ramp_ns + span.delay_ns.1 + span.runtime_ns?)
+        let span = &file.jobs[instance.job].span;
+        Some(span.ramp_ns.saturating_add(span.delay_ns.1).saturating_add(span.runtime_ns?))
     };
     let longest = phase.iter().map(time_ns).try_fold(0, |most, time| Some(time?.max(most)));
-    let (start, mut step) = (Instant::now(), Duration::from_micros(200));
-    while shared.left.load(Ordering::Acquire) > 0 {
-        if let Some(longest_ns) = longest {
-            progress((start.elapsed().as_secs_f64() * 1e9 / longest_ns.max(1) as f64).min(1.0));
-        } else {
-            progress(0.0);
+    let (start, mut ended) = (Instant::now(), Vec::new());
+    loop {
+        let share =
+            |longest_ns: u64| start.elapsed().as_secs_f64() * 1e9 / longest_ns.max(1) as f64;
+        progress(longest.map_or(0.0, |longest_ns| share(longest_ns).min(1.0)));
+        match receiver.recv_timeout(Duration::from_millis(50)) {
+            Ok(one) => ended.push(one),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return ended,
         }
-        std::thread::sleep(step);
-        step = (step * 2).min(Duration::from_millis(20));
     }
 }
 
@@ -245,8 +247,8 @@ fn run_instance(
     shared.start.wait();
     let ((mut context, mut channel), (span, source)) = (opened?, made?);
     delay(job, clone, &shared.setting.interrupt);
-    let (interrupt, done) = (&shared.setting.interrupt, &shared.done);
-    let setting = Setting { job, span, clone, salt, interrupt, done };
+    let interrupt = &shared.setting.interrupt;
+    let setting = Setting { job, span, clone, salt, interrupt };
     let tally = Worker::new(&setting, source, &mut context, &mut channel).run()?;
     drop(channel);
     Ok(tally)

@@ -2,7 +2,7 @@
 //!
 //! A pass goes through the job's region: sequential directions to its end, random ones until each
 //! block was met once, or for ever where blocks may come again. How many passes there are, and how
-//! many bytes in all, is the worker's business. Drawn from the job's seed, so a run can be repeated.
+//! many bytes in all, is the worker's business. Drawn from the job's seed: a run can be repeated.
 
 use millrace_random::{SplitMix64, mixed};
 

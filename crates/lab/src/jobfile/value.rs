@@ -180,7 +180,9 @@ mod tests {
             assert_eq!(Base::BINARY.number(text), Ok(binary), "{text}");
             assert_eq!(Base::DECIMAL.number(text), Ok(decimal), "{text}");
         }
-        for text in ["", "k", "-1", "4x", "4kk", "4kibs", "1.5k", "0x", "20000000t", "4ü", "bb"] {
+        for text in
+            ["", "k", "-1", "4x", "4kk", "4kibs", "1.5k", "0x", "20000000t", "4\u{fc}", "bb"]
+        {
             assert!(Base::BINARY.number(text).is_err(), "{text}");
         }
     }

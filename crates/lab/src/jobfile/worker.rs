@@ -6,19 +6,17 @@
 //! number of I/Os, its time, at the first error, or when it is interrupted; what is in flight is
 //! waited for.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use millrace_block::{Bio, Buffer, Channel, Completion, Error, Op, Reject, SectorCount, Status};
+use millrace_block::{Bio, Channel, Completion, Error, Reject, Status};
 use millrace_machine::{Machine, Native};
-use millrace_random::SplitMix64;
 use millrace_runtime::IoContext;
 
+use super::flight::{Counted, Flight, Slots};
+use super::next::{Next, Progress};
 use super::pace::Pace;
-use super::source::{Io, READ, Source, Span, WRITE};
+use super::source::{Io, Source, Span, WRITE};
 use super::spec::JobSpec;
 use super::tally::{Tally, Usage, level};
 use crate::bench::{Interrupt, thread_usage};
-use crate::job::JobResult;
 use crate::verify::Written;
 use crate::workload::{Rw, Workload};
 
@@ -36,81 +34,31 @@ pub(super) struct Setting<'a> {
     /// Added to the seed, where every run is to be another.
     pub(super) salt: u64,
     pub(super) interrupt: &'a Interrupt,
-    /// Bytes done by all jobs, for a progress bar.
-    pub(super) done: &'a AtomicU64,
 }
 
-/// An I/O in flight.
-#[derive(Debug, Clone, Copy)]
-struct Flight {
-    /// None for a flush.
-    io: Option<Io>,
-    /// Whether a flush is counted: fio counts those of `fsync`, not those of `fdatasync`.
-    counted: bool,
-    start_ns: u64,
-    issue_ns: u64,
-}
-
-/// What goes next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    Io(Io),
-    /// A flush, which may be counted.
-    Flush(bool),
-    /// Nothing until then; 0 for until something completes.
-    Wait(u64),
-    /// Nothing ever.
-    End,
-}
-
-/// How far a job is.
-#[derive(Debug, Clone, Copy, Default)]
-struct Progress {
-    /// Bytes issued in this loop, and I/Os and writes in all.
-    bytes: u64,
-    ios: u64,
-    writes: u64,
-    completed: u64,
-    loops: u64,
-    last_was_flush: bool,
-    has_drawn_all: bool,
-    /// I/Os completed at the last pause, and until when there is one.
-    thought_at: u64,
-    thinks_until_ns: Option<u64>,
-}
-
-/// What is in flight, by the user data of its bio.
-struct Slots {
-    flights: Vec<Flight>,
-    free: Vec<u32>,
-    /// Submitted since the last flush of the channel.
-    batch: Vec<u32>,
-    idle: Vec<Bio>,
-}
-
+/// A job that runs.
 pub(super) struct Worker<'a> {
-    setting: &'a Setting<'a>,
+    pub(super) setting: &'a Setting<'a>,
     context: &'a mut IoContext,
-    channel: &'a mut Channel<Native>,
-    source: Source,
-    pace: Pace,
-    random: SplitMix64,
-    slots: Slots,
+    pub(super) channel: &'a mut Channel<Native>,
+    pub(super) source: Source,
+    pub(super) pace: Pace,
+    pub(super) slots: Slots,
     /// Drawn, and not gone yet; the second one of the other direction of a mix.
-    held: [Option<Io>; 2],
-    written: Option<Written>,
-    at: Progress,
-    tally: Tally,
-    clock: Clock,
+    pub(super) held: [Option<Io>; 2],
+    pub(super) written: Option<Written>,
+    pub(super) at: Progress,
+    pub(super) tally: Tally,
+    pub(super) clock: Clock,
 }
 
 /// When a job began, and when it ends.
 #[derive(Debug, Clone, Copy)]
-struct Clock {
+pub(super) struct Clock {
     measured_ns: u64,
     sampled_ns: u64,
     ramp_ns: Option<u64>,
-    end_ns: u64,
+    pub(super) end_ns: u64,
     usage: Usage,
 }
 
@@ -127,13 +75,9 @@ impl<'a> Worker<'a> {
         let ramp_ns = now_ns.saturating_add(job.span.ramp_ns);
         let runtime_ns = job.span.runtime_ns.unwrap_or(u64::MAX);
         let seed = job.shape.seed.wrapping_add(setting.clone) ^ setting.salt;
-        let (flight, bs) = (
-            Flight { io: None, counted: false, start_ns: 0, issue_ns: 0 },
-            &job.shape.sizes[WRITE],
-        );
         let workload = Workload {
             rw: Rw::Write,
-            bs_bytes: bs.least(),
+            bs_bytes: job.shape.sizes[WRITE].least(),
             iodepth: depth,
             verify: job.shape.verify.is_some(),
             seed,
@@ -142,13 +86,7 @@ impl<'a> Worker<'a> {
             setting,
             source,
             pace: Pace::new(job, now_ns, seed),
-            random: SplitMix64::new(seed),
-            slots: Slots {
-                flights: vec![flight; depth as usize],
-                free: (0..depth).rev().collect(),
-                batch: Vec::new(),
-                idle: Vec::new(),
-            },
+            slots: Slots::new(depth, seed),
             held: [None; 2],
             written: Written::new(&workload),
             at: Progress::default(),
@@ -202,7 +140,7 @@ impl<'a> Worker<'a> {
                 Next::End => return None,
                 Next::Wait(wake_ns) => return Some(wake_ns),
                 Next::Flush(counted) => self.submit(None, counted, now_ns),
-                Next::Io(io) => self.submit(Some(io), true, now_ns),
+                Next::Io(io) => self.submit(Some(io), Counted::Yes, now_ns),
             };
             if !is_taken {
                 return Some(0);
@@ -213,127 +151,18 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// What goes next.
-    fn next(&mut self, now_ns: u64) -> Next {
-        let job = self.setting.job;
-        let is_over = now_ns >= self.clock.end_ns
-            || self.tally.errno != 0
-            || self.setting.interrupt.is_set()
-            || job.region.number_ios.is_some_and(|most| self.at.ios >= most);
-        if is_over {
-            return Next::End;
-        }
-        if job.flow.think.time_ns > 0
-            && let Some(next) = self.think(now_ns)
-        {
-            return next;
-        }
-        let writes = self.at.writes;
-        let due = |every: u64| every > 0 && writes.is_multiple_of(every);
-        let may_flush = self.at.writes > 0 && !self.at.last_was_flush;
-        if self.held[0].is_none() && !self.draw() {
-            return Next::End;
-        }
-        if may_flush && (due(job.flow.fsync) || due(job.flow.fdatasync)) {
-            return Next::Flush(due(job.flow.fsync));
-        }
-        let io = self.held[0].expect("drawn above");
-        let due_ns = self.pace.due_ns(io.direction);
-        if due_ns > now_ns {
-            return self.other_way(io.direction, now_ns).map_or(Next::Wait(due_ns), Next::Io);
-        }
-        if let Some(written) = &self.written
-            && written.is_in_flight(io.offset / u64::from(io.bytes))
-        {
-            return Next::Wait(0);
-        }
-        Next::Io(io)
-    }
-
-    /// A pause: what to do instead of an I/O, if there is one.
-    fn think(&mut self, now_ns: u64) -> Option<Next> {
-        let think = self.setting.job.flow.think;
-        if let Some(until_ns) = self.at.thinks_until_ns {
-            if now_ns < until_ns {
-                return Some(Next::Wait(until_ns));
-            }
-            self.at.thinks_until_ns = None;
-            self.at.thought_at = self.at.completed;
-            return None;
-        }
-        if self.at.completed - self.at.thought_at < think.blocks {
-            return None;
-        }
-        if self.channel.in_flight() > 0 {
-            return Some(Next::Wait(0));
-        }
-        let spin_ns = now_ns + think.spin_ns.min(think.time_ns);
-        while Native::now() < spin_ns && !self.setting.interrupt.is_set() {
-            std::hint::spin_loop();
-        }
-        let until_ns = now_ns.saturating_add(think.time_ns);
-        self.at.thinks_until_ns = Some(until_ns);
-        Some(Next::Wait(until_ns))
-    }
-
-    /// Draws the next I/O; false if there is none any more.
-    fn draw(&mut self) -> bool {
-        let (span, job) = (self.setting.span, self.setting.job);
-        if self.at.has_drawn_all {
-            return false;
-        }
-        // A pass without any I/O, as of a mix without one of its directions, does not come twice.
-        for _ in 0..2 {
-            if self.at.bytes < span.io_size || job.span.time_based {
-                let direction = self.source.direction();
-                self.held[0] = self.source.next(direction);
-                if self.held[0].is_some() {
-                    return true;
-                }
-            }
-            let left = span.io_size.saturating_sub(self.at.bytes);
-            let goes_on = job.region.io_size.is_some() && left >= self.source.least().into();
-            if !goes_on && !job.span.time_based {
-                self.at.loops += 1;
-                if self.at.loops >= job.span.loops {
-                    self.at.has_drawn_all = true;
-                    return false;
-                }
-                self.at.bytes = 0;
-            }
-            self.source.restart();
-        }
-        self.at.has_drawn_all = true;
-        false
-    }
-
-    /// Where the direction that was drawn must wait and the other one of a mix has a pace of its
-    /// own, an I/O of that one, if it may go now.
-    fn other_way(&mut self, drawn: usize, now_ns: u64) -> Option<Io> {
-        let other = match drawn {
-            READ => WRITE,
-            WRITE => READ,
-            _ => return None,
-        };
-        let due_ns = self.pace.due_ns(other);
-        if !self.setting.job.kind.has[other] || due_ns == 0 || due_ns > now_ns {
-            return None;
-        }
-        if self.held[1].is_none() {
-            self.held[1] = self.source.next(other);
-        }
-        self.held[1].filter(|io| io.direction == other)
-    }
-
     /// Submits an I/O or a flush; false if the channel has no room.
-    fn submit(&mut self, io: Option<Io>, counted: bool, now_ns: u64) -> bool {
+    fn submit(&mut self, io: Option<Io>, counted: Counted, now_ns: u64) -> bool {
         let Some(slot) = self.slots.free.pop() else { return false };
         let bio = match io {
             None => Bio::flush(),
-            Some(io) => self.bio(io),
+            Some(io) => self.slots.bio(io, self.written.as_mut()),
         };
         if let Err(rejected) = self.channel.submit(bio.with_user_data(slot.into())) {
             self.slots.free.push(slot);
+            if let (Some(written), Some(io)) = (&mut self.written, io) {
+                written.landed(io.offset / u64::from(io.bytes));
+            }
             if let Reject::Invalid(status) = rejected.reason {
                 let what = || format!("{:?}: {status}", rejected.bio.op());
                 self.fail(status, what());
@@ -355,38 +184,6 @@ impl<'a> Worker<'a> {
             self.pace.issued(io.direction, io.bytes);
         }
         true
-    }
-
-    /// A bio of an I/O, with memory that another one left if it has the length.
-    fn bio(&mut self, io: Io) -> Bio {
-        let sector = io.offset >> 9;
-        let op = match io.direction {
-            READ => Op::Read,
-            WRITE => Op::Write,
-            _ => return Bio::discard(sector, SectorCount::from(io.bytes >> 9)),
-        };
-        let fits = |bio: &Bio| bio.len_bytes() == io.bytes as usize;
-        let mut bio = match self.slots.idle.iter().rposition(fits) {
-            Some(place) => self.slots.idle.swap_remove(place),
-            None => {
-                // What has another length makes room: as many as are in flight are kept.
-                self.slots.idle.pop();
-                let mut buffer = Buffer::new(io.bytes as usize);
-                for word in buffer.chunks_exact_mut(8) {
-                    word.copy_from_slice(&self.random.next().to_le_bytes());
-                }
-                Bio::read(0, buffer)
-            }
-        };
-        bio.set_sector(sector);
-        bio.set_op(op);
-        if let Some(written) = &mut self.written
-            && op == Op::Write
-        {
-            let memory = bio.memory().expect("jobs use owned buffers");
-            written.stamp(io.offset / u64::from(io.bytes), memory);
-        }
-        bio
     }
 
     /// Sends off what was submitted and notes when.
@@ -424,7 +221,7 @@ impl<'a> Worker<'a> {
             let slat = flight.issue_ns.saturating_sub(flight.start_ns);
             let clat = now_ns.saturating_sub(flight.issue_ns);
             let Some(io) = flight.io else {
-                if flight.counted {
+                if flight.counted == Counted::Yes {
                     tally.sync.add(slat + clat);
                 }
                 return;
@@ -476,14 +273,12 @@ impl<'a> Worker<'a> {
         if length_ns >= SAMPLE_NS {
             self.tally.flows.iter_mut().for_each(|flow| flow.sample(length_ns));
             self.clock.sampled_ns = now_ns;
-            let done = self.tally.flows.iter().map(|flow| flow.bytes).sum();
-            self.setting.done.fetch_max(done, Ordering::Relaxed);
             self.channel.tick();
         }
     }
 
     /// Sleeps until something completes, or until a time; 0 for no time.
-    fn sleep(&mut self, wake_ns: u64) -> Result<(), Error> {
+    pub(super) fn sleep(&mut self, wake_ns: u64) -> Result<(), Error> {
         let channel_ns = self.channel.sleep_until().unwrap_or(u64::MAX);
         let wake_ns = if wake_ns == 0 { u64::MAX } else { wake_ns };
         let now_ns = Native::now();
@@ -497,7 +292,7 @@ impl<'a> Worker<'a> {
 
     /// A flush behind all I/Os, which is not counted.
     fn end_flush(&mut self) -> Result<(), Error> {
-        while !self.submit(None, false, Native::now()) {
+        while !self.submit(None, Counted::No, Native::now()) {
             self.sleep(0)?;
         }
         self.commit();
@@ -518,58 +313,5 @@ impl<'a> Worker<'a> {
             flow.runtime_ns = runtime_ns;
         }
         self.tally.usage = thread_usage().since(self.clock.usage);
-    }
-
-    /// Reads every block back that was written, and checks it; these reads are counted, as in fio.
-    fn read_back(&mut self, written: &Written) -> Result<(), Error> {
-        let bytes = self.setting.job.shape.sizes[WRITE].least();
-        let began_ns = Native::now();
-        let mut result = JobResult::default();
-        let mut left: Vec<u64> = written.blocks().collect();
-        left.sort_unstable_by(|a, b| b.cmp(a));
-        while !left.is_empty() || self.channel.in_flight() > 0 {
-            while let (Some(block), Some(slot)) =
-                (left.last().copied(), self.slots.free.last().copied())
-                && !self.setting.interrupt.is_set()
-            {
-                let io = Io { direction: READ, offset: block * u64::from(bytes), bytes };
-                let (bio, now_ns) = (self.bio(io), Native::now());
-                if self.channel.submit(bio.with_user_data(slot.into())).is_err() {
-                    break;
-                }
-                self.slots.flights[slot as usize] =
-                    Flight { io: Some(io), counted: true, start_ns: now_ns, issue_ns: now_ns };
-                (left.pop(), self.slots.free.pop());
-            }
-            if self.setting.interrupt.is_set() {
-                left.clear();
-            }
-            let Worker { channel, slots, tally, .. } = self;
-            let Slots { flights, free, idle, .. } = slots;
-            let handed = channel.poll(|Completion { user_data: slot, status, bio }| {
-                let flight = flights[slot as usize];
-                free.push(slot as u32);
-                let Some(io) = flight.io else { return };
-                let mut bio = bio;
-                let data = bio.memory().expect("jobs use owned buffers");
-                let read = if status.is_ok() { Ok(&*data) } else { Err(status) };
-                written.check(io.offset / u64::from(io.bytes), read, &mut result);
-                let clat = Native::now().saturating_sub(flight.issue_ns);
-                tally.done(READ, io.bytes, (0, clat));
-                idle.push(bio);
-            });
-            if handed == 0 && self.channel.in_flight() > 0 {
-                self.sleep(0)?;
-            }
-        }
-        self.tally.flows[READ].runtime_ns = Native::now() - began_ns;
-        self.tally.verified = result.verified;
-        if let Some(text) = result.first_error {
-            // fio's errno of what does not verify.
-            self.tally.errno = libc::EILSEQ;
-            self.tally.errors += result.errors;
-            self.tally.first_error = Some(text);
-        }
-        Ok(())
     }
 }

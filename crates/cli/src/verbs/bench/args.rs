@@ -23,7 +23,7 @@ use millrace_reactor::Backend;
 use super::connect::Server;
 use super::contend::ContendArgs;
 use super::history::HistoryArgs;
-use super::jobfile::JobFileArgs;
+use super::jobfile_args::JobFileArgs;
 use super::vm::words::VmArgs;
 use crate::config::words::{whole, word};
 use crate::verbs::duration;

@@ -12,7 +12,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
 use millrace::{
     DriveOptions, Native, Spec, Stack, Volume, VolumeOptions, build_volume, default_serving,
 };
@@ -25,6 +24,7 @@ use millrace_machine::Machine;
 use millrace_reactor::Config;
 
 use super::args::BenchArgs;
+use super::jobfile_args::OutputFormat;
 use super::table::TimeUnit;
 use crate::verbs::bar::Bar;
 use crate::verbs::counted;
@@ -35,63 +35,6 @@ use crate::verbs::interrupt::INTERRUPTED;
 const NAME_WIDTH: usize = 16;
 /// Bytes of a job file, and one more than is read.
 const FILE_MAX: u64 = (1 << 20) + 1;
-
-/// Flags that say what a job file says itself, or that are about something else.
-const IN_THE_FILE: [&str; 29] = [
-    "batch",
-    "bounce",
-    "bs",
-    "calibrate",
-    "client",
-    "connect",
-    "cpu_list",
-    "cpus",
-    "descriptor",
-    "inside",
-    "interface",
-    "iodepth",
-    "ios",
-    "iovecs",
-    "locks",
-    "machine",
-    "numjobs",
-    "queue_plug",
-    "readv",
-    "request_lock",
-    "runtime",
-    "rw",
-    "rwmixread",
-    "size",
-    "states",
-    "trace",
-    "unit",
-    "verify",
-    "virtqueue",
-];
-
-/// A job file, and how it is reported.
-#[derive(Debug, Clone, Args)]
-pub struct JobFileArgs {
-    /// Run the jobs of one of fio's job files (- is standard input), on its files or on --drive;
-    /// docs/bench.md lists the words that mean something here
-    #[arg(long, value_name = "FILE.fio", conflicts_with_all = IN_THE_FILE)]
-    pub jobfile: Option<PathBuf>,
-    /// With --jobfile, how to report: normal (a table), json (fio's keys), json+ (with the bins of
-    /// latencies)
-    #[arg(long, value_name = "FORMAT", requires = "jobfile", default_value = "normal")]
-    pub output_format: OutputFormat,
-}
-
-/// Forms of a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum OutputFormat {
-    #[value(help = "a table")]
-    Normal,
-    #[value(help = "fio's keys")]
-    Json,
-    #[value(name = "json+", help = "fio's keys, and bins of latencies")]
-    JsonPlus,
-}
 
 /// Runs the jobs: 0 if every I/O succeeded, 1 if some failed, 130 after Ctrl-C.
 ///

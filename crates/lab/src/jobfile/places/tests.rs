@@ -1,3 +1,5 @@
+//! Tests of places: each distribution against its formula, the map against a set.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -123,7 +125,10 @@ proptest! {
     }
 
     #[test]
-    fn a_map_finds_what_a_set_finds(blocks in 1u64..9000, from in prop::collection::vec(0u64..9000, 0..200)) {
+    fn a_map_finds_what_a_set_finds(
+        blocks in 1u64..9000,
+        from in prop::collection::vec(0u64..9000, 0..200),
+    ) {
         let mut map = Map::new(blocks);
         let mut free: std::collections::BTreeSet<u64> = (0..blocks).collect();
         for from in from {

@@ -1,3 +1,5 @@
+//! Tests of runs: what job files do on drives in memory.
+
 use super::super::lines::tests::Given;
 use super::*;
 use millrace_block::{DiskConfig, Layout};

@@ -1,3 +1,5 @@
+//! Tests of sources: what a pass meets, and in which shares.
+
 use super::super::lines::tests::Given;
 use super::super::spec::JobFile;
 use super::*;

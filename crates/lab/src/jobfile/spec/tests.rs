@@ -1,3 +1,5 @@
+//! Tests of job files: words, mistakes, and that nothing makes the parser panic.
+
 use proptest::prelude::*;
 
 use super::super::lines::tests::Given;
