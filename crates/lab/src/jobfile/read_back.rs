@@ -36,7 +36,8 @@ impl Worker<'_> {
                     start_ns: now_ns,
                     issue_ns: now_ns,
                 };
-                (left.pop(), self.slots.free.pop());
+                left.pop();
+                self.slots.free.pop();
             }
             if self.setting.interrupt.is_set() {
                 left.clear();

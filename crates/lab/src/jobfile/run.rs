@@ -8,6 +8,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use millrace_block::{Disk, Stamp, Volume};
+use millrace_drives::memory_bytes;
 use millrace_machine::{CpuId, Machine, Native, Thread};
 use millrace_random::SplitMix64;
 use millrace_reactor::Config;
@@ -119,6 +120,18 @@ fn check(file: &JobFile, volumes: &[Arc<Volume<Native>>]) -> Result<(), BenchErr
                 return wrong(format!("bs={bs}: the device has blocks of {block} bytes"));
             }
         }
+        let used = job.shape.sizes.iter().zip(job.kind.has).filter(|(_, has)| *has);
+        let longest = used.map(|(sizes, _)| u64::from(sizes.most())).max().unwrap_or(0);
+        let (depth, jobs) = (job.flow.iodepth, job.crowd.numjobs);
+        let buffers = longest.saturating_mul(depth.into()).saturating_mul(jobs.into());
+        if let Some(memory) = memory_bytes().filter(|memory| buffers > memory / 2) {
+            return wrong(format!(
+                "bs={longest} iodepth={depth} numjobs={jobs}: buffers of {} MiB, and this machine \
+                 has {} MiB of memory; lower one of them",
+                buffers >> 20,
+                memory >> 20
+            ));
+        }
         for clone in 0..job.crowd.numjobs {
             if let Err(text) = span_of(job, clone, volume.capacity() << 9) {
                 return wrong(text);
@@ -194,7 +207,9 @@ fn run_phase(
     let threads: Vec<_> = phase.iter().map(spawn).collect();
     drop(sender);
     let mut ended = watch(file, phase, &receiver, progress);
-    if !threads.into_iter().fold(true, |whole, thread| thread.join() && whole) {
+    let mut whole = true;
+    threads.into_iter().for_each(|thread| whole &= thread.join());
+    if !whole {
         return Err(BenchError::Panicked);
     }
     ended.sort_by_key(|(instance, _)| instance.number);

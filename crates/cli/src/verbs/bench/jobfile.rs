@@ -218,6 +218,9 @@ fn drive_of(file: &JobFile, name: &str) -> Result<Spec> {
     Spec::from_pairs("file", pairs.into_iter()).with_context(|| format!("filename={name}"))
 }
 
+/// Which time it is of a line.
+type TimeOf = fn(&JobTimes) -> u64;
+
 /// A column of the table: its name, and its value of a line.
 type Column = (String, Side, Box<dyn Fn(&JobLine) -> String>);
 
@@ -266,7 +269,7 @@ fn columns(lines: &[JobLine]) -> Vec<Column> {
         ),
     ];
     let mut columns = Vec::from(names);
-    let times: [(&str, fn(&JobTimes) -> u64); 4] = [
+    let times: [(&str, TimeOf); 4] = [
         ("clat", |clat| clat.mean),
         ("p50", |clat| clat.p50),
         ("p99", |clat| clat.p99),

@@ -114,6 +114,10 @@ fn what_does_not_fit_the_device_is_refused_with_the_line_of_the_job() {
         ("bs=1000", "t.fio:2: job j: bs=1000: the device has blocks of 512 bytes"),
         ("offset=128m", "t.fio:2: job j: offset=134217728 and size=0: the device has 67108864"),
         ("size=128m", "t.fio:2: job j: offset=0 and size=134217728: the device has"),
+        (
+            "iodepth=65536\nbs=32m\nnumjobs=64",
+            "t.fio:2: job j: bs=33554432 iodepth=65536 numjobs=64:",
+        ),
         ("bs=128m", "t.fio:2: job j: bs=134217728: longer than the 67108864 bytes"),
     ] {
         let error = run_on("ram:size=64m", &format!(";\n[j]\n{words}\n")).unwrap_err().to_string();
