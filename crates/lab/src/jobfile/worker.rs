@@ -186,12 +186,15 @@ impl<'a> Worker<'a> {
         true
     }
 
-    /// Sends off what was submitted and notes when.
+    /// Sends off what was submitted and notes when. Without a size of batches the look for
+    /// completions does so, and the wait for them is in the same system call.
     fn commit(&mut self) {
         if self.slots.batch.is_empty() {
             return;
         }
-        self.channel.flush();
+        if self.setting.job.flow.batch.is_some() {
+            self.channel.flush();
+        }
         let now_ns = Native::now();
         let Slots { batch, flights, .. } = &mut self.slots;
         self.tally.submitted[level(batch.len() as u32)] += 1;
