@@ -282,9 +282,13 @@ impl<'a> Worker<'a> {
 
     /// Sleeps until something completes, or until a time; 0 for no time.
     pub(super) fn sleep(&mut self, wake_ns: u64) -> Result<(), Error> {
+        let now_ns = Native::now();
+        // A time that is over would have this loop spin until timeouts are looked at again.
+        if self.channel.sleep_until().is_some_and(|at_ns| at_ns <= now_ns) {
+            self.channel.tick();
+        }
         let channel_ns = self.channel.sleep_until().unwrap_or(u64::MAX);
         let wake_ns = if wake_ns == 0 { u64::MAX } else { wake_ns };
-        let now_ns = Native::now();
         let end_ns = Some(self.clock.end_ns).filter(|end_ns| *end_ns > now_ns);
         let until_ns = channel_ns.min(wake_ns).min(now_ns + LOOK_NS);
         let until_ns = end_ns.map_or(until_ns, |end_ns| until_ns.min(end_ns));
