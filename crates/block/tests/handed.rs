@@ -14,6 +14,7 @@ use millrace_block::{
 };
 use millrace_machine::{Machine, Native, Order, Word};
 use support::script::{Asked, HeardBell, ScriptDrive, answer_after, turn, turns_taken};
+use support::thread_of;
 
 const KINDS: [QueueKind; 2] = [QueueKind::AnyThread, QueueKind::OwnerOnly];
 
@@ -55,7 +56,7 @@ impl Rig {
         let layout = Layout::Stripe { chunk_sectors: 8 };
         let volume = Volume::with_serving("v", layout, disks.clone(), serving).unwrap();
         let (bell, worker_bell) = (HeardBell::new(), HeardBell::new());
-        disks.iter().for_each(|disk| disk.claim(1, &bell.bell).unwrap());
+        disks.iter().for_each(|disk| disk.claim(&thread_of(1, &bell.bell)).unwrap());
         let thread = IoThread { number: 0, owner: 1, bell: Arc::clone(&bell.bell), turn: None };
         let config = ChannelConfig { thread: Some(thread), ..ChannelConfig::default() };
         let channel = Channel::open(&volume, config).unwrap();

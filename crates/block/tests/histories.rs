@@ -20,8 +20,8 @@ use millrace_block::{
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use proptest::prelude::*;
-use support::Given;
 use support::script::{Asked, ScriptDrive};
+use support::{Given, thread_of};
 
 /// The listener that a run attaches: none, a trace sink, or a recorder with its time stamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -264,7 +264,7 @@ impl Rig {
         let channels = (0..3).map(|number| {
             let thread = (setting.kind == QueueKind::OwnerOnly).then(|| {
                 let bell = bell();
-                disk.claim(7, &bell).unwrap();
+                disk.claim(&thread_of(7, &bell)).unwrap();
                 IoThread { number, owner: 7, bell, turn: None }
             });
             let config = ChannelConfig { stamp: setting.stamp, thread, ..Default::default() };

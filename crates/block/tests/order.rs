@@ -16,7 +16,7 @@ use millrace_block::{
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use proptest::prelude::*;
-use support::{Given, Knobs, TestDrive, pattern, run};
+use support::{Given, Knobs, TestDrive, pattern, run, thread_of};
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 
@@ -673,7 +673,7 @@ fn who_owns_its_queues_looks_for_what_drives_do_not_answer_at_half_their_time() 
         let config = DiskConfig { io_threads: 1, timeout_ns, ..DiskConfig::default() };
         let disk = Disk::new(Box::new(drive), config).unwrap();
         let bell = Arc::new(Doorbell::new(NativeParker::new()));
-        disk.bring_up(0, 1, Arc::clone(&bell)).unwrap();
+        disk.bring_up(0, &thread_of(1, &bell)).unwrap();
         let thread = Some(IoThread { number: 0, owner: 1, bell, turn: None });
         let config = ChannelConfig { thread, ..ChannelConfig::default() };
         let mut channel = Channel::open(&Volume::single(disk).unwrap(), config).unwrap();
@@ -702,7 +702,7 @@ fn an_owner_serves_what_others_put_into_its_queue() {
     let config = DiskConfig { io_threads: 2, ..DiskConfig::default() };
     let disk = Disk::new(Box::new(drive), config).unwrap();
     let bells = [(); 2].map(|()| Arc::new(Doorbell::new(NativeParker::new())));
-    disk.bring_up(0, 1, Arc::clone(&bells[0])).unwrap();
+    disk.bring_up(0, &thread_of(1, &bells[0])).unwrap();
     let volume = Volume::single(disk).unwrap();
     let [mut owner, mut other] = [1u16, 2].map(|owner| {
         let bell = Arc::clone(&bells[usize::from(owner) - 1]);

@@ -15,7 +15,7 @@ use millrace_block::{
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use support::script::{Asked, HeardBell, ScriptDrive, answer_after, turn, turns_taken};
-use support::{Knobs, TestDrive, pattern, run};
+use support::{Knobs, TestDrive, pattern, run, thread_of};
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 
@@ -40,11 +40,11 @@ fn open(disk: &Arc<Disk<Native>>, number: u16, owner: u64) -> Channel<Native> {
 #[test]
 fn a_queue_of_a_thread_serves_that_thread_and_is_refused_to_others() {
     let (disk, knobs) = owned_disk(2);
-    disk.bring_up(0, 1, bell()).unwrap();
-    disk.bring_up(0, 1, bell()).expect("it is this thread's already");
-    let refused = disk.bring_up(0, 2, bell()).unwrap_err();
+    disk.bring_up(0, &thread_of(1, &bell())).unwrap();
+    disk.bring_up(0, &thread_of(1, &bell())).expect("it is this thread's already");
+    let refused = disk.bring_up(0, &thread_of(2, &bell())).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Busy);
-    disk.bring_up(1, 2, bell()).expect("the other queue is free");
+    disk.bring_up(1, &thread_of(2, &bell())).expect("the other queue is free");
     let mut channel = open(&disk, 0, 1);
     assert_eq!(run(&mut channel, Bio::write(16, pattern(8, 7))).0, Status::Ok);
     let (_, bio) = run(&mut channel, Bio::read(16, Buffer::new(4096)));
@@ -99,46 +99,48 @@ fn opened(drive: &ScriptDrive) -> Vec<u16> {
 fn each_thread_claims_one_queue_until_all_belong_to_others() {
     let (disk, drive) = scripted(8, 4, threads(2));
     assert_eq!(opened(&drive), [], "until somebody comes");
-    disk.claim(1, &bell()).unwrap();
-    disk.claim(1, &bell()).expect("it has one already");
-    disk.claim(2, &bell()).unwrap();
+    disk.claim(&thread_of(1, &bell())).unwrap();
+    disk.claim(&thread_of(1, &bell())).expect("it has one already");
+    disk.claim(&thread_of(2, &bell())).unwrap();
     assert_eq!(opened(&drive), [0, 1]);
-    let refused = disk.claim(3, &bell()).unwrap_err();
+    let refused = disk.claim(&thread_of(3, &bell())).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Busy);
     let text = refused.to_string();
     assert!(text.starts_with("drive disk: each of its 2 queues belongs to another"), "{text}");
     disk.bring_down(9);
     disk.bring_down(0);
-    assert_eq!(disk.claim(3, &bell()).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(disk.claim(&thread_of(3, &bell())).unwrap_err().kind(), ErrorKind::Busy);
     disk.bring_down(1);
-    disk.claim(3, &bell()).expect("that of the thread which went");
+    disk.claim(&thread_of(3, &bell())).expect("that of the thread which went");
     assert_eq!(opened(&drive), [0, 1, 0]);
     let mut shared = TestDrive::new(64);
     shared.queues = 1;
     let shared = Disk::new(Box::new(shared), DiskConfig::default()).unwrap();
-    (1..4).for_each(|owner| shared.claim(owner, &bell()).expect("anybody may run its queue"));
+    (1..4).for_each(|owner| {
+        shared.claim(&thread_of(owner, &bell())).expect("anybody may run its queue")
+    });
 }
 
 #[test]
 fn a_queue_that_cannot_be_opened_is_the_error_of_who_wants_it_and_free_for_the_next_try() {
     let (disk, drive) = scripted(8, 4, threads(2));
     drive.lock().closed = vec![0];
-    let refused = disk.claim(1, &bell()).unwrap_err();
+    let refused = disk.claim(&thread_of(1, &bell())).unwrap_err();
     assert_eq!(
         (refused.kind(), refused.to_string()),
         (ErrorKind::System, "queue 0 is closed".into())
     );
-    assert_eq!(disk.bring_up(0, 1, bell()).unwrap_err().kind(), ErrorKind::System);
+    assert_eq!(disk.bring_up(0, &thread_of(1, &bell())).unwrap_err().kind(), ErrorKind::System);
     assert_eq!(opened(&drive), []);
     drive.lock().closed.clear();
-    disk.claim(2, &bell()).unwrap();
+    disk.claim(&thread_of(2, &bell())).unwrap();
     assert_eq!(opened(&drive), [0]);
 }
 
 #[test]
 fn a_thread_uses_the_queue_that_it_claimed_or_that_of_its_number() {
     let (disk, drive) = scripted(8, 4, threads(3));
-    (1..4).for_each(|owner| disk.claim(owner, &bell()).unwrap());
+    (1..4).for_each(|owner| disk.claim(&thread_of(owner, &bell())).unwrap());
     let bell = bell();
     for (thread, queue) in [((5, 1), 0), ((0, 2), 1), ((1, 3), 2), ((4, 9), 1), ((2, 9), 2)] {
         let mut channel = channel_of(&disk, thread, &bell);
@@ -163,7 +165,8 @@ fn the_last_queue_is_kept_for_the_worker_if_there_is_one_more_than_threads() {
         assert_eq!(disk.worker_cpu(), place.then_some(cpu));
         assert_eq!(disk.queue_count().1, usize::from(queues));
         for number in 0..5 {
-            disk.bring_up(number, 1 + u64::from(number), bell()).expect("or there is none");
+            disk.bring_up(number, &thread_of(1 + u64::from(number), &bell()))
+                .expect("or there is none");
         }
         assert_eq!(opened(&drive), [0, 1, 2]);
         let mut channel = channel_of(&disk, (3, 1), &bell());
@@ -185,7 +188,7 @@ fn what_others_put_before_a_queue_is_its_owners_to_start_and_to_look_after() {
         let config = DiskConfig { stack, worker, timeout_ns: 1, ..threads(1) };
         let (disk, drive) = scripted(1 + u16::from(with_worker), 4, config);
         let (mut mine, mut theirs) = (HeardBell::new(), HeardBell::new());
-        disk.claim(1, &mine.bell).unwrap();
+        disk.claim(&thread_of(1, &mine.bell)).unwrap();
         let thread = IoThread { number: 0, owner: 3, bell: bell(), turn: None };
         let mut worker = Worker::new(&thread);
         assert_eq!(worker.serve(&disk).unwrap(), with_worker);
@@ -219,7 +222,7 @@ fn the_earliest_wish_for_another_poll_is_when_to_wake_at_the_latest() {
     let (first, a) = scripted(1, 4, threads(1));
     let (second, b) = scripted(1, 4, threads(1));
     let bell = bell();
-    [&first, &second].iter().for_each(|disk| disk.claim(1, &bell).unwrap());
+    [&first, &second].iter().for_each(|disk| disk.claim(&thread_of(1, &bell)).unwrap());
     let layout = Layout::Stripe { chunk_sectors: 8 };
     let volume = Volume::new("v", layout, vec![first, second]).unwrap();
     let thread = Some(IoThread { number: 0, owner: 1, bell, turn: None });
@@ -250,7 +253,7 @@ fn a_busy_host_is_tried_again_in_a_millisecond_and_a_busy_device_when_it_answers
         for refusal in [Dispatch::HostBusy, Dispatch::DeviceBusy] {
             let (disk, drive) = scripted(1, 4, DiskConfig { stack, ..threads(1) });
             let bell = bell();
-            disk.claim(1, &bell).unwrap();
+            disk.claim(&thread_of(1, &bell)).unwrap();
             let mut channel = channel_of(&disk, (0, 1), &bell);
             channel.tick();
             drive.lock().refusals.push_back(refusal);
@@ -275,7 +278,7 @@ fn what_waits_in_a_queue_is_aborted_when_its_owner_goes_and_the_next_finds_it_em
     for stack in STACKS {
         let (disk, drive) = scripted(1, 2, DiskConfig { stack, ..threads(1) });
         let (mine, mut theirs) = (HeardBell::new(), HeardBell::new());
-        disk.claim(1, &mine.bell).unwrap();
+        disk.claim(&thread_of(1, &mine.bell)).unwrap();
         let mut owner = channel_of(&disk, (0, 1), &mine.bell);
         let mut other = channel_of(&disk, (1, 2), &theirs.bell);
         // A flush that was refused, one that waits for it, data behind them, and before the queue.
@@ -306,7 +309,7 @@ fn what_waits_in_a_queue_is_aborted_when_its_owner_goes_and_the_next_finds_it_em
         drive.lock().refusals.clear();
         // Nobody offers again what was aborted.
         drive.lock().refused.clear();
-        disk.claim(1, &mine.bell).unwrap();
+        disk.claim(&thread_of(1, &mine.bell)).unwrap();
         drive.lock().answers = usize::MAX;
         owner.submit(Bio::flush()).unwrap();
         while owner.in_flight() + other.in_flight() > 0 {
@@ -328,7 +331,7 @@ fn a_drive_that_answers_nothing_lets_channel_and_disk_go() {
     for stack in STACKS {
         let (disk, drive) = scripted(1, 2, DiskConfig { stack, ..threads(1) });
         let bell = bell();
-        disk.claim(1, &bell).unwrap();
+        disk.claim(&thread_of(1, &bell)).unwrap();
         let mut owner = channel_of(&disk, (0, 1), &bell);
         let mut other = channel_of(&disk, (1, 2), &bell);
         for _ in 0..2 {
@@ -375,7 +378,7 @@ fn a_disk_is_empty_only_if_no_bio_waits_anywhere_in_it() {
     for (stack, place, put) in cases {
         let (disk, drive) = scripted(1, 4, DiskConfig { stack, ..threads(1) });
         let bell = bell();
-        disk.claim(1, &bell).unwrap();
+        disk.claim(&thread_of(1, &bell)).unwrap();
         let mut owner = channel_of(&disk, (0, 1), &bell);
         let mut other = channel_of(&disk, (1, 2), &bell);
         assert!(disk.is_drained());
@@ -396,7 +399,7 @@ fn a_flush_that_joined_from_another_queue_goes_out_there_and_its_owner_is_woken(
     let (disk, drive) = scripted(2, 4, threads(2));
     let (mut first, mut second) = (HeardBell::new(), HeardBell::new());
     [&first, &second].iter().zip(1..).for_each(|(heard, owner)| {
-        disk.claim(owner, &heard.bell).unwrap();
+        disk.claim(&thread_of(owner, &heard.bell)).unwrap();
     });
     let mut one = channel_of(&disk, (0, 1), &first.bell);
     let mut two = channel_of(&disk, (1, 2), &second.bell);
@@ -421,7 +424,7 @@ fn a_flush_that_joined_from_another_queue_goes_out_there_and_its_owner_is_woken(
 fn a_thread_that_waits_sleeps_in_its_turn_until_the_drive_has_answered() {
     let (disk, drive) = scripted(1, 4, threads(1));
     let bell = bell();
-    disk.claim(1, &bell).unwrap();
+    disk.claim(&thread_of(1, &bell)).unwrap();
     let thread = Some(IoThread { number: 0, owner: 1, bell, turn: Some(turn) });
     let config = ChannelConfig { thread, ..ChannelConfig::default() };
     let mut channel = Channel::open(&Volume::single(disk).unwrap(), config).unwrap();
@@ -440,8 +443,8 @@ fn tags_that_a_frozen_drive_gives_back_wake_a_thread_that_waits_for_them_in_anot
     (drive.hw.kind, drive.hw.tags) = (QueueKind::OwnerOnly, TagScope::PerDrive);
     let disk = Disk::new(Box::new(drive.clone()), threads(2)).unwrap();
     let (mine, mut theirs) = (bell(), HeardBell::new());
-    disk.claim(1, &mine).unwrap();
-    disk.claim(2, &theirs.bell).unwrap();
+    disk.claim(&thread_of(1, &mine)).unwrap();
+    disk.claim(&thread_of(2, &theirs.bell)).unwrap();
     let serving = ServingConfig::of(Serving::PerVolume);
     let disks = vec![Arc::clone(&disk)];
     let volume = Volume::with_serving("v", Layout::Linear, disks, serving).unwrap();

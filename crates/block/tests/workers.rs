@@ -17,7 +17,7 @@ use millrace_block::{
     TagScope, TraceStamp, Tracer, Volume, Worker,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
-use support::{Knobs, TestDrive};
+use support::{Knobs, TestDrive, thread_of};
 
 const CHUNK: u64 = 8;
 
@@ -378,7 +378,7 @@ fn rig_with_owner(kind: QueueKind, drive: impl Fn() -> TestDrive) -> Rig {
     let volume = Volume::with_serving("v", layout, disks, per_drive(1, 64)).unwrap();
     let mine = bell();
     if kind == QueueKind::OwnerOnly {
-        volume.disks().iter().for_each(|disk| disk.bring_up(0, 1, Arc::clone(&mine)).unwrap());
+        volume.disks().iter().for_each(|disk| disk.bring_up(0, &thread_of(1, &mine)).unwrap());
     }
     let thread = Some(IoThread { number: 0, owner: 1, bell: mine, turn: None });
     let config = ChannelConfig { thread, ..ChannelConfig::default() };

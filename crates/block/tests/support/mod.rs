@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 
 use millrace_block::{
     Bio, Buffer, Channel, CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error,
-    ErrorKind, Expired, Features, HwQueues, Moment, Op, OpFlags, QueueKind, QueueLimits, Request,
-    Sector, Status, Tag, TagScope,
+    ErrorKind, Expired, Features, HwQueues, IoThread, Moment, Op, OpFlags, QueueKind, QueueLimits,
+    Request, Sector, Status, Tag, TagScope,
 };
-use millrace_machine::{Machine, Native, Topology};
+use millrace_machine::{Doorbell, Machine, Native, Topology};
 
 /// What the tests set and see.
 #[derive(Default)]
@@ -265,6 +265,11 @@ impl TestQueue {
             Op::Flush => {}
         }
     }
+}
+
+/// The thread of this identity, number 0, that this bell wakes.
+pub fn thread_of<M: Machine>(owner: u64, bell: &Arc<Doorbell<M>>) -> IoThread<M> {
+    IoThread { number: 0, owner, bell: Arc::clone(bell), turn: None }
 }
 
 /// Submits and waits for one bio.
